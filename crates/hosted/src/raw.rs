@@ -56,9 +56,9 @@ impl<P: FramePlatform> RawPages for PageAllocator<'_, P> {
 
     fn fill_bulk_raw(&self, gfp: Gfp, order: Order, slots: &mut [Option<Frame>]) -> usize {
         // SAFETY: invariant 1: the test owns the machine's memory.
-        let folio = |frame| unsafe { self.folio_from_raw(frame, order) };
+        let folio = |frame| unsafe { self.frames().folio_from_raw(frame, order) };
         let mut folios: Vec<_> = slots.iter().map(|slot| slot.map(folio)).collect();
-        let filled = self.fill_bulk(gfp, order, &mut folios);
+        let filled = self.requests().fill_bulk(gfp, order, &mut folios);
         slots.iter_mut().zip(folios).for_each(|(slot, folio)| *slot = folio.map(Folio::into_raw));
         filled
     }
@@ -70,54 +70,54 @@ impl<P: FramePlatform> RawPages for PageAllocator<'_, P> {
     #[inline(always)]
     fn free_raw(&self, frame: Frame, order: Order) -> Result<(), FreeError> {
         // SAFETY: invariant 1: the test owns the machine's memory.
-        self.free(unsafe { self.folio_from_raw(frame, order) })
+        self.free(unsafe { self.frames().folio_from_raw(frame, order) })
     }
 
     fn free_zeroed_raw(&self, frame: Frame, order: Order) -> Result<(), FreeError> {
         // SAFETY: invariant 1: the test owns the machine's memory.
-        self.free_zeroed(unsafe { self.folio_from_raw(frame, order) })
+        self.requests().free_zeroed(unsafe { self.frames().folio_from_raw(frame, order) })
     }
 
     fn free_bulk_raw(&self, order: Order, frames: &[Frame]) -> Result<(), (usize, FreeError)> {
         // SAFETY: invariant 1: the test owns the machine's memory.
-        self.free_bulk(unsafe { self.folios_from_raw(order, frames) })
+        self.free_bulk(unsafe { self.frames().folios_from_raw(order, frames) })
     }
 
     fn free_range_raw(&self, frames: FrameRange) -> Result<(), (usize, FreeError)> {
         // SAFETY: invariant 1: the test owns the machine's memory.
-        let freed = self.free_range(unsafe { self.run_from_raw(frames) });
+        let freed = self.free_range(unsafe { self.frames().run_from_raw(frames) });
         freed.map_err(|(rest, error)| ((frames.count - rest.into_raw().count) as usize, error))
     }
 
     fn free_contig_raw(&self, frame: Frame, blocks: u32) -> Result<(), FreeError> {
         let frames = FrameRange::new(frame, u64::from(blocks) * Order::BLOCK.frames());
         // SAFETY: invariant 1: the test owns the machine's memory.
-        self.free_contig(unsafe { self.run_from_raw(frames) })
+        self.free_contig(unsafe { self.frames().run_from_raw(frames) })
     }
 
     fn clear_raw(&self, frames: FrameRange, hint: TouchHint) {
         // SAFETY: invariant 1: the test owns the machine's memory.
-        unsafe { self.clear_frames(frames, hint) }
+        unsafe { self.frames().clear_frames(frames, hint) }
     }
 
     fn clear_extent_raw(&self, extent: &Extent) -> Result<(), Cancelled> {
         // SAFETY: invariant 1: the test owns the machine's memory.
-        unsafe { self.clear_frames_in_stretches(extent) }
+        unsafe { self.frames().clear_frames_in_stretches(extent) }
     }
 
     fn copy_raw(&self, from: FrameRange, to: Frame, hint: TouchHint) {
         // SAFETY: invariant 1: the test owns the machine's memory.
-        unsafe { self.copy_frames(from, to, hint) }
+        unsafe { self.frames().copy_frames(from, to, hint) }
     }
 
     fn copy_extent_raw(&self, from: FrameRange, to: Frame, hint: TouchHint) -> Result<(), Cancelled> {
         // SAFETY: invariant 1: the test owns the machine's memory.
-        unsafe { self.copy_frames_in_stretches(from, to, hint) }
+        unsafe { self.frames().copy_frames_in_stretches(from, to, hint) }
     }
 
     fn release_raw(&self, frames: FrameRange) -> u64 {
         // SAFETY: invariant 1: the test owns the machine's memory.
-        unsafe { self.release(frames) }
+        unsafe { self.counts().release(frames) }
     }
 
     fn split_raw(&self, frame: Frame, to: Order) -> Result<u64, SplitError> {

@@ -41,7 +41,7 @@ impl<S: PageSize, P: FramePlatform> FrameDeallocator<S> for Frames<'_, '_, P> {
     unsafe fn deallocate_frame(&mut self, frame: PhysFrame<S>) {
         let start = frame_range(frame).start;
         // SAFETY: invariant 1: by the trait's contract the frame is unused, and it came from this allocator with this size.
-        let folio = unsafe { self.pages.folio_from_raw(start, order_of::<S>()) };
+        let folio = unsafe { self.pages.frames().folio_from_raw(start, order_of::<S>()) };
         if let Err(error) = self.pages.free(folio) {
             panic!("{frame:?} cannot be freed: {error}");
         }

@@ -65,7 +65,7 @@ impl Mapped {
     ) -> Result<(), String> {
         for range in memory {
             for frame in (range.start.0..range.end().0).map(Frame) {
-                let (counted, found) = (allocator.mapcount(frame), self.leaves_of(frame));
+                let (counted, found) = (allocator.counts().mapcount(frame), self.leaves_of(frame));
                 if counted != found {
                     return Err(format!(
                         "frame {:#x}: map count {counted}, but {found} leaves map it",
@@ -101,8 +101,8 @@ impl Owners {
     /// Asks the allocator about every frame of a machine whose memory is one range of whole blocks from 0 on.
     pub fn read(allocator: &PageAllocator<'_, Hosted>, mapped: &Mapped, memory: FrameRange) -> Self {
         let info = allocator.memory_info();
-        let (objects, tables) = (allocator.stat(Stat::NrSlab), mapped.tables.len() as u64);
-        let counts = allocator.stat(Stat::NrMapCountPages);
+        let (objects, tables) = (allocator.lists().stat(Stat::NrSlab), mapped.tables.len() as u64);
+        let counts = allocator.lists().stat(Stat::NrMapCountPages);
         let mut owners = Self { used: info.used, tables, objects, counts, ..Self::default() };
         for piece in memory.by_block() {
             let block = allocator.memmap().block(piece.start.block());
@@ -113,7 +113,7 @@ impl Owners {
             for frame in (0..piece.count).map(|n| piece.start.add(n)) {
                 if mapped.leaves_of(frame) > 0 {
                     owners.mapped += 1;
-                } else if allocator.is_held(frame) {
+                } else if allocator.frames().is_held(frame) {
                     owners.held += 1;
                 }
             }

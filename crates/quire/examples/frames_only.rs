@@ -61,7 +61,7 @@ fn run() {
 
     // 64 KiB in a row, which are the caller's alone until they are freed.
     let mut buffer = pages.alloc(Gfp::KERNEL, Order::new(4).expect("a valid order")).expect("memory is free");
-    pages.clear(&mut buffer, TouchHint::Soon);
+    pages.frames().clear(&mut buffer, TouchHint::Soon);
     pages.free(buffer).expect("nothing else refers to the buffer");
 
     let info = pages.memory_info();

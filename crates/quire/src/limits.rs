@@ -81,10 +81,10 @@ pub const PCP_CAPACITY: usize = MAGAZINE_FRAMES - 1;
 pub const NESTED_SLOTS: usize = 32;
 /// Frames that such a list fetches at once, at most.
 pub const NESTED_BATCH: usize = 16;
-/// Magazines of one list that [`age_lists`](crate::page_alloc::PageAllocator::age_lists) gives back in one
+/// Magazines of one list that [`age_lists`](crate::page_alloc::Lists::age_lists) gives back in one
 /// call, at most.
 pub const PCP_AGE_MAGAZINES: u32 = 4;
-/// Magazines that one call of [`drain_cpu`](crate::page_alloc::PageAllocator::drain_cpu) gives back, at most.
+/// Magazines that one call of [`drain_cpu`](crate::page_alloc::Lists::drain_cpu) gives back, at most.
 pub const DRAIN_MAGAZINES: u32 = 64;
 /// Frames that a request which found none gives back from its CPU's lists before it tries again; a list of
 /// blocks gives back one.

@@ -233,12 +233,12 @@ impl<'p, P: Platform> MemoryManager<'p, P> {
     /// whether there was anything to do. For CPUs that have nothing else to do, after [`Self::clear_ahead`],
     /// for which a task may wait. The caller holds no lock.
     pub fn zero_ahead(&self) -> bool {
-        self.memory.pages().zero_ahead()
+        self.memory.pages().store().zero_ahead()
     }
 
     /// How often an event happened, on all CPUs together. The names are those of `/proc/vmstat`.
     pub fn stat(&self, stat: Stat) -> u64 {
-        self.memory.pages().stat(stat)
+        self.memory.pages().lists().stat(stat)
     }
 
     /// How much memory there is of each kind.
@@ -312,7 +312,7 @@ impl<'p, P: Platform> MemoryManager<'p, P> {
     }
 
     /// How many address spaces map the folio in use around a frame, or any part of it; `None` where there is
-    /// none. How many leaves do, and whether they map all of it, [`PageAllocator::folio_maps`] says; whether
+    /// none. How many leaves do, and whether they map all of it, [`folio_maps`](crate::page_alloc::MapCounts::folio_maps) says; whether
     /// a certain address space alone does, [`Mm::maps_exclusively`](crate::vm::Mm::maps_exclusively). Visits
     /// others; the caller holds no lock.
     pub fn folio_spaces(&self, frame: Frame) -> Option<u64> {
@@ -403,7 +403,7 @@ impl<'p, P: Platform> MemoryManager<'p, P> {
 
     /// Adds one page to a pool that may become too large by it, which its next resize makes good.
     fn add_huge(&self, size: HugeSize, nodes: NodeSet) -> bool {
-        let there = NodeSet::first(self.pages().node_count().min(MAX_NODES));
+        let there = NodeSet::first(self.pages().requests().node_count().min(MAX_NODES));
         let gfp = Gfp::USER.from_nodes(NodePolicy::Bind(nodes.intersection(there)));
         let move_out = |range| {
             Migration::of(&self.memory).move_out(range);

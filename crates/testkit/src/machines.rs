@@ -23,7 +23,7 @@ pub fn with_allocator(config: HostedConfig, test: impl FnOnce(&Hosted, &PageAllo
             .expect("no allocator");
         allocator.validate().expect("broken from the start");
         test(&machine, &allocator);
-        allocator.drain_local();
+        allocator.lists().drain_local();
         allocator.validate().expect("broken at the end");
     });
 }

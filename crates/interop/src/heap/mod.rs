@@ -115,7 +115,7 @@ impl<P: FramePlatform> Heap<P> {
         align: usize,
         zero: bool,
     ) -> *mut u8 {
-        let allocated = if zero { pages.alloc_zero_page(gfp) } else { pages.alloc(gfp, order) };
+        let allocated = if zero { pages.requests().alloc_zero_page(gfp) } else { pages.alloc(gfp, order) };
         let Ok(folio) = allocated else { return ptr::null_mut() };
         let start = folio.frame().addr();
         let memory = pages.platform().direct_map(start);
@@ -138,7 +138,7 @@ impl<P: FramePlatform> Heap<P> {
         let base = self.base.load(Ordering::Relaxed);
         let frame: Frame = PhysAddr(memory.addr().wrapping_sub(base) as u64).frame();
         // SAFETY: invariant 1, E1: the folio came from `alloc_pages`, whose caller owned it and gives it back.
-        let freed = pages.free(unsafe { pages.folio_from_raw(frame, order) });
+        let freed = pages.free(unsafe { pages.frames().folio_from_raw(frame, order) });
         assert_eq!(
             freed,
             Ok(()),

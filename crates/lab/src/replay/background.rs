@@ -137,7 +137,7 @@ fn look<'s, 'm: 's>(
     for space in spaces {
         for leaf in machine.leaves(space.mm.root()) {
             // What the page cache owns, and the page of zeroes, is held besides being mapped.
-            if manager.pages().is_held(leaf.frame) {
+            if manager.pages().frames().is_held(leaf.frame) {
                 continue;
             }
             let touched =

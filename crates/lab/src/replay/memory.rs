@@ -127,7 +127,7 @@ impl Seen {
 
     fn frame(&mut self, manager: &MemoryManager<'_, Hosted>, frame: Frame, touched: bool) {
         // What the page cache owns, and the page of zeroes, is held besides being mapped.
-        if manager.pages().is_held(frame) {
+        if manager.pages().frames().is_held(frame) {
             return;
         }
         let block = frame.block();

@@ -161,7 +161,7 @@ fn finish(mut replayer: Replayer<'_>, counted: Counters) -> (Outcome, u64) {
 
 /// Empties the lists of free frames of every CPU.
 fn drain(machine: &Hosted, manager: &MemoryManager<'_, Hosted>) {
-    let drain = |cpu| machine.run_on(CpuId(cpu as u32), || manager.pages().drain_local());
+    let drain = |cpu| machine.run_on(CpuId(cpu as u32), || manager.pages().lists().drain_local());
     (0..machine.config().cpus).for_each(drain);
 }
 

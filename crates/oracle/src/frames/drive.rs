@@ -120,7 +120,7 @@ impl<'p> FrameLockstep<'p> {
         }
         machine.run_on(CpuId(0), || self.compare(true).and_then(|()| self.give_all()))?;
         for cpu in 0..self.shape.cpus {
-            machine.run_on(CpuId(cpu as u32), || self.allocator.drain_local());
+            machine.run_on(CpuId(cpu as u32), || self.allocator.lists().drain_local());
         }
         machine.run_on(CpuId(0), || self.compare(true)).map_err(|what| format!("at the end: {what}"))?;
         let census = self.census();
@@ -178,7 +178,7 @@ impl<'p> FrameLockstep<'p> {
             FrameOp::Map(which, times) => (0..times).try_for_each(|_| self.map(which)),
             FrameOp::Unmap(which, skip, count) => self.unmap(which, skip, count),
             FrameOp::Drain => {
-                self.allocator.drain_local();
+                self.allocator.lists().drain_local();
                 Ok(())
             }
         }
@@ -314,11 +314,11 @@ impl<'p> FrameLockstep<'p> {
             return self.map_large(frame, order);
         }
         while rest.count > 0 {
-            let counted = self.allocator.counter().map(rest);
+            let counted = self.allocator.counts().counter().map(rest);
             let done = match counted {
                 Ok(()) => break,
                 Err(CountError::Prepare { done, at }) => {
-                    if self.allocator.prepare_counts(at).is_err() {
+                    if self.allocator.counts().prepare_counts(at).is_err() {
                         self.model.map(FrameRange::new(run.start, rest.start.0 - run.start.0 + done));
                         return self.undo_map(run, rest.start.0 - run.start.0 + done);
                     }
@@ -338,7 +338,7 @@ impl<'p> FrameLockstep<'p> {
 
     fn map_large(&mut self, frame: Frame, order: Order) -> Outcome {
         for block in FrameRange::folio(frame, order).by_block() {
-            self.allocator.counter().map_large(block.start, PageSize::Size2M);
+            self.allocator.counts().counter().map_large(block.start, PageSize::Size2M);
         }
         self.model.map(FrameRange::folio(frame, order));
         self.compare_counts(FrameRange::folio(frame, order))
@@ -357,7 +357,8 @@ impl<'p> FrameLockstep<'p> {
     }
 
     fn unmap_large(&mut self, frame: Frame) -> Outcome {
-        let got = self.allocator.counter().unmap_large_raw(frame, PageSize::Size2M, Contents::Unknown);
+        let got =
+            self.allocator.counts().counter().unmap_large_raw(frame, PageSize::Size2M, Contents::Unknown);
         let want = self.model.unmap(FrameRange::folio(frame, Order::BLOCK));
         self.freed(got, want)
     }
@@ -366,7 +367,7 @@ impl<'p> FrameLockstep<'p> {
         if run.count == 0 {
             return Ok(());
         }
-        let got = self.allocator.counter().unmap_raw(run);
+        let got = self.allocator.counts().counter().unmap_raw(run);
         let want = self.model.unmap(run);
         self.freed(got, want)
     }
@@ -378,7 +379,8 @@ impl<'p> FrameLockstep<'p> {
 
     fn compare_counts(&self, run: FrameRange) -> Outcome {
         for frame in run.start.0..run.end().0 {
-            let (got, want) = (self.allocator.mapcount(Frame(frame)), self.model.mapcount(Frame(frame)));
+            let (got, want) =
+                (self.allocator.counts().mapcount(Frame(frame)), self.model.mapcount(Frame(frame)));
             if got != u64::from(want) {
                 return Err(format!("frame {frame:#x} has a map count of {got}, want {want}"));
             }

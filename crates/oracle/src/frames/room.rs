@@ -63,7 +63,7 @@ impl Room {
         for &(frame, _) in &room.frames {
             allocator.free_raw(Frame(frame), Order::FRAME).expect("it was handed out");
         }
-        allocator.drain_local();
+        allocator.lists().drain_local();
         for node in 0..shape.nodes() {
             for frame in take(request(node, ZoneKind::Movable), Order::BLOCK) {
                 let zone = room.zone_of(Frame(frame.0 + 100)).expect("its frames can be had as well");

@@ -255,7 +255,7 @@ fn soil(machine: &Hosted) {
 /// Frames in use once no list and no cache keeps any back.
 fn drained(machine: &Hosted, manager: &MemoryManager<'_, Hosted>) -> u64 {
     for cpu in 0..machine.config().cpus {
-        machine.run_on(CpuId(cpu as u32), || manager.pages().drain_local());
+        machine.run_on(CpuId(cpu as u32), || manager.pages().lists().drain_local());
     }
     manager.meminfo().frames.used
 }

@@ -85,7 +85,7 @@ impl TableLockstep<'_, '_> {
             if let Some(violation) = machine.violations().first() {
                 return Err(violation.to_string());
             }
-            allocator.drain_local();
+            allocator.lists().drain_local();
             allocator.validate().map_err(|violation| format!("{violation:?}"))?;
             let after = allocator.memory_info().used;
             if before == after { Ok(()) } else { Err(format!("{before} frames used before, {after} after")) }

@@ -117,7 +117,7 @@ impl FileTable {
         frame: Frame,
     ) -> Option<Frame> {
         let (first, inside) = (index - index % BLOCK_FRAMES as u64, index % BLOCK_FRAMES as u64);
-        if frame.index_in_block() as u64 != inside || !pages.is_block_held(frame) {
+        if frame.index_in_block() as u64 != inside || !pages.frames().is_block_held(frame) {
             return None;
         }
         self.survey_block(pages.platform(), file.node(), first).in_order
@@ -169,7 +169,7 @@ impl FileTable {
         let places = moving.each().map(|(.., to)| FrameMask::run(to.index_in_block(), 1));
         let places = places.fold(FrameMask::EMPTY, FrameMask::union);
         let mut cached = collapse.node().pages.lock(pages.platform());
-        let moved = room.is_some_and(|room| pages.take_reserved(room, places));
+        let moved = room.is_some_and(|room| pages.store().take_reserved(room, places));
         for (index, _, to) in moving.each() {
             if moved {
                 cached.set_frame(index, to);
@@ -180,7 +180,7 @@ impl FileTable {
             // Under the lock: a look for the page of a frame that went bad finds it, or finds the frame free.
             for (frames, _) in moving.runs() {
                 // SAFETY: invariant 1: the page cache held the frames, and names the new ones since.
-                unsafe { pages.release(frames) };
+                unsafe { pages.counts().release(frames) };
             }
         }
         moved
@@ -191,7 +191,7 @@ impl FileTable {
         let mut group: Option<CountGroup> = None;
         moving.each().any(|(_, from, _)| {
             if !group.is_some_and(|group| group.frames.contains(from)) {
-                group = pages.count_group(from);
+                group = pages.counts().count_group(from);
             }
             group.is_none_or(|group| group.leaves(from) != 0)
         })

@@ -63,7 +63,7 @@ impl FileTable {
         check_size(pages.platform(), node, index)?;
         let folio = match node.kind() {
             FileKind::Paged(_) => pages.alloc(Gfp::USER, Order::FRAME)?,
-            FileKind::Shmem { .. } | FileKind::Huge { .. } => pages.alloc_zero_page(Gfp::USER)?,
+            FileKind::Shmem { .. } | FileKind::Huge { .. } => pages.requests().alloc_zero_page(Gfp::USER)?,
         };
         match self.publish(pages, node, index, folio.frame()) {
             Ok(true) => {}
@@ -88,7 +88,7 @@ impl FileTable {
         drop(cached);
         self.count_cached(node.kind(), -1);
         // SAFETY: invariant 1: the page cache held the frame, and names it no more.
-        unsafe { pages.release(FrameRange::folio(frame, Order::FRAME)) };
+        unsafe { pages.counts().release(FrameRange::folio(frame, Order::FRAME)) };
         read.map(|()| None)
     }
 
@@ -105,7 +105,7 @@ impl FileTable {
             return Ok(false);
         }
         self.enter(pages, node, &mut cached, (index, CachedPage::busy(frame)))?;
-        pages.hold_for_file(FrameRange::folio(frame, Order::FRAME));
+        pages.frames().hold_for_file(FrameRange::folio(frame, Order::FRAME));
         Ok(true)
     }
 }

@@ -80,12 +80,12 @@ impl FileTable {
             let dirty = page.is_some_and(super::pages::CachedPage::is_dirty);
             return Ok(if dirty { LostPage::Stores } else { LostPage::Nothing });
         }
-        let found = pages.alloc_zero_page(Gfp::USER);
+        let found = pages.requests().alloc_zero_page(Gfp::USER);
         if found.is_err() {
             file.node().pages.lock(pages.platform()).set_busy(index, false);
         }
         let frame = found?.into_raw();
-        pages.hold_for_file(FrameRange::folio(frame, Order::FRAME));
+        pages.frames().hold_for_file(FrameRange::folio(frame, Order::FRAME));
         Ok(LostPage::All(frame))
     }
 
@@ -100,7 +100,7 @@ impl FileTable {
         file.node().pages.lock(pages.platform()).set_busy(index, false);
         if let LostPage::All(frame) = loss {
             // SAFETY: invariant 1: `prepare_loss` held the frame, and nothing else names it.
-            unsafe { pages.release(FrameRange::folio(frame, Order::FRAME)) };
+            unsafe { pages.counts().release(FrameRange::folio(frame, Order::FRAME)) };
         }
     }
 

@@ -30,7 +30,7 @@ impl FileTable {
             return Ok(false);
         }
         self.enter(pages, node, &mut cached, (index, CachedPage::filled(frame, None)))?;
-        pages.hold_for_file(FrameRange::folio(frame, Order::FRAME));
+        pages.frames().hold_for_file(FrameRange::folio(frame, Order::FRAME));
         Ok(true)
     }
 
@@ -58,14 +58,14 @@ impl FileTable {
         if node.is_watched() {
             return Err(NotMoved::Watched);
         }
-        if !pages.take_reserved(room, FrameMask::run(frame.index_in_block(), 1)) {
+        if !pages.store().take_reserved(room, FrameMask::run(frame.index_in_block(), 1)) {
             return Err(NotMoved::Busy);
         }
         let entered = self.enter(pages, node, &mut cached, (index, CachedPage::filled(frame, None)));
         if entered.is_err() {
             // SAFETY: invariant 1: the frame was held when it left its room, and has not entered the page
             // cache.
-            unsafe { pages.release(FrameRange::folio(frame, Order::FRAME)) };
+            unsafe { pages.counts().release(FrameRange::folio(frame, Order::FRAME)) };
         }
         entered.map_err(|_| NotMoved::OutOfMemory)
     }

@@ -67,12 +67,12 @@ impl FileTable {
         index: u64,
         page: CachedPage,
     ) -> u64 {
-        if page.is_busy() || page.is_dirty() || pages.mapcount(page.frame()) != 0 {
+        if page.is_busy() || page.is_dirty() || pages.counts().mapcount(page.frame()) != 0 {
             return 0;
         }
         cached.remove(index, |memory| self.free_radix(pages, memory));
         // SAFETY: invariant 1: the page cache held the frame, and names it no more.
-        unsafe { pages.release(FrameRange::folio(page.frame(), Order::FRAME)) }
+        unsafe { pages.counts().release(FrameRange::folio(page.frame(), Order::FRAME)) }
     }
 
     /// Some clean pages of a file from index `from` on, as ascending runs, and where to look for more.

@@ -61,12 +61,12 @@ impl FileTable {
         let Some(page) = cached.get(index) else { return MovedPage::Gone };
         drop(cached);
         let from = FrameRange::folio(page.frame(), Order::FRAME);
-        let mapped = pages.mapcount(page.frame()) != 0;
-        let gfp = Gfp::USER.on_node(pages.node_of_frame(page.frame()));
+        let mapped = pages.counts().mapcount(page.frame()) != 0;
+        let gfp = Gfp::USER.on_node(pages.store().node_of_frame(page.frame()));
         let target = if mapped { None } else { pages.alloc(gfp, Order::FRAME).ok() };
         let target = target.map(|mut to| {
-            pages.hold_for_file(to.frames());
-            pages.copy(from, &mut to, TouchHint::Unknown);
+            pages.frames().hold_for_file(to.frames());
+            pages.frames().copy(from, &mut to, TouchHint::Unknown);
             to.into_raw()
         });
         let mut cached = node.pages.lock(platform);
@@ -82,7 +82,7 @@ impl FileTable {
         }
         drop(cached);
         // SAFETY: invariant 1: the page cache held the frame, and names it no more.
-        unsafe { pages.release(from) };
+        unsafe { pages.counts().release(from) };
         MovedPage::Gone
     }
 

@@ -239,7 +239,7 @@ impl FileTable {
         while let Some((index, page)) = cached.next(0) {
             cached.remove(index, |memory| self.free_radix(pages, memory));
             // SAFETY: invariant 1: the page cache held the frame, and names it no more.
-            unsafe { pages.release(FrameRange::folio(page.frame(), Order::FRAME)) };
+            unsafe { pages.counts().release(FrameRange::folio(page.frame(), Order::FRAME)) };
         }
         drop(cached);
         self.free_node(pages, at);

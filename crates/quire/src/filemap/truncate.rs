@@ -26,7 +26,7 @@ impl FileTable {
             {
                 cached.remove(index, |memory| self.free_radix(pages, memory));
                 // SAFETY: invariant 1: the page cache held the frame, and names it no more.
-                unsafe { pages.release(FrameRange::folio(page.frame(), Order::FRAME)) };
+                unsafe { pages.counts().release(FrameRange::folio(page.frame(), Order::FRAME)) };
                 dropped += 1;
                 next = cached.next(end);
             }

@@ -106,7 +106,10 @@ impl HugePools {
         });
         match taken {
             Ok(frame) => {
-                pages.huge_note(frame).store(Owed { group: account.group, fs }.to_note(), Ordering::Relaxed);
+                pages
+                    .frames()
+                    .huge_note(frame)
+                    .store(Owed { group: account.group, fs }.to_note(), Ordering::Relaxed);
                 Ok(frame)
             }
             Err(error) => {
@@ -125,7 +128,7 @@ impl HugePools {
         frame: Frame,
         reserved: bool,
     ) {
-        let Owed { group, fs } = Owed::from_note(pages.huge_note(frame).load(Ordering::Relaxed));
+        let Owed { group, fs } = Owed::from_note(pages.frames().huge_note(frame).load(Ordering::Relaxed));
         let kept = self.leave_fs(pages.platform(), fs, 1) > 0;
         self.uncharge(group, size, Charge::Usage, 1);
         self.give(pages, size, frame, reserved || kept);
@@ -135,8 +138,8 @@ impl HugePools {
     /// call are in their pool when it returns, whichever task took them in: what they were reserved counts.
     pub(crate) fn take_returned<P: Platform>(&self, pages: &PageAllocator<'_, P>) {
         let _right = Claim::wait(&self.returning, pages.platform());
-        if pages.has_returned_huge() {
-            pages.returned_huge(|frame, order, reserved| {
+        if pages.counts().has_returned_huge() {
+            pages.counts().returned_huge(|frame, order, reserved| {
                 if let Some(size) = HugeSize::of_order(order) {
                     self.give_from(pages, size, frame, reserved);
                 }

@@ -113,7 +113,7 @@ impl HugePools {
         if is_saving_file(path) {
             return writeln!(out, "{}", u8::from(self.is_saving())).map_err(|_| ControlError::NoRoom);
         }
-        let file = File::parse(path, pages.node_count()).ok_or(ControlError::NoSuchFile)?;
+        let file = File::parse(path, pages.requests().node_count()).ok_or(ControlError::NoSuchFile)?;
         let info = match file.node {
             Some(node) => self.node_info(pages, file.size, node),
             None => self.info(pages, file.size),
@@ -145,9 +145,9 @@ impl HugePools {
         if is_saving_file(path) {
             return self.write_saving(text);
         }
-        let file = File::parse(path, pages.node_count()).ok_or(ControlError::NoSuchFile)?;
+        let file = File::parse(path, pages.requests().node_count()).ok_or(ControlError::NoSuchFile)?;
         let number = text.trim().parse::<u64>().map_err(|_| ControlError::NotANumber);
-        let all = NodeSet::first(pages.node_count().min(MAX_NODES));
+        let all = NodeSet::first(pages.requests().node_count().min(MAX_NODES));
         let (size, here) = (file.size, file.node.map_or(all, NodeSet::one));
         Ok(match file.name {
             Name::Nr => Outcome::Resized(match file.node {

@@ -36,7 +36,7 @@ impl HugePools {
                 join(&mut self.lock(pages, HugeSize::Size1G), pages, node, frame);
                 return Err(Stopped::NoDescriptors(1));
             }
-            pages.split_huge(frame);
+            pages.frames().split_huge(frame);
             self.describe(pages, HugeSize::Size2M, parts(frame));
             let mut to = self.lock(pages, HugeSize::Size2M);
             parts(frame).rev().for_each(|part| join(&mut to, pages, node, part));
@@ -55,9 +55,9 @@ impl HugePools {
         let mut starts = pages.memmap().whole_sections().map(BlockNumber::first_frame);
         self.each_gigantic(pages, count, || {
             // Most memory is in no pool, which takes no lock to see.
-            let candidate = starts.find(|&start| pages.is_huge(start, Order::BLOCK));
+            let candidate = starts.find(|&start| pages.frames().is_huge(start, Order::BLOCK));
             let frame = candidate.ok_or(Stopped::OutOfMemory)?;
-            let node = pages.node_of_frame(frame);
+            let node = pages.store().node_of_frame(frame);
             let mut from = self.lock(pages, HugeSize::Size2M);
             if from.unreserved() < SECTION_BLOCKS as u64 {
                 return Err(Stopped::OutOfMemory);
@@ -72,7 +72,7 @@ impl HugePools {
                 parts(frame).rev().for_each(|part| join(&mut back, pages, node, part));
                 return Err(Stopped::NoDescriptors(SECTION_BLOCKS as u64));
             }
-            pages.join_huge(frame);
+            pages.frames().join_huge(frame);
             self.describe(pages, HugeSize::Size1G, core::iter::once(frame));
             join(&mut self.lock(pages, HugeSize::Size1G), pages, node, frame);
             self.shed_bad(pages, HugeSize::Size1G);
@@ -113,9 +113,9 @@ fn can_be_one<P: Platform>(pool: &Pool, pages: &PageAllocator<'_, P>, node: u8, 
     let is_part = |part| {
         // Memory of two nodes may meet in the middle.
         pool.is_free(pages.memmap(), part)
-            && pages.is_huge(part, Order::BLOCK)
-            && pages.node_of_frame(part) == node
-            && !pages.has_bad(part)
+            && pages.frames().is_huge(part, Order::BLOCK)
+            && pages.store().node_of_frame(part) == node
+            && !pages.frames().has_bad(part)
     };
     pool.node(node).spare() >= SECTION_BLOCKS as u64 && parts(frame).all(is_part)
 }

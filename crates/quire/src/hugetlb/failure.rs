@@ -32,7 +32,7 @@ pub enum HugeFailure {
 /// A page joins a pool, free. Under the pool's lock.
 pub(super) fn join<P: Platform>(pool: &mut Pool, pages: &PageAllocator<'_, P>, node: u8, frame: Frame) {
     pool.join(pages.memmap(), node, frame);
-    pool.bad += u64::from(pages.has_bad(frame));
+    pool.bad += u64::from(pages.frames().has_bad(frame));
 }
 
 impl Pool {
@@ -58,15 +58,15 @@ impl HugePools {
         for size in HugeSize::ALL {
             let head = Frame(frame.0 & !(size.order().frames() - 1));
             let mut pool = self.lock(pages, size);
-            pooled |= pages.is_huge(head, size.order());
-            if !pages.is_huge(head, size.order()) || !pool.is_free(pages.memmap(), head) {
+            pooled |= pages.frames().is_huge(head, size.order());
+            if !pages.frames().is_huge(head, size.order()) || !pool.is_free(pages.memmap(), head) {
                 continue;
             }
             pool.bad = pool.count_bad(pages.memmap());
             drop(pool);
             self.shed_bad(pages, size);
             let pool = self.lock(pages, size);
-            let stays = pages.is_huge(head, size.order()) && pool.is_free(pages.memmap(), head);
+            let stays = pages.frames().is_huge(head, size.order()) && pool.is_free(pages.memmap(), head);
             return if stays { HugeFailure::Reserved } else { HugeFailure::Dissolved };
         }
         if pooled { HugeFailure::InUse } else { HugeFailure::Dissolved }
@@ -74,14 +74,14 @@ impl HugePools {
 
     /// Lets free pages with bad frames leave a pool, as far as reservations allow.
     pub(super) fn shed_bad<P: Platform>(&self, pages: &PageAllocator<'_, P>, size: HugeSize) {
-        while pages.bad_frames() > 0 {
+        while pages.frames().bad_frames() > 0 {
             let mut pool = self.lock(pages, size);
             let found = if pool.bad == 0 { None } else { pool.first_bad(pages.memmap()) };
             let Some((node, frame)) = found else { return };
             if pool.unreserved() == 0 {
                 pool.claimed += 1;
                 drop(pool);
-                if self.join_claimed(pages, size, pages.nodes_by_distance(), 1, true) == 0 {
+                if self.join_claimed(pages, size, pages.requests().nodes_by_distance(), 1, true) == 0 {
                     return;
                 }
                 continue;

@@ -165,7 +165,7 @@ impl HugePools {
         let mut since = 0;
         while let Some(page) = files.take_huge_page(pages, file, &indices) {
             if let HugePage::Present { frame, .. } = page {
-                pages.wait_until_uncounted(frame, size.order(), file.allows_parts());
+                pages.frames().wait_until_uncounted(frame, size.order(), file.allows_parts());
             }
             match page {
                 HugePage::Reserved { group } => self.return_reservations(pages, size, of(group), 1),

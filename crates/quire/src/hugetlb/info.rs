@@ -62,7 +62,9 @@ impl HugePools {
             for node in 0..MAX_NODES as u8 {
                 let mut found = 0;
                 for frame in pool.free_pages(pages.memmap(), node) {
-                    if !pages.is_huge(frame, size.order()) || pages.node_of_frame(frame) != node {
+                    if !pages.frames().is_huge(frame, size.order())
+                        || pages.store().node_of_frame(frame) != node
+                    {
                         return Err(PoolViolation::Page(size, frame));
                     }
                     if !self.is_described(pages, size, frame) {

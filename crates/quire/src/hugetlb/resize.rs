@@ -63,7 +63,7 @@ impl HugePools {
         let info = self.info(pages, size);
         let before = info.persistent();
         let mut stopped = None;
-        let mut nodes = nodes.intersection(NodeSet::first(pages.node_count()));
+        let mut nodes = nodes.intersection(NodeSet::first(pages.requests().node_count()));
         let mut moving = Moving { leftover: self.leftover(info), ..Moving::default() };
         while stopped.is_none() {
             let step = if wanted > before {
@@ -199,7 +199,7 @@ impl HugePools {
         let mut pool = self.lock(pages, size);
         pool.claimed -= count as u64;
         for &frame in &frames[..got] {
-            let node = pages.node_of_frame(frame);
+            let node = pages.store().node_of_frame(frame);
             join(&mut pool, pages, node, frame);
             pool.change_surplus(node, i64::from(surplus));
         }
@@ -210,10 +210,10 @@ impl HugePools {
     pub fn adopt<P: Platform>(&self, pages: &PageAllocator<'_, P>, size: HugeSize, folio: Folio) {
         debug_assert_eq!(folio.order(), size.order());
         let frame = folio.into_raw();
-        pages.make_huge(frame);
+        pages.frames().make_huge(frame);
         pages.count(Stat::HtlbBuddyAllocSuccess, 1);
         self.describe(pages, size, core::iter::once(frame));
-        join(&mut self.lock(pages, size), pages, pages.node_of_frame(frame), frame);
+        join(&mut self.lock(pages, size), pages, pages.store().node_of_frame(frame), frame);
         self.shed_bad(pages, size);
     }
 
@@ -327,7 +327,7 @@ fn take_from_node<P: Platform>(
     let gfp = Gfp::USER.from_nodes(NodePolicy::Bind(NodeSet::one(node)));
     let wanted = out.len();
     let folios = pages.alloc_bulk(gfp, order, out).into_raw();
-    folios.iter().for_each(|&frame| pages.make_huge(frame));
+    folios.iter().for_each(|&frame| pages.frames().make_huge(frame));
     pages.count(Stat::HtlbBuddyAllocSuccess, folios.len() as u64);
     pages.count(Stat::HtlbBuddyAllocFail, u64::from(folios.len() < wanted));
     folios.len()
@@ -337,7 +337,7 @@ fn take_from_node<P: Platform>(
 pub(super) fn give_back<P: Platform>(pages: &PageAllocator<'_, P>, order: Order, frames: &[Frame]) {
     for &frame in frames {
         // SAFETY: invariant 1: the pool held the folio, and names it no more.
-        let freed = unsafe { pages.release(FrameRange::folio(frame, Order::FRAME)) };
+        let freed = unsafe { pages.counts().release(FrameRange::folio(frame, Order::FRAME)) };
         debug_assert_eq!(freed, order.frames(), "a free huge page is not mapped");
     }
 }

@@ -90,7 +90,7 @@ impl HugePools {
         frame: Frame,
         reserved: bool,
     ) {
-        let node = pages.node_of_frame(frame);
+        let node = pages.store().node_of_frame(frame);
         self.freeze(pages, frame);
         let mut pool = self.lock(pages, size);
         if !reserved && pool.node(node).surplus > 0 {
@@ -103,7 +103,7 @@ impl HugePools {
         }
         pool.push(pages.memmap(), node, frame);
         pool.add_reserved(i64::from(reserved));
-        pool.bad += u64::from(pages.has_bad(frame));
+        pool.bad += u64::from(pages.frames().has_bad(frame));
         drop(pool);
         self.shed_bad(pages, size);
     }
@@ -159,7 +159,7 @@ impl HugePools {
 
 /// The nodes of a set that exist, the one nearest to the running CPU first.
 fn nearest_nodes<P: Platform>(pages: &PageAllocator<'_, P>, nodes: NodeSet) -> impl Iterator<Item = u8> {
-    pages.nodes_by_distance().filter(move |&node| nodes.contains(node))
+    pages.requests().nodes_by_distance().filter(move |&node| nodes.contains(node))
 }
 
 fn pop_nearest<P: Platform>(pool: &mut Pool, pages: &PageAllocator<'_, P>, nodes: NodeSet) -> Option<Frame> {

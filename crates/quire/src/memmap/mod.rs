@@ -84,6 +84,12 @@ impl MemMap {
         Self { first_section, sections, main }
     }
 
+    /// Where its table of sections stands: no other machine's does.
+    #[inline(always)]
+    pub(crate) fn address(&self) -> usize {
+        self.sections.address()
+    }
+
     /// The record of a block, or `None` where the machine has no memory.
     #[inline(always)]
     pub fn get(&self, block: BlockNumber) -> Option<&Block> {

@@ -1,48 +1,36 @@
-//! The page allocator: what it is made of, and what it counts.
+//! The page allocator: what it is made of.
 
 use core::sync::atomic::AtomicU64;
 
-use crate::addr::Frame;
-use crate::clear::Clearer;
-use crate::cpu::CpuId;
-use crate::memmap::{BlockState, BootSlice, Descriptor, MemMap};
-use crate::page_alloc::folio::deferred_list::DeferredSplits;
-use crate::page_alloc::init::config::Zeroes;
-use crate::page_alloc::mapcount::scheme::CountScheme;
-use crate::page_alloc::mapcount::slots::CountRoom;
-use crate::page_alloc::pcp::level::{CpuLists, LEVELS};
-use crate::page_alloc::request::gfp::ZoneKind;
-use crate::page_alloc::request::placement::Placement;
-use crate::page_alloc::store::zone::Zone;
+use crate::addr::{Frame, Order};
+use crate::error::{AllocError, FreeError};
+use crate::memmap::MemMap;
+use crate::page_alloc::frames::Frames;
+use crate::page_alloc::frames::owned::{Folio, Folios};
+use crate::page_alloc::mapcount::MapCounts;
+use crate::page_alloc::pcp::Lists;
+use crate::page_alloc::request::Requests;
+use crate::page_alloc::request::gfp::{Contents, Gfp};
+use crate::page_alloc::store::Store;
 use crate::platform::FramePlatform;
-#[cfg(feature = "published")]
-use crate::platform::ListGuard;
-use crate::stats::{Stat, StatCells};
-use crate::sync::{Pinned, SpinLock, Stack};
+use crate::stats::Stat;
 
 /// Hands out and takes back page frames of one machine.
+///
+/// It is made of values, each of which has one duty and knows only those below it:
+///
+/// | value | duty |
+/// |---|---|
+/// | [`MapCounts`] | how many leaves map each frame, and what is free when none does |
+/// | [`Requests`] | hands out folios and takes them back, by zone and node |
+/// | [`Lists`] | what each CPU keeps for itself |
+/// | [`Store`] | free memory, in pools of whole blocks and shards of blocks in small pieces |
+/// | [`Frames`] | records, states, descriptors and contents of frames |
+///
+/// What this type does itself takes several of them: splitting folios, ranges of blocks in a row, memory that comes and
+/// goes, checking the whole.
 pub struct PageAllocator<'p, P: FramePlatform> {
-    pub(in crate::page_alloc) platform: &'p P,
-    pub(in crate::page_alloc) memmap: MemMap,
-    pub(in crate::page_alloc) clearer: Clearer,
-    pub(in crate::page_alloc) zones: BootSlice<Zone>,
-    pub(in crate::page_alloc) placement: Placement,
-    pub(in crate::page_alloc) group_by_mobility: bool,
-    pub(in crate::page_alloc) scheme: CountScheme,
-    pub(in crate::page_alloc) zeroes: Zeroes,
-    pub(in crate::page_alloc) cpus: BootSlice<CpuLists>,
-    /// Folios of order 9 parts of which could be freed if they were split.
-    pub(in crate::page_alloc) deferred: SpinLock<DeferredSplits>,
-    /// Slots for the map counts of folios of whole blocks that are mapped in pieces.
-    pub(in crate::page_alloc) count_room: SpinLock<CountRoom>,
-    /// Huge pages that were lent to leaves, the last of which is gone.
-    pub(in crate::page_alloc) returned_huge: Stack,
-    #[cfg(feature = "published")]
-    pub(in crate::page_alloc) guard: ListGuard,
-    /// Frames that went bad.
-    pub(in crate::page_alloc) bad: AtomicU64,
-    /// For each CPU, one for each context, so that an interrupt does not disturb what it interrupted.
-    pub(in crate::page_alloc) stats: BootSlice<StatCells>,
+    pub(in crate::page_alloc) counts: MapCounts<'p, P>,
     /// Frames of the ranges that the machine was given.
     pub(in crate::page_alloc) present: AtomicU64,
     /// Frames that hold the manager's tables, or are too few at a range's edge to be used.
@@ -50,55 +38,99 @@ pub struct PageAllocator<'p, P: FramePlatform> {
 }
 
 impl<'p, P: FramePlatform> PageAllocator<'p, P> {
+    /// The map counts.
+    #[inline(always)]
+    pub fn counts(&self) -> &MapCounts<'p, P> {
+        &self.counts
+    }
+
+    /// Requests, and the nodes that they choose among.
+    #[inline(always)]
+    pub fn requests(&self) -> &Requests<'p, P> {
+        &self.counts.requests
+    }
+
+    /// The per-CPU lists.
+    #[inline(always)]
+    pub fn lists(&self) -> &Lists<'p, P> {
+        &self.counts.requests.lists
+    }
+
+    /// The free memory.
+    #[inline(always)]
+    pub fn store(&self) -> &Store<'p, P> {
+        self.counts.store()
+    }
+
+    /// The frames.
+    #[inline(always)]
+    pub fn frames(&self) -> &Frames<'p, P> {
+        self.counts.frames()
+    }
+
     /// The machine.
-    #[inline]
+    #[inline(always)]
     pub fn platform(&self) -> &'p P {
-        self.platform
+        self.frames().platform
     }
 
     /// The memory map.
-    #[inline]
+    #[inline(always)]
     pub fn memmap(&self) -> &MemMap {
-        &self.memmap
-    }
-
-    /// The page descriptor of a frame of a block in small pieces, or of the folio of whole blocks that starts there. It
-    /// holds whatever the frame's last owner left there.
-    ///
-    /// # Panics
-    /// When there is none: descriptors of whole blocks do not exist.
-    #[inline]
-    pub fn descriptor(&self, frame: Frame) -> &Descriptor {
-        let block = self.memmap.block(frame.block());
-        if block.state() == BlockState::Folio { block.folio() } else { self.memmap.descriptor(frame) }
+        &self.frames().memmap
     }
 
     /// Counts an event on the running CPU.
     #[inline]
     pub fn count(&self, stat: Stat, events: u64) {
-        let pinned = Pinned::new(self.platform);
-        self.cells(pinned.cpu()).add(stat, events);
+        self.frames().count(stat, events);
     }
 
     /// Changes an amount that is counted, on the running CPU.
     #[inline]
     pub fn change(&self, stat: Stat, by: i64) {
-        let pinned = Pinned::new(self.platform);
-        self.cells(pinned.cpu()).change(stat, by);
+        self.frames().change(stat, by);
     }
 
-    #[inline]
-    pub(in crate::page_alloc) fn cells(&self, cpu: CpuId) -> &StatCells {
-        &self.stats[cpu.index() * LEVELS + self.platform.context() as usize]
+    /// Allocates a folio ([`Requests::alloc`]).
+    ///
+    /// # Errors
+    /// [`AllocError`].
+    #[inline(always)]
+    pub fn alloc(&self, gfp: Gfp, order: Order) -> Result<Folio, AllocError> {
+        self.requests().alloc(gfp, order)
     }
 
+    /// Frees a folio ([`Requests::free`]).
+    ///
+    /// # Errors
+    /// [`FreeError`].
+    #[inline(always)]
+    pub fn free(&self, folio: Folio) -> Result<(), FreeError> {
+        self.requests().free(folio)
+    }
+
+    /// Allocates a folio, and says whether it is known to be zero ([`Requests::alloc_maybe_zeroed`]).
+    ///
+    /// # Errors
+    /// [`AllocError`].
+    #[inline(always)]
+    pub fn alloc_maybe_zeroed(&self, gfp: Gfp, order: Order) -> Result<(Folio, Contents), AllocError> {
+        self.requests().alloc_maybe_zeroed(gfp, order)
+    }
+
+    /// Allocates many folios of one order ([`Requests::alloc_bulk`]).
     #[inline]
-    pub(in crate::page_alloc) fn count_alloc(&self, cpu: CpuId, zone: usize, frames: u64) {
-        let stat = match self.zones[zone].kind {
-            ZoneKind::Dma32 => Stat::PgallocDma32,
-            ZoneKind::Normal => Stat::PgallocNormal,
-            ZoneKind::Movable => Stat::PgallocMovable,
-        };
-        self.cells(cpu).add(stat, frames);
+    pub fn alloc_bulk<'a>(&self, gfp: Gfp, order: Order, out: &'a mut [Frame]) -> Folios<'a> {
+        self.requests().alloc_bulk(gfp, order, out)
+    }
+
+    /// Frees many folios ([`Requests::free_bulk`]).
+    ///
+    /// # Errors
+    /// [`FreeError`], and how many folios were freed before.
+    #[inline]
+    pub fn free_bulk(&self, folios: Folios<'_>) -> Result<(), (usize, FreeError)> {
+        self.requests().free_bulk(folios)
     }
 }

@@ -195,7 +195,11 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
         for piece in pieces.iter().flatten() {
             if piece.moved {
                 // Nothing in it counts any more.
-                self.allocator.descriptor(piece.table.frame()).population.store(0, Ordering::Relaxed);
+                self.allocator
+                    .frames()
+                    .descriptor(piece.table.frame())
+                    .population
+                    .store(0, Ordering::Relaxed);
             } else {
                 self.describe(piece.table);
             }
@@ -237,8 +241,12 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
 
     /// What was recorded in a table of the lowest level when it was compared, if it has not changed since.
     fn seen_in(&self, table: Table<'p>) -> Option<EntryFlags> {
-        let seen =
-            self.allocator.descriptor(table.frame()).compared().filter(|_| table.level() == Level::PTE);
+        let seen = self
+            .allocator
+            .frames()
+            .descriptor(table.frame())
+            .compared()
+            .filter(|_| table.level() == Level::PTE);
         seen.map(|recorded| Entry::from_bits(recorded).flags())
     }
 
@@ -254,7 +262,7 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
     /// Counts the large leaves. Where a folio came apart since we looked, that piece and those behind it are
     /// left as they are.
     fn count_large(&self, pieces: &mut [Option<Piece<'p>>], size: PageSize) -> u64 {
-        let mut counter = self.allocator.counter();
+        let mut counter = self.allocator.counts().counter();
         let mut counted = 0;
         let mut whole = true;
         for place in pieces {
@@ -315,7 +323,7 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
     /// drain need not look.
     fn describe(&self, table: Table<'p>) {
         if table.level() == Level::PTE {
-            return self.allocator.descriptor(table.frame()).set_grain(BLOCK_ORDER.into());
+            return self.allocator.frames().descriptor(table.frame()).set_grain(BLOCK_ORDER.into());
         }
         for entry in (0..TABLE_ENTRIES).map(|index| table.load_private(index)) {
             if entry.is_table(table.level()) {

@@ -195,7 +195,7 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
             survey.present += 1;
             survey.file += usize::from(!entry.has(EntryFlags::ANON));
             survey.lazy += usize::from(entry.has(EntryFlags::LAZY_FREE) && !entry.has(EntryFlags::DIRTY));
-            survey.held += usize::from(self.allocator.is_held(frame));
+            survey.held += usize::from(self.allocator.frames().is_held(frame));
             let first = *survey.first.get_or_insert(frame);
             survey.in_order &=
                 frame.0 == first.0 + index as u64 && first.is_aligned(PageSize::Size2M.order());
@@ -204,7 +204,7 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
                 survey.shared += 1;
             } else if !entry.has(EntryFlags::WRITE) {
                 if sole.0 != frame.0 / 64 {
-                    sole = (frame.0 / 64, self.allocator.mapped_once(frame));
+                    sole = (frame.0 / 64, self.allocator.counts().mapped_once(frame));
                 }
                 survey.shared += usize::from(sole.1 >> (frame.0 % 64) & 1 == 0);
             }
@@ -289,7 +289,7 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
         if !pointer.is_table(Level::PMD) || pointer.is_shared_table(Level::PMD) {
             return None;
         }
-        self.allocator.counter().map_large(to, PageSize::Size2M);
+        self.allocator.counts().counter().map_large(to, PageSize::Size2M);
         self.lock(parent).exchange(index, Entry::BUSY);
         gather.add(Unmapped::table(pointer, Level::PMD));
         gather.owe_tables(parent.extent(addr));

@@ -109,7 +109,7 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
                 break Ok(());
             };
             drop((to, from));
-            if let Err(error) = self.allocator.prepare_counts(frame) {
+            if let Err(error) = self.allocator.counts().prepare_counts(frame) {
                 break Err(error);
             }
         };
@@ -130,7 +130,7 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
         copied: &mut Copied<'_>,
         weakened: &mut bool,
     ) -> Result<(), CountError> {
-        let mut counter = self.allocator.counter();
+        let mut counter = self.allocator.counts().counter();
         while *at < end {
             let first = from.load(*at);
             if !first.is_present() {
@@ -185,7 +185,7 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
             let leaf = from.load(index);
             if let Err(CountError::Prepare { at, .. }) = self.count_leaf(leaf, size) {
                 drop((to, from));
-                self.allocator.prepare_counts(at)?;
+                self.allocator.counts().prepare_counts(at)?;
                 continue;
             }
             if copy_run(&from, &to, index, 1, copied.mode) {

@@ -64,7 +64,7 @@ impl<P: TablePlatform> PageTables<'_, '_, P> {
                 let next = run.is_none_or(|(first, count)| first.frame().add(count) == leaf.frame());
                 if !next
                     || !is_own(leaf)
-                    || leaf.has(EntryFlags::DIRTY) && !self.allocator.is_zero(leaf.frame())
+                    || leaf.has(EntryFlags::DIRTY) && !self.allocator.frames().is_zero(leaf.frame())
                 {
                     break;
                 }

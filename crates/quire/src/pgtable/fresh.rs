@@ -38,7 +38,7 @@ impl<'a, 'p, P: TablePlatform> FreshTable<'a, 'p, P> {
         if contents == Contents::Unknown {
             clear_table(allocator.platform(), frame);
         }
-        let descriptor = allocator.descriptor(frame);
+        let descriptor = allocator.frames().descriptor(frame);
         descriptor.reset();
         descriptor.set_flags(DescriptorFlags::TABLE);
         descriptor.level.store(level.get(), Ordering::Relaxed);
@@ -59,7 +59,7 @@ impl<'a, 'p, P: TablePlatform> FreshTable<'a, 'p, P> {
         for index in 0..crate::limits::TABLE_ENTRIES {
             table.store(index, entry(index));
         }
-        let descriptor = self.allocator.descriptor(self.frame);
+        let descriptor = self.allocator.frames().descriptor(self.frame);
         descriptor.population.store(crate::limits::TABLE_ENTRIES as u16, Ordering::Relaxed);
         if !entry(0).has(EntryFlags::ANON) {
             descriptor.add_flags(DescriptorFlags::MIXED);
@@ -84,7 +84,7 @@ impl<'a, 'p, P: TablePlatform> FreshTable<'a, 'p, P> {
     }
 
     fn adopt(&self, context: &MmContext, parent: &LockedTable<'_, P>, index: usize) {
-        let descriptor = self.allocator.descriptor(self.frame);
+        let descriptor = self.allocator.frames().descriptor(self.frame);
         descriptor.owner.store(context.root().0, Ordering::Relaxed);
         descriptor.word.store(super::place_of(parent.table().frame(), index), Ordering::Relaxed);
         context.add_tables(1);
@@ -100,7 +100,7 @@ impl<'a, 'p, P: TablePlatform> FreshTable<'a, 'p, P> {
 
     /// Becomes a root.
     pub(super) fn into_root(self) {
-        let descriptor = self.allocator.descriptor(self.frame);
+        let descriptor = self.allocator.frames().descriptor(self.frame);
         descriptor.owner.store(self.frame.0, Ordering::Relaxed);
         core::mem::forget(self);
     }
@@ -109,9 +109,9 @@ impl<'a, 'p, P: TablePlatform> FreshTable<'a, 'p, P> {
 impl<P: TablePlatform> Drop for FreshTable<'_, '_, P> {
     fn drop(&mut self) {
         self.allocator.change(Stat::NrPageTablePages, -1);
-        self.allocator.descriptor(self.frame).clear_flags();
+        self.allocator.frames().descriptor(self.frame).clear_flags();
         // SAFETY: invariant 1: the table was not installed, so nothing else names its frame.
-        let folio = unsafe { self.allocator.folio_from_raw(self.frame, Order::FRAME) };
+        let folio = unsafe { self.allocator.frames().folio_from_raw(self.frame, Order::FRAME) };
         let freed = self.allocator.free(folio);
         debug_assert_eq!(freed, Ok(()));
     }

@@ -52,6 +52,6 @@ impl<P: TablePlatform> PageTables<'_, '_, P> {
     }
 
     fn sharers_of(&self, table: crate::addr::Frame) -> u64 {
-        self.allocator.descriptor(table).sharers().load(core::sync::atomic::Ordering::Relaxed)
+        self.allocator.frames().descriptor(table).sharers().load(core::sync::atomic::Ordering::Relaxed)
     }
 }

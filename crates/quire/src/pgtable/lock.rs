@@ -32,7 +32,7 @@ impl<'a, 'p, P: TablePlatform> PageTables<'a, 'p, P> {
 
     #[inline]
     fn lock_as(&self, table: Table<'p>, rank: Rank) -> LockedTable<'_, P> {
-        let descriptor = self.allocator.descriptor(table.frame());
+        let descriptor = self.allocator.frames().descriptor(table.frame());
         let platform = self.platform();
         descriptor.lock_table(platform, rank);
         LockedTable { table, descriptor, platform, rank }

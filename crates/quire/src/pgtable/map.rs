@@ -34,19 +34,19 @@ impl<P: TablePlatform> PageTables<'_, '_, P> {
             if !locked.all_empty(first, count) {
                 break MapError::Occupied;
             }
-            let counted = self.allocator.counter().map(run);
+            let counted = self.allocator.counts().counter().map(run);
             let Err(CountError::Prepare { at, .. }) = counted else {
                 locked.fill_run(first, entry, count);
                 return Ok(());
             };
             drop(locked);
-            if let Err(error) = self.allocator.prepare_counts(at) {
+            if let Err(error) = self.allocator.counts().prepare_counts(at) {
                 break error.into();
             }
             prepared = Some(at);
         };
         if let Some(frame) = prepared {
-            self.allocator.forget_counts(frame);
+            self.allocator.counts().forget_counts(frame);
         }
         Err(error)
     }
@@ -70,7 +70,7 @@ impl<P: TablePlatform> PageTables<'_, '_, P> {
         let (mut at, mut mapped) = (0, 0);
         while at < count {
             let locked = self.lock(table);
-            let mut counter = self.allocator.counter();
+            let mut counter = self.allocator.counts().counter();
             let mut full = None;
             while at < count {
                 let empty = (at..count).take_while(|&at| locked.all_empty(start + at, 1)).count();
@@ -90,7 +90,7 @@ impl<P: TablePlatform> PageTables<'_, '_, P> {
             drop(counter);
             drop(locked);
             if let Some(frame) = full {
-                match self.allocator.prepare_counts(frame) {
+                match self.allocator.counts().prepare_counts(frame) {
                     Ok(()) => {}
                     // What was mapped stays: the caller is told how much, and asks for the rest when it is
                     // touched.
@@ -129,13 +129,13 @@ impl<P: TablePlatform> PageTables<'_, '_, P> {
             if !locked.all_empty(index, 1) {
                 return Err(MapError::Occupied);
             }
-            let counted = self.allocator.counter().map_leaf(frame, size);
+            let counted = self.allocator.counts().counter().map_leaf(frame, size);
             let Err(CountError::Prepare { at, .. }) = counted else {
                 locked.fill(index, Entry::leaf(frame, size, flags));
                 return Ok(());
             };
             drop(locked);
-            self.allocator.prepare_counts(at)?;
+            self.allocator.counts().prepare_counts(at)?;
         }
     }
 

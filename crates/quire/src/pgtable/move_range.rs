@@ -111,7 +111,7 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
             owed.add_tables(extent);
         } else if entry.is_table(table.level()) {
             let place = place_of(target.frame(), index);
-            self.allocator.descriptor(entry.frame()).word.store(place, Ordering::Relaxed);
+            self.allocator.frames().descriptor(entry.frame()).word.store(place, Ordering::Relaxed);
             owed.add_tables(extent);
         } else if let Some(size) = table.level().leaf_size() {
             owed.add(extent, size);

@@ -171,7 +171,7 @@ impl<P: TablePlatform> Change<'_, '_, P> {
     #[inline]
     fn is_sole(&mut self, frame: Frame) -> bool {
         if self.size != PageSize::Size4K {
-            return self.size == PageSize::Size2M && self.allocator.is_block_mapped_once(frame);
+            return self.size == PageSize::Size2M && self.allocator.counts().is_block_mapped_once(frame);
         }
         if self.group != Some(frame.0 / 64) {
             self.look_around(frame);
@@ -181,7 +181,7 @@ impl<P: TablePlatform> Change<'_, '_, P> {
 
     #[inline(never)]
     fn look_around(&mut self, frame: Frame) {
-        (self.group, self.sole) = (Some(frame.0 / 64), self.allocator.mapped_once(frame));
+        (self.group, self.sole) = (Some(frame.0 / 64), self.allocator.counts().mapped_once(frame));
     }
 }
 

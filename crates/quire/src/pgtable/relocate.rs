@@ -82,7 +82,7 @@ impl<P: TablePlatform> PageTables<'_, '_, P> {
                 Ok(()) => break locked.exchange(index, Entry::BUSY),
                 Err(CountError::Prepare { at, .. }) => {
                     drop(locked);
-                    self.allocator.prepare_counts(at)?;
+                    self.allocator.counts().prepare_counts(at)?;
                 }
             }
         };

@@ -38,7 +38,7 @@ impl<P: TablePlatform> PageTables<'_, '_, P> {
                 Ok(()) => break locked.exchange(index, Entry::BUSY),
                 Err(CountError::Prepare { at, .. }) => {
                     drop(locked);
-                    self.allocator.prepare_counts(at)?;
+                    self.allocator.counts().prepare_counts(at)?;
                 }
             }
         };
@@ -70,7 +70,7 @@ impl<P: TablePlatform> PageTables<'_, '_, P> {
         if leaf.has(EntryFlags::SPECIAL) {
             return Ok(());
         }
-        let mut counter = self.allocator.counter();
+        let mut counter = self.allocator.counts().counter();
         match size {
             PageSize::Size4K => counter.map(FrameRange::new(leaf.frame(), 1)),
             PageSize::Size2M | PageSize::Size1G => counter.map_leaf(leaf.frame(), size),

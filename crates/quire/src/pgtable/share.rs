@@ -169,7 +169,7 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
     ) -> bool {
         let entry = from.load(index);
         let table = from.table().child(self.platform(), entry);
-        let descriptor = self.allocator.descriptor(table.frame());
+        let descriptor = self.allocator.frames().descriptor(table.frame());
         if descriptor.population.load(Ordering::Relaxed) == 0 {
             return false;
         }
@@ -280,7 +280,7 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
     fn make_own(&self, shared: &Shared<'p>, gather: &mut MmuGather<'_, '_, P>) -> Result<(), MapError> {
         let Shared { parent, index, table, .. } = *shared;
         self.allocator.count(Stat::TableUnshare, 1);
-        let descriptor = self.allocator.descriptor(table.frame());
+        let descriptor = self.allocator.frames().descriptor(table.frame());
         if sharers::is_last(descriptor.sharers()) {
             descriptor.owner.store(self.context.root().0, Ordering::Relaxed);
             descriptor.word.store(place_of(parent.frame(), index), Ordering::Relaxed);

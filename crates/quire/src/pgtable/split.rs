@@ -115,12 +115,12 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
         let done = loop {
             let Err(CountError::Prepare { at, .. }) = self.take_out(table, size, piece) else { break Ok(()) };
             prepared = Some(at);
-            if let Err(error) = self.allocator.prepare_counts(at) {
+            if let Err(error) = self.allocator.counts().prepare_counts(at) {
                 break Err(error.into());
             }
         };
         if let Some(frame) = prepared.filter(|_| !piece.is_taken()) {
-            self.allocator.forget_counts(frame);
+            self.allocator.counts().forget_counts(frame);
         }
         done
     }
@@ -170,7 +170,7 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
 
     /// Counts one leaf of `size` as its parts. At no moment is a frame of it without a count.
     fn move_counts(&self, frame: Frame, size: PageSize) -> Result<(), CountError> {
-        let mut counter = self.allocator.counter();
+        let mut counter = self.allocator.counts().counter();
         if counter.split_leaf(frame, size) {
             return Ok(());
         }

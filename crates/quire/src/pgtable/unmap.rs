@@ -307,7 +307,7 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
             #[cfg(feature = "published")]
             ZapStrategy::PerPage => 1,
             #[cfg(feature = "published")]
-            ZapStrategy::Runs => self.allocator.folio_rest(_leaf.frame()),
+            ZapStrategy::Runs => self.allocator.frames().folio_rest(_leaf.frame()),
             ZapStrategy::Tables => u64::MAX,
         }
     }

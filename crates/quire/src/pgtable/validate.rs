@@ -90,7 +90,7 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
         base: VirtAddr,
         census: &mut TableCensus,
     ) -> Result<(), TableViolation> {
-        let descriptor = self.allocator.descriptor(table.frame());
+        let descriptor = self.allocator.frames().descriptor(table.frame());
         if descriptor.owner.load(Ordering::Relaxed) != self.context.root().0 {
             return Err(TableViolation::NotATable(table.frame()));
         }
@@ -108,7 +108,7 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
         base: VirtAddr,
         census: &mut TableCensus,
     ) -> Result<(), TableViolation> {
-        let descriptor = self.allocator.descriptor(table.frame());
+        let descriptor = self.allocator.frames().descriptor(table.frame());
         let before = census.resident;
         self.validate_table(table, base, census)?;
         let found = resident(table, descriptor);
@@ -126,7 +126,7 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
         base: VirtAddr,
         census: &mut TableCensus,
     ) -> Result<(), TableViolation> {
-        let descriptor = self.allocator.descriptor(table.frame());
+        let descriptor = self.allocator.frames().descriptor(table.frame());
         if !descriptor.has(DescriptorFlags::TABLE)
             || descriptor.level.load(Ordering::Relaxed) != table.level().get()
         {
@@ -144,7 +144,7 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
                 self.validate_shared(table.child(self.platform(), entry), addr, census)?;
             } else if entry.is_table(table.level()) {
                 let child = table.child(self.platform(), entry);
-                let place = self.allocator.descriptor(child.frame()).word.load(Ordering::Relaxed);
+                let place = self.allocator.frames().descriptor(child.frame()).word.load(Ordering::Relaxed);
                 if place != place_of(table.frame(), index) {
                     return Err(TableViolation::Place(child.frame()));
                 }
@@ -186,7 +186,7 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
         if entry.has(EntryFlags::WRITE | EntryFlags::UFFD_WP) {
             return Err(TableViolation::Strange { addr, entry });
         }
-        if !entry.has(EntryFlags::SPECIAL) && self.allocator.mapcount(entry.frame()) == 0 {
+        if !entry.has(EntryFlags::SPECIAL) && self.allocator.counts().mapcount(entry.frame()) == 0 {
             return Err(TableViolation::Uncounted { addr, frame: entry.frame() });
         }
         Ok(())

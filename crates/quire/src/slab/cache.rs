@@ -130,7 +130,7 @@ impl<T> Cache<T> {
     fn make_slab<P: FramePlatform>(pages: &PageAllocator<'_, P>) -> Result<NonNull<Header>, AllocError> {
         let frame = pages.alloc(Gfp::KERNEL, Order::FRAME)?.into_raw();
         pages.change(Stat::NrSlab, 1);
-        pages.descriptor(frame).set_flags(DescriptorFlags::SLAB);
+        pages.frames().descriptor(frame).set_flags(DescriptorFlags::SLAB);
         let memory = pages.platform().direct_map(frame.addr()).cast::<Header>();
         debug_assert_eq!(memory.addr() % FRAME_SIZE as usize, 0, "the direct map keeps alignment (S4)");
         let header = Header { free: Self::ALL_FREE, frame, next: None, previous: None };
@@ -146,9 +146,9 @@ impl<T> Cache<T> {
         // SAFETY: S1: the slab has left the list and has no object in use, so nothing else reaches it.
         let frame = unsafe { slab.as_ref() }.frame;
         pages.change(Stat::NrSlab, -1);
-        pages.descriptor(frame).clear_flags();
+        pages.frames().descriptor(frame).clear_flags();
         // SAFETY: invariant 1, S1: the slab has left its cache, so nothing names its frame any more.
-        let freed = pages.free(unsafe { pages.folio_from_raw(frame, Order::FRAME) });
+        let freed = pages.free(unsafe { pages.frames().folio_from_raw(frame, Order::FRAME) });
         debug_assert_eq!(freed, Ok(()), "the frame of a slab");
     }
 }

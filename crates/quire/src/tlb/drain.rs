@@ -67,7 +67,7 @@ impl<'a, 'p, P: TablePlatform> Drain<'a, 'p, P> {
         let end = leaves.frames.end();
         let goes_on = leaves.size == PageSize::Size4K
             && follower == Some(end)
-            && self.allocator.folio_rest(Frame(end.0 - 1)) > 1;
+            && self.allocator.frames().folio_rest(Frame(end.0 - 1)) > 1;
         self.release.part_of_folio(leaves, !goes_on, unmapped);
         self.count_resident(leaves);
         goes_on
@@ -87,7 +87,7 @@ impl<'a, 'p, P: TablePlatform> Drain<'a, 'p, P> {
     /// leaves, and frees the tables. As deep as there are levels.
     pub(super) fn subtree(&mut self, frame: Frame, level: Level, first: VirtAddr) {
         let table = Table::at(self.allocator.platform(), frame, level);
-        let descriptor = self.allocator.descriptor(frame);
+        let descriptor = self.allocator.frames().descriptor(frame);
         if level == Level::PTE && self.leave(table, descriptor) {
             return;
         }
@@ -142,11 +142,11 @@ impl<'a, 'p, P: TablePlatform> Drain<'a, 'p, P> {
             entry.is_table(table.level()).then(|| table.child(platform, entry))
         };
         if let Some(next) = child(index + 2) {
-            let grain = 1 << self.allocator.descriptor(next.frame()).grain();
+            let grain = 1 << self.allocator.frames().descriptor(next.frame()).grain();
             self.expect_run(next, 0, if grain == TABLE_ENTRIES { 0 } else { TABLE_ENTRIES });
         }
         if let Some(after) = child(index + 4) {
-            let descriptor = core::ptr::from_ref(self.allocator.descriptor(after.frame()));
+            let descriptor = core::ptr::from_ref(self.allocator.frames().descriptor(after.frame()));
             expect_changes(descriptor.cast(), size_of::<Descriptor>());
             expect_changes(platform.direct_map(after.frame().addr()), 1);
         }
@@ -161,7 +161,7 @@ impl<'a, 'p, P: TablePlatform> Drain<'a, 'p, P> {
             if first.is_leaf(Level::PTE) {
                 let frame = first.frame();
                 let count = count.min(BLOCK_FRAMES - frame.index_in_block());
-                self.allocator.expect_counts(FrameRange::new(frame, count as u64));
+                self.allocator.frames().expect_counts(FrameRange::new(frame, count as u64));
             }
         }
     }
@@ -203,7 +203,7 @@ impl<'a, 'p, P: TablePlatform> Drain<'a, 'p, P> {
 
     /// A table that was read goes with the next batch.
     fn give_up(&mut self, table: Frame) {
-        let descriptor = self.allocator.descriptor(table);
+        let descriptor = self.allocator.frames().descriptor(table);
         descriptor.clear_flags();
         descriptor.population.store(0, Ordering::Relaxed);
         if self.read_count == self.read.len() {
@@ -263,7 +263,7 @@ impl<'a, 'p, P: TablePlatform> Drain<'a, 'p, P> {
                 continue;
             }
             mark_dirty(self.allocator, FrameRange::new(frame, 1), size);
-            marked = self.allocator.is_of_whole_blocks(frame).then(|| frame.block());
+            marked = self.allocator.frames().is_of_whole_blocks(frame).then(|| frame.block());
         }
     }
 
@@ -274,7 +274,7 @@ impl<'a, 'p, P: TablePlatform> Drain<'a, 'p, P> {
         let frames = &self.read[..core::mem::take(&mut self.read_count)];
         // SAFETY: invariants 1 and 4: the tables are detached and flushed, so nothing reaches their frames
         // any more.
-        let mut folios = unsafe { self.allocator.folios_from_raw(Order::FRAME, frames) };
+        let mut folios = unsafe { self.allocator.frames().folios_from_raw(Order::FRAME, frames) };
         let freed = if frames.len() <= FEW {
             folios.all(|folio| self.allocator.free(folio).is_ok())
         } else {
@@ -306,11 +306,11 @@ pub(super) fn mark_dirty<P: TablePlatform>(
     frames: FrameRange,
     size: PageSize,
 ) {
-    if size != PageSize::Size4K && !allocator.is_of_whole_blocks(frames.start) {
+    if size != PageSize::Size4K && !allocator.frames().is_of_whole_blocks(frames.start) {
         return;
     }
     for page in (0..frames.count).step_by(size.frames() as usize) {
-        let descriptor = allocator.folio_descriptor(frames.start.add(page));
+        let descriptor = allocator.frames().folio_descriptor(frames.start.add(page));
         if !descriptor.has(DescriptorFlags::DIRTY) {
             descriptor.add_flags(DescriptorFlags::DIRTY);
         }

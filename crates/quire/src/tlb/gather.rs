@@ -326,7 +326,7 @@ impl<'a, 'p, P: TablePlatform> MmuGather<'a, 'p, P> {
                 kept += 1;
                 continue;
             };
-            let descriptor = self.allocator.descriptor(table);
+            let descriptor = self.allocator.frames().descriptor(table);
             descriptor.lock_table(platform, Rank::PageTable);
             words(platform, table)[index].store(Entry::EMPTY.bits(), Ordering::Release);
             let population = descriptor.population.load(Ordering::Relaxed);
@@ -351,7 +351,7 @@ impl<'a, 'p, P: TablePlatform> MmuGather<'a, 'p, P> {
     fn free_pages(&mut self) {
         for page in self.pages.iter().take(core::mem::take(&mut self.page_count)) {
             // SAFETY: invariant 1: the gather allocated the page for its notes, which are drained.
-            let folio = unsafe { self.allocator.folio_from_raw(*page, Order::FRAME) };
+            let folio = unsafe { self.allocator.frames().folio_from_raw(*page, Order::FRAME) };
             let freed = self.allocator.free(folio);
             debug_assert_eq!(freed, Ok(()));
         }

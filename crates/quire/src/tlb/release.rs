@@ -22,7 +22,7 @@ pub(super) struct Release<'a, 'p, P: TablePlatform> {
 impl<'a, 'p, P: TablePlatform> Release<'a, 'p, P> {
     #[inline]
     pub(super) fn new(allocator: &'a PageAllocator<'p, P>) -> Self {
-        let counter = allocator.counter();
+        let counter = allocator.counts().counter();
         Self { allocator, counter, runs_left: DRAIN_RUNS, frames_left: DRAIN_FRAMES }
     }
 
@@ -78,7 +78,7 @@ impl<'a, 'p, P: TablePlatform> Release<'a, 'p, P> {
     /// Gives the lock back that the counter holds: before others are taken, or work is done that needs none.
     #[inline]
     pub(super) fn unlock(&mut self) {
-        self.counter = self.allocator.counter();
+        self.counter = self.allocator.counts().counter();
     }
 
     /// Notes that runs were counted down, or other work was done for frames.

@@ -23,14 +23,14 @@ impl FrameChain {
     }
 
     pub(super) fn push<P: TablePlatform>(&mut self, pages: &PageAllocator<'_, P>, frame: Frame) {
-        pages.descriptor(frame).next.store(self.first, Ordering::Relaxed);
+        pages.frames().descriptor(frame).next.store(self.first, Ordering::Relaxed);
         self.first = frame.0 + 1;
         self.len += 1;
     }
 
     pub(super) fn pop<P: TablePlatform>(&mut self, pages: &PageAllocator<'_, P>) -> Option<Frame> {
         let frame = Frame(self.first.checked_sub(1)?);
-        self.first = pages.descriptor(frame).next.load(Ordering::Relaxed);
+        self.first = pages.frames().descriptor(frame).next.load(Ordering::Relaxed);
         self.len -= 1;
         Some(frame)
     }
@@ -40,7 +40,7 @@ impl FrameChain {
         let count = self.len;
         while let Some(frame) = self.pop(pages) {
             // SAFETY: invariant 1: the chain owned the frame, which nothing of the window names any more.
-            let freed = pages.free(unsafe { pages.folio_from_raw(frame, Order::FRAME) });
+            let freed = pages.free(unsafe { pages.frames().folio_from_raw(frame, Order::FRAME) });
             debug_assert_eq!(freed, Ok(()), "a frame of the window is in use until it is freed here");
         }
         count

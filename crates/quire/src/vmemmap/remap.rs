@@ -100,8 +100,10 @@ impl Window {
     ) -> Frame {
         let slot = self.slot(pages.platform(), window_page(page, 0));
         let old = slot.load().frame();
-        let Ok(mut fresh) = pages.alloc(self.gfp_at(pages, page), Order::FRAME) else { return old };
-        pages.copy(FrameRange::folio(old, Order::FRAME), &mut fresh, TouchHint::Soon);
+        let Ok(mut fresh) = pages.alloc(self.gfp_at(pages, page), Order::FRAME) else {
+            return old;
+        };
+        pages.frames().copy(FrameRange::folio(old, Order::FRAME), &mut fresh, TouchHint::Soon);
         let fresh = fresh.into_raw();
         slot.store(Entry::leaf(fresh, PageSize::Size4K, WRITABLE));
         gather.old.push(pages, old);
@@ -131,7 +133,9 @@ impl Window {
         self.each_tail_slot(platform, page, order, |slot| {
             let Some(frame) = frames.pop(pages) else { return };
             // SAFETY: invariant 1: the chain of frames that were just allocated owned this one.
-            unsafe { pages.copy_frames(FrameRange::folio(kept, Order::FRAME), frame, TouchHint::Soon) };
+            unsafe {
+                pages.frames().copy_frames(FrameRange::folio(kept, Order::FRAME), frame, TouchHint::Soon)
+            };
             // The copy of the head becomes what it is a tail of; all others are right as they are.
             if let Some(first) = words(platform, frame).as_chunks::<WORDS>().0.first() {
                 write_tail(first, page, head);
@@ -188,9 +192,13 @@ impl Window {
 
     /// How frames of the window are asked for: on the page's node rather than on another.
     fn gfp_at<P: TablePlatform>(&self, pages: &PageAllocator<'_, P>, page: Frame) -> Gfp {
-        let node = pages.node_of_frame(page);
+        let node = pages.store().node_of_frame(page);
         // The running CPU's own node is the short way.
-        if pages.nodes_by_distance().next() == Some(node) { Gfp::KERNEL } else { Gfp::KERNEL.on_node(node) }
+        if pages.requests().nodes_by_distance().next() == Some(node) {
+            Gfp::KERNEL
+        } else {
+            Gfp::KERNEL.on_node(node)
+        }
     }
 }
 

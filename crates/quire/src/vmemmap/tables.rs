@@ -84,7 +84,7 @@ impl Window {
             }
             let start = number.0 / BLOCKS_PER_LEAF * BLOCKS_PER_LEAF;
             next = start + BLOCKS_PER_LEAF;
-            let node = pages.node_of_block(number).unwrap_or(0);
+            let node = pages.store().node_of_block(number).unwrap_or(0);
             let (backing, contents) = pages.alloc_maybe_zeroed(Gfp::KERNEL.on_node(node), Order::BLOCK)?;
             let backing = backing.into_raw();
             if contents == Contents::Unknown {

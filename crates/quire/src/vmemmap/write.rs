@@ -30,7 +30,7 @@ impl Window {
         page: Frame,
         order: Order,
     ) -> Head {
-        let (node, zone) = (pages.node_of_frame(page), pages.zone_of_frame(page));
+        let (node, zone) = (pages.store().node_of_frame(page), pages.frames().zone_of_frame(page));
         Head { order, node, zone, optimised: false }
     }
 

@@ -17,30 +17,30 @@ const MIB: u64 = 1 << 20;
 const BLOCK: u64 = 512;
 
 fn map(allocator: &Allocator<'_>, mut run: FrameRange) {
-    while let Err(CountError::Prepare { done, at }) = allocator.counter().map(run) {
-        allocator.prepare_counts(at).expect("memory");
+    while let Err(CountError::Prepare { done, at }) = allocator.counts().counter().map(run) {
+        allocator.counts().prepare_counts(at).expect("memory");
         run = FrameRange::new(run.start.add(done), run.count - done);
     }
 }
 
 fn unmap(allocator: &Allocator<'_>, run: FrameRange) -> u64 {
-    allocator.counter().unmap_raw(run)
+    allocator.counts().counter().unmap_raw(run)
 }
 
 /// Frames that hold counts.
 fn count_frames(allocator: &Allocator<'_>) -> u64 {
-    allocator.stat(Stat::NrMapCountPages)
+    allocator.lists().stat(Stat::NrMapCountPages)
 }
 
 fn agree(allocator: &Allocator<'_>, first: Frame, model: &[u32], large: bool) {
     for (at, &expected) in model.iter().enumerate() {
-        let count = allocator.mapcount(first.add(at as u64));
+        let count = allocator.counts().mapcount(first.add(at as u64));
         assert_eq!(count, u64::from(expected) + u64::from(large), "frame {at}");
     }
     for group in (0..model.len()).step_by(64) {
         let once = |at: usize| u64::from(!large && model[group + at] == 1);
         let ones = (0..64).fold(0, |ones, at| ones | once(at) << at);
-        assert_eq!(allocator.mapped_once(first.add(group as u64)), ones, "group {group}");
+        assert_eq!(allocator.counts().mapped_once(first.add(group as u64)), ones, "group {group}");
     }
 }
 
@@ -51,28 +51,32 @@ fn what_is_mapped_whole_needs_no_memory_for_counts_and_pieces_a_thousandth() {
         |_, allocator| {
             let folio =
                 FrameRange::folio(allocator.alloc_raw(Gfp::USER, Order::GIGANTIC).unwrap(), Order::GIGANTIC);
-            allocator.counter().map_large(folio.start, PageSize::Size1G);
+            allocator.counts().counter().map_large(folio.start, PageSize::Size1G);
             assert_eq!(count_frames(allocator), 0);
             // In pieces, one by one in one block, a table at a time in the others.
             (0..BLOCK).for_each(|at| map(allocator, FrameRange::new(folio.start.add(at), 1)));
             map(allocator, FrameRange::new(folio.start.add(BLOCK), folio.count - BLOCK));
             assert_eq!(count_frames(allocator), 512 / 8, "512 bytes for 2 MiB");
             assert_eq!(
-                [0, 511, 512, folio.count - 1].map(|at| allocator.mapcount(folio.start.add(at))),
+                [0, 511, 512, folio.count - 1].map(|at| allocator.counts().mapcount(folio.start.add(at))),
                 [2; 4]
             );
             // So often that a byte is not enough, which is more than anybody maps it.
             for _ in 1..300 {
                 map(allocator, folio);
             }
-            assert_eq!(allocator.mapcount(folio.start.add(77)), 301);
+            assert_eq!(allocator.counts().mapcount(folio.start.add(77)), 301);
             assert!(count_frames(allocator) * 1000 <= folio.count, "{} frames", count_frames(allocator));
             for _ in 0..300 {
                 assert_eq!(unmap(allocator, folio), 0);
             }
             assert_eq!(count_frames(allocator), 0, "it is mapped whole again");
             assert_eq!(
-                allocator.counter().unmap_large_raw(folio.start, PageSize::Size1G, Contents::Unknown),
+                allocator.counts().counter().unmap_large_raw(
+                    folio.start,
+                    PageSize::Size1G,
+                    Contents::Unknown
+                ),
                 folio.count
             );
         },
@@ -93,7 +97,7 @@ fn counts_do_not_overflow_at_8192_split_mappings() {
             }
             // One of them misses a page.
             assert_eq!(unmap(allocator, FrameRange::new(folio.start.add(12345), 1)), 0);
-            let count = |at: u64| allocator.mapcount(folio.start.add(at));
+            let count = |at: u64| allocator.counts().mapcount(folio.start.add(at));
             assert_eq!([0, 12344, 12345, 12346].map(count), [SPACES, SPACES, SPACES - 1, SPACES]);
             assert!(allocator.free_raw(folio.start, Order::GIGANTIC).is_err(), "it is mapped");
             map(allocator, FrameRange::new(folio.start.add(12345), 1));
@@ -113,11 +117,11 @@ fn counts_of_a_pools_page_do_not_overflow() {
         HostedConfig { clearing: false, ..HostedConfig::new((2 << 30) + 64 * MIB) },
         |_, allocator| {
             let first = allocator.alloc_raw(Gfp::USER, Order::GIGANTIC).unwrap();
-            allocator.make_huge(first);
+            allocator.frames().make_huge(first);
             let block = FrameRange::new(first.add(3 * BLOCK), BLOCK);
             let part = |start: u64, end: u64| FrameRange::new(block.start.add(start), end - start);
             let counts = |expected: [u32; 3]| {
-                let found = [0, 5, 511].map(|at| allocator.mapcount(block.start.add(at)));
+                let found = [0, 5, 511].map(|at| allocator.counts().mapcount(block.start.add(at)));
                 assert_eq!(found, expected.map(u64::from));
             };
             (0..SPACES).for_each(|_| map(allocator, block));
@@ -147,7 +151,7 @@ fn counts_agree_with_a_number_for_each_frame() {
             let large = seed / 3 % 2 == 1;
             let mut model = [0u32; BLOCK as usize];
             if large {
-                allocator.counter().map_large(start, PageSize::Size2M);
+                allocator.counts().counter().map_large(start, PageSize::Size2M);
             } else {
                 map(allocator, FrameRange::new(start.add(511), 1));
                 model[511] = 1;
@@ -191,9 +195,10 @@ fn counts_agree_with_a_number_for_each_frame() {
             }
             assert_eq!(count_frames(allocator), 0);
             if large {
-                freed += allocator.counter().unmap_large_raw(start, PageSize::Size2M, Contents::Unknown);
+                freed +=
+                    allocator.counts().counter().unmap_large_raw(start, PageSize::Size2M, Contents::Unknown);
             }
-            allocator.drain_local();
+            allocator.lists().drain_local();
             assert_eq!(allocator.memory_info().used, 0, "seed {seed}");
             assert!(freed == BLOCK || split, "seed {seed}: all of it at once");
         });
@@ -207,7 +212,7 @@ fn counts_in_the_record_agree_with_a_number_for_each_frame() {
         HostedConfig { clearing: false, tlb_model: false, ..HostedConfig::new((2 << 30) + 64 * MIB) };
     with_allocator(config, |machine, allocator| {
         let first = allocator.alloc_raw(Gfp::USER, Order::GIGANTIC).unwrap();
-        allocator.make_huge(first);
+        allocator.frames().make_huge(first);
         let mut slots = [0; 2];
         for seed in seed(0)..seed(0) + 40 {
             let mut rng = fastrand::Rng::with_seed(seed);
@@ -236,7 +241,7 @@ fn counts_in_the_record_agree_with_a_number_for_each_frame() {
                 }
                 if step % 16 == 0 {
                     for (at, &expected) in model.iter().enumerate() {
-                        let count = allocator.mapcount(start.add(at as u64));
+                        let count = allocator.counts().mapcount(start.add(at as u64));
                         assert_eq!(count, expected.into(), "seed {seed}, step {step}, frame {at}");
                     }
                 }
@@ -262,7 +267,7 @@ fn tables_of_a_pool_page_are_promised_the_slots_that_their_parts_need() {
         HostedConfig { clearing: false, tlb_model: false, ..HostedConfig::new((2 << 30) + 64 * MIB) };
     with_allocator(config, |machine, allocator| {
         let first = allocator.alloc_raw(Gfp::USER, Order::GIGANTIC).unwrap();
-        allocator.make_huge(first);
+        allocator.frames().make_huge(first);
         let page = FrameRange::folio(first, Order::GIGANTIC);
         // The first block has its descriptor where the others have bits.
         let behind = FrameRange::new(first.add(BLOCK), page.count - BLOCK);
@@ -281,7 +286,7 @@ fn tables_of_a_pool_page_are_promised_the_slots_that_their_parts_need() {
                 assert_eq!(unmap(allocator, FrameRange::new(table.start.add(from), len)), 0);
             }
         }
-        let count = |at: u64| allocator.mapcount(first.add(BLOCK * 300 + at));
+        let count = |at: u64| allocator.counts().mapcount(first.add(BLOCK * 300 + at));
         assert_eq!(
             [0, 99, 100, 119, 120, 149, 150, 319, 320, 511].map(count),
             [7, 7, 6, 6, 5, 5, 6, 6, 7, 8]
@@ -305,28 +310,31 @@ fn tables_of_a_pool_page_are_promised_the_slots_that_their_parts_need() {
 fn a_slot_that_was_prepared_in_vain_goes_back() {
     with_allocator(HostedConfig::new(64 * MIB), |machine, allocator| {
         let start = allocator.alloc_raw(Gfp::USER, Order::BLOCK).unwrap();
-        allocator.prepare_counts(start).unwrap();
-        allocator.prepare_counts(start).unwrap();
+        allocator.counts().prepare_counts(start).unwrap();
+        allocator.counts().prepare_counts(start).unwrap();
         assert_eq!(count_frames(allocator), 1);
-        allocator.forget_counts(start);
+        allocator.counts().forget_counts(start);
         assert_eq!(count_frames(allocator), 0);
         // And with the folio, if nobody thought of it.
-        allocator.prepare_counts(start).unwrap();
-        allocator.counter().map_large(start, PageSize::Size2M);
-        assert_eq!(allocator.counter().unmap_large_raw(start, PageSize::Size2M, Contents::Unknown), BLOCK);
+        allocator.counts().prepare_counts(start).unwrap();
+        allocator.counts().counter().map_large(start, PageSize::Size2M);
+        assert_eq!(
+            allocator.counts().counter().unmap_large_raw(start, PageSize::Size2M, Contents::Unknown),
+            BLOCK
+        );
         assert_eq!(count_frames(allocator), 0);
         let start = allocator.alloc_raw(Gfp::USER, Order::BLOCK).unwrap();
-        allocator.prepare_counts(start).unwrap();
+        allocator.counts().prepare_counts(start).unwrap();
         allocator.free_raw(start, Order::BLOCK).unwrap();
-        allocator.drain_local();
+        allocator.lists().drain_local();
         assert_eq!(count_frames(allocator), 0);
         // Without memory nothing changes.
         let start = allocator.alloc_raw(Gfp::USER, Order::BLOCK).unwrap();
         machine.set_failures(hosted::FailurePlan::From(0));
-        assert!(allocator.prepare_counts(start).is_err());
+        assert!(allocator.counts().prepare_counts(start).is_err());
         machine.set_failures(hosted::FailurePlan::Off);
         assert!(matches!(
-            allocator.counter().map(FrameRange::new(start, 1)),
+            allocator.counts().counter().map(FrameRange::new(start, 1)),
             Err(CountError::Prepare { .. })
         ));
         allocator.free_raw(start, Order::BLOCK).unwrap();
@@ -396,7 +404,7 @@ fn tables_and_single_leaves_together_pass_a_byte_exactly() {
                     (0..tables).for_each(|_| _ = unmap(allocator, FrameRange::new(start.add(from), count)));
                 }
                 assert_eq!(count_frames(allocator), 0);
-                allocator.drain_local();
+                allocator.lists().drain_local();
                 assert_eq!(allocator.memory_info().used, 0, "{tables} tables of {total}");
             });
         }
@@ -410,7 +418,7 @@ fn a_block_that_had_a_slot_counts_whole_tables_without_one_again() {
     let config = HostedConfig { clearing: false, ..HostedConfig::new((2 << 30) + 64 * MIB) };
     with_allocator(config, |_, allocator| {
         let first = allocator.alloc_raw(Gfp::USER, Order::GIGANTIC).unwrap();
-        allocator.make_huge(first);
+        allocator.frames().make_huge(first);
         let block = FrameRange::new(first.add(3 * BLOCK), BLOCK);
         let part = FrameRange::new(block.start.add(7), 20);
         map(allocator, part);

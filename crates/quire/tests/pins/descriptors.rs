@@ -48,10 +48,10 @@ fn no_descriptor_is_touched() {
         let mut bulk = [Frame(0); 1500];
         assert_eq!(allocator.alloc_bulk_raw(Gfp::USER, Order::FRAME, &mut bulk), 1500);
         allocator.free_bulk_raw(Order::FRAME, &bulk).unwrap();
-        allocator.drain_all();
+        allocator.lists().drain_all();
         assert!(untouched(), "bulk calls and drains");
         // An owner that uses its descriptor is seen.
-        allocator.descriptor(kept[999]).reset();
+        allocator.frames().descriptor(kept[999]).reset();
         assert!(!untouched(), "the check finds nothing");
         give(allocator, kept);
     });

@@ -28,7 +28,7 @@ fn with_counting(test: impl FnOnce(&Counting<'_>, &Allocator<'_>)) {
         let counting = Counting::new(&machine);
         let allocator = allocator(&counting, &machine);
         test(&counting, &allocator);
-        allocator.drain_all();
+        allocator.lists().drain_all();
         allocator.validate().unwrap();
     });
 }
@@ -52,9 +52,9 @@ fn counted(
     stat: Stat,
     work: impl FnOnce(),
 ) -> (u64, Calls) {
-    let before = allocator.stat(stat);
+    let before = allocator.lists().stat(stat);
     let (calls, ()) = counting.during(work);
-    (allocator.stat(stat) - before, calls)
+    (allocator.lists().stat(stat) - before, calls)
 }
 
 /// No lock, no context asked for, no interrupt switched: a task is pinned, and a machine that checks is asked for failures

@@ -91,7 +91,7 @@ fn unmap(allocator: &Allocator<'_>, context: &MmContext, scene: Scene) {
 
 /// What the scene costs in calls of the platform, and in exchanges and detached tables.
 fn cost(counting: &Counting<'_>, allocator: &Allocator<'_>, zap: ZapStrategy, scene: Scene) -> (Calls, u64) {
-    let entries = || allocator.stat(Stat::ZapEntry) + allocator.stat(Stat::ZapTable);
+    let entries = || allocator.lists().stat(Stat::ZapEntry) + allocator.lists().stat(Stat::ZapTable);
     staged(counting, allocator, zap, scene, |context| {
         let before = entries();
         let (calls, ()) = counting.during(|| unmap(allocator, context, scene));

@@ -158,7 +158,7 @@ fn draw(rng: &mut Rng, scene: &Scene<'_, '_>) -> Call {
     let stash = &scene.stashes[0];
     let number = order([0, 0, 0, 1, 2, 3, 9][rng.usize(0..7)]);
     match rng.u32(0..6) {
-        0 => scene.world.allocator.drain_local(),
+        0 => scene.world.allocator.lists().drain_local(),
         1 => scene.world.act(stash, Act::TakeMany(40), number, 0, true),
         2 => scene.world.act(stash, Act::GiveMany(48), number, 0, true),
         _ => {}
@@ -270,7 +270,7 @@ fn two_cpus_with_interrupts_as_time_goes_by() {
             // SAFETY: the handler touches the library, the machine, atomics, and a generator of its own.
             let ran = unsafe { machine.with_interrupts(Duration::from_micros(150), context, handler, work) };
             scene.stashes.iter().for_each(|stash| world.give_all(stash));
-            world.allocator.drain_local();
+            world.allocator.lists().drain_local();
             ran.expect("a timer").delivered
         };
         let delivered = in_time(&format!("{guard:?}"), || machine.spawn_cpus(2, run));

@@ -210,7 +210,7 @@ impl<'m> World<'m> {
             Act::GiveMany(_) => {
                 call.refused = self.allocator.free_bulk_raw(call.order, &call.frames[..call.count]).is_err();
             }
-            Act::Drain => self.allocator.drain_local(),
+            Act::Drain => self.allocator.lists().drain_local(),
         }
     }
 
@@ -260,7 +260,7 @@ impl<'m> World<'m> {
         let (mut info, owned) = (self.allocator.memory_info(), self.ledger.count());
         if info.used != owned {
             // What interrupts gave back may wait for the next undisturbed call.
-            self.allocator.drain_local();
+            self.allocator.lists().drain_local();
             info = self.allocator.memory_info();
         }
         let sum = info.free + info.cached + info.used + info.metadata;
@@ -273,7 +273,7 @@ impl<'m> World<'m> {
 
     /// Checks that all memory is free and whole again, after everything was given back.
     pub(crate) fn check_end(&self) -> Result<(), String> {
-        self.allocator.drain_local();
+        self.allocator.lists().drain_local();
         self.check()?;
         let info = self.allocator.memory_info();
         if info == self.before { Ok(()) } else { Err(format!("{info:?} at the end, not {:?}", self.before)) }

@@ -88,7 +88,7 @@ impl HugePools {
             for _ in 0..HUGE_BATCH {
                 let Some(frame) = chain.pop(pages.memmap()) else { break };
                 pool.claimed -= 1;
-                join(&mut pool, pages, pages.node_of_frame(frame), frame);
+                join(&mut pool, pages, pages.store().node_of_frame(frame), frame);
             }
             drop(pool);
             pages.platform().reschedule_point();
@@ -169,7 +169,7 @@ impl HugePools {
     }
 
     fn keep_as_surplus<P: Platform>(&self, pages: &PageAllocator<'_, P>, size: HugeSize, frame: Frame) {
-        let node = pages.node_of_frame(frame);
+        let node = pages.store().node_of_frame(frame);
         let mut pool = self.lock(pages, size);
         join(&mut pool, pages, node, frame);
         pool.change_surplus(node, 1);
@@ -193,7 +193,7 @@ impl HugePools {
             window.forget(pages, &whole, size.order());
         }
         while let Some(frame) = whole.pop(pages.memmap()).or_else(|| chain.pop(pages.memmap())) {
-            debug_assert!(pages.is_huge(frame, size.order()), "the pages are whole folios still");
+            debug_assert!(pages.frames().is_huge(frame, size.order()), "the pages are whole folios still");
         }
         restored
     }

@@ -6,7 +6,7 @@ use crate::error::{AllocError, FreeError};
 use crate::limits::BLOCK_FRAMES;
 use crate::memmap::BlockState;
 use crate::page_alloc::allocator::PageAllocator;
-use crate::page_alloc::folio::owned::FrameRun;
+use crate::page_alloc::frames::owned::FrameRun;
 use crate::page_alloc::request::gfp::{Contents, Gfp};
 use crate::page_alloc::request::placement::ZoneOrder;
 use crate::page_alloc::store::zone::Wanted;
@@ -31,26 +31,27 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         if blocks == 0 || !align_blocks.is_power_of_two() {
             return Err(AllocError::BadOrder);
         }
-        if self.platform.fail_allocation() {
+        if self.platform().fail_allocation() {
             return Err(AllocError::OutOfMemory);
         }
-        let pinned = Pinned::new(self.platform);
+        let pinned = Pinned::new(self.platform());
         let cpu = pinned.cpu();
-        let zones = self.zones_for(cpu, gfp)?;
-        let wait = self.platform.context() == Context::Task;
-        let search = || self.in_store(|| self.contig_from(zones, cpu, gfp, (blocks, align_blocks), wait));
+        let zones = self.requests().zones_for(cpu, gfp)?;
+        let wait = self.platform().context() == Context::Task;
+        let search =
+            || self.frames().in_store(|| self.contig_from(zones, cpu, gfp, (blocks, align_blocks), wait));
         let found = search().or_else(|| {
             if !wait {
                 return None;
             }
-            self.drain_all();
+            self.lists().drain_all();
             search()
         });
         if found.is_none() {
-            self.cells(cpu).add(Stat::AllocFailed, 1);
+            self.frames().cells(cpu).add(Stat::AllocFailed, 1);
         }
         let frames = |start| FrameRange::new(start, u64::from(blocks) * BLOCK_FRAMES as u64);
-        found.map(|start| self.run(frames(start))).ok_or(AllocError::OutOfMemory)
+        found.map(|start| self.frames().run(frames(start))).ok_or(AllocError::OutOfMemory)
     }
 
     /// Looks through the zones in turn for a run of so many blocks, so aligned.
@@ -64,20 +65,20 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
     ) -> Option<Frame> {
         let frames = u64::from(blocks) * BLOCK_FRAMES as u64;
         zones.iter().find_map(|&number| {
-            let zone = &self.zones[usize::from(number)];
+            let zone = &self.store().zones[usize::from(number)];
             if zone.allowance(gfp.urgency, gfp.zone) < frames {
                 return None;
             }
             let contents = gfp.contents;
-            let (first, zeroed) = self.take_run(zone, Wanted { blocks, align, contents, wait })?;
+            let (first, zeroed) = self.store().take_run(zone, Wanted { blocks, align, contents, wait })?;
             for at in 0..blocks {
                 let (block, marked) =
-                    (self.memmap.block(first.add(at)), zeroed && contents == Contents::Zeroed);
-                self.claim(zone, block, Order::BLOCK, BlockState::Folio, marked);
+                    (self.frames().memmap.block(first.add(at)), zeroed && contents == Contents::Zeroed);
+                self.store().claim(zone, block, Order::BLOCK, BlockState::Folio, marked);
             }
             zone.add_free(-(frames as i64));
-            self.count_alloc(cpu, usize::from(number), frames);
-            self.count_placed(cpu, gfp, zones, number.into(), frames);
+            self.store().count_alloc(cpu, usize::from(number), frames);
+            self.requests().count_placed(cpu, gfp, zones, number.into(), frames);
             Some(first.first_frame())
         })
     }
@@ -88,7 +89,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
     /// # Errors
     /// [`FreeError`], of the first block that is refused. All stay in use for good then, as with [`Self::free`].
     pub fn free_contig(&self, run: FrameRun) -> Result<(), FreeError> {
-        let FrameRange { start: frame, count } = self.take_back_run(run)?;
+        let FrameRange { start: frame, count } = self.frames().take_back_run(run)?;
         if frame.index_in_block() != 0 || count % BLOCK_FRAMES as u64 != 0 {
             return Err(FreeError::WrongOrder);
         }
@@ -101,12 +102,12 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
                 return Err(error);
             }
         }
-        self.note_freed(FrameRange::new(frame, u64::from(blocks) * BLOCK_FRAMES as u64));
+        self.frames().note_freed(FrameRange::new(frame, u64::from(blocks) * BLOCK_FRAMES as u64));
         let (mut at, end) = (first, first.add(blocks));
         while at < end {
-            let zone = &self.zones[self.memmap.block(at).zone()];
-            let here = zone.region_from(self.platform, at).min(end.0 - at.0);
-            self.put_run(zone, at, here, false);
+            let zone = &self.store().zones[self.frames().memmap.block(at).zone()];
+            let here = zone.region_from(self.platform(), at).min(end.0 - at.0);
+            self.store().put_run(zone, at, here, false);
             at = at.add(here);
         }
         self.count(Stat::Pgfree, u64::from(blocks) * BLOCK_FRAMES as u64);
@@ -115,20 +116,20 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
 
     /// Takes a folio of order 9 out of use: every other free of it is refused from now on.
     fn retire(&self, number: BlockNumber) -> Result<(), FreeError> {
-        let block = self.memmap.get(number).ok_or(FreeError::NotMemory)?;
-        block.lock(self.platform);
-        let checked = self.check_whole(block, number.first_frame(), Order::BLOCK);
+        let block = self.frames().memmap.get(number).ok_or(FreeError::NotMemory)?;
+        block.lock(self.platform());
+        let checked = self.frames().check_whole(block, number.first_frame(), Order::BLOCK);
         if checked.is_ok() {
             block.set_state(BlockState::Listed);
         }
-        block.unlock(self.platform);
+        block.unlock(self.platform());
         checked
     }
 
     fn set_folio_state(&self, number: BlockNumber, state: BlockState) {
-        let block = self.memmap.block(number);
-        block.lock(self.platform);
+        let block = self.frames().memmap.block(number);
+        block.lock(self.platform());
         block.set_state(state);
-        block.unlock(self.platform);
+        block.unlock(self.platform());
     }
 }

@@ -7,12 +7,10 @@ use crate::error::{AllocError, FreeError, SplitError};
 use crate::limits::BLOCK_FRAMES;
 use crate::memmap::{Block, BlockState, FrameMask, FrameState};
 use crate::page_alloc::allocator::PageAllocator;
-use crate::page_alloc::folio::owned::FrameRun;
+use crate::page_alloc::frames::owned::FrameRun;
 use crate::page_alloc::request::gfp::Gfp;
 use crate::page_alloc::store::zeroed;
-use crate::page_alloc::store::zone::Zone;
 use crate::platform::{Context, FramePlatform};
-use crate::sync::Pinned;
 
 /// Single frames that are freed at once.
 const FREE_BATCH: usize = 64;
@@ -51,15 +49,16 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         if range.count == 0 {
             return Err(AllocError::BadOrder);
         }
-        if self.platform.fail_allocation() {
+        if self.platform().fail_allocation() {
             return Err(AllocError::OutOfMemory);
         }
         let found = self.take_range(range);
-        if found != Err(AllocError::NotFree) || self.platform.context() != Context::Task {
+        if found != Err(AllocError::NotFree) || self.platform().context() != Context::Task {
             return found;
         }
-        self.drain_all();
-        self.in_store(|| self.zones.iter().for_each(|zone| _ = self.merge_spares(zone)));
+        self.lists().drain_all();
+        self.frames()
+            .in_store(|| self.store().zones.iter().for_each(|zone| _ = self.store().merge_spares(zone)));
         self.take_range(range)
     }
 
@@ -69,7 +68,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
     /// # Errors
     /// [`FreeError`], with the frames that are not free yet: they are the caller's still.
     pub fn free_range(&self, run: FrameRun) -> Result<(), (FrameRun, FreeError)> {
-        if let Err(error) = self.check_owner(run.owner) {
+        if let Err(error) = self.frames().check_owner(run.owner) {
             return Err((run, error));
         }
         let mut rest = run.into_raw();
@@ -81,7 +80,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
             });
             match freed {
                 Ok(freed) => rest = FrameRange::new(rest.start.add(freed), rest.count - freed),
-                Err(error) => return Err((self.run(rest), error)),
+                Err(error) => return Err((self.frames().run(rest), error)),
             }
         }
         Ok(())
@@ -91,7 +90,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
     fn free_singles(&self, run: FrameRange) -> Result<u64, FreeError> {
         let count = run.count.min(FREE_BATCH as u64) as usize;
         let frames: [Frame; FREE_BATCH] = core::array::from_fn(|at| run.start.add(at as u64));
-        match self.free_frames(Order::FRAME, &frames[..count]) {
+        match self.requests().free_frames(Order::FRAME, &frames[..count]) {
             Ok(()) => Ok(count as u64),
             Err((0, error)) => Err(error),
             Err((freed, _)) => Ok(freed as u64),
@@ -101,19 +100,14 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
     /// Frees the folio at the start of a run, or splits it if the run ends inside it or begins there; how many frames
     /// became free.
     fn free_folio_of(&self, run: FrameRange) -> Result<u64, FreeError> {
-        let start = self.folio_start(run.start).ok_or(FreeError::DoubleFree)?;
-        if self.is_marked_free(start) {
+        let start = self.frames().folio_start(run.start).ok_or(FreeError::DoubleFree)?;
+        if self.frames().is_marked_free(start) {
             return Err(FreeError::DoubleFree);
         }
-        let block = self.memmap.block(start.block());
-        // Free frames behind a folio below a block's size have no heads.
-        let frames = match block.state() {
-            BlockState::Small => block.folio_frames(start.index_in_block()) as u64,
-            _ => self.folio_rest(start),
-        };
+        let frames = self.frames().folio_rest(start);
         if start == run.start && frames <= run.count {
             let order = Order::new(frames.trailing_zeros() as u8).ok_or(FreeError::WrongOrder)?;
-            self.free(self.folio(start, order))?;
+            self.free(self.frames().folio(start, order))?;
             return Ok(frames);
         }
         let part = if frames > Order::BLOCK.frames() { Order::BLOCK } else { Order::FRAME };
@@ -141,7 +135,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
 
     /// Frees what a failed request has taken, all of it folios that need no split.
     fn give_back_blocks(&self, frames: FrameRange) {
-        let freed = self.free_range(self.run(frames));
+        let freed = self.free_range(self.frames().run(frames));
         debug_assert!(freed.is_ok(), "{freed:?}");
     }
 
@@ -155,40 +149,27 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
             }
             done += piece.count;
         }
-        Ok(self.run(range))
+        Ok(self.frames().run(range))
     }
 
     /// Takes frames of one block.
     fn take_piece(&self, piece: FrameRange) -> Result<(), AllocError> {
         let number = piece.start.block();
-        let block = self.memmap.get(number).ok_or(AllocError::NotFree)?;
+        let block = self.frames().memmap.get(number).ok_or(AllocError::NotFree)?;
         match block.state() {
             BlockState::Whole => {
-                if !self.in_store(|| self.take_this_block(number)) {
+                if !self.frames().in_store(|| self.store().take_this_block(number)) {
                     return Err(AllocError::NotFree);
                 }
-                let whole = self.run(FrameRange::folio(number.first_frame(), Order::BLOCK));
+                let whole = self.frames().run(FrameRange::folio(number.first_frame(), Order::BLOCK));
                 let kept = self.trim(whole, piece.start.index_in_block() as u64, piece.count)?;
                 // The whole range is handed out as one run at the end.
                 let _ = kept.into_raw();
                 Ok(())
             }
-            BlockState::Small => self.in_store(|| self.take_frames_of(number, block, piece)),
+            BlockState::Small => self.frames().in_store(|| self.take_frames_of(number, block, piece)),
             _ => Err(AllocError::NotFree),
         }
-    }
-
-    /// Takes a whole free block as a folio of order 9; whether it was one.
-    fn take_this_block(&self, number: BlockNumber) -> bool {
-        let Some(zone) = self.zones.iter().find(|zone| {
-            let mut pools = zone.pools.iter().map(|pool| pool.lock(self.platform));
-            pools.any(|mut pool| pool.spans(number) && pool.take_exactly(number))
-        }) else {
-            return false;
-        };
-        self.claim(zone, self.memmap.block(number), Order::BLOCK, BlockState::Folio, false);
-        self.count_taken_range(zone, BLOCK_FRAMES);
-        true
     }
 
     /// Takes free frames of a block in small pieces, all or none, as folios of order 0.
@@ -199,17 +180,17 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         piece: FrameRange,
     ) -> Result<(), AllocError> {
         let wanted = FrameMask::run(piece.start.index_in_block(), piece.count as usize);
-        block.lock(self.platform);
+        block.lock(self.platform());
         let used = block.used.load();
         let small = block.state() == BlockState::Small;
         if !small
             || !used.intersection(wanted).is_empty()
-            || self.zones[block.zone()].isolated.contains(number)
+            || self.store().zones[block.zone()].isolated.contains(number)
         {
-            block.unlock(self.platform);
+            block.unlock(self.platform());
             return Err(AllocError::NotFree);
         }
-        let zone = &self.zones[block.zone()];
+        let zone = &self.store().zones[block.zone()];
         let used = used.union(wanted);
         block.used.store(used);
         block.heads.store(block.heads.load().union(wanted));
@@ -221,15 +202,9 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         block.free.fetch_sub(count as u16, Ordering::Relaxed);
         let largest = FrameMask::ALL.without(used).largest_group();
         block.free_order.store(largest.min(Order::BLOCK.get()), Ordering::Relaxed);
-        block.unlock(self.platform);
-        self.count_taken_range(zone, count);
+        block.unlock(self.platform());
+        self.store().count_taken_range(zone, count);
         Ok(())
-    }
-
-    fn count_taken_range(&self, zone: &Zone, frames: usize) {
-        zone.add_free(-(frames as i64));
-        let pinned = Pinned::new(self.platform);
-        self.count_alloc(pinned.cpu(), zone.number.into(), frames as u64);
     }
 }
 

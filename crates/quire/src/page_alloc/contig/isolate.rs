@@ -11,25 +11,16 @@ use core::sync::atomic::Ordering;
 use crate::addr::{BlockNumber, Frame, FrameRange, Order};
 use crate::error::AllocError;
 use crate::limits::{BLOCK_FRAMES, CONTIG_ROUNDS, CONTIG_TRIES};
-use crate::memmap::{Block, BlockState, DescriptorFlags};
+use crate::memmap::BlockState;
 use crate::page_alloc::allocator::PageAllocator;
-use crate::page_alloc::folio::owned::{Folio, FrameRun};
-use crate::page_alloc::request::gfp::{Gfp, Mobility};
-use crate::page_alloc::store::capacity::is_complete;
+use crate::page_alloc::frames::owned::{Folio, FrameRun};
+use crate::page_alloc::request::gfp::Gfp;
+use crate::page_alloc::store::isolate::Shape;
 use crate::page_alloc::store::whole::blocks_of;
 use crate::page_alloc::store::zone::Zone;
 use crate::platform::{Context, FramePlatform};
 use crate::stats::Stat;
 use crate::sync::Pinned;
-
-/// What the range becomes.
-#[derive(Clone, Copy)]
-pub(in crate::page_alloc) struct Shape {
-    pub(in crate::page_alloc) blocks: u32,
-    pub(in crate::page_alloc) align: u32,
-    /// Of each folio in it.
-    pub(in crate::page_alloc) order: Order,
-}
 
 /// Ranges to try, and how many frames would have to move, the cheapest first.
 type Candidates = [Option<(u64, BlockNumber)>; CONTIG_TRIES];
@@ -53,7 +44,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
             Err(AllocError::OutOfMemory) => {
                 let shape = Shape { blocks, align: align_blocks, order: Order::BLOCK };
                 let start = self.empty_one(gfp, shape, move_out)?;
-                Ok(self.run(FrameRange::new(start, u64::from(blocks) * BLOCK_FRAMES as u64)))
+                Ok(self.frames().run(FrameRange::new(start, u64::from(blocks) * BLOCK_FRAMES as u64)))
             }
             done => done,
         }
@@ -76,7 +67,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
             Err(AllocError::OutOfMemory) => {
                 let blocks = blocks_of(order);
                 let start = self.empty_one(gfp, Shape { blocks, align: blocks, order }, move_out)?;
-                Ok(self.folio(start, order))
+                Ok(self.frames().folio(start, order))
             }
             done => done,
         }
@@ -90,26 +81,32 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         shape: Shape,
         mut move_out: impl FnMut(FrameRange),
     ) -> Result<Frame, AllocError> {
-        if self.platform.context() != Context::Task {
+        if self.platform().context() != Context::Task {
             return Err(AllocError::OutOfMemory);
         }
-        let cpu = Pinned::new(self.platform).cpu();
+        let cpu = Pinned::new(self.platform()).cpu();
         let frames = u64::from(shape.blocks) * BLOCK_FRAMES as u64;
-        for &number in self.zones_for(cpu, gfp)?.iter() {
-            let zone = &self.zones[usize::from(number)];
+        for &number in self.requests().zones_for(cpu, gfp)?.iter() {
+            let zone = &self.store().zones[usize::from(number)];
             while !zone.isolated.try_take() {
-                self.platform.reschedule_point();
-                self.platform.relax();
+                self.platform().reschedule_point();
+                self.platform().relax();
             }
             // Moving does not change how much is free. What the lists keep is.
-            self.drain_all();
+            self.lists().drain_all();
             let allowed = zone.allowance(gfp.urgency, gfp.zone) >= frames;
             let found = if allowed { self.empty_in(zone, shape, &mut move_out) } else { None };
             zone.isolated.give_back();
             if let Some(first) = found {
-                let pinned = Pinned::new(self.platform);
-                self.count_alloc(pinned.cpu(), number.into(), frames);
-                self.count_placed(pinned.cpu(), gfp, self.zones_for(cpu, gfp)?, number.into(), frames);
+                let pinned = Pinned::new(self.platform());
+                self.store().count_alloc(pinned.cpu(), number.into(), frames);
+                self.requests().count_placed(
+                    pinned.cpu(),
+                    gfp,
+                    self.requests().zones_for(cpu, gfp)?,
+                    number.into(),
+                    frames,
+                );
                 return Ok(first.first_frame());
             }
         }
@@ -124,9 +121,9 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
     ) -> Option<BlockNumber> {
         let candidates = self.candidates(zone, shape);
         for (_, first) in candidates.into_iter().flatten() {
-            self.in_store(|| self.isolate(zone, first, shape.blocks));
+            self.frames().in_store(|| self.store().isolate(zone, first, shape.blocks));
             let emptied = self.empty(zone, first, shape.blocks, move_out);
-            self.in_store(|| self.end_isolation(zone, first, shape, emptied));
+            self.frames().in_store(|| self.store().end_isolation(zone, first, shape, emptied));
             self.count(if emptied { Stat::ContigAllocSuccess } else { Stat::ContigAllocFail }, 1);
             if emptied {
                 return Some(first);
@@ -139,13 +136,13 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
     fn candidates(&self, zone: &Zone, shape: Shape) -> Candidates {
         let mut best: Candidates = [None; CONTIG_TRIES];
         for pool in zone.pools.iter() {
-            let (first, count) = pool.lock(self.platform).region();
+            let (first, count) = pool.lock(self.platform()).region();
             let end = first.0 + count;
             // The blocks from `start` to before `at` will do, and this is what they cost.
             let (mut start, mut cost) = (first.0.next_multiple_of(shape.align), 0);
             let mut at = start;
             while at < end {
-                let Some(more) = self.cost_of(self.memmap.block(BlockNumber(at))) else {
+                let Some(more) = self.store().cost_of(self.frames().memmap.block(BlockNumber(at))) else {
                     (start, cost) = ((at + 1).next_multiple_of(shape.align), 0);
                     at = start;
                     continue;
@@ -155,7 +152,11 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
                     note(&mut best, (cost, BlockNumber(start)));
                     let next = start + shape.align;
                     for gone in start..next.min(at) {
-                        cost -= self.cost_of(self.memmap.block(BlockNumber(gone))).unwrap_or(0).min(cost);
+                        cost -= self
+                            .store()
+                            .cost_of(self.frames().memmap.block(BlockNumber(gone)))
+                            .unwrap_or(0)
+                            .min(cost);
                     }
                     (start, at) = (next, at.max(next));
                     cost = if at == next { 0 } else { cost };
@@ -163,53 +164,6 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
             }
         }
         best
-    }
-
-    /// How many frames of a block would have to be moved, as its record says it; `None` when it holds what cannot be.
-    pub(in crate::page_alloc) fn cost_of(&self, block: &Block) -> Option<u64> {
-        let movable = !self.group_by_mobility || block.mobility() == Mobility::Movable as u8;
-        match block.state() {
-            BlockState::Whole | BlockState::Listed => Some(0),
-            BlockState::Small => {
-                let capacity = block.capacity.load(Ordering::Relaxed);
-                let used = capacity.saturating_sub(block.free.load(Ordering::Relaxed));
-                let could_be_whole = is_complete(block, capacity) && (movable || used == 0);
-                could_be_whole.then_some(used.into())
-            }
-            BlockState::Folio => {
-                let single = block.order.load(Ordering::Relaxed) == Order::BLOCK.get();
-                let pooled = block.held.contains(0) || block.folio().has(DescriptorFlags::HUGE);
-                (single && !pooled).then_some(BLOCK_FRAMES as u64)
-            }
-            BlockState::FolioTail | BlockState::Metadata | BlockState::Absent => None,
-        }
-    }
-
-    /// Sees to it that none of the range is handed out from now on, apart from what lists have.
-    pub(in crate::page_alloc) fn isolate(&self, zone: &Zone, first: BlockNumber, blocks: u32) {
-        zone.isolated.set(first, blocks);
-        for shard in zone.shards.iter() {
-            shard.0.lock(self.platform).isolated = first.0..first.0 + blocks;
-        }
-        for pool in zone.pools.iter() {
-            let mut pool = pool.lock(self.platform);
-            if pool.spans(first) {
-                pool.isolate(&self.memmap, first, blocks);
-            }
-        }
-        for number in (first.0..first.0 + blocks).map(BlockNumber) {
-            let block = self.memmap.block(number);
-            block.lock(self.platform);
-            if block.state() == BlockState::Small {
-                let shard = &zone.shards[usize::from(block.shard.load(Ordering::Relaxed))];
-                let mut index = shard.0.lock(self.platform);
-                index.unlist(&self.memmap, number, block);
-                if shard.spare() == Some(number) {
-                    shard.set_spare(None);
-                }
-            }
-            block.unlock(self.platform);
-        }
     }
 
     /// Empties an isolated range, if what is in it can be moved.
@@ -222,13 +176,13 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
     ) -> bool {
         let range = FrameRange::new(first.first_frame(), u64::from(blocks) * BLOCK_FRAMES as u64);
         for round in 0..CONTIG_ROUNDS {
-            self.drain_all();
-            let (aside, stuck) = self.in_store(|| self.survey(zone, first, blocks));
+            self.lists().drain_all();
+            let (aside, stuck) = self.frames().in_store(|| self.survey(zone, first, blocks));
             zone.isolated.aside.store(aside as i64, Ordering::Relaxed);
-            if self.collected(zone, first) == blocks {
+            if self.store().collected(zone, first) == blocks {
                 return true;
             }
-            if self.platform.is_dying() {
+            if self.platform().is_dying() {
                 return false;
             }
             // What was just handed out may be mapped in a moment.
@@ -237,11 +191,11 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
             } else if round >= CONTIG_ROUNDS / 2 {
                 return false;
             }
-            self.platform.reschedule_point();
+            self.platform().reschedule_point();
         }
-        self.drain_all();
-        self.in_store(|| self.survey(zone, first, blocks));
-        self.collected(zone, first) == blocks
+        self.lists().drain_all();
+        self.frames().in_store(|| self.survey(zone, first, blocks));
+        self.store().collected(zone, first) == blocks
     }
 
     /// Collects blocks of the range that are entirely free. How many frames of it are free, and whether it has some
@@ -249,65 +203,18 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
     fn survey(&self, zone: &Zone, first: BlockNumber, blocks: u32) -> (u64, bool) {
         let (mut free, mut stuck) = (0, false);
         for number in (first.0..first.0 + blocks).map(BlockNumber) {
-            self.merge_isolated(zone, number);
-            let block = self.memmap.block(number);
-            block.lock(self.platform);
+            self.store().merge_isolated(zone, number);
+            let block = self.frames().memmap.block(number);
+            block.lock(self.platform());
             if block.state() == BlockState::Small {
-                let mapped = block.small_maps(self.platform).nonzero();
+                let mapped = block.small_maps(self.platform()).nonzero();
                 let nobodys = block.used.load().without(mapped).without(block.held.load());
                 free += u64::from(block.free.load(Ordering::Relaxed));
                 stuck |= !nobodys.is_empty();
             }
-            block.unlock(self.platform);
+            block.unlock(self.platform());
         }
-        (free + u64::from(self.collected(zone, first)) * BLOCK_FRAMES as u64, stuck)
-    }
-
-    fn collected(&self, zone: &Zone, first: BlockNumber) -> u32 {
-        let of = |pool: &crate::sync::SpinLock<crate::page_alloc::store::pool::Pool>| {
-            let pool = pool.lock(self.platform);
-            pool.spans(first).then_some(pool.collected)
-        };
-        zone.pools.iter().find_map(of).unwrap_or(0)
-    }
-
-    /// Gives the range back as it is, or takes all of it: then all of it was collected.
-    pub(in crate::page_alloc) fn end_isolation(
-        &self,
-        zone: &Zone,
-        first: BlockNumber,
-        shape: Shape,
-        take: bool,
-    ) {
-        let blocks = || (first.0..first.0 + shape.blocks).map(BlockNumber);
-        for pool in zone.pools.iter() {
-            let mut pool = pool.lock(self.platform);
-            if pool.spans(first) {
-                pool.end_isolation(&self.memmap, take);
-            }
-        }
-        for shard in zone.shards.iter() {
-            shard.0.lock(self.platform).isolated = 0..0;
-        }
-        zone.isolated.set(first, 0);
-        if take {
-            let per_folio = blocks_of(shape.order);
-            for number in blocks().rev() {
-                let head = (number.0 - first.0).is_multiple_of(per_folio);
-                let state = if head { BlockState::Folio } else { BlockState::FolioTail };
-                self.claim(zone, self.memmap.block(number), shape.order, state, false);
-            }
-            zone.add_free(-(i64::from(shape.blocks) * BLOCK_FRAMES as i64));
-            return;
-        }
-        for number in blocks() {
-            let block = self.memmap.block(number);
-            block.lock(self.platform);
-            if block.state() == BlockState::Small && block.zone() == usize::from(zone.number) {
-                self.relist(zone, number, block);
-            }
-            block.unlock(self.platform);
-        }
+        (free + u64::from(self.store().collected(zone, first)) * BLOCK_FRAMES as u64, stuck)
     }
 }
 

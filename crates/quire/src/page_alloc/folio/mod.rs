@@ -1,13 +1,6 @@
-//! Folios in use: owned values, what stands in them, splitting, pools' pages, bad frames.
+//! Folios in use that change as a whole: splitting, reserved blocks, frames that go bad.
 
 pub(super) mod bad;
-pub(super) mod contents;
 pub(super) mod deferred;
-pub(super) mod deferred_list;
-pub(super) mod from_raw;
-pub(super) mod huge;
-pub(super) mod movable;
-pub(super) mod owned;
-pub(super) mod remainders;
-pub(super) mod reservation;
+pub(super) mod reserve;
 pub(super) mod split;

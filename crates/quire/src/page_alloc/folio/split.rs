@@ -5,7 +5,6 @@
 //! descriptors and counts of its frames. That is found in the block itself, where no leaf maps eight frames in a row,
 //! or else in eight frames from elsewhere, which go back when the block is whole again.
 
-use crate::page_alloc::store::capacity::AREA;
 use core::sync::atomic::Ordering;
 
 use crate::addr::{BlockNumber, Frame, FrameRange, Order, PhysAddr};
@@ -13,11 +12,11 @@ use crate::error::SplitError;
 use crate::limits::{BLOCK_FRAMES, BLOCK_ORDER, DESCRIPTOR_FRAMES};
 use crate::memmap::{Area, Block, BlockState, COLUMNS, DescriptorFlags, FrameMask, FrameState};
 use crate::page_alloc::allocator::PageAllocator;
-use crate::page_alloc::folio::owned::{Folio, FrameRun};
-use crate::page_alloc::folio::remainders::{make_heads, split_remainders};
-use crate::page_alloc::mapcount::slots::CountSlot;
+use crate::page_alloc::frames::owned::{Folio, FrameRun};
+use crate::page_alloc::frames::remainders::{make_heads, split_remainders};
 use crate::page_alloc::request::gfp::{Gfp, Urgency};
-use crate::page_alloc::store::capacity::SMALL_CAPACITY;
+use crate::page_alloc::store::capacity::{AREA, SMALL_CAPACITY};
+use crate::page_alloc::store::slots::CountSlot;
 use crate::platform::FramePlatform;
 use crate::stats::Stat;
 
@@ -73,7 +72,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
     /// [`SplitError`], with the frames. Nothing has changed then, save that a folio of several blocks may have been split
     /// in part.
     pub fn split(&self, folio: Folio, to: Order) -> Result<FrameRun, (FrameRun, SplitError)> {
-        self.expect_own(&folio);
+        self.frames().expect_own(&folio);
         let done = self.split_in_use(folio.frame(), to);
         match done {
             Ok(_) => Ok(folio.into_run()),
@@ -98,12 +97,12 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
 
     fn split_only(&self, frame: Frame, to: Order, only: Only) -> Result<u64, SplitError> {
         let number = frame.block();
-        let block = self.memmap.get(number).ok_or(SplitError::NotAFolio)?;
-        block.lock(self.platform);
+        let block = self.frames().memmap.get(number).ok_or(SplitError::NotAFolio)?;
+        block.lock(self.platform());
         let (state, order) = (block.state(), block.order.load(Ordering::Relaxed));
         let small =
             (state == BlockState::Small).then(|| self.split_small(block, frame.index_in_block(), to, only));
-        block.unlock(self.platform);
+        block.unlock(self.platform());
         if let Some(split) = small {
             return split.map(|()| 0);
         }
@@ -114,7 +113,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
             return Ok(0);
         }
         #[cfg(feature = "published")]
-        if self.is_counted_as_published(frame) && block.folio_maps.load(Ordering::Acquire) != 0 {
+        if self.counts().is_counted_as_published(frame) && block.folio_maps.load(Ordering::Acquire) != 0 {
             // What maps its parts is not known, or not where a split looks for it.
             return Err(SplitError::InUse);
         }
@@ -161,12 +160,12 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         if done == Err(SplitError::OutOfMemory) {
             let gfp = Gfp { urgency: Urgency::Atomic, ..Gfp::KERNEL };
             let room = self.alloc(gfp, AREA).map_err(|_| SplitError::OutOfMemory)?.into_raw();
-            self.hold_for_manager(FrameRange::folio(room, AREA));
+            self.frames().hold_for_manager(FrameRange::folio(room, AREA));
             done = self.try_split_block(number, to, only, Some(room));
             unused = Some(room).filter(|_| !done.is_ok_and(|split| split.used_room));
         }
         if let Some(room) = unused {
-            self.release_held(FrameRange::folio(room, AREA));
+            self.counts().release_held(FrameRange::folio(room, AREA));
         }
         done.map(|split| split.freed)
     }
@@ -179,11 +178,11 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         only: Only,
         room: Option<Frame>,
     ) -> Result<Split, SplitError> {
-        let block = self.memmap.block(number);
-        block.lock(self.platform);
+        let block = self.frames().memmap.block(number);
+        block.lock(self.platform());
         let found = self.unmapped_frames(block, only == Only::Part { mapped: true });
         let unmapped = found.unwrap_or(FrameMask::EMPTY);
-        let marks = if self.bad_frames() == 0 { FrameMask::EMPTY } else { block.used.load() };
+        let marks = if self.frames().bad_frames() == 0 { FrameMask::EMPTY } else { block.used.load() };
         let place = match place_for(number, unmapped.without(marks), room) {
             _ if block.state() != BlockState::Folio || block.order.load(Ordering::Relaxed) != BLOCK_ORDER => {
                 Err(SplitError::NotAFolio)
@@ -201,28 +200,28 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         let place = match place {
             Ok(place) => place,
             Err(error) => {
-                block.unlock(self.platform);
+                block.unlock(self.platform());
                 return Err(error);
             }
         };
-        self.forget_deferred(number, block);
+        self.counts().forget_deferred(number, block);
         if unmapped == FrameMask::ALL {
             block.set_state(BlockState::Listed);
-            block.unlock(self.platform);
-            self.put_whole(number, Order::BLOCK);
+            block.unlock(self.platform());
+            self.store().put_whole(number, Order::BLOCK);
             return Ok(Split { freed: BLOCK_FRAMES as u64, used_room: false });
         }
         let slot = block.lanes_at().map(CountSlot::of);
         self.become_small(number, block, place, unmapped, to);
-        self.split_marks(block, unmapped.intersection(marks), marks.without(unmapped));
+        self.frames().split_marks(block, unmapped.intersection(marks), marks.without(unmapped));
         let freed = unmapped.without(place.own).without(marks);
         for (start, count) in freed.runs() {
-            self.note_freed(FrameRange::new(number.first_frame().add(start as u64), count as u64));
+            self.frames().note_freed(FrameRange::new(number.first_frame().add(start as u64), count as u64));
         }
         // Gives the lock back, and counts what is free now.
-        self.store_put(number, block, freed);
+        self.store().store_put(number, block, freed);
         if let Some(slot) = slot {
-            self.give_slot(slot);
+            self.store().give_slot(slot);
         }
         self.count(Stat::ThpSplitPage, 1);
         Ok(Split { freed: freed.count() as u64, used_room: place.own.is_empty() })
@@ -233,7 +232,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         match only {
             Only::Own | Only::Part { .. } => true,
             Only::Mapped if block.order.load(Ordering::Relaxed) == BLOCK_ORDER => {
-                !block.small_maps(self.platform).nonzero().is_empty()
+                !block.small_maps(self.platform()).nonzero().is_empty()
             }
             Only::Mapped => block.folio_maps.load(Ordering::Relaxed) != 0,
             Only::Waiting => block.folio().has(DescriptorFlags::DEFERRED),
@@ -242,20 +241,124 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
 
     /// The frames of a folio of order 9 that no leaf maps, if leaves map others and it is not held. Under its lock.
     fn unmapped_frames(&self, block: &Block, mapped: bool) -> Option<FrameMask> {
-        let counted = block.small_maps(self.platform).nonzero();
+        let counted = block.small_maps(self.platform()).nonzero();
         let shared = !block.held.contains(0) && (mapped || !counted.is_empty());
         shared.then(|| FrameMask::ALL.without(counted))
     }
 
+    /// Splits a folio of several blocks into folios of whole blocks. How many blocks it had, and whether anything of
+    /// it is mapped while it is not held. Each part is counted as mapped once more until [`Self::finish_part`], so
+    /// that it is not found unmapped while counts move.
+    fn split_blocks(&self, first: BlockNumber, to: Order, only: Only) -> Result<(u32, bool), SplitError> {
+        let head = self.frames().memmap.block(first);
+        let per_part = 1u32 << (to.get() - BLOCK_ORDER);
+        head.lock(self.platform());
+        let large = head.state() == BlockState::Folio && head.order.load(Ordering::Relaxed) > BLOCK_ORDER;
+        // A hold is of its first frame alone, and would give up that alone.
+        let in_use = || {
+            head.gigantic_maps.load(Ordering::Relaxed) != 0
+                || head.held.contains(0)
+                || head.folio().has(DescriptorFlags::SPLITTING)
+        };
+        let may = if !large || !self.is_still(head, only) {
+            Err(SplitError::NotAFolio)
+        } else if in_use() {
+            Err(SplitError::InUse)
+        } else {
+            Ok(())
+        };
+        may.inspect_err(|_| head.unlock(self.platform()))?;
+        self.counts().forget_deferred(first, head);
+        head.folio().add_flags(DescriptorFlags::SPLITTING);
+        let blocks = 1 << (head.order.load(Ordering::Relaxed) - BLOCK_ORDER);
+        let mapped = head.folio_maps.load(Ordering::Relaxed) != 0;
+        for at in (0..blocks).step_by(per_part as usize) {
+            self.frames().memmap.block(first.add(at)).folio_maps.fetch_add(1, Ordering::AcqRel);
+        }
+        head.unlock(self.platform());
+        for at in (0..blocks).rev() {
+            self.split_off(first, first.add(at / per_part * per_part), first.add(at), to);
+        }
+        Ok((blocks, mapped))
+    }
+
+    /// Ends what [`Self::split_blocks`] began for one part, which is freed if it is not mapped and others are. How many
+    /// frames became free.
+    fn finish_part(&self, number: BlockNumber, order: Order, mapped: bool) -> u64 {
+        let block = self.frames().memmap.block(number);
+        block.lock(self.platform());
+        let left = block.folio_maps.fetch_sub(1, Ordering::AcqRel) - 1;
+        let small = block.small_maps(self.platform()).nonzero();
+        let large = block.large_maps.load(Ordering::Relaxed) != 0;
+        // A hold that came meanwhile frees it when it is given up.
+        let free = left == 0 && small.is_empty() && !large && mapped && !block.held.contains(0);
+        if free {
+            block.set_state(BlockState::Listed);
+        } else if mapped && !large && !small.is_empty() && small != FrameMask::ALL {
+            self.counts().defer_split(number, block);
+        }
+        block.unlock(self.platform());
+        if free {
+            self.store().put_whole(number, order);
+        }
+        if free { order.frames() } else { 0 }
+    }
+
+    /// Splits a folio below a block's size. Under the block's lock.
+    fn split_small(&self, block: &Block, index: usize, to: Order, only: Only) -> Result<(), SplitError> {
+        if !block.used.contains(index) || !block.heads.contains(index) {
+            return Err(SplitError::NotAFolio);
+        }
+        if block.held.contains(index) {
+            return Err(SplitError::InUse);
+        }
+        let frames = block.folio_frames(index);
+        let mapped =
+            || block.small_maps(self.platform()).nonzero().intersection(FrameMask::run(index, frames));
+        if only == Only::Mapped && mapped().is_empty() {
+            return Err(SplitError::NotAFolio);
+        }
+        if frames > to.frames() as usize {
+            make_heads(block, index, frames, to.frames() as usize);
+        }
+        Ok(())
+    }
+
+    /// Makes one block of a folio part of the folio of order `to` that starts at `start`: its leaves are counted there now.
+    fn split_off(&self, first: BlockNumber, start: BlockNumber, number: BlockNumber, to: Order) {
+        let (head, block) = (self.frames().memmap.block(first), self.frames().memmap.block(number));
+        block.lock(self.platform());
+        let small = block.small_maps(self.platform()).sum();
+        let maps = small + u64::from(block.large_maps.load(Ordering::Relaxed));
+        head.folio_maps.fetch_sub(maps, Ordering::AcqRel);
+        if to > Order::BLOCK {
+            self.frames().memmap.block(start).folio_maps.fetch_add(maps, Ordering::AcqRel);
+        }
+        block.order.store(to.get(), Ordering::Relaxed);
+        FrameState::UNKNOWN.put(block.folio_state_cell());
+        if number == start {
+            block.set_state(BlockState::Folio);
+            let pages = number.first_frame().0 - first.first_frame().0;
+            let origin = head.folio().index.load(Ordering::Relaxed).wrapping_add(pages);
+            block.folio().index.store(origin, Ordering::Relaxed);
+        }
+        if number == first {
+            // The last one.
+            block.folio().take_flags(DescriptorFlags::SPLITTING);
+        }
+        block.unlock(self.platform());
+    }
+
     /// Makes the record of a folio of order 9 that of a block in small pieces, all of them in use. Under its lock.
     fn become_small(&self, number: BlockNumber, block: &Block, place: Place, unmapped: FrameMask, to: Order) {
-        let zone = &self.zones[block.zone()];
-        self.zero(PhysAddr(place.at.addr().0 + COLUMNS.0 as u64), COLUMNS.1);
-        let area: *mut Area = self.platform.direct_map(place.at.addr()).cast();
+        let zone = &self.store().zones[block.zone()];
+        // SAFETY: M4: no leaf maps the eight frames, which belong to the folio or were just allocated.
+        unsafe { self.frames().zero(PhysAddr(place.at.addr().0 + COLUMNS.0 as u64), COLUMNS.1) };
+        let area: *mut Area = self.platform().direct_map(place.at.addr()).cast();
         let elsewhere = place.own.is_empty().then_some(place.at.addr());
         // SAFETY: M2, M4: no leaf maps the eight frames, which belong to the folio or were just allocated, and their
         // columns were just zeroed.
-        unsafe { block.adopt_area(self.platform, area, number.first_frame(), elsewhere) };
+        unsafe { block.adopt_area(self.platform(), area, number.first_frame(), elsewhere) };
         // The folio's own descriptor gives way to the map.
         let origin = block.folio().index.load(Ordering::Relaxed);
         block.heads.store(FrameMask::run(0, 1));
@@ -275,108 +378,6 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         block.set_state(BlockState::Small);
         zone.descriptor_frames.fetch_add(DESCRIPTOR_FRAMES as u64, Ordering::Relaxed);
         debug_assert!(capacity >= SMALL_CAPACITY.into());
-    }
-
-    /// Splits a folio of several blocks into folios of whole blocks. How many blocks it had, and whether anything of
-    /// it is mapped while it is not held. Each part is counted as mapped once more until [`Self::finish_part`], so
-    /// that it is not found unmapped while counts move.
-    fn split_blocks(&self, first: BlockNumber, to: Order, only: Only) -> Result<(u32, bool), SplitError> {
-        let head = self.memmap.block(first);
-        let per_part = 1u32 << (to.get() - BLOCK_ORDER);
-        head.lock(self.platform);
-        let large = head.state() == BlockState::Folio && head.order.load(Ordering::Relaxed) > BLOCK_ORDER;
-        // A hold is of its first frame alone, and would give up that alone.
-        let in_use = || {
-            head.gigantic_maps.load(Ordering::Relaxed) != 0
-                || head.held.contains(0)
-                || head.folio().has(DescriptorFlags::SPLITTING)
-        };
-        let may = if !large || !self.is_still(head, only) {
-            Err(SplitError::NotAFolio)
-        } else if in_use() {
-            Err(SplitError::InUse)
-        } else {
-            Ok(())
-        };
-        may.inspect_err(|_| head.unlock(self.platform))?;
-        self.forget_deferred(first, head);
-        head.folio().add_flags(DescriptorFlags::SPLITTING);
-        let blocks = 1 << (head.order.load(Ordering::Relaxed) - BLOCK_ORDER);
-        let mapped = head.folio_maps.load(Ordering::Relaxed) != 0;
-        for at in (0..blocks).step_by(per_part as usize) {
-            self.memmap.block(first.add(at)).folio_maps.fetch_add(1, Ordering::AcqRel);
-        }
-        head.unlock(self.platform);
-        for at in (0..blocks).rev() {
-            self.split_off(first, first.add(at / per_part * per_part), first.add(at), to);
-        }
-        Ok((blocks, mapped))
-    }
-
-    /// Ends what [`Self::split_blocks`] began for one part, which is freed if it is not mapped and others are. How many
-    /// frames became free.
-    fn finish_part(&self, number: BlockNumber, order: Order, mapped: bool) -> u64 {
-        let block = self.memmap.block(number);
-        block.lock(self.platform);
-        let left = block.folio_maps.fetch_sub(1, Ordering::AcqRel) - 1;
-        let small = block.small_maps(self.platform).nonzero();
-        let large = block.large_maps.load(Ordering::Relaxed) != 0;
-        // A hold that came meanwhile frees it when it is given up.
-        let free = left == 0 && small.is_empty() && !large && mapped && !block.held.contains(0);
-        if free {
-            block.set_state(BlockState::Listed);
-        } else if mapped && !large && !small.is_empty() && small != FrameMask::ALL {
-            self.defer_split(number, block);
-        }
-        block.unlock(self.platform);
-        if free {
-            self.put_whole(number, order);
-        }
-        if free { order.frames() } else { 0 }
-    }
-
-    /// Splits a folio below a block's size. Under the block's lock.
-    fn split_small(&self, block: &Block, index: usize, to: Order, only: Only) -> Result<(), SplitError> {
-        if !block.used.contains(index) || !block.heads.contains(index) {
-            return Err(SplitError::NotAFolio);
-        }
-        if block.held.contains(index) {
-            return Err(SplitError::InUse);
-        }
-        let frames = block.folio_frames(index);
-        let mapped = || block.small_maps(self.platform).nonzero().intersection(FrameMask::run(index, frames));
-        if only == Only::Mapped && mapped().is_empty() {
-            return Err(SplitError::NotAFolio);
-        }
-        if frames > to.frames() as usize {
-            make_heads(block, index, frames, to.frames() as usize);
-        }
-        Ok(())
-    }
-
-    /// Makes one block of a folio part of the folio of order `to` that starts at `start`: its leaves are counted there now.
-    fn split_off(&self, first: BlockNumber, start: BlockNumber, number: BlockNumber, to: Order) {
-        let (head, block) = (self.memmap.block(first), self.memmap.block(number));
-        block.lock(self.platform);
-        let small = block.small_maps(self.platform).sum();
-        let maps = small + u64::from(block.large_maps.load(Ordering::Relaxed));
-        head.folio_maps.fetch_sub(maps, Ordering::AcqRel);
-        if to > Order::BLOCK {
-            self.memmap.block(start).folio_maps.fetch_add(maps, Ordering::AcqRel);
-        }
-        block.order.store(to.get(), Ordering::Relaxed);
-        FrameState::UNKNOWN.put(block.folio_state_cell());
-        if number == start {
-            block.set_state(BlockState::Folio);
-            let pages = number.first_frame().0 - first.first_frame().0;
-            let origin = head.folio().index.load(Ordering::Relaxed).wrapping_add(pages);
-            block.folio().index.store(origin, Ordering::Relaxed);
-        }
-        if number == first {
-            // The last one.
-            block.folio().take_flags(DescriptorFlags::SPLITTING);
-        }
-        block.unlock(self.platform);
     }
 }
 

@@ -3,7 +3,7 @@
 
 use crate::addr::FrameRange;
 use crate::clear::ClearPolicy;
-use crate::page_alloc::mapcount::scheme::CountScheme;
+use crate::page_alloc::frames::scheme::CountScheme;
 #[cfg(feature = "published")]
 use crate::platform::ListGuard;
 
@@ -67,7 +67,7 @@ impl AllocatorConfig {
 pub struct Zeroes {
     /// Whether it is remembered that free memory is zero. Without, everything is cleared when it is handed out, as in Linux.
     pub remember: bool,
-    /// Frames of whole blocks, for folios of order 9 and more, that [`PageAllocator::zero_ahead`](crate::page_alloc::PageAllocator::zero_ahead) keeps ready; in all zones
+    /// Frames of whole blocks, for folios of order 9 and more, that [`Store::zero_ahead`](crate::page_alloc::Store::zero_ahead) keeps ready; in all zones
     /// together, each of which has its share by its memory.
     pub blocks_ahead: u64,
     /// Frames of blocks in small pieces, for folios below order 9, that it keeps ready in each zone.

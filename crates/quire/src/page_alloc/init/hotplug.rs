@@ -14,9 +14,8 @@ use crate::error::HotplugError;
 use crate::limits::BLOCK_FRAMES;
 use crate::memmap::BlockState;
 use crate::page_alloc::allocator::PageAllocator;
-use crate::page_alloc::contig::isolate::Shape;
 use crate::page_alloc::store::capacity::is_complete;
-use crate::page_alloc::store::zone::Zone;
+use crate::page_alloc::store::isolate::Shape;
 use crate::platform::FramePlatform;
 
 impl<P: FramePlatform> PageAllocator<'_, P> {
@@ -30,24 +29,25 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         let (first, end) = blocks_of_range(range)?;
         let blocks = || (first.0..end.0).map(BlockNumber);
         for number in blocks() {
-            if self.memmap.get(number).is_none() || self.zone_around(number).is_none() {
+            if self.frames().memmap.get(number).is_none() || self.store().zone_around(number).is_none() {
                 return Err(HotplugError::NotExpected);
             }
         }
         for number in blocks() {
-            if !self.turn(number, BlockState::Absent, BlockState::Whole) {
+            if !self.frames().change_state(number, BlockState::Absent, BlockState::Whole) {
                 // Nothing else changes a block that is whole and in no pool.
                 (first.0..number.0).for_each(|number| {
-                    self.memmap.block(BlockNumber(number)).set_state(BlockState::Absent);
+                    self.frames().memmap.block(BlockNumber(number)).set_state(BlockState::Absent);
                 });
                 return Err(HotplugError::Present);
             }
         }
         for number in blocks() {
-            let Some(zone) = self.zone_around(number) else { continue };
+            let Some(zone) = self.store().zone_around(number) else { continue };
             zone.managed.fetch_add(BLOCK_FRAMES as u64, Ordering::Relaxed);
-            let known = zeroed && self.zeroes.remember;
-            self.in_store(|| zone.put_blocks(self.platform, &self.memmap, number, 1, known));
+            let known = zeroed && self.store().zeroes.remember;
+            self.frames()
+                .in_store(|| zone.put_blocks(self.platform(), &self.frames().memmap, number, 1, known));
             zone.add_free(BLOCK_FRAMES as i64);
         }
         self.present.fetch_add(range.count, Ordering::Relaxed);
@@ -68,63 +68,45 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         let (first, end) = blocks_of_range(range)?;
         let blocks = || (first.0..end.0).map(BlockNumber);
         for number in blocks() {
-            let block = self.memmap.get(number).ok_or(HotplugError::Absent)?;
+            let block = self.frames().memmap.get(number).ok_or(HotplugError::Absent)?;
             match block.state() {
                 BlockState::Absent => return Err(HotplugError::Absent),
                 BlockState::Metadata => return Err(HotplugError::HoldsTables),
-                _ if self.zone_around(number).is_none() => return Err(HotplugError::NotExpected),
+                _ if self.store().zone_around(number).is_none() => return Err(HotplugError::NotExpected),
                 BlockState::Small if !is_complete(block, block.capacity.load(Ordering::Relaxed)) => {
                     return Err(HotplugError::HoldsTables);
                 }
-                _ if self.cost_of(block).is_none() => return Err(HotplugError::InUse),
+                _ if self.store().cost_of(block).is_none() => return Err(HotplugError::InUse),
                 _ => {}
             }
         }
         let count = end.0 - first.0;
-        let zone = self.zone_around(first).ok_or(HotplugError::NotExpected)?;
-        if zone.region_from(self.platform, first) < count {
+        let zone = self.store().zone_around(first).ok_or(HotplugError::NotExpected)?;
+        if zone.region_from(self.platform(), first) < count {
             return Err(HotplugError::SeveralRanges);
         }
         while !zone.isolated.try_take() {
-            self.platform.reschedule_point();
-            self.platform.relax();
+            self.platform().reschedule_point();
+            self.platform().relax();
         }
         let shape = Shape { blocks: count, align: 1, order: Order::BLOCK };
-        self.in_store(|| self.isolate(zone, first, count));
+        self.frames().in_store(|| self.store().isolate(zone, first, count));
         let emptied = self.empty(zone, first, count, &mut move_out);
-        self.in_store(|| self.end_isolation(zone, first, shape, emptied));
+        self.frames().in_store(|| self.store().end_isolation(zone, first, shape, emptied));
         zone.isolated.give_back();
         if !emptied {
             return Err(HotplugError::InUse);
         }
         for number in blocks() {
-            let block = self.memmap.block(number);
-            block.lock(self.platform);
+            let block = self.frames().memmap.block(number);
+            block.lock(self.platform());
             block.reset();
             block.set_state(BlockState::Absent);
-            block.unlock(self.platform);
+            block.unlock(self.platform());
         }
         zone.managed.fetch_sub(range.count, Ordering::Relaxed);
         self.present.fetch_sub(range.count, Ordering::Relaxed);
         Ok(())
-    }
-
-    /// The zone one of whose regions has a block, whether that is there or not.
-    fn zone_around(&self, number: BlockNumber) -> Option<&Zone> {
-        let spans = |zone: &&Zone| zone.pools.iter().any(|pool| pool.lock(self.platform).spans(number));
-        self.zones.iter().find(spans)
-    }
-
-    /// Changes the state of a block, if it is the one that is expected; whether it was.
-    fn turn(&self, number: BlockNumber, from: BlockState, to: BlockState) -> bool {
-        let block = self.memmap.block(number);
-        block.lock(self.platform);
-        let turns = block.state() == from;
-        if turns {
-            block.set_state(to);
-        }
-        block.unlock(self.platform);
-        turns
     }
 }
 

@@ -1,6 +1,5 @@
 //! Which memory belongs to which zone, and how the nodes lie to each other.
 
-use crate::page_alloc::request::gfp::KINDS;
 use core::sync::atomic::AtomicU8;
 
 use crate::addr::{Frame, FrameRange};
@@ -8,7 +7,7 @@ use crate::error::InitError;
 use crate::limits::{BLOCK_FRAMES, FRAME_SIZE, MAX_NODES};
 use crate::memmap::{BootMemory, BootSlice};
 use crate::page_alloc::init::config::{AllocatorConfig, MemoryRange};
-use crate::page_alloc::request::gfp::ZoneKind;
+use crate::page_alloc::request::gfp::{KINDS, ZoneKind};
 use crate::page_alloc::request::node_set::NodeSet;
 use crate::page_alloc::request::placement::Placement;
 use crate::page_alloc::store::zone::OwnLine;

@@ -1,7 +1,5 @@
 //! Takes over a machine's memory: checks the ranges, takes the tables from them, and frees the rest into the pools.
 
-use crate::page_alloc::init::config::AllocatorConfig;
-use crate::page_alloc::init::config::MemoryRange;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use crate::addr::{BlockNumber, Frame, FrameRange};
@@ -14,20 +12,25 @@ use crate::limits::{
 };
 use crate::memmap::{Block, BlockState, BootMemory, BootSlice, FrameMask, FrameState, MemMap, Section};
 use crate::page_alloc::allocator::PageAllocator;
-use crate::page_alloc::folio::deferred_list::DeferredSplits;
+use crate::page_alloc::frames::{CONTEXTS, Frames};
+use crate::page_alloc::init::config::{AllocatorConfig, MemoryRange};
 use crate::page_alloc::init::layout::Layout;
-use crate::page_alloc::mapcount::slots::CountRoom;
+use crate::page_alloc::mapcount::MapCounts;
+use crate::page_alloc::mapcount::deferred_list::DeferredSplits;
+use crate::page_alloc::pcp::Lists;
 #[cfg(feature = "published")]
 use crate::page_alloc::pcp::guarded;
 use crate::page_alloc::pcp::level::{CpuLists, LEVELS, LISTS, ListSizes};
 use crate::page_alloc::pcp::list::Slot;
 use crate::page_alloc::pcp::parked::Parked;
-use crate::page_alloc::request::gfp::KINDS;
-use crate::page_alloc::request::gfp::ZoneKind;
+use crate::page_alloc::request::Requests;
+use crate::page_alloc::request::gfp::{KINDS, ZoneKind};
+use crate::page_alloc::store::Store;
 use crate::page_alloc::store::capacity::SMALL_CAPACITY;
 use crate::page_alloc::store::isolated::Isolated;
 use crate::page_alloc::store::pool::{Pool, pool_words};
 use crate::page_alloc::store::shard::Shard;
+use crate::page_alloc::store::slots::CountRoom;
 use crate::page_alloc::store::zone::{OwnLine, Watermarks, Zone};
 use crate::platform::FramePlatform;
 use crate::rank::Rank;
@@ -81,30 +84,33 @@ impl<'p, P: FramePlatform> PageAllocator<'p, P> {
         let lists = boot.table(0, cpus, |boot, cpu| {
             layout.build_cpu(boot, platform, CpuId(cpu as u32), placement.nearest, open)
         })?;
-        let stats = boot.table(0, cpus * LEVELS, |_, _| Ok(StatCells::new()))?;
+        let stats = boot.table(0, cpus * CONTEXTS, |_, _| Ok(StatCells::new()))?;
         let there = ranges.iter().enumerate().filter(|&(index, _)| !is_late(index));
         let present: u64 = there.map(|(_, range)| range.frames.count).sum();
-        let mut allocator = Self {
+        let frames = Frames {
             platform,
             memmap,
             clearer,
-            zones,
-            placement,
-            group_by_mobility: config.group_by_mobility,
             scheme: config.scheme(),
-            zeroes: config.zeroes,
-            cpus: lists,
-            count_room: SpinLock::new(Rank::CountRoom, CountRoom::default()),
-            deferred: SpinLock::new(Rank::DeferredSplits, DeferredSplits::default()),
-            returned_huge: Stack::new(),
-            bad: AtomicU64::new(0),
             #[cfg(feature = "published")]
             guard: guarded::guard_of::<P>(config.lists),
+            bad: AtomicU64::new(0),
             stats,
-            present: AtomicU64::new(present),
-            reserved: 0,
         };
-        mark_holes(&allocator.memmap, ranges);
+        let store = Store {
+            frames,
+            zones,
+            group_by_mobility: config.group_by_mobility,
+            zeroes: config.zeroes,
+            count_room: SpinLock::new(Rank::CountRoom, CountRoom::default()),
+        };
+        let counts = MapCounts {
+            requests: Requests { lists: Lists { store, cpus: lists }, placement },
+            deferred: SpinLock::new(Rank::DeferredSplits, DeferredSplits::default()),
+            returned_huge: Stack::new(),
+        };
+        let mut allocator = Self { counts, present: AtomicU64::new(present), reserved: 0 };
+        mark_holes(&allocator.frames().memmap, ranges);
         for (_, range) in ranges.iter().enumerate().filter(|&(index, _)| is_late(index)) {
             allocator.leave_out(&layout, range);
         }
@@ -117,17 +123,18 @@ impl<'p, P: FramePlatform> PageAllocator<'p, P> {
     /// Takes the blocks of a range that is not there yet out of their pools, and says so in their records.
     fn leave_out(&self, layout: &Layout<'_>, range: &MemoryRange) {
         let whole = whole_blocks(range.frames);
-        let zone_of = |number: BlockNumber| &self.zones[layout.zone_of(number.first_frame(), range.node)];
+        let zone_of =
+            |number: BlockNumber| &self.store().zones[layout.zone_of(number.first_frame(), range.node)];
         for number in (whole.0.0..whole.1.0).map(BlockNumber) {
             let zone = zone_of(number);
-            if let Some(pool) = zone.pools.iter().find(|pool| pool.lock(self.platform).spans(number)) {
-                pool.lock(self.platform).reserve(number, 1);
+            if let Some(pool) = zone.pools.iter().find(|pool| pool.lock(self.platform()).spans(number)) {
+                pool.lock(self.platform()).reserve(number, 1);
                 zone.add_free(-(BLOCK_FRAMES as i64));
                 zone.managed.fetch_sub(BLOCK_FRAMES as u64, Ordering::Relaxed);
             }
         }
         let blocks = range.frames.by_block().map(|piece| piece.start.block());
-        blocks.for_each(|number| self.memmap.block(number).set_state(BlockState::Absent));
+        blocks.for_each(|number| self.frames().memmap.block(number).set_state(BlockState::Absent));
     }
 
     /// Frees what the tables left of a range: whole blocks are in their pools already, those with tables are taken
@@ -141,41 +148,39 @@ impl<'p, P: FramePlatform> PageAllocator<'p, P> {
             if number.first_frame() >= start {
                 break;
             }
-            let zone = &self.zones[layout.zone_of(number.first_frame(), range.node)];
-            let pool = zone.pools.iter().find(|pool| pool.lock(self.platform).spans(number));
+            let zone = &self.store().zones[layout.zone_of(number.first_frame(), range.node)];
+            let pool = zone.pools.iter().find(|pool| pool.lock(self.platform()).spans(number));
             if let Some(pool) = pool {
-                pool.lock(self.platform).reserve(number, 1);
+                pool.lock(self.platform()).reserve(number, 1);
                 zone.add_free(-(BLOCK_FRAMES as i64));
                 zone.managed.fetch_sub(BLOCK_FRAMES as u64, Ordering::Relaxed);
             }
-            self.memmap.block(number).set_state(BlockState::Metadata);
+            self.frames().memmap.block(number).set_state(BlockState::Metadata);
         }
         let up = Frame(start.0.next_multiple_of(BLOCK_FRAMES as u64)).min(end);
-        self.adopt_edge(layout, range.node, FrameRange::new(start, up.0 - start.0));
+        self.reserved += self.adopt_edge(layout, range.node, FrameRange::new(start, up.0 - start.0));
         let down = end.block().first_frame().max(up);
-        self.adopt_edge(layout, range.node, FrameRange::new(down, end.0 - down.0));
+        self.reserved += self.adopt_edge(layout, range.node, FrameRange::new(down, end.0 - down.0));
     }
 
-    /// Makes part of a block usable in small pieces, for ever: it can never be whole.
-    fn adopt_edge(&mut self, layout: &Layout<'_>, node: u8, frames: FrameRange) {
+    /// Makes part of a block usable in small pieces, for ever: it can never be whole. How many of its frames stay out of use.
+    fn adopt_edge(&self, layout: &Layout<'_>, node: u8, frames: FrameRange) -> u64 {
         if frames.count == 0 {
-            return;
+            return 0;
         }
         let number = frames.start.block();
-        let block = self.memmap.block(number);
-        let zone = &self.zones[layout.zone_of(frames.start, node)];
+        let block = self.frames().memmap.block(number);
+        let zone = &self.store().zones[layout.zone_of(frames.start, node)];
         let (start, count) = (frames.start.index_in_block(), frames.count as usize);
         let known = block.state() == BlockState::Small;
         if !known && count <= DESCRIPTOR_FRAMES || known && block.zone() != usize::from(zone.number) {
-            self.reserved += frames.count;
-            return;
+            return frames.count;
         }
-        block.lock(self.platform);
+        block.lock(self.platform());
         // A block that two ranges fill belongs to no pool: one frame stays out of use, so that it never looks whole.
         let fills =
             known && usize::from(block.capacity.load(Ordering::Relaxed)) + count == SMALL_CAPACITY.into();
         let (count, frames) = if fills {
-            self.reserved += 1;
             (count - 1, FrameRange::new(frames.start, frames.count - 1))
         } else {
             (count, frames)
@@ -185,16 +190,17 @@ impl<'p, P: FramePlatform> PageAllocator<'p, P> {
             count
         } else {
             let missing = FrameMask::ALL.without(FrameMask::run(start, count));
-            self.make_small(zone, number, block, start, missing, false);
+            self.store().make_small(zone, number, block, start, missing, false);
             for (start, count) in missing.runs() {
                 block.area().inspect(|area| area.set_states(start, count, FrameState::RESERVED));
             }
             count - DESCRIPTOR_FRAMES
         };
-        self.relist(zone, number, block);
-        block.unlock(self.platform);
+        self.store().relist(zone, number, block);
+        block.unlock(self.platform());
         zone.managed.fetch_add(frames.count, Ordering::Relaxed);
         zone.add_free(gained as i64);
+        fills.into()
     }
 
     /// Adds frames of a second range to a block that two ranges share.

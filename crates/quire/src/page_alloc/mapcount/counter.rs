@@ -1,26 +1,24 @@
 //! Map counts: changed a run at a time under the block's lock; frames that are neither mapped nor held are free at
 //! once.
 
-use crate::page_alloc::mapcount::state::head_of;
-use crate::page_alloc::mapcount::state::touch;
 use core::sync::atomic::Ordering;
 
 use crate::addr::{BlockNumber, Frame, FrameRange, Order, PageSize};
-use crate::arch::expect_changes;
 use crate::limits::BLOCK_FRAMES;
-use crate::memmap::{Block, BlockState, COUNTS_AT, DescriptorFlags, FrameMask, FrameState, LaneError};
-use crate::page_alloc::allocator::PageAllocator;
-use crate::page_alloc::folio::remainders::split_remainders;
-use crate::page_alloc::mapcount::slot_frames::Promises;
-use crate::page_alloc::mapcount::slots::CountSlot;
+use crate::memmap::{Block, BlockState, DescriptorFlags, FrameMask, FrameState, LaneError};
+use crate::page_alloc::frames::remainders::split_remainders;
+use crate::page_alloc::frames::state::{head_of, touch};
+use crate::page_alloc::mapcount::MapCounts;
 use crate::page_alloc::request::gfp::Contents;
+use crate::page_alloc::store::count_slots::Promises;
+use crate::page_alloc::store::slots::CountSlot;
 use crate::platform::FramePlatform;
 
 /// Why a run was not counted to its end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CountError {
     /// The first `done` frames were counted. The block of `at` has no counts yet, or they are full: give up all page
-    /// table locks, call [`PageAllocator::prepare_counts`] with `at`, and go on.
+    /// table locks, call [`MapCounts::prepare_counts`] with `at`, and go on.
     Prepare {
         /// Frames of the run that were counted.
         done: u64,
@@ -32,7 +30,7 @@ pub enum CountError {
 /// Changes map counts. Keeps the lock of the block that it worked on last, so that neighbouring runs share one hold;
 /// dropping it gives the lock back and the frames to the store.
 pub struct Counter<'a, 'p, P: FramePlatform> {
-    pub(in crate::page_alloc) allocator: &'a PageAllocator<'p, P>,
+    pub(in crate::page_alloc) counts: &'a MapCounts<'p, P>,
     current: Option<(BlockNumber, &'a Block)>,
     /// Frames of the current block that are neither mapped nor held any more.
     pub(in crate::page_alloc) freed: FrameMask,
@@ -43,30 +41,17 @@ pub struct Counter<'a, 'p, P: FramePlatform> {
     pub(in crate::page_alloc) excess: bool,
 }
 
-impl<'p, P: FramePlatform> PageAllocator<'p, P> {
+impl<'p, P: FramePlatform> MapCounts<'p, P> {
     /// A counter that holds no lock yet.
     #[inline]
     pub fn counter(&self) -> Counter<'_, 'p, P> {
         Counter {
-            allocator: self,
+            counts: self,
             current: None,
             freed: FrameMask::EMPTY,
             any_freed: false,
             slot: None,
             excess: false,
-        }
-    }
-
-    /// Says that counts of a run of frames in one block are about to be changed, so that they are at hand by then. A hint.
-    #[inline]
-    pub(crate) fn expect_counts(&self, frames: FrameRange) {
-        let number = frames.start.block();
-        if let Some(block) = self.memmap.get(number) {
-            expect_changes(core::ptr::from_ref(block).cast(), size_of::<Block>());
-            // Where they stand in a block of small pieces; of others it is some memory that is not needed.
-            let area = self.platform.direct_map(number.first_frame().addr());
-            let at = COUNTS_AT + frames.start.index_in_block();
-            expect_changes(area.wrapping_add(at), frames.count as usize);
         }
     }
 }
@@ -79,7 +64,7 @@ impl<'a, P: FramePlatform> Counter<'a, '_, P> {
     #[inline]
     pub fn map(&mut self, run: FrameRange) -> Result<(), CountError> {
         #[cfg(feature = "published")]
-        if self.allocator.is_counted_as_published(run.start) {
+        if self.counts.is_counted_as_published(run.start) {
             return self.map_as_published(run);
         }
         let mut done = 0;
@@ -89,10 +74,10 @@ impl<'a, P: FramePlatform> Counter<'a, '_, P> {
             let counted = match block.area_lanes() {
                 Some(lanes) => lanes.increment(start, count),
                 None => {
-                    let allocator = self.allocator;
-                    let counts = || allocator.counts_in_record(piece.start, block);
-                    let in_record = || counts().then(|| Promises::new(allocator));
-                    block.add_small(allocator.platform, start, count, in_record)
+                    let all = self.counts;
+                    let counts = || all.counts_in_record(piece.start, block);
+                    let in_record = || counts().then(|| Promises::new(all.store()));
+                    block.add_small(all.platform(), start, count, in_record)
                 }
             };
             match counted {
@@ -132,7 +117,7 @@ impl<'a, P: FramePlatform> Counter<'a, '_, P> {
     #[inline]
     pub(in crate::page_alloc) fn count_down_run(&mut self, run: FrameRange) -> u64 {
         #[cfg(feature = "published")]
-        if self.allocator.is_counted_as_published(run.start) {
+        if self.counts.is_counted_as_published(run.start) {
             return self.unmap_as_published(run);
         }
         run.by_block().map(|piece| self.unmap_in_block(piece)).sum()
@@ -140,7 +125,7 @@ impl<'a, P: FramePlatform> Counter<'a, '_, P> {
 
     fn unmap_in_block(&mut self, piece: FrameRange) -> u64 {
         let (start, count) = (piece.start.index_in_block(), piece.count as usize);
-        let (platform, promises) = (self.allocator.platform, Promises::new(self.allocator));
+        let (platform, promises) = (self.counts.platform(), Promises::new(self.counts.store()));
         if count == BLOCK_FRAMES && self.enter(piece.start.block()).remove_table(&promises) {
             self.excess |= promises.excess.get();
             return 0;
@@ -160,11 +145,11 @@ impl<'a, P: FramePlatform> Counter<'a, '_, P> {
     pub unsafe fn unmap_each(&mut self, block: BlockNumber, frames: FrameMask) -> u64 {
         let first = block.first_frame();
         #[cfg(feature = "published")]
-        if self.allocator.is_counted_as_published(first) {
+        if self.counts.is_counted_as_published(first) {
             let run = |(start, count): (usize, usize)| FrameRange::new(first.add(start as u64), count as u64);
             return frames.runs().map(|at| self.unmap_as_published(run(at))).sum();
         }
-        let (platform, promises) = (self.allocator.platform, Promises::new(self.allocator));
+        let (platform, promises) = (self.counts.platform(), Promises::new(self.counts.store()));
         let freed = self.count_down(first, frames.count(), |block, zeroed| match block.area_lanes() {
             Some(lanes) => lanes.decrement_each(frames, zeroed),
             None => block.remove_each(platform, &promises, frames, zeroed),
@@ -201,7 +186,7 @@ impl<'a, P: FramePlatform> Counter<'a, '_, P> {
     pub fn map_large(&mut self, frame: Frame, size: PageSize) {
         debug_assert!(size != PageSize::Size4K && frame.is_aligned(size.order()));
         #[cfg(feature = "published")]
-        if self.allocator.is_counted_as_published(frame) {
+        if self.counts.is_counted_as_published(frame) {
             return self.map_large_as_published(frame, size);
         }
         let block = self.enter(frame.block());
@@ -233,7 +218,7 @@ impl<'a, P: FramePlatform> Counter<'a, '_, P> {
     /// As for [`Self::unmap`].
     pub unsafe fn unmap_large(&mut self, frame: Frame, size: PageSize, contents: Contents) -> u64 {
         #[cfg(feature = "published")]
-        if self.allocator.is_counted_as_published(frame) {
+        if self.counts.is_counted_as_published(frame) {
             return self.unmap_large_as_published(frame, size, contents);
         }
         let block = self.enter(frame.block());
@@ -271,7 +256,7 @@ impl<'a, P: FramePlatform> Counter<'a, '_, P> {
     /// Takes the current block's slot, if nothing is counted in it any more; it goes back with the block's lock.
     #[inline]
     pub(in crate::page_alloc) fn note_unused_slot(&mut self, block: &Block) {
-        if let Some(slot) = block.take_unused_slot(self.allocator.platform) {
+        if let Some(slot) = block.take_unused_slot(self.counts.platform()) {
             debug_assert!(self.slot.is_none(), "a block has one slot");
             self.slot = Some(CountSlot::of(slot));
         }
@@ -281,7 +266,7 @@ impl<'a, P: FramePlatform> Counter<'a, '_, P> {
     /// go.
     #[inline]
     pub(in crate::page_alloc) fn count_small(&self, frame: Frame, block: &Block, leaves: i64) -> bool {
-        if block.state() == BlockState::FolioTail && self.allocator.counts_in_record(frame, block) {
+        if block.state() == BlockState::FolioTail && self.counts.counts_in_record(frame, block) {
             return true;
         }
         self.count_folio(frame, block, leaves)
@@ -294,7 +279,7 @@ impl<'a, P: FramePlatform> Counter<'a, '_, P> {
         if order <= Order::BLOCK.get() || block.state() == BlockState::Small {
             return false;
         }
-        let head = self.allocator.memmap.block(head_of(frame.block(), order));
+        let head = self.counts.frames().memmap.block(head_of(frame.block(), order));
         let before = head.folio_maps.fetch_add(leaves as u64, Ordering::AcqRel);
         before.wrapping_add(leaves as u64) != 0 && head.held.contains(0)
     }
@@ -310,26 +295,26 @@ impl<'a, P: FramePlatform> Counter<'a, '_, P> {
         let order = Order::new(block.order.load(Ordering::Relaxed)).unwrap_or(Order::BLOCK);
         let number = head_of(frame.block(), order.get());
         if order == Order::BLOCK {
-            let small = block.small_maps(self.allocator.platform).nonzero();
+            let small = block.small_maps(self.counts.platform()).nonzero();
             let large =
                 block.large_maps.load(Ordering::Relaxed) + block.folio_maps.load(Ordering::Relaxed) as u32;
             if large != 0 || !small.is_empty() || block.held.contains(0) {
                 if large == 0 && block.held.contains(0) && small.is_empty() {
-                    self.allocator.unmapped_while_held(number, block);
+                    self.counts.unmapped_while_held(number, block);
                 } else if large == 0 && small != FrameMask::ALL && !block.held.contains(0) {
-                    self.allocator.defer_split(number, block);
+                    self.counts.defer_split(number, block);
                 }
                 return 0;
             }
-            self.allocator.forget_deferred(number, block);
+            self.counts.forget_deferred(number, block);
         } else {
             if block.state() == BlockState::FolioTail
-                && self.allocator.memmap.block(number).folio().has(DescriptorFlags::HUGE)
+                && self.counts.frames().memmap.block(number).folio().has(DescriptorFlags::HUGE)
             {
                 // A page of a pool that is mapped in parts is a file's, which may give it to others as soon as this lock is.
                 return 0;
             }
-            let small = block.small_maps(self.allocator.platform).any();
+            let small = block.small_maps(self.counts.platform()).any();
             let unmapped = !small && block.large_maps.load(Ordering::Relaxed) == 0;
             // The whole folio's count says it; only one CPU takes it to zero, and it works under the head's lock.
             let head = self.enter(number);
@@ -338,24 +323,24 @@ impl<'a, P: FramePlatform> Counter<'a, '_, P> {
             }
             if head.held.contains(0) {
                 if head.folio_maps.load(Ordering::Acquire) == 0 {
-                    self.allocator.unmapped_while_held(number, head);
+                    self.counts.unmapped_while_held(number, head);
                 }
                 return 0;
             }
             if head.folio_maps.load(Ordering::Acquire) != 0 {
                 if unmapped && head.gigantic_maps.load(Ordering::Relaxed) == 0 {
-                    self.allocator.defer_split(number, head);
+                    self.counts.defer_split(number, head);
                 }
                 return 0;
             }
-            self.allocator.forget_deferred(number, head);
+            self.counts.forget_deferred(number, head);
         }
-        let head = self.allocator.memmap.block(number);
+        let head = self.counts.frames().memmap.block(number);
         head.set_state(BlockState::Listed);
-        let zeroed = contents == Contents::Zeroed && self.allocator.zeroes.remember;
+        let zeroed = contents == Contents::Zeroed && self.counts.store().zeroes.remember;
         FrameState::FREE.with_zeroes(zeroed).put(head.folio_state_cell());
         self.leave();
-        self.allocator.put_whole(number, order);
+        self.counts.store().put_whole(number, order);
         order.frames()
     }
 
@@ -368,8 +353,8 @@ impl<'a, P: FramePlatform> Counter<'a, '_, P> {
             return block;
         }
         self.leave();
-        let block = self.allocator.memmap.block(number);
-        block.lock(self.allocator.platform);
+        let block = self.counts.frames().memmap.block(number);
+        block.lock(self.counts.platform());
         self.current = Some((number, block));
         block
     }
@@ -378,25 +363,25 @@ impl<'a, P: FramePlatform> Counter<'a, '_, P> {
     pub(in crate::page_alloc) fn leave(&mut self) {
         let Some((number, block)) = self.current.take() else { return };
         if !self.any_freed {
-            block.unlock(self.allocator.platform);
+            block.unlock(self.counts.platform());
             if let Some(slot) = self.slot.take() {
-                self.allocator.give_slot(slot);
+                self.counts.store().give_slot(slot);
             }
             if core::mem::take(&mut self.excess) {
-                self.allocator.trim_room();
+                self.counts.store().trim_room();
             }
             return;
         }
         let freed = core::mem::take(&mut self.freed);
         self.any_freed = false;
         split_remainders(block, freed);
-        if self.allocator.platform.watches_frees() {
+        if self.counts.platform().watches_frees() {
             for (start, count) in freed.runs() {
                 let first = number.first_frame().add(start as u64);
-                self.allocator.note_freed(FrameRange::new(first, count as u64));
+                self.counts.frames().note_freed(FrameRange::new(first, count as u64));
             }
         }
-        self.allocator.store_put(number, block, freed);
+        self.counts.store().store_put(number, block, freed);
     }
 }
 

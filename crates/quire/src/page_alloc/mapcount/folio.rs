@@ -6,8 +6,8 @@ use core::sync::atomic::Ordering;
 use crate::addr::{Frame, FrameRange, Order};
 use crate::limits::BLOCK_FRAMES;
 use crate::memmap::{Block, BlockState, FrameMask};
-use crate::page_alloc::allocator::PageAllocator;
-use crate::page_alloc::report::frame::{FrameInfo, in_small_pieces};
+use crate::page_alloc::frames::info::FrameInfo;
+use crate::page_alloc::mapcount::MapCounts;
 use crate::platform::FramePlatform;
 
 /// Times that a folio which is being made or taken apart is looked at again.
@@ -43,13 +43,13 @@ impl FolioMaps {
     }
 }
 
-impl<P: FramePlatform> PageAllocator<'_, P> {
+impl<P: FramePlatform> MapCounts<'_, P> {
     /// How the folio in use around a frame is mapped; `None` where there is none. Each block of it as it was at one moment of the
     /// call, under its lock; so of a folio of one block, or of less, all of it. 512 counts are looked at in a block that is mapped
     /// in pieces, and one number in one that is not.
     pub fn folio_maps(&self, frame: Frame) -> Option<FolioMaps> {
         for _ in 0..ROUNDS {
-            match self.frame_info(frame) {
+            match self.frames().frame_info(frame) {
                 FrameInfo::InUse { head, frames, .. } => {
                     let folio = FrameRange::new(head, frames);
                     let found = if frames < BLOCK_FRAMES as u64 {
@@ -66,27 +66,27 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
                     return None;
                 }
             }
-            self.platform.relax();
+            self.platform().relax();
         }
         None
     }
 
     /// Of a folio in a block of small pieces; `None` if it is none any more.
     fn small_folio_maps(&self, folio: FrameRange) -> Option<FolioMaps> {
-        let block = self.memmap.get(folio.start.block())?;
-        block.lock(self.platform);
+        let block = self.frames().memmap.get(folio.start.block())?;
+        block.lock(self.platform());
         let same = FrameInfo::InUse { head: folio.start, frames: folio.count, huge: false };
         let found = (block.state() == BlockState::Small
-            && in_small_pieces(self.platform, block, folio.start) == same)
+            && self.frames().in_small_pieces(block, folio.start) == same)
             .then(|| {
-                let (small, first) = (block.small_maps(self.platform), folio.start.index_in_block());
+                let (small, first) = (block.small_maps(self.platform()), folio.start.index_in_block());
                 let counts = (first..first + folio.count as usize).map(|index| u64::from(small.get(index)));
                 let (mapcount, mapped) =
                     counts.fold((0, 0), |(sum, mapped), count| (sum + count, mapped + u64::from(count > 0)));
                 let entire = if folio.count == 1 { mapcount } else { 0 };
                 FolioMaps { folio, mapcount, entire: Some(entire), mapped: Some(mapped) }
             });
-        block.unlock(self.platform);
+        block.unlock(self.platform());
         found
     }
 
@@ -95,9 +95,9 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         let mut maps = FolioMaps::none_of(folio);
         let (mut leaves, mut mapped, mut gigantic, mut large) = (0, 0, 0, 0);
         for piece in folio.by_block() {
-            let block = self.memmap.get(piece.start.block())?;
+            let block = self.frames().memmap.get(piece.start.block())?;
             let is_head = piece.start == folio.start;
-            block.lock(self.platform);
+            block.lock(self.platform());
             let state = if is_head { BlockState::Folio } else { BlockState::FolioTail };
             let same = block.state() == state && 1u64 << block.order.load(Ordering::Relaxed) == folio.count;
             if is_head {
@@ -107,13 +107,13 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
                 maps.mapcount = block.folio_maps.load(Ordering::Acquire);
             }
             #[cfg(feature = "published")]
-            if self.scheme.is_head_only() {
+            if self.frames().scheme.is_head_only() {
                 // The one number says all there is to say.
-                block.unlock(self.platform);
+                block.unlock(self.platform());
                 return same.then(|| maps.of_head());
             }
             let (more, any) = self.count_block(block);
-            block.unlock(self.platform);
+            block.unlock(self.platform());
             if !same {
                 return None;
             }
@@ -125,7 +125,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
             frames if frames == Order::BLOCK.frames() => large,
             _ => 0,
         });
-        if self.scheme.is_dense() {
+        if self.frames().scheme.is_dense() {
             maps.mapcount = leaves;
         }
         maps.mapped = Some(if gigantic > 0 { folio.count } else { mapped });
@@ -134,7 +134,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
 
     /// How many leaves of 4 KiB and 2 MiB map the block or a part of it, and how many of its frames. Under its lock.
     fn count_block(&self, block: &Block) -> (u64, u64) {
-        let (small, large) = (block.small_maps(self.platform), block.large_maps.load(Ordering::Relaxed));
+        let (small, large) = (block.small_maps(self.platform()), block.large_maps.load(Ordering::Relaxed));
         let any = small.any();
         let mapped = match (large, any) {
             (0, false) => FrameMask::EMPTY,

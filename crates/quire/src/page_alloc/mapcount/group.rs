@@ -4,7 +4,7 @@
 use crate::addr::{Frame, FrameRange};
 use crate::limits::BLOCK_FRAMES;
 use crate::memmap::BlockState;
-use crate::page_alloc::allocator::PageAllocator;
+use crate::page_alloc::mapcount::MapCounts;
 use crate::platform::FramePlatform;
 
 /// Frames whose counts are looked at together where they are mapped in small pieces.
@@ -46,16 +46,16 @@ impl CountGroup {
     }
 }
 
-impl<P: FramePlatform> PageAllocator<'_, P> {
+impl<P: FramePlatform> MapCounts<'_, P> {
     /// The counts of the 64 frames at a multiple of 64 around `frame`, or those of all of its block where no leaf of 4 KiB maps
     /// any of it. `None` where there is no memory.
     pub fn count_group(&self, frame: Frame) -> Option<CountGroup> {
         let number = u32::try_from(frame.0 / BLOCK_FRAMES as u64).ok()?;
-        let block = self.memmap.get(crate::addr::BlockNumber(number))?;
+        let block = self.frames().memmap.get(crate::addr::BlockNumber(number))?;
         let (index, first) = (frame.index_in_block() / GROUP * GROUP, frame.block().first_frame());
-        block.lock(self.platform);
+        block.lock(self.platform());
         let mut small = [0; GROUP];
-        let lanes = Some(block.small_maps(self.platform)).filter(|lanes| lanes.any());
+        let lanes = Some(block.small_maps(self.platform())).filter(|lanes| lanes.any());
         if let Some(lanes) = lanes {
             small.iter_mut().enumerate().for_each(|(at, count)| *count = lanes.get(index + at));
         }
@@ -66,7 +66,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
             false => block.held.word(index / GROUP),
         };
         let large = self.large_leaves(frame, block);
-        block.unlock(self.platform);
+        block.unlock(self.platform());
         let frames = match lanes {
             None if whole => FrameRange::new(first, BLOCK_FRAMES as u64),
             _ => FrameRange::new(first.add(index as u64), GROUP as u64),

@@ -1,23 +1,14 @@
 //! Holds: what owns frames besides the leaves that map them, as the page cache and pools do.
 
 use crate::addr::FrameRange;
-use crate::memmap::{Block, BlockState, FrameMask};
-use crate::page_alloc::allocator::PageAllocator;
+use crate::memmap::{BlockState, FrameMask};
+use crate::page_alloc::mapcount::MapCounts;
 use crate::page_alloc::mapcount::counter::Counter;
-use crate::page_alloc::mapcount::state::touch;
 use crate::page_alloc::request::gfp::Contents;
 use crate::platform::FramePlatform;
 
-impl<P: FramePlatform> PageAllocator<'_, P> {
-    /// Marks frames as owned by something besides the leaves that map them: they stay in use at a count of zero.
-    pub fn hold(&self, frames: FrameRange) {
-        self.each_block(frames, |block, start, count| {
-            block.held.insert_run(start, count);
-            touch(block, start, count);
-        });
-    }
-
-    /// Gives up the ownership that [`Self::hold`] took. Frames that no leaf maps are free at once, the others when their
+impl<P: FramePlatform> MapCounts<'_, P> {
+    /// Gives up the ownership that [`hold`](crate::page_alloc::Frames::hold) took. Frames that no leaf maps are free at once, the others when their
     /// last leaf goes. How many frames became free.
     ///
     /// # Safety
@@ -30,15 +21,6 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         let mut counter = self.counter();
         frames.by_block().map(|piece| counter.release(piece)).sum()
     }
-
-    fn each_block(&self, frames: FrameRange, change: impl Fn(&Block, usize, usize)) {
-        for piece in frames.by_block() {
-            let block = self.memmap.block(piece.start.block());
-            block.lock(self.platform);
-            change(block, piece.start.index_in_block(), piece.count as usize);
-            block.unlock(self.platform);
-        }
-    }
 }
 
 impl<P: FramePlatform> Counter<'_, '_, P> {
@@ -49,7 +31,7 @@ impl<P: FramePlatform> Counter<'_, '_, P> {
         debug_assert!(block.held.contains_run(start, count));
         block.held.remove_run(start, count);
         if block.state() == BlockState::Small {
-            let mapped = block.small_maps(self.allocator.platform).nonzero();
+            let mapped = block.small_maps(self.counts.platform()).nonzero();
             return self.add_freed(block, FrameMask::run(start, count).without(mapped));
         }
         self.free_folio_if_unmapped(piece.start, block, Contents::Unknown)

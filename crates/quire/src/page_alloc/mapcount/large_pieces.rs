@@ -8,10 +8,7 @@
 
 use crate::addr::{Frame, FrameRange, Order, PageSize};
 use crate::limits::BLOCK_FRAMES;
-use crate::memmap::BlockState;
-use crate::page_alloc::allocator::PageAllocator;
-use crate::page_alloc::mapcount::counter::CountError;
-use crate::page_alloc::mapcount::counter::Counter;
+use crate::page_alloc::mapcount::counter::{CountError, Counter};
 use crate::platform::FramePlatform;
 use crate::stats::Stat;
 
@@ -22,7 +19,7 @@ impl<P: FramePlatform> Counter<'_, '_, P> {
     /// # Errors
     /// [`CountError::Prepare`], of blocks in small pieces alone; nothing was counted, and the counter has given its lock back.
     pub fn map_leaf(&mut self, frame: Frame, size: PageSize) -> Result<(), CountError> {
-        if size != PageSize::Size2M || !self.allocator.is_in_pieces(frame) {
+        if size != PageSize::Size2M || !self.counts.frames().is_in_pieces(frame) {
             self.map_large(frame, size);
             return Ok(());
         }
@@ -39,7 +36,7 @@ impl<P: FramePlatform> Counter<'_, '_, P> {
 
     /// A leaf of 2 MiB onto this frame becomes a table of small ones; whether that changes no count.
     pub(crate) fn split_leaf(&mut self, frame: Frame, size: PageSize) -> bool {
-        let same = size == PageSize::Size2M && self.allocator.is_in_pieces(frame);
+        let same = size == PageSize::Size2M && self.counts.frames().is_in_pieces(frame);
         if same {
             self.note_large(-1);
         }
@@ -47,14 +44,6 @@ impl<P: FramePlatform> Counter<'_, '_, P> {
     }
 
     fn note_large(&self, leaves: i64) {
-        self.allocator.change(Stat::NrFilePmdMapped, leaves * BLOCK_FRAMES as i64);
-    }
-}
-
-impl<P: FramePlatform> PageAllocator<'_, P> {
-    /// Whether a frame is one of a block in small pieces. The caller keeps that in use.
-    #[inline]
-    pub(crate) fn is_in_pieces(&self, frame: Frame) -> bool {
-        self.memmap.block(frame.block()).state() == BlockState::Small
+        self.counts.frames().change(Stat::NrFilePmdMapped, leaves * BLOCK_FRAMES as i64);
     }
 }

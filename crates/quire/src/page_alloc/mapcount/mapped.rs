@@ -3,89 +3,60 @@
 use core::sync::atomic::Ordering;
 
 use crate::addr::{Frame, Order};
-use crate::limits::BLOCK_FRAMES;
-use crate::memmap::{Block, BlockState, Descriptor, FrameMask};
-use crate::page_alloc::allocator::PageAllocator;
-use crate::page_alloc::mapcount::state::head_of;
+use crate::memmap::{Block, BlockState};
+use crate::page_alloc::frames::state::head_of;
+use crate::page_alloc::mapcount::MapCounts;
 use crate::platform::FramePlatform;
 
-impl<P: FramePlatform> PageAllocator<'_, P> {
-    /// Frames from `frame` to the end of its folio. The caller keeps the folio from being freed or split.
-    pub fn folio_rest(&self, frame: Frame) -> u64 {
-        let block = self.memmap.block(frame.block());
-        if block.state() == BlockState::Small {
-            let index = frame.index_in_block();
-            let next = block.heads.load().next_set(index + 1);
-            return (next.unwrap_or(BLOCK_FRAMES) - index) as u64;
-        }
-        let frames = 1 << block.order.load(Ordering::Relaxed).max(Order::BLOCK.get());
-        frames - frame.0 % frames
-    }
-
-    /// Whether the frame belongs to a folio of order 9 or more. The caller keeps that from being freed or split.
-    #[inline]
-    pub(crate) fn is_of_whole_blocks(&self, frame: Frame) -> bool {
-        matches!(self.memmap.block(frame.block()).state(), BlockState::Folio | BlockState::FolioTail)
-    }
-
-    /// The page descriptor of a frame, or of the folio of whole blocks around it. The caller keeps that from being
-    /// freed or split.
-    pub(crate) fn folio_descriptor(&self, frame: Frame) -> &Descriptor {
-        if !self.is_of_whole_blocks(frame) {
-            return self.memmap.descriptor(frame);
-        }
-        let order = self.memmap.block(frame.block()).order.load(Ordering::Relaxed);
-        self.memmap.block(head_of(frame.block(), order)).folio()
-    }
-
+impl<P: FramePlatform> MapCounts<'_, P> {
     /// How many leaves of any size map the frame.
     pub fn mapcount(&self, frame: Frame) -> u64 {
-        let Some(block) = self.memmap.get(frame.block()) else { return 0 };
-        block.lock(self.platform);
-        let small = block.small_maps(self.platform).get(frame.index_in_block());
+        let Some(block) = self.frames().memmap.get(frame.block()) else { return 0 };
+        block.lock(self.platform());
+        let small = block.small_maps(self.platform()).get(frame.index_in_block());
         let large = self.large_leaves(frame, block);
-        block.unlock(self.platform);
+        block.unlock(self.platform());
         u64::from(small) + large
     }
 
     /// Which of the 64 frames at a multiple of 64 around `frame` are mapped by one 4 KiB leaf, by no larger one, and held by
     /// nobody; the first in bit 0.
     pub fn mapped_once(&self, frame: Frame) -> u64 {
-        let Some(block) = self.memmap.get(frame.block()) else { return 0 };
+        let Some(block) = self.frames().memmap.get(frame.block()) else { return 0 };
         let group = frame.index_in_block() / 64;
-        block.lock(self.platform);
-        let ones = block.small_maps(self.platform).ones(group);
+        block.lock(self.platform());
+        let ones = block.small_maps(self.platform()).ones(group);
         let (held, large) = (block.held.word(group), self.large_leaves(frame, block));
-        block.unlock(self.platform);
+        block.unlock(self.platform());
         if large == 0 { ones & !held } else { 0 }
     }
 
     /// Whether one leaf of 2 MiB maps the block of `frame`, no other leaf maps any part of it, and it is not held.
     pub fn is_block_mapped_once(&self, frame: Frame) -> bool {
-        let Some(block) = self.memmap.get(frame.block()) else { return false };
-        block.lock(self.platform);
-        let small = block.small_maps(self.platform).any();
+        let Some(block) = self.frames().memmap.get(frame.block()) else { return false };
+        block.lock(self.platform());
+        let small = block.small_maps(self.platform()).any();
         let head = match block.state() {
             BlockState::FolioTail => {
-                self.memmap.block(head_of(frame.block(), block.order.load(Ordering::Relaxed)))
+                self.frames().memmap.block(head_of(frame.block(), block.order.load(Ordering::Relaxed)))
             }
             _ => block,
         };
         let (held, large) = (!head.held.load().is_empty(), self.large_leaves(frame, block));
-        block.unlock(self.platform);
+        block.unlock(self.platform());
         large == 1 && !small && !held
     }
 
     /// Whether one leaf of 1 GiB maps the folio that starts at `frame`, no other leaf maps any part of it, and it is
     /// not held.
     pub fn is_gigantic_mapped_once(&self, frame: Frame) -> bool {
-        let Some(block) = self.memmap.get(frame.block()) else { return false };
-        block.lock(self.platform);
+        let Some(block) = self.frames().memmap.get(frame.block()) else { return false };
+        block.lock(self.platform());
         let maps = block.folio_maps.load(Ordering::Acquire);
         let large = u64::from(block.gigantic_maps.load(Ordering::Relaxed));
         let folio = block.state() == BlockState::Folio && frame.is_aligned(Order::GIGANTIC);
         let held = !block.held.load().is_empty();
-        block.unlock(self.platform);
+        block.unlock(self.platform());
         folio && (maps, large) == (1, 1) && !held
     }
 
@@ -98,30 +69,11 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         let gigantic = match block.state() {
             BlockState::FolioTail if block.order.load(Ordering::Relaxed) == Order::GIGANTIC.get() => {
                 let head = head_of(frame.block(), Order::GIGANTIC.get());
-                self.memmap.block(head).gigantic_maps.load(Ordering::Relaxed)
+                self.frames().memmap.block(head).gigantic_maps.load(Ordering::Relaxed)
             }
             BlockState::Folio => block.gigantic_maps.load(Ordering::Relaxed),
             _ => 0,
         };
         u64::from(block.large_maps.load(Ordering::Relaxed)) + u64::from(gigantic)
-    }
-
-    /// Whether a folio of order 9 starts at the frame.
-    pub fn is_block_folio(&self, frame: Frame) -> bool {
-        let Some(block) = self.memmap.get(frame.block()) else { return false };
-        block.state() == BlockState::Folio
-            && frame.is_aligned(Order::BLOCK)
-            && block.order.load(Ordering::Relaxed) == Order::BLOCK.get()
-    }
-
-    /// Whether the block of a frame is one in small pieces of which something besides leaves owns every frame. A hint.
-    pub(crate) fn is_block_held(&self, frame: Frame) -> bool {
-        let block = self.memmap.get(frame.block());
-        block.is_some_and(|block| block.state() == BlockState::Small && block.held.load() == FrameMask::ALL)
-    }
-
-    /// Whether something besides leaves owns the frame.
-    pub fn is_held(&self, frame: Frame) -> bool {
-        self.memmap.get(frame.block()).is_some_and(|block| block.held.contains(frame.index_in_block()))
     }
 }

@@ -6,17 +6,17 @@ use core::sync::atomic::Ordering;
 use crate::addr::{Frame, Order};
 use crate::limits::BLOCK_FRAMES;
 use crate::memmap::{BlockState, FrameMask, FrameState};
-use crate::page_alloc::mapcount::counter::Counter;
 #[cfg(feature = "published")]
-use crate::page_alloc::mapcount::scheme::CountScheme;
-use crate::page_alloc::mapcount::slot_frames::Promises;
+use crate::page_alloc::frames::scheme::CountScheme;
+use crate::page_alloc::mapcount::counter::Counter;
+use crate::page_alloc::store::count_slots::Promises;
 use crate::platform::FramePlatform;
 
 impl<P: FramePlatform> Counter<'_, '_, P> {
     /// Whether a whole table is counted at once, and can become a leaf in one step.
     pub fn counts_by_table(&self) -> bool {
         #[cfg(feature = "published")]
-        return matches!(self.allocator.scheme, CountScheme::Dense | CountScheme::HeadOnly);
+        return matches!(self.counts.frames().scheme, CountScheme::Dense | CountScheme::HeadOnly);
         #[cfg(not(feature = "published"))]
         true
     }
@@ -33,12 +33,12 @@ impl<P: FramePlatform> Counter<'_, '_, P> {
             return false;
         }
         #[cfg(feature = "published")]
-        if self.allocator.is_counted_as_published(frame) {
+        if self.counts.is_counted_as_published(frame) {
             self.merge_as_published(frame);
             return true;
         }
         block.large_maps.fetch_add(1, Ordering::Relaxed);
-        let (platform, promises) = (self.allocator.platform, Promises::new(self.allocator));
+        let (platform, promises) = (self.counts.platform(), Promises::new(self.counts.store()));
         let mut unmapped = FrameMask::EMPTY;
         if !block.remove_table(&promises)
             && block.remove_small(platform, &promises, 0, BLOCK_FRAMES, &mut unmapped).is_err()
@@ -49,7 +49,7 @@ impl<P: FramePlatform> Counter<'_, '_, P> {
         self.excess |= promises.excess.get();
         FrameState::UNKNOWN.put(block.folio_state_cell());
         self.note_unused_slot(block);
-        let in_record = self.allocator.counts_in_record(frame, block);
+        let in_record = self.counts.counts_in_record(frame, block);
         self.count_folio(frame, block, if in_record { 1 } else { 1 - leaves });
         true
     }

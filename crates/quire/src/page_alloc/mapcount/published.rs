@@ -2,16 +2,15 @@
 //! counted as ever.
 #![forbid(unsafe_code)]
 
-use crate::page_alloc::mapcount::scheme::CountScheme;
 use core::sync::atomic::Ordering;
 
 use crate::addr::{Frame, FrameRange, PageSize};
 use crate::limits::BLOCK_FRAMES;
 use crate::memmap::{Block, BlockState, FrameState};
-use crate::page_alloc::allocator::PageAllocator;
-use crate::page_alloc::mapcount::counter::CountError;
-use crate::page_alloc::mapcount::counter::Counter;
-use crate::page_alloc::mapcount::state::head_of;
+use crate::page_alloc::frames::scheme::CountScheme;
+use crate::page_alloc::frames::state::head_of;
+use crate::page_alloc::mapcount::MapCounts;
+use crate::page_alloc::mapcount::counter::{CountError, Counter};
 use crate::page_alloc::request::gfp::Contents;
 use crate::platform::FramePlatform;
 
@@ -22,10 +21,10 @@ impl<'a, P: FramePlatform> Counter<'a, '_, P> {
         self.leave();
         let mut done = 0;
         for piece in run.by_block() {
-            let block = self.allocator.memmap.block(piece.start.block());
-            if self.allocator.scheme == CountScheme::PerFrame
+            let block = self.counts.frames().memmap.block(piece.start.block());
+            if self.counts.frames().scheme == CountScheme::PerFrame
                 && !block.count_cells_up(
-                    self.allocator.platform,
+                    self.counts.platform(),
                     piece.start.index_in_block(),
                     piece.count as usize,
                 )
@@ -44,10 +43,10 @@ impl<'a, P: FramePlatform> Counter<'a, '_, P> {
         self.leave();
         let mut freed = 0;
         for piece in run.by_block() {
-            let block = self.allocator.memmap.block(piece.start.block());
-            if self.allocator.scheme == CountScheme::PerFrame {
+            let block = self.counts.frames().memmap.block(piece.start.block());
+            if self.counts.frames().scheme == CountScheme::PerFrame {
                 let (start, count) = (piece.start.index_in_block(), piece.count as usize);
-                block.count_cells_down(self.allocator.platform, start, count);
+                block.count_cells_down(self.counts.platform(), start, count);
             }
             if self.change_head(piece.start, block, -(piece.count as i64)) == 0 {
                 freed += self.free_if_unmapped(piece.start, Contents::Unknown);
@@ -59,11 +58,11 @@ impl<'a, P: FramePlatform> Counter<'a, '_, P> {
     /// Counts a leaf of 2 MiB or 1 GiB.
     pub(in crate::page_alloc) fn map_large_as_published(&mut self, frame: Frame, size: PageSize) {
         self.leave();
-        let block = self.allocator.memmap.block(frame.block());
-        if self.allocator.scheme == CountScheme::PerFrame {
+        let block = self.counts.frames().memmap.block(frame.block());
+        if self.counts.frames().scheme == CountScheme::PerFrame {
             let whole = block.order.load(Ordering::Relaxed) == size.order().get();
             // Without numbers for the frames, it has never been mapped in pieces.
-            if whole || !block.count_cells_up(self.allocator.platform, 0, BLOCK_FRAMES) {
+            if whole || !block.count_cells_up(self.counts.platform(), 0, BLOCK_FRAMES) {
                 let maps = if size == PageSize::Size1G { &block.gigantic_maps } else { &block.large_maps };
                 maps.fetch_add(1, Ordering::Relaxed);
             }
@@ -75,7 +74,7 @@ impl<'a, P: FramePlatform> Counter<'a, '_, P> {
     /// Counts a leaf of 2 MiB in the place of 512 of 4 KiB.
     pub(in crate::page_alloc) fn merge_as_published(&mut self, frame: Frame) {
         self.leave();
-        let block = self.allocator.memmap.block(frame.block());
+        let block = self.counts.frames().memmap.block(frame.block());
         self.change_head(frame, block, 1 - BLOCK_FRAMES as i64);
         FrameState::UNKNOWN.put(block.folio_state_cell());
     }
@@ -88,12 +87,12 @@ impl<'a, P: FramePlatform> Counter<'a, '_, P> {
         contents: Contents,
     ) -> u64 {
         self.leave();
-        let block = self.allocator.memmap.block(frame.block());
-        if self.allocator.scheme == CountScheme::PerFrame {
+        let block = self.counts.frames().memmap.block(frame.block());
+        if self.counts.frames().scheme == CountScheme::PerFrame {
             let maps = if size == PageSize::Size1G { &block.gigantic_maps } else { &block.large_maps };
             let one = |maps: u32| maps.checked_sub(1);
             if maps.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one).is_err() {
-                block.count_cells_down(self.allocator.platform, 0, BLOCK_FRAMES);
+                block.count_cells_down(self.counts.platform(), 0, BLOCK_FRAMES);
             }
         }
         if self.change_head(frame, block, -1) > 0 { 0 } else { self.free_if_unmapped(frame, contents) }
@@ -103,8 +102,8 @@ impl<'a, P: FramePlatform> Counter<'a, '_, P> {
     #[inline]
     fn change_head(&self, frame: Frame, block: &Block, leaves: i64) -> u64 {
         let order = block.order.load(Ordering::Relaxed);
-        let maps = &self.allocator.memmap.block(head_of(frame.block(), order)).folio_maps;
-        if self.allocator.scheme != CountScheme::HeadOnlyByLeaf {
+        let maps = &self.counts.frames().memmap.block(head_of(frame.block(), order)).folio_maps;
+        if self.counts.frames().scheme != CountScheme::HeadOnlyByLeaf {
             return maps.fetch_add(leaves as u64, Ordering::AcqRel).wrapping_add(leaves as u64);
         }
         let one = leaves.signum() as u64;
@@ -117,18 +116,18 @@ impl<'a, P: FramePlatform> Counter<'a, '_, P> {
     }
 }
 
-impl<P: FramePlatform> PageAllocator<'_, P> {
+impl<P: FramePlatform> MapCounts<'_, P> {
     /// Whether the leaves of this frame are counted in one of the published ways.
     #[inline]
     pub(in crate::page_alloc) fn is_counted_as_published(&self, frame: Frame) -> bool {
-        self.scheme != CountScheme::Dense && self.is_of_whole_blocks(frame)
+        self.frames().scheme != CountScheme::Dense && self.frames().is_of_whole_blocks(frame)
     }
 
     /// How many leaves map the folio of whole blocks around a frame, by the one number that there is; `None` where each frame has
     /// its own.
     pub(in crate::page_alloc) fn head_count(&self, frame: Frame, block: &Block) -> Option<u64> {
         let whole = matches!(block.state(), BlockState::Folio | BlockState::FolioTail);
-        let head = || self.memmap.block(head_of(frame.block(), block.order.load(Ordering::Relaxed)));
-        (whole && self.scheme.is_head_only()).then(|| head().folio_maps.load(Ordering::Acquire))
+        let head = || self.frames().memmap.block(head_of(frame.block(), block.order.load(Ordering::Relaxed)));
+        (whole && self.frames().scheme.is_head_only()).then(|| head().folio_maps.load(Ordering::Acquire))
     }
 }

@@ -4,7 +4,7 @@ use crate::addr::FrameRange;
 use crate::limits::BLOCK_FRAMES;
 use crate::memmap::{BlockState, FrameMask};
 use crate::page_alloc::mapcount::counter::Counter;
-use crate::page_alloc::mapcount::slot_frames::Promises;
+use crate::page_alloc::store::count_slots::Promises;
 use crate::platform::FramePlatform;
 use crate::stats::Stat;
 
@@ -23,7 +23,7 @@ impl<P: FramePlatform> Counter<'_, '_, P> {
             self.freed = self.freed.union(*unmapped);
             self.any_freed |= !unmapped.is_empty();
             self.count_down_run(run);
-        } else if self.allocator.is_counted_as_published(run.start) {
+        } else if self.counts.is_counted_as_published(run.start) {
             self.count_down_run(run);
         } else {
             run.by_block().for_each(|piece| self.keep_part(piece, unmapped));
@@ -33,9 +33,9 @@ impl<P: FramePlatform> Counter<'_, '_, P> {
 
     fn keep_part(&mut self, piece: FrameRange, unmapped: &mut FrameMask) {
         let block = self.enter(piece.start.block());
-        self.allocator.count(Stat::BlockLock, 1);
+        self.counts.frames().count(Stat::BlockLock, 1);
         let (start, count) = (piece.start.index_in_block(), piece.count as usize);
-        let (platform, promises) = (self.allocator.platform, Promises::new(self.allocator));
+        let (platform, promises) = (self.counts.platform(), Promises::new(self.counts.store()));
         if count == BLOCK_FRAMES && block.remove_table(&promises) {
             self.excess |= promises.excess.get();
             return;

@@ -4,16 +4,16 @@ use core::sync::atomic::AtomicU8;
 
 use crate::addr::{Frame, FrameRange, Order};
 use crate::cpu::CpuId;
-use crate::memmap::{Block, BlockState, FrameState, LIST_BYTES};
-use crate::page_alloc::allocator::PageAllocator;
-use crate::page_alloc::pcp::level::{CpuLists, HUGE, ZoneLists};
+use crate::memmap::{Block, BlockState, FrameState};
+use crate::page_alloc::pcp::Lists;
+use crate::page_alloc::pcp::level::CpuLists;
 use crate::page_alloc::pcp::list::add_own;
 use crate::page_alloc::request::gfp::ZoneKind;
 use crate::platform::FramePlatform;
 #[cfg(feature = "published")]
 use crate::platform::ListGuard;
 
-impl<P: FramePlatform> PageAllocator<'_, P> {
+impl<P: FramePlatform> Lists<'_, P> {
     /// What a CPU keeps for itself.
     #[inline(always)]
     pub(in crate::page_alloc) fn lists_of(&self, cpu: CpuId) -> &CpuLists {
@@ -58,14 +58,14 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
     /// path, which also finds out what is wrong.
     #[inline(always)]
     pub(in crate::page_alloc) fn put_untouched(&self, cpu: CpuId, frame: Frame, order: Order) -> bool {
-        let block = self.memmap.get_main(frame.block());
+        let block = self.frames().memmap.get_main(frame.block());
         block.is_some_and(|block| self.put_untouched_of(cpu, block, frame, order))
     }
 
     /// As [`Self::put_untouched`], for a block whose record is not one of the longest run.
     pub(in crate::page_alloc) fn put_untouched_far(&self, cpu: CpuId, frame: Frame, order: Order) -> bool {
-        let far = self.memmap.get_main(frame.block()).is_none();
-        let block = self.memmap.get(frame.block()).filter(|_| far);
+        let far = self.frames().memmap.get_main(frame.block()).is_none();
+        let block = self.frames().memmap.get(frame.block()).filter(|_| far);
         block.is_some_and(|block| self.put_untouched_of(cpu, block, frame, order))
     }
 
@@ -82,7 +82,9 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
     /// The same by a context that the guard lets in.
     #[inline(always)]
     fn put_open(&self, cpu: CpuId, block: &Block, frame: Frame, order: Order) -> bool {
-        let Some((list_at, state)) = self.list_of_untouched(block, frame, order) else { return false };
+        let Some((list_at, state)) = self.frames().list_of_untouched(block, frame, order) else {
+            return false;
+        };
         let level = &self.lists_of(cpu).levels[0];
         let list = level.list_at(list_at);
         if !level.lease.enter_open() {
@@ -94,67 +96,9 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
             if order == Order::BLOCK {
                 block.set_state(BlockState::Listed);
             }
-            self.note_freed(FrameRange::new(frame, order.frames()));
+            self.frames().note_freed(FrameRange::new(frame, order.frames()));
         }
         level.lease.leave();
         put
-    }
-
-    /// Where the list of a folio that needs no check begins among those of all zones, in bytes, and where its state stands.
-    /// `block` is the record of the frame's block.
-    #[inline(always)]
-    pub(in crate::page_alloc) fn list_of_untouched<'b>(
-        &self,
-        block: &'b Block,
-        frame: Frame,
-        order: Order,
-    ) -> Option<(usize, &'b AtomicU8)> {
-        let (list_at, state) = match order.get() {
-            small @ 0..=3 => {
-                // SAFETY: M2: the record is that of the frame's block.
-                let state = unsafe { block.state_cell(frame) }?;
-                (block.lists_at() + usize::from(small) * (3 * LIST_BYTES), state)
-            }
-            9 if frame.index_in_block() == 0 => {
-                let zone_at = block.lists_at() & !(size_of::<ZoneLists>() - 1);
-                (zone_at + HUGE * LIST_BYTES, block.folio_state_cell())
-            }
-            _ => return None,
-        };
-        (FrameState::of(state) == FrameState::in_use(order)).then_some((list_at, state))
-    }
-
-    /// A folio leaves a list for its owner; `zeroed` says that it is zero, to an owner that asks. `state` is its own.
-    #[inline(always)]
-    pub(in crate::page_alloc) fn mark_in_use(
-        &self,
-        frame: Frame,
-        state: &AtomicU8,
-        order: Order,
-        zeroed: bool,
-    ) {
-        if order == Order::BLOCK
-            && let Some(block) = self.memmap.get(frame.block())
-        {
-            block.set_state(BlockState::Folio);
-        }
-        FrameState::in_use(order).with_zeroes(zeroed).put(state);
-    }
-
-    /// A folio comes to a list, or goes back to the store, known to be zero or not: freeing it again is refused.
-    pub(in crate::page_alloc) fn mark_free(&self, block: &Block, frame: Frame, order: Order, zeroed: bool) {
-        FrameState::FREE.with_zeroes(zeroed).put(self.state_cell(block, frame));
-        if order >= Order::BLOCK {
-            block.set_state(BlockState::Listed);
-        }
-    }
-
-    /// Where the state of a folio stands.
-    #[inline]
-    pub(in crate::page_alloc) fn state_cell<'b>(&self, block: &'b Block, frame: Frame) -> &'b AtomicU8 {
-        match block.area() {
-            Some(area) => area.state_cell(frame.index_in_block()),
-            None => block.folio_state_cell(),
-        }
     }
 }

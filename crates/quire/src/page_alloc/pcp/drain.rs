@@ -12,14 +12,14 @@ use core::sync::atomic::Ordering;
 use crate::addr::Frame;
 use crate::cpu::{CpuId, CpuSet};
 use crate::limits::{DRAIN_MAGAZINES, PCP_AGE_MAGAZINES, SCRAPE_FRAMES, VISIT_BLOCKS};
-use crate::page_alloc::allocator::PageAllocator;
+use crate::page_alloc::pcp::Lists;
 use crate::page_alloc::pcp::level::{CpuLists, LISTS, Level, order_of};
 use crate::page_alloc::pcp::list::{FrameList, Other};
 use crate::page_alloc::pcp::list_access::ListAccess;
 use crate::page_alloc::pcp::lists::OwnList;
 use crate::page_alloc::pcp::parked::Parked;
-use crate::page_alloc::pcp::sorting::{SortEntry, Sorting};
 use crate::page_alloc::request::placement::ZoneOrder;
+use crate::page_alloc::store::sorting::{SortEntry, Sorting};
 use crate::platform::{Event, FramePlatform};
 use crate::stats::Stat;
 use crate::sync::Pinned;
@@ -33,18 +33,18 @@ pub struct Drained {
     pub more: bool,
 }
 
-impl<P: FramePlatform> PageAllocator<'_, P> {
+impl<P: FramePlatform> Lists<'_, P> {
     /// Gives what this CPU keeps on its lists back to the store, and makes spare blocks whole. Not from an interrupt.
     pub fn drain_local(&self) {
-        let cpu = Pinned::new(self.platform).cpu();
+        let cpu = Pinned::new(self.platform()).cpu();
         while self.drain_cpu(cpu).more {}
-        self.merge_all_spares();
+        self.store.merge_all_spares();
     }
 
     /// Gives what all lists keep back to the store, and makes spare blocks whole. Not from an interrupt.
     pub fn drain_all(&self) {
         (0..self.cpus.len()).for_each(|cpu| while self.drain_cpu(CpuId(cpu as u32)).more {});
-        self.merge_all_spares();
+        self.store.merge_all_spares();
     }
 
     /// Gives what one CPU keeps on its lists back to the store, whichever CPU calls: what a CPU that has gone offline
@@ -53,7 +53,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
     /// online is made to execute one barrier. Not from an interrupt.
     pub fn drain_cpu(&self, cpu: CpuId) -> Drained {
         let Some(lists) = self.cpus.get(cpu.index()) else { return Drained::default() };
-        let pinned = Pinned::new(self.platform);
+        let pinned = Pinned::new(self.platform());
         let parked = || lists.levels[0].all_parked();
         let frames = self.drain_chains(pinned.cpu(), parked(), DRAIN_MAGAZINES);
         if parked().any(|(.., parked)| parked.count() > 0) {
@@ -64,20 +64,20 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
 
     /// Revokes a CPU's leases and empties its arrays; how many frames.
     fn drain_arrays(&self, own: CpuId, cpu: CpuId, lists: &CpuLists) -> u64 {
-        let _revoker = lists.drain.lock(self.platform);
+        let _revoker = lists.drain.lock(self.platform());
         lists.levels.iter().for_each(|level| {
             level.lease.revoke();
             level.set_open(false);
         });
-        if cpu != own && self.platform.online_cpus().contains(cpu) {
+        if cpu != own && self.platform().online_cpus().contains(cpu) {
             let mut target = CpuSet::EMPTY;
             target.insert(cpu);
-            self.platform.fence_cpus(&target);
+            self.platform().fence_cpus(&target);
         }
-        lists.levels.iter().for_each(|level| level.lease.wait_left(self.platform));
+        lists.levels.iter().for_each(|level| level.lease.wait_left(self.platform()));
         let frames = lists.levels.iter().map(|level| self.drain_level(level, &lists.sorter)).sum();
         lists.levels.iter().for_each(|level| {
-            level.set_open(self.lists_are_open());
+            level.set_open(self.frames().lists_are_open());
             level.lease.give_back();
         });
         self.free_deferred(lists);
@@ -88,8 +88,8 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
     /// second or so), on any CPU, not from an interrupt. Each call lowers what each list may park by an eighth, and gives
     /// at most [`PCP_AGE_MAGAZINES`] magazines of each list back; no CPU is disturbed. How many frames went back.
     pub fn age_lists(&self) -> u64 {
-        let pinned = Pinned::new(self.platform);
-        let age = |parked: &Parked| parked.age(self.platform).min(PCP_AGE_MAGAZINES);
+        let pinned = Pinned::new(self.platform());
+        let age = |parked: &Parked| parked.age(self.platform()).min(PCP_AGE_MAGAZINES);
         let parked = self.cpus.iter().flat_map(|lists| lists.levels[0].all_parked());
         parked.map(|one| self.drain_chains(pinned.cpu(), core::iter::once(one), age(one.2))).sum()
     }
@@ -105,14 +105,10 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         result
     }
 
-    pub(in crate::page_alloc) fn merge_all_spares(&self) -> usize {
-        self.zones.iter().map(|zone| self.merge_spares(zone)).sum()
-    }
-
     /// Gives up to [`SCRAPE_FRAMES`] frames of this CPU's lists back, and makes spare blocks whole; when
     /// there are none, what interrupts left on lists of their own. How many frames, folios and blocks.
     pub(in crate::page_alloc) fn scrape(&self, access: &ListAccess<'_>) -> u64 {
-        let merged = self.merge_all_spares() as u64;
+        let merged = self.store.merge_all_spares() as u64;
         let Some(level) = access.level() else { return merged };
         let mut scraped = 0;
         for (at, list) in level.indexed() {
@@ -167,8 +163,8 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
     pub(in crate::page_alloc) fn drain_others(&self, cpu: CpuId) -> bool {
         let others = (0..self.cpus.len()).filter(|&other| other != cpu.index());
         let more = others.fold(false, |more, other| self.drain_cpu(CpuId(other as u32)).more | more);
-        self.merge_all_spares();
-        self.platform.event(Event::ListsDrained);
+        self.store.merge_all_spares();
+        self.platform().event(Event::ListsDrained);
         more
     }
 
@@ -185,7 +181,11 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
                 given += self.with_sorter(cpu, |sorter| self.drain_magazine(at, list, parked, sorter));
                 left -= 1;
             }
-            parked.unbook(self.platform, &self.zones[at / LISTS], list.magazine_frames(order_of(at % LISTS)));
+            parked.unbook(
+                self.platform(),
+                &self.store.zones[at / LISTS],
+                list.magazine_frames(order_of(at % LISTS)),
+            );
         }
         given
     }
@@ -195,13 +195,13 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
     fn drain_magazine(&self, at: usize, list: &FrameList, parked: &Parked, sorter: &[SortEntry]) -> u64 {
         let order = order_of(at % LISTS);
         let given = list.magazine_frames(order);
-        let Some(magazine) = parked.unpark(self.platform, true) else { return 0 };
+        let Some(magazine) = parked.unpark(self.platform(), true) else { return 0 };
         let mut sorting = Sorting::new(sorter);
         // The folio that it stands in goes last.
         let frames = magazine.frames(list.capacity()).chain(core::iter::once(magazine.own().0));
-        frames.for_each(|frame| self.sort_in(&mut sorting, frame, order));
-        self.sort_out(&mut sorting);
-        self.count(Stat::PcpDrain, given);
+        frames.for_each(|frame| self.store.sort_in(&mut sorting, frame, order));
+        self.store.sort_out(&mut sorting);
+        self.frames().count(Stat::PcpDrain, given);
         given
     }
 
@@ -237,13 +237,13 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
             && sorting.visited() < most.blocks
             && let Some(frame) = take()
         {
-            self.sort_in(&mut sorting, frame, order_of(number));
+            self.store.sort_in(&mut sorting, frame, order_of(number));
             taken += 1;
         }
-        self.sort_out(&mut sorting);
+        self.store.sort_out(&mut sorting);
         list.note_flow(taken as i64);
         let given = (taken as u64) << order_of(number).get();
-        self.count(Stat::PcpDrain, given);
+        self.frames().count(Stat::PcpDrain, given);
         given
     }
 }

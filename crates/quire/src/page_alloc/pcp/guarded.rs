@@ -13,7 +13,7 @@
 use crate::addr::{Frame, FrameRange, Order};
 use crate::cpu::CpuId;
 use crate::memmap::{BlockState, FrameState};
-use crate::page_alloc::allocator::PageAllocator;
+use crate::page_alloc::pcp::Lists;
 use crate::page_alloc::pcp::level::{CpuLists, Level, list_of, order_of};
 use crate::page_alloc::pcp::list::add_own;
 use crate::page_alloc::pcp::list_access::ListAccess;
@@ -35,19 +35,19 @@ pub(in crate::page_alloc) fn are_open<P: FramePlatform>(guard: ListGuard) -> boo
     P::LIST_GUARD != ListGuard::Reentry || guard == ListGuard::Reentry
 }
 
-impl<P: FramePlatform> PageAllocator<'_, P> {
+impl<P: FramePlatform> Lists<'_, P> {
     /// Does what the common path does under the guard that the platform names, if that lets the running context.
     #[inline(always)]
     pub(in crate::page_alloc) fn under_guard<R: Default>(&self, usage: impl FnOnce() -> R) -> R {
         match P::LIST_GUARD {
             ListGuard::Reentry => usage(),
             ListGuard::IrqOff => {
-                let state = self.platform.interrupts_off();
+                let state = self.platform().interrupts_off();
                 let result = usage();
-                self.platform.interrupts_restore(state);
+                self.platform().interrupts_restore(state);
                 result
             }
-            ListGuard::TaskOnly if self.platform.context() == Context::Task => usage(),
+            ListGuard::TaskOnly if self.platform().context() == Context::Task => usage(),
             ListGuard::TaskOnly => R::default(),
         }
     }
@@ -64,14 +64,16 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
             Some(popped)
         })?;
         let zeroed = gfp.contents == Contents::Zeroed && FrameState::of(popped.1).is_zeroed();
-        self.mark_in_use(popped.0, popped.1, order_of(number), zeroed);
+        self.frames().mark_in_use(popped.0, popped.1, order_of(number), zeroed);
         Some(popped.0)
     }
 
     /// Puts a folio that was never mapped or held onto its list, in the same way. `false`: go on with the slow path.
     pub(in crate::page_alloc) fn put_guarded(&self, cpu: CpuId, frame: Frame, order: Order) -> bool {
-        let Some(block) = self.memmap.get(frame.block()) else { return false };
-        let Some((list_at, state)) = self.list_of_untouched(block, frame, order) else { return false };
+        let Some(block) = self.frames().memmap.get(frame.block()) else { return false };
+        let Some((list_at, state)) = self.frames().list_of_untouched(block, frame, order) else {
+            return false;
+        };
         let level = &self.lists_of(cpu).levels[0];
         let put = self.guarded(level, || {
             level.list_at(list_at).push(frame, state).then(|| {
@@ -79,7 +81,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
                 if order == Order::BLOCK {
                     block.set_state(BlockState::Listed);
                 }
-                self.note_freed(FrameRange::new(frame, order.frames()));
+                self.frames().note_freed(FrameRange::new(frame, order.frames()));
             })
         });
         put.is_some()
@@ -92,10 +94,10 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
             level.lease.leave();
             result
         };
-        match self.guard {
+        match self.frames().guard {
             ListGuard::Reentry => None,
-            ListGuard::IrqOff => self.with_interrupts_off(inside),
-            ListGuard::TaskOnly if self.platform.context() == Context::Task => inside(),
+            ListGuard::IrqOff => self.frames().with_interrupts_off(inside),
+            ListGuard::TaskOnly if self.platform().context() == Context::Task => inside(),
             ListGuard::TaskOnly => None,
         }
     }
@@ -107,17 +109,9 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         lists: &'a CpuLists,
         wait: bool,
     ) -> ListAccess<'a> {
-        let restore = (self.guard == ListGuard::IrqOff).then(|| self.platform.interrupts_off());
+        let restore = (self.frames().guard == ListGuard::IrqOff).then(|| self.platform().interrupts_off());
         let allowed = restore.is_some() || wait;
         let level = (allowed && lists.levels[0].lease.enter_guarded()).then_some(0);
         ListAccess { cpu, lists, level, wait, restore }
-    }
-
-    /// Does something with interrupts off.
-    pub(in crate::page_alloc) fn with_interrupts_off<R>(&self, visit: impl FnOnce() -> R) -> R {
-        let state = self.platform.interrupts_off();
-        let result = visit();
-        self.platform.interrupts_restore(state);
-        result
     }
 }

@@ -17,11 +17,11 @@ use core::sync::atomic::{AtomicU32, AtomicU64};
 use crate::addr::Order;
 use crate::limits::{BLOCK_FRAMES, MAGAZINE_FRAMES, MAX_NODES, NESTED_SLOTS, SORTER_BLOCKS};
 use crate::memmap::{BootRef, BootSlice, LIST_BYTES};
+use crate::page_alloc::frames::CONTEXTS;
 use crate::page_alloc::pcp::list::{FrameList, Slot};
 use crate::page_alloc::pcp::parked::Parked;
-use crate::page_alloc::pcp::sorting::SortEntry;
-use crate::page_alloc::request::gfp::KINDS;
-use crate::page_alloc::request::gfp::{Mobility, ZoneKind};
+use crate::page_alloc::request::gfp::{KINDS, Mobility, ZoneKind};
+use crate::page_alloc::store::sorting::SortEntry;
 use crate::rank::Rank;
 use crate::sync::{Lease, SpinLock, Stack};
 
@@ -30,7 +30,7 @@ use crate::sync::{Lease, SpinLock, Stack};
 pub(in crate::page_alloc) const LISTS: usize = 16;
 pub(in crate::page_alloc) const HUGE: usize = 4 * 3;
 /// Contexts that can stand on top of each other on one CPU: task, soft interrupt, hard interrupt.
-pub(in crate::page_alloc) const LEVELS: usize = 3;
+pub(in crate::page_alloc) const LEVELS: usize = CONTEXTS;
 
 /// The list that serves an order, if any does.
 #[inline(always)]

@@ -13,9 +13,7 @@ use crate::addr::{Frame, Order};
 use crate::cpu::CpuId;
 use crate::error::FreeError;
 use crate::memmap::Descriptor;
-use crate::page_alloc::allocator::PageAllocator;
-#[cfg(feature = "published")]
-use crate::page_alloc::pcp::guarded;
+use crate::page_alloc::pcp::Lists;
 use crate::page_alloc::pcp::level::{CpuLists, Level};
 use crate::platform::{Context, FramePlatform};
 #[cfg(feature = "published")]
@@ -41,14 +39,14 @@ impl<'a> ListAccess<'a> {
     }
 }
 
-impl<P: FramePlatform> PageAllocator<'_, P> {
+impl<P: FramePlatform> Lists<'_, P> {
     /// Begins a turn. The caller is pinned to `cpu`.
     #[inline]
     pub(in crate::page_alloc) fn begin(&self, cpu: CpuId) -> ListAccess<'_> {
         let lists = self.lists_of(cpu);
-        let wait = self.platform.context() == Context::Task;
+        let wait = self.platform().context() == Context::Task;
         #[cfg(feature = "published")]
-        if self.guard != ListGuard::Reentry {
+        if self.frames().guard != ListGuard::Reentry {
             return self.begin_guarded(cpu, lists, wait);
         }
         ListAccess {
@@ -69,47 +67,8 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         }
         #[cfg(feature = "published")]
         if let Some(state) = access.restore {
-            self.platform.interrupts_restore(state);
+            self.platform().interrupts_restore(state);
         }
-    }
-
-    /// Whether the common path may use the lists: the library's own guard needs no more than the lease, and one that the
-    /// platform names is part of the path.
-    #[inline(always)]
-    pub(in crate::page_alloc) fn lists_are_open(&self) -> bool {
-        #[cfg(feature = "published")]
-        return guarded::are_open::<P>(self.guard);
-        #[cfg(not(feature = "published"))]
-        true
-    }
-
-    /// Whether the lists are guarded in the library's own way.
-    #[inline(always)]
-    pub(in crate::page_alloc) fn is_guarded_by_lease(&self) -> bool {
-        #[cfg(feature = "published")]
-        return self.guard == ListGuard::Reentry;
-        #[cfg(not(feature = "published"))]
-        true
-    }
-
-    /// Visits the store; with interrupts off where the guard wants its locks to be safe against interrupts.
-    #[inline]
-    pub(in crate::page_alloc) fn in_store<R>(&self, visit: impl FnOnce() -> R) -> R {
-        #[cfg(feature = "published")]
-        if self.guard == ListGuard::TaskOnly {
-            return self.interrupts_guarded(visit);
-        }
-        visit()
-    }
-
-    /// The same outside of a turn, in which interrupts may be off already.
-    #[inline]
-    pub(in crate::page_alloc) fn interrupts_guarded<R>(&self, visit: impl FnOnce() -> R) -> R {
-        #[cfg(feature = "published")]
-        if !self.is_guarded_by_lease() {
-            return self.with_interrupts_off(visit);
-        }
-        visit()
     }
 
     /// Takes a folio back in a context that waits for nothing and has no room on a list.
@@ -120,19 +79,19 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         frame: Frame,
         order: Order,
     ) -> Result<(), FreeError> {
-        let block = self.memmap.get(frame.block()).ok_or(FreeError::NotMemory)?;
+        let block = self.frames().memmap.get(frame.block()).ok_or(FreeError::NotMemory)?;
         if order >= Order::BLOCK {
-            self.check_whole(block, frame, order)?;
+            self.frames().check_whole(block, frame, order)?;
             let descriptor = block.folio();
-            self.mark_free(block, frame, order, false);
+            self.frames().mark_free(block, frame, order, false);
             self.defer(lists, frame, order, descriptor);
             return Ok(());
         }
-        self.check_listable(block, frame, order)?;
-        self.mark_free(block, frame, order, false);
-        self.note_freed(crate::addr::FrameRange::folio(frame, order));
-        if !self.try_put_one(frame, order) {
-            self.defer(lists, frame, order, self.memmap.descriptor(frame));
+        self.frames().check_listable(block, frame, order)?;
+        self.frames().mark_free(block, frame, order, false);
+        self.frames().note_freed(crate::addr::FrameRange::folio(frame, order));
+        if !self.store.try_put_one(frame, order) {
+            self.defer(lists, frame, order, self.frames().memmap.descriptor(frame));
         }
         Ok(())
     }
@@ -166,22 +125,16 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
             lists.deferred_frames.fetch_sub(order.frames(), Ordering::Relaxed);
             // It was checked when it was deferred, and has had no owner since.
             if order >= Order::BLOCK {
-                self.put_whole(frame.block(), order);
+                self.store.put_whole(frame.block(), order);
             } else {
-                self.put_one(frame, order);
+                self.store.put_one(frame, order);
             }
         }
     }
 
     /// The descriptor of a deferred folio.
     fn deferred_descriptor(&self, frame: Frame) -> &Descriptor {
-        let block = self.memmap.block(frame.block());
-        if block.area().is_some() { self.memmap.descriptor(frame) } else { block.folio() }
-    }
-
-    /// Whether the state says that the frame is on a list, on its way back, or free.
-    pub(in crate::page_alloc) fn is_marked_free(&self, frame: Frame) -> bool {
-        let area = self.memmap.get(frame.block()).and_then(crate::memmap::Block::area);
-        area.is_some_and(|area| area.state(frame.index_in_block()).is_free())
+        let block = self.frames().memmap.block(frame.block());
+        if block.area().is_some() { self.frames().memmap.descriptor(frame) } else { block.folio() }
     }
 }

@@ -6,14 +6,14 @@ use crate::addr::{Frame, FrameRange, Order};
 use crate::error::FreeError;
 use crate::limits::{NESTED_BATCH, PCP_BATCH};
 use crate::memmap::{Block, FrameState};
-use crate::page_alloc::allocator::PageAllocator;
+use crate::page_alloc::pcp::Lists;
 use crate::page_alloc::pcp::level::{HUGE, LEVELS, LISTS, order_of};
 use crate::page_alloc::pcp::list::{FrameList, Other, add_own};
 use crate::page_alloc::pcp::list_access::ListAccess;
 use crate::page_alloc::pcp::parked::{Parked, start_magazine};
-use crate::page_alloc::pcp::sorting::SortEntry;
 use crate::page_alloc::request::gfp::{Contents, Gfp};
 use crate::page_alloc::store::search::Search;
+use crate::page_alloc::store::sorting::SortEntry;
 use crate::page_alloc::store::zone::Zone;
 use crate::platform::FramePlatform;
 use crate::stats::Stat;
@@ -40,7 +40,7 @@ impl OwnList<'_> {
     }
 }
 
-impl<P: FramePlatform> PageAllocator<'_, P> {
+impl<P: FramePlatform> Lists<'_, P> {
     /// The turn's list with this index among those of its level.
     pub(in crate::page_alloc) fn own_list<'a>(
         &'a self,
@@ -51,7 +51,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         let (zone, number) = (at / LISTS, at % LISTS);
         Some(OwnList {
             list: level.list(zone, number),
-            zone: &self.zones[zone],
+            zone: &self.store.zones[zone],
             number,
             parked: level.parked(at),
             sorter: &access.lists.sorter,
@@ -71,7 +71,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         let popped = self.pop_loading(own).or_else(|| self.refill(access, own, gfp));
         let (frame, state) = popped.or_else(|| self.pop_last(own.list))?;
         let zeroed = FrameState::of(state).is_zeroed() && gfp.contents == Contents::Zeroed;
-        self.mark_in_use(frame, state, order_of(number), zeroed);
+        self.frames().mark_in_use(frame, state, order_of(number), zeroed);
         add_own(&own.list.allocated, 1);
         Some(frame)
     }
@@ -91,7 +91,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
     /// Loads a magazine that the list has parked, in place of the empty one that it may have, and takes a folio: the one that
     /// the empty magazine stands in.
     fn pop_parked<'a>(&'a self, own: OwnList<'a>) -> Option<(Frame, &'a AtomicU8)> {
-        let full = own.parked?.unpark(self.platform, own.wait)?;
+        let full = own.parked?.unpark(self.platform(), own.wait)?;
         let last = self.pop_last(own.list);
         own.list.load(full, own.list.capacity());
         last.or_else(|| own.list.pop())
@@ -106,7 +106,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         debug_assert_eq!(len, 0);
         list.note_flow(-1);
         let frame = magazine.own().0;
-        Some((frame, self.state_cell(self.memmap.block(frame.block()), frame)))
+        Some((frame, self.frames().state_cell(self.frames().memmap.block(frame.block()), frame)))
     }
 
     /// Fills an empty list from the zone, within its mark, and takes one folio.
@@ -125,15 +125,15 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         let allowed = zone.allowance(gfp.urgency, gfp.zone) >> order.get();
         let wanted = batch.min(allowed as usize);
         let mut frames = [Frame(0); PCP_BATCH];
-        let got = self.in_store(|| self.fetch(access, zone, own.number, gfp, &mut frames[..wanted]));
-        self.count(Stat::PcpRefill, 1);
+        let got = self.frames().in_store(|| self.fetch(access, zone, own.number, gfp, &mut frames[..wanted]));
+        self.frames().count(Stat::PcpRefill, 1);
         // The lowest address comes out first, so that neighbours in time are neighbours in memory.
         frames[..got].iter().rev().for_each(|&frame| {
-            list.push(frame, self.state_cell(self.memmap.block(frame.block()), frame));
+            list.push(frame, self.frames().state_cell(self.frames().memmap.block(frame.block()), frame));
         });
         list.note_flow(-(got as i64));
         if let Some(parked) = own.parked {
-            parked.raise_mark(self.platform, own.wait, got, zone.free_frames() < zone.marks.high);
+            parked.raise_mark(self.platform(), own.wait, got, zone.free_frames() < zone.marks.high);
         }
         list.pop()
     }
@@ -150,14 +150,14 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         let order = order_of(number);
         if number != HUGE {
             let search = Search { listed: true, ..Search::new(zone, access.cpu, gfp, order, access.wait) };
-            return self.store_take(zone, search, out);
+            return self.store.store_take(zone, search, out);
         }
         let mut got = 0;
         for slot in out {
-            let Some((frame, zeroed)) = self.take_whole(zone, order, gfp.contents, access.wait) else {
+            let Some((frame, zeroed)) = self.store.take_whole(zone, order, gfp.contents, access.wait) else {
                 break;
             };
-            self.mark_free(self.memmap.block(frame.block()), frame, order, zeroed);
+            self.frames().mark_free(self.frames().memmap.block(frame.block()), frame, order, zeroed);
             *slot = frame;
             got += 1;
         }
@@ -174,14 +174,14 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         frame: Frame,
         order: Order,
     ) -> Result<bool, FreeError> {
-        let block = self.memmap.get(frame.block()).ok_or(FreeError::NotMemory)?;
+        let block = self.frames().memmap.get(frame.block()).ok_or(FreeError::NotMemory)?;
         let number = match order.get() {
             small @ 0..=3 => {
-                self.check_listable(block, frame, order)?;
+                self.frames().check_listable(block, frame, order)?;
                 usize::from(small) * 3 + usize::from(block.mobility())
             }
             9 => {
-                self.check_whole(block, frame, order)?;
+                self.frames().check_whole(block, frame, order)?;
                 HUGE
             }
             _ => return Ok(false),
@@ -191,8 +191,8 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
             .own_list(access, block.zone() * LISTS + number)
             .filter(|_| number != HUGE || block.lanes_at().is_none() && block.used.load().is_empty());
         let Some(own) = own.filter(|own| self.has_room(*own)) else { return Ok(false) };
-        self.note_freed(FrameRange::folio(frame, order));
-        self.mark_free(block, frame, order, false);
+        self.frames().note_freed(FrameRange::folio(frame, order));
+        self.frames().mark_free(block, frame, order, false);
         self.push_loading(own, block, frame);
         Ok(true)
     }
@@ -210,12 +210,12 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
     /// Puts a folio that was marked free onto a list with room: into the loaded array, or the other, or it becomes a
     /// magazine.
     fn push_loading(&self, own: OwnList<'_>, block: &Block, frame: Frame) {
-        let (list, state) = (own.list, self.state_cell(block, frame));
+        let (list, state) = (own.list, self.frames().state_cell(block, frame));
         if list.push(frame, state) {
             return;
         }
         if list.other() == Other::None {
-            list.load(start_magazine(self.platform, frame, state), 0);
+            list.load(start_magazine(self.platform(), frame, state), 0);
             list.note_flow(1);
             return;
         }
@@ -228,11 +228,12 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
     /// room now.
     #[cold]
     fn make_room(&self, own: OwnList<'_>) -> bool {
-        let park =
-            |parked: &Parked| parked.park(self.platform, own.list, own.zone, own.magazine_frames(), own.wait);
+        let park = |parked: &Parked| {
+            parked.park(self.platform(), own.list, own.zone, own.magazine_frames(), own.wait)
+        };
         let parks = own.parked.is_some_and(park);
         if !parks && own.wait {
-            self.in_store(|| self.drain_other(own, own.sorter));
+            self.frames().in_store(|| self.drain_other(own, own.sorter));
         }
         parks || own.wait
     }

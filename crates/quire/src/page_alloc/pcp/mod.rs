@@ -1,4 +1,7 @@
 //! Per-CPU lists: the common path, their slow path, and how they are emptied.
+//!
+//! [`Lists`] keeps for each CPU folios that it takes and gives back without a lock, and fills and empties them from
+//! the store.
 
 pub(super) mod common_path;
 pub(super) mod drain;
@@ -10,5 +13,27 @@ pub(super) mod list;
 pub(super) mod list_access;
 pub(super) mod lists;
 pub(super) mod parked;
-pub(super) mod sorter;
-pub(super) mod sorting;
+
+use crate::memmap::BootSlice;
+use crate::page_alloc::frames::Frames;
+use crate::page_alloc::pcp::level::CpuLists;
+use crate::page_alloc::store::Store;
+use crate::platform::FramePlatform;
+
+/// What the CPUs of one machine keep for themselves.
+pub struct Lists<'p, P: FramePlatform> {
+    pub(in crate::page_alloc) store: Store<'p, P>,
+    pub(in crate::page_alloc) cpus: BootSlice<CpuLists>,
+}
+
+impl<'p, P: FramePlatform> Lists<'p, P> {
+    #[inline(always)]
+    pub(in crate::page_alloc) fn frames(&self) -> &Frames<'p, P> {
+        &self.store.frames
+    }
+
+    #[inline(always)]
+    pub(in crate::page_alloc) fn platform(&self) -> &'p P {
+        self.frames().platform
+    }
+}

@@ -41,7 +41,7 @@ pub(in crate::page_alloc) struct Chain {
     /// The folio that the first magazine stands in, plus one.
     pub(in crate::page_alloc) top: u64,
     /// Magazines that may be parked. A list's grows when the store was asked for what was given back to it a moment ago, and
-    /// shrinks with time ([`PageAllocator::age_lists`](crate::page_alloc::PageAllocator::age_lists)).
+    /// shrinks with time ([`Lists::age_lists`](crate::page_alloc::Lists::age_lists)).
     pub(in crate::page_alloc) high: u32,
     /// Magazines for which there is room in the zone: as many as were parked at a time.
     pub(in crate::page_alloc) booked: u32,

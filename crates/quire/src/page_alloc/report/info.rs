@@ -55,16 +55,18 @@ impl MemoryInfo {
 impl<P: FramePlatform> PageAllocator<'_, P> {
     /// Every zone that has memory.
     pub fn zone_info(&self) -> impl Iterator<Item = ZoneInfo> + '_ {
-        self.zones.iter().filter(|zone| zone.managed.load(Ordering::Relaxed) > 0).map(|zone| ZoneInfo {
-            node: zone.node,
-            kind: zone.kind,
-            managed: zone.managed.load(Ordering::Relaxed),
-            free: zone.free_frames(),
-            cached: self.cached_in(usize::from(zone.number)),
-            descriptors: zone.descriptor_frames.load(Ordering::Relaxed),
-            whole_blocks: zone.whole_blocks(self.platform),
-            zeroed: self.zeroed_frames(zone),
-            marks: zone.marks,
+        self.store().zones.iter().filter(|zone| zone.managed.load(Ordering::Relaxed) > 0).map(|zone| {
+            ZoneInfo {
+                node: zone.node,
+                kind: zone.kind,
+                managed: zone.managed.load(Ordering::Relaxed),
+                free: zone.free_frames(),
+                cached: self.cached_in(usize::from(zone.number)),
+                descriptors: zone.descriptor_frames.load(Ordering::Relaxed),
+                whole_blocks: zone.whole_blocks(self.platform()),
+                zeroed: self.store().zeroed_frames(zone),
+                marks: zone.marks,
+            }
         })
     }
 
@@ -82,14 +84,15 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
             info.metadata += zone.descriptors;
             managed += zone.managed;
         }
-        info.cached += self.cpus.iter().map(|cpu| cpu.deferred_frames.load(Ordering::Relaxed)).sum::<u64>();
+        info.cached +=
+            self.lists().cpus.iter().map(|cpu| cpu.deferred_frames.load(Ordering::Relaxed)).sum::<u64>();
         let out_of_use = info.free + info.cached + (info.metadata - self.reserved);
         info.used = managed.saturating_sub(out_of_use);
         info
     }
 
     fn cached_in(&self, zone: usize) -> u64 {
-        let levels = self.cpus.iter().flat_map(|cpu| &cpu.levels);
+        let levels = self.lists().cpus.iter().flat_map(|cpu| &cpu.levels);
         levels.map(|level| level.frames_of_zone(zone)).sum()
     }
 }

@@ -1,5 +1,4 @@
 //! What the allocator says of itself.
 
-pub(super) mod frame;
 pub(super) mod info;
 pub(super) mod validate;

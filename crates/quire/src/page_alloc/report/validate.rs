@@ -63,7 +63,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
     /// # Errors
     /// The first [`Violation`] found.
     pub fn validate(&self) -> Result<(), Violation> {
-        for (number, block) in self.memmap.blocks() {
+        for (number, block) in self.frames().memmap.blocks() {
             let offers = block.free_order.load(Ordering::Relaxed) != 0;
             match block.state() {
                 BlockState::Small => self.validate_small(number, block)?,
@@ -74,7 +74,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
             }
         }
         self.validate_lists()?;
-        self.zones.iter().try_for_each(|zone| self.validate_zone(zone))
+        self.store().zones.iter().try_for_each(|zone| self.validate_zone(zone))
     }
 
     fn validate_small(&self, number: BlockNumber, block: &Block) -> Result<(), Violation> {
@@ -89,7 +89,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
             Violation::FreeOrder(number),
         )?;
         ensure(!ShardIndex::hides(block), Violation::Listed(number))?;
-        let mapped = block.small_maps(self.platform).nonzero();
+        let mapped = block.small_maps(self.platform()).nonzero();
         let in_use = block.heads.load().union(block.held.load()).union(mapped);
         ensure(free.intersection(in_use).is_empty(), Violation::FreeInUse(number))?;
         let Some(area) = block.area() else { return Err(Violation::State(number)) };
@@ -116,10 +116,11 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
             && block.large_maps.load(Ordering::Relaxed) == 0
             && block.folio_maps.load(Ordering::Relaxed) == 0;
         let pooled = self
+            .store()
             .zones
             .iter()
             .flat_map(|zone| zone.pools.iter())
-            .filter(|pool| pool.lock(self.platform).is_free(number))
+            .filter(|pool| pool.lock(self.platform()).is_free(number))
             .count();
         if zeroed && pooled == 1 { Ok(()) } else { Err(Violation::Whole(number)) }
     }
@@ -129,7 +130,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         let blocks = 1u32 << (order - crate::limits::BLOCK_ORDER);
         let aligned = number.0.is_multiple_of(blocks);
         let tails = (1..blocks).all(|tail| {
-            let tail = self.memmap.block(number.add(tail));
+            let tail = self.frames().memmap.block(number.add(tail));
             tail.state() == BlockState::FolioTail && tail.order.load(Ordering::Relaxed) == order
         });
         if aligned && tails { Ok(()) } else { Err(Violation::Folio(number)) }
@@ -142,32 +143,32 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
                 wrong = Some(frame);
             }
         };
-        for level in self.cpus.iter().flat_map(|cpu| &cpu.levels) {
+        for level in self.lists().cpus.iter().flat_map(|cpu| &cpu.levels) {
             level.indexed().for_each(|(at, list)| list.frames().for_each(|frame| check(at, frame)));
         }
-        let parked = self.cpus.iter().flat_map(|cpu| cpu.levels[0].all_parked());
+        let parked = self.lists().cpus.iter().flat_map(|cpu| cpu.levels[0].all_parked());
         for (at, list, parked) in parked {
-            parked.each(self.platform, list.capacity(), |frame| check(at, frame));
+            parked.each(self.platform(), list.capacity(), |frame| check(at, frame));
         }
         wrong.map_or(Ok(()), |frame| Err(Violation::List(frame)))
     }
 
     /// Whether a folio of this order may be on a list.
     fn is_listable(&self, frame: Frame, order: Order) -> bool {
-        let block = self.memmap.block(frame.block());
+        let block = self.frames().memmap.block(frame.block());
         if order == Order::BLOCK {
             block.state() == BlockState::Listed && FrameState::of(block.folio_state_cell()).is_free()
         } else {
-            self.check_small(block, frame, order).is_ok() && self.is_marked_free(frame)
+            self.frames().check_small(block, frame, order).is_ok() && self.frames().is_marked_free(frame)
         }
     }
 
     fn validate_booked(&self, zone: &Zone) -> Result<(), Violation> {
-        let parked = self.cpus.iter().flat_map(|cpu| cpu.levels[0].all_parked());
+        let parked = self.lists().cpus.iter().flat_map(|cpu| cpu.levels[0].all_parked());
         let of_zone = parked.filter(|(at, ..)| at / LISTS == usize::from(zone.number));
         let (mut booked, mut covered) = (0, true);
         for (at, list, parked) in of_zone {
-            let magazines = parked.booked(self.platform);
+            let magazines = parked.booked(self.platform());
             covered &= parked.count() <= magazines;
             booked += u64::from(magazines) * list.magazine_frames(order_of(at % LISTS));
         }
@@ -178,7 +179,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
     fn validate_zeroed(&self, zone: &Zone) -> Result<(), Violation> {
         let pieces: usize = self.small_blocks(zone).map(|block| block.zeroed().count()).sum();
         let agrees = |pool: &Pool| pool.zeroed as usize == pool.zeroed_blocks().count();
-        let pools = zone.pools.iter().all(|pool| agrees(&pool.lock(self.platform)));
+        let pools = zone.pools.iter().all(|pool| agrees(&pool.lock(self.platform())));
         let counted = zone.zeroed_pieces() == pieces as u64;
         if counted && pools { Ok(()) } else { Err(Violation::ZeroedCount { zone: zone.number }) }
     }
@@ -188,25 +189,25 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
     /// # Errors
     /// [`Violation::NotZero`]: the first frame that is not.
     pub fn verify_zeroes(&self) -> Result<(), Violation> {
-        let check = |frames: FrameRange| match self.first_nonzero(frames) {
+        let check = |frames: FrameRange| match self.frames().first_nonzero(frames) {
             Some(at) => Err(Violation::NotZero(at.frame())),
             None => Ok(()),
         };
-        for pool in self.zones.iter().flat_map(|zone| zone.pools.iter()) {
+        for pool in self.store().zones.iter().flat_map(|zone| zone.pools.iter()) {
             let folio = |number: BlockNumber| FrameRange::folio(number.first_frame(), Order::BLOCK);
-            pool.lock(self.platform).zeroed_blocks().map(folio).try_for_each(check)?;
+            pool.lock(self.platform()).zeroed_blocks().map(folio).try_for_each(check)?;
         }
-        let small = self.memmap.blocks().filter(|(_, block)| block.state() == BlockState::Small);
+        let small = self.frames().memmap.blocks().filter(|(_, block)| block.state() == BlockState::Small);
         for (number, block) in small {
             let first = number.first_frame();
             let run = |(start, count)| FrameRange::new(first.add(start as u64), count as u64);
             block.zeroed().runs().map(run).try_for_each(check)?;
         }
-        for level in self.cpus.iter().flat_map(|cpu| &cpu.levels) {
+        for level in self.lists().cpus.iter().flat_map(|cpu| &cpu.levels) {
             for (at, list) in level.indexed() {
                 let zeroed = |&frame: &Frame| {
-                    let block = self.memmap.block(frame.block());
-                    FrameState::of(self.state_cell(block, frame)).is_zeroed()
+                    let block = self.frames().memmap.block(frame.block());
+                    FrameState::of(self.frames().state_cell(block, frame)).is_zeroed()
                 };
                 let folio = |frame| FrameRange::folio(frame, order_of(at % LISTS));
                 list.frames().filter(zeroed).map(folio).try_for_each(check)?;
@@ -218,7 +219,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
     fn small_blocks(&self, zone: &Zone) -> impl Iterator<Item = &Block> {
         let number = usize::from(zone.number);
         let ours = move |block: &&Block| block.state() == BlockState::Small && block.zone() == number;
-        self.memmap.blocks().map(|(_, block)| block).filter(ours)
+        self.frames().memmap.blocks().map(|(_, block)| block).filter(ours)
     }
 
     fn validate_zone(&self, zone: &Zone) -> Result<(), Violation> {
@@ -228,7 +229,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         let small: u64 = self.small_blocks(zone).map(free).sum();
         let mut whole = 0;
         for pool in zone.pools.iter() {
-            let pool = pool.lock(self.platform);
+            let pool = pool.lock(self.platform());
             if pool.free != pool.count_free() {
                 return Err(Violation::ZoneCount {
                     zone: zone.number,

@@ -3,20 +3,19 @@
 use crate::addr::{Frame, Order};
 use crate::cpu::CpuId;
 use crate::error::{AllocError, FreeError};
-use crate::page_alloc::allocator::PageAllocator;
-use crate::page_alloc::folio::owned::Folio;
+use crate::page_alloc::frames::owned::Folio;
 use crate::page_alloc::pcp::level as pcp;
 use crate::page_alloc::pcp::list_access::ListAccess;
 use crate::page_alloc::request::gfp::{Contents, Gfp, NodePolicy, Urgency};
-use crate::page_alloc::request::last_block as middle;
 use crate::page_alloc::request::placement::ZoneOrder;
+use crate::page_alloc::request::{Requests, last_block as middle};
 use crate::page_alloc::store::search::Search;
 use crate::page_alloc::store::zone::Zone;
 use crate::platform::{Event, FramePlatform};
 use crate::stats::Stat;
 use crate::sync::Pinned;
 
-impl<P: FramePlatform> PageAllocator<'_, P> {
+impl<P: FramePlatform> Requests<'_, P> {
     /// Takes a folio. Its contents are whatever was there. With a constant order and request, what is inlined into the
     /// caller is the common case alone: some thirty instructions.
     ///
@@ -25,21 +24,21 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
     /// [`AllocError::BadNode`].
     #[inline(always)]
     pub fn alloc(&self, gfp: Gfp, order: Order) -> Result<Folio, AllocError> {
-        if self.platform.fail_allocation() {
+        if self.platform().fail_allocation() {
             return Err(AllocError::OutOfMemory);
         }
-        let pinned = Pinned::new(self.platform);
+        let pinned = Pinned::new(self.platform());
         if let Some(list) = pcp::list_of(order, gfp.mobility)
             && gfp.nodes == NodePolicy::Local
-            && let Some((frame, state)) = self.take_listed(pinned.cpu(), list, gfp.zone)
+            && let Some((frame, state)) = self.lists.take_listed(pinned.cpu(), list, gfp.zone)
         {
             // Behind the lease: the frame is ours, and what depends on its number need not hold up what follows.
-            self.mark_in_use(frame, state, order, false);
-            return Ok(self.folio(frame, order));
+            self.frames().mark_in_use(frame, state, order, false);
+            return Ok(self.frames().folio(frame, order));
         }
         // The slow path asks for the CPU again, so that its number need not be kept for it.
         drop(pinned);
-        Ok(self.folio(self.alloc_unlisted(gfp, order)?, order))
+        Ok(self.frames().folio(self.alloc_unlisted(gfp, order)?, order))
     }
 
     /// Frees a folio.
@@ -49,9 +48,9 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
     /// stay in use for good then, which harms no other frame.
     #[inline(always)]
     pub fn free(&self, folio: Folio) -> Result<(), FreeError> {
-        let (frame, order) = self.take_back(folio)?;
-        let pinned = Pinned::new(self.platform);
-        if self.put_untouched(pinned.cpu(), frame, order) {
+        let (frame, order) = self.frames().take_back(folio)?;
+        let pinned = Pinned::new(self.platform());
+        if self.lists.put_untouched(pinned.cpu(), frame, order) {
             return Ok(());
         }
         drop(pinned);
@@ -62,18 +61,18 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
     #[cold]
     #[inline(never)]
     pub(in crate::page_alloc) fn alloc_slow(&self, gfp: Gfp, order: Order) -> Result<Frame, AllocError> {
-        let pinned = Pinned::new(self.platform);
+        let pinned = Pinned::new(self.platform());
         let cpu = pinned.cpu();
         #[cfg(feature = "published")]
-        if !self.lists_are_open()
-            && let Some(frame) = self.take_guarded(cpu, gfp, order)
+        if !self.frames().lists_are_open()
+            && let Some(frame) = self.lists.take_guarded(cpu, gfp, order)
         {
             return Ok(frame);
         }
         let zones = self.zones_for(cpu, gfp)?;
-        let access = self.begin(cpu);
+        let access = self.lists.begin(cpu);
         if access.wait {
-            self.clear_up(access.lists);
+            self.lists.clear_up(access.lists);
         }
         let found = self.alloc_from(&access, zones, gfp, order);
         if let Some(frame) = found.filter(|_| middle::is_middle(order)) {
@@ -84,13 +83,13 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         } else {
             found
         };
-        self.end(&access);
+        self.lists.end(&access);
         let thorough = access.wait && is_thorough(gfp, order);
         let found =
             if thorough { found.or_else(|| self.alloc_from_others(cpu, zones, gfp, order)) } else { found };
         if found.is_none() {
-            self.cells(cpu).add(Stat::AllocFailed, 1);
-            self.platform.event(Event::OutOfMemory { order });
+            self.frames().cells(cpu).add(Stat::AllocFailed, 1);
+            self.platform().event(Event::OutOfMemory { order });
         }
         found.ok_or(AllocError::OutOfMemory)
     }
@@ -106,7 +105,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         order: Order,
     ) -> Option<Frame> {
         loop {
-            let scraped = self.in_store(|| self.scrape(access));
+            let scraped = self.frames().in_store(|| self.lists.scrape(access));
             let found = self.alloc_from(access, zones, gfp, order);
             if found.is_some() || scraped == 0 || !is_thorough(gfp, order) {
                 return found;
@@ -117,14 +116,14 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
     /// The last resort: drains other CPUs' lists, some frames at a time.
     #[cold]
     fn alloc_from_others(&self, cpu: CpuId, zones: ZoneOrder<'_>, gfp: Gfp, order: Order) -> Option<Frame> {
-        if !self.others_hoard(zones, cpu) {
+        if !self.lists.others_hoard(zones, cpu) {
             return None;
         }
         loop {
-            let more = self.drain_others(cpu);
-            let access = self.begin(cpu);
+            let more = self.lists.drain_others(cpu);
+            let access = self.lists.begin(cpu);
             let found = self.alloc_from(&access, zones, gfp, order);
-            self.end(&access);
+            self.lists.end(&access);
             if found.is_some() || !more {
                 return found;
             }
@@ -135,29 +134,31 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
     #[cold]
     #[inline(never)]
     pub(in crate::page_alloc) fn free_slow(&self, frame: Frame, order: Order) -> Result<(), FreeError> {
-        let pinned = Pinned::new(self.platform);
+        let pinned = Pinned::new(self.platform());
         let cpu = pinned.cpu();
         #[cfg(feature = "published")]
-        if !self.lists_are_open() && self.put_guarded(cpu, frame, order) {
+        if !self.frames().lists_are_open() && self.lists.put_guarded(cpu, frame, order) {
             return Ok(());
         }
-        if self.put_untouched_far(cpu, frame, order) {
+        if self.lists.put_untouched_far(cpu, frame, order) {
             return Ok(());
         }
-        let access = self.begin(cpu);
+        let access = self.lists.begin(cpu);
         if access.wait {
-            self.clear_up(access.lists);
+            self.lists.clear_up(access.lists);
         }
-        let listed = self.list_put(&access, frame, order);
+        let listed = self.lists.list_put(&access, frame, order);
         let freed = match listed {
             Ok(true) => Ok(()),
-            Ok(false) if access.wait => self.in_store(|| self.store_free(frame, order, Contents::Unknown)),
-            Ok(false) => self.free_without_waiting(access.lists, frame, order),
+            Ok(false) if access.wait => {
+                self.frames().in_store(|| self.store().store_free(frame, order, Contents::Unknown))
+            }
+            Ok(false) => self.lists.free_without_waiting(access.lists, frame, order),
             Err(error) => Err(error),
         };
-        self.end(&access);
+        self.lists.end(&access);
         if freed.is_ok() && listed == Ok(false) {
-            self.cells(cpu).add(Stat::Pgfree, order.frames());
+            self.frames().cells(cpu).add(Stat::Pgfree, order.frames());
         }
         freed
     }
@@ -171,9 +172,9 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         order: Order,
     ) -> Option<Frame> {
         zones.iter().find_map(|&number| {
-            let zone = &self.zones[usize::from(number)];
+            let zone = &self.store().zones[usize::from(number)];
             let listed = pcp::list_of(order, gfp.mobility)
-                .and_then(|list| self.list_take(access, usize::from(number), list, gfp));
+                .and_then(|list| self.lists.list_take(access, usize::from(number), list, gfp));
             if listed.is_some() {
                 self.count_placed(access.cpu, gfp, zones, number.into(), order.frames());
                 return listed;
@@ -181,8 +182,8 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
             if zone.allowance(gfp.urgency, gfp.zone) < order.frames() {
                 return None;
             }
-            let frame = self.in_store(|| self.take_one(access, zone, gfp, order))?;
-            self.count_alloc(access.cpu, usize::from(number), order.frames());
+            let frame = self.frames().in_store(|| self.take_one(access, zone, gfp, order))?;
+            self.store().count_alloc(access.cpu, usize::from(number), order.frames());
             self.count_placed(access.cpu, gfp, zones, number.into(), order.frames());
             Some(frame)
         })
@@ -213,9 +214,9 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
     ) -> usize {
         let Some(first) = out.first_mut() else { return 0 };
         if order < Order::BLOCK {
-            return self.store_take(zone, Search::new(zone, cpu, gfp, order, wait), out);
+            return self.store().store_take(zone, Search::new(zone, cpu, gfp, order, wait), out);
         }
-        let taken = self.take_whole(zone, order, gfp.contents, wait);
+        let taken = self.store().take_whole(zone, order, gfp.contents, wait);
         taken.inspect(|&(frame, _)| *first = frame).map_or(0, |_| 1)
     }
 }

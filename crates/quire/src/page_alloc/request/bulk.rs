@@ -5,33 +5,33 @@ use crate::cpu::CpuId;
 use crate::error::FreeError;
 use crate::limits::BLOCK_FRAMES;
 use crate::memmap::FrameState;
-use crate::page_alloc::allocator::PageAllocator;
-use crate::page_alloc::folio::owned::{Folio, Folios};
+use crate::page_alloc::frames::owned::{Folio, Folios};
 use crate::page_alloc::pcp::list_access::ListAccess;
-use crate::page_alloc::pcp::sorting::{SortEntry, Sorting, add_folio};
+use crate::page_alloc::request::Requests;
 use crate::page_alloc::request::gfp::{Contents, Gfp};
+use crate::page_alloc::store::sorting::{SortEntry, Sorting, add_folio};
 use crate::platform::{Context, FramePlatform};
 use crate::stats::Stat;
 use crate::sync::Pinned;
 
-/// Frames that [`PageAllocator::fill_bulk`] fetches at once.
+/// Frames that [`Requests::fill_bulk`] fetches at once.
 const FILL_BATCH: usize = 64;
 
-impl<P: FramePlatform> PageAllocator<'_, P> {
+impl<P: FramePlatform> Requests<'_, P> {
     /// Allocates folios of one order, as many as memory and marks allow, at most as many as `out` has room for their
     /// numbers. Neighbours stand next to each other. None is an ordinary answer. An interleaving request gets an equal
     /// share of each node (Linux: `alloc_pages_bulk_interleave`).
     pub fn alloc_bulk<'a>(&self, gfp: Gfp, order: Order, out: &'a mut [Frame]) -> Folios<'a> {
         let got = self.fill_frames(gfp, order, out);
-        self.folios(order, &out[..got])
+        self.frames().folios(order, &out[..got])
     }
 
     /// Fills `out` with the numbers of folios; how many.
     fn fill_frames(&self, gfp: Gfp, order: Order, out: &mut [Frame]) -> usize {
-        if out.is_empty() || self.platform.fail_allocation() {
+        if out.is_empty() || self.platform().fail_allocation() {
             return 0;
         }
-        let pinned = Pinned::new(self.platform);
+        let pinned = Pinned::new(self.platform());
         let mut got = 0;
         for shares in (1..=self.placement.turns_of(gfp)).rev() {
             let share = (out.len() - got).div_ceil(shares);
@@ -50,15 +50,15 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
     /// Fills `out` from the zones that serve the request, in their order.
     fn bulk_in_turn(&self, cpu: CpuId, gfp: Gfp, order: Order, out: &mut [Frame]) -> usize {
         let Ok(zones) = self.zones_for(cpu, gfp) else { return 0 };
-        let wait = self.platform.context() == Context::Task;
+        let wait = self.platform().context() == Context::Task;
         let mut got = 0;
         for &number in zones.iter() {
-            let zone = &self.zones[usize::from(number)];
+            let zone = &self.store().zones[usize::from(number)];
             let before = got;
             while got < out.len() {
                 let allowed = (zone.allowance(gfp.urgency, gfp.zone) >> order.get()) as usize;
                 let chunk = (out.len() - got).min(allowed).min((BLOCK_FRAMES >> order.get()).max(1));
-                let taken = self.interrupts_guarded(|| {
+                let taken = self.frames().interrupts_guarded(|| {
                     self.take_some(zone, cpu, gfp, wait, order, &mut out[got..got + chunk])
                 });
                 got += taken;
@@ -66,7 +66,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
                     break;
                 }
             }
-            self.count_alloc(cpu, usize::from(number), ((got - before) as u64) << order.get());
+            self.store().count_alloc(cpu, usize::from(number), ((got - before) as u64) << order.get());
             self.count_placed(cpu, gfp, zones, number.into(), ((got - before) as u64) << order.get());
         }
         // What the store has not, lists may hoard: the rest the ordinary way, as far as that goes.
@@ -111,7 +111,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
     /// The index of the first folio that was refused, and why; those before it are free. It and those after it stay in
     /// use for good, as with [`Self::free`].
     pub fn free_bulk(&self, folios: Folios<'_>) -> Result<(), (usize, FreeError)> {
-        self.check_owner(folios.owner).map_err(|error| (0, error))?;
+        self.frames().check_owner(folios.owner).map_err(|error| (0, error))?;
         self.free_frames(folios.order(), folios.into_raw())
     }
 
@@ -121,16 +121,16 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         order: Order,
         frames: &[Frame],
     ) -> Result<(), (usize, FreeError)> {
-        let pinned = Pinned::new(self.platform);
-        let access = self.begin(pinned.cpu());
+        let pinned = Pinned::new(self.platform());
+        let access = self.lists.begin(pinned.cpu());
         let freed = if order >= Order::BLOCK || !access.wait || access.level != Some(0) {
             self.free_each(&access, order, frames)
         } else {
-            self.in_store(|| self.free_sorted(&access.lists.sorter, order, frames))
+            self.frames().in_store(|| self.free_sorted(&access.lists.sorter, order, frames))
         };
-        self.end(&access);
+        self.lists.end(&access);
         let count = freed.map_or_else(|(at, _)| at, |()| frames.len());
-        self.count(Stat::Pgfree, (count as u64) << order.get());
+        self.frames().count(Stat::Pgfree, (count as u64) << order.get());
         freed
     }
 
@@ -142,9 +142,9 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
     ) -> Result<(), (usize, FreeError)> {
         frames.iter().enumerate().try_for_each(|(at, &frame)| {
             let freed = if access.wait {
-                self.store_free(frame, order, Contents::Unknown)
+                self.store().store_free(frame, order, Contents::Unknown)
             } else {
-                self.free_without_waiting(access.lists, frame, order)
+                self.lists.free_without_waiting(access.lists, frame, order)
             };
             freed.map_err(|error| (at, error))
         })
@@ -164,23 +164,23 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
             at += together;
             if together == 0 {
                 if let Err(error) = self.check_unsorted(&sorting, frame, order) {
-                    self.sort_out(&mut sorting);
+                    self.store().sort_out(&mut sorting);
                     return Err((at, error));
                 }
-                self.note_freed(FrameRange::folio(frame, order));
-                self.sort_in(&mut sorting, frame, order);
+                self.frames().note_freed(FrameRange::folio(frame, order));
+                self.store().sort_in(&mut sorting, frame, order);
                 at += 1;
             }
         }
-        self.sort_out(&mut sorting);
+        self.store().sort_out(&mut sorting);
         Ok(())
     }
 
     /// Sorts in the folios at the start of `frames` that lie in one block and need no check; how many there are.
     fn free_neighbours(&self, sorting: &mut Sorting<'_>, order: Order, frames: &[Frame]) -> usize {
         let Some(number) = frames.first().map(|frame| frame.block()) else { return 0 };
-        let Some(area) = self.memmap.get(number).and_then(|block| block.area()) else { return 0 };
-        let words = self.sorted_words(sorting, number);
+        let Some(area) = self.frames().memmap.get(number).and_then(|block| block.area()) else { return 0 };
+        let words = self.store().sorted_words(sorting, number);
         let mut together = 0;
         for &frame in frames {
             let index = frame.index_in_block();
@@ -189,7 +189,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
                 break;
             }
             FrameState::FREE.put(cell);
-            self.note_freed(FrameRange::folio(frame, order));
+            self.frames().note_freed(FrameRange::folio(frame, order));
             add_folio(words, index, order);
             together += 1;
         }
@@ -199,10 +199,10 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
     /// The checks of a folio whose state does not say that it needs none.
     #[cold]
     fn check_unsorted(&self, sorting: &Sorting<'_>, frame: Frame, order: Order) -> Result<(), FreeError> {
-        let block = self.memmap.get(frame.block()).ok_or(FreeError::NotMemory)?;
+        let block = self.frames().memmap.get(frame.block()).ok_or(FreeError::NotMemory)?;
         if sorting.holds(frame) {
             return Err(FreeError::DoubleFree);
         }
-        self.check_listable(block, frame, order)
+        self.frames().check_listable(block, frame, order)
     }
 }

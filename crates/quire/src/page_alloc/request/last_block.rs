@@ -8,7 +8,7 @@ use core::sync::atomic::Ordering;
 use crate::addr::{BlockNumber, Frame, Order};
 use crate::cpu::CpuId;
 use crate::error::{AllocError, FreeError};
-use crate::page_alloc::allocator::PageAllocator;
+use crate::page_alloc::request::Requests;
 use crate::page_alloc::request::gfp::{Contents, Gfp, NodePolicy};
 use crate::page_alloc::store::search::Search;
 use crate::page_alloc::store::small::{count_taken, take_group};
@@ -22,13 +22,13 @@ pub(in crate::page_alloc) fn is_middle(order: Order) -> bool {
     (4..9).contains(&order.get())
 }
 
-impl<P: FramePlatform> PageAllocator<'_, P> {
+impl<P: FramePlatform> Requests<'_, P> {
     /// An allocation that the lists do not serve at once: a middle order, or the long way.
     #[cold]
     #[inline(never)]
     pub(in crate::page_alloc) fn alloc_unlisted(&self, gfp: Gfp, order: Order) -> Result<Frame, AllocError> {
         if is_middle(order) {
-            let pinned = Pinned::new(self.platform);
+            let pinned = Pinned::new(self.platform());
             if let Some(frame) = self.take_middle(pinned.cpu(), gfp, order) {
                 return Ok(frame);
             }
@@ -41,31 +41,31 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
     #[cold]
     #[inline(never)]
     pub(in crate::page_alloc) fn free_unlisted(&self, frame: Frame, order: Order) -> Result<(), FreeError> {
-        if !is_middle(order) || self.platform.context() != Context::Task {
+        if !is_middle(order) || self.platform().context() != Context::Task {
             return self.free_slow(frame, order);
         }
-        let pinned = Pinned::new(self.platform);
-        self.in_store(|| self.store_free(frame, order, Contents::Unknown))?;
-        self.cells(pinned.cpu()).add(Stat::Pgfree, order.frames());
+        let pinned = Pinned::new(self.platform());
+        self.frames().in_store(|| self.store().store_free(frame, order, Contents::Unknown))?;
+        self.frames().cells(pinned.cpu()).add(Stat::Pgfree, order.frames());
         Ok(())
     }
 
     /// Takes a folio of a middle order from the block that the CPU used last. `None`: take the slow path.
     #[inline]
     fn take_middle(&self, cpu: CpuId, gfp: Gfp, order: Order) -> Option<Frame> {
-        let direct = gfp.nodes == NodePolicy::Local && self.is_guarded_by_lease();
-        if !direct || self.platform.context() != Context::Task {
+        let direct = gfp.nodes == NodePolicy::Local && self.frames().is_guarded_by_lease();
+        if !direct || self.platform().context() != Context::Task {
             return None;
         }
-        let hint = &self.lists_of(cpu).last_block[gfp.mobility as usize];
+        let hint = &self.lists.lists_of(cpu).last_block[gfp.mobility as usize];
         let number = BlockNumber(hint.load(Ordering::Relaxed).checked_sub(1)?);
-        let block = self.memmap.get(number)?;
-        let zone = &self.zones[block.zone()];
-        let nearest = self.placement.nearest_zone(self.platform.node_of(cpu), gfp.zone);
+        let block = self.frames().memmap.get(number)?;
+        let zone = &self.store().zones[block.zone()];
+        let nearest = self.placement.nearest_zone(self.platform().node_of(cpu), gfp.zone);
         if nearest != Some(zone.number) || zone.allowance(gfp.urgency, gfp.zone) < order.frames() {
             return None;
         }
-        block.lock(self.platform);
+        block.lock(self.platform());
         // The last says as well that the block is in small pieces.
         let serves = !zone.isolated.contains(number)
             && (block.zone(), block.mobility()) == (zone.number.into(), gfp.mobility as u8)
@@ -75,20 +75,20 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         if index.is_some() {
             count_taken(block, 1, order);
         }
-        block.unlock(self.platform);
+        block.unlock(self.platform());
         let Some(index) = index else {
             hint.store(0, Ordering::Relaxed);
             return None;
         };
         zone.add_free(-(order.frames() as i64));
-        self.count_alloc(cpu, usize::from(zone.number), order.frames());
-        self.cells(cpu).add(Stat::BlockLock, 1);
+        self.store().count_alloc(cpu, usize::from(zone.number), order.frames());
+        self.frames().cells(cpu).add(Stat::BlockLock, 1);
         Some(number.first_frame().add(index as u64))
     }
 
     /// Remembers where a folio of a middle order came from.
     pub(in crate::page_alloc) fn remember_block(&self, cpu: CpuId, gfp: Gfp, frame: Frame) {
-        let hint = &self.lists_of(cpu).last_block[gfp.mobility as usize];
+        let hint = &self.lists.lists_of(cpu).last_block[gfp.mobility as usize];
         hint.store(frame.block().0 + 1, Ordering::Relaxed);
     }
 }

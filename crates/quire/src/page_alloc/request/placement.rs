@@ -6,8 +6,7 @@ use core::sync::atomic::{AtomicU8, Ordering};
 use crate::cpu::CpuId;
 use crate::error::AllocError;
 use crate::memmap::BootSlice;
-use crate::page_alloc::request::gfp::KINDS;
-use crate::page_alloc::request::gfp::{Gfp, NodePolicy, ZoneKind};
+use crate::page_alloc::request::gfp::{Gfp, KINDS, NodePolicy, ZoneKind};
 use crate::page_alloc::request::node_set::NodeSet;
 use crate::page_alloc::store::zone::OwnLine;
 

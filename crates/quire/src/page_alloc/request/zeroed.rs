@@ -1,7 +1,7 @@
 //! Free memory that is known to be zero, so that nothing is cleared twice.
 //!
 //! What is free is *known to be zero* when it has been so since the machine was taken over, when it was cleared and given
-//! back untouched ([`PageAllocator::free_zeroed`]), or when an idle CPU cleared it ([`PageAllocator::zero_ahead`]). It is as
+//! back untouched ([`Requests::free_zeroed`]), or when an idle CPU cleared it ([`zero_ahead`](crate::page_alloc::Store::zero_ahead)). It is as
 //! free as all other memory: it is found by the same searches, counts as available, and is taken last by requests
 //! that do not ask for zeroes.
 //!
@@ -12,25 +12,24 @@
 //! | a whole block in its pool | a bit of the pool |
 //! | free in a block in small pieces | a bit of the block's map in its area, and a byte in its record that says whether there are any |
 //! | on a per-CPU list | a bit of the state of its first frame |
-//! | just handed out to a caller that asks | the same bit, until [`PageAllocator::alloc_maybe_zeroed`] has read it |
+//! | just handed out to a caller that asks | the same bit, until [`Requests::alloc_maybe_zeroed`] has read it |
 //!
 //! In the store, marks belong to free frames only, so that a free need not look at them: code that takes frames takes
 //! their marks off. A list's magazine is written into a folio that was freed without a mark. A block that becomes
 //! whole again held its descriptors, so nothing is known of it.
 
-use crate::addr::{Frame, FrameRange, Order};
+use crate::addr::Order;
 use crate::error::{AllocError, FreeError};
 use crate::memmap::FrameState;
-use crate::page_alloc::allocator::PageAllocator;
-use crate::page_alloc::folio::owned::Folio;
+use crate::page_alloc::frames::owned::Folio;
 use crate::page_alloc::pcp::level as pcp;
+use crate::page_alloc::request::Requests;
 use crate::page_alloc::request::gfp::{Contents, Gfp, NodePolicy};
-use crate::page_alloc::store::zone::Zone;
-use crate::platform::{Context, FramePlatform};
+use crate::platform::{Context, FramePlatform, TouchHint};
 use crate::stats::Stat;
 use crate::sync::Pinned;
 
-impl<P: FramePlatform> PageAllocator<'_, P> {
+impl<P: FramePlatform> Requests<'_, P> {
     /// As [`Self::alloc`], for memory that has to be zero before it is used: takes memory that is known to be so rather than
     /// other, and says whether it is.
     ///
@@ -44,22 +43,22 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
     /// When [`Zeroes::verify`](crate::page_alloc::Zeroes::verify) is set and a folio that is known to be zero is not.
     #[inline]
     pub fn alloc_maybe_zeroed(&self, gfp: Gfp, order: Order) -> Result<(Folio, Contents), AllocError> {
-        if self.platform.fail_allocation() {
+        if self.platform().fail_allocation() {
             return Err(AllocError::OutOfMemory);
         }
-        let pinned = Pinned::new(self.platform);
+        let pinned = Pinned::new(self.platform());
         if let Some(list) = pcp::list_of(order, gfp.mobility)
             && gfp.nodes == NodePolicy::Local
-            && let Some((frame, state)) = self.take_listed(pinned.cpu(), list, gfp.zone)
+            && let Some((frame, state)) = self.lists.take_listed(pinned.cpu(), list, gfp.zone)
         {
             let zeroed = FrameState::of(state).is_zeroed();
-            self.mark_in_use(frame, state, order, false);
-            let contents = if zeroed { self.known(frame, order) } else { Contents::Unknown };
-            return Ok((self.folio(frame, order), contents));
+            self.frames().mark_in_use(frame, state, order, false);
+            let contents = if zeroed { self.store().known(frame, order) } else { Contents::Unknown };
+            return Ok((self.frames().folio(frame, order), contents));
         }
         drop(pinned);
         let frame = self.alloc_unlisted(gfp.for_zeroes(), order)?;
-        Ok((self.folio(frame, order), self.take_mark(frame, order)))
+        Ok((self.frames().folio(frame, order), self.store().take_mark(frame, order)))
     }
 
     /// Frees a folio all of which is zero.
@@ -67,41 +66,25 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
     /// # Errors
     /// As [`Self::free`].
     pub fn free_zeroed(&self, folio: Folio) -> Result<(), FreeError> {
-        if !self.zeroes.remember || self.platform.context() != Context::Task {
+        if !self.store().zeroes.remember || self.platform().context() != Context::Task {
             return self.free(folio);
         }
-        let (frame, order) = self.take_back(folio)?;
-        self.in_store(|| self.store_free(frame, order, Contents::Zeroed))?;
-        self.count(Stat::Pgfree, order.frames());
+        let (frame, order) = self.frames().take_back(folio)?;
+        self.frames().in_store(|| self.store().store_free(frame, order, Contents::Zeroed))?;
+        self.frames().count(Stat::Pgfree, order.frames());
         Ok(())
     }
 
-    /// Reads the mark of a folio that was just handed out, and takes it off: from now on it is its owner's.
-    fn take_mark(&self, frame: Frame, order: Order) -> Contents {
-        let state = self.state_cell(self.memmap.block(frame.block()), frame);
-        if !FrameState::of(state).is_zeroed() {
-            return Contents::Unknown;
+    /// Allocates a frame that is zero and will be used at once.
+    ///
+    /// # Errors
+    /// As [`Self::alloc`].
+    #[inline]
+    pub fn alloc_zero_page(&self, gfp: Gfp) -> Result<Folio, AllocError> {
+        let (mut folio, contents) = self.alloc_maybe_zeroed(gfp, Order::FRAME)?;
+        if contents == Contents::Unknown {
+            self.frames().clear(&mut folio, TouchHint::Soon);
         }
-        FrameState::in_use(order).put(state);
-        self.known(frame, order)
-    }
-
-    /// A folio was handed out that is known to be zero.
-    #[cold]
-    fn known(&self, frame: Frame, order: Order) -> Contents {
-        self.count(Stat::PgzeroKnown, order.frames());
-        if self.zeroes.verify
-            && let Some(at) = self.first_nonzero(FrameRange::folio(frame, order))
-        {
-            panic!(
-                "{at:?} of {frame:?}, order {order:?}, is not zero although it is known to be (invariant 9)"
-            );
-        }
-        Contents::Zeroed
-    }
-
-    /// Frames of a zone that are free and known to be zero, apart from those on lists.
-    pub(in crate::page_alloc) fn zeroed_frames(&self, zone: &Zone) -> u64 {
-        zone.zeroed_blocks(self.platform) * Order::BLOCK.frames() + zone.zeroed_pieces()
+        Ok(folio)
     }
 }

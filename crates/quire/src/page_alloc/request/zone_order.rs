@@ -2,7 +2,7 @@
 
 use crate::cpu::CpuId;
 use crate::error::AllocError;
-use crate::page_alloc::allocator::PageAllocator;
+use crate::page_alloc::request::Requests;
 use crate::page_alloc::request::gfp::{Gfp, NodePolicy, ZoneKind};
 use crate::page_alloc::request::node_set::NodeSet;
 use crate::page_alloc::request::placement::{ZoneOrder, node_of};
@@ -10,7 +10,7 @@ use crate::platform::FramePlatform;
 use crate::stats::Stat;
 use crate::sync::Pinned;
 
-impl<P: FramePlatform> PageAllocator<'_, P> {
+impl<P: FramePlatform> Requests<'_, P> {
     /// How many nodes the machine has, those without memory included.
     pub fn node_count(&self) -> usize {
         self.placement.nodes()
@@ -18,7 +18,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
 
     /// The nodes that have memory, the one nearest to the running CPU first.
     pub fn nodes_by_distance(&self) -> impl Iterator<Item = u8> + '_ {
-        let local = self.platform.node_of(Pinned::new(self.platform).cpu());
+        let local = self.platform().node_of(Pinned::new(self.platform()).cpu());
         let zones = self.placement.from(local, ZoneKind::Movable).unwrap_or(&[]);
         // The zones of a node stand next to each other.
         let mut last = None;
@@ -29,7 +29,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
     #[inline]
     pub(in crate::page_alloc) fn zones_for(&self, cpu: CpuId, gfp: Gfp) -> Result<ZoneOrder<'_>, AllocError> {
         let placement = &self.placement;
-        let local = self.platform.node_of(cpu);
+        let local = self.platform().node_of(cpu);
         let (from, first, beyond) = match gfp.nodes {
             NodePolicy::Local => (local, NodeSet::ALL, false),
             NodePolicy::Preferred(node) => (node, NodeSet::ALL, false),
@@ -55,14 +55,14 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         if self.placement.with_memory.len() <= 1 {
             return;
         }
-        let (node, cells) = (Some(node_of(zone as u8)), self.cells(cpu));
+        let (node, cells) = (Some(node_of(zone as u8)), self.frames().cells(cpu));
         if node != zones.first_node() {
             cells.add(Stat::NumaMiss, frames);
             cells.add(Stat::NumaForeign, frames);
         } else if matches!(gfp.nodes, NodePolicy::Interleave(_)) {
             cells.add(Stat::InterleaveHit, frames);
         }
-        let nearest = self.placement.from(self.platform.node_of(cpu), gfp.zone);
+        let nearest = self.placement.from(self.platform().node_of(cpu), gfp.zone);
         if node != nearest.ok().and_then(|zones| zones.first()).map(|&zone| node_of(zone)) {
             cells.add(Stat::NumaOther, frames);
         }

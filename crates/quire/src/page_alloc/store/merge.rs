@@ -1,16 +1,15 @@
 //! Entirely free blocks in small pieces become whole again, all but one in each shard: its *spare*.
 
-use crate::page_alloc::store::capacity::could_be_whole;
 use core::sync::atomic::Ordering;
 
 use crate::addr::{BlockNumber, Frame, FrameRange};
 use crate::limits::DESCRIPTOR_FRAMES;
 use crate::memmap::{Block, BlockState, FrameMask};
-use crate::page_alloc::allocator::PageAllocator;
-use crate::page_alloc::store::capacity::AREA;
+use crate::page_alloc::frames::remainders::split_remainders;
+use crate::page_alloc::store::capacity::{AREA, could_be_whole};
 use crate::page_alloc::store::shard::Shard;
-use crate::page_alloc::store::zeroed as zeroes;
 use crate::page_alloc::store::zone::Zone;
+use crate::page_alloc::store::{Store, zeroed as zeroes};
 use crate::platform::FramePlatform;
 use crate::stats::Stat;
 
@@ -22,7 +21,7 @@ pub(in crate::page_alloc) struct Merged {
     area: Option<Frame>,
 }
 
-impl<P: FramePlatform> PageAllocator<'_, P> {
+impl<P: FramePlatform> Store<'_, P> {
     /// Puts a block that was just made whole into its pool, and its descriptors' frames with it.
     #[cold]
     #[inline(never)]
@@ -30,12 +29,12 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         match merged.area {
             None => zone.add_free(DESCRIPTOR_FRAMES as i64),
             Some(area) => {
-                self.release_held(FrameRange::folio(area, AREA));
+                self.put_area(area);
             }
         }
         // Its descriptors stood in it, so it is not known to be zero.
-        zone.put_blocks(self.platform, &self.memmap, number, 1, false);
-        self.count(Stat::BlockMerge, 1);
+        zone.put_blocks(self.frames.platform, &self.frames.memmap, number, 1, false);
+        self.frames.count(Stat::BlockMerge, 1);
     }
 
     /// An entirely free block becomes its shard's spare, or whole again if there is one already. Under the block's
@@ -51,14 +50,15 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         block: &Block,
     ) -> Option<Merged> {
         let no_spare = block.area_elsewhere().is_some() || zone.isolated.contains(number);
-        let mut index = shard.0.lock(self.platform);
+        let mut index = shard.0.lock(self.frames.platform);
         // A spare that is used again needs the name no more.
-        if !no_spare && !shard.spare().is_some_and(|spare| self.memmap.block(spare).is_entirely_free()) {
+        if !no_spare && !shard.spare().is_some_and(|spare| self.frames.memmap.block(spare).is_entirely_free())
+        {
             shard.set_spare(Some(number));
-            index.relist(&self.memmap, number, block);
+            index.relist(&self.frames.memmap, number, block);
             return None;
         }
-        index.unlist(&self.memmap, number, block);
+        index.unlist(&self.frames.memmap, number, block);
         drop(index);
         Some(self.forget_small(zone, block))
     }
@@ -80,30 +80,30 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
 
     /// Makes an isolated block whole, if it is entirely free and was left in pieces.
     pub(in crate::page_alloc) fn merge_isolated(&self, zone: &Zone, number: BlockNumber) {
-        let block = self.memmap.block(number);
+        let block = self.frames.memmap.block(number);
         if !block.is_entirely_free() {
             return;
         }
-        block.lock(self.platform);
+        block.lock(self.frames.platform);
         let merge = block.state() == BlockState::Small && could_be_whole(block);
         if merge {
             let shard = &zone.shards[usize::from(block.shard.load(Ordering::Relaxed))].0;
-            shard.lock(self.platform).unlist(&self.memmap, number, block);
+            shard.lock(self.frames.platform).unlist(&self.frames.memmap, number, block);
         }
         let merged = merge.then(|| self.forget_small(zone, block));
-        block.unlock(self.platform);
+        block.unlock(self.frames.platform);
         if let Some(merged) = merged {
             self.put_merged(zone, number, merged);
         }
     }
 
     fn merge_one(&self, zone: &Zone, shard: &Shard) -> bool {
-        let found = shard.spare().filter(|&spare| self.memmap.block(spare).is_entirely_free());
-        let found = found.or_else(|| shard.0.lock(self.platform).entirely_free(&self.memmap));
+        let found = shard.spare().filter(|&spare| self.frames.memmap.block(spare).is_entirely_free());
+        let found = found.or_else(|| shard.0.lock(self.frames.platform).entirely_free(&self.frames.memmap));
         let Some(number) = found else { return false };
-        let block = self.memmap.block(number);
-        block.lock(self.platform);
-        let mut index = shard.0.lock(self.platform);
+        let block = self.frames.memmap.block(number);
+        block.lock(self.frames.platform);
+        let mut index = shard.0.lock(self.frames.platform);
         // Since the look frames of it may have been taken, or all of it.
         let merge = block.state() == BlockState::Small
             && could_be_whole(block)
@@ -113,14 +113,29 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
             if shard.spare() == Some(number) {
                 shard.set_spare(None);
             }
-            index.unlist(&self.memmap, number, block);
+            index.unlist(&self.frames.memmap, number, block);
         }
         drop(index);
         let merged = merge.then(|| self.forget_small(zone, block));
-        block.unlock(self.platform);
+        block.unlock(self.frames.platform);
         if let Some(merged) = merged {
             self.put_merged(zone, number, merged);
         }
         merge
+    }
+
+    /// Gives back the frames, held for the manager, in which the descriptors of another block stood.
+    fn put_area(&self, area: Frame) {
+        let (number, block) = (area.block(), self.frames.memmap.block(area.block()));
+        let frames = FrameMask::run(area.index_in_block(), AREA.frames() as usize);
+        block.lock(self.frames.platform);
+        block.held.remove_run(area.index_in_block(), AREA.frames() as usize);
+        split_remainders(block, frames);
+        self.frames.note_freed(FrameRange::folio(area, AREA));
+        self.store_put(number, block, frames);
+    }
+
+    pub(in crate::page_alloc) fn merge_all_spares(&self) -> usize {
+        self.zones.iter().map(|zone| self.merge_spares(zone)).sum()
     }
 }

@@ -23,8 +23,8 @@ use crate::addr::{BlockNumber, Order};
 use crate::cpu::CpuId;
 use crate::limits::DESCRIPTOR_FRAMES;
 use crate::memmap::{Block, BlockState, FrameMask, FrameState};
-use crate::page_alloc::allocator::PageAllocator;
 use crate::page_alloc::request::gfp::{Contents, Gfp, Mobility};
+use crate::page_alloc::store::Store;
 use crate::page_alloc::store::shard::ShardIndex;
 use crate::page_alloc::store::zone::Zone;
 use crate::platform::FramePlatform;
@@ -74,7 +74,7 @@ impl Search {
     }
 }
 
-impl<P: FramePlatform> PageAllocator<'_, P> {
+impl<P: FramePlatform> Store<'_, P> {
     /// A block that should have a free group of the order, splitting a whole one if need be.
     pub(in crate::page_alloc) fn find_block(&self, zone: &Zone, search: Search) -> Option<BlockNumber> {
         if !self.group_by_mobility {
@@ -111,7 +111,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
 
     /// A shard's spare, if all of it is free: it serves whichever group comes first.
     fn free_spare(&self, zone: &Zone, shard: usize) -> Option<BlockNumber> {
-        zone.shards[shard].spare().filter(|&spare| self.memmap.block(spare).is_entirely_free())
+        zone.shards[shard].spare().filter(|&spare| self.frames.memmap.block(spare).is_entirely_free())
     }
 
     /// Looks at the index of one shard, unless it is locked and the search waits for nothing.
@@ -123,7 +123,11 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         at: impl FnOnce(&ShardIndex) -> Option<R>,
     ) -> Option<R> {
         let shard = &zone.shards[shard].0;
-        let index = if search.wait { shard.lock(self.platform) } else { shard.try_lock(self.platform)? };
+        let index = if search.wait {
+            shard.lock(self.frames.platform)
+        } else {
+            shard.try_lock(self.frames.platform)?
+        };
         at(&index)
     }
 
@@ -143,7 +147,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         };
         let shards = core::iter::once(search.home).chain(other_shards(zone, search));
         let (_, _, number) = shards.filter_map(best_of).max_by_key(|&(order, rank, _)| (order, rank))?;
-        self.count(Stat::MobilityFallback, 1);
+        self.frames.count(Stat::MobilityFallback, 1);
         if search.wait {
             self.change_group(zone, number, search.mobility);
         }
@@ -153,8 +157,8 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
     /// Makes a block serve another group if at least half of it is free: whatever is freed in it from now on serves
     /// the new group as well. What is still used in it stays where it is.
     fn change_group(&self, zone: &Zone, number: BlockNumber, mobility: Mobility) {
-        let block = self.memmap.block(number);
-        block.lock(self.platform);
+        let block = self.frames.memmap.block(number);
+        block.lock(self.frames.platform);
         let (free, all) = (block.free.load(Ordering::Relaxed), block.capacity.load(Ordering::Relaxed));
         let changes = block.state() == BlockState::Small
             && block.zone() == usize::from(zone.number)
@@ -163,29 +167,30 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         if changes {
             block.set_group(zone.number, mobility as u8);
             self.relist(zone, number, block);
-            self.count(Stat::MobilityChange, 1);
+            self.frames.count(Stat::MobilityChange, 1);
         }
-        block.unlock(self.platform);
+        block.unlock(self.frames.platform);
     }
 
     /// Makes a whole block of the pool ready for small pieces, as a member of the searcher's shard. `spares_last`: none of
     /// those that are taken only when everything else is used.
     fn split_whole(&self, zone: &Zone, search: Search, spares_last: bool) -> Option<BlockNumber> {
-        let (number, zeroed) = zone.take_block(self.platform, search.contents, search.wait, spares_last)?;
-        let (block, shard) = (self.memmap.block(number), &zone.shards[search.home].0);
+        let (number, zeroed) =
+            zone.take_block(self.frames.platform, search.contents, search.wait, spares_last)?;
+        let (block, shard) = (self.frames.memmap.block(number), &zone.shards[search.home].0);
         // Either lock may be held by what this code has interrupted; then the block goes back.
         let Some(mut index) = self.lock_both(block, shard, search.wait) else {
-            zone.put_blocks(self.platform, &self.memmap, number, 1, zeroed);
+            zone.put_blocks(self.frames.platform, &self.frames.memmap, number, 1, zeroed);
             return None;
         };
         self.make_small(zone, number, block, 0, FrameMask::EMPTY, zeroed);
         block.shard.store(search.home as u16, Ordering::Relaxed);
         block.set_group(zone.number, search.mobility as u8);
-        index.relist(&self.memmap, number, block);
+        index.relist(&self.frames.memmap, number, block);
         drop(index);
-        block.unlock(self.platform);
+        block.unlock(self.frames.platform);
         zone.add_free(-(DESCRIPTOR_FRAMES as i64));
-        self.count(Stat::BlockSplit, 1);
+        self.frames.count(Stat::BlockSplit, 1);
         Some(number)
     }
 
@@ -197,15 +202,15 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         wait: bool,
     ) -> Option<SpinGuard<'a, ShardIndex, P>> {
         if wait {
-            block.lock(self.platform);
-            return Some(shard.lock(self.platform));
+            block.lock(self.frames.platform);
+            return Some(shard.lock(self.frames.platform));
         }
-        if !block.try_lock(self.platform) {
+        if !block.try_lock(self.frames.platform) {
             return None;
         }
-        let index = shard.try_lock(self.platform);
+        let index = shard.try_lock(self.frames.platform);
         if index.is_none() {
-            block.unlock(self.platform);
+            block.unlock(self.frames.platform);
         }
         index
     }

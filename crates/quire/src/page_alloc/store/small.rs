@@ -10,23 +10,22 @@
 //! With `wait` false nothing is waited for: a context that may have interrupted a lock holder on its own CPU skips
 //! what is locked.
 
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::Ordering;
 
 use crate::addr::{BlockNumber, Frame, FrameRange, Order, PhysAddr};
 use crate::error::FreeError;
-use crate::limits::{BLOCK_FRAMES, BLOCK_ORDER, DESCRIPTOR_FRAMES, FRAME_SIZE, VISIT_BLOCKS};
-use crate::memmap::{Block, BlockState, COLUMNS, FrameMask, FrameState};
-use crate::page_alloc::allocator::PageAllocator;
+use crate::limits::{BLOCK_FRAMES, BLOCK_ORDER, DESCRIPTOR_FRAMES, VISIT_BLOCKS};
+use crate::memmap::{Block, BlockState, COLUMNS, FrameMask};
 use crate::page_alloc::request::gfp::Contents;
 use crate::page_alloc::store::capacity::could_be_whole;
 use crate::page_alloc::store::search::Search;
 use crate::page_alloc::store::shard::ShardIndex;
-use crate::page_alloc::store::zeroed as zeroes;
 use crate::page_alloc::store::zone::Zone;
+use crate::page_alloc::store::{Store, zeroed as zeroes};
 use crate::platform::FramePlatform;
 use crate::stats::Stat;
 
-impl<P: FramePlatform> PageAllocator<'_, P> {
+impl<P: FramePlatform> Store<'_, P> {
     /// Takes up to `out.len()` folios below a block's size from a zone; how many were found. The zone's mark is the
     /// caller's business.
     pub(in crate::page_alloc) fn store_take(&self, zone: &Zone, search: Search, out: &mut [Frame]) -> usize {
@@ -56,7 +55,8 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         zeroed: bool,
     ) {
         let base = number.first_frame().add(first as u64).addr();
-        self.zero(PhysAddr(base.0 + COLUMNS.0 as u64), COLUMNS.1);
+        // SAFETY: M4: none of the block's frames is in use, and no other CPU changes the block.
+        unsafe { self.frames.zero(PhysAddr(base.0 + COLUMNS.0 as u64), COLUMNS.1) };
         let metadata = FrameMask::run(first, DESCRIPTOR_FRAMES);
         let used = missing.union(metadata);
         block.used.store(used);
@@ -68,7 +68,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         block.free_order.store(FrameMask::ALL.without(used).largest_group(), Ordering::Relaxed);
         block.set_group(zone.number, 0);
         // SAFETY: M2, M4: the eight frames are the allocator's own from now on, and their columns were just zeroed.
-        unsafe { block.set_area(self.platform.direct_map(base).cast(), number.first_frame()) };
+        unsafe { block.set_area(self.frames.platform.direct_map(base).cast(), number.first_frame()) };
         zeroes::change(zone, block, if zeroed { FrameMask::ALL.without(used) } else { FrameMask::EMPTY });
         block.set_state(BlockState::Small);
         zone.descriptor_frames.fetch_add(DESCRIPTOR_FRAMES as u64, Ordering::Relaxed);
@@ -83,17 +83,17 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         search: Search,
         out: &mut [Frame],
     ) -> Option<usize> {
-        let block = self.memmap.block(number);
+        let block = self.frames.memmap.block(number);
         if search.wait {
-            block.lock(self.platform);
-        } else if !block.try_lock(self.platform) {
+            block.lock(self.frames.platform);
+        } else if !block.try_lock(self.frames.platform) {
             return None;
         }
         let shard = &zone.shards[usize::from(block.shard.load(Ordering::Relaxed))].0;
         // The block must be listed anew, so the shard's lock comes first where it cannot be waited for.
-        let index = if search.wait { None } else { shard.try_lock(self.platform) };
+        let index = if search.wait { None } else { shard.try_lock(self.frames.platform) };
         if !search.wait && index.is_none() {
-            block.unlock(self.platform);
+            block.unlock(self.frames.platform);
             return None;
         }
         let mut got = 0;
@@ -101,12 +101,12 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         if !zone.isolated.contains(number) {
             got = take_fitting(zone, number, block, search, out);
             if ShardIndex::wanted_list(block) != block.listed.load(Ordering::Relaxed) {
-                let mut index = index.unwrap_or_else(|| shard.lock(self.platform));
-                index.relist(&self.memmap, number, block);
+                let mut index = index.unwrap_or_else(|| shard.lock(self.frames.platform));
+                index.relist(&self.frames.memmap, number, block);
             }
         }
-        block.unlock(self.platform);
-        self.count(Stat::BlockLock, 1);
+        block.unlock(self.frames.platform);
+        self.frames.count(Stat::BlockLock, 1);
         zone.add_free(-((got as i64) << search.order.get()));
         Some(got)
     }
@@ -116,7 +116,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
     pub(in crate::page_alloc) fn relist(&self, zone: &Zone, number: BlockNumber, block: &Block) {
         if ShardIndex::hides(block) {
             let shard = &zone.shards[usize::from(block.shard.load(Ordering::Relaxed))].0;
-            shard.lock(self.platform).relist(&self.memmap, number, block);
+            shard.lock(self.frames.platform).relist(&self.frames.memmap, number, block);
         }
     }
 
@@ -156,8 +156,8 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         } else {
             self.relist(zone, number, block);
         }
-        block.unlock(self.platform);
-        self.count(Stat::BlockLock, 1);
+        block.unlock(self.frames.platform);
+        self.frames.count(Stat::BlockLock, 1);
         zone.add_free(count.into());
         if let Some(merged) = merged {
             self.put_merged(zone, number, merged);
@@ -167,8 +167,8 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
     /// Puts one folio below a block's size, that came off a list, into the store.
     pub(in crate::page_alloc) fn put_one(&self, frame: Frame, order: Order) {
         let number = frame.block();
-        let block = self.memmap.block(number);
-        block.lock(self.platform);
+        let block = self.frames.memmap.block(number);
+        block.lock(self.frames.platform);
         self.store_put_one(number, block, frame.index_in_block(), order);
     }
 
@@ -176,14 +176,14 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
     /// pieces until a task finds it.
     pub(in crate::page_alloc) fn try_put_one(&self, frame: Frame, order: Order) -> bool {
         let number = frame.block();
-        let block = self.memmap.block(number);
-        if !block.try_lock(self.platform) {
+        let block = self.frames.memmap.block(number);
+        if !block.try_lock(self.frames.platform) {
             return false;
         }
         let zone = &self.zones[block.zone()];
         let shard = &zone.shards[usize::from(block.shard.load(Ordering::Relaxed))];
-        let Some(mut index) = shard.0.try_lock(self.platform) else {
-            block.unlock(self.platform);
+        let Some(mut index) = shard.0.try_lock(self.frames.platform) else {
+            block.unlock(self.frames.platform);
             return false;
         };
         let grown = mark_bits_free(block, frame.index_in_block(), order);
@@ -191,10 +191,10 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         if count_free(block, order.frames() as u16, grown) && !spared {
             shard.set_spare(Some(number));
         }
-        index.relist(&self.memmap, number, block);
+        index.relist(&self.frames.memmap, number, block);
         drop(index);
-        block.unlock(self.platform);
-        self.count(Stat::BlockLock, 1);
+        block.unlock(self.frames.platform);
+        self.frames.count(Stat::BlockLock, 1);
         zone.add_free(order.frames() as i64);
         true
     }
@@ -207,108 +207,23 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         contents: Contents,
     ) -> Result<(), FreeError> {
         let number = frame.block();
-        let block = self.memmap.get(number).ok_or(FreeError::NotMemory)?;
+        let block = self.frames.memmap.get(number).ok_or(FreeError::NotMemory)?;
         if order >= Order::BLOCK {
             return self.free_blocks(frame, order, contents);
         }
-        block.lock(self.platform);
-        if let Err(error) = self.check_listable(block, frame, order) {
-            block.unlock(self.platform);
+        block.lock(self.frames.platform);
+        if let Err(error) = self.frames.check_listable(block, frame, order) {
+            block.unlock(self.frames.platform);
             return Err(error);
         }
-        self.mark_free(block, frame, order, false);
-        self.note_freed(FrameRange::folio(frame, order));
+        self.frames.mark_free(block, frame, order, false);
+        self.frames.note_freed(FrameRange::folio(frame, order));
         if contents == Contents::Zeroed {
             self.put_zeroed(number, block, frame.index_in_block(), order);
         } else {
             self.store_put_one(number, block, frame.index_in_block(), order);
         }
         Ok(())
-    }
-
-    /// Whether a folio of this order is in use at `frame`, neither mapped nor held. Under the block's lock, or as a
-    /// hint without.
-    pub(in crate::page_alloc) fn check_small(
-        &self,
-        block: &Block,
-        frame: Frame,
-        order: Order,
-    ) -> Result<(), FreeError> {
-        let index = frame.index_in_block();
-        match block.state() {
-            BlockState::Small if self.is_plain_folio(block, frame, order) => Ok(()),
-            BlockState::Small if !block.used.contains(index) => Err(FreeError::DoubleFree),
-            BlockState::Small if !block.heads.contains(index) => {
-                Err(if block.held.contains(index) { FreeError::InUse } else { FreeError::WrongOrder })
-            }
-            BlockState::Small if block.held.contains(index) => Err(FreeError::InUse),
-            BlockState::Small if block.folio_frames(index) != order.frames() as usize => {
-                Err(FreeError::WrongOrder)
-            }
-            BlockState::Small | BlockState::Metadata => Err(FreeError::InUse),
-            BlockState::Whole | BlockState::Listed => Err(FreeError::DoubleFree),
-            BlockState::Absent => Err(FreeError::NotMemory),
-            BlockState::Folio | BlockState::FolioTail => Err(FreeError::WrongOrder),
-        }
-    }
-
-    /// As [`Self::check_small`], and that the folio is on no list.
-    pub(in crate::page_alloc) fn check_listable(
-        &self,
-        block: &Block,
-        frame: Frame,
-        order: Order,
-    ) -> Result<(), FreeError> {
-        match block.area().map(|area| area.state(frame.index_in_block())) {
-            Some(state) if state.with_zeroes(false) == FrameState::in_use(order) => Ok(()),
-            Some(state) if state.is_free() => Err(FreeError::DoubleFree),
-            _ => self.check_small(block, frame, order),
-        }
-    }
-
-    /// Whether exactly a folio of this order below a block's is in use at `frame`, neither mapped nor held.
-    pub(in crate::page_alloc) fn is_plain_folio(&self, block: &Block, frame: Frame, order: Order) -> bool {
-        let (index, count) = (frame.index_in_block(), order.frames() as usize);
-        if block.state() != BlockState::Small || !block.is_folio(index, count) {
-            return false;
-        }
-        let maps = block.small_maps(self.platform);
-        (index..index + count).all(|index| maps.get(index) == 0)
-    }
-
-    /// Zeroes metadata memory that belongs to the allocator.
-    pub(in crate::page_alloc) fn zero(&self, at: PhysAddr, bytes: usize) {
-        // SAFETY: M4: the bytes lie in frames that the allocator owns as metadata, and nothing else refers to them.
-        unsafe { self.platform.direct_map(at).write_bytes(0, bytes) };
-    }
-
-    /// Where the first byte is that is not zero, of frames that are not written to meanwhile.
-    #[cold]
-    pub(in crate::page_alloc) fn first_nonzero(&self, frames: FrameRange) -> Option<PhysAddr> {
-        let words = FRAME_SIZE as usize / size_of::<u64>();
-        (0..frames.count).find_map(|at| {
-            let frame = frames.start.add(at);
-            let memory: *const u64 = self.platform.direct_map(frame.addr()).cast_const().cast();
-            // SAFETY: M5: the frame is free or was just handed out, and all of it is words.
-            let is_other = |&at: &usize| unsafe { memory.add(at).read_volatile() } != 0;
-            (0..words).find(is_other).map(|at| PhysAddr(frame.addr().0 + (at * size_of::<u64>()) as u64))
-        })
-    }
-
-    /// Whether a frame in use is all zero. A store that comes meanwhile makes the answer worthless; the caller
-    /// notices the store.
-    pub(crate) fn is_zero(&self, frame: Frame) -> bool {
-        let memory =
-            self.platform.direct_map(frame.addr()).cast::<[[AtomicU64; 8]; FRAME_SIZE as usize / 64]>();
-        // SAFETY: M5: the frame is memory, all of which is words, and is read by atomics alone.
-        let lines = unsafe { &*memory };
-        lines.iter().all(|line| line.iter().fold(0, |all, word| all | word.load(Ordering::Relaxed)) == 0)
-    }
-
-    /// The frames of a run, told to a checking machine before they can be handed out again.
-    #[inline]
-    pub(in crate::page_alloc) fn note_freed(&self, frames: FrameRange) {
-        self.platform.frames_freed(frames);
     }
 }
 

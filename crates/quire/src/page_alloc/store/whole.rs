@@ -6,9 +6,9 @@ use crate::addr::{BlockNumber, Frame, Order};
 use crate::error::FreeError;
 use crate::limits::{BLOCK_FRAMES, BLOCK_ORDER};
 use crate::memmap::{Block, BlockState, FrameMask, FrameState};
-use crate::page_alloc::allocator::PageAllocator;
-use crate::page_alloc::mapcount::slots::CountSlot;
 use crate::page_alloc::request::gfp::Contents;
+use crate::page_alloc::store::Store;
+use crate::page_alloc::store::slots::CountSlot;
 use crate::page_alloc::store::zone::{Wanted, Zone};
 use crate::platform::FramePlatform;
 
@@ -17,7 +17,7 @@ pub(in crate::page_alloc) fn blocks_of(order: Order) -> u32 {
     1 << (order.get() - BLOCK_ORDER)
 }
 
-impl<P: FramePlatform> PageAllocator<'_, P> {
+impl<P: FramePlatform> Store<'_, P> {
     /// Takes an aligned folio of order 9 or more from a zone; whether all of it is known to be zero. Its state says so, too, if
     /// the caller wants to know.
     pub(in crate::page_alloc) fn take_whole(
@@ -30,7 +30,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         let blocks = blocks_of(order);
         let (number, zeroed) = self.take_run(zone, Wanted { blocks, align: blocks, contents, wait })?;
         for tail in (0..blocks).rev() {
-            let block = self.memmap.block(number.add(tail));
+            let block = self.frames.memmap.block(number.add(tail));
             let state = if tail == 0 { BlockState::Folio } else { BlockState::FolioTail };
             self.claim(zone, block, order, state, zeroed && contents == Contents::Zeroed);
         }
@@ -41,9 +41,9 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
     /// Takes a run of whole blocks off the pools of a zone, after spare blocks were made whole if need be; whether all of it
     /// is known to be zero.
     pub(in crate::page_alloc) fn take_run(&self, zone: &Zone, wanted: Wanted) -> Option<(BlockNumber, bool)> {
-        zone.take_blocks(self.platform, wanted).or_else(|| {
+        zone.take_blocks(self.frames.platform, wanted).or_else(|| {
             let merged = wanted.wait && self.merge_spares(zone) > 0;
-            merged.then(|| zone.take_blocks(self.platform, wanted)).flatten()
+            merged.then(|| zone.take_blocks(self.frames.platform, wanted)).flatten()
         })
     }
 
@@ -71,50 +71,25 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         contents: Contents,
     ) -> Result<(), FreeError> {
         let number = frame.block();
-        let block = self.memmap.get(number).ok_or(FreeError::NotMemory)?;
-        block.lock(self.platform);
-        let checked = self.check_whole(block, frame, order);
+        let block = self.frames.memmap.get(number).ok_or(FreeError::NotMemory)?;
+        block.lock(self.frames.platform);
+        let checked = self.frames.check_whole(block, frame, order);
         if checked.is_ok() {
             // From here on a second free of the same folio finds it listed.
             block.set_state(BlockState::Listed);
             FrameState::FREE.with_zeroes(contents == Contents::Zeroed).put(block.folio_state_cell());
         }
-        block.unlock(self.platform);
+        block.unlock(self.frames.platform);
         checked?;
         self.put_whole(number, order);
         Ok(())
     }
 
-    /// Whether a folio of this order is in use at `frame`, neither mapped nor held.
-    pub(in crate::page_alloc) fn check_whole(
-        &self,
-        block: &Block,
-        frame: Frame,
-        order: Order,
-    ) -> Result<(), FreeError> {
-        match block.state() {
-            BlockState::Folio if frame.index_in_block() == 0 => {}
-            BlockState::Whole | BlockState::Listed => return Err(FreeError::DoubleFree),
-            BlockState::Absent => return Err(FreeError::NotMemory),
-            BlockState::Metadata => return Err(FreeError::InUse),
-            BlockState::Folio | BlockState::FolioTail | BlockState::Small => {
-                return Err(FreeError::WrongOrder);
-            }
-        }
-        if block.order.load(Ordering::Relaxed) != order.get() {
-            return Err(FreeError::WrongOrder);
-        }
-        let mapped = block.large_maps.load(Ordering::Relaxed) != 0
-            || block.folio_maps.load(Ordering::Relaxed) != 0
-            || block.small_maps(self.platform).any();
-        if mapped || block.held.contains(0) { Err(FreeError::InUse) } else { Ok(()) }
-    }
-
     /// Puts the blocks of a folio that is out of use back into their pool. The caller has marked the first one listed
     /// under its lock, so no other code touches them. Its state says whether all of it is known to be zero.
     pub(in crate::page_alloc) fn put_whole(&self, number: BlockNumber, order: Order) {
-        self.note_freed(crate::addr::FrameRange::folio(number.first_frame(), order));
-        let block = self.memmap.block(number);
+        self.frames.note_freed(crate::addr::FrameRange::folio(number.first_frame(), order));
+        let block = self.frames.memmap.block(number);
         let zeroed = FrameState::of(block.folio_state_cell()).is_zeroed();
         self.put_run(&self.zones[block.zone()], number, blocks_of(order), zeroed);
     }
@@ -125,13 +100,16 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         // The blocks behind the last one that comes back in small pieces.
         let mut whole_end = blocks;
         for tail in (0..blocks).rev() {
-            let block = self.memmap.block(number.add(tail));
-            block.lock(self.platform);
-            let bad = if self.bad_frames() == 0 { FrameMask::EMPTY } else { block.used.load() };
+            let block = self.frames.memmap.block(number.add(tail));
+            block.lock(self.frames.platform);
+            let bad = if self.frames.bad_frames() == 0 { FrameMask::EMPTY } else { block.used.load() };
             let slot = block.lanes_at().map(CountSlot::of);
-            debug_assert!(!block.small_maps(self.platform).any(), "4 KiB leaves map a folio that is freed");
+            debug_assert!(
+                !block.small_maps(self.frames.platform).any(),
+                "4 KiB leaves map a folio that is freed"
+            );
             block.reset();
-            block.unlock(self.platform);
+            block.unlock(self.frames.platform);
             if let Some(slot) = slot {
                 self.give_slot(slot);
             }
@@ -146,7 +124,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
 
     fn put_whole_run(&self, zone: &Zone, number: BlockNumber, blocks: u32, zeroed: bool) {
         if blocks > 0 {
-            zone.put_blocks(self.platform, &self.memmap, number, blocks, zeroed);
+            zone.put_blocks(self.frames.platform, &self.frames.memmap, number, blocks, zeroed);
             zone.add_free(i64::from(blocks) * BLOCK_FRAMES as i64);
         }
     }

@@ -10,14 +10,13 @@ use crate::addr::{BlockNumber, Frame, FrameRange, Order};
 use crate::clear::Extent;
 use crate::limits::{BLOCK_FRAMES, ZERO_AHEAD_FRAMES};
 use crate::memmap::{Block, BlockState, FrameMask};
-use crate::page_alloc::allocator::PageAllocator;
 use crate::page_alloc::request::gfp::Contents;
 use crate::page_alloc::store::capacity::could_be_whole;
 use crate::page_alloc::store::search::Search;
 use crate::page_alloc::store::shard::Shard;
 use crate::page_alloc::store::small::{count_taken, take_group};
-use crate::page_alloc::store::zeroed as zeroes;
 use crate::page_alloc::store::zone::Zone;
+use crate::page_alloc::store::{Store, zeroed as zeroes};
 use crate::platform::{Context, FramePlatform, TouchHint};
 use crate::stats::Stat;
 
@@ -27,13 +26,13 @@ const PIECE: Order = match Order::new(ZERO_AHEAD_FRAMES.trailing_zeros() as u8) 
     None => Order::FRAME,
 };
 
-impl<P: FramePlatform> PageAllocator<'_, P> {
+impl<P: FramePlatform> Store<'_, P> {
     /// Clears one block of free memory, or free pieces of one, if less is known to be zero than
     /// [`Zeroes`](crate::page_alloc::Zeroes) asks for and memory is not short; whether it did. For a CPU that has nothing else to do, which
     /// calls it until it says no, with no lock held and not pinned: it comes by reschedule points, and stops at one when the
     /// task is dying.
     pub fn zero_ahead(&self) -> bool {
-        if !self.zeroes.remember || self.platform.context() != Context::Task {
+        if !self.zeroes.remember || self.frames.platform.context() != Context::Task {
             return false;
         }
         let plenty = |zone: &&Zone| zone.free_frames() > zone.marks.high + 2 * BLOCK_FRAMES as u64;
@@ -47,20 +46,22 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
     /// than its share by its memory, rounded up. So no node goes without because another comes first.
     fn wants_block(&self, zone: &Zone) -> bool {
         let ahead = self.zeroes.blocks_ahead;
-        let all: u64 = self.zones.iter().map(|zone| zone.zeroed_blocks(self.platform)).sum();
+        let all: u64 = self.zones.iter().map(|zone| zone.zeroed_blocks(self.frames.platform)).sum();
         let memory: u64 = self.zones.iter().map(|zone| zone.managed.load(Ordering::Relaxed)).sum();
-        let own = zone.zeroed_blocks(self.platform) * BLOCK_FRAMES as u64;
+        let own = zone.zeroed_blocks(self.frames.platform) * BLOCK_FRAMES as u64;
         let share = u128::from(ahead) * u128::from(zone.managed.load(Ordering::Relaxed));
         (all + 1) * BLOCK_FRAMES as u64 <= ahead && u128::from(own) * u128::from(memory) < share
     }
 
     /// Clears the lowest whole block of a zone of which nothing is known: so runs for gigantic folios come about.
     fn zero_block(&self, zone: &Zone) -> bool {
-        let taken = self.interrupts_guarded(|| zone.take_stale_block(self.platform));
+        let taken = self.frames.interrupts_guarded(|| zone.take_stale_block(self.frames.platform));
         let Some(number) = taken else { return false };
         zone.add_free(-(BLOCK_FRAMES as i64));
         let cleared = self.zero_frames(FrameRange::folio(number.first_frame(), Order::BLOCK));
-        self.interrupts_guarded(|| zone.put_blocks(self.platform, &self.memmap, number, 1, cleared));
+        self.frames.interrupts_guarded(|| {
+            zone.put_blocks(self.frames.platform, &self.frames.memmap, number, 1, cleared)
+        });
         zone.add_free(BLOCK_FRAMES as i64);
         cleared
     }
@@ -71,10 +72,10 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         let Some(number) = found else { return false };
         let mut cleared = false;
         for _ in 0..BLOCK_FRAMES / ZERO_AHEAD_FRAMES {
-            let Some(folio) = self.interrupts_guarded(|| self.take_stale(zone, number)) else { break };
+            let Some(folio) = self.frames.interrupts_guarded(|| self.take_stale(zone, number)) else { break };
             cleared = self.zero_frames(FrameRange::folio(folio, PIECE));
             let contents = if cleared { Contents::Zeroed } else { Contents::Unknown };
-            let freed = self.interrupts_guarded(|| self.store_free(folio, PIECE, contents));
+            let freed = self.frames.interrupts_guarded(|| self.store_free(folio, PIECE, contents));
             debug_assert_eq!(freed, Ok(()), "a folio of our own");
             if !cleared {
                 break;
@@ -85,20 +86,22 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
 
     /// A block with a free piece that is not zero; not one that is about to be whole. A hint.
     fn find_stale(&self, shard: &Shard) -> Option<BlockNumber> {
-        let index = shard.0.lock(self.platform);
+        let index = shard.0.lock(self.frames.platform);
         // What is on a list is in small pieces until it is off, for which one needs the lock.
-        index.find_large(&self.memmap, PIECE, |block| stale_piece(block).is_some() && !could_be_whole(block))
+        index.find_large(&self.frames.memmap, PIECE, |block| {
+            stale_piece(block).is_some() && !could_be_whole(block)
+        })
     }
 
     /// Takes a free piece of a block that is not zero.
     fn take_stale(&self, zone: &Zone, number: BlockNumber) -> Option<Frame> {
-        let block = self.memmap.block(number);
-        block.lock(self.platform);
+        let block = self.frames.memmap.block(number);
+        block.lock(self.frames.platform);
         let ours = block.state() == BlockState::Small
             && block.zone() == usize::from(zone.number)
             && !zone.isolated.contains(number);
         let taken = if ours { take_piece(zone, block) } else { None };
-        block.unlock(self.platform);
+        block.unlock(self.frames.platform);
         let index = taken?;
         zone.add_free(-(ZERO_AHEAD_FRAMES as i64));
         Some(number.first_frame().add(index as u64))
@@ -109,10 +112,10 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
     fn zero_frames(&self, frames: FrameRange) -> bool {
         let extent = Extent::new(frames, TouchHint::Later);
         // SAFETY: invariant 1: the caller has taken the frames out of the store.
-        let clear = || unsafe { self.clear_frames_in_stretches(&extent) };
-        let cleared = !self.platform.is_dying() && clear().is_ok();
-        self.count(Stat::PgzeroAhead, if cleared { frames.count } else { 0 });
-        self.platform.reschedule_point();
+        let clear = || unsafe { self.frames.clear_frames_in_stretches(&extent) };
+        let cleared = !self.frames.platform.is_dying() && clear().is_ok();
+        self.frames.count(Stat::PgzeroAhead, if cleared { frames.count } else { 0 });
+        self.frames.platform.reschedule_point();
         cleared
     }
 }

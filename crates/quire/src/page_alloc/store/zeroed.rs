@@ -2,11 +2,14 @@
 
 use core::sync::atomic::Ordering;
 
-use crate::addr::Frame;
+use crate::addr::{Frame, FrameRange, Order};
 use crate::memmap::{Block, FrameMask, FrameState};
 use crate::page_alloc::request::gfp::Contents;
+use crate::page_alloc::store::Store;
 use crate::page_alloc::store::search::Search;
 use crate::page_alloc::store::zone::Zone;
+use crate::platform::FramePlatform;
+use crate::stats::Stat;
 
 /// Says which free frames of a block in small pieces are known to be zero from now on. Under the block's lock.
 pub(in crate::page_alloc) fn change(zone: &Zone, block: &Block, frames: FrameMask) {
@@ -48,4 +51,30 @@ pub(in crate::page_alloc) fn take_frames(zone: &Zone, block: &Block, search: &Se
         known.for_each(|index| area.set_state(index, search.state().with_zeroes(true)));
     }
     change(zone, block, zeroed.without(block.used.load()));
+}
+
+impl<P: FramePlatform> Store<'_, P> {
+    /// Reads the mark of a folio that was just handed out, and takes it off: from now on it is its owner's.
+    pub(in crate::page_alloc) fn take_mark(&self, frame: Frame, order: Order) -> Contents {
+        let state = self.frames.state_cell(self.frames.memmap.block(frame.block()), frame);
+        if !FrameState::of(state).is_zeroed() {
+            return Contents::Unknown;
+        }
+        FrameState::in_use(order).put(state);
+        self.known(frame, order)
+    }
+
+    /// A folio was handed out that is known to be zero.
+    #[cold]
+    pub(in crate::page_alloc) fn known(&self, frame: Frame, order: Order) -> Contents {
+        self.frames.count(Stat::PgzeroKnown, order.frames());
+        if self.zeroes.verify
+            && let Some(at) = self.frames.first_nonzero(FrameRange::folio(frame, order))
+        {
+            panic!(
+                "{at:?} of {frame:?}, order {order:?}, is not zero although it is known to be (invariant 9)"
+            );
+        }
+        Contents::Zeroed
+    }
 }

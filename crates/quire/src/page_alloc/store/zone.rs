@@ -4,8 +4,7 @@ use core::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
 use crate::addr::BlockNumber;
 use crate::memmap::{BootSlice, MemMap};
-use crate::page_alloc::request::gfp::KINDS;
-use crate::page_alloc::request::gfp::{Contents, Urgency, ZoneKind};
+use crate::page_alloc::request::gfp::{Contents, KINDS, Urgency, ZoneKind};
 use crate::page_alloc::store::isolated::Isolated;
 use crate::page_alloc::store::pool::Pool;
 use crate::page_alloc::store::shard::Shard;

@@ -129,7 +129,7 @@ impl<P: Platform> Collapse<'_, '_, P> {
         };
         pages.count(Stat::ThpCollapseAlloc, 1);
         let copied = if contents == Contents::Zeroed { Copied::ZEROES } else { Copied::NOTHING };
-        let copier = pages.clearer().copier(self.platform(), BLOCK_SIZE, TouchHint::Later);
+        let copier = pages.frames().clearer().copier(self.platform(), BLOCK_SIZE, TouchHint::Later);
         let to = folio.frame();
         let mut job = Job { body, extent, terms, to, copier, copied };
         if let Err(why) = self.bring_over(&mut job) {
@@ -139,7 +139,7 @@ impl<P: Platform> Collapse<'_, '_, P> {
         // The leaf owns it.
         let _ = folio.into_raw();
         pages.count(Stat::ThpCollapseCopied, 1);
-        if pages.has_bad(to) {
+        if pages.frames().has_bad(to) {
             MemoryLoss::of(self.0).lose_marked(FrameRange::folio(to, Order::BLOCK));
         }
         Ok(Done::Copied)
@@ -154,7 +154,9 @@ impl<P: Platform> Collapse<'_, '_, P> {
     ) -> Result<(Folio, Contents), Refusal> {
         let pages = self.pages();
         let gfp = match first {
-            Some(frame) if pages.node_count() > 1 => Gfp::USER.on_node(pages.node_of_frame(frame)),
+            Some(frame) if pages.requests().node_count() > 1 => {
+                Gfp::USER.on_node(pages.store().node_of_frame(frame))
+            }
             _ => Gfp::USER,
         };
         let found = if mostly_holes {
@@ -257,7 +259,9 @@ impl<P: Platform> Collapse<'_, '_, P> {
         let vma = job.terms.mapping(space, job.extent, self.policy())?;
         let start = job.extent.start;
         let flags = leaf_flags(&vma.attributes, true).union(EntryFlags::ANON);
-        self.pages().set_origin(job.to, Origin::new(job.body.family, vma.attributes.origin_of(start)));
+        self.pages()
+            .frames()
+            .set_origin(job.to, Origin::new(job.body.family, vma.attributes.origin_of(start)));
         let (to, copier) = (job.to, &job.copier);
         let tables = PageTables::new(self.pages(), &job.body.context);
         // SAFETY: invariant 1: the collapse owns the folio, and gives its value up once the leaf is there.
@@ -282,7 +286,7 @@ impl<P: Platform> Collapse<'_, '_, P> {
                 unsafe { copier.copy(from, to.start) }
             }
             // SAFETY: invariant 1: the collapse owns the new folio until its leaf is there.
-            None => unsafe { self.pages().clear_frames(to, TouchHint::Later) },
+            None => unsafe { self.pages().frames().clear_frames(to, TouchHint::Later) },
         }
     }
 }

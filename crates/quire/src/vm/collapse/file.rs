@@ -154,7 +154,7 @@ impl<P: Platform> Collapse<'_, '_, P> {
         let complete = survey.present == BLOCK_FRAMES;
         let brought = if complete { Ok(()) } else { self.bring_missing(job, &mut room, contents) };
         let done = brought.and_then(|()| self.fill_block(job, &mut room));
-        self.pages().free_reserved(room);
+        self.pages().store().free_reserved(room);
         done
     }
 
@@ -179,7 +179,7 @@ impl<P: Platform> Collapse<'_, '_, P> {
     }
 
     fn fill_block(self, job: &Job<'_>, room: &mut BlockReservation) -> Result<(), Refusal> {
-        let copier = self.pages().clearer().copier(self.platform(), BLOCK_SIZE, TouchHint::Later);
+        let copier = self.pages().frames().clearer().copier(self.platform(), BLOCK_SIZE, TouchHint::Later);
         for start in job.pages().step_by(COLLAPSE_FILE_PAGES) {
             self.gather_some(job, start, room, &copier)?;
             self.platform().reschedule_point();
@@ -210,7 +210,7 @@ impl<P: Platform> Collapse<'_, '_, P> {
             let frame = FrameRange::folio(room.frame(index), Order::FRAME);
             // SAFETY: invariant 1: the room is this collapse's, and `fill_hole` takes the frame out of it
             // afterwards.
-            unsafe { self.pages().clear_frames(frame, TouchHint::Later) };
+            unsafe { self.pages().frames().clear_frames(frame, TouchHint::Later) };
         }
         Ok(self.files().fill_hole(self.pages(), &file, index, room)?)
     }

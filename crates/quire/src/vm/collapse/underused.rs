@@ -150,8 +150,8 @@ impl<P: Platform> UnderusedFolios<'_, '_, P> {
             && leaf.has(EntryFlags::ANON)
             && !leaf.has(EntryFlags::SPECIAL)
             && !leaf.has(EntryFlags::UFFD_WP)
-            && self.pages().is_block_mapped_once(leaf.frame())
-            && self.pages().is_block_folio(leaf.frame());
+            && self.pages().counts().is_block_mapped_once(leaf.frame())
+            && self.pages().frames().is_block_folio(leaf.frame());
         fits.then(|| leaf.frame())
     }
 
@@ -159,7 +159,7 @@ impl<P: Platform> UnderusedFolios<'_, '_, P> {
     fn is_underused(self, frame: Frame, max_ptes_none: usize) -> bool {
         let (mut zero, mut other) = (0, 0);
         for at in 0..BLOCK_FRAMES as u64 {
-            *if self.pages().is_zero(frame.add(at)) { &mut zero } else { &mut other } += 1;
+            *if self.pages().frames().is_zero(frame.add(at)) { &mut zero } else { &mut other } += 1;
             if other >= TABLE_ENTRIES.saturating_sub(max_ptes_none) || zero > max_ptes_none {
                 break;
             }
@@ -213,7 +213,7 @@ impl<P: Platform> UnderusedFolios<'_, '_, P> {
     /// The pages of a folio that are zero. What it says of memory that has another owner by now is not relied
     /// upon.
     fn zero_pages(self, frame: Frame) -> FrameMask {
-        let zero = |at: &usize| self.pages().is_zero(frame.add(*at as u64));
+        let zero = |at: &usize| self.pages().frames().is_zero(frame.add(*at as u64));
         (0..BLOCK_FRAMES).filter(zero).fold(FrameMask::EMPTY, |all, at| all.union(FrameMask::run(at, 1)))
     }
 }

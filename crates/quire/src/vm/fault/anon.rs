@@ -96,7 +96,7 @@ impl<P: Platform> Faults<'_, '_, P> {
         let pages = self.memory.pages();
         let (frames, order) = (folio.frames(), folio.order());
         if order == Order::FRAME {
-            pages.clear(&mut folio, TouchHint::Soon);
+            pages.frames().clear(&mut folio, TouchHint::Soon);
             return Ok(folio);
         }
         let extent = match caller {
@@ -106,7 +106,7 @@ impl<P: Platform> Faults<'_, '_, P> {
             }
             Caller::Populate { bytes } => Extent::new(frames, TouchHint::Unknown).part_of(bytes),
         };
-        match pages.clear_extent(&mut folio, &extent) {
+        match pages.frames().clear_extent(&mut folio, &extent) {
             Ok(()) => Ok(folio),
             Err(cancelled) => {
                 self.memory.give_up(folio);
@@ -128,7 +128,7 @@ impl<P: Platform> Faults<'_, '_, P> {
         let (frame, order) = (folio.frame(), folio.order());
         let start = addr.align_down(order.bytes());
         let flags = leaf_flags(&vma.attributes, true).union(EntryFlags::ANON);
-        pages.set_origin(frame, Origin::new(self.family, vma.attributes.origin_of(start)));
+        pages.frames().set_origin(frame, Origin::new(self.family, vma.attributes.origin_of(start)));
         let mut done = Ok(false);
         if let Some(size) = PageSize::of_order(order).filter(|_| large && order >= Order::BLOCK) {
             let flags = fresh_flags(&vma.attributes, caller);
@@ -149,7 +149,7 @@ impl<P: Platform> Faults<'_, '_, P> {
         if order == Order::BLOCK {
             pages.count(Stat::ThpFaultAlloc, 1);
         }
-        if order >= Order::BLOCK && pages.has_bad(frame) {
+        if order >= Order::BLOCK && pages.frames().has_bad(frame) {
             return Ok(Step::Marked(frames));
         }
         Ok(Step::done(order, FaultKind::Anon))

@@ -73,9 +73,9 @@ impl<P: Platform> Faults<'_, '_, P> {
     fn is_exclusive(self, frame: Frame, size: PageSize) -> bool {
         let pages = self.memory.pages();
         match size {
-            PageSize::Size4K => pages.mapcount(frame) == 1 && !pages.is_held(frame),
-            PageSize::Size2M => pages.is_block_mapped_once(frame),
-            PageSize::Size1G => pages.is_gigantic_mapped_once(frame),
+            PageSize::Size4K => pages.counts().mapcount(frame) == 1 && !pages.frames().is_held(frame),
+            PageSize::Size2M => pages.counts().is_block_mapped_once(frame),
+            PageSize::Size1G => pages.counts().is_gigantic_mapped_once(frame),
         }
     }
 
@@ -116,15 +116,15 @@ impl<P: Platform> Faults<'_, '_, P> {
     fn copy_page(self, vma: &Vma, addr: VirtAddr, leaf: Entry) -> Result<Step, FaultError> {
         let pages = self.memory.pages();
         let copy = if leaf.has(EntryFlags::SPECIAL) {
-            pages.alloc_zero_page(Gfp::USER)?
+            pages.requests().alloc_zero_page(Gfp::USER)?
         } else {
             let mut copy = pages.alloc(Gfp::USER, Order::FRAME)?;
-            pages.copy(FrameRange::folio(leaf.frame(), Order::FRAME), &mut copy, TouchHint::Soon);
+            pages.frames().copy(FrameRange::folio(leaf.frame(), Order::FRAME), &mut copy, TouchHint::Soon);
             copy
         };
         let flags = leaf_flags(&vma.attributes, true).union(EntryFlags::ANON);
         let new = Entry::leaf(copy.frame(), PageSize::Size4K, flags);
-        pages.set_origin(copy.frame(), Origin::new(self.family, vma.attributes.origin_of(addr)));
+        pages.frames().set_origin(copy.frame(), Origin::new(self.family, vma.attributes.origin_of(addr)));
         let mut gather = MmuGather::new(pages, self.context());
         // SAFETY: invariant 1: the copy's value is given up once the leaf is there.
         let replaced = unsafe { self.tables().replace(addr, PageSize::Size4K, leaf, new, &mut gather) };

@@ -68,8 +68,8 @@ impl<P: Platform> Faults<'_, '_, P> {
     fn copy_file_page(self, vma: &Vma, addr: VirtAddr, from: Frame) -> Result<Step, FaultError> {
         let pages = self.memory.pages();
         let mut copy = pages.alloc(Gfp::USER, Order::FRAME)?;
-        pages.copy(FrameRange::folio(from, Order::FRAME), &mut copy, TouchHint::Soon);
-        pages.set_origin(copy.frame(), Origin::new(self.family, vma.attributes.origin_of(addr)));
+        pages.frames().copy(FrameRange::folio(from, Order::FRAME), &mut copy, TouchHint::Soon);
+        pages.frames().set_origin(copy.frame(), Origin::new(self.family, vma.attributes.origin_of(addr)));
         let flags = leaf_flags(&vma.attributes, true).union(EntryFlags::ANON);
         // SAFETY: invariant 1: the copy's value is given up once it is mapped.
         let done = mapped(unsafe { self.tables().map(addr, copy.frames(), flags) });

@@ -89,7 +89,7 @@ impl<'a, P: Platform> Faults<'a, '_, P> {
         let Some(leaf_size) = found.leaf_size() else { return Ok(Step::Again) };
         let (pages, size, leaf) = (self.memory.pages(), place.size, found.entry);
         let own = leaf.has(EntryFlags::ANON);
-        if !vma.attributes.is_private() || own && pages.mapcount(leaf.frame()) == 1 {
+        if !vma.attributes.is_private() || own && pages.counts().mapcount(leaf.frame()) == 1 {
             if !self.tables().upgrade(addr.align_down(leaf_size.bytes()), leaf_size, leaf, STORED) {
                 return Ok(Step::Again);
             }
@@ -125,7 +125,7 @@ impl<'a, P: Platform> Faults<'a, '_, P> {
     pub(in crate::vm) fn take_back(self, frame: Frame) -> Result<(), FaultError> {
         let own = self.mapper.number();
         match MemoryLoss::of(self.memory).take_huge_from(frame, |number| number != own) {
-            0 if self.memory.pages().mapcount(frame) > 1 => Err(FaultError::NoHugePage),
+            0 if self.memory.pages().counts().mapcount(frame) > 1 => Err(FaultError::NoHugePage),
             _ => Ok(()),
         }
     }
@@ -161,8 +161,8 @@ impl<'a, P: Platform> Faults<'a, '_, P> {
         let (pages, account) = (self.memory.pages(), Reservations::of(self.0).account_of(&vma.attributes));
         let taken = self.memory.huge().take_for(pages, place.size, account, reserved);
         let own = Own { frame: taken.map_err(|_| FaultError::NoHugePage)?, reserved };
-        pages.lend_huge(own.frame);
-        pages.set_origin(own.frame, Origin::new(self.family, vma.attributes.origin_of(place.start)));
+        pages.frames().lend_huge(own.frame);
+        pages.frames().set_origin(own.frame, Origin::new(self.family, vma.attributes.origin_of(place.start)));
         match fill(own.frame) {
             Ok(()) => Ok(own),
             Err(cancelled) => {
@@ -174,7 +174,7 @@ impl<'a, P: Platform> Faults<'a, '_, P> {
 
     /// Gives a page back that turned out not to be needed.
     pub(in crate::vm) fn give_up_own(self, size: HugeSize, own: &Own) {
-        self.memory.pages().unlend_huge(own.frame);
+        self.memory.pages().frames().unlend_huge(own.frame);
         self.memory.huge().give_from(self.memory.pages(), size, own.frame, own.reserved);
     }
 
@@ -187,8 +187,9 @@ impl<'a, P: Platform> Faults<'a, '_, P> {
     ) -> Result<Step, FaultError> {
         let pages = self.memory.pages();
         // SAFETY: invariant 1: the pool has just given the page for this place, and no leaf maps it yet.
-        let clear =
-            |frame| unsafe { pages.clear_frames_in_stretches(&extent_of(place, frame, addr, caller)) };
+        let clear = |frame| unsafe {
+            pages.frames().clear_frames_in_stretches(&extent_of(place, frame, addr, caller))
+        };
         let own = self.own_page(vma, place, true, clear)?;
         self.map_own(vma, place, &own, FaultKind::Anon)
     }
@@ -227,7 +228,7 @@ impl<'a, P: Platform> Faults<'a, '_, P> {
             |frame| {
                 // SAFETY: invariant 1: the pool has just given the page for this place, and the file does not
                 // name it yet.
-                unsafe { pages.clear_frames_in_stretches(&extent(frame)) }
+                unsafe { pages.frames().clear_frames_in_stretches(&extent(frame)) }
             },
         )
     }
@@ -236,7 +237,8 @@ impl<'a, P: Platform> Faults<'a, '_, P> {
     fn is_lost(self, vma: &Vma, place: &Place<'_>, frame: Frame, addr: VirtAddr) -> bool {
         let pages = self.memory.pages();
         let part = frame.add((addr.0 - place.start.0) >> FRAME_SHIFT);
-        pages.has_bad(frame) && (!vma.attributes.flags.contains(VmaFlags::SPLIT) || pages.is_bad(part))
+        pages.frames().has_bad(frame)
+            && (!vma.attributes.flags.contains(VmaFlags::SPLIT) || pages.frames().is_bad(part))
     }
 
     /// Maps a page of the file: whole, or the part that is missing where parts may be mapped by themselves.
@@ -256,7 +258,7 @@ impl<'a, P: Platform> Faults<'a, '_, P> {
         // missing.
         let size = self.tables().lookup(addr).level.leaf_size().unwrap_or(PageSize::Size1G);
         // Around memory that went bad nothing larger comes.
-        let bad = self.memory.pages().has_bad(frame);
+        let bad = self.memory.pages().frames().has_bad(frame);
         let size = if bad { PageSize::Size4K } else { size.min(place.size.leaf()) };
         let whole = HugePart { addr: place.start, frames: FrameRange::folio(frame, place.size.order()) };
         let part = whole.within(VirtRange::from_len(addr.align_down(size.bytes()), size.bytes()));
@@ -277,7 +279,7 @@ impl<'a, P: Platform> Faults<'a, '_, P> {
             return Ok(Step::Again);
         }
         self.count_huge(place.size);
-        if flags.contains(EntryFlags::ANON) && self.memory.pages().has_bad(frame) {
+        if flags.contains(EntryFlags::ANON) && self.memory.pages().frames().has_bad(frame) {
             return Ok(Step::Marked(FrameRange::folio(frame, place.size.order())));
         }
         Ok(Step::done(place.size.order(), kind))
@@ -308,5 +310,5 @@ fn copy_page<P: Platform>(
 ) -> Result<(), Cancelled> {
     let from = FrameRange::folio(from, place.size.order());
     // SAFETY: invariant 1: the pool has just given the page for this place, and no leaf maps it yet.
-    unsafe { pages.copy_frames_in_stretches(from, to, TouchHint::Soon) }
+    unsafe { pages.frames().copy_frames_in_stretches(from, to, TouchHint::Soon) }
 }

@@ -54,9 +54,9 @@ impl<P: Platform> Cancellation<'_, '_, P> {
     /// A folio that will never be one leaf is its leaves' alone from here on, and free if there are none.
     pub(super) fn detach(self, cleared: &Cleared) -> u64 {
         // SAFETY: invariant 1: `begin_clear` held the folio, whose slot is empty by now.
-        let freed = unsafe { self.pages().release(FrameRange::folio(cleared.frame, Order::FRAME)) };
+        let freed = unsafe { self.pages().counts().release(FrameRange::folio(cleared.frame, Order::FRAME)) };
         if freed == 0 {
-            self.pages().defer_if_partly_mapped(cleared.frame);
+            self.pages().counts().defer_if_partly_mapped(cleared.frame);
         }
         freed
     }

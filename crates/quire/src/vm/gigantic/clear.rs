@@ -92,7 +92,7 @@ impl<P: Platform> GiganticClearing<'_, '_, P> {
         let extent = Extent::new(piece.frames(), hint).part_of(PageSize::Size1G.bytes());
         let extent = touched.map_or(extent, |frame| extent.near(frame));
         // SAFETY: invariant 1: the piece is claimed by this task, and no leaf maps it yet.
-        unsafe { self.pages().clear_frames_in_stretches(&extent) }
+        unsafe { self.pages().frames().clear_frames_in_stretches(&extent) }
     }
 
     /// Maps a piece that was cleared, if there is nothing where it goes and the mapping is what it was made
@@ -103,7 +103,7 @@ impl<P: Platform> GiganticClearing<'_, '_, P> {
             && vma.attributes.is_private()
             && !vma.attributes.handler.catches(UserfaultModes::MISSING)
             && vma.range.covers(VirtRange::from_len(addr, BLOCK_SIZE))
-            && self.pages().origin(frames.start).map(|origin| origin.addr())
+            && self.pages().frames().origin(frames.start).map(|origin| origin.addr())
                 == Some(vma.attributes.origin_of(addr));
         let flags = fresh_flags(&vma.attributes, caller);
         let tables = PageTables::new(self.pages(), &body.context);
@@ -132,7 +132,7 @@ impl<P: Platform> GiganticClearing<'_, '_, P> {
     /// mapped. The caller holds no lock.
     pub(in crate::vm) fn end_clear(self, cleared: &Cleared) {
         // SAFETY: invariant 1: `begin_clear` held the folio, whose slot is empty by now.
-        unsafe { self.pages().release(FrameRange::folio(cleared.frame, Order::FRAME)) };
+        unsafe { self.pages().counts().release(FrameRange::folio(cleared.frame, Order::FRAME)) };
         let all = VirtRange::from_len(cleared.base, PageSize::Size1G.bytes());
         let collapsed = self.find_body(cleared.family, cleared.owner).is_some_and(|body| {
             let space = body.space.write(self.platform());
@@ -140,7 +140,7 @@ impl<P: Platform> GiganticClearing<'_, '_, P> {
             one && PageTables::new(self.pages(), &body.context).collapse_gigantic(cleared.base) == Ok(true)
         });
         if !collapsed {
-            self.pages().defer_if_partly_mapped(cleared.frame);
+            self.pages().counts().defer_if_partly_mapped(cleared.frame);
         }
     }
 }
@@ -197,16 +197,16 @@ impl<P: Platform> PieceFaults<'_, '_, P> {
         };
         let frame = fresh.into_raw();
         let first = FrameRange::folio(frame, Order::FRAME);
-        pages.hold(first);
+        pages.frames().hold(first);
         // Until the folio was held, a frame of it that went bad was marked for its mappers; from here on its
         // failure says busy.
-        if pages.has_bad(frame) {
+        if pages.frames().has_bad(frame) {
             drop(folios);
             // SAFETY: invariant 1: this task has just allocated and held the folio.
-            unsafe { pages.release(first) };
+            unsafe { pages.counts().release(first) };
             return Err(NotBegun::Again);
         }
-        pages.set_origin(frame, Origin::new(family, vma.attributes.origin_of(base)));
+        pages.frames().set_origin(frame, Origin::new(family, vma.attributes.origin_of(base)));
         let [claimed, done, cancelled] = [Pieces::NONE; 3];
         let mut folio = Folio { owner, family, base, frame, claimed, done, cancelled, touched: index };
         let piece = folio.claim(slot, index);

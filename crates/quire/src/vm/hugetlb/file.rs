@@ -203,7 +203,7 @@ impl<P: Platform> HugeFiles<'_, '_, P> {
                 let extent = extent.part_of(bytes.end - bytes.start);
                 // SAFETY: invariant 1: the pool has just given the page for this place, and the file does not
                 // name it.
-                unsafe { self.pages().clear_frames_in_stretches(&extent) }
+                unsafe { self.pages().frames().clear_frames_in_stretches(&extent) }
             });
             filled.map_err(|_| MmError::NoMemory)?;
         }
@@ -250,7 +250,8 @@ impl<P: Platform> HugeFiles<'_, '_, P> {
             found.tables().runs(range, |run| {
                 if reserved && run.first.has(EntryFlags::ANON) {
                     let first = run.first.frame();
-                    (0..run.count).for_each(|at| self.pages().renew_huge(first.add(at * run.size.frames())));
+                    (0..run.count)
+                        .for_each(|at| self.pages().frames().renew_huge(first.add(at * run.size.frames())));
                 }
             });
             let done = found.tables().unmap(&Zap::leaves(range), &mut gather);

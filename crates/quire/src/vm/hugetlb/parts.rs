@@ -107,7 +107,8 @@ impl<P: Platform> HugeParts<'_, '_, P> {
         let pages = self.memory.pages();
         let table = PageSize::Size2M.frames() - (part.addr.0 >> FRAME_SHIFT) % PageSize::Size2M.frames();
         let count = part.frames.count.min(table);
-        let is_bad = |at: &u64| pages.bad_frames() > 0 && pages.is_bad(part.frames.start.add(*at));
+        let is_bad =
+            |at: &u64| pages.frames().bad_frames() > 0 && pages.frames().is_bad(part.frames.start.add(*at));
         let good = (0..count).find(is_bad).unwrap_or(count);
         if good > 0 {
             // SAFETY: invariant 1: the file's pool page stays while the place is claimed.
@@ -121,7 +122,8 @@ impl<P: Platform> HugeParts<'_, '_, P> {
         let pages = self.memory.pages();
         let bad = |size: PageSize| {
             let blocks = FrameRange::new(part.frames.start, size.frames()).by_block();
-            pages.bad_frames() > 0 && blocks.into_iter().any(|block| pages.has_bad_in_block(block.start))
+            pages.frames().bad_frames() > 0
+                && blocks.into_iter().any(|block| pages.frames().has_bad_in_block(block.start))
         };
         match part.leaf(most) {
             PageSize::Size1G if bad(PageSize::Size1G) => self.good_leaf(part, PageSize::Size2M),

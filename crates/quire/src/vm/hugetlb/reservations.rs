@@ -50,8 +50,8 @@ impl<P: Platform> Reservations<'_, '_, P> {
         // What the file system is to keep comes with the pages that are about to go, if no other leaf maps
         // them.
         self.each_own_page(vma.range, |frame| {
-            if kept > 0 && memory.pages().mapcount(frame) == 1 {
-                memory.pages().renew_huge(frame);
+            if kept > 0 && memory.pages().counts().mapcount(frame) == 1 {
+                memory.pages().frames().renew_huge(frame);
                 kept -= 1;
             }
         });
@@ -79,7 +79,7 @@ impl<P: Platform> Reservations<'_, '_, P> {
             let others = &mut others[size as usize];
             // Of what went bad nothing comes back.
             *others += self.tables().count_poison(part, size.leaf());
-            self.each_own_page(part, |frame| *others += u64::from(pages.mapcount(frame) > 1));
+            self.each_own_page(part, |frame| *others += u64::from(pages.counts().mapcount(frame) > 1));
         }
         let [large, gigantic] = HugeSize::ALL;
         self.memory.huge().reserve(pages, large, others[0])?;
@@ -88,8 +88,8 @@ impl<P: Platform> Reservations<'_, '_, P> {
         })?;
         for (part, _) in parts() {
             self.each_own_page(part, |frame| {
-                if pages.mapcount(frame) == 1 {
-                    pages.renew_huge(frame);
+                if pages.counts().mapcount(frame) == 1 {
+                    pages.frames().renew_huge(frame);
                 }
             });
         }

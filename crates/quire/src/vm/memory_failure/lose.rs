@@ -99,11 +99,11 @@ impl<P: Platform> MemoryLoss<'_, '_, P> {
         for piece in folio.by_block() {
             // All of a block's at once: it comes apart with the first of them.
             let number = piece.start.block();
-            for (start, count) in self.pages().take_marks(number).runs() {
+            for (start, count) in self.pages().frames().take_marks(number).runs() {
                 for at in start..start + count {
                     let frame = number.first_frame().add(at as u64);
                     if self.memory_failure(frame).is_err() {
-                        self.pages().mark_again(frame);
+                        self.pages().frames().mark_again(frame);
                     }
                 }
             }
@@ -113,8 +113,8 @@ impl<P: Platform> MemoryLoss<'_, '_, P> {
     /// Puts markers in the place of an anonymous frame's leaves; whether all of them went.
     fn lose_anonymous(self, frame: Frame) -> Result<bool, MemoryFailureError> {
         let pages = self.pages();
-        let Some(start) = pages.folio_start(frame) else { return Ok(false) };
-        if pages.folio_rest(start) > Order::BLOCK.frames() {
+        let Some(start) = pages.frames().folio_start(frame) else { return Ok(false) };
+        if pages.frames().folio_rest(start) > Order::BLOCK.frames() {
             match ReverseMap::of(self.0).split_folio(start, Order::BLOCK) {
                 // It was unmapped, or another task splits or fills it; it is looked at anew.
                 Err(SplitError::NotAFolio | SplitError::InUse) => return Ok(false),
@@ -122,32 +122,32 @@ impl<P: Platform> MemoryLoss<'_, '_, P> {
                 Ok(_) => {}
             }
         }
-        let Some(start) = pages.folio_start(frame) else { return Ok(false) };
+        let Some(start) = pages.frames().folio_start(frame) else { return Ok(false) };
         if ReverseMap::of(self.0).split_folio(start, Order::FRAME) == Err(SplitError::OutOfMemory) {
             return Err(MemoryFailureError::OutOfMemory);
         }
         let one = FrameRange::folio(frame, Order::FRAME);
-        match pages.set_aside(frame) {
+        match pages.frames().set_aside(frame) {
             Some(Order::FRAME) => {}
             Some(order) => {
                 // SAFETY: invariant 1: `set_aside` has just held these frames for this task.
-                unsafe { pages.release(FrameRange::folio(frame, order)) };
+                unsafe { pages.counts().release(FrameRange::folio(frame, order)) };
                 return Ok(false);
             }
             None => return Ok(false),
         }
         let marked = self.mark_everywhere(frame);
-        if marked.is_ok() && pages.mapcount(frame) == 0 {
-            pages.bury(frame);
+        if marked.is_ok() && pages.counts().mapcount(frame) == 0 {
+            pages.frames().bury(frame);
             return Ok(true);
         }
         // SAFETY: invariant 1: `set_aside` held the frame for this task.
-        unsafe { pages.release(one) };
+        unsafe { pages.counts().release(one) };
         marked.map(|()| false)
     }
 
     fn mark_everywhere(self, frame: Frame) -> Result<(), MemoryFailureError> {
-        let Some(origin) = self.pages().origin(frame) else { return Ok(()) };
+        let Some(origin) = self.pages().frames().origin(frame) else { return Ok(()) };
         let mut after = 0;
         while let Some(body) = FoundBody::next_of_family(self.0, origin.family(), after) {
             after = body.mapper.number();
@@ -170,8 +170,8 @@ impl<P: Platform> MemoryLoss<'_, '_, P> {
     /// until that gives it up: a task that faults on it is told, as the file has nothing else for that place.
     /// (Linux keeps it likewise, since 6.2.)
     fn lose_huge(self, frame: Frame) {
-        let Some(head) = self.pages().folio_start(frame) else { return };
-        if self.pages().is_lent(head) {
+        let Some(head) = self.pages().frames().folio_start(frame) else { return };
+        if self.pages().frames().is_lent(head) {
             self.take_huge_from(head, |_| true);
         } else {
             self.unmap_huge_everywhere(head, frame);
@@ -189,7 +189,10 @@ impl<P: Platform> MemoryLoss<'_, '_, P> {
             let tables = PageTables::new(self.pages(), &body.context);
             for vma in space.tree.iter().filter(|_| space.huge) {
                 // A mapping of pages of another size has none of this one, but may have its neighbours.
-                let size = vma.attributes.huge_size().filter(|size| self.pages().is_huge(head, size.order()));
+                let size = vma
+                    .attributes
+                    .huge_size()
+                    .filter(|size| self.pages().frames().is_huge(head, size.order()));
                 let Some(size) = size else { continue };
                 let page = FrameRange::folio(head, size.order());
                 let Some(addr) = find_leaf(&tables, vma.range, page, false) else { continue };
@@ -212,7 +215,7 @@ impl<P: Platform> MemoryLoss<'_, '_, P> {
     /// `chosen`; how many. The caller holds no lock.
     pub(in crate::vm) fn take_huge_from(self, head: Frame, chosen: impl Fn(u64) -> bool) -> usize {
         let pages = self.pages();
-        let Some(origin) = pages.origin(head) else { return 0 };
+        let Some(origin) = pages.frames().origin(head) else { return 0 };
         let (mut after, mut taken) = (0, 0);
         while let Some(body) = FoundBody::next_of_family(self.0, origin.family(), after) {
             after = body.mapper.number();
@@ -236,7 +239,7 @@ impl<P: Platform> MemoryLoss<'_, '_, P> {
     /// Drops the page of a file that a frame holds. `None`: no file has one there now, or the file is in use
     /// at the moment.
     fn lose_cached(self, frame: Frame) -> Result<Option<MemoryFailure>, MemoryFailureError> {
-        if !self.pages().is_of_file(frame) {
+        if !self.pages().frames().is_of_file(frame) {
             return Ok(None);
         }
         let mut place = (0, 0);
@@ -279,12 +282,12 @@ impl<P: Platform> MemoryLoss<'_, '_, P> {
             return Err(MemoryFailureError::OutOfMemory);
         }
         self.unmap_lost(file, index, loss.is_last_copy());
-        if self.pages().mapcount(frame) != 0 {
+        if self.pages().counts().mapcount(frame) != 0 {
             self.files().call_off(self.pages(), file, index, loss);
             return Err(MemoryFailureError::Busy);
         }
         self.files().lose(self.pages(), file, index, loss);
-        self.pages().bury(frame);
+        self.pages().frames().bury(frame);
         let last = loss.is_last_copy();
         Ok(Some(if last { MemoryFailure::PageLost } else { MemoryFailure::Dropped }))
     }

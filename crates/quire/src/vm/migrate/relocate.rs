@@ -83,10 +83,10 @@ impl<P: Platform> Migration<'_, '_, P> {
     pub(crate) fn migrate(self, frame: Frame) -> Result<u64, MigrateError> {
         let one = FrameRange::folio(frame, Order::FRAME);
         let number = frame.block();
-        if self.pages().next_movable(number, frame.index_in_block()) == Some(frame) {
+        if self.pages().frames().next_movable(number, frame.index_in_block()) == Some(frame) {
             return self.move_folio(frame);
         }
-        if self.pages().memmap().get(number).is_none() || !self.pages().holds_any(one) {
+        if self.pages().memmap().get(number).is_none() || !self.pages().frames().holds_any(one) {
             return Err(MigrateError::NotMovable);
         }
         self.move_cached(one)
@@ -102,7 +102,7 @@ impl<P: Platform> Migration<'_, '_, P> {
                 return moved;
             }
         }
-        if self.pages().holds_any(range) {
+        if self.pages().frames().holds_any(range) {
             moved += self.move_cached(range).unwrap_or(0);
         }
         moved
@@ -111,7 +111,7 @@ impl<P: Platform> Migration<'_, '_, P> {
     /// Moves the anonymous folios that start in a block.
     fn move_block(self, number: BlockNumber) -> u64 {
         let (mut from, mut moved) = (0, 0);
-        while let Some(frame) = self.pages().next_movable(number, from) {
+        while let Some(frame) = self.pages().frames().next_movable(number, from) {
             match self.move_folio(frame) {
                 Ok(freed) => moved += freed,
                 Err(MigrateError::OutOfMemory) => return moved,
@@ -128,29 +128,29 @@ impl<P: Platform> Migration<'_, '_, P> {
 
     fn move_folio(self, frame: Frame) -> Result<u64, MigrateError> {
         let pages = self.pages();
-        let order = pages.set_aside(frame).ok_or(MigrateError::NotMovable)?;
+        let order = pages.frames().set_aside(frame).ok_or(MigrateError::NotMovable)?;
         let source = FrameRange::folio(frame, order);
-        let gfp = Gfp::USER.on_node(pages.node_of_frame(frame));
-        let (target, origin) = (pages.alloc(gfp, order), pages.origin(frame));
+        let gfp = Gfp::USER.on_node(pages.store().node_of_frame(frame));
+        let (target, origin) = (pages.alloc(gfp, order), pages.frames().origin(frame));
         let (Ok(target), Some(origin)) = (target.map(Folio::into_raw), origin) else {
             // SAFETY: invariant 1: `set_aside` held the folio for this task.
-            unsafe { pages.release(source) };
+            unsafe { pages.counts().release(source) };
             return self.move_in_pieces(frame, order);
         };
         let room = FrameRange::folio(target, order);
         // First, since what a held frame is is told by it.
-        pages.set_origin(target, origin);
-        pages.hold(room);
-        let copier = pages.clearer().copier(self.platform(), order.bytes(), TouchHint::Unknown);
+        pages.frames().set_origin(target, origin);
+        pages.frames().hold(room);
+        let copier = pages.frames().clearer().copier(self.platform(), order.bytes(), TouchHint::Unknown);
         let mut job = Job { source, target, origin, copier, copied: FrameMask::EMPTY, since: 0 };
         let done = self.move_everywhere(&mut job);
         // What was not needed is free again, and so is what no leaf maps any more. SAFETY: invariant 1: this
         // task held both folios, the old one by `set_aside`; leaves own what is mapped of them.
         let freed = unsafe {
-            pages.release(room);
-            pages.release(source)
+            pages.counts().release(room);
+            pages.counts().release(source)
         };
-        if order == Order::BLOCK && pages.has_bad(target) {
+        if order == Order::BLOCK && pages.frames().has_bad(target) {
             MemoryLoss::of(self.0).lose_marked(room);
         }
         pages.count(Stat::PgmigrateSuccess, freed);

@@ -23,7 +23,7 @@ impl<P: Platform> Mm<'_, P> {
     /// at one moment of the call, so others that map and unmap parts of it meanwhile may be missed.
     /// `Some(false)` also while another address space that has just unmapped it has not counted yet. Takes
     /// the address-space lock for writing; the caller holds none. A look at each leaf of its own, and at the
-    /// folio's counts ([`PageAllocator::folio_maps`](crate::page_alloc::PageAllocator::folio_maps)).
+    /// folio's counts ([`MapCounts::folio_maps`](crate::page_alloc::MapCounts::folio_maps)).
     pub fn maps_exclusively(&self, addr: VirtAddr) -> Option<bool> {
         Observation::of(&self.space).maps_exclusively(addr)
     }

@@ -71,16 +71,16 @@ impl<P: Platform> Observation<'_, '_, P> {
         let found = space.layout.user.contains(addr).then(|| tables.lookup(addr))?;
         let size = found.leaf_size().filter(|_| !found.entry.has(EntryFlags::SPECIAL))?;
         let frame = found.entry.frame().add((addr.0 & (size.bytes() - 1)) >> FRAME_SHIFT);
-        let mut folio = self.memory.pages().folio_maps(frame)?.folio;
+        let mut folio = self.memory.pages().counts().folio_maps(frame)?.folio;
         loop {
             let own = if found.entry.has(EntryFlags::ANON) {
-                let origin = self.memory.pages().origin(folio.start)?;
+                let origin = self.memory.pages().frames().origin(folio.start)?;
                 anonymous(&space, &tables, folio, origin)
             } else {
                 self.of_file(&space, space.tree.find(addr)?, addr, frame, folio)
             };
             // After our own, which stay. Only the folio may have come apart meanwhile.
-            let maps = self.memory.pages().folio_maps(frame)?;
+            let maps = self.memory.pages().counts().folio_maps(frame)?;
             if maps.folio == folio {
                 return Some(!own.shared && own.leaves == maps.mapcount);
             }
@@ -135,15 +135,15 @@ impl<P: Platform> PageSurvey<'_, '_, P> {
     /// space. [`Mm::maps_exclusively`](crate::vm::Mm::maps_exclusively) is what to ask often.
     pub(crate) fn folio_spaces(self, frame: Frame) -> Option<u64> {
         let pages = self.pages();
-        let maps = pages.folio_maps(frame)?;
+        let maps = pages.counts().folio_maps(frame)?;
         let folio = maps.folio;
-        let of_file = pages.is_held(folio.start) && pages.is_of_file(folio.start);
+        let of_file = pages.frames().is_held(folio.start) && pages.frames().is_of_file(folio.start);
         if maps.mapcount == 0 || of_file && maps.mapcount == 1 {
             // No table with a page of a file is shared.
             return Some(maps.mapcount);
         }
         let (mut spaces, mut place) = (0, (0, 0));
-        let origin = if of_file { None } else { Some(pages.origin(folio.start)?) };
+        let origin = if of_file { None } else { Some(pages.frames().origin(folio.start)?) };
         while let Some(body) = match origin {
             None => FoundBody::next_of_all(self.0, place).map(|(body, next)| {
                 place = next;

@@ -175,7 +175,7 @@ impl<P: Platform> Observation<'_, '_, P> {
     fn is_from_here(self, vma: &Vma, run: &LeafRun) -> bool {
         let unlike = vma.attributes.moved == Moved::UNLIKE;
         (0..run.count * run.size.frames()).all(|at| {
-            let origin = self.memory.pages().origin(run.first.frame().add(at));
+            let origin = self.memory.pages().frames().origin(run.first.frame().add(at));
             let here = vma.attributes.origin_of(run.addr.add(at << FRAME_SHIFT));
             let here = Origin::new(self.family, here);
             origin.is_some_and(|origin| origin.family() == here.family() && (unlike || origin == here))

@@ -116,7 +116,7 @@ impl<P: Platform> Counts<'_, '_, P> {
     /// The counts around a frame.
     fn around(&mut self, frame: Frame) -> Option<&CountGroup> {
         if !self.group.is_some_and(|group| group.frames.contains(frame)) {
-            self.group = self.memory.pages().count_group(frame);
+            self.group = self.memory.pages().counts().count_group(frame);
         }
         self.group.as_ref()
     }
@@ -214,7 +214,7 @@ impl<P: Platform> PageSurvey<'_, '_, P> {
             let space = body.space.read(self.platform());
             let tables = PageTables::new(self.pages(), &body.context);
             for (frame, found) in frames.iter().zip(&mut *found) {
-                let origin = frame.and_then(|frame| Some((frame, self.pages().origin(frame)?)));
+                let origin = frame.and_then(|frame| Some((frame, self.pages().frames().origin(frame)?)));
                 let place =
                     origin.and_then(|(frame, origin)| place_in(&space, &tables, frame, origin.addr()));
                 *found += u64::from(place.is_some());

@@ -16,7 +16,7 @@ impl<P: Platform> PageSurvey<'_, '_, P> {
         let mut open: Option<(FrameRange, u64)> = None;
         let mut at = frames.start;
         while at < frames.end() {
-            let group = self.pages().count_group(at);
+            let group = self.pages().counts().count_group(at);
             let end =
                 group.map_or(Frame(at.0 / 512 * 512 + 512), |group| group.frames.end()).min(frames.end());
             while at < end {
@@ -25,7 +25,10 @@ impl<P: Platform> PageSurvey<'_, '_, P> {
                     count = group.leaves(at);
                     let alike = |&frame: &u64| group.leaves(Frame(frame)) == count;
                     run = 1 + (at.0 + 1..end.0).take_while(alike).count() as u64;
-                    if shares && group.small(at) > 0 && !(group.is_held(at) && self.pages().is_of_file(at)) {
+                    if shares
+                        && group.small(at) > 0
+                        && !(group.is_held(at) && self.pages().frames().is_of_file(at))
+                    {
                         (count, run) = (self.spaces_of(at).max(count), 1);
                     }
                 }
@@ -49,7 +52,7 @@ impl<P: Platform> PageSurvey<'_, '_, P> {
     /// How many address spaces map an anonymous frame.
     fn spaces_of(self, frame: Frame) -> u64 {
         let mut found = [0];
-        if let Some(origin) = self.pages().origin(frame) {
+        if let Some(origin) = self.pages().frames().origin(frame) {
             self.count_spaces(origin.family(), &[Some(frame)], &mut found);
         }
         found[0]

@@ -113,7 +113,7 @@ impl<P: Platform> PageSurvey<'_, '_, P> {
 
     fn flags_of(self, frame: Frame, looked: &mut Looked) -> PageFlags {
         let pages = self.pages();
-        let (head, frames, huge) = match pages.frame_info(frame) {
+        let (head, frames, huge) = match pages.frames().frame_info(frame) {
             FrameInfo::NotMemory => return PageFlags(PageFlags::NOPAGE),
             FrameInfo::Free => return PageFlags(PageFlags::BUDDY),
             FrameInfo::Bad => return PageFlags(PageFlags::HWPOISON),
@@ -125,17 +125,17 @@ impl<P: Platform> PageSurvey<'_, '_, P> {
         }
         let folio = FrameRange::new(head, frames);
         if looked.folio.is_none_or(|known| known.folio != folio) {
-            looked.folio = pages.folio_maps(frame).filter(|maps| maps.folio == folio);
+            looked.folio = pages.counts().folio_maps(frame).filter(|maps| maps.folio == folio);
         }
         if !looked.group.is_some_and(|group| group.frames.contains(frame)) {
-            looked.group = pages.count_group(frame);
+            looked.group = pages.counts().count_group(frame);
         }
         let folio_mapped = looked.folio.is_some_and(|maps| maps.is_mapped());
         let mapped = folio_mapped && looked.group.is_some_and(|group| group.leaves(frame) > 0);
         let held = looked.group.is_some_and(|group| group.is_held(frame));
-        let anon = folio_mapped && !((held || huge) && pages.is_of_file(frame));
+        let anon = folio_mapped && !((held || huge) && pages.frames().is_of_file(frame));
         let nobodys = !folio_mapped && !held && !huge && frames == 1;
-        let own = |flag| nobodys && pages.descriptor_has(frame, flag);
+        let own = |flag| nobodys && pages.frames().descriptor_has(frame, flag);
         let bits = [
             (PageFlags::SLAB, own(DescriptorFlags::SLAB)),
             (PageFlags::MMAP, mapped),
@@ -143,7 +143,7 @@ impl<P: Platform> PageSurvey<'_, '_, P> {
             (PageFlags::COMPOUND_HEAD, frames > 1 && frame == head),
             (PageFlags::COMPOUND_TAIL, frames > 1 && frame != head),
             (PageFlags::HUGE, huge),
-            (PageFlags::HWPOISON, pages.bad_frames() > 0 && pages.is_bad(frame)),
+            (PageFlags::HWPOISON, pages.frames().bad_frames() > 0 && pages.frames().is_bad(frame)),
             (PageFlags::THP, frames > 1 && !huge && (anon || held)),
             (PageFlags::PGTABLE, own(DescriptorFlags::TABLE)),
         ];

@@ -66,7 +66,7 @@ impl<P: Platform> ReverseMap<'_, '_, P> {
     /// family, and in those that moved memory a look for each moved mapping, or for each leaf of one whose
     /// parts were moved by different distances.
     pub(in crate::vm) fn each_anon_mapping(self, frame: Frame, mut visit: impl FnMut(&MmBody, VirtAddr)) {
-        let Some(origin) = self.pages().origin(frame) else { return };
+        let Some(origin) = self.pages().frames().origin(frame) else { return };
         let mut after = 0;
         while let Some(body) = FoundBody::next_of_family(self.0, origin.family(), after) {
             after = body.mapper.number();
@@ -92,11 +92,14 @@ impl<P: Platform> ReverseMap<'_, '_, P> {
     /// As [`PageAllocator::split_mapped`](crate::page_alloc::PageAllocator::split_mapped);
     /// [`SplitError::InUse`] for a page of a pool.
     pub(crate) fn split_folio(self, frame: Frame, to: Order) -> Result<u64, SplitError> {
-        if [Order::BLOCK, Order::GIGANTIC].into_iter().any(|order| self.pages().is_huge(frame, order)) {
+        if [Order::BLOCK, Order::GIGANTIC]
+            .into_iter()
+            .any(|order| self.pages().frames().is_huge(frame, order))
+        {
             // It is the pool's.
             return Err(SplitError::InUse);
         }
-        let frames = self.pages().folio_rest(frame);
+        let frames = self.pages().frames().folio_rest(frame);
         if frames == Order::GIGANTIC.frames() && to < Order::GIGANTIC {
             self.split_leaves(frame, PageSize::Size1G)?;
         }

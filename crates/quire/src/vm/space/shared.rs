@@ -76,8 +76,8 @@ impl<'p, P: Platform> MmShared<'p, P> {
         huge: HugePools,
     ) -> Result<Self, InitError> {
         let mut zero = pages.alloc(Gfp::KERNEL, Order::FRAME).map_err(|_| InitError::TooSmall)?;
-        pages.hold_for_manager(zero.frames());
-        pages.clear(&mut zero, TouchHint::Later);
+        pages.frames().hold_for_manager(zero.frames());
+        pages.frames().clear(&mut zero, TouchHint::Later);
         let policy = AtomicU64::new(policy.to_bits());
         Ok(Self {
             pages,
@@ -176,7 +176,7 @@ impl<'p, P: Platform> MmShared<'p, P> {
 
     /// The same of one that is still zero.
     pub(in crate::vm) fn give_up_zeroed(&self, folio: Folio) {
-        let freed = self.pages.free_zeroed(folio);
+        let freed = self.pages.requests().free_zeroed(folio);
         debug_assert_eq!(freed, Ok(()), "a folio that was just handed out");
     }
 

@@ -39,7 +39,7 @@ impl<'a, 'p, P: Platform> OwnFrame<'a, 'p, P> {
 
     /// One of zeroes.
     pub(super) fn zeroed(memory: &'a MmShared<'p, P>) -> Result<Self, AllocError> {
-        Ok(Self { memory, frame: memory.pages().alloc_zero_page(Gfp::USER)?.into_raw() })
+        Ok(Self { memory, frame: memory.pages().requests().alloc_zero_page(Gfp::USER)?.into_raw() })
     }
 
     pub(super) fn frame(&self) -> Frame {
@@ -55,7 +55,7 @@ impl<'a, 'p, P: Platform> OwnFrame<'a, 'p, P> {
 impl<P: Platform> Drop for OwnFrame<'_, '_, P> {
     fn drop(&mut self) {
         // SAFETY: invariant 1: this value owned the frame, and `give` was not called.
-        self.memory.give_up(unsafe { self.memory.pages().folio_from_raw(self.frame, Order::FRAME) });
+        self.memory.give_up(unsafe { self.memory.pages().frames().folio_from_raw(self.frame, Order::FRAME) });
     }
 }
 

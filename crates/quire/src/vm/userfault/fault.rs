@@ -120,7 +120,7 @@ impl<P: Platform> FileNotices<'_, '_, P> {
         let inside = index % size.order().frames();
         match self.files().huge_page(self.platform(), node, index / size.order().frames()) {
             Some(HugePage::Present { frame, .. })
-                if pages.has_bad(frame) && (whole || pages.is_bad(frame.add(inside))) =>
+                if pages.frames().has_bad(frame) && (whole || pages.frames().is_bad(frame.add(inside))) =>
             {
                 Page::None
             }

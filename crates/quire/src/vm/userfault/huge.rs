@@ -176,7 +176,7 @@ impl<P: Platform> Answers<'_, '_, P> {
         let extent = Extent::new(frames, TouchHint::Unknown).part_of(place.size.bytes());
         // SAFETY: invariant 1: the pool has just given the page for this place, and the file does not name it
         // yet.
-        unsafe { self.memory.pages().clear_frames_in_stretches(&extent) }
+        unsafe { self.memory.pages().frames().clear_frames_in_stretches(&extent) }
     }
 
     fn huge_page_at(self, place: &Place<'_>) -> Option<HugePage> {

@@ -25,7 +25,7 @@ fn with_ranges(ranges: Vec<Range>, test: impl FnOnce(&Allocator<'_>)) {
             PageAllocator::new(&machine, &ranges_of(&machine), AllocatorConfig::default()).unwrap();
         let before = allocator.memory_info();
         test(&allocator);
-        allocator.drain_local();
+        allocator.lists().drain_local();
         allocator.validate().unwrap();
         assert_eq!(allocator.memory_info(), before, "every block is whole again");
     });
@@ -151,15 +151,18 @@ fn blocks_of_a_range_are_folios_of_their_own() {
         let range = allocator.alloc_contig_raw(Gfp::USER, 6, 2).unwrap();
         let block = |n: u64| range.add(n * 512);
         assert_eq!(allocator.free_raw(range, order(10)), Err(FreeError::WrongOrder));
-        allocator.counter().map_large(block(3), PageSize::Size2M);
-        assert_eq!(allocator.mapcount(block(3).add(5)), 1);
-        assert_eq!(allocator.mapcount(block(2).add(5)), 0);
+        allocator.counts().counter().map_large(block(3), PageSize::Size2M);
+        assert_eq!(allocator.counts().mapcount(block(3).add(5)), 1);
+        assert_eq!(allocator.counts().mapcount(block(2).add(5)), 0);
         let used = allocator.memory_info().used;
         assert_eq!(allocator.free_contig_raw(range, 6), Err(FreeError::InUse));
         assert_eq!(allocator.free_contig_raw(range.add(1), 2), Err(FreeError::WrongOrder));
         assert_eq!(allocator.free_contig_raw(range, 0), Ok(()));
         assert_eq!(allocator.memory_info().used, used, "a refusal changes nothing");
-        assert_eq!(allocator.counter().unmap_large_raw(block(3), PageSize::Size2M, Contents::Unknown), 512);
+        assert_eq!(
+            allocator.counts().counter().unmap_large_raw(block(3), PageSize::Size2M, Contents::Unknown),
+            512
+        );
         allocator.free_raw(block(0), Order::BLOCK).unwrap();
         assert_eq!(allocator.free_contig_raw(range, 3), Err(FreeError::DoubleFree));
         assert_eq!(allocator.free_contig_raw(block(1), 3), Err(FreeError::DoubleFree), "its last is free");
@@ -312,7 +315,7 @@ fn cpus_that_race_for_ranges_get_different_blocks() {
         }
         small.iter().for_each(|&frame| allocator.free_raw(frame, Order::FRAME).unwrap());
     });
-    machine.spawn_cpus(CPUS, |_| allocator.drain_local());
+    machine.spawn_cpus(CPUS, |_| allocator.lists().drain_local());
     allocator.validate().unwrap();
     assert_eq!(allocator.memory_info(), before);
 }
@@ -327,7 +330,7 @@ fn ranges_that_cannot_be_emptied_are_shown_a_few_times_each() {
         let mut blocks = BTreeSet::new();
         let (held, free): (Vec<Frame>, Vec<Frame>) =
             frames.into_iter().partition(|frame| blocks.insert(frame.block().0));
-        held.iter().for_each(|&frame| allocator.hold(FrameRange::new(frame, 1)));
+        held.iter().for_each(|&frame| allocator.frames().hold(FrameRange::new(frame, 1)));
         allocator.free_bulk_raw(Order::FRAME, &free).unwrap();
         let mut shown: Vec<u32> = Vec::new();
         let got = allocator.alloc_contig_moving(ALL, 1, 1, |range| shown.push(range.start.block().0));
@@ -346,11 +349,11 @@ fn a_spare_block_becomes_whole_and_the_lists_keep_theirs() {
         let all = take_all(allocator);
         let [spare, broken] = [0, 1].map(|at| *all.iter().nth(at).unwrap());
         give(allocator, broken);
-        allocator.drain_local();
+        allocator.lists().drain_local();
         let other = allocator.alloc_raw(ALL, order(4)).unwrap();
         let edge = take_frames(allocator);
         give(allocator, spare);
-        allocator.drain_local();
+        allocator.lists().drain_local();
         let piece = allocator.alloc_raw(ALL, order(4)).unwrap();
         assert_eq!(piece.block().0, spare);
         allocator.free_raw(piece, order(4)).unwrap();

@@ -33,7 +33,7 @@ fn drained_beyond_what_is_left(call: u64) -> u64 {
             machine.run_on(CpuId(1), || taken = take(allocator, cached));
             left = allocator.memory_info().cached;
         };
-        let drain = || allocator.drain_cpu(CpuId(1));
+        let drain = || allocator.lists().drain_cpu(CpuId(1));
         let plan = InterruptPlan::Nth(call);
         let ran = machine.interrupt_at_calls(plan, Context::HardInterrupt, take_all, drain);
         assert_eq!((ran.delivered, ran.result.more), (1, false), "call {call}");

@@ -23,14 +23,14 @@ fn with_grouping<R>(on: bool, bytes: u64, test: impl FnOnce(&Allocator<'_>) -> R
         let config = AllocatorConfig { group_by_mobility: on, ..AllocatorConfig::default() };
         let allocator = PageAllocator::new(&machine, &ranges_of(&machine), config).unwrap();
         let result = test(&allocator);
-        allocator.drain_local();
+        allocator.lists().drain_local();
         allocator.validate().unwrap();
         result
     })
 }
 
 fn whole_blocks(allocator: &Allocator<'_>) -> u64 {
-    allocator.drain_local();
+    allocator.lists().drain_local();
     allocator.zone_info().map(|zone| zone.whole_blocks).sum()
 }
 
@@ -128,7 +128,7 @@ fn strangers_go_to_the_better_group_of_equally_free_blocks() {
                 }
                 let at = groups.iter().position(|&group| group == better).unwrap();
                 assert_eq!(next_block(allocator, stranger), blocks[at][0].block().0, "{stranger:?}");
-                assert_eq!(allocator.stat(Stat::MobilityChange), 0, "too little of it was free");
+                assert_eq!(allocator.lists().stat(Stat::MobilityChange), 0, "too little of it was free");
             });
         }
     }
@@ -145,12 +145,12 @@ fn strangers_take_the_emptiest_block_and_stay_together() {
         allocator.free_bulk_raw(Order::FRAME, &blocks[2][240..504]).unwrap();
         let number = |at: usize| blocks[at][0].block().0;
         assert_eq!(next_block(allocator, Mobility::Unmovable), number(2));
-        assert_eq!(allocator.stat(Stat::MobilityChange), 1, "the block changes over");
+        assert_eq!(allocator.lists().stat(Stat::MobilityChange), 1, "the block changes over");
         let taken: Vec<u32> = (1..264).map(|_| next_block(allocator, Mobility::Unmovable)).collect();
         assert!(taken.iter().all(|&block| block == number(2)), "as long as it has room");
         assert_eq!(next_block(allocator, Mobility::Movable), number(0), "its first owners went elsewhere");
         assert_eq!(next_block(allocator, Mobility::Unmovable), number(1));
-        assert_eq!(allocator.stat(Stat::MobilityChange), 1, "less than half of it was free");
+        assert_eq!(allocator.lists().stat(Stat::MobilityChange), 1, "less than half of it was free");
         allocator.validate().unwrap();
     });
 }
@@ -227,7 +227,7 @@ fn a_shard_that_an_interrupt_elsewhere_has_locked_is_waited_for() {
             let all = stranger.iter().chain(&movable);
             let pairs: Vec<Frame> = all.copied().filter(|frame| frame.0 % 4 < 2).collect();
             allocator.free_bulk_raw(Order::FRAME, &pairs).unwrap();
-            machine.spawn_cpus(2, |_| allocator.drain_local());
+            machine.spawn_cpus(2, |_| allocator.lists().drain_local());
             let (waited, got);
             (calls, waited, got) = ask_for_pairs(machine, allocator, round);
             assert_ne!(got.block(), stranger[0].block(), "call {round}: movable frames are free");

@@ -60,16 +60,16 @@ fn magazines_keep_what_overflows_and_give_it_back() {
             assert!(info.cached > 4096, "{guard:?}: lists have grown to what is used: {}", info.cached);
             let metadata = info.metadata - before.metadata;
             assert_eq!(info.available() + metadata, before.available(), "cached frames are available");
-            assert_eq!(allocator.stat(Stat::Pgfree), 24000);
-            let refills = allocator.stat(Stat::PcpRefill);
+            assert_eq!(allocator.lists().stat(Stat::Pgfree), 24000);
+            let refills = allocator.lists().stat(Stat::PcpRefill);
             let frames = take(&allocator, 6000);
             assert_eq!(
-                allocator.stat(Stat::PcpRefill),
+                allocator.lists().stat(Stat::PcpRefill),
                 refills,
                 "{guard:?}: the store is not asked any more"
             );
             give(&allocator, &frames);
-            allocator.drain_all();
+            allocator.lists().drain_all();
             assert_eq!(allocator.memory_info(), before);
             allocator.validate().unwrap();
         });
@@ -89,9 +89,12 @@ fn magazines_of_a_few_folios_come_and_go() {
             allocator.validate().unwrap();
         }
         assert!(allocator.memory_info().cached > 60, "some are parked");
-        allocator.drain_all();
+        allocator.lists().drain_all();
         assert_eq!(allocator.memory_info(), before);
-        assert_eq!((allocator.stat(Stat::Pgfree), allocator.stat(Stat::PgallocNormal)), (440, 0));
+        assert_eq!(
+            (allocator.lists().stat(Stat::Pgfree), allocator.lists().stat(Stat::PgallocNormal)),
+            (440, 0)
+        );
     });
 }
 
@@ -106,7 +109,7 @@ fn idle_lists_shrink_by_steps_of_bounded_size() {
         let bound = u64::from(quire::limits::PCP_AGE_MAGAZINES) * 256;
         let mut given = 0;
         for _ in 0..200 {
-            let step = allocator.age_lists();
+            let step = allocator.lists().age_lists();
             assert!(step <= bound, "{step} frames in one call");
             given += step;
         }
@@ -138,7 +141,7 @@ fn memory_is_not_out_while_another_cpu_keeps_a_frame() {
         assert_eq!((info.free, info.cached), (0, 0));
         assert_eq!(info.used, frames.len() as u64);
         give(&allocator, &frames);
-        allocator.drain_all();
+        allocator.lists().drain_all();
         allocator.validate().unwrap();
     });
 }
@@ -164,7 +167,7 @@ fn memory_is_not_out_while_an_interrupts_list_has_a_frame() {
         let info = allocator.memory_info();
         assert_eq!((info.free, info.cached), (0, 0));
         give(&allocator, &frames);
-        allocator.drain_all();
+        allocator.lists().drain_all();
         allocator.validate().unwrap();
     });
 }
@@ -197,9 +200,9 @@ fn the_lists_of_every_level_are_emptied() {
             });
             machine.run_on(CpuId(u32::from(way == "another's drain")), || {
                 if way == "its own drain" {
-                    allocator.drain_local()
+                    allocator.lists().drain_local()
                 } else {
-                    allocator.drain_all()
+                    allocator.lists().drain_all()
                 }
                 allocator.validate().unwrap();
                 assert_eq!(allocator.memory_info(), before, "{contexts:?} at call {call}, {way}");
@@ -245,8 +248,8 @@ fn a_cpu_that_went_offline_is_drained_by_another() {
     });
     machine.run_on(CpuId(0), || {
         assert!(allocator.memory_info().cached > 1000);
-        while allocator.drain_cpu(CpuId(1)).more {}
-        allocator.drain_all();
+        while allocator.lists().drain_cpu(CpuId(1)).more {}
+        allocator.lists().drain_all();
         assert_eq!(allocator.memory_info(), before);
         allocator.validate().unwrap();
     });
@@ -264,14 +267,14 @@ fn a_call_visits_a_bounded_number_of_blocks() {
         let (freed, filled) = (1100, 230);
         let mut most = [0; 2];
         let mut visits = |which: usize, call: &mut dyn FnMut()| {
-            let before = allocator.stat(Stat::BlockLock);
+            let before = allocator.lists().stat(Stat::BlockLock);
             call();
-            most[which] = most[which].max(allocator.stat(Stat::BlockLock) - before);
+            most[which] = most[which].max(allocator.lists().stat(Stat::BlockLock) - before);
         };
         for &frame in &frames[..freed] {
             visits(0, &mut || allocator.free_raw(frame, Order::FRAME).unwrap());
         }
-        allocator.drain_all();
+        allocator.lists().drain_all();
         assert_eq!(allocator.alloc_bulk_raw(Gfp::USER, Order::FRAME, &mut frames[..freed]), freed);
         frames.sort_unstable_by_key(|frame| (frame.0 % 512, frame.0));
         allocator.free_bulk_raw(Order::FRAME, &frames[..filled]).unwrap();
@@ -280,7 +283,7 @@ fn a_call_visits_a_bounded_number_of_blocks() {
         }
         assert_eq!(most, [VISIT_BLOCKS as u64; 2], "to make room, to fill");
         allocator.free_bulk_raw(Order::FRAME, &frames).unwrap();
-        allocator.drain_all();
+        allocator.lists().drain_all();
         allocator.validate().unwrap();
     });
 }
@@ -296,7 +299,7 @@ fn a_drain_is_bounded_and_says_that_there_is_more() {
         }
         let cached = allocator.memory_info().cached;
         assert!(cached > u64::from(DRAIN_MAGAZINES) * MAGAZINE_FRAMES as u64, "{cached}");
-        let first = allocator.drain_cpu(CpuId(0));
+        let first = allocator.lists().drain_cpu(CpuId(0));
         assert_eq!(
             first,
             Drained { frames: u64::from(DRAIN_MAGAZINES) * MAGAZINE_FRAMES as u64, more: true }
@@ -304,7 +307,7 @@ fn a_drain_is_bounded_and_says_that_there_is_more() {
         allocator.validate().unwrap();
         let (mut frames, mut more) = (first.frames, true);
         while more {
-            let next = allocator.drain_cpu(CpuId(0));
+            let next = allocator.lists().drain_cpu(CpuId(0));
             (frames, more) = (frames + next.frames, next.more);
         }
         assert_eq!(frames, cached);
@@ -337,7 +340,7 @@ fn draining_a_busy_cpu_loses_nothing() {
                 stop.store(true, Ordering::Relaxed);
             } else {
                 while !stop.load(Ordering::Relaxed) {
-                    while allocator.drain_cpu(CpuId(0)).more {}
+                    while allocator.lists().drain_cpu(CpuId(0)).more {}
                     rounds.fetch_add(1, Ordering::Relaxed);
                 }
             }
@@ -376,8 +379,8 @@ fn interrupts_are_served_and_counted() {
             let info = allocator.memory_info();
             assert_eq!(info.used, 0, "{guard:?}: {info:?}");
             let freed = 100 + 2 * (1 + 16 + 512);
-            assert_eq!(allocator.stat(Stat::Pgfree), freed, "{guard:?}");
-            assert_eq!(allocator.stat(Stat::PgallocDma32), freed, "{guard:?}");
+            assert_eq!(allocator.lists().stat(Stat::Pgfree), freed, "{guard:?}");
+            assert_eq!(allocator.lists().stat(Stat::PgallocDma32), freed, "{guard:?}");
             allocator.validate().unwrap();
         });
     }

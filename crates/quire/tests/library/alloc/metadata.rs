@@ -36,7 +36,7 @@ fn tables_in_used_memory_are_fresh_and_nobody_elses() {
             taken.iter().for_each(|&frame| scribble(&machine, FrameRange::folio(frame, order(size))));
             allocator.validate().unwrap();
             taken.iter().for_each(|&frame| allocator.free_raw(frame, order(size)).unwrap());
-            allocator.drain_local();
+            allocator.lists().drain_local();
             assert_eq!(allocator.memory_info(), before);
         }
     });
@@ -50,17 +50,17 @@ fn descriptors_of_a_block_that_was_whole_are_fresh() {
         let blocks: Vec<_> = std::iter::from_fn(|| allocator.alloc_raw(ALL, Order::BLOCK).ok()).collect();
         blocks.iter().for_each(|&frame| scribble(machine, FrameRange::folio(frame, Order::BLOCK)));
         blocks.iter().for_each(|&frame| allocator.free_raw(frame, Order::BLOCK).unwrap());
-        allocator.drain_local();
+        allocator.lists().drain_local();
         let frames: Vec<Frame> =
             std::iter::from_fn(|| allocator.alloc_raw(ALL, Order::FRAME).ok()).take(1200).collect();
         assert_eq!(frames.len(), 1200);
         for &frame in &frames {
-            let descriptor = allocator.descriptor(frame);
+            let descriptor = allocator.frames().descriptor(frame);
             descriptor.reset();
             assert!(!descriptor.has(DescriptorFlags::TABLE) && !descriptor.has(DescriptorFlags::CACHE));
             let fields = [&descriptor.owner, &descriptor.index, &descriptor.word];
             assert!(fields.iter().all(|field| field.load(std::sync::atomic::Ordering::Relaxed) == 0));
-            assert_eq!(allocator.mapcount(frame), 0, "lanes are as fresh");
+            assert_eq!(allocator.counts().mapcount(frame), 0, "lanes are as fresh");
             let block = machine.direct_map(frame.block().first_frame().addr());
             let offset = std::ptr::from_ref(descriptor).addr() - block.addr();
             assert_eq!(
@@ -82,6 +82,6 @@ fn a_block_inside_a_larger_folio_has_no_descriptors() {
         let allocator =
             PageAllocator::new(&machine, &ranges_of(&machine), AllocatorConfig::default()).unwrap();
         let folio = allocator.alloc_raw(Gfp::USER, order(10)).unwrap();
-        allocator.descriptor(folio.add(512));
+        allocator.frames().descriptor(folio.add(512));
     });
 }

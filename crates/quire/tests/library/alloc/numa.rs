@@ -32,7 +32,7 @@ fn on_nodes(
         let allocator =
             PageAllocator::new(&machine, &ranges_of(&machine), AllocatorConfig::default()).unwrap();
         test(&allocator);
-        allocator.drain_local();
+        allocator.lists().drain_local();
         allocator.validate().unwrap();
     });
 }
@@ -147,7 +147,7 @@ fn every_cpu_takes_turns_of_its_own() {
 fn a_node_without_memory_is_served_by_its_neighbours() {
     let distances: &[&[u8]] = &[&[10, 20, 20, 20, 20], &[], &[], &[], &[40, 20, 30, 20, 10]];
     on_nodes(&[0, 2], &[4], distances, 0, |allocator| {
-        assert_eq!(allocator.node_count(), 5);
+        assert_eq!(allocator.requests().node_count(), 5);
         assert_eq!(node_of(allocator.alloc_raw(Gfp::KERNEL, Order::FRAME).unwrap()), 2);
         let turns = Gfp::USER.from_nodes(NodePolicy::Interleave(NodeSet::of(&[0, 1, 2, 4])));
         let nodes: Vec<u8> =
@@ -192,7 +192,7 @@ fn statistics_say_where_frames_came_from() {
         Stat::NumaOther,
     ];
     on_nodes(&[0, 1], &[0], &[], 0, |allocator| {
-        let counted = || stats.map(|stat| allocator.stat(stat));
+        let counted = || stats.map(|stat| allocator.lists().stat(stat));
         let since = |before: [u64; 6]| {
             let now = counted();
             std::array::from_fn::<u64, 6, _>(|at| now[at] - before[at])

@@ -14,13 +14,13 @@ const MIB: u64 = 1 << 20;
 fn a_folio_is_cleared_copied_and_freed_by_its_owner() {
     with_allocator(HostedConfig::new(64 * MIB), |_, pages| {
         let mut folio = pages.alloc(Gfp::KERNEL, Order::FRAME).unwrap();
-        pages.clear(&mut folio, TouchHint::Soon);
+        pages.frames().clear(&mut folio, TouchHint::Soon);
         let mut copy = pages.alloc(Gfp::KERNEL, Order::FRAME).unwrap();
-        pages.copy(folio.frames(), &mut copy, TouchHint::Soon);
+        pages.frames().copy(folio.frames(), &mut copy, TouchHint::Soon);
         assert_eq!(format!("{folio:?}"), format!("Folio({:?}, {:?})", folio.frame(), Order::FRAME));
         assert_ne!(folio, copy);
         pages.free(folio).unwrap();
-        pages.free_zeroed(copy).unwrap();
+        pages.requests().free_zeroed(copy).unwrap();
         pages.validate().unwrap();
     });
 }
@@ -54,9 +54,9 @@ fn a_refused_folio_harms_no_neighbour() {
         let folio = pages.alloc(Gfp::USER, Order::BLOCK).unwrap();
         let frame = folio.frame();
         // Against the contract: a leaf maps the folio, and its value is still there.
-        pages.counter().map_large(frame, PageSize::Size2M);
+        pages.counts().counter().map_large(frame, PageSize::Size2M);
         assert_eq!(pages.free(folio), Err(FreeError::InUse));
-        assert_eq!(pages.mapcount(frame), 1);
+        assert_eq!(pages.counts().mapcount(frame), 1);
         // A folio that is too large by number, a part of one, and one that is free.
         assert_eq!(pages.free_raw(frame, Order::new(10).unwrap()), Err(FreeError::WrongOrder));
         assert_eq!(pages.free_raw(frame.add(8), Order::FRAME), Err(FreeError::WrongOrder));
@@ -72,7 +72,7 @@ fn what_is_handed_over_is_freed_by_its_last_leaf() {
     with_allocator(HostedConfig::new(64 * MIB), |_, pages| {
         let used = pages.memory_info().used;
         let folio = pages.alloc(Gfp::USER, Order::BLOCK).unwrap();
-        let mut counter = pages.counter();
+        let mut counter = pages.counts().counter();
         let frame = folio.into_raw();
         counter.map_large(frame, PageSize::Size2M);
         let freed = unmap(&mut counter, frame);
@@ -98,10 +98,10 @@ fn the_parts_of_a_split_folio_are_owned() {
         assert_eq!(pages.memory_info().used, used);
         // What is mapped as a whole is not split, and comes back as it was.
         let folio = pages.alloc(Gfp::USER, Order::BLOCK).unwrap();
-        pages.counter().map_large(folio.frame(), PageSize::Size2M);
+        pages.counts().counter().map_large(folio.frame(), PageSize::Size2M);
         let (run, why) = pages.split(folio, Order::FRAME).unwrap_err();
         assert_eq!(why, SplitError::InUse);
-        assert_eq!(unmap(&mut pages.counter(), run.into_raw().start), 512);
+        assert_eq!(unmap(&mut pages.counts().counter(), run.into_raw().start), 512);
         pages.validate().unwrap();
     });
 }
@@ -117,7 +117,7 @@ fn bulk_hands_out_values() {
         pages.free_bulk(folios).unwrap();
         kept.into_iter().for_each(|folio| pages.free(folio).unwrap());
         let mut slots = [const { None }; 5];
-        assert_eq!(pages.fill_bulk(Gfp::USER, Order::FRAME, &mut slots), 5);
+        assert_eq!(pages.requests().fill_bulk(Gfp::USER, Order::FRAME, &mut slots), 5);
         slots.into_iter().flatten().for_each(|folio| pages.free(folio).unwrap());
         assert_eq!(pages.memory_info().used, used);
     });
@@ -130,6 +130,6 @@ fn an_extent_beyond_the_folio_is_refused() {
         let mut folio = pages.alloc(Gfp::USER, Order::BLOCK).unwrap();
         let beyond = FrameRange::new(folio.frame().add(500), 13);
         let extent = quire::clear::Extent::new(beyond, TouchHint::Soon);
-        let _ = pages.clear_extent(&mut folio, &extent);
+        let _ = pages.frames().clear_extent(&mut folio, &extent);
     });
 }

@@ -47,7 +47,7 @@ fn conserves_frames_through_random_orders() {
         for (frame, order) in live {
             allocator.free_raw(Frame(frame), order).unwrap();
         }
-        allocator.drain_local();
+        allocator.lists().drain_local();
         assert_eq!(allocator.memory_info(), before, "every block is whole again");
     });
 }
@@ -69,7 +69,7 @@ fn names_every_bad_free() {
             }
             allocator.free_raw(frame, order).unwrap();
             assert_eq!(allocator.free_raw(frame, order), Err(FreeError::DoubleFree), "order {number}");
-            allocator.drain_local();
+            allocator.lists().drain_local();
             assert_eq!(
                 allocator.free_raw(frame, order),
                 Err(FreeError::DoubleFree),
@@ -104,7 +104,7 @@ fn out_of_memory_is_an_answer_at_every_order() {
                 live.push(allocator.alloc_raw(reserve, order).unwrap());
             }
             live.iter().for_each(|&frame| allocator.free_raw(frame, order).unwrap());
-            allocator.drain_local();
+            allocator.lists().drain_local();
             assert_eq!(allocator.memory_info(), before);
         });
     }
@@ -174,7 +174,7 @@ fn odd_edges_and_shared_blocks_are_used() {
         assert_eq!(info.used + info.metadata + info.free + info.cached, info.total, "invariant 8");
         assert!(info.used * 10 > info.total * 9, "{info:?}");
         live.iter().for_each(|&frame| allocator.free_raw(frame, Order::FRAME).unwrap());
-        allocator.drain_local();
+        allocator.lists().drain_local();
         allocator.validate().unwrap();
     });
 }
@@ -209,24 +209,24 @@ fn counts_free_exactly_at_zero() {
         let before = allocator.memory_info();
         let folio = allocator.alloc_raw(Gfp::USER, order(4)).unwrap();
         let run = FrameRange::folio(folio, order(4));
-        let mut counter = allocator.counter();
+        let mut counter = allocator.counts().counter();
         counter.map(run).unwrap();
         counter.map(FrameRange::new(folio.add(3), 2)).unwrap();
         assert_eq!(counter.unmap_raw(FrameRange::new(folio, 4)), 3);
         drop(counter);
-        assert_eq!(allocator.mapcount(folio.add(3)), 1);
-        assert_eq!(allocator.mapcount(folio.add(4)), 2);
+        assert_eq!(allocator.counts().mapcount(folio.add(3)), 1);
+        assert_eq!(allocator.counts().mapcount(folio.add(4)), 2);
         assert_eq!(
             allocator.free_raw(folio.add(3), Order::FRAME),
             Ok(()).and(Err(FreeError::InUse)),
             "it is mapped"
         );
-        let mut counter = allocator.counter();
+        let mut counter = allocator.counts().counter();
         assert_eq!(counter.unmap_raw(FrameRange::new(folio.add(3), 13)), 12);
         assert_eq!(counter.unmap_raw(FrameRange::new(folio.add(4), 1)), 1);
         drop(counter);
         allocator.validate().unwrap();
-        allocator.drain_local();
+        allocator.lists().drain_local();
         assert_eq!(allocator.memory_info(), before);
     });
 }
@@ -236,13 +236,13 @@ fn held_frames_outlive_their_leaves() {
     with_allocator(HostedConfig::new(32 * MIB), |_, allocator| {
         let folio = allocator.alloc_raw(Gfp::USER, order(2)).unwrap();
         let run = FrameRange::folio(folio, order(2));
-        allocator.hold(run);
-        allocator.counter().map(run).unwrap();
-        assert_eq!(allocator.counter().unmap_raw(run), 0);
+        allocator.frames().hold(run);
+        allocator.counts().counter().map(run).unwrap();
+        assert_eq!(allocator.counts().counter().unmap_raw(run), 0);
         assert_eq!(allocator.free_raw(folio, order(2)), Err(FreeError::InUse));
-        allocator.counter().map(FrameRange::new(folio, 1)).unwrap();
+        allocator.counts().counter().map(FrameRange::new(folio, 1)).unwrap();
         assert_eq!(allocator.release_raw(run), 3);
-        assert_eq!(allocator.counter().unmap_raw(FrameRange::new(folio, 1)), 1);
+        assert_eq!(allocator.counts().counter().unmap_raw(FrameRange::new(folio, 1)), 1);
     });
 }
 
@@ -252,28 +252,38 @@ fn a_whole_folio_counts_leaves_of_every_size() {
         let before = allocator.memory_info();
         let huge = allocator.alloc_raw(Gfp::USER, Order::BLOCK).unwrap();
         let run = FrameRange::folio(huge, Order::BLOCK);
-        allocator.counter().map_large(huge, PageSize::Size2M);
-        let refused = allocator.counter().map(run);
+        allocator.counts().counter().map_large(huge, PageSize::Size2M);
+        let refused = allocator.counts().counter().map(run);
         assert_eq!(refused, Err(CountError::Prepare { done: 0, at: huge }));
-        allocator.prepare_counts(huge).unwrap();
-        allocator.counter().map(run).unwrap();
-        assert_eq!(allocator.mapcount(huge.add(77)), 2);
-        assert_eq!(allocator.counter().unmap_large_raw(huge, PageSize::Size2M, Contents::Unknown), 0);
-        assert_eq!(allocator.counter().unmap_raw(FrameRange::new(huge, 511)), 0);
-        assert_eq!(allocator.counter().unmap_raw(FrameRange::new(huge.add(511), 1)), 512);
+        allocator.counts().prepare_counts(huge).unwrap();
+        allocator.counts().counter().map(run).unwrap();
+        assert_eq!(allocator.counts().mapcount(huge.add(77)), 2);
+        assert_eq!(
+            allocator.counts().counter().unmap_large_raw(huge, PageSize::Size2M, Contents::Unknown),
+            0
+        );
+        assert_eq!(allocator.counts().counter().unmap_raw(FrameRange::new(huge, 511)), 0);
+        assert_eq!(allocator.counts().counter().unmap_raw(FrameRange::new(huge.add(511), 1)), 512);
         let gigantic = allocator.alloc_raw(Gfp::USER, Order::GIGANTIC).unwrap();
-        let mut counter = allocator.counter();
+        let mut counter = allocator.counts().counter();
         counter.map_large(gigantic, PageSize::Size1G);
         counter.map_large(gigantic.add(512), PageSize::Size2M);
         drop(counter);
-        assert_eq!(allocator.mapcount(gigantic.add(513)), 2);
-        assert_eq!(allocator.mapcount(gigantic.add(5)), 1);
-        assert_eq!(allocator.counter().unmap_large_raw(gigantic, PageSize::Size1G, Contents::Unknown), 0);
+        assert_eq!(allocator.counts().mapcount(gigantic.add(513)), 2);
+        assert_eq!(allocator.counts().mapcount(gigantic.add(5)), 1);
         assert_eq!(
-            allocator.counter().unmap_large_raw(gigantic.add(512), PageSize::Size2M, Contents::Unknown),
+            allocator.counts().counter().unmap_large_raw(gigantic, PageSize::Size1G, Contents::Unknown),
+            0
+        );
+        assert_eq!(
+            allocator.counts().counter().unmap_large_raw(
+                gigantic.add(512),
+                PageSize::Size2M,
+                Contents::Unknown
+            ),
             1 << 18
         );
-        allocator.drain_local();
+        allocator.lists().drain_local();
         assert_eq!(allocator.memory_info(), before);
     });
 }
@@ -287,17 +297,17 @@ fn counts_beyond_a_byte_stay_exact() {
             let folio = allocator.alloc_raw(Gfp::USER, order).unwrap();
             let run = FrameRange::new(folio, 1);
             for _ in 0..1000 {
-                while let Err(CountError::Prepare { at, .. }) = allocator.counter().map(run) {
-                    allocator.prepare_counts(at).unwrap();
+                while let Err(CountError::Prepare { at, .. }) = allocator.counts().counter().map(run) {
+                    allocator.counts().prepare_counts(at).unwrap();
                 }
             }
-            assert_eq!(allocator.mapcount(folio), 1000);
+            assert_eq!(allocator.counts().mapcount(folio), 1000);
             for _ in 0..999 {
-                assert_eq!(allocator.counter().unmap_raw(run), 0);
+                assert_eq!(allocator.counts().counter().unmap_raw(run), 0);
             }
-            assert_eq!(allocator.counter().unmap_raw(run), order.frames());
+            assert_eq!(allocator.counts().counter().unmap_raw(run), order.frames());
         }
-        allocator.drain_local();
+        allocator.lists().drain_local();
         allocator.validate().unwrap();
         assert_eq!(allocator.memory_info(), before, "the widened lanes came back as well");
     });
@@ -317,7 +327,7 @@ fn nested_contexts_wait_for_nothing_and_lose_nothing() {
             });
         }
         live.iter().for_each(|&frame| allocator.free_raw(frame, Order::FRAME).unwrap());
-        allocator.drain_local();
+        allocator.lists().drain_local();
         assert_eq!(allocator.memory_info(), before);
     });
 }
@@ -351,7 +361,7 @@ fn threads_share_blocks_without_losing_frames() {
     machine.spawn_cpus(4, |cpu| {
         let inbox = receive[cpu.index()].lock().unwrap();
         inbox.try_iter().for_each(|(frame, order)| allocator.free_raw(frame, order).unwrap());
-        allocator.drain_local();
+        allocator.lists().drain_local();
     });
     allocator.validate().unwrap();
     assert_eq!(allocator.memory_info(), before);
@@ -362,11 +372,11 @@ fn the_common_path_takes_no_lock() {
     with_allocator(HostedConfig::new(64 * MIB), |_, allocator| {
         let frame = allocator.alloc_raw(Gfp::USER, Order::FRAME).unwrap();
         allocator.free_raw(frame, Order::FRAME).unwrap();
-        let locks = allocator.stat(Stat::BlockLock);
+        let locks = allocator.lists().stat(Stat::BlockLock);
         for _ in 0..1000 {
             let frame = allocator.alloc_raw(Gfp::USER, Order::FRAME).unwrap();
             allocator.free_raw(frame, Order::FRAME).unwrap();
         }
-        assert_eq!(allocator.stat(Stat::BlockLock), locks);
+        assert_eq!(allocator.lists().stat(Stat::BlockLock), locks);
     });
 }

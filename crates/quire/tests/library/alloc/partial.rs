@@ -13,7 +13,7 @@ const MIB: u64 = 1 << 20;
 const BLOCK: u64 = 512;
 
 fn at_rest(pages: &PageAllocator<'_, Hosted>, used: u64) {
-    pages.drain_all();
+    pages.lists().drain_all();
     assert_eq!(pages.memory_info().used, used);
     pages.validate().unwrap();
 }
@@ -183,13 +183,13 @@ fn memory_is_removed_when_what_is_in_it_can_be_moved() {
         pages.validate().unwrap();
         // A leaf maps them now, so that they count as movable.
         let frames = held.take().unwrap().into_raw();
-        pages.counter().map(frames).unwrap();
+        pages.counts().counter().map(frames).unwrap();
         let mut moved = 0;
         let removed = pages.remove_memory(late, |range| {
             assert_eq!(range, late);
             moved += 1;
             if moved == 1 {
-                hosted::raw::RawCounts::unmap_raw(&mut pages.counter(), frames);
+                hosted::raw::RawCounts::unmap_raw(&mut pages.counts().counter(), frames);
             }
         });
         assert_eq!((removed, moved), (Ok(()), 1));
@@ -209,8 +209,8 @@ fn what_cannot_go_is_refused_by_name() {
         let hole = FrameRange::new(Frame(40 * 256), BLOCK);
         assert_eq!(pages.remove_memory(hole, |_| ()), Err(HotplugError::Absent));
         let folio = pages.alloc_raw(Gfp::USER, Order::BLOCK).unwrap();
-        pages.counter().map_large(folio, PageSize::Size2M);
-        pages.hold(FrameRange::folio(folio, Order::FRAME));
+        pages.counts().counter().map_large(folio, PageSize::Size2M);
+        pages.frames().hold(FrameRange::folio(folio, Order::FRAME));
         let around = FrameRange::folio(folio, Order::BLOCK);
         assert_eq!(pages.remove_memory(around, |_| ()), Err(HotplugError::InUse));
         assert_eq!(pages.memory_info().total, info.total);

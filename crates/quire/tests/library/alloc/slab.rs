@@ -126,7 +126,7 @@ fn several_cpus_share_a_cache() {
     });
     machine.run_on(quire::cpu::CpuId(0), || {
         assert_eq!(cache.usage(&machine), CacheUsage::default());
-        pages.drain_local();
+        pages.lists().drain_local();
         pages.validate().unwrap();
     });
 }

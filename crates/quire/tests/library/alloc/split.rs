@@ -24,9 +24,9 @@ struct Model {
 
 fn map(allocator: &Allocator<'_>, run: FrameRange) {
     let mut rest = run;
-    while let Err(CountError::Prepare { done, at }) = allocator.counter().map(rest) {
+    while let Err(CountError::Prepare { done, at }) = allocator.counts().counter().map(rest) {
         rest = FrameRange::new(rest.start.add(done), rest.count - done);
-        allocator.prepare_counts(at).expect("memory");
+        allocator.counts().prepare_counts(at).expect("memory");
     }
 }
 
@@ -66,7 +66,7 @@ impl Model {
             self.counts[at] += times;
         } else {
             self.counts[at] -= 1;
-            assert_eq!(allocator.counter().unmap_raw(frame), self.lost(at));
+            assert_eq!(allocator.counts().counter().unmap_raw(frame), self.lost(at));
         }
     }
 
@@ -76,7 +76,8 @@ impl Model {
         (from..from + count).for_each(|at| {
             while self.counts[at] > 0 {
                 self.counts[at] -= 1;
-                let freed = allocator.counter().unmap_raw(FrameRange::new(self.start.add(at as u64), 1));
+                let freed =
+                    allocator.counts().counter().unmap_raw(FrameRange::new(self.start.add(at as u64), 1));
                 assert_eq!(freed, self.lost(at));
             }
         });
@@ -114,7 +115,11 @@ impl Model {
 
     fn check(&self, allocator: &Allocator<'_>) {
         for (at, &count) in self.counts.iter().enumerate().filter(|(_, count)| **count > 0) {
-            assert_eq!(allocator.mapcount(self.start.add(at as u64)), u64::from(count), "frame {at}");
+            assert_eq!(
+                allocator.counts().mapcount(self.start.add(at as u64)),
+                u64::from(count),
+                "frame {at}"
+            );
         }
     }
 
@@ -122,7 +127,7 @@ impl Model {
         for at in 0..self.counts.len() {
             while self.counts[at] > 0 {
                 self.counts[at] -= 1;
-                allocator.counter().unmap_raw(FrameRange::new(self.start.add(at as u64), 1));
+                allocator.counts().counter().unmap_raw(FrameRange::new(self.start.add(at as u64), 1));
             }
         }
     }
@@ -135,7 +140,7 @@ fn counts_stay_exact_through_splits() {
     println!("QUIRE_SEED={seed}");
     let mut rng = Rng::with_seed(seed);
     with_allocator(HostedConfig::new(64 * MIB), |_, allocator| {
-        allocator.drain_local();
+        allocator.lists().drain_local();
         let before = allocator.memory_info();
         for round in 0..60 {
             let mut models: Vec<Model> = (0..3)
@@ -153,9 +158,9 @@ fn counts_stay_exact_through_splits() {
             allocator.validate().unwrap_or_else(|fault| panic!("round {round}: {fault:?}"));
             models.iter_mut().for_each(|model| model.end(allocator));
             assert!(models.iter().all(Model::is_unmapped));
-            assert_eq!(allocator.deferred_splits(), 0, "a folio that is gone waits for nothing");
+            assert_eq!(allocator.counts().deferred_splits(), 0, "a folio that is gone waits for nothing");
         }
-        allocator.drain_local();
+        allocator.lists().drain_local();
         let after = allocator.memory_info();
         assert_eq!((after.used, after.total), (before.used, before.total));
         assert_eq!(after.metadata, before.metadata, "blocks are whole again");
@@ -193,7 +198,7 @@ fn a_folio_of_blocks_that_nobody_maps_stays_its_owners() {
         (0..512).step_by(8).for_each(|at| allocator.free_raw(folio.add(at), order(3)).unwrap());
         allocator.free_raw(folio.add(512), Order::BLOCK).unwrap();
         allocator.free_raw(folio.add(1024), order(10)).unwrap();
-        allocator.drain_local();
+        allocator.lists().drain_local();
         assert_eq!(allocator.memory_info(), before);
     });
 }
@@ -202,26 +207,29 @@ fn a_folio_of_blocks_that_nobody_maps_stays_its_owners() {
 fn large_leaves_and_missing_memory_are_refused_without_a_trace() {
     with_allocator(HostedConfig::new(32 * MIB), |machine, allocator| {
         let folio = allocator.alloc_raw(Gfp::USER, Order::BLOCK).unwrap();
-        allocator.counter().map_large(folio, PageSize::Size2M);
+        allocator.counts().counter().map_large(folio, PageSize::Size2M);
         assert_eq!(allocator.split_raw(folio, order(4)), Err(SplitError::InUse));
         map(allocator, FrameRange::folio(folio, Order::BLOCK));
-        allocator.counter().unmap_large_raw(folio, PageSize::Size2M, Contents::Unknown);
+        allocator.counts().counter().unmap_large_raw(folio, PageSize::Size2M, Contents::Unknown);
         machine.set_failures(FailurePlan::From(0));
         assert_eq!(allocator.split_raw(folio, order(4)), Err(SplitError::OutOfMemory));
         // Seven frames in a row are not enough for descriptors; eight are.
-        allocator.counter().unmap_raw(FrameRange::new(folio.add(65), 7));
+        allocator.counts().counter().unmap_raw(FrameRange::new(folio.add(65), 7));
         assert_eq!(allocator.split_raw(folio, order(4)), Err(SplitError::OutOfMemory));
-        assert_eq!((allocator.mapcount(folio), allocator.deferred_splits()), (1, 1));
+        assert_eq!((allocator.counts().mapcount(folio), allocator.counts().deferred_splits()), (1, 1));
         allocator.validate().unwrap();
-        allocator.counter().unmap_raw(FrameRange::new(folio.add(64), 1));
-        allocator.counter().unmap_raw(FrameRange::new(folio.add(500), 3));
+        allocator.counts().counter().unmap_raw(FrameRange::new(folio.add(64), 1));
+        allocator.counts().counter().unmap_raw(FrameRange::new(folio.add(500), 3));
         assert_eq!(allocator.split_deferred(1), 3);
         machine.set_failures(FailurePlan::Off);
-        assert_eq!((allocator.deferred_splits(), allocator.stat(Stat::ThpSplitPage)), (0, 1));
-        assert_eq!(allocator.stat(Stat::ThpDeferredSplitPage), 1);
+        assert_eq!(
+            (allocator.counts().deferred_splits(), allocator.lists().stat(Stat::ThpSplitPage)),
+            (0, 1)
+        );
+        assert_eq!(allocator.lists().stat(Stat::ThpDeferredSplitPage), 1);
         allocator.validate().unwrap();
         (0..512).filter(|at| !(64..72).contains(at) && !(500..503).contains(at)).for_each(|at| {
-            assert_eq!(allocator.counter().unmap_raw(FrameRange::new(folio.add(at), 1)), 1);
+            assert_eq!(allocator.counts().counter().unmap_raw(FrameRange::new(folio.add(at), 1)), 1);
         });
     });
 }
@@ -255,19 +263,19 @@ fn threads_unmap_while_others_split() {
             }
             let mut freed = 0;
             for at in frames {
-                freed += allocator.counter().unmap_raw(FrameRange::new(folio.add(at), 1));
+                freed += allocator.counts().counter().unmap_raw(FrameRange::new(folio.add(at), 1));
             }
             assert!(freed <= 512);
         }
-        allocator.drain_local();
+        allocator.lists().drain_local();
     });
     machine.run_on(CpuId(0), || {
-        allocator.drain_local();
+        allocator.lists().drain_local();
         allocator.validate().unwrap();
     });
     let after = allocator.memory_info();
     assert_eq!((after.used, after.metadata), (before.used, before.metadata));
-    assert_eq!(allocator.deferred_splits(), 0);
+    assert_eq!(allocator.counts().deferred_splits(), 0);
 }
 
 /// A frame goes bad while its folio is split by who has it to himself: either the split finds the mark, and is refused, or there is
@@ -280,18 +288,21 @@ fn a_marked_folio_that_nobody_maps_stays_whole() {
             let folio = FrameRange::folio(start, Order::BLOCK);
             // It is held from the beginning or, for nobody to have to look closely, at the end.
             if held {
-                allocator.hold(folio);
+                allocator.frames().hold(folio);
             }
-            allocator.mark_again(start.add(77));
+            allocator.frames().mark_again(start.add(77));
             assert_eq!(allocator.split_raw(start, order(0)), Err(SplitError::InUse));
-            assert!(allocator.has_bad(start) && allocator.is_bad(start.add(77)));
+            assert!(allocator.frames().has_bad(start) && allocator.frames().is_bad(start.add(77)));
             if !held {
-                allocator.hold(folio);
+                allocator.frames().hold(folio);
             }
             // It is lost with the folio, and nothing else is.
             allocator.release_raw(folio);
-            allocator.drain_local();
-            assert_eq!((allocator.bad_frames(), allocator.is_bad(start.add(77))), (1, true));
+            allocator.lists().drain_local();
+            assert_eq!(
+                (allocator.frames().bad_frames(), allocator.frames().is_bad(start.add(77))),
+                (1, true)
+            );
         });
     }
 }
@@ -307,7 +318,7 @@ fn what_nobody_maps_is_split_by_its_owner_alone() {
             let folio = allocator.alloc_raw(Gfp::USER, order(number)).unwrap();
             map(allocator, FrameRange::folio(folio, order(number)));
             assert_eq!(allocator.split_mapped_raw(folio, Order::FRAME), Ok(0));
-            allocator.counter().unmap_raw(FrameRange::folio(folio, order(number)));
+            allocator.counts().counter().unmap_raw(FrameRange::folio(folio, order(number)));
         }
         allocator.validate().unwrap();
     });
@@ -323,8 +334,8 @@ fn a_folio_of_blocks_is_split_by_one_at_a_time() {
     const MAPPED: [(u64, u64); 3] = [(5, 10), (1024, 512), (1536 + 77, 1)];
     let hold: Other = |allocator, folio| {
         let start = folio.add(1024);
-        let part = allocator.set_aside(start).map(|order| FrameRange::folio(start, order))?;
-        assert_eq!(allocator.counter().unmap_raw(part), 0, "it is held");
+        let part = allocator.frames().set_aside(start).map(|order| FrameRange::folio(start, order))?;
+        assert_eq!(allocator.counts().counter().unmap_raw(part), 0, "it is held");
         Some(part)
     };
     let others: [(&str, Other); 5] = [
@@ -339,7 +350,7 @@ fn a_folio_of_blocks_is_split_by_one_at_a_time() {
     for (name, other) in others {
         for to in [Order::BLOCK, Order::FRAME] {
             with_allocator(HostedConfig::new(64 * MIB).with_cpus(2), |machine, allocator| {
-                allocator.drain_local();
+                allocator.lists().drain_local();
                 let before = allocator.memory_info();
                 let (mut round, mut met) = (0, 0);
                 loop {
@@ -354,13 +365,13 @@ fn a_folio_of_blocks_is_split_by_one_at_a_time() {
                     allocator.validate().unwrap();
                     for (at, count) in MAPPED {
                         for frame in (at..at + count).map(|at| folio.add(at)) {
-                            if allocator.mapcount(frame) == 1 {
-                                allocator.counter().unmap_raw(FrameRange::new(frame, 1));
+                            if allocator.counts().mapcount(frame) == 1 {
+                                allocator.counts().counter().unmap_raw(FrameRange::new(frame, 1));
                             }
                         }
                     }
                     while allocator.split_deferred(u64::MAX) > 0 {}
-                    machine.spawn_cpus(2, |_| allocator.drain_local());
+                    machine.spawn_cpus(2, |_| allocator.lists().drain_local());
                     allocator.validate().unwrap();
                     assert_eq!(allocator.memory_info(), before, "{name}, {to:?}, call {round}");
                     (round, met) = (round + 1, met + u64::from(held.in_time));

@@ -26,7 +26,7 @@ fn with_zones(ranges: Vec<Range>, movable_percent: u8, test: impl FnOnce(&Alloca
         let allocator = PageAllocator::new(&machine, &ranges_of(&machine), config).unwrap();
         let before = allocator.memory_info();
         test(&allocator);
-        allocator.drain_local();
+        allocator.lists().drain_local();
         allocator.validate().unwrap();
         assert_eq!(allocator.memory_info(), before, "everything came back");
     });
@@ -159,11 +159,11 @@ fn each_mark_is_reached_to_the_frame() {
         for (urgency, mark) in [(Urgency::Reserve, 0), (Urgency::Atomic, min / 2), (Urgency::Ordinary, min)] {
             let gfp = Gfp { urgency, ..Gfp::USER };
             for above in [0, 1, 2, PCP_BATCH as u64, PCP_BATCH as u64 + 1] {
-                allocator.drain_all();
+                allocator.lists().drain_all();
                 let free = left(allocator, ZoneKind::Dma32);
                 let wanted = (mark + above).checked_sub(free).expect("marks go up");
                 give(allocator, Order::FRAME, &live.split_off(live.len() - wanted as usize));
-                allocator.drain_all();
+                allocator.lists().drain_all();
                 assert_eq!(left(allocator, ZoneKind::Dma32), mark + above);
                 let taken = if above % 2 == 0 {
                     take_all(allocator, gfp, Order::FRAME)
@@ -288,6 +288,6 @@ fn racing_cpus_pass_the_mark_by_a_batch_each_at_most() {
         let live = live.into_inner().unwrap();
         machine.run_on(CpuId(0), || give(&allocator, Order::FRAME, &live));
     }
-    machine.spawn_cpus(CPUS, |_| allocator.drain_local());
+    machine.spawn_cpus(CPUS, |_| allocator.lists().drain_local());
     assert_eq!(allocator.memory_info(), before);
 }

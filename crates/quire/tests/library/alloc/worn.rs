@@ -16,12 +16,14 @@ fn a_block_that_is_bad_all_over_is_lost() {
     with_allocator(HostedConfig::new(16 * MIB), |_, allocator| {
         let start = allocator.alloc_raw(Gfp::USER, Order::BLOCK).expect("memory");
         let folio = FrameRange::folio(start, Order::BLOCK);
-        allocator.hold(folio);
-        (0..folio.count).step_by(DESCRIPTOR_FRAMES).for_each(|at| allocator.mark_again(start.add(at)));
+        allocator.frames().hold(folio);
+        (0..folio.count)
+            .step_by(DESCRIPTOR_FRAMES)
+            .for_each(|at| allocator.frames().mark_again(start.add(at)));
         allocator.release_raw(folio);
-        allocator.drain_local();
-        assert_eq!(allocator.frame_info(start), FrameInfo::Metadata);
-        assert_eq!(allocator.bad_frames(), folio.count / DESCRIPTOR_FRAMES as u64);
+        allocator.lists().drain_local();
+        assert_eq!(allocator.frames().frame_info(start), FrameInfo::Metadata);
+        assert_eq!(allocator.frames().bad_frames(), folio.count / DESCRIPTOR_FRAMES as u64);
         let free = allocator.memory_info().free;
         let taken: Vec<_> =
             std::iter::from_fn(|| allocator.alloc_raw(Gfp::USER, Order::FRAME).ok()).collect();

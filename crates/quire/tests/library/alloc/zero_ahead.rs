@@ -46,7 +46,7 @@ fn break_blocks<P: Platform>(pages: &PageAllocator<'_, P>, known: Option<u64>) {
             pages.free_raw(frame, Order::FRAME).unwrap();
         }
     }
-    pages.drain_all();
+    pages.lists().drain_all();
 }
 
 /// Frames that were cleared between two reschedule points, at most, and all together.
@@ -83,7 +83,7 @@ fn with_pieces(
 #[test]
 fn others_run_between_the_pieces() {
     with_pieces(2048, None, |watched, pages| {
-        while pages.zero_ahead() {}
+        while pages.store().zero_ahead() {}
         let (longest, all) = cleared(&watched.events());
         assert!(all >= 2048, "{all}");
         assert!(longest <= CLEAR_STRETCH_BYTES / 4096, "{longest} frames without a reschedule point");
@@ -95,11 +95,11 @@ fn a_task_that_dies_leaves_the_other_pieces() {
     for lives in 0..4 {
         with_pieces(2048, None, |watched, pages| {
             watched.dies_after(Some(lives));
-            assert!(!pages.zero_ahead(), "it has something else to do");
+            assert!(!pages.store().zero_ahead(), "it has something else to do");
             let pieces = lives * ZERO_AHEAD_FRAMES as u64;
             assert_eq!((cleared(&watched.events()).1, zeroed(pages)), (pieces, pieces));
             watched.dies_after(None);
-            assert!(pages.zero_ahead());
+            assert!(pages.store().zero_ahead());
         });
     }
 }
@@ -111,8 +111,8 @@ fn left_over_zeroes_do_not_stop_the_next_round() {
         with_pieces(4096, Some(each), |_, pages| {
             let before = zeroed(pages);
             assert!((1..4096).contains(&before), "{before}");
-            assert!(pages.zero_ahead(), "one frame in {each} is zero");
-            while pages.zero_ahead() {}
+            assert!(pages.store().zero_ahead(), "one frame in {each} is zero");
+            while pages.store().zero_ahead() {}
             assert!(zeroed(pages) >= 4096, "{} of one in {each}", zeroed(pages));
         });
     }
@@ -122,7 +122,7 @@ fn left_over_zeroes_do_not_stop_the_next_round() {
 fn what_was_used_in_part_is_made_ready_again() {
     with_pieces(4096, None, |_, pages| {
         for round in 0..4 {
-            while pages.zero_ahead() {}
+            while pages.store().zero_ahead() {}
             assert!(zeroed(pages) >= 4096, "round {round}: {}", zeroed(pages));
             let known = || pages.alloc_maybe_zeroed_raw(Gfp::USER, PIECE).ok();
             let (untouched, used): (Vec<_>, Vec<_>) = std::iter::from_fn(known)
@@ -130,7 +130,7 @@ fn what_was_used_in_part_is_made_ready_again() {
                 .partition(|(at, (_, contents))| *contents == Contents::Zeroed && at % 8 == 0);
             used.iter().for_each(|(_, (frame, _))| pages.free_raw(*frame, PIECE).unwrap());
             untouched.iter().for_each(|(_, (frame, _))| pages.free_zeroed_raw(*frame, PIECE).unwrap());
-            pages.drain_all();
+            pages.lists().drain_all();
             assert!((1..4096).contains(&zeroed(pages)), "round {round}: {}", zeroed(pages));
         }
     });
@@ -152,7 +152,7 @@ fn nodes_share_the_budget_by_their_memory() {
             .unwrap();
         machine.run_on(CpuId(0), || {
             let pages = stale(&machine, &machine, Zeroes { blocks_ahead: blocks * 512, ..Zeroes::default() });
-            while pages.zero_ahead() {}
+            while pages.store().zero_ahead() {}
             let ready = pages.zone_info().map(|zone| zone.zeroed / 512).collect::<Vec<_>>();
             assert_eq!(ready.iter().sum::<u64>(), blocks, "{sizes:?}: {ready:?}");
             let near = ready.iter().zip(shares).all(|(ready, share)| ready.abs_diff(share) <= 1);
@@ -169,7 +169,7 @@ fn blocks_behind_many_that_are_zero_are_cleared() {
     let machine = HostedConfig { clearing: false, ..HostedConfig::new(256 * MIB) }.build().unwrap();
     machine.run_on(CpuId(0), || {
         let pages = stale(&machine, &machine, Zeroes { blocks_ahead: 100 * 512, ..Zeroes::default() });
-        while pages.zero_ahead() {}
+        while pages.store().zero_ahead() {}
         assert_eq!(zeroed(&pages), 100 * 512);
         pages.validate().unwrap();
     });

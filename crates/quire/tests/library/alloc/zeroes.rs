@@ -31,7 +31,7 @@ fn with_zeroes(config: HostedConfig, promised: bool, zeroes: Zeroes, test: impl 
         let pages = PageAllocator::new(&machine, &ranges, config).unwrap();
         test(&machine, &pages);
         check(&pages);
-        pages.drain_all();
+        pages.lists().drain_all();
         check(&pages);
     });
 }
@@ -70,7 +70,7 @@ fn what_was_promised_need_not_be_cleared() {
             assert!(is_known, "order {number}");
             write_to(machine, frame, order(number));
         }
-        assert_eq!(pages.stat(Stat::PgzeroKnown), (0..=11).map(|number| 1 << number).sum::<u64>());
+        assert_eq!(pages.lists().stat(Stat::PgzeroKnown), (0..=11).map(|number| 1 << number).sum::<u64>());
     });
     let forget = Zeroes { remember: false, ..Zeroes::default() };
     for (promised, zeroes) in [(false, Zeroes::default()), (true, forget)] {
@@ -100,14 +100,14 @@ fn untouched_folios_keep_their_mark_and_others_lose_it() {
             }
             write_to(machine, again, folio);
             pages.free_raw(again, folio).unwrap();
-            pages.drain_all();
+            pages.lists().drain_all();
             for _ in 0..2 {
                 let (next, is_known) = known(pages, folio);
                 assert!(!is_known || next != again, "order {number}: it was stored to");
                 write_to(machine, next, folio);
                 pages.free_raw(next, folio).unwrap();
             }
-            pages.drain_all();
+            pages.lists().drain_all();
         }
     });
 }
@@ -154,9 +154,9 @@ fn the_last_leaf_speaks_for_what_it_maps() {
             let frame = pages.alloc_raw(Gfp::USER, folio).unwrap();
             let before = zeroed(pages);
             let parts = || (0..folio.frames()).step_by(512).map(|at| frame.add(at));
-            parts().for_each(|part| pages.counter().map_large(part, PageSize::Size2M));
+            parts().for_each(|part| pages.counts().counter().map_large(part, PageSize::Size2M));
             parts().for_each(|part| {
-                pages.counter().unmap_large_raw(part, PageSize::Size2M, Contents::Zeroed);
+                pages.counts().counter().unmap_large_raw(part, PageSize::Size2M, Contents::Zeroed);
             });
             assert_eq!(zeroed(pages) - before, kept, "{folio:?}");
         }
@@ -220,8 +220,8 @@ fn step(machine: &Hosted, pages: &Pages<'_>, rng: &mut Rng, held: &mut Vec<(Fram
                 }
             }
         }
-        14 => while rng.bool() && pages.zero_ahead() {},
-        15 if rng.u8(..8) == 0 => pages.drain_all(),
+        14 => while rng.bool() && pages.store().zero_ahead() {},
+        15 if rng.u8(..8) == 0 => pages.lists().drain_all(),
         _ => {}
     }
 }
@@ -239,7 +239,7 @@ fn marks_survive_nothing_that_they_should_not() {
                     check(pages);
                 }
             }
-            assert!(pages.stat(Stat::PgzeroKnown) > 500, "{}", pages.stat(Stat::PgzeroKnown));
+            assert!(pages.lists().stat(Stat::PgzeroKnown) > 500, "{}", pages.lists().stat(Stat::PgzeroKnown));
             held.iter().for_each(|&(frame, folio, _)| pages.free_raw(frame, folio).unwrap());
         });
     }
@@ -258,7 +258,7 @@ fn idle_cpus_and_others_share_a_machine() {
         let (mut rng, mut held) = (Rng::with_seed(cpu.0.into()), Vec::new());
         for _ in 0..4000 {
             if cpu.0 == 2 {
-                pages.zero_ahead();
+                pages.store().zero_ahead();
             } else {
                 step(&machine, &pages, &mut rng, &mut held);
             }
@@ -266,23 +266,23 @@ fn idle_cpus_and_others_share_a_machine() {
         held.iter().for_each(|&(frame, folio, _)| pages.free_raw(frame, folio).unwrap());
     });
     machine.run_on(CpuId(0), || check(&pages));
-    assert!(pages.stat(Stat::PgzeroAhead) > 0);
+    assert!(pages.lists().stat(Stat::PgzeroAhead) > 0);
 }
 
 #[test]
 fn idle_cpus_clear_up_to_the_budget_and_no_more() {
     let zeroes = Zeroes { blocks_ahead: 8 * 512 + 100, ..Zeroes::default() };
     with_zeroes(HostedConfig::new(64 * MIB), false, zeroes, |machine, pages| {
-        let rounds = std::iter::from_fn(|| pages.zero_ahead().then_some(())).count();
+        let rounds = std::iter::from_fn(|| pages.store().zero_ahead().then_some(())).count();
         assert_eq!((rounds, zeroed(pages)), (8, 8 * 512));
-        assert_eq!(pages.stat(Stat::PgzeroAhead), 8 * 512);
+        assert_eq!(pages.lists().stat(Stat::PgzeroAhead), 8 * 512);
         // The lowest ones, so that runs come about.
         let (frame, is_known) = known(pages, order(11));
         assert!(is_known);
         write_to(machine, frame, order(11));
         pages.free_raw(frame, order(11)).unwrap();
         assert_eq!(
-            std::iter::from_fn(|| pages.zero_ahead().then_some(())).count(),
+            std::iter::from_fn(|| pages.store().zero_ahead().then_some(())).count(),
             4,
             "those that were used"
         );
@@ -297,9 +297,9 @@ fn idle_cpus_clear_pieces_where_no_block_is_whole() {
         let fill =
             |folio| -> Vec<Frame> { std::iter::from_fn(|| pages.alloc_raw(gfp, folio).ok()).collect() };
         let all = fill(order(3));
-        assert!(!pages.zero_ahead(), "memory is short");
+        assert!(!pages.store().zero_ahead(), "memory is short");
         all.iter().for_each(|&frame| pages.free_raw(frame, order(3)).unwrap());
-        pages.drain_all();
+        pages.lists().drain_all();
         let mut all = fill(order(6));
         // Every fourth stays in use, so that no block is whole.
         let mut at = 0;
@@ -307,7 +307,7 @@ fn idle_cpus_clear_pieces_where_no_block_is_whole() {
             at += 1;
             at % 4 == 0 || pages.free_raw(frame, order(6)).is_err()
         });
-        while pages.zero_ahead() {}
+        while pages.store().zero_ahead() {}
         assert!((1024..1024 + 512).contains(&zeroed(pages)), "{}", zeroed(pages));
         let is_known = (0..16).filter(|_| known(pages, order(6)).1).count();
         assert!(is_known >= 12, "{is_known}: some of it is in smaller pieces");
@@ -330,7 +330,7 @@ fn a_range_that_stays_in_use_keeps_its_marks() {
                 pages.free_raw(frame, Order::BLOCK).unwrap();
             }
         }
-        pages.drain_all();
+        pages.lists().drain_all();
         let (before, mut shown) = (zeroed(pages), 0);
         let emptied = pages.alloc_contig_moving(Gfp::USER, 4, 1, |_| shown += 1);
         assert_eq!((emptied, shown > 0), (Err(AllocError::OutOfMemory), true));

@@ -38,7 +38,7 @@ fn with_folios(
         let folios = FolioPolicy::only(folios).with_on_demand(false);
         let config = Config { folios, allocator, ..Config::default() };
         let manager = MemoryManager::new(&watched, &ranges_of(&machine), &config).unwrap();
-        manager.pages().drain_local();
+        manager.pages().lists().drain_local();
         let before = manager.meminfo().frames;
         let mm = manager.new_mm().unwrap();
         mm.switch_in();
@@ -48,7 +48,7 @@ fn with_folios(
         mm.switch_out();
         mm.exit();
         manager.validate().unwrap();
-        manager.pages().drain_local();
+        manager.pages().lists().drain_local();
         assert_eq!(manager.meminfo().frames.used, before.used, "frames were lost");
     });
 }
@@ -175,13 +175,13 @@ fn a_task_that_dies_clears_nothing_ahead() {
         let zeroed = || pages.zone_info().map(|zone| zone.zeroed).sum::<u64>();
         for lives in 0..3 {
             watched.dies_after(Some(lives));
-            assert!(!pages.zero_ahead());
+            assert!(!pages.store().zero_ahead());
             assert_eq!(zeroed(), 0, "half a block is no block");
             pages.validate().unwrap();
         }
         watched.dies_after(None);
         watched.events();
-        assert!(pages.zero_ahead());
+        assert!(pages.store().zero_ahead());
         assert_eq!(zeroed(), 512);
         let events = watched.events();
         let points = events.iter().filter(|&event| *event == Event::Point).count();

@@ -103,7 +103,7 @@ fn a_task_that_dies_at_a_piece_nobody_wants_lets_the_folio_go() {
         watched.dies_after(None);
         mm.munmap(VirtAddr(BASE), GIB).unwrap();
         assert!(!manager.clear_ahead());
-        manager.pages().drain_local();
+        manager.pages().lists().drain_local();
         assert!(manager.meminfo().frames.free + 16 >= free);
     });
 }

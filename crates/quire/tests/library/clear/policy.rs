@@ -147,13 +147,13 @@ fn a_policy_that_was_set_is_the_one_that_is_used() {
         let wanted = ClearPolicy::only(ClearKernel::Movnti, CopyKernel::Movnti);
         let config = AllocatorConfig { clear: Some(wanted), ..AllocatorConfig::default() };
         let allocator = PageAllocator::new(&machine, &ranges_of(&machine), config).unwrap();
-        assert_eq!(allocator.clearer().policy(), wanted);
+        assert_eq!(allocator.frames().clearer().policy(), wanted);
         let mut other = wanted;
         other.copy[2][1][18] = CopyKernel::String;
         other.clear[0][2][0] = ClearKernel::String;
         other.stretch = Stretch::of(3 * MIB).unwrap();
-        allocator.clearer().set_policy(&other).unwrap();
-        assert_eq!(allocator.clearer().policy(), other);
+        allocator.frames().clearer().set_policy(&other).unwrap();
+        assert_eq!(allocator.frames().clearer().policy(), other);
     });
 }
 

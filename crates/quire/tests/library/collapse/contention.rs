@@ -36,7 +36,7 @@ fn contend(
                 if cpu.0 < 2 { upset(manager, &mm, &mut rng) } else { stores(machine, &mm, cpu.0, &mut rng) }
             }
             mm.switch_out();
-            manager.pages().drain_local();
+            manager.pages().lists().drain_local();
         });
         mm.switch_in();
         check(machine, manager, &mm);

@@ -26,7 +26,7 @@ fn parent_and_child_are_collapsed_on_their_own() {
                 assert_eq!(one.collapse(VirtAddr(BASE), HUGE).unwrap().copied, 1);
                 assert!(is_large(machine, one, BASE) && !is_large(machine, other, BASE));
                 assert_eq!(leaf(machine, other, BASE).unwrap().frame, frame);
-                assert_eq!(manager.pages().mapcount(frame), 1, "exactly one side is left");
+                assert_eq!(manager.pages().counts().mapcount(frame), 1, "exactly one side is left");
                 assert_eq!((mm.rss().anon, child.rss().anon), (512, 512));
                 mm.validate().unwrap();
                 child.validate().unwrap();
@@ -64,11 +64,11 @@ fn a_fork_after_a_collapse_shares_the_folio() {
                 copied(mm, BASE);
                 let child = mm.fork().unwrap();
                 let frame = leaf(machine, mm, BASE).unwrap().frame;
-                assert_eq!(manager.pages().mapcount(frame.add(77)), 2);
+                assert_eq!(manager.pages().counts().mapcount(frame.add(77)), 2);
                 store(machine, mm, BASE, 5).unwrap();
                 // The parent's side is in pieces now: 511 of them are the child's as well.
                 assert_eq!(mm.collapse(VirtAddr(BASE), HUGE).unwrap().copied, 1);
-                assert_eq!(manager.pages().mapcount(frame.add(77)), 1);
+                assert_eq!(manager.pages().counts().mapcount(frame.add(77)), 1);
                 assert_eq!(load(machine, mm, BASE), Ok(5));
                 switch(mm, &child);
                 check(machine, &child, BASE, |_| true);

@@ -70,7 +70,7 @@ fn take_away(machine: &Hosted, manager: &Manager<'_>, round: u64, how: Splitting
     let folio = leaf(machine, &mm, BASE).expect("mapped").frame;
     if how == Splitting::Deferred {
         mm.munmap(VirtAddr(BASE), HUGE / 2).expect("mapped");
-        assert_eq!(manager.pages().deferred_splits(), 1);
+        assert_eq!(manager.pages().counts().deferred_splits(), 1);
     }
     let alloc = || manager.pages().alloc_raw(Gfp::USER, Order::BLOCK).ok();
     // Then whoever wants memory gets this, or none; and there is none to move to.

@@ -60,7 +60,7 @@ fn leaves_that_do_not_suit() {
             refused(mm, BASE, Refusal::Marked);
             mm.remove_write_protect_marks(VirtAddr(BASE), HUGE).unwrap();
             let frame = FrameRange::new(leaf(machine, mm, BASE + 9 * PAGE).unwrap().frame, 1);
-            manager.pages().hold(frame);
+            manager.pages().frames().hold(frame);
             refused(mm, BASE, Refusal::Held);
             manager.pages().release_raw(frame);
             check(machine, mm, BASE, |_| true);

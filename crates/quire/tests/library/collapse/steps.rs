@@ -118,7 +118,7 @@ fn a_store_at_any_moment_of_a_copy_is_in_the_folio() {
                 assert_eq!(load(machine, page), model[page as usize], "seed {first}, {number}, page {page}");
             }
             assert_eq!(check(allocator, context).leaves, 1);
-            assert_eq!((allocator.mapcount(to), allocator.mapcount(to.add(511))), (1, 1));
+            assert_eq!((allocator.counts().mapcount(to), allocator.counts().mapcount(to.add(511))), (1, 1));
             crate::collapse::machine::unmap_all(allocator, context, range(AT.0, 2 * MIB));
         });
     }

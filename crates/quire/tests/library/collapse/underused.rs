@@ -73,7 +73,7 @@ fn what_does_not_suit_stays() {
                 mm.write_protect_marked(VirtAddr(BASE + HUGE), HUGE).unwrap();
                 let head = leaf(machine, mm, BASE + 2 * HUGE).unwrap().frame;
                 let held = quire::addr::FrameRange::folio(head, Order::BLOCK);
-                manager.pages().hold(held);
+                manager.pages().frames().hold(held);
                 let child = mm.fork().unwrap();
                 assert_eq!(
                     split(manager, 0).split,

@@ -25,12 +25,12 @@ fn a_large_leaf_that_is_counted_by_frame_is_one_leaf() {
         let first = allocator.alloc_raw(Gfp::USER, Order::GIGANTIC).unwrap();
         let block = first.add(3 * BLOCK);
         map(allocator, FrameRange::new(block.add(5), 10));
-        allocator.counter().map_large(block, PageSize::Size2M);
-        let maps = allocator.folio_maps(first).unwrap();
+        allocator.counts().counter().map_large(block, PageSize::Size2M);
+        let maps = allocator.counts().folio_maps(first).unwrap();
         assert_eq!((maps.mapcount, maps.entire, maps.mapped), (11, Some(0), Some(BLOCK)));
         assert_eq!(unmap(allocator, FrameRange::new(block.add(5), 10)), 0);
-        assert_eq!(allocator.folio_maps(first).unwrap().mapcount, 1);
-        let freed = allocator.counter().unmap_large_raw(block, PageSize::Size2M, Contents::Unknown);
+        assert_eq!(allocator.counts().folio_maps(first).unwrap().mapcount, 1);
+        let freed = allocator.counts().counter().unmap_large_raw(block, PageSize::Size2M, Contents::Unknown);
         assert_eq!(freed, Order::GIGANTIC.frames());
         allocator.validate().unwrap();
     });
@@ -41,19 +41,22 @@ fn a_large_leaf_that_is_counted_by_frame_is_one_leaf() {
 fn numbers_in_which_nothing_is_counted_stay_as_long_as_their_folio() {
     by_frame(64 * MIB, |allocator| {
         let start = allocator.alloc_raw(Gfp::USER, Order::BLOCK).unwrap();
-        allocator.prepare_counts(start).unwrap();
+        allocator.counts().prepare_counts(start).unwrap();
         let held = count_frames(allocator);
         assert!(held > 0);
-        allocator.forget_counts(start);
+        allocator.counts().forget_counts(start);
         assert_eq!(count_frames(allocator), held);
         let whole = FrameRange::folio(start, Order::BLOCK);
-        allocator.counter().map_large(start, PageSize::Size2M);
+        allocator.counts().counter().map_large(start, PageSize::Size2M);
         map(allocator, FrameRange::new(start.add(7), 1));
         assert_eq!(unmap(allocator, FrameRange::new(start.add(7), 1)), 0);
         assert_eq!(count_frames(allocator), held);
-        assert_eq!(allocator.counter().unmap_large_raw(start, PageSize::Size2M, Contents::Unknown), BLOCK);
-        assert_eq!(allocator.folio_maps(whole.start), None);
-        allocator.drain_local();
+        assert_eq!(
+            allocator.counts().counter().unmap_large_raw(start, PageSize::Size2M, Contents::Unknown),
+            BLOCK
+        );
+        assert_eq!(allocator.counts().folio_maps(whole.start), None);
+        allocator.lists().drain_local();
         assert_eq!((count_frames(allocator), allocator.memory_info().used), (0, 0));
     });
 }

@@ -130,7 +130,7 @@ fn scene(
         let ranges = testkit::ranges_of(&machine);
         let manager = MemoryManager::new(&machine, &ranges, &Default::default()).expect("no manager");
         manager.set_folio_policy(FolioPolicy::FRAMES);
-        manager.pages().drain_all();
+        manager.pages().lists().drain_all();
         let before = manager.meminfo().frames.used;
         let (file, mm) = (pages.file(&machine, &manager), manager.new_mm().expect("memory"));
         mm.switch_in();
@@ -149,7 +149,7 @@ fn scene(
         mm.exit();
         drop(file);
         manager.validate().expect("broken at the end");
-        manager.pages().drain_all();
+        manager.pages().lists().drain_all();
         let after = manager.meminfo();
         assert_eq!(after.frames.used, before + after.bad, "{plan:?}: only what is bad is lost");
         machine.assert_clean();
@@ -182,7 +182,7 @@ fn look(
             failed
         }
     };
-    assert_eq!(manager.pages().bad_frames(), 1, "{plan:?}: {failed:?} after {:?}", outcome.report);
+    assert_eq!(manager.pages().frames().bad_frames(), 1, "{plan:?}: {failed:?} after {:?}", outcome.report);
     let lost = match failed {
         Ok(Failed::Memory(MemoryFailure::PageLost)) => {
             (0..512).find(|page| load(machine, mm, BASE + page * PAGE) == Err(FaultError::Poisoned))
@@ -192,8 +192,8 @@ fn look(
         failed => panic!("{plan:?}: {failed:?}"),
     };
     assert_eq!(lost.is_some(), failed == Ok(Failed::Memory(MemoryFailure::PageLost)));
-    manager.pages().drain_all();
-    assert!(manager.pages().is_bad(bad));
+    manager.pages().lists().drain_all();
+    assert!(manager.pages().frames().is_bad(bad));
     pages.check(machine, mm, lost);
     let there = (0..512).find(|page| frame_at(machine, mm, BASE + page * PAGE) == Some(bad));
     assert_eq!(there, None, "{plan:?}: a bad frame is a page");

@@ -125,7 +125,7 @@ pub(crate) fn counts(manager: &Manager<'_>, first: Frame, spaces: impl Fn(u64) -
         for frame in frames.start.0..frames.end().0 {
             let at = frame - first.0;
             assert_eq!(count, spaces(at), "page {at}");
-            assert_eq!(manager.pages().mapcount(Frame(frame)), count);
+            assert_eq!(manager.pages().counts().mapcount(Frame(frame)), count);
             shown += 1;
         }
     });

@@ -158,7 +158,7 @@ fn nothing_that_is_stored_during_collapses_is_lost() {
                 }
             }
             mm.switch_out();
-            manager.pages().drain_local();
+            manager.pages().lists().drain_local();
         });
         mm.switch_in();
         for sum in 0..SUMS {

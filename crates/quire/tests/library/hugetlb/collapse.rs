@@ -47,7 +47,7 @@ fn collapse(mm: &Space<'_>, addr: u64, len: u64) -> Collapsed {
 }
 
 fn counts_in_use(manager: &Manager<'_>) -> u64 {
-    manager.pages().stat(Stat::NrMapCountPages)
+    manager.pages().lists().stat(Stat::NrMapCountPages)
 }
 
 #[test]
@@ -69,7 +69,7 @@ fn parts_become_one_leaf_and_nothing_else_changes() {
                 assert_eq!(load(machine, mm, BASE + page * HUGE + 8), Ok(page + 1));
                 store(machine, mm, BASE + page * HUGE + 8, 7).unwrap();
                 let first = machine.probe(mm.root(), VirtAddr(BASE + page * HUGE)).unwrap().frame;
-                assert_eq!([0, 1, 511].map(|at| manager.pages().mapcount(first.add(at))), [1; 3]);
+                assert_eq!([0, 1, 511].map(|at| manager.pages().counts().mapcount(first.add(at))), [1; 3]);
             }
             drop(file);
         });
@@ -195,7 +195,7 @@ fn a_gigantic_page_goes_there_and_back_in_both_ways() {
                     assert_eq!(load(machine, mm, BASE + at * 8 * HUGE + 16), Ok(at));
                 }
                 for at in [0, 1, 511, 512, (1 << 18) - 1] {
-                    assert_eq!(manager.pages().mapcount(first.add(at)), 1);
+                    assert_eq!(manager.pages().counts().mapcount(first.add(at)), 1);
                 }
             }
         });
@@ -251,7 +251,7 @@ fn every_way_of_counting_agrees() {
             let allocator = AllocatorConfig { counts, ..AllocatorConfig::default() };
             let config = Config { allocator, descriptors: DescriptorPolicy::InBlock, ..Config::default() };
             let manager = MemoryManager::new(&machine, &ranges_of(&machine), &config).unwrap();
-            manager.pages().drain_local();
+            manager.pages().lists().drain_local();
             let before = manager.meminfo().frames.used;
             let _ = manager.huge_pools().resize(manager.pages(), HugeSize::Size1G, NodeSet::ALL, 1);
             let _ = manager.huge_pools().resize(manager.pages(), HugeSize::Size2M, NodeSet::ALL, 4);
@@ -262,7 +262,7 @@ fn every_way_of_counting_agrees() {
                 store(&machine, mm, BASE + 8, 5).unwrap();
                 let first = machine.probe(mm.root(), VirtAddr(BASE)).unwrap().frame;
                 mm.madvise(VirtAddr(BASE + 5 * PAGE), 3 * PAGE, Advice::DontNeed).unwrap();
-                let count = |at: u64| manager.pages().mapcount(first.add(at));
+                let count = |at: u64| manager.pages().counts().mapcount(first.add(at));
                 if each_frame {
                     assert_eq!([4, 5, 7, 8, 512].map(count), [1, 0, 0, 1, 1], "{counts:?}");
                 } else {
@@ -288,16 +288,16 @@ fn every_way_of_counting_agrees() {
                 store(&machine, mm, own + 8, 6).unwrap();
                 let child = mm.fork().unwrap();
                 let shown = machine.probe(mm.root(), VirtAddr(own)).unwrap().frame;
-                assert_eq!(manager.pages().mapcount(shown), 2, "{counts:?}");
+                assert_eq!(manager.pages().counts().mapcount(shown), 2, "{counts:?}");
                 store(&machine, mm, own + 8, 7).unwrap();
-                assert_eq!(manager.pages().mapcount(shown), 1, "{counts:?}");
+                assert_eq!(manager.pages().counts().mapcount(shown), 1, "{counts:?}");
                 child.exit();
                 assert_eq!(load(&machine, mm, own + 8), Ok(7));
             });
             for size in HugeSize::ALL {
                 let _ = manager.huge_pools().resize(manager.pages(), size, NodeSet::ALL, 0);
             }
-            manager.pages().drain_local();
+            manager.pages().lists().drain_local();
             assert_eq!(manager.meminfo().frames.used, before, "{counts:?}");
             manager.validate().unwrap();
             machine.assert_clean();

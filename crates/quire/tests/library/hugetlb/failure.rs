@@ -31,7 +31,7 @@ fn all_frames(world: &World<'_, '_>) -> HashSet<Frame> {
         all.push(frame);
     }
     all.iter().for_each(|&frame| world.pages.free_raw(frame, Order::FRAME).unwrap());
-    world.pages.drain_all();
+    world.pages.lists().drain_all();
     all.into_iter().collect()
 }
 
@@ -49,7 +49,7 @@ fn a_free_frame_is_lost_wherever_it_is() {
         for frame in [whole, Frame(512 * 10 + 77), listed, near] {
             assert_eq!(fail(world, frame), Err(Verdict::Lost), "{frame:?}");
             assert_eq!(fail(world, frame), Err(Verdict::Already), "{frame:?}");
-            assert!(pages.is_bad(frame));
+            assert!(pages.frames().is_bad(frame));
             assert_eq!(pages.free_raw(frame, Order::FRAME), Err(FreeError::InUse));
         }
         assert_eq!(fail(world, Frame(512 * 9 + 1)), Err(Verdict::Lost), "another of the same block");
@@ -57,7 +57,7 @@ fn a_free_frame_is_lost_wherever_it_is() {
         assert_eq!(fail(world, Frame(0)), Err(Verdict::Unrecoverable), "the manager's tables");
         assert_eq!(fail(world, Frame(1 << 30)), Err(Verdict::NotMemory));
         pages.free_raw(other, Order::FRAME).unwrap();
-        assert_eq!(pages.bad_frames(), 5);
+        assert_eq!(pages.frames().bad_frames(), 5);
         pages.validate().unwrap();
         let all = all_frames(world);
         assert!(![whole, listed, near, Frame(512 * 9 + 1)].iter().any(|frame| all.contains(frame)));
@@ -88,7 +88,7 @@ fn a_free_page_leaves_its_pool_but_for_the_bad_frames() {
         let grown = pools.resize(pages, Size2M, BOTH, 1000);
         assert_eq!(grown.stopped, Some(Stopped::OutOfMemory));
         pools.validate(pages).unwrap();
-        assert!(!pages.is_huge(page, Order::BLOCK));
+        assert!(!pages.frames().is_huge(page, Order::BLOCK));
     });
 }
 
@@ -269,7 +269,7 @@ fn frames_go_bad_while_pools_are_resized() {
                     }
                 }
             }
-            pages.drain_local();
+            pages.lists().drain_local();
         };
         std::thread::scope(|scope| {
             let other = scope.spawn(|| world.machine.run_on(quire::cpu::CpuId(1), || run(1)));
@@ -277,13 +277,13 @@ fn frames_go_bad_while_pools_are_resized() {
             other.join().unwrap();
         });
         let bad = bad.into_inner().unwrap();
-        assert_eq!(pages.bad_frames(), bad.len() as u64);
-        pages.drain_all();
+        assert_eq!(pages.frames().bad_frames(), bad.len() as u64);
+        pages.lists().drain_all();
         world.check();
         let _ = pools.resize(pages, Size2M, BOTH, 0);
         let _ = pools.resize(pages, Size1G, BOTH, 0);
         world.check();
         let all = all_frames(world);
-        assert!(bad.iter().all(|frame| !all.contains(frame) && pages.is_bad(*frame)));
+        assert!(bad.iter().all(|frame| !all.contains(frame) && pages.frames().is_bad(*frame)));
     });
 }

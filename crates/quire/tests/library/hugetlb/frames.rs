@@ -17,7 +17,7 @@ fn in_use(head: Frame, frames: u64, huge: bool) -> FrameInfo {
 fn a_frame_says_what_it_is() {
     with_pools(HostedConfig::new(2 * GIB + 64 * MIB), |world| {
         let (pools, pages) = (world.pools, world.pages);
-        let info = |frame: Frame| pages.frame_info(frame);
+        let info = |frame: Frame| pages.frames().frame_info(frame);
         assert_eq!(info(Frame((2 * GIB + 64 * MIB) / 4096)), FrameInfo::NotMemory);
         assert_eq!(info(Frame(u64::MAX)), FrameInfo::NotMemory);
         assert_eq!(info(Frame(0)), FrameInfo::Metadata, "tables are taken from the front");
@@ -31,7 +31,7 @@ fn a_frame_says_what_it_is() {
                 for held in [false, true] {
                     let folio = FrameRange::folio(head, order);
                     if held {
-                        pages.hold(folio);
+                        pages.frames().hold(folio);
                     }
                     assert!(
                         (0..order.frames())

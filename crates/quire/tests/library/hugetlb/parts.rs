@@ -79,14 +79,18 @@ fn parts_come_and_go_by_themselves() {
             assert_eq!(leaf(machine, mm, BASE + 99 * PAGE), Some((first.add(99), 1)));
             assert_eq!(leaf(machine, mm, BASE + 100 * PAGE), None);
             for frame in [99, 108] {
-                assert_eq!(manager.pages().mapcount(first.add(frame)), 1);
+                assert_eq!(manager.pages().counts().mapcount(first.add(frame)), 1);
             }
             for frame in [100, 107] {
-                assert_eq!(manager.pages().mapcount(first.add(frame)), 0, "exactly what is mapped counts");
+                assert_eq!(
+                    manager.pages().counts().mapcount(first.add(frame)),
+                    0,
+                    "exactly what is mapped counts"
+                );
             }
             assert_eq!(load(machine, mm, BASE + 107 * PAGE), Ok(108), "the file has kept it");
             assert_eq!((mm.rss().huge, leaf_frames(machine, mm, BASE + 106 * PAGE)), (505, 0));
-            assert_eq!(manager.pages().mapcount(first.add(107)), 1);
+            assert_eq!(manager.pages().counts().mapcount(first.add(107)), 1);
             drop_part(mm, BASE, HUGE);
             assert_eq!(mm.rss().huge, 0);
             assert_eq!(load(machine, mm, BASE + PAGE), Ok(2));
@@ -114,7 +118,7 @@ fn one_gigantic_page_has_leaves_of_every_size() {
             drop_part(mm, far + 3 * HUGE + 5 * PAGE, PAGE);
             assert_eq!(leaf_frames(machine, mm, far), 512);
             assert_eq!(leaf_frames(machine, mm, far + 3 * HUGE), 1);
-            let counts = |at: u64| manager.pages().mapcount(first.add(at));
+            let counts = |at: u64| manager.pages().counts().mapcount(first.add(at));
             assert_eq!([0, 3 * 512, 3 * 512 + 5, 4 * 512].map(counts), [2, 2, 1, 2]);
             drop_part(mm, far + 8 * HUGE, 4 * HUGE);
             assert_eq!([8 * 512 - 1, 8 * 512, 12 * 512].map(counts), [2, 1, 2]);
@@ -262,7 +266,7 @@ fn parts_that_go_in_steps_leave_the_counts_of_others() {
                 assert_eq!(leaf_frames(machine, space, at), 1);
             }
             let (first, _) = leaf(machine, mm, at).unwrap();
-            let counts = || [0, 5, 6, 511].map(|page| manager.pages().mapcount(first.add(page)));
+            let counts = || [0, 5, 6, 511].map(|page| manager.pages().counts().mapcount(first.add(page)));
             assert_eq!(counts(), [2; 4]);
             drop_part(&other, at + 6 * PAGE, 506 * PAGE);
             assert_eq!(counts(), [2, 2, 1, 1]);

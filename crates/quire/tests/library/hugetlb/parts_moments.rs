@@ -29,7 +29,7 @@ fn with_page(surplus: bool, test: impl FnOnce(&Hosted, &Manager<'_>)) {
     machine.run_on(CpuId(0), || {
         let manager =
             MemoryManager::new(&machine, &ranges_of(&machine), &Config::default()).expect("a manager");
-        manager.pages().drain_local();
+        manager.pages().lists().drain_local();
         let before = manager.meminfo().frames.used;
         let pools = manager.huge_pools();
         if surplus {
@@ -44,7 +44,7 @@ fn with_page(surplus: bool, test: impl FnOnce(&Hosted, &Manager<'_>)) {
         assert_eq!(info(&manager, HugeSize::Size1G), left);
         manager.validate().expect("broken machine");
         let _ = pools.resize(manager.pages(), HugeSize::Size1G, NodeSet::ALL, 0);
-        manager.pages().drain_all();
+        manager.pages().lists().drain_all();
         assert_eq!(manager.meminfo().frames.used, before + manager.meminfo().bad, "frames were lost");
         machine.assert_clean();
     });

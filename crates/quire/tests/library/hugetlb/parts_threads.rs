@@ -154,7 +154,7 @@ fn one_gigantic_page_is_collapsed_by_one_and_taken_apart_by_others() {
                 }
             }
             mm.switch_out();
-            manager.pages().drain_local();
+            manager.pages().lists().drain_local();
         });
         let made = made.map(AtomicU64::into_inner);
         println!("{made:?} pages of 1 GiB were put together in stages, and directly");

@@ -17,7 +17,7 @@ fn with_pool(pages: u64, test: impl FnOnce(&Hosted, &Manager<'_>)) {
     let machine = HostedConfig::new(256 << 20).build().expect("the host refused a machine");
     machine.run_on(CpuId(0), || {
         let manager = MemoryManager::new(&machine, &ranges_of(&machine), &Config::default()).unwrap();
-        manager.pages().drain_local();
+        manager.pages().lists().drain_local();
         let before = manager.meminfo().frames;
         let pools = manager.huge_pools();
         let grown = pools.resize(manager.pages(), HugeSize::Size2M, NodeSet::ALL, pages);
@@ -31,7 +31,7 @@ fn with_pool(pages: u64, test: impl FnOnce(&Hosted, &Manager<'_>)) {
         );
         check(&manager);
         let _ = pools.resize(manager.pages(), HugeSize::Size2M, NodeSet::ALL, 0);
-        manager.pages().drain_all();
+        manager.pages().lists().drain_all();
         let after = manager.meminfo();
         assert_eq!(after.frames.used, before.used + after.bad, "only bad frames are lost");
         machine.assert_clean();

@@ -25,7 +25,7 @@ fn a_pool_grows_evenly_and_shrinks_to_nothing() {
         assert_eq!(resize(101).stopped, None);
         assert_eq!(resize(40), Resized { before: 101, after: 40, wanted: 40, stopped: None });
         assert_eq!(resize(0).after, 0);
-        world.pages.drain_all();
+        world.pages.lists().drain_all();
         assert_eq!(world.pages.memory_info().used, 0);
     });
 }
@@ -77,7 +77,7 @@ fn shrinking_needs_no_memory() {
 fn a_resize_flushes_nothing_and_counts_its_locks() {
     with_pools(HostedConfig::new(GIB), |world| {
         let count = 3 * HUGE_BATCH as u64;
-        let locks = || world.pages.stat(Stat::HugetlbLock);
+        let locks = || world.pages.lists().stat(Stat::HugetlbLock);
         let before = (locks(), world.machine.counters());
         let _ = world.pools.resize(world.pages, Size2M, BOTH, count);
         // The number before, three batches, the look that finds that nothing is missing, and the number after.
@@ -147,9 +147,9 @@ fn what_cannot_be_put_together_is_looked_at_once() {
         taken.into_iter().rev().filter(|frame| !used.contains(frame)).for_each(give);
         // The last one is of the other node.
         assert_eq!(world.pools.promote(world.pages, NodeSet::one(0), 1).done, 0);
-        let before = world.pages.stat(Stat::HugetlbLock);
+        let before = world.pages.lists().stat(Stat::HugetlbLock);
         let done = world.pools.promote(world.pages, BOTH, 2);
-        assert_eq!(world.pages.stat(Stat::HugetlbLock) - before, all + 1);
+        assert_eq!(world.pages.lists().stat(Stat::HugetlbLock) - before, all + 1);
         assert_eq!((done.done, done.stopped), (1, Some(Stopped::OutOfMemory)));
         world.pools.validate(world.pages).unwrap();
         used.into_iter().for_each(give);
@@ -170,8 +170,8 @@ fn parts_of_two_nodes_stay_apart() {
     with_pools(config, |world| {
         let all = world.pools.resize(world.pages, Size2M, BOTH, 2560).after;
         let parts = (0..512).map(|at| Frame(2 * Order::GIGANTIC.frames() + at * 512));
-        assert!(parts.clone().all(|part| world.pages.is_huge(part, Order::BLOCK)));
-        assert_eq!(parts.filter(|&part| world.pages.node_of_frame(part) == 1).count(), 256);
+        assert!(parts.clone().all(|part| world.pages.frames().is_huge(part, Order::BLOCK)));
+        assert_eq!(parts.filter(|&part| world.pages.store().node_of_frame(part) == 1).count(), 256);
         let done = world.pools.promote(world.pages, BOTH, 4);
         assert_eq!((done.done, world.info(Size2M).total), (1, all - 512));
     });

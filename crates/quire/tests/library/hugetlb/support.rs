@@ -33,8 +33,10 @@ impl World<'_, '_> {
         let window = self.pools.window().map_or(0, |window| window.frames());
         let used = HugeSize::ALL.map(in_pools).iter().sum::<u64>() + window;
         // What is not in a pool or the window is free or lost: invariant 8. Bad frames may still be part of pages in use.
-        let (bad, kept) =
-            (self.pages.bad_frames(), self.info(HugeSize::Size2M).total + self.info(HugeSize::Size1G).total);
+        let (bad, kept) = (
+            self.pages.frames().bad_frames(),
+            self.info(HugeSize::Size2M).total + self.info(HugeSize::Size1G).total,
+        );
         let lost = info.used - used;
         assert!(lost == bad || lost < bad && kept > 0, "{lost} frames are used by nobody, {bad} are bad");
     }
@@ -66,7 +68,7 @@ pub(crate) fn with_policy(policy: DescriptorPolicy, config: HostedConfig, test: 
         for size in HugeSize::ALL {
             let _ = pools.resize(&pages, size, NodeSet::ALL, 0);
         }
-        pages.drain_all();
+        pages.lists().drain_all();
         world.check();
     });
 }

@@ -35,7 +35,7 @@ fn parallel(action: impl Fn(&Hosted, &Manager<'_>, &Space<'_>, usize, &mut Rng) 
                 action(machine, manager, &mm, cpu.index(), &mut random);
             }
             mm.switch_out();
-            manager.pages().drain_local();
+            manager.pages().lists().drain_local();
         });
         mm.validate().unwrap();
         check(manager);
@@ -154,7 +154,7 @@ fn one_file_is_filled_and_cut_by_all() {
                 }
             }
             mm.switch_out();
-            manager.pages().drain_local();
+            manager.pages().lists().drain_local();
         });
         mm.validate().unwrap();
         let (there, reserved) = file.huge_pages();

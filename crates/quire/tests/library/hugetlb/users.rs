@@ -102,7 +102,7 @@ fn pool_pages_stay_in_their_pool() {
         let _ = pools.resize(pages, Size2M, BOTH, 1);
         let frame = pools.take(pages, Size2M, NodeSet::ALL, false).unwrap();
         assert_eq!(pages.free_raw(frame, quire::addr::Order::BLOCK), Err(quire::error::FreeError::InUse));
-        let mut counter = pages.counter();
+        let mut counter = pages.counts().counter();
         counter.map_large(frame, quire::addr::PageSize::Size2M);
         let unknown = quire::page_alloc::Contents::Unknown;
         assert_eq!(counter.unmap_large_raw(frame, quire::addr::PageSize::Size2M, unknown), 0, "it is held");

@@ -46,9 +46,9 @@ pub(crate) fn cost(world: &World<'_, '_>, action: impl FnOnce()) -> Cost {
         Stat::VmemmapWrite,
     ];
     let flushes = |counters: Counters| counters.flushes_kernel;
-    let before = (stats.map(|stat| world.pages.stat(stat)), flushes(world.machine.counters()));
+    let before = (stats.map(|stat| world.pages.lists().stat(stat)), flushes(world.machine.counters()));
     action();
-    let mut all = stats.map(|stat| world.pages.stat(stat));
+    let mut all = stats.map(|stat| world.pages.lists().stat(stat));
     all.iter_mut().zip(before.0).for_each(|(now, before)| *now -= before);
     let [flushed, graces, entries, splits, freed, taken, written] = all;
     assert_eq!(flushes(world.machine.counters()) - before.1, flushed);
@@ -67,7 +67,7 @@ pub(crate) fn check_page(world: &World<'_, '_>, page: Frame, size: HugeSize, ref
     let (kernel, window) = (Kernel(world.machine), world.pools.window().unwrap());
     let _section = window.walkers().enter(world.machine);
     let head = walker::head_at(&kernel, page).expect("a page of a pool has a head");
-    assert_eq!((head.order, head.node), (size.order(), world.pages.node_of_frame(page)));
+    assert_eq!((head.order, head.node), (size.order(), world.pages.store().node_of_frame(page)));
     assert_eq!(head.optimised, window.is_optimised(world.pages, page));
     assert_eq!(walker::references(&kernel, page), references);
     for at in 0..size.order().frames() {

@@ -78,11 +78,11 @@ fn the_frame_that_stays_may_stay_where_it_is() {
             let pages = world.pools.window().unwrap();
             // The folio, the room for its leaf's folio, the table; the fourth is the copy.
             world.machine.set_failures(FailurePlan::Nth(3));
-            let freed = world.pages.stat(Stat::VmemmapFree);
+            let freed = world.pages.lists().stat(Stat::VmemmapFree);
             assert_eq!(world.pools.resize(world.pages, Size2M, BOTH, 1).after, 1);
             assert_eq!(world.machine.allocations_failed(), 1);
             world.machine.set_failures(FailurePlan::Off);
-            assert_eq!(world.pages.stat(Stat::VmemmapFree) - freed, 7);
+            assert_eq!(world.pages.lists().stat(Stat::VmemmapFree) - freed, 7);
             assert!(pages.is_optimised(world.pages, pages_of(world, Size2M)[0]));
             check(world);
         });
@@ -93,15 +93,15 @@ fn the_frame_that_stays_may_stay_where_it_is() {
 #[test]
 fn a_leaf_that_was_not_split_is_split_on_demand() {
     with_policy(DescriptorPolicy::Batched, HostedConfig::new(512 * MIB), |world| {
-        let split = |world: &World<'_, '_>| world.pages.stat(Stat::VmemmapSplit);
+        let split = |world: &World<'_, '_>| world.pages.lists().stat(Stat::VmemmapSplit);
         let (pools, pages) = (world.pools, world.pages);
         // One ask for the folios; room and table of the first leaf; then the second leaf's room fails.
         world.machine.set_failures(FailurePlan::Nth(3));
-        let flushes = pages.stat(Stat::VmemmapFlush);
+        let flushes = pages.lists().stat(Stat::VmemmapFlush);
         assert_eq!(pools.resize(pages, Size2M, BOTH, 100).after, 100);
         world.machine.set_failures(FailurePlan::Off);
         assert!(split(world) >= 2);
-        assert_eq!(pages.stat(Stat::VmemmapFlush) - flushes, 2);
+        assert_eq!(pages.lists().stat(Stat::VmemmapFlush) - flushes, 2);
         let window = pools.window().unwrap();
         assert!(pages_of(world, Size2M).iter().all(|&page| window.is_optimised(pages, page)));
         check(world);
@@ -116,7 +116,7 @@ fn what_was_gathered_is_freed_before_a_page_is_given_up() {
     for every in 2..12 {
         with_policy(DescriptorPolicy::Batched, HostedConfig::new(1024 * MIB), |world| {
             let (pools, pages, window) = (world.pools, world.pages, world.pools.window().unwrap());
-            let stats = || [Stat::VmemmapFlush, Stat::VmemmapFree].map(|stat| pages.stat(stat));
+            let stats = || [Stat::VmemmapFlush, Stat::VmemmapFree].map(|stat| pages.lists().stat(stat));
             let before = stats();
             world.machine.set_failures(FailurePlan::Every(every));
             let grown = pools.resize(pages, Size2M, BOTH, 300).after;

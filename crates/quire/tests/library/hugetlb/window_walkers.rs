@@ -244,7 +244,7 @@ fn walk(machine: &Hosted, pools: &HugePools, pages: &PageAllocator<'_, Hosted>, 
     let frame = Frame(rng.u64(..(GIB + 512 * MIB) / 4096));
     let holds = |head: Frame| head.0.is_multiple_of(512) && head <= frame && frame.0 - head.0 < 262_144;
     let Some(window) = pools.window() else {
-        return match pages.frame_info(frame) {
+        return match pages.frames().frame_info(frame) {
             FrameInfo::InUse { head, frames, huge } => {
                 assert!(head <= frame && frame.0 - head.0 < frames);
                 assert!(!huge || holds(head) && (frames == 512 || frames == 262_144));
@@ -386,7 +386,7 @@ fn a_leaf_is_split_once() {
         machine.run_on(CpuId(0), || {
             pools.validate(&pages).unwrap();
             pages.validate().unwrap();
-            assert_eq!(pages.stat(Stat::VmemmapSplit), 1, "all of this memory is one leaf's");
+            assert_eq!(pages.lists().stat(Stat::VmemmapSplit), 1, "all of this memory is one leaf's");
             let _ = pools.resize(&pages, Size2M, BOTH, 0);
             assert_eq!(pages.memory_info().used, pools.window().unwrap().frames());
         });

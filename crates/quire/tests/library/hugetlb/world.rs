@@ -57,7 +57,7 @@ fn with_policy(
         let manager = MemoryManager::new(&machine, &ranges_of(&machine), config).unwrap();
         let pools = manager.huge_pools();
         machine.set_kernel_root(pools.window().map(|window| window.root()));
-        manager.pages().drain_local();
+        manager.pages().lists().drain_local();
         let used = || manager.meminfo().frames.used - pools.window().map_or(0, |window| window.frames());
         let before = used();
         let resized = pools.resize(manager.pages(), size, NodeSet::ALL, pages);
@@ -66,7 +66,7 @@ fn with_policy(
         assert_eq!(info(&manager, size), PoolInfo { total: pages, free: pages, ..PoolInfo::default() });
         check(&manager);
         let _ = pools.resize(manager.pages(), size, NodeSet::ALL, 0);
-        manager.pages().drain_local();
+        manager.pages().lists().drain_local();
         assert_eq!(used(), before, "frames were lost, or freed twice");
         machine.assert_clean();
     });

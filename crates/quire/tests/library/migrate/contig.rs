@@ -48,7 +48,7 @@ fn keep_one_in_each(manager: &Manager<'_>, blocks: u32) -> Vec<Frame> {
     let (kept, rest): (Vec<Frame>, Vec<Frame>) =
         all.into_iter().partition(|frame| stretches.insert(frame.block().0 / blocks));
     rest.iter().for_each(|&frame| pages.free_raw(frame, Order::FRAME).unwrap());
-    pages.drain_all();
+    pages.lists().drain_all();
     kept
 }
 
@@ -62,7 +62,7 @@ fn blocks_in_a_row_are_emptied_where_least_must_move() {
     with_manager(HostedConfig::new(128 * MIB), |machine, manager| {
         run(manager, |mm| {
             fragment(machine, mm, 108 * MIB, 16);
-            manager.pages().drain_all();
+            manager.pages().lists().drain_all();
             assert_eq!(manager.pages().alloc_contig_raw(Gfp::USER, 16, 1), Err(AllocError::OutOfMemory));
             // One stretch in the middle needs nothing to be moved but a few pages.
             let (from, to) = (40 * MIB, 70 * MIB);
@@ -139,14 +139,14 @@ fn what_cannot_be_moved_keeps_a_range_and_nothing_changes() {
             mm.mmap(&anonymous(BASE, 32 * MIB)).unwrap();
             (0..8192).for_each(|page| store(machine, mm, BASE + page * PAGE, page).unwrap());
             let frames: Vec<_> = (0..8192).map(|page| frame_at(machine, mm, BASE + page * PAGE)).collect();
-            pages.drain_all();
+            pages.lists().drain_all();
             let (info, whole) =
                 (pages.memory_info(), pages.zone_info().map(|zone| zone.whole_blocks).sum::<u64>());
             let moved = manager.stat(Stat::PgmigrateSuccess);
             assert_eq!(manager.alloc_contig(Gfp::USER, 16, 1), Err(AllocError::OutOfMemory));
             assert_eq!(manager.stat(Stat::PgmigrateSuccess), moved);
             assert!(manager.stat(Stat::ContigAllocFail) > 0);
-            pages.drain_all();
+            pages.lists().drain_all();
             assert_eq!(pages.memory_info(), info);
             assert_eq!(pages.zone_info().map(|zone| zone.whole_blocks).sum::<u64>(), whole);
             for (page, &frame) in (0..8192).zip(&frames) {

@@ -50,7 +50,7 @@ fn moves_of_one(machine: &Hosted, manager: &Manager<'_>, mm: &Space<'_>, order: 
     let check = || {
         for page in 0..pages {
             assert_eq!(load(machine, mm, BASE + page * PAGE), Ok(page + 1));
-            assert!(manager.pages().mapcount(frame_at(machine, &child, BASE + page * PAGE)) > 0);
+            assert!(manager.pages().counts().mapcount(frame_at(machine, &child, BASE + page * PAGE)) > 0);
         }
         manager.validate().unwrap();
         mm.validate().unwrap();
@@ -108,7 +108,7 @@ fn emptying_a_range_may_fail_at_every_allocation() {
             for page in (0..40 * 256).filter(|page| page % 256 != 7) {
                 mm.munmap(VirtAddr(BASE + page * PAGE), PAGE).unwrap();
             }
-            manager.pages().drain_all();
+            manager.pages().lists().drain_all();
             let check = || {
                 for page in (7..40 * 256).step_by(256) {
                     assert_eq!(load(machine, mm, BASE + page * PAGE), Ok(page));

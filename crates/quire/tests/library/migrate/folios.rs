@@ -23,7 +23,7 @@ fn moved(machine: &Hosted, manager: &Manager<'_>, mm: &Space<'_>, addr: u64) -> 
     let head = head_of(manager.pages(), frame);
     manager.migrate(head).expect("nothing is in the way");
     assert_ne!(frame_at(machine, mm, addr), frame);
-    assert_eq!(manager.pages().mapcount(frame), 0, "the old frame is free");
+    assert_eq!(manager.pages().counts().mapcount(frame), 0, "the old frame is free");
     manager.validate().unwrap();
     mm.validate().unwrap();
     frame
@@ -52,7 +52,7 @@ fn a_page_keeps_contents_rights_and_history() {
                 moved(machine, manager, mm, addr);
                 assert_eq!(flags_at(machine, mm, addr), before[page as usize], "page {page}");
                 assert_eq!(load(machine, mm, addr + 8), Ok(100 + page));
-                assert_eq!(manager.pages().mapcount(frame_at(machine, mm, addr)), 1);
+                assert_eq!(manager.pages().counts().mapcount(frame_at(machine, mm, addr)), 1);
             }
             assert_eq!((mm.rss(), manager.meminfo().frames.used), (rss, used));
             assert_eq!(manager.stat(Stat::PgmigrateSuccess), 16);
@@ -76,7 +76,7 @@ fn what_cannot_be_moved_is_said_so() {
             store(machine, mm, BASE, 1).unwrap();
             let frame = frame_at(machine, mm, BASE);
             let folio = FrameRange::folio(frame, Order::FRAME);
-            assert_eq!(manager.pages().set_aside(frame), Some(Order::FRAME));
+            assert_eq!(manager.pages().frames().set_aside(frame), Some(Order::FRAME));
             assert_eq!(manager.migrate(frame), Err(MigrateError::NotMovable), "somebody holds it");
             assert_eq!(manager.pages().release_raw(folio), 0);
             manager.pages().free_raw(ours, Order::FRAME).unwrap();
@@ -94,9 +94,9 @@ fn the_page_right_behind_one_that_is_held_is_the_next_that_could_be_moved() {
             let frames: Vec<_> = (0..16).map(|page| frame_at(machine, mm, BASE + page * PAGE)).collect();
             let held = *frames.iter().find(|frame| frames.contains(&frame.add(1))).expect("neighbours");
             let (pages, number) = (manager.pages(), held.block());
-            assert_eq!(pages.next_movable(number, held.index_in_block()), Some(held));
-            assert_eq!(pages.set_aside(held), Some(Order::FRAME));
-            assert_eq!(pages.next_movable(number, held.index_in_block()), Some(held.add(1)));
+            assert_eq!(pages.frames().next_movable(number, held.index_in_block()), Some(held));
+            assert_eq!(pages.frames().set_aside(held), Some(Order::FRAME));
+            assert_eq!(pages.frames().next_movable(number, held.index_in_block()), Some(held.add(1)));
             assert_eq!(pages.release_raw(FrameRange::folio(held, Order::FRAME)), 0);
         });
     });
@@ -122,7 +122,7 @@ fn a_family_sees_the_same_bytes_and_copies_as_before() {
                     assert_ne!(now, frame);
                     assert_eq!(frame_at(machine, &child, at), now);
                     assert_eq!(frame_at(machine, &grandchild, at), now);
-                    assert_eq!(manager.pages().mapcount(now), 3, "each has its own table now");
+                    assert_eq!(manager.pages().counts().mapcount(now), 3, "each has its own table now");
                 }
                 store(machine, mm, BASE + 3 * PAGE, 33).unwrap();
                 assert_eq!(manager.stat(Stat::CowCopy), 1);
@@ -173,7 +173,7 @@ fn folio_stays(machine: &Hosted, manager: &Manager<'_>, order: Order, pmd: bool)
         manager.migrate(head).unwrap();
         let now = frame_at(machine, &child, base);
         assert!(head != now || pages == 1 && head == last);
-        assert!(manager.pages().folio_rest(now) >= pages, "it came apart");
+        assert!(manager.pages().frames().folio_rest(now) >= pages, "it came apart");
         for page in 1..pages - 1 {
             assert_eq!(frame_at(machine, mm, base + page * PAGE), now.add(page));
         }
@@ -239,7 +239,7 @@ fn pages_of_shmem_move_under_all_who_map_them() {
             for page in 0..8 {
                 let frame = frame_at(machine, mm, BASE + page * PAGE);
                 assert_eq!(manager.migrate(frame), Ok(1));
-                assert_eq!(manager.pages().mapcount(frame), 0);
+                assert_eq!(manager.pages().counts().mapcount(frame), 0);
                 assert_eq!(find_frame(machine, &other, BASE + page * PAGE), None, "comes back by a fault");
                 assert_eq!(find_frame(machine, mm, BASE + MIB + page * PAGE).is_some(), page == 0);
             }

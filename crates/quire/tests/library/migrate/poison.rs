@@ -36,14 +36,14 @@ pub(crate) fn with_bad(
     machine.run_on(quire::cpu::CpuId(0), || {
         let config = quire::manager::Config { fork, ..Default::default() };
         let manager = MemoryManager::new(&machine, &ranges_of(&machine), &config).expect("no manager");
-        manager.pages().drain_local();
+        manager.pages().lists().drain_local();
         let before = manager.meminfo().frames;
         test(&machine, &manager);
         manager.validate().expect("broken at the end");
-        manager.pages().drain_all();
+        manager.pages().lists().drain_all();
         let after = manager.meminfo();
         assert_eq!(after.frames.used, before.used + after.bad, "only bad frames are lost");
-        assert_eq!(after.bad, manager.pages().bad_frames());
+        assert_eq!(after.bad, manager.pages().frames().bad_frames());
         machine.assert_clean();
     });
 }
@@ -77,7 +77,7 @@ fn one_page_is_lost(machine: &Hosted, manager: &Manager<'_>, mm: &Space<'_>) {
     assert_eq!(fail(manager, frame), Ok(MemoryFailure::Anonymous));
     assert_eq!(fail(manager, frame), Err(MemoryFailureError::AlreadyPoisoned));
     assert_eq!(mm.rss().anon, rss - 1);
-    assert!(manager.pages().is_bad(frame));
+    assert!(manager.pages().frames().is_bad(frame));
     for access in [Access::Read, Access::Write] {
         assert_eq!(mm.fault(VirtAddr(lost), access).map(|_| ()), Err(FaultError::Poisoned));
         assert_eq!(child.fault(VirtAddr(lost), access).map(|_| ()), Err(FaultError::Poisoned));
@@ -230,7 +230,7 @@ fn what_stands_for_a_lost_page_may_be_lost_too() {
 /// All frames that are held.
 fn held_frames(machine: &Hosted, manager: &Manager<'_>) -> BTreeSet<Frame> {
     let all = ranges_of(machine).into_iter().flat_map(|range| range.frames.start.0..range.frames.end().0);
-    all.map(Frame).filter(|&frame| manager.pages().is_held(frame)).collect()
+    all.map(Frame).filter(|&frame| manager.pages().frames().is_held(frame)).collect()
 }
 
 #[test]
@@ -340,7 +340,7 @@ fn frames_go_bad_while_threads_fault_fork_and_unmap() {
                 }
             }
             mm.switch_out();
-            manager.pages().drain_local();
+            manager.pages().lists().drain_local();
         });
         println!("{:?}", told.lock().unwrap());
         mm.validate().unwrap();
@@ -362,7 +362,7 @@ fn a_folio_that_goes_bad_before_it_is_mapped_is_looked_at_then() {
                     while Instant::now() < end && marked.load(Ordering::Relaxed) < 40 {
                         let flying = (0..128).map(BlockNumber).find(|&number| {
                             let state = pages.memmap().block(number).state();
-                            state == BlockState::Folio && pages.mapcount(number.first_frame()) == 0
+                            state == BlockState::Folio && pages.counts().mapcount(number.first_frame()) == 0
                         });
                         let Some(number) = flying else { continue };
                         if fail(manager, number.first_frame().add(77)) == Ok(MemoryFailure::Marked) {
@@ -382,7 +382,7 @@ fn a_folio_that_goes_bad_before_it_is_mapped_is_looked_at_then() {
                         let addr = own + at + 77 * PAGE;
                         let told = (0..100_000).any(|_| {
                             let frame = find_frame(machine, &mm, addr);
-                            !frame.is_some_and(|frame| pages.is_bad(frame))
+                            !frame.is_some_and(|frame| pages.frames().is_bad(frame))
                         });
                         assert!(told, "a program uses a frame that is known to be bad");
                     }
@@ -392,7 +392,7 @@ fn a_folio_that_goes_bad_before_it_is_mapped_is_looked_at_then() {
                     mm.munmap(VirtAddr(own), 8 * MIB).expect("mapped");
                 }
                 mm.switch_out();
-                manager.pages().drain_local();
+                manager.pages().lists().drain_local();
             });
             println!("{} marked on their way", marked.load(Ordering::Relaxed));
             mm.validate().unwrap();

@@ -25,6 +25,6 @@ pub(crate) fn head_of(pages: &PageAllocator<'_, Hosted>, frame: Frame) -> Frame 
     (0..=frame.index_in_block())
         .rev()
         .map(|at| block.first_frame().add(at as u64))
-        .find(|&head| pages.next_movable(block, head.index_in_block()) == Some(head))
+        .find(|&head| pages.frames().next_movable(block, head.index_in_block()) == Some(head))
         .unwrap_or(frame)
 }

@@ -111,7 +111,7 @@ fn nothing_that_is_stored_during_moves_is_lost() {
                 work(machine, &mm, cpu, &mut rng);
             }
             mm.switch_out();
-            manager.pages().drain_local();
+            manager.pages().lists().drain_local();
         });
         mm.switch_in();
         for page in 0..2 * SUMS {

@@ -55,7 +55,7 @@ fn reserved_memory_cannot_be_given_up() {
         let before = Frame(hole.start.0 - 1);
         let held = machine.leaves(mm.root()).into_iter().find(|leaf| leaf.frame == before);
         held.expect("all of the memory is mapped");
-        assert_eq!(manager.pages().set_aside(before), Some(order(0)));
+        assert_eq!(manager.pages().frames().set_aside(before), Some(order(0)));
         for index in 0..hole.count {
             let failed = manager.memory_failure(hole.start.add(index));
             assert_eq!(failed, Err(MemoryFailureError::Unrecoverable), "{index}");
@@ -100,7 +100,7 @@ fn memory_that_is_held_can_be_given_up_later() {
                 mm.mmap(&anonymous(BASE, 16 * PAGE)).unwrap();
                 (0..16).for_each(|page| store(machine, mm, BASE + page * PAGE, page).unwrap());
                 let start = frame_at(machine, mm, BASE);
-                assert_eq!(manager.pages().set_aside(start), Some(order(number)));
+                assert_eq!(manager.pages().frames().set_aside(start), Some(order(number)));
                 let bad = start.add(index);
                 assert_eq!(fail(manager, bad), Err(MemoryFailureError::Busy), "{number}, {index}");
                 assert_eq!(load(machine, mm, BASE + index * PAGE), Ok(index), "nothing has changed");

@@ -172,7 +172,7 @@ fn what_cannot_be_one_leaf_stays_as_it_is() {
             with_space(small_machine(), |machine, allocator, context| {
                 let two: Vec<Frame> = (0..2).map(|_| folio(machine, allocator, BLOCK).unwrap()).collect();
                 for (at, &block) in two.iter().enumerate() {
-                    allocator.hold(FrameRange::folio(block, BLOCK));
+                    allocator.frames().hold(FrameRange::folio(block, BLOCK));
                     map_small(allocator, context, VirtAddr(GIB + at as u64 * LARGE), block, 1, clean());
                 }
                 let tables = Tables::new(allocator, context);
@@ -241,7 +241,7 @@ fn a_gigantic_leaf_comes_in_the_place_of_whatever_maps_its_folio() {
             assert_eq!((machine.counters().flushes_local, machine.counters().flushes_remote), (1, 1));
         });
         assert_eq!(leaf_frames(machine, context, at.0 + 77 * PAGE), 1 << 18);
-        assert_eq!([0, 511, 512, 262_143].map(|frame| allocator.mapcount(first.add(frame))), [1; 4]);
+        assert_eq!([0, 511, 512, 262_143].map(|frame| allocator.counts().mapcount(first.add(frame))), [1; 4]);
         assert_eq!(check(allocator, context).resident.anon, 1 << 18);
         assert_eq!(context.tables(), 2, "the tables are back");
         // And there and back again, in stages.
@@ -276,7 +276,7 @@ fn a_leaf_is_never_larger_than_its_folio() {
         assert_eq!(tables.collapse(VirtAddr(GIB)), Ok(false));
         assert_eq!(tables.collapse(VirtAddr(GIB + PAGE)), Err(MapError::Unaligned));
         unmap_all(allocator, context, part);
-        assert_eq!(allocator.stat(Stat::ThpSplitPage), 0);
+        assert_eq!(allocator.lists().stat(Stat::ThpSplitPage), 0);
     });
 }
 

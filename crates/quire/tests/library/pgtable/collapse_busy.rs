@@ -23,7 +23,7 @@ fn seen(
     folio: FrameRange,
 ) -> impl PartialEq {
     let counts: Vec<u64> =
-        (folio.start.0..folio.end().0).map(|frame| allocator.mapcount(Frame(frame))).collect();
+        (folio.start.0..folio.end().0).map(|frame| allocator.counts().mapcount(Frame(frame))).collect();
     (machine.leaves(context.root()), machine.tables(context.root()), counts)
 }
 
@@ -55,7 +55,7 @@ fn move_one(machine: HostedConfig, size: PageSize, at: u64, leaf: PageSize) {
         let first = allocator.alloc_raw(Gfp::USER, size.order()).expect("a folio");
         let other = allocator.alloc_raw(Gfp::USER, leaf.order()).expect("a place to move to");
         let (folio, place) = (FrameRange::folio(first, size.order()), FrameRange::folio(other, leaf.order()));
-        allocator.hold(place);
+        allocator.frames().hold(place);
         let tables = Tables::new(allocator, context);
         // Every third block by a leaf of its own, and the one in question by leaves of its size.
         for block in 0..size.frames() / 512 {

@@ -141,9 +141,9 @@ fn a_fork_owes_one_flush_and_leaves_exact_counts() {
             assert_eq!((machine.counters().flushes_local, machine.counters().flushes_remote), (1, 1));
         });
         assert_eq!(check(allocator, &child).resident, check(allocator, context).resident);
-        assert!(frames.iter().chain([&large]).all(|&frame| allocator.mapcount(frame) == 2));
+        assert!(frames.iter().chain([&large]).all(|&frame| allocator.counts().mapcount(frame) == 2));
         Tables::destroy(allocator, child);
-        assert!(frames.iter().chain([&large]).all(|&frame| allocator.mapcount(frame) == 1));
+        assert!(frames.iter().chain([&large]).all(|&frame| allocator.counts().mapcount(frame) == 1));
     });
 }
 
@@ -159,15 +159,15 @@ fn a_fork_counts_a_run_over_two_blocks_to_its_end() {
             tables.map_raw(VirtAddr(GIB + at as u64 * MIB), half, written()).unwrap();
         }
         // As many more leaves as a byte can count.
-        (1..255).for_each(|_| allocator.counter().map(halves[1]).unwrap());
+        (1..255).for_each(|_| allocator.counts().counter().map(halves[1]).unwrap());
         let child = Tables::create(allocator, context.mode()).unwrap();
         let (mut owed, mut rss) = (FlushBatch::new(), RssChange::default());
         let to = Tables::new(allocator, &child);
         tables.copy(&to, range(GIB, 2 * MIB), CopyMode::Private, &mut owed, &mut rss).unwrap();
         owed.flush(allocator, context);
-        let counts = || [0, 255, 256, 511].map(|at| allocator.mapcount(first.add(at)));
+        let counts = || [0, 255, 256, 511].map(|at| allocator.counts().mapcount(first.add(at)));
         assert_eq!((counts(), rss.anon), ([2, 2, 256, 256], 512));
-        (1..255).for_each(|_| _ = allocator.counter().unmap_raw(halves[1]));
+        (1..255).for_each(|_| _ = allocator.counts().counter().unmap_raw(halves[1]));
         assert_eq!(check(allocator, &child).leaves, 512);
         Tables::destroy(allocator, child);
         assert_eq!(counts(), [1; 4]);
@@ -186,7 +186,7 @@ fn a_gigabyte_is_forked_by_sharing_512_tables() {
         let child = Tables::create(allocator, context.mode()).unwrap();
         let (from, to) = (Tables::new(allocator, context), Tables::new(allocator, &child));
         let leaves = machine.leaves(context.root());
-        let tables = allocator.stat(Stat::NrPageTablePages);
+        let tables = allocator.lists().stat(Stat::NrPageTablePages);
         running(machine, context, &[0, 1], || {
             machine.reset_counters();
             let (mut owed, mut rss) = (FlushBatch::new(), RssChange::default());
@@ -206,17 +206,17 @@ fn a_gigabyte_is_forked_by_sharing_512_tables() {
                 .all(|(one, other)| (one.entry, one.table) == (other.entry, other.table))
         );
         assert!(shared.iter().all(|leaf| !leaf.write), "nobody may store through a shared table");
-        assert_eq!(allocator.stat(Stat::NrPageTablePages), tables + 3 - 1, "each table is one page");
+        assert_eq!(allocator.lists().stat(Stat::NrPageTablePages), tables + 3 - 1, "each table is one page");
         assert_eq!((context.tables(), child.tables()), (515, 515));
         assert_eq!(check(allocator, &child).resident, check(allocator, context).resident);
-        assert!(frames.iter().all(|&frame| allocator.mapcount(frame) == 1));
+        assert!(frames.iter().all(|&frame| allocator.counts().mapcount(frame) == 1));
         // One table becomes the child's own: its frames count twice, and neither side may store to them.
         let counts = counted(allocator, SHARES, || to.unshare(range(9 * GIB - 4096, 4096)).unwrap());
         assert_eq!(counts, [0, 0, 0], "nothing is mapped there");
         let counts = counted(allocator, SHARES, || to.unshare(range(7 * GIB + 4096, 4096)).unwrap());
         assert_eq!(counts[..2], [0, 1]);
-        assert_eq!(allocator.mapcount(frames[0]), 2);
-        assert_eq!(allocator.mapcount(frames[32]), 1);
+        assert_eq!(allocator.counts().mapcount(frames[0]), 2);
+        assert_eq!(allocator.counts().mapcount(frames[32]), 1);
         assert!(!to.lookup(VirtAddr(7 * GIB)).entry.has(EntryFlags::WRITE));
         // The others are let go of unread; what was copied is counted down.
         let zapped = [Stat::BlockLock, Stat::ZapTable, Stat::ZapEntry];
@@ -226,7 +226,7 @@ fn a_gigabyte_is_forked_by_sharing_512_tables() {
         assert_eq!(counts[1..], [1, 0]);
         assert!(counts[0] < 64, "only what one table maps was counted: {counts:?}");
         Tables::destroy(allocator, child);
-        assert!(frames.iter().all(|&frame| allocator.mapcount(frame) == 1));
+        assert!(frames.iter().all(|&frame| allocator.counts().mapcount(frame) == 1));
         // The parent is alone again: it takes its tables over, and its rights with them.
         let counts = counted(allocator, SHARES, || from.unshare(all).unwrap());
         assert_eq!(counts, [0, 512, 0]);

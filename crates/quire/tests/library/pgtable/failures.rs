@@ -223,8 +223,8 @@ fn a_replacement_makes_room_for_counts_or_leaves_the_old_leaf() {
         let refused = replace();
         machine.set_failures(FailurePlan::Off);
         assert_eq!((refused, tables.lookup(addr).entry), (Err(MapError::OutOfMemory), expected));
-        assert_eq!([old, new].map(|frame| allocator.mapcount(frame)), [1, 0]);
+        assert_eq!([old, new].map(|frame| allocator.counts().mapcount(frame)), [1, 0]);
         assert_eq!((replace(), tables.lookup(addr).entry.frame()), (Ok(true), new));
-        assert_eq!([old, new].map(|frame| allocator.mapcount(frame)), [0, 1]);
+        assert_eq!([old, new].map(|frame| allocator.counts().mapcount(frame)), [0, 1]);
     });
 }

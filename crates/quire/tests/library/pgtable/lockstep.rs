@@ -147,7 +147,7 @@ impl World<'_, '_> {
             let size = order(self.rng.u8(0..=5));
             let Some(frame) = self.new_folio(size) else { return };
             self.files.push(FrameRange::folio(frame, size));
-            self.allocator.hold(FrameRange::folio(frame, size));
+            self.allocator.frames().hold(FrameRange::folio(frame, size));
         }
         let run = self.files[self.rng.usize(..self.files.len())];
         let (space, addr) = (self.any_space(), self.place(run.count, run.count).start);

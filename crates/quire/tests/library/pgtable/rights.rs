@@ -48,7 +48,7 @@ impl Scene<'_, '_> {
     fn held(&self, hold: bool, pages: std::ops::Range<u64>) {
         let frames = FrameRange::new(self.frame.add(pages.start), pages.end - pages.start);
         if hold {
-            self.allocator.hold(frames);
+            self.allocator.frames().hold(frames);
         } else {
             self.allocator.release_raw(frames);
         }
@@ -124,7 +124,7 @@ fn outcome(case: &Case, large: bool, grant: GrantWrite) -> u64 {
         scene.protect(BOTH, grant);
         assert_eq!(check(allocator, context).leaves, leaves, "a protection splits nothing");
         writable = scene.writable();
-        if allocator.is_held(frame) {
+        if allocator.frames().is_held(frame) {
             scene.held(false, 0..512);
         }
         Tables::destroy(allocator, child);

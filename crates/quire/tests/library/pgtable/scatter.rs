@@ -37,7 +37,7 @@ fn frames_all_over_memory_are_counted_down_exactly() {
                 (0..distinct).map(|_| allocator.alloc_raw(Gfp::USER, Order::FRAME).unwrap()).collect();
             rng.shuffle(&mut frames);
             let files = rng.usize(1..40);
-            frames[..files].iter().for_each(|&frame| allocator.hold(FrameRange::new(frame, 1)));
+            frames[..files].iter().for_each(|&frame| allocator.frames().hold(FrameRange::new(frame, 1)));
             let mut mapped: HashMap<u64, Frame> = HashMap::new();
             let mut counts: HashMap<Frame, u64> = HashMap::new();
             let anon = EntryFlags::leaf(Protection::READ | Protection::WRITE) | EntryFlags::ACCESSED;
@@ -72,15 +72,18 @@ fn frames_all_over_memory_are_counted_down_exactly() {
                         *counts.get_mut(frame).unwrap() -= 1;
                     }
                     for (&frame, &count) in &counts {
-                        assert_eq!(allocator.mapcount(frame), count, "seed {seed}: {frame:?}");
+                        assert_eq!(allocator.counts().mapcount(frame), count, "seed {seed}: {frame:?}");
                     }
                     for (_, frame) in dirty.iter().filter(|(page, _)| part.contains(page)) {
-                        assert!(allocator.descriptor(*frame).has(DescriptorFlags::DIRTY), "seed {seed}");
+                        assert!(
+                            allocator.frames().descriptor(*frame).has(DescriptorFlags::DIRTY),
+                            "seed {seed}"
+                        );
                     }
                 }
             });
             for &frame in &frames[..files] {
-                allocator.descriptor(frame).clear_flags();
+                allocator.frames().descriptor(frame).clear_flags();
                 assert_eq!(allocator.release_raw(FrameRange::new(frame, 1)), 1);
             }
         });

@@ -32,7 +32,7 @@ fn what_is_mapped_is_found_and_nothing_else() {
         );
         assert!(!tables.is_empty(range(addr.0, 4096)) && tables.is_empty(range(addr.0 + 4096, 4096)));
         assert_eq!(tables.map_raw(addr, FrameRange::new(frame, 1), written()), Err(MapError::Occupied));
-        assert_eq!(allocator.mapcount(frame), 1);
+        assert_eq!(allocator.counts().mapcount(frame), 1);
         let leaves = machine.leaves(context.root());
         assert_eq!(leaves.iter().map(|leaf| (leaf.addr, leaf.frame)).collect::<Vec<_>>(), [(addr, frame)]);
     });
@@ -78,11 +78,11 @@ fn mapping_around_a_fault_fills_the_gaps_only() {
         let tables = Tables::new(allocator, context);
         populate(machine, allocator, context, range(GIB + 3 * 4096, 4096), Order::FRAME);
         let frame = folio(machine, allocator, order(4)).unwrap();
-        allocator.hold(FrameRange::folio(frame, order(4)));
+        allocator.frames().hold(FrameRange::folio(frame, order(4)));
         let flags = EntryFlags::leaf(Protection::READ);
         let mapped = tables.map_where_empty_raw(VirtAddr(GIB), FrameRange::folio(frame, order(4)), flags);
         assert_eq!(mapped, Ok(15));
-        assert_eq!(allocator.mapcount(frame.add(3)), 0);
+        assert_eq!(allocator.counts().mapcount(frame.add(3)), 0);
         assert_eq!(check(allocator, context).resident.file, 15);
         unmap_all(allocator, context, range(GIB, MIB));
         assert_eq!(allocator.release_raw(FrameRange::folio(frame, order(4))), 16);
@@ -98,7 +98,7 @@ fn stores_through_file_pages_mark_them_dirty() {
         for detach in [false, true] {
             let tables = Tables::new(allocator, context);
             let frames = FrameRange::folio(folio(machine, allocator, order(3)).unwrap(), order(3));
-            allocator.hold(frames);
+            allocator.frames().hold(frames);
             let flags = EntryFlags::leaf(Protection::READ | Protection::WRITE);
             tables.map_raw(VirtAddr(GIB), frames, flags).unwrap();
             running(machine, context, &[0], || machine.write(VirtAddr(GIB + 5 * 4096), &[1]).unwrap());
@@ -106,10 +106,11 @@ fn stores_through_file_pages_mark_them_dirty() {
             let zap = Zap { detach, ..Zap::tables(range(GIB, 8 * 4096), context.mode().user_range()) };
             tables.unmap(&zap, &mut gather).unwrap();
             assert_eq!(gather.finish().file, -8);
-            let dirty =
-                (0..8).filter(|&at| allocator.descriptor(frames.start.add(at)).has(DescriptorFlags::DIRTY));
+            let dirty = (0..8).filter(|&at| {
+                allocator.frames().descriptor(frames.start.add(at)).has(DescriptorFlags::DIRTY)
+            });
             assert_eq!(dirty.collect::<Vec<_>>(), [5]);
-            (0..8).for_each(|at| allocator.descriptor(frames.start.add(at)).clear_flags());
+            (0..8).for_each(|at| allocator.frames().descriptor(frames.start.add(at)).clear_flags());
             assert_eq!(allocator.release_raw(frames), 8);
         }
     });
@@ -126,8 +127,8 @@ fn a_store_marks_its_own_folio_in_a_run_over_two() {
             folios.sort_unstable();
             assert_eq!(folios[0].add(512), folios[1], "they are neighbours");
             for (at, half) in [folios[0].add(256), folios[1]].into_iter().enumerate() {
-                allocator.hold(FrameRange::folio(folios[at], BLOCK));
-                allocator.prepare_counts(half).unwrap();
+                allocator.frames().hold(FrameRange::folio(folios[at], BLOCK));
+                allocator.counts().prepare_counts(half).unwrap();
                 let flags = EntryFlags::leaf(Protection::READ | Protection::WRITE);
                 tables.map_raw(VirtAddr(GIB + at as u64 * MIB), FrameRange::new(half, 256), flags).unwrap();
             }
@@ -138,10 +139,10 @@ fn a_store_marks_its_own_folio_in_a_run_over_two() {
             let zap = Zap { detach, ..Zap::tables(range(GIB, 2 * MIB), context.mode().user_range()) };
             tables.unmap(&zap, &mut gather).unwrap();
             assert_eq!(gather.finish().file, -512);
-            let dirty = folios.map(|folio| allocator.descriptor(folio).has(DescriptorFlags::DIRTY));
+            let dirty = folios.map(|folio| allocator.frames().descriptor(folio).has(DescriptorFlags::DIRTY));
             assert_eq!(dirty, [stored == 0, stored == 1], "detached: {detach}");
             for folio in folios {
-                allocator.descriptor(folio).clear_flags();
+                allocator.frames().descriptor(folio).clear_flags();
                 allocator.release_raw(FrameRange::folio(folio, BLOCK));
             }
         }
@@ -157,14 +158,18 @@ fn dirty_file_pages_stay_counted_until_the_flush_is_over() {
         for detach in [false, true] {
             let tables = Tables::new(allocator, context);
             let frames = FrameRange::folio(folio(machine, allocator, order(3)).unwrap(), order(3));
-            allocator.hold(frames);
+            allocator.frames().hold(frames);
             tables
                 .map_raw(VirtAddr(GIB), frames, EntryFlags::leaf(Protection::READ | Protection::WRITE))
                 .unwrap();
             let state = || {
-                let dirty = (0..8)
-                    .filter(|&at| allocator.descriptor(frames.start.add(at)).has(DescriptorFlags::DIRTY));
-                (dirty.count(), (0..8).map(|at| allocator.mapcount(frames.start.add(at))).sum::<u64>())
+                let dirty = (0..8).filter(|&at| {
+                    allocator.frames().descriptor(frames.start.add(at)).has(DescriptorFlags::DIRTY)
+                });
+                (
+                    dirty.count(),
+                    (0..8).map(|at| allocator.counts().mapcount(frames.start.add(at))).sum::<u64>(),
+                )
             };
             running(machine, context, &[0, 1], || {
                 let store =
@@ -185,7 +190,7 @@ fn dirty_file_pages_stay_counted_until_the_flush_is_over() {
                 gather.finish();
                 assert_eq!(state(), (4, 0), "at the end, detach {detach}");
             });
-            (0..8).for_each(|at| allocator.descriptor(frames.start.add(at)).clear_flags());
+            (0..8).for_each(|at| allocator.frames().descriptor(frames.start.add(at)).clear_flags());
             assert_eq!(allocator.release_raw(frames), 8);
         }
     });
@@ -198,7 +203,7 @@ fn the_zero_frame_is_mapped_without_being_counted() {
         let zero = folio(machine, allocator, Order::FRAME).unwrap();
         let flags = EntryFlags::leaf(Protection::READ);
         tables.map_special_raw(VirtAddr(GIB), zero, flags).unwrap();
-        assert_eq!((allocator.mapcount(zero), check(allocator, context).resident.file), (0, 0));
+        assert_eq!((allocator.counts().mapcount(zero), check(allocator, context).resident.file), (0, 0));
         let new = folio(machine, allocator, Order::FRAME).unwrap();
         let expected = tables.lookup(VirtAddr(GIB)).entry;
         let leaf = Entry::leaf(new, PageSize::Size4K, written());
@@ -216,7 +221,7 @@ fn the_zero_frame_is_mapped_without_being_counted() {
             assert_eq!(gather.finish().anon, 0);
             allocator.free_raw(zero, Order::FRAME).unwrap();
         });
-        assert_eq!((allocator.mapcount(new), check(allocator, context).resident.anon), (1, 1));
+        assert_eq!((allocator.counts().mapcount(new), check(allocator, context).resident.anon), (1, 1));
     });
 }
 
@@ -228,7 +233,7 @@ fn a_large_leaf_splits_and_collapses_with_exact_counts() {
         running(machine, context, &[0, 1], || {
             machine.run_on(CpuId(1), || machine.write(VirtAddr(GIB + 7), &[42]).unwrap());
             tables.split_at(VirtAddr(GIB + MIB)).unwrap();
-            assert!((0..512).all(|at| allocator.mapcount(frame.add(at)) == 1));
+            assert!((0..512).all(|at| allocator.counts().mapcount(frame.add(at)) == 1));
             assert_eq!(check(allocator, context).leaves, 512);
             let mut byte = [0];
             machine.run_on(CpuId(1), || machine.read(VirtAddr(GIB + 7), &mut byte).unwrap());
@@ -236,7 +241,7 @@ fn a_large_leaf_splits_and_collapses_with_exact_counts() {
             assert_eq!((check(allocator, context).leaves, context.tables()), (1, 3));
             assert_eq!(tables.collapse(VirtAddr(GIB)), Ok(false));
             machine.run_on(CpuId(1), || machine.read(VirtAddr(GIB + 7), &mut byte).unwrap());
-            assert_eq!((byte[0], allocator.mapcount(frame.add(9))), (42, 1));
+            assert_eq!((byte[0], allocator.counts().mapcount(frame.add(9))), (42, 1));
             assert!(tables.lookup(VirtAddr(GIB)).entry.has(EntryFlags::DIRTY));
         });
     });
@@ -258,12 +263,15 @@ fn gigantic_leaves_split_twice_and_go_in_any_state() {
         tables.split_at(VirtAddr(4 * GIB + 6 * MIB)).unwrap();
         assert_eq!(check(allocator, context).leaves, 512);
         tables.split_at(VirtAddr(4 * GIB + 6 * MIB + 4096)).unwrap();
-        assert_eq!((check(allocator, context).leaves, allocator.mapcount(frame.add(1600))), (1023, 1));
+        assert_eq!(
+            (check(allocator, context).leaves, allocator.counts().mapcount(frame.add(1600))),
+            (1023, 1)
+        );
         let part = range(4 * GIB, 7 * MIB);
         let mut gather = MmuGather::new(allocator, context);
         tables.unmap(&Zap::tables(part, part), &mut gather).unwrap();
         assert_eq!(gather.finish().anon, -7 * 256);
-        assert_eq!(allocator.mapcount(frame), 0);
+        assert_eq!(allocator.counts().mapcount(frame), 0);
         assert_eq!(unmap_all(allocator, context, range(4 * GIB, GIB)).anon, -(262144 - 7 * 256));
     });
 }

@@ -65,7 +65,11 @@ fn cost_of_64(start: u64, cpus: &[u32]) -> Counters {
             cost = Some(machine.counters());
             assert_eq!(split, 64);
             assert!(pages(machine, context) == expected, "a page is not where it belongs");
-            assert!(expected.iter().all(|&(_, frame, _)| allocator.mapcount(quire::addr::Frame(frame)) == 1));
+            assert!(
+                expected
+                    .iter()
+                    .all(|&(_, frame, _)| allocator.counts().mapcount(quire::addr::Frame(frame)) == 1)
+            );
             for &cpu in cpus {
                 machine.run_on(quire::cpu::CpuId(cpu), || {
                     let (mut byte, there) = ([0], |at: u64, base: u64| VirtAddr(base + at * LARGE + 5));

@@ -51,7 +51,7 @@ pub fn small_machine() -> HostedConfig {
 
 /// Frames handed out.
 pub fn used(allocator: &Allocator<'_>) -> u64 {
-    allocator.drain_local();
+    allocator.lists().drain_local();
     allocator.memory_info().used
 }
 
@@ -134,9 +134,9 @@ pub fn counted<const N: usize>(
     stats: [Stat; N],
     action: impl FnOnce(),
 ) -> [u64; N] {
-    let before = stats.map(|stat| allocator.stat(stat));
+    let before = stats.map(|stat| allocator.lists().stat(stat));
     action();
-    core::array::from_fn(|at| allocator.stat(stats[at]) - before[at])
+    core::array::from_fn(|at| allocator.lists().stat(stats[at]) - before[at])
 }
 
 /// A range from a start and a length.

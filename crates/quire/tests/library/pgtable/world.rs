@@ -123,7 +123,7 @@ impl<'w, 'p> World<'w, 'p> {
             assert!(granted.iter().all(|frame| mapped[frame] == 1), "others map what can be stored to again");
             let leaves = leaves(found.iter());
             for (frame, &pages) in &mapped {
-                let count = self.allocator.mapcount(Frame(*frame));
+                let count = self.allocator.counts().mapcount(Frame(*frame));
                 assert_eq!(count, leaves[frame], "frame {frame:#x} (invariant 5)");
                 assert!(if self.share { count <= pages } else { count == pages });
             }

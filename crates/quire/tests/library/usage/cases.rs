@@ -29,7 +29,7 @@ fn a_shared_table_belongs_to_all_who_share_it() {
         let count = || {
             let mut said = 0;
             manager.kpagecount(FrameRange::new(frame, 1), |_, count| said = count);
-            (manager.pages().mapcount(frame), said)
+            (manager.pages().counts().mapcount(frame), said)
         };
         assert_eq!(mm.usage_of_all().uss(), 2 * MIB);
         let spaces = vec![mm.fork().unwrap(), mm.fork().unwrap(), mm];

@@ -152,7 +152,7 @@ fn bad_frames_say_so() {
         compare_flags(machine, manager, std::slice::from_ref(&mm), true);
         // One that is handed to somebody, whose descriptor says nothing once it is reset.
         let own = manager.pages().alloc_raw(Gfp::KERNEL, order(0)).unwrap();
-        manager.pages().descriptor(own).reset();
+        manager.pages().frames().descriptor(own).reset();
         assert_eq!(word(manager, own).0, 0);
         manager.pages().free_raw(own, order(0)).unwrap();
         assert_eq!(word(manager, own).0, 1 << 10);
@@ -210,7 +210,7 @@ fn held_anonymous_memory_is_told_from_pages_of_files() {
             let before = said(ours);
             assert!(before.0.has(PageFlags::ANON) && (before.1, before.2) == (2, Some(2)), "{before:?}");
             let folio = FrameRange::folio(ours, order(number));
-            assert_eq!(manager.pages().set_aside(ours), Some(order(number)));
+            assert_eq!(manager.pages().frames().set_aside(ours), Some(order(number)));
             assert_eq!(said(ours), before, "{fork:?}, {number}");
             child.munmap(VirtAddr(BASE), 2 * MIB).unwrap();
             assert_eq!((said(ours).1, said(ours).2), (1, Some(1)));

@@ -30,7 +30,7 @@ type Leaves = BTreeMap<Place, (u64, u64, BTreeSet<usize>)>;
 
 /// Where the folio around a frame starts, and where it ends.
 fn folio_of(manager: &Manager<'_>, frame: u64) -> (u64, u64) {
-    match manager.pages().frame_info(Frame(frame)) {
+    match manager.pages().frames().frame_info(Frame(frame)) {
         FrameInfo::InUse { head, frames, .. } => (head.0, head.0 + frames),
         other => panic!("frame {frame:#x} is mapped and {other:?}"),
     }
@@ -72,8 +72,8 @@ fn compare_folios(
     let last = machine.ranges().last().expect("memory").end().0 / PAGE;
     let mut users: BTreeMap<u64, BTreeSet<usize>> = BTreeMap::new();
     while at < last {
-        let FrameInfo::InUse { head, frames, .. } = manager.pages().frame_info(Frame(at)) else {
-            assert_eq!(manager.pages().folio_maps(Frame(at)), None);
+        let FrameInfo::InUse { head, frames, .. } = manager.pages().frames().frame_info(Frame(at)) else {
+            assert_eq!(manager.pages().counts().folio_maps(Frame(at)), None);
             at += 1;
             continue;
         };
@@ -82,7 +82,7 @@ fn compare_folios(
         let mapped: BTreeSet<u64> =
             leaves.values().flat_map(|(first, count, _)| *first..first + count).collect();
         let by = leaves.values().flat_map(|(_, _, by)| by.iter().copied()).collect::<BTreeSet<usize>>();
-        let maps = manager.pages().folio_maps(head).expect("a folio in use");
+        let maps = manager.pages().counts().folio_maps(head).expect("a folio in use");
         let of_folio = matches!(counts, CountScheme::HeadOnly | CountScheme::HeadOnlyByLeaf)
             && frames >= 512
             && !leaves.is_empty();
@@ -95,7 +95,11 @@ fn compare_folios(
         };
         assert_eq!(maps, expected, "{counts:?}");
         let inside = Frame(head.0 + frames / 2);
-        assert_eq!(manager.pages().folio_maps(inside), Some(expected), "asked about another frame of it");
+        assert_eq!(
+            manager.pages().counts().folio_maps(inside),
+            Some(expected),
+            "asked about another frame of it"
+        );
         assert_eq!(maps.is_mapped(), !leaves.is_empty());
         let part = !mapped.is_empty() && (mapped.len() as u64) < frames;
         assert_eq!(maps.is_partially_mapped(), told(part.into()).map(|part| part == 1));
@@ -271,7 +275,7 @@ fn twice_by_one_is_exclusive() {
                         assert_eq!(mm.maps_exclusively(VirtAddr(BASE)), Some(true));
                     }
                     let frame = mm.translate(VirtAddr(BASE), Access::Read).unwrap().frame;
-                    let maps = manager.pages().folio_maps(frame).unwrap();
+                    let maps = manager.pages().counts().folio_maps(frame).unwrap();
                     assert_eq!((maps.mapcount, manager.folio_spaces(frame)), (2, Some(1)));
                     other.mmap(&at(BASE)).unwrap();
                     other.fault(VirtAddr(BASE), Access::Read).unwrap();

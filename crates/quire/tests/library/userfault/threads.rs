@@ -210,7 +210,7 @@ fn run_all(machine: &Hosted, manager: &Manager<'_>, first: u64) {
             PROGRAMS => scene.verbs(&mut rng),
             _ => scene.handle(&mut rng),
         }
-        manager.pages().drain_local();
+        manager.pages().lists().drain_local();
     });
     assert!(scene.faults.load(Ordering::Relaxed) > 100, "hardly anybody waited");
     mm.validate().expect("broken address space");

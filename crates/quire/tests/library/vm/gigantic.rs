@@ -46,7 +46,7 @@ fn one_fault_brings_a_gigabyte_which_is_taken_apart_exactly() {
             // A child shares it, and copies one page of what it stores to.
             let child = mm.fork().unwrap();
             let frame = leaf(machine, mm, BASE).1;
-            assert_eq!(manager.pages().mapcount(frame.add(77)), 2);
+            assert_eq!(manager.pages().counts().mapcount(frame.add(77)), 2);
             mm.switch_out();
             child.switch_in();
             store(machine, &child, BASE + 5 * MIB, 6).unwrap();
@@ -127,16 +127,16 @@ fn a_gigantic_folio_of_which_a_part_is_gone_waits_to_be_split() {
             let (pages, used) = (manager.pages(), || manager.meminfo().frames.used);
             // As long as somebody maps all of it, no part is free.
             mm.munmap(VirtAddr(BASE + 512 * MIB), 512 * MIB).unwrap();
-            assert_eq!((pages.deferred_splits(), pages.split_deferred(1)), (0, 0));
+            assert_eq!((pages.counts().deferred_splits(), pages.split_deferred(1)), (0, 0));
             child.munmap(VirtAddr(BASE + 513 * MIB), 511 * MIB).unwrap();
-            assert_eq!(pages.deferred_splits(), 1);
+            assert_eq!(pages.counts().deferred_splits(), 1);
             let before = used();
             // 255 blocks, and half of one, less what its descriptors take.
             let freed = pages.split_deferred(u64::MAX);
             assert_eq!(freed, 510 * MIB / FRAME_SIZE + 256 - DESCRIPTOR_FRAMES as u64);
             // Descriptors are no longer used memory, nor is the frame in which the half was counted before.
             assert_eq!(before - used(), freed + DESCRIPTOR_FRAMES as u64 + 1);
-            assert_eq!(pages.deferred_splits(), 0);
+            assert_eq!(pages.counts().deferred_splits(), 0);
             assert_eq!(load(machine, mm, BASE + 300 * MIB), Ok(3));
             child.validate().unwrap();
             child.exit();

@@ -137,7 +137,7 @@ fn mappings_may_change_while_a_folio_forms() {
             mm.validate().unwrap();
             manager.validate().unwrap();
             // The pieces without a place come back when memory is wanted.
-            assert_eq!(manager.pages().deferred_splits(), 1);
+            assert_eq!(manager.pages().counts().deferred_splits(), 1);
             assert!(manager.pages().split_deferred(u64::MAX) >= 164 * MIB / FRAME_SIZE);
             assert!(manager.meminfo().frames.used < before);
         });
@@ -304,7 +304,7 @@ fn what_a_child_does_not_map_comes_back() {
         mm.switch_out();
         let child = mm.fork().unwrap();
         mm.exit();
-        assert_eq!(manager.pages().deferred_splits(), 1);
+        assert_eq!(manager.pages().counts().deferred_splits(), 1);
         assert_eq!(manager.pages().split_deferred(u64::MAX), 511 * 512);
         child.switch_in();
         assert_eq!(load(machine, &child, BASE), Ok(1));
@@ -324,7 +324,7 @@ fn pieces_without_a_place_come_back_beside_small_leaves() {
             mm.munmap(VirtAddr(BASE + FRAME_SIZE), FRAME_SIZE).unwrap();
             mm.munmap(VirtAddr(BASE + 512 * MIB), 2 * MIB).unwrap();
             assert_eq!(idle(manager), 510);
-            assert_eq!(manager.pages().deferred_splits(), 1);
+            assert_eq!(manager.pages().counts().deferred_splits(), 1);
             assert!(manager.pages().split_deferred(u64::MAX) >= 512);
         });
     });
@@ -351,7 +351,7 @@ fn memory_that_is_given_up_does_not_come_back() {
                 assert!(mm.rss().anon <= 1024);
                 give_up(0, GIB);
                 assert_eq!(mm.rss().anon, 0);
-                manager.pages().drain_all();
+                manager.pages().lists().drain_all();
                 assert!(manager.meminfo().frames.free + 16 >= free);
                 if !unmapped {
                     store(machine, mm, BASE + 8 * MIB, 2).unwrap();

@@ -179,7 +179,7 @@ fn counted_by_children(
     mm.mmap(&anonymous(BASE, order.bytes())).unwrap();
     store(machine, mm, BASE, 7).unwrap();
     let frame = machine.probe(mm.root(), VirtAddr(BASE)).unwrap().frame;
-    let count = || manager.pages().mapcount(frame);
+    let count = || manager.pages().counts().mapcount(frame);
     let mut children = Vec::new();
     for spaces in 2..=257 {
         children.push(mm.fork().unwrap());

@@ -88,7 +88,7 @@ fn a_folio_under_large_leaves_is_split_in_every_address_space() {
             assert_eq!(manager.split_folio(frame, order(4)), Ok(0));
             assert_eq!(manager.stat(Stat::ThpSplitPage), 1);
             for at in [0, 77, 511] {
-                assert_eq!(manager.pages().mapcount(frame.add(at)), 2);
+                assert_eq!(manager.pages().counts().mapcount(frame.add(at)), 2);
                 let places = found(manager, &[mm, &child], frame.add(at));
                 assert_eq!(places, [(0, base + at * PAGE), (1, base + at * PAGE)]);
             }

@@ -147,7 +147,7 @@ fn syncs_meet_stores() {
                 }
             }
             mm.switch_out();
-            manager.pages().drain_local();
+            manager.pages().lists().drain_local();
         });
         mm.validate().unwrap();
         mm.exit();

@@ -40,7 +40,7 @@ fn parallel(
                 action(machine, manager, &mm, cpu, &mut rng);
             }
             mm.switch_out();
-            manager.pages().drain_local();
+            manager.pages().lists().drain_local();
         });
         mm.validate().expect("broken address space");
         mm.exit();
@@ -207,7 +207,7 @@ fn parents_and_children_store_side_by_side() {
                     children.push(mm);
                 }
             }
-            manager.pages().drain_local();
+            manager.pages().lists().drain_local();
         });
         let left = children.into_inner().expect("no panic");
         left.iter().for_each(|mm| mm.validate().expect("broken address space"));

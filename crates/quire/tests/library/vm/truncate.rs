@@ -221,7 +221,7 @@ fn truncation_meets_faults_forks_and_exits() {
                     }
                 }
                 mm.switch_out();
-                manager.pages().drain_local();
+                manager.pages().lists().drain_local();
             });
             file.truncate(0).expect("the pager works");
             assert_eq!((file.resident(), mm.rss().file + mm.rss().shmem), (0, 0));

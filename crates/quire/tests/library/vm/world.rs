@@ -35,11 +35,11 @@ pub(crate) fn with_config(machine: HostedConfig, config: Config, test: impl FnOn
     let machine = machine.build().expect("the host refused a machine");
     machine.run_on(CpuId(0), || {
         let manager = MemoryManager::new(&machine, &ranges_of(&machine), &config).expect("no manager");
-        manager.pages().drain_local();
+        manager.pages().lists().drain_local();
         let before = manager.meminfo().frames;
         test(&machine, &manager);
         manager.validate().expect("broken at the end");
-        manager.pages().drain_local();
+        manager.pages().lists().drain_local();
         let after = manager.meminfo().frames;
         assert_eq!(after.used, before.used, "frames were lost, or freed twice");
         machine.assert_clean();

@@ -14,7 +14,7 @@ const BASE: u64 = 64 << 30;
 
 /// Frames that are free and known to be zero.
 fn zeroed(manager: &Manager<'_>) -> u64 {
-    manager.pages().drain_all();
+    manager.pages().lists().drain_all();
     manager.pages().zone_info().map(|zone| zone.zeroed).sum()
 }
 

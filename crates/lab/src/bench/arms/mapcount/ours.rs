@@ -83,7 +83,7 @@ impl Prepared for Ready {
             let first = allocator
                 .alloc_raw(Gfp::USER, Order::GIGANTIC)
                 .map_err(|error| Skip::because("a folio of 1 GiB", error))?;
-            allocator.make_huge(first);
+            allocator.frames().make_huge(first);
             let said = |error: MapError| Skip::because("page tables", error);
             let context = PageTables::create(&allocator, PagingMode::FourLevel).map_err(said)?;
             let world = World { allocator: &allocator, context: &context, first };
@@ -117,7 +117,7 @@ impl World<'_, '_> {
             Verb::Fork => self.fork()?,
             Verb::Collapse => self.collapse()?,
         };
-        let counts = self.allocator.stat(Stat::NrMapCountPages);
+        let counts = self.allocator.lists().stat(Stat::NrMapCountPages);
         Ok(Sample::new(time, LEAVES).count("count_frames", counts))
     }
 

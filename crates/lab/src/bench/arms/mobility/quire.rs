@@ -62,7 +62,7 @@ impl Prepared for Ready<'_> {
             let start = Moment::now();
             let (done, pinned) = load::run(&pages, &self.case);
             let span = start.until(Moment::now());
-            pages.drain_local();
+            pages.lists().drain_local();
             let after = whole();
             let spread: std::collections::BTreeSet<_> =
                 pinned.iter().map(|(frame, _)| frame.block()).collect();

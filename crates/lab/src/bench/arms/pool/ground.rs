@@ -82,7 +82,7 @@ impl Ground {
         pools: &HugePools,
         verb: impl FnOnce() -> R,
     ) -> (R, f64, Counted) {
-        let stat = |stat| pages.stat(stat);
+        let stat = |stat| pages.lists().stat(stat);
         let counts = Counts::start(stat, &self.machine, pools);
         let start = std::time::Instant::now();
         let result = verb();

@@ -111,5 +111,5 @@ fn break_up(pages: &PageAllocator<'_, Bare>) {
             say(format_args!("quire: a folio was not taken back: {error}"));
         }
     }
-    pages.drain_all();
+    pages.lists().drain_all();
 }

@@ -78,13 +78,13 @@ fn an_unmap_touches_the_descriptors_of_page_tables_alone() {
 fn a_look_at_the_descriptor_of_each_frame_is_found() {
     let (descriptors, _) = seen(Config::default(), PAGES, 2, |manager, mm, frames| {
         for frame in frames {
-            assert!(!manager.pages().descriptor(*frame).has(DescriptorFlags::TABLE));
+            assert!(!manager.pages().frames().descriptor(*frame).has(DescriptorFlags::TABLE));
         }
         unmap(mm, 2);
     });
     assert_eq!(descriptors, 2 * BLOCK_FRAMES as u64 + 2 + ALWAYS);
     let (descriptors, _) = seen(Config::default(), PAGES, 2, |manager, mm, frames| {
-        manager.pages().descriptor(frames[77]).word.store(0, Ordering::Relaxed);
+        manager.pages().frames().descriptor(frames[77]).word.store(0, Ordering::Relaxed);
         unmap(mm, 2);
     });
     assert_eq!(descriptors, 1 + 2 + ALWAYS);

@@ -1,7 +1,6 @@
-use std::vec::Vec;
-
 use super::NodeSet;
 use crate::limits::MAX_NODES;
+use std::vec::Vec;
 
 #[test]
 fn holds_what_was_put_in() {

@@ -1,7 +1,7 @@
 use core::sync::atomic::AtomicU64;
-use std::vec::Vec;
 
 use super::{PoolBits, Run};
+use std::vec::Vec;
 
 /// Bits of a pool as the test writes them: true for free.
 fn with_bits<R>(free: &[bool], test: impl FnOnce(PoolBits<'_>) -> R) -> R {

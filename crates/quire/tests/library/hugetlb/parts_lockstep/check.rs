@@ -105,7 +105,7 @@ impl Both<'_, '_, '_> {
         assert_eq!(next, counts.len() as u64);
         let pages = self.manager.pages();
         for (at, &count) in counts.iter().enumerate().filter(|(at, _)| at % 509 == 0 || *at < 600) {
-            assert_eq!(pages.mapcount(first.add(at as u64)), count, "frame {at}");
+            assert_eq!(pages.counts().mapcount(first.add(at as u64)), count, "frame {at}");
         }
         counts
     }

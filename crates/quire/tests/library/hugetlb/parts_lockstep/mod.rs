@@ -186,7 +186,7 @@ fn lockstep(config: &Config, seed: u64, steps: u32) {
         let manager = MemoryManager::new(&machine, &ranges_of(&machine), config).expect("a manager");
         let pools = manager.huge_pools();
         machine.set_kernel_root(pools.window().map(|window| window.root()));
-        manager.pages().drain_local();
+        manager.pages().lists().drain_local();
         let used = || manager.meminfo().frames.used - pools.window().map_or(0, |window| window.frames());
         let before = used();
         for size in [1, 0] {
@@ -224,7 +224,7 @@ fn lockstep(config: &Config, seed: u64, steps: u32) {
             assert_eq!((pool.free, pool.reserved), (pool.total, 0), "all pages are back");
             let _ = pools.resize(manager.pages(), size, NodeSet::ALL, 0);
         }
-        manager.pages().drain_local();
+        manager.pages().lists().drain_local();
         assert_eq!(manager.stat(Stat::NrMapCountPages), 0, "no memory for counts is left");
         assert_eq!(used(), before + manager.meminfo().bad, "frames were lost, or freed twice");
         manager.validate().expect("broken at the end");

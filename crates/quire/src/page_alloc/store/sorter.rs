@@ -5,11 +5,11 @@ use core::sync::atomic::Ordering;
 
 use crate::addr::{BlockNumber, Frame, Order};
 use crate::memmap::FrameMask;
-use crate::page_alloc::allocator::PageAllocator;
-use crate::page_alloc::pcp::sorting::{BlockWords, Sorting, add_folio};
+use crate::page_alloc::store::Store;
+use crate::page_alloc::store::sorting::{BlockWords, Sorting, add_folio};
 use crate::platform::FramePlatform;
 
-impl<P: FramePlatform> PageAllocator<'_, P> {
+impl<P: FramePlatform> Store<'_, P> {
     /// Adds a folio. It is in use as far as the store knows, and has no owner.
     #[inline]
     pub(in crate::page_alloc) fn sort_in(&self, sorting: &mut Sorting<'_>, frame: Frame, order: Order) {
@@ -62,8 +62,8 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         let frames = FrameMask(core::array::from_fn(|word| entry.frames[word].load(Ordering::Relaxed)));
         entry.frames.iter().for_each(|word| word.store(0, Ordering::Relaxed));
         let number = BlockNumber(entry.block.load(Ordering::Relaxed));
-        let block = self.memmap.block(number);
-        block.lock(self.platform);
+        let block = self.frames.memmap.block(number);
+        block.lock(self.frames.platform);
         self.store_put(number, block, frames);
     }
 }

@@ -2,11 +2,11 @@
 
 use crate::addr::{Frame, FrameRange, Order};
 use crate::error::FreeError;
-use crate::page_alloc::allocator::PageAllocator;
-use crate::page_alloc::folio::owned::{Folio, Folios, FrameRun, Owner};
+use crate::page_alloc::frames::Frames;
+use crate::page_alloc::frames::owned::{Folio, Folios, FrameRun, Owner};
 use crate::platform::FramePlatform;
 
-impl<P: FramePlatform> PageAllocator<'_, P> {
+impl<P: FramePlatform> Frames<'_, P> {
     /// The folio of a number that [`Folio::into_raw`] gave.
     ///
     /// # Safety
@@ -83,7 +83,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
     fn owner(&self) -> Owner {
         Owner {
             #[cfg(debug_assertions)]
-            zones: self.zones.address(),
+            memmap: self.memmap.address(),
         }
     }
 }

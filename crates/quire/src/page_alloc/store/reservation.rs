@@ -6,11 +6,10 @@
 //! is about to use them.
 #![forbid(unsafe_code)]
 
-use crate::addr::{Frame, FrameRange, Order};
+use crate::addr::{Frame, FrameRange};
 use crate::limits::BLOCK_FRAMES;
 use crate::memmap::{FrameMask, FrameState};
-use crate::page_alloc::allocator::PageAllocator;
-use crate::page_alloc::folio::owned::Folio;
+use crate::page_alloc::Store;
 use crate::platform::FramePlatform;
 
 /// A block in small pieces, which belongs to the holder of this value, but for what was taken.
@@ -23,6 +22,10 @@ pub struct BlockReservation {
 }
 
 impl BlockReservation {
+    pub(in crate::page_alloc) const fn new(block: Frame) -> Self {
+        Self { block, taken: FrameMask::EMPTY }
+    }
+
     /// The frame at a place, which counts from the block's start, or that of another one.
     pub const fn frame(&self, place: u64) -> Frame {
         self.block.add(place % BLOCK_FRAMES as u64)
@@ -34,28 +37,12 @@ impl BlockReservation {
     }
 }
 
-impl<P: FramePlatform> PageAllocator<'_, P> {
-    /// Reserves the frames of a folio of order 9. Their descriptors stand elsewhere, in 1/64 of its size. `None`, and the
-    /// folio is free again, when there is no memory for the descriptors or some of the folio went bad.
-    pub fn reserve_block(&self, folio: Folio) -> Option<BlockReservation> {
-        if self.split_in_use(folio.frame(), Order::FRAME).is_err() {
-            let freed = self.free(folio);
-            debug_assert_eq!(freed, Ok(()), "a folio that was just handed out");
-            return None;
-        }
-        let start = folio.into_raw();
-        let block = self.memmap.block(start.block());
-        block.lock(self.platform);
-        block.area().inspect(|area| area.set_states(0, BLOCK_FRAMES, FrameState::UNCLAIMED));
-        block.unlock(self.platform);
-        Some(BlockReservation { block: start, taken: FrameMask::EMPTY })
-    }
-
+impl<P: FramePlatform> Store<'_, P> {
     /// Takes some frames for a file, and holds them; none, if one of them went bad. Whether it did.
     pub fn take_reserved(&self, reservation: &mut BlockReservation, wanted: FrameMask) -> bool {
         debug_assert!(wanted.intersection(reservation.taken).is_empty(), "a frame is taken once");
-        let block = self.memmap.block(reservation.block.block());
-        block.lock(self.platform);
+        let block = self.frames.memmap.block(reservation.block.block());
+        block.lock(self.frames.platform);
         let held = block.held.load();
         // Of frames that were not taken only lost ones are held.
         let good = held.intersection(wanted).is_empty();
@@ -64,11 +51,11 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
             for (start, count) in wanted.runs() {
                 block.area().inspect(|area| area.set_states(start, count, FrameState::UNKNOWN));
                 let frames = FrameRange::new(reservation.block.add(start as u64), count as u64);
-                self.give_to_file(frames);
+                self.frames.give_to_file(frames);
             }
             reservation.taken = reservation.taken.union(wanted);
         }
-        block.unlock(self.platform);
+        block.unlock(self.frames.platform);
         good
     }
 
@@ -78,11 +65,11 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         if rest.is_empty() {
             return;
         }
-        let block = self.memmap.block(number);
-        block.lock(self.platform);
+        let block = self.frames.memmap.block(number);
+        block.lock(self.frames.platform);
         let rest = rest.without(block.held.load());
         for (start, count) in rest.runs() {
-            self.note_freed(FrameRange::new(reservation.block.add(start as u64), count as u64));
+            self.frames.note_freed(FrameRange::new(reservation.block.add(start as u64), count as u64));
         }
         self.store_put(number, block, rest);
     }

@@ -3,15 +3,17 @@
 //! The safe methods borrow the folio that they write to. The others name frames, which page tables, the page cache or a
 //! pool own: their callers answer for them.
 
-use crate::addr::{Frame, FrameRange, Order};
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use crate::addr::{Frame, FrameRange, PhysAddr};
 use crate::clear::{Clearer, Extent};
-use crate::error::{AllocError, Cancelled};
-use crate::page_alloc::allocator::PageAllocator;
-use crate::page_alloc::folio::owned::Folio;
-use crate::page_alloc::request::gfp::{Contents, Gfp};
+use crate::error::Cancelled;
+use crate::limits::FRAME_SIZE;
+use crate::page_alloc::frames::Frames;
+use crate::page_alloc::frames::owned::Folio;
 use crate::platform::{FramePlatform, TouchHint};
 
-impl<P: FramePlatform> PageAllocator<'_, P> {
+impl<P: FramePlatform> Frames<'_, P> {
     /// How this machine clears and copies.
     #[inline]
     pub fn clearer(&self) -> &Clearer {
@@ -69,19 +71,6 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         unsafe { self.copy_frames_in_stretches(from, to.frame(), hint) }
     }
 
-    /// Allocates a frame that is zero and will be used at once.
-    ///
-    /// # Errors
-    /// As [`Self::alloc`].
-    #[inline]
-    pub fn alloc_zero_page(&self, gfp: Gfp) -> Result<Folio, AllocError> {
-        let (mut folio, contents) = self.alloc_maybe_zeroed(gfp, Order::FRAME)?;
-        if contents == Contents::Unknown {
-            self.clear(&mut folio, TouchHint::Soon);
-        }
-        Ok(folio)
-    }
-
     /// [`Self::clear`] for frames by number.
     ///
     /// # Safety
@@ -129,6 +118,38 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
     ) -> Result<(), Cancelled> {
         // SAFETY: invariant 1, by this function's contract.
         unsafe { self.clearer.copy_extent(self.platform, from, to, hint, || self.platform.is_dying()) }
+    }
+
+    /// Zeroes memory of the allocator's own.
+    ///
+    /// # Safety
+    /// The bytes lie in frames that the allocator owns as metadata, and nothing else refers to them (M4).
+    pub(in crate::page_alloc) unsafe fn zero(&self, at: PhysAddr, bytes: usize) {
+        // SAFETY: M4, by this function's contract.
+        unsafe { self.platform.direct_map(at).write_bytes(0, bytes) };
+    }
+
+    /// Where the first byte is that is not zero, of frames that are not written to meanwhile.
+    #[cold]
+    pub(in crate::page_alloc) fn first_nonzero(&self, frames: FrameRange) -> Option<PhysAddr> {
+        let words = FRAME_SIZE as usize / size_of::<u64>();
+        (0..frames.count).find_map(|at| {
+            let frame = frames.start.add(at);
+            let memory: *const u64 = self.platform.direct_map(frame.addr()).cast_const().cast();
+            // SAFETY: M5: the frame is free or was just handed out, and all of it is words.
+            let is_other = |&at: &usize| unsafe { memory.add(at).read_volatile() } != 0;
+            (0..words).find(is_other).map(|at| PhysAddr(frame.addr().0 + (at * size_of::<u64>()) as u64))
+        })
+    }
+
+    /// Whether a frame in use is all zero. A store that comes meanwhile makes the answer worthless; the caller
+    /// notices the store.
+    pub(crate) fn is_zero(&self, frame: Frame) -> bool {
+        let memory =
+            self.platform.direct_map(frame.addr()).cast::<[[AtomicU64; 8]; FRAME_SIZE as usize / 64]>();
+        // SAFETY: M5: the frame is memory, all of which is words, and is read by atomics alone.
+        let lines = unsafe { &*memory };
+        lines.iter().all(|line| line.iter().fold(0, |all, word| all | word.load(Ordering::Relaxed)) == 0)
     }
 }
 

@@ -6,16 +6,16 @@ use core::sync::atomic::Ordering;
 use crate::addr::{BlockNumber, Frame, FrameRange, Order};
 use crate::limits::BLOCK_FRAMES;
 use crate::memmap::{Block, BlockState, DescriptorFlags, FrameMask};
-use crate::page_alloc::allocator::PageAllocator;
-use crate::page_alloc::mapcount::state::touch;
+use crate::page_alloc::frames::Frames;
+use crate::page_alloc::frames::state::touch;
 use crate::platform::FramePlatform;
 use crate::stats::Stat;
 
-impl<P: FramePlatform> PageAllocator<'_, P> {
+impl<P: FramePlatform> Frames<'_, P> {
     /// Holds the anonymous folio of order 0 to 9 that starts at `frame`; its order. It is one if leaves map all or some of it
     /// and it is not held: page cache, pages of a pool, and what is set aside already are. As long as it is, it is
     /// not freed, and no leaf of it gains the right to store, since it is not its address space's alone. It is given
-    /// up by [`Self::release`] of the same frames.
+    /// up by [`release`](crate::page_alloc::MapCounts::release) of the same frames.
     pub fn set_aside(&self, frame: Frame) -> Option<Order> {
         let block = self.memmap.get(frame.block())?;
         block.lock(self.platform);

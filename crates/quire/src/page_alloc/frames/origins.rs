@@ -11,8 +11,8 @@ use core::sync::atomic::Ordering;
 use crate::addr::{Frame, FrameRange, Order, VirtAddr};
 use crate::limits::FRAME_SHIFT;
 use crate::memmap::{Area, BlockState};
-use crate::page_alloc::allocator::PageAllocator;
-use crate::page_alloc::mapcount::state::head_of;
+use crate::page_alloc::frames::Frames;
+use crate::page_alloc::frames::state::head_of;
 use crate::platform::FramePlatform;
 
 /// The page at which an anonymous frame was first mapped, and the low bits of the number of the family of address spaces in
@@ -68,7 +68,7 @@ impl Origin {
     }
 }
 
-impl<P: FramePlatform> PageAllocator<'_, P> {
+impl<P: FramePlatform> Frames<'_, P> {
     /// Notes where the folio in use that starts at `frame` comes from. The caller is about to map it for the first time.
     #[inline]
     pub fn set_origin(&self, frame: Frame, origin: Origin) {

@@ -6,17 +6,16 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use crate::addr::{BlockNumber, Frame, Order};
+use crate::addr::{Frame, Order};
 use crate::limits::BLOCK_FRAMES;
 use crate::memmap::{Block, BlockState, DescriptorFlags, FrameMask, FrameState};
-use crate::page_alloc::allocator::PageAllocator;
+use crate::page_alloc::frames::Frames;
 use crate::page_alloc::store::whole::blocks_of;
-use crate::page_alloc::store::zone::Zone;
 use crate::platform::FramePlatform;
 
-impl<P: FramePlatform> PageAllocator<'_, P> {
+impl<P: FramePlatform> Frames<'_, P> {
     /// Makes a folio of whole blocks that the caller was just handed one of a pool. It leaves the pool, and is free, by
-    /// [`Self::release`] of its first frame.
+    /// [`release`](crate::page_alloc::MapCounts::release) of its first frame.
     pub fn make_huge(&self, frame: Frame) {
         let block = self.memmap.block(frame.block());
         block.lock(self.platform);
@@ -71,7 +70,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
     }
 
     /// Gives a page of a pool that no leaf maps to the leaves that will map it: when the last of them goes, it comes
-    /// to [`Self::returned_huge`].
+    /// to [`returned_huge`](crate::page_alloc::MapCounts::returned_huge).
     pub fn lend_huge(&self, frame: Frame) {
         self.memmap.block(frame.block()).folio().add_flags(DescriptorFlags::LENT);
     }
@@ -121,48 +120,8 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         self.memmap.block(frame.block()).folio().add_flags(DescriptorFlags::RENEWED);
     }
 
-    /// Whether pages wait that were lent.
-    #[inline]
-    pub fn has_returned_huge(&self) -> bool {
-        !self.returned_huge.is_empty()
-    }
-
-    /// Takes all pages that were lent and that no leaf maps any more: frame, order, and whether their reservation
-    /// holds again.
-    pub fn returned_huge(&self, mut take: impl FnMut(Frame, Order, bool)) {
-        let mut taken = self.returned_huge.take();
-        let folio = |number: u64| self.memmap.block(BlockNumber(number as u32)).folio();
-        while let Some(number) = taken.next(|number| &folio(number).next) {
-            let block = self.memmap.block(BlockNumber(number as u32));
-            let order = Order::new(block.order.load(Ordering::Relaxed)).unwrap_or(Order::BLOCK);
-            let renewed = block.folio().has(DescriptorFlags::RENEWED);
-            block.folio().take_flags(DescriptorFlags::RENEWED);
-            take(BlockNumber(number as u32).first_frame(), order, renewed);
-        }
-    }
-
-    /// The last leaf of a held folio is gone. Under its block's lock.
-    pub(in crate::page_alloc) fn unmapped_while_held(&self, number: BlockNumber, block: &Block) {
-        let folio = block.folio();
-        if folio.has(DescriptorFlags::LENT) {
-            folio.take_flags(DescriptorFlags::LENT);
-            self.returned_huge.push(number.0.into(), &folio.next);
-        }
-    }
-
-    /// The node of a block that is memory, whatever it is used for. Slow: it asks the zones' pools.
-    pub fn node_of_block(&self, number: BlockNumber) -> Option<u8> {
-        let spans = |zone: &&Zone| zone.pools.iter().any(|pool| pool.lock(self.platform).spans(number));
-        self.zones.iter().find(spans).map(|zone| zone.node)
-    }
-
     /// The number of the zone that a frame in use belongs to.
     pub fn zone_of_frame(&self, frame: Frame) -> u8 {
         self.memmap.block(frame.block()).zone() as u8
-    }
-
-    /// The node that a frame belongs to.
-    pub fn node_of_frame(&self, frame: Frame) -> u8 {
-        self.zones[self.memmap.block(frame.block()).zone()].node
     }
 }

@@ -3,7 +3,7 @@
 //! Safe code reaches the memory of a frame only through the value that owns it: clearing and copying borrow it mutably,
 //! freeing takes it. A value gives its frames up in one of two ways. [`PageAllocator::free`](crate::page_alloc::PageAllocator::free) and its relatives give them
 //! back to the allocator. `into_raw` hands them over to something that refers to frames by number: page-table leaves, the
-//! page cache, a pool. From there they come back by the map counts, or through [`PageAllocator::folio_from_raw`](crate::page_alloc::PageAllocator::folio_from_raw), which
+//! page cache, a pool. From there they come back by the map counts, or through [`Frames::folio_from_raw`](crate::page_alloc::Frames::folio_from_raw), which
 //! is `unsafe`.
 //!
 //! Nothing is done when a value is dropped: its frames stay in use for good. Dropping therefore warns at compile time
@@ -16,11 +16,11 @@ use core::fmt;
 
 use crate::addr::{Frame, FrameRange, Order};
 
-/// Which allocator frames came from: where its zones stand. Nothing in release builds.
+/// Which allocator frames came from: where its memory map stands. Nothing in release builds.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(in crate::page_alloc) struct Owner {
     #[cfg(debug_assertions)]
-    pub(in crate::page_alloc) zones: usize,
+    pub(in crate::page_alloc) memmap: usize,
 }
 
 /// One folio that its holder alone owns: 2 to the power of its order consecutive frames, aligned to their size.
@@ -32,7 +32,7 @@ pub(in crate::page_alloc) struct Owner {
 /// # fn example<P: FramePlatform>(pages: &PageAllocator<'_, P>) -> Result<(), Box<dyn core::error::Error>> {
 /// let mut folio = pages.alloc(Gfp::KERNEL, Order::FRAME)?;
 /// pages.free(folio)?;
-/// pages.clear(&mut folio, TouchHint::Soon); // Use after free.
+/// pages.frames().clear(&mut folio, TouchHint::Soon); // Use after free.
 /// # Ok(()) }
 /// ```
 ///
@@ -66,7 +66,7 @@ pub(in crate::page_alloc) struct Owner {
 /// # fn example<P: FramePlatform>(pages: &PageAllocator<'_, P>) -> Result<(), Box<dyn core::error::Error>> {
 /// let mut folio = pages.alloc(Gfp::USER, Order::FRAME)?;
 /// map(folio.into_raw());
-/// pages.clear(&mut folio, TouchHint::Soon); // Write to memory that a program uses.
+/// pages.frames().clear(&mut folio, TouchHint::Soon); // Write to memory that a program uses.
 /// # Ok(()) }
 /// ```
 ///
@@ -82,7 +82,7 @@ pub(in crate::page_alloc) struct Owner {
 /// ```compile_fail,E0133
 /// # use quire::{addr::{Frame, Order}, page_alloc::PageAllocator, platform::FramePlatform};
 /// # fn example<P: FramePlatform>(pages: &PageAllocator<'_, P>) {
-/// let freed = pages.free(pages.folio_from_raw(Frame(42), Order::FRAME));
+/// let freed = pages.free(pages.frames().folio_from_raw(Frame(42), Order::FRAME));
 /// # }
 /// ```
 ///

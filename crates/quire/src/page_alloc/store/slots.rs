@@ -1,7 +1,7 @@
 //! Slots of memory for map counts, as data: their sizes, and the lists of frames that they stand in.
 #![forbid(unsafe_code)]
 
-use crate::addr::PhysAddr;
+use crate::addr::{Order, PhysAddr};
 use crate::limits::FRAME_SIZE;
 use crate::memmap::{LaneWidth, Lanes};
 
@@ -58,3 +58,11 @@ pub(in crate::page_alloc) const fn bytes_of(class: usize) -> u64 {
 pub(in crate::page_alloc) const fn all_of(class: usize) -> u64 {
     (1 << (FRAME_SIZE / bytes_of(class))) - 1
 }
+
+/// A folio for the cells of one block.
+pub(in crate::page_alloc) const CELLS: Order = match Order::new(3) {
+    Some(order) => order,
+    None => Order::FRAME,
+};
+
+const _: () = assert!(CELLS.bytes() == Lanes::bytes(LaneWidth::Cells) as u64);

@@ -8,12 +8,13 @@
 
 use core::sync::atomic::Ordering;
 
-use crate::addr::{BlockNumber, Frame, Order};
-use crate::limits::{BLOCK_FRAMES, DESCRIPTOR_FRAMES};
-use crate::memmap::{Block, BlockState, DescriptorFlags};
-use crate::page_alloc::allocator::PageAllocator;
-use crate::page_alloc::folio::bad::is_lost;
-use crate::page_alloc::mapcount::state::head_of;
+use crate::addr::{BlockNumber, Frame, FrameRange, Order};
+use crate::arch::expect_changes;
+use crate::limits::BLOCK_FRAMES;
+use crate::memmap::{Block, BlockState, COUNTS_AT, DescriptorFlags};
+use crate::page_alloc::frames::Frames;
+use crate::page_alloc::frames::bad::is_lost;
+use crate::page_alloc::frames::state::head_of;
 use crate::page_alloc::request::gfp::Mobility;
 use crate::platform::FramePlatform;
 
@@ -42,7 +43,7 @@ pub enum FrameInfo {
     Changing,
 }
 
-impl<P: FramePlatform> PageAllocator<'_, P> {
+impl<P: FramePlatform> Frames<'_, P> {
     /// What the frame with this number is. It may be something else when the call returns, unless the caller keeps it
     /// in use.
     pub fn frame_info(&self, frame: Frame) -> FrameInfo {
@@ -54,7 +55,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
             BlockState::Absent => FrameInfo::NotMemory,
             BlockState::Metadata => FrameInfo::Metadata,
             BlockState::Whole | BlockState::Listed => FrameInfo::Free,
-            BlockState::Small => in_small_pieces(self.platform, block, frame),
+            BlockState::Small => self.in_small_pieces(block, frame),
             BlockState::Folio => folio_at(block, frame.block().first_frame()),
             BlockState::FolioTail => FrameInfo::Changing,
         };
@@ -72,9 +73,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         head.unlock(self.platform);
         info
     }
-}
 
-impl<P: FramePlatform> PageAllocator<'_, P> {
     /// Whether the descriptor of a frame has a flag that the frame's user has set. Of others it is whatever was left
     /// there; of those that may be moved, which have none, it is not looked at.
     pub(crate) fn descriptor_has(&self, frame: Frame, flag: DescriptorFlags) -> bool {
@@ -85,6 +84,50 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         block.unlock(self.platform);
         has
     }
+
+    /// A frame of a block in small pieces. Under its lock.
+    pub(in crate::page_alloc) fn in_small_pieces(&self, block: &Block, frame: Frame) -> FrameInfo {
+        let index = frame.index_in_block();
+        if !block.used.contains(index) {
+            return FrameInfo::Free;
+        }
+        let Some(area) = block.area() else { return FrameInfo::Metadata };
+        if is_lost(block, index) {
+            return FrameInfo::Bad;
+        }
+        // The block's own descriptors stand between folios, and start nothing.
+        let own = self.own_area(frame.block(), block);
+        let is_area = |at: usize| own.contains(at);
+        let heads = block.heads.load();
+        let Some(start) = heads.previous_set(index).filter(|_| !is_area(index)) else {
+            return FrameInfo::Metadata;
+        };
+        if area.state(start).is_free() {
+            return FrameInfo::Free;
+        }
+        let next = heads.next_set(index + 1).unwrap_or(BLOCK_FRAMES);
+        let end = (index..next)
+            .find(|&at| !block.used.contains(at) || is_area(at) || is_lost(block, at))
+            .unwrap_or(next);
+        if !(start..index).all(|at| block.used.contains(at) && !is_area(at) && !is_lost(block, at)) {
+            return FrameInfo::Metadata;
+        }
+        let head = frame.block().first_frame().add(start as u64);
+        FrameInfo::InUse { head, frames: (end - start) as u64, huge: false }
+    }
+
+    /// Says that counts of a run of frames in one block are about to be changed, so that they are at hand by then. A hint.
+    #[inline]
+    pub(crate) fn expect_counts(&self, frames: FrameRange) {
+        let number = frames.start.block();
+        if let Some(block) = self.memmap.get(number) {
+            expect_changes(core::ptr::from_ref(block).cast(), size_of::<Block>());
+            // Where they stand in a block of small pieces; of others it is some memory that is not needed.
+            let area = self.platform.direct_map(number.first_frame().addr());
+            let at = COUNTS_AT + frames.start.index_in_block();
+            expect_changes(area.wrapping_add(at), frames.count as usize);
+        }
+    }
 }
 
 /// The folio of whole blocks that starts at a block. Under its lock.
@@ -92,41 +135,4 @@ fn folio_at(block: &Block, head: Frame) -> FrameInfo {
     let frames = 1 << block.order.load(Ordering::Relaxed);
     let huge = block.held.contains(0) && block.folio().has(DescriptorFlags::HUGE);
     FrameInfo::InUse { head, frames, huge }
-}
-
-/// A frame of a block in small pieces. Under its lock.
-pub(in crate::page_alloc) fn in_small_pieces<P: FramePlatform>(
-    platform: &P,
-    block: &Block,
-    frame: Frame,
-) -> FrameInfo {
-    let index = frame.index_in_block();
-    if !block.used.contains(index) {
-        return FrameInfo::Free;
-    }
-    let Some(area) = block.area() else { return FrameInfo::Metadata };
-    if is_lost(block, index) {
-        return FrameInfo::Bad;
-    }
-    // The block's own descriptors stand between folios, and start nothing.
-    let is_area = |at: usize| {
-        let group = frame.block().first_frame().add((at & !(DESCRIPTOR_FRAMES - 1)) as u64);
-        core::ptr::from_ref(area).addr() == platform.direct_map(group.addr()).addr()
-    };
-    let heads = block.heads.load();
-    let Some(start) = heads.previous_set(index).filter(|_| !is_area(index)) else {
-        return FrameInfo::Metadata;
-    };
-    if area.state(start).is_free() {
-        return FrameInfo::Free;
-    }
-    let next = heads.next_set(index + 1).unwrap_or(BLOCK_FRAMES);
-    let end = (index..next)
-        .find(|&at| !block.used.contains(at) || is_area(at) || is_lost(block, at))
-        .unwrap_or(next);
-    if !(start..index).all(|at| block.used.contains(at) && !is_area(at) && !is_lost(block, at)) {
-        return FrameInfo::Metadata;
-    }
-    let head = frame.block().first_frame().add(start as u64);
-    FrameInfo::InUse { head, frames: (end - start) as u64, huge: false }
 }

@@ -1,0 +1,28 @@
+//! Reserving the frames of a folio of order 9 one by one.
+#![forbid(unsafe_code)]
+
+use crate::addr::Order;
+use crate::limits::BLOCK_FRAMES;
+use crate::memmap::FrameState;
+use crate::page_alloc::allocator::PageAllocator;
+use crate::page_alloc::frames::owned::Folio;
+use crate::page_alloc::store::reservation::BlockReservation;
+use crate::platform::FramePlatform;
+
+impl<P: FramePlatform> PageAllocator<'_, P> {
+    /// Reserves the frames of a folio of order 9. Their descriptors stand elsewhere, in 1/64 of its size. `None`, and the
+    /// folio is free again, when there is no memory for the descriptors or some of the folio went bad.
+    pub fn reserve_block(&self, folio: Folio) -> Option<BlockReservation> {
+        if self.split_in_use(folio.frame(), Order::FRAME).is_err() {
+            let freed = self.free(folio);
+            debug_assert_eq!(freed, Ok(()), "a folio that was just handed out");
+            return None;
+        }
+        let start = folio.into_raw();
+        let block = self.frames().memmap.block(start.block());
+        block.lock(self.platform());
+        block.area().inspect(|area| area.set_states(0, BLOCK_FRAMES, FrameState::UNCLAIMED));
+        block.unlock(self.platform());
+        Some(BlockReservation::new(start))
+    }
+}

@@ -1,0 +1,84 @@
+//! Which folio a frame in use belongs to.
+#![forbid(unsafe_code)]
+
+use core::sync::atomic::Ordering;
+
+use crate::addr::{BlockNumber, Frame, Order};
+use crate::limits::{BLOCK_FRAMES, DESCRIPTOR_FRAMES, FRAME_SIZE};
+use crate::memmap::{Block, BlockState, Descriptor, FrameMask};
+use crate::page_alloc::frames::Frames;
+use crate::page_alloc::frames::state::head_of;
+use crate::platform::FramePlatform;
+
+impl<P: FramePlatform> Frames<'_, P> {
+    /// The folio in use around a frame: where it starts.
+    pub fn folio_start(&self, frame: Frame) -> Option<Frame> {
+        let (block, index) = (self.memmap.get(frame.block())?, frame.index_in_block());
+        block.lock(self.platform);
+        let start = match block.state() {
+            BlockState::Small if block.used.contains(index) => block
+                .heads
+                .load()
+                .previous_set(index)
+                .map(|head| frame.block().first_frame().add(head as u64)),
+            BlockState::Folio | BlockState::FolioTail => {
+                Some(head_of(frame.block(), block.order.load(Ordering::Relaxed)).first_frame())
+            }
+            _ => None,
+        };
+        block.unlock(self.platform);
+        start
+    }
+
+    /// Whether a frame is one of a block in small pieces. The caller keeps that in use.
+    #[inline]
+    pub(crate) fn is_in_pieces(&self, frame: Frame) -> bool {
+        self.memmap.block(frame.block()).state() == BlockState::Small
+    }
+
+    /// Frames from `frame` to the end of its folio. The caller keeps the folio from being freed or split.
+    pub fn folio_rest(&self, frame: Frame) -> u64 {
+        let block = self.memmap.block(frame.block());
+        if block.state() == BlockState::Small {
+            let index = frame.index_in_block();
+            // Behind it another folio begins, or frames are free, or descriptors stand.
+            let free = FrameMask::ALL.without(block.used.load());
+            let others = block.heads.load().union(free).union(self.own_area(frame.block(), block));
+            return (others.next_set(index + 1).unwrap_or(BLOCK_FRAMES) - index) as u64;
+        }
+        let frames = 1 << block.order.load(Ordering::Relaxed).max(Order::BLOCK.get());
+        frames - frame.0 % frames
+    }
+
+    /// The frames of a block in small pieces in which its own descriptors stand; none if they stand elsewhere.
+    pub(in crate::page_alloc) fn own_area(&self, number: BlockNumber, block: &Block) -> FrameMask {
+        let Some(area) = block.area() else { return FrameMask::EMPTY };
+        let start = self.platform.direct_map(number.first_frame().addr()).addr();
+        let index = core::ptr::from_ref(area).addr().wrapping_sub(start) / FRAME_SIZE as usize;
+        if index < BLOCK_FRAMES { FrameMask::run(index, DESCRIPTOR_FRAMES) } else { FrameMask::EMPTY }
+    }
+
+    /// Whether the frame belongs to a folio of order 9 or more. The caller keeps that from being freed or split.
+    #[inline]
+    pub(crate) fn is_of_whole_blocks(&self, frame: Frame) -> bool {
+        matches!(self.memmap.block(frame.block()).state(), BlockState::Folio | BlockState::FolioTail)
+    }
+
+    /// The page descriptor of a frame, or of the folio of whole blocks around it. The caller keeps that from being
+    /// freed or split.
+    pub(crate) fn folio_descriptor(&self, frame: Frame) -> &Descriptor {
+        if !self.is_of_whole_blocks(frame) {
+            return self.memmap.descriptor(frame);
+        }
+        let order = self.memmap.block(frame.block()).order.load(Ordering::Relaxed);
+        self.memmap.block(head_of(frame.block(), order)).folio()
+    }
+
+    /// Whether a folio of order 9 starts at the frame.
+    pub fn is_block_folio(&self, frame: Frame) -> bool {
+        let Some(block) = self.memmap.get(frame.block()) else { return false };
+        block.state() == BlockState::Folio
+            && frame.is_aligned(Order::BLOCK)
+            && block.order.load(Ordering::Relaxed) == Order::BLOCK.get()
+    }
+}

@@ -1,0 +1,59 @@
+//! What guards per-CPU lists and the store against interrupts. With the feature `published`, other ways besides the
+//! lease.
+#![forbid(unsafe_code)]
+
+use crate::page_alloc::frames::Frames;
+#[cfg(feature = "published")]
+use crate::page_alloc::pcp::guarded;
+use crate::platform::FramePlatform;
+#[cfg(feature = "published")]
+use crate::platform::ListGuard;
+
+impl<P: FramePlatform> Frames<'_, P> {
+    /// Does something with interrupts off.
+    pub(in crate::page_alloc) fn with_interrupts_off<R>(&self, visit: impl FnOnce() -> R) -> R {
+        let state = self.platform.interrupts_off();
+        let result = visit();
+        self.platform.interrupts_restore(state);
+        result
+    }
+
+    /// Whether the common path may use the lists: the library's own guard needs no more than the lease, and one that the
+    /// platform names is part of the path.
+    #[inline(always)]
+    pub(in crate::page_alloc) fn lists_are_open(&self) -> bool {
+        #[cfg(feature = "published")]
+        return guarded::are_open::<P>(self.guard);
+        #[cfg(not(feature = "published"))]
+        true
+    }
+
+    /// Whether the lists are guarded in the library's own way.
+    #[inline(always)]
+    pub(in crate::page_alloc) fn is_guarded_by_lease(&self) -> bool {
+        #[cfg(feature = "published")]
+        return self.guard == ListGuard::Reentry;
+        #[cfg(not(feature = "published"))]
+        true
+    }
+
+    /// Visits the store; with interrupts off where the guard wants its locks to be safe against interrupts.
+    #[inline]
+    pub(in crate::page_alloc) fn in_store<R>(&self, visit: impl FnOnce() -> R) -> R {
+        #[cfg(feature = "published")]
+        if self.guard == ListGuard::TaskOnly {
+            return self.interrupts_guarded(visit);
+        }
+        visit()
+    }
+
+    /// The same outside of a turn, in which interrupts may be off already.
+    #[inline]
+    pub(in crate::page_alloc) fn interrupts_guarded<R>(&self, visit: impl FnOnce() -> R) -> R {
+        #[cfg(feature = "published")]
+        if !self.is_guarded_by_lease() {
+            return self.with_interrupts_off(visit);
+        }
+        visit()
+    }
+}

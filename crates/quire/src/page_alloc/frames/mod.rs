@@ -1,0 +1,94 @@
+//! What is known of each frame: its record, its state, its descriptor, what stands in it, what refers to it.
+//!
+//! [`Frames`] is the lowest of the allocator's values. It knows nothing of free memory and hands nothing out.
+
+pub(super) mod bad;
+pub(super) mod checks;
+pub(super) mod contents;
+pub(super) mod folios;
+pub(super) mod from_raw;
+pub(super) mod guard;
+pub(super) mod holds;
+pub(super) mod huge;
+pub(super) mod info;
+pub(super) mod movable;
+pub(super) mod origins;
+pub(super) mod owned;
+pub(super) mod remainders;
+pub(super) mod scheme;
+pub(super) mod state;
+pub(super) mod states;
+
+use core::sync::atomic::AtomicU64;
+
+use crate::addr::Frame;
+use crate::clear::Clearer;
+use crate::cpu::CpuId;
+use crate::memmap::{BlockState, BootSlice, Descriptor, MemMap};
+use crate::page_alloc::frames::scheme::CountScheme;
+use crate::platform::FramePlatform;
+#[cfg(feature = "published")]
+use crate::platform::ListGuard;
+use crate::stats::{Stat, StatCells};
+use crate::sync::Pinned;
+
+/// Contexts that can stand inside each other on a CPU: a task, a soft and a hard interrupt.
+pub(in crate::page_alloc) const CONTEXTS: usize = 3;
+
+/// The frames of one machine, free or in use.
+pub struct Frames<'p, P: FramePlatform> {
+    pub(in crate::page_alloc) platform: &'p P,
+    pub(in crate::page_alloc) memmap: MemMap,
+    pub(in crate::page_alloc) clearer: Clearer,
+    pub(in crate::page_alloc) scheme: CountScheme,
+    #[cfg(feature = "published")]
+    pub(in crate::page_alloc) guard: ListGuard,
+    /// Frames that went bad.
+    pub(in crate::page_alloc) bad: AtomicU64,
+    /// For each CPU, one for each context, so that an interrupt does not disturb what it interrupted.
+    pub(in crate::page_alloc) stats: BootSlice<StatCells>,
+}
+
+impl<'p, P: FramePlatform> Frames<'p, P> {
+    /// The machine.
+    #[inline]
+    pub fn platform(&self) -> &'p P {
+        self.platform
+    }
+
+    /// The memory map.
+    #[inline]
+    pub fn memmap(&self) -> &MemMap {
+        &self.memmap
+    }
+
+    /// The page descriptor of a frame of a block in small pieces, or of the folio of whole blocks that starts there. It
+    /// holds whatever the frame's last owner left there.
+    ///
+    /// # Panics
+    /// When there is none: descriptors of whole blocks do not exist.
+    #[inline]
+    pub fn descriptor(&self, frame: Frame) -> &Descriptor {
+        let block = self.memmap.block(frame.block());
+        if block.state() == BlockState::Folio { block.folio() } else { self.memmap.descriptor(frame) }
+    }
+
+    /// Counts an event on the running CPU.
+    #[inline]
+    pub fn count(&self, stat: Stat, events: u64) {
+        let pinned = Pinned::new(self.platform);
+        self.cells(pinned.cpu()).add(stat, events);
+    }
+
+    /// Changes an amount that is counted, on the running CPU.
+    #[inline]
+    pub fn change(&self, stat: Stat, by: i64) {
+        let pinned = Pinned::new(self.platform);
+        self.cells(pinned.cpu()).change(stat, by);
+    }
+
+    #[inline]
+    pub(in crate::page_alloc) fn cells(&self, cpu: CpuId) -> &StatCells {
+        &self.stats[cpu.index() * CONTEXTS + self.platform.context() as usize]
+    }
+}

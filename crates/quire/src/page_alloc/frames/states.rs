@@ -1,0 +1,98 @@
+//! The state of each folio, by which a free tells in one look whether it needs to check more.
+
+use core::sync::atomic::AtomicU8;
+
+use crate::addr::{BlockNumber, Frame, FrameRange, Order};
+use crate::memmap::{Block, BlockState, FrameState, LIST_BYTES};
+use crate::page_alloc::frames::Frames;
+use crate::page_alloc::pcp::level::{HUGE, ZoneLists};
+use crate::platform::FramePlatform;
+
+impl<P: FramePlatform> Frames<'_, P> {
+    /// Changes the state of a block, if it is the one that is expected; whether it was.
+    pub(in crate::page_alloc) fn change_state(
+        &self,
+        number: BlockNumber,
+        from: BlockState,
+        to: BlockState,
+    ) -> bool {
+        let block = self.memmap.block(number);
+        block.lock(self.platform);
+        let turns = block.state() == from;
+        if turns {
+            block.set_state(to);
+        }
+        block.unlock(self.platform);
+        turns
+    }
+
+    /// The frames of a run, told to a checking machine before they can be handed out again.
+    #[inline]
+    pub(in crate::page_alloc) fn note_freed(&self, frames: FrameRange) {
+        self.platform.frames_freed(frames);
+    }
+
+    /// Where the list of a folio that needs no check begins among those of all zones, in bytes, and where its state stands.
+    /// `block` is the record of the frame's block.
+    #[inline(always)]
+    pub(in crate::page_alloc) fn list_of_untouched<'b>(
+        &self,
+        block: &'b Block,
+        frame: Frame,
+        order: Order,
+    ) -> Option<(usize, &'b AtomicU8)> {
+        let (list_at, state) = match order.get() {
+            small @ 0..=3 => {
+                // SAFETY: M2: the record is that of the frame's block.
+                let state = unsafe { block.state_cell(frame) }?;
+                (block.lists_at() + usize::from(small) * (3 * LIST_BYTES), state)
+            }
+            9 if frame.index_in_block() == 0 => {
+                let zone_at = block.lists_at() & !(size_of::<ZoneLists>() - 1);
+                (zone_at + HUGE * LIST_BYTES, block.folio_state_cell())
+            }
+            _ => return None,
+        };
+        (FrameState::of(state) == FrameState::in_use(order)).then_some((list_at, state))
+    }
+
+    /// A folio leaves a list for its owner; `zeroed` says that it is zero, to an owner that asks. `state` is its own.
+    #[inline(always)]
+    pub(in crate::page_alloc) fn mark_in_use(
+        &self,
+        frame: Frame,
+        state: &AtomicU8,
+        order: Order,
+        zeroed: bool,
+    ) {
+        if order == Order::BLOCK
+            && let Some(block) = self.memmap.get(frame.block())
+        {
+            block.set_state(BlockState::Folio);
+        }
+        FrameState::in_use(order).with_zeroes(zeroed).put(state);
+    }
+
+    /// A folio comes to a list, or goes back to the store, known to be zero or not: freeing it again is refused.
+    pub(in crate::page_alloc) fn mark_free(&self, block: &Block, frame: Frame, order: Order, zeroed: bool) {
+        FrameState::FREE.with_zeroes(zeroed).put(self.state_cell(block, frame));
+        if order >= Order::BLOCK {
+            block.set_state(BlockState::Listed);
+        }
+    }
+
+    /// Where the state of a folio stands.
+    #[inline]
+    pub(in crate::page_alloc) fn state_cell<'b>(&self, block: &'b Block, frame: Frame) -> &'b AtomicU8 {
+        match block.area() {
+            Some(area) => area.state_cell(frame.index_in_block()),
+            None => block.folio_state_cell(),
+        }
+    }
+
+    /// Whether the state says that the frame is on a list, on its way back, or free.
+    pub(in crate::page_alloc) fn is_marked_free(&self, frame: Frame) -> bool {
+        let area = self.memmap.get(frame.block()).and_then(crate::memmap::Block::area);
+        area.is_some_and(|area| area.state(frame.index_in_block()).is_free())
+    }
+}

@@ -1,0 +1,40 @@
+//! Huge pages that were lent to leaves, and come back when the last leaf is gone.
+#![forbid(unsafe_code)]
+
+use core::sync::atomic::Ordering;
+
+use crate::addr::{BlockNumber, Frame, Order};
+use crate::memmap::{Block, DescriptorFlags};
+use crate::page_alloc::mapcount::MapCounts;
+use crate::platform::FramePlatform;
+
+impl<P: FramePlatform> MapCounts<'_, P> {
+    /// Whether pages wait that were lent.
+    #[inline]
+    pub fn has_returned_huge(&self) -> bool {
+        !self.returned_huge.is_empty()
+    }
+
+    /// Takes all pages that were lent and that no leaf maps any more: frame, order, and whether their reservation
+    /// holds again.
+    pub fn returned_huge(&self, mut take: impl FnMut(Frame, Order, bool)) {
+        let mut taken = self.returned_huge.take();
+        let folio = |number: u64| self.frames().memmap.block(BlockNumber(number as u32)).folio();
+        while let Some(number) = taken.next(|number| &folio(number).next) {
+            let block = self.frames().memmap.block(BlockNumber(number as u32));
+            let order = Order::new(block.order.load(Ordering::Relaxed)).unwrap_or(Order::BLOCK);
+            let renewed = block.folio().has(DescriptorFlags::RENEWED);
+            block.folio().take_flags(DescriptorFlags::RENEWED);
+            take(BlockNumber(number as u32).first_frame(), order, renewed);
+        }
+    }
+
+    /// The last leaf of a held folio is gone. Under its block's lock.
+    pub(in crate::page_alloc) fn unmapped_while_held(&self, number: BlockNumber, block: &Block) {
+        let folio = block.folio();
+        if folio.has(DescriptorFlags::LENT) {
+            folio.take_flags(DescriptorFlags::LENT);
+            self.returned_huge.push(number.0.into(), &folio.next);
+        }
+    }
+}

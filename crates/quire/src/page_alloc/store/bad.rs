@@ -1,0 +1,60 @@
+//! Takes bad frames out of free memory.
+#![forbid(unsafe_code)]
+
+use core::sync::atomic::Ordering;
+
+use crate::addr::{BlockNumber, Order};
+use crate::limits::{BLOCK_FRAMES, DESCRIPTOR_FRAMES};
+use crate::memmap::{Block, BlockState, FrameMask, FrameState};
+use crate::page_alloc::request::gfp::Mobility;
+use crate::page_alloc::store::zone::Zone;
+use crate::page_alloc::store::{Store, zeroed as zeroes};
+use crate::platform::FramePlatform;
+
+impl<P: FramePlatform> Store<'_, P> {
+    /// Takes a free frame away. Under its block's lock.
+    pub(in crate::page_alloc) fn lose_free(&self, number: BlockNumber, block: &Block, index: usize) {
+        let zone = &self.zones[block.zone()];
+        zeroes::change(zone, block, block.zeroed().without(FrameMask::run(index, 1)));
+        block.used.insert_run(index, 1);
+        block.held.insert_run(index, 1);
+        block.free.fetch_sub(1, Ordering::Relaxed);
+        let left = FrameMask::ALL.without(block.used.load()).largest_group();
+        block.free_order.store(left.min(Order::BLOCK.get()), Ordering::Relaxed);
+        self.frames.lose(block, index);
+        let shard = &zone.shards[usize::from(block.shard.load(Ordering::Relaxed))];
+        let mut lists = shard.0.lock(self.frames.platform);
+        if shard.spare() == Some(number) {
+            shard.set_spare(None);
+        }
+        lists.relist(&self.frames.memmap, number, block);
+        drop(lists);
+        zone.add_free(-1);
+    }
+
+    /// Puts a block without an owner, whose record is all zero, into the store in small pieces, without its bad
+    /// frames.
+    pub(in crate::page_alloc) fn put_in_pieces(&self, zone: &Zone, number: BlockNumber, bad: FrameMask) {
+        let block = self.frames.memmap.block(number);
+        let room = (0..BLOCK_FRAMES)
+            .step_by(DESCRIPTOR_FRAMES)
+            .find(|&at| FrameMask::run(at, DESCRIPTOR_FRAMES).intersection(bad).is_empty());
+        block.lock(self.frames.platform);
+        let Some(first) = room else {
+            // Not one place for its descriptors is left.
+            block.set_state(BlockState::Metadata);
+            block.unlock(self.frames.platform);
+            return;
+        };
+        self.make_small(zone, number, block, first, bad, false);
+        block.shard.store((number.0 as usize % zone.shards.len()) as u16, Ordering::Relaxed);
+        block.set_group(zone.number, Mobility::Movable as u8);
+        if let Some(area) = block.area() {
+            bad.runs().for_each(|(start, count)| area.set_states(start, count, FrameState::BAD));
+        }
+        let free = i64::from(block.free.load(Ordering::Relaxed));
+        self.relist(zone, number, block);
+        block.unlock(self.frames.platform);
+        zone.add_free(free);
+    }
+}

@@ -1,0 +1,139 @@
+//! Keeps the blocks of a range from being handed out while it is emptied, and takes them.
+#![forbid(unsafe_code)]
+
+use core::sync::atomic::Ordering;
+
+use crate::addr::{BlockNumber, Order};
+use crate::limits::BLOCK_FRAMES;
+use crate::memmap::{Block, BlockState, DescriptorFlags};
+use crate::page_alloc::request::gfp::Mobility;
+use crate::page_alloc::store::Store;
+use crate::page_alloc::store::capacity::is_complete;
+use crate::page_alloc::store::whole::blocks_of;
+use crate::page_alloc::store::zone::Zone;
+use crate::platform::FramePlatform;
+use crate::sync::Pinned;
+
+/// What the range becomes.
+#[derive(Clone, Copy)]
+pub(in crate::page_alloc) struct Shape {
+    pub(in crate::page_alloc) blocks: u32,
+    pub(in crate::page_alloc) align: u32,
+    /// Of each folio in it.
+    pub(in crate::page_alloc) order: Order,
+}
+
+impl<P: FramePlatform> Store<'_, P> {
+    /// Takes a whole free block as a folio of order 9; whether it was one.
+    pub(in crate::page_alloc) fn take_this_block(&self, number: BlockNumber) -> bool {
+        let Some(zone) = self.zones.iter().find(|zone| {
+            let mut pools = zone.pools.iter().map(|pool| pool.lock(self.frames.platform));
+            pools.any(|mut pool| pool.spans(number) && pool.take_exactly(number))
+        }) else {
+            return false;
+        };
+        self.claim(zone, self.frames.memmap.block(number), Order::BLOCK, BlockState::Folio, false);
+        self.count_taken_range(zone, BLOCK_FRAMES);
+        true
+    }
+
+    /// How many frames of a block would have to be moved, as its record says it; `None` when it holds what cannot be.
+    pub(in crate::page_alloc) fn cost_of(&self, block: &Block) -> Option<u64> {
+        let movable = !self.group_by_mobility || block.mobility() == Mobility::Movable as u8;
+        match block.state() {
+            BlockState::Whole | BlockState::Listed => Some(0),
+            BlockState::Small => {
+                let capacity = block.capacity.load(Ordering::Relaxed);
+                let used = capacity.saturating_sub(block.free.load(Ordering::Relaxed));
+                let could_be_whole = is_complete(block, capacity) && (movable || used == 0);
+                could_be_whole.then_some(used.into())
+            }
+            BlockState::Folio => {
+                let single = block.order.load(Ordering::Relaxed) == Order::BLOCK.get();
+                let pooled = block.held.contains(0) || block.folio().has(DescriptorFlags::HUGE);
+                (single && !pooled).then_some(BLOCK_FRAMES as u64)
+            }
+            BlockState::FolioTail | BlockState::Metadata | BlockState::Absent => None,
+        }
+    }
+
+    /// Sees to it that none of the range is handed out from now on, apart from what lists have.
+    pub(in crate::page_alloc) fn isolate(&self, zone: &Zone, first: BlockNumber, blocks: u32) {
+        zone.isolated.set(first, blocks);
+        for shard in zone.shards.iter() {
+            shard.0.lock(self.frames.platform).isolated = first.0..first.0 + blocks;
+        }
+        for pool in zone.pools.iter() {
+            let mut pool = pool.lock(self.frames.platform);
+            if pool.spans(first) {
+                pool.isolate(&self.frames.memmap, first, blocks);
+            }
+        }
+        for number in (first.0..first.0 + blocks).map(BlockNumber) {
+            let block = self.frames.memmap.block(number);
+            block.lock(self.frames.platform);
+            if block.state() == BlockState::Small {
+                let shard = &zone.shards[usize::from(block.shard.load(Ordering::Relaxed))];
+                let mut index = shard.0.lock(self.frames.platform);
+                index.unlist(&self.frames.memmap, number, block);
+                if shard.spare() == Some(number) {
+                    shard.set_spare(None);
+                }
+            }
+            block.unlock(self.frames.platform);
+        }
+    }
+
+    pub(in crate::page_alloc) fn collected(&self, zone: &Zone, first: BlockNumber) -> u32 {
+        let of = |pool: &crate::sync::SpinLock<crate::page_alloc::store::pool::Pool>| {
+            let pool = pool.lock(self.frames.platform);
+            pool.spans(first).then_some(pool.collected)
+        };
+        zone.pools.iter().find_map(of).unwrap_or(0)
+    }
+
+    /// Gives the range back as it is, or takes all of it: then all of it was collected.
+    pub(in crate::page_alloc) fn end_isolation(
+        &self,
+        zone: &Zone,
+        first: BlockNumber,
+        shape: Shape,
+        take: bool,
+    ) {
+        let blocks = || (first.0..first.0 + shape.blocks).map(BlockNumber);
+        for pool in zone.pools.iter() {
+            let mut pool = pool.lock(self.frames.platform);
+            if pool.spans(first) {
+                pool.end_isolation(&self.frames.memmap, take);
+            }
+        }
+        for shard in zone.shards.iter() {
+            shard.0.lock(self.frames.platform).isolated = 0..0;
+        }
+        zone.isolated.set(first, 0);
+        if take {
+            let per_folio = blocks_of(shape.order);
+            for number in blocks().rev() {
+                let head = (number.0 - first.0).is_multiple_of(per_folio);
+                let state = if head { BlockState::Folio } else { BlockState::FolioTail };
+                self.claim(zone, self.frames.memmap.block(number), shape.order, state, false);
+            }
+            zone.add_free(-(i64::from(shape.blocks) * BLOCK_FRAMES as i64));
+            return;
+        }
+        for number in blocks() {
+            let block = self.frames.memmap.block(number);
+            block.lock(self.frames.platform);
+            if block.state() == BlockState::Small && block.zone() == usize::from(zone.number) {
+                self.relist(zone, number, block);
+            }
+            block.unlock(self.frames.platform);
+        }
+    }
+
+    pub(in crate::page_alloc) fn count_taken_range(&self, zone: &Zone, frames: usize) {
+        zone.add_free(-(frames as i64));
+        let pinned = Pinned::new(self.frames.platform);
+        self.count_alloc(pinned.cpu(), zone.number.into(), frames as u64);
+    }
+}

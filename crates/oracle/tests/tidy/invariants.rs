@@ -1,11 +1,11 @@
-//! Every invariant of `docs/invariants.md` names tests that exist and cite it, and SAFETY comments cite only what the
-//! page defines.
+//! Every invariant of `docs/invariants.md` and `docs/invariants/` names tests that exist and cite it, and SAFETY comments
+//! cite only what these pages define.
 
 use std::collections::HashSet;
 
 use crate::source::Source;
 
-/// An entry of the page: what it is called, and the tests that it names as file and function.
+/// An entry of a page: what it is called, and the tests that it names as file and function.
 #[derive(PartialEq, Eq, Debug)]
 pub(crate) struct Invariant {
     pub(crate) name: String,

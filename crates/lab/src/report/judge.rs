@@ -10,48 +10,48 @@ use crate::bench::goal::{Bound, Figure, Goal, Over};
 const NOT_COMPARED: [&str; 7] = ["cycles", "alloc-cycles", "free-cycles", "empty", "fill", "loop", "ring"];
 
 /// The figures of one experiment on one machine. Each case is from the newest run that has it.
-pub(super) struct Measured<'a> {
-    pub(super) experiment: &'static Experiment,
-    pub(super) cases: Vec<Case<'a>>,
+pub struct Measured<'a> {
+    pub experiment: &'static Experiment,
+    pub cases: Vec<Case<'a>>,
 }
 
 /// A case, and the run that it is from.
-pub(super) struct Case<'a> {
-    pub(super) name: &'a str,
-    pub(super) run: Run<'a>,
+pub struct Case<'a> {
+    pub name: &'a str,
+    pub run: Run<'a>,
 }
 
 /// The figures of an experiment on a machine at a commit, and their number on the page.
 #[derive(Clone, Copy)]
-pub(super) struct Run<'a> {
-    pub(super) number: usize,
-    pub(super) results: &'a Results,
+pub struct Run<'a> {
+    pub number: usize,
+    pub results: &'a Results,
 }
 
 /// How far one case is from a goal, launch by launch.
-pub(super) struct Verdict<'a> {
-    pub(super) case: &'a str,
-    pub(super) run: Run<'a>,
+pub struct Verdict<'a> {
+    pub case: &'a str,
+    pub run: Run<'a>,
     /// The value that the bound is about, and whether it is met, of each launch.
-    pub(super) launches: Vec<(f64, bool)>,
+    pub launches: Vec<(f64, bool)>,
     /// The unit of the value; none for a ratio or a count.
-    pub(super) unit: Option<&'a str>,
+    pub unit: Option<&'a str>,
 }
 
 /// A figure in which another arm is faster.
-pub(super) struct Slower<'a> {
-    pub(super) case: &'a str,
-    pub(super) run: Run<'a>,
-    pub(super) own: &'a Series,
-    pub(super) fastest: &'a Series,
+pub struct Slower<'a> {
+    pub case: &'a str,
+    pub run: Run<'a>,
+    pub own: &'a Series,
+    pub fastest: &'a Series,
     /// How many times the other figure.
-    pub(super) ratio: f64,
+    pub ratio: f64,
     /// In how many launches, and of how many.
-    pub(super) launches: (usize, usize),
+    pub launches: (usize, usize),
 }
 
 /// Orders `all` by experiment and machine, and takes each case from the newest run that has it.
-pub(super) fn newest(all: &[Results]) -> Vec<Measured<'_>> {
+pub fn newest(all: &[Results]) -> Vec<Measured<'_>> {
     let mut ordered: Vec<&Results> = all.iter().collect();
     ordered.sort_by_key(|results| results.header.taken.clone());
     let mut measured = Vec::new();
@@ -98,12 +98,12 @@ fn numbered(cases: &mut [Case<'_>], last: usize) -> usize {
 }
 
 /// The name of the processor.
-pub(super) fn processor(results: &Results) -> &str {
+pub fn processor(results: &Results) -> &str {
     results.header.machine.get("cpu").and_then(serde_json::Value::as_str).unwrap_or("unknown")
 }
 
 /// Whether the measured code is that of today.
-pub(super) fn since(experiment: &Experiment, results: &Results) -> &'static str {
+pub fn since(experiment: &Experiment, results: &Results) -> &'static str {
     match (code::hash(experiment.code), &results.header.code) {
         (now, then) if now.is_empty() || then.is_empty() => "unknown",
         (now, then) if now == *then => "same",
@@ -113,7 +113,7 @@ pub(super) fn since(experiment: &Experiment, results: &Results) -> &'static str 
 
 impl<'a> Case<'a> {
     /// The figures of this case.
-    pub(super) fn series(&self) -> impl Iterator<Item = &'a Series> + use<'a, '_> {
+    pub fn series(&self) -> impl Iterator<Item = &'a Series> + use<'a, '_> {
         self.run.results.series.iter().filter(|series| series.case == self.name)
     }
 }
@@ -165,7 +165,7 @@ impl<'a> Run<'a> {
 }
 
 /// What each case that must reach `goal` has, where it was measured.
-pub(super) fn verdicts<'a>(goal: &Goal, measured: &Measured<'a>) -> Vec<Verdict<'a>> {
+pub fn verdicts<'a>(goal: &Goal, measured: &Measured<'a>) -> Vec<Verdict<'a>> {
     let mut verdicts = Vec::new();
     for case in measured.cases.iter().filter(|case| goal.is_for(case.name)) {
         let launches = 0..case.run.results.header.launches.len();
@@ -186,12 +186,12 @@ pub(super) fn verdicts<'a>(goal: &Goal, measured: &Measured<'a>) -> Vec<Verdict<
 
 impl Verdict<'_> {
     /// The launches that reached the goal.
-    pub(super) fn reached(&self) -> usize {
+    pub fn reached(&self) -> usize {
         self.launches.iter().filter(|(_, met)| *met).count()
     }
 
     /// The middle value of the launches.
-    pub(super) fn median(&self) -> f64 {
+    pub fn median(&self) -> f64 {
         let mut values: Vec<f64> = self.launches.iter().map(|(value, _)| *value).collect();
         values.sort_by(f64::total_cmp);
         values[values.len() / 2]
@@ -199,7 +199,7 @@ impl Verdict<'_> {
 }
 
 /// Every figure of an experiment in which an arm that is not ours is faster than ours: the fastest of them.
-pub(super) fn slower<'a>(measured: &Measured<'a>) -> Vec<Slower<'a>> {
+pub fn slower<'a>(measured: &Measured<'a>) -> Vec<Slower<'a>> {
     let mut found = Vec::new();
     for case in &measured.cases {
         let ours = |series: &&Series| measured.experiment.own.contains(&series.arm.as_str());
@@ -245,6 +245,3 @@ fn launches(own: &Series, other: &Series) -> (usize, usize) {
         .collect();
     (slower.iter().filter(|slower| **slower).count(), slower.len())
 }
-
-#[cfg(test)]
-mod tests;

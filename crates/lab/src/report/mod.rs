@@ -6,9 +6,13 @@
 //! page      the page, from the results, the goals beside the experiments and the notes
 //! ```
 
-mod judge;
-mod page;
-mod results;
+// Open to the tests beside the command, so that those of the library need not compile every arm again.
+#[doc(hidden)]
+pub mod judge;
+#[doc(hidden)]
+pub mod page;
+#[doc(hidden)]
+pub mod results;
 
 use std::fs;
 use std::path::{Path, PathBuf};

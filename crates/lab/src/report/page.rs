@@ -21,7 +21,7 @@ const COLUMNS: usize = 100;
 ///
 /// # Errors
 /// Notes that cannot be read.
-pub(super) fn text(all: &[Results], notes: &Path) -> Result<String> {
+pub fn text(all: &[Results], notes: &Path) -> Result<String> {
     let measured = judge::newest(all);
     let mut page = "# Measured\n\n<!-- Written by `quire report tables`: change results, goals or notes, not this page. -->\n".to_owned();
     page += &note(notes, "head")?;
@@ -400,6 +400,3 @@ fn spread(series: &Series) -> String {
     all.map(|all| format!("{} ({}..{})", shown(all.median), shown(all.min), shown(all.max)))
         .unwrap_or_default()
 }
-
-#[cfg(test)]
-mod tests;

@@ -18,56 +18,56 @@ use crate::output::{Target, quoted};
 
 /// What all lines of a file have in common.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(super) struct Header {
-    pub(super) experiment: String,
-    pub(super) commit: String,
+pub struct Header {
+    pub experiment: String,
+    pub commit: String,
     /// The hash of the measured code.
-    pub(super) code: String,
+    pub code: String,
     /// The day of the last launch.
-    pub(super) taken: String,
+    pub taken: String,
     /// The machine, the kernel and the compiler.
-    pub(super) machine: Value,
-    pub(super) launches: Vec<Launch>,
+    pub machine: Value,
+    pub launches: Vec<Launch>,
 }
 
 /// What the lines of one launch have in common.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(super) struct Launch {
+pub struct Launch {
     /// The load average of one minute when it began.
-    pub(super) load: Option<f64>,
+    pub load: Option<f64>,
     /// The rate of the time-stamp counter, which is measured anew for each launch.
-    pub(super) tsc_hertz: Option<f64>,
+    pub tsc_hertz: Option<f64>,
     /// What a reader must know about it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) remark: Option<String>,
+    pub remark: Option<String>,
 }
 
 /// A metric of an arm in a case.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(super) struct Series {
-    pub(super) case: String,
-    pub(super) arm: String,
-    pub(super) metric: String,
-    pub(super) unit: String,
-    pub(super) better: Better,
+pub struct Series {
+    pub case: String,
+    pub arm: String,
+    pub metric: String,
+    pub unit: String,
+    pub better: Better,
     /// The number of each launch that has it, from 0, and its samples in short.
-    pub(super) launches: Vec<(usize, Spread)>,
+    pub launches: Vec<(usize, Spread)>,
     /// Exact counts of the last repetition of the last launch.
     #[serde(default, skip_serializing_if = "Counters::is_empty")]
-    pub(super) counters: Counters,
+    pub counters: Counters,
     /// Why there are no samples.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) skipped: Option<String>,
+    pub skipped: Option<String>,
 }
 
 impl Series {
     /// The median of launch number `launch`.
-    pub(super) fn median_of(&self, launch: usize) -> Option<f64> {
+    pub fn median_of(&self, launch: usize) -> Option<f64> {
         self.launches.iter().find(|(number, _)| *number == launch).map(|(_, spread)| spread.median)
     }
 
     /// The median of the launches' medians, with the smallest and the largest sample of all of them.
-    pub(super) fn of_all(&self) -> Option<Spread> {
+    pub fn of_all(&self) -> Option<Spread> {
         let medians: Vec<f64> = self.launches.iter().map(|(_, spread)| spread.median).collect();
         let each = || self.launches.iter().map(|(_, spread)| spread);
         let of_medians = Spread::of(&medians)?;
@@ -82,16 +82,16 @@ impl Series {
 
 /// One file.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Results {
-    pub(super) header: Header,
-    pub(super) series: Vec<Series>,
+pub struct Results {
+    pub header: Header,
+    pub series: Vec<Series>,
 }
 
 /// Adds one launch to the files in `folder`; returns the files that were written.
 ///
 /// # Errors
 /// Figures of a smoke run or of a build without optimisation, and files that cannot be read or written.
-pub(super) fn keep(rows: &[Row], folder: &Path, remark: Option<&str>) -> Result<Vec<PathBuf>> {
+pub fn keep(rows: &[Row], folder: &Path, remark: Option<&str>) -> Result<Vec<PathBuf>> {
     if rows.iter().any(|row| row.params.get("smoke").is_some_and(|smoke| smoke == true)) {
         bail!("a smoke run says nothing about speed: run `quire bench` without --smoke");
     }
@@ -219,7 +219,7 @@ fn today() -> String {
 ///
 /// # Errors
 /// A file that cannot be read, or that is not one of results.
-pub(super) fn load(folder: &Path) -> Result<Vec<Results>> {
+pub fn load(folder: &Path) -> Result<Vec<Results>> {
     let mut paths = Vec::new();
     for directory in entries(folder)? {
         if directory.is_dir() {
@@ -245,6 +245,3 @@ fn read(path: &Path) -> Result<Results> {
     let series: Result<Vec<Series>, _> = lines.map(serde_json::from_str).collect();
     Ok(Results { header, series: series.with_context(wrong)? })
 }
-
-#[cfg(test)]
-pub(super) mod tests;

@@ -11,12 +11,16 @@ use lab::bench::linux::thp::Places;
 use lab::bench::row::Row;
 use lab::bench::stats::Summary;
 use lab::host::thp::{selected, sizes};
+use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::{WaitPidFlag, waitpid};
+use nix::unistd::Pid;
 
 mod clears;
 mod counts;
 mod gigantic;
 mod guests;
 mod pools;
+mod report;
 
 fn quire(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_quire"));
@@ -366,15 +370,23 @@ fn a_result_file_that_cannot_be_written_is_said_before_anything_runs() {
     assert!(line.contains("results.json") && line.contains("directory that exists"), "{error}");
 }
 
-/// Starts a full run and waits until it has changed the settings.
-fn start_and_wait_for_change(before: &Settings) -> Child {
+/// Starts a full run, and stops it at a moment when the settings are changed: it puts them back between its cases.
+fn start_and_stop_while_changed(before: &Settings) -> (Child, Pid) {
     let child = quire(&["fault"]).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let pid = Pid::from_raw(child.id().try_into().unwrap());
     let deadline = Instant::now() + Duration::from_secs(60);
-    while settings() == *before {
+    loop {
         assert!(Instant::now() < deadline, "the run never changed the settings");
+        if settings() != *before {
+            kill(pid, Signal::SIGSTOP).unwrap();
+            waitpid(pid, Some(WaitPidFlag::WUNTRACED)).unwrap();
+            if settings() != *before {
+                return (child, pid);
+            }
+            kill(pid, Signal::SIGCONT).unwrap();
+        }
         std::thread::sleep(Duration::from_millis(2));
     }
-    child
 }
 
 #[test]
@@ -385,16 +397,16 @@ fn the_settings_come_back_after_a_kill_and_after_a_signal() {
         return;
     }
     let before = settled();
-    let mut killed = start_and_wait_for_change(&before);
+    let (mut killed, _) = start_and_stop_while_changed(&before);
     killed.kill().unwrap();
     killed.wait().unwrap();
     assert_ne!(settings(), before, "a kill leaves no time to put anything back");
     assert!(output(&["--smoke", "protect"]).status.success());
     assert_eq!(settings(), before, "the next run puts back what the killed one left");
 
-    let mut stopped = start_and_wait_for_change(&before);
-    let id = stopped.id().to_string();
-    assert!(Command::new("kill").args(["-TERM", &id]).status().unwrap().success());
+    let (mut stopped, pid) = start_and_stop_while_changed(&before);
+    kill(pid, Signal::SIGTERM).unwrap();
+    kill(pid, Signal::SIGCONT).unwrap();
     let status = stopped.wait().unwrap();
     assert!(!status.success());
     assert_eq!(settings(), before, "a signal is answered by putting back");

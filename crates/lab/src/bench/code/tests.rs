@@ -1,13 +1,4 @@
-use super::{SOURCES, hash, hash_of};
-use crate::bench::experiments;
-
-#[test]
-fn every_experiment_names_code_that_exists() {
-    assert!(SOURCES.len() > 100, "the sources were not found");
-    for experiment in experiments::ALL {
-        assert!(!hash(experiment.code).is_empty(), "{}: a path of `code` has no source", experiment.name);
-    }
-}
+use super::hash_of;
 
 #[test]
 fn a_change_of_named_code_alone_changes_the_hash() {

@@ -1,11 +1,15 @@
+//! What `quire report` keeps and writes.
+
+mod judge;
+mod page;
+
+use lab::bench::experiment::{Better, Counters};
+use lab::bench::row::Row;
+use lab::report::results::{Results, keep, load};
 use serde_json::{Map, json};
 
-use super::{Results, keep, load};
-use crate::bench::experiment::{Better, Counters};
-use crate::bench::row::Row;
-
 /// A row of a launch of `experiment`, of a release build at a commit.
-pub(in crate::report) fn row(experiment: &str, case: &str, arm: &str, metric: &str, samples: &[f64]) -> Row {
+fn row(experiment: &str, case: &str, arm: &str, metric: &str, samples: &[f64]) -> Row {
     Row {
         experiment: experiment.to_owned(),
         case: case.to_owned(),
@@ -25,7 +29,7 @@ pub(in crate::report) fn row(experiment: &str, case: &str, arm: &str, metric: &s
 }
 
 /// The results of `launches`.
-pub(in crate::report) fn kept(launches: &[Vec<Row>]) -> Vec<Results> {
+fn kept(launches: &[Vec<Row>]) -> Vec<Results> {
     let folder = tempfile::tempdir().unwrap();
     for rows in launches {
         keep(rows, folder.path(), None).unwrap();
@@ -70,4 +74,15 @@ fn experiments_and_commits_have_files_of_their_own() {
     let fault = row("fault", "4KiB", "quire", "time", &[1.0]);
     let later = Row { commit: "ba9876543210".to_owned(), ..fault.clone() };
     assert_eq!(kept(&[vec![row("unmap", "4KiB", "quire", "time", &[1.0]), fault], vec![later]]).len(), 3);
+}
+
+#[test]
+fn every_experiment_names_code_that_exists() {
+    for experiment in lab::bench::experiments::ALL {
+        assert!(
+            !lab::bench::code::hash(experiment.code).is_empty(),
+            "{}: a path of `code` has no source",
+            experiment.name
+        );
+    }
 }

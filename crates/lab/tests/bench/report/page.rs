@@ -1,8 +1,11 @@
+//! The page of figures.
+
 use std::fs;
 
-use super::text;
-use crate::bench::row::Row;
-use crate::report::results::tests::{kept, row};
+use lab::bench::row::Row;
+use lab::report::page::text;
+
+use super::{kept, row};
 
 /// The page of one launch of `unmap` in which `quire` takes `time` and `linux` 3 ms.
 fn page(time: f64) -> String {
@@ -49,8 +52,8 @@ fn what_is_reached_stands_in_the_list_of_goals_alone() {
 
 #[test]
 fn each_row_says_whether_its_code_is_that_of_today() {
-    let experiment = crate::bench::experiments::unmap::EXPERIMENT;
-    let now = crate::bench::code::hash(experiment.code);
+    let experiment = lab::bench::experiments::unmap::EXPERIMENT;
+    let now = lab::bench::code::hash(experiment.code);
     let of = |code: &str| {
         let row = Row { code: code.to_owned(), ..row("unmap", "4KiB", "quire", "time", &[1e6]) };
         let notes = tempfile::tempdir().unwrap();

@@ -1,7 +1,10 @@
-use super::{newest, slower, verdicts};
-use crate::bench::goal::{Bound, Goal, Over};
-use crate::bench::row::Row;
-use crate::report::results::tests::{kept, row};
+//! Which figures reach their goals, and which arms are faster than ours.
+
+use lab::bench::goal::{Bound, Goal, Over};
+use lab::bench::row::Row;
+use lab::report::judge::{newest, slower, verdicts};
+
+use super::{kept, row};
 
 /// Two launches of `unmap` in which `quire` takes 2 and 20, `linux` 10.
 fn two_launches() -> Vec<Vec<Row>> {

@@ -75,21 +75,29 @@ impl<P: Platform> Reservations<'_, '_, P> {
         let part = |vma: &Vma| Some((vma.range.intersect(range), vma.attributes.huge_size()?));
         let parts = || space.tree.overlapping(range).filter(reserved).filter_map(part);
         let mut others = [0; HugeSize::ALL.len()];
+        let mut alone = others;
         for (part, size) in parts() {
-            let others = &mut others[size as usize];
+            let (others, alone) = (&mut others[size as usize], &mut alone[size as usize]);
             // Of what went bad nothing comes back.
             *others += self.tables().count_poison(part, size.leaf());
-            self.each_own_page(part, |frame| *others += u64::from(pages.counts().mapcount(frame) > 1));
+            self.each_own_page(part, |frame| match pages.counts().mapcount(frame) {
+                1 => *alone += 1,
+                _ => *others += 1,
+            });
         }
         let [large, gigantic] = HugeSize::ALL;
         self.memory.huge().reserve(pages, large, others[0])?;
         self.memory.huge().reserve(pages, gigantic, others[1]).inspect_err(|_| {
             self.memory.huge().unreserve(pages, large, others[0]);
         })?;
-        for (part, _) in parts() {
+        // A child may have unmapped a page since. Another one was reserved for that, so as many are renewed as were
+        // counted, and no more.
+        for (part, size) in parts() {
+            let alone = &mut alone[size as usize];
             self.each_own_page(part, |frame| {
-                if pages.counts().mapcount(frame) == 1 {
+                if *alone > 0 && pages.counts().mapcount(frame) == 1 {
                     pages.frames().renew_huge(frame);
+                    *alone -= 1;
                 }
             });
         }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use fastrand::Rng;
-use hosted::{Hosted, HostedConfig};
+use hosted::{Hosted, HostedConfig, InterruptPlan};
 use quire::addr::VirtAddr;
 use quire::error::{FaultError, MmError};
 use quire::hugetlb::HugeSize::Size2M;
@@ -13,9 +13,10 @@ use quire::page_alloc::NodeSet;
 use quire::vm::{Advice, MapRequest, Sharing};
 
 use crate::hugetlb::world::{
-    BASE, HUGE, Manager, Space, check, fork, info, load, of_file, private, store, with_config,
+    BASE, HUGE, Manager, Space, check, fork, free_and_promised, info, load, of_file, private, store,
+    with_config, within,
 };
-use testkit::seed;
+use testkit::{held_up, seed};
 
 const CPUS: usize = 3;
 const TIME: Duration = Duration::from_millis(1200);
@@ -167,5 +168,36 @@ fn one_file_is_filled_and_cut_by_all() {
             "what the file has, and nobody else"
         );
         drop(file);
+    });
+}
+
+/// A parent gives a page back that a child maps too, and is held up at each of its calls of the platform while the child
+/// unmaps it: one page is reserved to the mapping afterwards, whether the page comes back or another one is reserved for it.
+#[test]
+fn a_page_that_a_child_unmaps_while_it_is_given_back_is_reserved_once() {
+    let machine = HostedConfig::new(64 << 20).with_cpus(2);
+    with_config(machine, Size2M, 3, |machine, manager| {
+        let at_call = |round| {
+            let mm = manager.new_mm().unwrap();
+            let child = within(&mm, || {
+                mm.mmap(&private(BASE, 1)).unwrap();
+                store(machine, &mm, BASE, 1).unwrap();
+                fork(&mm)
+            });
+            let give_back = || {
+                mm.switch_in();
+                mm.madvise(VirtAddr(BASE), HUGE, Advice::DontNeed).unwrap();
+                mm.switch_out();
+            };
+            let unmap = || child.munmap(VirtAddr(BASE), HUGE).unwrap();
+            let (plan, patience) = (InterruptPlan::Nth(round), Duration::from_millis(15));
+            let calls = held_up(machine, plan, patience, give_back, unmap).calls;
+            assert_eq!(free_and_promised(manager), (3, 1), "the child unmapped at call {round}");
+            drop((mm, child));
+            assert_eq!(free_and_promised(manager), (3, 0), "the child unmapped at call {round}");
+            calls
+        };
+        let calls = at_call(u64::MAX);
+        (0..calls).for_each(|round| _ = at_call(round));
     });
 }

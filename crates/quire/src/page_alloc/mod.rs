@@ -52,5 +52,5 @@ pub use request::Requests;
 pub use request::gfp::{Contents, Gfp, Mobility, NodePolicy, Urgency, ZoneKind};
 pub use request::node_set::NodeSet;
 pub use store::Store;
+pub use store::marks::Watermarks;
 pub use store::reservation::BlockReservation;
-pub use store::zone::Watermarks;

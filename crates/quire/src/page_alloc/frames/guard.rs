@@ -11,6 +11,7 @@ use crate::platform::ListGuard;
 
 impl<P: FramePlatform> Frames<'_, P> {
     /// Does something with interrupts off.
+    #[cfg(feature = "published")]
     pub(in crate::page_alloc) fn with_interrupts_off<R>(&self, visit: impl FnOnce() -> R) -> R {
         let state = self.platform.interrupts_off();
         let result = visit();

@@ -7,21 +7,24 @@
 //! A block that is not there is *absent* in its record, and taken in its pool. Memory that is removed is emptied first as
 //! a range that is allocated in a row ([`PageAllocator::alloc_contig_moving`]).
 
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicU64, Ordering};
 
 use crate::addr::{BlockNumber, FrameRange, Order};
 use crate::error::HotplugError;
 use crate::limits::BLOCK_FRAMES;
 use crate::memmap::BlockState;
 use crate::page_alloc::allocator::PageAllocator;
+use crate::page_alloc::request::gfp::KINDS;
 use crate::page_alloc::store::capacity::is_complete;
 use crate::page_alloc::store::isolate::Shape;
+use crate::page_alloc::store::marks::{Watermarks, low_reserve};
+use crate::page_alloc::store::zone::Zone;
 use crate::platform::FramePlatform;
 
 impl<P: FramePlatform> PageAllocator<'_, P> {
     /// Adds memory that was announced at start-up, or that was removed since. `zeroed` promises that it reads as zero.
     ///
-    /// The marks of its zone stay as they were made at start-up.
+    /// The watermarks of all zones follow.
     ///
     /// # Errors
     /// [`HotplugError::Unaligned`], [`HotplugError::NotExpected`], [`HotplugError::Present`]; nothing has changed then.
@@ -45,12 +48,14 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         for number in blocks() {
             let Some(zone) = self.store().zone_around(number) else { continue };
             zone.managed.fetch_add(BLOCK_FRAMES as u64, Ordering::Relaxed);
+            zone.present.fetch_add(BLOCK_FRAMES as u64, Ordering::SeqCst);
             let known = zeroed && self.store().zeroes.remember;
             self.frames()
                 .in_store(|| zone.put_blocks(self.platform(), &self.frames().memmap, number, 1, known));
             zone.add_free(BLOCK_FRAMES as i64);
         }
-        self.present.fetch_add(range.count, Ordering::Relaxed);
+        self.present.fetch_add(range.count, Ordering::SeqCst);
+        self.update_marks();
         Ok(())
     }
 
@@ -105,8 +110,25 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
             block.unlock(self.platform());
         }
         zone.managed.fetch_sub(range.count, Ordering::Relaxed);
-        self.present.fetch_sub(range.count, Ordering::Relaxed);
+        zone.present.fetch_sub(range.count, Ordering::SeqCst);
+        self.present.fetch_sub(range.count, Ordering::SeqCst);
+        self.update_marks();
         Ok(())
+    }
+
+    /// Computes the marks of all zones anew (Linux: `setup_per_zone_wmarks`, `setup_per_zone_lowmem_reserve`): they are
+    /// shares of the memory that is there.
+    pub(in crate::page_alloc) fn update_marks(&self) {
+        let of = |amount: &AtomicU64| amount.load(Ordering::SeqCst);
+        let zones = &self.store().zones;
+        for zone in zones.iter() {
+            let node = usize::from(zone.node) * KINDS;
+            let of_kind = |kind| zones.get(node + kind).map_or(0, |zone: &Zone| of(&zone.present));
+            zone.marks.update(|| {
+                let marks = Watermarks::for_zone(of(&zone.present), of(&self.present));
+                (marks, low_reserve(zone.kind, core::array::from_fn(of_kind)))
+            });
+        }
     }
 }
 

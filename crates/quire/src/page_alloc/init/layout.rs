@@ -104,17 +104,6 @@ impl<'r> Layout<'r> {
         self.pieces(zone).map(|piece| piece.count).sum()
     }
 
-    /// What a zone keeps from requests for higher kinds: a share of what those zones have (Linux's shares, 1/256 for
-    /// DMA32 and 1/32 for Normal), at most a quarter of the zone itself.
-    pub(in crate::page_alloc) fn low_reserve(&self, number: usize) -> [u64; KINDS] {
-        let (node, own) = (number / KINDS, number % KINDS);
-        let share = if own == ZoneKind::Dma32 as usize { 256 } else { 32 };
-        core::array::from_fn(|wanted| {
-            let above: u64 = (own + 1..=wanted).map(|kind| self.present_in(node * KINDS + kind)).sum();
-            (above / share).min(self.present_in(number) / 4)
-        })
-    }
-
     /// The order in which each node's CPUs look for memory.
     pub(in crate::page_alloc) fn build_placement<P: FramePlatform>(
         &self,

@@ -28,10 +28,11 @@ use crate::page_alloc::request::gfp::{KINDS, ZoneKind};
 use crate::page_alloc::store::Store;
 use crate::page_alloc::store::capacity::SMALL_CAPACITY;
 use crate::page_alloc::store::isolated::Isolated;
+use crate::page_alloc::store::marks::ZoneMarks;
 use crate::page_alloc::store::pool::{Pool, pool_words};
 use crate::page_alloc::store::shard::Shard;
 use crate::page_alloc::store::slots::CountRoom;
-use crate::page_alloc::store::zone::{OwnLine, Watermarks, Zone};
+use crate::page_alloc::store::zone::{OwnLine, Zone};
 use crate::platform::FramePlatform;
 use crate::rank::Rank;
 use crate::stats::StatCells;
@@ -117,6 +118,7 @@ impl<'p, P: FramePlatform> PageAllocator<'p, P> {
         for (index, range) in ranges.iter().enumerate().filter(|&(index, _)| !is_late(index)) {
             allocator.adopt_range(&layout, range, boot.taken(index));
         }
+        allocator.update_marks();
         Ok(allocator)
     }
 
@@ -244,14 +246,13 @@ impl Layout<'_> {
         let shards = if self.frames_in(number) == 0 { 0 } else { platform.cpu_count() };
         let shards = boot.table(node, shards, |_, _| Ok(Shard::new()))?;
         let managed = blocks * BLOCK_FRAMES as u64;
-        let total = (0..self.nodes * KINDS).map(|zone| self.present_in(zone)).sum();
         let zone = Zone {
             number: number as u8,
             node,
             kind,
             managed: AtomicU64::new(managed),
-            marks: Watermarks::for_zone(self.present_in(number), total),
-            low_reserve: self.low_reserve(number),
+            present: AtomicU64::new(self.present_in(number)),
+            marks: ZoneMarks::default(),
             pools,
             shards,
             free: OwnLine::default(),

@@ -133,7 +133,7 @@ impl<P: FramePlatform> Lists<'_, P> {
         });
         list.note_flow(-(got as i64));
         if let Some(parked) = own.parked {
-            parked.raise_mark(self.platform(), own.wait, got, zone.free_frames() < zone.marks.high);
+            parked.raise_mark(self.platform(), own.wait, got, zone.free_frames() < zone.marks.high());
         }
         list.pop()
     }

@@ -4,7 +4,7 @@ use core::sync::atomic::Ordering;
 
 use crate::page_alloc::allocator::PageAllocator;
 use crate::page_alloc::request::gfp::ZoneKind;
-use crate::page_alloc::store::zone::Watermarks;
+use crate::page_alloc::store::marks::Watermarks;
 use crate::platform::FramePlatform;
 
 /// One zone, in frames.
@@ -65,7 +65,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
                 descriptors: zone.descriptor_frames.load(Ordering::Relaxed),
                 whole_blocks: zone.whole_blocks(self.platform()),
                 zeroed: self.store().zeroed_frames(zone),
-                marks: zone.marks,
+                marks: zone.marks.watermarks(),
             }
         })
     }

@@ -8,6 +8,7 @@ pub(super) mod capacity;
 pub(super) mod count_slots;
 pub(super) mod isolate;
 pub(super) mod isolated;
+pub(super) mod marks;
 pub(super) mod merge;
 pub(super) mod nodes;
 pub(super) mod pool;

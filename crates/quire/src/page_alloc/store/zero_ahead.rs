@@ -35,7 +35,7 @@ impl<P: FramePlatform> Store<'_, P> {
         if !self.zeroes.remember || self.frames.platform.context() != Context::Task {
             return false;
         }
-        let plenty = |zone: &&Zone| zone.free_frames() > zone.marks.high + 2 * BLOCK_FRAMES as u64;
+        let plenty = |zone: &&Zone| zone.free_frames() > zone.marks.high() + 2 * BLOCK_FRAMES as u64;
         self.zones.iter().filter(plenty).any(|zone| {
             let more_pieces = zone.zeroed_pieces() < self.zeroes.pieces_ahead;
             self.wants_block(zone) && self.zero_block(zone) || more_pieces && self.zero_pieces(zone)

@@ -4,33 +4,13 @@ use core::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
 use crate::addr::BlockNumber;
 use crate::memmap::{BootSlice, MemMap};
-use crate::page_alloc::request::gfp::{Contents, KINDS, Urgency, ZoneKind};
+use crate::page_alloc::request::gfp::{Contents, Urgency, ZoneKind};
 use crate::page_alloc::store::isolated::Isolated;
+use crate::page_alloc::store::marks::ZoneMarks;
 use crate::page_alloc::store::pool::Pool;
 use crate::page_alloc::store::shard::Shard;
 use crate::platform::FramePlatform;
 use crate::sync::SpinLock;
-
-/// How many free frames a zone should keep (Linux: `WMARK_MIN`, `WMARK_LOW`, `WMARK_HIGH`).
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Watermarks {
-    /// Ordinary requests fail below.
-    pub min: u64,
-    /// Below, memory should be freed in the background.
-    pub low: u64,
-    /// Above, freeing in the background may stop.
-    pub high: u64,
-}
-
-impl Watermarks {
-    /// The marks of a zone of `managed` frames in a machine of `total`: Linux's rule, min = 4 * sqrt(KiB) KiB for the
-    /// machine, shared in proportion, with a quarter more for `low` and a half more for `high`; at most 1/16 of a zone.
-    pub fn for_zone(managed: u64, total: u64) -> Self {
-        let machine_min = (total * 4).saturating_mul(16).isqrt() / 4;
-        let min = (machine_min * managed / total.max(1)).min(managed / 16);
-        Self { min, low: min + min / 4, high: min + min / 2 }
-    }
-}
 
 /// A run of whole blocks that is wanted.
 #[derive(Clone, Copy)]
@@ -55,12 +35,11 @@ pub(in crate::page_alloc) struct Zone {
     pub(in crate::page_alloc) number: u8,
     pub(in crate::page_alloc) node: u8,
     pub(in crate::page_alloc) kind: ZoneKind,
-    /// Frames that can ever be handed out, descriptor frames included. Constant after start-up.
+    /// Frames that can be handed out, descriptor frames included. Constant but for memory that comes and goes.
     pub(in crate::page_alloc) managed: AtomicU64,
-    pub(in crate::page_alloc) marks: Watermarks,
-    /// Frames kept from requests that would have taken a zone of a higher kind, for each kind (Linux: `lowmem_reserve`):
-    /// what can live elsewhere must not fill the memory that others cannot do without.
-    pub(in crate::page_alloc) low_reserve: [u64; KINDS],
+    /// Frames that are there, tables included. Its marks follow from them.
+    pub(in crate::page_alloc) present: AtomicU64,
+    pub(in crate::page_alloc) marks: ZoneMarks,
     pub(in crate::page_alloc) pools: BootSlice<SpinLock<Pool>>,
     pub(in crate::page_alloc) shards: BootSlice<Shard>,
     /// Frames in the store. Changed once per batch.
@@ -109,14 +88,13 @@ impl Zone {
     /// CPU that asks at the same time may pass the mark by one batch.
     #[inline]
     pub(in crate::page_alloc) fn allowance(&self, urgency: Urgency, wanted_zone: ZoneKind) -> u64 {
-        let mark = match urgency {
-            Urgency::Ordinary => self.marks.min,
-            Urgency::Atomic => self.marks.min / 2,
+        let kept = match urgency {
+            Urgency::Ordinary => self.marks.min() + self.marks.low_reserve(wanted_zone),
+            Urgency::Atomic => self.marks.min() / 2 + self.marks.low_reserve(wanted_zone),
             Urgency::Reserve => 0,
         };
-        let reserve = if urgency == Urgency::Reserve { 0 } else { self.low_reserve[wanted_zone as usize] };
         let aside = self.isolated.aside.load(Ordering::Relaxed).max(0) as u64;
-        self.free_frames().saturating_sub(mark + reserve + aside)
+        self.free_frames().saturating_sub(kept + aside)
     }
 
     /// Takes a run of whole blocks from any of the zone's regions, rather one with the contents that are wanted; whether all of

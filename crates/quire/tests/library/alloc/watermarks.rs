@@ -2,12 +2,13 @@
 
 use hosted::raw::RawPages;
 use hosted::{Hosted, HostedConfig, MemoryRange as Range};
-use quire::addr::{Frame, Order};
+use quire::addr::{Frame, FrameRange, Order};
 use quire::cpu::CpuId;
-use quire::error::AllocError;
+use quire::error::{AllocError, HotplugError};
 use quire::limits::{DESCRIPTOR_FRAMES, PCP_BATCH};
 use quire::page_alloc::{
-    AllocatorConfig, Gfp, MemoryInfo, Mobility, PageAllocator, Urgency, ZoneInfo, ZoneKind,
+    AllocatorConfig, Gfp, MemoryInfo, MemoryRange, Mobility, PageAllocator, Urgency, Watermarks, ZoneInfo,
+    ZoneKind,
 };
 use testkit::{order, ranges_of};
 
@@ -290,4 +291,94 @@ fn racing_cpus_pass_the_mark_by_a_batch_each_at_most() {
     }
     machine.spawn_cpus(CPUS, |_| allocator.lists().drain_local());
     assert_eq!(allocator.memory_info(), before);
+}
+
+/// Runs `test` with a machine that has some memory from the start and some later: below 4 GiB, and above.
+fn with_later(test: impl FnOnce(&Hosted, &Allocator<'_>, [FrameRange; 2])) {
+    let ranges = vec![Range::new(4 * GIB - 64 * MIB, 64 * MIB), Range::new(4 * GIB, 96 * MIB)];
+    let machine = HostedConfig::new(MIB).with_ranges(ranges).with_cpus(2).build().unwrap();
+    let all = ranges_of(&machine);
+    let split = |range: &MemoryRange, mib: u64| {
+        let at = range.frames.start.add(mib * 256);
+        let part = |start: Frame, end: Frame| MemoryRange {
+            frames: FrameRange::new(start, end.0 - start.0),
+            ..*range
+        };
+        [part(range.frames.start, at), part(at, range.frames.end())]
+    };
+    let ([low, late_low], [high, late_high]) = (split(&all[0], 32), split(&all[1], 64));
+    let config = AllocatorConfig::default();
+    let later = [late_low, late_high];
+    let new = || PageAllocator::with_later(&machine, &[low, high], &later, config).unwrap();
+    let allocator = machine.run_on(CpuId(0), new);
+    test(&machine, &allocator, later.map(|range| range.frames));
+    machine.run_on(CpuId(0), || allocator.validate().unwrap());
+}
+
+/// What the marks are of a machine that has the present memory from the start.
+fn marks_follow_memory(allocator: &Allocator<'_>, of_zones: [u64; 2]) {
+    let total = of_zones.iter().sum();
+    assert_eq!(allocator.memory_info().total, total);
+    for (kind, present) in [ZoneKind::Dma32, ZoneKind::Normal].into_iter().zip(of_zones) {
+        assert_eq!(zone(allocator, kind).marks, Watermarks::for_zone(present, total), "{kind:?}");
+    }
+}
+
+#[test]
+fn marks_rise_with_added_memory_and_fall_with_removed() {
+    with_later(|machine, allocator, [low, high]| {
+        machine.run_on(CpuId(0), || {
+            let (mut below, mut above) = (32 * 256, 64 * 256);
+            marks_follow_memory(allocator, [below, above]);
+            let before = zone(allocator, ZoneKind::Dma32).marks;
+            allocator.add_memory(low, false).unwrap();
+            below += low.count;
+            marks_follow_memory(allocator, [below, above]);
+            let min = zone(allocator, ZoneKind::Dma32).marks.min;
+            assert!(min > before.min, "{min} was {before:?}");
+            // Ordinary requests keep to the new marks, and to what the lower zone keeps from those that may go higher.
+            let stops_at = |gfp, want: u64| {
+                let live = take_all(allocator, gfp, Order::FRAME);
+                let left = left(allocator, ZoneKind::Dma32);
+                assert!(left <= want && left + SPLIT >= want, "{left} left, should be {want}");
+                give(allocator, Order::FRAME, &live);
+                allocator.lists().drain_local();
+            };
+            let movable = |gfp| Gfp { mobility: Mobility::Movable, ..gfp };
+            stops_at(movable(Gfp::DMA32), min);
+            stops_at(movable(Gfp::KERNEL), min + above / 256);
+            // More memory in one zone changes the other one's share.
+            allocator.add_memory(high, false).unwrap();
+            above += high.count;
+            marks_follow_memory(allocator, [below, above]);
+            stops_at(movable(Gfp::KERNEL), zone(allocator, ZoneKind::Dma32).marks.min + above / 256);
+            assert_eq!(allocator.add_memory(high, false), Err(HotplugError::Present));
+            marks_follow_memory(allocator, [below, above]);
+            allocator.remove_memory(low, |_| ()).unwrap();
+            below -= low.count;
+            marks_follow_memory(allocator, [below, above]);
+            allocator.remove_memory(high, |_| ()).unwrap();
+            assert_eq!(zone(allocator, ZoneKind::Dma32).marks, before);
+        });
+    });
+}
+
+#[test]
+fn marks_are_right_after_two_cpus_change_the_memory_at_once() {
+    with_later(|machine, allocator, late| {
+        for round in 0..200 {
+            machine.spawn_cpus(2, |cpu| {
+                let range = late[cpu.index()];
+                // One adds while the other removes, every second time.
+                if round % 2 == 0 || cpu.index() == 0 {
+                    allocator.add_memory(range, false).unwrap();
+                }
+                if round % 2 == 1 || cpu.index() == 0 {
+                    allocator.remove_memory(range, |_| ()).unwrap();
+                }
+            });
+            let there = if round % 2 == 0 { late[1].count } else { 0 };
+            machine.run_on(CpuId(0), || marks_follow_memory(allocator, [32 * 256, 64 * 256 + there]));
+        }
+    });
 }

@@ -8,7 +8,7 @@ use quire::addr::FrameRange;
 use quire::cpu::CpuId;
 use quire::hugetlb::{DescriptorPolicy, HugePools, HugeSize};
 use quire::manager;
-use quire::page_alloc::{AllocatorConfig, NodeSet, PageAllocator};
+use quire::page_alloc::{AllocatorConfig, NodeSet};
 
 const GIB: u64 = 1 << 30;
 
@@ -86,7 +86,7 @@ fn run(machine: &Hosted, uses: &[Use<'_>], policy: DescriptorPolicy) {
             zeroed: false,
         })
         .collect();
-    let pages = PageAllocator::new(machine, &ranges, AllocatorConfig::default()).expect("memory is there");
+    let pages = hosted::raw::page_allocator(machine, &ranges, AllocatorConfig::default()).expect("memory is there");
     let pools = HugePools::with_policy(&pages, policy).expect("the policy fits the machine");
     let both = NodeSet::first(2);
     for step in uses {

@@ -122,8 +122,8 @@ fn main() {
         cost("pin and unpin", CALLS, || _ = black_box(pin_pair(black_box(&fast))));
         let frames = FrameRange::new(Frame(0), (64 << 20) / 4096);
         let ranges = [MemoryRange { frames, node: 0, zeroed: true }];
-        let allocator =
-            PageAllocator::new(&fast, &ranges, AllocatorConfig::default()).expect("64 MiB are enough");
+        let allocator = hosted::raw::page_allocator(&fast, &ranges, AllocatorConfig::default())
+            .expect("64 MiB are enough");
         cost("one frame out and back", CALLS, || _ = black_box(frame_pair(black_box(&allocator))));
         cost("interrupts off and on, flags kept", CALLS, || interrupts(black_box(&fast)));
         cost("ranks off, taken and dropped", CALLS, || ranks(&fast));

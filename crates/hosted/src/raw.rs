@@ -1,6 +1,6 @@
 //! Frames by number, for tests and measurements that own a machine's memory as a whole.
 //!
-//! The library frees and writes to what its caller owns. A test of the library frees frames twice, frees what is mapped
+//! The library takes memory over, frees and writes to what its caller owns. A test of the library frees frames twice, frees what is mapped
 //! and names frames of blocks by their numbers, on purpose. It may: the memory of a [`Hosted`](crate::Hosted) machine
 //! holds no value of the process, so that a frame which is freed too early confuses the machine in it, which the test
 //! watches, and nothing else. No other code has a use for these traits.
@@ -9,12 +9,53 @@
 use quire::addr::{BlockNumber, Frame, FrameRange, Order, PageSize, VirtAddr};
 use quire::arch::{ClearKernel, CopyKernel, Entry, EntryFlags, ReadyClear, ReadyCopy};
 use quire::clear::{Clearer, Copier, Cost, Extent};
-use quire::error::{AllocError, Cancelled, FreeError, KernelError, MapError, SplitError};
+use quire::error::{AllocError, Cancelled, FreeError, InitError, KernelError, MapError, SplitError};
+use quire::manager::{Config, MemoryManager};
 use quire::memmap::FrameMask;
-use quire::page_alloc::{Contents, Counter, Folio, Gfp, PageAllocator};
+use quire::page_alloc::{AllocatorConfig, Contents, Counter, Folio, Gfp, MemoryRange, PageAllocator};
 use quire::pgtable::{Copied, PageTables, Relocation, Run};
-use quire::platform::{FramePlatform, TablePlatform, TouchHint};
+use quire::platform::{FramePlatform, Platform, TablePlatform, TouchHint};
 use quire::tlb::MmuGather;
+
+/// A page allocator on memory that the test or the measurement owns as a whole.
+///
+/// # Errors
+/// [`InitError`].
+pub fn page_allocator<'p, P: FramePlatform>(
+    platform: &'p P,
+    ranges: &[MemoryRange],
+    config: AllocatorConfig,
+) -> Result<PageAllocator<'p, P>, InitError> {
+    // SAFETY: invariant 1: the test owns the machine's memory, and uses one allocator at a time.
+    unsafe { PageAllocator::new(platform, ranges, config) }
+}
+
+/// The same where memory in `later` may come after start-up.
+///
+/// # Errors
+/// [`InitError`].
+pub fn page_allocator_with_later<'p, P: FramePlatform>(
+    platform: &'p P,
+    ranges: &[MemoryRange],
+    later: &[MemoryRange],
+    config: AllocatorConfig,
+) -> Result<PageAllocator<'p, P>, InitError> {
+    // SAFETY: invariant 1: the test owns the machine's memory, and uses one allocator at a time.
+    unsafe { PageAllocator::with_later(platform, ranges, later, config) }
+}
+
+/// A manager on memory that the test or the measurement owns as a whole.
+///
+/// # Errors
+/// [`InitError`].
+pub fn memory_manager<'p, P: Platform>(
+    platform: &'p P,
+    ranges: &[MemoryRange],
+    config: &Config,
+) -> Result<MemoryManager<'p, P>, InitError> {
+    // SAFETY: invariant 1: the test owns the machine's memory, and uses one manager at a time.
+    unsafe { MemoryManager::new(platform, ranges, config) }
+}
 
 /// A page allocator whose folios are numbers.
 #[allow(missing_docs, clippy::missing_errors_doc)]

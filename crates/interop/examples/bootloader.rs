@@ -25,7 +25,8 @@ fn run(regions: &[MemoryRegion], offset: u64) -> Option<u64> {
     let mut map = quire_interop::bootloader::memory_map(regions);
     // Firmware has its own use for the first megabyte, and other CPUs start there.
     map.reserve(PhysAddr(0), 1 << 20);
-    let pages = PageAllocator::new(&MACHINE, map.ranges(), AllocatorConfig::default()).ok()?;
+    // SAFETY: invariant 1: nothing else uses what the boot loader says is free.
+    let pages = unsafe { PageAllocator::new(&MACHINE, map.ranges(), AllocatorConfig::default()) }.ok()?;
     let folio = pages.alloc(Gfp::KERNEL, Order::BLOCK).ok()?;
     pages.free(folio).ok()?;
     Some(pages.memory_info().free)

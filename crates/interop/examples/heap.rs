@@ -26,7 +26,8 @@ static HEAP: Heap<Machine> = Heap::new();
 /// it lives on the stack of a function that does not return.
 fn run(memory: &[MemoryRange], kernel: impl FnOnce()) -> Option<core::convert::Infallible> {
     MACHINE.set_offset(DIRECT_MAP);
-    let pages = PageAllocator::new(&MACHINE, memory, AllocatorConfig::default()).ok()?;
+    // SAFETY: invariant 1: the memory is handed over here, and nowhere else.
+    let pages = unsafe { PageAllocator::new(&MACHINE, memory, AllocatorConfig::default()) }.ok()?;
     // SAFETY: invariant 1: this function does not return from here on, so the allocator stays where it is for ever.
     let forever: &'static PageAllocator<'static, Machine> = unsafe { &*core::ptr::from_ref(&pages) };
     HEAP.init(forever).ok()?;

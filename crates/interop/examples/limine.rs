@@ -27,7 +27,9 @@ fn run() -> Option<u64> {
     let map = quire_interop::limine::memory_map(entries);
     let later = quire_interop::limine::reclaimable(entries);
     let config = AllocatorConfig::default();
-    let pages = PageAllocator::with_later(&MACHINE, map.ranges(), later.ranges(), config).ok()?;
+    // SAFETY: invariant 1: nothing else uses what the boot loader says is free. What it gives up later is added once its
+    // data is not needed any more.
+    let pages = unsafe { PageAllocator::with_later(&MACHINE, map.ranges(), later.ranges(), config) }.ok()?;
     let folio = pages.alloc(Gfp::KERNEL, Order::BLOCK).ok()?;
     pages.free(folio).ok()?;
 

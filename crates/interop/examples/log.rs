@@ -71,7 +71,8 @@ fn run(memory: &[MemoryRange]) -> Option<()> {
     log::set_logger(&Port).ok()?;
     log::set_max_level(log::LevelFilter::Info);
     MACHINE.set_offset(DIRECT_MAP);
-    let pages = PageAllocator::new(&Logged, memory, AllocatorConfig::default()).ok()?;
+    // SAFETY: invariant 1: the memory is handed over here, and nowhere else.
+    let pages = unsafe { PageAllocator::new(&Logged, memory, AllocatorConfig::default()) }.ok()?;
     while pages.alloc(Gfp::KERNEL, Order::FRAME).is_ok() {}
     Some(())
 }

@@ -34,7 +34,8 @@ fn map_large(
 /// What the kernel does with the page table that the boot loader left.
 fn run(memory: &[MemoryRange], mapper: &mut impl Mapper<Size2MiB>) -> Option<PhysFrame<Size2MiB>> {
     MACHINE.set_offset(DIRECT_MAP);
-    let pages = PageAllocator::new(&MACHINE, memory, AllocatorConfig::default()).ok()?;
+    // SAFETY: invariant 1: the memory is handed over here, and nowhere else.
+    let pages = unsafe { PageAllocator::new(&MACHINE, memory, AllocatorConfig::default()) }.ok()?;
     map_large(mapper, &pages, VirtAddr::new(0x4000_0000))
 }
 

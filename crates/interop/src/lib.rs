@@ -21,7 +21,8 @@
 //!
 //! fn take_over<'p, P: Platform>(platform: &'p P, request: &MemoryMapRequest) -> Option<MemoryManager<'p, P>> {
 //!     let map = quire_interop::limine::memory_map(request.get_response()?.entries());
-//!     MemoryManager::new(platform, map.ranges(), &Config::default()).ok()
+//!     // SAFETY: nothing else uses what the boot loader says is free.
+//!     unsafe { MemoryManager::new(platform, map.ranges(), &Config::default()) }.ok()
 //! }
 //! ```
 #![no_std]

@@ -183,16 +183,6 @@ impl Order {
     pub const fn bytes(self) -> u64 {
         FRAME_SIZE << self.0
     }
-
-    /// The largest order of which both `frame` is a start and `count` frames hold a whole folio; at most
-    /// `max`.
-    #[inline]
-    pub fn largest_at(frame: Frame, count: u64, max: Self) -> Self {
-        debug_assert!(count > 0);
-        let by_align = frame.0.trailing_zeros() as u8;
-        let by_count = count.ilog2() as u8;
-        Self(by_align.min(by_count).min(max.0))
-    }
 }
 
 impl PageSize {
@@ -220,7 +210,7 @@ impl PageSize {
 
     /// The size of a leaf that maps a whole folio of this order, if there is one.
     #[inline]
-    pub const fn of_order(order: Order) -> Option<Self> {
+    pub(crate) const fn of_order(order: Order) -> Option<Self> {
         match order {
             Order::FRAME => Some(Self::Size4K),
             Order::BLOCK => Some(Self::Size2M),
@@ -324,7 +314,7 @@ impl VirtRange {
     /// What the two share; empty (and then without meaning) when they do not overlap.
     #[inline]
     #[must_use]
-    pub fn intersect(self, other: Self) -> Self {
+    pub(crate) fn intersect(self, other: Self) -> Self {
         let start = self.start.max(other.start);
         Self { start, end: self.end.min(other.end).max(start) }
     }

@@ -1,5 +1,4 @@
 //! The whole manager: one value per machine.
-#![forbid(unsafe_code)]
 
 use crate::addr::{Frame, FrameRange, Order, VirtAddr};
 use crate::arch::PagingMode;
@@ -125,10 +124,14 @@ impl<'p, P: Platform> MemoryManager<'p, P> {
     /// Takes over the memory in `ranges`, in ascending order. Ready in well under a millisecond where ranges
     /// are zeroed: records of untouched blocks are not written.
     ///
+    /// # Safety
+    /// As for [`PageAllocator::new`]: the manager alone uses the memory in `ranges` from now on.
+    ///
     /// # Errors
     /// [`InitError`].
-    pub fn new(platform: &'p P, ranges: &[MemoryRange], config: &Config) -> Result<Self, InitError> {
-        let pages = PageAllocator::new(platform, ranges, config.allocator)?;
+    pub unsafe fn new(platform: &'p P, ranges: &[MemoryRange], config: &Config) -> Result<Self, InitError> {
+        // SAFETY: invariant 1: the caller hands the memory over.
+        let pages = unsafe { PageAllocator::new(platform, ranges, config.allocator) }?;
         let huge = config.pools(&pages)?;
         let memory = MmShared::with_huge(pages, config.folios, config.fork, huge)?;
         Ok(Self { memory, paging: config.paging, zap: config.zap() })

@@ -19,8 +19,9 @@ pub fn ranges_of(machine: &Hosted) -> Vec<MemoryRange> {
 pub fn with_allocator(config: HostedConfig, test: impl FnOnce(&Hosted, &PageAllocator<'_, Hosted>)) {
     let machine = config.build().expect("the host refused a machine");
     machine.run_on(CpuId(0), || {
-        let allocator = PageAllocator::new(&machine, &ranges_of(&machine), AllocatorConfig::default())
-            .expect("no allocator");
+        let allocator =
+            hosted::raw::page_allocator(&machine, &ranges_of(&machine), AllocatorConfig::default())
+                .expect("no allocator");
         allocator.validate().expect("broken from the start");
         test(&machine, &allocator);
         allocator.lists().drain_local();

@@ -17,7 +17,7 @@ fn with_manager(test: impl FnOnce(&Hosted, &MemoryManager<'_, Hosted>)) {
     let machine = HostedConfig::new(BYTES).build().unwrap();
     machine.run_on(CpuId(0), || {
         let memory = MemoryRange { frames: FrameRange::new(Frame(0), BYTES / 4096), node: 0, zeroed: true };
-        let manager = MemoryManager::new(&machine, &[memory], &Config::default()).unwrap();
+        let manager = hosted::raw::memory_manager(&machine, &[memory], &Config::default()).unwrap();
         test(&machine, &manager);
         assert_eq!(manager.validate(), Ok(()));
     });

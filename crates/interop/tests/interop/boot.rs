@@ -6,8 +6,8 @@ use multiboot2::{BootInformation, ElfSectionsTag, MemoryArea, MemoryAreaType, Me
 
 use hosted::{HostedConfig, MemoryRange};
 use quire::cpu::CpuId;
-use quire::manager::{Config, MemoryManager};
-use quire::page_alloc::{AllocatorConfig, PageAllocator};
+use quire::manager::Config;
+use quire::page_alloc::AllocatorConfig;
 use quire_interop::MemoryMap;
 
 const MIB: u64 = 1 << 20;
@@ -25,7 +25,7 @@ fn starts_a_manager(map: &MemoryMap) {
         .map(|range| MemoryRange::new(range.frames.start.addr().0, range.frames.count * 4096));
     let machine = HostedConfig::new(0).with_ranges(ranges.collect()).build().unwrap();
     machine.run_on(CpuId(0), || {
-        let manager = MemoryManager::new(&machine, map.ranges(), &Config::default()).unwrap();
+        let manager = hosted::raw::memory_manager(&machine, map.ranges(), &Config::default()).unwrap();
         assert_eq!(manager.meminfo().frames.total, map.frames());
         assert_eq!(manager.validate(), Ok(()));
     });
@@ -70,7 +70,8 @@ fn limine_entries_become_ranges() {
     let machine = HostedConfig::new(37 * MIB).build().unwrap();
     machine.run_on(CpuId(0), || {
         let config = AllocatorConfig::default();
-        let pages = PageAllocator::with_later(&machine, map.ranges(), later.ranges(), config).unwrap();
+        let pages =
+            hosted::raw::page_allocator_with_later(&machine, map.ranges(), later.ranges(), config).unwrap();
         let before = pages.memory_info().total;
         later.whole_blocks().for_each(|blocks| pages.add_memory(blocks, false).unwrap());
         assert_eq!(pages.memory_info().total, before + 1024, "two blocks of 2 MiB");

@@ -6,7 +6,7 @@ use hosted::{Hosted, HostedConfig};
 use log::{Level, Log, Metadata, Record};
 use quire::addr::{Frame, FrameRange, Order, PhysAddr};
 use quire::cpu::{CpuId, CpuSet};
-use quire::page_alloc::{AllocatorConfig, Gfp, MemoryRange, PageAllocator, Verdict};
+use quire::page_alloc::{AllocatorConfig, Gfp, MemoryRange, Verdict};
 use quire::platform::{Context, Event, FramePlatform};
 use quire_interop::log::{TARGET, level_of};
 
@@ -74,8 +74,9 @@ fn what_is_rare_is_logged() {
     let machine = HostedConfig::new(BYTES).with_cpus(2).build().unwrap();
     let logging = Logging(&machine);
     let memory = MemoryRange { frames: FrameRange::new(Frame(0), BYTES / 4096), node: 0, zeroed: true };
-    let pages = machine
-        .run_on(CpuId(0), || PageAllocator::new(&logging, &[memory], AllocatorConfig::default()).unwrap());
+    let pages = machine.run_on(CpuId(0), || {
+        hosted::raw::page_allocator(&logging, &[memory], AllocatorConfig::default()).unwrap()
+    });
     // The list of another CPU has frames.
     machine.run_on(CpuId(1), || {
         pages.free(pages.alloc(Gfp::KERNEL, Order::FRAME).unwrap()).unwrap();

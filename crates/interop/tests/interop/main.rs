@@ -19,7 +19,7 @@ fn with_pages(cpus: usize, work: impl FnOnce(&'static Hosted, &'static PageAlloc
         Box::leak(Box::new(HostedConfig::new(BYTES).with_cpus(cpus).build().unwrap()));
     machine.run_on(CpuId(0), || {
         let memory = MemoryRange { frames: FrameRange::new(Frame(0), BYTES / 4096), node: 0, zeroed: true };
-        let pages = PageAllocator::new(machine, &[memory], AllocatorConfig::default()).unwrap();
+        let pages = hosted::raw::page_allocator(machine, &[memory], AllocatorConfig::default()).unwrap();
         let pages: &'static PageAllocator<'static, Hosted> = Box::leak(Box::new(pages));
         let before = free_frames(pages);
         work(machine, pages);

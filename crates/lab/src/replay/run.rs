@@ -113,7 +113,7 @@ impl World {
         let allocator = AllocatorConfig { zeroes, clear: self.clear, ..AllocatorConfig::default() };
         let config = Config { folios: size.policy(), allocator, ..Config::default() };
         let manager = machine
-            .run_on(CpuId(0), || MemoryManager::new(machine, &ranges, &config))
+            .run_on(CpuId(0), || hosted::raw::memory_manager(machine, &ranges, &config))
             .map_err(|source| ReplayError::TooSmall { bytes: self.bytes, source })?;
         drain(machine, &manager);
         let before = manager.pages().memory_info().used;

@@ -370,22 +370,42 @@ fn a_result_file_that_cannot_be_written_is_said_before_anything_runs() {
     assert!(line.contains("results.json") && line.contains("directory that exists"), "{error}");
 }
 
-/// Starts a full run, and stops it at a moment when the settings are changed: it puts them back between its cases.
-fn start_and_stop_while_changed(before: &Settings) -> (Child, Pid) {
-    let child = quire(&["fault"]).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-    let pid = Pid::from_raw(child.id().try_into().unwrap());
-    let deadline = Instant::now() + Duration::from_secs(60);
-    loop {
-        assert!(Instant::now() < deadline, "the run never changed the settings");
-        if settings() != *before {
-            kill(pid, Signal::SIGSTOP).unwrap();
-            waitpid(pid, Some(WaitPidFlag::WUNTRACED)).unwrap();
+/// A full run. It does not outlive its test.
+struct FullRun(Child);
+
+impl FullRun {
+    /// Starts a run, and stops it at a moment when the settings are changed: it puts them back between its cases.
+    fn stopped_while_changed(before: &Settings) -> Self {
+        let run = Self(quire(&["fault"]).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
+        let deadline = Instant::now() + Duration::from_secs(60);
+        loop {
+            assert!(Instant::now() < deadline, "the run never changed the settings");
             if settings() != *before {
-                return (child, pid);
+                run.signal(Signal::SIGSTOP);
+                waitpid(run.pid(), Some(WaitPidFlag::WUNTRACED)).unwrap();
+                if settings() != *before {
+                    return run;
+                }
+                run.signal(Signal::SIGCONT);
             }
-            kill(pid, Signal::SIGCONT).unwrap();
+            std::thread::sleep(Duration::from_millis(2));
         }
-        std::thread::sleep(Duration::from_millis(2));
+    }
+
+    fn pid(&self) -> Pid {
+        Pid::from_raw(self.0.id().try_into().unwrap())
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill(self.pid(), signal).unwrap();
+    }
+}
+
+impl Drop for FullRun {
+    fn drop(&mut self) {
+        // A run that ended already can be neither killed nor waited for: that is no error.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
     }
 }
 
@@ -397,18 +417,15 @@ fn the_settings_come_back_after_a_kill_and_after_a_signal() {
         return;
     }
     let before = settled();
-    let (mut killed, _) = start_and_stop_while_changed(&before);
-    killed.kill().unwrap();
-    killed.wait().unwrap();
+    drop(FullRun::stopped_while_changed(&before));
     assert_ne!(settings(), before, "a kill leaves no time to put anything back");
     assert!(output(&["--smoke", "protect"]).status.success());
     assert_eq!(settings(), before, "the next run puts back what the killed one left");
 
-    let (mut stopped, pid) = start_and_stop_while_changed(&before);
-    kill(pid, Signal::SIGTERM).unwrap();
-    kill(pid, Signal::SIGCONT).unwrap();
-    let status = stopped.wait().unwrap();
-    assert!(!status.success());
+    let mut stopped = FullRun::stopped_while_changed(&before);
+    stopped.signal(Signal::SIGTERM);
+    stopped.signal(Signal::SIGCONT);
+    assert!(!stopped.0.wait().unwrap().success());
     assert_eq!(settings(), before, "a signal is answered by putting back");
     assert!(!Places::of_this_machine().note().exists());
 }

@@ -77,7 +77,7 @@ impl<'p> FrameLockstep<'p> {
             group_by_mobility: shape.grouped,
             ..AllocatorConfig::default()
         };
-        let new = || PageAllocator::new(&machine, &shape.ranges, config);
+        let new = || hosted::raw::page_allocator(&machine, &shape.ranges, config);
         // The first of two allocators, one after the other, shows what there is to be had.
         let room = match machine.run_on(CpuId(0), || new().map(|first| Room::survey(shape, &first))) {
             Ok(room) => room,
@@ -88,7 +88,7 @@ impl<'p> FrameLockstep<'p> {
         let mut shape = shape.clone();
         // Its memory is not zero any more.
         shape.ranges.iter_mut().for_each(|range| range.zeroed = false);
-        let made = machine.run_on(CpuId(0), || PageAllocator::new(&machine, &shape.ranges, config));
+        let made = machine.run_on(CpuId(0), || hosted::raw::page_allocator(&machine, &shape.ranges, config));
         let allocator = made.map_err(|error| format!("second start: {error}"))?;
         let ranges: Vec<FrameRange> = shape.ranges.iter().map(|range| range.frames).collect();
         let model = FrameModel::new(&ranges);

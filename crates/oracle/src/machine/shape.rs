@@ -185,7 +185,7 @@ fn run_on(
     };
     let ranges: Vec<MemoryRange> = machine.ranges().iter().map(frames).collect();
     let config = Config { folios: shape.policy, fork: shape.fork, zap: shape.zap, ..Config::default() };
-    let made = machine.run_on(CpuId(0), || MemoryManager::new(machine, &ranges, &config));
+    let made = machine.run_on(CpuId(0), || hosted::raw::memory_manager(machine, &ranges, &config));
     let manager = made.map_err(|error| format!("start: {error}"))?;
     let before = drained(machine, &manager);
     let subject = Quire::new(machine, &manager, files, HEAP).map_err(|error| format!("start: {error}"))?;

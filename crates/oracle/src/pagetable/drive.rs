@@ -66,7 +66,7 @@ impl TableLockstep<'_, '_> {
         let frames = FrameRange::new(Frame(0), BYTES >> 12);
         let ranges = [MemoryRange { frames, node: 0, zeroed: true }];
         machine.run_on(CpuId(0), || {
-            let allocator = PageAllocator::new(&machine, &ranges, AllocatorConfig::default());
+            let allocator = hosted::raw::page_allocator(&machine, &ranges, AllocatorConfig::default());
             let allocator = allocator.map_err(|error| error.to_string())?;
             let before = allocator.memory_info().used;
             let context = PageTables::create(&allocator, PagingMode::FourLevel).map_err(|e| e.to_string())?;

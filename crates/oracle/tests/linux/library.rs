@@ -12,7 +12,7 @@ use oracle::ops::{Draw, Left, Op, Step, draw};
 use oracle::space::Advice;
 use quire::addr::FrameRange;
 use quire::cpu::CpuId;
-use quire::manager::{Config, MemoryManager, MemoryRange};
+use quire::manager::{Config, MemoryRange};
 
 use crate::alone;
 use crate::hostile::make_hostile;
@@ -46,7 +46,7 @@ fn run(drawn: &Drawn, seed: u64, steps: &[Step], lost: Lost) -> Result<Counts, S
         .collect();
     let config = Config { folios: shape.policy, fork: shape.fork, zap: shape.zap, ..Config::default() };
     let manager = machine
-        .run_on(CpuId(0), || MemoryManager::new(&machine, &ranges, &config))
+        .run_on(CpuId(0), || hosted::raw::memory_manager(&machine, &ranges, &config))
         .map_err(|error| error.to_string())?;
     let quire = Quire::new(&machine, &manager, files, linux.heap()).map_err(|error| error.to_string())?;
     let mut pair = Pair::new(linux, quire, shape.cpus, seed).map_err(|error| error.to_string())?;

@@ -17,7 +17,7 @@ compile_error!(
 mod protection;
 
 #[cfg(feature = "published")]
-pub use chosen::WINDOW_BASE;
+pub(crate) use chosen::WINDOW_BASE;
 pub use chosen::{
     Caches, ClearKernel, CopyKernel, CpuFeatures, Entry, EntryFlags, Feature, Level, PagingMode, ReadyClear,
     ReadyCopy, expect_changes, expect_reads, store_fence,

@@ -87,7 +87,7 @@ impl PagesMoving {
 
 impl FileTable {
     /// What the 512 pages from a multiple of 512 on are. The answer may be old.
-    pub fn survey_block<P: Platform>(&self, platform: &P, file: &FileNode, first: u64) -> BlockSurvey {
+    pub(crate) fn survey_block<P: Platform>(&self, platform: &P, file: &FileNode, first: u64) -> BlockSurvey {
         let end = first + BLOCK_FRAMES as u64;
         let mut survey = BlockSurvey::default();
         let cached = file.pages.lock(platform);
@@ -109,7 +109,7 @@ impl FileTable {
     /// The first frame of the block in which the 512 pages from a multiple of 512 on stand in order, none of
     /// them busy, lost or cut off, if they do. `index` is one of them, in `frame`: mostly that says already
     /// that they do not.
-    pub fn block_of<P: Platform>(
+    pub(crate) fn block_of<P: Platform>(
         &self,
         pages: &PageAllocator<'_, P>,
         file: &FileUse<'_>,
@@ -128,7 +128,7 @@ impl FileTable {
     ///
     /// # Errors
     /// [`NotMoved`]; none is busy then.
-    pub fn begin_gathering<P: Platform>(
+    pub(crate) fn begin_gathering<P: Platform>(
         &self,
         platform: &P,
         file: &FileClosed<'_>,
@@ -159,7 +159,7 @@ impl FileTable {
     /// Puts the pages into their new frames, into which the caller has copied them, and opens them to all;
     /// whether it did. Without a room, or if one of these frames went bad, they stay where they are. The
     /// frames that they leave are free.
-    pub fn end_gathering<P: Platform>(
+    pub(crate) fn end_gathering<P: Platform>(
         &self,
         pages: &PageAllocator<'_, P>,
         collapse: &FileCollapse<'_>,

@@ -137,7 +137,7 @@ impl FileNode {
 
     /// The order of its pages, if they are huge ones.
     #[inline]
-    pub fn huge_order(&self) -> Option<Order> {
+    pub(crate) fn huge_order(&self) -> Option<Order> {
         match self.kind {
             FileKind::Huge { order, .. } => Some(order),
             FileKind::Paged(_) | FileKind::Shmem { .. } => None,
@@ -145,12 +145,12 @@ impl FileNode {
     }
 
     /// Says that parts of its huge pages may be mapped by themselves from now on.
-    pub fn allow_parts(&self) {
+    pub(crate) fn allow_parts(&self) {
         self.in_parts.store(true, Ordering::Release);
     }
 
     /// Whether [`Self::allow_parts`] was ever said.
-    pub fn allows_parts(&self) -> bool {
+    pub(crate) fn allows_parts(&self) -> bool {
         self.in_parts.load(Ordering::Acquire)
     }
 
@@ -160,13 +160,13 @@ impl FileNode {
     }
 
     /// Whether a page lies wholly behind the file's end, or is about to. Asks the pager.
-    pub fn ends_before<P: Platform>(&self, platform: &P, index: u64) -> bool {
+    pub(crate) fn ends_before<P: Platform>(&self, platform: &P, index: u64) -> bool {
         self.is_cut_off(index) || index >= self.size(platform).div_ceil(FRAME_SIZE)
     }
 
     /// Whether this page may not be used any more, since the file is being cut short.
     #[inline]
-    pub fn is_cut_off(&self, index: u64) -> bool {
+    pub(crate) fn is_cut_off(&self, index: u64) -> bool {
         index >= self.end.load(Ordering::Acquire)
     }
 
@@ -181,7 +181,7 @@ impl FileNode {
     }
 
     /// Becomes the task that brings pages of the file together, unless another is.
-    pub fn try_collapse(&self) -> Option<FileCollapse<'_>> {
+    pub(crate) fn try_collapse(&self) -> Option<FileCollapse<'_>> {
         if self.collapsing.swap(true, Ordering::AcqRel) {
             return None;
         }
@@ -192,7 +192,7 @@ impl FileNode {
 
     /// A mapping has a handler of missing pages from now on: no task makes zeroes of them without it. The
     /// caller holds the lock of the mapping's address space for writing.
-    pub fn note_watched<P: Platform>(&self, platform: &P) {
+    pub(crate) fn note_watched<P: Platform>(&self, platform: &P) {
         let _pages = self.pages.lock(platform);
         self.watched.store(true, Ordering::Release);
     }
@@ -203,7 +203,7 @@ impl FileNode {
     }
 
     /// Whether a task brings pages of the file together.
-    pub fn is_collapsing(&self) -> bool {
+    pub(crate) fn is_collapsing(&self) -> bool {
         self.collapsing.load(Ordering::Acquire)
     }
 
@@ -219,7 +219,7 @@ impl FileNode {
     }
 
     /// Closes the file, unless it has users or is closed already.
-    pub fn try_close(&self) -> Option<FileClosed<'_>> {
+    pub(crate) fn try_close(&self) -> Option<FileClosed<'_>> {
         let closed = self.users.compare_exchange(0, CLOSED, Ordering::AcqRel, Ordering::Relaxed);
         // Not `then_some`: what is made and dropped again would open the file that another has closed.
         closed.is_ok().then(|| FileClosed(self))
@@ -273,13 +273,13 @@ impl<'a> FileResize<'a> {
     }
 
     /// Says how long shared anonymous memory is, or will be.
-    pub fn set_bytes(&self, bytes: u64) {
+    pub(crate) fn set_bytes(&self, bytes: u64) {
         self.0.bytes.store(bytes, Ordering::Release);
     }
 
     /// Says that from this page on no task may use any, and waits until none does. The pages that are in
     /// memory may then be unmapped and dropped.
-    pub fn cut_off<P: Platform>(&self, platform: &P, end: u64) {
+    pub(crate) fn cut_off<P: Platform>(&self, platform: &P, end: u64) {
         self.0.end.store(end, Ordering::Release);
         drop(self.0.close(platform));
     }
@@ -333,7 +333,7 @@ impl FileRef {
     ///
     /// # Errors
     /// The reference, if it is.
-    pub fn give_back_unless_last(self) -> Result<(), Self> {
+    pub(crate) fn give_back_unless_last(self) -> Result<(), Self> {
         let references = &self.node().references;
         let mut count = references.load(Ordering::Relaxed);
         while count > 1 {

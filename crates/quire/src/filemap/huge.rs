@@ -42,12 +42,17 @@ impl From<CachedPage> for HugePage {
 
 impl FileTable {
     /// What the file has of its huge page with this index, if anything.
-    pub fn huge_page<P: Platform>(&self, platform: &P, file: &FileNode, index: u64) -> Option<HugePage> {
+    pub(crate) fn huge_page<P: Platform>(
+        &self,
+        platform: &P,
+        file: &FileNode,
+        index: u64,
+    ) -> Option<HugePage> {
         file.pages.lock(platform).get(index).map(HugePage::from)
     }
 
     /// Whether what huge pages hold from page `from` of 4 KiB on stands in these frames.
-    pub fn holds_huge<P: Platform>(
+    pub(crate) fn holds_huge<P: Platform>(
         &self,
         platform: &P,
         file: &FileNode,
@@ -65,14 +70,14 @@ impl FileTable {
     }
 
     /// How many huge pages the file has, and how many more are reserved. Looks at each.
-    pub fn count_huge_pages<P: Platform>(&self, platform: &P, file: &FileNode) -> (u64, u64) {
+    pub(crate) fn count_huge_pages<P: Platform>(&self, platform: &P, file: &FileNode) -> (u64, u64) {
         each_entry(platform, file, 0..u64::MAX).fold((0, 0), |(there, reserved), (_, page)| {
             if page.is_reserved() { (there, reserved + 1) } else { (there + 1, reserved) }
         })
     }
 
     /// How many of these pages are neither there nor reserved.
-    pub fn missing_huge_pages<P: Platform>(
+    pub(crate) fn missing_huge_pages<P: Platform>(
         &self,
         platform: &P,
         file: &FileNode,
@@ -87,7 +92,7 @@ impl FileTable {
     ///
     /// # Errors
     /// [`AllocError::OutOfMemory`].
-    pub fn reserve_huge_page<P: Platform>(
+    pub(crate) fn reserve_huge_page<P: Platform>(
         &self,
         pages: &PageAllocator<'_, P>,
         right: &FileResize<'_>,
@@ -103,14 +108,19 @@ impl FileTable {
     }
 
     /// What was reserved last is there to stay.
-    pub fn keep_reservations<P: Platform>(&self, platform: &P, right: &FileResize<'_>, indices: &Range<u64>) {
+    pub(crate) fn keep_reservations<P: Platform>(
+        &self,
+        platform: &P,
+        right: &FileResize<'_>,
+        indices: &Range<u64>,
+    ) {
         for index in self.fresh_reservations(platform, right, indices.clone()) {
             right.node().pages.lock(platform).settle(index);
         }
     }
 
     /// Which of these pages were reserved last.
-    pub fn fresh_reservations<'f, P: Platform>(
+    pub(crate) fn fresh_reservations<'f, P: Platform>(
         &self,
         platform: &'f P,
         right: &'f FileResize<'_>,
@@ -122,7 +132,7 @@ impl FileTable {
 
     /// Takes a reservation back that was made last, unless it was redeemed; whether it was not. The caller
     /// keeps all other tasks from filling the page in.
-    pub fn drop_reservation<P: Platform>(
+    pub(crate) fn drop_reservation<P: Platform>(
         &self,
         pages: &PageAllocator<'_, P>,
         right: &FileResize<'_>,
@@ -140,7 +150,7 @@ impl FileTable {
     ///
     /// # Errors
     /// [`AllocError::OutOfMemory`].
-    pub fn put_huge_page<P: Platform>(
+    pub(crate) fn put_huge_page<P: Platform>(
         &self,
         pages: &PageAllocator<'_, P>,
         file: &FileNode,
@@ -159,7 +169,7 @@ impl FileTable {
 
     /// Takes the first of these pages out that is there or reserved. No task uses it or will, and no leaf
     /// maps it.
-    pub fn take_huge_page<P: Platform>(
+    pub(crate) fn take_huge_page<P: Platform>(
         &self,
         pages: &PageAllocator<'_, P>,
         file: &FileNode,

@@ -36,12 +36,12 @@ impl FileTable {
     }
 
     /// Marks a page dirty that is about to be written through a mapping. Returns whether it is in memory.
-    pub fn mark_dirty<P: Platform>(&self, platform: &P, file: &FileNode, index: u64) -> bool {
+    pub(crate) fn mark_dirty<P: Platform>(&self, platform: &P, file: &FileNode, index: u64) -> bool {
         file.pages.lock(platform).set_dirty(index, true)
     }
 
     /// Whether what the page held is lost, if the page is in memory, or is being read.
-    pub fn is_lost<P: Platform>(&self, platform: &P, file: &FileNode, index: u64) -> Option<bool> {
+    pub(crate) fn is_lost<P: Platform>(&self, platform: &P, file: &FileNode, index: u64) -> Option<bool> {
         file.pages.lock(platform).get(index).map(|page| page.is_lost())
     }
 

@@ -21,7 +21,7 @@ pub enum LostPage {
 
 impl LostPage {
     /// Whether what the page held exists only there.
-    pub fn is_last_copy(self) -> bool {
+    pub(crate) fn is_last_copy(self) -> bool {
         self != Self::Nothing
     }
 }
@@ -41,7 +41,7 @@ pub enum SoughtPage {
 
 impl FileTable {
     /// Looks at some pages from index `from` on for the one in this frame, and makes it busy.
-    pub fn begin_loss<P: Platform>(
+    pub(crate) fn begin_loss<P: Platform>(
         &self,
         platform: &P,
         file: &FileClosed<'_>,
@@ -69,7 +69,7 @@ impl FileTable {
     /// # Errors
     /// [`AllocError`], when there is no frame for the place of a page of shared anonymous memory; the page is
     /// not busy any more.
-    pub fn prepare_loss<P: Platform>(
+    pub(crate) fn prepare_loss<P: Platform>(
         &self,
         pages: &PageAllocator<'_, P>,
         file: &FileClosed<'_>,
@@ -90,7 +90,7 @@ impl FileTable {
     }
 
     /// The page stays: a leaf maps it still.
-    pub fn call_off<P: Platform>(
+    pub(crate) fn call_off<P: Platform>(
         &self,
         pages: &PageAllocator<'_, P>,
         file: &FileClosed<'_>,

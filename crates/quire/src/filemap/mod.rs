@@ -38,7 +38,6 @@ pub use file::{FileClosed, FileCollapse, FileKind, FileNode, FileRef, FileResize
 pub use fill::Filled;
 pub use huge::HugePage;
 pub use loss::{LostPage, SoughtPage};
-pub use radix::INDEX_END;
 pub use reclaim::PageRuns;
 pub use relocate::MovedPage;
 pub use table::FileTable;

@@ -16,7 +16,7 @@ impl FileTable {
     ///
     /// # Errors
     /// [`AllocError::OutOfMemory`]; the frame is the caller's still.
-    pub fn put_page<P: Platform>(
+    pub(crate) fn put_page<P: Platform>(
         &self,
         pages: &PageAllocator<'_, P>,
         file: &FileUse<'_>,
@@ -39,7 +39,7 @@ impl FileTable {
     ///
     /// # Errors
     /// [`NotMoved`].
-    pub fn fill_hole<P: Platform>(
+    pub(crate) fn fill_hole<P: Platform>(
         &self,
         pages: &PageAllocator<'_, P>,
         file: &FileUse<'_>,

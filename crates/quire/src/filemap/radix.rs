@@ -17,7 +17,7 @@ const WIDTH: usize = 1 << BITS;
 /// Levels for 52 bits of page index: byte offsets of 64 bits.
 const LEVELS: usize = 9;
 /// Indices are below.
-pub const INDEX_END: u64 = 1 << 52;
+pub(crate) const INDEX_END: u64 = 1 << 52;
 
 /// A word (not zero) at the lowest level, a pointer above.
 #[derive(Clone, Copy)]

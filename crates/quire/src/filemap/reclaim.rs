@@ -76,7 +76,7 @@ impl FileTable {
     }
 
     /// Some clean pages of a file from index `from` on, as ascending runs, and where to look for more.
-    pub fn clean_runs<P: Platform>(
+    pub(crate) fn clean_runs<P: Platform>(
         &self,
         platform: &P,
         file: &FileClosed<'_>,
@@ -95,7 +95,7 @@ impl FileTable {
     }
 
     /// Drops those of these pages that are clean and not mapped any more; how many frames became free.
-    pub fn drop_runs<P: Platform>(
+    pub(crate) fn drop_runs<P: Platform>(
         &self,
         pages: &PageAllocator<'_, P>,
         file: &FileClosed<'_>,
@@ -140,7 +140,7 @@ impl PageRuns {
     }
 
     /// From the first page to the last.
-    pub fn hull(&self) -> Range<u64> {
+    pub(crate) fn hull(&self) -> Range<u64> {
         self.as_slice().first().map_or(0, |run| run.start)..self.as_slice().last().map_or(0, |run| run.end)
     }
 

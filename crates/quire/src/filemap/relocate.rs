@@ -26,7 +26,7 @@ pub enum MovedPage {
 impl FileTable {
     /// Makes some pages of a file busy that are in these frames, from index `from` on; where to look for
     /// more. Each ends with [`Self::move_page`].
-    pub fn begin_moving<P: Platform>(
+    pub(crate) fn begin_moving<P: Platform>(
         &self,
         platform: &P,
         file: &FileClosed<'_>,
@@ -50,7 +50,7 @@ impl FileTable {
 
     /// Puts a page that the caller made busy, and has unmapped, into another frame, and makes it not busy.
     /// Where there is no frame and the page can be had again, it is dropped.
-    pub fn move_page<P: Platform>(
+    pub(crate) fn move_page<P: Platform>(
         &self,
         pages: &PageAllocator<'_, P>,
         file: &FileClosed<'_>,

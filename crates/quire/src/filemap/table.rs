@@ -51,12 +51,12 @@ impl FileTable {
     }
 
     /// Frames that hold pages of files with a pager.
-    pub fn paged_frames(&self) -> u64 {
+    pub(crate) fn paged_frames(&self) -> u64 {
         self.paged.load(Ordering::Relaxed).max(0) as u64
     }
 
     /// Frames that hold shared anonymous memory.
-    pub fn shmem_frames(&self) -> u64 {
+    pub(crate) fn shmem_frames(&self) -> u64 {
         self.shmem.load(Ordering::Relaxed).max(0) as u64
     }
 
@@ -171,7 +171,7 @@ impl FileTable {
 
     /// A reference to the file with a pager at or behind a place of the table, and the place behind it. Files
     /// that come or go between two calls may be passed over.
-    pub fn next_file<P: Platform>(
+    pub(crate) fn next_file<P: Platform>(
         &self,
         platform: &P,
         place: (usize, usize),
@@ -180,7 +180,7 @@ impl FileTable {
     }
 
     /// The same of all files, with a name or without.
-    pub fn next_of_all<P: Platform>(
+    pub(crate) fn next_of_all<P: Platform>(
         &self,
         platform: &P,
         place: (usize, usize),

@@ -14,7 +14,12 @@ use crate::tlb::words::words;
 impl FileTable {
     /// Drops every page from index `end` on, dirty or not. They are cut off and unmapped; one that is just
     /// being written is waited for.
-    pub fn drop_from<P: Platform>(&self, pages: &PageAllocator<'_, P>, resize: &FileResize<'_>, end: u64) {
+    pub(crate) fn drop_from<P: Platform>(
+        &self,
+        pages: &PageAllocator<'_, P>,
+        resize: &FileResize<'_>,
+        end: u64,
+    ) {
         let (node, platform) = (resize.node(), pages.platform());
         debug_assert!(node.is_cut_off(end));
         loop {
@@ -42,7 +47,7 @@ impl FileTable {
     }
 
     /// Clears what the last page of a file of this size holds behind the end, if it is in memory.
-    pub fn clear_end<P: Platform>(&self, platform: &P, resize: &FileResize<'_>, bytes: u64) {
+    pub(crate) fn clear_end<P: Platform>(&self, platform: &P, resize: &FileResize<'_>, bytes: u64) {
         let (index, from) = (bytes / FRAME_SIZE, bytes % FRAME_SIZE);
         let frame = loop {
             let mut cached = resize.node().pages.lock(platform);
@@ -65,7 +70,7 @@ impl FileTable {
 
 impl FileTable {
     /// Clears a range of bytes of a huge page that the file keeps.
-    pub fn clear_in_huge_page<P: Platform>(&self, platform: &P, frame: Frame, bytes: Range<u64>) {
+    pub(crate) fn clear_in_huge_page<P: Platform>(&self, platform: &P, frame: Frame, bytes: Range<u64>) {
         let mut at = bytes.start;
         while at < bytes.end {
             let start = at - at % FRAME_SIZE;
@@ -79,7 +84,7 @@ impl FileTable {
 impl FileTable {
     /// Gives 4 KiB of a huge page, the frame `to`, what the frame `from` holds, which no other code knows.
     /// Programs that map it may store to it at the same time.
-    pub fn copy_to_huge_page<P: Platform>(&self, platform: &P, from: Frame, to: Frame) {
+    pub(crate) fn copy_to_huge_page<P: Platform>(&self, platform: &P, from: Frame, to: Frame) {
         for (from, to) in words(platform, from).iter().zip(words(platform, to)) {
             to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
         }

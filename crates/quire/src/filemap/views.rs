@@ -89,7 +89,7 @@ impl Mapper {
     }
 
     /// Whether it is pinned.
-    pub fn is_pinned(&self) -> bool {
+    pub(crate) fn is_pinned(&self) -> bool {
         self.pins.load(Ordering::Acquire) != 0
     }
 }
@@ -190,7 +190,7 @@ impl FileViews {
     }
 
     /// The first address space with a number above `after` that maps one of `pages`, pinned.
-    pub fn next_mapper(&self, after: u64, pages: &Range<u64>) -> Option<NonNull<Mapper>> {
+    pub(crate) fn next_mapper(&self, after: u64, pages: &Range<u64>) -> Option<NonNull<Mapper>> {
         let shown = self.next_shown((after, u64::MAX, u64::MAX), pages)?;
         // SAFETY: V1: the lock of this file, whose views these are, keeps the mapper alive for this moment.
         unsafe { shown.mapper.as_ref() }.pin();
@@ -199,7 +199,7 @@ impl FileViews {
 
     /// The first mapping of one of `pages` by the address space with this number, behind `after`: first page
     /// and address.
-    pub fn next_in(
+    pub(crate) fn next_in(
         &self,
         number: u64,
         after: Option<(u64, VirtAddr)>,

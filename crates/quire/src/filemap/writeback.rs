@@ -17,7 +17,7 @@ impl FileTable {
     /// # Errors
     /// [`MmError::Io`] when a page could not be written; it stays dirty, and the others are written all the
     /// same.
-    pub fn write_back<P: Platform>(
+    pub(crate) fn write_back<P: Platform>(
         &self,
         pages: &PageAllocator<'_, P>,
         node: &FileNode,

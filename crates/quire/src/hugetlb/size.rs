@@ -27,7 +27,7 @@ impl HugeSize {
 
     /// The size of folios of this order.
     #[inline]
-    pub const fn of_order(order: Order) -> Option<Self> {
+    pub(crate) const fn of_order(order: Order) -> Option<Self> {
         match order {
             Order::BLOCK => Some(Self::Size2M),
             Order::GIGANTIC => Some(Self::Size1G),

@@ -48,15 +48,15 @@ const ZEROED: u8 = 1 << 6;
 
 impl FrameState {
     /// The block's maps must be asked.
-    pub const UNKNOWN: Self = Self(0);
+    pub(crate) const UNKNOWN: Self = Self(0);
     /// On a per-CPU list, or on its way back; or free since it was there last.
     pub const FREE: Self = Self(1 << 7);
     /// Lost: the memory is broken. It stays so for ever.
-    pub const BAD: Self = Self(1 << 5);
+    pub(crate) const BAD: Self = Self(1 << 5);
     /// No frame of the allocator's: behind the end of a range, or taken before there was one.
     pub const RESERVED: Self = Self(1 << 5 | 1 << 4);
     /// Part of a block reservation, and not taken yet (`page_alloc/folio/reservation.rs`): neither mapped nor held.
-    pub const UNCLAIMED: Self = Self(1 << 4);
+    pub(crate) const UNCLAIMED: Self = Self(1 << 4);
 
     /// A folio of this order, below a block's, is in use, and none of it was mapped or held since it was handed
     /// out: freeing it needs no other check.
@@ -74,7 +74,7 @@ impl FrameState {
 
     /// Whether the folio is known to be zero.
     #[inline(always)]
-    pub const fn is_zeroed(self) -> bool {
+    pub(crate) const fn is_zeroed(self) -> bool {
         self.0 & ZEROED != 0
     }
 
@@ -116,19 +116,19 @@ impl Area {
 
     /// Where the state of a frame stands.
     #[inline(always)]
-    pub fn state_cell(&self, index: usize) -> &AtomicU8 {
+    pub(crate) fn state_cell(&self, index: usize) -> &AtomicU8 {
         &self.states[index % BLOCK_FRAMES]
     }
 
     /// Changes the state of a frame.
     #[inline(always)]
-    pub fn set_state(&self, index: usize, state: FrameState) {
+    pub(crate) fn set_state(&self, index: usize, state: FrameState) {
         self.states[index % BLOCK_FRAMES].store(state.0, Ordering::Relaxed);
     }
 
     /// Changes the states of `start .. start + count`.
     #[inline]
-    pub fn set_states(&self, start: usize, count: usize, state: FrameState) {
+    pub(crate) fn set_states(&self, start: usize, count: usize, state: FrameState) {
         self.states[start..start + count].iter().for_each(|cell| cell.store(state.0, Ordering::Relaxed));
     }
 
@@ -141,7 +141,7 @@ impl Area {
 
     /// Where the origin of the anonymous folio that starts at a frame stands; whatever was there before it had one.
     #[inline]
-    pub fn origin(&self, index: usize) -> &AtomicU64 {
+    pub(crate) fn origin(&self, index: usize) -> &AtomicU64 {
         &self.origins[index % BLOCK_FRAMES]
     }
 

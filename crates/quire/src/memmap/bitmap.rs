@@ -87,7 +87,7 @@ impl FrameMask {
 
     /// The first member at or after `from`.
     #[inline]
-    pub fn next_set(&self, from: usize) -> Option<usize> {
+    pub(crate) fn next_set(&self, from: usize) -> Option<usize> {
         let mut word = from / 64;
         let mut bits = *self.0.get(word)? & u64::MAX << (from % 64);
         while bits == 0 {
@@ -99,7 +99,7 @@ impl FrameMask {
 
     /// The last member at or before `from`.
     #[inline]
-    pub fn previous_set(&self, from: usize) -> Option<usize> {
+    pub(crate) fn previous_set(&self, from: usize) -> Option<usize> {
         let mut word = from / 64;
         let mut bits = self.0[word] & u64::MAX >> (63 - from % 64);
         while bits == 0 {
@@ -111,7 +111,7 @@ impl FrameMask {
 
     /// The first non-member at or after `from`; 512 when there is none.
     #[inline]
-    pub fn next_clear(&self, from: usize) -> usize {
+    pub(crate) fn next_clear(&self, from: usize) -> usize {
         let mut at = from;
         while at < BLOCK_FRAMES {
             let ones = (self.0[at / 64] >> (at % 64)).trailing_ones() as usize;
@@ -124,13 +124,13 @@ impl FrameMask {
     }
 
     /// The first aligned group of `order`, below a block's, in the set.
-    pub fn find_group(&self, order: Order) -> Option<usize> {
+    pub(crate) fn find_group(&self, order: Order) -> Option<usize> {
         find_group(|at| self.0[at], order)
     }
 
     /// One more than the largest order at which an aligned group lies wholly in the set; 0 when it is empty. At most
     /// the order of a block, which is answered as 1 + 9.
-    pub fn largest_group(&self) -> u8 {
+    pub(crate) fn largest_group(&self) -> u8 {
         let mut folded = self.0;
         if self.is_empty() {
             return 0;
@@ -227,7 +227,7 @@ impl Bitmap {
 
     /// Replaces one word. Under the block's lock.
     #[inline]
-    pub fn set_word(&self, word: usize, bits: u64) {
+    pub(crate) fn set_word(&self, word: usize, bits: u64) {
         self.0[word].store(bits, Ordering::Release);
     }
 
@@ -239,14 +239,14 @@ impl Bitmap {
 
     /// The first aligned group of `order`, below a block's, wholly outside the set.
     #[inline]
-    pub fn find_outside(&self, order: Order) -> Option<usize> {
+    pub(crate) fn find_outside(&self, order: Order) -> Option<usize> {
         find_group(|at| !self.word(at), order)
     }
 
     /// One more than the largest order of a group outside the set, which is at most `known`: quick where it is that, or one
     /// less.
     #[inline]
-    pub fn shrunk_group(&self, known: u8) -> u8 {
+    pub(crate) fn shrunk_group(&self, known: u8) -> u8 {
         let fits = |answer: &u8| {
             let order = Order::new(answer - 1).filter(|&order| order < Order::BLOCK);
             order.is_some_and(|order| self.find_outside(order).is_some())
@@ -257,14 +257,14 @@ impl Bitmap {
 
     /// Whether the set holds any of `start .. start + count`.
     #[inline]
-    pub fn meets_run(&self, start: usize, count: usize) -> bool {
+    pub(crate) fn meets_run(&self, start: usize, count: usize) -> bool {
         let mut words = start / 64..(start + count).div_ceil(64);
         words.any(|word| self.word(word) & run_in_word(word, start, count) != 0)
     }
 
     /// Adds the frames `start .. start + count`. Under the block's lock.
     #[inline]
-    pub fn insert_run(&self, start: usize, count: usize) {
+    pub(crate) fn insert_run(&self, start: usize, count: usize) {
         for word in start / 64..(start + count).div_ceil(64) {
             self.set_word(word, self.word(word) | run_in_word(word, start, count));
         }
@@ -272,7 +272,7 @@ impl Bitmap {
 
     /// Takes the frames `start .. start + count` out. Under the block's lock.
     #[inline]
-    pub fn remove_run(&self, start: usize, count: usize) {
+    pub(crate) fn remove_run(&self, start: usize, count: usize) {
         for word in start / 64..(start + count).div_ceil(64) {
             self.set_word(word, self.word(word) & !run_in_word(word, start, count));
         }
@@ -280,7 +280,7 @@ impl Bitmap {
 
     /// Adds the frames of the aligned group of `order`, below a block's, at `start`. Under the block's lock.
     #[inline]
-    pub fn insert_group(&self, start: usize, order: Order) {
+    pub(crate) fn insert_group(&self, start: usize, order: Order) {
         self.change_group(start, order, |word, group| word | group);
     }
 
@@ -306,7 +306,7 @@ impl Bitmap {
 
     /// Whether the set holds all of `start .. start + count`.
     #[inline]
-    pub fn contains_run(&self, start: usize, count: usize) -> bool {
+    pub(crate) fn contains_run(&self, start: usize, count: usize) -> bool {
         (start / 64..(start + count).div_ceil(64)).all(|word| {
             let run = run_in_word(word, start, count);
             self.word(word) & run == run
@@ -315,7 +315,7 @@ impl Bitmap {
 
     /// Whether the set holds none of `start .. start + count`.
     #[inline]
-    pub fn misses_run(&self, start: usize, count: usize) -> bool {
+    pub(crate) fn misses_run(&self, start: usize, count: usize) -> bool {
         (start / 64..(start + count).div_ceil(64))
             .all(|word| self.word(word) & run_in_word(word, start, count) == 0)
     }
@@ -323,7 +323,7 @@ impl Bitmap {
     /// The largest order, from `known` on, at which the aligned group around `index` is wholly outside the set, plus
     /// one. Tests one group per order and stops at the first that fails: a larger one would contain it.
     #[inline]
-    pub fn grown_group(&self, index: usize, known: u8) -> u8 {
+    pub(crate) fn grown_group(&self, index: usize, known: u8) -> u8 {
         let mut answer = known;
         while answer <= BLOCK_ORDER {
             let count = 1usize << answer;

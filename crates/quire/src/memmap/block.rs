@@ -13,7 +13,7 @@ use crate::rank::Rank;
 use crate::sync::RawLock;
 
 /// Bytes of a per-CPU list, by which a record says where those of its block begin.
-pub const LIST_BYTES: usize = 64;
+pub(crate) const LIST_BYTES: usize = 64;
 
 /// What a block is used for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -126,7 +126,7 @@ impl Block {
 
     /// Changes what the block is used for.
     #[inline]
-    pub fn set_state(&self, state: BlockState) {
+    pub(crate) fn set_state(&self, state: BlockState) {
         self.state.store(state as u8, Ordering::Release);
     }
 
@@ -172,7 +172,7 @@ impl Block {
     }
 
     /// The frame from which the area of a block in small pieces begins, if it does not stand in the block itself.
-    pub fn area_elsewhere(&self) -> Option<Frame> {
+    pub(crate) fn area_elsewhere(&self) -> Option<Frame> {
         self.area().and_then(|_| self.lanes_at()).map(|(at, _)| at.frame())
     }
 
@@ -189,13 +189,13 @@ impl Block {
 
     /// Where the state of the folio of order 9 that starts here stands.
     #[inline(always)]
-    pub fn folio_state_cell(&self) -> &AtomicU8 {
+    pub(crate) fn folio_state_cell(&self) -> &AtomicU8 {
         &self.folio_state
     }
 
     /// Whether some free frames of a block in small pieces may be known to be zero. Under the block's lock.
     #[inline(always)]
-    pub fn has_zeroed(&self) -> bool {
+    pub(crate) fn has_zeroed(&self) -> bool {
         self.has_zeroed.load(Ordering::Relaxed) != 0
     }
 
@@ -208,7 +208,7 @@ impl Block {
     }
 
     /// Says which free frames of a block in small pieces are known to be zero. Under the block's lock.
-    pub fn set_zeroed(&self, frames: FrameMask) {
+    pub(crate) fn set_zeroed(&self, frames: FrameMask) {
         debug_assert!(frames.intersection(self.used.load()).is_empty());
         self.has_zeroed.store((!frames.is_empty()).into(), Ordering::Relaxed);
         if let Some(area) = self.area() {
@@ -219,7 +219,7 @@ impl Block {
     /// Where the lanes of map counts of a folio of whole blocks stand and how large they are, if it has any. In a block in
     /// small pieces: where its area stands, if not in the block.
     #[inline]
-    pub fn lanes_at(&self) -> Option<(PhysAddr, LaneWidth)> {
+    pub(crate) fn lanes_at(&self) -> Option<(PhysAddr, LaneWidth)> {
         match self.lanes.load(Ordering::Acquire) {
             0 => None,
             at => Some((PhysAddr(at - 1), self.width())),
@@ -237,7 +237,7 @@ impl Block {
 
     /// Whether map counts are 32 bits wide.
     #[inline]
-    pub fn is_wide(&self) -> bool {
+    pub(crate) fn is_wide(&self) -> bool {
         self.width.load(Ordering::Relaxed) == LaneWidth::Wide as u8
     }
 
@@ -249,7 +249,7 @@ impl Block {
     }
 
     /// Widens the counts of a block in small pieces, if they are narrow still: the room is there. Under the block's lock.
-    pub fn widen_area(&self, area: &Area) {
+    pub(crate) fn widen_area(&self, area: &Area) {
         if !self.is_wide() {
             if let Lanes::Wide(wide) = area.lanes(true) {
                 area.lanes(false).copy_to(wide);
@@ -259,7 +259,7 @@ impl Block {
     }
 
     /// Goes back to narrow counts, all of them zero. Under the block's lock.
-    pub fn narrow_area(&self) {
+    pub(crate) fn narrow_area(&self) {
         if let Some(area) = self.area().filter(|_| self.is_wide()) {
             area.clear_counts();
             self.width.store(LaneWidth::Narrow as u8, Ordering::Relaxed);
@@ -268,7 +268,7 @@ impl Block {
 
     /// Says where the lanes stand.
     #[inline]
-    pub fn set_lanes(&self, at: Option<(PhysAddr, LaneWidth)>) {
+    pub(crate) fn set_lanes(&self, at: Option<(PhysAddr, LaneWidth)>) {
         let width = at.map_or(LaneWidth::Narrow, |(_, width)| width);
         self.width.store(width as u8, Ordering::Relaxed);
         self.lanes.store(at.map_or(0, |(at, _)| at.0 + 1), Ordering::Release);
@@ -290,7 +290,7 @@ impl Block {
 
     /// How many 4 KiB leaves map each frame of the block. The caller holds its lock.
     #[inline]
-    pub fn small_maps<P: FramePlatform>(&self, platform: &P) -> SmallMaps<'_> {
+    pub(crate) fn small_maps<P: FramePlatform>(&self, platform: &P) -> SmallMaps<'_> {
         match self.area_lanes() {
             Some(lanes) => SmallMaps::new(0, Some(lanes)),
             None if matches!(self.state(), BlockState::Folio | BlockState::FolioTail) => {
@@ -330,20 +330,20 @@ impl Block {
 
     /// Where the per-CPU lists of the block's zone and mobility group begin, in bytes.
     #[inline(always)]
-    pub fn lists_at(&self) -> usize {
+    pub(crate) fn lists_at(&self) -> usize {
         usize::from(self.group.load(Ordering::Relaxed))
     }
 
     /// Says which zone and mobility group the block serves.
     #[inline]
-    pub fn set_group(&self, zone: u8, mobility: u8) {
+    pub(crate) fn set_group(&self, zone: u8, mobility: u8) {
         let list = usize::from(zone) * 16 + usize::from(mobility);
         self.group.store((list * LIST_BYTES) as u16, Ordering::Relaxed);
     }
 
     /// Whether the block is in small pieces of which none is used. A hint without the block's lock.
     #[inline]
-    pub fn is_entirely_free(&self) -> bool {
+    pub(crate) fn is_entirely_free(&self) -> bool {
         self.state() == BlockState::Small
             && self.free.load(Ordering::Relaxed) == self.capacity.load(Ordering::Relaxed)
     }
@@ -356,7 +356,7 @@ impl Block {
 
     /// How many frames the folio that starts at `index` has: up to the next start, free or held frame. A block in small
     /// pieces only.
-    pub fn folio_frames(&self, index: usize) -> usize {
+    pub(crate) fn folio_frames(&self, index: usize) -> usize {
         let inside =
             |at: usize| self.used.contains(at) && !self.heads.contains(at) && !self.held.contains(at);
         let end = (index + 1..crate::limits::BLOCK_FRAMES).find(|&at| !inside(at));

@@ -74,7 +74,7 @@ impl<'p, P: FramePlatform> BootMemory<'p, P> {
     ///
     /// # Safety
     /// Zero bytes are a valid `T`.
-    pub unsafe fn zeroed_table<T>(&mut self, node: u8, len: usize) -> Result<BootSlice<T>, InitError> {
+    pub(crate) unsafe fn zeroed_table<T>(&mut self, node: u8, len: usize) -> Result<BootSlice<T>, InitError> {
         // SAFETY: M1: by this function's contract zero bytes are a valid `T`.
         unsafe { self.zeroed_table_at(node, len, align_of::<T>()) }
     }
@@ -86,7 +86,7 @@ impl<'p, P: FramePlatform> BootMemory<'p, P> {
     ///
     /// # Safety
     /// As there, and `align` is not less than `T`'s.
-    pub unsafe fn zeroed_table_at<T>(
+    pub(crate) unsafe fn zeroed_table_at<T>(
         &mut self,
         node: u8,
         len: usize,

@@ -25,17 +25,17 @@ impl DescriptorFlags {
     /// Page cache: contents are newer than the file's.
     pub const DIRTY: Self = Self(16);
     /// The folio of order 9 waits to be split.
-    pub const DEFERRED: Self = Self(32);
+    pub(crate) const DEFERRED: Self = Self(32);
     /// The folio of several blocks is being split: its head is not the head of all of it any more.
-    pub const SPLITTING: Self = Self(1024);
+    pub(crate) const SPLITTING: Self = Self(1024);
     /// The folio belongs to a pool of huge pages.
     pub const HUGE: Self = Self(128);
     /// Huge page: it goes back to its pool when no leaf maps it any more.
-    pub const LENT: Self = Self(256);
+    pub(crate) const LENT: Self = Self(256);
     /// Huge page: the promise that it redeemed holds again when it goes back.
-    pub const RENEWED: Self = Self(512);
+    pub(crate) const RENEWED: Self = Self(512);
     /// Page table: it holds, or held, leaves that do not map counted anonymous memory.
-    pub const MIXED: Self = Self(64);
+    pub(crate) const MIXED: Self = Self(64);
 }
 
 /// Of a page table's link: its grain, and whether its leaves were compared.
@@ -97,13 +97,13 @@ impl Descriptor {
 
     /// Takes flags off beside others that may change at the same moment.
     #[inline]
-    pub fn take_flags(&self, flags: DescriptorFlags) {
+    pub(crate) fn take_flags(&self, flags: DescriptorFlags) {
         self.flags.fetch_and(!flags.0, Ordering::AcqRel);
     }
 
     /// Sets flags beside others that may change at the same moment.
     #[inline]
-    pub fn add_flags(&self, flags: DescriptorFlags) {
+    pub(crate) fn add_flags(&self, flags: DescriptorFlags) {
         self.flags.fetch_or(flags.0, Ordering::AcqRel);
     }
 
@@ -116,13 +116,13 @@ impl Descriptor {
     /// The grain of a page table of the lowest level, as an order: each aligned group of so many entries is empty, or maps
     /// consecutive frames of one kind. Under the table's lock; 0 says nothing.
     #[inline]
-    pub fn grain(&self) -> u64 {
+    pub(crate) fn grain(&self) -> u64 {
         self.previous.load(Ordering::Relaxed) & GRAIN
     }
 
     /// Says so, and that the table has changed since it was compared. Under the table's lock.
     #[inline]
-    pub fn set_grain(&self, order: u64) {
+    pub(crate) fn set_grain(&self, order: u64) {
         self.previous.store(order, Ordering::Relaxed);
     }
 
@@ -136,20 +136,20 @@ impl Descriptor {
 
     /// Notes that all leaves are one run, and which bits are recorded in them: none of the lowest five. Under the table's
     /// lock.
-    pub fn note_compared(&self, recorded: u64) {
+    pub(crate) fn note_compared(&self, recorded: u64) {
         let history = recorded & !(GRAIN | COMPARED);
         self.previous.store(history | COMPARED | u64::from(crate::limits::BLOCK_ORDER), Ordering::Relaxed);
     }
 
     /// Takes the lock of the page-table page that the frame holds.
     #[inline]
-    pub fn lock_table<P: FramePlatform>(&self, platform: &P, rank: Rank) {
+    pub(crate) fn lock_table<P: FramePlatform>(&self, platform: &P, rank: Rank) {
         self.lock.lock(platform, rank);
     }
 
     /// Gives the lock back.
     #[inline]
-    pub fn unlock_table<P: FramePlatform>(&self, platform: &P, rank: Rank) {
+    pub(crate) fn unlock_table<P: FramePlatform>(&self, platform: &P, rank: Rank) {
         self.lock.unlock(platform, rank);
     }
 }

@@ -55,7 +55,7 @@ impl<'a> SmallMaps<'a> {
     }
 
     /// The frames whose count is not zero.
-    pub fn nonzero(self) -> FrameMask {
+    pub(crate) fn nonzero(self) -> FrameMask {
         if self.tables != 0 { FrameMask::ALL } else { self.lanes.map_or(FrameMask::EMPTY, Lanes::nonzero) }
     }
 

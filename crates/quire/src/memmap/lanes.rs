@@ -58,9 +58,9 @@ pub enum Lanes<'a> {
 
 impl<'a> Lanes<'a> {
     /// Bytes of narrow lanes.
-    pub const NARROW_BYTES: usize = BLOCK_FRAMES;
+    pub(crate) const NARROW_BYTES: usize = BLOCK_FRAMES;
     /// Bytes of wide lanes.
-    pub const WIDE_BYTES: usize = BLOCK_FRAMES * 4;
+    pub(crate) const WIDE_BYTES: usize = BLOCK_FRAMES * 4;
 
     /// The lanes at `at`.
     ///
@@ -165,7 +165,12 @@ impl<'a> Lanes<'a> {
     /// # Errors
     /// [`LaneError::Underflow`].
     #[inline]
-    pub fn decrement(self, start: usize, count: usize, zeroed: &mut FrameMask) -> Result<(), LaneError> {
+    pub(crate) fn decrement(
+        self,
+        start: usize,
+        count: usize,
+        zeroed: &mut FrameMask,
+    ) -> Result<(), LaneError> {
         match self {
             Self::Narrow(words) => decrement_narrow(words, start, count, zeroed),
             Self::Wide(lanes) => decrement_wide(lanes, start, count, zeroed),
@@ -177,7 +182,7 @@ impl<'a> Lanes<'a> {
     ///
     /// # Errors
     /// [`LaneError::Underflow`].
-    pub fn decrement_each(self, frames: FrameMask, zeroed: &mut FrameMask) -> Result<(), LaneError> {
+    pub(crate) fn decrement_each(self, frames: FrameMask, zeroed: &mut FrameMask) -> Result<(), LaneError> {
         match self {
             Self::Bits(bits) => {
                 if !frames.without(bits.load()).is_empty() {
@@ -228,7 +233,7 @@ impl<'a> Lanes<'a> {
     }
 
     /// The frames whose count is not zero.
-    pub fn nonzero(self) -> FrameMask {
+    pub(crate) fn nonzero(self) -> FrameMask {
         let mut mask = FrameMask::EMPTY;
         match self {
             Self::Narrow(words) => {
@@ -253,7 +258,7 @@ impl<'a> Lanes<'a> {
     }
 
     /// Copies every count into wider lanes.
-    pub fn copy_to(self, wide: &[AtomicU32; BLOCK_FRAMES]) {
+    pub(crate) fn copy_to(self, wide: &[AtomicU32; BLOCK_FRAMES]) {
         (0..BLOCK_FRAMES).for_each(|index| wide[index].store(self.get(index), Ordering::Relaxed));
     }
 }

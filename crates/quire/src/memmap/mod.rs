@@ -19,7 +19,8 @@ mod record_maps;
 pub use area::{Area, FrameState};
 pub(crate) use area::{COLUMNS, COUNTS_AT};
 pub use bitmap::{Bitmap, FrameMask};
-pub use block::{Block, BlockState, LIST_BYTES};
+pub(crate) use block::LIST_BYTES;
+pub use block::{Block, BlockState};
 pub use boot::{BootMemory, BootRef, BootSlice};
 pub use descriptor::{Descriptor, DescriptorFlags};
 pub use folio_maps::SmallMaps;
@@ -101,7 +102,7 @@ impl MemMap {
 
     /// The record of a block, if it is one of the longest run.
     #[inline(always)]
-    pub fn get_main(&self, block: BlockNumber) -> Option<&Block> {
+    pub(crate) fn get_main(&self, block: BlockNumber) -> Option<&Block> {
         self.main.records.as_slice().get(block.0.wrapping_sub(self.main.first) as usize)
     }
 
@@ -138,7 +139,7 @@ impl MemMap {
 
     /// The first block of each section that has records for all of its blocks, in ascending order: where a folio of 1 GiB may
     /// start.
-    pub fn whole_sections(&self) -> impl Iterator<Item = BlockNumber> {
+    pub(crate) fn whole_sections(&self) -> impl Iterator<Item = BlockNumber> {
         let whole = |section: &Section| section.records.len() == SECTION_BLOCKS;
         let sections = self.sections.iter().enumerate().filter(move |(_, section)| whole(section));
         sections.map(|(at, _)| BlockNumber(((self.first_section + at) * SECTION_BLOCKS) as u32))

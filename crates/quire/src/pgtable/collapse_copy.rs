@@ -104,7 +104,7 @@ impl Copied {
     /// None.
     pub const NOTHING: Self = Self { pages: FrameMask::EMPTY, zeroes: FrameMask::EMPTY };
     /// The folio is all zero.
-    pub const ZEROES: Self = Self { pages: FrameMask::EMPTY, zeroes: FrameMask::ALL };
+    pub(crate) const ZEROES: Self = Self { pages: FrameMask::EMPTY, zeroes: FrameMask::ALL };
 
     /// Whether the page for this entry is there.
     #[inline]
@@ -213,7 +213,7 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
     }
 
     /// Whether other address spaces may reach the table at `addr`. Exclusive, or the answer may be old.
-    pub fn is_shared(&self, addr: VirtAddr) -> bool {
+    pub(crate) fn is_shared(&self, addr: VirtAddr) -> bool {
         self.step(VirtRange::from_len(addr, PageSize::Size4K.bytes())).shared
     }
 

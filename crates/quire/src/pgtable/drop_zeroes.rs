@@ -16,7 +16,7 @@ impl<P: TablePlatform> PageTables<'_, '_, P> {
     ///
     /// # Errors
     /// [`MapError::BadAddress`], [`MapError::OutOfMemory`]; nothing has changed then.
-    pub fn clear_dirty(&self, range: VirtRange, owed: &mut FlushBatch) -> Result<(), MapError> {
+    pub(crate) fn clear_dirty(&self, range: VirtRange, owed: &mut FlushBatch) -> Result<(), MapError> {
         let recorded = EntryFlags::DIRTY.union(EntryFlags::ZEROED);
         self.update_leaves(
             range,

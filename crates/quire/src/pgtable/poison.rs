@@ -45,7 +45,7 @@ impl<P: TablePlatform> PageTables<'_, '_, P> {
     ///
     /// # Errors
     /// [`MapError::Occupied`] when something is there, [`MapError::Unaligned`], and as [`Self::prepare`].
-    pub fn poison_empty(&self, addr: VirtAddr, size: PageSize) -> Result<(), MapError> {
+    pub(crate) fn poison_empty(&self, addr: VirtAddr, size: PageSize) -> Result<(), MapError> {
         if !addr.is_aligned(size.bytes()) {
             return Err(MapError::Unaligned);
         }
@@ -65,7 +65,7 @@ impl<P: TablePlatform> PageTables<'_, '_, P> {
     ///
     /// # Errors
     /// [`MapError::OutOfMemory`]: the child has the markers of a part of the range.
-    pub fn copy_poison(&self, child: &Self, range: VirtRange) -> Result<(), MapError> {
+    pub(crate) fn copy_poison(&self, child: &Self, range: VirtRange) -> Result<(), MapError> {
         let mut rest = if self.context.has_lost() { range } else { VirtRange::default() };
         while !rest.is_empty() {
             let step = self.step(rest);
@@ -79,7 +79,7 @@ impl<P: TablePlatform> PageTables<'_, '_, P> {
     }
 
     /// How many markers in the place of leaves of `size` there are in a range of whole ones. Shared.
-    pub fn count_poison(&self, range: VirtRange, size: PageSize) -> u64 {
+    pub(crate) fn count_poison(&self, range: VirtRange, size: PageSize) -> u64 {
         let at = (0..range.len()).step_by(size.bytes() as usize).map(|at| range.start.add(at));
         at.filter(|&addr| self.slot(addr, size).is_some_and(|(table, index)| table.load(index).is_poison()))
             .count() as u64

@@ -204,7 +204,7 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
     ///
     /// # Errors
     /// As [`Self::unshare`].
-    pub fn unshare_ends(&self, range: VirtRange) -> Result<(), MapError> {
+    pub(crate) fn unshare_ends(&self, range: VirtRange) -> Result<(), MapError> {
         let crossed = |shared: &Shared<'_>| shared.maps(shared.part) && shared.maps_outside();
         let table = |addr: VirtAddr| addr.align_down(Level::PTE.table_bytes());
         for at in [table(range.start), table(range.end)] {
@@ -239,7 +239,7 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
     /// Takes shared tables out of this address space that hold something in a range which is to be unmapped,
     /// and nothing outside `doomed`, all of which is; the gather gets them. Leaves those that the limits let
     /// [`Self::unmap`] detach. Exclusive.
-    pub fn detach_shared(&self, zap: &Zap, doomed: VirtRange, gather: &mut MmuGather<'_, '_, P>) {
+    pub(crate) fn detach_shared(&self, zap: &Zap, doomed: VirtRange, gather: &mut MmuGather<'_, '_, P>) {
         let mut rest = zap.range;
         while let Some(shared) = self.next_shared(&mut rest) {
             let shared = Shared { part: shared.extent.intersect(doomed), ..shared };

@@ -52,7 +52,7 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
     ///
     /// # Errors
     /// As [`Self::split_at`].
-    pub fn split_at_by(&self, addr: VirtAddr, gfp: Gfp) -> Result<(), MapError> {
+    pub(crate) fn split_at_by(&self, addr: VirtAddr, gfp: Gfp) -> Result<(), MapError> {
         loop {
             let found = self.lookup(addr);
             match found.leaf_size() {

@@ -79,7 +79,7 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
     /// Takes out every leaf in the range, and tables, after the ends were cut: no large leaf reaches over an
     /// end of the range, and no shared table maps something both in the range and outside `doomed`, all of
     /// which is to be unmapped. Needs no memory. Exclusive.
-    pub fn unmap_cut(&self, zap: &Zap, doomed: VirtRange, gather: &mut MmuGather<'_, '_, P>) {
+    pub(crate) fn unmap_cut(&self, zap: &Zap, doomed: VirtRange, gather: &mut MmuGather<'_, '_, P>) {
         debug_assert!(zap.detach && zap.limits.covers(zap.range) && doomed.covers(zap.range));
         debug_assert!(!self.is_crossed(zap.range.start) && !self.is_crossed(zap.range.end));
         gather.finish_busy();
@@ -222,7 +222,7 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
 
     /// Takes the leaf of 2 MiB out that maps `addr`, if one does that is no anonymous memory: all of it, so
     /// that nothing need be split. Shared.
-    pub fn unmap_around(&self, addr: VirtAddr, gather: &mut MmuGather<'_, '_, P>) {
+    pub(crate) fn unmap_around(&self, addr: VirtAddr, gather: &mut MmuGather<'_, '_, P>) {
         loop {
             gather.finish_busy();
             let found = self.lookup(addr);
@@ -250,7 +250,7 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
     ///
     /// # Errors
     /// As [`Self::split_at`].
-    pub fn split_ends(&self, range: VirtRange) -> Result<(), MapError> {
+    pub(crate) fn split_ends(&self, range: VirtRange) -> Result<(), MapError> {
         self.split_at(range.start)?;
         self.split_at(range.end)
     }

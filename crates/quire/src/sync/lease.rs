@@ -45,7 +45,7 @@ impl Lease {
 
     /// As [`Self::enter`], by a caller that has done what a guarded lease needs besides.
     #[inline(always)]
-    pub fn enter_guarded(&self) -> bool {
+    pub(crate) fn enter_guarded(&self) -> bool {
         self.enter_unless(REVOKED)
     }
 
@@ -79,12 +79,6 @@ impl Lease {
     #[inline(always)]
     pub fn leave(&self) {
         self.taken.store(false, Ordering::Release);
-    }
-
-    /// Whether code on the owner's CPU is inside.
-    #[inline]
-    pub fn is_taken(&self) -> bool {
-        self.taken.load(Ordering::Relaxed)
     }
 
     /// Tells the owner to stay out from its next attempt on. The revoker then forces a barrier onto the

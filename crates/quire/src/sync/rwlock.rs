@@ -78,7 +78,7 @@ impl<T> RwLock<T> {
 
     /// Takes the lock, which nothing else names yet, for writing. Whatever the caller holds, no task waits
     /// for another: so it has no rank.
-    pub fn write_unknown<'a, P: FramePlatform>(&'a self, platform: &'a P) -> WriteGuard<'a, T, P> {
+    pub(crate) fn write_unknown<'a, P: FramePlatform>(&'a self, platform: &'a P) -> WriteGuard<'a, T, P> {
         let taken = self.writer.try_lock_seq();
         debug_assert!(taken, "the lock is in use");
         self.note_write();

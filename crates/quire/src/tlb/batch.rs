@@ -49,7 +49,7 @@ impl FlushBatch {
     /// Owes a flush of leaves of `stride` in `range` which are split: smaller ones come in their places, onto
     /// the same frames with the same rights.
     #[inline]
-    pub fn add_split(&mut self, range: VirtRange, stride: PageSize) {
+    pub(crate) fn add_split(&mut self, range: VirtRange, stride: PageSize) {
         if self.range.is_empty() {
             self.range = range;
         } else if !range.is_empty() {
@@ -62,7 +62,7 @@ impl FlushBatch {
     /// Owes a flush of everything in `range`, paging-structure caches included: tables were detached or
     /// moved.
     #[inline]
-    pub fn add_tables(&mut self, range: VirtRange) {
+    pub(crate) fn add_tables(&mut self, range: VirtRange) {
         self.add(range, PageSize::Size4K);
         self.tables = true;
     }
@@ -70,7 +70,7 @@ impl FlushBatch {
     /// Owes a flush of everything in `range`, paging-structure caches included: tables went whose leaves are
     /// now part of larger ones, onto the same frames with the same rights.
     #[inline]
-    pub fn add_reshaped(&mut self, range: VirtRange) {
+    pub(crate) fn add_reshaped(&mut self, range: VirtRange) {
         self.add_split(range, PageSize::Size4K);
         self.tables = true;
     }

@@ -49,7 +49,7 @@ impl MmContext {
     /// smaller ones ([`TablePlatform::secondary_collapse_possible`]). The address-space lock is held
     /// exclusive.
     #[inline]
-    pub fn collapse_possible<P: TablePlatform>(&self, platform: &P, range: VirtRange) {
+    pub(crate) fn collapse_possible<P: TablePlatform>(&self, platform: &P, range: VirtRange) {
         if self.has_secondary() {
             platform.secondary_collapse_possible(self.root(), range);
         }

@@ -33,7 +33,8 @@ fn the_common_case_is_short() {
     let machine = config.build().unwrap();
     machine.run_on(CpuId(0), || {
         let plain = Machine::new(&machine);
-        let allocator = PageAllocator::new(&plain, &ranges_of(&machine), AllocatorConfig::default()).unwrap();
+        let allocator =
+            hosted::raw::page_allocator(&plain, &ranges_of(&machine), AllocatorConfig::default()).unwrap();
         let steps = |work: &mut dyn FnMut()| {
             // SAFETY: H7: the handler does nothing.
             let counted = unsafe {

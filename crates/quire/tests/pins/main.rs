@@ -34,7 +34,7 @@ fn with_counting(test: impl FnOnce(&Counting<'_>, &Allocator<'_>)) {
 }
 
 fn allocator<'a>(counting: &'a Counting<'_>, machine: &Hosted) -> Allocator<'a> {
-    PageAllocator::new(counting, &ranges_of(machine), AllocatorConfig::default()).unwrap()
+    hosted::raw::page_allocator(counting, &ranges_of(machine), AllocatorConfig::default()).unwrap()
 }
 
 fn take(allocator: &Allocator<'_>, count: usize) -> Vec<Frame> {

@@ -4,7 +4,7 @@ use hosted::HostedConfig;
 use quire::addr::VirtAddr;
 use quire::arch::Protection;
 use quire::cpu::CpuId;
-use quire::manager::{Config, MemoryManager};
+use quire::manager::Config;
 use quire::vm::{Access, Backing, FolioPolicy, MapRequest, Placement, Remap, Sharing};
 
 use crate::machine::Counting;
@@ -20,7 +20,8 @@ fn a_moved_frame_is_found_without_a_search() {
     let machine = HostedConfig::new(128 << 20).build().unwrap();
     machine.run_on(CpuId(0), || {
         let counting = Counting::new(&machine);
-        let manager = MemoryManager::new(&counting, &ranges_of(&machine), &Config::default()).unwrap();
+        let manager =
+            hosted::raw::memory_manager(&counting, &ranges_of(&machine), &Config::default()).unwrap();
         let mm = manager.new_mm().unwrap();
         let prot = Protection::READ | Protection::WRITE;
         let request =
@@ -53,7 +54,8 @@ fn a_collapse_of_a_file_reads_the_counts_of_64_frames_in_one_hold() {
     let machine = HostedConfig::new(128 << 20).build().unwrap();
     machine.run_on(CpuId(0), || {
         let counting = Counting::new(&machine);
-        let manager = MemoryManager::new(&counting, &ranges_of(&machine), &Config::default()).unwrap();
+        let manager =
+            hosted::raw::memory_manager(&counting, &ranges_of(&machine), &Config::default()).unwrap();
         manager.set_folio_policy(FolioPolicy::FRAMES);
         let (len, file) = (2 << 20, manager.shmem(2 << 20).unwrap());
         let mm = manager.new_mm().unwrap();

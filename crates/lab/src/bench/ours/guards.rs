@@ -89,6 +89,6 @@ pub unsafe fn allocator<P: OnBare>(
 ) -> Result<PageAllocator<'_, P>, Skip> {
     // SAFETY: H3: by this function's contract.
     let bare = unsafe { machine.bare() };
-    PageAllocator::new(P::on(bare), &super::ranges(machine, zeroed), config)
+    hosted::raw::page_allocator(P::on(bare), &super::ranges(machine, zeroed), config)
         .map_err(|error| Skip(error.to_string()))
 }

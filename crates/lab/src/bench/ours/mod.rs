@@ -111,7 +111,7 @@ fn with_manager_of<P: Platform, R>(
     work: impl FnOnce(&MemoryManager<'_, P>) -> Result<R, Skip>,
 ) -> Result<R, Skip> {
     machine.run_on(CpuId(0), || {
-        let manager = MemoryManager::new(platform, &ranges(machine, false), config)
+        let manager = hosted::raw::memory_manager(platform, &ranges(machine, false), config)
             .map_err(|error| Skip(error.to_string()))?;
         work(&manager)
     })

@@ -166,7 +166,7 @@ impl<'m> World<'m> {
         machine.clear_raw(FrameRange::new(Frame(0), FRAMES), ReadyClear::PLAIN);
         let ranges = [MemoryRange { frames: FrameRange::new(Frame(0), FRAMES), node: 0, zeroed: true }];
         let config = AllocatorConfig { lists, ..AllocatorConfig::default() };
-        let allocator = PageAllocator::new(machine, &ranges, config).expect("24 MiB are enough");
+        let allocator = hosted::raw::page_allocator(machine, &ranges, config).expect("24 MiB are enough");
         let before = allocator.memory_info();
         Self { allocator, ledger: Ledger::new(FRAMES), before }
     }

@@ -79,7 +79,7 @@ fn lockstep_round(seed: u64) -> Result<(), String> {
     let (machine, ranges) = machine();
     let zap = ZapStrategy::ALL[seed as usize % ZapStrategy::ALL.len()];
     let config = Config { folios: policy(&mut rng), fork: strategy(&mut rng), zap, ..Config::default() };
-    let manager = machine.run_on(CpuId(0), || MemoryManager::new(&machine, &ranges, &config));
+    let manager = machine.run_on(CpuId(0), || hosted::raw::memory_manager(&machine, &ranges, &config));
     let manager = manager.map_err(|error| error.to_string())?;
     let mm = machine.run_on(CpuId(0), || manager.new_mm()).map_err(|error| error.to_string())?;
     let mm = ManuallyDrop::new(mm);
@@ -221,7 +221,7 @@ fn contention_round(seed: u64, time: Duration) -> Result<u64, String> {
     let (machine, ranges) = machine();
     let zap = ZapStrategy::ALL[seed as usize % ZapStrategy::ALL.len()];
     let config = Config { folios: policy(&mut rng), fork: strategy(&mut rng), zap, ..Config::default() };
-    let manager = machine.run_on(CpuId(0), || MemoryManager::new(&machine, &ranges, &config));
+    let manager = machine.run_on(CpuId(0), || hosted::raw::memory_manager(&machine, &ranges, &config));
     let manager = manager.map_err(|error| error.to_string())?;
     let request = MapRequest {
         addr: VirtAddr(AREA),

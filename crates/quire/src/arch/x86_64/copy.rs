@@ -32,7 +32,7 @@ impl CopyKernel {
     /// The kernel that every processor can run: it needs no feature and no vector registers.
     pub const PLAIN: Self = Self::String;
     /// The same past the caches.
-    pub const PLAIN_STREAMING: Self = Self::Movnti;
+    pub(crate) const PLAIN_STREAMING: Self = Self::Movnti;
 
     /// Without measuring: what copies fastest through the caches. String moves where they are fast.
     pub const fn cached(features: CpuFeatures) -> Self {

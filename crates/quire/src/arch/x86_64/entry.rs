@@ -56,12 +56,14 @@ impl EntryFlags {
     pub const NO_EXECUTE: Self = Self(1 << 63);
 
     /// What hardware may set, or only records history; two leaves that differ in nothing else are one run.
-    pub const HISTORY: Self = Self(Self::ACCESSED.0 | Self::DIRTY.0 | Self::SOFT_DIRTY.0 | Self::ZEROED.0);
+    pub(crate) const HISTORY: Self =
+        Self(Self::ACCESSED.0 | Self::DIRTY.0 | Self::SOFT_DIRTY.0 | Self::ZEROED.0);
 
     /// The rights of a leaf. [`Self::NO_EXECUTE`] counts the other way round: [`Self::loses`] knows it.
-    pub const RIGHTS: Self = Self(Self::WRITE.0 | Self::USER.0 | Self::NO_EXECUTE.0);
+    pub(crate) const RIGHTS: Self = Self(Self::WRITE.0 | Self::USER.0 | Self::NO_EXECUTE.0);
     /// A leaf of the kernel's own data, to which hardware has nothing left to add.
-    pub const KERNEL_DATA: Self =
+    #[cfg(feature = "published")]
+    pub(crate) const KERNEL_DATA: Self =
         Self(Self::PRESENT.0 | Self::WRITE.0 | Self::ACCESSED.0 | Self::DIRTY.0 | Self::NO_EXECUTE.0);
 
     /// The raw bits.
@@ -102,9 +104,9 @@ impl Entry {
     /// Not present, and being worked on: a leaf was taken out and something else comes once the flush is
     /// done. Only the task that marked it fills it; others wait, holding no page-table lock and no busy entry
     /// of their own.
-    pub const BUSY: Self = Self(EntryFlags::SPECIAL.0);
+    pub(crate) const BUSY: Self = Self(EntryFlags::SPECIAL.0);
     /// Not present for ever, or until its address is unmapped: what was here is lost.
-    pub const POISON: Self = Self(EntryFlags::SPECIAL.0 | 1 << 55);
+    pub(crate) const POISON: Self = Self(EntryFlags::SPECIAL.0 | 1 << 55);
     /// Bits 12 to 51: the frame's address.
     const FRAME_MASK: u64 = 0x000f_ffff_ffff_f000;
 
@@ -139,7 +141,7 @@ impl Entry {
     /// A pointer to a table that other address spaces reach as well, or did: nothing below can be stored to
     /// through it.
     #[inline]
-    pub const fn shared_table(frame: Frame) -> Self {
+    pub(crate) const fn shared_table(frame: Frame) -> Self {
         Self::table(frame).without(EntryFlags::WRITE)
     }
 
@@ -151,20 +153,20 @@ impl Entry {
 
     /// Whether the entry is marked busy.
     #[inline]
-    pub const fn is_busy(self) -> bool {
+    pub(crate) const fn is_busy(self) -> bool {
         self.0 == Self::BUSY.0
     }
 
     /// Whether the entry says that what was here is lost.
     #[inline]
-    pub const fn is_poison(self) -> bool {
+    pub(crate) const fn is_poison(self) -> bool {
         self.0 == Self::POISON.0
     }
 
     /// Whether what a large leaf maps is known to be zero: it was when it was mapped, and no store has gone
     /// through it.
     #[inline]
-    pub const fn is_zeroed(self) -> bool {
+    pub(crate) const fn is_zeroed(self) -> bool {
         self.has(EntryFlags::ZEROED) && !self.has(EntryFlags::DIRTY)
     }
 
@@ -180,25 +182,25 @@ impl Entry {
 
     /// Whether hardware would use the entry.
     #[inline]
-    pub const fn is_present(self) -> bool {
+    pub(crate) const fn is_present(self) -> bool {
         self.0 & EntryFlags::PRESENT.0 != 0
     }
 
     /// Whether the entry, read at `level`, maps memory rather than pointing to a table.
     #[inline]
-    pub const fn is_leaf(self, level: Level) -> bool {
+    pub(crate) const fn is_leaf(self, level: Level) -> bool {
         self.is_present() && (level.get() == 0 || self.0 & EntryFlags::LARGE.0 != 0)
     }
 
     /// Whether the entry, read at `level`, points to a table.
     #[inline]
-    pub const fn is_table(self, level: Level) -> bool {
+    pub(crate) const fn is_table(self, level: Level) -> bool {
         self.is_present() && level.get() != 0 && self.0 & EntryFlags::LARGE.0 == 0
     }
 
     /// Whether the entry, read at `level`, points to a table that others may reach ([`Self::shared_table`]).
     #[inline]
-    pub const fn is_shared_table(self, level: Level) -> bool {
+    pub(crate) const fn is_shared_table(self, level: Level) -> bool {
         self.is_table(level) && !self.has(EntryFlags::WRITE)
     }
 
@@ -245,26 +247,26 @@ impl Entry {
     /// The 4 KiB leaf that follows this one in a run.
     #[inline]
     #[must_use]
-    pub const fn next_in_run(self) -> Self {
+    pub(crate) const fn next_in_run(self) -> Self {
         Self(self.0 + (1 << 12))
     }
 
     /// The 4 KiB leaf that stands `distance` leaves behind this one in a run.
     #[inline]
     #[must_use]
-    pub const fn in_run(self, distance: u64) -> Self {
+    pub(crate) const fn in_run(self, distance: u64) -> Self {
         Self(self.0 + (distance << 12))
     }
 
     /// Whether a present leaf allows instruction fetches.
     #[inline]
-    pub const fn allows_fetch(self) -> bool {
+    pub(crate) const fn allows_fetch(self) -> bool {
         !self.has(EntryFlags::NO_EXECUTE)
     }
 
     /// Zero when the two are the same translation: they differ in nothing but bits that only record history.
     #[inline]
-    pub const fn differs_from(self, other: Self) -> u64 {
+    pub(crate) const fn differs_from(self, other: Self) -> u64 {
         (self.0 ^ other.0) & !EntryFlags::HISTORY.0
     }
 }

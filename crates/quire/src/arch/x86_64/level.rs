@@ -34,7 +34,7 @@ impl PagingMode {
 /// Where the window of page descriptors begins: where Linux has its own with four levels. It is as long as
 /// the descriptors of [`MAX_PHYS_BYTES`](crate::limits::MAX_PHYS_BYTES) are, 1 TiB.
 #[cfg(feature = "published")]
-pub const WINDOW_BASE: u64 = 0xffff_ea00_0000_0000;
+pub(crate) const WINDOW_BASE: u64 = 0xffff_ea00_0000_0000;
 
 /// A level of the page table, counted from the leaves: 0 holds 4 KiB leaves. As wide as a register, so that
 /// what names a table has no padding, which would be copied in overlapping pieces at each step of a walk.
@@ -47,11 +47,11 @@ impl Level {
     /// Page-middle directory: 2 MiB leaves or tables of 4 KiB leaves.
     pub const PMD: Self = Self(1);
     /// Page-upper directory: 1 GiB leaves or tables.
-    pub const PUD: Self = Self(2);
+    pub(crate) const PUD: Self = Self(2);
     /// Fourth level; the root with 48-bit addresses.
     pub const P4D: Self = Self(3);
     /// Fifth level; the root with 57-bit addresses.
-    pub const PGD: Self = Self(4);
+    pub(crate) const PGD: Self = Self(4);
 
     /// The level as a number, 0 to 4.
     #[inline]
@@ -75,13 +75,13 @@ impl Level {
 
     /// The bytes that one entry covers.
     #[inline]
-    pub const fn entry_bytes(self) -> u64 {
+    pub(crate) const fn entry_bytes(self) -> u64 {
         1 << self.shift()
     }
 
     /// The bytes that a whole table covers.
     #[inline]
-    pub const fn table_bytes(self) -> u64 {
+    pub(crate) const fn table_bytes(self) -> u64 {
         self.entry_bytes() * TABLE_ENTRIES as u64
     }
 
@@ -104,7 +104,7 @@ impl Level {
 
     /// The level whose leaves have this size.
     #[inline]
-    pub const fn of_leaf(size: PageSize) -> Self {
+    pub(crate) const fn of_leaf(size: PageSize) -> Self {
         match size {
             PageSize::Size4K => Self::PTE,
             PageSize::Size2M => Self::PMD,

@@ -13,7 +13,7 @@ pub use copy::{CopyKernel, ReadyCopy};
 pub use entry::{Entry, EntryFlags};
 pub use features::{Caches, CpuFeatures, Feature};
 #[cfg(feature = "published")]
-pub use level::WINDOW_BASE;
+pub(crate) use level::WINDOW_BASE;
 pub use level::{Level, PagingMode};
 pub use prefetch::{expect_changes, expect_reads};
 

@@ -12,7 +12,7 @@ use crate::platform::FramePlatform;
 impl<P: FramePlatform> PageAllocator<'_, P> {
     /// Reserves the frames of a folio of order 9. Their descriptors stand elsewhere, in 1/64 of its size. `None`, and the
     /// folio is free again, when there is no memory for the descriptors or some of the folio went bad.
-    pub fn reserve_block(&self, folio: Folio) -> Option<BlockReservation> {
+    pub(crate) fn reserve_block(&self, folio: Folio) -> Option<BlockReservation> {
         if self.split_in_use(folio.frame(), Order::FRAME).is_err() {
             let freed = self.free(folio);
             debug_assert_eq!(freed, Ok(()), "a folio that was just handed out");

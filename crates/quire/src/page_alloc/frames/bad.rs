@@ -19,7 +19,7 @@ impl<P: FramePlatform> Frames<'_, P> {
     }
 
     /// Makes a frame that the caller holds, that no leaf maps, and that is a folio by itself, a bad one.
-    pub fn bury(&self, frame: Frame) {
+    pub(crate) fn bury(&self, frame: Frame) {
         let (block, index) = (self.memmap.block(frame.block()), frame.index_in_block());
         block.lock(self.platform);
         debug_assert!(block.held.contains(index) && block.folio_frames(index) == 1);
@@ -50,7 +50,7 @@ impl<P: FramePlatform> Frames<'_, P> {
     }
 
     /// Whether a frame of the block of `frame`, which is part of a folio of whole blocks, was marked.
-    pub fn has_bad_in_block(&self, frame: Frame) -> bool {
+    pub(crate) fn has_bad_in_block(&self, frame: Frame) -> bool {
         !self.memmap.block(frame.block()).used.load().is_empty()
     }
 
@@ -131,7 +131,7 @@ impl<P: FramePlatform> Frames<'_, P> {
     }
 
     /// Takes the marks off all frames of a block that is part of a folio; which had one.
-    pub fn take_marks(&self, number: BlockNumber) -> FrameMask {
+    pub(crate) fn take_marks(&self, number: BlockNumber) -> FrameMask {
         let block = self.memmap.block(number);
         block.lock(self.platform);
         let part = matches!(block.state(), BlockState::Folio | BlockState::FolioTail);

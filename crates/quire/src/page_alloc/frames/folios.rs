@@ -12,7 +12,7 @@ use crate::platform::FramePlatform;
 
 impl<P: FramePlatform> Frames<'_, P> {
     /// The folio in use around a frame: where it starts.
-    pub fn folio_start(&self, frame: Frame) -> Option<Frame> {
+    pub(crate) fn folio_start(&self, frame: Frame) -> Option<Frame> {
         let (block, index) = (self.memmap.get(frame.block())?, frame.index_in_block());
         block.lock(self.platform);
         let start = match block.state() {
@@ -75,7 +75,7 @@ impl<P: FramePlatform> Frames<'_, P> {
     }
 
     /// Whether a folio of order 9 starts at the frame.
-    pub fn is_block_folio(&self, frame: Frame) -> bool {
+    pub(crate) fn is_block_folio(&self, frame: Frame) -> bool {
         let Some(block) = self.memmap.get(frame.block()) else { return false };
         block.state() == BlockState::Folio
             && frame.is_aligned(Order::BLOCK)

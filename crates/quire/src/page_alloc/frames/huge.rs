@@ -38,7 +38,7 @@ impl<P: FramePlatform> Frames<'_, P> {
     }
 
     /// Makes a free page of a pool of 1 GiB 512 of 2 MiB. The caller has it to itself.
-    pub fn split_huge(&self, frame: Frame) {
+    pub(crate) fn split_huge(&self, frame: Frame) {
         debug_assert!(self.is_huge(frame, Order::GIGANTIC));
         self.reshape(frame, |_| (BlockState::Folio, Order::BLOCK));
         let parts = 1..u64::from(blocks_of(Order::GIGANTIC));
@@ -46,7 +46,7 @@ impl<P: FramePlatform> Frames<'_, P> {
     }
 
     /// Makes 512 free pages of a pool of 2 MiB in a row one of 1 GiB. The caller has them to itself.
-    pub fn join_huge(&self, frame: Frame) {
+    pub(crate) fn join_huge(&self, frame: Frame) {
         self.reshape(frame, |at| {
             (if at == 0 { BlockState::Folio } else { BlockState::FolioTail }, Order::GIGANTIC)
         });
@@ -71,12 +71,12 @@ impl<P: FramePlatform> Frames<'_, P> {
 
     /// Gives a page of a pool that no leaf maps to the leaves that will map it: when the last of them goes, it comes
     /// to [`returned_huge`](crate::page_alloc::MapCounts::returned_huge).
-    pub fn lend_huge(&self, frame: Frame) {
+    pub(crate) fn lend_huge(&self, frame: Frame) {
         self.memmap.block(frame.block()).folio().add_flags(DescriptorFlags::LENT);
     }
 
     /// Takes a page back that was lent and never mapped.
-    pub fn unlend_huge(&self, frame: Frame) {
+    pub(crate) fn unlend_huge(&self, frame: Frame) {
         self.memmap.block(frame.block()).folio().take_flags(DescriptorFlags::LENT);
     }
 
@@ -104,24 +104,25 @@ impl<P: FramePlatform> Frames<'_, P> {
     }
 
     /// Whether leaves alone own a page of a pool.
-    pub fn is_lent(&self, frame: Frame) -> bool {
+    pub(crate) fn is_lent(&self, frame: Frame) -> bool {
         let block = self.memmap.block(frame.block());
         let of = [DescriptorFlags::HUGE, DescriptorFlags::LENT];
         block.state() == BlockState::Folio && of.into_iter().all(|flag| block.folio().has(flag))
     }
 
     /// What its user noted of a page of a pool.
-    pub fn huge_note(&self, frame: Frame) -> &AtomicU64 {
+    pub(crate) fn huge_note(&self, frame: Frame) -> &AtomicU64 {
         &self.memmap.block(frame.block()).folio().owner
     }
 
     /// Says that the reservation which a page redeemed holds again when the page comes back. The caller's leaf maps it still.
-    pub fn renew_huge(&self, frame: Frame) {
+    pub(crate) fn renew_huge(&self, frame: Frame) {
         self.memmap.block(frame.block()).folio().add_flags(DescriptorFlags::RENEWED);
     }
 
     /// The number of the zone that a frame in use belongs to.
-    pub fn zone_of_frame(&self, frame: Frame) -> u8 {
+    #[cfg(feature = "published")]
+    pub(crate) fn zone_of_frame(&self, frame: Frame) -> u8 {
         self.memmap.block(frame.block()).zone() as u8
     }
 }

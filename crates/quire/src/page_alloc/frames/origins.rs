@@ -23,11 +23,11 @@ pub struct Origin(u64);
 impl Origin {
     const PAGE_BITS: u32 = 44;
     /// Bits that are kept of an address; what is added to one or taken from it is so modulo their number of values.
-    pub const ADDR_BITS: u32 = Self::PAGE_BITS + FRAME_SHIFT;
+    pub(crate) const ADDR_BITS: u32 = Self::PAGE_BITS + FRAME_SHIFT;
     /// Families whose numbers agree in this many bits are not told apart.
     const FAMILY_BITS: u32 = u64::BITS - Self::PAGE_BITS;
     /// What is kept of no family's number.
-    pub const NOBODY: u64 = 0;
+    pub(crate) const NOBODY: u64 = 0;
     /// Of what the manager holds for itself.
     const MANAGER: Self = Self(1 << (Self::PAGE_BITS - 1));
 
@@ -71,7 +71,7 @@ impl Origin {
 impl<P: FramePlatform> Frames<'_, P> {
     /// Notes where the folio in use that starts at `frame` comes from. The caller is about to map it for the first time.
     #[inline]
-    pub fn set_origin(&self, frame: Frame, origin: Origin) {
+    pub(crate) fn set_origin(&self, frame: Frame, origin: Origin) {
         let block = self.memmap.block(frame.block());
         match block.area() {
             Some(area) => area.origin(frame.index_in_block()).store(origin.0, Ordering::Relaxed),
@@ -80,13 +80,13 @@ impl<P: FramePlatform> Frames<'_, P> {
     }
 
     /// Holds a folio that the manager needs for itself: a reader does not take it for a page.
-    pub fn hold_for_manager(&self, folio: FrameRange) {
+    pub(crate) fn hold_for_manager(&self, folio: FrameRange) {
         self.set_origin(folio.start, Origin::MANAGER);
         self.hold(folio);
     }
 
     /// Holds frames that become pages of a file.
-    pub fn hold_for_file(&self, frames: FrameRange) {
+    pub(crate) fn hold_for_file(&self, frames: FrameRange) {
         self.give_to_file(frames);
         self.hold(frames);
     }
@@ -99,7 +99,7 @@ impl<P: FramePlatform> Frames<'_, P> {
 
     /// Whether a held frame is a file's; else it is anonymous memory: a private huge page, or memory that is pinned
     /// or moves.
-    pub fn is_of_file(&self, frame: Frame) -> bool {
+    pub(crate) fn is_of_file(&self, frame: Frame) -> bool {
         let huge =
             |&start: &Frame| [Order::BLOCK, Order::GIGANTIC].iter().any(|&order| self.is_huge(start, order));
         match self.folio_start(frame).filter(huge) {
@@ -110,7 +110,7 @@ impl<P: FramePlatform> Frames<'_, P> {
     }
 
     /// Where a frame of an anonymous folio in use comes from.
-    pub fn origin(&self, frame: Frame) -> Option<Origin> {
+    pub(crate) fn origin(&self, frame: Frame) -> Option<Origin> {
         let (block, index) = (self.memmap.get(frame.block())?, frame.index_in_block());
         block.lock(self.platform);
         let start = match (block.state(), block.area()) {

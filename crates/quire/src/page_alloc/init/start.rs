@@ -42,18 +42,31 @@ impl<'p, P: FramePlatform> PageAllocator<'p, P> {
     /// Takes over the memory in `ranges`, which are in ascending order. Everything that is not needed for tables is
     /// free afterwards.
     ///
+    /// # Safety
+    /// Invariant 1 starts here: from this call on, the memory in `ranges` is used through this allocator alone, which
+    /// writes to it. No other allocator has any of it. What was allocated from one allocator is given back to that one:
+    /// two allocators whose platforms have different direct maps may know different memory by the same numbers.
+    ///
     /// # Errors
     /// [`InitError`].
-    pub fn new(platform: &'p P, ranges: &[MemoryRange], config: AllocatorConfig) -> Result<Self, InitError> {
-        Self::with_later(platform, ranges, &[], config)
+    pub unsafe fn new(
+        platform: &'p P,
+        ranges: &[MemoryRange],
+        config: AllocatorConfig,
+    ) -> Result<Self, InitError> {
+        // SAFETY: invariant 1: the caller hands the memory over, and no more comes later.
+        unsafe { Self::with_later(platform, ranges, &[], config) }
     }
 
     /// The same where the memory in `later`, in ascending order, may come after start-up
     /// ([`PageAllocator::add_memory`]). It is not touched before. Its records take 256 bytes for each 2 MiB.
     ///
+    /// # Safety
+    /// As for [`Self::new`]; for the memory in `later` from the call that adds it until the one that removes it.
+    ///
     /// # Errors
     /// [`InitError`].
-    pub fn with_later(
+    pub unsafe fn with_later(
         platform: &'p P,
         ranges: &[MemoryRange],
         later: &[MemoryRange],

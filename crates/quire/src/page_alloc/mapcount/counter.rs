@@ -198,7 +198,7 @@ impl<'a, P: FramePlatform> Counter<'a, '_, P> {
     }
 
     /// As [`Self::map_large`], unless the frames are no longer one folio, or part of one; whether they are.
-    pub fn try_map_large(&mut self, frame: Frame, size: PageSize) -> bool {
+    pub(crate) fn try_map_large(&mut self, frame: Frame, size: PageSize) -> bool {
         let block = self.enter(frame.block());
         let whole = matches!(block.state(), BlockState::Folio | BlockState::FolioTail)
             && block.order.load(Ordering::Relaxed) >= size.order().get();

@@ -49,7 +49,7 @@ impl CountGroup {
 impl<P: FramePlatform> MapCounts<'_, P> {
     /// The counts of the 64 frames at a multiple of 64 around `frame`, or those of all of its block where no leaf of 4 KiB maps
     /// any of it. `None` where there is no memory.
-    pub fn count_group(&self, frame: Frame) -> Option<CountGroup> {
+    pub(crate) fn count_group(&self, frame: Frame) -> Option<CountGroup> {
         let number = u32::try_from(frame.0 / BLOCK_FRAMES as u64).ok()?;
         let block = self.frames().memmap.get(crate::addr::BlockNumber(number))?;
         let (index, first) = (frame.index_in_block() / GROUP * GROUP, frame.block().first_frame());

@@ -18,7 +18,7 @@ impl<P: FramePlatform> Counter<'_, '_, P> {
     ///
     /// # Errors
     /// [`CountError::Prepare`], of blocks in small pieces alone; nothing was counted, and the counter has given its lock back.
-    pub fn map_leaf(&mut self, frame: Frame, size: PageSize) -> Result<(), CountError> {
+    pub(crate) fn map_leaf(&mut self, frame: Frame, size: PageSize) -> Result<(), CountError> {
         if size != PageSize::Size2M || !self.counts.frames().is_in_pieces(frame) {
             self.map_large(frame, size);
             return Ok(());

@@ -32,7 +32,7 @@ impl<P: FramePlatform> MapCounts<'_, P> {
     }
 
     /// Whether one leaf of 2 MiB maps the block of `frame`, no other leaf maps any part of it, and it is not held.
-    pub fn is_block_mapped_once(&self, frame: Frame) -> bool {
+    pub(crate) fn is_block_mapped_once(&self, frame: Frame) -> bool {
         let Some(block) = self.frames().memmap.get(frame.block()) else { return false };
         block.lock(self.platform());
         let small = block.small_maps(self.platform()).any();
@@ -49,7 +49,7 @@ impl<P: FramePlatform> MapCounts<'_, P> {
 
     /// Whether one leaf of 1 GiB maps the folio that starts at `frame`, no other leaf maps any part of it, and it is
     /// not held.
-    pub fn is_gigantic_mapped_once(&self, frame: Frame) -> bool {
+    pub(crate) fn is_gigantic_mapped_once(&self, frame: Frame) -> bool {
         let Some(block) = self.frames().memmap.get(frame.block()) else { return false };
         block.lock(self.platform());
         let maps = block.folio_maps.load(Ordering::Acquire);

@@ -14,7 +14,7 @@ use crate::platform::FramePlatform;
 
 impl<P: FramePlatform> Counter<'_, '_, P> {
     /// Whether a whole table is counted at once, and can become a leaf in one step.
-    pub fn counts_by_table(&self) -> bool {
+    pub(crate) fn counts_by_table(&self) -> bool {
         #[cfg(feature = "published")]
         return matches!(self.counts.frames().scheme, CountScheme::Dense | CountScheme::HeadOnly);
         #[cfg(not(feature = "published"))]
@@ -26,7 +26,7 @@ impl<P: FramePlatform> Counter<'_, '_, P> {
     ///
     /// # Panics
     /// As [`Self::unmap`].
-    pub fn try_merge(&mut self, frame: Frame) -> bool {
+    pub(crate) fn try_merge(&mut self, frame: Frame) -> bool {
         debug_assert!(frame.is_aligned(Order::BLOCK) && self.counts_by_table());
         let (block, leaves) = (self.enter(frame.block()), BLOCK_FRAMES as i64);
         if !matches!(block.state(), BlockState::Folio | BlockState::FolioTail) {

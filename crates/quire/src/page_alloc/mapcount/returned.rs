@@ -11,13 +11,13 @@ use crate::platform::FramePlatform;
 impl<P: FramePlatform> MapCounts<'_, P> {
     /// Whether pages wait that were lent.
     #[inline]
-    pub fn has_returned_huge(&self) -> bool {
+    pub(crate) fn has_returned_huge(&self) -> bool {
         !self.returned_huge.is_empty()
     }
 
     /// Takes all pages that were lent and that no leaf maps any more: frame, order, and whether their reservation
     /// holds again.
-    pub fn returned_huge(&self, mut take: impl FnMut(Frame, Order, bool)) {
+    pub(crate) fn returned_huge(&self, mut take: impl FnMut(Frame, Order, bool)) {
         let mut taken = self.returned_huge.take();
         let folio = |number: u64| self.frames().memmap.block(BlockNumber(number as u32)).folio();
         while let Some(number) = taken.next(|number| &folio(number).next) {

@@ -23,7 +23,8 @@ impl<'p, P: FramePlatform> Store<'p, P> {
 
 impl<P: FramePlatform> Store<'_, P> {
     /// The node of a block that is memory, whatever it is used for. Slow: it asks the zones' pools.
-    pub fn node_of_block(&self, number: BlockNumber) -> Option<u8> {
+    #[cfg(feature = "published")]
+    pub(crate) fn node_of_block(&self, number: BlockNumber) -> Option<u8> {
         let spans =
             |zone: &&Zone| zone.pools.iter().any(|pool| pool.lock(self.frames.platform).spans(number));
         self.zones.iter().find(spans).map(|zone| zone.node)

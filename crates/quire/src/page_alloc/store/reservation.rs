@@ -32,14 +32,14 @@ impl BlockReservation {
     }
 
     /// Whether the frame at a place was taken.
-    pub fn is_taken(&self, place: u64) -> bool {
+    pub(crate) fn is_taken(&self, place: u64) -> bool {
         self.taken.contains((place % BLOCK_FRAMES as u64) as usize)
     }
 }
 
 impl<P: FramePlatform> Store<'_, P> {
     /// Takes some frames for a file, and holds them; none, if one of them went bad. Whether it did.
-    pub fn take_reserved(&self, reservation: &mut BlockReservation, wanted: FrameMask) -> bool {
+    pub(crate) fn take_reserved(&self, reservation: &mut BlockReservation, wanted: FrameMask) -> bool {
         debug_assert!(wanted.intersection(reservation.taken).is_empty(), "a frame is taken once");
         let block = self.frames.memmap.block(reservation.block.block());
         block.lock(self.frames.platform);
@@ -60,7 +60,7 @@ impl<P: FramePlatform> Store<'_, P> {
     }
 
     /// Frees what was not taken.
-    pub fn free_reserved(&self, reservation: BlockReservation) {
+    pub(crate) fn free_reserved(&self, reservation: BlockReservation) {
         let (number, rest) = (reservation.block.block(), FrameMask::ALL.without(reservation.taken));
         if rest.is_empty() {
             return;

@@ -71,12 +71,6 @@ impl OrderSet {
         self.0 >> order.get() & 1 == 1
     }
 
-    /// Whether only single frames are left.
-    #[inline]
-    pub const fn only_frames(self) -> bool {
-        self.0 & !1 == 0
-    }
-
     /// The largest order of the set that is at most `limit`.
     #[inline]
     pub const fn largest_up_to(self, limit: Order) -> Option<Order> {

@@ -22,7 +22,7 @@ fn with_ranges(ranges: Vec<Range>, test: impl FnOnce(&Allocator<'_>)) {
     let machine = HostedConfig::new(MIB).with_ranges(ranges).build().unwrap();
     machine.run_on(CpuId(0), || {
         let allocator =
-            PageAllocator::new(&machine, &ranges_of(&machine), AllocatorConfig::default()).unwrap();
+            hosted::raw::page_allocator(&machine, &ranges_of(&machine), AllocatorConfig::default()).unwrap();
         let before = allocator.memory_info();
         test(&allocator);
         allocator.lists().drain_local();
@@ -268,7 +268,8 @@ fn refusals_leave_no_trace() {
 fn cpus_that_race_for_ranges_get_different_blocks() {
     const CPUS: usize = 4;
     let machine = HostedConfig::new(256 * MIB).with_cpus(CPUS).build().unwrap();
-    let new = || PageAllocator::new(&machine, &ranges_of(&machine), AllocatorConfig::default()).unwrap();
+    let new =
+        || hosted::raw::page_allocator(&machine, &ranges_of(&machine), AllocatorConfig::default()).unwrap();
     let allocator = machine.run_on(CpuId(0), new);
     let before = allocator.memory_info();
     let owners: Vec<std::sync::atomic::AtomicU32> = (0..128).map(|_| 0.into()).collect();

@@ -21,7 +21,7 @@ fn with_grouping<R>(on: bool, bytes: u64, test: impl FnOnce(&Allocator<'_>) -> R
     let machine = HostedConfig::new(bytes).build().unwrap();
     machine.run_on(CpuId(0), || {
         let config = AllocatorConfig { group_by_mobility: on, ..AllocatorConfig::default() };
-        let allocator = PageAllocator::new(&machine, &ranges_of(&machine), config).unwrap();
+        let allocator = hosted::raw::page_allocator(&machine, &ranges_of(&machine), config).unwrap();
         let result = test(&allocator);
         allocator.lists().drain_local();
         allocator.validate().unwrap();

@@ -19,7 +19,7 @@ const GUARDS: [ListGuard; 3] = [ListGuard::Reentry, ListGuard::IrqOff, ListGuard
 
 fn allocator(machine: &Hosted, lists: ListGuard) -> PageAllocator<'_, Hosted> {
     let config = AllocatorConfig { lists, ..AllocatorConfig::default() };
-    PageAllocator::new(machine, &ranges_of(machine), config).unwrap()
+    hosted::raw::page_allocator(machine, &ranges_of(machine), config).unwrap()
 }
 
 fn take(allocator: &PageAllocator<'_, Hosted>, count: usize) -> Vec<Frame> {

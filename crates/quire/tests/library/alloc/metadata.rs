@@ -6,7 +6,7 @@ use hosted::{Hosted, HostedConfig};
 use quire::addr::{Frame, FrameRange, Order};
 use quire::cpu::CpuId;
 use quire::memmap::{Descriptor, DescriptorFlags};
-use quire::page_alloc::{AllocatorConfig, Gfp, MemoryRange, PageAllocator, Urgency};
+use quire::page_alloc::{AllocatorConfig, Gfp, MemoryRange, Urgency};
 use quire::platform::FramePlatform;
 use testkit::{order, ranges_of, with_allocator};
 
@@ -27,7 +27,7 @@ fn tables_in_used_memory_are_fresh_and_nobody_elses() {
     machine.run_on(CpuId(0), || {
         let ranges = ranges_of(&machine).into_iter().map(|range| MemoryRange { zeroed: false, ..range });
         let ranges: Vec<_> = ranges.inspect(|range| scribble(&machine, range.frames)).collect();
-        let allocator = PageAllocator::new(&machine, &ranges, AllocatorConfig::default()).unwrap();
+        let allocator = hosted::raw::page_allocator(&machine, &ranges, AllocatorConfig::default()).unwrap();
         allocator.validate().unwrap();
         let before = allocator.memory_info();
         for size in [0, 3, 9] {
@@ -80,7 +80,7 @@ fn a_block_inside_a_larger_folio_has_no_descriptors() {
     let machine = HostedConfig::new(16 * MIB).build().unwrap();
     machine.run_on(CpuId(0), || {
         let allocator =
-            PageAllocator::new(&machine, &ranges_of(&machine), AllocatorConfig::default()).unwrap();
+            hosted::raw::page_allocator(&machine, &ranges_of(&machine), AllocatorConfig::default()).unwrap();
         let folio = allocator.alloc_raw(Gfp::USER, order(10)).unwrap();
         allocator.frames().descriptor(folio.add(512));
     });

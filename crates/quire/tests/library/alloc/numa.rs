@@ -30,7 +30,7 @@ fn on_nodes(
         .unwrap();
     machine.run_on(CpuId(cpu), || {
         let allocator =
-            PageAllocator::new(&machine, &ranges_of(&machine), AllocatorConfig::default()).unwrap();
+            hosted::raw::page_allocator(&machine, &ranges_of(&machine), AllocatorConfig::default()).unwrap();
         test(&allocator);
         allocator.lists().drain_local();
         allocator.validate().unwrap();
@@ -130,7 +130,8 @@ fn every_cpu_takes_turns_of_its_own() {
         .with_cpus(2)
         .build()
         .unwrap();
-    let new = || PageAllocator::new(&machine, &ranges_of(&machine), AllocatorConfig::default()).unwrap();
+    let new =
+        || hosted::raw::page_allocator(&machine, &ranges_of(&machine), AllocatorConfig::default()).unwrap();
     let allocator = machine.run_on(CpuId(0), new);
     let gfp = Gfp::KERNEL.from_nodes(NodePolicy::Interleave(NodeSet::first(2)));
     let take = |cpu| machine.run_on(CpuId(cpu), || node_of(allocator.alloc_raw(gfp, Order::FRAME).unwrap()));
@@ -177,7 +178,8 @@ fn nodes_that_do_not_exist_are_refused_by_name() {
         assert_eq!(node_of(allocator.alloc_raw(Gfp::USER.on_node(3), Order::FRAME).unwrap()), 0);
     });
     let machine = HostedConfig::new(NODE).with_nodes(vec![16]).build().unwrap();
-    let refused = PageAllocator::new(&machine, &ranges_of(&machine), AllocatorConfig::default()).err();
+    let refused =
+        hosted::raw::page_allocator(&machine, &ranges_of(&machine), AllocatorConfig::default()).err();
     assert_eq!(refused, Some(InitError::BadNode));
 }
 

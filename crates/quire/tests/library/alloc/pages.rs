@@ -7,7 +7,7 @@ use hosted::{HostedConfig, MemoryRange as Range};
 use quire::addr::{Frame, FrameRange, Order, PageSize};
 use quire::cpu::CpuId;
 use quire::error::{AllocError, FreeError};
-use quire::page_alloc::{AllocatorConfig, Contents, CountError, Gfp, PageAllocator, Urgency, ZoneKind};
+use quire::page_alloc::{AllocatorConfig, Contents, CountError, Gfp, Urgency, ZoneKind};
 use quire::platform::{Context, FramePlatform};
 use quire::stats::Stat;
 use testkit::{order, ranges_of, seed, with_allocator};
@@ -133,7 +133,7 @@ fn zones_serve_what_they_may() {
     let machine = HostedConfig::new(MIB).with_ranges(ranges).build().unwrap();
     machine.run_on(CpuId(0), || {
         let config = AllocatorConfig { movable_percent: 25, ..AllocatorConfig::default() };
-        let allocator = PageAllocator::new(&machine, &ranges_of(&machine), config).unwrap();
+        let allocator = hosted::raw::page_allocator(&machine, &ranges_of(&machine), config).unwrap();
         let kinds: Vec<ZoneKind> = allocator.zone_info().map(|zone| zone.kind).collect();
         assert_eq!(kinds, [ZoneKind::Dma32, ZoneKind::Normal, ZoneKind::Movable]);
         let block = |gfp| allocator.alloc_raw(gfp, Order::BLOCK).unwrap().addr().0;
@@ -157,7 +157,7 @@ fn odd_edges_and_shared_blocks_are_used() {
     let machine = HostedConfig::new(MIB).with_ranges(ranges.clone()).build().unwrap();
     machine.run_on(CpuId(0), || {
         let allocator =
-            PageAllocator::new(&machine, &ranges_of(&machine), AllocatorConfig::default()).unwrap();
+            hosted::raw::page_allocator(&machine, &ranges_of(&machine), AllocatorConfig::default()).unwrap();
         allocator.validate().unwrap();
         let reserve = Gfp { urgency: Urgency::Reserve, ..Gfp::KERNEL };
         let mut live = Vec::new();
@@ -193,7 +193,7 @@ fn a_terabyte_costs_little() {
     let machine = HostedConfig::new(1 << 40).build().unwrap();
     machine.run_on(CpuId(0), || {
         let allocator =
-            PageAllocator::new(&machine, &ranges_of(&machine), AllocatorConfig::default()).unwrap();
+            hosted::raw::page_allocator(&machine, &ranges_of(&machine), AllocatorConfig::default()).unwrap();
         let info = allocator.memory_info();
         assert!(info.metadata * 5000 < info.total, "{info:?} is 0.02 % or more");
         let gigantic = allocator.alloc_raw(Gfp::USER, Order::GIGANTIC).unwrap();
@@ -338,7 +338,9 @@ fn threads_share_blocks_without_losing_frames() {
     println!("QUIRE_SEED={seed}");
     let machine = HostedConfig::new(128 * MIB).with_cpus(4).build().unwrap();
     let allocator = machine
-        .run_on(CpuId(0), || PageAllocator::new(&machine, &ranges_of(&machine), AllocatorConfig::default()))
+        .run_on(CpuId(0), || {
+            hosted::raw::page_allocator(&machine, &ranges_of(&machine), AllocatorConfig::default())
+        })
         .unwrap();
     let before = allocator.memory_info();
     let (send, receive): (Vec<_>, Vec<_>) =

@@ -131,7 +131,7 @@ fn with_later(mib: u64, later: u64, test: impl FnOnce(&Hosted, &PageAllocator<'_
     let late = MemoryRange { frames: FrameRange::new(here.frames.end(), later * 256), ..*range };
     machine.run_on(CpuId(0), || {
         let config = AllocatorConfig::default();
-        let pages = PageAllocator::with_later(&machine, &[here], &[late], config).unwrap();
+        let pages = hosted::raw::page_allocator_with_later(&machine, &[here], &[late], config).unwrap();
         test(&machine, &pages, late.frames);
         pages.validate().unwrap();
     });

@@ -74,7 +74,7 @@ fn out_of_memory_is_an_error() {
 fn a_double_free_is_caught() {
     let machine = HostedConfig::new(BYTES).build().unwrap();
     machine.run_on(quire::cpu::CpuId(0), || {
-        let pages = quire::page_alloc::PageAllocator::new(
+        let pages = hosted::raw::page_allocator(
             &machine,
             &testkit::ranges_of(&machine),
             quire::page_alloc::AllocatorConfig::default(),
@@ -95,7 +95,7 @@ fn a_double_free_is_caught() {
 fn several_cpus_share_a_cache() {
     let machine = HostedConfig::new(BYTES).with_cpus(3).build().unwrap();
     let pages = machine.run_on(quire::cpu::CpuId(0), || {
-        quire::page_alloc::PageAllocator::new(
+        hosted::raw::page_allocator(
             &machine,
             &testkit::ranges_of(&machine),
             quire::page_alloc::AllocatorConfig::default(),

@@ -241,7 +241,7 @@ fn threads_unmap_while_others_split() {
     let ranges = testkit::ranges_of(&machine);
     let allocator = machine
         .run_on(CpuId(0), || {
-            PageAllocator::new(&machine, &ranges, quire::page_alloc::AllocatorConfig::default())
+            hosted::raw::page_allocator(&machine, &ranges, quire::page_alloc::AllocatorConfig::default())
         })
         .unwrap();
     let before = allocator.memory_info();

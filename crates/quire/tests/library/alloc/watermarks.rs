@@ -24,7 +24,7 @@ fn with_zones(ranges: Vec<Range>, movable_percent: u8, test: impl FnOnce(&Alloca
     let machine = HostedConfig::new(MIB).with_ranges(ranges).build().unwrap();
     machine.run_on(CpuId(0), || {
         let config = AllocatorConfig { movable_percent, ..AllocatorConfig::default() };
-        let allocator = PageAllocator::new(&machine, &ranges_of(&machine), config).unwrap();
+        let allocator = hosted::raw::page_allocator(&machine, &ranges_of(&machine), config).unwrap();
         let before = allocator.memory_info();
         test(&allocator);
         allocator.lists().drain_local();
@@ -256,7 +256,8 @@ fn odd_zones_are_used_to_the_last_frame() {
 fn racing_cpus_pass_the_mark_by_a_batch_each_at_most() {
     const CPUS: usize = 4;
     let machine = HostedConfig::new(48 * MIB).with_cpus(CPUS).build().unwrap();
-    let new = || PageAllocator::new(&machine, &ranges_of(&machine), AllocatorConfig::default()).unwrap();
+    let new =
+        || hosted::raw::page_allocator(&machine, &ranges_of(&machine), AllocatorConfig::default()).unwrap();
     let allocator = machine.run_on(CpuId(0), new);
     let before = allocator.memory_info();
     let marks = zone(&allocator, ZoneKind::Dma32).marks;
@@ -309,7 +310,7 @@ fn with_later(test: impl FnOnce(&Hosted, &Allocator<'_>, [FrameRange; 2])) {
     let ([low, late_low], [high, late_high]) = (split(&all[0], 32), split(&all[1], 64));
     let config = AllocatorConfig::default();
     let later = [late_low, late_high];
-    let new = || PageAllocator::with_later(&machine, &[low, high], &later, config).unwrap();
+    let new = || hosted::raw::page_allocator_with_later(&machine, &[low, high], &later, config).unwrap();
     let allocator = machine.run_on(CpuId(0), new);
     test(&machine, &allocator, later.map(|range| range.frames));
     machine.run_on(CpuId(0), || allocator.validate().unwrap());

@@ -17,7 +17,7 @@ const PIECE: Order = Order::new(ZERO_AHEAD_FRAMES.ilog2() as u8).unwrap();
 fn stale<'m, P: Platform>(platform: &'m P, machine: &Hosted, zeroes: Zeroes) -> PageAllocator<'m, P> {
     let ranges = ranges_of(machine).into_iter().map(|range| MemoryRange { zeroed: false, ..range });
     let config = AllocatorConfig { zeroes, ..AllocatorConfig::default() };
-    PageAllocator::new(platform, &ranges.collect::<Vec<_>>(), config).unwrap()
+    hosted::raw::page_allocator(platform, &ranges.collect::<Vec<_>>(), config).unwrap()
 }
 
 fn zeroed<P: Platform>(pages: &PageAllocator<'_, P>) -> u64 {

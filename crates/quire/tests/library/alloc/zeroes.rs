@@ -28,7 +28,7 @@ fn with_zeroes(config: HostedConfig, promised: bool, zeroes: Zeroes, test: impl 
         let ranges: Vec<_> =
             ranges_of(&machine).into_iter().map(|range| MemoryRange { zeroed: promised, ..range }).collect();
         let config = AllocatorConfig { zeroes, ..AllocatorConfig::default() };
-        let pages = PageAllocator::new(&machine, &ranges, config).unwrap();
+        let pages = hosted::raw::page_allocator(&machine, &ranges, config).unwrap();
         test(&machine, &pages);
         check(&pages);
         pages.lists().drain_all();
@@ -252,7 +252,7 @@ fn idle_cpus_and_others_share_a_machine() {
     let machine = HostedConfig::new(64 * MIB).with_cpus(3).build().unwrap();
     let pages = machine.run_on(CpuId(0), || {
         let config = AllocatorConfig { zeroes, ..AllocatorConfig::default() };
-        PageAllocator::new(&machine, &ranges_of(&machine), config).unwrap()
+        hosted::raw::page_allocator(&machine, &ranges_of(&machine), config).unwrap()
     });
     machine.spawn_cpus(3, |cpu| {
         let (mut rng, mut held) = (Rng::with_seed(cpu.0.into()), Vec::new());

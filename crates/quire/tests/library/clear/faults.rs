@@ -8,8 +8,8 @@ use quire::clear::ClearPolicy;
 use quire::cpu::CpuId;
 use quire::error::FaultError;
 use quire::limits::{CLEAR_NEAR_BYTES, CLEAR_OWN_BYTES, CLEAR_STRETCH_BYTES};
-use quire::manager::{Config, MemoryManager};
-use quire::page_alloc::{AllocatorConfig, MemoryRange, PageAllocator, Zeroes};
+use quire::manager::Config;
+use quire::page_alloc::{AllocatorConfig, MemoryRange, Zeroes};
 use quire::vm::{Access, FolioPolicy, MapRequest, Mm, Placement};
 
 use crate::watched::{Event, Watched};
@@ -37,7 +37,7 @@ fn with_folios(
         let allocator = AllocatorConfig { clear: policy, zeroes, ..AllocatorConfig::default() };
         let folios = FolioPolicy::only(folios).with_on_demand(false);
         let config = Config { folios, allocator, ..Config::default() };
-        let manager = MemoryManager::new(&watched, &ranges_of(&machine), &config).unwrap();
+        let manager = hosted::raw::memory_manager(&watched, &ranges_of(&machine), &config).unwrap();
         manager.pages().lists().drain_local();
         let before = manager.meminfo().frames;
         let mm = manager.new_mm().unwrap();
@@ -171,7 +171,7 @@ fn a_task_that_dies_clears_nothing_ahead() {
         let zeroes = Zeroes { blocks_ahead: 2 * 512, ..Zeroes::default() };
         let allocator = AllocatorConfig { zeroes, ..AllocatorConfig::default() };
         let ranges = ranges_of(&machine).into_iter().map(|range| MemoryRange { zeroed: false, ..range });
-        let pages = PageAllocator::new(&watched, &ranges.collect::<Vec<_>>(), allocator).unwrap();
+        let pages = hosted::raw::page_allocator(&watched, &ranges.collect::<Vec<_>>(), allocator).unwrap();
         let zeroed = || pages.zone_info().map(|zone| zone.zeroed).sum::<u64>();
         for lives in 0..3 {
             watched.dies_after(Some(lives));

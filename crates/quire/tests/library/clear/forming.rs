@@ -28,7 +28,7 @@ fn with_gigabyte(test: impl FnOnce(&Watched<'_>, &Manager<'_, '_>, &Mm<'_, Watch
         let zeroes = Zeroes { remember: false, ..Zeroes::default() };
         let allocator = AllocatorConfig { zeroes, ..AllocatorConfig::default() };
         let config = Config { folios: FolioPolicy::only(Order::GIGANTIC), allocator, ..Config::default() };
-        let manager = MemoryManager::new(&watched, &ranges_of(&machine), &config).unwrap();
+        let manager = hosted::raw::memory_manager(&watched, &ranges_of(&machine), &config).unwrap();
         let mm = manager.new_mm().unwrap();
         let prot = Protection::READ | Protection::WRITE;
         let (addr, placement) = (VirtAddr(BASE), Placement::Fixed);

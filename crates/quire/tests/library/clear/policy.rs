@@ -11,7 +11,7 @@ use quire::clear::{
 use quire::cpu::CpuId;
 use quire::error::{InitError, KernelError};
 use quire::limits::CLEAR_CACHED_BYTES;
-use quire::page_alloc::{AllocatorConfig, PageAllocator};
+use quire::page_alloc::AllocatorConfig;
 use quire::platform::{FramePlatform, TouchHint};
 
 use testkit::ranges_of;
@@ -97,7 +97,8 @@ fn without(
         assert_eq!(clearer.policy(), before);
         assert_eq!(Clearer::new(&machine, Some(&policy)).map(|_| ()), Err(refused));
         let config = AllocatorConfig { clear: Some(policy), ..AllocatorConfig::default() };
-        let error = PageAllocator::new(&machine, &ranges_of(&machine), config).map(|_| ()).unwrap_err();
+        let error =
+            hosted::raw::page_allocator(&machine, &ranges_of(&machine), config).map(|_| ()).unwrap_err();
         assert_eq!(error, InitError::BadKernel(refused));
         let said = error.to_string();
         let names = [kernel, feature.name()].map(|name| format!("`{name}`"));
@@ -146,7 +147,7 @@ fn a_policy_that_was_set_is_the_one_that_is_used() {
     machine.run_on(CpuId(0), || {
         let wanted = ClearPolicy::only(ClearKernel::Movnti, CopyKernel::Movnti);
         let config = AllocatorConfig { clear: Some(wanted), ..AllocatorConfig::default() };
-        let allocator = PageAllocator::new(&machine, &ranges_of(&machine), config).unwrap();
+        let allocator = hosted::raw::page_allocator(&machine, &ranges_of(&machine), config).unwrap();
         assert_eq!(allocator.frames().clearer().policy(), wanted);
         let mut other = wanted;
         other.copy[2][1][18] = CopyKernel::String;

@@ -6,7 +6,7 @@ use quire::arch::{ClearKernel, CopyKernel};
 use quire::clear::{ClearPolicy, class_of};
 use quire::cpu::CpuId;
 use quire::limits::CLEAR_STRETCH_BYTES;
-use quire::manager::{Config, MemoryManager};
+use quire::manager::Config;
 use quire::page_alloc::AllocatorConfig;
 use quire::vm::{Access, FolioPolicy};
 
@@ -26,7 +26,7 @@ fn copies_go_by_the_kernel_for_the_folio() {
     machine.run_on(CpuId(0), || {
         let allocator = AllocatorConfig { clear: Some(policy), ..AllocatorConfig::default() };
         let config = Config { folios: FolioPolicy::FRAMES, allocator, ..Config::default() };
-        let manager = MemoryManager::new(&watched, &ranges_of(&machine), &config).unwrap();
+        let manager = hosted::raw::memory_manager(&watched, &ranges_of(&machine), &config).unwrap();
         let mm = manager.new_mm().unwrap();
         mm.switch_in();
         mm.mmap(&anonymous(BASE, HUGE)).unwrap();

@@ -106,7 +106,7 @@ fn lost_memory_is_not_collapsed() {
     let machine = HostedConfig::new(64 * MIB).build().expect("the host refused a machine");
     machine.run_on(quire::cpu::CpuId(0), || {
         let ranges = testkit::ranges_of(&machine);
-        let manager = quire::manager::MemoryManager::new(&machine, &ranges, &Default::default()).unwrap();
+        let manager = hosted::raw::memory_manager(&machine, &ranges, &Default::default()).unwrap();
         manager.set_folio_policy(FolioPolicy::FRAMES);
         run(&manager, |mm| {
             mm.mmap(&anonymous(BASE, HUGE)).unwrap();

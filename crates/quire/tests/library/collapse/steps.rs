@@ -196,7 +196,7 @@ fn a_lost_flush_of_the_table_is_noticed() {
     let machine = config.build().expect("the host refused a machine");
     machine.run_on(CpuId(0), || {
         let ranges = testkit::ranges_of(&machine);
-        let allocator = quire::page_alloc::PageAllocator::new(&machine, &ranges, Default::default()).unwrap();
+        let allocator = hosted::raw::page_allocator(&machine, &ranges, Default::default()).unwrap();
         let context = Tables::create(&allocator, Default::default()).unwrap();
         running(&machine, &context, &[0, 1], || {
             let tables = Tables::new(&allocator, &context);

@@ -4,7 +4,7 @@ use hosted::HostedConfig;
 use hosted::raw::{RawCounts, RawPages};
 use quire::addr::{FrameRange, Order, PageSize};
 use quire::cpu::CpuId;
-use quire::page_alloc::{AllocatorConfig, Contents, CountScheme, Gfp, PageAllocator};
+use quire::page_alloc::{AllocatorConfig, Contents, CountScheme, Gfp};
 
 use super::{Allocator, BLOCK, MIB, count_frames, map, unmap};
 use testkit::ranges_of;
@@ -13,7 +13,7 @@ fn by_frame(bytes: u64, test: impl FnOnce(&Allocator<'_>)) {
     let machine = HostedConfig { clearing: false, ..HostedConfig::new(bytes) }.build().unwrap();
     machine.run_on(CpuId(0), || {
         let config = AllocatorConfig { counts: CountScheme::PerFrame, ..AllocatorConfig::default() };
-        test(&PageAllocator::new(&machine, &ranges_of(&machine), config).unwrap());
+        test(&hosted::raw::page_allocator(&machine, &ranges_of(&machine), config).unwrap());
     });
 }
 

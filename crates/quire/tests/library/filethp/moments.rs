@@ -9,7 +9,7 @@ use hosted::{Hosted, HostedConfig, InterruptPlan};
 use quire::addr::{Frame, VirtAddr};
 use quire::cpu::CpuId;
 use quire::error::{FaultError, MemoryFailureError};
-use quire::manager::{Failed, MemoryManager};
+use quire::manager::Failed;
 use quire::platform::Context;
 use quire::vm::{Access, Advice, Collapsed, File, FolioPolicy, MemoryFailure, Refusal};
 
@@ -128,7 +128,8 @@ fn scene(
     let machine = HostedConfig::new(64 * MIB).with_cpus(2).build().expect("the host refused a machine");
     machine.run_on(CpuId(0), || {
         let ranges = testkit::ranges_of(&machine);
-        let manager = MemoryManager::new(&machine, &ranges, &Default::default()).expect("no manager");
+        let manager =
+            hosted::raw::memory_manager(&machine, &ranges, &Default::default()).expect("no manager");
         manager.set_folio_policy(FolioPolicy::FRAMES);
         manager.pages().lists().drain_all();
         let before = manager.meminfo().frames.used;

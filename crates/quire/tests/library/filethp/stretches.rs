@@ -4,7 +4,7 @@ use hosted::HostedConfig;
 use quire::addr::VirtAddr;
 use quire::cpu::CpuId;
 use quire::limits::COLLAPSE_FILE_PAGES;
-use quire::manager::{Config, MemoryManager};
+use quire::manager::Config;
 use quire::page_alloc::{AllocatorConfig, Zeroes};
 use quire::vm::{Access, Backing, FolioPolicy, MapRequest, Placement, Sharing};
 
@@ -21,7 +21,7 @@ fn holes_of_shmem_are_cleared_some_at_a_time() {
         let zeroes = Zeroes { remember: false, ..Zeroes::default() };
         let allocator = AllocatorConfig { zeroes, ..AllocatorConfig::default() };
         let config = Config { folios: FolioPolicy::FRAMES, allocator, ..Config::default() };
-        let manager = MemoryManager::new(&watched, &ranges_of(&machine), &config).unwrap();
+        let manager = hosted::raw::memory_manager(&watched, &ranges_of(&machine), &config).unwrap();
         let file = manager.shmem(HUGE).unwrap();
         let mm = manager.new_mm().unwrap();
         mm.switch_in();

@@ -138,7 +138,7 @@ fn with_losses(test: impl FnOnce(&Hosted, &Manager<'_>)) {
     let machine = hosted::HostedConfig::new(64 << 20).build().expect("the host refused a machine");
     machine.run_on(quire::cpu::CpuId(0), || {
         let ranges = testkit::ranges_of(&machine);
-        let manager = quire::manager::MemoryManager::new(&machine, &ranges, &Default::default()).unwrap();
+        let manager = hosted::raw::memory_manager(&machine, &ranges, &Default::default()).unwrap();
         manager.set_folio_policy(quire::vm::FolioPolicy::FRAMES);
         test(&machine, &manager);
         manager.validate().expect("broken at the end");

@@ -7,7 +7,7 @@ use quire::addr::VirtAddr;
 use quire::cpu::CpuId;
 use quire::error::FaultError;
 use quire::hugetlb::{DescriptorPolicy, HugeSize};
-use quire::manager::{Config, MemoryManager};
+use quire::manager::Config;
 use quire::page_alloc::{AllocatorConfig, CountScheme, NodeSet};
 use quire::stats::Stat;
 use quire::vm::Sharing::{Private, Shared};
@@ -145,7 +145,8 @@ fn what_is_in_the_way_is_named_and_left() {
 fn a_bad_page_stays_in_parts() {
     let machine = HostedConfig::new(256 << 20).build().expect("the host refused a machine");
     machine.run_on(CpuId(0), || {
-        let manager = MemoryManager::new(&machine, &ranges_of(&machine), &Config::default()).unwrap();
+        let manager =
+            hosted::raw::memory_manager(&machine, &ranges_of(&machine), &Config::default()).unwrap();
         let _ = manager.huge_pools().resize(manager.pages(), HugeSize::Size2M, NodeSet::ALL, 4);
         run(&manager, |mm| {
             let _file = map_split(&manager, mm, HugeSize::Size2M, 2);
@@ -207,7 +208,8 @@ fn a_gigantic_page_goes_there_and_back_in_both_ways() {
 fn a_secondary_mmu_is_not_stopped() {
     let machine = HostedConfig::new(3 * GIB).with_cpus(2).build().expect("the host refused a machine");
     machine.run_on(CpuId(0), || {
-        let manager = MemoryManager::new(&machine, &ranges_of(&machine), &Config::default()).unwrap();
+        let manager =
+            hosted::raw::memory_manager(&machine, &ranges_of(&machine), &Config::default()).unwrap();
         let _ = manager.huge_pools().resize(manager.pages(), HugeSize::Size1G, NodeSet::ALL, 1);
         run(&manager, |mm| {
             let _file = map_split(&manager, mm, HugeSize::Size1G, 1);
@@ -250,7 +252,7 @@ fn every_way_of_counting_agrees() {
         machine.run_on(CpuId(0), || {
             let allocator = AllocatorConfig { counts, ..AllocatorConfig::default() };
             let config = Config { allocator, descriptors: DescriptorPolicy::InBlock, ..Config::default() };
-            let manager = MemoryManager::new(&machine, &ranges_of(&machine), &config).unwrap();
+            let manager = hosted::raw::memory_manager(&machine, &ranges_of(&machine), &config).unwrap();
             manager.pages().lists().drain_local();
             let before = manager.meminfo().frames.used;
             let _ = manager.huge_pools().resize(manager.pages(), HugeSize::Size1G, NodeSet::ALL, 1);
@@ -310,8 +312,9 @@ fn every_way_of_counting_agrees() {
 fn collapses_beside_stores_faults_and_truncation() {
     const PAGES: u64 = 6;
     let machine = HostedConfig::new(128 << 20).with_cpus(4).build().expect("the host refused a machine");
-    let manager = machine
-        .run_on(CpuId(0), || MemoryManager::new(&machine, &ranges_of(&machine), &Config::default()).unwrap());
+    let manager = machine.run_on(CpuId(0), || {
+        hosted::raw::memory_manager(&machine, &ranges_of(&machine), &Config::default()).unwrap()
+    });
     let file = machine.run_on(CpuId(0), || {
         let _ = manager.huge_pools().resize(manager.pages(), HugeSize::Size2M, NodeSet::ALL, PAGES);
         manager.huge_file(HugeSize::Size2M, PAGES * HUGE).unwrap()

@@ -2,7 +2,7 @@
 
 use quire::cpu::CpuId;
 use quire::hugetlb::{Charge, GroupCounters, HugeFsLimits, HugeGroup, HugePools, HugeSize, Stopped};
-use quire::page_alloc::{AllocatorConfig, PageAllocator};
+use quire::page_alloc::AllocatorConfig;
 
 use crate::hugetlb::support::{BOTH, GIB, two_nodes};
 use crate::watched::Watched;
@@ -28,7 +28,8 @@ fn a_task_that_dies_with_its_last_page_was_not_interrupted() {
     let hosted = two_nodes(3 * GIB).build().expect("the host refused a machine");
     let machine = Watched::new(&hosted);
     hosted.run_on(CpuId(0), || {
-        let pages = PageAllocator::new(&machine, &ranges_of(&hosted), AllocatorConfig::default()).unwrap();
+        let pages =
+            hosted::raw::page_allocator(&machine, &ranges_of(&hosted), AllocatorConfig::default()).unwrap();
         let pools = HugePools::new();
         assert_eq!(pools.resize(&pages, HugeSize::Size1G, BOTH, 2).after, 2);
         machine.dies_after(Some(0));

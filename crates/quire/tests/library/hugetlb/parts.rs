@@ -184,7 +184,8 @@ fn memory_that_goes_bad_costs_one_part() {
     let machine = HostedConfig::new(256 << 20).build().expect("the host refused a machine");
     machine.run_on(quire::cpu::CpuId(0), || {
         let ranges = testkit::ranges_of(&machine);
-        let manager = Manager::new(&machine, &ranges, &quire::manager::Config::default()).unwrap();
+        let manager =
+            hosted::raw::memory_manager(&machine, &ranges, &quire::manager::Config::default()).unwrap();
         let all = quire::page_alloc::NodeSet::ALL;
         let _ = manager.huge_pools().resize(manager.pages(), HugeSize::Size2M, all, 4);
         let file = file(&manager, HugeSize::Size2M, 2);

@@ -9,7 +9,7 @@ use quire::addr::VirtAddr;
 use quire::cpu::CpuId;
 use quire::error::FaultError;
 use quire::hugetlb::{HugeSize, PoolInfo};
-use quire::manager::{Config, MemoryManager};
+use quire::manager::Config;
 use quire::page_alloc::NodeSet;
 use quire::vm::Sharing::Shared;
 use quire::vm::{Access, Advice, AnswerMode, CollapseSteps, File, UserfaultChanges, UserfaultModes};
@@ -27,8 +27,8 @@ fn with_page(surplus: bool, test: impl FnOnce(&Hosted, &Manager<'_>)) {
     let config = HostedConfig { clearing: false, ..HostedConfig::new(2 * GIB + (64 << 20)) };
     let machine = config.with_cpus(2).build().expect("the host refused a machine");
     machine.run_on(CpuId(0), || {
-        let manager =
-            MemoryManager::new(&machine, &ranges_of(&machine), &Config::default()).expect("a manager");
+        let manager = hosted::raw::memory_manager(&machine, &ranges_of(&machine), &Config::default())
+            .expect("a manager");
         manager.pages().lists().drain_local();
         let before = manager.meminfo().frames.used;
         let pools = manager.huge_pools();

@@ -9,7 +9,7 @@ use quire::addr::VirtAddr;
 use quire::cpu::CpuId;
 use quire::error::{FaultError, MmError};
 use quire::hugetlb::HugeSize;
-use quire::manager::{Config, MemoryManager};
+use quire::manager::Config;
 use quire::page_alloc::NodeSet;
 use quire::stats::Stat;
 use quire::vm::Sharing::Shared;
@@ -118,7 +118,8 @@ fn one_gigantic_page_is_collapsed_by_one_and_taken_apart_by_others() {
     let machine = HostedConfig::new(3 * GIB).with_cpus(3).build().expect("the host refused a machine");
     machine.run_on(CpuId(0), || {
         let manager: Manager<'_> =
-            MemoryManager::new(&machine, &ranges_of(&machine), &Config::default()).expect("a manager");
+            hosted::raw::memory_manager(&machine, &ranges_of(&machine), &Config::default())
+                .expect("a manager");
         let pools = manager.huge_pools();
         assert_eq!(pools.resize(manager.pages(), HugeSize::Size1G, NodeSet::ALL, 2).after, 2);
         let file = manager.huge_file(HugeSize::Size1G, 2 * GIB).expect("memory for a file");

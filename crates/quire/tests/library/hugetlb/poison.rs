@@ -5,7 +5,7 @@ use quire::addr::VirtAddr;
 use quire::cpu::CpuId;
 use quire::error::FaultError;
 use quire::hugetlb::{HugeFailure, HugeSize, PoolInfo};
-use quire::manager::{Config, Failed, MemoryManager};
+use quire::manager::{Config, Failed};
 use quire::page_alloc::NodeSet;
 use quire::vm::Sharing::{Private, Shared};
 use quire::vm::{Access, Advice, Mm, Remap};
@@ -16,7 +16,8 @@ use testkit::ranges_of;
 fn with_pool(pages: u64, test: impl FnOnce(&Hosted, &Manager<'_>)) {
     let machine = HostedConfig::new(256 << 20).build().expect("the host refused a machine");
     machine.run_on(CpuId(0), || {
-        let manager = MemoryManager::new(&machine, &ranges_of(&machine), &Config::default()).unwrap();
+        let manager =
+            hosted::raw::memory_manager(&machine, &ranges_of(&machine), &Config::default()).unwrap();
         manager.pages().lists().drain_local();
         let before = manager.meminfo().frames;
         let pools = manager.huge_pools();
@@ -144,7 +145,8 @@ fn a_bad_page_costs_no_page_of_another_size_behind_it() {
     const GIB: u64 = 1 << 30;
     let machine = HostedConfig::new(3 * GIB).build().expect("the host refused a machine");
     machine.run_on(CpuId(0), || {
-        let manager = MemoryManager::new(&machine, &ranges_of(&machine), &Config::default()).unwrap();
+        let manager =
+            hosted::raw::memory_manager(&machine, &ranges_of(&machine), &Config::default()).unwrap();
         let pools = manager.huge_pools();
         for (size, pages) in [(HugeSize::Size1G, 1), (HugeSize::Size2M, 8)] {
             assert_eq!(pools.resize(manager.pages(), size, NodeSet::ALL, pages).after, pages);

@@ -182,7 +182,7 @@ fn several_cpus_grow_and_shrink_one_pool_together() {
     let machine = two_nodes(512 * MIB).build().unwrap();
     let make = || {
         let ranges = testkit::ranges_of(&machine);
-        quire::page_alloc::PageAllocator::new(&machine, &ranges, Default::default()).unwrap()
+        hosted::raw::page_allocator(&machine, &ranges, Default::default()).unwrap()
     };
     let pages = machine.run_on(CpuId(0), make);
     let pools = quire::hugetlb::HugePools::new();

@@ -58,7 +58,8 @@ pub(crate) fn with_pools(config: HostedConfig, test: impl FnOnce(&World<'_, '_>)
 pub(crate) fn with_policy(policy: DescriptorPolicy, config: HostedConfig, test: impl FnOnce(&World<'_, '_>)) {
     let machine = config.build().expect("the host refused a machine");
     machine.run_on(CpuId(0), || {
-        let pages = PageAllocator::new(&machine, &ranges_of(&machine), AllocatorConfig::default()).unwrap();
+        let pages =
+            hosted::raw::page_allocator(&machine, &ranges_of(&machine), AllocatorConfig::default()).unwrap();
         let pools = HugePools::with_policy(&pages, policy).unwrap();
         machine.set_kernel_root(pools.window().map(|window| window.root()));
         let world = World { machine: &machine, pages: &pages, pools: &pools };

@@ -158,8 +158,9 @@ fn beside(
     walk: impl Fn(&Hosted, &HugePools, &dyn Fn(), &AtomicBool) + Sync,
 ) {
     let machine = HostedConfig::new(256 * MIB).with_cpus(2).build().unwrap();
-    let pages = machine
-        .run_on(CpuId(0), || PageAllocator::new(&machine, &ranges_of(&machine), Default::default()).unwrap());
+    let pages = machine.run_on(CpuId(0), || {
+        hosted::raw::page_allocator(&machine, &ranges_of(&machine), Default::default()).unwrap()
+    });
     let pools = machine.run_on(CpuId(0), || HugePools::with_policy(&pages, policy).unwrap());
     machine.set_kernel_root(pools.window().map(Window::root));
     machine.run_on(CpuId(0), || prepare(&pools, &pages));
@@ -276,7 +277,7 @@ fn walkers_are_safe_at_every_moment() {
     for policy in DescriptorPolicy::ALL {
         let machine = HostedConfig::new(GIB + 512 * MIB).with_cpus(2).build().unwrap();
         let pages = machine.run_on(CpuId(0), || {
-            PageAllocator::new(&machine, &ranges_of(&machine), Default::default()).unwrap()
+            hosted::raw::page_allocator(&machine, &ranges_of(&machine), Default::default()).unwrap()
         });
         let pools = machine.run_on(CpuId(0), || HugePools::with_policy(&pages, policy).unwrap());
         machine.set_kernel_root(pools.window().map(Window::root));
@@ -325,7 +326,7 @@ fn several_cpus_change_one_window() {
         for _ in 0..4 {
             let machine = two_nodes(512 * MIB).build().unwrap();
             let pages = machine.run_on(CpuId(0), || {
-                PageAllocator::new(&machine, &ranges_of(&machine), Default::default()).unwrap()
+                hosted::raw::page_allocator(&machine, &ranges_of(&machine), Default::default()).unwrap()
             });
             let pools = machine.run_on(CpuId(0), || HugePools::with_policy(&pages, policy).unwrap());
             machine.set_kernel_root(pools.window().map(Window::root));
@@ -354,7 +355,7 @@ fn a_leaf_is_split_once() {
     let grow_interrupted = |plan: InterruptPlan| {
         let machine = two_nodes(32 * MIB).build().unwrap();
         let pages = machine.run_on(CpuId(0), || {
-            PageAllocator::new(&machine, &ranges_of(&machine), Default::default()).unwrap()
+            hosted::raw::page_allocator(&machine, &ranges_of(&machine), Default::default()).unwrap()
         });
         let pools =
             machine.run_on(CpuId(0), || HugePools::with_policy(&pages, DescriptorPolicy::PerPage).unwrap());

@@ -54,7 +54,7 @@ fn with_policy(
 ) {
     let machine = machine.build().expect("the host refused a machine");
     machine.run_on(CpuId(0), || {
-        let manager = MemoryManager::new(&machine, &ranges_of(&machine), config).unwrap();
+        let manager = hosted::raw::memory_manager(&machine, &ranges_of(&machine), config).unwrap();
         let pools = manager.huge_pools();
         machine.set_kernel_root(pools.window().map(|window| window.root()));
         manager.pages().lists().drain_local();

@@ -35,7 +35,7 @@ fn with_folio(test: &Test<'_>) {
     machine.run_on(CpuId(0), || {
         let allocator = AllocatorConfig { clear: Some(past_from_huge()), ..AllocatorConfig::default() };
         let config = Config { folios: FolioPolicy::only(Order::BLOCK), allocator, ..Config::default() };
-        let manager = MemoryManager::new(&watched, &ranges_of(&machine), &config).unwrap();
+        let manager = hosted::raw::memory_manager(&watched, &ranges_of(&machine), &config).unwrap();
         let mm = manager.new_mm().unwrap();
         mm.switch_in();
         mm.mmap(&anonymous(BASE, HUGE)).unwrap();

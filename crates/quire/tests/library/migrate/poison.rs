@@ -10,7 +10,7 @@ use fastrand::Rng;
 use hosted::{FailurePlan, FaultCause, Hosted, HostedConfig};
 use quire::addr::{BlockNumber, Frame, Order, VirtAddr};
 use quire::error::{FaultError, MemoryFailureError};
-use quire::manager::{Failed, MemoryManager};
+use quire::manager::Failed;
 use quire::memmap::BlockState;
 use quire::page_alloc::Gfp;
 use quire::platform::FileId;
@@ -35,7 +35,8 @@ pub(crate) fn with_bad(
     let machine = HostedConfig::new(bytes).with_cpus(cpus).build().expect("the host refused a machine");
     machine.run_on(quire::cpu::CpuId(0), || {
         let config = quire::manager::Config { fork, ..Default::default() };
-        let manager = MemoryManager::new(&machine, &ranges_of(&machine), &config).expect("no manager");
+        let manager =
+            hosted::raw::memory_manager(&machine, &ranges_of(&machine), &config).expect("no manager");
         manager.pages().lists().drain_local();
         let before = manager.meminfo().frames;
         test(&machine, &manager);

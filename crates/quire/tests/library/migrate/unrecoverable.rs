@@ -4,7 +4,7 @@ use hosted::HostedConfig;
 use hosted::raw::RawPages;
 use quire::addr::{Frame, FrameRange, Order, VirtAddr};
 use quire::error::MemoryFailureError;
-use quire::manager::{MemoryManager, MemoryRange};
+use quire::manager::MemoryRange;
 use quire::page_alloc::Gfp;
 use quire::vm::{Advice, FolioPolicy, ForkStrategy, MemoryFailure};
 
@@ -48,7 +48,7 @@ fn reserved_memory_cannot_be_given_up() {
             ranges.push(MemoryRange { frames: FrameRange::new(start, end.0 - start.0), ..whole });
         }
         let config = quire::manager::Config { folios: FolioPolicy::only(order(0)), ..Default::default() };
-        let manager = MemoryManager::new(machine, &ranges, &config).unwrap();
+        let manager = hosted::raw::memory_manager(machine, &ranges, &config).unwrap();
         let mm = manager.new_mm().unwrap();
         mm.mmap(&anonymous(BASE, 64 * MIB)).unwrap();
         mm.madvise(VirtAddr(BASE), 64 * MIB, Advice::PopulateWrite).unwrap_err();

@@ -5,7 +5,7 @@ use std::cell::Cell;
 use hosted::{FailurePlan, Hosted, HostedConfig, Nested, OnViolation, during};
 use quire::addr::VirtAddr;
 use quire::cpu::CpuId;
-use quire::manager::{Config, MemoryManager};
+use quire::manager::Config;
 use quire::vm::ForkStrategy;
 
 use crate::nested::world::{MIB, Manager, Space};
@@ -70,7 +70,8 @@ pub(crate) fn is_caught(place: Place, fork: ForkStrategy, plan: FailurePlan) -> 
     let machine = config.with_cpus(3).build().expect("the host refused a machine");
     machine.run_on(CpuId(0), || {
         let config = Config { fork, ..Config::default() };
-        let manager = MemoryManager::new(&machine, &ranges_of(&machine), &config).expect("no manager");
+        let manager =
+            hosted::raw::memory_manager(&machine, &ranges_of(&machine), &config).expect("no manager");
         let mm = manager.new_mm().expect("no address space");
         let registered = mm.register_secondary();
         let nested = Nested::new(&machine, &mm, VirtAddr(BASE), GUEST, 2);

@@ -8,7 +8,7 @@ use quire::addr::{Frame, FrameRange, VirtAddr};
 use quire::arch::EntryFlags;
 use quire::cpu::CpuId;
 use quire::hugetlb::HugeSize;
-use quire::manager::{Config, MemoryManager};
+use quire::manager::Config;
 use quire::page_alloc::{Gfp, NodeSet};
 use quire::vm::{
     Access, Advice, AnswerMode, Backing, FolioPolicy, MapRequest, PageFlags, Sharing, UserfaultChanges,
@@ -136,7 +136,7 @@ fn bad_frames_say_so() {
     let machine = HostedConfig::new(64 * MIB).build().unwrap();
     let machine = &machine;
     machine.run_on(CpuId(0), || {
-        let manager = MemoryManager::new(machine, &ranges_of(machine), &Config::default()).unwrap();
+        let manager = hosted::raw::memory_manager(machine, &ranges_of(machine), &Config::default()).unwrap();
         let manager = &manager;
         manager.set_folio_policy(FolioPolicy::only(order(2)));
         let mm = manager.new_mm().unwrap();

@@ -9,7 +9,7 @@ use quire::addr::{VirtAddr, VirtRange};
 use quire::cpu::CpuId;
 use quire::error::{FaultError, UserfaultError};
 use quire::limits::USERFAULT_CHANGES;
-use quire::manager::{Config, MemoryManager};
+use quire::manager::Config;
 use quire::vm::{Advice, Remap, Sharing, TakenEvent, UserfaultChanges, UserfaultEvent, UserfaultKind};
 
 use crate::userfault::handlers::until;
@@ -396,7 +396,8 @@ fn a_task_that_dies_before_its_change_has_a_place_takes_the_change_back() {
         let machine = HostedConfig::new(64 * MIB).build().expect("a machine");
         let platform = Watched::new(&machine);
         machine.run_on(CpuId(0), || {
-            let manager = MemoryManager::new(&platform, &ranges_of(&machine), &Config::default()).unwrap();
+            let manager =
+                hosted::raw::memory_manager(&platform, &ranges_of(&machine), &Config::default()).unwrap();
             let mm = manager.new_mm().unwrap();
             let handler = manager.userfault(UserfaultChanges::ALL).unwrap();
             mm.mmap(&anonymous(BASE, 32 * PAGE)).unwrap();

@@ -7,7 +7,7 @@ use quire::addr::{Order, VirtAddr};
 use quire::cpu::CpuId;
 use quire::error::{FaultError, MmError, UserfaultError};
 use quire::hugetlb::HugeSize;
-use quire::manager::{Config, MemoryManager};
+use quire::manager::Config;
 use quire::page_alloc::NodeSet;
 use quire::platform::FileId;
 use quire::vm::{Access, Advice, File, FolioPolicy, ForkStrategy, Sharing, UserfaultChanges, UserfaultModes};
@@ -237,7 +237,8 @@ fn a_thread_that_dies_when_it_was_answered_leaves_its_place_to_the_next() {
         let (step, wakes) = (AtomicU64::new(0), || machine.counters().wakes);
         let platform = Watched::new(&machine);
         machine.run_on(CpuId(0), || {
-            let manager = MemoryManager::new(&platform, &ranges_of(&machine), &Config::default()).unwrap();
+            let manager =
+                hosted::raw::memory_manager(&platform, &ranges_of(&machine), &Config::default()).unwrap();
             let mm = manager.new_mm().unwrap();
             let handler = manager.userfault(UserfaultChanges::NONE).unwrap();
             mm.mmap(&anonymous(BASE, 2 * PAGE)).unwrap();

@@ -313,7 +313,8 @@ fn what_went_bad_is_left_out() {
         let machine = HostedConfig::new(64 * MIB).with_cpus(3).build().expect("a machine");
         machine.run_on(quire::cpu::CpuId(0), || {
             let ranges = testkit::ranges_of(&machine);
-            let manager = Manager::new(&machine, &ranges, &quire::manager::Config::default()).unwrap();
+            let manager =
+                hosted::raw::memory_manager(&machine, &ranges, &quire::manager::Config::default()).unwrap();
             let pools = manager.huge_pools();
             let _ = pools.resize(manager.pages(), HugeSize::Size2M, NodeSet::ALL, 2);
             let (mm, writer) = (manager.new_mm().unwrap(), manager.new_mm().unwrap());

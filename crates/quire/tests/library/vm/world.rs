@@ -34,7 +34,8 @@ pub(crate) fn with_forks(config: HostedConfig, fork: ForkStrategy, test: impl Fn
 pub(crate) fn with_config(machine: HostedConfig, config: Config, test: impl FnOnce(&Hosted, &Manager<'_>)) {
     let machine = machine.build().expect("the host refused a machine");
     machine.run_on(CpuId(0), || {
-        let manager = MemoryManager::new(&machine, &ranges_of(&machine), &config).expect("no manager");
+        let manager =
+            hosted::raw::memory_manager(&machine, &ranges_of(&machine), &config).expect("no manager");
         manager.pages().lists().drain_local();
         let before = manager.meminfo().frames;
         test(&machine, &manager);

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use hosted::{Backing, Hosted, HostedConfig, MemoryRange};
 use quire::cpu::CpuId;
-use quire::manager::{Config, MemoryManager};
+use quire::manager::Config;
 
 use super::Boot;
 use crate::bench::experiment::{Arm, Prepared, Sample, Skip};
@@ -54,7 +54,7 @@ impl Prepared for Ready {
         let ranges = ours::ranges(&machine, true);
         machine.run_on(CpuId(0), || {
             let start = Instant::now();
-            let manager = MemoryManager::new(&machine, &ranges, &Config::default());
+            let manager = hosted::raw::memory_manager(&machine, &ranges, &Config::default());
             let time = start.elapsed().as_nanos() as f64;
             let info = manager.map_err(|error| Skip(error.to_string()))?.meminfo().frames;
             Ok(Sample::new(time, info.total)

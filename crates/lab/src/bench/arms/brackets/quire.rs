@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use hosted::{Bare, Hosted, HostedConfig, Nested, VirtualCpu, during};
 use quire::cpu::CpuId;
-use quire::manager::{Config, MemoryManager};
+use quire::manager::Config;
 use quire::vm::Mm;
 
 use super::verbs::{Ground, PART};
@@ -52,7 +52,7 @@ impl Prepared for Ready {
         // SAFETY: H3: the manager lives inside `run_on` of this machine, as do the threads that use it.
         let bare = unsafe { machine.bare() };
         machine.run_on(CpuId(0), || {
-            let manager = MemoryManager::new(bare, &ranges(machine, false), &Config::default())
+            let manager = hosted::raw::memory_manager(bare, &ranges(machine, false), &Config::default())
                 .map_err(|error| Skip(error.to_string()))?;
             if case.verb == Verb::CollapseParts {
                 let pages = case.bytes / PART;

@@ -3,7 +3,7 @@
 use hosted::{Bare, Hosted, HostedConfig};
 use quire::arch::Protection;
 use quire::cpu::CpuId;
-use quire::manager::{Config, MemoryManager};
+use quire::manager::Config;
 use quire::vm::{Access, MapRequest, Mm};
 
 use super::{Churn, Stint};
@@ -65,7 +65,7 @@ impl Prepared for Ready<'_> {
         // SAFETY: H3: threads inside `run_on` of this machine alone use it, and so is the manager.
         let bare = unsafe { machine.bare() };
         let ranges = ours::ranges(machine, false);
-        let manager = machine.run_on(CpuId(0), || MemoryManager::new(bare, &ranges, &self.config));
+        let manager = machine.run_on(CpuId(0), || hosted::raw::memory_manager(bare, &ranges, &self.config));
         let manager = manager.map_err(|error| Skip(error.to_string()))?;
         let mm = machine.run_on(CpuId(0), || manager.new_mm()).map_err(|error| Skip(error.to_string()))?;
         let counted = Counted::start(&manager, machine, None);

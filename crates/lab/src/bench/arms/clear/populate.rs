@@ -6,7 +6,7 @@ use std::time::Instant;
 use hosted::Hosted;
 use quire::addr::{FrameRange, Order};
 use quire::clear::ClearPolicy;
-use quire::manager::{Config, MemoryManager};
+use quire::manager::Config;
 use quire::page_alloc::AllocatorConfig;
 use quire::vm::{Advice, FolioPolicy};
 use rustix::mm::Advice as Linux;
@@ -103,7 +103,7 @@ impl Prepared for OursReady<'_> {
         let (sample, zeroes) = machine.run_on(quire::cpu::CpuId(0), || {
             // As the kernels by themselves have it: what was cleared in the round before would pass for cleared in this one.
             ours::ranges(machine, false).iter().for_each(|range| mark(machine, range.frames));
-            let manager = MemoryManager::new(machine, &ours::ranges(machine, false), &self.config)
+            let manager = hosted::raw::memory_manager(machine, &ours::ranges(machine, false), &self.config)
                 .map_err(|error| said(&error))?;
             let mm = manager.new_mm().map_err(|error| said(&error))?;
             ours::map(&mm, case.total())?;

@@ -111,7 +111,7 @@ impl Ready {
         self.machine.run_on(CpuId(0), || {
             let allocator = AllocatorConfig { counts: self.counts, ..AllocatorConfig::default() };
             let config = Config { allocator, ..Config::default() };
-            let manager = MemoryManager::new(platform, &ranges(&self.machine, false), &config);
+            let manager = hosted::raw::memory_manager(platform, &ranges(&self.machine, false), &config);
             let manager = manager.map_err(|error| Skip(error.to_string()))?;
             let grown = manager.resize_huge(HugeSize::Size1G, NodeSet::ALL, 1);
             if grown.after != 1 {

@@ -146,7 +146,7 @@ impl Prepared for Ready<'_> {
         let said = |error: &dyn std::fmt::Display| Skip(error.to_string());
         mark(machine);
         machine.run_on(CpuId(0), || {
-            let manager = MemoryManager::new(machine, &ours::ranges(machine, false), &self.config)
+            let manager = hosted::raw::memory_manager(machine, &ours::ranges(machine, false), &self.config)
                 .map_err(|error| said(&error))?;
             while manager.zero_ahead() {}
             let mm = manager.new_mm().map_err(|error| said(&error))?;

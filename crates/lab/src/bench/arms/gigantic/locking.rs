@@ -9,7 +9,7 @@ use quire::addr::{Order, VirtAddr};
 use quire::arch::{ClearKernel, CopyKernel, CpuFeatures};
 use quire::clear::{ClearPolicy, Stretch};
 use quire::cpu::CpuId;
-use quire::manager::{Config, MemoryManager};
+use quire::manager::Config;
 use quire::page_alloc::AllocatorConfig;
 use quire::vm::{FolioPolicy, Mm};
 
@@ -200,8 +200,9 @@ impl Ready<'_> {
         machine.run_on(CpuId(0), || {
             // SAFETY: H3: the manager lives inside `run_on`, and the threads that get it are CPUs of this machine.
             let scheduled = Scheduled::on(unsafe { machine.bare() }, points);
-            let manager = MemoryManager::new(&scheduled, &ours::ranges(machine, false), &self.config)
-                .map_err(|error| said(&error))?;
+            let manager =
+                hosted::raw::memory_manager(&scheduled, &ours::ranges(machine, false), &self.config)
+                    .map_err(|error| said(&error))?;
             let mm = manager.new_mm().map_err(|error| said(&error))?;
             ours::map(&mm, case.total())?;
             let meeting = Meeting::of(case.threads);

@@ -78,7 +78,7 @@ impl Prepared for Ready {
             // between.
             let bare = unsafe { self.machine.bare() };
             let config = AllocatorConfig { counts: self.counts, ..AllocatorConfig::default() };
-            let allocator = PageAllocator::new(bare, &ranges(&self.machine, false), config)
+            let allocator = hosted::raw::page_allocator(bare, &ranges(&self.machine, false), config)
                 .map_err(|error| Skip(error.to_string()))?;
             let first = allocator
                 .alloc_raw(Gfp::USER, Order::GIGANTIC)

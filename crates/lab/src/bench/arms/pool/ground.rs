@@ -68,7 +68,7 @@ impl Ground {
             // runs in between.
             let bare = unsafe { self.machine.bare() };
             let ranges = ours::ranges(&self.machine, false);
-            let pages = PageAllocator::new(bare, &ranges, AllocatorConfig::default());
+            let pages = hosted::raw::page_allocator(bare, &ranges, AllocatorConfig::default());
             let pages = pages.map_err(|error| said(&error))?;
             let pools = HugePools::with_policy(&pages, self.policy).map_err(|error| said(&error))?;
             work(&pages, &pools)

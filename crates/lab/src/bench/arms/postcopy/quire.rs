@@ -120,7 +120,7 @@ impl Prepared for Ready {
         let bare = unsafe { machine.bare() };
         let ranges = ours::ranges(machine, false);
         machine.run_on(CpuId(0), || {
-            let manager = MemoryManager::new(bare, &ranges, &Config::default());
+            let manager = hosted::raw::memory_manager(bare, &ranges, &Config::default());
             let manager = manager.map_err(|error| Skip(error.to_string()))?;
             let pages = self.case.bytes / self.case.page.bytes();
             let resized = manager.resize_huge(self.case.page, NodeSet::ALL, pages);

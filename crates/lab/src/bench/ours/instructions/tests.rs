@@ -28,7 +28,8 @@ fn seen(
     machine.run_on(CpuId(0), || {
         let policy = FolioPolicy::only(Order::new(folio.order).unwrap()).with_pmd_mapped(folio.pmd);
         let config = Config { folios: policy, ..config };
-        let manager = MemoryManager::new(&counting, &ours::ranges(&machine, false), &config).unwrap();
+        let manager =
+            hosted::raw::memory_manager(&counting, &ours::ranges(&machine, false), &config).unwrap();
         let mm = manager.new_mm().unwrap();
         mm.switch_in();
         ours::map(&mm, tables * TABLE).unwrap();

@@ -15,7 +15,7 @@ use hosted::{HostedConfig, Nested};
 use quire::addr::VirtAddr;
 use quire::cpu::CpuId;
 use quire::hugetlb::{DescriptorPolicy, HugeSize};
-use quire::manager::{Config, MemoryManager};
+use quire::manager::Config;
 use quire::page_alloc::{AllocatorConfig, CountScheme, NodeSet};
 use quire::stats::Stat;
 use quire::vm::CollapseSteps;
@@ -183,7 +183,7 @@ fn lockstep(config: &Config, seed: u64, steps: u32) {
     let bytes = (POOL[1] + 1) * GIB;
     let machine = HostedConfig::new(bytes).with_cpus(SPACES).build().expect("the host refused a machine");
     machine.run_on(CpuId(0), || {
-        let manager = MemoryManager::new(&machine, &ranges_of(&machine), config).expect("a manager");
+        let manager = hosted::raw::memory_manager(&machine, &ranges_of(&machine), config).expect("a manager");
         let pools = manager.huge_pools();
         machine.set_kernel_root(pools.window().map(|window| window.root()));
         manager.pages().lists().drain_local();

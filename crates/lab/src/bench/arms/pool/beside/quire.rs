@@ -97,7 +97,7 @@ impl Prepared for Ready {
         // SAFETY: H3: threads inside `run_on` of this machine alone use it, and so is the manager.
         let bare = unsafe { machine.bare() };
         let ranges = ours::ranges(machine, false);
-        let manager = machine.run_on(CpuId(0), || MemoryManager::new(bare, &ranges, &self.config));
+        let manager = machine.run_on(CpuId(0), || hosted::raw::memory_manager(bare, &ranges, &self.config));
         let manager = manager.map_err(|error| Skip(error.to_string()))?;
         let mm = machine.run_on(CpuId(0), || manager.new_mm()).map_err(|error| Skip(error.to_string()))?;
         let stat = |stat| manager.stat(stat);

@@ -1,9 +1,8 @@
-//! Ranges of blocks that are not free yet, but would be if what is in them moved elsewhere.
+//! Allocates ranges of blocks after moving what is in them elsewhere (Linux: `alloc_contig_range`).
 //!
-//! A range is chosen by what the records of its blocks say: how much of it is used, and whether by movable memory. The best few
-//! are tried. Each is *isolated* ([`isolated`](crate::page_alloc::store::isolated)), the lists are drained, and the caller's function moves what it
-//! can; when all of the range is free it is taken, and when something stays, everything is given back as it is.
-//! (Linux: `alloc_contig_range`.)
+//! By the blocks' records it finds the movable ranges of which least must move, and tries the best few. Each
+//! is *isolated* ([`isolated`](crate::page_alloc::store::isolated)), the lists are drained, and the caller's
+//! function moves what it can. If all of the range becomes free it is taken, else given back as it is.
 #![forbid(unsafe_code)]
 
 use core::sync::atomic::Ordering;
@@ -22,17 +21,17 @@ use crate::platform::{Context, FramePlatform};
 use crate::stats::Stat;
 use crate::sync::Pinned;
 
-/// Ranges to try, and how many frames would have to move, the cheapest first.
+/// Ranges to try, and how many frames of each would move, the fewest first.
 type Candidates = [Option<(u64, BlockNumber)>; CONTIG_TRIES];
 
 impl<P: FramePlatform> PageAllocator<'_, P> {
-    /// As [`Self::alloc_contig`]; where no such range is free, one is emptied by `move_out`, which is shown the range, as
-    /// often as [`CONTIG_ROUNDS`] says, and moves what it can. None of the range is handed out meanwhile.
-    /// The caller holds no lock and is not pinned.
+    /// As [`Self::alloc_contig`]; where no such range is free, `move_out` empties one: it gets the range up
+    /// to [`CONTIG_ROUNDS`] times and moves what it can, while no frame of it is allocated. The caller holds
+    /// no lock and is not pinned.
     ///
     /// # Errors
-    /// As [`Self::alloc_contig`]; also [`AllocError::OutOfMemory`] where something in each of the best
-    /// [`CONTIG_TRIES`] ranges cannot be moved, or the task is dying. What was moved until then stays where it is.
+    /// As [`Self::alloc_contig`]; also [`AllocError::OutOfMemory`] where the best [`CONTIG_TRIES`] ranges
+    /// cannot be emptied, or the task is dying. Moved memory stays where it is then.
     pub fn alloc_contig_moving(
         &self,
         gfp: Gfp,
@@ -50,7 +49,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         }
     }
 
-    /// As [`Self::alloc`] for a folio of order 9 or more, in the same way.
+    /// As [`Self::alloc_contig_moving`], for a folio of order 9 or more.
     ///
     /// # Errors
     /// As [`Self::alloc_contig_moving`]; [`AllocError::BadOrder`] for smaller ones.
@@ -86,13 +85,14 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         }
         let cpu = Pinned::new(self.platform()).cpu();
         let frames = u64::from(shape.blocks) * BLOCK_FRAMES as u64;
-        for &number in self.requests().zones_for(cpu, gfp)?.iter() {
+        let zones = self.requests().zones_again(cpu, gfp)?;
+        for &number in zones.iter() {
             let zone = &self.store().zones[usize::from(number)];
             while !zone.isolated.try_take() {
                 self.platform().reschedule_point();
                 self.platform().relax();
             }
-            // Moving does not change how much is free. What the lists keep is.
+            // Moving does not change the number of free frames; draining the lists does.
             self.lists().drain_all();
             let allowed = zone.allowance(gfp.urgency, gfp.zone) >= frames;
             let found = if allowed { self.empty_in(zone, shape, &mut move_out) } else { None };
@@ -100,13 +100,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
             if let Some(first) = found {
                 let pinned = Pinned::new(self.platform());
                 self.store().count_alloc(pinned.cpu(), number.into(), frames);
-                self.requests().count_placed(
-                    pinned.cpu(),
-                    gfp,
-                    self.requests().zones_for(cpu, gfp)?,
-                    number.into(),
-                    frames,
-                );
+                self.requests().count_placed(pinned.cpu(), gfp, zones, number.into(), frames);
                 return Ok(first.first_frame());
             }
         }
@@ -132,17 +126,17 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         None
     }
 
-    /// The ranges of which least would have to be moved.
     fn candidates(&self, zone: &Zone, shape: Shape) -> Candidates {
+        let cost_of = |number: u32| self.store().cost_of(self.frames().memmap.block(BlockNumber(number)));
         let mut best: Candidates = [None; CONTIG_TRIES];
         for pool in zone.pools.iter() {
             let (first, count) = pool.lock(self.platform()).region();
             let end = first.0 + count;
-            // The blocks from `start` to before `at` will do, and this is what they cost.
+            // The blocks from `start` up to `at` will do, with this cost.
             let (mut start, mut cost) = (first.0.next_multiple_of(shape.align), 0);
             let mut at = start;
             while at < end {
-                let Some(more) = self.store().cost_of(self.frames().memmap.block(BlockNumber(at))) else {
+                let Some(more) = cost_of(at) else {
                     (start, cost) = ((at + 1).next_multiple_of(shape.align), 0);
                     at = start;
                     continue;
@@ -152,11 +146,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
                     note(&mut best, (cost, BlockNumber(start)));
                     let next = start + shape.align;
                     for gone in start..next.min(at) {
-                        cost -= self
-                            .store()
-                            .cost_of(self.frames().memmap.block(BlockNumber(gone)))
-                            .unwrap_or(0)
-                            .min(cost);
+                        cost -= cost_of(gone).unwrap_or(0).min(cost);
                     }
                     (start, at) = (next, at.max(next));
                     cost = if at == next { 0 } else { cost };
@@ -166,7 +156,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         best
     }
 
-    /// Empties an isolated range, if what is in it can be moved.
+    /// Empties an isolated range, if all of it can be moved.
     pub(in crate::page_alloc) fn empty(
         &self,
         zone: &Zone,
@@ -185,7 +175,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
             if self.platform().is_dying() {
                 return false;
             }
-            // What was just handed out may be mapped in a moment.
+            // Frames that were just allocated may be mapped in a moment.
             if !stuck {
                 move_out(range);
             } else if round >= CONTIG_ROUNDS / 2 {
@@ -198,8 +188,8 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         self.store().collected(zone, first) == blocks
     }
 
-    /// Collects blocks of the range that are entirely free. How many frames of it are free, and whether it has some
-    /// that are neither mapped, free nor held: they cannot be moved.
+    /// Collects entirely free blocks of the range. Returns how many frames are free, and whether some are
+    /// neither free, mapped nor held: these cannot be moved.
     fn survey(&self, zone: &Zone, first: BlockNumber, blocks: u32) -> (u64, bool) {
         let (mut free, mut stuck) = (0, false);
         for number in (first.0..first.0 + blocks).map(BlockNumber) {
@@ -208,9 +198,9 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
             block.lock(self.platform());
             if block.state() == BlockState::Small {
                 let mapped = block.small_maps(self.platform()).nonzero();
-                let nobodys = block.used.load().without(mapped).without(block.held.load());
+                let unmovable = block.used.load().without(mapped).without(block.held.load());
                 free += u64::from(block.free.load(Ordering::Relaxed));
-                stuck |= !nobodys.is_empty();
+                stuck |= !unmovable.is_empty();
             }
             block.unlock(self.platform());
         }
@@ -218,7 +208,6 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
     }
 }
 
-/// Keeps a range if it is among the best.
 fn note(best: &mut Candidates, mut range: (u64, BlockNumber)) {
     for place in best {
         match place {

@@ -1,5 +1,4 @@
-//! Which zones may serve a request, and in what order: nodes by policy and distance, in each node the kinds of zone
-//! from the highest down.
+//! Which zones may serve a request: nodes by policy and distance, in each the kinds from the highest down.
 
 use core::sync::atomic::{AtomicU8, Ordering};
 
@@ -16,12 +15,12 @@ pub(in crate::page_alloc) struct Placement {
     pub(in crate::page_alloc) nearest: BootSlice<BootSlice<u8>>,
     /// Nodes that have memory.
     pub(in crate::page_alloc) with_memory: NodeSet,
-    /// For each CPU, the node whose turn it was last under an interleaving request. A turn that an interrupt takes away
-    /// is only lost to the count of turns, so plain loads and stores do.
+    /// For each CPU, the node of its last interleaving request. Plain loads and stores do: an interrupt costs
+    /// a turn.
     pub(in crate::page_alloc) turns: BootSlice<OwnLine<AtomicU8>>,
 }
 
-/// The zones that may serve one request: those of `first` in the order of `zones`, then perhaps the others.
+/// The zones for one request: of the nodes in `first`, in the order of `zones`, then the others if `beyond`.
 #[derive(Clone, Copy)]
 pub(in crate::page_alloc) struct ZoneOrder<'a> {
     pub(in crate::page_alloc) zones: &'a [u8],
@@ -30,7 +29,6 @@ pub(in crate::page_alloc) struct ZoneOrder<'a> {
 }
 
 impl<'a> ZoneOrder<'a> {
-    /// The zones' indices, each once.
     pub(in crate::page_alloc) fn iter(self) -> impl Iterator<Item = &'a u8> + Clone {
         let inside = move |zone: &&u8| self.first.contains(node_of(**zone));
         let rest = if self.beyond { self.zones } else { &[] };
@@ -43,13 +41,12 @@ impl<'a> ZoneOrder<'a> {
     }
 }
 
-/// The node of a zone.
 pub(in crate::page_alloc) fn node_of(zone: u8) -> u8 {
     zone / KINDS as u8
 }
 
 impl Placement {
-    /// How many nodes there are, those without memory included.
+    /// Includes nodes without memory.
     pub(in crate::page_alloc) fn nodes(&self) -> usize {
         self.nearest.len() / KINDS
     }
@@ -64,7 +61,7 @@ impl Placement {
         self.nearest.get(usize::from(node) * KINDS + kind as usize)?.first().copied()
     }
 
-    /// The members of a policy's set that have memory.
+    /// The nodes of a policy's set that have memory.
     pub(in crate::page_alloc) fn usable(&self, set: NodeSet) -> Result<NodeSet, AllocError> {
         let usable = set.intersection(self.with_memory);
         let exists = set.is_within(NodeSet::first(self.nodes())) && !usable.is_empty();
@@ -84,5 +81,11 @@ impl Placement {
         let next = set.next_after(last.load(Ordering::Relaxed)).unwrap_or_default();
         last.store(next, Ordering::Relaxed);
         next
+    }
+
+    /// The node of the CPU's last turn, if it belongs to the set.
+    pub(in crate::page_alloc) fn last_turn(&self, cpu: CpuId, set: NodeSet) -> u8 {
+        let last = self.turns[cpu.index()].0.load(Ordering::Relaxed);
+        if set.contains(last) { last } else { self.take_turn(cpu, set) }
     }
 }

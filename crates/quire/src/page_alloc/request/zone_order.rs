@@ -1,11 +1,11 @@
-//! Which zones serve a request, and where frames came from.
+//! Which zones serve a request, and from which nodes frames came.
 
 use crate::cpu::CpuId;
 use crate::error::AllocError;
 use crate::page_alloc::request::Requests;
 use crate::page_alloc::request::gfp::{Gfp, NodePolicy, ZoneKind};
 use crate::page_alloc::request::node_set::NodeSet;
-use crate::page_alloc::request::placement::{ZoneOrder, node_of};
+use crate::page_alloc::request::placement::{Placement, ZoneOrder, node_of};
 use crate::platform::FramePlatform;
 use crate::stats::Stat;
 use crate::sync::Pinned;
@@ -28,6 +28,25 @@ impl<P: FramePlatform> Requests<'_, P> {
     /// The zones that may serve a request, in order. An interleaving request takes its turn.
     #[inline]
     pub(in crate::page_alloc) fn zones_for(&self, cpu: CpuId, gfp: Gfp) -> Result<ZoneOrder<'_>, AllocError> {
+        self.zones_by(cpu, gfp, Placement::take_turn)
+    }
+
+    /// The same for another attempt of a request that failed: its turn is the last one of this CPU.
+    pub(in crate::page_alloc) fn zones_again(
+        &self,
+        cpu: CpuId,
+        gfp: Gfp,
+    ) -> Result<ZoneOrder<'_>, AllocError> {
+        self.zones_by(cpu, gfp, Placement::last_turn)
+    }
+
+    #[inline]
+    fn zones_by(
+        &self,
+        cpu: CpuId,
+        gfp: Gfp,
+        turn: impl FnOnce(&Placement, CpuId, NodeSet) -> u8,
+    ) -> Result<ZoneOrder<'_>, AllocError> {
         let placement = &self.placement;
         let local = self.platform().node_of(cpu);
         let (from, first, beyond) = match gfp.nodes {
@@ -36,14 +55,14 @@ impl<P: FramePlatform> Requests<'_, P> {
             NodePolicy::Bind(set) => (local, placement.usable(set)?, false),
             NodePolicy::Interleave(set) => {
                 let usable = placement.usable(set)?;
-                (placement.take_turn(cpu, usable), usable, true)
+                (turn(placement, cpu, usable), usable, true)
             }
         };
         Ok(ZoneOrder { zones: placement.from(from, gfp.zone)?, first, beyond })
     }
 
-    /// Counts where frames of the slow path came from. The common path serves from the nearest node only, so all
-    /// that is not counted here was meant for and came from there.
+    /// Counts the nodes from which the slow path took frames (Linux: `numa_miss` and its kin). The common
+    /// path is not counted: it takes from the nearest node alone, which is the node that was asked for.
     pub(in crate::page_alloc) fn count_placed(
         &self,
         cpu: CpuId,

@@ -2,10 +2,10 @@
 
 use hosted::raw::RawPages;
 use hosted::{Hosted, HostedConfig, MemoryRange as Range};
-use quire::addr::{Frame, Order};
+use quire::addr::{Frame, FrameRange, Order};
 use quire::cpu::CpuId;
 use quire::error::{AllocError, InitError};
-use quire::page_alloc::{AllocatorConfig, Gfp, NodePolicy, NodeSet, PageAllocator};
+use quire::page_alloc::{AllocatorConfig, Gfp, NodePolicy, NodeSet, PageAllocator, Urgency};
 use quire::stats::Stat;
 use testkit::{order, ranges_of};
 
@@ -41,7 +41,7 @@ fn node_of(frame: Frame) -> u8 {
     (frame.addr().0 / NODE) as u8
 }
 
-/// The nodes that serve a request in turn until memory is out.
+/// The nodes that serve requests, in order, until memory is out.
 fn until_out(allocator: &PageAllocator<'_, Hosted>, gfp: Gfp, order: Order) -> Vec<u8> {
     let mut seen = Vec::new();
     let end = loop {
@@ -103,6 +103,29 @@ fn interleaved_requests_take_turns_and_leave_the_set_last() {
         let outside = seen.iter().position(|&node| !set.contains(node)).expect("falls back beyond the set");
         assert!(seen[outside..].iter().all(|&node| !set.contains(node)), "the set comes first: {seen:?}");
         assert!(seen.contains(&0) && seen.contains(&2), "{seen:?}");
+    });
+}
+
+/// A request that finds no free block empties one on the node whose turn it was: it takes no second turn.
+#[test]
+fn interleaved_requests_that_empty_a_block_take_one_turn_each() {
+    on_nodes(&[0, 1, 2], &[0], &[], 0, |allocator| {
+        let all = Gfp { urgency: Urgency::Reserve, ..Gfp::USER };
+        let frames: Vec<Frame> = std::iter::from_fn(|| allocator.alloc_raw(all, Order::FRAME).ok()).collect();
+        // One frame of each block stays in use, held by an owner that can move it.
+        let (stay, go): (Vec<Frame>, Vec<Frame>) =
+            frames.into_iter().partition(|frame| frame.index_in_block() == 100);
+        go.iter().for_each(|&frame| allocator.free_raw(frame, Order::FRAME).unwrap());
+        allocator.lists().drain_local();
+        stay.iter().for_each(|&frame| allocator.frames().hold(FrameRange::new(frame, 1)));
+        let move_out = |range: FrameRange| {
+            let inside = stay.iter().filter(|&&frame| range.contains(frame));
+            inside.for_each(|&frame| _ = allocator.release_raw(FrameRange::new(frame, 1)));
+        };
+        let gfp = Gfp::USER.from_nodes(NodePolicy::Interleave(NodeSet::first(3)));
+        let take = || node_of(allocator.alloc_contig_moving(gfp, 1, 1, move_out).unwrap().into_raw().start);
+        let turns: Vec<u8> = (0..8).map(|_| take()).collect();
+        assert!(turns.windows(2).all(|pair| (pair[0] + 1) % 3 == pair[1]), "{turns:?}");
     });
 }
 

@@ -1,7 +1,8 @@
 //! Campaigns: run after run, each on a machine and with operations drawn from its seed alone.
 //!
-//! A run compares what each operation touched, and everything now and then ([`Depth::Touched`]). A run that fails is done
-//! again with everything compared after each operation, cut off behind the first that fails, and shortened.
+//! A run compares the pages that each operation touched, and everything now and then ([`Depth::Touched`]). A
+//! run that fails is repeated with everything compared after each operation, cut off after the first failing
+//! operation, and shortened.
 
 mod decode;
 
@@ -19,13 +20,15 @@ use crate::ops::{Draw, Step, draw, source};
 /// Operations of a run.
 pub const STEPS: usize = 3000;
 
-/// The most of a run where memory is short: how far a verb came is found by trying, which takes as long as there are mappings.
+/// The most operations of a run where memory is short: a verb's partial progress is found by trying, which
+/// takes time for each mapping.
 const SCARCE_STEPS: usize = 300;
 
-/// The most of a run of long ranges: most of its time goes to pages, so more such runs are done and each is shorter.
+/// The most operations of a run of long ranges: most of its time goes to pages, so such runs are more and
+/// shorter.
 const LONG_STEPS: usize = 1000;
 
-/// After how many operations everything is compared.
+/// Everything is compared after this many operations.
 const ALL_EVERY: usize = 64;
 
 /// Time for shortening a run that fails.
@@ -39,17 +42,18 @@ const LONG: u32 = 300;
 pub struct Run {
     /// The seed.
     pub seed: u64,
-    /// The machine, and what may go wrong on it.
+    /// The machine, with its failures.
     pub machine: MachineShape,
     /// Files, with their sizes in bytes.
     pub files: Vec<(u64, u64)>,
-    /// What is done.
+    /// The operations.
     pub steps: Vec<Step>,
 }
 
 impl Run {
-    /// Draws a run of so many operations. Most are drawn as `tests/address_space.rs` and `tests/failures.rs` draw theirs: on
-    /// one machine in eight memory is short or allocations fail, and one family of address spaces in eight forks over and over.
+    /// Draws a run of `steps` operations. Most are drawn as in `tests/address_space.rs` and
+    /// `tests/failures.rs`: on one machine in eight memory is short or allocations fail, and one family of
+    /// address spaces in eight forks over and over.
     pub fn draw(seed: u64, steps: usize) -> Self {
         let mut rng = Rng::with_seed(seed);
         let steps = if seed % 8 == 3 { steps.min(SCARCE_STEPS) } else { steps };
@@ -61,7 +65,7 @@ impl Run {
                 seed,
                 one_in: *rng.choice(&[10, 100, 1000]).expect("not empty"),
             }),
-            // One in sixteen starts with memory that is known to be zero.
+            // One in sixteen starts with memory known to be zero.
             of_sixteen => {
                 let bytes = if shape.longest >= LONG { 1 << 30 } else { machine.bytes };
                 MachineShape { bytes, dirty: of_sixteen != 0, ..machine }
@@ -86,10 +90,10 @@ impl Run {
         Self { machine, ..self }
     }
 
-    /// Does the run; what was done and answered.
+    /// Does the run; returns the counts of operations and answers.
     ///
     /// # Errors
-    /// What differed.
+    /// The difference.
     pub fn once(&self) -> Result<Tally, String> {
         run_machine(&self.fast(), &self.files, self.seed, &self.steps).map(|(_, tally)| tally)
     }
@@ -108,13 +112,13 @@ impl Run {
         self.machine.clone().comparing(Depth::Touched { all_every: ALL_EVERY })
     }
 
-    /// Finds the first operation that fails, with everything compared after each if that fails too, and shortens what leads to
-    /// it.
+    /// Finds the first operation that fails, comparing everything after each operation if that fails too, and
+    /// shortens the operations before it.
     fn explain(&self, what: String) -> Failure {
         let slow = self.machine.clone().comparing(Depth::All);
         let fails = |machine: &MachineShape, steps: &[Step]| self.failure_on(machine, steps);
         let machine = if fails(&slow, &self.steps).is_some() { slow } else { self.fast() };
-        // Everything is compared at the end of a list too, so that each list as long as this or longer fails.
+        // Everything is compared at the end of a list too, so each list of this length or more fails.
         let lengths: Vec<usize> = (1..=self.steps.len()).collect();
         let first = lengths.partition_point(|&length| fails(&machine, &self.steps[..length]).is_none());
         let upto = &self.steps[..(first + 1).min(self.steps.len())];
@@ -123,7 +127,7 @@ impl Run {
         Failure { run: Self { machine, steps, ..self.clone() }, first, what, shortened_what }
     }
 
-    /// What a machine shows that does these steps, if anything.
+    /// The failure of a machine that does these steps, if any.
     fn failure_on(&self, machine: &MachineShape, steps: &[Step]) -> Option<String> {
         check_steps(steps, &|steps| check_machine(machine, &self.files, self.seed, steps).map(drop)).err()
     }
@@ -136,14 +140,14 @@ pub struct Failure {
     pub run: Run,
     /// The number of the operation that fails first.
     pub first: usize,
-    /// What the whole run showed.
+    /// The failure of the whole run.
     pub what: String,
-    /// What the shortened run shows.
+    /// The failure of the shortened run.
     pub shortened_what: String,
 }
 
 impl Failure {
-    /// Does the shortened run as it was done when it failed, and gives what it shows.
+    /// Repeats the shortened run as it was when it failed; returns its failure.
     pub fn again(&self) -> Option<String> {
         self.run.failure_on(&self.run.machine, &self.run.steps)
     }

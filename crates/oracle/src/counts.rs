@@ -10,7 +10,7 @@ use quire::page_alloc::PageAllocator;
 use quire::stats::Stat;
 use rustc_hash::FxHashMap;
 
-/// What the page tables of all address spaces map, as the software MMU reads them.
+/// The mappings in the page tables of all address spaces, as the software MMU reads them.
 #[derive(Clone, Debug, Default)]
 pub struct Mapped {
     /// Leaves that map each frame.
@@ -23,7 +23,7 @@ impl Mapped {
     /// Reads the tables under these roots. Frames without a count (the zero frame) are left out.
     pub fn read(machine: &Hosted, roots: &[Frame]) -> Self {
         let mut mapped = Self::default();
-        // A leaf counts once, however many address spaces reach the table that it stands in.
+        // A leaf counts once, however many address spaces share its table.
         let mut seen = HashSet::new();
         for &root in roots {
             mapped.tables.extend(machine.tables(root));
@@ -80,14 +80,15 @@ impl Mapped {
     }
 }
 
-/// Frames by owner, as far as that can be told from outside the library.
+/// Frames by owner, as far as it is visible from outside the library.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Owners {
     /// Frames in use, as the allocator counts them.
     pub used: u64,
-    /// Mapped by a leaf, or part of a folio of 2 MiB or 1 GiB of which a part is, or will be.
+    /// Mapped by a leaf, or part of a folio of 2 MiB or 1 GiB that is mapped in part, or will be.
     pub mapped: u64,
-    /// Held by something besides leaves and mapped by none: page cache, the zero frame; descriptors not counted.
+    /// Held by an owner other than leaves and mapped by none: page cache, the zero frame; without
+    /// descriptors.
     pub held: u64,
     /// Page tables.
     pub tables: u64,
@@ -98,7 +99,8 @@ pub struct Owners {
 }
 
 impl Owners {
-    /// Asks the allocator about every frame of a machine whose memory is one range of whole blocks from 0 on.
+    /// Reads the allocator's state of every frame of a machine whose memory is one range of whole blocks from
+    /// 0 on.
     pub fn read(allocator: &PageAllocator<'_, Hosted>, mapped: &Mapped, memory: FrameRange) -> Self {
         let info = allocator.memory_info();
         let (objects, tables) = (allocator.lists().stat(Stat::NrSlab), mapped.tables.len() as u64);
@@ -126,7 +128,7 @@ impl Owners {
     /// Compares with the same machine before it was used: every frame that came into use since has an owner.
     ///
     /// # Errors
-    /// How many have none.
+    /// The number of frames without an owner.
     pub fn compare(&self, before: &Self) -> Result<(), String> {
         let owned =
             |owners: &Self| owners.mapped + owners.held + owners.tables + owners.objects + owners.counts;

@@ -1,4 +1,4 @@
-//! Model of a page allocator: the set of folios that are handed out, and what must be said of every free.
+//! Model of a page allocator: the set of allocated folios, and the required answer to every free.
 
 mod draw;
 mod drive;
@@ -14,7 +14,7 @@ use std::fmt;
 use quire::addr::{Frame, FrameRange, Order};
 use quire::error::FreeError;
 
-/// The folios of a machine that are handed out.
+/// The allocated folios of a machine.
 #[derive(Clone, Debug, Default)]
 pub struct FrameModel {
     memory: Vec<FrameRange>,
@@ -24,27 +24,27 @@ pub struct FrameModel {
     maps: BTreeMap<u64, u32>,
 }
 
-/// What an allocator did that none may do.
+/// A fault of an allocator.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FrameFault {
     /// The folio does not lie in one of the machine's ranges.
     Foreign(Frame, Order),
     /// The folio does not start at a multiple of its size.
     Misaligned(Frame, Order),
-    /// The folio shares a frame with one that is handed out already (its start and order).
+    /// The folio overlaps one that is allocated already (its start and order).
     Overlap(Frame, Order, Frame, Order),
     /// Free + cached + used + metadata is not all memory (invariant 8): the sum, and what it must be.
     NotConserved {
-        /// What the library's counters add up to, in frames.
+        /// The sum of the library's counters, in frames.
         sum: u64,
-        /// What the machine has, in frames.
+        /// The machine's memory, in frames.
         memory: u64,
     },
-    /// The allocator says that another number of frames is in use than was handed out.
+    /// The allocator's count of used frames differs from the number allocated.
     Used {
-        /// What the allocator says, in frames.
+        /// The allocator's count, in frames.
         said: u64,
-        /// What was handed out and not given back, in frames.
+        /// Frames allocated and not freed.
         live: u64,
     },
 }
@@ -65,7 +65,7 @@ impl fmt::Display for FrameFault {
     }
 }
 
-/// A machine's frames as its counters tell them, in frames.
+/// A machine's counters, in frames.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Census {
     /// In the block store.
@@ -79,7 +79,7 @@ pub struct Census {
 }
 
 impl FrameModel {
-    /// A machine of these ranges, in ascending order, with nothing handed out. Ranges that touch are one.
+    /// A machine of these ranges, in ascending order, with nothing allocated. Ranges that touch are one.
     pub fn new(memory: &[FrameRange]) -> Self {
         let mut merged: Vec<FrameRange> = Vec::new();
         for range in memory {
@@ -91,17 +91,42 @@ impl FrameModel {
         Self { memory: merged, ..Self::default() }
     }
 
+    /// Memory comes.
+    pub fn add(&mut self, range: FrameRange) {
+        self.memory.push(range);
+    }
+
+    /// Memory goes that came before. Nothing of it may be handed out.
+    ///
+    /// # Errors
+    /// The [`FrameFault`]: a folio that would lose its memory.
+    pub fn remove(&mut self, range: FrameRange) -> Result<(), FrameFault> {
+        self.memory.retain(|&there| there != range);
+        let below = self.live.range(..range.end().0).next_back();
+        match below {
+            Some((&start, &order)) if start + order.frames() > range.start.0 => {
+                Err(FrameFault::Foreign(Frame(start), order))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether the range is memory that was added.
+    pub fn has(&self, range: FrameRange) -> bool {
+        self.memory.contains(&range)
+    }
+
     /// Frames of the machine.
     pub fn memory(&self) -> u64 {
         self.memory.iter().map(|range| range.count).sum()
     }
 
-    /// Frames handed out.
+    /// Allocated frames.
     pub fn live(&self) -> u64 {
         self.frames
     }
 
-    /// The folios handed out, in order.
+    /// The allocated folios, in order.
     pub fn folios(&self) -> impl Iterator<Item = (Frame, Order)> + '_ {
         self.live.iter().map(|(&start, &order)| (Frame(start), order))
     }
@@ -112,7 +137,7 @@ impl FrameModel {
         (frame.0 < start + order.frames()).then_some((Frame(start), order))
     }
 
-    /// Whether any frame of the block that starts at `first` is handed out.
+    /// Whether any frame of the block at `first` is allocated.
     pub fn touches(&self, first: Frame) -> bool {
         let below = self.live.range(..first.0 + Order::BLOCK.frames()).next_back();
         below.is_some_and(|(&start, order)| start + order.frames() > first.0)
@@ -124,10 +149,10 @@ impl FrameModel {
         self.memory.iter().any(|range| range.contains(start) && range.contains(Frame(last)))
     }
 
-    /// The allocator has handed out a folio.
+    /// The allocator has allocated a folio.
     ///
     /// # Errors
-    /// The [`FrameFault`], when it may not have been.
+    /// The [`FrameFault`], if it may not.
     pub fn allocated(&mut self, start: Frame, order: Order) -> Result<(), FrameFault> {
         if !self.is_memory(start, order) {
             return Err(FrameFault::Foreign(start, order));
@@ -146,17 +171,18 @@ impl FrameModel {
         Ok(())
     }
 
-    /// A folio falls apart into frames.
+    /// Splits a folio into frames.
     pub fn split(&mut self, start: Frame) {
         let Some(order) = self.live.remove(&start.0) else { return };
         self.live.extend((0..order.frames()).map(|at| (start.0 + at, Order::FRAME)));
     }
 
-    /// What an allocator must answer to a free of this folio; the model changes as it does.
+    /// The required answer to a free of this folio; changes the model accordingly.
     ///
     /// # Errors
-    /// As the library's. For a frame that holds metadata the library answers [`FreeError::InUse`], where the model,
-    /// which does not know where metadata are, says [`FreeError::DoubleFree`]; see [`Self::same_answer`].
+    /// As the library's. For a frame that holds metadata the library answers [`FreeError::InUse`], where the
+    /// model, which does not know the metadata's frames, answers [`FreeError::DoubleFree`]; see
+    /// [`Self::same_answer`].
     pub fn free(&mut self, start: Frame, order: Order) -> Result<(), FreeError> {
         if !self.memory.iter().any(|range| range.contains(start)) {
             return Err(FreeError::NotMemory);
@@ -173,8 +199,8 @@ impl FrameModel {
         }
     }
 
-    /// What an allocator must answer to a free of so many folios of order 9 in a row; the model changes when all can be
-    /// freed.
+    /// The required answer to a free of so many consecutive folios of order 9; changes the model if all can
+    /// be freed.
     ///
     /// # Errors
     /// As [`Self::free`], of the first that cannot.
@@ -196,15 +222,16 @@ impl FrameModel {
         self.maps.get(&frame.0).copied().unwrap_or(0)
     }
 
-    /// One more leaf maps each frame of a run of folios that are handed out.
+    /// Adds a leaf to each frame of a run of allocated folios.
     pub fn map(&mut self, run: FrameRange) {
         for frame in run.start.0..run.end().0 {
             *self.maps.entry(frame).or_insert(0) += 1;
         }
     }
 
-    /// One leaf less maps each frame of the run. Frames of folios below a block's size are free as soon as none does;
-    /// a folio of whole blocks only with its last frame. How many frames are free now.
+    /// Removes a leaf from each frame of the run. Frames of folios below a block's size become free with
+    /// their last leaf, a folio of whole blocks only with the last leaf of all its frames. Returns the frames
+    /// that became free.
     pub fn unmap(&mut self, run: FrameRange) -> u64 {
         let before = self.frames;
         for frame in run.start.0..run.end().0 {
@@ -225,7 +252,7 @@ impl FrameModel {
         before - self.frames
     }
 
-    /// Takes one frame out of a folio; each that stays is a folio of its own then.
+    /// Takes one frame out of a folio; each remaining frame is then a folio of its own.
     fn break_off(&mut self, frame: Frame, start: Frame, order: Order) {
         self.live.remove(&start.0);
         let stay = (start.0..start.0 + order.frames()).filter(|&other| other != frame.0);
@@ -233,9 +260,9 @@ impl FrameModel {
         self.frames -= 1;
     }
 
-    /// Whether the library's answer to a free is the model's. A refusal must be a refusal; of the reasons, those are
-    /// taken as equal that depend on what only the library knows (where metadata lie, whether a wrongly sized run
-    /// starts in a free part, which absent frames share a block with present ones).
+    /// Whether the library's answer to a free equals the model's. A refusal must be a refusal. Reasons count
+    /// as equal if they depend on facts that only the library knows (the place of metadata, whether a wrongly
+    /// sized run starts in a free part, which absent frames share a block with present ones).
     pub fn same_answer(library: Result<(), FreeError>, model: Result<(), FreeError>) -> bool {
         use FreeError::{DoubleFree, InUse, NotMemory, WrongOrder};
         matches!(
@@ -248,7 +275,7 @@ impl FrameModel {
         )
     }
 
-    /// Compares the library's counters with the machine (invariant 8) and with what was handed out.
+    /// Compares the library's counters with the machine (invariant 8) and with the allocated frames.
     ///
     /// # Errors
     /// The [`FrameFault`].

@@ -1,20 +1,20 @@
 //! Naive models of the memory manager and the driver that steps model and library together.
 //!
-//! A model says what the library must answer, in the plainest data structures that can say it: sorted vectors and
-//! maps, contents by value, no locks, no sharing. Everything that costs the library thought (folios, copy on write,
-//! detached tables, batched flushes) is invisible here, so that it shows as a difference when it goes wrong.
+//! A model gives the required answers in the plainest data structures: sorted vectors and maps, contents by
+//! value, no locks, no sharing. The library's hard parts (folios, copy on write, detached tables, batched
+//! flushes) do not exist in it, so their errors show as differences.
 //!
 //! The models:
 //!
 //! - [`frames`]: which folios are allocated.
 //! - [`pagetable`]: which page maps where.
-//! - [`space`]: address spaces with the semantics of Linux 6.18, and what their pages hold.
+//! - [`space`]: address spaces with the semantics of Linux 6.18, and the contents of their pages.
 //!
 //! The driver:
 //!
 //! - [`ops`]: operations, drawn from a seed first, as data.
-//! - [`subject`]: what is driven; [`machine`] is the library on its hosted machine.
-//! - [`lockstep`]: steps a subject and the model, and shortens what fails.
+//! - [`subject`]: the driven system; [`machine`] is the library on its hosted machine.
+//! - [`lockstep`]: steps a subject and the model, and shortens failing lists.
 //! - [`counts`], [`mappings`]: checks of the whole state.
 //! - [`campaign`]: many runs in a row.
 //!

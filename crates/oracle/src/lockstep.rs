@@ -19,33 +19,34 @@ use crate::ops::{At, HEAP, MapOp, Op, Step, To, What};
 use crate::space::{Advice, Family, Kind, Map, PAGE, PROBE_OFFSETS, Place, Remap, Rules, SpaceId};
 use crate::subject::{Actor, Subject};
 
-/// Live address spaces beyond which `fork` is not done.
+/// The most live address spaces: `fork` is skipped beyond them.
 const MOST_SPACES: usize = 6;
 
-/// How much is compared after an operation. Its answer always is.
+/// The depth of the comparison after an operation. Its answer is always compared.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Depth {
     /// The mappings and counts of the whole address space and words of two of its pages; the subject's invariants now and
     /// then.
     All,
-    /// The mappings of the address space, and what the pages hold that the operation worked on; everything that every address
-    /// space maps and holds after every so many operations, and the subject's invariants at the end.
+    /// The mappings of the address space, and the contents of the pages that the operation touched. All
+    /// mappings and contents of every address space after every so many operations, and the subject's
+    /// invariants at the end.
     Touched {
-        /// After how many operations everything is compared.
+        /// Everything is compared after this many operations.
         all_every: usize,
     },
 }
 
-/// How a subject differed from the model.
+/// A difference of a subject from the model.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Divergence {
-    /// The operation after which it showed; the number of operations for the checks at the end.
+    /// The operation after which it was found; the number of operations for the checks at the end.
     pub step: usize,
-    /// What differed.
+    /// The difference.
     pub what: String,
 }
 
-/// Model and subject, and what connects them.
+/// A model and a subject, stepped together.
 pub struct Lockstep<S> {
     /// The model.
     pub model: Family,
@@ -56,9 +57,9 @@ pub struct Lockstep<S> {
     rng: Rng,
     word: u64,
     depth: Depth,
-    /// What was done so far.
+    /// The operations so far.
     pub tally: Tally,
-    /// What the operation under way was answered.
+    /// The answer to the current operation.
     answer: Answer,
 }
 
@@ -225,19 +226,19 @@ impl<S: Subject> Lockstep<S> {
         self.verb(actor, model, |s| s.munlockall(actor))
     }
 
-    /// Work ahead of need changes nothing that the model knows.
+    /// Clearing ahead changes nothing that the model knows.
     fn clear_ahead(&mut self, actor: Actor, pieces: u16) -> Outcome {
         self.subject.clear_ahead(actor, pieces);
         Ok(())
     }
 
-    /// What stands in which frames is not the model's business either.
+    /// The model does not know frames either.
     fn collapse(&mut self, actor: Actor, addr: u64, len: u64, behind: bool) -> Outcome {
         self.subject.collapse(actor, addr, len, behind);
         Ok(())
     }
 
-    /// A verb that is done wholly or not at all.
+    /// A verb that succeeds as a whole or changes nothing.
     fn verb(
         &mut self,
         _actor: Actor,
@@ -252,7 +253,7 @@ impl<S: Subject> Lockstep<S> {
         if got == want { Ok(()) } else { Err(format!("answer {got:?}, want {want:?}")) }
     }
 
-    /// Whether the subject failed for want of memory, where it may.
+    /// Whether the subject ran out of memory, where it may.
     fn lacked_memory<T>(&mut self, got: Result<T, MmError>) -> bool {
         got.as_ref().err().into_iter().for_each(|&error| self.answer = Answer::Failed(error));
         matches!(got, Err(MmError::NoMemory | MmError::Again)) && self.subject.may_lack_memory()
@@ -285,7 +286,8 @@ impl<S: Subject> Lockstep<S> {
             To::FixedDontUnmap(at) => Remap::FixedDontUnmap(self.at(at)),
         };
         if old.wrapping_add(PAGE - 1) < PAGE && to.target() == Some(addr) {
-            // A second mapping on top of the first: Linux unmaps it, looks for it and fails. Not worth imitating.
+            // A second mapping over the first: Linux unmaps the first, looks for it and fails. Not worth
+            // imitating.
             return Ok(());
         }
         let want = self.model.place_remap(actor.space, addr, old, new, to);
@@ -303,7 +305,7 @@ impl<S: Subject> Lockstep<S> {
         })
     }
 
-    /// Compares where a mapping went with where it had to go; the address, if it was made.
+    /// Compares the place of a mapping with the required one; returns the address, if it was made.
     fn placed(
         &mut self,
         id: SpaceId,

@@ -22,10 +22,10 @@ use crate::mappings::Mappings;
 use crate::space::{Advice, Kind, Map, PAGE, PROBE_OFFSETS, Prot, Remap, SpaceId, Vma};
 use crate::subject::{Actor, Present, Resident, Subject};
 
-/// Faults after which an access that still does not succeed is taken for one that never will.
+/// Faults after which an access counts as impossible.
 const FAULTS: usize = 64;
 
-/// The most pages of a range that are asked for one by one: for more the whole page table is read.
+/// The most pages of a range that are read one by one; for more, the whole page table is read.
 const MOST_PROBED: u64 = 8192;
 
 /// Bytes that a stack may reach; Linux's usual limit.
@@ -37,14 +37,14 @@ pub struct Quire<'p> {
     manager: &'p MemoryManager<'p, Hosted>,
     spaces: Vec<Option<Mm<'p, Hosted>>>,
     files: HashMap<u64, Rc<File<'p, Hosted>>>,
-    /// Which address space each CPU runs.
+    /// The address space that each CPU runs.
     running: Vec<Option<SpaceId>>,
     /// Whether memory may run out.
     tight: bool,
     single_pages: bool,
     /// Failed allocations before the last operation.
     failed_before: u64,
-    /// Leaves of 1 GiB that were there after a CPU had cleared ahead.
+    /// Leaves of 1 GiB that existed after a CPU had cleared ahead.
     gigantic: u64,
     /// Ranges of 2 MiB that were collapsed.
     collapsed: u64,
@@ -56,7 +56,7 @@ impl<'p> Quire<'p> {
     /// The machine with one empty address space, number 0, whose heap starts at `heap`, and these files (number, bytes).
     ///
     /// # Errors
-    /// When memory does not suffice for that.
+    /// If memory does not suffice for that.
     pub fn new(
         machine: &'p Hosted,
         manager: &'p MemoryManager<'p, Hosted>,
@@ -106,7 +106,7 @@ impl<'p> Quire<'p> {
         self
     }
 
-    /// Leaves of 1 GiB that were there when a CPU had cleared ahead, each time that one did.
+    /// Leaves of 1 GiB that existed when a CPU had cleared ahead, summed.
     pub fn gigantic(&self) -> u64 {
         self.gigantic
     }
@@ -136,7 +136,7 @@ impl<'p> Quire<'p> {
         })
     }
 
-    /// Allocations that failed so far, by plan or for want of memory.
+    /// Allocations that failed so far, by plan or for lack of memory.
     fn failed(&self) -> u64 {
         self.machine.allocations_failed() + self.manager.stat(Stat::AllocFailed)
     }
@@ -152,7 +152,7 @@ impl<'p> Quire<'p> {
         self.space(actor.space).switch_in();
     }
 
-    /// Makes an access again and again, with a fault between, until it succeeds.
+    /// Repeats an access, with a fault in between, until it succeeds.
     fn access<R>(
         &mut self,
         actor: Actor,
@@ -176,7 +176,7 @@ impl<'p> Quire<'p> {
         ranges.map(|range| FrameRange::new(range.start.frame(), range.bytes / PAGE)).collect()
     }
 
-    /// What the page at `addr` holds, which `leaf` maps.
+    /// The contents of the page at `addr`, which `leaf` maps.
     fn page(&self, leaf: &Translation, addr: u64) -> Present {
         let start = leaf.frame.addr().0 + (addr - leaf.addr.0);
         Present {
@@ -220,8 +220,8 @@ impl<'p> Quire<'p> {
 }
 
 impl Drop for Quire<'_> {
-    /// What is still there belongs to a run that failed, perhaps in the middle of an operation: it is abandoned as it is,
-    /// with its machine.
+    /// Remaining address spaces belong to a run that failed, perhaps in the middle of an operation: they are
+    /// abandoned as they are, with their machine.
     fn drop(&mut self) {
         self.spaces.drain(..).for_each(std::mem::forget);
         self.files.drain().for_each(std::mem::forget);
@@ -230,7 +230,7 @@ impl Drop for Quire<'_> {
 
 impl Subject for Quire<'_> {
     fn mmap(&mut self, actor: Actor, map: &Map) -> Result<u64, MmError> {
-        // Held beside the table's, so that a panic of the library does not close it.
+        // A reference besides the table's, so that a panic of the library does not close it.
         let file = map.file.map(|(number, page)| (Rc::clone(&self.files[&number]), page));
         let backing = match &file {
             Some((file, page_offset)) => vm::Backing::File { file, page_offset: *page_offset },
@@ -299,7 +299,7 @@ impl Subject for Quire<'_> {
 
     fn collapse(&mut self, actor: Actor, addr: u64, len: u64, behind: bool) {
         if self.single_pages {
-            // That only what was touched is resident is all that is known then.
+            // Then only touched pages are known to be resident.
             return;
         }
         let manager = self.manager;
@@ -308,7 +308,7 @@ impl Subject for Quire<'_> {
             if behind {
                 manager.collapse_ahead(collapser).collapsed.collapsed()
             } else {
-                // A range that is not mapped throughout is refused, after the rest was collapsed.
+                // A range with a hole is refused, after the rest was collapsed.
                 let copied = || manager.stat(Stat::ThpCollapseCopied) + manager.stat(Stat::ThpCollapseFile);
                 let before = copied();
                 let _refused = mm.collapse(VirtAddr(addr), len);

@@ -1,5 +1,5 @@
-//! The reverse map against the page tables themselves: every mapping of a frame or of a file's page is found, and none that
-//! does not exist.
+//! Compares the reverse map with the page tables: it finds every mapping of a frame or of a file's page, and
+//! no other.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ use crate::space::PAGE;
 /// Root and address of each leaf.
 type Places = Vec<(u64, u64)>;
 
-/// What the page tables of all address spaces map, by frame and by page of a file.
+/// The mappings in the page tables of all address spaces, by frame and by page of a file.
 #[derive(Debug, Default)]
 pub struct Mappings {
     frames: BTreeMap<u64, Places>,
@@ -23,7 +23,7 @@ pub struct Mappings {
 }
 
 impl Mappings {
-    /// Reads every leaf as the software MMU does, and asks the address space which file its mapping shows.
+    /// Reads every leaf as the software MMU does, and the file of each mapping from the address space.
     pub fn read<'a, 'm: 'a>(machine: &Hosted, spaces: impl Iterator<Item = &'a Mm<'m, Hosted>>) -> Self {
         let mut all = Self::default();
         for mm in spaces {
@@ -50,10 +50,10 @@ impl Mappings {
         all
     }
 
-    /// Compares what the library finds for every `step`-th frame and for every page of these files.
+    /// Compares the library's results for every `step`-th frame and for every page of these files.
     ///
     /// # Errors
-    /// The first frame or page for which it finds something else.
+    /// The first frame or page with another result.
     pub fn compare<'m>(
         &self,
         manager: &MemoryManager<'_, Hosted>,

@@ -30,7 +30,7 @@ pub mod prelude {
 /// The middle of the window that drawn addresses fall into: a boundary between two top-level entries, so that small
 /// windows cross tables of every level.
 pub const WINDOW: u64 = 0x1000_0000_0000;
-/// Where the heap starts in every drawn run.
+/// The start of the heap in every drawn run.
 pub const HEAP: u64 = 0x0c00_0000_0000;
 
 /// An address.
@@ -40,16 +40,16 @@ pub enum At {
     Null,
     /// Pages from [`WINDOW`], and bytes.
     Window(i32, u16),
-    /// Pages and bytes from the address that one of the last mappings without a fixed address was given; the number
-    /// counts such mappings, from the first, modulo how many there were.
+    /// Pages and bytes from the address of one of the last mappings without a fixed address; the number
+    /// counts such mappings, from the first, modulo their number.
     Returned(u8, i32, u16),
     /// Pages and bytes from [`HEAP`].
     Heap(i32, u16),
-    /// That address, whatever it is.
+    /// This address.
     Absolute(u64),
 }
 
-/// What a new mapping maps.
+/// The contents of a new mapping.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum What {
     /// Private zeroes.
@@ -67,18 +67,18 @@ pub enum What {
     },
 }
 
-/// Where `mremap` may put a mapping.
+/// The target of `mremap`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum To {
-    /// Nowhere else.
+    /// The same place.
     InPlace,
     /// Anywhere.
     MayMove,
-    /// There.
+    /// This address.
     FixedTo(At),
-    /// There if that is free, else anywhere, leaving an empty mapping.
+    /// This address if it is free, else any, leaving an empty mapping.
     DontUnmap(At),
-    /// There, leaving an empty mapping.
+    /// This address, leaving an empty mapping.
     FixedDontUnmap(At),
 }
 
@@ -89,11 +89,11 @@ pub struct MapOp {
     pub at: At,
     /// Bytes.
     pub len: u64,
-    /// What accesses are allowed.
+    /// The allowed accesses.
     pub prot: Prot,
-    /// How the address is meant.
+    /// How `at` is used.
     pub placement: Placement,
-    /// What is mapped.
+    /// The contents.
     pub what: What,
     /// `MAP_GROWSDOWN`.
     pub grows_down: bool,
@@ -122,7 +122,7 @@ pub enum Op {
     Mlock(At, u64, bool),
     /// `munlock` of so many bytes.
     Munlock(At, u64),
-    /// `mlockall`: what is mapped, what will be, as pages come in.
+    /// `mlockall`: current mappings, future ones, as pages come in.
     Mlockall(bool, bool, bool),
     /// `munlockall`.
     Munlockall,
@@ -140,9 +140,9 @@ pub enum Op {
     Access(At, Kind),
     /// Gives a file another size in bytes, a multiple of eight.
     Truncate(u64, u64),
-    /// The CPU has nothing else to do, and clears so many pieces of what may be touched later.
+    /// The CPU is idle, and clears so many pieces of memory that may be touched later.
     ClearAhead(u16),
-    /// So many bytes are collapsed where possible; with `true`, in the background.
+    /// Collapses so many bytes where possible; with `true`, in the background.
     Collapse(At, u64, bool),
 }
 
@@ -171,7 +171,7 @@ pub const KIND_NAMES: [&str; 20] = [
 ];
 
 impl Op {
-    /// Which of [`KIND_NAMES`] it is.
+    /// Its index in [`KIND_NAMES`].
     pub fn kind(&self) -> usize {
         match self {
             Self::Mmap(_) => 0,
@@ -198,19 +198,19 @@ impl Op {
     }
 }
 
-/// An operation, the CPU that does it and the address space it is done to (modulo the number of live ones).
+/// An operation, its CPU, and its address space (modulo the number of live ones).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Step {
-    /// Which CPU, modulo how many the machine has.
+    /// The CPU, modulo the machine's number.
     pub cpu: u8,
-    /// Which of the live address spaces.
+    /// The index among the live address spaces.
     pub space: u8,
-    /// What is done.
+    /// The operation.
     pub op: Op,
 }
 
 impl At {
-    /// The address; `returned` are the addresses that mappings were given.
+    /// The address; `returned` are the addresses of earlier mappings.
     pub fn resolve(self, returned: &[u64]) -> u64 {
         let (base, page, byte) = match self {
             Self::Null => return 0,

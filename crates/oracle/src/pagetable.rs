@@ -14,7 +14,7 @@ use quire::error::MapError;
 /// Pages (of 4 KiB) in the user half of a 4-level table.
 pub const USER_PAGES: u64 = 1 << 35;
 
-/// A leaf of a page table; `F` is whatever the caller keeps of its flags.
+/// A leaf of a page table; `F` is the caller's type of its flags.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Leaf<F> {
     /// The first frame that it maps.
@@ -49,7 +49,7 @@ impl<F: Copy + PartialEq> TableModel<F> {
         (page < first + leaf.size.frames()).then_some((first, leaf))
     }
 
-    /// What an access to `page` reaches: the frame and the flags.
+    /// The frame and flags that an access to `page` reaches.
     pub fn translate(&self, page: u64) -> Option<(Frame, F)> {
         let (first, leaf) = self.leaf_at(page)?;
         Some((leaf.frame.add(page - first), leaf.flags))
@@ -99,7 +99,8 @@ impl<F: Copy + PartialEq> TableModel<F> {
         }
     }
 
-    /// Removes what `start..start + count` maps, splitting larger leaves at the edges; what was removed, in order.
+    /// Removes the leaves of `start..start + count`, splitting larger ones at the edges; returns them in
+    /// order.
     pub fn unmap(&mut self, start: u64, count: u64) -> Vec<(u64, Leaf<F>)> {
         self.split_at(start);
         self.split_at(start + count);

@@ -1,10 +1,11 @@
-//! What is stepped beside the model: the library on its hosted machine, or the Linux of this machine.
+//! A system that is stepped beside the model: the library on its hosted machine, or the Linux of this
+//! machine.
 
 use quire::error::{FaultError, MmError};
 
 use crate::space::{Advice, Kind, Map, Prot, Remap, SpaceId, Vma, Words};
 
-/// The CPU that does an operation, and the address space that it does it to.
+/// The CPU of an operation, and its address space.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Actor {
     /// The CPU.
@@ -22,12 +23,12 @@ pub struct Resident {
     pub locked: u64,
 }
 
-/// A page that a page table maps, and what it holds.
+/// A page that a page table maps, and its contents.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Present {
     /// Its address.
     pub addr: u64,
-    /// Whether it is the address space's own.
+    /// Whether it is private to the address space.
     pub private: bool,
     /// Its words at [`PROBE_OFFSETS`](crate::space::PROBE_OFFSETS).
     pub words: Words,
@@ -47,12 +48,12 @@ pub trait Subject {
     fn mlockall(&mut self, actor: Actor, current: bool, future: bool, on_fault: bool) -> Result<(), MmError>;
     fn munlockall(&mut self, actor: Actor) -> Result<(), MmError>;
 
-    /// The CPU has nothing else to do, and brings in so many pieces of memory that no access has touched yet, where the subject does
-    /// such a thing. Nothing of it shows but in how much is resident.
+    /// An idle CPU populates so many pieces of memory that no access has touched yet, if the subject does so.
+    /// Only the number of resident pages shows it.
     fn clear_ahead(&mut self, _actor: Actor, _pieces: u16) {}
 
-    /// Small pages of a range become large ones, or in the background those of any address space, where the subject does such
-    /// a thing. Nothing of it shows but in how much is resident.
+    /// Collapses small pages of a range, or in the background those of any address space, if the subject does
+    /// so. Only the number of resident pages shows it.
     fn collapse(&mut self, _actor: Actor, _addr: u64, _len: u64, _behind: bool) {}
 
     /// Gives a file another size.
@@ -62,20 +63,20 @@ pub trait Subject {
     fn fork(&mut self, actor: Actor) -> Result<(), MmError>;
     fn exit(&mut self, actor: Actor);
 
-    /// Stores a word as a program would: with as many faults as it takes.
+    /// Stores a word as a program would, handling faults.
     fn store(&mut self, actor: Actor, addr: u64, word: u64) -> Result<(), FaultError>;
-    /// Loads a word as a program would.
+    /// Loads a word as a program would, handling faults.
     fn load(&mut self, actor: Actor, addr: u64) -> Result<u64, FaultError>;
     /// Raises one fault, without an access.
     fn fault(&mut self, actor: Actor, addr: u64, kind: Kind) -> Result<(), FaultError>;
 
     /// The mappings, sorted. Numbers of shared objects need not be the model's.
     fn vmas(&mut self, space: SpaceId) -> Vec<Vma>;
-    /// What is resident, where the subject knows.
+    /// The resident memory, if the subject knows it.
     fn resident(&mut self, space: SpaceId) -> Option<Resident>;
 
-    /// Shows the pages of `start..end` that the page table maps, in order, where the subject can; whether it can. No access:
-    /// it brings nothing in and marks nothing.
+    /// Calls `show` with the pages of `start..end` that the page table maps, in order; false if the subject
+    /// cannot. It is no access: it populates and marks nothing.
     fn present(&mut self, _space: SpaceId, _start: u64, _end: u64, _show: impl FnMut(&Present)) -> bool {
         false
     }
@@ -92,7 +93,7 @@ pub trait Subject {
     fn shows_lock_on_fault(&self) -> bool {
         true
     }
-    /// Whether only single pages are used and none is brought in that was not touched.
+    /// Whether only single pages are used and no untouched page is populated.
     fn single_pages(&self) -> bool {
         false
     }
@@ -100,11 +101,12 @@ pub trait Subject {
     fn is_scarce(&self) -> bool {
         false
     }
-    /// Whether memory ran out in the last call, or may have: then it may fail where the model does not.
+    /// Whether memory ran out in the last call, or may have: then the subject may fail where the model does
+    /// not.
     fn may_lack_memory(&mut self) -> bool {
         false
     }
-    /// What the subject's machine saw broken so far.
+    /// The violations of the subject's machine so far.
     fn violated(&mut self) -> Option<String> {
         None
     }

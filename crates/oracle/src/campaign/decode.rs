@@ -1,7 +1,8 @@
-//! Runs decoded from bytes that a fuzzer draws: every argument of the system calls as hostile as a program may pass it.
+//! Runs decoded from a fuzzer's bytes: every argument of the system calls as hostile as a program may pass
+//! it.
 //!
-//! Two things are kept from it, since the model goes page by page: what is mapped has some hundred pages, and so has what
-//! one operation touches. Lengths that map nothing are any.
+//! Two limits hold, since the model goes page by page: mappings have some hundred pages, and so has the range
+//! of one operation. Lengths that map nothing are not limited.
 
 use arbitrary::{Result, Unstructured};
 use fastrand::Rng;
@@ -20,11 +21,11 @@ const MOST_PAGES: u64 = 64;
 /// Memory for the pages of all mappings in all address spaces, in folios of any size.
 const BYTES: u64 = 256 << 20;
 
-/// Lengths that no mapping can have: what is asked of `mmap` and `mremap` in place of some pages.
+/// Lengths that no mapping can have, passed to `mmap` and `mremap` instead of a few pages.
 const TOO_LONG: [u64; 6] =
     [1 << 47, (1 << 47) - PAGE, 1 << 63, u64::MAX, u64::MAX - PAGE, u64::MAX - PAGE + 1];
 
-/// Addresses where arithmetic goes wrong first.
+/// Addresses at which arithmetic overflows first.
 const EDGES: [u64; 10] = [
     0,
     PAGE,
@@ -39,7 +40,7 @@ const EDGES: [u64; 10] = [
 ];
 
 impl Run {
-    /// The run that these bytes say; any bytes say one.
+    /// The run that these bytes encode; any bytes encode one.
     pub fn decode(bytes: &[u8]) -> Self {
         let mut bytes = Unstructured::new(bytes);
         let seed = u64::from(bytes.arbitrary::<u8>().unwrap_or(0));
@@ -48,7 +49,7 @@ impl Run {
         let files = (1..=2).map(|number| (number, file(&mut bytes))).collect();
         let mut steps = Vec::new();
         while steps.len() < MOST_STEPS && !bytes.is_empty() {
-            // What is left does not make an operation any more.
+            // The remaining bytes do not encode an operation.
             let Ok(step) = step(&mut bytes) else { break };
             steps.push(step);
         }
@@ -103,7 +104,7 @@ fn at(bytes: &mut Unstructured<'_>) -> Result<At> {
     })
 }
 
-/// Where the heap may be asked to end: nowhere that leaves it with more than some hundred pages.
+/// An end of the heap: never one that leaves it with more than some hundred pages.
 fn heap(bytes: &mut Unstructured<'_>) -> Result<At> {
     let (page, byte) = (bytes.int_in_range(-2..=MOST_PAGES as i32)?, bytes.arbitrary()?);
     Ok(match bytes.int_in_range(0..=7)? {
@@ -113,7 +114,7 @@ fn heap(bytes: &mut Unstructured<'_>) -> Result<At> {
     })
 }
 
-/// A length that something may be mapped with, or that nothing can have.
+/// A length that a mapping may have, or one that none can have.
 fn len(bytes: &mut Unstructured<'_>) -> Result<u64> {
     let pages = bytes.int_in_range(0..=MOST_PAGES)? * PAGE;
     Ok(match bytes.int_in_range(0..=15)? {
@@ -123,7 +124,7 @@ fn len(bytes: &mut Unstructured<'_>) -> Result<u64> {
     })
 }
 
-/// The length of a range that is there already or is not.
+/// The length of a range that may be mapped or not.
 fn any_len(bytes: &mut Unstructured<'_>) -> Result<u64> {
     match bytes.int_in_range(0..=15)? {
         0 => bytes.arbitrary(),

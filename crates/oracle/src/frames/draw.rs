@@ -5,7 +5,7 @@ use fastrand::Rng;
 use quire::addr::{Frame, FrameRange};
 use quire::page_alloc::{ListGuard, MemoryRange};
 
-/// What a request asks for.
+/// The kind of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Class {
     /// `Gfp::KERNEL`.
@@ -18,14 +18,14 @@ pub enum Class {
     Dma32,
     /// `Gfp::RECLAIMABLE`.
     Reclaimable,
-    /// User memory, and everything may be given.
+    /// User memory, which may use the reserve.
     Reserve,
-    /// As `Kernel`, and everything may be given.
+    /// As `Kernel`, which may use the reserve.
     KernelReserve,
 }
 
 impl Class {
-    /// All of them.
+    /// Every class.
     pub const ALL: [Self; 7] = [
         Self::Kernel,
         Self::User,
@@ -37,7 +37,7 @@ impl Class {
     ];
 }
 
-/// Which nodes it asks for. Sets are a bit for each node.
+/// The node policy of a request. Sets are a bit for each node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Place {
     /// `NodePolicy::Local`.
@@ -50,69 +50,82 @@ pub enum Place {
     InTurn(u8),
 }
 
-/// An operation. Numbers that name a folio count those handed out, in the order in which they stand in the
-/// lockstep's list, modulo how many there are.
+/// An operation. Numbers that name a folio are indices into the lockstep's list of allocated ones, modulo its
+/// length.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FrameOp {
-    /// Take a folio of this order.
+    /// Allocate a folio of this order.
     Take(Class, Place, u8),
-    /// Give the folio back.
+    /// Free the folio.
     Give(usize),
-    /// Give back a folio of another order from the folio's start.
+    /// Free a folio of another order at the folio's start.
     GiveWrong(usize, u8),
-    /// Give back a frame so many frames behind the folio's start.
+    /// Free a frame so many frames after the folio's start.
     GiveInside(usize, u64),
-    /// Give back what was given back last.
+    /// Free the last freed folio again.
     GiveTwice,
-    /// Give back a frame that the machine does not have.
+    /// Free a frame that the machine does not have.
     GiveForeign(u64, u8),
-    /// Take so many folios of an order in one call.
+    /// Allocate so many folios of an order in one call.
     TakeMany(Class, Place, u8, usize),
     /// Fill the empty ones of so many slots with folios of an order in one call; slot `n` is full where bit `n % 64` of the
     /// last number is set.
     FillHoles(Class, Place, u8, usize, u64),
-    /// Give back so many frames in a row in one call, from this folio's first one on.
+    /// Free so many consecutive frames in one call, from this folio's first one on.
     GiveFrames(usize, u64),
-    /// Take folios of this order, one by one, until the answer is no.
+    /// Allocate folios of this order, one by one, until a request is refused.
     TakeAll(Class, Place, u8),
-    /// Take so many blocks in a row, at a multiple of two to the so-manieth.
+    /// Allocate so many consecutive blocks, aligned to two to this power.
     TakeRange(Class, Place, u32, u8),
-    /// Give back so many blocks in a row in one call, from the folio's block on.
+    /// Free so many consecutive blocks in one call, from the folio's block on.
     GiveRange(usize, u32),
-    /// Give back so many folios of the order of this one in one call.
+    /// Free so many folios of this one's order in one call.
     GiveMany(usize, usize),
     /// Map all frames of the folio, so many times.
     Map(usize, u8),
-    /// Unmap so many frames, starting so many behind the folio's start, as far as they are mapped.
+    /// Unmap so many frames from so many after the folio's start, as far as they are mapped.
     Unmap(usize, u64, u64),
-    /// Give this CPU's lists back.
+    /// Drain this CPU's lists.
     Drain,
+    /// Take exactly so many frames in a row.
+    TakeExact(Class, Place, u64),
+    /// Take so many frames, from the so-manieth on of one of the machine's ranges.
+    TakeAt(usize, u64, u64),
+    /// Add one of the ranges that come after start-up.
+    Add(usize),
+    /// Remove one of them.
+    Remove(usize),
 }
 
-/// What a run is made of.
+/// The shape of a run.
 #[derive(Clone, Debug)]
 pub struct FrameShape {
     /// The machine's memory.
     pub ranges: Vec<MemoryRange>,
+    /// Which of the ranges come after start-up, if at all: a bit for each. They begin and end with a block.
+    pub later: u64,
     /// Percent set aside as Movable zone.
     pub movable_percent: u8,
     /// CPUs.
     pub cpus: usize,
     /// The node of each CPU.
     pub cpu_nodes: Vec<u8>,
-    /// What guards the per-CPU lists.
+    /// The guard of the per-CPU lists.
     pub lists: ListGuard,
     /// Whether frames of one mobility group share blocks.
     pub grouped: bool,
+    /// Whether requests for frames by number, and for exact numbers of them, cut blocks. The descriptors of a block that
+    /// is cut stand elsewhere, which the model does not know: it believes each refusal then.
+    pub cuts: bool,
     highest: u8,
     weights: [u32; KINDS],
 }
 
-const KINDS: usize = 16;
+const KINDS: usize = 20;
 const FOUR_GIB: u64 = 1 << 20;
 
 impl FrameShape {
-    /// Draws a machine of at most 64 MiB and what is done to it.
+    /// Draws a machine of at most 64 MiB and its operations.
     pub fn new(rng: &mut Rng) -> Self {
         let mut weights = [0; KINDS];
         for weight in &mut weights {
@@ -138,16 +151,25 @@ impl FrameShape {
                 at = at.next_multiple_of(512);
             }
         }
+        let mut later = 0;
+        while ranges.len() < 5 && rng.u32(..3) == 0 {
+            at = at.next_multiple_of(512) + 512 * rng.u64(..3);
+            let frames = FrameRange::new(Frame(at), 512 * rng.u64(1..5));
+            later |= 1 << ranges.len();
+            ranges.push(MemoryRange { frames, node: rng.u8(..2), zeroed: rng.bool() });
+            at = frames.end().0 + rng.u64(..2) * 512;
+        }
         let movable_percent = *rng.choice(&[0, 0, 30, 50]).expect("not empty");
         let cpus = rng.usize(1..4);
         let cpu_nodes = (0..cpus).map(|_| rng.u8(..3) & rng.u8(..3)).collect();
         let guards = [ListGuard::Reentry, ListGuard::Reentry, ListGuard::IrqOff, ListGuard::TaskOnly];
         let lists = *rng.choice(&guards).expect("not empty");
         let (grouped, highest) = (rng.u32(..4) > 0, rng.u8(0..11));
-        Self { ranges, movable_percent, cpus, cpu_nodes, lists, grouped, highest, weights }
+        let cuts = rng.bool();
+        Self { ranges, later, movable_percent, cpus, cpu_nodes, lists, grouped, cuts, highest, weights }
     }
 
-    /// A machine for a list of operations that is given.
+    /// A machine for a given list of operations.
     pub fn of(ranges: &[(u64, u64)], movable_percent: u8, cpus: usize) -> Self {
         let range = |&(start, count): &(u64, u64)| MemoryRange {
             frames: FrameRange::new(Frame(start), count),
@@ -157,14 +179,22 @@ impl FrameShape {
         let ranges = ranges.iter().map(range).collect();
         Self {
             ranges,
+            later: 0,
             movable_percent,
             cpus,
             cpu_nodes: vec![0; cpus],
             lists: ListGuard::Reentry,
             grouped: true,
+            cuts: true,
             highest: 10,
             weights: [1; KINDS],
         }
+    }
+
+    /// The ranges that are there at start-up, or those that come later.
+    pub fn ranges_of(&self, later: bool) -> Vec<MemoryRange> {
+        let of = |&(at, _): &(usize, &MemoryRange)| (self.later >> at & 1 == 1) == later;
+        self.ranges.iter().enumerate().filter(of).map(|(_, range)| *range).collect()
     }
 
     /// How many nodes the machine has.
@@ -213,6 +243,14 @@ impl FrameShape {
                 FrameOp::FillHoles(class, place, self.order(rng), rng.usize(..300), rng.u64(..) & rng.u64(..))
             }
             14 => FrameOp::GiveFrames(which, rng.u64(..200)),
+            15 => {
+                let frames = rng.u64(..700);
+                let whole = !self.cuts && frames > 256;
+                FrameOp::TakeExact(class, place, if whole { frames.next_multiple_of(512) } else { frames })
+            }
+            16 => FrameOp::TakeAt(which, rng.u64(..6000), rng.u64(..700)),
+            17 => FrameOp::Add(which),
+            18 => FrameOp::Remove(which),
             _ => FrameOp::Drain,
         }
     }

@@ -1,13 +1,14 @@
 //! Steps the library's page allocator and the model together.
 
 mod many;
+mod ranges;
 
 use hosted::raw::{RawCounts, RawPages};
 use quire::addr::{Frame, FrameRange, Order, PageSize};
 use quire::cpu::CpuId;
 use quire::error::AllocError;
 use quire::page_alloc::{
-    AllocatorConfig, Contents, CountError, Gfp, NodePolicy, NodeSet, PageAllocator, Urgency,
+    AllocatorConfig, Contents, CountError, Gfp, MemoryRange, NodePolicy, NodeSet, PageAllocator, Urgency,
 };
 
 use hosted::{Hosted, HostedConfig};
@@ -22,9 +23,11 @@ pub struct FrameLockstep<'p> {
     allocator: PageAllocator<'p, Hosted>,
     model: FrameModel,
     shape: FrameShape,
-    /// Folios handed out, in an order that operations name them by.
+    /// Memory that comes and goes, in parts of one zone each.
+    later: Vec<FrameRange>,
+    /// Allocated folios, in an order that operations name them by.
     live: Vec<(Frame, Order)>,
-    /// What can be had when nothing is handed out.
+    /// The memory that can be allocated when nothing is.
     room: Room,
     last: Option<(Frame, Order)>,
     empty: Census,
@@ -65,10 +68,10 @@ fn gfp(class: Class, place: Place) -> Gfp {
 }
 
 impl<'p> FrameLockstep<'p> {
-    /// Builds the machine of `shape`, does the operations, gives everything back and checks that nothing is lost.
+    /// Builds the machine of `shape`, does the operations, frees everything and checks that nothing is lost.
     ///
     /// # Errors
-    /// What differed, with the number of the operation.
+    /// The difference, with the number of the operation.
     pub fn check(shape: &FrameShape, ops: &[(usize, FrameOp)]) -> Outcome {
         let machine = machine(shape).map_err(|error| format!("no machine: {error}"))?;
         let config = AllocatorConfig {
@@ -77,22 +80,33 @@ impl<'p> FrameLockstep<'p> {
             group_by_mobility: shape.grouped,
             ..AllocatorConfig::default()
         };
-        let new = || hosted::raw::page_allocator(&machine, &shape.ranges, config);
-        // The first of two allocators, one after the other, shows what there is to be had.
-        let room = match machine.run_on(CpuId(0), || new().map(|first| Room::survey(shape, &first))) {
-            Ok(room) => room,
-            // A drawn machine may be too small for its own tables; that is an answer, not a failure.
+        let new = |shape: &FrameShape| {
+            let (ranges, later) = (shape.ranges_of(false), shape.ranges_of(true));
+            hosted::raw::page_allocator_with_later(&machine, &ranges, &later, config)
+        };
+        // The first of two successive allocators shows what can be allocated.
+        let survey = || {
+            new(shape).map(|first| {
+                let add = |range: &MemoryRange| first.add_memory(range.frames, range.zeroed);
+                shape.ranges_of(true).iter().try_for_each(add).map(|()| Room::survey(shape, &first))
+            })
+        };
+        let room = match machine.run_on(CpuId(0), survey) {
+            Ok(room) => room.map_err(|error| format!("the first allocator: {error}"))?,
+            // A drawn machine may be too small for its own tables; that is no failure.
             Err(quire::error::InitError::TooSmall) => return Ok(()),
             Err(error) => return Err(format!("start: {error}")),
         };
         let mut shape = shape.clone();
         // Its memory is not zero any more.
         shape.ranges.iter_mut().for_each(|range| range.zeroed = false);
-        let made = machine.run_on(CpuId(0), || hosted::raw::page_allocator(&machine, &shape.ranges, config));
+        let made = machine.run_on(CpuId(0), || new(&shape));
         let allocator = made.map_err(|error| format!("second start: {error}"))?;
-        let ranges: Vec<FrameRange> = shape.ranges.iter().map(|range| range.frames).collect();
+        let ranges: Vec<FrameRange> = shape.ranges_of(false).iter().map(|range| range.frames).collect();
         let model = FrameModel::new(&ranges);
+        let later = shape.ranges_of(true).iter().flat_map(|range| room.by_zone(range.frames)).collect();
         let mut lockstep = FrameLockstep {
+            later,
             machine: &machine,
             allocator,
             model,
@@ -122,6 +136,7 @@ impl<'p> FrameLockstep<'p> {
         for cpu in 0..self.shape.cpus {
             machine.run_on(CpuId(cpu as u32), || self.allocator.lists().drain_local());
         }
+        machine.run_on(CpuId(0), || self.remove_later())?;
         machine.run_on(CpuId(0), || self.compare(true)).map_err(|what| format!("at the end: {what}"))?;
         let census = self.census();
         if census == self.empty {
@@ -133,7 +148,7 @@ impl<'p> FrameLockstep<'p> {
 
     fn compare(&mut self, deep: bool) -> Outcome {
         let census = self.census();
-        // Frames that hold map counts are in use for the allocator, and were handed to no caller.
+        // Frames that hold map counts are in use for the allocator, and belong to no caller.
         self.model.check(census).map_err(|fault| fault.to_string())?;
         if deep {
             self.allocator.validate().map_err(|violation| format!("{violation:?}"))?;
@@ -177,6 +192,10 @@ impl<'p> FrameLockstep<'p> {
             FrameOp::GiveFrames(which, count) => self.give_frames(which, count),
             FrameOp::Map(which, times) => (0..times).try_for_each(|_| self.map(which)),
             FrameOp::Unmap(which, skip, count) => self.unmap(which, skip, count),
+            FrameOp::TakeExact(class, place, frames) => self.take_exact(class, place, frames),
+            FrameOp::TakeAt(which, from, count) => self.take_at(which, from, count),
+            FrameOp::Add(which) => self.later(which).map_or(Ok(()), |range| self.add(range)),
+            FrameOp::Remove(which) => self.later(which).map_or(Ok(()), |range| self.remove(range)),
             FrameOp::Drain => {
                 self.allocator.lists().drain_local();
                 Ok(())
@@ -188,9 +207,14 @@ impl<'p> FrameLockstep<'p> {
         (!self.live.is_empty()).then(|| self.live[which % self.live.len()])
     }
 
-    fn took(&mut self, request: Gfp, frame: Frame, order: Order) -> Outcome {
+    fn took_by_number(&mut self, frame: Frame, order: Order) -> Outcome {
         self.model.allocated(frame, order).map_err(|fault| fault.to_string())?;
         self.live.push((frame, order));
+        Ok(())
+    }
+
+    fn took(&mut self, request: Gfp, frame: Frame, order: Order) -> Outcome {
+        self.took_by_number(frame, order)?;
         let node = self.shape.node_of(frame);
         if !node.is_some_and(|node| self.allowed(request).is_some_and(|nodes| nodes.contains(node))) {
             return Err(format!("{frame:?} is on node {node:?}, which the request does not allow"));
@@ -204,7 +228,7 @@ impl<'p> FrameLockstep<'p> {
         }
     }
 
-    /// The nodes that a request may be served from; `None` when it names one that is not there.
+    /// The nodes that a request may be served from; `None` if it names a missing one.
     fn allowed(&self, request: Gfp) -> Option<NodeSet> {
         let all = NodeSet::first(self.shape.nodes().into());
         let with_memory: NodeSet = self.shape.ranges.iter().map(|range| range.node).collect();
@@ -217,7 +241,7 @@ impl<'p> FrameLockstep<'p> {
         }
     }
 
-    /// What must be said of a refusal: the nodes are not there, or nothing that fits is free.
+    /// Checks a refusal: the nodes are missing, or nothing that fits is free.
     fn refused(
         &self,
         request: Gfp,
@@ -228,7 +252,7 @@ impl<'p> FrameLockstep<'p> {
         match (self.allowed(request), error) {
             (None, AllocError::BadNode) => Ok(()),
             (Some(nodes), AllocError::OutOfMemory) => {
-                if request.urgency == Urgency::Reserve && room(nodes) {
+                if request.urgency == Urgency::Reserve && !self.shape.cuts && room(nodes) {
                     return Err(format!("refused {what}, which is free: {:?}", self.census()));
                 }
                 Ok(())
@@ -290,7 +314,7 @@ impl<'p> FrameLockstep<'p> {
     }
 
     fn give(&mut self, frame: Frame, order: Order) -> Outcome {
-        // Giving back what leaves map is the caller's breach of contract, which a per-CPU list does not look for.
+        // Freeing mapped memory is the caller's breach of contract, which a per-CPU list does not check.
         if self.model.holder(frame).is_some_and(|(start, order)| self.model.is_mapped(start, order)) {
             return Ok(());
         }
@@ -331,7 +355,7 @@ impl<'p> FrameLockstep<'p> {
         self.compare_counts(run)
     }
 
-    /// Takes back the part of a mapping that was counted before memory ran out.
+    /// Undoes the part of a mapping that was counted before memory ran out.
     fn undo_map(&mut self, run: FrameRange, done: u64) -> Outcome {
         self.unmap_run(FrameRange::new(run.start, done))
     }

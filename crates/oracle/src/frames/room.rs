@@ -1,31 +1,31 @@
-//! What a machine could hand out, found by emptying a second machine of the same make, so that an
-//! answer "out of memory" is checked and not believed.
+//! The memory that a machine can allocate, found by emptying a second machine of the same shape: an answer
+//! "out of memory" is checked and not believed.
 
 use hosted::raw::RawPages;
-use quire::addr::{BlockNumber, Frame, Order};
+use quire::addr::{BlockNumber, Frame, FrameRange, Order};
 use quire::page_alloc::{Gfp, NodePolicy, NodeSet, PageAllocator, Urgency, ZoneKind};
 
 use hosted::Hosted;
 
 use super::{FrameModel, FrameShape};
 
-/// Where a frame or a block lies.
+/// The zone of a frame or a block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Zone {
     kind: ZoneKind,
     node: u8,
 }
 
-/// Everything that can be had from a machine on which nothing is handed out.
+/// Everything that can be allocated from an empty machine.
 #[derive(Clone, Debug, Default)]
 pub struct Room {
-    /// Each frame that can be had by itself, in ascending order.
+    /// Each frame that can be allocated by itself, in ascending order.
     frames: Vec<(u64, Zone)>,
-    /// Each block that can be had whole, with its range's number, in ascending order.
+    /// Each block that can be allocated whole, with its range's number, in ascending order.
     blocks: Vec<(u32, Zone, usize)>,
 }
 
-/// A run of blocks that is asked for.
+/// A requested run of blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BlockRun {
     /// How many.
@@ -75,23 +75,26 @@ impl Room {
         room
     }
 
-    /// The zone that a frame can be had from.
+    /// The zone of a frame: that of other frames of its block, since it may have held descriptors.
     fn zone_of(&self, frame: Frame) -> Option<Zone> {
-        let at = self.frames.binary_search_by_key(&frame.0, |&(frame, _)| frame).ok()?;
-        Some(self.frames[at].1)
+        let first = frame.block().first_frame().0;
+        let at = self.frames.partition_point(|&(other, _)| other < first);
+        let &(other, zone) = self.frames.get(at)?;
+        (Frame(other).block() == frame.block()).then_some(zone)
     }
 
-    /// The kind of the zone that a frame can be had from.
+    /// The kind of the zone that a frame can be allocated from.
     pub fn kind_of(&self, frame: Frame) -> Option<ZoneKind> {
         self.zone_of(frame).map(|zone| zone.kind)
     }
 
-    /// A folio below a block's size that could be handed out from a zone up to `kind` of one of `nodes`.
+    /// A folio below a block's size that could be allocated from a zone up to `kind` of one of `nodes`.
     pub fn fits(&self, model: &FrameModel, order: Order, kind: ZoneKind, nodes: NodeSet) -> Option<Frame> {
         let mut run = 0;
         let mut next = 0;
         self.frames.iter().find_map(|&(frame, zone)| {
-            let free = zone.kind <= kind && nodes.contains(zone.node) && model.holder(Frame(frame)).is_none();
+            let there = model.is_memory(Frame(frame), Order::FRAME) && model.holder(Frame(frame)).is_none();
+            let free = zone.kind <= kind && nodes.contains(zone.node) && there;
             run = match (free, frame == next) {
                 (false, _) => 0,
                 (true, true) => run + 1,
@@ -103,7 +106,32 @@ impl Room {
         })
     }
 
-    /// A run of blocks that could be handed out from a zone up to `kind` of one of `nodes`.
+    /// The parts of a range of whole blocks that lie in one zone each.
+    pub fn by_zone(&self, range: FrameRange) -> Vec<FrameRange> {
+        let mut parts: Vec<FrameRange> = Vec::new();
+        for piece in range.by_block() {
+            match parts.last_mut() {
+                Some(last) if self.zone_of(last.start) == self.zone_of(piece.start) => {
+                    last.count += piece.count
+                }
+                _ => parts.push(piece),
+            }
+        }
+        parts
+    }
+
+    /// Whether all blocks of a range could be handed out whole.
+    pub fn holds_blocks(&self, model: &FrameModel, range: FrameRange) -> bool {
+        range.by_block().all(|piece| {
+            let number = piece.start.block();
+            let known = self.blocks.binary_search_by_key(&number.0, |&(block, ..)| block).is_ok();
+            known
+                && model.is_memory(number.first_frame(), Order::BLOCK)
+                && !model.touches(number.first_frame())
+        })
+    }
+
+    /// A run of blocks that could be allocated from a zone up to `kind` of one of `nodes`.
     pub fn run_fits(
         &self,
         model: &FrameModel,
@@ -112,7 +140,9 @@ impl Room {
         nodes: NodeSet,
     ) -> Option<BlockNumber> {
         let free = |&(block, zone, _): &(u32, Zone, usize)| {
-            zone.kind <= kind && nodes.contains(zone.node) && !model.touches(BlockNumber(block).first_frame())
+            let first = BlockNumber(block).first_frame();
+            let there = model.is_memory(first, Order::BLOCK) && !model.touches(first);
+            zone.kind <= kind && nodes.contains(zone.node) && there
         };
         self.blocks.windows(want.blocks as usize).find_map(|run| {
             let ((first, zone, range), last) = (run[0], run[run.len() - 1]);

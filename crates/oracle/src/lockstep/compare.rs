@@ -1,4 +1,4 @@
-//! What can be observed of an address space, compared.
+//! Compares the observable state of an address space.
 
 use quire::error::FaultError;
 
@@ -10,7 +10,8 @@ use crate::subject::{Actor, Subject};
 const PROBED: usize = 2;
 
 impl<S: Subject> Lockstep<S> {
-    /// Whether an access failed for want of memory, where it may. A stack may have grown to the address by then.
+    /// Whether an access failed for lack of memory, where it may. A stack may have grown to the address by
+    /// then.
     pub(super) fn out_of_memory<T>(&mut self, id: SpaceId, addr: u64, got: Result<T, FaultError>) -> bool {
         got.as_ref().err().into_iter().for_each(|&fault| self.answer = Answer::Fault(fault));
         if !matches!(got, Err(FaultError::OutOfMemory)) || !self.subject.may_lack_memory() {
@@ -33,7 +34,7 @@ impl<S: Subject> Lockstep<S> {
         if same { Ok(()) } else { Err(format!("answer {got:?}, want {want:?}")) }
     }
 
-    /// A list of mappings as it can be compared: without what the subject does not show.
+    /// A list of mappings without the attributes that the subject does not show.
     pub(super) fn comparable(&self, vmas: &[Vma]) -> Vec<Vma> {
         let mut vmas = vmas.to_vec();
         for vma in &mut vmas {
@@ -72,7 +73,7 @@ impl<S: Subject> Lockstep<S> {
         self.compare_mappings(id)?;
         let Some(resident) = self.subject.resident(id) else { return Ok(()) };
         let bounds = self.model.bounds(id);
-        // Where memory runs out, populating stops early and says nothing, or says so and has brought in a part.
+        // When memory runs out, a populate stops early and succeeds, or fails after populating a part.
         let scarce = self.subject.is_scarce();
         let most = match self.subject.single_pages() && !scarce {
             true => bounds.anon_touched,

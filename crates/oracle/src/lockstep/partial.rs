@@ -1,4 +1,4 @@
-//! Verbs that work along a range and may stop in it when memory runs out: what they may have done by then.
+//! Verbs that work along a range and may stop in it when memory runs out: their possible partial effects.
 
 use quire::error::MmError;
 
@@ -7,8 +7,9 @@ use crate::space::{Family, PAGE, PROBE_OFFSETS, PROBES, Remap, SpaceId};
 use crate::subject::{Actor, Subject};
 
 impl<S: Subject> Lockstep<S> {
-    /// Compares the answer of a verb over `addr, len`. When the subject ran out of memory, it must have done nothing
-    /// or all of the work up to an edge of a mapping or the end (invariant 6); `part` does that much to a model.
+    /// Compares the answer of a verb over `addr, len`. If the subject ran out of memory, the verb must have
+    /// done nothing, or all of its work up to an edge of a mapping or the end (invariant 6); `part` does that
+    /// much to a model.
     pub(super) fn in_parts(
         &mut self,
         id: SpaceId,
@@ -27,7 +28,7 @@ impl<S: Subject> Lockstep<S> {
         stops.retain(|&stop| stop > addr && stop <= end);
         let parts = stops.into_iter().rev().map(|stop| {
             let mut model = self.model.clone();
-            // A hole behind the stop is not this attempt's concern.
+            // A hole after the stop does not matter here.
             let _ = part(&mut model, stop);
             model
         });
@@ -39,7 +40,7 @@ impl<S: Subject> Lockstep<S> {
         self.take_explanation(id, candidates)
     }
 
-    /// A populate that ran out of memory: what it brought in shows nowhere but in the number of resident pages.
+    /// A populate that ran out of memory: only the number of resident pages shows what it populated.
     pub(super) fn in_advance(
         &mut self,
         got: Result<(), MmError>,
@@ -88,8 +89,8 @@ impl<S: Subject> Lockstep<S> {
         self.take_explanation(id, candidates)
     }
 
-    /// Goes on with the first model whose mappings are the subject's. Where several have them, a load from a page that
-    /// they disagree about decides.
+    /// Continues with the first model whose mappings are the subject's. If several have them, a load from a
+    /// page on which they differ decides.
     fn take_explanation(&mut self, id: SpaceId, mut candidates: Vec<Family>) -> Outcome {
         let seen = self.subject.vmas(id);
         let seen = self.comparable(&seen);
@@ -105,7 +106,8 @@ impl<S: Subject> Lockstep<S> {
             let before = candidates.len();
             candidates.retain_mut(|model| model.read(id, addr, probe).is_ok_and(|want| want.allows(word)));
             if candidates.len() == before {
-                // The word is right in all of them, and for how long it stays is not known: what allows more goes on.
+                // The word is right in all of them, but may change later in some: the most permissive one
+                // continues.
                 let first = candidates[0].peek(id, addr, probe);
                 candidates.remove(usize::from(first.is_some_and(|want| want.or_zero)));
             }

@@ -1,4 +1,4 @@
-//! Runs from seeds: drawing, stepping, and on failure shortening and printing what can be pasted back.
+//! Runs from seeds: draws and steps them; shortens a failing list and prints it as source.
 
 use std::fmt;
 use std::io::Write;
@@ -12,7 +12,7 @@ use crate::ops::{Step, source};
 /// Time for shortening a failing list.
 const SHRINK_BUDGET: Duration = Duration::from_secs(15);
 
-/// Time after which a run that goes on is taken for one that never ends; shortening included.
+/// Time after which a run, with its shortening, counts as never ending.
 const HANG: Duration = Duration::from_secs(120);
 
 /// A failing run, shortened.
@@ -20,9 +20,9 @@ const HANG: Duration = Duration::from_secs(120);
 pub struct Report {
     /// The seed it was drawn from.
     pub seed: u64,
-    /// What the whole list showed.
+    /// The failure of the whole list.
     pub what: String,
-    /// What the shortened list shows.
+    /// The failure of the shortened list.
     pub shortened_what: String,
     /// The shortened list.
     pub steps: Vec<Step>,
@@ -44,7 +44,7 @@ impl fmt::Display for Report {
 /// Runs a list, where a panic of the subject (an assertion, a violation that its machine saw) is a failure too.
 ///
 /// # Errors
-/// What went wrong.
+/// The failure.
 pub fn check_steps<T>(steps: &[T], run: &dyn Fn(&[T]) -> Result<(), String>) -> Result<(), String> {
     match catch_unwind(AssertUnwindSafe(|| run(steps))) {
         Ok(result) => result,
@@ -59,7 +59,7 @@ pub fn check_steps<T>(steps: &[T], run: &dyn Fn(&[T]) -> Result<(), String>) -> 
 /// Runs a list of any operations; a failing one is shortened.
 ///
 /// # Errors
-/// What the shortened list shows, and the list.
+/// The failure of the shortened list, and the list.
 pub fn check_list<T: Clone>(
     steps: &[T],
     run: &dyn Fn(&[T]) -> Result<(), String>,
@@ -84,8 +84,8 @@ pub fn check_seed(
     Err(Box::new(Report { seed, what, shortened_what, steps }))
 }
 
-/// Does something that must end soon. If it does not, the process ends with `label` as its last words: a
-/// search that never ends cannot be taken back in any other way.
+/// Runs an action that must end soon. If it does not, the process ends and prints `label`, since an endless
+/// search can be stopped in no other way.
 pub fn in_time<R>(label: &str, action: impl FnOnce() -> R) -> R {
     within(HANG, label, action)
 }
@@ -110,7 +110,7 @@ pub fn within<R>(limit: Duration, label: &str, action: impl FnOnce() -> R) -> R 
     })
 }
 
-/// Whether long runs were asked for (`QUIRE_LONG=1`).
+/// Whether `QUIRE_LONG=1` asks for long runs.
 pub fn long() -> bool {
     std::env::var("QUIRE_LONG").is_ok_and(|value| value != "0")
 }
@@ -120,12 +120,12 @@ pub fn budget(short: Duration) -> Duration {
     if long() { short * 30 } else { short }
 }
 
-/// Seeds that every run begins with, as far as its time goes; the first [`SURE`] in any case.
+/// Fixed seeds at the start of every run, as far as its time goes; the first [`SURE`] in any case.
 const SAME: u64 = 60;
 const SURE: u64 = 8;
 
-/// The seeds of a test: `QUIRE_SEED` alone if it is set, else the same ones each time, so that a change is judged by what
-/// it changed; long runs go on with new ones for as long as `short` allows.
+/// The seeds of a test: `QUIRE_SEED` alone if it is set, else the same ones each time, so that a change is
+/// judged by its own effect. Long runs continue with new ones for as long as `short` allows.
 pub fn seeds(short: Duration) -> impl Iterator<Item = u64> {
     let (start, limit) = (Instant::now(), budget(short));
     let given = std::env::var("QUIRE_SEED").ok().and_then(|text| text.parse::<u64>().ok());

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-/// The shortest list found within `budget` for which `fails` still says true.
+/// The shortest list found within `budget` for which `fails` is still true.
 pub fn shrink<T: Clone>(steps: &[T], budget: Duration, mut fails: impl FnMut(&[T]) -> bool) -> Vec<T> {
     let (start, mut best) = (Instant::now(), steps.to_vec());
     let mut chunk = best.len().div_ceil(2);

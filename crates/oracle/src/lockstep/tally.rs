@@ -1,4 +1,4 @@
-//! How often each operation was done and what it was answered: rare answers that never come are code that never runs.
+//! Counts of operations and their answers: a rare answer that never occurs is code that never runs.
 
 use std::fmt;
 
@@ -6,10 +6,10 @@ use quire::error::{FaultError, MmError};
 
 use crate::ops::{KIND_NAMES, Op};
 
-/// What an operation was answered. An operation of several accesses has the last refusal's answer.
+/// The answer to an operation. An operation of several accesses has the last failure's answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Answer {
-    /// It was done.
+    /// It succeeded.
     Done,
     /// A system call failed.
     Failed(MmError),
@@ -42,7 +42,7 @@ impl Tally {
         }
     }
 
-    /// Adds what another run counted.
+    /// Adds the counts of another run.
     pub fn merge(&mut self, other: &Self) {
         for (kind, answers) in other.kinds.iter().enumerate() {
             answers.iter().for_each(|&(answer, times)| self.add(kind, answer, times));
@@ -62,7 +62,7 @@ impl Tally {
     }
 }
 
-/// A line for each kind: its name, how often it was done, and how often it was refused for which reason.
+/// A line for each kind: its name, its count, and the counts of its failures by reason.
 impl fmt::Display for Tally {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (name, answers) in KIND_NAMES.iter().zip(&self.kinds).filter(|(_, answers)| !answers.is_empty()) {

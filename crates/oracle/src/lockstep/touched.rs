@@ -1,4 +1,4 @@
-//! What an operation worked on, and what is compared of it when there is no time to compare everything.
+//! The range that an operation touched, and its comparison when comparing everything takes too long.
 
 use super::{Lockstep, Outcome};
 use crate::ops::{Op, Step};
@@ -12,7 +12,7 @@ pub(super) struct Extent {
     pub(super) end: u64,
 }
 
-/// The most pages that are looked at one by one: more are looked at with all others of the address space.
+/// The most pages that are compared one by one; a larger range is compared with all of its address space.
 const MOST: u64 = 8192;
 
 impl Extent {
@@ -28,7 +28,7 @@ impl Extent {
 }
 
 impl<S: Subject> Lockstep<S> {
-    /// Does one operation and compares what it worked on, and everything after each `all_every`-th.
+    /// Does one operation and compares its range, and everything after each `all_every`-th.
     pub(super) fn step_and_compare_touched(&mut self, n: usize, step: &Step, all_every: usize) -> Outcome {
         let actor = self.actor(step);
         let (named, returned) = (self.named(actor.space, &step.op), self.returned.len());
@@ -83,14 +83,14 @@ impl<S: Subject> Lockstep<S> {
 
     fn compare_touched(&mut self, actor: Actor, extent: Extent) -> Outcome {
         self.compare_pages(actor.space, extent)?;
-        // By any CPU, which may have a translation from before.
+        // By any CPU, which may have an older translation.
         let known = self.model.space(actor.space).pages_in(extent.start, extent.end);
         let Some(number) = known.map(|(number, _)| number).next() else { return Ok(()) };
         let (cpu, probe) = (self.rng.usize(..self.cpus), self.rng.usize(..PROBES));
         self.load(Actor { cpu, ..actor }, number * PAGE, probe)
     }
 
-    /// What every address space shows of a file.
+    /// Compares every address space's view of a file.
     fn compare_file(&mut self, file: Backing) -> Outcome {
         for id in self.model.live().collect::<Vec<_>>() {
             let showing = self.model.space(id).vmas().iter().filter(|vma| vma.backing == file);
@@ -108,8 +108,9 @@ impl<S: Subject> Lockstep<S> {
         Ok(())
     }
 
-    /// The pages of an extent that are present: each is one of a mapping and holds what the model says, and what was stored
-    /// to is among them. Changes nothing. Where the subject does not show its pages, nothing is compared.
+    /// Compares the present pages of an extent: each belongs to a mapping and has the model's contents, and
+    /// every written page is present. Changes nothing. Where the subject does not show its pages, nothing is
+    /// compared.
     pub(super) fn compare_pages(&mut self, id: SpaceId, extent: Extent) -> Outcome {
         let (model, scarce) = (&self.model, self.subject.is_scarce());
         let known = model.space(id).pages_in(extent.start, extent.end);

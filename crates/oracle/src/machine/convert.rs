@@ -1,4 +1,4 @@
-//! The model's words and the library's.
+//! Conversions from the model's types to the library's.
 
 use quire::arch::Protection;
 use quire::filemap::FileKind;
@@ -27,7 +27,7 @@ pub fn protection(prot: Prot) -> Protection {
     set.into_iter().filter(|(set, _)| *set).fold(Protection::NONE, |all, (_, one)| all.union(one))
 }
 
-/// How an address is meant.
+/// A placement.
 pub fn placement(placement: Placement) -> vm::Placement {
     match placement {
         Placement::Hint => vm::Placement::Hint,
@@ -36,7 +36,7 @@ pub fn placement(placement: Placement) -> vm::Placement {
     }
 }
 
-/// Where `mremap` may put a mapping.
+/// A target of `mremap`.
 pub fn remap(to: Remap) -> vm::Remap {
     match to {
         Remap::InPlace => vm::Remap::InPlace,
@@ -47,7 +47,7 @@ pub fn remap(to: Remap) -> vm::Remap {
     }
 }
 
-/// What is advised.
+/// An advice.
 pub fn advice(advice: Advice) -> vm::Advice {
     match advice {
         Advice::DontNeed => vm::Advice::DontNeed,

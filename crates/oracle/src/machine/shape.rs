@@ -17,7 +17,7 @@ use crate::lockstep::{Depth, Divergence, Lockstep, Tally};
 use crate::ops::{HEAP, Step};
 use crate::space::{Backing, Family, PAGE, PROBE_OFFSETS, Rules};
 
-/// A machine and what may go wrong on it.
+/// A machine, with its failures.
 #[derive(Clone, Debug)]
 pub struct MachineShape {
     /// Bytes of memory.
@@ -28,19 +28,19 @@ pub struct MachineShape {
     pub policy: FolioPolicy,
     /// How `fork` gives the child its leaves.
     pub fork: ForkStrategy,
-    /// How memory is taken apart.
+    /// How memory is unmapped.
     pub zap: ZapStrategy,
     /// Which allocations fail.
     pub failures: FailurePlan,
     /// Which flushes are lost.
     pub lost_flushes: FailurePlan,
-    /// Memory may run out.
+    /// Whether memory may run out.
     pub tight: bool,
-    /// How much is compared after each operation.
+    /// The depth of the comparison after each operation.
     pub depth: Depth,
-    /// Memory has something in it at the start.
+    /// Whether memory is dirty at the start.
     pub dirty: bool,
-    /// What the model takes as given.
+    /// The rules of the model.
     pub rules: Rules,
 }
 
@@ -52,7 +52,7 @@ impl MachineShape {
             cpus: rng.usize(1..5),
             policy: draw_policy(rng),
             fork: draw_fork(&mut Rng::with_seed(!rng.clone().u64(..))),
-            // From a copy: what a seed draws beside stays the same.
+            // From a copy, so that the seed's other draws stay the same.
             zap: rng.clone().choice(ZapStrategy::ALL).expect("not empty"),
             failures: FailurePlan::Off,
             lost_flushes: FailurePlan::Off,
@@ -63,8 +63,8 @@ impl MachineShape {
         }
     }
 
-    /// A machine on which anonymous memory comes by the GiB: piece by piece, sometimes as a whole, and alone or beside folios of
-    /// 2 MiB.
+    /// A machine whose anonymous memory comes in folios of 1 GiB, cleared on demand or sometimes as a whole,
+    /// alone or beside folios of 2 MiB.
     pub fn gigantic(rng: &mut Rng) -> Self {
         let alone = FolioPolicy::only(Order::GIGANTIC);
         let both = FolioPolicy::LINUX.with(Order::GIGANTIC, OrderPolicy::Always);
@@ -73,7 +73,7 @@ impl MachineShape {
         Self { bytes: GIGANTIC_BYTES, cpus: rng.usize(1..3), policy, dirty: true, ..Self::new(rng) }
     }
 
-    /// A machine with plenty of memory, and with small folios at faults, so that there is something to collapse.
+    /// A machine with plenty of memory and small folios at faults, so that there is something to collapse.
     pub fn of_small_folios(rng: &mut Rng) -> Self {
         let order = *rng.choice(&[0, 2, 4, 8]).expect("not empty");
         let policy = FolioPolicy::LINUX.with(Order::new(order).unwrap_or(Order::FRAME), OrderPolicy::Always);
@@ -92,7 +92,7 @@ impl MachineShape {
         Self { failures, tight: true, ..self }
     }
 
-    /// The same machine with so much compared after each operation.
+    /// The same machine with this depth of comparison.
     #[must_use]
     pub fn comparing(self, depth: Depth) -> Self {
         Self { depth, ..self }
@@ -105,7 +105,7 @@ impl MachineShape {
     }
 }
 
-/// Memory for as many folios of 1 GiB as such a run may have at a time, and for what does not come in them.
+/// Memory for the folios of 1 GiB that such a run may have at a time, and for smaller ones.
 const GIGANTIC_BYTES: u64 = (3 << 30) + (256 << 20);
 
 fn draw_policy(rng: &mut Rng) -> FolioPolicy {
@@ -126,7 +126,7 @@ fn draw_fork(rng: &mut Rng) -> ForkStrategy {
     if rng.u8(..4) > 0 { ForkStrategy::Share } else { ForkStrategy::Copy }
 }
 
-/// How often a run asked for what can be made to fail.
+/// Counts of a run's events that can be made to fail.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct RunCounts {
     /// Allocations, under any plan but [`FailurePlan::Off`].
@@ -139,7 +139,7 @@ pub struct RunCounts {
     pub collapsed: u64,
 }
 
-/// As [`run_machine`], where only what can be made to fail is of interest.
+/// As [`run_machine`], without its other counts.
 ///
 /// # Errors
 /// As [`run_machine`].
@@ -152,11 +152,11 @@ pub fn check_machine(
     run_machine(shape, files, seed, steps).map(|(counts, _)| counts)
 }
 
-/// Builds the machine, steps library and model through the operations, exits everything, closes all files and checks
-/// that all memory is back and every written page of a file was written back.
+/// Builds the machine, steps library and model through the operations, exits everything, closes all files and
+/// checks that all memory is free and every written page of a file was written back.
 ///
 /// # Errors
-/// What differed, or what the machine saw broken.
+/// The difference, or the violation that the machine found.
 pub fn run_machine(
     shape: &MachineShape,
     files: &[(u64, u64)],
@@ -215,17 +215,18 @@ fn run_on(
 }
 
 thread_local! {
-    /// Machines that are switched off, by their bytes of memory: a machine whose memory is dirty is built on theirs, which the
-    /// host need not clear again.
+    /// Machines that are switched off, by their bytes of memory. A machine with dirty memory is built on the
+    /// memory of one, which the host need not clear again.
     static KEPT: RefCell<BTreeMap<u64, Hosted>> = const { RefCell::new(BTreeMap::new()) };
 }
 
 /// The machine, switched on.
 fn built(shape: &MachineShape) -> Result<Hosted, HostedError> {
-    // Violations are kept and asked for: a panic may come where another is under way already.
+    // Violations are recorded and queried: a panic may come during another one.
     let config = HostedConfig { on_violation: OnViolation::Record, ..HostedConfig::new(shape.bytes) };
     let config = config.with_cpus(shape.cpus);
-    // Memory all of which is touched would be hundreds of thousands of the host's faults; thousands of operations touch most.
+    // Touching all of it would cost hundreds of thousands of the host's faults; thousands of operations touch
+    // most.
     let config = match shape.dirty || shape.depth != Depth::All {
         true => HostedConfig { backing: Memory::Anonymous, huge_pages: true, ..config },
         false => config,
@@ -239,7 +240,8 @@ fn built(shape: &MachineShape) -> Result<Hosted, HostedError> {
     }
 }
 
-/// Stores to every probe of all memory, before a manager takes it over: memory that is not cleared is seen.
+/// Stores to every probe of all memory before a manager takes it over, so that memory that is not cleared
+/// shows.
 fn soil(machine: &Hosted) {
     for range in machine.ranges() {
         for page in (range.start.0..range.end().0).step_by(PAGE as usize) {
@@ -252,7 +254,7 @@ fn soil(machine: &Hosted) {
     }
 }
 
-/// Frames in use once no list and no cache keeps any back.
+/// Frames in use after all lists and caches are drained.
 fn drained(machine: &Hosted, manager: &MemoryManager<'_, Hosted>) -> u64 {
     for cpu in 0..machine.config().cpus {
         machine.run_on(CpuId(cpu as u32), || manager.pages().lists().drain_local());
@@ -260,7 +262,8 @@ fn drained(machine: &Hosted, manager: &MemoryManager<'_, Hosted>) -> u64 {
     manager.meminfo().frames.used
 }
 
-/// Compares what was written back to files with what the model's programs stored into shared mappings of them.
+/// Compares the pages written back to files with the stores of the model's programs into shared mappings of
+/// them.
 fn check_written(machine: &Hosted, model: &Family) -> Result<(), String> {
     for (file, page, words) in model.written_pages() {
         let Backing::File(number) = file else { continue };
@@ -268,7 +271,7 @@ fn check_written(machine: &Hosted, model: &Family) -> Result<(), String> {
             return Err(format!("page {page} of file {number} was never written back"));
         };
         for (offset, want) in PROBE_OFFSETS.into_iter().zip(words) {
-            // What is stored behind the end of the last page is seen through mappings, and never written.
+            // A store after the end of the last page is visible through mappings, and never written back.
             if page * PAGE + offset + 8 > model.size_of(file) {
                 continue;
             }

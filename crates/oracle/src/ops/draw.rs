@@ -5,10 +5,10 @@ use fastrand::Rng;
 use super::{At, MapOp, Op, Step, To, What};
 use crate::space::{Advice, Kind, PAGE, PROBES, Placement, Prot};
 
-/// What a run is made of; all of it is drawn from the seed.
+/// The shape of a run; all of it is drawn from the seed.
 #[derive(Clone, Debug)]
 pub struct Draw {
-    /// How many operations.
+    /// Operations.
     pub steps: usize,
     /// CPUs that operations are spread over.
     pub cpus: u8,
@@ -22,27 +22,27 @@ pub struct Draw {
     weights: [u32; KINDS],
     /// Whether file mappings are all private, all shared, or drawn.
     sharing: Option<bool>,
-    /// Hardly anything but private anonymous memory is mapped.
+    /// Whether nearly all mappings are private anonymous memory.
     anonymous: bool,
-    /// Addresses and lengths are of the order of folios of 1 GiB.
+    /// Whether addresses and lengths are of the order of folios of 1 GiB.
     gigantic: bool,
-    /// Most mappings are of files and of shared memory, by 2 MiB at their alignment.
+    /// Whether most mappings are of files and of shared memory, by 2 MiB at their alignment.
     blocks: bool,
-    /// Of a thousand arguments, how many are made odd on purpose.
+    /// Odd arguments in a thousand.
     odd: u32,
 }
 
 /// Kinds of operations that are drawn.
 const KINDS: usize = 20;
 
-/// The last of those that every run may have.
+/// The last kind that every run may have.
 const TRUNCATE: usize = 17;
-/// What idle CPUs do, which shows only where folios are cleared on demand.
+/// The work of idle CPUs, which has an effect only where folios are cleared on demand.
 const CLEAR_AHEAD: usize = 18;
-/// Small pages become large ones, which shows only in how much is resident.
+/// Collapses, which change only the number of resident pages.
 const COLLAPSE: usize = 19;
 
-/// Pages of a folio of 1 GiB, and of a piece that it is cleared in.
+/// Pages of a folio of 1 GiB.
 const GIGANTIC: i32 = 1 << 18;
 const PIECE: i32 = 1 << 9;
 
@@ -88,8 +88,9 @@ impl Draw {
         }
     }
 
-    /// Makes all file mappings private, or all shared: no store, nor another size, changes a file that a private mapping
-    /// shows. Where memory runs out, which private pages were copied ahead of a store is not known.
+    /// Makes all file mappings private, or all shared, so that no store or truncation changes a file that a
+    /// private mapping shows. When memory runs out, it is not known which private pages were copied ahead of
+    /// a store.
     pub fn one_sharing(&mut self, rng: &mut Rng) {
         self.sharing = Some(rng.bool());
         if self.sharing == Some(false) {
@@ -97,8 +98,8 @@ impl Draw {
         }
     }
 
-    /// Forks and exits often, stores to many pages in a row, and maps hardly anything that is not private anonymous memory:
-    /// page tables are shared by whole families.
+    /// Forks and exits often, stores to many consecutive pages, and maps mostly private anonymous memory, so
+    /// that whole families share page tables.
     pub fn families(&mut self) {
         for (kind, weight) in [(10, 4), (11, 3), (12, 12), (14, 6)] {
             self.weights[kind] = self.weights[kind].max(weight);
@@ -106,7 +107,8 @@ impl Draw {
         self.anonymous = true;
     }
 
-    /// Collapses often, between forks, moves and stores to many pages in a row, most of them of private anonymous memory.
+    /// Collapses often, between forks, moves and stores to many consecutive pages, most of them private
+    /// anonymous memory.
     pub fn collapses(&mut self) {
         let often = [(0, 6), (3, 3), (4, 3), (10, 2), (11, 2), (12, 12), (13, 8), (14, 8), (COLLAPSE, 10)];
         for (kind, weight) in often {
@@ -115,7 +117,8 @@ impl Draw {
         (self.span, self.longest, self.anonymous) = (3000, 1600, true);
     }
 
-    /// The same with files of some MiB, which are cut short and grow, and mostly shown at their alignment.
+    /// The same with files of some MiB, which are truncated and grow, and are mostly mapped at their
+    /// alignment.
     pub fn file_collapses(&mut self, rng: &mut Rng) {
         self.collapses();
         self.weights[TRUNCATE] = 3;
@@ -143,8 +146,8 @@ impl Draw {
         }
     }
 
-    /// Maps anonymous memory by the GiB, stores here and there, cuts it, moves it and forks, while idle CPUs clear ahead. Nothing
-    /// is brought in by the GiB: the model knows single pages.
+    /// Maps anonymous memory by the GiB, stores to some pages, unmaps, moves and forks, while idle CPUs clear
+    /// ahead. Nothing is populated by the GiB, since the model knows single pages.
     pub fn gigantic(&mut self) {
         self.weights = [0; KINDS];
         let often =
@@ -160,7 +163,7 @@ impl Draw {
         self.files.iter_mut().for_each(|(_, bytes)| *bytes = (*bytes).min(u64::from(pages) * PAGE));
     }
 
-    /// The first operation where addresses are of that order: all of it is mapped.
+    /// The first operation of a gigantic run: maps all of the window.
     fn gigantic_map() -> Op {
         Op::Mmap(MapOp {
             at: At::Window(-GIGANTIC, 0),
@@ -198,7 +201,7 @@ impl Draw {
         if self.gigantic {
             return Self::gigantic_page(rng);
         }
-        // Half of the addresses lie on coarse boundaries, so that operations meet each other's edges.
+        // Half of the addresses lie on coarse boundaries, so that operations meet at their edges.
         match rng.u32(..4) {
             0 => rng.i32(-self.span..self.span),
             1 => rng.i32(-self.span..self.span) & !15,
@@ -316,7 +319,7 @@ impl Draw {
             14 => Op::Touch(self.at(rng, true), rng.u32(1..=self.longest)),
             15 => Op::Access(self.at(rng, true), *rng.choice(&[Kind::Read, Kind::Write]).expect("not empty")),
             16 => Op::Access(self.at(rng, true), Kind::Exec),
-            // Mostly all that there may be: what is mapped is seldom 2 MiB at their alignment.
+            // Mostly the whole window, since mappings are seldom 2 MiB at their alignment.
             COLLAPSE if rng.u32(..4) > 0 => {
                 Op::Collapse(At::Window(-self.span, 0), 2 * self.span as u64 * PAGE, rng.u32(..4) == 0)
             }

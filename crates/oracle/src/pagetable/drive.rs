@@ -20,7 +20,7 @@ use crate::space::Prot;
 
 const BYTES: u64 = 64 << 20;
 const RECENT: usize = 40;
-/// The page in the middle of where things are mapped: a border between two entries of the top level.
+/// The page in the middle of the mapped range: a border between two entries of the top level.
 const MIDDLE: i64 = 1 << 32;
 
 type Outcome = Result<(), String>;
@@ -50,7 +50,7 @@ impl TableLockstep<'_, '_> {
     /// Does the operations on a fresh machine, unmaps everything and checks that nothing is lost.
     ///
     /// # Errors
-    /// What differed, with the number of the operation.
+    /// The difference, with the number of the operation.
     pub fn check(ops: &[TableOp], zap: ZapStrategy) -> Outcome {
         Self::check_losing(ops, zap, FailurePlan::Off)
     }
@@ -95,7 +95,7 @@ impl TableLockstep<'_, '_> {
     fn run(&mut self, ops: &[TableOp]) -> Outcome {
         let (machine, context) = (self.machine, self.context);
         context.switch_in(machine);
-        // The other CPUs do nothing between their accesses, and keep their translations.
+        // The other CPUs are idle between their accesses, and keep their translations.
         for cpu in 1..CPUS {
             machine.run_on(CpuId(cpu as u32), || context.switch_in(machine));
         }
@@ -175,7 +175,7 @@ impl TableLockstep<'_, '_> {
             self.allocator.free_raw(frame, Order::BLOCK).map_err(|error| error.to_string())?;
         }
         if got == Err(MapError::Occupied) {
-            // A table without leaves is in the way as well, and the model knows no tables.
+            // A table without leaves prevents it too, and the model knows no tables.
             return Ok(());
         }
         same(got, self.model.map(addr.page(), Leaf { frame, size, flags: rights(prot) }, 1))
@@ -211,7 +211,7 @@ impl TableLockstep<'_, '_> {
         same(got, Ok(()))
     }
 
-    /// The addresses around the range in which nothing else is mapped.
+    /// The largest range around this one in which nothing else is mapped.
     fn limits(&self, range: VirtRange) -> VirtRange {
         let (mut start, mut end) = (0, USER_PAGES - 1);
         for (page, leaf) in self.model.leaves() {
@@ -259,7 +259,7 @@ impl TableLockstep<'_, '_> {
         }
     }
 
-    /// Does to all leaves of a range what `change` does to one.
+    /// Applies `change` to all leaves of a range.
     fn change(
         &mut self,
         range: VirtRange,
@@ -276,7 +276,7 @@ impl TableLockstep<'_, '_> {
         same(got, Ok(()))
     }
 
-    /// What an access must meet.
+    /// The required result of an access.
     fn expected(&self, page: i32, write: bool) -> Result<Frame, FaultCause> {
         match self.model.translate(address(page).page()) {
             None => Err(FaultCause::NotPresent),
@@ -285,8 +285,8 @@ impl TableLockstep<'_, '_> {
         }
     }
 
-    /// Makes an access on a CPU. A translation that allows less than the tables do may be cached where a right was added:
-    /// the fault that it causes refreshes it, so the access is made once more.
+    /// Makes an access on a CPU. After a right was added, the CPU may have a cached translation with fewer
+    /// rights; the fault refreshes it, so the access is repeated once.
     fn access<R>(&self, cpu: u8, attempt: impl Fn() -> Result<R, PageFault>) -> Result<R, FaultCause> {
         let twice = || attempt().or_else(|_| attempt()).map_err(|fault| fault.cause);
         self.machine.run_on(CpuId(u32::from(cpu)), twice)

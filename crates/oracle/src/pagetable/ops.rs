@@ -1,4 +1,4 @@
-//! What is done to page tables and their model, and what a leaf allows.
+//! Operations on page tables and their model, and the rights of a leaf.
 
 use fastrand::Rng;
 use quire::arch::{EntryFlags, Protection};
@@ -7,7 +7,7 @@ use crate::space::Prot;
 
 pub(super) const CPUS: usize = 2;
 
-/// What a leaf allows, and the library's marks on it.
+/// The rights of a leaf, and the library's marks on it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Rights {
     pub(super) write: bool,
@@ -31,11 +31,11 @@ pub enum TableOp {
     Unmap(i32, u32, bool),
     /// Give so many pages other rights, the right to store included.
     Protect(i32, u32, Prot),
-    /// Forget which of so many pages were stored to.
+    /// Clear the soft-dirty bits of so many pages.
     ClearSoftDirty(i32, u32),
-    /// Mark so many pages for a handler, or take the marks off.
+    /// Set or clear the handler's mark of so many pages.
     Mark(i32, u32, bool),
-    /// Cut large leaves that reach over the page's start.
+    /// Split large leaves that cross the page's start.
     Split(i32),
     /// Store to the page, on a CPU.
     Store(u8, i32),
@@ -71,13 +71,13 @@ pub fn draw_tables(rng: &mut Rng, count: usize) -> Vec<TableOp> {
     (0..count).map(|_| op(rng)).collect()
 }
 
-/// What hardware makes of a protection: memory that can be written can be read.
+/// The hardware's rights for a protection: writable memory is readable.
 pub(super) fn protection(prot: Prot) -> Protection {
     let library = crate::machine::convert::protection(prot);
     if prot.reads() { library.union(Protection::READ) } else { library }
 }
 
-/// A fresh leaf's: what can be stored to without a fault counts as stored to.
+/// The rights of a fresh leaf: a page that can be stored to without a fault counts as stored to.
 pub(super) fn rights(prot: Prot) -> Rights {
     let write = prot.writes();
     Rights { write, user: prot.reads(), exec: prot.executes(), soft_dirty: write, marked: false }
@@ -89,7 +89,7 @@ pub(super) fn flags(prot: Prot) -> EntryFlags {
 }
 
 impl Rights {
-    /// As `mprotect` leaves them: a store that has to be noticed gets no right ahead.
+    /// The rights after `mprotect`: it does not add the right to store where a store must be noticed.
     pub(super) fn protected(self, prot: Prot) -> Self {
         let write = prot.writes() && (self.write || self.soft_dirty && !self.marked);
         Self { write, soft_dirty: self.soft_dirty, marked: self.marked, ..rights(prot) }

@@ -1,4 +1,4 @@
-//! Loads, stores and fetches: which of them are allowed, and what they see.
+//! Loads, stores and fetches: which are allowed, and the words that they see.
 
 use quire::error::FaultError;
 
@@ -16,12 +16,12 @@ pub enum Kind {
     Exec,
 }
 
-/// What a load may see.
+/// The words that a load may see.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Seen {
-    /// The word that was stored last, or what the page held at first.
+    /// The last stored word, or the page's first contents.
     pub word: u64,
-    /// The page was given back with `MADV_FREE` and not written since: zero is right as well.
+    /// Whether zero is right too, since the page was freed by `MADV_FREE` and not written since.
     pub or_zero: bool,
 }
 
@@ -54,7 +54,7 @@ impl Family {
         }
         self.bring_in(id, &vma, addr, kind == Kind::Write)?;
         if !self.rules.contents && kind == Kind::Write {
-            // Without contents nothing but a store can end `MADV_FREE`'s freedom.
+            // Without contents, only a store ends the effect of `MADV_FREE`.
             self.space_mut(id).pages.entry(addr / PAGE).and_modify(|page| page.lazy = None);
         }
         Ok(())
@@ -90,7 +90,7 @@ impl Family {
         Ok(self.peek(id, addr, probe).expect("the access succeeded"))
     }
 
-    /// What a load would see, if `addr` is mapped and its page is there; changes nothing.
+    /// The words that a load would see, if `addr` is mapped and its page is present; changes nothing.
     pub fn peek(&self, id: SpaceId, addr: u64, probe: usize) -> Option<Seen> {
         self.peek_page(id, addr).map(|seen| seen[probe])
     }

@@ -5,12 +5,12 @@ use quire::error::{FaultError, MmError};
 use super::vma::{Backing, Huge, Locked, PAGE, Vma};
 use super::{Family, SpaceId};
 
-/// What is advised.
+/// An advice.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum Advice {
-    /// `MADV_DONTNEED`: private pages are given up at once.
+    /// `MADV_DONTNEED`: private pages are dropped at once.
     DontNeed,
-    /// `MADV_FREE`: private anonymous pages may be given up until they are written again.
+    /// `MADV_FREE`: private anonymous pages may be dropped until they are written again.
     Free,
     /// `MADV_WILLNEED`.
     WillNeed,
@@ -25,7 +25,7 @@ pub enum Advice {
 }
 
 impl Advice {
-    /// All of them.
+    /// Every advice.
     pub const ALL: [Self; 7] = [
         Self::DontNeed,
         Self::Free,
@@ -38,11 +38,12 @@ impl Advice {
 }
 
 impl Family {
-    /// `madvise`: mapped parts are advised one after the other; holes are passed over and reported at the end.
+    /// `madvise`: advises mapped parts one after the other, skips holes and reports them at the end.
     ///
     /// # Errors
-    /// `EINVAL` (unaligned; DONTNEED or FREE on locked memory; FREE on what is not private anonymous; a populate that the
-    /// protection does not allow), `ENOMEM` (a hole), `EFAULT` (a populate behind the end of a file).
+    /// `EINVAL` (unaligned; DONTNEED or FREE on locked memory; FREE on memory that is not private anonymous;
+    /// a populate that the protection does not allow), `ENOMEM` (a hole), `EFAULT` (a populate after the end
+    /// of a file).
     pub fn madvise(&mut self, id: SpaceId, addr: u64, len: u64, advice: Advice) -> Result<(), MmError> {
         let rounded = len.wrapping_add(PAGE - 1) & !(PAGE - 1);
         if !addr.is_multiple_of(PAGE) || len != 0 && rounded == 0 {

@@ -4,13 +4,13 @@ use super::vma::{Backing, Huge, Locked, PAGE, Prot, Vma};
 use super::{Family, Space, SpaceId};
 
 impl Family {
-    /// Where the heap starts; it is empty then.
+    /// Sets the start of the heap; it is then empty.
     pub fn set_brk_start(&mut self, id: SpaceId, addr: u64) {
         self.space_mut(id).brk = (addr, addr);
     }
 
-    /// Moves the end of the heap and says where it is now; unchanged when that could not be done: below the start,
-    /// within a page of the next mapping, or where nothing is mapped that it would leave.
+    /// Moves the end of the heap; returns the new end. It stays where it is if the call fails: below the
+    /// start, within a page of the next mapping, or if part of the memory that it would leave is not mapped.
     pub fn brk(&mut self, id: SpaceId, addr: u64) -> u64 {
         let rules = self.rules;
         let space = self.space_mut(id);
@@ -42,7 +42,7 @@ impl Family {
 }
 
 impl Space {
-    /// Where the heap ends now.
+    /// The end of the heap.
     pub fn brk_end(&self) -> u64 {
         self.brk.1
     }

@@ -11,7 +11,7 @@ use super::{Page, Space};
 /// The number of an address space within its family.
 pub type SpaceId = usize;
 
-/// What the model takes as given.
+/// The rules of the model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rules {
     /// The lowest address that can be mapped.
@@ -22,7 +22,8 @@ pub struct Rules {
     pub stack_gap: u64,
     /// Bytes that a mapping which grows down can reach; Linux's `RLIMIT_STACK`.
     pub stack_limit: u64,
-    /// Whether words of pages are followed. Without, writing to a page only makes it private: less memory and time.
+    /// Whether the model keeps words of pages. If not, a store only makes a page private, which takes less
+    /// memory and time.
     pub contents: bool,
 }
 
@@ -38,7 +39,7 @@ impl Default for Rules {
     }
 }
 
-/// Address spaces with what they share.
+/// Address spaces with their shared objects.
 #[derive(Clone, Debug)]
 pub struct Family {
     pub(super) rules: Rules,
@@ -47,7 +48,7 @@ pub struct Family {
     pub(super) written: HashMap<(Backing, u64), Words>,
     /// Bytes of each object.
     pub(super) sizes: BTreeMap<Backing, u64>,
-    /// Where what files held at first ends, if they were cut short since.
+    /// The end of files' first contents, if they were truncated since.
     pristine: BTreeMap<Backing, u64>,
     next_shared: u64,
     /// The hosted machine's number for a file of the model.
@@ -55,7 +56,7 @@ pub struct Family {
 }
 
 impl Family {
-    /// No address space and no file.
+    /// A family without address spaces and files.
     pub fn new(rules: Rules) -> Self {
         Self {
             rules,
@@ -68,18 +69,18 @@ impl Family {
         }
     }
 
-    /// What is taken as given.
+    /// The rules.
     pub fn rules(&self) -> &Rules {
         &self.rules
     }
 
-    /// Makes a file known, or gives it another size in bytes. Its words are [`file_word`]'s.
+    /// Adds a file, or changes its size in bytes. Its words are [`file_word`]'s.
     pub fn set_file(&mut self, file: u64, bytes: u64) {
         self.sizes.insert(Backing::File(file), bytes);
     }
 
-    /// `ftruncate`: another size in bytes, a multiple of eight. Behind a nearer end the contents go, and with whole pages the
-    /// private copies of them.
+    /// `ftruncate`: another size in bytes, a multiple of eight. A smaller size drops the contents after it,
+    /// and private copies of whole pages there.
     pub fn truncate(&mut self, file: u64, bytes: u64) {
         let backing = Backing::File(file);
         let pristine = self.pristine.get(&backing).or(self.sizes.get(&backing)).copied().unwrap_or(0);
@@ -106,7 +107,8 @@ impl Family {
         }
     }
 
-    /// Says under which number the hosted machine knows each file, for subjects that share a machine. As they are, else.
+    /// Sets the hosted machine's number of each file, for subjects that share a machine. Without it they are
+    /// the same.
     pub fn name_files(&mut self, name: impl Fn(u64) -> u64) {
         for backing in self.sizes.keys() {
             if let Backing::File(file) = *backing {
@@ -153,7 +155,7 @@ impl Family {
         self.spaces.len() - 1
     }
 
-    /// `exit`: all is unmapped. What was written to shared objects stays with them.
+    /// `exit`: unmaps everything. Shared objects keep the words written to them.
     pub fn exit(&mut self, id: SpaceId) {
         self.spaces[id] = None;
     }
@@ -166,7 +168,7 @@ impl Family {
         object
     }
 
-    /// Whether page `page` of the object has a byte of it.
+    /// Whether the object has any byte in page `page`.
     pub(super) fn has_page(&self, backing: Backing, page: u64) -> bool {
         match backing {
             Backing::Anonymous => true,
@@ -174,7 +176,7 @@ impl Family {
         }
     }
 
-    /// Pages of objects that shared mappings wrote, with what they hold now.
+    /// Pages of objects that shared mappings wrote, with their current words.
     pub fn written_pages(&self) -> impl Iterator<Item = (Backing, u64, Words)> + '_ {
         self.written.iter().map(|(&(backing, page), &words)| (backing, page, words))
     }
@@ -184,7 +186,7 @@ impl Family {
         self.sizes.get(&backing).copied().unwrap_or(0)
     }
 
-    /// What an object's page holds.
+    /// The words of an object's page.
     pub(super) fn object_words(&self, backing: Backing, page: u64) -> Words {
         if let Some(words) = self.written.get(&(backing, page)) {
             return *words;
@@ -200,7 +202,8 @@ impl Family {
         }
     }
 
-    /// Makes the page at `addr`, which `vma` maps, present; for `write` in a private mapping, its own.
+    /// Makes the page at `addr`, which `vma` maps, present; for `write` in a private mapping, makes it
+    /// private.
     ///
     /// # Errors
     /// [`FaultError::BeyondEnd`] when the backing has no such page.

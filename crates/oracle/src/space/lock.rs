@@ -1,4 +1,4 @@
-//! `mlock`, `munlock`, `mlockall`, `munlockall`, and bringing pages in ahead of their first use.
+//! `mlock`, `munlock`, `mlockall`, `munlockall`, and populating pages before their first use.
 
 use quire::error::{FaultError, MmError};
 
@@ -6,8 +6,8 @@ use super::vma::{Locked, PAGE};
 use super::{Family, SpaceId};
 
 impl Family {
-    /// Brings the pages of `start..end` in, up to the first that cannot be: those of writable private mappings are
-    /// made private at once, those locked on fault are left alone.
+    /// Populates the pages of `start..end`, up to the first that cannot be: makes those of writable private
+    /// mappings private at once, and skips those locked on fault.
     ///
     /// # Errors
     /// Why it stopped: [`FaultError::NotMapped`] at a hole, [`FaultError::Protection`] where nothing is allowed,
@@ -29,7 +29,7 @@ impl Family {
         Ok(())
     }
 
-    /// Brings in the pages of `start..end`, which one mapping holds; where it ended.
+    /// Populates the pages of `start..end`, which one mapping holds; returns where it ended.
     pub(super) fn bring_in_mapped(
         &mut self,
         id: SpaceId,
@@ -42,8 +42,8 @@ impl Family {
         Ok(end)
     }
 
-    /// `mlock` (`mlock2` with `MLOCK_ONFAULT`): what is mapped up to the first hole is locked, then the hole is
-    /// reported; then pages are brought in, and what cannot be is reported.
+    /// `mlock` (`mlock2` with `MLOCK_ONFAULT`): locks the mapped memory up to the first hole, then reports
+    /// the hole; then populates pages, and reports those that it cannot.
     ///
     /// # Errors
     /// `EINVAL` for an end past the last address, `ENOMEM` for a hole, for pages that allow no access or lie behind
@@ -86,7 +86,7 @@ impl Family {
         if hole.is_some() { Err(MmError::NoMemory) } else { Ok((start, end)) }
     }
 
-    /// `mlockall`: `current` locks what is mapped, `future` what will be. At least one must be asked for.
+    /// `mlockall`: `current` locks current mappings, `future` later ones. At least one must be given.
     ///
     /// # Errors
     /// `EINVAL`.
@@ -109,7 +109,7 @@ impl Family {
         space.vmas.iter_mut().for_each(|vma| vma.locked = locked);
         if !on_fault {
             for vma in self.space(id).vmas.clone() {
-                // What cannot be brought in is passed over.
+                // Pages that cannot be populated are skipped.
                 let _ = self.populate(id, vma.start, vma.end);
             }
         }

@@ -8,14 +8,14 @@ use super::{Family, Space, SpaceId};
 /// File offsets end here, in pages.
 const OFFSET_LIMIT: u64 = (i64::MAX as u64) / PAGE;
 
-/// How `addr` is meant.
+/// How `addr` is used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum Placement {
-    /// There if it is free, else anywhere.
+    /// This address if it is free, else any.
     Hint,
-    /// There; what is mapped there goes (`MAP_FIXED`).
+    /// This address, replacing older mappings (`MAP_FIXED`).
     Fixed,
-    /// There or not at all (`MAP_FIXED_NOREPLACE`).
+    /// This address or none (`MAP_FIXED_NOREPLACE`).
     FixedNoReplace,
 }
 
@@ -26,9 +26,9 @@ pub struct Map {
     pub addr: u64,
     /// Bytes.
     pub len: u64,
-    /// What accesses are allowed.
+    /// The allowed accesses.
     pub prot: Prot,
-    /// How `addr` is meant.
+    /// How `addr` is used.
     pub placement: Placement,
     /// Whether stores reach the backing.
     pub shared: bool,
@@ -59,10 +59,10 @@ impl Map {
     }
 }
 
-/// Where a mapping must go.
+/// The required place of a mapping.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Place {
-    /// Exactly there.
+    /// This address.
     At(u64),
     /// Anywhere that [`Family::is_legal`].
     Anywhere,
@@ -73,11 +73,11 @@ fn round_up(len: u64) -> u64 {
 }
 
 impl Family {
-    /// Checks the arguments of `mmap` and says where the mapping must go. Changes nothing.
+    /// Checks the arguments of `mmap`; returns the required place. Changes nothing.
     ///
     /// # Errors
-    /// As Linux: `EINVAL`, `ENOMEM`, `EEXIST`, `EOVERFLOW`. No room for [`Place::Anywhere`] is not looked for here
-    /// ([`Self::has_room`]).
+    /// As Linux: `EINVAL`, `ENOMEM`, `EEXIST`, `EOVERFLOW`. It does not check for space for
+    /// [`Place::Anywhere`] ([`Self::has_room`] does).
     pub fn place(&self, id: SpaceId, map: &Map) -> Result<Place, MmError> {
         if map.len == 0 {
             return Err(MmError::Invalid);
@@ -152,7 +152,7 @@ impl Family {
         from.saturating_add(len) <= self.rules.user_end
     }
 
-    /// Maps at `addr`, which [`Self::place`] allowed; what is there goes.
+    /// Maps at `addr`, which [`Self::place`] allowed, replacing older mappings.
     pub fn map_at(&mut self, id: SpaceId, map: &Map, addr: u64) {
         let len = round_up(map.len);
         let backing = match map.file {
@@ -177,7 +177,7 @@ impl Family {
         space.remove(addr, addr + len);
         space.insert(vma);
         if map.populate || locked == Locked::Now {
-            // As Linux: a mapping that cannot be filled is still made.
+            // As Linux: a mapping that cannot be populated is still made.
             let _ = self.populate(id, addr, addr + len);
         }
     }
@@ -216,7 +216,7 @@ impl Family {
 }
 
 impl Vma {
-    /// The first byte that placement keeps free for the mapping.
+    /// The first byte that placement keeps free below the mapping.
     fn start_with_gap(&self, gap: u64) -> u64 {
         if self.grows_down { self.start.saturating_sub(gap) } else { self.start }
     }

@@ -1,13 +1,13 @@
-//! Model of a family of address spaces (what `fork` makes of one) with the semantics of Linux 6.18 on x86-64.
+//! Model of a family of address spaces (related by `fork`) with the semantics of Linux 6.18 on x86-64.
 //!
 //! Mappings are a sorted vector, split where an operation needs an edge and never merged: the library's list and the
 //! model's are both merged as far as possible before they are compared ([`normalise`]). Contents are values: a page
 //! holds [`PROBES`] words, copied by value at `fork`, so that copy on write, folios and page tables do not exist
 //! here. Shared mappings name an object whose pages all mappings see.
 //!
-//! Where the library may choose (the address of a mapping without a fixed one), the model says what is legal
-//! ([`Place`]) and takes the library's answer. Every verb checks first and then acts: an error leaves the model as
-//! Linux leaves a process.
+//! Where the library may choose (the address of a mapping without a fixed one), the model decides what is
+//! legal ([`Place`]) and adopts the library's answer. Every verb checks first and then acts: an error leaves
+//! the model as Linux leaves a process.
 //!
 //! `tests/linux` steps this model against the Linux of the machine it runs on.
 
@@ -39,9 +39,9 @@ use std::collections::BTreeMap;
 pub struct Space {
     /// Sorted, disjoint, never merged.
     vmas: Vec<Vma>,
-    /// What is known of touched pages, by page number.
+    /// The known state of touched pages, by page number.
     pages: BTreeMap<u64, Page>,
-    /// Where the heap starts and where it ends (a byte, not rounded).
+    /// The start and the end of the heap (a byte, not rounded).
     brk: (u64, u64),
     /// How later mappings are locked (`mlockall(MCL_FUTURE)`).
     lock_future: Locked,
@@ -57,17 +57,17 @@ impl Space {
         &self.vmas
     }
 
-    /// The pages that were touched or hold something of their own, by page number.
+    /// The pages that were touched or have private contents, by page number.
     pub fn pages(&self) -> impl Iterator<Item = (u64, &Page)> {
         self.pages.iter().map(|(&number, page)| (number, page))
     }
 
-    /// What is known of one page.
+    /// The known state of one page.
     pub fn page(&self, number: u64) -> Option<&Page> {
         self.pages.get(&number)
     }
 
-    /// Those of `start..end`, both on page boundaries.
+    /// The same of `start..end`, both on page boundaries.
     pub fn pages_in(&self, start: u64, end: u64) -> impl Iterator<Item = (u64, &Page)> {
         self.pages.range(start / PAGE..end / PAGE).map(|(&number, page)| (number, page))
     }
@@ -92,7 +92,7 @@ impl Space {
         self.vmas.get(self.index_above(addr)).filter(|vma| vma.start <= addr)
     }
 
-    /// The mapping that holds `addr`, merged with its neighbours as far as can be.
+    /// The mapping that holds `addr`, merged with its neighbours as far as possible.
     fn merged_at(&self, addr: u64) -> Option<Vma> {
         let (mut first, mut last) = (self.index_above(addr), self.index_above(addr));
         self.vma_at(addr)?;
@@ -135,12 +135,12 @@ impl Space {
         &mut self.vmas[from..to.max(from)]
     }
 
-    /// What of `start..end` is mapped, mapping by mapping, each as large as can be.
+    /// The mapped parts of `start..end`, each as large as possible.
     pub fn parts(&self, start: u64, end: u64) -> Vec<(u64, u64)> {
         normalise(self.clipped(start, end)).iter().map(|part| (part.start, part.end)).collect()
     }
 
-    /// Takes the mappings inside `start..end` out, and what their pages hold.
+    /// Removes the mappings inside `start..end`, and their pages' contents.
     fn remove(&mut self, start: u64, end: u64) -> Vec<Vma> {
         self.inside(start, end);
         let (from, to) = (self.index_above(start), self.vmas.partition_point(|vma| vma.end <= end));
@@ -149,7 +149,7 @@ impl Space {
         gone
     }
 
-    /// Forgets what the pages of `start..end` hold; what that was.
+    /// Drops the contents of the pages of `start..end`; returns them.
     fn forget(&mut self, start: u64, end: u64) -> Vec<(u64, Page)> {
         page::take_out(&mut self.pages, start / PAGE..end.div_ceil(PAGE))
     }

@@ -6,23 +6,24 @@ use super::map::Place;
 use super::vma::{Backing, Locked, PAGE, Vma};
 use super::{Family, SpaceId};
 
-/// Where `mremap` may put the mapping.
+/// The target of `mremap`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum Remap {
     /// It stays (no flag).
     InPlace,
     /// It may move (`MREMAP_MAYMOVE`).
     MayMove,
-    /// It moves there; what is mapped there goes (`MREMAP_MAYMOVE | MREMAP_FIXED`).
+    /// It moves to this address, replacing older mappings (`MREMAP_MAYMOVE | MREMAP_FIXED`).
     Fixed(u64),
-    /// It moves, there if nothing is there, and leaves an empty mapping (`MREMAP_MAYMOVE | MREMAP_DONTUNMAP`).
+    /// It moves, to this address if that is free, and leaves an empty mapping (`MREMAP_MAYMOVE |
+    /// MREMAP_DONTUNMAP`).
     DontUnmap(u64),
-    /// It moves there, what is there goes, and leaves an empty mapping.
+    /// It moves to this address, replacing older mappings, and leaves an empty mapping.
     FixedDontUnmap(u64),
 }
 
 impl Remap {
-    /// Where it must go, if that is given.
+    /// The required address, if there is one.
     pub fn target(self) -> Option<u64> {
         match self {
             Self::Fixed(to) | Self::FixedDontUnmap(to) => Some(to),
@@ -30,7 +31,7 @@ impl Remap {
         }
     }
 
-    /// The address that was given, to go to or to try.
+    /// The given address, required or preferred.
     fn named(self) -> Option<u64> {
         match self {
             Self::Fixed(to) | Self::FixedDontUnmap(to) | Self::DontUnmap(to) => Some(to),
@@ -48,11 +49,12 @@ fn round_up(len: u64) -> u64 {
 }
 
 impl Family {
-    /// Checks the arguments of `mremap` and says where the mapping must go. Changes nothing.
+    /// Checks the arguments of `mremap`; returns the required place. Changes nothing.
     ///
     /// # Errors
-    /// `EINVAL`, `EFAULT` (not one mapping), `ENOMEM` (cannot grow in place). Where a manager did not merge what could be
-    /// merged ([`Space::has_edge_inside`](super::Space::has_edge_inside)), it may answer `EFAULT` in place of success.
+    /// `EINVAL`, `EFAULT` (not one mapping), `ENOMEM` (cannot grow in place). A manager that did not merge
+    /// mergeable mappings ([`Space::has_edge_inside`](super::Space::has_edge_inside)) may answer `EFAULT`
+    /// instead of success.
     pub fn place_remap(
         &self,
         id: SpaceId,
@@ -100,7 +102,7 @@ impl Family {
         }
     }
 
-    /// At the hint if that is free. It is not raised to the lowest address, as that of `mmap` is.
+    /// At the hint if that is free. The hint is not raised to the lowest address, as that of `mmap` is.
     fn place_near(&self, id: SpaceId, hint: Option<u64>, len: u64) -> Result<Place, MmError> {
         match hint {
             Some(hint)
@@ -135,7 +137,7 @@ impl Family {
         old == new && self.space(id).vma_at(addr).is_some()
     }
 
-    /// Does what [`Self::place_remap`] allowed, to the address that it or the manager chose.
+    /// Does the remap that [`Self::place_remap`] allowed, to the address that it or the manager chose.
     pub fn remap_at(&mut self, id: SpaceId, addr: u64, old_len: u64, new_len: u64, to: Remap, dest: u64) {
         let (old, new) = (round_up(old_len), round_up(new_len));
         if dest == addr {
@@ -150,7 +152,8 @@ impl Family {
         }
     }
 
-    /// The parts that move, each as it will stand but at its old place: all mappings of the range, or one that grows.
+    /// The parts that move, with their new attributes at their old places: all mappings of the range, or one
+    /// that grows.
     fn sources(&self, id: SpaceId, addr: u64, kept: u64, new: u64) -> Vec<Vma> {
         let space = self.space(id);
         if kept == new {
@@ -169,7 +172,8 @@ impl Family {
         let shift = |at: u64| at - from.0 + dest;
         let (start, end) = (part.start, part.end.min(from.1));
         let space = self.space_mut(id);
-        // Only what the parts cover goes: where several mappings move, the holes between them leave the target alone.
+        // Only memory under the parts is unmapped: where several mappings move, the holes between them leave
+        // the target alone.
         space.remove(shift(start), shift(part.end));
         let pages = space.forget(start, end);
         if to.leaves_mapping() {

@@ -1,4 +1,4 @@
-//! How much memory an address space may hold: bounds, since large folios and fault-around bring in neighbours.
+//! Bounds on an address space's resident memory, since large folios and fault-around populate neighbours.
 
 use super::vma::{Backing, PAGE};
 use super::{Family, SpaceId};
@@ -6,11 +6,11 @@ use super::{Family, SpaceId};
 /// Bounds on the private pages that an address space has mapped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Bounds {
-    /// Private pages that were written and must be there.
+    /// Private pages that were written and must be present.
     pub anon_least: u64,
-    /// Private pages that were touched: the most there are where only single pages are used.
+    /// Private pages that were touched: the maximum where only single pages are used.
     pub anon_touched: u64,
-    /// Pages of private mappings: the most there are under any policy.
+    /// Pages of private mappings: the maximum under any policy.
     pub anon_most: u64,
 }
 

@@ -1,9 +1,9 @@
-//! A mapping as the model keeps it.
+//! A mapping of the model.
 
 /// Bytes in a page.
 pub const PAGE: u64 = 4096;
 
-/// What accesses a mapping allows.
+/// The accesses that a mapping allows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum Prot {
     /// `PROT_NONE`.
@@ -21,15 +21,15 @@ pub enum Prot {
 }
 
 impl Prot {
-    /// All of them.
+    /// Every protection.
     pub const ALL: [Self; 6] = [Self::None, Self::R, Self::W, Self::Rw, Self::Rx, Self::Rwx];
 
-    /// Whether a load is allowed. Hardware knows no mapping that can be written and not read.
+    /// Whether a load is allowed. Hardware has no mapping that can be written and not read.
     pub fn reads(self) -> bool {
         self != Self::None
     }
 
-    /// Whether `PROT_READ` was asked for, which a populating read insists on.
+    /// Whether `PROT_READ` was given, which a populating read requires.
     pub fn names_read(self) -> bool {
         self.reads() && self != Self::W
     }
@@ -45,14 +45,14 @@ impl Prot {
     }
 }
 
-/// Where a mapping's pages come from.
+/// The backing of a mapping's pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, PartialOrd, Ord)]
 pub enum Backing {
     /// Zeroes, private to the address space.
     Anonymous,
     /// A file, by its number.
     File(u64),
-    /// Memory shared with other mappings of the same number: what a shared anonymous mapping makes.
+    /// Memory shared with other mappings of the same number, made by a shared anonymous mapping.
     Shared(u64),
 }
 
@@ -61,13 +61,13 @@ pub enum Backing {
 pub enum Locked {
     /// Not locked.
     No,
-    /// Locked, and brought in when it was locked (`VM_LOCKED`).
+    /// Locked, and populated when it was locked (`VM_LOCKED`).
     Now,
     /// Locked as they come in (`VM_LOCKED | VM_LOCKONFAULT`).
     OnFault,
 }
 
-/// What `madvise` said of large folios.
+/// The advice about large folios.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum Huge {
     /// Nothing.
@@ -85,19 +85,19 @@ pub struct Vma {
     pub start: u64,
     /// The byte after the last.
     pub end: u64,
-    /// What accesses are allowed.
+    /// The allowed accesses.
     pub prot: Prot,
     /// Whether stores reach the backing.
     pub shared: bool,
-    /// Where the pages come from.
+    /// The backing of its pages.
     pub backing: Backing,
-    /// The page of the backing at `start`; zero and without meaning for anonymous memory.
+    /// The page of the backing at `start`; zero, without meaning, for anonymous memory.
     pub page_offset: u64,
     /// Whether a fault below `start` extends it downwards.
     pub grows_down: bool,
     /// Whether its pages are locked.
     pub locked: Locked,
-    /// What was advised about large folios.
+    /// The advice about large folios.
     pub huge: Huge,
 }
 
@@ -117,7 +117,7 @@ impl Vma {
         self.page_offset + (addr - self.start) / PAGE
     }
 
-    /// Whether a page that is written becomes the address space's own.
+    /// Whether a written page becomes private to the address space.
     pub fn is_private(&self) -> bool {
         !self.shared
     }
@@ -133,7 +133,7 @@ impl Vma {
         upper
     }
 
-    /// Whether `next` goes on where this ends, in the same way.
+    /// Whether `next` starts where this ends, with the same attributes.
     pub(crate) fn continues(&self, next: &Self) -> bool {
         let offset = self.backing == Backing::Anonymous || self.backing_page(self.end) == next.page_offset;
         let moved = Self { start: next.start, end: next.end, page_offset: next.page_offset, ..*self };
@@ -141,7 +141,7 @@ impl Vma {
     }
 }
 
-/// The same mappings merged as far as can be: what two lists have in common that differ only in where they merged.
+/// Merges mappings as far as possible, so that lists can be compared that differ only in their merges.
 pub fn normalise(mut vmas: Vec<Vma>) -> Vec<Vma> {
     vmas.dedup_by(|next, last| {
         let one = last.continues(next);

@@ -57,3 +57,20 @@ fn a_free_that_reaches_behind_the_memory_is_refused() {
     ops.extend((0..1000).flat_map(|which| [(0, GiveWrong(which, 1)), (0, GiveWrong(which, 3))]));
     FrameLockstep::check(&shape, &ops).unwrap();
 }
+
+/// The first block begins with frames that are no memory, and have no pointer.
+#[test]
+fn a_part_of_a_folio_in_a_block_that_is_not_all_memory_is_freed() {
+    let shape = FrameShape::of(&[(0x1b1, 3072)], 0, 1);
+    let ops = [(0, TakeMany(Atomic, Here, 1, 136)), (0, GiveFrames(7, 143)), (0, GiveFrames(0, 5))];
+    FrameLockstep::check(&shape, &ops).unwrap();
+}
+
+/// Behind the last frame of a machine's memory its block goes on.
+#[test]
+fn the_last_folio_of_a_machine_ends_with_its_memory() {
+    let shape = FrameShape::of(&[(0x200, 1095)], 0, 1);
+    let all = (0..1100).map(|at| (0, TakeAt(0, at, 1)));
+    let ops: Vec<_> = all.chain((0..1100).map(|_| (0, GiveFrames(0, 1)))).collect();
+    FrameLockstep::check(&shape, &ops).unwrap();
+}

@@ -1,4 +1,4 @@
-//! What the allocation of frames asks of the machine.
+//! What the page allocator needs of the machine.
 
 use super::Event;
 use crate::addr::{Frame, FrameRange, PhysAddr};
@@ -7,10 +7,10 @@ use crate::cpu::{CpuId, CpuSet};
 use crate::limits::FRAME_SIZE;
 use crate::rank::Rank;
 
-/// Where the running code was entered from.
+/// The kind of the running code.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Context {
-    /// A task: may be preempted and may wait.
+    /// A task, which may be preempted and may wait.
     Task,
     /// A soft interrupt (or any context that runs on top of a task but below hard interrupts).
     SoftInterrupt,
@@ -22,8 +22,8 @@ pub enum Context {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct InterruptState(pub bool);
 
-/// What keeps an interrupt out of the per-CPU lists while a task is using them. The library's own way is
-/// [`Self::Reentry`]; the others are published ways to measure it against.
+/// How the per-CPU lists are protected from an interrupt while a task uses them. The library's own way is
+/// [`Self::Reentry`]; the others are published ways to compare with.
 #[cfg(feature = "published")]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(u8)]
@@ -33,29 +33,29 @@ pub enum ListGuard {
     Reentry,
     /// Interrupts are off around every use, as in Linux before 4.11 and after its revert.
     IrqOff,
-    /// Only tasks use the lists; interrupts go to the store, whose locks are taken with interrupts off
-    /// (Gorman: "mm, page_alloc: only use per-cpu allocator for irq-safe requests", January 2017).
+    /// Only tasks use the lists. Interrupts use the store, whose locks are taken with interrupts off (Gorman:
+    /// "mm, page_alloc: only use per-cpu allocator for irq-safe requests", January 2017).
     TaskOnly,
 }
 
-/// What the caller knows of when memory is used that it clears or copies.
+/// When the memory that the caller clears or copies will be used.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[repr(u8)]
 pub enum TouchHint {
-    /// The caller will use the memory at once: leave it in the cache.
+    /// At once: leave it in the cache.
     Soon,
-    /// The caller will not use it soon.
+    /// Not soon.
     Later,
-    /// Nothing is known.
+    /// The caller does not know.
     #[default]
     Unknown,
 }
 
 impl TouchHint {
-    /// All of them.
+    /// All hints.
     pub const ALL: [Self; 3] = [Self::Soon, Self::Later, Self::Unknown];
 
-    /// Its name in tables and options.
+    /// The hint's name in tables and options.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Soon => "soon",
@@ -73,16 +73,16 @@ impl TouchHint {
 ///
 /// # Safety
 ///
-/// The library's memory safety rests on an implementation that keeps every *must* below, and on
-/// [`Self::direct_map`] giving memory that nothing outside the library uses.
+/// The library's memory safety requires that an implementation keeps every *must* below, and that nothing
+/// outside the library uses the memory of [`Self::direct_map`].
 pub unsafe trait FramePlatform: Sync {
-    /// What guards the per-CPU lists, as a constant: the way is inlined into callers, as the library's own
-    /// is. With the default, [`AllocatorConfig::lists`](crate::page_alloc::AllocatorConfig) chooses at
-    /// start-up, and the published ways are reached by the slow path.
+    /// The guard of the per-CPU lists, as a constant, so that it is inlined into callers as the library's own
+    /// is. With the default, [`AllocatorConfig::lists`](crate::page_alloc::AllocatorConfig) chooses a guard
+    /// at start-up, and the published ones take the slow path.
     #[cfg(feature = "published")]
     const LIST_GUARD: ListGuard = ListGuard::Reentry;
 
-    /// Keeps the running task on its CPU (preemption off) and says which CPU that is. Calls nest.
+    /// Keeps the running task on its CPU (preemption off) and returns that CPU. Calls nest.
     ///
     /// Precondition: none. Postcondition: until the matching [`Self::unpin`] the task runs on this CPU and no
     /// other task does. Interrupts may still arrive. Does not block. Any context.
@@ -96,48 +96,47 @@ pub unsafe trait FramePlatform: Sync {
     /// The context of the running code. Does not block.
     fn context(&self) -> Context;
 
-    /// How many CPUs the machine can ever have; ids are below it. At most [`crate::limits::MAX_CPUS`],
-    /// constant.
+    /// The most CPUs that the machine can have; ids are below it. Constant, up to
+    /// [`crate::limits::MAX_CPUS`].
     fn cpu_count(&self) -> usize;
 
     /// Makes every CPU of `targets` execute a full memory barrier between the call and its return, whatever
-    /// that CPU is running. A kernel interrupts them and waits; Linux offers processes the same as
-    /// `membarrier`, private expedited. A CPU that is offline needs none. What those CPUs stored before the
-    /// barrier is then visible to the caller, and what the caller stored before the call is visible to them
-    /// after it. `targets` may hold the calling CPU. A machine of one CPU executes a fence.
+    /// it is running. A kernel interrupts the CPUs and waits; Linux offers this to processes as `membarrier`,
+    /// private expedited. An offline CPU needs no barrier. Afterwards the caller sees what those CPUs stored
+    /// before the barrier, and they see what the caller stored before the call. `targets` may hold the
+    /// calling CPU. A machine of one CPU executes a fence.
     ///
     /// Precondition: interrupts on. May wait for the targets to take an interrupt, and for nothing else.
     fn fence_cpus(&self, targets: &CpuSet);
 
-    /// The direct map: where the byte at `addr` can be read and written.
+    /// The direct map: the pointer to the byte at `addr`.
     ///
     /// Precondition: `addr` lies in a range that the manager was given. Postcondition: the pointer is valid
-    /// for reads and writes to the end of that range, for as long as the platform lives; equal addresses give
-    /// equal pointers, a range is contiguous in the direct map, and an address that is a multiple of 4096
-    /// gives a pointer that is. Does not block. Any context.
+    /// for reads and writes to the end of that range, for as long as the platform lives. Equal addresses give
+    /// equal pointers. A range is contiguous in the direct map, and so are ranges within the same 2 MiB. An
+    /// address that is a multiple of 4096 gives a pointer that is one. Does not block. Any context.
     fn direct_map(&self, addr: PhysAddr) -> *mut u8;
 
     /// The CPUs that run now. May change between calls.
     ///
-    /// Default: all of them. A CPU that is offline is then sent barriers that it cannot take, so a machine
-    /// whose CPUs go offline overrides this.
+    /// Default: all of them. The library would then send barriers to offline CPUs, which cannot execute them,
+    /// so a machine whose CPUs go offline must override this.
     fn online_cpus(&self) -> CpuSet {
         CpuSet::first(self.cpu_count())
     }
 
     /// The memory node nearest to a CPU. Constant.
     ///
-    /// Default: node 0. On a machine with several nodes every CPU then allocates from the first one.
+    /// Default: node 0. On a machine with several nodes every CPU then allocates from the first node.
     #[inline]
     fn node_of(&self, _cpu: CpuId) -> u8 {
         0
     }
 
-    /// How far node `to` is from node `from`, in the units of ACPI's table of distances (SLIT; ACPI 6.5,
-    /// section 5.2.17): 10 is the node itself, and every other node is farther. Constant.
+    /// The distance from node `from` to node `to`, in the units of ACPI's SLIT (ACPI 6.5, section 5.2.17): 10
+    /// for the node itself, more for every other one. Constant.
     ///
-    /// Default: every other node is at 20. Allocation then falls back to other nodes in the order of their
-    /// numbers.
+    /// Default: 20 for every other node. Allocation then falls back to other nodes by number.
     #[inline]
     fn node_distance(&self, from: u8, to: u8) -> u8 {
         if from == to { 10 } else { 20 }
@@ -145,81 +144,77 @@ pub unsafe trait FramePlatform: Sync {
 
     /// Called in every turn of a spin loop. A hosted machine lets other threads run here.
     ///
-    /// Default: the processor's hint for spin loops, which is what a kernel wants. A guest whose virtual CPUs
-    /// are preempted while they hold a lock may override this to yield to the hypervisor.
+    /// Default: the processor's hint for spin loops, which suits a kernel. A guest whose virtual CPUs are
+    /// preempted while they hold a lock may yield to the hypervisor instead.
     #[inline]
     fn relax(&self) {
         core::hint::spin_loop();
     }
 
-    /// A place at which a long call lets others run: a kernel that does not preempt its tasks calls its
-    /// scheduler if the time slice of this task is used up. Verbs that walk a range call it once per page
-    /// table, populating at least every [`crate::limits::POPULATE_FAULTS`] pages, and the gather at least
-    /// every [`crate::limits::DRAIN_RUNS`] runs and [`crate::limits::DRAIN_FRAMES`] frames that it counts
-    /// down.
+    /// A point at which a long call lets other tasks run: a kernel without preemption calls its scheduler if
+    /// the task's time slice is used up. A verb that walks a range calls it once per page table, and while
+    /// populating at least every [`crate::limits::POPULATE_FAULTS`] pages. The gather calls it at least every
+    /// [`crate::limits::DRAIN_RUNS`] runs and [`crate::limits::DRAIN_FRAMES`] frames that it counts down.
     ///
-    /// Precondition: a task, not pinned by the library, which holds no lock but that of an address space,
-    /// perhaps for writing, and perhaps a claim on memory that it clears: where a kernel schedules here,
-    /// [`Self::relax`] must let the holder of a lock or a claim go on as well. No task waits for a busy entry
-    /// of this task. May block; the task may go on on another CPU.
+    /// Precondition: a task, not pinned by the library, that holds no lock but that of an address space,
+    /// perhaps for writing, and perhaps a claim on memory that it clears. So where a kernel schedules here,
+    /// [`Self::relax`] must let the holder of a lock or a claim run too. No task waits for a busy entry of
+    /// this task. May block; the task may continue on another CPU.
     ///
     /// Default: nothing. Long calls then keep the CPU until they end, unless the kernel preempts them.
     #[inline]
     fn reschedule_point(&self) {}
 
-    /// Whether the running task is about to be killed, so that the result it waits for is of no use any more.
-    /// Long calls ask where they call [`Self::reschedule_point`], and stop. Does not block.
+    /// Whether the running task is about to be killed, so that the result of its call is useless. Long calls
+    /// ask where they call [`Self::reschedule_point`], and stop. Does not block.
     ///
-    /// Default: no. A task that is killed then finishes its long call first.
+    /// Default: no. A killed task then finishes its long call first.
     #[inline]
     fn is_dying(&self) -> bool {
         false
     }
 
-    /// Turns interrupts off on this CPU and says whether they were on. Does not block. Any context.
-    ///
-    /// Only the published ways of guarding per-CPU lists call it, with the feature `published`; the library's
-    /// own never does.
+    /// Turns interrupts off on this CPU and returns whether they were on. Does not block. Any context. Only
+    /// the published guards of per-CPU lists call it (feature `published`).
     ///
     /// Default: panics.
     fn interrupts_off(&self) -> InterruptState {
         panic!("a list guard that turns interrupts off needs a platform that can")
     }
 
-    /// Restores what [`Self::interrupts_off`] found; calls nest in stack order.
+    /// Restores the state that [`Self::interrupts_off`] returned; calls nest in stack order.
     ///
-    /// Default: panics, since no [`Self::interrupts_off`] can have come before it.
+    /// Default: panics, like [`Self::interrupts_off`].
     fn interrupts_restore(&self, _state: InterruptState) {
         panic!("a list guard that turns interrupts off needs a platform that can")
     }
 
-    /// What the processor has for clearing and copying, as far as the library may use it. Constant. All CPUs
-    /// of a machine must have these features.
+    /// The processor's features for clearing and copying that the library may use. Constant; all CPUs have
+    /// them.
     ///
-    /// Default: what this processor has, but for vector registers. A kernel that saves vector registers
-    /// returns `CpuFeatures::detect()` and implements [`Self::vectors_begin`]; without them, clearing extents
-    /// beyond the caches may run at a fraction of the memory's speed (`docs/measured.md` has the figures).
+    /// Default: the features of this processor without vector registers. A kernel that saves vector registers
+    /// returns `CpuFeatures::detect()` and implements [`Self::vectors_begin`]. Without vectors, clearing
+    /// extents beyond the caches may be several times slower (`docs/measured.md` has the figures).
     fn features(&self) -> CpuFeatures {
         CpuFeatures::detect().without_vectors()
     }
 
-    /// How large the caches are. Constant.
+    /// The sizes of the caches. Constant.
     ///
-    /// Default: asks the processor, which may cost microseconds in a virtual machine; the library asks at
-    /// start-up.
+    /// Default: asks the processor, at start-up, which may cost microseconds in a virtual machine.
     fn caches(&self) -> Caches {
         Caches::detect()
     }
 
-    /// Asks for the vector registers of this CPU. Between this call and [`Self::vectors_end`] they hold
-    /// values of the code between the two calls alone, because the kernel has saved what the task had there.
-    /// `false` where they cannot be had, now (in an interrupt, say) or ever; the library then uses a kernel
-    /// without vectors, and does not call `vectors_end`.
+    /// Requests the vector registers of this CPU. From this call to [`Self::vectors_end`] they hold only
+    /// values of the code in between, because the kernel has saved the task's. Returns `false` if they are
+    /// not available, now (in an interrupt, say) or ever. The library then does without, and does not call
+    /// `vectors_end`.
     ///
-    /// At most one [stretch](crate::clear::Stretch) of the clear policy stands between the calls, and a
-    /// kernel may keep the task on its CPU meanwhile. Calls do not nest. Does not block. Any context.
+    /// At most one [stretch](crate::clear::Stretch) of the clear policy is cleared or copied between the
+    /// calls, and a kernel may pin the task meanwhile. Calls do not nest. Does not block. Any context.
     ///
-    /// Default: never, with the cost that [`Self::features`] names.
+    /// Default: `false`, with the cost that [`Self::features`] describes.
     #[inline]
     fn vectors_begin(&self) -> bool {
         false
@@ -229,18 +224,15 @@ pub unsafe trait FramePlatform: Sync {
     #[inline]
     fn vectors_end(&self) {}
 
-    /// Fills frames with zeroes by the kernel that the library chose. The zeroes must be visible to every CPU
-    /// that sees a store made after the call, and after a store fence of the caller's where the kernel is
-    /// [unfenced](ReadyClear::unfenced).
+    /// Fills frames with zeroes by the kernel that the library chose. Every CPU that sees a later store must
+    /// see the zeroes; with an [unfenced](ReadyClear::unfenced) kernel, a store after the caller's store
+    /// fence. Does not block; the caller bounds the extent.
     ///
-    /// Does not block; the caller bounds the extent.
-    ///
-    /// Default: the kernel, through the direct map. Only a platform that counts or models clearing overrides
-    /// it.
+    /// Default: the kernel, through the direct map. A platform that counts or models clears overrides it.
     ///
     /// # Safety
-    /// The frames belong to the caller (invariant 1) and lie in one range; where the kernel uses vectors, the
-    /// call stands between [`Self::vectors_begin`] and [`Self::vectors_end`].
+    /// The frames belong to the caller (invariant 1) and lie in one range. Where the kernel uses vectors, the
+    /// call is between [`Self::vectors_begin`] and [`Self::vectors_end`].
     #[inline]
     unsafe fn clear(&self, frames: FrameRange, kernel: ReadyClear) {
         let start = self.direct_map(frames.start.addr());
@@ -249,61 +241,57 @@ pub unsafe trait FramePlatform: Sync {
         unsafe { kernel.zero(start, (frames.count * FRAME_SIZE) as usize) };
     }
 
-    /// Copies frames onto as many others from `to` on, visible as for [`Self::clear`]. They do not overlap. A
-    /// store to `from` during the call may be copied or not, or in part: the caller excludes such stores, or
-    /// discards the copy.
+    /// Copies frames to the same number of frames from `to` on, visible as for [`Self::clear`]. They do not
+    /// overlap. The copy may contain a concurrent store to `from` in full, in part or not at all: the caller
+    /// excludes such stores, or discards the copy.
     ///
-    /// Default: the kernel, through the direct map. Only a platform that counts or models copying overrides
-    /// it.
+    /// Default: the kernel, through the direct map. A platform that counts or models copies overrides it.
     ///
     /// # Safety
-    /// As for [`Self::clear`], save that `from` need not be the caller's alone.
+    /// As for [`Self::clear`], except that `from` need not be the caller's alone.
     #[inline]
     unsafe fn copy(&self, from: FrameRange, to: Frame, kernel: ReadyCopy) {
         let (source, target) = (self.direct_map(from.start.addr()), self.direct_map(to.addr()));
         // SAFETY: invariant 1: both runs lie in one range each, and `to` is the caller's by the precondition.
-        // Stores to the source during the call race with no load that the compiler sees: the kernel's loads
-        // are instructions.
+        // A store to the source meanwhile races with no compiled load: the kernel is assembly.
         unsafe { kernel.copy(source, target, (from.count * FRAME_SIZE) as usize) };
     }
 
-    /// Monotonic time in nanoseconds. Only [`measure_clear`](crate::clear::measure_clear) and `measure_copy`
-    /// ask.
+    /// Monotonic time in nanoseconds. For [`measure_clear`](crate::clear::measure_clear) and `measure_copy`.
     ///
-    /// Default: a clock that stands still. Measuring the clear kernels then finds all of them equally fast;
-    /// without measuring, the table is derived from the processor's features and cache sizes, which needs no
-    /// clock.
+    /// Default: a clock that stands still. A measurement then finds all kernels equally fast. Without a
+    /// measurement the table is derived from the processor's features and cache sizes, which needs no clock.
     fn now_ns(&self) -> u64 {
         0
     }
 
-    /// Called when something rare happens that an operator may want to read of: memory was short, or went
-    /// bad. The crate `quire-interop` has a function that makes log records of events.
+    /// Reports a rare event that an operator may want to know: memory was short, or went bad. The crate
+    /// `quire-interop` has a function that makes log records of events.
     ///
-    /// Precondition: none. Any context, perhaps pinned, and the caller may hold locks of the library's. Does
-    /// not block, and calls nothing of the library: a logger that allocates from it must put the event off.
+    /// Precondition: none. Any context, perhaps pinned; the caller may hold locks of the library. Does not
+    /// block, and does not call the library: a logger that allocates from it must defer the event.
     ///
     /// Default: nothing.
     #[inline]
     fn event(&self, _event: Event) {}
 
-    /// Whether [`Self::frames_freed`] examines what it is told.
+    /// Whether [`Self::frames_freed`] examines the frames.
     ///
-    /// Default: no, so that hundreds of frames that are freed at once are not reported one by one.
+    /// Default: no, so that a bulk free does not report its frames one by one.
     #[inline]
     fn watches_frees(&self) -> bool {
         false
     }
 
-    /// Called when frames return to the allocator, at least where [`Self::watches_frees`]. A machine that
-    /// checks looks here for translations that still reach them (invariant 2).
+    /// Called when frames return to the allocator, at least if [`Self::watches_frees`]. A machine that checks
+    /// looks for translations that still reach them (invariant 2).
     ///
     /// Default: nothing.
     #[inline]
     fn frames_freed(&self, _frames: FrameRange) {}
 
     /// Called before the library waits for a lock, and after it takes one without waiting. A machine that
-    /// checks keeps the ranks that each task holds and refuses a wrong order (see [`crate::sync`]).
+    /// checks records the ranks that each task holds and refuses a wrong order (see [`crate::sync`]).
     ///
     /// Default: nothing.
     #[inline]
@@ -313,7 +301,7 @@ pub unsafe trait FramePlatform: Sync {
     #[inline]
     fn lock_dropped(&self, _rank: Rank) {}
 
-    /// Asked before every allocation of frames; `true` makes it fail as if memory were out. Only machines
+    /// Called before every allocation of frames; `true` makes it fail as if memory were out. Only machines
     /// that test failures override it.
     ///
     /// Default: no.

@@ -10,7 +10,7 @@ use quire::page_alloc::Gfp;
 use super::{FrameLockstep, Outcome, gfp};
 use crate::frames::{Class, FrameModel, Place};
 
-/// What stands in slots that are not to be touched.
+/// The value of slots that must not change.
 const TAKEN: Frame = Frame(u64::MAX);
 
 impl FrameLockstep<'_> {
@@ -59,7 +59,7 @@ impl FrameLockstep<'_> {
         if empty > 0 { self.fell_short(request, order, empty) } else { Ok(()) }
     }
 
-    /// A bulk request gave less than was asked for, which must be because there was no more.
+    /// A bulk request gave less than requested, which must be because no more was free.
     fn fell_short(&self, request: Gfp, order: Order, missing: usize) -> Outcome {
         let known = self.allowed(request).is_some();
         let error = if known { AllocError::OutOfMemory } else { AllocError::BadNode };
@@ -90,10 +90,11 @@ impl FrameLockstep<'_> {
         Ok(())
     }
 
-    /// Frees frames in a row, from the folio's first one on: folios as far as none is mapped, the last one perhaps in part.
+    /// Frees consecutive frames from the folio's first one on: folios as far as none is mapped, the last one
+    /// perhaps in part.
     pub(super) fn give_frames(&mut self, which: usize, count: u64) -> Outcome {
         let Some((start, _)) = self.named(which) else { return Ok(()) };
-        // What is freed, and how much of it; a frame that is free already ends it, and is refused.
+        // The freed parts and their length; a frame that is free already ends them, and is refused.
         let (mut parts, mut len) = (Vec::new(), 0);
         while len < count {
             let at = start.add(len);
@@ -105,7 +106,7 @@ impl FrameLockstep<'_> {
                 }
                 Some((folio, order)) => {
                     let frames = order.frames().min(count - len);
-                    // To cut a folio of blocks takes memory, which the model does not count.
+                    // Cutting a folio of blocks takes memory, which the model does not count.
                     let cut = frames < order.frames();
                     if self.model.is_mapped(folio, order) || cut && order >= Order::BLOCK {
                         break;

@@ -1,4 +1,4 @@
-//! Any number of frames in a row, frames by number, and the return of any part of them.
+//! Allocates any number of frames in a row, or frames by number, and frees any part of them.
 
 use core::sync::atomic::Ordering;
 
@@ -12,15 +12,15 @@ use crate::page_alloc::request::gfp::Gfp;
 use crate::page_alloc::store::zeroed;
 use crate::platform::{Context, FramePlatform};
 
-/// Single frames that are freed at once.
+/// Single frames that one call frees.
 const FREE_BATCH: usize = 64;
 
 /// The largest request that one folio below a block's size serves.
 const SMALL: u64 = BLOCK_FRAMES as u64 / 2;
 
 impl<P: FramePlatform> PageAllocator<'_, P> {
-    /// Allocates exactly this many frames in a row (Linux: `alloc_pages_exact`). What the smallest fitting folio, or run
-    /// of blocks, has beyond them is free at once.
+    /// Allocates exactly this many frames in a row (Linux: `alloc_pages_exact`), and frees at once what the
+    /// smallest fitting folio, or run of blocks, has beyond them.
     ///
     /// # Errors
     /// [`AllocError::BadOrder`] for no frames; otherwise as [`Self::alloc`] and [`Self::alloc_contig`].
@@ -38,13 +38,12 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         self.trim(run, 0, frames)
     }
 
-    /// Allocates the frames of a range, all or none: what a device or a boot loader names by number. Per-CPU lists are
-    /// drained when some of the range seem to be in use.
+    /// Allocates the frames of a range, all or none: those that a device or a boot loader names by number.
+    /// Drains per-CPU lists when some of the range seem to be in use.
     ///
     /// # Errors
-    /// [`AllocError::NotFree`] when some of the range are in use, or no memory; [`AllocError::OutOfMemory`] when a whole
-    /// block must be split and there is no memory for the descriptors of its frames; [`AllocError::BadOrder`] for an
-    /// empty range.
+    /// [`AllocError::NotFree`] when some frames are in use or no memory; [`AllocError::OutOfMemory`] when
+    /// there is no memory for the descriptors of a block to split; [`AllocError::BadOrder`] for no frames.
     pub fn alloc_at(&self, range: FrameRange) -> Result<FrameRun, AllocError> {
         if range.count == 0 {
             return Err(AllocError::BadOrder);
@@ -62,11 +61,11 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         self.take_range(range)
     }
 
-    /// Frees any part of what was allocated: whole folios as they are, and those of which only a part is freed after they
-    /// were split. Not from an interrupt: it waits for locks.
+    /// Frees any part of allocated memory, and splits folios for it. It waits for locks: not from an
+    /// interrupt.
     ///
     /// # Errors
-    /// [`FreeError`], with the frames that are not free yet: they are the caller's still.
+    /// [`FreeError`], with the frames that are not free yet: they are still the caller's.
     pub fn free_range(&self, run: FrameRun) -> Result<(), (FrameRun, FreeError)> {
         if let Err(error) = self.frames().check_owner(run.owner) {
             return Err((run, error));
@@ -74,7 +73,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         let mut rest = run.into_raw();
         while rest.count > 0 {
             let freed = self.free_singles(rest).or_else(|error| match error {
-                // A frame inside a folio has whatever state was left there.
+                // A frame inside a folio has an arbitrary state.
                 FreeError::WrongOrder | FreeError::DoubleFree => self.free_folio_of(rest),
                 error => Err(error),
             });
@@ -86,7 +85,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         Ok(())
     }
 
-    /// Frees folios of order 0 at the start of a run; how many there were, one at least.
+    /// Frees folios of order 0 at the start of a run; returns how many, at least one.
     fn free_singles(&self, run: FrameRange) -> Result<u64, FreeError> {
         let count = run.count.min(FREE_BATCH as u64) as usize;
         let frames: [Frame; FREE_BATCH] = core::array::from_fn(|at| run.start.add(at as u64));
@@ -97,8 +96,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         }
     }
 
-    /// Frees the folio at the start of a run, or splits it if the run ends inside it or begins there; how many frames
-    /// became free.
+    /// Frees the folio at a run's start, or splits one only partly in the run; returns how many were freed.
     fn free_folio_of(&self, run: FrameRange) -> Result<u64, FreeError> {
         let start = self.frames().folio_start(run.start).ok_or(FreeError::DoubleFree)?;
         if self.frames().is_marked_free(start) {
@@ -112,7 +110,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         }
         let part = if frames > Order::BLOCK.frames() { Order::BLOCK } else { Order::FRAME };
         match self.split_in_use(start, part) {
-            // It is looked at anew.
+            // The caller looks at the start of the run again.
             Ok(_) if frames > 1 => Ok(0),
             Ok(_) | Err(SplitError::NotAFolio) => Err(FreeError::WrongOrder),
             Err(SplitError::InUse) => Err(FreeError::InUse),
@@ -125,49 +123,54 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         let all = run.frames();
         let (before, rest) = run.split_at(from);
         let (kept, after) = rest.split_at(count);
-        let freed = self.free_range(before).and_then(|()| self.free_range(after));
-        let Err((left, error)) = freed else { return Ok(kept) };
-        debug_assert_eq!(error, FreeError::OutOfMemory, "{left:?} was just allocated");
-        // The split of the one folio that is cut comes first, so nothing became free.
-        self.give_back_blocks(all);
+        // A folio that is cut is split before any of it is freed, and only that can fail.
+        let in_use = match (self.free_range(before), kept.frames().start) {
+            (Err(_), _) => all.start,
+            (Ok(()), start) => match self.free_range(after) {
+                Ok(()) => return Ok(kept),
+                Err(_) => start,
+            },
+        };
+        self.give_back(FrameRange::new(in_use, all.end().0 - in_use.0));
         Err(AllocError::OutOfMemory)
     }
 
-    /// Frees what a failed request has taken, all of it folios that need no split.
-    fn give_back_blocks(&self, frames: FrameRange) {
+    /// Frees the folios that a failed request has taken; none needs a split.
+    fn give_back(&self, frames: FrameRange) {
         let freed = self.free_range(self.frames().run(frames));
         debug_assert!(freed.is_ok(), "{freed:?}");
     }
 
-    /// Takes the frames of a range block by block.
+    /// Takes all blocks before it cuts those at the ends: their descriptors then stand outside the range.
     fn take_range(&self, range: FrameRange) -> Result<FrameRun, AllocError> {
-        let mut done = 0;
+        let mut taken: Option<FrameRange> = None;
         for piece in range.by_block() {
-            if let Err(error) = self.take_piece(piece) {
-                self.give_back_blocks(FrameRange::new(range.start, done));
-                return Err(error);
+            match (self.take_piece(piece), taken) {
+                (Ok(first), None) => taken = Some(first),
+                (Ok(next), Some(before)) => {
+                    taken = Some(FrameRange::new(before.start, before.count + next.count));
+                }
+                (Err(error), taken) => {
+                    taken.inspect(|&taken| self.give_back(taken));
+                    return Err(error);
+                }
             }
-            done += piece.count;
         }
-        Ok(self.frames().run(range))
+        let taken = taken.ok_or(AllocError::BadOrder)?;
+        self.trim(self.frames().run(taken), range.start.0 - taken.start.0, range.count)
     }
 
-    /// Takes frames of one block.
-    fn take_piece(&self, piece: FrameRange) -> Result<(), AllocError> {
+    /// Takes free frames of one block, and returns them: all of the block if none is in use.
+    fn take_piece(&self, piece: FrameRange) -> Result<FrameRange, AllocError> {
         let number = piece.start.block();
         let block = self.frames().memmap.get(number).ok_or(AllocError::NotFree)?;
         match block.state() {
-            BlockState::Whole => {
-                if !self.frames().in_store(|| self.store().take_this_block(number)) {
-                    return Err(AllocError::NotFree);
-                }
-                let whole = self.frames().run(FrameRange::folio(number.first_frame(), Order::BLOCK));
-                let kept = self.trim(whole, piece.start.index_in_block() as u64, piece.count)?;
-                // The whole range is handed out as one run at the end.
-                let _ = kept.into_raw();
-                Ok(())
+            BlockState::Whole if self.frames().in_store(|| self.store().take_this_block(number)) => {
+                Ok(FrameRange::folio(number.first_frame(), Order::BLOCK))
             }
-            BlockState::Small => self.frames().in_store(|| self.take_frames_of(number, block, piece)),
+            BlockState::Small => {
+                self.frames().in_store(|| self.take_frames_of(number, block, piece)).map(|()| piece)
+            }
             _ => Err(AllocError::NotFree),
         }
     }
@@ -179,11 +182,11 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         block: &Block,
         piece: FrameRange,
     ) -> Result<(), AllocError> {
-        let wanted = FrameMask::run(piece.start.index_in_block(), piece.count as usize);
+        let (start, count) = (piece.start.index_in_block(), piece.count as usize);
+        let wanted = FrameMask::run(start, count);
         block.lock(self.platform());
         let used = block.used.load();
-        let small = block.state() == BlockState::Small;
-        if !small
+        if block.state() != BlockState::Small
             || !used.intersection(wanted).is_empty()
             || self.store().zones[block.zone()].isolated.contains(number)
         {
@@ -194,7 +197,6 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         let used = used.union(wanted);
         block.used.store(used);
         block.heads.store(block.heads.load().union(wanted));
-        let (start, count) = (piece.start.index_in_block(), piece.count as usize);
         block.area().inspect(|area| area.set_states(start, count, FrameState::in_use(Order::FRAME)));
         if block.has_zeroed() {
             zeroed::change(zone, block, block.zeroed().without(wanted));

@@ -1,9 +1,9 @@
-//! Splitting folios that are in use: their frames stay where they are, mapped as they are, and every count stays exact.
+//! Splits folios in use. Their frames stay where they are, mapped as they are, and every count stays exact.
 //!
-//! Below a block's size it is a change of the map of folio starts. A folio of whole blocks is one record: to become folios of
-//! whole blocks it needs nothing; to be split further its block must become one in small pieces, and needs room for the
-//! descriptors and counts of its frames. That is found in the block itself, where no leaf maps eight frames in a row,
-//! or else in eight frames from elsewhere, which go back when the block is whole again.
+//! Below a block's size only the map of folio starts changes. A folio of whole blocks is split into folios of
+//! whole blocks without memory. To be split further, a block must become one in small pieces, which needs
+//! eight frames for descriptors and counts. They go into eight frames of the block in a row that no leaf
+//! maps, or else into eight frames from elsewhere, which are freed when the block is whole again.
 
 use core::sync::atomic::Ordering;
 
@@ -20,29 +20,28 @@ use crate::page_alloc::store::slots::CountSlot;
 use crate::platform::FramePlatform;
 use crate::stats::Stat;
 
-/// What became of one block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Split {
     freed: u64,
-    used_room: bool,
+    used_elsewhere: bool,
 }
 
-/// What must be so of a folio when it is locked, for it to be split. Else it was freed since the caller looked, and
-/// is free memory, or belongs to a task that is about to map it.
+/// What must hold of a folio once its lock is taken. If it does not, the folio was freed since the caller
+/// looked: it is free memory, or belongs to a task that is about to map it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::page_alloc) enum Only {
     /// Nothing: the caller keeps it in use.
     Own,
     /// Leaves map it, or part of it.
     Mapped,
-    /// It waits to be split.
+    /// It waits for its deferred split.
     Waiting,
-    /// Nothing: it was part of a folio that the caller is splitting, and is counted as mapped once more. If something of that folio
-    /// was mapped, and nothing of this part is, it is free.
+    /// Nothing: it is a part of a folio that the caller splits, and counts as mapped once more. If some of
+    /// that folio was mapped (`mapped`) and none of this part is, the part is free.
     Part { mapped: bool },
 }
 
-/// Where a block's descriptors go: frames of its own, or from elsewhere.
+/// Where a block's descriptors go: into `own` frames of it, or if that is empty into frames from elsewhere.
 #[derive(Clone, Copy)]
 struct Place {
     at: Frame,
@@ -50,31 +49,29 @@ struct Place {
 }
 
 impl<P: FramePlatform> PageAllocator<'_, P> {
-    /// Splits the folio in use that starts at `frame` into folios of order `to`. Frames of it that no leaf maps any
-    /// more, while leaves map others and it is not held, are free at once; how many there were. Leaves of 4 KiB may
-    /// come and go meanwhile, but the caller sees to it that the folio as a whole stays in use.
+    /// Splits the folio in use that starts at `frame` into folios of order `to`. If it is not held and leaves
+    /// map some of its frames, those that no leaf maps are freed at once; returns how many. Leaves of 4 KiB
+    /// may come and go meanwhile, but the caller keeps the folio as a whole in use.
     ///
     /// # Errors
-    /// [`SplitError::NotAFolio`]; [`SplitError::InUse`] when a leaf larger than `to` maps it: split that first;
-    /// [`SplitError::OutOfMemory`]. Nothing has changed then, save that a folio of several blocks may have been split in
-    /// part.
+    /// [`SplitError::NotAFolio`]; [`SplitError::InUse`] when a leaf larger than `to` maps it: split that
+    /// first; [`SplitError::OutOfMemory`]. Nothing has changed then, but a folio of several blocks may be
+    /// partly split.
     ///
     /// # Safety
-    /// No value owns the folio. Frames of it that are neither mapped nor held are referred to by nothing (invariant 1),
-    /// unless none of it is mapped: it stays in use then, and remains the caller's.
+    /// No value owns the folio. Nothing refers to frames of it that are neither mapped nor held (invariant
+    /// 1), unless none of it is mapped: it stays in use then, and remains the caller's.
     pub unsafe fn split_folio(&self, frame: Frame, to: Order) -> Result<u64, SplitError> {
         self.split_in_use(frame, to)
     }
 
-    /// Splits a folio into folios of order `to`, which the answer's frames are made of.
+    /// Splits an owned folio into folios of order `to`, which make up the returned run.
     ///
     /// # Errors
-    /// [`SplitError`], with the frames. Nothing has changed then, save that a folio of several blocks may have been split
-    /// in part.
+    /// [`SplitError`], with the frames, as [`Self::split_folio`].
     pub fn split(&self, folio: Folio, to: Order) -> Result<FrameRun, (FrameRun, SplitError)> {
         self.frames().expect_own(&folio);
-        let done = self.split_in_use(folio.frame(), to);
-        match done {
+        match self.split_in_use(folio.frame(), to) {
             Ok(_) => Ok(folio.into_run()),
             Err(error) => Err((folio.into_run(), error)),
         }
@@ -84,7 +81,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         self.split_only(frame, to, Only::Own)
     }
 
-    /// [`Self::split_folio`] for a caller that has seen that the folio is mapped, but does not keep it so.
+    /// [`Self::split_folio`] for a caller that saw that the folio is mapped, but does not keep it so.
     ///
     /// # Errors
     /// As [`Self::split_folio`]; [`SplitError::NotAFolio`] also where no leaf maps it any more.
@@ -114,7 +111,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         }
         #[cfg(feature = "published")]
         if self.counts().is_counted_as_published(frame) && block.folio_maps.load(Ordering::Acquire) != 0 {
-            // What maps its parts is not known, or not where a split looks for it.
+            // These schemes do not count what maps its parts, or not where a split looks.
             return Err(SplitError::InUse);
         }
         if order == BLOCK_ORDER {
@@ -148,7 +145,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         outcome
     }
 
-    /// Splits one folio of order 9. Frames stay in use if all of them are unmapped, but for a part of one that is mapped.
+    /// Splits a folio of order 9. If no leaf maps any of it, all stays in use, save a part of a mapped folio.
     pub(in crate::page_alloc) fn split_block(
         &self,
         number: BlockNumber,
@@ -159,31 +156,31 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         let mut unused = None;
         if done == Err(SplitError::OutOfMemory) {
             let gfp = Gfp { urgency: Urgency::Atomic, ..Gfp::KERNEL };
-            let room = self.alloc(gfp, AREA).map_err(|_| SplitError::OutOfMemory)?.into_raw();
-            self.frames().hold_for_manager(FrameRange::folio(room, AREA));
-            done = self.try_split_block(number, to, only, Some(room));
-            unused = Some(room).filter(|_| !done.is_ok_and(|split| split.used_room));
+            let area = self.alloc(gfp, AREA).map_err(|_| SplitError::OutOfMemory)?.into_raw();
+            self.frames().hold_for_manager(FrameRange::folio(area, AREA));
+            done = self.try_split_block(number, to, only, Some(area));
+            unused = Some(area).filter(|_| !done.is_ok_and(|split| split.used_elsewhere));
         }
-        if let Some(room) = unused {
-            self.counts().release_held(FrameRange::folio(room, AREA));
+        if let Some(area) = unused {
+            self.counts().release_held(FrameRange::folio(area, AREA));
         }
         done.map(|split| split.freed)
     }
 
-    /// One attempt; out of memory when the block has no room for its descriptors and there is no other.
+    /// One attempt. Out of memory when the descriptors fit neither into the block nor into `elsewhere`.
     fn try_split_block(
         &self,
         number: BlockNumber,
         to: Order,
         only: Only,
-        room: Option<Frame>,
+        elsewhere: Option<Frame>,
     ) -> Result<Split, SplitError> {
         let block = self.frames().memmap.block(number);
         block.lock(self.platform());
         let found = self.unmapped_frames(block, only == Only::Part { mapped: true });
         let unmapped = found.unwrap_or(FrameMask::EMPTY);
         let marks = if self.frames().bad_frames() == 0 { FrameMask::EMPTY } else { block.used.load() };
-        let place = match place_for(number, unmapped.without(marks), room) {
+        let place = match place_for(number, unmapped.without(marks), elsewhere) {
             _ if block.state() != BlockState::Folio || block.order.load(Ordering::Relaxed) != BLOCK_ORDER => {
                 Err(SplitError::NotAFolio)
             }
@@ -193,7 +190,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
                 Err(SplitError::InUse)
             }
             _ if !self.is_still(block, only) => Err(SplitError::NotAFolio),
-            // It is lost with the folio, unless a task that looks for its owner takes the mark off.
+            // A bad frame is lost when the folio is freed, or the task that marked it takes the mark off.
             _ if found.is_none() && !marks.is_empty() => Err(SplitError::InUse),
             place => place.ok_or(SplitError::OutOfMemory),
         };
@@ -209,7 +206,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
             block.set_state(BlockState::Listed);
             block.unlock(self.platform());
             self.store().put_whole(number, Order::BLOCK);
-            return Ok(Split { freed: BLOCK_FRAMES as u64, used_room: false });
+            return Ok(Split { freed: BLOCK_FRAMES as u64, used_elsewhere: false });
         }
         let slot = block.lanes_at().map(CountSlot::of);
         self.become_small(number, block, place, unmapped, to);
@@ -218,16 +215,16 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         for (start, count) in freed.runs() {
             self.frames().note_freed(FrameRange::new(number.first_frame().add(start as u64), count as u64));
         }
-        // Gives the lock back, and counts what is free now.
+        // Unlocks the block, and counts what is free now.
         self.store().store_put(number, block, freed);
         if let Some(slot) = slot {
             self.store().give_slot(slot);
         }
         self.count(Stat::ThpSplitPage, 1);
-        Ok(Split { freed: freed.count() as u64, used_room: place.own.is_empty() })
+        Ok(Split { freed: freed.count() as u64, used_elsewhere: place.own.is_empty() })
     }
 
-    /// Whether what must be so of a folio of order 9 or more is. Under the lock of its first block.
+    /// Whether `only` holds of a folio of order 9 or more. Under the lock of its first block.
     fn is_still(&self, block: &Block, only: Only) -> bool {
         match only {
             Only::Own | Only::Part { .. } => true,
@@ -239,22 +236,23 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         }
     }
 
-    /// The frames of a folio of order 9 that no leaf maps, if leaves map others and it is not held. Under its lock.
+    /// The frames of a folio of order 9 that no leaf maps, if it is not held, and `mapped` or leaves map
+    /// others.
     fn unmapped_frames(&self, block: &Block, mapped: bool) -> Option<FrameMask> {
         let counted = block.small_maps(self.platform()).nonzero();
         let shared = !block.held.contains(0) && (mapped || !counted.is_empty());
         shared.then(|| FrameMask::ALL.without(counted))
     }
 
-    /// Splits a folio of several blocks into folios of whole blocks. How many blocks it had, and whether anything of
-    /// it is mapped while it is not held. Each part is counted as mapped once more until [`Self::finish_part`], so
-    /// that it is not found unmapped while counts move.
+    /// Splits a folio of several blocks into folios of whole blocks. Returns how many blocks it had, and
+    /// whether leaves map any of it. Each part counts as mapped once more until [`Self::finish_part`], so
+    /// that no task finds it unmapped while counts move.
     fn split_blocks(&self, first: BlockNumber, to: Order, only: Only) -> Result<(u32, bool), SplitError> {
         let head = self.frames().memmap.block(first);
         let per_part = 1u32 << (to.get() - BLOCK_ORDER);
         head.lock(self.platform());
         let large = head.state() == BlockState::Folio && head.order.load(Ordering::Relaxed) > BLOCK_ORDER;
-        // A hold is of its first frame alone, and would give up that alone.
+        // A hold is on the first frame alone, and its release would give up that frame alone.
         let in_use = || {
             head.gigantic_maps.load(Ordering::Relaxed) != 0
                 || head.held.contains(0)
@@ -282,15 +280,15 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         Ok((blocks, mapped))
     }
 
-    /// Ends what [`Self::split_blocks`] began for one part, which is freed if it is not mapped and others are. How many
-    /// frames became free.
+    /// Ends [`Self::split_blocks`] for one part; how many frames became free: all, if it is unmapped and
+    /// others are not.
     fn finish_part(&self, number: BlockNumber, order: Order, mapped: bool) -> u64 {
         let block = self.frames().memmap.block(number);
         block.lock(self.platform());
         let left = block.folio_maps.fetch_sub(1, Ordering::AcqRel) - 1;
         let small = block.small_maps(self.platform()).nonzero();
         let large = block.large_maps.load(Ordering::Relaxed) != 0;
-        // A hold that came meanwhile frees it when it is given up.
+        // If another task holds the part by now, the release of that hold frees it.
         let free = left == 0 && small.is_empty() && !large && mapped && !block.held.contains(0);
         if free {
             block.set_state(BlockState::Listed);
@@ -324,7 +322,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         Ok(())
     }
 
-    /// Makes one block of a folio part of the folio of order `to` that starts at `start`: its leaves are counted there now.
+    /// Makes a block of a folio part of the folio of order `to` at `start`, and counts its leaves there.
     fn split_off(&self, first: BlockNumber, start: BlockNumber, number: BlockNumber, to: Order) {
         let (head, block) = (self.frames().memmap.block(first), self.frames().memmap.block(number));
         block.lock(self.platform());
@@ -343,23 +341,23 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
             block.folio().index.store(origin, Ordering::Relaxed);
         }
         if number == first {
-            // The last one.
+            // The caller comes to the first block last.
             block.folio().take_flags(DescriptorFlags::SPLITTING);
         }
         block.unlock(self.platform());
     }
 
-    /// Makes the record of a folio of order 9 that of a block in small pieces, all of them in use. Under its lock.
+    /// Turns the record of a folio of order 9 into that of a small block, all in use. Under its lock.
     fn become_small(&self, number: BlockNumber, block: &Block, place: Place, unmapped: FrameMask, to: Order) {
         let zone = &self.store().zones[block.zone()];
         // SAFETY: M4: no leaf maps the eight frames, which belong to the folio or were just allocated.
         unsafe { self.frames().zero(PhysAddr(place.at.addr().0 + COLUMNS.0 as u64), COLUMNS.1) };
         let area: *mut Area = self.platform().direct_map(place.at.addr()).cast();
         let elsewhere = place.own.is_empty().then_some(place.at.addr());
-        // SAFETY: M2, M4: no leaf maps the eight frames, which belong to the folio or were just allocated, and their
-        // columns were just zeroed.
+        // SAFETY: M2, M4: no leaf maps the eight frames, which belong to the folio or were just allocated,
+        // and their columns were just zeroed.
         unsafe { block.adopt_area(self.platform(), area, number.first_frame(), elsewhere) };
-        // The folio's own descriptor gives way to the map.
+        // The map of heads overwrites the folio's descriptor.
         let origin = block.folio().index.load(Ordering::Relaxed);
         block.heads.store(FrameMask::run(0, 1));
         block.area().inspect(|area| area.origin(0).store(origin, Ordering::Relaxed));
@@ -368,6 +366,8 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         split_remainders(block, unmapped);
         block.heads.store(block.heads.load().without(place.own));
         block.held.store(block.held.load().union(place.own));
+        let reserve = |area: &Area, start, count| area.set_states(start, count, FrameState::RESERVED);
+        block.area().inspect(|area| place.own.runs().for_each(|(start, count)| reserve(area, start, count)));
         let capacity = BLOCK_FRAMES - place.own.count();
         block.capacity.store(capacity as u16, Ordering::Relaxed);
         block.folio_maps.store(0, Ordering::Relaxed);
@@ -381,14 +381,14 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
     }
 }
 
-/// Where the descriptors of a block can go: where eight of its frames in a row are unmapped, or else into the room.
-fn place_for(number: BlockNumber, unmapped: FrameMask, room: Option<Frame>) -> Option<Place> {
+/// Where a block's descriptors go: into eight unmapped frames of its own in a row, or else `elsewhere`.
+fn place_for(number: BlockNumber, unmapped: FrameMask, elsewhere: Option<Frame>) -> Option<Place> {
     let is_free = |&index: &usize| unmapped.0[index / 64] >> (index % 64) & 0xff == 0xff;
     let own = (0..BLOCK_FRAMES).step_by(DESCRIPTOR_FRAMES).find(is_free).map(|index| Place {
         at: number.first_frame().add(index as u64),
         own: FrameMask::run(index, DESCRIPTOR_FRAMES),
     });
-    own.or(room.map(|at| Place { at, own: FrameMask::EMPTY }))
+    own.or(elsewhere.map(|at| Place { at, own: FrameMask::EMPTY }))
 }
 
 const _: () = assert!(DESCRIPTOR_FRAMES == 8);

@@ -1,10 +1,9 @@
-//! Which frames went bad, and the marks that say so (`folio/bad.rs` finds out what to do about one).
+//! Which frames went bad, and the marks that say so (`folio/bad.rs` decides what to do about a frame).
 #![forbid(unsafe_code)]
 
 use core::sync::atomic::Ordering;
 
 use crate::addr::{BlockNumber, Frame, Order};
-use crate::limits::{DESCRIPTOR_FRAMES, FRAME_SIZE};
 use crate::memmap::{Block, BlockState, FrameMask, FrameState};
 use crate::page_alloc::frames::origins::Origin;
 use crate::page_alloc::frames::{Frames, MemMap};
@@ -18,7 +17,7 @@ impl<P: FramePlatform> Frames<'_, P> {
         self.bad.load(Ordering::SeqCst)
     }
 
-    /// Makes a frame that the caller holds, that no leaf maps, and that is a folio by itself, a bad one.
+    /// Loses a frame that the caller holds, that no leaf maps, and that is a folio by itself.
     pub(crate) fn bury(&self, frame: Frame) {
         let (block, index) = (self.memmap.block(frame.block()), frame.index_in_block());
         block.lock(self.platform);
@@ -43,31 +42,25 @@ impl<P: FramePlatform> Frames<'_, P> {
         bad
     }
 
-    /// Whether a frame of the folio of order 9 or more that starts at `frame` was marked. The caller has it to himself, or
-    /// keeps it from coming apart. A task that maps a folio asks afterwards.
+    /// Whether a frame of the folio of order 9 or more that starts at `frame` is marked. The caller owns the
+    /// folio, or keeps it from being split. A task that maps a folio asks after its leaf is counted.
     pub fn has_bad(&self, frame: Frame) -> bool {
         self.bad_frames() > 0 && has_marks(&self.memmap, frame)
     }
 
-    /// Whether a frame of the block of `frame`, which is part of a folio of whole blocks, was marked.
+    /// Whether a frame of the block of `frame`, which is part of a folio of whole blocks, is marked.
     pub(crate) fn has_bad_in_block(&self, frame: Frame) -> bool {
         !self.memmap.block(frame.block()).used.load().is_empty()
     }
 
-    /// Whether a held frame of a block in small pieces is the manager's own, or has no owner: descriptors, what was
-    /// never given to it, and what it says is its own. Under the block's lock.
+    /// Whether a held frame of a block in small pieces is not for users: descriptors, memory that the manager
+    /// was never given, and folios that it holds for itself. Under the block's lock.
     pub(in crate::page_alloc) fn is_managers(&self, frame: Frame, block: &Block) -> bool {
-        let Some(area) = block.area() else { return true };
-        let (descriptors, at) =
-            (core::ptr::from_ref(area).addr(), self.platform.direct_map(frame.addr()).addr());
-        if at.wrapping_sub(descriptors) < DESCRIPTOR_FRAMES * FRAME_SIZE as usize {
+        let (Some(area), index) = (block.area(), frame.index_in_block()) else { return true };
+        if is_reserved(block, index) {
             return true;
         }
-        let index = frame.index_in_block();
-        if area.state(index) == FrameState::RESERVED && !block.heads.contains(index) {
-            return true;
-        }
-        // All else that is held and starts no folio belongs to the folio before it.
+        // Any other held frame belongs to the folio that starts at or before it.
         let head = block.heads.load().previous_set(index);
         head.is_none_or(|head| Origin::at(area, head).is_managers())
     }
@@ -79,7 +72,7 @@ impl<P: FramePlatform> Frames<'_, P> {
         of_head.unwrap_or(state).is_free()
     }
 
-    /// A frame that is used and held becomes a bad one. Under its block's lock.
+    /// Makes a used and held frame a bad one. Under its block's lock.
     pub(in crate::page_alloc) fn lose(&self, block: &Block, index: usize) {
         block.capacity.fetch_sub(1, Ordering::Relaxed);
         block.area().inspect(|area| area.set_state(index, FrameState::BAD));
@@ -93,7 +86,7 @@ impl<P: FramePlatform> Frames<'_, P> {
         }
     }
 
-    /// Takes the mark of a frame off, unless it was freed and is lost meanwhile; whether it did.
+    /// Takes the mark of a frame off, unless the frame was freed, and so lost, meanwhile; whether it did.
     pub(in crate::page_alloc) fn unmark(&self, frame: Frame) -> bool {
         let (block, index) = (self.memmap.block(frame.block()), frame.index_in_block());
         block.lock(self.platform);
@@ -118,8 +111,8 @@ impl<P: FramePlatform> Frames<'_, P> {
         block.unlock(self.platform);
     }
 
-    /// A folio of order 9 comes apart that has marks: those of its frames that no leaf maps are lost now, of others
-    /// the marks are forgotten. Under its block's lock.
+    /// Settles the marks of a folio of order 9 that is split: frames of `lost`, which no leaf maps, are lost
+    /// now, and the marks of `mapped` are forgotten. Under its block's lock.
     pub(in crate::page_alloc) fn split_marks(&self, block: &Block, lost: FrameMask, mapped: FrameMask) {
         for (start, count) in lost.runs() {
             block.heads.remove_run(start, count);
@@ -130,7 +123,7 @@ impl<P: FramePlatform> Frames<'_, P> {
         self.note_bad(-(mapped.count() as i64));
     }
 
-    /// Takes the marks off all frames of a block that is part of a folio; which had one.
+    /// Takes the marks off all frames of a block that is part of a folio; which frames had one.
     pub(crate) fn take_marks(&self, number: BlockNumber) -> FrameMask {
         let block = self.memmap.block(number);
         block.lock(self.platform);
@@ -145,15 +138,29 @@ impl<P: FramePlatform> Frames<'_, P> {
     }
 }
 
-/// Whether a frame of the folio of order 9 or more that starts at `frame` was marked.
+/// [`Frames::has_bad`] for a caller that has the memory map alone.
 pub(crate) fn has_marks(memmap: &MemMap, frame: Frame) -> bool {
     let order = memmap.block(frame.block()).order.load(Ordering::Relaxed).max(Order::BLOCK.get());
     let mut blocks = (0..1 << (order - Order::BLOCK.get())).map(|at| frame.block().add(at));
     blocks.any(|number| !memmap.block(number).used.load().is_empty())
 }
 
+/// Whether a frame of a block in small pieces is not the allocator's to hand out: it holds the block's
+/// descriptors, or is no memory. Under the block's lock.
+pub(in crate::page_alloc) fn is_reserved(block: &Block, index: usize) -> bool {
+    state_outside(block, index) == Some(FrameState::RESERVED)
+}
+
 /// Whether a frame of a block in small pieces is lost. Under the block's lock.
 pub(in crate::page_alloc) fn is_lost(block: &Block, index: usize) -> bool {
-    let lost = block.area().is_some_and(|area| area.state(index) == FrameState::BAD);
-    lost && block.held.contains(index) && !block.heads.contains(index)
+    state_outside(block, index) == Some(FrameState::BAD)
+}
+
+/// The state of a used frame of a block in small pieces that belongs to no folio: such a frame is held and
+/// starts no folio, and is reserved or lost.
+#[inline]
+pub(in crate::page_alloc) fn state_outside(block: &Block, index: usize) -> Option<FrameState> {
+    let inside = !block.held.contains(index) || block.heads.contains(index);
+    let state = block.area().filter(|_| !inside)?.state(index);
+    matches!(state, FrameState::BAD | FrameState::RESERVED).then_some(state)
 }

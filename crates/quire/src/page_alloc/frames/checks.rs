@@ -1,4 +1,4 @@
-//! Whether a folio is what its free says it is: in use, of this order, neither mapped nor held.
+//! Checks that a folio is what its free says: in use, of this order, neither mapped nor held.
 #![forbid(unsafe_code)]
 
 use core::sync::atomic::Ordering;
@@ -10,8 +10,7 @@ use crate::page_alloc::frames::Frames;
 use crate::platform::FramePlatform;
 
 impl<P: FramePlatform> Frames<'_, P> {
-    /// Whether a folio of this order is in use at `frame`, neither mapped nor held. Under the block's lock, or as a
-    /// hint without.
+    /// For a folio below a block's size. Under the block's lock, or as a hint without.
     pub(in crate::page_alloc) fn check_small(
         &self,
         block: &Block,
@@ -36,7 +35,7 @@ impl<P: FramePlatform> Frames<'_, P> {
         }
     }
 
-    /// As [`Self::check_small`], and that the folio is on no list.
+    /// [`Self::check_small`], and that the folio is on no list.
     pub(in crate::page_alloc) fn check_listable(
         &self,
         block: &Block,
@@ -50,7 +49,7 @@ impl<P: FramePlatform> Frames<'_, P> {
         }
     }
 
-    /// Whether exactly a folio of this order below a block's is in use at `frame`, neither mapped nor held.
+    /// Whether [`Self::check_small`] holds of exactly this folio.
     pub(in crate::page_alloc) fn is_plain_folio(&self, block: &Block, frame: Frame, order: Order) -> bool {
         let (index, count) = (frame.index_in_block(), order.frames() as usize);
         if block.state() != BlockState::Small || !block.is_folio(index, count) {
@@ -60,7 +59,7 @@ impl<P: FramePlatform> Frames<'_, P> {
         (index..index + count).all(|index| maps.get(index) == 0)
     }
 
-    /// Whether a folio of this order is in use at `frame`, neither mapped nor held.
+    /// For a folio of whole blocks.
     pub(in crate::page_alloc) fn check_whole(
         &self,
         block: &Block,

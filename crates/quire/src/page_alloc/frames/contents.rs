@@ -1,7 +1,7 @@
-//! What stands in frames: zeroes and copies, by the machine's policy.
+//! Clears and copies frames, as the machine's policy says.
 //!
-//! The safe methods borrow the folio that they write to. The others name frames, which page tables, the page cache or a
-//! pool own: their callers answer for them.
+//! Safe methods borrow the folio that they write to. The others name frames that page tables,
+//! the page cache or a pool own, and rely on their callers.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -20,7 +20,7 @@ impl<P: FramePlatform> Frames<'_, P> {
         &self.clearer
     }
 
-    /// Fills a folio with zeroes: at most [`crate::limits::CLEAR_STRETCH_BYTES`].
+    /// Zeroes a folio of at most [`crate::limits::CLEAR_STRETCH_BYTES`].
     #[inline]
     pub fn clear(&self, folio: &mut Folio, hint: TouchHint) {
         self.expect_own(folio);
@@ -28,9 +28,9 @@ impl<P: FramePlatform> Frames<'_, P> {
         unsafe { self.clear_frames(folio.frames(), hint) };
     }
 
-    /// Fills an extent of a folio with zeroes, however long, with reschedule points; gives up when the task is dying.
+    /// Zeroes an extent of a folio, however long, with reschedule points; gives up when the task is dying.
     ///
-    /// Precondition: as for [`FramePlatform::reschedule_point`], when there is more than a stretch.
+    /// Precondition: as for [`FramePlatform::reschedule_point`], when the extent is longer than a stretch.
     ///
     /// # Errors
     /// [`Cancelled`]: the frames must not be seen before they are cleared anew.
@@ -40,12 +40,12 @@ impl<P: FramePlatform> Frames<'_, P> {
     pub fn clear_extent(&self, folio: &mut Folio, extent: &Extent) -> Result<(), Cancelled> {
         self.expect_own(folio);
         assert!(is_within(extent.frames, folio.frames()), "{extent:?} reaches beyond {folio:?}");
-        // SAFETY: invariant 1: the caller owns the folio, which is borrowed mutably, and the extent is a part of it.
+        // SAFETY: invariant 1: the caller owns the folio, borrowed mutably; the extent is a part of it.
         unsafe { self.clear_frames_in_stretches(extent) }
     }
 
-    /// Copies frames, whatever they belong to, onto a folio that is as long at least: at most
-    /// [`crate::limits::CLEAR_STRETCH_BYTES`]. What is stored to them meanwhile may be copied or not.
+    /// Copies at most [`crate::limits::CLEAR_STRETCH_BYTES`] of any frames onto a folio that is at least as
+    /// long. Stores to the source meanwhile may be copied or not.
     ///
     /// # Panics
     /// When the folio has fewer frames.
@@ -53,7 +53,7 @@ impl<P: FramePlatform> Frames<'_, P> {
     pub fn copy(&self, from: FrameRange, to: &mut Folio, hint: TouchHint) {
         self.expect_own(to);
         assert!(from.count <= to.order().frames(), "{from:?} is longer than {to:?}");
-        // SAFETY: invariant 1: the caller owns the folio, which is borrowed mutably, and it is as long as the source.
+        // SAFETY: invariant 1: the caller owns the folio, borrowed mutably; it is as long as the source.
         unsafe { self.copy_frames(from, to.frame(), hint) };
     }
 
@@ -67,7 +67,7 @@ impl<P: FramePlatform> Frames<'_, P> {
     pub fn copy_extent(&self, from: FrameRange, to: &mut Folio, hint: TouchHint) -> Result<(), Cancelled> {
         self.expect_own(to);
         assert!(from.count <= to.order().frames(), "{from:?} is longer than {to:?}");
-        // SAFETY: invariant 1: the caller owns the folio, which is borrowed mutably, and it is as long as the source.
+        // SAFETY: invariant 1: the caller owns the folio, borrowed mutably; it is as long as the source.
         unsafe { self.copy_frames_in_stretches(from, to.frame(), hint) }
     }
 
@@ -96,7 +96,7 @@ impl<P: FramePlatform> Frames<'_, P> {
     /// [`Self::copy`] onto frames by number, from `to` on. They do not overlap.
     ///
     /// # Safety
-    /// The caller owns the frames that are written to (invariant 1). Both runs lie in one range of memory each.
+    /// The caller owns the frames written to (invariant 1). Both runs lie in one range of memory each.
     #[inline]
     pub unsafe fn copy_frames(&self, from: FrameRange, to: Frame, hint: TouchHint) {
         // SAFETY: invariant 1, by this function's contract.
@@ -129,7 +129,7 @@ impl<P: FramePlatform> Frames<'_, P> {
         unsafe { self.platform.direct_map(at).write_bytes(0, bytes) };
     }
 
-    /// Where the first byte is that is not zero, of frames that are not written to meanwhile.
+    /// The first word that is not zero, of frames that are not written to meanwhile.
     #[cold]
     pub(in crate::page_alloc) fn first_nonzero(&self, frames: FrameRange) -> Option<PhysAddr> {
         let words = FRAME_SIZE as usize / size_of::<u64>();
@@ -142,8 +142,7 @@ impl<P: FramePlatform> Frames<'_, P> {
         })
     }
 
-    /// Whether a frame in use is all zero. A store that comes meanwhile makes the answer worthless; the caller
-    /// notices the store.
+    /// Whether a frame in use is all zero. The caller must notice stores that come meanwhile.
     pub(crate) fn is_zero(&self, frame: Frame) -> bool {
         let memory =
             self.platform.direct_map(frame.addr()).cast::<[[AtomicU64; 8]; FRAME_SIZE as usize / 64]>();
@@ -153,7 +152,6 @@ impl<P: FramePlatform> Frames<'_, P> {
     }
 }
 
-/// Whether a run is a part of another.
 fn is_within(part: FrameRange, whole: FrameRange) -> bool {
     part.start >= whole.start && part.end() <= whole.end()
 }

@@ -3,15 +3,16 @@
 
 use core::sync::atomic::Ordering;
 
-use crate::addr::{BlockNumber, Frame, Order};
-use crate::limits::{BLOCK_FRAMES, DESCRIPTOR_FRAMES, FRAME_SIZE};
-use crate::memmap::{Block, BlockState, Descriptor, FrameMask};
+use crate::addr::{Frame, Order};
+use crate::limits::BLOCK_FRAMES;
+use crate::memmap::{BlockState, Descriptor, FrameMask};
 use crate::page_alloc::frames::Frames;
+use crate::page_alloc::frames::bad::state_outside;
 use crate::page_alloc::frames::state::head_of;
 use crate::platform::FramePlatform;
 
 impl<P: FramePlatform> Frames<'_, P> {
-    /// The folio in use around a frame: where it starts.
+    /// The first frame of the folio in use around a frame.
     pub(crate) fn folio_start(&self, frame: Frame) -> Option<Frame> {
         let (block, index) = (self.memmap.get(frame.block())?, frame.index_in_block());
         block.lock(self.platform);
@@ -30,7 +31,7 @@ impl<P: FramePlatform> Frames<'_, P> {
         start
     }
 
-    /// Whether a frame is one of a block in small pieces. The caller keeps that in use.
+    /// Whether the frame's block, which the caller keeps in use, is in small pieces.
     #[inline]
     pub(crate) fn is_in_pieces(&self, frame: Frame) -> bool {
         self.memmap.block(frame.block()).state() == BlockState::Small
@@ -41,31 +42,24 @@ impl<P: FramePlatform> Frames<'_, P> {
         let block = self.memmap.block(frame.block());
         if block.state() == BlockState::Small {
             let index = frame.index_in_block();
-            // Behind it another folio begins, or frames are free, or descriptors stand.
-            let free = FrameMask::ALL.without(block.used.load());
-            let others = block.heads.load().union(free).union(self.own_area(frame.block(), block));
-            return (others.next_set(index + 1).unwrap_or(BLOCK_FRAMES) - index) as u64;
+            // The folio ends at another folio, a free frame, or one that is not the allocator's or is lost.
+            let (used, heads) = (block.used.load(), block.heads.load());
+            let next = FrameMask::ALL.without(used).union(heads).next_set(index + 1).unwrap_or(BLOCK_FRAMES);
+            let end = (index + 1..next).find(|&at| state_outside(block, at).is_some()).unwrap_or(next);
+            return (end - index) as u64;
         }
         let frames = 1 << block.order.load(Ordering::Relaxed).max(Order::BLOCK.get());
         frames - frame.0 % frames
     }
 
-    /// The frames of a block in small pieces in which its own descriptors stand; none if they stand elsewhere.
-    pub(in crate::page_alloc) fn own_area(&self, number: BlockNumber, block: &Block) -> FrameMask {
-        let Some(area) = block.area() else { return FrameMask::EMPTY };
-        let start = self.platform.direct_map(number.first_frame().addr()).addr();
-        let index = core::ptr::from_ref(area).addr().wrapping_sub(start) / FRAME_SIZE as usize;
-        if index < BLOCK_FRAMES { FrameMask::run(index, DESCRIPTOR_FRAMES) } else { FrameMask::EMPTY }
-    }
-
-    /// Whether the frame belongs to a folio of order 9 or more. The caller keeps that from being freed or split.
+    /// Whether the frame is of a folio of order 9 or more. The caller keeps that from being freed or split.
     #[inline]
     pub(crate) fn is_of_whole_blocks(&self, frame: Frame) -> bool {
         matches!(self.memmap.block(frame.block()).state(), BlockState::Folio | BlockState::FolioTail)
     }
 
-    /// The page descriptor of a frame, or of the folio of whole blocks around it. The caller keeps that from being
-    /// freed or split.
+    /// The descriptor of a frame, or of the folio of whole blocks around it, which the caller keeps from
+    /// being freed or split.
     pub(crate) fn folio_descriptor(&self, frame: Frame) -> &Descriptor {
         if !self.is_of_whole_blocks(frame) {
             return self.memmap.descriptor(frame);

@@ -1,4 +1,4 @@
-//! The allocator's side of owned frames: numbers become values, and values that come back are checked.
+//! Turns frame numbers into owned values, and checks owned values that come back.
 
 use crate::addr::{Frame, FrameRange, Order};
 use crate::error::FreeError;
@@ -10,8 +10,8 @@ impl<P: FramePlatform> Frames<'_, P> {
     /// The folio of a number that [`Folio::into_raw`] gave.
     ///
     /// # Safety
-    /// This allocator handed the folio out with this order, or a split left it with this order. The caller owns it: no
-    /// other value does, no leaf maps it, and nothing else refers to it by number (invariant 1).
+    /// This allocator handed the folio out with this order, or a split left it with this order. The caller
+    /// owns it: no other value does, no leaf maps it, and nothing else refers to it by number (invariant 1).
     #[inline]
     pub unsafe fn folio_from_raw(&self, frame: Frame, order: Order) -> Folio {
         self.folio(frame, order)
@@ -35,25 +35,21 @@ impl<P: FramePlatform> Frames<'_, P> {
         self.folios(order, frames)
     }
 
-    /// A folio that the allocator hands out.
     #[inline(always)]
     pub(in crate::page_alloc) fn folio(&self, frame: Frame, order: Order) -> Folio {
         Folio::new(frame, order, self.owner())
     }
 
-    /// A run that the allocator hands out.
     #[inline]
     pub(in crate::page_alloc) fn run(&self, frames: FrameRange) -> FrameRun {
         FrameRun::new(frames, self.owner())
     }
 
-    /// Folios that the allocator hands out.
     #[inline]
     pub(in crate::page_alloc) fn folios<'a>(&self, order: Order, frames: &'a [Frame]) -> Folios<'a> {
         Folios::new(frames, order, self.owner())
     }
 
-    /// Takes a folio that is given back.
     #[inline(always)]
     pub(in crate::page_alloc) fn take_back(&self, folio: Folio) -> Result<(Frame, Order), FreeError> {
         self.check_owner(folio.owner)?;
@@ -61,19 +57,17 @@ impl<P: FramePlatform> Frames<'_, P> {
         Ok((folio.into_raw(), order))
     }
 
-    /// Takes a run that is given back.
     pub(in crate::page_alloc) fn take_back_run(&self, run: FrameRun) -> Result<FrameRange, FreeError> {
         self.check_owner(run.owner)?;
         Ok(run.into_raw())
     }
 
-    /// Refuses, in debug builds, what came from another allocator.
+    /// Refuses, in debug builds, a value of another allocator.
     #[inline(always)]
     pub(in crate::page_alloc) fn check_owner(&self, owner: Owner) -> Result<(), FreeError> {
         if owner == self.owner() { Ok(()) } else { Err(FreeError::Foreign) }
     }
 
-    /// Stops, in debug builds, at a folio of another allocator.
     #[inline(always)]
     pub(in crate::page_alloc) fn expect_own(&self, folio: &Folio) {
         debug_assert!(folio.owner == self.owner(), "{folio:?} belongs to another allocator");

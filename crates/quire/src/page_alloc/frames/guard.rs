@@ -1,5 +1,4 @@
-//! What guards per-CPU lists and the store against interrupts. With the feature `published`, other ways besides the
-//! lease.
+//! What guards per-CPU lists and the store against interrupts: the lease, or a `published` scheme.
 #![forbid(unsafe_code)]
 
 use crate::page_alloc::frames::Frames;
@@ -10,7 +9,6 @@ use crate::platform::FramePlatform;
 use crate::platform::ListGuard;
 
 impl<P: FramePlatform> Frames<'_, P> {
-    /// Does something with interrupts off.
     #[cfg(feature = "published")]
     pub(in crate::page_alloc) fn with_interrupts_off<R>(&self, visit: impl FnOnce() -> R) -> R {
         let state = self.platform.interrupts_off();
@@ -19,8 +17,8 @@ impl<P: FramePlatform> Frames<'_, P> {
         result
     }
 
-    /// Whether the common path may use the lists: the library's own guard needs no more than the lease, and one that the
-    /// platform names is part of the path.
+    /// Whether the common path may use the lists. It includes the lease, which is all that the library's own
+    /// guard needs, and a guard that the platform names.
     #[inline(always)]
     pub(in crate::page_alloc) fn lists_are_open(&self) -> bool {
         #[cfg(feature = "published")]
@@ -29,7 +27,6 @@ impl<P: FramePlatform> Frames<'_, P> {
         true
     }
 
-    /// Whether the lists are guarded in the library's own way.
     #[inline(always)]
     pub(in crate::page_alloc) fn is_guarded_by_lease(&self) -> bool {
         #[cfg(feature = "published")]
@@ -38,7 +35,7 @@ impl<P: FramePlatform> Frames<'_, P> {
         true
     }
 
-    /// Visits the store; with interrupts off where the guard wants its locks to be safe against interrupts.
+    /// Visits the store, with interrupts off where the guard wants its locks to be safe against interrupts.
     #[inline]
     pub(in crate::page_alloc) fn in_store<R>(&self, visit: impl FnOnce() -> R) -> R {
         #[cfg(feature = "published")]
@@ -48,7 +45,7 @@ impl<P: FramePlatform> Frames<'_, P> {
         visit()
     }
 
-    /// The same outside of a turn, in which interrupts may be off already.
+    /// [`Self::in_store`] outside of list accesses, in which interrupts may be off already.
     #[inline]
     pub(in crate::page_alloc) fn interrupts_guarded<R>(&self, visit: impl FnOnce() -> R) -> R {
         #[cfg(feature = "published")]

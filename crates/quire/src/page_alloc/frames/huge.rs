@@ -1,7 +1,7 @@
-//! Folios of whole blocks that belong to a pool of huge pages, whether they are in use or not.
+//! Folios of whole blocks that belong to a pool of huge pages, in use or not.
 //!
-//! The pool *holds* them, so that no count that falls to zero frees one, and their descriptors say what they are. Those
-//! that leaves alone own are *lent*: when the last leaf goes, which may be anywhere, the page waits on a stack for the pool.
+//! The pool *holds* them, so that no count that falls to zero frees one, and flags in their descriptors mark
+//! them. Pages that leaves alone own are *lent*: when the last leaf goes, they wait on a stack for the pool.
 #![forbid(unsafe_code)]
 
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -14,8 +14,8 @@ use crate::page_alloc::store::whole::blocks_of;
 use crate::platform::FramePlatform;
 
 impl<P: FramePlatform> Frames<'_, P> {
-    /// Makes a folio of whole blocks that the caller was just handed one of a pool. It leaves the pool, and is free, by
-    /// [`release`](crate::page_alloc::MapCounts::release) of its first frame.
+    /// Turns a folio of whole blocks that the caller just allocated into a page of a pool. The page leaves
+    /// the pool, and is freed, by [`release`](crate::page_alloc::MapCounts::release) of its first frame.
     pub fn make_huge(&self, frame: Frame) {
         let block = self.memmap.block(frame.block());
         block.lock(self.platform);
@@ -37,7 +37,7 @@ impl<P: FramePlatform> Frames<'_, P> {
             && block.folio().has(DescriptorFlags::HUGE)
     }
 
-    /// Makes a free page of a pool of 1 GiB 512 of 2 MiB. The caller has it to itself.
+    /// Splits a free page of 1 GiB of a pool into 512 of 2 MiB. The caller has it to itself.
     pub(crate) fn split_huge(&self, frame: Frame) {
         debug_assert!(self.is_huge(frame, Order::GIGANTIC));
         self.reshape(frame, |_| (BlockState::Folio, Order::BLOCK));
@@ -45,14 +45,14 @@ impl<P: FramePlatform> Frames<'_, P> {
         parts.for_each(|at| self.make_huge(frame.add(at * BLOCK_FRAMES as u64)));
     }
 
-    /// Makes 512 free pages of a pool of 2 MiB in a row one of 1 GiB. The caller has them to itself.
+    /// Joins 512 free pages of 2 MiB of a pool, in a row, to one of 1 GiB. The caller has them to itself.
     pub(crate) fn join_huge(&self, frame: Frame) {
         self.reshape(frame, |at| {
             (if at == 0 { BlockState::Folio } else { BlockState::FolioTail }, Order::GIGANTIC)
         });
     }
 
-    /// Gives each block of a page of 1 GiB its place in folios of a pool, the first one last.
+    /// Gives each block of a page of 1 GiB its new state and order, the first one last.
     fn reshape(&self, frame: Frame, shape: impl Fn(u32) -> (BlockState, Order)) {
         for at in (0..blocks_of(Order::GIGANTIC)).rev() {
             let block = self.memmap.block(frame.block().add(at));
@@ -60,7 +60,7 @@ impl<P: FramePlatform> Frames<'_, P> {
             block.lock(self.platform);
             if state == BlockState::FolioTail {
                 block.held.remove_run(0, 1);
-                // Where the part's descriptor was, its counts can be.
+                // The map occupies the part's descriptor: clear it for the part's counts.
                 block.heads.store(FrameMask::EMPTY);
             }
             block.order.store(order.get(), Ordering::Relaxed);
@@ -69,8 +69,8 @@ impl<P: FramePlatform> Frames<'_, P> {
         }
     }
 
-    /// Gives a page of a pool that no leaf maps to the leaves that will map it: when the last of them goes, it comes
-    /// to [`returned_huge`](crate::page_alloc::MapCounts::returned_huge).
+    /// Gives a page of a pool that no leaf maps to the leaves that will map it: when the last of them goes,
+    /// the page goes to [`returned_huge`](crate::page_alloc::MapCounts::returned_huge).
     pub(crate) fn lend_huge(&self, frame: Frame) {
         self.memmap.block(frame.block()).folio().add_flags(DescriptorFlags::LENT);
     }
@@ -80,9 +80,9 @@ impl<P: FramePlatform> Frames<'_, P> {
         self.memmap.block(frame.block()).folio().take_flags(DescriptorFlags::LENT);
     }
 
-    /// Waits until no leaf of a page of a pool is counted any more. The caller has unmapped it everywhere, and no
-    /// task maps it anew; but tasks that have unmapped some of it may still have to flush, or to count it down, with
-    /// no lock held. `in_parts`: parts of it may have been mapped by themselves.
+    /// Waits until no leaf of a page of a pool is counted. The caller has unmapped it everywhere, and no task
+    /// maps it anew. But tasks that unmapped some of it, and hold no lock, may still have to flush or to
+    /// count down. `in_parts`: parts of it may have been mapped by themselves.
     pub(crate) fn wait_until_uncounted(&self, frame: Frame, order: Order, in_parts: bool) {
         let blocks = if in_parts { blocks_of(order) } else { 1 };
         for at in 0..blocks {
@@ -97,7 +97,7 @@ impl<P: FramePlatform> Frames<'_, P> {
         block.lock(self.platform);
         let large = block.large_maps.load(Ordering::Relaxed) | block.gigantic_maps.load(Ordering::Relaxed);
         let any = large != 0 || block.folio_maps.load(Ordering::Acquire) != 0;
-        // Other ways count small leaves with the folio.
+        // The published schemes count small leaves with the folio.
         let small = self.scheme.is_dense() && block.small_maps(self.platform).any();
         block.unlock(self.platform);
         any || small
@@ -110,17 +110,16 @@ impl<P: FramePlatform> Frames<'_, P> {
         block.state() == BlockState::Folio && of.into_iter().all(|flag| block.folio().has(flag))
     }
 
-    /// What its user noted of a page of a pool.
+    /// A word for the user of a page of a pool.
     pub(crate) fn huge_note(&self, frame: Frame) -> &AtomicU64 {
         &self.memmap.block(frame.block()).folio().owner
     }
 
-    /// Says that the reservation which a page redeemed holds again when the page comes back. The caller's leaf maps it still.
+    /// Renews a page's reservation, to hold again when the page comes back. The caller's leaf still maps it.
     pub(crate) fn renew_huge(&self, frame: Frame) {
         self.memmap.block(frame.block()).folio().add_flags(DescriptorFlags::RENEWED);
     }
 
-    /// The number of the zone that a frame in use belongs to.
     #[cfg(feature = "published")]
     pub(crate) fn zone_of_frame(&self, frame: Frame) -> u8 {
         self.memmap.block(frame.block()).zone() as u8

@@ -1,4 +1,4 @@
-//! What is known of each frame: its record, its state, its descriptor, what stands in it, what refers to it.
+//! What is known of each frame: its record, state, descriptor and contents, and what refers to it.
 //!
 //! [`Frames`] is the lowest of the allocator's values. It knows nothing of free memory and hands nothing out.
 
@@ -32,7 +32,7 @@ use crate::platform::ListGuard;
 use crate::stats::{Stat, StatCells};
 use crate::sync::Pinned;
 
-/// Contexts that can stand inside each other on a CPU: a task, a soft and a hard interrupt.
+/// Contexts that can nest on a CPU: a task, a soft and a hard interrupt.
 pub(in crate::page_alloc) const CONTEXTS: usize = 3;
 
 /// The frames of one machine, free or in use.
@@ -45,7 +45,7 @@ pub struct Frames<'p, P: FramePlatform> {
     pub(in crate::page_alloc) guard: ListGuard,
     /// Frames that went bad.
     pub(in crate::page_alloc) bad: AtomicU64,
-    /// For each CPU, one for each context, so that an interrupt does not disturb what it interrupted.
+    /// For each CPU one for each context, so that an interrupt does not disturb what it interrupted.
     pub(in crate::page_alloc) stats: BootSlice<StatCells>,
 }
 
@@ -62,8 +62,8 @@ impl<'p, P: FramePlatform> Frames<'p, P> {
         &self.memmap
     }
 
-    /// The page descriptor of a frame of a block in small pieces, or of the folio of whole blocks that starts there. It
-    /// holds whatever the frame's last owner left there.
+    /// The descriptor of a frame of a block in small pieces, or of the folio of whole blocks that starts
+    /// there. It holds whatever the frame's last owner left there.
     ///
     /// # Panics
     /// When there is none: descriptors of whole blocks do not exist.
@@ -80,7 +80,7 @@ impl<'p, P: FramePlatform> Frames<'p, P> {
         self.cells(pinned.cpu()).add(stat, events);
     }
 
-    /// Changes an amount that is counted, on the running CPU.
+    /// Changes a counted amount on the running CPU.
     #[inline]
     pub fn change(&self, stat: Stat, by: i64) {
         let pinned = Pinned::new(self.platform);

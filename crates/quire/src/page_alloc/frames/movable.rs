@@ -1,4 +1,4 @@
-//! Which folios could be moved, and setting one aside for it.
+//! Finds anonymous folios that can be moved, and sets them aside for it.
 #![forbid(unsafe_code)]
 
 use core::sync::atomic::Ordering;
@@ -12,10 +12,10 @@ use crate::platform::FramePlatform;
 use crate::stats::Stat;
 
 impl<P: FramePlatform> Frames<'_, P> {
-    /// Holds the anonymous folio of order 0 to 9 that starts at `frame`; its order. It is one if leaves map all or some of it
-    /// and it is not held: page cache, pages of a pool, and what is set aside already are. As long as it is, it is
-    /// not freed, and no leaf of it gains the right to store, since it is not its address space's alone. It is given
-    /// up by [`release`](crate::page_alloc::MapCounts::release) of the same frames.
+    /// Holds the anonymous folio of order 0 to 9 that starts at `frame`; its order. Such a folio is mapped by
+    /// leaves, and not held: page cache, pages of a pool and folios set aside are. While it is held it is not
+    /// freed, and no leaf of it gains the right to store, since its address space does not own it alone.
+    /// [`release`](crate::page_alloc::MapCounts::release) of the same frames ends this.
     pub fn set_aside(&self, frame: Frame) -> Option<Order> {
         let block = self.memmap.get(frame.block())?;
         block.lock(self.platform);
@@ -29,7 +29,7 @@ impl<P: FramePlatform> Frames<'_, P> {
         order.inspect(|order| self.count(Stat::CompactIsolated, order.frames()))
     }
 
-    /// The order of the anonymous folio that starts at an index of a block, if one does. Under the block's lock.
+    /// The order of the anonymous folio that starts at an index of a block, if any. Under the block's lock.
     fn movable_at(&self, block: &Block, index: usize) -> Option<Order> {
         let mapped = block.small_maps(self.platform).nonzero();
         match block.state() {
@@ -74,7 +74,7 @@ impl<P: FramePlatform> Frames<'_, P> {
         found
     }
 
-    /// Whether a frame of these is held, other than as the manager's metadata: they may be page cache.
+    /// Whether one of these frames is held, and not as the manager's metadata: they may be page cache.
     pub fn holds_any(&self, frames: FrameRange) -> bool {
         frames.by_block().any(|piece| {
             let Some(block) = self.memmap.get(piece.start.block()) else { return false };

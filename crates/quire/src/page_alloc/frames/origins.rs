@@ -1,9 +1,9 @@
-//! Where anonymous folios come from: an address, and the family of address spaces that has it.
+//! The origins of anonymous folios: where each was first mapped, and the family of that address space.
 //!
-//! A folio of order 0 to 8 has a word for it in a column of its block's area, at its start; one of order 9 in its record. It
-//! is written once, before the folio is first mapped, and moves with the parts when the folio is split. Pages of files, save huge
-//! ones, have one that names no family, and so has what the manager holds for itself, so that a reader of held memory
-//! can tell them apart. It is never cleared: what it says of other frames means nothing.
+//! A folio of order 0 to 8 has its origin in a column of its block's area, one of order 9 in its record. The
+//! origin is written once, before the folio is first mapped, and a split passes it on to the parts. Pages of
+//! files, except huge ones, and the manager's own memory have origins of no family, so that a reader of held
+//! memory can tell them apart. Origins are never cleared: that of any other frame means nothing.
 #![forbid(unsafe_code)]
 
 use core::sync::atomic::Ordering;
@@ -15,20 +15,19 @@ use crate::page_alloc::frames::Frames;
 use crate::page_alloc::frames::state::head_of;
 use crate::platform::FramePlatform;
 
-/// The page at which an anonymous frame was first mapped, and the low bits of the number of the family of address spaces in
-/// which it was.
+/// The page at which an anonymous frame was first mapped, and the low bits of its family's number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Origin(u64);
 
 impl Origin {
     const PAGE_BITS: u32 = 44;
-    /// Bits that are kept of an address; what is added to one or taken from it is so modulo their number of values.
+    /// Bits kept of an address: addresses are added and subtracted modulo 2 to this power.
     pub(crate) const ADDR_BITS: u32 = Self::PAGE_BITS + FRAME_SHIFT;
-    /// Families whose numbers agree in this many bits are not told apart.
+    /// Bits kept of a family's number: families that agree in them are not told apart.
     const FAMILY_BITS: u32 = u64::BITS - Self::PAGE_BITS;
-    /// What is kept of no family's number.
+    /// What is kept of a family's number for memory that has none.
     pub(crate) const NOBODY: u64 = 0;
-    /// Of what the manager holds for itself.
+    /// Of memory that the manager holds for itself.
     const MANAGER: Self = Self(1 << (Self::PAGE_BITS - 1));
 
     /// The origin of a page of a family.
@@ -42,34 +41,32 @@ impl Origin {
         VirtAddr(self.0 << Self::FAMILY_BITS >> (Self::FAMILY_BITS - FRAME_SHIFT))
     }
 
-    /// What is kept of the family's number.
+    /// The bits kept of the family's number.
     pub fn family(self) -> u64 {
         self.0 >> Self::PAGE_BITS
     }
 
-    /// Whether it is that of pages of files, which no family has.
     fn is_of_file(self) -> bool {
         self.family() == Self::NOBODY
     }
 
-    /// That of the folio that starts at an index of a block in small pieces.
+    /// The origin of the folio that starts at an index of a block in small pieces.
     pub(in crate::page_alloc) fn at(area: &Area, index: usize) -> Self {
         Self(area.origin(index).load(Ordering::Relaxed))
     }
 
-    /// Whether it is that of what the manager holds for itself.
     pub(in crate::page_alloc) fn is_managers(self) -> bool {
         self == Self::MANAGER
     }
 
-    /// The same for any family.
+    /// The bits kept of any family's number.
     pub fn kept(family: u64) -> u64 {
         family & ((1 << Self::FAMILY_BITS) - 1)
     }
 }
 
 impl<P: FramePlatform> Frames<'_, P> {
-    /// Notes where the folio in use that starts at `frame` comes from. The caller is about to map it for the first time.
+    /// Sets the origin of the folio in use that starts at `frame`, before it is mapped for the first time.
     #[inline]
     pub(crate) fn set_origin(&self, frame: Frame, origin: Origin) {
         let block = self.memmap.block(frame.block());
@@ -79,7 +76,7 @@ impl<P: FramePlatform> Frames<'_, P> {
         }
     }
 
-    /// Holds a folio that the manager needs for itself: a reader does not take it for a page.
+    /// Holds a folio that the manager needs for itself, so that no reader takes it for a page.
     pub(crate) fn hold_for_manager(&self, folio: FrameRange) {
         self.set_origin(folio.start, Origin::MANAGER);
         self.hold(folio);
@@ -91,14 +88,13 @@ impl<P: FramePlatform> Frames<'_, P> {
         self.hold(frames);
     }
 
-    /// Says of frames that are about to be held that they are a file's.
+    /// Marks frames that are about to be held as a file's.
     pub(in crate::page_alloc) fn give_to_file(&self, frames: FrameRange) {
         (frames.start.0..frames.end().0)
             .for_each(|frame| self.set_origin(Frame(frame), Origin(Origin::NOBODY)));
     }
 
-    /// Whether a held frame is a file's; else it is anonymous memory: a private huge page, or memory that is pinned
-    /// or moves.
+    /// Whether a held frame is a file's; else it is a private huge page, or is pinned or moves.
     pub(crate) fn is_of_file(&self, frame: Frame) -> bool {
         let huge =
             |&start: &Frame| [Order::BLOCK, Order::GIGANTIC].iter().any(|&order| self.is_huge(start, order));
@@ -109,7 +105,7 @@ impl<P: FramePlatform> Frames<'_, P> {
         }
     }
 
-    /// Where a frame of an anonymous folio in use comes from.
+    /// The origin of a frame of an anonymous folio in use.
     pub(crate) fn origin(&self, frame: Frame) -> Option<Origin> {
         let (block, index) = (self.memmap.get(frame.block())?, frame.index_in_block());
         block.lock(self.platform);

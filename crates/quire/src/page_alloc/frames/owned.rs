@@ -1,29 +1,30 @@
-//! Owned frames: what was allocated is a value that cannot be copied.
+//! Owned frames: an allocation is a value that cannot be copied.
 //!
-//! Safe code reaches the memory of a frame only through the value that owns it: clearing and copying borrow it mutably,
-//! freeing takes it. A value gives its frames up in one of two ways. [`PageAllocator::free`](crate::page_alloc::PageAllocator::free) and its relatives give them
-//! back to the allocator. `into_raw` hands them over to something that refers to frames by number: page-table leaves, the
-//! page cache, a pool. From there they come back by the map counts, or through [`Frames::folio_from_raw`](crate::page_alloc::Frames::folio_from_raw), which
-//! is `unsafe`.
+//! Safe code reaches the memory of a frame only through the value that owns it: clearing and copying borrow
+//! it mutably, freeing takes it. A value gives its frames up in one of two ways.
+//! [`PageAllocator::free`](crate::page_alloc::PageAllocator::free) and its relatives return them to the
+//! allocator. `into_raw` hands them over to something that refers to frames by number: page-table leaves, the
+//! page cache, a pool. They come back from there by the map counts, or through
+//! [`Frames::folio_from_raw`](crate::page_alloc::Frames::folio_from_raw), which is `unsafe`.
 //!
-//! Nothing is done when a value is dropped: its frames stay in use for good. Dropping therefore warns at compile time
-//! (`must_use`).
+//! Dropping a value frees nothing: its frames stay in use for good. The compiler warns (`must_use`).
 //!
-//! In debug builds each value remembers its allocator, and every other one refuses it ([`FreeError::Foreign`](crate::error::FreeError::Foreign)).
+//! In debug builds each value remembers its allocator, and others refuse it
+//! ([`FreeError::Foreign`](crate::error::FreeError::Foreign)).
 #![forbid(unsafe_code)]
 
 use core::fmt;
 
 use crate::addr::{Frame, FrameRange, Order};
 
-/// Which allocator frames came from: where its memory map stands. Nothing in release builds.
+/// The allocator that frames came from, by the address of its memory map. Empty in release builds.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(in crate::page_alloc) struct Owner {
     #[cfg(debug_assertions)]
     pub(in crate::page_alloc) memmap: usize,
 }
 
-/// One folio that its holder alone owns: 2 to the power of its order consecutive frames, aligned to their size.
+/// One folio that its holder alone owns: 2^order consecutive frames, aligned to their size.
 ///
 /// A folio that was freed is gone:
 ///
@@ -47,8 +48,7 @@ pub(in crate::page_alloc) struct Owner {
 /// # Ok(()) }
 /// ```
 ///
-/// What a page table maps belongs to the page table. The value that it came from is gone, and neither frees it nor
-/// writes to it:
+/// A folio that a page table maps belongs to the table. Its value is gone, and neither frees nor writes it:
 ///
 /// ```compile_fail,E0382
 /// # use quire::{addr::Order, page_alloc::{Gfp, PageAllocator}, platform::FramePlatform};
@@ -104,8 +104,8 @@ pub struct Folio {
     pub(in crate::page_alloc) owner: Owner,
 }
 
-/// Consecutive frames that their holder alone owns, whatever folios they are made of. Any part of them can be freed by
-/// itself ([`PageAllocator::free_range`](crate::page_alloc::PageAllocator::free_range)).
+/// Consecutive frames that their holder alone owns, whatever folios they are made of. Any part can be freed
+/// by itself ([`PageAllocator::free_range`](crate::page_alloc::PageAllocator::free_range)).
 #[must_use = "frames that are dropped stay in use for good"]
 #[derive(PartialEq, Eq)]
 pub struct FrameRun {
@@ -113,8 +113,8 @@ pub struct FrameRun {
     pub(in crate::page_alloc) owner: Owner,
 }
 
-/// Folios of one order that their holder alone owns. Their numbers stand in an array of the caller's, which is borrowed
-/// meanwhile. As an iterator it gives one folio after the other away.
+/// Folios of one order that their holder alone owns. It borrows the caller's array with their numbers, and as
+/// an iterator gives them away one by one.
 #[must_use = "the frames of folios that are dropped stay in use for good"]
 pub struct Folios<'a> {
     frames: &'a [Frame],

@@ -1,4 +1,4 @@
-//! What is left of a folio of which some frames are freed. Under the block's lock.
+//! What is left of a folio of which some frames are freed.
 #![forbid(unsafe_code)]
 
 use core::sync::atomic::Ordering;
@@ -6,11 +6,11 @@ use core::sync::atomic::Ordering;
 use crate::limits::BLOCK_FRAMES;
 use crate::memmap::{Block, FrameMask, FrameState};
 
-/// A folio of which only some frames are freed falls apart: each frame that stays becomes a folio of its own, of whose
-/// state nothing is known. Under the block's lock. No descriptor is touched.
+/// Splits a folio of which only some frames are freed: each frame that stays becomes a folio of its own, in
+/// unknown state. Under the block's lock. Touches no descriptor.
 pub(in crate::page_alloc) fn split_remainders(block: &Block, freed: FrameMask) {
     if block.used.load().without(block.heads.load()).without(block.held.load()).is_empty() {
-        // Single frames, which cannot fall apart.
+        // Single frames need no split.
         return;
     }
     let make_heads = |start: usize, count: usize| make_heads(block, start, count, 1);
@@ -30,8 +30,7 @@ pub(in crate::page_alloc) fn split_remainders(block: &Block, freed: FrameMask) {
     }
 }
 
-/// Makes every `step`-th frame of `count`, all of them of one folio, the start of a folio of its own, of whose state nothing
-/// is known. Under the block's lock.
+/// Makes every `step`-th of `count` frames of a folio start one in unknown state. Under the block's lock.
 pub(in crate::page_alloc) fn make_heads(block: &Block, start: usize, count: usize, step: usize) {
     let head = block.heads.load().previous_set(start).unwrap_or(start);
     if let Some(area) = block.area() {
@@ -44,7 +43,7 @@ pub(in crate::page_alloc) fn make_heads(block: &Block, start: usize, count: usiz
     (start..start + count).step_by(step).for_each(|at| block.heads.insert_run(at, 1));
 }
 
-/// Whether the frame is inside a folio in use, not at its start. Metadata and absent frames are held and never are.
+/// Whether the frame is in a folio in use, not at its start. Metadata and absent frames are held: never.
 fn is_tail(block: &Block, index: usize) -> bool {
     block.used.contains(index) && !block.heads.contains(index) && !block.held.contains(index)
 }

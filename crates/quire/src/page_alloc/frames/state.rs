@@ -1,9 +1,9 @@
-//! What counting changes of a block's states, and the block that a folio's counts stand with.
+//! Changes of state that counting makes, and the block whose record counts for a folio.
 
 use crate::addr::{BlockNumber, Order};
 use crate::memmap::{Block, FrameState};
 
-/// Frames are mapped or held: a free of their folios must check the maps. Under the block's lock.
+/// Makes the next free of these frames' folios check counts and holds. Under the block's lock.
 #[inline]
 pub(in crate::page_alloc) fn touch(block: &Block, start: usize, count: usize) {
     FrameState::UNKNOWN.put(block.folio_state_cell());

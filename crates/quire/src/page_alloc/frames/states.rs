@@ -1,4 +1,4 @@
-//! The state of each folio, by which a free tells in one look whether it needs to check more.
+//! The state of each folio, which tells a free in one look whether it must check more.
 
 use core::sync::atomic::AtomicU8;
 
@@ -9,7 +9,7 @@ use crate::page_alloc::pcp::level::{HUGE, ZoneLists};
 use crate::platform::FramePlatform;
 
 impl<P: FramePlatform> Frames<'_, P> {
-    /// Changes the state of a block, if it is the one that is expected; whether it was.
+    /// Changes the state of a block, if it is `from`; whether it was.
     pub(in crate::page_alloc) fn change_state(
         &self,
         number: BlockNumber,
@@ -26,14 +26,14 @@ impl<P: FramePlatform> Frames<'_, P> {
         turns
     }
 
-    /// The frames of a run, told to a checking machine before they can be handed out again.
+    /// Tells a checking platform that frames are free, before they can be handed out again.
     #[inline]
     pub(in crate::page_alloc) fn note_freed(&self, frames: FrameRange) {
         self.platform.frames_freed(frames);
     }
 
-    /// Where the list of a folio that needs no check begins among those of all zones, in bytes, and where its state stands.
-    /// `block` is the record of the frame's block.
+    /// Where the list of a folio that needs no check begins, in bytes among the lists of all zones, and the
+    /// folio's state. `block` is the record of the frame's block.
     #[inline(always)]
     pub(in crate::page_alloc) fn list_of_untouched<'b>(
         &self,
@@ -56,7 +56,7 @@ impl<P: FramePlatform> Frames<'_, P> {
         (FrameState::of(state) == FrameState::in_use(order)).then_some((list_at, state))
     }
 
-    /// A folio leaves a list for its owner; `zeroed` says that it is zero, to an owner that asks. `state` is its own.
+    /// Marks a folio that leaves a list for its owner. `zeroed` says that it is zero, to an owner that asks.
     #[inline(always)]
     pub(in crate::page_alloc) fn mark_in_use(
         &self,
@@ -73,7 +73,7 @@ impl<P: FramePlatform> Frames<'_, P> {
         FrameState::in_use(order).with_zeroes(zeroed).put(state);
     }
 
-    /// A folio comes to a list, or goes back to the store, known to be zero or not: freeing it again is refused.
+    /// Marks a folio that comes to a list, or goes back to the store, so that freeing it again is refused.
     pub(in crate::page_alloc) fn mark_free(&self, block: &Block, frame: Frame, order: Order, zeroed: bool) {
         FrameState::FREE.with_zeroes(zeroed).put(self.state_cell(block, frame));
         if order >= Order::BLOCK {
@@ -81,7 +81,6 @@ impl<P: FramePlatform> Frames<'_, P> {
         }
     }
 
-    /// Where the state of a folio stands.
     #[inline]
     pub(in crate::page_alloc) fn state_cell<'b>(&self, block: &'b Block, frame: Frame) -> &'b AtomicU8 {
         match block.area() {
@@ -92,7 +91,7 @@ impl<P: FramePlatform> Frames<'_, P> {
 
     /// Whether the state says that the frame is on a list, on its way back, or free.
     pub(in crate::page_alloc) fn is_marked_free(&self, frame: Frame) -> bool {
-        let area = self.memmap.get(frame.block()).and_then(crate::memmap::Block::area);
+        let area = self.memmap.get(frame.block()).and_then(Block::area);
         area.is_some_and(|area| area.state(frame.index_in_block()).is_free())
     }
 }

@@ -1,21 +1,20 @@
-//! The block store: folios of order 0 to 8 out of blocks in small pieces, whole blocks above.
+//! Allocates and frees folios of order 0 to 8 in blocks in small pieces.
 //!
 //! # Protocol
 //!
-//! A block's bitmaps change under the block's lock; the index that finds it changes under its shard's lock, taken
-//! inside. A search looks at an index, lets go, locks the block it found and checks again: between the two the block
-//! may have been used up, gone whole, or changed its group, and the search then starts over. A record never goes away,
-//! so looking at a stale candidate is harmless.
+//! A block's bitmaps change under the block's lock; the index that finds it changes under its shard's lock,
+//! taken inside. A search reads an index, unlocks it, locks the block it found and checks again. Meanwhile
+//! the block may have been used up, gone whole, or changed its group: then the search starts over. A record
+//! is never freed, so reading a stale candidate is harmless.
 //!
-//! With `wait` false nothing is waited for: a context that may have interrupted a lock holder on its own CPU skips
-//! what is locked.
+//! With `wait` false it skips what is locked, since it may have interrupted the holder on its own CPU.
 
 use core::sync::atomic::Ordering;
 
 use crate::addr::{BlockNumber, Frame, FrameRange, Order, PhysAddr};
 use crate::error::FreeError;
 use crate::limits::{BLOCK_FRAMES, BLOCK_ORDER, DESCRIPTOR_FRAMES, VISIT_BLOCKS};
-use crate::memmap::{Block, BlockState, COLUMNS, FrameMask};
+use crate::memmap::{Block, BlockState, COLUMNS, FrameMask, FrameState};
 use crate::page_alloc::request::gfp::Contents;
 use crate::page_alloc::store::capacity::could_be_whole;
 use crate::page_alloc::store::search::Search;
@@ -26,25 +25,22 @@ use crate::platform::FramePlatform;
 use crate::stats::Stat;
 
 impl<P: FramePlatform> Store<'_, P> {
-    /// Takes up to `out.len()` folios below a block's size from a zone; how many were found. The zone's mark is the
-    /// caller's business.
+    /// Takes up to `out.len()` folios below a block's size; returns how many. The caller checks the mark.
     pub(in crate::page_alloc) fn store_take(&self, zone: &Zone, search: Search, out: &mut [Frame]) -> usize {
         let (mut got, mut blocks) = (0, 0);
-        // A list is content with less than it asked for: in a memory full of holes each folio may come from another block.
+        // A list takes less where memory is full of holes, and each folio may need another block.
         while got < out.len() && !(search.listed && blocks == VISIT_BLOCKS) {
             let Some(number) = self.find_block(zone, search) else { break };
             blocks += 1;
-            // A search that does not wait may have found a block that its own CPU has locked, and would find it
-            // again.
+            // This CPU may have locked the block itself, and the search would find it again.
             let Some(taken) = self.take_from(zone, number, search, &mut out[got..]) else { break };
             got += taken;
         }
         got
     }
 
-    /// Writes the record and the descriptors of a block in small pieces: descriptors in the eight frames from index
-    /// `first`, everything else free save `missing`, and known to be zero or not. Under the block's lock; none of its
-    /// frames is in use.
+    /// Makes a block one in small pieces: descriptors in the eight frames from index `first`, all else free
+    /// save `missing`, and known to be zero or not. Under the block's lock; none of its frames is in use.
     pub(in crate::page_alloc) fn make_small(
         &self,
         zone: &Zone,
@@ -67,15 +63,16 @@ impl<P: FramePlatform> Store<'_, P> {
         block.free.store(capacity, Ordering::Relaxed);
         block.free_order.store(FrameMask::ALL.without(used).largest_group(), Ordering::Relaxed);
         block.set_group(zone.number, 0);
-        // SAFETY: M2, M4: the eight frames are the allocator's own from now on, and their columns were just zeroed.
+        // SAFETY: M2, M4: the eight frames are the allocator's own from now on; the columns were just zeroed.
         unsafe { block.set_area(self.frames.platform.direct_map(base).cast(), number.first_frame()) };
+        block.area().inspect(|area| area.set_states(first, DESCRIPTOR_FRAMES, FrameState::RESERVED));
         zeroes::change(zone, block, if zeroed { FrameMask::ALL.without(used) } else { FrameMask::EMPTY });
         block.set_state(BlockState::Small);
         zone.descriptor_frames.fetch_add(DESCRIPTOR_FRAMES as u64, Ordering::Relaxed);
     }
 
-    /// Takes folios from one block, in ascending order, under one hold of its lock, and lists it anew. `None`: something is
-    /// locked and must not be waited for.
+    /// Takes folios from one block, in ascending order, under one hold of its lock, and relists it. `None`: a
+    /// lock is taken, and the search may not wait.
     fn take_from(
         &self,
         zone: &Zone,
@@ -90,14 +87,14 @@ impl<P: FramePlatform> Store<'_, P> {
             return None;
         }
         let shard = &zone.shards[usize::from(block.shard.load(Ordering::Relaxed))].0;
-        // The block must be listed anew, so the shard's lock comes first where it cannot be waited for.
+        // Without waiting, the shard's lock comes first, since the block must be relisted.
         let index = if search.wait { None } else { shard.try_lock(self.frames.platform) };
         if !search.wait && index.is_none() {
             block.unlock(self.frames.platform);
             return None;
         }
         let mut got = 0;
-        // A block that is in small pieces no more has no free group.
+        // A block that is no longer in small pieces has no free group.
         if !zone.isolated.contains(number) {
             got = take_fitting(zone, number, block, search, out);
             if ShardIndex::wanted_list(block) != block.listed.load(Ordering::Relaxed) {
@@ -111,7 +108,7 @@ impl<P: FramePlatform> Store<'_, P> {
         Some(got)
     }
 
-    /// Sees to it that searches find all that a block has, now that its free groups have changed. Under the block's lock.
+    /// Lets searches find all that a block has, after its free groups changed. Under the block's lock.
     #[inline]
     pub(in crate::page_alloc) fn relist(&self, zone: &Zone, number: BlockNumber, block: &Block) {
         if ShardIndex::hides(block) {
@@ -120,8 +117,7 @@ impl<P: FramePlatform> Store<'_, P> {
         }
     }
 
-    /// Takes back frames of one block in small pieces. Under the block's lock, which is given back here. The frames are
-    /// in use, neither mapped nor held.
+    /// Frees used frames of one block in small pieces, neither mapped nor held. Gives the block's lock back.
     pub(in crate::page_alloc) fn store_put(&self, number: BlockNumber, block: &Block, frames: FrameMask) {
         block.used.store(block.used.load().without(frames));
         block.heads.store(block.heads.load().without(frames));
@@ -144,8 +140,8 @@ impl<P: FramePlatform> Store<'_, P> {
         self.finish_put(number, block, order.frames() as u16, grown);
     }
 
-    /// Counts frames of a block that were just marked free, of which the largest free order is `order`, less one; lists the
-    /// block anew, and gives its lock back.
+    /// Counts frames that were just marked free, relists their block, and gives its lock back. The block's
+    /// largest free order is now `order`, less one.
     #[inline]
     fn finish_put(&self, number: BlockNumber, block: &Block, count: u16, order: u8) {
         let zone = &self.zones[block.zone()];
@@ -164,7 +160,7 @@ impl<P: FramePlatform> Store<'_, P> {
         }
     }
 
-    /// Puts one folio below a block's size, that came off a list, into the store.
+    /// Frees one folio below a block's size, taken off a list, into the store.
     pub(in crate::page_alloc) fn put_one(&self, frame: Frame, order: Order) {
         let number = frame.block();
         let block = self.frames.memmap.block(number);
@@ -172,8 +168,7 @@ impl<P: FramePlatform> Store<'_, P> {
         self.store_put_one(number, block, frame.index_in_block(), order);
     }
 
-    /// As [`Self::put_one`], waiting for nothing; says whether it was done. A block that is entirely free now stays in
-    /// pieces until a task finds it.
+    /// As [`Self::put_one`], without waiting; returns whether it did. Leaves merging a free block to a task.
     pub(in crate::page_alloc) fn try_put_one(&self, frame: Frame, order: Order) -> bool {
         let number = frame.block();
         let block = self.frames.memmap.block(number);
@@ -199,7 +194,7 @@ impl<P: FramePlatform> Store<'_, P> {
         true
     }
 
-    /// Takes back one folio of any order, straight into the store.
+    /// Frees one folio of any order straight into the store.
     pub(in crate::page_alloc) fn store_free(
         &self,
         frame: Frame,
@@ -227,7 +222,7 @@ impl<P: FramePlatform> Store<'_, P> {
     }
 }
 
-/// Takes folios from a block in small pieces, if it has any that fit; how many. Under the block's lock.
+/// Takes folios from a block in small pieces that fit, and returns how many. Under the block's lock.
 fn take_fitting(zone: &Zone, number: BlockNumber, block: &Block, search: Search, out: &mut [Frame]) -> usize {
     if block.free_order.load(Ordering::Relaxed) <= search.order.get() {
         return 0;
@@ -249,23 +244,22 @@ pub(in crate::page_alloc) fn count_taken(block: &Block, folios: usize, order: Or
     block.free_order.store(block.used.shrunk_group(known), Ordering::Relaxed);
 }
 
-/// Marks the frames of a folio free; one more than the largest order of a free group now. Under the block's lock.
+/// Marks the frames of a folio free; returns one more than the largest free order. Under the block's lock.
 #[inline]
 fn mark_bits_free(block: &Block, index: usize, order: Order) -> u8 {
     block.used.remove_group(index, order);
     block.heads.remove_group(index, Order::FRAME);
     let known = block.free_order.load(Ordering::Relaxed).max(order.get() + 1);
-    // Descriptors stand in the block: there is no larger group than half of it.
+    // With descriptors in the block, no free group is larger than half of it.
     if known == BLOCK_ORDER { known } else { block.used.grown_group(index, known) }
 }
 
-/// Counts frames of a block that were just marked free; whether all of the block, which could be whole, is free now. Under
-/// the block's lock.
+/// Counts frames just marked free; returns whether the block could be whole now. Under the block's lock.
 #[inline]
 fn count_free(block: &Block, count: u16, order: u8) -> bool {
     let free = block.free.load(Ordering::Relaxed) + count;
     block.free.store(free, Ordering::Relaxed);
-    // In a block whose descriptors stand elsewhere all frames can be free; there is no list for that, and no need.
+    // A block whose descriptors stand elsewhere can be all free; there is no list for that, and no need.
     block.free_order.store(order.min(BLOCK_ORDER), Ordering::Relaxed);
     if free == block.capacity.load(Ordering::Relaxed) {
         block.narrow_area();
@@ -273,7 +267,7 @@ fn count_free(block: &Block, count: u16, order: u8) -> bool {
     could_be_whole(block)
 }
 
-/// Marks one aligned free group as a used folio; where it starts. Under the block's lock.
+/// Marks one aligned free group as a used folio, and returns its index. Under the block's lock.
 #[inline]
 pub(in crate::page_alloc) fn take_group(zone: &Zone, block: &Block, search: &Search) -> Option<usize> {
     let (index, state) = if block.has_zeroed() {
@@ -287,7 +281,7 @@ pub(in crate::page_alloc) fn take_group(zone: &Zone, block: &Block, search: &Sea
     Some(index)
 }
 
-/// Marks aligned free groups as used folios and writes their first frames to `out`; how many there were.
+/// Marks aligned free groups as used folios, writes their first frames to `out`, and returns how many.
 fn take_groups(zone: &Zone, block: &Block, number: BlockNumber, search: Search, out: &mut [Frame]) -> usize {
     if search.order == Order::FRAME {
         let got = take_frames(block, number, search, out);

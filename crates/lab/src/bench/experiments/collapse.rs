@@ -1,4 +1,5 @@
-//! What does it cost to collapse the 4 KiB leaves of a page of 1 GiB into one, and how long does another CPU wait for it?
+//! What does it cost to collapse the 4 KiB leaves of a 1 GiB page into one, and how long does another CPU
+//! wait?
 
 use crate::output::Sheet;
 use quire::vm::CollapseSteps;
@@ -18,24 +19,30 @@ use crate::bench::row::Row;
 use crate::bench::runner::Runner;
 use crate::bench::table;
 
-/// See the module.
+/// The experiment `collapse`.
 pub const EXPERIMENT: Experiment = Experiment {
     name: "collapse",
-    question: "How long does it take to collapse the 262144 leaves of a huge page of 1 GiB into one, by the way of counting \
-         them, and how long does another CPU wait that touches the page?",
-    expectation: "quire: reading the entries, 0.1 to 0.15 ms, freeing 513 tables and 512 changes of counts: 0.2 to 0.4 ms, staged a little more, and no step over 100 us. per-frame: 262144 locked instructions on as many cache lines more, 1.5 ms and up. head-only: as quire. A CPU that touches it waits for one flush, 5 to 30 us.",
+    question: "How long does it take to collapse the 262144 leaves of a huge page of 1 GiB into one, by the \
+     way of counting map counts, and how long does a CPU wait that touches the page?",
+    expectation: "quire: reading the entries takes 0.1 to 0.15 ms; with freeing 513 tables and changing 512 \
+     counts, 0.2 to 0.4 ms; staged a little more, with no step over 100 us. per-frame: 262144 locked \
+     instructions more, each on its own cache line, 1.5 ms and up. head-only: as quire. A CPU that touches \
+     the page waits for one flush, 5 to 30 us.",
     baseline: &["head-only"],
     per: "call",
     notes: &[
-        "The page belongs to a file; `N spaces` map it in leaves of 4 KiB, and one of them collapses its mapping. \
-         Frames stay where they are; Linux moves them.",
+        "The page belongs to a file; `N spaces` map it by leaves of 4 KiB, and one of them collapses its \
+         mapping. Frames stay where they are, but Linux copies them.",
         "`direct`: from 4 KiB to 1 GiB in one step. `staged`: 64 tables of 4 KiB leaves at a time become leaves of 2 \
          MiB, which then become one; the whole page is checked first. `2MiB`: to leaves of 2 MiB only.",
         "`step` is the longest time between two reschedule points: an upper bound on how long the address space's \
          lock was held.",
-        "`touched`: another CPU reads all over the page all the time, through the software MMU; `stall` is the \
-         longest read that met the collapse (0: none did). `guest`: a virtual CPU reads through second-stage tables.",
-        "Published (Houghton, v2, January and February 2023): about 1 s with a map count for each frame, nearly all of it in atomic decrements, while no virtual CPU can touch the page; 10 to 30 ms for the start of the notifier bracket.",
+        "`touched`: another CPU reads all over the page, through the software MMU; `stall` is its longest \
+         read that met the collapse (0: none did). `guest`: a virtual CPU does so through second-stage \
+         tables.",
+        "Published (Houghton, v2, January and February 2023): about 1 s with a map count for each frame, \
+         nearly all of it atomic decrements, while no virtual CPU can touch the page; 10 to 30 ms for the \
+         start of the notifier bracket.",
     ],
     own: &["quire"],
     apart: &["quire-direct"],
@@ -71,7 +78,8 @@ fn run(experiment: &Experiment, runner: &Runner) -> anyhow::Result<Measured> {
     let other = (runner.cpus.len() > 1).then(|| runner.cpus[1]);
     let direct = To::Gigantic(CollapseSteps::Direct);
     let staged = To::Gigantic(CollapseSteps::Staged);
-    let plain = Collapse { to: direct, spaces: 1, touched_on: None, virtual_cpu: false };
+    let stepped = runner.scale.pick(1, 4);
+    let plain = Collapse { to: direct, spaces: 1, touched_on: None, virtual_cpu: false, stepped };
     let mut cases = vec![
         case("direct", plain),
         case("staged", Collapse { to: staged, ..plain }),
@@ -88,7 +96,8 @@ fn run(experiment: &Experiment, runner: &Runner) -> anyhow::Result<Measured> {
         }
     }
     if runner.scale.smoke {
-        // Eight mappings take long to make, and the kernel long to find a gigabyte in pieces of 2 MiB.
+        // Making eight mappings takes long, and so does the kernel's search for a gigabyte of contiguous 2
+        // MiB.
         cases.retain(|case| !case.name.ends_with("8spaces") && case.name != "2MiB");
     }
     runner.measure(experiment, &cases, &mut collapse_huge::all())

@@ -1,4 +1,4 @@
-//! Counts of a verb that would disturb the timed repetitions, taken in repetitions of their own.
+//! Counts of a verb, taken in repetitions of their own because they would disturb timed ones.
 
 use hosted::Hosted;
 use quire::addr::Frame;
@@ -19,39 +19,42 @@ pub(super) struct LookedUp {
     stepped: Option<(Stepped, PerGib)>,
 }
 
-/// Counted where the verb ran one instruction at a time.
+/// Counts of a verb that ran one instruction at a time.
 #[derive(Clone, Copy)]
 struct Stepped {
-    /// The memory that it was done to; less than is timed, since an instruction takes microseconds then.
+    /// The verb's memory: less than is timed, since each instruction takes microseconds.
     bytes: u64,
     executed: u64,
     atomics: u64,
     descriptors: u64,
 }
 
-/// The same for 1 GiB, as far as it can be told.
+/// The same extrapolated to 1 GiB.
 #[derive(Clone, Copy)]
 struct PerGib {
     atomics: Option<u64>,
     descriptors: Option<u64>,
 }
 
-/// The memory that verbs are looked at on: as much of it as they do in few instructions.
+/// Sizes of memory for watched verbs, as far as they take few instructions.
 const BYTES: [usize; 6] = [64 << 10, 128 << 10, 2 << 20, 4 << 20, 8 << 20, 32 << 20];
 
-/// What a page table of the lowest level maps.
+/// Bytes that a page table of the lowest level maps.
 const TABLE: u64 = 2 << 20;
 
 const GIB: u64 = 1 << 30;
 
-/// Instructions that are looked at in one go, each of them 10 us: more memory as long as it promises no more.
+/// Instructions that are watched in one run, 10 us each; larger memory is tried while it promises no more.
 const LIMIT: u64 = 100_000;
 
-/// The memory that is looked at in a full run, and in a small one.
+/// The same in a small run.
+const SMALL_LIMIT: u64 = 20_000;
+
+/// The watched cases in a full run, and in a small one.
 const FOLIOS: (&[&str], &[&str]) = (&["4KiB", "4KiB/shuffled", "64KiB", "2MiB-pte", "2MiB-pmd"], &["4KiB"]);
 
 impl LookedUp {
-    /// Does the verb on platforms that count.
+    /// Runs the verb on counting platforms.
     pub(super) fn of<V: Verb>(
         case: &V::Case,
         touches: &[u32],
@@ -72,7 +75,7 @@ impl LookedUp {
         Ok(Self { in_sequence, locks, stepped })
     }
 
-    /// Adds it to a repetition.
+    /// Adds the counts to a repetition.
     pub(super) fn add_to(&self, sample: Sample) -> Sample {
         let sample = sample.count("frames_in_sequence", self.in_sequence).count("locks", self.locks);
         let Some((stepped, per_gib)) = self.stepped else { return sample };
@@ -88,14 +91,15 @@ impl LookedUp {
 }
 
 impl Stepped {
-    /// Looks at the verb on as much memory as it does in few instructions; nothing, where it takes many for the least.
+    /// Watches the verb on as much memory as takes few instructions; `None` if the smallest takes too many.
     fn look<V: Verb>(
         case: &V::Case,
         config: &Config,
         machines: &Machines,
     ) -> Result<Option<(Self, PerGib)>, Skip> {
         let memory = V::memory(case);
-        let folios = if memory.bytes < 1 << 30 { FOLIOS.1 } else { FOLIOS.0 };
+        let (folios, limit) =
+            if memory.bytes < 1 << 30 { (FOLIOS.1, SMALL_LIMIT) } else { (FOLIOS.0, LIMIT) };
         if !folios.contains(&memory.name().as_str()) {
             return Ok(None);
         }
@@ -103,19 +107,19 @@ impl Stepped {
         let mut seen: Vec<Self> = Vec::new();
         for bytes in BYTES.into_iter().filter(|bytes| (memory.folio.bytes()..=memory.bytes).contains(bytes)) {
             let expected = |count: fn(&Self) -> u64| Self::beyond(&seen, bytes as u64, count);
-            if expected(|seen| seen.executed).is_some_and(|expected| expected > LIMIT) {
+            if expected(|seen| seen.executed).is_some_and(|expected| expected > limit) {
                 break;
             }
             let Some(case) = V::with_memory(case, Memory { bytes, ..memory }) else { break };
-            match Self::on::<V>(&case, config, machine)? {
+            match Self::on::<V>(&case, config, machine, limit)? {
                 Some(found) => seen.push(found),
                 None => break,
             }
         }
         let Some(last) = seen.last() else { return Ok(None) };
-        // What belongs to tables, most descriptors above all, is not seen between sizes of which one is none of whole tables.
+        // Both sizes must be whole tables, since most descriptors belong to tables.
         let whole = seen.iter().rev().nth(1).is_some_and(|before| before.bytes >= TABLE);
-        // Within one table only what grows with its pages says anything of more of them.
+        // Within one table, only counts that grow with its pages can be extrapolated.
         let grew = seen.iter().rev().nth(1).is_some_and(|before| last.atomics > before.atomics);
         let within = last.bytes < TABLE && grew;
         let per_gib = PerGib {
@@ -125,18 +129,24 @@ impl Stepped {
         Ok(Some((*last, per_gib)))
     }
 
-    /// What a count would be for `bytes`, if the rest of it were as what the largest of `seen` has beyond the one before.
+    /// Extrapolates a count to `bytes`: each further byte costs as much as those between the two largest of
+    /// `seen`.
     fn beyond(seen: &[Self], bytes: u64, count: impl Fn(&Self) -> u64) -> Option<u64> {
         let [.., before, last] = seen else { return None };
         let more = count(last).saturating_sub(count(before)) * (bytes - last.bytes);
         Some(count(last) + more / (last.bytes - before.bytes))
     }
 
-    /// Looks at the verb on this memory; nothing, where it takes too many instructions.
-    fn on<V: Verb>(case: &V::Case, config: &Config, machine: &Hosted) -> Result<Option<Self>, Skip> {
+    /// Watches the verb on this memory; `None` if it takes too many instructions.
+    fn on<V: Verb>(
+        case: &V::Case,
+        config: &Config,
+        machine: &Hosted,
+        limit: u64,
+    ) -> Result<Option<Self>, Skip> {
         let memory = V::memory(case);
         // SAFETY: H3: `with_manager_of` makes, uses and drops the manager inside `run_on` of this machine.
-        let counting = Counting::instructions_on(unsafe { machine.bare() }, LIMIT);
+        let counting = Counting::instructions_on(unsafe { machine.bare() }, limit);
         super::with_manager_of(machine, &counting, config, |manager| {
             let touches = memory.touches();
             let subject = Subject::populated::<V>(case, &touches, manager, machine, Some(&counting))?;
@@ -155,7 +165,7 @@ impl Stepped {
 /// Pages whose frame follows that of the page before, by the machine's reading of the page table.
 ///
 /// # Errors
-/// [`Skip`] when shuffled memory has frames in sequence after all.
+/// [`Skip`] when shuffled memory has frames in sequence.
 fn scatter(machine: &Hosted, root: Frame, memory: &Memory) -> Result<u64, Skip> {
     let leaves = machine.leaves(root).into_iter();
     let frames = leaves.flat_map(|leaf| leaf.frame.0..leaf.frame.0 + leaf.frames);

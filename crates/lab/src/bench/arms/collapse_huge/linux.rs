@@ -8,8 +8,8 @@ use crate::bench::linux::verbs::{Subject, Verb};
 use crate::bench::memory::Memory;
 
 pub(super) static COLLAPSE: Verb<Collapse> = Verb {
-    about: "one madvise(MADV_COLLAPSE) of 1 GiB of anonymous memory in 4 KiB pages, which is copied into folios of 2 MiB: the kernel maps \
-            no huge page of a pool in pieces. What copying costs, `collapse-thp` compares.",
+    about: "one madvise(MADV_COLLAPSE) of 1 GiB of anonymous 4 KiB pages, which the kernel copies into \
+     folios of 2 MiB: it maps no page of a pool in pieces. `collapse-thp` compares the cost of copying.",
     memory: |_| {
         let folio = Folio { order: 0, pmd: false };
         Memory { bytes: 1 << 30, folio, shuffled: false, cold: false }

@@ -1,4 +1,4 @@
-//! Arms of the experiment `collapse`: one page of 1 GiB that is mapped in pieces is put together again.
+//! Arms of the experiment `collapse`: the small leaves that map a page of 1 GiB become one leaf again.
 
 mod linux;
 mod ours;
@@ -9,35 +9,37 @@ use quire::vm::CollapseSteps;
 use crate::bench::experiment::{Arm, Better, Metric};
 use crate::bench::linux::verbs::Linux;
 
-/// The longest time between two reschedule points, or from the call's start or to its end: how long one step held the lock at
-/// most.
+/// The longest time between two reschedule points, the call's start or its end: an upper bound on how long
+/// one step held the lock.
 pub const STEP: Metric = Metric { name: "step", unit: "ns", better: Better::Lower };
-/// The longest access, of a CPU that touches the page all the time, that met the collapse.
+/// The longest access that met the collapse, by a CPU that touches the page all the time.
 pub const STALL: Metric = Metric { name: "stall", unit: "ns", better: Better::Lower };
 
-/// What becomes of the 262 144 leaves of 4 KiB.
+/// Which leaves replace the 262 144 leaves of 4 KiB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum To {
     /// Leaves of 2 MiB.
     Large,
-    /// One leaf.
+    /// One leaf of 1 GiB.
     Gigantic(CollapseSteps),
 }
 
 /// Collapse a page of 1 GiB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Collapse {
-    /// To what.
+    /// The leaves that it makes.
     pub to: To,
-    /// Address spaces that map the page in pieces; one of them collapses it.
+    /// Address spaces that map the page by small leaves; one of them collapses its mapping.
     pub spaces: usize,
-    /// Another CPU, bound to this processor, touches it meanwhile.
+    /// Another CPU, bound to this processor, touches the page meanwhile.
     pub touched_on: Option<usize>,
-    /// A virtual CPU does, through second-stage tables, in the place of that.
+    /// A virtual CPU does so instead, through second-stage tables.
     pub virtual_cpu: bool,
+    /// Tables that are collapsed one instruction at a time, to count the locked ones.
+    pub stepped: u64,
 }
 
-/// The name of an arm that counts so.
+/// The name of the arm with this way of counting.
 pub fn name_of(counts: CountScheme) -> &'static str {
     match counts {
         CountScheme::Dense => "quire",
@@ -47,7 +49,7 @@ pub fn name_of(counts: CountScheme) -> &'static str {
     }
 }
 
-/// Every arm. The checksum of a repetition is the number of 4 KiB that larger leaves map.
+/// Every arm. The checksum of a repetition is the number of 4 KiB pages that larger leaves map.
 pub fn all() -> Vec<Box<dyn Arm<Collapse>>> {
     let mut arms: Vec<Box<dyn Arm<Collapse>>> =
         CountScheme::ALL.map(|counts| Box::new(ours::Quire { counts }) as Box<dyn Arm<Collapse>>).into();

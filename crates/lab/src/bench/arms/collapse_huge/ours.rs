@@ -22,10 +22,9 @@ use crate::host::threads::Pinned;
 
 /// Bytes of the page.
 const GIB: u64 = 1 << 30;
-/// Bytes of the machine: the page at a multiple of its size, and tables, counts and marks for eight address spaces.
+/// Bytes of the machine: the page, aligned to its size, and tables, counts and marks for eight address
+/// spaces.
 const MACHINE: u64 = 2 * GIB + (256 << 20);
-/// Tables that are collapsed one instruction at a time, to see which of those are locked.
-const STEPPED: u64 = 4;
 const BLOCK: u64 = 2 << 20;
 const PAGE: u64 = 4 << 10;
 
@@ -41,15 +40,18 @@ impl Arm<Collapse> for Quire {
     fn about(&self) -> &'static str {
         match self.counts {
             CountScheme::Dense => {
-                "Mm::collapse of a shared huge page, mapped by 262144 leaves of 4 KiB, on a bare hosted machine: entries compared, tables taken out, flushes of the modelled CPU, counts changed a table at a time, tables freed. Frames stay where they are. No system call."
+                "Mm::collapse of a shared huge page that 262144 leaves of 4 KiB map, on a bare hosted \
+                 machine: it checks the entries, detaches and frees the tables, flushes the modelled CPU and \
+                 changes counts a table at a time. Frames stay where they are."
             }
             CountScheme::PerFrame => {
-                "the same with an atomic map count for each frame, 64 bytes from the next."
+                "as `quire`, with an atomic map count in each frame's 64-byte descriptor."
             }
             CountScheme::HeadOnly => {
-                "the same with one count for the page, changed once for each table; how often a frame is mapped cannot be told."
+                "as `quire`, with one count for the page, changed once for each table; it cannot tell how \
+                 often a frame is mapped."
             }
-            CountScheme::HeadOnlyByLeaf => "the same, changed once for each leaf.",
+            CountScheme::HeadOnlyByLeaf => "as `head-only`, changed once for each leaf.",
         }
     }
 
@@ -58,7 +60,8 @@ impl Arm<Collapse> for Quire {
     }
 }
 
-/// What is staged in this case, at once: in turn with the stages, so that both meet the same spells of the host.
+/// A staged case done in one step. It alternates with the staged arm, so that both meet the same noise of the
+/// host.
 pub(super) struct Direct;
 
 impl Arm<Collapse> for Direct {
@@ -67,12 +70,12 @@ impl Arm<Collapse> for Direct {
     }
 
     fn about(&self) -> &'static str {
-        "`quire` in one step (CollapseSteps::Direct) where the others take stages."
+        "`quire` in one step (CollapseSteps::Direct) in the staged cases."
     }
 
     fn setup(&mut self, case: &Collapse) -> Result<Box<dyn Prepared + '_>, Skip> {
         if case.to != To::Gigantic(CollapseSteps::Staged) {
-            return Err(Skip("nothing is staged there".to_owned()));
+            return Err(Skip("this case has no stages".to_owned()));
         }
         Quire { counts: CountScheme::Dense }
             .prepare(Collapse { to: To::Gigantic(CollapseSteps::Direct), ..*case })
@@ -91,11 +94,11 @@ struct Ready {
     case: Collapse,
     machine: Hosted,
     counts: CountScheme,
-    /// What was counted one instruction at a time: locked ones, and descriptors.
+    /// Locked instructions and descriptors, from the run that steps through instructions.
     stepped: Option<(u64, u64)>,
 }
 
-/// A machine with one page of 1 GiB, in a file.
+/// A machine with one page of 1 GiB, which belongs to a file.
 struct World<'w, 'm, P: Platform> {
     machine: &'w Hosted,
     manager: &'m MemoryManager<'m, P>,
@@ -123,7 +126,8 @@ impl Ready {
         })
     }
 
-    /// How many locked instructions some tables take, and how many descriptors are touched: once for each case.
+    /// Counts the locked instructions of some tables and the descriptors that they touch, once for
+    /// each case.
     fn step(&mut self) -> Result<(u64, u64), Skip> {
         if let Some(stepped) = self.stepped {
             return Ok(stepped);
@@ -131,14 +135,15 @@ impl Ready {
         // SAFETY: H3: the manager lives inside `run_on` of this machine, and no other machine runs in between.
         let bare = unsafe { self.machine.bare() };
         let stepped = self.with_world(bare, |world| {
-            let mm = world.in_pieces(STEPPED)?;
+            let tables = self.case.stepped;
+            let mm = world.in_pieces(tables)?;
             mm.switch_in();
             let instructions = Instructions::at_most(1 << 20);
             let map = world.manager.pages().memmap();
-            let done = instructions.follow(world.machine, map, || mm.collapse(START, STEPPED * BLOCK))?;
+            let done = instructions.follow(world.machine, map, || mm.collapse(START, tables * BLOCK))?;
             mm.switch_out();
             let done = done.map_err(|error| Skip::because("collapse", error))?;
-            if done.reshaped != STEPPED || !instructions.are_all() {
+            if done.reshaped != tables || !instructions.are_all() {
                 return Err(Skip("the collapse was not followed to its end".to_owned()));
             }
             Ok((instructions.locked(), instructions.descriptors()))
@@ -149,7 +154,7 @@ impl Ready {
 }
 
 impl<'m, P: Platform> World<'_, 'm, P> {
-    /// An address space in which the first `tables` times 2 MiB of the page are mapped by 4 KiB leaves.
+    /// A new address space that maps the first `tables` times 2 MiB of the page by 4 KiB leaves.
     fn in_pieces(&self, tables: u64) -> Result<Mm<'m, P>, Skip> {
         let said = |what: &'static str| move |error: quire::error::MmError| Skip::because(what, error);
         let mm = self.manager.new_mm().map_err(said("an address space"))?;
@@ -167,7 +172,8 @@ impl<'m, P: Platform> World<'_, 'm, P> {
         let fault = |at: VirtAddr| mm.fault(at, Access::Write).map_err(|error| Skip::because("fault", error));
         fault(START)?;
         for table in 0..tables {
-            // A page that goes and comes back leaves a table behind.
+            // Unmapping one page splits the large leaf into leaves of 4 KiB; the page comes back as one of
+            // them.
             let page = START.add(table * BLOCK + PAGE);
             mm.madvise(page, PAGE, Advice::DontNeed).map_err(said("MADV_DONTNEED"))?;
             fault(page)?;
@@ -178,7 +184,7 @@ impl<'m, P: Platform> World<'_, 'm, P> {
     fn collapse(&self, case: &Collapse, mm: &Mm<'_, P>) -> Result<(f64, u64), Skip> {
         let start = Instant::now();
         let done = match case.to {
-            // All of it but the last 2 MiB, so that no leaf of 1 GiB can come; then those.
+            // First all but the last 2 MiB, so that no leaf of 1 GiB can be made; then the rest.
             To::Large => mm.collapse(START, GIB - BLOCK).and_then(|most| {
                 let last = mm.collapse(START.add(GIB - BLOCK), BLOCK)?;
                 Ok((most.reshaped + last.reshaped) * (BLOCK / PAGE))
@@ -194,7 +200,7 @@ impl<'m, P: Platform> World<'_, 'm, P> {
     }
 }
 
-/// One collapse that no other CPU sees.
+/// One collapse on an otherwise idle machine.
 fn alone(world: &World<'_, '_, Scheduled<'_>>, case: &Collapse) -> Result<Sample, Skip> {
     let spaces = world.spaces(case)?;
     let counts = world.manager.stat(Stat::NrMapCountPages);
@@ -212,7 +218,7 @@ fn alone(world: &World<'_, '_, Scheduled<'_>>, case: &Collapse) -> Result<Sample
     Ok(sample.count("count_frames_in_pieces", counts).count("count_frames_after", left))
 }
 
-/// One collapse while another CPU reads all over the page, or a virtual one does.
+/// One collapse while another CPU, or a virtual one, reads all over the page.
 fn beside(world: &World<'_, '_, Hosted>, case: &Collapse, processor: usize) -> Result<Sample, Skip> {
     let spaces = world.spaces(case)?;
     let mm = &spaces[0];
@@ -248,7 +254,7 @@ fn beside(world: &World<'_, '_, Hosted>, case: &Collapse, processor: usize) -> R
     Ok(sample.count("invalidate_brackets", brackets).count("larger_copies", stats.collapses))
 }
 
-/// Reads here and there until it is over; how many reads faulted, and the longest of those.
+/// Reads at random until the collapse is over; returns how many reads faulted, and the longest of them.
 fn touch(machine: &Hosted, mm: &Mm<'_, Hosted>, begun: &AtomicBool, over: &AtomicBool) -> (u64, f64) {
     let mut rng = fastrand::Rng::with_seed(7);
     let (mut met, mut longest) = (0, 0.0f64);
@@ -273,7 +279,7 @@ fn touch(machine: &Hosted, mm: &Mm<'_, Hosted>, begun: &AtomicBool, over: &Atomi
     (met, longest)
 }
 
-/// The same by a virtual CPU, whose tables have all of the page.
+/// As `touch`, by a virtual CPU whose tables map all of the page.
 fn touch_as_guest(
     nested: &Nested<'_>,
     mm: &Mm<'_, Hosted>,

@@ -3,6 +3,7 @@
 mod basic;
 mod batches;
 mod failures;
+mod folio_override;
 mod gigantic;
 mod gigantic_clears;
 mod limits;

@@ -1,5 +1,5 @@
-//! Map counts of folios of whole blocks that are mapped in pieces: exact for each frame, whatever way they are kept in, and in memory
-//! that is there only as long as something is counted (invariants 5 and M3).
+//! Map counts of folios of whole blocks that are mapped in pieces: exact for each frame, however they are
+//! stored, and in memory that is allocated only as long as something is counted (invariants 5 and M3).
 
 mod by_frame;
 
@@ -27,7 +27,6 @@ fn unmap(allocator: &Allocator<'_>, run: FrameRange) -> u64 {
     allocator.counts().counter().unmap_raw(run)
 }
 
-/// Frames that hold counts.
 fn count_frames(allocator: &Allocator<'_>) -> u64 {
     allocator.lists().stat(Stat::NrMapCountPages)
 }
@@ -53,7 +52,7 @@ fn what_is_mapped_whole_needs_no_memory_for_counts_and_pieces_a_thousandth() {
                 FrameRange::folio(allocator.alloc_raw(Gfp::USER, Order::GIGANTIC).unwrap(), Order::GIGANTIC);
             allocator.counts().counter().map_large(folio.start, PageSize::Size1G);
             assert_eq!(count_frames(allocator), 0);
-            // In pieces, one by one in one block, a table at a time in the others.
+            // In pieces: single frames in one block, a table at a time in the others.
             (0..BLOCK).for_each(|at| map(allocator, FrameRange::new(folio.start.add(at), 1)));
             map(allocator, FrameRange::new(folio.start.add(BLOCK), folio.count - BLOCK));
             assert_eq!(count_frames(allocator), 512 / 8, "512 bytes for 2 MiB");
@@ -61,7 +60,7 @@ fn what_is_mapped_whole_needs_no_memory_for_counts_and_pieces_a_thousandth() {
                 [0, 511, 512, folio.count - 1].map(|at| allocator.counts().mapcount(folio.start.add(at))),
                 [2; 4]
             );
-            // So often that a byte is not enough, which is more than anybody maps it.
+            // So often that a byte is not enough.
             for _ in 1..300 {
                 map(allocator, folio);
             }
@@ -83,7 +82,8 @@ fn what_is_mapped_whole_needs_no_memory_for_counts_and_pieces_a_thousandth() {
     );
 }
 
-/// A gigantic page that 8192 address spaces map in pieces of 4 KiB: 2^31 leaves, at which the published count overflowed.
+/// 8192 address spaces map a gigantic page in pieces of 4 KiB: 2^31 leaves, at which the published count
+/// overflowed.
 #[test]
 fn counts_do_not_overflow_at_8192_split_mappings() {
     const SPACES: u64 = 8200;
@@ -95,7 +95,7 @@ fn counts_do_not_overflow_at_8192_split_mappings() {
             for _ in 0..SPACES {
                 map(allocator, folio);
             }
-            // One of them misses a page.
+            // One of them lacks a page.
             assert_eq!(unmap(allocator, FrameRange::new(folio.start.add(12345), 1)), 0);
             let count = |at: u64| allocator.counts().mapcount(folio.start.add(at));
             assert_eq!([0, 12344, 12345, 12346].map(count), [SPACES, SPACES, SPACES - 1, SPACES]);
@@ -108,8 +108,9 @@ fn counts_do_not_overflow_at_8192_split_mappings() {
     );
 }
 
-/// Runs of every length, whole blocks, wide counts, splits: in lockstep with one number for each frame.
-/// Of a page of a pool: in its record, in a slot, in one of four bytes, and beyond what is counted by tables.
+/// Runs of every length, whole blocks, wide counts, splits, in lockstep with one number for each frame. The
+/// counts of a page of a pool are in its record, in a slot, in one of four bytes, and beyond the counts of
+/// tables.
 #[test]
 fn counts_of_a_pools_page_do_not_overflow() {
     const SPACES: u32 = 33_000;
@@ -185,7 +186,7 @@ fn counts_agree_with_a_number_for_each_frame() {
             agree(allocator, start, &model, large);
             let (split, mut freed) = (seed % 2 == 0 && !large, 0);
             if split {
-                // As small pieces it counts in its own descriptors.
+                // Split to small pieces it counts in its own descriptors.
                 freed += allocator.split_raw(start, order(0)).unwrap();
                 agree(allocator, start, &model, false);
                 assert_eq!(count_frames(allocator), 0);
@@ -233,7 +234,7 @@ fn counts_in_the_record_agree_with_a_number_for_each_frame() {
                     (0..times).for_each(|_| map(allocator, run));
                     part.iter_mut().for_each(|count| *count += times);
                 } else if part.iter().all(|&count| count > 0) {
-                    // Whatever it needs was promised.
+                    // All it needs was promised.
                     machine.set_failures(hosted::FailurePlan::From(0));
                     assert_eq!(unmap(allocator, run), 0, "the pool has it");
                     machine.set_failures(hosted::FailurePlan::Off);
@@ -259,8 +260,8 @@ fn counts_in_the_record_agree_with_a_number_for_each_frame() {
     });
 }
 
-/// Whole tables need no slot, however many there are, but the promise of one: two of them may come to be mapped in parts when
-/// there is no memory.
+/// Whole tables need no slot, however many there are, except the promise of one: two of them may later be
+/// mapped in parts when there is no memory.
 #[test]
 fn tables_of_a_pool_page_are_promised_the_slots_that_their_parts_need() {
     let config =
@@ -291,7 +292,7 @@ fn tables_of_a_pool_page_are_promised_the_slots_that_their_parts_need() {
             [0, 99, 100, 119, 120, 149, 150, 319, 320, 511].map(count),
             [7, 7, 6, 6, 5, 5, 6, 6, 7, 8]
         );
-        assert!(promised.contains(&count_frames(allocator)), "they took what was promised");
+        assert!(promised.contains(&count_frames(allocator)), "they took the promised frames");
         machine.set_failures(hosted::FailurePlan::Off);
         for (from, len) in [(100, 50), (120, 200), (0, 511)] {
             for table in behind.by_block() {
@@ -315,7 +316,7 @@ fn a_slot_that_was_prepared_in_vain_goes_back() {
         assert_eq!(count_frames(allocator), 1);
         allocator.counts().forget_counts(start);
         assert_eq!(count_frames(allocator), 0);
-        // And with the folio, if nobody thought of it.
+        // Freeing the folio also frees a slot that was prepared and never used.
         allocator.counts().prepare_counts(start).unwrap();
         allocator.counts().counter().map_large(start, PageSize::Size2M);
         assert_eq!(
@@ -341,8 +342,8 @@ fn a_slot_that_was_prepared_in_vain_goes_back() {
     });
 }
 
-/// A full byte anywhere in a run, in its first and last words above all, which are counted in part: in small blocks and in folios
-/// of whole blocks.
+/// A full byte anywhere in a run, above all in its first and last words, which are counted in part: in small
+/// blocks and in folios of whole blocks.
 #[test]
 fn a_lane_that_is_full_anywhere_in_a_run_grows() {
     const RUNS: [(u64, u64); 9] =
@@ -373,8 +374,8 @@ fn a_lane_that_is_full_anywhere_in_a_run_grows() {
     }
 }
 
-/// Tables that map all of a block, and leaves of one frame beside them, are spelled out together up to 254, 255 and 256, however
-/// many of each there are and whichever came first.
+/// Tables that map all of a block, and leaves of one frame beside them, are added up to 254, 255 and 256,
+/// however many of each there are and whichever were mapped first.
 #[test]
 fn tables_and_single_leaves_together_pass_a_byte_exactly() {
     let cases = [1_u64, 2, 3, 128, 253, 254].into_iter();
@@ -391,7 +392,7 @@ fn tables_and_single_leaves_together_pass_a_byte_exactly() {
                 let mut model = [tables as u32; BLOCK as usize];
                 model[5] = total as u32;
                 agree(allocator, start, &model, false);
-                // A frame that only tables map goes from each of them, so that all are spelled out.
+                // Each table unmaps a frame that only tables map, so that all are spelled out.
                 for left in (0..tables).rev() {
                     assert_eq!(unmap(allocator, FrameRange::new(start.add(400), 1)), 0);
                     model[400] = left as u32;
@@ -411,7 +412,7 @@ fn tables_and_single_leaves_together_pass_a_byte_exactly() {
     }
 }
 
-/// A block inside a page of a pool whose slot has gone counts in its record as before: the next whole table
+/// A block inside a page of a pool whose slot was freed counts in its record as before: the next whole table
 /// needs neither a slot nor the promise of one.
 #[test]
 fn a_block_that_had_a_slot_counts_whole_tables_without_one_again() {

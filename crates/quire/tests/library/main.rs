@@ -1,5 +1,5 @@
-//! The library on machines of the hosted crate, folder by folder as the library's own. One program: each would compile the
-//! library for itself once more.
+//! The library on machines of the hosted crate, with the library's folders. One program, since each would
+//! compile the library again.
 
 mod alloc;
 mod clear;

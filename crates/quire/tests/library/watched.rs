@@ -1,5 +1,5 @@
-//! A machine that writes down what it is asked to clear and copy, where others could run, and when vectors were taken; its
-//! task can be made to die, and its vectors be refused.
+//! A machine that records what it is asked to clear and copy, where its reschedule points are, and when
+//! vectors are used. Its task can be made to die, and vectors be refused.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -23,17 +23,16 @@ pub(crate) enum Event {
     Locked,
 }
 
-/// The machine.
 pub(crate) struct Watched<'m> {
     machine: &'m Hosted,
     events: Mutex<Vec<Event>>,
-    /// How often the task says that it lives before it dies.
+    /// How many more times the task is said to live.
     lives: AtomicU64,
     vectors: AtomicBool,
     asked: Mutex<Option<Asked<'m>>>,
 }
 
-/// What passes when a task is first asked whether it dies, before it says yes.
+/// Runs when a task is asked for the first time whether it dies, before the answer is yes.
 type Asked<'m> = Box<dyn FnOnce() + Send + 'm>;
 
 impl<'m> Watched<'m> {
@@ -47,22 +46,22 @@ impl<'m> Watched<'m> {
         }
     }
 
-    /// What happened since the last call.
+    /// The events since the last call.
     pub(crate) fn events(&self) -> Vec<Event> {
         std::mem::take(&mut self.events.lock().unwrap())
     }
 
-    /// The task dies when it is asked after it has lived so often; `None`: never.
+    /// The task dies after it was said to live so often; `None`: never.
     pub(crate) fn dies_after(&self, lives: Option<u64>) {
         self.lives.store(lives.unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
-    /// The task that is asked next dies, after this.
+    /// The next task that is asked dies, after `asked` has run.
     pub(crate) fn dies_after_that(&self, asked: impl FnOnce() + Send + 'm) {
         *self.asked.lock().unwrap() = Some(Box::new(asked));
     }
 
-    /// Whether vectors can be had from now on.
+    /// Whether vectors are available from now on.
     pub(crate) fn give_vectors(&self, give: bool) {
         self.vectors.store(give, Ordering::Relaxed);
     }

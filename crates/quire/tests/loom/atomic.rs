@@ -10,14 +10,14 @@ use std::sync::OnceLock;
 use loom::sync::atomic as real;
 pub(crate) use real::Ordering;
 
-/// What the orders of accesses count for.
+/// How much of the orders of accesses is kept.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Orders {
-    /// What they say.
+    /// All.
     Kept,
-    /// What they say, save that fences that stand by themselves are not executed.
+    /// All, but fences that stand alone are not executed.
     Unfenced,
-    /// What they say, save that sequentially consistent ones have no place in one total order.
+    /// All, but sequentially consistent accesses have no place in one total order.
     NotTotal,
     /// Nothing: all are relaxed.
     Relaxed,
@@ -28,17 +28,16 @@ thread_local! {
     static ORDERS: Cell<Orders> = const { Cell::new(Orders::Kept) };
     /// Turns of spin loops in this interleaving.
     static TURNS_TAKEN: Cell<u32> = const { Cell::new(0) };
-    /// What every access touches in this interleaving.
+    /// The atomic that every access changes in this interleaving.
     static TOUCHED: Cell<Option<&'static real::AtomicU32>> = const { Cell::new(None) };
 }
 
-/// Says what orders count for from now on.
 pub(crate) fn set_orders(orders: Orders) {
     ORDERS.set(orders);
 }
 
-/// A turn of a spin loop. Two threads that wait for a third may give their turns to each other for ever; that is no
-/// new interleaving, so after a few turns this one is only brought to its end.
+/// A turn of a spin loop. Two threads that wait for a third may yield to each other for ever. That is no new
+/// interleaving, so after a few turns this one is only brought to its end.
 pub(crate) fn turn() {
     const TURNS: u32 = 6;
     if TURNS_TAKEN.replace(TURNS_TAKEN.get() + 1) == TURNS {
@@ -63,16 +62,17 @@ pub(crate) fn fence(order: Ordering) {
     }
 }
 
-/// What makes an access sequentially consistent.
+/// Makes an access sequentially consistent.
 fn total_fence() {
     if matches!(ORDERS.get(), Orders::Kept | Orders::Unfenced) {
         real::fence(Ordering::SeqCst);
     }
 }
 
-/// Lets `loom` change threads here. It does so where an access depends on another thread's, but remembers the last access of
-/// each atomic only: a thread that loads a flag and then stores it hides from it that another has loaded the flag before.
-/// One atomic that all accesses change makes each depend on the one before; as it orders nothing, it hides no fault.
+/// Lets `loom` switch threads here. It does so where an access depends on another thread's, but remembers
+/// only the last access of each atomic: a thread that loads a flag and then stores it hides an earlier load
+/// of the flag by another. One atomic that all accesses change makes each depend on the one before. It orders
+/// nothing, so it hides no fault.
 fn touch() {
     TOUCHED.get().inspect(|touched| _ = touched.fetch_add(1, Ordering::Relaxed));
 }
@@ -126,8 +126,8 @@ macro_rules! atomics {
                 let exchange = |success| self.cell().compare_exchange(old, new, success, weak(failure));
                 let result = ordered(success, exchange);
                 if result.is_err() {
-                    // A failed exchange is a turn of a spin loop. `loom` lets the load behind it see an older value
-                    // again, and would go round for ever.
+                    // A failed exchange is a turn of a spin loop. `loom` may let the load after it see an
+                    // older value again, and would loop for ever.
                     turn();
                 }
                 result
@@ -154,7 +154,7 @@ macro_rules! atomics {
 
 atomics! { AtomicBool of bool, AtomicU8 of u8, AtomicU32 of u32, AtomicU64 of u64, AtomicI64 of i64 }
 
-/// As the others, and no more than lists ask for.
+/// As the others, with the methods that lists use.
 #[derive(Debug)]
 pub(crate) struct AtomicPtr<T> {
     cell: OnceLock<real::AtomicPtr<T>>,

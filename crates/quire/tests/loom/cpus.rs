@@ -1,4 +1,5 @@
-//! Which CPUs run an address space: a CPU that joins while an entry changes either sees the change or is flushed.
+//! Which CPUs run an address space: a CPU that joins while an entry changes either sees the change or is
+//! flushed.
 
 use loom::sync::Arc;
 use loom::thread;
@@ -14,11 +15,11 @@ const NEW: u64 = 2;
 struct Space {
     cpus: AtomicCpuSet,
     entry: AtomicU64,
-    /// By CPU: what it has cached, or 0.
+    /// By CPU: the cached value, or 0.
     cached: [AtomicU64; 2],
 }
 
-/// What `MmContext::switch_in` does, and a walk. Loading a root is a serialising instruction.
+/// `MmContext::switch_in`, and a walk. Loading a root is a serialising instruction.
 fn join(space: &Space, cpu: u32) {
     space.cpus.insert(CpuId(cpu));
     fence(Ordering::SeqCst);
@@ -34,7 +35,7 @@ fn a_cpu_that_joins_sees_the_change_or_is_flushed() {
             entry: AtomicU64::new(OLD),
             cached: [const { AtomicU64::new(0) }; 2],
         });
-        // Everything is known to the model before threads start.
+        // Every atomic is known to the model before threads start.
         space.cpus.remove(CpuId(0));
         space.entry.store(OLD, Ordering::SeqCst);
         space.cached.iter().for_each(|cached| cached.store(0, Ordering::SeqCst));
@@ -44,7 +45,7 @@ fn a_cpu_that_joins_sees_the_change_or_is_flushed() {
                 thread::spawn(move || join(&space, cpu))
             })
             .collect();
-        // What a verb does: change the entry, then flush whoever runs the address space.
+        // A verb: change the entry, then flush the CPUs that run the address space.
         space.entry.store(NEW, Ordering::Release);
         let flushed = space.cpus.snapshot();
         joining.into_iter().for_each(|thread| thread.join().unwrap());

@@ -1,5 +1,5 @@
-//! A CPU's lease on data that it alone touches: its owner and those who revoke it never touch the data at once, and each
-//! sees what the other did.
+//! A CPU's lease on data that it alone touches: its owner and the CPUs that revoke it never touch the data at
+//! once, and each sees the stores of the others.
 
 use loom::sync::Arc;
 use loom::thread;
@@ -30,7 +30,7 @@ impl Leased {
             data: Watched::new(),
             revoking: SpinLock::new(Rank::ListDrain, ()),
         };
-        // Everything is known to the model before threads start.
+        // Every atomic is known to the model before threads start.
         assert!(leased.lease.enter());
         leased.data.increment();
         leased.open.store(1, Ordering::SeqCst);
@@ -39,7 +39,7 @@ impl Leased {
         Arc::new(leased)
     }
 
-    /// What `PageAllocator::drain_cpu` does, in its order.
+    /// As `PageAllocator::drain_cpu`, in its order.
     fn revoke(&self, cpu: &Cpu) {
         let _revoking = self.revoking.lock(cpu);
         self.lease.revoke();
@@ -51,7 +51,7 @@ impl Leased {
         self.lease.give_back();
     }
 
-    /// Uses the data if the lease lets it; how often.
+    /// Uses the data if the lease allows it. Returns how often.
     fn enter(&self) -> u64 {
         let entered = self.lease.enter();
         if entered {
@@ -98,7 +98,7 @@ impl Leased {
     }
 }
 
-/// The owner twice against one revoker, or once against two.
+/// The owner twice against one revoking CPU, or once against two.
 fn model(revokers: u32, own: fn(&Leased) -> u64) {
     let leased = Leased::new();
     let owner = {
@@ -144,7 +144,7 @@ fn an_owner_that_reads_the_flag_too_early_is_found() {
     fails(Kept, || model(1, Leased::read_flag_first));
 }
 
-/// Wrong: the revoker does not wait until the owner has left.
+/// Wrong: the revoking CPU does not wait until the owner has left.
 #[test]
 fn a_revoker_that_does_not_wait_is_found() {
     fails(Kept, || {
@@ -160,7 +160,7 @@ fn a_revoker_that_does_not_wait_is_found() {
     });
 }
 
-/// Wrong: two revokers at once.
+/// Wrong: two CPUs revoke at once.
 #[test]
 fn revokers_that_nothing_serialises_are_found() {
     fails(Kept, || {

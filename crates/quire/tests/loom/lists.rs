@@ -1,4 +1,4 @@
-//! A per-CPU list, whose owner takes and puts folios while another CPU empties it: each folio comes out once.
+//! A per-CPU list, whose owner takes and puts folios while another CPU empties it: each folio is taken once.
 
 use loom::sync::Arc;
 use loom::thread;
@@ -20,7 +20,7 @@ mod list;
 
 const FRAMES: u64 = 2;
 
-/// The slots of a list: a head, and room for three folios.
+/// The slots of a list: a head, and three folios.
 #[derive(Default)]
 #[repr(align(512))]
 struct Home([Slot; 4]);
@@ -34,7 +34,7 @@ struct Level {
 }
 
 impl Level {
-    /// A list with two folios and room for a third.
+    /// A list with two folios and a free slot.
     fn new() -> Arc<Self> {
         let slots = BootSlice(&Box::leak(Box::new(Home::default())).0);
         let states: Vec<_> = (0..=FRAMES).map(|_| AtomicU8::new(0)).collect();
@@ -69,7 +69,7 @@ impl Level {
         put
     }
 
-    /// As `PageAllocator::drain_cpu`: everything that is on the list.
+    /// As `PageAllocator::drain_cpu`: takes everything on the list.
     fn drain(&self, cpu: &Cpu) -> Vec<Frame> {
         self.lease.revoke();
         self.list.set_open(false);
@@ -83,7 +83,7 @@ impl Level {
     }
 }
 
-/// The owner does `own`, which gives what it has in the end, while another CPU empties the list.
+/// The owner does `own`, which returns what it has in the end, while another CPU empties the list.
 fn each_comes_out_once(own: fn(&Level) -> Vec<Frame>) {
     let level = Level::new();
     let owner = {

@@ -1,4 +1,5 @@
-//! Spin lock and reader-writer lock: the value behind them is never used by two at once unless both only read (L1).
+//! Spin lock and reader-writer lock: two CPUs never use the value behind them at once unless both only read
+//! (L1).
 
 use loom::sync::Arc;
 use loom::thread;
@@ -9,7 +10,7 @@ use crate::machine::Cpu;
 use crate::sync::{Rank, RawLock, RwLock, SpinLock};
 use crate::watched::Watched;
 
-/// Three threads, each a CPU, doing what `work` says; `work` is called with CPU 2 on the model's own thread.
+/// Runs `work` on three threads, each a CPU; CPU 2 is the model's own thread.
 fn three<T: Send + Sync + 'static>(
     shared: Arc<T>,
     work: impl Fn(&T, &Cpu) + Copy + Send + 'static,
@@ -78,7 +79,8 @@ fn readers_and_writers(writes: fn(u32) -> bool) {
     });
 }
 
-/// The reader and the writer each announce themselves and then look for the other: one of the two must see it.
+/// The reader and the writer each announce themselves and then look for the other: one of the two must see
+/// it.
 #[test]
 fn readers_and_a_writer_exclude_each_other() {
     readers_and_writers(|cpu| cpu == 2);

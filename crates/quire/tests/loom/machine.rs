@@ -1,5 +1,4 @@
-//! A platform that is no more than a CPU number and a thread that can give its turn away: all that locks
-//! and leases ask for.
+//! A platform with only a CPU number and a thread that can yield, which is all that locks and leases need.
 
 use quire::addr::{Frame, FrameRange, PhysAddr, VirtRange};
 use quire::arch::{ReadyClear, ReadyCopy};
@@ -47,8 +46,8 @@ unsafe impl FramePlatform for Cpu {
         CpuSet::first(3)
     }
 
-    /// The caller's half: `loom` has no barrier that one thread makes another execute, so the other executes one of its
-    /// own at the place where the first may make it do so.
+    /// The caller's half: `loom` has no barrier that one thread makes another execute, so the other executes
+    /// its own at the place where the first may make it do so.
     fn fence_cpus(&self, _targets: &CpuSet) {
         crate::atomic::fence(crate::atomic::Ordering::SeqCst);
     }
@@ -93,7 +92,7 @@ unsafe impl TablePlatform for Cpu {
     }
 }
 
-// SAFETY: nothing waits by it.
+// SAFETY: this platform is not used for waiting.
 unsafe impl Platform for Cpu {
     type Pager = NoFiles;
 

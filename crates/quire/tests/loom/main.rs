@@ -1,5 +1,5 @@
-//! The lock-free protocols of the library under every interleaving of three threads, as `loom` explores them. The very
-//! files of the library are compiled here, with the atomics of [`atomic`] in place of the processor's.
+//! The lock-free protocols of the library under every interleaving of three threads, as `loom` explores them.
+//! The library's own files are compiled here, with the atomics of [`atomic`] in place of the processor's.
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test -p quire-mm --test loom --release`
 //!
@@ -22,7 +22,7 @@ mod addr {
 }
 
 mod memmap {
-    /// A table, as far as lists know it. It is never given back, as in the library.
+    /// A table, as far as lists know it. It is never freed, as in the library.
     pub(crate) struct BootSlice<T: 'static>(pub(crate) &'static [T]);
 
     impl<T> Copy for BootSlice<T> {}
@@ -74,7 +74,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use atomic::Orders;
 
-/// Explores all interleavings of `model` with at most three preemptions, which finds what needs so many.
+/// Explores all interleavings of `model` with at most three preemptions.
 fn explore(orders: Orders, model: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = builder.preemption_bound.or(Some(3));
@@ -85,13 +85,14 @@ fn explore(orders: Orders, model: impl Fn() + Sync + Send + 'static) {
     });
 }
 
-/// Explores `model` as it is, which must hold, and with each of `weakened` in place of its orders, which must not.
+/// Explores `model` as it is, which must hold, and with each of `weakened` in place of its orders, which must
+/// fail.
 fn holds_but_not(weakened: &[Orders], model: impl Fn() + Sync + Send + Copy + 'static) {
     explore(Orders::Kept, model);
     weakened.iter().for_each(|&orders| fails(orders, model));
 }
 
-/// Explores `model`, which must not hold.
+/// Explores `model`, which must fail.
 fn fails(orders: Orders, model: impl Fn() + Sync + Send + Copy + 'static) {
     let outcome = catch_unwind(AssertUnwindSafe(|| explore(orders, model)));
     assert!(outcome.is_err(), "the model holds with orders {orders:?}: it checks nothing");

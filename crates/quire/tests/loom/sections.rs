@@ -1,5 +1,5 @@
-//! Sections and grace periods: who let a grace period pass after making something unreachable may use it alone
-//! (W4).
+//! Sections and grace periods: a CPU that makes a value unreachable and lets a grace period pass may use it
+//! alone (W4).
 
 use loom::sync::Arc;
 use loom::thread;
@@ -13,7 +13,7 @@ use crate::watched::Watched;
 
 struct Shared {
     sections: Sections,
-    /// Zero once nobody may begin to use the value.
+    /// Zero once no reader may begin to use the value.
     count: AtomicU32,
     value: Watched,
 }
@@ -35,9 +35,9 @@ fn change(shared: &Shared, cpu: &Cpu) {
     shared.value.increment();
 }
 
-/// Two readers on CPUs of one slot or of two, and one who waits for both.
+/// Two readers on CPUs of one slot or of two, and a writer that waits for both.
 #[test]
-fn who_waited_is_alone() {
+fn a_value_is_exclusive_after_a_grace_period() {
     for cpus in [[0, 1], [0, 2]] {
         holds_but_not(&[Relaxed, NotTotal], move || {
             let shared = shared();
@@ -51,7 +51,7 @@ fn who_waited_is_alone() {
     }
 }
 
-/// An earlier grace period makes the other count current under a reader's eyes.
+/// An earlier grace period switches the current counter while a reader uses it.
 #[test]
 fn a_reader_that_was_overtaken_is_waited_for() {
     holds_but_not(&[Relaxed], || {

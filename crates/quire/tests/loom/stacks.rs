@@ -1,4 +1,5 @@
-//! The stack of numbers: what several push, taken by one, comes out once, with all that was written before.
+//! The stack of numbers: numbers that several CPUs push are taken once by one CPU, which sees all that was
+//! written before.
 
 use loom::sync::Arc;
 use loom::thread;
@@ -23,7 +24,7 @@ impl Shared {
             links: [const { AtomicU64::new(0) }; 3],
             payloads: [(); 3].map(|()| Watched::new()),
         };
-        // Everything is known to the model before threads start.
+        // Every atomic is known to the model before threads start.
         shared.links.iter().for_each(|link| link.store(0, Ordering::SeqCst));
         assert_eq!(shared.take(), []);
         Arc::new(shared)
@@ -34,7 +35,7 @@ impl Shared {
         self.stack.push(number, &self.links[number as usize]);
     }
 
-    /// What was on the stack; each number is its taker's.
+    /// Takes all numbers on the stack; each belongs to its taker.
     fn take(&self) -> Vec<u64> {
         let mut taken = self.stack.take();
         let mut numbers = Vec::new();
@@ -46,7 +47,7 @@ impl Shared {
     }
 }
 
-/// Two push, one of them twice, while a third takes.
+/// Two CPUs push, one of them twice, while a third takes.
 fn model(take: fn(&Shared) -> Vec<u64>) {
     let shared = Shared::new();
     let pushing = [vec![0, 1], vec![2]].map(|numbers| {
@@ -67,7 +68,7 @@ fn what_is_pushed_is_taken_once() {
     holds_but_not(&[Relaxed], || model(Shared::take));
 }
 
-/// What was taken goes back at once, so that numbers come again while others push.
+/// Taken numbers are pushed again at once, so that numbers recur while others push.
 #[test]
 fn numbers_that_come_again_are_not_lost() {
     holds_but_not(&[Relaxed], || {
@@ -80,7 +81,7 @@ fn numbers_that_come_again_are_not_lost() {
     });
 }
 
-/// Wrong: what belongs to a number is written after it was pushed.
+/// Wrong: the data of a number is written after it was pushed.
 #[test]
 fn writing_behind_the_push_is_found() {
     fails(Kept, || {

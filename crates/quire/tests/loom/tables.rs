@@ -1,5 +1,6 @@
-//! A page table that several address spaces reach, each of which copies it before it stores, or lets go of it: one of them
-//! ends up with the table, nobody uses it afterwards, and nobody stores to what it maps while another may look.
+//! A page table that several address spaces reach, each of which copies it before it stores, or drops its
+//! share. The last one owns the table: no other uses it afterwards, and the page that it maps is not stored
+//! to while another may read it.
 
 use loom::sync::Arc;
 use loom::thread;
@@ -22,22 +23,23 @@ struct Table {
     sharers: AtomicU64,
     lock: RawLock,
     leaf: AtomicU64,
-    /// Changed by who has the table alone: who takes it over, and who frees it, and with it whoever gets its memory next.
+    /// Changed only by the sole owner of the table: when it takes the table over, or when it frees it, so
+    /// that its memory is used again.
     memory: Watched,
     page: Watched,
     /// How many leaves map the page.
     maps: SpinLock<u64>,
-    /// How often somebody got the table to itself.
+    /// How often an address space became the sole owner of the table.
     owned: AtomicU32,
 }
 
-/// What an address space has of the page in the end.
+/// An address space's result for the page.
 type Outcome = u64;
 const NOTHING: Outcome = 0;
 const LEAF: Outcome = 1;
 
 impl Table {
-    /// One that a parent and its child share.
+    /// A table that a parent and its child share.
     fn new() -> Arc<Self> {
         let table = Self {
             sharers: AtomicU64::new(0),
@@ -48,7 +50,7 @@ impl Table {
             maps: SpinLock::new(Rank::Block, 0),
             owned: AtomicU32::new(0),
         };
-        // Everything is known to the model before threads start.
+        // Every atomic is known to the model before threads start.
         table.lock.lock(&Cpu(2), Rank::PageTable);
         table.lock.unlock(&Cpu(2), Rank::PageTable);
         table.leaf.store(1 | WRITE, Ordering::Release);
@@ -65,13 +67,13 @@ impl Table {
         self.page.get();
     }
 
-    /// The address space that now has the table to itself may change what it likes.
+    /// The address space that now owns the table may change it.
     fn own(&self) {
         self.memory.increment();
         self.owned.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Counts one leaf less. The page goes with the last, and comes back as something else.
+    /// Counts one leaf less. The page is freed with the last, and used again for something else.
     fn count_down(&self, cpu: &Cpu) {
         let mut maps = self.maps.lock(cpu);
         *maps -= 1;
@@ -83,7 +85,7 @@ impl Table {
     /// As `Drain::subtree`, of an entry that was taken out and flushed.
     fn drain(&self, cpu: &Cpu) -> Outcome {
         if !sharers::is_last(&self.sharers) {
-            // How much memory it stands for.
+            // Reads how much memory the entry stands for.
             self.memory.get();
             if sharers::leave(&self.sharers) {
                 return NOTHING;
@@ -94,7 +96,7 @@ impl Table {
         NOTHING
     }
 
-    /// As `PageTables::copy_table`: the copy's leaf.
+    /// As `PageTables::copy_table`. Returns the copy's leaf.
     fn copy(&self, cpu: &Cpu) -> u64 {
         self.lock.lock(cpu, Rank::PageTable);
         self.memory.get();
@@ -105,7 +107,7 @@ impl Table {
         leaf
     }
 
-    /// As `PageTables::make_own`: the leaf in the table that the address space has to itself then.
+    /// As `PageTables::make_own`. Returns the leaf in the table that the address space then owns.
     fn make_own(&self, cpu: &Cpu) -> u64 {
         if sharers::is_last(&self.sharers) {
             self.own();
@@ -116,7 +118,7 @@ impl Table {
         leaf
     }
 
-    /// A store's fault once the table is the address space's own: the page is copied unless it is, too.
+    /// A store's fault once the address space owns the table: the page is copied unless it is exclusive, too.
     fn store_by(&self, leaf: u64, cpu: &Cpu) -> Outcome {
         if leaf & WRITE != 0 || *self.maps.lock(cpu) == 1 {
             self.page.increment();
@@ -144,7 +146,6 @@ impl Table {
 /// What an address space does after it has used the table.
 type Step = fn(&Table, &Cpu) -> Outcome;
 
-/// Two address spaces that share a table.
 fn two(one: Step, other: Step) {
     let table = Table::new();
     let child = {
@@ -156,7 +157,7 @@ fn two(one: Step, other: Step) {
     };
     table.load();
     let left = one(&table, &Cpu(2)) + child.join().unwrap();
-    assert_eq!(table.owned.load(Ordering::Relaxed), 1, "nobody, or more than one, got the table");
+    assert_eq!(table.owned.load(Ordering::Relaxed), 1, "the table has no owner, or more than one");
     assert_eq!(*table.maps.lock(&Cpu(2)), left, "a leaf is not counted, or counted twice (invariant 5)");
 }
 
@@ -183,7 +184,7 @@ fn one_joins_while_another_lets_go_or_copies() {
     holds_but_not(&[Relaxed], || two(Table::fork_and_store, Table::store));
 }
 
-/// Wrong: the CPU is flushed after the share was given up.
+/// Wrong: the CPU is flushed after the share was dropped.
 #[test]
 fn a_table_that_is_used_after_it_was_let_go_is_found() {
     let use_late: Step = |table, cpu| {
@@ -194,7 +195,7 @@ fn a_table_that_is_used_after_it_was_let_go_is_found() {
     fails(Kept, move || two(use_late, Table::drain));
 }
 
-/// Wrong: the share is given up in two steps.
+/// Wrong: the share is dropped in two steps.
 #[test]
 fn shares_that_are_counted_in_two_steps_are_found() {
     let drain: Step = |table, cpu| {
@@ -210,7 +211,7 @@ fn shares_that_are_counted_in_two_steps_are_found() {
     fails(Kept, move || two(drain, drain));
 }
 
-/// Wrong: who gives its share up does not show what it did.
+/// Wrong: an address space that drops its share does not publish its stores.
 #[test]
 fn a_share_that_is_given_up_without_order_is_found() {
     let drain: Step = |table, cpu| {
@@ -226,7 +227,7 @@ fn a_share_that_is_given_up_without_order_is_found() {
     fails(Kept, move || two(drain, Table::store));
 }
 
-/// Wrong: who is the last does not look at what the others did.
+/// Wrong: the last address space does not acquire the stores of the others.
 #[test]
 fn a_table_that_is_taken_over_without_order_is_found() {
     let store: Step = |table, cpu| {
@@ -240,7 +241,7 @@ fn a_table_that_is_taken_over_without_order_is_found() {
     fails(Kept, move || two(store, Table::drain));
 }
 
-/// Wrong: a leaf in a shared table is asked whether its page is mapped once.
+/// Wrong: the count of a page is checked through a leaf in a shared table.
 #[test]
 fn a_count_of_one_in_a_shared_table_says_nothing() {
     let store: Step = |table, cpu| {

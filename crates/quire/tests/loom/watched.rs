@@ -2,10 +2,10 @@
 
 use loom::cell::UnsafeCell;
 
-/// Two uses that are not in order, one of them a change, end the model.
+/// Two unordered uses, one of them a change, end the model.
 pub(crate) struct Watched(UnsafeCell<u64>);
 
-// SAFETY: `loom` runs one thread of a model at a time; whether uses are ordered is what it is here to find out.
+// SAFETY: `loom` runs one thread of a model at a time; whether uses are ordered is what this type checks.
 unsafe impl Sync for Watched {}
 // SAFETY: `loom` runs one thread of a model at a time, so the value is moved between no two.
 unsafe impl Send for Watched {}

@@ -1,4 +1,4 @@
-//! What a collapse of tables that were looked at costs: nothing is read twice, and each table is counted once.
+//! The cost of a collapse of surveyed tables: nothing is read twice, and each table is counted once.
 
 use hosted::raw::RawPages;
 use hosted::raw::RawTables;
@@ -17,7 +17,7 @@ use crate::machine::Counting;
 const AT: VirtAddr = VirtAddr(3 << 30);
 const TABLES: u64 = 8;
 
-/// Eight folios of 2 MiB that tables map, all accessed and dirty, so that nothing can be recorded later.
+/// Eight folios of 2 MiB that tables map, all accessed and dirty, so that hardware sets no bit later.
 fn in_pieces(allocator: &Allocator<'_>, act: impl FnOnce(&MmContext)) {
     let context = PageTables::create(allocator, PagingMode::FourLevel).unwrap();
     let recorded = EntryFlags::ANON | EntryFlags::ACCESSED | EntryFlags::DIRTY;
@@ -31,7 +31,7 @@ fn in_pieces(allocator: &Allocator<'_>, act: impl FnOnce(&MmContext)) {
     PageTables::destroy(allocator, context);
 }
 
-/// A look at each, and then the collapse, whose cost `count` finds.
+/// A survey of each, and then the collapse, whose cost `count` measures.
 fn collapse<R>(
     allocator: &Allocator<'_>,
     context: &MmContext,
@@ -60,7 +60,7 @@ fn a_collapse_counts_each_table_once() {
         let allocator = crate::allocator(&counting, &machine);
         in_pieces(&allocator, |context| {
             let (calls, ()) = collapse(&allocator, context, true, |work| counting.during(work));
-            // Those of the frames of tables, which go back by themselves, are in it.
+            // Includes those of the frames of tables, which are freed one by one.
             println!("{} holds of blocks", calls.block_locks);
             assert!((TABLES..=2 * TABLES).contains(&calls.block_locks), "{}", calls.block_locks);
         });

@@ -1,4 +1,4 @@
-//! Which descriptors a request touches: none.
+//! No request touches a descriptor.
 
 use hosted::raw::RawPages;
 use quire::addr::{BlockNumber, Frame, Order};
@@ -50,7 +50,7 @@ fn no_descriptor_is_touched() {
         allocator.free_bulk_raw(Order::FRAME, &bulk).unwrap();
         allocator.lists().drain_all();
         assert!(untouched(), "bulk calls and drains");
-        // An owner that uses its descriptor is seen.
+        // A use of a descriptor by the owner of its frame is detected.
         allocator.frames().descriptor(kept[999]).reset();
         assert!(!untouched(), "the check finds nothing");
         give(allocator, kept);

@@ -10,8 +10,8 @@ use quire::platform::Context;
 use super::machine::Machine;
 use super::ranges_of;
 
-/// A tenth above what rustc 1.95 makes of it in the profile of `cargo test`, with assertions and overflow checks
-/// and a call around each; where all of it is inlined and optimised there are some 26 and 40.
+/// A tenth above what rustc 1.95 makes of it in the profile of `cargo test`, with assertions and overflow
+/// checks and a call around each; where all of it is inlined and optimised there are some 26 and 40.
 const ALLOC_AT_MOST: u64 = 48;
 const FREE_AT_MOST: u64 = 74;
 
@@ -56,7 +56,7 @@ fn the_common_case_is_short() {
             of_free <= FREE_AT_MOST,
             "a free takes {of_free} instructions, at most {FREE_AT_MOST} are allowed"
         );
-        // The count is of these very calls: twice as many take twice as much.
+        // The count is of these very calls: twice as many cost twice as much.
         let pairs = |count: u64| {
             steps(&mut || (0..count).for_each(|_| free(&allocator, alloc(&allocator)))) - nothing
         };

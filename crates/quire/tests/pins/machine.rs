@@ -1,5 +1,5 @@
-//! A machine that counts each call of the library and does what the hosted machine does; or that does as little as a
-//! kernel's on each call of the common case, so that what is left is the library.
+//! A machine that forwards each call to the hosted machine and counts it; or that does as little as a kernel
+//! in each call of the common case, so that the cost of the library is measured.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -12,7 +12,7 @@ use quire::rank::Rank;
 
 macro_rules! calls {
     ($($name:ident),* $(,)?) => {
-        /// How often the library called, by what.
+        /// How often the library made each call.
         #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
         pub(crate) struct Calls { $(pub(crate) $name: u64,)* }
 
@@ -60,7 +60,6 @@ pub(crate) struct Machine<'m, const WATCHES: bool> {
     counts: Counts,
 }
 
-/// The machine that counts.
 pub(crate) type Counting<'m> = Machine<'m, true>;
 
 impl<'m, const WATCHES: bool> Machine<'m, WATCHES> {
@@ -71,7 +70,7 @@ impl<'m, const WATCHES: bool> Machine<'m, WATCHES> {
 }
 
 impl Counting<'_> {
-    /// What `work` called.
+    /// The calls of `work`.
     pub(crate) fn during<R>(&self, work: impl FnOnce() -> R) -> (Calls, R) {
         self.counts.take();
         let result = work();

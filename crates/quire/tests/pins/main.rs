@@ -1,5 +1,6 @@
-//! What requests for frames cost, in numbers that do not depend on the machine's mood: calls of the platform, locks taken,
-//! descriptors touched, instructions. Whoever changes one of them changes it on purpose, and says why here.
+//! The cost of requests for frames in numbers that do not depend on the machine's load: calls of the
+//! platform, locks taken, descriptors touched, instructions. A commit that changes one of them does so on
+//! purpose, and says why.
 
 mod collapse;
 mod descriptors;
@@ -21,7 +22,7 @@ use testkit::{order, ranges_of};
 
 type Allocator<'a> = PageAllocator<'a, Counting<'a>>;
 
-/// An allocator over so much memory that each list is as long as it gets.
+/// An allocator over so much memory that each list has its full length.
 fn with_counting(test: impl FnOnce(&Counting<'_>, &Allocator<'_>)) {
     let machine = HostedConfig::new(4 << 30).build().unwrap();
     machine.run_on(CpuId(0), || {
@@ -45,7 +46,7 @@ fn give(allocator: &Allocator<'_>, frames: &[Frame]) {
     frames.iter().for_each(|&frame| allocator.free_raw(frame, Order::FRAME).unwrap());
 }
 
-/// How often `stat` was counted during `work`, and what `work` called.
+/// How often `stat` was counted during `work`, and the calls of `work`.
 fn counted(
     counting: &Counting<'_>,
     allocator: &Allocator<'_>,
@@ -57,8 +58,8 @@ fn counted(
     (allocator.lists().stat(stat) - before, calls)
 }
 
-/// No lock, no context asked for, no interrupt switched: a task is pinned, and a machine that checks is asked for failures
-/// and told of what was freed.
+/// The task is pinned, without a lock, a query of the context or a switch of interrupts. A checking machine
+/// is also asked for failures, and told of each freed frame.
 #[test]
 fn a_pair_from_the_lists_takes_no_lock() {
     with_counting(|counting, allocator| {
@@ -77,8 +78,8 @@ fn a_pair_from_the_lists_takes_no_lock() {
     });
 }
 
-/// One block's lock for 128 frames; the shard is looked at and told that the block has less; the list is allowed one more
-/// parked magazine. That it has none parked yet, and the zone's depot none, is seen without a lock.
+/// One block's lock for 128 frames. The shard is read, and told that the block has fewer. The list may park
+/// one more magazine; it reads without a lock that it has none parked, and that the zone's depot has none.
 #[test]
 fn a_refill_takes_one_block_lock() {
     with_counting(|counting, allocator| {
@@ -103,7 +104,7 @@ fn a_magazine_is_parked_and_taken_under_one_lock() {
             give(allocator, &take(allocator, 16 * PCP_CAPACITY));
         }
         let of_one = Locks { parked: 1, ..Locks::default() };
-        // Allocs until the array is empty, one that takes a magazine, and so on.
+        // Allocations until the array is empty, one that takes a magazine, and so on.
         let mut taken = Vec::new();
         let (mut unparked, mut parked) = (0, 0);
         for _ in 0..8 * PCP_CAPACITY {

@@ -1,4 +1,4 @@
-//! Finding who maps a frame is a look or two at page tables, however much is mapped.
+//! Finding the mappings of a frame reads a page table or two, however much is mapped.
 
 use hosted::HostedConfig;
 use quire::addr::VirtAddr;
@@ -14,7 +14,7 @@ const FROM: VirtAddr = VirtAddr(64 << 30);
 const TO: VirtAddr = VirtAddr(80 << 30);
 const LEN: u64 = 32 << 20;
 
-/// Each level of a table that is looked at asks the machine where it is; 16 tables of the lowest level map the memory.
+/// Each level that is walked asks the machine for its table; 16 tables of the lowest level map the memory.
 #[test]
 fn a_moved_frame_is_found_without_a_search() {
     let machine = HostedConfig::new(128 << 20).build().unwrap();
@@ -40,15 +40,15 @@ fn a_moved_frame_is_found_without_a_search() {
         };
         assert_eq!(looks(FROM.add(last)), 4);
         mm.mremap(FROM, LEN, LEN, Remap::Fixed(TO)).unwrap();
-        // At its first address nothing is found at the third level any more.
+        // At its first address the walk ends at the third level now.
         let moved = looks(TO.add(last));
         assert!(moved <= 8, "{moved} tables were looked at");
         mm.exit();
     });
 }
 
-/// Pages of a file that move into one block are looked at in groups: a hold of a block's lock says of 64
-/// frames whether anything maps them.
+/// Pages of a file that move into one block are checked in groups: one hold of a block's lock tells which of
+/// 64 frames are mapped.
 #[test]
 fn a_collapse_of_a_file_reads_the_counts_of_64_frames_in_one_hold() {
     let machine = HostedConfig::new(128 << 20).build().unwrap();
@@ -69,7 +69,7 @@ fn a_collapse_of_a_file_reads_the_counts_of_64_frames_in_one_hold() {
         }
         let (calls, report) = counting.during(|| mm.collapse(FROM, len).unwrap());
         assert_eq!((report.copied, report.all_refused()), (1, 0));
-        // Eight for the looks; the others take the block and give back what the pages left.
+        // Eight for the checks; the others allocate the block and free the old frames.
         assert!(calls.block_locks < 64, "{} holds of blocks for 512 pages", calls.block_locks);
         mm.exit();
     });

@@ -1,5 +1,5 @@
-//! Unmapping single pages must not pay for what large folios gain: whatever is counted, the batched way costs at most what
-//! going entry by entry does.
+//! Large folios must not make unmapping of single pages dearer: by every counter, the batched way costs at
+//! most what going entry by entry does.
 
 use hosted::raw::RawPages;
 use hosted::raw::RawTables;
@@ -16,21 +16,21 @@ use quire::tlb::{MmContext, MmuGather, ZapStrategy};
 use crate::Allocator;
 use crate::machine::{Calls, Counting};
 
-/// Somewhere in the middle of the tables of upper levels.
+/// In the middle of the tables of upper levels.
 const AT: u64 = 100 << 39 | 200 << 30 | 300 << 21;
 
-/// What is unmapped of the mapped pages, and how far around it nothing else is mapped.
+/// Which of the mapped pages are unmapped, and how far around them nothing else is mapped.
 #[derive(Clone, Copy)]
 struct Scene {
     name: &'static str,
-    /// The first page that is mapped, from `AT` on, and how many are.
+    /// The first mapped page, from `AT` on, and how many there are.
     from: u64,
     mapped: u64,
-    /// Frames that lie between two of them in memory.
+    /// Frames between two of them in memory.
     apart: usize,
-    /// Pages that go, as (first, count).
+    /// Unmapped pages, as (first, count).
     gone: (u64, u64),
-    /// Tables may go as well.
+    /// Tables may be detached as well.
     alone: bool,
 }
 
@@ -55,7 +55,7 @@ fn range(first: u64, count: u64) -> VirtRange {
     VirtRange::from_len(VirtAddr(AT + first * PageSize::Size4K.bytes()), count * PageSize::Size4K.bytes())
 }
 
-/// Sets the scene, in which a CPU runs the address space, and clears it away after `act`.
+/// Sets up the scene, in which a CPU runs the address space, and clears it away after `act`.
 fn staged<R>(
     counting: &Counting<'_>,
     allocator: &Allocator<'_>,
@@ -89,7 +89,7 @@ fn unmap(allocator: &Allocator<'_>, context: &MmContext, scene: Scene) {
     assert_eq!(gather.finish().anon, -(scene.gone.1 as i64));
 }
 
-/// What the scene costs in calls of the platform, and in exchanges and detached tables.
+/// The cost of the scene in calls of the platform, and in exchanges and detached tables.
 fn cost(counting: &Counting<'_>, allocator: &Allocator<'_>, zap: ZapStrategy, scene: Scene) -> (Calls, u64) {
     let entries = || allocator.lists().stat(Stat::ZapEntry) + allocator.lists().stat(Stat::ZapTable);
     staged(counting, allocator, zap, scene, |context| {
@@ -105,7 +105,7 @@ fn single_pages_never_cost_more_than_entry_by_entry() {
     machine.run_on(CpuId(0), || {
         let counting = Counting::new(&machine);
         for &scene in SCENES {
-            // Each on an allocator of its own: what the one before left on lists is no part of the price.
+            // Each on a new allocator: folios that the other run left on lists would change the cost.
             let cost = |zap| {
                 let allocator = crate::allocator(&counting, &machine);
                 cost(&counting, &allocator, zap, scene)

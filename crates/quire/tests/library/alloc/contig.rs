@@ -1,4 +1,5 @@
-//! Ranges of whole blocks: found whenever there are any, given back together or one by one, refused without a trace.
+//! Contiguous ranges of whole blocks: found whenever one is free, freed together or one by one, refused
+//! without a trace.
 
 use hosted::raw::{RawCounts, RawPages};
 use std::collections::BTreeSet;
@@ -13,7 +14,6 @@ use testkit::{order, ranges_of, seed, with_allocator};
 
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
-/// User memory, and everything may be given.
 const ALL: Gfp = Gfp { urgency: Urgency::Reserve, ..Gfp::USER };
 
 type Allocator<'m> = PageAllocator<'m, Hosted>;
@@ -31,12 +31,11 @@ fn with_ranges(ranges: Vec<Range>, test: impl FnOnce(&Allocator<'_>)) {
     });
 }
 
-/// Every whole block there is, as folios of order 9.
+/// All whole free blocks, as folios of order 9.
 fn take_all(allocator: &Allocator<'_>) -> BTreeSet<u32> {
     std::iter::from_fn(|| allocator.alloc_raw(ALL, Order::BLOCK).ok()).map(|frame| frame.block().0).collect()
 }
 
-/// Every frame there is.
 fn take_frames(allocator: &Allocator<'_>) -> Vec<Frame> {
     let mut frames = vec![Frame(0); allocator.memory_info().available() as usize];
     let got = allocator.alloc_bulk_raw(ALL, Order::FRAME, &mut frames);
@@ -61,7 +60,7 @@ fn naive(free: &BTreeSet<u32>, regions: &[std::ops::Range<u32>], blocks: u32, al
 
 #[test]
 fn finds_a_run_in_every_pattern_of_free_blocks() {
-    // Two regions, one right behind the other in numbers: a range never crosses from one into the other.
+    // Two adjacent regions: no range may cross from one into the other.
     let ranges = vec![Range::new(0, 14 * MIB), Range::new(14 * MIB, 12 * MIB)];
     with_ranges(ranges, |allocator| {
         let all = take_all(allocator);
@@ -92,7 +91,7 @@ fn finds_a_run_wherever_there_is_one_while_blocks_come_and_go() {
     let ranges = vec![Range::new(6 * MIB, 300 * MIB), Range::new(4 * GIB - 180 * MIB, 330 * MIB)];
     with_ranges(ranges, |allocator| {
         let mut live: BTreeSet<u32> = take_all(allocator);
-        // A range does not cross 4 GiB either: the zones end there.
+        // The zones end at 4 GiB, so no range crosses that address either.
         let regions = [3..153, 1958..2048, 2048..2123];
         let mut free = BTreeSet::new();
         for _ in 0..20_000 {
@@ -109,7 +108,7 @@ fn finds_a_run_wherever_there_is_one_while_blocks_come_and_go() {
             }
             let (blocks, align) = (rng.u32(1..80), 1 << rng.u32(0..8));
             let got = allocator.alloc_contig_raw(ALL, blocks, align);
-            // Which region is asked first is the zones' order; whether there is a run at all is not.
+            // The order of the zones decides which region is asked first, not whether there is a run.
             let want = naive(&free, &regions, blocks, align);
             assert_eq!(
                 got.is_ok(),
@@ -137,7 +136,7 @@ fn what_the_cpu_keeps_for_itself_is_found() {
         let range = allocator.alloc_contig_raw(ALL, count, 1).expect("listed blocks count as free");
         assert_eq!(range.block().0, first);
         allocator.free_contig_raw(range, count).unwrap();
-        // Frames on lists, in a block that is kept in pieces although it is free.
+        // Frames on lists, from a free block that is still kept in pieces.
         let frames: Vec<Frame> = (0..3).map(|_| allocator.alloc_raw(ALL, Order::FRAME).unwrap()).collect();
         frames.iter().for_each(|&frame| allocator.free_raw(frame, Order::FRAME).unwrap());
         let range = allocator.alloc_contig_raw(ALL, count, 1).expect("spare blocks count as free");
@@ -179,7 +178,6 @@ fn blocks_of_a_range_are_folios_of_their_own() {
             allocator.free_contig_raw(Frame((u64::from(u32::MAX)) << 9), 2),
             Err(FreeError::NotMemory)
         );
-        // One range, and folios of another kind in it.
         let small = allocator.alloc_raw(Gfp::USER, Order::FRAME).unwrap();
         assert_eq!(
             allocator.free_contig_raw(Frame(small.block().0 as u64 * 512), 1),
@@ -208,7 +206,8 @@ fn a_region_of_more_than_8_gib_hands_each_block_out_once() {
         assert!(whole > 64 * 64 + 64, "blocks of the second word are free");
         let all = take_all(allocator);
         assert_eq!(all.len() as u64, whole);
-        // One before the word ends and one behind it: the lower one is found although the higher one just went.
+        // One range lies before the end of the word and one behind it. The lower one is found although the
+        // higher one was just allocated.
         let (low, high) = (*all.first().unwrap(), all.last().unwrap() - 64);
         [low, high].iter().for_each(|&block| give(allocator, block));
         assert_eq!(take_all(allocator), [low, high].into());
@@ -223,7 +222,8 @@ fn gigantic_pages_come_from_either_call() {
         assert!(folio.is_aligned(Order::GIGANTIC));
         let range = allocator.alloc_contig_raw(Gfp::USER, 512, 512).unwrap();
         assert!(range.is_aligned(Order::GIGANTIC) && range != folio);
-        // No third aligned one is left, but there are two thirds of one before the first and behind the last.
+        // No third aligned range is free; a third of one is free before the first, and another behind the
+        // last.
         assert_eq!(allocator.alloc_contig_raw(Gfp::USER, 512, 512), Err(AllocError::OutOfMemory));
         let odd = allocator.alloc_contig_raw(Gfp::USER, 337, 1).unwrap();
         let other = allocator.alloc_contig_raw(Gfp::USER, 333, 1).unwrap();
@@ -250,8 +250,8 @@ fn refusals_leave_no_trace() {
         assert_eq!(allocator.alloc_contig_raw(Gfp::USER, 1, 1), Err(AllocError::OutOfMemory));
         machine.set_failures(hosted::FailurePlan::Off);
         assert_eq!(allocator.memory_info(), before);
-        // The mark is kept: what is left below it is for the reserve only.
-        // Of the block that holds the tables, little is left, so that only whole blocks could serve.
+        // The watermark holds: frames below it are for the reserve only. The block that holds the tables has
+        // few free frames, so only whole blocks could serve.
         let mut edge = vec![Frame(0); (before.free % 512) as usize - 10];
         assert_eq!(allocator.alloc_bulk_raw(Gfp::KERNEL, Order::FRAME, &mut edge), edge.len());
         let before = allocator.memory_info();
@@ -321,13 +321,12 @@ fn cpus_that_race_for_ranges_get_different_blocks() {
     assert_eq!(allocator.memory_info(), before);
 }
 
-/// What cannot be moved at one moment may be at the next: each of the best ranges is shown as often as the
-/// limits say.
+/// A block that cannot be moved now may be movable later: each of the best ranges is shown as often as the
+/// limits allow.
 #[test]
 fn ranges_that_cannot_be_emptied_are_shown_a_few_times_each() {
     with_ranges(vec![Range::new(0, 14 * MIB)], |allocator| {
         let frames = take_frames(allocator);
-        // One frame of each block stays.
         let mut blocks = BTreeSet::new();
         let (held, free): (Vec<Frame>, Vec<Frame>) =
             frames.into_iter().partition(|frame| blocks.insert(frame.block().0));
@@ -342,8 +341,8 @@ fn ranges_that_cannot_be_emptied_are_shown_a_few_times_each() {
     });
 }
 
-/// A block that is free, and was left in pieces, serves a request for a whole one at once. What the CPU's
-/// lists keep stays there.
+/// A free block that is still in pieces serves a request for a whole one at once. Frames on the CPU's lists
+/// stay there.
 #[test]
 fn a_spare_block_becomes_whole_and_the_lists_keep_theirs() {
     with_ranges(vec![Range::new(0, 14 * MIB)], |allocator| {
@@ -358,7 +357,7 @@ fn a_spare_block_becomes_whole_and_the_lists_keep_theirs() {
         let piece = allocator.alloc_raw(ALL, order(4)).unwrap();
         assert_eq!(piece.block().0, spare);
         allocator.free_raw(piece, order(4)).unwrap();
-        // What is free is more than a block, with what describes the pieces left out.
+        // More than a block is free, without the frames of the descriptors.
         allocator.free_raw(other, order(4)).unwrap();
         let (listed, used) = edge.split_at(10);
         listed.iter().for_each(|&frame| allocator.free_raw(frame, Order::FRAME).unwrap());

@@ -1,4 +1,4 @@
-//! One CPU's lists are drained by another while their owner goes on.
+//! One CPU drains the lists of another while their owner goes on.
 
 use hosted::raw::RawPages;
 use hosted::{Hosted, HostedConfig, InterruptPlan};
@@ -20,8 +20,8 @@ fn give(allocator: &PageAllocator<'_, Hosted>, frames: &[Frame]) {
     frames.iter().for_each(|&frame| allocator.free_raw(frame, Order::FRAME).unwrap());
 }
 
-/// CPU 1 takes all that it has parked, at this call of the platform in a drain of its lists by CPU 0. How
-/// many frames the drain says that it gave back beyond what CPU 1 left.
+/// CPU 0 drains the lists of CPU 1, and CPU 1 takes all its parked magazines at call `call` of the platform.
+/// Returns how many frames the drain reports beyond those that CPU 1 left.
 fn drained_beyond_what_is_left(call: u64) -> u64 {
     let mut beyond = 0;
     with_allocator(HostedConfig::new(512 * MIB).with_cpus(2), |machine, allocator| {
@@ -44,8 +44,8 @@ fn drained_beyond_what_is_left(call: u64) -> u64 {
     beyond
 }
 
-/// The owner is first at each call up to the one before the lock of the parked magazines is taken. At the
-/// next call the drain has one of them.
+/// The owner is first at each call before the lock of the parked magazines is taken. From the next call on
+/// the drain has one of them.
 #[test]
 fn a_drain_counts_no_magazine_that_its_owner_was_faster_to_take() {
     let first = (0..).map(drained_beyond_what_is_left).find(|&beyond| beyond > 0);

@@ -1,4 +1,4 @@
-//! Frames of one mobility group share blocks, so that whole blocks stay whole.
+//! Frames of one mobility group share blocks, so that other blocks stay whole.
 
 use hosted::raw::RawPages;
 use std::collections::BTreeSet;
@@ -34,8 +34,9 @@ fn whole_blocks(allocator: &Allocator<'_>) -> u64 {
     allocator.zone_info().map(|zone| zone.whole_blocks).sum()
 }
 
-/// Short-lived user memory that fills `percent` of the machine, with long-lived frames of the manager's in between: in how
-/// many blocks the long-lived ones lie after each round, and how many blocks are whole when all that is short-lived is gone.
+/// Fills `percent` of the machine with short-lived user memory, and allocates long-lived frames of the
+/// manager in between. Returns how many blocks hold long-lived frames after each round, and how many blocks
+/// are whole when all short-lived memory is free.
 fn churn(allocator: &Allocator<'_>, seed: u64, percent: u64) -> (Vec<usize>, u64) {
     let mut rng = fastrand::Rng::with_seed(seed);
     let most = (allocator.memory_info().free * percent / 100) as usize;
@@ -49,7 +50,7 @@ fn churn(allocator: &Allocator<'_>, seed: u64, percent: u64) -> (Vec<usize>, u64
                 if long.len() > LONG_LIVED {
                     allocator.free_raw(long.swap_remove(rng.usize(..long.len())), Order::FRAME).unwrap();
                 }
-                // A process comes, or one goes with most of what it had.
+                // A process starts, or one exits and frees most of its memory.
                 let wanted = rng.usize(..64).min(most - short.len());
                 let before = short.len();
                 short.extend((0..wanted).map_while(|_| allocator.alloc_raw(Gfp::USER, Order::FRAME).ok()));
@@ -67,7 +68,6 @@ fn churn(allocator: &Allocator<'_>, seed: u64, percent: u64) -> (Vec<usize>, u64
     (rounds, whole_blocks(allocator))
 }
 
-/// These fill not quite three blocks.
 const LONG_LIVED: usize = 1_200;
 
 #[test]
@@ -84,8 +84,8 @@ fn whole_blocks_stay_whole_under_a_mix() {
     }
 }
 
-/// Takes everything there is: the odd block at the start of memory as unmovable, one block for each of `groups`, and the rest
-/// as movable. Gives the frames of the groups' blocks, in ascending order.
+/// Allocates everything: the odd block at the start of memory as unmovable, one block for each of `groups`,
+/// and the rest as movable. Returns the frames of the groups' blocks, in ascending order.
 fn fill(allocator: &Allocator<'_>, groups: &[Mobility]) -> Vec<Vec<Frame>> {
     let take = |mobility, count: u64| {
         let gfp = Gfp { mobility, urgency: Urgency::Reserve, ..Gfp::KERNEL };
@@ -138,7 +138,7 @@ fn strangers_go_to_the_better_group_of_equally_free_blocks() {
 fn strangers_take_the_emptiest_block_and_stay_together() {
     with_grouping(true, 16 * MIB, |allocator| {
         let blocks = fill(allocator, &[Mobility::Movable, Mobility::Reclaimable, Mobility::Movable]);
-        // As many frames, but singles; many in a row, but less than half of the block; more than half.
+        // As many free frames, but singles; many in a row, but less than half of the block; more than half.
         let singles: Vec<Frame> = blocks[0].iter().copied().step_by(2).collect();
         allocator.free_bulk_raw(Order::FRAME, &singles).unwrap();
         allocator.free_bulk_raw(Order::FRAME, &blocks[1][120..248]).unwrap();
@@ -158,7 +158,7 @@ fn strangers_take_the_emptiest_block_and_stay_together() {
 #[test]
 fn a_free_block_is_broken_before_another_group_is_touched() {
     with_grouping(true, 64 * MIB, |allocator| {
-        // Movable blocks with plenty of room, and the last whole one.
+        // Movable blocks with many free frames, and the last whole one.
         let gfp = Gfp { urgency: Urgency::Reserve, ..Gfp::USER };
         let mut frames = vec![Frame(0); 30 * 504];
         assert_eq!(allocator.alloc_bulk_raw(gfp, Order::FRAME, &mut frames), 30 * 504);
@@ -173,9 +173,9 @@ fn a_free_block_is_broken_before_another_group_is_touched() {
     });
 }
 
-/// Two CPUs ask for a pair of frames. CPU 0 does in an interrupt, which is held up at its `round`-th call
-/// of the platform until CPU 1, in a task, has its pair or seems to wait. How many calls CPU 0 made, and of
-/// CPU 1 whether it waited and what it got.
+/// Two CPUs ask for a pair of frames. CPU 0 asks in an interrupt, which is held up at its `round`-th call of
+/// the platform until CPU 1, in a task, has its pair or seems to wait. Returns how many calls CPU 0 made,
+/// whether CPU 1 waited, and what it got.
 fn ask_for_pairs(machine: &Hosted, allocator: &Allocator<'_>, round: u64) -> (u64, bool, Frame) {
     let pair = || allocator.alloc_raw(Gfp::USER, order(1)).ok();
     let give_back = |frame: Frame| allocator.free_raw(frame, order(1)).unwrap();
@@ -191,11 +191,11 @@ fn ask_for_pairs(machine: &Hosted, allocator: &Allocator<'_>, round: u64) -> (u6
                 machine.interrupt_at_calls(plan, Context::HardInterrupt, hold_up, pair)
             });
             asked.store(true, Ordering::SeqCst);
-            // What waits for nothing may find nothing.
+            // An interrupt does not wait for a lock, so it may find nothing.
             ran.result.inspect(|&frame| give_back(frame));
             return (ran.events, None);
         }
-        // The other may have failed.
+        // The other CPU may have failed.
         within(Duration::from_secs(10), || asked.load(Ordering::SeqCst));
         let got = pair().inspect(|&frame| give_back(frame));
         through.store(true, Ordering::SeqCst);
@@ -204,7 +204,7 @@ fn ask_for_pairs(machine: &Hosted, allocator: &Allocator<'_>, round: u64) -> (u6
     (ends[0].0, waited.into_inner(), ends[1].1.expect("much is free"))
 }
 
-/// A task waits while an interrupt of another CPU has the lock of a shard with blocks of the task's group.
+/// A task waits while an interrupt of another CPU holds the lock of a shard with blocks of the task's group.
 /// It does not take frames of other groups' blocks instead.
 #[test]
 fn a_shard_that_an_interrupt_elsewhere_has_locked_is_waited_for() {
@@ -220,10 +220,10 @@ fn a_shard_that_an_interrupt_elsewhere_has_locked_is_waited_for() {
             };
             let odd = allocator.memory_info().free % 512;
             take(Mobility::Unmovable, odd);
-            // A block of the second CPU's shard; all others are the first one's.
+            // A block of the second CPU's shard; all others are in the first CPU's.
             let stranger = machine.run_on(CpuId(1), || take(Mobility::Unmovable, 504));
             let movable = take(Mobility::Movable, allocator.memory_info().free);
-            // Half of each is free, in pairs.
+            // Half of each block is free, in pairs.
             let all = stranger.iter().chain(&movable);
             let pairs: Vec<Frame> = all.copied().filter(|frame| frame.0 % 4 < 2).collect();
             allocator.free_bulk_raw(Order::FRAME, &pairs).unwrap();

@@ -1,4 +1,4 @@
-//! Per-CPU lists: who may use them, what they keep, and how they are emptied.
+//! Per-CPU lists: which contexts use them, what they keep, and how they are emptied.
 
 use hosted::raw::RawPages;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -30,8 +30,8 @@ fn give(allocator: &PageAllocator<'_, Hosted>, frames: &[Frame]) {
     frames.iter().for_each(|&frame| allocator.free_raw(frame, Order::FRAME).unwrap());
 }
 
-/// Invariants G1, G2, G3 and G5: what is taken and given back by the thousand is parked in the frames themselves, and comes
-/// out again whole.
+/// Invariants G1, G2, G3 and G5: frames that are freed by the thousand are parked in magazines inside
+/// themselves, and all are allocated again.
 #[test]
 fn magazines_keep_what_overflows_and_give_it_back() {
     for guard in GUARDS {
@@ -41,7 +41,7 @@ fn magazines_keep_what_overflows_and_give_it_back() {
             let before = allocator.memory_info();
             for _ in 0..4 {
                 let frames = take(&allocator, 6000);
-                // Whoever owns a frame writes to it: a magazine's words must not outlive the magazine.
+                // The owner of a frame writes to it: the links of a magazine must not outlive the magazine.
                 for &frame in &frames {
                     // SAFETY: H1: the frame was just handed out to this test alone.
                     unsafe { machine.direct_map(frame.addr()).write_bytes(0xff, 4096) };
@@ -76,8 +76,8 @@ fn magazines_keep_what_overflows_and_give_it_back() {
     }
 }
 
-/// The same where arrays have a few slots each: magazines begin, are parked, loaded, handed out to the last folio, and
-/// drained.
+/// The same where arrays have a few slots each: magazines are started, parked, loaded, handed out to the last
+/// folio, and drained.
 #[test]
 fn magazines_of_a_few_folios_come_and_go() {
     with_allocator(HostedConfig::new(8 * MIB), |_, allocator| {
@@ -118,7 +118,7 @@ fn idle_lists_shrink_by_steps_of_bounded_size() {
     });
 }
 
-/// What another CPU hoards is found before memory counts as out, to the last frame.
+/// An allocation fails only when the lists of all other CPUs are empty too.
 #[test]
 fn memory_is_not_out_while_another_cpu_keeps_a_frame() {
     let machine = HostedConfig::new(64 * MIB).with_cpus(3).build().unwrap();
@@ -146,7 +146,7 @@ fn memory_is_not_out_while_another_cpu_keeps_a_frame() {
     });
 }
 
-/// What interrupts left on lists of their own is found as well, by a task of their CPU.
+/// Folios that interrupts left on lists of their own are found as well, by a task of their CPU.
 #[test]
 fn memory_is_not_out_while_an_interrupts_list_has_a_frame() {
     let machine = HostedConfig::new(64 * MIB).build().unwrap();
@@ -172,8 +172,8 @@ fn memory_is_not_out_while_an_interrupts_list_has_a_frame() {
     });
 }
 
-/// Each level of interrupts has lists of its own; a drain by their CPU or by another, or a CPU that is out of memory, leaves
-/// none of them.
+/// Each level of interrupts has lists of its own. A drain by their CPU or by another one empties them all,
+/// and so does a CPU that is out of memory.
 #[test]
 fn the_lists_of_every_level_are_emptied() {
     const DEPTHS: [&[Context]; 4] = [
@@ -191,7 +191,7 @@ fn the_lists_of_every_level_are_emptied() {
                 let mut frames = take(&allocator, 90);
                 on_levels(&machine, &allocator, (contexts, [1, call]), &mut frames);
                 if way == "no memory" {
-                    // The last ones are on no list but those of interrupts.
+                    // The last frames are on the lists of interrupts only.
                     frames.extend(std::iter::from_fn(|| allocator.alloc_raw(ALL, Order::FRAME).ok()));
                     let info = allocator.memory_info();
                     assert_eq!((info.free, info.cached), (0, 0), "{contexts:?} at call {call}");
@@ -211,8 +211,9 @@ fn the_lists_of_every_level_are_emptied() {
     }
 }
 
-/// Frees one of the frames, and 29 more from an interrupt at the call of the platform with the first number, and so on for further
-/// contexts on top of it, with the second: at some of the calls the lease of a level is taken.
+/// Frees one of the frames. At the call of the platform with the first number, an interrupt frees 29 more; at
+/// the call with the second number, another interrupt does so on top of it, and so on. At some of these calls
+/// the lease of a level is taken.
 fn on_levels(
     machine: &Hosted,
     allocator: &PageAllocator<'_, Hosted>,
@@ -234,7 +235,7 @@ fn on_levels(
     }
 }
 
-/// A CPU that goes offline leaves full lists behind, which any other may empty.
+/// A CPU that goes offline leaves full lists behind, which any other CPU may empty.
 #[test]
 fn a_cpu_that_went_offline_is_drained_by_another() {
     let machine = HostedConfig::new(256 * MIB).with_cpus(2).build().unwrap();
@@ -255,14 +256,15 @@ fn a_cpu_that_went_offline_is_drained_by_another() {
     });
 }
 
-/// Invariant 7: where each folio is of another block, one call that makes room on a list, or fills one, visits a bounded
-/// number of them.
+/// Invariant 7: one call that makes room on a list, or fills one, visits a bounded number of blocks, even
+/// where each folio is of another block.
 #[test]
 fn a_call_visits_a_bounded_number_of_blocks() {
     with_allocator(HostedConfig::new(512 * MIB), |_, allocator| {
         let mut frames = vec![Frame(0); 60_000];
         assert_eq!(allocator.alloc_bulk_raw(Gfp::USER, Order::FRAME, &mut frames), frames.len());
-        // One frame of each block after the other, some ten times; and for what is filled two of each, so that it takes many.
+        // One frame of each block in turn: about ten of each block are freed. For the fills two of each are,
+        // so that one fill visits many blocks.
         frames.sort_unstable_by_key(|frame| (frame.0 % 512, frame.0));
         let (freed, filled) = (1100, 230);
         let mut most = [0; 2];
@@ -315,7 +317,7 @@ fn a_drain_is_bounded_and_says_that_there_is_more() {
     });
 }
 
-/// Invariant G4, and the lease: one CPU empties another's lists again and again while that one uses them.
+/// Invariant G4 and the lease: one CPU drains another's lists again and again while their owner uses them.
 #[test]
 fn draining_a_busy_cpu_loses_nothing() {
     for guard in GUARDS {
@@ -354,7 +356,7 @@ fn draining_a_busy_cpu_loses_nothing() {
     }
 }
 
-/// An interrupt on a CPU whose task is not in the allocator uses its lists; the counts add up.
+/// An interrupt uses its CPU's lists while the task there is not in the allocator; the counts add up.
 #[test]
 fn interrupts_are_served_and_counted() {
     for guard in GUARDS {
@@ -436,7 +438,7 @@ fn a_range_is_freed_up_to_what_is_refused() {
     });
 }
 
-/// A machine that checks frees hears of folios that only change over to a list.
+/// A machine that checks frees is told of folios that only move to a list.
 #[test]
 fn a_machine_that_watches_frees_hears_of_those_to_a_list() {
     for guard in GUARDS {

@@ -1,5 +1,6 @@
-//! The manager's own memory: tables, descriptors and lanes stand in frames of the machine that it manages (invariants M1
-//! to M4), so whatever those frames held before, or their neighbours hold now, must not reach them.
+//! The manager's own memory: tables, descriptors and lanes stand in frames of the machine that it manages
+//! (invariants M1 to M4). Neither the former contents of those frames nor stores to their neighbours may
+//! reach them.
 
 use hosted::raw::RawPages;
 use hosted::{Hosted, HostedConfig};
@@ -11,18 +12,18 @@ use quire::platform::FramePlatform;
 use testkit::{order, ranges_of, with_allocator};
 
 const MIB: u64 = 1 << 20;
-/// Everything that an allocator gives out.
 const ALL: Gfp = Gfp { urgency: Urgency::Reserve, ..Gfp::USER };
 
-/// Writes all over frames that are the caller's.
+/// Overwrites frames that the caller owns.
 fn scribble(machine: &Hosted, frames: FrameRange) {
     // SAFETY: H1: the frames are memory of the machine, and the test's own: no other code uses them meanwhile.
     unsafe { machine.direct_map(frames.start.addr()).write_bytes(0xff, (frames.count * 4096) as usize) };
 }
 
-/// Invariants M1 and 1: memory that nobody promised to be zero is as good, and no frame that is handed out holds tables.
+/// Invariants M1 and 1: memory need not be zero when it is handed over, and no frame that is handed out holds
+/// tables.
 #[test]
-fn tables_in_used_memory_are_fresh_and_nobody_elses() {
+fn tables_in_used_memory_are_fresh_and_never_handed_out() {
     let machine = HostedConfig::new(32 * MIB).with_cpus(2).build().unwrap();
     machine.run_on(CpuId(0), || {
         let ranges = ranges_of(&machine).into_iter().map(|range| MemoryRange { zeroed: false, ..range });
@@ -42,8 +43,8 @@ fn tables_in_used_memory_are_fresh_and_nobody_elses() {
     });
 }
 
-/// Invariants M2 and M4: descriptors stand in the first frames of their own block. Counts and states hold nothing of what
-/// was there; a row holds nothing of it once its frame's owner has reset it.
+/// Invariants M2 and M4: descriptors stand in the first frames of their own block. Counts and states do not
+/// depend on the former contents of these frames, nor does a row after the frame's owner has reset it.
 #[test]
 fn descriptors_of_a_block_that_was_whole_are_fresh() {
     with_allocator(HostedConfig::new(16 * MIB), |machine, allocator| {
@@ -73,7 +74,7 @@ fn descriptors_of_a_block_that_was_whole_are_fresh() {
     });
 }
 
-/// Invariant M2: what is no descriptor is not taken for one.
+/// Invariant M2: only descriptors are taken for descriptors.
 #[test]
 #[should_panic(expected = "not in small pieces")]
 fn a_block_inside_a_larger_folio_has_no_descriptors() {

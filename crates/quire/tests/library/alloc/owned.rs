@@ -1,4 +1,4 @@
-//! What was allocated is a value: what it allows, and what is refused when code that is `unsafe` breaks a contract.
+//! Allocated memory is a value: what it allows, and what is refused when `unsafe` code breaks a contract.
 
 use hosted::raw::RawPages;
 use hosted::{Hosted, HostedConfig};
@@ -53,11 +53,11 @@ fn a_refused_folio_harms_no_neighbour() {
     with_allocator(HostedConfig::new(64 * MIB), |_, pages| {
         let folio = pages.alloc(Gfp::USER, Order::BLOCK).unwrap();
         let frame = folio.frame();
-        // Against the contract: a leaf maps the folio, and its value is still there.
+        // Against the contract: a leaf maps the folio whose value still exists.
         pages.counts().counter().map_large(frame, PageSize::Size2M);
         assert_eq!(pages.free(folio), Err(FreeError::InUse));
         assert_eq!(pages.counts().mapcount(frame), 1);
-        // A folio that is too large by number, a part of one, and one that is free.
+        // A folio that is too large by number, a part of one, and a free one.
         assert_eq!(pages.free_raw(frame, Order::new(10).unwrap()), Err(FreeError::WrongOrder));
         assert_eq!(pages.free_raw(frame.add(8), Order::FRAME), Err(FreeError::WrongOrder));
         let small = pages.alloc_raw(Gfp::USER, Order::FRAME).unwrap();
@@ -96,7 +96,7 @@ fn the_parts_of_a_split_folio_are_owned() {
         pages.free_range(first).unwrap();
         pages.free_range(rest).unwrap();
         assert_eq!(pages.memory_info().used, used);
-        // What is mapped as a whole is not split, and comes back as it was.
+        // A folio that is mapped as a whole is not split, and its value is returned.
         let folio = pages.alloc(Gfp::USER, Order::BLOCK).unwrap();
         pages.counts().counter().map_large(folio.frame(), PageSize::Size2M);
         let (run, why) = pages.split(folio, Order::FRAME).unwrap_err();

@@ -1,4 +1,4 @@
-//! The page allocator as its users would break it.
+//! The page allocator, under contract violations of its callers.
 
 use hosted::raw::{RawCounts, RawPages};
 use std::collections::BTreeMap;
@@ -352,7 +352,7 @@ fn threads_share_blocks_without_losing_frames() {
         for _ in 0..40_000 {
             let order = order([0, 0, 0, 2, 4, 9][rng.usize(0..6)]);
             if let Ok(frame) = allocator.alloc_raw(Gfp::USER, order) {
-                // Frames travel: most are freed by another CPU than the one that took them.
+                // Most frames are freed by another CPU than the one that allocated them.
                 send[rng.usize(0..4)].send((frame, order)).unwrap();
             }
             for (frame, order) in inbox.try_iter().take(3) {

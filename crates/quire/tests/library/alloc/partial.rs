@@ -1,4 +1,4 @@
-//! Any number of frames, frames by number, parts of what was allocated; memory that comes and goes.
+//! Any number of frames, frames by number, parts of allocated memory; memory that is added and removed.
 
 use fastrand::Rng;
 use hosted::raw::RawPages;
@@ -25,7 +25,7 @@ fn exactly_as_many_frames_as_were_asked_for_are_in_use() {
         for frames in [1, 2, 3, 5, 255, 256, 257, 511, 512, 513, 1000, 1536, 2047] {
             let run = pages.alloc_exact(Gfp::USER, frames).unwrap();
             assert_eq!(run.frames().count, frames);
-            // A block that is split has the descriptors of its frames elsewhere.
+            // A split block keeps the descriptors of its frames elsewhere.
             let area = if frames > 256 && frames % BLOCK != 0 { 8 } else { 0 };
             assert!(pages.memory_info().used - before <= frames + area, "{frames}");
             pages.validate().unwrap();
@@ -46,13 +46,13 @@ fn exactly_as_many_frames_as_were_asked_for_are_in_use() {
 fn frames_are_had_by_number_all_or_none() {
     with_allocator(HostedConfig::new(64 * MIB), |_, pages| {
         let before = pages.memory_info().used;
-        // Some of a block, all of two, and some of the next.
+        // A part of one block, two whole blocks, and a part of the next.
         let range = FrameRange::new(Frame(20 * BLOCK + 100), 412 + 2 * BLOCK + 7);
         let run = pages.alloc_at(range).unwrap();
         assert_eq!(run.frames(), range);
         pages.validate().unwrap();
         assert_eq!(pages.alloc_at(FrameRange::new(range.start.add(3), 1)), Err(AllocError::NotFree));
-        // What is around it is free, and a part that is freed can be had again.
+        // The frames around the range are free, and a freed part can be allocated again.
         let around = pages.alloc_at(FrameRange::new(Frame(20 * BLOCK), 60)).unwrap();
         let (first, rest) = run.split_at(40);
         pages.free_range(first).unwrap();
@@ -62,7 +62,7 @@ fn frames_are_had_by_number_all_or_none() {
             pages.validate().unwrap();
         }
         at_rest(pages, before);
-        // A range with one frame in use is left as it is; one on a list is not in use.
+        // A range with one frame in use stays as it is; a frame on a list is not in use.
         let used = pages.alloc_raw(Gfp::USER, Order::FRAME).unwrap();
         let about = FrameRange::folio(used.block().first_frame(), Order::BLOCK);
         assert_eq!(pages.alloc_at(about), Err(AllocError::NotFree));
@@ -121,7 +121,6 @@ fn a_part_that_cannot_be_split_off_stays_its_owners() {
     });
 }
 
-/// A machine of which the last `later` MiB come after start-up.
 fn with_later(mib: u64, later: u64, test: impl FnOnce(&Hosted, &PageAllocator<'_, Hosted>, FrameRange)) {
     let machine = HostedConfig::new(mib * MIB).with_cpus(3).build().unwrap();
     let all = ranges_of(&machine);
@@ -171,17 +170,17 @@ fn memory_is_removed_when_what_is_in_it_can_be_moved() {
     with_later(64, 32, |_, pages, late| {
         pages.add_memory(late, false).unwrap();
         let total = pages.memory_info().total;
-        // Free memory goes at once, and comes back.
+        // Free memory is removed at once, and can be added again.
         pages.remove_memory(late, |_| ()).unwrap();
         assert_eq!(pages.memory_info().total, total - late.count);
         assert_eq!(pages.remove_memory(late, |_| ()), Err(HotplugError::Absent));
         pages.validate().unwrap();
         pages.add_memory(late, false).unwrap();
-        // What is in use is shown to the caller, who moves it.
+        // Memory in use is shown to the caller, which moves it.
         let mut held = Some(pages.alloc_at(FrameRange::new(late.start.add(700), 30)).unwrap());
         assert_eq!(pages.remove_memory(late, |_| ()), Err(HotplugError::InUse));
         pages.validate().unwrap();
-        // A leaf maps them now, so that they count as movable.
+        // A leaf maps the frames now, so that they count as movable.
         let frames = held.take().unwrap().into_raw();
         pages.counts().counter().map(frames).unwrap();
         let mut moved = 0;

@@ -1,4 +1,5 @@
-//! Folios in use are split: every count stays exact, what nobody maps is free, and everything can become whole again.
+//! Folios in use are split: every count stays exact, unmapped parts are free, and everything can become whole
+//! again.
 
 use fastrand::Rng;
 use hosted::raw::{RawCounts, RawPages};
@@ -14,7 +15,7 @@ const MIB: u64 = 1 << 20;
 
 type Allocator<'m> = PageAllocator<'m, Hosted>;
 
-/// A folio, or what became of it: how many leaves map each frame.
+/// A folio or its parts: how many leaves map each frame.
 struct Model {
     start: Frame,
     counts: Vec<u32>,
@@ -42,7 +43,7 @@ impl Model {
         self.counts.iter().all(|&count| count == 0)
     }
 
-    /// Frames that the part around `at` loses for good when its counts are as they are now.
+    /// Frames that the part around `at` loses for good with its present counts.
     fn lost(&self, at: usize) -> u64 {
         match self.whole {
             None => u64::from(self.counts[at] == 0),
@@ -84,7 +85,7 @@ impl Model {
     }
 
     fn split(&mut self, allocator: &Allocator<'_>, to: Order) {
-        // Parts that are gone may be others' now; a part that is there is split.
+        // Parts that are free may have another owner now; a part that is in use is split.
         let Some(whole) = self.whole.filter(|&whole| to < whole) else { return };
         for part in (0..self.counts.len()).step_by(whole.frames() as usize) {
             let counts = &self.counts[part..][..whole.frames() as usize];
@@ -104,7 +105,8 @@ impl Model {
         self.whole = (to >= Order::BLOCK).then_some(to);
     }
 
-    /// Frames in which a block that is split into small pieces keeps its descriptors: of its own, where eight are unmapped.
+    /// How many frames of the block keep its descriptors once it is split into small pieces: its own frames,
+    /// where eight are unmapped.
     fn descriptors(&self, counts: &[u32], to: Order) -> u64 {
         let has_room = |block: &&[u32]| {
             let used = block.iter().any(|&count| count > 0);
@@ -186,7 +188,7 @@ fn folios_below_a_block_come_apart_in_place() {
 }
 
 #[test]
-fn a_folio_of_blocks_that_nobody_maps_stays_its_owners() {
+fn an_unmapped_folio_of_blocks_stays_its_owners() {
     with_allocator(HostedConfig::new(64 * MIB), |_, allocator| {
         let before = allocator.memory_info();
         let folio = allocator.alloc_raw(Gfp::USER, order(11)).unwrap();
@@ -213,7 +215,7 @@ fn large_leaves_and_missing_memory_are_refused_without_a_trace() {
         allocator.counts().counter().unmap_large_raw(folio, PageSize::Size2M, Contents::Unknown);
         machine.set_failures(FailurePlan::From(0));
         assert_eq!(allocator.split_raw(folio, order(4)), Err(SplitError::OutOfMemory));
-        // Seven frames in a row are not enough for descriptors; eight are.
+        // Descriptors need eight frames in a row; seven are not enough.
         allocator.counts().counter().unmap_raw(FrameRange::new(folio.add(65), 7));
         assert_eq!(allocator.split_raw(folio, order(4)), Err(SplitError::OutOfMemory));
         assert_eq!((allocator.counts().mapcount(folio), allocator.counts().deferred_splits()), (1, 1));
@@ -278,15 +280,16 @@ fn threads_unmap_while_others_split() {
     assert_eq!(allocator.counts().deferred_splits(), 0);
 }
 
-/// A frame goes bad while its folio is split by who has it to himself: either the split finds the mark, and is refused, or there is
-/// none yet. The mark is never forgotten.
+/// A frame goes bad while the only owner of its folio splits it. Either the split finds the mark and is
+/// refused, or the mark comes later. The mark is never lost.
 #[test]
-fn a_marked_folio_that_nobody_maps_stays_whole() {
+fn an_unmapped_folio_with_a_mark_stays_whole() {
     for held in [true, false] {
         with_allocator(HostedConfig::new(16 * MIB), |_, allocator| {
             let start = allocator.alloc_raw(Gfp::USER, Order::BLOCK).expect("memory");
             let folio = FrameRange::folio(start, Order::BLOCK);
-            // It is held from the beginning or, for nobody to have to look closely, at the end.
+            // The folio is held from the beginning, or only at the end, so that the check at its free is
+            // easy.
             if held {
                 allocator.frames().hold(folio);
             }
@@ -296,7 +299,7 @@ fn a_marked_folio_that_nobody_maps_stays_whole() {
             if !held {
                 allocator.frames().hold(folio);
             }
-            // It is lost with the folio, and nothing else is.
+            // The bad frame is lost with the folio, and no other frame.
             allocator.release_raw(folio);
             allocator.lists().drain_local();
             assert_eq!(
@@ -307,9 +310,10 @@ fn a_marked_folio_that_nobody_maps_stays_whole() {
     }
 }
 
-/// Who has only seen that a folio was mapped splits nothing that somebody was handed since, of whatever size.
+/// A caller that has only seen that a folio was mapped cannot split it after its memory was handed out again,
+/// in any size.
 #[test]
-fn what_nobody_maps_is_split_by_its_owner_alone() {
+fn an_unmapped_folio_is_split_by_its_owner_alone() {
     with_allocator(HostedConfig::new(64 * MIB), |_, allocator| {
         for number in [4, 9, 11] {
             let folio = allocator.alloc_raw(Gfp::USER, order(number)).unwrap();
@@ -324,11 +328,12 @@ fn what_nobody_maps_is_split_by_its_owner_alone() {
     });
 }
 
-/// What another does with a folio of four blocks, or with a part of it, while that is split; and what he holds then.
+/// What another CPU does with a folio of four blocks, or with a part of it, during the split; returns what it
+/// holds then.
 type Other = fn(&Allocator<'_>, Frame) -> Option<FrameRange>;
 
-/// Others who split a folio of several blocks at the same time, or its parts, or hold one of them, find it as it was or split: no
-/// count is lost, and no frame is freed twice.
+/// Other CPUs split a folio of several blocks or its parts at the same time, or hold a part. They find it
+/// either as it was or split: no count is lost, and no frame is freed twice.
 #[test]
 fn a_folio_of_blocks_is_split_by_one_at_a_time() {
     const MAPPED: [(u64, u64); 3] = [(5, 10), (1024, 512), (1536 + 77, 1)];

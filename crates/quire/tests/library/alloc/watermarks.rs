@@ -1,4 +1,4 @@
-//! How far each kind of request may empty a zone, and what is left untouched when it is refused.
+//! How far each kind of request may empty a zone, and what a refused request leaves untouched.
 
 use hosted::raw::RawPages;
 use hosted::{Hosted, HostedConfig, MemoryRange as Range};
@@ -14,7 +14,7 @@ use testkit::{order, ranges_of};
 
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
-/// A block that is split for a request takes these along.
+/// Frames that a block loses to its descriptors when a request splits it.
 const SPLIT: u64 = DESCRIPTOR_FRAMES as u64;
 const RESERVE: Gfp = Gfp { urgency: Urgency::Reserve, ..Gfp::USER };
 
@@ -37,7 +37,7 @@ fn zone(allocator: &Allocator<'_>, kind: ZoneKind) -> ZoneInfo {
     allocator.zone_info().find(|zone| zone.kind == kind).unwrap()
 }
 
-/// Free frames of a zone, those on lists as well.
+/// Free frames of a zone, with those on lists.
 fn left(allocator: &Allocator<'_>, kind: ZoneKind) -> u64 {
     let zone = zone(allocator, kind);
     zone.free + zone.cached
@@ -85,7 +85,7 @@ fn no_order_passes_the_mark() {
                 let mut many = vec![Frame(0); 20_000];
                 let got = allocator.alloc_bulk_raw(gfp, order, &mut many);
                 let left = self::left(allocator, ZoneKind::Dma32);
-                // A batch may begin in one block and end in another.
+                // A batch may start in one block and end in another.
                 assert!(got > 0 && left + 2 * SPLIT >= mark, "order {number} in bulk: {left} left of {mark}");
                 allocator.free_bulk_raw(order, &many[..got]).unwrap();
             }
@@ -97,7 +97,7 @@ fn no_order_passes_the_mark() {
 fn lower_zones_keep_a_share_for_those_that_need_them() {
     let ranges = vec![Range::new(4 * GIB - 32 * MIB, 32 * MIB), Range::new(4 * GIB, 512 * MIB)];
     with_zones(ranges, 50, |allocator| {
-        // Half of all 544 MiB is movable, tables included.
+        // Half of the 544 MiB is movable, tables included.
         let (normal, movable) = (240 * MIB / 4096, 272 * MIB / 4096);
         let min = |kind| zone(allocator, kind).marks.min;
         let user = take_all(allocator, Gfp::USER, Order::FRAME);
@@ -119,8 +119,8 @@ fn lower_zones_keep_a_share_for_those_that_need_them() {
     });
 }
 
-/// What is kept for requests that can go no higher is kept from those that cannot wait as well; only the reserve itself is
-/// open to all of them.
+/// Memory that is kept for requests that can go no higher is also kept from requests that cannot wait. Only
+/// the reserve is open to all of them.
 #[test]
 fn atomic_requests_leave_lower_zones_their_share() {
     let ranges = vec![Range::new(4 * GIB - 32 * MIB, 32 * MIB), Range::new(4 * GIB, 512 * MIB)];
@@ -150,8 +150,8 @@ fn atomic_requests_leave_lower_zones_their_share() {
     });
 }
 
-/// To the frame: of so many free ones above its mark each kind of request is given that many, one by one and in bulk, and the
-/// next is refused.
+/// A zone with N free frames above the mark of a kind of request serves exactly N of them, one by one and in
+/// bulk, and refuses the next.
 #[test]
 fn each_mark_is_reached_to_the_frame() {
     with_zones(vec![Range::new(0, 64 * MIB)], 0, |allocator| {
@@ -268,7 +268,7 @@ fn racing_cpus_pass_the_mark_by_a_batch_each_at_most() {
             let gfp = Gfp { urgency, mobility: Mobility::ALL[cpu.index() % 3], ..Gfp::KERNEL };
             let mut own = Vec::new();
             let mut refused = 0;
-            // Near the mark, what is given back is taken again at once by whoever comes first.
+            // Near the mark, another CPU takes freed frames again at once.
             while refused < 200 {
                 match allocator.alloc_raw(gfp, Order::FRAME) {
                     Ok(frame) => own.push(frame),
@@ -294,7 +294,7 @@ fn racing_cpus_pass_the_mark_by_a_batch_each_at_most() {
     assert_eq!(allocator.memory_info(), before);
 }
 
-/// Runs `test` with a machine that has some memory from the start and some later: below 4 GiB, and above.
+/// Runs `test` with a machine that gets some memory at the start and some later, below 4 GiB and above.
 fn with_later(test: impl FnOnce(&Hosted, &Allocator<'_>, [FrameRange; 2])) {
     let ranges = vec![Range::new(4 * GIB - 64 * MIB, 64 * MIB), Range::new(4 * GIB, 96 * MIB)];
     let machine = HostedConfig::new(MIB).with_ranges(ranges).with_cpus(2).build().unwrap();
@@ -316,7 +316,7 @@ fn with_later(test: impl FnOnce(&Hosted, &Allocator<'_>, [FrameRange; 2])) {
     machine.run_on(CpuId(0), || allocator.validate().unwrap());
 }
 
-/// What the marks are of a machine that has the present memory from the start.
+/// The watermarks equal those of a machine that had the present memory from the start.
 fn marks_follow_memory(allocator: &Allocator<'_>, of_zones: [u64; 2]) {
     let total = of_zones.iter().sum();
     assert_eq!(allocator.memory_info().total, total);
@@ -337,7 +337,8 @@ fn marks_rise_with_added_memory_and_fall_with_removed() {
             marks_follow_memory(allocator, [below, above]);
             let min = zone(allocator, ZoneKind::Dma32).marks.min;
             assert!(min > before.min, "{min} was {before:?}");
-            // Ordinary requests keep to the new marks, and to what the lower zone keeps from those that may go higher.
+            // Ordinary requests respect the new marks, and the lower zone's share that is kept from requests
+            // that may go higher.
             let stops_at = |gfp, want: u64| {
                 let live = take_all(allocator, gfp, Order::FRAME);
                 let left = left(allocator, ZoneKind::Dma32);
@@ -348,7 +349,7 @@ fn marks_rise_with_added_memory_and_fall_with_removed() {
             let movable = |gfp| Gfp { mobility: Mobility::Movable, ..gfp };
             stops_at(movable(Gfp::DMA32), min);
             stops_at(movable(Gfp::KERNEL), min + above / 256);
-            // More memory in one zone changes the other one's share.
+            // More memory in one zone changes the share of the other.
             allocator.add_memory(high, false).unwrap();
             above += high.count;
             marks_follow_memory(allocator, [below, above]);
@@ -370,7 +371,7 @@ fn marks_are_right_after_two_cpus_change_the_memory_at_once() {
         for round in 0..200 {
             machine.spawn_cpus(2, |cpu| {
                 let range = late[cpu.index()];
-                // One adds while the other removes, every second time.
+                // Every second round, one CPU adds memory while the other removes it.
                 if round % 2 == 0 || cpu.index() == 0 {
                     allocator.add_memory(range, false).unwrap();
                 }

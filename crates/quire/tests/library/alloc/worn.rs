@@ -1,4 +1,4 @@
-//! Memory so bad that a block has no place left for its own descriptors.
+//! Memory so bad that a block has no room for its own descriptors.
 
 use hosted::HostedConfig;
 use hosted::raw::RawPages;
@@ -10,7 +10,7 @@ use testkit::with_allocator;
 
 const MIB: u64 = 1 << 20;
 
-/// It is lost as a whole: nothing of it is handed out, and it is not said to be free.
+/// The block is lost as a whole: none of it is handed out or counted as free.
 #[test]
 fn a_block_that_is_bad_all_over_is_lost() {
     with_allocator(HostedConfig::new(16 * MIB), |_, allocator| {

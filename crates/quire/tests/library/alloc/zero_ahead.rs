@@ -1,4 +1,4 @@
-//! What idle CPUs clear: how long at a time, for whom, and that they go on after it was used.
+//! Clearing by idle CPUs: how long at a time, on which node, and how it goes on after the memory was used.
 
 use crate::watched::{Event, Watched};
 use hosted::raw::RawPages;
@@ -13,7 +13,7 @@ use testkit::ranges_of;
 const MIB: u64 = 1 << 20;
 const PIECE: Order = Order::new(ZERO_AHEAD_FRAMES.ilog2() as u8).unwrap();
 
-/// An allocator over memory of which nothing is known.
+/// An allocator over memory that is not known to be zero.
 fn stale<'m, P: Platform>(platform: &'m P, machine: &Hosted, zeroes: Zeroes) -> PageAllocator<'m, P> {
     let ranges = ranges_of(machine).into_iter().map(|range| MemoryRange { zeroed: false, ..range });
     let config = AllocatorConfig { zeroes, ..AllocatorConfig::default() };
@@ -29,8 +29,8 @@ fn check<P: Platform>(pages: &PageAllocator<'_, P>) {
     pages.verify_zeroes().unwrap();
 }
 
-/// Sees to it that no block is whole: of each the first frame that can be had stays in use, the others are free. One in `known`
-/// of these is known to be zero.
+/// Leaves no block whole: the first free frame of each block stays in use, and the others are free. One block
+/// in `known` is known to be zero.
 fn break_blocks<P: Platform>(pages: &PageAllocator<'_, P>, known: Option<u64>) {
     let gfp = Gfp { urgency: Urgency::Reserve, ..Gfp::USER };
     let mut frames: Vec<Frame> = std::iter::from_fn(|| pages.alloc_raw(gfp, Order::FRAME).ok()).collect();
@@ -49,7 +49,7 @@ fn break_blocks<P: Platform>(pages: &PageAllocator<'_, P>, known: Option<u64>) {
     pages.lists().drain_all();
 }
 
-/// Frames that were cleared between two reschedule points, at most, and all together.
+/// The most frames cleared between two reschedule points, and all together.
 fn cleared(events: &[Event]) -> (u64, u64) {
     let (mut since, mut longest, mut all) = (0, 0, 0);
     for event in events {
@@ -63,7 +63,7 @@ fn cleared(events: &[Event]) -> (u64, u64) {
     (longest, all)
 }
 
-/// A machine whose free memory is all in blocks in small pieces, of which so many are to be kept ready.
+/// Runs a machine whose free memory is all in blocks in small pieces, of which so many are to be kept ready.
 fn with_pieces(
     ahead: u64,
     known: Option<u64>,
@@ -104,7 +104,8 @@ fn a_task_that_dies_leaves_the_other_pieces() {
     }
 }
 
-/// What was used leaves frames here and there that are still known to be zero. They keep nobody from clearing the rest.
+/// Used blocks still contain single frames that are known to be zero. The other frames are cleared all the
+/// same.
 #[test]
 fn left_over_zeroes_do_not_stop_the_next_round() {
     for each in [512, ZERO_AHEAD_FRAMES as u64] {
@@ -136,7 +137,8 @@ fn what_was_used_in_part_is_made_ready_again() {
     });
 }
 
-/// Each node has its share of what is kept ready, whichever is looked at first, but for the block that remains.
+/// Each node has its share of the ready blocks, whichever node comes first, but for the remainder of one
+/// block.
 #[test]
 fn nodes_share_the_budget_by_their_memory() {
     let cases =
@@ -162,8 +164,8 @@ fn nodes_share_the_budget_by_their_memory() {
     }
 }
 
-/// The lowest block that is not zero comes next, also when the 64 blocks of a word and more are zero before
-/// it.
+/// The lowest block that is not zero is cleared next, also when the 64 blocks of a word and more are zero
+/// before it.
 #[test]
 fn blocks_behind_many_that_are_zero_are_cleared() {
     let machine = HostedConfig { clearing: false, ..HostedConfig::new(256 * MIB) }.build().unwrap();

@@ -1,4 +1,4 @@
-//! Free memory that is known to be zero: who gets it, who keeps it, and that it is.
+//! Free memory that is known to be zero: which requests get it, which frees keep it, and that it is zero.
 
 use hosted::raw::{RawCounts, RawPages};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -21,7 +21,8 @@ const GIB: u64 = 1 << 30;
 
 type Pages<'m> = PageAllocator<'m, Hosted>;
 
-/// Runs `test` with an allocator over memory that is promised to be zero, or not, and checks all marks at the end.
+/// Runs `test` with an allocator over memory that is promised to be zero, or not, and checks all marks at the
+/// end.
 fn with_zeroes(config: HostedConfig, promised: bool, zeroes: Zeroes, test: impl FnOnce(&Hosted, &Pages<'_>)) {
     let machine = config.build().unwrap();
     machine.run_on(CpuId(0), || {
@@ -94,7 +95,7 @@ fn untouched_folios_keep_their_mark_and_others_lose_it() {
             pages.free_zeroed_raw(frame, folio).unwrap();
             assert_eq!(zeroed(pages), folio.frames(), "order {number}");
             let (again, is_known) = known(pages, folio);
-            // Lists hand out what they fetched before; the store what is known first.
+            // Lists hand out first what they fetched before; the store hands out known zeroes first.
             if number > 3 && number != 9 {
                 assert!(is_known && again == frame, "order {number}");
             }
@@ -113,7 +114,7 @@ fn untouched_folios_keep_their_mark_and_others_lose_it() {
 }
 
 #[test]
-fn who_does_not_care_takes_what_is_not_zero() {
+fn a_request_that_needs_no_zeroes_takes_other_memory() {
     with_zeroes(HostedConfig::new(3 * GIB), false, Zeroes::default(), |_, pages| {
         // The first GiB is stale, the second known, the third stale.
         let folios: Vec<_> = (0..2).map(|_| pages.alloc_raw(Gfp::USER, Order::GIGANTIC).unwrap()).collect();
@@ -146,7 +147,7 @@ fn who_does_not_care_takes_what_is_not_zero() {
     });
 }
 
-/// A leaf onto a part of a folio says nothing about the rest.
+/// A leaf that maps a part of a folio says nothing about the rest.
 #[test]
 fn the_last_leaf_speaks_for_what_it_maps() {
     with_zeroes(HostedConfig::new(64 * MIB), false, Zeroes::default(), |_, pages| {
@@ -163,7 +164,7 @@ fn the_last_leaf_speaks_for_what_it_maps() {
     });
 }
 
-/// Invariant M5: what is read is nobody's.
+/// Invariant M5: memory that the manager reads is free.
 #[test]
 fn a_wrong_mark_is_found() {
     let quiet = Zeroes { verify: false, ..Zeroes::default() };
@@ -192,7 +193,7 @@ fn a_wrong_mark_stops_the_machine_that_verifies() {
     });
 }
 
-/// One step of everything that takes, writes and gives back; whoever gives back as zero has not written.
+/// One random allocation, store or free. A free says "zero" only for memory that was not stored to.
 fn step(machine: &Hosted, pages: &Pages<'_>, rng: &mut Rng, held: &mut Vec<(Frame, Order, bool)>) {
     let number = [0, 0, 1, 3, 4, 5, 7, 8, 9, 9, 10][rng.usize(..11)];
     let mobility = Mobility::ALL[rng.usize(..3)];
@@ -276,7 +277,7 @@ fn idle_cpus_clear_up_to_the_budget_and_no_more() {
         let rounds = std::iter::from_fn(|| pages.store().zero_ahead().then_some(())).count();
         assert_eq!((rounds, zeroed(pages)), (8, 8 * 512));
         assert_eq!(pages.lists().stat(Stat::PgzeroAhead), 8 * 512);
-        // The lowest ones, so that runs come about.
+        // The lowest ones are taken, so that runs arise.
         let (frame, is_known) = known(pages, order(11));
         assert!(is_known);
         write_to(machine, frame, order(11));
@@ -284,7 +285,7 @@ fn idle_cpus_clear_up_to_the_budget_and_no_more() {
         assert_eq!(
             std::iter::from_fn(|| pages.store().zero_ahead().then_some(())).count(),
             4,
-            "those that were used"
+            "the used ones"
         );
     });
 }
@@ -301,7 +302,7 @@ fn idle_cpus_clear_pieces_where_no_block_is_whole() {
         all.iter().for_each(|&frame| pages.free_raw(frame, order(3)).unwrap());
         pages.lists().drain_all();
         let mut all = fill(order(6));
-        // Every fourth stays in use, so that no block is whole.
+        // Every fourth block stays in use, so that none is whole.
         let mut at = 0;
         all.retain(|&frame| {
             at += 1;
@@ -314,7 +315,8 @@ fn idle_cpus_clear_pieces_where_no_block_is_whole() {
     });
 }
 
-/// A range that could not be emptied is given back as it was: what was known to be zero still is, and nothing else.
+/// A range that could not be emptied is restored: the parts that were known to be zero still are, and no
+/// others.
 #[test]
 fn a_range_that_stays_in_use_keeps_its_marks() {
     with_zeroes(HostedConfig::new(64 * MIB), true, Zeroes::default(), |machine, pages| {

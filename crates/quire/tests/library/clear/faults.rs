@@ -1,5 +1,5 @@
-//! Faults bring memory in by the machine's policy: the neighbourhood of the access last, in stretches, and not at all for a
-//! task that dies.
+//! Faults clear memory by the machine's policy: in stretches, the neighbourhood of the access last, and not
+//! for a task that dies.
 
 use hosted::{Hosted, HostedConfig};
 use quire::addr::{FrameRange, Order, VirtAddr};
@@ -21,14 +21,14 @@ const BASE: u64 = GIB;
 
 type Space<'a, 'm> = Mm<'a, Watched<'m>>;
 
-/// Runs `test` in an address space of a machine that writes down what it does, with folios of this order, each of which is
-/// whole when its fault returns.
+/// Runs `test` in an address space on a machine that records what it does, with folios of this order. Each
+/// folio is whole when its fault returns.
 fn with_folios(
     folios: Order,
     policy: Option<ClearPolicy>,
     test: impl FnOnce(&Hosted, &Watched<'_>, &Space<'_, '_>),
 ) {
-    // Room for one folio of any order, wherever the tables stand.
+    // Enough for one folio of any order, wherever the tables stand.
     let bytes = if folios == Order::GIGANTIC { 2 * GIB + 256 * MIB } else { 32 * MIB };
     let machine = HostedConfig::new(bytes).build().unwrap();
     let watched = Watched::new(&machine);
@@ -66,8 +66,8 @@ fn clears(events: &[Event]) -> Vec<(FrameRange, ClearKernel)> {
     clears.collect()
 }
 
-/// One fault behind the middle of a folio: what was cleared, in order, and how many frames behind the folio's start the touched
-/// one stands. Each frame was cleared once, and others had their turn between two stretches.
+/// One fault behind the middle of a folio. Returns what was cleared, in order, and how many frames behind the
+/// folio's start the touched frame is. Each frame was cleared once, with reschedule points between stretches.
 fn one_fault(
     folios: Order,
     policy: Option<ClearPolicy>,
@@ -95,7 +95,7 @@ fn one_fault(
     });
 }
 
-/// The neighbourhood of the access is the last piece that is cleared, and nothing else is in that piece.
+/// The neighbourhood of the access is the last extent that is cleared, and that extent holds nothing else.
 fn the_last_is_near(folios: Order, policy: Option<ClearPolicy>, frames_near: u64) {
     one_fault(folios, policy, |clears, touched| {
         let first = clears.iter().map(|(frames, _)| frames.start).min().unwrap();
@@ -120,7 +120,8 @@ fn a_fault_clears_what_is_touched_of_a_gigabyte_last() {
     the_last_is_near(Order::GIGANTIC, None, CLEAR_NEAR_BYTES / 4096);
 }
 
-/// Up to 256 KiB through a core's own caches nothing comes last: all of it is at hand, and goes in one ascending run.
+/// Up to 256 KiB are cleared through the core's own caches in one ascending run, with no neighbourhood at the
+/// end: all of it stays cached.
 #[test]
 fn what_the_own_caches_hold_is_cleared_in_one_run() {
     for folios in [4, 5, 6] {
@@ -133,7 +134,8 @@ fn what_the_own_caches_hold_is_cleared_in_one_run() {
     }
 }
 
-/// As many bytes past the caches are not at hand, so that the neighbourhood comes last again. 64 KiB are one.
+/// The same bytes cleared past the caches are not cached, so the neighbourhood comes last again. 64 KiB are
+/// one run.
 #[test]
 fn what_goes_past_the_own_caches_leaves_the_neighbourhood_to_the_last() {
     let policy = ClearPolicy::only(ClearKernel::Movnti, CopyKernel::String);
@@ -153,7 +155,7 @@ fn a_task_that_dies_brings_nothing_in() {
             assert_eq!(mm.rss().anon, 0, "nothing of it can be seen");
             assert!(machine.read(VirtAddr(BASE), &mut [0]).is_err());
         }
-        // A place in the second folio at which it dies: the first one stays.
+        // The task dies at the second folio: the first one stays.
         watched.dies_after(Some(4));
         assert!(mm.mlock(VirtAddr(BASE), 4 * MIB, false).is_err());
         assert_eq!(mm.rss().anon, 512);
@@ -189,8 +191,9 @@ fn a_task_that_dies_clears_nothing_ahead() {
     });
 }
 
-/// Others get their turn while memory is populated, whatever the folios: between two reschedule points there is a stretch, or a
-/// handful of pages, and what tables it took. Whoever wants the lock for writing waits for 2 MiB at most.
+/// Memory is populated with reschedule points, whatever the folios: between two of them at most a stretch or
+/// a few pages are cleared, and their tables allocated. A task that waits for the lock for writing waits for
+/// 2 MiB at most.
 #[test]
 fn populating_lets_others_run() {
     const STRETCH: u64 = CLEAR_STRETCH_BYTES / 4096;
@@ -220,8 +223,7 @@ fn populating_lets_others_run() {
     }
 }
 
-/// Memory that is brought in by the hundreds of MiB goes past the caches, folio by folio; what is brought in by one access
-/// does not.
+/// Populating hundreds of MiB clears folio by folio past the caches; a single access does not.
 #[test]
 fn populating_is_one_large_extent() {
     let mut policy = ClearPolicy::only(ClearKernel::String, CopyKernel::String);

@@ -1,4 +1,5 @@
-//! Folios of 1 GiB that are cleared on demand: what of a piece comes last, and tasks that die at it.
+//! Folios of 1 GiB that are cleared on demand: which part of a piece comes last, and tasks that die while
+//! they clear one.
 
 use hosted::HostedConfig;
 use quire::addr::{Order, VirtAddr};
@@ -18,8 +19,8 @@ const BASE: u64 = 64 * GIB;
 
 type Manager<'p, 'm> = MemoryManager<'p, Watched<'m>>;
 
-/// Runs `test` in an address space with a GiB of fresh memory, on a machine that writes down what it does and has room for one folio
-/// of that size.
+/// Runs `test` in an address space with a GiB of fresh memory, on a machine that records what it does and has
+/// memory for one folio of that size.
 fn with_gigabyte(test: impl FnOnce(&Watched<'_>, &Manager<'_, '_>, &Mm<'_, Watched<'_>>)) {
     let config = HostedConfig { clearing: false, ..HostedConfig::new(2 * GIB + 256 * MIB) };
     let machine = config.build().unwrap();
@@ -42,7 +43,7 @@ fn with_gigabyte(test: impl FnOnce(&Watched<'_>, &Manager<'_, '_>, &Mm<'_, Watch
     });
 }
 
-/// The piece comes in stretches, what is around the access last of it.
+/// The piece is cleared in stretches, the neighbourhood of the access last.
 #[test]
 fn what_is_touched_of_a_piece_comes_last() {
     with_gigabyte(|watched, _, mm| {
@@ -63,7 +64,8 @@ fn what_is_touched_of_a_piece_comes_last() {
     });
 }
 
-/// A task that is to be killed clears no more than the stretch it is at; the piece is somebody else's then, if anybody wants it.
+/// A task that is being killed finishes only its present stretch of the piece; then any other task may take
+/// the piece.
 #[test]
 fn a_task_that_dies_gives_its_piece_back() {
     with_gigabyte(|watched, manager, mm| {
@@ -75,7 +77,7 @@ fn a_task_that_dies_gives_its_piece_back() {
             assert!(!manager.clear_ahead());
             assert_eq!(mm.rss().anon, 0);
         }
-        // While it is populated, in a piece and between two.
+        // Populating dies in a piece, and between two.
         let mut populated = 0;
         for lives in 0..12 {
             watched.dies_after(Some(lives));
@@ -93,9 +95,10 @@ fn a_task_that_dies_gives_its_piece_back() {
     });
 }
 
-/// Nobody maps a claim that ends without a place: when the address space has ended, the folio goes with the last of them.
+/// A task that dies maps nothing for its claim. Once the mapping is gone too, the folio is freed with the last
+/// claim.
 #[test]
-fn a_task_that_dies_at_a_piece_nobody_wants_lets_the_folio_go() {
+fn a_folio_whose_only_task_died_is_freed_with_its_mapping() {
     with_gigabyte(|watched, manager, mm| {
         let free = manager.meminfo().frames.free;
         watched.dies_after(Some(1));

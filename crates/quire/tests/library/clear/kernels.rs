@@ -1,5 +1,5 @@
-//! Each kernel does what it says to exactly the bytes that it is given (K1), and none can be had that the processor lacks
-//! (K2).
+//! Each kernel does its work on exactly the bytes that it is given (K1), and a kernel that the processor
+//! lacks cannot be had (K2).
 
 use quire::arch::{ClearKernel, CopyKernel, CpuFeatures, Feature, ReadyClear, ReadyCopy};
 use quire::error::KernelError;
@@ -10,7 +10,7 @@ use testkit::seed;
 const ROOM: usize = if cfg!(miri) { 2 << 10 } else { 24 << 10 };
 const ROUNDS: usize = if cfg!(miri) { 5 } else { 400 };
 
-/// Where to start in the room, and how many bytes: mostly few, so that heads and tails meet; sometimes all.
+/// Where to start, and how many bytes: mostly few, so that heads and tails meet; sometimes all.
 fn extent(random: &mut fastrand::Rng, round: usize) -> (usize, usize) {
     let (start, longest) = match round % 4 {
         0 => (random.usize(0..200), 200),
@@ -20,12 +20,12 @@ fn extent(random: &mut fastrand::Rng, round: usize) -> (usize, usize) {
     (start, random.usize(0..=longest.min(ROOM - start)))
 }
 
-/// Fills with bytes none of which is zero.
+/// Fills with nonzero bytes.
 fn dirty(random: &mut fastrand::Rng, bytes: &mut [u8]) {
     bytes.iter_mut().for_each(|byte| *byte = random.u8(1..));
 }
 
-/// The property for one kernel; also for one that is emulated.
+/// The property for one kernel, emulated or not.
 pub(crate) fn zeroes_exactly(kernel: ReadyClear, rounds: usize) {
     let name = kernel.kernel().name();
     let mut random = fastrand::Rng::with_seed(seed(5));
@@ -69,7 +69,7 @@ fn every_copy_fills_its_bytes_and_no_neighbour() {
     copies().into_iter().for_each(copies_exactly);
 }
 
-/// Wide enough that the processor's own ways for long extents come into play.
+/// Long enough that the processor's own code for long string stores is used.
 #[test]
 #[cfg(not(miri))]
 fn long_extents_are_cleared_and_copied_to_the_last_byte() {
@@ -120,7 +120,7 @@ fn a_processor_without_the_feature_refuses_by_name() {
     }
 }
 
-/// What uses vector registers can be had nowhere where there are none.
+/// Without vector registers no kernel that uses them can be had.
 #[test]
 fn without_vectors_nothing_uses_them() {
     // SAFETY: no kernel of these features is run.
@@ -144,8 +144,8 @@ fn names_lead_back_to_kernels() {
     assert_eq!(ClearKernel::from_name("memset"), Err(KernelError::Unknown));
 }
 
-/// The kernels that are said to go past the caches do, and the others do not: what was just cleared is read again several
-/// times faster when it is cached.
+/// Streaming kernels go past the caches, and the others do not: memory that was just cleared is read again
+/// several times faster when it is cached.
 #[test]
 #[cfg(not(miri))]
 fn streaming_kernels_leave_the_caches_alone() {
@@ -156,7 +156,8 @@ fn streaming_kernels_leave_the_caches_alone() {
             // SAFETY: the vector is this closure's alone.
             unsafe { kernel.zero(bytes.as_mut_ptr().cast(), BYTES) };
             let begun = std::time::Instant::now();
-            // One load a line, each at an address that the one before says, so that nothing is fetched ahead of it.
+            // One load for each line, at an address that the load before returned, so that nothing is
+            // prefetched.
             let last = (0..BYTES / 64).fold(0_u64, |at, step| {
                 let line = (step * 1031 + at as usize) % (BYTES / 64);
                 bytes[line * 8]

@@ -1,4 +1,5 @@
-//! How long a stretch is: what may be said, that it is kept to, and which one follows from measurements.
+//! The length of a stretch: which values are allowed, that it is kept, and which one follows from
+//! measurements.
 
 use hosted::HostedConfig;
 use hosted::raw::RawClearer;
@@ -15,7 +16,6 @@ use crate::watched::{Event, Watched};
 
 const MIB: u64 = 1 << 20;
 
-/// A stretch of so many frames.
 fn frames(count: u64) -> Stretch {
     Stretch::of(count * 4096).unwrap()
 }
@@ -48,8 +48,8 @@ fn stretches(events: &[Event]) -> Vec<u64> {
     lengths
 }
 
-/// Clears and copies pass a reschedule point after what the policy says, from the next call on; and where it says none, no
-/// task is asked whether it dies either.
+/// Clears and copies pass a reschedule point after each stretch of the policy, from the next call on. Without
+/// stretches the platform is not asked either whether the task dies.
 #[test]
 fn the_stretch_of_the_policy_is_kept_to() {
     let machine = HostedConfig::new(16 * MIB).build().unwrap();
@@ -85,7 +85,7 @@ fn the_stretch_of_the_policy_is_kept_to() {
                 )
                 .unwrap();
             wanted(stretches(&watched.events()), 1000);
-            // Measurements are of the same stretches.
+            // Measurements use the same stretches.
             let scratch = FrameRange::new(Frame(0), 1024);
             measure_clear(&watched, &clearer, ClearKernel::String, 10, scratch, 0).unwrap();
             let cleared = watched.events().into_iter().filter_map(|event| match event {
@@ -94,7 +94,7 @@ fn the_stretch_of_the_policy_is_kept_to() {
             });
             assert_eq!(cleared.max(), Some(most.min(1024)), "{stretch}");
         }
-        // What comes without reschedule points is as long as ever.
+        // Calls without reschedule points are not divided.
         clearer.set_policy(&only.with_stretch(frames(1))).unwrap();
         clearer.clear_raw(&watched, FrameRange::new(Frame(0), 128), TouchHint::Later);
         assert_eq!(stretches(&watched.events()), [128]);
@@ -122,25 +122,25 @@ fn with(stretches: [[u32; STRETCHES.len()]; 2]) -> Calibration {
 #[test]
 fn the_shortest_stretch_that_is_worth_it_is_chosen() {
     assert_eq!(chosen(&flat()), Stretch::SUGGESTED, "nothing measured");
-    // As fast as any.
+    // No length is slower.
     let even = [10_000; 5];
     assert_eq!(chosen(&with([even, even])), STRETCHES[0]);
-    // 1 MiB is 2 % faster, and what comes after is no faster than chance.
+    // 1 MiB is 2 % faster; longer stretches are faster only within the noise.
     let faster = [10_000, 9_800, 9_790, 9_790, 9_790];
     assert_eq!(chosen(&with([faster, faster])), STRETCHES[1]);
-    // With two threads alone: both count.
+    // The cost with two threads counts too.
     assert_eq!(chosen(&with([even, [12_000, 10_000, 10_000, 10_000, 10_000]])), STRETCHES[1]);
 }
 
 #[test]
 fn a_stretch_that_takes_too_long_is_not_chosen() {
-    // 2 MiB would be far faster and still take more than a third of 100 us: 36 us.
+    // 2 MiB would be far faster, but takes 36 us: more than a third of 100 us.
     let slow = [30_000, 25_000, 18_000, 10_000, 9_000];
     assert_eq!(chosen(&with([slow, slow])), STRETCHES[1]);
     // On two CPUs 1 MiB takes 34 us, on one 20 us.
     let alone = [30_000, 20_000, 20_000, 20_000, 20_000];
     assert_eq!(chosen(&with([alone, [38_000, 34_000, 34_000, 34_000, 34_000]])), STRETCHES[0]);
-    // None is short enough: what is suggested.
+    // No length is short enough: the suggested one is chosen.
     assert_eq!(chosen(&with([[80_000; 5], [80_000; 5]])), Stretch::SUGGESTED);
     // Copies in stretches of 4 MiB take 160 us, and of 2 MiB 80 us.
     let falling = [9_000, 8_000, 7_000, 6_000, 5_000];
@@ -148,7 +148,7 @@ fn a_stretch_that_takes_too_long_is_not_chosen() {
     let mut cheap = with([falling, falling]);
     cheap.copy.as_flattened_mut().as_flattened_mut().fill(Cost { fill: 20_000, read: 1000 });
     assert_eq!(chosen(&cheap), STRETCHES[3], "20 us for each MiB, and 6 us");
-    // A kernel that small extents take says nothing of stretches.
+    // Costs of a kernel that serves small extents do not decide.
     let mut small = with([falling, falling]);
     let classes = |costs: &mut [Cost; 19]| costs[..5].fill(Cost { fill: 900_000, read: 1000 });
     small.clear.as_flattened_mut().iter_mut().for_each(classes);

@@ -1,4 +1,4 @@
-//! The table of kernels: what it suggests, what follows from measurements, and what it refuses.
+//! The table of kernels: its suggestions, its choice from measurements, and what it refuses.
 
 use hosted::raw::{measure_clear, measure_copy};
 use hosted::{Hosted, HostedConfig};
@@ -33,7 +33,7 @@ fn extents_and_cpus_fall_into_classes() {
     assert!((0..THREADS).all(|class| threads_class(cpus_of(class) as u32) == class));
 }
 
-/// Small extents stay cached whatever is said, large ones never; between them the hint and the cache decide.
+/// Small extents stay cached whatever the hint, large ones never; between them the hint and the cache decide.
 #[test]
 fn the_suggestion_goes_by_hint_extent_and_cpus() {
     let policy = ClearPolicy::suggested(features(&Feature::ALL), CACHES);
@@ -73,13 +73,13 @@ fn the_suggestion_falls_to_what_there_is() {
         let unknown = ClearPolicy::suggested(features(with), Caches::default());
         assert!(
             unknown.clear_kernel(TouchHint::Soon, 1, 64 * MIB).is_streaming(),
-            "a cache that nobody knows is small"
+            "a cache of unknown size counts as small"
         );
     }
 }
 
-/// On processors without `feature`, a policy that `change` has spoilt is refused wherever one can be given, and leaves what was in
-/// force; `test` gets the machine's clearer and what every refusal must say.
+/// On processors without `feature`, every place that takes a policy refuses one that `change` has spoilt, and
+/// keeps its policy. `test` gets the machine's clearer and the error of every refusal.
 fn without(
     feature: Feature,
     kernel: &'static str,
@@ -110,7 +110,7 @@ fn without(
 
 const SCRATCH: FrameRange = FrameRange::new(Frame(0), 64);
 
-/// Whatever the host has, each kernel is tried on a machine without what it needs.
+/// Each kernel is tried on a machine without its features, whatever the host has.
 #[test]
 fn a_clear_that_the_processor_cannot_do_is_refused_by_name() {
     for kernel in ClearKernel::ALL {
@@ -177,15 +177,15 @@ fn what_was_measured_decides() {
     let policy = measured.policy(all);
     assert_eq!(policy.clear_kernel(TouchHint::Soon, 1, 4 * MIB), ClearKernel::Cached);
     assert_eq!(policy.clear_kernel(TouchHint::Later, 1, 4 * MIB), ClearKernel::Clzero);
-    // For two CPUs it was measured too, and is flat.
+    // Two CPUs were measured too, with equal costs.
     assert_ne!(policy.clear_kernel(TouchHint::Later, 2, 4 * MIB), ClearKernel::Clzero);
-    // Without the feature the next best.
+    // Without the feature the next best kernel is chosen.
     let without = measured.policy(all.without(Feature::Clzero));
     assert_ne!(without.clear_kernel(TouchHint::Later, 1, 4 * MIB), ClearKernel::Clzero);
     assert_eq!(without.check(all.without(Feature::Clzero)), Ok(()));
 }
 
-/// A kernel that is hardly dearer than the best is kept from one extent to the next; one that is dearer is not.
+/// A kernel whose cost is close to the best is kept from one extent size to the next; a dearer one is not.
 #[test]
 fn chance_does_not_change_the_kernel() {
     let mut measured = flat();
@@ -200,7 +200,8 @@ fn chance_does_not_change_the_kernel() {
     assert_eq!(kernels, [ClearKernel::Nt16, ClearKernel::Nt16, ClearKernel::Nt64]);
 }
 
-/// A spell in which one extent was measured does not decide for it where all are the same work; a smaller one is its own.
+/// A burst of noise at one extent size does not decide where all sizes are the same work; a smaller extent is
+/// measured for itself.
 #[test]
 fn extents_that_fill_the_last_cache_count_as_one() {
     let mut measured = flat();
@@ -219,8 +220,8 @@ fn extents_that_fill_the_last_cache_count_as_one() {
     }
 }
 
-/// Of two that cost the same, use included, the one that leaves the caches to others is chosen; one that is dearer by more
-/// than that is worth is not.
+/// Of two kernels with the same cost, including the later use, the one that leaves the caches alone is
+/// chosen. One that costs more than that is worth is not.
 #[test]
 fn caches_are_others_too() {
     let mut measured = flat();
@@ -238,11 +239,13 @@ fn caches_are_others_too() {
     let policy = measured.policy(features(&Feature::ALL));
     let streams = |bytes| policy.clear_kernel(TouchHint::Soon, 1, bytes).is_streaming();
     assert_eq!([64 << 10, MIB, 2 * MIB].map(streams), [false, true, false]);
-    // So much waits in the core's own caches until it is used, which is worth something, but not everything.
+    // So many bytes wait in the core's own caches until they are used, which is worth something, but not
+    // everything.
     assert_eq!([128 << 10, 256 << 10].map(streams), [true, false]);
 }
 
-/// Whichever way zeroes went past the caches, reading them comes from memory: what was measured of it decides nothing.
+/// Zeroes that were streamed are read from memory, whichever kernel wrote them: the measured cost of reading
+/// decides nothing.
 #[test]
 fn one_way_past_the_caches_is_read_like_another() {
     let mut measured = flat();
@@ -290,10 +293,10 @@ fn what_was_not_measured_is_as_for_less_or_as_suggested() {
     for cpus in [1, 2, 4] {
         assert_eq!(policy.clear_kernel(TouchHint::Later, cpus, 1 << 30), ClearKernel::Movnti);
     }
-    // What fills the last cache counts as one; what does not is something else.
+    // An extent as large as the last cache counts as large; a smaller one does not.
     let choices = [CACHES.last, CACHES.last / 2].map(|bytes| policy.clear_kernel(TouchHint::Later, 1, bytes));
     assert_eq!(choices, [ClearKernel::Movnti, suggested.clear_kernel(TouchHint::Later, 1, CACHES.last / 2)]);
-    // Figures for stretches of another length say nothing.
+    // Costs of stretches of another length are ignored.
     measured.stretch = Stretch::of(MIB).unwrap();
     assert_eq!(measured.policy(all), suggested);
 }
@@ -310,7 +313,8 @@ fn the_table_is_printed_where_it_changes() {
     assert_eq!(text.lines().count(), 19);
 }
 
-/// The machine is really measured: costs are there, and of a size that memory can have; memory outside is untouched.
+/// A calibration measures the machine: costs exist and are plausible, and memory outside its range is
+/// untouched.
 #[test]
 #[cfg(not(miri))]
 fn measuring_gives_costs() {

@@ -1,4 +1,5 @@
-//! Extents are cleared in bounded stretches, the neighbourhood of what somebody waits for last; and given up in between.
+//! Extents are cleared in bounded stretches, the neighbourhood of the awaited frame last; a dying task stops
+//! in between.
 
 use hosted::raw::RawClearer;
 use hosted::{Hosted, HostedConfig};
@@ -50,7 +51,7 @@ fn cleared(events: &[Event]) -> Vec<(FrameRange, ClearKernel)> {
     clears.collect()
 }
 
-/// A policy that tells everything apart: string stores for what is cached, `movnti` for the rest.
+/// A policy whose events show the choice: string stores for cached extents, `movnti` for the rest.
 fn told_apart(clearer: &Clearer) {
     let mut policy = ClearPolicy::only(ClearKernel::Movnti, CopyKernel::String);
     policy.clear[TouchHint::Soon as usize][threads_class(1)][..5].fill(ClearKernel::String);
@@ -106,14 +107,14 @@ fn the_neighbourhood_comes_last_and_stays_cached() {
             }));
             assert_eq!(before.iter().map(|(frames, _)| frames.count).sum::<u64>(), 512 - NEAR);
         }
-        // At the edge of an odd extent the neighbourhood is what lies inside.
+        // At the edge of an odd extent the neighbourhood is cut off.
         let odd = Extent::new(FrameRange::new(Frame(9), 300), TouchHint::Soon).near(Frame(11));
         assert_eq!(odd.neighbourhood(), FrameRange::new(Frame(10), 2), "a share, aligned to its size");
         let edge = Extent::new(FrameRange::new(Frame(9), 300), TouchHint::Soon).near(Frame(9));
-        assert_eq!(edge.neighbourhood(), FrameRange::new(Frame(9), 1), "what lies inside");
+        assert_eq!(edge.neighbourhood(), FrameRange::new(Frame(9), 1), "cut off at the edge");
         let small = Extent::new(FrameRange::new(Frame(10), 15), TouchHint::Soon).near(Frame(12));
         assert_eq!(small.neighbourhood(), FrameRange::new(Frame(10), 6));
-        // Nobody waits, or for something else: no neighbourhood.
+        // No task waits, or one waits for a frame outside: no neighbourhood.
         assert_eq!(Extent::new(folio, TouchHint::Soon).neighbourhood().count, 0);
         assert_eq!(Extent::new(folio, TouchHint::Soon).near(Frame(1024)).neighbourhood().count, 0);
     });
@@ -133,13 +134,13 @@ fn the_kernel_is_chosen_by_the_whole_of_which_an_extent_is_a_part() {
         let folio = Extent::new(FrameRange::new(Frame(512), 512), TouchHint::Unknown);
         assert_eq!(kernel_of(folio), ClearKernel::String);
         assert_eq!(kernel_of(folio.part_of(1 << 30)), ClearKernel::Movnti);
-        // So little is better cached, whatever it is a part of.
+        // So few frames are better cached, whatever they are a part of.
         let piece = Extent::new(FrameRange::new(Frame(512), 16), TouchHint::Unknown).part_of(1 << 30);
         assert_eq!(kernel_of(piece), ClearKernel::String);
     });
 }
 
-/// How many clear at once is counted while they do, and a small extent neither counts nor looks.
+/// The number of CPUs that clear at once is counted meanwhile; a small extent neither counts nor reads it.
 #[test]
 fn cpus_that_clear_at_once_are_counted() {
     on_machine(|_, watched| {
@@ -170,7 +171,7 @@ fn cpus_that_clear_at_once_are_counted() {
         let (alone, beside) = inner.split_last().unwrap();
         assert_eq!(*alone, (small, ClearKernel::String));
         assert!(beside.iter().all(|(_, kernel)| *kernel == ClearKernel::Movnti), "{beside:?}");
-        // The other one is done, or was given up: one is left.
+        // The other clear has ended, or was given up: one is left.
         assert!(cleared(&watched.events()).iter().all(|(_, kernel)| *kernel == ClearKernel::String));
         assert_eq!(clearer.clear_extent_raw(watched, &large, || true), Err(Cancelled));
         watched.events();
@@ -200,7 +201,7 @@ fn a_clear_is_given_up_between_stretches_and_not_before() {
             assert_eq!((done, points), (Err(Cancelled), lives));
             let frames: u64 = cleared(&events).iter().map(|(frames, _)| frames.count).sum();
             assert!(frames <= (lives + 1) * STRETCH, "it stops where it was told to");
-            // What is near was to come last, and has not come.
+            // The neighbourhood was to be cleared last, and was not reached.
             assert!(contents(machine)[..NEAR as usize].iter().all(|zero| *zero == Some(false)));
         }
     });
@@ -236,7 +237,7 @@ fn runs_are_copied_in_bounded_stretches() {
     });
 }
 
-/// Vectors are asked for around each stretch, and where they are refused a kernel without them does it.
+/// Vectors are requested around each stretch; where they are refused, a kernel without them clears it.
 #[test]
 fn vectors_are_taken_for_a_stretch_and_done_without_where_refused() {
     on_machine(|machine, watched| {

@@ -8,7 +8,7 @@ pub(crate) fn clears() -> Vec<ReadyClear> {
     ClearKernel::ALL.into_iter().filter_map(|kernel| kernel.on(features).ok()).collect()
 }
 
-/// The same for copies.
+/// The copy kernels that this processor can run.
 pub(crate) fn copies() -> Vec<ReadyCopy> {
     let features = CpuFeatures::detect();
     CopyKernel::ALL.into_iter().filter_map(|kernel| kernel.on(features).ok()).collect()

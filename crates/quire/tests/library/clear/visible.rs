@@ -1,4 +1,4 @@
-//! Who sees a flag that was set after a clear sees zeroes, and after a copy what was copied, on another processor too.
+//! A CPU that sees a flag which was set after a clear or a copy also sees its zeroes or its bytes.
 
 use hosted::raw::RawClearer;
 use std::sync::Mutex;
@@ -14,8 +14,8 @@ use quire::platform::{FramePlatform, TouchHint};
 
 use crate::clear::support::{clears, copies};
 
-/// Lines of the pages that are handed over: of a single one a store that nothing waits for is on its way for longest when the flag
-/// is raised, and of many the last ones are.
+/// How many lines are handed over. With a single line, a store that is not waited for is under way for
+/// longest when the flag is raised; with many, the last ones are.
 const LINES: [usize; 2] = if cfg!(miri) { [1, 2] } else { [1, 64] };
 const ROUNDS: u64 = if cfg!(miri) { 5 } else { 1500 };
 /// Rounds where a machine clears.
@@ -25,16 +25,15 @@ const EXTENTS: u64 = if cfg!(miri) { 2 } else { 1500 };
 #[repr(align(64))]
 struct Line([AtomicU64; 8]);
 
-/// What copies bring; no round makes the page dirty with it.
+/// The word of copied pages; no round dirties the page with it.
 const COPIED: u64 = u64::MAX;
 
-/// So many lines, each word of which is `word`.
 fn lines_of(count: usize, word: u64) -> Vec<Line> {
     std::iter::repeat_with(|| Line(std::array::from_fn(|_| AtomicU64::new(word)))).take(count).collect()
 }
 
-/// Binds the calling thread to one of the processors that it may run on, by its place among them, until it is dropped. Threads that
-/// the system lets take turns on one processor see each other's stores in order, whatever they are.
+/// Binds the calling thread to one of the processors that it may run on, by its index among them, until it is
+/// dropped. Threads that take turns on one processor see each other's stores in order anyway.
 struct Bound(#[cfg(not(miri))] libc::cpu_set_t);
 
 impl Bound {
@@ -45,7 +44,7 @@ impl Bound {
 
     #[cfg(not(miri))]
     fn to(place: usize) -> Self {
-        // SAFETY: sets of processors of the size that is said; all zeroes is an empty one.
+        // SAFETY: the sets have the size that is passed; all zeroes is an empty one.
         unsafe {
             let (mut before, mut one) = std::mem::zeroed::<(libc::cpu_set_t, libc::cpu_set_t)>();
             assert_eq!(libc::sched_getaffinity(0, size_of_val(&before), &raw mut before), 0);
@@ -61,13 +60,13 @@ impl Bound {
 #[cfg(not(miri))]
 impl Drop for Bound {
     fn drop(&mut self) {
-        // SAFETY: the set has the size that is said. If the call fails, the thread stays where it is.
+        // SAFETY: the set has the size that is passed. If the call fails, the thread stays where it is.
         unsafe { libc::sched_setaffinity(0, size_of_val(&self.0), &raw const self.0) };
     }
 }
 
-/// Two threads take turns: one fills the page with words that are `wanted` and raises the flag; the other, which spins on the
-/// flag and does nothing else, reads everything, makes it dirty and gives the turn back.
+/// Two threads take turns. One fills the page with words that are `wanted` and raises the flag. The other
+/// only spins on the flag; then it reads everything, makes it dirty and gives the turn back.
 fn hand_over(what: &dyn std::fmt::Debug, page: &[Line], wanted: u64, rounds: u64, fill: impl Fn()) {
     let (turn, seen) = (AtomicUsize::new(0), Mutex::new(None));
     let wait = |mine: usize| {
@@ -82,7 +81,7 @@ fn hand_over(what: &dyn std::fmt::Debug, page: &[Line], wanted: u64, rounds: u64
             let _bound = Bound::to(1);
             for round in 0..rounds {
                 wait(1);
-                // Backwards: the lines that were filled last come first.
+                // Backwards, so that the lines that were filled last are read first.
                 for (at, line) in page.iter().enumerate().rev() {
                     if line.0.iter().rev().any(|word| word.load(Ordering::Relaxed) != wanted) {
                         *seen.lock().unwrap() = Some((round, at));
@@ -171,7 +170,7 @@ fn another_thread_sees_zeroes_of_an_extent_in_pieces() {
 }
 
 #[test]
-fn who_gives_up_leaves_no_zeroes_behind_that_come_later() {
+fn no_zeroes_arrive_after_a_clear_was_given_up() {
     for kernel in clears() {
         by_clearer(kernel.kernel(), 2, |clearer, machine| {
             let extent = Extent::new(FrameRange::new(Frame(0), 4), TouchHint::Unknown);

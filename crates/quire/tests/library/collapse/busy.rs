@@ -1,4 +1,5 @@
-//! Pages that somebody else is just replacing, or moving: a collapse refuses, and nothing has changed; the next one does it.
+//! Another task is replacing or moving a page: the collapse is refused and changes nothing; the next one
+//! succeeds.
 
 use hosted::{Hosted, HostedConfig, InterruptPlan};
 use quire::addr::{Frame, FrameRange, Order, VirtAddr};
@@ -8,7 +9,7 @@ use crate::collapse::support::{BASE, HUGE, PAGE, check, fill, leaf};
 use crate::collapse::world::{MIB, Manager, Space, anonymous, with_manager};
 use testkit::{PATIENCE, held_up};
 
-/// What is done to page 9 of memory that an address space and its child have.
+/// What is done to page 9 of memory that an address space and its child share.
 type Work = fn(&Hosted, &Manager<'_>, &Space<'_>);
 
 fn seen(machine: &Hosted, manager: &Manager<'_>, spaces: [&Space<'_>; 2]) -> impl PartialEq {
@@ -23,7 +24,7 @@ fn seen(machine: &Hosted, manager: &Manager<'_>, spaces: [&Space<'_>; 2]) -> imp
     )
 }
 
-/// Lets CPU 0 work, and CPU 1 collapse at every moment of that; how often that was refused for which reason.
+/// CPU 0 works, and CPU 1 collapses at every moment of it. Returns how often it was refused for reason `why`.
 fn at_every_moment(folios: FolioPolicy, work: Work, why: Refusal) -> u64 {
     let mut found = 0;
     with_manager(HostedConfig::new(64 * MIB).with_cpus(2), |machine, manager| {
@@ -81,19 +82,20 @@ fn a_page_that_is_replaced_is_in_the_way() {
     assert!(at_every_moment(FolioPolicy::FRAMES, copy_on_store, Refusal::Busy) > 0);
 }
 
-/// Where the store is to a large leaf, that is split first.
+/// A store to a large leaf splits it first.
 #[test]
 fn a_large_leaf_that_is_split_is_in_the_way() {
     let folios = FolioPolicy::only(Order::BLOCK).with_pmd_mapped(true);
     assert!(at_every_moment(folios, copy_on_store, Refusal::Busy) > 0);
 }
 
-/// Whoever moves a page holds it from before the first leaf goes until after the last has come.
+/// A task that moves a page holds it from before the first leaf is unmapped until the last one is mapped
+/// again.
 #[test]
 fn a_page_that_moves_is_in_the_way() {
     let migrate: Work = |machine, manager, mm| {
         let frame = leaf(machine, mm, BASE + 9 * PAGE).expect("mapped").frame;
-        // Where the page was copied meanwhile, it is free.
+        // Where the page was copied meanwhile, the frame is free.
         let _gone = manager.migrate(frame);
     };
     assert!(at_every_moment(FolioPolicy::FRAMES, migrate, Refusal::Held) > 0);

@@ -1,4 +1,4 @@
-//! Several CPUs collapse, or take apart, the same 2 MiB while others store: each may undo what another relies on.
+//! Several CPUs collapse or split the same 2 MiB while others store, and each may undo a step of another.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ use testkit::seed;
 const CPUS: usize = 4;
 const TIME: Duration = Duration::from_millis(1200);
 
-/// Runs a test with CPUs 0 and 1 doing `upset` and the others `stores` to two aligned ranges, again and again.
+/// CPUs 0 and 1 repeatedly do `upset`, and the others `stores`, to two aligned ranges.
 fn contend(
     upset: impl Fn(&Manager<'_>, &Space<'_>, &mut Rng) + Sync,
     stores: impl Fn(&Hosted, &Space<'_>, u32, &mut Rng) + Sync,
@@ -54,18 +54,19 @@ fn add(machine: &Hosted, mm: &Space<'_>, addr: u64) {
     }
 }
 
-/// Pages to which CPUs add: one of eight.
+/// Pages to which CPUs add: one in eight.
 fn sum_at(sum: u64) -> u64 {
     BASE + sum * 8 * PAGE + sum * 8
 }
 
-/// One who has copied is told by the lock's number of writers that another has taken the dirty bits meanwhile.
+/// A CPU that has copied learns from the lock's count of writers that another CPU has taken the dirty bits
+/// since.
 #[test]
 fn two_collapse_what_others_store_to() {
     let sums: Vec<AtomicU64> = (0..128).map(|_| AtomicU64::new(0)).collect();
     contend(
         |_, mm, rng| {
-            // A page that nobody uses goes, so that what is there must be copied again.
+            // An unused page is dropped, so that the range must be copied again.
             let (base, page) = (BASE + rng.u64(..2) * HUGE, rng.u64(..64) * 8 + rng.u64(1..8));
             mm.madvise(VirtAddr(base + page * PAGE), PAGE, Advice::DontNeed).expect("mapped");
             mm.collapse(VirtAddr(base), HUGE).expect("mapped");
@@ -85,10 +86,10 @@ fn two_collapse_what_others_store_to() {
     );
 }
 
-/// A page that was zero when it was looked at is kept when somebody has stored to it since.
+/// A page that was zero when it was checked is kept if a CPU has stored to it since.
 #[test]
 fn what_was_zero_may_be_stored_to_at_any_moment() {
-    // What stands in each page: of those with odd numbers CPU 3 alone knows, of the others CPU 2.
+    // The word in each page: CPU 3 alone stores to odd pages, CPU 2 to even ones.
     let words: Vec<AtomicU64> = (0..1024).map(|_| AtomicU64::new(0)).collect();
     contend(
         |manager, mm, rng| {

@@ -1,4 +1,4 @@
-//! What is the same and what is not after a collapse by copy.
+//! What a collapse by copy changes, and what it keeps.
 
 use quire::addr::{Order, VirtAddr};
 use quire::error::MmError;
@@ -17,7 +17,7 @@ fn small_pages_become_one_folio() {
             mm.mmap(&anonymous(BASE, 3 * HUGE)).unwrap();
             fill(machine, mm, BASE, 0..3 * 512);
             let (rss, used) = (mm.rss(), manager.meminfo().frames.used);
-            // Nothing but whole aligned 2 MiB.
+            // Only whole aligned 2 MiB are collapsed.
             let report = mm.collapse(VirtAddr(BASE + PAGE), 2 * HUGE).unwrap();
             assert_eq!(counts(&report), [1, 0, 0, 0]);
             assert!(is_large(machine, mm, BASE + HUGE) && !is_large(machine, mm, BASE));
@@ -25,7 +25,7 @@ fn small_pages_become_one_folio() {
             assert_eq!(mm.rss().page_tables, rss.page_tables - 1);
             assert!(manager.meminfo().frames.used <= used, "the old frames and the table are free");
             (0..3).for_each(|at| check(machine, mm, BASE + at * HUGE, |_| true));
-            // It is the address space's alone, and may be stored to without a fault.
+            // The folio is exclusive, so stores need no fault.
             let faults = manager.stat(Stat::Pgfault);
             store(machine, mm, BASE + HUGE + 5 * PAGE, 7).unwrap();
             assert_eq!(
@@ -77,7 +77,7 @@ fn folios_of_every_size_are_copied_or_only_reshaped() {
                 let report = mm.collapse(VirtAddr(BASE), 2 * HUGE).unwrap();
                 let (copied, reshaped) = if number == 9 { (0, 2) } else { (2, 0) };
                 assert_eq!(counts(&report), [copied, reshaped, 0, 0]);
-                // Each page once: nobody stores.
+                // Each page is copied once, since no CPU stores.
                 assert_eq!(machine.counters().bytes_copied - bytes, copied * HUGE);
                 assert_eq!(manager.stat(Stat::ThpCollapseRecopied), 0);
                 assert_eq!(manager.stat(Stat::ThpCollapseRounds), 2 * copied);
@@ -88,7 +88,7 @@ fn folios_of_every_size_are_copied_or_only_reshaped() {
     }
 }
 
-/// The pause of whoever touches the range is one flush, and no page of it is copied then.
+/// A program that touches the range waits for one flush at most; no page is copied meanwhile.
 #[test]
 fn two_flushes_and_no_page_in_the_pause() {
     small(|machine, manager| {
@@ -106,7 +106,8 @@ fn two_flushes_and_no_page_in_the_pause() {
                 (512, 0)
             );
             assert!(counted.reschedule_points >= 4, "{counted:?}");
-            // Few pages are not worth a round, and none that is missing is worth a copy.
+            // A copied page costs time, so few pages are not worth a round, and no missing page is worth a
+            // copy.
             mm.mmap(&anonymous(BASE + HUGE, HUGE)).unwrap();
             fill(machine, mm, BASE + HUGE, [3, 4, 500].into_iter());
             machine.reset_counters();
@@ -157,7 +158,7 @@ fn rights_locks_and_lazy_pages() {
             mm.mprotect(VirtAddr(BASE), HUGE, crate::collapse::world::RW).unwrap();
             store(machine, mm, BASE, word(BASE)).unwrap();
             check(machine, mm, BASE, |page| page < 300);
-            // What may be dropped is kept when the program asks.
+            // Pages that the program allowed to be dropped are kept when it asks for a collapse.
             let lazy = BASE + HUGE;
             mm.mmap(&anonymous(lazy, HUGE)).unwrap();
             fill(machine, mm, lazy, 0..512);
@@ -189,7 +190,7 @@ fn madvise_says_why() {
             assert_eq!(collapse(BASE + 1, HUGE), Err(MmError::Invalid));
             assert_eq!(collapse(BASE, PAGE), Ok(()), "no 2 MiB in it");
             assert_eq!(collapse(BASE, u64::MAX - 5000), Err(MmError::Invalid));
-            // Of a range of any length only what is mapped takes time.
+            // However long the range, only mapped parts take time.
             assert_eq!(collapse(0, u64::MAX >> 1), Err(MmError::NoMemory));
             let report = mm.collapse(VirtAddr(BASE), HUGE).unwrap();
             assert_eq!(counts(&report), [0, 0, 1, 0]);
@@ -197,7 +198,7 @@ fn madvise_says_why() {
     });
 }
 
-/// A collapsed folio is as any other: split, moved, copied on write, given back.
+/// A collapsed folio can be split, moved, copied on write and freed like any other.
 #[test]
 fn a_collapsed_folio_is_like_any_other() {
     small(|machine, manager| {
@@ -221,12 +222,12 @@ fn a_collapsed_folio_is_like_any_other() {
             for page in 0..512 {
                 assert_eq!(load(machine, mm, to.0 + page * PAGE), Ok(word(BASE + 3 * HUGE + page * PAGE)));
             }
-            // The folio that moved knows where it came from.
+            // The moved folio keeps its origin.
             let frame = leaf(machine, mm, to.0).unwrap().frame;
             let mut found = Vec::new();
             manager.mappings(frame, |_, addr| found.push(addr));
             assert_eq!(found, [to]);
-            // And collapses anew where it was split.
+            // After a split it is collapsed again.
             mm.validate().unwrap();
             let report = mm.collapse(VirtAddr(BASE), HUGE).unwrap();
             assert_eq!(report.collapsed(), 1);

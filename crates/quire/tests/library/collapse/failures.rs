@@ -1,4 +1,4 @@
-//! Memory runs out at each allocation of a collapse: it is done, or nobody sees a difference (invariant 6).
+//! Memory runs out at each allocation of a collapse: it is done, or changes nothing (invariant 6).
 
 use hosted::raw::RawPages;
 use hosted::{FailurePlan, Hosted, HostedConfig};
@@ -23,13 +23,14 @@ fn a_collapse_may_fail_at_every_allocation() {
                     break;
                 }
             }
-            // Where there is a folio of 2 MiB it is found, whatever fails; a table of its own is not.
+            // With a spare folio of 2 MiB its allocation cannot fail; that of a private table can.
             assert_eq!(failed > 0, fork == ForkStrategy::Share);
         });
     }
 }
 
-/// Collapses shared pages with the `nth` allocation failing, while there is no memory to move to; whether there was one.
+/// Collapses shared pages with the `nth` allocation failing, and no memory to move to. Returns whether there
+/// was such an allocation.
 fn collapse_with_failure(
     machine: &Hosted,
     manager: &Manager<'_>,
@@ -40,7 +41,7 @@ fn collapse_with_failure(
     mm.mmap(&anonymous(BASE, HUGE)).unwrap();
     fill(machine, mm, BASE, 0..400);
     let child = mm.fork().unwrap();
-    // All but one folio of 2 MiB is taken: what the request fails to have is not made by moving others.
+    // All but one folio of 2 MiB is taken, so that moving other folios cannot serve the failed request.
     let spare = manager.pages().alloc_raw(Gfp::USER, Order::BLOCK).unwrap();
     let mut kept = Vec::new();
     while let Ok(frame) = manager.pages().alloc_raw(Gfp::KERNEL, Order::BLOCK) {
@@ -55,7 +56,7 @@ fn collapse_with_failure(
     if report.copied == 0 {
         assert_eq!(report.last, Some(Refusal::NoMemory));
         assert_eq!(mm.rss().anon, rss);
-        // A table that was shared may be its own by now.
+        // The shared table may have been copied by now.
         assert!(manager.meminfo().frames.used <= used + 1);
         *failed += 1;
     }

@@ -1,4 +1,4 @@
-//! Memory that several address spaces map: each side is collapsed for itself.
+//! Memory that several address spaces map: each address space is collapsed separately.
 
 use hosted::HostedConfig;
 use quire::addr::VirtAddr;
@@ -30,7 +30,7 @@ fn parent_and_child_are_collapsed_on_their_own() {
                 assert_eq!((mm.rss().anon, child.rss().anon), (512, 512));
                 mm.validate().unwrap();
                 child.validate().unwrap();
-                // Stores of either are its own.
+                // Stores of either side do not reach the other.
                 switch(mm, &child);
                 store(machine, &child, BASE, 1).unwrap();
                 store(machine, &child, BASE + HUGE - PAGE, 2).unwrap();
@@ -48,7 +48,7 @@ fn parent_and_child_are_collapsed_on_their_own() {
     }
 }
 
-/// The side that was left is alone with its pages.
+/// The side that was not collapsed has its pages alone.
 fn copied_either_way(mm: &Space<'_>) {
     copied(mm, BASE);
 }
@@ -66,7 +66,7 @@ fn a_fork_after_a_collapse_shares_the_folio() {
                 let frame = leaf(machine, mm, BASE).unwrap().frame;
                 assert_eq!(manager.pages().counts().mapcount(frame.add(77)), 2);
                 store(machine, mm, BASE, 5).unwrap();
-                // The parent's side is in pieces now: 511 of them are the child's as well.
+                // The parent's range is in pieces now: it shares 511 of them with the child.
                 assert_eq!(mm.collapse(VirtAddr(BASE), HUGE).unwrap().copied, 1);
                 assert_eq!(manager.pages().counts().mapcount(frame.add(77)), 1);
                 assert_eq!(load(machine, mm, BASE), Ok(5));

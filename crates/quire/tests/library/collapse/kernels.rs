@@ -1,4 +1,4 @@
-//! By which kernel a collapse copies: a machine writes it down.
+//! Which kernel a collapse copies with: a machine records it.
 
 use hosted::HostedConfig;
 use quire::addr::VirtAddr;
@@ -15,7 +15,7 @@ use crate::collapse::world::{MIB, anonymous};
 use crate::watched::{Event, Watched};
 use testkit::ranges_of;
 
-/// The folio counts, although its pages come from wherever they are, one at a time.
+/// The size of the folio decides, although its pages are copied one at a time.
 #[test]
 fn copies_go_by_the_kernel_for_the_folio() {
     let mut policy = ClearPolicy::only(ClearKernel::String, CopyKernel::String);

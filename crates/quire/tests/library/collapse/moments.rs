@@ -1,4 +1,5 @@
-//! A folio most of which is zero is split while others unmap it, take its memory, or look at it as well: at every moment.
+//! A folio that is mostly zero is split while other CPUs unmap it, take its memory, or split it too: at every
+//! moment.
 
 use hosted::raw::RawPages;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -14,7 +15,7 @@ use crate::collapse::support::{BASE, HUGE, PAGE, leaf};
 use crate::collapse::world::{MIB, Manager, Space, anonymous, load, store, with_manager};
 use testkit::{PATIENCE, held_up, within};
 
-/// The last page of each folio: it holds something, so that the folio is not free when its zeroes are.
+/// The last page of each folio is not zero, so that splitting does not free the whole folio.
 const KEPT: u64 = BASE + 511 * PAGE;
 
 fn with_folios(test: impl FnOnce(&Hosted, &Manager<'_>)) {
@@ -38,22 +39,22 @@ fn split(manager: &Manager<'_>) {
     manager.split_underused(&mut Splitter::new(400), 1);
 }
 
-/// Who splits a folio of 2 MiB that he found, and did not keep from being unmapped.
+/// Why a folio of 2 MiB is split that the splitting CPU found and does not keep mapped.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Splitting {
-    /// For its zeroes, with so much in its last page.
+    /// It is underused; its last page holds this.
     Underused(u64),
-    /// Since it waits for that: its first half is unmapped.
+    /// Its first half is unmapped, so it is in the list of deferred splits.
     Deferred,
-    /// Because somebody says so.
+    /// By `split_folio`.
     Asked,
-    /// To be moved, when there is no memory for all of it.
+    /// By `migrate`, without memory to move all of it.
     Moved,
 }
 
 impl Splitting {
     fn split(self, manager: &Manager<'_>, folio: Frame) {
-        // Whoever is late finds nothing to split.
+        // If the other CPU was faster, there is nothing to split.
         match self {
             Self::Underused(_) => split(manager),
             Self::Deferred => _ = manager.pages().split_deferred(1),
@@ -63,8 +64,9 @@ impl Splitting {
     }
 }
 
-/// Lets CPU 0 split the folio, while at the `round`-th call of the platform that this makes CPU 1 unmaps it and takes its memory for
-/// something that nobody maps. How many calls there were, and whether the same memory was had while CPU 0 was held up.
+/// CPU 0 splits the folio. At the `round`-th call of the platform in that split, CPU 1 unmaps the folio and
+/// allocates its memory, which stays unmapped. Returns how many calls there were, and whether CPU 1 got the
+/// same memory while CPU 0 was held up.
 fn take_away(machine: &Hosted, manager: &Manager<'_>, round: u64, how: Splitting) -> (u64, bool) {
     let mm = with_folio(machine, manager, if let Splitting::Underused(kept) = how { kept } else { 7 });
     let folio = leaf(machine, &mm, BASE).expect("mapped").frame;
@@ -73,7 +75,7 @@ fn take_away(machine: &Hosted, manager: &Manager<'_>, round: u64, how: Splitting
         assert_eq!(manager.pages().counts().deferred_splits(), 1);
     }
     let alloc = || manager.pages().alloc_raw(Gfp::USER, Order::BLOCK).ok();
-    // Then whoever wants memory gets this, or none; and there is none to move to.
+    // Takes all other folios, so that a request gets this one or fails, and there is none to move to.
     let alone = matches!(how, Splitting::Deferred | Splitting::Moved);
     let filled: Vec<Frame> = std::iter::from_fn(alloc).take(if alone { usize::MAX } else { 0 }).collect();
     let take = || {
@@ -83,17 +85,18 @@ fn take_away(machine: &Hosted, manager: &Manager<'_>, round: u64, how: Splitting
     let plan = InterruptPlan::Nth(round);
     let held = held_up(machine, plan, PATIENCE, || how.split(manager, folio), take);
     for frame in filled.into_iter().chain(held.second) {
-        manager.pages().free_raw(frame, Order::BLOCK).expect("whoever has it is who gives it back");
+        manager.pages().free_raw(frame, Order::BLOCK).expect("the owner frees it");
     }
     mm.validate().expect("broken address space");
     mm.exit();
     (held.calls, held.in_time && held.second == Some(folio))
 }
 
-/// Whoever splits a folio keeps it from becoming somebody else's, or sees that it is (invariant 1).
+/// A CPU that splits a folio either keeps it from being allocated again, or notices that it was (invariant
+/// 1).
 #[test]
-fn a_folio_that_is_split_is_nobody_elses_meanwhile() {
-    // Of one nothing is left when its zeroes are gone.
+fn a_folio_is_not_split_after_it_was_allocated_again() {
+    // In one case no page remains when the zeroes are dropped.
     let all = [
         Splitting::Underused(7),
         Splitting::Underused(0),
@@ -111,26 +114,27 @@ fn a_folio_that_is_split_is_nobody_elses_meanwhile() {
                     break;
                 }
             }
-            println!("{how:?}: {round} moments, at {met} of which the memory was somebody else's");
-            assert!(met > 0, "nobody was faster at any of {round} moments");
+            println!("{how:?}: {round} moments, at {met} of which the memory had another owner");
+            assert!(met > 0, "CPU 1 was faster at none of {round} moments");
         });
     }
 }
 
-/// Where the two who look at one folio are.
+/// How far the two CPUs are that split one folio.
 #[derive(Default)]
 struct Looks {
-    /// CPU 0 waits for CPU 1, which is to store and to look as well.
+    /// CPU 0 waits for CPU 1, which is to store and then to split.
     asked: AtomicU64,
-    /// CPU 1 has taken the dirty bit again, or cannot come so far.
+    /// CPU 1 has taken the dirty bit again, or cannot get that far.
     taken: AtomicU64,
-    /// CPU 0 is through.
+    /// CPU 0 has finished.
     through: AtomicU64,
 }
 
-/// Lets CPU 0 split the folio; at the `moment`-th call after it took the dirty bit away CPU 1 stores to a page of zeroes and begins to
-/// split as well, up to its `second`-th call after it has taken the dirty bit, too. Then CPU 0 goes on to its end, and CPU 1 after it. Whether there was such a
-/// moment, and whether CPU 1 came so far.
+/// CPU 0 splits the folio, and is held up at the `moment`-th call after it took the dirty bit. CPU 1 then
+/// stores to a zero page and splits too, up to its `second`-th call after it took the dirty bit again. Then
+/// CPU 0 finishes, and CPU 1 after it. Returns whether there was such a moment, and whether CPU 1 got that
+/// far.
 fn look_twice(machine: &Hosted, manager: &Manager<'_>, moment: usize, second: usize) -> (bool, bool) {
     let (mm, looks) = (with_folio(machine, manager, 7), Looks::default());
     let is_clean = || leaf(machine, &mm, BASE).is_some_and(|leaf| leaf.frames == 512 && !leaf.dirty);
@@ -180,13 +184,14 @@ fn look_twice(machine: &Hosted, manager: &Manager<'_>, moment: usize, second: us
     (came[0], came[1])
 }
 
-/// A clean page is what was read only if nobody else has taken the dirty bit since (invariant 3).
+/// A clean page still has the contents that were read only if no other CPU has taken the dirty bit since
+/// (invariant 3).
 #[test]
-fn two_who_look_at_one_folio_lose_no_store() {
+fn two_splits_of_one_folio_lose_no_store() {
     with_folios(|machine, manager| {
         let (mut moments, mut both) = (0, 0);
         for second in 1..=20 {
-            // Later on CPU 0 lets nobody in.
+            // Later on CPU 0 holds the lock, and CPU 1 cannot start.
             for moment in 0..10 {
                 let (was, came) = look_twice(machine, manager, moment, second);
                 (moments, both) = (moments + 1, both + u64::from(came));

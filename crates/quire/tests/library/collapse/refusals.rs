@@ -1,4 +1,4 @@
-//! What is not collapsed: each reason, and nothing has changed.
+//! Each reason to refuse a collapse, which then changes nothing.
 
 use hosted::HostedConfig;
 use hosted::raw::RawPages;
@@ -27,7 +27,7 @@ fn mappings_that_do_not_suit() {
             mm.mmap(&anonymous(at, MIB)).unwrap();
             mm.mmap(&MapRequest { prot: crate::collapse::world::R, ..anonymous(at + MIB, MIB) }).unwrap();
             refused(mm, at, Refusal::TooSmall);
-            // Shared memory is that of a shmem file, which is collapsed.
+            // Shared memory belongs to a shmem file, which is collapsed.
             let at = BASE + 6 * HUGE;
             mm.mmap(&MapRequest { sharing: Sharing::Shared, ..anonymous(at, HUGE) }).unwrap();
             fill(machine, mm, at, 0..512);
@@ -81,7 +81,7 @@ fn leaves_that_do_not_suit() {
     });
 }
 
-/// What is missing in the range of a handler stays missing, until that brings it in.
+/// A page that a handler must answer stays missing until the handler brings it in.
 #[test]
 fn holes_of_a_handler_are_not_filled() {
     small(|machine, manager| {
@@ -121,14 +121,14 @@ fn lost_memory_is_not_collapsed() {
     });
 }
 
-/// A folio part of which went bad before it is mapped loses that page, and no other.
+/// A folio of which a part goes bad before it is mapped loses that page, and no other.
 #[test]
 fn folios_are_made_where_memory_is_in_pieces() {
     with_manager(HostedConfig::new(32 * MIB), |machine, manager| {
         manager.set_folio_policy(FolioPolicy::FRAMES);
         run(manager, |mm| {
             mm.mmap(&anonymous(BASE, 4 * HUGE)).unwrap();
-            // Every block is used by somebody: one of every few frames.
+            // One frame in every few is in use, so that no block is free.
             let mut kept = Vec::new();
             while let Ok(frame) = manager.pages().alloc_raw(Gfp::USER, Order::FRAME) {
                 kept.push(frame);
@@ -141,7 +141,7 @@ fn folios_are_made_where_memory_is_in_pieces() {
                     manager.pages().free_raw(frame, Order::FRAME).unwrap();
                 }
             }
-            // What is in the way is not ours to move, save the program's own pages.
+            // Those frames belong to the manager and cannot be moved; only the program's own pages can.
             let report = mm.collapse(VirtAddr(BASE), 4 * HUGE).unwrap();
             assert_eq!(report.collapsed() + report.refused(Refusal::NoMemory), 4, "{report:?}");
             assert!(report.collapsed() >= 1, "{report:?}");

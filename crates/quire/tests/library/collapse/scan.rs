@@ -1,4 +1,4 @@
-//! The background collapser: what it takes, in which order, at what rate, and what its limits keep it from.
+//! The background collapser: what it collapses, in which order, at what rate, and within which limits.
 
 use hosted::raw::RawPages;
 use hosted::{Hosted, HostedConfig};
@@ -12,10 +12,10 @@ use quire::vm::{
 use crate::collapse::support::{BASE, HUGE, PAGE, check, fill, is_large};
 use crate::collapse::world::{MIB, Manager, R, Space, anonymous, load, run, small, with_forks, with_manager};
 
-/// Folios of 2 MiB for whoever asks, of which faults find none in what is mapped already.
+/// A policy that gives folios of 2 MiB on request; faults find none for what is mapped already.
 const MADVISE: FolioPolicy = FolioPolicy::LINUX;
 
-/// Memory of which these pages of each 2 MiB were stored to while the policy had small folios only.
+/// Maps memory and stores to these pages of each 2 MiB while the policy has small folios only.
 fn scene(machine: &Hosted, manager: &Manager<'_>, mm: &Space<'_>, blocks: u64, filled: impl Fn(u64) -> bool) {
     manager.set_folio_policy(FolioPolicy::FRAMES);
     mm.mmap(&anonymous(BASE, blocks * HUGE)).unwrap();
@@ -23,7 +23,7 @@ fn scene(machine: &Hosted, manager: &Manager<'_>, mm: &Space<'_>, blocks: u64, f
     manager.set_folio_policy(MADVISE);
 }
 
-/// Goes on until it has been everywhere.
+/// Continues until it has visited everything.
 fn round(manager: &Manager<'_>, collapser: &mut Collapser) -> Vec<Scanned> {
     let mut calls = Vec::new();
     while calls.last().is_none_or(|call: &Scanned| !call.full_scan) {
@@ -69,7 +69,7 @@ fn it_goes_by_policy_and_advice() {
     });
 }
 
-/// Invariant 7: the work of one call is bounded, and all calls together miss nothing.
+/// Invariant 7: the work of one call is bounded, and all calls together visit everything.
 #[test]
 fn one_call_scans_so_many_pages() {
     with_manager(HostedConfig::new(128 * MIB), |machine, manager| {
@@ -86,9 +86,9 @@ fn one_call_scans_so_many_pages() {
         assert!(calls.iter().all(|call| call.pages <= 1024 && call.collapsed.collapsed() <= 2), "{calls:?}");
         assert!(calls.iter().all(|call| call.sleep_millisecs == 10_000));
         assert_eq!((collapsed(&calls), calls.len()), (15, 8), "the last one sees the end");
-        // Large ones cost next to nothing.
+        // Large leaves cost next to nothing.
         assert_eq!(round(manager, &mut collapser).len(), 1);
-        // Address spaces come and go between two calls.
+        // Address spaces start and exit between two calls.
         let mut spaces = spaces.into_iter();
         spaces.next().unwrap().exit();
         let calls = round(manager, &mut collapser);
@@ -139,7 +139,7 @@ fn shared_pages_are_limited() {
             });
         });
     }
-    // In a table that is shared all pages are.
+    // All pages of a shared table count as shared.
     with_forks(HostedConfig::new(64 * MIB), ForkStrategy::Share, |machine, manager| {
         run(manager, |mm| {
             scene(machine, manager, mm, 1, |page| page < 100);
@@ -163,12 +163,12 @@ fn cold_and_lazy_pages_are_left_alone() {
         run(manager, |mm| {
             scene(machine, manager, mm, 2, |_| true);
             mm.madvise(VirtAddr(BASE), 2 * HUGE, Advice::HugePage).unwrap();
-            // It takes the accessed bits as well.
+            // The call takes the accessed bits as well.
             mm.madvise(VirtAddr(BASE), HUGE, Advice::Free).unwrap();
             let mut collapser = Collapser::default();
             let calls = round(manager, &mut collapser);
             assert_eq!((collapsed(&calls), calls[0].collapsed.refused(Refusal::Lazy)), (1, 1));
-            // Stored to again, it is memory like any other.
+            // After a store the page is ordinary memory again.
             fill(machine, mm, BASE, 0..512);
             assert_eq!(collapsed(&round(manager, &mut collapser)), 1);
             (0..2).for_each(|at| check(machine, mm, BASE + at * HUGE, |_| true));
@@ -202,7 +202,7 @@ fn without_a_folio_it_sleeps_longer() {
     });
 }
 
-/// What is passed over counts as one page, however close the next mapping is.
+/// A range that is skipped counts as one page, however close the next mapping is.
 #[test]
 fn a_mapping_without_a_whole_range_counts_as_one_page() {
     small(|machine, manager| {

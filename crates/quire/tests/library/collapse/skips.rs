@@ -1,4 +1,5 @@
-//! What the background collapser passes over costs a page of its budget, so that a call over nothing but that is bounded too.
+//! A range that the background collapser skips costs a page of its budget, so that a call that skips
+//! everything is bounded too.
 
 use quire::addr::VirtAddr;
 use quire::vm::Collapser;

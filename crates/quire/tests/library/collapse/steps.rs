@@ -1,4 +1,5 @@
-//! The steps of a copy one by one, with stores at any moment between and in them: what is stored is in the new folio.
+//! The steps of a copy one by one, with stores at any moment between and in them: the new folio has every
+//! store.
 
 use fastrand::Rng;
 use hosted::raw::RawMachine;
@@ -22,7 +23,7 @@ use testkit::{order, seed};
 const AT: VirtAddr = VirtAddr(GIB);
 const PAGE: u64 = 4096;
 
-/// Copies as the library does, without its choice of kernels.
+/// Copies as the library does, but always with the same kernel.
 fn bring(machine: &Hosted, to: Frame, run: &Run) {
     let target = to.add(run.index as u64);
     match run.from {
@@ -106,14 +107,14 @@ fn a_store_at_any_moment_of_a_copy_is_in_the_folio() {
             let missing = survey(&tables, &copied).missing as u64;
             let mut gather = MmuGather::new(allocator, context);
             let shown = tables.put_leaf_raw(AT, to, written(), &mut copied, &mut gather, |run| {
-                // Nobody reaches the range now.
+                // No CPU can reach the range now.
                 let before = model;
                 touch(&mut model);
                 assert_eq!(model, before);
                 bring(machine, to, &run);
             });
             gather.finish();
-            assert_eq!(shown, Some(missing), "what was stored to since, and nothing else");
+            assert_eq!(shown, Some(missing), "the pages stored to since, and no others");
             for page in 0..512 {
                 assert_eq!(load(machine, page), model[page as usize], "seed {first}, {number}, page {page}");
             }
@@ -124,7 +125,7 @@ fn a_store_at_any_moment_of_a_copy_is_in_the_folio() {
     }
 }
 
-/// What comes and goes among the leaves while others are copied.
+/// Leaves are mapped and unmapped while others are copied.
 #[test]
 fn leaves_that_come_meanwhile_are_copied() {
     with_two(|machine, allocator, context| {
@@ -136,12 +137,12 @@ fn leaves_that_come_meanwhile_are_copied() {
         tables.begin_copies(AT, &mut copied);
         assert_eq!(tables.bring_pages(AT, &mut copied, |run| bring(machine, to, &run)), 512);
         assert_eq!(survey(&tables, &copied).missing, 0);
-        // A leaf that nobody can store to, and that is clean, in the place of a hole.
+        // A clean read-only leaf replaces a hole.
         let frame = crate::collapse::machine::folio(machine, allocator, Order::FRAME).expect("memory");
         let flags = written().without(EntryFlags::WRITE | EntryFlags::DIRTY);
         machine.copy_raw(FrameRange::new(to.add(7), 1), frame, ReadyCopy::PLAIN);
         tables.map_raw(AT.add(300 * PAGE), FrameRange::new(frame, 1), flags).expect("a hole");
-        // The zero frame is no news.
+        // The zero frame does not count as a change.
         tables
             .map_special_raw(AT.add(301 * PAGE), frame, EntryFlags::leaf(quire::arch::Protection::READ))
             .expect("a hole");
@@ -157,12 +158,13 @@ fn leaves_that_come_meanwhile_are_copied() {
         (256..512).filter(|&page| page != 300).for_each(|page| assert_eq!(load(machine, page), 0));
         let mut bytes = [0; 8];
         machine.read(VirtAddr(AT.0 + 300 * PAGE + 56), &mut bytes).unwrap();
-        assert_eq!(u64::from_le_bytes(bytes), 8, "what page 7 holds");
+        assert_eq!(u64::from_le_bytes(bytes), 8, "the word of page 7");
         crate::collapse::machine::unmap_all(allocator, context, range(AT.0, 2 * MIB));
     });
 }
 
-/// The flush that takes the dirty bits is needed: with it lost, a CPU that has one cached stores unseen.
+/// The flush that takes the dirty bits is needed: if it is lost, a CPU with a cached dirty translation stores
+/// unseen.
 #[test]
 fn a_lost_flush_loses_a_store() {
     let config = HostedConfig { on_violation: OnViolation::Record, ..small_machine() };
@@ -170,7 +172,7 @@ fn a_lost_flush_loses_a_store() {
         with_two_of(config.clone(), |machine, allocator, context| {
             let tables = Tables::new(allocator, context);
             populate(machine, allocator, context, range(AT.0, 2 * MIB), Order::FRAME);
-            // CPU 1 has the page cached, dirty.
+            // CPU 1 has the page cached as dirty.
             assert!(store(machine, 5, 1));
             let (to, mut copied) = (target(machine, allocator), Copied::NOTHING);
             machine.lose_flushes(if lost { FailurePlan::From(0) } else { FailurePlan::Off });
@@ -189,7 +191,7 @@ fn a_lost_flush_loses_a_store() {
     }
 }
 
-/// The flush in the end is needed: with it lost, a CPU still reaches what is freed (invariant 2).
+/// The final flush is needed: if it is lost, a CPU still reaches freed frames (invariant 2).
 #[test]
 fn a_lost_flush_of_the_table_is_noticed() {
     let config = HostedConfig { on_violation: OnViolation::Record, ..small_machine() };
@@ -234,8 +236,8 @@ fn what_stands_there_is_told_apart() {
     });
 }
 
-/// Pages without the right to store may be mapped elsewhere, too. A survey asks once for 64 frames: it takes
-/// and drops a block's lock 8 times for 512.
+/// Read-only pages may be mapped elsewhere, too. A survey checks 64 frames at a time: for 512 frames it takes
+/// and drops the lock of a block 8 times.
 #[test]
 fn a_survey_asks_once_for_64_frames_whether_they_are_shared() {
     with_two(|machine, allocator, context| {

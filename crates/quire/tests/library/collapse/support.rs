@@ -1,4 +1,4 @@
-//! What the tests of collapses look at.
+//! Helpers of the tests of collapses.
 
 use hosted::{Hosted, Translation};
 use quire::addr::VirtAddr;
@@ -15,12 +15,11 @@ pub(crate) fn leaf(machine: &Hosted, mm: &Space<'_>, addr: u64) -> Option<Transl
     machine.probe(mm.root(), VirtAddr(addr))
 }
 
-/// Whether one leaf of 2 MiB maps an address.
 pub(crate) fn is_large(machine: &Hosted, mm: &Space<'_>, addr: u64) -> bool {
     leaf(machine, mm, addr).is_some_and(|leaf| leaf.frames == 512)
 }
 
-/// What a page holds in every test.
+/// The word that a page holds in every test.
 pub(crate) fn word(addr: u64) -> u64 {
     addr ^ 0x5bd1_e995_0000_0000
 }
@@ -30,7 +29,7 @@ pub(crate) fn fill(machine: &Hosted, mm: &Space<'_>, base: u64, pages: impl Iter
     pages.map(|page| base + page * PAGE).for_each(|at| store(machine, mm, at, word(at)).expect("memory"));
 }
 
-/// Looks that these pages of 2 MiB hold what [`fill`] stored, and all others zeroes.
+/// Checks that these pages of 2 MiB hold what [`fill`] stored, and all others zeroes.
 pub(crate) fn check(machine: &Hosted, mm: &Space<'_>, base: u64, filled: impl Fn(u64) -> bool) {
     for page in 0..512 {
         let at = base + page * PAGE;
@@ -38,20 +37,18 @@ pub(crate) fn check(machine: &Hosted, mm: &Space<'_>, base: u64, filled: impl Fn
     }
 }
 
-/// Collapses 2 MiB, which must be refused for this reason.
 pub(crate) fn refused(mm: &Space<'_>, base: u64, why: Refusal) {
     let report = mm.collapse(VirtAddr(base), HUGE).expect("a mapping");
     assert_eq!((report.all_refused(), report.last), (1, Some(why)));
     assert_eq!(report.refused(why), 1);
 }
 
-/// Collapses 2 MiB by copy, which must work.
 pub(crate) fn copied(mm: &Space<'_>, base: u64) {
     let report = mm.collapse(VirtAddr(base), HUGE).expect("a mapping");
     assert_eq!(counts(&report), [1, 0, 0, 0], "{report:?}");
 }
 
-/// How many were copied, only reshaped, large before, and refused.
+/// How many were copied, only remapped, large before, and refused.
 pub(crate) fn counts(report: &Collapsed) -> [u64; 4] {
     [report.copied, report.reshaped, report.large, report.all_refused()]
 }

@@ -1,4 +1,4 @@
-//! Collapses while other CPUs load, store, fault, fork, unmap and cut files off: nothing that is stored is lost.
+//! Collapses while other CPUs load, store, fault, fork, unmap and truncate files: no store is lost.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -38,7 +38,7 @@ fn add(machine: &Hosted, mm: &Space<'_>, addr: u64) {
     }
 }
 
-/// Collapses whatever it can, by call and in the background, and takes apart what is mostly zero.
+/// Collapses at random, by call and in the background, and splits underused folios.
 fn collapse(manager: &Manager<'_>, mm: &Space<'_>, rng: &mut Rng, daemons: &mut (Collapser, Splitter)) {
     match rng.u32(..4) {
         0 => _ = mm.collapse(VirtAddr(SUMS_AT), 2 * HUGE).expect("it is mapped"),
@@ -86,14 +86,14 @@ fn work(machine: &Hosted, mm: &Space<'_>, cpu: CpuId, rng: &mut Rng) {
     mm.munmap(VirtAddr(at), pages * PAGE).expect("mapped");
 }
 
-/// Invariants 2 and 3: each store of each CPU is there in the end, and no CPU reaches what is freed.
+/// Invariants 2 and 3: each store of each CPU is there in the end, and no CPU reaches freed frames.
 #[test]
 fn nothing_that_is_stored_during_collapses_is_lost() {
     let first = seed(fastrand::u64(..));
     println!("QUIRE_SEED={first}");
     let config = HostedConfig::new(128 * MIB).with_cpus(CPUS);
     with_forks(config, FORKS[first as usize % 2], |machine, manager| {
-        // What faults bring is small; what is collapsed is not, in mappings that did not refuse.
+        // Faults bring small folios; a collapse makes large ones, in mappings that did not refuse.
         let policy = FolioPolicy::FRAMES.with(order(4), OrderPolicy::Always);
         manager.set_folio_policy(policy);
         let mm = manager.new_mm().expect("memory");
@@ -109,7 +109,7 @@ fn nothing_that_is_stored_during_collapses_is_lost() {
                     manager.set_folio_policy(policy.with(order(9), OrderPolicy::Always));
                     collapse(manager, &mm, &mut rng, &mut daemons);
                     manager.set_folio_policy(policy);
-                    // So that there is something to collapse.
+                    // The leaf is split, so that there is something to collapse.
                     if rng.u32(..3) == 0 {
                         let at = SUMS_AT + rng.u64(1..1023) * PAGE;
                         mm.write_protect_marked(VirtAddr(at), PAGE).expect("memory");

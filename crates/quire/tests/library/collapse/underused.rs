@@ -1,4 +1,4 @@
-//! Folios that are mostly zero come apart, and their zeroes are given up.
+//! Underused folios are split, and their zero pages freed.
 
 use hosted::raw::RawPages;
 use hosted::{FailurePlan, HostedConfig};
@@ -27,7 +27,7 @@ fn zeroes_are_given_up_and_nothing_else() {
                 fill(machine, mm, BASE, (0..512).filter(|&page| is_filled(page)));
                 fill(machine, mm, BASE + HUGE, 0..512);
                 let free = 512 - filled;
-                // As many zeroes as are allowed.
+                // Exactly as many zeroes as are allowed.
                 assert_eq!(
                     split(manager, free as usize),
                     Underused { folios: 2, full_scan: true, ..Underused::default() }
@@ -49,11 +49,10 @@ fn zeroes_are_given_up_and_nothing_else() {
                 check(machine, mm, BASE, is_filled);
                 check(machine, mm, BASE + HUGE, |_| true);
                 assert_eq!(manager.stat(Stat::Pgfault), faults, "zeroes are there to be read");
-                // Pages that stay may be stored to as before, the others are new.
+                // Pages that stay can be stored to as before; the others are allocated anew.
                 (0..512).for_each(|page| store(machine, mm, BASE + page * PAGE, page).unwrap());
                 assert_eq!(manager.stat(Stat::Pgfault) - faults, free);
                 (0..512).for_each(|page| assert_eq!(load(machine, mm, BASE + page * PAGE), Ok(page)));
-                // And back.
                 copied(mm, BASE);
                 (0..512).for_each(|page| assert_eq!(load(machine, mm, BASE + page * PAGE), Ok(page)));
             });
@@ -78,7 +77,7 @@ fn what_does_not_suit_stays() {
                 assert_eq!(
                     split(manager, 0).split,
                     0,
-                    "others map them, or hold them, or want to hear of stores"
+                    "they are shared, held, or their stores must be noticed"
                 );
                 child.exit();
                 assert_eq!(split(manager, 0).split, 1);
@@ -95,7 +94,7 @@ fn what_does_not_suit_stays() {
     }
 }
 
-/// When memory is out, a store that nothing else could serve is served by zeroes of others, if that was allowed.
+/// When memory is out, a store is served by freeing the zero pages of other folios, if that was allowed.
 #[test]
 fn zeroes_are_the_last_reserve() {
     for limit in [511, 400] {
@@ -138,7 +137,7 @@ fn one_call_looks_at_so_many_folios() {
     });
 }
 
-/// Whoever looks for changes finds that a page became zero, though nothing but the zero frame is left of it.
+/// A task that tracks changes finds that a page became zero, though only the zero frame is mapped there.
 #[test]
 fn pages_of_zeroes_stay_soft_dirty() {
     small(|machine, manager| {
@@ -158,7 +157,8 @@ fn pages_of_zeroes_stay_soft_dirty() {
     });
 }
 
-/// A search begins where the last one ended: it sees everything once it has come to the end twice, and ends there.
+/// A search starts where the last one ended: it ends when it has come to the end twice, and has then seen
+/// everything.
 #[test]
 fn a_search_in_vain_goes_round_twice() {
     small(|machine, manager| {

@@ -1,4 +1,4 @@
-//! Map counts where each frame of a folio has a number of its own, which is counted without a lock.
+//! Map counts where each frame of a folio has a counter of its own, which is changed without a lock.
 
 use hosted::HostedConfig;
 use hosted::raw::{RawCounts, RawPages};
@@ -17,8 +17,8 @@ fn by_frame(bytes: u64, test: impl FnOnce(&Allocator<'_>)) {
     });
 }
 
-/// Where each frame has a number of its own, a leaf of 2 MiB of a larger folio that was mapped in pieces
-/// changes 512 of them. It is one leaf all the same.
+/// Where each frame has its own counter, a leaf of 2 MiB of a larger folio that was mapped in pieces changes
+/// 512 of them. It is one leaf all the same.
 #[test]
 fn a_large_leaf_that_is_counted_by_frame_is_one_leaf() {
     by_frame((2 << 30) + 64 * MIB, |allocator| {
@@ -36,7 +36,7 @@ fn a_large_leaf_that_is_counted_by_frame_is_one_leaf() {
     });
 }
 
-/// Others may count in the numbers at any moment: they go with the folio, not with the last that was counted.
+/// Other CPUs may change the counters at any moment: they are freed with the folio, not with the last count.
 #[test]
 fn numbers_in_which_nothing_is_counted_stay_as_long_as_their_folio() {
     by_frame(64 * MIB, |allocator| {

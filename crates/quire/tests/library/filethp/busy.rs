@@ -1,4 +1,5 @@
-//! Pages of files that somebody else has in hand: a collapse refuses, and nothing has changed; the next one does it.
+//! Another task is changing pages of a file: the collapse is refused and changes nothing; the next one
+//! succeeds.
 
 use hosted::{Hosted, HostedConfig, InterruptPlan};
 use quire::addr::{Frame, FrameRange, VirtAddr};
@@ -9,7 +10,7 @@ use crate::filethp::support::{BASE, HUGE, PAGE, RX, TEXT, check_text, frame_at, 
 use crate::filethp::world::{MIB, Manager, RW, Space, with_manager};
 use testkit::{PATIENCE, held_up};
 
-/// A machine, two address spaces that show a file's text, and the file.
+/// A machine, two address spaces that map a file's text, and the file.
 struct Scene<'a, 'm> {
     machine: &'a Hosted,
     manager: &'m Manager<'m>,
@@ -36,8 +37,8 @@ impl Scene<'_, '_> {
     }
 }
 
-/// Lets CPU 0 work, and CPU 1 collapse at every moment of that. How often the collapse was refused since something was busy, and
-/// nothing had changed; it may have moved pages before it met one that is busy.
+/// CPU 0 works, and CPU 1 collapses at every moment of it. Returns how often the collapse was refused because
+/// a page was busy, and changed nothing. It may have moved pages before it met the busy one.
 fn at_every_moment(missing: Option<u64>, work: impl Fn(&Scene<'_, '_>) + Sync) -> u64 {
     let (mut same, mut later) = (0, 0);
     with_manager(HostedConfig::new(64 * MIB).with_cpus(2), |machine, manager| {
@@ -75,7 +76,7 @@ fn at_every_moment(missing: Option<u64>, work: impl Fn(&Scene<'_, '_>) + Sync) -
             }
             assert_eq!(file.resident(), 512);
             round += 1;
-            // From here on it is the same again and again.
+            // From here on the moments repeat.
             if round > held.calls.min(400) {
                 break;
             }
@@ -88,7 +89,7 @@ fn at_every_moment(missing: Option<u64>, work: impl Fn(&Scene<'_, '_>) + Sync) -
 #[test]
 fn a_page_that_moves_is_in_the_way() {
     let migrate = |scene: &Scene<'_, '_>| {
-        // Where it is in the block of its neighbours, that stays where it is.
+        // If the page is already in the block of its neighbours, they stay there.
         if let Some(frame) = frame_at(scene.machine, scene.mm, BASE + 9 * PAGE) {
             let _stays = scene.manager.migrate(frame);
         }
@@ -111,14 +112,14 @@ fn a_leaf_that_is_replaced_is_in_the_way() {
         scene.mm.switch_in();
         scene.mm.mprotect(VirtAddr(BASE), HUGE, RW).expect("all of it");
         scene.mm.fault(at, Access::Write).expect("memory");
-        // Copies stay small: it goes again.
+        // Copies stay small, so the copy is dropped again.
         scene.mm.madvise(at, PAGE, Advice::DontNeed).expect("mapped");
         scene.mm.switch_out();
     };
     assert!(at_every_moment(None, copy) > 0);
 }
 
-/// One collapses a file at a time.
+/// Only one task at a time collapses a file.
 #[test]
 fn a_file_that_another_collapses_is_in_the_way() {
     let collapse = |scene: &Scene<'_, '_>| {
@@ -127,7 +128,8 @@ fn a_file_that_another_collapses_is_in_the_way() {
     assert!(at_every_moment(None, collapse) > 0);
 }
 
-/// While a file is cut short, no leaf comes over what is cut off, also where somebody else makes the file longer again.
+/// While a file is being truncated, no leaf maps the part that is cut off, even if another task extends the
+/// file again.
 #[test]
 fn what_is_being_cut_off_is_not_mapped_with_the_rest() {
     let mut round = 0;
@@ -144,7 +146,7 @@ fn what_is_being_cut_off_is_not_mapped_with_the_rest() {
             moved(&mm, BASE);
             let grow = || {
                 machine.files().set_size(TEXT, HUGE);
-                // At the end of a moment at which it is short.
+                // At the end of a moment at which the file is short.
                 let _beyond = other.fault(VirtAddr(BASE + 3 * PAGE), Access::Read);
             };
             let truncate = || file.truncate(HUGE / 2).expect("the pager can");
@@ -162,7 +164,7 @@ fn what_is_being_cut_off_is_not_mapped_with_the_rest() {
             [mm, other, third].into_iter().for_each(Space::exit);
         });
         round += 1;
-        // Later on pages that are cut off are dropped, one after the other.
+        // Later on pages that were cut off are dropped one by one.
         if round > calls.min(100) {
             break;
         }

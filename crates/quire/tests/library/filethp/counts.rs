@@ -25,14 +25,14 @@ fn pages_keep_their_contents_and_count_once() {
         // Stores go to the same memory.
         store(machine, mm, BASE + 5 * PAGE, 77).unwrap();
         assert_eq!(load(machine, mm, BASE + 5 * PAGE), Ok(77));
-        // A second call finds it done.
+        // A second call has nothing to do.
         let again = mm.collapse(VirtAddr(BASE), HUGE).unwrap();
         assert_eq!((again.large, again.all_refused()), (1, 0));
         manager.validate().unwrap();
     });
 }
 
-/// Holes become zeroes.
+/// Holes become zero pages.
 #[test]
 fn holes_are_filled() {
     shmem(|machine, manager, mm, file| {
@@ -57,7 +57,7 @@ fn two_address_spaces_map_the_same_leaf() {
         let first = frame_at(machine, mm, BASE).unwrap();
         counts(manager, first, |_| 1);
         inside(mm, &other, || {
-            // It lost its table, and gets one leaf at the first touch.
+            // It lost its table, and maps one leaf at the first access.
             assert_eq!(frame_at(machine, &other, BASE + 4 * HUGE), None);
             check(machine, &other, BASE + 4 * HUGE, 3..4);
             assert!(is_large(machine, &other, BASE + 4 * HUGE));
@@ -67,7 +67,7 @@ fn two_address_spaces_map_the_same_leaf() {
         assert_eq!(load(machine, mm, BASE), Ok(1234));
         counts(manager, first, |_| 2);
         assert_eq!(manager.stat(Stat::NrFilePmdMapped), 1024);
-        // One of the two in pieces: as many leaves.
+        // One of the two mappings is split: as many leaves map each frame.
         inside(mm, &other, || {
             other.munmap(VirtAddr(BASE + 4 * HUGE), 100 * PAGE).unwrap();
         });
@@ -83,7 +83,7 @@ fn two_address_spaces_map_the_same_leaf() {
     });
 }
 
-/// More leaves map each frame than a lane of a byte can count.
+/// More leaves map each frame than a byte lane can count.
 #[test]
 fn lanes_grow_under_large_leaves() {
     shmem(|machine, manager, mm, file| {
@@ -104,7 +104,7 @@ fn lanes_grow_under_large_leaves() {
 }
 
 #[test]
-fn text_is_collapsed_for_all_who_run_it() {
+fn text_is_collapsed_in_every_address_space_that_runs_it() {
     text(|machine, manager, mm, file| {
         let child = mm.fork().unwrap();
         moved(mm, BASE);
@@ -117,7 +117,7 @@ fn text_is_collapsed_for_all_who_run_it() {
             child.validate().unwrap();
         });
         counts(manager, frame_at(machine, mm, BASE).unwrap(), |_| 2);
-        // A second child gets the leaf as it is.
+        // A second child inherits the leaf.
         let second = mm.fork().unwrap();
         assert!(is_large(machine, &second, BASE));
         counts(manager, frame_at(machine, mm, BASE).unwrap(), |_| 3);
@@ -131,7 +131,7 @@ fn text_is_collapsed_for_all_who_run_it() {
     });
 }
 
-/// Pages that are on the backing store alone are read.
+/// Pages that are on the backing store only are read.
 #[test]
 fn what_is_missing_of_a_file_is_read() {
     text(|machine, _, mm, file| {
@@ -144,7 +144,6 @@ fn what_is_missing_of_a_file_is_read() {
         check_text(machine, mm, BASE, 512..1024);
         mm.mmap(&private(file, BASE + 8 * HUGE, HUGE, RX)).unwrap();
         check_text(machine, mm, BASE + 8 * HUGE, 0..512);
-        // All of it.
         let third = MapRequest {
             backing: Backing::File { file, page_offset: 1024 },
             ..private(file, BASE + 16 * HUGE, HUGE, RX)

@@ -1,4 +1,4 @@
-//! Memory runs out at each allocation: the verb is done, or nobody sees a difference (invariant 6).
+//! Memory runs out at each allocation: the verb is done, or changes nothing (invariant 6).
 
 use hosted::raw::RawPages;
 use hosted::{FailurePlan, Hosted};
@@ -14,7 +14,7 @@ use crate::filethp::world::{R, RW, Space, load, run, store};
 
 const THERE: u64 = BASE + 8 * HUGE;
 
-/// Does something again and again, the `nth` allocation failing, until that was one too many; how often it failed.
+/// Repeats `scene` with the `nth` allocation failing until there is no `nth`. Returns how often one failed.
 fn at_every_index(machine: &Hosted, mut scene: impl FnMut(&mut dyn FnMut(&mut dyn FnMut()))) -> usize {
     let mut failed = 0;
     for nth in 0.. {
@@ -70,7 +70,8 @@ fn a_collapse_may_fail_at_every_allocation() {
     });
 }
 
-/// What takes a part of a large leaf, by call: done, or refused with nothing changed. By others, on behalf of the file: done.
+/// Calls that unmap a part of a large leaf are done, or refused with nothing changed. Changes of the file are
+/// always done.
 #[test]
 fn verbs_may_fail_at_every_allocation() {
     type Verb = fn(&Space<'_>, &File<'_, Hosted>) -> bool;
@@ -110,7 +111,8 @@ fn verbs_may_fail_at_every_allocation() {
     }
 }
 
-/// A store to a private mapping behind a large leaf, without memory to split it: the caller is told, and can try again.
+/// A store to a private mapping behind a large leaf, without memory to split it: the caller gets an error,
+/// and can try again.
 #[test]
 fn a_private_store_may_fail() {
     shmem(|machine, manager, mm, file| {
@@ -130,12 +132,12 @@ fn a_private_store_may_fail() {
     });
 }
 
-/// Pages must be read, and one cannot be: those before it stay.
+/// One page cannot be read: those that were read before it stay.
 #[test]
 fn reads_may_fail() {
     text(|machine, manager, mm, file| {
         let mut read = 512;
-        // The last one is the last that is missing.
+        // The last number is the last missing page.
         for nth in [0, 1, 100, 410] {
             machine.files().set_read_failures(FailurePlan::Nth(nth));
             let report = mm.collapse(VirtAddr(BASE + HUGE), HUGE).unwrap();
@@ -152,7 +154,7 @@ fn reads_may_fail() {
     });
 }
 
-/// Pages must be read, and memory runs out at one: that is what is said, and those before it stay.
+/// Memory runs out while pages are read: the error says so, and those that were read before stay.
 #[test]
 fn memory_may_run_out_while_pages_are_read() {
     text(|machine, manager, mm, file| {
@@ -170,7 +172,7 @@ fn memory_may_run_out_while_pages_are_read() {
     });
 }
 
-/// A page cannot be written back: it stays dirty, and the pager is asked about it with no lock held.
+/// A page cannot be written back: it stays dirty, and the pager is called with no lock held.
 #[test]
 fn writes_may_fail() {
     text(|machine, _, mm, file| {

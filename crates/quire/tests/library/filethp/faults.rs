@@ -38,7 +38,7 @@ fn the_mapping_decides() {
         at += 4 * HUGE;
         touch(shared(file, at, HUGE), Some(Advice::NoHugePage), false);
         at += 4 * HUGE;
-        // The other 2 MiB are in pieces.
+        // The other 2 MiB are mapped in small leaves.
         mm.mmap(&shared(file, at, 2 * HUGE)).unwrap();
         store(machine, mm, at + HUGE, 3).unwrap();
         assert!(!is_large(machine, mm, at + HUGE));
@@ -48,17 +48,17 @@ fn the_mapping_decides() {
     });
 }
 
-/// A store to a private mapping copies one page, and the others stay as they are.
+/// A store to a private mapping copies one page; the others are not changed.
 #[test]
 fn a_private_store_copies_one_page() {
     shmem(|machine, manager, mm, file| {
         moved(mm, BASE);
         mm.mmap(&private(file, THERE, HUGE, RW)).unwrap();
-        // At once, without a leaf.
+        // A store with no leaf there.
         store(machine, mm, THERE + 9 * PAGE, 5).unwrap();
         assert!(!is_large(machine, mm, THERE));
         mm.munmap(VirtAddr(THERE), HUGE).unwrap();
-        // Behind a large leaf.
+        // A store behind a large leaf.
         mm.mmap(&private(file, THERE, HUGE, RW)).unwrap();
         check(machine, mm, THERE, 0..512);
         assert!(is_large(machine, mm, THERE));
@@ -74,7 +74,7 @@ fn a_private_store_copies_one_page() {
     });
 }
 
-/// A mapping of a file that gains the right to store marks pages one by one.
+/// A mapping of a file that becomes writable marks pages dirty one by one.
 #[test]
 fn stores_to_a_file_are_noticed_by_page() {
     text(|machine, _, mm, file| {
@@ -87,7 +87,7 @@ fn stores_to_a_file_are_noticed_by_page() {
         store(machine, mm, THERE + 40 * PAGE, 1).unwrap();
         assert!(!is_large(machine, mm, THERE));
         assert_eq!(file.dirty(), 1);
-        // Others who only read go on with the large leaf, and see what was stored.
+        // Address spaces that only read keep the large leaf, and see the store.
         check_text(machine, mm, BASE, 0..40);
         assert!(is_large(machine, mm, BASE));
         assert_eq!(load(machine, mm, BASE + 40 * PAGE), Ok(1));

@@ -1,5 +1,5 @@
-//! A handler that wants to hear of missing pages comes while the pages of a file come together: it hears of all that are missing
-//! from then on, and none is made of zeroes.
+//! A handler of missing pages registers during a collapse of a file: from then on it is told of all missing
+//! pages, and none is filled with zeroes.
 
 use std::time::Duration;
 
@@ -14,23 +14,23 @@ use crate::filethp::world::{MIB, Manager, Space, with_manager};
 use testkit::{HeldUp, held_up};
 
 const PATIENCE: Duration = Duration::from_millis(15);
-/// The pages that are collapsed, the second 512 of their file.
+/// The collapsed pages, the second 512 of their file.
 const BLOCK: u64 = BASE + HUGE;
-/// A mapping of the page before them, and where it moves to.
+/// A mapping of the page before them, and its new address after a move.
 const BEFORE: u64 = BASE + 4 * HUGE + 511 * PAGE;
 const THERE: u64 = BASE + 8 * HUGE;
 const GROWN: u64 = 101 * PAGE;
 
-/// How a handler comes to watch the pages.
+/// How the handler's range comes to cover the pages.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Way {
     Registers,
-    /// It watches a mapping of the page before them, which grows.
+    /// It covers a mapping of the page before them, which grows.
     Grows(Remap),
 }
 
-/// Collapses pages of which every third is missing, while a handler comes. How it went, with how many pages there were when it had
-/// come, and how many have come since.
+/// Collapses pages of which every third is missing, while a handler registers. Returns the result, how many
+/// pages were there when it had registered, and how many were added since.
 fn come(
     machine: &Hosted,
     manager: &Manager<'_>,
@@ -65,7 +65,7 @@ fn come(
     let collapse = || mm.collapse(VirtAddr(BLOCK), HUGE).expect("a mapping");
     let held = held_up(machine, moment, PATIENCE, collapse, come);
     let came = file.resident() - held.second;
-    // Who is gone keeps nothing missing.
+    // After the exit of the handler's address space, pages are no longer kept missing.
     Space::exit(other);
     drop(handler);
     mm.collapse(VirtAddr(BLOCK), HUGE).expect("a mapping");

@@ -1,4 +1,4 @@
-//! Pages of files in leaves of 2 MiB: how they come together, how they are counted, and what takes them apart.
+//! Pages of files in leaves of 2 MiB: how they are collapsed, how they are counted, and what splits them.
 
 mod busy;
 mod counts;

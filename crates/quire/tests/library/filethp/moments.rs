@@ -1,4 +1,4 @@
-//! What happens in the middle of a collapse, at every moment: memory goes bad, and a pager takes its time.
+//! Events in the middle of a collapse, at every moment: memory goes bad, and a pager is slow.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,13 +19,13 @@ use crate::filethp::support::{
 use crate::filethp::world::{MIB, Manager, Space, anonymous, load, with_manager};
 use testkit::{held_up, within};
 
-/// How long one waits for another, who may wait for a lock of his.
+/// How long one CPU waits for another, which may in turn wait for a lock of the first.
 const PATIENCE: Duration = Duration::from_millis(15);
 
-/// What is collapsed.
+/// The memory that is collapsed.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Pages {
-    /// Shared anonymous memory, all of it there.
+    /// Shared anonymous memory, all of it present.
     Shmem,
     /// Shared anonymous memory of which every third page was never touched.
     Holes,
@@ -60,7 +60,7 @@ impl Pages {
         }
     }
 
-    /// Looks that all pages but one hold what they did.
+    /// Checks that all pages but one are unchanged.
     fn check(self, machine: &Hosted, mm: &Space<'_>, lost: Option<u64>) {
         let kept = (0..512).filter(|&page| Some(page) != lost);
         match self {
@@ -75,17 +75,17 @@ impl Pages {
     }
 }
 
-/// What became of the frame that went bad, and of the collapse.
+/// What happened to the bad frame, and to the collapse.
 struct Outcome {
     /// Calls of the platform that the collapse made.
     calls: u64,
     failed: Result<Failed, MemoryFailureError>,
     report: Collapsed,
-    /// Whether the failure was dealt with while the collapse stood still.
+    /// Whether the failure was handled while the collapse was held up.
     meanwhile: bool,
 }
 
-/// Collapses on CPU 0; at one of its calls of the platform this frame goes bad, which CPU 1 deals with.
+/// Collapses on CPU 0; at one of its calls of the platform this frame goes bad, and CPU 1 handles that.
 fn fail_at(
     machine: &Hosted,
     manager: &Manager<'_>,
@@ -106,20 +106,21 @@ fn fail_at(
     Outcome { calls: held.calls, failed: held.second, report: held.first, meanwhile: held.in_time }
 }
 
-/// How often which of these came about.
+/// How often each outcome occurred.
 #[derive(Default, Debug)]
 struct Seen {
-    /// The frame was nobody's, and the collapse was refused.
+    /// The frame had no owner, and the collapse was refused.
     refused: u64,
-    /// The block was marked before it was taken apart.
+    /// The block was marked before it was split.
     marked: u64,
     /// The frame held a page, which was lost or dropped.
     pages: u64,
-    /// The frame was being copied from, or changed hands.
+    /// The frame was being copied from, or its owner changed.
     busy: u64,
 }
 
-/// One collapse in a machine of its own in which this frame goes bad; and where its pages stand in the end.
+/// One collapse in a machine of its own in which this frame goes bad; returns also where its pages are in the
+/// end.
 fn scene(
     pages: Pages,
     plan: InterruptPlan,
@@ -158,7 +159,7 @@ fn scene(
     })
 }
 
-/// Looks what is left, and tells of the failure again where it could not be seen to; the page that is lost.
+/// Checks the result, and reports the failure again where it could not be handled. Returns the lost page.
 fn look(
     machine: &Hosted,
     manager: &Manager<'_>,
@@ -170,7 +171,7 @@ fn look(
         assert_eq!(outcome.report.all_refused(), 0, "{:?}", outcome.report);
         return None;
     }
-    // Before anything is touched again.
+    // Before any page is accessed again.
     let place = (0..512).find(|page| frame_at(machine, mm, BASE + page * PAGE) == Some(bad));
     let failed = match outcome.failed {
         Err(MemoryFailureError::Busy) => {
@@ -188,7 +189,7 @@ fn look(
         Ok(Failed::Memory(MemoryFailure::PageLost)) => {
             (0..512).find(|page| load(machine, mm, BASE + page * PAGE) == Err(FaultError::Poisoned))
         }
-        // In a folio of whole blocks it is lost when that is free: by now.
+        // A bad frame in a folio of whole blocks is lost when that folio is free, which it is by now.
         Ok(Failed::Memory(MemoryFailure::Free | MemoryFailure::Dropped | MemoryFailure::Marked)) => None,
         failed => panic!("{plan:?}: {failed:?}"),
     };
@@ -201,7 +202,7 @@ fn look(
     lost
 }
 
-/// Lets a frame go bad at every `early`-th moment, and at every `late`-th of the last, in which pages move.
+/// A frame goes bad at every `early`-th moment, and at every `late`-th of the last, in which pages move.
 fn at_moments(pages: Pages, (early, late): (usize, usize), victims: &[Victim]) -> Seen {
     const MOVING: u64 = 450;
     let (counted, block) = scene(pages, InterruptPlan::Count, |_, _| Frame(0));
@@ -230,17 +231,16 @@ fn at_moments(pages: Pages, (early, late): (usize, usize), victims: &[Victim]) -
     seen
 }
 
-/// What goes bad.
 #[derive(Clone, Copy, Debug)]
 enum Victim {
-    /// The frame that this page goes to.
+    /// The frame that this page moves to.
     Target(u64),
-    /// The frame that it comes from.
+    /// The frame that it moves from.
     Source(u64),
 }
 
-/// Memory that goes bad in the block that is being filled was nobody's yet, or is a page's: nothing is lost but that (invariants 1
-/// and 8).
+/// A frame that goes bad in the block that is being filled has no owner yet, or holds a page: nothing else is
+/// lost (invariants 1 and 8).
 #[test]
 fn memory_goes_bad_where_pages_go_to() {
     let last = [Victim::Target(511)];
@@ -255,7 +255,8 @@ fn memory_goes_bad_where_pages_go_to() {
     assert!(seen.refused > 5 && seen.pages > 0, "{seen:?}");
 }
 
-/// The same where pages come from: what moves just now is busy, and no reason to stop the machine.
+/// The same for the frames that pages move from: a moving page is busy, which is no reason to stop the
+/// machine.
 #[test]
 fn memory_goes_bad_where_pages_come_from() {
     let victims = [Victim::Source(3), Victim::Source(200), Victim::Source(64)];
@@ -265,9 +266,10 @@ fn memory_goes_bad_where_pages_come_from() {
     assert!(seen.pages > 1, "{seen:?}");
 }
 
-/// A pager may take its time, and so nobody who wants an address space waits for it: it is never held for writing meanwhile.
+/// A pager may be slow, so tasks that need the address space do not wait for it: its lock is not held for
+/// writing meanwhile.
 #[test]
-fn nobody_waits_for_an_address_space_while_a_pager_is_asked() {
+fn no_task_waits_for_an_address_space_while_a_pager_is_asked() {
     with_manager(HostedConfig::new(64 * MIB).with_cpus(2), |machine, manager| {
         manager.set_folio_policy(FolioPolicy::FRAMES);
         let file = Pages::Text.file(machine, manager);
@@ -278,7 +280,7 @@ fn nobody_waits_for_an_address_space_while_a_pager_is_asked() {
         }
         spaces[1].mlock(VirtAddr(BASE), HUGE, false).unwrap();
         let reached = |word: &AtomicU64, number| word.load(Ordering::SeqCst) >= number;
-        // How often the pager was asked, how often all were served meanwhile, and how often not.
+        // How often the pager was asked, how often all tasks were served meanwhile, and how often not.
         let [asked, served, waited] = [(); 3].map(|()| Arc::new(AtomicU64::new(0)));
         let (slow, collapsing) = ((asked.clone(), served.clone(), waited.clone()), thread::current().id());
         machine.files().set_slow_sizes(move || {
@@ -309,7 +311,7 @@ fn nobody_waits_for_an_address_space_while_a_pager_is_asked() {
             assert!(asked.swap(u64::MAX, Ordering::SeqCst) > 0, "the pager was never asked");
             server.join().expect("CPU 1 is done");
         });
-        assert_eq!(waited.load(Ordering::SeqCst), 0, "somebody had to wait for the pager");
+        assert_eq!(waited.load(Ordering::SeqCst), 0, "a task had to wait for the pager");
         machine.files().set_slow_sizes(|| ());
         for mm in spaces {
             mm.switch_in();
@@ -321,10 +323,11 @@ fn nobody_waits_for_an_address_space_while_a_pager_is_asked() {
     });
 }
 
-/// Pages that are cut off come back with no large leaf, at whatever moment somebody touches one that stays (invariant 3).
+/// No large leaf maps pages that were cut off, at whatever moment a task touches one that stays (invariant
+/// 3).
 #[test]
 fn a_fault_while_pages_are_cut_off_maps_none_of_them() {
-    // In which the pages are cut off and unmapped, and the first of them go.
+    // Moments in which the pages are cut off and unmapped, and the first of them freed.
     const MOMENTS: u64 = 40;
     with_manager(HostedConfig::new(64 * MIB).with_cpus(2), |machine, manager| {
         manager.set_folio_policy(FolioPolicy::FRAMES);
@@ -352,8 +355,8 @@ fn a_fault_while_pages_are_cut_off_maps_none_of_them() {
     });
 }
 
-/// Collapses locked pages, of which all but the first 100 are cut off when this is at one of its calls of the platform. How many there
-/// were, and whether the file was short while the collapse stood still.
+/// Collapses locked pages, of which all but the first 100 are cut off at call `moment` of the platform.
+/// Returns how many calls there were, and whether the file was short while the collapse was held up.
 fn cut_off_at(machine: &Hosted, manager: &Manager<'_>, moment: u64) -> (u64, bool) {
     let (file, mm) = (manager.shmem(HUGE).unwrap(), manager.new_mm().expect("memory"));
     mm.switch_in();
@@ -374,7 +377,8 @@ fn cut_off_at(machine: &Hosted, manager: &Manager<'_>, moment: u64) -> (u64, boo
     (held.calls, held.in_time)
 }
 
-/// What a collapse moved is mapped again where it is locked, but not what was cut off meanwhile (invariant 2).
+/// A collapse maps the pages that it moved again in locked mappings, but none that was cut off meanwhile
+/// (invariant 2).
 #[test]
 fn what_is_cut_off_meanwhile_is_not_mapped_again_for_its_lock() {
     with_manager(HostedConfig::new(64 * MIB).with_cpus(2), |machine, manager| {
@@ -382,14 +386,14 @@ fn what_is_cut_off_meanwhile_is_not_mapped_again_for_its_lock() {
         let (calls, _) = cut_off_at(machine, manager, u64::MAX);
         let moments = (0..calls).step_by((calls / 150) as usize);
         let came = moments.filter(|&moment| cut_off_at(machine, manager, moment).1).count();
-        // At the others whoever cuts it short waits for busy pages, or for the closed file.
+        // At other moments the truncating CPU waits for busy pages, or for the closed file.
         println!("of {calls} calls, {came} times the file was cut short while the collapse stood still");
         assert!(came > 0);
     });
 }
 
-/// No two CPUs use leaves of different sizes for an address: a CPU that has small leaves cached is flushed
-/// before the large one comes, though that maps the same frames.
+/// No two CPUs use leaves of different sizes for an address. A CPU that has small leaves cached is flushed
+/// before the large one is mapped, though that maps the same frames.
 #[test]
 fn a_large_leaf_comes_after_the_flush_of_the_small_ones() {
     with_manager(HostedConfig::new(64 * MIB).with_cpus(2), |machine, manager| {
@@ -398,10 +402,11 @@ fn a_large_leaf_comes_after_the_flush_of_the_small_ones() {
         mm.switch_in();
         Pages::Shmem.map(machine, &mm, &file);
         crate::filethp::support::moved(&mm, BASE);
-        // A mark of one page takes the large leaf apart.
+        // Marking one page splits the large leaf.
         mm.clear_soft_dirty(VirtAddr(BASE), PAGE).unwrap();
         mm.switch_out();
-        // Looks that CPU 0 has asked for, and that CPU 1 has had; before its first CPU 1 caches a small leaf.
+        // Accesses that CPU 0 has asked for, and that CPU 1 has made; before its first, CPU 1 caches a small
+        // leaf.
         let [asked, looked] = [const { AtomicU64::new(0) }; 2];
         let look = || {
             let number = asked.fetch_add(1, Ordering::SeqCst) + 1;

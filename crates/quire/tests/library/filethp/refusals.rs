@@ -1,4 +1,4 @@
-//! What is not collapsed: each reason, and nothing has changed (invariant 6).
+//! Each reason to refuse a collapse, which then changes nothing (invariant 6).
 
 use hosted::FailurePlan;
 use hosted::raw::RawPages;
@@ -40,7 +40,7 @@ fn files_that_can_be_stored_to() {
         mm.mmap(&shared(file, THERE, HUGE)).unwrap();
         store(machine, mm, THERE, 9).unwrap();
         refused(mm, THERE, Refusal::SharedStores);
-        // Whoever cannot store to it may collapse it, dirty as it is.
+        // A task without the right to store may collapse a dirty file.
         moved(mm, BASE);
         assert!(is_large(machine, mm, BASE));
         assert_eq!(load(machine, mm, BASE), Ok(9));
@@ -71,7 +71,7 @@ fn files_that_end() {
     });
 }
 
-/// A leaf over the last page but one would show what is behind the file's end.
+/// A leaf over the last page but one would map bytes behind the end of the file.
 #[test]
 fn files_that_end_one_page_short() {
     frames(|machine, manager| {
@@ -94,7 +94,7 @@ fn private_copies_and_marks_stay() {
         refused(mm, THERE, Refusal::Copies);
         mm.write_protect_marked(VirtAddr(BASE + 3 * PAGE), PAGE).unwrap();
         refused(mm, BASE, Refusal::Marked);
-        // Somebody else's marks keep the page where it is.
+        // A page that is marked in another address space is not moved.
         mm.mmap(&private(file, THERE + 4 * HUGE, HUGE, RX)).unwrap();
         refused(mm, THERE + 4 * HUGE, Refusal::Held);
         mm.remove_write_protect_marks(VirtAddr(BASE), HUGE).unwrap();

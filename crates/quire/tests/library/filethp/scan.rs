@@ -9,7 +9,7 @@ use crate::filethp::support::{
 };
 use crate::filethp::world::{Manager, run, store};
 
-/// Goes on until it has been everywhere; the last call but one that had something to say.
+/// Continues until it has visited everything. Returns the number of collapses and the last refusal.
 fn round(manager: &Manager<'_>, collapser: &mut Collapser) -> (u64, Option<Refusal>) {
     manager.set_folio_policy(FolioPolicy::LINUX.with(Order::BLOCK, OrderPolicy::Madvise));
     let (mut collapsed, mut last) = (0, None);
@@ -36,7 +36,7 @@ fn it_collapses_what_was_advised() {
         assert_eq!(round(manager, &mut collapser), (0, None));
         other.madvise(VirtAddr(BASE), HUGE, Advice::HugePage).unwrap();
         assert_eq!(round(manager, &mut collapser), (1, None));
-        // The other one did not ask for it, and need not: the pages are where they are.
+        // The other mapping was not advised, and need not be: the pages are already in place.
         check(machine, mm, BASE, 0..1024);
         assert!(is_large(machine, mm, BASE) && !is_large(machine, mm, BASE + HUGE));
         inside(mm, &other, || check(machine, &other, BASE, 0..1024));
@@ -66,12 +66,12 @@ fn it_keeps_within_its_limits() {
     }
 }
 
-/// Pages of a file that must be read count as those in swap do with Linux.
+/// Pages of a file that must be read count against the limit for swapped pages, as in Linux.
 #[test]
 fn it_reads_so_many_pages() {
     text(|machine, manager, mm, file| {
         mm.madvise(VirtAddr(BASE), 2 * HUGE, Advice::HugePage).unwrap();
-        // Faults bring in one page and map around it what is there: 447 are, then 448.
+        // A fault reads one page and maps the present ones around it: 447 are present, then 448.
         check_text(machine, mm, BASE, 512..959);
         let mut collapser = Collapser::default();
         assert_eq!(round(manager, &mut collapser), (1, Some(Refusal::Swapped)));
@@ -84,14 +84,14 @@ fn it_reads_so_many_pages() {
     });
 }
 
-/// It takes what came apart again.
+/// A range that was split is collapsed again.
 #[test]
 fn it_repairs() {
     shmem(|machine, manager, mm, _| {
         mm.madvise(VirtAddr(BASE), HUGE, Advice::HugePage).unwrap();
         let mut collapser = Collapser::default();
         assert_eq!(round(manager, &mut collapser), (1, None));
-        // Its pages stay in order: only the leaf is to be had again.
+        // The pages stay in order: only the large leaf is missing.
         mm.madvise(VirtAddr(BASE + 8 * PAGE), PAGE, Advice::DontNeed).unwrap();
         assert!(!is_large(machine, mm, BASE));
         assert_eq!(round(manager, &mut collapser), (1, None));
@@ -103,8 +103,8 @@ fn it_repairs() {
     });
 }
 
-/// A page that somebody has marked for a handler stays where it is, whoever it is, so none of the others moves either: not at
-/// each pass again.
+/// A page that any address space has marked for a handler is not moved, so none of the others is moved
+/// either, however often the collapser passes.
 #[test]
 fn it_moves_nothing_where_a_page_is_marked() {
     shmem(|machine, manager, mm, file| {
@@ -114,7 +114,7 @@ fn it_moves_nothing_where_a_page_is_marked() {
         inside(mm, &other, || check(machine, &other, BASE + HUGE, 0..512));
         let moved = || manager.stat(Stat::ThpCollapsePages);
         let mut collapser = Collapser::default();
-        // The last page of all, as somebody else maps it; and the one who is scanned, at another address.
+        // The last page is mapped by another address space; and, at another address, by the scanned one.
         mm.mmap(&shared(file, BASE + 8 * HUGE, HUGE)).unwrap();
         check(machine, mm, BASE + 8 * HUGE, 511..512);
         for (marker, addr) in [(&other, BASE + HUGE), (mm, BASE + 8 * HUGE)] {

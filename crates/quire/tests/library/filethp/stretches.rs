@@ -1,4 +1,4 @@
-//! Others run while a collapse brings in what is missing: a machine writes down where.
+//! A collapse that brings in missing pages has reschedule points: a machine records them.
 
 use hosted::HostedConfig;
 use quire::addr::VirtAddr;

@@ -1,4 +1,4 @@
-//! What the tests of large leaves onto pages of files look at.
+//! Helpers of the tests of large leaves onto pages of files.
 
 use hosted::{Hosted, HostedConfig, SyntheticFiles};
 use quire::addr::{Frame, FrameRange, VirtAddr};
@@ -15,7 +15,7 @@ pub(crate) const BASE: u64 = 0x4000_0000;
 pub(crate) const TEXT: FileId = FileId(7);
 pub(crate) const RX: Protection = Protection::READ.union(Protection::EXEC);
 
-/// A machine of 64 MiB on which nothing but a collapse makes anything large.
+/// A machine of 64 MiB on which only a collapse makes large folios.
 pub(crate) fn frames(test: impl FnOnce(&Hosted, &Manager<'_>)) {
     with_manager(HostedConfig::new(64 * MIB), |machine, manager| {
         manager.set_folio_policy(FolioPolicy::FRAMES);
@@ -23,7 +23,8 @@ pub(crate) fn frames(test: impl FnOnce(&Hosted, &Manager<'_>)) {
     });
 }
 
-/// The same with an address space that shows 4 MiB of shared anonymous memory at [`BASE`], the first 2 MiB of it filled.
+/// The same with an address space that maps 4 MiB of shared anonymous memory at [`BASE`], the first 2 MiB of
+/// it filled.
 pub(crate) fn shmem(test: impl FnOnce(&Hosted, &Manager<'_>, &Space<'_>, &File<'_, Hosted>)) {
     frames(|machine, manager| {
         let file = manager.shmem(2 * HUGE).expect("memory");
@@ -48,7 +49,7 @@ pub(crate) fn text(test: impl FnOnce(&Hosted, &Manager<'_>, &Space<'_>, &File<'_
     });
 }
 
-/// A shared mapping of a file that can store, at a fixed address.
+/// A writable shared mapping of a file, at a fixed address.
 pub(crate) fn shared<'a>(file: &'a File<'_, Hosted>, addr: u64, len: u64) -> MapRequest<'a> {
     MapRequest {
         addr: VirtAddr(addr),
@@ -71,7 +72,7 @@ pub(crate) fn private<'a>(
     MapRequest { sharing: Sharing::Private, prot, ..shared(file, addr, len) }
 }
 
-/// What a page of shared anonymous memory holds in every test.
+/// The word that a page of shared anonymous memory holds in every test.
 pub(crate) fn word(page: u64) -> u64 {
     page.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1
 }
@@ -80,12 +81,12 @@ pub(crate) fn fill(machine: &Hosted, mm: &Space<'_>, base: u64, pages: impl Iter
     pages.for_each(|page| store(machine, mm, base + page * PAGE, word(page)).expect("memory"));
 }
 
-/// Looks that these pages, shown from `base` on, hold what [`fill`] stored.
+/// Checks that these pages, mapped from `base` on, hold what [`fill`] stored.
 pub(crate) fn check(machine: &Hosted, mm: &Space<'_>, base: u64, pages: impl Iterator<Item = u64>) {
     pages.for_each(|page| assert_eq!(load(machine, mm, base + page * PAGE), Ok(word(page)), "page {page}"));
 }
 
-/// Looks that these pages of [`TEXT`], shown from `base` on, hold what the file does.
+/// Checks that these pages of [`TEXT`], mapped from `base` on, hold the file's bytes.
 pub(crate) fn check_text(machine: &Hosted, mm: &Space<'_>, base: u64, pages: impl Iterator<Item = u64>) {
     for page in pages {
         let bytes: [u8; 8] =
@@ -95,12 +96,10 @@ pub(crate) fn check_text(machine: &Hosted, mm: &Space<'_>, base: u64, pages: imp
     }
 }
 
-/// Whether one leaf of 2 MiB maps an address.
 pub(crate) fn is_large(machine: &Hosted, mm: &Space<'_>, addr: u64) -> bool {
     machine.probe(mm.root(), VirtAddr(addr)).is_some_and(|leaf| leaf.frames == 512)
 }
 
-/// The frame that an address is mapped to.
 pub(crate) fn frame_at(machine: &Hosted, mm: &Space<'_>, addr: u64) -> Option<Frame> {
     machine.probe(mm.root(), VirtAddr(addr)).map(|leaf| leaf.frame)
 }
@@ -111,14 +110,13 @@ pub(crate) fn moved(mm: &Space<'_>, base: u64) {
     assert_eq!((report.copied, report.all_refused()), (1, 0), "{report:?}");
 }
 
-/// Collapses 2 MiB, which must be refused for this reason.
 pub(crate) fn refused(mm: &Space<'_>, base: u64, why: Refusal) {
     let report: Collapsed = mm.collapse(VirtAddr(base), HUGE).expect("a mapping");
     assert_eq!((report.all_refused(), report.last), (1, Some(why)));
 }
 
-/// Looks that each of the 512 frames from `first` on is mapped as often as is said, by what counts leaves, and by what looks at
-/// page tables.
+/// Checks that each of the 512 frames from `first` on is mapped as often as `spaces` says, by the map counts
+/// and by the page tables.
 pub(crate) fn counts(manager: &Manager<'_>, first: Frame, spaces: impl Fn(u64) -> u64) {
     let mut shown = 0;
     manager.kpagecount(FrameRange::new(first, 512), |frames, count| {
@@ -132,7 +130,7 @@ pub(crate) fn counts(manager: &Manager<'_>, first: Frame, spaces: impl Fn(u64) -
     assert_eq!(shown, 512);
 }
 
-/// Runs something in another address space, and comes back.
+/// Runs something in another address space, and returns to this one.
 pub(crate) fn inside(mm: &Space<'_>, other: &Space<'_>, work: impl FnOnce()) {
     mm.switch_out();
     other.switch_in();

@@ -1,5 +1,5 @@
-//! Collapses while other CPUs load, store, copy privately, unmap, move and cut pages off: nothing that is stored is lost, and no
-//! CPU reaches what is freed (invariants 2 and 3).
+//! Collapses while other CPUs load, store, copy privately, unmap, move and truncate: no store is lost, and no
+//! CPU reaches freed frames (invariants 2 and 3).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -22,7 +22,7 @@ const SUMS_AT: u64 = 0x7000_0000;
 const TEXT_AT: u64 = 2 * SUMS_AT;
 const OWN_AT: u64 = 3 * SUMS_AT;
 const FILE: u64 = 2 * HUGE;
-/// Pages to which all CPUs add; what is behind them is cut off now and then.
+/// Pages to which all CPUs add; pages behind them are cut off now and then.
 const SUMS: u64 = 600;
 
 fn add(machine: &Hosted, mm: &Space<'_>, addr: u64) {
@@ -49,7 +49,7 @@ struct Scene<'a, 'm> {
     counts: &'a [AtomicU64],
 }
 
-/// Collapses, cuts off, moves and reclaims.
+/// Collapses, truncates, moves and reclaims.
 fn disturb(scene: &Scene<'_, '_>, mm: &Space<'_>, rng: &mut Rng, collapser: &mut Collapser) {
     match rng.u32(..8) {
         0 | 1 => _ = mm.collapse(VirtAddr(SUMS_AT), FILE).expect("it is mapped"),
@@ -81,7 +81,7 @@ fn work(scene: &Scene<'_, '_>, mm: &Space<'_>, cpu: CpuId, rng: &mut Rng) {
             core::array::from_fn(|at| hosted::SyntheticFiles::pristine_byte(TEXT, page * PAGE + at as u64));
         assert_eq!(look(machine, mm, TEXT_AT + page * PAGE), Ok(u64::from_le_bytes(bytes)), "page {page}");
     }
-    // Pages move elsewhere while they come together.
+    // Pages are migrated while they are collapsed.
     let at = [SUMS_AT, TEXT_AT][rng.usize(..2)] + rng.u64(..1024) * PAGE;
     if let Some(leaf) = machine.probe(mm.root(), VirtAddr(at)) {
         _ = scene.manager.migrate(leaf.frame);
@@ -89,7 +89,7 @@ fn work(scene: &Scene<'_, '_>, mm: &Space<'_>, cpu: CpuId, rng: &mut Rng) {
     let own = OWN_AT + u64::from(cpu.0) * 16 * HUGE;
     match rng.u32(..4) {
         0 => {
-            // A private view: a copy of one page stays what it is.
+            // A private mapping: the copy of one page keeps its contents.
             mm.mmap(&private(scene.text, own, FILE, RW)).expect("memory");
             let page = rng.u64(..1024);
             while machine.write(VirtAddr(own + page * PAGE), &7u64.to_le_bytes()).is_err() {
@@ -176,13 +176,14 @@ fn nothing_that_is_stored_during_collapses_is_lost() {
     });
 }
 
-/// At whatever moment of a collapse a file is written back: what was stored before is written when that says so.
+/// A file is written back at every moment of a collapse: a store that came before the write-back is on the
+/// backing store after it.
 #[test]
 fn what_is_moved_is_written_back() {
     const PATIENCE: Duration = Duration::from_millis(5);
-    // How many of the last calls move pages.
+    // So many of the last calls move pages.
     const MOVING: u64 = 400;
-    // The first time they are counted.
+    // The first round counts the calls.
     let (mut round, mut waited, mut last) = (None, 0, 0);
     while round.is_none_or(|round| round <= last) {
         with_manager(HostedConfig::new(64 * MIB).with_cpus(2), |machine, manager| {
@@ -204,16 +205,16 @@ fn what_is_moved_is_written_back() {
             };
             let plan = round.map_or(InterruptPlan::Count, InterruptPlan::Nth);
             let held = held_up(machine, plan, PATIENCE, collapse, sync);
-            assert_eq!(held.second, 0, "call {round:?}: dirty pages are left, and nobody stored to any");
+            assert_eq!(held.second, 0, "call {round:?}: dirty pages are left, although none was stored to");
             waited += u64::from(!held.in_time);
             last = if round.is_none() { held.calls } else { last };
             [reader, writer].into_iter().for_each(Space::exit);
         });
-        // Many of the last ones, in which pages move; a few of those before, which bring them in.
+        // Many of the last moments, in which pages move; a few of those before, which read them.
         let moving = last.saturating_sub(MOVING);
         let next = |round: u64| if round < moving { (round + last / 6).min(moving) } else { round + 13 };
         round = Some(round.map_or(0, next));
     }
-    assert!(waited > 0, "nobody had to wait at any moment");
+    assert!(waited > 0, "no write-back had to wait");
     println!("{last} calls, late {waited} times");
 }

@@ -1,4 +1,4 @@
-//! What takes a page of a large leaf: each leaves the others as they are, and loses nothing.
+//! Calls that unmap a page of a large leaf: the other pages stay as they are, and nothing is lost.
 
 use hosted::Hosted;
 use hosted::raw::RawPages;
@@ -16,7 +16,7 @@ use crate::filethp::world::{Manager, R, RW, Space, load, store};
 
 const THERE: u64 = BASE + 8 * HUGE;
 
-/// Runs something while no frame can be had.
+/// Runs something while no frame is free.
 fn without_memory(manager: &Manager<'_>, work: impl FnOnce()) {
     let mut kept = Vec::new();
     while let Ok(frame) = manager.pages().alloc_raw(Gfp::KERNEL, Order::FRAME) {
@@ -64,7 +64,7 @@ fn word99() -> u64 {
     crate::filethp::support::word(99)
 }
 
-/// All of it at once: the leaf stays one.
+/// The whole range at once: the leaf is not split.
 #[test]
 fn protecting_all() {
     shmem(|machine, _, mm, _| {
@@ -99,7 +99,7 @@ fn truncation_in_the_middle() {
             assert_eq!(load(machine, mm, BASE + 100 * PAGE + 8), Ok(0));
             inside(mm, &other, || check(machine, &other, THERE, 0..101));
             counts(manager, first, |page| if page < 101 { 2 } else { 0 });
-            // It grows again: zeroes, which go to frames elsewhere.
+            // The file grows again with zeroes in other frames.
             file.truncate(HUGE).unwrap();
             assert_eq!(load(machine, mm, BASE + 300 * PAGE), Ok(0));
             fill(machine, mm, BASE, 101..512);
@@ -118,7 +118,7 @@ fn reclaim_takes_pages_one_by_one() {
     text(|machine, manager, mm, file| {
         let first = collapsed(machine, mm);
         assert!(first.is_aligned(Order::BLOCK));
-        // Memory is short: what can be read again goes, also what one leaf maps.
+        // Memory is short: pages that can be read again are dropped, also from a large leaf.
         let mut kept = Vec::new();
         while let Ok(frame) = manager.pages().alloc_raw(Gfp::USER, Order::FRAME) {
             kept.push(frame);
@@ -133,7 +133,7 @@ fn reclaim_takes_pages_one_by_one() {
     });
 }
 
-/// On a machine of which nobody wants all memory back.
+/// Runs a test on a machine that does not expect all memory to be free at the end.
 fn with_losses(test: impl FnOnce(&Hosted, &Manager<'_>)) {
     let machine = hosted::HostedConfig::new(64 << 20).build().expect("the host refused a machine");
     machine.run_on(quire::cpu::CpuId(0), || {
@@ -156,7 +156,7 @@ fn memory_of_a_page_goes_bad() {
         fill(machine, mm, BASE, 0..512);
         let first = collapsed(machine, mm);
         without_memory(manager, || {
-            assert!(manager.memory_failure(first.add(7)).is_err(), "what must be split needs a table");
+            assert!(manager.memory_failure(first.add(7)).is_err(), "a split needs a table");
         });
         assert!(is_large(machine, mm, BASE));
         assert_eq!(manager.memory_failure(first.add(7)), Ok(failed(MemoryFailure::PageLost)));
@@ -205,7 +205,7 @@ fn a_page_moves_elsewhere() {
     });
 }
 
-/// Where memory is locked the others stay mapped, and without memory for a table the page stays where it is.
+/// Where memory is locked the other pages stay mapped; without memory for a table the page stays mapped too.
 #[test]
 fn locked_pages_stay_mapped() {
     shmem(|machine, manager, mm, _| {
@@ -218,14 +218,15 @@ fn locked_pages_stay_mapped() {
         counts(manager, first, |page| u64::from(page != 33));
         assert_ne!(frame_at(machine, mm, BASE + 33 * PAGE), None);
         check(machine, mm, BASE, 0..512);
-        // They are collapsed as they are, and mapped large by all who have them locked.
+        // The present pages are collapsed, and mapped large in all address spaces that locked them.
         moved(mm, BASE);
         assert!(is_large(machine, mm, BASE));
         check(machine, mm, BASE, 0..512);
     });
 }
 
-/// Memory that somebody has locked stays mapped when another collapses it, whether a large leaf can come there or not.
+/// Memory that one address space has locked stays mapped when another collapses it, whether a large leaf fits
+/// there or not.
 #[test]
 fn what_others_have_locked_stays_mapped() {
     shmem(|machine, manager, mm, file| {
@@ -274,7 +275,7 @@ fn marks_are_of_pages() {
         moved_again(mm);
         mm.write_protect_marked(VirtAddr(BASE), HUGE).unwrap();
         assert_eq!(store(machine, mm, BASE + 8 * PAGE, 1), Err(FaultError::Marked));
-        // Marks stay where pages beside go, whatever memory there is.
+        // Marks stay where neighbouring pages are cut off, with or without memory.
         without_memory(manager, || file.truncate(100 * PAGE).unwrap());
         assert_eq!(store(machine, mm, BASE + 8 * PAGE, 1), Err(FaultError::Marked));
         counts(manager, first, |page| u64::from(page < 100));
@@ -284,7 +285,7 @@ fn marks_are_of_pages() {
     });
 }
 
-/// The pages are in order: only the table goes.
+/// The pages are in order: only the table is replaced.
 fn moved_again(mm: &Space<'_>) {
     let report = mm.collapse(VirtAddr(BASE), HUGE).unwrap();
     assert_eq!((report.reshaped, report.all_refused()), (1, 0), "{report:?}");
@@ -299,7 +300,7 @@ fn a_child_of_a_fork() {
         inside(mm, &child, || {
             child.munmap(VirtAddr(BASE), PAGE).unwrap();
             check_text(machine, &child, BASE, 1..512);
-            // Stores through another mapping are seen through the large leaf.
+            // A large leaf shows stores through another mapping.
             store(machine, &child, THERE + 9 * PAGE, 4).unwrap();
             child.validate().unwrap();
         });

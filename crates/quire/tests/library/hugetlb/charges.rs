@@ -1,5 +1,5 @@
-//! What pays for huge pages when a step fails: the pool, the file system and the group are each at their limit exactly, and what
-//! the steps before the refusal charged is charged to nobody.
+//! Charges for huge pages when a step fails: the pool, the file system and the group are each exactly at
+//! their limit, and charges of the steps before the refusal are taken back.
 
 use std::cell::Cell;
 
@@ -20,7 +20,7 @@ const TIGHT: u64 = 3;
 const WIDE: u64 = 6;
 const FAR: u64 = BASE + 64 * HUGE;
 
-/// Every number that a page or a reservation is counted in.
+/// Every counter of pages and reservations.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Numbers {
     pool: PoolInfo,
@@ -28,7 +28,7 @@ struct Numbers {
     charged: [u64; 2],
 }
 
-/// A group that pays, and a file system whose files are mapped.
+/// A group that is charged, and a file system whose files are mapped.
 struct Payers<'m, 'p> {
     manager: &'m Manager<'p>,
     fs: HugeFs<'m, Hosted>,
@@ -36,7 +36,7 @@ struct Payers<'m, 'p> {
 }
 
 impl<'m, 'p> Payers<'m, 'p> {
-    /// Of the limits of the pool, the file system and the group the one with this number is the tightest.
+    /// Number `tightest` of the limits of the pool, the file system and the group is the tightest one.
     fn new(manager: &'m Manager<'p>, tightest: usize) -> Self {
         let limit = |number| if number == tightest { TIGHT } else { WIDE };
         let limits = HugeFsLimits { max: limit(1), min: 1 };
@@ -61,7 +61,7 @@ impl<'m, 'p> Payers<'m, 'p> {
     }
 }
 
-/// Runs `test` with each limit as the tightest, and looks that nothing is charged to anybody in the end.
+/// Runs `test` with each limit as the tightest, and checks that no charge is left at the end.
 fn with_payers(test: impl Fn(&Hosted, &Payers<'_, '_>, &Space<'_>, &File<'_, Hosted>)) {
     for tightest in 0..3 {
         with_huge(if tightest == 0 { TIGHT } else { WIDE }, |machine, manager| {
@@ -79,7 +79,7 @@ fn with_payers(test: impl Fn(&Hosted, &Payers<'_, '_>, &Space<'_>, &File<'_, Hos
 }
 
 #[test]
-fn a_promise_that_is_refused_is_charged_to_nobody() {
+fn a_refused_promise_is_not_charged() {
     with_payers(|machine, payers, mm, file| {
         for sharing in [Sharing::Shared, Sharing::Private] {
             let before = payers.numbers();
@@ -103,7 +103,7 @@ fn a_promise_that_is_refused_is_charged_to_nobody() {
 }
 
 #[test]
-fn a_page_that_is_refused_is_charged_to_nobody() {
+fn a_refused_page_is_not_charged() {
     with_payers(|machine, payers, mm, file| {
         for sharing in [Sharing::Shared, Sharing::Private] {
             let before = payers.numbers();
@@ -116,7 +116,7 @@ fn a_page_that_is_refused_is_charged_to_nobody() {
                 assert_eq!(load(machine, mm, BASE + TIGHT * HUGE), Err(FaultError::NoHugePage));
                 assert_eq!(payers.numbers(), used, "{sharing:?}");
             }
-            // One that goes makes room for one.
+            // A page that is freed allows a new one.
             mm.madvise(VirtAddr(BASE), HUGE, Advice::DontNeed).unwrap();
             if sharing == Sharing::Shared {
                 file.punch_hole(0..HUGE).unwrap();
@@ -132,9 +132,10 @@ fn a_page_that_is_refused_is_charged_to_nobody() {
     });
 }
 
-/// Private pages, which no file system counts: a copy that is refused is charged to nobody, and the parent takes its pages.
+/// Private pages, which no file system counts: a refused copy is not charged, and the parent takes its pages
+/// back.
 #[test]
-fn a_copy_that_is_refused_is_charged_to_nobody() {
+fn a_refused_copy_is_not_charged() {
     with_payers(|machine, payers, mm, _| {
         let most = TIGHT.min(info(payers.manager, Size2M).free - 1);
         mm.mmap(&MapRequest { noreserve: true, ..private(BASE, most) }).unwrap();
@@ -159,10 +160,10 @@ fn a_copy_that_is_refused_is_charged_to_nobody() {
     });
 }
 
-/// Memory for nodes, tables and counts fails at each allocation of each verb; what is counted is as before, and the verb works
-/// afterwards.
+/// Memory for nodes, tables and counts fails at each allocation of each verb: the counters are as before, and
+/// the verb works afterwards.
 #[test]
-fn a_verb_that_fails_at_any_allocation_is_charged_to_nobody() {
+fn a_verb_that_fails_at_any_allocation_is_not_charged() {
     type Verb = for<'m> fn(&Space<'m>, &File<'_, Hosted>) -> Result<Option<Space<'m>>, MmError>;
     let verbs: [(&str, Verb); 6] = [
         ("shared", |mm, file| mm.mmap(&of_file(file, Sharing::Shared, FAR, (0, 2))).map(|_| None)),

@@ -1,4 +1,5 @@
-//! Huge pages that are mapped in parts become large leaves again (invariant 11): same frames, same rights, nobody kept out.
+//! Huge pages that are mapped in parts become large leaves again (invariant 11): same frames, same rights, no
+//! access refused.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -21,7 +22,7 @@ use testkit::{PATIENCE, held_up, ranges_of};
 const PAGE: u64 = 4096;
 const GIB: u64 = 1 << 30;
 
-/// A file of so many pages of one size that are mapped at [`BASE`], by parts.
+/// A file of so many pages of one size that are mapped at [`BASE`], in parts.
 fn map_split<'m>(manager: &'m Manager<'_>, mm: &Space<'m>, size: HugeSize, pages: u64) -> File<'m, Hosted> {
     let bytes = pages * size.bytes();
     let file = manager.huge_file(size, bytes).expect("memory for a file");
@@ -30,7 +31,7 @@ fn map_split<'m>(manager: &'m Manager<'_>, mm: &Space<'m>, size: HugeSize, pages
     file
 }
 
-/// Sees to it that 4 KiB leaves map the 2 MiB at `addr`: a part is dropped and comes back.
+/// Makes 4 KiB leaves map the 2 MiB at `addr`: a part is dropped and faulted in again.
 fn take_apart(machine: &Hosted, mm: &Space<'_>, addr: u64) {
     load(machine, mm, addr).unwrap();
     mm.madvise(VirtAddr(addr + PAGE), PAGE, Advice::DontNeed).unwrap();
@@ -63,7 +64,7 @@ fn parts_become_one_leaf_and_nothing_else_changes() {
             let done = collapse(mm, BASE, 3 * HUGE);
             assert_eq!((done.reshaped, done.large, done.all_refused()), (2, 1, 0));
             assert_eq!((mm.rss().huge, mm.rss().page_tables), (rss, tables - 2));
-            assert_eq!(counts_in_use(manager), 0, "what is mapped whole costs nothing");
+            assert_eq!(counts_in_use(manager), 0, "a page that is mapped whole needs no counts");
             for page in 0..3 {
                 assert_eq!(leaf_frames(machine, mm, BASE + page * HUGE), 512);
                 assert_eq!(load(machine, mm, BASE + page * HUGE + 8), Ok(page + 1));
@@ -76,8 +77,8 @@ fn parts_become_one_leaf_and_nothing_else_changes() {
     });
 }
 
-/// Memory for counts: a frame has slots for eight pages. What comes and goes beside others asks for none each time, and nothing is kept
-/// once all is whole.
+/// Memory for counts: a frame has slots for eight pages. A slot that is freed and used again beside others
+/// allocates no frame each time, and no frame is kept when every page is whole.
 #[test]
 fn what_comes_and_goes_keeps_its_memory_for_counts() {
     with_huge(10, |machine, manager| {
@@ -89,7 +90,7 @@ fn what_comes_and_goes_keeps_its_memory_for_counts() {
                 take_apart(machine, mm, BASE + 8 * HUGE);
                 assert_eq!(counts_in_use(manager), 2);
                 assert_eq!(collapse(mm, BASE + 8 * HUGE, HUGE).reshaped, 1);
-                assert_eq!(counts_in_use(manager), 2, "for who comes next");
+                assert_eq!(counts_in_use(manager), 2, "for the next page");
             }
             assert_eq!(collapse(mm, BASE, 8 * HUGE).reshaped, 8);
             assert_eq!(counts_in_use(manager), 0);
@@ -122,19 +123,18 @@ fn what_is_in_the_way_is_named_and_left() {
             refused(BASE, Refusal::Rights);
             store(machine, mm, BASE + 511 * PAGE, 1).unwrap();
             assert_eq!(collapse(mm, BASE, HUGE).reshaped, 1);
-            // All of it marked is one right.
+            // If all of it is marked, the leaf is marked.
             take_apart(machine, mm, BASE);
             mm.write_protect_marked(VirtAddr(BASE), HUGE).unwrap();
             assert_eq!(collapse(mm, BASE, HUGE).reshaped, 1);
             assert!(!machine.probe(mm.root(), VirtAddr(BASE)).unwrap().write, "the mark is still there");
             mm.remove_write_protect_marks(VirtAddr(BASE), HUGE).unwrap();
             store(machine, mm, BASE, 1).unwrap();
-            // What is mapped whole or not at all needs no collapse, and gets none.
+            // A page that is mapped whole or not at all needs no collapse.
             mm.mmap(&of_file(&file, Private, BASE + 8 * HUGE, (0, 1))).unwrap();
             store(machine, mm, BASE + 8 * HUGE, 1).unwrap();
             refused(BASE + 8 * HUGE, Refusal::HugePages);
             mm.munmap(VirtAddr(BASE + 8 * HUGE), HUGE).unwrap();
-            // Half of a page is no page.
             let half = collapse(mm, BASE + PAGE, HUGE);
             assert_eq!((half.collapsed(), half.all_refused(), half.large), (0, 0, 0));
         });
@@ -157,7 +157,7 @@ fn a_bad_page_stays_in_parts() {
             take_apart(&machine, mm, BASE + HUGE);
             let done = collapse(mm, BASE, 2 * HUGE);
             assert_eq!((done.refused(Refusal::Lost), done.reshaped), (1, 1), "it costs that page alone");
-            // What was never mapped anew is a hole, which nothing large covers either.
+            // A page that was never faulted in again is a hole, which no larger leaf covers either.
             mm.madvise(VirtAddr(BASE), HUGE, Advice::DontNeed).unwrap();
             (0..512).filter(|&page| page != 9).for_each(|page| {
                 load(&machine, mm, BASE + page * PAGE).unwrap();
@@ -177,7 +177,7 @@ fn a_gigantic_page_goes_there_and_back_in_both_ways() {
                 (0..64).for_each(|at| store(machine, mm, BASE + at * 8 * HUGE + 16, at).unwrap());
                 (0..512).step_by(7).for_each(|block| take_apart(machine, mm, BASE + block * HUGE));
                 let first = machine.probe(mm.root(), VirtAddr(BASE)).unwrap().frame;
-                // A hole at its very end: nothing has changed, at its start neither.
+                // A hole at the end: nothing has changed, also at the start.
                 mm.madvise(VirtAddr(BASE + GIB - PAGE), PAGE, Advice::DontNeed).unwrap();
                 let done = mm.collapse_in(VirtAddr(BASE), GIB, steps).unwrap();
                 assert_eq!((done.refused(Refusal::Missing), done.collapsed()), (1, 0));
@@ -203,7 +203,8 @@ fn a_gigantic_page_goes_there_and_back_in_both_ways() {
     });
 }
 
-/// No bracket, whatever the size: the secondary MMU keeps its copies, goes on using them, and takes a larger one when it is told.
+/// A collapse opens no bracket, whatever the size: the secondary MMU keeps its copies, goes on using them,
+/// and installs a larger one after the hint.
 #[test]
 fn a_secondary_mmu_is_not_stopped() {
     let machine = HostedConfig::new(3 * GIB).with_cpus(2).build().expect("the host refused a machine");
@@ -244,7 +245,7 @@ fn a_secondary_mmu_is_not_stopped() {
     });
 }
 
-/// Each way of counting gives the same answers, as far as it has any, and all memory is back in the end.
+/// All ways of counting give the same answers, where they have one, and all memory is free in the end.
 #[test]
 fn every_way_of_counting_agrees() {
     for counts in CountScheme::ALL {
@@ -284,7 +285,7 @@ fn every_way_of_counting_agrees() {
                     take_apart(&machine, mm, BASE + 3 * HUGE);
                 }
                 assert_eq!(load(&machine, mm, BASE + 8), Ok(5));
-                // Memory of its own, and its copies.
+                // Private memory, and its copies.
                 let own = BASE + 2 * GIB;
                 mm.mmap(&private(own, 2)).unwrap();
                 store(&machine, mm, own + 8, 6).unwrap();
@@ -307,7 +308,8 @@ fn every_way_of_counting_agrees() {
     }
 }
 
-/// Threads store all the while, others drop parts and collapse, and a file is cut: what was stored is there, counts end at zero.
+/// Threads store all the while, others drop parts and collapse, and a file is truncated: no store is lost,
+/// and counts end at zero.
 #[test]
 fn collapses_beside_stores_faults_and_truncation() {
     const PAGES: u64 = 6;
@@ -333,7 +335,7 @@ fn collapses_beside_stores_faults_and_truncation() {
         let mut sums = [0u64; 4];
         while !over.load(Ordering::Relaxed) {
             match cpu.0 {
-                // Two count, each in words of its own, in the pages that are never cut.
+                // Two threads increment words of their own, in pages that are never cut off.
                 0 | 1 => {
                     let word = rng.usize(..4);
                     let at = BASE + word as u64 * HUGE + rng.u64(..512) * PAGE + u64::from(cpu.0) * 8;
@@ -343,7 +345,7 @@ fn collapses_beside_stores_faults_and_truncation() {
                         mm.fault(VirtAddr(at), quire::vm::Access::Write).unwrap();
                     }
                 }
-                // One takes parts away.
+                // One thread drops parts.
                 2 => {
                     let at = BASE + rng.u64(..PAGES * 512) * PAGE;
                     let len = rng.u64(1..8).min((BASE + PAGES * HUGE - at) / PAGE) * PAGE;
@@ -389,7 +391,7 @@ fn collapses_beside_stores_faults_and_truncation() {
     machine.assert_clean();
 }
 
-/// Protection of all of it travels with the leaf.
+/// A collapse keeps the protection that all parts have.
 #[test]
 fn rights_of_the_whole_survive() {
     with_huge(2, |machine, manager| {
@@ -407,8 +409,8 @@ fn rights_of_the_whole_survive() {
     });
 }
 
-/// A mapping may go after a collapse has looked at it. Then the answer is that there is none, not that it has
-/// holes.
+/// A mapping may be unmapped after a collapse has checked it. The answer is then that there is no mapping,
+/// not that it has holes.
 #[test]
 fn a_mapping_that_goes_after_the_look_is_none() {
     let config = HostedConfig::new(128 << 20).with_cpus(2);
@@ -419,7 +421,7 @@ fn a_mapping_that_goes_after_the_look_is_none() {
             let file = map_split(manager, &mm, HugeSize::Size2M, 1);
             within(&mm, || take_apart(machine, &mm, BASE));
             let unmap = || mm.munmap(VirtAddr(BASE), HUGE).unwrap();
-            // An error where it went before anything was looked at.
+            // An error if it was unmapped before the check.
             let collapse = || mm.collapse(VirtAddr(BASE), HUGE).unwrap_or_default();
             let held = held_up(machine, InterruptPlan::Nth(round), PATIENCE, collapse, unmap);
             let [none, all] = [held.first.refused(Refusal::TooSmall), held.first.all_refused()];

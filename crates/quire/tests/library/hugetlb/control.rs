@@ -73,7 +73,7 @@ fn mistakes_are_named() {
             let wrote = write(world, "hugepages-2048kB/nr_hugepages", text);
             assert_eq!(wrote, Err(ControlError::NotANumber), "{text}");
         }
-        // The largest number there is asks for more than there is, of a node as well.
+        // The largest possible number asks for more pages than there are, also of a node.
         for path in ["hugepages-2048kB/nr_hugepages", "node1/hugepages-2048kB/nr_hugepages"] {
             let Ok(Outcome::Resized(done)) = write(world, path, "18446744073709551615") else {
                 panic!("{path}")

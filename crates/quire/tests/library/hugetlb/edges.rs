@@ -22,7 +22,7 @@ fn a_file_system_without_limits_keeps_nothing() {
     assert_eq!(HugeFsLimits::default(), HugeFsLimits { max: u64::MAX, min: 0 });
 }
 
-/// What was asked for is done: that the task dies meanwhile interrupts nothing.
+/// The request is complete: a task that dies in the meantime interrupts nothing.
 #[test]
 fn a_task_that_dies_with_its_last_page_was_not_interrupted() {
     let hosted = two_nodes(3 * GIB).build().expect("the host refused a machine");

@@ -15,7 +15,7 @@ use quire::page_alloc::{Gfp, NodeSet, Verdict};
 use crate::hugetlb::support::{BOTH, GIB, MIB, World, two_nodes, with_pools};
 use testkit::{order, seed};
 
-/// A frame goes bad, and the pools hear of it.
+/// A frame goes bad, and the pools are told.
 fn fail(world: &World<'_, '_>, frame: Frame) -> Result<HugeFailure, Verdict> {
     match world.pages.condemn(frame) {
         Verdict::Huge => Ok(world.pools.memory_failure(world.pages, frame)),
@@ -23,7 +23,7 @@ fn fail(world: &World<'_, '_>, frame: Frame) -> Result<HugeFailure, Verdict> {
     }
 }
 
-/// Every frame that can be had, given back again.
+/// Every free frame, by allocating and freeing all.
 fn all_frames(world: &World<'_, '_>) -> HashSet<Frame> {
     let mut all = Vec::new();
     let gfp = Gfp { urgency: quire::page_alloc::Urgency::Reserve, ..Gfp::USER };
@@ -40,7 +40,8 @@ fn a_free_frame_is_lost_wherever_it_is() {
     with_pools(two_nodes(32 * MIB), |world| {
         let pages = world.pages;
         let free = pages.memory_info().available();
-        // In a whole block, at its start and in its middle; in a block in small pieces; on a list; known to be zero.
+        // In a whole block, at its start and in its middle; in a block in small pieces; on a list; known to
+        // be zero.
         let listed = pages.alloc_raw(Gfp::USER, Order::FRAME).unwrap();
         let other = pages.alloc_raw(Gfp::USER, Order::FRAME).unwrap();
         let whole = Frame(512 * 9);
@@ -53,7 +54,7 @@ fn a_free_frame_is_lost_wherever_it_is() {
             assert_eq!(pages.free_raw(frame, Order::FRAME), Err(FreeError::InUse));
         }
         assert_eq!(fail(world, Frame(512 * 9 + 1)), Err(Verdict::Lost), "another of the same block");
-        assert_eq!(fail(world, other), Err(Verdict::Busy), "somebody was handed it");
+        assert_eq!(fail(world, other), Err(Verdict::Busy), "it is in use");
         assert_eq!(fail(world, Frame(0)), Err(Verdict::Unrecoverable), "the manager's tables");
         assert_eq!(fail(world, Frame(1 << 30)), Err(Verdict::NotMemory));
         pages.free_raw(other, Order::FRAME).unwrap();
@@ -61,7 +62,7 @@ fn a_free_frame_is_lost_wherever_it_is() {
         pages.validate().unwrap();
         let all = all_frames(world);
         assert!(![whole, listed, near, Frame(512 * 9 + 1)].iter().any(|frame| all.contains(frame)));
-        // Each of the other frames of their blocks can be had, but for eight of descriptors.
+        // Each other frame of their blocks can be allocated, but for eight of descriptors.
         for block in [9, 10] {
             let there = all.iter().filter(|frame| frame.block().0 == block).count();
             assert_eq!(there, 504 - 2 + (block as usize - 9));
@@ -84,7 +85,7 @@ fn a_free_page_leaves_its_pool_but_for_the_bad_frames() {
         assert_eq!(fail(world, page.add(77)), Err(Verdict::Already));
         assert_eq!(fail(world, page.add(78)), Err(Verdict::Lost), "it is free memory now");
         assert!(all_frames(world).iter().filter(|frame| frame.block() == page.block()).count() == 502);
-        // Growing does not find it again.
+        // Growing does not allocate it again.
         let grown = pools.resize(pages, Size2M, BOTH, 1000);
         assert_eq!(grown.stopped, Some(Stopped::OutOfMemory));
         pools.validate(pages).unwrap();
@@ -119,7 +120,7 @@ fn a_promise_is_kept_by_a_surplus_page_or_refused() {
         pools.reserve(pages, Size2M, all).unwrap();
         let page = pools.take(pages, Size2M, NodeSet::ALL, true).unwrap();
         pools.give(pages, Size2M, page, true);
-        // There is no memory for another one.
+        // There is no memory for a replacement.
         assert_eq!(fail(world, page.add(5)), Ok(HugeFailure::Reserved));
         pools.validate(pages).unwrap();
         let info = world.info(Size2M);
@@ -127,10 +128,10 @@ fn a_promise_is_kept_by_a_surplus_page_or_refused() {
         let good: Vec<_> = (1..all).map(|_| pools.take(pages, Size2M, NodeSet::ALL, true).unwrap()).collect();
         assert!(!good.contains(&page));
         let refused = pools.take(pages, Size2M, NodeSet::ALL, true);
-        assert_eq!(refused, Err(AllocError::OutOfMemory), "a bad page is given to nobody");
+        assert_eq!(refused, Err(AllocError::OutOfMemory), "a bad page is not handed out");
         pools.validate(pages).unwrap();
         good.iter().for_each(|&frame| pools.give(pages, Size2M, frame, true));
-        // The first reservation that ends lets it go.
+        // When the first reservation ends, the page leaves the pool.
         pools.unreserve(pages, Size2M, 1);
         let info = world.info(Size2M);
         assert_eq!((info.total, info.free, info.reserved), (all - 1, all - 1, all - 1));
@@ -170,7 +171,7 @@ fn gigantic_pages_come_apart_around_their_bad_frames() {
         pools.give(pages, Size1G, page, false);
         assert_eq!(world.info(Size1G).total, 1);
         world.check();
-        // The 509 blocks without one are whole again.
+        // The 509 blocks without a bad frame are whole again.
         let frames: Vec<_> = (0..512u32)
             .filter(|&at| {
                 let block = pages.memmap().block(page.block().add(at));
@@ -179,7 +180,7 @@ fn gigantic_pages_come_apart_around_their_bad_frames() {
             .collect();
         assert_eq!(frames.len(), 509);
         assert!(![0, 100, 511].iter().any(|at| frames.contains(at)));
-        // Demoted pages and their way back.
+        // Demoted pages and their promotion.
         let other = pools.take(pages, Size1G, NodeSet::ALL, false).unwrap();
         pools.give(pages, Size1G, other, false);
         assert_eq!(pools.demote(pages, BOTH, 1).done, 1);
@@ -203,7 +204,7 @@ fn a_page_on_its_way_is_found_where_it_arrives() {
         pools.adopt(pages, Size2M, folio);
         assert_eq!(world.info(Size2M).total, 0, "it did not stay");
         world.check();
-        // The same of one that goes back by a list.
+        // The same for a folio that is freed to a list.
         let frame = pages.alloc_raw(Gfp::USER, Order::BLOCK).unwrap();
         let larger = pages.alloc_raw(Gfp::USER, order(11)).unwrap();
         assert_eq!(fail(world, frame.add(511)), Err(Verdict::Marked));

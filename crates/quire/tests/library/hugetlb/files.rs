@@ -1,4 +1,4 @@
-//! Files of huge pages: sharing, private copies, sizes, holes, limits of file systems, and who pays.
+//! Files of huge pages: sharing, private copies, sizes, holes, limits of file systems, and charges.
 
 use hosted::FailurePlan;
 use quire::addr::VirtAddr;
@@ -14,7 +14,7 @@ use crate::hugetlb::world::{
 use Sharing::{Private, Shared};
 
 #[test]
-fn a_file_is_the_same_for_all_who_map_it() {
+fn a_file_is_the_same_in_all_its_mappings() {
     with_huge(6, |machine, manager| {
         let file = manager.huge_file(Size2M, 4 * HUGE).unwrap();
         run(manager, |mm| {
@@ -59,13 +59,13 @@ fn private_mappings_see_the_file_until_they_store() {
             assert_eq!((load(machine, mm, own), load(machine, mm, own + 8)), (Ok(3), Ok(4)));
             assert_eq!((load(machine, mm, own + HUGE), load(machine, mm, own + HUGE + 8)), (Ok(2), Ok(5)));
             assert_eq!(load(machine, mm, BASE + 8), Ok(0), "the file has none of it");
-            // What the file has not is the mapping's own at once.
+            // A page that the file lacks belongs to the private mapping at once.
             assert_eq!(load(machine, mm, own + 2 * HUGE), Ok(0));
             assert_eq!((free_and_promised(manager), file.huge_pages()), ((1, 1), (2, 1)));
-            // Given back, the file shows again.
+            // After `MADV_DONTNEED` the file's page is visible again.
             mm.madvise(VirtAddr(own), HUGE, Advice::DontNeed).unwrap();
             assert_eq!(load(machine, mm, own), Ok(6));
-            // Stores to pages of files are taken over by the child, and copied by both.
+            // The child inherits the file's pages, and a store on either side copies them.
             let child = fork(mm);
             store(machine, mm, own, 7).unwrap();
             mm.switch_out();
@@ -90,7 +90,8 @@ fn sizes_end_mappings_and_pages_behind_go_back() {
             assert_eq!(free_and_promised(manager), (4, 1 + 3));
             assert_eq!(file.truncate(HUGE + 4096), Err(MmError::Invalid));
             file.truncate(HUGE).unwrap();
-            // Pages and reservations behind the end; the private copy's reservation holds again, though a child had it.
+            // Pages and reservations behind the end are freed. The private copy's reservation holds again,
+            // though a child had the copy.
             assert_eq!(free_and_promised(manager), (7, 4));
             assert_eq!(file.huge_pages(), (1, 0));
             assert_eq!(load(machine, mm, BASE + HUGE), Err(FaultError::BeyondEnd));
@@ -107,7 +108,7 @@ fn sizes_end_mappings_and_pages_behind_go_back() {
     });
 }
 
-/// Reservations that no fault has redeemed go as pages do.
+/// Truncation ends reservations that no fault has used, as it frees pages.
 #[test]
 fn others_run_after_each_batch_of_pages_that_a_file_gives_back() {
     let pages = HUGE_BATCH as u64 + 2;
@@ -125,8 +126,8 @@ fn others_run_after_each_batch_of_pages_that_a_file_gives_back() {
     });
 }
 
-/// Regression: two mappings of the pages that go, in one address space. Unmapping the second waited for the busy entries
-/// that unmapping the first had left to be flushed.
+/// Regression: one address space maps the truncated pages twice. Unmapping the second waited for the busy
+/// entries that unmapping the first had left to be flushed.
 #[test]
 fn pages_that_are_mapped_twice_go_as_well() {
     with_huge(5, |machine, manager| {
@@ -143,7 +144,7 @@ fn pages_that_are_mapped_twice_go_as_well() {
     });
 }
 
-/// As on hugetlbfs, a mapping that can be stored to makes its file as long as it is.
+/// As on hugetlbfs, a writable mapping extends its file to its own length.
 #[test]
 fn a_mapping_makes_its_file_longer() {
     with_huge(4, |machine, manager| {
@@ -189,12 +190,12 @@ fn holes_give_back_whole_pages_and_clear_the_rest() {
             let word = |at: u64| load(machine, mm, BASE + at).unwrap();
             assert_eq!([0, 4096, HUGE / 2, HUGE - 8].map(word), [1, 1, 0, 0], "byte for byte");
             assert_eq!([2 * HUGE, 2 * HUGE + 4096].map(word), [0, 1]);
-            // Inside of one page, and over a reservation alone.
+            // A hole inside one page, and one over a reservation alone.
             file.punch_hole(2 * HUGE + 4097..2 * HUGE + 8192).unwrap();
             assert_eq!(word(2 * HUGE + 4096), 1);
             file.punch_hole(2 * HUGE + HUGE / 2..4 * HUGE).unwrap();
             assert_eq!([HUGE / 2, HUGE - 8].map(|at| word(2 * HUGE + at)), [0, 0]);
-            // Whoever stores into a hole takes what nobody was reserved.
+            // A store into a hole takes a page that is not reserved.
             assert_eq!(free_and_promised(manager), (3, 0));
             store(machine, mm, BASE + HUGE, 5).unwrap();
             assert_eq!(free_and_promised(manager), (2, 0));
@@ -216,12 +217,12 @@ fn pages_are_allocated_ahead() {
         file.allocate(HUGE + 1..2 * HUGE + 1).unwrap();
         assert_eq!((file.huge_pages(), free_and_promised(manager)), ((2, 0), (1, 0)));
         assert_eq!(file.allocate(0..5 * HUGE), Err(MmError::NoMemory));
-        assert_eq!((file.huge_pages(), free_and_promised(manager)), ((3, 0), (0, 0)), "those before stay");
+        assert_eq!((file.huge_pages(), free_and_promised(manager)), ((3, 0), (0, 0)), "earlier pages stay");
         run(manager, |mm| {
             mm.mmap(&of_file(&file, Shared, BASE, (0, 3))).unwrap();
             assert_eq!(load(machine, mm, BASE + 2 * HUGE), Ok(0));
             assert_eq!(mm.mmap(&of_file(&file, Shared, BASE, (3, 1))), Err(MmError::NoMemory));
-            assert_eq!(load(machine, mm, BASE), Ok(0), "what was there is there");
+            assert_eq!(load(machine, mm, BASE), Ok(0), "the present page stays");
         });
     });
 }
@@ -270,14 +271,14 @@ fn a_file_system_has_no_more_than_its_size_and_no_less_than_its_minimum() {
             assert_eq!(mm.mmap(&of_file(&file, Private, BASE + 32 * HUGE, (0, 1))), Err(MmError::NoMemory));
         });
         assert_eq!((free_and_promised(manager), used_and_kept(&fs)), ((9, 1), (1, 1)));
-        // A handle that goes leaves its files alone.
+        // Dropping a handle keeps its files.
         drop(fs);
         assert_eq!(free_and_promised(manager), (9, 0));
         drop(file);
     });
 }
 
-/// A window of descriptors flushes all CPUs before such a page leaves: the task may hold no lock then.
+/// A window of descriptors flushes all CPUs before such a page is freed: the task may hold no lock then.
 #[test]
 fn surplus_pages_that_were_kept_for_a_file_system_leave_with_it() {
     with_huge(2, |_, manager| {
@@ -289,7 +290,7 @@ fn surplus_pages_that_were_kept_for_a_file_system_leave_with_it() {
     });
 }
 
-/// The whole minimum is kept for the file system again when a private mapping has used all of it.
+/// The whole minimum is reserved for the file system again after a private mapping has used all of it.
 #[test]
 fn what_goes_back_is_kept_for_its_file_system() {
     with_huge(2, |machine, manager| {
@@ -328,7 +329,7 @@ fn groups_pay_for_what_their_processes_use_and_are_promised() {
             assert_eq!(store(machine, mm, BASE + 2 * HUGE, 1), Err(FaultError::NoHugePage));
             assert_eq!(pools.group_counters(group, Size2M, Charge::Usage).failures, 1);
             assert_eq!(charged(), [2, 4]);
-            // A child is of the same group.
+            // A child belongs to the same group.
             let child = fork(mm);
             mm.switch_out();
             let stored = within(&child, || store(machine, &child, BASE, 2));
@@ -341,17 +342,17 @@ fn groups_pay_for_what_their_processes_use_and_are_promised() {
             mm.munmap(VirtAddr(BASE), 3 * HUGE).unwrap();
             assert_eq!(charged(), [1, 1]);
         });
-        // What the file has is paid for by who touched it first, until it goes.
+        // The group that first touched a page of the file is charged until the page is freed.
         assert_eq!(charged(), [1, 1]);
         drop(file);
         assert_eq!(charged(), [0, 0]);
     });
 }
 
-/// A process that changes its group takes its reservations' price along with nothing: who was asked for it pays it, and is paid
-/// back; what it touches from then on its new group pays.
+/// A process that changes its group leaves its charges behind: the old group stays charged for reservations
+/// until they end, and the new group is charged for pages that are touched from then on.
 #[test]
-fn who_promised_pays_for_the_promise_and_who_touches_for_the_page() {
+fn reservations_charge_the_old_group_and_new_pages_the_new_one() {
     with_huge(3, |machine, manager| {
         let pools = manager.huge_pools();
         let [first, second] = [(); 2].map(|()| pools.make_group(HugeGroup::NONE).unwrap());
@@ -372,7 +373,7 @@ fn who_promised_pays_for_the_promise_and_who_touches_for_the_page() {
     });
 }
 
-/// Tries a call with the allocations failing one after the other until it succeeds.
+/// Tries a call with each allocation failing in turn until it succeeds.
 fn each_failure(machine: &hosted::Hosted, mut call: impl FnMut() -> bool) {
     for index in 0..200 {
         machine.set_failures(FailurePlan::From(index));
@@ -413,7 +414,7 @@ fn a_mapping_that_fails_has_promised_nothing() {
     });
 }
 
-/// The reservations of a mapping stay with its file: a later mapping that fails takes back its own only.
+/// The reservations of a mapping stay with its file: a later mapping that fails takes back only its own.
 #[test]
 fn a_mapping_that_fails_leaves_earlier_promises_alone() {
     with_huge(6, |_, manager| {
@@ -445,7 +446,7 @@ fn faults_that_fail_lose_nothing() {
                 let after = (9 - used, reserved - redeems);
                 each_failure(machine, || {
                     let done = store(machine, mm, at, 1).is_ok();
-                    // The file may have its page already when there is no memory for a table.
+                    // The file may already have its page when a table cannot be allocated.
                     let filled = at < BASE + (1 << 30) && free_and_promised(manager) == after;
                     if !done && !filled {
                         settled(manager, used - 1, reserved);

@@ -1,4 +1,4 @@
-//! What the frame with some number is, where there is nothing to look at but records.
+//! The state of a frame by its number, from records alone.
 
 use hosted::HostedConfig;
 use hosted::raw::RawPages;

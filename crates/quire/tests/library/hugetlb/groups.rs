@@ -24,15 +24,15 @@ fn a_charge_counts_in_every_group_or_in_none() {
     pools.uncharge(left, Size2M, Usage, 5);
     pools.charge(right, Size2M, Usage, 5).unwrap();
     assert_eq!((shown(left).current, shown(right).current, shown(root).current), (3, 7, 10));
-    // Sizes and kinds are apart.
+    // Sizes and kinds are charged separately.
     pools.charge(right, Size1G, Usage, 100).unwrap();
     pools.charge(right, Size2M, Reservation, u64::MAX).unwrap();
     assert_eq!(pools.charge(right, Size2M, Reservation, 1), Err(LimitReached), "numbers do not wrap");
-    // A limit below what is charged refuses what is new.
+    // A limit below the present charge refuses new charges.
     pools.set_group_max(right, Size2M, Usage, 1);
     assert_eq!(pools.charge(right, Size2M, Usage, 1), Err(LimitReached));
     assert_eq!(shown(right).current, 7);
-    // No group pays nothing and is refused nothing.
+    // `NONE` is not charged and never refused.
     pools.charge(HugeGroup::NONE, Size2M, Usage, u64::MAX).unwrap();
 }
 
@@ -63,7 +63,7 @@ fn charges_of_several_threads_never_pass_the_limit() {
     assert_eq!(pools.group_counters(root, Size2M, Usage).current, 0);
 }
 
-/// What a group that is removed has charged stays with its parent until it is given back; then its number is free.
+/// The charges of a removed group stay with its parent until they end; then its number is free.
 #[test]
 fn a_removed_group_is_there_until_its_charges_are_not() {
     let pools = HugePools::new();

@@ -11,7 +11,7 @@ use testkit::seed;
 
 use HugeSize::{Size1G, Size2M};
 
-/// What a pool is, if it is nothing but numbers, and pages in use.
+/// The model of a pool: its numbers, and its pages in use.
 #[derive(Default)]
 struct Model {
     persistent: u64,
@@ -20,9 +20,9 @@ struct Model {
 }
 
 impl Model {
-    /// What must hold whatever memory there was.
+    /// Holds with any amount of memory.
     fn check(&self, info: PoolInfo) {
-        assert_eq!(info.total - info.free, self.used.len() as u64, "every page in use is somebody's");
+        assert_eq!(info.total - info.free, self.used.len() as u64, "every page in use has an owner");
         assert_eq!(info.reserved, self.reserved);
         assert_eq!(info.persistent(), self.persistent);
     }
@@ -53,7 +53,7 @@ fn step(world: &World<'_, '_>, model: &mut [Model; 2], rng: &mut Rng) {
         3..6 => {
             let reserved = own.reserved > 0 && rng.bool();
             if let Ok(frame) = pools.take(pages, size, NodeSet::ALL, reserved) {
-                assert!(own.used.iter().all(|&(used, _)| used != frame), "nobody else has it");
+                assert!(own.used.iter().all(|&(used, _)| used != frame), "no page is handed out twice");
                 own.used.push((frame, reserved));
                 own.reserved -= u64::from(reserved);
             } else {
@@ -65,7 +65,7 @@ fn step(world: &World<'_, '_>, model: &mut [Model; 2], rng: &mut Rng) {
             let again = reserved && rng.bool();
             own.reserved += u64::from(again);
             pools.give(pages, size, frame, again);
-            // A surplus page of another node leaves in its place: the numbers stay.
+            // A surplus page of another node is freed instead: the numbers stay.
             own.persistent = world.info(size).persistent();
         }
         8 => {

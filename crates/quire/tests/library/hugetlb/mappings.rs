@@ -1,5 +1,5 @@
-//! Mappings of huge pages by a program: what libhugetlbfs's suite asks (readback, private, shared, fork-cow, misalign,
-//! mremap, mprotect, mlock, madvise, reservations), as cases of our own.
+//! Mappings of huge pages by a program: the questions of libhugetlbfs's suite (readback, private, shared,
+//! fork-cow, misalign, mremap, mprotect, mlock, madvise, reservations), as cases of our own.
 
 use quire::addr::VirtAddr;
 use quire::error::{FaultError, MmError};
@@ -46,14 +46,14 @@ fn a_mapping_gets_no_more_than_the_pool_has() {
             mm.mmap(&private(BASE, 3)).unwrap();
             assert_eq!(mm.mmap(&private(BASE + 8 * HUGE, 2)), Err(MmError::NoMemory));
             assert_eq!(ranges(mm).len(), 1);
-            // What reserves nothing is mapped, gets what is left, and no more.
+            // A mapping without reservations is allowed, and gets pages that are not reserved, and no more.
             mm.mmap(&MapRequest { noreserve: true, ..private(BASE + 8 * HUGE, 3) }).unwrap();
             store(machine, mm, BASE + 8 * HUGE, 1).unwrap();
             assert_eq!(free_and_promised(manager), (3, 3));
             assert_eq!(store(machine, mm, BASE + 9 * HUGE, 1), Err(FaultError::NoHugePage));
             (0..3).for_each(|page| store(machine, mm, BASE + page * HUGE, 7).unwrap());
             assert_eq!(free_and_promised(manager), (0, 0));
-            // Touched or not, what is unmapped is there for others.
+            // Unmapping frees pages for others, touched or not.
             mm.munmap(VirtAddr(BASE), 2 * HUGE).unwrap();
             store(machine, mm, BASE + 9 * HUGE, 1).unwrap();
             store(machine, mm, BASE + 10 * HUGE, 1).unwrap();
@@ -73,7 +73,7 @@ fn promises_come_back_with_a_partial_unmap() {
             assert_eq!(free_and_promised(manager), (7, 3), "one that was used, one that was not");
             mm.munmap(VirtAddr(BASE), 6 * HUGE).unwrap();
             assert_eq!(free_and_promised(manager), (8, 0));
-            // Mapped over in part.
+            // A mapping over a part.
             mm.mmap(&private(BASE, 6)).unwrap();
             mm.mmap(&MapRequest { huge: None, ..private(BASE + 2 * HUGE, 2) }).unwrap();
             assert_eq!(free_and_promised(manager), (8, 4));
@@ -114,7 +114,7 @@ fn ends_inside_huge_pages_are_refused() {
             assert_eq!(mm.mremap(VirtAddr(BASE), 0, HUGE, Remap::MayMove), Err(MmError::Invalid));
             assert_eq!(load(machine, mm, BASE), Ok(5), "nothing has changed");
             assert_eq!(ranges(mm).len(), 1);
-            // Lengths are rounded up where they are lengths, and down where they are what may be lost.
+            // Lengths of mappings are rounded up; lengths of what is dropped are rounded down.
             mm.madvise(VirtAddr(BASE), HUGE - 4096, Advice::DontNeed).unwrap();
             assert_eq!(load(machine, mm, BASE), Ok(5));
             mm.mmap(&MapRequest { len: 4096, noreserve: true, ..private(BASE + far, 1) }).unwrap();
@@ -125,7 +125,7 @@ fn ends_inside_huge_pages_are_refused() {
     });
 }
 
-/// Locking brings huge pages in, wherever in them the range ends, and so does populating.
+/// Locking and populating fault huge pages in, wherever inside them the range ends.
 #[test]
 fn locked_and_populated_pages_are_there() {
     with_huge(6, |machine, manager| {
@@ -172,7 +172,7 @@ fn moved_pages_keep_their_contents_and_promises() {
             store(machine, mm, BASE + HUGE, 1).unwrap();
             let to = VirtAddr(BASE + 64 * HUGE);
             assert_eq!(mm.mremap(VirtAddr(BASE), 4 * HUGE, 3 * HUGE, Remap::Fixed(to)), Ok(to));
-            assert_eq!(free_and_promised(manager), (7, 2), "what became less went back");
+            assert_eq!(free_and_promised(manager), (7, 2), "the reservation beyond the new length ended");
             assert_eq!(load(machine, mm, to.0 + HUGE), Ok(1));
             assert_eq!(load(machine, mm, BASE), Err(FaultError::NotMapped));
             // A part of it moves by itself.
@@ -201,7 +201,7 @@ fn dontneed_gives_pages_back_and_promises_them_again() {
             assert_eq!(free_and_promised(manager), (3, 2));
             assert_eq!(load(machine, mm, BASE + HUGE), Ok(0));
             assert_eq!(load(machine, mm, BASE), Ok(1));
-            // Without reservations they are anybody's.
+            // Without reservations any mapping may use the pages.
             mm.mmap(&MapRequest { noreserve: true, ..private(BASE + 8 * HUGE, 1) }).unwrap();
             store(machine, mm, BASE + 8 * HUGE, 1).unwrap();
             mm.madvise(VirtAddr(BASE + 8 * HUGE), HUGE, Advice::DontNeed).unwrap();
@@ -210,7 +210,8 @@ fn dontneed_gives_pages_back_and_promises_them_again() {
     });
 }
 
-/// A page that a child maps still does not come back; its reservation can be renewed only if the pool has another.
+/// A page that a child still maps is not freed; its reservation can be renewed only if the pool has another
+/// page.
 #[test]
 fn dontneed_of_what_a_child_maps_needs_another_page() {
     with_huge(3, |machine, manager| {
@@ -244,7 +245,7 @@ fn a_child_shares_until_one_stores() {
             within(&child, || {
                 assert_eq!(load(machine, &child, BASE), Ok(1));
                 store(machine, &child, BASE, 3).unwrap();
-                assert_eq!(free_and_promised(manager), (3, 1), "nobody else maps it any more");
+                assert_eq!(free_and_promised(manager), (3, 1), "it has no other mapping any more");
                 store(machine, &child, BASE + HUGE, 4).unwrap();
                 assert_eq!(free_and_promised(manager), (2, 1), "not what its parent is reserved");
             });
@@ -258,7 +259,8 @@ fn a_child_shares_until_one_stores() {
     });
 }
 
-/// A parent was reserved its pages (invariant 10). When there is none for a copy, its children lose theirs, not the parent.
+/// A parent has its pages reserved (invariant 10). When there is none for a copy, its children lose theirs,
+/// not the parent.
 #[test]
 fn a_parent_takes_back_what_it_was_promised() {
     with_huge(2, |machine, manager| {
@@ -280,13 +282,13 @@ fn a_parent_takes_back_what_it_was_promised() {
                     assert_eq!(child.rss().huge, 512);
                 });
             }
-            // What is lost stays lost to a grandchild; who gives it up gets what there is.
+            // A lost page stays lost in a grandchild. A child that drops it may fault in a free page.
             let grandchild = fork(&child);
             within(&grandchild, || assert_eq!(load(machine, &grandchild, BASE), Err(FaultError::Poisoned)));
             drop(grandchild);
             within(&other, || other.munmap(VirtAddr(BASE), HUGE).unwrap());
             mm.switch_in();
-            // By populating, too.
+            // Populating may take it, too.
             mm.madvise(VirtAddr(BASE), 2 * HUGE, Advice::PopulateWrite).unwrap();
             mm.switch_out();
             within(&child, || assert_eq!(load(machine, &child, BASE + HUGE), Err(FaultError::Poisoned)));
@@ -353,7 +355,7 @@ fn pages_of_one_gibibyte_are_mapped_by_one_leaf() {
     });
 }
 
-/// Beyond the pool, up to a limit, pages come from the page allocator, and go back to it.
+/// Beyond the pool, up to a limit, pages are allocated from the page allocator, and freed to it.
 #[test]
 fn surplus_pages_serve_mappings() {
     with_huge(1, |machine, manager| {
@@ -366,7 +368,7 @@ fn surplus_pages_serve_mappings() {
             (0..3).for_each(|page| store(machine, mm, BASE + page * HUGE, 1).unwrap());
             mm.munmap(VirtAddr(BASE), HUGE).unwrap();
             assert_eq!(info(manager, HugeSize::Size2M).total, 2);
-            // A pool that becomes smaller leaves those who use it alone.
+            // A pool that shrinks does not affect its pages in use.
             let _ = manager.huge_pools().resize(manager.pages(), HugeSize::Size2M, NodeSet::ALL, 0);
             assert_eq!(info(manager, HugeSize::Size2M).surplus, 2);
             mm.munmap(VirtAddr(BASE), 3 * HUGE).unwrap();
@@ -376,8 +378,8 @@ fn surplus_pages_serve_mappings() {
     });
 }
 
-/// Named for what was found: advice that was refused, and a split of the folio, left small leaves on a huge page, which then faulted for
-/// ever.
+/// Regression: after advice that was refused, and a split of the folio, a huge page had small leaves, and
+/// faulted for ever.
 #[test]
 fn what_is_refused_splits_no_huge_page() {
     with_huge(2, |machine, manager| {

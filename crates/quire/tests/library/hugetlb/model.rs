@@ -1,4 +1,4 @@
-//! Programs that map huge pages in lockstep with a model that keeps each page by itself.
+//! Programs that map huge pages in lockstep with a model that keeps each page separately.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -21,13 +21,13 @@ const PLACES: u64 = 12;
 const FILE: u64 = 6;
 const FILES: usize = 2;
 
-/// A page in use; who else has it maps the same.
+/// A page in use; all its mappings share it.
 type Page = Rc<Cell<u64>>;
 
-/// A place where a huge page is mapped, or may be.
+/// A place of one huge page in an address space.
 #[derive(Clone)]
 struct Place {
-    /// The file, and the page of it; memory without a name has a file that nobody else knows.
+    /// The file, and the page of it; an anonymous mapping has a private file.
     file: (Rc<ModelFile>, u64),
     shared: bool,
     reserved: bool,
@@ -49,7 +49,7 @@ struct Model {
 }
 
 impl Model {
-    /// Every file that somebody has.
+    /// Every file that is in use.
     fn all_files(&self) -> Vec<Rc<ModelFile>> {
         let mut all = self.files.clone();
         for place in self.spaces.iter().flat_map(BTreeMap::values) {
@@ -60,7 +60,6 @@ impl Model {
         all
     }
 
-    /// Free pages of the pool, and those that are reserved.
     fn free_and_promised(&self) -> (u64, u64) {
         let mut used: Vec<*const Cell<u64>> = Vec::new();
         let mut reserved = 0;
@@ -85,10 +84,9 @@ impl Model {
         free - reserved
     }
 
-    /// The page that a store goes to.
-    fn page_to_store(&mut self, who: usize, at: u64) -> Result<Page, FaultError> {
+    fn page_to_store(&mut self, task: usize, at: u64) -> Result<Page, FaultError> {
         let spare = self.spare();
-        let place = self.spaces[who].get_mut(&at).ok_or(FaultError::NotMapped)?;
+        let place = self.spaces[task].get_mut(&at).ok_or(FaultError::NotMapped)?;
         let (file, index) = place.file.clone();
         if place.lost {
             return Err(FaultError::Poisoned);
@@ -109,7 +107,7 @@ impl Model {
         });
         if !(first && place.reserved) && spare == 0 {
             let own = place.own.clone().filter(|_| place.reserved).ok_or(FaultError::NoHugePage)?;
-            self.take_back(who, at, &own);
+            self.take_back(task, at, &own);
             return Ok(own);
         }
         let page = Rc::new(Cell::new(contents.unwrap_or(0)));
@@ -117,10 +115,10 @@ impl Model {
         Ok(page)
     }
 
-    /// Everybody else loses a page.
-    fn take_back(&mut self, who: usize, at: u64, page: &Page) {
+    /// All other mappings lose a page.
+    fn take_back(&mut self, task: usize, at: u64, page: &Page) {
         for (number, space) in self.spaces.iter_mut().enumerate() {
-            for (_, place) in space.iter_mut().filter(|(place, _)| (number, **place) != (who, at)) {
+            for (_, place) in space.iter_mut().filter(|(place, _)| (number, **place) != (task, at)) {
                 if place.own.as_ref().is_some_and(|own| Rc::ptr_eq(own, page)) {
                     (place.own, place.lost) = (None, true);
                 }
@@ -128,9 +126,9 @@ impl Model {
         }
     }
 
-    fn load(&mut self, who: usize, at: u64) -> Result<u64, FaultError> {
+    fn load(&mut self, task: usize, at: u64) -> Result<u64, FaultError> {
         let spare = self.spare();
-        let place = self.spaces[who].get(&at).ok_or(FaultError::NotMapped)?;
+        let place = self.spaces[task].get(&at).ok_or(FaultError::NotMapped)?;
         if place.lost {
             return Err(FaultError::Poisoned);
         }
@@ -145,11 +143,11 @@ impl Model {
         match there {
             Some(page) => Ok(page.get()),
             None if place.shared => shared_page(&file, index, spare).map(|page| page.get()),
-            None => self.page_to_store(who, at).map(|page| page.get()),
+            None => self.page_to_store(task, at).map(|page| page.get()),
         }
     }
 
-    fn map(&mut self, who: usize, at: u64, count: u64, of: &Mapped) -> Result<(), MmError> {
+    fn map(&mut self, task: usize, at: u64, count: u64, of: &Mapped) -> Result<(), MmError> {
         let file = of.file.map_or_else(Default::default, |file| Rc::clone(&self.files[file]));
         let indices = of.first..of.first + count;
         let missing = indices.clone().filter(|index| !file.pages.borrow().contains_key(index)).count() as u64;
@@ -169,15 +167,15 @@ impl Model {
                 own: None,
                 lost: false,
             };
-            self.spaces[who].insert(at + step, place);
+            self.spaces[task].insert(at + step, place);
         }
         Ok(())
     }
 
-    fn dont_need(&mut self, who: usize, at: u64, count: u64) -> Result<(), MmError> {
-        let holes = (at..at + count).any(|at| !self.spaces[who].contains_key(&at));
+    fn dont_need(&mut self, task: usize, at: u64, count: u64) -> Result<(), MmError> {
+        let holes = (at..at + count).any(|at| !self.spaces[task].contains_key(&at));
         let spare = self.spare();
-        let places = || (at..at + count).filter_map(|at| self.spaces[who].get(&at));
+        let places = || (at..at + count).filter_map(|at| self.spaces[task].get(&at));
         let kept = |place: &&Place| {
             place.reserved && place.own.as_ref().is_some_and(|own| Rc::strong_count(own) > 1)
         };
@@ -185,12 +183,12 @@ impl Model {
             return Err(MmError::NoMemory);
         }
         (at..at + count).for_each(|at| {
-            _ = self.spaces[who].get_mut(&at).map(|place| (place.own, place.lost) = (None, false))
+            _ = self.spaces[task].get_mut(&at).map(|place| (place.own, place.lost) = (None, false))
         });
         if holes { Err(MmError::NoMemory) } else { Ok(()) }
     }
 
-    /// Pages of a file go, and private copies of them.
+    /// Truncation drops pages of a file, and their private copies.
     fn drop_pages(&mut self, file: usize, indices: std::ops::Range<u64>) {
         let file = Rc::clone(&self.files[file]);
         file.pages.borrow_mut().retain(|index, _| !indices.contains(index));
@@ -218,7 +216,6 @@ fn shared_page(file: &ModelFile, index: u64, spare: u64) -> Result<Page, FaultEr
     Ok(page)
 }
 
-/// What is mapped.
 #[derive(Debug)]
 struct Mapped {
     file: Option<usize>,
@@ -227,7 +224,7 @@ struct Mapped {
     noreserve: bool,
 }
 
-/// The model, and what is checked against it.
+/// The model, and the machine that is checked against it.
 struct Both<'w, 'm, 'p> {
     machine: &'w Hosted,
     manager: &'m Manager<'p>,
@@ -241,25 +238,26 @@ fn addr(place: u64) -> VirtAddr {
 }
 
 impl<'m> Both<'_, 'm, '_> {
-    fn on<T>(&self, who: usize, call: impl FnOnce(&Space<'m>) -> T) -> T {
-        self.spaces[who].switch_in();
-        let done = call(&self.spaces[who]);
-        self.spaces[who].switch_out();
+    fn on<T>(&self, task: usize, call: impl FnOnce(&Space<'m>) -> T) -> T {
+        self.spaces[task].switch_in();
+        let done = call(&self.spaces[task]);
+        self.spaces[task].switch_out();
         done
     }
 
-    fn map(&mut self, who: usize, at: u64, count: u64, of: &Mapped) {
+    fn map(&mut self, task: usize, at: u64, count: u64, of: &Mapped) {
         let sharing = if of.shared { Sharing::Shared } else { Sharing::Private };
         let request = match of.file {
             Some(file) => of_file(&self.files[file], sharing, addr(at).0, (of.first, count)),
             None => MapRequest { sharing, ..private(addr(at).0, count) },
         };
-        let made = self.on(who, |mm| mm.mmap(&MapRequest { noreserve: of.noreserve, ..request }).map(|_| ()));
-        assert_eq!(made, self.model.map(who, at, count, of), "{of:?}");
+        let made =
+            self.on(task, |mm| mm.mmap(&MapRequest { noreserve: of.noreserve, ..request }).map(|_| ()));
+        assert_eq!(made, self.model.map(task, at, count, of), "{of:?}");
     }
 
     fn step(&mut self, random: &mut Rng) {
-        let (who, at) = (random.usize(0..self.spaces.len()), random.u64(0..PLACES));
+        let (task, at) = (random.usize(0..self.spaces.len()), random.u64(0..PLACES));
         let count = random.u64(1..=3.min(PLACES - at));
         let file = random.usize(0..FILES);
         match random.u32(0..20) {
@@ -267,37 +265,37 @@ impl<'m> Both<'_, 'm, '_> {
                 let file = random.bool().then_some(file);
                 let first = if file.is_some() { random.u64(0..FILE - 2) } else { 0 };
                 let of = Mapped { file, first, shared: random.bool(), noreserve: random.u32(0..4) == 0 };
-                self.map(who, at, count, &of);
+                self.map(task, at, count, &of);
             }
             4 => {
-                self.on(who, |mm| mm.munmap(addr(at), count * HUGE)).unwrap();
-                self.model.spaces[who].retain(|place, _| !(at..at + count).contains(place));
+                self.on(task, |mm| mm.munmap(addr(at), count * HUGE)).unwrap();
+                self.model.spaces[task].retain(|place, _| !(at..at + count).contains(place));
             }
             5..10 => {
                 let word = random.u64(1..);
                 let machine = self.machine;
-                let stored = self.on(who, |mm| store(machine, mm, addr(at).0 + 8, word));
-                assert_eq!(stored, self.model.page_to_store(who, at).map(|page| page.set(word)));
+                let stored = self.on(task, |mm| store(machine, mm, addr(at).0 + 8, word));
+                assert_eq!(stored, self.model.page_to_store(task, at).map(|page| page.set(word)));
             }
             10..14 => {
                 let machine = self.machine;
-                let loaded = self.on(who, |mm| load(machine, mm, addr(at).0 + 8));
-                assert_eq!(loaded, self.model.load(who, at));
+                let loaded = self.on(task, |mm| load(machine, mm, addr(at).0 + 8));
+                assert_eq!(loaded, self.model.load(task, at));
             }
             14 => {
-                let done = self.on(who, |mm| mm.madvise(addr(at), count * HUGE, Advice::DontNeed));
-                assert_eq!(done, self.model.dont_need(who, at, count));
+                let done = self.on(task, |mm| mm.madvise(addr(at), count * HUGE, Advice::DontNeed));
+                assert_eq!(done, self.model.dont_need(task, at, count));
             }
             15 if self.spaces.len() < 4 => {
-                let child = fork(&self.spaces[who]);
+                let child = fork(&self.spaces[task]);
                 self.spaces.push(child);
-                let mut places = self.model.spaces[who].clone();
+                let mut places = self.model.spaces[task].clone();
                 places.values_mut().for_each(|place| place.reserved = false);
                 self.model.spaces.push(places);
             }
             16 if self.spaces.len() > 1 => {
-                self.spaces.remove(who).exit();
-                self.model.spaces.remove(who);
+                self.spaces.remove(task).exit();
+                self.model.spaces.remove(task);
             }
             17 => {
                 let end = random.u64(0..=FILE);
@@ -313,11 +311,11 @@ impl<'m> Both<'_, 'm, '_> {
             }
             19 => {
                 let to = random.u64(0..PLACES);
-                if to != at && self.model.spaces[who].contains_key(&at) {
-                    let moved = self.on(who, |mm| mm.mremap(addr(at), HUGE, HUGE, Remap::Fixed(addr(to))));
+                if to != at && self.model.spaces[task].contains_key(&at) {
+                    let moved = self.on(task, |mm| mm.mremap(addr(at), HUGE, HUGE, Remap::Fixed(addr(to))));
                     assert_eq!(moved, Ok(addr(to)));
-                    let place = self.model.spaces[who].remove(&at).unwrap();
-                    self.model.spaces[who].insert(to, place);
+                    let place = self.model.spaces[task].remove(&at).unwrap();
+                    self.model.spaces[task].insert(to, place);
                 }
             }
             _ => {}

@@ -53,11 +53,11 @@ fn only_shared_huge_pages_are_split_and_only_whole_ones() {
             assert_eq!(mm.madvise(VirtAddr(BASE + PAGE), PAGE, Advice::DontNeed), Err(MmError::Invalid));
             assert_eq!(mm.mappings(), 2);
             advise(BASE + HUGE, 2 * HUGE).unwrap();
-            assert_eq!(mm.mappings(), 4, "what is split does not merge with what is not");
+            assert_eq!(mm.mappings(), 4, "a split mapping merges with no other");
             advise(BASE + HUGE, HUGE).unwrap();
             store(machine, mm, BASE + HUGE, 1).unwrap();
             assert_eq!(leaf_frames(machine, mm, BASE + HUGE), 512, "nothing was split yet");
-            // Ends of mappings still lie at ends of pages.
+            // Mappings still end at the ends of huge pages.
             assert_eq!(mm.munmap(VirtAddr(BASE + HUGE), PAGE), Err(MmError::Invalid));
             assert_eq!(mm.mprotect(VirtAddr(BASE + HUGE), PAGE, R), Err(MmError::Invalid));
         });
@@ -128,7 +128,7 @@ fn one_gigantic_page_has_leaves_of_every_size() {
             assert_eq!(leaf_frames(machine, mm, far + 3 * HUGE + 5 * PAGE), 1);
             let mapped = mm.rss().huge;
             assert_eq!(mapped, 2 * (1 << 18) - 3 * 512);
-            // It moves as it is.
+            // The page moves in parts.
             mm.mremap(VirtAddr(far), GIB, GIB, Remap::Fixed(VirtAddr(far + 4 * GIB))).unwrap();
             assert_eq!(leaf_frames(machine, mm, far + 4 * GIB + 3 * HUGE), 1);
             assert_eq!(leaf_frames(machine, mm, far + 4 * GIB + 2 * HUGE), 512);
@@ -207,7 +207,7 @@ fn memory_that_goes_bad_costs_one_part() {
                 "a page that is mapped whole is lost whole"
             );
             assert_eq!(mm.rss().huge, 511);
-            // Nothing comes back over it, whoever maps the page anew.
+            // No leaf maps the lost part again, whichever address space maps the page anew.
             drop_part(mm, BASE, HUGE);
             assert_eq!(told(BASE + PAGE), None);
             assert_eq!(told(BASE + 2 * PAGE), Some(FaultError::Poisoned));
@@ -247,7 +247,7 @@ fn marks_are_set_on_parts_of_what_is_split_alone() {
 }
 
 /// Two address spaces map all of a block of a gigantic page in parts. One of them unmaps it in two steps, and
-/// the other's leaves count as before.
+/// the other's leaves still count.
 #[test]
 fn parts_that_go_in_steps_leave_the_counts_of_others() {
     let machine = HostedConfig::new(3 * GIB);

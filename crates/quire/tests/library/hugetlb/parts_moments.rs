@@ -1,5 +1,5 @@
-//! A gigantic page in parts, while one CPU is held up in the middle of what it does with it and another does something else: at
-//! every moment.
+//! A gigantic page in parts, while one CPU is held up in the middle of a change and another makes a second
+//! one: at every moment.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -19,10 +19,11 @@ use testkit::{held_up_to_look, ranges_of};
 
 const PAGE: u64 = 4096;
 const GIB: u64 = 1 << 30;
-/// How long one waits for another, who may wait for him.
+/// How long one CPU waits for another, which may in turn wait for the first.
 const PATIENCE: Duration = Duration::from_millis(15);
 
-/// A machine whose pool of pages of 1 GiB has one, or may take a surplus one; no page is cleared. All memory is back at the end.
+/// A machine whose pool of 1 GiB has one page, or may take a surplus one; no page is cleared. All memory is
+/// free at the end.
 fn with_page(surplus: bool, test: impl FnOnce(&Hosted, &Manager<'_>)) {
     let config = HostedConfig { clearing: false, ..HostedConfig::new(2 * GIB + (64 << 20)) };
     let machine = config.with_cpus(2).build().expect("the host refused a machine");
@@ -50,7 +51,6 @@ fn with_page(surplus: bool, test: impl FnOnce(&Hosted, &Manager<'_>)) {
     });
 }
 
-/// An address space that maps the page of a file in parts.
 fn in_parts<'m>(manager: &'m Manager<'_>, file: &File<'m, Hosted>) -> Space<'m> {
     let mm = manager.new_mm().expect("memory");
     mm.mmap(&of_file(file, Shared, BASE, (0, GIB / HUGE))).expect("a page is reserved");
@@ -58,20 +58,20 @@ fn in_parts<'m>(manager: &'m Manager<'_>, file: &File<'m, Hosted>) -> Space<'m> 
     mm
 }
 
-/// Lets one 4 KiB go.
+/// Drops one 4 KiB page.
 fn drop_part(mm: &Space<'_>, at: u64) {
     mm.madvise(VirtAddr(at), PAGE, Advice::DontNeed).expect("memory");
 }
 
-/// Sees to it that 4 KiB leaves map the 2 MiB at `at`, and leaves of 2 MiB those around.
+/// Makes 4 KiB leaves map the 2 MiB at `at`, and leaves of 2 MiB those around.
 fn take_apart(machine: &Hosted, mm: &Space<'_>, at: u64) {
     load(machine, mm, at).expect("it is mapped");
     drop_part(mm, at);
     load(machine, mm, at).expect("it is mapped");
 }
 
-/// Lets CPU 0 do something, which is held up at the `round`-th call of the platform that it makes. How many calls there were, and
-/// whether `seen` by the end of that, with whether CPU 1 was through.
+/// Runs `first` on CPU 0, held up at its `round`-th call of the platform, while CPU 1 runs `second`. Returns
+/// how many calls there were, and `seen` at the end of that time, which gets whether CPU 1 had finished.
 fn held_up(
     machine: &Hosted,
     round: u64,
@@ -84,7 +84,7 @@ fn held_up(
     (held.calls, met.into_inner())
 }
 
-/// Does something at so many moments of the calls that there are, the last ones among them. At how many it was met.
+/// Calls `meet` at so many of all moments, the last ones included. Returns at how many it was true.
 fn at_moments(most: u64, mut meet: impl FnMut(u64) -> (u64, bool)) -> u64 {
     let (all, _) = meet(u64::MAX);
     let step = (all / most).max(1);
@@ -93,10 +93,10 @@ fn at_moments(most: u64, mut meet: impl FnMut(u64) -> (u64, bool)) -> u64 {
     met
 }
 
-/// Whoever cuts a file short while its page was collapsed, and is counted down still with no lock held, waits for that: the page
-/// would be given to others, or freed, with counts in it (invariant 5).
+/// A truncation that unmaps a page which a collapse still counts down, with no lock held, waits for the
+/// collapse. Otherwise the page would be handed out again, or freed, with counts in it (invariant 5).
 #[test]
-fn a_page_that_is_counted_down_still_is_nobody_elses() {
+fn a_page_is_not_freed_before_it_is_counted_down() {
     for steps in [CollapseSteps::Staged, CollapseSteps::Direct] {
         with_page(true, |machine, manager| {
             let met = at_moments(60, |round| {
@@ -116,12 +116,12 @@ fn a_page_that_is_counted_down_still_is_nobody_elses() {
                 assert_eq!(info(manager, HugeSize::Size1G).total, 0, "a surplus page leaves the pool");
                 met
             });
-            assert!(met > 1, "nobody had to wait for a count");
+            assert!(met > 1, "no truncation had to wait for a count");
         });
     }
 }
 
-/// A staged collapse that is stopped halfway tells a secondary MMU of the leaves of 2 MiB that came.
+/// A staged collapse that is stopped halfway sends hints for the leaves of 2 MiB that it installed.
 #[test]
 fn a_collapse_that_stops_halfway_is_told() {
     with_page(false, |machine, manager| {
@@ -145,7 +145,7 @@ fn a_collapse_that_stops_halfway_is_told() {
             let last = BASE + GIB - PAGE;
             let met = held_up(machine, round, (collapse, || drop_part(&mm, last)), |through| through);
             let leaf = machine.probe(mm.root(), VirtAddr(BASE)).expect("it stays");
-            // Or it was over when the part went, and all of it came apart again.
+            // Or it had finished before the part was dropped, and was undone by the drop.
             let told = nested.stats().collapses > 0;
             assert_eq!(told, leaf.frames > 1, "at call {round}");
             stopped += u64::from(met.1 && told);
@@ -160,7 +160,7 @@ fn a_collapse_that_stops_halfway_is_told() {
     });
 }
 
-/// Without memory for a split the leaf goes as a whole, and nothing beside it: what was marked stays so.
+/// Without memory for a split the whole leaf is unmapped, and nothing beside it: marks stay.
 #[test]
 fn bad_memory_wipes_out_no_mark_even_without_memory() {
     with_page(false, |machine, manager| {

@@ -1,4 +1,5 @@
-//! A page of 1 GiB in parts on several CPUs at once: faults, stores, unmapping, truncation, and collapses of both kinds, all of the same page.
+//! A page of 1 GiB in parts on several CPUs at once: faults, stores, unmapping, truncation, and collapses of
+//! both kinds.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -21,20 +22,20 @@ use testkit::{ranges_of, seed};
 const PAGE: u64 = 4096;
 const GIB: u64 = 1 << 30;
 const TIME: Duration = Duration::from_millis(1500);
-/// Where the page is that is cut off, and mapped anew, behind one that is not.
+/// The page that is cut off and mapped anew; the page before it stays.
 const CUT: u64 = BASE + GIB;
-/// Words that are counted up, in as many pages of 4 KiB of the first page.
+/// Words that are incremented, in as many 4 KiB pages of the first page.
 const WORDS: u64 = 64;
 
 struct Scene<'s, 'm> {
     machine: &'s Hosted,
     mm: &'s Space<'m>,
     file: &'s File<'m, Hosted>,
-    /// A guest to which both pages belong.
+    /// A guest that can access both pages.
     guest: &'s Nested<'m>,
 }
 
-/// In three blocks, the last one's last pages among them.
+/// In three blocks, including the last pages of the last one.
 fn word(at: u64) -> u64 {
     let block = [0, 5, 511][at as usize % 3];
     BASE + block * HUGE + (512 - WORDS + at) * PAGE + at * 8
@@ -47,7 +48,7 @@ impl Scene<'_, '_> {
         self.mm.madvise(VirtAddr(at), GIB, Advice::Split).expect("it is mapped");
     }
 
-    /// A word of the page that stays is counted up, or one of the other is looked at.
+    /// Increments a word of the page that stays, or reads one of the other.
     fn touch(&self, cpu: &VirtualCpu<'_, '_>, random: &mut Rng, sums: &[AtomicU64]) {
         if random.u32(0..4) == 0 {
             let at = VirtAddr(CUT + random.u64(0..8) * HUGE + random.u64(0..512) * PAGE);
@@ -76,9 +77,9 @@ impl Scene<'_, '_> {
         sums[at as usize].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Parts of both go; the file is cut; the second is mapped anew.
+    /// Drops parts of both pages, truncates the file, or maps the second page anew.
     fn upset(&self, random: &mut Rng) {
-        // So that there is something whole now and then.
+        // Long enough that pages are whole now and then.
         std::thread::sleep(Duration::from_micros(random.u64(0..4000)));
         match random.u32(0..64) {
             0 => {
@@ -101,7 +102,7 @@ impl Scene<'_, '_> {
         }
     }
 
-    /// All of both comes, and becomes large; how many of 1 GiB did.
+    /// Populates and collapses both pages. Returns how many leaves of 1 GiB that made.
     fn collapse(&self, steps: CollapseSteps) -> u64 {
         for at in [BASE, CUT] {
             _ = self.mm.madvise(VirtAddr(at), GIB, Advice::PopulateWrite);
@@ -110,7 +111,7 @@ impl Scene<'_, '_> {
     }
 }
 
-/// Nothing that was stored is lost, no count is left, and every page is back (invariants 2, 3, 5 and 11).
+/// No store is lost, no count is left, and every page is free again (invariants 2, 3, 5 and 11).
 #[test]
 fn one_gigantic_page_is_collapsed_by_one_and_taken_apart_by_others() {
     let first = seed(fastrand::u64(..));
@@ -163,7 +164,7 @@ fn one_gigantic_page_is_collapsed_by_one_and_taken_apart_by_others() {
         for (at, sum) in sums.iter().enumerate() {
             assert_eq!(load(&machine, &mm, word(at as u64)), Ok(sum.load(Ordering::Relaxed)), "word {at}");
         }
-        // Whatever is in pieces now becomes one, alone.
+        // Pages that are in parts now can be collapsed, as no other CPU interferes.
         while scene.collapse(CollapseSteps::Direct) > 0 {}
         assert_eq!(machine.leaves(mm.root()).len(), 2);
         mm.switch_out();

@@ -49,7 +49,7 @@ fn told(mm: &Space<'_>, addr: u64) -> Option<FaultError> {
 }
 
 #[test]
-fn a_private_page_is_taken_from_all_who_map_it() {
+fn a_private_page_is_unmapped_in_every_address_space() {
     with_pool(8, |machine, manager| {
         let mm = manager.new_mm().unwrap();
         mm.mmap(&private(BASE, 4)).unwrap();
@@ -73,7 +73,7 @@ fn a_private_page_is_taken_from_all_who_map_it() {
             for page in [0, 2, 3] {
                 assert_eq!(load(machine, &mm, BASE + page * HUGE + 8), Ok(page));
             }
-            // What is given up is reserved anew.
+            // A dropped page is reserved anew.
             mm.madvise(VirtAddr(BASE + HUGE), HUGE, Advice::DontNeed).unwrap();
             assert_eq!(info(manager, HugeSize::Size2M).reserved, 1);
             assert_eq!(load(machine, &mm, BASE + HUGE + 8), Ok(0));
@@ -106,8 +106,8 @@ fn a_mapping_with_markers_goes_with_its_promises() {
     });
 }
 
-/// Nobody maps it any more, whoever did; who touches its place is told, and never sees zeroes where something else was. With
-/// the file's hold of it ends its stay in the pool.
+/// All its mappings are removed. A program that touches its address gets an error, and never zeroes in place
+/// of the lost contents. The page leaves the pool when the file drops it.
 #[test]
 fn a_page_of_a_file_is_isolated_until_the_file_gives_it_up() {
     with_pool(6, |machine, manager| {
@@ -133,13 +133,13 @@ fn a_page_of_a_file_is_isolated_until_the_file_gives_it_up() {
         assert_eq!([told(&mm, BASE), told(&mm, private), told(&other, BASE)], [None; 3]);
         file.punch_hole(HUGE..2 * HUGE).unwrap();
         assert_eq!((info(manager, HugeSize::Size2M).total, manager.meminfo().bad), (5, 1));
-        within(&other, || assert_eq!(load(machine, &other, BASE + HUGE), Ok(0), "what is there now is new"));
+        within(&other, || assert_eq!(load(machine, &other, BASE + HUGE), Ok(0), "the page is new"));
         [mm, other].into_iter().for_each(Mm::exit);
     });
 }
 
-/// The page that goes bad stands before a larger one: mappings of that one are not looked at by what they would have if it were
-/// the larger one's beginning.
+/// The bad page is before a larger one: mappings of the larger page are not checked as if it started at the
+/// bad page.
 #[test]
 fn a_bad_page_costs_no_page_of_another_size_behind_it() {
     const GIB: u64 = 1 << 30;

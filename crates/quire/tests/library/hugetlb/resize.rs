@@ -1,4 +1,4 @@
-//! A pool grows and shrinks: how far, at what price, and what it says of it.
+//! A pool grows and shrinks: how far, at what cost, and with which counters.
 
 use hosted::raw::RawPages;
 use hosted::{HostedConfig, MemoryRange};
@@ -56,8 +56,8 @@ fn a_machine_gives_what_it_has() {
     });
 }
 
-/// The published schemes have to allocate in order to free; here a pool shrinks when there is nothing left to allocate,
-/// and the page allocator is not asked.
+/// The published schemes have to allocate in order to free. Here a pool shrinks when all memory is used, and
+/// allocates nothing.
 #[test]
 fn shrinking_needs_no_memory() {
     with_pools(two_nodes(64 * MIB), |world| {
@@ -72,7 +72,8 @@ fn shrinking_needs_no_memory() {
     });
 }
 
-/// No flush at all, one hold of the pool's lock to claim and one to add each batch, one for each batch that is given back.
+/// No flush; the pool's lock is taken once to claim, once to add each batch, and once for each batch that is
+/// freed.
 #[test]
 fn a_resize_flushes_nothing_and_counts_its_locks() {
     with_pools(HostedConfig::new(GIB), |world| {
@@ -80,7 +81,7 @@ fn a_resize_flushes_nothing_and_counts_its_locks() {
         let locks = || world.pages.lists().stat(Stat::HugetlbLock);
         let before = (locks(), world.machine.counters());
         let _ = world.pools.resize(world.pages, Size2M, BOTH, count);
-        // The number before, three batches, the look that finds that nothing is missing, and the number after.
+        // The first count, three batches, the check that finds no page missing, and the last count.
         assert_eq!(locks() - before.0, 1 + 2 * 3 + 1 + 1);
         let between = locks();
         let _ = world.pools.resize(world.pages, Size2M, BOTH, 0);
@@ -113,7 +114,7 @@ fn a_gigabyte_becomes_small_pages_and_is_put_together_again() {
             (0, 1024, 1024)
         );
         world.check();
-        // One of its parts is in use: that one stays as it is.
+        // One of its parts is in use: that page stays as it is.
         let used = world.pools.take(world.pages, Size2M, NodeSet::ALL, false).unwrap();
         assert_eq!(world.pools.promote(world.pages, BOTH, 2).done, 1);
         assert_eq!((world.info(Size1G).free, world.info(Size2M).total), (1, 512));
@@ -121,7 +122,7 @@ fn a_gigabyte_becomes_small_pages_and_is_put_together_again() {
         world.pools.give(world.pages, Size2M, used, false);
         assert_eq!(world.pools.promote(world.pages, BOTH, 1).stopped, None);
         world.check();
-        // What was reserved is not taken apart or put together.
+        // Reserved pages are neither demoted nor promoted.
         world.pools.reserve(world.pages, Size1G, 1).unwrap();
         assert_eq!(world.pools.demote(world.pages, BOTH, 2).done, 1);
         world.pools.reserve(world.pages, Size2M, 1).unwrap();
@@ -131,7 +132,7 @@ fn a_gigabyte_becomes_small_pages_and_is_put_together_again() {
     });
 }
 
-/// However many pages stand in the way, each 1 GiB is looked at once in a request.
+/// However many pages block a promotion, each 1 GiB is checked once in a request.
 #[test]
 fn what_cannot_be_put_together_is_looked_at_once() {
     with_pools(two_nodes(4 * GIB), |world| {
@@ -141,11 +142,11 @@ fn what_cannot_be_put_together_is_looked_at_once() {
         let take = || world.pools.take(world.pages, Size2M, BOTH, false).unwrap();
         let mut taken: Vec<Frame> = (0..512 * all).map(|_| take()).collect();
         taken.sort_unstable();
-        // Of all but the last one the part in the middle is in use.
+        // In all but the last one the middle part is in use.
         let used: Vec<Frame> = taken.chunks(512).rev().skip(1).map(|parts| parts[256]).collect();
         let give = |frame| world.pools.give(world.pages, Size2M, frame, false);
         taken.into_iter().rev().filter(|frame| !used.contains(frame)).for_each(give);
-        // The last one is of the other node.
+        // The last one is on the other node.
         assert_eq!(world.pools.promote(world.pages, NodeSet::one(0), 1).done, 0);
         let before = world.pages.lists().stat(Stat::HugetlbLock);
         let done = world.pools.promote(world.pages, BOTH, 2);
@@ -157,7 +158,7 @@ fn what_cannot_be_put_together_is_looked_at_once() {
     });
 }
 
-/// Where memory of two nodes meets inside a 1 GiB, its parts belong to two pools' nodes.
+/// The 2 MiB pages of a 1 GiB on the border of two nodes belong to two pools.
 #[test]
 fn parts_of_two_nodes_stay_apart() {
     let range = |node: u8, start: u64, end: u64| {
@@ -188,7 +189,7 @@ fn several_cpus_grow_and_shrink_one_pool_together() {
     let pools = quire::hugetlb::HugePools::new();
     for _ in 0..100 {
         for wanted in [300, 17, 450, 0] {
-            // Both at once: a pool grows in less time than a thread takes to start.
+            // The barrier starts both at once: a pool grows in less time than a thread takes to start.
             let start = std::sync::Barrier::new(2);
             machine.spawn_cpus(2, |_| {
                 start.wait();

@@ -1,4 +1,4 @@
-//! Machines of several nodes, and what every test looks at in the end.
+//! Machines of several nodes, and the checks at the end of every test.
 
 use hosted::{Hosted, HostedConfig, MemoryRange};
 use quire::cpu::CpuId;
@@ -13,7 +13,7 @@ pub(crate) const BOTH: NodeSet = NodeSet::first(2);
 
 pub(crate) type Pages<'m> = PageAllocator<'m, Hosted>;
 
-/// Pools, and what they take pages from.
+/// Pools, and the allocator that they take pages from.
 pub(crate) struct World<'w, 'm> {
     pub(crate) machine: &'m Hosted,
     pub(crate) pages: &'w Pages<'m>,
@@ -32,13 +32,14 @@ impl World<'_, '_> {
         let info = self.pages.memory_info();
         let window = self.pools.window().map_or(0, |window| window.frames());
         let used = HugeSize::ALL.map(in_pools).iter().sum::<u64>() + window;
-        // What is not in a pool or the window is free or lost: invariant 8. Bad frames may still be part of pages in use.
+        // Invariant 8: a frame that is not in a pool or the window is free or lost. Bad frames may still be
+        // part of pages in use.
         let (bad, kept) = (
             self.pages.frames().bad_frames(),
             self.info(HugeSize::Size2M).total + self.info(HugeSize::Size1G).total,
         );
         let lost = info.used - used;
-        assert!(lost == bad || lost < bad && kept > 0, "{lost} frames are used by nobody, {bad} are bad");
+        assert!(lost == bad || lost < bad && kept > 0, "{lost} frames are lost, {bad} are bad");
     }
 }
 

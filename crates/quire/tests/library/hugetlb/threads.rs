@@ -1,5 +1,5 @@
-//! Several CPUs in one address space of huge pages at once, with a pool that is just large enough: who was reserved a page
-//! gets one, whatever the others do; and in the end the pool has all of them.
+//! Several CPUs in one address space of huge pages at once, with a pool that is just large enough: a mapping
+//! with a reservation gets its page, whatever the others do, and in the end all pages are in the pool.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -40,12 +40,13 @@ fn parallel(action: impl Fn(&Hosted, &Manager<'_>, &Space<'_>, usize, &mut Rng) 
         });
         mm.validate().unwrap();
         check(manager);
-        // Whatever the last resize was.
+        // Independent of the last resize.
         let _ = manager.huge_pools().resize(manager.pages(), Size2M, NodeSet::ALL, PAGES);
     });
 }
 
-/// Each thread maps, touches and unmaps at places of its own; together they never want more than there is (invariant 10).
+/// Each thread maps, touches and unmaps at places of its own; together they never need more than there is
+/// (invariant 10).
 #[test]
 fn promises_hold_whatever_others_do() {
     let share = PAGES / CPUS as u64;
@@ -66,13 +67,13 @@ fn promises_hold_whatever_others_do() {
     });
 }
 
-/// All of them touch the same pages of one private and one shared mapping, while one gives pages back, another forks, and
-/// the file is cut short and mapped anew.
+/// All threads touch the same pages of one private and one shared mapping, while one drops pages, another
+/// forks, and the file is truncated and mapped anew.
 #[test]
 fn the_same_pages_are_touched_given_back_and_forked() {
     let children = AtomicU64::new(0);
     let filled = |stored: Result<(), FaultError>| match stored {
-        // A child's copy may take the last page that nobody was reserved.
+        // A child's copy may take the last page that was not reserved.
         Ok(()) | Err(FaultError::NoHugePage | FaultError::Poisoned) => {}
         Err(FaultError::BeyondEnd | FaultError::NotMapped) => {}
         Err(error) => panic!("{error:?}"),
@@ -122,7 +123,8 @@ fn the_same_pages_are_touched_given_back_and_forked() {
     });
 }
 
-/// One file, which its threads map, fill, punch and cut: pages and reservations are exact in the end (invariant 10).
+/// Threads map, fill, punch and truncate one file: pages and reservations are exact in the end (invariant
+/// 10).
 #[test]
 fn one_file_is_filled_and_cut_by_all() {
     let machine = HostedConfig::new(128 << 20).with_cpus(CPUS);
@@ -162,17 +164,13 @@ fn one_file_is_filled_and_cut_by_all() {
         assert!(there + reserved <= 5);
         drop(mm);
         let pool = info(manager, Size2M);
-        assert_eq!(
-            (PAGES - pool.free, pool.reserved),
-            (there, reserved),
-            "what the file has, and nobody else"
-        );
+        assert_eq!((PAGES - pool.free, pool.reserved), (there, reserved), "the file's, and no others");
         drop(file);
     });
 }
 
-/// A parent gives a page back that a child maps too, and is held up at each of its calls of the platform while the child
-/// unmaps it: one page is reserved to the mapping afterwards, whether the page comes back or another one is reserved for it.
+/// A parent drops a page that a child maps too, and is held up at each of its calls of the platform while the
+/// child unmaps it. Afterwards one page is reserved to the mapping, either this page or another.
 #[test]
 fn a_page_that_a_child_unmaps_while_it_is_given_back_is_reserved_once() {
     let machine = HostedConfig::new(64 << 20).with_cpus(2);

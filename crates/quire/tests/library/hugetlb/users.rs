@@ -1,4 +1,4 @@
-//! Those who use huge pages: reservations, surplus, and what a smaller pool means to them.
+//! Users of huge pages: reservations, surplus, and the effect of a smaller pool.
 
 use hosted::raw::{RawCounts, RawPages};
 use quire::error::AllocError;
@@ -20,7 +20,7 @@ fn what_was_promised_is_there() {
         let reserved: Vec<_> =
             (0..3).map(|_| pools.take(pages, Size2M, NodeSet::ALL, true).unwrap()).collect();
         assert_eq!((world.info(Size2M).free, world.info(Size2M).reserved), (0, 0));
-        // A reservation that is given back with its page can be redeemed again.
+        // A reservation that is returned with its page can be used again.
         pools.give(pages, Size2M, reserved[0], true);
         assert_eq!(world.info(Size2M).reserved, 1);
         let again = pools.take(pages, Size2M, NodeSet::ALL, true).unwrap();
@@ -40,7 +40,7 @@ fn surplus_pages_come_when_there_are_too_few_and_leave_when_they_are_free() {
         pools.reserve(pages, Size2M, 4).unwrap();
         assert_eq!((world.info(Size2M).total, world.info(Size2M).surplus), (4, 2));
         assert_eq!(pools.reserve(pages, Size2M, 2), Err(AllocError::OutOfMemory));
-        assert_eq!(world.info(Size2M).surplus, 2, "what was gathered in vain went back");
+        assert_eq!(world.info(Size2M).surplus, 2, "the pages of the failed request were freed");
         world.check();
         let last = pools.take(pages, Size2M, NodeSet::ALL, false).unwrap();
         assert_eq!(world.info(Size2M).surplus, 3);
@@ -51,7 +51,7 @@ fn surplus_pages_come_when_there_are_too_few_and_leave_when_they_are_free() {
     });
 }
 
-/// However many are missing, no more are taken from the page allocator at a time than a batch holds.
+/// However many pages are missing, no more than a batch is taken from the page allocator at a time.
 #[test]
 fn surplus_pages_come_a_batch_at_a_time() {
     with_pools(two_nodes(256 * MIB), |world| {
@@ -68,7 +68,8 @@ fn surplus_pages_come_a_batch_at_a_time() {
     });
 }
 
-/// A pool that is made smaller than what is in use gets surplus pages; growing takes them in again before it allocates.
+/// A pool that is made smaller than its use gets surplus pages; growing makes them persistent before it
+/// allocates.
 #[test]
 fn what_is_in_use_when_a_pool_shrinks_becomes_surplus() {
     with_pools(two_nodes(64 * MIB), |world| {
@@ -94,7 +95,7 @@ fn what_is_in_use_when_a_pool_shrinks_becomes_surplus() {
     });
 }
 
-/// A page in a pool is nobody's to free, map away or lose.
+/// A page in a pool cannot be freed, mapped or lost through the page allocator.
 #[test]
 fn pool_pages_stay_in_their_pool() {
     with_pools(two_nodes(64 * MIB), |world| {

@@ -1,4 +1,4 @@
-//! The window of descriptors: what each policy costs, and what walkers find in it.
+//! The window of descriptors: the cost of each policy, and what walkers find in it.
 
 use hosted::{Counters, Hosted, HostedConfig, MemoryRange};
 use quire::addr::{Frame, VirtAddr};
@@ -8,8 +8,8 @@ use quire::vmemmap::walker::{self, WindowAccess};
 
 use crate::hugetlb::support::{BOTH, MIB, World, two_nodes, with_policy};
 
-/// The running CPU, in kernel mode. A fault is a fault of the library: the window is mapped for all memory, and walkers store
-/// to heads alone.
+/// The running CPU, in kernel mode. A fault here is a fault of the library: the window is mapped for all
+/// memory, and walkers store to heads alone.
 pub(crate) struct Kernel<'a>(pub(crate) &'a Hosted);
 
 impl WindowAccess for Kernel<'_> {
@@ -22,7 +22,7 @@ impl WindowAccess for Kernel<'_> {
     }
 }
 
-/// What a request cost.
+/// The cost of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Cost {
     pub(crate) flushes: u64,
@@ -34,7 +34,7 @@ pub(crate) struct Cost {
     pub(crate) written: u64,
 }
 
-/// What `action` cost. The machine must have seen as many flushes as were counted.
+/// The cost of `action`. The machine must have seen as many flushes as were counted.
 pub(crate) fn cost(world: &World<'_, '_>, action: impl FnOnce()) -> Cost {
     let stats = [
         Stat::VmemmapFlush,
@@ -55,7 +55,6 @@ pub(crate) fn cost(world: &World<'_, '_>, action: impl FnOnce()) -> Cost {
     Cost { flushes: flushed, graces, entries, splits, freed, taken, written }
 }
 
-/// Every free page of a pool.
 pub(crate) fn pages_of(world: &World<'_, '_>, size: HugeSize) -> Vec<Frame> {
     let mut found = Vec::new();
     world.pools.each_free(world.pages, size, |page| found.push(page));
@@ -84,7 +83,8 @@ fn resize(world: &World<'_, '_>, wanted: u64) {
 #[test]
 fn each_policy_has_its_price() {
     for pages in [1, 64, 100, 300] {
-        // One node, so that the pages stand next to each other: 64 in a leaf, from the top of memory downwards or not.
+        // One node, so that the pages are adjacent: 64 in a leaf, whether from the top of memory downwards or
+        // not.
         let leaves = |world: &World<'_, '_>| {
             let mut leaves = pages_of(world, Size2M).iter().map(|page| page.0 / 32768).collect::<Vec<_>>();
             leaves.sort_unstable();
@@ -108,7 +108,7 @@ fn each_policy_has_its_price() {
                             graces: 1,
                             entries: leaves + 8 * pages,
                             splits: leaves,
-                            // A fresh copy of the frame that stays, so all eight go.
+                            // The frame that stays is a fresh copy, so all eight are freed.
                             freed: 8 * pages,
                             taken: leaves + pages,
                             written: (64 + 64) * pages,
@@ -145,7 +145,7 @@ fn each_policy_has_its_price() {
     }
 }
 
-/// A leaf describes 128 MiB. Where all of that is no memory there is none, though the records beside it are.
+/// A leaf describes 128 MiB. A range without any memory has none, though the records beside it exist.
 #[test]
 fn a_hole_in_memory_has_no_descriptors() {
     let ranges = vec![MemoryRange::new(0, 128 * MIB), MemoryRange::new(512 * MIB, 128 * MIB)];
@@ -157,7 +157,7 @@ fn a_hole_in_memory_has_no_descriptors() {
     }
 }
 
-/// Nothing to do is nothing flushed.
+/// A request without work flushes nothing.
 #[test]
 fn an_empty_request_flushes_nothing() {
     for policy in DescriptorPolicy::ALL {
@@ -169,7 +169,8 @@ fn an_empty_request_flushes_nothing() {
     }
 }
 
-/// Whatever stands behind it, a walker finds the head of every frame; one of a page that left finds none.
+/// A walker finds the head of every frame, whatever is mapped behind it; it finds none for a page that left
+/// the pool.
 #[test]
 fn every_frame_leads_to_its_head() {
     for policy in [DescriptorPolicy::Full, DescriptorPolicy::PerPage, DescriptorPolicy::Batched] {

@@ -1,4 +1,4 @@
-//! Memory fails while descriptors come and go.
+//! Memory fails while descriptors are freed and restored.
 
 use hosted::raw::RawPages;
 use hosted::{FailurePlan, HostedConfig};
@@ -14,7 +14,7 @@ const WINDOWS: [DescriptorPolicy; 3] =
     [DescriptorPolicy::Full, DescriptorPolicy::PerPage, DescriptorPolicy::Batched];
 const SAVING: [DescriptorPolicy; 2] = [DescriptorPolicy::PerPage, DescriptorPolicy::Batched];
 
-/// All pages of the pool as walkers see them, and every count.
+/// Checks all pages of the pool as walkers see them, and every count.
 fn check(world: &World<'_, '_>) {
     for page in pages_of(world, Size2M) {
         check_page(world, page, Size2M, 0);
@@ -22,7 +22,7 @@ fn check(world: &World<'_, '_>) {
     world.check();
 }
 
-/// Takes all memory that there is, as single frames.
+/// Allocates all memory as single frames.
 fn exhaust(world: &World<'_, '_>) -> Vec<Frame> {
     let gfp = Gfp { urgency: Urgency::Reserve, ..Gfp::USER };
     std::iter::from_fn(|| world.pages.alloc_raw(gfp, Order::FRAME).ok()).collect()
@@ -39,8 +39,8 @@ fn strangers(world: &World<'_, '_>) -> u64 {
     world.pages.memory_info().used - window - pools
 }
 
-/// Each allocation of a request in turn, and each with all after it: a page is optimised or it is not, and walkers find all
-/// of its descriptors.
+/// Each allocation of a request in turn, and each with all after it: a page is optimised or not, and walkers
+/// find all of its descriptors.
 #[test]
 fn growing_survives_the_failure_of_every_allocation() {
     for policy in WINDOWS {
@@ -54,7 +54,7 @@ fn growing_survives_the_failure_of_every_allocation() {
                     asked = world.machine.allocations_asked();
                     world.machine.set_failures(FailurePlan::Off);
                     assert!(done.after == 70 || done.stopped == Some(Stopped::OutOfMemory), "{done:?}");
-                    // Whether a page is saved is no matter of its size.
+                    // Pages join the pool whether they are optimised or not.
                     failed_late += u64::from(done.after == 70 && asked > n);
                     check(world);
                     let done = world.pools.resize(world.pages, Size2M, BOTH, 0);
@@ -70,13 +70,13 @@ fn growing_survives_the_failure_of_every_allocation() {
     }
 }
 
-/// A frame that cannot be had for the copy of the one that stays is done without.
+/// If the frame that stays cannot be copied, the old one is kept.
 #[test]
 fn the_frame_that_stays_may_stay_where_it_is() {
     for policy in SAVING {
         with_policy(policy, HostedConfig::new(256 * MIB), |world| {
             let pages = world.pools.window().unwrap();
-            // The folio, the room for its leaf's folio, the table; the fourth is the copy.
+            // The folio, the frame of its leaf's folio, the table; the fourth is the copy.
             world.machine.set_failures(FailurePlan::Nth(3));
             let freed = world.pages.lists().stat(Stat::VmemmapFree);
             assert_eq!(world.pools.resize(world.pages, Size2M, BOTH, 1).after, 1);
@@ -89,13 +89,14 @@ fn the_frame_that_stays_may_stay_where_it_is() {
     }
 }
 
-/// The leaf cannot be split at first; what other pages of the request give back makes it possible in the second pass.
+/// The leaf cannot be split at first; memory that other pages of the request free makes it possible in the
+/// second pass.
 #[test]
 fn a_leaf_that_was_not_split_is_split_on_demand() {
     with_policy(DescriptorPolicy::Batched, HostedConfig::new(512 * MIB), |world| {
         let split = |world: &World<'_, '_>| world.pages.lists().stat(Stat::VmemmapSplit);
         let (pools, pages) = (world.pools, world.pages);
-        // One ask for the folios; room and table of the first leaf; then the second leaf's room fails.
+        // One request for the folios; frame and table of the first leaf; then the second leaf's frame fails.
         world.machine.set_failures(FailurePlan::Nth(3));
         let flushes = pages.lists().stat(Stat::VmemmapFlush);
         assert_eq!(pools.resize(pages, Size2M, BOTH, 100).after, 100);
@@ -108,8 +109,9 @@ fn a_leaf_that_was_not_split_is_split_on_demand() {
     });
 }
 
-/// In the second pass a leaf cannot be split either: what was gathered is flushed and freed, and the page is tried once more.
-/// That is one flush more each time, and a page that cannot be optimised even so has all of its descriptors.
+/// In the second pass a leaf cannot be split either: the gathered frames are flushed and freed, and the page
+/// is tried once more. That costs one more flush each time, and a page that cannot be optimised even so keeps
+/// all of its descriptors.
 #[test]
 fn what_was_gathered_is_freed_before_a_page_is_given_up() {
     let mut seen = [false; 2];
@@ -125,7 +127,7 @@ fn what_was_gathered_is_freed_before_a_page_is_given_up() {
             let optimised = |&page: &Frame| window.is_optimised(pages, page);
             let saved = pages_of(world, Size2M).into_iter().filter(optimised).count() as u64;
             assert!((7 * saved..=8 * saved).contains(&freed));
-            // With two or fewer the first pass may have split nothing, and its flush been left out.
+            // With two or fewer the first pass may have split nothing, and skipped its flush.
             assert!(flushes <= 2 || window.peak_held() < freed, "some were freed before the last flush");
             assert!(flushes > 1 || window.peak_held() == freed);
             seen[0] |= flushes > 2 && saved == grown;
@@ -136,8 +138,8 @@ fn what_was_gathered_is_freed_before_a_page_is_given_up() {
     assert_eq!(seen, [true; 2], "both ends of a second try were met");
 }
 
-/// Shrinking without memory: each page that is restored gives 512 frames for the next ones; where not even the first can be, it
-/// is surplus, and asking again succeeds once there is memory.
+/// Shrinking without memory: each page that is restored frees 512 frames for the next ones. If not even the
+/// first can be, it becomes surplus, and a later request succeeds once there is memory.
 #[test]
 fn what_cannot_be_restored_is_surplus_and_a_retry_succeeds() {
     for policy in SAVING {
@@ -153,10 +155,10 @@ fn what_cannot_be_restored_is_surplus_and_a_retry_succeeds() {
             assert_eq!((info.total, info.free, info.surplus, grown), (20, 20, 15, 20));
             assert_eq!(strangers(world), rest.len() as u64);
             pages_of(world, Size2M).into_iter().for_each(|page| check_page(world, page, Size2M, 0));
-            // Not a single frame, still: not one page can go.
+            // Still not a single frame: no page can be freed.
             let done = pools.resize(pages, Size2M, BOTH, 5);
             assert_eq!(done.stopped, Some(Stopped::NoDescriptors(15)));
-            // Seven frames above the mark are enough for all of them: what a page gives serves the next ones.
+            // Seven frames above the mark are enough for all: frames of a freed page serve the next ones.
             let mut rest = rest;
             let mark: u64 = pages.zone_info().map(|zone| zone.marks.min).sum();
             free(world, rest.split_off(rest.len() - mark as usize - 7));
@@ -201,7 +203,7 @@ fn shrinking_survives_the_failure_of_every_allocation() {
     }
 }
 
-/// A surplus page that comes and goes, each allocation failing in turn.
+/// A surplus page is allocated and freed, each allocation failing in turn.
 #[test]
 fn surplus_pages_survive_the_failure_of_every_allocation() {
     for policy in WINDOWS {
@@ -228,7 +230,7 @@ fn surplus_pages_survive_the_failure_of_every_allocation() {
     }
 }
 
-/// Pages that are left over because there was no memory to let them go are no spare ones.
+/// Pages that stay because there was no memory to free them do not count as spare.
 #[test]
 fn surplus_pages_are_not_put_together() {
     with_policy(DescriptorPolicy::Batched, HostedConfig::new(2 * GIB + 64 * MIB), |world| {
@@ -246,7 +248,7 @@ fn surplus_pages_are_not_put_together() {
     });
 }
 
-/// Demote and promote: the page is one of either size, whatever fails.
+/// Demote and promote: the page has one size or the other, whatever fails.
 #[test]
 fn demoting_survives_failures() {
     for policy in SAVING {

@@ -1,4 +1,4 @@
-//! Pages of 1 GiB, and pools in which some pages are saved and others not.
+//! Pages of 1 GiB, and pools in which only some pages are optimised.
 
 use hosted::HostedConfig;
 use quire::hugetlb::{ControlError, DescriptorPolicy, HugeSize::Size1G, HugeSize::Size2M, Outcome};
@@ -14,8 +14,8 @@ fn optimised(world: &World<'_, '_>) -> usize {
     pages_of(world, Size2M).iter().filter(|&&page| window.is_optimised(world.pages, page)).count()
 }
 
-/// A page of 1 GiB spans eight leaves of the window. Demoting restores it and optimises its parts: one flush each way in
-/// batches, and 513 in all page by page, with as many grace periods.
+/// A page of 1 GiB spans eight leaves of the window. Demoting restores it and optimises its parts: one flush
+/// each way in batches, and 513 in all page by page, with as many grace periods.
 #[test]
 fn a_gigabyte_has_its_price_too() {
     for policy in SAVING {
@@ -72,7 +72,7 @@ fn a_gigabyte_has_its_price_too() {
     }
 }
 
-/// Pages know whether they are saved: what is switched says it of pages that come.
+/// Pages know whether they are optimised: the switch is for pages that are added later.
 #[test]
 fn the_saving_can_be_switched_with_pages_in_the_pool() {
     for policy in SAVING {
@@ -88,7 +88,7 @@ fn the_saving_can_be_switched_with_pages_in_the_pool() {
             resize(150);
             assert_eq!(optimised(world), 100);
             pages_of(world, Size2M).into_iter().for_each(|page| check_page(world, page, Size2M, 0));
-            // Those that were saved are restored, switched or not.
+            // Optimised pages are restored, whatever the switch says.
             assert!(pools.set_saving(false));
             let used: Vec<_> =
                 (0..3).map(|_| pools.take(pages, Size2M, NodeSet::ALL, false).unwrap()).collect();
@@ -131,7 +131,7 @@ fn the_saving_is_a_control_file() {
     }
 }
 
-/// A surplus page costs what a page of one request costs.
+/// A surplus page costs as much as a page of a request for one.
 #[test]
 fn surplus_pages_come_and_go_at_their_price() {
     for policy in SAVING {

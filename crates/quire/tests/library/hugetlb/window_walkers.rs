@@ -1,4 +1,4 @@
-//! Walkers by frame number, while pages come, go, and change their size (W4).
+//! Walkers by frame number, while pages are allocated, freed, and change their size (W4).
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -24,7 +24,7 @@ fn grow(world: &World<'_, '_>, size: HugeSize, wanted: u64) {
     assert_eq!(world.pools.resize(world.pages, size, BOTH, wanted).after, wanted);
 }
 
-/// Whether the running CPU may store to a frame's descriptor, whatever stands there.
+/// Whether the running CPU may store to a frame's descriptor, whatever is mapped there.
 fn is_writable(machine: &Hosted, frame: Frame) -> bool {
     let addr = descriptor_addr(frame).add(56);
     let found = machine.kernel_load(addr).unwrap();
@@ -37,7 +37,7 @@ fn is_writable(machine: &Hosted, frame: Frame) -> bool {
     }
 }
 
-/// The frame that stays can be stored to by its own addresses, and by no others.
+/// The frame that stays can be stored to at its own addresses, and at no others.
 #[test]
 fn a_store_to_a_shared_descriptor_faults() {
     for policy in SAVING {
@@ -67,7 +67,7 @@ fn words(world: &World<'_, '_>, page: Frame) -> Vec<[u64; 8]> {
     (0..512).map(|at| of(page.add(at))).collect()
 }
 
-/// A page that was optimised and restored has the descriptors of one that never was.
+/// A page that was optimised and restored has the same descriptors as one that never was.
 #[test]
 fn what_is_restored_is_as_it_was() {
     for policy in SAVING {
@@ -80,7 +80,7 @@ fn what_is_restored_is_as_it_was() {
             pools.set_saving(true);
             grow(world, Size1G, 1);
             assert_eq!(pools.demote(pages, BOTH, 1).done, 1);
-            // A promotion that fails half-way leaves pages behind that are restored.
+            // A promotion that fails half-way leaves restored pages behind.
             world.machine.set_failures(FailurePlan::From(7 * 300));
             assert_eq!(pools.promote(pages, BOTH, 1).done, 0);
             world.machine.set_failures(FailurePlan::Off);
@@ -97,14 +97,15 @@ fn what_is_restored_is_as_it_was() {
     }
 }
 
-/// A CPU that has looked at every descriptor holds on to all translations: frames are freed behind the flush, or it shows.
+/// A CPU that has read every descriptor has all translations cached: frames must be freed after the flush, or
+/// the check fails.
 #[test]
 fn a_lost_flush_is_noticed() {
     for (lost, noticed) in [(FailurePlan::Off, false), (FailurePlan::Nth(0), true)] {
         let config = HostedConfig { on_violation: OnViolation::Record, ..HostedConfig::new(256 * MIB) };
         with_policy(DescriptorPolicy::Batched, config, |world| {
             let kernel = Kernel(world.machine);
-            // Once there and back, so that the window's leaves are split.
+            // Once to and fro, so that the window's leaves are split.
             grow(world, Size2M, 40);
             grow(world, Size2M, 0);
             (0..65_536).for_each(|frame| _ = walker::head_of(&kernel, Frame(frame)));
@@ -120,7 +121,7 @@ fn a_lost_flush_is_noticed() {
     }
 }
 
-/// After a page of 1 GiB was restored its parts' heads can be stored to, unless the flush was lost.
+/// After a page of 1 GiB was restored, its parts' heads can be stored to, unless the flush was lost.
 #[test]
 fn a_lost_flush_of_a_restored_page_is_noticed() {
     for (lost, writable) in [(FailurePlan::Off, true), (FailurePlan::Nth(0), false)] {
@@ -141,7 +142,7 @@ fn a_lost_flush_of_a_restored_page_is_noticed() {
     }
 }
 
-/// Says so when its thread is done, in whatever way: nobody waits for one that panicked.
+/// Sets the flag when its thread ends, also by a panic, so that no thread waits for one that panicked.
 struct Done<'a>(&'a AtomicBool);
 
 impl Drop for Done<'_> {
@@ -150,7 +151,7 @@ impl Drop for Done<'_> {
     }
 }
 
-/// Runs `change` on CPU 0 while CPU 1 does `walk`, which is told when the change is done; the walk begins first.
+/// Runs `change` on CPU 0 beside `walk` on CPU 1, which starts first and is told when the change is done.
 fn beside(
     policy: DescriptorPolicy,
     prepare: impl Fn(&HugePools, &PageAllocator<'_, Hosted>) + Sync,
@@ -183,10 +184,10 @@ fn beside(
     });
 }
 
-/// Long enough for whoever does not wait to be done.
+/// Long enough for a change that does not wait.
 const LONG: Duration = Duration::from_millis(60);
 
-/// Whoever is in a section is waited for before mappings change, in both directions.
+/// A change of mappings waits for every walker in a section, in both directions.
 #[test]
 fn a_section_is_waited_for() {
     for policy in SAVING {
@@ -207,7 +208,7 @@ fn a_section_is_waited_for() {
     }
 }
 
-/// A page with a walker's reference is not given back before the walker has taken it back.
+/// A page with a walker's reference is not freed before the walker has dropped it.
 #[test]
 fn a_reference_is_waited_for() {
     for policy in [DescriptorPolicy::Full, DescriptorPolicy::PerPage, DescriptorPolicy::Batched] {
@@ -234,13 +235,13 @@ fn a_reference_is_waited_for() {
                     std::thread::yield_now();
                 }
                 let _section = pools.window().unwrap().walkers().enter(machine);
-                assert!(!walker::try_get(&kernel, page), "nobody uses it");
+                assert!(!walker::try_get(&kernel, page), "it is not in use");
             },
         );
     }
 }
 
-/// A walk of frames in a section each, until it is told to end: what it may find and what not.
+/// Walks frames in a section each, until told to end, and checks what it finds.
 fn walk(machine: &Hosted, pools: &HugePools, pages: &PageAllocator<'_, Hosted>, rng: &mut Rng) -> bool {
     let frame = Frame(rng.u64(..(GIB + 512 * MIB) / 4096));
     let holds = |head: Frame| head.0.is_multiple_of(512) && head <= frame && frame.0 - head.0 < 262_144;
@@ -271,7 +272,7 @@ fn walk(machine: &Hosted, pools: &HugePools, pages: &PageAllocator<'_, Hosted>, 
     gotten[0]
 }
 
-/// One CPU walks while another does all that can be done to pools.
+/// One CPU walks while another makes every kind of change to pools.
 #[test]
 fn walkers_are_safe_at_every_moment() {
     for policy in DescriptorPolicy::ALL {
@@ -319,7 +320,7 @@ fn walkers_are_safe_at_every_moment() {
     }
 }
 
-/// Two CPUs that grow and shrink one pool together, and split the same leaves.
+/// Two CPUs grow and shrink one pool together, and split the same leaves.
 #[test]
 fn several_cpus_change_one_window() {
     for policy in [DescriptorPolicy::Full, DescriptorPolicy::PerPage, DescriptorPolicy::Batched] {
@@ -348,8 +349,9 @@ fn several_cpus_change_one_window() {
     }
 }
 
-/// One CPU is interrupted at each of its calls of the platform while it makes a leaf a table, and the other wants the same leaf
-/// to be one meanwhile. It waits, or is done before the first goes on; either way no translation is lost.
+/// One CPU is interrupted at each of its calls of the platform while it replaces a leaf by a table, and the
+/// other wants the same leaf back meanwhile. It waits, or finishes before the first goes on; either way no
+/// translation is lost.
 #[test]
 fn a_leaf_is_split_once() {
     let grow_interrupted = |plan: InterruptPlan| {

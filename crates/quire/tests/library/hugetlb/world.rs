@@ -21,8 +21,8 @@ pub(crate) const BASE: u64 = 4 << 30;
 pub(crate) type Manager<'p> = MemoryManager<'p, Hosted>;
 pub(crate) type Space<'m> = Mm<'m, Hosted>;
 
-/// Runs `test` as CPU 0 of a machine with a pool of so many pages of 2 MiB, and looks at the end that the pool has all of
-/// them, that nothing is reserved, and that all memory is back.
+/// Runs `test` as CPU 0 of a machine with a pool of so many pages of 2 MiB. Checks at the end that the pool
+/// has all of them, that none is reserved, and that all memory is free.
 pub(crate) fn with_huge(pages: u64, test: impl Fn(&Hosted, &Manager<'_>)) {
     with_config(
         HostedConfig::new((pages * HUGE + (64 << 20)).next_power_of_two()),
@@ -81,7 +81,6 @@ pub(crate) fn info(manager: &Manager<'_>, size: HugeSize) -> PoolInfo {
     manager.huge_pools().info(manager.pages(), size)
 }
 
-/// Free and reserved pages of 2 MiB.
 pub(crate) fn free_and_promised(manager: &Manager<'_>) -> (u64, u64) {
     let info = info(manager, HugeSize::Size2M);
     (info.free, info.reserved)
@@ -125,12 +124,11 @@ pub(crate) fn of_file<'f>(
     MapRequest { sharing, backing, huge: None, ..private(addr, pages) }
 }
 
-/// A child of an address space that runs.
+/// A child of the running address space.
 pub(crate) fn fork<'m>(mm: &Space<'m>) -> Space<'m> {
     mm.fork().expect("no memory for a child")
 }
 
-/// The mappings, as addresses.
 pub(crate) fn ranges(mm: &Space<'_>) -> Vec<VirtRange> {
     let mut all = Vec::new();
     mm.vmas(|vma| all.push(vma.range));

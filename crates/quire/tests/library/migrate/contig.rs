@@ -1,4 +1,5 @@
-//! Ranges of blocks are emptied: of a memory that was fragmented on purpose, and of one that cannot be emptied.
+//! Ranges of blocks are emptied: of memory that was fragmented on purpose, and of memory that cannot be
+//! emptied.
 
 use hosted::raw::RawPages;
 use hosted::{Hosted, HostedConfig};
@@ -17,10 +18,11 @@ use testkit::order;
 const BASE: u64 = 0x1_0000_0000;
 const GIB: u64 = 1 << 30;
 
-/// Maps memory and stores a word to each page; then unmaps all but one page in so many, so that every block is in use.
+/// Maps memory and stores a word to each page; then unmaps all but one in `kept` pages, so that every block
+/// is in use.
 fn fragment(machine: &Hosted, mm: &Space<'_>, bytes: u64, kept: u64) {
     mm.mmap(&anonymous(BASE, bytes)).unwrap();
-    // Page tables first, side by side: they cannot be moved.
+    // Page tables are allocated first, side by side: they cannot be moved.
     for table in 0..bytes / (2 * MIB) {
         load(machine, mm, BASE + table * 2 * MIB).unwrap();
     }
@@ -38,7 +40,7 @@ fn check(machine: &Hosted, mm: &Space<'_>, bytes: u64, kept: u64) {
     }
 }
 
-/// Takes a frame that nobody maps, in memory for what can be moved, in each stretch of so many blocks.
+/// Allocates one frame of movable memory in each stretch of so many blocks, and leaves it unmapped.
 fn keep_one_in_each(manager: &Manager<'_>, blocks: u32) -> Vec<Frame> {
     let (pages, mut all) = (manager.pages(), Vec::new());
     while let Ok(frame) = pages.alloc_raw(Gfp::USER, Order::FRAME) {
@@ -64,7 +66,7 @@ fn blocks_in_a_row_are_emptied_where_least_must_move() {
             fragment(machine, mm, 108 * MIB, 16);
             manager.pages().lists().drain_all();
             assert_eq!(manager.pages().alloc_contig_raw(Gfp::USER, 16, 1), Err(AllocError::OutOfMemory));
-            // One stretch in the middle needs nothing to be moved but a few pages.
+            // A stretch in the middle needs few pages to be moved.
             let (from, to) = (40 * MIB, 70 * MIB);
             mm.madvise(VirtAddr(BASE + from), to - from - 8 * PAGE, Advice::DontNeed).unwrap();
             let moved = manager.stat(Stat::PgmigrateSuccess);
@@ -111,7 +113,7 @@ fn large_folios_and_pages_of_files_get_out_of_the_way() {
                     store(machine, mm, at(1).0 + page * PAGE, page).unwrap();
                     store(machine, mm, at(2).0 + page * PAGE, !page).unwrap();
                 }
-                // Every other block goes, so that nowhere are eight in a row.
+                // Every other block is freed, so that no eight in a row are free.
                 if block % 2 == 1 {
                     mm.madvise(VirtAddr(BASE + block * 2 * MIB), 2 * MIB, Advice::DontNeed).unwrap();
                 }

@@ -1,4 +1,4 @@
-//! Memory runs out at each allocation of a move: it is done, or nobody sees a difference.
+//! Memory runs out at each allocation of a move: it is done, or changes nothing.
 
 use hosted::{FailurePlan, Hosted, HostedConfig};
 use quire::addr::{Order, VirtAddr};
@@ -63,7 +63,7 @@ fn moves_of_one(machine: &Hosted, manager: &Manager<'_>, mm: &Space<'_>, order: 
             let used = manager.meminfo().frames.used;
             let moved = manager.migrate(head);
             assert!(matches!(moved, Ok(_) | Err(MigrateError::OutOfMemory)), "{moved:?}");
-            assert!(manager.meminfo().frames.used <= used + 2 + pages, "what was taken is back");
+            assert!(manager.meminfo().frames.used <= used + 2 + pages, "the allocated frames were freed");
             moved.is_ok()
         },
         check,
@@ -115,7 +115,7 @@ fn emptying_a_range_may_fail_at_every_allocation() {
                 }
                 manager.validate().unwrap();
             };
-            // Once memory is out, and then without some of it.
+            // All allocations fail from the first on; later, some do.
             machine.set_failures(FailurePlan::From(1));
             let refused = manager.alloc_contig(Gfp::USER, 20, 1);
             machine.set_failures(FailurePlan::Off);

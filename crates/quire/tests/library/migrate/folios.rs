@@ -1,4 +1,4 @@
-//! One folio moves: what is mapped, with which rights, and what stands in it.
+//! One folio moves: its mappings, their rights, and its contents.
 
 use hosted::raw::RawPages;
 use hosted::{Hosted, HostedConfig};
@@ -17,7 +17,7 @@ use testkit::order;
 
 const BASE: u64 = 0x1000_0000;
 
-/// Moves the folio around what is mapped at an address; where it was.
+/// Moves the folio that is mapped at an address. Returns where it was.
 fn moved(machine: &Hosted, manager: &Manager<'_>, mm: &Space<'_>, addr: u64) -> Frame {
     let frame = frame_at(machine, mm, addr);
     let head = head_of(manager.pages(), frame);
@@ -77,7 +77,7 @@ fn what_cannot_be_moved_is_said_so() {
             let frame = frame_at(machine, mm, BASE);
             let folio = FrameRange::folio(frame, Order::FRAME);
             assert_eq!(manager.pages().frames().set_aside(frame), Some(Order::FRAME));
-            assert_eq!(manager.migrate(frame), Err(MigrateError::NotMovable), "somebody holds it");
+            assert_eq!(manager.migrate(frame), Err(MigrateError::NotMovable), "the folio is held");
             assert_eq!(manager.pages().release_raw(folio), 0);
             manager.pages().free_raw(ours, Order::FRAME).unwrap();
             moved(machine, manager, mm, BASE);
@@ -223,7 +223,7 @@ fn shared<'a>(addr: u64, file: &'a File<'_, Hosted>, pages: u64) -> MapRequest<'
 }
 
 #[test]
-fn pages_of_shmem_move_under_all_who_map_them() {
+fn pages_of_shmem_move_under_all_their_mappings() {
     small(|machine, manager| {
         run(manager, |mm| {
             let file = manager.shmem(8 * PAGE).unwrap();

@@ -1,4 +1,4 @@
-//! A machine that writes down by which kernel a folio is copied that moves, and where others may run meanwhile.
+//! A machine records the kernel that copies a moving folio, and the reschedule points of the copy.
 
 use hosted::{Hosted, HostedConfig};
 use quire::addr::{FrameRange, Order, VirtAddr};
@@ -18,7 +18,7 @@ use testkit::ranges_of;
 const BASE: u64 = 64 * MIB;
 const HUGE: u64 = 2 * MIB;
 
-/// Copies of 2 MiB and more go past the caches, and none that is smaller.
+/// Copies of 2 MiB and more go past the caches, and no smaller one.
 fn past_from_huge() -> ClearPolicy {
     let mut policy = ClearPolicy::only(ClearKernel::String, CopyKernel::String);
     let large = class_of(HUGE);
@@ -28,7 +28,7 @@ fn past_from_huge() -> ClearPolicy {
 
 type Test<'t> = dyn Fn(&Hosted, &Watched<'_>, &MemoryManager<'_, Watched<'_>>, &Mm<'_, Watched<'_>>) + 't;
 
-/// Runs `test` with 2 MiB at [`BASE`] that are one folio, with a word in each page.
+/// Runs `test` with one folio of 2 MiB at [`BASE`], with a word in each page.
 fn with_folio(test: &Test<'_>) {
     let machine = HostedConfig::new(32 * MIB).build().unwrap();
     let watched = Watched::new(&machine);
@@ -58,7 +58,7 @@ fn at(page: u64) -> VirtAddr {
     VirtAddr(BASE + page * PAGE)
 }
 
-/// Moves the folio; what was copied, by which kernel, and how many frames at most without a reschedule point.
+/// Moves the folio. Returns what was copied, by which kernel, and the most frames without a reschedule point.
 fn moved(
     machine: &Hosted,
     watched: &Watched<'_>,
@@ -85,7 +85,7 @@ fn moved(
     (copies, longest)
 }
 
-/// The folio counts, not the piece of it that is copied at a time.
+/// The size of the folio decides, not that of the stretch that is copied at a time.
 #[test]
 fn a_huge_folio_goes_by_the_kernel_for_its_size() {
     with_folio(&|machine, watched, manager, mm| {
@@ -102,7 +102,7 @@ fn others_run_while_a_huge_folio_is_copied() {
     });
 }
 
-/// The same where small leaves map it, some with every flush.
+/// The same where small leaves map it, a few in every flush.
 #[test]
 fn others_run_while_its_pages_are_copied() {
     with_folio(&|machine, watched, manager, mm| {

@@ -13,13 +13,13 @@ use crate::migrate::world::{FORKS, MIB, Manager, Space, anonymous, load, store, 
 use testkit::{order, seed};
 
 const BASE: u64 = 0x4000_0000;
-/// Pages of the window in which everything happens, and of the file that is mapped beside it.
+/// Pages of the window that all verbs work in, and of the file that is mapped beside it.
 const WINDOW: u64 = 3 * 512;
 const SHARED: u64 = 128;
 const SHARED_AT: u64 = 2 * BASE;
 const STEPS: u32 = 300;
 
-/// An address space, and what each of its private pages holds.
+/// An address space, and the contents of each of its private pages.
 struct Child<'m> {
     mm: Space<'m>,
     words: BTreeMap<u64, u64>,
@@ -112,7 +112,7 @@ impl<'w> World<'w, '_> {
         });
     }
 
-    /// Moves pages to another place of the window, and maps fresh memory where they were.
+    /// Moves pages to another place of the window, and maps fresh memory at their old addresses.
     fn shift(&mut self, at: usize, from: u64, len: u64) {
         let to = self.rng.u64(..WINDOW - len);
         if from < to + len && to < from + len {

@@ -1,4 +1,4 @@
-//! Memory in use moves to other frames, and ranges of blocks are emptied by it.
+//! Folios in use move to other frames, and ranges of blocks are emptied by it.
 
 mod contig;
 mod failures;

@@ -1,4 +1,4 @@
-//! Memory that went bad under programs: they are told when they touch it, and nobody else notices.
+//! Memory goes bad under programs: they are told when they touch it, and other programs are not affected.
 
 use hosted::raw::RawPages;
 use std::collections::{BTreeSet, HashMap};
@@ -25,7 +25,7 @@ use testkit::{order, ranges_of, seed};
 
 const BASE: u64 = 64 * MIB;
 
-/// As `with_forks`, save that the frames which went bad are not back in the end, and no other is missing.
+/// As `with_forks`, but in the end exactly the bad frames are missing.
 pub(crate) fn with_bad(
     bytes: u64,
     fork: ForkStrategy,
@@ -86,7 +86,7 @@ fn one_page_is_lost(machine: &Hosted, manager: &Manager<'_>, mm: &Space<'_>) {
     for page in (0..512).filter(|&page| page != 77) {
         assert_eq!(load(machine, mm, BASE + page * PAGE), Ok(page + 1));
     }
-    // It survives a fork, a move and a change of rights, and goes with its mapping.
+    // The mark survives a fork, a move and a change of rights, and is dropped with its mapping.
     let grandchild = child.fork().unwrap();
     assert_eq!(grandchild.fault(VirtAddr(lost), Access::Read).map(|_| ()), Err(FaultError::Poisoned));
     let to = VirtAddr(BASE + 16 * MIB);
@@ -136,7 +136,7 @@ fn pages_of_files_are_read_again_or_their_stores_are_lost() {
             assert_eq!((file.dirty(), file.resident()), (0, 7));
             mm.munmap(VirtAddr(BASE), 8 * PAGE).unwrap();
             mm.mmap(&request(&file, BASE, Sharing::Shared)).unwrap();
-            assert_eq!(load(machine, mm, BASE + PAGE), Ok(words[1]), "what the file has");
+            assert_eq!(load(machine, mm, BASE + PAGE), Ok(words[1]), "the file's word");
             other.validate().unwrap();
             other.exit();
         });
@@ -174,13 +174,14 @@ fn shmem_remembers_what_it_lost() {
     });
 }
 
-/// A frame that goes bad in a folio of 1 GiB while that is cleared piece by piece is lost as any: the program is told if it had it.
+/// A frame goes bad in a folio of 1 GiB that is being cleared piece by piece: the program is told if its page
+/// was there.
 #[test]
 fn memory_goes_bad_while_a_folio_forms() {
     const GIB: u64 = 1 << 30;
     with_bad(2 * GIB + 256 * MIB, ForkStrategy::Copy, 1, |machine, manager| {
         manager.set_folio_policy(FolioPolicy::only(Order::GIGANTIC));
-        // Nothing of that size is known to be zero.
+        // No folio of that size is known to be zero.
         let all = std::iter::from_fn(|| manager.pages().alloc_raw(Gfp::USER, Order::GIGANTIC).ok());
         Vec::from_iter(all).into_iter().for_each(|at| manager.pages().free_raw(at, Order::GIGANTIC).unwrap());
         run(manager, |mm| {
@@ -197,13 +198,13 @@ fn memory_goes_bad_while_a_folio_forms() {
     });
 }
 
-/// What stands in the place of a lost page is the file's as any page is, whoever had that frame before.
+/// The page that replaces a lost one belongs to the file, whatever its frame was used for before.
 #[test]
 fn what_stands_for_a_lost_page_may_be_lost_too() {
     with_bad(64 * MIB, ForkStrategy::Copy, 1, |machine, manager| {
         manager.set_folio_policy(FolioPolicy::only(order(0)));
         run(manager, |mm| {
-            // What is free has been anonymous memory, and says so.
+            // Free frames were anonymous memory, and their descriptors still say so.
             let filled = VirtAddr(4 * BASE);
             mm.mmap(&anonymous(filled.0, 64 * MIB)).unwrap();
             mm.madvise(filled, 64 * MIB, Advice::PopulateWrite).unwrap_err();
@@ -228,7 +229,6 @@ fn what_stands_for_a_lost_page_may_be_lost_too() {
     });
 }
 
-/// All frames that are held.
 fn held_frames(machine: &Hosted, manager: &Manager<'_>) -> BTreeSet<Frame> {
     let all = ranges_of(machine).into_iter().flat_map(|range| range.frames.start.0..range.frames.end().0);
     all.map(Frame).filter(|&frame| manager.pages().frames().is_held(frame)).collect()
@@ -271,7 +271,7 @@ fn a_failure_may_lack_memory_at_every_allocation() {
     }
 }
 
-/// An access by a program, which is told when its memory is lost and then maps it afresh.
+/// An access by a program that is told when its memory is lost, and then maps it anew.
 fn touch(machine: &Hosted, mm: &Space<'_>, addr: u64, word: u64) -> bool {
     loop {
         match machine.write(VirtAddr(addr), &word.to_le_bytes()) {
@@ -306,7 +306,7 @@ fn frames_go_bad_while_threads_fault_fork_and_unmap() {
             let mut rng = Rng::with_seed(first.wrapping_add(cpu.0.into()));
             if cpu.0 == 2 {
                 for _ in 0..300 {
-                    // Mostly one that is in use.
+                    // Mostly a frame in use.
                     let addr = BASE + rng.u64(..4096) * PAGE;
                     let mapped = find_frame(machine, &mm, addr).filter(|_| rng.u32(..4) > 0);
                     let frame = mapped.unwrap_or(Frame(rng.u64(..96 * 256)));
@@ -349,7 +349,7 @@ fn frames_go_bad_while_threads_fault_fork_and_unmap() {
     });
 }
 
-/// A fault hands itself a folio, clears it, and maps it: a frame of it may go bad in between.
+/// A fault allocates a folio, clears it, and maps it: a frame of it may go bad in between.
 #[test]
 fn a_folio_that_goes_bad_before_it_is_mapped_is_looked_at_then() {
     for pmd in [false, true] {
@@ -379,7 +379,7 @@ fn a_folio_that_goes_bad_before_it_is_mapped_is_looked_at_then() {
                     mm.mmap(&anonymous(own, 8 * MIB)).expect("memory");
                     for at in (0..8 * MIB).step_by(2 * MIB as usize) {
                         touch(machine, &mm, own + at, 1);
-                        // A frame that is being marked as that of a free folio is so for a moment only.
+                        // The failure treats the frame as part of a free folio for a moment only.
                         let addr = own + at + 77 * PAGE;
                         let told = (0..100_000).any(|_| {
                             let frame = find_frame(machine, &mm, addr);
@@ -387,7 +387,7 @@ fn a_folio_that_goes_bad_before_it_is_mapped_is_looked_at_then() {
                         });
                         assert!(told, "a program uses a frame that is known to be bad");
                     }
-                    // A folio of which a part is unmapped comes apart.
+                    // A folio of which a part is unmapped is split.
                     mm.munmap(VirtAddr(own + 70 * PAGE), 20 * PAGE).expect("mapped");
                     manager.pages().split_deferred(u64::MAX);
                     mm.munmap(VirtAddr(own), 8 * MIB).expect("mapped");
@@ -402,7 +402,7 @@ fn a_folio_that_goes_bad_before_it_is_mapped_is_looked_at_then() {
     }
 }
 
-/// Nothing leads from a frame to its file: all files are looked through, whatever their names.
+/// A frame does not name its file: all files are searched, whatever their names.
 #[test]
 fn the_file_of_a_bad_frame_is_found_whatever_its_name() {
     with_bad(64 * MIB, ForkStrategy::Copy, 1, |machine, manager| {

@@ -1,4 +1,4 @@
-//! What the tests of moves look at.
+//! Helpers of the tests of moves.
 
 use hosted::Hosted;
 use quire::addr::{Frame, VirtAddr};
@@ -19,7 +19,6 @@ pub(crate) fn find_frame(machine: &Hosted, mm: &Space<'_>, addr: u64) -> Option<
     machine.probe(mm.root(), VirtAddr(addr)).map(|leaf| leaf.frame.add((addr - leaf.addr.0) / PAGE))
 }
 
-/// The first frame of the folio around a frame.
 pub(crate) fn head_of(pages: &PageAllocator<'_, Hosted>, frame: Frame) -> Frame {
     let block = frame.block();
     (0..=frame.index_in_block())

@@ -1,4 +1,4 @@
-//! Moves while other CPUs load, store, fault, fork, unmap and cut files off: nothing that is stored is lost.
+//! Moves while other CPUs load, store, fault, fork, unmap and truncate files: no store is lost.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -32,7 +32,7 @@ fn add(machine: &Hosted, mm: &Space<'_>, addr: u64) {
     }
 }
 
-/// Moves whatever it can, at random.
+/// Moves random frames.
 fn mover(manager: &Manager<'_>, rng: &mut Rng) {
     if rng.bool() {
         let block = BlockNumber(rng.u32(..64));

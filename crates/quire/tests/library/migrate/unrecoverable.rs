@@ -1,4 +1,5 @@
-//! Memory that cannot be given up when it goes bad, or not yet: the manager's own, nobody's, and what somebody holds.
+//! Bad memory that cannot be given up, now or ever: the manager's own, memory without an owner, and memory
+//! that is held.
 
 use hosted::HostedConfig;
 use hosted::raw::RawPages;
@@ -35,7 +36,7 @@ fn the_managers_own_memory_cannot_be_given_up() {
     });
 }
 
-/// Frames that the manager was never given stand behind those of others, and belong to nobody.
+/// Frames that the manager was never given lie behind its own.
 #[test]
 fn reserved_memory_cannot_be_given_up() {
     let machine = HostedConfig::new(64 * MIB).build().unwrap();
@@ -68,7 +69,7 @@ fn reserved_memory_cannot_be_given_up() {
     });
 }
 
-/// Descriptors stand wherever a folio of 2 MiB had room for them when it came apart, behind frames that others use.
+/// Descriptors stand in the first free frames of a folio of 2 MiB when it was split, behind frames in use.
 #[test]
 fn descriptors_in_the_middle_of_a_block_cannot_be_given_up() {
     with_bad(64 * MIB, ForkStrategy::Copy, 1, |machine, manager| {
@@ -90,7 +91,7 @@ fn descriptors_in_the_middle_of_a_block_cannot_be_given_up() {
     });
 }
 
-/// Neither is a reason to stop the machine: memory that somebody holds is lost when he has given it up.
+/// Neither is a reason to stop the machine: held memory is lost when its owner frees it.
 #[test]
 fn memory_that_is_held_can_be_given_up_later() {
     for (number, index) in [(0, 0), (4, 0), (4, 1), (4, 15)] {

@@ -1,4 +1,4 @@
-//! The bracket itself: what needs none, who waits for it, and who walks again.
+//! The bracket itself: which changes need none, which accesses wait for it, and which walk again.
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -54,7 +54,7 @@ fn more_rights_and_new_leaves_need_no_bracket() {
         mm.madvise(VirtAddr(BASE + MIB), MIB, Advice::PopulateWrite).unwrap();
         assert_eq!(machine.counters().brackets, before);
         assert_eq!(nested.copies(0..MIB).len() as u64, MIB / PAGE, "good as they are");
-        // Only the store that finds the zero frame has one replaced.
+        // Only the first store replaces a leaf: that of the zero frame.
         cpu.store(mm, 0, 1).unwrap();
         cpu.store(mm, MIB, 1).unwrap();
         assert_eq!(machine.counters().brackets, before + 1);
@@ -63,12 +63,12 @@ fn more_rights_and_new_leaves_need_no_bracket() {
         assert_eq!(cpu.load(mm, 0), Ok(1));
         let before = machine.counters().brackets;
         cpu.store(mm, 0, 2).unwrap();
-        assert_eq!(machine.counters().brackets, before, "nobody else has it any more");
+        assert_eq!(machine.counters().brackets, before, "the page is exclusive again");
         assert!(nested.copy_at(0).unwrap().write);
     });
 }
 
-/// Splitting a leaf, and making a shared table one's own, change nothing that a copy says.
+/// Splitting a leaf, and unsharing a table, change nothing in a copy.
 #[test]
 fn another_shape_needs_no_bracket() {
     with_guest_of(1, ForkStrategy::Copy, 9, |machine, mm, nested| {
@@ -76,7 +76,7 @@ fn another_shape_needs_no_bracket() {
         cpu.store(mm, 2 * MIB, 5).unwrap();
         cpu.store(mm, 0, 5).unwrap();
         let before = machine.counters().brackets;
-        // The end of the range is inside the second leaf; nothing in the range is mapped otherwise than before.
+        // The range ends inside the second leaf; no address in it is mapped otherwise than before.
         mm.mprotect(VirtAddr(BASE + 2 * MIB + 8 * PAGE), PAGE, RW).unwrap();
         assert!(mm.translate(VirtAddr(BASE + 2 * MIB), Access::Read).unwrap().size.bytes() == PAGE);
         assert_eq!(machine.counters().brackets, before);
@@ -98,8 +98,9 @@ fn another_shape_needs_no_bracket() {
     });
 }
 
-/// The bracket begins before any CPU is flushed and ends when all are: at each call that a verb makes on its way, a flush that is
-/// next finds it open. Guests cannot tell; a secondary MMU that stops its own flushes for the length of the bracket can.
+/// The bracket begins before any CPU is flushed and ends when all are: a flush that follows any call in a
+/// verb finds it open. Guests cannot tell the difference; a secondary MMU that stops its own flushes during
+/// the bracket can.
 #[test]
 fn a_bracket_holds_the_flush() {
     with_guest(2, |machine, mm, nested| {
@@ -138,7 +139,8 @@ fn a_bracket_holds_the_flush() {
     });
 }
 
-/// A fault that walked before a bracket began, and wants to keep what it found after it began, or after it ended, walks again.
+/// A fault that walked before a bracket, and wants to install its result after the bracket began or ended,
+/// walks again.
 #[test]
 fn what_was_found_before_a_bracket_is_not_kept() {
     with_guest(1, |machine, mm, nested| {
@@ -151,7 +153,7 @@ fn what_was_found_before_a_bracket_is_not_kept() {
             assert!(!nested.keep(found), "not later, either");
         }
         assert_eq!(nested.stats().retries, 4);
-        // The same with a verb that changes what was found.
+        // The same with a verb that changes the result of the walk.
         let found = nested.look_up(mm, PAGE, Access::Write).unwrap();
         mm.munmap(VirtAddr(BASE + PAGE), PAGE).unwrap();
         assert!(!nested.keep(found));
@@ -161,7 +163,7 @@ fn what_was_found_before_a_bracket_is_not_kept() {
     });
 }
 
-/// An access in the middle of a bracket waits for its end, and one elsewhere does not.
+/// An access in the middle of a bracket waits for its end; an access elsewhere does not.
 #[test]
 fn a_fault_waits_for_the_bracket_around_it() {
     with_guest(2, |machine, mm, nested| {
@@ -202,17 +204,17 @@ fn copies_have_the_size_of_leaves() {
         assert_eq!(nested.stats().installs, [0, 1, 0]);
         let copy = nested.copy_at(0).unwrap();
         assert_eq!((copy.at, copy.bytes, copy.write), (0, 2 * MIB, true));
-        // A guest whose memory begins in the middle of a large leaf has no use for it.
+        // A guest whose memory starts in the middle of a large leaf cannot use it.
         let askew = Nested::new(machine, mm, VirtAddr(BASE + PAGE), MIB, 1);
         askew.cpu(0).store(mm, 0, 1).unwrap();
         assert_eq!(askew.stats().installs, [1, 0, 0]);
-        // And one that ends there.
+        // Nor can one whose memory ends there.
         let short = Nested::new(machine, mm, VirtAddr(BASE), MIB, 1);
         assert_eq!(short.cpu(0).load(mm, 5 * PAGE), Ok(1));
         assert_eq!(short.stats().installs, [1, 0, 0]);
         short.check();
         assert_eq!(askew.check(), 1);
-        // A load of what nobody has stored to leaves the first store to be noticed.
+        // A load of a clean page installs a read-only copy, so that the first store is noticed.
         mm.madvise(VirtAddr(BASE + 2 * MIB), 2 * MIB, Advice::PopulateWrite).unwrap();
         mm.madvise(VirtAddr(BASE + 2 * MIB), 2 * MIB, Advice::Free).unwrap();
         assert_eq!(nested.cpu(0).load(mm, 2 * MIB), Ok(0));
@@ -224,7 +226,7 @@ fn copies_have_the_size_of_leaves() {
     });
 }
 
-/// What is told of a collapse puts copies together where they are: nobody faults, and no bracket is opened.
+/// A hint about a collapse merges copies in place: no guest faults, and no bracket is opened.
 #[test]
 fn copies_collapse_in_place() {
     with_guest_of(1, ForkStrategy::Copy, 9, |machine, mm, nested| {
@@ -232,7 +234,7 @@ fn copies_collapse_in_place() {
         mm.mprotect(VirtAddr(BASE), 4 * MIB, RW).unwrap();
         mm.madvise(VirtAddr(BASE), 4 * MIB, Advice::PopulateWrite).unwrap();
         mm.mprotect(VirtAddr(BASE + 8 * PAGE), PAGE, RW).unwrap();
-        // What the hint says of the large leaf is so of the small ones: all are stored to.
+        // The hint for the large leaf holds for the small ones: all are stored to.
         let other = Nested::new(machine, mm, VirtAddr(BASE), GUEST, 1);
         (0..2 * MIB).step_by(4096).for_each(|at| other.cpu(0).store(mm, at, 0).unwrap());
         assert_eq!(other.stats().installs, [512, 0, 0]);
@@ -243,7 +245,7 @@ fn copies_collapse_in_place() {
         assert_eq!(cpu.load(mm, 16 * PAGE), Ok(0));
         assert_eq!(nested.copies(0..2 * MIB).len(), 4);
         let (before, faults) = (machine.counters(), nested.stats().faults);
-        // The page table has small leaves still, of one folio in order: what is told of is as good as so.
+        // The page table still has small leaves, of one folio in order, which the hint also covers.
         machine.secondary_collapse_possible(mm.root(), range(0, 2 * MIB));
         let copies = nested.copies(0..4 * MIB);
         assert_eq!(
@@ -255,20 +257,20 @@ fn copies_collapse_in_place() {
         let stats = nested.stats();
         assert_eq!((stats.collapses, stats.faults), (1, faults));
         assert_eq!(machine.counters().brackets, before.brackets);
-        // Where there is no copy, none is made.
+        // The hint makes no copy where there was none.
         machine.secondary_collapse_possible(mm.root(), range(2 * MIB, 2 * MIB));
         assert_eq!(nested.copies(2 * MIB..4 * MIB), []);
         nested.check();
     });
 }
 
-/// Frames that are freed while a copy leads to them are found by the machine.
+/// The machine detects frames that are freed while a copy maps them.
 #[test]
 fn a_freed_frame_with_a_copy_is_found() {
     let config = HostedConfig { on_violation: OnViolation::Record, ..HostedConfig::new(64 * MIB) };
     with_manager(config, |machine, manager| {
         let mm = manager.new_mm().unwrap();
-        // Nobody has registered, so nobody is told.
+        // No secondary MMU is registered, so none is told.
         let nested = Nested::new(machine, &mm, VirtAddr(BASE), GUEST, 1);
         mm.mmap(&anonymous(BASE, PAGE)).unwrap();
         nested.cpu(0).store(&mm, 0, 1).unwrap();
@@ -283,7 +285,7 @@ fn a_freed_frame_with_a_copy_is_found() {
     });
 }
 
-/// How long each bracket was is kept only where that was asked for, and agrees with what is kept of all of them.
+/// The length of each bracket is recorded only on request, and agrees with the sums of all brackets.
 #[test]
 fn the_time_of_each_bracket_is_kept() {
     with_guest(1, |_, mm, nested| {

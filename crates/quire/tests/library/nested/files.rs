@@ -1,4 +1,4 @@
-//! Each place at which pages of files, or rights to them, go.
+//! Each change that takes pages of files, or rights to them, from a copy.
 
 use hosted::Hosted;
 use quire::addr::VirtAddr;
@@ -88,7 +88,7 @@ fn pages_of_files() {
     ]);
 }
 
-/// A store through a copy after a sync is heard of: the file is dirty again, with what was stored.
+/// A store through a copy after a sync is noticed: the file is dirty again, with the stored word.
 #[test]
 fn what_is_stored_after_a_sync_is_dirty_again() {
     let caught = crate::nested::scene::is_caught(

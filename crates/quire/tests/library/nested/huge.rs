@@ -1,4 +1,4 @@
-//! Each place at which huge pages of pools go.
+//! Each change that takes huge pages of pools from a copy.
 
 use hosted::Hosted;
 use quire::addr::VirtAddr;
@@ -89,7 +89,8 @@ fn huge_pages() {
     ]);
 }
 
-/// A child whose copy its parent takes back is told through its second-stage tables, too: nothing is left to read.
+/// A child's second-stage tables are told too when its parent takes back the child's copy: the child has
+/// nothing left to read.
 #[test]
 fn what_a_parent_takes_back() {
     let caught = crate::nested::scene::is_caught(
@@ -98,7 +99,7 @@ fn what_a_parent_takes_back() {
             let parent = scene.manager.new_mm().unwrap();
             parent.mmap(&MapRequest { huge: Some(HugeSize::Size2M), ..anonymous(BASE, HUGE) }).unwrap();
             parent.fault(VirtAddr(BASE), Access::Write).unwrap();
-            // Somebody has the page that a copy would take.
+            // Another mapping has the page that a copy would take.
             scene.mm.mmap(&MapRequest { huge: Some(HugeSize::Size2M), ..anonymous(BASE, HUGE) }).unwrap();
             scene.store(BASE, HUGE);
             let child = parent.fork().unwrap();

@@ -1,4 +1,4 @@
-//! A secondary MMU: every verb tells it what goes bad, and nothing else.
+//! A secondary MMU: every verb tells it which copies become stale, and nothing else.
 
 mod brackets;
 mod files;

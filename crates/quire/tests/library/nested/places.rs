@@ -1,5 +1,6 @@
-//! Each place at which anonymous memory, or a right to it, goes: a copy exists before and none after; and a lost bracket is
-//! noticed, or this suite could not tell a correct library from one that tells nobody (invariant 12).
+//! Each change that takes anonymous memory, or a right to it, from a copy: a copy exists before and none
+//! after. A lost bracket is noticed: otherwise this suite could not tell a correct library from one without
+//! brackets (invariant 12).
 
 use hosted::{Hosted, HostedConfig, Nested};
 use quire::addr::{FrameRange, Order, VirtAddr};
@@ -11,7 +12,7 @@ use crate::nested::scene::{BASE, GUEST, PAGE, Scene, check_all};
 use crate::nested::world::{MIB, R, RW, anonymous, small, with_manager};
 use testkit::order;
 
-/// Private memory that the virtual CPU has stored to, by folios of this order.
+/// Private memory that the virtual CPU has stored to, in folios of this order.
 fn written(scene: &Scene<'_, '_>, folio: u8, len: u64) {
     scene.manager.set_folio_policy(FolioPolicy::only(order(folio)).with_pmd_mapped(folio == 9));
     scene.mm.mmap(&anonymous(BASE, len)).unwrap();
@@ -217,7 +218,7 @@ fn other_frames() {
     ]);
 }
 
-/// Whoever is registered for life hears of the end.
+/// A registration for the life of an address space is told of the exit.
 #[test]
 fn the_end_of_an_address_space_is_a_bracket() {
     small(|machine, manager| {
@@ -233,9 +234,9 @@ fn the_end_of_an_address_space_is_a_bracket() {
     });
 }
 
-/// An address space without a secondary MMU makes no call at all, and one that has none any more.
+/// An address space without a secondary MMU makes no call, nor does one whose MMU was removed.
 #[test]
-fn nobody_is_told_where_nobody_is() {
+fn an_address_space_without_a_secondary_mmu_calls_none() {
     with_manager(HostedConfig::new(64 * MIB).with_cpus(2), |machine, manager| {
         let verbs = |machine: &Hosted| {
             let mm = manager.new_mm().unwrap();

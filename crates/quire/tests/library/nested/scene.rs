@@ -12,12 +12,11 @@ use crate::nested::world::{MIB, Manager, Space};
 use testkit::ranges_of;
 
 pub(crate) const PAGE: u64 = 4096;
-/// Where guest memory begins in the address space.
+/// Where guest memory starts in the address space.
 pub(crate) const BASE: u64 = 1 << 30;
-/// How much of it there is.
 pub(crate) const GUEST: u64 = 512 * MIB;
 
-/// What a place needs.
+/// What a [`Place`] works with.
 pub(crate) struct Scene<'a, 'm> {
     pub(crate) machine: &'a Hosted,
     pub(crate) manager: &'m Manager<'m>,
@@ -27,7 +26,7 @@ pub(crate) struct Scene<'a, 'm> {
     verbs: Cell<u32>,
 }
 
-/// Something that takes a frame, or a right, from a copy.
+/// A change that takes a frame, or a right, from a copy.
 pub(crate) type Place = fn(&Scene<'_, '_>);
 
 impl Scene<'_, '_> {
@@ -51,7 +50,7 @@ impl Scene<'_, '_> {
         self.nested.copies(addr - BASE..addr - BASE + len).len()
     }
 
-    /// Does something by which every copy in these addresses goes bad.
+    /// Runs a change that makes every copy in these addresses stale.
     pub(crate) fn verb(&self, addr: u64, len: u64, action: impl FnOnce()) {
         assert!(self.copies(addr, len) > 0, "there was no copy");
         self.machine.lose_brackets(self.plan);
@@ -64,7 +63,7 @@ impl Scene<'_, '_> {
     }
 }
 
-/// Runs one place; whether something was found wrong.
+/// Runs one place. Returns whether a violation was found.
 pub(crate) fn is_caught(place: Place, fork: ForkStrategy, plan: FailurePlan) -> bool {
     let config = HostedConfig { on_violation: OnViolation::Record, ..HostedConfig::new(96 * MIB) };
     let machine = config.with_cpus(3).build().expect("the host refused a machine");
@@ -96,7 +95,7 @@ pub(crate) fn is_caught(place: Place, fork: ForkStrategy, plan: FailurePlan) -> 
     })
 }
 
-/// Each place with its bracket: nothing is wrong and no copy is left; and without: it is noticed.
+/// Runs each place with its bracket, which leaves no violation and no copy, and without, which is noticed.
 pub(crate) fn check_all(places: &[(&str, ForkStrategy, Place)]) {
     for &(name, fork, place) in places {
         println!("{name}");

@@ -1,5 +1,5 @@
-//! Virtual CPUs that run while others change everything under them: no copy leads to a frame that is not its any more, and
-//! no store is made that the page table does not allow any more (invariant 12).
+//! Virtual CPUs run while verbs change everything under them: no copy leads to a frame that it no longer
+//! maps, and no store passes that the page table no longer allows (invariant 12).
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,17 +21,16 @@ use testkit::{load, order, seed};
 
 /// Memory whose contents no verb changes, where each page counts the stores to it.
 const KEPT: u64 = 8 * MIB;
-/// Memory that comes and goes.
+/// Memory that is mapped and unmapped.
 const LOOSE: u64 = 4 * MIB;
 /// A file's pages, which count as well.
 const FILE: u64 = MIB / 4;
 const GUEST: u64 = KEPT + LOOSE + FILE;
-/// Where memory is moved to and back.
 const AWAY: u64 = BASE + 64 * MIB;
 
 type Tally = BTreeMap<u64, u64>;
 
-/// Tells the others to stop, also where the one who changes things panics.
+/// Tells the virtual CPUs to stop, also when the thread that runs the verbs panics.
 struct StopAtEnd<'a>(&'a AtomicBool);
 
 impl Drop for StopAtEnd<'_> {
@@ -40,7 +39,7 @@ impl Drop for StopAtEnd<'_> {
     }
 }
 
-/// Stores all over guest memory until told to stop; how often each page was counted up.
+/// Stores all over guest memory until told to stop. Returns how often each page was incremented.
 fn run_guest(cpu: &VirtualCpu<'_, '_>, mm: &Space<'_>, seed: u64, stop: &AtomicBool) -> Tally {
     let mut rng = Rng::with_seed(seed);
     let mut tally = Tally::new();
@@ -57,7 +56,7 @@ fn run_guest(cpu: &VirtualCpu<'_, '_>, mm: &Space<'_>, seed: u64, stop: &AtomicB
     tally
 }
 
-/// One verb on memory whose contents stay.
+/// One verb on memory whose contents are kept.
 fn change_kept(machine: &Hosted, manager: &Manager<'_>, mm: &Space<'_>, rng: &mut Rng) {
     let pages = KEPT / PAGE;
     let first = rng.u64(0..pages);
@@ -71,7 +70,7 @@ fn change_kept(machine: &Hosted, manager: &Manager<'_>, mm: &Space<'_>, rng: &mu
         1 => during("fork", || watch_child(machine, mm, rng)),
         2 => during("migrate", || {
             if let Some(leaf) = mm.translate(at, Access::Read) {
-                // It may have moved, or come apart, by now.
+                // The folio may have moved or been split by now.
                 let _moved = manager.migrate(leaf.frame);
             }
         }),
@@ -86,7 +85,7 @@ fn change_kept(machine: &Hosted, manager: &Manager<'_>, mm: &Space<'_>, rng: &mu
             mm.remove_write_protect_marks(at, len).unwrap();
         }),
         6 => during("collapse", || {
-            // By copy, while virtual CPUs store: whatever refuses it, nothing that they stored is lost.
+            // A collapse by copy while virtual CPUs store: no store is lost, whether it is refused or not.
             let block = VirtAddr(at.0 & !(2 * MIB - 1));
             let _done = mm.collapse(block, 2 * MIB).expect("it is mapped");
         }),
@@ -97,7 +96,7 @@ fn change_kept(machine: &Hosted, manager: &Manager<'_>, mm: &Space<'_>, rng: &mu
     }
 }
 
-/// What the parent stores after a fork the child does not see.
+/// The child does not see stores of the parent after the fork.
 fn watch_child(machine: &Hosted, mm: &Space<'_>, rng: &mut Rng) {
     let child = mm.fork().unwrap();
     mm.switch_out();
@@ -112,7 +111,7 @@ fn watch_child(machine: &Hosted, mm: &Space<'_>, rng: &mut Rng) {
     child.exit();
 }
 
-/// One verb on memory that is lost by it.
+/// One verb that drops the contents of its memory.
 fn change_loose(mm: &Space<'_>, rng: &mut Rng) {
     let pages = LOOSE / PAGE;
     let first = rng.u64(0..pages);
@@ -145,7 +144,7 @@ fn run(fork: ForkStrategy, folios: FolioPolicy) {
     let seed = seed(7);
     println!("QUIRE_SEED={seed}, {fork:?}");
     let config = Config { fork, folios, ..Config::default() };
-    // A thread that panics in the middle of a verb would leave its locks to nobody.
+    // A violation must not panic in the middle of a verb: its locks would never be released.
     let machine = HostedConfig { on_violation: OnViolation::Record, ..HostedConfig::new(96 * MIB) };
     with_config(machine.with_cpus(4), config, |machine, manager| {
         machine.files().set_size(FileId(2), FILE);

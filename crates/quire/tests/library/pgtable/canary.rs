@@ -1,5 +1,5 @@
-//! Each verb that owes a flush, with its flushes lost: the modelled TLBs must show it, or this suite could not tell a
-//! correct library from one that never flushes (invariant 2).
+//! Each verb that must flush, with its flushes lost: the modelled TLBs must show it, or this suite could not
+//! tell a correct library from one that never flushes (invariant 2).
 
 use hosted::raw::RawTables;
 use hosted::{FailurePlan, Hosted, HostedConfig, OnViolation};
@@ -14,7 +14,7 @@ use testkit::order;
 
 const AT: VirtAddr = VirtAddr(GIB);
 
-/// Does something about the 4 MiB at `AT`, and says whether CPU 1 then did what it must not.
+/// A verb on the 4 MiB at `AT`. Returns whether CPU 1 then could do what it must not.
 type Verb = fn(&Hosted, &Allocator<'_>, &MmContext) -> bool;
 
 const VERBS: &[(&str, Verb)] = &[
@@ -62,7 +62,7 @@ const VERBS: &[(&str, Verb)] = &[
     ("leave a shared table", |machine, allocator, context| {
         let child = Tables::create(allocator, context.mode()).unwrap();
         share(allocator, context, &child);
-        // The child leaves last and frees what the parent's CPUs may still walk.
+        // The child exits last, and frees tables that the parent's CPUs may still walk.
         reload(machine);
         Tables::new(allocator, context).unshare(range(AT.0, 4 * MIB)).unwrap();
         Tables::destroy(allocator, child);
@@ -117,7 +117,6 @@ const VERBS: &[(&str, Verb)] = &[
     }),
 ];
 
-/// Shares all tables with a child.
 fn share(allocator: &Allocator<'_>, context: &MmContext, child: &MmContext) {
     let (mut owed, mut rss) = (FlushBatch::new(), RssChange::default());
     let (from, to, all) =
@@ -127,7 +126,7 @@ fn share(allocator: &Allocator<'_>, context: &MmContext, child: &MmContext) {
     assert_eq!(rss.anon, 1024);
 }
 
-/// Has CPU 1 read everything, so that it has cached how the tables are reached now.
+/// CPU 1 reads everything, so that it caches how the tables are reached now.
 fn reload(machine: &Hosted) {
     for addr in (AT.0..AT.0 + 4 * MIB).step_by(4096) {
         machine.run_on(CpuId(1), || machine.read(VirtAddr(addr), &mut [0]).unwrap());
@@ -138,7 +137,8 @@ fn store(machine: &Hosted) -> bool {
     machine.run_on(CpuId(1), || machine.write(AT, &[7]).is_ok())
 }
 
-/// Runs one verb while CPUs 0 and 1 have all of the range cached; whether something was wrong afterwards.
+/// Runs one verb while CPUs 0 and 1 have all of the range cached. Returns whether something was wrong
+/// afterwards.
 fn is_caught(verb: Verb, zap: ZapStrategy, plan: FailurePlan) -> bool {
     let mut caught = false;
     let config = HostedConfig { on_violation: OnViolation::Record, ..small_machine() };

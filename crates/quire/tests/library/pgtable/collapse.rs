@@ -1,4 +1,5 @@
-//! Collapse in place (invariant 11): the shape changes and nothing else; what hardware records meanwhile is kept; what cannot be one leaf stays.
+//! Collapse in place (invariant 11): only the size of leaves changes; bits that hardware sets meanwhile are
+//! kept; a range that cannot be one leaf is not changed.
 
 use hosted::raw::RawPages;
 use hosted::raw::RawTables;
@@ -45,7 +46,7 @@ fn collapse_tables(
     collapse_checked(allocator, context, addr, tables, false)
 }
 
-/// The same, after a look at them perhaps.
+/// The same, perhaps after a survey.
 fn collapse_checked(
     allocator: &Allocator<'_>,
     context: &MmContext,
@@ -60,7 +61,6 @@ fn collapse_checked(
     done
 }
 
-/// Unmaps one page, and leaves the tables.
 fn unmap_page(allocator: &Allocator<'_>, context: &MmContext, at: VirtAddr) {
     let mut gather = MmuGather::new(allocator, context);
     Tables::new(allocator, context).unmap(&Zap::leaves(range(at.0, PAGE)), &mut gather).unwrap();
@@ -75,8 +75,8 @@ fn gigantic_machine() -> HostedConfig {
     HostedConfig { tlb_model: false, clearing: false, ..HostedConfig::new(2 * GIB + 64 * MIB).with_cpus(2) }
 }
 
-/// Invariant 3: a store at every moment of a collapse of two clean tables, as far as moments are told apart by what is asked of
-/// the machine, either faults or is found, in a leaf that is dirty; and no CPU ever has both sizes.
+/// Invariant 3: a store at every moment of a collapse of two clean tables either faults or is found in a
+/// dirty leaf, as far as the machine's calls distinguish moments. No CPU ever has both sizes cached.
 #[test]
 fn a_store_at_any_moment_of_a_collapse_is_found_or_faults() {
     with_space(small_machine(), |machine, allocator, context| {
@@ -115,7 +115,7 @@ fn a_store_at_any_moment_of_a_collapse_is_found_or_faults() {
                 assert_eq!(leaf.dirty, done > 0, "call {n}");
                 assert!(
                     !machine.probe(context.root(), all.start).unwrap().dirty,
-                    "nobody stored to the other"
+                    "no CPU stored to the other"
                 );
                 let mut word = [0; 8];
                 machine.read(place, &mut word).unwrap();
@@ -136,7 +136,7 @@ fn a_store_at_any_moment_of_a_collapse_is_found_or_faults() {
     });
 }
 
-/// Invariant 6: whatever stands in the way is named, wherever it stands, and nothing has changed.
+/// Invariant 6: any obstacle is named, wherever it is, and nothing has changed.
 #[test]
 fn what_cannot_be_one_leaf_stays_as_it_is() {
     type Spoil = fn(&Hosted, &Allocator<'_>, &MmContext, VirtAddr);
@@ -181,7 +181,7 @@ fn what_cannot_be_one_leaf_stays_as_it_is() {
                 }
                 spoil(machine, allocator, context, VirtAddr(GIB + page * PAGE));
                 let before = check(allocator, context);
-                // Whether it relies on that look or not.
+                // Whether the collapse relies on that survey or not.
                 for checked in [true, false] {
                     let refused = collapse_checked(allocator, context, VirtAddr(GIB), 2, checked);
                     assert_eq!(refused, Err(obstacle), "page {page}, {checked}");
@@ -198,7 +198,7 @@ fn what_cannot_be_one_leaf_stays_as_it_is() {
                     ],
                     [1; 2]
                 );
-                // The other one can be.
+                // The other one can be collapsed.
                 let other = VirtAddr(GIB + (1 - page / 512) * LARGE);
                 assert_eq!(tables.check_collapse(other, PageSize::Size2M, range(other.0, LARGE)), Ok(()));
                 assert_eq!(collapse_tables(allocator, context, other, 1), Ok(1));
@@ -212,7 +212,8 @@ fn what_cannot_be_one_leaf_stays_as_it_is() {
     }
 }
 
-/// A gigabyte that is mapped by leaves of all sizes becomes one leaf by one exchange and one flush; 64 tables by one flush.
+/// A gigabyte that is mapped by leaves of all sizes becomes one leaf by one exchange and one flush; 64 tables
+/// by one flush.
 #[test]
 fn a_gigantic_leaf_comes_in_the_place_of_whatever_maps_its_folio() {
     with_space(gigantic_machine(), |machine, allocator, context| {
@@ -244,7 +245,7 @@ fn a_gigantic_leaf_comes_in_the_place_of_whatever_maps_its_folio() {
         assert_eq!([0, 511, 512, 262_143].map(|frame| allocator.counts().mapcount(first.add(frame))), [1; 4]);
         assert_eq!(check(allocator, context).resident.anon, 1 << 18);
         assert_eq!(context.tables(), 2, "the tables are back");
-        // And there and back again, in stages.
+        // Split and collapsed again, in stages.
         tables.split_at(at.add(PAGE)).unwrap();
         assert_eq!(leaf_frames(machine, context, at.0), 1);
         assert_eq!(leaf_frames(machine, context, at.0 + LARGE), 512);
@@ -256,7 +257,7 @@ fn a_gigantic_leaf_comes_in_the_place_of_whatever_maps_its_folio() {
     });
 }
 
-/// 512 folios side by side are no folio: a leaf over all of them would outlive each.
+/// 512 adjacent folios are not one folio: a leaf over all of them would outlive each.
 #[test]
 fn a_leaf_is_never_larger_than_its_folio() {
     with_space(gigantic_machine(), |machine, allocator, context| {
@@ -270,7 +271,7 @@ fn a_leaf_is_never_larger_than_its_folio() {
         }
         assert_eq!(tables.collapse_gigantic(at), Ok(false));
         assert_eq!(leaf_frames(machine, context, at.0), 512);
-        // And frames that came one by one are no folio of 2 MiB.
+        // Nor are single adjacent frames a folio of 2 MiB.
         let part = range(GIB, LARGE);
         populate(machine, allocator, context, part, Order::FRAME);
         assert_eq!(tables.collapse(VirtAddr(GIB)), Ok(false));
@@ -280,7 +281,7 @@ fn a_leaf_is_never_larger_than_its_folio() {
     });
 }
 
-/// Memory that goes back as known to be zero is handed out uncleared, so each of the leaves must have mapped
+/// Memory that is freed as known to be zero is handed out uncleared, so each of the leaves must have mapped
 /// zeroes.
 #[test]
 fn a_gigantic_leaf_is_known_to_be_zero_if_all_leaves_in_its_place_were() {

@@ -1,5 +1,5 @@
-//! A collapse in place while a leaf of the range moves to another frame: it is in the way by that name, and nothing has changed
-//! (invariant 11).
+//! A collapse in place while a leaf of the range moves to another frame: it is reported as the obstacle, and
+//! nothing has changed (invariant 11).
 
 use hosted::raw::RawPages;
 use hosted::raw::RawTables;
@@ -27,7 +27,7 @@ fn seen(
     (machine.leaves(context.root()), machine.tables(context.root()), counts)
 }
 
-/// Each way to collapse the range to leaves of `size`, and each look at it, finds the leaf that moves in the way.
+/// Each way to collapse the range to leaves of `size`, and each survey of it, reports the moving leaf.
 fn in_the_way(allocator: &Allocator<'_>, context: &MmContext, moving: VirtAddr, size: PageSize) {
     let tables = Tables::new(allocator, context);
     let large = moving.align_down(LARGE);
@@ -49,7 +49,8 @@ fn in_the_way(allocator: &Allocator<'_>, context: &MmContext, moving: VirtAddr, 
     gather.finish();
 }
 
-/// Maps a folio of `size` by smaller leaves, moves one of them to another frame and back, and looks meanwhile.
+/// Maps a folio of `size` by smaller leaves, moves one of them to another frame and back, and tries to
+/// collapse meanwhile.
 fn move_one(machine: HostedConfig, size: PageSize, at: u64, leaf: PageSize) {
     with_space(machine, |machine, allocator, context| {
         let first = allocator.alloc_raw(Gfp::USER, size.order()).expect("a folio");
@@ -57,7 +58,7 @@ fn move_one(machine: HostedConfig, size: PageSize, at: u64, leaf: PageSize) {
         let (folio, place) = (FrameRange::folio(first, size.order()), FrameRange::folio(other, leaf.order()));
         allocator.frames().hold(place);
         let tables = Tables::new(allocator, context);
-        // Every third block by a leaf of its own, and the one in question by leaves of its size.
+        // Every third block is one leaf, and the block of the moving leaf has leaves of its size.
         for block in 0..size.frames() / 512 {
             let (addr, frame) = (BASE.add(block * LARGE), first.add(block * 512));
             let own = block == at / LARGE;
@@ -86,7 +87,7 @@ fn move_one(machine: HostedConfig, size: PageSize, at: u64, leaf: PageSize) {
                 PageSize::Size1G => tables.collapse_gigantic(BASE),
                 _ => tables.collapse(BASE),
             };
-            // In another frame it is no part of the folio.
+            // In another frame it is not part of the folio.
             assert_eq!(collapse(), Ok(to == home));
             assert!((before == seen()) == (to == other));
         }

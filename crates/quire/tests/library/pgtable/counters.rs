@@ -1,4 +1,4 @@
-//! Exact counters: what each verb costs in exchanges and flushes.
+//! Exact counters: the cost of each verb in exchanges and flushes.
 
 use hosted::raw::RawCounts;
 use hosted::raw::RawPages;
@@ -19,7 +19,7 @@ const ZAPS: [Stat; 3] = [Stat::ZapTable, Stat::ZapEntry, Stat::TlbFlushAvoided];
 
 const SHARES: [Stat; 3] = [Stat::TableShare, Stat::TableUnshare, Stat::BlockLock];
 
-/// Invariants 2, 3 and 7: a gigabyte of small leaves goes by one exchange and one flush.
+/// Invariants 2, 3 and 7: a gigabyte of small leaves is unmapped by one exchange and one flush.
 #[test]
 fn a_gigabyte_of_small_leaves_goes_in_one_exchange_and_one_flush() {
     let config =
@@ -63,7 +63,7 @@ fn tables_shared_with_neighbours_stay_and_their_leaves_go_one_by_one() {
 }
 
 #[test]
-fn an_address_space_that_nobody_runs_is_not_flushed() {
+fn an_address_space_that_no_cpu_runs_is_not_flushed() {
     with_space(small_machine(), |machine, allocator, context| {
         let all = range(0, 4 * MIB);
         populate(machine, allocator, context, all, Order::FRAME);
@@ -147,7 +147,7 @@ fn a_fork_owes_one_flush_and_leaves_exact_counts() {
     });
 }
 
-/// A run of leaves goes on from one block into the next, whose counts are full. It is counted and copied in
+/// A run of leaves continues from one block into the next, whose counts are full. It is counted and copied in
 /// two parts.
 #[test]
 fn a_fork_counts_a_run_over_two_blocks_to_its_end() {
@@ -174,8 +174,8 @@ fn a_fork_counts_a_run_over_two_blocks_to_its_end() {
     });
 }
 
-/// Invariants 4 and 5: a gigabyte of small leaves is forked without touching a leaf, a map count or a block, written by one
-/// side at the price of a copied fork, and let go without being read.
+/// Invariants 4 and 5: a gigabyte of small leaves is forked without touching a leaf, a map count or a block,
+/// written by one side at the cost of a copied fork, and unmapped without being read.
 #[test]
 fn a_gigabyte_is_forked_by_sharing_512_tables() {
     let config =
@@ -205,12 +205,12 @@ fn a_gigabyte_is_forked_by_sharing_512_tables() {
                 .zip(&shared)
                 .all(|(one, other)| (one.entry, one.table) == (other.entry, other.table))
         );
-        assert!(shared.iter().all(|leaf| !leaf.write), "nobody may store through a shared table");
+        assert!(shared.iter().all(|leaf| !leaf.write), "a shared table allows no store");
         assert_eq!(allocator.lists().stat(Stat::NrPageTablePages), tables + 3 - 1, "each table is one page");
         assert_eq!((context.tables(), child.tables()), (515, 515));
         assert_eq!(check(allocator, &child).resident, check(allocator, context).resident);
         assert!(frames.iter().all(|&frame| allocator.counts().mapcount(frame) == 1));
-        // One table becomes the child's own: its frames count twice, and neither side may store to them.
+        // One table is copied for the child: its frames count twice, and neither side may store to them.
         let counts = counted(allocator, SHARES, || to.unshare(range(9 * GIB - 4096, 4096)).unwrap());
         assert_eq!(counts, [0, 0, 0], "nothing is mapped there");
         let counts = counted(allocator, SHARES, || to.unshare(range(7 * GIB + 4096, 4096)).unwrap());
@@ -218,7 +218,7 @@ fn a_gigabyte_is_forked_by_sharing_512_tables() {
         assert_eq!(allocator.counts().mapcount(frames[0]), 2);
         assert_eq!(allocator.counts().mapcount(frames[32]), 1);
         assert!(!to.lookup(VirtAddr(7 * GIB)).entry.has(EntryFlags::WRITE));
-        // The others are let go of unread; what was copied is counted down.
+        // The other tables are dropped unread; the copy is counted down.
         let zapped = [Stat::BlockLock, Stat::ZapTable, Stat::ZapEntry];
         let counts = counted(allocator, zapped, || {
             assert_eq!(unmap_all(allocator, &child, all).anon, -262144);
@@ -227,7 +227,7 @@ fn a_gigabyte_is_forked_by_sharing_512_tables() {
         assert!(counts[0] < 64, "only what one table maps was counted: {counts:?}");
         Tables::destroy(allocator, child);
         assert!(frames.iter().all(|&frame| allocator.counts().mapcount(frame) == 1));
-        // The parent is alone again: it takes its tables over, and its rights with them.
+        // The parent is the only sharer again: it takes its tables over, with their rights.
         let counts = counted(allocator, SHARES, || from.unshare(all).unwrap());
         assert_eq!(counts, [0, 512, 0]);
         let own = machine.leaves(context.root());
@@ -235,8 +235,7 @@ fn a_gigabyte_is_forked_by_sharing_512_tables() {
     });
 }
 
-/// Invariant 7: one flush for each 64 tables, and one for what is left.
-/// Invariant 7.
+/// Invariant 7: one flush for each 64 tables, and one for the rest.
 #[test]
 fn tables_are_detached_in_bounded_batches() {
     with_space(small_machine(), |machine, allocator, context| {
@@ -258,7 +257,7 @@ fn tables_are_detached_in_bounded_batches() {
     });
 }
 
-/// With the address-space lock shared, large leaves stay busy until the one flush of all of them.
+/// With the address-space lock held for reading, large leaves stay busy until the one flush of all of them.
 #[test]
 fn large_leaves_go_together_under_the_shared_lock() {
     with_space(small_machine(), |machine, allocator, context| {
@@ -271,7 +270,7 @@ fn large_leaves_go_together_under_the_shared_lock() {
             machine.reset_counters();
             let mut gather = MmuGather::new(allocator, context);
             tables.unmap(&Zap::leaves(all), &mut gather).unwrap();
-            assert!(!tables.is_empty(all), "what is not flushed is busy");
+            assert!(!tables.is_empty(all), "unflushed leaves are busy");
             assert_eq!(gather.finish().anon, -4 * 512);
             assert_eq!((machine.counters().flushes_local, machine.counters().flushes_remote), (1, 1));
         });
@@ -280,8 +279,8 @@ fn large_leaves_go_together_under_the_shared_lock() {
     });
 }
 
-/// What each way costs for 8 MiB of 64 KiB folios: exchanges of entries, detached tables, holds of a block's lock. One more
-/// of these may be for the tables themselves.
+/// The cost of each way for 8 MiB of 64 KiB folios: exchanges of entries, detached tables, holds of a block's
+/// lock. One more of these may be for the tables themselves.
 #[test]
 fn each_way_of_taking_apart_costs_what_it_says() {
     for (zap, entries, locks) in
@@ -300,7 +299,8 @@ fn each_way_of_taking_apart_costs_what_it_says() {
     }
 }
 
-/// Maps so many folios of which only every other stays, from `GIB` on; how often their unmapping let others run.
+/// Maps so many folios, of which every other one stays mapped, from `GIB` on. Returns how many reschedule
+/// points their unmapping has.
 fn points_for(
     machine: &Hosted,
     allocator: &Allocator<'_>,
@@ -319,7 +319,7 @@ fn points_for(
     machine.counters().reschedule_points
 }
 
-/// Invariant 7: a drain lets others run after so many runs, and after so many frames.
+/// Invariant 7: a drain has a reschedule point after so many runs, and after so many frames.
 #[test]
 fn a_drain_is_bounded_between_reschedule_points() {
     let config = HostedConfig { clearing: false, ..HostedConfig::new(600 * MIB) };
@@ -340,7 +340,8 @@ fn a_drain_is_bounded_between_reschedule_points() {
     });
 }
 
-/// Invariant 7: a munmap that is not aligned to the tables above detaches 512 tables, and flushes once for 64 of them.
+/// Invariant 7: a munmap that is not aligned to the tables above detaches 512 tables, and flushes once for 64
+/// of them.
 #[test]
 fn a_gigabyte_off_its_alignment_is_flushed_eight_times() {
     let config =
@@ -348,7 +349,7 @@ fn a_gigabyte_off_its_alignment_is_flushed_eight_times() {
     with_space(config, |machine, allocator, context| {
         let all = range(7 * GIB + 2 * MIB, GIB);
         populate(machine, allocator, context, all, order(9));
-        // Neighbours keep the tables above.
+        // Mapped neighbours keep the tables above.
         populate(machine, allocator, context, range(7 * GIB, 2 * MIB), order(0));
         populate(machine, allocator, context, range(8 * GIB + 2 * MIB, 2 * MIB), order(0));
         running(machine, context, &[0, 2], || {

@@ -1,5 +1,5 @@
-//! Every allocation fails in turn: nothing changes then, nothing is lost, and what needs no memory still works
-//! (invariant 6).
+//! Every allocation fails in turn: nothing changes then, nothing is lost, and calls that need no memory still
+//! work (invariant 6).
 
 use hosted::FailurePlan;
 use hosted::raw::RawPages;
@@ -14,7 +14,7 @@ use quire::tlb::{FlushBatch, MmContext, MmuGather, RssChange, ZapStrategy};
 use crate::pgtable::support::*;
 use testkit::order;
 
-/// Does something with 8 MiB at 1 GiB, of which the last 4 MiB are large leaves.
+/// A change of 8 MiB at 1 GiB, of which the last 4 MiB are large leaves.
 type Verb = fn(&Allocator<'_>, &MmContext) -> Result<(), MapError>;
 
 const VERBS: &[(&str, Verb)] = &[
@@ -93,7 +93,7 @@ const VERBS: &[(&str, Verb)] = &[
         assert_eq!(check(allocator, &child).resident, rss);
         Tables::destroy(allocator, child);
         // All of it can be written again.
-        tables.unshare(all).expect("nobody else is left");
+        tables.unshare(all).expect("no other sharer is left");
         done
     }),
     ("verbs on shared tables", |allocator, context| {
@@ -118,7 +118,7 @@ const VERBS: &[(&str, Verb)] = &[
         gather.finish();
         owed.flush(allocator, &child);
         Tables::destroy(allocator, child);
-        tables.unshare(range(GIB, 8 * MIB)).expect("nobody else is left");
+        tables.unshare(range(GIB, 8 * MIB)).expect("no other sharer is left");
         done
     }),
     ("move to another alignment", |allocator, context| {
@@ -126,7 +126,7 @@ const VERBS: &[(&str, Verb)] = &[
         let (from, to) = (range(GIB, 8 * MIB), VirtAddr(700 * GIB + 4096));
         let tables = Tables::new(allocator, context);
         let moved = tables.move_range(from, to, &mut owed).map_err(|error| {
-            // What was moved goes back, and needs no memory for it.
+            // Moving the part back needs no memory.
             let back = range(to.0, error.moved);
             tables.move_range(back, from.start, &mut owed).expect("moving back failed");
             error.error
@@ -136,7 +136,7 @@ const VERBS: &[(&str, Verb)] = &[
     }),
 ];
 
-/// Runs a verb with its `n`-th allocation failing; `None` when it has fewer.
+/// Runs a verb with its `n`-th allocation failing; `None` when it makes fewer.
 fn attempt(verb: Verb, zap: ZapStrategy, n: u64) -> Option<()> {
     let mut asked = false;
     with_space_of(small_machine(), zap, |machine, allocator, context| {
@@ -172,7 +172,7 @@ fn every_verb_survives_every_failed_allocation() {
     }
 }
 
-/// Scattered frames fill the gather's own room at once; without memory for more it flushes more often.
+/// Scattered frames fill the gather's own array at once; without memory for more it flushes more often.
 #[test]
 fn a_gather_without_memory_flushes_more_often() {
     for (plan, flushes) in [(FailurePlan::Off, 1), (FailurePlan::From(0), 16)] {
@@ -203,8 +203,8 @@ fn a_gather_without_memory_flushes_more_often() {
     }
 }
 
-/// A folio of whole blocks has no room for the counts of its frames until a small leaf maps one of them.
-/// Without memory for that room the old leaf stays.
+/// A folio of whole blocks has no slot for the counts of its frames until a small leaf maps one of them.
+/// Without memory for the slot the old leaf stays.
 #[test]
 fn a_replacement_makes_room_for_counts_or_leaves_the_old_leaf() {
     with_space(small_machine(), |machine, allocator, context| {

@@ -1,4 +1,4 @@
-//! Address spaces that come and go in the lockstep.
+//! Address spaces are created and exit in the lockstep.
 
 use quire::addr::VirtRange;
 use quire::pgtable::CopyMode;
@@ -40,13 +40,13 @@ impl World<'_, '_> {
         assert_eq!(rss, check(self.allocator, &self.spaces[child].0).resident);
     }
 
-    /// Shares the tables that lie on one side of a drawn border, and copies the one that it cuts.
+    /// Shares the tables on one side of a random border, and copies the one across it.
     fn fork_sharing(&mut self, parent: usize, child: usize) {
         let (mut owed, mut rss) = (FlushBatch::new(), RssChange::default());
         for spot in SPOTS {
             let border = spot + self.rng.u64(0..=SPOT_PAGES / 16) * 16 * 4096;
             for part in [range(spot, border - spot), range(border, spot + SPOT_PAGES * 4096 - border)] {
-                // A mapping within the limits shares all that they hold; the next finds it done.
+                // Mapping within the limits shares all tables there; the next call finds that done.
                 let first = range(part.start.0, part.len() / 8192 * 4096);
                 for piece in [first, VirtRange::new(first.end, part.end)] {
                     let (from, to) = (self.tables(parent), self.tables(child));

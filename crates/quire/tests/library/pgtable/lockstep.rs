@@ -1,5 +1,6 @@
-//! A list of operations from a seed drives the page tables and a naive model together; after each, an independent walker
-//! compares what is mapped, and CPUs read and write through their modelled TLBs what the model says.
+//! A list of operations from a seed drives the page tables and a naive model together. After each, an
+//! independent walker compares what is mapped, and CPUs read and write through their modelled TLBs what the
+//! model says.
 
 use hosted::raw::RawPages;
 use hosted::raw::RawTables;
@@ -50,7 +51,7 @@ fn page_tables_agree_with_the_model() {
     }
 }
 
-/// Large leaves lose the right to store and get it back, while forks map all or some of what they map.
+/// Large leaves lose the right to store and get it back, while forks map all or some of their frames.
 #[test]
 fn rights_of_large_leaves_agree_with_the_model() {
     let names =
@@ -61,12 +62,11 @@ fn rights_of_large_leaves_agree_with_the_model() {
     }
 }
 
-/// Runs operations of these names.
 fn run(seed: u64, steps: usize, wanted: impl Fn(&str) -> bool) {
     with_allocator(small_machine(), |machine, allocator| {
         let before = used(allocator);
         let mut rng = Rng::with_seed(seed);
-        // Which operations occur at all is drawn per run; mapping and access always do.
+        // Each run draws which operations occur at all; mapping and access always do.
         let drawn = OPERATIONS.iter().filter(|(name, ..)| {
             wanted(name) && (matches!(*name, "map" | "map_large" | "access") || rng.u8(..4) > 0)
         });
@@ -95,7 +95,7 @@ fn run(seed: u64, steps: usize, wanted: impl Fn(&str) -> bool) {
     });
 }
 
-/// Says on a panic which seed and step did it.
+/// Prints the seed and the step on a panic.
 struct Blame(u64, usize, &'static str);
 
 impl Drop for Blame {
@@ -134,7 +134,7 @@ impl World<'_, '_> {
                 assert!(free);
                 self.note(space, addr, FrameRange::folio(frame, BLOCK), flags);
             }
-            // A table without leaves is in the way as well.
+            // A table without leaves is an obstacle as well.
             Err(error) => {
                 assert_eq!(error, MapError::Occupied);
                 self.allocator.free_raw(frame, BLOCK).unwrap();
@@ -188,7 +188,7 @@ impl World<'_, '_> {
     fn protect(&mut self) {
         let (space, mut part, protection) = (self.any_space(), self.any_range(), self.any_protection());
         if self.rng.bool() {
-            // Large leaves are few; half of the time what is drawn is one, if there is one.
+            // Large leaves are few: half of the time one is drawn, if there is one.
             let large = |&addr: &u64| self.tables(space).lookup(VirtAddr(addr)).level == Level::PMD;
             let found =
                 self.spaces[space].1.0.keys().copied().filter(|addr| addr % (2 * MIB) == 0).find(large);
@@ -203,7 +203,7 @@ impl World<'_, '_> {
         };
         let model = &self.spaces[space].1;
         let ours = |page: &Page| page.anon && counted[&page.frame.0] == 1;
-        // A large leaf gets its right back if that is so of all its pages.
+        // A large leaf gets the right to store back if all its pages would.
         let whole =
             |addr: u64| model.within(range(addr & !(2 * MIB - 1), 2 * MIB)).all(|(_, page)| ours(&page));
         let granted = |addr: u64, page: &Page| exclusive && ours(page) && (!is_large(addr) || whole(addr));
@@ -226,7 +226,7 @@ impl World<'_, '_> {
         if self.share && self.rng.bool() {
             return assert!(self.tables(space).collapse(part.start).is_ok());
         }
-        // Which rights the leaves have is known once the table is the space's own.
+        // The rights of the leaves are known once the space has unshared the table.
         self.own(space, part);
         self.check(false);
         self.spaces[space].1.change(part, |_, page| page.latent = false);
@@ -265,7 +265,6 @@ impl World<'_, '_> {
         self.spaces[space].1.0.extend(shifted);
     }
 
-    /// Copy on write.
     fn replace(&mut self) {
         let space = self.any_space();
         let Some((addr, page)) = self.any_page(space) else { return };
@@ -294,10 +293,9 @@ impl World<'_, '_> {
 
     fn upgrade(&mut self) {
         let space = self.any_space();
-        // A store to a marked page is its handler's.
+        // A store to a marked page is for its handler.
         let Some((addr, page)) = self.any_page(space).filter(|(_, page)| !page.marked) else { return };
         if self.share && counts(self.spaces.iter().map(|(_, model)| model))[&page.frame.0] > 1 {
-            // A copy on write would be due.
             return;
         }
         self.own(space, range(addr.0, 4096));
@@ -365,7 +363,7 @@ impl World<'_, '_> {
         self.runs[cpu as usize] = next;
     }
 
-    /// A CPU reads and writes pages near each other; a refusal that the model would allow may come once.
+    /// A CPU reads and writes pages near each other; an access that the model allows may be refused once.
     fn access(&mut self) {
         let cpu = self.rng.u32(..CPUS);
         let Some(space) = self.runs[cpu as usize] else { return };

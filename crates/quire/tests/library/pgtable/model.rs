@@ -7,7 +7,6 @@ use quire::addr::{Frame, VirtAddr, VirtRange};
 use quire::arch::{Entry, EntryFlags, Protection};
 use quire::tlb::RssChange;
 
-/// One mapped page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Page {
     pub frame: Frame,
@@ -19,10 +18,11 @@ pub struct Page {
     /// Marked for a handler.
     pub marked: bool,
     pub soft_dirty: bool,
-    /// It was used, and stored through; the library may think so of more pages, never of fewer.
+    /// Used, and stored through; the library may report more such pages, never fewer.
     pub accessed: bool,
     pub dirty: bool,
-    /// It lost the right to store when its table was shared, and gets it back should nobody else come to map it.
+    /// It lost the right to store when its table was shared, and gets it back if no other address space maps
+    /// it by then.
     pub latent: bool,
 }
 
@@ -43,8 +43,8 @@ impl Page {
         }
     }
 
-    /// Gives the page these rights, the one to store only if it had it, or if `grant` says so and the store need not be
-    /// noticed.
+    /// Gives the page these rights. The right to store is given only if the page had it, or if `grant` says
+    /// so and no store must be noticed.
     pub fn protect(&mut self, protection: Protection, grant: bool) {
         self.write = protection.contains(Protection::WRITE)
             && (self.write || grant && self.soft_dirty && !self.marked);
@@ -53,28 +53,27 @@ impl Page {
         self.exec = protection.contains(Protection::EXEC);
     }
 
-    /// Takes the right to store away, for now.
+    /// Takes the right to store away for now.
     pub fn share(&mut self) {
         self.latent |= self.write;
         self.write = false;
     }
 
-    /// Forgets that it was stored to; the next store is noticed.
+    /// Forgets stores; the next store is noticed.
     pub fn clear_soft_dirty(&mut self) {
         (self.soft_dirty, self.write, self.latent) = (false, false, false);
     }
 
-    /// Marks it for a handler.
     pub fn mark(&mut self) {
         (self.marked, self.write, self.latent) = (true, false, false);
     }
 
-    /// What hardware records left out, and what it does not know.
+    /// Without the bits that hardware sets, and those that it does not know.
     fn settled(self) -> Self {
         Self { dirty: false, accessed: false, latent: false, ..self }
     }
 
-    /// Whether `found` is the same in place, rights and marks, and hardware's records of this are there.
+    /// Checks that `found` agrees in frame, rights and marks, and has every bit that hardware has set here.
     fn check(self, addr: u64, found: Self) {
         assert!(self.settled() == found.settled(), "{addr:#x} is {found:?} and should be {self:?}");
         assert!(found.dirty || !self.dirty, "{addr:#x}: a store was forgotten (invariant 3)");
@@ -82,7 +81,6 @@ impl Page {
     }
 }
 
-/// An address space: pages by address.
 #[derive(Clone, Default, Debug)]
 pub struct Space(pub BTreeMap<u64, Page>);
 
@@ -99,7 +97,7 @@ impl Space {
         self.0.range_mut(range.start.0..range.end.0).for_each(|(&addr, page)| change(addr, page));
     }
 
-    /// Takes the pages of a range out; by how much resident memory changes.
+    /// Takes the pages of a range out. Returns by how much resident memory changes.
     pub fn unmap(&mut self, range: VirtRange) -> RssChange {
         let mut change = RssChange::default();
         let gone = self.within(range).collect::<Vec<_>>();
@@ -121,7 +119,8 @@ impl Space {
         VirtRange::new(VirtAddr(before), VirtAddr(after))
     }
 
-    /// Compares with what an independent walker found. The anonymous frames that can be stored to again.
+    /// Compares with what an independent walker found. Returns the anonymous frames that can be stored to
+    /// again.
     pub fn compare(&mut self, found: &[Translation]) -> Vec<u64> {
         let mut granted = Vec::new();
         let mut pages = self.0.iter_mut();
@@ -144,8 +143,8 @@ impl Space {
     }
 }
 
-/// How many leaves map each frame, as an independent walker found them: those of a table that several roots reach count
-/// once, wherever each of them has it.
+/// How many leaves map each frame, as an independent walker found them. A table that several roots reach
+/// counts once, wherever each of them has it.
 pub fn leaves<'l>(found: impl Iterator<Item = &'l Translation>) -> HashMap<u64, u64> {
     let (mut counts, mut seen) = (HashMap::new(), HashSet::new());
     let place = |leaf: &Translation| (leaf.table, leaf.addr.0 % (leaf.frames * 4096 * 512));
@@ -155,7 +154,6 @@ pub fn leaves<'l>(found: impl Iterator<Item = &'l Translation>) -> HashMap<u64, 
     counts
 }
 
-/// How often each frame is mapped.
 pub fn counts<'s>(spaces: impl Iterator<Item = &'s Space>) -> HashMap<u64, u64> {
     let mut counts = HashMap::new();
     for page in spaces.flat_map(|space| space.0.values()) {

@@ -1,4 +1,5 @@
-//! When a private page that was read-only can be stored to again without a fault: one by one, and by a leaf of 2 MiB.
+//! When a private page that was read-only can be stored to again without a fault: single pages, and a leaf of
+//! 2 MiB.
 
 use hosted::raw::RawPages;
 use hosted::raw::RawTables;
@@ -14,7 +15,7 @@ const BOTH: Protection = Protection::from_bits(3);
 const AT: VirtAddr = VirtAddr(GIB);
 const LARGE: u64 = 2 * MIB;
 
-/// One folio of 2 MiB, and who maps it.
+/// One folio of 2 MiB, and its mappings.
 struct Scene<'s, 'p> {
     machine: &'s Hosted,
     allocator: &'s Allocator<'p>,
@@ -31,7 +32,7 @@ impl Scene<'_, '_> {
         owed.flush(self.allocator, self.context);
     }
 
-    /// The child maps what the parent does, then all of it but `kept`, whichever way the parent maps it.
+    /// The child maps the parent's pages, then only `kept` of them, whichever way the parent maps them.
     fn fork(&self, kept: std::ops::Range<u64>) {
         let (mut owed, mut rss) = (FlushBatch::new(), RssChange::default());
         let (from, to) = (Tables::new(self.allocator, self.context), Tables::new(self.allocator, self.child));
@@ -65,8 +66,8 @@ impl Scene<'_, '_> {
     }
 }
 
-/// What happens to memory that was stored to, between its being made read-only and writable; and how many pages can be
-/// stored to afterwards, where each has a leaf of its own and where all have one.
+/// What happens to written memory after it is made read-only and before it is made writable; and how many
+/// pages can be stored to afterwards, where each page has a leaf of its own and where all have one.
 type Case = (&'static str, EntryFlags, fn(&Scene<'_, '_>), u64, u64);
 
 const CASES: &[Case] = &[
@@ -75,7 +76,7 @@ const CASES: &[Case] = &[
     ("one page of it shared", EntryFlags::NONE, |scene| scene.fork(77..78), 511, 0),
     ("the first page of it shared", EntryFlags::NONE, |scene| scene.fork(0..1), 511, 0),
     ("the child is gone", EntryFlags::NONE, |scene| scene.fork(0..0), 512, 512),
-    ("held by somebody", EntryFlags::NONE, |scene| scene.held(true, 0..512), 0, 0),
+    ("held", EntryFlags::NONE, |scene| scene.held(true, 0..512), 0, 0),
     ("not soft-dirty", EntryFlags::SOFT_DIRTY, |_| (), 0, 0),
     ("no anonymous memory", EntryFlags::ANON, |_| (), 0, 0),
     (
@@ -104,7 +105,7 @@ const CASES: &[Case] = &[
     ),
 ];
 
-/// Sets one case up and says how many pages can be stored to in the end.
+/// Sets one case up. Returns how many pages can be stored to in the end.
 fn outcome(case: &Case, large: bool, grant: GrantWrite) -> u64 {
     let (_, lacking, change, ..) = *case;
     let mut writable = 0;
@@ -143,7 +144,7 @@ fn a_large_leaf_gets_its_right_back_where_all_its_pages_would() {
     }
 }
 
-/// A leaf of 1 GiB waits for the fault: whether all of it is one's own cannot be seen at one place.
+/// A leaf of 1 GiB waits for the fault: no single place says whether all of it is exclusive.
 #[test]
 fn a_gigantic_leaf_waits_for_the_fault() {
     let config = HostedConfig { tlb_model: false, clearing: false, ..HostedConfig::new(2 * GIB + 64 * MIB) };

@@ -1,4 +1,4 @@
-//! Tables whose entries lead all over memory go through another path of the drain: sorted by block.
+//! Tables whose entries are scattered over memory are drained in another way: sorted by block.
 
 use hosted::raw::RawPages;
 use hosted::raw::RawTables;
@@ -17,14 +17,14 @@ use quire::tlb::{MmContext, MmuGather};
 use crate::pgtable::support::*;
 use testkit::seed;
 
-/// Two stretches of memory so far apart that block numbers have several digits.
+/// Two ranges of memory so far apart that block numbers have several digits.
 fn machine() -> HostedConfig {
     let range = |start: u64| MemoryRange { start: PhysAddr(start), bytes: 64 * MIB, node: 0 };
     HostedConfig::new(0).with_ranges(vec![range(0), range(96 * GIB)]).with_cpus(2)
 }
 
-/// Invariants 3 and 5: counts are exact, whatever is mapped more than once, in tables and across them, and what was
-/// stored through stays known, for each part that goes.
+/// Invariants 3 and 5: counts are exact, whatever is mapped more than once, in tables and across them, and
+/// stores stay known, for each part that is unmapped.
 #[test]
 fn frames_all_over_memory_are_counted_down_exactly() {
     let first = seed(1);
@@ -57,7 +57,7 @@ fn frames_all_over_memory_are_counted_down_exactly() {
                 mapped.insert(page, frame);
                 *counts.entry(frame).or_default() += 1;
             }
-            // Frames that nobody maps are nobody's.
+            // Frames without a mapping have no owner.
             frames.iter().skip(files).filter(|frame| !counts.contains_key(frame)).for_each(|&frame| {
                 allocator.free_raw(frame, Order::FRAME).unwrap();
             });
@@ -90,8 +90,8 @@ fn frames_all_over_memory_are_counted_down_exactly() {
     }
 }
 
-/// Maps so many leaves in one table, each onto another block than the one before; how many holds of blocks'
-/// locks their unmapping costs.
+/// Maps so many leaves in one table, each onto another block than the one before. Returns how many holds of
+/// blocks' locks their unmapping costs.
 fn holds_for(allocator: &Allocator<'_>, context: &MmContext, leaves: u64) -> u64 {
     let all: Vec<Frame> = (0..1024).map(|_| allocator.alloc_raw(Gfp::USER, Order::FRAME).unwrap()).collect();
     let block = all[0].block();
@@ -109,8 +109,8 @@ fn holds_for(allocator: &Allocator<'_>, context: &MmContext, leaves: u64) -> u64
     holds
 }
 
-/// A table of 64 leaves is sorted: one hold of a block's lock is for all frames of it. With fewer leaves,
-/// each costs one.
+/// A table of 64 leaves is sorted: one hold of a block's lock serves all its frames. With fewer leaves, each
+/// costs one.
 #[test]
 fn a_table_of_64_leaves_is_sorted_by_block_and_one_of_63_is_not() {
     with_space(small_machine(), |_, allocator, context| {

@@ -89,9 +89,8 @@ fn mapping_around_a_fault_fills_the_gaps_only() {
     });
 }
 
-/// Invariant 3: what hardware stored through a file's page before it was unmapped is not forgotten, by whichever way it
-/// went.
-/// Invariant 3.
+/// Invariant 3: a store by hardware through a file's page before it was unmapped is not forgotten, whatever
+/// unmapped it.
 #[test]
 fn stores_through_file_pages_mark_them_dirty() {
     with_space(small_machine(), |machine, allocator, context| {
@@ -116,8 +115,8 @@ fn stores_through_file_pages_mark_them_dirty() {
     });
 }
 
-/// Invariant 3: leaves onto the end of a folio of 2 MiB and the start of its neighbour in memory stand in
-/// one run. A store through a leaf of the second folio is not noted for the first.
+/// Invariant 3: one run of leaves maps the end of a folio of 2 MiB and the start of the next folio in memory.
+/// A store through a leaf of the second folio does not mark the first.
 #[test]
 fn a_store_marks_its_own_folio_in_a_run_over_two() {
     with_space(small_machine(), |machine, allocator, context| {
@@ -149,9 +148,9 @@ fn a_store_marks_its_own_folio_in_a_run_over_two() {
     });
 }
 
-/// Invariants 2 and 3: dirty first, then the flush, then the count. A frame is counted as mapped for as long as some CPU may
-/// store to it, so that whoever writes it back meanwhile knows that it is not done. A detached table is asked after
-/// the flush, when no CPU records anything in it any more.
+/// Invariants 2 and 3: first the dirty bit, then the flush, then the count. A frame counts as mapped for as
+/// long as some CPU may store to it, so that a concurrent write-back knows that the page is not clean yet. A
+/// detached table is read after the flush, when no CPU sets bits in it any more.
 #[test]
 fn dirty_file_pages_stay_counted_until_the_flush_is_over() {
     with_space(small_machine(), |machine, allocator, context| {
@@ -175,13 +174,13 @@ fn dirty_file_pages_stay_counted_until_the_flush_is_over() {
                 let store =
                     |at: u64| machine.run_on(CpuId(1), || machine.write(VirtAddr(GIB + at * 4096), &[1]));
                 (0..4).for_each(|at| store(at).unwrap());
-                // A flush is owed until this is dropped.
+                // The flush is owed until this is dropped.
                 machine.lock_taken(Rank::AddressSpace);
                 let mut gather = MmuGather::new(allocator, context);
                 let zap = Zap { detach, ..Zap::tables(range(GIB, 8 * 4096), context.mode().user_range()) };
                 tables.unmap(&zap, &mut gather).unwrap();
                 assert_eq!(state(), (if detach { 0 } else { 4 }, 8), "before the flush, detach {detach}");
-                // What CPU 1 has cached still lets it store.
+                // CPU 1 can still store through its cached translation.
                 store(2).unwrap();
                 gather.flush();
                 machine.lock_dropped(Rank::AddressSpace);
@@ -295,7 +294,7 @@ fn whole_tables_move_by_their_entry() {
                 assert_eq!(byte, [9]);
             });
         });
-        // One more directory for the new place; no table of leaves was made or freed.
+        // One more directory for the new place; no table of leaves was allocated or freed.
         assert_eq!(
             (context.tables(), tables.lookup(VirtAddr(3 * GIB + 12 * MIB)).entry.frame()),
             (count + 1, large)
@@ -332,7 +331,7 @@ fn a_search_for_the_end_of_nothing_skips_whole_entries_and_no_table_of_leaves() 
     });
 }
 
-/// A page that was stored to after it was seen to be zero stays. The next store to it needs no fault, as
+/// A page that was stored to after it was found to be zero stays. The next store to it needs no fault, as
 /// before.
 #[test]
 fn a_page_that_is_not_zero_can_still_be_stored_to_when_zeroes_are_dropped() {

@@ -1,5 +1,5 @@
-//! Large leaves that are split together, by a move to another alignment: what it costs, what it keeps, and what is left when
-//! memory runs out.
+//! Large leaves that are split together, by a move to another alignment: the cost, what is kept, and the
+//! state when memory runs out.
 
 use hosted::raw::RawTables;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,14 +17,13 @@ use quire::tlb::{FlushBatch, MmContext};
 use crate::pgtable::support::*;
 
 const LARGE: u64 = 2 * MIB;
-/// Of no alignment beyond a page's.
+/// Aligned to a page only.
 const TO: VirtAddr = VirtAddr(700 * GIB + 4096);
 
 fn config(leaves: u64) -> HostedConfig {
     HostedConfig::new(leaves * LARGE + 32 * MIB).with_cpus(3)
 }
 
-/// Maps so many large leaves from `start` on.
 fn populate_leaves(machine: &Hosted, allocator: &Allocator<'_>, context: &MmContext, all: VirtRange) {
     let addrs = (all.start.0..all.end.0).step_by(LARGE as usize);
     addrs.for_each(|addr| _ = populate_large(machine, allocator, context, VirtAddr(addr)));
@@ -43,8 +42,8 @@ fn move_to(
     moved
 }
 
-/// What moving 64 large leaves from `start` to [`TO`] asks of the machine while these CPUs run them. All that they map is
-/// where it belongs then, and counted once.
+/// The cost of moving 64 large leaves from `start` to [`TO`] while these CPUs run them. Checks that each page
+/// is in its place then, and counted once.
 fn cost_of_64(start: u64, cpus: &[u32]) -> Counters {
     let mut cost = None;
     with_space(config(64), |machine, allocator, context| {
@@ -53,7 +52,6 @@ fn cost_of_64(start: u64, cpus: &[u32]) -> Counters {
         running(machine, context, cpus, || {
             let shifted = |(addr, frame, user)| (addr - start + TO.0, frame, user);
             let expected = pages(machine, context).into_iter().map(shifted).collect::<Vec<_>>();
-            // Every CPU has every leaf cached.
             for &cpu in cpus {
                 let store = |at| machine.write(VirtAddr(start + at * LARGE + 5), &[at as u8]).unwrap();
                 machine.run_on(quire::cpu::CpuId(cpu), || (0..64).for_each(store));
@@ -86,8 +84,8 @@ fn cost_of_64(start: u64, cpus: &[u32]) -> Counters {
     cost.expect("nothing was moved")
 }
 
-/// Invariant 7: one flush for 32 large leaves, and the one that the move owes. It names each leaf, and goes to those CPUs
-/// alone that run the address space; where none does, there is none.
+/// Invariant 7: one flush for 32 large leaves, and the one that the move owes. It names each leaf, and
+/// reaches only CPUs that run the address space; without any, there is none.
 #[test]
 fn large_leaves_are_split_32_with_a_flush() {
     let flushes = |counters: Counters| {
@@ -104,13 +102,13 @@ fn large_leaves_are_split_32_with_a_flush() {
     assert_eq!(flushes(cost_of_64(GIB, &[])), (0, 0, 0));
 }
 
-/// Leaves that are where they can move whole are not split, nor are those behind the range.
+/// Leaves that can be moved whole are not split, nor are those behind the range.
 #[test]
 fn no_leaf_is_split_that_can_move_whole() {
     with_space(config(24), |machine, allocator, context| {
         let all = range(GIB, 24 * LARGE);
         populate_leaves(machine, allocator, context, all);
-        // A table without leaves is in the way of one of them.
+        // A table without leaves blocks one of them.
         let aligned = VirtAddr(TO.0 - 4096);
         populate(machine, allocator, context, range(aligned.0 + 3 * LARGE, 4096), Order::FRAME);
         move_to(allocator, context, range(aligned.0 + 3 * LARGE, 4096), VirtAddr(5 * GIB)).unwrap();
@@ -118,7 +116,7 @@ fn no_leaf_is_split_that_can_move_whole() {
             move_to(allocator, context, range(GIB, 8 * LARGE), aligned).unwrap();
         });
         assert_eq!((split, check(allocator, context).leaves), ([1], 23 + 512 + 1));
-        // Of 16 that are left, 6 and a half move: one at the end is cut by itself.
+        // Of the other 16, 6 and a half move: one at the end is split.
         let split = counted(allocator, [Stat::ThpSplitPmd], || {
             let part = range(GIB + 8 * LARGE, 6 * LARGE + MIB);
             move_to(allocator, context, part, VirtAddr(6 * GIB + 4096)).unwrap();
@@ -127,7 +125,8 @@ fn no_leaf_is_split_that_can_move_whole() {
     });
 }
 
-/// A gigantic leaf has a flush to itself, for it counts as many leaves as a batch of large ones does frames.
+/// A gigantic leaf has a flush to itself, since it becomes as many leaves as a batch of large ones has
+/// frames.
 #[test]
 fn a_gigantic_leaf_is_split_with_17_flushes() {
     let config = HostedConfig { tlb_model: false, clearing: false, ..HostedConfig::new(2 * GIB + 64 * MIB) };
@@ -149,9 +148,9 @@ fn a_gigantic_leaf_is_split_with_17_flushes() {
     });
 }
 
-/// Invariant 3: a store comes at every moment of the split of two clean leaves in turn, as far as moments are told apart by
-/// what is asked of the machine. It either faults, or is found at the new address, in a page that is dirty. And the large
-/// leaf is in no TLB any more when a small one can be read in its place.
+/// Invariant 3: a store at every moment of the split of two clean leaves in turn, as far as the machine's
+/// calls distinguish moments. It either faults, or is found at the new address, in a dirty page. The large
+/// leaf is in no TLB when a small one can be read in its place.
 #[test]
 fn a_store_at_any_moment_of_a_split_is_found_or_faults() {
     with_space(config(8), |machine, allocator, context| {
@@ -201,8 +200,8 @@ fn a_store_at_any_moment_of_a_split_is_found_or_faults() {
     });
 }
 
-/// Invariant 3: another CPU stores through clean large leaves all the while. What it stored is there afterwards, marked
-/// dirty, and it never stores through the old address again.
+/// Invariant 3: another CPU stores through clean large leaves all the while. Its stores are there afterwards,
+/// marked dirty, and it never stores through the old address again.
 #[test]
 fn stores_while_leaves_are_split_are_not_lost() {
     const LEAVES: u64 = 40;
@@ -231,7 +230,7 @@ fn stores_while_leaves_are_split_are_not_lost() {
                 }
                 context.switch_in(machine);
                 started.store(true, Ordering::Release);
-                // Side by side with the move, so that a leaf's first store comes as it is taken out.
+                // Beside the move, so that a leaf's first store comes as it is unmapped.
                 for at in (0..LEAVES).cycle().take_while(|_| !moved.load(Ordering::Acquire)) {
                     stores[at as usize] += u64::from(machine.fetch_add(place(GIB, at), 1).is_ok());
                 }
@@ -253,8 +252,8 @@ fn stores_while_leaves_are_split_are_not_lost() {
     }
 }
 
-/// Invariant 6: memory runs out at every allocation in turn, for one or for good. Every page is where it was then, leaves
-/// may have been split, and what was moved came back without memory.
+/// Invariant 6: memory runs out at every allocation in turn, for one or for good. Then every page is where it
+/// was; leaves may have been split, and moved parts were moved back without memory.
 #[test]
 fn memory_may_run_out_at_every_allocation_of_a_batch() {
     const LEAVES: u64 = SPLIT_BATCH as u64 + 8;
@@ -291,7 +290,8 @@ fn memory_may_run_out_at_every_allocation_of_a_batch() {
             }
             n += 1;
         }
-        // A table for each leaf, a frame for the counts of eight, a table for each at the target, and some above.
+        // A table for each leaf, a frame for the counts of eight, a table for each at the target, and some
+        // above.
         assert!(n >= 2 * LEAVES + LEAVES / 8, "{n} allocations");
         assert!(partly > 0, "no failure came when some leaves had been split");
     }

@@ -1,4 +1,4 @@
-//! What the tests of page tables share.
+//! Helpers of the tests of page tables.
 
 use hosted::raw::RawPages;
 use hosted::raw::RawTables;
@@ -21,12 +21,12 @@ pub const MIB: u64 = 1 << 20;
 pub const GIB: u64 = 1 << 30;
 pub const BLOCK: Order = Order::BLOCK;
 
-/// Runs a test with one address space, which is destroyed at the end; all memory must be back then.
+/// Runs a test with one address space, which is destroyed at the end; all memory must be free then.
 pub fn with_space(config: HostedConfig, test: impl FnOnce(&Hosted, &Allocator<'_>, &MmContext)) {
     with_space_of(config, ZapStrategy::default(), test);
 }
 
-/// The same, taken apart in this way.
+/// The same with this way of unmapping.
 pub fn with_space_of(
     config: HostedConfig,
     zap: ZapStrategy,
@@ -49,25 +49,22 @@ pub fn small_machine() -> HostedConfig {
     HostedConfig::new(64 * MIB).with_cpus(3)
 }
 
-/// Frames handed out.
 pub fn used(allocator: &Allocator<'_>) -> u64 {
     allocator.lists().drain_local();
     allocator.memory_info().used
 }
 
-/// Validates tables and counts.
 pub fn check(allocator: &Allocator<'_>, context: &MmContext) -> TableCensus {
     Tables::new(allocator, context).validate().expect("the tables are broken")
 }
 
-/// A user folio, cleared.
 pub fn folio(machine: &Hosted, allocator: &Allocator<'_>, order: Order) -> Option<Frame> {
     let frame = allocator.alloc_raw(Gfp::USER, order).ok()?;
     hosted::raw::RawMachine::clear_raw(machine, FrameRange::folio(frame, order), ReadyClear::PLAIN);
     Some(frame)
 }
 
-/// Flags of private anonymous memory that a fault on a store maps.
+/// Flags of private anonymous memory that a store fault maps.
 pub fn written() -> EntryFlags {
     EntryFlags::leaf(Protection::READ | Protection::WRITE)
         | EntryFlags::ANON
@@ -76,7 +73,7 @@ pub fn written() -> EntryFlags {
         | EntryFlags::SOFT_DIRTY
 }
 
-/// Maps new folios of `order` all over a range.
+/// Maps new folios of `order` in all of a range.
 pub fn populate(
     machine: &Hosted,
     allocator: &Allocator<'_>,
@@ -95,7 +92,6 @@ pub fn populate(
         .collect()
 }
 
-/// Maps a new 2 MiB folio by one leaf.
 pub fn populate_large(
     machine: &Hosted,
     allocator: &Allocator<'_>,
@@ -139,7 +135,6 @@ pub fn counted<const N: usize>(
     core::array::from_fn(|at| allocator.lists().stat(stats[at]) - before[at])
 }
 
-/// A range from a start and a length.
 pub fn range(start: u64, len: u64) -> VirtRange {
     VirtRange::from_len(VirtAddr(start), len)
 }

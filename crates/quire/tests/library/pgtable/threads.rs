@@ -1,4 +1,5 @@
-//! Real threads as CPUs of one address space: faults and `MADV_DONTNEED` under the shared lock, everything else between.
+//! Real threads as CPUs of one address space: faults and `MADV_DONTNEED` with the lock held for reading,
+//! everything else between.
 
 use hosted::raw::RawPages;
 use hosted::raw::RawTables;
@@ -17,7 +18,7 @@ use crate::pgtable::support::*;
 use testkit::{order, seed};
 
 const CPUS: usize = 3;
-/// For each way of taking apart.
+/// For each way of unmapping.
 const TIME: Duration = Duration::from_millis(500);
 /// The addresses: four tables of leaves across a boundary of an upper level.
 const ALL: (u64, u64) = (GIB - 4 * MIB, 8 * MIB);
@@ -65,8 +66,8 @@ impl Shared<'_, '_> {
                 let Ok(frame) = self.allocator.alloc_raw(quire::page_alloc::Gfp::USER, Order::FRAME) else {
                     return;
                 };
-                // The old frame stays while the address-space lock is held only if it is still mapped; a copy of what
-                // came after is thrown away.
+                // With the address-space lock held, the old frame stays only if it is still mapped; a copy of
+                // later contents is dropped.
                 self.allocator.clear_raw(FrameRange::new(frame, 1), Default::default());
                 let new = Entry::leaf(frame, size, written());
                 let mut gather = MmuGather::new(self.allocator, self.context);
@@ -110,7 +111,8 @@ impl Shared<'_, '_> {
             0 => {
                 let mut gather = MmuGather::new(self.allocator, self.context);
                 let _ = tables.unmap(&Zap::tables(part, part), &mut gather);
-                // From here on others may map the addresses again while we take apart what was there.
+                // From here on other CPUs may map the addresses again, while this one frees the old frames
+                // and tables.
                 gather.flush();
                 drop(exclusive);
                 gather.finish();

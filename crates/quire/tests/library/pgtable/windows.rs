@@ -1,6 +1,6 @@
-//! Windows of a few instructions with no call of the platform in them: a CPU that starts to run an address space, stops, or goes
-//! to another one, interrupted after every instruction by an access of its own and by a verb of another CPU; and a verb that is
-//! interrupted at every call by a CPU that comes.
+//! Windows of a few instructions without a call of the platform. A CPU that starts to run an address space,
+//! stops, or switches to another one, is interrupted after every instruction by an access of its own and by a
+//! verb of another CPU. A verb is interrupted at every call by a CPU that starts to run the address space.
 
 use hosted::{Hosted, HostedConfig, InterruptPlan, OnViolation};
 use quire::addr::{Order, VirtAddr};
@@ -40,7 +40,7 @@ const SWITCHES: [(&str, bool, Switch); 4] = [
     }),
 ];
 
-/// One switch that is interrupted after instruction `number`; whether there is such an instruction.
+/// One switch that is interrupted after instruction `number`. Returns whether there is such an instruction.
 fn switched(name: &str, inside: bool, switch: Switch, number: u64) -> bool {
     let mut delivered = 0;
     with_space(recording(), |machine, allocator, context| {
@@ -57,8 +57,8 @@ fn switched(name: &str, inside: bool, switch: Switch, number: u64) -> bool {
                 reads(machine);
                 machine.run_on(CPU2, || unmap_all(allocator, context, range(GIB, 4096)));
             };
-            // SAFETY: H7: the switch uses neither the heap nor locks of the standard library outside of the machine's own
-            // steps, which interrupts wait for.
+            // SAFETY: H7: the switch uses neither the heap nor locks of the standard library outside of the
+            // machine's own steps, which delay interrupts.
             let ran = unsafe {
                 let plan = InterruptPlan::Nth(number);
                 machine.interrupt_at_steps(plan, Context::HardInterrupt, interrupted, || {
@@ -91,7 +91,8 @@ fn a_cpu_that_switches_is_flushed_or_reaches_nothing_after_every_instruction() {
     }
 }
 
-/// A CPU that starts to run the address space at any call of an unmapping finds the page gone, or is flushed.
+/// A CPU that starts to run the address space at any call of an unmapping finds the page unmapped, or is
+/// flushed.
 #[test]
 fn a_cpu_that_comes_at_any_call_of_an_unmapping_keeps_nothing() {
     let mut calls = 0;

@@ -1,4 +1,4 @@
-//! What the lockstep test steps: address spaces with their models, CPUs, files.
+//! The state of the lockstep test: address spaces with their models, CPUs, files.
 
 use hosted::raw::RawPages;
 use std::collections::HashMap;
@@ -15,7 +15,7 @@ use crate::pgtable::support::*;
 
 pub const CPUS: u32 = 3;
 pub const SPACES: usize = 3;
-/// Both spots straddle a boundary of an upper level; pages are numbered through.
+/// Both spots cross a boundary of an upper level; pages are numbered through.
 pub const SPOTS: [u64; 2] = [GIB - 4 * MIB, 512 * GIB - 4 * MIB];
 pub const SPOT_PAGES: u64 = 2048;
 
@@ -24,9 +24,8 @@ pub struct World<'w, 'p> {
     pub allocator: &'w Allocator<'p>,
     pub rng: Rng,
     pub spaces: Vec<(MmContext, Space)>,
-    /// Which space each CPU runs.
     pub runs: [Option<usize>; CPUS as usize],
-    /// The first byte of each frame that was given out.
+    /// The first byte of each allocated frame.
     pub bytes: HashMap<u64, u8>,
     /// Whether forks share tables.
     pub share: bool,
@@ -99,7 +98,6 @@ impl<'w, 'p> World<'w, 'p> {
         }
     }
 
-    /// Every CPU stops running the space.
     pub fn leave(&mut self, space: usize) {
         for cpu in 0..CPUS {
             if self.runs[cpu as usize] == Some(space) {
@@ -120,7 +118,7 @@ impl<'w, 'p> World<'w, 'p> {
         }
         if !granted.is_empty() || thorough {
             let mapped = counts(self.spaces.iter().map(|(_, model)| model));
-            assert!(granted.iter().all(|frame| mapped[frame] == 1), "others map what can be stored to again");
+            assert!(granted.iter().all(|frame| mapped[frame] == 1), "a writable page is mapped elsewhere");
             let leaves = leaves(found.iter());
             for (frame, &pages) in &mapped {
                 let count = self.allocator.counts().mapcount(Frame(*frame));
@@ -130,7 +128,7 @@ impl<'w, 'p> World<'w, 'p> {
         }
     }
 
-    /// Makes the tables around a range the space's own.
+    /// Unshares the tables around a range.
     pub fn own(&mut self, space: usize, part: VirtRange) {
         let start = part.start.align_down(2 * MIB);
         let end = part.end.align_up(2 * MIB).unwrap();

@@ -1,4 +1,4 @@
-//! Small cases with numbers that can be told in advance.
+//! Small cases with known results.
 
 use hosted::HostedConfig;
 use quire::addr::{FrameRange, VirtAddr, VirtRange};
@@ -17,10 +17,10 @@ fn store(mm: &Space<'_>, at: u64, len: u64) {
     });
 }
 
-/// A table that three address spaces share counts each leaf once, and belongs to all of them; so it does when one has its own
-/// copy, and another its own page.
+/// A table that three address spaces share counts each leaf once, and belongs to all of them, also after one
+/// has unshared its table, and another has a page of its own.
 #[test]
-fn a_shared_table_belongs_to_all_who_share_it() {
+fn a_shared_table_belongs_to_all_its_sharers() {
     with_forks(HostedConfig::new(64 * MIB), ForkStrategy::Share, |machine, manager| {
         let mm = manager.new_mm().unwrap();
         mm.mmap(&anonymous(BASE, 2 * MIB)).unwrap();
@@ -39,7 +39,7 @@ fn a_shared_table_belongs_to_all_who_share_it() {
             assert_eq!((usage.uss(), usage.shared_dirty), (0, 2 * MIB));
             assert_eq!(usage.pss, 512 * ((PAGE << 12) / 3));
         }
-        // One has a table of its own now, and one page.
+        // One address space has a table of its own now, and one page.
         store(&spaces[0], BASE + PAGE, PAGE);
         assert_eq!(count(), (2, 3));
         assert_eq!(spaces[0].usage_of_all().uss(), PAGE);
@@ -93,7 +93,7 @@ fn what_is_not_there_counts_nothing() {
             assert_eq!(mm.usage_of_all(), Usage::default());
             mm.mmap(&anonymous(BASE, 2 * MIB)).unwrap();
             mm.fault(VirtAddr(BASE), Access::Read).unwrap();
-            assert_eq!(mm.usage_of_all(), Usage::default(), "the zero frame is nobody's");
+            assert_eq!(mm.usage_of_all(), Usage::default(), "the zero frame is not counted");
             let mut words = 0;
             mm.pagemap(VirtRange::new(VirtAddr(0), VirtAddr(!0xfff)), |_, word| {
                 assert!(!word.has(quire::vm::PageWord::EXCLUSIVE));
@@ -106,7 +106,7 @@ fn what_is_not_there_counts_nothing() {
     });
 }
 
-/// Pages that are mapped alike are one run, however many leaves map them; a hole ends it.
+/// Pages that are mapped alike are one run, however many leaves map them; a hole ends the run.
 #[test]
 fn leaves_side_by_side_are_shown_as_one_run() {
     small(|_, manager| {

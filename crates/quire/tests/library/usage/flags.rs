@@ -1,4 +1,4 @@
-//! What each frame is used for, against the page tables, the counts of the allocator, and what was done to the frame.
+//! The flags of each frame, against the page tables, the counts of the allocator, and the test's own record.
 
 use hosted::raw::RawPages;
 use std::collections::{BTreeMap, BTreeSet};
@@ -41,7 +41,7 @@ fn frames_with(words: &BTreeMap<u64, PageFlags>, bit: u64) -> BTreeSet<u64> {
     words.iter().filter(|(_, flags)| flags.has(bit)).map(|(&frame, _)| frame).collect()
 }
 
-/// Compares all that can be told in another way.
+/// Compares everything that can be learned in another way.
 pub(crate) fn compare_flags(machine: &Hosted, manager: &Manager<'_>, spaces: &[Space<'_>], by_frame: bool) {
     let words = words(machine, manager);
     let (mut mapped, mut anon, mut zero) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
@@ -63,7 +63,7 @@ pub(crate) fn compare_flags(machine: &Hosted, manager: &Manager<'_>, spaces: &[S
     } else {
         assert!(with(PageFlags::MMAP).is_superset(&mapped));
     }
-    // Frames of a folio of which another frame is mapped belong to anonymous memory as well.
+    // Other frames of a folio with a mapped frame belong to anonymous memory as well.
     let more = &with(PageFlags::ANON) - &anon;
     assert!(anon.is_subset(&with(PageFlags::ANON)) && more.is_disjoint(&mapped));
     assert!(more.iter().all(|frame| words[frame].has(PageFlags::THP) || words[frame].has(PageFlags::HUGE)));
@@ -91,7 +91,7 @@ fn word(manager: &Manager<'_>, frame: Frame) -> PageFlags {
     said
 }
 
-/// The numbers of the field, for what can be made here.
+/// Linux's flag numbers, for everything that can be made here.
 #[test]
 fn each_use_has_its_bit() {
     let config = Config { folios: FolioPolicy::only(order(9)).with_pmd_mapped(true), ..Config::default() };
@@ -121,7 +121,7 @@ fn each_use_has_its_bit() {
         let cached = frame(BASE + 16 * MIB, Access::Write);
         assert_eq!(word(manager, cached).0, 1 << 11);
         mm.munmap(VirtAddr(BASE + 16 * MIB), MIB).unwrap();
-        assert_eq!(word(manager, cached).0, 0, "page cache that nobody maps");
+        assert_eq!(word(manager, cached).0, 0, "page cache without a mapping");
         compare_flags(machine, manager, std::slice::from_ref(&mm), true);
         mm.exit();
         assert_eq!(word(manager, thp).0, 1 << 10);
@@ -130,7 +130,7 @@ fn each_use_has_its_bit() {
     });
 }
 
-/// A frame that went bad says so, in use or not, and what is beside it is what it was.
+/// A bad frame is flagged, in use or not; its neighbours keep their flags.
 #[test]
 fn bad_frames_say_so() {
     let machine = HostedConfig::new(64 * MIB).build().unwrap();
@@ -150,7 +150,7 @@ fn bad_frames_say_so() {
             assert_eq!(word(manager, beside).0, 1 << 11 | 1 << 12, "its folio came apart");
         }
         compare_flags(machine, manager, std::slice::from_ref(&mm), true);
-        // One that is handed to somebody, whose descriptor says nothing once it is reset.
+        // A frame with an owner: its descriptor says nothing once it is reset.
         let own = manager.pages().alloc_raw(Gfp::KERNEL, order(0)).unwrap();
         manager.pages().frames().descriptor(own).reset();
         assert_eq!(word(manager, own).0, 0);
@@ -163,7 +163,7 @@ fn bad_frames_say_so() {
     });
 }
 
-/// Anonymous memory that somebody has pinned, or moves, is no file's: what is said of it is what was said before.
+/// Anonymous memory that is pinned, or moves, is not counted as a file's: its flags do not change.
 #[test]
 fn held_anonymous_memory_is_told_from_pages_of_files() {
     for (fork, number, pmd) in
@@ -183,7 +183,7 @@ fn held_anonymous_memory_is_told_from_pages_of_files() {
                 machine.probe(mm.root(), VirtAddr(at)).unwrap().frame
             };
             let ours = touched(BASE);
-            // What is free from here on was anonymous memory, and says so.
+            // Frames that are free from here on were anonymous memory, and their descriptors say so.
             let filled = BASE + 64 * MIB;
             mm.mmap(&anonymous(filled, 64 * MIB)).unwrap();
             mm.madvise(VirtAddr(filled), 64 * MIB, Advice::NoHugePage).unwrap();
@@ -192,7 +192,7 @@ fn held_anonymous_memory_is_told_from_pages_of_files() {
                 mm.madvise(VirtAddr(filled + page * PAGE), PAGE, Advice::DontNeed).unwrap();
             }
             let cached = touched(BASE + 4 * MIB);
-            // What a handler brings is the file's as well.
+            // A page that a handler brings belongs to the file as well.
             let handler = manager.userfault(UserfaultChanges::NONE).unwrap();
             mm.userfault_register(&handler, VirtAddr(BASE + 4 * MIB), MIB, UserfaultModes::MISSING).unwrap();
             let copied =
@@ -216,7 +216,7 @@ fn held_anonymous_memory_is_told_from_pages_of_files() {
             assert_eq!((said(ours).1, said(ours).2), (1, Some(1)));
             assert_eq!(said(cached), (PageFlags(PageFlags::MMAP), 2, Some(2)));
             assert_eq!(said(brought), (PageFlags(PageFlags::MMAP), 1, Some(1)));
-            // In another frame it is a file's still.
+            // In another frame it still belongs to the file.
             assert_eq!(manager.migrate(cached), Ok(1));
             mm.fault(VirtAddr(BASE + 4 * MIB), Access::Read).unwrap();
             let moved = machine.probe(mm.root(), VirtAddr(BASE + 4 * MIB)).unwrap().frame;

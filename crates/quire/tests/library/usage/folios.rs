@@ -1,4 +1,5 @@
-//! Who maps a folio, against a naive reading of all page tables, in every way of counting (invariant 5).
+//! The sharers of a folio, against a naive reading of all page tables, in every way of counting (invariant
+//! 5).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,10 +23,10 @@ use testkit::{order, seed};
 const PAGE: u64 = 4096;
 const BASE: u64 = 1 << 30;
 
-/// A leaf by the table and the place in it where it stands: however many reach it, it is one.
+/// A leaf by its table and its index there: however many address spaces reach it, it is one.
 type Place = (u64, u64);
 
-/// The leaves of one folio: what each maps of it, and which address spaces reach it.
+/// The leaves of one folio: which part of it each maps, and which address spaces reach it.
 type Leaves = BTreeMap<Place, (u64, u64, BTreeSet<usize>)>;
 
 /// Where the folio around a frame starts, and where it ends.
@@ -59,8 +60,8 @@ fn folios(machine: &Hosted, manager: &Manager<'_>, spaces: &[Space<'_>]) -> BTre
     folios
 }
 
-/// Compares what is said of every folio in use, mapped or not. How many more than one address space maps, how many are mapped in part,
-/// and how many address spaces map a folio more than once and alone.
+/// Compares the answers for every folio in use, mapped or not. Returns how many are mapped by more than one
+/// address space, how many are mapped in part, and how many are mapped by one address space more than once.
 fn compare_folios(
     machine: &Hosted,
     manager: &Manager<'_>,
@@ -128,11 +129,11 @@ fn config(fork: ForkStrategy, folios: FolioPolicy, counts: CountScheme) -> Confi
     Config { allocator, fork, folios, ..Config::default() }
 }
 
-/// All of a place comes, and a piece of it goes: large folios that are mapped in part.
+/// A place is populated and a piece of it unmapped: large folios that are mapped in part.
 fn hole(world: &mut World<'_, '_>) {
     let mm = &world.spaces[world.rng.usize(0..world.spaces.len())];
     let place = VirtAddr(BASE + world.rng.u64(0..6) * 4 * MIB);
-    // What is not there, or may not be stored to, is refused.
+    // Populating may be refused where nothing is mapped, or where stores are not allowed.
     let _populated = mm.madvise(place, 4 * MIB, Advice::PopulateWrite);
     let at = place.add(world.rng.u64(0..512) * PAGE);
     let _gone = mm.madvise(at, world.rng.u64(1..64) * PAGE, Advice::DontNeed);
@@ -175,7 +176,7 @@ fn drawn(fork: ForkStrategy, counts: CountScheme, seed: u64, sums: &mut [usize; 
             mm.validate().unwrap();
             mm.exit();
         });
-        // Its pages go back to the pool with the file.
+        // Its pages return to the pool with the file.
         drop(own);
         assert_eq!(manager.resize_huge(HugeSize::Size2M, NodeSet::ALL, 0).after, 0);
     });
@@ -193,8 +194,9 @@ fn drawn_verbs_in_every_way_of_counting() {
     assert!(sums[0] > 1000 && sums[1] > 20 && sums[2] > 10, "{sums:?}: too little happens");
 }
 
-/// A third address space maps what two map already, and then any of them leaves: what is left alone is exclusive again, and nobody is
-/// before that. Of anonymous memory, moved and in pieces; of a page cache; of pages of a pool in parts.
+/// A third address space maps what two map already, and then any of them unmaps it. The last one has it
+/// exclusively, and none has it before that. Anonymous memory, moved and split; page cache; pages of a pool
+/// in parts.
 #[test]
 fn the_third_mapper_comes_and_leaves() {
     let folios = FolioPolicy::only(order(9)).with_pmd_mapped(true);
@@ -249,7 +251,8 @@ fn the_third_mapper_comes_and_leaves() {
     }
 }
 
-/// One address space that maps a page of a file at two places has it to itself, though the page is mapped twice.
+/// An address space that maps a page of a file at two addresses has it exclusively, though the page is mapped
+/// twice.
 #[test]
 fn twice_by_one_is_exclusive() {
     for counts in CountScheme::ALL {
@@ -298,7 +301,8 @@ fn twice_by_one_is_exclusive() {
     }
 }
 
-/// While two map a folio, and others come and go, nobody is ever told that it has the folio to itself.
+/// While two address spaces map a folio, and others map and unmap it, none is ever told that the folio is
+/// exclusive.
 #[test]
 fn never_exclusive_while_others_come_and_go() {
     for fork in FORKS {

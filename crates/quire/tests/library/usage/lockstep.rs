@@ -1,4 +1,4 @@
-//! Drawn verbs on a family of address spaces, compared with the naive reading every few steps (invariant 5).
+//! Random verbs on a family of address spaces, compared with the naive reading every few steps (invariant 5).
 
 use fastrand::Rng;
 use hosted::{Hosted, HostedConfig};
@@ -18,7 +18,7 @@ use crate::usage::world::{FORKS, MIB, Manager, R, RW, Space, anonymous, with_con
 use testkit::{order, seed};
 
 const PAGE: u64 = 4096;
-/// Where things are mapped: so many places of 4 MiB.
+/// Where places of 4 MiB start.
 const BASE: u64 = 1 << 30;
 const PLACES: u64 = 6;
 const PLACE: u64 = 4 * MIB;
@@ -35,7 +35,7 @@ pub(crate) struct World<'a, 'm> {
 }
 
 impl World<'_, '_> {
-    /// Maps something of some kind at a place.
+    /// Maps random memory at a place.
     fn map(&mut self, mm: usize) {
         let at = BASE + self.rng.u64(0..PLACES) * PLACE;
         let kinds = if self.parts.is_some() { 7 } else { 5 };
@@ -66,7 +66,8 @@ impl World<'_, '_> {
         let len = if self.rng.bool() { PAGE * self.rng.u64(1..40) } else { PLACE };
         let (addr, kind) = (VirtAddr(at), self.rng.u8(0..20));
         let space = &self.spaces[mm];
-        // What is not there, or not allowed, is refused: nothing to compare then but that nothing changed.
+        // A verb may be refused where nothing is mapped or allowed; the comparison then shows that nothing
+        // changed.
         match kind {
             0 | 1 => self.map(mm),
             2..=6 => {
@@ -102,7 +103,7 @@ impl World<'_, '_> {
                     let _split = self.manager.split_folio(leaf.frame, order(self.rng.u8(0..3)));
                 }
             }
-            // Whole places: a huge page is marked whole.
+            // Whole places: a huge page is marked as a whole.
             19 if self.parts.is_some() => _ = space.collapse(addr.align_down(2 * MIB), 2 * MIB),
             17 => _ = space.clear_soft_dirty(addr.align_down(PLACE), PLACE),
             18 => _ = space.write_protect_marked(addr.align_down(PLACE), PLACE),

@@ -1,4 +1,4 @@
-//! Who maps how much, against a naive reading of all page tables.
+//! How much each address space maps, against a naive reading of all page tables.
 
 mod cases;
 mod flags;

@@ -1,5 +1,5 @@
-//! What the page tables of all address spaces say, page by page, as the software MMU reads them; and the same as the library
-//! answers it.
+//! The usage of all address spaces, page by page, as the software MMU reads their page tables; compared with
+//! the library's answers.
 
 use std::collections::BTreeMap;
 
@@ -49,7 +49,6 @@ fn word(frame: u64, leaf: &Translation, spaces: u64) -> u64 {
     word | if !zero && !has(leaf, EntryFlags::ANON) { 1 << 61 } else { 0 }
 }
 
-/// Adds one page to what its mapping uses.
 fn add(usage: &mut Usage, vma: &VmaInfo, leaf: &Translation, spaces: u64) {
     if has(leaf, EntryFlags::SPECIAL) {
         return;
@@ -85,7 +84,7 @@ fn add(usage: &mut Usage, vma: &VmaInfo, leaf: &Translation, spaces: u64) {
     usage.locked += if vma.flags.contains(VmaFlags::LOCKED) { share } else { 0 };
 }
 
-/// Compares all that the library says with the page tables. Returns how many pages somebody shares.
+/// Compares all answers of the library with the page tables. Returns how many pages are shared.
 pub(crate) fn compare(machine: &Hosted, manager: &Manager<'_>, spaces: &[Space<'_>]) -> usize {
     let counts = count(machine, spaces);
     let last = machine.ranges().last().expect("memory").end().0 / PAGE;
@@ -113,7 +112,8 @@ pub(crate) fn compare(machine: &Hosted, manager: &Manager<'_>, spaces: &[Space<'
             let at = mappings.partition_point(|(vma, _)| vma.range.end.0 <= *addr);
             let (vma, usage) = &mut mappings[at];
             let vma = *vma;
-            // Not the sum of the mappings: then an amount that the library forgets to add would be missing here too.
+            // Not summed from the mappings: then an amount that the library forgets would be missing here
+            // too.
             [usage, &mut sum].into_iter().for_each(|usage| add(usage, &vma, leaf, spaces_of(*frame)));
         }
         let mut shown = Vec::new();

@@ -1,5 +1,5 @@
-//! Forks, unmaps, moves and removals of registered memory, while threads wait for its pages: nothing is lost, and nobody waits
-//! for ever.
+//! Forks, unmaps, moves and removals of registered memory while threads wait for its pages: no change is
+//! lost, and no thread waits for ever.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -30,8 +30,9 @@ fn range(at: u64, len: u64) -> VirtRange {
     VirtRange::from_len(VirtAddr(at), len)
 }
 
-/// CPU 0 waits for the page at `at`, and gets what `ends` says; once it waits CPU 1 calls `verb`; CPU 2 reads all events, does not
-/// answer the first, and answers other faults by pages of 42. The changes that it has read.
+/// CPU 0 waits for the page at `at`, and gets `ends`. Once it waits, CPU 1 calls `verb`. CPU 2 reads all
+/// events, does not answer the first, and answers other faults by pages of 42. Returns the changes that it
+/// has read.
 fn while_one_waits(
     machine: &Hosted,
     (mm, handler): (&Space<'_>, &Handler<'_>),
@@ -75,7 +76,7 @@ fn while_one_waits(
 }
 
 #[test]
-fn who_waits_for_memory_that_is_unmapped_is_told_so() {
+fn a_thread_that_waits_for_unmapped_memory_is_told_so() {
     machine_of("munmap", 3, |machine, manager| {
         let mm = manager.new_mm().unwrap();
         let handler = curious(manager);
@@ -89,7 +90,7 @@ fn who_waits_for_memory_that_is_unmapped_is_told_so() {
         });
         let unmap = |at, len| UserfaultEvent::Unmap { space, range: range(at, len) };
         assert_eq!(read, [unmap(BASE + 4 * PAGE, 4 * PAGE), unmap(BASE + 8 * PAGE, PAGE)]);
-        // What is mapped over, and what the heap gives back, was unmapped too. Others hear of nothing.
+        // Memory that is mapped over, or that the heap frees, was unmapped too. Other ranges cause no event.
         mm.mmap(&anonymous(BASE, 8 * PAGE)).unwrap();
         register(&mm, &handler, BASE, 8 * PAGE, MISSING);
         let waits = (BASE + 3 * PAGE, Ok(0));
@@ -131,7 +132,7 @@ fn memory_that_moves_takes_its_handler_along() {
             assert_eq!(copy(&mm, BASE + 4 * PAGE, 11, WAKE), Ok(PAGE));
             let to = VirtAddr(BASE + MIB);
             let stays = remap(to) == Remap::FixedDontUnmap(to);
-            // Where the mapping stays its pages are missing still, and come from the handler.
+            // Where the mapping stays its pages are still missing, and the handler answers.
             let ends = if stays { Ok(42) } else { Err(FaultError::NotMapped) };
             let read = while_one_waits(machine, (&mm, &handler), (BASE + 5 * PAGE, ends), || {
                 let moved = mm.mremap(VirtAddr(BASE + 4 * PAGE), 8 * PAGE, 8 * PAGE, remap(to));
@@ -145,7 +146,7 @@ fn memory_that_moves_takes_its_handler_along() {
                 assert_eq!(copy(&mm, fault_of(event).addr.0, 42, WAKE), Ok(PAGE));
             });
             mm.switch_in();
-            assert_eq!(load(machine, &mm, to.0), Ok(11), "what was there came along");
+            assert_eq!(load(machine, &mm, to.0), Ok(11), "the present page moved too");
             mm.switch_out();
             mm.validate().unwrap();
         });
@@ -165,7 +166,7 @@ fn what_is_given_up_is_missing_again() {
         mm.switch_out();
         let protect = mm.userfault_write_protect(VirtAddr(BASE + 8 * PAGE), 4 * PAGE, true, WAKE);
         assert_eq!(protect.all(), Ok(4 * PAGE));
-        // A store waits that will never be allowed: its page goes, and the store finds another one.
+        // A store waits for a mark to be removed; its page is dropped, and the store finds another one.
         let space = mm.number();
         let (stored, read) = (AtomicBool::new(false), Mutex::new(Vec::new()));
         machine.spawn_cpus(3, |cpu| match cpu.0 {
@@ -206,7 +207,7 @@ fn what_is_given_up_is_missing_again() {
 }
 
 #[test]
-fn who_waits_for_a_page_behind_a_nearer_end_is_told_so() {
+fn a_thread_that_waits_for_a_page_behind_a_nearer_end_is_told_so() {
     machine_of("truncate", 3, |machine, manager| {
         let mm = manager.new_mm().unwrap();
         let handler = curious(manager);
@@ -227,14 +228,15 @@ fn who_waits_for_a_page_behind_a_nearer_end_is_told_so() {
             assert_eq!(read, [first, remove(BASE + MIB + 8 * PAGE, 4 * PAGE)]);
         }
         assert_eq!(file.resident(), 0);
-        // A farther end takes nothing away, and nobody hears of it.
+        // A farther end removes no page, and causes no event.
         file.truncate(16 * PAGE).unwrap();
         assert!(handler.next_event().is_none());
         mm.validate().unwrap();
     });
 }
 
-/// The child's missing pages are missing there too, and come from the same handler, whether it wants to read of forks or not.
+/// The child's missing pages are missing there too, and the same handler answers, whether it reads fork
+/// events or not.
 #[test]
 fn children_have_the_same_handler() {
     for changes in [UserfaultChanges::NONE, UserfaultChanges::FORK] {
@@ -325,8 +327,8 @@ fn child_stores(machine: &Hosted, handler: &Handler<'_>, mm: &Space<'_>, child: 
     mm.validate().unwrap();
 }
 
-/// From the moment that memory has changed to the moment that the handler has read of it, nothing is answered: a page that was
-/// meant for the old state would come into the new one.
+/// From the change of memory until the handler has read of it, all answers are refused: a page for the old
+/// state would be put into the new one.
 #[test]
 fn nothing_is_answered_before_a_change_was_read() {
     machine_of("again", 2, |machine, manager| {
@@ -355,7 +357,7 @@ fn nothing_is_answered_before_a_change_was_read() {
     });
 }
 
-/// Neither does a verb wait for a handler that is gone, nor for one that goes meanwhile.
+/// Nor does a verb wait for a handler that is gone, or that exits meanwhile.
 #[test]
 fn verbs_do_not_wait_for_the_dead() {
     machine_of("dead reader", 2, |machine, manager| {
@@ -382,7 +384,7 @@ fn verbs_do_not_wait_for_the_dead() {
                 }
             });
         }
-        // Nothing is left of what was announced to the one that died.
+        // No announced change of the dead handler is left.
         let handler = handler(manager);
         mm.userfault_adopt(&handler).unwrap();
         assert_eq!(copy(&mm, BASE + 8 * PAGE, 1, WAKE), Ok(PAGE));
@@ -420,9 +422,9 @@ fn a_task_that_dies_before_its_change_has_a_place_takes_the_change_back() {
     });
 }
 
-/// Mappings that become one again are no mappings that went.
+/// Mappings that merge again were not unmapped.
 #[test]
-fn who_comes_back_beside_its_like_was_moved_and_nothing_else() {
+fn a_mapping_that_merges_again_was_moved_and_nothing_else() {
     machine_of("merge", 2, |machine, manager| {
         let mm = manager.new_mm().unwrap();
         let handler = curious(manager);

@@ -1,4 +1,5 @@
-//! Every allocation that an answer makes fails once: the answer then says so, and nothing has changed (invariant 6). Threads die.
+//! Every allocation of an answer fails once: the answer then reports it, and nothing has changed (invariant
+//! 6). Threads die.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -54,8 +55,8 @@ fn scene<'m>(
     [shmem, paged, huge]
 }
 
-/// Runs `verb` on fresh scenes, once with tables that a child shares, with its first, second, … allocation failing, until it makes
-/// no more.
+/// Runs `verb` on fresh scenes, once with tables that a child shares, with its first, second, … allocation
+/// failing, until it makes no more.
 fn at_every_allocation<E: PartialEq + std::fmt::Debug>(
     out_of_memory: E,
     least: u64,
@@ -81,7 +82,8 @@ fn at_every_allocation<E: PartialEq + std::fmt::Debug>(
                     machine.set_failures(FailurePlan::Off);
                     if let Err(error) = outcome {
                         assert_eq!(error, out_of_memory, "allocation {nth}");
-                        // Tables may have come, a page that was read, and a huge page of zeroes: nobody maps them.
+                        // Tables may have been allocated, a page read, and a huge zero page made: none of
+                        // these is mapped.
                         let now = (mm.rss(), files.each_ref().map(|file| file.resident()), mm.mappings());
                         let page_tables = before.0.page_tables;
                         assert_eq!((quire::vm::Rss { page_tables, ..now.0 }, now.2), (before.0, before.2));
@@ -154,8 +156,8 @@ fn registering_fails_whole() {
     });
 }
 
-/// Marks of a part of a large leaf come off once a table is there for the rest. Where there is no memory for
-/// it the handler stays, and so do its marks.
+/// Marks of a part of a large leaf are removed once the rest has a table. Without memory for the table the
+/// handler stays, and so do its marks.
 #[test]
 fn unregistering_what_is_marked_fails_whole() {
     for fork in FORKS {
@@ -164,7 +166,7 @@ fn unregistering_what_is_marked_fails_whole() {
     }
 }
 
-/// Marks are looked for in tables of the address space's own. Where there is no memory for a copy of one that
+/// Marks are looked for in tables that the address space does not share. Without memory to copy a table that
 /// a child shares the handler stays.
 #[test]
 fn unregistering_what_a_child_shares_fails_whole() {
@@ -195,7 +197,7 @@ fn unregistering_what_a_child_shares_fails_whole() {
     });
 }
 
-/// Unregisters a part of what is marked with this allocation failing; whether that was too little memory.
+/// Unregisters a part of the marked range with this allocation failing. Returns whether memory was out.
 fn unregister_failing(fork: ForkStrategy, nth: u64) -> bool {
     let mut failed = false;
     with_forks(HostedConfig::new(64 * MIB), fork, |machine, manager| {
@@ -228,8 +230,8 @@ fn unregister_failing(fork: ForkStrategy, nth: u64) -> bool {
     failed
 }
 
-/// A thread that dies gives up its own place. If it was answered at that moment, another may have the place already: that one is
-/// not woken for nothing.
+/// A thread that dies frees its own place. If it was answered at that moment, another thread may have the
+/// place already: that one is not woken for nothing.
 #[test]
 fn a_thread_that_dies_when_it_was_answered_leaves_its_place_to_the_next() {
     watched("dies late", 60, || {

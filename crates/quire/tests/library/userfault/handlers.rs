@@ -1,4 +1,4 @@
-//! Handlers that are many, slow, dead, lying, or gone.
+//! Handlers that are many, slow, dead, wrong, or gone.
 
 use std::collections::HashSet;
 use std::sync::Mutex;
@@ -16,7 +16,6 @@ use crate::userfault::support::{
 use crate::userfault::world::{MIB, anonymous, load, run, store};
 use testkit::seed;
 
-/// Waits until something is so.
 pub(crate) fn until(what: impl Fn() -> bool) {
     while !what() {
         std::thread::yield_now();
@@ -44,7 +43,7 @@ fn more_threads_wait_than_there_are_places() {
                 }
                 return;
             }
-            // The first that sees all places taken tells the other.
+            // The first thread that sees all places taken tells the other.
             until(|| full.fetch_or(handler.info().pending == USERFAULT_SLOTS, Ordering::SeqCst));
             let mut places = HashSet::new();
             while let Some(event) = handler.wait_event() {
@@ -138,7 +137,7 @@ fn what_a_dead_handler_thread_has_read_is_read_again() {
                 reads.fetch_add(1, Ordering::SeqCst);
                 handler.wait_event().unwrap()
             };
-            // One dies with the event in its hand: as it unwinds the event goes back.
+            // A handler dies while it holds an event: unwinding puts the event back.
             let first = read();
             let fault = fault_of(*first);
             assert_eq!((handler.info().pending, handler.info().taken), (0, 1));
@@ -148,12 +147,12 @@ fn what_a_dead_handler_thread_has_read_is_read_again() {
             }));
             assert!(died.is_err());
             assert_eq!((handler.info().pending, handler.info().taken), (1, 0));
-            // One has kept it, and somebody knows which one.
+            // A handler has kept an event, and another knows which one.
             assert_eq!(fault_of(read().keep()), fault, "the same thread at the same place");
             assert!(handler.next_event().is_none());
             assert!(handler.requeue(&fault));
-            assert!(!handler.requeue(&fault), "nobody has it now");
-            // One has kept it, and nobody knows.
+            assert!(!handler.requeue(&fault), "it is not taken now");
+            // A handler has kept an event, and no other knows which one.
             assert_eq!(fault_of(read().keep()), fault);
             assert_eq!(handler.requeue_all(), 1);
             assert_eq!(fault_of(read().keep()), fault);
@@ -165,7 +164,7 @@ fn what_a_dead_handler_thread_has_read_is_read_again() {
     });
 }
 
-/// A handler that sleeps costs a call of the platform only when there is something to read.
+/// A handler that sleeps costs a call of the platform only when there is an event to read.
 #[test]
 fn a_handler_that_sleeps_is_woken_for_what_was_put_back_and_not_for_nothing() {
     machine_of("put back", 3, |machine, manager| {
@@ -199,7 +198,7 @@ fn a_handler_that_sleeps_is_woken_for_what_was_put_back_and_not_for_nothing() {
             }
             _ => {
                 *taken.lock().unwrap() = Some(fault_of(handler.wait_event().unwrap().keep()));
-                // Once both wait, no wake is on its way to this handler.
+                // Once both wait, no wake-up is under way to this handler.
                 until(|| waits() == 2);
                 let fault = fault_of(handler.wait_event().unwrap().keep());
                 until(|| step.load(Ordering::SeqCst) >= 2);
@@ -210,7 +209,7 @@ fn a_handler_that_sleeps_is_woken_for_what_was_put_back_and_not_for_nothing() {
 }
 
 #[test]
-fn answers_that_wake_nobody_leave_the_thread_asleep_until_it_is_woken() {
+fn answers_without_a_wake_up_leave_the_thread_asleep() {
     machine_of("quiet", 2, |machine, manager| {
         let mm = manager.new_mm().unwrap();
         let handler = handler(manager);
@@ -228,7 +227,7 @@ fn answers_that_wake_nobody_leave_the_thread_asleep_until_it_is_woken() {
             let event = handler.wait_event().unwrap().keep();
             assert_eq!(copy(&mm, fault_of(event).addr.0, 1, AnswerMode::QUIET), Ok(PAGE));
             std::thread::sleep(Duration::from_millis(20));
-            // Another page's wake-up is not its own.
+            // A wake-up of another page does not wake this thread.
             mm.userfault_wake(VirtAddr(BASE + 2 * PAGE), PAGE).all().unwrap();
             assert_eq!(handler.info().taken, 1);
             woken.store(1, Ordering::SeqCst);
@@ -258,7 +257,7 @@ fn a_thread_that_is_woken_for_nothing_asks_again() {
             for _ in 0..20 {
                 let fault = fault_of(handler.wait_event().unwrap().keep());
                 assert!(tickets.insert(fault.ticket));
-                // The place may be the same; who has it now is another.
+                // The place may be the same; its present ticket is another.
                 assert!(last.replace(fault).is_none_or(|before| !handler.requeue(&before)));
                 mm.userfault_wake(VirtAddr(BASE), PAGE).all().unwrap();
             }
@@ -269,7 +268,7 @@ fn a_thread_that_is_woken_for_nothing_asks_again() {
     });
 }
 
-/// Nothing is made up: neither zeroes nor rights.
+/// The library invents neither zeroes nor rights.
 #[test]
 fn a_handler_that_dies_leaves_errors_until_another_one_adopts_its_ranges() {
     machine_of("dead", 4, |machine, manager| {
@@ -296,12 +295,12 @@ fn a_handler_that_dies_leaves_errors_until_another_one_adopts_its_ranges() {
             stopped.fetch_add(1, Ordering::SeqCst);
             mm.switch_out();
         });
-        // A new handler may have the place of the old one: who was registered with that is not its.
+        // A new handler may have the place of the old one: it does not get the old one's ranges.
         *second.lock().unwrap() = Some(handler(manager));
         mm.switch_in();
         assert_eq!(load(machine, &mm, BASE), Err(FaultError::NoHandler));
         mm.userfault_unregister(VirtAddr(BASE + 2 * MIB), 8 * PAGE).unwrap();
-        assert_eq!(load(machine, &mm, BASE + 2 * MIB), Ok(0), "now nobody is asked");
+        assert_eq!(load(machine, &mm, BASE + 2 * MIB), Ok(0), "now no handler is asked");
         mm.switch_out();
         let second = second.into_inner().unwrap().unwrap();
         assert_eq!(mm.userfault_adopt(&second), Ok(MIB + 8 * PAGE));
@@ -339,7 +338,7 @@ fn handlers_are_few_and_places_are_used_again() {
     });
 }
 
-/// A program whose pages all come by populating and locking waits as one that touches them.
+/// A program that populates and locks its pages waits like one that touches them.
 #[test]
 fn populating_waits_too() {
     machine_of("populate", 2, |machine, manager| {
@@ -362,8 +361,8 @@ fn populating_waits_too() {
     });
 }
 
-/// A handler need not answer for a page that it has brought already: whoever asks for it has found it by then, or was woken
-/// (invariant U1).
+/// A handler need not answer for a page that it has brought already: a thread that asks for the page has
+/// found it by then, or was woken (invariant U1).
 #[test]
 fn a_page_that_was_brought_is_not_waited_for() {
     const PROGRAMS: usize = 4;
@@ -405,7 +404,7 @@ fn a_page_that_was_brought_is_not_waited_for() {
     });
 }
 
-/// A handler that has woken does not count as asleep: nothing is woken for what comes while none sleeps.
+/// A handler that was woken does not count as asleep: while none sleeps, events wake no handler.
 #[test]
 fn a_handler_that_does_not_sleep_is_not_woken() {
     machine_of("awake", 2, |machine, manager| {

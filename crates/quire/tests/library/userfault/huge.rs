@@ -80,7 +80,7 @@ fn whole_huge_pages_are_answered_whole() {
                     _ if sharing == Sharing::Shared => {
                         assert_eq!(mm.userfault_poison(fault.addr, HUGE, WAKE).all(), Ok(HUGE));
                     }
-                    // A reservation stands for each page that is missing, and a marker would hide it.
+                    // Each missing page has a reservation, which a marker would hide.
                     _ => {
                         let poison = mm.userfault_poison(fault.addr, HUGE, WAKE);
                         assert_eq!(poison.all(), Err(UserfaultError::Invalid));
@@ -140,7 +140,7 @@ fn a_page_of_a_file_is_continued_with_the_largest_leaves_that_fit() {
             "4 KiB where parts may be mapped by themselves, and whole pages elsewhere"
         );
         assert_eq!(mm.rss().huge, 2 + 1024);
-        // All that is left of a page comes in one go, as far as nothing is in the way.
+        // The whole rest of a page is answered at once, as far as the first obstacle.
         let first = mm.userfault_continue(VirtAddr(BASE), HUGE, WAKE);
         assert_eq!((first.bytes, first.stopped), (5 * PAGE, Some(UserfaultError::Exists)));
         assert_eq!(mm.userfault_continue(VirtAddr(BASE + 6 * PAGE), PAGE, WAKE).all(), Ok(PAGE));
@@ -157,7 +157,7 @@ fn a_page_of_a_file_is_continued_with_the_largest_leaves_that_fit() {
     });
 }
 
-/// Of a page of which one part came the others are missing still, although the file has all of it.
+/// After one part of a page was answered the others are still missing, although the file has all of it.
 #[test]
 fn parts_are_copied_and_no_other_part_is_made_up() {
     for modes in [MISSING, MISSING | MINOR] {
@@ -216,7 +216,7 @@ fn parts_are_copied_and_no_other_part_is_made_up() {
     }
 }
 
-/// What goes over the end of a page that was not there comes from the next one, which was not there either.
+/// An answer across the end of a missing page continues into the next one, which was missing too.
 #[test]
 fn zeroes_over_two_pages_come_from_each_of_them() {
     with_pool("zeroes", 2, |_, manager| {
@@ -233,7 +233,7 @@ fn zeroes_over_two_pages_come_from_each_of_them() {
     });
 }
 
-/// When memory is short an answer says that, whether something is in the way further on or not.
+/// When memory is short an answer says so, whether there is an obstacle further on or not.
 #[test]
 fn parts_for_which_memory_is_short_are_not_said_to_be_there() {
     for lost in [None, Some(5)] {
@@ -266,7 +266,7 @@ fn parts_for_which_memory_is_short_are_not_said_to_be_there() {
     }
 }
 
-/// A hole in a file: who waits for its page finds that there is none, and asks again.
+/// A hole in a file: a thread that waits for its page finds it missing, and asks again.
 #[test]
 fn pages_that_are_punched_are_missing() {
     with_pool("punch", 4, |machine, manager| {
@@ -284,7 +284,7 @@ fn pages_that_are_punched_are_missing() {
             if let quire::vm::UserfaultEvent::Fault(fault) = event {
                 match fault.kind {
                     UserfaultKind::Minor => std::thread::scope(|scope| {
-                        // Somebody else punches it, and is read of while it does.
+                        // Another CPU punches the hole, and this one reads the event meanwhile.
                         let puncher = scope.spawn(|| {
                             machine.run_on(quire::cpu::CpuId(2), || file.punch_hole(HUGE..2 * HUGE).unwrap());
                         });
@@ -306,7 +306,7 @@ fn pages_that_are_punched_are_missing() {
     });
 }
 
-/// Memory that went bad is continued over: it stays unmapped, and whoever touches it is told.
+/// An answer continues over bad memory: it stays unmapped, and a program that touches it gets an error.
 #[test]
 fn what_went_bad_is_left_out() {
     watched("bad", 60, || {
@@ -340,7 +340,8 @@ fn what_went_bad_is_left_out() {
     });
 }
 
-/// What a handler says is lost is lost to children as well, whatever kind of mapping it is and whether it still has a handler.
+/// A page that a handler has marked as lost is lost in children as well, whatever kind of mapping it has and
+/// whether it still has a handler.
 #[test]
 fn children_have_what_is_poisoned() {
     with_pool("forked", 2, |machine, manager| {
@@ -373,7 +374,7 @@ fn children_have_what_is_poisoned() {
                     assert_eq!(told, Err(FaultError::Poisoned), "{size}, {registered}");
                     each.validate().unwrap();
                 }
-                // It is the address that is lost, until it is unmapped.
+                // The address stays lost until it is unmapped.
                 child.madvise(VirtAddr(BASE), 2 * HUGE, Advice::DontNeed).unwrap();
                 if !registered {
                     child.fault(lost, Access::Read).expect("nothing stands there");

@@ -1,4 +1,4 @@
-//! Handlers of faults: what is missing in a range comes from elsewhere, and nothing is lost on the way.
+//! Handlers of faults: missing pages of a range are brought by a program, and no page or wake-up is lost.
 
 mod changes;
 mod failures;

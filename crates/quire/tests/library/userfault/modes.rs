@@ -30,7 +30,7 @@ fn what_is_missing_in_private_memory_is_copied() {
             store(machine, &mm, BASE + 6 * PAGE + 24, 77).unwrap();
             assert_eq!(load(machine, &mm, BASE + 6 * PAGE), Ok(6));
             assert_eq!(load(machine, &mm, BASE + 6 * PAGE + 24), Ok(77));
-            assert_eq!(load(machine, &mm, BASE + 65 * PAGE), Ok(0), "behind the range nobody asks");
+            assert_eq!(load(machine, &mm, BASE + 65 * PAGE), Ok(0), "no handler is asked behind the range");
         };
         program_and_handler(machine, &mm, &handler, program, |event| {
             let fault = fault_of(event);
@@ -79,7 +79,7 @@ fn zeroes_poison_and_unregistered_pages_are_answers() {
         });
         assert_eq!(mm.rss().anon, 2);
         mm.validate().unwrap();
-        // The marker goes with the mapping.
+        // The marker is removed with the mapping.
         mm.munmap(VirtAddr(BASE), 2 * PAGE).unwrap();
         mm.mmap(&anonymous(BASE, 2 * PAGE)).unwrap();
         mm.switch_in();
@@ -131,7 +131,7 @@ fn shmem_is_missing_once_and_minor_from_then_on() {
         let (missing, minor) = (UserfaultKind::Missing, UserfaultKind::Minor);
         assert_eq!(kinds.into_inner().unwrap(), [(3, minor), (4, missing), (5, missing), (15, missing)]);
         other.switch_in();
-        assert_eq!(load(machine, &other, BASE + 4 * PAGE), Ok(4), "what was copied is the file's");
+        assert_eq!(load(machine, &other, BASE + 4 * PAGE), Ok(4), "the copied page belongs to the file");
         assert_eq!(load(machine, &other, BASE + 5 * PAGE), Ok(55));
         other.switch_out();
         mm.validate().unwrap();
@@ -150,7 +150,7 @@ fn pages_of_the_pager_are_minor_whether_they_are_in_memory_or_not() {
         for (sharing, at) in [(Sharing::Shared, BASE), (Sharing::Private, BASE + MIB)] {
             mm.mmap(&of_file(&file, sharing, at, 16 * PAGE)).unwrap();
             let missing = mm.userfault_register(&handler, VirtAddr(at), 16 * PAGE, MISSING);
-            assert_eq!(missing, Err(MmError::Invalid), "the pager is who is asked");
+            assert_eq!(missing, Err(MmError::Invalid), "the pager is asked instead");
             register(&mm, &handler, at, 16 * PAGE, MINOR);
         }
         let faults = AtomicU64::new(0);
@@ -212,7 +212,7 @@ fn stores_to_what_is_write_protected_wait() {
         });
         let (missing, protected) = (UserfaultKind::Missing, UserfaultKind::WriteProtected);
         assert_eq!(faults.into_inner().unwrap(), [(1, protected), (33, missing), (33, protected)]);
-        // Nobody is registered any more, and nobody is asked.
+        // No range is registered any more, and no handler is asked.
         mm.userfault_unregister(VirtAddr(BASE), 64 * PAGE).unwrap();
         mm.switch_in();
         store(machine, &mm, BASE + 2 * PAGE, 1).unwrap();
@@ -221,7 +221,7 @@ fn stores_to_what_is_write_protected_wait() {
     });
 }
 
-/// Marks come to a whole range or to nothing of it, and the answer says so.
+/// A whole range is marked or nothing of it, and the answer says so.
 #[test]
 fn a_write_protection_that_is_refused_has_marked_no_byte() {
     machine_of("refused", 1, |machine, manager| {
@@ -263,7 +263,7 @@ fn answers_say_how_far_they_came() {
             assert_eq!(next.all(), Err(UserfaultError::Invalid), "no file");
             assert_eq!(load(machine, mm, BASE + 3 * PAGE), Ok(4));
             assert_eq!(mm.userfault_wake(VirtAddr(BASE), PAGE).all(), Ok(PAGE));
-            // A page comes with the rights of its mapping.
+            // An answered page has the rights of its mapping.
             mm.mmap(&quire::vm::MapRequest { prot: R, ..anonymous(BASE + MIB, PAGE) }).unwrap();
             register(mm, &handler, BASE + MIB, PAGE, MISSING);
             assert_eq!(copy(mm, BASE + MIB, 8, WAKE), Ok(PAGE));
@@ -298,7 +298,7 @@ fn ranges_are_registered_whole_or_not_at_all() {
             assert_eq!(ask(&second, BASE, 16 * PAGE, MISSING), Err(MmError::Busy));
             assert_eq!(mm.mappings(), 3);
             ask(&first, BASE, 16 * PAGE, MISSING).unwrap();
-            assert_eq!(mm.mappings(), 1, "what agrees is one mapping");
+            assert_eq!(mm.mappings(), 1, "equal mappings merge");
             ask(&first, BASE, 16 * PAGE, MISSING | PROTECT).unwrap();
             mm.userfault_unregister(VirtAddr(BASE + PAGE), PAGE).unwrap();
             ask(&second, BASE + PAGE, PAGE, MISSING).unwrap();
@@ -307,14 +307,14 @@ fn ranges_are_registered_whole_or_not_at_all() {
             assert_eq!(modes, [MISSING | PROTECT, MISSING, MISSING | PROTECT]);
             second.close();
             assert_eq!(ask(&second, BASE + 4 * PAGE, PAGE, MISSING), Err(MmError::Invalid), "it is closed");
-            assert_eq!(ask(&first, BASE, 2 * PAGE, MISSING), Ok(()), "a dead one is in nobody's way");
+            assert_eq!(ask(&first, BASE, 2 * PAGE, MISSING), Ok(()), "a dead one blocks no other");
         });
     });
 }
 
-/// Nobody but the handler fills what is missing: neither advice nor a collapse (invariant U2).
+/// Only the handler fills missing pages: neither advice nor a collapse does (invariant U2).
 #[test]
-fn what_is_missing_stays_missing_whoever_wants_it_filled() {
+fn a_missing_page_stays_missing_until_its_handler_fills_it() {
     machine_of("fill", 2, |machine, manager| {
         let mm = manager.new_mm().unwrap();
         let handler = handler(manager);
@@ -339,7 +339,7 @@ fn what_is_missing_stays_missing_whoever_wants_it_filled() {
     });
 }
 
-/// Where only minor faults are handled what is missing comes as ever, and brings no neighbours along.
+/// Where only minor faults are handled, a missing page is faulted in as usual, without fault-around.
 #[test]
 fn neighbours_are_not_mapped_past_their_handler() {
     machine_of("around", 2, |machine, manager| {
@@ -368,7 +368,8 @@ fn neighbours_are_not_mapped_past_their_handler() {
     });
 }
 
-/// Whoever watches what is missing of a file hears of it, whatever a collapse through another mapping could make of it.
+/// A handler of missing pages of a file is told of each, even if a collapse through another mapping could
+/// fill them.
 #[test]
 fn a_collapse_of_others_leaves_what_is_missing_to_the_handler() {
     machine_of("elsewhere", 2, |machine, manager| {
@@ -387,7 +388,7 @@ fn a_collapse_of_others_leaves_what_is_missing_to_the_handler() {
         assert_eq!(copy(&mm, BASE + 3 * PAGE, 33, WAKE), Ok(PAGE), "the handler's page comes");
         assert_eq!(load(machine, &other, BASE + 3 * PAGE), Ok(33));
         mm.userfault_unregister(VirtAddr(BASE), 2 * MIB).unwrap();
-        assert_eq!(other.collapse(VirtAddr(BASE), 2 * MIB).unwrap().copied, 1, "nobody watches any more");
+        assert_eq!(other.collapse(VirtAddr(BASE), 2 * MIB).unwrap().copied, 1, "it has no handler any more");
         assert_eq!([0, 3, 5].map(|page| load(machine, &other, BASE + page * PAGE)), [Ok(7), Ok(33), Ok(0)]);
         other.switch_out();
     });
@@ -424,12 +425,12 @@ fn a_child_that_unregisters_loses_the_marks_it_inherited() {
     }
 }
 
-/// An answer of many pages lets others run once for so many of them, and not for each.
+/// An answer of many pages has a reschedule point after so many of them, not after each.
 #[test]
 fn a_long_answer_lets_others_run_now_and_then() {
     machine_of("points", 1, |machine, manager| {
         run(manager, |mm| {
-            // One page more would be a fourth time.
+            // One more page would be a fourth point.
             let (handler, pages) = (handler(manager), 4 * u64::from(POPULATE_FAULTS) - 1);
             mm.mmap(&anonymous(BASE, pages * PAGE)).unwrap();
             register(mm, &handler, BASE, pages * PAGE, MISSING);

@@ -1,4 +1,5 @@
-//! An answer, or a verb, at every moment of a fault: before it has looked, between its looks, and when it sleeps.
+//! An answer, or a verb, at every moment of a fault: before it has looked, between its looks, and when it
+//! sleeps.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -16,7 +17,8 @@ use crate::userfault::support::{
 use crate::userfault::world::{Manager, Space, anonymous};
 use testkit::within;
 
-/// The rounds of two CPUs: `asked` is the last for which the fault wants something done, `done` the last for which it was.
+/// The rounds of two CPUs: `asked` is the last for which the fault wants something done, `done` the last for
+/// which it was.
 struct Rounds {
     asked: AtomicU64,
     done: AtomicU64,
@@ -28,9 +30,9 @@ struct Scene<'s, 'm> {
     handler: &'s Handler<'m>,
 }
 
-/// Lets CPU 0 fault on a page of shared anonymous memory that is missing, while CPU 1 does `act`, once, at the first call of the platform
-/// that the fault makes, in another round at the second, and so on; what is under way then waits for it for a moment. Nobody
-/// reads the event. Whatever the moment, the fault ends as `ends` says.
+/// CPU 0 faults on a missing page of shared anonymous memory. CPU 1 does `act` once: at the first call of the
+/// platform in the fault, in another round at the second, and so on; the fault waits for a moment then. No
+/// handler reads the event. Whatever the moment, the fault ends with `ends`.
 fn at_every_call(name: &str, act: impl Fn(&Scene<'_, '_>) + Sync, ends: Result<(), FaultError>) {
     machine_of(name, 2, |machine, manager| {
         let mut round = 0;
@@ -61,7 +63,7 @@ fn one_round(
     let rounds = Rounds { asked: AtomicU64::new(0), done: AtomicU64::new(0) };
     let mut both = machine.spawn_cpus(2, |cpu| {
         if cpu.0 == 1 {
-            // Where no call comes any more since the fault sleeps, this is what ends it.
+            // When the fault sleeps and makes no more calls, this ends it.
             within(Duration::from_millis(15), || rounds.asked.load(Ordering::SeqCst) == 1);
             act(&scene);
             rounds.done.store(1, Ordering::SeqCst);
@@ -69,7 +71,7 @@ fn one_round(
         }
         let ask = || {
             rounds.asked.store(1, Ordering::SeqCst);
-            // A verb that must wait for the fault's lock is not done before it.
+            // A verb that must wait for the fault's lock finishes only after it.
             within(Duration::from_millis(5), || rounds.done.load(Ordering::SeqCst) == 1);
         };
         let fault = || mm.fault(VirtAddr(BASE + PAGE), Access::Read).map(drop);
@@ -107,7 +109,7 @@ fn what_takes_the_page_away_at_any_moment_is_found() {
     at_every_call("truncate", |scene| scene.file.truncate(PAGE).unwrap(), Err(FaultError::BeyondEnd));
 }
 
-/// While a change is under way answers are refused, and what is read then is the change: never a fault before it.
+/// During a change answers are refused, and the change is read before any fault.
 #[test]
 fn a_change_is_read_before_the_faults_that_cannot_be_answered() {
     machine_of("order", 3, |machine, manager| {
@@ -123,8 +125,8 @@ fn a_change_is_read_before_the_faults_that_cannot_be_answered() {
     });
 }
 
-/// CPU 0 unmaps, and is held up at one of its calls while CPU 1, the handler, looks what there is to read, and answers. CPU 2 waits
-/// for a page all the time. How many calls there are, and whether an answer was refused.
+/// CPU 0 unmaps, and is held up at one of its calls while CPU 1, the handler, reads an event and answers. CPU
+/// 2 waits for a page all the time. Returns how many calls there are, and whether an answer was refused.
 fn unmap_with_a_look_between(machine: &Hosted, manager: &Manager<'_>, round: u64) -> (u64, bool) {
     let mm = manager.new_mm().unwrap();
     let handler = manager.userfault(UserfaultChanges::ALL).unwrap();
@@ -148,7 +150,7 @@ fn unmap_with_a_look_between(machine: &Hosted, manager: &Manager<'_>, round: u64
             (ran.events, held.load(Ordering::SeqCst) == 1, false)
         }
         1 => {
-            // What is read is in hand, and not put back, while the answer is tried.
+            // The event is held, and not put back, while the answer is tried.
             let held = || rounds.asked.load(Ordering::SeqCst) == 1;
             until(|| held() || handler.info().changes == 1);
             let event = handler.next_event().map(TakenEvent::keep);
@@ -167,7 +169,7 @@ fn unmap_with_a_look_between(machine: &Hosted, manager: &Manager<'_>, round: u64
         }
     });
     let (_, refused, fault_first) = all.swap_remove(1);
-    // What took longer than CPU 0 was held up may have begun before the change.
+    // An answer that took longer than CPU 0 was held up may have started before the change.
     let (calls, held, _) = all.swap_remove(0);
     assert!(!(held && refused && fault_first), "a fault was read that could not be answered");
     (calls, held && refused)

@@ -1,4 +1,4 @@
-//! Programs that fault beside handlers that answer, and a watch over all of them.
+//! Programs that fault beside handlers that answer, and a watchdog.
 
 use std::io::Write;
 use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -24,13 +24,14 @@ pub(crate) const WAKE: AnswerMode = AnswerMode::WAKE;
 
 pub(crate) type Handler<'m> = Userfault<'m, Hosted>;
 
-/// Ends the process with a message if `action` takes too long: a thread that waits for ever can be told from outside only.
+/// Ends the process with a message if `action` takes too long: a thread that waits for ever can only be
+/// detected from outside.
 pub(crate) fn watched(name: &str, seconds: u64, action: impl FnOnce()) {
     let (done, ended) = channel::<()>();
     std::thread::scope(|scope| {
         scope.spawn(move || {
             if ended.recv_timeout(Duration::from_secs(seconds)) == Err(RecvTimeoutError::Timeout) {
-                // Past the test's capture, which an abort throws away.
+                // Past the test's capture, which an abort discards.
                 let text = format!(
                     "{name}: a thread still waits after {seconds} s: a fault or a wake-up was lost\n"
                 );
@@ -38,19 +39,18 @@ pub(crate) fn watched(name: &str, seconds: u64, action: impl FnOnce()) {
                 std::process::abort();
             }
         });
-        // Dropped also when the action panics.
         let _done = done;
         action();
     });
 }
 
-/// A machine of 64 MiB and so many CPUs, watched.
+/// A machine of 64 MiB and so many CPUs, with a watchdog.
 pub(crate) fn machine_of(name: &str, cpus: usize, test: impl FnOnce(&Hosted, &Manager<'_>)) {
     watched(name, 60, || with_manager(HostedConfig::new(64 * MIB).with_cpus(cpus), test));
 }
 
-/// Runs CPU 0 as a program in the address space, with `program`, and CPU 1 as its handler, with `answer` for each event, until
-/// the program is done.
+/// Runs `program` on CPU 0 in the address space, and its handler on CPU 1, with `answer` for each event,
+/// until the program is done.
 pub(crate) fn program_and_handler(
     machine: &Hosted,
     mm: &Space<'_>,
@@ -72,7 +72,7 @@ pub(crate) fn program_and_handler(
     });
 }
 
-/// Calls something when it goes, a panic included.
+/// Calls a function when it is dropped, also by a panic.
 pub(crate) struct OnDrop<F: FnMut()>(pub(crate) F);
 
 impl<F: FnMut()> Drop for OnDrop<F> {
@@ -81,7 +81,6 @@ impl<F: FnMut()> Drop for OnDrop<F> {
     }
 }
 
-/// The fault in an event.
 pub(crate) fn fault_of(event: UserfaultEvent) -> UserfaultFault {
     match event {
         UserfaultEvent::Fault(fault) => fault,

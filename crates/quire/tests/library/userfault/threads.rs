@@ -1,4 +1,5 @@
-//! Programs, handlers and verbs all at once: no thread waits for ever, and no page holds what nobody brought.
+//! Programs, handlers and verbs all at once: no thread waits for ever, and every page holds an answer or a
+//! store.
 
 use std::sync::RwLock;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -19,11 +20,11 @@ use testkit::seed;
 const PROGRAMS: usize = 3;
 const HANDLERS: usize = 2;
 const PAGES: u64 = 96;
-/// The memory goes back and forth between two places.
+/// The memory moves between two places.
 const PLACES: [u64; 2] = [BASE, BASE + 8 * MIB];
 const TIME: Duration = Duration::from_millis(1500);
 
-/// What the handler brings for an address: never 0.
+/// The word that the handler brings for an address: never 0.
 fn tag(addr: u64) -> u64 {
     let place = PLACES.iter().find(|&&place| (place..place + PAGES * PAGE).contains(&addr)).unwrap();
     0x7a60_0000 + (addr - place) / PAGE
@@ -33,14 +34,14 @@ struct Scene<'m, 's> {
     machine: &'s Hosted,
     mm: &'s Space<'m>,
     handler: &'s Handler<'m>,
-    /// A child that runs beside.
+    /// A child that runs at the same time.
     child: RwLock<Option<Space<'m>>>,
     ended: AtomicUsize,
     faults: AtomicU64,
 }
 
 impl<'m> Scene<'m, '_> {
-    /// Touches pages: each holds what the handler brings, or what a program has stored to it.
+    /// Touches pages: each holds the handler's word, or the word that a program has stored to it.
     fn program(&self, rng: &mut Rng) {
         let end = Instant::now() + TIME;
         self.mm.switch_in();
@@ -53,7 +54,9 @@ impl<'m> Scene<'m, '_> {
             };
             match seen {
                 Ok(None) => {}
-                Ok(Some(word)) => assert_eq!(word, tag(addr), "{addr:#x} holds what nobody brought"),
+                Ok(Some(word)) => {
+                    assert_eq!(word, tag(addr), "{addr:#x} holds a word that was never brought")
+                }
                 Err(error) => assert_eq!(error, FaultError::NotMapped, "it is in the other place"),
             }
         }
@@ -63,7 +66,6 @@ impl<'m> Scene<'m, '_> {
         }
     }
 
-    /// Changes the address space.
     fn verbs(&self, rng: &mut Rng) {
         let end = Instant::now() + TIME;
         let mut place = 0;
@@ -80,7 +82,8 @@ impl<'m> Scene<'m, '_> {
                 2 => {
                     let from = VirtAddr(PLACES[place]);
                     self.mm.munmap(from, PAGES * PAGE).unwrap();
-                    // Nobody may see it before it has its handler: so it comes from elsewhere.
+                    // No thread may see it before it has its handler, so it is registered elsewhere and
+                    // moved.
                     let apart = BASE + 16 * MIB;
                     self.mm.mmap(&anonymous(apart, PAGES * PAGE)).unwrap();
                     register(self.mm, self.handler, apart, PAGES * PAGE, MISSING | PROTECT);
@@ -101,7 +104,7 @@ impl<'m> Scene<'m, '_> {
         }
     }
 
-    /// A child that touches some pages, and ends.
+    /// A child that touches some pages, and exits.
     fn fork(&self, place: u64, rng: &mut Rng) {
         *self.child.write().unwrap() = Some(self.mm.fork().expect("memory"));
         let child = self.child.read().unwrap();
@@ -212,6 +215,6 @@ fn run_all(machine: &Hosted, manager: &Manager<'_>, first: u64) {
         }
         manager.pages().lists().drain_local();
     });
-    assert!(scene.faults.load(Ordering::Relaxed) > 100, "hardly anybody waited");
+    assert!(scene.faults.load(Ordering::Relaxed) > 100, "hardly any thread waited");
     mm.validate().expect("broken address space");
 }

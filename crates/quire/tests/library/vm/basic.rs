@@ -1,5 +1,3 @@
-//! Each verb by hand.
-
 use hosted::HostedConfig;
 use quire::addr::{Order, VirtAddr};
 use quire::error::{FaultError, MmError};
@@ -67,7 +65,7 @@ fn fork_shares_until_a_store() {
                 child.switch_in();
                 assert_eq!(load(machine, &child, BASE), Ok(1));
                 store(machine, &child, BASE, 200).unwrap();
-                assert_eq!(manager.stat(Stat::CowCopy), 1, "nobody else maps the page any more");
+                assert_eq!(manager.stat(Stat::CowCopy), 1, "no other address space maps the page any more");
                 store(machine, &child, BASE + 4096, 201).unwrap();
                 assert_eq!(manager.stat(Stat::CowCopy), 2);
                 child.validate().unwrap();
@@ -292,11 +290,11 @@ fn lazily_freed_memory_makes_room() {
             (0..8).for_each(|page| store(machine, mm, BASE + page * 4096, page + 1).unwrap());
             mm.madvise(VirtAddr(BASE), lazy, Advice::Free).unwrap();
             store(machine, mm, BASE, 100).unwrap();
-            // More than what is left: pages that were not stored to since must go.
+            // More memory than is free: pages without a later store must be dropped.
             mm.mmap(&anonymous(8 * BASE, lazy + lazy / 2)).unwrap();
             mm.madvise(VirtAddr(8 * BASE), lazy + lazy / 2, Advice::PopulateWrite).unwrap();
             assert!(manager.stat(Stat::Pglazyfreed) > free / 4);
-            assert_eq!(load(machine, mm, BASE), Ok(100), "what was stored again stays");
+            assert_eq!(load(machine, mm, BASE), Ok(100), "a page that was stored to again stays");
             for page in 1..8 {
                 let word = load(machine, mm, BASE + page * 4096).unwrap();
                 assert!(word == 0 || word == page + 1, "all or nothing");

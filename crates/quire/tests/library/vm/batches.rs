@@ -1,4 +1,5 @@
-//! What each caller of the gather costs in flushes, interrupts of other CPUs, and exchanges of entries: all of it exact.
+//! The exact cost of each caller of the gather in flushes, interrupts of other CPUs, and exchanges of
+//! entries.
 
 use hosted::{Counters, Hosted, HostedConfig};
 use quire::addr::{Order, VirtAddr};
@@ -12,12 +13,12 @@ const GIB: u64 = 1 << 30;
 /// Aligned to tables of leaves and to nothing above.
 const BASE: u64 = 8 * GIB + 6 * MIB;
 
-/// A machine that is only asked to count: of its four CPUs, 0 and 2 run the address space.
+/// A machine that only counts: of its four CPUs, 0 and 2 run the address space.
 fn counting(bytes: u64) -> HostedConfig {
     HostedConfig { tlb_model: false, clearing: false, ..HostedConfig::new(bytes + 128 * MIB).with_cpus(4) }
 }
 
-/// Maps and touches `len` bytes by folios of this order.
+/// Maps and touches `len` bytes with folios of this order.
 fn populated(manager: &Manager<'_>, mm: &Space<'_>, len: u64, order: u8) {
     let order = Order::new(order).unwrap();
     manager.set_folio_policy(FolioPolicy::only(order).with_pmd_mapped(false));
@@ -28,7 +29,7 @@ fn populated(manager: &Manager<'_>, mm: &Space<'_>, len: u64, order: u8) {
     assert_eq!(mm.rss().anon * 4096, len);
 }
 
-/// What `work` asked of the machine, and how many entries and tables it exchanged.
+/// The calls that `work` makes, and how many entries and tables it exchanges.
 fn cost(machine: &Hosted, manager: &Manager<'_>, work: impl FnOnce()) -> (Counters, u64, u64) {
     let stats = || (manager.stat(Stat::ZapEntry), manager.stat(Stat::ZapTable));
     let before = stats();
@@ -45,7 +46,7 @@ fn on_two_cpus(machine: &Hosted, mm: &Space<'_>, work: impl FnOnce()) {
     machine.run_on(CpuId(2), || mm.switch_out());
 }
 
-/// Invariant 7: one flush for 64 tables at most, and only to CPUs that run the address space.
+/// Invariant 7: one flush for at most 64 tables, and only on CPUs that run the address space.
 #[test]
 fn a_gigabyte_is_unmapped_with_a_flush_for_64_tables() {
     with_manager(counting(GIB), |machine, manager| {
@@ -54,7 +55,7 @@ fn a_gigabyte_is_unmapped_with_a_flush_for_64_tables() {
             on_two_cpus(machine, mm, || {
                 let (counters, entries, tables) =
                     cost(machine, manager, || mm.munmap(VirtAddr(BASE), GIB).unwrap());
-                // Nothing else is mapped: the table of all tables goes.
+                // Nothing else is mapped, so the upper table is detached.
                 assert_eq!((entries, tables), (0, 1));
                 assert_eq!((counters.flushes_local, counters.flushes_remote), (1, 1));
                 assert_eq!(counters.cpus_targeted, 1, "CPUs 1 and 3 run something else");
@@ -134,8 +135,8 @@ fn a_move_of_large_leaves_to_another_alignment_flushes_thrice() {
     });
 }
 
-/// An address space that no CPU runs is changed without a flush, and one that exits is freed without one: by tables and
-/// folios, whoever ran it before.
+/// An address space that no CPU runs is changed without a flush. One that exits is freed without a flush, by
+/// tables and folios, whichever CPU ran it before.
 #[test]
 fn exit_flushes_nothing() {
     with_manager(counting(GIB), |machine, manager| {
@@ -156,7 +157,7 @@ fn exit_flushes_nothing() {
 }
 
 #[test]
-fn nobody_is_flushed_who_does_not_run_it() {
+fn an_address_space_that_no_cpu_runs_is_not_flushed() {
     with_manager(counting(64 * MIB), |machine, manager| {
         let mm = manager.new_mm().unwrap();
         populated(manager, &mm, 64 * MIB, 4);
@@ -174,8 +175,8 @@ fn nobody_is_flushed_who_does_not_run_it() {
     });
 }
 
-/// Private pages that were read-only for a while are stored to without a fault, by whatever leaves they are mapped; those
-/// that a child has as well are not.
+/// Private pages that were read-only for a while are stored to without a fault, by leaves of any size; pages
+/// that a child maps as well are not.
 #[test]
 fn what_is_writable_again_is_stored_to_without_a_fault() {
     let config = HostedConfig { clearing: false, ..HostedConfig::new(64 * MIB) };

@@ -1,5 +1,5 @@
-//! Every allocation that a verb makes fails once: the verb then says so, and nothing that a program or `/proc/PID/maps`
-//! could see has changed (invariant 6).
+//! Every allocation of a verb fails once: the verb then reports it, and nothing that a program or
+//! `/proc/PID/maps` could see has changed (invariant 6).
 
 use hosted::{FailurePlan, Hosted, HostedConfig};
 use quire::addr::{Order, VirtAddr};
@@ -13,15 +13,15 @@ use crate::vm::world::{
 
 const BASE: u64 = 0x4000_0000;
 const LEN: u64 = 4 * MIB;
-/// Where the scene has stored something: 4 KiB pages, and pages inside 2 MiB leaves.
+/// Where the scene has stored words: 4 KiB pages, and pages inside 2 MiB leaves.
 const STORED: [u64; 6] = [0, 0x5000, 0x1f_f000, 0x20_0000, 0x20_3000, 0x3f_f000];
 
-/// A large mapping with two 2 MiB folios, or with small pages, one mapping each of small pages, a file and shared memory
-/// behind it.
+/// A large mapping with two 2 MiB folios, or with small pages, followed by one mapping each of small pages, a
+/// file and shared memory.
 fn scene(machine: &Hosted, manager: &Manager<'_>, mm: &Space<'_>, policy: FolioPolicy) {
     manager.set_folio_policy(policy);
     mm.mmap(&anonymous(BASE, LEN)).unwrap();
-    // All of it is there, however large the folios are.
+    // All pages are present, whatever the size of the folios.
     (0..LEN / 4096).for_each(|page| store(machine, mm, BASE + page * 4096 + 8, 1).unwrap());
     for (number, offset) in STORED.into_iter().enumerate() {
         store(machine, mm, BASE + offset, number as u64 + 1).unwrap();
@@ -61,8 +61,8 @@ fn look(machine: &Hosted, mm: &Space<'_>) -> Seen {
     Seen { vmas, words: at.map(|at| load(machine, mm, at)).collect() }
 }
 
-/// Runs `verb` on fresh scenes with its first, second, … allocation failing, until it makes no more: on large folios, and
-/// on small ones whose tables a child shares.
+/// Runs `verb` on fresh scenes with its first, second, … allocation failing, until it makes no more: on large
+/// folios, and on small ones whose tables a child shares.
 fn at_every_allocation<E: PartialEq + std::fmt::Debug>(
     out_of_memory: E,
     least: u64,
@@ -99,7 +99,7 @@ fn at_every_allocation_of<E: PartialEq + std::fmt::Debug>(
                         assert_eq!(&error, out_of_memory, "allocation {nth}");
                         assert_eq!(look(machine, mm), before, "allocation {nth}");
                         failed += 1;
-                        // With memory it works, so nothing was left behind.
+                        // With memory it works, so the failure left nothing behind.
                         verb(manager, mm).expect("memory");
                     }
                 }
@@ -126,7 +126,7 @@ fn mmap_fails_whole() {
             MapRequest { sharing: Sharing::Shared, ..MapRequest { len: 8192, ..MapRequest::default() } };
         mm.mmap(&shared).map(drop)
     });
-    // In the place of the middle of both large leaves.
+    // Over the middle of both large leaves.
     verb(3, |_, mm| mm.mmap(&MapRequest { prot: R, ..anonymous(BASE + MIB, 2 * MIB) }).map(drop));
 }
 
@@ -182,7 +182,7 @@ fn faults_fail_whole() {
             mm.fault(VirtAddr(addr), access).map(drop)
         });
     };
-    // No table yet for the one after the next.
+    // The place after the next has no table yet.
     fault(BASE + 2 * LEN + 0x3000, Access::Write);
     fault(BASE + 3 * LEN + 0x3000, Access::Read);
     at_every_allocation(FaultError::OutOfMemory, 2, |_, mm| {

@@ -1,4 +1,4 @@
-//! Anonymous memory in folios of 1 GiB: faulted in by one leaf, taken apart in every way, counted exactly.
+//! Anonymous memory in folios of 1 GiB: faulted in by one leaf, split in every way, counted exactly.
 
 use hosted::{FailurePlan, Hosted, HostedConfig};
 use quire::addr::{Frame, Order, VirtAddr};
@@ -13,9 +13,9 @@ use testkit::order;
 const GIB: u64 = 1 << 30;
 const BASE: u64 = 64 * GIB;
 
-/// A machine with room for one folio of 1 GiB and some more.
+/// A machine with memory for one folio of 1 GiB and some more.
 fn with_gigantic(test: impl FnOnce(&Hosted, &Manager<'_>)) {
-    // Reading each folio that is known to be zero would take longer than all else.
+    // Verifying each folio that is known to be zero would take longer than all else.
     let zeroes = Zeroes { verify: false, ..Zeroes::default() };
     let allocator = AllocatorConfig { zeroes, ..AllocatorConfig::default() };
     let folios = FolioPolicy::only(Order::GIGANTIC).with_on_demand(false);
@@ -23,7 +23,7 @@ fn with_gigantic(test: impl FnOnce(&Hosted, &Manager<'_>)) {
     with_config(HostedConfig::new(2 * GIB + 256 * MIB), config, test);
 }
 
-/// The bytes of the leaf at an address, and the frame behind it.
+/// The size of the leaf at an address, and its frame.
 fn leaf(machine: &Hosted, mm: &Space<'_>, addr: u64) -> (u64, Frame) {
     let leaf = machine.probe(mm.root(), VirtAddr(addr)).expect("mapped");
     (leaf.frames * FRAME_SIZE, leaf.frame.add((addr - leaf.addr.0) / FRAME_SIZE))
@@ -43,7 +43,7 @@ fn one_fault_brings_a_gigabyte_which_is_taken_apart_exactly() {
             }
             store(machine, mm, BASE + 5 * MIB, 5).unwrap();
             store(machine, mm, BASE + 900 * MIB, 9).unwrap();
-            // A child shares it, and copies one page of what it stores to.
+            // A child shares it, and copies one page when it stores.
             let child = mm.fork().unwrap();
             let frame = leaf(machine, mm, BASE).1;
             assert_eq!(manager.pages().counts().mapcount(frame.add(77)), 2);
@@ -67,12 +67,12 @@ fn one_fault_brings_a_gigabyte_which_is_taken_apart_exactly() {
             assert_eq!(mapped(5 * MIB), [(false, 5 * MIB)]);
             assert_eq!(mapped(900 * MIB), [(false, 900 * MIB), (true, 900 * MIB)]);
             child.exit();
-            // What nobody else maps any more is stored to without a copy.
+            // A page without another mapping is stored to without a copy.
             let before = manager.meminfo().frames.used;
             store(machine, mm, BASE + 6 * MIB, 7).unwrap();
             assert_eq!(leaf(machine, mm, BASE).0, GIB);
             assert_eq!(manager.meminfo().frames.used, before);
-            // Parts go; what is left keeps its contents, moves, and loses its right to be stored to.
+            // Parts are unmapped; the rest keeps its contents, moves, and becomes read-only.
             mm.munmap(VirtAddr(BASE), 5 * MIB).unwrap();
             assert_eq!(mm.rss().anon, (GIB - 5 * MIB) / FRAME_SIZE);
             assert_eq!(load(machine, mm, BASE + 5 * MIB), Ok(5));
@@ -89,7 +89,7 @@ fn one_fault_brings_a_gigabyte_which_is_taken_apart_exactly() {
     });
 }
 
-/// Split while it is mapped by one leaf, to blocks and further.
+/// Split to blocks and further while one leaf maps it.
 #[test]
 fn a_gigantic_folio_is_split_in_use() {
     with_gigantic(|machine, manager| {
@@ -107,7 +107,7 @@ fn a_gigantic_folio_is_split_in_use() {
             assert_eq!(manager.split_folio(part.1, order(0)), Ok(0));
             assert_eq!(leaf(machine, mm, BASE + 300 * MIB).0, FRAME_SIZE);
             assert_eq!(load(machine, mm, BASE + 300 * MIB), Ok(3));
-            // Blocks of their own are free as soon as nobody maps them.
+            // Separate blocks are free as soon as they are unmapped.
             let used = manager.meminfo().frames.used;
             mm.munmap(VirtAddr(BASE), 100 * MIB).unwrap();
             assert!(manager.meminfo().frames.used + 100 * MIB / FRAME_SIZE <= used);
@@ -116,7 +116,7 @@ fn a_gigantic_folio_is_split_in_use() {
     });
 }
 
-/// What is unmapped of a folio that others still map comes back when memory is wanted.
+/// A part of a folio that others still map, once unmapped, is freed when memory is short.
 #[test]
 fn a_gigantic_folio_of_which_a_part_is_gone_waits_to_be_split() {
     with_gigantic(|machine, manager| {
@@ -125,16 +125,16 @@ fn a_gigantic_folio_of_which_a_part_is_gone_waits_to_be_split() {
             store(machine, mm, BASE + 300 * MIB, 3).unwrap();
             let child = mm.fork().unwrap();
             let (pages, used) = (manager.pages(), || manager.meminfo().frames.used);
-            // As long as somebody maps all of it, no part is free.
+            // As long as an address space maps all of it, no part is free.
             mm.munmap(VirtAddr(BASE + 512 * MIB), 512 * MIB).unwrap();
             assert_eq!((pages.counts().deferred_splits(), pages.split_deferred(1)), (0, 0));
             child.munmap(VirtAddr(BASE + 513 * MIB), 511 * MIB).unwrap();
             assert_eq!(pages.counts().deferred_splits(), 1);
             let before = used();
-            // 255 blocks, and half of one, less what its descriptors take.
+            // 255 blocks, and half of one without its descriptors.
             let freed = pages.split_deferred(u64::MAX);
             assert_eq!(freed, 510 * MIB / FRAME_SIZE + 256 - DESCRIPTOR_FRAMES as u64);
-            // Descriptors are no longer used memory, nor is the frame in which the half was counted before.
+            // Descriptors no longer count as used memory, nor does the frame of the half block's counts.
             assert_eq!(before - used(), freed + DESCRIPTOR_FRAMES as u64 + 1);
             assert_eq!(pages.counts().deferred_splits(), 0);
             assert_eq!(load(machine, mm, BASE + 300 * MIB), Ok(3));
@@ -145,7 +145,7 @@ fn a_gigantic_folio_of_which_a_part_is_gone_waits_to_be_split() {
     });
 }
 
-/// Where there is no gigabyte in a row, at an address or in memory, smaller folios come; every failure leaves all as it was.
+/// Without a free and aligned gigabyte, smaller folios are used; every failure changes nothing.
 #[test]
 fn what_does_not_fit_falls_back() {
     with_gigantic(|machine, manager| {
@@ -175,7 +175,7 @@ fn what_does_not_fit_falls_back() {
                 mm.mmap(&anonymous(BASE + 4 * GIB, GIB)).unwrap();
             }
             assert_eq!(orders.first(), Some(&Ok(Order::BLOCK)));
-            // One gigabyte in a row is not free any more.
+            // No gigabyte in a row is free any more.
             assert_eq!(order_at(GIB), Order::BLOCK);
             mm.validate().unwrap();
         });

@@ -1,4 +1,4 @@
-//! Folios of 1 GiB that are cleared on demand: the piece that is touched first, the rest by whoever is idle.
+//! Folios of 1 GiB that are cleared on demand: first the piece that is touched, the rest by idle CPUs.
 
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,7 +18,7 @@ use testkit::{PATIENCE, held_up};
 const GIB: u64 = 1 << 30;
 const BASE: u64 = 64 * GIB;
 
-/// A machine with room for one folio of 1 GiB and some more.
+/// A machine with memory for one folio of 1 GiB and some more.
 fn with_gigantic(test: impl FnOnce(&Hosted, &Manager<'_>)) {
     with_config(HostedConfig::new(2 * GIB + 256 * MIB).with_cpus(2), stale(Order::GIGANTIC), test);
 }
@@ -34,7 +34,7 @@ fn leaf_bytes(machine: &Hosted, mm: &Space<'_>, addr: u64) -> Option<u64> {
     machine.probe(mm.root(), VirtAddr(addr)).map(|leaf| leaf.frames * FRAME_SIZE)
 }
 
-/// Lets an idle CPU do all there is; how many pieces.
+/// An idle CPU clears all it can. Returns how many pieces.
 fn idle(manager: &Manager<'_>) -> usize {
     std::iter::from_fn(|| manager.clear_ahead().then_some(())).count()
 }
@@ -48,7 +48,7 @@ fn the_touched_piece_comes_first_and_one_leaf_in_the_end() {
             assert_eq!((outcome.order, outcome.kind), (Order::BLOCK, FaultKind::Anon));
             assert_eq!(mm.rss().anon, 2 * MIB / FRAME_SIZE);
             store(machine, mm, BASE + 701 * MIB, 7).unwrap();
-            // Whoever touches another piece does not wait for the rest, whether it loads or stores.
+            // A load or store of another piece does not wait for the rest.
             assert_eq!(load(machine, mm, BASE + 5 * MIB), Ok(0));
             store(machine, mm, BASE, 1).unwrap();
             assert_eq!(leaf_bytes(machine, mm, BASE + 5 * MIB), Some(2 * MIB));
@@ -65,7 +65,7 @@ fn the_touched_piece_comes_first_and_one_leaf_in_the_end() {
     });
 }
 
-/// Nobody takes a folio apart while it forms: who fills it holds all of it by its first frame.
+/// A folio is not split while it is cleared: the claim on it holds all of it through its first frame.
 #[test]
 fn a_folio_that_forms_is_not_split() {
     with_gigantic(|machine, manager| {
@@ -83,7 +83,7 @@ fn a_folio_that_forms_is_not_split() {
     });
 }
 
-/// The last piece may be brought by a fault, or by populating.
+/// A fault or populating may clear the last piece.
 #[test]
 fn a_populated_gigabyte_ends_as_one_leaf() {
     with_gigantic(|machine, manager| {
@@ -96,7 +96,7 @@ fn a_populated_gigabyte_ends_as_one_leaf() {
     });
 }
 
-/// Changes to the mapping while pieces are missing: what is not mapped any more is not brought back, and no memory is lost.
+/// The mapping changes while pieces are missing: unmapped ranges are not mapped again, and no memory is lost.
 #[test]
 fn mappings_may_change_while_a_folio_forms() {
     with_gigantic(|machine, manager| {
@@ -108,21 +108,21 @@ fn mappings_may_change_while_a_folio_forms() {
             mm.mprotect(VirtAddr(BASE + 900 * MIB), 50 * MIB, R).unwrap();
             let to = VirtAddr(BASE + 8 * GIB);
             mm.mremap(VirtAddr(BASE + 200 * MIB), 64 * MIB, 64 * MIB, Remap::Fixed(to)).unwrap();
-            // Other memory is moved to the place of what was moved away.
+            // Other memory is moved into the place of the moved range.
             let other = BASE + 16 * GIB;
             mm.mmap(&anonymous(other, 32 * MIB)).unwrap();
             let place = VirtAddr(BASE + 230 * MIB);
             mm.mremap(VirtAddr(other), 32 * MIB, 32 * MIB, Remap::Fixed(place)).unwrap();
             let child = mm.fork().unwrap();
-            // Not those of what is gone or was moved.
+            // Without the pieces of unmapped and moved ranges.
             assert_eq!(idle(manager), 511 - 50 - 32);
             assert_eq!(leaf_bytes(machine, mm, place.0 + 2 * MIB), None);
-            // Nothing in what is gone or was moved; what was moved is touched anew.
+            // Unmapped and moved ranges stay empty; the moved range is touched anew.
             assert_eq!(leaf_bytes(machine, mm, BASE + 50 * MIB), None);
             assert_eq!(leaf_bytes(machine, mm, BASE + 220 * MIB), None);
             assert_eq!(leaf_bytes(machine, mm, to.0), None);
             assert_eq!(load(machine, mm, to.0), Ok(0));
-            // What came late has the rights of its mapping.
+            // Pieces that are mapped late have the rights of their mapping.
             assert!(store(machine, mm, BASE + 910 * MIB, 1).is_err());
             assert_eq!(load(machine, mm, BASE + 910 * MIB), Ok(0));
             store(machine, mm, BASE + 301 * MIB, 4).unwrap();
@@ -136,7 +136,7 @@ fn mappings_may_change_while_a_folio_forms() {
             mm.switch_in();
             mm.validate().unwrap();
             manager.validate().unwrap();
-            // The pieces without a place come back when memory is wanted.
+            // The unmapped pieces are freed when memory is short.
             assert_eq!(manager.pages().counts().deferred_splits(), 1);
             assert!(manager.pages().split_deferred(u64::MAX) >= 164 * MIB / FRAME_SIZE);
             assert!(manager.meminfo().frames.used < before);
@@ -158,7 +158,7 @@ fn an_address_space_may_end_while_a_folio_forms() {
     });
 }
 
-/// Whoever touches one piece after another would wait for an idle CPU that clears the next one.
+/// A program that touches one piece after another would wait for the idle CPU that clears the next one.
 #[test]
 fn idle_cpus_stay_away_from_what_is_touched() {
     with_gigantic(|machine, manager| {
@@ -176,7 +176,7 @@ fn idle_cpus_stay_away_from_what_is_touched() {
     });
 }
 
-/// As many at a time as there is room for; the next is cleared as a whole.
+/// As many folios at a time as there are entries; the next is cleared as a whole.
 #[test]
 fn one_folio_too_many_comes_as_a_whole() {
     let config = HostedConfig { clearing: false, ..HostedConfig::new((GIGANTIC_CLEARS as u64 + 3) * GIB) };
@@ -213,7 +213,7 @@ fn idle_cpus_clear_while_others_store() {
             }
             mm.switch_in();
             for step in 0..600 {
-                // Through all pieces, none after its neighbour.
+                // Visits all pieces, none after its neighbour.
                 let at = step * 197 % 512 * 2 * MIB + step * 8;
                 store(machine, mm, BASE + at, step + 1).unwrap();
             }
@@ -230,7 +230,7 @@ fn idle_cpus_clear_while_others_store() {
     });
 }
 
-/// Two who touch fresh memory at once, neither of whom finds a piece that is mapped already, share one folio.
+/// Two CPUs that touch fresh memory at once, before any piece is mapped, share one folio.
 #[test]
 fn first_touches_at_once_begin_one_folio() {
     let config = HostedConfig::new(3 * GIB).with_cpus(2);
@@ -252,7 +252,8 @@ fn first_touches_at_once_begin_one_folio() {
     });
 }
 
-/// While the first piece is cleared nothing is mapped: whoever comes then, at any moment, finds the folio all the same.
+/// While the first piece is cleared nothing is mapped: another CPU that faults at any moment still finds the
+/// folio.
 #[test]
 fn a_folio_is_found_before_anything_of_it_is_mapped() {
     let config = HostedConfig { clearing: false, ..HostedConfig::new(3 * GIB).with_cpus(2) };
@@ -276,7 +277,8 @@ fn a_folio_is_found_before_anything_of_it_is_mapped() {
     });
 }
 
-/// What is left of a folio is found where not even a table stands any more. There is no memory for another.
+/// The missing pieces of a folio are found where not even a table is left. There is no memory for another
+/// folio.
 #[test]
 fn a_folio_is_found_without_tables() {
     with_gigantic(|machine, manager| {
@@ -287,13 +289,13 @@ fn a_folio_is_found_without_tables() {
             assert_eq!(mm.rss().anon, 0);
             let outcome = mm.fault(VirtAddr(BASE + GIB - 1), Access::Write).unwrap();
             assert_eq!(outcome.order, Order::BLOCK);
-            assert!(!manager.clear_ahead(), "nobody wants the others");
+            assert!(!manager.clear_ahead(), "the others are not wanted");
             assert_eq!(mm.fault(VirtAddr(BASE), Access::Write).unwrap().order, Order::FRAME);
         });
     });
 }
 
-/// A child keeps what of the folio was there when it was forked; the rest is free when the parent has ended.
+/// A child keeps the pieces that were present at its fork; the rest is free when the parent has exited.
 #[test]
 fn what_a_child_does_not_map_comes_back() {
     with_gigantic(|machine, manager| {
@@ -314,7 +316,7 @@ fn what_a_child_does_not_map_comes_back() {
     });
 }
 
-/// As many leaves as the folio has pieces, some of them small, do not say that all of it is mapped.
+/// As many leaves as the folio has pieces, some of them small, do not mean that all of it is mapped.
 #[test]
 fn pieces_without_a_place_come_back_beside_small_leaves() {
     with_gigantic(|machine, manager| {
@@ -330,7 +332,7 @@ fn pieces_without_a_place_come_back_beside_small_leaves() {
     });
 }
 
-/// What a program gives up while it forms is not cleared for it, and not there again by itself.
+/// A piece that the program drops meanwhile is not cleared for it, and not mapped again unasked.
 #[test]
 fn memory_that_is_given_up_does_not_come_back() {
     for unmapped in [false, true] {
@@ -339,7 +341,7 @@ fn memory_that_is_given_up_does_not_come_back() {
                 let free = manager.meminfo().frames.free;
                 mm.mmap(&anonymous(BASE, GIB)).unwrap();
                 store(machine, mm, BASE + 8 * MIB, 1).unwrap();
-                // But for the middle of it, whose piece is only cut.
+                // All but the middle of it, whose piece is only cut.
                 let give_up = |at: u64, len: u64| match unmapped {
                     true => mm.munmap(VirtAddr(BASE + at), len).unwrap(),
                     false => mm.madvise(VirtAddr(BASE + at), len, Advice::DontNeed).unwrap(),
@@ -363,9 +365,9 @@ fn memory_that_is_given_up_does_not_come_back() {
     }
 }
 
-/// Memory that nobody has touched yet is not kept from those who need some.
+/// Pieces that were never touched are freed when memory is short.
 #[test]
-fn what_nobody_has_touched_goes_to_who_needs_memory() {
+fn untouched_pieces_are_freed_when_memory_is_short() {
     with_gigantic(|machine, manager| {
         run(manager, |mm| {
             mm.mmap(&anonymous(BASE, GIB)).unwrap();
@@ -381,7 +383,7 @@ fn what_nobody_has_touched_goes_to_who_needs_memory() {
     });
 }
 
-/// A piece whose mapping was cut cannot be mapped as a whole: who touches what is left of it gets a page instead.
+/// A piece whose mapping was cut cannot be mapped as a whole: a touch of the rest maps a page instead.
 #[test]
 fn a_fault_in_a_piece_that_was_cut_brings_a_page() {
     with_gigantic(|machine, manager| {

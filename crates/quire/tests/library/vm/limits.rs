@@ -1,5 +1,5 @@
-//! Limits of address spaces, each reached exactly: so many mappings, the last page of user space, the heap's end, map counts
-//! around what a byte holds.
+//! Limits of address spaces, each reached exactly: the number of mappings, the last page of user space, the
+//! heap's end, map counts around the largest number in a byte.
 
 use hosted::{Hosted, HostedConfig};
 use quire::addr::{Order, VirtAddr};
@@ -12,7 +12,7 @@ use crate::vm::world::{MIB, R, RW, Space, anonymous, load, run, small, store, wi
 const BASE: u64 = 0x4000_0000;
 const PAGE: u64 = 4096;
 
-/// Maps single pages that do not touch, or unmaps some, until there are so many mappings.
+/// Maps separate single pages, or unmaps some, until there are so many mappings.
 fn fill(mm: &Space<'_>, next: &mut u64, mappings: usize) {
     while mm.mappings() > mappings {
         *next -= 2 * PAGE;
@@ -24,8 +24,8 @@ fn fill(mm: &Space<'_>, next: &mut u64, mappings: usize) {
     }
 }
 
-/// A verb on three pages in the middle of a mapping, the most mappings with which it works, and how many more it leaves. As
-/// in Linux a new mapping may be one more than the limit, and a cut may not.
+/// A verb on three pages in the middle of a mapping, the most mappings with which it works, and how many more
+/// it leaves. As in Linux a new mapping may be one more than the limit, and a cut may not.
 type Verb = (&'static str, usize, usize, fn(&Space<'_>, u64) -> Result<(), MmError>);
 
 const VERBS: [Verb; 6] = [
@@ -58,7 +58,7 @@ fn there_are_as_many_mappings_as_allowed_and_not_one_more() {
                 assert_eq!(verb(mm, at), Ok(()), "{name}");
                 assert_eq!(mm.mappings(), most + more, "{name}");
             }
-            // What needs none more works, and what leaves fewer.
+            // Verbs that need no new mapping work, and verbs that leave fewer.
             mm.mprotect(VirtAddr(BASE), 4 * 64 * PAGE, RW).expect_err("there are holes");
             let before = mm.mappings();
             mm.munmap(VirtAddr(BASE), 32 * PAGE).unwrap();
@@ -83,12 +83,11 @@ fn the_last_page_of_user_space_is_used_and_none_behind_it() {
                 [(end, PAGE), (last, 2 * PAGE), (last, u64::MAX), (u64::MAX - 4095, PAGE), (0, end + 1)]
             {
                 refused(mm, addr, len);
-                // As with Linux, some verbs do what they can before they find the hole behind the end.
+                // As in Linux, some verbs do what they can before they find the hole behind the end.
                 mm.mprotect(VirtAddr(last), PAGE, RW).unwrap();
                 mm.munlock(VirtAddr(last), PAGE).unwrap();
                 assert_eq!(mm.mappings(), before, "{addr:#x} +{len:#x}");
             }
-            // Each verb up to the end.
             let at = VirtAddr(last);
             mm.mprotect(at, PAGE, R).unwrap();
             assert!(store(machine, mm, end - 8, 8).is_err());
@@ -113,7 +112,7 @@ fn the_last_page_of_user_space_is_used_and_none_behind_it() {
     });
 }
 
-/// Ranges that leave user space, or come around, are refused by every verb.
+/// Ranges that leave user space, or wrap around, are refused by every verb.
 fn refused(mm: &Space<'_>, addr: u64, len: u64) {
     let (at, what) = (VirtAddr(addr), format!("{addr:#x} +{len:#x}"));
     assert!(mm.mmap(&anonymous(addr, len)).is_err(), "mmap {what}");
@@ -121,7 +120,7 @@ fn refused(mm: &Space<'_>, addr: u64, len: u64) {
     assert!(mm.mmap(&request).is_err(), "mmap {what}");
     assert!(mm.munmap(at, len).is_err(), "munmap {what}");
     assert!(mm.mprotect(at, len, R).is_err(), "mprotect {what}");
-    // As Linux's arithmetic has it, the longest length comes around to none.
+    // In Linux's arithmetic the longest length wraps around to zero.
     assert_eq!(mm.mlock(at, len, true).is_ok(), len == u64::MAX, "mlock {what}");
     assert_eq!(mm.munlock(at, len).is_ok(), len == u64::MAX, "munlock {what}");
     assert!(mm.madvise(at, len, Advice::DontNeed).is_err(), "madvise {what}");
@@ -147,7 +146,7 @@ fn the_heap_ends_at_the_byte_that_was_asked_for() {
                 assert_eq!(mm.brk(VirtAddr(asked)), VirtAddr(there), "{asked:#x}");
             }
             store(machine, mm, end.0 - 8, 5).unwrap();
-            // The heap keeps a page between itself and the next mapping, and is refused one byte beyond that.
+            // The heap keeps a page before the next mapping, and is refused one byte more.
             mm.brk(start);
             mm.mmap(&anonymous(end.0 - PAGE, PAGE)).unwrap();
             assert_eq!(mm.brk(start.add(PAGE + 1)), start);
@@ -157,8 +156,8 @@ fn the_heap_ends_at_the_byte_that_was_asked_for() {
     });
 }
 
-/// Map counts of 254 to 257, of a page by itself, of a small folio and of 2 MiB, as children come and go; and pages that the
-/// parent stores to are copied as long as any child is there.
+/// Map counts of 254 to 257, of a page by itself, of a small folio and of 2 MiB, as children are forked and
+/// exit. Pages that the parent stores to are copied as long as any child is there.
 #[test]
 fn a_page_is_mapped_by_254_to_257_address_spaces() {
     for number in [0, 4, 9] {
@@ -190,7 +189,7 @@ fn counted_by_children(
     manager.validate().unwrap();
     for (left, child) in (0..256).rev().zip(children) {
         if left % 64 == 3 {
-            // One page of it goes by itself.
+            // One page of it is unmapped by itself.
             child.munmap(VirtAddr(BASE), PAGE).unwrap();
             assert_eq!(count(), left);
         }
@@ -200,7 +199,8 @@ fn counted_by_children(
     assert_eq!(load(machine, mm, BASE), Ok(8));
 }
 
-/// Invariant 7: others may run once a stretch of larger folios was brought in, and need not one page before.
+/// Invariant 7: with larger folios a reschedule point comes once a stretch was populated, not one page
+/// earlier.
 #[test]
 fn others_run_after_each_stretch_that_is_populated() {
     const STRETCH: u64 = CLEAR_STRETCH_BYTES / PAGE;
@@ -210,7 +210,7 @@ fn others_run_after_each_stretch_that_is_populated() {
         manager.set_folio_policy(policy);
         run(manager, |mm| {
             for (pages, points) in [(STRETCH - 1, 0), (STRETCH, 1), (2 * STRETCH - 1, 1)] {
-                // One page behind a boundary, so that folios of 1, 2, 4 and more pages come up to the next.
+                // One page behind a boundary, so that folios of 1, 2, 4 and more pages reach the next one.
                 let (start, len) = (VirtAddr(BASE + PAGE), pages * PAGE);
                 mm.mmap(&anonymous(start.0, len)).unwrap();
                 let before = machine.counters().reschedule_points;

@@ -1,4 +1,4 @@
-//! What Linux does where one would guess otherwise, one test for each difference that a comparison with it has found.
+//! Surprising behaviour of Linux, one test for each difference that a comparison with it has found.
 
 use hosted::HostedConfig;
 use quire::addr::VirtAddr;
@@ -16,7 +16,7 @@ const fn page(n: u64) -> VirtAddr {
     VirtAddr(BASE + n * PAGE)
 }
 
-/// Invariant 6. `MADV_DONTNEED` tells what is locked.
+/// Invariant 6. `MADV_DONTNEED` reports locked memory.
 #[test]
 fn a_lock_that_fails_stays_where_it_got_to() {
     small(|_, manager| {
@@ -40,7 +40,7 @@ fn a_lock_that_fails_stays_where_it_got_to() {
     });
 }
 
-/// A page that is shared is read when it is touched, and a private one is there, or copied, ahead of the first store.
+/// A shared page is read when it is touched; a private one is present, or copied, before the first store.
 #[test]
 fn a_locked_mapping_that_becomes_writable_gets_its_pages_if_it_is_private() {
     small(|machine, manager| {
@@ -66,7 +66,7 @@ fn a_locked_mapping_that_becomes_writable_gets_its_pages_if_it_is_private() {
     });
 }
 
-/// Pages of the first sixteen mappings came at once, those of the others with the first store.
+/// Pages of the first sixteen mappings were mapped at once, those of the others at the first store.
 #[test]
 fn many_locked_mappings_that_become_writable_all_get_their_pages() {
     small(|_, manager| {
@@ -93,7 +93,7 @@ fn a_lock_for_which_memory_does_not_suffice_says_again() {
     });
 }
 
-/// The last address is no end: advice there found an overflow.
+/// The end of a range may be the last address: advice there once overflowed.
 #[test]
 fn what_lies_behind_the_user_half_is_a_hole() {
     small(|_, manager| {
@@ -164,7 +164,7 @@ fn a_move_that_leaves_a_mapping_takes_a_wish_and_refuses_a_bad_one() {
     });
 }
 
-/// What is to move is looked at before the place that it is to have.
+/// The range to be moved is checked before its target.
 #[test]
 fn a_source_that_is_not_mapped_is_told_before_a_target_that_is_too_low() {
     small(|_, manager| {

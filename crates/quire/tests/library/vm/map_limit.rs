@@ -1,4 +1,4 @@
-//! How many mappings there may be. What is refused where was measured on Linux 6.18 with `vm.max_map_count` 65530.
+//! The limit on the number of mappings. Refusals were measured on Linux 6.18 with `vm.max_map_count` 65530.
 
 use quire::addr::VirtAddr;
 use quire::arch::Protection;
@@ -11,7 +11,7 @@ use crate::vm::world::{MIB, R, anonymous, run, small};
 const BASE: u64 = 0x1000_0000;
 const FULL: Result<VirtAddr, MmError> = Err(MmError::NoMemory);
 
-/// Maps a page that no other mapping touches.
+/// Maps a page with no adjacent mapping.
 fn island(mm: &Mm<'_, hosted::Hosted>, number: usize) -> Result<VirtAddr, MmError> {
     mm.mmap(&MapRequest { prot: R, ..anonymous(BASE + number as u64 * 0x2000, 0x1000) })
 }

@@ -1,4 +1,5 @@
-//! Anonymous frames are found wherever they are mapped, and large folios that are mapped by large leaves are split.
+//! Anonymous frames are found wherever they are mapped, and large folios that are mapped by large leaves are
+//! split.
 
 use hosted::raw::RawPages;
 use hosted::{FailurePlan, Hosted, HostedConfig};
@@ -17,7 +18,7 @@ fn small(test: impl FnOnce(&Hosted, &Manager<'_>)) {
     with_manager(HostedConfig::new(64 * MIB), test);
 }
 
-/// Where the frame is mapped: the number of the address space in `spaces`, and the address.
+/// Where the frame is mapped: the index of the address space in `spaces`, and the address.
 fn found(manager: &Manager<'_>, spaces: &[&Space<'_>], frame: Frame) -> Vec<(usize, u64)> {
     let mut found = Vec::new();
     manager.mappings(frame, |root, addr| {
@@ -126,11 +127,11 @@ fn pages_of_moved_mappings_are_found_wherever_they_come_from() {
             to(first, 12, second);
             store(machine, mm, second + 11 * PAGE, 3).unwrap();
             [second, second + 3 * PAGE, second + 11 * PAGE].into_iter().for_each(is_found);
-            // Where the pages come from there are others now.
+            // Other pages are mapped at the old address.
             mm.mmap(&anonymous(BASE, 12 * PAGE)).unwrap();
             (0..12).for_each(|page| store(machine, mm, BASE + page * PAGE, 4).unwrap());
             [BASE, BASE + 3 * PAGE, second, second + 11 * PAGE].into_iter().for_each(is_found);
-            // A neighbour that was never moved becomes part of the mapping.
+            // A neighbour that was never moved merges with the mapping.
             mm.mmap(&anonymous(second + 13 * PAGE, 3 * PAGE)).unwrap();
             store(machine, mm, second + 15 * PAGE, 7).unwrap();
             mm.mmap(&anonymous(second + 12 * PAGE, PAGE)).unwrap();
@@ -149,7 +150,7 @@ fn pages_of_moved_mappings_are_found_wherever_they_come_from() {
     });
 }
 
-/// A stack that was moved up by almost all of its address, and grows down by more than what is left.
+/// A stack that was moved up by almost all of its address, and grows down by more than the rest.
 #[test]
 fn a_page_that_would_come_from_below_all_addresses_is_found() {
     small(|machine, manager| {

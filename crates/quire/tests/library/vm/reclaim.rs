@@ -1,4 +1,4 @@
-//! Memory that is short: mapped page cache goes, and large folios that are mapped in part come apart.
+//! Memory is short: mapped page cache is dropped, and large folios that are mapped in part are split.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -62,7 +62,7 @@ fn clean_pages_are_unmapped_and_dropped_wherever_they_are_mapped() {
             for mm in [mm, &child, &other] {
                 mm.validate().unwrap();
             }
-            // What was locked or copied stays; what was dropped comes back.
+            // Locked and copied pages stay; a dropped page is read again.
             assert_eq!(load(machine, mm, BASE + 100 * PAGE), Ok(7));
             assert_eq!(mm.rss().anon, 50 * MIB / PAGE + 1);
             for page in [0, 15, 16, 99, 100, 101, 200, 5000] {
@@ -109,7 +109,7 @@ fn what_is_stored_after_a_sync_is_dirty_again() {
     });
 }
 
-/// Every store that was made before a sync began is in the file when it ends.
+/// Every store that came before a sync is in the file when the sync ends.
 #[test]
 fn syncs_meet_stores() {
     let config = HostedConfig::new(64 * MIB).with_cpus(3);
@@ -185,7 +185,8 @@ fn a_folio_that_is_mapped_in_part_gives_its_other_frames_up() {
     });
 }
 
-/// A store to a table that is shared needs memory for a table of its own, and page cache goes for that as for any access.
+/// A store to a shared table needs memory for a private one, and page cache is dropped for that as for any
+/// access.
 #[test]
 fn page_cache_goes_for_a_table_that_is_no_longer_shared() {
     with_forks(HostedConfig::new(64 * MIB), ForkStrategy::Share, |machine, manager| {

@@ -1,5 +1,5 @@
-//! Accessed bits survive every verb that moves, copies, splits or joins leaves (invariant 3): what was used counts as used
-//! afterwards, and what was not does not.
+//! Accessed bits survive every verb that moves, copies, splits or joins leaves (invariant 3): a used page
+//! counts as used afterwards, and an unused one does not.
 
 use hosted::Hosted;
 use quire::addr::{Order, VirtAddr};
@@ -17,11 +17,11 @@ fn accessed(machine: &Hosted, mm: &Space<'_>, base: u64, pages: u64) -> Vec<Opti
     (0..pages).map(|page| leaf(page).map(|leaf| leaf.accessed)).collect()
 }
 
-/// Two times 2 MiB that were stored to; of their leaves only those of `used` pages are used since.
+/// Two times 2 MiB of written memory, of which only `used` pages are used since.
 fn scene(machine: &Hosted, mm: &Space<'_>, used: impl Fn(u64) -> bool) {
     mm.mmap(&anonymous(BASE, 2 * HUGE)).unwrap();
     (0..1024).for_each(|page| store(machine, mm, BASE + page * PAGE, page).unwrap());
-    // The call that makes pages free for the taking is the one that forgets both bits.
+    // `MADV_FREE` clears both bits.
     mm.madvise(VirtAddr(BASE), 2 * HUGE, Advice::Free).unwrap();
     assert!(accessed(machine, mm, BASE, 1024).iter().all(|&bit| bit == Some(false)));
     for page in (0..1024).filter(|&page| used(page)) {
@@ -37,7 +37,7 @@ fn third(page: u64) -> bool {
     page.is_multiple_of(3)
 }
 
-/// What a verb leaves alone: the pages stay where they are, or are found from the address that it gives on.
+/// A verb that keeps the bits: the pages are found from the returned address on.
 type Verb = fn(&Hosted, &Manager<'_>, &Space<'_>) -> u64;
 
 const VERBS: [(&str, Verb); 8] = [
@@ -94,7 +94,7 @@ fn every_verb_keeps_accessed_bits_of_small_leaves() {
                     scene(machine, mm, third);
                     let base = verb(machine, manager, mm);
                     let found = accessed(machine, mm, base, 1024);
-                    // Stores in passing use pages 0 and 512.
+                    // The verb itself stores to pages 0 and 512.
                     for page in (0..1024).filter(|page| page % 512 != 0) {
                         let expected = Some(third(page));
                         assert_eq!(found[page as usize], expected, "{name}, {fork:?}, page {page}");
@@ -105,7 +105,7 @@ fn every_verb_keeps_accessed_bits_of_small_leaves() {
     }
 }
 
-/// The pieces of a leaf of 2 MiB are as used as it was.
+/// The pieces of a split leaf of 2 MiB count as used if it did.
 #[test]
 fn every_verb_keeps_accessed_bits_of_large_leaves() {
     for (name, verb) in VERBS {
@@ -126,7 +126,7 @@ fn every_verb_keeps_accessed_bits_of_large_leaves() {
     }
 }
 
-/// One leaf in the place of many is used if one of them was, copied or in place.
+/// One leaf in the place of many counts as used if one of them did, copied or in place.
 #[test]
 fn a_collapse_keeps_that_a_page_was_used() {
     for policy in [FolioPolicy::FRAMES, FolioPolicy::only(Order::BLOCK).with_pmd_mapped(false)] {

@@ -1,5 +1,5 @@
-//! Each verb fails at each allocation in turn, every CPU goes on storing, the verb is tried again, and every CPU stores once
-//! more: what a verb that failed owed was flushed, what it counted was counted back, and contents are as they were.
+//! Each verb fails at each allocation in turn, every CPU goes on storing, the verb is tried again, and every
+//! CPU stores once more. A failed verb made its flushes and undid its counts, and contents are as they were.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +20,8 @@ const SMALL: u64 = BASE + 2 * LEN;
 const SHARED: u64 = BASE + 3 * LEN;
 const OF_FILE: u64 = BASE + 4 * LEN;
 const FILE: FileId = FileId(5);
-/// Where programs store: 4 KiB pages, pages inside 2 MiB leaves, shared anonymous memory, private and shared pages of a file.
+/// Where programs store: 4 KiB pages, pages inside 2 MiB leaves, shared anonymous memory, private and shared
+/// pages of a file.
 const PLACES: [u64; 10] = [
     BASE,
     BASE + 0x5000,
@@ -120,7 +121,8 @@ const VERBS: [(&str, Verb); 30] = [
     }),
 ];
 
-/// A machine of which every CPU runs the address space: large leaves or small ones, shared anonymous memory, a file.
+/// A machine whose CPUs all run the address space: large leaves or small ones, shared anonymous memory, a
+/// file.
 fn scene(machine: &Hosted, manager: &Manager<'_>, mm: &Space<'_>, policy: FolioPolicy) {
     (1..CPUS).for_each(|cpu| machine.run_on(CpuId(cpu), || mm.switch_in()));
     manager.set_folio_policy(policy);
@@ -141,7 +143,7 @@ fn scene(machine: &Hosted, manager: &Manager<'_>, mm: &Space<'_>, policy: FolioP
 
 type Contents = BTreeMap<u64, Result<u64, FaultError>>;
 
-/// Every CPU stores a word of its own to every place that may be stored to; what all of them then find.
+/// Every CPU stores a word of its own to every writable place. Returns what all of them then find.
 fn everyone_stores(machine: &Hosted, mm: &Space<'_>, round: u64) -> Contents {
     let mut contents = Contents::new();
     for cpu in 0..CPUS {
@@ -153,7 +155,7 @@ fn everyone_stores(machine: &Hosted, mm: &Space<'_>, round: u64) -> Contents {
             }
         });
     }
-    everyone_finds(machine, mm, &contents, "what was stored");
+    everyone_finds(machine, mm, &contents, "the stored words");
     contents
 }
 
@@ -167,7 +169,7 @@ fn everyone_finds(machine: &Hosted, mm: &Space<'_>, contents: &Contents, when: &
     }
 }
 
-/// What a child finds at private addresses is what was there when it was made.
+/// A child finds at private addresses what was there at the fork.
 fn child_finds(machine: &Hosted, (mm, child): (&Space<'_>, &Space<'_>), contents: &Contents, when: &str) {
     mm.switch_out();
     child.switch_in();
@@ -180,7 +182,7 @@ fn child_finds(machine: &Hosted, (mm, child): (&Space<'_>, &Space<'_>), contents
     mm.switch_in();
 }
 
-/// Every count agrees with a recount of what is counted.
+/// Every count agrees with a recount.
 fn recount(machine: &Hosted, manager: &Manager<'_>, spaces: &[&Space<'_>], when: &str) {
     machine.check_translations();
     let sum = |of: fn(quire::vm::Rss) -> u64| spaces.iter().map(|mm| of(mm.rss())).sum::<u64>();
@@ -193,7 +195,7 @@ fn recount(machine: &Hosted, manager: &Manager<'_>, spaces: &[&Space<'_>], when:
     assert_eq!(info.mapped, sum(|rss| rss.file + rss.shmem), "{when}: mapped pages");
 }
 
-/// One scene with one failure; whether the failure came to be.
+/// One scene with one failure. Returns whether the failure happened.
 fn once(fork: ForkStrategy, policy: FolioPolicy, (name, verb): (&str, Verb), plan: FailurePlan) -> bool {
     let when = format!("{name}, {fork:?}, {plan:?}");
     let config = Config { fork, ..Config::default() };
@@ -247,7 +249,7 @@ fn at_every_allocation(fork: ForkStrategy, policy: FolioPolicy) {
         for plan in [FailurePlan::Nth, FailurePlan::From] {
             let mut number = 0;
             while once(fork, policy, verb, plan(number)) {
-                // The first ones one by one; of hundreds that are alike some.
+                // The first ones one by one; of hundreds of similar ones, some.
                 number += 1 + number / 12;
             }
         }

@@ -1,5 +1,5 @@
-//! Many CPUs in the same address spaces at once. What each thread stores is its own and must come back; the machine
-//! checks locks, translations and freed frames; at the end all memory is back.
+//! Many CPUs in the same address spaces at once. Each thread must read back its own stores; the machine
+//! checks locks, translations and freed frames; at the end all memory is free.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -20,7 +20,7 @@ use testkit::{order, seed};
 
 const CPUS: usize = 4;
 const TIME: Duration = Duration::from_millis(1500);
-/// Each thread has a stretch of addresses of its own, all of them in the same upper tables.
+/// Each thread has its own range of addresses, all of them in the same upper tables.
 const STRETCH: u64 = 3 * MIB;
 const BASE: u64 = 0x7000_0000;
 
@@ -54,7 +54,7 @@ fn policy(rng: &mut Rng) -> FolioPolicy {
         .with_pmd_mapped(rng.bool())
 }
 
-/// Stores to pages of a range and loads them again, one word that names page and round each.
+/// Stores to pages of a range and loads them again; each word names its page and round.
 fn fill(machine: &Hosted, mm: &Space<'_>, start: u64, pages: u64, mark: u64) {
     for page in 0..pages {
         store(machine, mm, start + page * 4096, mark + page).expect("mapped by this thread");
@@ -113,7 +113,7 @@ fn threads_fault_on_the_same_pages() {
         }
         for _ in 0..64 {
             let page = BASE + rng.u64(..size / 4096) * 4096;
-            // A word for each CPU: what others store to the page must not lose it, unless all was mapped anew.
+            // A word for each CPU: stores of others to the page must not lose it, unless all was mapped anew.
             let word = page + 64 * u64::from(cpu.0);
             let mark = rng.u64(1..);
             match store(machine, mm, word, mark) {
@@ -139,7 +139,7 @@ fn threads_fork_while_others_store() {
             mm.switch_out();
             child.switch_in();
             for other in 1..CPUS as u64 {
-                // All pages of a child are of one moment; each word stored names its own page.
+                // All pages of a child are from one moment; each word names its own page.
                 for page in (0..pages).step_by(7) {
                     let at = BASE + other * STRETCH + page * 4096;
                     match load(machine, &child, at) {
@@ -171,10 +171,10 @@ fn threads_fork_while_others_store() {
 /// Words of each page that belong to one thread of one generation.
 const WORDS: u64 = 8;
 
-/// A family on threads of its own: each member has pages of its parent, stores words that only it knows to them, unmaps and
-/// protects parts of them, and hands them down to a child, which another thread runs at the same time. Tables are shared
-/// by up to four address spaces at once, and each must see what it stored, and what it inherited, and nothing else.
-/// Invariants 4 and 5.
+/// Invariants 4 and 5: a family on threads of its own. Each member has pages of its parent, stores its own
+/// words to them, unmaps and protects parts of them, and passes them on to a child, which another thread runs
+/// at the same time. Up to four address spaces share tables at once, and each must see what it stored and
+/// inherited, and nothing else.
 #[test]
 fn parents_and_children_store_side_by_side() {
     let first = seed(fastrand::u64(..));
@@ -226,8 +226,8 @@ fn take<'m>(children: &std::sync::Mutex<Vec<Space<'m>>>, rng: &mut Rng) -> Optio
     (at < children.len()).then(|| children.swap_remove(at))
 }
 
-/// What one member does between two forks. Word 0 of each page names the page for ever; the others are stored to and
-/// loaded again.
+/// One member's work between two forks. Word 0 of each page names the page for ever; the others are stored to
+/// and loaded again.
 fn live(machine: &Hosted, mm: &Space<'_>, rng: &mut Rng) {
     let page = rng.u64(..1024);
     let at = BASE + page * 4096;

@@ -36,11 +36,11 @@ fn pages_are_soft_dirty_again_once_they_are_stored_to() {
                 for at in (BASE..BASE + LEN).step_by(4 * 4096) {
                     assert_eq!(load(machine, mm, at), Ok(at), "a load is no store");
                 }
-                // Rights that come back do not hide the next store.
+                // Rights that are given back do not hide the next store.
                 mm.mprotect(VirtAddr(BASE), LEN, R).unwrap();
                 mm.mprotect(VirtAddr(BASE), LEN, RW).unwrap();
                 assert_eq!(soft_dirty(mm, BASE), 0);
-                // Of a part only: a large leaf becomes small ones.
+                // Of a part only: a large leaf is split.
                 store(machine, mm, BASE + 0x8000, 5).unwrap();
                 assert_eq!(soft_dirty(mm, BASE), if large { 512 } else { 1 });
                 mm.clear_soft_dirty(VirtAddr(BASE + 0x4000), 0x2000).unwrap();
@@ -52,7 +52,7 @@ fn pages_are_soft_dirty_again_once_they_are_stored_to() {
                 assert_eq!(mm.mremap(VirtAddr(BASE), LEN, LEN, Remap::Fixed(to)), Ok(to));
                 assert_eq!(soft_dirty(mm, to.0), left);
                 mm.madvise(to, LEN, Advice::Free).unwrap();
-                assert_eq!(soft_dirty(mm, to.0), left, "what may be dropped was stored to all the same");
+                assert_eq!(soft_dirty(mm, to.0), left, "lazily freed pages stay soft-dirty");
                 mm.madvise(to, LEN, Advice::DontNeed).unwrap();
                 assert_eq!(soft_dirty(mm, to.0), 0);
             });
@@ -62,7 +62,7 @@ fn pages_are_soft_dirty_again_once_they_are_stored_to() {
 
 /// Invariant W3.
 #[test]
-fn a_marked_page_is_stored_to_by_nobody_until_its_handler_says_so() {
+fn a_marked_page_is_not_stored_to_until_its_handler_says_so() {
     for large in [false, true] {
         small(|machine, manager| {
             run(manager, |mm| {
@@ -92,7 +92,7 @@ fn a_marked_page_is_stored_to_by_nobody_until_its_handler_says_so() {
                 store(machine, mm, at, 7).unwrap();
                 assert_eq!(load(machine, mm, at), Ok(7));
                 refused(mm, at + 4 * 4096);
-                // What is unmapped takes its mark along.
+                // Unmapping a page removes its mark.
                 mm.madvise(to.add(4096), LEN - 4096, Advice::DontNeed).unwrap();
                 store(machine, mm, at + 4 * 4096, 8).unwrap();
             });

@@ -51,13 +51,13 @@ fn what_lies_behind_the_end_is_gone_everywhere() {
             assert_eq!(load(machine, mm, BASE + 21 * PAGE), Err(FaultError::BeyondEnd));
             assert_eq!(load(machine, mm, BASE + MIB + 13 * PAGE), Err(FaultError::BeyondEnd));
             assert_eq!(store(machine, mm, BASE + MIB + 14 * PAGE, 1), Err(FaultError::BeyondEnd));
-            // The page that the end lies in.
+            // The page that contains the end.
             assert_eq!(load(machine, mm, BASE + 20 * PAGE), Ok(21));
             assert_eq!(load(machine, mm, BASE + 20 * PAGE + 8), Ok(0));
             assert_eq!(load(machine, mm, BASE + MIB + 12 * PAGE), Ok(1012));
             assert_eq!(load(machine, mm, BASE + MIB + 12 * PAGE + 8), Ok(pristine(name, 20 * PAGE + 8)));
             file.truncate(64 * PAGE).unwrap();
-            assert_eq!(load(machine, mm, BASE + 21 * PAGE), Ok(0), "what was cut off does not come back");
+            assert_eq!(load(machine, mm, BASE + 21 * PAGE), Ok(0), "a page that was cut off stays gone");
             assert_eq!(load(machine, mm, BASE + MIB + 13 * PAGE), Ok(0));
             mm.switch_out();
             child.switch_in();
@@ -125,7 +125,7 @@ fn a_pager_that_cannot_resize_changes_nothing() {
     });
 }
 
-/// Truncation takes no memory, so none can be missing.
+/// Truncation needs no memory, so it cannot fail for lack of it.
 #[test]
 fn truncation_needs_no_memory() {
     small(|machine, manager| {
@@ -145,7 +145,7 @@ const CPUS: usize = 4;
 const TIME: Duration = Duration::from_millis(1200);
 const PAGES: u64 = 256;
 
-/// What one thread does with the file: through mappings of its own address space, of the common one, of children.
+/// One thread's work on the file: through mappings of its own address space, of the common one, of children.
 fn use_file(
     machine: &Hosted,
     manager: &Manager<'_>,

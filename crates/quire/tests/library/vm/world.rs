@@ -1,4 +1,5 @@
-//! A machine, its manager, and accesses as a program makes them: through the software MMU, with faults served.
+//! A machine, its manager, and accesses as a program makes them: through the software MMU, with faults
+//! handled.
 
 use hosted::{Hosted, HostedConfig};
 use quire::addr::VirtAddr;
@@ -17,10 +18,9 @@ pub(crate) const MIB: u64 = 1 << 20;
 pub(crate) type Manager<'p> = MemoryManager<'p, Hosted>;
 pub(crate) type Space<'m> = Mm<'m, Hosted>;
 
-/// Both ways to fork.
 pub(crate) const FORKS: [ForkStrategy; 2] = [ForkStrategy::Copy, ForkStrategy::Share];
 
-/// Runs `test` as CPU 0 of a machine, with every check on, and looks that all memory is back at the end.
+/// Runs `test` as CPU 0 of a machine, with every check on, and checks that all memory is free at the end.
 pub(crate) fn with_manager(config: HostedConfig, test: impl FnOnce(&Hosted, &Manager<'_>)) {
     with_forks(config, ForkStrategy::default(), test);
 }
@@ -47,7 +47,6 @@ pub(crate) fn with_config(machine: HostedConfig, config: Config, test: impl FnOn
     });
 }
 
-/// A machine of 64 MiB.
 pub(crate) fn small(test: impl FnOnce(&Hosted, &Manager<'_>)) {
     with_manager(HostedConfig::new(64 * MIB), test);
 }

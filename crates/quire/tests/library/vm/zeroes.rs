@@ -1,4 +1,4 @@
-//! Memory that was brought in and never stored to goes back as zeroes, and no other.
+//! Memory that was populated and never stored to is freed as zeroes, and no other.
 
 use hosted::raw::RawPages;
 use hosted::{Hosted, HostedConfig};
@@ -18,10 +18,9 @@ fn zeroed(manager: &Manager<'_>) -> u64 {
     manager.pages().zone_info().map(|zone| zone.zeroed).sum()
 }
 
-/// What becomes of four folios that are populated, by what is done with them: how many come back as they were.
+/// What is done to four populated folios, and how many of them are freed as zeroes.
 type Case = (u64, &'static str, fn(&Hosted, &Space<'_>, u64));
 
-/// An address in a folio.
 fn at(bytes: u64, folio: u64) -> u64 {
     BASE + folio * bytes + bytes / 2 + 8192
 }
@@ -55,7 +54,7 @@ const CASES: [Case; 9] = [
         child.switch_out();
         child.exit();
         mm.switch_in();
-        // What the parent alone has now it takes over.
+        // The parent takes over the pages that only it maps now.
         store(machine, mm, at(bytes, 2), 7).unwrap();
     }),
     (3, "a hole, and a store before it", |machine, mm, bytes| {
@@ -72,7 +71,8 @@ fn populated(folio: (Order, bool), fork: ForkStrategy, zap: ZapStrategy, cases: 
     populated_beside(false, folio, fork, zap, cases);
 }
 
-/// `neighbour`: a page in the same GiB stays mapped, so that no table of tables goes and leaves are gathered one by one.
+/// `neighbour`: a page in the same GiB stays mapped, so that no upper table is detached and leaves are
+/// gathered one by one.
 fn populated_beside(
     neighbour: bool,
     (folio, on_demand): (Order, bool),
@@ -85,7 +85,7 @@ fn populated_beside(
     let zeroes = Zeroes { verify: folio == Order::BLOCK, ..Zeroes::default() };
     let allocator = AllocatorConfig { zeroes, ..AllocatorConfig::default() };
     let config = Config { allocator, folios, fork, zap, ..Config::default() };
-    // Gigabytes are counted as cleared and stay as they are: no case here reads them.
+    // Folios of 1 GiB are counted as cleared without being cleared: no case here reads them.
     let clearing = folio != Order::GIGANTIC;
     let hosted = HostedConfig { clearing, ..HostedConfig::new(2 * len + 64 * MIB) };
     with_config(hosted, config, |machine, manager| {
@@ -129,7 +129,7 @@ fn soil(manager: &Manager<'_>, order: Order) {
 
 /// Invariant 9, of large leaves.
 #[test]
-fn only_what_nobody_stored_to_comes_back_as_zeroes() {
+fn only_memory_without_a_store_is_freed_as_zeroes() {
     for zap in [ZapStrategy::Tables, ZapStrategy::Runs, ZapStrategy::PerPage] {
         for fork in [ForkStrategy::Copy, ForkStrategy::Share] {
             populated((Order::BLOCK, false), fork, zap, &CASES);
@@ -137,7 +137,7 @@ fn only_what_nobody_stored_to_comes_back_as_zeroes() {
     }
 }
 
-/// The same where leaves are gathered one by one: neighbours in memory of which one was stored to.
+/// The same where leaves are gathered one by one: neighbours in memory, one of which was stored to.
 #[test]
 fn leaves_that_are_gathered_one_by_one_keep_what_is_known_of_each() {
     for zap in [ZapStrategy::Tables, ZapStrategy::Runs, ZapStrategy::PerPage] {
@@ -148,14 +148,14 @@ fn leaves_that_are_gathered_one_by_one_keep_what_is_known_of_each() {
 }
 
 #[test]
-fn a_gigabyte_that_nobody_stored_to_comes_back_as_zeroes() {
+fn a_gigabyte_without_a_store_is_freed_as_zeroes() {
     let some = [CASES[2], CASES[7]];
     for on_demand in [false, true] {
         populated((Order::GIGANTIC, on_demand), ForkStrategy::Copy, ZapStrategy::Tables, &some);
     }
 }
 
-/// What was touched by a fault was stored to, and small leaves do not say.
+/// A page that a fault brought was stored to, and small leaves do not record it.
 #[test]
 fn faults_take_the_mark_away() {
     for folio in [0, 4, 9] {

@@ -1,4 +1,5 @@
-//! What of the library is compared with the model: leaves as hardware walks them, counts of frames, resident memory, pools, words.
+//! Compares the library with the model: leaves as hardware walks them, counts of frames, resident memory,
+//! pools, words.
 
 use hosted::Translation;
 use quire::addr::{Frame, FrameRange, PageSize};
@@ -11,7 +12,7 @@ use super::model::{Cell, Leaf, Place, Slot, cells_of};
 use super::verbs::Both;
 use crate::hugetlb::world::{check, info};
 
-/// A leaf, as both sides can tell: its address, what it maps, its bits.
+/// A leaf in terms of both sides: its address, its frame, its bits.
 type Shown = (u64, Frame, Leaf);
 
 fn shown(leaf: &Translation) -> Shown {
@@ -33,13 +34,13 @@ fn shown(leaf: &Translation) -> Shown {
 impl Both<'_, '_, '_> {
     fn frame_of(&self, slot: Slot, place: &Place) -> Frame {
         let page = self.model.files[slot.0].pages.get(&place.index).and_then(Option::as_ref);
-        page.and_then(|page| page.frame).expect("what is mapped is there, and was seen")
+        page.and_then(|page| page.frame).expect("a mapped page has a known frame")
     }
 
     /// The leaves of an address space, from its cells alone.
-    fn expected_leaves(&self, who: usize) -> Vec<Shown> {
+    fn expected_leaves(&self, task: usize) -> Vec<Shown> {
         let mut all = Vec::new();
-        for (&slot, place) in &self.model.spaces[who] {
+        for (&slot, place) in &self.model.spaces[task] {
             let mut at = 0;
             while at < place.cells.len() {
                 let Cell::Mapped(leaf) = place.cells[at] else {
@@ -61,16 +62,16 @@ impl Both<'_, '_, '_> {
 
     /// After every verb.
     pub(super) fn check(&self) {
-        for (who, space) in self.spaces.iter().enumerate() {
-            let expected = self.expected_leaves(who);
+        for (task, space) in self.spaces.iter().enumerate() {
+            let expected = self.expected_leaves(task);
             let found: Vec<Shown> = self.machine.leaves(space.mm.root()).iter().map(shown).collect();
             for (at, pair) in expected.iter().zip(&found).enumerate() {
-                assert_eq!(pair.0, pair.1, "space {who}, leaf {at}");
+                assert_eq!(pair.0, pair.1, "task {task}, leaf {at}");
             }
-            assert_eq!(expected.len(), found.len(), "space {who}");
+            assert_eq!(expected.len(), found.len(), "task {task}");
             let mapped: u64 = expected.iter().map(|(_, _, leaf)| leaf.size.frames()).sum();
             let rss = space.mm.rss();
-            assert_eq!((rss.huge, rss.anon, rss.file, rss.shmem), (mapped, 0, 0, 0), "space {who}");
+            assert_eq!((rss.huge, rss.anon, rss.file, rss.shmem), (mapped, 0, 0, 0), "task {task}");
         }
         for (size, file) in self.files.iter().enumerate() {
             let (free, reserved) = self.model.free_and_promised(size);
@@ -80,7 +81,7 @@ impl Both<'_, '_, '_> {
         }
     }
 
-    /// How often each frame of a page is mapped: a look at every cell.
+    /// How often each frame of a page is mapped, by a look at every cell.
     fn counts(&self, size: usize, index: u64) -> Vec<u64> {
         let mut counts = vec![0; cells_of(size)];
         for (slot, place) in self.model.spaces.iter().flatten() {
@@ -110,9 +111,9 @@ impl Both<'_, '_, '_> {
         counts
     }
 
-    fn check_usage(&self, who: usize, counts: &[Vec<Option<Vec<u64>>>; 2]) {
+    fn check_usage(&self, task: usize, counts: &[Vec<Option<Vec<u64>>>; 2]) {
         let mut expected = Usage::default();
-        for (&slot, place) in &self.model.spaces[who] {
+        for (&slot, place) in &self.model.spaces[task] {
             for (at, leaf) in place.cells.iter().enumerate().filter_map(|(at, cell)| Some((at, cell.leaf()?)))
             {
                 let count = counts[slot.0][place.index as usize].as_ref().expect("it is mapped")[at];
@@ -123,10 +124,11 @@ impl Both<'_, '_, '_> {
                 expected.hugetlb_by_size[leaf.size as usize] += PAGE;
             }
         }
-        assert_eq!(self.spaces[who].mm.usage_of_all(), expected, "space {who}");
+        assert_eq!(self.spaces[task].mm.usage_of_all(), expected, "task {task}");
     }
 
-    /// Now and then: every frame, every word, every structure of the library, every copy of the secondary MMU.
+    /// Now and then: every frame, every word, every structure of the library, every copy of the secondary
+    /// MMU.
     pub(super) fn check_all(&self) {
         self.check();
         check(self.manager);
@@ -140,23 +142,23 @@ impl Both<'_, '_, '_> {
                 }
             }
         }
-        for (who, space) in self.spaces.iter().enumerate() {
+        for (task, space) in self.spaces.iter().enumerate() {
             space.mm.validate().expect("broken address space");
-            self.check_usage(who, &counts);
-            self.check_words(who);
+            self.check_usage(task, &counts);
+            self.check_words(task);
         }
         self.machine.assert_clean();
     }
 
-    /// What each address space sees of every word that was ever stored, through its CPU's TLB.
-    fn check_words(&self, who: usize) {
-        for (&slot, place) in &self.model.spaces[who] {
+    /// Reads every word that was ever stored in each address space, through its CPU's TLB.
+    fn check_words(&self, task: usize) {
+        for (&slot, place) in &self.model.spaces[task] {
             let Some(Some(page)) = self.model.files[slot.0].pages.get(&place.index) else { continue };
             for &at in page.words.keys() {
-                self.look(who, slot, at);
+                self.look(task, slot, at);
             }
             place.cells.iter().enumerate().filter(|(_, cell)| **cell == Cell::Lost).for_each(|(at, _)| {
-                self.look(who, slot, at);
+                self.look(task, slot, at);
             });
         }
     }

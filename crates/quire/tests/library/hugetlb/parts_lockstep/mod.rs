@@ -1,6 +1,7 @@
-//! Huge pages of files in parts, in lockstep with a naive model: every verb that maps, unmaps, splits, marks, moves, collapses or loses a
-//! part, and a handler's answers, by several address spaces at once, each on a CPU with a TLB of its own, and a guest in one of them. After each verb the
-//! leaves are compared, and now and then the count of each frame, and each word (invariants 2, 5, 6, 11 and 12).
+//! Huge pages of files in parts, in lockstep with a naive model. Several address spaces map, unmap, split,
+//! mark, move, collapse and lose parts, and answer as a handler; each runs on a CPU with a TLB of its own,
+//! and one has a guest. After each verb the leaves are compared, and now and then the count of each frame and
+//! each word (invariants 2, 5, 6, 11 and 12).
 
 mod answers;
 mod check;
@@ -27,21 +28,21 @@ use verbs::{Both, Piece, RealSpace};
 
 const PAGE: u64 = 4096;
 const GIB: u64 = 1 << 30;
-/// Where the places of each size begin: those of 1 GiB come first.
+/// Where the places of each size start: those of 1 GiB are first.
 const FIRST: [u64; 2] = [BASE + 4 * GIB, BASE];
 /// How many places an address space has, pages a file, and pages a pool, of each size.
 const PLACES: [u64; 2] = [6, 3];
 const FILE: [u64; 2] = [4, 2];
 const POOL: [u64; 2] = [6, 2];
-/// Guest memory: all places.
+/// Guest memory covers all places.
 const GUEST: u64 = 4 * GIB + PLACES[0] * HUGE;
 const SPACES: usize = 3;
 
 impl Both<'_, '_, '_> {
-    /// Where something happens: mostly where something happened before.
+    /// Where the next verb acts: mostly where an earlier one did.
     fn draw(&self, random: &mut Rng) -> (usize, Slot, usize) {
-        let who = random.usize(0..self.spaces.len());
-        let mapped: Vec<Slot> = self.model.spaces[who].keys().copied().collect();
+        let task = random.usize(0..self.spaces.len());
+        let mapped: Vec<Slot> = self.model.spaces[task].keys().copied().collect();
         let size = random.usize(0..2);
         let slot = match random.u32(0..12) {
             1.. if !mapped.is_empty() => mapped[random.usize(0..mapped.len())],
@@ -49,12 +50,12 @@ impl Both<'_, '_, '_> {
         };
         let block = [0, 0, 1, 3, 511, random.usize(0..512)][random.usize(0..6)] % (cells_of(slot.0) / 512);
         let at = [0, 1, 7, 8, 9, 511, random.usize(0..512)][random.usize(0..7)];
-        (who, slot, block * 512 + at)
+        (task, slot, block * 512 + at)
     }
 
     /// Some of the cells from a place on: a few, up to a border, whole blocks, or whole pages.
     fn piece(&self, random: &mut Rng) -> Piece {
-        let (who, (size, slot), at) = self.draw(random);
+        let (task, (size, slot), at) = self.draw(random);
         let len = cells_of(size);
         let first = slot as usize * len;
         let block = first + at / 512 * 512;
@@ -66,37 +67,37 @@ impl Both<'_, '_, '_> {
             5 => block..first + at + 1,
             _ => first..first + len,
         };
-        Piece { who, size, cells: cells.start..cells.end.min(end) }
+        Piece { task, size, cells: cells.start..cells.end.min(end) }
     }
 
     /// One or two whole pages.
     fn pages(&self, random: &mut Rng) -> Piece {
-        let (who, (size, slot), _) = self.draw(random);
+        let (task, (size, slot), _) = self.draw(random);
         let len = cells_of(size);
         let first = slot as usize;
         let end = (first + random.usize(1..3)).min(PLACES[size] as usize);
-        Piece { who, size, cells: first * len..end * len }
+        Piece { task, size, cells: first * len..end * len }
     }
 
     fn step(&mut self, random: &mut Rng) {
-        let (who, slot, at) = self.draw(random);
+        let (task, slot, at) = self.draw(random);
         let word = random.bool().then(|| random.u64(1..));
-        let guest = who == 0 && random.bool();
+        let guest = task == 0 && random.bool();
         match random.u32(0..100) {
             0..8 => self.map_some(random),
             8..10 => self.unmap(&self.pages(random)),
             10..20 => self.split(&self.pages(random)),
-            20..40 => self.access(who, slot, at, word, guest),
-            40..46 => self.populate(who, slot, random.u32(0..3) == 0),
+            20..40 => self.access(task, slot, at, word, guest),
+            40..46 => self.populate(task, slot, random.u32(0..3) == 0),
             46..60 => self.dont_need(&self.piece(random)),
             60..64 => self.protect(&self.pages(random), random.u32(0..3) > 0),
             64..72 => self.mark(random),
             72..74 if self.spaces.len() < SPACES => {
-                self.poison_some(random, who);
-                self.fork(who);
+                self.poison_some(random, task);
+                self.fork(task);
             }
-            74 if who > 0 => self.exit(who),
-            75..77 => self.remap(who, slot, random.u64(0..PLACES[slot.0])),
+            74 if task > 0 => self.exit(task),
+            75..77 => self.remap(task, slot, random.u64(0..PLACES[slot.0])),
             77..89 => self.collapse_some(random),
             89..91 => self.lose(random),
             91..93 => self.cut(random),
@@ -106,15 +107,15 @@ impl Both<'_, '_, '_> {
     }
 
     fn map_some(&mut self, random: &mut Rng) {
-        let (who, (size, slot), _) = self.draw(random);
+        let (task, (size, slot), _) = self.draw(random);
         let first = random.u64(0..FILE[size]);
         let count = random.u64(1..3).min(FILE[size] - first).min(PLACES[size] - slot);
         let of = Mapping { size, first, writable: random.u32(0..5) > 0, noreserve: random.bool() };
-        self.map(who, slot, count, &of);
+        self.map(task, slot, count, &of);
         if random.u32(0..3) > 0 {
             let len = cells_of(size);
             let cells = slot as usize * len..(slot + count) as usize * len;
-            self.split(&Piece { who, size, cells });
+            self.split(&Piece { task, size, cells });
         }
     }
 
@@ -128,7 +129,8 @@ impl Both<'_, '_, '_> {
         }
     }
 
-    /// Mostly after all that was missing, or could not be stored to, was brought back; now and then with marks on all of it.
+    /// Collapses a piece, mostly after faulting in all that was missing or read-only; now and then with marks
+    /// on all of it.
     fn collapse_some(&mut self, random: &mut Rng) {
         let piece = if random.bool() { self.piece(random) } else { self.pages(random) };
         let steps = if random.bool() { CollapseSteps::Staged } else { CollapseSteps::Direct };
@@ -136,8 +138,8 @@ impl Both<'_, '_, '_> {
         let piece = Piece { cells: blocks, ..piece };
         if random.u32(0..3) > 0 {
             for (slot, _) in Model::parts(piece.size, &piece.cells) {
-                let writable = self.model.spaces[piece.who].get(&slot).is_some_and(|place| place.writable);
-                self.populate(piece.who, slot, writable && random.u32(0..4) > 0);
+                let writable = self.model.spaces[piece.task].get(&slot).is_some_and(|place| place.writable);
+                self.populate(piece.task, slot, writable && random.u32(0..4) > 0);
             }
             match random.u32(0..4) {
                 0 => self.track(&piece, Space::write_protect_marked, |leaf| {
@@ -152,7 +154,7 @@ impl Both<'_, '_, '_> {
         self.collapse(&piece, steps);
     }
 
-    /// The file becomes shorter or longer, or loses pages in its middle. Pages of 1 GiB take long to clear: not often.
+    /// Truncates or extends the file, or punches a hole. Rarely for pages of 1 GiB, which take long to clear.
     fn cut(&mut self, random: &mut Rng) {
         let size = usize::from(random.u32(0..6) == 0);
         let bytes = HugeSize::ALL[size].bytes();
@@ -196,7 +198,7 @@ fn lockstep(config: &Config, seed: u64, steps: u32) {
         let mm = manager.new_mm().expect("an address space");
         mm.register_secondary().keep();
         mm.switch_in();
-        // A failure is told by the first panic, not by what is dropped in the middle of something.
+        // A failure is reported by the first panic, not by a drop during unwinding.
         let mut both = ManuallyDrop::new(Both {
             machine: &machine,
             manager: &manager,
@@ -213,7 +215,7 @@ fn lockstep(config: &Config, seed: u64, steps: u32) {
                 both.check_all();
             }
         }
-        (0..both.spaces.len()).rev().for_each(|who| both.exit(who));
+        (0..both.spaces.len()).rev().for_each(|task| both.exit(task));
         if config.allocator.counts == CountScheme::Dense {
             assert_eq!(manager.stat(Stat::NrMapCountPages), 0, "nothing is counted any more");
         }
@@ -232,7 +234,7 @@ fn lockstep(config: &Config, seed: u64, steps: u32) {
     });
 }
 
-/// So many runs with a configuration; thirty times as many in a long run.
+/// So many runs of a configuration; thirty times as many in a long run.
 fn agree(descriptors: DescriptorPolicy, counts: CountScheme, runs: u64) {
     let allocator = AllocatorConfig { counts, ..AllocatorConfig::default() };
     let config = Config { allocator, descriptors, ..Config::default() };

@@ -1,4 +1,4 @@
-//! Huge pages of files in parts, kept naively: a cell for each 4 KiB of each place, and a sum over all cells for everything else.
+//! Huge pages of files in parts, kept naively: a cell for each 4 KiB of each place, and sums over all cells.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -8,17 +8,17 @@ use quire::error::{FaultError, MmError};
 use quire::hugetlb::HugeSize;
 use quire::vm::Refusal;
 
-/// What stands for 4 KiB in a page table.
+/// The state of 4 KiB in a page table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) enum Cell {
     #[default]
     Empty,
-    /// A marker: the memory went bad, or a handler says so.
+    /// A marker: the memory went bad, or a handler says that it is lost.
     Lost,
     Mapped(Leaf),
 }
 
-/// A leaf, or the part of one that a cell is.
+/// A leaf, or the part of one in a cell.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Leaf {
     pub(super) size: PageSize,
@@ -29,7 +29,7 @@ pub(super) struct Leaf {
 }
 
 impl Leaf {
-    /// One that came by a fault or an answer.
+    /// A leaf that a fault or an answer installed.
     pub(super) fn new(write: bool, marked: bool) -> Self {
         let write = write && !marked;
         Self { size: PageSize::Size4K, write, marked, dirty: write, soft: write }
@@ -55,40 +55,38 @@ impl Cell {
     }
 }
 
-/// The addresses at which one huge page of a file is mapped.
 #[derive(Clone)]
 pub(super) struct Place {
-    /// The page of the file.
+    /// The index of the page in the file.
     pub(super) index: u64,
     pub(super) writable: bool,
     pub(super) split: bool,
-    /// Nothing has been mapped in pieces since all of it was unmapped here.
+    /// No part has been mapped since all of the page was unmapped here.
     pub(super) fresh: bool,
     pub(super) cells: Vec<Cell>,
 }
 
-/// A page that a file has.
 #[derive(Default)]
 pub(super) struct Page {
-    /// Its first frame, once it was seen.
+    /// Its first frame, once known.
     pub(super) frame: Option<Frame>,
     pub(super) bad: BTreeSet<usize>,
-    /// What was stored to each 4 KiB.
+    /// The word that was stored to each 4 KiB.
     pub(super) words: BTreeMap<usize, u64>,
 }
 
-/// A file of pages of one size. Those that are only reserved are `None`.
+/// A file of pages of one size. Pages that are only reserved are `None`.
 #[derive(Default)]
 pub(super) struct ModelFile {
     pub(super) size: u64,
     pub(super) pages: BTreeMap<u64, Option<Page>>,
 }
 
-/// A place: the size of its page, and which of that size it is.
+/// A place: the index of its page size, and its number among the places of that size.
 pub(super) type Slot = (usize, u64);
 pub(super) type Places = BTreeMap<Slot, Place>;
 
-/// Everything: one file of each size.
+/// The whole model: one file of each size.
 pub(super) struct Model {
     pub(super) files: [ModelFile; 2],
     /// How many pages each pool has.
@@ -101,7 +99,7 @@ pub(super) fn cells_of(size: usize) -> usize {
 }
 
 impl Place {
-    /// Splits what lies around the border before a cell.
+    /// Splits the leaf across the border before a cell.
     fn cut(&mut self, at: usize) {
         let Some(Cell::Mapped(leaf)) = self.cells.get(at).copied() else { return };
         if leaf.size == PageSize::Size1G && at > 0 {
@@ -122,24 +120,24 @@ impl Place {
         self.cut(range.end);
     }
 
-    /// A range is unmapped, and the tables that it covers go with it.
+    /// Unmaps a range, and frees the tables that it covers.
     fn unmap(&mut self, range: Range<usize>) {
         self.fresh |= range == (0..self.cells.len());
         self.cells[range].fill(Cell::Empty);
     }
 
-    /// All of it is unmapped by somebody else, who leaves tables where they are.
+    /// Another task unmaps all of it through the file, and leaves the tables.
     fn lose_all(&mut self) {
         self.cells.fill(Cell::Empty);
     }
 
-    /// Markers come where nothing is.
+    /// Puts markers into empty cells.
     pub(super) fn lose(&mut self, range: Range<usize>) {
         self.fresh &= range.is_empty();
         self.cells[range].fill(Cell::Lost);
     }
 
-    /// As a child has it: pages of files come by faults, save those that are lost.
+    /// As a child inherits it: its pages are faulted in from the file, save those that are lost.
     pub(super) fn inherited(&self) -> Self {
         let kept = |cell: &Cell| if *cell == Cell::Lost { Cell::Lost } else { Cell::Empty };
         let cells: Vec<Cell> = self.cells.iter().map(kept).collect();
@@ -150,7 +148,7 @@ impl Place {
         self.cells[range].iter_mut().for_each(|cell| cell.change(&change));
     }
 
-    /// What one leaf of a size in the place of these cells would be, or the first thing in its way.
+    /// The one leaf of a size that could replace these cells, or the first obstacle.
     pub(super) fn as_one(&self, range: Range<usize>, size: PageSize) -> Result<Leaf, Refusal> {
         let mut all: Option<Leaf> = None;
         for cell in &self.cells[range] {
@@ -180,7 +178,6 @@ impl ModelFile {
 }
 
 impl Model {
-    /// Free pages of a pool, and how many of them are reserved.
     pub(super) fn free_and_promised(&self, size: usize) -> (u64, u64) {
         let pages = &self.files[size].pages;
         let present = self.files[size].present().count() as u64;
@@ -192,7 +189,7 @@ impl Model {
         free - reserved
     }
 
-    /// The parts of a range of cells, of places of a size that are numbered through.
+    /// The parts of a range of cells, which are numbered through all places of a size.
     pub(super) fn parts(size: usize, range: &Range<usize>) -> Vec<(Slot, Range<usize>)> {
         let len = cells_of(size);
         let slots = range.start / len..range.end.div_ceil(len);
@@ -203,7 +200,7 @@ impl Model {
         slots.map(part).filter(|(_, part)| !part.is_empty()).collect()
     }
 
-    pub(super) fn map(&mut self, who: usize, slots: Range<u64>, of: &Mapping) -> Result<(), MmError> {
+    pub(super) fn map(&mut self, task: usize, slots: Range<u64>, of: &Mapping) -> Result<(), MmError> {
         let indices = of.first..of.first + (slots.end - slots.start);
         let missing = indices.clone().filter(|index| !self.files[of.size].pages.contains_key(index)).count();
         if !of.noreserve {
@@ -226,20 +223,20 @@ impl Model {
                 fresh: true,
                 cells: vec![Cell::Empty; cells_of(of.size)],
             };
-            self.spaces[who].insert((of.size, slot), place);
+            self.spaces[task].insert((of.size, slot), place);
         }
         Ok(())
     }
 
-    /// What an access does: whether something comes where nothing is.
+    /// An access. Returns whether a fault maps the cell.
     pub(super) fn access(
         &mut self,
-        who: usize,
+        task: usize,
         slot: Slot,
         at: usize,
         write: bool,
     ) -> Result<bool, FaultError> {
-        let place = self.spaces[who].get_mut(&slot).ok_or(FaultError::NotMapped)?;
+        let place = self.spaces[task].get_mut(&slot).ok_or(FaultError::NotMapped)?;
         if write && !place.writable {
             return Err(FaultError::Protection);
         }
@@ -266,7 +263,7 @@ impl Model {
         }
     }
 
-    /// The file's page comes, if it is not there.
+    /// Allocates the file's page, if it is missing.
     pub(super) fn bring(&mut self, size: usize, index: u64) -> Result<(), FaultError> {
         if index >= self.files[size].size {
             return Err(FaultError::BeyondEnd);
@@ -282,15 +279,14 @@ impl Model {
         Ok(())
     }
 
-    /// `MADV_DONTNEED`.
     pub(super) fn dont_need(
         &mut self,
-        who: usize,
+        task: usize,
         size: usize,
         mut range: Range<usize>,
     ) -> Result<(), MmError> {
         let len = cells_of(size);
-        let places = &mut self.spaces[who];
+        let places = &mut self.spaces[task];
         let whole = |at: usize| {
             let place = places.get(&(size, (at / len) as u64));
             !at.is_multiple_of(len) && place.is_some_and(|place| !place.split)
@@ -311,12 +307,12 @@ impl Model {
         if holes { Err(MmError::NoMemory) } else { Ok(()) }
     }
 
-    /// Pages of a file go, and reservations, and what maps them.
+    /// Drops pages and reservations of the file, and all their mappings.
     pub(super) fn drop_pages(&mut self, size: usize, indices: Range<u64>) {
         let file = &mut self.files[size];
         let bad = |page: &Option<Page>| page.as_ref().is_some_and(|page| !page.bad.is_empty());
         let gone = file.pages.iter().filter(|(index, page)| indices.contains(index) && bad(page)).count();
-        // What has bad memory leaves its pool.
+        // Pages with bad memory leave their pool.
         self.pools[size] -= gone as u64;
         file.pages.retain(|index, _| !indices.contains(index));
         for (slot, place) in self.spaces.iter_mut().flatten() {
@@ -346,7 +342,6 @@ impl Model {
     }
 }
 
-/// What is mapped.
 #[derive(Debug)]
 pub(super) struct Mapping {
     pub(super) size: usize,

@@ -15,7 +15,7 @@ use super::model::{Cell, Leaf, Mapping, Model, Slot, cells_of};
 use super::{FIRST, PAGE};
 use crate::hugetlb::world::{HUGE, Manager, R, RW, Space, fork, load, of_file, store};
 
-/// Where in each page a word is stored.
+/// The offset in each page at which words are stored.
 pub(super) const WORD: u64 = 24;
 
 pub(super) struct RealSpace<'m> {
@@ -23,7 +23,6 @@ pub(super) struct RealSpace<'m> {
     pub(super) cpu: CpuId,
 }
 
-/// The library and the model.
 pub(super) struct Both<'w, 'm, 'p> {
     pub(super) machine: &'w Hosted,
     pub(super) manager: &'m Manager<'p>,
@@ -37,7 +36,7 @@ pub(super) struct Both<'w, 'm, 'p> {
 /// A piece of the addresses: so many pages of 4 KiB of the places of one size.
 #[derive(Clone, Debug)]
 pub(super) struct Piece {
-    pub(super) who: usize,
+    pub(super) task: usize,
     pub(super) size: usize,
     pub(super) cells: Range<usize>,
 }
@@ -57,16 +56,16 @@ impl<'m> Both<'_, 'm, '_> {
         FIRST[size] + slot * HugeSize::ALL[size].bytes() + at as u64 * PAGE
     }
 
-    pub(super) fn on<T>(&self, who: usize, call: impl FnOnce(&Space<'m>) -> T) -> T {
-        let space = &self.spaces[who];
+    pub(super) fn on<T>(&self, task: usize, call: impl FnOnce(&Space<'m>) -> T) -> T {
+        let space = &self.spaces[task];
         self.machine.run_on(space.cpu, || call(&space.mm))
     }
 
-    /// Puts leaves into cells of the model where nothing was, as large as the library made them: within these cells, over nothing
-    /// that was mapped, and not over bad memory.
-    pub(super) fn adopt(&mut self, who: usize, slot: Slot, range: Range<usize>, marked: bool) {
-        let root = self.spaces[who].mm.root();
-        let place = self.model.spaces[who].get_mut(&slot).expect("mapped");
+    /// Puts leaves into empty cells of the model, as large as the library made them: within these cells, not
+    /// over mapped cells, and not over bad memory.
+    pub(super) fn adopt(&mut self, task: usize, slot: Slot, range: Range<usize>, marked: bool) {
+        let root = self.spaces[task].mm.root();
+        let place = self.model.spaces[task].get_mut(&slot).expect("mapped");
         let page = self.model.files[slot.0].page(place.index);
         let new = Leaf::new(place.writable, marked);
         let mut at = range.start;
@@ -92,43 +91,43 @@ impl<'m> Both<'_, 'm, '_> {
         }
     }
 
-    /// A fault brought something for a cell: all of a page of which nothing was mapped.
-    fn adopt_fault(&mut self, who: usize, slot: Slot, at: usize) {
-        let root = self.spaces[who].mm.root();
+    /// A fault mapped a cell: a page without any mapped part is mapped as a whole.
+    fn adopt_fault(&mut self, task: usize, slot: Slot, at: usize) {
+        let root = self.spaces[task].mm.root();
         let leaf = self.machine.probe(root, VirtAddr(Self::addr(slot, at))).expect("the fault mapped it");
         let start = ((leaf.addr.0 - Self::addr(slot, 0)) / PAGE) as usize;
-        let place = &self.model.spaces[who][&slot];
+        let place = &self.model.spaces[task][&slot];
         let bad =
             self.model.files[slot.0].pages[&place.index].as_ref().is_some_and(|page| !page.bad.is_empty());
         if place.fresh && !bad {
             assert_eq!(leaf.frames as usize, place.cells.len(), "as much as is missing");
         }
-        assert!(!bad || leaf.frames == 1, "around bad memory nothing larger comes");
-        self.adopt(who, slot, start..start + leaf.frames as usize, false);
+        assert!(!bad || leaf.frames == 1, "no larger leaf covers bad memory");
+        self.adopt(task, slot, start..start + leaf.frames as usize, false);
     }
 
-    /// What hardware finds without a fault is what the model says: nothing is used that was cached before a verb.
-    pub(super) fn look(&self, who: usize, slot: Slot, at: usize) {
+    /// Accesses without a fault find what the model says: no translation from before a verb is used.
+    pub(super) fn look(&self, task: usize, slot: Slot, at: usize) {
         let addr = VirtAddr(Self::addr(slot, at) + WORD);
-        let place = self.model.spaces[who].get(&slot);
+        let place = self.model.spaces[task].get(&slot);
         let cell = place.map_or(Cell::Empty, |place| place.cells[at]);
         let mut bytes = [0; 8];
-        let read = self.on(who, |_| self.machine.read(addr, &mut bytes));
+        let read = self.on(task, |_| self.machine.read(addr, &mut bytes));
         let page = place.and_then(|place| self.model.files[slot.0].pages.get(&place.index)?.as_ref());
         match (cell, page) {
             (Cell::Mapped(leaf), Some(page)) => {
                 let word = page.words.get(&at).copied().unwrap_or(0);
-                assert_eq!(read.map(|()| u64::from_le_bytes(bytes)), Ok(word), "space {who}, {slot:?}, {at}");
+                assert_eq!(read.map(|()| u64::from_le_bytes(bytes)), Ok(word), "task {task}, {slot:?}, {at}");
                 if !leaf.write {
-                    let written = self.on(who, |_| self.machine.write(addr, &bytes));
+                    let written = self.on(task, |_| self.machine.write(addr, &bytes));
                     assert_eq!(written.map_err(|fault| fault.cause), Err(FaultCause::Protection));
                 }
             }
             _ => {
                 let cause = read.map_err(|fault| fault.cause);
-                assert_eq!(cause, Err(FaultCause::NotPresent), "space {who}, {slot:?}, {at}: {cell:?}");
+                assert_eq!(cause, Err(FaultCause::NotPresent), "task {task}, {slot:?}, {at}: {cell:?}");
                 if cell == Cell::Lost {
-                    let told = self.on(who, |mm| mm.fault(addr, Access::Read));
+                    let told = self.on(task, |mm| mm.fault(addr, Access::Read));
                     assert_eq!(told, Err(FaultError::Poisoned));
                 }
             }
@@ -136,24 +135,24 @@ impl<'m> Both<'_, 'm, '_> {
     }
 
     /// A program's load or store, or a guest's.
-    pub(super) fn access(&mut self, who: usize, slot: Slot, at: usize, word: Option<u64>, guest: bool) {
-        println!("access {who} {slot:?} {at} {word:?} {guest}");
-        self.look(who, slot, at);
-        let expected = self.model.access(who, slot, at, word.is_some());
+    pub(super) fn access(&mut self, task: usize, slot: Slot, at: usize, word: Option<u64>, guest: bool) {
+        println!("access {task} {slot:?} {at} {word:?} {guest}");
+        self.look(task, slot, at);
+        let expected = self.model.access(task, slot, at, word.is_some());
         let addr = Self::addr(slot, at) + WORD;
         let (machine, nested) = (self.machine, &self.nested);
-        let done = self.on(who, |mm| match (word, guest) {
+        let done = self.on(task, |mm| match (word, guest) {
             (None, false) => load(machine, mm, addr),
             (Some(word), false) => store(machine, mm, addr, word).map(|()| 0),
             (None, true) => nested.cpu(0).load(mm, addr - FIRST[1]),
             (Some(word), true) => nested.cpu(0).store(mm, addr - FIRST[1], word).map(|()| 0),
         });
-        assert_eq!(done.map(drop), expected.map(drop), "space {who}, {slot:?}, {at}");
+        assert_eq!(done.map(drop), expected.map(drop), "task {task}, {slot:?}, {at}");
         if expected == Ok(true) {
-            self.adopt_fault(who, slot, at);
+            self.adopt_fault(task, slot, at);
         }
         let Ok(found) = done else { return };
-        let index = self.model.spaces[who][&slot].index;
+        let index = self.model.spaces[task][&slot].index;
         let words = &mut self.model.files[slot.0].page(index).words;
         match word {
             Some(word) => _ = words.insert(at, word),
@@ -162,15 +161,15 @@ impl<'m> Both<'_, 'm, '_> {
     }
 
     /// `MADV_POPULATE_READ` or `_WRITE` of a whole place.
-    pub(super) fn populate(&mut self, who: usize, slot: Slot, write: bool) {
-        println!("populate {who} {slot:?} {write}");
+    pub(super) fn populate(&mut self, task: usize, slot: Slot, write: bool) {
+        println!("populate {task} {slot:?} {write}");
         let len = cells_of(slot.0);
         let advice = if write { Advice::PopulateWrite } else { Advice::PopulateRead };
         let addr = VirtAddr(Self::addr(slot, 0));
-        let done = self.on(who, |mm| mm.madvise(addr, len as u64 * PAGE, advice));
+        let done = self.on(task, |mm| mm.madvise(addr, len as u64 * PAGE, advice));
         let (mut stopped, mut end) = (Ok(()), len);
         for at in 0..len {
-            if let Err(error) = self.model.access(who, slot, at, write) {
+            if let Err(error) = self.model.access(task, slot, at, write) {
                 (stopped, end) = (Err(error), at);
                 break;
             }
@@ -182,34 +181,34 @@ impl<'m> Both<'_, 'm, '_> {
         });
         assert_eq!(done, expected, "{stopped:?} at {end}");
         if end > 0 {
-            self.adopt(who, slot, 0..end, false);
+            self.adopt(task, slot, 0..end, false);
         }
     }
 
-    pub(super) fn map(&mut self, who: usize, slot: u64, count: u64, of: &Mapping) {
-        println!("map {who} {slot} {count} {of:?}");
+    pub(super) fn map(&mut self, task: usize, slot: u64, count: u64, of: &Mapping) {
+        println!("map {task} {slot} {count} {of:?}");
         let unit = HugeSize::ALL[of.size].bytes() / HUGE;
         let addr = Self::addr((of.size, slot), 0);
         let mut request =
             of_file(&self.files[of.size], Sharing::Shared, addr, (of.first * unit, count * unit));
         request.prot = if of.writable { RW } else { R };
         request.noreserve = of.noreserve;
-        let made = self.on(who, |mm| mm.mmap(&request).map(drop));
-        assert_eq!(made, self.model.map(who, slot..slot + count, of), "{of:?}");
+        let made = self.on(task, |mm| mm.mmap(&request).map(drop));
+        assert_eq!(made, self.model.map(task, slot..slot + count, of), "{of:?}");
     }
 
     pub(super) fn unmap(&mut self, piece: &Piece) {
         println!("unmap {piece:?}");
-        assert_eq!(self.on(piece.who, |mm| mm.munmap(piece.addr(), piece.len())), Ok(()));
+        assert_eq!(self.on(piece.task, |mm| mm.munmap(piece.addr(), piece.len())), Ok(()));
         for (slot, _) in Model::parts(piece.size, &piece.cells) {
-            self.model.spaces[piece.who].remove(&slot);
+            self.model.spaces[piece.task].remove(&slot);
         }
     }
 
     pub(super) fn split(&mut self, piece: &Piece) {
         println!("split {piece:?}");
-        let done = self.on(piece.who, |mm| mm.madvise(piece.addr(), piece.len(), Advice::Split));
-        let places = &mut self.model.spaces[piece.who];
+        let done = self.on(piece.task, |mm| mm.madvise(piece.addr(), piece.len(), Advice::Split));
+        let places = &mut self.model.spaces[piece.task];
         let slots = || Model::parts(piece.size, &piece.cells).into_iter().map(|(slot, _)| slot);
         if slots().any(|slot| !places.contains_key(&slot)) {
             return assert_eq!(done, Err(MmError::NoMemory));
@@ -220,17 +219,17 @@ impl<'m> Both<'_, 'm, '_> {
 
     pub(super) fn dont_need(&mut self, piece: &Piece) {
         println!("dont_need {piece:?}");
-        let done = self.on(piece.who, |mm| mm.madvise(piece.addr(), piece.len(), Advice::DontNeed));
-        assert_eq!(done, self.model.dont_need(piece.who, piece.size, piece.cells.clone()), "{piece:?}");
+        let done = self.on(piece.task, |mm| mm.madvise(piece.addr(), piece.len(), Advice::DontNeed));
+        assert_eq!(done, self.model.dont_need(piece.task, piece.size, piece.cells.clone()), "{piece:?}");
     }
 
-    /// Whole pages lose or get the right to store, up to the first hole.
+    /// Makes whole pages read-only or writable, up to the first hole.
     pub(super) fn protect(&mut self, piece: &Piece, writable: bool) {
         println!("protect {piece:?} {writable}");
         let right = if writable { RW } else { R };
-        let done = self.on(piece.who, |mm| mm.mprotect(piece.addr(), piece.len(), right));
+        let done = self.on(piece.task, |mm| mm.mprotect(piece.addr(), piece.len(), right));
         for (slot, part) in Model::parts(piece.size, &piece.cells) {
-            let Some(place) = self.model.spaces[piece.who].get_mut(&slot) else {
+            let Some(place) = self.model.spaces[piece.task].get_mut(&slot) else {
                 return assert_eq!(done, Err(MmError::NoMemory));
             };
             place.writable = writable;
@@ -241,7 +240,7 @@ impl<'m> Both<'_, 'm, '_> {
         assert_eq!(done, Ok(()));
     }
 
-    /// What takes the right to store away for somebody who wants to know: `change` is what becomes of each leaf.
+    /// A verb that takes the right to store in order to notice stores; `change` is its effect on each leaf.
     pub(super) fn track(
         &mut self,
         piece: &Piece,
@@ -249,9 +248,9 @@ impl<'m> Both<'_, 'm, '_> {
         change: impl Fn(&mut Leaf),
     ) {
         println!("track {piece:?}");
-        let done = self.on(piece.who, |mm| verb(mm, piece.addr(), piece.len()));
+        let done = self.on(piece.task, |mm| verb(mm, piece.addr(), piece.len()));
         let parts = Model::parts(piece.size, &piece.cells);
-        let places = &mut self.model.spaces[piece.who];
+        let places = &mut self.model.spaces[piece.task];
         let len = cells_of(piece.size);
         let cuts = |slot: &Slot, part: &Range<usize>| {
             places.get(slot).is_some_and(|place| !place.split) && (part.start > 0 || part.end < len)
@@ -268,33 +267,33 @@ impl<'m> Both<'_, 'm, '_> {
         }
     }
 
-    pub(super) fn fork(&mut self, who: usize) {
-        println!("fork {who}");
+    pub(super) fn fork(&mut self, task: usize) {
+        println!("fork {task}");
         let taken = |cpu: &CpuId| self.spaces.iter().any(|space| space.cpu == *cpu);
         let cpu = (0..).map(CpuId).find(|cpu| !taken(cpu)).expect("a CPU");
-        let child = self.on(who, fork);
+        let child = self.on(task, fork);
         self.machine.run_on(cpu, || child.switch_in());
         self.spaces.push(RealSpace { mm: child, cpu });
-        let places = self.model.spaces[who].iter().map(|(&slot, place)| (slot, place.inherited())).collect();
+        let places = self.model.spaces[task].iter().map(|(&slot, place)| (slot, place.inherited())).collect();
         self.model.spaces.push(places);
     }
 
-    pub(super) fn exit(&mut self, who: usize) {
-        println!("exit {who}");
-        let space = self.spaces.remove(who);
+    pub(super) fn exit(&mut self, task: usize) {
+        println!("exit {task}");
+        let space = self.spaces.remove(task);
         self.machine.run_on(space.cpu, || {
             space.mm.switch_out();
             space.mm.exit();
         });
-        self.model.spaces.remove(who);
+        self.model.spaces.remove(task);
     }
 
-    pub(super) fn remap(&mut self, who: usize, from: Slot, to: u64) {
-        println!("remap {who} {from:?} {to}");
+    pub(super) fn remap(&mut self, task: usize, from: Slot, to: u64) {
+        println!("remap {task} {from:?} {to}");
         let bytes = HugeSize::ALL[from.0].bytes();
         let [source, target] = [from, (from.0, to)].map(|slot| VirtAddr(Self::addr(slot, 0)));
-        let moved = self.on(who, |mm| mm.mremap(source, bytes, bytes, Remap::Fixed(target)));
-        let places = &mut self.model.spaces[who];
+        let moved = self.on(task, |mm| mm.mremap(source, bytes, bytes, Remap::Fixed(target)));
+        let places = &mut self.model.spaces[task];
         if from.1 == to {
             return assert_eq!(moved, Err(MmError::Invalid));
         }
@@ -303,13 +302,13 @@ impl<'m> Both<'_, 'm, '_> {
         places.insert((from.0, to), place);
     }
 
-    /// A collapse of what the piece covers; a refusal changes nothing.
+    /// Collapses the piece; a refusal changes nothing.
     pub(super) fn collapse(&mut self, piece: &Piece, steps: CollapseSteps) {
         println!("collapse {piece:?} {steps:?}");
-        // So that its CPU has something cached of every table, which nobody may use afterwards.
+        // The CPU now caches translations of every table, and must not use them afterwards.
         self.look_around(piece);
-        let done = self.on(piece.who, |mm| mm.collapse_in(piece.addr(), piece.len(), steps));
-        let places = &mut self.model.spaces[piece.who];
+        let done = self.on(piece.task, |mm| mm.collapse_in(piece.addr(), piece.len(), steps));
+        let places = &mut self.model.spaces[piece.task];
         let covered =
             Model::parts(piece.size, &piece.cells).iter().all(|(slot, _)| places.contains_key(slot));
         let (mut made, mut large, mut refused) = ([0, 0], 0, vec![0; Refusal::ALL.len()]);
@@ -352,11 +351,11 @@ impl<'m> Both<'_, 'm, '_> {
     /// Looks at a cell of each 2 MiB.
     fn look_around(&self, piece: &Piece) {
         for (slot, part) in Model::parts(piece.size, &piece.cells) {
-            part.step_by(512).for_each(|at| self.look(piece.who, slot, at + 7));
+            part.step_by(512).for_each(|at| self.look(piece.task, slot, at + 7));
         }
     }
 
-    /// A frame of a page that was seen goes bad.
+    /// A frame of a known page goes bad.
     pub(super) fn lose(&mut self, random: &mut Rng) {
         let wanted = random.usize(0..2);
         let files = self.model.files.iter().enumerate().filter(|(size, _)| *size == wanted);
@@ -371,7 +370,7 @@ impl<'m> Both<'_, 'm, '_> {
             return;
         }
         let (size, index, first) = pages[random.usize(0..pages.len())];
-        // Pages with bad memory leave their pools in the end: some are to be left.
+        // Pages with bad memory leave their pools in the end: a few pages must remain.
         let bad = self.model.files[size].present().filter(|page| !page.bad.is_empty()).count() as u64;
         if self.model.pools[size] - bad <= [3, 1][size] {
             return;

@@ -1,5 +1,4 @@
-//! Addresses, frame numbers, orders and ranges. Units are types: bytes, frames and blocks cannot be mixed by
-//! accident.
+//! Addresses, frame numbers, orders and ranges. Types keep bytes, frames and blocks apart.
 
 use core::fmt;
 
@@ -10,8 +9,7 @@ use crate::limits::{BLOCK_FRAMES, BLOCK_ORDER, FRAME_SHIFT, FRAME_SIZE, MAX_ORDE
 #[repr(transparent)]
 pub struct PhysAddr(pub u64);
 
-/// A byte address in some address space. Canonicality depends on the paging mode and is checked where a range
-/// enters.
+/// A byte address in some address space. Whether it is canonical is checked where a range enters.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 #[repr(transparent)]
 pub struct VirtAddr(pub u64);
@@ -31,10 +29,10 @@ pub struct BlockNumber(pub u32);
 #[repr(transparent)]
 pub struct Order(u8);
 
-/// The extents that a leaf entry of a page table can map.
+/// The sizes of memory that a leaf entry can map.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum PageSize {
-    /// A leaf in the lowest table.
+    /// A leaf in a lowest-level table.
     Size4K,
     /// A leaf in a page-middle directory.
     Size2M,
@@ -42,7 +40,7 @@ pub enum PageSize {
     Size1G,
 }
 
-/// A run of consecutive frames.
+/// Consecutive frames.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct FrameRange {
     /// The first frame.
@@ -61,7 +59,7 @@ pub struct VirtRange {
 }
 
 impl PhysAddr {
-    /// The frame that holds this byte.
+    /// The frame that contains this byte.
     #[inline]
     pub const fn frame(self) -> Frame {
         Frame(self.0 >> FRAME_SHIFT)
@@ -90,14 +88,14 @@ impl VirtAddr {
         self.0 & (align - 1) == 0
     }
 
-    /// `self + bytes`; the caller knows that the sum is in range.
+    /// `self + bytes`. The caller knows that the sum does not overflow.
     #[inline]
     #[must_use]
     pub const fn add(self, bytes: u64) -> Self {
         Self(self.0 + bytes)
     }
 
-    /// The number of the 4 KiB page that holds this byte.
+    /// The number of the 4 KiB page that contains this byte.
     #[inline]
     pub const fn page(self) -> u64 {
         self.0 >> FRAME_SHIFT
@@ -111,7 +109,7 @@ impl Frame {
         PhysAddr(self.0 << FRAME_SHIFT)
     }
 
-    /// The block that holds this frame.
+    /// The block that contains this frame.
     #[inline]
     pub const fn block(self) -> BlockNumber {
         BlockNumber((self.0 / BLOCK_FRAMES as u64) as u32)
@@ -123,7 +121,7 @@ impl Frame {
         (self.0 % BLOCK_FRAMES as u64) as usize
     }
 
-    /// The frame `count` further on.
+    /// The frame `count` after this one.
     #[inline]
     #[must_use]
     pub const fn add(self, count: u64) -> Self {
@@ -144,7 +142,7 @@ impl BlockNumber {
         Frame(self.0 as u64 * BLOCK_FRAMES as u64)
     }
 
-    /// The block `count` further on.
+    /// The block `count` after this one.
     #[inline]
     #[must_use]
     pub const fn add(self, count: u32) -> Self {
@@ -239,13 +237,13 @@ impl FrameRange {
         Frame(self.start.0 + self.count)
     }
 
-    /// Whether `frame` is one of them.
+    /// Whether `frame` is in the range.
     #[inline]
     pub const fn contains(self, frame: Frame) -> bool {
         frame.0 >= self.start.0 && frame.0 < self.start.0 + self.count
     }
 
-    /// The pieces of the run that lie in one block each, in order.
+    /// The parts of the range by block, in ascending order.
     #[inline]
     pub fn by_block(self) -> impl Iterator<Item = FrameRange> {
         let (mut at, end) = (self.start, self.end());
@@ -262,7 +260,7 @@ impl FrameRange {
 }
 
 impl VirtRange {
-    /// `start..end`. Both are page aligned and `start <= end`; the verbs check what comes from outside.
+    /// `start..end`. Both are page aligned and `start <= end`; the verbs check ranges from outside.
     #[inline]
     pub const fn new(start: VirtAddr, end: VirtAddr) -> Self {
         debug_assert!(start.0 <= end.0 && start.is_aligned(FRAME_SIZE) && end.is_aligned(FRAME_SIZE));
@@ -287,7 +285,7 @@ impl VirtRange {
         self.len() >> FRAME_SHIFT
     }
 
-    /// Whether the range holds no byte.
+    /// Whether the range is empty.
     #[inline]
     pub const fn is_empty(self) -> bool {
         self.start.0 == self.end.0
@@ -305,13 +303,13 @@ impl VirtRange {
         other.start.0 >= self.start.0 && other.end.0 <= self.end.0
     }
 
-    /// Whether the two share a byte.
+    /// Whether the two ranges share a byte.
     #[inline]
     pub const fn overlaps(self, other: Self) -> bool {
         self.start.0 < other.end.0 && other.start.0 < self.end.0
     }
 
-    /// What the two share; empty (and then without meaning) when they do not overlap.
+    /// The addresses in both ranges; an empty range at no particular place when they do not overlap.
     #[inline]
     #[must_use]
     pub(crate) fn intersect(self, other: Self) -> Self {

@@ -1,4 +1,4 @@
-//! The atomics that locks, leases, per-CPU lists, sets of CPUs and shares in page tables are made of, under one name, so
+//! The atomics of locks, leases, per-CPU lists, sets of CPUs and shares in page tables, under one name, so
 //! that a checker of interleavings (`tests/loom`) can compile the same files with its own.
 
 pub(crate) use core::sync::atomic::{

@@ -1,8 +1,7 @@
-//! The links of an AVL tree inside nodes that the caller owns.
+//! The links of an AVL tree inside nodes that the caller owns. The tree never allocates.
 //!
 //! Its height stays below `1.44 log2(n)`, which bounds every walk without a colour protocol. A node carries a
-//! sum over its subtree, of whatever kind its type chooses. The tree never allocates. The trees made of it
-//! decide which nodes they put in, where, and in which order.
+//! sum of its subtree, whose type the node chooses. The trees built on this one choose the order.
 //!
 //! # Invariants
 //!
@@ -15,10 +14,10 @@
 use core::fmt;
 use core::ptr::NonNull;
 
-/// A pointer to a node of the tree at hand (A2).
+/// A pointer to a node of one tree (A2).
 pub struct Ptr<N>(pub(crate) NonNull<N>);
 
-/// What ties a node into a tree.
+/// A node's place in a tree.
 #[derive(Debug)]
 pub struct Links<N> {
     pub(crate) parent: Option<Ptr<N>>,
@@ -29,25 +28,25 @@ pub struct Links<N> {
 
 /// A type that can be a node.
 pub trait Node: Sized {
-    /// What is known of a whole subtree.
+    /// The sum of a subtree.
     type Sum: Copy;
-    /// The links of one tree.
+    /// The node's links.
     fn links(&self) -> &Links<Self>;
-    /// The same, to be changed.
+    /// The node's links, to be changed.
     fn links_mut(&mut self) -> &mut Links<Self>;
-    /// What was last noted of the node's subtree.
+    /// The recorded sum of the node's subtree.
     fn sum(&self) -> Self::Sum;
-    /// Notes anew what is known of the node's subtree, from its children's.
+    /// Recomputes the sum of the node's subtree from its children's.
     fn note(&mut self, left: Option<Self::Sum>, right: Option<Self::Sum>);
 }
 
-/// A tree of such nodes.
+/// A tree of nodes.
 #[derive(Debug)]
 pub struct Avl<N> {
     pub(crate) root: Option<Ptr<N>>,
 }
 
-// SAFETY: A1: what the tree reaches is its own, so it may move to another thread where its nodes may.
+// SAFETY: A1: the tree owns the nodes that it reaches, so it may move to another thread if they may.
 unsafe impl<N: Send> Send for Avl<N> {}
 // SAFETY: A3: a shared tree gives out shared references to nodes only.
 unsafe impl<N: Sync> Sync for Avl<N> {}
@@ -75,7 +74,7 @@ impl<N> fmt::Debug for Ptr<N> {
 }
 
 impl<N> Links<N> {
-    /// Of a node that is in no tree, or the only one below `parent`.
+    /// The links of a node without children.
     pub(crate) const fn leaf(parent: Option<Ptr<N>>) -> Self {
         Self { parent, left: None, right: None, height: 1 }
     }
@@ -88,7 +87,6 @@ impl<N> Default for Avl<N> {
 }
 
 impl<N> Avl<N> {
-    /// No node.
     pub(crate) const fn new() -> Self {
         Self { root: None }
     }
@@ -105,8 +103,8 @@ impl<N: Node> Avl<N> {
     #[inline]
     pub(crate) fn node_mut(&mut self, at: Ptr<N>) -> &mut N {
         let mut raw = at.0;
-        // SAFETY: A2 and A1 as in `node`; A3: exclusive access to the tree excludes every other reference to
-        // a node.
+        // SAFETY: A2, A1: `at` names a live node of this tree; A3: exclusive access to the tree excludes
+        // every other reference to a node.
         unsafe { raw.as_mut() }
     }
 
@@ -173,8 +171,7 @@ impl<N: Node> Avl<N> {
         at.map(|at| self.node(at).sum())
     }
 
-    /// Puts a node that is in no tree below `parent`, where nothing is: on the left or on the right. The
-    /// caller repairs upwards from it.
+    /// Inserts a node that is in no tree as a missing child of `parent`. The caller repairs upwards from it.
     pub(crate) fn attach(&mut self, new: Ptr<N>, parent: Option<Ptr<N>>, left: bool) {
         *self.node_mut(new).links_mut() = Links::leaf(parent);
         match parent {
@@ -184,8 +181,7 @@ impl<N: Node> Avl<N> {
         }
     }
 
-    /// Takes a node's links out of the tree. Returns the lowest node whose subtree changed: the caller
-    /// repairs upwards from it.
+    /// Unlinks a node. Returns the lowest node whose subtree changed, from which the caller repairs upwards.
     pub(crate) fn unlink(&mut self, at: Ptr<N>) -> Option<Ptr<N>> {
         let (parent, left, right) = (self.parent(at), self.left(at), self.right(at));
         let (Some(left), Some(right)) = (left, right) else {
@@ -193,7 +189,7 @@ impl<N: Node> Avl<N> {
             self.replace_child(parent, at, child);
             return child.or(parent);
         };
-        // Two children: the successor, which has no left child, takes the node's place.
+        // Two children: the successor, which has no left child, replaces the node.
         let heir = self.leftmost(right);
         let heir_parent = self.parent(heir);
         let lowest = if heir == right {
@@ -211,7 +207,7 @@ impl<N: Node> Avl<N> {
         Some(lowest)
     }
 
-    /// Puts `new` where `old` hangs: below `parent`, or at the root.
+    /// Replaces the child `old` of `parent`, or the root, by `new`.
     fn replace_child(&mut self, parent: Option<Ptr<N>>, old: Ptr<N>, new: Option<Ptr<N>>) {
         match parent {
             None => self.root = new,
@@ -248,8 +244,7 @@ impl<N: Node> Avl<N> {
         node.note(below_left, below_right);
     }
 
-    /// Makes the children's heights differ by at most one; they differ by at most two. Returns the subtree's
-    /// top.
+    /// Makes the children's heights differ by at most one, from at most two. Returns the subtree's top.
     fn rebalance(&mut self, at: Ptr<N>) -> Ptr<N> {
         let (left, right) = (self.left(at), self.right(at));
         match (left, right) {

@@ -38,7 +38,7 @@ impl CpuSet {
         self.0[cpu.index() / 64] |= 1 << (cpu.index() % 64);
     }
 
-    /// Takes a CPU out.
+    /// Removes a CPU.
     #[inline]
     pub fn remove(&mut self, cpu: CpuId) {
         self.0[cpu.index() / 64] &= !(1 << (cpu.index() % 64));
@@ -76,8 +76,8 @@ impl CpuSet {
     }
 }
 
-/// A set of CPUs that several CPUs change at once: which CPUs run an address space.
-#[derive(Debug)]
+/// A set that several CPUs change at once: which CPUs run an address space.
+#[derive(Debug, Default)]
 pub struct AtomicCpuSet([AtomicU64; WORDS]);
 
 impl AtomicCpuSet {
@@ -86,29 +86,23 @@ impl AtomicCpuSet {
         Self([const { AtomicU64::new(0) }; WORDS])
     }
 
-    /// Adds a CPU. Sequentially consistent: pairs with [`Self::snapshot`] so that a CPU that joins after a
-    /// page-table change was made either sees the change or is in the snapshot.
+    /// Adds a CPU. Sequentially consistent with [`Self::snapshot`]: a CPU that joins after a page-table
+    /// change either sees the change or is in the snapshot.
     #[inline]
     pub fn insert(&self, cpu: CpuId) {
         self.0[cpu.index() / 64].fetch_or(1 << (cpu.index() % 64), Ordering::SeqCst);
     }
 
-    /// Takes a CPU out.
+    /// Removes a CPU.
     #[inline]
     pub fn remove(&self, cpu: CpuId) {
         self.0[cpu.index() / 64].fetch_and(!(1 << (cpu.index() % 64)), Ordering::SeqCst);
     }
 
-    /// The set as it is now.
+    /// The current set.
     #[inline]
     pub fn snapshot(&self) -> CpuSet {
         fence(Ordering::SeqCst);
         CpuSet(core::array::from_fn(|word| self.0[word].load(Ordering::SeqCst)))
-    }
-}
-
-impl Default for AtomicCpuSet {
-    fn default() -> Self {
-        Self::new()
     }
 }

@@ -1,10 +1,10 @@
-//! One small error enum per layer. No strings, and none is merged into another's catch-all.
+//! One small error enum per layer. None holds a string, and none is a catch-all for another layer's errors.
 
 use core::fmt;
 
 use crate::limits::{CLEAR_STRETCH_MOST, FRAME_SIZE};
 
-/// Why a machine's memory could not be taken over.
+/// Why the manager could not take over a machine's memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum InitError {
     /// No range was given, or all were empty.
@@ -27,41 +27,39 @@ pub enum InitError {
     TooSmall,
 }
 
-/// Why no frames were handed out.
+/// Why the allocator returned no frames.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AllocError {
-    /// No zone that the request may use has a fitting folio above its watermark.
+    /// No zone that the request may use has a large enough folio above its watermark.
     OutOfMemory,
-    /// The order is above what the call serves, or a range without blocks or with an odd alignment was asked
-    /// for.
+    /// The order is too large for this call, or a contiguous range has no blocks or an invalid alignment.
     BadOrder,
     /// A node does not exist on this machine, or no node of the set has memory.
     BadNode,
-    /// Some of the frames that were asked for by number are in use, or no memory of this machine.
+    /// Some of the frames that the caller named are in use, or are not memory of this machine.
     NotFree,
 }
 
-/// Why memory was not added or removed. Nothing has changed then, save that some of what was to be removed may have
-/// moved.
+/// Why memory was not added or removed. The memory is as before, but some folios of it may have moved.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum HotplugError {
     /// The range is empty, or does not begin and end at multiples of 2 MiB.
     Unaligned,
-    /// No record was made at start-up for some of the memory, or it is an edge of a range that is no whole block.
+    /// Start-up made no record for some of the memory, or it is an edge of a range that fills no whole block.
     NotExpected,
-    /// Some of the memory to add is there already.
+    /// Some of the memory to add is present already.
     Present,
-    /// Some of the memory to remove is not there.
+    /// Some of the memory to remove is not present.
     Absent,
     /// The memory to remove lies in several ranges or zones: remove each by itself.
     SeveralRanges,
-    /// The manager's own tables stand in some of the memory to remove, or some of it went bad or is an edge of a range.
+    /// Some of the memory to remove holds the manager's own tables, went bad, or is an edge of a range.
     HoldsTables,
     /// Some of the memory to remove is in use and cannot be moved.
     InUse,
 }
 
-/// Why frames were not taken back. Nothing has changed then.
+/// Why frames were not freed. Nothing has changed then.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FreeError {
     /// The frame is not memory that the manager was given.
@@ -74,35 +72,34 @@ pub enum FreeError {
     InUse,
     /// The folio belongs to another allocator. Found in debug builds.
     Foreign,
-    /// A folio that is freed in part must be split, and there is no memory for the descriptors of its frames.
+    /// Freeing a part of the folio needs a split, and there is no memory for its frames' descriptors.
     OutOfMemory,
 }
 
 /// Why a folio in use was not split.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SplitError {
-    /// No folio in use starts at the frame, or no leaf maps it any more.
+    /// No folio in use starts at the frame, or no leaf maps it.
     NotAFolio,
-    /// A leaf larger than the parts maps it, or something besides leaves owns a folio below a block's size,
-    /// or one in which memory has just gone bad.
+    /// A leaf larger than the parts maps the folio; or a folio below a block's size has an owner besides its
+    /// leaves, or contains memory that has just gone bad.
     InUse,
-    /// No room for the descriptors of the frames of a block.
+    /// No memory for the descriptors of a block's frames.
     OutOfMemory,
 }
 
-/// Why a page table was not changed. As wide as a register: in the place of what a walk finds it then does
-/// not break that into pieces, which the processor would have to put together again at each step (15 ns of a
-/// fault's 66).
+/// Why a page table was not changed. As wide as a register, so that a `Result` of a walk stays in whole
+/// registers: reassembling it from pieces at each step cost 15 ns of a fault's 66.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u64)]
 pub enum MapError {
-    /// No frame for a page-table page or for map counts.
+    /// No memory for a page-table page or for map counts.
     OutOfMemory,
     /// The address or frame is not aligned to the leaf size.
     Unaligned,
     /// The address is not canonical or lies outside the user half.
     BadAddress,
-    /// Something is mapped there already, or a smaller or larger leaf is in the way.
+    /// Something is mapped there already, or a smaller or larger leaf covers the address.
     Occupied,
     /// The table is shared with another address space.
     Shared,
@@ -121,11 +118,11 @@ pub enum MmError {
     Fault,
     /// `EACCES`: the mapping or the file does not allow that protection.
     Access,
-    /// `EPERM`: sealed or above a limit.
+    /// `EPERM`: the range is sealed, or a limit would be exceeded.
     NotPermitted,
-    /// `EAGAIN`: no memory for pages that were to be locked, which stay marked; try with less.
+    /// `EAGAIN`: no memory for all pages to be locked. The mappings stay marked as locked; lock less.
     Again,
-    /// `EBUSY`: pages are pinned or under migration; or another handler of faults is registered.
+    /// `EBUSY`: pages are pinned or being migrated, or another fault handler is registered.
     Busy,
     /// `EIO`: the pager failed.
     Io,
@@ -133,52 +130,50 @@ pub enum MmError {
     Overflow,
 }
 
-/// Why an access could not be made good; what a kernel turns into a signal.
+/// Why a fault could not be resolved; a kernel turns it into a signal.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FaultError {
     /// `SIGSEGV`, `SEGV_MAPERR`: nothing is mapped there.
     NotMapped,
     /// `SIGSEGV`, `SEGV_ACCERR`: the mapping does not allow the access.
     Protection,
-    /// `SIGBUS`, `BUS_ADRERR`: the page lies behind the end of the file.
+    /// `SIGBUS`, `BUS_ADRERR`: the page lies beyond the end of the file.
     BeyondEnd,
     /// `SIGBUS`: the pager failed.
     Io,
-    /// The page is marked for a handler, which must be told of the store.
+    /// The page is marked for a handler, which must be told of the store first.
     Marked,
-    /// `SIGBUS`: the address has a handler of faults ([`Userfault`](crate::vm::Userfault)), and the handler
-    /// is gone. What the page holds is not known here, so it is not made up.
+    /// `SIGBUS`: the fault handler of the address ([`Userfault`](crate::vm::Userfault)) is gone.
     NoHandler,
-    /// `SIGBUS`: no huge page is left that is not reserved for another mapping, or a limit on them is
-    /// reached.
+    /// `SIGBUS`: every huge page left is reserved for another mapping, or a limit on them is reached.
     NoHugePage,
-    /// `SIGBUS`, `BUS_MCEERR_AR`: the memory went bad, and what it held is lost.
+    /// `SIGBUS`, `BUS_MCEERR_AR`: the memory went bad, and its contents are lost.
     Poisoned,
-    /// No memory. The caller decides whom to kill.
+    /// No memory. The caller decides which task to kill.
     OutOfMemory,
-    /// The task is being killed, and what it waited for was left half done; nothing of it can be seen.
+    /// The task is being killed. Its fault was abandoned half done, without visible effect.
     Dying,
 }
 
-/// Why an answer to a fault went no further. Each corresponds to one `errno` of Linux's.
+/// Why a handler could not resolve a fault. Each corresponds to one `errno` of Linux.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum UserfaultError {
-    /// `EINVAL`: unaligned, empty, a part of a huge page that is mapped whole, or what such a mapping cannot
-    /// have.
+    /// `EINVAL`: an unaligned or empty range, a part of a huge page that is mapped whole, or an operation
+    /// that the mapping does not support.
     Invalid,
     /// `ENOENT`: nothing is mapped at the address, or no handler is registered for it.
     NotRegistered,
     /// `EEXIST`: a page is there already, or its file has one.
     Exists,
-    /// `EFAULT`: the file has no page that could be mapped.
+    /// `EFAULT`: the file has no page to map.
     NotThere,
-    /// `EFAULT`: the page lies behind the end of the file.
+    /// `EFAULT`: the page lies beyond the end of the file.
     BeyondEnd,
-    /// `EAGAIN`: a change to an address space has not been read yet: read it, and decide anew.
+    /// `EAGAIN`: the handler has not read a change to an address space yet. It must read it and decide again.
     Again,
     /// `ENOMEM`.
     OutOfMemory,
-    /// `ENOSPC`: no huge page is left that is not reserved for another mapping.
+    /// `ENOSPC`: every huge page left is reserved for another mapping.
     NoHugePage,
     /// `EIO`: the pager failed.
     Io,
@@ -188,7 +183,7 @@ pub enum UserfaultError {
     Dying,
 }
 
-/// Why there is no handler of faults: there are [`MAX_USERFAULTS`](crate::limits::MAX_USERFAULTS) already.
+/// There are [`MAX_USERFAULTS`](crate::limits::MAX_USERFAULTS) fault handlers already.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TooManyHandlers;
 
@@ -200,15 +195,15 @@ impl fmt::Display for TooManyHandlers {
 
 impl core::error::Error for TooManyHandlers {}
 
-/// Why a folio was not moved to other frames. What leaves map is as before then.
+/// Why a folio was not moved to other frames. Its leaves are as before then.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum MigrateError {
-    /// Nothing that could be moved is there: it is free, or belongs to the manager, a pool of huge pages, or
-    /// a folio of more than 2 MiB; or another task is moving it.
+    /// No movable folio is there: the frame is free, or belongs to the manager, a pool of huge pages or a
+    /// folio of more than 2 MiB; or another task is moving it.
     NotMovable,
-    /// A leaf of it was left, or came meanwhile.
+    /// A leaf of the folio could not be removed, or a new one appeared meanwhile.
     Busy,
-    /// No frames to move it to, or for what its leaves need.
+    /// No memory for the new folio, or for its leaves.
     OutOfMemory,
 }
 
@@ -217,19 +212,17 @@ pub enum MigrateError {
 pub enum MemoryFailureError {
     /// There is no such frame.
     NotMemory,
-    /// It was put out of use before, or will be when it is freed.
+    /// The frame was put out of use before, or will be when it is freed.
     AlreadyPoisoned,
-    /// The manager needs it: page tables, small objects, descriptors. The machine should be stopped.
+    /// The manager itself uses the frame: page tables, small objects, descriptors. Stop the machine.
     Unrecoverable,
-    /// It is on its way somewhere, its folio is pinned, or being cleared or moved, or its file is being used
-    /// or closed.
+    /// The frame is changing owners, its folio is pinned, being cleared or moved, or its file is in use.
     Busy,
-    /// No memory to take its folio apart, or for tables that address spaces share.
+    /// No memory to split its folio, or to unshare page tables.
     OutOfMemory,
 }
 
-/// A clear was left before its end, since its caller does not need it any more. What the memory holds is not
-/// known.
+/// A clear ended early because its caller no longer needs it. The contents of the memory are unknown.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Cancelled;
 
@@ -241,21 +234,21 @@ impl fmt::Display for Cancelled {
 
 impl core::error::Error for Cancelled {}
 
-/// Why a way to clear or copy memory cannot be used.
+/// Why a kernel or a distance between reschedule points cannot be used to clear or copy memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum KernelError {
     /// The processor lacks a feature, or the system has not enabled it.
     Missing {
         /// The kernel's name.
         kernel: &'static str,
-        /// The feature's.
+        /// The missing feature's name.
         feature: &'static str,
     },
     /// No kernel has that name.
     Unknown,
-    /// Reschedule points cannot stand so many bytes apart.
+    /// The distance between reschedule points is not allowed.
     BadStretch {
-        /// How many.
+        /// The distance.
         bytes: u64,
     },
 }

@@ -1,10 +1,10 @@
-//! Sets of properties that are either there or not.
+//! Sets of flags.
 #![forbid(unsafe_code)]
 
 use core::fmt;
 
-/// Writes a set as the crate `bitflags` does: `Protection(READ | WRITE)`, with bits that have no name in
-/// hexadecimal at the end, and `Protection(0x0)` for the empty set.
+/// Writes a set as the crate `bitflags` does: `Protection(READ | WRITE)`, unnamed bits in hexadecimal at the
+/// end, and `Protection(0x0)` for the empty set.
 pub(crate) fn write_names(
     f: &mut fmt::Formatter<'_>,
     set: &str,
@@ -23,8 +23,7 @@ pub(crate) fn write_names(
     f.write_str(")")
 }
 
-/// Gives a type around an unsigned integer, whose bits are properties, a `Debug` output that names these
-/// constants.
+/// Implements `Debug` for a type around an unsigned integer, naming these constants.
 macro_rules! flag_names {
     ($set:ident: $($name:ident),* $(,)?) => {
         impl core::fmt::Debug for $set {
@@ -43,43 +42,43 @@ macro_rules! flag_set {
         $crate::flags::flag_names!($set: $($names)*);
 
         impl $set {
-            /// None of them.
+            /// The empty set.
             pub const NONE: Self = Self(0);
 
-            /// Whether there are none.
+            /// Whether the set is empty.
             #[inline]
             pub const fn is_empty(self) -> bool {
                 self.0 == 0
             }
 
-            /// Whether all of `other` are there.
+            /// Whether the set has all flags of `other`.
             #[inline]
             pub const fn contains(self, other: Self) -> bool {
                 self.0 & other.0 == other.0
             }
 
-            /// Those of either.
+            /// The flags of either set.
             #[inline]
             #[must_use]
             pub const fn union(self, other: Self) -> Self {
                 Self(self.0 | other.0)
             }
 
-            /// Those that both have.
+            /// The flags of both sets.
             #[inline]
             #[must_use]
             pub const fn intersection(self, other: Self) -> Self {
                 Self(self.0 & other.0)
             }
 
-            /// Those that `other` has not.
+            /// The flags that `other` does not have.
             #[inline]
             #[must_use]
             pub const fn without(self, other: Self) -> Self {
                 Self(self.0 & !other.0)
             }
 
-            /// With those of `other` if `condition`.
+            /// The set with the flags of `other` if `condition`.
             #[inline]
             #[must_use]
             pub const fn with_if(self, other: Self, condition: bool) -> Self {

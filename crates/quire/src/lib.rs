@@ -1,12 +1,12 @@
 //! Quire: a memory manager for kernels, hypervisors and unikernels.
 //!
-//! It manages page frames, page tables and address spaces, with the semantics of Linux. It needs neither `std` nor
-//! `alloc`, and has no global state. Every failure is a value of [`error`].
+//! It manages page frames, page tables and address spaces, with the semantics of Linux. It needs neither
+//! `std` nor `alloc`, and has no global state. Every failure is a value of [`error`].
 //!
 //! # How do I begin?
 //!
-//! A machine is a value that implements [`platform::Platform`]. A [`manager::MemoryManager`] takes over the machine's
-//! memory and creates address spaces ([`vm::Mm`]). Parts can be used alone:
+//! A machine is a value that implements [`platform::Platform`]. A [`manager::MemoryManager`] takes over the
+//! machine's memory and creates address spaces ([`vm::Mm`]). Parts can be used on their own:
 //!
 //! | part | type | what the machine implements |
 //! |---|---|---|
@@ -15,17 +15,17 @@
 //! | page tables | [`pgtable::PageTables`], [`tlb::MmuGather`] | [`platform::TablePlatform`], four more |
 //! | everything | [`manager::MemoryManager`] | [`platform::Platform`], the pager |
 //!
-//! # In which order do the modules stand?
+//! # In which order do the modules depend on each other?
 //!
-//! A module uses only modules before it, and a test keeps it so: `limits addr error rank cpu arch platform sync stats
-//! clear memmap page_alloc slab tlb vmemmap pgtable filemap hugetlb vm manager`. `docs/architecture.md` says what each
-//! module does.
+//! A module uses only modules before it, as a test checks: `limits addr error rank cpu arch platform sync
+//! stats clear memmap page_alloc slab tlb vmemmap pgtable filemap hugetlb vm manager`. `docs/architecture.md`
+//! describes each.
 //!
 //! # Which features are there?
 //!
 //! | feature | default | what it adds |
 //! |---|---|---|
-//! | `published` | off | designs that others have published, to measure against: ways to guard per-CPU lists, to count mappings, to unmap address spaces, and to keep the descriptors of huge pages (the module `vmemmap`). A kernel does not need it |
+//! | `published` | off | published designs to compare with: ways to guard per-CPU lists, to count mappings, to unmap memory, and to keep the descriptors of huge pages (the module `vmemmap`). A kernel does not need it |
 #![no_std]
 
 #[cfg(test)]
@@ -61,7 +61,7 @@ pub mod vmemmap;
 #[doc = include_str!("../../../README.md")]
 mod readme {}
 
-/// So are the programs in `examples/`, each as a module, since rustdoc compiles such tests together.
+/// So are the programs in `examples/`, each in a module, since rustdoc compiles such tests together.
 #[cfg(doctest)]
 mod examples {
     macro_rules! run {

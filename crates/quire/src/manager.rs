@@ -1,4 +1,4 @@
-//! The whole manager: one value per machine.
+//! The whole memory manager: one value per machine.
 
 use crate::addr::{Frame, FrameRange, Order, VirtAddr};
 use crate::arch::PagingMode;
@@ -26,21 +26,21 @@ use crate::vm::{
 
 pub use crate::page_alloc::MemoryRange;
 
-/// Choices made when a machine is taken over.
+/// Choices made when the manager takes over a machine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Config {
-    /// The page allocator's.
+    /// Choices of the page allocator.
     pub allocator: AllocatorConfig,
-    /// The folio sizes of anonymous memory, until [`MemoryManager::set_folio_policy`].
+    /// The folio sizes of anonymous memory, until [`MemoryManager::set_folio_policy`] changes them.
     pub folios: FolioPolicy,
-    /// How many levels page tables have.
+    /// The number of page-table levels.
     pub paging: PagingMode,
     /// How `fork` gives the child its leaves.
     pub fork: ForkStrategy,
-    /// How mapped memory is taken apart.
+    /// How memory is unmapped.
     #[cfg(feature = "published")]
     pub zap: ZapStrategy,
-    /// What the descriptors of pages in pools of huge pages cost.
+    /// How the descriptors of pages in pools of huge pages are kept.
     #[cfg(feature = "published")]
     pub descriptors: DescriptorPolicy,
 }
@@ -68,19 +68,19 @@ pub struct MemoryManager<'p, P: Platform> {
     zap: ZapStrategy,
 }
 
-/// What became of a frame that went bad.
+/// What happened to a frame that went bad.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Failed {
     /// It belonged to no pool of huge pages.
     Memory(MemoryFailure),
-    /// It did.
+    /// It belonged to a pool of huge pages.
     Huge(HugeFailure),
 }
 
-/// The machine's memory in the words of `/proc/meminfo`, in 4 KiB pages.
+/// The machine's memory as `/proc/meminfo` shows it, in 4 KiB pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Meminfo {
-    /// What the page allocator holds. `free + cached + used + metadata = total` (invariant 8).
+    /// The frames of the page allocator. `free + cached + used + metadata = total` (invariant 8).
     pub frames: MemoryInfo,
     /// Page cache of files (`Cached`, less `Shmem`).
     pub cached: u64,
@@ -88,7 +88,7 @@ pub struct Meminfo {
     pub shmem: u64,
     /// Anonymous pages, each counted in every address space that maps it (`AnonPages`).
     pub anon: u64,
-    /// Pages of files and shared anonymous memory, each counted in every address space that maps it (`Mapped`).
+    /// Pages of files and of `Shmem`, each counted in every address space that maps it (`Mapped`).
     pub mapped: u64,
     /// Frames that hold page tables (`PageTables`).
     pub page_tables: u64,
@@ -99,8 +99,8 @@ pub struct Meminfo {
 }
 
 impl Meminfo {
-    /// The lines of `/proc/meminfo` that apply, in its order: name and KiB. `MemTotal` is without the
-    /// manager's own tables, as with Linux; what per-CPU lists keep counts as free.
+    /// The lines of `/proc/meminfo` that apply, in its order: name and KiB. As in Linux, `MemTotal` excludes
+    /// the manager's own tables. Folios on per-CPU lists count as free.
     pub fn lines(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let free = self.frames.free + self.frames.cached;
         [
@@ -121,8 +121,8 @@ impl Meminfo {
 }
 
 impl<'p, P: Platform> MemoryManager<'p, P> {
-    /// Takes over the memory in `ranges`, in ascending order. Ready in well under a millisecond where ranges
-    /// are zeroed: records of untouched blocks are not written.
+    /// Takes over the memory in `ranges`, in ascending order. Takes well under a millisecond where ranges are
+    /// zeroed, because records of untouched blocks are not written.
     ///
     /// # Safety
     /// As for [`PageAllocator::new`]: the manager alone uses the memory in `ranges` from now on.
@@ -137,7 +137,7 @@ impl<'p, P: Platform> MemoryManager<'p, P> {
         Ok(Self { memory, paging: config.paging, zap: config.zap() })
     }
 
-    /// An empty address space.
+    /// Creates an empty address space.
     ///
     /// # Errors
     /// [`MmError::NoMemory`].
@@ -145,7 +145,7 @@ impl<'p, P: Platform> MemoryManager<'p, P> {
         Mm::taken_apart_by(&self.memory, self.paging, self.zap)
     }
 
-    /// A handle on a file of the machine's pager.
+    /// Opens a file of the machine's pager.
     ///
     /// # Errors
     /// [`MmError::NoMemory`].
@@ -153,7 +153,7 @@ impl<'p, P: Platform> MemoryManager<'p, P> {
         File::open(&self.memory, file)
     }
 
-    /// A handle on fresh memory without a name, for several address spaces to share.
+    /// Creates shared memory without a name, for several address spaces to map.
     ///
     /// # Errors
     /// [`MmError::NoMemory`].
@@ -161,7 +161,7 @@ impl<'p, P: Platform> MemoryManager<'p, P> {
         File::shmem(&self.memory, bytes)
     }
 
-    /// A file system of huge pages of this size, within these limits (Linux: a mount of `hugetlbfs`).
+    /// Creates a file system of huge pages of this size, within these limits (Linux: a mount of `hugetlbfs`).
     ///
     /// # Errors
     /// [`HugeFsError`].
@@ -169,8 +169,8 @@ impl<'p, P: Platform> MemoryManager<'p, P> {
         HugeFs::new(&self.memory, size, limits)
     }
 
-    /// A new file of huge pages that is of no file system, `bytes` long, rounded up to them (Linux:
-    /// `memfd_create` with `MFD_HUGETLB`).
+    /// Creates a file of huge pages that belongs to no file system, of `bytes` rounded up to whole pages
+    /// (Linux: `memfd_create` with `MFD_HUGETLB`).
     ///
     /// # Errors
     /// [`MmError::NoMemory`], [`MmError::Overflow`].
@@ -178,8 +178,8 @@ impl<'p, P: Platform> MemoryManager<'p, P> {
         File::huge(&self.memory, size, 0, bytes)
     }
 
-    /// A handler of faults, which reads these changes to address spaces beside the faults of the ranges that
-    /// will be registered with it (Linux: `userfaultfd`).
+    /// Creates a fault handler. It will read the faults of the ranges registered with it, and these changes
+    /// to their address spaces (Linux: `userfaultfd`).
     ///
     /// # Errors
     /// [`TooManyHandlers`].
@@ -187,7 +187,7 @@ impl<'p, P: Platform> MemoryManager<'p, P> {
         Userfault::new(&self.memory, changes)
     }
 
-    /// Chooses the folio sizes of anonymous memory from now on; what is mapped stays as it is.
+    /// Sets the folio sizes of anonymous memory for later faults. Memory mapped already stays as it is.
     pub fn set_folio_policy(&self, policy: FolioPolicy) {
         self.memory.set_policy(policy);
     }
@@ -197,49 +197,49 @@ impl<'p, P: Platform> MemoryManager<'p, P> {
         self.memory.policy()
     }
 
-    /// The frames.
+    /// The page allocator.
     pub fn pages(&self) -> &PageAllocator<'p, P> {
         self.memory.pages()
     }
 
-    /// The pools of huge pages; their verbs take the frames ([`Self::pages`]) as well.
+    /// The pools of huge pages. Their methods take the page allocator ([`Self::pages`]) as well.
     pub fn huge_pools(&self) -> &HugePools {
         self.memory.huge()
     }
 
-    /// Clears one piece of a gigantic folio that a task waits for or may touch later; whether there was one.
-    /// For CPUs that have nothing else to do, which call it until it says no. The caller holds no lock.
+    /// Clears one piece of a gigantic folio that a task waits for or may touch later. Returns whether there
+    /// was one. An idle CPU calls it until it returns `false`. The caller holds no lock.
     pub fn clear_ahead(&self) -> bool {
         GiganticClearing::of(&self.memory).clear_ahead()
     }
 
-    /// Scans some address spaces on from where the last call left off, and makes folios of 2 MiB of smaller
-    /// ones where [`Collapser`] says. For a CPU that has nothing else to do, or a task of its own, which
-    /// calls again after as many milliseconds as the answer says. The caller holds no lock.
+    /// Scans some address spaces from where the last call stopped, and collapses small folios to folios of 2
+    /// MiB where [`Collapser`] says. For an idle CPU or a task of its own; the result says after how many
+    /// milliseconds to call again. The caller holds no lock.
     pub fn collapse_ahead(&self, collapser: &mut Collapser) -> Scanned {
         Collapse::of(&self.memory).collapse_ahead(collapser)
     }
 
-    /// Looks at up to `folios` folios of 2 MiB from where the last call left off, splits those most of which
-    /// is zero, and frees the zeroes. For a task that finds memory short. The caller holds no lock.
+    /// Visits up to `folios` folios of 2 MiB from where the last call stopped, splits those that are mostly
+    /// zero, and frees the zero pages. For a task that finds memory short. The caller holds no lock.
     pub fn split_underused(&self, splitter: &mut Splitter, folios: u64) -> Underused {
         UnderusedFolios::of(&self.memory).split_underused(splitter, folios)
     }
 
-    /// Has [`Self::reclaim`], and every task that finds memory out, split folios of 2 MiB with more pages of
-    /// zeroes than this, after everything else was given up. At first 511, Linux's default: none are.
+    /// Lets [`Self::reclaim`], and every task that runs out of memory, split folios of 2 MiB that have more
+    /// zero pages than this, as a last resort. The initial limit is Linux's default of 511: none is split.
     pub fn set_underused_limit(&self, max_ptes_none: usize) {
         UnderusedFolios::of(&self.memory).set_underused_limit(max_ptes_none);
     }
 
-    /// Clears some free memory ahead of its use, as much as [`Zeroes`](crate::page_alloc::Zeroes) asks for;
-    /// whether there was anything to do. For CPUs that have nothing else to do, after [`Self::clear_ahead`],
-    /// for which a task may wait. The caller holds no lock.
+    /// Clears some free memory ahead of its use, as much as [`Zeroes`](crate::page_alloc::Zeroes) asks for.
+    /// Returns whether there was anything to do. For idle CPUs, after [`Self::clear_ahead`], for which a task
+    /// may wait. The caller holds no lock.
     pub fn zero_ahead(&self) -> bool {
         self.memory.pages().store().zero_ahead()
     }
 
-    /// How often an event happened, on all CPUs together. The names are those of `/proc/vmstat`.
+    /// How often an event happened on all CPUs. The names are those of `/proc/vmstat`.
     pub fn stat(&self, stat: Stat) -> u64 {
         self.memory.pages().lists().stat(stat)
     }
@@ -258,8 +258,8 @@ impl<'p, P: Platform> MemoryManager<'p, P> {
         }
     }
 
-    /// The lines of `/proc/meminfo` about huge pages: name and number; four count those of the default size,
-    /// 2 MiB, and the last says how much memory all pools have, in KiB.
+    /// The lines of `/proc/meminfo` about huge pages: name and number. The first four count pages of the
+    /// default size, 2 MiB; the last is the memory of all pools in KiB.
     pub fn huge_lines(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let pool = |size| self.memory.huge().info(self.memory.pages(), size);
         let PoolInfo { total, free, reserved, surplus } = pool(HugeSize::Size2M);
@@ -288,52 +288,49 @@ impl<'p, P: Platform> MemoryManager<'p, P> {
         amounts.into_iter().chain(Stat::ALL.iter().map(|&stat| (stat.name(), self.stat(stat))))
     }
 
-    /// Gives up some of what can be had again, the cheapest first: page cache that is not mapped, frames of
-    /// large folios that are not mapped, page cache that is mapped. How many frames became free. The caller
-    /// holds no lock.
+    /// Reclaims some memory, the cheapest first: unmapped page cache, unmapped frames of large folios, mapped
+    /// page cache. Returns how many frames became free. The caller holds no lock.
     pub fn reclaim(&self) -> u64 {
         Reclaim::of(&self.memory).reclaim_all()
     }
 
-    /// Shows where an anonymous frame is mapped: the roots of address spaces, and addresses. The caller holds
-    /// no lock.
+    /// Calls `show` with root and address of each mapping of an anonymous frame. The caller holds no lock.
     pub fn mappings(&self, frame: Frame, show: impl FnMut(Frame, VirtAddr)) {
         ReverseMap::of(&self.memory).mappings(frame, show);
     }
 
-    /// Shows how many address spaces map each of these frames, in ascending order, runs of frames with the
-    /// same number together: what `/proc/kpagecount` says, and exact while none of them is mapped or
-    /// unmapped. Frames that are no memory count as zero. The caller holds no lock.
+    /// Calls `show` with runs of these frames, in ascending order, and the number of address spaces that map
+    /// each frame, as `/proc/kpagecount` says. Exact while none of them is mapped or unmapped. Frames that
+    /// are not memory count as zero. The caller holds no lock.
     pub fn kpagecount(&self, frames: FrameRange, show: impl FnMut(FrameRange, u64)) {
         PageSurvey::of(&self.memory).page_counts(frames, show);
     }
 
-    /// Shows what each of these frames is used for, in ascending order, runs with the same word together:
-    /// what `/proc/kpageflags` says ([`PageFlags`]). The caller holds no lock.
+    /// Calls `show` with runs of these frames, in ascending order, and their use as `/proc/kpageflags` says
+    /// ([`PageFlags`]). The caller holds no lock.
     pub fn kpageflags(&self, frames: FrameRange, show: impl FnMut(FrameRange, PageFlags)) {
         PageSurvey::of(&self.memory).page_flags(frames, show);
     }
 
-    /// How many address spaces map the folio in use around a frame, or any part of it; `None` where there is
-    /// none. How many leaves do, and whether they map all of it, [`folio_maps`](crate::page_alloc::MapCounts::folio_maps) says; whether
-    /// a certain address space alone does, [`Mm::maps_exclusively`](crate::vm::Mm::maps_exclusively). Visits
-    /// others; the caller holds no lock.
+    /// How many address spaces map the folio in use around a frame, or a part of it, if there is one.
+    /// [`folio_maps`](crate::page_alloc::MapCounts::folio_maps) counts the leaves that map it,
+    /// [`Mm::maps_exclusively`](crate::vm::Mm::maps_exclusively) answers for one address space. The caller
+    /// holds no lock.
     pub fn folio_spaces(&self, frame: Frame) -> Option<u64> {
         PageSurvey::of(&self.memory).folio_spaces(frame)
     }
 
-    /// Splits the mapped anonymous folio that starts at `frame` into folios of order `to`; large leaves that
-    /// map it become small ones first. How many frames became free. The caller holds no lock.
+    /// Splits the mapped anonymous folio that starts at `frame` into folios of order `to`, after the large
+    /// leaves that map it. Returns how many frames became free. The caller holds no lock.
     ///
     /// # Errors
-    /// [`SplitError`]; the folio is as before then, though leaves may have been split.
+    /// [`SplitError`]; the folio is as before then, but leaves may have been split.
     pub fn split_folio(&self, frame: Frame, to: Order) -> Result<u64, SplitError> {
         ReverseMap::of(&self.memory).split_folio(frame, to)
     }
 
-    /// Moves the anonymous folio that starts at `frame`, of order 9 at most, or the page of a file that the
-    /// frame holds, to other frames, wherever it is mapped. How many frames became free. The caller holds no
-    /// lock.
+    /// Moves the anonymous folio that starts at `frame`, of order 9 at most, or the file page in `frame`, to
+    /// other frames. Returns how many frames became free. The caller holds no lock.
     ///
     /// # Errors
     /// [`MigrateError`].
@@ -341,9 +338,8 @@ impl<'p, P: Platform> MemoryManager<'p, P> {
         Migration::of(&self.memory).migrate(frame)
     }
 
-    /// A frame went bad: what it held is lost, it is used no more, and everything around it goes on
-    /// ([`MemoryFailure`]). Of a page of a pool, [`HugePools::memory_failure`] says what became. The caller
-    /// holds no lock. May block in the pager.
+    /// Takes a bad frame out of use; its contents are lost ([`MemoryFailure`]), or for a page of a pool as
+    /// [`HugePools::memory_failure`] says. The caller holds no lock. May block in the pager.
     ///
     /// # Errors
     /// [`MemoryFailureError`]; nothing has changed then.
@@ -354,21 +350,19 @@ impl<'p, P: Platform> MemoryManager<'p, P> {
         })
     }
 
-    /// Moves what it can out of these frames: anonymous folios that start there, and pages of files. How many
-    /// frames became free; they may be in use again since. The caller holds no lock.
+    /// Moves what it can out of these frames: anonymous folios that start there, and pages of files. Returns
+    /// how many frames became free; other tasks may have allocated them since. The caller holds no lock.
     pub fn move_out(&self, range: FrameRange) -> u64 {
         Migration::of(&self.memory).move_out(range)
     }
 
-    /// Takes `blocks` blocks of 2 MiB in a row as [`PageAllocator::alloc_contig`] does, and moves what is in
-    /// the way elsewhere if need be. The caller holds no lock.
+    /// Allocates `blocks` consecutive blocks as [`PageAllocator::alloc_contig`] does, and migrates folios
+    /// that occupy them if necessary. The caller holds no lock.
     ///
     /// # Errors
     /// As [`PageAllocator::alloc_contig_moving`].
     pub fn alloc_contig(&self, gfp: Gfp, blocks: u32, align_blocks: u32) -> Result<FrameRun, AllocError> {
-        let move_out = |range| {
-            Migration::of(&self.memory).move_out(range);
-        };
+        let move_out = |range| _ = self.move_out(range);
         self.pages().alloc_contig_moving(gfp, blocks, align_blocks, move_out)
     }
 
@@ -380,20 +374,18 @@ impl<'p, P: Platform> MemoryManager<'p, P> {
         self.pages().add_memory(range, zeroed)
     }
 
-    /// Removes memory as [`PageAllocator::remove_memory`] does, and moves what is in use there elsewhere. The caller holds
-    /// no lock.
+    /// Removes memory as [`PageAllocator::remove_memory`] does, and migrates its folios. The caller holds no
+    /// lock.
     ///
     /// # Errors
     /// As there.
     pub fn remove_memory(&self, range: FrameRange) -> Result<(), HotplugError> {
-        let move_out = |range| {
-            Migration::of(&self.memory).move_out(range);
-        };
+        let move_out = |range| _ = self.move_out(range);
         self.pages().remove_memory(range, move_out)
     }
 
-    /// Resizes a pool as [`HugePools::resize`] does. When memory is out in such pieces, what is in the way
-    /// moves elsewhere, a page at a time, until that fails too. The caller holds no lock.
+    /// Resizes a pool as [`HugePools::resize`] does. When no free memory of that size is left, migrates
+    /// folios to make some, a page at a time, until that fails too. The caller holds no lock.
     pub fn resize_huge(&self, size: HugeSize, nodes: NodeSet, wanted: u64) -> Resized {
         let (pages, pools) = (self.pages(), self.huge_pools());
         let mut done = pools.resize(pages, size, nodes, wanted);
@@ -404,7 +396,7 @@ impl<'p, P: Platform> MemoryManager<'p, P> {
         Resized { before, ..done }
     }
 
-    /// Adds one page to a pool that may become too large by it, which its next resize makes good.
+    /// Adds one page to a pool. The pool may become too large, which its next resize corrects.
     fn add_huge(&self, size: HugeSize, nodes: NodeSet) -> bool {
         let there = NodeSet::first(self.pages().requests().node_count().min(MAX_NODES));
         let gfp = Gfp::USER.from_nodes(NodePolicy::Bind(nodes.intersection(there)));
@@ -415,8 +407,7 @@ impl<'p, P: Platform> MemoryManager<'p, P> {
         found.map(|folio| self.huge_pools().adopt(self.pages(), size, folio)).is_ok()
     }
 
-    /// Checks everything that can be checked while nothing is under way. Address spaces are checked by
-    /// [`Mm::validate`].
+    /// Checks all invariants that hold between operations, except those of address spaces ([`Mm::validate`]).
     ///
     /// # Errors
     /// The first [`Violation`] found.

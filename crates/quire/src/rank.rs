@@ -1,4 +1,4 @@
-//! The ranks of locks; the protocol that they serve stands in [`crate::sync`].
+//! The ranks of locks. [`crate::sync`] describes the protocol.
 
 /// The order in which locks may be taken: ascending, one of each.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -6,7 +6,7 @@
 pub enum Rank {
     /// An address space's VMA tree and the existence of its page-table pages (a reader-writer lock).
     AddressSpace = 1,
-    /// Which address spaces came of one another.
+    /// The families of address spaces.
     Families,
     /// The manager's table of open files.
     FileTable,
@@ -16,7 +16,7 @@ pub enum Rank {
     FileViews,
     /// One gigantic folio that is being cleared.
     GiganticClears,
-    /// Where the search for underused folios is.
+    /// The position of the search for underused folios.
     Underused,
     /// The events of one handler of faults.
     Userfault,
@@ -28,7 +28,7 @@ pub enum Rank {
     HugeFs,
     /// The pool of huge pages of one size.
     HugePool,
-    /// The right to wait for the readers in a section.
+    /// The right to wait for a grace period.
     Sections,
     /// A cache of small objects.
     Slab,
@@ -44,6 +44,6 @@ pub enum Rank {
     Shard,
     /// One region's pool of whole free blocks.
     Pool,
-    /// The magazines that one list has parked.
+    /// The parked magazines of one list.
     Parked,
 }

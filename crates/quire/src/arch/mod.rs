@@ -1,8 +1,7 @@
-//! What differs between processors: the one place where an architecture is chosen.
+//! What differs between processors; only here is an architecture chosen.
 //!
-//! Every other module speaks of levels, entries, protections, kernels and features, and names no processor.
-//! What a second architecture must provide is what this module re-exports; `docs/second-architecture.md` says
-//! what each item promises.
+//! Every other module speaks of levels, entries, protections, kernels and features, and names no processor. A
+//! second architecture must provide what this module re-exports; see `docs/second-architecture.md`.
 
 #[cfg(target_arch = "x86_64")]
 mod x86_64;

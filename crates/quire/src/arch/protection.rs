@@ -1,8 +1,8 @@
-//! What an access through a mapping may do, the same on every architecture.
+//! What accesses a mapping allows, the same on every architecture.
 
 use crate::flags::flag_set;
 
-/// What an access through a mapping may do. An architecture may imply reading by the other two.
+/// The accesses that a mapping allows. On some architectures the other two imply reading.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Protection(u8);
 
@@ -22,7 +22,7 @@ impl Protection {
         self.0
     }
 
-    /// From Linux's `PROT_*` bits; other bits are dropped.
+    /// Converts from Linux's `PROT_*` bits; other bits are dropped.
     #[inline]
     pub const fn from_bits(bits: u8) -> Self {
         Self(bits & 7)

@@ -1,4 +1,4 @@
-//! What each kernel costs on the machine that this runs on, and the policy that follows from it.
+//! The measured costs of kernels on one machine, and the policy that follows from them.
 
 #![forbid(unsafe_code)]
 
@@ -8,28 +8,28 @@ use crate::arch::{Caches, ClearKernel, CopyKernel, CpuFeatures};
 use crate::limits::{CLEAR_CACHED_BYTES, CLEAR_CACHED_GAIN, CLEAR_OWN_BYTES, CLEAR_OWN_GAIN};
 use crate::platform::TouchHint;
 
-/// What a kernel costs for one extent. Zero: not measured.
+/// The cost of a kernel for one extent. Zero: not measured.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Cost {
-    /// Nanoseconds for each MiB that is cleared or copied.
+    /// Nanoseconds to clear or copy one MiB.
     pub fill: u32,
-    /// Nanoseconds for each MiB that is then read, once, in order.
+    /// Nanoseconds to read one MiB of it afterwards, once, in order.
     pub read: u32,
 }
 
 impl Cost {
-    /// Whether there is a figure.
+    /// Whether the cost was measured.
     pub const fn is_known(self) -> bool {
         self.fill > 0
     }
 
-    /// How fast it filled, in MiB/s.
+    /// The speed of filling, in MiB/s.
     pub const fn mib_per_second(self) -> u64 {
         if self.fill == 0 { 0 } else { 1_000_000_000 / self.fill as u64 }
     }
 
-    /// What counts: filling alone where memory is used later, all where it is used soon, and between them when that
-    /// is not known.
+    /// The cost that counts: filling alone where memory is used later, reading as well where it is used soon,
+    /// half of the reading where that is unknown.
     const fn weighed(self, hint: TouchHint) -> u64 {
         let (fill, read) = (self.fill as u64 * 2, self.read as u64);
         match hint {
@@ -40,26 +40,26 @@ impl Cost {
     }
 }
 
-/// The cost of each of `N` kernels, by class of threads and of extent: `measured[threads][kernel as usize][class]`.
+/// The cost of each of `N` kernels, by class of CPUs and extent: `measured[threads][kernel as usize][class]`.
 pub type Measured<const N: usize> = [[[Cost; CLASSES]; N]; THREADS];
 
-/// What was measured on one machine.
+/// The measurements of one machine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Calibration {
-    /// The stretch with which `clear` and `copy` were measured: string stores choose by the length of one instruction.
+    /// The stretch with which `clear` and `copy` were measured: string stores depend on the length.
     pub stretch: Stretch,
     /// Bytes of the last cache.
     pub last_cache: u64,
-    /// What clearing costs.
+    /// The costs of clearing.
     pub clear: Measured<{ ClearKernel::ALL.len() }>,
-    /// What copying costs.
+    /// The costs of copying.
     pub copy: Measured<{ CopyKernel::ALL.len() }>,
-    /// What clearing a large extent by its kernel costs in other stretches.
+    /// The costs of clearing a large extent by its kernel in other stretches.
     pub stretches: MeasuredStretches,
 }
 
 impl Calibration {
-    /// Nothing measured yet.
+    /// No measurement yet.
     pub const fn empty(caches: Caches) -> Self {
         const NONE: Cost = Cost { fill: 0, read: 0 };
         Self {
@@ -71,12 +71,14 @@ impl Calibration {
         }
     }
 
-    /// The cheapest kernel for each hint, number of CPUs and extent, among those that the processor has. What may stay in the
-    /// caches (see [`crate::limits::CLEAR_CACHED_SHARE`]) may take any kernel, small extents one that stays there,
-    /// and all others one that goes past them. Extents that fill the last cache are measured as one. Where nothing was measured for an
-    /// extent, the next smaller one counts, and for so many CPUs, fewer; where nothing was at all, or with stretches of another length, the [suggestion](ClearPolicy::suggested) stands.
+    /// The policy with the cheapest kernel that the processor can run, for each hint, number of CPUs and
+    /// extent. A small extent gets a kernel through the caches. Any other gets one past them, unless it may
+    /// stay in the caches ([`crate::limits::CLEAR_CACHED_SHARE`]): then any kernel. All extents that fill the
+    /// last cache share one figure. Where an extent was not measured, the next smaller one counts; where a
+    /// number of CPUs was not, the next smaller one. Without any measurement, or with stretches of another
+    /// length, the [suggestion](ClearPolicy::suggested) stands.
     ///
-    /// The stretch is the shortest of the [`STRETCHES`] that is within 1 % of the best and takes little enough time
+    /// The stretch is the shortest of the [`STRETCHES`] that is within 1 % of the best and short enough
     /// ([`crate::limits::CLEAR_POINT_NS`]).
     pub fn policy(&self, features: CpuFeatures) -> ClearPolicy {
         let caches = Caches { last: self.last_cache, ..Caches::default() };
@@ -94,8 +96,8 @@ impl Calibration {
     }
 }
 
-/// The same, with one figure for all extents that fill the last cache, the mean of theirs: what goes past the caches goes there in
-/// stretches that are all alike, and a large extent leaves time for a few rounds only, whose figures differ by chance.
+/// The measurements with the mean of all extents that fill the last cache in place of each. Stores past the
+/// caches cost the same there, and the few rounds of a large extent differ by chance.
 fn alike<const N: usize>(measured: &Measured<N>, last_cache: u64) -> Measured<N> {
     let mut alike = *measured;
     for costs in alike.iter_mut().flatten() {
@@ -111,9 +113,9 @@ fn alike<const N: usize>(measured: &Measured<N>, last_cache: u64) -> Measured<N>
     alike
 }
 
-/// The table of the cheapest; `kernels` says of each whether the processor has it, and whether it goes past the caches. The
-/// kernel of the next smaller extent stays while it costs no more than 3 % more, so that figures which differ by chance do
-/// not make a table that cannot be read.
+/// The table of the cheapest kernels. `kernels` says of each whether the processor can run it, and whether it
+/// stores past the caches. The kernel of the next smaller extent stays while it costs at most 3 % more, so
+/// that the table does not follow chance.
 fn best<K: Copy, const N: usize>(
     measured: &Measured<N>,
     kernels: &[(K, bool, bool); N],
@@ -132,8 +134,8 @@ fn best<K: Copy, const N: usize>(
                     let (_, runs, streams) = kernels[kernel];
                     runs && if small { !streams } else { cached || streams }
                 };
-                // What goes through the caches costs others besides; but where a core's own hold it until it is used, what
-                // goes past them costs the user, in whatever way he uses it.
+                // A kernel through the caches has hidden costs for others. But where a core's own caches hold
+                // the extent until it is used, a kernel past them has hidden costs for the user.
                 let own = hint == TouchHint::Soon && bytes_of(class) <= CLEAR_OWN_BYTES;
                 let costs_more = |kernel: usize| !small && kernels[kernel].2 == own;
                 let gain = if own { CLEAR_OWN_GAIN } else { CLEAR_CACHED_GAIN };
@@ -159,8 +161,7 @@ fn best<K: Copy, const N: usize>(
     table
 }
 
-/// What one reading costs of what went past the caches: the same by whichever kernel it went, so the middle of what was
-/// measured.
+/// The median cost of reading memory stored past the caches, which is the same for every such kernel.
 fn read_past<K: Copy, const N: usize>(
     measured: &Measured<N>,
     kernels: &[(K, bool, bool); N],
@@ -175,7 +176,7 @@ fn read_past<K: Copy, const N: usize>(
     reads[..count].get(count / 2).copied().unwrap_or(0)
 }
 
-/// The kernel that costs least, or the one `before` if it costs hardly more.
+/// The cheapest kernel, or `before` if it costs at most 3 % more.
 fn cheapest(costs: impl Iterator<Item = (usize, u64)> + Clone, before: Option<usize>) -> Option<usize> {
     let (kernel, least) = costs.clone().min_by_key(|(_, cost)| *cost)?;
     let mut costs = costs;

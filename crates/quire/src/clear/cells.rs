@@ -1,5 +1,5 @@
-//! A table that CPUs read while another CPU replaces it. Each cell stands for itself, so a reader that sees old and
-//! new cells sees a kernel that the machine can run in each.
+//! A table that CPUs read while another CPU replaces it. Each cell is valid by itself: a reader that sees old
+//! and new cells sees a kernel that the machine can run in each.
 #![forbid(unsafe_code)]
 
 use core::fmt;
@@ -10,7 +10,6 @@ use super::policy::{Table, class_of, table, threads_class};
 use crate::arch::{ClearKernel, CopyKernel};
 use crate::platform::TouchHint;
 
-/// A kernel as a number.
 pub(super) trait Number: Copy {
     fn number(self) -> u8;
     fn of(number: u8) -> Self;
@@ -38,7 +37,6 @@ impl Number for CopyKernel {
     }
 }
 
-/// The table in cells.
 pub(super) struct Cells<K> {
     cells: Table<AtomicU8>,
     kernels: PhantomData<K>,

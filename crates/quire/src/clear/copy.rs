@@ -7,7 +7,7 @@ use crate::error::Cancelled;
 use crate::limits::{CLEAR_STRETCH_BYTES, FRAME_SIZE};
 use crate::platform::{FramePlatform, TouchHint};
 
-/// One CPU that copies runs which belong together, each by the kernel for all of them.
+/// One CPU that copies several runs, all by the kernel for their total size.
 pub struct Copier<'a, P: FramePlatform> {
     clearer: &'a Clearer,
     platform: &'a P,
@@ -16,10 +16,10 @@ pub struct Copier<'a, P: FramePlatform> {
 }
 
 impl<P: FramePlatform> Copier<'_, P> {
-    /// Copies frames that are [`CLEAR_STRETCH_BYTES`] at most onto as many others from `to` on. They do not overlap.
+    /// Copies at most [`CLEAR_STRETCH_BYTES`] of frames to as many from `to` on. They do not overlap.
     ///
     /// # Safety
-    /// The caller owns the frames that are written to (invariant 1). Both runs lie in one range of memory each.
+    /// The caller owns the frames that are written to (invariant 1). Each run lies in one range of memory.
     #[inline]
     pub unsafe fn copy(&self, from: FrameRange, to: Frame) {
         debug_assert!(from.count * FRAME_SIZE <= CLEAR_STRETCH_BYTES, "longer ones need reschedule points");
@@ -29,7 +29,7 @@ impl<P: FramePlatform> Copier<'_, P> {
 }
 
 impl Clearer {
-    /// Begins to copy what is `bytes` bytes together.
+    /// Begins to copy runs of `bytes` bytes in total.
     pub fn copier<'a, P: FramePlatform>(
         &'a self,
         platform: &'a P,
@@ -40,10 +40,10 @@ impl Clearer {
         Copier { clearer: self, platform, kernel: self.copy.get(hint, busy.cpus(), bytes), _busy: busy }
     }
 
-    /// Copies frames that are [`CLEAR_STRETCH_BYTES`] at most onto as many others from `to` on. They do not overlap.
+    /// Copies at most [`CLEAR_STRETCH_BYTES`] of frames to as many from `to` on. They do not overlap.
     ///
     /// # Safety
-    /// The caller owns the frames that are written to (invariant 1). Both runs lie in one range of memory each.
+    /// The caller owns the frames that are written to (invariant 1). Each run lies in one range of memory.
     #[inline]
     pub unsafe fn copy<P: FramePlatform>(&self, platform: &P, from: FrameRange, to: Frame, hint: TouchHint) {
         let bytes = from.count * FRAME_SIZE;
@@ -54,9 +54,9 @@ impl Clearer {
         unsafe { self.copy_by(platform, from, to, kernel) };
     }
 
-    /// Copies a run of any length, with a reschedule point after each stretch, where `cancel` is asked.
+    /// Copies a run of any length, with a reschedule point after each stretch, where it asks `cancel`.
     ///
-    /// Precondition: as for [`FramePlatform::reschedule_point`], when there is more than a stretch.
+    /// Precondition: if the run exceeds a stretch, as for [`FramePlatform::reschedule_point`].
     ///
     /// # Errors
     /// [`Cancelled`]; some frames are copied then.
@@ -81,7 +81,7 @@ impl Clearer {
         })
     }
 
-    /// Copies in stretches by one kernel, whatever the table says: for measurements.
+    /// Copies in stretches by this kernel instead of the policy's: for measurements.
     ///
     /// # Safety
     /// As for [`Self::copy`].
@@ -101,7 +101,7 @@ impl Clearer {
         debug_assert_eq!(done, Ok(()), "it is never cancelled");
     }
 
-    /// One stretch by one kernel, or by one of its kind without vectors where these cannot be had.
+    /// Copies one stretch by one kernel, or by one without vectors where the platform grants none.
     ///
     /// # Safety
     /// As for [`Self::copy`].
@@ -117,7 +117,7 @@ impl Clearer {
             // SAFETY: invariant 1, by this function's contract; the kernel uses no vector registers.
             unsafe { platform.copy(from, to, self.ready_copy(kernel)) };
         } else if platform.vectors_begin() {
-            // SAFETY: invariant 1, by this function's contract; vector registers may be used until `vectors_end`.
+            // SAFETY: invariant 1, by this function's contract; vectors may be used until `vectors_end`.
             unsafe { platform.copy(from, to, self.ready_copy(kernel)) };
             platform.vectors_end();
         } else {

@@ -1,4 +1,4 @@
-//! Clears an extent.
+//! Clears extents.
 
 use super::Clearer;
 use crate::addr::{Frame, FrameRange};
@@ -10,58 +10,57 @@ use crate::limits::{
 use crate::platform::{FramePlatform, TouchHint};
 
 const NEAR_FRAMES: u64 = CLEAR_NEAR_BYTES / FRAME_SIZE;
-/// What is cleared without a reschedule point, at most.
+/// Frames cleared without a reschedule point, at most.
 const STRETCH_FRAMES: u64 = CLEAR_STRETCH_BYTES / FRAME_SIZE;
 
-/// What is to be cleared, and what is known of it.
+/// Frames to clear, and what the caller knows of them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Extent {
     /// The frames, which lie in one range of the machine.
     pub frames: FrameRange,
-    /// Bytes of all that is cleared together, of which the frames may be a part: the kernel is chosen by it, unless the
-    /// frames are so few that they [stay cached](CLEAR_CACHED_BYTES) in any case.
+    /// Bytes of all memory that is cleared together, of which the frames may be a part. It selects the
+    /// kernel, unless the frames are so few that they [stay cached](CLEAR_CACHED_BYTES) in any case.
     pub whole: u64,
-    /// When they are used.
+    /// When the memory is used.
     pub hint: TouchHint,
     /// The frame that a task waits for.
     pub near: Option<Frame>,
 }
 
 impl Extent {
-    /// All of an extent.
+    /// An extent by itself.
     #[inline]
     pub const fn new(frames: FrameRange, hint: TouchHint) -> Self {
         Self { frames, whole: frames.count * FRAME_SIZE, hint, near: None }
     }
 
-    /// The same as a part of a larger one of `bytes` bytes.
+    /// The same extent as a part of a larger one of `bytes` bytes.
     #[must_use]
     pub const fn part_of(self, bytes: u64) -> Self {
         Self { whole: bytes, ..self }
     }
 
-    /// The same when a task waits for one of its frames: the neighbourhood of it is cleared last and stays cached, or
-    /// all of it does.
+    /// The same extent with a task that waits for one of its frames. The frame's neighbourhood is cleared
+    /// last and stays cached, or all of the extent does.
     #[inline]
     #[must_use]
     pub const fn near(self, frame: Frame) -> Self {
         Self { near: Some(frame), ..self }
     }
 
-    /// The bytes by which the kernel is chosen.
+    /// The bytes that select the kernel.
     fn chosen_by(&self) -> u64 {
         let own = self.frames.count * FRAME_SIZE;
         if own <= CLEAR_CACHED_BYTES { own } else { self.whole.max(own) }
     }
 
-    /// What is cleared after everything else: the aligned neighbourhood of the frame that a task waits for, as far as
-    /// it lies in the extent. Empty when no task waits.
+    /// The frames cleared last: the aligned neighbourhood of the frame that a task waits for, if any.
     pub fn neighbourhood(&self) -> FrameRange {
         let (start, end) = (self.frames.start, self.frames.end());
         match self.near {
             Some(near) if self.frames.contains(near) => {
-                // In a small extent it is small as well: a program that uses all of it would pay for stores through the
-                // caches. What stays there in any case is one piece.
+                // It is smaller in a small extent: a program that uses all of the extent would pay for stores
+                // through the caches. An extent that stays cached in any case is its own neighbourhood.
                 let cached = self.frames.count * FRAME_SIZE <= CLEAR_CACHED_BYTES;
                 let share = if cached { NEAR_FRAMES } else { self.frames.count / CLEAR_NEAR_SHARE };
                 let share = share.clamp(1, NEAR_FRAMES);
@@ -76,7 +75,7 @@ impl Extent {
 }
 
 impl Clearer {
-    /// Clears frames that are [`CLEAR_STRETCH_BYTES`] at most, so that no reschedule point is needed.
+    /// Clears at most [`CLEAR_STRETCH_BYTES`] of frames, so that no reschedule point is needed.
     ///
     /// # Safety
     /// The caller owns the frames (invariant 1), which lie in one range of memory.
@@ -92,15 +91,14 @@ impl Clearer {
         }
     }
 
-    /// Clears an extent of any length: what is far from the frame that a task waits for first, and its neighbourhood
-    /// last; what a core's own caches hold, and is to stay there, in one go. Passes a
-    /// [`FramePlatform::reschedule_point`] before more than the policy's stretch is done without one, and asks
-    /// `cancel` there.
+    /// Clears an extent of any length: first the frames far from the one that a task waits for, its
+    /// neighbourhood last. An extent that fits a core's own caches and should stay there is cleared in one
+    /// run. Calls [`FramePlatform::reschedule_point`] once per stretch at least, and asks `cancel` there.
     ///
-    /// Precondition: as for [`FramePlatform::reschedule_point`], when there is more than a stretch.
+    /// Precondition: if the extent exceeds a stretch, as for [`FramePlatform::reschedule_point`].
     ///
     /// # Errors
-    /// [`Cancelled`]; some frames are cleared then, and it is not known which.
+    /// [`Cancelled`]; an unknown part of the frames is cleared then.
     ///
     /// # Safety
     /// As for [`Self::clear`].
@@ -112,7 +110,7 @@ impl Clearer {
     ) -> Result<(), Cancelled> {
         let (busy, bytes) = (self.busy(extent.whole), extent.chosen_by());
         let kernel = || self.clear.get(extent.hint, busy.cpus(), bytes);
-        // What goes through the core's own caches and fits there is all at hand: one run of stores beats three.
+        // All of it stays in the core's own caches, so one run of stores is faster than three.
         let own = bytes <= CLEAR_OWN_BYTES && !kernel().is_streaming();
         let near = if own { FrameRange::new(extent.frames.end(), 0) } else { extent.neighbourhood() };
         let before = FrameRange::new(extent.frames.start, near.start.0 - extent.frames.start.0);
@@ -129,7 +127,7 @@ impl Clearer {
         Ok(())
     }
 
-    /// Clears an extent in stretches by one kernel, whatever the table says: for measurements.
+    /// Clears an extent in stretches by this kernel instead of the policy's: for measurements.
     ///
     /// # Safety
     /// As for [`Self::clear`].
@@ -146,13 +144,13 @@ impl Clearer {
         store_fence();
     }
 
-    /// Work in stretches of the policy in force.
+    /// Iterates in stretches of the current policy.
     pub(super) fn stretches<'a, P, C>(&self, platform: &'a P, cancel: C) -> Stretches<'a, P, C> {
         Stretches { platform, cancel, most: self.stretch().frames(), since: 0 }
     }
 
-    /// One stretch by one kernel, or by one of its kind without vectors where these cannot be had. The caller makes the store
-    /// fence: each one waits until all has arrived, so that the pieces of an extent share it.
+    /// Clears one stretch by one kernel, or by one of its kind without vectors where the platform grants
+    /// none. The caller makes the store fence: it waits for all stores, so the pieces of an extent share one.
     ///
     /// # Safety
     /// As for [`Self::clear`].
@@ -162,7 +160,7 @@ impl Clearer {
             // SAFETY: invariant 1, by this function's contract; the kernel uses no vector registers.
             unsafe { platform.clear(frames, self.ready(kernel)) };
         } else if platform.vectors_begin() {
-            // SAFETY: invariant 1, by this function's contract; vector registers may be used until `vectors_end`.
+            // SAFETY: invariant 1, by this function's contract; vectors may be used until `vectors_end`.
             unsafe { platform.clear(frames, self.ready(kernel)) };
             platform.vectors_end();
         } else {
@@ -176,14 +174,14 @@ impl Clearer {
         }
     }
 
-    /// The table holds no kernel that the machine lacks; should it, then the one that all have does it as well.
+    /// The policy was checked, so the machine can run the kernel. If not, the plain one does as well.
     #[inline]
     fn ready(&self, kernel: ClearKernel) -> ReadyClear {
         kernel.on(self.features).unwrap_or(ReadyClear::PLAIN).unfenced()
     }
 }
 
-/// Work that is done a stretch at a time.
+/// Iterates over frames a stretch at a time.
 pub(super) struct Stretches<'a, P, C> {
     platform: &'a P,
     cancel: C,
@@ -194,7 +192,7 @@ pub(super) struct Stretches<'a, P, C> {
 }
 
 impl<P: FramePlatform, C: FnMut() -> bool> Stretches<'_, P, C> {
-    /// Gives all frames to `work`, so many at a time that what came since the last reschedule point is a stretch at most.
+    /// Calls `work` with all frames, in parts such that no more than a stretch follows a reschedule point.
     pub(super) fn over(
         &mut self,
         frames: FrameRange,

@@ -1,4 +1,4 @@
-//! Measures what kernels cost on this machine.
+//! Measures the costs of kernels on this machine.
 
 use super::Clearer;
 use super::calibrate::Cost;
@@ -9,20 +9,18 @@ use crate::error::KernelError;
 use crate::limits::FRAME_SIZE;
 use crate::platform::FramePlatform;
 
-/// Bytes that one reading of the clock stands for, at least: smaller extents are measured several at a time.
+/// Bytes between two readings of the clock, at least: smaller extents are measured several at a time.
 const BATCH_BYTES: u64 = 64 << 10;
-/// Rounds, at most.
+/// The largest number of rounds.
 const ROUNDS: usize = 101;
-/// Rounds that are run whatever they take.
+/// The number of rounds in any case.
 const FEWEST_ROUNDS: usize = 3;
-/// Bytes of a cache line.
 const LINE: usize = 64;
 
-/// What it takes to clear extents of a class by one kernel, in the stretches of the clearer's policy, and to read them once. Places
-/// rotate through `scratch`, whose contents are lost, so that what is cleared is in no cache if that is several times as large.
-/// Runs for about `budget_ns`, and for three rounds at least.
-///
-/// Several CPUs may do so at once, each with frames of its own.
+/// Measures clearing extents of a class by one kernel, in the stretches of the clearer's policy, and reading
+/// them once. Places rotate through `scratch`, whose contents are lost, so that the extents are in no cache
+/// if `scratch` is several times as large as the caches. Runs for about `budget_ns`, and for three rounds at
+/// least. Several CPUs may measure at once, each with frames of its own.
 ///
 /// Precondition: as for [`FramePlatform::reschedule_point`].
 ///
@@ -45,7 +43,7 @@ pub unsafe fn measure_clear<P: FramePlatform>(
     Ok(measure(platform, class, scratch, budget_ns, clear))
 }
 
-/// The same for copies, from one half of `scratch` to the other.
+/// Measures copying from one half of `scratch` to the other, as [`measure_clear`] does clearing.
 ///
 /// # Errors
 /// [`KernelError::Missing`].
@@ -64,12 +62,12 @@ pub unsafe fn measure_copy<P: FramePlatform>(
     let half = FrameRange::new(scratch.start, scratch.count / 2);
     let source = |frames: FrameRange| FrameRange::new(frames.start.add(half.count), frames.count);
     Ok(measure(platform, class, half, budget_ns, |frames| {
-        // SAFETY: invariant 1, by this function's contract: the frames are a part of the first half of `scratch`.
+        // SAFETY: invariant 1, by this function's contract: the frames are part of `scratch`'s first half.
         unsafe { clearer.copy_all_by(platform, source(frames), frames.start, kernel) };
     }))
 }
 
-/// Rounds of filling and reading, and their lower quartiles.
+/// The lower quartiles of rounds of filling and reading.
 fn measure<P: FramePlatform>(
     platform: &P,
     class: usize,
@@ -84,12 +82,12 @@ fn measure<P: FramePlatform>(
     }
     let (mut fills, mut reads) = ([0; ROUNDS], [0; ROUNDS]);
     let begun = platform.now_ns();
-    // Places of this size, how far apart two rounds stand, and where the first one stands.
+    // The number of places of this size, the distance between two rounds, and the first round's place.
     let places = scratch.count / (frames * together);
     let apart = places.div_ceil(ROUNDS as u64);
     let (mut at, mut round) = (begun % places, 0);
-    // A line that stays in a cache is written to memory at the cost of the access that evicts it. So the caches are filled
-    // first with what is measured: only then does each extent pay for another one.
+    // The access that evicts a line pays for its write to memory. So the caches are filled with such lines
+    // first: only then does each extent pay for an earlier one.
     let bytes = frames * together * FRAME_SIZE;
     for _ in 0..platform.caches().last.div_ceil(bytes).min(places) {
         (0..together).map(|step| scratch.start.add((at * together + step) * frames)).for_each(|first| {
@@ -112,19 +110,19 @@ fn measure<P: FramePlatform>(
     Cost { fill: per_mib(&mut fills[..round], bytes).max(1), read: per_mib(&mut reads[..round], bytes) }
 }
 
-/// The lower quartile, in nanoseconds for each MiB: what disturbs a round only makes it longer.
+/// The lower quartile, in nanoseconds for each MiB: disturbances only make a round longer.
 fn per_mib(times: &mut [u64], bytes: u64) -> u32 {
     times.sort_unstable();
     let per_mib = (times[times.len() / 4] << 20) / bytes;
     u32::try_from(per_mib).unwrap_or(u32::MAX)
 }
 
-/// Loads a word of each line, in order.
+/// Loads a word of each line.
 fn read_once<P: FramePlatform>(platform: &P, frames: FrameRange) {
     let start: Frame = frames.start;
     let base = platform.direct_map(start.addr());
     for line in (0..(frames.count * FRAME_SIZE) as usize).step_by(LINE) {
-        // SAFETY: invariant 1: the frames are a part of the caller's `scratch`, to whose end the direct map reaches.
+        // SAFETY: invariant 1: the frames are the caller's `scratch`, to whose end the direct map reaches.
         unsafe { base.add(line).cast::<u64>().read_volatile() };
     }
 }

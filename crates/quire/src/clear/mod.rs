@@ -1,13 +1,13 @@
-//! How zeroes and copies get into memory: which kernel for which extent, and in which order and stretches.
+//! Clearing and copying memory: which kernel for which extent, in which order and stretches.
 //!
-//! The kernels themselves are [`arch`](crate::arch)'s, each a way that is always right. Which of them is fast depends on the
-//! extent, on how many CPUs do it at once, and on what comes after: zeroes that are used at once had better be cached, and
-//! zeroes that are not had better leave the caches to others. So the choice is a table ([`ClearPolicy`]) by hint, CPUs and
-//! extent, made from what the processor says of itself, or from what was measured on it ([`Calibration`]).
+//! Every kernel of [`arch`](crate::arch) is correct. Which one is fastest depends on the extent, on how many
+//! CPUs clear at once, and on the later use: zeroes used at once should be cached, all others should leave
+//! the caches alone. So the choice is a table ([`ClearPolicy`]) by hint, CPUs and extent, derived from the
+//! processor's features and caches, or from a measurement ([`Calibration`]).
 //!
-//! A [`Clearer`] holds the table and does the work for one machine. An extent is cleared in [stretches](Stretch), with a place
-//! for others to run and a place to give up between them; the neighbourhood of an address that was touched comes last and stays cached (Huang: "mm: clear huge page: clear
-//! target sub-page last", 2017).
+//! A [`Clearer`] holds the table and clears for one machine, in [stretches](Stretch) with a reschedule point
+//! and a chance to cancel between them. The neighbourhood of the touched address is cleared last and stays
+//! cached (Huang: "mm: clear huge page: clear target sub-page last", 2017).
 
 mod calibrate;
 mod cells;
@@ -39,25 +39,19 @@ pub struct Clearer {
     copy: Cells<CopyKernel>,
     /// Frames between two reschedule points, at most.
     stretch: AtomicU64,
-    /// CPUs that are clearing or copying an extent that is counted.
+    /// CPUs that are clearing or copying an extent large enough to be counted.
     busy: AtomicU32,
 }
 
 impl Clearer {
-    /// With the policy that the processor's features and caches suggest, or with one of the caller's.
+    /// Creates a clearer with this policy, or with the one that the processor's features and caches suggest.
     ///
     /// # Errors
-    /// [`KernelError::Missing`] when the caller's names a kernel that the machine cannot run.
+    /// [`KernelError::Missing`] when the policy names a kernel that the machine cannot run.
     pub fn new<P: FramePlatform>(platform: &P, policy: Option<&ClearPolicy>) -> Result<Self, KernelError> {
         let features = platform.features();
-        let suggested;
-        let policy = match policy {
-            Some(policy) => policy,
-            None => {
-                suggested = ClearPolicy::suggested(features, platform.caches());
-                &suggested
-            }
-        };
+        let suggested = || ClearPolicy::suggested(features, platform.caches());
+        let policy = policy.copied().unwrap_or_else(suggested);
         policy.check(features)?;
         Ok(Self {
             features,
@@ -74,12 +68,12 @@ impl Clearer {
         self.features
     }
 
-    /// The policy in force.
+    /// The current policy.
     pub fn policy(&self) -> ClearPolicy {
         ClearPolicy { clear: self.clear.load(), copy: self.copy.load(), stretch: self.stretch() }
     }
 
-    /// Chooses another policy from now on; clears that are under way may use either.
+    /// Replaces the policy; clears in progress may use either.
     ///
     /// # Errors
     /// [`KernelError::Missing`] when it names a kernel that the machine cannot run; nothing has changed then.
@@ -96,7 +90,7 @@ impl Clearer {
         Stretch::of_frames(self.stretch.load(Ordering::Relaxed))
     }
 
-    /// Counts this CPU among those that clear, where the extent is large enough to matter to others.
+    /// Counts this CPU among those that clear, if the extent is large enough to matter to others.
     fn busy(&self, bytes: u64) -> Busy<'_> {
         let counted = bytes >= crate::limits::CLEAR_COUNTED_BYTES;
         if counted {
@@ -113,8 +107,8 @@ struct Busy<'a> {
 }
 
 impl Busy<'_> {
-    /// How many CPUs do so now, this one included. One that is not counted does not look: the line would come from another
-    /// CPU for each page.
+    /// How many CPUs clear or copy, this one included. A CPU that is not counted does not read the number:
+    /// each page would fetch the cache line from another CPU.
     fn cpus(&self) -> u32 {
         if self.counted { self.clearer.busy.load(Ordering::Relaxed) } else { 1 }
     }

@@ -1,4 +1,4 @@
-//! The table: which kernel for which extent.
+//! The policy: which kernel for which extent.
 #![forbid(unsafe_code)]
 
 use core::fmt;
@@ -9,23 +9,24 @@ use crate::error::KernelError;
 use crate::limits::{CLEAR_CACHED_BYTES, CLEAR_CACHED_SHARE, FRAME_SHIFT, FRAME_SIZE, MAX_ORDER};
 use crate::platform::TouchHint;
 
-/// Extents by power of two, 4 KiB to 1 GiB and what is larger.
+/// Classes of extents: powers of two from 4 KiB to 1 GiB; the last includes larger ones.
 pub const CLASSES: usize = MAX_ORDER as usize + 1;
-/// Numbers of CPUs that clear at once: the classes are 1, 2 to 3, and 4 or more.
+/// Classes of numbers of CPUs that clear at once: 1, 2 to 3, and 4 or more.
 pub const THREADS: usize = 3;
 
-/// A kernel for each hint, number of CPUs and extent: `table[hint as usize][threads_class(cpus)][class_of(bytes)]`.
+/// A kernel for each hint, number of CPUs and extent: `table[hint as
+/// usize][threads_class(cpus)][class_of(bytes)]`.
 pub type Table<K> = [[[K; CLASSES]; THREADS]; TouchHint::ALL.len()];
 
-/// What a last cache is taken for whose size the processor does not say.
+/// The assumed size of a last cache that the processor does not report.
 const UNKNOWN_CACHE: u64 = 1 << 20;
 
-/// Bytes of the last cache, for what the processor says of it.
+/// Bytes of the last cache, by what the processor reports.
 pub(super) const fn cache_bytes(said: u64) -> u64 {
     if said == 0 { UNKNOWN_CACHE } else { said }
 }
 
-/// The class of an extent of so many bytes.
+/// The class of an extent of `bytes` bytes.
 #[inline]
 pub const fn class_of(bytes: u64) -> usize {
     let order = if bytes < FRAME_SIZE { 0 } else { (bytes >> FRAME_SHIFT).ilog2() };
@@ -47,12 +48,12 @@ pub const fn bytes_of(class: usize) -> u64 {
     FRAME_SIZE << class
 }
 
-/// The CPUs that a class of threads begins with.
+/// The smallest number of CPUs of a class.
 pub const fn cpus_of(threads: usize) -> u64 {
     1 << threads
 }
 
-/// Whether an extent should be left in the caches: by its class, the CPUs that clear at once, and what the caller knows.
+/// Whether an extent should stay in the caches, by its class, the CPUs that clear at once, and the hint.
 pub(super) const fn stays_cached(hint: TouchHint, threads: usize, class: usize, last_cache: u64) -> bool {
     let cache = cache_bytes(last_cache) / cpus_of(threads);
     let limit = match hint {
@@ -63,18 +64,18 @@ pub(super) const fn stays_cached(hint: TouchHint, threads: usize, class: usize, 
     bytes <= limit || bytes <= CLEAR_CACHED_BYTES
 }
 
-/// Which kernel clears, and which copies, what extent, and in which stretches.
+/// Which kernel clears or copies which extent, and in which stretches.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct ClearPolicy {
     /// Kernels that clear.
     pub clear: Table<ClearKernel>,
     /// Kernels that copy.
     pub copy: Table<CopyKernel>,
-    /// How much is cleared or copied between two reschedule points, at most.
+    /// Bytes cleared or copied between two reschedule points, at most.
     pub stretch: Stretch,
 }
 
-/// A table filled by a function of hint, class of threads and class of extent.
+/// A table filled by a function of hint, class of CPUs and class of extent.
 pub(super) fn table<K: Copy>(kernel: impl Fn(TouchHint, usize, usize) -> K) -> Table<K> {
     TouchHint::ALL.map(|hint| {
         core::array::from_fn(|threads| core::array::from_fn(|class| kernel(hint, threads, class)))
@@ -82,8 +83,8 @@ pub(super) fn table<K: Copy>(kernel: impl Fn(TouchHint, usize, usize) -> K) -> T
 }
 
 impl ClearPolicy {
-    /// What the processor says of itself, without a calibration: string stores where they are fast, the widest stores
-    /// past the caches, and the shares of the last cache that [`crate::limits`] names.
+    /// The policy without a calibration: string stores where they are fast, the widest stores past the
+    /// caches, and the shares of the last cache in [`crate::limits`].
     pub fn suggested(features: CpuFeatures, caches: Caches) -> Self {
         let cached = (ClearKernel::cached(features), CopyKernel::cached(features));
         let past = (ClearKernel::streaming(features), CopyKernel::streaming(features));
@@ -95,7 +96,7 @@ impl ClearPolicy {
         }
     }
 
-    /// One kernel for everything, and one that copies: to compare with.
+    /// One kernel for all clears and one for all copies, to compare with.
     pub const fn only(clear: ClearKernel, copy: CopyKernel) -> Self {
         Self {
             clear: [[[clear; CLASSES]; THREADS]; TouchHint::ALL.len()],
@@ -104,7 +105,7 @@ impl ClearPolicy {
         }
     }
 
-    /// The same in other stretches.
+    /// The same policy with other stretches.
     #[must_use]
     pub const fn with_stretch(self, stretch: Stretch) -> Self {
         Self { stretch, ..self }
@@ -116,27 +117,25 @@ impl ClearPolicy {
         self.clear[hint as usize][threads_class(cpus)][class_of(bytes)]
     }
 
-    /// The kernel that copies one.
+    /// The kernel that copies an extent of `bytes` bytes while `cpus` CPUs copy.
     #[inline]
     pub const fn copy_kernel(&self, hint: TouchHint, cpus: u32, bytes: u64) -> CopyKernel {
         self.copy[hint as usize][threads_class(cpus)][class_of(bytes)]
     }
 
-    /// Whether a processor with these features can run every kernel of it.
+    /// Checks that a processor with these features can run every kernel of the policy.
     ///
     /// # Errors
     /// [`KernelError::Missing`] for the first that it cannot.
     pub fn check(&self, features: CpuFeatures) -> Result<(), KernelError> {
-        self.clear
-            .as_flattened()
-            .as_flattened()
-            .iter()
-            .try_for_each(|kernel| kernel.on(features).map(|_| ()))?;
-        self.copy.as_flattened().as_flattened().iter().try_for_each(|kernel| kernel.on(features).map(|_| ()))
+        let clear = self.clear.as_flattened().as_flattened();
+        let copy = self.copy.as_flattened().as_flattened();
+        clear.iter().try_for_each(|kernel| kernel.on(features).map(|_| ()))?;
+        copy.iter().try_for_each(|kernel| kernel.on(features).map(|_| ()))
     }
 }
 
-/// An extent in words: `4 KiB`.
+/// Shows a size: `4KiB`.
 pub(super) struct Bytes(pub(super) u64);
 
 impl fmt::Display for Bytes {
@@ -149,8 +148,8 @@ impl fmt::Display for Bytes {
     }
 }
 
-/// The stretch, and one line for each verb, hint and class of threads: where a kernel begins to be the one. For example
-/// `clear soon 1: string from 4KiB, nt64 from 32MiB`.
+/// The stretch, and one line for each verb, hint and class of CPUs with the extent from which each kernel is
+/// used, as `clear soon 1: string from 4KiB, nt64 from 32MiB`.
 impl fmt::Display for ClearPolicy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "stretch: {}", self.stretch)?;

@@ -8,7 +8,7 @@ use super::policy::{Bytes, ClearPolicy, THREADS, Table, bytes_of};
 use crate::error::KernelError;
 use crate::limits::{CLEAR_POINT_NS, CLEAR_POINT_SHARE, CLEAR_STRETCH_BYTES, CLEAR_STRETCH_MOST, FRAME_SIZE};
 
-/// Bytes that are cleared or copied between two reschedule points, at most: a multiple of a frame.
+/// Bytes cleared or copied between two reschedule points, at most: a multiple of a frame.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Stretch(u64);
 
@@ -18,19 +18,19 @@ pub const STRETCHES: [Stretch; 5] = {
     [Stretch::SUGGESTED, Stretch(MIB), Stretch(2 * MIB), Stretch(4 * MIB), Stretch(8 * MIB)]
 };
 
-/// Nanoseconds a thread takes for each MiB of a large extent, by class of threads and stretch. Zero: not measured.
+/// Nanoseconds of a thread for each MiB of a large extent, by class of CPUs and stretch. Zero: not measured.
 pub type MeasuredStretches = [[u32; STRETCHES.len()]; THREADS];
 
 impl Stretch {
-    /// What is taken without a calibration: [`CLEAR_STRETCH_BYTES`].
+    /// The stretch without a calibration: [`CLEAR_STRETCH_BYTES`].
     pub const SUGGESTED: Self = Self(CLEAR_STRETCH_BYTES);
-    /// No reschedule point at all, and no place to give up: for measurements.
+    /// No reschedule point and no chance to cancel: for measurements.
     pub const ENDLESS: Self = Self(u64::MAX / FRAME_SIZE * FRAME_SIZE);
 
-    /// So many bytes.
+    /// A stretch of `bytes` bytes.
     ///
     /// # Errors
-    /// [`KernelError::BadStretch`] for none, for what is no multiple of a frame, and for more than [`CLEAR_STRETCH_MOST`].
+    /// [`KernelError::BadStretch`] if zero, no multiple of a frame, or above [`CLEAR_STRETCH_MOST`].
     pub const fn of(bytes: u64) -> Result<Self, KernelError> {
         if bytes == 0 || !bytes.is_multiple_of(FRAME_SIZE) || bytes > CLEAR_STRETCH_MOST {
             return Err(KernelError::BadStretch { bytes });
@@ -38,12 +38,11 @@ impl Stretch {
         Ok(Self(bytes))
     }
 
-    /// Its bytes; more than there is memory when it is [endless](Self::ENDLESS).
+    /// Its bytes; more than any memory when it is [endless](Self::ENDLESS).
     pub const fn bytes(self) -> u64 {
         self.0
     }
 
-    /// Its frames.
     #[inline]
     pub(super) const fn frames(self) -> u64 {
         self.0 / FRAME_SIZE
@@ -54,23 +53,22 @@ impl Stretch {
         Self(frames * FRAME_SIZE)
     }
 
-    /// Nanoseconds of one at so many for each MiB.
+    /// Nanoseconds for one stretch.
     const fn takes(self, ns_per_mib: u32) -> u64 {
         (ns_per_mib as u64).saturating_mul(self.0 >> 10) >> 10
     }
 }
 
-/// `512KiB`, or `none` where there are no reschedule points.
+/// `512KiB`, or `none` for the endless stretch.
 impl fmt::Display for Stretch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if *self == Self::ENDLESS { f.write_str("none") } else { Bytes(self.0).fmt(f) }
     }
 }
 
-/// The shortest stretch of those tried with which large extents are cleared within 1 % as fast as with the best. Only those count
-/// of which one takes so little time, on any number of CPUs that was measured, that no task waits long for a
-/// reschedule point: for what the kernels of the policy clear and copy. The [suggested](Stretch::SUGGESTED) one where that
-/// leaves none.
+/// The shortest measured stretch that clears large extents within 1 % as fast as the best. A stretch counts
+/// only if it takes so little time, on any measured number of CPUs and by any kernel of the policy, that no
+/// task waits long for a reschedule point. If none does, the [suggested](Stretch::SUGGESTED) one.
 pub(super) fn best_stretch(calibration: &Calibration, policy: &ClearPolicy) -> Stretch {
     let measured = || calibration.stretches.iter().filter(|costs| costs.iter().any(|&cost| cost > 0));
     let slowest = slowest(&calibration.clear, &policy.clear, |kernel| kernel as usize).max(slowest(
@@ -90,7 +88,7 @@ pub(super) fn best_stretch(calibration: &Calibration, policy: &ClearPolicy) -> S
     chosen.filter(|_| least > 0).map_or(Stretch::SUGGESTED, |at| STRETCHES[at])
 }
 
-/// What the slowest of the chosen kernels takes for each MiB, among extents of more than one stretch.
+/// The time of the slowest of the chosen kernels for each MiB, among extents of more than one stretch.
 fn slowest<K: Copy, const N: usize>(
     measured: &Measured<N>,
     table: &Table<K>,

@@ -1,14 +1,13 @@
-//! Brings 2 MiB of a file into one block, in order, so that one leaf may map them.
+//! Gathers 2 MiB of a file in one block, in order, so that one leaf may map them.
 //!
 //! The pages stay what they are: frames with a hold and marks each, of a block in small pieces. So
-//! truncation, reclaim, writing back and memory that goes bad take them one by one, as ever.
+//! truncation, reclaim, writeback and memory failure go on handling them one by one.
 //!
-//! The block is a [`BlockReservation`] until then: its frames are held one by one as they become pages, and what goes bad
-//! before becomes none.
+//! The block is a [`BlockReservation`] until then. Its frames become held pages, save those that go bad
+//! before.
 //!
-//! One task at a time does it ([`FileCollapse`]). Some pages at a time are made busy, under the closed file,
-//! and unmapped; then the file is open again while they are copied, and a task that wants one of them waits
-//! for these few.
+//! One task at a time does it ([`FileCollapse`]). With the file closed it makes some pages busy and unmaps
+//! them. Then it opens the file and copies them, and a task that wants one of them waits for these few.
 
 use core::ops::Range;
 
@@ -20,19 +19,19 @@ use crate::memmap::FrameMask;
 use crate::page_alloc::{BlockReservation, CountGroup, PageAllocator};
 use crate::platform::Platform;
 
-/// What 512 pages of a file are, from a multiple of 512 on.
+/// The state of 512 pages of a file, from a multiple of 512 on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct BlockSurvey {
     /// Pages that are in memory.
     pub present: usize,
-    /// Pages of them that are being read or written.
+    /// Present pages that are being read or written.
     pub busy: usize,
-    /// Pages of them whose memory went bad.
+    /// Present pages whose memory went bad.
     pub lost: usize,
-    /// The frame of the first one that is in memory.
+    /// The frame of the first present page.
     pub first: Option<Frame>,
-    /// The first frame of the block in which all of them stand in order, none busy, lost or cut off: so none
-    /// is behind the end.
+    /// The first frame of the block in which all 512 stand in order, none busy, lost, cut off or behind the
+    /// end.
     pub in_order: Option<Frame>,
 }
 
@@ -41,7 +40,7 @@ pub struct BlockSurvey {
 pub enum NotMoved {
     /// A page is not in memory.
     Missing,
-    /// A page is being read or written, or was moved, or the memory for it went bad.
+    /// A page is being read or written, or was moved, or the frame reserved for it went bad.
     Busy,
     /// The memory of a page went bad.
     Lost,
@@ -54,10 +53,10 @@ pub enum NotMoved {
 /// Pages that are on their way into a block, all of them busy.
 #[derive(Debug)]
 pub struct PagesMoving {
-    /// The first page, and the frame that it goes to.
+    /// The first page, and the frame reserved for it.
     first: u64,
     to: Frame,
-    /// Where those are that move.
+    /// The present frames of those that move.
     from: [Option<Frame>; COLLAPSE_FILE_PAGES],
 }
 
@@ -86,7 +85,7 @@ impl PagesMoving {
 }
 
 impl FileTable {
-    /// What the 512 pages from a multiple of 512 on are. The answer may be old.
+    /// Surveys the 512 pages from a multiple of 512 on. The answer may be old.
     pub(crate) fn survey_block<P: Platform>(&self, platform: &P, file: &FileNode, first: u64) -> BlockSurvey {
         let end = first + BLOCK_FRAMES as u64;
         let mut survey = BlockSurvey::default();
@@ -106,9 +105,8 @@ impl FileTable {
         survey
     }
 
-    /// The first frame of the block in which the 512 pages from a multiple of 512 on stand in order, none of
-    /// them busy, lost or cut off, if they do. `index` is one of them, in `frame`: mostly that says already
-    /// that they do not.
+    /// [`BlockSurvey::in_order`] for the 512 pages around `index`, whose page is in `frame`: mostly that
+    /// frame alone says that they are not in order.
     pub(crate) fn block_of<P: Platform>(
         &self,
         pages: &PageAllocator<'_, P>,
@@ -123,11 +121,11 @@ impl FileTable {
         self.survey_block(pages.platform(), file.node(), first).in_order
     }
 
-    /// Makes pages busy that are to go to the block, save those that are there; [`COLLAPSE_FILE_PAGES`] at
-    /// most. Ends with [`Self::end_gathering`].
+    /// Makes pages busy that are to move to the reserved block, save those already there;
+    /// [`COLLAPSE_FILE_PAGES`] at most. Ends with [`Self::end_gathering`].
     ///
     /// # Errors
-    /// [`NotMoved`]; none is busy then.
+    /// [`NotMoved`]; no page was made busy then.
     pub(crate) fn begin_gathering<P: Platform>(
         &self,
         platform: &P,
@@ -145,7 +143,7 @@ impl FileTable {
             if page.is_lost() {
                 return Err(NotMoved::Lost);
             } else if page.is_busy() || room.is_taken(index) && !there {
-                // It was moved away, or dropped and brought in again: its frame is no longer ours.
+                // It was moved away, or dropped and read again: its reserved frame is no longer ours.
                 return Err(NotMoved::Busy);
             }
             moving.from[at] = Some(page.frame()).filter(|_| !there);
@@ -156,9 +154,9 @@ impl FileTable {
         Ok(moving)
     }
 
-    /// Puts the pages into their new frames, into which the caller has copied them, and opens them to all;
-    /// whether it did. Without a room, or if one of these frames went bad, they stay where they are. The
-    /// frames that they leave are free.
+    /// Ends the busy state, and moves the pages to the frames to which the caller has copied them; returns
+    /// whether it moved them. Without a room, or if one of these frames went bad, they stay where they are.
+    /// The frames that they leave are freed.
     pub(crate) fn end_gathering<P: Platform>(
         &self,
         pages: &PageAllocator<'_, P>,
@@ -177,7 +175,7 @@ impl FileTable {
             cached.set_busy(index, false);
         }
         if moved {
-            // Under the lock: a look for the page of a frame that went bad finds it, or finds the frame free.
+            // Under the lock: a search for a bad frame's page finds the page, or finds the frame free.
             for (frames, _) in moving.runs() {
                 // SAFETY: invariant 1: the page cache held the frames, and names the new ones since.
                 unsafe { pages.counts().release(frames) };

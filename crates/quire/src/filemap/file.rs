@@ -11,28 +11,28 @@ use crate::platform::{FileId, Pager, Platform};
 use crate::rank::Rank;
 use crate::sync::{SpinGuard, SpinLock};
 
-/// What stands behind a file's pages.
+/// What backs a file's pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FileKind {
     /// The machine's pager.
     Paged(FileId),
-    /// Nothing: memory that starts as zeroes and goes with the last reference. Its size in bytes.
+    /// Nothing: memory that starts as zeroes and is freed with the last reference.
     Shmem {
-        /// Accesses behind it are bus errors.
+        /// Its size; accesses behind it are bus errors.
         bytes: u64,
     },
-    /// Huge pages from a pool, which start as zeroes and go with the last reference.
+    /// Huge pages from a pool, which start as zeroes and go back with the last reference.
     Huge {
         /// The order of each page.
         order: Order,
-        /// The file system that the file belongs to, by its number; 0 is none.
+        /// The number of its file system; 0 is none.
         fs: u8,
-        /// As for shared anonymous memory; a multiple of the pages' size.
+        /// As for shmem; a multiple of the pages' size.
         bytes: u64,
     },
 }
 
-/// What the library keeps of one file.
+/// The library's record of one file.
 ///
 /// # Invariants
 ///
@@ -40,22 +40,22 @@ pub enum FileKind {
 /// F2. The count of a node in the table falls to zero under the table's lock only, together with its removal.
 pub struct FileNode {
     references: AtomicU64,
-    /// How many use pages that they have looked up, and [`CLOSED`].
+    /// The number of users ([`FileUse`]), and [`CLOSED`].
     users: AtomicU32,
     kind: FileKind,
-    /// The size of shared anonymous memory in bytes.
+    /// The size in bytes, unless the file is paged.
     bytes: AtomicU64,
-    /// Pages from here on are on their way out: no task may use them, though some may still be in memory.
+    /// No task may use pages from here on, though some may still be in memory.
     end: AtomicU64,
-    /// Whether a task changes the file's size.
+    /// A task changes the file's size.
     resizing: AtomicBool,
-    /// Whether a task brings pages together in a block.
+    /// A task gathers pages in a block.
     collapsing: AtomicBool,
-    /// Whether a handler of missing pages has come since that began. Set under the lock of the pages.
+    /// A handler of missing pages has come since gathering began. Set under the lock of the pages.
     watched: AtomicBool,
-    /// Whether parts of its huge pages may have been mapped by themselves.
+    /// Parts of its huge pages may have been mapped by themselves.
     in_parts: AtomicBool,
-    /// The next node of the table's bucket; changes and is read under the table's lock.
+    /// The next node of the table's bucket; under the table's lock.
     pub(super) next: AtomicPtr<FileNode>,
     pub(super) pages: SpinLock<FilePages>,
     views: SpinLock<FileViews>,
@@ -63,39 +63,37 @@ pub struct FileNode {
 
 /// One counted reference to a [`FileNode`]: a handle's, or that of one VMA.
 ///
-/// It is plain data and has no `Drop`: giving the last one back may write pages, which needs the machine
-/// ([`FileTable::close`](super::FileTable::close)). A reference that is forgotten keeps its file in memory
-/// for ever.
+/// It has no `Drop`: giving the last one back may write pages, which needs the machine
+/// ([`FileTable::close`](super::FileTable::close)). A forgotten reference keeps its file in memory for ever.
 #[must_use = "a forgotten reference keeps its file in memory"]
 #[derive(PartialEq, Eq, Debug)]
 #[repr(transparent)]
 pub struct FileRef(NonNull<FileNode>);
 
-/// Keeps the pages of a file from being dropped, for as long as it lives.
+/// Keeps the pages of a file from being dropped while it lives.
 pub struct FileUse<'a>(&'a FileNode);
 
-/// Keeps all tasks from using pages of a file, for as long as it lives.
+/// Keeps all tasks from using pages of a file while it lives.
 #[must_use = "the file is open again at once"]
 pub struct FileClosed<'a>(&'a FileNode);
 
-/// The right to bring pages of a file together in a block, for as long as it lives. Reclaim drops none
-/// meanwhile.
+/// The right to gather pages of a file in a block. Reclaim drops none of its pages while it lives.
 #[must_use = "it is given up at once"]
 pub struct FileCollapse<'a>(&'a FileNode);
 
 /// The right to change the size of a file.
 pub struct FileResize<'a>(&'a FileNode);
 
-/// In the count of users: no task may become one.
+/// In the count of users: the file is closed.
 const CLOSED: u32 = 1 << 31;
 
-// SAFETY: F1: what other threads reach through a reference, `FileNode`, is `Sync`, and F1 keeps it alive.
+// SAFETY: F1: a reference leads other threads to a `FileNode`, which is `Sync` and which F1 keeps alive.
 unsafe impl Send for FileRef {}
 // SAFETY: F1: a shared reference leads to a live `FileNode`, which is `Sync`.
 unsafe impl Sync for FileRef {}
 
 impl FileNode {
-    /// A node with the count that the first reference accounts for.
+    /// A node whose count accounts for its first reference.
     pub(crate) const fn new(kind: FileKind) -> Self {
         Self {
             references: AtomicU64::new(1),
@@ -116,7 +114,7 @@ impl FileNode {
         }
     }
 
-    /// What stands behind the pages, with the size that it has now.
+    /// What backs the pages, with its present size.
     pub fn kind(&self) -> FileKind {
         match self.kind {
             FileKind::Paged(file) => FileKind::Paged(file),
@@ -135,7 +133,7 @@ impl FileNode {
         }
     }
 
-    /// The order of its pages, if they are huge ones.
+    /// The order of its huge pages, if it has some.
     #[inline]
     pub(crate) fn huge_order(&self) -> Option<Order> {
         match self.kind {
@@ -144,17 +142,17 @@ impl FileNode {
         }
     }
 
-    /// Says that parts of its huge pages may be mapped by themselves from now on.
+    /// Notes that parts of its huge pages may be mapped by themselves from now on.
     pub(crate) fn allow_parts(&self) {
         self.in_parts.store(true, Ordering::Release);
     }
 
-    /// Whether [`Self::allow_parts`] was ever said.
+    /// Whether [`Self::allow_parts`] was ever called.
     pub(crate) fn allows_parts(&self) -> bool {
         self.in_parts.load(Ordering::Acquire)
     }
 
-    /// What maps the file.
+    /// The mappings of the file.
     pub fn views<'a, P: Platform>(&'a self, platform: &'a P) -> SpinGuard<'a, FileViews, P> {
         self.views.lock(platform)
     }
@@ -164,7 +162,7 @@ impl FileNode {
         self.is_cut_off(index) || index >= self.size(platform).div_ceil(FRAME_SIZE)
     }
 
-    /// Whether this page may not be used any more, since the file is being cut short.
+    /// Whether no task may use this page, since the file is being cut short.
     #[inline]
     pub(crate) fn is_cut_off(&self, index: u64) -> bool {
         index >= self.end.load(Ordering::Acquire)
@@ -175,40 +173,40 @@ impl FileNode {
         self.references.load(Ordering::Relaxed)
     }
 
-    /// Whether a task uses pages that it has looked up, or has the file closed. Under the file's lock.
+    /// Whether the file has users or is closed. Under the file's lock.
     pub(super) fn has_users(&self) -> bool {
         self.users.load(Ordering::Acquire) != 0
     }
 
-    /// Becomes the task that brings pages of the file together, unless another is.
+    /// Makes the caller the task that gathers pages of the file, unless there is one.
     pub(crate) fn try_collapse(&self) -> Option<FileCollapse<'_>> {
         if self.collapsing.swap(true, Ordering::AcqRel) {
             return None;
         }
-        // A handler that came before is found in its mapping.
+        // The caller finds earlier handlers in their mappings.
         self.watched.store(false, Ordering::Release);
         Some(FileCollapse(self))
     }
 
-    /// A mapping has a handler of missing pages from now on: no task makes zeroes of them without it. The
+    /// Notes that a mapping has a handler of missing pages: no task fills them with zeroes without it. The
     /// caller holds the lock of the mapping's address space for writing.
     pub(crate) fn note_watched<P: Platform>(&self, platform: &P) {
         let _pages = self.pages.lock(platform);
         self.watched.store(true, Ordering::Release);
     }
 
-    /// Whether one came since pages began to be brought together. Under the lock of the pages.
+    /// Whether a handler came since gathering began. Under the lock of the pages.
     pub(super) fn is_watched(&self) -> bool {
         self.watched.load(Ordering::Acquire)
     }
 
-    /// Whether a task brings pages of the file together.
+    /// Whether a task gathers pages of the file.
     pub(crate) fn is_collapsing(&self) -> bool {
         self.collapsing.load(Ordering::Acquire)
     }
 
-    /// Becomes a user of the file's pages. `None` while a task has it closed: a caller that holds a lock
-    /// which that task may want gives it back and tries again.
+    /// Makes the caller a user of the file's pages. `None` while a task has it closed: a caller whose locks
+    /// that task may want gives them back and tries again.
     #[inline]
     pub fn enter(&self) -> Option<FileUse<'_>> {
         if self.users.fetch_add(1, Ordering::AcqRel) & CLOSED == 0 {
@@ -221,12 +219,11 @@ impl FileNode {
     /// Closes the file, unless it has users or is closed already.
     pub(crate) fn try_close(&self) -> Option<FileClosed<'_>> {
         let closed = self.users.compare_exchange(0, CLOSED, Ordering::AcqRel, Ordering::Relaxed);
-        // Not `then_some`: what is made and dropped again would open the file that another has closed.
+        // Not `then_some`: dropping a value made in vain would open the file that another task has closed.
         closed.is_ok().then(|| FileClosed(self))
     }
 
-    /// Closes the file, once no other task has it closed and the tasks that use a page now have ceased to.
-    /// The caller holds no lock.
+    /// Closes the file: waits until no other task has it closed, and for its users. The caller holds no lock.
     pub fn close<P: Platform>(&self, platform: &P) -> FileClosed<'_> {
         while self.users.fetch_or(CLOSED, Ordering::AcqRel) & CLOSED != 0 {
             platform.relax();
@@ -237,7 +234,7 @@ impl FileNode {
         FileClosed(self)
     }
 
-    /// Becomes the task that changes the file's size. The caller holds no lock.
+    /// Makes the caller the task that changes the file's size, once no other does. The caller holds no lock.
     pub fn resize<P: Platform>(&self, platform: &P) -> FileResize<'_> {
         while self.resizing.swap(true, Ordering::AcqRel) {
             platform.relax();
@@ -272,13 +269,13 @@ impl<'a> FileResize<'a> {
         self.0
     }
 
-    /// Says how long shared anonymous memory is, or will be.
+    /// Sets the size in bytes of a file without a pager, now or soon.
     pub(crate) fn set_bytes(&self, bytes: u64) {
         self.0.bytes.store(bytes, Ordering::Release);
     }
 
-    /// Says that from this page on no task may use any, and waits until none does. The pages that are in
-    /// memory may then be unmapped and dropped.
+    /// Forbids the use of pages from `end` on, and waits until no task uses one. The caller may then drop
+    /// them.
     pub(crate) fn cut_off<P: Platform>(&self, platform: &P, end: u64) {
         self.0.end.store(end, Ordering::Release);
         drop(self.0.close(platform));
@@ -314,11 +311,11 @@ impl Drop for FileUse<'_> {
 }
 
 impl FileRef {
-    /// The reference that a node was made with, or one that was counted by hand.
+    /// Makes the reference for a share of the count that exists already.
     ///
     /// # Safety
-    /// `node` is live, its count already has the share of this reference, and it stays where it is until the
-    /// count falls to zero.
+    /// `node` is live, stays where it is until its count is zero, and one share of the count is this
+    /// reference's.
     pub(crate) const unsafe fn from_raw(node: NonNull<FileNode>) -> Self {
         Self(node)
     }
@@ -345,15 +342,14 @@ impl FileRef {
         Err(self)
     }
 
-    /// Gives the reference back. Returns the node when this was the last one: it then belongs to the caller
-    /// alone.
+    /// Gives the reference back. Returns the node if this was the last one: the caller then owns it.
     pub fn give_back(self) -> Option<NonNull<FileNode>> {
         let before = self.node().references.fetch_sub(1, Ordering::AcqRel);
         debug_assert!(before > 0, "more references given back than taken");
         (before == 1).then_some(self.0)
     }
 
-    /// Where the node is, for comparison.
+    /// The node's address, for comparison.
     pub(super) const fn as_ptr(&self) -> *mut FileNode {
         self.0.as_ptr()
     }

@@ -7,7 +7,7 @@ use super::radix::INDEX_END;
 use crate::addr::{Frame, FrameRange, Order};
 use crate::error::FaultError;
 use crate::limits::FRAME_SIZE;
-use crate::page_alloc::{Folio, Gfp, PageAllocator};
+use crate::page_alloc::{Gfp, PageAllocator};
 use crate::platform::{Pager, PagerError, Platform};
 
 /// A page that is in the cache and not busy.
@@ -15,12 +15,12 @@ use crate::platform::{Pager, PagerError, Platform};
 pub struct Filled {
     /// Its frame.
     pub frame: Frame,
-    /// Whether it had to be brought in.
+    /// Whether the pager had to read it.
     pub major: bool,
 }
 
 impl FileTable {
-    /// The page with this index, brought in if it is not there. Waits while another task brings it in.
+    /// The page with this index; reads it if it is not there, and waits while another task reads it.
     ///
     /// May block in the pager: called with no lock but an address space's, for reading.
     ///
@@ -53,7 +53,7 @@ impl FileTable {
         }
     }
 
-    /// Brings a page in that was not there; `None` when another task was faster.
+    /// Brings in a page that was missing; `None` when another task was faster.
     fn bring_in<P: Platform>(
         &self,
         pages: &PageAllocator<'_, P>,
@@ -65,17 +65,12 @@ impl FileTable {
             FileKind::Paged(_) => pages.alloc(Gfp::USER, Order::FRAME)?,
             FileKind::Shmem { .. } | FileKind::Huge { .. } => pages.requests().alloc_zero_page(Gfp::USER)?,
         };
-        match self.publish(pages, node, index, folio.frame()) {
-            Ok(true) => {}
-            Ok(false) => {
-                give_up(pages, folio);
-                return Ok(None);
-            }
-            Err(error) => {
-                give_up(pages, folio);
-                return Err(error);
-            }
-        }
+        let published = self.publish(pages, node, index, folio.frame());
+        let Ok(true) = published else {
+            let freed = pages.free(folio);
+            debug_assert_eq!(freed, Ok(()), "a frame that was just handed out");
+            return published.map(|_| None);
+        };
         // The page cache owns it from now on.
         let frame = folio.into_raw();
         let read = read_page(pages, node.kind(), index, frame);
@@ -92,7 +87,7 @@ impl FileTable {
         read.map(|()| None)
     }
 
-    /// Enters a busy page. `false` when there is one already.
+    /// Enters a busy page; returns `false` when there is a page already.
     fn publish<P: Platform>(
         &self,
         pages: &PageAllocator<'_, P>,
@@ -110,11 +105,6 @@ impl FileTable {
     }
 }
 
-fn give_up<P: Platform>(pages: &PageAllocator<'_, P>, folio: Folio) {
-    let freed = pages.free(folio);
-    debug_assert_eq!(freed, Ok(()), "a frame that was just handed out");
-}
-
 fn check_size<P: Platform>(platform: &P, node: &FileNode, index: u64) -> Result<(), FaultError> {
     if index < node.size(platform).div_ceil(FRAME_SIZE).min(INDEX_END) {
         Ok(())
@@ -130,10 +120,10 @@ fn read_page<P: Platform>(
     frame: Frame,
 ) -> Result<(), FaultError> {
     let platform = pages.platform();
-    // A shmem file's page was taken as zeroes.
+    // The frame of a shmem file's page was allocated as zeroes.
     let FileKind::Paged(file) = kind else { return Ok(()) };
     // SAFETY: invariant 1: the direct map gives the frame's 4096 bytes; the busy mark makes them this task's
-    // alone (protocol in the module's head), and nothing maps them yet.
+    // alone (protocol in the module's head), and no leaf maps them yet.
     let bytes = unsafe { &mut *platform.direct_map(frame.addr()).cast::<[u8; FRAME_SIZE as usize]>() };
     platform.pager().read(file, index, bytes).map_err(|error| match error {
         PagerError::Io => FaultError::Io,

@@ -1,5 +1,5 @@
-//! Files of huge pages: which of their pages there are, and which are only reserved. By index of a huge page.
-//! The pages are taken from a pool, and go back to it, by the callers of these (`hugetlb`).
+//! Files of huge pages: which pages are present, and which are only reserved, by index of a huge page. The
+//! callers (`hugetlb`) take the pages from a pool and give them back to it.
 #![forbid(unsafe_code)]
 
 use core::ops::Range;
@@ -12,19 +12,19 @@ use crate::error::AllocError;
 use crate::page_alloc::PageAllocator;
 use crate::platform::Platform;
 
-/// What a file has of one of its huge pages.
+/// The state of one huge page of a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum HugePage {
-    /// It is reserved: the pool keeps one for it, for which this group pays (0: none).
+    /// The pool keeps a page for it, for which this group pays (0: none).
     Reserved {
         /// The group's number.
         group: u8,
     },
-    /// It is there.
+    /// The file has the page.
     Present {
         /// Its first frame.
         frame: Frame,
-        /// The group that pays for the reservation that it redeemed, if it was reserved (0: none).
+        /// The group that pays for the reservation that it redeemed, if any (0: none).
         reservation: Option<u8>,
     },
 }
@@ -41,7 +41,7 @@ impl From<CachedPage> for HugePage {
 }
 
 impl FileTable {
-    /// What the file has of its huge page with this index, if anything.
+    /// The state of the file's huge page with this index, if it has one.
     pub(crate) fn huge_page<P: Platform>(
         &self,
         platform: &P,
@@ -51,7 +51,7 @@ impl FileTable {
         file.pages.lock(platform).get(index).map(HugePage::from)
     }
 
-    /// Whether what huge pages hold from page `from` of 4 KiB on stands in these frames.
+    /// Whether these frames are what the file's huge pages hold from page `from` of 4 KiB on.
     pub(crate) fn holds_huge<P: Platform>(
         &self,
         platform: &P,
@@ -69,14 +69,14 @@ impl FileTable {
         })
     }
 
-    /// How many huge pages the file has, and how many more are reserved. Looks at each.
+    /// Counts the huge pages that the file has, and those reserved besides. Looks at each.
     pub(crate) fn count_huge_pages<P: Platform>(&self, platform: &P, file: &FileNode) -> (u64, u64) {
         each_entry(platform, file, 0..u64::MAX).fold((0, 0), |(there, reserved), (_, page)| {
             if page.is_reserved() { (there, reserved + 1) } else { (there + 1, reserved) }
         })
     }
 
-    /// How many of these pages are neither there nor reserved.
+    /// Counts those of these pages that are neither present nor reserved.
     pub(crate) fn missing_huge_pages<P: Platform>(
         &self,
         platform: &P,
@@ -86,9 +86,9 @@ impl FileTable {
         indices.end - indices.start - each_entry(platform, file, indices.clone()).count() as u64
     }
 
-    /// Notes that a page is reserved for which `group` pays, unless it is there or reserved already; whether
-    /// it was not. It can be taken back until [`Self::keep_reservations`]. The caller keeps all other tasks
-    /// from filling the page in.
+    /// Notes that a page is reserved for which `group` pays, unless it is present or reserved already;
+    /// returns whether it did. The caller can take it back until [`Self::keep_reservations`], and keeps all
+    /// other tasks from filling the page.
     ///
     /// # Errors
     /// [`AllocError::OutOfMemory`].
@@ -107,7 +107,7 @@ impl FileTable {
         self.enter(pages, right.node(), &mut cached, (index, reservation)).map(|()| true)
     }
 
-    /// What was reserved last is there to stay.
+    /// Makes fresh reservations permanent.
     pub(crate) fn keep_reservations<P: Platform>(
         &self,
         platform: &P,
@@ -119,7 +119,7 @@ impl FileTable {
         }
     }
 
-    /// Which of these pages were reserved last.
+    /// Which of these pages have a fresh reservation: one that can be taken back.
     pub(crate) fn fresh_reservations<'f, P: Platform>(
         &self,
         platform: &'f P,
@@ -130,8 +130,8 @@ impl FileTable {
         all.filter(|(_, page)| page.is_fresh()).map(|(index, _)| index)
     }
 
-    /// Takes a reservation back that was made last, unless it was redeemed; whether it was not. The caller
-    /// keeps all other tasks from filling the page in.
+    /// Takes a fresh reservation back, unless it was redeemed; returns whether it did. The caller keeps all
+    /// other tasks from filling the page.
     pub(crate) fn drop_reservation<P: Platform>(
         &self,
         pages: &PageAllocator<'_, P>,
@@ -146,7 +146,7 @@ impl FileTable {
         fresh
     }
 
-    /// Enters a page that is not there. The caller keeps all other tasks from doing the same.
+    /// Enters a page that is not present. The caller keeps all other tasks from doing the same.
     ///
     /// # Errors
     /// [`AllocError::OutOfMemory`].
@@ -167,8 +167,8 @@ impl FileTable {
         self.enter(pages, file, &mut cached, (index, page))
     }
 
-    /// Takes the first of these pages out that is there or reserved. No task uses it or will, and no leaf
-    /// maps it.
+    /// Takes out the first of these pages that is present or reserved. No task uses it or will; no leaf maps
+    /// it.
     pub(crate) fn take_huge_page<P: Platform>(
         &self,
         pages: &PageAllocator<'_, P>,
@@ -181,7 +181,7 @@ impl FileTable {
     }
 }
 
-/// What the file has of these pages, there or reserved, in order. The file's lock is held for each by itself.
+/// The file's entries for these pages, in order. Takes the file's lock for each.
 fn each_entry<'f, P: Platform>(
     platform: &'f P,
     file: &'f FileNode,

@@ -1,4 +1,4 @@
-//! Looks at pages that are in the cache already.
+//! Looks up pages that are in the cache already.
 #![forbid(unsafe_code)]
 
 use super::FileTable;
@@ -7,8 +7,8 @@ use crate::addr::{Frame, FrameRange};
 use crate::platform::Platform;
 
 impl FileTable {
-    /// The frames of the pages from index `from` that are in memory and not busy, in the places of `out` that
-    /// stand for them; the others become `None`. One hold of the file's lock.
+    /// Writes to `out` the frames of the pages from index `from` on that are in memory and not busy, and
+    /// `None` for the others, in one hold of the file's lock.
     pub fn around<P: Platform>(
         &self,
         platform: &P,
@@ -40,7 +40,7 @@ impl FileTable {
         file.pages.lock(platform).set_dirty(index, true)
     }
 
-    /// Whether what the page held is lost, if the page is in memory, or is being read.
+    /// Whether the page's contents are lost, if the page is in memory or being read.
     pub(crate) fn is_lost<P: Platform>(&self, platform: &P, file: &FileNode, index: u64) -> Option<bool> {
         file.pages.lock(platform).get(index).map(|page| page.is_lost())
     }

@@ -8,39 +8,39 @@ use crate::limits::LOCK_HOLD_FRAMES;
 use crate::page_alloc::{Gfp, PageAllocator};
 use crate::platform::Platform;
 
-/// What is lost with a page.
+/// The contents that are lost with a page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LostPage {
-    /// Nothing: it can be read again.
+    /// None: the pager can read them again.
     Nothing,
-    /// What was stored since the file was written.
+    /// Those stored since the page was written to its file.
     Stores,
-    /// All of it. The frame stands in its place, so that a task that wants the page is told.
+    /// All. This frame stands in for the page, so that a task that wants the page learns of the loss.
     All(Frame),
 }
 
 impl LostPage {
-    /// Whether what the page held exists only there.
+    /// Whether the page held the only copy of its contents.
     pub(crate) fn is_last_copy(self) -> bool {
         self != Self::Nothing
     }
 }
 
-/// Where the page is that a frame holds.
+/// The place of the page that a frame holds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SoughtPage {
-    /// In the file, at this index, and the caller has made it busy.
+    /// In the file at this index; the caller has made it busy.
     Found(u64),
-    /// In the file, and another task reads, writes or moves it.
+    /// In the file; another task reads, writes or moves it.
     Busy,
-    /// At this index or behind it, if it is in the file.
+    /// At or behind this index, if it is in the file.
     NotBefore(u64),
     /// Not in the file.
     Elsewhere,
 }
 
 impl FileTable {
-    /// Looks at some pages from index `from` on for the one in this frame, and makes it busy.
+    /// Searches some pages from index `from` on for the one in this frame, and makes it busy.
     pub(crate) fn begin_loss<P: Platform>(
         &self,
         platform: &P,
@@ -67,8 +67,8 @@ impl FileTable {
     /// Finds out what is lost with a page that the caller has made busy.
     ///
     /// # Errors
-    /// [`AllocError`], when there is no frame for the place of a page of shared anonymous memory; the page is
-    /// not busy any more.
+    /// [`AllocError`] when there is no frame to stand in for a page without a pager; the page is not busy
+    /// then.
     pub(crate) fn prepare_loss<P: Platform>(
         &self,
         pages: &PageAllocator<'_, P>,
@@ -89,7 +89,7 @@ impl FileTable {
         Ok(LostPage::All(frame))
     }
 
-    /// The page stays: a leaf maps it still.
+    /// Keeps the page, because a leaf still maps it.
     pub(crate) fn call_off<P: Platform>(
         &self,
         pages: &PageAllocator<'_, P>,
@@ -104,7 +104,7 @@ impl FileTable {
         }
     }
 
-    /// Takes a page out that the caller has made busy and unmapped. Its frame stays held, and is the caller's.
+    /// Takes out a page that the caller has made busy and unmapped. Its frame stays held, for the caller.
     pub fn lose<P: Platform>(
         &self,
         pages: &PageAllocator<'_, P>,

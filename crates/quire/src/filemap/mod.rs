@@ -4,18 +4,19 @@
 //! # Protocol
 //!
 //! - A file's pages stand in a radix tree under the file's lock. A page that is being read or written is
-//!   *busy*: its frame belongs to the task that set the mark, without the lock; all others wait for the mark
-//!   to go.
-//! - A cached frame is *held* (it has an owner besides the leaves that map it), so it outlives its mappings.
-//! - A task that looks a page up and uses its frame after giving the lock back has made itself a *user* of
-//!   the file first ([`FileUse`]). Pages of a file with users are not dropped. A user that came too late for
-//!   the check sees the page gone, since both go through the file's lock.
-//! - A task that keeps others from using pages of a file, for a moment or while it drops some that are
-//!   mapped, *closes* it ([`FileClosed`], [`FileResize`]): there are no users then, and a task that would
-//!   become one tries again.
-//! - A page is written only through mappings that marked it dirty first, and only by users. Dirty pages are
-//!   written back when asked, after the file was closed and every mapping has lost the right to store to
-//!   them; or when the last reference goes, when the file is not mapped.
+//!   *busy*: its frame belongs to the task that set the mark, without the lock, and other tasks wait until it
+//!   is cleared.
+//! - The cache *holds* its frames: it owns them besides the leaves that map them, so they outlive their
+//!   mappings.
+//! - Before a task uses a page's frame without the lock, it makes itself a *user* of the file ([`FileUse`]).
+//!   Pages of a file with users are not dropped. A task that becomes a user after that check finds the page
+//!   gone, since both go through the file's lock.
+//! - A task that must keep others from using pages, for a moment or while it drops mapped ones, *closes* the
+//!   file ([`FileClosed`], [`FileResize`]): it has no users then, and a task that wants to be one tries
+//!   again.
+//! - Only users write to a page, through mappings that marked it dirty first. Dirty pages are written back on
+//!   request, after the file was closed and every mapping has lost the right to store to them; or when the
+//!   last reference goes, as no mapping is left then.
 
 mod collapse;
 mod file;

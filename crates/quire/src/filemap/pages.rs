@@ -5,12 +5,12 @@ use super::radix::{NodeMemory, RadixTree};
 use crate::addr::Frame;
 use crate::limits::FRAME_SHIFT;
 
-/// Where the number of a group begins: frames have 40 bits.
+/// The bit at which the number of a group begins: frames have 40 bits.
 const GROUP_SHIFT: u32 = 52;
 
-/// A page of the cache: a frame and its marks, in one word that is never zero. Or, of a file of huge pages, a
-/// page that is reserved; in either case with the number of the group that pays for the reservation in the
-/// uppermost bits.
+/// A page of the cache: a frame and its marks, in one word that is never zero. In a file of huge pages it may
+/// be a reservation instead. The uppermost bits name the group that pays for a reservation, also a redeemed
+/// one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct CachedPage(u64);
 
@@ -24,12 +24,12 @@ impl CachedPage {
     const LOST: u64 = 64;
     const FRAME: u64 = ((1 << GROUP_SHIFT) - 1) & !((1 << FRAME_SHIFT) - 1);
 
-    /// A page that is reserved, for which this group pays, since a moment ago.
+    /// A fresh reservation for which this group pays.
     pub(super) const fn reserved(group: u8) -> Self {
         Self((group as u64) << GROUP_SHIFT | Self::PRESENT | Self::RESERVED | Self::FRESH)
     }
 
-    /// A page that is there in the place of what was reserved, or of nothing.
+    /// A present page in the place of a reservation, or of nothing.
     pub(super) const fn filled(frame: Frame, before: Option<Self>) -> Self {
         let reservation = match before {
             Some(reservation) => reservation.0 >> GROUP_SHIFT << GROUP_SHIFT | Self::REDEEMED,
@@ -38,17 +38,17 @@ impl CachedPage {
         Self(reservation | frame.0 << FRAME_SHIFT | Self::PRESENT)
     }
 
-    /// Whether a page that is there was reserved before.
+    /// Whether a present page was reserved before.
     pub(super) const fn was_reserved(self) -> bool {
         self.0 & Self::REDEEMED != 0
     }
 
-    /// Whether the page is reserved and not there.
+    /// Whether this is a reservation.
     pub(super) const fn is_reserved(self) -> bool {
         self.0 & Self::RESERVED != 0
     }
 
-    /// Whether it was reserved by the task that may change the file's size just now, and may yet be taken back.
+    /// Whether the task that may now change the file's size made this reservation, and may yet take it back.
     pub(super) const fn is_fresh(self) -> bool {
         self.0 & Self::FRESH != 0
     }
@@ -63,19 +63,18 @@ impl CachedPage {
         Self(frame.0 << FRAME_SHIFT | Self::PRESENT | Self::BUSY)
     }
 
-    /// The frame.
     #[inline]
     pub(super) const fn frame(self) -> Frame {
         Frame((self.0 & Self::FRAME) >> FRAME_SHIFT)
     }
 
-    /// Whether the page is being read or written: its contents are not to be used.
+    /// Whether the page is being read or written: no other task may use its contents.
     #[inline]
     pub(super) const fn is_busy(self) -> bool {
         self.0 & Self::BUSY != 0
     }
 
-    /// Whether what the page held is lost: it is not handed out.
+    /// Whether the page's contents are lost: no task gets it.
     #[inline]
     pub(super) const fn is_lost(self) -> bool {
         self.0 & Self::LOST != 0
@@ -88,7 +87,7 @@ impl CachedPage {
     }
 }
 
-/// All pages of a file that are in memory.
+/// The pages of a file that are in memory.
 pub(super) struct FilePages {
     tree: RadixTree,
     count: u64,
@@ -105,7 +104,6 @@ impl FilePages {
         self.count
     }
 
-    /// How many of them are dirty.
     pub(super) const fn dirty(&self) -> u64 {
         self.dirty
     }
@@ -137,7 +135,6 @@ impl FilePages {
         inserted
     }
 
-    /// Takes a page out.
     pub(super) fn remove(&mut self, index: u64, free: impl FnMut(NodeMemory)) -> Option<CachedPage> {
         let page = CachedPage(self.tree.remove(index, free));
         if page.0 == 0 {
@@ -148,7 +145,6 @@ impl FilePages {
         Some(page)
     }
 
-    /// Marks a page busy or not.
     pub(super) fn set_busy(&mut self, index: u64, busy: bool) {
         self.mark(index, CachedPage::BUSY, busy);
     }
@@ -161,24 +157,23 @@ impl FilePages {
         true
     }
 
-    /// Puts another page, or a page, in the place of what is there.
+    /// Replaces the entry of a page or reservation. Returns whether there was one.
     pub(super) fn replace(&mut self, index: u64, page: CachedPage) -> bool {
         self.tree.set(index, page.0)
     }
 
-    /// A reservation is there to stay.
+    /// Makes a reservation permanent.
     pub(super) fn settle(&mut self, index: u64) {
         self.mark(index, CachedPage::FRESH, false);
     }
 
-    /// Puts a page into another frame.
     pub(super) fn set_frame(&mut self, index: u64, frame: Frame) {
         if let Some(page) = self.get(index) {
             self.tree.set(index, frame.0 << FRAME_SHIFT | page.0 & !CachedPage::FRAME);
         }
     }
 
-    /// Says that what a page held is lost.
+    /// Marks a page's contents as lost.
     pub(super) fn set_lost(&mut self, index: u64) {
         self.mark(index, CachedPage::LOST, true);
     }

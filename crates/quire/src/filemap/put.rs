@@ -1,4 +1,4 @@
-//! Puts pages into the cache that its callers have filled.
+//! Enters pages into the cache that the caller has filled.
 
 use super::FileTable;
 use super::collapse::NotMoved;
@@ -11,11 +11,11 @@ use crate::page_alloc::{BlockReservation, PageAllocator};
 use crate::platform::Platform;
 
 impl FileTable {
-    /// Makes a frame that the caller has just been handed, and has filled, this page of a shmem file; `false`
-    /// when there is one already, and the frame is the caller's still.
+    /// Makes a frame that the caller has just allocated and filled this page of a shmem file. Returns `false`
+    /// when there is a page already; the frame is still the caller's then.
     ///
     /// # Errors
-    /// [`AllocError::OutOfMemory`]; the frame is the caller's still.
+    /// [`AllocError::OutOfMemory`]; the frame is still the caller's.
     pub(crate) fn put_page<P: Platform>(
         &self,
         pages: &PageAllocator<'_, P>,
@@ -34,8 +34,8 @@ impl FileTable {
         Ok(true)
     }
 
-    /// Makes the frame for it in the room, which the caller has cleared, this page of a shmem file, if there
-    /// is none.
+    /// Makes the frame reserved for a page of a shmem file, which the caller has cleared, that page if it is
+    /// missing.
     ///
     /// # Errors
     /// [`NotMoved`].
@@ -63,8 +63,7 @@ impl FileTable {
         }
         let entered = self.enter(pages, node, &mut cached, (index, CachedPage::filled(frame, None)));
         if entered.is_err() {
-            // SAFETY: invariant 1: the frame was held when it left its room, and has not entered the page
-            // cache.
+            // SAFETY: invariant 1: the frame was held when it left its room, and is not in the page cache.
             unsafe { pages.counts().release(FrameRange::folio(frame, Order::FRAME)) };
         }
         entered.map_err(|_| NotMoved::OutOfMemory)

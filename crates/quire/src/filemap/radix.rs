@@ -5,7 +5,7 @@
 //! R1. Every node reachable from the root is live and owned by this tree: it came from the caller's
 //!     `allocate` and goes back through the caller's `free`. Pointers to nodes do not leave this file.
 //! R2. The tree has `height` levels; slots of nodes at the lowest hold words, those above hold pointers or
-//!     nothing. Hence which member of a [`Slot`] is valid follows from the level at which it was reached.
+//!     nothing. So the level at which a [`Slot`] was reached says which of its members is valid.
 //! R3. The tree is borrowed exclusively while a node is changed and shared while one is read.
 //! R4. No node is empty, save for those on the way to an index during [`RadixTree::insert`].
 
@@ -16,7 +16,7 @@ const BITS: u32 = 6;
 const WIDTH: usize = 1 << BITS;
 /// Levels for 52 bits of page index: byte offsets of 64 bits.
 const LEVELS: usize = 9;
-/// Indices are below.
+/// All indices are below this.
 pub(crate) const INDEX_END: u64 = 1 << 52;
 
 /// A word (not zero) at the lowest level, a pointer above.
@@ -33,10 +33,8 @@ pub(super) struct RadixNode {
 
 const _: () = assert!(size_of::<RadixNode>() == 512);
 
-/// Memory for one node.
 pub(super) type NodeMemory = NonNull<MaybeUninit<RadixNode>>;
 
-/// The tree.
 pub(super) struct RadixTree {
     root: Option<NonNull<RadixNode>>,
     height: u8,
@@ -60,7 +58,6 @@ const fn levels_for(index: u64) -> u8 {
 }
 
 impl RadixTree {
-    /// An empty tree.
     pub(super) const fn new() -> Self {
         Self { root: None, height: 0 }
     }
@@ -75,20 +72,18 @@ impl RadixTree {
     #[inline]
     pub(super) fn get(&self, index: u64) -> u64 {
         match self.lowest(index) {
-            // SAFETY: R1, R3: a live node that is only read; R2: it is at the lowest level, so the slot holds
-            // a word.
+            // SAFETY: R1, R3: a live node that is only read; R2: at the lowest level slots hold words.
             Some(node) => unsafe { node.as_ref().slots[slot_of(index, 0)].word },
             None => 0,
         }
     }
 
-    /// Replaces the word at `index`, which has one, by another that is not zero. Returns whether it has one.
+    /// Replaces the word at `index` by another that is not zero. Returns whether there was one.
     #[inline]
     pub(super) fn set(&mut self, index: u64, word: u64) -> bool {
         debug_assert!(word != 0);
         let Some(mut node) = self.lowest(index) else { return false };
-        // SAFETY: R1, R3: a live node, and the tree is borrowed exclusively; R2: it is at the lowest level,
-        // so the slot holds a word.
+        // SAFETY: R1, R3: a live node, the tree borrowed exclusively; R2: the lowest level holds words.
         let slot = unsafe { &mut node.as_mut().slots[slot_of(index, 0)].word };
         let there = *slot != 0;
         if there {
@@ -97,8 +92,8 @@ impl RadixTree {
         there
     }
 
-    /// Puts a word (not zero) at `index`, which is below [`INDEX_END`] and has none. `false`, with nothing
-    /// changed, when `allocate` gives no memory.
+    /// Stores a word (not zero) at `index`, which is below [`INDEX_END`] and has none. Returns `false`, and
+    /// has changed nothing, when `allocate` gives no memory.
     pub(super) fn insert(
         &mut self,
         index: u64,
@@ -123,8 +118,7 @@ impl RadixTree {
         }
         let Some(mut node) = self.root else { return false };
         for level in (1..self.height).rev() {
-            // SAFETY: R1, R3: a live node, the tree is borrowed exclusively; R2: above the lowest level, so a
-            // pointer.
+            // SAFETY: R1, R3: a live node, the tree borrowed exclusively; R2: upper levels hold pointers.
             let child = unsafe { &mut node.as_mut().slots[slot_of(index, level)].child };
             node = match *child {
                 Some(child) => child,
@@ -137,8 +131,7 @@ impl RadixTree {
                 },
             };
         }
-        // SAFETY: R1, R3: a live node, and the tree is borrowed exclusively; R2: the loop has come to the
-        // lowest level.
+        // SAFETY: R1, R3: a live node, the tree borrowed exclusively; R2: the loop came to the lowest level.
         unsafe { node.as_mut() }.slots[slot_of(index, 0)] = Slot { word };
         true
     }
@@ -146,7 +139,7 @@ impl RadixTree {
     /// Takes the word at `index` out; 0 when there was none.
     pub(super) fn remove(&mut self, index: u64, mut free: impl FnMut(NodeMemory)) -> u64 {
         let Some(mut node) = self.lowest(index) else { return 0 };
-        // SAFETY: R1, R3: a live node, and the tree is borrowed exclusively; R2: the lowest level holds words.
+        // SAFETY: R1, R3: a live node, the tree borrowed exclusively; R2: the lowest level holds words.
         let word = unsafe { core::mem::replace(&mut node.as_mut().slots[slot_of(index, 0)].word, 0) };
         if word != 0 {
             self.prune(index, &mut free);
@@ -172,7 +165,7 @@ impl RadixTree {
                     None => break,
                 }
             }
-            // Nothing below this slot: on to the next one.
+            // Nothing below this slot: go on to the next one.
             let shift = BITS * u32::from(level);
             index = ((index >> shift) + 1) << shift;
         }
@@ -192,8 +185,7 @@ impl RadixTree {
         Some(node)
     }
 
-    /// Frees the empty nodes on the way to `index`, from the lowest up, then levels that only the first slot
-    /// needs.
+    /// Frees the empty nodes on the way to `index`, from the lowest up, and then unneeded top levels.
     fn prune(&mut self, index: u64, free: &mut impl FnMut(NodeMemory)) {
         let mut path = [None; LEVELS];
         let (mut node, mut level) = (self.root, self.height);
@@ -223,12 +215,11 @@ impl RadixTree {
         self.shrink(free);
     }
 
-    /// Drops top levels of which only the first slot is used.
+    /// Frees top levels of which only the first slot is used.
     fn shrink(&mut self, free: &mut impl FnMut(NodeMemory)) {
         while self.height > 1 {
             let Some(top) = self.root else { return };
-            // SAFETY: R1, R3: a live node that is only read; R2: the height is above one, so slots hold
-            // pointers.
+            // SAFETY: R1, R3: a live node that is only read; R2: height above one, so slots hold pointers.
             let (first, others) = unsafe {
                 let slots = &top.as_ref().slots;
                 (slots[0].child, slots[1..].iter().any(|slot| slot.child.is_some()))
@@ -239,12 +230,6 @@ impl RadixTree {
             (self.root, self.height) = (first, self.height - 1);
             free(top.cast());
         }
-    }
-}
-
-impl Default for RadixTree {
-    fn default() -> Self {
-        Self::new()
     }
 }
 

@@ -1,4 +1,4 @@
-//! Drops pages that can be had again.
+//! Drops clean pages, which can be read again.
 
 use core::ops::Range;
 
@@ -11,7 +11,7 @@ use crate::page_alloc::PageAllocator;
 use crate::platform::Platform;
 
 impl FileTable {
-    /// Drops clean pages that are not mapped until `wanted` frames are free. How many were.
+    /// Drops clean, unmapped pages until `wanted` frames are free. Returns how many were freed.
     ///
     /// Called when memory is short, with no lock of rank `FileTable` or above held.
     pub fn reclaim<P: Platform>(&self, pages: &PageAllocator<'_, P>, wanted: u64) -> u64 {
@@ -35,8 +35,7 @@ impl FileTable {
         freed
     }
 
-    /// Looks at as many pages as one hold of a lock may take, from an index on. Where to go on, and how many
-    /// were freed.
+    /// Reclaims from index `from` on, in one hold of the lock; returns where to go on, and the freed frames.
     fn reclaim_some<P: Platform>(
         &self,
         pages: &PageAllocator<'_, P>,
@@ -59,7 +58,7 @@ impl FileTable {
         (Some(at), freed)
     }
 
-    /// Drops a page that is clean and not mapped. How many frames became free. Under the file's lock.
+    /// Drops a page that is clean and not mapped. Returns how many frames became free. Under the file's lock.
     fn drop_if_clean<P: Platform>(
         &self,
         pages: &PageAllocator<'_, P>,
@@ -94,7 +93,7 @@ impl FileTable {
         (runs, Some(at))
     }
 
-    /// Drops those of these pages that are clean and not mapped any more; how many frames became free.
+    /// Drops those of these pages that are clean and no longer mapped; returns how many frames became free.
     pub(crate) fn drop_runs<P: Platform>(
         &self,
         pages: &PageAllocator<'_, P>,
@@ -114,7 +113,7 @@ impl FileTable {
     }
 }
 
-/// Runs of pages of a file that are unmapped, or lose a right, together.
+/// Runs of pages of a file that a caller unmaps, moves or writes together.
 #[derive(Default)]
 pub struct PageRuns {
     runs: [Range<u64>; RECLAIM_RUNS],
@@ -144,7 +143,7 @@ impl PageRuns {
         self.as_slice().first().map_or(0, |run| run.start)..self.as_slice().last().map_or(0, |run| run.end)
     }
 
-    /// Adds a page behind all others; whether there was room.
+    /// Adds a page behind all others; returns whether there was room.
     pub(super) fn add(&mut self, index: u64) -> bool {
         if let Some(last) = self.runs[..self.count].last_mut().filter(|last| last.end == index) {
             last.end += 1;

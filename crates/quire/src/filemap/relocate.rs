@@ -1,31 +1,30 @@
-//! Puts pages of a file into other frames.
+//! Moves pages of a file to other frames.
 //!
-//! The caller has the file closed, makes the pages busy, and unmaps them: then no task reads or writes them,
-//! and what is copied is what there is.
+//! The caller closes the file, makes the pages busy, and unmaps them: no task uses them while they are
+//! copied.
 
 use super::FileTable;
 use super::file::FileClosed;
-use super::pages::FilePages;
 use super::reclaim::PageRuns;
 use crate::addr::{Frame, FrameRange, Order};
 use crate::limits::LOCK_HOLD_FRAMES;
 use crate::page_alloc::{Gfp, PageAllocator};
 use crate::platform::{Platform, TouchHint};
 
-/// What became of a page that was to be moved.
+/// The outcome of moving a page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum MovedPage {
-    /// It is in another frame, or was dropped since it can be had again; the old frame is free.
+    /// The page is in another frame, or was dropped since it can be read again; the old frame is free.
     Gone,
-    /// A leaf maps it still.
+    /// A leaf still maps the page.
     Mapped,
-    /// There is no frame for it.
+    /// There is no frame for the page.
     OutOfMemory,
 }
 
 impl FileTable {
-    /// Makes some pages of a file busy that are in these frames, from index `from` on; where to look for
-    /// more. Each ends with [`Self::move_page`].
+    /// Makes some pages busy that are in these frames, from index `from` on; returns where to look for more.
+    /// Each ends with [`Self::move_page`].
     pub(crate) fn begin_moving<P: Platform>(
         &self,
         platform: &P,
@@ -48,8 +47,8 @@ impl FileTable {
         (runs, Some(at))
     }
 
-    /// Puts a page that the caller made busy, and has unmapped, into another frame, and makes it not busy.
-    /// Where there is no frame and the page can be had again, it is dropped.
+    /// Moves a page that the caller made busy and unmapped to another frame, and ends its busy state. Where
+    /// there is no frame and the page can be read again, it is dropped.
     pub(crate) fn move_page<P: Platform>(
         &self,
         pages: &PageAllocator<'_, P>,
@@ -78,7 +77,8 @@ impl FileTable {
         } else if page.is_dirty() || !matches!(node.kind(), super::FileKind::Paged(_)) {
             return MovedPage::OutOfMemory;
         } else {
-            self.drop_page(pages, file, &mut cached, index);
+            cached.remove(index, |memory| self.free_radix(pages, memory));
+            self.count_cached(node.kind(), -1);
         }
         drop(cached);
         // SAFETY: invariant 1: the page cache held the frame, and names it no more.
@@ -86,21 +86,10 @@ impl FileTable {
         MovedPage::Gone
     }
 
-    /// The frame of a page that is in memory, not busy, and not on its way out: a task that cuts a file short
-    /// has it open again before they drop what is behind the end.
+    /// The frame of a page that is in memory, not busy, and not cut off: a task that cuts a file short opens
+    /// it again before it drops the pages behind the end.
     pub fn frame_of<P: Platform>(&self, platform: &P, file: &FileClosed<'_>, index: u64) -> Option<Frame> {
         let page = file.node().pages.lock(platform).get(index)?;
         (!page.is_busy() && !file.node().is_cut_off(index)).then_some(page.frame())
-    }
-
-    fn drop_page<P: Platform>(
-        &self,
-        pages: &PageAllocator<'_, P>,
-        file: &FileClosed<'_>,
-        cached: &mut FilePages,
-        index: u64,
-    ) {
-        cached.remove(index, |memory| self.free_radix(pages, memory));
-        self.count_cached(file.node().kind(), -1);
     }
 }

@@ -17,12 +17,11 @@ const BUCKETS: usize = 256;
 /// The list of the files without a name.
 const NAMELESS: usize = BUCKETS;
 
-/// The files by name, the memory of their records, and how much they keep in memory.
+/// The files by name, the memory of their records, and how many frames their pages fill.
 ///
 /// # Invariants
 ///
-/// A bucket's list holds live nodes only (F2), linked through `next` under the table's lock. There is one
-/// more for files without a name.
+/// A bucket's list holds live nodes only (F2), linked through `next` under the table's lock.
 pub struct FileTable {
     buckets: SpinLock<[AtomicPtr<FileNode>; BUCKETS + 1]>,
     nodes: Cache<FileNode>,
@@ -70,14 +69,15 @@ impl FileTable {
         file: FileId,
     ) -> Result<FileRef, AllocError> {
         let kind = FileKind::Paged(file);
-        if let Some(found) = self.find(pages.platform(), kind, file) {
+        let found = find_in(&self.buckets.lock(pages.platform())[bucket_of(file)], kind);
+        if let Some(found) = found {
             return Ok(found);
         }
         let fresh = self.make(pages, kind)?;
         let buckets = self.buckets.lock(pages.platform());
         let head = &buckets[bucket_of(file)];
         if let Some(found) = find_in(head, kind) {
-            // Another task was faster; the fresh node was never published.
+            // Another task opened it first; the fresh node was never published.
             drop(buckets);
             if let Some(node) = fresh.give_back() {
                 self.free_node(pages, node);
@@ -89,7 +89,7 @@ impl FileTable {
         Ok(fresh)
     }
 
-    /// Memory that several mappings share and that has no name; `bytes` of it.
+    /// A shmem file: `bytes` of memory without a name that several mappings share.
     ///
     /// # Errors
     /// [`AllocError::OutOfMemory`].
@@ -105,8 +105,8 @@ impl FileTable {
         Ok(fresh)
     }
 
-    /// A file of huge pages of this order, `bytes` long, of a file system or of none. The holder of the last
-    /// reference has taken its pages out before ([`Self::take_huge_page`]).
+    /// A file of huge pages of this order, `bytes` long, of a file system or of none. Before its last
+    /// reference goes, its holder takes the pages out ([`Self::take_huge_page`]).
     ///
     /// # Errors
     /// [`AllocError::OutOfMemory`].
@@ -123,8 +123,8 @@ impl FileTable {
     /// Gives a reference back. The last one writes dirty pages back and drops all pages.
     ///
     /// # Errors
-    /// [`MmError::Io`] when a dirty page could not be written; its contents are lost. The reference is given
-    /// back in every case.
+    /// [`MmError::Io`] when a dirty page could not be written: its contents are lost, and the reference is
+    /// given back.
     pub fn close<P: Platform>(&self, pages: &PageAllocator<'_, P>, file: FileRef) -> Result<(), MmError> {
         let Err(file) = file.give_back_unless_last() else { return Ok(()) };
         let FileKind::Paged(name) = file.node().kind() else {
@@ -141,7 +141,7 @@ impl FileTable {
             let written = self.write_back(pages, file.node(), |_| {});
             let buckets = self.buckets.lock(pages.platform());
             let last = file.node().references() == 1;
-            // Opened, written to and closed again meanwhile: once more.
+            // A task opened it, wrote to it and closed it meanwhile: once more.
             if last && written.is_ok() && file.node().pages.lock(pages.platform()).dirty() > 0 {
                 continue;
             }
@@ -155,7 +155,8 @@ impl FileTable {
         }
     }
 
-    /// Calls `visit` for every file with a pager, under the table's lock, which is given back between buckets.
+    /// Calls `visit` for every file with a pager, under the table's lock, which it gives back between
+    /// buckets.
     pub(super) fn each_file<P: Platform>(&self, platform: &P, mut visit: impl FnMut(&FileNode)) {
         for bucket in 0..BUCKETS {
             let buckets = self.buckets.lock(platform);
@@ -169,7 +170,7 @@ impl FileTable {
         }
     }
 
-    /// A reference to the file with a pager at or behind a place of the table, and the place behind it. Files
+    /// A reference to the file with a pager at or behind a place of the table, and the place after it. Files
     /// that come or go between two calls may be passed over.
     pub(crate) fn next_file<P: Platform>(
         &self,
@@ -179,7 +180,7 @@ impl FileTable {
         self.next_of(platform, place, BUCKETS)
     }
 
-    /// The same of all files, with a name or without.
+    /// As [`Self::next_file`], for all files, with a name or without.
     pub(crate) fn next_of_all<P: Platform>(
         &self,
         platform: &P,
@@ -200,8 +201,8 @@ impl FileTable {
             let mut at = buckets[bucket].load(Ordering::Relaxed);
             let mut number = 0;
             while let Some(node) = NonNull::new(at) {
-                // SAFETY: F2: the node is on its bucket's list and the table is locked, so it is live and may
-                // be counted once more.
+                // SAFETY: F2: the node is on a list of the locked table, so it is live and may be counted
+                // once more.
                 let file = unsafe { core::mem::ManuallyDrop::new(FileRef::from_raw(node)) };
                 if number == skip {
                     return Some((file.again(), (bucket, number + 1)));
@@ -214,13 +215,9 @@ impl FileTable {
         None
     }
 
-    fn find<P: Platform>(&self, platform: &P, kind: FileKind, file: FileId) -> Option<FileRef> {
-        find_in(&self.buckets.lock(platform)[bucket_of(file)], kind)
-    }
-
     fn make<P: Platform>(&self, pages: &PageAllocator<'_, P>, kind: FileKind) -> Result<FileRef, AllocError> {
         let node = self.nodes.alloc(pages)?.cast::<FileNode>();
-        // SAFETY: S2: fresh memory of the cache's, sized and aligned for a node; its count of one is this
+        // SAFETY: S2: fresh memory of the cache's, sized and aligned for a node, whose count of one is this
         // reference's.
         unsafe {
             node.write(FileNode::new(kind));
@@ -231,7 +228,7 @@ impl FileTable {
     /// Drops all pages of a file without references, and its node.
     fn finish<P: Platform>(&self, pages: &PageAllocator<'_, P>, node: Option<NonNull<FileNode>>) {
         let Some(at) = node else { return };
-        // SAFETY: F1, F2: the last reference gave the node to us alone (F1, F2).
+        // SAFETY: F1, F2: the last reference gave the node to us alone.
         let node = unsafe { at.as_ref() };
         let mut cached = node.pages.lock(pages.platform());
         debug_assert!(node.huge_order().is_none() || cached.len() == 0, "huge pages go back to their pool");
@@ -255,7 +252,7 @@ impl FileTable {
     }
 
     pub(super) fn free_radix<P: Platform>(&self, pages: &PageAllocator<'_, P>, memory: NodeMemory) {
-        // SAFETY: R1: radix trees give back only what they got from `alloc_radix`, once (R1).
+        // SAFETY: R1: radix trees give back only what they got from `alloc_radix`, once.
         unsafe { self.radix.free(pages, memory) };
     }
 
@@ -280,8 +277,8 @@ impl Default for FileTable {
 fn find_in(head: &AtomicPtr<FileNode>, kind: FileKind) -> Option<FileRef> {
     let mut at = head.load(Ordering::Relaxed);
     while let Some(node) = NonNull::new(at) {
-        // SAFETY: F2: nodes on a bucket's list are live while the table is locked. Their count is
-        // above zero (F2), so one more reference may be counted; the borrowed one is not given back.
+        // SAFETY: F2: nodes on a bucket's list are live, with a count above zero, while the table is locked.
+        // So one more reference may be counted; the borrowed one is not given back.
         let found = unsafe { core::mem::ManuallyDrop::new(FileRef::from_raw(node)) };
         if found.node().kind() == kind {
             return Some(found.again());
@@ -297,8 +294,8 @@ fn unlink(head: &AtomicPtr<FileNode>, node: *mut FileNode) {
     loop {
         let at = link.load(Ordering::Relaxed);
         let Some(here) = NonNull::new(at) else { return };
-        // SAFETY: F2: the node is on its bucket's list and the table is locked; the reference does not
-        // outlive the hold of the table's lock.
+        // SAFETY: F2: the node is on a list of the table, and the reference ends before the table's lock is
+        // given back.
         let here = unsafe { here.as_ref() };
         if at == node {
             link.store(here.next.load(Ordering::Relaxed), Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! Takes the end of a file out of memory.
+//! Drops or clears the end of a file.
 
 use core::ops::Range;
 use core::sync::atomic::Ordering;
@@ -12,8 +12,8 @@ use crate::platform::Platform;
 use crate::tlb::words::words;
 
 impl FileTable {
-    /// Drops every page from index `end` on, dirty or not. They are cut off and unmapped; one that is just
-    /// being written is waited for.
+    /// Drops every page from index `end` on, dirty or not. The caller has cut them off and unmapped them.
+    /// Waits for pages that are being written.
     pub(crate) fn drop_from<P: Platform>(
         &self,
         pages: &PageAllocator<'_, P>,
@@ -46,7 +46,7 @@ impl FileTable {
         }
     }
 
-    /// Clears what the last page of a file of this size holds behind the end, if it is in memory.
+    /// Clears the bytes behind the end of a file of this size in its last page, if that is in memory.
     pub(crate) fn clear_end<P: Platform>(&self, platform: &P, resize: &FileResize<'_>, bytes: u64) {
         let (index, from) = (bytes / FRAME_SIZE, bytes % FRAME_SIZE);
         let frame = loop {
@@ -66,9 +66,7 @@ impl FileTable {
         clear_bytes(platform, frame, from..FRAME_SIZE);
         resize.node().pages.lock(platform).set_busy(index, false);
     }
-}
 
-impl FileTable {
     /// Clears a range of bytes of a huge page that the file keeps.
     pub(crate) fn clear_in_huge_page<P: Platform>(&self, platform: &P, frame: Frame, bytes: Range<u64>) {
         let mut at = bytes.start;
@@ -79,11 +77,9 @@ impl FileTable {
             at = end;
         }
     }
-}
 
-impl FileTable {
-    /// Gives 4 KiB of a huge page, the frame `to`, what the frame `from` holds, which no other code knows.
-    /// Programs that map it may store to it at the same time.
+    /// Copies the frame `from`, which no other code knows, to the frame `to` of a huge page. Programs that
+    /// map that may store to it at the same time.
     pub(crate) fn copy_to_huge_page<P: Platform>(&self, platform: &P, from: Frame, to: Frame) {
         for (from, to) in words(platform, from).iter().zip(words(platform, to)) {
             to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
@@ -94,7 +90,7 @@ impl FileTable {
 /// Clears bytes of a frame, by atomics: programs that map it may store to it at the same time.
 fn clear_bytes<P: Platform>(platform: &P, frame: Frame, bytes: Range<u64>) {
     let words = words(platform, frame);
-    // The bytes of a word that stay.
+    // A mask of the bytes of a word that stay.
     let kept = |word: u64| {
         let stays = |byte: &u64| !bytes.contains(&(word * 8 + byte));
         (0..8).filter(stays).fold(0, |mask, byte| mask | 0xff << (8 * byte))

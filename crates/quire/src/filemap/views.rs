@@ -1,15 +1,14 @@
 //! Which mappings a file has: the reverse map of its pages.
 //!
-//! Every mapping of a file has a [`View`] in its record: which pages it shows, at which address of which
+//! Every mapping of a file has a [`View`] in its record: the pages that it shows, at which address of which
 //! address space. The views of a file stand in one tree, under a lock of the file's own, ordered by address
-//! space and first page; each subtree knows the last page that it shows. So the address spaces that map given
-//! pages are found one after the other, in ascending order of their numbers, in `log n` steps each, and the
-//! lock need not be held from one to the next.
+//! space and first page; each subtree knows the last page that it shows. So a search finds the address spaces
+//! that map given pages one after the other, in ascending order of their numbers, in `log n` steps each, and
+//! need not hold the lock from one to the next.
 //!
-//! An address space changes its views while it holds its own lock for writing: a task that has found it here
-//! waits for that lock and then looks here again at it alone sees exactly its mappings. Views of mappings
-//! that are gone may stay for a moment; so what a view says is looked up among the mappings before it is
-//! believed.
+//! An address space changes its views while it holds its own lock for writing. So a task that finds it here,
+//! takes its lock, and then looks here for it again sees exactly its mappings. Views of mappings that are
+//! gone may stay for a moment, so a task looks up what a view says among the mappings before it relies on it.
 
 use core::ops::Range;
 use core::ptr::NonNull;
@@ -18,14 +17,14 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use crate::addr::VirtAddr;
 use crate::avl::{Avl, Links, Node, Ptr};
 
-/// An address space as files know it. It stays where it is while a view names it or it is pinned.
+/// An address space, as files know it. It does not move while a view names it or it is pinned.
 #[derive(Debug)]
 pub struct Mapper {
     number: u64,
     pins: AtomicU32,
 }
 
-/// What one mapping shows of a file. Its fields are read and written under the file's lock only.
+/// The part of a file that one mapping shows. Its fields are used under the file's lock only.
 #[derive(Debug)]
 pub struct View {
     links: Links<Self>,
@@ -34,14 +33,14 @@ pub struct View {
     last: u64,
 }
 
-/// Where a view stands.
+/// A pointer to a view.
 pub type ViewPtr = Ptr<View>;
 
-/// The contents of a view that its file knows.
+/// What a file knows of a view.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Shown {
     mapper: NonNull<Mapper>,
-    /// The mapper's number, here so that a search need not follow the pointer.
+    /// Here so that a search need not follow the pointer.
     number: u64,
     pages: (u64, u64),
     addr: VirtAddr,
@@ -50,24 +49,22 @@ struct Shown {
 /// Address space, first page, address: the order of the views.
 type Key = (u64, u64, u64);
 
-// SAFETY: V1: a view is reached under its file's lock, and the mapper that it names outlives it; both
-// wherever the holder runs.
+// SAFETY: V1: a view is reached under its file's lock, and the mapper that it names outlives it, on any CPU.
 unsafe impl Send for View {}
 
 /// The views of one file.
 ///
 /// # Invariants
 ///
-/// V1. A view in the tree is live, and so is the mapper that it names: a mapping's memory is given back, and
-///     an address space taken apart, only after its views were hidden.
+/// V1. A view in the tree is live, and so is the mapper that it names: a mapping's memory is freed, and an
+///     address space taken apart, only after its views were hidden.
 #[derive(Debug)]
 pub struct FileViews {
     avl: Avl<View>,
 }
 
 impl Mapper {
-    /// The address space with this number; numbers are not used twice, and a child's is larger than its
-    /// parent's.
+    /// The address space with this number. Numbers are not used twice; a child's is larger than its parent's.
     pub const fn new(number: u64) -> Self {
         Self { number, pins: AtomicU32::new(0) }
     }
@@ -77,12 +74,12 @@ impl Mapper {
         self.number
     }
 
-    /// Keeps the address space from being taken apart. Under a lock that keeps it alive.
+    /// Keeps the address space from being taken apart. The caller holds a lock that keeps it alive.
     pub fn pin(&self) {
         self.pins.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Gives it up.
+    /// Gives up a pin.
     pub fn unpin(&self) {
         let before = self.pins.fetch_sub(1, Ordering::Release);
         debug_assert!(before > 0, "unpinned more often than pinned");
@@ -115,7 +112,6 @@ impl Default for View {
     }
 }
 
-/// The end of the last pages that a subtree shows.
 impl Node for View {
     type Sum = u64;
 
@@ -147,8 +143,8 @@ impl FileViews {
         self.avl.root.is_none()
     }
 
-    /// Says that the mapping of this view shows `pages` at `addr`, whatever it showed before. The caller owns
-    /// the mapping.
+    /// Notes that this view's mapping, which the caller owns, shows `pages` at `addr`, whatever it showed
+    /// before.
     pub fn show(
         &mut self,
         view: ViewPtr,
@@ -174,7 +170,7 @@ impl FileViews {
         self.avl.repair_upwards(view);
     }
 
-    /// Forgets a mapping. The caller owns it. One that is not known may be forgotten, too.
+    /// Forgets a mapping, also one that is not known. The caller owns it.
     pub fn hide(&mut self, view: ViewPtr) {
         if self.avl.node_mut(view).shown.take().is_none() {
             return;
@@ -192,13 +188,13 @@ impl FileViews {
     /// The first address space with a number above `after` that maps one of `pages`, pinned.
     pub(crate) fn next_mapper(&self, after: u64, pages: &Range<u64>) -> Option<NonNull<Mapper>> {
         let shown = self.next_shown((after, u64::MAX, u64::MAX), pages)?;
-        // SAFETY: V1: the lock of this file, whose views these are, keeps the mapper alive for this moment.
+        // SAFETY: V1: the caller holds the lock of the file with these views, which keeps the mapper alive.
         unsafe { shown.mapper.as_ref() }.pin();
         Some(shown.mapper)
     }
 
-    /// The first mapping of one of `pages` by the address space with this number, behind `after`: first page
-    /// and address.
+    /// The first mapping of one of `pages` behind `after` by the address space `number`: first page and
+    /// address.
     pub(crate) fn next_in(
         &self,
         number: u64,
@@ -210,8 +206,7 @@ impl FileViews {
         (shown.number == number).then_some((shown.pages.0, shown.addr))
     }
 
-    /// The first view behind `after` that shows one of `pages`. It takes `log n` steps for each address space
-    /// that is passed.
+    /// The first view behind `after` that shows one of `pages`: `log n` steps for each address space passed.
     fn next_shown(&self, mut after: Key, pages: &Range<u64>) -> Option<Shown> {
         loop {
             let at = self.next_ending_behind(after, pages.start)?;
@@ -219,7 +214,7 @@ impl FileViews {
             if shown.pages.0 < pages.end {
                 return Some(shown);
             }
-            // What follows of this address space begins even later.
+            // The other views of this address space begin even later.
             after = (shown.number, u64::MAX, u64::MAX);
         }
     }

@@ -9,14 +9,13 @@ use crate::page_alloc::PageAllocator;
 use crate::platform::{FileId, Pager, Platform};
 
 impl FileTable {
-    /// Writes every dirty page of the file to its pager and marks it clean; `protect` takes from all mappings
-    /// of the pages that it is shown the right to store to them, so that the next store marks its page again.
-    /// Pages that others are just writing are left to them; those that are busy for another reason, and dirty
-    /// still, are waited for. May block in the pager; the caller holds no lock.
+    /// Writes every dirty page of the file to its pager and marks it clean. For the pages that it is shown
+    /// `protect` takes the right to store from all mappings, so that the next store marks its page again.
+    /// Leaves pages to tasks that are writing them already; waits for pages that are dirty and busy for
+    /// another reason. May block in the pager; the caller holds no lock.
     ///
     /// # Errors
-    /// [`MmError::Io`] when a page could not be written; it stays dirty, and the others are written all the
-    /// same.
+    /// [`MmError::Io`] when a page could not be written; it stays dirty, and all others are written.
     pub(crate) fn write_back<P: Platform>(
         &self,
         pages: &PageAllocator<'_, P>,
@@ -40,15 +39,15 @@ impl FileTable {
     }
 }
 
-/// Makes some dirty pages from index `from` on busy, and clean; where to look for more. No task is about to
-/// map one of them for storing, since the file is closed.
+/// Makes some dirty pages from index `from` on busy and clean; returns where to look for more. The file is
+/// closed, so no task is about to map one of them for storing.
 fn begin_writing<P: Platform>(platform: &P, file: &FileClosed<'_>, from: u64) -> (PageRuns, Option<u64>) {
     let mut cached = file.node().pages.lock(platform);
     let (mut runs, mut at) = (PageRuns::default(), from);
     for _ in 0..LOCK_HOLD_FRAMES {
         let Some((index, page)) = cached.next(at).filter(|_| cached.dirty() > 0) else { return (runs, None) };
         if page.is_dirty() && page.is_busy() {
-            // Being moved, or cut off: the task that does so waits for no other.
+            // A task moves it or cuts it off, and waits for no other task.
             return (runs, Some(index));
         }
         if page.is_dirty() {
@@ -63,7 +62,7 @@ fn begin_writing<P: Platform>(platform: &P, file: &FileClosed<'_>, from: u64) ->
     (runs, Some(at))
 }
 
-/// Writes pages that are this task's to write.
+/// Writes pages that this task has made busy.
 fn write_runs<P: Platform>(
     platform: &P,
     node: &FileNode,
@@ -73,11 +72,11 @@ fn write_runs<P: Platform>(
     let mut outcome = Ok(());
     for index in runs.indices() {
         let Some(page) = node.pages.lock(platform).get(index) else { continue };
-        // SAFETY: invariant 1: the direct map gives the frame's 4096 bytes, and the busy mark keeps the frame
-        // in the cache and other tasks from using it (protocol in the module's head).
+        // SAFETY: invariant 1: the direct map gives the frame's 4096 bytes. The busy mark keeps the frame in
+        // the cache and other tasks from using it (protocol in the module's head).
         let bytes = unsafe { &*platform.direct_map(page.frame().addr()).cast::<[u8; FRAME_SIZE as usize]>() };
         let written = platform.pager().write(file, index, bytes);
-        // What was cut off meanwhile need not be written.
+        // A page that was cut off meanwhile need not be written.
         let wanted = written.is_err() && index < node.size(platform).div_ceil(FRAME_SIZE);
         let mut cached = node.pages.lock(platform);
         cached.set_busy(index, false);

@@ -1,10 +1,8 @@
-//! What is charged for pages: the group of the process, and the file system of the file, beside the pool
-//! itself.
+//! Charges huge pages to the process's group and the file's file system, beside the pool.
 //!
-//! What is reserved is charged to the group as a reservation and counts in the file system, whether it is
-//! used yet or not; a page that is used without a reservation counts in the file system alone. Every page in
-//! use is charged to the group of the process that touched it first. A page knows what it owes ([`Owed`]), so
-//! that any task that sees it go can settle it.
+//! A reservation is charged to the group and counts in the file system, used or not; a page used without a
+//! reservation counts in the file system. Besides, every page in use is charged to the group of the process
+//! that touched it first. Each page notes its charges ([`Owed`]): any task that gives it back can undo them.
 #![forbid(unsafe_code)]
 
 use core::sync::atomic::Ordering;
@@ -16,21 +14,20 @@ use crate::error::AllocError;
 use crate::page_alloc::{NodeSet, PageAllocator};
 use crate::platform::Platform;
 
-/// What is charged: a group, and the number of a file system (0: none).
+/// The group and the file system that are charged.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Account {
     /// The group of the process.
     pub group: HugeGroup,
-    /// The file system.
+    /// The number of the file system (0: none).
     pub fs: u8,
 }
 
-/// What is to be settled when a page goes, as it is noted with the page.
+/// The charges to undo when a page is given back, as noted with the page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Owed {
-    /// The group that is charged for its use.
     group: HugeGroup,
-    /// The file system that counts it by itself: not because of a reservation.
+    /// The file system that counts the page itself, not a reservation (0: none).
     fs: u8,
 }
 
@@ -45,10 +42,10 @@ impl Owed {
 }
 
 impl HugePools {
-    /// Reserves pages for what is charged for them.
+    /// Charges and reserves pages.
     ///
     /// # Errors
-    /// [`AllocError::OutOfMemory`]: a limit would be passed, or the pool has too few. Nothing has changed then.
+    /// [`AllocError::OutOfMemory`]: a limit is reached, or the pool has too few. Nothing has changed then.
     pub(crate) fn charge_reservations<P: Platform>(
         &self,
         pages: &PageAllocator<'_, P>,
@@ -66,9 +63,8 @@ impl HugePools {
         reserved.inspect_err(|_| self.uncharge(account.group, size, Charge::Reservation, count))
     }
 
-    /// `count` pages are no longer reserved, of which `unused` were not redeemed; the others are about to go
-    /// back to the pool. How many of those the pool must keep for the file system: they are to be given back
-    /// as reserved.
+    /// Ends `count` reservations, of which `unused` were not used; the pages of the others are about to go
+    /// back to the pool. Returns how many of these to give back as reserved, for the file system.
     #[must_use = "the file system counts on what is kept for it"]
     pub(crate) fn uncharge_reservations<P: Platform>(
         &self,
@@ -83,10 +79,10 @@ impl HugePools {
         kept.saturating_sub(unused)
     }
 
-    /// A page to be used by a process, reserved to it or not, from these nodes. Its contents are undefined.
+    /// Charges and takes a page for a process, reserved or not. Its contents are undefined.
     ///
     /// # Errors
-    /// [`AllocError::OutOfMemory`]: a limit would be passed, or there is none.
+    /// [`AllocError::OutOfMemory`]: a limit would be passed, or there is no page.
     pub(crate) fn take_for<P: Platform>(
         &self,
         pages: &PageAllocator<'_, P>,
@@ -97,30 +93,20 @@ impl HugePools {
         let charged = self.charge(account.group, size, Charge::Usage, 1);
         charged.map_err(|_| AllocError::OutOfMemory)?;
         let fs = if reserved { 0 } else { account.fs };
-        // What the pool keeps for the file system is reserved, too.
+        // A page that the pool keeps for the file system is reserved, too.
         let needed = if reserved { Ok(0) } else { self.use_fs(pages.platform(), fs, 1) };
         let taken = needed.and_then(|needed| {
             self.take(pages, size, NodeSet::ALL, needed == 0).inspect_err(|_| {
                 self.leave_fs(pages.platform(), fs, 1);
             })
         });
-        match taken {
-            Ok(frame) => {
-                pages
-                    .frames()
-                    .huge_note(frame)
-                    .store(Owed { group: account.group, fs }.to_note(), Ordering::Relaxed);
-                Ok(frame)
-            }
-            Err(error) => {
-                self.uncharge(account.group, size, Charge::Usage, 1);
-                Err(error)
-            }
-        }
+        let note = Owed { group: account.group, fs }.to_note();
+        taken
+            .inspect(|&frame| pages.frames().huge_note(frame).store(note, Ordering::Relaxed))
+            .inspect_err(|_| self.uncharge(account.group, size, Charge::Usage, 1))
     }
 
-    /// Gives a page back that no leaf maps, and settles what it owes. `reserved`: the reservation that it
-    /// redeemed holds again.
+    /// Gives back a page that no leaf maps, and undoes its charges. `reserved`: its reservation holds again.
     pub(crate) fn give_from<P: Platform>(
         &self,
         pages: &PageAllocator<'_, P>,
@@ -134,8 +120,8 @@ impl HugePools {
         self.give(pages, size, frame, reserved || kept);
     }
 
-    /// Takes in the pages that were lent to leaves, the last of which is gone. All that were gone before the
-    /// call are in their pool when it returns, whichever task took them in: what they were reserved counts.
+    /// Takes back the lent pages that no leaf maps any more. On return, all pages whose last leaf went before
+    /// the call are in their pool, whichever task took them, so that their reservations count.
     pub(crate) fn take_returned<P: Platform>(&self, pages: &PageAllocator<'_, P>) {
         let _right = Claim::wait(&self.returning, pages.platform());
         if pages.counts().has_returned_huge() {

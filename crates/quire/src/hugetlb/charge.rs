@@ -1,4 +1,4 @@
-//! Groups of processes are made, removed, limited and charged for huge pages.
+//! Makes, removes, limits and charges groups of processes.
 #![forbid(unsafe_code)]
 
 use core::sync::atomic::Ordering;
@@ -9,7 +9,7 @@ use super::group::{
 use super::{HugePools, HugeSize};
 
 impl HugePools {
-    /// A group without limits of its own, part of `parent`.
+    /// Makes a group without limits of its own, part of `parent`.
     ///
     /// # Errors
     /// [`TooManyGroups`].
@@ -27,15 +27,14 @@ impl HugePools {
         Err(TooManyGroups)
     }
 
-    /// Removes a group without processes. What is charged to it stays charged to those that it is part of
-    /// until it is given back.
+    /// Removes a group without processes. Its charges stay, here and above, until the pages are given back.
     pub fn remove_group(&self, group: HugeGroup) {
         if let Some(slot) = self.groups.slot(group) {
             slot.state.store(REMOVED, Ordering::Release);
         }
     }
 
-    /// Charges pages.
+    /// Charges pages to a group and all that it is part of.
     ///
     /// # Errors
     /// [`LimitReached`]; nothing was charged then.
@@ -55,12 +54,12 @@ impl HugePools {
         Err(LimitReached)
     }
 
-    /// Takes a charge back.
+    /// Undoes a charge.
     pub fn uncharge(&self, group: HugeGroup, size: HugeSize, kind: Charge, pages: u64) {
         self.groups.around(group).for_each(|slot| slot.counter(size, kind).sub(pages));
     }
 
-    /// Limits a group from now on; what is charged already stays.
+    /// Limits later charges of a group.
     pub fn set_group_max(&self, group: HugeGroup, size: HugeSize, kind: Charge, max: u64) {
         if let Some(slot) = self.groups.slot(group) {
             slot.counter(size, kind).max.store(max, Ordering::Relaxed);

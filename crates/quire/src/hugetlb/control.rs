@@ -1,5 +1,4 @@
-//! The files by which Linux shows and changes pools, as paths and text, so that a kernel can export them
-//! unchanged.
+//! Linux's control files for pools, as paths and text, so that a kernel can export them unchanged.
 //!
 //! | path | read | write |
 //! |---|---|---|
@@ -9,11 +8,11 @@
 //! | `.../free_hugepages`, `resv_hugepages`, `surplus_hugepages` | numbers | |
 //! | `hugepages-1048576kB/demote` | | pages to demote |
 //! | `.../demote_size` | what they become, `2048kB` | |
-//! | `.../promote` | | pages to put together again; ours |
+//! | `.../promote` | | pages to make of 512 smaller ones; not in Linux |
 //! | `vm/hugetlb_optimize_vmemmap` | 1: descriptors of pages that join a pool are saved | switches that, if the policy leaves the choice |
 //!
 //! With `node0/` in front, `nr_hugepages`, `free_hugepages`, `surplus_hugepages`, `demote` and `promote` are
-//! those of one node. (Linux: `/sys/kernel/mm/hugepages` and `/sys/devices/system/node/node0/hugepages`, and
+//! one node's. (Linux: `/sys/kernel/mm/hugepages`, `/sys/devices/system/node/node0/hugepages`,
 //! `/proc/sys/vm`.)
 #![forbid(unsafe_code)]
 
@@ -24,20 +23,20 @@ use crate::limits::MAX_NODES;
 use crate::page_alloc::{NodeSet, PageAllocator};
 use crate::platform::Platform;
 
-/// Why a control file was not read or written. Nothing has changed then.
+/// Why a control file could not be read or written. Nothing has changed then.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ControlError {
     /// `ENOENT`: there is no such file, or the machine has no such node.
     NoSuchFile,
     /// `EACCES`: it can only be written, or only be read.
     NotPermitted,
-    /// `EINVAL`: what was written is no number, or none that the file knows.
+    /// `EINVAL`: the text is no number, or none that the file accepts.
     NotANumber,
-    /// What was read does not fit where it was to go.
+    /// The output has no room for the text.
     NoRoom,
 }
 
-/// What a write did.
+/// The outcome of a write.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use = "a resize may do less than was asked for"]
 pub enum Outcome {
@@ -62,7 +61,6 @@ enum Name {
     Promote,
 }
 
-/// A control file.
 struct File {
     node: Option<u8>,
     size: HugeSize,
@@ -130,8 +128,7 @@ impl HugePools {
         writeln!(out, "{number}").map_err(|_| ControlError::NoRoom)
     }
 
-    /// Writes a number to a control file. `nodes` are those of the writer's memory policy, for
-    /// `nr_hugepages_mempolicy`.
+    /// Writes a number to a control file. `nr_hugepages_mempolicy` takes the writer's policy from `nodes`.
     ///
     /// # Errors
     /// [`ControlError`].
@@ -166,7 +163,7 @@ impl HugePools {
             }
         })
     }
-    /// Switches the saving of descriptors, as Linux's file does: 0 and 1.
+
     fn write_saving(&self, text: &str) -> Result<Outcome, ControlError> {
         let saving = match text.trim() {
             "0" => false,

@@ -9,22 +9,21 @@ use crate::limits::SECTION_BLOCKS;
 use crate::page_alloc::{NodeSet, PageAllocator};
 use crate::platform::Platform;
 
-/// What came of it.
+/// The outcome of demoting or promoting.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use = "fewer pages may have been changed than was asked for"]
 pub struct Demoted {
-    /// Pages of 1 GiB that were demoted, or promoted.
+    /// Pages of 1 GiB demoted or promoted.
     pub done: u64,
-    /// Pages of 1 GiB that were to be.
+    /// Pages of 1 GiB asked for.
     pub wanted: u64,
-    /// Why these are not the same.
+    /// Why `done` is not `wanted`.
     pub stopped: Option<Stopped>,
 }
 
 impl HugePools {
-    /// Moves `count` free pages of 1 GiB that are not reserved to the pool of 2 MiB, 512 for each (`demote`).
-    /// Neither allocates nor frees anything, save for descriptors in a window. Comes by a reschedule point
-    /// after each page.
+    /// Moves `count` free, unreserved pages of 1 GiB to the pool of 2 MiB, 512 for each (`demote`). Allocates
+    /// and frees nothing except descriptors in a window. Invokes a reschedule point after each page.
     pub fn demote<P: Platform>(&self, pages: &PageAllocator<'_, P>, nodes: NodeSet, count: u64) -> Demoted {
         self.each_gigantic(pages, count, || {
             let mut from = self.lock(pages, HugeSize::Size1G);
@@ -46,15 +45,14 @@ impl HugePools {
         })
     }
 
-    /// Moves 512 free pages of 2 MiB in a row that are not reserved to the pool of 1 GiB, as one page,
-    /// `count` times, in order of address: the way back from [`Self::demote`], which Linux has not. Neither
-    /// allocates nor frees anything, save for descriptors in a window. Looks at each 1 GiB of the machine
-    /// once, however the pool's pages are linked: what becomes free behind it is left to another request.
-    /// Comes by a reschedule point after each 1 GiB that has a page of the pool in front.
+    /// Moves 512 free, unreserved pages of 2 MiB in a row to the pool of 1 GiB, as one page, `count` times:
+    /// the reverse of [`Self::demote`], which Linux lacks. Allocates and frees nothing except descriptors in
+    /// a window. Looks at each 1 GiB of the machine once, in order of address: pages that become free behind
+    /// it need another call. Invokes a reschedule point after each 1 GiB that starts with a page of the pool.
     pub fn promote<P: Platform>(&self, pages: &PageAllocator<'_, P>, nodes: NodeSet, count: u64) -> Demoted {
         let mut starts = pages.memmap().whole_sections().map(BlockNumber::first_frame);
         self.each_gigantic(pages, count, || {
-            // Most memory is in no pool, which takes no lock to see.
+            // Skip memory that is in no pool, without the lock.
             let candidate = starts.find(|&start| pages.frames().is_huge(start, Order::BLOCK));
             let frame = candidate.ok_or(Stopped::OutOfMemory)?;
             let node = pages.store().node_of_frame(frame);
@@ -80,8 +78,7 @@ impl HugePools {
         })
     }
 
-    /// Calls `one` until it has changed as many pages as are wanted: it says whether it changed one, or why
-    /// there are no more.
+    /// Calls `one` until it has changed `wanted` pages. It returns whether it changed one, or why it cannot.
     fn each_gigantic<P: Platform>(
         &self,
         pages: &PageAllocator<'_, P>,
@@ -108,10 +105,10 @@ fn parts(frame: Frame) -> impl DoubleEndedIterator<Item = Frame> {
     (0..SECTION_BLOCKS as u64).map(move |at| frame.add(at * Order::BLOCK.frames()))
 }
 
-/// Whether all parts of a 1 GiB are free pages of a node's pool that can be spared.
+/// Whether all parts of a 1 GiB are free pages of one node that can be spared.
 fn can_be_one<P: Platform>(pool: &Pool, pages: &PageAllocator<'_, P>, node: u8, frame: Frame) -> bool {
     let is_part = |part| {
-        // Memory of two nodes may meet in the middle.
+        // The 1 GiB may hold memory of two nodes.
         pool.is_free(pages.memmap(), part)
             && pages.frames().is_huge(part, Order::BLOCK)
             && pages.store().node_of_frame(part) == node

@@ -1,13 +1,13 @@
-//! Frames of huge pages that went bad.
+//! Huge pages with frames that went bad.
 //!
-//! The page allocator marks such a frame in its block's record before the pool is asked, and a pool looks for
-//! marks whenever a page comes to it, under its lock: so of a page that is just on its way to or from a pool,
-//! or becoming larger or smaller, one of the two sees the mark. A free page with a mark leaves the pool,
-//! which has a persistent page less (as in Linux), and the page allocator takes it back in small pieces but
-//! for the bad frames. While every free page is reserved, a surplus page takes its place first, whatever the
-//! limit of surplus pages; and where none can be had, the page stays, free and not handed out, until a
-//! reservation ends. The task that uses the last reservation then is refused
-//! ([`AllocError::OutOfMemory`](crate::error::AllocError::OutOfMemory)), as at any time.
+//! The page allocator marks a bad frame in its block's record before it asks the pool. A pool looks for
+//! marks, under its lock, whenever a page joins it. So one of the two sees the mark of a page that is just on
+//! its way to or from a pool, or is being demoted or promoted. A free page with a mark leaves the pool, which
+//! has one persistent page less (as in Linux); the page allocator takes it back in small pieces without the
+//! bad frames. If every free page is reserved, a surplus page replaces it first, beyond the limit of surplus
+//! pages. If none can be allocated, the page stays, free and never handed out, until a reservation ends. Then
+//! the task that uses the last reservation is refused
+//! ([`AllocError::OutOfMemory`](crate::error::AllocError::OutOfMemory)), as can happen at any time.
 #![forbid(unsafe_code)]
 
 use super::pool::Pool;
@@ -18,25 +18,24 @@ use crate::memmap::MemMap;
 use crate::page_alloc::{PageAllocator, has_marks};
 use crate::platform::Platform;
 
-/// What became of a huge page with a frame that went bad.
+/// The outcome for a huge page with a frame that went bad.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum HugeFailure {
     /// It has left its pool: all of it but the bad frame is free.
     Dissolved,
-    /// It is free and reserved, and stays in its pool, not handed out.
+    /// It is free and reserved: it stays in its pool, and is not handed out.
     Reserved,
     /// It is in use, or on its way: it leaves its pool when it comes back.
     InUse,
 }
 
-/// A page joins a pool, free. Under the pool's lock.
+/// Adds a page to a pool, free, and counts it if it is bad.
 pub(super) fn join<P: Platform>(pool: &mut Pool, pages: &PageAllocator<'_, P>, node: u8, frame: Frame) {
     pool.join(pages.memmap(), node, frame);
     pool.bad += u64::from(pages.frames().has_bad(frame));
 }
 
 impl Pool {
-    /// How many free pages have a bad frame.
     pub(super) fn count_bad(&self, memmap: &MemMap) -> u64 {
         (0..MAX_NODES as u8).map(|node| self.bad_pages(memmap, node).count() as u64).sum()
     }
@@ -51,7 +50,7 @@ impl Pool {
 }
 
 impl HugePools {
-    /// Sees to a page of a pool of which the page allocator has just marked a frame
+    /// Removes a page from its pool, if it can, after the page allocator has marked a frame of it as bad
     /// ([`Verdict::Huge`](crate::page_alloc::Verdict::Huge)). The caller holds no lock.
     pub fn memory_failure<P: Platform>(&self, pages: &PageAllocator<'_, P>, frame: Frame) -> HugeFailure {
         let mut pooled = false;
@@ -72,7 +71,7 @@ impl HugePools {
         if pooled { HugeFailure::InUse } else { HugeFailure::Dissolved }
     }
 
-    /// Lets free pages with bad frames leave a pool, as far as reservations allow.
+    /// Removes free pages with bad frames from a pool, as far as reservations allow.
     pub(super) fn shed_bad<P: Platform>(&self, pages: &PageAllocator<'_, P>, size: HugeSize) {
         while pages.frames().bad_frames() > 0 {
             let mut pool = self.lock(pages, size);
@@ -92,7 +91,7 @@ impl HugePools {
             pool.change_surplus(node, -i64::from(left.surplus > left.total));
             drop(pool);
             if self.release(pages, size, &[frame]) > 0 {
-                // No memory for its descriptors: it stays, not handed out.
+                // No memory for its descriptors: it stays, and is not handed out.
                 return;
             }
             pages.platform().reschedule_point();

@@ -2,12 +2,11 @@
 //!
 //! # Protocol
 //!
-//! A task that maps a file reserves pages of it, and one that changes its size takes some out, under one
-//! right ([`FileResize`]), so that no two do either at once. Faults fill pages in beside them. A task that
-//! changes what a file, or a private mapping, has of one page *claims* that page first, so that no two take a
-//! page for the same place, and that a reservation neither comes nor goes while its page is filled in. A
-//! fault does not wait for a claim: it gives its locks back and tries again. (In Linux:
-//! `hugetlb_fault_mutex_table`.)
+//! A task that maps a file reserves pages of it, and a task that resizes it removes pages. Both need one
+//! right ([`FileResize`]), so no two do either at once; faults fill in pages meanwhile. A task that fills or
+//! changes one place of a file, or of a private mapping, *claims* the place first. So no two tasks take a
+//! page for one place, and a reservation neither comes nor goes while its page is filled in. A fault does not
+//! wait for a claim: it gives its locks back and tries again. (Linux: `hugetlb_fault_mutex_table`.)
 #![forbid(unsafe_code)]
 
 use core::ops::Range;
@@ -20,17 +19,16 @@ use crate::limits::HUGE_FAULTS;
 use crate::page_alloc::PageAllocator;
 use crate::platform::Platform;
 
-/// The right to do something, such as to fill one page in, for as long as it lives. Its holder may block.
+/// An exclusive right for as long as it lives, such as to fill in one page. Its holder may block.
 pub(crate) struct Claim<'a>(&'a AtomicBool);
 
 impl<'a> Claim<'a> {
     fn of(place: &'a AtomicBool) -> Option<Self> {
         let claimed = place.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed);
-        // Not `then_some`: what is made and dropped again would end the claim of another.
+        // Not `then_some`: dropping an unused value would end another task's claim.
         claimed.is_ok().then(|| Self(place))
     }
 
-    /// The right, once no other task has it.
     pub(super) fn wait<P: Platform>(place: &'a AtomicBool, platform: &P) -> Self {
         loop {
             match Self::of(place) {
@@ -47,7 +45,7 @@ impl Drop for Claim<'_> {
     }
 }
 
-/// Reservations of a file's pages that can be taken back still.
+/// Reservations of a file's pages that can still be dropped.
 #[must_use = "reservations are kept or taken back"]
 pub(crate) struct FileReservations<'f> {
     right: FileResize<'f>,
@@ -57,7 +55,7 @@ pub(crate) struct FileReservations<'f> {
 }
 
 impl HugePools {
-    /// Claims the page with this index of an object, whatever that number stands for, unless it is claimed.
+    /// Claims a place of an object, unless it is claimed. The caller chooses the object's number.
     pub(crate) fn claim(&self, object: u64, index: u64) -> Option<Claim<'_>> {
         Claim::of(self.place(object, index))
     }
@@ -67,12 +65,12 @@ impl HugePools {
         &self.faults[(hash >> 32) as usize % HUGE_FAULTS]
     }
 
-    /// The same, once it is not claimed; its claimant needs nothing that the caller may have.
+    /// Waits for a claim. No deadlock: the claimant needs no lock or right that the caller may hold.
     fn wait_for_claim<P: Platform>(&self, platform: &P, object: u64, index: u64) -> Claim<'_> {
         Claim::wait(self.place(object, index), platform)
     }
 
-    /// Reservations those of a file's pages that are neither there nor reserved yet. The caller holds no lock.
+    /// Reserves the pages of a file that are neither there nor reserved yet. The caller holds no lock.
     ///
     /// # Errors
     /// [`AllocError::OutOfMemory`]; nothing has changed then.
@@ -88,7 +86,7 @@ impl HugePools {
         self.charge_reservations(pages, size, account, missing)?;
         let reservations = FileReservations { right, indices, size, account };
         let noted = self.note_reservations(pages, files, &reservations);
-        // Others may have filled pages in meanwhile.
+        // Faults may have filled in pages meanwhile.
         let in_vain = missing - noted.unwrap_or_else(|noted| noted);
         self.return_reservations(pages, size, account, in_vain);
         if noted.is_ok() {
@@ -98,7 +96,7 @@ impl HugePools {
         Err(AllocError::OutOfMemory)
     }
 
-    /// Notes what is reserved with the file; of how many pages, all or those before memory was out.
+    /// Notes the reservations with the file; returns how many were new, as an error if memory ran out.
     fn note_reservations<P: Platform>(
         &self,
         pages: &PageAllocator<'_, P>,
@@ -115,7 +113,6 @@ impl HugePools {
         Ok(noted)
     }
 
-    /// The reservations stand.
     pub(crate) fn keep_reservations<P: Platform>(
         &self,
         pages: &PageAllocator<'_, P>,
@@ -125,7 +122,7 @@ impl HugePools {
         files.keep_reservations(pages.platform(), &reservations.right, &reservations.indices);
     }
 
-    /// Takes the reservations back, as far as they were not used.
+    /// Drops the reservations that were not used.
     pub(crate) fn drop_reservations<P: Platform>(
         &self,
         pages: &PageAllocator<'_, P>,
@@ -152,8 +149,8 @@ impl HugePools {
         debug_assert_eq!(more, 0, "what was not used can be kept");
     }
 
-    /// Takes these pages of a file out of it, and back into the pool, reservations too. No task maps them,
-    /// uses them, or can; who counts leaves of them down still is waited for.
+    /// Moves these pages of a file, and their reservations, back to the pool. No task maps or uses them, or
+    /// can. Waits for CPUs that still count down their leaves.
     pub(crate) fn drop_pages<P: Platform>(
         &self,
         pages: &PageAllocator<'_, P>,
@@ -183,7 +180,7 @@ impl HugePools {
     }
 }
 
-/// A number that stands for a file among those whose pages are claimed.
+/// A file's number for [`HugePools::claim`].
 pub(crate) fn object_of(file: &FileNode) -> u64 {
     core::ptr::from_ref(file).addr() as u64
 }

@@ -1,4 +1,4 @@
-//! The file systems of huge pages: made, unmounted, and charged for pages.
+//! Makes and unmounts file systems of huge pages, and counts their pages.
 #![forbid(unsafe_code)]
 
 use super::fs::{Fs, HugeFsError, HugeFsInfo, HugeFsLimits};
@@ -14,7 +14,7 @@ impl HugePools {
         self.fs.lock(platform)
     }
 
-    /// Makes a file system, whose handle is one of its users; its number.
+    /// Makes a file system, with its handle as its first user; returns its number.
     ///
     /// # Errors
     /// [`HugeFsError`].
@@ -41,7 +41,7 @@ impl HugePools {
         number.ok_or(HugeFsError::TooMany)
     }
 
-    /// A file system's handle goes; its files stay. Nothing is kept for it any more.
+    /// Drops a file system's handle and its minimum; its files stay.
     pub(crate) fn unmount_fs<P: Platform>(&self, pages: &PageAllocator<'_, P>, number: u8) {
         let mut all = self.fs(pages.platform());
         let fs = &mut all[usize::from(number) - 1];
@@ -52,7 +52,7 @@ impl HugePools {
         self.unreserve(pages, size, kept);
     }
 
-    /// A file of the file system comes, or goes.
+    /// Counts files of a file system (0: none).
     pub(crate) fn count_fs_files<P: Platform>(&self, platform: &P, number: u8, change: i64) {
         if number > 0 {
             let fs = &mut self.fs(platform)[usize::from(number) - 1];
@@ -60,14 +60,12 @@ impl HugePools {
         }
     }
 
-    /// A file system's numbers.
     pub(crate) fn fs_info<P: Platform>(&self, platform: &P, number: u8) -> HugeFsInfo {
         let fs = self.fs(platform)[usize::from(number) - 1];
         HugeFsInfo { used: fs.used, kept: fs.kept, max: fs.limits.max }
     }
 
-    /// Counts pages as used by a file system (0: none); how many of them the pool has not reserved to it
-    /// before.
+    /// Counts pages as used by a file system (0: none); returns how many of them the pool did not keep.
     ///
     /// # Errors
     /// [`AllocError::OutOfMemory`]: its files may not have so many; nothing was counted then.
@@ -88,8 +86,7 @@ impl HugePools {
         Ok(pages - kept)
     }
 
-    /// Counts pages as not used any more by a file system; how many of them the pool shall keep for it from
-    /// now on.
+    /// Counts pages as no longer used by a file system; returns how many of them the pool must keep for it.
     pub(super) fn leave_fs<P: Platform>(&self, platform: &P, number: u8, pages: u64) -> u64 {
         if number == 0 {
             return 0;
@@ -102,7 +99,7 @@ impl HugePools {
         kept
     }
 
-    /// The pool cannot keep so many pages for the file system, after all.
+    /// Keeps fewer pages for a file system: the caller cannot give so many back.
     pub(crate) fn keep_fewer<P: Platform>(&self, platform: &P, number: u8, pages: u64) {
         let fs = &mut self.fs(platform)[usize::from(number) - 1];
         fs.kept = fs.kept.saturating_sub(pages);

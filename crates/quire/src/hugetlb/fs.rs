@@ -1,4 +1,4 @@
-//! File systems of huge pages: how many pages the files of one may have, and how many are kept for them.
+//! File systems of huge pages: their limits and numbers.
 #![forbid(unsafe_code)]
 
 use super::HugeSize;
@@ -6,8 +6,7 @@ use super::HugeSize;
 /// Limits of a file system, in pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct HugeFsLimits {
-    /// Pages that its files may have or be reserved together, those of private mappings of them counted
-    /// (`size=`).
+    /// Pages that its files, and private mappings of them, may have or reserve together (`size=`).
     pub max: u64,
     /// Pages that the pool keeps for it from the start (`min_size=`).
     pub min: u64,
@@ -22,34 +21,33 @@ impl Default for HugeFsLimits {
 /// A file system's numbers, in pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct HugeFsInfo {
-    /// Pages that its files have or were reserved, private mappings of them included.
+    /// Pages that its files have or reserve, those of private mappings of them included.
     pub used: u64,
     /// Pages that the pool keeps for it beside those.
     pub kept: u64,
-    /// Pages that there may be.
+    /// The limit of `used`.
     pub max: u64,
 }
 
-/// Why there is no file system.
+/// Why no file system was made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum HugeFsError {
     /// `ENOMEM`: the pool has too few pages to keep some for it.
     NoPages,
     /// There are [`MAX_HUGE_FS`](crate::limits::MAX_HUGE_FS) already.
     TooMany,
-    /// `EINVAL`: it is to keep more than it may have.
+    /// `EINVAL`: its minimum is above its maximum.
     BadLimits,
 }
 
-/// One of them. Under the lock of all.
 #[derive(Clone, Copy)]
 pub(super) struct Fs {
     pub(super) size: HugeSize,
     pub(super) limits: HugeFsLimits,
     pub(super) used: u64,
-    /// Reserved by the pool to the file system itself.
+    /// Pages that the pool keeps reserved for it.
     pub(super) kept: u64,
-    /// Its handle, and its files.
+    /// Its files, and its handle.
     pub(super) users: u64,
 }
 

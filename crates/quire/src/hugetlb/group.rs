@@ -1,8 +1,8 @@
 //! Limits for groups of processes (Linux: the `hugetlb` controller of control groups).
 //!
-//! A group is part of another one, or of none; what is charged to it counts in all of them, or in none. The
-//! number of a group is noted with each page and each reservation that it pays for. So a group that is
-//! removed stays until the last of them is given back, which its parents have counted all along.
+//! A group is part of another one, or of none. A charge counts in the group and in all that it is part of, or
+//! is refused. Each page and reservation notes the number of its group. So a group that is removed stays
+//! until the last of them is given back; its parents count them until then.
 #![forbid(unsafe_code)]
 
 use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
@@ -10,12 +10,12 @@ use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use super::HugeSize;
 use crate::limits::MAX_HUGE_GROUPS;
 
-/// What is counted of one size, in pages.
+/// What a group counts, in pages of one size.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Charge {
     /// Pages that the group's processes use (`current`).
     Usage,
-    /// Pages that they were reserved (`rsvd.current`), whether they use them yet or not.
+    /// Pages reserved for them (`rsvd.current`), used or not.
     Reservation,
 }
 
@@ -24,13 +24,13 @@ pub enum Charge {
 pub struct GroupCounters {
     /// Charged now, to the group and those below it.
     pub current: u64,
-    /// What may be.
+    /// The limit.
     pub max: u64,
     /// Charges that were refused at this group's limit (`events`: `max`).
     pub failures: u64,
 }
 
-/// A group of processes, or none: [`HugeGroup::NONE`] is charged nothing and limited by nothing.
+/// A group of processes. [`HugeGroup::NONE`] counts no charges and has no limit.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct HugeGroup(u8);
 
@@ -38,8 +38,7 @@ pub struct HugeGroup(u8);
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LimitReached;
 
-/// There are [`MAX_HUGE_GROUPS`] already, those counted that were removed and of whose pages some are in use
-/// still.
+/// There are [`MAX_HUGE_GROUPS`] already, removed ones included while some of their pages are in use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TooManyGroups;
 
@@ -47,12 +46,10 @@ impl HugeGroup {
     /// No group.
     pub const NONE: Self = Self(0);
 
-    /// Its number, to be noted with what it pays for.
     pub(crate) const fn number(self) -> u8 {
         self.0
     }
 
-    /// The group with this number.
     pub(crate) const fn from_number(number: u8) -> Self {
         Self(number)
     }
@@ -75,7 +72,6 @@ pub(super) struct Slot {
     pub(super) counters: [[Counter; 2]; 2],
 }
 
-/// All groups.
 pub(super) struct Groups(pub(super) [Slot; MAX_HUGE_GROUPS]);
 
 impl Groups {
@@ -87,13 +83,13 @@ impl Groups {
         self.0.get(usize::from(group.0).checked_sub(1)?)
     }
 
-    /// The group and those that it is part of, outwards.
+    /// The group and all that it is part of, outwards.
     pub(super) fn around(&self, group: HugeGroup) -> impl Iterator<Item = &Slot> {
         let parent = |slot: &&Slot| self.slot(HugeGroup(slot.parent.load(Ordering::Relaxed)));
         core::iter::successors(self.slot(group), parent)
     }
 
-    /// Whether a group that was removed has no page left.
+    /// Whether a removed group has no charges and no children left.
     pub(super) fn is_over(&self, number: u8, slot: &Slot) -> bool {
         let charged =
             slot.counters.iter().flatten().any(|counter| counter.current.load(Ordering::Relaxed) > 0);
@@ -128,7 +124,7 @@ impl Counter {
         self.failures.store(0, Ordering::Relaxed);
     }
 
-    /// Adds pages within the limit; whether it did.
+    /// Adds pages, unless that would pass the limit; returns whether it did.
     pub(super) fn add(&self, pages: u64) -> bool {
         let within =
             |current: u64| current.checked_add(pages).filter(|&sum| sum <= self.max.load(Ordering::Relaxed));

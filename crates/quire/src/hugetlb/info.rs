@@ -1,4 +1,4 @@
-//! What the pools have, and whether that is consistent.
+//! The numbers of the pools, and a check of their consistency.
 #![forbid(unsafe_code)]
 
 use super::pool::PoolInfo;
@@ -8,16 +8,16 @@ use crate::limits::MAX_NODES;
 use crate::page_alloc::{NodeSet, PageAllocator};
 use crate::platform::Platform;
 
-/// What [`HugePools::validate`] found broken.
+/// The error that [`HugePools::validate`] found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PoolViolation {
-    /// A node has another number of free pages than it says.
+    /// A node's number of free pages is not the length of its list.
     Free(HugeSize, u8),
     /// The numbers of the nodes do not add up, or contradict each other.
     Counts(HugeSize),
     /// A page of the pool is no folio of its size, is not held, or belongs to another node.
     Page(HugeSize, Frame),
-    /// The window of descriptors says something else of a free page than that it is one.
+    /// The window's descriptors of a free page do not say that it is one.
     Descriptors(HugeSize, Frame),
 }
 
@@ -32,8 +32,7 @@ impl HugePools {
         self.lock(pages, size).node(node)
     }
 
-    /// Calls `show` with every free page of a pool, under its lock. While nothing is under way, to look at
-    /// pages: a task that wants one takes it.
+    /// Calls `show` with every free page of a pool, under its lock. Afterwards any task may take these pages.
     pub fn each_free<P: Platform>(
         &self,
         pages: &PageAllocator<'_, P>,
@@ -44,7 +43,7 @@ impl HugePools {
         (0..MAX_NODES as u8).flat_map(|node| pool.free_pages(pages.memmap(), node)).for_each(show);
     }
 
-    /// Checks the pools while nothing is under way.
+    /// Checks the pools while no task changes them.
     ///
     /// # Errors
     /// The first [`PoolViolation`] found.

@@ -1,31 +1,28 @@
 //! Pools of huge pages (Linux: hugetlb): pages of 2 MiB and 1 GiB that are set aside, counted and reserved.
 //!
-//! A pool is the huge pages of one size; each belongs to a node and is free or in use. Those that the
-//! administrator asked for are *persistent*; those beyond are *surplus*: taken while there were not enough,
-//! up to a limit, or left over when the pool was to be smaller than what was in use; they leave the pool when
-//! they become free. A *reservation* sets a page aside that is not chosen yet, so that a mapping cannot run
-//! short later.
+//! A pool is the huge pages of one size; each belongs to a node and is free or in use. *Persistent* pages are
+//! those that the administrator asked for. *Surplus* pages are taken, up to a limit, when there are too few,
+//! or are left over when a pool shrinks below what is in use; they leave the pool when they become free. A
+//! *reservation* keeps one free page, not chosen yet, so that a mapping cannot run short later.
 //!
-//! # What a huge page costs
+//! # What does a huge page cost?
 //!
-//! Nothing but its block's record (256 bytes for 2 MiB). There are no page descriptors to free when a page
-//! joins a pool, and none to bring back when it leaves: a block has some only while it is used in small
-//! pieces, and they stand in the block itself ([`crate::memmap`]). So a resize changes no mapping, needs no
-//! flush, and a pool can shrink when there is no free memory at all. In the words of Linux,
-//! `hugetlb_optimize_vmemmap` is always on and costs nothing.
+//! Only its block's record (256 bytes for 2 MiB). A block has page descriptors only while it is used in small
+//! pieces, and they stand in the block itself ([`crate::memmap`]): so none are freed when a page joins a
+//! pool, and none are allocated when it leaves. A resize changes no mapping and needs no flush, and a pool
+//! can shrink when no memory is free. In Linux's words, `hugetlb_optimize_vmemmap` is always on, and free.
 //!
-//! The feature `published` brings three other policies, over a window of descriptors (`vmemmap`), to be
-//! compared against.
+//! The feature `published` adds three other policies, with a window of descriptors (`vmemmap`), to compare.
 //!
 //! # Protocol
 //!
-//! Each pool has one lock, under which only numbers and links change: pages are taken from the page allocator
-//! before, and given back to it after, [`HUGE_BATCH`](crate::limits::HUGE_BATCH) at a time. What several CPUs
-//! are about to add is counted as *claimed*, so that they can grow one pool together without passing its
+//! Each pool has one lock, under which only numbers and links change. Before it, pages are allocated from the
+//! page allocator, and after it they are freed, [`HUGE_BATCH`](crate::limits::HUGE_BATCH) at a time. Pages
+//! that CPUs are about to add count as *claimed*, so that CPUs can grow a pool together without passing its
 //! size.
 //!
-//! The pool *holds* its pages, so that no count that falls to zero frees one. Free ones are linked through
-//! their records, the one freed last first, which is the one that is warm.
+//! The pool *holds* its pages, so that a map count of zero frees none. Free pages are linked through their
+//! records, the one freed last first, as it is warm.
 //!
 //! Source: the semantics of `mm/hugetlb.c` and `Documentation/admin-guide/mm/hugetlbpage.rst`.
 

@@ -1,4 +1,4 @@
-//! The pool of one size: numbers, and the links of what is free.
+//! The pool of one size: its numbers, and the lists of its free pages.
 #![forbid(unsafe_code)]
 
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -8,35 +8,34 @@ use crate::limits::MAX_NODES;
 use crate::memmap::{Block, BlockState, MemMap};
 use crate::page_alloc::{NodeSet, has_marks};
 
-/// Pages of one size, of a node or of all of them.
+/// The numbers of a pool, or of one node's part of it, in pages.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct PoolInfo {
     /// All, free and in use, surplus included (`nr_hugepages`).
     pub total: u64,
-    /// Those that are not in use (`free_hugepages`).
+    /// Free ones (`free_hugepages`).
     pub free: u64,
-    /// Those beyond what was asked for (`surplus_hugepages`).
+    /// Ones beyond what the administrator asked for (`surplus_hugepages`).
     pub surplus: u64,
-    /// Free ones that are reserved (`resv_hugepages`). Of a whole pool only: what is reserved has no node yet.
+    /// Free ones that are reserved (`resv_hugepages`). Zero for one node: reserved pages have none yet.
     pub reserved: u64,
 }
 
 impl PoolInfo {
-    /// Those that were asked for.
+    /// Pages that the administrator asked for.
     pub fn persistent(&self) -> u64 {
         self.total - self.surplus
     }
 
-    /// Free ones that can be spared without making surplus ones of those in use.
+    /// Free pages that can leave without pages in use becoming surplus.
     pub(super) fn spare(&self) -> u64 {
         self.free.min(self.persistent())
     }
 }
 
-/// Stands for the predecessor of a list's first page.
+/// The back link of a list's first page.
 const FIRST: u64 = u64::MAX;
 
-/// The pages of one node.
 #[derive(Clone, Copy)]
 struct Node {
     counts: PoolInfo,
@@ -44,16 +43,14 @@ struct Node {
     top: u32,
 }
 
-/// The pool of one size. Under its lock.
 pub(super) struct Pool {
     nodes: [Node; MAX_NODES],
     all: PoolInfo,
-    /// Surplus pages that there may be (`nr_overcommit_hugepages`).
+    /// The limit of surplus pages (`nr_overcommit_hugepages`).
     pub(super) overcommit: u64,
     /// Pages that CPUs are about to add.
     pub(super) claimed: u64,
-    /// Free pages with frames that went bad. They are reserved, and leave when they can be spared; they are
-    /// not handed out.
+    /// Free pages with bad frames: they are never handed out, and leave once they can be spared.
     pub(super) bad: u64,
 }
 
@@ -63,19 +60,16 @@ impl Pool {
         Self { nodes: [Node { counts, top: 0 }; MAX_NODES], all: counts, overcommit: 0, claimed: 0, bad: 0 }
     }
 
-    /// The numbers of all nodes together.
     #[inline]
     pub(super) fn all(&self) -> PoolInfo {
         self.all
     }
 
-    /// The numbers of one node.
     #[inline]
     pub(super) fn node(&self, node: u8) -> PoolInfo {
         self.nodes[usize::from(node) % MAX_NODES].counts
     }
 
-    /// The numbers of some nodes together.
     pub(super) fn sum(&self, nodes: NodeSet) -> PoolInfo {
         let of = (0..MAX_NODES as u8).filter(|&node| nodes.contains(node)).map(|node| self.node(node));
         of.fold(PoolInfo::default(), |sum, node| PoolInfo {
@@ -86,41 +80,39 @@ impl Pool {
         })
     }
 
-    /// Free pages that are not reserved.
+    /// Free pages without a reservation.
     pub(super) fn unreserved(&self) -> u64 {
         self.all.free - self.all.reserved
     }
 
-    /// Reservations more free pages, or fewer.
     pub(super) fn add_reserved(&mut self, pages: i64) {
         self.all.reserved = self.all.reserved.wrapping_add_signed(pages);
         debug_assert!(self.all.reserved <= self.all.free);
     }
 
-    /// A page joins the pool, free.
+    /// Adds a page to the pool, free.
     pub(super) fn join(&mut self, memmap: &MemMap, node: u8, frame: Frame) {
         self.count(node, |counts| counts.total += 1);
         self.push(memmap, node, frame);
     }
 
-    /// A free page of a node leaves the pool.
+    /// Removes a free page of a node from the pool.
     pub(super) fn leave(&mut self, memmap: &MemMap, node: u8) -> Option<Frame> {
         let frame = self.pop(memmap, node)?;
         self.count(node, |counts| counts.total -= 1);
         Some(frame)
     }
 
-    /// A page in use leaves the pool.
+    /// Removes a page in use from the pool.
     pub(super) fn forget(&mut self, node: u8) {
         self.count(node, |counts| counts.total -= 1);
     }
 
-    /// Pages of a node become surplus, or no longer are.
     pub(super) fn change_surplus(&mut self, node: u8, pages: i64) {
         self.count(node, |counts| counts.surplus = counts.surplus.wrapping_add_signed(pages));
     }
 
-    /// A page of the pool that is not in use any more.
+    /// Frees a page of the pool.
     pub(super) fn push(&mut self, memmap: &MemMap, node: u8, frame: Frame) {
         let (number, top) = (frame.block(), &mut self.nodes[usize::from(node)].top);
         let block = memmap.block(number);
@@ -133,7 +125,7 @@ impl Pool {
         self.count(node, |counts| counts.free += 1);
     }
 
-    /// The page of a node that was freed last, of those without a bad frame.
+    /// Takes the page of a node that was freed last, of those without a bad frame.
     pub(super) fn pop(&mut self, memmap: &MemMap, node: u8) -> Option<Frame> {
         let top = BlockNumber(self.nodes[usize::from(node)].top.checked_sub(1)?);
         let good = |frame: &Frame| !has_marks(memmap, *frame);
@@ -142,7 +134,7 @@ impl Pool {
         Some(number.first_frame())
     }
 
-    /// A free page of a node leaves the pool, wherever it stands in the list.
+    /// Removes this free page from the pool.
     pub(super) fn leave_from(&mut self, memmap: &MemMap, node: u8, frame: Frame) {
         self.unlink(memmap, node, frame.block());
         self.forget(node);
@@ -174,14 +166,13 @@ impl Pool {
         change(&mut self.all);
     }
 
-    /// The node of the set that has most, or least, by some measure, if any has more than none of it.
+    /// The node of the set with the largest measure, unless all are zero.
     pub(super) fn node_by(&self, nodes: NodeSet, measure: impl Fn(PoolInfo) -> u64) -> Option<u8> {
         let measured = (0..MAX_NODES as u8).filter(|&node| nodes.contains(node));
         let measured = measured.map(|node| (measure(self.node(node)), core::cmp::Reverse(node)));
         measured.filter(|&(amount, _)| amount > 0).max().map(|(_, node)| node.0)
     }
 
-    /// Every free page of a node.
     pub(super) fn free_pages<'m>(&self, memmap: &'m MemMap, node: u8) -> impl Iterator<Item = Frame> + 'm {
         let mut top = self.nodes[usize::from(node)].top;
         core::iter::from_fn(move || {
@@ -192,9 +183,8 @@ impl Pool {
     }
 }
 
-/// Where a free page has the page before it in its list, from 1 on, or [`FIRST`]; zero in any other. In the
-/// folio's descriptor: the word of the record that links use elsewhere counts the tables that map a page in
-/// use.
+/// The block number, plus one, of the page before a free page in its list, or [`FIRST`]; zero for other
+/// pages. In the folio's descriptor: the record's link word counts the tables that map a page in use.
 fn back_link(block: &Block) -> &AtomicU64 {
     &block.folio().previous
 }

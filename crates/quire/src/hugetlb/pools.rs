@@ -1,4 +1,4 @@
-//! The pools of a machine.
+//! The pools of a machine, one for each size.
 #![forbid(unsafe_code)]
 
 use core::sync::atomic::AtomicBool;
@@ -24,9 +24,9 @@ pub struct HugePools {
     pub(super) gigantic: SpinLock<Pool>,
     pub(super) groups: Groups,
     pub(super) fs: SpinLock<[Fs; MAX_HUGE_FS]>,
-    /// Which pages are being filled in, by their hash.
+    /// Claims of places, by their hash.
     pub(super) faults: [AtomicBool; HUGE_FAULTS],
-    /// Whether a task takes in pages that leaves have let go.
+    /// The claim of the task that takes back lent pages.
     pub(super) returning: AtomicBool,
 }
 

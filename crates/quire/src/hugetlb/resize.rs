@@ -1,8 +1,7 @@
 //! Resizes a pool.
 //!
 //! The order of steps is Linux's (`set_max_huge_pages`): surplus pages become persistent before others are
-//! allocated; a pool shrinks by its free pages that are not reserved, and what is in use beyond that becomes
-//! surplus.
+//! allocated; a pool shrinks by its free, unreserved pages, and then pages in use become surplus.
 
 use super::descriptors::Gathered;
 use super::failure::join;
@@ -14,7 +13,7 @@ use crate::page_alloc::{Folio, Gfp, NodePolicy, NodeSet, PageAllocator};
 use crate::platform::Platform;
 use crate::stats::Stat;
 
-/// What came of a resize. Less than was asked for is an ordinary answer.
+/// The outcome of a resize. Less than was asked for is no error.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use = "a resize may do less than was asked for"]
 pub struct Resized {
@@ -24,35 +23,33 @@ pub struct Resized {
     pub after: u64,
     /// Persistent pages that were asked for.
     pub wanted: u64,
-    /// Why these are not the same.
+    /// Why `after` is not `wanted`.
     pub stopped: Option<Stopped>,
 }
 
 /// Why a resize ended early.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Stopped {
-    /// No more memory in such pieces on the nodes that are allowed.
+    /// The allowed nodes have no more memory in such pieces.
     OutOfMemory,
     /// So many pages are in use or reserved beyond what was asked for: they are surplus now, and leave the
     /// pool when they become free.
     InUse(u64),
     /// There was no memory for the descriptors of so many pages, so they could not leave (with the feature
-    /// `published`, `DescriptorPolicy` says when it takes some). When a pool was to shrink they are surplus
-    /// now, and asking for the same size again tries again; pages that were to be demoted or promoted are as
-    /// they were.
+    /// `published`, `DescriptorPolicy` says which policies need some). Pages that should have left a
+    /// shrinking pool are surplus now, and another resize to the same size tries again. Pages that should
+    /// have been demoted or promoted are as they were.
     NoDescriptors(u64),
-    /// The task is being killed; what was done stays.
+    /// The task is being killed; the pages moved so far stay.
     Interrupted,
 }
 
 impl HugePools {
-    /// Makes a pool have `wanted` persistent pages, from and to these nodes, evenly (`nr_hugepages`; of one
-    /// node: its own `nr_hugepages`, counted over all nodes as everywhere here). Several CPUs may do so at
-    /// once with the same goal: they share the work. Comes by a reschedule point after each [`HUGE_BATCH`]
-    /// pages, and ends there when the task is dying.
+    /// Grows or shrinks a pool to `wanted` persistent pages, evenly on these nodes (`nr_hugepages`). `wanted`
+    /// counts the pages of all nodes, even if `nodes` is one. Several CPUs with the same goal share the work.
+    /// Invokes a reschedule point after each [`HUGE_BATCH`] pages, and ends there when the task is dying.
     ///
-    /// Growing takes pages that are free and in one piece already, without moving anything; shrinking needs
-    /// no memory.
+    /// Growing takes memory that is free in one piece already, and moves none; shrinking needs no memory.
     pub fn resize<P: Platform>(
         &self,
         pages: &PageAllocator<'_, P>,
@@ -72,7 +69,7 @@ impl HugePools {
                 self.shrink_some(pages, size, nodes, wanted, &mut moving)
             };
             match step {
-                // What other CPUs had claimed may be missing once this one's has joined.
+                // Look again once this CPU's pages have joined: another CPU may fail to add those it claimed.
                 Step::Done if wanted > before && !moving.gathered.is_empty() => {
                     self.join_gathered(pages, size, core::mem::take(&mut moving.gathered));
                 }
@@ -94,7 +91,7 @@ impl HugePools {
         Resized { before, after: after.persistent(), wanted, stopped }
     }
 
-    /// The same for one node's share, the others keeping theirs (`node0/.../nr_hugepages`).
+    /// Resizes one node's part of a pool to `wanted` (`node0/.../nr_hugepages`).
     pub fn resize_node<P: Platform>(
         &self,
         pages: &PageAllocator<'_, P>,
@@ -111,7 +108,7 @@ impl HugePools {
         Resized { before: own(done.before), after: own(done.after), wanted, ..done }
     }
 
-    /// One batch more.
+    /// Adds one batch.
     fn grow_some<P: Platform>(
         &self,
         pages: &PageAllocator<'_, P>,
@@ -148,8 +145,7 @@ impl HugePools {
         Step::More
     }
 
-    /// Takes pages that the caller has claimed, a batch at most, from a node, and keeps them for later; how
-    /// many there were.
+    /// Allocates claimed pages, a batch at most, from a node, and gathers them; returns how many.
     fn gather_claimed<P: Platform>(
         &self,
         pages: &PageAllocator<'_, P>,
@@ -167,7 +163,7 @@ impl HugePools {
         got
     }
 
-    /// Adds pages that the caller has claimed, a batch at most, from these nodes in turn; how many there were.
+    /// Adds claimed pages, a batch at most, allocated from these nodes in turn; returns how many.
     pub(super) fn add_claimed<P: Platform>(
         &self,
         pages: &PageAllocator<'_, P>,
@@ -181,7 +177,7 @@ impl HugePools {
         got
     }
 
-    /// The same, whatever went bad meanwhile.
+    /// As [`Self::add_claimed`], without shedding pages that went bad meanwhile.
     pub(super) fn join_claimed<P: Platform>(
         &self,
         pages: &PageAllocator<'_, P>,
@@ -206,7 +202,7 @@ impl HugePools {
         got
     }
 
-    /// A folio that the caller has taken from the page allocator joins the pool.
+    /// Adds a folio that the caller has allocated to the pool.
     pub fn adopt<P: Platform>(&self, pages: &PageAllocator<'_, P>, size: HugeSize, folio: Folio) {
         debug_assert_eq!(folio.order(), size.order());
         let frame = folio.into_raw();
@@ -217,7 +213,7 @@ impl HugePools {
         self.shed_bad(pages, size);
     }
 
-    /// One batch less.
+    /// Removes one batch.
     fn shrink_some<P: Platform>(
         &self,
         pages: &PageAllocator<'_, P>,
@@ -255,18 +251,18 @@ impl HugePools {
     }
 }
 
-/// What a resize has in hand.
+/// The state of a resize.
 #[derive(Default)]
 struct Moving {
-    /// Pages that are in no pool, to be added or given back together.
+    /// Pages in no pool, to be added or freed together.
     gathered: Gathered,
-    /// Pages that could not be given back.
+    /// Pages that could not be freed.
     kept: u64,
-    /// Free surplus pages that were there at the beginning and were not tried yet.
+    /// Free surplus pages that were there at the start and were not tried yet.
     leftover: u64,
 }
 
-/// Takes free surplus pages out of their pool; how many.
+/// Takes free surplus pages out of their pool; returns how many.
 fn take_leftover<P: Platform>(
     pool: &mut Pool,
     pages: &PageAllocator<'_, P>,
@@ -289,14 +285,13 @@ fn take_leftover<P: Platform>(
     count
 }
 
-/// How far a resize got with one batch.
 enum Step {
     Done,
     More,
     Stopped(Stopped),
 }
 
-/// Makes what is in use beyond `wanted` surplus.
+/// Makes persistent pages beyond `wanted` surplus.
 fn make_surplus(pool: &mut Pool, nodes: NodeSet, wanted: u64) -> Step {
     let beyond = pool.all().persistent().saturating_sub(wanted);
     let mut left = beyond;
@@ -309,7 +304,7 @@ fn make_surplus(pool: &mut Pool, nodes: NodeSet, wanted: u64) -> Step {
     if beyond == 0 { Step::Done } else { Step::Stopped(Stopped::InUse(beyond)) }
 }
 
-/// Pages that one step moves: as much memory in either size, but one at least.
+/// Pages that one step moves.
 fn batch_of(size: HugeSize) -> usize {
     match size {
         HugeSize::Size2M => HUGE_BATCH,
@@ -317,7 +312,7 @@ fn batch_of(size: HugeSize) -> usize {
     }
 }
 
-/// Takes folios from one node alone, as the pool's; how many.
+/// Allocates huge pages from one node alone; returns how many it got.
 fn take_from_node<P: Platform>(
     pages: &PageAllocator<'_, P>,
     node: u8,
@@ -333,7 +328,7 @@ fn take_from_node<P: Platform>(
     folios.len()
 }
 
-/// Gives folios of the pool back to the page allocator.
+/// Frees huge pages that have left their pool.
 pub(super) fn give_back<P: Platform>(pages: &PageAllocator<'_, P>, order: Order, frames: &[Frame]) {
     for &frame in frames {
         // SAFETY: invariant 1: the pool held the folio, and names it no more.

@@ -3,7 +3,7 @@
 
 use crate::addr::{Order, PageSize};
 
-/// The sizes of huge pages.
+/// The size of a huge page.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum HugeSize {
     /// 2 MiB.
@@ -25,7 +25,6 @@ impl HugeSize {
         }
     }
 
-    /// The size of folios of this order.
     #[inline]
     pub(crate) const fn of_order(order: Order) -> Option<Self> {
         match order {

@@ -1,4 +1,4 @@
-//! The verbs of users of huge pages: reserve, take, give back.
+//! Reserves huge pages, takes them from a pool, and gives them back.
 #![forbid(unsafe_code)]
 
 use super::pool::Pool;
@@ -10,11 +10,12 @@ use crate::page_alloc::{NodeSet, PageAllocator};
 use crate::platform::Platform;
 
 impl HugePools {
-    /// Reservations `count` pages, taking surplus ones from the page allocator where there are too few (Linux:
+    /// Reserves `count` pages, and allocates surplus ones if too few are free (Linux:
     /// `gather_surplus_pages`).
     ///
     /// # Errors
-    /// [`AllocError::OutOfMemory`]: too few are free, and no more may be surplus or can be had. Nothing was reserved then.
+    /// [`AllocError::OutOfMemory`]: too few are free, and no more surplus pages are allowed, or can be
+    /// allocated. Nothing was reserved then.
     pub fn reserve<P: Platform>(
         &self,
         pages: &PageAllocator<'_, P>,
@@ -40,20 +41,20 @@ impl HugePools {
         }
     }
 
-    /// Takes back reservations; surplus pages that are no longer reserved leave the pool (Linux:
+    /// Ends reservations; surplus pages that are no longer reserved leave the pool (Linux:
     /// `return_unused_surplus_pages`).
     ///
     /// # Panics
-    /// In debug builds when more is taken back than was reserved.
+    /// In debug builds if `count` is more than is reserved.
     pub fn unreserve<P: Platform>(&self, pages: &PageAllocator<'_, P>, size: HugeSize, count: u64) {
         self.lock(pages, size).add_reserved(-(count as i64));
         self.shed_bad(pages, size);
         self.drop_surplus(pages, size, count);
     }
 
-    /// Takes a page from these nodes, the one nearest to the running CPU first: one that was `reserved` to
-    /// the caller, whose reservation it redeems, or one that is not reserved, if need be a new surplus one.
-    /// The page is the caller's until [`Self::give`]; its contents are undefined.
+    /// Takes a page from these nodes, the one nearest to the running CPU first. `reserved`: the page uses up
+    /// one of the caller's reservations; else it is an unreserved page, if need be a new surplus one. The
+    /// caller owns it until [`Self::give`]; its contents are undefined.
     ///
     /// # Errors
     /// [`AllocError::OutOfMemory`].
@@ -81,8 +82,8 @@ impl HugePools {
         }
     }
 
-    /// Gives a page back that no leaf maps. `reserved`: the reservation that it redeemed holds again. A
-    /// surplus page leaves the pool, another is free.
+    /// Gives a page back that no leaf maps. `reserved`: the reservation that it used up holds again. A
+    /// surplus page leaves the pool, another becomes free.
     pub fn give<P: Platform>(
         &self,
         pages: &PageAllocator<'_, P>,
@@ -97,7 +98,7 @@ impl HugePools {
             pool.change_surplus(node, -1);
             pool.forget(node);
             drop(pool);
-            // Where its descriptors cannot be had it stays, free and surplus.
+            // If there is no memory for its descriptors it stays, free and surplus.
             self.release(pages, size, &[frame]);
             return;
         }
@@ -108,17 +109,17 @@ impl HugePools {
         self.shed_bad(pages, size);
     }
 
-    /// How many surplus pages there may be at a time (`nr_overcommit_hugepages`).
+    /// Sets the limit of surplus pages (`nr_overcommit_hugepages`).
     pub fn set_overcommit<P: Platform>(&self, pages: &PageAllocator<'_, P>, size: HugeSize, count: u64) {
         self.lock(pages, size).overcommit = count;
     }
 
-    /// As [`Self::set_overcommit`] says it.
+    /// The limit of surplus pages.
     pub fn overcommit<P: Platform>(&self, pages: &PageAllocator<'_, P>, size: HugeSize) -> u64 {
         self.lock(pages, size).overcommit
     }
 
-    /// Adds up to `wanted` surplus pages within the limit, a batch at most; how many.
+    /// Adds up to `wanted` surplus pages within the limit, a batch at most; returns how many.
     fn add_surplus<P: Platform>(
         &self,
         pages: &PageAllocator<'_, P>,
@@ -137,7 +138,7 @@ impl HugePools {
         self.add_claimed(pages, size, nearest_nodes(pages, nodes), count as usize, true) as u64
     }
 
-    /// Lets up to `count` surplus pages leave the pool that are free and not reserved.
+    /// Removes up to `count` free, unreserved surplus pages from the pool.
     fn drop_surplus<P: Platform>(&self, pages: &PageAllocator<'_, P>, size: HugeSize, count: u64) {
         let mut left = count;
         while left > 0 {
@@ -157,7 +158,7 @@ impl HugePools {
     }
 }
 
-/// The nodes of a set that exist, the one nearest to the running CPU first.
+/// The existing nodes of a set, the one nearest to the running CPU first.
 fn nearest_nodes<P: Platform>(pages: &PageAllocator<'_, P>, nodes: NodeSet) -> impl Iterator<Item = u8> {
     pages.requests().nodes_by_distance().filter(move |&node| nodes.contains(node))
 }

@@ -1,9 +1,8 @@
-//! The 512-bit maps of a block: which frames are in use, where folios start, which are held by an owner.
+//! The 512-bit maps of a block: which frames are in use, where folios start, which frames are held.
 //!
-//! All changes are made under the block's lock by plain loads and stores; the words are atomics so that the checks of
-//! a free can look at them without the lock. Stores release and loads acquire, and code that hands a folio out marks
-//! its start before it marks its frames used: a look without the lock then never takes a neighbour that is just being
-//! handed out for part of the folio before it.
+//! They change under the block's lock by plain loads and stores. The words are atomics so that a free can
+//! check them without the lock. Stores release, loads acquire, and an allocation marks a folio's head before
+//! it marks its frames used: a reader without the lock never takes a new folio for part of the one before it.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -128,15 +127,14 @@ impl FrameMask {
         find_group(|at| self.0[at], order)
     }
 
-    /// One more than the largest order at which an aligned group lies wholly in the set; 0 when it is empty. At most
-    /// the order of a block, which is answered as 1 + 9.
+    /// One more than the largest order of an aligned group in the set; 0 when the set is empty, 10 at most.
     pub(crate) fn largest_group(&self) -> u8 {
         let mut folded = self.0;
         if self.is_empty() {
             return 0;
         }
         for (order, starts) in EVEN_GROUPS.into_iter().enumerate() {
-            // A group of the next order is a pair of groups of this one whose first has an even number.
+            // A group of the next order is a pair of groups of this order, the first with an even number.
             let next = folded.map(|word| word & word >> (1 << order) & starts);
             if next.iter().all(|&word| word == 0) {
                 return order as u8 + 1;
@@ -158,7 +156,6 @@ impl FrameMask {
     }
 }
 
-/// The first aligned group of `order`, below a block's, in the set with these words.
 #[inline]
 fn find_group(word: impl Fn(usize) -> u64, order: Order) -> Option<usize> {
     let order = usize::from(order.get());
@@ -198,6 +195,7 @@ fn run_in_word(word: usize, start: usize, count: usize) -> u64 {
 }
 
 /// A set of frames of one block, in a block's record.
+#[derive(Default)]
 #[repr(C, align(64))]
 pub struct Bitmap([AtomicU64; WORDS]);
 
@@ -243,8 +241,7 @@ impl Bitmap {
         find_group(|at| !self.word(at), order)
     }
 
-    /// One more than the largest order of a group outside the set, which is at most `known`: quick where it is that, or one
-    /// less.
+    /// One more than the largest order of a group outside the set, at most `known`: fast if that or one less.
     #[inline]
     pub(crate) fn shrunk_group(&self, known: u8) -> u8 {
         let fits = |answer: &u8| {
@@ -270,7 +267,7 @@ impl Bitmap {
         }
     }
 
-    /// Takes the frames `start .. start + count` out. Under the block's lock.
+    /// Removes the frames `start .. start + count`. Under the block's lock.
     #[inline]
     pub(crate) fn remove_run(&self, start: usize, count: usize) {
         for word in start / 64..(start + count).div_ceil(64) {
@@ -284,7 +281,7 @@ impl Bitmap {
         self.change_group(start, order, |word, group| word | group);
     }
 
-    /// Takes the frames of the aligned group of `order`, below a block's, at `start` out. Under the block's lock.
+    /// Removes the aligned group of `order`, below a block's, at `start`. Under the block's lock.
     #[inline]
     pub fn remove_group(&self, start: usize, order: Order) {
         self.change_group(start, order, |word, group| word & !group);
@@ -320,8 +317,8 @@ impl Bitmap {
             .all(|word| self.word(word) & run_in_word(word, start, count) == 0)
     }
 
-    /// The largest order, from `known` on, at which the aligned group around `index` is wholly outside the set, plus
-    /// one. Tests one group per order and stops at the first that fails: a larger one would contain it.
+    /// One more than the largest order, from `known` on, of the aligned group around `index` that is wholly
+    /// outside the set. Stops at the first failure, since a larger group would contain it.
     #[inline]
     pub(crate) fn grown_group(&self, index: usize, known: u8) -> u8 {
         let mut answer = known;
@@ -333,11 +330,5 @@ impl Bitmap {
             answer += 1;
         }
         answer
-    }
-}
-
-impl Default for Bitmap {
-    fn default() -> Self {
-        Self::new()
     }
 }

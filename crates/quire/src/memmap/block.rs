@@ -12,42 +12,42 @@ use crate::platform::FramePlatform;
 use crate::rank::Rank;
 use crate::sync::RawLock;
 
-/// Bytes of a per-CPU list, by which a record says where those of its block begin.
+/// Bytes of a per-CPU list. A block's record holds the byte offset of its lists.
 pub(crate) const LIST_BYTES: usize = 64;
 
 /// What a block is used for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum BlockState {
-    /// In one piece, free, and in its region's pool. All of the record is zero.
+    /// Whole, free, and in its region's pool. The record is all zero.
     Whole = 0,
-    /// In small pieces: bitmaps and descriptors are valid.
+    /// Used in small pieces: bitmaps and descriptors are valid.
     Small = 1,
     /// The start of a folio of order 9 or more.
     Folio = 2,
-    /// Inside a folio of order 10 or more, not at its start.
+    /// A later part of a folio of order 10 or more.
     FolioTail = 3,
     /// All of it holds the manager's metadata.
     Metadata = 4,
-    /// No memory.
+    /// Not memory.
     Absent = 5,
     /// On a per-CPU list of whole blocks.
     Listed = 6,
 }
 
-/// A block's record. Every field changes under the block's lock only, save where a method says otherwise; all are
-/// atomics so that checks may look without it.
+/// A block's record. Fields change only under the block's lock unless a doc says otherwise; all are atomics,
+/// so that checks may read them without it.
 #[repr(C, align(64))]
 pub struct Block {
     lock: RawLock,
     state: AtomicU8,
     /// The order of the folio that starts here, while the state is [`BlockState::Folio`].
     pub order: AtomicU8,
-    /// One more than the largest order of a free aligned group; 0 when nothing is free, and in every block that is not in small
+    /// One more than the largest order of a free aligned group; 0 without one, as in any block not in small
     /// pieces.
     pub free_order: AtomicU8,
-    /// The list of its shard's index that the block is on, which may promise more than the block has; 0 on none. Changes
-    /// under the shard's lock.
+    /// The list of its shard's index that the block is on, which may promise more than the block has; 0 on
+    /// none. Changes under the shard's lock.
     pub listed: AtomicU8,
     /// How large map counts are ([`LaneWidth`]).
     width: AtomicU8,
@@ -59,14 +59,14 @@ pub struct Block {
     pub shard: AtomicU16,
     /// Free frames.
     pub free: AtomicU16,
-    /// Frames that can be free at once: those that are memory and hold no metadata. 504, less at the edges of a range.
+    /// Frames that can be free at once: 504, less those at edges of a range without memory or with metadata.
     pub capacity: AtomicU16,
-    /// The zone and the mobility group that the block serves: where its per-CPU lists begin, in bytes. A zone has 16 lists
-    /// of [`LIST_BYTES`]. Valid unless the state is [`BlockState::Whole`].
+    /// The zone and the mobility group that the block serves, as the byte offset of its per-CPU lists. A zone
+    /// has 16 lists of [`LIST_BYTES`]. Valid unless the state is [`BlockState::Whole`].
     group: AtomicU16,
-    /// Links of the shard's list, as block number plus one. Change under the shard's lock.
+    /// Next block on the shard's list, as block number plus one. Both links change under the shard's lock.
     pub next: AtomicU32,
-    /// The other direction.
+    /// The previous one.
     pub previous: AtomicU32,
     /// 2 MiB leaves that map this block.
     pub large_maps: AtomicU32,
@@ -75,14 +75,14 @@ pub struct Block {
     /// Leaves of any size that map the folio of order 10 or more starting here.
     pub folio_maps: AtomicU64,
     area: AtomicPtr<Area>,
-    /// Where the states of the block's frames stand, less the number of its first frame: a frame's number leads to its state
-    /// without a detour. Null with the area.
+    /// The address of the block's first state, less the number of its first frame, so that a frame's number
+    /// indexes it directly. Null together with `area`.
     states: AtomicPtr<AtomicU8>,
     lanes: AtomicU64,
     /// Frames that are not free.
     pub used: Bitmap,
-    /// Frames at which a folio in use starts. In a block inside a folio: frames that one leaf of 4 KiB maps, if there is no slot
-    /// for counts ([`Self::small_maps`]).
+    /// The first frame of each folio in use. In a block inside a folio, if it has no slot for counts: frames
+    /// that one 4 KiB leaf maps ([`Self::small_maps`]).
     pub heads: Bitmap,
     /// Frames that have an owner besides the leaves that map them.
     pub held: Bitmap,
@@ -124,7 +124,6 @@ impl Block {
         }
     }
 
-    /// Changes what the block is used for.
     #[inline]
     pub(crate) fn set_state(&self, state: BlockState) {
         self.state.store(state as u8, Ordering::Release);
@@ -133,15 +132,15 @@ impl Block {
     /// The descriptors of the block's 512 frames, if it has any.
     #[inline(always)]
     pub fn area(&self) -> Option<&Area> {
-        // SAFETY: M2: a record that names an area keeps it until every frame of the block is free; all of it is atomics.
+        // SAFETY: M2: a named area stays until every frame of the block is free, and consists of atomics.
         unsafe { self.area.load(Ordering::Acquire).as_ref() }
     }
 
-    /// Says where the descriptors stand. `first` is the block's first frame.
+    /// Names the area of the block whose first frame is `first`.
     ///
     /// # Safety
-    /// The area is room for an [`Area`], aligned, that is used for nothing else until the record names another or
-    /// none, and its columns are zero.
+    /// `at` is aligned memory of an [`Area`] whose columns are zero. It is used for nothing else while the
+    /// record names it.
     pub(crate) unsafe fn set_area(&self, at: *mut Area, first: Frame) {
         let states = at.cast::<AtomicU8>().wrapping_add(Area::STATES).wrapping_sub(first.0 as usize);
         debug_assert!(!states.is_null());
@@ -149,8 +148,8 @@ impl Block {
         self.states.store(states, Ordering::Release);
     }
 
-    /// Moves the counts of a folio of order 9 into an area, and names it: the block is about to be one in small pieces.
-    /// `elsewhere` is the area's address if it does not stand in the block itself. Under the block's lock.
+    /// Names an area and copies the counts of a folio of order 9 to it, before the block becomes small.
+    /// `elsewhere` is the area's address if it is outside the block. Under the block's lock.
     ///
     /// # Safety
     /// As for [`Self::set_area`].
@@ -171,35 +170,35 @@ impl Block {
         self.width.store(width as u8, Ordering::Relaxed);
     }
 
-    /// The frame from which the area of a block in small pieces begins, if it does not stand in the block itself.
+    /// The first frame of the area of a block in small pieces, if it is outside the block itself.
     pub(crate) fn area_elsewhere(&self) -> Option<Frame> {
         self.area().and_then(|_| self.lanes_at()).map(|(at, _)| at.frame())
     }
 
-    /// Where the state of a frame of this block stands, if the block is in small pieces.
+    /// The state of a frame of this block, if the block is in small pieces.
     ///
     /// # Safety
     /// The frame lies in this block.
     #[inline(always)]
     pub(crate) unsafe fn state_cell(&self, frame: Frame) -> Option<&AtomicU8> {
         let states = self.states.load(Ordering::Acquire);
-        // SAFETY: M2: where the record names states there are 512, and the frame is one of the block's.
+        // SAFETY: M2: a named table of states has 512, and the frame is one of the block's.
         (!states.is_null()).then(|| unsafe { &*states.wrapping_add(frame.0 as usize) })
     }
 
-    /// Where the state of the folio of order 9 that starts here stands.
+    /// The state of the folio of order 9 that starts here.
     #[inline(always)]
     pub(crate) fn folio_state_cell(&self) -> &AtomicU8 {
         &self.folio_state
     }
 
-    /// Whether some free frames of a block in small pieces may be known to be zero. Under the block's lock.
+    /// Whether a block in small pieces may have free frames known to be zero. Under the block's lock.
     #[inline(always)]
     pub(crate) fn has_zeroed(&self) -> bool {
         self.has_zeroed.load(Ordering::Relaxed) != 0
     }
 
-    /// The free frames that are known to be zero, of a block in small pieces. Under the block's lock.
+    /// The free frames known to be zero, of a block in small pieces. Under the block's lock.
     pub fn zeroed(&self) -> FrameMask {
         match self.area() {
             Some(area) if self.has_zeroed() => area.zeroed().load(),
@@ -207,7 +206,7 @@ impl Block {
         }
     }
 
-    /// Says which free frames of a block in small pieces are known to be zero. Under the block's lock.
+    /// Replaces the set of free frames known to be zero, of a block in small pieces. Under the block's lock.
     pub(crate) fn set_zeroed(&self, frames: FrameMask) {
         debug_assert!(frames.intersection(self.used.load()).is_empty());
         self.has_zeroed.store((!frames.is_empty()).into(), Ordering::Relaxed);
@@ -216,8 +215,8 @@ impl Block {
         }
     }
 
-    /// Where the lanes of map counts of a folio of whole blocks stand and how large they are, if it has any. In a block in
-    /// small pieces: where its area stands, if not in the block.
+    /// The address and width of the map counts of a block of a folio of whole blocks, if it has a slot. In a
+    /// block in small pieces: the address of its area, if outside the block.
     #[inline]
     pub(crate) fn lanes_at(&self) -> Option<(PhysAddr, LaneWidth)> {
         match self.lanes.load(Ordering::Acquire) {
@@ -235,20 +234,19 @@ impl Block {
         }
     }
 
-    /// Whether map counts are 32 bits wide.
     #[inline]
     pub(crate) fn is_wide(&self) -> bool {
         self.width.load(Ordering::Relaxed) == LaneWidth::Wide as u8
     }
 
-    /// How many tables map all of a block of a folio of whole blocks, by 4 KiB leaves in order. Under the block's lock. (A
-    /// block in small pieces has its capacity there.)
+    /// How many tables map all of a block of a folio of whole blocks, by 4 KiB leaves in order. Under the
+    /// block's lock. (The field holds the capacity of a block in small pieces.)
     #[inline]
     pub(super) fn table_maps(&self) -> &AtomicU16 {
         &self.capacity
     }
 
-    /// Widens the counts of a block in small pieces, if they are narrow still: the room is there. Under the block's lock.
+    /// Widens the counts of a block in small pieces if they are still narrow. Under the block's lock.
     pub(crate) fn widen_area(&self, area: &Area) {
         if !self.is_wide() {
             if let Lanes::Wide(wide) = area.lanes(true) {
@@ -258,7 +256,7 @@ impl Block {
         }
     }
 
-    /// Goes back to narrow counts, all of them zero. Under the block's lock.
+    /// Makes the counts narrow again; all of them are zero. Under the block's lock.
     pub(crate) fn narrow_area(&self) {
         if let Some(area) = self.area().filter(|_| self.is_wide()) {
             area.clear_counts();
@@ -266,7 +264,7 @@ impl Block {
         }
     }
 
-    /// Says where the lanes stand.
+    /// Records the address and width of the lanes.
     #[inline]
     pub(crate) fn set_lanes(&self, at: Option<(PhysAddr, LaneWidth)>) {
         let width = at.map_or(LaneWidth::Narrow, |(_, width)| width);
@@ -280,15 +278,15 @@ impl Block {
         self.area().map(|area| area.lanes(self.is_wide()))
     }
 
-    /// The lanes in the slot of a block of a folio of whole blocks, if it has one. Under its lock.
+    /// The lanes in the slot of a block of a folio of whole blocks. Under its lock.
     #[inline]
     pub(super) fn slot_lanes<P: FramePlatform>(&self, platform: &P) -> Option<Lanes<'_>> {
         let (at, width) = self.lanes_at()?;
-        // SAFETY: M3: `lanes` names a place that holds this block's counts until it is changed under the lock.
+        // SAFETY: M3: `lanes` names this block's counts until it changes under the lock.
         Some(unsafe { Lanes::at(platform, at, width) })
     }
 
-    /// How many 4 KiB leaves map each frame of the block. The caller holds its lock.
+    /// How many 4 KiB leaves map each frame of the block. Under its lock.
     #[inline]
     pub(crate) fn small_maps<P: FramePlatform>(&self, platform: &P) -> SmallMaps<'_> {
         match self.area_lanes() {
@@ -307,16 +305,15 @@ impl Block {
         self.slot_lanes(platform).or_else(in_record)
     }
 
-    /// The descriptor of the folio of order 9 or more that starts here. It stands in the room of the map of folio
-    /// starts, of which such a block has no need.
+    /// The descriptor of the folio of order 9 or more that starts here. It occupies the unused `heads`.
     #[inline]
     pub fn folio(&self) -> &Descriptor {
         debug_assert!(matches!(self.state(), BlockState::Folio | BlockState::Listed));
-        // SAFETY: M2: both types are atomics, valid for every bit pattern, and the map is the larger and more aligned.
+        // SAFETY: M2: both are atomics, valid for every bit pattern, and the map is larger and more aligned.
         unsafe { &*core::ptr::from_ref(&self.heads).cast::<Descriptor>() }
     }
 
-    /// The zone that the block belongs to.
+    /// The block's zone.
     #[inline]
     pub fn zone(&self) -> usize {
         self.lists_at() / (16 * LIST_BYTES)
@@ -328,34 +325,32 @@ impl Block {
         (self.lists_at() / LIST_BYTES) as u8 & 15
     }
 
-    /// Where the per-CPU lists of the block's zone and mobility group begin, in bytes.
+    /// The byte offset of the per-CPU lists of the block's zone and mobility group.
     #[inline(always)]
     pub(crate) fn lists_at(&self) -> usize {
         usize::from(self.group.load(Ordering::Relaxed))
     }
 
-    /// Says which zone and mobility group the block serves.
     #[inline]
     pub(crate) fn set_group(&self, zone: u8, mobility: u8) {
         let list = usize::from(zone) * 16 + usize::from(mobility);
         self.group.store((list * LIST_BYTES) as u16, Ordering::Relaxed);
     }
 
-    /// Whether the block is in small pieces of which none is used. A hint without the block's lock.
+    /// Whether the block is in small pieces, all of them free. A hint without the block's lock.
     #[inline]
     pub(crate) fn is_entirely_free(&self) -> bool {
         self.state() == BlockState::Small
             && self.free.load(Ordering::Relaxed) == self.capacity.load(Ordering::Relaxed)
     }
 
-    /// Whether a folio of exactly `count` frames, a power of two below a block's, is in use at `index` and not held.
+    /// Whether a folio of `count` frames, a power of two below a block's, is in use at `index` and not held.
     pub fn is_folio(&self, index: usize, count: usize) -> bool {
         let starts = self.used.contains(index) && self.heads.contains(index) && !self.held.contains(index);
         starts && self.folio_frames(index) == count
     }
 
-    /// How many frames the folio that starts at `index` has: up to the next start, free or held frame. A block in small
-    /// pieces only.
+    /// How many frames the folio that starts at `index` has: up to the next head, free or held frame.
     pub(crate) fn folio_frames(&self, index: usize) -> usize {
         let inside =
             |at: usize| self.used.contains(at) && !self.heads.contains(at) && !self.held.contains(at);
@@ -363,7 +358,7 @@ impl Block {
         end.unwrap_or(crate::limits::BLOCK_FRAMES) - index
     }
 
-    /// Makes the record all zero again, save for the lock, which the caller holds.
+    /// Makes the record all zero, except for the lock, which the caller holds.
     pub fn reset(&self) {
         for field in [&self.state, &self.order, &self.free_order, &self.listed] {
             field.store(0, Ordering::Relaxed);

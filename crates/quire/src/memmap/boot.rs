@@ -1,4 +1,4 @@
-//! Memory for the manager's own tables, taken once at start-up from the ranges it was given and never returned.
+//! Memory for the manager's own tables, taken from the machine's ranges at start-up and never freed.
 
 use core::ops::Deref;
 use core::ptr::NonNull;
@@ -18,7 +18,7 @@ struct Source {
     taken: u64,
 }
 
-/// Takes tables from the front of physical ranges: from the requested node's largest range while it lasts.
+/// Takes tables from the front of physical ranges, of the requested node's largest range first.
 pub struct BootMemory<'p, P: FramePlatform> {
     platform: &'p P,
     sources: [Source; MAX_RANGES],
@@ -26,7 +26,7 @@ pub struct BootMemory<'p, P: FramePlatform> {
 }
 
 impl<'p, P: FramePlatform> BootMemory<'p, P> {
-    /// No memory yet.
+    /// Creates a source without memory.
     pub fn new(platform: &'p P) -> Self {
         Self { platform, sources: [Source::default(); MAX_RANGES], count: 0 }
     }
@@ -42,13 +42,13 @@ impl<'p, P: FramePlatform> BootMemory<'p, P> {
         Ok(())
     }
 
-    /// The frames taken from the front of range `index`, rounded up to whole frames.
+    /// The frames taken from range `index`, rounded up to whole frames.
     pub fn taken(&self, index: usize) -> FrameRange {
         let source = &self.sources[index];
         FrameRange::new(source.frames.start, source.taken.div_ceil(FRAME_SIZE))
     }
 
-    /// A table of `len` values, each made by `init` from its index; `init` may take more tables.
+    /// Takes a table of `len` values, each made by `init` from its index; `init` may take more tables.
     ///
     /// # Errors
     /// [`InitError::TooSmall`] when no range has room.
@@ -61,13 +61,13 @@ impl<'p, P: FramePlatform> BootMemory<'p, P> {
         let (base, _) = self.take(node, size_of::<T>() * len, align_of::<T>())?;
         for index in 0..len {
             let value = init(self, index)?;
-            // SAFETY: M1: `take` gave room for `len` values of `T`, aligned, and gives it out once.
+            // SAFETY: M1: `take` gave aligned room for `len` values of `T`, once.
             unsafe { base.cast::<T>().add(index).write(value) };
         }
         Ok(BootSlice { base: base.cast(), len })
     }
 
-    /// A table of `len` values that are all zero bytes; memory known to be zero is not touched.
+    /// Takes a table of `len` values of zero bytes. Does not touch memory known to be zero.
     ///
     /// # Errors
     /// [`InitError::TooSmall`] when no range has room.
@@ -95,7 +95,7 @@ impl<'p, P: FramePlatform> BootMemory<'p, P> {
         let bytes = size_of::<T>() * len;
         let (base, zeroed) = self.take(node, bytes, align)?;
         if !zeroed {
-            // SAFETY: M1: `take` gave these bytes to us alone.
+            // SAFETY: M1: `take` gave these bytes to this table alone.
             unsafe { base.write_bytes(0, bytes) };
         }
         Ok(BootSlice { base: base.cast(), len })
@@ -116,7 +116,7 @@ impl<'p, P: FramePlatform> BootMemory<'p, P> {
     }
 }
 
-/// A table in boot memory. It lives as long as the platform, so the handle is freely copied.
+/// A table in boot memory. It lives as long as the platform, so handles are copied freely.
 pub struct BootSlice<T> {
     base: NonNull<T>,
     len: usize,
@@ -128,13 +128,13 @@ impl<T> BootSlice<T> {
         Self { base: NonNull::dangling(), len: 0 }
     }
 
-    /// The table that this one and `next` are together, if `next` stands right behind it.
+    /// The table formed by this one and `next`, if `next` follows directly in memory.
     pub fn joined(self, next: Self) -> Option<Self> {
         let adjacent = self.base.as_ptr().wrapping_add(self.len) == next.base.as_ptr();
         (adjacent && self.len > 0).then_some(Self { base: self.base, len: self.len + next.len })
     }
 
-    /// Where the table stands. No other table stands there.
+    /// The table's address, which no other table has.
     #[inline(always)]
     pub fn address(self) -> usize {
         self.base.as_ptr().addr()
@@ -143,27 +143,24 @@ impl<T> BootSlice<T> {
     /// The table's entries.
     #[inline]
     pub fn as_slice<'a>(self) -> &'a [T] {
-        // SAFETY: M1: boot memory is never given back and was initialised by `BootMemory`; handles give shared
-        // references only.
+        // SAFETY: M1: boot memory is never freed, is initialised, and handles give shared references.
         unsafe { core::slice::from_raw_parts(self.base.as_ptr(), self.len) }
+    }
+
+    /// A handle of one entry, if it exists.
+    pub fn entry(self, at: usize) -> Option<BootRef<T>> {
+        self.as_slice().get(at).map(|entry| BootRef(NonNull::from(entry)))
     }
 }
 
 /// One entry of a table in boot memory.
 pub struct BootRef<T>(NonNull<T>);
 
-impl<T> BootSlice<T> {
-    /// A handle of one entry, if there is one.
-    pub fn entry(self, at: usize) -> Option<BootRef<T>> {
-        self.as_slice().get(at).map(|entry| BootRef(NonNull::from(entry)))
-    }
-}
-
 impl<T> Deref for BootRef<T> {
     type Target = T;
     #[inline(always)]
     fn deref(&self) -> &T {
-        // SAFETY: M1: as for a whole table.
+        // SAFETY: M1: boot memory is never freed, is initialised, and handles give shared references.
         unsafe { self.0.as_ref() }
     }
 }
@@ -178,7 +175,7 @@ impl<T> Copy for BootRef<T> {}
 
 // SAFETY: M1: a handle gives shared references only, so sending or sharing it is sharing `T`.
 unsafe impl<T: Sync> Send for BootRef<T> {}
-// SAFETY: M1: as above.
+// SAFETY: M1: a handle gives shared references only, so sending or sharing it is sharing `T`.
 unsafe impl<T: Sync> Sync for BootRef<T> {}
 
 impl<T> Clone for BootSlice<T> {
@@ -199,5 +196,5 @@ impl<T> Deref for BootSlice<T> {
 
 // SAFETY: M1: a handle gives shared references only, so sending or sharing it is sharing `T`.
 unsafe impl<T: Sync> Send for BootSlice<T> {}
-// SAFETY: M1: as above.
+// SAFETY: M1: a handle gives shared references only, so sending or sharing it is sharing `T`.
 unsafe impl<T: Sync> Sync for BootSlice<T> {}

@@ -1,4 +1,4 @@
-//! The page descriptor: a row for each frame of a block that is used in small pieces, or for a folio of whole blocks.
+//! The page descriptor: one for each frame of a block in small pieces, one for a folio of whole blocks.
 
 use core::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 
@@ -7,7 +7,7 @@ use crate::platform::FramePlatform;
 use crate::rank::Rank;
 use crate::sync::RawLock;
 
-/// What a frame is used for and in what condition it is. Plain loads and stores by the frame's owner.
+/// A frame's use and condition. The frame's owner changes them by plain loads and stores.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct DescriptorFlags(pub u32);
 
@@ -22,28 +22,28 @@ impl DescriptorFlags {
     pub const SLAB: Self = Self(4);
     /// The frame belongs to the page cache.
     pub const CACHE: Self = Self(8);
-    /// Page cache: contents are newer than the file's.
+    /// Page cache: the contents are newer than the file's.
     pub const DIRTY: Self = Self(16);
     /// The folio of order 9 waits to be split.
     pub(crate) const DEFERRED: Self = Self(32);
-    /// The folio of several blocks is being split: its head is not the head of all of it any more.
+    /// The folio of several blocks is being split: its head no longer represents all of it.
     pub(crate) const SPLITTING: Self = Self(1024);
     /// The folio belongs to a pool of huge pages.
     pub const HUGE: Self = Self(128);
-    /// Huge page: it goes back to its pool when no leaf maps it any more.
+    /// Huge page: it returns to its pool when no leaf maps it any more.
     pub(crate) const LENT: Self = Self(256);
-    /// Huge page: the promise that it redeemed holds again when it goes back.
+    /// Huge page: the reservation that it used is restored when it returns.
     pub(crate) const RENEWED: Self = Self(512);
-    /// Page table: it holds, or held, leaves that do not map counted anonymous memory.
+    /// Page table: it holds, or held, leaves other than of counted anonymous memory.
     pub(crate) const MIXED: Self = Self(64);
 }
 
-/// Of a page table's link: its grain, and whether its leaves were compared.
+/// Of a page table's `previous`: its grain, and whether its leaves were compared.
 const GRAIN: u64 = 0xf;
 const COMPARED: u64 = 0x10;
 
-/// A page descriptor. The frame's owner says what the fields mean; all are atomics because a stale reader may look.
-/// It holds whatever the last owner left there: [`Self::reset`] makes it fresh.
+/// A page descriptor. The frame's owner defines the fields; all are atomics because a stale reader may look.
+/// A new owner finds the last owner's values until it calls [`Self::reset`].
 #[repr(C)]
 pub struct Descriptor {
     flags: AtomicU32,
@@ -54,19 +54,19 @@ pub struct Descriptor {
     pub population: AtomicU16,
     /// The owner: a cache of small objects, or a file's page cache.
     pub owner: AtomicU64,
-    /// The page's index within its owner (in 4 KiB pages); for a page table [`Self::sharers`].
+    /// The page's index within its owner, in 4 KiB pages; for a page table [`Self::sharers`].
     pub index: AtomicU64,
-    /// Links of whatever list the frame is on.
+    /// Link of the list that the frame is on.
     pub next: AtomicU64,
     /// The other direction; for a page table [`Self::grain`].
     pub previous: AtomicU64,
-    /// A word for the owner: which objects of a slab frame are free; where a page table hangs.
+    /// The owner's word: which objects of a slab frame are free; where a page table is installed.
     pub word: AtomicU64,
 }
 
 impl Descriptor {
-    /// Forgets everything that an earlier owner of the frame left, and the lock with it. The caller owns the frame, and
-    /// no other code knows yet what it is to be.
+    /// Clears everything that an earlier owner of the frame left, including the lock. The caller owns the
+    /// frame, and no other code uses its descriptor yet.
     pub fn reset(&self) {
         self.flags.store(0, Ordering::Relaxed);
         self.level.store(0, Ordering::Relaxed);
@@ -89,65 +89,64 @@ impl Descriptor {
         self.flags.store(flags.0, Ordering::Relaxed);
     }
 
-    /// Forgets all flags. The caller owns the frame.
+    /// Clears all flags. The caller owns the frame.
     #[inline]
     pub fn clear_flags(&self) {
         self.flags.store(0, Ordering::Relaxed);
     }
 
-    /// Takes flags off beside others that may change at the same moment.
+    /// Clears flags while other flags may change.
     #[inline]
     pub(crate) fn take_flags(&self, flags: DescriptorFlags) {
         self.flags.fetch_and(!flags.0, Ordering::AcqRel);
     }
 
-    /// Sets flags beside others that may change at the same moment.
+    /// Sets flags while other flags may change.
     #[inline]
     pub(crate) fn add_flags(&self, flags: DescriptorFlags) {
         self.flags.fetch_or(flags.0, Ordering::AcqRel);
     }
 
-    /// How many address spaces beside one reach the page-table page that the frame holds.
+    /// How many address spaces besides one reach the page table in the frame.
     #[inline]
     pub fn sharers(&self) -> &AtomicU64 {
         &self.index
     }
 
-    /// The grain of a page table of the lowest level, as an order: each aligned group of so many entries is empty, or maps
-    /// consecutive frames of one kind. Under the table's lock; 0 says nothing.
+    /// The grain of a lowest-level page table, as an order: each aligned group of so many entries is empty,
+    /// or maps consecutive frames of one kind. Under the table's lock; 0 says nothing.
     #[inline]
     pub(crate) fn grain(&self) -> u64 {
         self.previous.load(Ordering::Relaxed) & GRAIN
     }
 
-    /// Says so, and that the table has changed since it was compared. Under the table's lock.
+    /// Sets the grain, and forgets the comparison of the table. Under the table's lock.
     #[inline]
     pub(crate) fn set_grain(&self, order: u64) {
         self.previous.store(order, Ordering::Relaxed);
     }
 
-    /// What was recorded in the leaves of a page table of the lowest level when all were found to be one run, if none has changed
-    /// since, other than by hardware.
+    /// The history bits of the leaves of a lowest-level page table, if all were compared and found to be one
+    /// run, and only hardware has changed them since.
     #[inline]
     pub fn compared(&self) -> Option<u64> {
         let word = self.previous.load(Ordering::Relaxed);
         (word & COMPARED != 0).then_some(word & !(GRAIN | COMPARED))
     }
 
-    /// Notes that all leaves are one run, and which bits are recorded in them: none of the lowest five. Under the table's
+    /// Records that all leaves are one run with this history, without the lowest five bits. Under the table's
     /// lock.
     pub(crate) fn note_compared(&self, recorded: u64) {
         let history = recorded & !(GRAIN | COMPARED);
         self.previous.store(history | COMPARED | u64::from(crate::limits::BLOCK_ORDER), Ordering::Relaxed);
     }
 
-    /// Takes the lock of the page-table page that the frame holds.
+    /// Locks the page table in the frame.
     #[inline]
     pub(crate) fn lock_table<P: FramePlatform>(&self, platform: &P, rank: Rank) {
         self.lock.lock(platform, rank);
     }
 
-    /// Gives the lock back.
     #[inline]
     pub(crate) fn unlock_table<P: FramePlatform>(&self, platform: &P, rank: Rank) {
         self.lock.unlock(platform, rank);

@@ -1,15 +1,15 @@
 //! How many 4 KiB leaves map each frame of a block that is part of a folio of whole blocks.
 //!
-//! A folio is mapped in pieces a table at a time, as a rule. So what is counted first is how many tables map *all* of the block
-//! in order: one number in its record. What else maps parts of it is counted in *lanes*, in a slot of memory of their own: a
-//! bit for each frame as long as none is counted twice there, then a byte, then four. A folio whose pages come one by one
-//! sets one bit after the other; when all are set they become one table.
+//! Usually a whole table of 4 KiB leaves maps all of a block in order. Such tables are counted in one number
+//! of the block's record. All other leaves are counted in *lanes*, in a slot of memory: one bit per frame
+//! while no frame is counted twice there, then a byte, then four. When faults map the pages one by one, each
+//! sets a bit; when all are set, they become one table.
 //!
-//! The count of a frame is the sum of both. The slot is there as long as either is not zero, so that a table of which a part
-//! is unmapped can be spelled out in lanes without needing memory; and tables and lanes of less than four bytes together
-//! never count beyond 255.
+//! The count of a frame is the sum of both. The slot stays as long as either is not zero, so that unmapping a
+//! part of a table can spell that table out in lanes without allocating memory. For the same reason tables
+//! and lanes of less than four bytes together never count beyond 255.
 //!
-//! Blocks of a pool's pages have room for a bit for each frame in their record: no slot as long as that is enough ([`super::record_maps`]).
+//! In a pool's page the record has the bits, and a slot only if needed ([`super::record_maps`]).
 #![forbid(unsafe_code)]
 
 use core::sync::atomic::Ordering;
@@ -22,11 +22,11 @@ use crate::addr::PhysAddr;
 use crate::limits::BLOCK_FRAMES;
 use crate::platform::FramePlatform;
 
-/// The largest count that lanes of a byte hold.
+/// The largest count of a lane of one byte.
 pub(super) const NARROW_MOST: u32 = 255;
-/// The most tables that are counted as such; those beyond are counted in lanes, of four bytes by then.
+/// The largest number of tables counted as such. Lanes, of four bytes by then, count further ones.
 const TABLES_MOST: u32 = TABLES_MASK as u32;
-/// The part of the cell that says how many they are; the bit above it is of [`super::record_maps`].
+/// The bits of the record's field that hold the number of tables; [`super::record_maps`] uses the bit above.
 pub(super) const TABLES_MASK: u16 = 0x7fff;
 
 /// The counts of 4 KiB leaves of one block, under its lock.
@@ -54,7 +54,6 @@ impl<'a> SmallMaps<'a> {
         self.tables != 0 || self.lanes.is_some_and(Lanes::any)
     }
 
-    /// The frames whose count is not zero.
     pub(crate) fn nonzero(self) -> FrameMask {
         if self.tables != 0 { FrameMask::ALL } else { self.lanes.map_or(FrameMask::EMPTY, Lanes::nonzero) }
     }
@@ -83,7 +82,6 @@ impl<'a> SmallMaps<'a> {
 }
 
 impl Block {
-    /// How many tables map all of the block.
     #[inline]
     pub(super) fn tables(&self) -> u32 {
         (self.table_maps().load(Ordering::Relaxed) & TABLES_MASK).into()
@@ -95,12 +93,12 @@ impl Block {
         self.table_maps().store(tables as u16, Ordering::Relaxed);
     }
 
-    /// One more leaf for each frame of `start .. start + count`, of a block of a folio of whole blocks. Whether perhaps
-    /// nothing of the block was counted before. Without a slot only where `in_record` names what promises one. Under
-    /// the block's lock.
+    /// Counts one more leaf for each frame of `start .. start + count`, in a block of a folio of whole
+    /// blocks. Returns whether perhaps no frame of the block was counted before. A block without a slot needs
+    /// `in_record` to return the promises of slots. Under the block's lock.
     ///
     /// # Errors
-    /// [`LaneError::Full`]: there is no slot, none to be promised, or a count would pass what it holds. Nothing has changed then.
+    /// [`LaneError::Full`]: no slot, none to promise, or a count would exceed its lane. Nothing has changed.
     #[inline]
     pub(crate) fn add_small<P: FramePlatform, S: SlotPromises>(
         &self,
@@ -134,8 +132,8 @@ impl Block {
         self.unpacked(platform, lanes).increment(start, count).map(|fresh| fresh && tables == 0)
     }
 
-    /// One leaf less for each frame of `start .. start + count`; frames that nothing is counted for any more are added to
-    /// `zeroed`. Under the block's lock.
+    /// Counts one leaf less for each frame of `start .. start + count`, and adds the frames whose count
+    /// reaches zero to `zeroed`. Under the block's lock.
     ///
     /// # Errors
     /// [`LaneError::Underflow`]; nothing has changed then.
@@ -189,7 +187,7 @@ impl Block {
         let mut tables = self.tables();
         let missing = frames.without(lanes.nonzero());
         if !missing.is_empty() {
-            // A table is spelled out in lanes, all of it.
+            // All of one table is spelled out in lanes.
             tables = tables.checked_sub(1).ok_or(LaneError::Underflow)?;
             self.set_tables(tables);
             lanes = self.spell_out(platform, lanes)?;
@@ -202,7 +200,7 @@ impl Block {
         Ok(())
     }
 
-    /// Counts one more leaf for each frame in lanes.
+    /// Adds one table to the lanes of every frame.
     fn spell_out<'b, P: FramePlatform>(
         &'b self,
         platform: &P,
@@ -219,7 +217,7 @@ impl Block {
         Ok(lanes)
     }
 
-    /// Lanes of at least a byte: bits become such in their slot, which has the room.
+    /// Converts bits to bytes in their slot, which is large enough.
     fn unpacked<'b, P: FramePlatform>(&'b self, platform: &P, lanes: Lanes<'b>) -> Lanes<'b> {
         let (Lanes::Bits(bits), Some((at, _))) = (lanes, self.lanes_at()) else { return lanes };
         let counted = bits.load();
@@ -229,13 +227,12 @@ impl Block {
         lanes
     }
 
-    /// One more in each cell of a run, without the block's lock; whether it has cells.
+    /// Adds one to each cell of a run, without the block's lock. Returns whether the block has cells.
     #[cfg(feature = "published")]
     pub(crate) fn count_cells_up<P: FramePlatform>(&self, platform: &P, start: usize, count: usize) -> bool {
         self.slot_lanes(platform).is_some_and(|lanes| lanes.count_cells_up(start, count))
     }
 
-    /// One less.
     #[cfg(feature = "published")]
     pub(crate) fn count_cells_down<P: FramePlatform>(&self, platform: &P, start: usize, count: usize) {
         if let Some(lanes) = self.slot_lanes(platform) {
@@ -243,13 +240,13 @@ impl Block {
         }
     }
 
-    /// Whether one more leaf could be counted for every frame of the block as it is.
+    /// Whether one more leaf could be counted for every frame of the block without a change of its slot.
     pub(crate) fn has_room_for_small<P: FramePlatform>(&self, platform: &P) -> bool {
         let tables = self.tables();
         self.slot_lanes(platform).is_some_and(|lanes| has_room(tables, lanes, 0, BLOCK_FRAMES))
     }
 
-    /// Takes the slot of a block of a folio of whole blocks away if nothing is counted there. Under the block's lock.
+    /// Removes the slot of a block of a folio of whole blocks if its counts are zero. Under the block's lock.
     pub(crate) fn take_unused_slot<P: FramePlatform>(&self, platform: &P) -> Option<(PhysAddr, LaneWidth)> {
         let unused = self.area().is_none()
             && self.lanes_at()?.1 != LaneWidth::Cells
@@ -259,8 +256,8 @@ impl Block {
         slot.inspect(|_| self.set_lanes(None))
     }
 
-    /// Gives a block of a folio of whole blocks a slot in the place of the one it has, if any. All of it that lanes of its
-    /// width have is zero. Under the block's lock.
+    /// Gives a block of a folio of whole blocks a slot, in place of any that it has. The slot's lanes of this
+    /// width are zero. Under the block's lock.
     pub(crate) fn change_slot<P: FramePlatform>(&self, platform: &P, at: PhysAddr, width: LaneWidth) {
         let before = self.any_lanes(platform);
         self.set_lanes(Some((at, width)));
@@ -275,7 +272,7 @@ impl Block {
     }
 }
 
-/// Whether each frame of `start .. start + count` may be counted once more, so that all of them could be spelled out.
+/// Whether each frame of a run can be counted once more, with every table spelled out in lanes.
 #[inline]
 fn has_room(tables: u32, lanes: Lanes<'_>, start: usize, count: usize) -> bool {
     match lanes {

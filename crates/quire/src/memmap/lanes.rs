@@ -1,10 +1,9 @@
 //! Map counts of the 512 frames of a block, side by side: how many 4 KiB leaves map each frame.
 //!
-//! Counts are changed a run at a time, eight lanes to a word, under the block's lock. A count stands in one byte; the
-//! rare block with a frame that more than 255 leaves map is *widened* to 32-bit lanes, in their own place. Nothing
-//! here allocates: a full byte is reported, and the caller widens and tries again.
-//!
-//! The word-wise arithmetic needs no vector registers, so a kernel that does not save them has it as well.
+//! Counts change a run at a time, eight lanes to a word, under the block's lock. A count is one byte; the
+//! rare block with a frame that more than 255 leaves map is *widened* to 32-bit lanes, in a place of their
+//! own. Nothing here allocates: a full byte is an error, upon which the caller widens and tries again. The
+//! word-wise arithmetic needs no vector registers, so a kernel that does not save them benefits too.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -33,9 +32,9 @@ pub enum LaneWidth {
     Narrow = 0,
     /// Four bytes.
     Wide = 1,
-    /// A bit. Only parts of folios of whole blocks have them.
+    /// A bit. Only blocks of folios of whole blocks have them.
     Bits = 2,
-    /// Four bytes every 64, changed without a lock (`CountScheme::PerFrame`, with the feature `published`).
+    /// Four bytes every 64, changed without a lock (`CountScheme::PerFrame`, feature `published`).
     Cells = 3,
 }
 
@@ -46,9 +45,9 @@ pub struct CountCell(AtomicU32);
 /// The lanes of one block, under its lock.
 #[derive(Clone, Copy)]
 pub enum Lanes<'a> {
-    /// One bit each: no frame is counted twice.
+    /// One bit each, so no frame is counted twice.
     Bits(&'a Bitmap),
-    /// As far from each other as page descriptors.
+    /// One cell every 64 bytes, as far apart as page descriptors.
     Cells(&'a [CountCell; BLOCK_FRAMES]),
     /// One byte each, eight to a word, lane 0 in the lowest byte.
     Narrow(&'a [AtomicU64; BLOCK_FRAMES / 8]),
@@ -57,15 +56,13 @@ pub enum Lanes<'a> {
 }
 
 impl<'a> Lanes<'a> {
-    /// Bytes of narrow lanes.
     pub(crate) const NARROW_BYTES: usize = BLOCK_FRAMES;
-    /// Bytes of wide lanes.
     pub(crate) const WIDE_BYTES: usize = BLOCK_FRAMES * 4;
 
     /// The lanes at `at`.
     ///
     /// # Safety
-    /// `at` is the place of a block's lanes of that width, aligned to 64 bytes, and stays so for `'a`.
+    /// `at` holds a block's lanes of that width, aligned to 64 bytes, and does so for `'a`.
     pub unsafe fn at<P: FramePlatform>(platform: &P, at: PhysAddr, width: LaneWidth) -> Self {
         let pointer = platform.direct_map(at);
         // SAFETY: M3: by this function's contract lanes of that width stand there, and all lanes are atomics.
@@ -79,7 +76,7 @@ impl<'a> Lanes<'a> {
         }
     }
 
-    /// Bytes of lanes of a width that must be zero at first. Those of bits have the room of narrow ones.
+    /// How many bytes of lanes of a width must be zero at first. Bits occupy the room of narrow lanes.
     pub const fn bytes(width: LaneWidth) -> usize {
         match width {
             LaneWidth::Narrow => Self::NARROW_BYTES,
@@ -89,7 +86,7 @@ impl<'a> Lanes<'a> {
         }
     }
 
-    /// One more for each of `start .. start + count`, by atomics; whether there are such.
+    /// Adds one to each cell of a run by an atomic; `false` if these lanes are no cells.
     #[cfg(feature = "published")]
     pub(super) fn count_cells_up(self, start: usize, count: usize) -> bool {
         let Self::Cells(cells) = self else { return false };
@@ -99,7 +96,6 @@ impl<'a> Lanes<'a> {
         true
     }
 
-    /// One less.
     #[cfg(feature = "published")]
     pub(super) fn count_cells_down(self, start: usize, count: usize) {
         let Self::Cells(cells) = self else { return };
@@ -109,7 +105,7 @@ impl<'a> Lanes<'a> {
         }
     }
 
-    /// Makes a count what it must be, which fits.
+    /// Sets a count that fits into a lane.
     pub(super) fn set(self, index: usize, count: u32) {
         match self {
             Self::Bits(bits) if count == 0 => bits.remove_run(index, 1),
@@ -138,7 +134,7 @@ impl<'a> Lanes<'a> {
         }
     }
 
-    /// Adds one to the counts of `start .. start + count`. Whether one of them was zero.
+    /// Adds one to the counts of `start .. start + count`. Returns whether one of them was zero.
     ///
     /// # Errors
     /// [`LaneError::Full`]; only narrow lanes can be full.
@@ -160,7 +156,7 @@ impl<'a> Lanes<'a> {
         }
     }
 
-    /// Takes one from the counts of `start .. start + count`, and adds the frames that reached zero to `zeroed`.
+    /// Subtracts one from the counts of a run, and adds the frames that reach zero to `zeroed`.
     ///
     /// # Errors
     /// [`LaneError::Underflow`].
@@ -205,7 +201,7 @@ impl<'a> Lanes<'a> {
         }
     }
 
-    /// The frames of group `group` of 64 whose count is one.
+    /// The frames of the group `group` of 64 whose count is one.
     #[inline]
     pub fn ones(self, group: usize) -> u64 {
         match self {
@@ -232,7 +228,6 @@ impl<'a> Lanes<'a> {
         }
     }
 
-    /// The frames whose count is not zero.
     pub(crate) fn nonzero(self) -> FrameMask {
         let mut mask = FrameMask::EMPTY;
         match self {
@@ -257,7 +252,6 @@ impl<'a> Lanes<'a> {
         mask
     }
 
-    /// Copies every count into wider lanes.
     pub(crate) fn copy_to(self, wide: &[AtomicU32; BLOCK_FRAMES]) {
         (0..BLOCK_FRAMES).for_each(|index| wide[index].store(self.get(index), Ordering::Relaxed));
     }
@@ -268,7 +262,7 @@ fn load(word: &AtomicU64) -> u64 {
     word.load(Ordering::Relaxed)
 }
 
-/// The first and the last word are concerned in part, perhaps; those between them wholly, and need no masks.
+/// Only the first and the last word need masks.
 #[inline]
 fn increment_narrow(
     words: &[AtomicU64; BLOCK_FRAMES / 8],
@@ -309,7 +303,7 @@ fn decrement_narrow(
     zeroed: &mut FrameMask,
 ) -> Result<(), LaneError> {
     let zero = |(word, ones): (usize, u64)| has_zero_lane(load(&words[word]) | !(ones * 0xff));
-    // Where 64 frames in a row are mapped once, which is the rule, all of them reach zero by eight stores.
+    // In the usual case 64 frames in a row are mapped once, and eight stores set all of their counts to zero.
     let singles =
         |group: usize| words[group * 8..][..8].iter().fold(0, |all, word| all | load(word) ^ LOW) == 0;
     let mut all_single = [false; BLOCK_FRAMES / 64];
@@ -341,7 +335,7 @@ fn decrement_narrow_each(
     zeroed: &mut FrameMask,
 ) -> Result<(), LaneError> {
     let byte = |word: usize| frames.0[word / 8] >> (word % 8 * 8) & 0xff;
-    // No branch for words without a frame: where frames lie all over, it would be mispredicted.
+    // No branch for words without a frame: with scattered frames it would be mispredicted.
     let mut below = false;
     for (word, ones) in (0..words.len()).map(|word| (word, spread_bits(byte(word)))) {
         below |= has_zero_lane(load(&words[word]) | !(ones * 0xff));
@@ -375,7 +369,7 @@ fn decrement_wide(
     Ok(())
 }
 
-/// The run `start .. start + count` cut at multiples of 64, as (first, how many).
+/// The run `start .. start + count` cut at multiples of 64, as (first, count).
 #[inline(always)]
 fn group_pieces(start: usize, count: usize) -> impl Iterator<Item = (usize, usize)> {
     let (mut at, end) = (start, start + count);
@@ -388,7 +382,7 @@ fn group_pieces(start: usize, count: usize) -> impl Iterator<Item = (usize, usiz
     })
 }
 
-/// The words that hold the lanes `start .. start + count`, each with a 1 in every lane concerned.
+/// The words that hold the lanes `start .. start + count`, each with a 1 in each of these lanes.
 #[inline]
 fn words_of(start: usize, count: usize) -> impl Iterator<Item = (usize, u64)> {
     let end = start + count;
@@ -399,7 +393,6 @@ fn words_of(start: usize, count: usize) -> impl Iterator<Item = (usize, u64)> {
     })
 }
 
-/// Whether any lane of the word is zero.
 #[inline]
 fn has_zero_lane(word: u64) -> bool {
     word.wrapping_sub(LOW) & !word & HIGH != 0

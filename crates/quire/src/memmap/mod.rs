@@ -1,11 +1,11 @@
-//! The memory map: what is known about every 2 MiB block, and about frames of blocks that are used in small pieces.
+//! The memory map: a record for every 2 MiB block, and descriptors for frames of blocks in small pieces.
 //!
-//! Physical memory is divided into blocks of 2 MiB. Each has a dense [`Block`] record; zeroed, it says "whole and
-//! free", so a machine whose metadata memory is zero to begin with is ready without touching the records. A
-//! [`Descriptor`] per frame exists only while its block is used in small pieces, and stands in the block itself.
+//! A [`Block`] record of zeroes says "whole and free", so a machine whose metadata memory is zero is ready
+//! without touching its records. A [`Descriptor`] per frame exists only while its block is used in small
+//! pieces, and stands in the block itself.
 //!
-//! Records are found through a table of 1 GiB sections, so that holes cost eight bytes per GiB and a node's records
-//! stand in the node's own memory.
+//! Records are found through a table of 1 GiB sections, so that a hole costs eight bytes per GiB and a node's
+//! records are in the node's own memory.
 
 mod area;
 mod bitmap;
@@ -54,7 +54,7 @@ impl Section {
 pub struct MemMap {
     first_section: usize,
     sections: BootSlice<Section>,
-    /// The longest run of blocks whose records stand in one piece, as almost all do: found without the table.
+    /// The longest run of blocks with contiguous records: found without the table, as almost all blocks are.
     main: Main,
 }
 
@@ -64,7 +64,7 @@ struct Main {
 }
 
 impl MemMap {
-    /// The map over `sections`, the first of which has the number `first_section`.
+    /// A map of `sections`, the first of which has the number `first_section`.
     pub fn new(first_section: usize, sections: BootSlice<Section>) -> Self {
         let number = |at: usize| ((first_section + at) * SECTION_BLOCKS + sections[at].first as usize) as u32;
         let mut main = Main { first: 0, records: BootSlice::empty() };
@@ -85,7 +85,7 @@ impl MemMap {
         Self { first_section, sections, main }
     }
 
-    /// Where its table of sections stands: no other machine's does.
+    /// The address of its table of sections, which identifies the machine.
     #[inline(always)]
     pub(crate) fn address(&self) -> usize {
         self.sections.address()
@@ -100,7 +100,7 @@ impl MemMap {
         }
     }
 
-    /// The record of a block, if it is one of the longest run.
+    /// The record of a block of the longest run.
     #[inline(always)]
     pub(crate) fn get_main(&self, block: BlockNumber) -> Option<&Block> {
         self.main.records.as_slice().get(block.0.wrapping_sub(self.main.first) as usize)
@@ -113,10 +113,10 @@ impl MemMap {
         section.records.get((block.0 as usize % SECTION_BLOCKS).wrapping_sub(section.first as usize))
     }
 
-    /// The record of a block that is known to exist.
+    /// The record of a block that exists.
     ///
     /// # Panics
-    /// When it does not: a frame number was invented.
+    /// When the machine has no such block.
     #[inline]
     pub fn block(&self, block: BlockNumber) -> &Block {
         match self.get(block) {
@@ -128,7 +128,7 @@ impl MemMap {
     /// The page descriptor of a frame in a block that is used in small pieces.
     ///
     /// # Panics
-    /// When the block has no descriptors: nothing may ever look at a descriptor of a whole block.
+    /// When the block has no descriptors, which a whole block never has.
     #[inline]
     pub fn descriptor(&self, frame: Frame) -> &Descriptor {
         match self.block(frame.block()).area() {
@@ -137,8 +137,7 @@ impl MemMap {
         }
     }
 
-    /// The first block of each section that has records for all of its blocks, in ascending order: where a folio of 1 GiB may
-    /// start.
+    /// The first block of each complete section, in ascending order: where a folio of 1 GiB may start.
     pub(crate) fn whole_sections(&self) -> impl Iterator<Item = BlockNumber> {
         let whole = |section: &Section| section.records.len() == SECTION_BLOCKS;
         let sections = self.sections.iter().enumerate().filter(move |(_, section)| whole(section));

@@ -1,11 +1,12 @@
-//! Map counts of a block inside a page of a pool that stand in its record.
+//! Map counts of a block inside a page of a pool, kept in the block's record.
 //!
-//! Behind the first block of such a page the record has 64 bytes free: a bit for each frame, where other blocks have their
-//! folio's descriptor. With the number of tables that map all of the block this counts any number of whole tables, and parts that
-//! do not meet; a table of which a part is unmapped becomes bits. Only when a second one does, there must be a slot.
+//! The record of every block but a page's first has 64 bytes free, where the first one has its folio's
+//! descriptor: a bit for each frame. Together with the number of tables that map all of the block, the bits
+//! count any number of whole tables, and parts that do not overlap. When a part of a table is unmapped, its
+//! rest becomes bits. Only when a second table loses a part, the block needs a slot.
 //!
-//! Code that unmaps cannot allocate. So a slot is *promised* as long as it may be needed: while tables, and the bits
-//! as one of them, are two or more. Nothing notes that a block was promised one: its counts say it.
+//! Code that unmaps cannot allocate. So the block has a *promise* of a slot as long as it may need one: while
+//! the number of tables, and the bits as one of them, is two or more. The counts say whether it has one.
 #![forbid(unsafe_code)]
 
 use core::sync::atomic::Ordering;
@@ -18,29 +19,29 @@ use crate::addr::PhysAddr;
 use crate::limits::BLOCK_FRAMES;
 use crate::platform::FramePlatform;
 
-/// Slots for blocks that may need one when memory cannot be asked for.
+/// Reserved slots for blocks that may need one where memory cannot be allocated.
 pub(crate) trait SlotPromises {
-    /// Promises one more; whether there is one.
+    /// Reserves one more slot. Returns whether one was left.
     fn promise(&self) -> bool;
-    /// One promise less.
+    /// Cancels one promise.
     fn release(&self);
-    /// Takes a slot that was promised; what it holds is whatever was there.
+    /// Takes a promised slot, whose contents are arbitrary.
     fn redeem(&self) -> PhysAddr;
 }
 
-/// What the counts in a record need.
+/// What a block needs to count one more table in its record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum RecordNeed {
-    /// Nothing: any run of an empty block, or a table more.
+    /// Nothing, whatever run is mapped of an empty block, or the next table.
     Nothing,
     /// The next table needs a promise.
     Promise,
-    /// What comes may need lanes.
+    /// The next leaves may need lanes.
     Slot,
 }
 
-/// How many tables map all of a block, and whether bits say what else does, in one word: code that maps and unmaps
-/// whole tables looks at nothing else.
+/// How many tables map all of a block, and whether bits count anything else, in one word: mapping and
+/// unmapping whole tables reads nothing else.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Record(u16);
 
@@ -61,7 +62,7 @@ impl Record {
         self.0 & Self::BITS != 0
     }
 
-    /// Whether a slot is promised: each table, and the bits, may come to need lanes, and there is room for one.
+    /// Whether a slot is promised: each table, and the bits, may need lanes, and the record has room for one.
     #[inline]
     fn is_promised(self) -> bool {
         self.tables() + u32::from(self.has_bits()) >= 2
@@ -79,7 +80,7 @@ impl Block {
         self.table_maps().store(record.0, Ordering::Relaxed);
     }
 
-    /// Changes what stands in the record, which may need a promise more.
+    /// Stores a larger count, which may need a promise.
     #[inline]
     fn grow_record(
         &self,
@@ -94,7 +95,7 @@ impl Block {
         Ok(())
     }
 
-    /// The same, which may need one less.
+    /// Stores a smaller count, which may cancel a promise.
     #[inline]
     fn shrink_record(&self, promises: &impl SlotPromises, before: Record, after: Record) {
         self.set_record(after);
@@ -103,12 +104,12 @@ impl Block {
         }
     }
 
-    /// Whether a slot is promised to a block of a folio of whole blocks that has none. Under its lock.
+    /// Whether a block of a folio of whole blocks has no slot but a promise of one. Under its lock.
     pub(crate) fn has_promise(&self) -> bool {
         self.lanes_at().is_none() && self.record().is_promised()
     }
 
-    /// What one more table would need of a block whose counts stand in its record. Under its lock.
+    /// What a block whose counts are in its record needs for one more table. Under its lock.
     pub(crate) fn record_need(&self) -> RecordNeed {
         let record = self.record();
         match record.tables() {
@@ -119,13 +120,13 @@ impl Block {
         }
     }
 
-    /// The bits stand elsewhere.
+    /// The bits were copied to a slot.
     pub(super) fn forget_bits(&self) {
         self.set_record(Record::new(self.record().tables(), false));
         self.heads.store(FrameMask::EMPTY);
     }
 
-    /// One more leaf for each frame of a run. Whether perhaps nothing was counted before.
+    /// Counts one more leaf for each frame of a run. Returns whether perhaps no frame was counted before.
     #[inline]
     pub(super) fn add_in_record(
         &self,
@@ -148,7 +149,7 @@ impl Block {
         self.grow_record(promises, before, Record::new(tables, true))?;
         self.heads.insert_run(start, count);
         let full = |word: usize| self.heads.word(word) == u64::MAX;
-        // Mostly the word that has just changed says that there is more to come.
+        // Usually the word just changed is not full, and the others need not be read.
         if full(start / 64) && (0..BLOCK_FRAMES / 64).all(full) {
             self.heads.store(FrameMask::EMPTY);
             self.set_record(Record::new(tables + 1, false));
@@ -156,7 +157,7 @@ impl Block {
         Ok(tables == 0)
     }
 
-    /// One leaf less for each frame of a run.
+    /// Counts one leaf less for each frame of a run.
     #[inline]
     pub(super) fn remove_in_record<P: FramePlatform>(
         &self,
@@ -182,7 +183,7 @@ impl Block {
         self.remove_each_in_record(platform, promises, FrameMask::run(start, count), zeroed)
     }
 
-    /// One table less, if the record says that there is one; whether it does. Nothing becomes of the block by it.
+    /// Counts one table less, if the record counts any; returns whether it does.
     #[inline]
     pub(crate) fn remove_table(&self, promises: &impl SlotPromises) -> bool {
         let before = self.record();
@@ -194,7 +195,7 @@ impl Block {
         counted
     }
 
-    /// The same for each of these frames.
+    /// Counts one leaf less for each of these frames.
     pub(super) fn remove_each_in_record<P: FramePlatform>(
         &self,
         platform: &P,
@@ -208,12 +209,11 @@ impl Block {
             return Err(LaneError::Underflow);
         }
         if !in_bits && before.has_bits() {
-            // What was promised.
             self.change_slot(platform, promises.redeem(), LaneWidth::Bits);
             let lanes = self.slot_lanes(platform).ok_or(LaneError::Underflow)?;
             return self.remove_from_slot(platform, lanes, frames, zeroed);
         }
-        // Without bits a table becomes such.
+        // Without bits, one table becomes bits.
         let (left, rest) =
             if in_bits { (before.tables(), bits) } else { (before.tables() - 1, FrameMask::ALL) };
         let rest = rest.without(frames);

@@ -1,4 +1,4 @@
-//! The page allocator: what it is made of.
+//! [`PageAllocator`] itself.
 
 use core::sync::atomic::AtomicU64;
 
@@ -15,20 +15,20 @@ use crate::page_alloc::store::Store;
 use crate::platform::FramePlatform;
 use crate::stats::Stat;
 
-/// Hands out and takes back page frames of one machine.
+/// Allocates and frees the page frames of one machine.
 ///
-/// It is made of values, each of which has one duty and knows only those below it:
+/// It is made of values that each have one duty, and know only those below them:
 ///
 /// | value | duty |
 /// |---|---|
 /// | [`MapCounts`] | how many leaves map each frame, and what is free when none does |
-/// | [`Requests`] | hands out folios and takes them back, by zone and node |
-/// | [`Lists`] | what each CPU keeps for itself |
+/// | [`Requests`] | allocates and frees folios, by zone and node |
+/// | [`Lists`] | per-CPU lists of free folios |
 /// | [`Store`] | free memory, in pools of whole blocks and shards of blocks in small pieces |
 /// | [`Frames`] | records, states, descriptors and contents of frames |
 ///
-/// What this type does itself takes several of them: splitting folios, ranges of blocks in a row, memory that comes and
-/// goes, checking the whole.
+/// This type itself does what takes several of them: splitting folios, ranges of blocks in a row, adding and
+/// removing memory, checking the whole.
 pub struct PageAllocator<'p, P: FramePlatform> {
     pub(in crate::page_alloc) counts: MapCounts<'p, P>,
     /// Frames of the ranges that the machine was given.
@@ -86,7 +86,7 @@ impl<'p, P: FramePlatform> PageAllocator<'p, P> {
         self.frames().count(stat, events);
     }
 
-    /// Changes an amount that is counted, on the running CPU.
+    /// Changes a counted amount on the running CPU.
     #[inline]
     pub fn change(&self, stat: Stat, by: i64) {
         self.frames().change(stat, by);

@@ -2,20 +2,21 @@
 //!
 //! | folder | what it does |
 //! |---|---|
-//! | `allocator` | [`PageAllocator`] itself: what it is made of |
-//! | `init` | takes over a machine's memory |
+//! | `allocator` | [`PageAllocator`] itself |
+//! | `init` | takes over a machine's memory, adds and removes memory later |
 //! | `request` | allocates and frees: one folio, many, from which zone and node |
 //! | `pcp` | per-CPU lists, their common and slow paths, draining |
 //! | `store` | free memory: zones, pools of whole blocks, shards of blocks in small pieces |
 //! | `mapcount` | counts the leaves that map frames, and frees what no leaf maps |
-//! | `folio` | folios in use: their owners, their contents, splitting, huge pages, bad frames |
+//! | `frames` | what is known of each frame: state, folio, contents, owner |
+//! | `folio` | whole folios in use: splitting, reserving the frames of a block, bad frames |
 //! | `contig` | ranges of whole blocks in a row |
-//! | `report` | what is used and free, what a frame is, whether all is consistent |
+//! | `report` | how memory is used, and whether all is consistent |
 //!
-//! A request goes to the running CPU's list first (`pcp/common_path.rs`), then to the store of the first zone that may
-//! serve it (`store/small.rs` below a block's size, `store/whole.rs` from there on), and on to other zones and nodes
-//! (`request/zone_order.rs`). Frames that page tables map come back through [`Counter`], which looks at no descriptor
-//! (`mapcount/counter.rs`).
+//! A request tries the running CPU's list first (`pcp/common_path.rs`), then the store of the first zone that
+//! may serve it (`store/small.rs` below a block's size, `store/whole.rs` from there on), then other zones and
+//! nodes (`request/zone_order.rs`). Frames that page tables map come back through [`Counter`], which reads no
+//! descriptor (`mapcount/counter.rs`).
 
 mod allocator;
 mod contig;

@@ -1,27 +1,25 @@
-//! Collapse: one large leaf in the place of a table all of whose leaves map one folio, in order and with the
-//! same rights.
+//! Replaces a table by one large leaf, if all its leaves map one folio, in order and with the same rights.
 //!
-//! Only the shape of the page table changes. Frames and rights are the same before and after, so all CPUs
-//! read and store on, and a secondary MMU keeps its copies: it is told afterwards that a larger one is
-//! possible. (Insight of the discussion of hugetlb high-granularity mapping, February 2023; not so for a
-//! collapse that moves contents.)
+//! Frames and rights stay the same, so all CPUs read and store on, and a secondary MMU keeps its copies: it
+//! is told afterwards that a larger one is possible. (Insight of the discussion of hugetlb high-granularity
+//! mapping, February 2023; it does not hold for a collapse that moves contents.)
 //!
 //! # Order
 //!
-//! 1. Each entry of the tables is compared with what it must be. Whatever else is found refuses the whole
-//!    call, which has changed nothing then. A table that was compared before ([`PageTables::check_collapse`])
-//!    and none of whose entries has changed since is not read again: its grain says so.
-//! 2. The large leaf is counted, in the place of the table's where that is 2 MiB; the pointer to the table is
-//!    exchanged for [`Entry::BUSY`]; all CPUs are flushed, paging-structure caches included. From here on no
-//!    CPU reaches the table, and hardware records nothing in it any more.
-//! 3. The leaf comes, with what hardware had recorded when the table was compared. Only a CPU that touches
+//! 1. Compare each entry of the tables with what it must be. Any other entry refuses the whole call, which
+//!    has changed nothing by then. [`PageTables::check_collapse`] may have compared a table before; if none
+//!    of its entries has changed since, its grain says so, and it is not read again.
+//! 2. Count the large leaf: for 2 MiB, by moving the table's count to it. Exchange the pointer to the table
+//!    for [`Entry::BUSY`], and flush all CPUs, paging-structure caches included. From here on no CPU reaches
+//!    the table, and hardware records nothing in it any more.
+//! 3. Store the leaf, with what hardware had recorded when the table was compared. Only a CPU that touches
 //!    the range between 2 and 3 waits: it faults, and finds the leaf.
-//! 4. What hardware recorded between 1 and 2 is read from the table and added to the leaf, unless nothing
-//!    could be added. No verb decides from those bits meanwhile: it would hold the address-space lock.
-//! 5. The table goes to a gather, which counts down what is still counted, by the table, and frees it: after
-//!    the lock was given back.
+//! 4. Read from the table what hardware recorded between 1 and 2, and add it to the leaf, unless it is
+//!    settled. No verb decides from those bits meanwhile: it would hold the address-space lock.
+//! 5. Give the table to a gather. After the lock was given back, that drops the counts which still belong to
+//!    the table, and frees it.
 //!
-//! The address-space lock is held *exclusive* from 1 to 4.
+//! The caller holds the address-space lock *exclusive* from 1 to 4.
 
 use core::sync::atomic::Ordering;
 
@@ -34,51 +32,51 @@ use crate::platform::TablePlatform;
 use crate::tlb::words::Table;
 use crate::tlb::{FlushBatch, MmuGather, Unmapped};
 
-/// Why leaves cannot become one.
+/// Why leaves cannot become one large leaf.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Obstacle {
-    /// Something is not mapped.
+    /// A part is not mapped.
     Hole,
-    /// They differ in their rights, or in whether they are marked for a handler.
+    /// The leaves differ in their rights, or in whether they are marked for a handler.
     Rights,
-    /// They do not map one folio of that size in order.
+    /// The leaves do not map one folio of that size in order.
     Frames,
-    /// Memory that one of them mapped went bad.
+    /// The memory of one leaf went bad.
     Lost,
-    /// One of them is being replaced.
+    /// A task is replacing one of the leaves.
     Busy,
     /// Other address spaces reach the table.
     Shared,
 }
 
-/// What small leaves have in common, and what hardware recorded in any of them.
+/// What all small leaves have in common, and what hardware recorded in any of them.
 #[derive(Clone, Copy)]
 struct Common {
-    /// What the first one maps.
+    /// Of the first leaf.
     frame: Frame,
-    /// Their bits, but for those that are history.
+    /// Of all leaves, without history.
     flags: EntryFlags,
     history: EntryFlags,
     /// How many leaves of 2 MiB were zero when they were made.
     zeroed: usize,
 }
 
-/// A table in whose place a leaf comes.
+/// A table that a leaf replaces.
 #[derive(Clone, Copy)]
 struct Piece<'a> {
     index: usize,
     table: Table<'a>,
-    /// The pointer to it.
+    /// The entry that points to the table.
     pointer: Entry,
     leaf: Entry,
-    /// The leaf was counted in the place of the table's.
+    /// The table's count was moved to the leaf.
     moved: bool,
 }
 
 impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
-    /// What keeps a part of the extent of one leaf of `size` at `addr` from being part of such a leaf.
-    /// Shared; the answer may be old. Reads every entry of the part, whose ends lie at multiples of 2 MiB,
-    /// and notes which tables need not be read again.
+    /// Checks whether one leaf of `size` at `addr` could replace the leaves of `part` of its extent. The ends
+    /// of the part are multiples of 2 MiB. Reads every entry of it, and notes which tables need not be read
+    /// again. Shared; the answer may be old.
     ///
     /// # Errors
     /// The first [`Obstacle`].
@@ -105,14 +103,14 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
         Ok(())
     }
 
-    /// Puts leaves of 2 MiB in the place of the tables in a range of whole ones, of which one table holds the
-    /// entries; how many. At most [`COLLAPSE_TABLES`] of them, with one flush; leaves that are large stay.
-    /// The tables go to the gather, which may be finished without the lock; what that says about resident
-    /// memory means nothing here. `checked`: no task has held the lock exclusive since
+    /// Replaces the tables of a range of whole ones, whose entries stand in one table, by leaves of 2 MiB.
+    /// Returns how many; leaves that are large already stay. Takes at most [`COLLAPSE_TABLES`] of them, with
+    /// one flush. The tables go to the gather, which the caller may finish without the lock, and whose
+    /// resident-memory change means nothing here. `checked`: no task has held the lock exclusive since
     /// [`Self::check_collapse`], other than for this. The caller tells secondary MMUs. Exclusive.
     ///
     /// # Errors
-    /// The first [`Obstacle`]; nothing has changed then, save where a folio came apart a moment ago.
+    /// The first [`Obstacle`]; nothing has changed then, save where a folio was split a moment ago.
     pub fn collapse_tables(
         &self,
         range: VirtRange,
@@ -123,8 +121,8 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
         self.reshape(range, PageSize::Size2M, checked, gather)
     }
 
-    /// Puts a leaf of 1 GiB in the place of what maps its extent, whatever the sizes of that; whether it was
-    /// not one leaf before. As [`Self::collapse_tables`] otherwise.
+    /// Replaces all that maps an extent of 1 GiB, whatever its leaves' sizes, by one leaf. Returns whether it
+    /// was not one leaf before. As [`Self::collapse_tables`] otherwise.
     ///
     /// # Errors
     /// As [`Self::collapse_tables`].
@@ -137,8 +135,8 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
         self.reshape(extent, PageSize::Size1G, false, gather).map(|collapsed| collapsed == 1)
     }
 
-    /// Puts one 2 MiB leaf in the place of 512 leaves of 4 KiB that map a whole block in order with the same
-    /// rights; whether it could. Needs memory for a table that is shared only. Exclusive.
+    /// Replaces 512 leaves of 4 KiB that map a whole block in order with the same rights by one leaf of 2
+    /// MiB. Returns whether it could. Needs memory only for a table that is shared. Exclusive.
     ///
     /// # Errors
     /// [`MapError::Unaligned`], [`MapError::BadAddress`], [`MapError::OutOfMemory`].
@@ -148,7 +146,7 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
         Ok(self.reshape_one(extent, PageSize::Size2M))
     }
 
-    /// The same one level up: a 1 GiB leaf in the place of smaller ones that map a gigantic folio.
+    /// As [`Self::collapse`] one level up: a leaf of 1 GiB replaces smaller ones that map a gigantic folio.
     ///
     /// # Errors
     /// As [`Self::collapse`].
@@ -194,12 +192,9 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
         self.exchange(parent, range, &pieces);
         for piece in pieces.iter().flatten() {
             if piece.moved {
-                // Nothing in it counts any more.
-                self.allocator
-                    .frames()
-                    .descriptor(piece.table.frame())
-                    .population
-                    .store(0, Ordering::Relaxed);
+                // Its count was moved, so the drain must find no entries.
+                let descriptor = self.allocator.frames().descriptor(piece.table.frame());
+                descriptor.population.store(0, Ordering::Relaxed);
             } else {
                 self.describe(piece.table);
             }
@@ -209,7 +204,7 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
         if counted == tables { Ok(counted) } else { Err(Obstacle::Frames) }
     }
 
-    /// Looks at all that the table below an entry maps; `None` if a leaf is there already.
+    /// Compares all that the table below an entry maps; `None` if the entry is a leaf already.
     fn compare(
         &self,
         parent: Table<'p>,
@@ -239,15 +234,10 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
         Ok(Some(Piece { index, table, pointer, leaf: common.leaf(size), moved: false }))
     }
 
-    /// What was recorded in a table of the lowest level when it was compared, if it has not changed since.
+    /// What was recorded in a lowest-level table when it was compared, if it has not changed since.
     fn seen_in(&self, table: Table<'p>) -> Option<EntryFlags> {
-        let seen = self
-            .allocator
-            .frames()
-            .descriptor(table.frame())
-            .compared()
-            .filter(|_| table.level() == Level::PTE);
-        seen.map(|recorded| Entry::from_bits(recorded).flags())
+        let compared = self.allocator.frames().descriptor(table.frame()).compared();
+        compared.filter(|_| table.level() == Level::PTE).map(|recorded| Entry::from_bits(recorded).flags())
     }
 
     /// What the first leaf of a table has, or of the first table below it.
@@ -259,8 +249,7 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
         Common::of(first, table.level())
     }
 
-    /// Counts the large leaves. Where a folio came apart since we looked, that piece and those behind it are
-    /// left as they are.
+    /// Counts the large leaves. Where a folio was split meanwhile, that piece and those behind it stay.
     fn count_large(&self, pieces: &mut [Option<Piece<'p>>], size: PageSize) -> u64 {
         let mut counter = self.allocator.counts().counter();
         let mut counted = 0;
@@ -305,7 +294,7 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
         }
     }
 
-    /// What hardware recorded in a table that no CPU reaches any more, and in those below it.
+    /// What hardware recorded in a table that no CPU reaches any more, and in the tables below it.
     fn recorded(&self, table: Table<'p>) -> EntryFlags {
         let recordable = EntryFlags::ACCESSED | EntryFlags::DIRTY;
         let mut all = EntryFlags::NONE;
@@ -319,8 +308,8 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
         all
     }
 
-    /// Notes of tables of the lowest level that no CPU reaches any more that each maps one run, so that the
-    /// drain need not look.
+    /// Notes that each lowest-level table, which no CPU reaches any more, is one run: the drain need not
+    /// look.
     fn describe(&self, table: Table<'p>) {
         if table.level() == Level::PTE {
             return self.allocator.frames().descriptor(table.frame()).set_grain(BLOCK_ORDER.into());
@@ -334,7 +323,7 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
 }
 
 impl Common {
-    /// What one leaf, the first, has in common with itself.
+    /// Starts the comparison at the first leaf.
     fn of(entry: Entry, level: Level) -> Result<Self, Obstacle> {
         if !entry.is_leaf(level) {
             return Err(obstacle(entry));
@@ -346,8 +335,8 @@ impl Common {
         Ok(Self { frame: entry.frame(), flags, history: EntryFlags::NONE, zeroed: 0 })
     }
 
-    /// The leaf in the place of all. What some of them map may have been stored to since it was zero, save
-    /// where all are leaves of 2 MiB that were: a store to one of them is recorded.
+    /// The large leaf. It keeps `ZEROED` only where all leaves are of 2 MiB and have it: stores to those are
+    /// recorded, while smaller ones may have been stored to since they were zero.
     fn leaf(&self, size: PageSize) -> Entry {
         let all = size == PageSize::Size1G && self.zeroed == TABLE_ENTRIES;
         let zeroed = if all { EntryFlags::ZEROED } else { EntryFlags::NONE };
@@ -355,12 +344,12 @@ impl Common {
         Entry::leaf(self.frame, size, self.flags.union(history))
     }
 
-    /// What stands in the place of the leaf so many frames behind the first must be.
+    /// The leaf that must stand `distance` frames behind the first.
     fn expected(&self, size: PageSize, distance: u64) -> Entry {
         Entry::leaf(self.frame.add(distance), size, self.flags)
     }
 
-    /// Compares a whole table, which begins so many frames behind the first leaf, and all below it.
+    /// Compares a table, which begins `distance` frames behind the first leaf, and all tables below it.
     fn add_table<P: TablePlatform>(
         &mut self,
         platform: &P,
@@ -386,7 +375,7 @@ impl Common {
         Ok(())
     }
 
-    /// Compares a table of the lowest level; what is recorded in it.
+    /// Compares a lowest-level table; returns what is recorded in it.
     fn compare(&self, table: Table<'_>, distance: u64) -> Result<EntryFlags, Obstacle> {
         let expected = self.expected(PageSize::Size4K, distance);
         table.whole_run(expected).map_err(|at| self.differs(table.load(at), table.level()))
@@ -394,7 +383,7 @@ impl Common {
 
     fn add_leaf(&mut self, entry: Entry, level: Level, distance: u64) -> Result<(), Obstacle> {
         let size = level.leaf_size().ok_or(Obstacle::Hole)?;
-        // Within the lookup's own leaf the distance may be inside it.
+        // The distance may lie inside the leaf of the first lookup.
         let expected = self.expected(size, distance - distance % size.frames());
         if !entry.is_leaf(level) || entry.differs_from(expected) != 0 {
             return Err(self.differs(entry, level));
@@ -404,7 +393,6 @@ impl Common {
         Ok(())
     }
 
-    /// Why an entry is not what it should be.
     fn differs(&self, entry: Entry, level: Level) -> Obstacle {
         if !entry.is_leaf(level) {
             return obstacle(entry);
@@ -418,7 +406,7 @@ impl Common {
     }
 }
 
-/// What an entry that is no leaf says.
+/// Why an entry that is no leaf is an obstacle.
 fn obstacle(entry: Entry) -> Obstacle {
     if entry.is_poison() {
         Obstacle::Lost

@@ -1,24 +1,21 @@
-//! One large leaf on a new folio in the place of a table, whose pages are copied while they go on being used.
+//! Replaces a table by one large leaf on a new folio, and copies the pages while CPUs go on using them.
 //!
 //! # Protocol
 //!
-//! Each step holds the address-space lock as it says; between two steps it may be given back.
+//! Each step holds the address-space lock as it says; the caller may give it back between two steps.
 //!
-//! 1. *Exclusive*: [`PageTables::begin_copies`] takes the dirty bits from the leaves and flushes. From then
-//!    on a leaf that is dirty was stored through, or came, since.
+//! 1. *Exclusive*: [`PageTables::begin_copies`] clears the leaves' dirty bits and flushes. A leaf that is
+//!    dirty later was stored through, or was mapped, since.
 //! 2. *Shared*: [`PageTables::bring_pages`] shows the pages that are not yet [copied](Copied). All CPUs go on
-//!    reading and storing, faults included. What a fault puts in the place of a leaf, or of nothing, is
-//!    dirty, or another kind of thing than what was copied; a copy torn by a store is copied again, since the
-//!    store sets the dirty bit.
-//! 3. *Exclusive*: [`PageTables::put_leaf`] takes the table out, flushes, and shows what must be copied
-//!    again, at a time when no CPU reaches the table. Then the large leaf comes.
+//!    reading, storing and faulting. A leaf that a fault installs is dirty, or another kind of entry than
+//!    what was copied. A store that tears a copy sets the dirty bit, so the page is copied again.
 //!
-//! A task that held the lock exclusively between two steps may have changed anything. The lock's number of
+//! A task that held the lock exclusive between two steps may have changed anything. The lock's number of
 //! writers tells the caller, which then forgets what was copied.
 //!
-//! A CPU that touches the range waits from the exchange in step 3 to its end: for a flush and for the pages
-//! that were stored to since step 1. Steps 1 and 2 may be repeated until these are few, as a live migration
-//! does.
+//! A CPU that touches the range during step 3 waits from the exchange to the end: for a flush and for the
+//! copies of the pages that were stored to since step 1. As in a live migration, steps 1 and 2 may be
+//! repeated until these are few.
 
 use super::PageTables;
 use crate::addr::{Frame, PageSize, VirtAddr, VirtRange};
@@ -29,18 +26,16 @@ use crate::platform::TablePlatform;
 use crate::tlb::words::Table;
 use crate::tlb::{FlushBatch, MmuGather, Unmapped};
 
-/// What a leaf loses so that the next store is seen. What clears the dirty bit clears the marks that depend
-/// on it.
+/// The bits that a leaf loses so that the next store is seen: the dirty bit, and the mark that depends on it.
 const RECORDED: EntryFlags = EntryFlags::DIRTY.union(EntryFlags::ZEROED);
 
-/// Bytes of a page that are fetched while the one before it is copied: the processor fetches what follows by
-/// itself.
+/// Bytes of the next page to prefetch while a page is copied; the processor prefetches the rest by itself.
 const EXPECTED: usize = 1024;
 
-/// What stands around an address that is a multiple of 2 MiB.
+/// What the page table has at an address that is a multiple of 2 MiB.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Stands {
-    /// Nothing, in so many bytes from there on.
+    /// Nothing is mapped, in so many bytes from there on.
     Nothing(u64),
     /// A leaf of 2 MiB or more.
     Large,
@@ -52,16 +47,16 @@ pub enum Stands {
     Table(TableSurvey),
 }
 
-/// What the 512 entries of a table are.
+/// The entries of a lowest-level table, by kind.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct TableSurvey {
     /// Leaves of counted frames.
     pub present: usize,
     /// Leaves of the zero frame.
     pub zero: usize,
-    /// Leaves of frames that others map as well; all of them in a table that others reach.
+    /// Leaves of frames that other leaves map too; all of them in a table that other address spaces reach.
     pub shared: usize,
-    /// Leaves that hardware has used since the last scan.
+    /// Leaves with the accessed bit.
     pub young: usize,
     /// Leaves of which the contents may be dropped.
     pub lazy: usize,
@@ -79,7 +74,7 @@ pub struct TableSurvey {
     pub first: Option<Frame>,
     /// Whether all leaves map one whole block in order.
     pub in_order: bool,
-    /// Pages that are not yet copied, or not as they are now.
+    /// Pages that are not copied, or were stored to since.
     pub missing: usize,
 }
 
@@ -90,23 +85,21 @@ impl TableSurvey {
     }
 }
 
-/// Which pages of a new folio have the contents of the leaves in whose place it comes, unless these were
-/// stored through since.
+/// Which pages of a new folio have the contents of the leaves that it replaces, unless stores came since.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Copied {
-    /// Copies of frames.
     pages: FrameMask,
-    /// Zeroes in the place of holes.
+    /// Zeroes for entries that map no frame.
     zeroes: FrameMask,
 }
 
 impl Copied {
-    /// None.
+    /// No page.
     pub const NOTHING: Self = Self { pages: FrameMask::EMPTY, zeroes: FrameMask::EMPTY };
     /// The folio is all zero.
     pub(crate) const ZEROES: Self = Self { pages: FrameMask::EMPTY, zeroes: FrameMask::ALL };
 
-    /// Whether the page for this entry is there.
+    /// Whether the page for this entry is there and as the entry is now.
     #[inline]
     fn has(&self, index: usize, entry: Entry) -> bool {
         if maps_frame(entry) {
@@ -128,14 +121,14 @@ impl Copied {
     }
 }
 
-/// Pages that are to be brought to a new folio.
+/// Pages to bring to a new folio.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Run {
     /// The first page of the folio.
     pub index: usize,
     /// How many.
     pub count: usize,
-    /// The first of the frames that they are copies of; `None`: they are zeroes.
+    /// The first of the frames to copy; `None`: the pages are zeroes.
     pub from: Option<Frame>,
 }
 
@@ -144,7 +137,7 @@ impl Run {
         Self { index, count: 1, from: maps_frame(entry).then(|| entry.frame()) }
     }
 
-    /// Whether `next` goes on where the run ends.
+    /// Whether `next` continues the run.
     #[inline]
     fn goes_on_with(&self, next: &Self) -> bool {
         next.index == self.index + self.count
@@ -153,7 +146,7 @@ impl Run {
 }
 
 impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
-    /// What stands at `addr`, a multiple of 2 MiB, and what of it is not yet `copied`. Shared; the answer may
+    /// What is at `addr`, a multiple of 2 MiB, and which pages are not yet `copied`. Shared; the answer may
     /// be old.
     pub fn survey(&self, addr: VirtAddr, copied: &Copied) -> Stands {
         let mut table = self.root();
@@ -177,7 +170,7 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
 
     fn survey_table(&self, table: Table<'p>, shared: bool, copied: &Copied) -> TableSurvey {
         let mut survey = TableSurvey { in_order: true, ..TableSurvey::default() };
-        // Which frames of the 64 around the last one that was asked about one leaf maps and nothing holds.
+        // For the 64 frames around the last one looked up: which of them one leaf maps and nothing holds.
         let mut sole = (u64::MAX, 0);
         for index in 0..TABLE_ENTRIES {
             let entry = table.load(index);
@@ -199,7 +192,7 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
             let first = *survey.first.get_or_insert(frame);
             survey.in_order &=
                 frame.0 == first.0 + index as u64 && first.is_aligned(PageSize::Size2M.order());
-            // A leaf with the right to store maps its page alone.
+            // A leaf with the right to store is its page's only one.
             if shared {
                 survey.shared += 1;
             } else if !entry.has(EntryFlags::WRITE) {
@@ -217,8 +210,8 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
         self.step(VirtRange::from_len(addr, PageSize::Size4K.bytes())).shared
     }
 
-    /// Takes the dirty bits from the leaves at `addr`, and says that their contents are wanted; those that
-    /// had one, or came, are no longer copied. Flushes. Exclusive, and no other address space reaches the
+    /// Clears the leaves' dirty bits and marks that contents may be dropped. Pages of leaves that were dirty
+    /// or are new no longer count as copied. Flushes. Exclusive, and no other address space reaches the
     /// table.
     pub fn begin_copies(&self, addr: VirtAddr, copied: &mut Copied) {
         let Some(table) = self.find(addr, Level::PTE) else { return };
@@ -235,18 +228,16 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
                 copied.pages = copied.pages.without(FrameMask::run(index, 1));
             }
             if before.has(EntryFlags::DIRTY) {
-                owed.add(
-                    VirtRange::from_len(addr.add(index as u64 * PageSize::Size4K.bytes()), 4096),
-                    PageSize::Size4K,
-                );
+                let page = addr.add(index as u64 * PageSize::Size4K.bytes());
+                owed.add(VirtRange::from_len(page, PageSize::Size4K.bytes()), PageSize::Size4K);
             }
         }
         drop(locked);
         owed.flush(self.allocator, self.context);
     }
 
-    /// Shows, as runs in ascending order, the pages that are not yet copied and were not stored to since
-    /// [`Self::begin_copies`]; those that were would have to be copied again. How many pages. Shared.
+    /// Shows, as runs in ascending order, the pages that are neither copied nor stored to since
+    /// [`Self::begin_copies`]; those that were would have to be copied again. Returns how many pages. Shared.
     pub fn bring_pages(&self, addr: VirtAddr, copied: &mut Copied, show: impl FnMut(Run)) -> u64 {
         let Some(table) = self.find(addr, Level::PTE) else { return 0 };
         let entries = (0..TABLE_ENTRIES).map(|index| (index, table.load(index)));
@@ -254,8 +245,7 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
         show_missing(clean, copied, |next| self.expect(next), show)
     }
 
-    /// Has the start of the run that comes next at hand: where frames lie all over memory, the processor does
-    /// not foresee it.
+    /// Prefetches the start of the next run: the processor cannot predict where its frames are.
     fn expect(&self, next: Option<Run>) {
         if let Some(from) = next.and_then(|run| run.from) {
             expect_reads(self.platform().direct_map(from.addr()), EXPECTED);
@@ -263,13 +253,12 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
     }
 
     /// Takes the table at `addr` out, flushes, shows the pages that are not copied as they are now, and puts
-    /// one leaf of 2 MiB on the folio `to` in the table's place; how many pages were shown. The leaf has
-    /// `flags`, and the right to store if one of those in whose place it comes counts as stored to; else the
-    /// first store is noticed. The table goes to the gather. Exclusive, and no other address space reaches
-    /// the table.
+    /// one leaf of 2 MiB on the folio `to` in the table's place. Returns how many pages it showed. The leaf
+    /// has `flags`, but the right to store only if a leaf that it replaces is soft-dirty: otherwise the first
+    /// store faults. The table goes to the gather. Exclusive, and no other address space reaches the table.
     ///
     /// # Errors
-    /// `None`, and nothing has changed: there is no such table.
+    /// `None` when there is no such table; nothing has changed then.
     ///
     /// # Safety
     /// As for [`Self::map`], for the folio.
@@ -303,21 +292,21 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
     }
 }
 
-/// The flags of a leaf in the place of these.
+/// The flags of a leaf that replaces these entries.
 fn with_history(flags: EntryFlags, entries: impl Iterator<Item = Entry>) -> EntryFlags {
     let history = entries
         .filter(|entry| entry.is_present())
         .fold(EntryFlags::NONE, |all, entry| all.union(entry.flags()))
         .intersection(EntryFlags::ACCESSED | EntryFlags::SOFT_DIRTY);
     let flags = flags.without(EntryFlags::ACCESSED | EntryFlags::SOFT_DIRTY).union(history);
-    // A leaf that allows stores counts as stored through: a store would not fault.
+    // A store through a leaf that allows stores would not fault, so such a leaf must be soft-dirty.
     let flags =
         if history.contains(EntryFlags::SOFT_DIRTY) { flags } else { flags.without(EntryFlags::WRITE) };
-    // What was copied is nowhere else, and zeroes among it are not known to be such.
+    // The copies exist nowhere else, and zeroes among them are not known to be zero.
     flags.union(EntryFlags::DIRTY)
 }
 
-/// Shows the pages among these entries that are missing, and notes that they are there; how many.
+/// Shows the missing pages among these entries and notes that they are there; returns how many.
 fn show_missing(
     entries: impl Iterator<Item = (usize, Entry)>,
     copied: &mut Copied,

@@ -11,16 +11,16 @@ use crate::platform::TablePlatform;
 use crate::tlb::words::Table;
 use crate::tlb::{FlushBatch, RssChange};
 
-/// What becomes of the right to store when leaves are copied.
+/// Which side keeps the right to store when leaves are copied.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CopyMode {
-    /// Both sides lose it: a private mapping, copied on the next store.
+    /// Neither: a private mapping, copied on the next store.
     Private,
-    /// Both sides keep it: a shared mapping.
+    /// Both: a shared mapping.
     Shared,
-    /// As [`Self::Private`], and the copies keep the marks of a handler, which is the child's as well.
+    /// As [`Self::Private`]; the copies keep a handler's marks, because the child has the same handler.
     PrivateMarked,
-    /// As [`Self::Shared`], with marks in the same way.
+    /// As [`Self::Shared`]; the copies keep a handler's marks.
     SharedMarked,
 }
 
@@ -29,7 +29,7 @@ impl CopyMode {
         matches!(self, Self::Private | Self::PrivateMarked)
     }
 
-    /// What the copy of a leaf that cannot be stored through, or is shared, has not.
+    /// The bits that a copy lacks, if its leaf is shared or does not allow stores.
     const fn lost(self) -> EntryFlags {
         match self {
             Self::Private => EntryFlags::UFFD_WP,
@@ -40,7 +40,6 @@ impl CopyMode {
     }
 }
 
-/// What a copy has done so far.
 struct Copied<'c> {
     mode: CopyMode,
     owed: &'c mut FlushBatch,
@@ -48,10 +47,9 @@ struct Copied<'c> {
 }
 
 impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
-    /// Gives `child`, in which nothing is mapped in the range, every leaf that `self` has there, at the same
-    /// addresses. Exclusive on both sides. For private mappings a flush of `self` is owed, also after an
-    /// error; `rss` grows by what the child got. Large leaves are copied whole, so the range covers each
-    /// entirely or not at all.
+    /// Copies every leaf of the range to the same address of `child`, which maps nothing there. For private
+    /// mappings the caller owes a flush of `self`, also after an error; `rss` grows by what the child got.
+    /// The range covers each large leaf entirely or not at all. Exclusive on both sides.
     ///
     /// # Errors
     /// [`MapError::OutOfMemory`]: the child has the leaves of a part of the range.
@@ -119,8 +117,8 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
         outcome
     }
 
-    /// Copies runs, each counted in one go, as far as counts are prepared. One block's lock is held over
-    /// neighbouring runs.
+    /// Copies runs, each counted in one call, as far as counts are prepared. One counter keeps a block's lock
+    /// between neighbouring runs.
     fn copy_runs(
         &self,
         from: &LockedTable<'_, P>,
@@ -156,7 +154,7 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
         Ok(())
     }
 
-    /// Gives a new table, which nothing else names, all leaves of a shared one.
+    /// Copies all leaves of a shared table to a new one, which nothing else names.
     pub(super) fn copy_table(
         &self,
         shared: Table<'p>,
@@ -167,7 +165,7 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
         let mut copied = Copied { mode: CopyMode::Private, owed: &mut owed, rss: &mut rss };
         let step = Step { table: shared, range: extent, shared: true };
         let outcome = self.copy_leaves(&step, target, 0, &mut copied);
-        // No CPU has the right to store cached, which no CPU had.
+        // No CPU could store through the shared table, so none has that right cached.
         owed.forgive();
         Ok(outcome?)
     }
@@ -197,8 +195,8 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
     }
 }
 
-/// Copies a run of leaves that are counted already; whether they lost the right to store. The copy of a
-/// shared leaf has not been stored through.
+/// Copies a run of counted leaves; returns whether they lost the right to store. Copies of shared ones are
+/// clean.
 #[inline]
 fn copy_run<P: TablePlatform>(
     from: &LockedTable<'_, P>,
@@ -218,8 +216,7 @@ fn copy_run<P: TablePlatform>(
             }
         });
     } else if mode.is_private() {
-        // A mark is for the handler of the address space that it was set in, unless the child has the same
-        // one.
+        // A mark is for its own address space's handler, unless the child has the same one.
         source.copy_to(target, entries, mode.lost());
     } else {
         entries.for_each(|index| target.store(index, from.load(index).without(mode.lost())));

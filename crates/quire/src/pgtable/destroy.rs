@@ -1,4 +1,4 @@
-//! Taking an address space apart at its end.
+//! Takes an address space apart at its end.
 
 use super::{PageTables, Zap};
 use crate::page_alloc::PageAllocator;
@@ -6,9 +6,9 @@ use crate::platform::TablePlatform;
 use crate::tlb::{MmContext, MmuGather, RssChange, Unmapped};
 
 impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
-    /// Frees all tables of an address space and drops the counts of all leaves: the root is one detached
-    /// subtree. No CPU runs it any more, so no CPU is flushed; a secondary MMU that is still registered loses
-    /// all that it has. Returns by how much resident memory changed.
+    /// Frees all tables of an address space and lowers the counts of all leaves: the root is one detached
+    /// subtree. No CPU runs it any more, so none is flushed; a secondary MMU that is still registered drops
+    /// all its copies. Returns by how much resident memory changed.
     pub fn destroy(allocator: &PageAllocator<'p, P>, context: MmContext) -> RssChange {
         debug_assert!(context.running().is_empty(), "a CPU still runs the address space");
         let mut gather = MmuGather::new(allocator, &context);

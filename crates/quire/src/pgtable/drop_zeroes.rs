@@ -1,5 +1,4 @@
-//! Leaves of pages that are all zero, in whose place the zero frame comes. The protocol stands in
-//! `vm/collapse/underused.rs`.
+//! Replaces leaves of zero pages by leaves of the zero frame. The protocol is in `vm/collapse/underused.rs`.
 
 use super::PageTables;
 use crate::addr::{Frame, PageSize, VirtAddr, VirtRange};
@@ -11,22 +10,17 @@ use crate::platform::TablePlatform;
 use crate::tlb::{FlushBatch, MmuGather, Unmapped};
 
 impl<P: TablePlatform> PageTables<'_, '_, P> {
-    /// Clears the dirty bit of every leaf in the range, and what depends on it. Until the flush that is owed,
-    /// a store may go unnoticed. Shared.
+    /// Clears the dirty bit of every leaf in the range, and the mark that depends on it. Until the caller
+    /// makes the flush that it owes, a store may go unnoticed. Shared.
     ///
     /// # Errors
     /// [`MapError::BadAddress`], [`MapError::OutOfMemory`]; nothing has changed then.
     pub(crate) fn clear_dirty(&self, range: VirtRange, owed: &mut FlushBatch) -> Result<(), MapError> {
-        let recorded = EntryFlags::DIRTY.union(EntryFlags::ZEROED);
-        self.update_leaves(
-            range,
-            owed,
-            |leaf| leaf.without(recorded),
-            |before, _| before.has(EntryFlags::DIRTY),
-        )
+        let clear = |leaf: Entry| leaf.without(EntryFlags::DIRTY.union(EntryFlags::ZEROED));
+        self.update_leaves(range, owed, clear, |before, _| before.has(EntryFlags::DIRTY))
     }
 
-    /// Where what is not mapped at `addr`, a multiple of 2 MiB, ends; `None` if something is. Shared; the
+    /// The end of the hole at `addr`, a multiple of 2 MiB; `None` if a leaf or a table is there. Shared; the
     /// answer may be old.
     pub fn end_of_nothing(&self, addr: VirtAddr) -> Option<VirtAddr> {
         let step = self.step(VirtRange::from_len(addr, BLOCK_SIZE));
@@ -34,11 +28,11 @@ impl<P: TablePlatform> PageTables<'_, '_, P> {
         nothing.then(|| step.table.extent(addr).end)
     }
 
-    /// Puts the zero frame, as a leaf with these flags, in the place of those among the `candidates` of the
-    /// 512 leaves at `addr` that map anonymous pages of zeroes. A candidate that is clean was seen to be zero
-    /// after its dirty bit was cleared; of any other the page is read, when no leaf allows stores to it any
-    /// more. How many were replaced; their leaves go to the gather. Exclusive until the gather has flushed,
-    /// and no table is shared.
+    /// Maps the zero frame, by leaves with these flags, in the place of those `candidates` among the 512
+    /// leaves at `addr` that map anonymous pages of zeroes. A clean candidate was found to be zero after its
+    /// dirty bit was cleared; the page of a dirty one is read, once no leaf allows stores to it. Returns how
+    /// many it replaced; their leaves go to the gather. No table is shared. Exclusive until the gather has
+    /// flushed.
     ///
     /// # Safety
     /// As for [`Self::map_special`], for the zero frame.
@@ -58,7 +52,7 @@ impl<P: TablePlatform> PageTables<'_, '_, P> {
             let Some(start) = candidates.next_set(at) else { break };
             let mut run: Option<(Entry, u64)> = None;
             at = start;
-            // As many as are one run of frames.
+            // Take as many as are one run of frames.
             while at < TABLE_ENTRIES && candidates.contains(at) {
                 let leaf = locked.load(at);
                 let next = run.is_none_or(|(first, count)| first.frame().add(count) == leaf.frame());
@@ -70,8 +64,9 @@ impl<P: TablePlatform> PageTables<'_, '_, P> {
                 }
                 let history = leaf.flags().intersection(EntryFlags::SOFT_DIRTY);
                 let flags = zero.1.union(EntryFlags::SPECIAL).union(history);
-                locked.exchange(at, Entry::leaf(zero.0, PageSize::Size4K, flags));
-                locked.note_zero();
+                let zeroes = Entry::leaf(zero.0, PageSize::Size4K, flags);
+                locked.exchange(at, zeroes);
+                locked.note_kind(zeroes);
                 run = Some(run.map_or((leaf, 1), |(first, count)| (first, count + 1)));
                 at += 1;
             }
@@ -86,7 +81,7 @@ impl<P: TablePlatform> PageTables<'_, '_, P> {
                     dropped += count;
                 }
                 None => {
-                    // It is no page of zeroes any more.
+                    // No longer a page of zeroes.
                     let leaf = locked.load(at);
                     if could_store.contains(at) && leaf.is_present() && !leaf.has(EntryFlags::SPECIAL) {
                         locked.update(at, leaf, |leaf| leaf.with(EntryFlags::WRITE));
@@ -99,8 +94,8 @@ impl<P: TablePlatform> PageTables<'_, '_, P> {
         dropped
     }
 
-    /// Takes the right to store from leaves, and flushes; which of them had it. No task gives it back: the
-    /// address-space lock is held exclusive.
+    /// Takes the right to store from the candidates, and flushes; returns which of them had it. The exclusive
+    /// hold of the address-space lock keeps other tasks from giving it back.
     fn stop_stores(&self, addr: VirtAddr, candidates: FrameMask) -> FrameMask {
         let mut could_store = FrameMask::EMPTY;
         let Some(table) = self.find(addr, Level::PTE) else { return could_store };
@@ -120,7 +115,7 @@ impl<P: TablePlatform> PageTables<'_, '_, P> {
     }
 }
 
-/// Whether a leaf maps a frame of anonymous memory.
+/// Whether a leaf maps a counted anonymous frame.
 fn is_own(leaf: Entry) -> bool {
     leaf.is_present() && leaf.has(EntryFlags::ANON) && !leaf.has(EntryFlags::SPECIAL)
 }

@@ -1,4 +1,4 @@
-//! A table that is prepared and not yet installed.
+//! A new table that is not installed yet.
 
 use core::sync::atomic::Ordering;
 
@@ -13,7 +13,7 @@ use crate::stats::Stat;
 use crate::tlb::words::{Table, clear_table};
 use crate::tlb::{MmContext, Unmapped};
 
-/// An empty table that nothing else names. Dropping it gives its frame back.
+/// A new table that nothing else names. Dropping it frees its frame.
 pub(super) struct FreshTable<'a, 'p, P: TablePlatform> {
     allocator: &'a PageAllocator<'p, P>,
     frame: Frame,
@@ -21,12 +21,12 @@ pub(super) struct FreshTable<'a, 'p, P: TablePlatform> {
 }
 
 impl<'a, 'p, P: TablePlatform> FreshTable<'a, 'p, P> {
-    /// Takes a frame and empties it. Not under a page-table lock.
+    /// Allocates and empties a frame. Not under a page-table lock.
     pub(super) fn new(allocator: &'a PageAllocator<'p, P>, level: Level) -> Result<Self, AllocError> {
         Self::by(allocator, level, Gfp::KERNEL)
     }
 
-    /// The same, with a frame that is asked for in this way.
+    /// As [`Self::new`], with a frame allocated by `gfp`.
     pub(super) fn by(
         allocator: &'a PageAllocator<'p, P>,
         level: Level,
@@ -45,17 +45,13 @@ impl<'a, 'p, P: TablePlatform> FreshTable<'a, 'p, P> {
         Ok(Self { allocator, frame, level })
     }
 
-    pub(super) fn frame(&self) -> Frame {
-        self.frame
-    }
-
     pub(super) fn table(&self) -> Table<'p> {
         Table::at(self.allocator.platform(), self.frame, self.level)
     }
 
-    /// Fills all entries: entry `index` becomes `entry(index)`, none empty.
+    /// Sets every entry to `entry(index)`; none is empty.
     pub(super) fn fill(&self, entry: impl Fn(usize) -> Entry) {
-        let table = Table::at(self.allocator.platform(), self.frame, self.level);
+        let table = self.table();
         for index in 0..crate::limits::TABLE_ENTRIES {
             table.store(index, entry(index));
         }
@@ -75,7 +71,7 @@ impl<'a, 'p, P: TablePlatform> FreshTable<'a, 'p, P> {
         table
     }
 
-    /// The same in the place of an entry that points to another table, which is returned.
+    /// As [`Self::install`], in the place of a pointer to another table, which it returns.
     pub(super) fn exchange(self, context: &MmContext, parent: &LockedTable<'_, P>, index: usize) -> Entry {
         self.adopt(context, parent, index);
         let old = parent.exchange(index, Entry::table(self.frame));
@@ -90,7 +86,7 @@ impl<'a, 'p, P: TablePlatform> FreshTable<'a, 'p, P> {
         context.add_tables(1);
     }
 
-    /// Goes with the leaves that it was given, as if it had been installed and taken out again.
+    /// Hands the table and its leaves to the drain, as if it had been installed and taken out again.
     pub(super) fn abandon(self, context: &MmContext) -> Unmapped {
         context.add_tables(1);
         let unmapped = Unmapped::root(self.frame, self.level);
@@ -98,11 +94,11 @@ impl<'a, 'p, P: TablePlatform> FreshTable<'a, 'p, P> {
         unmapped
     }
 
-    /// Becomes a root.
-    pub(super) fn into_root(self) {
-        let descriptor = self.allocator.frames().descriptor(self.frame);
-        descriptor.owner.store(self.frame.0, Ordering::Relaxed);
+    pub(super) fn into_root(self) -> Frame {
+        let frame = self.frame;
+        self.allocator.frames().descriptor(frame).owner.store(frame.0, Ordering::Relaxed);
         core::mem::forget(self);
+        frame
     }
 }
 

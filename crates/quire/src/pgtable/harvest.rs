@@ -1,4 +1,4 @@
-//! Testing and clearing what hardware recorded, for `MADV_FREE`.
+//! Tests and clears what hardware recorded, for `MADV_FREE`.
 
 use super::PageTables;
 use crate::addr::VirtRange;
@@ -7,14 +7,14 @@ use crate::error::MapError;
 use crate::platform::TablePlatform;
 use crate::tlb::FlushBatch;
 
-/// What a leaf loses: from now on hardware records anew whether it is stored through.
+/// The bits that a leaf loses, so that hardware records anew whether it is stored through.
 const RECORDED: EntryFlags = EntryFlags::ACCESSED.union(EntryFlags::DIRTY).union(EntryFlags::ZEROED);
 
 impl<P: TablePlatform> PageTables<'_, '_, P> {
     /// Marks every anonymous leaf in the range [`EntryFlags::LAZY_FREE`] and clears its accessed and dirty
-    /// bits: unless one is stored through later, its contents may be dropped. Large leaves that reach over an
-    /// end of the range are split first. How many 4 KiB pages were marked that were not before. A flush is
-    /// owed for those whose bits were set; until it is made a store may go unnoticed. Shared.
+    /// bits: unless a CPU stores through it later, its contents may be dropped. First splits large leaves
+    /// that reach over an end of the range. Returns how many 4 KiB pages were newly marked. The caller owes a
+    /// flush for leaves whose bits were set; until then a store may go unnoticed. Shared.
     ///
     /// # Errors
     /// [`MapError::BadAddress`], [`MapError::OutOfMemory`]; nothing was marked then.

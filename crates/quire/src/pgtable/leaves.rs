@@ -1,4 +1,4 @@
-//! Each leaf by itself, with all that is recorded in it.
+//! Shows each leaf by itself, with all that is recorded in it.
 #![forbid(unsafe_code)]
 
 use super::PageTables;
@@ -15,14 +15,14 @@ pub struct Leaf {
     pub entry: Entry,
     /// Its size.
     pub size: PageSize,
-    /// How many address spaces reach the table that it stands in: one, unless `fork` shared it.
+    /// How many address spaces reach its table: one, unless `fork` shared it.
     pub spaces: u64,
 }
 
 impl<P: TablePlatform> PageTables<'_, '_, P> {
-    /// Shows every leaf that maps something in the range, in ascending order, as long as `show` says that it
-    /// wants more. Where [`Self::runs`] shows leaves together that differ in what hardware recorded, this
-    /// shows each. Shared; no lock, so each leaf is as it was at some moment of the walk.
+    /// Shows every leaf that maps a page of the range, in ascending order, until `show` returns false. Does
+    /// not join leaves as [`Self::runs`] does. Shared; takes no lock, so each leaf is as it was at some
+    /// moment of the walk.
     pub fn leaves(&self, range: VirtRange, mut show: impl FnMut(Leaf) -> bool) {
         let mut rest = range;
         while !rest.is_empty() {
@@ -40,7 +40,7 @@ impl<P: TablePlatform> PageTables<'_, '_, P> {
                 }
                 let spaces = *spaces.get_or_insert_with(|| {
                     let shared = step.shared && level == Level::PTE;
-                    // Others may leave meanwhile, and some may come; our own share keeps the table.
+                    // Others may leave or join meanwhile; our own share keeps the table.
                     if shared { 1 + self.sharers_of(step.table.frame()) } else { 1 }
                 });
                 let addr = base.add((index - indices.start) as u64 * level.entry_bytes());

@@ -1,4 +1,4 @@
-//! A page-table page with its lock held, and what may be done to its entries then.
+//! A page-table page with its lock held, and the changes of its entries.
 
 use core::sync::atomic::Ordering;
 
@@ -9,7 +9,7 @@ use crate::platform::TablePlatform;
 use crate::rank::Rank;
 use crate::tlb::words::Table;
 
-/// A table whose entries only the holder changes, hardware's own bits apart, until it is dropped.
+/// A locked table: until it is dropped only its holder changes entries, apart from hardware's own bits.
 pub(super) struct LockedTable<'a, P: TablePlatform> {
     table: Table<'a>,
     descriptor: &'a Descriptor,
@@ -18,13 +18,12 @@ pub(super) struct LockedTable<'a, P: TablePlatform> {
 }
 
 impl<'a, 'p, P: TablePlatform> PageTables<'a, 'p, P> {
-    /// Takes a table's lock. The table stays because the caller holds the address-space lock.
+    /// Takes a table's lock. The caller's hold of the address-space lock keeps the table.
     #[inline]
     pub(super) fn lock(&self, table: Table<'p>) -> LockedTable<'_, P> {
         self.lock_as(table, Rank::PageTable)
     }
 
-    /// Takes the lock of a second table.
     #[inline]
     pub(super) fn lock_second(&self, table: Table<'p>) -> LockedTable<'_, P> {
         self.lock_as(table, Rank::PageTableSecond)
@@ -50,13 +49,12 @@ impl<'a, P: TablePlatform> LockedTable<'a, P> {
         self.table.load(index)
     }
 
-    /// Whether `count` entries from `index` on are empty.
     #[inline]
     pub(super) fn all_empty(&self, index: usize, count: usize) -> bool {
         (index..index + count).all(|at| self.table.load_private(at).is_empty())
     }
 
-    /// Puts an entry where nothing is, or where the caller's busy mark is.
+    /// Stores an entry where an empty one or the caller's busy mark is.
     #[inline]
     pub(super) fn fill(&self, index: usize, entry: Entry) {
         let before = self.load(index);
@@ -66,8 +64,7 @@ impl<'a, P: TablePlatform> LockedTable<'a, P> {
         self.grow(usize::from(before.is_empty()) as i32);
     }
 
-    /// Puts a run of 4 KiB leaves where nothing is; `first` is the first, the others name the frames that
-    /// follow.
+    /// Stores a run of 4 KiB leaves in empty entries; `first` is the first, the others map the frames behind.
     #[inline]
     pub(super) fn fill_run(&self, index: usize, first: Entry, count: usize) {
         self.note_kind(first);
@@ -80,24 +77,16 @@ impl<'a, P: TablePlatform> LockedTable<'a, P> {
         self.descriptor.set_grain(if was_empty { of_run } else { of_run.min(grain) });
     }
 
-    /// Notes that the table is about to hold a leaf that is not counted anonymous memory.
+    /// Notes a leaf that is not counted anonymous memory.
     #[inline]
-    fn note_kind(&self, leaf: Entry) {
+    pub(super) fn note_kind(&self, leaf: Entry) {
         let counted = leaf.has(EntryFlags::ANON) && !leaf.has(EntryFlags::SPECIAL);
         if !counted && self.table.level() == Level::PTE && !self.descriptor.has(DescriptorFlags::MIXED) {
             self.descriptor.add_flags(DescriptorFlags::MIXED);
         }
     }
 
-    /// A leaf of the zero frame is there now.
-    #[inline]
-    pub(super) fn note_zero(&self) {
-        if !self.descriptor.has(DescriptorFlags::MIXED) {
-            self.descriptor.add_flags(DescriptorFlags::MIXED);
-        }
-    }
-
-    /// Leaves of `other` are about to come here: they may be of whatever kinds it has.
+    /// Notes the kinds of leaves of `other`, some of which are about to come here.
     #[inline]
     pub(super) fn inherit_kinds(&self, other: &Self) {
         if other.descriptor.has(DescriptorFlags::MIXED) {
@@ -105,7 +94,7 @@ impl<'a, P: TablePlatform> LockedTable<'a, P> {
         }
     }
 
-    /// All leaves of `other`, and no more, have come here: they have its grain.
+    /// Takes over the grain of `other`, all of whose leaves, and no others, have come here.
     #[inline]
     pub(super) fn inherit_grain(&self, other: &Self) {
         self.descriptor.set_grain(other.descriptor.grain());
@@ -117,8 +106,8 @@ impl<'a, P: TablePlatform> LockedTable<'a, P> {
         self.descriptor.note_compared(history.bits());
     }
 
-    /// Takes a leaf out and returns it with all that hardware set. The caller corrects the population with
-    /// [`Self::grow`].
+    /// Takes a leaf out and returns it with all that hardware set. The caller calls [`Self::grow`]
+    /// afterwards.
     #[inline]
     pub(super) fn take(&self, index: usize, leaf: Entry) -> Entry {
         if leaf.is_settled() {
@@ -129,7 +118,7 @@ impl<'a, P: TablePlatform> LockedTable<'a, P> {
         }
     }
 
-    /// Takes a leaf, or a pointer to a table, out of one entry and puts something else there.
+    /// Replaces any entry by another; returns the old one.
     #[inline]
     pub(super) fn exchange(&self, index: usize, entry: Entry) -> Entry {
         let before = self.table.swap(index, entry);
@@ -137,14 +126,14 @@ impl<'a, P: TablePlatform> LockedTable<'a, P> {
         before
     }
 
-    /// Takes a leaf out and puts a marker there that says that it is lost.
+    /// Replaces an entry by a marker that its memory is lost.
     pub(super) fn mark_lost(&self, index: usize) -> Entry {
         self.note_kind(Entry::POISON);
         self.exchange(index, Entry::POISON)
     }
 
-    /// Changes a present leaf's bits by `change`, which is asked again should hardware set more bits
-    /// meanwhile. Returns what stood there just before.
+    /// Changes a present leaf by `change`, again should hardware set more bits meanwhile; returns the leaf
+    /// before.
     #[inline]
     pub(super) fn update(&self, index: usize, seen: Entry, change: impl Fn(Entry) -> Entry) -> Entry {
         self.descriptor.set_grain(self.descriptor.grain());
@@ -170,8 +159,7 @@ impl<'a, P: TablePlatform> LockedTable<'a, P> {
         self.descriptor.population.load(Ordering::Relaxed)
     }
 
-    /// Corrects the number of non-empty entries, of which some map other frames than before: nothing is known
-    /// of the table's grain any more.
+    /// Corrects the number of non-empty entries, and forgets the grain, since some entries changed frames.
     #[inline]
     pub(super) fn grow(&self, by: i32) {
         self.descriptor.set_grain(0);
@@ -188,7 +176,7 @@ impl<P: TablePlatform> Drop for LockedTable<'_, P> {
     }
 }
 
-/// Whether two readings of a leaf mean the same translation: they differ in nothing but what hardware sets.
+/// Whether two readings of a leaf mean the same translation: they differ only in what hardware sets.
 #[inline]
 pub(super) fn same_leaf(one: Entry, other: Entry) -> bool {
     one.without(EntryFlags::HISTORY) == other.without(EntryFlags::HISTORY)

@@ -1,4 +1,4 @@
-//! Mapping: leaves where nothing is.
+//! Maps frames where no entry is yet.
 
 use super::PageTables;
 use crate::addr::{Frame, FrameRange, PageSize, VirtAddr, VirtRange};
@@ -10,17 +10,17 @@ use crate::platform::TablePlatform;
 
 impl<P: TablePlatform> PageTables<'_, '_, P> {
     /// Maps a run of frames to consecutive addresses from `addr` on, by 4 KiB leaves with `flags`, in one
-    /// hold of the table's lock. The run lies in one block, its addresses in one lowest-level table (any
-    /// folio up to 2 MiB that is mapped at its own alignment does). Shared. All or nothing: after an error no
-    /// leaf was added, though tables may have been.
+    /// hold of the table's lock. The run lies in one block and its addresses in one lowest-level table, as
+    /// for any folio up to 2 MiB that is mapped at its own alignment. An error adds no leaf, though perhaps
+    /// tables. Shared.
     ///
     /// # Errors
-    /// [`MapError::Occupied`] when an entry is not empty or a larger leaf is in the way: look again and
-    /// decide anew; [`MapError::Unaligned`] when the run crosses a block or a table, or is empty;
+    /// [`MapError::Occupied`] when an entry is not empty or a larger leaf is in the way: the caller looks
+    /// again; [`MapError::Unaligned`] when the run is empty or crosses a block or a table;
     /// [`MapError::BadAddress`]; [`MapError::OutOfMemory`].
     ///
     /// # Safety
-    /// What owns the frames lets the page table have them (invariant 1): the caller gives up a folio's value
+    /// The frames' owner lets the page table have them (invariant 1): the caller gives up a folio's value
     /// once it is mapped, or the frames are held, or leaves map them already.
     #[inline]
     pub unsafe fn map(&self, addr: VirtAddr, run: FrameRange, flags: EntryFlags) -> Result<(), MapError> {
@@ -51,11 +51,10 @@ impl<P: TablePlatform> PageTables<'_, '_, P> {
         Err(error)
     }
 
-    /// Maps those frames of the run whose entries are empty, as [`Self::map`] does otherwise; how many.
-    /// Shared.
+    /// As [`Self::map`], but only those frames of the run whose entries are empty. Returns how many. Shared.
     ///
     /// # Errors
-    /// As [`Self::map`], less [`MapError::Occupied`] for single entries; nothing was mapped then.
+    /// As [`Self::map`], less [`MapError::Occupied`] for single entries; no frame was mapped then.
     ///
     /// # Safety
     /// As for [`Self::map`].
@@ -92,8 +91,7 @@ impl<P: TablePlatform> PageTables<'_, '_, P> {
             if let Some(frame) = full {
                 match self.allocator.counts().prepare_counts(frame) {
                     Ok(()) => {}
-                    // What was mapped stays: the caller is told how much, and asks for the rest when it is
-                    // touched.
+                    // The caller learns how many were mapped, and asks for the rest when a task touches it.
                     Err(_) if mapped > 0 => break,
                     Err(error) => return Err(error.into()),
                 }
@@ -102,11 +100,11 @@ impl<P: TablePlatform> PageTables<'_, '_, P> {
         Ok(mapped)
     }
 
-    /// Maps a folio, or an aligned part of a larger one, by one leaf of 2 MiB or 1 GiB; or a block in small
-    /// pieces by one of 2 MiB. Shared.
+    /// Maps a folio, or an aligned part of one, by a leaf of 2 MiB or 1 GiB; or a block in small pieces by 2
+    /// MiB. Shared.
     ///
     /// # Errors
-    /// [`MapError::Occupied`] when the entry is not empty (a table without leaves is in the way as well);
+    /// [`MapError::Occupied`] when the entry is not empty, even if it points to a table without leaves;
     /// [`MapError::Unaligned`], [`MapError::BadAddress`], [`MapError::OutOfMemory`].
     ///
     /// # Safety
@@ -139,14 +137,13 @@ impl<P: TablePlatform> PageTables<'_, '_, P> {
         }
     }
 
-    /// Maps a frame that is not counted, such as the zero frame, by one 4 KiB leaf that is marked
-    /// [`EntryFlags::SPECIAL`]. Shared.
+    /// Maps an uncounted frame, such as the zero frame, by a 4 KiB leaf with [`EntryFlags::SPECIAL`]. Shared.
     ///
     /// # Errors
     /// As [`Self::map`].
     ///
     /// # Safety
-    /// The frame stays what it is as long as it is mapped, since no count keeps it in use (invariant 1).
+    /// The frame keeps its use while it is mapped, since no count keeps it allocated (invariant 1).
     pub unsafe fn map_special(
         &self,
         addr: VirtAddr,
@@ -164,7 +161,7 @@ impl<P: TablePlatform> PageTables<'_, '_, P> {
         Ok(())
     }
 
-    /// The first entry and the number of entries for a run.
+    /// The index of the first entry, and the number of entries, for a run.
     #[inline]
     fn check_run(&self, addr: VirtAddr, run: FrameRange) -> Result<(usize, usize), MapError> {
         let (first, count) = (Level::PTE.index(addr), run.count as usize);

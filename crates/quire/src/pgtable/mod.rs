@@ -2,26 +2,25 @@
 //!
 //! # Protocol
 //!
-//! Page-table pages are frames of order 0 with a [`Descriptor`](crate::memmap::Descriptor) that holds their
-//! lock, level, number of non-empty entries (`population`), and where their parent's entry is (`word`). A
-//! task *adds* one under its parent's lock while it holds the address-space lock at least for reading, and
+//! A page-table page is a frame of order 0. Its [`Descriptor`](crate::memmap::Descriptor) holds its lock, its
+//! level, its number of non-empty entries (`population`), and the place of its parent's entry (`word`). A
+//! task *adds* a table under its parent's lock while it holds the address-space lock at least for reading. It
 //! *removes* one only while it holds that lock for writing. So a reader walks the upper levels without a
-//! lock, and changes leaves under the lock of the table that they stand in (a second one, in `copy` and
-//! `move`, has a rank of its own).
+//! lock, and changes leaves under their table's lock (a second one, in `copy` and `move`, has its own rank).
 //!
-//! Under such a lock nothing is allocated, cleared or flushed: preallocate, lock, recheck, commit, unlock.
-//! Map counts change under it, before the leaf appears; they are dropped by the gather, after the flush.
+//! Under a table's lock no task allocates, clears or flushes: preallocate, lock, recheck, commit, unlock. Map
+//! counts rise under it, before the leaf appears; the gather lowers them after the flush.
 //!
-//! A leaf that something of another size, or another frame, shall replace is first replaced by
-//! [`Entry::BUSY`](crate::arch::Entry::BUSY), then flushed, then filled: no two CPUs ever use different
-//! frames or sizes for an address. A task that has a busy entry of its own waits for no other.
+//! A task that replaces a leaf by one of another size or frame first stores
+//! [`Entry::BUSY`](crate::arch::Entry::BUSY), then flushes, then fills: no two CPUs ever use different frames
+//! or sizes for an address. A task that has a busy entry of its own waits for no other.
 //!
-//! Leaves that hardware has nothing left to set in ([`Entry::is_settled`](crate::arch::Entry::is_settled))
-//! are changed by plain stores, all others by atomic exchange (invariant 3). Callers that set the accessed
-//! bit of what they map, and the dirty bit of what they map writable, save a locked operation per entry later
-//! on.
+//! Plain stores change leaves in which hardware has nothing left to set
+//! ([`Entry::is_settled`](crate::arch::Entry::is_settled)), atomic exchanges all others (invariant 3).
+//! Callers that set the accessed bit of what they map, and the dirty bit of what they map writable, save a
+//! locked operation per entry later on.
 //!
-//! Verbs say which hold of the address-space lock they need: *shared* or *exclusive*.
+//! Each method says which hold of the address-space lock it needs: *shared* or *exclusive*.
 
 mod collapse;
 mod collapse_copy;
@@ -94,10 +93,7 @@ impl<'a, 'p, P: TablePlatform> PageTables<'a, 'p, P> {
     /// # Errors
     /// [`MapError::OutOfMemory`].
     pub fn create(allocator: &PageAllocator<'p, P>, mode: PagingMode) -> Result<MmContext, MapError> {
-        let root = FreshTable::new(allocator, mode.top())?;
-        let frame = root.frame();
-        root.into_root();
-        Ok(MmContext::new(frame, mode))
+        Ok(MmContext::new(FreshTable::new(allocator, mode.top())?.into_root(), mode))
     }
 
     /// The address space's identity.
@@ -127,7 +123,7 @@ impl<'a, 'p, P: TablePlatform> PageTables<'a, 'p, P> {
     }
 }
 
-/// Where a table stands: the parent's frame and the index of the entry, in one word.
+/// The place of a table: its parent's frame and the index of the parent's entry, in one word.
 #[inline]
 fn place_of(parent: Frame, index: usize) -> u64 {
     parent.0 << 9 | index as u64

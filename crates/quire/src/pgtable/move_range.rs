@@ -1,4 +1,4 @@
-//! Moving leaves to other addresses, for `mremap`.
+//! Moves leaves to other addresses, for `mremap`.
 
 use core::sync::atomic::Ordering;
 
@@ -16,19 +16,18 @@ use crate::tlb::words::Table;
 pub struct MoveError {
     /// How many bytes from the start of the range were moved.
     pub moved: u64,
-    /// Why no more.
+    /// Why the rest was not.
     pub error: MapError,
 }
 
 impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
-    /// Moves every leaf in `from` to the same place in the range of that length at `to`, in which nothing is
-    /// mapped. The ranges do not overlap. Whole tables and large leaves move by one entry where both sides
-    /// are aligned and the target's entry is empty. Counts do not change. Exclusive, until the flush that is
-    /// owed, also after an error.
+    /// Moves every leaf in `from` to the range of that length at `to`, which maps nothing and does not
+    /// overlap it. Whole tables and large leaves move by one entry where both sides are aligned and the
+    /// target's entry is empty. Counts do not change. Exclusive, until the flush that the caller owes, also
+    /// after an error.
     ///
     /// # Errors
-    /// [`MoveError`] with [`MapError::OutOfMemory`] or [`MapError::BadAddress`]. What was moved can be moved
-    /// back, which needs no memory.
+    /// [`MoveError`] with [`MapError::OutOfMemory`] or [`MapError::BadAddress`]. Moving back needs no memory.
     pub fn move_range(&self, from: VirtRange, to: VirtAddr, owed: &mut FlushBatch) -> Result<(), MoveError> {
         let target = VirtRange { start: to, end: VirtAddr(to.0.saturating_add(from.len())) };
         let failed = |moved| move |error| MoveError { moved, error };
@@ -44,8 +43,7 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
         Ok(())
     }
 
-    /// Moves what one entry or one lowest-level table holds of the start of `rest`; how many bytes that
-    /// settles.
+    /// Moves what one entry or one lowest-level table maps at the start of `rest`; returns how many bytes.
     fn move_step(&self, rest: VirtRange, to: VirtAddr, owed: &mut FlushBatch) -> Result<u64, MapError> {
         let mut table = self.root();
         loop {
@@ -61,13 +59,13 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
                 return Ok(extent.len());
             }
             if entry.is_poison() {
-                // Nothing can be split, so what is lost is not where the target has smaller pages.
+                // A marker cannot be split: where the target has smaller pages, it goes.
                 self.lock(table).exchange(table.index(extent.start), Entry::EMPTY);
                 return Ok(extent.end.min(rest.end).0 - rest.start.0);
             }
             if !entry.is_table(table.level()) {
-                // In smaller leaves it can go anywhere. Where its alignment is in the way, those behind it
-                // come next.
+                // Smaller leaves can go anywhere. Where alignment forbids this one, those behind it come
+                // next.
                 let alone = to.is_aligned(extent.len());
                 let end = if alone { extent.end } else { rest.end.min(table_end(table, extent)) };
                 self.split_leaves(VirtRange::new(extent.start, end), table.level(), Gfp::KERNEL)?;
@@ -85,7 +83,7 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
         Ok(table.extent(rest.start).end.min(rest.end).0 - rest.start.0)
     }
 
-    /// Moves the entry for `extent` to the same level at `to`, if nothing is there; whether it did.
+    /// Moves the entry for `extent` to the same level at `to`, unless that is in use; returns whether it did.
     fn move_entry(
         &self,
         table: Table<'p>,
@@ -107,7 +105,7 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
         drop(source);
         self.lock(target).fill(index, entry);
         if entry.is_shared_table(table.level()) {
-            // It has no place.
+            // A shared table has no place to note.
             owed.add_tables(extent);
         } else if entry.is_table(table.level()) {
             let place = place_of(target.frame(), index);
@@ -156,12 +154,12 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
     }
 }
 
-/// The end of what a table covers around one of its entries.
+/// The end of what a table covers around the extent of one of its entries.
 fn table_end(table: Table<'_>, extent: VirtRange) -> VirtAddr {
     extent.start.align_down(table.level().table_bytes()).add(table.level().table_bytes())
 }
 
-/// Moves one leaf; whether there was one.
+/// Moves one leaf; returns whether there was one.
 #[inline]
 fn move_leaf<P: TablePlatform>(
     source: &super::lock::LockedTable<'_, P>,

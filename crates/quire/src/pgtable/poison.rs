@@ -1,9 +1,9 @@
 //! Markers in the places of leaves whose memory is lost, or will never come.
 //!
-//! A marker ([`Entry::POISON`]) is not present and not empty: an access faults, nothing is mapped over it,
-//! and it stays until its address is unmapped. `fork` gives it to the child, of a shared mapping as well,
-//! `mremap` moves it. It counts as an entry of its table, and as nothing else. Large leaves that belong
-//! together, those of huge pages, get large markers; others are split first.
+//! A marker ([`Entry::POISON`]) is not present and not empty: an access faults, no leaf is mapped over it,
+//! and it stays until its address is unmapped. `fork` copies it, of shared mappings as well, and `mremap`
+//! moves it. Only its table's population counts it. Huge pages get large markers; other large leaves are
+//! split first.
 #![forbid(unsafe_code)]
 
 use super::PageTables;
@@ -15,9 +15,9 @@ use crate::platform::TablePlatform;
 use crate::tlb::{MmuGather, Unmapped};
 
 impl<P: TablePlatform> PageTables<'_, '_, P> {
-    /// Puts a marker in the place of the leaf of `size` at `addr`, if it is still `expected` (bits that only
-    /// record history apart); whether it was. The leaf goes to the gather. Shared, and no other address space
-    /// reaches the table; for a large leaf exclusive.
+    /// Replaces the leaf of `size` at `addr`, in an unshared table, by a marker if it is still `expected`
+    /// (apart from history); returns whether it was. The leaf goes to the gather. Shared, for a large leaf
+    /// exclusive.
     pub fn poison(
         &self,
         addr: VirtAddr,
@@ -41,10 +41,10 @@ impl<P: TablePlatform> PageTables<'_, '_, P> {
         true
     }
 
-    /// Puts a marker where nothing is, in the place of a leaf of `size`. Shared.
+    /// Puts a marker for a leaf of `size` where nothing is. Shared.
     ///
     /// # Errors
-    /// [`MapError::Occupied`] when something is there, [`MapError::Unaligned`], and as [`Self::prepare`].
+    /// [`MapError::Occupied`] when the entry is not empty, [`MapError::Unaligned`], and as [`Self::prepare`].
     pub(crate) fn poison_empty(&self, addr: VirtAddr, size: PageSize) -> Result<(), MapError> {
         if !addr.is_aligned(size.bytes()) {
             return Err(MapError::Unaligned);
@@ -60,8 +60,8 @@ impl<P: TablePlatform> PageTables<'_, '_, P> {
         Ok(())
     }
 
-    /// Gives `child`, in which nothing is mapped in the range, every marker that `self` has there, and
-    /// nothing else. Exclusive on both sides.
+    /// Copies every marker of the range, and no more, to `child`, which maps nothing there. Exclusive on
+    /// both.
     ///
     /// # Errors
     /// [`MapError::OutOfMemory`]: the child has the markers of a part of the range.
@@ -78,7 +78,7 @@ impl<P: TablePlatform> PageTables<'_, '_, P> {
         Ok(())
     }
 
-    /// How many markers in the place of leaves of `size` there are in a range of whole ones. Shared.
+    /// Counts the markers for leaves of `size` in a range of whole ones. Shared.
     pub(crate) fn count_poison(&self, range: VirtRange, size: PageSize) -> u64 {
         let at = (0..range.len()).step_by(size.bytes() as usize).map(|at| range.start.add(at));
         at.filter(|&addr| self.slot(addr, size).is_some_and(|(table, index)| table.load(index).is_poison()))

@@ -1,4 +1,4 @@
-//! What a leaf needs before there is one.
+//! Prepares the tables that a leaf needs.
 #![forbid(unsafe_code)]
 
 use super::PageTables;
@@ -8,9 +8,8 @@ use crate::error::MapError;
 use crate::platform::TablePlatform;
 
 impl<P: TablePlatform> PageTables<'_, '_, P> {
-    /// Ensures that there is a table for a leaf of `size` at `addr`, which no other address space reaches:
-    /// mapping there fails for no lack of memory for tables from now on, until the address-space lock is
-    /// given back. Shared.
+    /// Ensures that a leaf of `size` at `addr` has a table that no other address space reaches. Until the
+    /// address-space lock is given back, mapping there does not fail for lack of memory for tables. Shared.
     ///
     /// # Errors
     /// [`MapError::Occupied`] when a larger leaf is in the way, [`MapError::Shared`],

@@ -1,4 +1,4 @@
-//! Changing what leaves allow.
+//! Changes the rights of leaves.
 
 use super::PageTables;
 use super::lock::LockedTable;
@@ -10,28 +10,26 @@ use crate::page_alloc::PageAllocator;
 use crate::platform::TablePlatform;
 use crate::tlb::FlushBatch;
 
-/// Which leaves get the right to store when the new protection has it and they do not.
+/// Which leaves gain the right to store when the new protection has it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum GrantWrite {
-    /// None: the first store faults, and the fault decides. So it is with every leaf that is marked, or is
-    /// not soft-dirty.
+    /// None: the first store faults, and the fault decides. Always so for leaves that are marked or not
+    /// soft-dirty.
     Never,
-    /// Anonymous leaves, up to 2 MiB, no frame of which another leaf maps or something holds: private
-    /// mappings.
+    /// Anonymous leaves up to 2 MiB whose frames no other leaf maps and nothing holds: for private mappings.
     Exclusive,
-    /// All: shared mappings whose stores need no notice.
+    /// All: for shared mappings whose stores need no notice.
     Always,
 }
 
-/// What mostly is so of a leaf that may have the right to store.
+/// The usual bits of a leaf that may gain the right to store.
 const EASY: EntryFlags = EntryFlags::ANON.union(EntryFlags::SOFT_DIRTY);
-/// The rights that a leaf has or lacks.
 const RIGHTS: EntryFlags = EntryFlags::RIGHTS;
 
 impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
     /// Gives every leaf in the range the rights of `protection`, the right to store only as `grant` says.
-    /// Large leaves that reach over an end of the range are split first; after that nothing can fail. A flush
-    /// is owed for the leaves that lost a right. Exclusive, until the flush.
+    /// First splits large leaves that reach over an end of the range; after that nothing can fail. The caller
+    /// owes a flush for the leaves that lost a right. Exclusive, until the flush.
     ///
     /// # Errors
     /// [`MapError::BadAddress`], [`MapError::OutOfMemory`]; no right has changed then.
@@ -80,21 +78,20 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
     }
 }
 
-/// What leaves shall allow, and what is known of the frames that they map.
+/// The new rights, and what is known of the frames that the leaves map.
 struct Change<'a, 'p, P: TablePlatform> {
     allocator: &'a PageAllocator<'p, P>,
     rights: EntryFlags,
     /// Of each leaf.
     size: PageSize,
     grant: GrantWrite,
-    /// The 64 frames, at a multiple of 64, of which `sole` has a bit for each that one leaf maps and nothing
-    /// else owns.
+    /// The aligned 64 frames that `sole` describes: a bit for each that one leaf maps and nothing else owns.
     group: Option<u64>,
     sole: u64,
 }
 
 impl<P: TablePlatform> Change<'_, '_, P> {
-    /// Changes one leaf, if there is one; whether it lost a right.
+    /// Changes one leaf, if there is one; returns whether it lost a right.
     #[inline(never)]
     fn one(&mut self, locked: &LockedTable<'_, P>, index: usize) -> bool {
         let seen = locked.load(index);
@@ -106,8 +103,8 @@ impl<P: TablePlatform> Change<'_, '_, P> {
         before.flags().loses(rights)
     }
 
-    /// Changes eight leaves with the same rights in which hardware has nothing left to set, where the new
-    /// rights are the same for all; whether they lost a right. `None` for others: nothing has changed.
+    /// Changes eight settled leaves with the same rights, if the new rights are the same for all; returns
+    /// whether they lost a right. `None` for others: nothing has changed.
     #[inline]
     fn eight(&mut self, locked: &LockedTable<'_, P>, index: usize) -> Option<bool> {
         let leaves: [Entry; 8] = core::array::from_fn(|at| locked.load(index + at));
@@ -127,14 +124,13 @@ impl<P: TablePlatform> Change<'_, '_, P> {
         Some(before.loses(self.rights))
     }
 
-    /// Whether each of eight leaves with the same rights, `any` their bits together, may have the new right
-    /// to store.
+    /// Whether eight leaves with the same rights may have the new right to store; `any` has the bits of all.
     #[inline]
     fn may_store_to_all(&mut self, leaves: &[Entry; 8], any: Entry) -> bool {
         if !self.rights.contains(EntryFlags::WRITE) || any.has(EntryFlags::WRITE) {
             return true;
         }
-        // Mostly their frames stand side by side: one look at what is known of them.
+        // Mostly their frames are neighbours, so one lookup serves all.
         let group = leaves[0].frame().0 / 64;
         let alike = leaves.iter().all(|leaf| leaf.frame().0 / 64 == group && leaf.has(EASY));
         if self.grant != GrantWrite::Exclusive
@@ -167,7 +163,7 @@ impl<P: TablePlatform> Change<'_, '_, P> {
     }
 
     /// Whether one leaf maps the frames and nothing else owns them. No other task adds a leaf: that takes our
-    /// address-space lock. So what is known of their neighbours is good for them as well.
+    /// address-space lock. So an answer stays good for the whole group.
     #[inline]
     fn is_sole(&mut self, frame: Frame) -> bool {
         if self.size != PageSize::Size4K {
@@ -192,7 +188,7 @@ impl Step<'_> {
         self.table.load(self.table.index(self.range.start)).is_leaf(self.table.level())
     }
 
-    /// The addresses of the entries `first .. end`, which are among those that the range concerns.
+    /// The addresses of the entries `first .. end`, which are among [`Self::indices`].
     #[inline]
     pub(super) fn part(&self, first: usize, end: usize) -> VirtRange {
         let bytes = self.table.level().entry_bytes();

@@ -1,4 +1,4 @@
-//! Leaves that get other frames with the same contents, some with one flush.
+//! Gives leaves other frames with the same contents, several with one flush.
 
 use super::PageTables;
 use super::lock::same_leaf;
@@ -9,35 +9,33 @@ use crate::page_alloc::CountError;
 use crate::platform::TablePlatform;
 use crate::tlb::{MmuGather, Unmapped};
 
-/// A leaf that gets another frame.
+/// A leaf that is to get another frame.
 #[derive(Clone, Copy, Debug)]
 pub struct Relocation {
     /// Its first address.
     pub addr: VirtAddr,
     /// The leaf, as it was seen.
     pub leaf: Entry,
-    /// The first frame that it maps afterwards.
+    /// The first frame that it is to map.
     pub to: Frame,
     taken: bool,
 }
 
 impl Relocation {
-    /// Of the leaf that was seen at an address, to this frame on.
+    /// A relocation of `leaf`, seen at `addr`, to the frames from `to` on.
     pub fn new(addr: VirtAddr, leaf: Entry, to: Frame) -> Self {
         Self { addr, leaf, to, taken: false }
     }
 }
 
 impl<P: TablePlatform> PageTables<'_, '_, P> {
-    /// Gives leaves of one size other frames: they are made busy, every CPU is flushed, `copy` is called with
-    /// those that were taken out, at a time when nothing is stored through them, and new leaves come in their
-    /// places with the same bits. A leaf that is no longer the one that was seen (bits that only record
-    /// history apart) stays as it is, and is not copied. How many were relocated; the old ones go to the
-    /// gather. Exclusive, and no table among them is shared.
+    /// Gives leaves of one size other frames. It makes them busy and flushes every CPU. Then, while no CPU
+    /// can store through them, it calls `copy` for each leaf that it took out, and stores new leaves with the
+    /// same bits. A leaf that has changed since it was seen (apart from history) stays. Returns how many were
+    /// relocated; the old leaves go to the gather. Exclusive, and no table among them is shared.
     ///
     /// # Errors
-    /// [`MapError::OutOfMemory`], for map counts; the leaves before the one that lacks some have been
-    /// relocated.
+    /// [`MapError::OutOfMemory`], for map counts; the leaves before the first that lacks them are relocated.
     ///
     /// # Safety
     /// As for [`Self::map`], for the frames that the leaves get.
@@ -65,7 +63,7 @@ impl<P: TablePlatform> PageTables<'_, '_, P> {
         done.map(|()| taken)
     }
 
-    /// Counts the new leaf, and exchanges the old one for a busy mark, if it is still there.
+    /// Counts the new leaf and makes the old one busy, if it is still there.
     fn take_busy(
         &self,
         one: &mut Relocation,
@@ -86,7 +84,7 @@ impl<P: TablePlatform> PageTables<'_, '_, P> {
                 }
             }
         };
-        // With all that hardware recorded until now.
+        // The old leaf has all that hardware recorded until now.
         (one.leaf, one.taken) = (old, true);
         gather.owe(VirtRange::from_len(one.addr, size.bytes()), size);
         gather.add(Unmapped::leaves(old, size, 1, old.has(EntryFlags::DIRTY)));

@@ -1,4 +1,4 @@
-//! One leaf: another frame in its place, or more bits.
+//! Gives one leaf another frame, or more bits.
 
 use super::PageTables;
 use super::lock::same_leaf;
@@ -10,9 +10,9 @@ use crate::platform::TablePlatform;
 use crate::tlb::{MmuGather, Unmapped};
 
 impl<P: TablePlatform> PageTables<'_, '_, P> {
-    /// Puts the leaf `new` in the place of the leaf of the same size at `addr`, if that is still `expected`
-    /// (bits that only record history apart); whether it was. Between the two the address is busy and every
-    /// CPU is flushed, so that no two CPUs see different frames. The old leaf goes to the gather. Shared.
+    /// Replaces the leaf at `addr` by `new` of the same size, if it is still `expected` (apart from history);
+    /// returns whether it was. In between the entry is busy and every CPU is flushed, so that no two CPUs see
+    /// different frames. The old leaf goes to the gather. Shared.
     ///
     /// # Errors
     /// [`MapError::OutOfMemory`]; nothing has changed then.
@@ -51,9 +51,9 @@ impl<P: TablePlatform> PageTables<'_, '_, P> {
         Ok(true)
     }
 
-    /// Sets more bits in the leaf of `size` at `addr`, if it is still `expected` (bits that only record
-    /// history apart); whether it was. Needs no flush: a CPU that has the old leaf cached faults once more at
-    /// worst. Shared.
+    /// Sets more bits in the leaf of `size` at `addr`, if it is still `expected` (apart from history);
+    /// returns whether it was. Needs no flush: a CPU that has the old leaf cached faults once more at worst.
+    /// Shared.
     pub fn upgrade(&self, addr: VirtAddr, size: PageSize, expected: Entry, more: EntryFlags) -> bool {
         let Some((table, index)) = self.slot(addr, size) else { return false };
         let locked = self.lock(table);
@@ -65,7 +65,6 @@ impl<P: TablePlatform> PageTables<'_, '_, P> {
         same
     }
 
-    /// Counts one leaf more.
     pub(super) fn count_leaf(&self, leaf: Entry, size: PageSize) -> Result<(), CountError> {
         if leaf.has(EntryFlags::SPECIAL) {
             return Ok(());

@@ -2,37 +2,35 @@
 //!
 //! # Protocol
 //!
-//! A table of 4 KiB leaves may be reached by several address spaces. Each of their parent's entries lacks the
-//! right to store ([`Entry::shared_table`]), and hardware allows what every level allows, so nothing is
-//! stored through the table and no dirty bit is set in it; accessed bits are. `sharers` in its descriptor
-//! says how many reach it beside one; `owner` and `word` name no address space.
+//! Several address spaces may reach a table of 4 KiB leaves. Each of their parent's entries lacks the right
+//! to store ([`Entry::shared_table`]). Hardware allows only what every level allows, so no CPU stores through
+//! the table or sets a dirty bit in it; accessed bits it does set. `sharers` in the table's descriptor says
+//! how many address spaces reach it beside one; `owner` and `word` are zero.
 //!
 //! *Joining.* `fork` holds the parent's address-space lock exclusive. It takes the right to store out of the
-//! parent's entry, flushes before it gives the lock back, and adds one to `sharers`. No leaf and no map count
-//! is touched: a leaf counts once, however many address spaces reach its table (invariant 5).
+//! parent's entry, flushes before it gives the lock back, and adds one to `sharers`. It changes no leaf and
+//! no map count: a leaf counts once, however many address spaces reach its table (invariant 5).
 //!
-//! *While shared* a table is never changed, save that leaves may lose the right to store, under the table's
-//! lock: no address space could use that right. A task that wants to change a leaf, or fill an empty entry,
-//! makes the table its address space's own first. Whether a frame is mapped once is asked about leaves in
-//! unshared tables only; a count of one says nothing about a leaf in a shared table.
+//! *While shared* a table's leaves may only lose the right to store, under the table's lock: no address space
+//! could use that right. A task that wants to change a leaf or fill an empty entry first unshares the table.
+//! Only for a leaf in an unshared table does a map count of one say that the frame is mapped once.
 //!
 //! *Unsharing* ([`PageTables::unshare`]) holds its own address space's lock exclusive, so no walker of that
-//! address space is inside the table. Walkers of others are, and each has a share, which keeps the table.
-//! When `sharers` is zero no other address space is left, nor can one come: the entry gets its right back.
-//! Else the leaves are copied to a new table, under the lock of the old one, as `fork` without sharing copies
-//! them: each frame counts one leaf more, and neither side may store to it. One exchange of the parent's
-//! entry installs the copy. An accessed bit that hardware sets in the old table between the copy and the
-//! flush is known to the others alone; dirty bits cannot be set in it.
+//! address space is inside the table. Walkers of others have a share each, which keeps the table. When
+//! `sharers` is zero no other address space is left, nor can one join: the entry gets its right back. Else
+//! the leaves are copied to a new table under the lock of the old one, as `fork` without sharing copies them:
+//! each frame counts one leaf more, and neither side may store to it. One exchange of the parent's entry
+//! installs the copy. Accessed bits that hardware sets in the old table between the copy and the flush do not
+//! reach the copy; dirty bits cannot be set.
 //!
-//! *Leaving* is what becomes of the old table then, of one that is unmapped whole, and at exit: the entry is
-//! taken out, the CPUs that run the address space are flushed, paging-structure caches included, and only
-//! then one is taken from `sharers`. An address space that finds it zero already is the last: no other
-//! reaches the table, and it is taken apart like any other.
+//! *Leaving* follows for the old table, for one that is unmapped whole, and at exit: a task takes the entry
+//! out, flushes the CPUs that run the address space, paging-structure caches included, and only then takes
+//! one from `sharers`. An address space that finds zero there is the last, and takes the table apart like any
+//! other.
 //!
-//! `sharers` is changed by atomic read-modify-write (`tlb/sharers.rs`) and needs no lock. Only a task whose
-//! address space has a share adds one, and after it takes one away it reads the table no more. A share is an
-//! entry; entries change under an exclusive hold alone. So zero, seen by an address space that has a share,
-//! stays zero.
+//! `sharers` changes by atomic read-modify-write (`tlb/sharers.rs`) and needs no lock. Only an address space
+//! with a share adds one; one that gave its share back reads the table no more. A share is an entry, and
+//! entries change only under an exclusive hold. So zero, seen by an address space with a share, stays zero.
 
 use core::sync::atomic::Ordering;
 
@@ -54,13 +52,13 @@ struct Shared<'t> {
     index: usize,
     /// What the table covers.
     extent: VirtRange,
-    /// What of it the range concerns.
+    /// The part of it in the range.
     part: VirtRange,
     table: Table<'t>,
 }
 
 impl Shared<'_> {
-    /// Whether anything is mapped in a part of the extent. The answer stays as long as the table is shared.
+    /// Whether a part of the extent maps anything. The answer stays true as long as the table is shared.
     fn maps(&self, part: VirtRange) -> bool {
         let first = self.table.index(part.start);
         let count = (part.len() / Level::PTE.entry_bytes()) as usize;
@@ -74,9 +72,9 @@ impl Shared<'_> {
 }
 
 impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
-    /// As [`Self::copy`] with a private mode, save that tables of 4 KiB leaves which lie wholly inside
-    /// `limits` are shared in place of being copied, with all that they map, unless a leaf is marked for a
-    /// handler. The limits cover the range, and nothing is mapped in them that the child may not have.
+    /// As [`Self::copy`] with a private mode, but shares tables of 4 KiB leaves that lie wholly inside
+    /// `limits` instead of copying them, unless a leaf is marked for a handler. The limits cover the range,
+    /// and map nothing that the child may not have.
     ///
     /// # Errors
     /// [`MapError::OutOfMemory`]: the child has the leaves of a part of the range.
@@ -104,7 +102,7 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
             let part = VirtRange::new(rest.start, end);
             rest.start = self.share_tables(child, directory, part, limits, owed, rss)?;
             if rest.start < end {
-                // A large leaf, or a table that only in part may be shared.
+                // A large leaf, or a table of which only a part may be shared.
                 let one = VirtRange::new(rest.start, end.min(directory.extent(rest.start).end));
                 self.copy(child, one, mode, owed, rss)?;
                 rest.start = one.end;
@@ -113,7 +111,7 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
         Ok(())
     }
 
-    /// Shares the tables below one directory up to the first entry that must be copied; where that is.
+    /// Shares the tables below one directory up to the first entry that must be copied; returns its address.
     fn share_tables(
         &self,
         child: &Self,
@@ -141,7 +139,7 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
         let (from, to) = (self.lock(directory), self.lock_second(target));
         for extent in shared {
             let index = directory.index(extent.start);
-            // It may be shared already, on behalf of another mapping that reaches into it.
+            // Another mapping in its extent may have shared it already.
             if to.load(index).is_empty() && self.join(child, (&from, &to), index, rss) {
                 owed.add_tables(extent);
             }
@@ -149,7 +147,7 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
         Ok(stop)
     }
 
-    /// Whether a leaf below an entry is marked for a handler: the child has its own marks, or none.
+    /// Whether a leaf below an entry is marked for a handler: the child may have to lack the mark.
     #[inline]
     fn has_marks(&self, directory: Table<'p>, entry: Entry) -> bool {
         self.context.has_marks() && {
@@ -158,7 +156,7 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
         }
     }
 
-    /// Lets the child reach the table below an entry; whether the parent's entry lost the right to store.
+    /// Lets the child reach the table below an entry; returns whether the entry lost the right to store.
     #[inline]
     fn join(
         &self,
@@ -191,16 +189,16 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
         ours
     }
 
-    /// Unshares every table that maps something in the range. Flushes. Exclusive.
+    /// Unshares every table that maps a page of the range. Flushes. Exclusive.
     ///
     /// # Errors
-    /// [`MapError::OutOfMemory`]; what is mapped is as before then.
+    /// [`MapError::OutOfMemory`]; all translations are as before then.
     pub fn unshare(&self, range: VirtRange) -> Result<(), MapError> {
         self.unshare_where(range, |shared| shared.maps(shared.part))
     }
 
-    /// The same, save for tables of which all that they map lies inside the range, or nothing: what is left
-    /// of them can be taken away by [`Self::detach_shared`] without needing memory.
+    /// As [`Self::unshare`], but keeps shared those tables whose mapped pages all lie inside the range or all
+    /// outside it. [`Self::detach_shared`] takes the former out without needing memory.
     ///
     /// # Errors
     /// As [`Self::unshare`].
@@ -236,9 +234,9 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
         done
     }
 
-    /// Takes shared tables out of this address space that hold something in a range which is to be unmapped,
-    /// and nothing outside `doomed`, all of which is; the gather gets them. Leaves those that the limits let
-    /// [`Self::unmap`] detach. Exclusive.
+    /// Detaches shared tables that map pages of the range and nothing outside `doomed`, all of which the
+    /// caller unmaps; they go to the gather. Keeps those that the limits let [`Self::unmap`] detach.
+    /// Exclusive.
     pub(crate) fn detach_shared(&self, zap: &Zap, doomed: VirtRange, gather: &mut MmuGather<'_, '_, P>) {
         let mut rest = zap.range;
         while let Some(shared) = self.next_shared(&mut rest) {
@@ -255,7 +253,7 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
         }
     }
 
-    /// The first entry in the range that points to a shared table; the range begins behind it afterwards.
+    /// The first entry in the range that points to a shared table; `rest` starts behind it afterwards.
     fn next_shared(&self, rest: &mut VirtRange) -> Option<Shared<'p>> {
         while self.context.has_shared() && !rest.is_empty() {
             let mut parent = self.root();
@@ -275,8 +273,7 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
         None
     }
 
-    /// Makes a shared table this address space's own: by taking it over if no other is left, or by copying
-    /// it.
+    /// Makes a shared table this address space's own: takes it over if no other is left, else copies it.
     fn make_own(&self, shared: &Shared<'p>, gather: &mut MmuGather<'_, '_, P>) -> Result<(), MapError> {
         let Shared { parent, index, table, .. } = *shared;
         self.allocator.count(Stat::TableUnshare, 1);
@@ -291,13 +288,13 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
         let fresh = FreshTable::new(self.allocator, Level::PTE)?;
         let copied = self.copy_table(table, shared.extent, fresh.table());
         if copied.is_err() {
-            // What was counted is counted down as that of any table that goes.
+            // The drain lowers what was counted, as for any table.
             gather.add(fresh.abandon(self.context));
             return copied;
         }
         let old = fresh.exchange(self.context, &self.lock(parent), index);
         gather.add(Unmapped::table(old, Level::PMD));
-        // The copy maps the same frames, and nothing could be stored through the original.
+        // The copy maps the same frames, and no CPU could store through the original.
         gather.owe_reshaped(shared.extent);
         Ok(())
     }

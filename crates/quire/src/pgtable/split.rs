@@ -1,4 +1,4 @@
-//! Splitting large leaves into tables of smaller ones.
+//! Splits large leaves into tables of smaller ones.
 
 use super::{FreshTable, PageTables};
 use crate::addr::{Frame, FrameRange, PageSize, VirtAddr, VirtRange};
@@ -11,11 +11,11 @@ use crate::stats::Stat;
 use crate::tlb::FlushBatch;
 use crate::tlb::words::Table;
 
-/// A large leaf that is to be split, and what comes in its place.
+/// A large leaf to split, and the table that replaces it.
 struct Piece<'a, 'p, P: TablePlatform> {
-    /// Its first address.
+    /// The leaf's first address.
     addr: VirtAddr,
-    /// The leaf, once it is taken out.
+    /// Empty until the leaf is taken out.
     leaf: Entry,
     fresh: FreshTable<'a, 'p, P>,
 }
@@ -28,7 +28,7 @@ impl<P: TablePlatform> Piece<'_, '_, P> {
         !self.leaf.is_empty()
     }
 
-    /// Writes the small leaves to the new table. `size` is the large one's.
+    /// Writes the small leaves to the new table; the large one has `size`.
     fn fill(&self, size: PageSize) {
         let step = size.frames() / TABLE_ENTRIES as u64;
         let flags = self.leaf.flags().without(EntryFlags::LARGE);
@@ -38,17 +38,16 @@ impl<P: TablePlatform> Piece<'_, '_, P> {
 }
 
 impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
-    /// Splits large leaves until none reaches across `addr`: a 1 GiB leaf into 2 MiB leaves, one of these
+    /// Splits large leaves until none reaches across `addr`: a 1 GiB leaf into 2 MiB leaves, and one of these
     /// into 4 KiB leaves. Counts move with the leaves, exactly. Flushes. Shared.
     ///
     /// # Errors
-    /// [`MapError::OutOfMemory`]; the leaves translate as before then, though one may have been split
-    /// already.
+    /// [`MapError::OutOfMemory`]; all addresses translate as before, though one leaf may have been split.
     pub fn split_at(&self, addr: VirtAddr) -> Result<(), MapError> {
         self.split_at_by(addr, Gfp::KERNEL)
     }
 
-    /// The same with tables that are asked for in this way. Shared.
+    /// As [`Self::split_at`], with tables allocated by `gfp`. Shared.
     ///
     /// # Errors
     /// As [`Self::split_at`].
@@ -66,12 +65,11 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
     }
 
     /// Splits the first [`SPLIT_BATCH`] large leaves in the range, which one table of `level` covers, with
-    /// one flush for all of them; a leaf of 1 GiB has a flush to itself. Another task may do it at the same
-    /// time: the caller looks again. Shared.
+    /// one flush for all; one of 1 GiB gets its own flush. Other tasks may do the same, so the caller looks
+    /// again. Shared.
     ///
     /// # Errors
-    /// [`MapError::OutOfMemory`]; all leaves translate as before then, though some may have been split
-    /// already.
+    /// [`MapError::OutOfMemory`]; all addresses translate as before, though some leaves may have been split.
     pub(super) fn split_leaves(&self, range: VirtRange, level: Level, gfp: Gfp) -> Result<(), MapError> {
         let (Some(table), Some(size)) = (self.find(range.start, level), level.leaf_size()) else {
             return Ok(());
@@ -79,12 +77,12 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
         let mut pieces = [const { None }; SPLIT_BATCH];
         self.prepare_split(table, range, gfp, &mut pieces)?;
         let begun = pieces.iter_mut().flatten().try_for_each(|piece| self.begin_split(table, size, piece));
-        // What was taken out has all that it needs, also after an error.
+        // The leaves that were taken out have all that they need, also after an error.
         self.finish_split(table, size, &mut pieces);
         begun
     }
 
-    /// Takes a table for each leaf that is to be split.
+    /// Allocates a table for each leaf to split.
     fn prepare_split<'s>(
         &'s self,
         table: Table<'p>,
@@ -104,7 +102,7 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
         Ok(())
     }
 
-    /// Counts the small leaves in the place of a large one and takes that out, if it is still there.
+    /// Counts the small leaves and takes the large one out, if it is still there.
     fn begin_split(
         &self,
         table: Table<'p>,
@@ -125,8 +123,8 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
         done
     }
 
-    /// The same, if nothing must be prepared first; else nothing has changed. A hold of the table's lock for
-    /// each leaf: no more frames are counted under one.
+    /// As [`Self::begin_split`], unless counts must be prepared first; nothing has changed then. It takes the
+    /// table's lock for each leaf, so that no more frames are counted under one hold.
     fn take_out(
         &self,
         table: Table<'p>,
@@ -140,14 +138,14 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
             if !seen.has(EntryFlags::SPECIAL) {
                 self.move_counts(seen.frame(), size)?;
             }
-            // What hardware records until now goes into every small leaf (invariant 3); a CPU that still has
-            // the large leaf cached and wants to record more finds the entry gone.
+            // What hardware has recorded by now goes into every small leaf (invariant 3). A CPU that has the
+            // large leaf cached and wants to record more finds the entry gone.
             piece.leaf = locked.exchange(index, Entry::BUSY);
         }
         Ok(())
     }
 
-    /// Makes one flush for all leaves that were taken out, and puts tables in their places.
+    /// Flushes once for all leaves that were taken out, and installs their tables.
     fn finish_split(&self, table: Table<'p>, size: PageSize, pieces: &mut Pieces<'_, 'p, P>) {
         let (mut owed, mut split) = (FlushBatch::new(), 0);
         for piece in pieces.iter().flatten().filter(|piece| piece.is_taken()) {
@@ -158,7 +156,7 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
         if split == 0 {
             return;
         }
-        // The entries are busy, and this task's: no other changes them.
+        // The entries are busy marks of this task, so no other task changes them.
         owed.flush(self.allocator, self.context);
         let locked = self.lock(table);
         for piece in pieces.iter_mut().filter_map(|piece| piece.take_if(|piece| piece.is_taken())) {
@@ -168,7 +166,7 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
         self.allocator.count(Stat::ThpSplitPmd, if size == PageSize::Size2M { split } else { 0 });
     }
 
-    /// Counts one leaf of `size` as its parts. At no moment is a frame of it without a count.
+    /// Counts one leaf of `size` as its parts. At every moment each frame of it has a count.
     fn move_counts(&self, frame: Frame, size: PageSize) -> Result<(), CountError> {
         let mut counter = self.allocator.counts().counter();
         if counter.split_leaf(frame, size) {
@@ -181,7 +179,7 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
                 counter.map_large(frame.add(part * PageSize::Size2M.frames()), PageSize::Size2M);
             }
         }
-        // SAFETY: invariant 5: the leaf of this size that is being split was counted, and its parts are by
+        // SAFETY: invariant 5: the leaf that is being split was counted with this size, and its parts are by
         // now.
         unsafe { counter.unmap_large(frame, size, Contents::Unknown) };
         Ok(())

@@ -1,8 +1,8 @@
-//! Noticing stores: the soft-dirty bit, and the mark of a userfaultfd handler.
+//! Notices stores: the soft-dirty bit, and the mark of a userfaultfd handler.
 //!
 //! Both take the right to store away, so that the next store faults. For the first the fault sets the bit and
-//! gives the right back; for the second it is reported to the handler that set the mark, and nothing but the
-//! removal of the mark gives the right back.
+//! gives the right back. For the second the fault goes to the handler that set the mark, and only the removal
+//! of the mark gives the right back.
 //!
 //! Source: Linux, `Documentation/admin-guide/mm/soft-dirty.rst` and `userfaultfd.rst` (write protect
 //! notifications).
@@ -15,8 +15,8 @@ use crate::platform::TablePlatform;
 use crate::tlb::FlushBatch;
 
 impl<P: TablePlatform> PageTables<'_, '_, P> {
-    /// Clears the soft-dirty bit of every leaf in the range and takes the right to store from it. A flush is
-    /// owed for those that had that right. Exclusive, until the flush.
+    /// Clears the soft-dirty bit of every leaf in the range and takes the right to store from it. The caller
+    /// owes a flush for leaves that had the right. Exclusive, until the flush.
     ///
     /// # Errors
     /// [`MapError::BadAddress`], [`MapError::OutOfMemory`]; nothing has changed then.
@@ -25,9 +25,8 @@ impl<P: TablePlatform> PageTables<'_, '_, P> {
         self.update_leaves(range, owed, |leaf| leaf.without(cleared), could_store)
     }
 
-    /// Marks every leaf in the range [`EntryFlags::UFFD_WP`] and takes the right to store from it. A flush is
-    /// owed for those that had that right. Addresses at which nothing is mapped are not marked. Exclusive,
-    /// until the flush.
+    /// Marks every leaf in the range [`EntryFlags::UFFD_WP`] and takes the right to store from it, but marks
+    /// no hole. The caller owes a flush for leaves that had the right. Exclusive, until the flush.
     ///
     /// # Errors
     /// As [`Self::clear_soft_dirty`].
@@ -37,8 +36,8 @@ impl<P: TablePlatform> PageTables<'_, '_, P> {
         self.update_leaves(range, owed, mark, could_store)
     }
 
-    /// Takes the mark from every leaf in the range. The right to store comes back with the next store's
-    /// fault, which decides whether the page must be copied. No flush is owed. Shared.
+    /// Takes the mark from every leaf in the range. The next store's fault decides whether the page must be
+    /// copied, and gives the right to store back. Needs no flush. Shared.
     ///
     /// # Errors
     /// As [`Self::clear_soft_dirty`].

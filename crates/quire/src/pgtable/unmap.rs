@@ -11,53 +11,51 @@ use crate::stats::Stat;
 use crate::tlb::words::Table;
 use crate::tlb::{MmuGather, Unmapped, ZapStrategy};
 
-/// What to unmap and how.
+/// The range to unmap, and how.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Zap {
-    /// The addresses whose leaves go.
+    /// The addresses whose leaves to unmap.
     pub range: VirtRange,
-    /// The addresses around them in which nothing but the range is mapped: the end of the mapping before and
-    /// the start of the one after. Covers the range.
+    /// The range and the hole around it: from the end of the mapping before to the start of the one after.
     pub limits: VirtRange,
-    /// Tables of which the limits cover all are detached whole. Needs the address-space lock *exclusive*;
-    /// without it the lock may be *shared*, and tables stay.
+    /// Whether tables that lie wholly inside the limits are detached. If so, the caller holds the
+    /// address-space lock *exclusive*; else *shared* suffices.
     pub detach: bool,
 }
 
 impl Zap {
-    /// Unmaps leaves and leaves every table where it is: for a caller that holds the address-space lock
-    /// shared.
+    /// Unmaps leaves and keeps every table; for a caller that holds the address-space lock shared.
     pub const fn leaves(range: VirtRange) -> Self {
         Self { range, limits: range, detach: false }
     }
 
-    /// Unmaps and detaches what the limits allow: for a caller that holds the address-space lock exclusive.
+    /// Unmaps leaves and detaches tables; for a caller that holds the address-space lock exclusive.
     pub const fn tables(range: VirtRange, limits: VirtRange) -> Self {
         Self { range, limits, detach: true }
     }
 }
 
-/// What one walk of the range takes out.
+/// What one walk of the range unmaps.
 #[derive(Clone, Copy)]
 struct Pass {
     leaves: bool,
     tables: bool,
 }
 
-/// Why a hold of a table's lock ended before its entries did.
+/// Why a caller gave back a table's lock.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stop {
-    /// At the end.
+    /// It has seen every entry.
     Done,
     /// The gather has no room.
     Full,
-    /// Another task replaces the leaf of the next entry.
+    /// Another task is replacing the next leaf.
     Busy,
 }
 
 impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
-    /// Takes out every leaf in the range and gives them to the gather. Large leaves that reach over an end of
-    /// the range are split first, which may need memory; after that nothing can fail.
+    /// Unmaps every leaf in the range and gives it to the gather. First splits large leaves that reach over
+    /// an end of the range, which may need memory; after that nothing can fail.
     ///
     /// # Errors
     /// [`MapError::BadAddress`], [`MapError::OutOfMemory`]; nothing was unmapped then.
@@ -76,16 +74,16 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
         Ok(())
     }
 
-    /// Takes out every leaf in the range, and tables, after the ends were cut: no large leaf reaches over an
-    /// end of the range, and no shared table maps something both in the range and outside `doomed`, all of
-    /// which is to be unmapped. Needs no memory. Exclusive.
+    /// Unmaps leaves and tables after the ends were cut: no large leaf reaches over an end of the range, and
+    /// no shared table maps pages of the range and outside `doomed`, which the caller unmaps. Needs no
+    /// memory. Exclusive.
     pub(crate) fn unmap_cut(&self, zap: &Zap, doomed: VirtRange, gather: &mut MmuGather<'_, '_, P>) {
         debug_assert!(zap.detach && zap.limits.covers(zap.range) && doomed.covers(zap.range));
         debug_assert!(!self.is_crossed(zap.range.start) && !self.is_crossed(zap.range.end));
         gather.finish_busy();
         self.detach_shared(zap, doomed, gather);
         if !self.context.zap().is_by_table() {
-            // The published ways take out every leaf first. Tables go afterwards, when they are empty.
+            // The published ways unmap every leaf first, and then take out the empty tables.
             self.unmap_pass(zap, Pass { leaves: true, tables: false }, gather);
             self.unmap_pass(zap, Pass { leaves: false, tables: true }, gather);
         } else {
@@ -93,7 +91,7 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
         }
     }
 
-    /// Whether a large leaf maps what is before and behind an address.
+    /// Whether a large leaf maps the pages on both sides of an address.
     fn is_crossed(&self, at: VirtAddr) -> bool {
         self.lookup(at).leaf_size().is_some_and(|size| !at.is_aligned(size.bytes()))
     }
@@ -107,7 +105,7 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
         }
     }
 
-    /// Unmaps what one table or one entry holds of the start of `rest`; where to go on.
+    /// Unmaps what one table or one entry maps at the start of `rest`; returns where to go on.
     fn unmap_step(
         &self,
         rest: VirtRange,
@@ -137,7 +135,7 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
             if table.level() == Level::PTE { Level::PTE.table_bytes() } else { table.level().entry_bytes() };
         let end = rest.end.min(rest.start.align_down(bytes).add(bytes));
         let step = Step { table, range: VirtRange::new(rest.start, end), shared };
-        // What is still shared by now maps nothing in the range.
+        // A table that is still shared maps nothing in the range.
         if !pass.leaves || shared {
             end
         } else if step.is_lowest() {
@@ -147,8 +145,8 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
         }
     }
 
-    /// Takes the table below the entry for `extent` out by one exchange; it maps nothing before `first`. The
-    /// lock is for what counts entries; walkers are kept out by the address-space lock.
+    /// Detaches the table below the entry for `extent`; it maps nothing before `first`. The lock protects the
+    /// count of entries; the address-space lock keeps walkers out.
     fn detach(
         &self,
         parent: Table<'p>,
@@ -167,7 +165,7 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
         self.allocator.count(Stat::ZapTable, 1);
     }
 
-    /// Unmaps the entries of a lowest-level table; where to go on.
+    /// Unmaps the entries of a lowest-level table; returns where to go on.
     fn unmap_leaves(&self, step: &Step<'p>, gather: &mut MmuGather<'_, '_, P>) -> VirtAddr {
         let indices = step.indices();
         let locked = self.lock(step.table);
@@ -184,7 +182,7 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
         next
     }
 
-    /// Unmaps the entry of an upper table for the range, if it is a leaf; where to go on.
+    /// Unmaps an upper table's entry if it is a leaf; returns where to go on.
     fn unmap_large(&self, step: &Step<'p>, exclusive: bool, gather: &mut MmuGather<'_, '_, P>) -> VirtAddr {
         let level = step.table.level();
         let index = step.table.index(step.range.start);
@@ -203,11 +201,11 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
             return step.range.end;
         }
         let (true, Some(size)) = (leaf.is_leaf(level), level.leaf_size()) else {
-            // It became a table, or busy, just now: look again.
+            // Another task just split it or made it busy: look again.
             return step.range.start;
         };
         debug_assert_eq!(step.range.len(), size.bytes(), "a leaf reaches over the range's end");
-        // With the address-space lock shared, a fault might put smaller leaves here before the flush.
+        // With the lock shared, a fault might map smaller leaves here before the flush.
         let taken = locked.exchange(index, if exclusive { Entry::EMPTY } else { Entry::BUSY });
         if !taken.has(EntryFlags::SPECIAL) {
             gather.add(Unmapped::leaves(taken, size, 1, taken.has(EntryFlags::DIRTY)));
@@ -220,8 +218,8 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
         step.range.end
     }
 
-    /// Takes the leaf of 2 MiB out that maps `addr`, if one does that is no anonymous memory: all of it, so
-    /// that nothing need be split. Shared.
+    /// Unmaps the whole leaf of 2 MiB at `addr`, so that it need not be split, unless it is anonymous.
+    /// Shared.
     pub(crate) fn unmap_around(&self, addr: VirtAddr, gather: &mut MmuGather<'_, '_, P>) {
         loop {
             gather.finish_busy();
@@ -236,8 +234,8 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
         }
     }
 
-    /// Waits until an entry is no longer busy. The gather's own busy entries are released first, so that two
-    /// that wait for each other both go on.
+    /// Waits until an entry is no longer busy. First releases the gather's own busy entries, so that two
+    /// tasks that wait for each other's entries both go on.
     #[cold]
     fn wait_while_busy(&self, table: Table<'p>, index: usize, gather: &mut MmuGather<'_, '_, P>) {
         gather.flush();
@@ -255,8 +253,8 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
         self.split_at(range.end)
     }
 
-    /// Takes leaves out of a table until the gather is full; where it stopped, how many there were, and why
-    /// it stopped.
+    /// Takes leaves out until the gather is full. Returns where it stopped, how many it took, and why it
+    /// stopped.
     fn take_leaves(
         &self,
         locked: &LockedTable<'_, P>,
@@ -269,7 +267,7 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
         while at < indices.end {
             let seen = locked.load(at);
             if seen.is_present() {
-                // Room for the open run and for the one that this leaf may start.
+                // For the open run and for one that this leaf may start.
                 if gather.span_room() < 2 {
                     stop = Stop::Full;
                     break;
@@ -300,7 +298,7 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
         (at, taken, stop)
     }
 
-    /// How many leaves may go as one run that starts with this one.
+    /// The most leaves of a run that starts with this one.
     #[inline]
     fn most_in_run(&self, _leaf: Entry) -> u64 {
         match self.context.zap() {
@@ -313,7 +311,7 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
     }
 }
 
-/// Leaves that are taken out one after the other and belong together.
+/// A run of leaves that were taken out and go to the gather together.
 struct Open {
     first: Entry,
     count: u64,
@@ -327,7 +325,7 @@ impl Open {
         Self { first, count: 1, most, dirty: first.has(EntryFlags::DIRTY) }
     }
 
-    /// Whether the leaf goes on with the run. Whether it was stored through matters for file pages only.
+    /// Whether the leaf continues the run. Its dirty bit matters for file pages only.
     #[inline]
     fn goes_on_with(&self, leaf: Entry) -> bool {
         self.count < self.most

@@ -1,4 +1,4 @@
-//! Changing bits of every leaf in a range by one rule.
+//! Changes bits of every leaf in a range by one rule.
 
 use super::PageTables;
 use crate::addr::{PageSize, VirtRange};
@@ -8,9 +8,9 @@ use crate::platform::TablePlatform;
 use crate::tlb::FlushBatch;
 
 impl<P: TablePlatform> PageTables<'_, '_, P> {
-    /// Changes every leaf in the range by `change`, which is asked again where hardware sets more bits
-    /// meanwhile, and shows `changed` what stood there before and the leaf's size; a flush is owed where that
-    /// says so. Large leaves that reach over an end of the range are split first. Shared.
+    /// Changes every leaf in the range by `change`, again where hardware sets more bits meanwhile. Shows
+    /// `changed` each leaf as it was, with its size; where that returns true the caller owes a flush. First
+    /// splits large leaves that reach over an end of the range. Shared.
     ///
     /// # Errors
     /// [`MapError::BadAddress`], [`MapError::OutOfMemory`]; nothing was changed then.
@@ -38,7 +38,7 @@ impl<P: TablePlatform> PageTables<'_, '_, P> {
             for index in step.indices() {
                 let seen = locked.load(index);
                 if !step.is_lowest() && seen.is_table(level) {
-                    // It was split after the walk: look again.
+                    // Another task split it after the walk: look again.
                     next = step.range.start;
                 }
                 if seen.is_leaf(level) && changed(locked.update(index, seen, &change), size) {

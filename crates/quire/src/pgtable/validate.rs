@@ -11,16 +11,14 @@ use crate::platform::TablePlatform;
 use crate::tlb::words::Table;
 use crate::tlb::{RssChange, resident};
 
-/// What [`PageTables::validate`] found broken, and where.
+/// A broken invariant that [`PageTables::validate`] found, and where.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TableViolation {
     /// The frame is not marked as a table of this address space and level.
     NotATable(Frame),
-    /// The table is reached by an entry that is not its place: it is reachable twice, or was moved without a
-    /// note.
+    /// The entry that leads to the table is not its noted place: two entries do, or a move noted none.
     Place(Frame),
-    /// An entry through which stores go points to a shared table, or a shared table names an owner or
-    /// miscounts what it maps.
+    /// A shared table is below an entry that allows stores, names an owner, or miscounts what it maps.
     Shared(Frame),
     /// The table counts another number of non-empty entries than it has.
     Population {
@@ -31,10 +29,9 @@ pub enum TableViolation {
         /// What it has.
         found: u16,
     },
-    /// The entries are not as the table's grain says.
+    /// The entries contradict the table's grain.
     Grain(Frame),
-    /// The entry is neither empty nor present, nor a marker where one may be, or it is marked for a handler
-    /// and allows stores.
+    /// The entry is no entry that its level may have, or it is marked for a handler and allows stores.
     Strange {
         /// The address that it translates.
         addr: VirtAddr,
@@ -57,7 +54,7 @@ pub enum TableViolation {
     },
 }
 
-/// What a whole address space holds.
+/// The contents of a whole address space.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct TableCensus {
     /// Tables, the root included.
@@ -69,7 +66,7 @@ pub struct TableCensus {
 }
 
 impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
-    /// Checks every table and leaf, and counts them. Nothing may be under way.
+    /// Checks every table and leaf, and counts them. No task may change the address space meanwhile.
     ///
     /// # Errors
     /// The first [`TableViolation`] found.
@@ -100,8 +97,7 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
         self.validate_table(table, base, census)
     }
 
-    /// A table that others may reach. It has no place; nothing but anonymous memory may be counted without
-    /// being read.
+    /// A table that others may reach. It has no place, and [`resident`] must count what it maps.
     fn validate_shared(
         &self,
         table: Table<'p>,
@@ -119,7 +115,6 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
         if placed || !counts { Err(TableViolation::Shared(table.frame())) } else { Ok(()) }
     }
 
-    /// As deep as there are levels.
     fn validate_table(
         &self,
         table: Table<'p>,
@@ -168,7 +163,7 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
         }
     }
 
-    /// The upper half of the root is not ours.
+    /// The upper half of the root belongs to the kernel.
     fn entries_of(&self, table: Table<'_>) -> usize {
         if table.frame() == self.context.root() { TABLE_ENTRIES / 2 } else { TABLE_ENTRIES }
     }
@@ -193,7 +188,7 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
     }
 }
 
-/// Whether each aligned group of so many entries is empty, or maps consecutive frames of one kind.
+/// Whether each aligned group of `grain` entries is empty, or maps consecutive frames of one kind.
 fn has_grain(table: Table<'_>, grain: usize) -> bool {
     let kind = EntryFlags::PRESENT | EntryFlags::ANON | EntryFlags::SPECIAL;
     (0..TABLE_ENTRIES).all(|index| {

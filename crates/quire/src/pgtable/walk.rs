@@ -1,4 +1,4 @@
-//! Finding entries: one, or all leaves of a range as runs.
+//! Finds entries: one, or all leaves of a range as runs.
 
 use super::{FreshTable, PageTables};
 use crate::addr::{PageSize, VirtAddr, VirtRange};
@@ -7,15 +7,15 @@ use crate::error::MapError;
 use crate::platform::TablePlatform;
 use crate::tlb::words::Table;
 
-/// The entry that decides about an address: a leaf, or the empty one at which the walk ended.
+/// The entry at which the walk to an address ended: a leaf, or an empty one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Lookup {
     /// The level of the table that the entry stands in.
     pub level: Level,
     /// The entry; empty where nothing is mapped.
     pub entry: Entry,
-    /// Whether it stands in a table that other address spaces may reach: nothing can be stored through it,
-    /// and a task that wants to change it calls [`PageTables::unshare`] first.
+    /// Whether other address spaces may reach its table: no CPU stores through it, and a task that wants to
+    /// change it calls [`PageTables::unshare`] first.
     pub shared: bool,
 }
 
@@ -30,8 +30,7 @@ impl Lookup {
 /// Leaves of one size that map consecutive addresses to consecutive frames with the same bits, history apart.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LeafRun {
-    /// The address of the first leaf; for a large leaf of which the range covers a part, the leaf's own
-    /// start.
+    /// The address of the first leaf, which for a large leaf may lie before the range.
     pub addr: VirtAddr,
     /// The first leaf.
     pub first: Entry,
@@ -43,11 +42,10 @@ pub struct LeafRun {
     pub shared: bool,
 }
 
-/// What a walk found for the start of a range: the lowest table there, and how much of the range it speaks
-/// for.
+/// The lowest table that a walk found for the start of a range, and the part of the range that it stands for.
 pub(super) struct Step<'a> {
     pub(super) table: Table<'a>,
-    /// In a table of the lowest level all that the table covers of the range; above, what one entry covers.
+    /// For a lowest-level table the part of the range that it covers; above, the part that one entry covers.
     pub(super) range: VirtRange,
     /// As [`Lookup::shared`].
     pub(super) shared: bool,
@@ -69,8 +67,8 @@ impl Step<'_> {
 }
 
 impl<'a, 'p, P: TablePlatform> PageTables<'a, 'p, P> {
-    /// The entry that decides about `addr` now. Waits where a leaf is being replaced. Shared; no lock, so the
-    /// answer may be old and is rechecked by the verbs that change something.
+    /// The entry that decides about `addr` now. Waits while a task replaces a leaf. Shared; takes no lock, so
+    /// the answer may be old, and methods that change leaves check it again.
     #[inline]
     pub fn lookup(&self, addr: VirtAddr) -> Lookup {
         loop {
@@ -91,8 +89,8 @@ impl<'a, 'p, P: TablePlatform> PageTables<'a, 'p, P> {
         }
     }
 
-    /// Whether nothing is mapped in the range, which lies in what one lowest-level table covers. Shared; the
-    /// answer may be old.
+    /// Whether nothing is mapped in a range that one lowest-level table covers. Shared; the answer may be
+    /// old.
     #[inline]
     pub fn is_empty(&self, range: VirtRange) -> bool {
         let step = self.step(range);
@@ -103,8 +101,8 @@ impl<'a, 'p, P: TablePlatform> PageTables<'a, 'p, P> {
         }
     }
 
-    /// Shows every leaf in the range as runs, in ascending order; a run never spans two tables. Shared; no
-    /// lock, so each run is as it was at some moment of the walk.
+    /// Shows every leaf in the range as runs, in ascending order; a run never spans two tables. Shared; takes
+    /// no lock, so each run is as it was at some moment of the walk.
     pub fn runs(&self, range: VirtRange, mut show: impl FnMut(LeafRun)) {
         let mut rest = range;
         while !rest.is_empty() {
@@ -129,8 +127,7 @@ impl<'a, 'p, P: TablePlatform> PageTables<'a, 'p, P> {
         }
     }
 
-    /// The lowest table for the start of a range, which is not empty, and how much of the range it speaks
-    /// for.
+    /// The [`Step`] for the start of a range, which is not empty.
     #[inline]
     pub(super) fn step(&self, range: VirtRange) -> Step<'p> {
         let mut table = self.root();
@@ -152,7 +149,7 @@ impl<'a, 'p, P: TablePlatform> PageTables<'a, 'p, P> {
         Step { table, range: VirtRange::new(range.start, end), shared }
     }
 
-    /// The table of `level` for `addr`, with all above it, added where missing.
+    /// The table of `level` for `addr`; adds it, and those above it, where missing.
     ///
     /// # Errors
     /// [`MapError::Occupied`] when a leaf, or a busy entry, is in the way, [`MapError::Shared`] when others
@@ -181,7 +178,7 @@ impl<'a, 'p, P: TablePlatform> PageTables<'a, 'p, P> {
         Ok(table)
     }
 
-    /// The table for `addr` of `level`, if there is one and no other address space reaches it.
+    /// The table of `level` for `addr`, if there is one and no other address space reaches it.
     #[inline]
     pub(super) fn find(&self, addr: VirtAddr, level: Level) -> Option<Table<'p>> {
         let mut table = self.root();
@@ -212,7 +209,7 @@ impl<'a, 'p, P: TablePlatform> PageTables<'a, 'p, P> {
         }
     }
 
-    /// The table and index of the leaf of `size` for `addr`, if the entry there is at that level.
+    /// The table and index of the leaf of `size` for `addr`, if there is a table of that level.
     #[inline]
     pub(super) fn slot(&self, addr: VirtAddr, size: PageSize) -> Option<(Table<'p>, usize)> {
         let level = Level::of_leaf(size);

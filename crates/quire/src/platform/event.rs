@@ -1,24 +1,24 @@
-//! Rare events that an operator may want to read of.
+//! Rare events that an operator may want to know.
 
 use core::fmt;
 
 use crate::addr::{Frame, Order};
 
-/// Something rare that happened, for [`FramePlatform::event`](super::FramePlatform::event).
+/// A rare event, for [`FramePlatform::event`](super::FramePlatform::event).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Event {
     /// An allocation failed: no zone that the request allows has a folio of this order. Callers fall back to
-    /// smaller folios where they can, so one of order 0 says more than one of order 9.
+    /// smaller folios where they can, so a failure of order 0 is more serious than one of order 9.
     OutOfMemory {
-        /// What was asked for.
+        /// The requested order.
         order: Order,
     },
-    /// Memory was short, and the per-CPU lists of other CPUs were drained, which interrupts these CPUs.
+    /// Memory was short, and a CPU drained the per-CPU lists of other CPUs, which interrupts them.
     ListsDrained,
-    /// Memory was short, and page cache and the like were given up.
+    /// Memory was short, and a task reclaimed page cache and the like.
     Reclaimed {
-        /// How many frames became free. None: nothing is left to give up.
+        /// How many frames became free. Zero: nothing is left to reclaim.
         frames: u64,
     },
     /// A frame went bad and is out of use for good.

@@ -1,4 +1,4 @@
-//! The platform seam: all that the library knows of the machine it runs on, in three layers.
+//! The platform traits: all that the library knows of the machine it runs on, in three layers.
 //!
 //! | trait | what needs it | to implement |
 //! |---|---|---|
@@ -7,13 +7,11 @@
 //! | [`Platform`] | [`vm`](crate::vm), [`filemap`](crate::filemap), [`hugetlb`](crate::hugetlb), [`manager`](crate::manager) | the pager |
 //!
 //! A program that only allocates frames implements the first trait, and a kernel all three. Every other
-//! method has a default, and its documentation says what the default costs.
+//! method has a default; its documentation says what the default costs.
 //!
-//! A kernel implements them on a zero-sized type, so that `&self` costs nothing; hosted and simulated
+//! A kernel implements the traits on a zero-sized type, so that `&self` costs nothing. Hosted and simulated
 //! machines are ordinary values, many per process. Page-table entries are atomics in the direct map and not
-//! platform calls: an MMU, real or modelled, reads the same memory independently.
-//!
-//! "May block" in a contract means: may wait for something other than another CPU's short critical section.
+//! platform calls, because an MMU, real or modelled, reads the same memory by itself.
 
 mod event;
 mod frames;

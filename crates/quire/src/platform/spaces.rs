@@ -1,4 +1,4 @@
-//! What address spaces ask of the machine besides: file pages, and a way to sleep.
+//! What address spaces need of the machine besides: file pages, and a way to sleep.
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
@@ -14,74 +14,70 @@ use super::tables::TablePlatform;
 ///
 /// As for [`TablePlatform`].
 pub unsafe trait Platform: TablePlatform {
-    /// Where file pages come from. A machine without files uses [`NoFiles`].
+    /// The source of file pages. A machine without files uses [`NoFiles`].
     type Pager: Pager;
 
-    /// The source of file pages.
+    /// The pager of the machine.
     fn pager(&self) -> &Self::Pager;
 
-    /// Waits until `word` is no longer `seen`, or a task calls [`Self::wake`] on it. May return at any other
-    /// time: the caller looks again. A kernel puts the task to sleep in a queue found by the word's address,
+    /// Waits until `word` differs from `seen`, or a task calls [`Self::wake`] on it. May return at any other
+    /// time: the caller checks again. A kernel puts the task to sleep in a queue found by the word's address,
     /// as Linux's `futex` does, and wakes it when the task is to be killed
     /// ([`is_dying`](super::FramePlatform::is_dying)).
     ///
-    /// Precondition: a task, interrupts on, not pinned by the library, which holds no lock. Postcondition: a
-    /// store to the word that came before a `wake`, or before the call, does not leave the caller asleep.
-    /// Blocks.
+    /// Precondition: a task, interrupts on, not pinned by the library, that holds no lock. Postcondition: a
+    /// store to the word before a `wake`, or before this call, does not leave the caller asleep. Blocks.
     ///
-    /// Default: one turn of a spin loop. A task that waits for a handler of faults then keeps its CPU busy.
+    /// Default: one turn of a spin loop. A task that waits for a fault handler then keeps its CPU busy.
     fn wait(&self, word: &AtomicU32, seen: u32) {
         if word.load(Ordering::Acquire) == seen {
             self.relax();
         }
     }
 
-    /// Wakes every task that waits for `word`, which the caller has changed before. The memory that held the
-    /// word may have been reused: a task that waits for another purpose at this address wakes early at worst.
-    /// Does not block. The caller holds no lock.
+    /// Wakes every task that waits for `word`, which the caller has changed before. The memory of the word
+    /// may have been reused: a task that waits at this address for another purpose wakes early at worst. Does
+    /// not block. The caller holds no lock.
     ///
     /// Default: nothing, which fits the default of [`Self::wait`].
     #[inline]
     fn wake(&self, _word: &AtomicU32) {}
 }
 
-/// Names a file to its [`Pager`]: an inode number, a handle, an index; the library only compares it.
+/// Identifies a file to its [`Pager`]: an inode number, a handle, an index; the library only compares it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct FileId(pub u64);
 
-/// Why file pages could not be brought in or written out.
+/// Why file pages could not be read or written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PagerError {
     /// The device or the network failed; the access becomes a bus error.
     Io,
-    /// The page lies wholly behind the end of the file.
+    /// The page lies wholly beyond the end of the file.
     BeyondEnd,
 }
 
-/// Where the contents of file pages come from and go to.
-///
-/// Calls may block. They are made without any lock of the library held except the address space's own lock,
-/// for reading, and the busy mark of the pages concerned.
+/// The source and destination of the contents of file pages. Calls may block. During a call the library holds
+/// no lock but the address space's own, for reading, and the busy mark of the pages concerned.
 pub trait Pager: Sync {
-    /// The file's size in bytes now.
+    /// The file's current size in bytes.
     fn size(&self, file: FileId) -> u64;
 
-    /// Fills `bytes` (one frame) with the file's contents from `page * 4096`; what lies behind the end is
-    /// zeroed.
+    /// Fills `bytes` (one frame) with the file's contents from `page * 4096`, and with zeroes beyond its end.
     ///
     /// # Errors
     /// [`PagerError::BeyondEnd`] when the page holds no byte of the file, [`PagerError::Io`] otherwise.
     fn read(&self, file: FileId, page: u64, bytes: &mut [u8; FRAME_SIZE as usize]) -> Result<(), PagerError>;
 
-    /// Writes a dirty page back.
+    /// Writes a dirty page to the file.
     ///
     /// # Errors
     /// [`PagerError::Io`]; the page then stays dirty.
     fn write(&self, file: FileId, page: u64, bytes: &[u8; FRAME_SIZE as usize]) -> Result<(), PagerError>;
 
-    /// Gives the file another size in bytes. What lay behind a new end that is nearer is gone: should the
-    /// file grow again, it reads as zeroes there. Called without any lock held. A page may be written or read
-    /// at the same time; behind the end both fail.
+    /// Sets the file's size in bytes. Contents beyond a smaller size are lost: if the file grows again, it
+    /// reads as zeroes there. The caller holds no lock. A page may be written or read at the same time;
+    /// beyond the end both fail.
     ///
     /// # Errors
     /// [`PagerError::Io`]; the file is as before then.
@@ -97,12 +93,7 @@ impl Pager for NoFiles {
         0
     }
 
-    fn read(
-        &self,
-        _file: FileId,
-        _page: u64,
-        _bytes: &mut [u8; FRAME_SIZE as usize],
-    ) -> Result<(), PagerError> {
+    fn read(&self, _: FileId, _: u64, _: &mut [u8; FRAME_SIZE as usize]) -> Result<(), PagerError> {
         Err(PagerError::BeyondEnd)
     }
 

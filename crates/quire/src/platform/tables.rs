@@ -1,18 +1,18 @@
-//! What page tables ask of the machine besides.
+//! What page tables need of the machine besides.
 
 use crate::addr::{Frame, VirtRange};
 use crate::cpu::CpuSet;
 
 use super::frames::FramePlatform;
 
-/// What of a translation cache must go.
+/// Which translations a flush removes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FlushExtent {
     /// Leaf translations of these addresses, one every `stride` bytes (4 KiB, 2 MiB or 1 GiB).
     Range {
         /// The addresses.
         range: VirtRange,
-        /// The smallest leaf size among what was cleared, in bytes.
+        /// The smallest leaf size among the changed entries, in bytes.
         stride: u64,
     },
     /// Every translation of the address space that is not global.
@@ -24,9 +24,9 @@ pub enum FlushExtent {
 pub struct FlushRequest {
     /// The top-level page table that names the address space.
     pub root: Frame,
-    /// What must go.
+    /// Which translations to remove.
     pub extent: FlushExtent,
-    /// Page-table pages were removed: entries of paging-structure caches for the extent must go as well.
+    /// Whether page-table pages were removed, so that entries of paging-structure caches must be flushed too.
     pub tables: bool,
 }
 
@@ -37,11 +37,11 @@ pub struct FlushRequest {
 ///
 /// # Safety
 ///
-/// As for [`FramePlatform`]. Besides, frames are reused after a flush: memory safety of everything that runs
-/// on the machine rests on flushes that leave no translation behind.
+/// As for [`FramePlatform`]. Besides, frames are reused after a flush: the memory safety of everything that
+/// runs on the machine requires that a flush leaves no translation behind.
 pub unsafe trait TablePlatform: FramePlatform {
-    /// Makes `root` the page table of this CPU, or leaves the user half empty for `None`. Translations of
-    /// other address spaces may stay cached; those of `root` must be as fresh as if it had never left.
+    /// Makes `root` the page table of this CPU, or empties the user half for `None`. Translations of other
+    /// address spaces may stay cached; those of `root` must be as fresh as if it had never left.
     ///
     /// Precondition: pinned. Does not block.
     fn load_root(&self, root: Option<Frame>);
@@ -56,20 +56,18 @@ pub unsafe trait TablePlatform: FramePlatform {
     /// Precondition: pinned; interrupts on. May wait for room in a queue, not for completion.
     fn flush_remote_start(&self, targets: &CpuSet, request: &FlushRequest);
 
-    /// Waits for the flush that this CPU started last. Postcondition: no CPU of its targets uses a
-    /// translation of the extent that was cached before the start. Precondition: pinned.
+    /// Waits for the last flush that this CPU started. Postcondition: no target CPU uses a translation of the
+    /// extent that was cached before the start. Precondition: pinned.
     fn flush_remote_wait(&self, targets: &CpuSet, request: &FlushRequest);
 
-    /// Flushes the kernel's translations of `range` on all CPUs, the calling one among them, and waits:
-    /// leaves of every size, global ones too, and entries of paging-structure caches. A CPU that is offline,
-    /// or sleeps so deeply that it takes no interrupt, may be passed over if it flushes all of this before it
-    /// reads the window again.
+    /// Flushes the kernel's translations of `range` on all CPUs, the calling one included, and waits: leaves
+    /// of every size, global ones too, and entries of paging-structure caches. A CPU that is offline, or
+    /// sleeps too deeply for interrupts, may be skipped if it flushes all of this before it reads the window
+    /// again. Only the window of page descriptors calls it, which exists for comparison.
     ///
-    /// Only the window of page descriptors calls it, which exists to be compared against.
-    ///
-    /// Precondition: a task, interrupts on, not pinned by the library; no lock is held but that of an address
-    /// space. Postcondition: no CPU uses a translation of `range` that was cached before the call. May wait
-    /// for other CPUs to take an interrupt, and for nothing else.
+    /// Precondition: a task, interrupts on, not pinned by the library, that holds no lock but that of an
+    /// address space. Postcondition: no CPU uses a translation of `range` that was cached before the call.
+    /// May wait for other CPUs to take an interrupt, and for nothing else.
     ///
     /// Default: panics.
     fn flush_kernel(&self, _range: VirtRange) {
@@ -77,39 +75,39 @@ pub unsafe trait TablePlatform: FramePlatform {
     }
 
     /// Tells a secondary MMU (a hypervisor's second-stage tables, a device) that translations of `range` in
-    /// the address space of `root` have changed in the page table. The library is about to rely on the frames
-    /// and rights that they gave not being used through the secondary MMU. Opens a bracket, which
-    /// [`Self::secondary_invalidate_end`] closes for the same root and range in the same task; brackets of
+    /// the address space of `root` have changed in the page table. After the call, the library relies on the
+    /// secondary MMU not using their old frames and rights. Opens a bracket, which
+    /// [`Self::secondary_invalidate_end`] closes for the same root and range in the same task. Brackets of
     /// several tasks may be open at once and may overlap.
     ///
     /// Called only for address spaces that have a secondary MMU
     /// ([`Mm::register_secondary`](crate::vm::Mm::register_secondary)), before the CPUs are flushed, whether
     /// or not any CPU runs the address space.
     ///
-    /// Precondition: a task, not pinned by the library; no lock is held but that of the address space.
-    /// Postcondition: no access through a copy of a translation of `range` that was taken before the call is
-    /// under way, or will be; and no copies are made in `range` until the end of the bracket. A secondary MMU
-    /// that walked the page table before the call and has not made its copy yet drops what it found and walks
-    /// again ([`Mm::translate`](crate::vm::Mm::translate)). May block, but not on a page fault of this
-    /// address space: its lock is held.
+    /// Precondition: a task, not pinned by the library, that holds no lock but that of the address space.
+    /// Postcondition: no access through a copy of a translation of `range` taken before the call is in
+    /// progress, or will begin; and no copies are made in `range` until the end of the bracket. A secondary
+    /// MMU that walked the page table before the call and has not made its copy yet drops the result and
+    /// walks again ([`Mm::translate`](crate::vm::Mm::translate)). May block, but not on a fault of this
+    /// address space, whose lock is held.
     ///
     /// Default: nothing, for a machine without secondary MMUs.
     #[inline]
     fn secondary_invalidate_start(&self, _root: Frame, _range: VirtRange) {}
 
-    /// Closes the bracket that [`Self::secondary_invalidate_start`] opened: the CPUs are flushed, and a copy
-    /// of what the page table holds now is as good as any CPU's. Preconditions as there. May block likewise.
+    /// Closes the bracket that [`Self::secondary_invalidate_start`] opened: the CPUs are flushed, and a
+    /// secondary MMU may copy what the page table holds now. Preconditions as there. May block likewise.
     /// Default: nothing.
     #[inline]
     fn secondary_invalidate_end(&self, _root: Frame, _range: VirtRange) {}
 
-    /// Tells a secondary MMU that one leaf maps all of `range` now, where smaller leaves did: onto the same
-    /// frames, with the same rights, and dirty if one of them was. Copies of the smaller leaves stay good;
-    /// larger ones may replace them, which needs no bracket. A hint, given outside every bracket of the
-    /// calling task, to address spaces that have a secondary MMU.
+    /// Tells a secondary MMU that one leaf now maps all of `range`, in place of smaller leaves onto the same
+    /// frames with the same rights, and dirty if one of them was. Copies of the smaller leaves stay good;
+    /// larger ones may replace them without a bracket. A hint, given outside every bracket of the calling
+    /// task, for address spaces that have a secondary MMU.
     ///
-    /// Precondition: a task that holds the address space's lock, so that the leaf stays until the call
-    /// returns, and no other lock. May block likewise.
+    /// Precondition: a task that holds the address-space lock, so that the leaf stays until the call returns,
+    /// and no other lock. May block likewise.
     ///
     /// Default: nothing. Copies of the smaller leaves are then used until they are invalidated.
     #[inline]

@@ -14,10 +14,9 @@ use crate::rank::Rank;
 use crate::stats::Stat;
 use crate::sync::SpinLock;
 
-/// The start of a slab.
 #[repr(C, align(64))]
 struct Header {
-    /// Which objects are free: bit 0 is the first.
+    /// The free objects: bit 0 is the first.
     free: u64,
     frame: Frame,
     /// Neighbours on the cache's list.
@@ -27,16 +26,16 @@ struct Header {
 
 const HEADER: usize = size_of::<Header>();
 
-/// What a cache holds.
+/// The usage of a cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct CacheUsage {
-    /// Objects that are handed out.
+    /// Objects in use.
     pub objects: u64,
-    /// Frames that they, and the room beside them, take.
+    /// Frames of the cache's slabs.
     pub frames: u64,
 }
 
-/// The list of slabs that have room, and the counts.
+/// The list of slabs with free objects, and the counts.
 struct Slabs {
     first: Option<NonNull<Header>>,
     usage: CacheUsage,
@@ -45,8 +44,8 @@ struct Slabs {
 // SAFETY: S1: the pointers name memory of the cache's own, reached under its lock, wherever the holder runs.
 unsafe impl Send for Slabs {}
 
-/// Serves objects of type `T`. Const-constructible, so that caches can stand in any structure; frames come
-/// from the allocator that each call names, which must always be the same.
+/// Allocates objects of type `T`. Const-constructible, so that any structure can contain a cache. Each call
+/// names the allocator of the frames, which must always be the same.
 pub struct Cache<T> {
     slabs: SpinLock<Slabs>,
     of: PhantomData<fn() -> T>,
@@ -60,19 +59,19 @@ impl<T> Cache<T> {
     };
     const ALL_FREE: u64 = u64::MAX >> (64 - Self::OBJECTS);
 
-    /// A cache without a slab.
+    /// An empty cache.
     pub const fn new() -> Self {
         const { assert!(size_of::<T>() > 0 && align_of::<T>() <= HEADER && Self::OBJECTS > 0) };
         let slabs = Slabs { first: None, usage: CacheUsage { objects: 0, frames: 0 } };
         Self { slabs: SpinLock::new(Rank::Slab, slabs), of: PhantomData }
     }
 
-    /// What is handed out, and what that takes.
+    /// The current usage.
     pub fn usage<P: FramePlatform>(&self, platform: &P) -> CacheUsage {
         self.slabs.lock(platform).usage
     }
 
-    /// Memory for one object. It holds nothing yet.
+    /// Allocates uninitialised memory for one object.
     ///
     /// # Errors
     /// [`AllocError::OutOfMemory`].
@@ -95,11 +94,11 @@ impl<T> Cache<T> {
         Ok(unsafe { slab.cast::<u8>().add(HEADER + index * size_of::<T>()) }.cast())
     }
 
-    /// Takes memory back.
+    /// Frees an object's memory.
     ///
     /// # Safety
-    /// `object` came from [`Self::alloc`] of this cache with the same allocator, what it held was taken out
-    /// or needs no drop, and is not used any more.
+    /// `object` came from [`Self::alloc`] of this cache with the same allocator, its contents were moved out
+    /// or need no drop, and it is not used any more.
     ///
     /// # Panics
     /// When the object is free already.
@@ -110,8 +109,7 @@ impl<T> Cache<T> {
     ) {
         let at = object.cast::<u8>();
         let offset = at.addr().get() % FRAME_SIZE as usize;
-        // SAFETY: S4 and this function's contract: the object lies in a slab, whose header is at its frame's
-        // start.
+        // SAFETY: S4 and this function's contract: the object lies in a slab, whose header starts its frame.
         let slab = unsafe { at.sub(offset) }.cast::<Header>();
         let index = (offset - HEADER) / size_of::<T>();
         debug_assert_eq!((offset - HEADER) % size_of::<T>(), 0, "not where an object starts");
@@ -126,7 +124,7 @@ impl<T> Cache<T> {
         }
     }
 
-    /// A slab that nothing else names yet, all of it free.
+    /// Allocates a slab of free objects that nothing else names yet.
     fn make_slab<P: FramePlatform>(pages: &PageAllocator<'_, P>) -> Result<NonNull<Header>, AllocError> {
         let frame = pages.alloc(Gfp::KERNEL, Order::FRAME)?.into_raw();
         pages.change(Stat::NrSlab, 1);
@@ -134,8 +132,7 @@ impl<T> Cache<T> {
         let memory = pages.platform().direct_map(frame.addr()).cast::<Header>();
         debug_assert_eq!(memory.addr() % FRAME_SIZE as usize, 0, "the direct map keeps alignment (S4)");
         let header = Header { free: Self::ALL_FREE, frame, next: None, previous: None };
-        // SAFETY: invariant 1: the frame was just allocated for this slab; the address of its memory is never
-        // null.
+        // SAFETY: invariant 1: the frame was just allocated for this slab; its address is never null.
         unsafe {
             memory.write(header);
             Ok(NonNull::new_unchecked(memory))
@@ -160,7 +157,7 @@ impl<T> Default for Cache<T> {
 }
 
 impl Slabs {
-    /// Takes the lowest free object of a slab on the list.
+    /// Removes the lowest free object of a slab on the list.
     fn take_object(&mut self, mut slab: NonNull<Header>) -> usize {
         // SAFETY: S1: a slab of this cache, whose lock is held (`&mut self`).
         let header = unsafe { slab.as_mut() };
@@ -172,7 +169,7 @@ impl Slabs {
         index
     }
 
-    /// Marks an object of a slab free; which are free now.
+    /// Marks an object free, and returns which objects of its slab are free now.
     fn put_object(&mut self, mut slab: NonNull<Header>, index: usize) -> u64 {
         // SAFETY: S1: a slab of this cache, whose lock is held (`&mut self`).
         let header = unsafe { slab.as_mut() };

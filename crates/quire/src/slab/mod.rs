@@ -1,8 +1,8 @@
-//! Small objects on top of frames: VMAs, files, nodes of the page cache.
+//! Small objects in frames: VMAs, files, nodes of the page cache.
 //!
 //! A [`Cache`] serves objects of one type. A *slab* is a frame with a header and as many objects behind it as
-//! fit; the header says which of them are free. Slabs with room are on the cache's list, full ones on none;
-//! one whose last object goes is given back at once, so that a cache that is not used takes no memory.
+//! fit; the header says which of them are free. Slabs with free objects are on the cache's list, full ones on
+//! none. A slab is freed with its last object, so that an unused cache occupies no memory.
 //!
 //! # Invariants
 //!

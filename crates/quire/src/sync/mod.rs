@@ -1,13 +1,13 @@
-//! What CPUs share and how, with nothing but a processor: a spin lock and a reader-writer lock, both with
-//! ranks; a lease on what one CPU alone touches; a stack of numbers.
+//! Synchronisation of CPUs: spin locks and reader-writer locks with ranks, leases, sections and a stack.
 //!
 //! # The lock protocol
 //!
 //! A task takes locks in ascending [`Rank`] only, and holds at most one of a rank (two page tables at once
-//! have a rank each). What a rank protects is said at its variant. The pattern everywhere is: *preallocate,
-//! lock, recheck, commit, unlock*; no allocation, clearing or wait for a flush happens under a page-table
-//! lock or anything above it in rank. A machine that checks (every hosted one) is told of each lock through
-//! [`FramePlatform::lock_taken`](crate::platform::FramePlatform::lock_taken) and refuses a wrong order.
+//! have a rank each). The doc of a rank says what it protects. The pattern everywhere is: *preallocate, lock,
+//! recheck, commit, unlock*. Under a page-table lock or any lock of higher rank, no task allocates, clears or
+//! waits for a flush. The library reports each lock through
+//! [`FramePlatform::lock_taken`](crate::platform::FramePlatform::lock_taken); a machine that checks, as every
+//! hosted one does, refuses a wrong order.
 //!
 //! Nothing here turns interrupts off. A context that may have interrupted a lock holder on its own CPU uses
 //! [`SpinLock::try_lock`] only, so no CPU ever waits for itself.

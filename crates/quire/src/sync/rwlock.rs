@@ -1,14 +1,14 @@
 //! A reader-writer lock whose readers do not share a cache line.
 //!
-//! Page faults take it for reading on every CPU at once, so the count of readers is split: a reader marks the
-//! slot of the CPU that it happens to run on, and remembers which. A writer announces itself, which keeps new
+//! Page faults on every CPU take it for reading at once, so the count of readers is split: a reader counts
+//! itself in the slot of its current CPU, and remembers the slot. A writer sets a flag, which keeps new
 //! readers out, and waits until every slot is empty. Writers are served one at a time and never starve; a
 //! reader that meets a writer withdraws and waits.
 //!
-//! The store of a reader's mark and its load of the writer's flag, and the writer's store of the flag and its
-//! loads of the marks, are sequentially consistent: one of the two sees the other. So are the stores that
-//! take both back, which the argument does not need: checkers that let a sequentially consistent load return
-//! an older store of another order would see a race. It costs an exchange for each writer.
+//! The reader stores its mark and then loads the writer's flag; the writer stores the flag and then loads the
+//! marks. All four are sequentially consistent, so at least one of the two sees the other. The stores that
+//! take mark and flag back need not be, but are: checkers that let a sequentially consistent load return an
+//! older store of another order would see a race. This costs an exchange for each writer.
 
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
@@ -21,18 +21,18 @@ use crate::platform::FramePlatform;
 #[repr(align(64))]
 struct Slot(AtomicU32);
 
-/// A value that many may read or one may change.
+/// A value that many tasks may read or one may change.
 pub struct RwLock<T> {
     rank: Rank,
     writer: RawLock,
     readers: [Slot; READER_SLOTS],
-    /// How often it was taken for writing, modulo 2^32. Changes while it is.
+    /// How often the lock was taken for writing, modulo 2^32. Only its holder for writing changes it.
     writes: AtomicU32,
     value: UnsafeCell<T>,
 }
 
-// SAFETY: L1: readers' guards give out shared references to `value`, for which `T: Sync` is needed, and the
-// one writer's guard an exclusive one, which hands it from thread to thread, for which `T: Send` is.
+// SAFETY: L1: readers' guards give out shared references to `value`, which needs `T: Sync`. The one writer's
+// guard gives out an exclusive one, which hands the value from thread to thread and needs `T: Send`.
 unsafe impl<T: Send + Sync> Sync for RwLock<T> {}
 
 impl<T> RwLock<T> {
@@ -47,7 +47,7 @@ impl<T> RwLock<T> {
         }
     }
 
-    /// Takes the lock for reading, waiting for a writer.
+    /// Locks for reading, waiting for a writer.
     #[inline]
     pub fn read<'a, P: FramePlatform>(&'a self, platform: &'a P) -> ReadGuard<'a, T, P> {
         platform.lock_taken(self.rank);
@@ -64,7 +64,7 @@ impl<T> RwLock<T> {
         }
     }
 
-    /// Takes the lock for writing, waiting for the readers and for other writers.
+    /// Locks for writing, waiting for readers and other writers.
     pub fn write<'a, P: FramePlatform>(&'a self, platform: &'a P) -> WriteGuard<'a, T, P> {
         self.writer.lock_seq(platform, self.rank);
         for slot in &self.readers {
@@ -76,8 +76,7 @@ impl<T> RwLock<T> {
         WriteGuard { lock: self, platform, ranked: true }
     }
 
-    /// Takes the lock, which nothing else names yet, for writing. Whatever the caller holds, no task waits
-    /// for another: so it has no rank.
+    /// Locks for writing a lock that nothing else names yet. No task can wait for it, so it has no rank here.
     pub(crate) fn write_unknown<'a, P: FramePlatform>(&'a self, platform: &'a P) -> WriteGuard<'a, T, P> {
         let taken = self.writer.try_lock_seq();
         debug_assert!(taken, "the lock is in use");
@@ -85,7 +84,7 @@ impl<T> RwLock<T> {
         WriteGuard { lock: self, platform, ranked: false }
     }
 
-    /// The lock was taken for writing. No other task changes the number meanwhile.
+    /// Counts that the lock was taken for writing. No other task changes the number meanwhile.
     fn note_write(&self) {
         self.writes.store(self.writes.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
     }
@@ -104,8 +103,7 @@ pub struct ReadGuard<'a, T, P: FramePlatform> {
 }
 
 impl<T, P: FramePlatform> ReadGuard<'_, T, P> {
-    /// How often the lock was taken for writing, modulo 2^32: a task that finds the same number later knows
-    /// that no other changed the value in between.
+    /// How often the lock was taken for writing, modulo 2^32. While it stays, so does the value.
     #[inline]
     pub fn writes(&self) -> u32 {
         self.lock.writes.load(Ordering::Relaxed)
@@ -113,7 +111,7 @@ impl<T, P: FramePlatform> ReadGuard<'_, T, P> {
 }
 
 impl<T, P: FramePlatform> WriteGuard<'_, T, P> {
-    /// The same, this time counted.
+    /// As [`ReadGuard::writes`], this holder included.
     #[inline]
     pub fn writes(&self) -> u32 {
         self.lock.writes.load(Ordering::Relaxed)
@@ -148,8 +146,7 @@ impl<T, P: FramePlatform> Deref for WriteGuard<'_, T, P> {
     type Target = T;
     #[inline]
     fn deref(&self) -> &T {
-        // SAFETY: L1: the guard exists only while this task holds `writer`, and after every reader's mark was
-        // seen gone.
+        // SAFETY: L1: the guard exists only while this task holds `writer`, and saw every reader's mark gone.
         unsafe { &*self.lock.value.get() }
     }
 }
@@ -157,8 +154,8 @@ impl<T, P: FramePlatform> Deref for WriteGuard<'_, T, P> {
 impl<T, P: FramePlatform> DerefMut for WriteGuard<'_, T, P> {
     #[inline]
     fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: L1: the guard exists only while this task holds `writer`, and after every reader's mark was
-        // seen gone; `&mut self` excludes a second borrow through this guard.
+        // SAFETY: L1: the guard exists only while this task holds `writer`, after it saw every reader's mark
+        // gone; `&mut self` excludes a second borrow through this guard.
         unsafe { &mut *self.lock.value.get() }
     }
 }

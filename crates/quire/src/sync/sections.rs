@@ -1,18 +1,16 @@
-//! Sections: stretches of code that a task can wait for, without keeping others out of the next one.
+//! Sections of code that a task can wait for, without keeping others out of the next section.
 //!
-//! A reader of something that may change meanwhile marks a section around it: one addition to the slot of the
-//! CPU that it happens to run on, and one back. A writer lets a *grace period* pass first, after which no
-//! reader is in a section any more that it entered before; readers that enter later see what was stored
-//! before it.
+//! A reader of data that may change enters a section around it: it adds one to the slot of its current CPU,
+//! and subtracts one at the end. A writer waits for a *grace period*, after which no reader is still in a
+//! section that it entered before. Readers that enter later see what was stored before it.
 //!
-//! Each slot has two counts. New sections are counted in the one that is *current*; a grace period makes the
-//! other one current, so that the first runs empty however many sections are entered meanwhile. A section
-//! whose owner read which is current before that, and counts itself after, is one that a later grace period
-//! finds in the count that is not current: that is why it waits for both, one after the other. (As SRCU does:
-//! McKenney, "Sleepable Read-Copy Update", 2006. Here a section gives back the very count that it took, so
-//! each slot can be judged alone.)
+//! Each slot has two counts. New sections are counted in the *current* one. A grace period makes the other
+//! one current, so that the first drains however many sections begin meanwhile. A reader may read which count
+//! is current before this switch, and add to it afterwards. A later grace period finds that section in the
+//! count that is not current; so it waits for both counts, one after the other. (As SRCU does: McKenney,
+//! "Sleepable Read-Copy Update", 2006. Here a section subtracts where it added, so each slot stands alone.)
 //!
-//! All of it is sequentially consistent: the addition comes before every load of the section, and a grace
+//! All accesses are sequentially consistent: the addition comes before every load of the section, and a grace
 //! period that does not see it comes before the addition.
 
 use super::{Pinned, Rank, RawLock};
@@ -20,25 +18,21 @@ use crate::atomic::{AtomicU32, Ordering};
 use crate::limits::READER_SLOTS;
 use crate::platform::FramePlatform;
 
+#[derive(Default)]
 #[repr(align(64))]
 struct Slot([AtomicU32; 2]);
 
 /// Sections of one kind, and grace periods that wait for them.
+#[derive(Default)]
 pub struct Sections {
-    /// Taken by the writer that lets a grace period pass: one at a time.
+    /// Taken by the writer that waits for a grace period: one at a time.
     waiting: RawLock,
     current: AtomicU32,
     slots: [Slot; READER_SLOTS],
 }
 
-impl Default for Sections {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
 impl Sections {
-    /// No reader is in a section.
+    /// No section is entered.
     pub const fn new() -> Self {
         Self {
             waiting: RawLock::new(),
@@ -57,9 +51,9 @@ impl Sections {
         Section { count }
     }
 
-    /// Waits until every section that was entered before the call is left.
+    /// Waits until every section that was entered before the call has ended.
     ///
-    /// Precondition: a task, which is in no section.
+    /// Precondition: a task in no section.
     pub fn wait<P: FramePlatform>(&self, platform: &P) {
         self.waiting.lock(platform, Rank::Sections);
         let current = self.current.load(Ordering::SeqCst) as usize % 2;

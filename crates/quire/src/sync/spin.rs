@@ -1,5 +1,5 @@
-//! Test-and-test-and-set spin locks. Hold times are bounded by the named limits, so a queue would not pay,
-//! and a queue lock stops dead when a hosted machine has more threads than processors.
+//! Test-and-test-and-set spin locks. Named limits bound hold times, so a queue would not pay; and a queue
+//! lock stalls when a hosted machine has more threads than processors.
 
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
@@ -8,8 +8,7 @@ use super::Rank;
 use crate::atomic::{AtomicBool, Ordering};
 use crate::platform::FramePlatform;
 
-/// A lock without data, for records whose fields are atomics laid out by hand. Zeroed memory is an unlocked
-/// lock.
+/// A lock without data, for records of atomics laid out by hand. Zeroed memory is an unlocked lock.
 #[derive(Default)]
 #[repr(transparent)]
 pub struct RawLock(AtomicBool);
@@ -20,12 +19,12 @@ impl RawLock {
         Self(AtomicBool::new(false))
     }
 
-    /// Makes whatever stood here an unlocked lock. Nothing else names the lock yet.
+    /// Makes any memory an unlocked lock. Nothing else names the lock yet.
     pub fn reset(&self) {
         self.0.store(false, Ordering::Release);
     }
 
-    /// Takes the lock, waiting for its holder.
+    /// Locks, waiting for the holder.
     #[inline]
     pub fn lock<P: FramePlatform>(&self, platform: &P, rank: Rank) {
         platform.lock_taken(rank);
@@ -36,7 +35,7 @@ impl RawLock {
         }
     }
 
-    /// Takes the lock if it is free.
+    /// Locks if the lock is free.
     #[inline]
     pub fn try_lock<P: FramePlatform>(&self, platform: &P, rank: Rank) -> bool {
         let taken = !self.0.load(Ordering::Relaxed)
@@ -47,8 +46,7 @@ impl RawLock {
         taken
     }
 
-    /// Takes the lock as [`Self::lock`] does, ordered before every later load that is sequentially
-    /// consistent.
+    /// Locks as [`Self::lock`] does, ordered before every later load that is sequentially consistent.
     pub(super) fn lock_seq<P: FramePlatform>(&self, platform: &P, rank: Rank) {
         platform.lock_taken(rank);
         while self.0.compare_exchange_weak(false, true, Ordering::SeqCst, Ordering::Relaxed).is_err() {
@@ -64,7 +62,7 @@ impl RawLock {
         self.0.load(Ordering::SeqCst)
     }
 
-    /// Gives the lock back. The caller holds it.
+    /// Unlocks. The caller holds the lock.
     #[inline]
     pub fn unlock<P: FramePlatform>(&self, platform: &P, rank: Rank) {
         debug_assert!(self.is_locked());
@@ -72,13 +70,12 @@ impl RawLock {
         platform.lock_dropped(rank);
     }
 
-    /// Takes the lock if it is free, ordered as [`Self::lock_seq`] does. The caller sees to the rank.
+    /// Locks if the lock is free, ordered as [`Self::lock_seq`] does. The caller reports the rank.
     pub(super) fn try_lock_seq(&self) -> bool {
         self.0.compare_exchange(false, true, Ordering::SeqCst, Ordering::Relaxed).is_ok()
     }
 
-    /// Gives the lock back as [`Self::unlock`] does, in the one order of all accesses that are sequentially
-    /// consistent. The caller sees to the rank.
+    /// Unlocks as [`Self::unlock`] does, in sequentially consistent order. The caller reports the rank.
     pub(super) fn unlock_seq(&self) {
         debug_assert!(self.is_locked());
         self.0.store(false, Ordering::SeqCst);
@@ -99,7 +96,7 @@ pub struct SpinLock<T> {
 }
 
 // SAFETY: L1: `value` is reached through a `SpinGuard`, of which `raw` allows one at a time, or through
-// `&mut`. So sharing the lock hands the value from thread to thread, for which `T: Send` is what is needed.
+// `&mut`. So sharing the lock hands the value from thread to thread, which needs `T: Send`.
 unsafe impl<T: Send> Sync for SpinLock<T> {}
 
 impl<T> SpinLock<T> {
@@ -108,17 +105,17 @@ impl<T> SpinLock<T> {
         Self { rank, raw: RawLock::new(), value: UnsafeCell::new(value) }
     }
 
-    /// Takes the lock, waiting for its holder.
+    /// Locks, waiting for the holder.
     #[inline]
     pub fn lock<'a, P: FramePlatform>(&'a self, platform: &'a P) -> SpinGuard<'a, T, P> {
         self.raw.lock(platform, self.rank);
         SpinGuard { lock: self, platform }
     }
 
-    /// Takes the lock if it is free.
+    /// Locks if the lock is free.
     #[inline]
     pub fn try_lock<'a, P: FramePlatform>(&'a self, platform: &'a P) -> Option<SpinGuard<'a, T, P>> {
-        // Not `then_some`: a guard that is made and dropped again would release the lock of its holder.
+        // Not `then_some`: it would make and drop a guard even on failure, releasing the holder's lock.
         self.raw.try_lock(platform, self.rank).then(|| SpinGuard { lock: self, platform })
     }
 
@@ -146,8 +143,7 @@ impl<T, P: FramePlatform> Deref for SpinGuard<'_, T, P> {
 impl<T, P: FramePlatform> DerefMut for SpinGuard<'_, T, P> {
     #[inline]
     fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: L1: the guard exists only while this task holds `raw`; `&mut self` excludes a second borrow
-        // through it.
+        // SAFETY: L1: the guard exists only while this task holds `raw`; `&mut self` excludes another borrow.
         unsafe { &mut *self.lock.value.get() }
     }
 }

@@ -1,31 +1,32 @@
 //! A stack of numbers. Any context pushes, interrupts included; a pop takes the whole stack.
 //!
-//! It has no memory of its own: each number's link stands where the caller says (Treiber: "Systems
-//! Programming: Coping with Parallelism", IBM RJ 5118, 1986). As nothing is ever taken alone, a number that
-//! leaves and comes again meanwhile does no harm.
+//! It allocates no memory: the caller provides each number's link (Treiber: "Systems Programming: Coping with
+//! Parallelism", IBM RJ 5118, 1986). As no number is ever popped alone, one that is removed and pushed again
+//! meanwhile does no harm (no ABA problem).
 
 use crate::atomic::{AtomicU64, Ordering};
 
 /// The stack.
+#[derive(Default)]
 pub struct Stack {
     /// The number that was pushed last, plus one; 0 when there is none.
     top: AtomicU64,
 }
 
 impl Stack {
-    /// A stack without numbers.
+    /// An empty stack.
     pub const fn new() -> Self {
         Self { top: AtomicU64::new(0) }
     }
 
-    /// Whether there was nothing on it a moment ago.
+    /// Whether the stack was empty a moment ago.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.top.load(Ordering::Relaxed) == 0
     }
 
-    /// Pushes a number, below `u64::MAX`. Its link, and whatever else belongs to it, is the caller's before,
-    /// and its taker's afterwards, which sees what the caller wrote.
+    /// Pushes a number below `u64::MAX`. Its link and its other data are the caller's before, and the taker's
+    /// afterwards. The taker sees what the caller wrote.
     pub fn push(&self, number: u64, link: &AtomicU64) {
         let mut top = self.top.load(Ordering::Relaxed);
         loop {
@@ -37,15 +38,9 @@ impl Stack {
         }
     }
 
-    /// Takes everything.
+    /// Takes all numbers.
     pub fn take(&self) -> Taken {
         Taken { top: self.top.swap(0, Ordering::Acquire) }
-    }
-}
-
-impl Default for Stack {
-    fn default() -> Self {
-        Self::new()
     }
 }
 
@@ -56,7 +51,7 @@ pub struct Taken {
 }
 
 impl Taken {
-    /// The next number; `link_of` says where its link stands, which is read here and not again.
+    /// The next number. `link_of` returns its link, which is read here and not again.
     pub fn next<'l>(&mut self, link_of: impl FnOnce(u64) -> &'l AtomicU64) -> Option<u64> {
         let number = self.top.checked_sub(1)?;
         self.top = link_of(number).load(Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! Flushes: gathered while entries change, then sent once.
+//! Flushes: collected while entries change, then sent once.
 
 use super::MmContext;
 use super::secondary::bracketed;
@@ -10,11 +10,10 @@ use crate::stats::Stat;
 use crate::sync::Pinned;
 
 /// A flush that is owed: the addresses whose translations changed, the smallest leaf among them, and whether
-/// tables went away. In debug builds dropping one that was not flushed panics.
+/// tables were removed. In debug builds, dropping one that was not flushed panics.
 ///
-/// A secondary MMU has copies of leaves, and is told where these changed. Where only their shape did, because
-/// leaves were split or put together, frames and rights are as before and its copies stay good:
-/// [`Self::add_split`] and [`Self::add_reshaped`] owe a flush of the CPUs alone.
+/// A secondary MMU must be told where its copies of leaves go bad. Where leaves are only split or collapsed,
+/// copies stay good: [`Self::add_split`] and [`Self::add_reshaped`] owe a flush of the CPUs alone.
 #[must_use = "a flush that is owed must be made"]
 #[derive(Debug)]
 pub struct FlushBatch {
@@ -22,7 +21,7 @@ pub struct FlushBatch {
     range: VirtRange,
     stride: PageSize,
     tables: bool,
-    /// Frames or rights changed, so that copies of a secondary MMU are bad.
+    /// Frames or rights changed, so copies of a secondary MMU are stale.
     copies: bool,
 }
 
@@ -46,8 +45,7 @@ impl FlushBatch {
         self.copies |= !range.is_empty();
     }
 
-    /// Owes a flush of leaves of `stride` in `range` which are split: smaller ones come in their places, onto
-    /// the same frames with the same rights.
+    /// Owes a flush of leaves of `stride` in `range` that were split, with the same frames and rights.
     #[inline]
     pub(crate) fn add_split(&mut self, range: VirtRange, stride: PageSize) {
         if self.range.is_empty() {
@@ -59,25 +57,23 @@ impl FlushBatch {
         self.stride = self.stride.min(stride);
     }
 
-    /// Owes a flush of everything in `range`, paging-structure caches included: tables were detached or
-    /// moved.
+    /// Owes a flush of everything in `range`, paging-structure caches included, for detached or moved tables.
     #[inline]
     pub(crate) fn add_tables(&mut self, range: VirtRange) {
         self.add(range, PageSize::Size4K);
         self.tables = true;
     }
 
-    /// Owes a flush of everything in `range`, paging-structure caches included: tables went whose leaves are
-    /// now part of larger ones, onto the same frames with the same rights.
+    /// Owes the same flush for tables replaced by larger leaves with the same frames and rights.
     #[inline]
     pub(crate) fn add_reshaped(&mut self, range: VirtRange) {
         self.add_split(range, PageSize::Size4K);
         self.tables = true;
     }
 
-    /// Makes the flush that is owed, if any: afterwards no CPU uses a translation that was cached before the
-    /// entries changed, and no secondary MMU a copy of one. Waits for other CPUs and the secondary MMU, so no
-    /// lock may be held but that of an address space.
+    /// Makes the flush that is owed, if any. Afterwards no CPU uses a translation cached before the entries
+    /// changed, and no secondary MMU a copy of one. Waits for other CPUs and the secondary MMU, so the caller
+    /// holds no lock but that of an address space.
     pub fn flush<P: TablePlatform>(&mut self, allocator: &PageAllocator<'_, P>, context: &MmContext) {
         if self.is_empty() {
             return;
@@ -93,7 +89,7 @@ impl FlushBatch {
         }
     }
 
-    /// Owes nothing any more: no CPU can have cached what changed, and no secondary MMU can have a copy.
+    /// Cancels the flush: no CPU can have cached what changed, and no secondary MMU can have a copy.
     pub(crate) fn forgive(&mut self) {
         (self.range, self.stride, self.tables) = (VirtRange::default(), PageSize::Size1G, false);
         self.copies = false;
@@ -126,7 +122,7 @@ impl Drop for FlushBatch {
     }
 }
 
-/// Flushes every CPU that runs the address space. The other CPUs work on it while this one does.
+/// Flushes every CPU that runs the address space. The remote flush overlaps the local one.
 fn shoot_down<P: TablePlatform>(
     allocator: &PageAllocator<'_, P>,
     context: &MmContext,

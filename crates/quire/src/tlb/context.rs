@@ -1,4 +1,4 @@
-//! What the flush must know of an address space: its root table and the CPUs that run it.
+//! What a flush must know of an address space: its root table and the CPUs that run it.
 
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
@@ -9,29 +9,28 @@ use crate::cpu::{AtomicCpuSet, CpuId, CpuSet};
 use crate::platform::TablePlatform;
 use crate::sync::Pinned;
 
-/// An address space as hardware knows it: the root of its page tables and the CPUs that use them.
-///
-/// Made and unmade by [`crate::pgtable::PageTables::create`] and [`crate::pgtable::PageTables::destroy`].
+/// An address space as hardware knows it: the root of its page tables and the CPUs that use them. Created by
+/// [`crate::pgtable::PageTables::create`], destroyed by [`crate::pgtable::PageTables::destroy`].
 #[derive(Debug)]
 pub struct MmContext {
     root: Frame,
     mode: PagingMode,
     zap: ZapStrategy,
     cpus: AtomicCpuSet,
-    /// Page-table pages that the address space has, the root included.
+    /// Page-table pages of the address space, the root included.
     tables: AtomicU64,
-    /// Some of them were shared with another address space at some time.
+    /// Whether a table was ever shared with another address space.
     shared: AtomicBool,
-    /// Some leaves were marked for a handler at some time.
+    /// Whether a leaf was ever marked for a handler.
     marks: AtomicBool,
-    /// Some leaves, or places for them, became markers at some time.
+    /// Whether an entry ever became a marker.
     lost: AtomicBool,
-    /// Secondary MMUs that have copies of leaves.
+    /// How many secondary MMUs have copies of leaves.
     pub(super) secondaries: AtomicU32,
 }
 
 impl MmContext {
-    /// The context of a root table that is empty and that nothing else names.
+    /// The context of an empty root table that nothing else names.
     pub(crate) fn new(root: Frame, mode: PagingMode) -> Self {
         Self {
             root,
@@ -46,7 +45,7 @@ impl MmContext {
         }
     }
 
-    /// The same, taken apart in this way.
+    /// Sets the way in which memory is unmapped.
     #[cfg(feature = "published")]
     #[must_use]
     pub fn with_zap(self, zap: ZapStrategy) -> Self {
@@ -69,14 +68,14 @@ impl MmContext {
         self.mode
     }
 
-    /// How what it maps is taken apart.
+    /// How its memory is unmapped.
     #[inline]
     pub(crate) fn zap(&self) -> ZapStrategy {
         self.zap
     }
 
-    /// Page-table pages that the address space has, the root included; those that are detached count until
-    /// they are freed. One that is shared counts in every address space that reaches it.
+    /// Page-table pages of the address space, the root included. A detached table counts until it is freed, a
+    /// shared one in every address space that reaches it.
     #[inline]
     pub fn tables(&self) -> u64 {
         self.tables.load(Ordering::Relaxed)
@@ -97,7 +96,7 @@ impl MmContext {
         self.cpus.remove(pinned.cpu());
     }
 
-    /// The running CPU, pinned, goes from this address space straight to `next`.
+    /// The running CPU, pinned, switches from this address space directly to `next`.
     pub fn switch_to<P: TablePlatform>(&self, next: &Self, platform: &P, cpu: CpuId) {
         next.cpus.insert(cpu);
         platform.load_root(Some(next.root));
@@ -110,38 +109,35 @@ impl MmContext {
         self.cpus.snapshot()
     }
 
-    /// Whether tables of the address space may be shared with another one.
     #[inline]
     pub(crate) fn has_shared(&self) -> bool {
         self.shared.load(Ordering::Relaxed)
     }
 
-    /// Tables are shared from now on. The address-space lock is held exclusive.
+    /// Tables are shared from now on. The caller holds the address-space lock for writing.
     #[inline]
     pub(crate) fn note_shared(&self) {
         self.shared.store(true, Ordering::Relaxed);
     }
 
-    /// Whether leaves may be marked for a handler.
     #[inline]
     pub(crate) fn has_marks(&self) -> bool {
         self.marks.load(Ordering::Relaxed)
     }
 
-    /// Leaves are marked for a handler from now on. The address-space lock is held exclusive.
+    /// Leaves are marked for a handler from now on. The caller holds the address-space lock for writing.
     #[inline]
     pub(crate) fn note_marks(&self) {
         self.marks.store(true, Ordering::Relaxed);
     }
 
-    /// Whether there may be markers.
     #[inline]
     pub(crate) fn has_lost(&self) -> bool {
         self.lost.load(Ordering::Relaxed)
     }
 
-    /// There may be markers from now on. The address-space lock is held; a caller of [`Self::has_lost`] holds
-    /// it exclusive.
+    /// There may be markers from now on. The caller holds the address-space lock; a caller of
+    /// [`Self::has_lost`] holds it for writing.
     #[inline]
     pub(crate) fn note_lost(&self) {
         self.lost.store(true, Ordering::Relaxed);

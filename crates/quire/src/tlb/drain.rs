@@ -1,8 +1,7 @@
-//! Taking apart what is flushed: counts first, then the tables themselves.
+//! Takes apart what is flushed: drops the counts first, then frees the tables.
 //!
-//! A detached subtree is read here plainly: its parent's entry is gone, every CPU was flushed, and the task
-//! that detached it held the address-space lock for writing, so that no walker was inside (invariants 3 and
-//! 4).
+//! A detached subtree is read by plain loads. Its parent's entry is gone, every CPU was flushed, and the task
+//! that detached it held the address-space lock for writing, so no walker was inside (invariants 3 and 4).
 
 use core::ops::Range;
 use core::sync::atomic::Ordering;
@@ -22,7 +21,7 @@ use crate::page_alloc::PageAllocator;
 use crate::platform::TablePlatform;
 use crate::stats::Stat;
 
-/// Tables to be freed that go through the per-CPU list one by one; more go to the store together.
+/// Up to so many tables are freed through the per-CPU list one by one; more go to the store together.
 const FEW: usize = 8;
 /// Tables that are freed together, at most.
 const BATCH: usize = 32;
@@ -36,7 +35,7 @@ pub(super) struct Drain<'a, 'p, P: TablePlatform> {
     /// Tables that were read and can be freed.
     read: [Frame; BATCH],
     read_count: usize,
-    /// Made when the first such table comes.
+    /// Created for the first scattered table.
     scattered: Option<Scattered<'p>>,
 }
 
@@ -54,9 +53,8 @@ impl<'a, 'p, P: TablePlatform> Drain<'a, 'p, P> {
         self.count_resident(&leaves);
     }
 
-    /// Drops the counts of one span, under a hold of the block's lock of its own. Returns whether the span
-    /// that begins with the frame `follower` goes on with the folio: then nothing is freed, and `unmapped`
-    /// knows what will be.
+    /// Drops the counts of one span, under its own hold of the block's lock. Returns whether the span that
+    /// begins at `follower` continues the folio; then nothing is freed, and `unmapped` collects what will be.
     #[cfg(feature = "published")]
     pub(super) fn span(
         &mut self,
@@ -83,8 +81,8 @@ impl<'a, 'p, P: TablePlatform> Drain<'a, 'p, P> {
         }
     }
 
-    /// Reads a detached table, which maps nothing before `first`, and all below it, drops the counts of its
-    /// leaves, and frees the tables. As deep as there are levels.
+    /// Reads a detached table, which maps nothing before `first`, and its subtree, drops the counts of its
+    /// leaves, and frees the tables. Recurses once per level.
     pub(super) fn subtree(&mut self, frame: Frame, level: Level, first: VirtAddr) {
         let table = Table::at(self.allocator.platform(), frame, level);
         let descriptor = self.allocator.frames().descriptor(frame);
@@ -99,7 +97,7 @@ impl<'a, 'p, P: TablePlatform> Drain<'a, 'p, P> {
         let (mut index, mut looked_at) = (begin, 0);
         while left > 0 && looked_at < entries {
             if index >= entries {
-                // Before the first leaf there may be tables without any.
+                // Tables before the first leaf may be empty.
                 index = 0;
             }
             let entry = table.load_private(index);
@@ -132,8 +130,7 @@ impl<'a, 'p, P: TablePlatform> Drain<'a, 'p, P> {
         self.give_up(frame);
     }
 
-    /// Prefetches the children behind `index`, so that they are at hand when their turn comes: of the second
-    /// the table itself and its descriptor, of the first what its leaves are counted in.
+    /// Prefetches children behind `index`: first a table and its descriptor, later the counts of its leaves.
     #[inline]
     fn look_ahead(&self, table: Table<'_>, index: usize) {
         let platform = self.allocator.platform();
@@ -152,8 +149,7 @@ impl<'a, 'p, P: TablePlatform> Drain<'a, 'p, P> {
         }
     }
 
-    /// Fetches what the run at `index` of a table of the lowest level, of some `count` leaves, is counted in;
-    /// the record alone if there are none.
+    /// Prefetches the counts of a run of about `count` leaves at `index`; with 0 the block's record only.
     #[inline]
     fn expect_run(&self, table: Table<'_>, index: usize, count: usize) {
         if index < TABLE_ENTRIES {
@@ -166,8 +162,7 @@ impl<'a, 'p, P: TablePlatform> Drain<'a, 'p, P> {
         }
     }
 
-    /// Notes the leaves of a table of the lowest level, to be counted down block by block with those of
-    /// others.
+    /// Records the leaves of a lowest-level table, to be counted down with those of other tables by block.
     fn scatter(&mut self, table: Table<'_>) {
         let scattered = self.scattered.get_or_insert_with(Scattered::new);
         scattered.add_table(self.allocator.platform(), table.frame());
@@ -191,7 +186,7 @@ impl<'a, 'p, P: TablePlatform> Drain<'a, 'p, P> {
         }
     }
 
-    /// Counts down what was noted, and frees the tables in which it stood.
+    /// Counts down the recorded leaves, and frees the tables that held them.
     #[cold]
     fn release_scattered(&mut self) {
         let Some(scattered) = &mut self.scattered else { return };
@@ -201,7 +196,7 @@ impl<'a, 'p, P: TablePlatform> Drain<'a, 'p, P> {
         }
     }
 
-    /// A table that was read goes with the next batch.
+    /// Adds a table that was read to the next batch.
     fn give_up(&mut self, table: Frame) {
         let descriptor = self.allocator.frames().descriptor(table);
         descriptor.clear_flags();
@@ -214,14 +209,14 @@ impl<'a, 'p, P: TablePlatform> Drain<'a, 'p, P> {
         self.release.spend(1, 0);
     }
 
-    /// Gives up the share in a table that others reach as well; whether they do.
+    /// Gives up the share in a table that other address spaces reach as well. Returns whether they do.
     #[inline]
     fn leave(&mut self, table: Table<'_>, descriptor: &Descriptor) -> bool {
         if super::sharers::is_last(descriptor.sharers()) {
             return false;
         }
         let resident = super::resident(table, descriptor);
-        let left = super::shared::leave(descriptor);
+        let left = super::sharers::leave(descriptor.sharers());
         if left {
             self.rss += RssChange { anon: -resident.anon, file: -resident.file };
             self.context.remove_tables(1);
@@ -245,7 +240,7 @@ impl<'a, 'p, P: TablePlatform> Drain<'a, 'p, P> {
             self.mark_stored(table, index..index + run, size);
         }
         if size != PageSize::Size4K {
-            // What each of them maps is zero or not.
+            // Each large leaf knows by itself whether it maps zeroes.
             (index..index + run).for_each(|at| self.leaves(Leaves::one(table.load_private(at), size)));
             return;
         }
@@ -253,8 +248,8 @@ impl<'a, 'p, P: TablePlatform> Drain<'a, 'p, P> {
         self.leaves(Leaves { frames, ..Leaves::one(first, size) });
     }
 
-    /// Marks what was stored to through these leaves. Neighbours in memory may be of different folios, so
-    /// each leaf is asked for its own, and those of a block that is all one folio together.
+    /// Marks dirty what was stored to through these leaves. Consecutive frames may belong to different
+    /// folios, so each leaf is checked, except in a block that is all one folio.
     fn mark_stored(&self, table: Table<'_>, leaves: Range<usize>, size: PageSize) {
         let mut marked = None;
         for leaf in leaves.map(|at| table.load_private(at)).filter(|leaf| leaf.has(EntryFlags::DIRTY)) {
@@ -267,13 +262,11 @@ impl<'a, 'p, P: TablePlatform> Drain<'a, 'p, P> {
         }
     }
 
-    /// Frees the tables that were read. The counter gives its lock back first: the store takes locks of that
-    /// rank.
+    /// Frees the tables that were read. The counter unlocks first: the store takes locks of that rank.
     fn free_tables(&mut self) {
         self.release.unlock();
         let frames = &self.read[..core::mem::take(&mut self.read_count)];
-        // SAFETY: invariants 1 and 4: the tables are detached and flushed, so nothing reaches their frames
-        // any more.
+        // SAFETY: invariants 1 and 4: the tables are detached and flushed, so nothing reaches their frames.
         let mut folios = unsafe { self.allocator.frames().folios_from_raw(Order::FRAME, frames) };
         let freed = if frames.len() <= FEW {
             folios.all(|folio| self.allocator.free(folio).is_ok())
@@ -285,7 +278,7 @@ impl<'a, 'p, P: TablePlatform> Drain<'a, 'p, P> {
         self.context.remove_tables(frames.len() as u64);
     }
 
-    /// Frees what is still to be freed and says by how much resident memory changed.
+    /// Frees the remaining tables and returns the change of resident memory.
     #[inline]
     pub(super) fn finish(mut self) -> RssChange {
         if self.scattered.is_some() {
@@ -298,9 +291,9 @@ impl<'a, 'p, P: TablePlatform> Drain<'a, 'p, P> {
     }
 }
 
-/// Marks page-cache frames as newer than their file. They are still counted as mapped, so they cannot have
-/// been freed. A folio of whole blocks has one mark. Pages of a block in small pieces that a large leaf maps
-/// have none: only memory that is never written back is mapped so with the right to store.
+/// Marks page-cache frames as newer than their file. They still count as mapped, so they cannot have been
+/// freed. A folio of whole blocks has one mark. Pages of a block in small pieces have none if a large leaf
+/// maps them: only memory that is never written back is mapped so with the right to store.
 pub(super) fn mark_dirty<P: TablePlatform>(
     allocator: &PageAllocator<'_, P>,
     frames: FrameRange,

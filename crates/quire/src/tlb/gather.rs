@@ -1,4 +1,4 @@
-//! The gather: collects what was unmapped, flushes once, and only then takes it apart.
+//! The gather: collects what was unmapped, flushes once, and only then drops counts and frees.
 
 use core::sync::atomic::Ordering;
 
@@ -13,14 +13,13 @@ use crate::page_alloc::{Contents, Gfp, PageAllocator};
 use crate::platform::TablePlatform;
 use crate::rank::Rank;
 
-/// Collects what was unmapped from one address space, flushes the CPUs that run it, and then drops map counts
-/// and frees what no leaf maps any more. Bounded: [`GATHER_TABLES`] detached tables; [`GATHER_SPANS`] runs of
-/// leaves inline and 512 more on each of up to [`GATHER_PAGES`] pages, taken as needed and done without when
-/// memory is out.
+/// Collects what was unmapped from one address space, flushes the CPUs that run it, then drops map counts and
+/// frees what no leaf maps any more. Holds at most [`GATHER_TABLES`] detached tables, and [`GATHER_SPANS`]
+/// runs of leaves inline and 512 on each of up to [`GATHER_PAGES`] pages, if there is memory.
 ///
-/// A task that holds the address-space lock for writing flushes before it releases the lock; [`Self::finish`]
+/// A task that holds the address-space lock for writing flushes before it releases the lock. [`Self::finish`]
 /// may follow without the lock, since no CPU and no walker reaches what is detached and flushed. In debug
-/// builds dropping a gather that is not finished panics.
+/// builds, dropping an unfinished gather panics.
 ///
 /// Source: the shape of Linux's `mmu_gather` (`mm/mmu_gather.c`), with detached tables in place of entries.
 #[must_use = "a gather must be finished"]
@@ -31,24 +30,21 @@ pub struct MmuGather<'a, 'p, P: TablePlatform> {
     rss: RssChange,
     spans: [u64; GATHER_SPANS],
     span_count: usize,
-    /// How many of the spans are detached tables, and how many busy entries.
+    /// How many of the spans are detached tables and busy entries.
     table_count: usize,
     busy_count: usize,
     pages: [Frame; GATHER_PAGES],
     page_count: usize,
-    /// The first address that a detached table can map anything at, of the first whose own is later: what was
-    /// before had been unmapped already, or never mapped.
+    /// The first detached table that is known to map nothing before some address, and this address.
     begins: Option<(Frame, VirtAddr)>,
 }
 
-/// A run of leaves, a detached table or a busy entry, in one word: the frame in bits 0 to 39; the number of
-/// leaves, the level or the index of the entry in bits 40 to 59; the leaf size in 60 to 61, or 3; in 62
-/// whether the leaves are anonymous memory, or without a size whether it is a table; in 63 whether what they
-/// map is known to be zero.
+/// A run of leaves, a detached table or a busy entry, in one word. Bits 0 to 39: the frame. Bits 40 to 59:
+/// the number of leaves, the table's level or the entry's index. Bits 60 and 61: the leaf size, or 3. Bit 62:
+/// whether leaves are anonymous memory; with size 3, whether it is a table. Bit 63: whether they map zeroes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Span(u64);
 
-/// What a span stands for.
 enum Content {
     Leaves(Leaves),
     Table { frame: Frame, level: Level },
@@ -92,7 +88,7 @@ impl Span {
         self.0 >> COUNT_SHIFT & COUNT_MAX
     }
 
-    /// The leaf size, unless it is something else than leaves.
+    /// The leaf size; `None` for a table or a busy entry.
     #[inline]
     fn size(self) -> Option<PageSize> {
         match self.0 >> SIZE_SHIFT & 3 {
@@ -118,7 +114,7 @@ impl Span {
         }
     }
 
-    /// The two runs as one, if `next` goes on where `self` ends.
+    /// Both runs as one, if `next` continues `self`.
     fn merged(self, next: Self) -> Option<Self> {
         let size = self.size()?;
         let follows = self.frame().add(self.count() * size.frames()) == next.frame();
@@ -129,7 +125,7 @@ impl Span {
 }
 
 impl<'a, 'p, P: TablePlatform> MmuGather<'a, 'p, P> {
-    /// A gather for one address space, empty.
+    /// An empty gather for one address space.
     #[inline]
     pub fn new(allocator: &'a PageAllocator<'p, P>, context: &'a MmContext) -> Self {
         Self {
@@ -147,14 +143,13 @@ impl<'a, 'p, P: TablePlatform> MmuGather<'a, 'p, P> {
         }
     }
 
-    /// How many more runs it can take.
+    /// How many more spans fit.
     #[inline]
     pub(crate) fn span_room(&self) -> usize {
         GATHER_SPANS + self.page_count * TABLE_ENTRIES - self.span_count
     }
 
-    /// Makes room for at least two runs, or one of them a table: by a page for more, or by flushing. No
-    /// page-table lock may be held.
+    /// Makes room for two spans, one of them a table, by a page or a flush. Under no page-table lock.
     #[inline]
     pub(crate) fn make_room(&mut self) {
         if self.span_room() < 2 || self.table_count == GATHER_TABLES {
@@ -176,8 +171,8 @@ impl<'a, 'p, P: TablePlatform> MmuGather<'a, 'p, P> {
         self.flush_and_drain();
     }
 
-    /// Flushes if entries are marked busy until then, and empties these: before the caller looks at entries
-    /// that another task may have marked, since a task that others wait on must not wait itself.
+    /// Flushes and empties this gather's busy entries, if any. The caller does so before it looks at entries
+    /// that another task may have marked busy, since a task that others wait on must not wait itself.
     #[inline]
     pub(crate) fn finish_busy(&mut self) {
         if self.busy_count > 0 {
@@ -185,8 +180,7 @@ impl<'a, 'p, P: TablePlatform> MmuGather<'a, 'p, P> {
         }
     }
 
-    /// A place at which the caller lets others run, unless a task may wait for a busy entry of this gather.
-    /// No page-table lock may be held.
+    /// A reschedule point, unless a task may wait for an entry of this gather. Under no page-table lock.
     #[inline]
     pub(crate) fn reschedule(&self) {
         if self.busy_count == 0 {
@@ -194,11 +188,10 @@ impl<'a, 'p, P: TablePlatform> MmuGather<'a, 'p, P> {
         }
     }
 
-    /// Takes what was unmapped. File frames that were stored through are marked dirty at once, while they are
-    /// still counted as mapped.
+    /// Takes what was unmapped. Marks file frames dirty at once, while they still count as mapped.
     ///
     /// # Panics
-    /// When there is no room; the caller has asked before it changed the entry.
+    /// When there is no room; the caller checks before it changes the entry.
     #[inline]
     pub(crate) fn add(&mut self, unmapped: Unmapped) {
         match unmapped.into_kind() {
@@ -219,8 +212,7 @@ impl<'a, 'p, P: TablePlatform> MmuGather<'a, 'p, P> {
         }
     }
 
-    /// Says that the detached table in `table` maps nothing before `first`, so that it need not be searched
-    /// from its start.
+    /// Records that the detached table in `table` maps nothing before `first`, where the drain then starts.
     #[inline]
     pub(crate) fn note_begin(&mut self, table: Frame, first: VirtAddr) {
         self.begins.get_or_insert((table, first));
@@ -238,7 +230,7 @@ impl<'a, 'p, P: TablePlatform> MmuGather<'a, 'p, P> {
         self.owed.add_tables(range);
     }
 
-    /// The same where other tables, or leaves of other sizes, come with the same frames and rights.
+    /// Owes the same flush where only tables or leaf sizes changed, but neither frames nor rights.
     #[inline]
     pub(crate) fn owe_reshaped(&mut self, range: VirtRange) {
         self.owed.add_reshaped(range);
@@ -278,8 +270,8 @@ impl<'a, 'p, P: TablePlatform> MmuGather<'a, 'p, P> {
         }
     }
 
-    /// Flushes what was unmapped so far. Afterwards no CPU reaches it, and the address-space lock may be
-    /// given back. No page-table lock may be held.
+    /// Flushes what was unmapped so far. After that no CPU reaches it, and the caller may release the
+    /// address-space lock. It holds no page-table lock.
     pub fn flush(&mut self) {
         self.owed.flush(self.allocator, self.context);
         if self.busy_count > 0 {
@@ -287,7 +279,7 @@ impl<'a, 'p, P: TablePlatform> MmuGather<'a, 'p, P> {
         }
     }
 
-    /// Flushes, then drops the counts of what was unmapped so far and frees what no leaf maps any more.
+    /// Flushes, then drops counts and frees what no leaf maps any more.
     pub(crate) fn flush_and_drain(&mut self) {
         self.flush();
         let begins = self.begins.take();
@@ -314,7 +306,7 @@ impl<'a, 'p, P: TablePlatform> MmuGather<'a, 'p, P> {
         self.rss += drain.finish();
     }
 
-    /// Empties the entries that were marked busy until the flush, so that faults may fill them again.
+    /// Empties the entries that were busy until the flush, so that faults may fill them again.
     #[cold]
     fn release_busy(&mut self) {
         let platform = self.allocator.platform();
@@ -336,8 +328,7 @@ impl<'a, 'p, P: TablePlatform> MmuGather<'a, 'p, P> {
         (self.span_count, self.busy_count) = (kept, 0);
     }
 
-    /// Flushes what is still owed, frees what no leaf maps any more, and says by how much resident memory
-    /// changed (never upwards).
+    /// Flushes, drains, and returns the change of resident memory, which is never positive.
     #[inline]
     pub fn finish(mut self) -> RssChange {
         self.flush_and_drain();
@@ -350,7 +341,7 @@ impl<'a, 'p, P: TablePlatform> MmuGather<'a, 'p, P> {
     #[cold]
     fn free_pages(&mut self) {
         for page in self.pages.iter().take(core::mem::take(&mut self.page_count)) {
-            // SAFETY: invariant 1: the gather allocated the page for its notes, which are drained.
+            // SAFETY: invariant 1: the gather allocated the page for its spans, which are drained.
             let folio = unsafe { self.allocator.frames().folio_from_raw(*page, Order::FRAME) };
             let freed = self.allocator.free(folio);
             debug_assert_eq!(freed, Ok(()));
@@ -367,7 +358,6 @@ impl<P: TablePlatform> Drop for MmuGather<'_, '_, P> {
     }
 }
 
-/// The level with this number.
 fn level_from(number: u64) -> Level {
     match number {
         0 => Level::PTE,

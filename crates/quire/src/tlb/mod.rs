@@ -2,17 +2,16 @@
 //!
 //! # The flush contract
 //!
-//! Nothing that a page table named is freed, counted down or used for something else before every CPU that
-//! may have cached it was told (invariant 2). The types carry it: clearing a present entry yields an
-//! [`Unmapped`], which can only be given to an [`MmuGather`], which flushes before it looks at it. Page-table
-//! pages are *detached* whole, by one exchange of their parent's entry, and read only after the flush: until
-//! then hardware may still set accessed and dirty bits in them (invariant 3).
+//! A frame or table that an entry named is freed, counted down or reused only after a flush of every CPU that
+//! may have cached it (invariant 2). The types enforce this: clearing a present entry yields an [`Unmapped`],
+//! which can only be given to an [`MmuGather`], which flushes before it looks at it. Page-table pages are
+//! *detached* whole, by one exchange of their parent's entry, and read only after the flush: until then
+//! hardware may still set accessed and dirty bits in them (invariant 3).
 //!
-//! Rights that were taken away without anything being freed are flushed through a [`FlushBatch`].
+//! Rights that were removed while nothing is freed are flushed through a [`FlushBatch`].
 //!
-//! A CPU that runs an address space is in its [`MmContext`]; one that is not there has nothing cached that it
-//! would use again, because loading a root makes it fresh. So an address space that no CPU runs is never
-//! flushed.
+//! A CPU that runs an address space is in its [`MmContext`]. Any other CPU has nothing cached that it would
+//! use again, because loading a root makes it fresh. So an address space that no CPU runs is never flushed.
 
 mod batch;
 mod context;

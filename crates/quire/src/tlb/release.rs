@@ -1,4 +1,4 @@
-//! Counting down, with a place to let others run now and then.
+//! Counting down, with reschedule points in between.
 
 use super::unmapped::Leaves;
 use crate::addr::{BlockNumber, FrameRange, PageSize};
@@ -7,14 +7,14 @@ use crate::memmap::FrameMask;
 use crate::page_alloc::{Counter, PageAllocator};
 use crate::platform::TablePlatform;
 
-/// Frames of a block that are counted down run by run, if there are no more.
+/// Up to so many frames of a block are counted down run by run.
 const FEW: usize = 4;
 
-/// Counts down, and comes by a reschedule point when enough was done.
+/// Counts down, and reaches a reschedule point after a bounded amount of work.
 pub(super) struct Release<'a, 'p, P: TablePlatform> {
     allocator: &'a PageAllocator<'p, P>,
     counter: Counter<'a, 'p, P>,
-    /// How much may be done until the next reschedule point.
+    /// How much work remains until the next reschedule point.
     runs_left: usize,
     frames_left: u64,
 }
@@ -30,38 +30,37 @@ impl<'a, 'p, P: TablePlatform> Release<'a, 'p, P> {
     #[inline]
     pub(super) fn leaves(&mut self, &Leaves { frames, size, contents, .. }: &Leaves) {
         if size == PageSize::Size4K {
-            // SAFETY: invariants 2 and 5: the gather was given each leaf once, by the verb that cleared it,
-            // and has flushed since.
+            // SAFETY: invariants 2 and 5: the gather got each leaf once, from the verb that cleared it, and
+            // has flushed.
             unsafe { self.counter.unmap(frames) };
             return self.spend(1, frames.count);
         }
         for leaf in (0..frames.count).step_by(size.frames() as usize) {
-            // SAFETY: invariants 2 and 5: the gather was given each leaf once, by the verb that cleared it,
-            // and has flushed since.
+            // SAFETY: invariants 2 and 5: the gather got each leaf once, from the verb that cleared it, and
+            // has flushed.
             unsafe { self.counter.unmap_large(frames.start.add(leaf), size, contents) };
             self.spend(1, size.frames());
         }
     }
 
-    /// Drops the counts of leaves onto a part of a folio, under a hold of the lock of its own. Before the
-    /// `last` part nothing is freed.
+    /// Drops the counts of a part of a folio, under its own hold of the lock. Only the `last` part frees.
     #[cfg(feature = "published")]
     pub(super) fn part_of_folio(&mut self, leaves: &Leaves, last: bool, unmapped: &mut FrameMask) {
         if last && unmapped.is_empty() {
             self.leaves(leaves);
         } else {
             // SAFETY: invariants 2 and 5: the gather was given each leaf once, by the verb that cleared it,
-            // and has flushed since; before the last part another leaf is to come that maps the folio.
+            // and has flushed since; before the last part another leaf still maps the folio.
             unsafe { self.counter.unmap_part(leaves.frames, last, unmapped) };
             self.spend(1, leaves.frames.count);
         }
         self.unlock();
     }
 
-    /// Drops the count of one 4 KiB leaf of each of a block's frames, of which no more are to come.
+    /// Drops the count of one 4 KiB leaf of each of these frames, the last ones of their block.
     pub(super) fn each(&mut self, block: BlockNumber, frames: FrameMask) {
         if frames.count() <= FEW {
-            // A look at each word of all the block's counts would be more.
+            // Reading all counts of the block would cost more.
             for (start, count) in frames.runs() {
                 let run = FrameRange::new(block.first_frame().add(start as u64), count as u64);
                 // SAFETY: invariants 2 and 5: each leaf stood in a detached table that was flushed since.
@@ -75,13 +74,13 @@ impl<'a, 'p, P: TablePlatform> Release<'a, 'p, P> {
         self.spend(1, frames.count() as u64);
     }
 
-    /// Gives the lock back that the counter holds: before others are taken, or work is done that needs none.
+    /// Releases the counter's lock, before other locks are taken or work is done that needs none.
     #[inline]
     pub(super) fn unlock(&mut self) {
         self.counter = self.allocator.counts().counter();
     }
 
-    /// Notes that runs were counted down, or other work was done for frames.
+    /// Accounts for runs that were counted down, or other work done for frames.
     #[inline]
     pub(super) fn spend(&mut self, runs: usize, frames: u64) {
         self.runs_left = self.runs_left.saturating_sub(runs);

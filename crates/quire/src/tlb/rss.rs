@@ -1,12 +1,12 @@
-//! By how much resident memory changed.
+//! The change of resident memory.
 
 use core::ops::AddAssign;
 
 use crate::addr::PageSize;
 use crate::arch::{Entry, EntryFlags};
 
-/// A change of an address space's resident memory, in 4 KiB pages. Entries that are [`EntryFlags::SPECIAL`]
-/// count nothing. Page-table pages are counted by [`super::MmContext::tables`].
+/// A change of an address space's resident memory, in 4 KiB pages. [`EntryFlags::SPECIAL`] entries do not
+/// count. [`super::MmContext::tables`] counts page-table pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct RssChange {
     /// Anonymous pages: leaves with [`EntryFlags::ANON`].
@@ -24,7 +24,7 @@ impl RssChange {
         change
     }
 
-    /// Counts leaves that appeared, or with a negative number disappeared.
+    /// Counts leaves that appeared, or with a negative number, disappeared.
     #[inline]
     pub(crate) fn count(&mut self, entry: Entry, size: PageSize, leaves: i64) {
         let pages = leaves * size.frames() as i64;

@@ -1,8 +1,7 @@
-//! Detached tables whose entries lead all over memory: counted down block by block instead of entry by entry.
+//! Counts down detached tables with scattered entries block by block instead of entry by entry.
 //!
-//! The tables are the drain's alone after the flush, so they are the room in which their own entries are put
-//! in order: first packed to frame numbers, then sorted by block, in place. Each block's lock is then taken
-//! once for all that a batch of tables had of it.
+//! After the flush only the drain uses the tables. So they hold their own entries while these are sorted:
+//! first packed to frame numbers, then sorted by block, in place. Then each block's lock is taken once.
 
 use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -17,26 +16,25 @@ use crate::platform::TablePlatform;
 
 /// Bits by which one pass sorts, at most.
 const DIGIT: u32 = 8;
-/// Blocks that are told apart without sorting.
+/// The base-two logarithm of the number of blocks that need no sorting.
 const FEW_BITS: u32 = 3;
-/// Places at which a table is looked at to find whether its entries lead all over memory.
+/// Places at which a table is examined to find whether its entries are scattered.
 const SAMPLES: usize = 8;
-/// A run shorter than this costs more by itself than its frames do in order.
+/// A run shorter than this costs more on its own than its frames cost in order.
 pub(super) const SHORT: usize = 8;
-/// Leaves that a table has at least for their order to matter.
+/// A table with fewer leaves is never sorted.
 const MANY: usize = 64;
 
 type Words<'a> = &'a [AtomicU64; TABLE_ENTRIES];
 
-/// Frame numbers that stand in the words of tables, one after the other.
+/// Frame numbers, stored in the words of tables one after the other.
 pub(super) struct Scattered<'a> {
     tables: [Option<(Frame, Words<'a>)>; SCATTER_TABLES],
     table_count: usize,
     frame_count: usize,
 }
 
-/// Whether a table of the lowest level that only the caller changes has many leaves, of which few stand in
-/// runs that are not short.
+/// Whether a lowest-level table that only the caller changes has many leaves, few of them in long runs.
 pub(super) fn is_scattered(table: Table<'_>, population: usize) -> bool {
     let goes_on = |at: &usize| {
         let first = table.load_private(*at);
@@ -56,20 +54,20 @@ impl<'a> Scattered<'a> {
         self.table_count == self.tables.len()
     }
 
-    /// Gives a table back, and forgets all frames.
+    /// Removes and returns a table, and forgets all frames.
     pub(super) fn pop_table(&mut self) -> Option<Frame> {
         self.frame_count = 0;
         self.table_count = self.table_count.checked_sub(1)?;
         self.tables[self.table_count].map(|(frame, _)| frame)
     }
 
-    /// Takes a table as room. Its entries are read before their places are written to.
+    /// Adds a table as memory for frame numbers. The caller reads an entry before its word is overwritten.
     pub(super) fn add_table<P: TablePlatform>(&mut self, platform: &'a P, table: Frame) {
         self.tables[self.table_count] = Some((table, words(platform, table)));
         self.table_count += 1;
     }
 
-    /// Notes a frame. There is room: each comes from an entry of a table that was added.
+    /// Records a frame. There is room: each comes from an entry of a table that was added.
     #[inline]
     pub(super) fn push(&mut self, frame: Frame) {
         self.word(self.frame_count).store(frame.0, Ordering::Relaxed);
@@ -89,8 +87,7 @@ impl<'a> Scattered<'a> {
         self.word(at).load(Ordering::Relaxed)
     }
 
-    /// Counts down all that was noted, block by block; a block comes more than once when a frame of it is
-    /// there more than once.
+    /// Counts down all recorded frames by block; repeatedly, if a frame of the block was recorded repeatedly.
     pub(super) fn release<P: TablePlatform>(&self, release: &mut Release<'_, '_, P>) {
         release.unlock();
         let (all, any) = (0..self.frame_count)
@@ -101,8 +98,8 @@ impl<'a> Scattered<'a> {
         self.sort(0..self.frame_count, bits, release);
     }
 
-    /// Sorts frames whose block numbers differ in the lowest `bits` bits alone, and counts them down. As deep
-    /// as a block number has digits.
+    /// Sorts frames whose block numbers differ in the lowest `bits` bits alone, and counts them down.
+    /// Recurses once per digit of a block number.
     fn sort<P: TablePlatform>(&self, part: Range<usize>, bits: u32, release: &mut Release<'_, '_, P>) {
         if bits <= FEW_BITS || part.len() <= 1 {
             return self.release_few(part, release);
@@ -110,8 +107,7 @@ impl<'a> Scattered<'a> {
         let width = bits.min(DIGIT);
         let shift = u32::from(BLOCK_ORDER) + bits - width;
         let digit = |frame: u64| (frame >> shift) as usize & ((1 << width) - 1);
-        // Up to where each digit's frames are in place, and where they end, counted from the start of the
-        // part.
+        // Relative to the part: up to where each digit's frames are in place, and where they end.
         let (mut done, mut ends) = ([0u16; 1 << DIGIT], [0u16; 1 << DIGIT]);
         part.clone().for_each(|at| ends[digit(self.get(at))] += 1);
         release.spend(0, part.len() as u64);
@@ -134,8 +130,8 @@ impl<'a> Scattered<'a> {
         }
     }
 
-    /// Takes the next frame of a bucket out and puts it where it belongs, the one from there where that
-    /// belongs, and so on, until one comes up that belongs to the bucket; how many were moved.
+    /// Moves the next frame of a bucket to its own bucket, the frame found there to its own, and so on, until
+    /// one belongs to the first bucket. Returns how many were moved.
     #[inline(always)]
     fn settle(&self, base: usize, bucket: usize, done: &mut [u16], digit: impl Fn(u64) -> usize) -> u64 {
         let hole = self.word(base + usize::from(done[bucket]));
@@ -154,7 +150,7 @@ impl<'a> Scattered<'a> {
         moved
     }
 
-    /// Counts down frames of blocks whose numbers differ in a few bits alone.
+    /// Counts down frames of blocks whose numbers differ in the lowest few bits alone.
     fn release_few<P: TablePlatform>(&self, part: Range<usize>, release: &mut Release<'_, '_, P>) {
         let Some(first) = part.clone().next() else { return };
         let base = Frame(self.get(first)).block().0 & !((1 << FEW_BITS) - 1);

@@ -1,23 +1,21 @@
-//! Secondary MMUs: other holders of copies of an address space's leaves, which are told when those go bad.
+//! Secondary MMUs: devices with copies of an address space's leaves, which must learn when the copies go bad.
 //!
 //! # Protocol
 //!
 //! A secondary MMU (a hypervisor's second-stage tables, a device) walks the page table by
-//! [`Mm::translate`](crate::vm::Mm::translate) and keeps what it found. It is in no set of CPUs, and no other
-//! call flushes it. So a flush that is owed comes with a *bracket*, whether or not a CPU runs the address
-//! space; [`FlushBatch::flush`](super::FlushBatch::flush) makes both. The entries changed before. A walk
-//! after the start of the bracket finds what came after the change. A walk before it finds, when the MMU
-//! wants to keep the result, that a bracket began since, and is repeated. The bracket holds the flush of the
-//! CPUs and nothing else.
+//! [`Mm::translate`](crate::vm::Mm::translate) and keeps the result. It is in no set of CPUs, and no other
+//! call flushes it. So every owed flush has a *bracket* around it, even if no CPU runs the address space;
+//! [`FlushBatch::flush`](super::FlushBatch::flush) makes both. The entries change before the bracket starts.
+//! A walk after the start finds the new entries. A walk before the start may find old ones; when the MMU then
+//! tries to keep the result, it sees that a bracket began, and walks again. Only the flush is inside.
 //!
-//! *When is there one?* Registering and its opposite take the address-space lock for writing, and the task
-//! that makes a flush has held that lock since the entries changed. So one relaxed load says whether a
-//! secondary MMU is registered: a task that changed an entry before the first one registered has flushed by
-//! then.
+//! *When is there a bracket?* A secondary MMU is registered and removed under the address-space lock, held
+//! for writing. A task that makes a flush has held this lock since the entries changed. So one relaxed load
+//! says whether a secondary MMU is registered; a change before its registration is flushed by then.
 //!
-//! *What needs no bracket?* More rights, and leaves where none were: a copy that allows less, or is missing,
-//! makes its user walk again. Another shape of the same leaves. Shared tables ([`crate::pgtable`]) whose
-//! leaves lose a right that no address space could use through them.
+//! *What needs no bracket?* New leaves and new rights: a copy that allows less, or is missing, makes its user
+//! walk again. Another shape of the same leaves. Shared tables ([`crate::pgtable`]) whose leaves lose a right
+//! that no address space could use through them.
 #![forbid(unsafe_code)]
 
 use core::sync::atomic::Ordering;
@@ -27,27 +25,25 @@ use crate::addr::VirtRange;
 use crate::platform::TablePlatform;
 
 impl MmContext {
-    /// Whether a secondary MMU has copies of leaves. The caller has held the address-space lock since it
-    /// changed an entry.
+    /// Whether a secondary MMU has copies. The caller has held the address-space lock since its change.
     #[inline]
     pub(crate) fn has_secondary(&self) -> bool {
         self.secondaries.load(Ordering::Relaxed) != 0
     }
 
-    /// One secondary MMU more. The address-space lock is held exclusive.
+    /// The caller holds the address-space lock for writing.
     pub(crate) fn add_secondary(&self) {
         self.secondaries.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// One secondary MMU less, which has no copies any more. The address-space lock is held exclusive.
+    /// The secondary MMU has no copies any more. The caller holds the address-space lock for writing.
     pub(crate) fn remove_secondary(&self) {
         let before = self.secondaries.fetch_sub(1, Ordering::Relaxed);
         debug_assert!(before > 0, "more secondary MMUs went than came");
     }
 
-    /// Says to a secondary MMU, if there is one, that the leaf whose extent is `range` came in the place of
-    /// smaller ones ([`TablePlatform::secondary_collapse_possible`]). The address-space lock is held
-    /// exclusive.
+    /// Tells a secondary MMU, if there is one, that a leaf of extent `range` replaced smaller ones
+    /// ([`TablePlatform::secondary_collapse_possible`]). The caller holds the address-space lock for writing.
     #[inline]
     pub(crate) fn collapse_possible<P: TablePlatform>(&self, platform: &P, range: VirtRange) {
         if self.has_secondary() {
@@ -56,7 +52,6 @@ impl MmContext {
     }
 }
 
-/// Flushes the CPUs between the start and the end of a bracket.
 #[cold]
 #[inline(never)]
 pub(super) fn bracketed<P: TablePlatform>(

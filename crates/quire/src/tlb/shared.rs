@@ -1,5 +1,4 @@
-//! Page tables that several address spaces reach: what can be said of one without changing it, and giving one
-//! up.
+//! The resident memory of page tables that several address spaces reach.
 
 use core::sync::atomic::Ordering;
 
@@ -10,8 +9,7 @@ use crate::arch::Level;
 use crate::limits::TABLE_ENTRIES;
 use crate::memmap::{Descriptor, DescriptorFlags};
 
-/// How much resident memory a table of 4 KiB leaves stands for. Reads no leaf unless some were not anonymous
-/// memory.
+/// The resident memory of a table of 4 KiB leaves. Reads the leaves only if some were not anonymous.
 pub(crate) fn resident(table: Table<'_>, descriptor: &Descriptor) -> RssChange {
     debug_assert!(table.level() == Level::PTE);
     let mut sum = RssChange::default();
@@ -22,11 +20,4 @@ pub(crate) fn resident(table: Table<'_>, descriptor: &Descriptor) -> RssChange {
     let leaves = (0..TABLE_ENTRIES).map(|index| table.load(index)).filter(|leaf| leaf.is_present());
     leaves.for_each(|leaf| sum.count(leaf, PageSize::Size4K, 1));
     sum
-}
-
-/// Gives up one address space's share in a table, of which no CPU that runs it has anything cached any more.
-/// Whether others still have theirs: then the table is not the caller's to look at any more. If not, it is
-/// the caller's alone.
-pub(crate) fn leave(descriptor: &Descriptor) -> bool {
-    super::sharers::leave(descriptor.sharers())
 }

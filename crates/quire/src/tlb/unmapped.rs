@@ -1,4 +1,4 @@
-//! What was taken out of a page table and is not yet flushed.
+//! Entries that were removed from a page table and are not flushed yet.
 
 use crate::addr::{Frame, FrameRange, PageSize};
 use crate::arch::{Entry, EntryFlags, Level};
@@ -10,10 +10,10 @@ pub(super) enum Kind {
     /// Leaves of one size that mapped consecutive frames.
     Leaves {
         leaves: Leaves,
-        /// One of the leaves was stored through.
+        /// Whether one of the leaves was stored through.
         dirty: bool,
     },
-    /// A table and all below it, to be read only after the flush.
+    /// A table and its subtree, to be read only after the flush.
     Table {
         /// The uppermost table.
         frame: Frame,
@@ -28,14 +28,13 @@ pub(super) enum Kind {
 pub(super) struct Leaves {
     pub(super) frames: FrameRange,
     pub(super) size: PageSize,
-    /// Anonymous memory, not page cache.
+    /// Whether it is anonymous memory, not page cache.
     pub(super) anon: bool,
-    /// What is known of large ones.
+    /// The contents of large leaves.
     pub(super) contents: Contents,
 }
 
 impl Leaves {
-    /// The leaf that an entry was.
     pub(super) fn one(leaf: Entry, size: PageSize) -> Self {
         let frames = FrameRange::new(leaf.frame(), size.frames());
         let zeroed = size != PageSize::Size4K && leaf.is_zeroed();
@@ -44,17 +43,16 @@ impl Leaves {
     }
 }
 
-/// Translations that were taken out of a page table while CPUs may still use them (invariant 2).
+/// Translations that were removed from a page table while CPUs may still use them (invariant 2).
 ///
-/// It cannot be dropped, only given to an [`MmuGather`](super::MmuGather): in debug builds dropping one
-/// panics, in others its memory is never used again, which wastes it but is safe.
+/// It cannot be dropped, only given to an [`MmuGather`](super::MmuGather). In debug builds dropping one
+/// panics; in others its memory is never used again, which is safe but wastes it.
 #[must_use = "what was unmapped must be given to a gather"]
 #[derive(Debug)]
 pub struct Unmapped(Kind);
 
 impl Unmapped {
-    /// `leaves` leaves of one size onto consecutive frames, of which `first` was the first; counted entries
-    /// only.
+    /// `leaves` leaves of one size onto consecutive frames, the first of them `first`; counted entries only.
     #[inline]
     pub(crate) fn leaves(first: Entry, size: PageSize, leaves: u64, dirty: bool) -> Self {
         debug_assert!(!first.has(EntryFlags::SPECIAL));
@@ -64,24 +62,24 @@ impl Unmapped {
         Self(Kind::Leaves { leaves: Leaves { frames, ..one }, dirty })
     }
 
-    /// The table to which an entry of a table of `level` pointed.
+    /// The table that an entry of a table of `level` pointed to.
     #[inline]
     pub(crate) fn table(entry: Entry, level: Level) -> Self {
         Self(Kind::Table { frame: entry.frame(), level: level.below() })
     }
 
-    /// A root table, which no CPU uses any more.
+    /// A root table that no CPU uses any more.
     pub(crate) fn root(frame: Frame, level: Level) -> Self {
         Self(Kind::Table { frame, level })
     }
 
-    /// An entry that was marked busy when its leaf was taken out.
+    /// An entry that was marked busy when its leaf was removed.
     #[inline]
     pub(crate) fn busy(table: Frame, index: usize) -> Self {
         Self(Kind::Busy { table, index })
     }
 
-    /// What it stands for; the caller takes over the duty to flush.
+    /// The contents; the caller takes over the duty to flush.
     #[inline]
     pub(super) fn into_kind(self) -> Kind {
         let kind = self.0;

@@ -1,13 +1,11 @@
-//! The words of a frame that holds a page table or a page of a gather's batch: the one place where page-table
-//! memory is reached.
+//! The words of a frame with a page table or a page of a gather: all access to page-table memory.
 //!
 //! # Invariants
 //!
 //! W1. A frame that is named here is memory that the page allocator gave to the page tables of one address
 //!     space, to one gather, or to the window of page descriptors. Until it is freed, all its users reach it
 //!     through the atomics below (hardware, or its model, included). Only [`clear_table`] does not, before
-//!     anything else names the frame. It is freed only when neither a walker nor a CPU can reach it any more
-//!     (invariant 4).
+//!     anything else names the frame. It is freed when no walker and no CPU can reach it (invariant 4).
 
 use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -17,7 +15,7 @@ use crate::arch::{Entry, EntryFlags, Level};
 use crate::limits::{FRAME_SIZE, TABLE_ENTRIES};
 use crate::platform::TablePlatform;
 
-/// The 512 words of a frame that holds a page table or a page of a gather's batch.
+/// The 512 words of such a frame.
 #[inline]
 pub(crate) fn words<P: TablePlatform>(platform: &P, frame: Frame) -> &[AtomicU64; TABLE_ENTRIES] {
     let pointer = platform.direct_map(frame.addr()).cast::<[AtomicU64; TABLE_ENTRIES]>();
@@ -26,9 +24,9 @@ pub(crate) fn words<P: TablePlatform>(platform: &P, frame: Frame) -> &[AtomicU64
     unsafe { &*pointer }
 }
 
-/// Empties a frame that is about to become a page table. Not a task for
-/// [`FramePlatform::clear`](crate::platform::FramePlatform::clear), which a machine for
-/// measurements may only count.
+/// Empties a frame that is about to become a page table.
+/// [`FramePlatform::clear`](crate::platform::FramePlatform::clear) does not do: a machine may only count
+/// calls.
 #[inline]
 pub(crate) fn clear_table<P: TablePlatform>(platform: &P, frame: Frame) {
     let pointer = platform.direct_map(frame.addr());
@@ -36,7 +34,7 @@ pub(crate) fn clear_table<P: TablePlatform>(platform: &P, frame: Frame) {
     unsafe { pointer.write_bytes(0, FRAME_SIZE as usize) };
 }
 
-/// A page-table page: where it is, its level, and its entries.
+/// A page-table page.
 #[derive(Clone, Copy)]
 pub(crate) struct Table<'a> {
     words: &'a [AtomicU64; TABLE_ENTRIES],
@@ -45,26 +43,24 @@ pub(crate) struct Table<'a> {
 }
 
 impl<'a> Table<'a> {
-    /// The table in `frame`, which W1 speaks of.
+    /// The table in `frame`, to which W1 applies.
     #[inline]
     pub(crate) fn at<P: TablePlatform>(platform: &'a P, frame: Frame, level: Level) -> Self {
         Self { words: words(platform, frame), frame, level }
     }
 
-    /// The table that a table entry read from this table points to.
+    /// The table that an entry of this table points to.
     #[inline]
     pub(crate) fn child<P: TablePlatform>(self, platform: &'a P, entry: Entry) -> Self {
         debug_assert!(entry.is_table(self.level));
         Self::at(platform, entry.frame(), self.level.below())
     }
 
-    /// The table's frame.
     #[inline]
     pub(crate) fn frame(self) -> Frame {
         self.frame
     }
 
-    /// The table's level.
     #[inline]
     pub(crate) fn level(self) -> Level {
         self.level
@@ -76,40 +72,38 @@ impl<'a> Table<'a> {
         self.level.index(addr)
     }
 
-    /// The addresses of the entry for `addr`.
+    /// The addresses that the entry for `addr` covers.
     #[inline]
     pub(crate) fn extent(self, addr: VirtAddr) -> VirtRange {
         VirtRange::from_len(addr.align_down(self.level.entry_bytes()), self.level.entry_bytes())
     }
 
-    /// The entry at `index` as it is now; what a table pointer leads to is visible.
+    /// The current entry at `index`. If it points to a table, that table's contents are visible.
     #[inline]
     pub(crate) fn load(self, index: usize) -> Entry {
         Entry::from_bits(self.words[index].load(Ordering::Acquire))
     }
 
-    /// The entry of a table that only the caller changes: it is detached and flushed, or not yet installed.
+    /// The entry of a table that only the caller changes: detached and flushed, or not yet installed.
     #[inline]
     pub(crate) fn load_private(self, index: usize) -> Entry {
         Entry::from_bits(self.words[index].load(Ordering::Relaxed))
     }
 
-    /// Writes an entry that hardware cannot change at this moment: it is not present, or holds every bit that
-    /// hardware could set ([`Entry::is_settled`]). What was stored before is visible to a CPU that sees the
-    /// entry.
+    /// Writes an entry that hardware cannot change now: it is not present, or holds every bit that hardware
+    /// could set ([`Entry::is_settled`]). A CPU that sees the entry sees all earlier stores.
     #[inline]
     pub(crate) fn store(self, index: usize, entry: Entry) {
         self.words[index].store(entry.bits(), Ordering::Release);
     }
 
-    /// Puts an entry in the place of another, which is returned with all that hardware set until then
-    /// (invariant 3).
+    /// Replaces an entry and returns the old one with all bits that hardware set until then (invariant 3).
     #[inline]
     pub(crate) fn swap(self, index: usize, entry: Entry) -> Entry {
         Entry::from_bits(self.words[index].swap(entry.bits(), Ordering::AcqRel))
     }
 
-    /// Puts `new` in the place of `old`, unless the entry is no longer `old`; what it is then.
+    /// Replaces `old` by `new`, or returns the entry if it is not `old`.
     #[inline]
     pub(crate) fn compare_exchange(self, index: usize, old: Entry, new: Entry) -> Result<(), Entry> {
         self.words[index]
@@ -118,8 +112,8 @@ impl<'a> Table<'a> {
             .map_err(Entry::from_bits)
     }
 
-    /// Copies entries, none of which hardware can change to matter, to the same places in a table that only
-    /// the caller uses, without some flags.
+    /// Copies entries, less some flags, to the same places of a table that only the caller uses. Bits that
+    /// hardware sets in them meanwhile do not matter.
     #[inline]
     pub(crate) fn copy_to(self, target: Table<'_>, entries: Range<usize>, lost: EntryFlags) {
         for (from, to) in self.words[entries.clone()].iter().zip(&target.words[entries]) {
@@ -127,8 +121,8 @@ impl<'a> Table<'a> {
         }
     }
 
-    /// The same with leaves, of which both sides lose the right to store; eight at a time where all of them
-    /// are settled. Calls `slowly` with those that are not.
+    /// Copies leaves, of which both sides lose the right to store; eight at a time where all of them are
+    /// settled. Calls `slowly` with the others.
     #[inline]
     pub(crate) fn copy_weakened(
         self,
@@ -156,10 +150,10 @@ impl<'a> Table<'a> {
     }
 
     /// How many entries from `index` on belong to the run that `first` at `index` starts, in a table of this
-    /// grain, which only the caller changes: of each group of so many entries only the first is looked at.
+    /// grain that only the caller changes. Only the first entry of each group is compared.
     #[inline]
     pub(crate) fn run_by_grain(self, index: usize, first: Entry, grain: usize) -> usize {
-        // Below two cache lines nothing is saved.
+        // Up to a cache line this saves nothing.
         if grain <= 8 {
             return self.run_length(index, TABLE_ENTRIES, first);
         }
@@ -168,8 +162,8 @@ impl<'a> Table<'a> {
         (1 + more.count()) * grain
     }
 
-    /// Whether all entries of a table of the lowest level are one run that `first` starts; what is recorded
-    /// in any of them, or the first that is not of the run.
+    /// The history bits in any leaf if all entries of a lowest-level table are one run that `first` starts;
+    /// otherwise the index of the first that is not of the run.
     pub(crate) fn whole_run(self, first: Entry) -> Result<EntryFlags, usize> {
         let plain = first.without(EntryFlags::HISTORY);
         let (mut expected, mut differ) = (plain, 0);
@@ -178,15 +172,14 @@ impl<'a> Table<'a> {
             expected = expected.next_in_run();
         }
         if differ & !EntryFlags::HISTORY.bits() == 0 {
-            // What is expected has none of these bits.
+            // The expected entries have none of these bits.
             return Ok(Entry::from_bits(differ).flags());
         }
         Err(count_run(self.words, plain))
     }
 
-    /// How many entries from `index` on, at most up to `end`, continue the run that `first` at `index`
-    /// starts. Eight at a time without a branch between them: this is what a scan of a full table spends its
-    /// time on.
+    /// How many entries from `index` on, up to `end`, continue the run that `first` at `index` starts.
+    /// Compares eight at a time without a branch, since a scan of a full table spends its time here.
     #[inline]
     pub(crate) fn run_length(self, index: usize, end: usize, first: Entry) -> usize {
         let rest = &self.words[index + 1..end];
@@ -208,7 +201,6 @@ impl<'a> Table<'a> {
     }
 }
 
-/// How many of the words, from the first on, are a run that starts with `expected`.
 #[inline]
 fn count_run(words: &[AtomicU64], mut expected: Entry) -> usize {
     for (at, word) in words.iter().enumerate() {

@@ -1,7 +1,6 @@
-//! Values with one duty each: a copyable reference to an address space, or to what all of a machine share,
-//! whose type says what is done with it.
+//! Handles: copyable references to an address space, or to [`MmShared`](crate::vm::MmShared). Each type has
+//! one duty.
 
-/// Declares such a value and the way to it.
 macro_rules! handle {
     ($(#[$doc:meta])* $name:ident of $on:ident) => {
         $(#[$doc])*

@@ -1,23 +1,24 @@
 //! Address spaces: their mappings, the verbs that change them, and the faults that bring memory in.
 //!
-//! [`Mm`] is an address space as callers hold it; [`MmShared`] is what all of a machine share. `Mm` hands each call on:
+//! [`Mm`] is an address space as callers hold it, and [`MmShared`] what the address spaces of a machine
+//! share. `Mm` passes each call on:
 //!
-//! | a call goes to | which |
+//! | module | duty |
 //! |---|---|
 //! | `verbs` | changes mappings: `mmap`, `munmap`, `mprotect`, `mremap`, `madvise`, `mlock`, `brk`, `fork`, exit |
-//! | `fault` | makes an access good |
+//! | `fault` | makes an access possible |
 //! | `gigantic` | clears folios of 1 GiB piece by piece |
 //! | `hugetlb` | maps huge pages of pools, whole or in parts, and reserves them |
 //! | `userfault` | waits for handlers of faults, and takes their answers |
 //! | `collapse` | makes large leaves of small ones, and splits folios that are mostly zero |
 //! | `file` | resizes files and writes them back, wherever they are mapped |
-//! | `reclaim` | frees memory that can be had again |
-//! | `migrate`, `memory_failure` | move memory that is in use, or take it out of use |
+//! | `reclaim` | frees memory that can be restored |
+//! | `migrate`, `memory_failure` | move memory that is in use; take bad memory out of use |
 //! | `observe` | shows mappings, leaves, counts and flags |
 //!
-//! Below them, `rmap` finds the address spaces that map a page, `space` holds what an address space is made of, its
-//! lock and the steps of teardown, [`tree`] is the set of [`vma`]s that [`edit`] keeps minimal and [`layout`] finds
-//! room in, and `mapping` is one mapping.
+//! Below them, `rmap` finds the address spaces that map a page; `space` holds the parts of an address space,
+//! its lock and the steps of teardown; [`tree`] is the set of [`vma`]s, which [`edit`] keeps minimal and in
+//! which [`layout`] places new ones; `mapping` is one mapping.
 
 mod collapse;
 mod fault;

@@ -1,17 +1,21 @@
-//! The pages of one request: which passes there are, and which flushes between them.
+//! Optimises and restores all pages of one request: the passes, and the flushes between them.
 //!
 //! # Joining
 //!
-//! A page's head and first tails are written. Then (`batched`) all leaves that the request's pages stand in
-//! are split, up to the first for which there is no memory; one flush; a grace period; all pages are
-//! optimised, those whose leaf was not split splitting it now, since frames have come back meanwhile; one
-//! flush; and what was gathered is freed. Where a page cannot be optimised and something has been gathered,
-//! that is flushed and freed, and the page is tried once more. A page that cannot be optimised at all gets
-//! the rest of its tails, and is as good as any.
+//! Each page's head and first tails are written. Then, with `batched`:
+//! 1. Split all leaves that map descriptors of the request's pages, up to the first for which there is no
+//!    memory.
+//! 2. Flush, and wait for a grace period.
+//! 3. Optimise all pages. A page whose leaf was not split splits it now, since frames may have been freed
+//!    meanwhile. Where a page cannot be optimised and the gather has frames, flush, free them, and try once
+//!    more.
+//! 4. Flush, and free what was gathered.
+//!
+//! A page that cannot be optimised at all gets the rest of its tails, and is as good as any.
 //!
 //! # Leaving
 //!
-//! A grace period; pages are restored in order, up to the first for which there is no memory; one flush.
+//! Wait for a grace period; restore pages in order, up to the first for which there is no memory; flush.
 //!
 //! `per-page` does all of it for each page by itself.
 #![forbid(unsafe_code)]
@@ -29,39 +33,31 @@ use crate::platform::TablePlatform;
 use crate::stats::Stat;
 
 impl Window {
-    /// Whether one request's pages are best given to [`Self::join`] and [`Self::restore_all`] together.
+    /// Whether callers should give one request's pages to [`Self::join`] and [`Self::restore_all`] together.
     pub fn wants_all(&self) -> bool {
         self.policy == DescriptorPolicy::Batched
     }
 
-    /// Describes pages that are to join a pool, and optimises them if that is wanted. Only the caller has
-    /// them.
+    /// Describes the caller's pages, which are to join a pool, and optimises them unless saving is off.
     ///
-    /// Precondition: a task that is in no section and holds no lock but that of an address space.
+    /// Precondition: the task is in no section and holds no lock but that of an address space.
     pub fn join<P: TablePlatform>(&self, pages: &PageAllocator<'_, P>, chain: &PageChain, order: Order) {
-        if !self.is_saving() {
-            self.each(pages, chain, |page| {
-                self.compose(pages, page, order, 0..frames_of(order));
-                true
-            });
-        } else if self.wants_all() {
-            self.each(pages, chain, |page| {
-                self.compose(pages, page, order, 0..1);
-                true
-            });
-            self.optimise_batch(pages, chain, order);
-        } else {
-            self.each(pages, chain, |page| {
-                self.compose(pages, page, order, 0..1);
+        let saving = self.is_saving();
+        let described = if saving { 1 } else { frames_of(order) };
+        self.each(pages, chain, |page| {
+            self.compose(pages, page, order, 0..described);
+            if saving && !self.wants_all() {
                 self.optimise_one(pages, page, order);
-                true
-            });
+            }
+            true
+        });
+        if saving && self.wants_all() {
+            self.optimise_batch(pages, chain, order);
         }
     }
 
-    /// Brings back the descriptors of pages that are to leave a pool, from the first on, and moves those that
-    /// have all of theirs from `chain` to `whole`. Only the caller has them, and they stay described until
-    /// [`Self::forget`].
+    /// Restores pages that are to leave a pool, from the first on, and moves them from `chain` to `whole`.
+    /// Only the caller has them, and they stay described until [`Self::forget`].
     ///
     /// Precondition: as for [`Self::join`].
     ///
@@ -98,7 +94,7 @@ impl Window {
         outcome
     }
 
-    /// Makes the descriptors of pages that were restored say nothing: they are about to belong to no pool.
+    /// Clears the descriptors of restored pages, which are about to belong to no pool.
     pub fn forget<P: TablePlatform>(&self, pages: &PageAllocator<'_, P>, chain: &PageChain, order: Order) {
         self.each(pages, chain, |page| {
             self.dissolve(pages, page, order);
@@ -106,7 +102,7 @@ impl Window {
         });
     }
 
-    /// Both passes over a request's pages.
+    /// Makes both passes over a request's pages.
     fn optimise_batch<P: TablePlatform>(
         &self,
         pages: &PageAllocator<'_, P>,
@@ -114,7 +110,7 @@ impl Window {
         order: Order,
     ) {
         let mut gather = Gather::default();
-        // Until the first failure; later pages split on demand.
+        // Stops at the first failure; later pages split on demand.
         self.each(pages, chain, |page| self.split_for(pages, page, order, &mut gather).is_ok());
         self.settle(pages, &mut gather);
         if !chain.is_empty() {
@@ -132,7 +128,7 @@ impl Window {
         self.settle(pages, &mut gather);
     }
 
-    /// The same for one page by itself.
+    /// As [`Self::optimise_batch`] for one page.
     fn optimise_one<P: TablePlatform>(&self, pages: &PageAllocator<'_, P>, page: Frame, order: Order) {
         let mut gather = Gather::default();
         let split = self.split_for(pages, page, order, &mut gather);
@@ -145,7 +141,6 @@ impl Window {
         self.settle(pages, &mut gather);
     }
 
-    /// Gives a page that was not optimised the rest of its tails.
     fn complete<P: TablePlatform>(
         &self,
         pages: &PageAllocator<'_, P>,
@@ -158,13 +153,13 @@ impl Window {
         }
     }
 
-    /// Waits for the walkers that may be about to store to pages that are frozen by now.
+    /// Waits for walkers that may still store to pages which are frozen by now.
     fn grace<P: TablePlatform>(&self, pages: &PageAllocator<'_, P>) {
         self.walkers.wait(pages.platform());
         pages.count(Stat::VmemmapGrace, 1);
     }
 
-    /// Flushes what was changed, if anything was, and frees what waited for it.
+    /// Flushes what was changed, if anything, and then frees the gathered frames.
     fn settle<P: TablePlatform>(&self, pages: &PageAllocator<'_, P>, gather: &mut Gather) {
         if let Some(range) = gather.take_changed() {
             pages.platform().flush_kernel(range);
@@ -178,7 +173,7 @@ impl Window {
         }
     }
 
-    /// Does something to each page until it says no, with reschedule points.
+    /// Calls `act` for each page until it returns false, with reschedule points.
     fn each<P: TablePlatform>(
         &self,
         pages: &PageAllocator<'_, P>,

@@ -1,5 +1,4 @@
-//! Lists of any length that need no memory of their own: frames linked through their descriptors, huge pages
-//! through their blocks' records.
+//! Lists without memory of their own: frames linked through descriptors, huge pages through block records.
 
 use core::sync::atomic::Ordering;
 
@@ -8,7 +7,7 @@ use crate::memmap::MemMap;
 use crate::page_alloc::PageAllocator;
 use crate::platform::TablePlatform;
 
-/// Single frames of blocks in small pieces that are this list's alone, the one that was added last first.
+/// Single frames of blocks in small pieces, which this list owns; last in, first out.
 #[derive(Default)]
 pub(super) struct FrameChain {
     /// The first frame's number plus one.
@@ -17,7 +16,6 @@ pub(super) struct FrameChain {
 }
 
 impl FrameChain {
-    /// How many frames there are.
     pub(super) fn len(&self) -> u64 {
         self.len
     }
@@ -35,7 +33,7 @@ impl FrameChain {
         Some(frame)
     }
 
-    /// Frees all of them; how many.
+    /// Frees all of them; returns how many.
     pub(super) fn free<P: TablePlatform>(&mut self, pages: &PageAllocator<'_, P>) -> u64 {
         let count = self.len;
         while let Some(frame) = self.pop(pages) {
@@ -47,7 +45,7 @@ impl FrameChain {
     }
 }
 
-/// Huge pages that are in no pool and belong to the holder of the list, the one that was added first first.
+/// Huge pages that are in no pool and belong to the holder of the list; first in, first out.
 #[derive(Default)]
 pub struct PageChain {
     /// Block numbers plus one.
@@ -108,7 +106,7 @@ impl PageChain {
         Some(frame)
     }
 
-    /// All of them in order; the list stays as it is.
+    /// All of them in order, without taking them out.
     pub fn iter<'m>(&self, memmap: &'m MemMap) -> impl Iterator<Item = Frame> + use<'m> {
         let mut next = self.first;
         core::iter::from_fn(move || {

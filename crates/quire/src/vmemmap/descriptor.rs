@@ -1,4 +1,4 @@
-//! What stands in the window of a frame: eight words, of which the first three are ours.
+//! A frame's descriptor in the window: eight words, of which the first three are ours.
 //!
 //! | word | head of a huge page | tail |
 //! |---|---|---|
@@ -6,8 +6,7 @@
 //! | 1 | zero | twice the head's frame number, plus one |
 //! | 2 | references | zero |
 //!
-//! A frame that belongs to no huge page has zeroes there: the window says nothing of it. The other words
-//! belong to no page and are never written.
+//! For a frame that belongs to no huge page these are zero. The other words are never written.
 #![forbid(unsafe_code)]
 
 use crate::addr::{Frame, Order, VirtAddr};
@@ -39,7 +38,7 @@ pub(super) const fn word_addr(frame: Frame, word: usize) -> VirtAddr {
     descriptor_addr(frame).add((word * size_of::<u64>()) as u64)
 }
 
-/// What a descriptor says of a huge page.
+/// A huge page as its head describes it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Head {
     /// The page's order, 9 or 18.
@@ -48,7 +47,7 @@ pub struct Head {
     pub node: u8,
     /// The number of its zone.
     pub zone: u8,
-    /// Whether one frame of the window stands for all of the page's.
+    /// Whether one frame of the window stands for all of its descriptors.
     pub optimised: bool,
 }
 
@@ -64,7 +63,7 @@ impl Head {
         (self.node as u64) << 16 | (self.zone as u64) << 24
     }
 
-    /// Reads the word of a descriptor, unless it is no head's.
+    /// Reads the flags word of a descriptor, if it is a head's.
     pub(super) fn of(word: u64) -> Option<Self> {
         let order = Order::new((word >> 8) as u8).filter(|_| word & HEAD != 0)?;
         let (node, zone) = ((word >> 16) as u8, (word >> 24) as u8);
@@ -72,18 +71,17 @@ impl Head {
     }
 }
 
-/// What a tail says of its head.
+/// The word by which a tail names its head.
 pub(super) const fn tail_of(head: Frame) -> u64 {
     head.0 << 1 | TAIL
 }
 
-/// The head that a tail names, unless it is no tail's word.
+/// The head that a tail names, if the word is a tail's.
 pub(super) const fn head_named(word: u64) -> Option<Frame> {
     if word & TAIL != 0 { Some(Frame(word >> 1)) } else { None }
 }
 
-/// Whether a descriptor is the first of a frame of the window: only there can a head's copy stand that is no
-/// head.
+/// Whether a descriptor is the first of a frame of the window: only there can a copy of a head stand.
 pub(super) const fn is_first(frame: Frame) -> bool {
     frame.0.is_multiple_of(WINDOW_DESCRIPTORS)
 }

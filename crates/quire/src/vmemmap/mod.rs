@@ -1,29 +1,29 @@
 //! The window: a virtual array of page descriptors, one of 64 bytes for each 4 KiB frame, as Linux's vmemmap.
 //!
-//! This library needs none: what is one folio has no descriptors, and what is used in small pieces has them
-//! in its own block ([`crate::memmap`]). It is here so that the published ways to save descriptors of huge
-//! pages can be had and measured ([`DescriptorPolicy`]), and for kernels that have walkers by frame number.
-//! It speaks of the pages of pools of huge pages alone.
+//! This library needs none: a folio of whole blocks has no descriptors, and a block in small pieces keeps its
+//! own ([`crate::memmap`]). The window exists so that the published ways to save descriptors of huge pages
+//! can be had and measured ([`DescriptorPolicy`]), and for kernels that have walkers by frame number. It
+//! describes only pages of pools of huge pages.
 //!
 //! # What it is made of
 //!
-//! Page tables of the library's, in the processor's format, in frames of the page allocator. A kernel links
-//! the window's root into its kernel half: two entries of a table of the fourth level ([`Window::root`]). The
-//! library writes descriptors by the direct map, in the frames that the tables name, and never uses the
-//! window's addresses; its users that do are *walkers* ([`walker`]), and for their sake entries are changed
-//! in the order, and with the flushes, that a kernel owes them.
+//! The window is page tables of the library's, in the processor's format, in frames of the page allocator. A
+//! kernel links its root into the kernel half: two entries of a table of the fourth level ([`Window::root`]).
+//! The library writes descriptors by the direct map, in the frames that the tables name, and never uses the
+//! window's addresses. *Walkers* ([`walker`]) do, so the library changes entries in the order, and with the
+//! flushes, that a kernel owes them.
 //!
-//! At first all of it is mapped by leaves of 2 MiB, each of which describes 64 huge pages of 2 MiB. To
-//! *optimise* a huge page is to let one frame stand for all of its descriptors, since all tails of a page say
-//! the same, and to free the others (7 of 8, or 4095 of 4096). To *restore* it is to bring them back, which
-//! takes as many frames.
+//! At first leaves of 2 MiB map all of it; each describes 64 huge pages of 2 MiB. To *optimise* a huge page
+//! is to let one frame stand for all its descriptors, since all its tails say the same, and to free the
+//! others (7 of 8, or 4095 of 4096). To *restore* it is to allocate as many frames, with all descriptors.
 //!
 //! # What must hold
 //!
-//! - Only its owner changes a page's descriptors or its entries: it is in no pool, and no task uses it.
-//!   Its references are zero, and a grace period has passed since: no walker is about to store to it.
+//! - Only the owner of a page changes its descriptors or their entries: the page is in no pool, and no task
+//!   uses it. Its references are zero, and a grace period has passed since, so no walker is about to store to
+//!   it.
 //! - A frame is freed only after a flush that follows the last change of an entry that led to it. Until then
-//!   old and new frames say the same, since nothing writes either.
+//!   old and new frames say the same, since no code writes to either.
 //! - A leaf of 2 MiB becomes a table of the same translations once, and stays one.
 //!
 //! Source: `mm/hugetlb_vmemmap.c`; Kravetz, "Batch hugetlb vmemmap modification operations", version 8,
@@ -48,23 +48,22 @@ use crate::page_alloc::PageAllocator;
 use crate::platform::TablePlatform;
 use crate::sync::Sections;
 
-/// What the descriptors of a pool's pages cost.
+/// Where the descriptors of a pool's pages are kept, and how they are saved.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum DescriptorPolicy {
-    /// Nothing: they stand in the block, and only while it is used in small pieces. There is no window.
+    /// In the block, only while it is used in small pieces. There is no window.
     #[default]
     InBlock,
-    /// All of them are in the window, always: the saving is off.
+    /// All are in the window, always: none is saved.
     Full,
-    /// The window's frames are freed and brought back page by page, with flushes for each (Linux 5.14 to
-    /// 6.6).
+    /// Frames are freed and allocated again page by page, with flushes for each (Linux 5.14 to 6.6).
     PerPage,
-    /// The same for all pages of a request together, with two flushes (Linux from 6.7 on).
+    /// As [`Self::PerPage`] for all pages of a request together, with two flushes (Linux from 6.7 on).
     Batched,
 }
 
 impl DescriptorPolicy {
-    /// All of them.
+    /// Every policy.
     pub const ALL: [Self; 4] = [Self::InBlock, Self::Full, Self::PerPage, Self::Batched];
 
     /// Its name in tables and options.
@@ -85,18 +84,18 @@ pub struct Window {
     /// Whether pages that join a pool are optimised.
     saving: AtomicBool,
     walkers: Sections,
-    /// Frames that the window has now, tables among them.
+    /// The window's frames, tables among them.
     frames: AtomicU64,
-    /// The most frames that one batch held back until a flush.
+    /// The most frames that one batch kept until a flush.
     peak: AtomicU64,
 }
 
 impl Window {
-    /// Maps the window for all memory, or makes none where the policy needs none.
+    /// Maps the window for all memory; `None` where the policy needs none.
     ///
     /// # Errors
-    /// [`AllocError::OutOfMemory`]: it takes 1/64 of the memory. Nothing is given back then; there is nothing
-    /// to do on such a machine but to start again without it.
+    /// [`AllocError::OutOfMemory`]: it takes 1/64 of the memory. It frees nothing then: such a machine can
+    /// only start again without a window.
     pub fn new<P: TablePlatform>(
         pages: &PageAllocator<'_, P>,
         policy: DescriptorPolicy,
@@ -117,14 +116,14 @@ impl Window {
         Ok(Some(window))
     }
 
-    /// What it is for.
+    /// Its policy.
     pub fn policy(&self) -> DescriptorPolicy {
         self.policy
     }
 
-    /// The table of the fourth level by which the window is reached: its entries for
-    /// [`WINDOW_BASE`](crate::arch::WINDOW_BASE) and the 512 GiB behind it are those that a kernel copies.
-    /// They never change; with five levels a kernel links the table as a whole.
+    /// The table of the fourth level of the window. A kernel copies its entries for
+    /// [`WINDOW_BASE`](crate::arch::WINDOW_BASE) and for the 512 GiB behind it, which never change; with five
+    /// levels a kernel links the table as a whole.
     pub fn root(&self) -> Frame {
         self.root
     }
@@ -134,17 +133,17 @@ impl Window {
         &self.walkers
     }
 
-    /// Frames that the window has now, tables among them. They count as used.
+    /// The window's frames, tables among them. They count as used.
     pub fn frames(&self) -> u64 {
         self.frames.load(Ordering::Relaxed)
     }
 
-    /// The most frames that one batch held back until a flush, since [`Self::reset_peak`].
+    /// The most frames that one batch kept until a flush, since [`Self::reset_peak`].
     pub fn peak_held(&self) -> u64 {
         self.peak.load(Ordering::Relaxed)
     }
 
-    /// Forgets what was held back before.
+    /// Resets [`Self::peak_held`].
     pub fn reset_peak(&self) {
         self.peak.store(0, Ordering::Relaxed);
     }
@@ -155,7 +154,7 @@ impl Window {
     }
 
     /// Chooses whether pages that join a pool from now on are optimised; those in it stay as they are.
-    /// Whether the policy leaves the choice.
+    /// Returns whether the policy allows the choice.
     pub fn set_saving(&self, saving: bool) -> bool {
         let free = self.policy != DescriptorPolicy::Full;
         if free {

@@ -1,4 +1,4 @@
-//! One huge page is optimised, or restored. What it takes to flush and to free stands in a [`Gather`].
+//! Optimises or restores one huge page. A [`Gather`] collects what to flush and to free afterwards.
 
 use core::sync::atomic::Ordering;
 
@@ -16,7 +16,7 @@ use crate::platform::{TablePlatform, TouchHint};
 use crate::stats::Stat;
 use crate::tlb::words::words;
 
-/// What was changed and is not flushed yet, and the frames that wait for it.
+/// The addresses that changed and are not flushed yet, and the frames to free after the flush.
 #[derive(Default)]
 pub(super) struct Gather {
     pub(super) old: FrameChain,
@@ -24,7 +24,7 @@ pub(super) struct Gather {
 }
 
 impl Gather {
-    /// Notes that translations of these addresses changed.
+    /// Notes that the translations of these addresses changed.
     pub(super) fn change(&mut self, range: VirtRange) {
         self.changed = Some(match self.changed {
             Some(all) => VirtRange::new(all.start.min(range.start), all.end.max(range.end)),
@@ -32,7 +32,7 @@ impl Gather {
         });
     }
 
-    /// What is to be flushed, if anything; forgets it.
+    /// The addresses to flush, if any; forgets them.
     pub(super) fn take_changed(&mut self) -> Option<VirtRange> {
         self.changed.take()
     }
@@ -44,7 +44,7 @@ pub(super) fn extent_of(page: Frame, order: Order) -> VirtRange {
 }
 
 impl Window {
-    /// Splits every leaf of 2 MiB that a page's descriptors stand in.
+    /// Splits every leaf of 2 MiB that maps a page's descriptors.
     ///
     /// # Errors
     /// [`AllocError::OutOfMemory`]; some may be split.
@@ -66,11 +66,11 @@ impl Window {
         Ok(())
     }
 
-    /// Lets one frame stand for all of a page's descriptors, of which those in the first one are written. The
-    /// others wait in `gather` to be freed.
+    /// Lets the first frame of a page's descriptors, which is written, stand for all; the others wait in
+    /// `gather`.
     ///
     /// # Errors
-    /// [`AllocError::OutOfMemory`], for a leaf that was to be split; no translation has changed then.
+    /// [`AllocError::OutOfMemory`], for a leaf to split; no translation has changed then.
     pub(super) fn optimise<P: TablePlatform>(
         &self,
         pages: &PageAllocator<'_, P>,
@@ -90,8 +90,8 @@ impl Window {
         Ok(())
     }
 
-    /// Moves the frame that is kept to a fresh one, so that the folio that it is part of can be freed as a
-    /// whole; where that cannot be had, it stays. The frame that is kept.
+    /// Moves the first frame of the descriptors to a fresh one, so that the folio that it is part of can be
+    /// freed whole; without memory it stays. Returns the frame that is kept.
     fn refresh<P: TablePlatform>(
         &self,
         pages: &PageAllocator<'_, P>,
@@ -114,7 +114,7 @@ impl Window {
         fresh
     }
 
-    /// Gives each of a page's descriptors a place of its own again.
+    /// Gives each of a page's descriptors memory of its own again.
     ///
     /// # Errors
     /// [`AllocError::OutOfMemory`]; nothing has changed then.
@@ -136,7 +136,7 @@ impl Window {
             unsafe {
                 pages.frames().copy_frames(FrameRange::folio(kept, Order::FRAME), frame, TouchHint::Soon)
             };
-            // The copy of the head becomes what it is a tail of; all others are right as they are.
+            // The copy of the head becomes a tail; all other descriptors are right as they are.
             if let Some(first) = words(platform, frame).as_chunks::<WORDS>().0.first() {
                 write_tail(first, page, head);
             }
@@ -151,8 +151,8 @@ impl Window {
         Ok(())
     }
 
-    /// Calls `act` with the leaf of each frame of the window that a page's descriptors fill, apart from the
-    /// first. They are split.
+    /// Calls `act` with the leaf of each frame that a page's descriptors fill, except the first; all are
+    /// split.
     fn each_tail_slot<P: TablePlatform>(
         &self,
         platform: &P,
@@ -170,7 +170,7 @@ impl Window {
         }
     }
 
-    /// Takes single frames near a page, all or none.
+    /// Allocates single frames near a page, all or none.
     fn take_frames<P: TablePlatform>(
         &self,
         pages: &PageAllocator<'_, P>,
@@ -190,10 +190,10 @@ impl Window {
         Ok(frames)
     }
 
-    /// How frames of the window are asked for: on the page's node rather than on another.
+    /// The request for the window's frames: preferably on the page's node.
     fn gfp_at<P: TablePlatform>(&self, pages: &PageAllocator<'_, P>, page: Frame) -> Gfp {
         let node = pages.store().node_of_frame(page);
-        // The running CPU's own node is the short way.
+        // The running CPU's own node has the shorter path.
         if pages.requests().nodes_by_distance().next() == Some(node) {
             Gfp::KERNEL
         } else {
@@ -202,7 +202,7 @@ impl Window {
     }
 }
 
-/// The address of one of the frames of the window that a page's descriptors fill.
+/// The address of one of the window's frames that a page's descriptors fill.
 fn window_page(page: Frame, at: u64) -> VirtAddr {
     descriptor_addr(page.add(at * WINDOW_DESCRIPTORS))
 }

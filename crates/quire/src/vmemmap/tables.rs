@@ -1,5 +1,4 @@
-//! The window's page tables: mapped once, walked where descriptors are written, and split where single frames
-//! are to go.
+//! The window's page tables: mapped once, walked to write descriptors, and split to free single frames.
 
 use core::sync::atomic::Ordering;
 
@@ -15,14 +14,13 @@ use crate::platform::TablePlatform;
 use crate::stats::Stat;
 use crate::tlb::words::{Table, clear_table};
 
-/// Blocks of memory that one leaf of 2 MiB describes: 128 MiB.
+/// Blocks that one leaf of 2 MiB describes: 128 MiB of memory.
 const BLOCKS_PER_LEAF: u32 = (Order::BLOCK.bytes() / 64 / BLOCK_FRAMES as u64) as u32;
 
-/// A leaf that allows stores. It holds all that hardware could set, so it can be replaced by a plain store.
+/// A leaf that allows stores. It has every bit that hardware could set, so a plain store can replace it.
 pub(super) const WRITABLE: EntryFlags = EntryFlags::KERNEL_DATA;
-/// A leaf that does not.
 pub(super) const READ_ONLY: EntryFlags = WRITABLE.without(EntryFlags::WRITE).without(EntryFlags::DIRTY);
-/// Ours, in a leaf of 2 MiB: a task is making a table of it.
+/// Our own bit, in a leaf of 2 MiB: a task is splitting it.
 const SPLITTING: EntryFlags = EntryFlags::SPECIAL;
 
 /// An entry of the window's tables that is a leaf.
@@ -64,7 +62,6 @@ impl Window {
         slot.load().frame().add(within)
     }
 
-    /// An empty table.
     pub(super) fn new_table<P: TablePlatform>(
         &self,
         pages: &PageAllocator<'_, P>,
@@ -75,7 +72,7 @@ impl Window {
         Ok(frame)
     }
 
-    /// Maps the descriptors of all memory by leaves of 2 MiB, on the node whose memory they describe.
+    /// Maps the descriptors of all memory by leaves of 2 MiB, each on the node whose memory it describes.
     pub(super) fn map_all<P: TablePlatform>(&self, pages: &PageAllocator<'_, P>) -> Result<(), AllocError> {
         let mut next = 0;
         for (number, block) in pages.memmap().blocks() {
@@ -88,7 +85,7 @@ impl Window {
             let (backing, contents) = pages.alloc_maybe_zeroed(Gfp::KERNEL.on_node(node), Order::BLOCK)?;
             let backing = backing.into_raw();
             if contents == Contents::Unknown {
-                // Not a task for `FramePlatform::clear`, which a machine for measurements may only count.
+                // `FramePlatform::clear` will not do: on a machine for measurements it may only count.
                 (0..BLOCK_FRAMES as u64).for_each(|at| clear_table(pages.platform(), backing.add(at)));
             }
             self.frames.fetch_add(BLOCK_FRAMES as u64, Ordering::Relaxed);
@@ -115,13 +112,12 @@ impl Window {
         Ok(())
     }
 
-    /// Makes a table of the leaf of 2 MiB for an address, of the same translations, if there is one, and 512
-    /// frames of the folio behind it, so that each can be freed by itself; whether this call did. Several may
-    /// try at once.
+    /// Splits the leaf of 2 MiB for an address, if there is one, into a table of the same translations, and
+    /// the folio behind it into 512 frames, so that each can be freed by itself. Returns whether this call
+    /// did. Several tasks may try at once.
     ///
     /// # Errors
-    /// [`AllocError::OutOfMemory`], for the table or for the descriptors of the folio's frames; the leaf is
-    /// as before then.
+    /// [`AllocError::OutOfMemory`], for the table or the frames' descriptors; the leaf is as before then.
     pub(super) fn split<P: TablePlatform>(
         &self,
         pages: &PageAllocator<'_, P>,
@@ -132,8 +128,7 @@ impl Window {
             if slot.table.level() == Level::PTE {
                 return Ok(false);
             }
-            // Marked before anything is done: a task that came second could find the folio's frames freed
-            // already.
+            // Mark it first: a task that came second could find the folio's frames freed already.
             let leaf = slot.load();
             let marked = !leaf.has(SPLITTING) && leaf.is_leaf(Level::PMD);
             if marked && slot.table.compare_exchange(slot.index, leaf, leaf.with(SPLITTING)).is_ok() {
@@ -148,7 +143,7 @@ impl Window {
         }
     }
 
-    /// A table of what a leaf of 2 MiB maps, whose folio is split.
+    /// Makes the table for a leaf of 2 MiB, and splits its folio.
     fn table_for<P: TablePlatform>(
         &self,
         pages: &PageAllocator<'_, P>,
@@ -167,7 +162,7 @@ impl Window {
     }
 }
 
-/// A pointer to a table below which nothing is for user mode.
+/// A pointer to a table that maps nothing for user mode.
 fn kernel_table(frame: Frame) -> Entry {
     Entry::table(frame).without(EntryFlags::USER).with(EntryFlags::ACCESSED)
 }

@@ -1,25 +1,24 @@
-//! Walkers by frame number: what the window tells a caller that owns nothing of what it asks for.
+//! Walkers by frame number: callers that ask the window about frames that they do not own.
 //!
-//! A walker comes with a frame number and reads through the window, whatever is being done there at the same
-//! moment. All that it does stands in a section of [`Window::walkers`](super::Window::walkers), and each
-//! section sees the page as it was, as it will be, or not at all; no read faults.
+//! A walker has a frame number and reads through the window, whatever other tasks change there meanwhile. It
+//! reads inside a section of [`Window::walkers`](super::Window::walkers). Each section sees the page as it
+//! was, as it will be, or not at all; no read faults.
 //!
-//! # Heads that are none
+//! # Fake heads
 //!
-//! In an optimised page the one frame that is left stands behind all of the page's addresses in the window,
-//! so the head's descriptor shows at the start of each of them. A walker that finds a head there looks at the
-//! next descriptor, which is the first tail's in the frame that is left and in every other: if that is a
-//! tail, it says whose. (As Linux from 2021 to 2026: "fake heads". The work of 2025 has a mask of the order
-//! in every tail instead, and one frame of tails for each zone and order. These arms do what the published
-//! work of 2023 did.)
+//! In an optimised page the first frame of the descriptors backs all of the page's addresses in the window,
+//! so the head's descriptor shows at the start of each 4 KiB. A walker that finds a head there reads the next
+//! descriptor, which is the first tail's in every such frame: if it is a tail, it names the head. (As Linux
+//! from 2021 to 2026. The work of 2025 has a mask of the order in every tail instead, and one frame of tails
+//! for each zone and order. These arms do what the published work of 2023 did.)
 //!
 //! # References
 //!
-//! [`try_get`] adds a reference to a huge page unless it has none, which is what a page has while no task
-//! uses it. It stores to heads alone: it asks first whether the descriptor is one, and whether the count is
-//! above zero; both hold until the section is left, since a task that is to take either away lets a grace
-//! period pass between taking the count to zero and changing the mapping. A reference ends with [`put`], in
-//! the section that it began in: the page's owner waits for it to give the page back.
+//! [`try_get`] adds a reference to a huge page unless it has none, as a page has while no task uses it. It
+//! stores to heads alone: it first checks that the descriptor is a head and that the count is above zero.
+//! Both hold until the section is left, since a task that changes the mapping lets a grace period pass after
+//! it took the count to zero. A reference ends with [`put`] in the section in which it began: the page's
+//! owner waits for it to give the page back.
 #![forbid(unsafe_code)]
 
 use core::sync::atomic::Ordering;
@@ -32,15 +31,15 @@ use crate::page_alloc::PageAllocator;
 use crate::platform::TablePlatform;
 use crate::tlb::words::words;
 
-/// How a walker reaches the words of the window: in a kernel, loads and stores of its virtual addresses.
+/// A walker's access to the words of the window: in a kernel, loads and stores of its virtual addresses.
 pub trait WindowAccess {
-    /// Reads the aligned word at `addr`; what was stored before the value that it finds is visible.
+    /// Reads the aligned word at `addr`, with acquire ordering.
     fn load(&self, addr: VirtAddr) -> u64;
 
-    /// Puts `new` in the place of `old` in one atomic step.
+    /// Replaces `old` by `new` in one atomic step.
     ///
     /// # Errors
-    /// What stands there instead.
+    /// The word that is there instead.
     fn exchange(&self, addr: VirtAddr, old: u64, new: u64) -> Result<u64, u64>;
 }
 
@@ -53,22 +52,22 @@ pub fn head_of(window: &impl WindowAccess, frame: Frame) -> Option<Frame> {
     if !is_first(frame) {
         return Some(frame);
     }
-    // A head, or the copy of one: the next descriptor knows.
+    // A head or a copy of one: the next descriptor tells.
     head_named(window.load(word_addr(frame.add(1), COMPOUND)))
 }
 
-/// What the window says of the huge page that starts at a frame. In a section.
+/// The head of the huge page that starts at a frame. In a section.
 pub fn head_at(window: &impl WindowAccess, frame: Frame) -> Option<Head> {
     Head::of(window.load(word_addr(frame, FLAGS))).filter(|_| head_of(window, frame) == Some(frame))
 }
 
-/// How many references a huge page has, whose first frame this is. In a section.
+/// The number of references of the huge page with this first frame. In a section.
 pub fn references(window: &impl WindowAccess, head: Frame) -> u64 {
     window.load(word_addr(head, COUNT))
 }
 
-/// Adds a reference to the huge page that starts at a frame, unless there is none or no task uses it; whether
-/// it did. In a section, which is not left before [`put`]. Never stores to a tail's descriptor.
+/// Adds a reference to the huge page that starts at a frame, unless there is none or no task uses it; returns
+/// whether it did. In a section, which is not left before [`put`]. Never stores to a tail's descriptor.
 pub fn try_get(window: &impl WindowAccess, frame: Frame) -> bool {
     if head_of(window, frame) != Some(frame) {
         return false;
@@ -93,7 +92,7 @@ pub fn put(window: &impl WindowAccess, frame: Frame) {
     }
 }
 
-/// The window as its owner reads it, by the direct map: for checks while nothing is under way.
+/// The window as its owner reads it, by the direct map: for checks at rest.
 struct ByTables<'a, P: TablePlatform> {
     window: &'a Window,
     platform: &'a P,
@@ -112,8 +111,8 @@ impl<P: TablePlatform> WindowAccess for ByTables<'_, P> {
 }
 
 impl Window {
-    /// Whether every descriptor of a free page of a pool leads to its head, which says what it is. While
-    /// nothing is under way.
+    /// Whether all descriptors of a free page of a pool lead to its head, and that describes the page. At
+    /// rest.
     pub fn describes<P: TablePlatform>(
         &self,
         pages: &PageAllocator<'_, P>,

@@ -1,4 +1,4 @@
-//! The descriptors of one huge page, written by its owner through the direct map.
+//! Writes the descriptors of one huge page through the direct map; only its owner does.
 #![forbid(unsafe_code)]
 
 use core::ops::Range;
@@ -14,7 +14,7 @@ use crate::stats::Stat;
 use crate::tlb::words::words;
 
 impl Window {
-    /// The words of the frame behind the descriptors of a frame's neighbourhood.
+    /// The words of the window's frame that has a frame's descriptor.
     pub(super) fn words_of<'a, P: TablePlatform>(
         &self,
         platform: &'a P,
@@ -24,7 +24,7 @@ impl Window {
         words(platform, self.frame_behind(platform, descriptor_addr(aligned)))
     }
 
-    /// What the head of a page that is not optimised is to say.
+    /// The head of a page that is not optimised.
     pub(super) fn head_for<P: TablePlatform>(
         pages: &PageAllocator<'_, P>,
         page: Frame,
@@ -34,8 +34,8 @@ impl Window {
         Head { order, node, zone, optimised: false }
     }
 
-    /// Makes descriptors those of a huge page without references: tails of the given ones of its frames of
-    /// the window, and the head, if the first is among them, last.
+    /// Writes the descriptors of a huge page without references in these of its frames of the window: the
+    /// tails first, and the head last, if it is among them.
     pub(super) fn compose<P: TablePlatform>(
         &self,
         pages: &PageAllocator<'_, P>,
@@ -59,7 +59,7 @@ impl Window {
         pages.count(Stat::VmemmapWrite, written);
     }
 
-    /// Makes the descriptors say nothing. The page is not optimised.
+    /// Clears the descriptors of a page that is not optimised.
     pub(super) fn dissolve<P: TablePlatform>(&self, pages: &PageAllocator<'_, P>, page: Frame, order: Order) {
         for at in 0..frames_of(order) {
             let words = self.words_of(pages.platform(), page.add(at * WINDOW_DESCRIPTORS));
@@ -72,14 +72,13 @@ impl Window {
         pages.count(Stat::VmemmapWrite, order.frames());
     }
 
-    /// Whether one frame stands for all of a page's descriptors. The page's owner asks, or no task changes
-    /// it.
+    /// Whether one frame stands for all descriptors of a page, which the caller owns or no task changes.
     pub fn is_optimised<P: TablePlatform>(&self, pages: &PageAllocator<'_, P>, page: Frame) -> bool {
         let word = self.words_of(pages.platform(), page)[FLAGS].load(Ordering::Relaxed);
         Head::of(word).is_some_and(|head| head.optimised)
     }
 
-    /// Says in the head whether the page is optimised.
+    /// Writes into the head whether the page is optimised.
     pub(super) fn set_optimised<P: TablePlatform>(
         &self,
         pages: &PageAllocator<'_, P>,
@@ -91,13 +90,13 @@ impl Window {
         self.words_of(pages.platform(), page)[FLAGS].store(head.word(), Ordering::Relaxed);
     }
 
-    /// A page of a pool is handed out: it has one reference now, and walkers may add theirs.
+    /// Gives a page that leaves its pool for use one reference; walkers may add theirs from now on.
     pub fn thaw<P: TablePlatform>(&self, pages: &PageAllocator<'_, P>, page: Frame) {
         self.words_of(pages.platform(), page)[COUNT].store(1, Ordering::Release);
     }
 
-    /// A page of a pool is given back: takes its one reference once walkers have taken theirs back, which
-    /// they do before long; they add none from then on.
+    /// Takes the one reference of a page that comes back to its pool, once walkers have taken theirs back,
+    /// which they do soon. They add none afterwards.
     pub fn freeze<P: TablePlatform>(&self, pages: &PageAllocator<'_, P>, page: Frame) {
         let count = &self.words_of(pages.platform(), page)[COUNT];
         while count.compare_exchange_weak(1, 0, Ordering::AcqRel, Ordering::Relaxed).is_err() {
@@ -107,12 +106,11 @@ impl Window {
     }
 }
 
-/// Frames of the window that a page's descriptors fill.
+/// The number of the window's frames that a page's descriptors fill.
 pub(super) const fn frames_of(order: Order) -> u64 {
     order.frames() / WINDOW_DESCRIPTORS
 }
 
-/// Makes a descriptor a tail's.
 pub(super) fn write_tail(descriptor: &[AtomicU64; WORDS], page: Frame, head: Head) {
     descriptor[FLAGS].store(head.tail_word(), Ordering::Relaxed);
     descriptor[COUNT].store(0, Ordering::Relaxed);

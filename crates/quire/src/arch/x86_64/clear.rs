@@ -1,61 +1,60 @@
-//! Ways to fill memory with zeroes, one machine instruction each.
+//! Kernels that fill memory with zeroes, by one machine instruction each.
 //!
-//! They differ in where the zeroes go: through the caches, or past them. Stores past the caches are ordered
-//! with no later store, so each such kernel ends with a store fence, and a CPU that sees a later store of
-//! this one sees zeroes (Intel SDM volume 1, section 10.4.6.2; AMD64 manual, volume 2, section 7.4.2;
-//! `clzero` and `movdir64b` under their names). A fence waits until everything has arrived, so that runs
-//! which belong together had better share [one](store_fence).
+//! Some store through the caches, others past them. Later stores may overtake stores past the caches, so each
+//! such kernel ends with a store fence: a CPU that sees a later store of this CPU sees the zeroes (Intel SDM
+//! volume 1, section 10.4.6.2; AMD64 manual, volume 2, section 7.4.2; `clzero` and `movdir64b` under their
+//! names). A fence waits until all stores have arrived, so consecutive runs should share [one](store_fence).
 //!
-//! Which one is faster is a matter of the processor, the extent and what comes after: the policy chooses.
+//! The policy chooses a kernel: which is fastest depends on the processor, the extent and the later use.
 
 use core::arch::asm;
 
 use super::features::{CpuFeatures, Feature};
 use crate::error::KernelError;
 
-/// Bytes of a cache line.
 const LINE: usize = 64;
 
 /// A way to fill memory with zeroes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 #[repr(u8)]
 pub enum ClearKernel {
-    /// One `rep stosb` over the whole extent: the processor sees how long it is and may choose.
+    /// One `rep stosb` over the whole extent: the processor sees its length and may choose.
     String,
-    /// Stores of 64 bytes through the caches, or of 32 where the processor has no more.
+    /// Stores of 64 bytes through the caches, or of 32 on a processor without 64-byte registers.
     Cached,
-    /// Stores of 8 bytes past the caches, which every x86-64 processor has.
+    /// Stores of 8 bytes past the caches, on every x86-64 processor.
     Movnti,
     /// Stores of 16 bytes past the caches.
     Nt16,
     /// Stores of 64 bytes past the caches.
     Nt64,
-    /// `movdir64b`: lines of 64 bytes past the caches, each at once.
+    /// `movdir64b`: whole lines of 64 bytes past the caches.
     Movdir64b,
-    /// `clzero`: lines of 64 bytes that become zero past the caches.
+    /// `clzero`: clears whole lines of 64 bytes past the caches.
     Clzero,
 }
 
 impl ClearKernel {
-    /// All of them.
+    /// All kernels.
     pub const ALL: [Self; 7] =
         [Self::String, Self::Cached, Self::Movnti, Self::Nt16, Self::Nt64, Self::Movdir64b, Self::Clzero];
 
-    /// The kernel that every processor can run: it needs no feature and no vector registers.
+    /// The kernel for every processor: it needs no feature and no vector registers.
     pub const PLAIN: Self = Self::String;
 
-    /// Without measuring: what clears fastest through the caches. String stores where they are fast.
+    /// The kernel through the caches assumed fastest without a measurement: string stores where they are
+    /// fast.
     pub const fn cached(features: CpuFeatures) -> Self {
         if features.has(Feature::Erms) || !features.has(Feature::Avx) { Self::String } else { Self::Cached }
     }
 
-    /// Without measuring: the widest way past the caches that there is.
+    /// The kernel assumed fastest past the caches without a measurement: the widest one.
     pub fn streaming(features: CpuFeatures) -> Self {
         let mut widest_first = [Self::Nt64, Self::Nt16, Self::Movdir64b, Self::Clzero].into_iter();
         widest_first.find(|kernel| kernel.on(features).is_ok()).unwrap_or(Self::Movnti)
     }
 
-    /// Its name in tables and options.
+    /// The kernel's name in tables and options.
     pub const fn name(self) -> &'static str {
         match self {
             Self::String => "string",
@@ -76,7 +75,7 @@ impl ClearKernel {
         Self::ALL.into_iter().find(|kernel| kernel.name() == name).ok_or(KernelError::Unknown)
     }
 
-    /// What the processor must have for it, if anything beyond what all have.
+    /// The feature that the processor must have for it, if any.
     pub const fn needs(self) -> Option<Feature> {
         match self {
             Self::String | Self::Movnti => None,
@@ -88,17 +87,17 @@ impl ClearKernel {
         }
     }
 
-    /// Whether the zeroes go past the caches, so that what is in them stays.
+    /// Whether it stores past the caches, which keep their contents.
     pub const fn is_streaming(self) -> bool {
         !matches!(self, Self::String | Self::Cached)
     }
 
-    /// Whether it uses vector registers, which a kernel must save first.
+    /// Whether it uses vector registers, which a kernel of an operating system must save first.
     pub const fn uses_vectors(self) -> bool {
         matches!(self, Self::Cached | Self::Nt16 | Self::Nt64)
     }
 
-    /// The kernel as it can be run on a processor with these features.
+    /// The kernel, ready to run on a processor with these features.
     ///
     /// # Errors
     /// [`KernelError::Missing`] names the kernel and the feature that it lacks.
@@ -112,41 +111,40 @@ impl ClearKernel {
     }
 }
 
-/// A kernel whose instructions the processor has: made by [`ClearKernel::on`] alone.
+/// A kernel that the processor can run; only [`ClearKernel::on`] makes one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ReadyClear {
     kernel: ClearKernel,
-    /// There are registers of 64 bytes.
+    /// The processor has 64-byte registers.
     wide: bool,
-    /// It ends with a fence, if it goes past the caches.
+    /// A kernel that stores past the caches ends with a fence.
     fenced: bool,
 }
 
 impl ReadyClear {
-    /// The kernel that every processor can run.
+    /// The kernel for every processor.
     pub const PLAIN: Self = Self { kernel: ClearKernel::PLAIN, wide: false, fenced: true };
 
-    /// Which one it is.
+    /// Which kernel it is.
     #[inline]
     pub const fn kernel(self) -> ClearKernel {
         self.kernel
     }
 
-    /// The same without a fence at its end: the caller makes a [`store_fence`] after the last of several
-    /// runs, on the same CPU, before the caller hands the memory on or frees it.
+    /// The same kernel without a fence at its end. After the last of several runs the caller makes a
+    /// [`store_fence`] on the same CPU, before it hands the memory on or frees it.
     #[inline]
     #[must_use]
     pub const fn unfenced(self) -> Self {
         Self { fenced: false, ..self }
     }
 
-    /// Fills `bytes` bytes from `start` on with zeroes, at any address and of any number. A CPU that sees a
-    /// store which the caller makes afterwards, and after the fence, if it is [unfenced](Self::unfenced),
-    /// sees the zeroes.
+    /// Clears `bytes` bytes from `start` on, of any number at any address. A CPU that sees a later store of
+    /// the caller, after the fence of an [unfenced](Self::unfenced) kernel, sees the zeroes.
     ///
     /// # Safety
-    /// The bytes are the caller's to write. Where the kernel [uses vectors](ClearKernel::uses_vectors), no
-    /// task's values stand in vector registers, only the compiler's.
+    /// The bytes are the caller's to write. Where the kernel [uses vectors](ClearKernel::uses_vectors),
+    /// vector registers hold no task's values, only the compiler's.
     pub unsafe fn zero(self, start: *mut u8, bytes: usize) {
         if cfg!(miri) || self.kernel == ClearKernel::String {
             // SAFETY: K1: the bytes are the caller's to write, by this function's contract.
@@ -172,10 +170,9 @@ impl ReadyClear {
         }
     }
 
-    /// `start` is a multiple of a line, `lines` not zero.
+    /// `start` is a multiple of a line; `lines` is not zero.
     unsafe fn zero_lines(self, start: *mut u8, lines: usize) {
-        // SAFETY: K1: the lines are the caller's, by this function's contract. K2: `on` made this value for
-        // the kernel.
+        // SAFETY: K1: the lines are the caller's, by this function's contract. K2: `on` made this value.
         unsafe {
             match self.kernel {
                 ClearKernel::String => string(start, lines * LINE),
@@ -201,7 +198,6 @@ pub fn store_fence() {
     }
 }
 
-/// `rep stosb`.
 #[inline]
 unsafe fn string(start: *mut u8, bytes: usize) {
     #[cfg(miri)]
@@ -210,22 +206,20 @@ unsafe fn string(start: *mut u8, bytes: usize) {
         start.write_bytes(0, bytes);
     }
     #[cfg(not(miri))]
-    // SAFETY: K1: the instruction writes the caller's bytes upwards, since the ABI keeps the direction flag
-    // clear.
+    // SAFETY: K1: it writes the caller's bytes upwards, since the ABI keeps the direction flag clear.
     unsafe {
         asm!("rep stosb", inout("rdi") start => _, inout("rcx") bytes => _, in("al") 0_u8, options(nostack, preserves_flags));
     }
 }
 
-/// A function that runs instructions for each line: `rdi` is its address, `rcx` counts. A target without
-/// vector registers has no names for them, and its compiler has no values in them; all others are told that
-/// they change.
+/// Defines a function that runs instructions for each line; `rdi` is the line's address, `rcx` counts. On a
+/// target without vector registers the assembler has no names for them and the compiler no values in them; on
+/// all others the clobber tells the compiler that they change.
 macro_rules! by_lines {
-    ($(#[$doc:meta])* $name:ident, [$($first:literal),*], [$($line:literal),+], [$($last:literal),*]) => {
-        $(#[$doc])*
+    ($name:ident, [$($first:literal),*], [$($line:literal),+], [$($last:literal),*]) => {
         unsafe fn $name(start: *mut u8, lines: usize) {
-            // SAFETY: K1: each turn writes one of the caller's lines, of which there is at least one. K2:
-            // `on` asked for the feature.
+            // SAFETY: K1: each turn writes one of the caller's lines, at least one in all. K2: `on` checked
+            // it.
             unsafe {
                 asm!(
                     $($first,)*
@@ -247,17 +241,11 @@ macro_rules! by_lines {
 }
 
 by_lines! {
-    /// Stores of 32 bytes through the caches.
     cached_32, ["vpxor xmm0, xmm0, xmm0"], ["vmovdqa [rdi], ymm0", "vmovdqa [rdi + 32], ymm0"], ["vzeroupper"]
 }
+by_lines!(cached_64, ["vpxor xmm0, xmm0, xmm0"], ["vmovdqa64 [rdi], zmm0"], ["vzeroupper"]);
 by_lines! {
-    /// Stores of 64 bytes through the caches.
-    cached_64, ["vpxor xmm0, xmm0, xmm0"], ["vmovdqa64 [rdi], zmm0"], ["vzeroupper"]
-}
-by_lines! {
-    /// Stores of 8 bytes past the caches.
-    movnti,
-    ["xor eax, eax"],
+    movnti, ["xor eax, eax"],
     [
         "movnti [rdi], rax", "movnti [rdi + 8], rax", "movnti [rdi + 16], rax", "movnti [rdi + 24], rax",
         "movnti [rdi + 32], rax", "movnti [rdi + 40], rax", "movnti [rdi + 48], rax", "movnti [rdi + 56], rax"
@@ -265,25 +253,17 @@ by_lines! {
     []
 }
 by_lines! {
-    /// Stores of 16 bytes past the caches.
-    nt16,
-    ["pxor xmm0, xmm0"],
+    nt16, ["pxor xmm0, xmm0"],
     [
         "movntdq [rdi], xmm0", "movntdq [rdi + 16], xmm0", "movntdq [rdi + 32], xmm0",
         "movntdq [rdi + 48], xmm0"
     ],
     []
 }
-by_lines! {
-    /// Stores of 64 bytes past the caches.
-    nt64, ["vpxor xmm0, xmm0, xmm0"], ["vmovntdq [rdi], zmm0"], ["vzeroupper"]
-}
-by_lines! {
-    /// Lines that become zero.
-    clzero, [], ["mov rax, rdi", "clzero"], []
-}
+by_lines!(nt64, ["vpxor xmm0, xmm0, xmm0"], ["vmovntdq [rdi], zmm0"], ["vzeroupper"]);
+by_lines!(clzero, [], ["mov rax, rdi", "clzero"], []);
 
-/// A line of zeroes, as `movdir64b` copies one.
+/// The line that `movdir64b` copies.
 #[repr(align(64))]
 struct ZeroLine([u8; LINE]);
 static ZERO_LINE: ZeroLine = ZeroLine([0; LINE]);

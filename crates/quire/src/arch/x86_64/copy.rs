@@ -1,4 +1,4 @@
-//! Ways to copy memory, as [`clear`](super::clear) has ways to clear it. Loads always go through the caches.
+//! Kernels that copy memory, as in [`clear`](super::clear). Loads always go through the caches.
 
 use core::arch::asm;
 
@@ -6,7 +6,6 @@ use super::clear::store_fence;
 use super::features::{CpuFeatures, Feature};
 use crate::error::KernelError;
 
-/// Bytes of a cache line.
 const LINE: usize = 64;
 
 /// A way to copy memory.
@@ -15,9 +14,9 @@ const LINE: usize = 64;
 pub enum CopyKernel {
     /// One `rep movsb` over the whole extent.
     String,
-    /// Stores of 64 bytes through the caches, or of 32 where the processor has no more.
+    /// Stores of 64 bytes through the caches, or of 32 on a processor without 64-byte registers.
     Cached,
-    /// Stores of 8 bytes past the caches, which every x86-64 processor has.
+    /// Stores of 8 bytes past the caches, on every x86-64 processor.
     Movnti,
     /// Stores of 16 bytes past the caches.
     Nt16,
@@ -26,26 +25,26 @@ pub enum CopyKernel {
 }
 
 impl CopyKernel {
-    /// All of them.
+    /// All kernels.
     pub const ALL: [Self; 5] = [Self::String, Self::Cached, Self::Movnti, Self::Nt16, Self::Nt64];
 
-    /// The kernel that every processor can run: it needs no feature and no vector registers.
+    /// The kernel for every processor: it needs no feature and no vector registers.
     pub const PLAIN: Self = Self::String;
-    /// The same past the caches.
+    /// The kernel past the caches for every processor.
     pub(crate) const PLAIN_STREAMING: Self = Self::Movnti;
 
-    /// Without measuring: what copies fastest through the caches. String moves where they are fast.
+    /// The kernel through the caches assumed fastest without a measurement: string moves where they are fast.
     pub const fn cached(features: CpuFeatures) -> Self {
         if features.has(Feature::Erms) || !features.has(Feature::Avx) { Self::String } else { Self::Cached }
     }
 
-    /// Without measuring: the widest way past the caches that there is.
+    /// The kernel assumed fastest past the caches without a measurement: the widest one.
     pub fn streaming(features: CpuFeatures) -> Self {
         let mut widest_first = [Self::Nt64, Self::Nt16].into_iter();
         widest_first.find(|kernel| kernel.on(features).is_ok()).unwrap_or(Self::PLAIN_STREAMING)
     }
 
-    /// Its name in tables and options.
+    /// The kernel's name in tables and options.
     pub const fn name(self) -> &'static str {
         match self {
             Self::String => "string",
@@ -64,7 +63,7 @@ impl CopyKernel {
         Self::ALL.into_iter().find(|kernel| kernel.name() == name).ok_or(KernelError::Unknown)
     }
 
-    /// What the processor must have for it, if anything beyond what all have.
+    /// The feature that the processor must have for it, if any.
     pub const fn needs(self) -> Option<Feature> {
         match self {
             Self::String | Self::Movnti => None,
@@ -74,17 +73,17 @@ impl CopyKernel {
         }
     }
 
-    /// Whether the copy goes past the caches.
+    /// Whether it stores past the caches.
     pub const fn is_streaming(self) -> bool {
         !matches!(self, Self::String | Self::Cached)
     }
 
-    /// Whether it uses vector registers, which a kernel must save first.
+    /// Whether it uses vector registers, which a kernel of an operating system must save first.
     pub const fn uses_vectors(self) -> bool {
         matches!(self, Self::Cached | Self::Nt16 | Self::Nt64)
     }
 
-    /// The kernel as it can be run on a processor with these features.
+    /// The kernel, ready to run on a processor with these features.
     ///
     /// # Errors
     /// [`KernelError::Missing`] names the kernel and the feature that it lacks.
@@ -98,30 +97,29 @@ impl CopyKernel {
     }
 }
 
-/// A kernel whose instructions the processor has: made by [`CopyKernel::on`] alone.
+/// A kernel that the processor can run; only [`CopyKernel::on`] makes one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ReadyCopy {
     kernel: CopyKernel,
-    /// There are registers of 64 bytes.
+    /// The processor has 64-byte registers.
     wide: bool,
 }
 
 impl ReadyCopy {
-    /// The kernel that every processor can run.
+    /// The kernel for every processor.
     pub const PLAIN: Self = Self { kernel: CopyKernel::PLAIN, wide: false };
 
-    /// Which one it is.
+    /// Which kernel it is.
     #[inline]
     pub const fn kernel(self) -> CopyKernel {
         self.kernel
     }
 
-    /// Copies `bytes` bytes, at any addresses and of any number. A CPU that sees a store which the caller
-    /// makes afterwards sees the copy.
+    /// Copies any number of bytes, at any address. A CPU that sees a later store of the caller sees them.
     ///
     /// # Safety
     /// `to` is the caller's to write, `from` to read, and they do not overlap. Where the kernel [uses
-    /// vectors](CopyKernel::uses_vectors), no task's values stand in vector registers, only the compiler's.
+    /// vectors](CopyKernel::uses_vectors), vector registers hold no task's values, only the compiler's.
     pub unsafe fn copy(self, from: *const u8, to: *mut u8, bytes: usize) {
         if cfg!(miri) || self.kernel == CopyKernel::String {
             // SAFETY: K1: `to` is the caller's to write and `from` to read, by this function's contract.
@@ -148,10 +146,9 @@ impl ReadyCopy {
         }
     }
 
-    /// `to` is a multiple of a line, `lines` not zero.
+    /// `to` is a multiple of a line; `lines` is not zero.
     unsafe fn copy_lines(self, from: *const u8, to: *mut u8, lines: usize) {
-        // SAFETY: K1: the lines are the caller's, by this function's contract. K2: `on` made this value for
-        // the kernel.
+        // SAFETY: K1: the lines are the caller's, by this function's contract. K2: `on` made this value.
         unsafe {
             match self.kernel {
                 CopyKernel::String => string(from, to, lines * LINE),
@@ -165,7 +162,6 @@ impl ReadyCopy {
     }
 }
 
-/// `rep movsb`.
 #[inline]
 unsafe fn string(from: *const u8, to: *mut u8, bytes: usize) {
     #[cfg(miri)]
@@ -174,8 +170,7 @@ unsafe fn string(from: *const u8, to: *mut u8, bytes: usize) {
         to.copy_from_nonoverlapping(from, bytes);
     }
     #[cfg(not(miri))]
-    // SAFETY: K1: the instruction reads and writes the caller's bytes upwards, since the ABI keeps the
-    // direction flag clear.
+    // SAFETY: K1: it accesses the caller's bytes upwards, since the ABI keeps the direction flag clear.
     unsafe {
         asm!(
             "rep movsb",
@@ -187,10 +182,9 @@ unsafe fn string(from: *const u8, to: *mut u8, bytes: usize) {
     }
 }
 
-/// As in [`clear`](super::clear); `rsi` is the address to load from.
+/// As in [`clear`](super::clear); `rsi` is the address of the line to load.
 macro_rules! by_lines {
-    ($(#[$doc:meta])* $name:ident, [$($line:literal),+], [$($last:literal),*]) => {
-        $(#[$doc])*
+    ($name:ident, [$($line:literal),+], [$($last:literal),*]) => {
         unsafe fn $name(from: *const u8, to: *mut u8, lines: usize) {
             // SAFETY: K1: each turn reads and writes one of the caller's lines, of which there is at least
             // one. K2: `on` asked for the feature.
@@ -215,17 +209,12 @@ macro_rules! by_lines {
 }
 
 by_lines! {
-    /// 32 bytes at once through the caches.
     cached_32,
     ["vmovdqu ymm0, [rsi]", "vmovdqu ymm1, [rsi + 32]", "vmovdqa [rdi], ymm0", "vmovdqa [rdi + 32], ymm1"],
     ["vzeroupper"]
 }
+by_lines!(cached_64, ["vmovdqu64 zmm0, [rsi]", "vmovdqa64 [rdi], zmm0"], ["vzeroupper"]);
 by_lines! {
-    /// 64 bytes at once through the caches.
-    cached_64, ["vmovdqu64 zmm0, [rsi]", "vmovdqa64 [rdi], zmm0"], ["vzeroupper"]
-}
-by_lines! {
-    /// Stores of 8 bytes past the caches.
     movnti,
     [
         "mov rax, [rsi]", "mov rdx, [rsi + 8]", "mov r8, [rsi + 16]", "mov r9, [rsi + 24]",
@@ -236,7 +225,6 @@ by_lines! {
     []
 }
 by_lines! {
-    /// Stores of 16 bytes past the caches.
     nt16,
     [
         "movdqu xmm0, [rsi]", "movdqu xmm1, [rsi + 16]", "movdqu xmm2, [rsi + 32]", "movdqu xmm3, [rsi + 48]",
@@ -244,7 +232,4 @@ by_lines! {
     ],
     []
 }
-by_lines! {
-    /// Stores of 64 bytes past the caches.
-    nt64, ["vmovdqu64 zmm0, [rsi]", "vmovntdq [rdi], zmm0"], ["vzeroupper"]
-}
+by_lines!(nt64, ["vmovdqu64 zmm0, [rsi]", "vmovntdq [rdi], zmm0"], ["vzeroupper"]);

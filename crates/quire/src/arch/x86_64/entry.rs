@@ -1,8 +1,7 @@
 //! One entry of a page table: 64 bits, of which hardware writes two (accessed, dirty).
 //!
-//! Bits 9 to 11 and 52 to 58 are ignored by hardware in a present entry (SDM 3A, tables 4-14 to 4-20) and
-//! carry marks of the library's own. A clear present bit makes all others ours: zero means that nothing was
-//! ever there.
+//! Hardware ignores bits 9 to 11 and 52 to 58 of a present entry (SDM 3A, tables 4-14 to 4-20), so the
+//! library uses them. In an entry that is not present, all others are the library's; zero means never used.
 
 use core::fmt;
 
@@ -11,12 +10,12 @@ use crate::addr::{Frame, PageSize};
 use crate::arch::protection::Protection;
 use crate::flags::flag_set;
 
-/// The bits of an entry other than its frame.
+/// The bits of an entry, without its frame.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
 #[repr(transparent)]
 pub struct EntryFlags(u64);
 
-/// An entry as a value: a copy of what stood in memory at some moment.
+/// A copy of an entry at some moment.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
 #[repr(transparent)]
 pub struct Entry(u64);
@@ -31,7 +30,7 @@ impl EntryFlags {
     pub const PRESENT: Self = Self(1);
     /// Stores are allowed.
     pub const WRITE: Self = Self(1 << 1);
-    /// User mode may use it; needed at every level.
+    /// User mode may use the entry; needed at every level.
     pub const USER: Self = Self(1 << 2);
     /// Hardware used the entry.
     pub const ACCESSED: Self = Self(1 << 5);
@@ -49,19 +48,19 @@ impl EntryFlags {
     pub const ANON: Self = Self(1 << 52);
     /// Ours: the contents may be dropped as long as the dirty bit stays clear (`MADV_FREE`).
     pub const LAZY_FREE: Self = Self(1 << 53);
-    /// Ours: all that a large leaf of anonymous memory maps was zero when it was mapped, and is as long as
-    /// the dirty bit stays clear. What clears that bit clears this one.
+    /// Ours: all memory of a large anonymous leaf was zero when it was mapped, and still is if the dirty bit
+    /// is clear. Code that clears the dirty bit clears this one.
     pub const ZEROED: Self = Self(1 << 54);
-    /// Instruction fetches are refused.
+    /// Instruction fetches are not allowed.
     pub const NO_EXECUTE: Self = Self(1 << 63);
 
-    /// What hardware may set, or only records history; two leaves that differ in nothing else are one run.
+    /// Bits that hardware sets, or that only record history. Leaves that differ in nothing else are one run.
     pub(crate) const HISTORY: Self =
         Self(Self::ACCESSED.0 | Self::DIRTY.0 | Self::SOFT_DIRTY.0 | Self::ZEROED.0);
 
-    /// The rights of a leaf. [`Self::NO_EXECUTE`] counts the other way round: [`Self::loses`] knows it.
+    /// The rights of a leaf. [`Self::NO_EXECUTE`] is inverted, as [`Self::loses`] knows.
     pub(crate) const RIGHTS: Self = Self(Self::WRITE.0 | Self::USER.0 | Self::NO_EXECUTE.0);
-    /// A leaf of the kernel's own data, to which hardware has nothing left to add.
+    /// A leaf of the kernel's own data, in which hardware has no bit left to set.
     #[cfg(feature = "published")]
     pub(crate) const KERNEL_DATA: Self =
         Self(Self::PRESENT.0 | Self::WRITE.0 | Self::ACCESSED.0 | Self::DIRTY.0 | Self::NO_EXECUTE.0);
@@ -72,7 +71,7 @@ impl EntryFlags {
         self.0
     }
 
-    /// Whether a leaf with these flags has a right that it would not have with those of `after`.
+    /// Whether a leaf with these flags has a right that the flags `after` lack.
     #[inline]
     pub const fn loses(self, after: Self) -> bool {
         let (before, after) =
@@ -80,8 +79,8 @@ impl EntryFlags {
         before & !after != 0
     }
 
-    /// The bits of a present leaf with this protection. Without any access the leaf keeps its frame, but user
-    /// mode is kept out; a kernel that copies from user memory must ask for [`Self::USER`] as well.
+    /// The bits of a present leaf with this protection. A leaf without any access keeps its frame, but user
+    /// mode is kept out; a kernel that copies from user memory must check [`Self::USER`] as well.
     #[inline]
     pub const fn leaf(protection: Protection) -> Self {
         let mut flags = Self::PRESENT;
@@ -101,22 +100,21 @@ impl EntryFlags {
 impl Entry {
     /// Nothing was ever here.
     pub const EMPTY: Self = Self(0);
-    /// Not present, and being worked on: a leaf was taken out and something else comes once the flush is
-    /// done. Only the task that marked it fills it; others wait, holding no page-table lock and no busy entry
-    /// of their own.
+    /// Not present: a leaf was removed, and another entry follows after the flush. Only the task that marked
+    /// the entry fills it. Others wait, holding no page-table lock and no busy entry.
     pub(crate) const BUSY: Self = Self(EntryFlags::SPECIAL.0);
-    /// Not present for ever, or until its address is unmapped: what was here is lost.
+    /// Not present until its address is unmapped: the contents are lost.
     pub(crate) const POISON: Self = Self(EntryFlags::SPECIAL.0 | 1 << 55);
     /// Bits 12 to 51: the frame's address.
     const FRAME_MASK: u64 = 0x000f_ffff_ffff_f000;
 
-    /// From the raw bits as they stand in memory.
+    /// Converts from the raw bits in memory.
     #[inline]
     pub const fn from_bits(bits: u64) -> Self {
         Self(bits)
     }
 
-    /// The raw bits as they stand in memory.
+    /// The raw bits in memory.
     #[inline]
     pub const fn bits(self) -> u64 {
         self.0
@@ -132,14 +130,13 @@ impl Entry {
         Self(frame.addr().0 | flags.0 | large.0)
     }
 
-    /// A pointer to the table below. Rights are left to the leaves.
+    /// A pointer to the table below. Only leaves restrict rights.
     #[inline]
     pub const fn table(frame: Frame) -> Self {
         Self(frame.addr().0 | EntryFlags::PRESENT.0 | EntryFlags::WRITE.0 | EntryFlags::USER.0)
     }
 
-    /// A pointer to a table that other address spaces reach as well, or did: nothing below can be stored to
-    /// through it.
+    /// A pointer to a table that other address spaces reach, or reached: it forbids stores below.
     #[inline]
     pub(crate) const fn shared_table(frame: Frame) -> Self {
         Self::table(frame).without(EntryFlags::WRITE)
@@ -151,36 +148,32 @@ impl Entry {
         self.0 == 0
     }
 
-    /// Whether the entry is marked busy.
     #[inline]
     pub(crate) const fn is_busy(self) -> bool {
         self.0 == Self::BUSY.0
     }
 
-    /// Whether the entry says that what was here is lost.
+    /// Whether the contents of the address are lost.
     #[inline]
     pub(crate) const fn is_poison(self) -> bool {
         self.0 == Self::POISON.0
     }
 
-    /// Whether what a large leaf maps is known to be zero: it was when it was mapped, and no store has gone
-    /// through it.
+    /// Whether a large leaf maps memory known to be zero: zero when mapped, and not stored through since.
     #[inline]
     pub(crate) const fn is_zeroed(self) -> bool {
         self.has(EntryFlags::ZEROED) && !self.has(EntryFlags::DIRTY)
     }
 
-    /// Whether this leaf holds every bit that hardware could set in it: it was accessed, and it was stored
-    /// through or does not allow stores. Hardware has no reason to write such an entry, so the holder of its
-    /// table's lock may replace it by a plain store without losing anything (invariant 3). That holds once an
-    /// earlier removal of the right to store is flushed: some processors set the dirty bit in an entry whose
-    /// right went away while they looked.
+    /// Whether this leaf holds every bit that hardware could set in it: accessed, and dirty or not writable.
+    /// Hardware has no reason to write such an entry, so the holder of its table's lock may replace it by a
+    /// plain store and lose nothing (invariant 3). This requires that an earlier removal of the right to
+    /// store is flushed: some processors set the dirty bit in an entry that lost the right meanwhile.
     #[inline]
     pub const fn is_settled(self) -> bool {
         self.has(EntryFlags::ACCESSED) && (self.has(EntryFlags::DIRTY) || !self.has(EntryFlags::WRITE))
     }
 
-    /// Whether hardware would use the entry.
     #[inline]
     pub(crate) const fn is_present(self) -> bool {
         self.0 & EntryFlags::PRESENT.0 != 0
@@ -198,7 +191,7 @@ impl Entry {
         self.is_present() && level.get() != 0 && self.0 & EntryFlags::LARGE.0 == 0
     }
 
-    /// Whether the entry, read at `level`, points to a table that others may reach ([`Self::shared_table`]).
+    /// Whether the entry, read at `level`, points to a table that may be shared ([`Self::shared_table`]).
     #[inline]
     pub(crate) const fn is_shared_table(self, level: Level) -> bool {
         self.is_table(level) && !self.has(EntryFlags::WRITE)
@@ -210,7 +203,7 @@ impl Entry {
         Frame((self.0 & Self::FRAME_MASK) >> 12)
     }
 
-    /// All bits other than the frame.
+    /// All bits except the frame.
     #[inline]
     pub const fn flags(self) -> EntryFlags {
         EntryFlags(self.0 & !Self::FRAME_MASK)
@@ -236,8 +229,8 @@ impl Entry {
         Self(self.0 & !flags.0)
     }
 
-    /// Whether `self` is the leaf that follows `first` by `distance` 4 KiB leaves in one run: consecutive
-    /// frames and the same bits, save those that only record history.
+    /// Whether `self` is the leaf `distance` 4 KiB leaves after `first` in one run: consecutive frames and
+    /// the same bits, except those that only record history.
     #[inline]
     pub const fn continues(self, first: Self, distance: u64) -> bool {
         let expected = Self(first.0 + (distance << 12));
@@ -251,7 +244,7 @@ impl Entry {
         Self(self.0 + (1 << 12))
     }
 
-    /// The 4 KiB leaf that stands `distance` leaves behind this one in a run.
+    /// The 4 KiB leaf `distance` leaves after this one in a run.
     #[inline]
     #[must_use]
     pub(crate) const fn in_run(self, distance: u64) -> Self {
@@ -264,7 +257,7 @@ impl Entry {
         !self.has(EntryFlags::NO_EXECUTE)
     }
 
-    /// Zero when the two are the same translation: they differ in nothing but bits that only record history.
+    /// Zero if both are the same translation, that is, differ only in bits that record history.
     #[inline]
     pub(crate) const fn differs_from(self, other: Self) -> u64 {
         (self.0 ^ other.0) & !EntryFlags::HISTORY.0

@@ -1,16 +1,16 @@
-//! What the running processor has that clearing and copying can use, and how large its caches are: CPUID and
-//! XGETBV (Intel SDM volume 2A; AMD64 manual, volume 3, appendix E).
+//! The processor's features that clearing and copying can use, and its cache sizes, by CPUID and XGETBV
+//! (Intel SDM volume 2A; AMD64 manual, volume 3, appendix E).
 
 use core::arch::x86_64::{__cpuid_count, CpuidResult};
 use core::fmt;
 
-/// What a clear or copy kernel may need.
+/// A feature that a clear or copy kernel may need.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u8)]
 pub enum Feature {
     /// `rep movsb` and `rep stosb` work in units larger than a byte.
     Erms,
-    /// They are fast for a few bytes too.
+    /// The same instructions are fast for a few bytes too.
     Fsrm,
     /// 16-byte registers, enabled by the system.
     Sse2,
@@ -20,16 +20,16 @@ pub enum Feature {
     Avx512,
     /// `movdir64b`, which stores 64 bytes past the caches.
     Movdir64b,
-    /// `clzero`, which clears a line of 64 bytes past the caches.
+    /// `clzero`, which clears lines of 64 bytes past the caches.
     Clzero,
 }
 
 impl Feature {
-    /// All of them.
+    /// All features.
     pub const ALL: [Self; 7] =
         [Self::Erms, Self::Fsrm, Self::Sse2, Self::Avx, Self::Avx512, Self::Movdir64b, Self::Clzero];
 
-    /// The name that Linux gives it in `/proc/cpuinfo`.
+    /// The name of the feature in `/proc/cpuinfo` of Linux.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Erms => "erms",
@@ -43,21 +43,19 @@ impl Feature {
     }
 }
 
-/// Features that can be used. Only what the processor said comes into one without a promise, so that safe
-/// code cannot run an instruction that there is not.
+/// Usable features. Safe code gets only those that the processor reports, and so no unsupported instruction.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
 pub struct CpuFeatures(u8);
 
-/// State of the extended registers that the system has enabled (XCR0): 16-byte, 32-byte and 64-byte
-/// registers.
+/// The extended registers of 16, 32 and 64 bytes whose state the system has enabled (XCR0).
 const SSE_STATE: u64 = 1 << 1;
 const AVX_STATE: u64 = SSE_STATE | 1 << 2;
 const AVX512_STATE: u64 = AVX_STATE | 0b111 << 5;
 
-/// Bytes of a cache line, the only size that `clzero` is used with.
+/// The line size that `clzero` is used with, in bytes.
 const LINE: u32 = 64;
 
-/// An answer to one leaf; all zeroes where the processor does not know the leaf.
+/// One leaf; all zeroes where the processor does not know the leaf.
 fn leaf(number: u32, part: u32) -> CpuidResult {
     let none = CpuidResult { eax: 0, ebx: 0, ecx: 0, edx: 0 };
     // Miri has no processor to ask.
@@ -67,7 +65,7 @@ fn leaf(number: u32, part: u32) -> CpuidResult {
     cpuid(number, part)
 }
 
-/// The instruction `cpuid`, which every processor in 64-bit mode has.
+/// The instruction `cpuid`.
 fn cpuid(number: u32, part: u32) -> CpuidResult {
     // SAFETY: K1: the instruction exists in 64-bit mode and changes registers only.
     #[allow(unused_unsafe, reason = "the oldest supported compiler declares the function unsafe")]
@@ -80,15 +78,15 @@ const fn bit(word: u32, at: u32) -> bool {
     word >> at & 1 == 1
 }
 
-/// What the system has enabled, or nothing where it has not made XGETBV available.
+/// XCR0: what the system has enabled; nothing where it has not made XGETBV available.
 fn enabled_state(basic: &CpuidResult) -> u64 {
     const OSXSAVE: u32 = 27;
     if !bit(basic.ecx, OSXSAVE) {
         return 0;
     }
     let (low, high): (u32, u32);
-    // SAFETY: K2: OSXSAVE says that the system has enabled the instruction; register 0 exists then. It reads
-    // only.
+    // SAFETY: K2: OSXSAVE says that the system has enabled the instruction, which only reads; so register 0
+    // exists.
     unsafe {
         core::arch::asm!("xgetbv", in("ecx") 0, out("eax") low, out("edx") high, options(nomem, nostack, preserves_flags));
     }
@@ -96,12 +94,12 @@ fn enabled_state(basic: &CpuidResult) -> u64 {
 }
 
 impl CpuFeatures {
-    /// None: only what every x86-64 processor has remains.
+    /// No feature: what every x86-64 processor has still works.
     pub const NONE: Self = Self(0);
 
-    /// What the running processor has and the system has enabled. Vector registers count only where XCR0 says
-    /// that the system saves their state, or where the compiler uses them already. Whether they may be used
-    /// here and now is for the platform to say.
+    /// The features that the running processor has and the system has enabled. Vector registers count only
+    /// where XCR0 says that the system saves their state, or where the compiler uses them already. The
+    /// platform says whether they may be used in the running code.
     pub fn detect() -> Self {
         let (basic, more, amd) = (leaf(1, 0), leaf(7, 0), leaf(0x8000_0008, 0));
         let state = enabled_state(&basic);
@@ -123,10 +121,10 @@ impl CpuFeatures {
             .fold(Self::NONE, |all, (feature, _)| all.and(feature))
     }
 
-    /// These features, whatever the processor says.
+    /// These features, whatever the processor reports.
     ///
     /// # Safety
-    /// Each of them is there and enabled, or its instructions are trapped and done in its place.
+    /// Each feature exists and is enabled, or its instructions are trapped and emulated.
     pub unsafe fn assume(features: &[Feature]) -> Self {
         features.iter().fold(Self::NONE, |all, &feature| all.and(feature))
     }
@@ -137,13 +135,13 @@ impl CpuFeatures {
         self.0 >> feature as u8 & 1 == 1
     }
 
-    /// All but this one.
+    /// All features but this one.
     #[must_use]
     pub const fn without(self, feature: Feature) -> Self {
         Self(self.0 & !(1 << feature as u8))
     }
 
-    /// All but those that need vector registers.
+    /// All features but those that need vector registers.
     #[must_use]
     pub const fn without_vectors(self) -> Self {
         self.without(Feature::Sse2).without(Feature::Avx).without(Feature::Avx512)
@@ -164,7 +162,7 @@ impl fmt::Debug for CpuFeatures {
     }
 }
 
-/// The caches of data that the running CPU sees, in bytes; zero where the processor does not say.
+/// The data caches of the running CPU, in bytes; zero where the processor does not report one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Caches {
     /// The first level.
@@ -176,7 +174,7 @@ pub struct Caches {
 }
 
 impl Caches {
-    /// What the processor says: leaf 4 (Intel), or leaf 8000_001D (AMD), which has the same form.
+    /// The caches that the processor reports: leaf 4 (Intel), or leaf 8000_001D of the same form (AMD).
     pub fn detect() -> Self {
         const TOPOLOGY_EXTENSIONS: u32 = 22;
         let amd = bit(leaf(0x8000_0001, 0).ecx, TOPOLOGY_EXTENSIONS);
@@ -184,7 +182,7 @@ impl Caches {
         Self::from_leaves((0..16).map(|part| leaf(number, part)))
     }
 
-    /// From the answers to the parts of a leaf, up to the first that names no cache.
+    /// The caches in the parts of a leaf, up to the first part that names no cache.
     fn from_leaves(parts: impl Iterator<Item = CpuidResult>) -> Self {
         const NONE: u32 = 0;
         const INSTRUCTIONS: u32 = 2;

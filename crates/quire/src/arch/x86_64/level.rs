@@ -31,13 +31,13 @@ impl PagingMode {
     }
 }
 
-/// Where the window of page descriptors begins: where Linux has its own with four levels. It is as long as
-/// the descriptors of [`MAX_PHYS_BYTES`](crate::limits::MAX_PHYS_BYTES) are, 1 TiB.
+/// Where the window of page descriptors begins, as in Linux with four levels. It has room for the descriptors
+/// of [`MAX_PHYS_BYTES`](crate::limits::MAX_PHYS_BYTES), 1 TiB.
 #[cfg(feature = "published")]
 pub(crate) const WINDOW_BASE: u64 = 0xffff_ea00_0000_0000;
 
-/// A level of the page table, counted from the leaves: 0 holds 4 KiB leaves. As wide as a register, so that
-/// what names a table has no padding, which would be copied in overlapping pieces at each step of a walk.
+/// A level of the page table, counted from the leaves: 0 has 4 KiB leaves. As wide as a register, so that
+/// structures around it have no padding, which each step of a walk would copy in overlapping pieces.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Level(u64);
 
@@ -59,7 +59,7 @@ impl Level {
         self.0 as u8
     }
 
-    /// The level below; the caller knows that this is not the lowest.
+    /// The level below, of a level that is not the lowest.
     #[inline]
     #[must_use]
     pub const fn below(self) -> Self {
@@ -79,19 +79,18 @@ impl Level {
         1 << self.shift()
     }
 
-    /// The bytes that a whole table covers.
     #[inline]
     pub(crate) const fn table_bytes(self) -> u64 {
         self.entry_bytes() * TABLE_ENTRIES as u64
     }
 
-    /// The entry that translates `addr` at this level.
+    /// The index of the entry that translates `addr` at this level.
     #[inline]
     pub const fn index(self, addr: VirtAddr) -> usize {
         (addr.0 >> self.shift()) as usize % TABLE_ENTRIES
     }
 
-    /// The size of a leaf at this level, if there are any.
+    /// The size of a leaf at this level, if it has leaves.
     #[inline]
     pub const fn leaf_size(self) -> Option<PageSize> {
         match self.0 {

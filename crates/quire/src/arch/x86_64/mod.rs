@@ -1,5 +1,4 @@
-//! x86-64: paging (Intel SDM volume 3A chapter 4, AMD64 APM volume 2 chapter 5), and instructions that clear,
-//! copy and fetch.
+//! x86-64: paging (Intel SDM volume 3A chapter 4, AMD64 APM volume 2 chapter 5), clears, copies, prefetches.
 
 mod clear;
 mod copy;

@@ -1,10 +1,8 @@
-//! Telling the processor what is about to be read or written.
+//! Prefetches: hints of what the CPU is about to read or write.
 
-/// Bytes of a cache line.
 const LINE: usize = 64;
 
-/// Asks for the lines of `bytes` bytes from `start` on, which are about to be read. A hint: nothing is read,
-/// whatever is there.
+/// Prefetches the lines of `bytes` bytes from `start` on, to be read soon. A hint, valid for any address.
 #[inline]
 pub fn expect_reads(start: *const u8, bytes: usize) {
     for line in (0..bytes).step_by(LINE) {
@@ -12,16 +10,14 @@ pub fn expect_reads(start: *const u8, bytes: usize) {
         #[cfg(miri)]
         let _ = line;
         #[cfg(not(miri))]
-        // SAFETY: K1: the instruction (AMD64 manual, volume 3, PREFETCHlevel) changes nothing but caches, at
-        // any address.
+        // SAFETY: K1: PREFETCHlevel (AMD64 manual, volume 3) changes only caches, at any address.
         unsafe {
             core::arch::asm!("prefetcht0 [{}]", in(reg) line, options(nostack, preserves_flags, readonly));
         }
     }
 }
 
-/// Asks for the lines of `bytes` bytes from `start` on, which are about to be changed. A hint: nothing is
-/// read or written, whatever is there.
+/// Prefetches the lines of `bytes` bytes from `start` on, to be changed soon. A hint, valid for any address.
 #[inline]
 pub fn expect_changes(start: *const u8, bytes: usize) {
     for line in (0..bytes).step_by(LINE) {
@@ -29,8 +25,7 @@ pub fn expect_changes(start: *const u8, bytes: usize) {
         #[cfg(miri)]
         let _ = line;
         #[cfg(not(miri))]
-        // SAFETY: K1: the instruction (AMD64 manual, volume 3, PREFETCHW) changes nothing but caches, at any
-        // address.
+        // SAFETY: K1: PREFETCHW (AMD64 manual, volume 3) changes only caches, at any address.
         unsafe {
             core::arch::asm!("prefetchw [{}]", in(reg) line, options(nostack, preserves_flags, readonly));
         }

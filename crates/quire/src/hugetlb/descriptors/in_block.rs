@@ -15,13 +15,12 @@ impl HugePools {
         true
     }
 
-    /// Chooses whether descriptors of pages that join a pool are saved. Returns whether there is a choice:
-    /// there is none.
+    /// Chooses whether descriptors of pages that join a pool are saved. Returns `false`: there is no choice.
     pub fn set_saving(&self, _saving: bool) -> bool {
         false
     }
 
-    /// Whether the pages of a request are gathered before anything is done to them.
+    /// Whether a resize gathers all its pages before it adds or frees any.
     pub(in crate::hugetlb) fn gathers(&self) -> bool {
         false
     }
@@ -43,7 +42,6 @@ impl HugePools {
     ) {
     }
 
-    /// Gives what was gathered back to the page allocator; how many pages could not be given back.
     pub(in crate::hugetlb) fn release_all<P: Platform>(
         &self,
         _pages: &PageAllocator<'_, P>,
@@ -53,8 +51,7 @@ impl HugePools {
         0
     }
 
-    /// Gives pages that have left their pool, a batch at most, back to the page allocator; how many could not
-    /// be given back.
+    /// Frees pages that have left their pool; returns how many it could not free.
     pub(in crate::hugetlb) fn release<P: Platform>(
         &self,
         pages: &PageAllocator<'_, P>,
@@ -65,7 +62,6 @@ impl HugePools {
         0
     }
 
-    /// Pages are about to join a pool.
     pub(in crate::hugetlb) fn describe<P: Platform>(
         &self,
         _pages: &PageAllocator<'_, P>,
@@ -74,7 +70,7 @@ impl HugePools {
     ) {
     }
 
-    /// Pages are about to become pages of the other size. Never fails.
+    /// Never fails.
     pub(in crate::hugetlb) fn undescribe<P: Platform>(
         &self,
         _pages: &PageAllocator<'_, P>,
@@ -84,13 +80,10 @@ impl HugePools {
         Ok(())
     }
 
-    /// A page is about to be handed out.
     pub(in crate::hugetlb) fn thaw<P: Platform>(&self, _pages: &PageAllocator<'_, P>, _frame: Frame) {}
 
-    /// A page came back.
     pub(in crate::hugetlb) fn freeze<P: Platform>(&self, _pages: &PageAllocator<'_, P>, _frame: Frame) {}
 
-    /// Whether the descriptors of a free page say that it is one.
     pub(in crate::hugetlb) fn is_described<P: Platform>(
         &self,
         _pages: &PageAllocator<'_, P>,
@@ -100,7 +93,6 @@ impl HugePools {
         true
     }
 
-    /// Free surplus pages that an earlier request left over for want of memory for their descriptors.
     pub(in crate::hugetlb) fn leftover(&self, _info: PoolInfo) -> u64 {
         0
     }

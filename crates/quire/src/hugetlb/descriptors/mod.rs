@@ -1,7 +1,6 @@
-//! What the descriptors of a pool's pages cost: nothing, since they stand in the block (`in_block`).
+//! The descriptors of a pool's pages: none, as descriptors stand in the block (`in_block`).
 //!
-//! With the feature `published`, `window` takes its place: policies that keep descriptors in a window, as has
-//! been published. Both offer the same calls to the verbs of the pool.
+//! With the feature `published`, `window` replaces it, with the same calls: descriptors stand in a window.
 
 #[cfg(not(feature = "published"))]
 mod in_block;

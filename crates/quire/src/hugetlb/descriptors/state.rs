@@ -1,10 +1,9 @@
-//! What the pools keep for the descriptors of their pages, and the pages that they gather.
+//! The pools' state for descriptors, and gathered pages.
 #![forbid(unsafe_code)]
 
 #[cfg(feature = "published")]
 use crate::vmemmap::{PageChain, Window};
 
-/// What the pools keep for the descriptors of their pages.
 #[cfg(feature = "published")]
 pub(in crate::hugetlb) struct Descriptors {
     pub(in crate::hugetlb) window: Option<Window>,
@@ -17,11 +16,11 @@ impl Descriptors {
     }
 }
 
-/// Pages that are gathered before anything is done to them.
+/// Pages of a resize that are in no pool.
 #[cfg(feature = "published")]
 pub(in crate::hugetlb) type Gathered = PageChain;
 
-/// Pages that are gathered before anything is done to them: none ever.
+/// Pages of a resize that are in no pool: always none.
 #[cfg(not(feature = "published"))]
 #[derive(Default)]
 pub(in crate::hugetlb) struct Gathered;

@@ -13,11 +13,10 @@ use crate::platform::Platform;
 use crate::vmemmap::{PageChain, Window};
 
 impl HugePools {
-    /// Empty pools under a policy. All but `InBlock` map a window of descriptors for all memory, which takes
-    /// 1/64 of it.
+    /// Empty pools under a policy. All but `InBlock` map a window of descriptors, of 1/64 of all memory.
     ///
     /// # Errors
-    /// [`InitError::TooSmall`]: the window does not fit. What was taken for it is lost then.
+    /// [`InitError::TooSmall`]: the window does not fit. The memory taken for it is lost then.
     pub fn with_policy<P: Platform>(
         pages: &PageAllocator<'_, P>,
         policy: DescriptorPolicy,
@@ -28,7 +27,7 @@ impl HugePools {
 
     /// The policy.
     pub fn policy(&self) -> DescriptorPolicy {
-        self.descriptors.window.as_ref().map_or(DescriptorPolicy::InBlock, Window::policy)
+        self.window().map_or(DescriptorPolicy::InBlock, Window::policy)
     }
 
     /// The window of descriptors, if there is one.
@@ -38,18 +37,18 @@ impl HugePools {
 
     /// Whether descriptors of pages that join a pool are saved (`vm.hugetlb_optimize_vmemmap`).
     pub fn is_saving(&self) -> bool {
-        self.descriptors.window.as_ref().is_none_or(Window::is_saving)
+        self.window().is_none_or(Window::is_saving)
     }
 
-    /// Chooses whether descriptors of pages that join a pool from now on are saved; those that are in one
-    /// stay as they are. Whether the policy leaves the choice: `PerPage` and `Batched` do.
+    /// Chooses whether descriptors of pages that join a pool from now on are saved. Returns whether the
+    /// policy leaves the choice: `PerPage` and `Batched` do.
     pub fn set_saving(&self, saving: bool) -> bool {
-        self.descriptors.window.as_ref().is_some_and(|window| window.set_saving(saving))
+        self.window().is_some_and(|window| window.set_saving(saving))
     }
 
-    /// Whether the pages of a request are gathered before anything is done to them.
+    /// Whether a resize gathers all its pages before it adds or frees any.
     pub(in crate::hugetlb) fn gathers(&self) -> bool {
-        self.descriptors.window.as_ref().is_some_and(Window::wants_all)
+        self.window().is_some_and(Window::wants_all)
     }
 
     pub(in crate::hugetlb) fn gather<P: Platform>(
@@ -61,26 +60,26 @@ impl HugePools {
         frames.iter().for_each(|&frame| gathered.push(pages.memmap(), frame));
     }
 
-    /// Pages are about to join a pool, a batch at most or 512, whose descriptors say so from now on.
+    /// Sets the descriptors of pages that are about to join a pool: a batch at most, or 512.
     pub(in crate::hugetlb) fn describe<P: Platform>(
         &self,
         pages: &PageAllocator<'_, P>,
         size: HugeSize,
         frames: impl Iterator<Item = Frame>,
     ) {
-        if let Some(window) = &self.descriptors.window {
+        if let Some(window) = self.window() {
             window.join(pages, &PageChain::of(pages.memmap(), frames), size.order());
         }
     }
 
-    /// Adds pages that the caller has claimed, and gathered, to their pool, free.
+    /// Adds pages that the caller has claimed and gathered to their pool, free.
     pub(in crate::hugetlb) fn join_gathered<P: Platform>(
         &self,
         pages: &PageAllocator<'_, P>,
         size: HugeSize,
         mut chain: PageChain,
     ) {
-        if let Some(window) = &self.descriptors.window {
+        if let Some(window) = self.window() {
             window.join(pages, &chain, size.order());
         }
         while !chain.is_empty() {
@@ -96,33 +95,31 @@ impl HugePools {
         self.shed_bad(pages, size);
     }
 
-    /// Gives pages that have left their pool, a batch at most, back to the page allocator. Those for whose
-    /// descriptors there is no memory go back to the pool as surplus pages; how many.
+    /// Frees pages that have left their pool, a batch at most. Pages for whose descriptors there is no memory
+    /// go back to the pool as surplus; returns how many.
     pub(in crate::hugetlb) fn release<P: Platform>(
         &self,
         pages: &PageAllocator<'_, P>,
         size: HugeSize,
         frames: &[Frame],
     ) -> u64 {
-        match &self.descriptors.window {
-            None => {
-                give_back(pages, size.order(), frames);
-                0
-            }
-            Some(_) => self.release_all(pages, size, PageChain::of(pages.memmap(), frames.iter().copied())),
+        if self.window().is_some() {
+            return self.release_all(pages, size, PageChain::of(pages.memmap(), frames.iter().copied()));
         }
+        give_back(pages, size.order(), frames);
+        0
     }
 
-    /// The same for any number of pages under a policy with a window: restores as many as it can, frees
-    /// these, which gives memory for the next ones, and goes on. When not even one can be restored first,
-    /// each is tried by itself, the first that can be is freed, and those before it are surplus.
+    /// As [`Self::release`] for any number of pages, under a policy with a window. Restores as many as it
+    /// can, frees these, which gives memory for the next ones, and goes on. If it cannot restore even the
+    /// first, that one becomes surplus and it tries the next.
     pub(in crate::hugetlb) fn release_all<P: Platform>(
         &self,
         pages: &PageAllocator<'_, P>,
         size: HugeSize,
         mut chain: PageChain,
     ) -> u64 {
-        let Some(window) = &self.descriptors.window else { return 0 };
+        let Some(window) = self.window() else { return 0 };
         let mut kept = 0;
         while !chain.is_empty() {
             let mut whole = PageChain::new();
@@ -142,17 +139,17 @@ impl HugePools {
         kept
     }
 
-    /// A page is about to be handed out: walkers may see it in use.
+    /// For a page that is about to be handed out: walkers may see it in use.
     pub(in crate::hugetlb) fn thaw<P: Platform>(&self, pages: &PageAllocator<'_, P>, frame: Frame) {
         self.window().inspect(|window| window.thaw(pages, frame));
     }
 
-    /// A page came back: walkers see that it has no references.
+    /// For a page that came back: walkers see no references.
     pub(in crate::hugetlb) fn freeze<P: Platform>(&self, pages: &PageAllocator<'_, P>, frame: Frame) {
         self.window().inspect(|window| window.freeze(pages, frame));
     }
 
-    /// Whether the descriptors of a free page say that it is one.
+    /// Whether the descriptors of a free page are right.
     pub(in crate::hugetlb) fn is_described<P: Platform>(
         &self,
         pages: &PageAllocator<'_, P>,
@@ -162,8 +159,7 @@ impl HugePools {
         self.window().is_none_or(|window| window.describes(pages, frame, size.order()))
     }
 
-    /// Free surplus pages, which an earlier request may have left over for want of memory for their
-    /// descriptors.
+    /// Free surplus pages: an earlier resize may have had no memory for their descriptors.
     pub(in crate::hugetlb) fn leftover(&self, info: PoolInfo) -> u64 {
         if self.window().is_some() { info.surplus.min(info.free - info.reserved) } else { 0 }
     }
@@ -175,18 +171,17 @@ impl HugePools {
         pool.change_surplus(node, 1);
     }
 
-    /// Brings back all descriptors of pages that are about to become pages of the other size, a batch of 512
-    /// at most, and makes them say nothing.
+    /// Restores and resets the descriptors of up to 512 pages that are to become pages of the other size.
     ///
     /// # Errors
-    /// [`AllocError::OutOfMemory`]: all pages are described still, though some may be optimised no longer.
+    /// [`AllocError::OutOfMemory`]: all pages are still described, though some may be optimised no longer.
     pub(in crate::hugetlb) fn undescribe<P: Platform>(
         &self,
         pages: &PageAllocator<'_, P>,
         size: HugeSize,
         frames: impl Iterator<Item = Frame>,
     ) -> Result<(), AllocError> {
-        let Some(window) = &self.descriptors.window else { return Ok(()) };
+        let Some(window) = self.window() else { return Ok(()) };
         let (mut chain, mut whole) = (PageChain::of(pages.memmap(), frames), PageChain::new());
         let restored = window.restore_all(pages, &mut chain, &mut whole, size.order());
         if restored.is_ok() {

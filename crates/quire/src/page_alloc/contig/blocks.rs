@@ -1,4 +1,4 @@
-//! Ranges of whole blocks: gigantic pages and any other number of blocks in a row, from memory that is free.
+//! Allocates and frees ranges of whole free blocks, for gigantic pages or any number of blocks in a row.
 
 use crate::addr::{BlockNumber, Frame, FrameRange, Order};
 use crate::cpu::CpuId;
@@ -15,17 +15,16 @@ use crate::stats::Stat;
 use crate::sync::Pinned;
 
 impl<P: FramePlatform> PageAllocator<'_, P> {
-    /// Takes `blocks` blocks of 2 MiB in a row, the first at a multiple of `align_blocks` blocks, a power of two. Each is
-    /// a folio of order 9, to be given back by itself through [`Self::free`] or with its neighbours through
-    /// [`Self::free_contig`]. The range lies in one zone and in one of the ranges that the machine was given. Nothing is
-    /// moved to make room: the range must be free already. (Linux: `alloc_contig_pages`, which moves.)
+    /// Allocates `blocks` blocks of 2 MiB in a row, the first at a multiple of `align_blocks` blocks, a power
+    /// of two. Each is a folio of order 9, to be freed by itself through [`Self::free`] or with its
+    /// neighbours through [`Self::free_contig`]. The range lies in one zone and in one of the ranges that the
+    /// machine was given. It must be free already: nothing is moved, unlike in Linux's `alloc_contig_pages`.
     ///
-    /// The search looks at a word of 64 blocks once at most. When it finds nothing, what the CPUs keep for themselves goes back
-    /// to the pools, and it searches once more.
+    /// The search looks at a word of 64 blocks at most once. If it fails, it drains the lists and runs again.
     ///
     /// # Errors
-    /// [`AllocError::OutOfMemory`] when no zone that the request allows has such a range above its mark,
-    /// [`AllocError::BadNode`], [`AllocError::BadOrder`] when no block is asked for or the alignment is no power of
+    /// [`AllocError::OutOfMemory`] when no allowed zone has such a range above its mark;
+    /// [`AllocError::BadNode`]; [`AllocError::BadOrder`] for no blocks or an alignment that is no power of
     /// two.
     pub fn alloc_contig(&self, gfp: Gfp, blocks: u32, align_blocks: u32) -> Result<FrameRun, AllocError> {
         if blocks == 0 || !align_blocks.is_power_of_two() {
@@ -54,7 +53,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         found.map(|start| self.frames().run(frames(start))).ok_or(AllocError::OutOfMemory)
     }
 
-    /// Looks through the zones in turn for a run of so many blocks, so aligned.
+    /// Searches the zones in turn for a run of this many blocks with this alignment.
     fn contig_from(
         &self,
         zones: ZoneOrder<'_>,
@@ -83,11 +82,10 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         })
     }
 
-    /// Frees folios of order 9 in a row, all or none, wherever they came from. Not from an interrupt: it waits for
-    /// locks.
+    /// Frees folios of order 9 in a row, all or none. It waits for locks: not from an interrupt.
     ///
     /// # Errors
-    /// [`FreeError`], of the first block that is refused. All stay in use for good then, as with [`Self::free`].
+    /// [`FreeError`], of the first refused block. All stay in use for good then, as with [`Self::free`].
     pub fn free_contig(&self, run: FrameRun) -> Result<(), FreeError> {
         let FrameRange { start: frame, count } = self.frames().take_back_run(run)?;
         if frame.index_in_block() != 0 || count % BLOCK_FRAMES as u64 != 0 {
@@ -97,7 +95,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         first.0.checked_add(blocks).ok_or(FreeError::NotMemory)?;
         for at in 0..blocks {
             if let Err(error) = self.retire(first.add(at)) {
-                // No other free has taken those before: a listed block is refused by every free.
+                // No other free has taken the blocks before: every free refuses a listed block.
                 (0..at).for_each(|at| self.set_folio_state(first.add(at), BlockState::Folio));
                 return Err(error);
             }

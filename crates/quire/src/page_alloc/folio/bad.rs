@@ -1,10 +1,10 @@
-//! Frames that went bad: each is lost for ever, and nothing else with it.
+//! Memory failure: a frame that went bad is lost for ever, and nothing else with it.
 //!
-//! A bad frame of a block in small pieces is used and held, no folio starts there, and its state says [`FrameState::BAD`]; the
-//! block has one frame less and is never whole again. In a folio of whole blocks, which are not looked at frame by frame, it
-//! is a bit of its block's map of used frames, of which a folio has no other need: when the folio is freed, the blocks with such
-//! bits come back in small pieces, and the others as they are. Marks are made under the block's lock; a folio that
-//! has one is freed on the slow path.
+//! In a block in small pieces a bad frame is used and held, starts no folio, and has the state
+//! [`FrameState::BAD`]. The block has one frame less and is never whole again. A folio of whole blocks has no
+//! states of single frames. It marks a bad frame in its block's map of used frames, which such a folio does
+//! not need otherwise. When the folio is freed, blocks with marks come back in small pieces, and the others
+//! as they are. Marks are made under the block's lock. A folio with a mark is freed on the slow path.
 #![forbid(unsafe_code)]
 
 use core::sync::atomic::Ordering;
@@ -19,35 +19,36 @@ use crate::page_alloc::request::gfp::Mobility;
 use crate::page_alloc::store::capacity::AREA;
 use crate::platform::{Event, FramePlatform};
 
-/// Times that a frame on its way from one place to another is looked for.
+/// How often to look for a frame that is moving from one place to another.
 const ROUNDS: usize = 16;
 
-/// What is to be done about a frame that went bad.
+/// What memory failure must do about a frame that went bad.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Verdict {
-    /// Nothing: it was free, or not yet taken of a [`BlockReservation`](crate::page_alloc::BlockReservation), and is lost.
+    /// Nothing: it was free, or in a [`BlockReservation`](crate::page_alloc::BlockReservation), and is lost.
     Lost,
-    /// It belongs to a folio of whole blocks that no leaf maps, and is marked: it is lost when the folio is freed.
+    /// It belongs to an unmapped folio of whole blocks, and is marked: it is lost when the folio is freed.
     Marked,
-    /// It belongs to a page of a pool, and is marked.
+    /// It belongs to a page of a pool of huge pages, and is marked.
     Huge,
-    /// It was lost, or marked, before.
+    /// It was lost or marked before.
     Already,
     /// Leaves map it, and it is not held.
     Anonymous,
     /// It is held: page cache, or anonymous memory that is pinned or moves.
     Held,
-    /// It is on its way somewhere.
+    /// It is moving between owners, lists and the store.
     Busy,
-    /// The manager needs it: page tables, small objects, descriptors. There is no remedy.
+    /// The manager needs it for page tables, small objects or descriptors. There is no remedy.
     Unrecoverable,
     /// There is no such frame.
     NotMemory,
 }
 
 impl<P: FramePlatform> PageAllocator<'_, P> {
-    /// A frame went bad. If it is free it is lost, wherever it is; if it belongs to a folio of whole blocks that no
-    /// leaf maps it is marked; else nothing is done. Not from an interrupt; the caller holds no lock.
+    /// Handles a frame that went bad. If it is free it is lost, wherever it is. If it belongs to a page of a
+    /// pool, or to a folio of whole blocks that no leaf maps, it is marked. Otherwise nothing changes. Not
+    /// from an interrupt; the caller holds no lock.
     pub fn condemn(&self, frame: Frame) -> Verdict {
         let Some(block) = self.frames().memmap.get(frame.block()) else { return Verdict::NotMemory };
         for _ in 0..ROUNDS {
@@ -71,7 +72,6 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         Verdict::Busy
     }
 
-    /// A frame of a block in small pieces.
     fn condemn_small(&self, frame: Frame, block: &Block) -> Verdict {
         let index = frame.index_in_block();
         block.lock(self.platform());
@@ -89,15 +89,14 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         } else if block.held.contains(index) {
             if self.frames().is_managers(frame, block) { Verdict::Unrecoverable } else { Verdict::Held }
         } else if state == FrameState::UNCLAIMED && block.heads.contains(index) {
-            // Inside a folio it is what was left there.
+            // The state means something only where a folio starts.
             block.heads.remove_run(index, 1);
             block.held.insert_run(index, 1);
             self.frames().lose(block, index);
             Verdict::Lost
-        } else if self.frames().is_listed(block, index, state) {
-            Verdict::Busy
-        } else if block.mobility() == Mobility::Movable as u8 {
-            // It was handed out, and is about to be mapped.
+        } else if self.frames().is_listed(block, index, state) || block.mobility() == Mobility::Movable as u8
+        {
+            // On a list, or handed out and about to be mapped.
             Verdict::Busy
         } else {
             Verdict::Unrecoverable
@@ -106,8 +105,9 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         verdict
     }
 
-    /// A frame of a folio of whole blocks. It is marked first, and the mark taken off again where leaves map the folio: who
-    /// maps one looks for marks after it was counted ([`Frames::has_bad`](crate::page_alloc::Frames::has_bad)), so that one of the two sees the other.
+    /// Handles a frame of a folio of whole blocks: marks it, and takes the mark off again where leaves map
+    /// the folio. A task that maps a folio looks for marks after its leaf is counted
+    /// ([`Frames::has_bad`](crate::page_alloc::Frames::has_bad)), so that one of the two sees the other.
     fn condemn_part(&self, frame: Frame, block: &Block) -> Verdict {
         let (number, index) = (frame.block(), frame.index_in_block());
         block.lock(self.platform());
@@ -134,7 +134,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         let verdict = match (same, huge, held, mapped) {
             (true, true, ..) => return Verdict::Huge,
             (true, false, false, false) => {
-                self.free_the_long_way(head);
+                self.force_slow_free(head);
                 return Verdict::Marked;
             }
             (false, ..) => Verdict::Busy,
@@ -144,8 +144,8 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         if self.frames().unmark(frame) { verdict } else { Verdict::Lost }
     }
 
-    /// Sees to it that a folio which was marked is not freed without its marks being looked at.
-    fn free_the_long_way(&self, head: &Block) {
+    /// Makes the next free of a marked folio take the slow path, which looks at its marks.
+    fn force_slow_free(&self, head: &Block) {
         let forget = || {
             head.lock(self.platform());
             if head.state() == BlockState::Folio {
@@ -154,12 +154,11 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
             head.unlock(self.platform());
         };
         forget();
-        // A CPU may just have put it onto a list, and take it again before the lists are emptied.
+        // A CPU may just have put it onto a list, and take it again before the lists are drained.
         self.lists().drain_all();
         forget();
     }
 
-    /// A frame of a block that is whole and free.
     fn condemn_whole(&self, frame: Frame) -> Verdict {
         let number = frame.block();
         let taken = self

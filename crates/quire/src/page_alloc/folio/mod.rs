@@ -1,4 +1,4 @@
-//! Folios in use that change as a whole: splitting, reserved blocks, frames that go bad.
+//! Whole folios in use: splitting, reserving the frames of a block, frames that go bad.
 
 pub(super) mod bad;
 pub(super) mod deferred;

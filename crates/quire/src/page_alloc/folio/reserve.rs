@@ -1,4 +1,4 @@
-//! Reserving the frames of a folio of order 9 one by one.
+//! Turns a folio of order 9 into a reservation.
 #![forbid(unsafe_code)]
 
 use crate::addr::Order;
@@ -10,8 +10,9 @@ use crate::page_alloc::store::reservation::BlockReservation;
 use crate::platform::FramePlatform;
 
 impl<P: FramePlatform> PageAllocator<'_, P> {
-    /// Reserves the frames of a folio of order 9. Their descriptors stand elsewhere, in 1/64 of its size. `None`, and the
-    /// folio is free again, when there is no memory for the descriptors or some of the folio went bad.
+    /// Reserves the frames of a folio of order 9, to be taken one by one. Their descriptors are elsewhere, in
+    /// 1/64 of its size. `None`, with the folio freed, if there is no memory for descriptors or a frame is
+    /// bad.
     pub(crate) fn reserve_block(&self, folio: Folio) -> Option<BlockReservation> {
         if self.split_in_use(folio.frame(), Order::FRAME).is_err() {
             let freed = self.free(folio);

@@ -1,4 +1,4 @@
-//! What a machine is told when the allocator takes over its memory.
+//! What the caller chooses when the allocator takes over a machine's memory.
 #![forbid(unsafe_code)]
 
 use crate::addr::FrameRange;
@@ -14,7 +14,7 @@ pub struct MemoryRange {
     pub frames: FrameRange,
     /// The node they belong to.
     pub node: u8,
-    /// A promise that the memory reads as zero; the tables taken from it need not be cleared then.
+    /// A promise that the memory reads as zero; tables in it need not be cleared then.
     pub zeroed: bool,
 }
 
@@ -23,14 +23,15 @@ pub struct MemoryRange {
 pub struct AllocatorConfig {
     /// How much of each node is set aside as Movable zone, in percent, from its end (Linux: `movablecore`).
     pub movable_percent: u8,
-    /// What guards the per-CPU lists, unless the platform says it ([`FramePlatform::LIST_GUARD`](crate::platform::FramePlatform::LIST_GUARD)).
+    /// What guards the per-CPU lists, where the platform does not name it
+    /// ([`FramePlatform::LIST_GUARD`](crate::platform::FramePlatform::LIST_GUARD)).
     #[cfg(feature = "published")]
     pub lists: ListGuard,
     /// Whether frames of one mobility group share blocks, so that whole blocks stay whole.
     pub group_by_mobility: bool,
-    /// Which kernel clears and copies what; `None` for what the processor suggests.
+    /// Which kernel clears and copies what; `None` chooses by the processor.
     pub clear: Option<ClearPolicy>,
-    /// What is known to be zero, and what becomes so in idle time.
+    /// What is remembered of memory that is zero, and what idle CPUs clear ahead.
     pub zeroes: Zeroes,
     /// How the leaves that map folios of 2 MiB and more are counted.
     #[cfg(feature = "published")]
@@ -53,7 +54,6 @@ impl Default for AllocatorConfig {
 }
 
 impl AllocatorConfig {
-    /// How leaves of folios of whole blocks are counted.
     pub(in crate::page_alloc) fn scheme(&self) -> CountScheme {
         #[cfg(feature = "published")]
         return self.counts;
@@ -62,18 +62,19 @@ impl AllocatorConfig {
     }
 }
 
-/// What is remembered of memory that is zero, and what is made so in idle time.
+/// What is remembered of memory that is zero, and what idle CPUs clear ahead.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Zeroes {
-    /// Whether it is remembered that free memory is zero. Without, everything is cleared when it is handed out, as in Linux.
+    /// Whether to remember that free memory is zero. Otherwise all is cleared when handed out, as in Linux.
     pub remember: bool,
-    /// Frames of whole blocks, for folios of order 9 and more, that [`Store::zero_ahead`](crate::page_alloc::Store::zero_ahead) keeps ready; in all zones
-    /// together, each of which has its share by its memory.
+    /// Frames of whole blocks, for folios of order 9 and more, that
+    /// [`Store::zero_ahead`](crate::page_alloc::Store::zero_ahead) keeps ready in all zones together. Each
+    /// zone has a share by its memory.
     pub blocks_ahead: u64,
     /// Frames of blocks in small pieces, for folios below order 9, that it keeps ready in each zone.
     pub pieces_ahead: u64,
-    /// Whether every folio that is handed out as known to be zero is read, and the machine stopped if it is not. For debugging:
-    /// it costs as much as clearing.
+    /// For debugging: panics if a folio handed out as known to be zero is not. This costs as much as
+    /// clearing.
     pub verify: bool,
 }
 

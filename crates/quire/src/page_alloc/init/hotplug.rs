@@ -1,11 +1,11 @@
-//! Memory that comes after start-up, and memory that goes: hot-plugged modules, and what a boot loader gives up.
+//! Adds memory after start-up and removes it: hot-plugged modules, and what a boot loader gives up.
 //!
-//! Records and pools for all memory that may ever come are made at start-up ([`PageAllocator::with_later`]): 256 bytes
-//! for each 2 MiB. So adding memory needs none, and touches neither the new memory nor any table. Memory comes and goes
-//! in whole blocks of 2 MiB.
+//! [`PageAllocator::with_later`] makes records and pools for all memory that may ever be added: 256 bytes for
+//! each 2 MiB. So adding memory allocates nothing, and touches neither the new memory nor any table. Memory
+//! is added and removed in whole blocks of 2 MiB.
 //!
-//! A block that is not there is *absent* in its record, and taken in its pool. Memory that is removed is emptied first as
-//! a range that is allocated in a row ([`PageAllocator::alloc_contig_moving`]).
+//! A block that is not there is *absent* in its record, and taken in its pool. Memory is emptied before it is
+//! removed, as a range that is allocated in a row ([`PageAllocator::alloc_contig_moving`]).
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -22,12 +22,12 @@ use crate::page_alloc::store::zone::Zone;
 use crate::platform::FramePlatform;
 
 impl<P: FramePlatform> PageAllocator<'_, P> {
-    /// Adds memory that was announced at start-up, or that was removed since. `zeroed` promises that it reads as zero.
-    ///
-    /// The watermarks of all zones follow.
+    /// Adds memory that was announced at start-up, or removed since. `zeroed` promises that it reads as zero.
+    /// Updates the watermarks of all zones.
     ///
     /// # Errors
-    /// [`HotplugError::Unaligned`], [`HotplugError::NotExpected`], [`HotplugError::Present`]; nothing has changed then.
+    /// [`HotplugError::Unaligned`], [`HotplugError::NotExpected`], [`HotplugError::Present`]; nothing has
+    /// changed then.
     pub fn add_memory(&self, range: FrameRange, zeroed: bool) -> Result<(), HotplugError> {
         let (first, end) = blocks_of_range(range)?;
         let blocks = || (first.0..end.0).map(BlockNumber);
@@ -59,9 +59,9 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         Ok(())
     }
 
-    /// Removes memory of one range of the machine. What is in use there is moved by `move_out`, as
-    /// [`Self::alloc_contig_moving`] has it moved. No frame of it is handed out from the call on; after it returned, the
-    /// allocator does not touch the memory any more. The caller holds no lock and is not pinned.
+    /// Removes memory of one range of the machine. `move_out` moves what is in use there, as for
+    /// [`Self::alloc_contig_moving`]. No frame of it is handed out from the call on; after a successful
+    /// return the allocator does not touch the memory any more. The caller holds no lock and is not pinned.
     ///
     /// # Errors
     /// [`HotplugError`].
@@ -116,8 +116,8 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         Ok(())
     }
 
-    /// Computes the marks of all zones anew (Linux: `setup_per_zone_wmarks`, `setup_per_zone_lowmem_reserve`): they are
-    /// shares of the memory that is there.
+    /// Recomputes the marks of all zones, which are shares of the memory that is there (Linux:
+    /// `setup_per_zone_wmarks`, `setup_per_zone_lowmem_reserve`).
     pub(in crate::page_alloc) fn update_marks(&self) {
         let of = |amount: &AtomicU64| amount.load(Ordering::SeqCst);
         let zones = &self.store().zones;

@@ -1,4 +1,4 @@
-//! Which memory belongs to which zone, and how the nodes lie to each other.
+//! Which memory belongs to which zone, and in which order each node's CPUs try the zones.
 
 use core::sync::atomic::AtomicU8;
 
@@ -18,7 +18,7 @@ const DMA32_END: Frame = Frame((4 << 30) / FRAME_SIZE);
 /// Where each node's zones begin and end.
 pub(in crate::page_alloc) struct Layout<'r> {
     pub(in crate::page_alloc) ranges: &'r [MemoryRange],
-    /// A bit for each range that is not there yet.
+    /// A bit for each range that is not there at start-up.
     late: u64,
     pub(in crate::page_alloc) nodes: usize,
     /// Whether zeroes that were promised are remembered.
@@ -47,7 +47,7 @@ impl<'r> Layout<'r> {
         layout
     }
 
-    /// The frame from which the last `percent` of a node's memory lie.
+    /// The frame at which the last `percent` of a node's memory start.
     fn movable_start(&self, node: u8, percent: u8) -> Frame {
         let of_node = || self.ranges.iter().filter(|range| range.node == node);
         let total: u64 = of_node().map(|range| range.frames.count).sum();
@@ -64,7 +64,7 @@ impl<'r> Layout<'r> {
         if wanted < BLOCK_FRAMES as u64 { Frame(u64::MAX) } else { Frame(0) }
     }
 
-    /// The index of the zone that a frame of a node belongs to.
+    /// The index of a frame's zone.
     pub(in crate::page_alloc) fn zone_of(&self, frame: Frame, node: u8) -> usize {
         let kind = if frame.block().first_frame() >= self.movable[usize::from(node)] {
             ZoneKind::Movable
@@ -114,7 +114,7 @@ impl<'r> Layout<'r> {
             self.build_nearest(boot, platform, index / KINDS, index % KINDS)
         })?;
         let turns = boot.table(0, platform.cpu_count(), |_, cpu| {
-            // The CPUs' turns start apart.
+            // Each CPU's turns start at another node.
             Ok(OwnLine(AtomicU8::new((cpu % MAX_NODES) as u8)))
         })?;
         let present = self.ranges.iter().filter(|range| range.frames.count > 0);
@@ -122,9 +122,9 @@ impl<'r> Layout<'r> {
         Ok(Placement { nearest, with_memory, turns })
     }
 
-    /// The zones for requests that start at a node and may use a kind: each node's from the highest kind down, the
-    /// nearest node first. Of nodes at the same distance the one whose number follows first, going round, so that
-    /// the nodes that run short do not all turn to the same one.
+    /// The zones for requests that start at `node` and may use `kind`: the nearest node first, in each the
+    /// highest kind first. Nodes at the same distance come in the order of their numbers, starting behind
+    /// `node` and going round, so that nodes that run short do not all turn to the same one.
     fn build_nearest<P: FramePlatform>(
         &self,
         boot: &mut BootMemory<'_, P>,

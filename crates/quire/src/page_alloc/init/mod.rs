@@ -1,4 +1,4 @@
-//! Taking over a machine's memory.
+//! Taking over a machine's memory, and adding and removing memory later.
 
 pub(super) mod config;
 pub(super) mod hotplug;

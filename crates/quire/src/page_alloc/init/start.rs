@@ -1,4 +1,4 @@
-//! Takes over a machine's memory: checks the ranges, takes the tables from them, and frees the rest into the pools.
+//! Takes over a machine's memory: takes the tables from it, and frees the rest into the pools.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -39,13 +39,13 @@ use crate::stats::StatCells;
 use crate::sync::{SpinLock, Stack};
 
 impl<'p, P: FramePlatform> PageAllocator<'p, P> {
-    /// Takes over the memory in `ranges`, which are in ascending order. Everything that is not needed for tables is
+    /// Takes over the memory in `ranges`, which are in ascending order. All that the tables do not need is
     /// free afterwards.
     ///
     /// # Safety
-    /// Invariant 1 starts here: from this call on, the memory in `ranges` is used through this allocator alone, which
-    /// writes to it. No other allocator has any of it. What was allocated from one allocator is given back to that one:
-    /// two allocators whose platforms have different direct maps may know different memory by the same numbers.
+    /// Invariant 1 starts here: from this call on, only this allocator uses the memory in `ranges`, and it
+    /// writes to it. No other allocator has any of it. Callers free to the allocator that they allocated
+    /// from: with different direct maps, two allocators may use the same numbers for different memory.
     ///
     /// # Errors
     /// [`InitError`].
@@ -58,11 +58,11 @@ impl<'p, P: FramePlatform> PageAllocator<'p, P> {
         unsafe { Self::with_later(platform, ranges, &[], config) }
     }
 
-    /// The same where the memory in `later`, in ascending order, may come after start-up
+    /// [`Self::new`] for a machine that may add the memory in `later`, in ascending order, after start-up
     /// ([`PageAllocator::add_memory`]). It is not touched before. Its records take 256 bytes for each 2 MiB.
     ///
     /// # Safety
-    /// As for [`Self::new`]; for the memory in `later` from the call that adds it until the one that removes it.
+    /// As for [`Self::new`]; for `later`, from the call that adds the memory to the one that removes it.
     ///
     /// # Errors
     /// [`InitError`].
@@ -135,41 +135,37 @@ impl<'p, P: FramePlatform> PageAllocator<'p, P> {
         Ok(allocator)
     }
 
-    /// Takes the blocks of a range that is not there yet out of their pools, and says so in their records.
+    /// Takes the blocks of a range that is not there yet out of their pools, and marks their records absent.
     fn leave_out(&self, layout: &Layout<'_>, range: &MemoryRange) {
         let whole = whole_blocks(range.frames);
-        let zone_of =
-            |number: BlockNumber| &self.store().zones[layout.zone_of(number.first_frame(), range.node)];
         for number in (whole.0.0..whole.1.0).map(BlockNumber) {
-            let zone = zone_of(number);
-            if let Some(pool) = zone.pools.iter().find(|pool| pool.lock(self.platform()).spans(number)) {
-                pool.lock(self.platform()).reserve(number, 1);
-                zone.add_free(-(BLOCK_FRAMES as i64));
-                zone.managed.fetch_sub(BLOCK_FRAMES as u64, Ordering::Relaxed);
-            }
+            self.take_from_pool(layout, range.node, number);
         }
         let blocks = range.frames.by_block().map(|piece| piece.start.block());
         blocks.for_each(|number| self.frames().memmap.block(number).set_state(BlockState::Absent));
     }
 
-    /// Frees what the tables left of a range: whole blocks are in their pools already, those with tables are taken
-    /// out, and the edges become blocks in small pieces.
+    /// Takes a block out of the pool that spans it, if one does.
+    fn take_from_pool(&self, layout: &Layout<'_>, node: u8, number: BlockNumber) {
+        let zone = &self.store().zones[layout.zone_of(number.first_frame(), node)];
+        if let Some(pool) = zone.pools.iter().find(|pool| pool.lock(self.platform()).spans(number)) {
+            pool.lock(self.platform()).reserve(number, 1);
+            zone.add_free(-(BLOCK_FRAMES as i64));
+            zone.managed.fetch_sub(BLOCK_FRAMES as u64, Ordering::Relaxed);
+        }
+    }
+
+    /// Frees what the tables left of a range. Its whole blocks are in their pools already: those with tables
+    /// are taken out, and the edges become blocks in small pieces.
     fn adopt_range(&mut self, layout: &Layout<'_>, range: &MemoryRange, taken: FrameRange) {
         self.reserved += taken.count;
         let (start, end) = (range.frames.start.add(taken.count), range.frames.end());
         let whole = whole_blocks(range.frames);
-        for number in whole.0.0..whole.1.0 {
-            let number = BlockNumber(number);
+        for number in (whole.0.0..whole.1.0).map(BlockNumber) {
             if number.first_frame() >= start {
                 break;
             }
-            let zone = &self.store().zones[layout.zone_of(number.first_frame(), range.node)];
-            let pool = zone.pools.iter().find(|pool| pool.lock(self.platform()).spans(number));
-            if let Some(pool) = pool {
-                pool.lock(self.platform()).reserve(number, 1);
-                zone.add_free(-(BLOCK_FRAMES as i64));
-                zone.managed.fetch_sub(BLOCK_FRAMES as u64, Ordering::Relaxed);
-            }
+            self.take_from_pool(layout, range.node, number);
             self.frames().memmap.block(number).set_state(BlockState::Metadata);
         }
         let up = Frame(start.0.next_multiple_of(BLOCK_FRAMES as u64)).min(end);
@@ -178,7 +174,7 @@ impl<'p, P: FramePlatform> PageAllocator<'p, P> {
         self.reserved += self.adopt_edge(layout, range.node, FrameRange::new(down, end.0 - down.0));
     }
 
-    /// Makes part of a block usable in small pieces, for ever: it can never be whole. How many of its frames stay out of use.
+    /// Makes part of a block usable in small pieces, never whole; how many of its frames stay out of use.
     fn adopt_edge(&self, layout: &Layout<'_>, node: u8, frames: FrameRange) -> u64 {
         if frames.count == 0 {
             return 0;
@@ -192,7 +188,7 @@ impl<'p, P: FramePlatform> PageAllocator<'p, P> {
             return frames.count;
         }
         block.lock(self.platform());
-        // A block that two ranges fill belongs to no pool: one frame stays out of use, so that it never looks whole.
+        // A block that two ranges fill is in no pool: one frame stays out of use, so it never looks whole.
         let fills =
             known && usize::from(block.capacity.load(Ordering::Relaxed)) + count == SMALL_CAPACITY.into();
         let (count, frames) = if fills {
@@ -218,7 +214,7 @@ impl<'p, P: FramePlatform> PageAllocator<'p, P> {
         fills.into()
     }
 
-    /// Adds frames of a second range to a block that two ranges share.
+    /// Adds the frames of a second range to a block that two ranges share.
     fn extend_small(&self, block: &Block, start: usize, count: usize) {
         block.used.remove_run(start, count);
         block.held.remove_run(start, count);
@@ -230,7 +226,7 @@ impl<'p, P: FramePlatform> PageAllocator<'p, P> {
 }
 
 impl Layout<'_> {
-    /// Whether the range of a block was promised to be zero, and that is to be remembered.
+    /// Whether the range of a block was promised to be zero, and the allocator remembers zeroes.
     fn is_zeroed(&self, block: BlockNumber) -> bool {
         let holds = |range: &&MemoryRange| range.frames.contains(block.first_frame());
         self.remember_zeroes && self.ranges.iter().find(holds).is_some_and(|range| range.zeroed)
@@ -324,7 +320,7 @@ fn whole_blocks(frames: FrameRange) -> (BlockNumber, BlockNumber) {
     (BlockNumber(first), BlockNumber(end.max(first)))
 }
 
-/// Ranges that are there and those that come later, in ascending order; a bit for each of the latter.
+/// The present and the later ranges in one ascending array, its length, and a bit for each later range.
 fn merge(
     ranges: &[MemoryRange],
     later: &[MemoryRange],
@@ -348,14 +344,8 @@ fn merge(
 
 const _: () = assert!(MAX_RANGES <= u64::BITS as usize);
 
-/// Refuses what no machine can be; how many nodes it has, those of CPUs without memory included.
+/// Refuses what no machine can have; how many nodes it has, those of CPUs without memory included.
 fn check<P: FramePlatform>(platform: &P, ranges: &[MemoryRange]) -> Result<usize, InitError> {
-    if ranges.len() > MAX_RANGES {
-        return Err(InitError::TooManyRanges);
-    }
-    if ranges.iter().all(|range| range.frames.count == 0) {
-        return Err(InitError::NoMemory);
-    }
     let limit = MAX_PHYS_BYTES / FRAME_SIZE;
     for range in ranges {
         let end = range.frames.start.0.checked_add(range.frames.count);
@@ -375,7 +365,8 @@ fn check<P: FramePlatform>(platform: &P, ranges: &[MemoryRange]) -> Result<usize
     if usize::from(last) < MAX_NODES { Ok(usize::from(last) + 1) } else { Err(InitError::BadNode) }
 }
 
-/// Takes the section table, and for each section with memory the records from its first to its last block.
+/// Allocates the section table, and for each section with memory its records from the first block to the
+/// last.
 fn build_memmap<P: FramePlatform>(
     boot: &mut BootMemory<'_, P>,
     ranges: &[MemoryRange],
@@ -407,8 +398,8 @@ fn last_block(frames: FrameRange) -> BlockNumber {
     Frame(frames.end().0 - 1).block()
 }
 
-/// Records that lie between ranges say so; those at a range's edge are not free until they are adopted. Only blocks
-/// that share a section with memory have records, so only those are visited.
+/// Marks records between ranges absent, and those at a range's edge as metadata until the edge is adopted.
+/// Visits only blocks that share a section with memory, since no others have records.
 fn mark_holes(memmap: &MemMap, ranges: &[MemoryRange]) {
     let section_end = |block: u32| (block / SECTION_BLOCKS as u32 + 1) * SECTION_BLOCKS as u32;
     let present = || ranges.iter().filter(|range| range.frames.count > 0);

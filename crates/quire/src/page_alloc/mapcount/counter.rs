@@ -1,5 +1,4 @@
-//! Map counts: changed a run at a time under the block's lock; frames that are neither mapped nor held are free at
-//! once.
+//! Counts leaves a run at a time under the block's lock, and frees frames neither mapped nor held.
 
 use core::sync::atomic::Ordering;
 
@@ -14,30 +13,30 @@ use crate::page_alloc::store::count_slots::Promises;
 use crate::page_alloc::store::slots::CountSlot;
 use crate::platform::FramePlatform;
 
-/// Why a run was not counted to its end.
+/// Why only a part of a run was counted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CountError {
-    /// The first `done` frames were counted. The block of `at` has no counts yet, or they are full: give up all page
-    /// table locks, call [`MapCounts::prepare_counts`] with `at`, and go on.
+    /// The first `done` frames were counted; the block of `at` has no counts yet, or they are full. The
+    /// caller drops all page-table locks, calls [`MapCounts::prepare_counts`] with `at`, and continues.
     Prepare {
-        /// Frames of the run that were counted.
+        /// Frames that were counted.
         done: u64,
-        /// The frame that could not be.
+        /// The first frame that was not.
         at: Frame,
     },
 }
 
-/// Changes map counts. Keeps the lock of the block that it worked on last, so that neighbouring runs share one hold;
-/// dropping it gives the lock back and the frames to the store.
+/// Changes map counts. It keeps the lock of the last block, so that neighbouring runs share one hold; its
+/// drop gives the lock back, and the freed frames to the store.
 pub struct Counter<'a, 'p, P: FramePlatform> {
     pub(in crate::page_alloc) counts: &'a MapCounts<'p, P>,
     current: Option<(BlockNumber, &'a Block)>,
     /// Frames of the current block that are neither mapped nor held any more.
     pub(in crate::page_alloc) freed: FrameMask,
     pub(in crate::page_alloc) any_freed: bool,
-    /// Where the current block's lanes stood, which count nothing any more.
+    /// The current block's slot, once nothing is counted in it.
     slot: Option<CountSlot>,
-    /// Whether slots are promised no more, so that memory of theirs may go back.
+    /// Whether promises were released, so that a frame of slots may be free.
     pub(in crate::page_alloc) excess: bool,
 }
 
@@ -60,7 +59,7 @@ impl<'a, P: FramePlatform> Counter<'a, '_, P> {
     /// Counts one more 4 KiB leaf for each frame of a run.
     ///
     /// # Errors
-    /// [`CountError::Prepare`]; the counter has given its lock back then.
+    /// [`CountError::Prepare`]; the counter holds no lock then.
     #[inline]
     pub fn map(&mut self, run: FrameRange) -> Result<(), CountError> {
         #[cfg(feature = "published")]
@@ -82,7 +81,7 @@ impl<'a, P: FramePlatform> Counter<'a, '_, P> {
             };
             match counted {
                 Ok(fresh) => {
-                    // The states of frames that were mapped before say nothing already.
+                    // Frames that were mapped before have the state `UNKNOWN` already.
                     if fresh {
                         touch(block, start, count);
                     }
@@ -99,16 +98,16 @@ impl<'a, P: FramePlatform> Counter<'a, '_, P> {
         Ok(())
     }
 
-    /// Counts one 4 KiB leaf less for each frame of a run, after those leaves were flushed everywhere. Frames that reach
-    /// zero and are not held are free at once; how many.
+    /// Counts down one 4 KiB leaf for each frame of a run, after those leaves were flushed everywhere. Frames
+    /// that reach zero and are not held are freed at once; returns how many.
     ///
     /// # Panics
-    /// When a frame was not mapped: page tables and counts disagree (invariant 5), and going on would free memory that
-    /// is in use.
+    /// When a frame was not mapped: to go on would free memory in use, as tables and counts disagree
+    /// (invariant 5).
     ///
     /// # Safety
-    /// [`Self::map`] counted those leaves, for a page table to which the owner of the frames handed them over, or that
-    /// maps what is held (invariants 1 and 5).
+    /// [`Self::map`] counted those leaves, of held frames or of a page table that their owner gave them to
+    /// (invariants 1 and 5).
     #[inline]
     pub unsafe fn unmap(&mut self, run: FrameRange) -> u64 {
         self.count_down_run(run)
@@ -182,7 +181,7 @@ impl<'a, P: FramePlatform> Counter<'a, '_, P> {
         if stays { 0 } else { self.free_folio_if_unmapped(frame, block, Contents::Unknown) }
     }
 
-    /// Counts one more leaf of 2 MiB or 1 GiB onto the folio at `frame`.
+    /// Counts one more leaf of 2 MiB or 1 GiB that maps the folio at `frame`.
     pub fn map_large(&mut self, frame: Frame, size: PageSize) {
         debug_assert!(size != PageSize::Size4K && frame.is_aligned(size.order()));
         #[cfg(feature = "published")]
@@ -197,7 +196,7 @@ impl<'a, P: FramePlatform> Counter<'a, '_, P> {
         self.count_folio(frame, block, 1);
     }
 
-    /// As [`Self::map_large`], unless the frames are no longer one folio, or part of one; whether they are.
+    /// As [`Self::map_large`], if the frames still are one folio or a part of one; returns whether they are.
     pub(crate) fn try_map_large(&mut self, frame: Frame, size: PageSize) -> bool {
         let block = self.enter(frame.block());
         let whole = matches!(block.state(), BlockState::Folio | BlockState::FolioTail)
@@ -208,8 +207,8 @@ impl<'a, P: FramePlatform> Counter<'a, '_, P> {
         whole
     }
 
-    /// Counts one leaf of 2 MiB or 1 GiB less, after it was flushed everywhere. How many frames became free. `contents` is
-    /// what is known of what it mapped: it goes with the folio if this was the last leaf.
+    /// Counts down one leaf of 2 MiB or 1 GiB, after it was flushed everywhere; returns how many frames
+    /// became free. If it was the last leaf, the folio is freed with these `contents`.
     ///
     /// # Panics
     /// As [`Self::unmap`].
@@ -232,7 +231,7 @@ impl<'a, P: FramePlatform> Counter<'a, '_, P> {
         }
         maps.fetch_sub(1, Ordering::Relaxed);
         let stays = self.count_folio(frame, block, -1);
-        // What was prepared for parts that never came.
+        // A slot may have been prepared for 4 KiB leaves that were never mapped.
         self.note_unused_slot(block);
         if stays {
             return 0;
@@ -241,7 +240,7 @@ impl<'a, P: FramePlatform> Counter<'a, '_, P> {
         self.free_folio_if_unmapped(frame, block, if whole { contents } else { Contents::Unknown })
     }
 
-    /// Notes frames of the current block that no leaf maps any more; those that are held stay.
+    /// Marks frames that no leaf maps any more as freed, unless they are held; returns how many.
     #[inline]
     pub(in crate::page_alloc) fn add_freed(&mut self, block: &Block, zeroed: FrameMask) -> u64 {
         let freed = zeroed.without(block.held.load());
@@ -253,7 +252,7 @@ impl<'a, P: FramePlatform> Counter<'a, '_, P> {
         freed.count() as u64
     }
 
-    /// Takes the current block's slot, if nothing is counted in it any more; it goes back with the block's lock.
+    /// Takes the current block's slot if nothing is counted in it; `leave` gives it back.
     #[inline]
     pub(in crate::page_alloc) fn note_unused_slot(&mut self, block: &Block) {
         if let Some(slot) = block.take_unused_slot(self.counts.platform()) {
@@ -262,8 +261,7 @@ impl<'a, P: FramePlatform> Counter<'a, '_, P> {
         }
     }
 
-    /// As [`Self::count_folio`] with 4 KiB leaves. A page of a pool does not count those at its start: nothing becomes of it when they
-    /// go.
+    /// As [`Self::count_folio`] for 4 KiB leaves, which pages of a pool do not count at their start.
     #[inline]
     pub(in crate::page_alloc) fn count_small(&self, frame: Frame, block: &Block, leaves: i64) -> bool {
         if block.state() == BlockState::FolioTail && self.counts.counts_in_record(frame, block) {
@@ -272,8 +270,8 @@ impl<'a, P: FramePlatform> Counter<'a, '_, P> {
         self.count_folio(frame, block, leaves)
     }
 
-    /// Folios of more than one block count all their leaves together at their start. Whether other leaves map the folio, and somebody
-    /// holds it besides: then nothing becomes of it.
+    /// A folio of more than one block counts all its leaves together at its start. Returns whether the folio
+    /// stays as it is: other leaves map it, and it is held besides.
     pub(in crate::page_alloc) fn count_folio(&self, frame: Frame, block: &Block, leaves: i64) -> bool {
         let order = block.order.load(Ordering::Relaxed);
         if order <= Order::BLOCK.get() || block.state() == BlockState::Small {
@@ -284,8 +282,8 @@ impl<'a, P: FramePlatform> Counter<'a, '_, P> {
         before.wrapping_add(leaves as u64) != 0 && head.held.contains(0)
     }
 
-    /// Frees the folio of whole blocks around `frame`, of whose contents this is known, if no leaf maps it and nothing holds
-    /// it. Gives the lock back when it does.
+    /// Frees the folio of whole blocks around `frame`, if no leaf maps it and nothing holds it; gives the
+    /// lock back then. `contents` is what the caller knows of its memory.
     pub(in crate::page_alloc) fn free_folio_if_unmapped(
         &mut self,
         frame: Frame,
@@ -311,12 +309,12 @@ impl<'a, P: FramePlatform> Counter<'a, '_, P> {
             if block.state() == BlockState::FolioTail
                 && self.counts.frames().memmap.block(number).folio().has(DescriptorFlags::HUGE)
             {
-                // A page of a pool that is mapped in parts is a file's, which may give it to others as soon as this lock is.
+                // A pool's page mapped in parts is a file's, which may reuse it as soon as this lock is free.
                 return 0;
             }
             let small = block.small_maps(self.counts.platform()).any();
             let unmapped = !small && block.large_maps.load(Ordering::Relaxed) == 0;
-            // The whole folio's count says it; only one CPU takes it to zero, and it works under the head's lock.
+            // One CPU takes the whole folio's count to zero, and frees it under the head's lock.
             let head = self.enter(number);
             if head.state() != BlockState::Folio {
                 return 0;
@@ -344,7 +342,7 @@ impl<'a, P: FramePlatform> Counter<'a, '_, P> {
         order.frames()
     }
 
-    /// Takes the lock of a block, giving back the one before.
+    /// Locks a block, after it gave back the lock of the one before.
     #[inline]
     pub(in crate::page_alloc) fn enter(&mut self, number: BlockNumber) -> &'a Block {
         if let Some((current, block)) = self.current

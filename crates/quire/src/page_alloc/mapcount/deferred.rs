@@ -1,8 +1,7 @@
-//! Folios of order 9 and more that wait to be split: smaller leaves map some of their frames and none maps the
-//! others, and one record cannot say that those are free. (In Linux: the deferred split queue.)
+//! Folios of order 9 and more that wait to be split: small leaves map some of their frames and no leaf maps
+//! the others, which one record cannot mark as free. (Linux: the deferred split queue.)
 //!
-//! They are linked through their folio descriptors. A folio joins and leaves the list under its block's lock, with the
-//! list's own taken inside.
+//! Their folio descriptors link them. The list changes under the folio's block lock, and its own inside.
 #![forbid(unsafe_code)]
 
 use core::sync::atomic::Ordering;
@@ -19,9 +18,8 @@ impl<P: FramePlatform> MapCounts<'_, P> {
         self.deferred.lock(self.platform()).count
     }
 
-    /// Puts a folio of more than a block on the list if some of its blocks are mapped, by leaves of 2 MiB or smaller ones, and
-    /// others not. A block that is being mapped or unmapped may be taken for either; the task that unmaps one looks
-    /// itself.
+    /// Puts a folio of more than one block on the list, if leaves of 2 MiB or less map only some of its
+    /// blocks. A block being mapped or unmapped may count as either; the task that unmaps one checks again.
     pub(crate) fn defer_if_partly_mapped(&self, frame: Frame) {
         let (number, block) = (frame.block(), self.frames().memmap.block(frame.block()));
         block.lock(self.platform());
@@ -42,7 +40,7 @@ impl<P: FramePlatform> MapCounts<'_, P> {
         block.unlock(self.platform());
     }
 
-    /// Puts a folio on the list. Under its lock.
+    /// Under the folio's lock.
     pub(in crate::page_alloc) fn defer_split(&self, number: BlockNumber, block: &Block) {
         let folio = block.folio();
         if folio.has(DescriptorFlags::DEFERRED) {
@@ -63,7 +61,7 @@ impl<P: FramePlatform> MapCounts<'_, P> {
         self.frames().count(Stat::ThpDeferredSplitPage, 1);
     }
 
-    /// Takes a folio off the list, if it is on it. Under its lock.
+    /// Takes a folio off the list, if it is on it. Under the folio's lock.
     pub(in crate::page_alloc) fn forget_deferred(&self, number: BlockNumber, block: &Block) {
         let folio = block.folio();
         if !folio.has(DescriptorFlags::DEFERRED) {

@@ -1,7 +1,6 @@
-//! The list of folios that wait to be split.
+//! The folios that wait to be split, as block numbers plus one, oldest first.
 #![forbid(unsafe_code)]
 
-/// The list, as block numbers plus one, oldest first.
 #[derive(Default)]
 pub(in crate::page_alloc) struct DeferredSplits {
     pub(in crate::page_alloc) first: u64,

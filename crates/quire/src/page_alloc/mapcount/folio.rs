@@ -1,4 +1,4 @@
-//! How leaves map a folio, by its counts alone: how many do, and whether they map all of it.
+//! How many leaves map a folio, and whether they map all of it, by its counts alone.
 #![forbid(unsafe_code)]
 
 use core::sync::atomic::Ordering;
@@ -10,20 +10,20 @@ use crate::page_alloc::frames::info::FrameInfo;
 use crate::page_alloc::mapcount::MapCounts;
 use crate::platform::FramePlatform;
 
-/// Times that a folio which is being made or taken apart is looked at again.
+/// How often a folio that is being made or taken apart is read again.
 const ROUNDS: usize = 16;
 
-/// How a folio is mapped. What one number counts for all of a folio (`CountScheme::HeadOnly`, with the feature `published`) cannot be told by frame: then
-/// `entire` and `mapped` are `None` while anything maps it, and everything else is as exact as ever.
+/// How a folio is mapped. `CountScheme::HeadOnly` (feature `published`) has one count for the whole folio:
+/// `entire` and `mapped` are `None` while anything maps it; all else is exact as ever.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FolioMaps {
     /// The folio.
     pub folio: FrameRange,
-    /// How many leaves of any size map it, or a part of it (Linux: `folio_mapcount`). A leaf in a table that `fork` shared is one.
+    /// Leaves that map any of it (Linux: `folio_mapcount`). A leaf in a table that `fork` shared is one.
     pub mapcount: u64,
-    /// How many of them map all of it (`folio_entire_mapcount`).
+    /// Leaves that map all of it (`folio_entire_mapcount`).
     pub entire: Option<u64>,
-    /// How many of its frames some leaf maps.
+    /// Frames of it that some leaf maps.
     pub mapped: Option<u64>,
 }
 
@@ -33,20 +33,15 @@ impl FolioMaps {
         self.mapcount > 0
     }
 
-    /// Whether some of its frames are mapped and others are not (`folio_test_partially_mapped`, which may be late; this is not).
+    /// Whether only some of its frames are mapped (exact, unlike Linux's `folio_test_partially_mapped`).
     pub fn is_partially_mapped(&self) -> Option<bool> {
         self.mapped.map(|mapped| mapped > 0 && mapped < self.folio.count)
-    }
-
-    const fn none_of(folio: FrameRange) -> Self {
-        Self { folio, mapcount: 0, entire: Some(0), mapped: Some(0) }
     }
 }
 
 impl<P: FramePlatform> MapCounts<'_, P> {
-    /// How the folio in use around a frame is mapped; `None` where there is none. Each block of it as it was at one moment of the
-    /// call, under its lock; so of a folio of one block, or of less, all of it. 512 counts are looked at in a block that is mapped
-    /// in pieces, and one number in one that is not.
+    /// How the folio in use around a frame is mapped; `None` where there is none. Each block is read at one
+    /// moment, under its lock: one count, or 512 counts where small leaves map it.
     pub fn folio_maps(&self, frame: Frame) -> Option<FolioMaps> {
         for _ in 0..ROUNDS {
             match self.frames().frame_info(frame) {
@@ -71,7 +66,7 @@ impl<P: FramePlatform> MapCounts<'_, P> {
         None
     }
 
-    /// Of a folio in a block of small pieces; `None` if it is none any more.
+    /// Of a folio in a block of small pieces; `None` if it is no folio any more.
     fn small_folio_maps(&self, folio: FrameRange) -> Option<FolioMaps> {
         let block = self.frames().memmap.get(folio.start.block())?;
         block.lock(self.platform());
@@ -90,10 +85,9 @@ impl<P: FramePlatform> MapCounts<'_, P> {
         found
     }
 
-    /// Of a folio of whole blocks; `None` if it is none any more.
+    /// Of a folio of whole blocks; `None` if it is no folio any more.
     fn whole_folio_maps(&self, folio: FrameRange) -> Option<FolioMaps> {
-        let mut maps = FolioMaps::none_of(folio);
-        let (mut leaves, mut mapped, mut gigantic, mut large) = (0, 0, 0, 0);
+        let (mut mapcount, mut leaves, mut mapped, mut gigantic, mut large) = (0, 0, 0, 0, 0);
         for piece in folio.by_block() {
             let block = self.frames().memmap.get(piece.start.block())?;
             let is_head = piece.start == folio.start;
@@ -104,13 +98,14 @@ impl<P: FramePlatform> MapCounts<'_, P> {
                 gigantic = u64::from(block.gigantic_maps.load(Ordering::Relaxed));
                 large = block.large_maps.load(Ordering::Relaxed).into();
                 leaves = gigantic;
-                maps.mapcount = block.folio_maps.load(Ordering::Acquire);
+                mapcount = block.folio_maps.load(Ordering::Acquire);
             }
             #[cfg(feature = "published")]
             if self.frames().scheme.is_head_only() {
-                // The one number says all there is to say.
+                // The head's count is the only one.
                 block.unlock(self.platform());
-                return same.then(|| maps.of_head());
+                let known = (mapcount == 0).then_some(0);
+                return same.then_some(FolioMaps { folio, mapcount, entire: known, mapped: known });
             }
             let (more, any) = self.count_block(block);
             block.unlock(self.platform());
@@ -120,19 +115,19 @@ impl<P: FramePlatform> MapCounts<'_, P> {
             leaves += more;
             mapped += any;
         }
-        maps.entire = Some(match folio.count {
+        let entire = match folio.count {
             frames if frames == Order::GIGANTIC.frames() => gigantic,
             frames if frames == Order::BLOCK.frames() => large,
             _ => 0,
-        });
+        };
         if self.frames().scheme.is_dense() {
-            maps.mapcount = leaves;
+            mapcount = leaves;
         }
-        maps.mapped = Some(if gigantic > 0 { folio.count } else { mapped });
-        Some(maps)
+        let mapped = if gigantic > 0 { folio.count } else { mapped };
+        Some(FolioMaps { folio, mapcount, entire: Some(entire), mapped: Some(mapped) })
     }
 
-    /// How many leaves of 4 KiB and 2 MiB map the block or a part of it, and how many of its frames. Under its lock.
+    /// How many leaves of 4 KiB and 2 MiB map any of the block, and how many frames they map. Under its lock.
     fn count_block(&self, block: &Block) -> (u64, u64) {
         let (small, large) = (block.small_maps(self.platform()), block.large_maps.load(Ordering::Relaxed));
         let any = small.any();
@@ -142,13 +137,5 @@ impl<P: FramePlatform> MapCounts<'_, P> {
             _ => FrameMask::ALL,
         };
         (u64::from(large) + if any { small.sum() } else { 0 }, mapped.count() as u64)
-    }
-}
-
-impl FolioMaps {
-    /// What is left to say where one number counts all of the folio.
-    #[cfg(feature = "published")]
-    fn of_head(self) -> Self {
-        if self.mapcount == 0 { self } else { Self { entire: None, mapped: None, ..self } }
     }
 }

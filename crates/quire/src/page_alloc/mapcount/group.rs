@@ -1,13 +1,13 @@
-//! Map counts of frames side by side, with one hold of their block's lock.
+//! Reads the map counts of neighbouring frames with one hold of their block's lock.
 #![forbid(unsafe_code)]
 
-use crate::addr::{Frame, FrameRange};
+use crate::addr::{BlockNumber, Frame, FrameRange};
 use crate::limits::BLOCK_FRAMES;
 use crate::memmap::BlockState;
 use crate::page_alloc::mapcount::MapCounts;
 use crate::platform::FramePlatform;
 
-/// Frames whose counts are looked at together where they are mapped in small pieces.
+/// Frames of a group where 4 KiB leaves map them.
 const GROUP: usize = 64;
 
 /// How many leaves mapped each of some frames, all of one block, at one moment.
@@ -25,7 +25,7 @@ impl CountGroup {
     /// How many leaves of 4 KiB map a frame of the group.
     #[inline]
     pub fn small(&self, frame: Frame) -> u64 {
-        // Only a group of as many frames has counts of its own for each.
+        // A larger group has no counts for each frame.
         if self.frames.count > GROUP as u64 { 0 } else { u64::from(self.small[self.place(frame)]) }
     }
 
@@ -47,11 +47,11 @@ impl CountGroup {
 }
 
 impl<P: FramePlatform> MapCounts<'_, P> {
-    /// The counts of the 64 frames at a multiple of 64 around `frame`, or those of all of its block where no leaf of 4 KiB maps
+    /// The counts of the 64 aligned frames around `frame`, or of its whole block where no leaf of 4 KiB maps
     /// any of it. `None` where there is no memory.
     pub(crate) fn count_group(&self, frame: Frame) -> Option<CountGroup> {
         let number = u32::try_from(frame.0 / BLOCK_FRAMES as u64).ok()?;
-        let block = self.frames().memmap.get(crate::addr::BlockNumber(number))?;
+        let block = self.frames().memmap.get(BlockNumber(number))?;
         let (index, first) = (frame.index_in_block() / GROUP * GROUP, frame.block().first_frame());
         block.lock(self.platform());
         let mut small = [0; GROUP];

@@ -1,4 +1,4 @@
-//! Holds: what owns frames besides the leaves that map them, as the page cache and pools do.
+//! Gives up holds, by which the page cache and pools own frames besides the leaves that map them.
 
 use crate::addr::FrameRange;
 use crate::memmap::{BlockState, FrameMask};
@@ -8,11 +8,11 @@ use crate::page_alloc::request::gfp::Contents;
 use crate::platform::FramePlatform;
 
 impl<P: FramePlatform> MapCounts<'_, P> {
-    /// Gives up the ownership that [`hold`](crate::page_alloc::Frames::hold) took. Frames that no leaf maps are free at once, the others when their
-    /// last leaf goes. How many frames became free.
+    /// Gives up the ownership that [`hold`](crate::page_alloc::Frames::hold) took. Frames that no leaf maps
+    /// are free at once, the others when their last leaf goes. Returns how many became free.
     ///
     /// # Safety
-    /// The caller holds the frames, and refers to them no more afterwards; no value owns them (invariant 1).
+    /// The caller holds the frames and does not use them afterwards; no value owns them (invariant 1).
     pub unsafe fn release(&self, frames: FrameRange) -> u64 {
         self.release_held(frames)
     }
@@ -24,7 +24,6 @@ impl<P: FramePlatform> MapCounts<'_, P> {
 }
 
 impl<P: FramePlatform> Counter<'_, '_, P> {
-    /// Gives up the holding of frames in one block.
     fn release(&mut self, piece: FrameRange) -> u64 {
         let block = self.enter(piece.start.block());
         let (start, count) = (piece.start.index_in_block(), piece.count as usize);

@@ -19,8 +19,8 @@ impl<P: FramePlatform> MapCounts<'_, P> {
         u64::from(small) + large
     }
 
-    /// Which of the 64 frames at a multiple of 64 around `frame` are mapped by one 4 KiB leaf, by no larger one, and held by
-    /// nobody; the first in bit 0.
+    /// Of the 64 aligned frames around `frame`, those that one 4 KiB leaf and no larger leaf maps, and that
+    /// are not held. Bit 0 is the first.
     pub fn mapped_once(&self, frame: Frame) -> u64 {
         let Some(block) = self.frames().memmap.get(frame.block()) else { return 0 };
         let group = frame.index_in_block() / 64;
@@ -31,7 +31,7 @@ impl<P: FramePlatform> MapCounts<'_, P> {
         if large == 0 { ones & !held } else { 0 }
     }
 
-    /// Whether one leaf of 2 MiB maps the block of `frame`, no other leaf maps any part of it, and it is not held.
+    /// Whether the only leaf that maps any of the block of `frame` is one of 2 MiB, and it is not held.
     pub(crate) fn is_block_mapped_once(&self, frame: Frame) -> bool {
         let Some(block) = self.frames().memmap.get(frame.block()) else { return false };
         block.lock(self.platform());
@@ -47,8 +47,7 @@ impl<P: FramePlatform> MapCounts<'_, P> {
         large == 1 && !small && !held
     }
 
-    /// Whether one leaf of 1 GiB maps the folio that starts at `frame`, no other leaf maps any part of it, and it is
-    /// not held.
+    /// Whether the only leaf that maps any of the folio at `frame` is one of 1 GiB, and it is not held.
     pub(crate) fn is_gigantic_mapped_once(&self, frame: Frame) -> bool {
         let Some(block) = self.frames().memmap.get(frame.block()) else { return false };
         block.lock(self.platform());

@@ -1,4 +1,4 @@
-//! One leaf of 2 MiB in the place of 512 of 4 KiB: the counts follow in one step.
+//! Counts one leaf of 2 MiB in place of 512 leaves of 4 KiB in one step.
 #![forbid(unsafe_code)]
 
 use core::sync::atomic::Ordering;
@@ -13,7 +13,7 @@ use crate::page_alloc::store::count_slots::Promises;
 use crate::platform::FramePlatform;
 
 impl<P: FramePlatform> Counter<'_, '_, P> {
-    /// Whether a whole table is counted at once, and can become a leaf in one step.
+    /// Whether a whole table is counted in one step, and so can become a leaf.
     pub(crate) fn counts_by_table(&self) -> bool {
         #[cfg(feature = "published")]
         return matches!(self.counts.frames().scheme, CountScheme::Dense | CountScheme::HeadOnly);
@@ -21,8 +21,8 @@ impl<P: FramePlatform> Counter<'_, '_, P> {
         true
     }
 
-    /// Counts one leaf of 2 MiB in the place of 512 of 4 KiB that map the same frames, unless these are no longer one folio, or
-    /// part of one; whether they are. Nothing comes free by it.
+    /// Counts one leaf of 2 MiB in place of the 512 of 4 KiB that map the same frames, if these still are one
+    /// folio or a part of one; returns whether they are. Frees nothing.
     ///
     /// # Panics
     /// As [`Self::unmap`].

@@ -1,7 +1,5 @@
-//! Map counts: how many leaves map each frame, and what they free.
-//!
-//! [`MapCounts`] is what page tables speak to: they count leaves up and down, and frames that nothing maps or holds any
-//! more go back to the store.
+//! Map counts: how many leaves map each frame. Page tables count leaves up and down through [`MapCounts`],
+//! which gives frames that nothing maps or holds back to the store.
 
 pub(super) mod counter;
 pub(super) mod deferred;
@@ -29,9 +27,9 @@ use crate::sync::{SpinLock, Stack};
 /// The map counts of one machine's frames.
 pub struct MapCounts<'p, P: FramePlatform> {
     pub(in crate::page_alloc) requests: Requests<'p, P>,
-    /// Folios of order 9 and more parts of which could be freed if they were split.
+    /// Folios of order 9 and more, parts of which a split would free.
     pub(in crate::page_alloc) deferred: SpinLock<DeferredSplits>,
-    /// Huge pages that were lent to leaves, the last of which is gone.
+    /// Lent huge pages that no leaf maps any more.
     pub(in crate::page_alloc) returned_huge: Stack,
 }
 

@@ -1,5 +1,4 @@
-//! The published ways to count the leaves that map folios of whole blocks, to be measured against. Blocks in small pieces are
-//! counted as ever.
+//! Published ways to count leaves of folios of whole blocks, for comparison; small blocks count as ever.
 #![forbid(unsafe_code)]
 
 use core::sync::atomic::Ordering;
@@ -15,19 +14,16 @@ use crate::page_alloc::request::gfp::Contents;
 use crate::platform::FramePlatform;
 
 impl<'a, P: FramePlatform> Counter<'a, '_, P> {
-    /// Counts a run of 4 KiB leaves of a folio of whole blocks, in one of the published ways, which need no lock.
+    /// Counts a run of 4 KiB leaves of a folio of whole blocks. The published ways need no lock.
     #[inline(never)]
     pub(in crate::page_alloc) fn map_as_published(&mut self, run: FrameRange) -> Result<(), CountError> {
         self.leave();
         let mut done = 0;
         for piece in run.by_block() {
             let block = self.counts.frames().memmap.block(piece.start.block());
+            let (start, count) = (piece.start.index_in_block(), piece.count as usize);
             if self.counts.frames().scheme == CountScheme::PerFrame
-                && !block.count_cells_up(
-                    self.counts.platform(),
-                    piece.start.index_in_block(),
-                    piece.count as usize,
-                )
+                && !block.count_cells_up(self.counts.platform(), start, count)
             {
                 return Err(CountError::Prepare { done, at: piece.start });
             }
@@ -37,7 +33,7 @@ impl<'a, P: FramePlatform> Counter<'a, '_, P> {
         Ok(())
     }
 
-    /// Counts a run down; how many frames became free.
+    /// Counts a run down; returns how many frames became free.
     #[inline(never)]
     pub(in crate::page_alloc) fn unmap_as_published(&mut self, run: FrameRange) -> u64 {
         self.leave();
@@ -61,7 +57,7 @@ impl<'a, P: FramePlatform> Counter<'a, '_, P> {
         let block = self.counts.frames().memmap.block(frame.block());
         if self.counts.frames().scheme == CountScheme::PerFrame {
             let whole = block.order.load(Ordering::Relaxed) == size.order().get();
-            // Without numbers for the frames, it has never been mapped in pieces.
+            // Without cells for its frames, it has never been mapped in pieces.
             if whole || !block.count_cells_up(self.counts.platform(), 0, BLOCK_FRAMES) {
                 let maps = if size == PageSize::Size1G { &block.gigantic_maps } else { &block.large_maps };
                 maps.fetch_add(1, Ordering::Relaxed);
@@ -71,7 +67,7 @@ impl<'a, P: FramePlatform> Counter<'a, '_, P> {
         FrameState::UNKNOWN.put(block.folio_state_cell());
     }
 
-    /// Counts a leaf of 2 MiB in the place of 512 of 4 KiB.
+    /// Counts a leaf of 2 MiB in place of 512 leaves of 4 KiB.
     pub(in crate::page_alloc) fn merge_as_published(&mut self, frame: Frame) {
         self.leave();
         let block = self.counts.frames().memmap.block(frame.block());
@@ -79,7 +75,7 @@ impl<'a, P: FramePlatform> Counter<'a, '_, P> {
         FrameState::UNKNOWN.put(block.folio_state_cell());
     }
 
-    /// Counts one down; how many frames became free.
+    /// Counts a large leaf down; returns how many frames became free.
     pub(in crate::page_alloc) fn unmap_large_as_published(
         &mut self,
         frame: Frame,
@@ -98,7 +94,7 @@ impl<'a, P: FramePlatform> Counter<'a, '_, P> {
         if self.change_head(frame, block, -1) > 0 { 0 } else { self.free_if_unmapped(frame, contents) }
     }
 
-    /// Changes the number of leaves of the folio; what it is then.
+    /// Changes the folio's number of leaves, and returns it.
     #[inline]
     fn change_head(&self, frame: Frame, block: &Block, leaves: i64) -> u64 {
         let order = block.order.load(Ordering::Relaxed);
@@ -117,14 +113,13 @@ impl<'a, P: FramePlatform> Counter<'a, '_, P> {
 }
 
 impl<P: FramePlatform> MapCounts<'_, P> {
-    /// Whether the leaves of this frame are counted in one of the published ways.
+    /// Whether a published scheme counts the leaves of this frame.
     #[inline]
     pub(in crate::page_alloc) fn is_counted_as_published(&self, frame: Frame) -> bool {
         self.frames().scheme != CountScheme::Dense && self.frames().is_of_whole_blocks(frame)
     }
 
-    /// How many leaves map the folio of whole blocks around a frame, by the one number that there is; `None` where each frame has
-    /// its own.
+    /// The one count of the folio of whole blocks around a frame; `None` where each frame has its own.
     pub(in crate::page_alloc) fn head_count(&self, frame: Frame, block: &Block) -> Option<u64> {
         let whole = matches!(block.state(), BlockState::Folio | BlockState::FolioTail);
         let head = || self.frames().memmap.block(head_of(frame.block(), block.order.load(Ordering::Relaxed)));

@@ -1,4 +1,4 @@
-//! Huge pages that were lent to leaves, and come back when the last leaf is gone.
+//! Lent huge pages, which return to their pool when no leaf maps them any more.
 #![forbid(unsafe_code)]
 
 use core::sync::atomic::Ordering;
@@ -9,14 +9,13 @@ use crate::page_alloc::mapcount::MapCounts;
 use crate::platform::FramePlatform;
 
 impl<P: FramePlatform> MapCounts<'_, P> {
-    /// Whether pages wait that were lent.
+    /// Whether lent pages wait for their pool.
     #[inline]
     pub(crate) fn has_returned_huge(&self) -> bool {
         !self.returned_huge.is_empty()
     }
 
-    /// Takes all pages that were lent and that no leaf maps any more: frame, order, and whether their reservation
-    /// holds again.
+    /// Passes each lent page without leaves to `take`: frame, order, and whether its reservation holds again.
     pub(crate) fn returned_huge(&self, mut take: impl FnMut(Frame, Order, bool)) {
         let mut taken = self.returned_huge.take();
         let folio = |number: u64| self.frames().memmap.block(BlockNumber(number as u32)).folio();
@@ -29,7 +28,7 @@ impl<P: FramePlatform> MapCounts<'_, P> {
         }
     }
 
-    /// The last leaf of a held folio is gone. Under its block's lock.
+    /// Called when the last leaf of a held folio is gone. Under its block's lock.
     pub(in crate::page_alloc) fn unmapped_while_held(&self, number: BlockNumber, block: &Block) {
         let folio = block.folio();
         if folio.has(DescriptorFlags::LENT) {

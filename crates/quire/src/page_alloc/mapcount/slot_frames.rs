@@ -1,14 +1,14 @@
 //! Slots of memory for the map counts of folios of whole blocks that are mapped in pieces.
 //!
-//! A slot holds lanes of a byte, or bits, for one block (512 bytes), or lanes of four bytes (2 KiB): 0.024 % or 0.098 % of
-//! what they count. Slots of a size share frames of order 0. The frame's descriptor says which of its slots are taken, and links it
-//! with others of which some are free. A frame in which no slot is taken, and that no promise needs, goes back at once, save that
-//! as many slots as one frame has are kept free as long as some are taken or promised. So what is mapped whole costs
-//! nothing, and mapping and unmapping beside others does not allocate a frame each time.
+//! A slot holds the lanes of one block: bits or bytes (512 bytes), or four bytes each (2 KiB); 0.024 % or
+//! 0.098 % of the counted memory. Slots of one size share frames of order 0. The frame's descriptor says
+//! which of its slots are taken, and links it with other frames that have free slots. A frame without taken
+//! slots that no promise needs is freed at once, except that one frame's worth of slots stays free while any
+//! is taken or promised. So folios mapped whole cost nothing, and not every map allocates.
 //!
-//! Slots of a pool's pages are promised before they are needed ([`crate::memmap::SlotPromises`]). A promise is a number: so many free
-//! slots of the small size are not for others, whichever they are, and as many frames stay. Making and keeping one needs no
-//! memory, so it goes under a block's lock; frames come and go without.
+//! Slots for a pool's pages are promised before they are needed ([`crate::memmap::SlotPromises`]). A promise
+//! is a number: that many free slots of the small size, whichever they are, stay free, and their frames stay.
+//! Making or keeping one needs no memory, so it happens under a block's lock; frames come and go without.
 
 use core::sync::atomic::Ordering;
 
@@ -25,15 +25,15 @@ use crate::platform::FramePlatform;
 use crate::stats::Stat;
 use crate::sync::SpinGuard;
 
-/// The most frames that are added at once.
+/// Frames that one call adds, at most.
 const ROOM_STEP: u64 = 16;
 
-/// How room is asked for.
 const ROOM: Gfp = Gfp { urgency: Urgency::Atomic, ..Gfp::KERNEL };
 
 impl<P: FramePlatform> MapCounts<'_, P> {
-    /// Sees to it that one more 4 KiB leaf can be counted for every frame of the block of `frame`: gives a block of a folio of
-    /// whole blocks a slot for its lanes, and widens lanes of which one is full. May allocate, so not under a page-table lock.
+    /// Makes sure that one more 4 KiB leaf can be counted for every frame of the block of `frame`: widens
+    /// full lanes, or gives a block of a folio of whole blocks a slot. May allocate, so the caller holds no
+    /// page-table lock.
     ///
     /// # Errors
     /// [`AllocError::OutOfMemory`]; nothing has changed then.
@@ -63,7 +63,7 @@ impl<P: FramePlatform> MapCounts<'_, P> {
         // SAFETY: M4: the slot was just taken, and no record names it yet.
         unsafe { self.frames().zero(slot.at, Lanes::bytes(slot.width)) };
         block.lock(self.platform());
-        // It may have been split meanwhile, or another task was faster.
+        // The folio may have been split meanwhile, or another task may have given it a slot.
         let folio = matches!(block.state(), BlockState::Folio | BlockState::FolioTail);
         let mut promised = false;
         let unused = if folio && block.lanes_at() == before {
@@ -85,8 +85,8 @@ impl<P: FramePlatform> MapCounts<'_, P> {
         Ok(())
     }
 
-    /// Sees to it that one more slot can be promised. Adds an eighth to what there is, since a task that copies the
-    /// tables of a page needs many, and comes back for each of these.
+    /// Makes sure that one more slot can be promised. It adds an eighth to what there is: a task that copies
+    /// the tables of a page needs many slots, and calls this for each.
     fn make_spare(&self) -> Result<(), AllocError> {
         let room = self.store().count_room.lock(self.platform());
         let (enough, frames) = (room.spare > 0, room.frames);
@@ -96,12 +96,12 @@ impl<P: FramePlatform> MapCounts<'_, P> {
         }
         drop(self.add_room(0)?);
         let more = (frames / 8).min(ROOM_STEP - 1);
-        // Without memory for more there is enough.
+        // One frame is enough if there is no memory for more.
         let _ = (0..more).try_for_each(|_| self.add_room(0).map(drop));
         Ok(())
     }
 
-    /// Gives back what [`Self::prepare_counts`] prepared for a block of a folio of whole blocks, if nothing is counted there.
+    /// Gives the slot of a block of a folio of whole blocks back, if nothing is counted in it.
     pub fn forget_counts(&self, frame: Frame) {
         let block = self.frames().memmap.block(frame.block());
         block.lock(self.platform());
@@ -113,8 +113,8 @@ impl<P: FramePlatform> MapCounts<'_, P> {
         self.store().trim_room();
     }
 
-    /// Whether counts of a block of a folio of whole blocks may stand in its record: in pages of a pool, which are
-    /// not split while they are mapped.
+    /// Whether the counts of a block of a folio of whole blocks may stand in its record. They may in a pool's
+    /// pages, which are not split while they are mapped.
     pub(in crate::page_alloc) fn counts_in_record(&self, frame: Frame, block: &Block) -> bool {
         let order = block.order.load(Ordering::Relaxed);
         self.frames().scheme.is_dense()
@@ -122,7 +122,7 @@ impl<P: FramePlatform> MapCounts<'_, P> {
             && self.frames().memmap.block(head_of(frame.block(), order)).folio().has(DescriptorFlags::HUGE)
     }
 
-    /// Takes a slot for lanes of a width; what it holds is whatever was there. No block's lock may be held.
+    /// Takes a slot for lanes of a width; its bytes are arbitrary. No block's lock may be held.
     pub(in crate::page_alloc) fn take_slot(&self, width: LaneWidth) -> Result<CountSlot, AllocError> {
         if width == LaneWidth::Cells {
             let frame = self.requests.alloc(ROOM, CELLS)?.into_raw();
@@ -142,7 +142,7 @@ impl<P: FramePlatform> MapCounts<'_, P> {
         Ok(CountSlot { at: self.store().take_free(&mut room, class), width })
     }
 
-    /// Adds a frame of free slots; what others have taken of it is not known once the lock is given back.
+    /// Adds a frame of free slots, and returns the lock: once it is given back, other CPUs may take them.
     fn add_room(&self, class: usize) -> Result<SpinGuard<'_, CountRoom, P>, AllocError> {
         let frame = self.requests.alloc(ROOM, Order::FRAME)?.into_raw();
         let descriptor = self.frames().descriptor(frame);

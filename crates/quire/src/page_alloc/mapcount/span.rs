@@ -1,4 +1,4 @@
-//! Counting down as the published ways of taking apart do: a hold of the lock for each span, a free for each folio.
+//! Counts down as the published teardown does: one lock hold for each span, one free for each folio.
 
 use crate::addr::FrameRange;
 use crate::limits::BLOCK_FRAMES;
@@ -9,14 +9,14 @@ use crate::platform::FramePlatform;
 use crate::stats::Stat;
 
 impl<P: FramePlatform> Counter<'_, '_, P> {
-    /// Counts one 4 KiB leaf less for each frame of a part of a folio. Frees nothing before the `last` part of it: notes in
-    /// `unmapped` which frames of a block in small pieces no leaf maps any more. Gives its lock back.
+    /// Counts down one 4 KiB leaf for each frame of a part of a folio, and gives its lock back. Frees nothing
+    /// before the `last` part: it adds frames of small blocks that became unmapped to `unmapped`.
     ///
     /// # Panics
     /// As [`Self::unmap`].
     ///
     /// # Safety
-    /// As for [`Self::unmap`]. Before the last part the caller has another leaf to count down that maps the folio.
+    /// As for [`Self::unmap`]. Before the last part the caller has another leaf of the folio to count down.
     pub(crate) unsafe fn unmap_part(&mut self, run: FrameRange, last: bool, unmapped: &mut FrameMask) {
         if last {
             self.enter(run.start.block());

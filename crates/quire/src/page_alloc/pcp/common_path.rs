@@ -14,16 +14,15 @@ use crate::platform::FramePlatform;
 use crate::platform::ListGuard;
 
 impl<P: FramePlatform> Lists<'_, P> {
-    /// What a CPU keeps for itself.
     #[inline(always)]
     pub(in crate::page_alloc) fn lists_of(&self, cpu: CpuId) -> &CpuLists {
         debug_assert!(cpu.index() < self.cpus.len());
-        // SAFETY: G4: a platform names its CPUs by numbers below `cpu_count`, which is how many entries there are.
+        // SAFETY: G4: a platform names CPUs by numbers below `cpu_count`, and there are as many entries.
         unsafe { self.cpus.as_slice().get_unchecked(cpu.index()) }
     }
 
-    /// The common case of an allocation, and all that is inlined into callers: the list of the CPU's first zone has a
-    /// folio. `None`: take the slow path. The folio's state is what it was on the list.
+    /// The common allocation, inlined into callers, from the list of the CPU's first zone; leaves the folio's
+    /// state as it is. `None`: take the slow path.
     #[inline(always)]
     pub(in crate::page_alloc) fn take_listed(
         &self,
@@ -54,8 +53,7 @@ impl<P: FramePlatform> Lists<'_, P> {
         popped
     }
 
-    /// The common case of a free: a folio that was never mapped or held, and room on its list. `false`: take the slow
-    /// path, which also finds out what is wrong.
+    /// The common free, of a folio never mapped or held. `false`: take the slow path, which finds errors.
     #[inline(always)]
     pub(in crate::page_alloc) fn put_untouched(&self, cpu: CpuId, frame: Frame, order: Order) -> bool {
         let block = self.frames().memmap.get_main(frame.block());
@@ -69,7 +67,6 @@ impl<P: FramePlatform> Lists<'_, P> {
         block.is_some_and(|block| self.put_untouched_of(cpu, block, frame, order))
     }
 
-    /// `block` is the record of the frame's block.
     #[inline(always)]
     fn put_untouched_of(&self, cpu: CpuId, block: &Block, frame: Frame, order: Order) -> bool {
         #[cfg(feature = "published")]

@@ -1,11 +1,10 @@
-//! Folios go from per-CPU lists back to the store: what overflows, what has been idle, what another CPU needs.
+//! Gives folios of per-CPU lists back to the store: overflow, idle ones, and those that another CPU needs.
 //!
 //! # Another CPU's lists
 //!
-//! Parked magazines are taken one by one under their list's lock; their owner notices nothing. What is left, two arrays of
-//! at most [`PCP_CAPACITY`](crate::limits::PCP_CAPACITY) folios, is had by revoking the leases: one barrier on the owner's
-//! CPU, after which it goes straight to the store until the leases are given back. A CPU that is offline is drained in the same way, and needs no
-//! barrier.
+//! Parked magazines are taken one by one under their list's lock, without disturbing its owner. For the rest,
+//! two arrays of at most [`PCP_CAPACITY`](crate::limits::PCP_CAPACITY) folios, the leases are revoked: the
+//! owner's CPU, if online, executes one barrier, and then uses the store until the leases are given back.
 
 use core::sync::atomic::Ordering;
 
@@ -34,23 +33,22 @@ pub struct Drained {
 }
 
 impl<P: FramePlatform> Lists<'_, P> {
-    /// Gives what this CPU keeps on its lists back to the store, and makes spare blocks whole. Not from an interrupt.
+    /// Gives this CPU's listed folios back to the store, and makes spare blocks whole. Not from an interrupt.
     pub fn drain_local(&self) {
         let cpu = Pinned::new(self.platform()).cpu();
         while self.drain_cpu(cpu).more {}
         self.store.merge_all_spares();
     }
 
-    /// Gives what all lists keep back to the store, and makes spare blocks whole. Not from an interrupt.
+    /// Gives all listed folios back to the store, and makes spare blocks whole. Not from an interrupt.
     pub fn drain_all(&self) {
         (0..self.cpus.len()).for_each(|cpu| while self.drain_cpu(CpuId(cpu as u32)).more {});
         self.store.merge_all_spares();
     }
 
-    /// Gives what one CPU keeps on its lists back to the store, whichever CPU calls: what a CPU that has gone offline
-    /// left, or what another CPU needs more. One call gives at most [`DRAIN_MAGAZINES`] parked magazines back, while
-    /// the owner goes on as before; the call that finds no more of them empties the arrays, for which a CPU that is
-    /// online is made to execute one barrier. Not from an interrupt.
+    /// Gives one CPU's listed folios back to the store; any CPU may call, also when that one is offline. One
+    /// call gives at most [`DRAIN_MAGAZINES`] parked magazines back, while the owner continues. The call that
+    /// finds no more empties the arrays, for which an online CPU executes one barrier. Not from an interrupt.
     pub fn drain_cpu(&self, cpu: CpuId) -> Drained {
         let Some(lists) = self.cpus.get(cpu.index()) else { return Drained::default() };
         let pinned = Pinned::new(self.platform());
@@ -62,7 +60,7 @@ impl<P: FramePlatform> Lists<'_, P> {
         Drained { frames: frames + self.drain_arrays(pinned.cpu(), cpu, lists), more: false }
     }
 
-    /// Revokes a CPU's leases and empties its arrays; how many frames.
+    /// Revokes a CPU's leases and empties its arrays; returns how many frames.
     fn drain_arrays(&self, own: CpuId, cpu: CpuId, lists: &CpuLists) -> u64 {
         let _revoker = lists.drain.lock(self.platform());
         lists.levels.iter().for_each(|level| {
@@ -84,9 +82,10 @@ impl<P: FramePlatform> Lists<'_, P> {
         frames
     }
 
-    /// Lets lists shrink that were not refilled of late: call it from time to time (Linux: `decay_pcp_high`, every
-    /// second or so), on any CPU, not from an interrupt. Each call lowers what each list may park by an eighth, and gives
-    /// at most [`PCP_AGE_MAGAZINES`] magazines of each list back; no CPU is disturbed. How many frames went back.
+    /// Shrinks lists that were not refilled of late; to be called about every second (Linux:
+    /// `decay_pcp_high`), on any CPU, not from an interrupt. Each call lowers what each list may park by an
+    /// eighth, and frees up to [`PCP_AGE_MAGAZINES`] magazines of each, without disturbing a CPU; returns how
+    /// many frames.
     pub fn age_lists(&self) -> u64 {
         let pinned = Pinned::new(self.platform());
         let age = |parked: &Parked| parked.age(self.platform()).min(PCP_AGE_MAGAZINES);
@@ -94,7 +93,7 @@ impl<P: FramePlatform> Lists<'_, P> {
         parked.map(|one| self.drain_chains(pinned.cpu(), core::iter::once(one), age(one.2))).sum()
     }
 
-    /// Lends the running CPU's sorter, or none if its lists are in use.
+    /// Lends the running CPU's sorter, or an empty one if its lists are in use.
     fn with_sorter<R>(&self, cpu: CpuId, sort: impl FnOnce(&[SortEntry]) -> R) -> R {
         let own = &self.cpus[cpu.index()];
         if !own.levels[0].lease.enter_guarded() {
@@ -105,8 +104,8 @@ impl<P: FramePlatform> Lists<'_, P> {
         result
     }
 
-    /// Gives up to [`SCRAPE_FRAMES`] frames of this CPU's lists back, and makes spare blocks whole; when
-    /// there are none, what interrupts left on lists of their own. How many frames, folios and blocks.
+    /// Gives up to [`SCRAPE_FRAMES`] frames of this CPU's lists back, and makes spare blocks whole; without
+    /// such frames, it drains the interrupts' lists. Returns how many frames and blocks.
     pub(in crate::page_alloc) fn scrape(&self, access: &ListAccess<'_>) -> u64 {
         let merged = self.store.merge_all_spares() as u64;
         let Some(level) = access.level() else { return merged };
@@ -127,8 +126,7 @@ impl<P: FramePlatform> Lists<'_, P> {
         scraped + merged
     }
 
-    /// Gives back what interrupts left on the lists of the further levels, while no code is inside; how many frames.
-    /// On the CPU itself only.
+    /// Drains those of this CPU's further levels that no code is using; returns how many frames.
     pub(in crate::page_alloc) fn drain_nested(&self, lists: &CpuLists) -> u64 {
         let mut given = 0;
         for level in lists.levels[1..].iter().filter(|level| level.lease.enter_guarded()) {
@@ -138,7 +136,7 @@ impl<P: FramePlatform> Lists<'_, P> {
         given
     }
 
-    /// Gives everything in a level's arrays back; how many frames. The level and the sorter are the caller's.
+    /// Empties a level's arrays; returns how many frames. The level and the sorter are the caller's.
     fn drain_level(&self, level: &Level, sorter: &[SortEntry]) -> u64 {
         let drain = |(at, list): (usize, &FrameList)| {
             list.batch.store(4, Ordering::Relaxed);
@@ -147,7 +145,7 @@ impl<P: FramePlatform> Lists<'_, P> {
         level.indexed().filter(|(_, list)| list.cached() > 0).map(drain).sum()
     }
 
-    /// Whether any other CPU keeps folios that these zones could use.
+    /// Whether any other CPU's lists have folios of these zones.
     pub(in crate::page_alloc) fn others_hoard(&self, zones: ZoneOrder<'_>, cpu: CpuId) -> bool {
         let hoards = |lists: &CpuLists| {
             let frames = |&zone: &u8| -> u64 {
@@ -158,7 +156,7 @@ impl<P: FramePlatform> Lists<'_, P> {
         self.cpus.iter().enumerate().any(|(other, lists)| other != cpu.index() && hoards(lists))
     }
 
-    /// Takes some of what every other CPU hoards; whether there is more.
+    /// Drains some of every other CPU's lists; returns whether there is more.
     #[cold]
     pub(in crate::page_alloc) fn drain_others(&self, cpu: CpuId) -> bool {
         let others = (0..self.cpus.len()).filter(|&other| other != cpu.index());
@@ -168,7 +166,7 @@ impl<P: FramePlatform> Lists<'_, P> {
         more
     }
 
-    /// Gives up to `most` parked magazines of some lists back, the ones parked last first; how many frames.
+    /// Gives up to `most` parked magazines of some lists back, last parked first; returns how many frames.
     fn drain_chains<'a>(
         &self,
         cpu: CpuId,
@@ -181,23 +179,19 @@ impl<P: FramePlatform> Lists<'_, P> {
                 given += self.with_sorter(cpu, |sorter| self.drain_magazine(at, list, parked, sorter));
                 left -= 1;
             }
-            parked.unbook(
-                self.platform(),
-                &self.store.zones[at / LISTS],
-                list.magazine_frames(order_of(at % LISTS)),
-            );
+            let zone = &self.store.zones[at / LISTS];
+            parked.unbook(self.platform(), zone, list.magazine_frames(order_of(at % LISTS)));
         }
         given
     }
 
-    /// Gives the magazine that a list parked last back; how many frames. `at` is the list's index among those of its level;
-    /// the sorter is the caller's.
+    /// Gives the last magazine of list `at` back, through the caller's sorter; returns how many frames.
     fn drain_magazine(&self, at: usize, list: &FrameList, parked: &Parked, sorter: &[SortEntry]) -> u64 {
         let order = order_of(at % LISTS);
         let given = list.magazine_frames(order);
         let Some(magazine) = parked.unpark(self.platform(), true) else { return 0 };
         let mut sorting = Sorting::new(sorter);
-        // The folio that it stands in goes last.
+        // The magazine's own folio goes last.
         let frames = magazine.frames(list.capacity()).chain(core::iter::once(magazine.own().0));
         frames.for_each(|frame| self.store.sort_in(&mut sorting, frame, order));
         self.store.sort_out(&mut sorting);
@@ -205,7 +199,7 @@ impl<P: FramePlatform> Lists<'_, P> {
         given
     }
 
-    /// Takes a folio from a list's arrays, down to the one that its magazine stands in. The list is the caller's.
+    /// Pops a folio of a list that is the caller's, at last the one that its magazine stands in.
     fn pop_arrays(&self, list: &FrameList) -> Option<Frame> {
         if list.len() == 0 && list.other() > Other::Empty {
             list.exchange();
@@ -213,8 +207,7 @@ impl<P: FramePlatform> Lists<'_, P> {
         list.pop().or_else(|| self.pop_last(list)).map(|(frame, _)| frame)
     }
 
-    /// Makes room on a full list: gives folios of its older array back, all of them, or as many as [`VISIT_BLOCKS`] blocks
-    /// have. List and sorter are the caller's.
+    /// Frees the older array of a full list, or as much of it as [`VISIT_BLOCKS`] blocks have.
     #[cold]
     #[inline(never)]
     pub(in crate::page_alloc) fn drain_other(&self, own: OwnList<'_>, sorter: &[SortEntry]) {
@@ -223,7 +216,7 @@ impl<P: FramePlatform> Lists<'_, P> {
         self.drain_list(own.list, own.number, most, sorter, || own.list.pop().map(|(frame, _)| frame));
     }
 
-    /// Gives folios that `take` takes off a list back to the store; how many frames. List and sorter are the caller's.
+    /// Gives folios that `take` pops off the caller's list back to the store; returns how many frames.
     fn drain_list(
         &self,
         list: &FrameList,
@@ -248,10 +241,10 @@ impl<P: FramePlatform> Lists<'_, P> {
     }
 }
 
-/// How much a drain gives back at most.
+/// Limits of a drain.
 struct Most {
     folios: usize,
-    /// Blocks that it comes by, one after the other.
+    /// Visits of blocks.
     blocks: usize,
 }
 

@@ -1,4 +1,4 @@
-//! How often events happened: those that are counted, and those that follow from the lists.
+//! Counts of events: counted ones, and those that follow from the lists.
 
 use crate::page_alloc::pcp::{Lists, level as pcp, list};
 use crate::page_alloc::request::gfp::ZoneKind;
@@ -27,11 +27,10 @@ impl<P: FramePlatform> Lists<'_, P> {
             }
     }
 
-    /// Frames handed out from any zone.
     fn handed_out(&self) -> u64 {
         [Stat::PgallocDma32, Stat::PgallocNormal, Stat::PgallocMovable]
+            .into_iter()
             .map(|stat| self.stat(stat))
-            .iter()
             .sum()
     }
 }

@@ -1,13 +1,14 @@
-//! Published ways to keep interrupts out of the per-CPU lists, to measure the library's own against.
+//! Published ways to keep interrupts out of the per-CPU lists, for comparison.
 //!
 //! | [`ListGuard`] | task | interrupt |
 //! |---|---|---|
 //! | `IrqOff` | interrupts off, then the first level | the same, so it never finds it taken |
 //! | `TaskOnly` | the first level; interrupts off around every visit to the store | straight to the store |
 //!
-//! Where the platform names the guard ([`FramePlatform::LIST_GUARD`]), the common path is inlined into callers, so that
-//! what it costs is the guard. Where [`AllocatorConfig::lists`](crate::page_alloc::AllocatorConfig::lists) does, as in
-//! tests that try all ways on one machine, the lists are shut to the common path, and the slow path begins here.
+//! Where the platform names the guard ([`FramePlatform::LIST_GUARD`]), the common path is inlined into
+//! callers, so that its only added cost is the guard. Where
+//! [`AllocatorConfig::lists`](crate::page_alloc::AllocatorConfig::lists) does, as in tests that try all ways
+//! on one machine, the lists are shut to the common path, and the slow path begins here.
 #![forbid(unsafe_code)]
 
 use crate::addr::{Frame, FrameRange, Order};
@@ -20,7 +21,7 @@ use crate::page_alloc::pcp::list_access::ListAccess;
 use crate::page_alloc::request::gfp::{Contents, Gfp, NodePolicy};
 use crate::platform::{Context, FramePlatform, ListGuard};
 
-/// The guard of an allocator on this platform, which was configured so.
+/// The guard in force: the platform's, or the configured one.
 #[inline(always)]
 pub(in crate::page_alloc) fn guard_of<P: FramePlatform>(configured: ListGuard) -> ListGuard {
     match P::LIST_GUARD {
@@ -29,14 +30,14 @@ pub(in crate::page_alloc) fn guard_of<P: FramePlatform>(configured: ListGuard) -
     }
 }
 
-/// Whether lists under this guard are open to the common path: where the platform names it, it is part of that path.
+/// Whether the common path may use lists under this guard; one that the platform names is part of that path.
 #[inline(always)]
 pub(in crate::page_alloc) fn are_open<P: FramePlatform>(guard: ListGuard) -> bool {
     P::LIST_GUARD != ListGuard::Reentry || guard == ListGuard::Reentry
 }
 
 impl<P: FramePlatform> Lists<'_, P> {
-    /// Does what the common path does under the guard that the platform names, if that lets the running context.
+    /// Runs the common path under the platform's guard, if that admits the running context.
     #[inline(always)]
     pub(in crate::page_alloc) fn under_guard<R: Default>(&self, usage: impl FnOnce() -> R) -> R {
         match P::LIST_GUARD {
@@ -52,8 +53,7 @@ impl<P: FramePlatform> Lists<'_, P> {
         }
     }
 
-    /// Takes a folio from the list of the CPU's first zone, in the slow path, under a guard that is configured. `None`: go
-    /// on with it.
+    /// In the slow path, takes a listed folio of the first zone under the configured guard. `None`: continue.
     pub(in crate::page_alloc) fn take_guarded(&self, cpu: CpuId, gfp: Gfp, order: Order) -> Option<Frame> {
         let number = list_of(order, gfp.mobility).filter(|_| gfp.nodes == NodePolicy::Local)?;
         let level = &self.lists_of(cpu).levels[0];
@@ -68,7 +68,7 @@ impl<P: FramePlatform> Lists<'_, P> {
         Some(popped.0)
     }
 
-    /// Puts a folio that was never mapped or held onto its list, in the same way. `false`: go on with the slow path.
+    /// In the same way puts a folio that was never mapped or held onto its list. `false`: continue.
     pub(in crate::page_alloc) fn put_guarded(&self, cpu: CpuId, frame: Frame, order: Order) -> bool {
         let Some(block) = self.frames().memmap.get(frame.block()) else { return false };
         let Some((list_at, state)) = self.frames().list_of_untouched(block, frame, order) else {
@@ -87,7 +87,7 @@ impl<P: FramePlatform> Lists<'_, P> {
         put.is_some()
     }
 
-    /// Uses a level's lists as the configured guard wants it, if it lets the running context.
+    /// Uses a level's lists under the configured guard, if that admits the running context.
     fn guarded<R>(&self, level: &Level, usage: impl FnOnce() -> Option<R>) -> Option<R> {
         let inside = || {
             let result = level.lease.enter_guarded().then(usage)?;
@@ -102,7 +102,7 @@ impl<P: FramePlatform> Lists<'_, P> {
         }
     }
 
-    /// Begins a turn under one of these guards.
+    /// As [`Self::begin`], under one of these guards.
     pub(in crate::page_alloc) fn begin_guarded<'a>(
         &self,
         cpu: CpuId,

@@ -1,20 +1,19 @@
 //! One per-CPU list: arrays of folios that one context at a time uses.
 //!
-//! A list has an array of its own, its *home*, and at most one more, which stands in a free folio: a *magazine*
-//! ([`super::parked`]). One of the two is *loaded*: folios come and go at its end. The other is empty or full, so
-//! that a CPU that goes to and fro about a full or an empty array only exchanges the two. Further full magazines are
-//! parked.
+//! A list owns one array, its *home*, and at most one more that stands in a free folio, a *magazine*
+//! ([`super::parked`]). One of the two is *loaded*: folios are pushed and popped at its end. The other is
+//! empty or full, so that a CPU whose loaded array runs full or empty exchanges the two. Others are parked.
 //!
-//! An array's slots are a power of two, and it is aligned to its size; the first of them is its *head*, in which no folio
-//! waits. So one pointer, the *cursor*, says which array is loaded, how many folios it has, and whether it is empty or
-//! full: the low bits of where the next folio goes are those of slot 1, or none.
+//! An array has a power of two of slots, and is aligned to its size. Slot 0, its *head*, has no folio to
+//! allocate. So one pointer, the *cursor*, says which array is loaded, how many folios it has, and whether it
+//! is full or empty: it points to the next free slot, and its low bits are slot 1's, or zero.
 //!
 //! # Invariants
 //!
 //! G1 and G2 stand in [`super::parked`].
 //!
-//! G3. Every array of a list has as many slots as its home, a power of two, and is aligned to their size. The cursor is at
-//!     the slot behind the head, or after it, up to the array's end.
+//! G3. Every array of a list has as many slots as its home, a power of two, and is aligned to their size. The
+//!     cursor is at the slot after the head, or beyond it, up to the array's end.
 
 use core::ptr::NonNull;
 
@@ -22,9 +21,9 @@ use crate::addr::{Frame, Order};
 use crate::atomic::{AtomicI64, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use crate::memmap::BootSlice;
 
-/// A folio on a list, and where its state stands, so that taking it needs no look into the memory map.
+/// A folio on a list and the address of its state, so that a pop needs no look into the memory map.
 #[derive(Default)]
-// What the checker of interleavings takes for an atomic is larger; the size must be a power of two all the same.
+// Under loom atomics are larger; the size must be a power of two all the same.
 #[cfg_attr(loom, repr(align(128)))]
 pub(crate) struct Slot {
     frame: AtomicU64,
@@ -43,44 +42,41 @@ impl Slot {
         self.state.store(core::ptr::from_ref(state).cast_mut(), Ordering::Relaxed);
     }
 
-    /// The state of the folio on the slot.
     #[inline(always)]
     fn state(&self) -> &AtomicU8 {
-        // SAFETY: G2: the slot was set from a reference to the folio's state, which stays where it is as long as the
-        // folio is on a list.
+        // SAFETY: G2: the slot was set from a reference to the state, which stays while the folio is listed.
         unsafe { &*self.state.load(Ordering::Relaxed) }
     }
 }
 
-/// Bytes of a slot.
 const SLOT: usize = size_of::<Slot>();
 const _: () = assert!(SLOT.is_power_of_two());
 
 /// One list, on a cache line of its own.
 #[repr(align(64))]
 pub(crate) struct FrameList {
-    /// Where the next folio goes in the loaded array: behind the last.
+    /// The next free slot of the loaded array.
     cursor: AtomicPtr<Slot>,
-    /// The bits of an address that tell slots of an array apart; none while the level's lease is guarded or revoked, which
-    /// makes the list look empty and full to the common path. That it must be read to stay within the slots makes it the
-    /// flag of the lease's protocol as well, for nothing.
+    /// The address bits that differ between slots of an array; zero while the level's lease is guarded or
+    /// revoked, which makes the list look empty and full to the common path. The common path must read the
+    /// mask anyway, so it serves as the flag of the lease's protocol at no cost.
     open: AtomicU32,
-    /// Folios in the array that is not loaded.
+    /// Folios in the other array.
     other_len: AtomicU32,
-    /// Folios that this CPU handed out by the order and group of this list.
+    /// Folios that this CPU allocated from this list.
     pub(crate) allocated: AtomicU64,
-    /// Folios that left the loaded array otherwise than to an owner, less those that came otherwise than by a free. With
-    /// it a free need not be counted: what came in is what went out and what is left.
+    /// Folios that left the loaded array other than by an allocation, less those that entered it other than
+    /// by a free. So frees need no counter: they are allocations, plus this flow, plus the array's folios.
     flow: AtomicI64,
     home: BootSlice<Slot>,
-    /// The head of the array that is not loaded: home if a magazine is, a magazine or none (null) otherwise.
+    /// The head of the other array: home if a magazine is loaded, else a magazine or null.
     other: AtomicPtr<Slot>,
     /// Folios to fetch at the next refill: doubles while refills follow each other, as in Linux since 6.7.
     pub(crate) batch: AtomicU32,
 }
 
 impl FrameList {
-    /// A list over a home of no slots, or of a power of two that it is aligned to.
+    /// A list whose home has no slots, or a power of two to whose size it is aligned.
     pub(crate) fn new(home: BootSlice<Slot>, guarded: bool) -> Self {
         let head = home.as_slice().as_ptr().cast_mut();
         let list = Self {
@@ -98,13 +94,12 @@ impl FrameList {
         list
     }
 
-    /// The bits of an address that tell slots of an array apart.
+    /// The address bits that differ between slots of an array.
     #[inline]
     fn mask(&self) -> usize {
         (self.home.len() * SLOT).saturating_sub(1)
     }
 
-    /// The head of the loaded array.
     fn loaded(&self) -> *mut Slot {
         self.cursor.load(Ordering::Relaxed).wrapping_sub(1).map_addr(|last| last & !self.mask())
     }
@@ -116,19 +111,19 @@ impl FrameList {
         (last.addr() & self.mask()) / SLOT
     }
 
-    /// Folios in both arrays, and the one that a magazine stands in. Exact for the list's user; for others a hint.
+    /// Folios in both arrays, plus the one that a magazine stands in. Exact for the list's user, else a hint.
     pub(crate) fn cached(&self) -> usize {
         let other = self.other_len.load(Ordering::Relaxed) as usize;
         self.len() + other + usize::from(self.has_magazine())
     }
 
-    /// Folios that each array has room for.
+    /// Folios that fit in each array.
     #[inline]
     pub(crate) fn capacity(&self) -> usize {
         self.home.len().saturating_sub(1)
     }
 
-    /// Folios of a full magazine, the one that it stands in included.
+    /// Folios of a full magazine, with the one that it stands in.
     #[inline]
     pub(crate) fn magazine_folios(&self) -> usize {
         self.capacity() + 1
@@ -139,22 +134,20 @@ impl FrameList {
         (self.magazine_folios() as u64) << order.get()
     }
 
-    /// Folios that were handed out from the list so far.
     pub(crate) fn handed_out(&self) -> u64 {
         self.allocated.load(Ordering::Relaxed)
     }
 
-    /// Folios that were freed onto the list so far.
     pub(crate) fn freed(&self) -> u64 {
         let out = self.allocated.load(Ordering::Relaxed) + self.len() as u64;
         out.wrapping_add_signed(self.flow.load(Ordering::Relaxed))
     }
 
-    /// Takes the folio that came last off the loaded array, if it has one and is open, and says where its state stands.
+    /// Pops the last folio off the loaded array, with its state, if there is one and the list is open.
     #[inline(always)]
     pub(crate) fn pop_open(&self) -> Option<(Frame, &AtomicU8)> {
-        // The flag first, as the lease's protocol wants it: code that enters while the list is being emptied, and is
-        // held up until it is open again, must not go by the cursor of before.
+        // The lease's protocol reads the flag before the cursor: code that enters while the list is being
+        // emptied, and is delayed until it is open again, must not use the old cursor.
         let open = self.open.load(Ordering::Acquire) as usize;
         self.pop_within(open)
     }
@@ -171,13 +164,13 @@ impl FrameList {
             return None;
         }
         self.cursor.store(last, Ordering::Relaxed);
-        // SAFETY: G1, G3: the list is the caller's and with it the loaded array; the cursor was beyond the slot behind the
-        // head, so that the one before it is a slot.
+        // SAFETY: G1, G3: the list and its loaded array are the caller's; the cursor was beyond the slot
+        // after the head, so the one before it is a slot.
         let slot = unsafe { &*last };
         Some((slot.frame(), slot.state()))
     }
 
-    /// Puts a folio at the end of the loaded array, if there is room and it is open.
+    /// Pushes a folio onto the loaded array, if it has a free slot and the list is open.
     #[inline(always)]
     pub(crate) fn push_open(&self, frame: Frame, state: &AtomicU8) -> bool {
         // The flag first, as in `pop_open`.
@@ -196,7 +189,7 @@ impl FrameList {
         if cursor.addr() & bits == 0 {
             return false;
         }
-        // SAFETY: G1, G3: the list is the caller's and with it the loaded array; the cursor is not at its end.
+        // SAFETY: G1, G3: the list and its loaded array are the caller's; the cursor is not at the end.
         unsafe { &*cursor }.set(frame, state);
         self.cursor.store(cursor.wrapping_add(1), Ordering::Relaxed);
         true
@@ -207,7 +200,6 @@ impl FrameList {
         self.open.store(if open { self.mask() as u32 } else { 0 }, Ordering::SeqCst);
     }
 
-    /// Whether there is a magazine besides home.
     #[inline]
     fn has_magazine(&self) -> bool {
         !self.other.load(Ordering::Relaxed).is_null()
@@ -217,7 +209,7 @@ impl FrameList {
         core::ptr::eq(self.loaded(), self.home.as_slice().as_ptr())
     }
 
-    /// Whether the array that is not loaded has room, or no folio. The list is the caller's, as for all that follow.
+    /// How full the other array is. The list is the caller's, as for all methods below.
     pub(crate) fn other(&self) -> Other {
         match self.other_len.load(Ordering::Relaxed) as usize {
             _ if !self.has_magazine() => Other::None,
@@ -227,19 +219,18 @@ impl FrameList {
         }
     }
 
-    /// Exchanges the two arrays.
     pub(crate) fn exchange(&self) {
         debug_assert!(self.has_magazine());
         self.put_aside(self.other.load(Ordering::Relaxed), self.other_len.load(Ordering::Relaxed) as usize);
     }
 
-    /// Loads a magazine, empty or full; home, which was loaded, becomes the other array.
+    /// Loads an empty or full magazine in place of home, which becomes the other array.
     pub(crate) fn load(&self, magazine: Magazine, len: usize) {
         debug_assert!(!self.has_magazine());
         self.put_aside(magazine.0.as_ptr(), len);
     }
 
-    /// Loads an array with `len` folios by its head, and makes the one that was loaded the other.
+    /// Loads the array at `head`, with `len` folios; the loaded one becomes the other.
     fn put_aside(&self, head: *mut Slot, len: usize) {
         let (loaded, loaded_len) = (self.loaded(), self.len());
         self.note_flow(loaded_len as i64 - len as i64);
@@ -248,8 +239,7 @@ impl FrameList {
         self.other_len.store(loaded_len as u32, Ordering::Relaxed);
     }
 
-    /// Takes the magazine off the list, with all that is in it: how many folios besides the one that it stands in. Home is
-    /// loaded then.
+    /// Takes the magazine off the list, and says how many folios it has besides its own. Leaves home loaded.
     pub(crate) fn unload(&self) -> Option<(Magazine, usize)> {
         if !self.has_magazine() {
             return None;
@@ -264,7 +254,7 @@ impl FrameList {
         Some((magazine, len))
     }
 
-    /// Counts folios that left the loaded array otherwise than to an owner (or came, when negative).
+    /// Counts folios that left the loaded array other than by an allocation (or entered, when negative).
     pub(crate) fn note_flow(&self, out: i64) {
         self.flow.store(self.flow.load(Ordering::Relaxed) + out, Ordering::Relaxed);
     }
@@ -272,8 +262,7 @@ impl FrameList {
     /// The folios in both arrays, and the one that a magazine stands in; for `validate`, at rest.
     pub(crate) fn frames(&self) -> impl Iterator<Item = Frame> + '_ {
         let of = |head: *mut Slot, len: usize| {
-            // SAFETY: G1, G3: the caller has the list's lease, or has revoked it, and the array has that many slots
-            // besides its head.
+            // SAFETY: G1, G3: the caller has the lease or has revoked it; `len` slots follow the head.
             (0..len).map(move |at| unsafe { &*head.add(1 + at) }.frame())
         };
         let (loaded, other) = (self.loaded(), self.other.load(Ordering::Relaxed));
@@ -283,7 +272,7 @@ impl FrameList {
     }
 }
 
-/// What the array that is not loaded has.
+/// How full the array that is not loaded is.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Other {
     /// There is none.
@@ -293,43 +282,42 @@ pub(crate) enum Other {
     Full,
 }
 
-/// An array that stands in a free folio, by its head, which names the folio itself.
+/// An array in a free folio, by its head, which names that folio.
 #[derive(Clone, Copy)]
 pub(crate) struct Magazine(NonNull<Slot>);
 
 impl Magazine {
-    /// The magazine in the free folio whose memory begins at `memory`.
+    /// The magazine in the free folio at `memory`.
     ///
     /// # Safety
     /// G1: the memory is 4 KiB or more, aligned, and the caller's as long as it uses the magazine.
     pub(crate) unsafe fn at(memory: *mut u8) -> Self {
-        // SAFETY: G1: memory is not at null.
+        // SAFETY: G1: a folio's memory is not at null.
         Self(unsafe { NonNull::new_unchecked(memory.cast()) })
     }
 
     fn head(&self) -> &Slot {
-        // SAFETY: G1: it is part of the folio.
+        // SAFETY: G1: the head is part of the folio, which is the caller's.
         unsafe { self.0.as_ref() }
     }
 
-    /// The folio that it stands in, and its state.
+    /// The magazine's own folio, and its state.
     pub(crate) fn own(&self) -> (Frame, &AtomicU8) {
         (self.head().frame(), self.head().state())
     }
 
-    /// Says which folio it stands in.
     pub(crate) fn set_own(&self, frame: Frame, state: &AtomicU8) {
         self.head().set(frame, state);
     }
 
-    /// Names another folio in the place of its own: while it is parked its own is known by where it is.
+    /// Links the next magazine in place of its own folio, which a parked magazine's address tells.
     pub(crate) fn set_next(&self, next: Frame) {
         self.head().frame.store(next.0, Ordering::Relaxed);
     }
 
     /// The first `len` folios in it.
     pub(crate) fn frames(&self, len: usize) -> impl Iterator<Item = Frame> + '_ {
-        // SAFETY: G1, G3: the caller knows that there are so many.
+        // SAFETY: G1, G3: the caller knows that the array has `len` folios.
         (0..len).map(|at| unsafe { self.0.add(1 + at).as_ref() }.frame())
     }
 }

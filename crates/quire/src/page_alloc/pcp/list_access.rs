@@ -1,15 +1,15 @@
-//! Access of the running context to its CPU's lists.
+//! Gives the running context access to its CPU's lists.
 //!
-//! A task, and an interrupt, uses the first level whose lease is free: an interrupt that came while a task, or another
-//! interrupt, was inside a level finds the next one. (With the feature `published`, `guarded.rs` has other ways.)
+//! A task or an interrupt uses the first level whose lease is free: an interrupt that came while other code
+//! was inside a level uses the next one. (With the feature `published`, `guarded.rs` has other ways.)
 //!
-//! An interrupt may have interrupted the holder of any lock on its own CPU, so it waits for none: it skips what is locked,
-//! and what it cannot give back at once goes onto the CPU's *deferred* stack, which the CPU's next task on the slow
-//! path empties.
+//! An interrupt may have interrupted the holder of any lock on its own CPU, so it waits for none. It skips
+//! what is locked, and puts folios that it cannot give back onto the CPU's *deferred* stack, which the next
+//! task on the slow path empties.
 
 use core::sync::atomic::Ordering;
 
-use crate::addr::{Frame, Order};
+use crate::addr::{Frame, FrameRange, Order};
 use crate::cpu::CpuId;
 use crate::error::FreeError;
 use crate::memmap::Descriptor;
@@ -19,7 +19,6 @@ use crate::platform::{Context, FramePlatform};
 #[cfg(feature = "published")]
 use crate::platform::{InterruptState, ListGuard};
 
-/// What the running context may use.
 pub(in crate::page_alloc) struct ListAccess<'a> {
     pub(in crate::page_alloc) cpu: CpuId,
     pub(in crate::page_alloc) lists: &'a CpuLists,
@@ -32,7 +31,6 @@ pub(in crate::page_alloc) struct ListAccess<'a> {
 }
 
 impl<'a> ListAccess<'a> {
-    /// The lists it may use.
     #[inline]
     pub(in crate::page_alloc) fn level(&self) -> Option<&'a Level> {
         self.level.map(|level| &self.lists.levels[level])
@@ -40,7 +38,7 @@ impl<'a> ListAccess<'a> {
 }
 
 impl<P: FramePlatform> Lists<'_, P> {
-    /// Begins a turn. The caller is pinned to `cpu`.
+    /// The caller is pinned to `cpu`, and calls [`Self::end`] afterwards.
     #[inline]
     pub(in crate::page_alloc) fn begin(&self, cpu: CpuId) -> ListAccess<'_> {
         let lists = self.lists_of(cpu);
@@ -59,7 +57,6 @@ impl<P: FramePlatform> Lists<'_, P> {
         }
     }
 
-    /// Ends a turn.
     #[inline]
     pub(in crate::page_alloc) fn end(&self, access: &ListAccess<'_>) {
         if let Some(level) = access.level() {
@@ -71,7 +68,7 @@ impl<P: FramePlatform> Lists<'_, P> {
         }
     }
 
-    /// Takes a folio back in a context that waits for nothing and has no room on a list.
+    /// Frees a folio without waiting, where no list has room.
     #[cold]
     pub(in crate::page_alloc) fn free_without_waiting(
         &self,
@@ -89,22 +86,21 @@ impl<P: FramePlatform> Lists<'_, P> {
         }
         self.frames().check_listable(block, frame, order)?;
         self.frames().mark_free(block, frame, order, false);
-        self.frames().note_freed(crate::addr::FrameRange::folio(frame, order));
+        self.frames().note_freed(FrameRange::folio(frame, order));
         if !self.store.try_put_one(frame, order) {
             self.defer(lists, frame, order, self.frames().memmap.descriptor(frame));
         }
         Ok(())
     }
 
-    /// Puts a folio onto the CPU's deferred stack.
     fn defer(&self, lists: &CpuLists, frame: Frame, order: Order, descriptor: &Descriptor) {
         descriptor.word.store(order.get().into(), Ordering::Relaxed);
         lists.deferred_frames.fetch_add(order.frames(), Ordering::Relaxed);
         lists.deferred.push(frame.0, &descriptor.next);
     }
 
-    /// Clears up behind interrupts on this CPU, if they had to leave anything: frees what they deferred, and empties the
-    /// lists of further levels, which were full. May wait for locks.
+    /// Frees what interrupts deferred on this CPU, and drains the further levels, full then. May wait for
+    /// locks.
     #[inline]
     pub(in crate::page_alloc) fn clear_up(&self, lists: &CpuLists) {
         if !lists.deferred.is_empty() {
@@ -113,7 +109,7 @@ impl<P: FramePlatform> Lists<'_, P> {
         }
     }
 
-    /// Frees what was deferred on a CPU, whichever CPU calls. May wait for locks.
+    /// Frees the folios deferred on a CPU; any CPU may call. May wait for locks.
     #[cold]
     #[inline(never)]
     pub(in crate::page_alloc) fn free_deferred(&self, lists: &CpuLists) {
@@ -123,7 +119,7 @@ impl<P: FramePlatform> Lists<'_, P> {
             let word = self.deferred_descriptor(frame).word.load(Ordering::Relaxed);
             let order = Order::new(word as u8).unwrap_or(Order::FRAME);
             lists.deferred_frames.fetch_sub(order.frames(), Ordering::Relaxed);
-            // It was checked when it was deferred, and has had no owner since.
+            // The folio was checked when it was deferred, and has had no owner since.
             if order >= Order::BLOCK {
                 self.store.put_whole(frame.block(), order);
             } else {
@@ -132,7 +128,6 @@ impl<P: FramePlatform> Lists<'_, P> {
         }
     }
 
-    /// The descriptor of a deferred folio.
     fn deferred_descriptor(&self, frame: Frame) -> &Descriptor {
         let block = self.frames().memmap.block(frame.block());
         if block.area().is_some() { self.frames().memmap.descriptor(frame) } else { block.folio() }

@@ -1,4 +1,4 @@
-//! The slow path through a per-CPU list: filling it when it is empty, making room when it is full.
+//! The slow path of a per-CPU list: refills it when empty, and parks or drains folios when full.
 
 use core::sync::atomic::{AtomicU8, Ordering};
 
@@ -18,30 +18,29 @@ use crate::page_alloc::store::zone::Zone;
 use crate::platform::FramePlatform;
 use crate::stats::Stat;
 
-/// A list that is the running code's, and where it belongs.
+/// A list that the running code owns, and what belongs to it.
 #[derive(Clone, Copy)]
 pub(in crate::page_alloc) struct OwnList<'a> {
     pub(in crate::page_alloc) list: &'a FrameList,
     pub(in crate::page_alloc) zone: &'a Zone,
     /// Its number among the lists of its zone.
     pub(in crate::page_alloc) number: usize,
-    /// What it has parked, if it may park.
+    /// Its parked magazines, if it may park.
     pub(in crate::page_alloc) parked: Option<&'a Parked>,
-    /// Where what goes back to the store is sorted.
+    /// Sorts folios that go back to the store.
     pub(in crate::page_alloc) sorter: &'a [SortEntry],
     /// Whether locks may be waited for.
     pub(in crate::page_alloc) wait: bool,
 }
 
 impl OwnList<'_> {
-    /// Frames of a full magazine.
     pub(in crate::page_alloc) fn magazine_frames(&self) -> u64 {
         self.list.magazine_frames(order_of(self.number))
     }
 }
 
 impl<P: FramePlatform> Lists<'_, P> {
-    /// The turn's list with this index among those of its level.
+    /// The list with this index in the level that `access` uses.
     pub(in crate::page_alloc) fn own_list<'a>(
         &'a self,
         access: &ListAccess<'a>,
@@ -59,7 +58,7 @@ impl<P: FramePlatform> Lists<'_, P> {
         })
     }
 
-    /// Takes a folio from one of the turn's lists, filling it first if it is empty.
+    /// Takes a folio from one of the lists, and refills it first if it is empty.
     pub(in crate::page_alloc) fn list_take(
         &self,
         access: &ListAccess<'_>,
@@ -76,7 +75,7 @@ impl<P: FramePlatform> Lists<'_, P> {
         Some(frame)
     }
 
-    /// Takes a folio from the loaded array, or the other, or a parked magazine.
+    /// Pops a folio from the loaded array, the other, or a parked magazine.
     pub(in crate::page_alloc) fn pop_loading<'a>(
         &'a self,
         own: OwnList<'a>,
@@ -88,8 +87,7 @@ impl<P: FramePlatform> Lists<'_, P> {
         list.pop().or_else(|| self.pop_parked(own))
     }
 
-    /// Loads a magazine that the list has parked, in place of the empty one that it may have, and takes a folio: the one that
-    /// the empty magazine stands in.
+    /// Loads a parked magazine, and pops a folio: the one in which the list's empty magazine stood, if any.
     fn pop_parked<'a>(&'a self, own: OwnList<'a>) -> Option<(Frame, &'a AtomicU8)> {
         let full = own.parked?.unpark(self.platform(), own.wait)?;
         let last = self.pop_last(own.list);
@@ -97,7 +95,7 @@ impl<P: FramePlatform> Lists<'_, P> {
         last.or_else(|| own.list.pop())
     }
 
-    /// Takes the folio that an empty list's magazine stands in, if it has one; home is what is left.
+    /// Takes the folio that an empty list's magazine stands in, if it has one; home stays loaded.
     pub(in crate::page_alloc) fn pop_last<'l>(
         &'l self,
         list: &'l FrameList,
@@ -109,7 +107,7 @@ impl<P: FramePlatform> Lists<'_, P> {
         Some((frame, self.frames().state_cell(self.frames().memmap.block(frame.block()), frame)))
     }
 
-    /// Fills an empty list from the zone, within its mark, and takes one folio.
+    /// Refills an empty list from the zone, within its mark, and takes one folio.
     #[cold]
     #[inline(never)]
     fn refill<'a>(
@@ -127,7 +125,7 @@ impl<P: FramePlatform> Lists<'_, P> {
         let mut frames = [Frame(0); PCP_BATCH];
         let got = self.frames().in_store(|| self.fetch(access, zone, own.number, gfp, &mut frames[..wanted]));
         self.frames().count(Stat::PcpRefill, 1);
-        // The lowest address comes out first, so that neighbours in time are neighbours in memory.
+        // The lowest address is popped first, so that neighbours in time are neighbours in memory.
         frames[..got].iter().rev().for_each(|&frame| {
             list.push(frame, self.frames().state_cell(self.frames().memmap.block(frame.block()), frame));
         });
@@ -138,7 +136,7 @@ impl<P: FramePlatform> Lists<'_, P> {
         list.pop()
     }
 
-    /// Takes folios for a list from the zone's store; how many.
+    /// Takes folios for a list from the zone's store; returns how many.
     fn fetch(
         &self,
         access: &ListAccess<'_>,
@@ -164,7 +162,7 @@ impl<P: FramePlatform> Lists<'_, P> {
         got
     }
 
-    /// Puts a folio onto its list. `Ok(false)`: no list takes it, free it in another way.
+    /// Puts a folio onto its list. `Ok(false)`: no list takes it, and the caller frees it another way.
     ///
     /// # Errors
     /// [`FreeError`]; nothing has changed then.
@@ -186,7 +184,7 @@ impl<P: FramePlatform> Lists<'_, P> {
             }
             _ => return Ok(false),
         };
-        // Lanes of counts are given back before a block waits on a list, and bad frames looked for.
+        // A block with lanes of counts or bad frames must not wait on a list.
         let own = self
             .own_list(access, block.zone() * LISTS + number)
             .filter(|_| number != HUGE || block.lanes_at().is_none() && block.used.load().is_empty());
@@ -197,7 +195,7 @@ impl<P: FramePlatform> Lists<'_, P> {
         Ok(true)
     }
 
-    /// Makes room for one more folio on a list, in an array or for a new magazine; whether there is some now.
+    /// Whether a list has room for one more folio, in an array or for a new magazine; makes some if need be.
     fn has_room(&self, own: OwnList<'_>) -> bool {
         let list = own.list;
         if list.capacity() == 0 {
@@ -207,8 +205,7 @@ impl<P: FramePlatform> Lists<'_, P> {
         !full || self.make_room(own)
     }
 
-    /// Puts a folio that was marked free onto a list with room: into the loaded array, or the other, or it becomes a
-    /// magazine.
+    /// Pushes a folio marked free onto a list with room: into either array, or as a new magazine.
     fn push_loading(&self, own: OwnList<'_>, block: &Block, frame: Frame) {
         let (list, state) = (own.list, self.frames().state_cell(block, frame));
         if list.push(frame, state) {
@@ -224,8 +221,7 @@ impl<P: FramePlatform> Lists<'_, P> {
         debug_assert!(pushed, "the caller has made room");
     }
 
-    /// Parks the magazine of a list whose arrays are full, or gives the older of the two back to the store; whether there is
-    /// room now.
+    /// Parks the magazine of a full list, or drains its older array; returns whether there is room now.
     #[cold]
     fn make_room(&self, own: OwnList<'_>) -> bool {
         let park = |parked: &Parked| {

@@ -1,7 +1,6 @@
-//! Per-CPU lists: the common path, their slow path, and how they are emptied.
+//! Per-CPU lists: the common path, their slow path, and their drains.
 //!
-//! [`Lists`] keeps for each CPU folios that it takes and gives back without a lock, and fills and empties them from
-//! the store.
+//! [`Lists`] keeps folios that each CPU allocates and frees without a lock, and that come from the store.
 
 pub(super) mod common_path;
 pub(super) mod drain;
@@ -20,7 +19,7 @@ use crate::page_alloc::pcp::level::CpuLists;
 use crate::page_alloc::store::Store;
 use crate::platform::FramePlatform;
 
-/// What the CPUs of one machine keep for themselves.
+/// The lists of all CPUs of one machine.
 pub struct Lists<'p, P: FramePlatform> {
     pub(in crate::page_alloc) store: Store<'p, P>,
     pub(in crate::page_alloc) cpus: BootSlice<CpuLists>,

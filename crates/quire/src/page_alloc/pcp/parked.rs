@@ -1,23 +1,23 @@
-//! Magazines: free folios gathered by the hundred, that change hands whole (Bonwick, Adams: "Magazines and Vmem",
-//! USENIX 2001).
+//! Magazines: free folios by the hundred that move whole (Bonwick, Adams: "Magazines and Vmem", USENIX 2001).
 //!
-//! A magazine needs no memory of its own: its array stands in one of its folios. So nothing is copied when one is parked,
-//! and nothing when it is loaded again. A list's parked magazines are a chain through those folios behind a small lock,
-//! taken once for each magazine, so that other CPUs can empty it without disturbing the list's owner.
+//! A magazine needs no memory of its own: its array stands in one of its folios. So parking and loading one
+//! copies nothing. A list's parked magazines are a chain through those folios behind a small lock, taken once
+//! for each magazine, so that other CPUs can empty it without disturbing the list's owner.
 //!
-//! There is no depot through which magazines travel from CPUs that free to CPUs that allocate: the store's bitmaps are the
-//! shorter message. A magazine is 64 cache lines for 256 folios, a block's record four for 512.
+//! There is no depot through which magazines travel from CPUs that free to CPUs that allocate: the store's
+//! bitmaps are smaller. A magazine is 64 cache lines for 256 folios, a block's record four for 512.
 //!
 //! # Invariants
 //!
-//! G1. A magazine's array stands in a free folio that is part of it, so it belongs to the code that holds the lock of
-//!     the chain that it is on, or that has the list. The arrays of a list belong to the code that holds its lease, or
+//! G1. A magazine's array stands in a free folio that is part of it, so it belongs to the code that holds the
+//!     lock of its chain, or that has the list. A list's arrays belong to the code that holds its lease, or
 //!     has revoked it.
-//! G2. A slot, of whatever array, names a folio and the place of its state. The state stands in the block's descriptors
-//!     or in its record; a block keeps its descriptors, and a record its folio, while any of it is on a list.
+//! G2. A slot, of any array, names a folio and the place of its state. The state stands in the block's
+//!     descriptors or in its record; a block keeps its descriptors, and a record its folio, while any of it
+//!     is listed.
 //! G4. There are lists for each CPU that the platform can name ([`FramePlatform::cpu_count`]).
-//! G5. A record that names descriptors, or has a folio in use, names a zone and a mobility group that exist, as it did
-//!     before it did so.
+//! G5. A record that names descriptors, or has a folio in use, names an existing zone and mobility group. The
+//!     zone and group are written first.
 
 use core::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 
@@ -29,26 +29,25 @@ use crate::platform::FramePlatform;
 use crate::rank::Rank;
 use crate::sync::{SpinGuard, SpinLock};
 
-/// Full magazines of one kind, the one that came last first.
+/// A list's full magazines, the last parked first.
 pub(in crate::page_alloc) struct Parked {
-    /// Magazines. Changes under the lock, which need not be taken when there are none.
+    /// Changes under the lock, which an empty chain does not need.
     pub(in crate::page_alloc) count: AtomicU32,
     pub(in crate::page_alloc) chain: SpinLock<Chain>,
 }
 
-/// The chain of a list's parked magazines.
 pub(in crate::page_alloc) struct Chain {
     /// The folio that the first magazine stands in, plus one.
     pub(in crate::page_alloc) top: u64,
-    /// Magazines that may be parked. A list's grows when the store was asked for what was given back to it a moment ago, and
-    /// shrinks with time ([`Lists::age_lists`](crate::page_alloc::Lists::age_lists)).
+    /// Magazines that may be parked. Grows when the list asks the store for what it gave back a moment ago,
+    /// and shrinks with time ([`Lists::age_lists`](crate::page_alloc::Lists::age_lists)).
     pub(in crate::page_alloc) high: u32,
-    /// Magazines for which there is room in the zone: as many as were parked at a time.
+    /// Magazines for which the zone has booked room: the most that were parked at a time.
     pub(in crate::page_alloc) booked: u32,
 }
 
 impl Parked {
-    /// What a list has parked: nothing, and nothing yet may be.
+    /// No magazines, and none allowed yet.
     pub(in crate::page_alloc) fn new() -> Self {
         Self {
             count: AtomicU32::new(0),
@@ -56,7 +55,7 @@ impl Parked {
         }
     }
 
-    /// How many magazines there are. Without the lock, a hint.
+    /// A hint without the lock.
     #[inline]
     pub(in crate::page_alloc) fn count(&self) -> u32 {
         self.count.load(Ordering::Relaxed)
@@ -70,7 +69,7 @@ impl Parked {
         if wait { Some(self.chain.lock(platform)) } else { self.chain.try_lock(platform) }
     }
 
-    /// Parks the full magazine of a list, of so many frames, if it may park one more; whether it did.
+    /// Parks a list's full magazine of `frames` frames, if it may park one more; returns whether it did.
     pub(in crate::page_alloc) fn park<P: FramePlatform>(
         &self,
         platform: &P,
@@ -80,7 +79,7 @@ impl Parked {
         wait: bool,
     ) -> bool {
         let Some(mut chain) = self.lock(platform, wait) else { return false };
-        // What an interrupt frees is parked beyond the mark, as it cannot be given back from there.
+        // An interrupt parks beyond the mark, as it cannot give folios back.
         if self.count() >= chain.high && wait {
             return false;
         }
@@ -98,7 +97,7 @@ impl Parked {
         true
     }
 
-    /// Takes the magazine that was parked last, as the caller's.
+    /// Takes the magazine that was parked last.
     pub(in crate::page_alloc) fn unpark<P: FramePlatform>(
         &self,
         platform: &P,
@@ -117,7 +116,7 @@ impl Parked {
         Some(magazine)
     }
 
-    /// A list that had to ask the store may park one more from now on, or none when its zone is `short` of memory.
+    /// Allows a list that had to ask the store one more magazine, or none when its zone is `short` of memory.
     pub(in crate::page_alloc) fn raise_mark<P: FramePlatform>(
         &self,
         platform: &P,
@@ -130,7 +129,7 @@ impl Parked {
         }
     }
 
-    /// Gives back what a list has booked beyond what it has parked and may park. A magazine has `frames` frames.
+    /// Gives back the room beyond what a list has parked and may park. A magazine has `frames` frames.
     pub(in crate::page_alloc) fn unbook<P: FramePlatform>(&self, platform: &P, zone: &Zone, frames: u64) {
         let mut chain = self.chain.lock(platform);
         let keep = chain.booked.min(self.count().max(chain.high));
@@ -138,19 +137,19 @@ impl Parked {
         chain.booked = keep;
     }
 
-    /// Magazines that a list has booked room for; for `validate`, at rest.
+    /// Magazines with booked room; for `validate`, at rest.
     pub(in crate::page_alloc) fn booked<P: FramePlatform>(&self, platform: &P) -> u32 {
         self.chain.lock(platform).booked
     }
 
-    /// Lowers by an eighth what may be parked; how many there are beyond that.
+    /// Lowers by an eighth what may be parked; returns how many magazines are beyond that.
     pub(in crate::page_alloc) fn age<P: FramePlatform>(&self, platform: &P) -> u32 {
         let mut chain = self.chain.lock(platform);
         chain.high -= chain.high.div_ceil(8);
         self.count().saturating_sub(chain.high)
     }
 
-    /// Shows every folio of magazines that have `len` besides their own; for `validate`, at rest.
+    /// Shows every folio of the magazines, which have `len` besides their own; for `validate`, at rest.
     pub(in crate::page_alloc) fn each<P: FramePlatform>(
         &self,
         platform: &P,
@@ -167,13 +166,13 @@ impl Parked {
     }
 }
 
-/// The array in a free folio, which the caller has to itself.
+/// The magazine in a free folio that belongs to the caller.
 fn magazine<P: FramePlatform>(platform: &P, first: Frame) -> Magazine {
-    // SAFETY: G1: the folio is free, and belongs to the caller; it is aligned to 4 KiB and no shorter.
+    // SAFETY: G1: the folio is free and belongs to the caller; it has 4 KiB or more, aligned.
     unsafe { Magazine::at(platform.direct_map(first.addr())) }
 }
 
-/// A magazine in a folio that was just freed, without others.
+/// A magazine without other folios in a folio that was just freed.
 pub(in crate::page_alloc) fn start_magazine<P: FramePlatform>(
     platform: &P,
     own: Frame,

@@ -1,4 +1,4 @@
-//! What the allocator holds, in the words of `/proc/zoneinfo` and `/proc/meminfo`.
+//! How memory is used, in the terms of `/proc/zoneinfo` and `/proc/meminfo`.
 
 use core::sync::atomic::Ordering;
 
@@ -30,7 +30,7 @@ pub struct ZoneInfo {
     pub marks: Watermarks,
 }
 
-/// The machine, in frames. `free + cached + used + metadata` is `total` whenever nothing is under way (invariant 8).
+/// The machine, in frames. At rest, `free + cached + used + metadata` is `total` (invariant 8).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct MemoryInfo {
     /// All memory that was given.
@@ -46,7 +46,7 @@ pub struct MemoryInfo {
 }
 
 impl MemoryInfo {
-    /// Frames that can be had: those of the store and those of the lists, which are given back when the store has none.
+    /// Frames that can be allocated: the store's, and the lists', which are drained when the store has none.
     pub fn available(&self) -> u64 {
         self.free + self.cached
     }

@@ -1,4 +1,4 @@
-//! What the allocator says of itself.
+//! Reports how memory is used, and checks the invariants.
 
 pub(super) mod info;
 pub(super) mod validate;

@@ -1,4 +1,4 @@
-//! Walks the whole state of the allocator, at rest, and checks it against the invariants.
+//! Checks the whole state of the allocator, at rest, against the invariants.
 
 use core::sync::atomic::Ordering;
 
@@ -19,12 +19,12 @@ pub enum Violation {
     FreeCount(BlockNumber),
     /// The record's largest free order is not what its bitmap says.
     FreeOrder(BlockNumber),
-    /// The block is on no list on which a search would find all that it has.
+    /// The block is on no list, or on one where a search does not find its largest free group.
     Listed(BlockNumber),
     /// A free frame is marked as a folio's start, as held, or has a map count (invariants 1 and 5).
     FreeInUse(BlockNumber),
-    /// A frame's state says that a folio which starts there needs no check when freed, but it is free, mapped, held or of
-    /// another order; or a block in small pieces has no descriptors.
+    /// A frame's state says that a folio which starts there needs no check when freed, but it is free,
+    /// mapped, held or of another order; or a block in small pieces has no descriptors.
     State(BlockNumber),
     /// A whole block's record is not all zero, or its pool's bit disagrees.
     Whole(BlockNumber),
@@ -41,16 +41,16 @@ pub enum Violation {
         /// Free frames as found.
         found: u64,
     },
-    /// A frame of the block is known to be zero and in use, or a folio in use is marked.
+    /// A frame in use of the block is marked as known to be zero, in the block's map or in its own state.
     Zeroed(BlockNumber),
-    /// What a zone counts as known to be zero is not what its blocks and pools say.
+    /// A zone's count of memory known to be zero is not what its blocks and pools say.
     ZeroedCount {
         /// The zone's index.
         zone: u8,
     },
     /// A frame that is free and known to be zero is not.
     NotZero(Frame),
-    /// The room that a zone's lists have booked is not what the zone says, or a list has parked more than it booked.
+    /// What a zone's lists have booked is not what the zone says, or a list has parked more than it booked.
     Booked {
         /// The zone's index.
         zone: u8,
@@ -78,7 +78,6 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
     }
 
     fn validate_small(&self, number: BlockNumber, block: &Block) -> Result<(), Violation> {
-        let ensure = |holds, violation| if holds { Ok(()) } else { Err(violation) };
         let free = FrameMask::ALL.without(block.used.load());
         ensure(
             usize::from(block.free.load(Ordering::Relaxed)) == free.count(),
@@ -96,15 +95,12 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         let marked = |index| area.state(index).is_zeroed() && !area.state(index).is_free();
         let zeroed = block.zeroed().intersection(block.used.load()).is_empty();
         ensure(zeroed && !(0..BLOCK_FRAMES).any(marked), Violation::Zeroed(number))?;
-        let right = |index: usize| match (0..9).find_map(|order| {
-            let order = Order::new(order)?;
-            (area.state(index) == FrameState::in_use(order)).then_some(order)
-        }) {
-            Some(order) => {
-                let frames = FrameMask::run(index, order.frames() as usize);
-                block.is_folio(index, order.frames() as usize) && frames.intersection(mapped).is_empty()
-            }
-            None => true,
+        let right = |index: usize| {
+            let in_use = |&order: &Order| area.state(index) == FrameState::in_use(order);
+            (0..9).filter_map(Order::new).find(in_use).is_none_or(|order| {
+                let count = order.frames() as usize;
+                block.is_folio(index, count) && FrameMask::run(index, count).intersection(mapped).is_empty()
+            })
         };
         ensure((0..BLOCK_FRAMES).all(right), Violation::State(number))
     }
@@ -122,18 +118,18 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
             .flat_map(|zone| zone.pools.iter())
             .filter(|pool| pool.lock(self.platform()).is_free(number))
             .count();
-        if zeroed && pooled == 1 { Ok(()) } else { Err(Violation::Whole(number)) }
+        ensure(zeroed && pooled == 1, Violation::Whole(number))
     }
 
     fn validate_folio(&self, number: BlockNumber, block: &Block) -> Result<(), Violation> {
         let order = block.order.load(Ordering::Relaxed);
-        let blocks = 1u32 << (order - crate::limits::BLOCK_ORDER);
+        let blocks = 1u32 << (order - BLOCK_ORDER);
         let aligned = number.0.is_multiple_of(blocks);
         let tails = (1..blocks).all(|tail| {
             let tail = self.frames().memmap.block(number.add(tail));
             tail.state() == BlockState::FolioTail && tail.order.load(Ordering::Relaxed) == order
         });
-        if aligned && tails { Ok(()) } else { Err(Violation::Folio(number)) }
+        ensure(aligned && tails, Violation::Folio(number))
     }
 
     fn validate_lists(&self) -> Result<(), Violation> {
@@ -173,7 +169,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
             booked += u64::from(magazines) * list.magazine_frames(order_of(at % LISTS));
         }
         let agrees = zone.booked.0.load(Ordering::Relaxed) == booked as i64;
-        if agrees && covered { Ok(()) } else { Err(Violation::Booked { zone: zone.number }) }
+        ensure(agrees && covered, Violation::Booked { zone: zone.number })
     }
 
     fn validate_zeroed(&self, zone: &Zone) -> Result<(), Violation> {
@@ -181,7 +177,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         let agrees = |pool: &Pool| pool.zeroed as usize == pool.zeroed_blocks().count();
         let pools = zone.pools.iter().all(|pool| agrees(&pool.lock(self.platform())));
         let counted = zone.zeroed_pieces() == pieces as u64;
-        if counted && pools { Ok(()) } else { Err(Violation::ZeroedCount { zone: zone.number }) }
+        ensure(counted && pools, Violation::ZeroedCount { zone: zone.number })
     }
 
     /// Reads all memory that is free and known to be zero, while nothing is under way.
@@ -227,23 +223,19 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         self.validate_zeroed(zone)?;
         let free = |block: &Block| u64::from(block.free.load(Ordering::Relaxed));
         let small: u64 = self.small_blocks(zone).map(free).sum();
+        let ensure_count = |counted: u64, found: u64| {
+            ensure(counted == found, Violation::ZoneCount { zone: zone.number, counted, found })
+        };
         let mut whole = 0;
         for pool in zone.pools.iter() {
             let pool = pool.lock(self.platform());
-            if pool.free != pool.count_free() {
-                return Err(Violation::ZoneCount {
-                    zone: zone.number,
-                    counted: pool.free.into(),
-                    found: pool.count_free().into(),
-                });
-            }
+            ensure_count(pool.free.into(), pool.count_free().into())?;
             whole += u64::from(pool.free) * BLOCK_FRAMES as u64;
         }
-        let (counted, found) = (zone.free_frames(), small + whole);
-        if counted == found {
-            Ok(())
-        } else {
-            Err(Violation::ZoneCount { zone: zone.number, counted, found })
-        }
+        ensure_count(zone.free_frames(), small + whole)
     }
+}
+
+fn ensure(holds: bool, violation: Violation) -> Result<(), Violation> {
+    if holds { Ok(()) } else { Err(violation) }
 }

@@ -1,4 +1,4 @@
-//! Allocation and free: the common case, which is inlined into callers, and the slow path behind it.
+//! Allocation and free: the common case, inlined into callers, and the slow path behind it.
 
 use crate::addr::{Frame, Order};
 use crate::cpu::CpuId;
@@ -6,9 +6,10 @@ use crate::error::{AllocError, FreeError};
 use crate::page_alloc::frames::owned::Folio;
 use crate::page_alloc::pcp::level as pcp;
 use crate::page_alloc::pcp::list_access::ListAccess;
+use crate::page_alloc::request::Requests;
 use crate::page_alloc::request::gfp::{Contents, Gfp, NodePolicy, Urgency};
+use crate::page_alloc::request::last_block::is_middle;
 use crate::page_alloc::request::placement::ZoneOrder;
-use crate::page_alloc::request::{Requests, last_block as middle};
 use crate::page_alloc::store::search::Search;
 use crate::page_alloc::store::zone::Zone;
 use crate::platform::{Event, FramePlatform};
@@ -16,8 +17,8 @@ use crate::stats::Stat;
 use crate::sync::Pinned;
 
 impl<P: FramePlatform> Requests<'_, P> {
-    /// Takes a folio. Its contents are whatever was there. With a constant order and request, what is inlined into the
-    /// caller is the common case alone: some thirty instructions.
+    /// Allocates a folio. Its contents are whatever was there. With a constant order and request, only the
+    /// common case is inlined into the caller: some thirty instructions.
     ///
     /// # Errors
     /// [`AllocError::OutOfMemory`] when no zone that the request allows has a fitting folio above its mark,
@@ -32,11 +33,11 @@ impl<P: FramePlatform> Requests<'_, P> {
             && gfp.nodes == NodePolicy::Local
             && let Some((frame, state)) = self.lists.take_listed(pinned.cpu(), list, gfp.zone)
         {
-            // Behind the lease: the frame is ours, and what depends on its number need not hold up what follows.
+            // After the lease: the frame is the caller's, and work on its number does not prolong the lease.
             self.frames().mark_in_use(frame, state, order, false);
             return Ok(self.frames().folio(frame, order));
         }
-        // The slow path asks for the CPU again, so that its number need not be kept for it.
+        // The slow path asks for the CPU again, so that this path need not keep its number.
         drop(pinned);
         Ok(self.frames().folio(self.alloc_unlisted(gfp, order)?, order))
     }
@@ -44,8 +45,8 @@ impl<P: FramePlatform> Requests<'_, P> {
     /// Frees a folio.
     ///
     /// # Errors
-    /// [`FreeError`]: something else refers to the folio, against the contracts of what took it by number. Its frames
-    /// stay in use for good then, which harms no other frame.
+    /// [`FreeError`]: something still refers to the folio, against the contract of a call that took it by
+    /// number. Its frames stay in use for good then, which harms no other frame.
     #[inline(always)]
     pub fn free(&self, folio: Folio) -> Result<(), FreeError> {
         let (frame, order) = self.frames().take_back(folio)?;
@@ -75,7 +76,7 @@ impl<P: FramePlatform> Requests<'_, P> {
             self.lists.clear_up(access.lists);
         }
         let found = self.alloc_from(&access, zones, gfp, order);
-        if let Some(frame) = found.filter(|_| middle::is_middle(order)) {
+        if let Some(frame) = found.filter(|_| is_middle(order)) {
             self.remember_block(cpu, gfp, frame);
         }
         let found = if access.wait {
@@ -94,8 +95,8 @@ impl<P: FramePlatform> Requests<'_, P> {
         found.ok_or(AllocError::OutOfMemory)
     }
 
-    /// Drains this CPU's lists some frames at a time and tries again, once, or until
-    /// nothing is left if the request is worth it.
+    /// Drains this CPU's lists some frames at a time and tries again: once, or if thorough until they are
+    /// empty.
     #[cold]
     fn alloc_scraping(
         &self,
@@ -130,7 +131,7 @@ impl<P: FramePlatform> Requests<'_, P> {
         }
     }
 
-    /// The slow path of a free: guarded and nested lists, full lists, orders without a list, and whatever is wrong.
+    /// The slow path of a free: guarded and nested lists, full lists, orders without a list, and errors.
     #[cold]
     #[inline(never)]
     pub(in crate::page_alloc) fn free_slow(&self, frame: Frame, order: Order) -> Result<(), FreeError> {
@@ -201,8 +202,8 @@ impl<P: FramePlatform> Requests<'_, P> {
         (self.take_some(zone, access.cpu, gfp, access.wait, order, &mut frame) == 1).then_some(frame[0])
     }
 
-    /// Takes folios straight from a zone's store: one of whole blocks, or as many smaller ones as `out` has room for and
-    /// the zone has; how many.
+    /// Takes one folio of whole blocks, or smaller ones until `out` is full, straight from a zone's store;
+    /// how many.
     pub(in crate::page_alloc) fn take_some(
         &self,
         zone: &Zone,
@@ -221,8 +222,8 @@ impl<P: FramePlatform> Requests<'_, P> {
     }
 }
 
-/// Whether memory must not count as out while lists of any CPU hold some that could be made fit: a frame is missing,
-/// or the request may take everything. Others are content with what a bounded search finds, and fall back.
+/// Whether a request drains every CPU's lists before it fails: it wants one frame, or may take everything.
+/// Others fail after a bounded search, and their callers fall back.
 fn is_thorough(gfp: Gfp, order: Order) -> bool {
     order == Order::FRAME || gfp.urgency == Urgency::Reserve
 }

@@ -18,15 +18,14 @@ use crate::sync::Pinned;
 const FILL_BATCH: usize = 64;
 
 impl<P: FramePlatform> Requests<'_, P> {
-    /// Allocates folios of one order, as many as memory and marks allow, at most as many as `out` has room for their
-    /// numbers. Neighbours stand next to each other. None is an ordinary answer. An interleaving request gets an equal
+    /// Allocates folios of one order, as many as memory and marks allow, but at most `out.len()`. None is an
+    /// ordinary answer. Neighbours are next to each other in `out`. An interleaving request gets an equal
     /// share of each node (Linux: `alloc_pages_bulk_interleave`).
     pub fn alloc_bulk<'a>(&self, gfp: Gfp, order: Order, out: &'a mut [Frame]) -> Folios<'a> {
         let got = self.fill_frames(gfp, order, out);
         self.frames().folios(order, &out[..got])
     }
 
-    /// Fills `out` with the numbers of folios; how many.
     fn fill_frames(&self, gfp: Gfp, order: Order, out: &mut [Frame]) -> usize {
         if out.is_empty() || self.platform().fail_allocation() {
             return 0;
@@ -69,7 +68,7 @@ impl<P: FramePlatform> Requests<'_, P> {
             self.store().count_alloc(cpu, usize::from(number), ((got - before) as u64) << order.get());
             self.count_placed(cpu, gfp, zones, number.into(), ((got - before) as u64) << order.get());
         }
-        // What the store has not, lists may hoard: the rest the ordinary way, as far as that goes.
+        // Lists may have what the store lacks: the slow path allocates the rest, as far as it can.
         while got < out.len()
             && let Ok(frame) = self.alloc_slow(gfp, order)
         {
@@ -79,8 +78,8 @@ impl<P: FramePlatform> Requests<'_, P> {
         got
     }
 
-    /// Fills the empty slots of an array with folios of one order, as far as memory and marks allow, and leaves the others
-    /// as they are; how many it filled. (Linux: `alloc_pages_bulk`, which counts those that were full as well.)
+    /// Fills the empty slots of an array with folios of one order, as far as memory and marks allow. Returns
+    /// how many it filled (Linux's `alloc_pages_bulk` counts those that were full as well).
     pub fn fill_bulk(&self, gfp: Gfp, order: Order, slots: &mut [Option<Folio>]) -> usize {
         let mut filled = 0;
         let mut at = 0;
@@ -108,14 +107,13 @@ impl<P: FramePlatform> Requests<'_, P> {
     /// Frees folios, straight to the store.
     ///
     /// # Errors
-    /// The index of the first folio that was refused, and why; those before it are free. It and those after it stay in
-    /// use for good, as with [`Self::free`].
+    /// The index of the first folio that was refused, and why; those before it are free. It and those after
+    /// it stay in use for good, as with [`Self::free`].
     pub fn free_bulk(&self, folios: Folios<'_>) -> Result<(), (usize, FreeError)> {
         self.frames().check_owner(folios.owner).map_err(|error| (0, error))?;
         self.free_frames(folios.order(), folios.into_raw())
     }
 
-    /// Frees folios by number.
     pub(in crate::page_alloc) fn free_frames(
         &self,
         order: Order,
@@ -150,7 +148,7 @@ impl<P: FramePlatform> Requests<'_, P> {
         })
     }
 
-    /// Sorts the folios by block and frees each block's at once. The sorter is the caller's.
+    /// Sorts the folios by block, and frees all of a block at once. The caller has the sorter to itself.
     fn free_sorted(
         &self,
         sorter: &[SortEntry],
@@ -176,7 +174,7 @@ impl<P: FramePlatform> Requests<'_, P> {
         Ok(())
     }
 
-    /// Sorts in the folios at the start of `frames` that lie in one block and need no check; how many there are.
+    /// Sorts in the folios at the start of `frames` that lie in one block and need no check; how many.
     fn free_neighbours(&self, sorting: &mut Sorting<'_>, order: Order, frames: &[Frame]) -> usize {
         let Some(number) = frames.first().map(|frame| frame.block()) else { return 0 };
         let Some(area) = self.frames().memmap.get(number).and_then(|block| block.area()) else { return 0 };

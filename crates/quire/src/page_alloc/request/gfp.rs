@@ -2,7 +2,7 @@
 
 use crate::page_alloc::request::node_set::NodeSet;
 
-/// Zones by the addresses that their users can reach and by whether their contents can move.
+/// Zones differ by the addresses that their users can reach, and by whether their contents can move.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[repr(u8)]
 pub enum ZoneKind {
@@ -14,7 +14,7 @@ pub enum ZoneKind {
     Movable = 2,
 }
 
-/// Kinds of zone. Each node has a zone of each, in a row, though most are empty.
+/// Each node has a zone of each kind, in a row; most are empty.
 pub(in crate::page_alloc) const KINDS: usize = 3;
 
 /// How long-lived and how movable the contents will be. Frames of one group share blocks.
@@ -33,8 +33,8 @@ impl Mobility {
     /// Every group.
     pub const ALL: [Self; 3] = [Self::Unmovable, Self::Movable, Self::Reclaimable];
 
-    /// The groups whose blocks are taken when this one's are used up, the better one first: what cannot be moved does the
-    /// least harm among what can be dropped, and the other way round.
+    /// The groups to take blocks from when this group's are used up, the better one first. Unmovable frames
+    /// do least harm among reclaimable ones, and the other way round.
     pub const fn fallbacks(self) -> [Self; 2] {
         match self {
             Self::Unmovable => [Self::Reclaimable, Self::Movable],
@@ -57,7 +57,7 @@ pub enum Urgency {
 
 /// Which nodes a request is served from (Linux: the modes of `set_mempolicy(2)`), here per request.
 ///
-/// Nodes without memory count as existing, since CPUs may stand there, but a set must hold one that has memory.
+/// A set may name nodes without memory, since CPUs may be there, but it must name one that has memory.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum NodePolicy {
     /// The running CPU's node first, then the others by their distance from it (`MPOL_LOCAL`).
@@ -67,9 +67,9 @@ pub enum NodePolicy {
     Preferred(u8),
     /// These nodes and no other, those nearest to the running CPU first (`MPOL_BIND`).
     Bind(NodeSet),
-    /// The nodes of the set in turn, one a request (a bulk request is one), each CPU with a turn of its own; when that node is short, the others
-    /// of the set by their distance from it, and then, as under Linux's `MPOL_INTERLEAVE`, nodes that are not in the
-    /// set. A request that must not leave the set binds.
+    /// The nodes of the set in turn, one for each request (a bulk request is one), with separate turns for
+    /// each CPU. When that node is short, the others of the set by distance from it, and then nodes outside
+    /// the set, as under Linux's `MPOL_INTERLEAVE`. A request that must not leave the set binds.
     Interleave(NodeSet),
 }
 
@@ -84,7 +84,7 @@ pub struct Gfp {
     pub urgency: Urgency,
     /// The nodes, and in what order.
     pub nodes: NodePolicy,
-    /// What the caller would rather have: a preference, no promise.
+    /// The contents that the caller prefers; no promise.
     pub contents: Contents,
 }
 
@@ -122,8 +122,8 @@ impl Gfp {
         self.from_nodes(NodePolicy::Preferred(node))
     }
 
-    /// The same request for memory that will have to be zero: what is known to be is taken first, and stays with others
-    /// otherwise. Whether it is says [`PageAllocator::alloc_maybe_zeroed`](crate::page_alloc::PageAllocator::alloc_maybe_zeroed).
+    /// The same request with a preference for memory that is known to be zero; others take that last.
+    /// [`alloc_maybe_zeroed`](crate::page_alloc::PageAllocator::alloc_maybe_zeroed) says which it got.
     #[must_use]
     pub const fn for_zeroes(self) -> Self {
         Self { contents: Contents::Zeroed, ..self }

@@ -1,7 +1,7 @@
-//! Folios of order 4 to 8: too rare for lists of their own, and too common to search an index each time.
+//! Folios of *middle* orders, 4 to 8: too rare for lists of their own, too common to search an index each.
 //!
-//! A CPU remembers, for each mobility group, the block that the store found for it last. As long as that block has a
-//! fitting group, a request needs its lock alone; everything else goes the long way.
+//! Each CPU remembers, for each mobility group, the block that the store last found for it. While that block
+//! has a fitting group, a request takes its lock alone. All else takes the slow path.
 
 use core::sync::atomic::Ordering;
 
@@ -16,14 +16,13 @@ use crate::platform::{Context, FramePlatform};
 use crate::stats::Stat;
 use crate::sync::Pinned;
 
-/// Whether folios of this order come from the store and are smaller than a block.
 #[inline]
 pub(in crate::page_alloc) fn is_middle(order: Order) -> bool {
     (4..9).contains(&order.get())
 }
 
 impl<P: FramePlatform> Requests<'_, P> {
-    /// An allocation that the lists do not serve at once: a middle order, or the long way.
+    /// An allocation that the lists do not serve at once: of a middle order, or by the slow path.
     #[cold]
     #[inline(never)]
     pub(in crate::page_alloc) fn alloc_unlisted(&self, gfp: Gfp, order: Order) -> Result<Frame, AllocError> {
@@ -36,8 +35,7 @@ impl<P: FramePlatform> Requests<'_, P> {
         self.alloc_slow(gfp, order)
     }
 
-    /// A free that the lists do not serve at once: of a middle order, in task context straight to the store, or the long
-    /// way.
+    /// A free that the lists do not serve at once: in task context a middle order goes straight to the store.
     #[cold]
     #[inline(never)]
     pub(in crate::page_alloc) fn free_unlisted(&self, frame: Frame, order: Order) -> Result<(), FreeError> {
@@ -66,7 +64,7 @@ impl<P: FramePlatform> Requests<'_, P> {
             return None;
         }
         block.lock(self.platform());
-        // The last says as well that the block is in small pieces.
+        // Only blocks in small pieces have a `free_order` above 0.
         let serves = !zone.isolated.contains(number)
             && (block.zone(), block.mobility()) == (zone.number.into(), gfp.mobility as u8)
             && block.free_order.load(Ordering::Relaxed) > order.get();
@@ -86,7 +84,6 @@ impl<P: FramePlatform> Requests<'_, P> {
         Some(number.first_frame().add(index as u64))
     }
 
-    /// Remembers where a folio of a middle order came from.
     pub(in crate::page_alloc) fn remember_block(&self, cpu: CpuId, gfp: Gfp, frame: Frame) {
         let hint = &self.lists.lists_of(cpu).last_block[gfp.mobility as usize];
         hint.store(frame.block().0 + 1, Ordering::Relaxed);

@@ -1,6 +1,4 @@
-//! What is asked for, and how it is answered: one folio, many, or a range of nodes.
-//!
-//! [`Requests`] chooses zones and nodes, asks the running CPU's lists first, then the store.
+//! Requests for frames: [`Requests`] chooses zones and nodes, and tries the CPU's lists, then the store.
 
 pub(super) mod alloc;
 pub(super) mod bulk;
@@ -17,7 +15,7 @@ use crate::page_alloc::request::placement::Placement;
 use crate::page_alloc::store::Store;
 use crate::platform::FramePlatform;
 
-/// Hands out folios and takes them back.
+/// Allocates and frees folios: one or many, by zone and node.
 pub struct Requests<'p, P: FramePlatform> {
     pub(in crate::page_alloc) lists: Lists<'p, P>,
     pub(in crate::page_alloc) placement: Placement,

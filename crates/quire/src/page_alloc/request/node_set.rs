@@ -2,11 +2,11 @@
 
 use crate::limits::MAX_NODES;
 
-/// Stands for every node that no machine can have.
+/// Stands for all nodes that no machine can have.
 const BEYOND: u32 = 1 << MAX_NODES;
 
-/// A set of memory nodes (Linux: `nodemask_t`). A node that no machine can have is remembered as such, so that a
-/// request that names it is refused by name and not served from the rest.
+/// A set of memory nodes (Linux: `nodemask_t`). It remembers that a node was named which no machine can have,
+/// so that the request is refused and not served from the rest.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct NodeSet(u32);
 

@@ -1,11 +1,11 @@
-//! Free memory that is known to be zero, so that nothing is cleared twice.
+//! Free memory that is known to be zero, so that it is not cleared twice.
 //!
-//! What is free is *known to be zero* when it has been so since the machine was taken over, when it was cleared and given
-//! back untouched ([`Requests::free_zeroed`]), or when an idle CPU cleared it ([`zero_ahead`](crate::page_alloc::Store::zero_ahead)). It is as
-//! free as all other memory: it is found by the same searches, counts as available, and is taken last by requests
-//! that do not ask for zeroes.
+//! Free memory is *known to be zero* in three cases: it was zero when the machine was taken over, a caller
+//! cleared it and gave it back untouched ([`Requests::free_zeroed`]), or an idle CPU cleared it
+//! ([`zero_ahead`](crate::page_alloc::Store::zero_ahead)). It is as free as all other memory: the same
+//! searches find it, and it counts as available. Requests that do not ask for zeroes take it last.
 //!
-//! # Where it stands
+//! # Where the mark is
 //!
 //! | the folio is | the mark is |
 //! |---|---|
@@ -14,9 +14,9 @@
 //! | on a per-CPU list | a bit of the state of its first frame |
 //! | just handed out to a caller that asks | the same bit, until [`Requests::alloc_maybe_zeroed`] has read it |
 //!
-//! In the store, marks belong to free frames only, so that a free need not look at them: code that takes frames takes
-//! their marks off. A list's magazine is written into a folio that was freed without a mark. A block that becomes
-//! whole again held its descriptors, so nothing is known of it.
+//! In the store only free frames have marks, so a free need not look at them: code that takes frames takes
+//! their marks off. A list's magazine is written into a folio that was freed without a mark. A block that
+//! becomes whole again contained its descriptors, so it is not known to be zero.
 
 use crate::addr::Order;
 use crate::error::{AllocError, FreeError};
@@ -30,17 +30,17 @@ use crate::stats::Stat;
 use crate::sync::Pinned;
 
 impl<P: FramePlatform> Requests<'_, P> {
-    /// As [`Self::alloc`], for memory that has to be zero before it is used: takes memory that is known to be so rather than
-    /// other, and says whether it is.
+    /// [`Self::alloc`] for memory that must be zero before it is used: prefers memory that is known to be,
+    /// and says whether it is.
     ///
-    /// It repeats the common case of [`Self::alloc`] on purpose: that does not look at the state which it overwrites, and
-    /// looking costs it a tenth (3.87 for 3.53 ns a pair).
+    /// It repeats the common case of [`Self::alloc`] on purpose: that one does not read the state which it
+    /// overwrites, and reading it costs a tenth (3.87 for 3.53 ns a pair).
     ///
     /// # Errors
     /// As [`Self::alloc`].
     ///
     /// # Panics
-    /// When [`Zeroes::verify`](crate::page_alloc::Zeroes::verify) is set and a folio that is known to be zero is not.
+    /// If [`Zeroes::verify`](crate::page_alloc::Zeroes::verify) is set and a folio known to be zero is not.
     #[inline]
     pub fn alloc_maybe_zeroed(&self, gfp: Gfp, order: Order) -> Result<(Folio, Contents), AllocError> {
         if self.platform().fail_allocation() {
@@ -75,7 +75,7 @@ impl<P: FramePlatform> Requests<'_, P> {
         Ok(())
     }
 
-    /// Allocates a frame that is zero and will be used at once.
+    /// Allocates a frame that is zero, to be used at once.
     ///
     /// # Errors
     /// As [`Self::alloc`].

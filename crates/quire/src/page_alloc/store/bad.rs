@@ -12,7 +12,7 @@ use crate::page_alloc::store::{Store, zeroed as zeroes};
 use crate::platform::FramePlatform;
 
 impl<P: FramePlatform> Store<'_, P> {
-    /// Takes a free frame away. Under its block's lock.
+    /// Takes a free frame out of its block. Under the block's lock.
     pub(in crate::page_alloc) fn lose_free(&self, number: BlockNumber, block: &Block, index: usize) {
         let zone = &self.zones[block.zone()];
         zeroes::change(zone, block, block.zeroed().without(FrameMask::run(index, 1)));
@@ -32,8 +32,7 @@ impl<P: FramePlatform> Store<'_, P> {
         zone.add_free(-1);
     }
 
-    /// Puts a block without an owner, whose record is all zero, into the store in small pieces, without its bad
-    /// frames.
+    /// Puts an unowned block, its record all zero, into the store in small pieces, without its bad frames.
     pub(in crate::page_alloc) fn put_in_pieces(&self, zone: &Zone, number: BlockNumber, bad: FrameMask) {
         let block = self.frames.memmap.block(number);
         let room = (0..BLOCK_FRAMES)
@@ -41,7 +40,7 @@ impl<P: FramePlatform> Store<'_, P> {
             .find(|&at| FrameMask::run(at, DESCRIPTOR_FRAMES).intersection(bad).is_empty());
         block.lock(self.frames.platform);
         let Some(first) = room else {
-            // Not one place for its descriptors is left.
+            // No place for its descriptors is left.
             block.set_state(BlockState::Metadata);
             block.unlock(self.frames.platform);
             return;

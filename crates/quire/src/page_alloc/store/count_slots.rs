@@ -1,22 +1,20 @@
-//! Takes and gives back slots for map counts, and keeps promises of slots (`mapcount/slot_frames.rs` allocates
-//! their memory).
+//! Takes, gives back and promises slots for map counts; `mapcount/slot_frames.rs` allocates their memory.
 #![forbid(unsafe_code)]
 
-use crate::memmap::SlotPromises;
-use crate::sync::SpinGuard;
 use core::cell::Cell;
 use core::sync::atomic::Ordering;
 
 use crate::addr::{Frame, Order, PhysAddr};
-use crate::memmap::{Descriptor, LaneWidth};
+use crate::memmap::{Descriptor, LaneWidth, SlotPromises};
 use crate::page_alloc::request::gfp::Contents;
 use crate::page_alloc::store::Store;
 use crate::page_alloc::store::slots::{CELLS, CountRoom, CountSlot, EMPTY, PER_FRAME, all_of, bytes_of};
 use crate::platform::FramePlatform;
 use crate::stats::Stat;
+use crate::sync::SpinGuard;
 
 impl<P: FramePlatform> Store<'_, P> {
-    /// Takes one of the free slots, of which there is one.
+    /// Takes a free slot; there must be one.
     pub(in crate::page_alloc) fn take_free(&self, room: &mut CountRoom, class: usize) -> PhysAddr {
         let list = if class == 0 && room.first[class] == 0 { EMPTY } else { class };
         debug_assert!(room.first[list] != 0, "a slot of counts was promised twice");
@@ -35,7 +33,7 @@ impl<P: FramePlatform> Store<'_, P> {
         PhysAddr(frame.addr().0 + u64::from(slot) * bytes_of(class))
     }
 
-    /// Gives a slot back. No block's lock may be held.
+    /// No block's lock may be held.
     pub(in crate::page_alloc) fn give_slot(&self, slot: CountSlot) {
         let (frame, class) = (slot.at.frame(), slot.class());
         if slot.width == LaneWidth::Cells {
@@ -71,8 +69,7 @@ impl<P: FramePlatform> Store<'_, P> {
         self.free_room(frame, Order::FRAME);
     }
 
-    /// Gives back frames of the small size that nothing is in, as long as what is promised does not need them. No block's lock may
-    /// be held.
+    /// Frees frames of the small size without taken slots that no promise needs. No block's lock may be held.
     pub(in crate::page_alloc) fn trim_room(&self) {
         loop {
             let mut room = self.count_room.lock(self.frames.platform);
@@ -130,10 +127,10 @@ impl<P: FramePlatform> Store<'_, P> {
     }
 }
 
-/// Makes and keeps promises, under a block's lock.
+/// Makes and keeps promises of slots, under a block's lock.
 pub(in crate::page_alloc) struct Promises<'a, 'p, P: FramePlatform> {
     store: &'a Store<'p, P>,
-    /// Whether a frame of slots could go back, once that lock is given back.
+    /// Whether a frame of slots could be freed, once that lock is given back.
     pub(in crate::page_alloc) excess: Cell<bool>,
 }
 

@@ -1,4 +1,4 @@
-//! Keeps the blocks of a range from being handed out while it is emptied, and takes them.
+//! Keeps the blocks of a range from being allocated while it is emptied, and takes them.
 #![forbid(unsafe_code)]
 
 use core::sync::atomic::Ordering;
@@ -14,17 +14,17 @@ use crate::page_alloc::store::zone::Zone;
 use crate::platform::FramePlatform;
 use crate::sync::Pinned;
 
-/// What the range becomes.
+/// What the range is taken as.
 #[derive(Clone, Copy)]
 pub(in crate::page_alloc) struct Shape {
     pub(in crate::page_alloc) blocks: u32,
     pub(in crate::page_alloc) align: u32,
-    /// Of each folio in it.
+    /// Order of each folio in it.
     pub(in crate::page_alloc) order: Order,
 }
 
 impl<P: FramePlatform> Store<'_, P> {
-    /// Takes a whole free block as a folio of order 9; whether it was one.
+    /// Takes a whole free block as a folio of order 9; returns whether it was free.
     pub(in crate::page_alloc) fn take_this_block(&self, number: BlockNumber) -> bool {
         let Some(zone) = self.zones.iter().find(|zone| {
             let mut pools = zone.pools.iter().map(|pool| pool.lock(self.frames.platform));
@@ -37,7 +37,7 @@ impl<P: FramePlatform> Store<'_, P> {
         true
     }
 
-    /// How many frames of a block would have to be moved, as its record says it; `None` when it holds what cannot be.
+    /// How many frames of a block would have to move, by its record; `None` when some cannot move.
     pub(in crate::page_alloc) fn cost_of(&self, block: &Block) -> Option<u64> {
         let movable = !self.group_by_mobility || block.mobility() == Mobility::Movable as u8;
         match block.state() {
@@ -57,7 +57,7 @@ impl<P: FramePlatform> Store<'_, P> {
         }
     }
 
-    /// Sees to it that none of the range is handed out from now on, apart from what lists have.
+    /// Stops allocations from the range, except of folios on per-CPU lists.
     pub(in crate::page_alloc) fn isolate(&self, zone: &Zone, first: BlockNumber, blocks: u32) {
         zone.isolated.set(first, blocks);
         for shard in zone.shards.iter() {
@@ -85,14 +85,11 @@ impl<P: FramePlatform> Store<'_, P> {
     }
 
     pub(in crate::page_alloc) fn collected(&self, zone: &Zone, first: BlockNumber) -> u32 {
-        let of = |pool: &crate::sync::SpinLock<crate::page_alloc::store::pool::Pool>| {
-            let pool = pool.lock(self.frames.platform);
-            pool.spans(first).then_some(pool.collected)
-        };
-        zone.pools.iter().find_map(of).unwrap_or(0)
+        let mut pools = zone.pools.iter().map(|pool| pool.lock(self.frames.platform));
+        pools.find(|pool| pool.spans(first)).map_or(0, |pool| pool.collected)
     }
 
-    /// Gives the range back as it is, or takes all of it: then all of it was collected.
+    /// Gives the range back as it is, or takes all of it, if all of it was collected.
     pub(in crate::page_alloc) fn end_isolation(
         &self,
         zone: &Zone,

@@ -1,20 +1,19 @@
 //! Isolated blocks of a zone: a range that one task is about to take as a whole.
 //!
-//! While blocks are isolated, none of their frames is handed out. Frames in use stay in use. Their owners may free
-//! them at any moment, and then they stay in their blocks. A block that comes to be entirely free is *collected*: it
-//! does not go back to its pool.
+//! While blocks are isolated, none of their frames is allocated. Frames in use stay in use; when freed, they
+//! stay in their blocks. A block that becomes entirely free is *collected*: it does not go back to its pool.
 //!
 //! # Protocol
 //!
-//! Three structures hand out frames, and the range is written to each, in this order: here, for a search that holds a
-//! block's lock and is about to take from it; to each shard's index, which no longer lists such blocks; to the pool,
-//! which gives its free ones up. Then every block's lock is taken and given back once: a search that held it before
-//! is done, and one that takes it later sees what stands here. From then on no frame of the range is handed out but
-//! from the per-CPU lists, which may have some from before and are drained.
+//! Three structures allocate frames, and the range is written to each, in this order: here, for a search that
+//! holds a block's lock and is about to take from it; to each shard's index, which no longer lists such
+//! blocks; to the pool, which gives up its free ones. Then each block's lock is taken and given back once: a
+//! search that held it before is done, and one that takes it later sees the range here. From then on only the
+//! per-CPU lists, which are drained, can have frames of the range.
 //!
-//! A block is collected exactly once, since none is handed out: the free ones under the pool's lock when they are
-//! isolated, others when they are put into the pool. What is collected carries a mark in its record, under the pool's
-//! lock. When as many are collected as there are, the range is free and belongs to the task that isolated it.
+//! A block is collected exactly once, since none is allocated: a free one under the pool's lock when it is
+//! isolated, any other when it is put into the pool. A mark in its record says so, under the pool's lock.
+//! When all are collected, the range is free and belongs to the task that isolated it.
 #![forbid(unsafe_code)]
 
 use core::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering};
@@ -29,7 +28,7 @@ pub(in crate::page_alloc) const COLLECTED: u32 = u32::MAX;
 pub(in crate::page_alloc) struct Isolated {
     first: AtomicU32,
     end: AtomicU32,
-    /// Frames that count as free and are not handed out.
+    /// Frames that count as free and are not allocated.
     pub(in crate::page_alloc) aside: AtomicI64,
     taken: AtomicBool,
 }

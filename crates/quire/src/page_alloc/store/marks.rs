@@ -1,25 +1,24 @@
-//! How many frames a zone keeps free, and from which requests.
-//!
-//! Both follow from the memory that is there. When memory comes or goes, all zones' marks are computed anew.
+//! How many frames a zone keeps free, and from which requests. Both follow from the memory that is there:
+//! when memory comes or goes, all zones' marks are computed anew.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use crate::page_alloc::request::gfp::{KINDS, ZoneKind};
 
-/// How many free frames a zone should keep (Linux: `WMARK_MIN`, `WMARK_LOW`, `WMARK_HIGH`).
+/// How many free frames a zone keeps (Linux: `WMARK_MIN`, `WMARK_LOW`, `WMARK_HIGH`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Watermarks {
     /// Ordinary requests fail below.
     pub min: u64,
-    /// Below, memory should be freed in the background.
+    /// Below, memory is freed in the background.
     pub low: u64,
     /// Above, freeing in the background may stop.
     pub high: u64,
 }
 
 impl Watermarks {
-    /// The marks of a zone of `present` frames in a machine of `total`: Linux's rule, min = 4 * sqrt(KiB) KiB for the
-    /// machine, shared in proportion, with a quarter more for `low` and a half more for `high`; at most 1/16 of a zone.
+    /// The marks of a zone of `present` frames in a machine of `total`, by Linux's rule: min = 4 * sqrt(KiB)
+    /// KiB for the machine, shared in proportion, `low` 1/4 and `high` 1/2 above it; at most 1/16 of a zone.
     pub fn for_zone(present: u64, total: u64) -> Self {
         let machine_min = (total * 4).saturating_mul(16).isqrt() / 4;
         let min = (machine_min * present / total.max(1)).min(present / 16);
@@ -27,9 +26,9 @@ impl Watermarks {
     }
 }
 
-/// What a zone keeps from requests that may take a zone of a higher kind, for each such kind (Linux: `lowmem_reserve`):
-/// what can live elsewhere must not fill the memory that others cannot do without. It is a share of what the higher
-/// kinds have (Linux's shares, 1/256 for DMA32 and 1/32 for Normal), at most a quarter of the zone itself.
+/// The frames that a zone keeps from requests that may take a zone of a higher kind, for each such kind
+/// (Linux: `lowmem_reserve`): what can live elsewhere must not fill the only memory that others can use. A
+/// share of the higher kinds' memory (as in Linux, 1/256 for DMA32, 1/32 for Normal), at most 1/4 of its own.
 ///
 /// `present`: the frames of each kind on the zone's node.
 pub(in crate::page_alloc) fn low_reserve(own: ZoneKind, present: [u64; KINDS]) -> [u64; KINDS] {
@@ -40,7 +39,7 @@ pub(in crate::page_alloc) fn low_reserve(own: ZoneKind, present: [u64; KINDS]) -
     })
 }
 
-/// The marks of a zone. Requests read one of them with a plain load.
+/// A zone's marks. Requests read one of them with a plain load.
 #[derive(Default)]
 pub(in crate::page_alloc) struct ZoneMarks {
     min: AtomicU64,
@@ -65,15 +64,15 @@ impl ZoneMarks {
         self.low_reserve[wanted as usize].load(Ordering::Relaxed)
     }
 
-    /// All watermarks. Another CPU that changes them meanwhile may have changed some of them.
+    /// All watermarks; some may be new and some old while another CPU changes them.
     pub(in crate::page_alloc) fn watermarks(&self) -> Watermarks {
         Watermarks { min: self.min(), low: self.low.load(Ordering::Relaxed), high: self.high() }
     }
 
-    /// Sets the marks to what `compute` makes of amounts that other CPUs may change meanwhile: watermarks and reserves.
+    /// Sets the marks to what `compute` returns for amounts that other CPUs may change meanwhile.
     ///
-    /// A CPU changes the amounts before it calls this. It computes again after its stores, and the stores are in one
-    /// order with the changes (`SeqCst`). So the CPU whose stores come last has seen every change before them.
+    /// A CPU changes the amounts before it calls this. It computes again after its stores, which are in one
+    /// order with the changes (`SeqCst`). So the CPU that stores last has seen every change before.
     pub(in crate::page_alloc) fn update(&self, compute: impl Fn() -> (Watermarks, [u64; KINDS])) {
         let mut new = compute();
         loop {

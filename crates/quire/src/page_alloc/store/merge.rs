@@ -1,4 +1,4 @@
-//! Entirely free blocks in small pieces become whole again, all but one in each shard: its *spare*.
+//! Makes entirely free blocks in small pieces whole again, all but one in each shard: its *spare*.
 
 use core::sync::atomic::Ordering;
 
@@ -16,30 +16,27 @@ use crate::stats::Stat;
 /// Blocks of one shard that one call makes whole, at most.
 const MERGES: usize = 8;
 
-/// A block that was made whole: where its descriptors stood, if not in the block itself.
+/// A block that was made whole: where its descriptors stood, if outside the block.
 pub(in crate::page_alloc) struct Merged {
     area: Option<Frame>,
 }
 
 impl<P: FramePlatform> Store<'_, P> {
-    /// Puts a block that was just made whole into its pool, and its descriptors' frames with it.
+    /// Frees a block that was just made whole into its pool, and its descriptors' frames.
     #[cold]
     #[inline(never)]
     pub(in crate::page_alloc) fn put_merged(&self, zone: &Zone, number: BlockNumber, merged: Merged) {
         match merged.area {
             None => zone.add_free(DESCRIPTOR_FRAMES as i64),
-            Some(area) => {
-                self.put_area(area);
-            }
+            Some(area) => self.put_area(area),
         }
-        // Its descriptors stood in it, so it is not known to be zero.
+        // Its descriptors may have stood in it, so it is not known to be zero.
         zone.put_blocks(self.frames.platform, &self.frames.memmap, number, 1, false);
         self.frames.count(Stat::BlockMerge, 1);
     }
 
-    /// An entirely free block becomes its shard's spare, or whole again if there is one already. Under the block's
-    /// lock. If the block is whole now, the caller puts it into the pool. One whose descriptors stand elsewhere is no spare,
-    /// nor is one that is isolated.
+    /// Makes an entirely free block its shard's spare, or whole, for the caller to put into the pool: if
+    /// there is a spare already, its descriptors stand elsewhere, or it is isolated. Under the block's lock.
     #[cold]
     #[inline(never)]
     pub(in crate::page_alloc) fn merge_or_spare(
@@ -51,7 +48,7 @@ impl<P: FramePlatform> Store<'_, P> {
     ) -> Option<Merged> {
         let no_spare = block.area_elsewhere().is_some() || zone.isolated.contains(number);
         let mut index = shard.0.lock(self.frames.platform);
-        // A spare that is used again needs the name no more.
+        // A spare that is in use again is replaced.
         if !no_spare && !shard.spare().is_some_and(|spare| self.frames.memmap.block(spare).is_entirely_free())
         {
             shard.set_spare(Some(number));
@@ -63,7 +60,7 @@ impl<P: FramePlatform> Store<'_, P> {
         Some(self.forget_small(zone, block))
     }
 
-    /// Makes the record of an entirely free block say "whole and free" again. Under the block's lock.
+    /// Resets the record of an entirely free block to "whole and free". Under the block's lock.
     fn forget_small(&self, zone: &Zone, block: &Block) -> Merged {
         zone.descriptor_frames.fetch_sub(DESCRIPTOR_FRAMES as u64, Ordering::Relaxed);
         let merged = Merged { area: block.area_elsewhere() };
@@ -72,13 +69,12 @@ impl<P: FramePlatform> Store<'_, P> {
         merged
     }
 
-    /// Makes the entirely free blocks of every shard of a zone whole: its spare, and those that an interrupt left, some at a
-    /// time; how many there were.
+    /// Makes up to [`MERGES`] entirely free blocks of each shard whole; returns how many.
     pub(in crate::page_alloc) fn merge_spares(&self, zone: &Zone) -> usize {
         zone.shards.iter().map(|shard| (0..MERGES).take_while(|_| self.merge_one(zone, shard)).count()).sum()
     }
 
-    /// Makes an isolated block whole, if it is entirely free and was left in pieces.
+    /// Makes an isolated block whole, if it is entirely free and still in pieces.
     pub(in crate::page_alloc) fn merge_isolated(&self, zone: &Zone, number: BlockNumber) {
         let block = self.frames.memmap.block(number);
         if !block.is_entirely_free() {
@@ -104,7 +100,7 @@ impl<P: FramePlatform> Store<'_, P> {
         let block = self.frames.memmap.block(number);
         block.lock(self.frames.platform);
         let mut index = shard.0.lock(self.frames.platform);
-        // Since the look frames of it may have been taken, or all of it.
+        // Meanwhile some of its frames, or all of it, may have been allocated.
         let merge = block.state() == BlockState::Small
             && could_be_whole(block)
             && core::ptr::eq(shard, &zone.shards[usize::from(block.shard.load(Ordering::Relaxed))])
@@ -124,7 +120,7 @@ impl<P: FramePlatform> Store<'_, P> {
         merge
     }
 
-    /// Gives back the frames, held for the manager, in which the descriptors of another block stood.
+    /// Frees the frames, held for the manager, in which another block's descriptors stood.
     fn put_area(&self, area: Frame) {
         let (number, block) = (area.block(), self.frames.memmap.block(area.block()));
         let frames = FrameMask::run(area.index_in_block(), AREA.frames() as usize);

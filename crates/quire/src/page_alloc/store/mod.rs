@@ -1,7 +1,6 @@
 //! The block store: zones, whole blocks in pools, blocks in small pieces in shards.
 //!
-//! [`Store`] takes free memory and gives it out, under locks, without knowledge of per-CPU lists or of what memory is
-//! wanted for.
+//! [`Store`] allocates and frees memory under locks, and knows nothing of per-CPU lists or of uses of memory.
 
 pub(super) mod bad;
 pub(super) mod capacity;

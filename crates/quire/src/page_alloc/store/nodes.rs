@@ -9,7 +9,7 @@ use crate::page_alloc::store::zone::Zone;
 use crate::platform::FramePlatform;
 use crate::stats::Stat;
 
-impl<'p, P: FramePlatform> Store<'p, P> {
+impl<P: FramePlatform> Store<'_, P> {
     #[inline]
     pub(in crate::page_alloc) fn count_alloc(&self, cpu: CpuId, zone: usize, frames: u64) {
         let stat = match self.zones[zone].kind {
@@ -19,15 +19,11 @@ impl<'p, P: FramePlatform> Store<'p, P> {
         };
         self.frames.cells(cpu).add(stat, frames);
     }
-}
 
-impl<P: FramePlatform> Store<'_, P> {
-    /// The node of a block that is memory, whatever it is used for. Slow: it asks the zones' pools.
+    /// The node of a block of memory. Slow: it asks the zones' pools.
     #[cfg(feature = "published")]
     pub(crate) fn node_of_block(&self, number: BlockNumber) -> Option<u8> {
-        let spans =
-            |zone: &&Zone| zone.pools.iter().any(|pool| pool.lock(self.frames.platform).spans(number));
-        self.zones.iter().find(spans).map(|zone| zone.node)
+        self.zone_around(number).map(|zone| zone.node)
     }
 
     /// The node that a frame belongs to.
@@ -35,12 +31,12 @@ impl<P: FramePlatform> Store<'_, P> {
         self.zones[self.frames.memmap.block(frame.block()).zone()].node
     }
 
-    /// Frames of a zone that are free and known to be zero, apart from those on lists.
+    /// Free frames of a zone known to be zero, apart from those on lists.
     pub(in crate::page_alloc) fn zeroed_frames(&self, zone: &Zone) -> u64 {
         zone.zeroed_blocks(self.frames.platform) * Order::BLOCK.frames() + zone.zeroed_pieces()
     }
 
-    /// The zone one of whose regions has a block, whether that is there or not.
+    /// The zone with a block in one of its regions, whether that is present or not.
     pub(in crate::page_alloc) fn zone_around(&self, number: BlockNumber) -> Option<&Zone> {
         let spans =
             |zone: &&Zone| zone.pools.iter().any(|pool| pool.lock(self.frames.platform).spans(number));

@@ -1,8 +1,8 @@
-//! The whole free blocks of one region: a bit each, zero for free, with a summary of the words that are full; and another
-//! bit each, zero for blocks that are known to read as zero, which means something while they are free.
+//! The whole free blocks of one region. Each has a bit, zero for free, with a summary of the words that are
+//! full, and another bit, zero for blocks known to be zero, which counts while they are free.
 //!
-//! The bits start at a 1 GiB boundary, so that an aligned run of blocks is an aligned run of bits. Zeroed memory is a
-//! pool in which everything is free and zero.
+//! The bits start at a 1 GiB boundary, so that an aligned run of blocks is an aligned run of bits. Zeroed
+//! tables are a pool in which every block is free and zero.
 
 use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -31,22 +31,22 @@ pub(in crate::page_alloc) struct Pool {
     taken: BootSlice<AtomicU64>,
     /// One bit a word of `taken`: 1 when the word is all ones.
     full: BootSlice<AtomicU64>,
-    /// One bit a block: 1 when nothing is known of what it holds. Valid for free blocks.
+    /// One bit a block: 1 when a free block is not known to be zero.
     stale: BootSlice<AtomicU64>,
     /// Free blocks.
     pub(in crate::page_alloc) free: u32,
-    /// Those of them that are known to be zero.
+    /// Free blocks that are known to be zero.
     pub(in crate::page_alloc) zeroed: u32,
-    /// Every word below is full, so that no search need look there.
+    /// Every word below is full: searches start here.
     hint: usize,
-    /// Blocks that are collected in place of becoming free, and how many are.
+    /// Blocks that are collected instead of freed, and how many were.
     isolated: Range<u32>,
     pub(in crate::page_alloc) collected: u32,
 }
 
 impl Pool {
-    /// The pool of `count` blocks from `first`, over tables of zeroes of the sizes that [`pool_words`] says: bits of blocks,
-    /// their summary, and bits of blocks again. All blocks are free, and none is known to be zero unless `zeroed`.
+    /// The pool of `count` blocks from `first`, all free, and known to be zero if `zeroed`. The tables are
+    /// zeroes, with the sizes that [`pool_words`] says.
     pub(in crate::page_alloc) fn new(
         first: BlockNumber,
         count: u32,
@@ -57,8 +57,6 @@ impl Pool {
         if !zeroed {
             stale.iter().for_each(|word| word.store(u64::MAX, Ordering::Relaxed));
         }
-        let known = if zeroed { count } else { 0 };
-        let isolated = 0..0;
         let mut pool = Self {
             origin,
             first,
@@ -67,9 +65,9 @@ impl Pool {
             full,
             stale,
             free: count,
-            zeroed: known,
+            zeroed: if zeroed { count } else { 0 },
             hint: 0,
-            isolated,
+            isolated: 0..0,
             collected: 0,
         };
         let (from, to) = ((first.0 - origin) as usize, (first.0 - origin + count) as usize);
@@ -81,9 +79,9 @@ impl Pool {
         pool
     }
 
-    /// Takes a run of free blocks that starts at a multiple of `align` blocks, a power of two, if there is one: the lowest, of
-    /// those that are known to be zero if that is wanted; a single block the lowest nearby that is or is not. Whether all of
-    /// it is known to be zero.
+    /// Takes the lowest run of free blocks that starts at a multiple of `align` blocks, a power of two;
+    /// returns whether all of it is known to be zero. Prefers zeroed runs if they are wanted, and for a
+    /// single block one nearby with the wanted contents.
     pub(in crate::page_alloc) fn take(
         &mut self,
         blocks: u32,
@@ -105,7 +103,7 @@ impl Pool {
         Some((BlockNumber(self.origin + bit as u32), self.take_bits(bit, blocks)))
     }
 
-    /// Takes this block, if it is a free one of the region.
+    /// Takes this block if it is a free one of the region, and returns whether it did.
     pub(in crate::page_alloc) fn take_exactly(&mut self, block: BlockNumber) -> bool {
         let free = self.is_free(block);
         if free {
@@ -114,7 +112,7 @@ impl Pool {
         free
     }
 
-    /// Takes the lowest free block of which nothing is known.
+    /// Takes the lowest free block that is not known to be zero.
     pub(in crate::page_alloc) fn take_stale(&mut self) -> Option<BlockNumber> {
         if self.zeroed == self.free {
             return None;
@@ -131,7 +129,7 @@ impl Pool {
         }
     }
 
-    /// The lowest free block in the words from the hint on that is zero or not, as is wanted, if there is one nearby.
+    /// The lowest free block with the wanted contents, if one is near the hint; else the lowest.
     fn find_one(&self, wanted: Contents) -> usize {
         let lowest = |word: usize, bits: u64| word * 64 + bits.trailing_zeros() as usize;
         let any = lowest(self.hint, !self.word(self.hint));
@@ -151,7 +149,7 @@ impl Pool {
         any
     }
 
-    /// Marks blocks taken; whether all of them are known to be zero.
+    /// Marks blocks taken; returns whether all of them are known to be zero.
     fn take_bits(&mut self, bit: usize, blocks: u32) -> bool {
         self.mark(bit, blocks as usize, true);
         self.free -= blocks;
@@ -162,17 +160,17 @@ impl Pool {
         stale == 0
     }
 
-    /// Takes exactly these blocks, which are free: they hold metadata.
+    /// Takes exactly these free blocks, for metadata.
     pub(in crate::page_alloc) fn reserve(&mut self, first: BlockNumber, blocks: u32) {
         self.take_bits((first.0 - self.origin) as usize, blocks);
     }
 
-    /// Whether so few blocks are free that partly used ones should be used first, wherever they are.
+    /// Whether so few blocks are free that requests should use partly used ones first, wherever they are.
     pub(in crate::page_alloc) fn is_short(&self) -> bool {
         self.free <= self.count / WHOLE_BLOCKS_SHORT
     }
 
-    /// Puts a run of blocks back, all of them zero or none known to be. Isolated ones are collected.
+    /// Frees a run of blocks, all or none known to be zero. Isolated ones are collected.
     pub(in crate::page_alloc) fn put(
         &mut self,
         memmap: &MemMap,
@@ -189,7 +187,7 @@ impl Pool {
         self.put_run(BlockNumber(to), first.0 + blocks - to, zeroed);
     }
 
-    /// Marks a block as collected. What was known of its contents is not any more.
+    /// Marks a block as collected, and not known to be zero.
     fn collect(&mut self, memmap: &MemMap, number: BlockNumber) {
         let bit = (number.0 - self.origin) as usize;
         let stale = self.stale[bit / 64].load(Ordering::Relaxed);
@@ -198,7 +196,7 @@ impl Pool {
         self.collected += 1;
     }
 
-    /// Isolates blocks of the region: those that are free are collected at once, and what is known of them is kept.
+    /// Isolates blocks of the region. Free ones are collected at once, and stay known to be zero.
     pub(in crate::page_alloc) fn isolate(&mut self, memmap: &MemMap, first: BlockNumber, blocks: u32) {
         (self.isolated, self.collected) = (first.0..first.0 + blocks, 0);
         for number in self.isolated.clone() {
@@ -211,7 +209,7 @@ impl Pool {
         }
     }
 
-    /// Ends the isolation. What was collected becomes free, or is the caller's if all of it was and is `wanted`.
+    /// Ends the isolation. Collected blocks become free, or if all were and are `wanted`, the caller's.
     pub(in crate::page_alloc) fn end_isolation(&mut self, memmap: &MemMap, wanted: bool) {
         for number in core::mem::take(&mut self.isolated).map(BlockNumber) {
             let next = &memmap.block(number).next;
@@ -242,28 +240,26 @@ impl Pool {
         self.hint = self.hint.min(bit / 64);
     }
 
-    /// Whether the block is one of the region's.
     pub(in crate::page_alloc) fn spans(&self, block: BlockNumber) -> bool {
         block.0 >= self.first.0 && block.0 - self.first.0 < self.count
     }
 
-    /// The region: its first block, and how many it has.
     pub(in crate::page_alloc) fn region(&self) -> (BlockNumber, u32) {
         (self.first, self.count)
     }
 
-    /// How many blocks of the region there are from `block`, which is one of them, to its end.
+    /// How many blocks there are from `block`, one of the region's, to the region's end.
     pub(in crate::page_alloc) fn blocks_from(&self, block: BlockNumber) -> u32 {
         self.first.0 + self.count - block.0
     }
 
-    /// Free blocks as the bits say it; for `validate`.
+    /// Free blocks by the bits; for `validate`.
     pub(in crate::page_alloc) fn count_free(&self) -> u32 {
         debug_assert!(self.bits().next_with_room(0).is_none_or(|word| word >= self.hint));
         self.taken.iter().map(|word| word.load(Ordering::Relaxed).count_zeros()).sum()
     }
 
-    /// Free blocks that are known to be zero, as the bits say it; for `validate`.
+    /// Free blocks known to be zero by the bits; for `validate`.
     pub(in crate::page_alloc) fn zeroed_blocks(&self) -> impl Iterator<Item = BlockNumber> + '_ {
         let known = |&bit: &usize| {
             let word = self.word(bit / 64) | self.stale[bit / 64].load(Ordering::Relaxed);
@@ -289,7 +285,7 @@ impl Pool {
         PoolBits { taken: &self.taken, full: &self.full, stale: &[] }
     }
 
-    /// The same when only blocks that are known to be zero will do.
+    /// The bits for searches that accept only blocks known to be zero.
     fn zeroed_bits(&self) -> PoolBits<'_> {
         PoolBits { stale: &self.stale, ..self.bits() }
     }
@@ -309,7 +305,7 @@ impl Pool {
     }
 }
 
-/// The words over `count` bits from bit `from`, and which of their bits are meant.
+/// The words that hold `count` bits from bit `from`, and a mask of these bits in each.
 fn masks(from: usize, count: usize) -> impl Iterator<Item = (usize, u64)> {
     let end = from + count;
     (from / 64..end.div_ceil(64)).map(move |word| {

@@ -1,9 +1,8 @@
-//! Block reservations: a block in small pieces whose frames one task takes one after the other.
+//! A block in small pieces of which one task takes frame after frame.
 //!
-//! No other task has a frame of the block before it was taken. So a frame of it that goes bad is lost at once, as a free
-//! one is, and the task is told when it comes to take it. The state of such a frame says so
-//! ([`FrameState::UNCLAIMED`]): of other frames that are neither mapped nor held the allocator does not know which task
-//! is about to use them.
+//! No other task has a frame of the block before it was taken. So a frame that goes bad is lost at once, as a
+//! free one is, and the task learns of it when it takes the frame. The state [`FrameState::UNCLAIMED`] marks
+//! it: of other unmapped, unheld frames the allocator does not know which task is about to use them.
 #![forbid(unsafe_code)]
 
 use crate::addr::{Frame, FrameRange};
@@ -12,12 +11,12 @@ use crate::memmap::{FrameMask, FrameState};
 use crate::page_alloc::Store;
 use crate::platform::FramePlatform;
 
-/// A block in small pieces, which belongs to the holder of this value, but for what was taken.
+/// A block in small pieces. All frames that were not taken belong to the holder of this value.
 #[must_use = "frames of a reservation that is dropped stay in use for good"]
 #[derive(Debug)]
 pub struct BlockReservation {
     block: Frame,
-    /// Frames that were taken. Their owners may have freed them since.
+    /// Taken frames. Their owners may have freed them since.
     taken: FrameMask,
 }
 
@@ -26,7 +25,7 @@ impl BlockReservation {
         Self { block, taken: FrameMask::EMPTY }
     }
 
-    /// The frame at a place, which counts from the block's start, or that of another one.
+    /// The frame at a place from the block's start, modulo the block's size.
     pub const fn frame(&self, place: u64) -> Frame {
         self.block.add(place % BLOCK_FRAMES as u64)
     }
@@ -38,13 +37,13 @@ impl BlockReservation {
 }
 
 impl<P: FramePlatform> Store<'_, P> {
-    /// Takes some frames for a file, and holds them; none, if one of them went bad. Whether it did.
+    /// Takes frames for a file and holds them, or none if one of them went bad; returns whether it did.
     pub(crate) fn take_reserved(&self, reservation: &mut BlockReservation, wanted: FrameMask) -> bool {
         debug_assert!(wanted.intersection(reservation.taken).is_empty(), "a frame is taken once");
         let block = self.frames.memmap.block(reservation.block.block());
         block.lock(self.frames.platform);
         let held = block.held.load();
-        // Of frames that were not taken only lost ones are held.
+        // Of the frames not yet taken, only lost ones are held.
         let good = held.intersection(wanted).is_empty();
         if good {
             block.held.store(held.union(wanted));
@@ -59,7 +58,7 @@ impl<P: FramePlatform> Store<'_, P> {
         good
     }
 
-    /// Frees what was not taken.
+    /// Frees the frames that were not taken.
     pub(crate) fn free_reserved(&self, reservation: BlockReservation) {
         let (number, rest) = (reservation.block.block(), FrameMask::ALL.without(reservation.taken));
         if rest.is_empty() {

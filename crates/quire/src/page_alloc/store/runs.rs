@@ -1,5 +1,5 @@
-//! Runs of free blocks in a pool's bits, found in one pass: each word of 64 blocks is looked at once at most, and words
-//! without a free block are skipped 64 at a time.
+//! Finds runs of free blocks in a pool's bits in one pass: it looks at each word of 64 blocks at most once,
+//! and skips words without a free block 64 at a time.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -8,18 +8,18 @@ use core::sync::atomic::{AtomicU64, Ordering};
 pub(in crate::page_alloc) struct PoolBits<'a> {
     /// One bit a block: 1 taken or not memory.
     pub(in crate::page_alloc) taken: &'a [AtomicU64],
-    /// One bit a word of `taken`: 1 when the word is all ones, or there is no such word.
+    /// One bit a word of `taken`: 1 when the word is all ones or does not exist.
     pub(in crate::page_alloc) full: &'a [AtomicU64],
-    /// One bit a block: 1 when the block will not do although it is free. Empty when all will.
+    /// One bit a block: 1 when the block does not fit although it is free. Empty when all fit.
     pub(in crate::page_alloc) stale: &'a [AtomicU64],
 }
 
-/// A run that is looked for.
+/// The run to find.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::page_alloc) struct Run {
-    /// How many blocks in a row; at least one.
+    /// Blocks in a row; at least one.
     pub(in crate::page_alloc) blocks: usize,
-    /// The run's first block has a number that is a multiple of this power of two.
+    /// The first block's number is a multiple of this power of two.
     pub(in crate::page_alloc) align: usize,
     /// The number of the block of bit 0, a multiple of 64.
     pub(in crate::page_alloc) origin: usize,
@@ -31,7 +31,7 @@ impl Run {
         (self.origin + bit).next_multiple_of(self.align) - self.origin
     }
 
-    /// The lowest bit of a word at which the run may start and lies wholly in the word.
+    /// The lowest bit of a word from which the run lies wholly in the word.
     fn in_word(self, free: u64, base: usize) -> Option<usize> {
         if self.blocks > 64 {
             return None;
@@ -40,7 +40,7 @@ impl Run {
             align if align < 64 => u64::MAX / ((1 << align) - 1),
             align => u64::from((self.origin + base).is_multiple_of(align)),
         };
-        // After each turn, a bit says that this many bits from it on are free.
+        // After each turn, a set bit means that `length` bits from it on are free.
         let (mut runs, mut length) = (free, 1);
         while length < self.blocks {
             let step = length.min(self.blocks - length);
@@ -64,7 +64,6 @@ impl PoolBits<'_> {
         Some(at * 64 + room.trailing_zeros() as usize)
     }
 
-    /// The free blocks of a word that will do.
     fn fitting(&self, word: usize) -> u64 {
         let stale = self.stale.get(word).map_or(0, |word| word.load(Ordering::Relaxed));
         !self.taken[word].load(Ordering::Relaxed) & !stale
@@ -73,7 +72,7 @@ impl PoolBits<'_> {
     /// The lowest run of free bits in the words from `from` on, and how many words were looked at.
     pub(in crate::page_alloc) fn find_run(&self, from: usize, run: Run) -> (Option<usize>, usize) {
         let mut looked = 0;
-        // Where the free bits start that reach up to the word that comes next.
+        // Start of the free bits that reach up to the next word.
         let mut reaching: Option<usize> = None;
         let mut next = self.next_with_room(from);
         while let Some(word) = next {

@@ -2,17 +2,17 @@
 //!
 //! # Groups
 //!
-//! A block serves one mobility group, so that what cannot be moved does not lie in every block. A request takes, in this
-//! order,
+//! A block serves one mobility group, so that unmovable memory stays in few blocks. In order, a request takes
 //!
-//! 1. from a block of its group in its CPU's own shard, the one with the smallest sufficient free group, so that emptier
-//!    blocks get to be whole;
+//! 1. from a block of its group in its CPU's own shard, the one with the smallest sufficient free group, so
+//!    that emptier blocks become whole;
 //! 2. a whole block, unless those are short;
 //! 3. from a block of its group in another shard;
 //! 4. one of the last whole blocks;
-//! 5. from a block of another group, the one with the *largest* free group, so that what follows finds room there too. Is
-//!    at least half of the block free, it changes over to the requester's group, and strangers stay together. (Linux:
-//!    `try_to_claim_block`.) Among blocks that are equally free, [`Mobility::fallbacks`] decides.
+//! 5. from a block of another group, the one with the *largest* free group, so that later requests find
+//!    memory there too; [`Mobility::fallbacks`] decides among equals. If at least half of the block is free,
+//!    it changes over to the requester's group, so that strangers stay together (Linux:
+//!    `try_to_claim_block`).
 //!
 //! Without grouping a block serves every request.
 
@@ -31,43 +31,42 @@ use crate::platform::FramePlatform;
 use crate::stats::Stat;
 use crate::sync::{SpinGuard, SpinLock};
 
-/// How a search for folios goes about it.
+/// A search for folios.
 #[derive(Clone, Copy)]
 pub(in crate::page_alloc) struct Search {
     pub(in crate::page_alloc) mobility: Mobility,
     pub(in crate::page_alloc) order: Order,
-    /// The shard to start at.
+    /// The shard where it starts.
     pub(in crate::page_alloc) home: usize,
     /// Whether locks may be waited for.
     pub(in crate::page_alloc) wait: bool,
-    /// Whether the folios go onto a list first.
+    /// Whether the folios go onto a list.
     pub(in crate::page_alloc) listed: bool,
-    /// What they had better hold.
+    /// The preferred contents.
     pub(in crate::page_alloc) contents: Contents,
 }
 
 impl Search {
-    /// The search for a request by the task or interrupt on a CPU, which may `wait` for locks or not.
+    /// The search for a request on a CPU, which may `wait` for locks or not.
     pub(in crate::page_alloc) fn new(zone: &Zone, cpu: CpuId, gfp: Gfp, order: Order, wait: bool) -> Self {
         let home = cpu.index() % zone.shards.len();
         Self { mobility: gfp.mobility, order, home, wait, listed: false, contents: gfp.contents }
     }
 
-    /// The search within one block whose lock is held.
+    /// A search within one locked block.
     #[inline]
     pub(in crate::page_alloc) fn within(order: Order) -> Self {
         let (mobility, contents) = (Mobility::Movable, Contents::Unknown);
         Self { mobility, order, home: 0, wait: true, listed: false, contents }
     }
 
-    /// The state of the folios that are found.
+    /// The state that found folios get.
     #[inline]
     pub(in crate::page_alloc) fn state(&self) -> FrameState {
         if self.listed { FrameState::FREE } else { FrameState::in_use(self.order) }
     }
 
-    /// Whether the state of a folio that is found says that it is known to be zero: on a list, and for requests that
-    /// ask.
+    /// Whether a found folio's state says that it is known to be zero: on lists, and for requests that ask.
     #[inline]
     pub(in crate::page_alloc) fn keeps_mark(&self) -> bool {
         self.listed || self.contents == Contents::Zeroed
@@ -75,17 +74,15 @@ impl Search {
 }
 
 impl<P: FramePlatform> Store<'_, P> {
-    /// A block that should have a free group of the order, splitting a whole one if need be.
+    /// A block that should have a free group of the order; splits a whole one if need be.
     pub(in crate::page_alloc) fn find_block(&self, zone: &Zone, search: Search) -> Option<BlockNumber> {
         if !self.group_by_mobility {
             return self.find_ungrouped(zone, search);
         }
         let own = |shard: usize| {
             self.look(zone, shard, search, |index| {
-                index
-                    .smallest(search.mobility, search.order)
-                    .map(|(_, found)| found)
-                    .or_else(|| self.free_spare(zone, shard))
+                let found = index.smallest(search.mobility, search.order).map(|(_, found)| found);
+                found.or_else(|| self.free_spare(zone, shard))
             })
         };
         own(search.home)
@@ -95,7 +92,7 @@ impl<P: FramePlatform> Store<'_, P> {
             .or_else(|| self.find_in_other_groups(zone, search))
     }
 
-    /// As [`Self::find_block`], whatever group a block serves.
+    /// As [`Self::find_block`], in blocks of any group.
     fn find_ungrouped(&self, zone: &Zone, search: Search) -> Option<BlockNumber> {
         let any = |shard: usize| {
             self.look(zone, shard, search, |index| {
@@ -109,12 +106,12 @@ impl<P: FramePlatform> Store<'_, P> {
             .or_else(|| other_shards(zone, search).find_map(any))
     }
 
-    /// A shard's spare, if all of it is free: it serves whichever group comes first.
+    /// A shard's spare if it is entirely free: it serves any group.
     fn free_spare(&self, zone: &Zone, shard: usize) -> Option<BlockNumber> {
         zone.shards[shard].spare().filter(|&spare| self.frames.memmap.block(spare).is_entirely_free())
     }
 
-    /// Looks at the index of one shard, unless it is locked and the search waits for nothing.
+    /// Reads the index of one shard, unless it is locked and the search may not wait.
     fn look<R>(
         &self,
         zone: &Zone,
@@ -131,7 +128,7 @@ impl<P: FramePlatform> Store<'_, P> {
         at(&index)
     }
 
-    /// The emptiest block of another group, changed over to the searcher's group if enough of it is free.
+    /// The emptiest block of another group; changes it over to the searcher's group if enough of it is free.
     #[cold]
     fn find_in_other_groups(&self, zone: &Zone, search: Search) -> Option<BlockNumber> {
         let groups = search.mobility.fallbacks();
@@ -154,8 +151,7 @@ impl<P: FramePlatform> Store<'_, P> {
         Some(number)
     }
 
-    /// Makes a block serve another group if at least half of it is free: whatever is freed in it from now on serves
-    /// the new group as well. What is still used in it stays where it is.
+    /// Makes a block serve another group if at least half of it is free; used frames join it when freed.
     fn change_group(&self, zone: &Zone, number: BlockNumber, mobility: Mobility) {
         let block = self.frames.memmap.block(number);
         block.lock(self.frames.platform);
@@ -172,13 +168,13 @@ impl<P: FramePlatform> Store<'_, P> {
         block.unlock(self.frames.platform);
     }
 
-    /// Makes a whole block of the pool ready for small pieces, as a member of the searcher's shard. `spares_last`: none of
-    /// those that are taken only when everything else is used.
+    /// Splits a whole block into small pieces, in the searcher's shard. `spares_last`: not one of the last
+    /// whole blocks, which are taken when all else is used.
     fn split_whole(&self, zone: &Zone, search: Search, spares_last: bool) -> Option<BlockNumber> {
         let (number, zeroed) =
             zone.take_block(self.frames.platform, search.contents, search.wait, spares_last)?;
         let (block, shard) = (self.frames.memmap.block(number), &zone.shards[search.home].0);
-        // Either lock may be held by what this code has interrupted; then the block goes back.
+        // This code may have interrupted the holder of either lock; then the block goes back.
         let Some(mut index) = self.lock_both(block, shard, search.wait) else {
             zone.put_blocks(self.frames.platform, &self.frames.memmap, number, 1, zeroed);
             return None;
@@ -194,7 +190,7 @@ impl<P: FramePlatform> Store<'_, P> {
         Some(number)
     }
 
-    /// Takes a block's lock and that of a shard's index, waiting for them or for neither.
+    /// Locks a block and a shard's index, both with or both without waiting.
     fn lock_both<'a>(
         &'a self,
         block: &Block,
@@ -216,7 +212,7 @@ impl<P: FramePlatform> Store<'_, P> {
     }
 }
 
-/// The shards besides the searcher's own, from the next one on.
+/// The shards other than the searcher's own, from the next one on.
 fn other_shards(zone: &Zone, search: Search) -> impl Iterator<Item = usize> {
     let count = zone.shards.len();
     (1..count).map(move |step| (search.home + step) % count)

@@ -1,8 +1,7 @@
 //! A shard's index of partly used blocks: a list for each mobility group and largest free order.
 //!
-//! Every CPU has a shard of its own in each zone, so that CPUs refill their lists from different blocks under different
-//! locks. A block belongs to one shard; freeing a frame goes to the block, wherever it belongs. The list that a block is on
-//! may promise more than the block has, never less.
+//! Every CPU has a shard in each zone, so that CPUs refill their lists from different blocks under different
+//! locks. A free goes to the block, in any shard. A block may have less than its list says, never more.
 
 use core::ops::Range;
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -16,17 +15,16 @@ use crate::rank::Rank;
 use crate::sync::SpinLock;
 
 const ORDERS: usize = BLOCK_ORDER as usize;
-/// The number of a list: a mobility group above, one more than an order below.
+/// The number of a list has the mobility group in the bits above, and the order plus one below.
 const GROUP_SHIFT: u32 = 4;
 const _: () = assert!(ORDERS < 1 << GROUP_SHIFT);
 
-/// A shard: its lock and index, on a cache line pair of its own.
+/// A shard's lock and index, on a cache line pair of its own.
 #[repr(align(128))]
 pub(in crate::page_alloc) struct Shard(
     pub(in crate::page_alloc) SpinLock<ShardIndex>,
-    /// The spare, plus one: a block that stays in pieces when it is entirely free, so that the last frame of a block can come
-    /// and go without the index. It keeps the name while frames of it are used, until another block needs it. Changes under
-    /// the shard's lock.
+    /// The spare block, plus one: it stays in pieces while entirely free, so that its frames come and go
+    /// without the index. Used again, it stays the spare until another block replaces it. Set under the lock.
     AtomicU32,
 );
 
@@ -40,32 +38,29 @@ impl Shard {
             AtomicU32::new(0),
         )
     }
-}
 
-impl Shard {
-    /// The spare block.
     #[inline]
     pub(in crate::page_alloc) fn spare(&self) -> Option<BlockNumber> {
         self.1.load(Ordering::Relaxed).checked_sub(1).map(BlockNumber)
     }
 
-    /// Names another spare, or none. Under the shard's lock.
+    /// Under the shard's lock.
     pub(in crate::page_alloc) fn set_spare(&self, block: Option<BlockNumber>) {
         self.1.store(block.map_or(0, |block| block.0 + 1), Ordering::Relaxed);
     }
 }
 
-/// The lists, as block numbers plus one.
+/// The first block of each list, as its number plus one.
 pub(in crate::page_alloc) struct ShardIndex {
     heads: [[u32; ORDERS]; 3],
-    /// Which of the lists are not empty, a bit for each order.
+    /// The lists that are not empty, a bit for each order.
     occupied: [u16; 3],
-    /// Blocks that are on no list, whatever they have.
+    /// Blocks that stay on no list.
     pub(in crate::page_alloc) isolated: Range<u32>,
 }
 
 impl ShardIndex {
-    /// A block of the group with the smallest sufficient free order, so that large groups stay whole, and that order.
+    /// A block of the group with the smallest sufficient free order, so that large groups stay whole.
     #[inline]
     pub(in crate::page_alloc) fn smallest(
         &self,
@@ -76,7 +71,7 @@ impl ShardIndex {
         (fitting != 0).then(|| self.head(mobility, order.get() + fitting.trailing_zeros() as u8))
     }
 
-    /// A block of the group with the largest free order, and that order.
+    /// A block of the group with the largest free order.
     pub(in crate::page_alloc) fn largest(&self, mobility: Mobility) -> Option<(u8, BlockNumber)> {
         let order = self.occupied[mobility as usize].checked_ilog2()?;
         Some(self.head(mobility, order as u8))
@@ -86,12 +81,12 @@ impl ShardIndex {
         (order, BlockNumber(self.heads[mobility as usize][usize::from(order)] - 1))
     }
 
-    /// An entirely free block of the lists, among the first few that could be one.
+    /// An entirely free block, among the first few that could be one.
     pub(in crate::page_alloc) fn entirely_free(&self, memmap: &MemMap) -> Option<BlockNumber> {
         self.heads.iter().find_map(|lists| find_on(lists[ORDERS - 1], memmap, could_be_whole))
     }
 
-    /// A block with a free group of `least` or more that will do, among the first few of each list, the largest first.
+    /// A block that will do, with a free group of `least` or more, among the first of each list, top first.
     pub(in crate::page_alloc) fn find_large(
         &self,
         memmap: &MemMap,
@@ -104,7 +99,7 @@ impl ShardIndex {
             .find_map(|head| find_on(head, memmap, &will_do))
     }
 
-    /// Brings the block onto the list that its free order and mobility ask for. Under the block's lock as well.
+    /// Puts the block on the list of its free order and mobility. Under the block's lock as well.
     pub(in crate::page_alloc) fn relist(&mut self, memmap: &MemMap, number: BlockNumber, block: &Block) {
         let wanted = if self.isolated.contains(&number.0) { 0 } else { Self::wanted_list(block) };
         if block.listed.load(Ordering::Relaxed) != wanted {
@@ -115,7 +110,7 @@ impl ShardIndex {
         }
     }
 
-    /// The list that the block should be on: its mobility group, and one more than its largest free order; 0 for none.
+    /// The list that the block should be on; 0 for none.
     pub(in crate::page_alloc) fn wanted_list(block: &Block) -> u8 {
         match block.free_order.load(Ordering::Relaxed) {
             0 => 0,
@@ -123,9 +118,9 @@ impl ShardIndex {
         }
     }
 
-    /// Whether a search would not find all that the block has: it is on no list, or on that of another group or of a smaller
-    /// order. On one of a *larger* order it may stay, so that a group which comes and goes does not move it each time:
-    /// a search that finds no such group lists it anew.
+    /// Whether a search would not find all of the block: it is on no list, or on that of another group or a
+    /// smaller order. It may stay on that of a *larger* order, so that a group which comes and goes does not
+    /// move it each time: a search that finds no such group relists it.
     #[inline]
     pub(in crate::page_alloc) fn hides(block: &Block) -> bool {
         let (wanted, listed) = (Self::wanted_list(block), block.listed.load(Ordering::Relaxed));
@@ -169,7 +164,7 @@ impl ShardIndex {
     }
 }
 
-/// A block that will do, among the first few of a list.
+/// The first block that will do, among the first few of a list.
 fn find_on(head: u32, memmap: &MemMap, will_do: impl Fn(&Block) -> bool) -> Option<BlockNumber> {
     let mut next = head;
     let walk = core::iter::from_fn(|| {
@@ -180,7 +175,7 @@ fn find_on(head: u32, memmap: &MemMap, will_do: impl Fn(&Block) -> bool) -> Opti
     walk.take(FREE_BLOCKS_LOOKED_AT).find(|&number| will_do(memmap.block(number)))
 }
 
-/// The mobility group and the order of the list with this number.
+/// The mobility group and the order of a list.
 fn list_numbers(list: u8) -> (usize, usize) {
     (usize::from(list >> GROUP_SHIFT), usize::from(list & ((1 << GROUP_SHIFT) - 1)) - 1)
 }

@@ -1,11 +1,11 @@
-//! Slots of memory for map counts, as data: their sizes, and the lists of frames that they stand in.
+//! The data of slots for map counts: their sizes, and lists of frames with slots.
 #![forbid(unsafe_code)]
 
 use crate::addr::{Order, PhysAddr};
 use crate::limits::FRAME_SIZE;
 use crate::memmap::{LaneWidth, Lanes};
 
-/// Room for the counts of one block.
+/// A slot: memory for the counts of one block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::page_alloc) struct CountSlot {
     pub(in crate::page_alloc) at: PhysAddr,
@@ -15,7 +15,7 @@ pub(in crate::page_alloc) struct CountSlot {
 /// Frames of slots, each list by its first frame's number plus one.
 #[derive(Default)]
 pub(in crate::page_alloc) struct CountRoom {
-    /// Of each size, those of which some slots are free; then those of the small size of which all are.
+    /// For each size, frames with some free slots; then frames of the small size with all slots free.
     pub(in crate::page_alloc) first: [u64; 3],
     /// Free slots of the small size that are not promised.
     pub(in crate::page_alloc) spare: u64,
@@ -23,14 +23,14 @@ pub(in crate::page_alloc) struct CountRoom {
     pub(in crate::page_alloc) frames: u64,
 }
 
-/// The list of frames of the small size that nothing is in.
+/// The list of frames of the small size with all slots free.
 pub(in crate::page_alloc) const EMPTY: usize = 2;
 
 /// Slots of the small size in a frame.
 pub(in crate::page_alloc) const PER_FRAME: u64 = FRAME_SIZE / bytes_of(0);
 
 impl CountRoom {
-    /// Whether a frame could go back.
+    /// Whether a frame could be freed.
     pub(in crate::page_alloc) fn has_excess(&self) -> bool {
         let idle = self.spare == self.frames * PER_FRAME;
         self.first[EMPTY] != 0 && self.spare >= if idle { PER_FRAME } else { 2 * PER_FRAME }

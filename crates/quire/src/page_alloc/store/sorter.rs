@@ -1,5 +1,4 @@
-//! Sorts folios by block on their way into the store, so that each block's lock is taken once for all of them, in
-//! whatever order they come.
+//! Sorts folios by block on their way into the store, so that each block is locked once for all of them.
 
 use core::sync::atomic::Ordering;
 
@@ -10,7 +9,7 @@ use crate::page_alloc::store::sorting::{BlockWords, Sorting, add_folio};
 use crate::platform::FramePlatform;
 
 impl<P: FramePlatform> Store<'_, P> {
-    /// Adds a folio. It is in use as far as the store knows, and has no owner.
+    /// Adds a folio without an owner, which the store still counts as used.
     #[inline]
     pub(in crate::page_alloc) fn sort_in(&self, sorting: &mut Sorting<'_>, frame: Frame, order: Order) {
         if order >= Order::BLOCK {
@@ -24,7 +23,7 @@ impl<P: FramePlatform> Store<'_, P> {
         add_folio(self.sorted_words(sorting, frame.block()), frame.index_in_block(), order);
     }
 
-    /// The map of a block's frames that are on their way.
+    /// The bits of a block's frames that are being sorted.
     #[inline]
     pub(in crate::page_alloc) fn sorted_words<'e>(
         &self,
@@ -46,7 +45,7 @@ impl<P: FramePlatform> Store<'_, P> {
         sorting.pending |= 1 << at;
     }
 
-    /// Gives everything that was added to the store.
+    /// Puts everything that was added into the store.
     pub(in crate::page_alloc) fn sort_out(&self, sorting: &mut Sorting<'_>) {
         while sorting.pending != 0 {
             self.put_entry(sorting, sorting.pending.trailing_zeros() as usize);

@@ -1,4 +1,4 @@
-//! Folios that are being sorted by block, as data.
+//! The data of a sort of folios by block.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -8,13 +8,13 @@ use crate::limits::{BLOCK_FRAMES, SORTER_BLOCKS};
 /// A bit for each frame of a block.
 pub(in crate::page_alloc) type BlockWords = [AtomicU64; BLOCK_FRAMES / 64];
 
-/// One block and its frames that are on their way.
+/// One block, and its frames that are being sorted.
 pub(in crate::page_alloc) struct SortEntry {
     pub(in crate::page_alloc) block: AtomicU32,
     pub(in crate::page_alloc) frames: BlockWords,
 }
 
-/// Sorting under way: entries that belong to the running code alone, and which of them hold frames.
+/// A sort under way: entries that belong to the running code alone, and which of them hold frames.
 pub(in crate::page_alloc) struct Sorting<'a> {
     pub(in crate::page_alloc) entries: &'a [SortEntry],
     pub(in crate::page_alloc) pending: u64,
@@ -24,7 +24,7 @@ pub(in crate::page_alloc) struct Sorting<'a> {
 const _: () = assert!(SORTER_BLOCKS == 64);
 
 impl<'a> Sorting<'a> {
-    /// Starts with entries of which none holds a frame. Without any, folios go to the store one by one.
+    /// Starts with empty entries. Without any, folios go to the store one by one.
     pub(in crate::page_alloc) fn new(entries: &'a [SortEntry]) -> Self {
         debug_assert!(
             entries.is_empty() || entries.len() <= SORTER_BLOCKS && entries.len().is_power_of_two()
@@ -32,18 +32,17 @@ impl<'a> Sorting<'a> {
         Self { entries, pending: 0, visited: 0 }
     }
 
-    /// Blocks to which folios have gone or will go, those twice to which they go twice.
+    /// Visits of blocks, made or to be made.
     pub(in crate::page_alloc) fn visited(&self) -> usize {
         self.visited
     }
 
-    /// Where a block's frames are gathered.
+    /// The index of a block's entry.
     #[inline]
     pub(in crate::page_alloc) fn entry_of(&self, block: u32) -> usize {
         block as usize & (self.entries.len() - 1)
     }
 
-    /// Whether the frame is on its way already.
     pub(in crate::page_alloc) fn holds(&self, frame: Frame) -> bool {
         let at = self.entry_of(frame.block().0);
         let (entry, index) = (&self.entries[at], frame.index_in_block());

@@ -1,8 +1,8 @@
-//! Folios of whole blocks: order 9 (2 MiB) to 18 (1 GiB), straight from the pools.
+//! Allocates and frees folios of whole blocks, of order 9 (2 MiB) to 18 (1 GiB), straight from the pools.
 
 use core::sync::atomic::Ordering;
 
-use crate::addr::{BlockNumber, Frame, Order};
+use crate::addr::{BlockNumber, Frame, FrameRange, Order};
 use crate::error::FreeError;
 use crate::limits::{BLOCK_FRAMES, BLOCK_ORDER};
 use crate::memmap::{Block, BlockState, FrameMask, FrameState};
@@ -12,14 +12,13 @@ use crate::page_alloc::store::slots::CountSlot;
 use crate::page_alloc::store::zone::{Wanted, Zone};
 use crate::platform::FramePlatform;
 
-/// How many blocks a folio of this order has.
 pub(in crate::page_alloc) fn blocks_of(order: Order) -> u32 {
     1 << (order.get() - BLOCK_ORDER)
 }
 
 impl<P: FramePlatform> Store<'_, P> {
-    /// Takes an aligned folio of order 9 or more from a zone; whether all of it is known to be zero. Its state says so, too, if
-    /// the caller wants to know.
+    /// Takes an aligned folio of order 9 or more from a zone; returns whether all of it is known to be zero.
+    /// Its state says so too, if `contents` asks.
     pub(in crate::page_alloc) fn take_whole(
         &self,
         zone: &Zone,
@@ -38,8 +37,8 @@ impl<P: FramePlatform> Store<'_, P> {
         Some((number.first_frame(), zeroed))
     }
 
-    /// Takes a run of whole blocks off the pools of a zone, after spare blocks were made whole if need be; whether all of it
-    /// is known to be zero.
+    /// Takes a run of whole blocks off a zone's pools, and makes spare blocks whole for it if need be;
+    /// returns whether all of it is known to be zero.
     pub(in crate::page_alloc) fn take_run(&self, zone: &Zone, wanted: Wanted) -> Option<(BlockNumber, bool)> {
         zone.take_blocks(self.frames.platform, wanted).or_else(|| {
             let merged = wanted.wait && self.merge_spares(zone) > 0;
@@ -47,8 +46,8 @@ impl<P: FramePlatform> Store<'_, P> {
         })
     }
 
-    /// Writes the record of a block that has just left the pool. No other code does before it has an owner, so no
-    /// lock is needed, which an interrupt could not wait for; a reader sees a block that is not in small pieces.
+    /// Writes the record of a block that just left the pool. No other code writes it before it has an owner,
+    /// so it needs no lock, which an interrupt could not wait for; readers see no block in small pieces.
     pub(in crate::page_alloc) fn claim(
         &self,
         zone: &Zone,
@@ -63,7 +62,7 @@ impl<P: FramePlatform> Store<'_, P> {
         block.set_state(state);
     }
 
-    /// Takes back a folio of order 9 or more, known to be zero or not.
+    /// Frees a folio of order 9 or more.
     pub(in crate::page_alloc) fn free_blocks(
         &self,
         frame: Frame,
@@ -75,7 +74,7 @@ impl<P: FramePlatform> Store<'_, P> {
         block.lock(self.frames.platform);
         let checked = self.frames.check_whole(block, frame, order);
         if checked.is_ok() {
-            // From here on a second free of the same folio finds it listed.
+            // From now on a second free of the folio finds it listed.
             block.set_state(BlockState::Listed);
             FrameState::FREE.with_zeroes(contents == Contents::Zeroed).put(block.folio_state_cell());
         }
@@ -85,19 +84,18 @@ impl<P: FramePlatform> Store<'_, P> {
         Ok(())
     }
 
-    /// Puts the blocks of a folio that is out of use back into their pool. The caller has marked the first one listed
-    /// under its lock, so no other code touches them. Its state says whether all of it is known to be zero.
+    /// Frees the blocks of an unused folio into their pool. The caller has marked the first one listed under
+    /// its lock, so no other code touches them. Its state says whether all of it is known to be zero.
     pub(in crate::page_alloc) fn put_whole(&self, number: BlockNumber, order: Order) {
-        self.frames.note_freed(crate::addr::FrameRange::folio(number.first_frame(), order));
+        self.frames.note_freed(FrameRange::folio(number.first_frame(), order));
         let block = self.frames.memmap.block(number);
         let zeroed = FrameState::of(block.folio_state_cell()).is_zeroed();
         self.put_run(&self.zones[block.zone()], number, blocks_of(order), zeroed);
     }
 
-    /// Puts blocks that are out of use, and that no other code touches, back into the pool of their region; all of
-    /// them zero, or none known to be.
+    /// Frees unused blocks that no other code touches into their region's pool, all or none known to be zero.
     pub(in crate::page_alloc) fn put_run(&self, zone: &Zone, number: BlockNumber, blocks: u32, zeroed: bool) {
-        // The blocks behind the last one that comes back in small pieces.
+        // Where the whole blocks end, below those that went back in small pieces.
         let mut whole_end = blocks;
         for tail in (0..blocks).rev() {
             let block = self.frames.memmap.block(number.add(tail));

@@ -1,8 +1,8 @@
-//! For idle CPUs: clears free memory, so that a task that needs zeroes does not wait for them.
+//! Lets idle CPUs clear free memory, so that a task that needs zeroes does not wait for them.
 //!
-//! There is no reserve that could run dry or be hoarded. Memory that was cleared ahead lies where it lay, free, with a mark
-//! ([`zeroed`](super::zeroed)). Only while it is being cleared it is away: a block of 2 MiB or a piece for each CPU that does so, and
-//! only from a zone that has plenty.
+//! There is no reserve that could run out. Memory that was cleared ahead stays free where it was, with a mark
+//! ([`zeroed`](super::zeroed)). A CPU takes memory out of the store only while it clears it: one block of 2
+//! MiB or one piece, from a zone that has plenty.
 
 use core::sync::atomic::Ordering;
 
@@ -20,7 +20,6 @@ use crate::page_alloc::store::{Store, zeroed as zeroes};
 use crate::platform::{Context, FramePlatform, TouchHint};
 use crate::stats::Stat;
 
-/// The order of the pieces that are cleared at a time.
 const PIECE: Order = match Order::new(ZERO_AHEAD_FRAMES.trailing_zeros() as u8) {
     Some(order) => order,
     None => Order::FRAME,
@@ -28,9 +27,9 @@ const PIECE: Order = match Order::new(ZERO_AHEAD_FRAMES.trailing_zeros() as u8) 
 
 impl<P: FramePlatform> Store<'_, P> {
     /// Clears one block of free memory, or free pieces of one, if less is known to be zero than
-    /// [`Zeroes`](crate::page_alloc::Zeroes) asks for and memory is not short; whether it did. For a CPU that has nothing else to do, which
-    /// calls it until it says no, with no lock held and not pinned: it comes by reschedule points, and stops at one when the
-    /// task is dying.
+    /// [`Zeroes`](crate::page_alloc::Zeroes) asks for and memory is not short; returns whether it did. An
+    /// idle CPU calls it until it returns false, with no lock held and not pinned: it invokes reschedule
+    /// points, and stops at one when the task is dying.
     pub fn zero_ahead(&self) -> bool {
         if !self.zeroes.remember || self.frames.platform.context() != Context::Task {
             return false;
@@ -42,8 +41,8 @@ impl<P: FramePlatform> Store<'_, P> {
         })
     }
 
-    /// Whether another block of the zone is to be ready: there are fewer in all zones than there should be, and fewer in this one
-    /// than its share by its memory, rounded up. So no node goes without because another comes first.
+    /// Whether another block of the zone should be zeroed: all zones have fewer than there should be, and
+    /// this zone has less than its share by memory, rounded up. So no node is left without.
     fn wants_block(&self, zone: &Zone) -> bool {
         let ahead = self.zeroes.blocks_ahead;
         let all: u64 = self.zones.iter().map(|zone| zone.zeroed_blocks(self.frames.platform)).sum();
@@ -53,7 +52,7 @@ impl<P: FramePlatform> Store<'_, P> {
         (all + 1) * BLOCK_FRAMES as u64 <= ahead && u128::from(own) * u128::from(memory) < share
     }
 
-    /// Clears the lowest whole block of a zone of which nothing is known: so runs for gigantic folios come about.
+    /// Clears the lowest whole block that is not known to be zero, so that runs for gigantic folios form.
     fn zero_block(&self, zone: &Zone) -> bool {
         let taken = self.frames.interrupts_guarded(|| zone.take_stale_block(self.frames.platform));
         let Some(number) = taken else { return false };
@@ -66,7 +65,7 @@ impl<P: FramePlatform> Store<'_, P> {
         cleared
     }
 
-    /// Clears the free pieces of one block that are not zero, one after the other, until the task is dying.
+    /// Clears the free pieces of one block that are not zero, until the task is dying.
     fn zero_pieces(&self, zone: &Zone) -> bool {
         let found = zone.shards.iter().find_map(|shard| self.find_stale(shard));
         let Some(number) = found else { return false };
@@ -84,16 +83,16 @@ impl<P: FramePlatform> Store<'_, P> {
         cleared
     }
 
-    /// A block with a free piece that is not zero; not one that is about to be whole. A hint.
+    /// A block with a free piece that is not zero, unless the block is about to be whole. A hint.
     fn find_stale(&self, shard: &Shard) -> Option<BlockNumber> {
         let index = shard.0.lock(self.frames.platform);
-        // What is on a list is in small pieces until it is off, for which one needs the lock.
+        // A block on a list is in small pieces: leaving the list needs the lock held here.
         index.find_large(&self.frames.memmap, PIECE, |block| {
             stale_piece(block).is_some() && !could_be_whole(block)
         })
     }
 
-    /// Takes a free piece of a block that is not zero.
+    /// Takes a free piece that is not zero from a block.
     fn take_stale(&self, zone: &Zone, number: BlockNumber) -> Option<Frame> {
         let block = self.frames.memmap.block(number);
         block.lock(self.frames.platform);
@@ -107,8 +106,7 @@ impl<P: FramePlatform> Store<'_, P> {
         Some(number.first_frame().add(index as u64))
     }
 
-    /// Clears frames that were taken out of the store, unless the task is dying, and lets others run; whether all of
-    /// them are zero now.
+    /// Clears frames taken out of the store unless the task is dying; returns whether it did. Reschedules.
     fn zero_frames(&self, frames: FrameRange) -> bool {
         let extent = Extent::new(frames, TouchHint::Later);
         // SAFETY: invariant 1: the caller has taken the frames out of the store.
@@ -120,8 +118,8 @@ impl<P: FramePlatform> Store<'_, P> {
     }
 }
 
-/// Where a piece of a block in small pieces begins that is free and not all of which is known to be zero: single frames that are
-/// left of what was zero are cleared again with the rest. Under the block's lock, or as a hint.
+/// Index of the first free piece that is not all known to be zero: single zeroed frames in it are cleared
+/// again with the rest. Under the block's lock, or as a hint.
 fn stale_piece(block: &Block) -> Option<usize> {
     let zeroed = block.area().filter(|_| block.has_zeroed()).map(|area| area.zeroed());
     let is_zero = |at| zeroed.is_some_and(|zeroed| zeroed.contains_run(at, ZERO_AHEAD_FRAMES));
@@ -129,10 +127,10 @@ fn stale_piece(block: &Block) -> Option<usize> {
     pieces.find(|&at| block.used.misses_run(at, ZERO_AHEAD_FRAMES) && !is_zero(at))
 }
 
-/// Marks the first such piece as a used folio; where it starts. Under the block's lock.
+/// Marks the first such piece as a used folio; returns its index. Under the block's lock.
 fn take_piece(zone: &Zone, block: &Block) -> Option<usize> {
     let piece = FrameMask::run(stale_piece(block)?, ZERO_AHEAD_FRAMES);
-    // Without marks it is what a search that does not care takes first.
+    // Without marks, a search for unknown contents takes it first.
     zeroes::change(zone, block, block.zeroed().without(piece));
     let index = take_group(zone, block, &Search::within(PIECE))?;
     count_taken(block, 1, PIECE);

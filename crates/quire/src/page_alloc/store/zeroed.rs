@@ -1,4 +1,4 @@
-//! Which free frames of a block in small pieces are known to be zero.
+//! Marks the free frames of blocks in small pieces that are known to be zero.
 
 use core::sync::atomic::Ordering;
 
@@ -11,16 +11,15 @@ use crate::page_alloc::store::zone::Zone;
 use crate::platform::FramePlatform;
 use crate::stats::Stat;
 
-/// Says which free frames of a block in small pieces are known to be zero from now on. Under the block's lock.
+/// Sets which free frames of a block in small pieces are known to be zero. Under the block's lock.
 pub(in crate::page_alloc) fn change(zone: &Zone, block: &Block, frames: FrameMask) {
     let before = block.zeroed().count() as i64;
     block.set_zeroed(frames);
     zone.pieces_zeroed.0.fetch_add(frames.count() as i64 - before, Ordering::Relaxed);
 }
 
-/// Chooses a group of free frames in a block of which some are known to be zero, and takes their marks off: it
-/// prefers a group with the requested contents. Where it starts, and the state of the folio that it becomes. Under
-/// the block's lock; the caller marks the frames used.
+/// Chooses a free group in a block with frames known to be zero, preferably with the requested contents, and
+/// unmarks it; returns index and new state. Under the block's lock; the caller marks the frames used.
 #[cold]
 pub(in crate::page_alloc) fn take_group(
     zone: &Zone,
@@ -41,8 +40,7 @@ pub(in crate::page_alloc) fn take_group(
     Some((index, search.state().with_zeroes(marked == group && search.keeps_mark())))
 }
 
-/// Takes the marks off frames that were just marked used one by one, and puts them into their states where they are to be
-/// kept. Under the block's lock.
+/// Unmarks frames just marked used one by one, and notes it in their states if asked. Under the lock.
 #[cold]
 pub(in crate::page_alloc) fn take_frames(zone: &Zone, block: &Block, search: &Search, taken: &[Frame]) {
     let zeroed = block.zeroed();
@@ -54,7 +52,7 @@ pub(in crate::page_alloc) fn take_frames(zone: &Zone, block: &Block, search: &Se
 }
 
 impl<P: FramePlatform> Store<'_, P> {
-    /// Reads the mark of a folio that was just handed out, and takes it off: from now on it is its owner's.
+    /// Reads the mark of a folio that was just allocated, and takes it off.
     pub(in crate::page_alloc) fn take_mark(&self, frame: Frame, order: Order) -> Contents {
         let state = self.frames.state_cell(self.frames.memmap.block(frame.block()), frame);
         if !FrameState::of(state).is_zeroed() {
@@ -64,7 +62,7 @@ impl<P: FramePlatform> Store<'_, P> {
         self.known(frame, order)
     }
 
-    /// A folio was handed out that is known to be zero.
+    /// Counts, and verifies if configured, a folio that was allocated as known to be zero.
     #[cold]
     pub(in crate::page_alloc) fn known(&self, frame: Frame, order: Order) -> Contents {
         self.frames.count(Stat::PgzeroKnown, order.frames());

@@ -12,13 +12,13 @@ use crate::page_alloc::store::shard::Shard;
 use crate::platform::FramePlatform;
 use crate::sync::SpinLock;
 
-/// A run of whole blocks that is wanted.
+/// A request for a run of whole blocks.
 #[derive(Clone, Copy)]
 pub(in crate::page_alloc) struct Wanted {
     pub(in crate::page_alloc) blocks: u32,
-    /// Its first block has a number that is a multiple of this power of two.
+    /// The first block's number is a multiple of this power of two.
     pub(in crate::page_alloc) align: u32,
-    /// What it had better hold.
+    /// The preferred contents.
     pub(in crate::page_alloc) contents: Contents,
     /// Whether locks may be waited for.
     pub(in crate::page_alloc) wait: bool,
@@ -31,27 +31,26 @@ pub(in crate::page_alloc) struct OwnLine<T>(pub(in crate::page_alloc) T);
 
 /// The memory of one node and one kind.
 pub(in crate::page_alloc) struct Zone {
-    /// The zone's index.
     pub(in crate::page_alloc) number: u8,
     pub(in crate::page_alloc) node: u8,
     pub(in crate::page_alloc) kind: ZoneKind,
-    /// Frames that can be handed out, descriptor frames included. Constant but for memory that comes and goes.
+    /// Frames that can be allocated, descriptor frames included. Only hotplug changes it.
     pub(in crate::page_alloc) managed: AtomicU64,
-    /// Frames that are there, tables included. Its marks follow from them.
+    /// Frames that are there, tables included; the marks follow from them.
     pub(in crate::page_alloc) present: AtomicU64,
     pub(in crate::page_alloc) marks: ZoneMarks,
     pub(in crate::page_alloc) pools: BootSlice<SpinLock<Pool>>,
     pub(in crate::page_alloc) shards: BootSlice<Shard>,
     /// Frames in the store. Changed once per batch.
     pub(in crate::page_alloc) free: OwnLine<AtomicI64>,
-    /// Frames in magazines for which lists have booked room to park them. A list keeps what it booked while it goes to and
-    /// fro, so that this changes only when one parks more than ever, or after a time of parking less.
+    /// Frames for whose magazines lists have booked room to park. A list keeps its booking, so this changes
+    /// only when it parks more than ever, or less for some time.
     pub(in crate::page_alloc) booked: OwnLine<AtomicI64>,
-    /// Free frames of blocks in small pieces that are known to be zero. Changed once per batch that comes across some.
+    /// Free frames of blocks in small pieces known to be zero. Changed once per batch that has some.
     pub(in crate::page_alloc) pieces_zeroed: OwnLine<AtomicI64>,
     /// Frames that hold descriptors of blocks in small pieces. Changed once per block.
     pub(in crate::page_alloc) descriptor_frames: AtomicU64,
-    /// The blocks none of whose frames is handed out.
+    /// The blocks of which no frame is allocated.
     pub(in crate::page_alloc) isolated: Isolated,
 }
 
@@ -62,13 +61,13 @@ impl Zone {
         self.free.0.load(Ordering::Relaxed).max(0) as u64
     }
 
-    /// Counts frames that came into the store (or left it, when negative).
+    /// Counts frames that entered the store (or left it, when negative).
     #[inline]
     pub(in crate::page_alloc) fn add_free(&self, frames: i64) {
         self.free.0.fetch_add(frames, Ordering::Relaxed);
     }
 
-    /// Books room to park this many frames, of which a zone has an eighth of itself; whether there was some.
+    /// Books room to park this many frames, of at most an eighth of the zone; returns whether there was room.
     pub(in crate::page_alloc) fn book(&self, frames: i64) -> bool {
         let room = self.managed.load(Ordering::Relaxed) as i64 / 8;
         let booked = self.booked.0.fetch_add(frames, Ordering::Relaxed) + frames <= room;
@@ -78,14 +77,13 @@ impl Zone {
         booked
     }
 
-    /// Gives booked room back.
     pub(in crate::page_alloc) fn unbook(&self, frames: i64) {
         self.booked.0.fetch_sub(frames, Ordering::Relaxed);
     }
 
-    /// How many frames a request may take without passing its mark: `min` for ordinary ones, half of it for atomic ones,
-    /// nothing for those that may use the whole reserve. Asked once a batch and before the batch is taken, so that each
-    /// CPU that asks at the same time may pass the mark by one batch.
+    /// How many frames a request may take above its mark: `min` for ordinary ones, half of it for atomic
+    /// ones, zero for those that may use the whole reserve. A CPU asks once, before it takes a batch, so each
+    /// of several CPUs may pass the mark by one batch.
     #[inline]
     pub(in crate::page_alloc) fn allowance(&self, urgency: Urgency, wanted_zone: ZoneKind) -> u64 {
         let kept = match urgency {
@@ -97,8 +95,7 @@ impl Zone {
         self.free_frames().saturating_sub(kept + aside)
     }
 
-    /// Takes a run of whole blocks from any of the zone's regions, rather one with the contents that are wanted; whether all of
-    /// it is known to be zero.
+    /// Takes a run of whole blocks, if possible of the wanted contents; returns whether it is all zero.
     pub(in crate::page_alloc) fn take_blocks<P: FramePlatform>(
         &self,
         platform: &P,
@@ -110,7 +107,7 @@ impl Zone {
         })
     }
 
-    /// Takes one whole block, to be used in small pieces. `keep_some`: only where a region has more of them than
+    /// Takes one whole block to split. `keep_some`: not from regions that have as few as
     /// [`crate::limits::WHOLE_BLOCKS_SHORT`] says.
     pub(in crate::page_alloc) fn take_block<P: FramePlatform>(
         &self,
@@ -125,8 +122,7 @@ impl Zone {
         })
     }
 
-    /// Puts whole blocks back into their region's pool, all of them zero or none known to be; those that are isolated are
-    /// collected.
+    /// Frees whole blocks into their region's pool, all or none known to be zero; collects isolated ones.
     pub(in crate::page_alloc) fn put_blocks<P: FramePlatform>(
         &self,
         platform: &P,
@@ -155,7 +151,7 @@ impl Zone {
         pools.find(|pool| pool.spans(block)).map_or(1, |pool| pool.blocks_from(block))
     }
 
-    /// Takes the lowest whole block of which nothing is known.
+    /// Takes the lowest whole block that is not known to be zero.
     pub(in crate::page_alloc) fn take_stale_block<P: FramePlatform>(
         &self,
         platform: &P,
@@ -163,17 +159,15 @@ impl Zone {
         self.pools.iter().find_map(|pool| pool.lock(platform).take_stale())
     }
 
-    /// Frames of blocks in small pieces that are free and known to be zero.
+    /// Free frames of blocks in small pieces known to be zero.
     pub(in crate::page_alloc) fn zeroed_pieces(&self) -> u64 {
         self.pieces_zeroed.0.load(Ordering::Relaxed).max(0) as u64
     }
 
-    /// Whole free blocks that are known to be zero.
     pub(in crate::page_alloc) fn zeroed_blocks<P: FramePlatform>(&self, platform: &P) -> u64 {
         self.pools.iter().map(|pool| u64::from(pool.lock(platform).zeroed)).sum()
     }
 
-    /// Whole free blocks.
     pub(in crate::page_alloc) fn whole_blocks<P: FramePlatform>(&self, platform: &P) -> u64 {
         self.pools.iter().map(|pool| u64::from(pool.lock(platform).free)).sum()
     }

@@ -1,4 +1,4 @@
-//! Draining in the published ways: span by span, and a folio at a time.
+//! The drain of the published ways: span by span, and a folio at a time.
 #![forbid(unsafe_code)]
 
 use super::{Content, MmuGather};
@@ -7,9 +7,9 @@ use crate::platform::TablePlatform;
 use crate::tlb::drain::Drain;
 
 impl<P: TablePlatform> MmuGather<'_, '_, P> {
-    /// Drops the counts of the spans from `at` on that hold leaves onto one folio, in the published ways:
-    /// each by itself, as they have a call of the reverse map for each, and the folio is freed with the last,
-    /// as they give up its references. Returns the span that follows.
+    /// Drops the counts of the spans from `at` on that hold leaves onto one folio: one by one, as the
+    /// published ways call their reverse map for each, and frees the folio with the last, as they drop its
+    /// references then. Returns the index of the span that follows.
     #[inline(never)]
     pub(super) fn drain_folio(&self, drain: &mut Drain<'_, '_, P>, at: usize) -> usize {
         let leaves = |at: usize| match (at < self.span_count).then(|| self.span(at).content()) {

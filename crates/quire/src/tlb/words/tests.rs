@@ -12,8 +12,7 @@ fn table(words: &[AtomicU64; TABLE_ENTRIES]) -> Table<'_> {
     Table { words, frame: Frame(0), level: Level::PTE }
 }
 
-/// Hardware may set a bit of a leaf that is not settled between a load and a plain store, which would lose
-/// it.
+/// Hardware may set a bit of an unsettled leaf between a load and a plain store, which would lose it.
 #[test]
 fn only_groups_of_settled_leaves_are_weakened_by_plain_stores() {
     let (shared, copy) = (empty(), empty());

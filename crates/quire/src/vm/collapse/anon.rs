@@ -2,27 +2,25 @@
 //!
 //! # Protocol
 //!
-//! The new folio is allocated first, holding no lock. Then rounds, at most [`COLLAPSE_ROUNDS`]. In each the
-//! address space's lock is taken for *writing*: mapping and leaves are judged anew, tables that `fork` shared
-//! become this address space's own, and where more than [`COLLAPSE_RECOPIED`] pages are still to be brought
-//! over, dirty bits are taken from the leaves, with a flush. The lock is given back, and taken for *reading*:
-//! the pages are copied while programs load, store and fault as before. When few are left, the table is taken
-//! out, with a flush, those few are copied, and the large leaf comes (the steps stand in
-//! `pgtable/collapse_copy.rs`).
+//! The collapse allocates the new folio first, holding no lock. Then it makes at most [`COLLAPSE_ROUNDS`]
+//! rounds. Each takes the address space's lock for *writing*, checks mapping and leaves anew, and unshares
+//! tables that `fork` shared. If more than [`COLLAPSE_RECOPIED`] pages are still to be copied, it clears the
+//! leaves' dirty bits, with a flush. Then it takes the lock for *reading* instead, and copies pages while
+//! programs load, store and fault as before. Once few pages are left, it detaches the table, with a flush,
+//! copies these, and installs the large leaf (`pgtable/collapse_copy.rs` has the steps).
 //!
-//! So no task is kept out for longer than it takes to look at 512 entries twice, to flush, and to copy what
-//! was stored to since. The last round copies with the lock held for writing, in case a program stores faster
-//! than that: tasks that only touch memory that is mapped do not notice it even then.
+//! So a task waits at most for two looks at 512 entries, a flush, and the copy of the last pages. In case a
+//! program stores too fast for that, the last round copies with the lock held for writing: even this delays
+//! no task that only touches mapped memory.
 //!
-//! What was copied is good as long as no other task took the lock for writing in between, which its number of
-//! writers tells; and one that was stored to since its dirty bit was taken is copied again. A store needs no
-//! lock, so this is all that keeps it: what maps the memory elsewhere (a secondary MMU) drops its copies at
-//! each flush, and comes through [`Mm::fault`](crate::vm::Mm::fault) before it stores, which sets the dirty
-//! bit.
+//! A copy is good as long as no other task took the lock for writing since, which the lock's number of
+//! writers tells, and as long as the page's dirty bit stays clear; else the page is copied again. Stores take
+//! no lock, so each must set the dirty bit. A secondary MMU does: it drops its copies of leaves at each
+//! flush, and calls [`Mm::fault`](crate::vm::Mm::fault) before it stores.
 //!
-//! Pages that other address spaces map as well are copied for this one alone: no task can store to them, and
-//! one that gains the right to does so with the dirty bit. Frames with another owner are refused: a device
-//! stores to them without asking.
+//! Pages that other address spaces map too are copied for this one alone: no task can store to them, and a
+//! task that gains the right sets the dirty bit. Frames with another owner are refused: a device stores to
+//! them without asking.
 
 use super::limits::Terms;
 use super::report::{Done, Refusal};
@@ -47,9 +45,8 @@ use crate::vm::space::shared::MmShared;
 use crate::vm::space::state::Space;
 
 /// Frames that are copied without a reschedule point, at most.
-const STRETCH: usize = (CLEAR_STRETCH_BYTES / FRAME_SIZE) as usize;
+pub(super) const STRETCH: usize = (CLEAR_STRETCH_BYTES / FRAME_SIZE) as usize;
 
-/// One collapse on its way.
 struct Job<'a, P: Platform> {
     body: &'a MmBody,
     extent: VirtRange,
@@ -88,8 +85,7 @@ impl<P: Platform> Collapse<'_, '_, P> {
         self.collapse_by_copy(body, extent, terms, &survey)
     }
 
-    /// What maps an aligned range of 2 MiB, if that is not one leaf. The lock is held; for reading, the
-    /// answer may be old.
+    /// Surveys 2 MiB, unless one leaf maps them. The lock is held; if for reading, the answer may be old.
     pub(super) fn survey_extent(
         self,
         body: &MmBody,
@@ -104,7 +100,7 @@ impl<P: Platform> Collapse<'_, '_, P> {
         }
     }
 
-    /// Tries to make one leaf of leaves that map one folio in order; whether they did.
+    /// Makes one leaf of leaves, if they map one folio in order; returns whether they did.
     fn collapse_shape(self, body: &MmBody, extent: VirtRange, terms: &Terms) -> Result<bool, Refusal> {
         let space = body.space.write(self.platform());
         terms.mapping(&space, extent, self.policy())?;
@@ -145,8 +141,8 @@ impl<P: Platform> Collapse<'_, '_, P> {
         Ok(Done::Copied)
     }
 
-    /// A folio for the copies, on the node on which the first of the pages is; if need be what is in the way
-    /// of one moves elsewhere.
+    /// Allocates a folio for the copies, on the node of the first page; moves other pages out of its way if
+    /// need be.
     pub(super) fn collapse_target(
         self,
         first: Option<Frame>,
@@ -159,22 +155,19 @@ impl<P: Platform> Collapse<'_, '_, P> {
             }
             _ => Gfp::USER,
         };
+        let unknown = |folio| (folio, Contents::Unknown);
         let found = if mostly_holes {
             pages.alloc_maybe_zeroed(gfp, Order::BLOCK)
         } else {
-            pages.alloc(gfp, Order::BLOCK).map(|folio| (folio, Contents::Unknown))
+            pages.alloc(gfp, Order::BLOCK).map(unknown)
         };
         let move_out = |range| {
             Migration::of(self.0).move_out(range);
         };
-        found
-            .or_else(|_| {
-                pages.alloc_moving(gfp, Order::BLOCK, move_out).map(|folio| (folio, Contents::Unknown))
-            })
-            .map_err(|_| Refusal::NoMemory)
+        let found = found.or_else(|_| pages.alloc_moving(gfp, Order::BLOCK, move_out).map(unknown));
+        found.map_err(|_| Refusal::NoMemory)
     }
 
-    /// The rounds.
     fn bring_over(self, job: &mut Job<'_, P>) -> Result<(), Refusal> {
         let (mut expected, mut round) = (None, 1);
         loop {
@@ -203,7 +196,7 @@ impl<P: Platform> Collapse<'_, '_, P> {
             let mut gather = MmuGather::new(self.pages(), &job.body.context);
             let put = self.put_leaf(job, &space, &mut gather);
             drop(space);
-            // What was mapped is detached and flushed: no CPU reaches it.
+            // The old table is detached and flushed: no CPU reaches its pages.
             let change = gather.finish();
             if put.is_ok() {
                 job.body.add_rss(self.pages(), change, Counted::File);
@@ -213,12 +206,11 @@ impl<P: Platform> Collapse<'_, '_, P> {
         }
     }
 
-    /// Judges anew what is to be collapsed, once its table is this address space's own. The lock is held for
-    /// writing.
+    /// Checks mapping and leaves anew, and unshares the table. The caller holds the lock for writing.
     fn prepare_round(self, job: &Job<'_, P>, space: &Space) -> Result<TableSurvey, Refusal> {
         let vma = job.terms.mapping(space, job.extent, self.policy())?;
         let tables = PageTables::new(self.pages(), &job.body.context);
-        // Before it is judged whether pages are shared: in a shared table all are.
+        // Leaves are checked before the table is unshared: in a shared table all pages count as shared.
         let survey = |tables: &PageTables<'_, '_, P>| match tables.survey(job.extent.start, &job.copied) {
             Stands::Table(survey) => Ok(survey),
             _ => Err(Refusal::Busy),
@@ -232,7 +224,7 @@ impl<P: Platform> Collapse<'_, '_, P> {
         survey(&tables)
     }
 
-    /// Copies what is missing and was not stored to lately. The lock is held for reading at least.
+    /// Copies the clean pages that are still to be copied. The caller holds the lock, at least for reading.
     fn copy_clean(self, job: &mut Job<'_, P>, tables: &PageTables<'_, '_, P>) {
         let (to, copier, mut left) = (job.to, &job.copier, STRETCH);
         let pages = tables.bring_pages(job.extent.start, &mut job.copied, |run| {
@@ -249,7 +241,7 @@ impl<P: Platform> Collapse<'_, '_, P> {
         self.pages().count(Stat::ThpCollapsePages, pages);
     }
 
-    /// Ends it. The lock is held for writing.
+    /// Copies the last pages and installs the large leaf. The caller holds the lock for writing.
     fn put_leaf(
         self,
         job: &mut Job<'_, P>,
@@ -276,17 +268,15 @@ impl<P: Platform> Collapse<'_, '_, P> {
         again.map(|_| ()).ok_or(Refusal::Busy)
     }
 
-    /// Brings a part of a run to the new folio.
+    /// Copies or clears a part of a run in the new folio.
     fn bring(self, copier: &Copier<'_, P>, to: Frame, run: &Run, at: usize, count: usize) {
         let to = FrameRange::new(to.add((run.index + at) as u64), count as u64);
-        match run.from {
-            Some(from) => {
-                let from = FrameRange::new(from.add(at as u64), count as u64);
-                // SAFETY: invariant 1: the collapse owns the new folio until its leaf is there.
-                unsafe { copier.copy(from, to.start) }
+        // SAFETY: invariant 1: the collapse owns the new folio until its leaf is there.
+        unsafe {
+            match run.from {
+                Some(from) => copier.copy(FrameRange::new(from.add(at as u64), count as u64), to.start),
+                None => self.pages().frames().clear_frames(to, TouchHint::Later),
             }
-            // SAFETY: invariant 1: the collapse owns the new folio until its leaf is there.
-            None => unsafe { self.pages().frames().clear_frames(to, TouchHint::Later) },
         }
     }
 }

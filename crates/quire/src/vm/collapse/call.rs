@@ -38,7 +38,7 @@ impl<P: Platform> CollapseCall<'_, '_, P> {
         let mut report = Collapsed::default();
         let mut at = addr.align_up(BLOCK_SIZE).ok_or(MmError::Invalid)?;
         while at < end && end.0 - at.0 >= BLOCK_SIZE && !self.memory.platform().is_dying() {
-            // However long the range is, only what is mapped of it is gone through.
+            // Skip holes between mappings, so that a long range with few of them takes little time.
             let Some(start) = self.first_mapped(VirtRange::new(at, end)) else { break };
             if start > at {
                 at = start;
@@ -56,8 +56,7 @@ impl<P: Platform> CollapseCall<'_, '_, P> {
         covered.map(|()| report)
     }
 
-    /// The first multiple of 2 MiB in a range whose 2 MiB begin in, or before, a mapping. The range begins at
-    /// one.
+    /// The first 2 MiB of a range that reach into a mapping. The range begins at a multiple of 2 MiB.
     fn first_mapped(self, range: VirtRange) -> Option<VirtAddr> {
         let space = self.space.read(self.memory.platform());
         space.tree.first_in(range).map(|vma| vma.range.start.align_down(BLOCK_SIZE).max(range.start))

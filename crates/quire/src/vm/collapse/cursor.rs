@@ -1,9 +1,8 @@
-//! How far a search through all address spaces came.
+//! The position of a search through all address spaces.
 #![forbid(unsafe_code)]
 
 use crate::addr::VirtAddr;
 
-/// A place in the order of all address spaces, and in one of them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Cursor {
     /// Family and number of the address space.
@@ -13,7 +12,7 @@ pub(super) struct Cursor {
 }
 
 impl Cursor {
-    /// The address space is done with.
+    /// Goes on to the next address space.
     pub(super) fn leave(&mut self) {
         *self = Self { key: (self.key.0, self.key.1 + 1), at: VirtAddr(0) };
     }

@@ -1,40 +1,37 @@
-//! Collapse of pages of files: shared anonymous memory, and files with a backing store through mappings that
-//! cannot store to them.
+//! Collapse of pages of files: of shared anonymous memory, and of paged files in mappings that cannot store.
 //!
 //! # Protocol
 //!
-//! The pages of 2 MiB go to one block, in order, [`COLLAPSE_FILE_PAGES`] at a time ([`crate::filemap`]):
-//! these are made busy and unmapped everywhere, then copied while no lock is held and the file is open. So a
-//! task that touches one of them waits until so many are copied, and no other waits at all. The right to
-//! store is gone with the leaf, so a copy is what there is.
+//! The collapse moves the pages of 2 MiB into one block, in order, [`COLLAPSE_FILE_PAGES`] at a time
+//! ([`crate::filemap`]): it makes these busy and unmaps them everywhere, then copies them while it holds no
+//! lock and the file is open. A task that touches one of them waits until so many are copied; no other task
+//! waits. No task can store through a leaf that is gone, so each page is copied once.
 //!
-//! Then, under the lock of the caller's address space for writing, the table goes and one leaf comes: both
-//! map the same frames, so this is a flush and no copy. Other address spaces that map the file lose their
-//! tables of the 2 MiB, one address space after the other, and get the large leaf at the next fault; where
-//! memory is locked they get it at once.
+//! Then, under the lock of the caller's address space for writing, one leaf replaces the table: both map the
+//! same frames, so this takes a flush and no copy. Other address spaces that map the file lose their tables
+//! of the 2 MiB, one address space after the other, and get the large leaf at the next fault, or at once
+//! where memory is locked.
 //!
-//! Nothing that a program could see is undone after a refusal: pages that were moved have the same contents
-//! in another place.
+//! A refusal need not undo anything: moved pages have the same contents in another place.
 //!
 //! Such a leaf counts as 512 small ones ([`crate::page_alloc`]). A verb that takes one page of it splits the
-//! leaf, or takes it away as a whole, which needs no memory: pages of files come back by faults.
+//! leaf, or unmaps all of it, which needs no memory: pages of files come back by faults.
 //!
-//! (Linux: `collapse_file()` in `mm/khugepaged.c`. Its folio takes the place of the pages in the cache, which
-//! all tasks that want one wait for, and it refuses pages that are dirty.)
+//! (Linux: `collapse_file()` in `mm/khugepaged.c`. There all tasks that want a page wait for the new folio to
+//! replace the pages in the cache, and dirty pages are refused.)
 
 use core::ops::Range;
 
+use super::anon::STRETCH;
 use super::limits::Terms;
-use super::report::{Done, Refusal};
+use super::report::{Done, Refusal, refuse_if};
 use crate::addr::{FrameRange, Order, PageSize, VirtRange};
 use crate::clear::Copier;
 use crate::error::FaultError;
 use crate::filemap::{
     BlockSurvey, FileClosed, FileCollapse, FileKind, FileNode, FileUse, NotMoved, PageRuns, PagesMoving,
 };
-use crate::limits::{
-    BLOCK_FRAMES, BLOCK_SIZE, CLEAR_STRETCH_BYTES, COLLAPSE_FILE_PAGES, COLLAPSE_FILE_TRIES, FRAME_SIZE,
-};
+use crate::limits::{BLOCK_FRAMES, BLOCK_SIZE, COLLAPSE_FILE_PAGES, COLLAPSE_FILE_TRIES};
 use crate::page_alloc::{BlockReservation, Contents};
 use crate::pgtable::{Copied, PageTables, Stands, TableSurvey, Zap};
 use crate::platform::{Platform, TouchHint};
@@ -49,21 +46,17 @@ use crate::vm::space::body::MmBody;
 use crate::vm::space::found::FoundBody;
 use crate::vm::userfault::UserfaultModes;
 
-/// Frames that are copied without a reschedule point, at most.
-const STRETCH: usize = (CLEAR_STRETCH_BYTES / FRAME_SIZE) as usize;
-
-/// Pages of 2 MiB of a file that are collapsed for one address space.
+/// 2 MiB of a file that are collapsed for one address space.
 struct Job<'a> {
     body: &'a MmBody,
     extent: VirtRange,
     terms: &'a Terms,
     collapse: FileCollapse<'a>,
-    /// The first page.
+    /// The file's page at the start of the extent.
     first: u64,
 }
 
 impl Job<'_> {
-    /// The pages.
     fn pages(&self) -> Range<u64> {
         self.first..self.first + BLOCK_FRAMES as u64
     }
@@ -81,7 +74,7 @@ impl From<NotMoved> for Refusal {
 }
 
 impl<P: Platform> Collapse<'_, '_, P> {
-    /// Makes one leaf of an aligned range of 2 MiB of a mapping of a file. The caller holds no lock.
+    /// The caller holds no lock.
     pub(super) fn collapse_file(
         self,
         body: &MmBody,
@@ -121,10 +114,10 @@ impl<P: Platform> Collapse<'_, '_, P> {
         Ok(if in_order { Done::Reshaped } else { Done::Copied })
     }
 
-    /// Refuses pages of which one is marked for a handler, before any moves: else the others would at each
-    /// attempt. And, where `zeroes` are to come, those whose missing pages a handler fills in, in whichever
-    /// mapping: it would never hear of them. Handlers that come later are noted by the file
-    /// ([`FileNode::note_watched`]).
+    /// Refuses pages of which one is marked for a handler before any page moves: else the others would move
+    /// at each attempt. With `zeroes`, holes get pages of zeroes, so it also refuses pages whose holes a
+    /// handler of any mapping fills: the handler would never hear of them. The file notes handlers that are
+    /// registered later ([`FileNode::note_watched`]).
     fn check_mappers(self, job: &Job<'_>, zeroes: bool) -> Result<(), Refusal> {
         let (mut marked, mut watched) = (false, false);
         ReverseMap::of(self.0).each_mapper(job.collapse.node(), &job.pages(), |found| {
@@ -140,36 +133,35 @@ impl<P: Platform> Collapse<'_, '_, P> {
         }
     }
 
-    /// Brings the pages into a block of their own.
+    /// Moves the pages into a block of their own.
     fn gather(self, job: &Job<'_>, survey: &BlockSurvey) -> Result<(), Refusal> {
         let target = self.collapse_target(survey.first, survey.present < BLOCK_FRAMES / 2).ok();
-        let opened =
-            target.and_then(|(block, contents)| Some((self.pages().reserve_block(block)?, contents)));
-        let Some((mut room, contents)) = opened else {
+        let reserved =
+            target.and_then(|(folio, contents)| Some((self.pages().reserve_block(folio)?, contents)));
+        let Some((mut block, contents)) = reserved else {
             self.pages().count(Stat::ThpCollapseAllocFailed, 1);
             return Err(Refusal::NoMemory);
         };
         self.pages().count(Stat::ThpCollapseAlloc, 1);
-        // What goes meanwhile refuses the rest.
+        // A page that is dropped after the survey ends the collapse.
         let complete = survey.present == BLOCK_FRAMES;
-        let brought = if complete { Ok(()) } else { self.bring_missing(job, &mut room, contents) };
-        let done = brought.and_then(|()| self.fill_block(job, &mut room));
-        self.pages().store().free_reserved(room);
+        let brought = if complete { Ok(()) } else { self.bring_missing(job, &mut block, contents) };
+        let done = brought.and_then(|()| self.fill_block(job, &mut block));
+        self.pages().store().free_reserved(block);
         done
     }
 
-    /// Brings in what is missing of the pages, with a reschedule point after some: no lock is held, and
-    /// nothing is busy.
+    /// Brings in the missing pages, with reschedule points: no lock is held, and no page is busy.
     fn bring_missing(
         self,
         job: &Job<'_>,
-        room: &mut BlockReservation,
+        block: &mut BlockReservation,
         contents: Contents,
     ) -> Result<(), Refusal> {
         for index in job.pages() {
-            // Whether what is there was lost is seen later.
+            // Skip pages that are there: lost ones are refused later.
             if self.files().is_lost(self.platform(), job.collapse.node(), index).is_none() {
-                self.bring_in(job, index, room, contents)?;
+                self.bring_in(job, index, block, contents)?;
             }
             if (index + 1) % COLLAPSE_FILE_PAGES as u64 == 0 {
                 self.platform().reschedule_point();
@@ -178,22 +170,21 @@ impl<P: Platform> Collapse<'_, '_, P> {
         Ok(())
     }
 
-    fn fill_block(self, job: &Job<'_>, room: &mut BlockReservation) -> Result<(), Refusal> {
+    fn fill_block(self, job: &Job<'_>, block: &mut BlockReservation) -> Result<(), Refusal> {
         let copier = self.pages().frames().clearer().copier(self.platform(), BLOCK_SIZE, TouchHint::Later);
         for start in job.pages().step_by(COLLAPSE_FILE_PAGES) {
-            self.gather_some(job, start, room, &copier)?;
+            self.gather_some(job, start, block, &copier)?;
             self.platform().reschedule_point();
         }
         Ok(())
     }
 
-    /// Brings a page in that was not there: from the backing store, to wherever it comes; zeroes to their
-    /// place.
+    /// Brings in a missing page: from the backing store, into any frame; or zeroes, into the block.
     fn bring_in(
         self,
         job: &Job<'_>,
         index: u64,
-        room: &mut BlockReservation,
+        block: &mut BlockReservation,
         contents: Contents,
     ) -> Result<(), Refusal> {
         let file = self.use_of(job.collapse.node())?;
@@ -207,12 +198,11 @@ impl<P: Platform> Collapse<'_, '_, P> {
             });
         }
         if contents == Contents::Unknown {
-            let frame = FrameRange::folio(room.frame(index), Order::FRAME);
-            // SAFETY: invariant 1: the room is this collapse's, and `fill_hole` takes the frame out of it
-            // afterwards.
+            let frame = FrameRange::folio(block.frame(index), Order::FRAME);
+            // SAFETY: invariant 1: this collapse reserved the block; `fill_hole` takes the frame afterwards.
             unsafe { self.pages().frames().clear_frames(frame, TouchHint::Later) };
         }
-        Ok(self.files().fill_hole(self.pages(), &file, index, room)?)
+        Ok(self.files().fill_hole(self.pages(), &file, index, block)?)
     }
 
     fn use_of<'n>(self, node: &'n FileNode) -> Result<FileUse<'n>, Refusal> {
@@ -225,7 +215,7 @@ impl<P: Platform> Collapse<'_, '_, P> {
         Err(Refusal::Busy)
     }
 
-    /// Closes the file. A user of its pages may wait for a pager: it is not waited for, since all others would.
+    /// Closes the file. Does not wait for its users: one may wait for a pager, and all others would wait too.
     fn close_soon<'n>(self, node: &'n FileNode) -> Result<FileClosed<'n>, Refusal> {
         for _ in 0..COLLAPSE_FILE_TRIES {
             if let Some(closed) = node.try_close() {
@@ -236,41 +226,40 @@ impl<P: Platform> Collapse<'_, '_, P> {
         Err(Refusal::Busy)
     }
 
-    /// Brings some pages into their places.
+    /// Moves up to [`COLLAPSE_FILE_PAGES`] pages into their frames of the block.
     fn gather_some(
         self,
         job: &Job<'_>,
         start: u64,
-        room: &mut BlockReservation,
+        block: &mut BlockReservation,
         copier: &Copier<'_, P>,
     ) -> Result<(), Refusal> {
         let (files, node) = (self.files(), job.collapse.node());
         let part = start..start + COLLAPSE_FILE_PAGES as u64;
         let closed = self.close_soon(node)?;
-        let moving = files.begin_gathering(self.platform(), &closed, part.clone(), room)?;
+        let moving = files.begin_gathering(self.platform(), &closed, part.clone(), block)?;
         if moving.is_empty() {
             return Ok(());
         }
         let runs = PageRuns::of(part);
         let locked = Migration::of(self.0).unmap_to_move(&closed, &runs);
-        // No task reaches the pages, and one that wants a page waits until it is not busy any more.
+        // No task reaches the pages: one that wants a page waits while it is busy.
         drop(closed);
         let ours = !files.is_mapped(self.pages(), &moving);
         if ours {
             self.copy_pages(&moving, copier);
         }
-        let moved = files.end_gathering(self.pages(), &job.collapse, &moving, ours.then_some(room));
-        // Whether a larger leaf comes or not. Where a task waits for a pager meanwhile, they come with the
-        // next fault.
+        let moved = files.end_gathering(self.pages(), &job.collapse, &moving, ours.then_some(block));
+        // Map locked pages again, with or without a larger leaf. If the file cannot be closed, faults do.
         if locked && let Ok(closed) = self.close_soon(node) {
             Migration::of(self.0).map_locked(&closed, &runs);
         }
         match (ours, moved) {
             (_, true) => Ok(()),
-            // Some of the block went bad.
+            // A frame of the block went bad.
             (true, false) => Err(Refusal::Busy),
-            // Where stores are watched the leaf stays, and where memory is locked and there is none for a
-            // split.
+            // A leaf stayed: a handler watches its stores, or it is locked and cannot be split for want of
+            // memory.
             (false, false) => Err(Refusal::Held),
         }
     }
@@ -279,18 +268,18 @@ impl<P: Platform> Collapse<'_, '_, P> {
         for (from, to) in moving.runs() {
             for at in (0..from.count).step_by(STRETCH) {
                 let part = FrameRange::new(from.start.add(at), (from.count - at).min(STRETCH as u64));
-                // SAFETY: invariant 1: the room is this collapse's, and the new frames are still in it.
+                // SAFETY: invariant 1: this collapse reserved the block, and the new frames are still in it.
                 unsafe { copier.copy(part, to.add(at)) };
             }
             self.pages().count(Stat::ThpCollapsePages, from.count);
         }
     }
 
-    /// Puts the leaf into the caller's address space.
+    /// Puts the large leaf into the caller's address space.
     fn put_file_leaf(self, job: &Job<'_>) -> Result<(), Refusal> {
         for _ in 0..COLLAPSE_FILE_TRIES {
             let space = job.body.space.write(self.platform());
-            // A task that has the file closed may wait for this lock.
+            // A task that has closed the file may wait for this lock, so give it back.
             let Some(file) = job.collapse.node().enter() else {
                 drop(space);
                 self.platform().relax();
@@ -305,8 +294,8 @@ impl<P: Platform> Collapse<'_, '_, P> {
         Err(Refusal::Busy)
     }
 
-    /// Puts a leaf onto the block of the pages from `first` on in the place of what maps them. The lock is
-    /// held for writing.
+    /// Maps the block of the pages from `first` on by one leaf instead of small ones. The lock is held for
+    /// writing.
     fn map_block(
         self,
         body: &MmBody,
@@ -338,14 +327,13 @@ impl<P: Platform> Collapse<'_, '_, P> {
         mapped.map_err(|_| Refusal::Busy)
     }
 
-    /// Whether one leaf maps 2 MiB of a file already; refused where what does is not to give way to one. The
-    /// lock is held.
+    /// Whether one leaf maps 2 MiB of a file already; refuses small leaves that must stay. The lock is held.
     fn is_large_file(self, body: &MmBody, extent: VirtRange) -> Result<bool, Refusal> {
         let Some(survey) = self.survey_extent(body, extent)? else { return Ok(true) };
         check_leaves(&survey).map(|()| false)
     }
 
-    /// Takes tables away, in all address spaces, in whose place a leaf onto the block of these pages may come.
+    /// Unmaps the tables of these pages in all address spaces, where a leaf onto their block may come.
     fn make_way(self, node: &FileNode, pages: Range<u64>) {
         let mut after = 0;
         while let Some(body) = FoundBody::next(self.platform(), node, after, &pages) {
@@ -360,7 +348,7 @@ impl<P: Platform> Collapse<'_, '_, P> {
                 }
                 if vma.attributes.flags.contains(VmaFlags::LOCKED) {
                     if let Some(file) = node.enter() {
-                        // What cannot be had stays as it is.
+                        // If refused, the small leaves stay.
                         let _refused = self.map_block(&body, vma, range, &file, pages.start);
                     }
                     return;
@@ -374,12 +362,10 @@ impl<P: Platform> Collapse<'_, '_, P> {
     }
 }
 
-/// Whether all that a table maps are pages of a file, and nothing is to be kept that a larger leaf has no
-/// room for.
+/// Refuses a table that maps more than pages of a file, or whose leaves say what a larger one cannot.
 fn check_leaves(survey: &TableSurvey) -> Result<(), Refusal> {
-    let refused = |refused: bool, why| if refused { Err(why) } else { Ok(()) };
-    refused(survey.lost > 0, Refusal::Lost)?;
-    refused(survey.busy > 0, Refusal::Busy)?;
-    refused(survey.marked > 0, Refusal::Marked)?;
-    refused(survey.present != survey.file || survey.zero > 0, Refusal::Copies)
+    refuse_if(survey.lost > 0, Refusal::Lost)?;
+    refuse_if(survey.busy > 0, Refusal::Busy)?;
+    refuse_if(survey.marked > 0, Refusal::Marked)?;
+    refuse_if(survey.present != survey.file || survey.zero > 0, Refusal::Copies)
 }

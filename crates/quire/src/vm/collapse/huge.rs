@@ -1,22 +1,20 @@
-//! Collapse of huge pages that are mapped in parts (`MADV_COLLAPSE`): same frames, same rights, so no task is
-//! kept from them.
+//! Collapse of huge pages mapped in parts (`MADV_COLLAPSE`). Frames and rights stay, so tasks keep using
+//! them.
 //!
-//! A page of 1 GiB is collapsed in *stages*: it is looked at first, 128 MiB under each hold of the lock for
-//! reading; then as many tables at a time become leaves of 2 MiB under the lock for writing; then these one
-//! leaf. Between two steps others get the lock. What is found in the way at first refuses the page, and
-//! nothing has changed; what comes in the way meanwhile ends the call, and the next one goes on where this
-//! one ended. A task that touches the page waits for one flush at most. Secondary MMUs are told at the end
-//! that a larger leaf is possible, and never stopped.
+//! A page of 1 GiB is collapsed in *stages*. First all of it is checked, 128 MiB under each hold of the lock
+//! for reading. Then as many tables at a time become leaves of 2 MiB, under the lock for writing, and finally
+//! these become one leaf. Other tasks get the lock between two steps. An obstacle found by the check refuses
+//! the page, and nothing has changed. A later obstacle ends the call, and the next call goes on from there. A
+//! task that touches the page waits for one flush at most. Secondary MMUs are told at the end that a larger
+//! leaf is possible, and are never stopped.
 //!
-//! [`CollapseSteps::Direct`] puts the leaf of 1 GiB there in one step, with the lock held while all entries
-//! are compared.
+//! [`CollapseSteps::Direct`] installs the leaf of 1 GiB in one step: all entries are compared under the lock.
 //!
-//! Linux's (Houghton, v2, 2023) zapped the range, which filled holes and lost write-protect marks, between
-//! start and end of a notifier bracket for all of it, so that no virtual CPU could touch it for 10 ms to a
-//! second.
+//! The patches for Linux (Houghton, v2, 2023) zapped the range, which filled holes and lost write-protect
+//! marks, inside one notifier bracket, so that no virtual CPU could touch it for 10 ms to a second.
 #![forbid(unsafe_code)]
 
-use super::report::{Done, Refusal};
+use super::report::{Done, Refusal, refuse_if};
 use crate::addr::{PageSize, VirtAddr, VirtRange};
 use crate::hugetlb::HugeSize;
 use crate::limits::COLLAPSE_TABLES;
@@ -38,7 +36,6 @@ pub enum CollapseSteps {
     Direct,
 }
 
-/// Bytes that one step changes.
 const STEP_BYTES: u64 = COLLAPSE_TABLES as u64 * PageSize::Size2M.bytes();
 
 impl From<Obstacle> for Refusal {
@@ -54,8 +51,8 @@ impl From<Obstacle> for Refusal {
 }
 
 impl<P: Platform> CollapseCall<'_, '_, P> {
-    /// The size of the leaf that an extent from `at` on, up to `end` at most, may become in a mapping of huge
-    /// pages; `None` in others.
+    /// The size of the leaf that may be made at `at`, up to `end`; `None` in mappings of other than huge
+    /// pages.
     pub(super) fn huge_extent(self, at: VirtAddr, end: VirtAddr) -> Option<PageSize> {
         let space = self.space.read(self.memory.platform());
         let vma = space.tree.find(at)?;
@@ -66,7 +63,7 @@ impl<P: Platform> CollapseCall<'_, '_, P> {
         Some(if gigantic { PageSize::Size1G } else { PageSize::Size2M })
     }
 
-    /// Makes one leaf of what maps an extent of `size` in a mapping of huge pages. The caller holds no lock.
+    /// Makes one leaf of `size` in a mapping of huge pages. The caller holds no lock.
     pub(super) fn collapse_huge(
         self,
         extent: VirtRange,
@@ -90,8 +87,8 @@ impl<P: Platform> CollapseCall<'_, '_, P> {
         Ok(leaf.is_some_and(|leaf| leaf >= size))
     }
 
-    /// Makes leaves of 2 MiB of all tables in the extent, after a look at all of them, and one of these. As
-    /// long as no other task holds the lock for writing, what was seen then is not read again.
+    /// Checks all tables of the extent, makes leaves of 2 MiB of them, and one leaf of these. A step need not
+    /// check its tables again unless another task held the lock for writing.
     fn collapse_staged(self, extent: VirtRange) -> Result<(), Refusal> {
         let (mut seen, mut alone) = (None, true);
         for part in steps(extent) {
@@ -105,8 +102,8 @@ impl<P: Platform> CollapseCall<'_, '_, P> {
         done.inspect_err(|_| self.tell_of_large(extent))
     }
 
-    /// Makes leaves of 2 MiB of all tables in the extent. `writes`: how often the lock was held for writing
-    /// if no task has held it since they were looked at.
+    /// Makes leaves of 2 MiB of all tables in the extent. `writes`: the lock's number of writers during the
+    /// check, if it was the same throughout.
     fn collapse_tables(self, extent: VirtRange, writes: Option<u32>) -> Result<(), Refusal> {
         for (step, part) in steps(extent).enumerate() {
             let expected = writes.map(|writes| writes.wrapping_add(1 + step as u32));
@@ -116,7 +113,7 @@ impl<P: Platform> CollapseCall<'_, '_, P> {
         Ok(())
     }
 
-    /// Tells secondary MMUs of the leaves of 2 MiB in an extent of which no larger one came.
+    /// Tells secondary MMUs of the leaves of 2 MiB in an extent that did not become one leaf.
     fn tell_of_large(self, extent: VirtRange) {
         let bytes = PageSize::Size2M.bytes();
         for step in steps(extent) {
@@ -134,7 +131,7 @@ impl<P: Platform> CollapseCall<'_, '_, P> {
         }
     }
 
-    /// How often the lock was held for writing when the part was looked at.
+    /// Checks a part; returns the lock's number of writers.
     fn check_step(self, extent: VirtRange, part: VirtRange) -> Result<u32, Refusal> {
         let space = self.space.read(self.memory.platform());
         check_split(&space, extent)?;
@@ -142,8 +139,8 @@ impl<P: Platform> CollapseCall<'_, '_, P> {
         Ok(space.writes())
     }
 
-    /// One step: all tables in the part, or all of a gigantic page. `writes`: how often the lock was held for
-    /// writing if no task has held it since the part was looked at.
+    /// Collapses all tables in the part, or a whole gigantic page. `writes`: the lock's number of writers if
+    /// no other task has held it for writing since the check.
     fn collapse_step(self, part: VirtRange, size: PageSize, writes: Option<u32>) -> Result<(), Refusal> {
         let space = self.lock();
         check_split(&space, part)?;
@@ -158,7 +155,7 @@ impl<P: Platform> CollapseCall<'_, '_, P> {
         if collapsed == Ok(1) && part.len() == size.bytes() {
             self.context().collapse_possible(self.memory.platform(), part);
         }
-        // What was taken out is flushed: it is counted down while others go on.
+        // Detached tables are flushed: other tasks go on while they are taken apart.
         drop(space);
         gather.finish();
         self.memory.pages().count(Stat::ThpCollapseShape, collapsed?);
@@ -166,7 +163,7 @@ impl<P: Platform> CollapseCall<'_, '_, P> {
     }
 }
 
-/// The parts of an extent that one step changes.
+/// The parts of an extent, each for one step.
 fn steps(extent: VirtRange) -> impl Iterator<Item = VirtRange> {
     let at = (0..extent.len()).step_by(STEP_BYTES as usize);
     at.map(move |at| VirtRange::from_len(extent.start.add(at), STEP_BYTES))
@@ -174,8 +171,7 @@ fn steps(extent: VirtRange) -> impl Iterator<Item = VirtRange> {
 
 /// Refuses an extent that does not lie in one mapping of huge pages whose parts may be mapped by themselves.
 fn check_split(space: &Space, extent: VirtRange) -> Result<(), Refusal> {
-    let vma =
-        space.tree.find(extent.start).filter(|vma| vma.range.covers(extent)).ok_or(Refusal::TooSmall)?;
-    let split = vma.attributes.flags.contains(VmaFlags::SPLIT);
-    if split { Ok(()) } else { Err(Refusal::HugePages) }
+    let vma = space.tree.find(extent.start).filter(|vma| vma.range.covers(extent));
+    let vma = vma.ok_or(Refusal::TooSmall)?;
+    refuse_if(!vma.attributes.flags.contains(VmaFlags::SPLIT), Refusal::HugePages)
 }

@@ -1,7 +1,7 @@
-//! What is collapsed: the limits of the background, and what a call may do beyond them.
+//! Which ranges may be collapsed: within limits in the background, beyond them by call.
 #![forbid(unsafe_code)]
 
-use super::report::Refusal;
+use super::report::{Refusal, refuse_if};
 use crate::addr::{Order, VirtRange};
 use crate::filemap::{BlockSurvey, FileKind, FileRef};
 use crate::limits::{BLOCK_FRAMES, TABLE_ENTRIES};
@@ -11,19 +11,18 @@ use crate::vm::mapping::vma::{Backing, Vma};
 use crate::vm::space::state::Space;
 use crate::vm::userfault::UserfaultModes;
 
-/// How much of 2 MiB may be what, for the background to collapse them. Names and defaults are Linux's, as
-/// files of `/sys/kernel/mm/transparent_hugepage/khugepaged/`.
+/// The background collapses 2 MiB with at most so many pages of each kind, up to 511. Names and defaults are
+/// Linux's, as files of `/sys/kernel/mm/transparent_hugepage/khugepaged/`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CollapseLimits {
-    /// Pages that are missing, or are zeroes that were never stored to: each takes a frame afterwards. Up to
-    /// 511. Of shared anonymous memory: pages that were never touched. Also how many pages of zeroes a folio
-    /// may have before [`Splitter`](super::Splitter) takes it apart.
+    /// Pages that are missing, or are zeroes that were never stored to: each takes a frame afterwards. Of
+    /// shared anonymous memory: pages that were never touched. Also how many pages of zeroes a folio may have
+    /// before [`Splitter`](super::Splitter) splits it.
     pub max_ptes_none: usize,
-    /// Pages that must be read: those of a file that are on its backing store alone. Up to 511. (There is no
-    /// swap.)
+    /// Pages of a file that must be read from its backing store. (There is no swap.)
     pub max_ptes_swap: usize,
-    /// Anonymous pages that other address spaces map as well: each takes a frame more afterwards. Up to 511.
-    /// Pages of files are moved for all that map them, so it does not limit these.
+    /// Anonymous pages that other address spaces map as well: each takes one frame more afterwards. Pages of
+    /// files are moved for all that map them, so it does not limit these.
     pub max_ptes_shared: usize,
 }
 
@@ -38,17 +37,16 @@ impl Default for CollapseLimits {
     }
 }
 
-/// On what terms something is collapsed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Terms {
     /// The program asked for it.
     Forced,
-    /// Within these limits, where the policy wants it and the memory is used.
+    /// Within these limits, if the policy wants it and the program uses the memory.
     Within(CollapseLimits),
 }
 
 impl Terms {
-    /// Whether the mapping at the start of a range is one of a file, huge pages left out.
+    /// Whether the mapping at the start of a range maps a file, not of huge pages.
     pub(super) fn is_of_file(&self, space: &Space, extent: VirtRange) -> bool {
         space
             .tree
@@ -56,8 +54,7 @@ impl Terms {
             .is_some_and(|vma| !vma.attributes.is_anonymous() && vma.attributes.huge_size().is_none())
     }
 
-    /// Whether the mapping of a file around an aligned range of 2 MiB suits; the file, and its page at the
-    /// start.
+    /// Checks the mapping of a file around 2 MiB; returns it, the file, and the file's page at the start.
     pub(super) fn file<'s>(
         &self,
         space: &'s Space,
@@ -70,31 +67,29 @@ impl Terms {
         else {
             return Err(Refusal::Busy);
         };
-        let refused = |refused: bool, why| if refused { Err(why) } else { Ok(()) };
-        refused(!vma.range.covers(extent), Refusal::TooSmall)?;
-        refused(!self.wants(vma, policy), Refusal::NotAllowed)?;
-        refused(!first.is_multiple_of(BLOCK_FRAMES as u64), Refusal::Offset)?;
-        refused(vma.attributes.handler.is_some(), Refusal::Watched)?;
-        refused(vma.may_map_block(extent).is_none(), Refusal::SharedStores)?;
+        refuse_if(!vma.range.covers(extent), Refusal::TooSmall)?;
+        refuse_if(!self.wants(vma, policy), Refusal::NotAllowed)?;
+        refuse_if(!first.is_multiple_of(BLOCK_FRAMES as u64), Refusal::Offset)?;
+        refuse_if(vma.attributes.handler.is_some(), Refusal::Watched)?;
+        refuse_if(vma.may_map_block(extent).is_none(), Refusal::SharedStores)?;
         Ok((vma, file, first))
     }
 
-    /// Whether the pages of a file do, of which some are behind its end or not.
+    /// Checks the pages of a file. `beyond`: some are behind its end.
     pub(super) fn pages(&self, kind: FileKind, beyond: bool, survey: &BlockSurvey) -> Result<(), Refusal> {
-        let refused = |refused: bool, why| if refused { Err(why) } else { Ok(()) };
         let (missing, paged) = (BLOCK_FRAMES - survey.present, matches!(kind, FileKind::Paged(_)));
-        refused(beyond, Refusal::Beyond)?;
-        refused(survey.lost > 0, Refusal::Lost)?;
-        refused(survey.present == 0 && !paged, Refusal::Empty)?;
-        refused(survey.busy > 0, Refusal::Busy)?;
+        refuse_if(beyond, Refusal::Beyond)?;
+        refuse_if(survey.lost > 0, Refusal::Lost)?;
+        refuse_if(survey.present == 0 && !paged, Refusal::Empty)?;
+        refuse_if(survey.busy > 0, Refusal::Busy)?;
         if let Self::Within(limits) = self {
-            refused(!paged && missing > limits.max_ptes_none, Refusal::Holes)?;
-            refused(paged && missing > limits.max_ptes_swap, Refusal::Swapped)?;
+            refuse_if(!paged && missing > limits.max_ptes_none, Refusal::Holes)?;
+            refuse_if(paged && missing > limits.max_ptes_swap, Refusal::Swapped)?;
         }
         Ok(())
     }
 
-    /// Whether folios of 2 MiB are wanted in a mapping.
+    /// Whether folios of 2 MiB may come in a mapping.
     fn wants(&self, vma: &Vma, policy: FolioPolicy) -> bool {
         let attributes = &vma.attributes;
         match self {
@@ -106,7 +101,7 @@ impl Terms {
         }
     }
 
-    /// Whether the mapping around an aligned range of 2 MiB suits.
+    /// Checks the mapping around 2 MiB of private anonymous memory.
     pub(super) fn mapping<'s>(
         &self,
         space: &'s Space,
@@ -115,37 +110,29 @@ impl Terms {
     ) -> Result<&'s Vma, Refusal> {
         let vma = space.tree.find(extent.start).ok_or(Refusal::TooSmall)?;
         let attributes = &vma.attributes;
-        let wanted = self.wants(vma, policy);
-        if attributes.huge_size().is_some() {
-            Err(Refusal::HugePages)
-        } else if !attributes.is_anonymous() || !attributes.is_private() {
-            Err(Refusal::NotAnonymous)
-        } else if !vma.range.covers(extent) {
-            Err(Refusal::TooSmall)
-        } else if !wanted {
-            Err(Refusal::NotAllowed)
-        } else {
-            Ok(vma)
-        }
+        refuse_if(attributes.huge_size().is_some(), Refusal::HugePages)?;
+        refuse_if(!attributes.is_anonymous() || !attributes.is_private(), Refusal::NotAnonymous)?;
+        refuse_if(!vma.range.covers(extent), Refusal::TooSmall)?;
+        refuse_if(!self.wants(vma, policy), Refusal::NotAllowed)?;
+        Ok(vma)
     }
 
-    /// Whether the leaves in this mapping do.
+    /// Checks the leaves in this mapping.
     pub(super) fn leaves(&self, vma: &Vma, survey: &TableSurvey) -> Result<(), Refusal> {
-        let refused = |refused: bool, why| if refused { Err(why) } else { Ok(()) };
-        refused(survey.lost > 0, Refusal::Lost)?;
-        refused(survey.busy > 0, Refusal::Busy)?;
-        refused(survey.marked > 0, Refusal::Marked)?;
-        refused(survey.held > 0, Refusal::Held)?;
-        refused(survey.file > 0, Refusal::NotAnonymous)?;
-        refused(survey.present + survey.zero == 0, Refusal::Empty)?;
-        // What is missing there is its handler's to bring in.
+        refuse_if(survey.lost > 0, Refusal::Lost)?;
+        refuse_if(survey.busy > 0, Refusal::Busy)?;
+        refuse_if(survey.marked > 0, Refusal::Marked)?;
+        refuse_if(survey.held > 0, Refusal::Held)?;
+        refuse_if(survey.file > 0, Refusal::NotAnonymous)?;
+        refuse_if(survey.present + survey.zero == 0, Refusal::Empty)?;
+        // The handler, not the collapse, fills missing pages.
         let watched = vma.attributes.handler.catches(UserfaultModes::MISSING);
-        refused(watched && survey.holes() > survey.zero, Refusal::Watched)?;
+        refuse_if(watched && survey.holes() > survey.zero, Refusal::Watched)?;
         if let Self::Within(limits) = self {
-            refused(survey.holes() > limits.max_ptes_none, Refusal::Holes)?;
-            refused(survey.shared > limits.max_ptes_shared, Refusal::Shared)?;
-            refused(survey.lazy > 0, Refusal::Lazy)?;
-            refused(survey.young == 0, Refusal::Cold)?;
+            refuse_if(survey.holes() > limits.max_ptes_none, Refusal::Holes)?;
+            refuse_if(survey.shared > limits.max_ptes_shared, Refusal::Shared)?;
+            refuse_if(survey.lazy > 0, Refusal::Lazy)?;
+            refuse_if(survey.young == 0, Refusal::Cold)?;
         }
         Ok(())
     }

@@ -1,12 +1,12 @@
 //! Collapse: 2 MiB of small pages become one folio, mapped by one leaf.
 //!
-//! Where the pages stand in one block in order already, only the shape of the page table changes. Else they
-//! are copied to a new folio ([`anon`]), or moved to a block of their own if they are pages of a file
-//! ([`mod@file`]), by call ([`Mm::collapse`](crate::vm::Mm::collapse)) or in the background ([`scan`]). The
-//! way back is [`underused`]: a folio of which most is zero is split, and the zeroes are given up.
+//! If the pages already stand in one block in order, only the shape of the page table changes. Else they are
+//! copied to a new folio ([`anon`]), or moved to a block of their own if they are pages of a file
+//! ([`mod@file`]). A program asks for it ([`Mm::collapse`](crate::vm::Mm::collapse)), or the background does
+//! it ([`scan`]). The reverse is [`underused`]: it splits folios that are mostly zero, and frees the zeroes.
 //!
 //! (Linux: `mm/khugepaged.c`; Documentation/admin-guide/mm/transhuge.rst. It clears the entry above the
-//! table, copies with all tasks kept out, and holds the address space's lock for writing meanwhile.)
+//! table, and copies with the address space's lock held for writing, which keeps all tasks out.)
 
 pub(super) mod anon;
 pub(super) mod call;

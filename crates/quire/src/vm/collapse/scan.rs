@@ -1,4 +1,4 @@
-//! The background collapser: goes round all address spaces, a little in each call. (Linux: `khugepaged`.)
+//! The background collapser visits all address spaces, a part in each call (Linux: `khugepaged`).
 #![forbid(unsafe_code)]
 
 use super::cursor::Cursor;
@@ -12,22 +12,21 @@ use crate::vm::collapse::Collapse;
 use crate::vm::collapse::next_space::next_space;
 use crate::vm::space::body::MmBody;
 
-/// What a background collapser does at what rate, how far it came, and what it did. The names and defaults of
-/// what can be chosen are Linux's, as files of `/sys/kernel/mm/transparent_hugepage/khugepaged/`.
+/// The settings, progress and results of a background collapser. Names and defaults of settings are Linux's,
+/// as files of `/sys/kernel/mm/transparent_hugepage/khugepaged/`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Collapser {
-    /// What is collapsed.
+    /// Which ranges it collapses.
     pub limits: CollapseLimits,
-    /// Pages that one call scans. 2 MiB that are large, or empty, count as one page, and so does a mapping
-    /// that is passed over.
+    /// Pages that one call scans. 2 MiB with one leaf, or none, count as one page, as does a skipped mapping.
     pub pages_to_scan: u64,
     /// Milliseconds from one call to the next.
     pub scan_sleep_millisecs: u64,
-    /// The same after there was no folio to collapse into.
+    /// Milliseconds to the next call after there was no folio to collapse into.
     pub alloc_sleep_millisecs: u64,
-    /// Ranges of 2 MiB that it collapsed so far.
+    /// Ranges of 2 MiB collapsed so far.
     pub pages_collapsed: u64,
-    /// Times that it went round all address spaces.
+    /// How often it has visited all address spaces.
     pub full_scans: u64,
     cursor: Cursor,
 }
@@ -47,37 +46,35 @@ impl Default for Collapser {
 }
 
 impl Collapser {
-    /// Within other limits than Linux's.
+    /// A collapser with other limits than Linux's.
     pub fn within(limits: CollapseLimits) -> Self {
         Self { limits, ..Self::default() }
     }
 }
 
-/// What one call did.
+/// The outcome of one call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Scanned {
-    /// Pages that were scanned, as [`Collapser::pages_to_scan`] counts them.
+    /// Pages scanned, as [`Collapser::pages_to_scan`] counts them.
     pub pages: u64,
-    /// What became of the ranges of 2 MiB in mappings that suited.
+    /// The outcome for the ranges of 2 MiB in suitable mappings.
     pub collapsed: Collapsed,
-    /// Whether this was the end of a round.
+    /// Whether it came to the end of all address spaces.
     pub full_scan: bool,
     /// Milliseconds after which it should be called again.
     pub sleep_millisecs: u64,
 }
 
-/// What comes next in an address space.
 enum Next {
-    /// Nothing more.
     End,
-    /// Something that is passed over.
+    /// Nothing to collapse before this address.
     Skip(VirtAddr),
     /// A range of small pages.
     Extent(VirtRange),
 }
 
 impl<P: Platform> Collapse<'_, '_, P> {
-    /// Scans on from where the last call left off, and collapses what it may. The caller holds no lock.
+    /// Scans from where the last call stopped, and collapses within the limits. The caller holds no lock.
     pub(crate) fn collapse_ahead(self, collapser: &mut Collapser) -> Scanned {
         let mut done = Scanned { sleep_millisecs: collapser.scan_sleep_millisecs, ..Scanned::default() };
         let terms = Terms::Within(collapser.limits);
@@ -112,7 +109,7 @@ impl<P: Platform> Collapse<'_, '_, P> {
         done
     }
 
-    /// The next range of small pages from `at` on in a mapping that suits.
+    /// The next range of small pages from `at` on in a suitable mapping.
     fn next_small(self, body: &MmBody, at: VirtAddr, terms: &Terms) -> Next {
         let space = body.space.read(self.platform());
         let user = space.layout.user;

@@ -1,17 +1,15 @@
-//! Folios of 2 MiB most of which is zero: they are split, and the zeroes are given up.
+//! Splits folios of 2 MiB that are mostly zero, and frees the zeroes.
 //!
 //! # Protocol
 //!
-//! *Looking* takes as long as reading 2 MiB, so no task is kept out meanwhile. Under the address space's lock
-//! for *writing* the large leaf loses its dirty bit, with a flush. The pages are read while no lock is held.
-//! Under the lock for *writing* again, if no other task has had it in between, the leaf becomes 512 small
-//! ones, each of which has what hardware recorded since; those of pages that were zero lose the right to
-//! store, with a flush; and now a leaf that is clean maps what was read, and of one that is not the page is
-//! read again. Then the zero frame comes in the place of pages that are zero, as after a load of untouched
-//! memory.
+//! Looking for zeroes reads 2 MiB, so it holds no lock. Before it, under the address space's lock for
+//! *writing*, the large leaf loses its dirty bit, with a flush. After it the lock is taken for *writing*
+//! again. If no other task held it for writing in between, the leaf is split into 512 small ones, each with
+//! the accessed and dirty bits that hardware has set since. The leaves of pages that were zero lose the right
+//! to store, with a flush. A leaf that is still clean maps what was read; the page of a dirty one is read
+//! again. Then the zero frame replaces the pages that are zero, as after a load of untouched memory.
 //!
-//! Memory that several address spaces map is left alone, and so is what is locked or held, or has a handler
-//! of faults.
+//! Memory that is shared, locked or held, or has a handler of faults, stays as it is.
 //!
 //! (Linux, since 6.12: `split_underused_thp`, with `max_ptes_none` as the limit.)
 
@@ -35,50 +33,47 @@ use crate::vm::space::rss::Counted;
 use crate::vm::space::shared::MmShared;
 use crate::vm::space::state::Space;
 
-/// What one call did.
+/// The outcome of one call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Underused {
     /// Folios of 2 MiB that it looked at.
     pub folios: u64,
-    /// Those that were split.
+    /// Those that it split.
     pub split: u64,
-    /// Frames that became free.
+    /// Frames that it freed.
     pub freed: u64,
-    /// Folios that were underused and could not be split: there was no memory for page tables, or mappings
-    /// changed meanwhile.
+    /// Underused folios not split: there was no memory for page tables, or mappings changed meanwhile.
     pub missed: u64,
     /// Whether it came to the end of all address spaces; the next call starts anew.
     pub full_scan: bool,
 }
 
-/// What comes next in an address space.
 enum Next {
     End,
     Skip(VirtAddr),
-    /// A folio, by one leaf.
+    /// A folio that one leaf maps.
     Folio(VirtRange, Frame),
 }
 
 handle! {
-    /// Splits folios most of which is zero.
+    /// Splits folios that are mostly zero.
     UnderusedFolios of MmShared
 }
 
 impl<P: Platform> UnderusedFolios<'_, '_, P> {
-    /// Says from how many pages of zeroes on a folio is split when memory is short: with more than this.
+    /// When memory is short, folios with more than this many pages of zeroes are split.
     pub(crate) fn set_underused_limit(self, max_ptes_none: usize) {
         self.when_short().0.lock(self.platform()).max_ptes_none = max_ptes_none;
     }
 
-    /// Splits underused folios until some frame is free, or none was found anywhere. How many became free.
-    /// The caller holds no lock.
+    /// Splits underused folios until one frees frames; returns how many. The caller holds no lock.
     pub(in crate::vm) fn reclaim_underused(self) -> u64 {
         let mut splitter = *self.when_short().0.lock(self.platform());
         if splitter.max_ptes_none >= TABLE_ENTRIES - 1 {
             return 0;
         }
         let (mut freed, mut ends) = (0, 0);
-        // From where it left off to the end, and all over once.
+        // From where the last call stopped to the end, and once through all address spaces.
         while freed == 0 && ends < 2 && !self.platform().is_dying() {
             let done = self.split_underused(&mut splitter, DEFERRED_SPLITS as u64);
             freed = done.freed;
@@ -88,8 +83,8 @@ impl<P: Platform> UnderusedFolios<'_, '_, P> {
         freed
     }
 
-    /// Looks at up to `folios` folios of 2 MiB from where the last call left off, splits those that are
-    /// underused, and frees what of them is zero. The caller holds no lock.
+    /// Looks at up to `folios` folios after the last call's, and splits underused ones. The caller holds no
+    /// lock.
     pub(crate) fn split_underused(self, splitter: &mut Splitter, folios: u64) -> Underused {
         let mut done = Underused::default();
         while done.folios < folios && !self.platform().is_dying() {
@@ -119,7 +114,7 @@ impl<P: Platform> UnderusedFolios<'_, '_, P> {
         done
     }
 
-    /// The next folio that is one address space's alone, from `at` on.
+    /// The next folio from `at` on that this address space alone maps.
     fn next_large(self, body: &MmBody, at: VirtAddr) -> Next {
         let space = body.space.read(self.platform());
         let user = space.layout.user;
@@ -142,7 +137,7 @@ impl<P: Platform> UnderusedFolios<'_, '_, P> {
         }
     }
 
-    /// The folio of order 9 that a leaf at an address maps, and no other leaf, if it is not held.
+    /// The folio of order 9 at an address, if one large leaf maps it, no other leaf does, and it is not held.
     fn own_folio(self, tables: &PageTables<'_, '_, P>, start: VirtAddr) -> Option<Frame> {
         let found = tables.lookup(start);
         let leaf = found.entry;
@@ -155,7 +150,7 @@ impl<P: Platform> UnderusedFolios<'_, '_, P> {
         fits.then(|| leaf.frame())
     }
 
-    /// Whether more than so many pages of a folio are zero now, as far as can be seen while other tasks store.
+    /// Whether more than `max_ptes_none` pages are zero. A guess: other tasks may store meanwhile.
     fn is_underused(self, frame: Frame, max_ptes_none: usize) -> bool {
         let (mut zero, mut other) = (0, 0);
         for at in 0..BLOCK_FRAMES as u64 {
@@ -167,7 +162,7 @@ impl<P: Platform> UnderusedFolios<'_, '_, P> {
         zero > max_ptes_none
     }
 
-    /// Splits the folio at an address, if it is underused; how many frames became free.
+    /// Splits the folio at an address, if it is underused; returns how many frames became free.
     fn split_if_underused(self, body: &MmBody, extent: VirtRange, max_ptes_none: usize) -> Option<u64> {
         let tables = PageTables::new(self.pages(), &body.context);
         let space = body.space.write(self.platform());
@@ -189,7 +184,7 @@ impl<P: Platform> UnderusedFolios<'_, '_, P> {
         if self.own_folio(&tables, extent.start) != Some(frame) {
             return None;
         }
-        // The table takes a frame, and more become free by it.
+        // The new table takes one frame of the reserve, and the split frees more.
         let gfp = Gfp { urgency: Urgency::Reserve, ..Gfp::KERNEL };
         tables.split_at_by(extent.start.add(FRAME_SIZE), gfp).ok()?;
         let zero = (self.zero_frame(), leaf_flags(&vma.attributes, false));
@@ -198,27 +193,27 @@ impl<P: Platform> UnderusedFolios<'_, '_, P> {
         let dropped = unsafe { tables.drop_zeroes(extent.start, zeroes, zero, &mut gather) };
         body.add_rss(self.pages(), gather.finish(), Counted::File);
         if dropped == BLOCK_FRAMES as u64 {
-            // Nothing maps it any more: it is free, and may have another owner.
+            // No leaf maps the folio any more: it is free, and may have another owner.
             return Some(dropped);
         }
-        // The leaves that are left keep what they map in use as long as the lock is held, but not its start,
-        // which may be among what went: if it was split since, the part has another owner. Where memory is so
-        // short that even this fails, it waits to be split. SAFETY: invariant 1: leaves alone owned the
-        // folio, so nothing names a frame of it that none maps.
+        // While the lock is held, the other leaves keep their frames in use, but not the first frame, which
+        // may have been zero: if the folio was split since, that part may have another owner. If there is no
+        // memory for this split, the folio waits for a later one.
+        // SAFETY: invariant 1: only leaves owned the folio, so no code names a frame of it that no leaf maps.
         let freed = unsafe { self.pages().split_mapped(frame, Order::FRAME) }.unwrap_or(0);
         drop(space);
         Some(freed)
     }
 
-    /// The pages of a folio that are zero. What it says of memory that has another owner by now is not relied
-    /// upon.
+    /// The pages that are zero. No lock is held, so the folio may have a new owner: the caller checks that
+    /// later.
     fn zero_pages(self, frame: Frame) -> FrameMask {
         let zero = |at: &usize| self.pages().frames().is_zero(frame.add(*at as u64));
         (0..BLOCK_FRAMES).filter(zero).fold(FrameMask::EMPTY, |all, at| all.union(FrameMask::run(at, 1)))
     }
 }
 
-/// The mapping around an aligned range of 2 MiB, if its folio may be taken apart.
+/// The mapping around 2 MiB, if their folio may be split.
 fn suits(space: &Space, extent: VirtRange) -> Option<&Vma> {
     let vma = space.tree.find(extent.start)?;
     let attributes = &vma.attributes;

@@ -1,9 +1,9 @@
-//! What an access wants to do, and whether a mapping or a leaf allows it.
+//! Kinds of accesses, and whether a mapping or a leaf allows them.
 #![forbid(unsafe_code)]
 
 use crate::arch::{Entry, EntryFlags, Protection};
 
-/// What the access wants to do.
+/// The kind of an access.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Access {
     /// Load.
@@ -15,8 +15,7 @@ pub enum Access {
 }
 
 impl Access {
-    /// Whether a mapping allows the access. Hardware knows no memory that can be written or executed and not
-    /// read.
+    /// Whether a mapping allows the access. A right to write or execute includes reading, as in hardware.
     pub(in crate::vm) fn is_allowed(self, protection: Protection) -> bool {
         match self {
             Self::Read => protection != Protection::NONE,
@@ -25,7 +24,7 @@ impl Access {
         }
     }
 
-    /// Whether a present leaf allows it.
+    /// Whether a present leaf allows the access.
     pub(in crate::vm) fn is_good_for(self, leaf: Entry) -> bool {
         match self {
             Self::Read => leaf.has(EntryFlags::USER),

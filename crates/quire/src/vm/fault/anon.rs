@@ -1,4 +1,4 @@
-//! Faults on anonymous memory that is not there yet.
+//! Faults on anonymous memory where nothing is mapped.
 
 use crate::addr::{Order, PageSize, VirtAddr, VirtRange};
 use crate::arch::{EntryFlags, Level};
@@ -27,7 +27,7 @@ impl<P: Platform> Faults<'_, '_, P> {
         found: Lookup,
         caller: Caller,
     ) -> Result<Step, FaultError> {
-        // Until its first piece is mapped there is no table for a folio that forms.
+        // A gigantic folio that is being cleared has no page table until its first piece is mapped.
         let mut forms_here = false;
         if self.memory.gigantic_clears().any() && found.level >= Level::PMD {
             match PieceFaults::of(self.0).find_piece(addr) {
@@ -43,7 +43,7 @@ impl<P: Platform> Faults<'_, '_, P> {
         let policy = self.memory.policy();
         let allowed = policy.allowed(vma.attributes.advice, vma.attributes.folios);
         let large = policy.pmd_mapped && is_vacant_above(&found);
-        // What is above a table of 2 MiB leaves is empty as a whole.
+        // An empty entry above the level of 2 MiB leaves is 1 GiB without any mapping.
         let vacant = large && !forms_here && found.level >= Level::of_leaf(PageSize::Size1G);
         let mut limit = if vacant { Order::GIGANTIC } else { Order::BLOCK };
         loop {
@@ -91,7 +91,7 @@ impl<P: Platform> Faults<'_, '_, P> {
         }
     }
 
-    /// Clears a folio that was just allocated; it is freed again when the task dies meanwhile.
+    /// Clears a folio that was just allocated; frees it again if the task is killed meanwhile.
     fn zero_folio(self, addr: VirtAddr, mut folio: Folio, caller: Caller) -> Result<Folio, FaultError> {
         let pages = self.memory.pages();
         let (frames, order) = (folio.frames(), folio.order());
@@ -115,7 +115,7 @@ impl<P: Platform> Faults<'_, '_, P> {
         }
     }
 
-    /// Maps a folio all of which is zero; it is freed again when another CPU was faster.
+    /// Maps a folio of zeroes; frees it again if another CPU was faster.
     fn map_folio(
         self,
         vma: &Vma,
@@ -155,7 +155,6 @@ impl<P: Platform> Faults<'_, '_, P> {
         Ok(Step::done(order, FaultKind::Anon))
     }
 
-    /// Brings a piece of a gigantic folio in.
     fn bring_piece(
         self,
         vma: &Vma,
@@ -170,7 +169,7 @@ impl<P: Platform> Faults<'_, '_, P> {
         })
     }
 
-    /// Maps the shared frame of zeroes for reading. It has no counts, so it can be mapped any number of times.
+    /// Maps the shared zero frame for reading. It has no map count, so it can be mapped any number of times.
     fn map_zero(self, vma: &Vma, addr: VirtAddr) -> Result<Step, FaultError> {
         let page = addr.align_down(PageSize::Size4K.bytes());
         let flags = leaf_flags(&vma.attributes, false);

@@ -1,5 +1,4 @@
-//! Stores to pages that are mapped without the right to store: copy-on-write, and the first store to a shared
-//! page.
+//! Stores to pages that are mapped read-only: copy-on-write, and the first store to a shared page.
 
 use super::file::is_shared_writable;
 use crate::addr::{Frame, FrameRange, Order, PageSize, VirtAddr};
@@ -17,7 +16,7 @@ use crate::vm::fault::step::{FaultKind, Step};
 use crate::vm::mapping::vma::{Backing, Vma};
 use crate::vm::space::rss::counted;
 
-/// What a leaf has once it may be stored through.
+/// The bits of a leaf that was made writable for a store.
 pub(super) const STORED: EntryFlags =
     EntryFlags::WRITE.union(EntryFlags::DIRTY).union(EntryFlags::ACCESSED).union(EntryFlags::SOFT_DIRTY);
 
@@ -36,8 +35,8 @@ impl<P: Platform> Faults<'_, '_, P> {
         if vma.attributes.huge_size().is_some() {
             return self.fault_protected_huge(vma, addr, found);
         }
-        // A page of a file must neither be marked clean between this mark and the leaf, nor be dropped and
-        // come back at the same place while it is copied.
+        // This keeps the file open: the page must not be marked clean between the dirty mark and the leaf,
+        // nor be dropped and read again into the same frame while it is copied.
         let used = match &vma.attributes.backing {
             Backing::Anonymous => None,
             Backing::File { file, .. } => match file.node().enter() {
@@ -68,8 +67,8 @@ impl<P: Platform> Faults<'_, '_, P> {
         self.copy_page(vma, addr, leaf)
     }
 
-    /// Whether no other leaf maps any frame of the leaf at `frame`. Exact: the lock for reading keeps `fork`
-    /// out, which alone could add a leaf to a page that only this address space maps.
+    /// Whether no other leaf maps any frame of the leaf at `frame`. Exact: only `fork` could add a leaf to a
+    /// page that this address space alone maps, and the lock for reading keeps `fork` out.
     fn is_exclusive(self, frame: Frame, size: PageSize) -> bool {
         let pages = self.memory.pages();
         match size {
@@ -79,14 +78,13 @@ impl<P: Platform> Faults<'_, '_, P> {
         }
     }
 
-    /// Whether each page of the mapping is marked by itself when it is stored to: a large leaf that came
-    /// while no task could is split then.
+    /// Whether each page of the mapping is marked dirty by itself when it is stored to. A large leaf, mapped
+    /// while no task could store, is split then.
     fn note_stores_by_page(self, vma: &Vma) -> bool {
         matches!(&vma.attributes.backing, Backing::File { file, .. } if matches!(file.node().kind(), FileKind::Paged(_)))
     }
 
-    /// Page cache that is stored to is newer than its file from now on. The leaf that is there keeps the page
-    /// in memory.
+    /// Marks a page of a file of the pager dirty. Its leaf keeps it in memory.
     fn note_store(self, vma: &Vma, addr: VirtAddr) {
         if let (Backing::File { file, .. }, Some(index)) = (&vma.attributes.backing, vma.file_page(addr))
             && matches!(file.node().kind(), FileKind::Paged(_))
@@ -95,9 +93,9 @@ impl<P: Platform> Faults<'_, '_, P> {
         }
     }
 
-    /// Only the page that is stored to is copied, so a large leaf becomes small ones first.
+    /// Splits a large leaf, since only the page that is stored to is copied.
     fn split_for_copy(self, addr: VirtAddr) -> Result<Step, FaultError> {
-        // Some border inside the leaf: an address at its very start is none.
+        // The split needs a border inside the leaf, not its start.
         let page = addr.align_down(PageSize::Size4K.bytes());
         let inside =
             if page.is_aligned(PageSize::Size2M.bytes()) { page.add(PageSize::Size4K.bytes()) } else { page };
@@ -108,11 +106,9 @@ impl<P: Platform> Faults<'_, '_, P> {
         }
     }
 
-    /// Puts a copy in the place of a page.
-    ///
-    /// The copy is made before the leaf is exchanged. Should another CPU copy the same page at the same time
-    /// and the original be freed under our eyes, then its leaf is no longer the one that was seen, and what
-    /// was copied is thrown away: only verbs that take the lock for writing could bring that leaf back.
+    /// Replaces a page by a copy, which is made before the leaf is exchanged. Another CPU may copy the same
+    /// page meanwhile, and the original may be freed. Then the leaf has changed, and this copy is dropped:
+    /// only verbs that take the lock for writing could restore the leaf.
     fn copy_page(self, vma: &Vma, addr: VirtAddr, leaf: Entry) -> Result<Step, FaultError> {
         let pages = self.memory.pages();
         let copy = if leaf.has(EntryFlags::SPECIAL) {
@@ -129,23 +125,15 @@ impl<P: Platform> Faults<'_, '_, P> {
         // SAFETY: invariant 1: the copy's value is given up once the leaf is there.
         let replaced = unsafe { self.tables().replace(addr, PageSize::Size4K, leaf, new, &mut gather) };
         let change = gather.finish();
-        match replaced {
-            Ok(true) => {
-                // The leaf owns it.
-                let _ = copy.into_raw();
-                self.add_rss(change, counted(vma));
-                self.add_anon(1);
-                pages.count(Stat::CowCopy, 1);
-                Ok(Step::done(Order::FRAME, FaultKind::Cow))
-            }
-            Ok(false) => {
-                self.memory.give_up(copy);
-                Ok(Step::Again)
-            }
-            Err(_) => {
-                self.memory.give_up(copy);
-                Err(FaultError::OutOfMemory)
-            }
+        if replaced != Ok(true) {
+            self.memory.give_up(copy);
+            return replaced.map(|_| Step::Again).map_err(|_| FaultError::OutOfMemory);
         }
+        // The leaf owns it.
+        let _ = copy.into_raw();
+        self.add_rss(change, counted(vma));
+        self.add_anon(1);
+        pages.count(Stat::CowCopy, 1);
+        Ok(Step::done(Order::FRAME, FaultKind::Cow))
     }
 }

@@ -1,4 +1,4 @@
-//! The page fault: tries to make an access possible, does what stands in the way, and tries again.
+//! The page fault: tries to make an access possible, removes the obstacle if there is one, and tries again.
 #![forbid(unsafe_code)]
 
 use crate::addr::{Order, VirtAddr, VirtRange};
@@ -18,13 +18,9 @@ use crate::vm::reclaim::shrink::SpaceReclaim;
 use crate::vm::space::address_space::AddressSpace;
 use crate::vm::userfault::changes::Notices;
 
-handle! {
-    /// The faults of an address space.
-    Faults of AddressSpace
-}
+handle! { Faults of AddressSpace }
 
 impl<P: Platform> Faults<'_, '_, P> {
-    /// See [`Mm::fault`](crate::vm::Mm::fault).
     pub(in crate::vm) fn fault(self, addr: VirtAddr, access: Access) -> Result<FaultOutcome, FaultError> {
         self.memory.pages().count(Stat::Pgfault, 1);
         let mut rounds = 0;
@@ -41,12 +37,7 @@ impl<P: Platform> Faults<'_, '_, P> {
             drop(space);
             match step {
                 Ok(Step::Done(outcome)) => return Ok(outcome),
-                Ok(Step::Again) => self.memory.platform().relax(),
-                Ok(Step::Shared) => self.unshare_at(addr)?,
-                Ok(Step::TakeBack(frame)) => self.take_back(frame)?,
-                Ok(Step::Handler(waiting)) => Notices::of(self.0).wait_for_handler(waiting)?,
-                Ok(Step::Cleared(cleared)) => GiganticClearing::of(self.memory).end_clear(&cleared),
-                Ok(Step::Marked(folio)) => MemoryLoss::of(self.memory).lose_marked(folio),
+                Ok(step) => self.prepare_retry(step, addr)?,
                 Err(FaultError::OutOfMemory)
                     if rounds < RECLAIM_ROUNDS && SpaceReclaim::of(self.0).free_some() > 0 =>
                 {
@@ -55,6 +46,20 @@ impl<P: Platform> Faults<'_, '_, P> {
                 Err(error) => return Err(error),
             }
         }
+    }
+
+    /// Does what a step asks for before the fault is tried again. The caller holds no lock.
+    pub(in crate::vm) fn prepare_retry(self, step: Step, addr: VirtAddr) -> Result<(), FaultError> {
+        match step {
+            Step::Done(_) => {}
+            Step::Again => self.memory.platform().relax(),
+            Step::Shared => self.unshare_at(addr)?,
+            Step::TakeBack(frame) => self.take_back(frame)?,
+            Step::Handler(waiting) => Notices::of(self.0).wait_for_handler(waiting)?,
+            Step::Cleared(cleared) => GiganticClearing::of(self.memory).end_clear(&cleared),
+            Step::Marked(folio) => MemoryLoss::of(self.memory).lose_marked(folio),
+        }
+        Ok(())
     }
 
     /// One attempt in a mapping that holds the address. The caller holds the lock for reading.
@@ -69,7 +74,7 @@ impl<P: Platform> Faults<'_, '_, P> {
             return Err(FaultError::Protection);
         }
         let found = self.tables().lookup(addr);
-        // Nothing below asks for a frame's other mappings before the table is ours: a shared table counts once.
+        // A shared table counts once for all its sharers, so it is unshared before map counts are read.
         if found.shared && (found.entry.is_empty() || access == Access::Write) {
             return Ok(Step::Shared);
         }
@@ -99,18 +104,15 @@ impl<P: Platform> Faults<'_, '_, P> {
             && caller == Caller::Access
             && !found.entry.has(EntryFlags::DIRTY)
         {
-            // Hardware would set it with the store. A caller that asks for others (a secondary MMU) lets them
-            // store without.
+            // Hardware would set the bit with the store. A secondary MMU would not.
             if !self.tables().upgrade(addr, size, found.entry, EntryFlags::DIRTY | EntryFlags::ACCESSED) {
                 return Ok(Step::Again);
             }
         }
         Ok(Step::done(order, FaultKind::Spurious))
     }
-}
 
-impl<P: Platform> Faults<'_, '_, P> {
-    /// Sees to it that the table of 4 KiB leaves around an address is not shared. The caller holds no lock.
+    /// Unshares the table of 4 KiB leaves around an address. The caller holds no lock.
     pub(in crate::vm) fn unshare_at(self, addr: VirtAddr) -> Result<(), FaultError> {
         let table = VirtRange::from_len(addr.align_down(BLOCK_SIZE), BLOCK_SIZE);
         let mut rounds = 0;
@@ -126,7 +128,7 @@ impl<P: Platform> Faults<'_, '_, P> {
     }
 }
 
-/// What became of an attempt to map.
+/// Whether an attempt to map succeeded; `false` when another CPU was faster.
 pub(in crate::vm) fn mapped(result: Result<(), MapError>) -> Result<bool, FaultError> {
     match result {
         Ok(()) => Ok(true),
@@ -136,7 +138,7 @@ pub(in crate::vm) fn mapped(result: Result<(), MapError>) -> Result<bool, FaultE
     }
 }
 
-/// Whether nothing but an upper level has an entry for the address, so that one large leaf may come there.
+/// Whether the table of 4 KiB leaves is missing, so that a large leaf may go there.
 pub(super) fn is_vacant_above(found: &Lookup) -> bool {
     found.entry.is_empty() && found.level.get() > 0
 }

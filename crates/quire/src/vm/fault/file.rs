@@ -1,4 +1,4 @@
-//! Faults on file pages that are not mapped yet.
+//! Faults on file pages that are not mapped.
 
 use crate::addr::{Frame, FrameRange, Order, PageSize, VirtAddr, VirtRange};
 use crate::arch::{EntryFlags, Level, Protection};
@@ -27,7 +27,7 @@ impl<P: Platform> Faults<'_, '_, P> {
         let (Backing::File { file, .. }, Some(index)) = (&vma.attributes.backing, vma.file_page(addr)) else {
             return Err(FaultError::NotMapped);
         };
-        // From here to the leaf the page cannot be dropped.
+        // While `file` lives, the page cannot be dropped.
         let Some(file) = file.node().enter() else { return Ok(Step::Again) };
         let memory = self.memory;
         let page = memory.files().page(memory.pages(), &file, index)?;
@@ -64,7 +64,7 @@ impl<P: Platform> Faults<'_, '_, P> {
         }
     }
 
-    /// A store to a private mapping of a page that is not mapped: the page is copied at once.
+    /// Copies a page at once for a store to a private mapping that does not map it yet.
     fn copy_file_page(self, vma: &Vma, addr: VirtAddr, from: Frame) -> Result<Step, FaultError> {
         let pages = self.memory.pages();
         let mut copy = pages.alloc(Gfp::USER, Order::FRAME)?;
@@ -84,8 +84,8 @@ impl<P: Platform> Faults<'_, '_, P> {
         Ok(Step::done(Order::FRAME, FaultKind::Cow))
     }
 
-    /// Maps the 2 MiB around a page by one leaf, where they stand in one block in order and the mapping
-    /// allows it. What cannot be mapped so is mapped otherwise.
+    /// Maps the 2 MiB around a page by one leaf, if its pages lie in one block in order and the mapping
+    /// allows it. `None`: the caller maps the page alone.
     fn map_file_block(
         self,
         vma: &Vma,
@@ -124,8 +124,8 @@ impl<P: Platform> Faults<'_, '_, P> {
         Ok(Step::done(Order::FRAME, kind))
     }
 
-    /// Maps the neighbours of a page that are in memory, inside the aligned 64 KiB and the mapping. What
-    /// cannot be mapped is left to a fault of its own.
+    /// Maps the neighbours of a page that are in memory, inside the aligned 64 KiB and the mapping. Pages
+    /// that cannot be mapped are left to their own faults.
     fn map_around(self, vma: &Vma, addr: VirtAddr, file: &FileUse<'_>, writable: bool) {
         let window = FAULT_AROUND_PAGES * FRAME_SIZE;
         let start = addr.align_down(window).max(vma.range.start);
@@ -164,7 +164,7 @@ fn run_at(frames: &[Option<Frame>]) -> Option<FrameRange> {
     Some(FrameRange::new(first, count as u64))
 }
 
-/// Whether stores through this mapping are seen by others.
+/// Whether the mapping is shared and allows stores.
 pub(super) fn is_shared_writable(vma: &Vma) -> bool {
     !vma.attributes.is_private() && vma.attributes.protection.contains(Protection::WRITE)
 }

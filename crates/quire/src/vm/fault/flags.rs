@@ -1,17 +1,17 @@
-//! The bits of leaves that faults put in.
+//! The bits of the leaves that faults make.
 #![forbid(unsafe_code)]
 
 use crate::arch::{EntryFlags, Protection};
 use crate::vm::fault::step::Caller;
 use crate::vm::mapping::vma::VmaAttributes;
 
-/// The bits of a leaf in this mapping. `writable` is what the page allows; the mapping may allow less.
-/// Accessed, and dirty with it, are set at once, so that hardware has nothing left to write; and a task that
-/// may store without a fault counts as having stored.
+/// The bits of a leaf in this mapping. `writable` is what the page allows; the mapping may allow less. The
+/// accessed bit, and the dirty bit of a writable leaf, are set at once, so that hardware has nothing left to
+/// write. So a task that may store without a fault counts as having stored.
 pub(in crate::vm) fn leaf_flags(vma: &VmaAttributes, writable: bool) -> EntryFlags {
     let writable = writable && vma.protection.contains(Protection::WRITE);
     let protection = if writable { vma.protection } else { vma.protection.without(Protection::WRITE) };
-    // A mapping that can only be written can be read on this hardware as well.
+    // Hardware can read whatever can be written.
     let readable =
         if vma.protection == Protection::NONE { protection } else { protection.union(Protection::READ) };
     let flags = EntryFlags::leaf(readable).union(EntryFlags::ACCESSED);
@@ -24,13 +24,12 @@ pub(in crate::vm) fn fresh_flags(vma: &VmaAttributes, caller: Caller) -> EntryFl
     if caller == Caller::Access {
         return flags;
     }
-    // What is populated may never be touched. That is worth knowing of a large leaf; for a small one, having
-    // hardware set the dirty bit would cost more than clearing.
+    // Populated memory may never be touched, which is worth knowing of a large leaf. For a small one, letting
+    // hardware set the dirty bit would cost more than clearing the page.
     flags.without(EntryFlags::DIRTY).union(EntryFlags::ZEROED)
 }
 
-/// What is left of a protection without the right to store. What can be written can be read, here as in
-/// hardware.
+/// The protection without the right to store. A writable page stays readable, as in hardware.
 pub(in crate::vm) fn without_stores(allowed: Protection) -> Protection {
     if allowed.contains(Protection::WRITE) {
         allowed.without(Protection::WRITE).union(Protection::READ)

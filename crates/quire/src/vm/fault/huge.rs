@@ -24,26 +24,24 @@ use crate::vm::mapping::vma::{Backing, Vma, VmaFlags};
 use crate::vm::memory_failure::lose::MemoryLoss;
 use crate::vm::space::rss::Counted;
 
-/// A page of the address space's own that is not mapped yet.
+/// A private huge page that is not mapped yet.
 pub(in crate::vm) struct Own {
     pub(in crate::vm) frame: Frame,
-    /// It was reserved to the mapping.
+    /// The pool had reserved it to the mapping.
     pub(in crate::vm) reserved: bool,
 }
 
-/// A place for a huge page: no other task fills it in, and its file keeps what it has.
+/// A claimed place for a huge page: no other task fills it, and the file drops no page meanwhile.
 pub(in crate::vm) struct Place<'a> {
     pub(in crate::vm) size: HugeSize,
-    /// The first address.
     pub(in crate::vm) start: VirtAddr,
-    /// The page's number in its file.
+    /// The huge page's number in its file.
     pub(in crate::vm) index: u64,
     pub(in crate::vm) file: FileUse<'a>,
     _claim: Claim<'a>,
 }
 
 impl<'a, P: Platform> Faults<'a, '_, P> {
-    /// Nothing is mapped at the address.
     pub(super) fn fault_huge(
         self,
         vma: &Vma,
@@ -78,7 +76,6 @@ impl<'a, P: Platform> Faults<'a, '_, P> {
         }
     }
 
-    /// A store to a huge page that is mapped without the right to store.
     pub(super) fn fault_protected_huge(
         self,
         vma: &Vma,
@@ -119,9 +116,9 @@ impl<'a, P: Platform> Faults<'a, '_, P> {
         Ok(Step::done(size.order(), FaultKind::Cow))
     }
 
-    /// Takes a page that was reserved to this address space, and that its children have since it forked, from
-    /// all of them: who was reserved a page can store to it, whatever others do. A child that touches it
-    /// later is told that it is lost. The caller holds no lock. (Linux: `unmap_ref_private`.)
+    /// Takes a page that was reserved to this address space from the children with which it shares the page
+    /// since `fork`: a reservation guarantees its owner's stores. A child that touches the page later is told
+    /// that it is lost. The caller holds no lock. (Linux: `unmap_ref_private`.)
     pub(in crate::vm) fn take_back(self, frame: Frame) -> Result<(), FaultError> {
         let own = self.mapper.number();
         match MemoryLoss::of(self.memory).take_huge_from(frame, |number| number != own) {
@@ -130,7 +127,7 @@ impl<'a, P: Platform> Faults<'a, '_, P> {
         }
     }
 
-    /// Claims the place around an address; `None` while another task has it, or the file is closed.
+    /// Claims the place around an address; `None` while another task holds it, or the file is closed.
     pub(in crate::vm) fn place_of<'v>(self, vma: &'v Vma, addr: VirtAddr) -> Option<Place<'v>>
     where
         'a: 'v,
@@ -149,7 +146,7 @@ impl<'a, P: Platform> Faults<'a, '_, P> {
         Some(Place { size, start, index, file: used, _claim: claim })
     }
 
-    /// A page of the address space's own with contents: `first` if it has none for this place yet.
+    /// Allocates a private page and fills it. `first`: the address space has none for this place yet.
     pub(in crate::vm) fn own_page(
         self,
         vma: &Vma,
@@ -172,7 +169,7 @@ impl<'a, P: Platform> Faults<'a, '_, P> {
         }
     }
 
-    /// Gives a page back that turned out not to be needed.
+    /// Returns a page that was not needed to its pool.
     pub(in crate::vm) fn give_up_own(self, size: HugeSize, own: &Own) {
         self.memory.pages().frames().unlend_huge(own.frame);
         self.memory.huge().give_from(self.memory.pages(), size, own.frame, own.reserved);
@@ -194,7 +191,7 @@ impl<'a, P: Platform> Faults<'a, '_, P> {
         self.map_own(vma, place, &own, FaultKind::Anon)
     }
 
-    /// A store to a private mapping where the file's page is not mapped: it is copied at once.
+    /// Copies the file's page for a store to a private mapping that maps nothing yet.
     fn map_copy(self, vma: &Vma, place: &Place<'_>, from: Frame) -> Result<Step, FaultError> {
         let pages = self.memory.pages();
         let own = self.own_page(vma, place, true, |frame| copy_page(pages, place, from, frame))?;
@@ -211,7 +208,7 @@ impl<'a, P: Platform> Faults<'a, '_, P> {
         step
     }
 
-    /// A page for the file, all of it zero, `reserved` or not.
+    /// Allocates a page of zeroes for the file.
     fn fill_file(
         self,
         vma: &Vma,
@@ -233,7 +230,7 @@ impl<'a, P: Platform> Faults<'a, '_, P> {
         )
     }
 
-    /// Whether what a page of the file held for an address went bad: of a page that is mapped whole, any of it.
+    /// Whether the page's memory for an address went bad; for a page that is mapped whole, any of its memory.
     fn is_lost(self, vma: &Vma, place: &Place<'_>, frame: Frame, addr: VirtAddr) -> bool {
         let pages = self.memory.pages();
         let part = frame.add((addr.0 - place.start.0) >> FRAME_SHIFT);
@@ -241,7 +238,7 @@ impl<'a, P: Platform> Faults<'a, '_, P> {
             && (!vma.attributes.flags.contains(VmaFlags::SPLIT) || pages.frames().is_bad(part))
     }
 
-    /// Maps a page of the file: whole, or the part that is missing where parts may be mapped by themselves.
+    /// Maps a page of the file: whole, or just the missing part where parts may be mapped by themselves.
     fn map_part_of_file(
         self,
         vma: &Vma,
@@ -254,10 +251,9 @@ impl<'a, P: Platform> Faults<'a, '_, P> {
         if !vma.attributes.flags.contains(VmaFlags::SPLIT) {
             return self.map_huge(place, frame, flags, kind);
         }
-        // Where the walk ended above all leaves, as in an address space without tables, all of the page is
-        // missing.
+        // A walk that ended above all leaf levels, as without any tables, found nothing of the page mapped.
         let size = self.tables().lookup(addr).level.leaf_size().unwrap_or(PageSize::Size1G);
-        // Around memory that went bad nothing larger comes.
+        // A larger leaf could reach memory that went bad.
         let bad = self.memory.pages().frames().has_bad(frame);
         let size = if bad { PageSize::Size4K } else { size.min(place.size.leaf()) };
         let whole = HugePart { addr: place.start, frames: FrameRange::folio(frame, place.size.order()) };
@@ -285,13 +281,13 @@ impl<'a, P: Platform> Faults<'a, '_, P> {
         Ok(Step::done(place.size.order(), kind))
     }
 
-    /// One more huge page is mapped.
     fn count_huge(self, size: HugeSize) {
         self.rss.add_as(self.memory.platform(), Counted::Huge, size.order().frames() as i64);
     }
 }
 
-/// All of a page, cleared for a task that waits for a part of it, or that brings in more.
+/// How to clear a whole page: for an access, around the touched address last; for populating, as a part of
+/// more.
 fn extent_of(place: &Place<'_>, frame: Frame, addr: VirtAddr, caller: Caller) -> Extent {
     let frames = FrameRange::folio(frame, place.size.order());
     match caller {

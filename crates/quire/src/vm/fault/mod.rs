@@ -1,4 +1,4 @@
-//! The page fault: makes an access good, or says why not. The flow is told in `docs/flows/page_fault.md`.
+//! The page fault: makes an access possible, or says why not (`docs/flows/page_fault.md`).
 
 pub(super) mod access;
 pub(super) mod anon;

@@ -12,8 +12,8 @@ use crate::vm::space::state::Space;
 use crate::vm::tree::VmaList;
 
 impl<P: Platform> Faults<'_, '_, P> {
-    /// Extends the mapping above `addr` down to it, if it grows down and the guard gap allows it. The caller
-    /// holds no lock; another CPU may have been faster, which is fine.
+    /// Extends the mapping above `addr` down to it, if it grows down and the guard gap allows it, unless
+    /// another CPU did so already. The caller holds no lock.
     pub(super) fn grow_down(self, addr: VirtAddr) -> Result<(), FaultError> {
         let mut space = self.lock();
         if space.tree.find(addr).is_some() {
@@ -24,7 +24,7 @@ impl<P: Platform> Faults<'_, '_, P> {
         if !space.tree.resize(stack.start, grown) {
             return Err(FaultError::NotMapped);
         }
-        // It may have met another mapping that grows down.
+        // It may now touch another mapping that grows down.
         let mut gone = VmaList::new();
         edit::merge(&mut space.tree, grown, &mut gone);
         drop(space);
@@ -41,7 +41,7 @@ fn growing_range(space: &Space, addr: VirtAddr) -> Option<VirtRange> {
     if start < space.layout.lowest || stack.range.end.0 - start.0 > space.stack_limit {
         return None;
     }
-    // The gap counts from what can be accessed below and is no stack itself.
+    // The gap counts from the mapping below, if that is accessible and no stack itself.
     let near = space.tree.find_before(stack.range.start).is_some_and(|below| {
         let ordinary = !below.attributes.flags.contains(VmaFlags::GROWS_DOWN);
         let accessible = below.attributes.protection != Protection::NONE;

@@ -1,38 +1,38 @@
-//! What a fault is asked for, what it did, and what is left to do before it can be tried again.
+//! For what a fault brings memory in, what it did, and what the caller must do before it tries again.
 #![forbid(unsafe_code)]
 
 use crate::addr::{Frame, FrameRange, Order};
 use crate::vm::gigantic::state::Cleared;
 use crate::vm::userfault::Waiting;
 
-/// For what memory is brought in.
+/// The reason to bring memory in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::vm) enum Caller {
-    /// An access, which goes on at once.
+    /// An access that is waiting for it.
     Access,
-    /// A call that brings in this many bytes, which the program may use or not.
+    /// A call that populates memory, which the program may never touch.
     Populate {
-        /// All that is brought in together.
+        /// All bytes of the call together.
         bytes: u64,
     },
 }
 
-/// How a fault was made good.
+/// How a fault was resolved.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FaultKind {
     /// The zero frame was mapped for a read of untouched memory.
     AnonZero,
     /// A folio of zeroes was mapped.
     Anon,
-    /// A page that others map, or the zero frame, was copied.
+    /// A page with other mappings, or the zero frame, was copied.
     Cow,
     /// A write-protected page with no other mapping was made writable.
     Reuse,
     /// A page of the page cache was mapped.
     FileMinor,
-    /// As before, after it was read from the pager.
+    /// A page was read from the pager and mapped.
     FileMajor,
-    /// The access was possible already: another CPU was faster, or this one had an old translation.
+    /// The access was possible already: another CPU was faster, or this CPU had an old translation.
     Spurious,
 }
 
@@ -41,30 +41,27 @@ pub enum FaultKind {
 pub struct FaultOutcome {
     /// The order of the folio (or the leaf) that the address is in now.
     pub order: Order,
-    /// How it came there.
+    /// How the fault was resolved.
     pub kind: FaultKind,
 }
 
-/// One attempt.
+/// The outcome of one attempt. [`Faults::prepare_retry`](crate::vm::fault::faults::Faults) does what a
+/// variant asks for, holding no lock.
 pub(in crate::vm) enum Step {
     /// The access is possible now.
     Done(FaultOutcome),
-    /// Something changed meanwhile: look again.
+    /// Something changed meanwhile: try again.
     Again,
-    /// The last piece of a gigantic folio is done: call
-    /// [`GiganticClearing::end_clear`](crate::vm::GiganticClearing), holding no lock, and look again.
+    /// The last piece of a gigantic folio is done: end its clear.
     Cleared(Cleared),
-    /// Some of the folio's memory went bad before it was mapped: call
-    /// [`MemoryLoss::lose_marked`](crate::vm::MemoryLoss), holding no lock, and look again.
+    /// Some of the folio's memory went bad before it was mapped: take it out of use.
     Marked(FrameRange),
-    /// The table is shared with another address space: call
-    /// [`Faults::unshare_at`](crate::vm::fault::faults::Faults), holding no lock, and look again.
+    /// The table is shared with another address space: unshare it.
     Shared,
-    /// The pool has no page for a copy of this one, which was reserved to the caller: call
-    /// [`Faults::take_back`](crate::vm::fault::faults::Faults), holding no lock, and look again.
+    /// The pool has no page for a copy of this one, which was reserved to the caller: take that from its
+    /// sharers.
     TakeBack(Frame),
-    /// A handler was told: call [`Contexts::wait`](crate::vm::userfault::Contexts::wait), holding no lock,
-    /// and look again.
+    /// A handler was told: wait for it.
     Handler(Waiting),
 }
 

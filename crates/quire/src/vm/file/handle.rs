@@ -12,15 +12,15 @@ use crate::vm::file::write_back::WriteBack;
 use crate::vm::rmap::reverse::ReverseMap;
 use crate::vm::space::shared::MmShared;
 
-/// A counted handle on a file's page cache. As long as one is there, or a mapping, pages stay cached; when
-/// the last goes, dirty pages are written back and all are dropped.
+/// A counted handle on a file's page cache. Pages stay cached as long as a handle or a mapping exists; when
+/// the last goes, dirty pages are written back and all pages are dropped.
 pub struct File<'m, P: Platform> {
     memory: &'m MmShared<'m, P>,
     file: ManuallyDrop<FileRef>,
 }
 
 impl<'m, P: Platform> File<'m, P> {
-    /// A handle on a file of the machine's pager.
+    /// Opens a file of the machine's pager.
     ///
     /// # Errors
     /// [`MmError::NoMemory`].
@@ -29,7 +29,7 @@ impl<'m, P: Platform> File<'m, P> {
         Ok(Self::from_parts(memory, file))
     }
 
-    /// A handle on fresh shared anonymous memory of `bytes` bytes, for several address spaces to share.
+    /// Makes shared anonymous memory of `bytes` bytes, for several address spaces to map.
     ///
     /// # Errors
     /// [`MmError::NoMemory`].
@@ -38,7 +38,6 @@ impl<'m, P: Platform> File<'m, P> {
         Ok(Self::from_parts(memory, file))
     }
 
-    /// A handle of this reference.
     pub(in crate::vm) fn from_parts(memory: &'m MmShared<'m, P>, file: FileRef) -> Self {
         Self { memory, file: ManuallyDrop::new(file) }
     }
@@ -47,8 +46,8 @@ impl<'m, P: Platform> File<'m, P> {
         self.memory
     }
 
-    /// Writes dirty pages back now. Mappings lose the right to store to them until the next store. The caller
-    /// holds no lock.
+    /// Writes dirty pages back now. Until the next store, mappings lose the right to store. The caller holds
+    /// no lock.
     ///
     /// # Errors
     /// [`MmError::Io`]; the pages that could not be written stay dirty.
@@ -56,8 +55,8 @@ impl<'m, P: Platform> File<'m, P> {
         WriteBack::of(self.memory).sync(self.node())
     }
 
-    /// Shows where a page of the file is mapped, private copies of it left out: the roots of address spaces,
-    /// and addresses. The caller holds no lock.
+    /// Shows the root of each address space that maps a page of the file, and the address, without private
+    /// copies. The caller holds no lock.
     pub fn mappings(&self, page: u64, mut show: impl FnMut(Frame, VirtAddr)) {
         let pages = page..page + 1;
         ReverseMap::of(self.memory).each_mapper(self.node(), &pages, |found| {
@@ -75,7 +74,7 @@ impl<'m, P: Platform> File<'m, P> {
         self.memory.files().resident(self.memory.platform(), self.node())
     }
 
-    /// How many pages are newer than what the pager has.
+    /// How many pages are newer than in the pager.
     pub fn dirty(&self) -> u64 {
         self.memory.files().dirty(self.memory.platform(), self.node())
     }
@@ -90,8 +89,7 @@ impl<P: Platform> Deref for File<'_, P> {
 
 impl<P: Platform> Drop for File<'_, P> {
     fn drop(&mut self) {
-        // SAFETY: F1: the handle accounts for this reference and is being dropped, so no code uses it after
-        // this.
+        // SAFETY: F1: the handle accounts for this reference and is being dropped, so no code uses it later.
         let file = unsafe { ManuallyDrop::take(&mut self.file) };
         self.memory.close(file);
     }

@@ -1,5 +1,4 @@
-//! Files as callers of `mmap` hold them, and what is done to a file wherever it is mapped: truncation and
-//! write-back.
+//! The handles on files for callers of `mmap`; truncation and write-back of files wherever they are mapped.
 
 pub(super) mod handle;
 pub(super) mod truncate;

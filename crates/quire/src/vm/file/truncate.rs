@@ -1,4 +1,4 @@
-//! Truncation: a file gets another size; pages behind a nearer end are unmapped everywhere and dropped.
+//! Truncation: resizes a file; pages behind a nearer end are unmapped everywhere and dropped.
 #![forbid(unsafe_code)]
 
 use core::ops::Range;
@@ -17,25 +17,21 @@ use crate::vm::space::shared::MmShared;
 use crate::vm::userfault::changes::FileNotices;
 
 impl<P: Platform> File<'_, P> {
-    /// Gives the file another size. Pages wholly behind a nearer end are unmapped in every address space,
-    /// private copies included, and leave memory without being written; what a page that stays holds behind
-    /// the end becomes zeroes. Once it returns, accesses behind the end are
-    /// [`BeyondEnd`](crate::error::FaultError::BeyondEnd). A farther end adds zeroes, save what mappings have
-    /// stored behind the old end in its last page (as Linux's tmpfs). The caller holds no lock; may block in
-    /// the pager.
+    /// Resizes the file. Pages wholly behind a nearer end are unmapped in every address space, private copies
+    /// included, and dropped without being written; in the last page, bytes behind the end become zero. Once
+    /// this returns, accesses behind the end get [`BeyondEnd`](crate::error::FaultError::BeyondEnd). A
+    /// farther end adds zeroes, except what mappings stored behind the old end in its last page (as in
+    /// Linux's tmpfs). The caller holds no lock. May block in the pager.
     ///
     /// # Errors
-    /// [`MmError::Io`] when the pager cannot, [`MmError::Invalid`] when the file has huge pages and the size
-    /// is no multiple of theirs; nothing has changed then.
+    /// [`MmError::Io`] when the pager fails, [`MmError::Invalid`] when the file has huge pages and the size
+    /// is no multiple of theirs. Nothing has changed then.
     pub fn truncate(&self, bytes: u64) -> Result<(), MmError> {
         Truncation::of(self.memory()).resize(self.node(), bytes)
     }
 }
 
-handle! {
-    /// Gives files another size.
-    Truncation of MmShared
-}
+handle! { Truncation of MmShared }
 
 impl<P: Platform> Truncation<'_, '_, P> {
     fn resize(self, file: &FileNode, bytes: u64) -> Result<(), MmError> {
@@ -44,7 +40,7 @@ impl<P: Platform> Truncation<'_, '_, P> {
             return HugeFiles::of(self.0).resize_huge(file, bytes);
         }
         let end = bytes.div_ceil(FRAME_SIZE);
-        // Before the right to resize is taken, which the reader of the event may want.
+        // Before taking the right to resize, which the handler that reads the event may need.
         let shorter = bytes < file.size(platform);
         if shorter {
             FileNotices::of(self.0).tell_file_removed(file, &(end..u64::MAX));
@@ -54,7 +50,7 @@ impl<P: Platform> Truncation<'_, '_, P> {
             FileKind::Paged(name) => platform.pager().resize(name, bytes).map_err(|_| MmError::Io)?,
             FileKind::Shmem { .. } | FileKind::Huge { .. } => resize.set_bytes(bytes),
         }
-        // After this no task uses a page behind the end, and none gets one: what is mapped now is all there is.
+        // After this no task uses a page behind the end or maps a new one, so one pass unmaps them all.
         resize.cut_off(platform, end);
         self.unmap_pages(file, &(end..u64::MAX));
         self.files().drop_from(self.pages(), &resize, end);
@@ -68,8 +64,7 @@ impl<P: Platform> Truncation<'_, '_, P> {
         Ok(())
     }
 
-    /// Unmaps these pages of a file, and private copies of them, in every address space: one flush for each
-    /// that maps some.
+    /// Unmaps these pages of a file, and private copies of them, with one flush for each address space.
     fn unmap_pages(self, file: &FileNode, pages: &Range<u64>) {
         ReverseMap::of(self.0).each_mapper(file, pages, |found| {
             let mut gather = MmuGather::new(self.pages(), &found.body.context);

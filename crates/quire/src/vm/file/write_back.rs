@@ -11,10 +11,7 @@ use crate::vm::handle::handle;
 use crate::vm::rmap::reverse::ReverseMap;
 use crate::vm::space::shared::MmShared;
 
-handle! {
-    /// Writes files back while they are mapped.
-    WriteBack of MmShared
-}
+handle! { WriteBack of MmShared }
 
 impl<P: Platform> WriteBack<'_, '_, P> {
     /// Writes the dirty pages of a file back. The caller holds no lock.
@@ -22,9 +19,9 @@ impl<P: Platform> WriteBack<'_, '_, P> {
         self.files().write_back(self.pages(), file, |runs| self.protect_pages(file, runs))
     }
 
-    /// Takes the right to store to these pages from every mapping: one flush for each address space. The file
-    /// is closed, so no fault gives it back meanwhile; and where a leaf was just taken out, its taker holds
-    /// the address space until it is flushed.
+    /// Takes the right to store to these pages from every mapping, with one flush for each address space. The
+    /// file is closed, so no fault gives the right back meanwhile. A task that has just removed a leaf holds
+    /// the lock of the address space until its flush.
     fn protect_pages(self, file: &FileNode, runs: &PageRuns) {
         ReverseMap::of(self.0).each_mapper(file, &runs.hull(), |found| {
             let mut owed = FlushBatch::new();
@@ -32,7 +29,7 @@ impl<P: Platform> WriteBack<'_, '_, P> {
                 found.each_part(run, |vma, range| {
                     if !vma.attributes.is_private() {
                         let rights = without_stores(vma.attributes.protection);
-                        // A large leaf onto pages that are written back allows no stores.
+                        // Large leaves onto pages of the pager never allow stores.
                         let range = found.between_large(range);
                         let done = found.tables().protect(range, rights, GrantWrite::Never, &mut owed);
                         debug_assert_eq!(done, Ok(()), "no large leaf reaches over the ends");

@@ -1,4 +1,4 @@
-//! Pieces that will not be cleared: the program gave their addresses up, memory is short, or went bad.
+//! Cancels pieces: a program gave up their addresses, or memory is short or went bad.
 
 use crate::addr::{Frame, FrameRange, Order, VirtRange};
 use crate::limits::GIGANTIC_CLEARS;
@@ -7,20 +7,17 @@ use crate::vm::gigantic::state::{Cleared, Folio, Pieces};
 use crate::vm::handle::handle;
 use crate::vm::space::shared::{MmShared, RECLAIM_FRAMES};
 
-handle! {
-    /// Cancels gigantic clears.
-    Cancellation of MmShared
-}
+handle! { Cancellation of MmShared }
 
 impl<P: Platform> Cancellation<'_, '_, P> {
-    /// An address space gives addresses up, or itself: the pieces that lie there are not begun any more.
+    /// An address space gives addresses up, or exits: cancels the pieces that lie there.
     pub(in crate::vm) fn cancel(self, owner: u64, range: VirtRange) {
         if self.gigantic_clears().any() {
             self.cancel_pieces(|folio| if folio.owner == owner { folio.inside(range) } else { Pieces::NONE });
         }
     }
 
-    /// Memory went bad in a folio: it is its leaves' alone as soon as may be.
+    /// A frame went bad: cancels the pieces of its folio, so that the hold on the folio ends soon.
     pub(in crate::vm) fn cancel_around(self, frame: Frame) {
         if self.gigantic_clears().any() {
             let around = |folio: &Folio| FrameRange::folio(folio.frame, Order::GIGANTIC).contains(frame);
@@ -28,7 +25,7 @@ impl<P: Platform> Cancellation<'_, '_, P> {
         }
     }
 
-    /// Memory is short: what of the folios no program has touched yet goes to others. How many frames became
+    /// Memory is short: cancels all untouched pieces and frees what it can. Returns how many frames became
     /// free.
     pub(in crate::vm) fn cancel_all(self) -> u64 {
         if !self.gigantic_clears().any() {
@@ -38,8 +35,8 @@ impl<P: Platform> Cancellation<'_, '_, P> {
         if freed == 0 { self.pages().split_deferred(RECLAIM_FRAMES) } else { freed }
     }
 
-    /// Cancels pieces of each folio, and lets go of those that are done with. How many frames became free by
-    /// that alone.
+    /// Cancels pieces of each folio, and ends the holds on folios that are done. Returns how many frames
+    /// became free by that alone.
     fn cancel_pieces(self, chosen: impl Fn(&Folio) -> Pieces) -> u64 {
         let mut folios = self.gigantic_clears().lock(self.platform());
         let cleared: [Option<Cleared>; GIGANTIC_CLEARS] = core::array::from_fn(|slot| {
@@ -51,7 +48,7 @@ impl<P: Platform> Cancellation<'_, '_, P> {
         cleared.iter().flatten().map(|cleared| self.detach(cleared)).sum()
     }
 
-    /// A folio that will never be one leaf is its leaves' alone from here on, and free if there are none.
+    /// Ends the hold on a folio that will never be one leaf. Its leaves own it now; without any it is freed.
     pub(super) fn detach(self, cleared: &Cleared) -> u64 {
         // SAFETY: invariant 1: `begin_clear` held the folio, whose slot is empty by now.
         let freed = unsafe { self.pages().counts().release(FrameRange::folio(cleared.frame, Order::FRAME)) };

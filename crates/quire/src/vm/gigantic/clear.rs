@@ -1,19 +1,18 @@
 //! Folios of 1 GiB that are cleared piece by piece: a task that touches one waits for its own piece of 2 MiB,
 //! and idle CPUs clear the rest.
 //!
-//! The folio is held, and its pieces are mapped as they are ready, by leaves of 2 MiB. A piece is *claimed*
-//! by one CPU at a time, by a bit, and no other clears or maps it. When all are done the hold ends, and where
-//! all of the folio is mapped one leaf takes the place of the 512.
+//! The folio is held, and each piece is mapped by a leaf of 2 MiB once it is clear. A CPU *claims* a piece by
+//! a bit; no other CPU clears or maps it meanwhile. When all pieces are done the hold ends, and one leaf
+//! replaces the 512 if all of them are mapped.
 //!
-//! A piece is as good as any fresh zeroed memory, so it goes where there is private anonymous memory and
-//! nothing mapped, and nowhere else. What finds no place is free when the folio is split. Pieces whose place
-//! a program gives up, or its address space with it, are *cancelled*: no CPU begins with them any more, so
-//! that no memory comes back by itself that was given up. Where memory is short, or goes bad, all that is
-//! left of a folio is.
+//! A piece is like any fresh zeroed memory: it is mapped only into private anonymous memory, where nothing is
+//! mapped. A piece that finds no such place is freed when the folio is split. When a program or its exit
+//! gives addresses up, their pieces are *cancelled*: no CPU starts on them, so no memory appears where the
+//! program has just freed it. When memory is short or goes bad, all pieces that are left are cancelled.
 //!
-//! One lock keeps all of it. It is taken inside an address space's, for some words at a time, and those of
-//! blocks inside it. A CPU that clears a piece holds a claim and no lock, or that of the address space for
-//! reading; one that waits for a claim looks again and calls
+//! One lock guards all of this. It is taken inside the lock of an address space, for a few words, and locks
+//! of blocks inside it. A CPU that clears a piece holds its claim and no lock, or the lock of the address
+//! space for reading. A CPU that waits for a claim polls, with
 //! [`Platform::relax`](crate::platform::FramePlatform::relax) in between.
 
 use core::sync::atomic::Ordering;
@@ -37,15 +36,11 @@ use crate::vm::space::found::FoundBody;
 use crate::vm::space::shared::MmShared;
 use crate::vm::userfault::UserfaultModes;
 
-handle! {
-    /// Clears pieces of folios of 1 GiB.
-    GiganticClearing of MmShared
-}
+handle! { GiganticClearing of MmShared }
 
 impl<P: Platform> GiganticClearing<'_, '_, P> {
-    /// Clears one piece of a folio of 1 GiB that a task waits for, or may touch later: for a CPU that has
-    /// nothing else to do. Whether there was one, and the running task is not to be killed. The caller holds
-    /// no lock.
+    /// Clears one piece that a task may touch later, on an idle CPU. Returns whether there was one and the
+    /// running task is not to be killed. The caller holds no lock.
     pub(crate) fn clear_ahead(self) -> bool {
         if !self.gigantic_clears().any() {
             return false;
@@ -57,7 +52,7 @@ impl<P: Platform> GiganticClearing<'_, '_, P> {
         {
             let space = body.space.read(self.platform());
             let vma = space.tree.find(piece.addr());
-            // A verb that gives addresses up holds the lock for writing.
+            // Verbs that give addresses up hold the lock for writing, so none runs between check and map.
             if let Some(vma) = vma.filter(|_| self.is_wanted(&piece)) {
                 self.map_piece(&body, vma, &piece, Caller::Populate { bytes: PageSize::Size1G.bytes() });
             }
@@ -86,7 +81,7 @@ impl<P: Platform> GiganticClearing<'_, '_, P> {
         FoundBody::next_of_family(self.0, kept, number - 1).filter(|body| body.mapper.number() == number)
     }
 
-    /// Clears a piece, what is around a frame that is touched at once last.
+    /// Clears a piece; the surroundings of a frame that is touched at once come last.
     fn clear_piece(self, piece: &Piece, touched: Option<Frame>) -> Result<(), Cancelled> {
         let hint = if touched.is_some() { TouchHint::Soon } else { TouchHint::Unknown };
         let extent = Extent::new(piece.frames(), hint).part_of(PageSize::Size1G.bytes());
@@ -95,8 +90,8 @@ impl<P: Platform> GiganticClearing<'_, '_, P> {
         unsafe { self.pages().frames().clear_frames_in_stretches(&extent) }
     }
 
-    /// Maps a piece that was cleared, if there is nothing where it goes and the mapping is what it was made
-    /// for; whether it did. The address space's lock is held for reading.
+    /// Maps a cleared piece if nothing is mapped there and the mapping is still the one it was made for.
+    /// Returns whether it did. The address space's lock is held for reading.
     fn map_piece(self, body: &MmBody, vma: &Vma, piece: &Piece, caller: Caller) -> bool {
         let (addr, frames) = (piece.addr(), piece.frames());
         let fits = vma.attributes.is_anonymous()
@@ -115,7 +110,8 @@ impl<P: Platform> GiganticClearing<'_, '_, P> {
         mapped
     }
 
-    /// Ends a claim; the folio if it was the last. What was not cleared can be claimed again, if it is wanted.
+    /// Ends a claim, and returns the folio if no piece is left. A piece that was not cleared can be claimed
+    /// again, unless it was cancelled.
     fn end_piece(self, piece: &Piece, cleared: bool) -> Option<Cleared> {
         let mut folios = self.gigantic_clears().lock(self.platform());
         let place = &mut folios[piece.slot];
@@ -128,8 +124,8 @@ impl<P: Platform> GiganticClearing<'_, '_, P> {
         self.gigantic_clears().take_cleared(place)
     }
 
-    /// No CPU clears the folio any more: from here on it is its leaves' alone, and one leaf if all of it is
-    /// mapped. The caller holds no lock.
+    /// Ends the hold on a folio that is done: its leaves own it, or one leaf if all of it is mapped. The
+    /// caller holds no lock.
     pub(in crate::vm) fn end_clear(self, cleared: &Cleared) {
         // SAFETY: invariant 1: `begin_clear` held the folio, whose slot is empty by now.
         unsafe { self.pages().counts().release(FrameRange::folio(cleared.frame, Order::FRAME)) };
@@ -151,7 +147,7 @@ handle! {
 }
 
 impl<P: Platform> PieceFaults<'_, '_, P> {
-    /// The piece around an address where nothing is mapped.
+    /// Claims the piece around an address, if its folio is being cleared. Nothing is mapped at the address.
     pub(in crate::vm) fn find_piece(self, addr: VirtAddr) -> Found {
         let owner = self.mapper.number();
         let (base, index) = place_of(addr);
@@ -172,11 +168,8 @@ impl<P: Platform> PieceFaults<'_, '_, P> {
         Found::Nothing
     }
 
-    /// Begins to clear a folio of 1 GiB that was just allocated and goes around an address: the piece there
-    /// is the caller's.
-    ///
-    /// # Errors
-    /// [`NotBegun`].
+    /// Begins to clear a folio of 1 GiB that was just allocated for the surroundings of an address, and
+    /// claims the piece at the address.
     pub(in crate::vm) fn begin_clear(
         self,
         vma: &Vma,
@@ -186,7 +179,7 @@ impl<P: Platform> PieceFaults<'_, '_, P> {
         let (pages, owner, family) = (self.memory.pages(), self.mapper.number(), self.family);
         let (base, index) = place_of(addr);
         let mut folios = self.memory.gigantic_clears().lock(self.memory.platform());
-        // Two tasks that touch fresh memory at once have each allocated one.
+        // Two tasks that touch fresh memory at once each allocate a folio.
         if folios.iter().flatten().any(|folio| (folio.owner, folio.base) == (owner, base)) {
             drop(folios);
             self.memory.give_up(fresh);
@@ -198,8 +191,7 @@ impl<P: Platform> PieceFaults<'_, '_, P> {
         let frame = fresh.into_raw();
         let first = FrameRange::folio(frame, Order::FRAME);
         pages.frames().hold(first);
-        // Until the folio was held, a frame of it that went bad was marked for its mappers; from here on its
-        // failure says busy.
+        // A frame that went bad before the hold was only marked; a failure from here on reports busy.
         if pages.frames().has_bad(frame) {
             drop(folios);
             // SAFETY: invariant 1: this task has just allocated and held the folio.
@@ -215,11 +207,11 @@ impl<P: Platform> PieceFaults<'_, '_, P> {
         Ok(piece)
     }
 
-    /// Clears and maps a piece, for an access to an address or to populate it; whether it could be mapped,
-    /// and the folio if it was the last. The lock is held for reading.
+    /// Clears and maps a claimed piece. Returns whether it could be mapped, and the folio if no piece is
+    /// left. The address space's lock is held for reading.
     ///
     /// # Errors
-    /// [`Cancelled`]: another task may claim it.
+    /// [`Cancelled`]: another task may claim the piece.
     pub(in crate::vm) fn clear_and_map(
         self,
         vma: &Vma,
@@ -227,12 +219,11 @@ impl<P: Platform> PieceFaults<'_, '_, P> {
         addr: VirtAddr,
         caller: Caller,
     ) -> Result<(bool, Option<Cleared>), Cancelled> {
+        let clearing = GiganticClearing::of(self.memory);
         let touched = piece.frames().start.add((addr.0 - piece.addr().0) / FRAME_SIZE);
-        let cleared = GiganticClearing::of(self.memory)
-            .clear_piece(piece, (caller == Caller::Access).then_some(touched));
-        let mapped =
-            cleared.is_ok() && GiganticClearing::of(self.memory).map_piece(self.body(), vma, piece, caller);
-        let last = GiganticClearing::of(self.memory).end_piece(piece, cleared.is_ok());
+        let cleared = clearing.clear_piece(piece, (caller == Caller::Access).then_some(touched));
+        let mapped = cleared.is_ok() && clearing.map_piece(self.body(), vma, piece, caller);
+        let last = clearing.end_piece(piece, cleared.is_ok());
         if cleared.is_err() {
             last.iter().for_each(|folio| _ = Cancellation::of(self.memory).detach(folio));
         }
@@ -240,7 +231,7 @@ impl<P: Platform> PieceFaults<'_, '_, P> {
     }
 }
 
-/// Where a folio of 1 GiB around an address begins, and which of its pieces the address is in.
+/// Where a folio of 1 GiB around an address begins, and the index of the address's piece.
 fn place_of(addr: VirtAddr) -> (VirtAddr, usize) {
     let base = addr.align_down(PageSize::Size1G.bytes());
     (base, ((addr.0 - base.0) / BLOCK_SIZE) as usize)

@@ -10,25 +10,24 @@ use crate::platform::Platform;
 use crate::rank::Rank;
 use crate::sync::{SpinGuard, SpinLock};
 
-/// The folios that are being cleared, a few of all address spaces together.
+/// The folios that are being cleared, for all address spaces together.
 pub(in crate::vm) struct GiganticClears {
-    /// How many there are; a hint.
+    /// How many folios there are; a hint.
     pub(super) count: AtomicUsize,
     pub(super) folios: SpinLock<Folios>,
 }
 
 pub(super) type Folios = [Option<Folio>; GIGANTIC_CLEARS];
 
-/// One of them.
 pub(super) struct Folio {
-    /// The number and the family of the address space that it is for, and where it goes there.
+    /// The number and the family of the address space that it is for, and its address there.
     pub(super) owner: u64,
     pub(super) family: u64,
     pub(super) base: VirtAddr,
     pub(super) frame: Frame,
     pub(super) claimed: Pieces,
     pub(super) done: Pieces,
-    /// What is not wanted any more: such a claim that is given back counts as done.
+    /// Pieces that must not be started. When a claim on one is given back, the piece counts as done.
     pub(super) cancelled: Pieces,
     /// The piece that was touched last.
     pub(super) touched: usize,
@@ -38,7 +37,7 @@ pub(super) struct Folio {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Pieces(pub(super) [u64; TABLE_ENTRIES / 64]);
 
-/// A piece that the caller alone clears and maps, and then says that it is done.
+/// A claimed piece: its holder alone clears and maps it, and then ends the claim.
 pub(in crate::vm) struct Piece {
     pub(super) slot: usize,
     pub(super) index: usize,
@@ -48,23 +47,23 @@ pub(in crate::vm) struct Piece {
     pub(super) folio: Frame,
 }
 
-/// What is known of the piece around an address.
+/// The state of the piece around an address.
 pub(in crate::vm) enum Found {
     /// No folio is cleared for these addresses.
     Nothing,
-    /// One is, but this piece was done already, and is not there any more.
+    /// This piece was done already and is not mapped any more.
     Done,
     /// Another task clears it.
     Busy,
-    /// It is the caller's.
+    /// The caller has claimed it.
     Claimed(Piece),
 }
 
-/// Why a folio does not begin to form.
+/// Why clearing a folio did not begin.
 pub(in crate::vm) enum NotBegun {
-    /// Too many do: the folio is the caller's again.
+    /// Too many are being cleared: the caller gets the folio back.
     Full(page_alloc::Folio),
-    /// Another one forms there since a moment ago, or memory of this one has just gone bad: it is free again.
+    /// Another task began there first, or memory of this folio has just gone bad. The folio was freed.
     Again,
 }
 
@@ -100,7 +99,7 @@ impl Pieces {
         Self(core::array::from_fn(|at| self.0[at] & !other.0[at]))
     }
 
-    /// The first piece that is missing, in rising order from a multiple of 64 on and then from the start.
+    /// The first missing piece, upwards from `start` rounded down to a multiple of 64, then from 0.
     pub(super) fn first_missing_from(&self, start: usize) -> Option<usize> {
         let words = self.0.len();
         let word = (0..words).map(|at| (start / 64 + at) % words).find(|&at| self.0[at] != u64::MAX)?;
@@ -109,9 +108,9 @@ impl Pieces {
 }
 
 impl Folio {
-    /// The piece that an idle CPU had better clear: half of the folio away from the one that was touched
-    /// last. A task that touches one piece after another, in either direction, would wait for the neighbour
-    /// that is just being cleared, and gains nothing.
+    /// The piece for an idle CPU to clear: half a folio away from the piece that was touched last. A task
+    /// that touches piece after piece, in either direction, would only wait for a neighbour that is being
+    /// cleared.
     pub(super) fn next_ahead(&self) -> Option<usize> {
         self.claimed.first_missing_from((self.touched + TABLE_ENTRIES / 2) % TABLE_ENTRIES)
     }
@@ -122,7 +121,7 @@ impl Folio {
         Piece { slot, index, owner, family, base, folio: frame }
     }
 
-    /// The pieces that lie in a range of addresses as a whole.
+    /// The pieces that lie wholly in a range of addresses.
     pub(super) fn inside(&self, range: VirtRange) -> Pieces {
         let mut inside = Pieces::NONE;
         let place = |index: usize| VirtRange::from_len(self.base.add(index as u64 * BLOCK_SIZE), BLOCK_SIZE);
@@ -130,8 +129,8 @@ impl Folio {
         inside
     }
 
-    /// These are not begun any more. A piece that is claimed is finished by its claimant, which may find that
-    /// it was the last.
+    /// Stops these pieces from being started. A claimed piece is ended by the holder of its claim, which may
+    /// find that it was the last.
     pub(super) fn cancel(&mut self, pieces: Pieces) {
         self.cancelled.insert_all(pieces);
         let more = pieces.without(self.claimed);
@@ -139,7 +138,7 @@ impl Folio {
         self.done.insert_all(more);
     }
 
-    /// The folio, if it is done with.
+    /// The folio, if all its pieces are done.
     pub(super) fn cleared(&self) -> Option<Cleared> {
         let Self { owner, family, base, frame, .. } = *self;
         (self.done == Pieces::ALL).then_some(Cleared { owner, family, base, frame })
@@ -147,12 +146,10 @@ impl Folio {
 }
 
 impl Piece {
-    /// Its frames.
     pub(super) fn frames(&self) -> FrameRange {
         FrameRange::new(self.folio.add((self.index * BLOCK_FRAMES) as u64), BLOCK_FRAMES as u64)
     }
 
-    /// Where it goes.
     pub(super) fn addr(&self) -> VirtAddr {
         self.base.add(self.index as u64 * BLOCK_SIZE)
     }
@@ -164,7 +161,7 @@ impl GiganticClears {
         Self { count: AtomicUsize::new(0), folios }
     }
 
-    /// Whether there are any. A hint.
+    /// A hint.
     #[inline]
     pub(in crate::vm) fn any(&self) -> bool {
         self.count.load(Ordering::Relaxed) != 0
@@ -174,7 +171,7 @@ impl GiganticClears {
         self.folios.lock(platform)
     }
 
-    /// Takes a folio out if it is done with.
+    /// Takes a folio out of its slot if all its pieces are done.
     pub(super) fn take_cleared(&self, place: &mut Option<Folio>) -> Option<Cleared> {
         let cleared = place.as_ref()?.cleared()?;
         *place = None;

@@ -20,8 +20,8 @@ use crate::vm::space::rss::Counted;
 use crate::vm::space::shared::MmShared;
 use crate::vm::userfault::changes::FileNotices;
 
-/// A file system of huge pages of one size (Linux: a mount of `hugetlbfs`). When the handle is dropped, its
-/// files stay as long as they are open or mapped, within its limits.
+/// A file system of huge pages of one size (Linux: a mount of `hugetlbfs`). Its files outlive the handle, as
+/// long as they are open or mapped, within its limits.
 pub struct HugeFs<'m, P: Platform> {
     memory: &'m MmShared<'m, P>,
     size: HugeSize,
@@ -42,7 +42,7 @@ impl<'m, P: Platform> HugeFs<'m, P> {
         Ok(Self { memory, size, number })
     }
 
-    /// A new file of `bytes` bytes, rounded up to pages; it has none of them yet.
+    /// A new file of `bytes` bytes, rounded up to huge pages, and without any yet.
     ///
     /// # Errors
     /// [`MmError::NoMemory`]; [`MmError::Overflow`].
@@ -75,14 +75,14 @@ impl<'m, P: Platform> File<'m, P> {
 }
 
 impl<P: Platform> File<'_, P> {
-    /// How many huge pages the file has, and how many more are reserved to it. Looks at each.
+    /// How many huge pages the file has, and how many more are reserved for it. Counts them one by one.
     pub fn huge_pages(&self) -> (u64, u64) {
         self.memory().files().count_huge_pages(self.memory().platform(), self.node())
     }
 
-    /// Gives the file's pages in a range of bytes back (Linux: `fallocate` with `FALLOC_FL_PUNCH_HOLE`),
-    /// reservations too: those that lie in it whole. Of those that do not, what lies in it becomes zeroes.
-    /// They are unmapped wherever they are, private copies included. The caller holds no lock.
+    /// Gives the pages and reservations that lie wholly in a range of bytes back to the pool (Linux:
+    /// `fallocate` with `FALLOC_FL_PUNCH_HOLE`), and unmaps these pages everywhere, private copies too.
+    /// Clears the parts of other pages that lie in the range. The caller holds no lock.
     ///
     /// # Errors
     /// [`MmError::Invalid`] for a file that is not of huge pages, and for an empty range.
@@ -90,8 +90,8 @@ impl<P: Platform> File<'_, P> {
         HugeFiles::of(self.memory()).punch_hole(self.node(), bytes)
     }
 
-    /// Brings the file's pages in a range of bytes in, and makes the file longer if it ends before (Linux:
-    /// `fallocate`). The caller holds no lock.
+    /// Takes the missing pages of a range of bytes from the pool, and lengthens the file if it ends before
+    /// (Linux: `fallocate`). The caller holds no lock.
     ///
     /// # Errors
     /// [`MmError::Invalid`] for a file that is not of huge pages, and for an empty range;
@@ -115,25 +115,26 @@ impl<P: Platform> HugeFiles<'_, '_, P> {
         Ok(file)
     }
 
-    /// Gives a file of huge pages another size: pages wholly behind a nearer end go back.
+    /// Changes the size of a file of huge pages; pages wholly behind its new end go back to the pool.
     pub(in crate::vm) fn resize_huge(self, file: &FileNode, bytes: u64) -> Result<(), MmError> {
         let (size, fs) = huge_kind(file);
         if !bytes.is_multiple_of(size.bytes()) {
             return Err(MmError::Invalid);
         }
-        let (end, frames) = (bytes / size.bytes(), size.order().frames());
+        let end = bytes / size.bytes();
+        let gone = end * size.order().frames()..u64::MAX;
         let shorter = bytes < file.size(self.platform());
         if shorter {
-            FileNotices::of(self.0).tell_file_removed(file, &(end * frames..u64::MAX));
+            FileNotices::of(self.0).tell_file_removed(file, &gone);
         }
         let resize = file.resize(self.platform());
         resize.set_bytes(bytes);
-        resize.cut_off(self.platform(), end * frames);
-        self.unmap_huge_pages(file, &(end * frames..u64::MAX));
+        resize.cut_off(self.platform(), gone.start);
+        self.unmap_huge_pages(file, &gone);
         self.huge().drop_pages(self.pages(), self.files(), (file, fs), (size, end..u64::MAX));
         drop(resize);
         if shorter {
-            FileNotices::of(self.0).wake_file(file, &(end * frames..u64::MAX));
+            FileNotices::of(self.0).wake_file(file, &gone);
         }
         Ok(())
     }
@@ -149,11 +150,11 @@ impl<P: Platform> HugeFiles<'_, '_, P> {
         }
         let right = file.resize(self.platform());
         let closed = file.close(self.platform());
-        if whole.start < whole.end {
-            self.unmap_huge_pages(file, &(whole.start * frames..whole.end * frames));
+        if !gone.is_empty() {
+            self.unmap_huge_pages(file, &gone);
             self.huge().drop_pages(self.pages(), self.files(), (file, fs), (size, whole.clone()));
         }
-        // What is left of the range lies in at most two pages.
+        // The rest of the range lies in at most two pages.
         let first = bytes.start..bytes.end.min(whole.start * size.bytes());
         let last = bytes.start.max(whole.end * size.bytes())..bytes.end;
         self.clear_in_page(file, size, first.clone());
@@ -167,8 +168,7 @@ impl<P: Platform> HugeFiles<'_, '_, P> {
         Ok(())
     }
 
-    /// Clears a range of bytes inside one huge page, if it is there. Programs that map it may store to it at
-    /// the same time.
+    /// Clears a range of bytes inside one huge page, if the file has it. Programs may store to it meanwhile.
     fn clear_in_page(self, file: &FileNode, size: HugeSize, bytes: Range<u64>) {
         let page = self.files().huge_page(self.platform(), file, bytes.start / size.bytes());
         if let Some(HugePage::Present { frame, .. }) = page.filter(|_| bytes.start < bytes.end) {
@@ -182,7 +182,7 @@ impl<P: Platform> HugeFiles<'_, '_, P> {
         file.huge_order().filter(|_| !bytes.is_empty()).ok_or(MmError::Invalid)?;
         let (size, fs) = huge_kind(file);
         let end = bytes.end.checked_next_multiple_of(size.bytes()).ok_or(MmError::Overflow)?;
-        // No page or reservation is taken out meanwhile; faults may fill some in.
+        // While this lives, no page or reservation leaves the file; faults may fill in pages.
         let right = file.resize(self.platform());
         for index in bytes.start / size.bytes()..end / size.bytes() {
             let (_used, _claim) = loop {
@@ -201,8 +201,7 @@ impl<P: Platform> HugeFiles<'_, '_, P> {
             let filled = self.fill_huge(file, (size, index), (account, there.is_some()), |frame| {
                 let extent = Extent::new(FrameRange::folio(frame, size.order()), TouchHint::Unknown);
                 let extent = extent.part_of(bytes.end - bytes.start);
-                // SAFETY: invariant 1: the pool has just given the page for this place, and the file does not
-                // name it.
+                // SAFETY: invariant 1: the page was just taken from its pool, and the file does not name it.
                 unsafe { self.pages().frames().clear_frames_in_stretches(&extent) }
             });
             filled.map_err(|_| MmError::NoMemory)?;
@@ -211,7 +210,8 @@ impl<P: Platform> HugeFiles<'_, '_, P> {
         Ok(())
     }
 
-    /// Takes a page for a file, reserved to it or not, fills it and enters it. The caller has claimed it.
+    /// Takes a page from the pool, fills it and enters it into the file. The caller has claimed its place.
+    /// `reserved`: the file has a reservation for it.
     pub(in crate::vm) fn fill_huge(
         self,
         file: &FileNode,
@@ -232,8 +232,8 @@ impl<P: Platform> HugeFiles<'_, '_, P> {
     }
 
     /// Unmaps these pages (of 4 KiB) of a file on which no task can fault, private ones too, in every address
-    /// space. First where nothing was reserved for them: then those that are left go back at once, and their
-    /// reservations hold again.
+    /// space. Mappings without reservations come first: then the pages of those with reservations go back at
+    /// once, and their reservations hold again.
     fn unmap_huge_pages(self, file: &FileNode, pages: &Range<u64>) {
         for reserved in [false, true] {
             ReverseMap::of(self.0)

@@ -1,4 +1,4 @@
-//! `mmap` of huge pages: the mapping comes with the pages that it reserves.
+//! `mmap` of huge pages, with reservations.
 #![forbid(unsafe_code)]
 
 use core::ops::Range;
@@ -23,7 +23,7 @@ handle! {
 }
 
 impl<P: Platform> HugeMappings<'_, '_, P> {
-    /// Puts a mapping of huge pages into its place, with what it is reserved; or discards it.
+    /// Reserves the pages of a mapping of huge pages and puts it into its place; discards it on failure.
     pub(in crate::vm) fn map_huge_node(
         self,
         request: &MapRequest<'_>,
@@ -98,7 +98,7 @@ impl<P: Platform> HugeMappings<'_, '_, P> {
         made
     }
 
-    /// Makes a file at least as long as a mapping of it that can be stored to, as `hugetlbfs` does.
+    /// Makes a file at least as long as a writable mapping of it, as `hugetlbfs` does.
     fn lengthen(self, file: &FileNode, size: HugeSize, end: u64, writes: bool) {
         if !writes {
             return;

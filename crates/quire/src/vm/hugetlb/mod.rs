@@ -1,5 +1,4 @@
-//! Mappings of huge pages of pools, the files behind them, and parts of such pages that are mapped by
-//! themselves.
+//! Mappings of huge pages of pools, whole or in parts, and the files behind them.
 
 pub(super) mod ends;
 pub(super) mod file;

@@ -1,19 +1,17 @@
 //! Huge pages of a file that are mapped in parts: by leaves of 4 KiB, 2 MiB and 1 GiB, mixed as they come.
 //!
-//! `MADV_SPLIT` says for whole huge pages of a shared mapping that parts of them may come and go by themselves
-//! ([`VmaFlags::SPLIT`](crate::vm::vma::VmaFlags::SPLIT)). It splits nothing, and is for good. From then on
+//! `MADV_SPLIT` lets tasks map and unmap parts of a shared mapping's huge pages by themselves
+//! ([`VmaFlags::SPLIT`](crate::vm::vma::VmaFlags::SPLIT)). It splits no page, and cannot be undone. Then
 //!
-//! - a fault maps what the walk ended at: all of a page of which nothing is mapped, else the 2 MiB or 4 KiB
-//!   that is missing;
-//! - `MADV_DONTNEED`, write-protect marks and the answers of a userfaultfd handler take any multiple of 4 KiB;
-//! - memory that goes bad costs 4 KiB, not the page: a marker there, and the rest stays mapped;
-//! - `MADV_COLLAPSE` makes large leaves of what is mapped whole again ([`crate::vm::collapse`]).
+//! - a fault maps all of a page of which nothing is mapped, else the 2 MiB or 4 KiB at which the walk ended;
+//! - `MADV_DONTNEED`, write-protect marks and answers of userfaultfd handlers take any multiple of 4 KiB;
+//! - memory that goes bad costs 4 KiB, where a marker comes; the rest of the page stays mapped;
+//! - `MADV_COLLAPSE` makes large leaves again where all parts are mapped ([`crate::vm::collapse`]).
 //!
 //! Ends of mappings still lie at ends of huge pages: `munmap`, `mprotect` and `mremap` refuse others.
 //!
-//! Source: Houghton, "hugetlb: introduce HugeTLB high-granularity mapping" v2 (2023). Where that loses
-//! something, this does not: a collapse that meets a hole or a mark refuses, and counts of frames stay exact
-//! with every descriptor policy.
+//! Source: Houghton, "hugetlb: introduce HugeTLB high-granularity mapping" v2 (2023). Unlike it, a collapse
+//! refuses a hole or a mark instead of losing it, and frame counts stay exact with every descriptor policy.
 
 use crate::addr::{FrameRange, PageSize, VirtAddr, VirtRange};
 use crate::arch::EntryFlags;
@@ -24,7 +22,7 @@ use crate::vm::handle::handle;
 use crate::vm::space::address_space::AddressSpace;
 use crate::vm::space::rss::Counted;
 
-/// A huge page, or a part of one, in its place: from this address on these frames.
+/// A huge page, or a part of one: these frames, from this address on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::vm) struct HugePart {
     pub(in crate::vm) addr: VirtAddr,
@@ -32,19 +30,19 @@ pub(in crate::vm) struct HugePart {
 }
 
 impl HugePart {
-    /// What of it lies in a range of addresses that it covers.
+    /// The part of it in a range of addresses that it covers.
     pub(in crate::vm) fn within(self, range: VirtRange) -> Self {
         let start = self.frames.start.add((range.start.0 - self.addr.0) >> FRAME_SHIFT);
         Self { addr: range.start, frames: FrameRange::new(start, range.pages()) }
     }
 
-    /// What is left of it behind so many frames.
+    /// The rest of it behind so many frames.
     fn behind(self, frames: u64) -> Self {
         let rest = FrameRange::new(self.frames.start.add(frames), self.frames.count - frames);
         Self { addr: self.addr.add(frames << FRAME_SHIFT), frames: rest }
     }
 
-    /// The largest leaf that fits its start.
+    /// The largest leaf, up to `most`, that fits its start.
     fn leaf(self, most: PageSize) -> PageSize {
         let fits = |size: &PageSize| {
             *size <= most
@@ -62,12 +60,12 @@ handle! {
 }
 
 impl<P: Platform> HugeParts<'_, '_, P> {
-    /// Maps a part of a huge page, in which nothing is mapped, by the largest leaves that fit; memory that
-    /// went bad is left out. The lock is held for reading.
+    /// Maps an unmapped part of a huge page by the largest leaves that fit, without frames that went bad. The
+    /// caller holds the lock for reading.
     ///
     /// # Errors
-    /// [`MapError::Occupied`] when something is mapped there already, [`MapError::OutOfMemory`]; with how
-    /// many bytes from the start were mapped before.
+    /// [`MapError::Occupied`] if something is mapped there, [`MapError::OutOfMemory`]; with how many bytes
+    /// from the start on were mapped before.
     pub(in crate::vm) fn map_huge_part(
         self,
         part: HugePart,
@@ -91,7 +89,7 @@ impl<P: Platform> HugeParts<'_, '_, P> {
                     rest = rest.behind(passed);
                     most = PageSize::Size1G;
                 }
-                // A table may be in the way, and nothing in it.
+                // An empty table may be in the way: try smaller leaves.
                 Err(MapError::Occupied) if size > PageSize::Size4K => {
                     most = if size == PageSize::Size1G { PageSize::Size2M } else { PageSize::Size4K };
                 }
@@ -101,8 +99,8 @@ impl<P: Platform> HugeParts<'_, '_, P> {
         Ok(())
     }
 
-    /// Maps by 4 KiB leaves up to the end of a table, or past a frame that went bad, which is left out; how
-    /// many frames.
+    /// Maps by 4 KiB leaves up to the end of a table or the first frame that went bad. Returns how many
+    /// frames it mapped, and how many it dealt with, the bad one included.
     fn map_small_part(self, part: HugePart, flags: EntryFlags) -> Result<(u64, u64), MapError> {
         let pages = self.memory.pages();
         let table = PageSize::Size2M.frames() - (part.addr.0 >> FRAME_SHIFT) % PageSize::Size2M.frames();
@@ -117,7 +115,7 @@ impl<P: Platform> HugeParts<'_, '_, P> {
         Ok((good, count.min(good + 1)))
     }
 
-    /// The largest leaf for the start of a part that maps nothing that went bad.
+    /// The largest leaf for the start of a part that maps no frame that went bad.
     fn good_leaf(self, part: HugePart, most: PageSize) -> PageSize {
         let pages = self.memory.pages();
         let bad = |size: PageSize| {

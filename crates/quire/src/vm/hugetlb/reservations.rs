@@ -1,10 +1,9 @@
-//! Mappings of huge pages: what they were reserved, and what becomes of it when they go.
+//! The reservations of private mappings of huge pages.
 //!
-//! A private mapping that reserves is *reserved* a page for each of its places for which the address space
-//! has no page of its own ([`VmaFlags::RESERVED`]). So nothing needs to be noted for a place: unmapping looks
-//! which pages are there. A page of its own that goes while the mapping stays makes its reservation hold
-//! again. A child has no reservations: its parent's have been redeemed for both. (Linux: the reservation map
-//! of a private mapping; `HPAGE_RESV_OWNER`.)
+//! Such a mapping ([`VmaFlags::RESERVED`]) has one page reserved for each place where the address space has
+//! no page of its own. So no place needs a note of its own: unmapping looks which pages are there. If an own
+//! page goes and the mapping stays, its reservation holds again. A child has no reservations: the pages that
+//! it shares have used its parent's. (Linux: the reservation map of a private mapping; `HPAGE_RESV_OWNER`.)
 //!
 //! Reservations of shared mappings belong to the file, and go with its pages, not with the mapping.
 #![forbid(unsafe_code)]
@@ -21,18 +20,18 @@ use crate::vm::space::address_space::AddressSpace;
 use crate::vm::space::state::Space;
 
 handle! {
-    /// Pages of pools that private mappings of an address space have reserved.
+    /// The reservations of an address space's private mappings.
     Reservations of AddressSpace
 }
 
 impl<P: Platform> Reservations<'_, '_, P> {
-    /// What is charged for pages that a mapping of huge pages takes now.
+    /// The account that is charged for huge pages that the mapping takes from now on.
     pub(in crate::vm) fn account_of(self, vma: &VmaAttributes) -> Account {
         Account { group: self.group(), fs: fs_of(vma) }
     }
 
-    /// A mapping, or a part of one, is about to be unmapped for good: what it was reserved and has not used
-    /// goes back, and what it has used will.
+    /// Gives back the unused reservations of a mapping, or a part of one, that is about to be unmapped for
+    /// good. The used ones end with their pages.
     pub(in crate::vm) fn end_reservations(self, vma: &Vma) {
         let Some(size) = vma.attributes.huge_size() else { return };
         if !vma.attributes.flags.contains(VmaFlags::RESERVED) {
@@ -40,15 +39,14 @@ impl<P: Platform> Reservations<'_, '_, P> {
         }
         let (memory, mut own) = (self.memory, 0);
         self.each_own_page(vma.range, |_| own += 1);
-        // What went bad was taken from the pool, and is back there already.
+        // Pages that went bad have used their reservations, and are back in the pool already.
         own += self.tables().count_poison(vma.range, size.leaf());
         let count = vma.range.len() / size.bytes();
-        // The group that was charged for the reservations, whatever group this address space is in now.
+        // The group that was charged for the reservations: this address space may be in another one now.
         let account = Account { group: vma.attributes.group, fs: fs_of(&vma.attributes) };
         let mut kept =
             memory.huge().uncharge_reservations(memory.pages(), size, account, (count, count - own));
-        // What the file system is to keep comes with the pages that are about to go, if no other leaf maps
-        // them.
+        // Pages about to go serve the reservations that the file system keeps, if no other leaf maps them.
         self.each_own_page(vma.range, |frame| {
             if kept > 0 && memory.pages().counts().mapcount(frame) == 1 {
                 memory.pages().frames().renew_huge(frame);
@@ -60,12 +58,11 @@ impl<P: Platform> Reservations<'_, '_, P> {
         }
     }
 
-    /// The pages of a range are about to be unmapped, while the mappings stay: their reservations will hold
-    /// again.
+    /// Makes the reservations of pages hold again that are about to be unmapped while their mappings stay.
     ///
     /// # Errors
-    /// [`MmError::NoMemory`] when a child maps some of them still, so that they do not go back, and the pool
-    /// has no others to reservation. Nothing has changed then.
+    /// [`MmError::NoMemory`] if a child still maps some pages, so that they do not go back to the pool, and
+    /// the pool has no others to reserve. Nothing has changed then.
     pub(in crate::vm) fn renew_reservations(self, space: &Space, range: VirtRange) -> Result<(), MmError> {
         if !space.huge {
             return Ok(());
@@ -78,7 +75,7 @@ impl<P: Platform> Reservations<'_, '_, P> {
         let mut alone = others;
         for (part, size) in parts() {
             let (others, alone) = (&mut others[size as usize], &mut alone[size as usize]);
-            // Of what went bad nothing comes back.
+            // Pages that went bad do not come back: reserve others.
             *others += self.tables().count_poison(part, size.leaf());
             self.each_own_page(part, |frame| match pages.counts().mapcount(frame) {
                 1 => *alone += 1,
@@ -90,8 +87,7 @@ impl<P: Platform> Reservations<'_, '_, P> {
         self.memory.huge().reserve(pages, gigantic, others[1]).inspect_err(|_| {
             self.memory.huge().unreserve(pages, large, others[0]);
         })?;
-        // A child may have unmapped a page since. Another one was reserved for that, so as many are renewed as were
-        // counted, and no more.
+        // Renew no more than were counted: a child may have unmapped a page for which another was reserved.
         for (part, size) in parts() {
             let alone = &mut alone[size as usize];
             self.each_own_page(part, |frame| {
@@ -104,7 +100,7 @@ impl<P: Platform> Reservations<'_, '_, P> {
         Ok(())
     }
 
-    /// Shows the first frame of each huge page of this address space's own that is mapped in the range.
+    /// Shows the first frame of each private huge page that is mapped in the range.
     pub(in crate::vm) fn each_own_page(self, range: VirtRange, mut show: impl FnMut(Frame)) {
         self.tables().runs(range, |run| {
             if run.first.has(EntryFlags::ANON) {
@@ -115,13 +111,12 @@ impl<P: Platform> Reservations<'_, '_, P> {
     }
 }
 
-/// The number of the file system that a mapping's file belongs to.
+/// The number of the file system of a mapping's file (0: none).
 fn fs_of(vma: &VmaAttributes) -> u8 {
-    match &vma.backing {
-        Backing::File { file, .. } => match file.node().kind() {
-            FileKind::Huge { fs, .. } => fs,
-            FileKind::Paged(_) | FileKind::Shmem { .. } => 0,
-        },
-        Backing::Anonymous => 0,
+    if let Backing::File { file, .. } = &vma.backing
+        && let FileKind::Huge { fs, .. } = file.node().kind()
+    {
+        return fs;
     }
+    0
 }

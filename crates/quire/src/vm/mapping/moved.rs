@@ -1,20 +1,20 @@
-//! How far the private pages of a mapping are from where they were first mapped.
+//! How far the private pages of a mapping were moved since they were first mapped.
 #![forbid(unsafe_code)]
 
 use crate::addr::VirtAddr;
 use crate::limits::FRAME_SHIFT;
 use crate::page_alloc::Origin;
 
-/// By how many pages upwards `mremap` has moved a mapping's private pages; modulo 2^64, so that downwards is
-/// upwards. Or not by one number: mappings that were moved by different distances have merged. No property of
-/// its own: mappings that differ in nothing else merge.
+/// By how many pages upwards, modulo 2^64, `mremap` has moved a mapping's private pages; or [`Self::UNLIKE`]
+/// once mappings that were moved by different distances have merged. A difference in this does not prevent a
+/// merge.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Moved(u64);
 
 impl Moved {
     /// Not at all.
     pub const NONE: Self = Self(0);
-    /// Each by another distance. No two pages are that far apart.
+    /// By different distances. No two pages are as far apart as this number.
     pub const UNLIKE: Self = Self(1 << 63);
 
     /// After one more move.
@@ -26,21 +26,21 @@ impl Moved {
         Self(self.0.wrapping_add(to.page()).wrapping_sub(from.page()))
     }
 
-    /// Of two mappings that become one.
+    /// For the merger of two mappings.
     #[must_use]
     pub fn merged(self, other: Self) -> Self {
         if self == other { self } else { Self::UNLIKE }
     }
 
-    /// Where a page that is first mapped now, at this address, says that it comes from.
+    /// The origin of a page that is first mapped now, at this address.
     #[inline]
     #[must_use]
     pub fn origin_of(self, addr: VirtAddr) -> VirtAddr {
-        // Of unlike ones nothing is left when it is made bytes.
+        // The shift makes zero of `UNLIKE`.
         VirtAddr(addr.0.wrapping_sub(self.0 << FRAME_SHIFT))
     }
 
-    /// Where a page is that comes from this address; `None` when that is not known.
+    /// Where a page with this origin is; `None` when that is not known.
     #[must_use]
     pub fn place_of(self, origin: VirtAddr) -> Option<VirtAddr> {
         let at = origin.0.wrapping_add(self.0 << FRAME_SHIFT);

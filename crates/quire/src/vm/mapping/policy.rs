@@ -1,8 +1,8 @@
 //! Which folio sizes anonymous memory may use: per order, globally and for each mapping.
 //!
 //! The choices are those of Linux's `/sys/kernel/mm/transparent_hugepage/hugepages-<size>kB/enabled`
-//! (Documentation/ admin-guide/mm/transhuge.rst): each order stands alone, and the largest one that is
-//! allowed and fits is tried first.
+//! (Documentation/admin-guide/mm/transhuge.rst): each order has its own setting, and a fault tries the
+//! largest order that is allowed and fits first.
 #![cfg_attr(not(test), forbid(unsafe_code))]
 
 use core::fmt;
@@ -12,7 +12,7 @@ use crate::limits::BLOCK_ORDER;
 
 /// One more than the largest order.
 const ORDERS: u32 = Order::GIGANTIC.get() as u32 + 1;
-/// Orders that a set can hold: those up to a block's, and 1 GiB.
+/// The orders up to a block's, and that of 1 GiB.
 const ALL: u32 = ((2 << BLOCK_ORDER) - 1) | (1 << Order::GIGANTIC.get());
 
 /// A set of folio orders: 0 (4 KiB) to 9 (2 MiB), and 18 (1 GiB).
@@ -36,11 +36,10 @@ pub enum OrderPolicy {
 pub struct FolioPolicy {
     always: OrderSet,
     madvise: OrderSet,
-    /// Folios of order 9 are mapped by one 2 MiB leaf where the address allows it, rather than by 512 leaves
-    /// of 4 KiB. Those of order 18 are mapped by one leaf, or not used.
+    /// One 2 MiB leaf maps a folio of order 9 where the address allows it, rather than 512 leaves of 4 KiB.
+    /// Folios of order 18 are mapped by one leaf, or not used.
     pub pmd_mapped: bool,
-    /// Folios of order 18 are cleared piece by piece, the one that is touched first, and mapped as the pieces
-    /// are ready.
+    /// Folios of order 18 are cleared and mapped piece by piece, the touched piece first.
     pub on_demand: bool,
 }
 
@@ -135,7 +134,7 @@ impl FolioPolicy {
         OrderSet((global | own.allow.0) & !own.refuse.0 | 1)
     }
 
-    /// The policy as one word, for a cell that faults read while it is set.
+    /// The policy as one word, for a cell that faults read while another CPU sets it.
     pub const fn to_bits(self) -> u64 {
         let ways = self.pmd_mapped as u64 | (self.on_demand as u64) << 1;
         self.always.0 as u64 | (self.madvise.0 as u64) << ORDERS | ways << (2 * ORDERS)
@@ -159,7 +158,7 @@ impl Default for FolioPolicy {
 }
 
 impl FolioOverride {
-    /// The machine-wide policy counts for every order.
+    /// The machine-wide policy applies to every order.
     pub const INHERIT: Self = Self { allow: OrderSet::EMPTY, refuse: OrderSet::EMPTY };
 
     /// What the mapping says to one order: `None` inherits the machine-wide policy.

@@ -1,4 +1,4 @@
-//! One mapping of an address space: a range of addresses that agree in everything.
+//! One mapping of an address space: a range of addresses with the same attributes.
 #![forbid(unsafe_code)]
 
 use crate::addr::{VirtAddr, VirtRange};
@@ -11,31 +11,30 @@ use crate::vm::mapping::moved::Moved;
 use crate::vm::mapping::policy::{FolioOverride, HugeAdvice};
 use crate::vm::userfault::Registration;
 
-/// Properties of a mapping that are either there or not.
+/// Yes-or-no properties of a mapping.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
 pub struct VmaFlags(u8);
 
 flag_set!(VmaFlags: SHARED, GROWS_DOWN, LOCKED, LOCK_ON_FAULT, NO_RESERVE, RESERVED, SPLIT);
 
 impl VmaFlags {
-    /// Stores go to the object and are seen by all that map it; without it they go to private copies.
+    /// Stores go to the object, where all that map it see them; without the flag they go to private copies.
     pub const SHARED: Self = Self(1);
     /// The mapping grows towards lower addresses on a fault just below it (`MAP_GROWSDOWN`).
     pub const GROWS_DOWN: Self = Self(1 << 1);
-    /// `mlock`: pages are never given up.
+    /// `mlock`: pages are never reclaimed.
     pub const LOCKED: Self = Self(1 << 2);
-    /// `MLOCK_ONFAULT`: locked pages come when they are touched, not at once.
+    /// `MLOCK_ONFAULT`: locked pages are brought in when they are touched, not at once.
     pub const LOCK_ON_FAULT: Self = Self(1 << 3);
     /// `MAP_NORESERVE`.
     pub const NO_RESERVE: Self = Self(1 << 4);
-    /// Private huge pages: each of them that this address space has no page of its own for is reserved by the
-    /// pool.
+    /// Private huge pages: the pool reserves each one for which this address space has no page yet.
     pub const RESERVED: Self = Self(1 << 5);
     /// Shared huge pages: parts of a page may be mapped by themselves (`MADV_SPLIT`).
     pub const SPLIT: Self = Self(1 << 6);
 }
 
-/// What stands behind a mapping.
+/// What a mapping maps.
 #[derive(PartialEq, Eq, Debug)]
 pub enum Backing {
     /// Memory of its own that starts as zeroes.
@@ -49,7 +48,7 @@ pub enum Backing {
     },
 }
 
-/// Everything about a mapping but where it is.
+/// Everything about a mapping except its addresses.
 #[derive(PartialEq, Eq, Debug)]
 pub struct VmaAttributes {
     /// What accesses may do now.
@@ -64,11 +63,11 @@ pub struct VmaAttributes {
     pub folios: FolioOverride,
     /// How far private pages are from where they were first mapped.
     pub moved: Moved,
-    /// The group that pays for reserved huge pages.
+    /// The group that is charged for reserved huge pages.
     pub group: HugeGroup,
     /// The handler that answers its faults.
     pub handler: Registration,
-    /// What stands behind it.
+    /// What it maps.
     pub backing: Backing,
 }
 
@@ -82,8 +81,8 @@ pub struct Vma {
 }
 
 impl Backing {
-    /// The same object, `pages` further on; takes one more count on a file. Page offsets wrap, so that a
-    /// mapping may be moved back and forth in steps that no file offset could express.
+    /// The same object, `pages` further on; takes one more count on a file. Page offsets wrap, so a mapping
+    /// may be moved back and forth by steps that are no valid file offsets.
     #[must_use]
     pub fn again(&self, pages: u64) -> Self {
         match self {
@@ -94,7 +93,7 @@ impl Backing {
         }
     }
 
-    /// Whether `next` carries on where `self` ends, `pages` further on.
+    /// Whether `next` is the same object, `pages` further on.
     fn continues(&self, next: &Self, pages: u64) -> bool {
         match (self, next) {
             (Self::Anonymous, Self::Anonymous) => true,
@@ -128,8 +127,8 @@ impl VmaAttributes {
         Self { backing: self.backing.again(pages), ..*self }
     }
 
-    /// Whether a mapping with the attributes `next` that starts where one of `pages` pages with `self` ends
-    /// can be one mapping with it: everything agrees, and a file goes on at the right offset.
+    /// Whether a mapping of `pages` pages with these attributes and an adjacent one with `next` can become
+    /// one: everything agrees, and a file continues at the right offset.
     pub fn merges_with(&self, next: &Self, pages: u64) -> bool {
         self.protection == next.protection
             && self.may == next.may
@@ -147,13 +146,13 @@ impl VmaAttributes {
         !self.flags.contains(VmaFlags::SHARED)
     }
 
-    /// Where a private page that is first mapped now, at this address, says that it comes from.
+    /// The origin of a private page that is first mapped now, at this address.
     #[inline]
     pub fn origin_of(&self, addr: VirtAddr) -> VirtAddr {
         self.moved.origin_of(addr)
     }
 
-    /// The size of its huge pages, if it is a mapping of such.
+    /// The size of its huge pages, if it maps such.
     #[inline]
     pub fn huge_size(&self) -> Option<HugeSize> {
         match &self.backing {
@@ -162,12 +161,12 @@ impl VmaAttributes {
         }
     }
 
-    /// The same where no part of a page is mapped by itself.
+    /// The same, if no part of a page may be mapped by itself.
     pub fn whole_size(&self) -> Option<HugeSize> {
         self.huge_size().filter(|_| !self.flags.contains(VmaFlags::SPLIT))
     }
 
-    /// Whether the memory is the mapping's own, with nothing behind it.
+    /// Whether it maps no file.
     #[inline]
     pub const fn is_anonymous(&self) -> bool {
         matches!(self.backing, Backing::Anonymous)
@@ -181,7 +180,7 @@ impl Vma {
         Self { range, attributes }
     }
 
-    /// The file's page behind `addr`, which lies in the mapping; `None` for anonymous memory.
+    /// The file's page at `addr`, which lies in the mapping; `None` for anonymous memory.
     #[inline]
     pub const fn file_page(&self, addr: VirtAddr) -> Option<u64> {
         match &self.attributes.backing {
@@ -192,7 +191,7 @@ impl Vma {
         }
     }
 
-    /// Changes the range and, with its start, the page offset: every address that stays keeps its page.
+    /// Changes the range, and the page offset with its start: every address that stays keeps its page.
     pub fn set_range(&mut self, range: VirtRange) {
         debug_assert!(!range.is_empty());
         if let Backing::File { page_offset, .. } = &mut self.attributes.backing {
@@ -207,7 +206,7 @@ impl Vma {
             && self.attributes.merges_with(&next.attributes, self.range.pages())
     }
 
-    /// The lowest address that no other mapping may reach: below a stack a gap stays free.
+    /// The start, less the guard gap of a mapping that grows down. No other mapping may end above it.
     #[inline]
     pub const fn guarded_start(&self) -> VirtAddr {
         if self.attributes.flags.contains(VmaFlags::GROWS_DOWN) {

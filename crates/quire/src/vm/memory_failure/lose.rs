@@ -1,19 +1,19 @@
-//! A frame went bad: what it held is lost, and nothing else.
+//! A frame went bad: its contents are lost, and nothing else.
 //!
 //! | the frame is | then |
 //! |---|---|
 //! | free, wherever it is, or kept for a page that is to move there | it is lost ([`crate::page_alloc::Verdict`]) |
-//! | anonymous memory | its folio comes apart; every leaf of the frame becomes a marker, and a task that touches one is told ([`FaultError::Poisoned`](crate::error::FaultError::Poisoned)) |
+//! | anonymous memory | its folio is split; every leaf of the frame becomes a marker, and a task that touches one gets [`FaultError::Poisoned`](crate::error::FaultError::Poisoned) |
 //! | a clean page of a file | it is unmapped and dropped; the next access reads it again |
-//! | a page of a file that is newer than the file | as anonymous memory for tasks that mapped it; others read what the file has |
-//! | a page of shared anonymous memory | as anonymous memory, and for all that map it later |
-//! | part of a private huge page | every leaf of the page becomes a marker, and the page goes back to its pool, which lets go of it ([`crate::hugetlb::HugeFailure`]) |
-//! | part of a huge page of a file | the same happens when the file gives the page up; until then it stays, and where parts of it may be mapped by themselves all but the one that went bad can be used |
+//! | a page of a file that is newer than the file | tasks that mapped it get markers, as for anonymous memory; others read what the file has |
+//! | a page of shared anonymous memory | as anonymous memory, also for mappings made later |
+//! | part of a private huge page | every leaf of the page becomes a marker, and the page returns to its pool, which drops it ([`crate::hugetlb::HugeFailure`]) |
+//! | part of a huge page of a file | the page stays with its file, and the pool drops it when the file frees it; where parts may be mapped by themselves, all but the bad part can be used |
 //! | a page table, a small object, a descriptor | nothing can be done |
 //!
-//! The order is that of a move ([`crate::vm::migrate::relocate`]): the frame is set aside, and so not freed;
-//! its leaves go, one address space after the other; when none is left it is lost. A reader that holds a copy
-//! half made throws it away, or keeps what it read before hardware complained.
+//! The order is that of a move ([`crate::vm::migrate::relocate`]): the frame is set aside, so it is not
+//! freed; its leaves are unmapped, one address space after the other; when none is left the frame is lost. A
+//! task that was copying the page drops its copy, or keeps what it read before hardware complained.
 //!
 //! (Linux: `memory_failure()`; the marker is its hwpoison entry.)
 
@@ -35,7 +35,7 @@ use crate::vm::space::found::FoundBody;
 use crate::vm::space::rss::Counted;
 use crate::vm::space::shared::MmShared;
 
-/// Times that a frame which is just changing hands is looked at again.
+/// Attempts on a frame whose owner is changing.
 const ROUNDS: usize = 16;
 
 /// What a frame was that went bad, and what became of it.
@@ -50,20 +50,17 @@ pub enum MemoryFailure {
     Anonymous,
     /// It held a page of a file that can be read again.
     Dropped,
-    /// It held a page of a file with what existed only there: its mappings have a marker.
+    /// It held the only copy of a page of a file: its mappings have a marker now.
     PageLost,
-    /// It belongs to a page of a pool, which the caller tells
-    /// ([`HugePools::memory_failure`](crate::hugetlb::HugePools::memory_failure)).
+    /// It belongs to a page of a pool. The caller must tell the pool by
+    /// [`HugePools::memory_failure`](crate::hugetlb::HugePools::memory_failure).
     Huge,
 }
 
-handle! {
-    /// Takes memory that went bad out of use.
-    MemoryLoss of MmShared
-}
+handle! { MemoryLoss of MmShared }
 
 impl<P: Platform> MemoryLoss<'_, '_, P> {
-    /// A frame went bad. The caller holds no lock.
+    /// Takes a frame that went bad out of use. The caller holds no lock.
     ///
     /// # Errors
     /// [`MemoryFailureError`]; nothing has changed then.
@@ -93,11 +90,11 @@ impl<P: Platform> MemoryLoss<'_, '_, P> {
         Err(MemoryFailureError::Busy)
     }
 
-    /// What was marked in a folio of whole blocks before it was mapped is lost now. What memory does not
-    /// suffice for stays as it is until the folio is freed. The caller holds no lock.
+    /// Takes out of use the frames of a folio of whole blocks that were marked before it was mapped. A frame
+    /// for which memory is short stays marked until the folio is freed. The caller holds no lock.
     pub(in crate::vm) fn lose_marked(self, folio: FrameRange) {
         for piece in folio.by_block() {
-            // All of a block's at once: it comes apart with the first of them.
+            // Take all marks of a block at once: the first lost frame splits the block.
             let number = piece.start.block();
             for (start, count) in self.pages().frames().take_marks(number).runs() {
                 for at in start..start + count {
@@ -110,13 +107,13 @@ impl<P: Platform> MemoryLoss<'_, '_, P> {
         }
     }
 
-    /// Puts markers in the place of an anonymous frame's leaves; whether all of them went.
+    /// Replaces an anonymous frame's leaves by markers. Returns whether none is left.
     fn lose_anonymous(self, frame: Frame) -> Result<bool, MemoryFailureError> {
         let pages = self.pages();
         let Some(start) = pages.frames().folio_start(frame) else { return Ok(false) };
         if pages.frames().folio_rest(start) > Order::BLOCK.frames() {
             match ReverseMap::of(self.0).split_folio(start, Order::BLOCK) {
-                // It was unmapped, or another task splits or fills it; it is looked at anew.
+                // It was unmapped, or another task splits or fills it: the caller tries again.
                 Err(SplitError::NotAFolio | SplitError::InUse) => return Ok(false),
                 Err(SplitError::OutOfMemory) => return Err(MemoryFailureError::OutOfMemory),
                 Ok(_) => {}
@@ -126,7 +123,6 @@ impl<P: Platform> MemoryLoss<'_, '_, P> {
         if ReverseMap::of(self.0).split_folio(start, Order::FRAME) == Err(SplitError::OutOfMemory) {
             return Err(MemoryFailureError::OutOfMemory);
         }
-        let one = FrameRange::folio(frame, Order::FRAME);
         match pages.frames().set_aside(frame) {
             Some(Order::FRAME) => {}
             Some(order) => {
@@ -142,7 +138,7 @@ impl<P: Platform> MemoryLoss<'_, '_, P> {
             return Ok(true);
         }
         // SAFETY: invariant 1: `set_aside` held the frame for this task.
-        unsafe { pages.counts().release(one) };
+        unsafe { pages.counts().release(FrameRange::folio(frame, Order::FRAME)) };
         marked.map(|()| false)
     }
 
@@ -165,10 +161,10 @@ impl<P: Platform> MemoryLoss<'_, '_, P> {
         Ok(())
     }
 
-    /// Sees to a huge page in use, of which a frame was marked. A private one is taken from all that map it,
-    /// by markers, and goes back to its pool. One that belongs to a file is unmapped, and stays with the file
-    /// until that gives it up: a task that faults on it is told, as the file has nothing else for that place.
-    /// (Linux keeps it likewise, since 6.2.)
+    /// Handles a huge page in use of which `frame` was marked. A private one is replaced by markers wherever
+    /// it is mapped, and returns to its pool. One of a file is unmapped and stays with the file until the
+    /// file frees it, since the file has nothing else for that place: a fault on it fails. (So does Linux
+    /// since 6.2.)
     fn lose_huge(self, frame: Frame) {
         let Some(head) = self.pages().frames().folio_start(frame) else { return };
         if self.pages().frames().is_lent(head) {
@@ -178,9 +174,9 @@ impl<P: Platform> MemoryLoss<'_, '_, P> {
         }
     }
 
-    /// Unmaps the huge page of a file in which this frame is, or that frame alone where parts of pages may be
-    /// mapped by themselves. Nothing leads from a page to its file, so this looks at each leaf of each
-    /// mapping of huge pages: it does not happen often. The caller holds no lock.
+    /// Unmaps the huge page at `head`, or frame `bad` alone where parts of pages may be mapped by themselves.
+    /// A page does not name its file, so this rare case reads each leaf of each mapping of huge pages. The
+    /// caller holds no lock.
     fn unmap_huge_everywhere(self, head: Frame, bad: Frame) {
         let mut after = (0, 0);
         while let Some((body, next)) = FoundBody::next_of_all(self.0, after) {
@@ -188,7 +184,7 @@ impl<P: Platform> MemoryLoss<'_, '_, P> {
             let space = body.space.write(self.platform());
             let tables = PageTables::new(self.pages(), &body.context);
             for vma in space.tree.iter().filter(|_| space.huge) {
-                // A mapping of pages of another size has none of this one, but may have its neighbours.
+                // A mapping of pages of another size cannot map this one, but may map its neighbours.
                 let size = vma
                     .attributes
                     .huge_size()
@@ -200,7 +196,7 @@ impl<P: Platform> MemoryLoss<'_, '_, P> {
                 let part = addr.add((bad.0 - head.0) << FRAME_SHIFT);
                 let split = vma.attributes.flags.contains(VmaFlags::SPLIT);
                 if !split || !poison_part(&tables, part, &mut gather) {
-                    // The leaf alone: what a handler has marked beside it stays marked.
+                    // Only this leaf, so that marks of a handler beside it stay.
                     let leaf = tables.lookup(part).leaf_size().unwrap_or(PageSize::Size4K).bytes();
                     let leaf = VirtRange::from_len(part.align_down(leaf), leaf);
                     let done = tables.unmap(&Zap::leaves(leaf), &mut gather);
@@ -211,8 +207,8 @@ impl<P: Platform> MemoryLoss<'_, '_, P> {
         }
     }
 
-    /// Puts markers in the place of the leaves of a private huge page, in the address spaces that are
-    /// `chosen`; how many. The caller holds no lock.
+    /// Replaces the leaves of a private huge page by markers in the address spaces whose numbers are
+    /// `chosen`. Returns how many. The caller holds no lock.
     pub(in crate::vm) fn take_huge_from(self, head: Frame, chosen: impl Fn(u64) -> bool) -> usize {
         let pages = self.pages();
         let Some(origin) = pages.frames().origin(head) else { return 0 };
@@ -236,8 +232,7 @@ impl<P: Platform> MemoryLoss<'_, '_, P> {
         taken
     }
 
-    /// Drops the page of a file that a frame holds. `None`: no file has one there now, or the file is in use
-    /// at the moment.
+    /// Drops the page of a file that is in this frame. `None`: no file has one there, or the file is in use.
     fn lose_cached(self, frame: Frame) -> Result<Option<MemoryFailure>, MemoryFailureError> {
         if !self.pages().frames().is_of_file(frame) {
             return Ok(None);
@@ -246,7 +241,7 @@ impl<P: Platform> MemoryLoss<'_, '_, P> {
         while let Some((file, next)) = self.files().next_of_all(self.platform(), place) {
             place = next;
             let done = match file.node().try_close() {
-                // Huge pages are their pool's.
+                // `lose_huge` handles these.
                 _ if file.node().huge_order().is_some() => Ok(None),
                 Some(closed) => self.lose_page(&closed, frame),
                 None => Err(MemoryFailureError::Busy),
@@ -260,7 +255,7 @@ impl<P: Platform> MemoryLoss<'_, '_, P> {
         Ok(None)
     }
 
-    /// Drops the page of a closed file that a frame holds, if one of its pages is there.
+    /// Drops the page of this closed file that is in the frame, if there is one.
     fn lose_page(
         self,
         file: &FileClosed<'_>,
@@ -292,7 +287,7 @@ impl<P: Platform> MemoryLoss<'_, '_, P> {
         Ok(Some(if last { MemoryFailure::PageLost } else { MemoryFailure::Dropped }))
     }
 
-    /// Unmaps a page of a closed file; with markers where what it held is nowhere else.
+    /// Unmaps a page of a closed file; with `marked`, leaves markers, since its contents exist nowhere else.
     fn unmap_lost(self, file: &FileClosed<'_>, index: u64, marked: bool) {
         ReverseMap::of(self.0).each_mapper(file.node(), &(index..index + 1), |found| {
             let mut gather = MmuGather::new(self.pages(), &found.body.context);
@@ -313,8 +308,8 @@ impl<P: Platform> MemoryLoss<'_, '_, P> {
     }
 }
 
-/// Puts a marker in the place of the 4 KiB at `addr`, if they are mapped; whether they are not any more. Not
-/// for want of memory, when what maps them must be split.
+/// Replaces the leaf of the 4 KiB at `addr`, if any, by a marker. Returns whether they are unmapped now:
+/// `false` when a larger leaf must be split and memory is short.
 fn poison_part<P: Platform>(
     tables: &PageTables<'_, '_, P>,
     addr: VirtAddr,
@@ -326,5 +321,3 @@ fn poison_part<P: Platform>(
     let found = tables.lookup(addr);
     found.leaf_size() != Some(PageSize::Size4K) || tables.poison(addr, PageSize::Size4K, found.entry, gather)
 }
-
-const _: () = assert!(FRAME_SIZE == PageSize::Size4K.bytes());

@@ -2,28 +2,27 @@
 //!
 //! # Protocol
 //!
-//! *Anonymous folios.* The folio is set aside first: it is held. So it is not freed, and from then on no leaf
-//! of it gains the right to store, for that is given only to a page that is not held and that one leaf maps.
-//! A leaf that has the right is therefore the page's only one; where a page has several, no task can store to
-//! it. Each address space of the family is visited once, in ascending order, under its lock for *writing*: no
-//! fault, no walk of a page table and no other visit is on the way in it. Tables that it shares become its
-//! own. Its leaves of the folio are made busy, flushed, copied and filled, up to [`MOVE_LEAVES`] at a time,
-//! with a reschedule point after each stretch of copies: a task that wants the memory meanwhile waits for the
-//! lock, and none for a busy leaf. So a page is copied when the first of its leaves is busy: either it is the
-//! only one, then no task can store any more, or none could in the first place. What was copied once is what
-//! later leaves map. In between, some address spaces map the old frames and others the new ones, with the
-//! same bytes in both, and a store to either is a copy as after any fork.
+//! *Anonymous folios.* The folio is set aside first: it is held, so it is not freed. A fault gives the right
+//! to store only to a page that one leaf maps and that is not held, so from then on no leaf of the folio
+//! gains it. A leaf that has the right is therefore the page's only one; where a page has several, no task
+//! can store to it. Each address space of the family is visited once, in ascending order, under its lock for
+//! *writing*: no fault, no page-table walk and no other visit runs in it meanwhile. Tables that it shares
+//! become its own. Its leaves of the folio are made busy, flushed, copied and filled, up to [`MOVE_LEAVES`]
+//! at a time, with a reschedule point after each stretch of copies. A task that wants the memory meanwhile
+//! waits for the lock, never for a busy leaf. A page is copied when the first of its leaves is busy: if that
+//! leaf is the only one, no task can store any more, and if there are several, none could before. Later
+//! leaves map the same copy. In between, some address spaces map the old frames and others the new ones, with
+//! the same bytes in both. A store to either is a copy as after any fork.
 //!
 //! Nothing is missed, by the argument of [`crate::vm::rmap::reverse`]: a fork holds its parent's lock, and
-//! the child's number is larger. A leaf that a fault was just about to make is missed when the fault has
-//! counted it and not yet put it in: then the old frame keeps its count and stays, which is reported as busy.
-//! A task that reads a page to copy it holds its address space's lock, and its own leaf keeps the old frame
-//! as long.
+//! the child's number is larger. One leaf can escape: a fault has counted it and not yet put it in. Then the
+//! old frame keeps its count and stays, and the move reports busy. A task that reads a page to copy it holds
+//! its address space's lock, and its own leaf keeps the old frame as long.
 //!
-//! *Pages of files.* The file is closed, so that no fault maps any of its pages and no task uses one. The
-//! pages become busy, all their leaves go, and when no leaf maps one it is copied and its frame exchanged in
-//! the cache. Leaves come back by faults; where memory is locked they are put back at once. The caller holds
-//! no lock, as for all of this.
+//! *Pages of files.* The file is closed, so no fault maps any of its pages and no task uses one. The pages
+//! become busy and all their leaves are unmapped. A page that no leaf maps is copied, and its frame is
+//! exchanged in the cache. Faults map the new frame; where memory is locked the move itself does. The caller
+//! holds no lock here either.
 //!
 //! (Linux: `mm/migrate.c`, whose markers for faults to wait at are the address space's lock here.)
 
@@ -31,7 +30,7 @@ use crate::addr::{BlockNumber, Frame, FrameRange, Order, PageSize, VirtRange};
 use crate::clear::Copier;
 use crate::error::{MigrateError, SplitError};
 use crate::filemap::{FileClosed, FileKind, FileNode, MovedPage, PageRuns};
-use crate::limits::{BLOCK_FRAMES, BLOCK_SIZE, CLEAR_STRETCH_BYTES, FRAME_SIZE, MOVE_LEAVES};
+use crate::limits::{BLOCK_SIZE, CLEAR_STRETCH_BYTES, FRAME_SIZE, MOVE_LEAVES};
 use crate::memmap::FrameMask;
 use crate::page_alloc::{Folio, Gfp, Origin};
 use crate::pgtable::{PageTables, Relocation};
@@ -49,37 +48,32 @@ use crate::vm::space::shared::MmShared;
 use crate::vm::space::state::Space;
 use crate::vm::userfault::UserfaultModes;
 
-/// Times that a file which is just being used is asked whether it can be closed.
+/// Attempts to close a file that is in use.
 const CLOSE_TRIES: usize = 64;
-/// Frames that are copied without a reschedule point, at most.
+/// The most frames that are copied without a reschedule point.
 const STRETCH: usize = (CLEAR_STRETCH_BYTES / FRAME_SIZE) as usize;
 
-/// A folio on its way.
+/// A folio that is being moved.
 struct Job<'a, P: Platform> {
     source: FrameRange,
     target: Frame,
     origin: Origin,
-    /// Copies by the kernel for all of it.
+    /// Uses the copy kernel for the size of the whole folio.
     copier: Copier<'a, P>,
-    /// Which frames of it were copied.
     copied: FrameMask,
-    /// How many since the last reschedule point.
+    /// Frames copied since the last reschedule point.
     since: usize,
 }
 
-handle! {
-    /// Moves memory that is in use.
-    Migration of MmShared
-}
+handle! { Migration of MmShared }
 
 impl<P: Platform> Migration<'_, '_, P> {
-    /// Moves the anonymous folio that starts at `frame`, of order 9 at most, or the page of a file that the
-    /// frame holds, to other frames on the same node if there are some. How many frames became free. The
-    /// caller holds no lock.
+    /// Moves the anonymous folio of at most order 9 that starts at `frame`, or the page of a file in `frame`,
+    /// to other frames, preferably on the same node. Returns how many frames became free. The caller holds no
+    /// lock.
     ///
     /// # Errors
-    /// [`MigrateError`]. Programs that map the memory see no difference; leaves to pages of a file may be
-    /// gone until the next access.
+    /// [`MigrateError`]. Programs see no difference; leaves of a file may be missing until the next access.
     pub(crate) fn migrate(self, frame: Frame) -> Result<u64, MigrateError> {
         let one = FrameRange::folio(frame, Order::FRAME);
         let number = frame.block();
@@ -92,8 +86,8 @@ impl<P: Platform> Migration<'_, '_, P> {
         self.move_cached(one)
     }
 
-    /// Moves what it can out of these frames, with a reschedule point after each folio; how many frames
-    /// became free.
+    /// Moves what it can out of these frames, with a reschedule point after each folio. Returns the frames
+    /// freed.
     pub(crate) fn move_out(self, range: FrameRange) -> u64 {
         let mut moved = 0;
         for piece in range.by_block() {
@@ -108,7 +102,6 @@ impl<P: Platform> Migration<'_, '_, P> {
         moved
     }
 
-    /// Moves the anonymous folios that start in a block.
     fn move_block(self, number: BlockNumber) -> u64 {
         let (mut from, mut moved) = (0, 0);
         while let Some(frame) = self.pages().frames().next_movable(number, from) {
@@ -138,14 +131,15 @@ impl<P: Platform> Migration<'_, '_, P> {
             return self.move_in_pieces(frame, order);
         };
         let room = FrameRange::folio(target, order);
-        // First, since what a held frame is is told by it.
+        // Before the hold, since the origin tells what a held frame is.
         pages.frames().set_origin(target, origin);
         pages.frames().hold(room);
         let copier = pages.frames().clearer().copier(self.platform(), order.bytes(), TouchHint::Unknown);
         let mut job = Job { source, target, origin, copier, copied: FrameMask::EMPTY, since: 0 };
         let done = self.move_everywhere(&mut job);
-        // What was not needed is free again, and so is what no leaf maps any more. SAFETY: invariant 1: this
-        // task held both folios, the old one by `set_aside`; leaves own what is mapped of them.
+        // This frees the target frames that were not needed and the source frames that no leaf maps any more.
+        // SAFETY: invariant 1: this task held both folios, the old one by `set_aside`; leaves own what is
+        // mapped of them.
         let freed = unsafe {
             pages.counts().release(room);
             pages.counts().release(source)
@@ -162,7 +156,7 @@ impl<P: Platform> Migration<'_, '_, P> {
         Err(done.err().unwrap_or(MigrateError::Busy))
     }
 
-    /// Moves a folio frame by frame, when there is none of its size to move to.
+    /// Moves a folio frame by frame, since no target of its size could be allocated.
     fn move_in_pieces(self, frame: Frame, order: Order) -> Result<u64, MigrateError> {
         if order == Order::FRAME {
             return Err(MigrateError::OutOfMemory);
@@ -179,7 +173,7 @@ impl<P: Platform> Migration<'_, '_, P> {
             match self.move_folio(frame.add(at)) {
                 Ok(one) => freed += one,
                 Err(MigrateError::OutOfMemory) => return Err(MigrateError::OutOfMemory),
-                // It was unmapped meanwhile.
+                // The frame was unmapped meanwhile.
                 Err(MigrateError::NotMovable) => {}
                 Err(MigrateError::Busy) => failed = Some(MigrateError::Busy),
             }
@@ -188,7 +182,6 @@ impl<P: Platform> Migration<'_, '_, P> {
         failed.map_or(Ok(freed), Err)
     }
 
-    /// Visits every address space of the folio's family.
     fn move_everywhere(self, job: &mut Job<'_, P>) -> Result<(), MigrateError> {
         let mut after = 0;
         while let Some(body) = FoundBody::next_of_family(self.0, job.origin.family(), after) {
@@ -199,7 +192,7 @@ impl<P: Platform> Migration<'_, '_, P> {
         Ok(())
     }
 
-    /// Gives an address space's leaves of the folio the new frames. Its lock is held for writing.
+    /// Makes an address space's leaves of the folio map the new frames. Its lock is held for writing.
     fn move_in(self, body: &MmBody, space: &Space, job: &mut Job<'_, P>) -> Result<(), MigrateError> {
         let tables = PageTables::new(self.pages(), &body.context);
         let mut batch = [const { None }; MOVE_LEAVES];
@@ -246,13 +239,14 @@ impl<P: Platform> Migration<'_, '_, P> {
         // SAFETY: invariant 1: this task holds the new folio.
         let done =
             unsafe { tables.relocate(leaves, size, &mut gather, |leaf| self.copy_once(job, leaf.to, size)) };
-        // As much is resident as was.
+        // Resident memory is unchanged, so the result is dropped.
         gather.finish();
         done.map(|_| ()).map_err(|_| MigrateError::OutOfMemory)
     }
 
-    /// Copies what a leaf to the new frames from `to` on maps, save what was copied before. The address
-    /// space's lock is held for writing, so no task waits for the busy leaf, and others may run.
+    /// Copies the frames behind a new leaf that maps from `to` on, unless they were copied before. The
+    /// address space's lock is held for writing, so no task waits for the busy leaf, and a reschedule is
+    /// fine.
     fn copy_once(self, job: &mut Job<'_, P>, to: Frame, size: PageSize) {
         let first = (to.0 - job.target.0) as usize;
         let wanted = FrameMask::run(first, size.frames() as usize).without(job.copied);
@@ -271,9 +265,7 @@ impl<P: Platform> Migration<'_, '_, P> {
         }
         job.copied = job.copied.union(wanted);
     }
-}
 
-impl<P: Platform> Migration<'_, '_, P> {
     /// Moves pages of files that are in these frames.
     fn move_cached(self, range: FrameRange) -> Result<u64, MigrateError> {
         let (mut freed, mut failed, mut place) = (0, None, (0, 0));
@@ -329,7 +321,7 @@ impl<P: Platform> Migration<'_, '_, P> {
         failed.map_or(Ok(freed), Err)
     }
 
-    /// Unmaps pages of a closed file, save where a handler wants to hear of stores; whether some were locked.
+    /// Unmaps pages of a closed file, except leaves marked for a handler. Returns whether some were locked.
     pub(in crate::vm) fn unmap_to_move(self, file: &FileClosed<'_>, runs: &PageRuns) -> bool {
         let mut locked = false;
         ReverseMap::of(self.0).each_mapper(file.node(), &runs.hull(), |found| {
@@ -354,7 +346,7 @@ impl<P: Platform> Migration<'_, '_, P> {
             for run in runs.as_slice() {
                 found.each_part(run, |vma, range| {
                     let flags = vma.attributes.flags;
-                    // Where a handler hears of what is not mapped, it does of this.
+                    // The handler must see a minor fault on these pages, so they stay unmapped.
                     let told = vma.attributes.handler.catches(UserfaultModes::MINOR);
                     if told || !flags.contains(VmaFlags::LOCKED) || flags.contains(VmaFlags::LOCK_ON_FAULT) {
                         return;
@@ -377,5 +369,3 @@ impl<P: Platform> Migration<'_, '_, P> {
         });
     }
 }
-
-const _: () = assert!(BLOCK_FRAMES as u64 * FRAME_SIZE == BLOCK_SIZE);

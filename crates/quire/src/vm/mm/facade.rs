@@ -1,4 +1,4 @@
-//! The address space as callers hold it: what it is made from, and its end.
+//! [`Mm`]: how it is made, and its end.
 #![forbid(unsafe_code)]
 
 use crate::arch::PagingMode;
@@ -24,7 +24,7 @@ impl<'m, P: Platform> Mm<'m, P> {
         Self::taken_apart_by(memory, mode, ZapStrategy::default())
     }
 
-    /// As [`Self::new`], taken apart in this way.
+    /// As [`Self::new`], with this strategy of unmapping.
     pub(crate) fn taken_apart_by(
         memory: &'m MmShared<'m, P>,
         mode: PagingMode,
@@ -33,22 +33,22 @@ impl<'m, P: Platform> Mm<'m, P> {
         AddressSpace::new(memory, mode, zap).map(|space| Self { space })
     }
 
-    /// A second address space with the same mappings. Private pages are shared until either side stores to
-    /// them; locks are not inherited. Pages of shared mappings come to the child by faults, as with Linux;
-    /// what is lost of them is lost to it as well. Handlers of faults are inherited, and the marks of those
-    /// that write-protect; one that wants to read of it has done so when this returns.
+    /// Makes a second address space with the same mappings. Private pages are shared until either side stores
+    /// to them; locks are not inherited. Faults map pages of shared mappings into the child, as in Linux;
+    /// pages that are lost here are lost there too. The child inherits handlers of faults, and the marks of
+    /// those that write-protect. A handler that asked for the event has read it when this returns.
     ///
     /// # Errors
-    /// [`MmError::NoMemory`]; nothing has changed that this address space could see.
+    /// [`MmError::NoMemory`]; this address space sees no change then.
     pub fn fork(&self) -> Result<Self, MmError> {
         Fork::of(&self.space).fork().map(|space| Self { space })
     }
 
-    /// Registers a secondary MMU, one that walks this address space by [`Self::translate`] and keeps copies
-    /// of what it finds. From here on verbs on the address space call
-    /// [`secondary_invalidate_start`](crate::platform::TablePlatform::secondary_invalidate_start) and what
-    /// belongs to it; for an address space without any they make no such call. Several may register; each is
-    /// told everything, since the platform is. Waits for the verbs under way. The caller holds no lock.
+    /// Registers a secondary MMU, which walks this address space by [`Self::translate`] and keeps copies of
+    /// what it finds. From here on verbs on the address space call
+    /// [`secondary_invalidate_start`](crate::platform::TablePlatform::secondary_invalidate_start) and the
+    /// matching end; without a registration they make no such calls. Several may register; the platform's
+    /// calls are for all of them. Waits for the verbs under way. The caller holds no lock.
     pub fn register_secondary(&self) -> Secondary<'_, 'm, P> {
         let space = self.space.lock();
         self.space.context().add_secondary();
@@ -56,7 +56,6 @@ impl<'m, P: Platform> Mm<'m, P> {
         Secondary { mm: self }
     }
 
-    /// Unmaps everything and frees the page table. Dropping the value does the same. No CPU but this one may
-    /// run the address space.
+    /// Unmaps everything and frees the page table, as a drop does. No other CPU may run the address space.
     pub fn exit(self) {}
 }

@@ -1,7 +1,4 @@
-//! The address space as callers hold it.
-//!
-//! [`Mm`](crate::vm::Mm) does nothing itself: each of its calls goes to the value with that duty in another
-//! room.
+//! [`Mm`](crate::vm::Mm), the address space as callers hold it. It passes each call to a handle.
 
 pub(super) mod facade;
 mod observe;

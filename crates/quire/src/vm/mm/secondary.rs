@@ -1,4 +1,4 @@
-//! A secondary MMU of an address space: from registration on it is told which of its copies go bad.
+//! A secondary MMU of an address space: once registered, it is told which of its copies become invalid.
 #![forbid(unsafe_code)]
 
 use core::mem::ManuallyDrop;
@@ -6,8 +6,8 @@ use core::mem::ManuallyDrop;
 use crate::platform::Platform;
 use crate::vm::mm::facade::Mm;
 
-/// The registration of a secondary MMU, until dropped. Before that, the secondary MMU has dropped its copies
-/// and makes no new ones: it is not told any more when they go bad.
+/// The registration of a secondary MMU, until dropped. Before the drop, the secondary MMU must discard its
+/// copies and make no new ones, since it is not told any more when they become invalid.
 #[must_use = "a secondary MMU is registered as long as this lives"]
 pub struct Secondary<'a, 'm, P: Platform> {
     pub(super) mm: &'a Mm<'m, P>,
@@ -19,8 +19,8 @@ impl<'a, 'm, P: Platform> Secondary<'a, 'm, P> {
         self.mm
     }
 
-    /// Leaves the secondary MMU registered for as long as the address space lives, whose end is told by one
-    /// last bracket around all of the user half.
+    /// Keeps the secondary MMU registered until the address space ends, which one last bracket around the
+    /// whole user half announces.
     pub fn keep(self) {
         let _kept = ManuallyDrop::new(self);
     }

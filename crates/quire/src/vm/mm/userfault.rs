@@ -1,4 +1,4 @@
-//! Registration of ranges with handlers of faults, and the answers of these.
+//! Registration of ranges with handlers of faults, and the handlers' answers.
 #![forbid(unsafe_code)]
 
 use crate::addr::VirtAddr;
@@ -11,14 +11,14 @@ use crate::vm::userfault::register::Registrations;
 use crate::vm::userfault::{Answer, AnswerMode, Userfault, UserfaultModes};
 
 impl<P: Platform> Mm<'_, P> {
-    /// Gives `len` bytes from `addr`, of which nothing is there yet, the contents that `fill` writes: it is
-    /// called for each page, with the page's distance from `addr` in bytes, and must fill all of it. A page
-    /// is seen whole or not at all. In a shared mapping it is the file's from then on. As `UFFDIO_COPY`. The
-    /// caller holds no lock; `fill` calls nothing of this address space.
+    /// Maps pages with given contents in `len` bytes from `addr`, where none exist yet. Calls `fill` for each
+    /// page, with the page's distance from `addr` in bytes; `fill` must write all of the page. Programs see a
+    /// page whole or not at all. In a shared mapping the file gets the page. As `UFFDIO_COPY`. The caller
+    /// holds no lock; `fill` must not call this address space.
     ///
-    /// Huge pages are copied whole, and the address-space lock is held for reading meanwhile. Where parts of
-    /// them may be mapped by themselves (`MADV_SPLIT`) any part can be copied that is not mapped here,
-    /// whatever the file's page holds there.
+    /// Huge pages are filled whole, with the address-space lock held for reading. Where parts of them may be
+    /// mapped by themselves (`MADV_SPLIT`), any part that is not mapped here can be filled, whatever the file
+    /// has.
     ///
     /// # Errors
     /// In the answer: [`UserfaultError::Exists`](crate::error::UserfaultError::Exists) where there is a page,
@@ -39,33 +39,31 @@ impl<P: Platform> Mm<'_, P> {
         Answers::of(&self.space).userfault_copy(addr, len, mode, fill)
     }
 
-    /// Says of `len` bytes from `addr`, of which nothing is mapped, that they are lost: accesses get
+    /// Marks `len` bytes from `addr`, where nothing is mapped, as lost: accesses get
     /// [`FaultError::Poisoned`](crate::error::FaultError::Poisoned), in this address space and its children,
     /// until the address is unmapped. As `UFFDIO_POISON`. The caller holds no lock.
     ///
     /// # Errors
     /// In the answer: [`UserfaultError::Exists`](crate::error::UserfaultError::Exists) where something is
     /// mapped; [`UserfaultError::Invalid`](crate::error::UserfaultError::Invalid) for private huge pages that
-    /// were reserved, as a marker there stands for a page that went back to the pool; and as for
+    /// were reserved, since a marker there means that the page left for its pool; and as for
     /// [`Self::userfault_copy`].
     pub fn userfault_poison(&self, addr: VirtAddr, len: u64, mode: AnswerMode) -> Answer {
         Answers::of(&self.space).userfault_poison(addr, len, mode)
     }
 
-    /// Has this handler told of faults on `len` bytes from `addr`: what `modes` says, and nothing else. All
-    /// mappings in the range are registered, and holes are passed over. What is mapped already stays; a task
-    /// that waits for a page of the range with the same handler faults anew. As `UFFDIO_REGISTER`. The caller
-    /// holds no lock.
+    /// Registers this handler for faults on `len` bytes from `addr`, of the kinds in `modes` only. Registers
+    /// all mappings in the range, and skips holes. Mapped pages stay mapped; a task that waits for a page of
+    /// the range with the same handler faults anew. As `UFFDIO_REGISTER`. The caller holds no lock.
     ///
-    /// Private anonymous memory has no [`MINOR`](UserfaultModes::MINOR), nor have private huge pages; files
-    /// of the pager have no [`MISSING`](UserfaultModes::MISSING), since the pager is asked: there a fault on
-    /// what is not mapped is minor, whether the page is in memory or not.
+    /// Private anonymous memory and private huge pages have no [`MINOR`](UserfaultModes::MINOR). Files of the
+    /// pager have no [`MISSING`](UserfaultModes::MISSING), since the pager supplies their pages: any fault on
+    /// an unmapped page is minor, whether the page is in memory or not.
     ///
     /// # Errors
     /// [`MmError::Invalid`] for an unaligned or empty range, one that ends inside a huge page or in which
-    /// nothing is mapped, no modes, modes that a mapping cannot have, and a handler that was closed;
-    /// [`MmError::Busy`] when another one is registered for a part of it; [`MmError::NoMemory`]. Nothing has
-    /// changed then.
+    /// nothing is mapped, no modes, modes that a mapping cannot have, and a closed handler; [`MmError::Busy`]
+    /// when another handler is registered for a part of it; [`MmError::NoMemory`]. Nothing has changed then.
     pub fn userfault_register(
         &self,
         handler: &Userfault<'_, P>,
@@ -76,9 +74,8 @@ impl<P: Platform> Mm<'_, P> {
         Registrations::of(&self.space).userfault_register(handler, addr, len, modes)
     }
 
-    /// Ends that a handler is told of faults on `len` bytes from `addr`. Marks of write protection are taken
-    /// off, and a task that waits for a page of the range faults anew. As `UFFDIO_UNREGISTER`. The caller
-    /// holds no lock.
+    /// Ends the registration of `len` bytes from `addr`. Removes marks of write protection; a task that waits
+    /// for a page of the range faults anew. As `UFFDIO_UNREGISTER`. The caller holds no lock.
     ///
     /// # Errors
     /// [`MmError::Invalid`] as for [`Self::userfault_register`]; [`MmError::NoMemory`]. Nothing has changed
@@ -87,18 +84,18 @@ impl<P: Platform> Mm<'_, P> {
         Registrations::of(&self.space).userfault_unregister(addr, len)
     }
 
-    /// Makes this handler that of every mapping whose own one is gone, with the modes that it has. How many
-    /// bytes that are. The caller holds no lock.
+    /// Makes this the handler of every mapping whose own handler is gone, with the same modes. Returns how
+    /// many bytes these mappings have. The caller holds no lock.
     ///
     /// # Errors
-    /// [`MmError::Invalid`] for a handler that was closed.
+    /// [`MmError::Invalid`] for a closed handler.
     pub fn userfault_adopt(&self, handler: &Userfault<'_, P>) -> Result<u64, MmError> {
         Registrations::of(&self.space).userfault_adopt(handler)
     }
 
-    /// Maps the pages that the file has for `len` bytes from `addr`, as they are. Of a file of the pager they
-    /// are read if they are not in memory; of huge pages that may be mapped in parts the largest leaves come
-    /// that fit the range. As `UFFDIO_CONTINUE`. The caller holds no lock. May block in the pager.
+    /// Maps the pages that the file has for `len` bytes from `addr`, as they are. Pages of the pager are read
+    /// if they are not in memory. Huge pages that may be mapped in parts get the largest leaves that fit the
+    /// range. As `UFFDIO_CONTINUE`. The caller holds no lock. May block in the pager.
     ///
     /// # Errors
     /// In the answer: [`UserfaultError::NotThere`](crate::error::UserfaultError::NotThere) where the file has
@@ -109,8 +106,8 @@ impl<P: Platform> Mm<'_, P> {
         Answers::of(&self.space).userfault_continue(addr, len, mode)
     }
 
-    /// Lets every thread go on that waits for a page of `len` bytes from `addr`; one that finds nothing new
-    /// waits again. As `UFFDIO_WAKE`. The caller holds no lock.
+    /// Wakes every thread that waits for a page of `len` bytes from `addr`; it waits again if its fault still
+    /// has no answer. As `UFFDIO_WAKE`. The caller holds no lock.
     ///
     /// # Errors
     /// In the answer: [`UserfaultError::Invalid`](crate::error::UserfaultError::Invalid).
@@ -118,9 +115,9 @@ impl<P: Platform> Mm<'_, P> {
         Answers::of(&self.space).userfault_wake(addr, len)
     }
 
-    /// Marks the pages that are mapped in `len` bytes from `addr`, or takes such marks off, which answers the
-    /// tasks that wait to store. What is not mapped gets no mark: its first store finds, or makes, a page
-    /// without one. As `UFFDIO_WRITEPROTECT`. The caller holds no lock.
+    /// Marks the pages that are mapped in `len` bytes from `addr`, or removes such marks, which answers the
+    /// tasks that wait to store. Pages that are not mapped get no mark, so a first store to them does not ask
+    /// the handler. As `UFFDIO_WRITEPROTECT`. The caller holds no lock.
     ///
     /// # Errors
     /// In the answer, with nothing changed:
@@ -139,9 +136,9 @@ impl<P: Platform> Mm<'_, P> {
         Answers::of(&self.space).userfault_write_protect(addr, len, protect, mode)
     }
 
-    /// Gives `len` bytes from `addr`, of which nothing is there yet, zeroes: in private memory by the frame
-    /// of zeroes, which the first store copies. As `UFFDIO_ZEROPAGE`; of huge pages too, as
-    /// [`Self::userfault_copy`] takes them. The caller holds no lock.
+    /// Maps zeroes in `len` bytes from `addr`, where no pages exist yet; private memory gets the zero frame,
+    /// which the first store copies. As `UFFDIO_ZEROPAGE`, but for huge pages too, as with
+    /// [`Self::userfault_copy`]. The caller holds no lock.
     ///
     /// # Errors
     /// In the answer, as for [`Self::userfault_copy`].

@@ -1,19 +1,19 @@
-//! How many address spaces map a folio, and whether one of them alone does.
+//! How many address spaces map a folio, and whether it is exclusive to one.
 //!
-//! # How an address space knows that no other maps a folio
+//! # How does an address space know that no other maps a folio?
 //!
-//! The folio's map count is the number of leaves that map any of it, in whatever way leaves are counted. The
-//! address space knows where it can map the folio: a page of a file wherever it has mapped that part of the
-//! file, an anonymous page where it was first mapped, or as far from there as the mapping was moved. So it
-//! counts its own leaves there, and compares. It holds its lock for writing, so its own leaves stay as they
-//! are; and any other address space that maps the folio counts before the leaf is there, and counts down
-//! after the leaf was flushed. Hence one leaf elsewhere, at the moment at which the map count is read, makes
-//! the count larger than ours. A leaf in a table that `fork` shared is one leaf of several address spaces: if
-//! one of ours is in such a table, others map the folio. Nothing is remembered from one mapper to the next,
-//! so it does not matter how many there were, and in which order they left.
+//! The folio's map count is the number of leaves that map any of it, with every scheme of counts. The address
+//! space knows where it can map the folio: a page of a file where it has mapped that part of the file, an
+//! anonymous page where it was first mapped, or as far from there as the mapping was moved. So it counts its
+//! own leaves there, and compares. It holds its lock for writing, so its own leaves stay as they are. Any
+//! other address space counts the folio up before it sets a leaf, and down after it has flushed one. So a
+//! leaf elsewhere at the moment when the map count is read makes the count larger than ours. A leaf in a
+//! table that `fork` shared is one leaf of several address spaces: if one of ours is in such a table, others
+//! map the folio. The folio records no mappers, so it does not matter how many there were, and in which order
+//! they left.
 //!
-//! (Linux has two places for a number and a count in each large folio, which is exact as long as no third
-//! address space ever mapped it beside them: Hildenbrand, "mm: MM owner tracking for large folios" (2025).)
+//! (Linux records two address spaces, each with a count, in each large folio: exact as long as no third ever
+//! mapped it beside them. Hildenbrand, "mm: MM owner tracking for large folios" (2025).)
 #![forbid(unsafe_code)]
 
 use crate::addr::{Frame, FrameRange, VirtAddr, VirtRange};
@@ -64,7 +64,7 @@ fn maps_any(leaf: &Leaf, folio: FrameRange) -> bool {
 }
 
 impl<P: Platform> Observation<'_, '_, P> {
-    /// See [`Mm::maps_exclusively`](crate::vm::Mm::maps_exclusively)(crate::vm::Mm::maps_exclusively).
+    /// See [`Mm::maps_exclusively`](crate::vm::Mm::maps_exclusively).
     pub(in crate::vm) fn maps_exclusively(self, addr: VirtAddr) -> Option<bool> {
         let space = self.lock();
         let tables = self.tables();
@@ -79,7 +79,7 @@ impl<P: Platform> Observation<'_, '_, P> {
             } else {
                 self.of_file(&space, space.tree.find(addr)?, addr, frame, folio)
             };
-            // After our own, which stay. Only the folio may have come apart meanwhile.
+            // Read after our own leaves, which stay. If the folio was split meanwhile, look again.
             let maps = self.memory.pages().counts().folio_maps(frame)?;
             if maps.folio == folio {
                 return Some(!own.shared && own.leaves == maps.mapcount);
@@ -88,7 +88,7 @@ impl<P: Platform> Observation<'_, '_, P> {
         }
     }
 
-    /// Our leaves of a folio of the file that a mapping shows at `addr`, where `frame` of it is.
+    /// Our leaves of a folio of a file, of which a mapping maps `frame` at `addr`.
     fn of_file(self, space: &Space, vma: &Vma, addr: VirtAddr, frame: Frame, folio: FrameRange) -> Own {
         let mut own = Own::default();
         let Backing::File { file, page_offset } = &vma.attributes.backing else { return own };
@@ -101,7 +101,7 @@ impl<P: Platform> Observation<'_, '_, P> {
     }
 }
 
-/// Leaves of an anonymous folio that comes from `origin`, in an address space whose lock is held.
+/// Our leaves of an anonymous folio. The caller holds the address space's lock.
 fn anonymous<P: Platform>(
     space: &Space,
     tables: &PageTables<'_, '_, P>,
@@ -126,20 +126,20 @@ fn anonymous<P: Platform>(
 }
 
 impl<P: Platform> PageSurvey<'_, '_, P> {
-    /// How many address spaces map the folio in use around a frame, or any part of it; `None` where there is
-    /// none. Exact while none of it is mapped, unmapped or moved; otherwise each address space as it was when
-    /// it was visited. The caller holds no lock.
+    /// How many address spaces map any part of the folio in use around a frame; `None` if there is none.
+    /// Exact while no part is mapped, unmapped or moved; else each counts as of its visit. The caller holds
+    /// no lock.
     ///
-    /// A visit of each address space of the family for anonymous memory. Nothing leads from a page to its
-    /// file: of a page that more than one leaf maps, each leaf of a file is looked at, in every address
-    /// space. [`Mm::maps_exclusively`](crate::vm::Mm::maps_exclusively) is what to ask often.
+    /// For anonymous memory it visits each address space of the family. For a page of a file that several
+    /// leaves map it reads every leaf of a file in every address space, as no link leads from a page to its
+    /// file. Callers that ask often use [`Mm::maps_exclusively`](crate::vm::Mm::maps_exclusively).
     pub(crate) fn folio_spaces(self, frame: Frame) -> Option<u64> {
         let pages = self.pages();
         let maps = pages.counts().folio_maps(frame)?;
         let folio = maps.folio;
         let of_file = pages.frames().is_held(folio.start) && pages.frames().is_of_file(folio.start);
         if maps.mapcount == 0 || of_file && maps.mapcount == 1 {
-            // No table with a page of a file is shared.
+            // Tables that map pages of files are never shared.
             return Some(maps.mapcount);
         }
         let (mut spaces, mut place) = (0, (0, 0));
@@ -157,7 +157,7 @@ impl<P: Platform> PageSurvey<'_, '_, P> {
         Some(spaces)
     }
 
-    /// Whether an address space maps any of a folio, which is a file's or comes from somewhere.
+    /// Whether an address space maps any part of a folio; `origin` is `None` for a file's.
     fn maps_folio(self, body: &MmBody, folio: FrameRange, origin: Option<Origin>) -> bool {
         let space = body.space.read(self.platform());
         let tables = PageTables::new(self.pages(), &body.context);

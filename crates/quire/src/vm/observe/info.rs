@@ -1,5 +1,4 @@
-//! What can be seen of an address space from outside: its mappings, its resident memory, and whether it is in
-//! order.
+//! An address space's mappings and resident memory, and a check of its structures.
 #![forbid(unsafe_code)]
 
 use core::fmt;
@@ -41,17 +40,17 @@ pub struct Rss {
 pub struct VmaInfo {
     /// Its addresses.
     pub range: VirtRange,
-    /// What accesses may do.
+    /// The accesses that it allows.
     pub protection: Protection,
     /// Shared, growing down, locked, and so on.
     pub flags: VmaFlags,
-    /// What `madvise` said about large folios.
+    /// The advice of `madvise` about large folios.
     pub advice: HugeAdvice,
-    /// What it says to each folio order.
+    /// The advice of `madvise` for each folio order.
     pub folios: FolioOverride,
-    /// What a handler of faults is told of.
+    /// The faults that a handler is told of.
     pub handler: UserfaultModes,
-    /// What kind of file is mapped and its page at the start; `None` for anonymous memory.
+    /// The kind of the mapped file and its page at the start; `None` for anonymous memory.
     pub file: Option<(FileKind, u64)>,
 }
 
@@ -99,10 +98,8 @@ impl<P: Platform> Observation<'_, '_, P> {
             locked: locked.map(|vma| vma.range.pages()).sum(),
         }
     }
-}
 
-impl<P: Platform> Observation<'_, '_, P> {
-    /// See [`Mm::validate`](crate::vm::Mm::validate)(crate::vm::Mm::validate).
+    /// See [`Mm::validate`](crate::vm::Mm::validate).
     pub(in crate::vm) fn validate(self) -> Result<(), MmFault> {
         let space = self.space.read(self.memory.platform());
         space.tree.validate().map_err(MmFault::Tree)?;
@@ -129,7 +126,7 @@ impl<P: Platform> Observation<'_, '_, P> {
         wrong.map_or(Ok(()), |(counted, found)| Err(MmFault::Resident { counted, found }))
     }
 
-    /// Checks that the leaves in a mapping allow no more than it does, and counts the pages that they map.
+    /// Checks that a mapping's leaves allow no more than the mapping, and counts the pages that they map.
     fn validate_leaves(self, vma: &Vma, found: &mut Resident) -> Result<(), MmFault> {
         let mut wrong = None;
         let protection = vma.attributes.protection;
@@ -141,7 +138,7 @@ impl<P: Platform> Observation<'_, '_, P> {
                 && leaf.has(EntryFlags::USER) == (protection != Protection::NONE)
                 && leaf.allows_fetch() == protection.contains(Protection::EXEC)
                 && (vma.attributes.is_private() || !leaf.has(EntryFlags::ANON))
-                && self.maps_what_is_found(vma, &run);
+                && self.is_found(vma, &run);
             if !allowed {
                 wrong = Some(range);
             }
@@ -149,12 +146,9 @@ impl<P: Platform> Observation<'_, '_, P> {
         });
         wrong.map_or(Ok(()), |range| Err(MmFault::Leaf(range)))
     }
-}
 
-impl<P: Platform> Observation<'_, '_, P> {
-    /// Whether leaves map frames that the reverse map finds there: pages of the mapping's file, or anonymous
-    /// ones.
-    fn maps_what_is_found(self, vma: &Vma, run: &LeafRun) -> bool {
+    /// Whether the reverse map finds these leaves: they map anonymous frames, or pages of the mapping's file.
+    fn is_found(self, vma: &Vma, run: &LeafRun) -> bool {
         if run.first.has(EntryFlags::SPECIAL) {
             return true;
         }
@@ -170,25 +164,24 @@ impl<P: Platform> Observation<'_, '_, P> {
         self.memory.files().holds(self.memory.platform(), file.node(), index, frames)
     }
 
-    /// Whether the reverse map finds anonymous frames where they are: the mapping leads there from where they
-    /// come from, or it does not know.
+    /// Whether each anonymous frame's origin leads the reverse map to its leaf: the mapping knows how far it
+    /// was moved and the origin agrees, or it does not know.
     fn is_from_here(self, vma: &Vma, run: &LeafRun) -> bool {
         let unlike = vma.attributes.moved == Moved::UNLIKE;
         (0..run.count * run.size.frames()).all(|at| {
             let origin = self.memory.pages().frames().origin(run.first.frame().add(at));
-            let here = vma.attributes.origin_of(run.addr.add(at << FRAME_SHIFT));
-            let here = Origin::new(self.family, here);
+            let here = Origin::new(self.family, vma.attributes.origin_of(run.addr.add(at << FRAME_SHIFT)));
             origin.is_some_and(|origin| origin.family() == here.family() && (unlike || origin == here))
         })
     }
 }
 
-/// The 4 KiB pages of a run that count as resident.
+/// How many 4 KiB pages of a run count as resident.
 fn counted_pages(run: &LeafRun) -> u64 {
     if run.first.has(EntryFlags::SPECIAL) { 0 } else { run.count * run.size.frames() }
 }
 
-/// What [`Mm::validate`](crate::vm::Mm::validate) found broken.
+/// The error that [`Mm::validate`](crate::vm::Mm::validate) found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum MmFault {
     /// The tree of mappings.
@@ -197,16 +190,15 @@ pub enum MmFault {
     Table(TableViolation),
     /// Two neighbours that agree in everything were not merged; the first of them.
     NotMerged(VirtRange),
-    /// Something is mapped in the page table where no mapping is, or with rights that the mapping does not
-    /// give.
+    /// A leaf lies in no mapping, has more rights than its mapping, or is unknown to the reverse map.
     Leaf(VirtRange),
-    /// The reverse map of the file does not know the mapping as it is.
+    /// The file's views do not show the mapping as it is.
     View(VirtRange),
-    /// A counter of resident memory is not what the page table maps of its kind.
+    /// A counter of resident memory differs from what the page table maps of its kind.
     Resident {
-        /// As counted: anonymous pages, pages of files, of shared anonymous memory, or huge ones.
+        /// Its value: anonymous pages, pages of files, of shared anonymous memory, or huge ones.
         counted: u64,
-        /// As found.
+        /// Such pages in the page table.
         found: u64,
     },
 }

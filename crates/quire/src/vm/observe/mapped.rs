@@ -1,22 +1,22 @@
-//! What an address space maps, and how many address spaces map it: the base of [`crate::vm::observe::smaps`]
-//! and [`crate::vm::observe::pagemap`].
+//! Which frames an address space maps, and how many address spaces map each: the base of
+//! [`crate::vm::observe::smaps`] and [`crate::vm::observe::pagemap`].
 //!
-//! # How a frame's number of address spaces is found
+//! # How many address spaces map a frame?
 //!
-//! A map count is the number of leaves that map a frame, exact for each (invariant 5). Mostly that is the
-//! number of address spaces: none maps a frame twice, save pages of files that it has mapped twice, each of
-//! which counts, as with Linux. A leaf in a table that `fork` shared ([`crate::pgtable`]) counts once, and
-//! belongs to as many as reach the table. So:
+//! A map count is the exact number of leaves that map a frame (invariant 5). Mostly that is the number of
+//! address spaces: only a page of a file can be mapped twice by one, and both count then, as with Linux. But
+//! a leaf in a table that `fork` shared ([`crate::pgtable`]) counts once, and belongs to all address spaces
+//! that reach the table. So:
 //!
-//! - tables are never shared ([`ForkStrategy::Copy`]), or no leaf of 4 KiB maps the frame: the count says it;
-//! - the only leaf of 4 KiB that maps it is the one that we look at: the number of those that reach its
-//!   table, and the larger leaves;
-//! - other leaves of 4 KiB map it, whose tables may be shared by others again: the reverse map is asked, one
-//!   visit of each address space of the family for up to [`BATCH`] frames.
+//! - if tables are never shared ([`ForkStrategy::Copy`]), or no leaf of 4 KiB maps the frame: the map count;
+//! - if the leaf at hand is the only one of 4 KiB: the number of address spaces that reach its table, and of
+//!   larger leaves;
+//! - if other leaves of 4 KiB map the frame, their tables may be shared too: the reverse map visits each
+//!   address space of the family once for up to [`BATCH`] frames.
 //!
-//! Leaves are read with the address-space lock held for reading, [`BATCH`] runs of pages at a time, and
-//! counted with one hold of a block's lock for 64 frames or a block. They are shown, and the reverse map is
-//! asked, holding nothing.
+//! [`BATCH`] runs of pages at a time are read under the address-space lock for reading, and counted with one
+//! hold of a block's lock for 64 frames or a block. They are shown, and the reverse map is asked, without a
+//! lock.
 #![forbid(unsafe_code)]
 
 use crate::addr::{Frame, FrameRange, PageSize, VirtAddr, VirtRange};
@@ -30,7 +30,7 @@ use crate::vm::rmap::reverse::place_in;
 use crate::vm::space::found::FoundBody;
 use crate::vm::space::shared::{ForkStrategy, MmShared};
 
-/// Runs of pages that are looked at between two moments at which others may change mappings.
+/// Runs of pages that are read under one hold of the address-space lock.
 const BATCH: usize = 64;
 
 /// Pages of 4 KiB that are mapped alike: at consecutive addresses, to consecutive frames, by leaves of one
@@ -41,10 +41,9 @@ pub struct Mapped {
     pub addr: VirtAddr,
     /// The frames.
     pub frames: FrameRange,
-    /// The first leaf's bits, its frame left out.
+    /// The first leaf's bits without its frame.
     pub flags: EntryFlags,
-    /// The size of the leaves. Pages of one large leaf may be mapped differently elsewhere, and are shown
-    /// apart then.
+    /// The size of the leaves. If other address spaces map parts of a large leaf, its pages are shown apart.
     pub size: PageSize,
     /// How many times each frame is mapped: once for each address space, and for each place at which one maps
     /// it; 0 for the zero frame, which is not counted.
@@ -69,9 +68,9 @@ impl Mapped {
     }
 }
 
-/// Some of them, and which the reverse map must be asked about.
 struct Batch {
     items: [Option<Mapped>; BATCH],
+    /// Which of them are single frames that the reverse map must be asked about.
     asked: [bool; BATCH],
     count: usize,
 }
@@ -81,7 +80,7 @@ impl Batch {
         Self { items: [None; BATCH], asked: [false; BATCH], count: 0 }
     }
 
-    /// Adds a run, to the one before if it goes on with it; whether there was room.
+    /// Adds a run, or extends the last one by it; returns whether there was room.
     fn add(&mut self, item: Mapped, ask: bool) -> bool {
         if let Some(last) = self.count.checked_sub(1)
             && let Some(before) = &mut self.items[last]
@@ -99,21 +98,15 @@ impl Batch {
         self.count += 1;
         true
     }
-
-    /// Those that the reverse map must be asked about, each a single frame.
-    fn asked(&mut self) -> impl Iterator<Item = &mut Mapped> {
-        self.items.iter_mut().zip(&self.asked).filter_map(|(item, asked)| item.as_mut().filter(|_| *asked))
-    }
 }
 
-/// What is known of the counts of the frames that were looked at last.
+/// The map counts around the frame that was looked up last.
 struct Counts<'a, 'p, P: Platform> {
     memory: &'a MmShared<'p, P>,
     group: Option<CountGroup>,
 }
 
 impl<P: Platform> Counts<'_, '_, P> {
-    /// The counts around a frame.
     fn around(&mut self, frame: Frame) -> Option<&CountGroup> {
         if !self.group.is_some_and(|group| group.frames.contains(frame)) {
             self.group = self.memory.pages().counts().count_group(frame);
@@ -121,8 +114,8 @@ impl<P: Platform> Counts<'_, '_, P> {
         self.group.as_ref()
     }
 
-    /// How many frames from the first of these on are mapped as often as it, as often as is known, and
-    /// whether more must be asked.
+    /// How many of these frames are mapped as often as the first, how often, and whether to ask the reverse
+    /// map.
     fn of(&mut self, leaf: &Leaf, frames: FrameRange) -> (u64, u64, bool) {
         if leaf.entry.has(EntryFlags::SPECIAL) {
             return (frames.count, 0, false);
@@ -133,7 +126,7 @@ impl<P: Platform> Counts<'_, '_, P> {
             let (small, all) = (group.small(frame), group.leaves(frame));
             let own = u64::from(leaf.size == PageSize::Size4K);
             let ask = shares && leaf.entry.has(EntryFlags::ANON) && small > own;
-            // Those that reach our table beside us.
+            // Plus the other address spaces that reach our table.
             (all + leaf.spaces - 1, ask)
         };
         let (spaces, ask) = known(frames.start);
@@ -159,7 +152,7 @@ impl<P: Platform> Observation<'_, '_, P> {
         }
     }
 
-    /// Looks at what is mapped at the start of a range until the batch is full; where it stopped.
+    /// Reads leaves from the start of a range until the batch is full; returns where it stopped.
     fn look(self, range: VirtRange, batch: &mut Batch) -> VirtAddr {
         let _space = self.space.read(self.memory.platform());
         let mut counts = Counts { memory: self.memory, group: None };
@@ -187,7 +180,7 @@ impl<P: Platform> Observation<'_, '_, P> {
 
     /// Asks the reverse map about frames that leaves in shared tables may map.
     fn ask(self, batch: &mut Batch) {
-        if batch.asked().next().is_none() {
+        if !batch.asked.contains(&true) {
             return;
         }
         let mut found = [0; BATCH];
@@ -195,18 +188,17 @@ impl<P: Platform> Observation<'_, '_, P> {
             batch.items[at].filter(|_| batch.asked[at]).map(|item| item.frames.start)
         });
         PageSurvey::of(self.memory).count_spaces(Origin::kept(self.family), &frames, &mut found);
-        for (at, item) in batch.items.iter_mut().enumerate().filter(|&(at, _)| frames[at].is_some()) {
-            if let Some(item) = item {
-                // As long as nothing changes each leaf is some address space's.
-                item.spaces = found[at].max(item.spaces.min(1));
-            }
+        let asked = batch.items.iter_mut().flatten().zip(found).zip(&batch.asked);
+        for ((item, found), _) in asked.filter(|(_, asked)| **asked) {
+            // At least this address space mapped it.
+            item.spaces = found.max(item.spaces.min(1));
         }
     }
 }
 
 impl<P: Platform> PageSurvey<'_, '_, P> {
-    /// Adds to each of `found` how many address spaces of a family map that anonymous frame: one visit for
-    /// each, under its lock for reading. The caller holds no lock.
+    /// Adds to each of `found` how many address spaces of the family map that anonymous frame. Visits each
+    /// once, under its lock for reading. The caller holds no lock.
     pub(in crate::vm) fn count_spaces(self, family: u64, frames: &[Option<Frame>], found: &mut [u64]) {
         let mut after = 0;
         while let Some(body) = FoundBody::next_of_family(self.0, family, after) {

@@ -1,5 +1,4 @@
-//! What callers see of address spaces: mappings, leaves, shares, flags, counts, translations, and stores
-//! since a moment.
+//! Reports about address spaces: mappings, leaves, shares, flags, counts, translations, and tracked stores.
 
 pub(super) mod folio_sharers;
 pub(super) mod info;

@@ -1,4 +1,4 @@
-//! How many address spaces map each frame: what `/proc/kpagecount` says.
+//! How many times each frame is mapped, as in `/proc/kpagecount`.
 #![forbid(unsafe_code)]
 
 use crate::addr::{Frame, FrameRange};
@@ -7,10 +7,10 @@ use crate::vm::observe::view::PageSurvey;
 use crate::vm::space::shared::ForkStrategy;
 
 impl<P: Platform> PageSurvey<'_, '_, P> {
-    /// Shows how often each of these frames is mapped, in ascending order, runs that are mapped as often
-    /// together. The number of leaves that map it; where `fork` shares tables, that of the address spaces
-    /// that map it (see [`Mm::mapped`](crate::vm::Mm::mapped)), which costs a visit of each of its family for
-    /// an anonymous frame that leaves of 4 KiB map. The caller holds no lock.
+    /// Shows how many leaves map each of these frames, in ascending order, runs with the same number
+    /// together. Where `fork` shares tables, it counts address spaces instead (see
+    /// [`Mm::mapped`](crate::vm::Mm::mapped)): for an anonymous frame that leaves of 4 KiB map, it visits
+    /// each address space of the family. The caller holds no lock.
     pub(crate) fn page_counts(self, frames: FrameRange, mut show: impl FnMut(FrameRange, u64)) {
         let shares = self.fork_strategy() == ForkStrategy::Share;
         let mut open: Option<(FrameRange, u64)> = None;

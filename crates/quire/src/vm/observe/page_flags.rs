@@ -1,7 +1,5 @@
-//! What each frame is used for: what `/proc/kpageflags` says.
-//!
-//! Source: Linux, `Documentation/admin-guide/mm/pagemap.rst` ("Short descriptions to the page flags"), whose
-//! names and numbers these are.
+//! The use of each frame, as in `/proc/kpageflags`, with the names and numbers of Linux's
+//! `Documentation/admin-guide/mm/pagemap.rst` ("Short descriptions to the page flags").
 #![forbid(unsafe_code)]
 
 use core::fmt;
@@ -13,9 +11,8 @@ use crate::page_alloc::{CountGroup, FolioMaps, FrameInfo};
 use crate::platform::Platform;
 use crate::vm::observe::view::PageSurvey;
 
-/// The word of a frame. Bits that Linux has and this library has no thing for are never set: there is no
-/// swap, no list of recently used pages, and what of a page of a file is dirty or being written stands with
-/// the file.
+/// The flags of a frame. Some of Linux's bits are never set: there is no swap and no list of recently used
+/// pages, and the file, not the frame, knows whether a page is dirty or being written.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
 pub struct PageFlags(pub u64);
 
@@ -44,24 +41,23 @@ impl PageFlags {
     pub const SLAB: u64 = 1 << 7;
     /// It is free: in the store, or on a per-CPU list. (Linux: in the store alone.)
     pub const BUDDY: u64 = 1 << 10;
-    /// Some leaf maps it; where one number counts all of a folio (`CountScheme::HeadOnly`, with the feature
-    /// `published`), some leaf maps the folio.
+    /// A leaf maps it; with `CountScheme::HeadOnly` (feature `published`), a leaf maps its folio.
     pub const MMAP: u64 = 1 << 11;
     /// It belongs to anonymous memory that is mapped.
     pub const ANON: u64 = 1 << 12;
-    /// The first frame of a folio of more than one.
+    /// It is the first frame of a folio of more than one.
     pub const COMPOUND_HEAD: u64 = 1 << 15;
-    /// Another frame of such a folio.
+    /// It is another frame of such a folio.
     pub const COMPOUND_TAIL: u64 = 1 << 16;
-    /// It belongs to a page of a pool.
+    /// It belongs to a huge page of a pool.
     pub const HUGE: u64 = 1 << 17;
     /// It went bad.
     pub const HWPOISON: u64 = 1 << 19;
     /// There is no such memory.
     pub const NOPAGE: u64 = 1 << 20;
-    /// It belongs to a folio of more than one frame, anonymous or of a file, that is no page of a pool.
+    /// It belongs to a folio of more than one frame, anonymous or of a file, that is no huge page of a pool.
     pub const THP: u64 = 1 << 22;
-    /// The frame of zeroes that reads of untouched memory see.
+    /// It is the frame of zeroes that loads of untouched memory see.
     pub const ZERO_PAGE: u64 = 1 << 24;
     /// It holds a page table.
     pub const PGTABLE: u64 = 1 << 26;
@@ -72,7 +68,7 @@ impl PageFlags {
     }
 }
 
-/// What is known of the frames that were looked at last.
+/// The folio and the counts around the frame that was looked at last.
 #[derive(Default)]
 struct Looked {
     folio: Option<FolioMaps>,
@@ -80,14 +76,14 @@ struct Looked {
 }
 
 impl<P: Platform> PageSurvey<'_, '_, P> {
-    /// Shows what each of these frames is used for, in ascending order, runs of frames with the same word
-    /// together. Each frame as it was at some moment of the call, so exact for those that are not allocated,
-    /// mapped or freed meanwhile. The caller holds no lock.
+    /// Shows the flags of these frames in ascending order, in runs of equal flags. A frame is shown as of
+    /// some moment of the call: exact if it is not allocated, mapped or freed meanwhile. The caller holds no
+    /// lock.
     ///
-    /// Whether a frame that is in use, and neither mapped nor held, is a page table or holds small objects is
-    /// said by its descriptor, which the library keeps for its own. A kernel that takes frames for itself
-    /// ([`PageAllocator::alloc`](crate::page_alloc::PageAllocator::alloc)) and wants them shown right does
-    /// likewise, or resets the descriptor ([`Descriptor::reset`](crate::memmap::Descriptor::reset)).
+    /// The descriptor of a frame that is in use, and neither mapped nor held, says whether it is a page table
+    /// or holds small objects; the library sets it for its own frames. A kernel that allocates frames for
+    /// itself ([`PageAllocator::alloc`](crate::page_alloc::PageAllocator::alloc)) must set it too, or reset
+    /// it ([`Descriptor::reset`](crate::memmap::Descriptor::reset)), for them to be shown right.
     pub(crate) fn page_flags(self, frames: FrameRange, mut show: impl FnMut(FrameRange, PageFlags)) {
         let mut open: Option<(FrameRange, PageFlags)> = None;
         let mut looked = Looked::default();
@@ -134,8 +130,8 @@ impl<P: Platform> PageSurvey<'_, '_, P> {
         let mapped = folio_mapped && looked.group.is_some_and(|group| group.leaves(frame) > 0);
         let held = looked.group.is_some_and(|group| group.is_held(frame));
         let anon = folio_mapped && !((held || huge) && pages.frames().is_of_file(frame));
-        let nobodys = !folio_mapped && !held && !huge && frames == 1;
-        let own = |flag| nobodys && pages.frames().descriptor_has(frame, flag);
+        let unmapped = !folio_mapped && !held && !huge && frames == 1;
+        let own = |flag| unmapped && pages.frames().descriptor_has(frame, flag);
         let bits = [
             (PageFlags::SLAB, own(DescriptorFlags::SLAB)),
             (PageFlags::MMAP, mapped),

@@ -1,4 +1,4 @@
-//! Which frame each page is in, and what is known of it: the words of `/proc/PID/pagemap`.
+//! The frame and the state of each page: the words of `/proc/PID/pagemap`.
 //!
 //! Source: Linux, `Documentation/admin-guide/mm/pagemap.rst`.
 #![forbid(unsafe_code)]
@@ -10,8 +10,8 @@ use crate::platform::Platform;
 use crate::vm::observe::mapped::Mapped;
 use crate::vm::observe::view::Observation;
 
-/// What is said of one page. A page that is not in memory has a word of zero: nothing is swapped out here
-/// (bit 62), and a marker of lost memory is no page.
+/// The word of one page; zero for a page that is not in memory. No page is swapped out (bit 62), and a marker
+/// of lost memory is no page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct PageWord(pub u64);
 
@@ -24,12 +24,12 @@ impl PageWord {
     pub const UFFD_WP: u64 = 1 << 57;
     /// It is a page of a file, or of memory that is shared.
     pub const FILE: u64 = 1 << 61;
-    /// It is swapped out: never.
+    /// It is swapped out: never set.
     pub const SWAPPED: u64 = 1 << 62;
     /// It is in memory.
     pub const PRESENT: u64 = 1 << 63;
 
-    /// The word of the first of these pages; each that follows names the next frame.
+    /// The word of the first of these pages; each following page names the next frame.
     fn first_of(pages: &Mapped) -> Self {
         let zero = pages.has(EntryFlags::SPECIAL);
         let bits = [

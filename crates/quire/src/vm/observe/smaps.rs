@@ -1,4 +1,4 @@
-//! How much of memory an address space uses, and how much of that it shares: what `/proc/PID/smaps` says.
+//! How much memory an address space uses, and how much of that it shares, as `/proc/PID/smaps`.
 //!
 //! Source: Linux, `Documentation/filesystems/proc.rst` (smaps).
 #![forbid(unsafe_code)]
@@ -15,14 +15,14 @@ use crate::vm::observe::info::VmaInfo;
 use crate::vm::observe::mapped::Mapped;
 use crate::vm::observe::view::Observation;
 
-/// How much is mapped, in bytes unless it is said otherwise. Huge pages of pools count in the rows that say
-/// so and nowhere else, as with Linux; the zero frame counts nowhere.
+/// How much is mapped: in bytes, unless a row says otherwise. Huge pages of pools count only in the rows that
+/// name them, as with Linux; the zero frame counts in none.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Usage {
     /// All (`Rss`).
     pub rss: u64,
-    /// Each page divided by the number of times that it is mapped (`Pss`), in 1/4096 of a byte, rounded down
-    /// for each page.
+    /// Proportional shares: each page's size divided by how many times it is mapped (`Pss`), in 1/4096 of a
+    /// byte, rounded down for each page.
     pub pss: u64,
     /// Mapped more than once, and not stored through this mapping's leaf (`Shared_Clean`).
     pub shared_clean: u64,
@@ -34,7 +34,7 @@ pub struct Usage {
     pub private_dirty: u64,
     /// Marked as accessed (`Referenced`).
     pub referenced: u64,
-    /// No page of a file (`Anonymous`).
+    /// Not pages of files (`Anonymous`).
     pub anonymous: u64,
     /// Freed lazily, and not stored to since (`LazyFree`).
     pub lazy_free: u64,
@@ -54,15 +54,15 @@ pub struct Usage {
     pub by_size: [u64; 3],
     /// Huge pages mapped by leaves of 4 KiB, 2 MiB and 1 GiB.
     pub hugetlb_by_size: [u64; 3],
-    /// `pss` of what is locked (`Locked`).
+    /// `pss` of locked mappings (`Locked`).
     pub locked: u64,
 }
 
-/// The bits behind the point of a proportional share.
+/// Fractional bits of a proportional share.
 const SHARE_BITS: u32 = 12;
 
 impl Usage {
-    /// What this address space alone maps (`USS`): what its end would free.
+    /// Bytes that this address space alone maps (`USS`), which its end would free.
     pub const fn uss(&self) -> u64 {
         self.private_clean + self.private_dirty
     }
@@ -72,7 +72,7 @@ impl Usage {
         self.pss >> SHARE_BITS
     }
 
-    /// The rows of `/proc/PID/smaps` that apply, in its order: name and KiB.
+    /// Rows of `/proc/PID/smaps`, in its order: name and KiB.
     pub fn lines(&self) -> impl Iterator<Item = (&'static str, u64)> + use<> {
         [
             ("Rss", self.rss),
@@ -130,18 +130,14 @@ impl Usage {
     }
 }
 
-/// The proportional share of pages that are mapped alike.
 fn share(pages: &Mapped) -> u64 {
     pages.frames.count * ((FRAME_SIZE << SHARE_BITS) / pages.spaces.max(1))
 }
 
 impl AddAssign for Usage {
     fn add_assign(&mut self, other: Self) {
-        let Self { by_size, hugetlb_by_size, .. } = other;
-        for (sum, more) in self.by_size.iter_mut().zip(by_size) {
-            *sum += more;
-        }
-        for (sum, more) in self.hugetlb_by_size.iter_mut().zip(hugetlb_by_size) {
+        let sums = self.by_size.iter_mut().chain(&mut self.hugetlb_by_size);
+        for (sum, more) in sums.zip(other.by_size.into_iter().chain(other.hugetlb_by_size)) {
             *sum += more;
         }
         self.rss += other.rss;

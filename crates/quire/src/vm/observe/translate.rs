@@ -1,4 +1,4 @@
-//! The walk of a secondary MMU: which leaf decides about an address.
+//! The walk of a secondary MMU: the leaf that maps an address.
 #![forbid(unsafe_code)]
 
 use crate::addr::{Frame, PageSize, VirtAddr};
@@ -16,8 +16,8 @@ pub struct Translated {
     pub frame: Frame,
     /// Its size.
     pub size: PageSize,
-    /// Whether stores may go through the copy. They leave no trace in the leaf, so it counts as stored
-    /// through already.
+    /// Whether the secondary MMU may store through its copy. The leaf is dirty already, as such stores do not
+    /// mark it.
     pub writable: bool,
 }
 
@@ -32,14 +32,14 @@ impl<P: Platform> Observation<'_, '_, P> {
             let found = self.tables().lookup(addr);
             let (size, leaf) = (found.leaf_size()?, found.entry);
             let stores = access == Access::Write;
-            // Nothing is stored through a table that others reach.
+            // No store goes through a table that other address spaces reach.
             if !access.is_good_for(leaf) || stores && found.shared {
                 return None;
             }
             let wanted = if stores {
                 EntryFlags::ACCESSED | EntryFlags::DIRTY
             } else if found.shared {
-                // It is not ours alone to mark.
+                // The leaf belongs to other address spaces too: do not mark it.
                 EntryFlags::NONE
             } else {
                 EntryFlags::ACCESSED

@@ -1,3 +1,3 @@
-//! What is given up when memory is short.
+//! Frees memory when it is short.
 
 pub(super) mod shrink;

@@ -13,26 +13,22 @@ use crate::vm::collapse::UnderusedFolios;
 use crate::vm::fault::flags::without_stores;
 use crate::vm::gigantic::cancel::Cancellation;
 use crate::vm::handle::handle;
-use crate::vm::mapping::vma::VmaFlags;
+use crate::vm::mapping::vma::{Vma, VmaFlags};
 use crate::vm::rmap::reverse::ReverseMap;
 use crate::vm::space::address_space::AddressSpace;
 use crate::vm::space::rss::Counted;
 use crate::vm::space::shared::{MmShared, RECLAIM_FRAMES};
 use crate::vm::space::state::Space;
 
-/// Runs of lazily freed pages that one round looks at.
+/// The most runs of lazily freed pages in one round.
 const RUNS: usize = 32;
 
-handle! {
-    /// Gives up what can be had again.
-    Reclaim of MmShared
-}
+handle! { Reclaim of MmShared }
 
 impl<P: Platform> Reclaim<'_, '_, P> {
-    /// Gives up what can be had again, the cheapest first: page cache that is not mapped, frames of large
-    /// folios that are not mapped, pieces of folios of 1 GiB that were not touched yet, page cache that is
-    /// mapped, and zeroes in underused folios, if such are to be split. How many frames became free. The
-    /// caller holds no lock.
+    /// Frees memory that can be restored, the cheapest first: page cache that is not mapped, frames of large
+    /// folios that are not mapped, untouched pieces of folios of 1 GiB, page cache that is mapped, and zeroes
+    /// in underused folios, if such may be split. Returns the frames freed. The caller holds no lock.
     pub(crate) fn reclaim_all(self) -> u64 {
         let mut freed = self.reclaim();
         if freed == 0 {
@@ -51,7 +47,7 @@ impl<P: Platform> Reclaim<'_, '_, P> {
         freed
     }
 
-    /// Unmaps clean pages of files wherever they are mapped, and drops them. How many frames became free.
+    /// Unmaps clean pages of files wherever they are mapped, and drops them. Returns the frames freed.
     fn reclaim_mapped(self) -> u64 {
         let (mut freed, mut place) = (0, (0, 0));
         while freed < RECLAIM_FRAMES
@@ -82,8 +78,8 @@ impl<P: Platform> Reclaim<'_, '_, P> {
         freed
     }
 
-    /// Unmaps pages of a file that is closed, save where they are locked: one flush for each address space.
-    /// Private copies stay; while the file is closed, no page becomes one.
+    /// Unmaps pages of a closed file, except where they are locked, with one flush for each address space.
+    /// Private copies stay; while the file is closed, no fault makes new ones.
     fn unmap_clean(self, file: &FileNode, runs: &PageRuns) {
         ReverseMap::of(self.0).each_mapper(file, &runs.hull(), |found| {
             let mut gather = MmuGather::new(self.pages(), &found.body.context);
@@ -107,19 +103,18 @@ handle! {
 }
 
 impl<P: Platform> SpaceReclaim<'_, '_, P> {
-    /// Gives up what can be had again. How many frames became free; zero when there is nothing left to give
-    /// up. The caller holds no lock.
+    /// Returns how many frames became free: zero when nothing is left to reclaim. The caller holds no lock.
     pub(in crate::vm) fn free_some(self) -> u64 {
         let first = Reclaim::of(self.memory).reclaim_all();
         if first > 0 { first } else { self.drop_lazily_freed() }
     }
 
-    /// Drops pages of this address space that were freed by `MADV_FREE` and not stored to since.
+    /// Drops pages of this address space that `MADV_FREE` freed and no task stored to since.
     fn drop_lazily_freed(self) -> u64 {
         let space = self.lock();
         let (runs, count) = self.lazy_runs(&space);
         let runs = &runs[..count];
-        // A store to one of them from now on waits for the lock.
+        // From the flush on, a store to one of them faults and waits for the lock.
         let mut owed = FlushBatch::new();
         for &run in runs {
             let allowed =
@@ -150,12 +145,11 @@ impl<P: Platform> SpaceReclaim<'_, '_, P> {
         dropped
     }
 
-    /// The first runs of leaves that are marked as freed lazily and clean at their start.
+    /// The first runs of lazily freed leaves of which one is clean.
     fn lazy_runs(self, space: &Space) -> ([VirtRange; RUNS], usize) {
         let (mut runs, mut count, mut pages) = ([VirtRange::default(); RUNS], 0, 0);
-        let lazy = |vma: &&crate::vm::mapping::vma::Vma| {
-            vma.attributes.is_anonymous() && !vma.attributes.flags.contains(VmaFlags::LOCKED)
-        };
+        let lazy =
+            |vma: &&Vma| vma.attributes.is_anonymous() && !vma.attributes.flags.contains(VmaFlags::LOCKED);
         for vma in space.tree.iter().filter(lazy) {
             if count == RUNS || pages >= LOCK_HOLD_FRAMES as u64 {
                 break;

@@ -1,9 +1,8 @@
 //! Splits 2 MiB mappings of files when one page must go.
 //!
-//! A table in the place of such a leaf needs memory. Where there is none, or the leaf would not be missed, it
-//! goes as a whole: the pages stay in the cache, and come back by faults. So nothing that takes pages away
-//! can fail. Private copies and marks of handlers are never lost with it: a large leaf of a file is no copy,
-//! and is split before it is marked.
+//! A split needs memory for a table. When there is none, or the mapping is not locked, the whole leaf is
+//! unmapped: its pages stay in the cache, and faults map them again. So taking pages away cannot fail. It
+//! loses no private copies and no marks: a large leaf of a file is no copy, and is split before it is marked.
 #![forbid(unsafe_code)]
 
 use crate::addr::{PageSize, VirtAddr, VirtRange};
@@ -21,10 +20,9 @@ use crate::vm::space::address_space::AddressSpace;
 use crate::vm::space::state::Space;
 
 impl Vma {
-    /// Whether one leaf may map this range, which is 2 MiB at a multiple of that, onto pages of the mapping's
-    /// file; and if so, whether it may allow stores. Pages of a file with a backing store are marked by
-    /// themselves when they are stored to, so where stores are allowed they are mapped by themselves; and a
-    /// handler hears of each.
+    /// Whether one leaf may map this aligned range of 2 MiB onto pages of the mapping's file, and if so,
+    /// whether it may allow stores. Not where a handler is told of each page. Nor where a file of the pager
+    /// can be stored to: each stored page is marked dirty alone, so each needs its own leaf.
     pub(in crate::vm) fn may_map_block(&self, range: VirtRange) -> Option<bool> {
         let Backing::File { file, .. } = &self.attributes.backing else { return None };
         let fits =
@@ -47,9 +45,9 @@ impl Vma {
 }
 
 impl<P: Platform> FoundSpace<'_, '_, P> {
-    /// Sees to it that no large leaf reaches over an end of the range, part of this mapping of a file. Where
-    /// memory is locked it is split; else, or without memory for that, it goes to the gather. No fault maps
-    /// the pages at the ends meanwhile.
+    /// Removes large leaves that reach over an end of the range, which is part of this mapping of a file. In
+    /// locked memory it splits them; otherwise, or when memory is short, it unmaps them into the gather. No
+    /// fault maps the pages at the ends meanwhile.
     pub(in crate::vm) fn part_large(&self, vma: &Vma, range: VirtRange, gather: &mut MmuGather<'_, '_, P>) {
         for at in [range.start, range.end] {
             gather.finish_busy();
@@ -59,14 +57,14 @@ impl<P: Platform> FoundSpace<'_, '_, P> {
         }
     }
 
-    /// Unmaps the leaves of a range that are no private copies. The file is closed.
+    /// Unmaps the leaves of a range except private copies. The file is closed.
     pub(in crate::vm) fn unmap_cached(&self, vma: &Vma, range: VirtRange, gather: &mut MmuGather<'_, '_, P>) {
         self.part_large(vma, range, gather);
         self.unmap_where(range, gather, is_cached);
     }
 
-    /// Unmaps the leaves of a range that are neither private copies nor marked for a handler; where memory is
-    /// locked, not those for which a leaf would have to be split and there is no memory. The file is closed.
+    /// Unmaps the leaves of a range except private copies and those marked for a handler. In locked memory it
+    /// unmaps nothing if a leaf must be split and memory is short. The file is closed.
     pub(in crate::vm) fn unmap_plain(&self, vma: &Vma, range: VirtRange, gather: &mut MmuGather<'_, '_, P>) {
         gather.finish_busy();
         if is_locked(vma) && self.tables().split_ends(range).is_err() {
@@ -76,8 +74,7 @@ impl<P: Platform> FoundSpace<'_, '_, P> {
         self.unmap_where(range, gather, |leaf| is_cached(leaf) && !leaf.has(EntryFlags::UFFD_WP));
     }
 
-    /// Whether [`Self::unmap_plain`] would leave a leaf of a range where it is, since it is marked for a
-    /// handler.
+    /// Whether [`Self::unmap_plain`] would leave a leaf mapped because it is marked for a handler.
     pub(in crate::vm) fn has_marked(&self, range: VirtRange) -> bool {
         let mut marked = false;
         self.tables().runs(range, |run| marked |= is_cached(run.first) && run.first.has(EntryFlags::UFFD_WP));
@@ -99,7 +96,7 @@ impl<P: Platform> FoundSpace<'_, '_, P> {
         });
     }
 
-    /// What lies in the range between the large leaves that reach over its ends.
+    /// The range without the large leaves that reach over its ends.
     pub(in crate::vm) fn between_large(&self, range: VirtRange) -> VirtRange {
         let cut = |at: VirtAddr| self.reaches_over(at);
         let start =
@@ -108,7 +105,7 @@ impl<P: Platform> FoundSpace<'_, '_, P> {
         VirtRange::new(start.min(end), end)
     }
 
-    /// Whether a leaf of 2 MiB maps what is before and behind an address.
+    /// Whether a leaf of 2 MiB maps memory on both sides of an address.
     fn reaches_over(&self, at: VirtAddr) -> bool {
         !at.is_aligned(BLOCK_SIZE) && self.tables().lookup(at).leaf_size() == Some(PageSize::Size2M)
     }
@@ -124,7 +121,7 @@ fn is_locked(vma: &Vma) -> bool {
 }
 
 impl<P: Platform> ReverseMap<'_, '_, P> {
-    /// Splits every large leaf that maps a page of a closed file; whether memory sufficed.
+    /// Splits every large leaf that maps a page of a closed file. Returns whether there was enough memory.
     pub(in crate::vm) fn split_around(self, file: &FileClosed<'_>, index: u64) -> bool {
         let (page, mut done) = (index..index + 1, true);
         self.each_mapper(file.node(), &page, |found| {
@@ -134,8 +131,8 @@ impl<P: Platform> ReverseMap<'_, '_, P> {
     }
 }
 
-/// Splits the large leaves onto pages of files in a range, before they are marked: marks are kept when pages
-/// go, and what is split then may not need memory. The lock is held for writing.
+/// Splits the large leaves onto pages of files in a range before they are marked: unmapping other pages later
+/// must keep the marks without needing memory. The lock is held for writing.
 pub(in crate::vm) fn split_to_mark<P: Platform>(
     mm: &AddressSpace<'_, P>,
     space: &Space,

@@ -1,15 +1,14 @@
-//! The reverse map: from pages of a file, and from anonymous frames, to the address spaces and addresses that
-//! map them.
+//! From pages of a file, and from anonymous frames, to the address spaces and addresses that map them.
 //!
 //! A file knows its mappings. An anonymous frame knows the address at which it was first mapped and the
-//! family of the address space; an address space that maps it is of that family and maps it there, unless the
-//! mapping was moved, which is marked in the mappings (decision 21).
+//! family of the address space. Each address space that maps it is of that family and maps it at that
+//! address, unless the mapping was moved; mappings record how far they were moved (decision 21).
 //!
-//! Address spaces are visited in ascending order of their numbers, each once, under its own lock for reading,
-//! and all its mappings of the pages in that one visit. Nothing is held from one to the next, and nothing is
-//! missed: a leaf comes to an address space by a fault, which the caller has excluded, from another address
-//! of the same one, or from a parent, whose number is smaller and whose lock `fork` holds until the child's
-//! mappings are known (decision 20).
+//! Each address space is visited once, in ascending order of the numbers, under its own lock for reading; the
+//! visit covers all its mappings of the pages. No lock is held between visits, and still no leaf is missed. A
+//! new leaf comes from a fault, which the caller has excluded; from another address of the same address
+//! space; or from a parent, whose number is smaller and whose lock `fork` holds until the child can be found
+//! (decision 20).
 
 use core::ops::Range;
 
@@ -36,15 +35,11 @@ pub(in crate::vm) struct FoundSpace<'a, 'p, P: Platform> {
     file: &'a FileNode,
 }
 
-handle! {
-    /// The reverse map.
-    ReverseMap of MmShared
-}
+handle! { ReverseMap of MmShared }
 
 impl<'p, P: Platform> ReverseMap<'_, 'p, P> {
     /// Visits every address space that maps one of these pages of the file. The caller holds no lock, and
-    /// sees to it that no fault maps one of them meanwhile. `log n` steps for each address space that maps
-    /// the file, beside the visits.
+    /// lets no fault map one of them meanwhile. `log n` steps for each address space of the file.
     pub(in crate::vm) fn each_mapper(
         self,
         file: &FileNode,
@@ -58,12 +53,10 @@ impl<'p, P: Platform> ReverseMap<'_, 'p, P> {
             visit(&FoundSpace { memory: self.0, body: &body, space: &space, file });
         }
     }
-}
 
-impl<P: Platform> ReverseMap<'_, '_, P> {
     /// Visits every address space that maps this anonymous frame, with the address at which it does, under
-    /// its lock for reading. The caller holds no lock. It takes `log n` steps for each address space of the
-    /// family, and in those that moved memory a look for each moved mapping, or for each leaf of one whose
+    /// its lock for reading. The caller holds no lock. Takes `log n` steps for each address space of the
+    /// family. In those that moved memory it checks each moved mapping too, or each leaf of a mapping whose
     /// parts were moved by different distances.
     pub(in crate::vm) fn each_anon_mapping(self, frame: Frame, mut visit: impl FnMut(&MmBody, VirtAddr)) {
         let Some(origin) = self.pages().frames().origin(frame) else { return };
@@ -78,25 +71,21 @@ impl<P: Platform> ReverseMap<'_, '_, P> {
         }
     }
 
-    /// Shows where this anonymous frame is mapped: the roots of address spaces, and addresses. The caller
-    /// holds no lock.
+    /// Shows the root of each address space that maps this anonymous frame, and where. The caller holds no
+    /// lock.
     pub(crate) fn mappings(self, frame: Frame, mut show: impl FnMut(Frame, VirtAddr)) {
         self.each_anon_mapping(frame, |body, addr| show(body.context.root(), addr));
     }
 
-    /// Splits the mapped folio that starts at `frame` into folios of order `to`. Large leaves that map it
-    /// become small ones first. How many frames became free, since no leaf mapped them any more. The caller
-    /// holds no lock, so it may be unmapped at any time.
+    /// Splits the mapped folio that starts at `frame` into folios of order `to`, after splitting large leaves
+    /// that map it. Returns how many frames became free because no leaf maps them. The caller holds no lock,
+    /// so the folio may be unmapped at any time.
     ///
     /// # Errors
     /// As [`PageAllocator::split_mapped`](crate::page_alloc::PageAllocator::split_mapped);
     /// [`SplitError::InUse`] for a page of a pool.
     pub(crate) fn split_folio(self, frame: Frame, to: Order) -> Result<u64, SplitError> {
-        if [Order::BLOCK, Order::GIGANTIC]
-            .into_iter()
-            .any(|order| self.pages().frames().is_huge(frame, order))
-        {
-            // It is the pool's.
+        if [Order::BLOCK, Order::GIGANTIC].iter().any(|&order| self.pages().frames().is_huge(frame, order)) {
             return Err(SplitError::InUse);
         }
         let frames = self.pages().frames().folio_rest(frame);
@@ -112,7 +101,7 @@ impl<P: Platform> ReverseMap<'_, '_, P> {
         unsafe { self.pages().split_mapped(frame, to) }
     }
 
-    /// Splits every leaf of this size that maps memory from this frame on.
+    /// Splits every leaf of this size that maps the frame.
     fn split_leaves(self, frame: Frame, size: PageSize) -> Result<(), SplitError> {
         let mut split = Ok(());
         self.each_anon_mapping(frame, |body, addr| {
@@ -127,7 +116,7 @@ impl<P: Platform> ReverseMap<'_, '_, P> {
 }
 
 impl<'a, 'p, P: Platform> FoundSpace<'a, 'p, P> {
-    /// An address space whose lock the caller holds for reading.
+    /// The caller holds the lock of the address space for reading.
     pub(in crate::vm) fn new(
         memory: &'a MmShared<'p, P>,
         body: &'a MmBody,
@@ -137,7 +126,7 @@ impl<'a, 'p, P: Platform> FoundSpace<'a, 'p, P> {
         Self { memory, body, space, file }
     }
 
-    /// Shows every mapping of one of `pages`, and which of its addresses show them; `log n` steps for each.
+    /// Shows every mapping of one of `pages`, and its addresses that map them; `log n` steps for each.
     pub(in crate::vm) fn each_part(&self, pages: &Range<u64>, mut show: impl FnMut(&Vma, VirtRange)) {
         let mut after = None;
         while let Some((place, vma, range)) = self.part_after(pages, after) {
@@ -146,7 +135,7 @@ impl<'a, 'p, P: Platform> FoundSpace<'a, 'p, P> {
         }
     }
 
-    /// The next of these mappings, and its place in their order.
+    /// The next of these mappings after the place `after` in their order, with its place.
     pub(in crate::vm) fn part_after(
         &self,
         pages: &Range<u64>,
@@ -157,7 +146,7 @@ impl<'a, 'p, P: Platform> FoundSpace<'a, 'p, P> {
             let (first, addr) = self.file.views(self.memory.platform()).next_in(number, after, pages)?;
             after = Some((first, addr));
             let mapping = self.space.tree.find(addr).filter(|vma| vma.range.start == addr);
-            // A view may have outlived its mapping for a moment.
+            // A view may outlive its mapping for a moment.
             let Some(vma) = mapping.filter(|vma| shows(vma, self.file, first)) else { continue };
             let shown = pages.start.max(first) - first..pages.end.min(first + vma.range.pages()) - first;
             let range =
@@ -166,13 +155,12 @@ impl<'a, 'p, P: Platform> FoundSpace<'a, 'p, P> {
         }
     }
 
-    /// Its page tables.
     pub(in crate::vm) fn tables(&self) -> PageTables<'_, 'p, P> {
         PageTables::new(self.memory.pages(), &self.body.context)
     }
 }
 
-/// Where an address space maps this anonymous frame, which comes from `origin`. Its lock is held.
+/// Where an address space, whose lock is held, maps this anonymous frame, which was first mapped at `origin`.
 pub(in crate::vm) fn place_in<P: Platform>(
     space: &Space,
     tables: &PageTables<'_, '_, P>,
@@ -183,7 +171,6 @@ pub(in crate::vm) fn place_in<P: Platform>(
     there.or_else(|| find_moved(space, tables, frame, origin))
 }
 
-/// Whether the leaf for an address maps this anonymous frame there.
 fn maps<P: Platform>(tables: &PageTables<'_, '_, P>, addr: VirtAddr, frame: Frame) -> bool {
     let found = tables.lookup(addr);
     let Some(size) = found.leaf_size() else { return false };
@@ -192,7 +179,7 @@ fn maps<P: Platform>(tables: &PageTables<'_, '_, P>, addr: VirtAddr, frame: Fram
     private && found.entry.frame().add(inside) == frame
 }
 
-/// Where a mapping that was moved maps this anonymous frame, which comes from `origin`.
+/// The same, in mappings that were moved.
 fn find_moved<P: Platform>(
     space: &Space,
     tables: &PageTables<'_, '_, P>,
@@ -208,8 +195,8 @@ fn find_moved<P: Platform>(
     })
 }
 
-/// Where in the range these frames, anonymous or not, are mapped, or some of them: the place of the first. A
-/// look at each leaf.
+/// Where the range maps one of these frames, as anonymous memory or not; returns the address at which the
+/// first of them is, or would be. Reads each leaf.
 pub(in crate::vm) fn find_leaf<P: Platform>(
     tables: &PageTables<'_, '_, P>,
     range: VirtRange,
@@ -228,7 +215,7 @@ pub(in crate::vm) fn find_leaf<P: Platform>(
     found
 }
 
-/// Whether the mapping shows this file from this page on.
+/// Whether the mapping starts with this page of this file.
 fn shows(vma: &Vma, of: &FileNode, first: u64) -> bool {
     match &vma.attributes.backing {
         Backing::Anonymous => false,

@@ -3,21 +3,19 @@
 //! # Locks
 //!
 //! `space` (rank `AddressSpace`) guards the mappings and the existence of page-table pages. Faults and
-//! populating take it for reading, so any number run at once; each then takes the lock of the one leaf table
-//! that it changes, and looks again under it. Everything that changes mappings, or takes leaves away over a
-//! range, takes it for writing. A fault that needs more (to grow a stack, to make room) gives the lock back
-//! first and starts over.
+//! populating take it for reading, so any number run at once; each then locks the one leaf table that it
+//! changes, and checks again under that lock. Verbs that change mappings, or unmap leaves over a range, take
+//! it for writing. A fault that needs more (to grow a stack, to reclaim) releases the lock first and starts
+//! over.
 #![forbid(unsafe_code)]
 
 use core::mem::ManuallyDrop;
 use core::ops::{Deref, DerefMut};
 use core::sync::atomic::AtomicU8;
 
-use crate::addr::Frame;
 use crate::arch::PagingMode;
 use crate::error::MmError;
 use crate::filemap::{FileKind, Mapper};
-use crate::hugetlb::HugeGroup;
 use crate::limits::MAX_MAPPINGS;
 use crate::pgtable::PageTables;
 use crate::platform::Platform;
@@ -35,7 +33,6 @@ use crate::vm::space::state::{LockMode, Space};
 use crate::vm::tree::VmaTree;
 use crate::vm::tree::layout::Layout;
 
-/// An address space.
 pub(crate) struct AddressSpace<'m, P: Platform> {
     pub(in crate::vm) memory: &'m MmShared<'m, P>,
     body: BodyBox,
@@ -53,8 +50,8 @@ impl<'m, P: Platform> AddressSpace<'m, P> {
         Ok(made)
     }
 
-    /// An empty address space that is in its family already by name, but is not found there yet: of its own
-    /// if none is named.
+    /// An empty address space that cannot be found yet: [`Self::join_family`] publishes it. It gets a family
+    /// of its own if none is named.
     pub(in crate::vm) fn new_unpublished(
         memory: &'m MmShared<'m, P>,
         mode: PagingMode,
@@ -89,13 +86,12 @@ impl<'m, P: Platform> AddressSpace<'m, P> {
         Ok(Self { memory, body })
     }
 
-    /// Makes the address space one of its family: from here on it is found.
+    /// Makes the address space one of its family: from here on the reverse map finds it.
     pub(in crate::vm) fn join_family(&self) {
         self.memory.families().join(self.body().as_ptr(), self.family, self.mapper.number());
     }
 
-    /// Takes the address space out of its family's and every file's sight, and waits for the tasks that have
-    /// found it before.
+    /// Removes the address space from its family and from all files, and waits until nothing pins it.
     pub(in crate::vm) fn leave_files(&self) {
         let platform = self.memory.platform();
         let space = self.space.write(platform);
@@ -111,47 +107,14 @@ impl<'m, P: Platform> AddressSpace<'m, P> {
         }
     }
 
-    /// What others may find of the address space.
     pub(in crate::vm) fn body(&self) -> &BodyBox {
         &self.body
     }
 
-    /// See [`Mm::switch_in`](crate::vm::Mm::switch_in).
-    pub(in crate::vm) fn switch_in(&self) {
-        self.context.switch_in(self.memory.platform());
-    }
-
-    /// See [`Mm::switch_out`](crate::vm::Mm::switch_out).
-    pub(in crate::vm) fn switch_out(&self) {
-        self.context.switch_out(self.memory.platform());
-    }
-
-    /// See [`Mm::number`](crate::vm::Mm::number).
     pub(in crate::vm) fn number(&self) -> u64 {
         self.mapper.number()
     }
 
-    /// See [`Mm::root`](crate::vm::Mm::root).
-    pub(in crate::vm) fn root(&self) -> Frame {
-        self.context.root()
-    }
-
-    /// See [`Mm::set_stack_limit`](crate::vm::Mm::set_stack_limit).
-    pub(in crate::vm) fn set_stack_limit(&self, bytes: u64) {
-        self.lock().stack_limit = bytes;
-    }
-
-    /// See [`Mm::set_mapping_limit`](crate::vm::Mm::set_mapping_limit).
-    pub(in crate::vm) fn set_mapping_limit(&self, count: usize) {
-        self.lock().mapping_limit = count;
-    }
-
-    /// See [`Mm::set_huge_group`](crate::vm::Mm::set_huge_group).
-    pub(in crate::vm) fn set_huge_group(&self, group: HugeGroup) {
-        self.set_group(group);
-    }
-
-    /// See [`Mm::layout`](crate::vm::Mm::layout).
     pub(in crate::vm) fn layout(&self) -> Layout {
         self.space.read(self.memory.platform()).layout
     }
@@ -166,13 +129,13 @@ impl<'m, P: Platform> AddressSpace<'m, P> {
         PageTables::new(self.memory.pages(), &self.context)
     }
 
-    /// Takes the lock for writing. The files are told what changed before it is given back.
+    /// Takes the lock for writing. Its release first tells the files which mappings changed.
     pub(in crate::vm) fn lock(&self) -> SpaceGuard<'_, P> {
         let space = self.space.write(self.memory.platform());
         SpaceGuard { space, body: &self.body, platform: self.memory.platform() }
     }
 
-    /// The same for an address space that is not published yet, whatever the caller holds.
+    /// The same for an address space that is not published yet, whatever locks the caller holds.
     pub(in crate::vm) fn lock_unpublished(&self) -> SpaceGuard<'_, P> {
         let space = self.space.write_unknown(self.memory.platform());
         SpaceGuard { space, body: &self.body, platform: self.memory.platform() }
@@ -189,8 +152,7 @@ impl<'m, P: Platform> AddressSpace<'m, P> {
         self.memory.pages().change(Stat::NrMapped, pages);
     }
 
-    /// Applies what a gather found. The page table does not know one kind of file from another; the caller
-    /// does.
+    /// Applies what a gather counted. `counted` names the kind of file, which the page table does not know.
     pub(in crate::vm) fn add_rss(&self, change: RssChange, counted: Counted) {
         self.body.add_rss(self.memory.pages(), change, counted);
     }

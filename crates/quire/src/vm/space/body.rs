@@ -1,4 +1,4 @@
-//! The part of an address space that stays where it is, so that files may name it, and what it tells them.
+//! The part of an address space that never moves, so that files can point to it.
 
 use core::mem::{ManuallyDrop, MaybeUninit};
 use core::ops::{Deref, DerefMut};
@@ -18,7 +18,7 @@ use crate::vm::space::rss::{Counted, RssCells};
 use crate::vm::space::state::Space;
 use crate::vm::tree::VmaTree;
 
-/// All of an address space but the way to the machine's memory.
+/// An address space without its reference to the machine's memory.
 #[repr(C)]
 pub(crate) struct MmBody {
     /// Must be the first field: a `Mapper` pointer is cast to an `MmBody` pointer.
@@ -29,16 +29,16 @@ pub(crate) struct MmBody {
     /// The number of the family's first address space.
     pub(in crate::vm) family: u64,
     pub(in crate::vm) member: MemberCell,
-    /// The group that pays for huge pages.
+    /// The group that is charged for huge pages.
     pub(in crate::vm) group: AtomicU8,
 }
 
-/// Ownership of a body at its place. It has no `Drop`: the memory goes back to where it came from.
+/// Ownership of a body in its memory. It has no `Drop`: the owner returns the memory to its cache.
 ///
 /// # Invariants
 ///
-/// V2. A body is live until no file has a view of it, nothing has it pinned, and its owner gives it up; only
-///     then is it borrowed exclusively.
+/// V2. A body is live until no file has a view of it, nothing pins it, and its owner gives it up; only then
+///     is it borrowed exclusively.
 pub(in crate::vm) struct BodyBox(NonNull<MmBody>);
 
 // SAFETY: V2: a box is the owner's way to a body whose parts may be used and sent by any thread.
@@ -47,7 +47,6 @@ unsafe impl Send for BodyBox {}
 unsafe impl Sync for BodyBox {}
 
 impl MmBody {
-    /// The group that pays for huge pages.
     pub(in crate::vm) fn group(&self) -> HugeGroup {
         HugeGroup::from_number(self.group.load(Ordering::Relaxed))
     }
@@ -56,15 +55,13 @@ impl MmBody {
         self.group.store(group.number(), Ordering::Relaxed);
     }
 
-    /// Counts pages of private memory that came.
     #[inline]
     pub(in crate::vm) fn add_anon<P: Platform>(&self, pages: &PageAllocator<'_, P>, count: i64) {
         self.rss.add_anon(pages.platform(), count);
         pages.change(Stat::NrAnonPages, count);
     }
 
-    /// Applies what a gather found. The page table does not know one kind of file from another; the caller
-    /// does.
+    /// Applies what a gather counted. `counted` names the kind of file, which the page table does not know.
     pub(in crate::vm) fn add_rss<P: Platform>(
         &self,
         pages: &PageAllocator<'_, P>,
@@ -81,8 +78,6 @@ impl MmBody {
 }
 
 impl BodyBox {
-    /// Puts a body into its place.
-    ///
     /// # Safety
     /// `memory` is valid for reads and writes, aligned, and the caller's alone until the box is given up.
     pub(in crate::vm) unsafe fn new(memory: NonNull<MaybeUninit<MmBody>>, body: MmBody) -> Self {
@@ -92,17 +87,16 @@ impl BodyBox {
         Self(memory)
     }
 
-    /// Where the body is.
     pub(in crate::vm) const fn as_ptr(&self) -> NonNull<MmBody> {
         self.0
     }
 
-    /// Tells the files of mappings that came or changed. The lock is held for writing.
+    /// Tells the files which of their mappings are new or changed. The lock is held for writing.
     pub(in crate::vm) fn show_changed<P: Platform>(&self, platform: &P, tree: &mut VmaTree) {
         tree.show_changed(|view, vma| self.show(platform, view, vma));
     }
 
-    /// Whether the file of a mapping knows it as it is.
+    /// Whether the file of a mapping knows its current place and pages.
     pub(in crate::vm) fn is_shown<P: Platform>(&self, platform: &P, view: ViewPtr, vma: &Vma) -> bool {
         let Backing::File { file, page_offset } = &vma.attributes.backing else { return true };
         let pages = *page_offset..page_offset.saturating_add(vma.range.pages());

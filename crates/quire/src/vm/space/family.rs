@@ -1,5 +1,5 @@
-//! Families of address spaces: those that `fork` made of one another. What one of them had before a fork, all
-//! that came of it may map.
+//! Families of address spaces: those that `fork` made of one another. What an address space mapped before a
+//! fork, its descendants may map.
 
 use core::cell::UnsafeCell;
 use core::ptr::NonNull;
@@ -8,17 +8,17 @@ use crate::avl::{Avl, Links, Node, Ptr};
 use crate::page_alloc::Origin;
 use crate::vm::space::body::MmBody;
 
-/// What ties an address space to its family. It changes under the lock of the families.
+/// The node of an address space in the tree of families. It changes under the lock of the families.
 pub(in crate::vm) struct Member {
     links: Links<Self>,
     key: Key,
     body: Option<NonNull<MmBody>>,
 }
 
-/// What is kept of the family's number, and the address space's.
+/// The family's number as [`Origin::kept`] shortens it, and the address space's number.
 type Key = (u64, u64);
 
-/// The place of a [`Member`] in a body that others look at.
+/// A [`Member`] inside a body that other tasks read.
 #[repr(transparent)]
 pub(in crate::vm) struct MemberCell(UnsafeCell<Member>);
 
@@ -39,7 +39,6 @@ unsafe impl Send for Member {}
 unsafe impl Sync for MemberCell {}
 
 impl MemberCell {
-    /// Of no family.
     pub(in crate::vm) const fn new() -> Self {
         Self(UnsafeCell::new(Member { links: Links::leaf(None), key: (0, 0), body: None }))
     }
@@ -74,7 +73,6 @@ impl Families {
         Ptr(unsafe { NonNull::new_unchecked(UnsafeCell::raw_get(cell.cast())) })
     }
 
-    /// Adds an address space to a family.
     pub(in crate::vm) fn join(&mut self, body: NonNull<MmBody>, family: u64, number: u64) {
         let new = Self::member(body);
         let key = (Origin::kept(family), number);
@@ -90,7 +88,7 @@ impl Families {
         self.avl.repair_upwards(new);
     }
 
-    /// Takes an address space out of its family, if it is in one.
+    /// Removes an address space from its family, if it is in one.
     pub(in crate::vm) fn leave(&mut self, body: NonNull<MmBody>) {
         let member = Self::member(body);
         if self.avl.node_mut(member).body.take().is_none() {
@@ -101,13 +99,13 @@ impl Families {
         }
     }
 
-    /// The first address space with a number above `after` whose family's number is kept as `family`.
+    /// The first address space of `family`, as [`Origin::kept`], with a number above `after`.
     pub(in crate::vm) fn next(&self, family: u64, after: u64) -> Option<NonNull<MmBody>> {
         let (body, place) = self.next_of_all((family, after))?;
         (place.0 == family).then_some(body)
     }
 
-    /// The first address space behind a place in the order of all, by family and number, and its place.
+    /// The first address space with a key above `after`, and its key.
     pub(in crate::vm) fn next_of_all(&self, after: Key) -> Option<(NonNull<MmBody>, Key)> {
         let (mut at, mut next) = (self.avl.root, None);
         while let Some(here) = at {

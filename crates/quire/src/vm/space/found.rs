@@ -1,4 +1,4 @@
-//! Address spaces that were found through a file, or through their family, and stay while they are looked at.
+//! Address spaces that were found through a file or a family, and are pinned while the finder uses them.
 
 use core::ops::{Deref, Range};
 use core::ptr::NonNull;
@@ -8,7 +8,7 @@ use crate::platform::Platform;
 use crate::vm::space::body::MmBody;
 use crate::vm::space::shared::MmShared;
 
-/// The body of an address space that was found, kept from being taken apart until this is dropped.
+/// A pinned body: its address space is not torn down until this is dropped.
 pub(in crate::vm) struct FoundBody(NonNull<MmBody>);
 
 impl FoundBody {
@@ -24,7 +24,7 @@ impl FoundBody {
         Some(Self(mapper.cast()))
     }
 
-    /// The first address space behind this place in the order of all, and its place.
+    /// The first address space with a key above `after`, and its key.
     pub(in crate::vm) fn next_of_all<P: Platform>(
         memory: &MmShared<'_, P>,
         after: (u64, u64),
@@ -36,7 +36,7 @@ impl FoundBody {
         Some((Self(body), place))
     }
 
-    /// The first address space with a number above `after` in families that an origin keeps as `family`.
+    /// The first address space of `family`, as an origin keeps it, with a number above `after`.
     pub(in crate::vm) fn next_of_family<P: Platform>(
         memory: &MmShared<'_, P>,
         family: u64,

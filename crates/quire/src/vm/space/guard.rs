@@ -8,7 +8,7 @@ use crate::sync::WriteGuard;
 use crate::vm::space::body::BodyBox;
 use crate::vm::space::state::Space;
 
-/// The lock of an address space, held for writing.
+/// Its drop tells the files which of their mappings changed.
 pub(in crate::vm) struct SpaceGuard<'a, P: Platform> {
     pub(super) space: WriteGuard<'a, Space, P>,
     pub(super) body: &'a BodyBox,
@@ -16,7 +16,7 @@ pub(in crate::vm) struct SpaceGuard<'a, P: Platform> {
 }
 
 impl<P: Platform> SpaceGuard<'_, P> {
-    /// How often the lock was held for writing, this time counted.
+    /// How often the lock was taken for writing, including this time.
     pub(in crate::vm) fn writes(&self) -> u32 {
         self.space.writes()
     }

@@ -1,4 +1,4 @@
-//! Leaves that stay: they get the rights of their mappings, or move.
+//! Gives leaves the rights of their mappings, and moves leaves.
 #![forbid(unsafe_code)]
 
 use crate::addr::{VirtAddr, VirtRange};
@@ -18,7 +18,7 @@ impl<P: Platform> AddressSpace<'_, P> {
             let grant = match (&vma.attributes.backing, vma.attributes.is_private()) {
                 (_, true) => GrantWrite::Exclusive,
                 (_, false) if counted(vma) != Counted::File => GrantWrite::Always,
-                // The first store to a page of a file must be noticed.
+                // The first store to a page of a file must fault, so that the page is marked dirty.
                 _ => GrantWrite::Never,
             };
             let part = vma.range.intersect(range);
@@ -28,7 +28,7 @@ impl<P: Platform> AddressSpace<'_, P> {
         owed.flush(self.memory.pages(), &self.context);
     }
 
-    /// Moves leaves to a range in which nothing is mapped. On an error nothing has moved.
+    /// Moves leaves to a range where nothing is mapped. On an error nothing has moved.
     pub(in crate::vm) fn move_leaves(&self, from: VirtAddr, to: VirtAddr, len: u64) -> Result<(), MmError> {
         let mut owed = FlushBatch::new();
         let moved = self.tables().move_range(VirtRange::from_len(from, len), to, &mut owed);

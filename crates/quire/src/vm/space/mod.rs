@@ -1,5 +1,5 @@
-//! An address space and what its machine shares: mappings, layout, lock, page table, counts of resident
-//! pages; families; the memory of mapping records; and the steps of teardown that several verbs take.
+//! An address space (mappings, layout, lock, page table, counts of resident pages), what all address spaces
+//! of a machine share, and the steps of teardown that several verbs take.
 
 pub(super) mod address_space;
 pub(super) mod body;

@@ -1,4 +1,4 @@
-//! The memory of mapping records and of address spaces, and references to files, which mappings hold.
+//! Allocates and frees mapping records and bodies of address spaces, and releases references to files.
 
 use core::ptr::NonNull;
 
@@ -16,7 +16,6 @@ use crate::vm::tree::edit::Spares;
 use crate::vm::tree::{VmaBox, VmaList};
 
 impl<P: Platform> MmShared<'_, P> {
-    /// A body at a place where it stays.
     pub(in crate::vm) fn body(
         &self,
         make: impl FnOnce() -> Result<MmBody, MmError>,
@@ -33,17 +32,17 @@ impl<P: Platform> MmShared<'_, P> {
         }
     }
 
-    /// Takes back the place of an address space that was taken apart.
+    /// Frees the memory of an address space that was torn down.
     ///
     /// # Safety
     /// `body` came from [`Self::body`], and no code uses it any more.
     pub(in crate::vm) unsafe fn give_back_body(&self, body: NonNull<MmBody>) {
-        // SAFETY: V2: by this function's contract no code uses the body any more; what the body held was
-        // taken out or needs no drop.
+        // SAFETY: V2: by this function's contract no code uses the body any more; its contents were taken out
+        // or need no drop.
         unsafe { self.bodies.free(&self.pages, body.cast()) };
     }
 
-    /// A node without meaning, to be overwritten.
+    /// A node with a placeholder mapping, for the caller to overwrite.
     pub(in crate::vm) fn blank(&self) -> Result<VmaBox, AllocError> {
         let memory = match self.vmas.alloc(&self.pages) {
             Err(_) if self.reclaim() > 0 => self.vmas.alloc(&self.pages)?,
@@ -55,7 +54,7 @@ impl<P: Platform> MmShared<'_, P> {
         Ok(unsafe { VmaBox::new(memory, vma) })
     }
 
-    /// As many nodes as an edit takes, all or none.
+    /// As many nodes as an edit needs, all or none.
     pub(in crate::vm) fn spares(&self, count: usize) -> Result<Spares, MmError> {
         let mut spares = Spares::new();
         for _ in 0..count {
@@ -73,8 +72,8 @@ impl<P: Platform> MmShared<'_, P> {
         Ok(spares)
     }
 
-    /// Frees a node and gives back its reference to a file. May block in the pager: not under the lock of an
-    /// address space taken for writing.
+    /// Frees a node and releases its reference to a file. May block in the pager, so the caller must not hold
+    /// the lock of an address space for writing.
     pub(in crate::vm) fn discard(&self, node: VmaBox) {
         if let Backing::File { file, .. } = &node.attributes.backing {
             file.node().views(self.platform()).hide(node.view());
@@ -87,21 +86,19 @@ impl<P: Platform> MmShared<'_, P> {
         }
     }
 
-    /// As [`Self::discard`], for all of a list.
     pub(in crate::vm) fn discard_list(&self, mut list: VmaList) {
         while let Some(node) = list.pop() {
             self.discard(node);
         }
     }
 
-    /// Frees nodes that an edit did not use.
     pub(in crate::vm) fn discard_spares(&self, mut spares: Spares) {
         while let Some(node) = spares.take() {
             self.discard(node);
         }
     }
 
-    /// Gives a reference to a file back. What could not be written is lost, as with Linux when the last
+    /// Releases a reference to a file. Pages that cannot be written are lost, as in Linux when the last
     /// mapping of a file goes: only `msync` and `fsync` report it.
     pub(in crate::vm) fn close(&self, file: FileRef) {
         if file.node().huge_order().is_some() {
@@ -110,7 +107,7 @@ impl<P: Platform> MmShared<'_, P> {
         let _lost = self.files.close(&self.pages, file);
     }
 
-    /// Gives a reference to a file of huge pages back; with the last one its pages go back to the pool.
+    /// Releases a reference to a file of huge pages; the last one returns its pages to the pool.
     fn close_huge(&self, file: FileRef) {
         let Err(file) = file.give_back_unless_last() else { return };
         let (size, fs) = huge_kind(file.node());

@@ -1,4 +1,4 @@
-//! Counters of resident memory, in slots that CPUs do not share as long as there are enough.
+//! Counters of resident memory, one slot for each CPU as long as there are enough.
 #![forbid(unsafe_code)]
 
 use core::sync::atomic::{AtomicI64, Ordering};
@@ -9,11 +9,11 @@ use crate::sync::Pinned;
 use crate::tlb::RssChange;
 use crate::vm::mapping::vma::{Backing, Vma};
 
-/// Slots; CPUs beyond share them, which costs speed only.
+/// Further CPUs share slots, which costs only speed.
 const SLOTS: usize = 16;
 
-/// One CPU's share of the counts. A page may be counted on one CPU and taken off on another, so each alone
-/// may be below zero; their sum is exact.
+/// One CPU's share of the counts. One CPU may count a page up and another count it down, so a share may be
+/// below zero; the sum is exact.
 #[derive(Default)]
 #[repr(align(64))]
 struct Slot {
@@ -23,7 +23,7 @@ struct Slot {
     huge: AtomicI64,
 }
 
-/// As what pages of a mapping count that are no private pages of small folios.
+/// The kind under which a mapping's pages count, except private pages that are no huge pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::vm) enum Counted {
     /// Page cache.
@@ -54,7 +54,6 @@ impl Slot {
     }
 }
 
-/// Resident pages of an address space, by kind.
 #[derive(Default)]
 pub(in crate::vm) struct RssCells([Slot; SLOTS]);
 
@@ -79,7 +78,6 @@ impl Resident {
         *kind += pages;
     }
 
-    /// Anonymous pages, those of files, of shared anonymous memory, and huge ones.
     pub(in crate::vm) fn kinds(self) -> [u64; 4] {
         [self.anon, self.file, self.shmem, self.huge]
     }
@@ -100,7 +98,7 @@ impl RssCells {
         self.slot(platform).cell(counted).fetch_add(pages, Ordering::Relaxed);
     }
 
-    /// Applies what the page table counted. It does not know one kind of file from another; the caller does.
+    /// Applies what the page table counted; only the caller knows the kind of file.
     pub(in crate::vm) fn add<P: Platform>(&self, platform: &P, change: RssChange, counted: Counted) {
         let slot = self.slot(platform);
         let private = if counted == Counted::Huge { &slot.huge } else { &slot.anon };
@@ -108,7 +106,7 @@ impl RssCells {
         slot.cell(counted).fetch_add(change.file, Ordering::Relaxed);
     }
 
-    /// The sums; exact when nothing is under way.
+    /// The sums; exact when no task changes them.
     pub(in crate::vm) fn sum(&self) -> Resident {
         let sum = |cell: fn(&Slot) -> &AtomicI64| {
             self.0.iter().map(|slot| cell(slot).load(Ordering::Relaxed)).sum::<i64>().max(0) as u64
@@ -122,7 +120,6 @@ impl RssCells {
     }
 }
 
-/// As what the mapping's pages count that are not private pages of small folios.
 pub(in crate::vm) fn counted(vma: &Vma) -> Counted {
     match &vma.attributes.backing {
         Backing::File { file, .. } => file.node().kind().into(),

@@ -23,25 +23,24 @@ use crate::vm::userfault::Contexts;
 /// Frames that one round of reclaim asks for.
 pub(in crate::vm) const RECLAIM_FRAMES: u64 = 512;
 
-/// How the child of a `fork` comes by the leaves of private mappings.
+/// How `fork` gives the child the leaves of private mappings.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum ForkStrategy {
-    /// Every leaf is copied.
+    /// It copies every leaf.
     #[default]
     Copy,
-    /// Tables of anonymous memory are shared until either side changes something in them; other leaves are
-    /// copied.
+    /// It shares tables of anonymous memory until either side changes them, and copies other leaves.
     Share,
 }
 
-/// The machine's memory as address spaces see it.
+/// What all address spaces of a machine share.
 pub struct MmShared<'p, P: Platform> {
     pub(super) pages: PageAllocator<'p, P>,
     pub(super) files: FileTable,
     pub(super) vmas: Cache<VmaRecord>,
     pub(super) bodies: Cache<MmBody>,
     families: SpinLock<Families>,
-    /// The number of the address space that was made last.
+    /// The number of the newest address space.
     number: AtomicU64,
     policy: AtomicU64,
     zero: Frame,
@@ -53,7 +52,7 @@ pub struct MmShared<'p, P: Platform> {
 }
 
 impl<'p, P: Platform> MmShared<'p, P> {
-    /// Over an allocator that holds the machine's frames. Takes one of them for the zero page.
+    /// Takes an allocator that holds the machine's frames, and allocates the zero page from it.
     ///
     /// # Errors
     /// [`InitError::TooSmall`].
@@ -65,7 +64,7 @@ impl<'p, P: Platform> MmShared<'p, P> {
         Self::with_huge(pages, policy, fork, HugePools::new())
     }
 
-    /// The same with these pools of huge pages, which are empty.
+    /// As [`Self::new`], with these pools of huge pages, which are empty.
     ///
     /// # Errors
     /// [`InitError::TooSmall`].
@@ -96,30 +95,27 @@ impl<'p, P: Platform> MmShared<'p, P> {
         })
     }
 
-    /// The search for underused folios when memory is short.
     pub(in crate::vm) fn when_short(&self) -> &WhenShort {
         &self.when_short
     }
 
-    /// The gigantic folios that are being cleared.
     #[inline]
     pub(in crate::vm) fn gigantic_clears(&self) -> &GiganticClears {
         &self.gigantic_clears
     }
 
-    /// The handlers of faults.
     #[inline]
     pub(in crate::vm) fn userfaults(&self) -> &Contexts {
         &self.userfaults
     }
 
-    /// The machine.
+    /// The platform.
     #[inline]
     pub fn platform(&self) -> &'p P {
         self.pages.platform()
     }
 
-    /// The frames.
+    /// The page allocator.
     #[inline]
     pub fn pages(&self) -> &PageAllocator<'p, P> {
         &self.pages
@@ -160,32 +156,31 @@ impl<'p, P: Platform> MmShared<'p, P> {
         self.policy.store(policy.to_bits(), Ordering::Relaxed);
     }
 
-    /// Drops page cache that can be had again and is not mapped. How many frames became free. Whatever locks
-    /// of address spaces the caller holds.
+    /// Drops clean page cache that is not mapped, and returns how many frames became free. The caller may
+    /// hold locks of address spaces.
     pub fn reclaim(&self) -> u64 {
         let freed = self.files.reclaim(&self.pages, RECLAIM_FRAMES);
         self.pages.count(Stat::PgstealFile, freed);
         freed
     }
 
-    /// Frees a folio that was just allocated and turned out not to be needed.
+    /// Frees a folio that was just allocated and is not needed.
     pub(in crate::vm) fn give_up(&self, folio: Folio) {
         let freed = self.pages.free(folio);
         debug_assert_eq!(freed, Ok(()), "a folio that was just handed out");
     }
 
-    /// The same of one that is still zero.
+    /// As [`Self::give_up`], for a folio that is still zero.
     pub(in crate::vm) fn give_up_zeroed(&self, folio: Folio) {
         let freed = self.pages.requests().free_zeroed(folio);
         debug_assert_eq!(freed, Ok(()), "a folio that was just handed out");
     }
 
-    /// All address spaces by family.
     pub(in crate::vm) fn families(&self) -> SpinGuard<'_, Families, P> {
         self.families.lock(self.platform())
     }
 
-    /// A number for one more address space: larger than all before, and a family's.
+    /// A number for a new address space: larger than all before, and usable as that of a family.
     pub(in crate::vm) fn next_number(&self) -> u64 {
         let number = self.number.fetch_add(1, Ordering::Relaxed) + 1;
         if Origin::kept(number) == Origin::NOBODY { self.next_number() } else { number }

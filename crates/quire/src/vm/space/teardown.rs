@@ -1,4 +1,4 @@
-//! Steps that several verbs take: leaves and tables are cut at the ends of a range, unshared, and taken out.
+//! Steps that several verbs take: cut leaves and tables at the ends of a range, unshare tables, unmap.
 #![forbid(unsafe_code)]
 
 use crate::addr::{VirtAddr, VirtRange};
@@ -15,7 +15,7 @@ use crate::vm::space::state::Space;
 
 impl<P: Platform> AddressSpace<'_, P> {
     /// Splits large leaves that reach over an end of the range, and unshares tables that do, so that
-    /// unmapping it needs no memory. A page cache that can be dropped is, before memory counts as out.
+    /// unmapping the range needs no memory. Drops page cache before it reports that memory is out.
     pub(in crate::vm) fn cut(&self, range: VirtRange) -> Result<(), MmError> {
         for at in [range.start, range.end] {
             self.cut_at(at)?;
@@ -28,7 +28,7 @@ impl<P: Platform> AddressSpace<'_, P> {
         self.retried(|| self.tables().split_at(at))
     }
 
-    /// As [`Self::cut`], save that huge pages, which are mapped whole, are left alone.
+    /// As [`Self::cut`], except that huge pages, which are mapped whole, stay whole.
     pub(in crate::vm) fn cut_small(&self, space: &Space, range: VirtRange) -> Result<(), MmError> {
         for at in [range.start, range.end].into_iter().filter(|&at| cuts(space, at).is_none()) {
             self.retried(|| self.tables().split_at(at))?;
@@ -36,12 +36,12 @@ impl<P: Platform> AddressSpace<'_, P> {
         self.retried(|| self.tables().unshare_ends(range))
     }
 
-    /// Sees to it that no table which maps something in the range is shared with another address space.
+    /// Unshares every table that maps something in the range.
     pub(in crate::vm) fn unshare(&self, range: VirtRange) -> Result<(), MmError> {
         self.retried(|| self.tables().unshare(range))
     }
 
-    /// Tries something that may need memory once more after page cache was dropped.
+    /// Attempts something that may need memory, and once more after dropping page cache.
     fn retried(&self, attempt: impl Fn() -> Result<(), MapError>) -> Result<(), MmError> {
         let mut done = attempt();
         if done == Err(MapError::OutOfMemory) && self.memory.reclaim() > 0 {
@@ -50,9 +50,9 @@ impl<P: Platform> AddressSpace<'_, P> {
         done.map_err(|_| MmError::NoMemory)
     }
 
-    /// Takes out what `vmas`, in ascending order, map inside `within`. Nothing else is mapped in `limits`,
-    /// which covers it: tables there go whole. The ends of `within` were [`Self::cut`]. The lock is held for
-    /// writing.
+    /// Unmaps what `vmas`, in ascending order, map inside `within`. Nothing else is mapped in `limits`, which
+    /// covers `within`, so tables there are freed whole. The ends of `within` were [`Self::cut`]. The lock is
+    /// held for writing.
     pub(in crate::vm) fn zap<'v>(
         &self,
         vmas: impl Iterator<Item = &'v Vma>,
@@ -60,7 +60,7 @@ impl<P: Platform> AddressSpace<'_, P> {
         limits: VirtRange,
     ) {
         Cancellation::of(self.memory).cancel(self.mapper.number(), within);
-        // Neighbours that count alike go in one gather.
+        // One gather for neighbours of the same kind.
         let mut open: Option<(VirtRange, Counted)> = None;
         let mut floor = limits.start;
         for vma in vmas {

@@ -1,4 +1,4 @@
-//! Which mappings of files changed, so that the files can be told before the lock is given back.
+//! Records which mappings of files changed, so that the files can be told before the lock is released.
 #![forbid(unsafe_code)]
 
 use super::node::view_of;
@@ -8,8 +8,8 @@ use crate::filemap::ViewPtr;
 use crate::vm::mapping::vma::Vma;
 
 impl VmaTree {
-    /// Remembers that a mapping came or changed its range. Two places are remembered, which is what a move
-    /// takes; more become one that covers them.
+    /// Records that a mapping of a file is new or has another range. Keeps two ranges, as many as a move
+    /// changes; a further one is merged into the range that it enlarges least.
     pub(super) fn note_change(&mut self, at: Ptr) {
         let vma = &self.avl.node(at).vma;
         if vma.attributes.is_anonymous() {
@@ -26,7 +26,7 @@ impl VmaTree {
         self.changed[at] = hull(self.changed[at]);
     }
 
-    /// Shows every mapping of a file that may have come or changed since the last call, and its view.
+    /// Shows the mappings that may be new or changed since the last call, and their views.
     pub fn show_changed(&mut self, mut show: impl FnMut(ViewPtr, &Vma)) {
         for range in core::mem::replace(&mut self.changed, [NOWHERE; 2]) {
             let mut at = if range.is_empty() { None } else { self.ptr_from(range.start) };

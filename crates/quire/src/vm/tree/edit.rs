@@ -1,9 +1,8 @@
-//! Changes to the set of mappings that keep it minimal: split, carve out, put in, change and merge again.
+//! Changes to the set of mappings that keep it minimal: split, carve out, insert, change and merge again.
 //!
-//! *Preallocate, then commit*: the caller of these has asked [`splits`] how many nodes the range's ends will
-//! take and has put them into a [`Spares`]. From there on nothing can fail, so a verb that runs out of memory
-//! has changed nothing (invariant 6). Nodes that fall out go to a [`VmaList`]; each holds its own count on a
-//! file.
+//! *Preallocate, then commit*: the caller asks [`splits`] how many nodes the range's ends will take, and puts
+//! as many into a [`Spares`]. From there on nothing can fail, so a verb that runs out of memory has changed
+//! nothing (invariant 6). Unneeded nodes go to a [`VmaList`]; each holds its own count on a file.
 #![cfg_attr(not(test), forbid(unsafe_code))]
 
 use crate::addr::{VirtAddr, VirtRange};
@@ -11,7 +10,7 @@ use crate::vm::mapping::vma::{Vma, VmaAttributes};
 use crate::vm::tree::{VmaBox, VmaList, VmaTree};
 use crate::vm::userfault::Registration;
 
-/// Nodes obtained beforehand.
+/// Nodes that were allocated beforehand.
 #[derive(Debug, Default)]
 pub struct Spares {
     nodes: [Option<VmaBox>; 3],
@@ -33,7 +32,7 @@ impl Spares {
         self.len() == 0
     }
 
-    /// Adds one; gives it back when there are three already. What mapping it holds does not matter.
+    /// Adds a node with any mapping; returns it when there are three already.
     pub fn put(&mut self, node: VmaBox) -> Option<VmaBox> {
         match self.nodes.iter_mut().find(|slot| slot.is_none()) {
             Some(slot) => slot.replace(node),
@@ -47,8 +46,7 @@ impl Spares {
     }
 }
 
-/// How many of the range's two ends lie strictly inside a mapping: the spare nodes that [`carve`] and
-/// [`change`] take.
+/// How many ends of the range lie strictly inside a mapping: the spares that [`carve`] and [`change`] take.
 pub fn splits(tree: &VmaTree, range: VirtRange) -> usize {
     let ends = [range.start, range.end].into_iter().filter(|&at| is_inside(tree, at)).count();
     if range.is_empty() { 0 } else { ends }
@@ -58,8 +56,7 @@ fn is_inside(tree: &VmaTree, at: VirtAddr) -> bool {
     tree.find(at).is_some_and(|vma| vma.range.start < at)
 }
 
-/// Makes `at` a border between mappings, if it lies inside one. Returns whether it is one now: `false` only
-/// when a node was needed and there was none.
+/// Makes `at` a border between mappings if it lies inside one. Returns `false` if a needed spare is missing.
 pub fn split(tree: &mut VmaTree, at: VirtAddr, spares: &mut Spares) -> bool {
     let Some(vma) = tree.find(at).filter(|vma| vma.range.start < at) else { return true };
     let Some(mut upper) = spares.take() else { return false };
@@ -72,8 +69,7 @@ pub fn split(tree: &mut VmaTree, at: VirtAddr, spares: &mut Spares) -> bool {
     true
 }
 
-/// Makes both ends of a range borders, if it is not empty. `false`, with nothing changed, when a spare was
-/// missing.
+/// Makes both ends of a range borders, if it is not empty. `false`, with no change, when a spare is missing.
 pub fn split_ends(tree: &mut VmaTree, range: VirtRange, spares: &mut Spares) -> bool {
     range.is_empty()
         || spares.len() >= splits(tree, range)
@@ -81,13 +77,10 @@ pub fn split_ends(tree: &mut VmaTree, range: VirtRange, spares: &mut Spares) -> 
             && split(tree, range.end, spares)
 }
 
-/// Takes everything in `range` out of the tree, splitting mappings that its ends cut, and returns it in
-/// ascending order. `None`, with nothing taken out, when a spare was missing.
+/// Removes everything in `range` from the tree, splitting mappings at its ends, and returns it in ascending
+/// order. `None`, with nothing removed, when a spare is missing.
 pub fn carve(tree: &mut VmaTree, range: VirtRange, spares: &mut Spares) -> Option<VmaList> {
-    if spares.len() < splits(tree, range)
-        || !split(tree, range.start, spares)
-        || !split(tree, range.end, spares)
-    {
+    if !split_ends(tree, range, spares) {
         return None;
     }
     let mut out = VmaList::new();
@@ -97,7 +90,7 @@ pub fn carve(tree: &mut VmaTree, range: VirtRange, spares: &mut Spares) -> Optio
     Some(out)
 }
 
-/// Puts a mapping in and merges it with its neighbours where they agree. Returns it when it overlaps one.
+/// Inserts a mapping and merges it with its neighbours where they agree. Returns it when it overlaps one.
 pub fn insert(tree: &mut VmaTree, node: VmaBox, out: &mut VmaList) -> Result<(), VmaBox> {
     let range = node.range;
     tree.insert(node)?;
@@ -106,7 +99,7 @@ pub fn insert(tree: &mut VmaTree, node: VmaBox, out: &mut VmaList) -> Result<(),
 }
 
 /// Changes the attributes of all mappings in `range` and of no other address, then merges what agrees.
-/// Returns whether it did: `false`, with nothing changed, when a spare was missing.
+/// `false`, with nothing changed, when a spare is missing.
 pub fn change(
     tree: &mut VmaTree,
     range: VirtRange,
@@ -114,10 +107,7 @@ pub fn change(
     out: &mut VmaList,
     mut each: impl FnMut(&mut VmaAttributes),
 ) -> bool {
-    if spares.len() < splits(tree, range)
-        || !split(tree, range.start, spares)
-        || !split(tree, range.end, spares)
-    {
+    if !split_ends(tree, range, spares) {
         return false;
     }
     let mut at = range.start;
@@ -142,7 +132,7 @@ pub fn merge(tree: &mut VmaTree, range: VirtRange, out: &mut VmaList) {
         let (next, moved) = (ends(after), after.attributes.moved);
         if tree.find(start).is_some_and(|vma| vma.merges_with(after)) {
             tree.modify(start, |merged| merged.moved = merged.moved.merged(moved));
-            // What falls out is no mapping that went: no handler is told of it.
+            // The mapping is merged, not unmapped, so no handler is told of it.
             tree.remove(next.0).into_iter().for_each(|mut node| {
                 node.attributes.handler = Registration::NONE;
                 out.push(node);

@@ -1,4 +1,4 @@
-//! Where a mapping of some length fits.
+//! Finds the highest gap in which a mapping fits.
 
 use super::{Ptr, VmaTree};
 use crate::addr::{VirtAddr, VirtRange};
@@ -15,19 +15,19 @@ impl VmaTree {
         self.avl.sum(at).unwrap_or(0)
     }
 
-    /// The highest place for `len` bytes inside `window`, aligned to `align` (a power of two, at least 4096),
-    /// clear of every mapping and of the guard gap below those that grow down. Both are multiples of 4096 and
-    /// not zero.
+    /// The highest place for `len` bytes inside `window`, aligned to `align`, clear of every mapping and of
+    /// the guard gap below those that grow down. `len` is a multiple of 4096 and not zero; `align` is a power
+    /// of two, at least 4096.
     ///
-    /// One descent of the tree: only a gap that surely has an aligned place is looked at, one of at least
-    /// `len + align - 4096` bytes. The same holds for Linux's search.
+    /// One descent of the tree. As in Linux's search, only gaps of at least `len + align - 4096` bytes count,
+    /// since they surely have an aligned place.
     pub fn highest_gap(&self, window: VirtRange, len: u64, align: u64) -> Option<VirtAddr> {
         let room = len.checked_add(align - 4096)?;
         let place = |floor: u64, ceiling: u64| {
             let (floor, ceiling) = (floor.max(window.start.0), ceiling.min(window.end.0));
             (ceiling.saturating_sub(floor) >= room).then(|| VirtAddr(ceiling - len).align_down(align))
         };
-        // The gap that the window's end cuts: below the first mapping that starts at or above it.
+        // First the gap that the window's end cuts: below the first mapping that starts at or above the end.
         let above = self.first_starting_from(window.end);
         let ceiling = above.map_or(u64::MAX, |at| self.avl.node(at).vma.guarded_start().0);
         let below = match above {
@@ -38,8 +38,7 @@ impl VmaTree {
         if let Some(found) = place(floor, ceiling) {
             return Some(found);
         }
-        // Every gap below is whole but the one that the window's start cuts, and that is the last that could
-        // serve.
+        // All gaps below lie wholly in the window, except the one that its start cuts, which is tried last.
         let at = self.last_with_gap(window.end, room)?;
         let ceiling = self.avl.node(at).vma.guarded_start().0;
         place(ceiling - self.avl.node(at).gap, ceiling)
@@ -62,7 +61,7 @@ impl VmaTree {
     /// The last mapping that starts before `limit` with at least `room` bytes free in front of it.
     fn last_with_gap(&self, limit: VirtAddr, room: u64) -> Option<Ptr> {
         let enough = |at: Option<Ptr>| self.max_gap(at) >= room;
-        // Down to the limit, remembering the last place where everything to the left lies below it.
+        // Down to the limit, remembering the last node below it that has enough room, itself or to the left.
         let (mut at, mut found) = (self.avl.root.filter(|&root| enough(Some(root))), None);
         while let Some(here) = at {
             let node = self.avl.node(here);

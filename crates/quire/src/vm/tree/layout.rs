@@ -1,8 +1,8 @@
-//! Where in an address space a new mapping goes.
+//! Chooses the address of a new mapping.
 //!
-//! The rules are those of Linux on x86-64 (`mmap(2)`; mappings are placed top down from below the stack): a
-//! hint is taken if the place is free, everything else goes to the highest gap, and anonymous memory whose
-//! length is a multiple of 2 MiB goes to an address that large folios can use.
+//! The rules are those of Linux on x86-64 (`mmap(2)`; mappings are placed top down from below the stack). A
+//! hint is taken if the place is free. Everything else goes to the highest gap, and anonymous memory whose
+//! length is a multiple of 2 MiB to an address that large folios can use.
 #![cfg_attr(not(test), forbid(unsafe_code))]
 
 use crate::addr::{PageSize, VirtAddr, VirtRange};
@@ -11,15 +11,15 @@ use crate::error::MmError;
 use crate::limits::FRAME_SIZE;
 use crate::vm::tree::VmaTree;
 
-/// How the address of a request is meant.
+/// What the address of a request means.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Placement {
-    /// A wish: there if it is free, else somewhere. Address 0 is no wish.
+    /// A wish: there if the place is free, else elsewhere. Address 0 is no wish.
     #[default]
     Hint,
-    /// There, in place of what is there (`MAP_FIXED`).
+    /// There, replacing what is mapped there (`MAP_FIXED`).
     Fixed,
-    /// There, if nothing is there (`MAP_FIXED_NOREPLACE`).
+    /// There, or an error if something is mapped there (`MAP_FIXED_NOREPLACE`).
     FixedNoReplace,
 }
 
@@ -29,9 +29,9 @@ pub enum Fit {
     /// Nothing.
     #[default]
     Page,
-    /// It had better be one that 2 MiB folios can use.
+    /// Preferably one that 2 MiB folios can use.
     Large,
-    /// It must be a multiple of so many bytes; so is the length.
+    /// A multiple of so many bytes, as the length is.
     Must(u64),
 }
 
@@ -50,7 +50,7 @@ impl Fit {
     }
 }
 
-/// The borders between which mappings are placed.
+/// The bounds between which mappings are placed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Layout {
     /// All user addresses.
@@ -61,20 +61,20 @@ pub struct Layout {
     pub lowest: VirtAddr,
 }
 
-/// Addresses above are used only when a hint asks for them, since programs keep marks in the upper bits of 48.
+/// Higher addresses are used only when a hint asks for them: programs keep marks in the upper bits of 48.
 const DEFAULT_WINDOW: PagingMode = PagingMode::FourLevel;
 /// Room for the stack above the mapping area; Linux leaves at least as much.
 const STACK_ROOM: u64 = 128 << 20;
 const LOWEST: u64 = 64 << 10;
 
 impl Layout {
-    /// The layout of a fresh address space.
+    /// The layout of a new address space.
     pub const fn new(mode: PagingMode) -> Self {
         let top = DEFAULT_WINDOW.user_range().end.0;
         Self { user: mode.user_range(), mmap_base: VirtAddr(top - STACK_ROOM), lowest: VirtAddr(LOWEST) }
     }
 
-    /// A length as a caller gives it, rounded up to pages of `unit` bytes.
+    /// Rounds a length from a caller up to pages of `unit` bytes.
     ///
     /// # Errors
     /// [`MmError::Invalid`] for zero, [`MmError::NoMemory`] for more than any address space holds.
@@ -88,8 +88,8 @@ impl Layout {
         }
     }
 
-    /// The range of an existing mapping that a caller names: `addr` must be aligned, `len` is rounded up;
-    /// `None` when it leaves the user half.
+    /// The range that a caller names in a verb on existing mappings, with `len` rounded up to pages. `None`
+    /// when `addr` is unaligned or the range leaves the user half.
     pub fn range(&self, addr: VirtAddr, len: u64) -> Option<VirtRange> {
         let len = VirtAddr(len).align_up(FRAME_SIZE)?.0;
         let end = addr.0.checked_add(len)?;
@@ -101,7 +101,7 @@ impl Layout {
     /// # Errors
     /// [`MmError::NoMemory`] when there is no room or a fixed range leaves the user half,
     /// [`MmError::Invalid`] for an unaligned fixed address, [`MmError::NotPermitted`] for one below the
-    /// lowest, [`MmError::Exists`] when something is where nothing may be replaced.
+    /// lowest, [`MmError::Exists`] for [`Placement::FixedNoReplace`] when something is mapped there.
     pub fn place(
         &self,
         tree: &VmaTree,
@@ -153,7 +153,7 @@ impl Layout {
             .map(|start| VirtRange::from_len(start, len))
     }
 
-    /// Where a request with this hint may go: beyond the default window only if the hint itself is beyond.
+    /// Where a request with this hint may go: beyond the default window only if the hint is.
     fn window(&self, hint: VirtAddr) -> VirtRange {
         let end = self.user.end.0.min(DEFAULT_WINDOW.user_range().end.0 + self.beyond_default(hint));
         VirtRange::new(self.lowest, VirtAddr(end))

@@ -4,7 +4,7 @@ use super::Ptr;
 use super::node::{VmaBox, look};
 use crate::vm::mapping::vma::Vma;
 
-/// Mappings on their way out, first in, first out. The list owns its nodes.
+/// Removed mappings, first in, first out. The list owns its nodes.
 #[must_use = "forgotten nodes leak their memory and their counts on files"]
 #[derive(Debug, Default)]
 pub struct VmaList {

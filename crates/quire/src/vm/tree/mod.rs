@@ -1,23 +1,22 @@
 //! The ordered tree of an address space's mappings.
 //!
-//! An AVL tree ([`crate::avl`]) keyed by start address. Each node's subtree carries the largest gap in front
-//! of one of its nodes, so that the highest free place is found in one descent (file `gaps.rs`). Nodes are
-//! memory of the caller's ([`VmaBox`]); the tree never allocates.
+//! An AVL tree ([`crate::avl`]) keyed by start address. Each node keeps the largest gap in front of any node
+//! of its subtree, so one descent finds the highest free place (file `gaps.rs`). The caller allocates the
+//! nodes ([`VmaBox`]); the tree never allocates.
 //!
 //! # Invariants
 //!
-//! T1. Every node reachable from `root` is live and owned by this tree: it came in through one [`VmaBox`],
-//!     and it leaves only by being unlinked and given back as one. Outside the tree no pointer to it exists
-//!     meanwhile.
+//! T1. Every node reachable from `root` is live and owned by this tree: it came in as a [`VmaBox`], and
+//!     leaves only by being unlinked and returned as one. Meanwhile no pointer to it exists outside the tree.
 //! T2. Every `Ptr` that code of this module holds names a node of the tree it is used with: it was read from
 //!     `root` or a link since the node was last known to be linked. No `Ptr` leaves the module.
-//! T3. References to nodes are made by `node` and `node_mut` only and borrow the tree, shared or exclusively,
-//!     so no two that conflict exist at once.
+//! T3. Only `node` and `node_mut` make references to nodes. They borrow the tree, shared or exclusively, so
+//!     no two references that conflict exist at once.
 //! T4. Mappings are in ascending order, not empty, and do not overlap.
-//! T5. A child's `parent` names the node whose child it is; the root's is empty; there are `count` nodes.
-//! T6. `height` is one more than the larger of the children's, and the children's differ by at most one.
-//! T7. `gap` is the room between the predecessor's end (0 for the first) and the node's guarded start, and
-//!     `max_gap` the largest of the subtree's.
+//! T5. A child's `parent` names its parent; the root's is empty; there are `count` nodes.
+//! T6. `height` is one more than the larger of the children's heights, which differ by at most one.
+//! T7. `gap` is the number of bytes between the predecessor's end (0 for the first) and the node's guarded
+//!     start; `max_gap` is the largest `gap` of the subtree.
 
 mod changes;
 pub mod edit;
@@ -44,7 +43,7 @@ const NOWHERE: VirtRange = VirtRange { start: VirtAddr(0), end: VirtAddr(0) };
 pub struct VmaTree {
     avl: Avl<VmaNode>,
     count: usize,
-    /// Where mappings of files came or changed since [`Self::show_changed`].
+    /// Where mappings of files were added or changed since [`Self::show_changed`].
     changed: [VirtRange; 2],
 }
 
@@ -112,7 +111,7 @@ impl VmaTree {
         })
     }
 
-    /// Takes a mapping in; gives it back if it overlaps one that is there.
+    /// Inserts a mapping; returns it if it is empty or overlaps another.
     pub fn insert(&mut self, vma: VmaBox) -> Result<(), VmaBox> {
         let range = vma.range;
         let (mut parent, mut before, mut after) = (None, None, None);
@@ -145,7 +144,7 @@ impl VmaTree {
         Ok(())
     }
 
-    /// Takes out the mapping that starts at `start`.
+    /// Removes the mapping that starts at `start`.
     pub fn remove(&mut self, start: VirtAddr) -> Option<VmaBox> {
         let at = self.ptr_at(start)?;
         let before = self.avl.predecessor(at);
@@ -158,19 +157,18 @@ impl VmaTree {
         if let Some(lowest) = lowest {
             self.avl.repair_upwards(lowest);
         }
-        // The successor is where the node was, or above it, unless it was the right child's leftmost: then
-        // `unlink` has moved it up or started at it. Either way the walk above has passed it.
+        // The walk has passed the successor: it is above the node's place, or `unlink` moved it there or
+        // started the walk at it.
         Some(VmaBox::from_ptr(at))
     }
 
-    /// Takes out the lowest mapping.
+    /// Removes the lowest mapping.
     pub fn pop_first(&mut self) -> Option<VmaBox> {
         let first = self.avl.leftmost(self.avl.root?);
         self.remove(self.avl.node(first).vma.range.start)
     }
 
-    /// Gives the mapping that starts at `start` another range, which must lie between its neighbours. Returns
-    /// whether it did.
+    /// Gives the mapping at `start` another range. `false` unless that lies between its neighbours.
     pub fn resize(&mut self, start: VirtAddr, range: VirtRange) -> bool {
         let Some(at) = self.ptr_at(start) else { return false };
         let (before, after) = (self.avl.predecessor(at), self.avl.successor(at));
@@ -190,7 +188,7 @@ impl VmaTree {
         true
     }
 
-    /// Changes attributes of the mapping that starts at `start`. Returns what `change` does.
+    /// Changes attributes of the mapping that starts at `start`, and returns what `change` returns.
     pub fn modify<R>(&mut self, start: VirtAddr, change: impl FnOnce(&mut VmaAttributes) -> R) -> Option<R> {
         let at = self.ptr_at(start)?;
         let guarded = self.avl.node(at).vma.guarded_start();

@@ -1,4 +1,5 @@
-//! A node of the tree, the box in which it travels, and the only places that follow a pointer to one.
+//! A node of the tree, the box that owns it outside the tree, and all code that dereferences a pointer to
+//! one.
 
 use core::mem::MaybeUninit;
 use core::ops::{Deref, DerefMut};
@@ -9,7 +10,7 @@ use crate::avl::{Links, Node};
 use crate::filemap::{View, ViewPtr};
 use crate::vm::mapping::vma::Vma;
 
-/// What the tree of an address space keeps of one mapping.
+/// One mapping in the tree of an address space.
 #[derive(Debug)]
 pub struct VmaNode {
     pub(super) vma: Vma,
@@ -19,8 +20,7 @@ pub struct VmaNode {
 }
 
 /// The memory of one mapping; the caller allocates it, from a cache of small objects or from any heap. The
-/// tree of the address space owns the first part, the file that is mapped the second, each under its own
-/// lock.
+/// tree owns the first part, the mapped file the second, each under its own lock.
 #[repr(C)]
 pub struct VmaRecord {
     node: VmaNode,
@@ -37,11 +37,11 @@ pub struct VmaBox(NonNull<VmaNode>);
 unsafe impl Send for VmaBox {}
 
 impl VmaBox {
-    /// Puts a mapping into a piece of memory.
+    /// Writes a mapping into memory.
     ///
     /// # Safety
-    /// `memory` is valid for reads and writes, aligned, and the caller's alone until [`Self::into_raw`] gives
-    /// it back.
+    /// `memory` is valid for reads and writes, aligned, and the caller's alone until [`Self::into_raw`]
+    /// returns it.
     pub unsafe fn new(memory: NonNull<MaybeUninit<VmaRecord>>, vma: Vma) -> Self {
         let node = VmaNode { vma, links: Links::leaf(None), gap: 0, max_gap: 0 };
         // SAFETY: T1: by this function's contract the memory is valid, aligned and this box's alone.
@@ -49,7 +49,7 @@ impl VmaBox {
         Self(memory.cast())
     }
 
-    /// Takes the mapping out; the memory is the caller's again. No file knows its view any more.
+    /// Moves the mapping out and returns the memory to the caller. No file knows its view any more.
     pub fn into_raw(self) -> (NonNull<MaybeUninit<VmaRecord>>, Vma) {
         // SAFETY: T1: the box owns an initialised node (contract of `new`), which is given up here and never
         // read again.
@@ -91,18 +91,18 @@ impl DerefMut for VmaBox {
 }
 
 impl VmaBox {
-    /// The node's new owner is the tree (or list) that keeps the pointer.
+    /// The tree or list that keeps the pointer owns the node from now on.
     pub(super) const fn into_ptr(self) -> Ptr {
         crate::avl::Ptr(self.0)
     }
 
-    /// The node leaves its tree or list; the caller has removed every pointer to it.
+    /// The caller has removed every pointer to the node from its tree or list.
     pub(super) const fn from_ptr(at: Ptr) -> Self {
         Self(at.0)
     }
 }
 
-/// The view that stands behind a node. Its memory is there as long as the node's.
+/// The view of a node, which lives as long as the node.
 pub(super) fn view_of(at: Ptr) -> ViewPtr {
     let record = at.0.cast::<VmaRecord>();
     // SAFETY: T2: every node is the first part of a record (`VmaBox::new`), and its pointer stands for all of
@@ -127,7 +127,7 @@ impl VmaNode {
     }
 }
 
-/// A subtree's largest gap.
+/// The sum is a subtree's largest gap.
 impl Node for VmaNode {
     type Sum = u64;
 

@@ -1,5 +1,4 @@
-//! What answers have in common: a page at a time, up to the first that cannot be answered; then the waiting
-//! tasks are woken.
+//! The part that all answers share: go page by page up to the first that cannot be answered, then wake tasks.
 #![forbid(unsafe_code)]
 
 use super::changes::Handlers;
@@ -23,10 +22,10 @@ use crate::vm::userfault::register::Registrations;
 /// How a fault is answered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct AnswerMode {
-    /// Tasks that wait for a page of the range go on. Otherwise
-    /// [`Mm::userfault_wake`](crate::vm::Mm::userfault_wake) lets it (`*_MODE_DONTWAKE`).
+    /// Wakes the tasks that wait for a page of the range. Otherwise
+    /// [`Mm::userfault_wake`](crate::vm::Mm::userfault_wake) must wake them (`*_MODE_DONTWAKE`).
     pub wake: bool,
-    /// The pages are write-protected for the handler at once (`*_MODE_WP`), where that is registered.
+    /// Write-protects the pages for the handler at once (`*_MODE_WP`), where that mode is registered.
     pub write_protected: bool,
 }
 
@@ -34,19 +33,19 @@ pub struct AnswerMode {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use = "an answer may have stopped halfway"]
 pub struct Answer {
-    /// Bytes from the start of the range that were answered.
+    /// Bytes answered, from the start of the range on.
     pub bytes: u64,
-    /// Why it went no further, unless it came to the end.
+    /// Why it stopped before the end of the range.
     pub stopped: Option<UserfaultError>,
 }
 
 /// Why a page was not answered, for now or for good.
 pub(in crate::vm) enum Stop {
-    /// Something changed meanwhile: look again.
+    /// Something changed meanwhile: try again.
     Again,
-    /// The table is shared with another address space: unshare it, and look again.
+    /// The table is shared with another address space: unshare it, and try again.
     Shared,
-    /// What an attempt to fault the page in has to do first, holding no lock.
+    /// Take this step of a fault, holding no lock, and try again.
     Step(Step),
     Error(UserfaultError),
 }
@@ -71,10 +70,10 @@ impl Answer {
         Self { bytes: 0, stopped: Some(error) }
     }
 
-    /// The bytes that were answered, if these are all.
+    /// The bytes of the range, if all were answered.
     ///
     /// # Errors
-    /// Why they are not.
+    /// Why not all were.
     pub fn all(self) -> Result<u64, UserfaultError> {
         self.stopped.map_or(Ok(self.bytes), Err)
     }
@@ -104,14 +103,14 @@ impl From<FaultError> for Stop {
 }
 
 handle! {
-    /// Answers of handlers: they put something where nothing is, and wake.
+    /// Answers of handlers: they map a page where none is mapped, and wake.
     Answers of AddressSpace
 }
 
 impl<P: Platform> Answers<'_, '_, P> {
-    /// Answers a range by `one`, which answers the page that begins at an address, with so many bytes left of
-    /// the range, and says how long it is (0: it is to be called again), and wakes. The caller holds no lock;
-    /// nor is one held when `one` is called.
+    /// Answers a range page by page, then wakes. `one` gets a page's address and the bytes left of the range,
+    /// and returns the bytes that it answered (0: call it again). No lock is held on entry, nor when it is
+    /// called.
     pub(super) fn answer_range(
         self,
         addr: VirtAddr,
@@ -141,7 +140,7 @@ impl<P: Platform> Answers<'_, '_, P> {
         Answer { bytes, stopped }
     }
 
-    /// Does what must be done before a page is looked at again; the error if it is not to be.
+    /// Prepares another attempt at a page; returns the error if there must be none.
     fn go_on(self, at: VirtAddr, stop: Stop) -> Option<UserfaultError> {
         match stop {
             Stop::Error(error) => return Some(error),
@@ -162,8 +161,8 @@ impl<P: Platform> Answers<'_, '_, P> {
         None
     }
 
-    /// The mapping around an address, of which so much is to be answered, if it has a handler, and no change
-    /// is to be read first. The lock is held for reading.
+    /// The mapping around `at`, if `left` bytes there may be answered: it has a handler, and no change must
+    /// be read first. The caller holds the lock for reading.
     pub(super) fn answerable(
         self,
         space: &Space,
@@ -195,8 +194,7 @@ impl<P: Platform> Answers<'_, '_, P> {
     }
 }
 
-/// The bits of a leaf that an answer puts in: it may be stored through if `writable`, unless it is to be
-/// protected.
+/// The bits of an answer's leaf: `writable` lets tasks store through it, unless the answer write-protects it.
 pub(super) fn answer_flags(vma: &Vma, writable: bool, mode: AnswerMode) -> EntryFlags {
     if mode.write_protected {
         leaf_flags(&vma.attributes, false).union(EntryFlags::UFFD_WP)

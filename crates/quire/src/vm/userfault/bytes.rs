@@ -12,21 +12,20 @@ use crate::vm::space::shared::MmShared;
 /// The bytes of one page.
 pub(in crate::vm) type PageBytes = [u8; FRAME_SIZE as usize];
 
-/// A frame that was just handed out, and that no other code knows. Dropping it gives it back.
+/// A frame that was just allocated, and that no other code knows. Dropping it frees it.
 pub(super) struct OwnFrame<'a, 'p, P: Platform> {
     memory: &'a MmShared<'p, P>,
     frame: Frame,
 }
 
 impl<'a, 'p, P: Platform> OwnFrame<'a, 'p, P> {
-    /// One that `fill` has filled.
     pub(super) fn filled(
         memory: &'a MmShared<'p, P>,
         fill: impl FnOnce(&mut PageBytes),
     ) -> Result<Self, AllocError> {
         let own = Self { memory, frame: memory.pages().alloc(Gfp::USER, Order::FRAME)?.into_raw() };
         let mut fill = Some(fill);
-        // SAFETY: invariant 1: the frame was just handed out, to this value alone.
+        // SAFETY: invariant 1: the frame was just allocated, and only this value names it.
         unsafe {
             fill_frames(memory.platform(), FrameRange::folio(own.frame, Order::FRAME), &mut |_, bytes| {
                 if let Some(fill) = fill.take() {
@@ -37,7 +36,6 @@ impl<'a, 'p, P: Platform> OwnFrame<'a, 'p, P> {
         Ok(own)
     }
 
-    /// One of zeroes.
     pub(super) fn zeroed(memory: &'a MmShared<'p, P>) -> Result<Self, AllocError> {
         Ok(Self { memory, frame: memory.pages().requests().alloc_zero_page(Gfp::USER)?.into_raw() })
     }
@@ -59,7 +57,7 @@ impl<P: Platform> Drop for OwnFrame<'_, '_, P> {
     }
 }
 
-/// Has `fill` fill frames, page by page; it is told how many bytes each page is from the first.
+/// Calls `fill` for each frame, with its distance from the first in bytes, and its bytes.
 ///
 /// # Safety
 /// The frames are the caller's alone, and lie in one range.

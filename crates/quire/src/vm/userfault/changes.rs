@@ -1,13 +1,15 @@
-//! Changes to address spaces that a handler has asked to read: the verb that made one waits until it was read.
+//! Changes to address spaces that a handler reads: the verb that makes one waits until a handler thread read
+//! it.
 //!
-//! A change under the lock for writing (`fork`, `munmap`, `mremap`) is *announced* there, put in once the
-//! verb has given its locks back, and read. From the first to the last no answer is given in the handler's
-//! address spaces ([`UserfaultError::Again`](crate::error::UserfaultError::Again)): a handler about to copy a
-//! page does not know yet that it is in another place, or in two. Nor is a fault read between the first and
-//! the second, so that a handler reads of the change before it reads what came of it.
+//! A verb that changes mappings under the lock for writing (`fork`, `munmap`, `mremap`) *announces* the
+//! change there, and enters it once it has given its locks back; a handler thread reads it. From announcement
+//! to reading no answer is given in the handler's address spaces
+//! ([`UserfaultError::Again`](crate::error::UserfaultError::Again)): a handler about to copy a page does not
+//! know yet that the page has moved, or is in two places. From announcement to entry no fault is read, so
+//! that a handler reads the change before the faults that it caused.
 //!
-//! What takes pages away, and leaves the range registered (`MADV_DONTNEED`, a file that is cut short or
-//! punched), is read before it is done: nothing is known then that would have to be remembered meanwhile.
+//! A verb that takes pages away, and leaves the range registered (`MADV_DONTNEED`, a file that is cut short
+//! or punched), enters its change before it acts, so there is nothing to announce.
 //!
 //! A task that waits for a page of the range goes on, faults anew, and finds what is there now.
 #![forbid(unsafe_code)]
@@ -29,17 +31,16 @@ use crate::vm::space::shared::MmShared;
 use crate::vm::space::state::Space;
 use crate::vm::tree::VmaList;
 
-/// The handlers of some mappings, each once.
+/// The handlers of mappings, each once.
 #[derive(Clone, Copy)]
 pub(in crate::vm) struct Handlers([Registration; MAX_USERFAULTS]);
 
 impl Handlers {
-    /// Those of the mappings in a range.
     pub(super) fn of(space: &Space, range: VirtRange) -> Self {
         let mut all = [Registration::NONE; MAX_USERFAULTS];
         for vma in space.tree.overlapping(range) {
             let handler = vma.attributes.handler;
-            // Of two that had the same number one is gone, and no task waits for it.
+            // Of two with the same number the older has closed, and no task waits for it.
             if handler.is_some() && handler.generation >= all[usize::from(handler.number)].generation {
                 all[usize::from(handler.number)] = handler;
             }
@@ -53,7 +54,6 @@ impl Handlers {
 }
 
 impl UserfaultEvent {
-    /// Which kind of change it is.
     const fn change(&self) -> UserfaultChanges {
         match self {
             Self::Fault(_) => UserfaultChanges::NONE,
@@ -66,8 +66,8 @@ impl UserfaultEvent {
 }
 
 impl Contexts {
-    /// Says that a change is under way, if the handler is there and wants to read such. Under the lock of an
-    /// address space for writing; [`Self::tell`] follows.
+    /// Announces a change, if the handler is open and wants to read such. The caller holds an address space's
+    /// lock for writing; [`Self::tell`] follows.
     fn announce<P: Platform>(&self, platform: &P, registration: Registration, kind: UserfaultChanges) {
         let context = self.of(registration);
         if let Some(mut state) = context.lock_open(platform, registration)
@@ -77,8 +77,8 @@ impl Contexts {
         }
     }
 
-    /// Puts a change in and waits until it was read, the handler is gone, or the task is about to be killed.
-    /// The caller holds no lock.
+    /// Enters a change and waits until it was read, the handler has closed, or the task is being killed. The
+    /// caller holds no lock.
     fn tell<P: Platform>(
         &self,
         platform: &P,
@@ -90,7 +90,7 @@ impl Contexts {
             match self.put(platform, registration, event, announced) {
                 Posted::Dead => return,
                 Posted::Placed(waiting) => {
-                    // It stays, and will be read, whether this task waits for that or not.
+                    // The change will be read even if this task cannot wait for that.
                     let _read = self.wait(platform, waiting);
                     return;
                 }
@@ -147,17 +147,17 @@ impl Contexts {
 }
 
 handle! {
-    /// What an address space tells handlers of faults, and the waiting for them.
+    /// Tells an address space's handlers of faults and changes, and waits for them.
     Notices of AddressSpace
 }
 
 impl<P: Platform> Notices<'_, '_, P> {
-    /// The mappings of the list are about to be unmapped. The lock is held for writing.
+    /// The caller holds the lock for writing.
     pub(in crate::vm) fn announce_unmapped(self, gone: &VmaList) {
         self.announce_all(gone, UserfaultChanges::UNMAP);
     }
 
-    /// The mappings of the list are about to move. The lock is held for writing.
+    /// The caller holds the lock for writing.
     pub(in crate::vm) fn announce_moved(self, moved: &VmaList) {
         self.announce_all(moved, UserfaultChanges::REMAP);
     }
@@ -169,7 +169,7 @@ impl<P: Platform> Notices<'_, '_, P> {
         }
     }
 
-    /// The address space is about to be forked; the handlers to tell of it. The lock is held for writing.
+    /// Announces a fork; returns the handlers to tell of it. The caller holds the lock for writing.
     pub(in crate::vm) fn announce_fork(self, space: &Space) -> Option<Handlers> {
         let handlers = space.handled.then(|| Handlers::of(space, space.layout.user))?;
         for handler in handlers.iter() {
@@ -178,7 +178,7 @@ impl<P: Platform> Notices<'_, '_, P> {
         Some(handlers)
     }
 
-    /// The child is there, or not, after all. The caller holds no lock.
+    /// Tells of the child, or calls the fork off if there is none. The caller holds no lock.
     pub(in crate::vm) fn tell_forked(self, handlers: &Handlers, child: Option<u64>) {
         let (platform, contexts) = (self.memory.platform(), self.memory.userfaults());
         for handler in handlers.iter() {
@@ -190,14 +190,14 @@ impl<P: Platform> Notices<'_, '_, P> {
         }
     }
 
-    /// Discards mappings that were unmapped, of which those that have handlers were announced. Nodes that
-    /// were left over when mappings became one have none. The caller holds no lock.
+    /// Tells handlers of unmapped mappings that were announced, and discards them. (Nodes left over from a
+    /// merge have no handler.) The caller holds no lock.
     pub(in crate::vm) fn discard_unmapped(self, gone: VmaList) {
         self.tell_all(&gone, |space, range| UserfaultEvent::Unmap { space, range });
         self.memory.discard_list(gone);
     }
 
-    /// The same with mappings that were moved `by` bytes, wrapping.
+    /// Does the same for mappings that were moved `by` bytes, wrapping.
     pub(in crate::vm) fn discard_moved(self, moved: VmaList, by: u64) {
         self.tell_all(&moved, |space, range| UserfaultEvent::Remap {
             space,
@@ -216,7 +216,7 @@ impl<P: Platform> Notices<'_, '_, P> {
         }
     }
 
-    /// The pages of a range are about to go, while the mappings stay. The caller holds no lock.
+    /// Tells handlers that the range's pages, not its mappings, are about to go. The caller holds no lock.
     pub(in crate::vm) fn tell_removed(self, range: VirtRange) {
         let (platform, contexts, number) = (self.memory.platform(), self.memory.userfaults(), self.number());
         let mut rest = range;
@@ -236,12 +236,13 @@ impl<P: Platform> Notices<'_, '_, P> {
 }
 
 handle! {
-    /// What handlers hear of files that they watch, and what a file has for them.
+    /// Tells handlers of changes to the files behind their ranges, and looks up the files' pages.
     FileNotices of MmShared
 }
 
 impl<P: Platform> FileNotices<'_, '_, P> {
-    /// These pages of a file are about to go, or to be behind its end. The caller holds no lock.
+    /// Tells handlers that pages of a file are about to go, or to lie behind its end. The caller holds no
+    /// lock.
     pub(in crate::vm) fn tell_file_removed(self, file: &FileNode, pages: &Range<u64>) {
         self.each_handled(file, pages, |space, handler, range| {
             let event = UserfaultEvent::Remove { space, range };
@@ -249,15 +250,15 @@ impl<P: Platform> FileNotices<'_, '_, P> {
         });
     }
 
-    /// They are gone: a task that waits for one finds what is there now. The caller holds no lock.
+    /// Wakes the tasks that wait for these pages, once they are gone. The caller holds no lock.
     pub(in crate::vm) fn wake_file(self, file: &FileNode, pages: &Range<u64>) {
         self.each_handled(file, pages, |space, handler, range| {
             self.userfaults().answer(self.platform(), handler, space, range);
         });
     }
 
-    /// Shows where some of these pages are mapped with a handler, and by which address space. Nothing is held
-    /// then, nor is the address space kept.
+    /// Shows where these pages are mapped with a handler, and in which address space. While `show` runs no
+    /// lock is held, and the address space may end.
     fn each_handled(
         self,
         file: &FileNode,
@@ -284,7 +285,7 @@ impl<P: Platform> FileNotices<'_, '_, P> {
             match part {
                 Some((handler, range)) => {
                     show(found, handler, range);
-                    // On with the same one, if it is still there.
+                    // Go on with the same address space, if it is still there.
                     number = found - 1;
                 }
                 None => number = found,

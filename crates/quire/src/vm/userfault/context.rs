@@ -1,12 +1,12 @@
-//! The contexts of all handlers: which tasks wait for them, and what they have not read yet.
+//! The contexts of all handlers: which tasks wait for them, and which events they have not read yet.
 //!
 //! A context is a bounded number of places under one lock. A thread that faults takes a place and sleeps on
-//! the place's word until the word changes; an answer gives the place up, changes the word and wakes. So a
-//! place may have its next user before the last one has woken, which only sees that the word is another. A
-//! change to an address space takes a place of its own kind until it is read.
+//! the place's word until the word changes; an answer frees the place, changes the word and wakes. So the
+//! next thread may take the place before the last one wakes: the last one only sees that the word has
+//! changed. A change to an address space takes a place of its own kind until a handler thread has read it.
 //!
-//! Every store to a word is made under the lock, and tasks are woken after it was given back: a task that
-//! sleeps for a word has seen it under the lock, so no change is missed.
+//! Words are changed under the lock, and tasks are woken after it was given back. A task that sleeps on a
+//! word has read it under the lock, so it misses no change.
 #![forbid(unsafe_code)]
 
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -20,16 +20,15 @@ use crate::platform::Platform;
 use crate::rank::Rank;
 use crate::sync::{SpinGuard, SpinLock};
 
-/// All of them.
 pub(in crate::vm) struct Contexts([Context; MAX_USERFAULTS]);
 
 pub(super) struct Context {
     state: SpinLock<State>,
-    /// Changes that are under way or not read yet: answers wait for them. Changes under the lock.
+    /// How many changes are under way or unread: answers are refused meanwhile. Stored to under the lock.
     pub(super) changing: AtomicU32,
-    /// Something new can be read.
+    /// The word that changes when there is something new to read.
     pub(super) arrivals: AtomicU32,
-    /// A place was given up.
+    /// The word that changes when a place becomes free.
     room: AtomicU32,
     faults: [AtomicU32; USERFAULT_SLOTS],
     pub(super) changes: [AtomicU32; USERFAULT_CHANGES],
@@ -37,31 +36,31 @@ pub(super) struct Context {
 
 pub(super) struct State {
     open: bool,
-    /// Contexts that have been closed here.
+    /// How many handlers with this number have closed.
     generation: u32,
     pub(super) wants: UserfaultChanges,
     pub(super) faults: [Slot; USERFAULT_SLOTS],
     pub(super) changes: [Option<Change>; USERFAULT_CHANGES],
-    /// Changes under way that are not to be read yet.
+    /// Changes under way that cannot be read yet.
     pub(super) announced: u32,
-    /// Counts what was put in.
+    /// The number of the last event entered.
     order: u64,
-    /// Handlers that wait for something to read.
+    /// Handler threads that wait for something to read.
     pub(super) sleepers: u32,
-    /// A task waits for a place.
+    /// Whether a task waits for a place.
     crowded: bool,
 }
 
 #[derive(Clone, Copy)]
 pub(super) enum Slot {
     Free,
-    /// It was not read yet.
+    /// A fault that no handler thread has read yet, and its order.
     Pending(u64, UserfaultFault),
-    /// A handler has.
+    /// One that a handler thread has read.
     Taken(u64, UserfaultFault),
 }
 
-/// A change that was not read yet.
+/// A change that no handler thread has read yet.
 #[derive(Clone, Copy)]
 pub(super) struct Change {
     pub(super) order: u64,
@@ -69,15 +68,15 @@ pub(super) struct Change {
     pub(super) announced: bool,
 }
 
-/// What a task waits for: that this place's word is no longer this.
+/// A task waits until the word of this place differs from `seen`.
 #[must_use = "a place at which no task waits is lost"]
 pub(in crate::vm) struct Waiting {
     number: u8,
     place: Place,
     seen: u32,
-    /// Handlers sleep that must be told first.
+    /// The task must wake handler threads first.
     rouse: bool,
-    /// There is nothing to wait for any more: the place is to be given up.
+    /// The task need not wait any more: it frees the place.
     vain: bool,
 }
 
@@ -88,17 +87,16 @@ pub(super) enum Place {
     Room,
 }
 
-/// What became of a fault or a change.
+/// The outcome of entering a fault or a change.
 pub(in crate::vm) enum Posted {
-    /// It has a place.
     Placed(Waiting),
-    /// It must wait for one.
+    /// All places are taken: wait for one.
     Full(Waiting),
-    /// There is no handler any more.
+    /// The handler has closed.
     Dead,
 }
 
-/// What to wake once the lock is given back.
+/// The words whose sleepers are to be woken once the lock is given back.
 #[derive(Default)]
 pub(super) struct Owed {
     faults: u64,
@@ -112,7 +110,7 @@ impl Waiting {
         Self { number, place, seen, rouse, vain: false }
     }
 
-    /// What was waited for has come already.
+    /// The page has come already.
     pub(super) fn in_vain(self) -> Self {
         Self { vain: true, ..self }
     }
@@ -128,7 +126,6 @@ impl Contexts {
         &self.0[usize::from(registration.number)]
     }
 
-    /// Opens one.
     pub(super) fn open<P: Platform>(
         &self,
         platform: &P,
@@ -142,18 +139,17 @@ impl Contexts {
         Err(TooManyHandlers)
     }
 
-    /// Whether the handler is there.
     pub(super) fn is_open<P: Platform>(&self, platform: &P, registration: Registration) -> bool {
         self.of(registration).lock_open(platform, registration).is_some()
     }
 
-    /// Whether a change to an address space is under way that the handler has asked to read and has not read.
-    /// Under the lock of an address space that it concerns.
+    /// Whether a change that the handler has asked to read is under way or unread. The caller holds the lock
+    /// of an address space that is registered with it.
     pub(super) fn is_changing(&self, registration: Registration) -> bool {
         self.of(registration).changing.load(Ordering::Relaxed) != 0
     }
 
-    /// Puts in that a thread waits; its ticket is set here. Under the lock of its address space.
+    /// Enters the fault of a thread that will wait, and sets its ticket. Under its address space's lock.
     pub(super) fn post<P: Platform>(
         &self,
         platform: &P,
@@ -173,7 +169,7 @@ impl Contexts {
         Posted::Placed(Waiting::at(number, Place::Fault(slot), seen, rouse))
     }
 
-    /// Gives the place of a thread up that need not wait after all. The caller holds no lock.
+    /// Frees the place of a fault whose thread does not wait after all. The caller holds no lock.
     fn retract<P: Platform>(&self, platform: &P, waiting: &Waiting) {
         let context = &self.0[usize::from(waiting.number)];
         let Place::Fault(slot) = waiting.place else { return };
@@ -186,8 +182,7 @@ impl Contexts {
         context.settle(platform, &owed);
     }
 
-    /// Waits until the place was given up, or there is room; gives it up if there is nothing to wait for. The
-    /// caller holds no lock.
+    /// Waits until the place is free, or there is room; frees a place held in vain. The caller holds no lock.
     ///
     /// # Errors
     /// [`FaultError::Dying`].
@@ -211,8 +206,7 @@ impl Contexts {
         Ok(())
     }
 
-    /// Lets every thread go on that waits for a page of this range of an address space. The caller holds no
-    /// lock.
+    /// Wakes all threads that wait for a page of this range of an address space. The caller holds no lock.
     pub(super) fn answer<P: Platform>(
         &self,
         platform: &P,
@@ -252,7 +246,7 @@ impl Context {
         self.state.lock(platform)
     }
 
-    /// The same if it is still the context of this registration.
+    /// Locks the context if it is still the one of this registration.
     pub(super) fn lock_open<'a, P: Platform>(
         &'a self,
         platform: &'a P,
@@ -274,24 +268,23 @@ impl Context {
         word.fetch_add(1, Ordering::Release);
     }
 
-    /// Something can be read; whether a thread sleeps that must be woken for it.
+    /// Something can be read. Returns whether the caller must [`Self::rouse`] a handler thread.
     pub(super) fn arrive(&self, state: &State) -> bool {
         self.changed(&self.arrivals);
         state.sleepers > 0
     }
 
-    /// There is no place: what to wait for.
     pub(super) fn wait_for_room(&self, state: &mut State, number: u8) -> Waiting {
         state.crowded = true;
         Waiting::at(number, Place::Room, self.room.load(Ordering::Relaxed), false)
     }
 
-    /// What the verb waits for that put a change in.
+    /// For the verb that entered a change.
     pub(super) fn wait_for_reader(&self, number: u8, slot: usize, rouse: bool) -> Waiting {
         Waiting::at(number, Place::Change(slot), self.changes[slot].load(Ordering::Relaxed), rouse)
     }
 
-    /// A place is free again, and the task that waits at it may go on.
+    /// Frees a place, and lets the task that waits at it go on.
     fn give_up(&self, state: &mut State, slot: usize, owed: &mut Owed) {
         state.faults[slot] = Slot::Free;
         self.changed(&self.faults[slot]);
@@ -306,7 +299,7 @@ impl Context {
         }
     }
 
-    /// Wakes the tasks that are owed it. The caller holds no lock.
+    /// The caller holds no lock.
     pub(super) fn settle<P: Platform>(&self, platform: &P, owed: &Owed) {
         let mut faults = owed.faults;
         while faults != 0 {
@@ -326,19 +319,19 @@ impl Context {
         }
     }
 
-    /// A change is under way; answers wait until it was read.
+    /// A change is under way: no answer is given until it was read.
     pub(super) fn announce(&self, state: &mut State) {
         state.announced += 1;
         self.changing.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// It will not be read, after all.
+    /// An announced change does not happen, so it will not be read.
     pub(super) fn call_off(&self, state: &mut State) {
         state.announced -= 1;
         self.changing.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// The handler reads no more: all tasks go on, and find that it is gone. The caller holds no lock.
+    /// Closes the handler: all tasks go on, and find that it has closed. The caller holds no lock.
     pub(super) fn close<P: Platform>(&self, platform: &P, registration: Registration) {
         let Some(mut state) = self.lock_open(platform, registration) else { return };
         let mut owed = Owed { room: true, arrivals: true, ..Owed::default() };
@@ -376,7 +369,7 @@ impl State {
     }
 
     /// Opens the context if it is closed; returns its generation. The last generation is never opened: none
-    /// could follow it, and a generation that came again would answer for mappings of an earlier handler.
+    /// could follow, and a generation that came again would adopt the mappings of an earlier handler.
     fn open(&mut self, wants: UserfaultChanges) -> Option<u32> {
         if self.open || self.generation == u32::MAX {
             return None;
@@ -385,7 +378,7 @@ impl State {
         Some(self.generation)
     }
 
-    /// The number of what is put in now.
+    /// The number of the event that is entered now.
     pub(super) fn next(&mut self) -> u64 {
         self.order += 1;
         self.order

@@ -33,7 +33,7 @@ impl<P: Platform> Answers<'_, '_, P> {
                 return self.copy_huge(vma, (at, left), mode, &mut fill);
             }
             self.check_vacant(vma, at)?;
-            // What was filled for a page that could not be put in yet is used the next time.
+            // A frame is filled with no lock held, and mapped by the next attempt at this page.
             let own = match ready.take().filter(|(page, _)| *page == at) {
                 Some((_, own)) => own,
                 None => {
@@ -55,8 +55,7 @@ impl<P: Platform> Answers<'_, '_, P> {
         answer
     }
 
-    /// Whether a page may be put in at an address: there is none, and the mapping can have one that its file
-    /// does not know.
+    /// Checks that a new page may come at `at`: there is none, and the mapping has no pager.
     pub(super) fn check_vacant(self, vma: &Vma, at: VirtAddr) -> Result<(), Stop> {
         let found = self.tables().lookup(at);
         if !found.entry.is_empty() {
@@ -77,8 +76,8 @@ impl<P: Platform> Answers<'_, '_, P> {
         }
     }
 
-    /// Puts a frame in whose contents are those of a page: into the file if the mapping is shared, and into
-    /// the page table. The lock is held for reading; the frame comes back if that cannot be.
+    /// Maps a filled frame, and enters it into the file if the mapping is shared; gives it back on failure.
+    /// The caller holds the lock for reading.
     pub(super) fn put_own<'a, 'p>(
         self,
         vma: &Vma,
@@ -103,7 +102,7 @@ impl<P: Platform> Answers<'_, '_, P> {
             return Err((UserfaultError::Invalid.into(), own));
         };
         let Some(file) = file.node().enter() else { return Err((Stop::Again, own)) };
-        // Whatever was looked at before the file could not be cut short any more.
+        // Check again: from here on the file cannot be cut short.
         if let Err(stop) = self.check_vacant(vma, at) {
             return Err((stop, own));
         }
@@ -115,7 +114,7 @@ impl<P: Platform> Answers<'_, '_, P> {
             Ok(false) => return Err((UserfaultError::Exists.into(), own)),
             Err(_) => return Err((UserfaultError::OutOfMemory.into(), own)),
         }
-        // Where a marker has come meanwhile the page is the file's all the same, and the marker stays.
+        // If a marker has come meanwhile, it stays; the file keeps the page.
         // SAFETY: invariant 1: the page cache holds the page.
         if unsafe { self.tables().map(at, folio, flags) }.is_ok() {
             self.add_file(file.node().kind(), 1);

@@ -1,4 +1,4 @@
-//! What a handler of faults is told.
+//! The events that a handler of faults reads.
 #![forbid(unsafe_code)]
 
 use crate::addr::{VirtAddr, VirtRange};
@@ -16,8 +16,7 @@ pub enum UserfaultKind {
     WriteProtected,
 }
 
-/// Which of the waiting threads one is: its place among those that wait for the handler, and how often the
-/// place was given up before.
+/// The name of a waiting thread: its place among the handler's, and how often the place was used before.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Ticket {
     pub(super) slot: u32,
@@ -25,8 +24,7 @@ pub struct Ticket {
 }
 
 impl Ticket {
-    /// The thread's place: below [`USERFAULT_SLOTS`](crate::limits::USERFAULT_SLOTS), and no other waiting
-    /// thread's.
+    /// The thread's place, below [`USERFAULT_SLOTS`](crate::limits::USERFAULT_SLOTS): it alone has it.
     pub const fn place(self) -> u32 {
         self.slot
     }
@@ -37,23 +35,22 @@ impl Ticket {
 pub struct UserfaultFault {
     /// The number of its address space ([`Mm::number`](crate::vm::Mm::number)).
     pub space: u64,
-    /// The page that it accessed, rounded down to 4 KiB; to the size of a huge page where these are mapped
-    /// whole.
+    /// The page that it accessed, rounded down to 4 KiB, or to a huge page where these are mapped whole.
     pub addr: VirtAddr,
     /// Why it waits.
     pub kind: UserfaultKind,
-    /// What it wants to do.
+    /// Its access.
     pub access: Access,
     /// Which thread it is.
     pub ticket: Ticket,
 }
 
-/// What a handler reads. Address spaces are named by their numbers ([`Mm::number`](crate::vm::Mm::number)).
+/// An event. Address spaces are named by their numbers ([`Mm::number`](crate::vm::Mm::number)).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum UserfaultEvent {
     /// A thread waits for an answer.
     Fault(UserfaultFault),
-    /// An address space with registered ranges was forked: the child has the same ones, with the same handler.
+    /// An address space with registered ranges was forked. The child has the same ones with the same handler.
     Fork {
         /// The parent.
         parent: u64,
@@ -71,8 +68,7 @@ pub enum UserfaultEvent {
         /// Bytes.
         len: u64,
     },
-    /// The pages of a registered range are about to go: from now on they are zeroes, or behind the end of
-    /// their file.
+    /// The pages of a registered range are about to go: they become zeroes, or lie behind their file's end.
     Remove {
         /// The address space.
         space: u64,
@@ -88,8 +84,7 @@ pub enum UserfaultEvent {
     },
 }
 
-/// Which changes to address spaces a handler wants to read, as a set. Of the others it hears nothing, and no
-/// verb waits until it has.
+/// The changes to address spaces that a handler wants to read, as a set. No verb waits for it after others.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
 pub struct UserfaultChanges(u8);
 

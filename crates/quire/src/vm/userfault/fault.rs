@@ -1,10 +1,10 @@
 //! Tells a handler of a fault, and waits for its answer.
 //!
-//! The fault puts in that it waits while it holds the address-space lock for reading, *and then looks again*.
-//! An answer maps something first, and looks for waiting tasks afterwards: so either the fault sees what was
-//! mapped, or the answer sees that a task waits. A verb that takes something away under the lock for writing,
-//! or cuts a file short, looks for waiting tasks after it did so, and is seen, or sees them, in the same way.
-//! Then the fault gives the lock back, sleeps, and starts over.
+//! The faulting thread takes a place while it holds the address-space lock for reading, *and then looks at
+//! the page table again*. An answer maps first, and looks for waiting threads afterwards. So either the
+//! thread sees the new leaf, or the answer sees the thread. A verb that unmaps under the lock for writing, or
+//! cuts a file short, also looks for waiting threads afterwards. Then the thread gives the lock back, sleeps,
+//! and faults anew.
 #![forbid(unsafe_code)]
 
 use super::context::{Posted, Waiting};
@@ -23,19 +23,18 @@ use crate::vm::fault::step::Step;
 use crate::vm::mapping::vma::{Backing, Vma, VmaFlags};
 use crate::vm::userfault::changes::{FileNotices, Notices};
 
-/// What a file has at some place.
+/// What a file has at a place.
 pub(super) enum Page {
-    /// Nothing yet.
     Absent,
     /// A page, in memory or at the pager's.
     There,
-    /// What was there is lost, or the place is behind the file's end.
+    /// No page can come: it is lost, or the place is behind the file's end.
     None,
 }
 
 impl<P: Platform> Notices<'_, '_, P> {
-    /// Tells the handler of a mapping, if what was found at the address concerns it; what to do then. The
-    /// lock is held for reading.
+    /// Tells the mapping's handler, if it is registered for what the walk found; returns the fault's next
+    /// step then. The caller holds the lock for reading.
     pub(in crate::vm) fn tell_handler(
         self,
         vma: &Vma,
@@ -59,7 +58,7 @@ impl<P: Platform> Notices<'_, '_, P> {
         }
     }
 
-    /// Waits for the handler that was told. The caller holds no lock.
+    /// The caller holds no lock.
     ///
     /// # Errors
     /// [`FaultError::Dying`].
@@ -67,7 +66,7 @@ impl<P: Platform> Notices<'_, '_, P> {
         self.memory.userfaults().wait(self.memory.platform(), waiting)
     }
 
-    /// What the handler is to be told of an access, if anything.
+    /// The kind of fault that the handler must be told of, if any.
     fn caught(self, vma: &Vma, addr: VirtAddr, access: Access, found: &Lookup) -> Option<UserfaultKind> {
         let handler = vma.attributes.handler;
         if !found.entry.is_empty() {
@@ -76,16 +75,12 @@ impl<P: Platform> Notices<'_, '_, P> {
             let caught = stores && handler.catches(UserfaultModes::WRITE_PROTECT);
             return caught.then_some(UserfaultKind::WriteProtected);
         }
+        // Once one part of a huge page is answered the file has the page. A handler that is not registered
+        // for minor faults must still be told of the other parts.
+        let parts = vma.attributes.flags.contains(VmaFlags::SPLIT) && !handler.catches(UserfaultModes::MINOR);
         let (kind, mode) = match FileNotices::of(self.memory).page_behind(vma, addr) {
-            Page::Absent => (UserfaultKind::Missing, UserfaultModes::MISSING),
-            // A handler of missing pages alone would never hear of the parts of a page of which one part came.
-            Page::There
-                if vma.attributes.flags.contains(VmaFlags::SPLIT)
-                    && !handler.catches(UserfaultModes::MINOR) =>
-            {
-                (UserfaultKind::Missing, UserfaultModes::MISSING)
-            }
-            Page::There => (UserfaultKind::Minor, UserfaultModes::MINOR),
+            Page::There if !parts => (UserfaultKind::Minor, UserfaultModes::MINOR),
+            Page::Absent | Page::There => (UserfaultKind::Missing, UserfaultModes::MISSING),
             Page::None => return None,
         };
         handler.catches(mode).then_some(kind)
@@ -93,8 +88,7 @@ impl<P: Platform> Notices<'_, '_, P> {
 }
 
 impl<P: Platform> FileNotices<'_, '_, P> {
-    /// What the file behind a mapping has for an address at which nothing is mapped. Anonymous memory never
-    /// has anything.
+    /// What the file behind a mapping has for an unmapped address: for anonymous memory, always nothing.
     pub(super) fn page_behind(self, vma: &Vma, addr: VirtAddr) -> Page {
         let (Backing::File { file, .. }, Some(index)) = (&vma.attributes.backing, vma.file_page(addr)) else {
             return Page::Absent;
@@ -108,7 +102,7 @@ impl<P: Platform> FileNotices<'_, '_, P> {
             None => match self.files().is_lost(self.platform(), node, index) {
                 Some(true) => Page::None,
                 Some(false) => Page::There,
-                // What is not in memory is at the pager's.
+                // A page that is not in memory is at the pager's.
                 None if matches!(node.kind(), FileKind::Paged(_)) => Page::There,
                 None => Page::Absent,
             },

@@ -1,4 +1,4 @@
-//! The handle of a handler of faults.
+//! The program's handle of a handler of faults.
 #![forbid(unsafe_code)]
 
 use core::mem;
@@ -12,17 +12,16 @@ use crate::platform::Platform;
 use crate::vm::space::shared::MmShared;
 
 /// A handler of faults (Linux: a `userfaultfd`). Any number of threads may read its events at once. When it
-/// is closed or dropped, the tasks that wait for it go on, and get
-/// [`FaultError::NoHandler`](crate::error::FaultError::NoHandler), until their ranges are unregistered or
+/// is closed or dropped, the tasks that wait for it go on. They get
+/// [`FaultError::NoHandler`](crate::error::FaultError::NoHandler) until their ranges are unregistered or
 /// adopted.
 pub struct Userfault<'m, P: Platform> {
     memory: &'m MmShared<'m, P>,
     registration: Registration,
 }
 
-/// An event that one handler thread has read. Should the thread end without having answered, what waits can
-/// be had again: a fault goes back when this is dropped, unless it was answered by then. A change is read for
-/// good.
+/// An event that one handler thread has read. Dropping it puts a fault back, unless it was answered by then,
+/// so that a thread that ends without an answer loses none. A change is read for good.
 pub struct TakenEvent<'u, 'm, P: Platform> {
     handler: &'u Userfault<'m, P>,
     event: UserfaultEvent,
@@ -42,8 +41,7 @@ impl<'m, P: Platform> Userfault<'m, P> {
         self.registration
     }
 
-    /// What is to be read next, if anything is: changes before faults, in the order in which they came. The
-    /// caller holds no lock.
+    /// The next event, if there is one: changes before faults, each in order. The caller holds no lock.
     pub fn next_event(&self) -> Option<TakenEvent<'_, 'm, P>> {
         let context = self.memory.userfaults().of(self.registration);
         match context.next(self.memory.platform(), self.registration, false) {
@@ -52,8 +50,8 @@ impl<'m, P: Platform> Userfault<'m, P> {
         }
     }
 
-    /// The same, after waiting for something to read. `None` when the handler is closed, or the task is about
-    /// to be killed. The caller holds no lock.
+    /// Waits for an event. `None` if the handler is closed, or the task being killed. The caller holds no
+    /// lock.
     pub fn wait_event(&self) -> Option<TakenEvent<'_, 'm, P>> {
         let (platform, context) = (self.memory.platform(), self.memory.userfaults().of(self.registration));
         while !platform.is_dying() {
@@ -66,15 +64,14 @@ impl<'m, P: Platform> Userfault<'m, P> {
         None
     }
 
-    /// Puts a fault back that was read and not answered, so that it is read again; whether it was one. The
-    /// caller holds no lock.
+    /// Puts back a fault that was read and not answered, so that it is read again; returns whether there was
+    /// one. The caller holds no lock.
     pub fn requeue(&self, fault: &UserfaultFault) -> bool {
         let context = self.memory.userfaults().of(self.registration);
         context.requeue(self.memory.platform(), self.registration, Some(fault.ticket)) > 0
     }
 
-    /// The same with all of them, when it is not known what the threads that read them have done. How many
-    /// there were.
+    /// Puts back all such faults, if the caller lost track of the threads that read them; returns how many.
     pub fn requeue_all(&self) -> usize {
         let context = self.memory.userfaults().of(self.registration);
         context.requeue(self.memory.platform(), self.registration, None)
@@ -85,7 +82,7 @@ impl<'m, P: Platform> Userfault<'m, P> {
         self.memory.userfaults().of(self.registration).info(self.memory.platform(), self.registration)
     }
 
-    /// Closes the handler. As dropping it does, for threads that share it. The caller holds no lock.
+    /// Closes the handler, as dropping it does. The caller holds no lock.
     pub fn close(&self) {
         self.memory.userfaults().of(self.registration).close(self.memory.platform(), self.registration);
     }
@@ -98,7 +95,7 @@ impl<P: Platform> Drop for Userfault<'_, P> {
 }
 
 impl<P: Platform> TakenEvent<'_, '_, P> {
-    /// The event, which is the caller's to answer from now on: no other thread reads it, unless it is
+    /// The event, for the caller to answer: no other thread reads it, unless it is
     /// [requeued](Userfault::requeue).
     pub fn keep(self) -> UserfaultEvent {
         let event = self.event;

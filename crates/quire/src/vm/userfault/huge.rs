@@ -1,9 +1,8 @@
 //! Answers for huge pages: whole ones, and parts of 4 KiB and more where parts may be mapped by themselves.
 //!
-//! Of a page that is mapped in parts the file has all or nothing, so it does not know which parts have come.
-//! Their contents are written into the file's page and then mapped; what a handler has not mapped is not
-//! known to be good, whatever the file holds there. So `copy` and `zeropage` go by what is mapped, not by
-//! what the file has.
+//! A file has a whole huge page or nothing, so it does not know which parts a handler has answered. An answer
+//! writes a part's contents into the file's page and then maps the part; the other parts may hold anything.
+//! So `copy` and `zeropage` ask the page table which parts exist, not the file.
 
 use super::answer::{AnswerMode, Stop, answer_flags};
 use super::bytes::{OwnFrame, PageBytes, fill_frames};
@@ -26,7 +25,8 @@ use crate::vm::userfault::answer::Answers;
 use crate::vm::userfault::changes::FileNotices;
 
 impl<P: Platform> Answers<'_, '_, P> {
-    /// What `fill` writes: a whole page, or the 4 KiB at `at`. How many bytes. The lock is held for reading.
+    /// Answers with what `fill` writes: a whole page, or the 4 KiB at `at`. Returns how many bytes that are.
+    /// The caller holds the lock for reading.
     pub(super) fn copy_huge(
         self,
         vma: &Vma,
@@ -54,7 +54,7 @@ impl<P: Platform> Answers<'_, '_, P> {
         self.map_answer(part, answer_flags(vma, true, mode))
     }
 
-    /// Zeroes: a whole page, what is left of one that was not there, or the 4 KiB at `at`.
+    /// Answers with zeroes: a whole page, the rest of one that the file did not have, or the 4 KiB at `at`.
     pub(super) fn zero_huge(
         self,
         vma: &Vma,
@@ -78,7 +78,7 @@ impl<P: Platform> Answers<'_, '_, P> {
         self.map_answer(part, answer_flags(vma, true, mode))
     }
 
-    /// The page that the file has, or what is left of it, by the largest leaves that fit.
+    /// Maps the file's page from `at` on by the largest leaves that fit.
     pub(super) fn resume_huge(
         self,
         vma: &Vma,
@@ -102,8 +102,8 @@ impl<P: Platform> Answers<'_, '_, P> {
         self.map_answer(part_of(&place, page, at, rest), answer_flags(vma, true, mode))
     }
 
-    /// Whether something may come where nothing is mapped: what the file has is in the way of a page that is
-    /// mapped whole, and else comes back.
+    /// Checks that an answer may map something at `at`. Refuses it if the file has the page and the mapping
+    /// maps pages whole; returns the file's page if it maps parts.
     fn check_huge(self, vma: &Vma, place: &Place<'_>, at: VirtAddr) -> Result<Option<Frame>, Stop> {
         let splits = vma.attributes.flags.contains(VmaFlags::SPLIT);
         let found = self.tables().lookup(at);
@@ -118,7 +118,7 @@ impl<P: Platform> Answers<'_, '_, P> {
         }
     }
 
-    /// A whole page that does not exist yet: the file's, or the address space's own.
+    /// Takes a page from the pool, fills it and maps it whole: as the file's page, or as a private one.
     fn bring_huge(
         self,
         vma: &Vma,
@@ -147,7 +147,7 @@ impl<P: Platform> Answers<'_, '_, P> {
         }
     }
 
-    /// The file's page, brought in with zeroes if it is not there.
+    /// The file's page, a new one of zeroes if the file has none.
     fn page_of_file(self, vma: &Vma, place: &Place<'_>, there: Option<Frame>) -> Result<Frame, FaultError> {
         match there {
             Some(frame) => Ok(frame),
@@ -174,8 +174,7 @@ impl<P: Platform> Answers<'_, '_, P> {
     fn clear_whole(self, place: &Place<'_>, frame: Frame) -> Result<(), Cancelled> {
         let frames = FrameRange::folio(frame, place.size.order());
         let extent = Extent::new(frames, TouchHint::Unknown).part_of(place.size.bytes());
-        // SAFETY: invariant 1: the pool has just given the page for this place, and the file does not name it
-        // yet.
+        // SAFETY: invariant 1: the page was just taken from its pool, and the file does not name it yet.
         unsafe { self.memory.pages().frames().clear_frames_in_stretches(&extent) }
     }
 
@@ -183,8 +182,7 @@ impl<P: Platform> Answers<'_, '_, P> {
         self.memory.files().huge_page(self.memory.platform(), place.file.node(), place.index)
     }
 
-    /// Maps a part of a page of a file as far as nothing is in the way; how many bytes (0: the caller is to
-    /// look again).
+    /// Maps a part of a file's page up to the first entry in the way; returns how many bytes (0: look again).
     fn map_answer(self, part: HugePart, flags: EntryFlags) -> Result<u64, Stop> {
         let bytes = part.frames.count << FRAME_SHIFT;
         let (mut done, mut error) = match HugeParts::of(self.0).map_huge_part(part, flags) {
@@ -192,7 +190,7 @@ impl<P: Platform> Answers<'_, '_, P> {
             Err(stopped) => stopped,
         };
         if error == MapError::Occupied {
-            // A table is filled as a whole or not at all: the rest comes before the first entry in the way.
+            // Each table is filled as a whole or not at all: map the rest up to the first entry in the way.
             let ahead = (done..bytes).step_by(FRAME_SIZE as usize);
             let vacant = ahead.take_while(|&at| self.tables().lookup(part.addr.add(at)).entry.is_empty());
             let rest = (vacant.count() as u64) << FRAME_SHIFT;
@@ -207,7 +205,7 @@ impl<P: Platform> Answers<'_, '_, P> {
     }
 }
 
-/// So many bytes of a page from an address on.
+/// The part of `page` that stands at `at`, `bytes` long.
 fn part_of(place: &Place<'_>, page: Frame, at: VirtAddr, bytes: u64) -> HugePart {
     let whole = HugePart { addr: place.start, frames: FrameRange::folio(page, place.size.order()) };
     whole.within(VirtRange::from_len(at, bytes))

@@ -1,14 +1,12 @@
-//! Faults that a handler answers, as Linux's `userfaultfd`: what is missing in a range comes from elsewhere,
-//! page by page, and stores to it may be held back.
+//! Faults that a handler answers (Linux: `userfaultfd`): it supplies missing pages, and may hold back stores.
 //!
-//! A [`Userfault`] is a handler; [`Mm::userfault_register`](crate::vm::Mm::userfault_register) makes it that
-//! of a range. A fault there is put into one of the handler's places, and the thread sleeps ([`fault`]).
-//! Handler threads read what there is ([`handle`]) and answer with the verbs of [`Mm`](crate::vm::Mm)
-//! ([`copy`], [`zeropage`], [`resume`], [`poison`], [`write_protect`], [`wake`]), which put something where
-//! nothing is and then wake. Verbs that change an address space tell its handlers ([`changes`]).
+//! A [`Userfault`] is a handler; [`Mm::userfault_register`](crate::vm::Mm::userfault_register) registers a
+//! range with it. A thread that faults there enters its fault into one of the handler's places and sleeps
+//! ([`fault`]). Handler threads read these events ([`handle`]) and answer with verbs of [`Mm`](crate::vm::Mm)
+//! ([`copy`], [`zeropage`], [`resume`], [`poison`], [`write_protect`], [`wake`]), which map a page where none
+//! is mapped, and then wake. Verbs that change an address space tell its handlers ([`changes`]).
 //!
-//! Nothing is made up: while a handler is gone, what only it knows stays missing, and accesses get an error.
-//! (Linux lets them through, to zeroes.)
+//! After a handler has closed, accesses to its missing pages get an error. (Linux lets them find zeroes.)
 //!
 //! Source: Linux, `Documentation/admin-guide/mm/userfaultfd.rst`.
 

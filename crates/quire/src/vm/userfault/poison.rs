@@ -1,4 +1,4 @@
-//! Answers with an error: a marker stands for a page that will never come (`UFFDIO_POISON`).
+//! Answers with an error: puts a marker where a page will never come (`UFFDIO_POISON`).
 #![forbid(unsafe_code)]
 
 use super::answer::{Answer, AnswerMode};

@@ -1,4 +1,4 @@
-//! What handlers read of a context, and what they put back.
+//! Handler threads read events of a context, and put faults back.
 #![forbid(unsafe_code)]
 
 use core::sync::atomic::Ordering;
@@ -8,28 +8,27 @@ use super::event::{Ticket, UserfaultEvent, UserfaultFault};
 use super::registration::Registration;
 use crate::platform::Platform;
 
-/// What there is to read.
 pub(super) enum Next {
     Event(UserfaultEvent),
-    /// Nothing; the word to wait on is this.
+    /// Nothing to read while `arrivals` is this.
     Nothing(u32),
     Closed,
 }
 
-/// How much of each kind there is.
+/// How many events a handler has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct UserfaultInfo {
-    /// Faults that were not read yet.
+    /// Faults not read yet.
     pub pending: usize,
-    /// Faults that were read and not answered yet.
+    /// Faults read and not answered yet.
     pub taken: usize,
-    /// Changes that were not read yet.
+    /// Changes not read yet.
     pub changes: usize,
 }
 
 impl Context {
-    /// Takes what is to be read next out: changes first, since faults may have come of them; while some are
-    /// under way that cannot be read yet, nothing. `sleeps`: the caller waits if there is nothing.
+    /// Takes the next event out: changes first, since they may have caused faults; nothing while a change is
+    /// announced. `sleeps`: the caller waits if there is nothing.
     pub(super) fn next<P: Platform>(&self, platform: &P, registration: Registration, sleeps: bool) -> Next {
         let Some(mut state) = self.lock_open(platform, registration) else { return Next::Closed };
         let mut owed = Owed::default();
@@ -54,25 +53,24 @@ impl Context {
         found.map_or(Next::Nothing(seen), Next::Event)
     }
 
-    /// Wakes the threads that wait for something to read, if that is owed. The caller holds no lock.
+    /// Wakes handler threads, if that is owed. The caller holds no lock.
     pub(super) fn rouse<P: Platform>(&self, platform: &P, owed: bool) {
         if owed {
             platform.wake(&self.arrivals);
         }
     }
 
-    /// Sleeps until something arrives, as one of those that [`Self::next`] has counted. The caller holds no
-    /// lock.
+    /// Sleeps until something arrives, as a thread that [`Self::next`] has counted. The caller holds no lock.
     pub(super) fn sleep<P: Platform>(&self, platform: &P, registration: Registration, seen: u32) {
         platform.wait(&self.arrivals, seen);
-        // The next user of the context finds no thread asleep.
+        // A close has reset the count for the next handler.
         if let Some(mut state) = self.lock_open(platform, registration) {
             state.sleepers -= 1;
         }
     }
 
-    /// Puts faults back that were read and not answered: those of this ticket, or all. How many. The caller
-    /// holds no lock.
+    /// Puts back the faults that were read and not answered: the one with this ticket, or all. Returns how
+    /// many. The caller holds no lock.
     pub(super) fn requeue<P: Platform>(
         &self,
         platform: &P,
@@ -95,7 +93,6 @@ impl Context {
         count
     }
 
-    /// What there is.
     pub(super) fn info<P: Platform>(&self, platform: &P, registration: Registration) -> UserfaultInfo {
         let Some(state) = self.lock_open(platform, registration) else { return UserfaultInfo::default() };
         let count = |of: fn(&Slot) -> bool| state.faults.iter().filter(|slot| of(slot)).count();
@@ -114,14 +111,12 @@ impl State {
     }
 
     fn take_fault(&mut self) -> Option<UserfaultFault> {
-        let pending = |slot: &Slot| match *slot {
-            Slot::Pending(order, _) => Some(order),
+        let pending = self.faults.iter_mut().filter_map(|slot| match *slot {
+            Slot::Pending(order, fault) => Some((order, fault, slot)),
             Slot::Free | Slot::Taken(..) => None,
-        };
-        let first =
-            self.faults.iter_mut().filter(|slot| pending(slot).is_some()).min_by_key(|slot| pending(slot))?;
-        let Slot::Pending(order, fault) = *first else { return None };
-        *first = Slot::Taken(order, fault);
+        });
+        let (order, fault, slot) = pending.min_by_key(|&(order, ..)| order)?;
+        *slot = Slot::Taken(order, fault);
         Some(fault)
     }
 }

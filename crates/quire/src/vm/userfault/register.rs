@@ -1,4 +1,4 @@
-//! Which ranges have which handler.
+//! Registers ranges with handlers.
 #![forbid(unsafe_code)]
 
 use super::changes::Handlers;
@@ -20,7 +20,7 @@ use crate::vm::tree::edit::{self, Spares};
 use crate::vm::verbs::change::AttributeChange;
 
 handle! {
-    /// Which ranges of an address space have which handler.
+    /// The registrations of an address space's ranges with handlers.
     Registrations of AddressSpace
 }
 
@@ -76,7 +76,7 @@ impl<P: Platform> Registrations<'_, '_, P> {
             at = range.end;
             if old.is_some() && !contexts.is_open(platform, old) {
                 let adopt = |vma: &mut VmaAttributes| vma.handler = registration.with_modes(old.modes());
-                // Whole mappings need no spare nodes.
+                // A change of whole mappings needs no spare nodes.
                 let changed = edit::change(&mut space.tree, range, &mut Spares::new(), &mut gone, adopt);
                 debug_assert!(changed, "{range:?} is one mapping");
                 bytes += range.len();
@@ -94,8 +94,8 @@ impl<P: Platform> Registrations<'_, '_, P> {
         registration: Registration,
     ) -> Result<(), MmError> {
         let before = Handlers::of(&space, range);
-        // Marks go where no handler would be told of them any more. Tables of our own for that come first; the
-        // change below cuts large leaves at the ends.
+        // No handler would be told of stores to marked pages any more, so the marks are removed. The tables
+        // must be unshared for that; the change below cuts large leaves at the ends.
         let unmark = !registration.catches(UserfaultModes::WRITE_PROTECT) && self.context().has_marks();
         if unmark {
             self.unshare(range)?;
@@ -118,8 +118,8 @@ impl<P: Platform> Registrations<'_, '_, P> {
         Ok(())
     }
 
-    /// Says to the files that are mapped in a range with a handler of missing pages that there is one. The
-    /// lock is held for writing.
+    /// Notes with each file that is mapped in the range that a handler watches for missing pages, where one
+    /// does. The caller holds the lock for writing.
     pub(in crate::vm) fn tell_files(self, space: &Space, range: VirtRange) {
         let watched = |vma: &&Vma| vma.attributes.handler.catches(UserfaultModes::MISSING);
         for vma in space.tree.overlapping(range).filter(watched) {
@@ -129,7 +129,7 @@ impl<P: Platform> Registrations<'_, '_, P> {
         }
     }
 
-    /// Wakes the tasks that wait for a page of the range with one of these handlers.
+    /// Wakes the tasks that wait on these handlers for a page of the range. The caller holds no lock.
     pub(super) fn wake_all(self, handlers: &Handlers, range: VirtRange) {
         for handler in handlers.iter() {
             self.memory.userfaults().answer(self.memory.platform(), handler, self.number(), range);
@@ -137,7 +137,7 @@ impl<P: Platform> Registrations<'_, '_, P> {
     }
 }
 
-/// A range that may be registered: of whole pages, with something mapped in it.
+/// The range, if it may be registered: it is of whole pages, and something is mapped in it.
 fn registrable(space: &Space, addr: VirtAddr, len: u64) -> Result<VirtRange, MmError> {
     let range = space.layout.range(addr, len).filter(|range| range.len() == len && len > 0);
     let range = range.filter(|_| addr.is_aligned(FRAME_SIZE)).ok_or(MmError::Invalid)?;
@@ -145,7 +145,7 @@ fn registrable(space: &Space, addr: VirtAddr, len: u64) -> Result<VirtRange, MmE
     space.tree.first_in(range).map(|_| range).ok_or(MmError::Invalid)
 }
 
-/// Whether a mapping can have a handler that hears of this.
+/// Whether a mapping supports all of these modes.
 fn can_have(vma: &VmaAttributes, modes: UserfaultModes) -> bool {
     let (missing, minor) = match &vma.backing {
         Backing::Anonymous => (true, false),

@@ -1,11 +1,9 @@
-//! What a mapping knows of its handler: which one, and what it wants to hear of.
+//! The handler of a mapping, and the faults for which it is registered.
 #![forbid(unsafe_code)]
 
 use crate::flags::flag_set;
 
-/// What a handler of faults wants to be told of in a range, as a set.
-///
-/// Source: Linux, `Documentation/admin-guide/mm/userfaultfd.rst` (`UFFDIO_REGISTER_MODE_*`).
+/// The set of fault kinds that a handler is told of in a range (Linux: `UFFDIO_REGISTER_MODE_*`).
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
 pub struct UserfaultModes(u8);
 
@@ -20,9 +18,8 @@ impl UserfaultModes {
     pub const WRITE_PROTECT: Self = Self(1 << 2);
 }
 
-/// The handler of a mapping's faults, if it has one: a context by its number and the count of contexts that
-/// had it before. A context that was closed leaves its mappings as they are; they name one that is not there
-/// any more.
+/// The handler of a mapping's faults, if it has one: the number of its context, and how many handlers had
+/// that number before. Mappings keep the registration of a handler that has closed.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Registration {
     pub(super) generation: u32,
@@ -38,13 +35,13 @@ impl Registration {
         Self { generation, number, modes: UserfaultModes::NONE }
     }
 
-    /// The same handler, which wants to hear of this.
+    /// The same handler, with these modes.
     #[must_use]
     pub(super) const fn with_modes(self, modes: UserfaultModes) -> Self {
         Self { modes, ..self }
     }
 
-    /// What the handler wants to hear of.
+    /// The modes.
     #[inline]
     pub const fn modes(self) -> UserfaultModes {
         self.modes
@@ -56,13 +53,13 @@ impl Registration {
         !self.modes.is_empty()
     }
 
-    /// Whether the handler wants to hear of this.
+    /// Whether the handler is told of these faults.
     #[inline]
     pub const fn catches(self, mode: UserfaultModes) -> bool {
         self.modes.contains(mode)
     }
 
-    /// Whether it is the same handler.
+    /// Whether both name the same handler.
     pub(super) const fn is_of(self, other: Self) -> bool {
         self.number == other.number && self.generation == other.generation
     }

@@ -28,20 +28,20 @@ impl<P: Platform> Answers<'_, '_, P> {
         let (Backing::File { file, .. }, Some(index)) = (&vma.attributes.backing, vma.file_page(at)) else {
             return Err(UserfaultError::Invalid.into());
         };
-        // From here to the leaf the page cannot be dropped.
+        // Until this is dropped, the file keeps its pages.
         let Some(file) = file.node().enter() else { return Err(Stop::Again) };
         let found = self.tables().lookup(at);
         if !found.entry.is_empty() {
             return Err(UserfaultError::Exists.into());
         }
         match FileNotices::of(self.memory).page_behind(vma, at) {
-            // Of a page that is lost the look-up says so.
+            // The look-up below refuses a lost page.
             Page::There | Page::None => {}
             Page::Absent => return Err(UserfaultError::NotThere.into()),
         }
         let page = self.memory.files().page(self.memory.pages(), &file, index)?;
         let kind = file.node().kind();
-        // Stores to shared anonymous memory need no fault; the first to a page of the pager's is one.
+        // The first store to a page of the pager must fault; stores to shared anonymous memory need not.
         let writable = !vma.attributes.is_private() && matches!(kind, FileKind::Shmem { .. });
         let flags = answer_flags(vma, writable, mode);
         // SAFETY: invariant 1: the page cache holds the page.

@@ -15,18 +15,13 @@ use crate::vm::userfault::changes::Notices;
 use crate::vm::verbs::munmap::Munmap;
 use crate::vm::verbs::populate::Populate;
 
-handle! {
-    /// `brk`.
-    Brk of AddressSpace
-}
+handle! { Brk of AddressSpace }
 
 impl<P: Platform> Brk<'_, '_, P> {
-    /// See [`Mm::set_brk_start`](crate::vm::Mm::set_brk_start).
     pub(in crate::vm) fn set_brk_start(self, addr: VirtAddr) {
         self.lock().brk = (addr, addr);
     }
 
-    /// See [`Mm::brk`](crate::vm::Mm::brk).
     pub(in crate::vm) fn brk(self, addr: VirtAddr) -> VirtAddr {
         let mut space = self.lock();
         match self.move_break(&mut space, addr) {
@@ -37,7 +32,7 @@ impl<P: Platform> Brk<'_, '_, P> {
                 drop(space);
                 Notices::of(self.0).discard_unmapped(gone);
                 if now && !grown.is_empty() {
-                    // As Linux: what cannot be brought in comes on the first access, or not.
+                    // As in Linux, pages that cannot be brought in are left to their first access.
                     let _stopped = Populate::of(self.0).populate(grown);
                 }
                 addr
@@ -46,7 +41,7 @@ impl<P: Platform> Brk<'_, '_, P> {
         }
     }
 
-    /// Changes the mappings. What was added, and nodes to discard.
+    /// Changes the mappings. Returns the range that was added, and nodes to discard.
     fn move_break(self, space: &mut Space, addr: VirtAddr) -> Result<(VirtRange, VmaList), MmError> {
         let (start, now) = space.brk;
         let page_up = |addr: VirtAddr| addr.align_up(FRAME_SIZE).ok_or(MmError::NoMemory);
@@ -55,7 +50,7 @@ impl<P: Platform> Brk<'_, '_, P> {
         }
         let (old, new) = (page_up(now)?, page_up(addr)?);
         let none = VirtRange::new(new, new);
-        // As Linux: a heap that was unmapped or moved from its end does not shrink over the hole.
+        // As in Linux, a heap whose end was unmapped or moved away does not shrink over the hole.
         if new < old && space.tree.first_in(VirtRange::new(new, old)).is_none() {
             return Err(MmError::Invalid);
         }

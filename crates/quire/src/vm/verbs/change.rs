@@ -1,4 +1,4 @@
-//! Changes to the attributes of the mappings in a range, and how much of a range is mapped.
+//! Changes attributes of the mappings in a range, and checks how much of a range is mapped.
 #![forbid(unsafe_code)]
 
 use crate::addr::{VirtAddr, VirtRange};
@@ -7,17 +7,14 @@ use crate::platform::Platform;
 use crate::vm::handle::handle;
 use crate::vm::mapping::vma::VmaAttributes;
 use crate::vm::space::address_space::AddressSpace;
+use crate::vm::space::guard::SpaceGuard;
 use crate::vm::space::state::Space;
 use crate::vm::tree::{VmaList, VmaTree, edit};
 
-handle! {
-    /// Changes attributes of the mappings in a range.
-    AttributeChange of AddressSpace
-}
+handle! { AttributeChange of AddressSpace }
 
 impl<P: Platform> AttributeChange<'_, '_, P> {
-    /// Changes attributes of the mappings in a range. Large leaves are cut at its ends. On an error nothing
-    /// has changed.
+    /// Splits large leaves at the ends of the range first. On an error nothing has changed.
     pub(in crate::vm) fn change_range(
         self,
         space: &mut Space,
@@ -36,15 +33,29 @@ impl<P: Platform> AttributeChange<'_, '_, P> {
         cut?;
         if done { Ok(()) } else { Err(MmError::NoMemory) }
     }
+
+    /// As [`Self::change_range`]; releases the lock and discards what is left over.
+    pub(in crate::vm) fn change_and_unlock(
+        self,
+        mut space: SpaceGuard<'_, P>,
+        range: VirtRange,
+        change: impl FnMut(&mut VmaAttributes),
+    ) -> Result<(), MmError> {
+        let mut gone = VmaList::new();
+        let changed = self.change_range(&mut space, range, &mut gone, change);
+        drop(space);
+        self.memory.discard_list(gone);
+        changed
+    }
 }
 
-/// Whether every page of the range is mapped.
+/// Fails unless every page of the range lies in a mapping.
 pub(in crate::vm) fn covers(space: &Space, range: VirtRange) -> Result<(), MmError> {
     let user = range.end <= space.layout.user.end;
     if user && mapped_up_to(&space.tree, range) == range.end { Ok(()) } else { Err(MmError::NoMemory) }
 }
 
-/// The first address of the range at which nothing is mapped, or its end.
+/// The first address of the range in no mapping, or the range's end.
 pub(in crate::vm) fn mapped_up_to(tree: &VmaTree, range: VirtRange) -> VirtAddr {
     let mut at = range.start;
     for vma in tree.overlapping(range) {

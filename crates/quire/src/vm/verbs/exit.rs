@@ -1,4 +1,4 @@
-//! The end of an address space: everything is unmapped, and its page table freed.
+//! The end of an address space: unmaps everything and frees the page table.
 
 use core::mem::ManuallyDrop;
 
@@ -20,27 +20,24 @@ impl<P: Platform> Drop for AddressSpace<'_, P> {
         }
         drop(cpu);
         self.unmap_huge();
-        // From here on the address space is not found any more.
         self.leave_files();
         Cancellation::of(memory).cancel(self.mapper.number(), self.space.get_mut().layout.user);
-        // SAFETY: V2: the address space is being dropped and was left by all that found it, so no code uses
-        // the context after this.
+        // SAFETY: V2: the address space is being dropped and nothing pins it any more, so no code uses the
+        // context after this.
         let context = unsafe { ManuallyDrop::take(&mut self.context) };
-        // Leaves first: the frames of a file may go only once no leaf maps them.
+        // Leaves first: frames of a file may be freed only once no leaf maps them.
         let change = PageTables::destroy(memory.pages(), context);
         memory.pages().change(Stat::NrAnonPages, change.anon);
         memory.pages().change(Stat::NrMapped, change.file);
         while let Some(node) = self.space.get_mut().tree.pop_first() {
             memory.discard(node);
         }
-        // SAFETY: V2: the address space is being dropped, and `leave_files` waited until nothing that found
-        // it has it pinned.
+        // SAFETY: V2: the address space is being dropped, and `leave_files` waited until nothing pins it.
         unsafe { memory.give_back_body(self.body().as_ptr()) };
     }
 }
 
 impl<P: Platform> AddressSpace<'_, P> {
-    /// Unmaps all huge pages: the end of the address space is near.
     fn unmap_huge(&self) {
         loop {
             let mut space = self.lock();
@@ -53,7 +50,7 @@ impl<P: Platform> AddressSpace<'_, P> {
             drop(space);
             match gone {
                 Ok(gone) => self.memory.discard_list(gone),
-                // A whole mapping goes without needing memory.
+                // Unmapping a whole mapping needs no memory.
                 Err(_) => debug_assert!(false, "{range:?} is one mapping"),
             }
         }

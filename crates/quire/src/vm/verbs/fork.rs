@@ -19,16 +19,11 @@ use crate::vm::tree::{VmaList, VmaTree, edit};
 use crate::vm::userfault::UserfaultModes;
 use crate::vm::userfault::changes::Notices;
 
-/// What the child of a `fork` has not: locked pages, and reservations of huge ones.
 const NOT_INHERITED: VmaFlags = VmaFlags::LOCKED.union(VmaFlags::LOCK_ON_FAULT).union(VmaFlags::RESERVED);
 
-handle! {
-    /// `fork`.
-    Fork of AddressSpace
-}
+handle! { Fork of AddressSpace }
 
 impl<'m, P: Platform> Fork<'_, 'm, P> {
-    /// See [`Mm::fork`](crate::vm::Mm::fork).
     pub(in crate::vm) fn fork(self) -> Result<AddressSpace<'m, P>, MmError> {
         let mut forked = self.try_fork();
         for _ in 0..RECLAIM_ROUNDS {
@@ -54,8 +49,7 @@ impl<'m, P: Platform> Fork<'_, 'm, P> {
             .copy_mappings(&space, &mut fresh, &mut gone)
             .and_then(|()| self.copy_pages(&space, &child, &mut owed));
         owed.flush(self.memory.pages(), self.context());
-        // The child can be found before the parent can be found again: what the parent had is in one of the
-        // two.
+        // Before the parent's lock is released, so that the reverse map finds each leaf in one of the two.
         drop(fresh);
         child.join_family();
         drop(space);
@@ -66,8 +60,7 @@ impl<'m, P: Platform> Fork<'_, 'm, P> {
         copied.map(|()| child)
     }
 
-    /// Gives the child every mapping of the parent, unlocked, merged where that was all that kept neighbours
-    /// apart.
+    /// Gives the child every mapping of the parent without `NOT_INHERITED`, and merges neighbours.
     fn copy_mappings(self, parent: &Space, child: &mut Space, gone: &mut VmaList) -> Result<(), MmError> {
         (child.layout, child.brk) = (parent.layout, parent.brk);
         (child.stack_limit, child.mapping_limit) = (parent.stack_limit, parent.mapping_limit);
@@ -125,14 +118,13 @@ impl<'m, P: Platform> Fork<'_, 'm, P> {
     }
 }
 
-/// Whether tables that hold nothing but this mapping may be shared. Pages of files come to be unmapped by
-/// others, when the file is truncated, and that may not need memory.
+/// Whether tables that map only this mapping may be shared. Not for files: truncation unmaps their pages in
+/// every address space, and must not need memory to unshare a table.
 fn is_shareable(vma: &Vma) -> bool {
     vma.attributes.is_anonymous() && vma.attributes.is_private()
 }
 
-/// The addresses around a mapping in which nothing is that may not be shared: no further than the tables in
-/// which the mapping begins and ends.
+/// The mapping's range, extended within its first and last table to the next mapping that is not shareable.
 fn shareable_around(tree: &VmaTree, vma: &Vma) -> VirtRange {
     let start = vma.range.start.align_down(BLOCK_SIZE);
     let end = vma.range.end.align_up(BLOCK_SIZE).unwrap_or(vma.range.end);

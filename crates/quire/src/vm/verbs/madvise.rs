@@ -17,17 +17,16 @@ use crate::vm::mapping::policy::{FolioOverride, HugeAdvice};
 use crate::vm::mapping::vma::{Backing, Vma, VmaAttributes, VmaFlags};
 use crate::vm::space::address_space::AddressSpace;
 use crate::vm::space::state::Space;
-use crate::vm::tree::VmaList;
 use crate::vm::userfault::UserfaultModes;
 use crate::vm::userfault::answer::Answers;
 use crate::vm::userfault::changes::Notices;
 use crate::vm::verbs::change::{AttributeChange, covers};
 use crate::vm::verbs::populate::{How, Populate};
 
-/// What is advised.
+/// The advice.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Advice {
-    /// `MADV_DONTNEED`: give up the pages now. Private ones lose their contents.
+    /// `MADV_DONTNEED`: unmap the pages now. Private ones lose their contents.
     DontNeed,
     /// `MADV_FREE`: private anonymous pages may lose their contents until they are next written.
     Free,
@@ -37,7 +36,7 @@ pub enum Advice {
     HugePage,
     /// `MADV_NOHUGEPAGE`: use single frames.
     NoHugePage,
-    /// `MADV_COLLAPSE`: make folios of 2 MiB of what is there now ([`Mm::collapse`](crate::vm::Mm::collapse)).
+    /// `MADV_COLLAPSE`: make folios of 2 MiB now ([`Mm::collapse`](crate::vm::Mm::collapse)).
     Collapse,
     /// `MADV_POPULATE_READ`: bring the pages in as reads would.
     PopulateRead,
@@ -47,13 +46,9 @@ pub enum Advice {
     Split,
 }
 
-handle! {
-    /// `madvise`.
-    Madvise of AddressSpace
-}
+handle! { Madvise of AddressSpace }
 
 impl<P: Platform> Madvise<'_, '_, P> {
-    /// See [`Mm::madvise`](crate::vm::Mm::madvise).
     pub(in crate::vm) fn madvise(self, addr: VirtAddr, len: u64, advice: Advice) -> Result<(), MmError> {
         let pages = VirtAddr(len).align_up(FRAME_SIZE).ok_or(MmError::Invalid)?.0;
         let end = addr.0.checked_add(pages).map(VirtAddr).ok_or(MmError::Invalid)?;
@@ -65,7 +60,7 @@ impl<P: Platform> Madvise<'_, '_, P> {
             return Ok(());
         }
         match advice {
-            // Linux asks for the right that the access names, though hardware reads whatever can be written.
+            // As Linux: reading needs the right to read, though hardware can read whatever can be written.
             Advice::PopulateRead => self.populate_all(range, Access::Read, Protection::READ),
             Advice::PopulateWrite => self.populate_all(range, Access::Write, Protection::WRITE),
             Advice::WillNeed => self.will_need(range),
@@ -81,7 +76,6 @@ impl<P: Platform> Madvise<'_, '_, P> {
         }
     }
 
-    /// See [`Mm::set_folios`](crate::vm::Mm::set_folios).
     pub(in crate::vm) fn set_folios(
         self,
         addr: VirtAddr,
@@ -97,18 +91,14 @@ impl<P: Platform> Madvise<'_, '_, P> {
         range: VirtRange,
         change: impl FnMut(&mut VmaAttributes),
     ) -> Result<(), MmError> {
-        let mut space = self.lock();
+        let space = self.lock();
         let covered = covers(&space, range);
         let range = range.intersect(space.layout.user);
         if range.is_empty() {
             return covered;
         }
         check_ends(&space, range)?;
-        let mut gone = VmaList::new();
-        let changed = AttributeChange::of(self.0).change_range(&mut space, range, &mut gone, change);
-        drop(space);
-        self.memory.discard_list(gone);
-        changed?;
+        AttributeChange::of(self.0).change_and_unlock(space, range, change)?;
         covered
     }
 
@@ -124,7 +114,7 @@ impl<P: Platform> Madvise<'_, '_, P> {
         done
     }
 
-    /// What of the range would be given up now, if anything there may have a handler of faults.
+    /// The part of the range whose pages would be dropped now; `None` without any handler of faults.
     fn removable(self, range: VirtRange) -> Option<VirtRange> {
         let space = self.space.read(self.memory.platform());
         let range = Some(range.intersect(space.layout.user)).filter(|_| space.handled);
@@ -153,7 +143,7 @@ impl<P: Platform> Madvise<'_, '_, P> {
         let (part, outcome) =
             prefix(&space, range, |vma| vma.is_anonymous() && !vma.flags.contains(VmaFlags::LOCKED));
         if part.is_empty() {
-            // No page is freed, so a leaf that lies around the ends stays whole.
+            // Nothing will be freed, so large leaves at the ends need no split.
             return outcome.and(covered);
         }
         self.cut(part)?;
@@ -166,10 +156,9 @@ impl<P: Platform> Madvise<'_, '_, P> {
         outcome.and(covered)
     }
 
-    /// `MADV_SPLIT`: parts of the huge pages may be mapped by themselves from now on. Of all mappings in the
-    /// range or of none.
+    /// `MADV_SPLIT`, for all mappings in the range or for none.
     fn split_pages(self, range: VirtRange) -> Result<(), MmError> {
-        let mut space = self.lock();
+        let space = self.lock();
         covers(&space, range)?;
         check_ends(&space, range)?;
         let fits = |vma: &Vma| vma.attributes.huge_size().is_some() && !vma.attributes.is_private();
@@ -181,17 +170,11 @@ impl<P: Platform> Madvise<'_, '_, P> {
                 file.node().allow_parts();
             }
         }
-        let mut gone = VmaList::new();
-        let changed = AttributeChange::of(self.0).change_range(&mut space, range, &mut gone, |vma| {
-            vma.flags = vma.flags.union(VmaFlags::SPLIT);
-        });
-        drop(space);
-        self.memory.discard_list(gone);
-        changed
+        let allow = |vma: &mut VmaAttributes| vma.flags = vma.flags.union(VmaFlags::SPLIT);
+        AttributeChange::of(self.0).change_and_unlock(space, range, allow)
     }
 
-    /// Reads the file pages of a range into the page cache. What cannot be read comes, or fails, on its first
-    /// access.
+    /// Reads the file pages of a range into the page cache. Pages that fail are left to their first access.
     fn will_need(self, range: VirtRange) -> Result<(), MmError> {
         let (memory, mut at) = (self.memory, range.start);
         let mut covered = Ok(());
@@ -204,9 +187,9 @@ impl<P: Platform> Madvise<'_, '_, P> {
                 return covered;
             };
             let part = vma.range.intersect(VirtRange::new(at, range.end));
-            if let crate::vm::mapping::vma::Backing::File { file, .. } = &vma.attributes.backing
+            if let Backing::File { file, .. } = &vma.attributes.backing
                 && vma.attributes.huge_size().is_none()
-                // What is missing comes from the handler, or not at all.
+                // Missing pages come from the handler alone.
                 && !vma.attributes.handler.catches(UserfaultModes::MISSING)
             {
                 let Some(file) = file.node().enter() else {
@@ -243,7 +226,7 @@ impl<P: Platform> Madvise<'_, '_, P> {
     }
 }
 
-/// The part of the range before the first mapping that does not suit, and what is reported for that one.
+/// The part of the range before the first mapping that does not suit, and the error for that mapping.
 fn prefix(
     space: &Space,
     range: VirtRange,

@@ -17,13 +17,9 @@ use crate::vm::verbs::place::Placing;
 use crate::vm::verbs::populate::Populate;
 use crate::vm::verbs::request::{Backing, MapRequest, Sharing};
 
-handle! {
-    /// `mmap`.
-    Mmap of AddressSpace
-}
+handle! { Mmap of AddressSpace }
 
 impl<P: Platform> Mmap<'_, '_, P> {
-    /// See [`Mm::mmap`](crate::vm::Mm::mmap).
     pub(in crate::vm) fn mmap(self, request: &MapRequest<'_>) -> Result<VirtAddr, MmError> {
         let size = huge_size(request)?;
         let len = self.check_request(request, size)?;
@@ -34,13 +30,13 @@ impl<P: Platform> Mmap<'_, '_, P> {
         };
         let now = flags.contains(VmaFlags::LOCKED) && !flags.contains(VmaFlags::LOCK_ON_FAULT);
         if request.populate || now {
-            // As Linux: the mapping stands, whatever becomes of this.
+            // As in Linux, the mapping stays even if this fails.
             let _stopped = Populate::of(self.0).populate(range);
         }
         Ok(range.start)
     }
 
-    /// The length in whole pages, if nothing about the request is wrong that shows without the mappings.
+    /// Checks what needs no look at the mappings, and returns the length in whole pages.
     fn check_request(self, request: &MapRequest<'_>, size: Option<HugeSize>) -> Result<u64, MmError> {
         let first = match request.backing {
             Backing::Anonymous => 0,
@@ -57,7 +53,7 @@ impl<P: Platform> Mmap<'_, '_, P> {
         if size.is_some() && off { Err(MmError::Invalid) } else { Ok(len) }
     }
 
-    /// A node with the attributes that the request asks for, and with its own count on a file.
+    /// A node with the attributes of the request, and with its own count on a file.
     fn node_for(self, request: &MapRequest<'_>, len: u64, size: Option<HugeSize>) -> Result<VmaBox, MmError> {
         let mut node = self.memory.blank()?;
         let backing = match (request.backing, request.sharing) {
@@ -91,6 +87,6 @@ impl<P: Platform> Mmap<'_, '_, P> {
 fn huge_size(request: &MapRequest<'_>) -> Result<Option<HugeSize>, MmError> {
     let Backing::File { file, .. } = request.backing else { return Ok(request.huge) };
     let size = file.node().huge_order().and_then(HugeSize::of_order);
-    // A file has the pages that it has.
+    // A request cannot change a file's page size.
     if request.huge.is_some_and(|asked| Some(asked) != size) { Err(MmError::Invalid) } else { Ok(size) }
 }

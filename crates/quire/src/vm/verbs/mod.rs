@@ -1,4 +1,4 @@
-//! The calls that change an address space: one file for each, and what populates the memory that they lock.
+//! The calls that change an address space, one file for each, and the steps that they share.
 
 pub(super) mod brk;
 pub(super) mod change;

@@ -8,20 +8,15 @@ use crate::limits::FRAME_SIZE;
 use crate::platform::Platform;
 use crate::vm::handle::handle;
 use crate::vm::hugetlb::ends::check_ends;
-use crate::vm::mapping::vma::VmaFlags;
+use crate::vm::mapping::vma::{VmaAttributes, VmaFlags};
 use crate::vm::space::address_space::AddressSpace;
-use crate::vm::space::state::Space;
 use crate::vm::tree::{VmaList, VmaTree};
 use crate::vm::verbs::change::AttributeChange;
 use crate::vm::verbs::populate::Populate;
 
-handle! {
-    /// `mprotect`.
-    Mprotect of AddressSpace
-}
+handle! { Mprotect of AddressSpace }
 
 impl<P: Platform> Mprotect<'_, '_, P> {
-    /// See [`Mm::mprotect`](crate::vm::Mm::mprotect).
     pub(in crate::vm) fn mprotect(self, addr: VirtAddr, len: u64, prot: Protection) -> Result<(), MmError> {
         if !addr.is_aligned(FRAME_SIZE) {
             return Err(MmError::Invalid);
@@ -29,7 +24,7 @@ impl<P: Platform> Mprotect<'_, '_, P> {
         if len == 0 {
             return Ok(());
         }
-        // What passes the last user address is a hole like any other.
+        // Addresses behind the last user address count as a hole.
         let end = VirtAddr(len).align_up(FRAME_SIZE).and_then(|len| addr.0.checked_add(len.0));
         let mut rest = VirtRange::new(addr, VirtAddr(end.ok_or(MmError::NoMemory)?));
         loop {
@@ -41,8 +36,8 @@ impl<P: Platform> Mprotect<'_, '_, P> {
         }
     }
 
-    /// Changes the range up to the first mapping that cannot be changed, or up to the one with which more than
-    /// [`COPIES`] are due. Returns where it stopped, and what is reported if it is a refusal.
+    /// Changes the range up to the first mapping that cannot be changed, or until [`COPIES`] mappings are due
+    /// for copying. Returns where it stopped, and the error if a mapping or hole stopped it.
     fn protect_part(
         self,
         range: VirtRange,
@@ -58,33 +53,25 @@ impl<P: Platform> Mprotect<'_, '_, P> {
         let (due, end) = copies_due(&space.tree, allowed, prot);
         let part = VirtRange::new(range.start, end);
         let mut gone = VmaList::new();
-        let changed = self.protect_range(&mut space, part, prot, &mut gone);
+        let changed = self.unshare(part).and_then(|()| {
+            let set = |vma: &mut VmaAttributes| vma.protection = prot;
+            AttributeChange::of(self.0).change_range(&mut space, part, &mut gone, set)
+        });
+        if changed.is_ok() {
+            self.protect_leaves(&space, part);
+        }
         drop(space);
         self.memory.discard_list(gone);
         changed?;
         for range in due.into_iter().filter(|range| !range.is_empty()) {
-            // As Linux: a locked private mapping that becomes writable gets its pages now, so that no store
-            // waits.
+            // As in Linux, a locked private mapping gets its pages when it becomes writable: no store waits.
             let _stopped = Populate::of(self.0).populate(range);
         }
         Ok((end, if end == stop { outcome } else { Ok(()) }))
     }
-
-    fn protect_range(
-        self,
-        space: &mut Space,
-        range: VirtRange,
-        prot: Protection,
-        gone: &mut VmaList,
-    ) -> Result<(), MmError> {
-        self.unshare(range)?;
-        AttributeChange::of(self.0).change_range(space, range, gone, |vma| vma.protection = prot)?;
-        self.protect_leaves(space, range);
-        Ok(())
-    }
 }
 
-/// How far the range is mapped without a hole and allows the protection, and what is reported at its end.
+/// How far the range is mapped without a hole and allows the protection; the error if not to its end.
 fn allowed_up_to(tree: &VmaTree, range: VirtRange, prot: Protection) -> (VirtAddr, Result<(), MmError>) {
     let mut at = range.start;
     for vma in tree.overlapping(range) {
@@ -99,11 +86,11 @@ fn allowed_up_to(tree: &VmaTree, range: VirtRange, prot: Protection) -> (VirtAdd
     (at, if at == range.end { Ok(()) } else { Err(MmError::NoMemory) })
 }
 
-/// Mappings that become writable, and whose pages are copied ahead of the first store, in one part of a call.
+/// The most mappings in one part of a call whose pages are copied ahead of the first store.
 const COPIES: usize = 16;
 
-/// The parts of the range that are locked private mappings and become writable (Linux: `mprotect_fixup`), and
-/// the end of the part of the range that has only these.
+/// The parts of the range that are locked private mappings and become writable (Linux: `mprotect_fixup`), up
+/// to [`COPIES`], and where the next such part starts or the range ends.
 fn copies_due(tree: &VmaTree, range: VirtRange, prot: Protection) -> ([VirtRange; COPIES], VirtAddr) {
     let mut due = tree.overlapping(range).filter(|vma| {
         let vma = &vma.attributes;

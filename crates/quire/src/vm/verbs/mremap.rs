@@ -22,16 +22,16 @@ use crate::vm::verbs::populate::Populate;
 /// Where `mremap` may put a mapping.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Remap {
-    /// It stays where it is (no flag).
+    /// It stays in place (no flag).
     InPlace,
     /// It may move (`MREMAP_MAYMOVE`).
     MayMove,
-    /// It moves there; what is there goes (`MREMAP_MAYMOVE | MREMAP_FIXED`).
+    /// It moves there, and replaces what is mapped there (`MREMAP_MAYMOVE | MREMAP_FIXED`).
     Fixed(VirtAddr),
-    /// It moves, there if nothing is there, and an empty mapping stays behind (`MREMAP_MAYMOVE |
-    /// MREMAP_DONTUNMAP`). Address 0 is no wish; another one must be valid all the same.
+    /// It moves, there if nothing is mapped there, and leaves an empty mapping behind (`MREMAP_MAYMOVE |
+    /// MREMAP_DONTUNMAP`). Address 0 is no wish; any other must be valid.
     DontUnmap(VirtAddr),
-    /// It moves there, what is there goes, and an empty mapping stays behind.
+    /// It moves there, replaces what is mapped there, and leaves an empty mapping behind.
     FixedDontUnmap(VirtAddr),
 }
 
@@ -43,7 +43,7 @@ impl Remap {
         }
     }
 
-    /// The address that was given, to go to or to try.
+    /// The address that the caller gave, as a target or as a hint.
     const fn named(self) -> Option<VirtAddr> {
         match self {
             Self::Fixed(to) | Self::FixedDontUnmap(to) | Self::DontUnmap(to) => Some(to),
@@ -56,7 +56,7 @@ impl Remap {
     }
 }
 
-/// A checked request: all lengths in whole pages.
+/// A checked request. Lengths are whole pages.
 #[derive(Clone, Copy)]
 struct Move {
     from: VirtAddr,
@@ -65,7 +65,7 @@ struct Move {
     to: Remap,
 }
 
-/// What moves in one go: pages of one mapping, which may come out as more.
+/// Pages of one mapping that move at once; `len` is larger than the source if it also grows.
 #[derive(Clone, Copy)]
 struct Part {
     source: VirtRange,
@@ -73,23 +73,19 @@ struct Part {
     dest: VirtAddr,
 }
 
-/// What a call did, beside moving: nodes to discard and pages to bring in.
+/// What is left to do after a call: nodes to discard and pages to bring in.
 #[derive(Default)]
 struct Done {
     at: VirtAddr,
     gone: VmaList,
-    /// What was mapped where the old range was.
+    /// The mappings that the old range had.
     moved: VmaList,
     populate: VirtRange,
 }
 
-handle! {
-    /// `mremap`.
-    Mremap of AddressSpace
-}
+handle! { Mremap of AddressSpace }
 
 impl<P: Platform> Mremap<'_, '_, P> {
-    /// See [`Mm::mremap`](crate::vm::Mm::mremap).
     pub(in crate::vm) fn mremap(
         self,
         addr: VirtAddr,
@@ -156,19 +152,18 @@ impl<P: Platform> Mremap<'_, '_, P> {
         Ok(())
     }
 
-    /// Moves what is mapped in the old range, a mapping at a time; a single one may grow on the way. What the
-    /// old range loses goes first.
+    /// Moves what is mapped in the old range, a mapping at a time; a single mapping may also grow.
     fn move_mapping(self, space: &mut Space, request: Move, done: &mut Done) -> Result<(), MmError> {
         let Move { from, old, new, to } = request;
         done.at = match to.target() {
             Some(dest) => dest,
             None => find_place(space, from, new, to.named().unwrap_or(VirtAddr(0)))?,
         };
-        // Borders first, so that what the old range loses can go at the end without needing memory.
+        // Borders first, so that unmapping the lost part at the end needs no memory.
         let lost = VirtRange::new(from.add(old.min(new)), from.add(old));
         let moved = self.make_borders(space, lost).and_then(|()| self.move_parts(space, request, done));
         if moved.is_ok() {
-            // It may have grown over pages that its handler did not hear of.
+            // The file may have pages in the grown part that its handler was not told of.
             Registrations::of(self.0).tell_files(space, VirtRange::from_len(done.at, new));
             done.gone.append(Munmap::of(self.0).unmap_range(space, lost)?);
         } else {
@@ -193,24 +188,26 @@ impl<P: Platform> Mremap<'_, '_, P> {
         Ok(())
     }
 
-    /// Moves the part of one mapping, and unmaps what is at its target. On an error the target may have been
-    /// unmapped.
+    /// Moves a part of one mapping after unmapping its target. On an error the target may have been unmapped.
     fn move_part(self, space: &mut Space, part: Part, to: Remap, done: &mut Done) -> Result<(), MmError> {
         let target = VirtRange::from_len(part.dest, part.len);
-        // At most: both ends of the source, the middle of the target, and the part itself.
+        // At most four new mappings: both ends of the source, the middle of the target, and the part itself.
         if space.tree.len() + 4 > space.mapping_limit {
             return Err(MmError::NoMemory);
         }
         let mut node = self.memory.blank()?;
-        // Before the target is cleared: a second view of a shared mapping may come in that mapping's own place.
+        // Before the target is cleared, which may be the source itself if a shared mapping is mapped again.
         let found = space.tree.find(part.source.start).map(|vma| {
             let skipped = (part.source.start.0 - vma.range.start.0) / FRAME_SIZE;
             *node = Vma::new(target, vma.attributes.again(skipped));
-            // Private pages do not know where they are now; the mapping tells the reverse map.
+            // Private pages keep their origin; the mapping tells the reverse map how far they moved.
             node.attributes.moved = vma.attributes.moved.further(part.source.start, part.dest);
         });
         space.moved = true;
-        let cleared = self.clear_target(space, part.source, target, &mut done.gone);
+        let cleared = self
+            .make_borders(space, part.source)
+            .and_then(|()| Munmap::of(self.0).unmap_range(space, target))
+            .map(|list| done.gone.append(list));
         let prepared =
             found.ok_or(MmError::Fault).and(cleared).and_then(|()| self.note_of_move(space, part, to));
         let moved = prepared.and_then(|note| {
@@ -228,7 +225,7 @@ impl<P: Platform> Mremap<'_, '_, P> {
             edit::merge(&mut space.tree, part.source, &mut done.gone);
             return Err(error);
         }
-        // A folio that forms there was for the addresses as they were.
+        // A gigantic folio that is being cleared for the source is wanted there no more.
         Cancellation::of(self.memory).cancel(self.mapper.number(), part.source);
         if to.leaves_mapping() {
             // The ends are borders already, so no spare is needed.
@@ -245,7 +242,7 @@ impl<P: Platform> Mremap<'_, '_, P> {
         Ok(())
     }
 
-    /// What a handler is told, of a part whose mapping stays where it is.
+    /// A node from which the handler is told of the move, if the part's own mapping stays behind.
     fn note_of_move(self, space: &Space, part: Part, to: Remap) -> Result<VmaList, MmError> {
         let mut note = VmaList::new();
         let handler =
@@ -257,20 +254,6 @@ impl<P: Platform> Mremap<'_, '_, P> {
             note.push(node);
         }
         Ok(note)
-    }
-
-    /// Makes both ends of the source borders between mappings and the target free. On an error the target may
-    /// have been unmapped.
-    fn clear_target(
-        self,
-        space: &mut Space,
-        source: VirtRange,
-        target: VirtRange,
-        gone: &mut VmaList,
-    ) -> Result<(), MmError> {
-        self.make_borders(space, source)?;
-        gone.append(Munmap::of(self.0).unmap_range(space, target)?);
-        Ok(())
     }
 
     /// Makes both ends of a range borders between mappings and between leaves.
@@ -300,7 +283,7 @@ fn check(space: &Space, from: VirtAddr, old: u64, new: u64, to: Remap) -> Result
     Ok(Move { from, old, new, to })
 }
 
-/// Huge pages move whole and do not become more, as with Linux: lengths are rounded up to them.
+/// As in Linux, huge pages move whole, lengths are rounded up to them, and a mapping of them cannot grow.
 fn check_huge(space: &Space, request: Move) -> Result<Move, MmError> {
     let Move { from, mut old, mut new, to } = request;
     if let Some(size) = space.tree.find(from).and_then(|vma| vma.attributes.huge_size()) {
@@ -320,8 +303,8 @@ fn check_huge(space: &Space, request: Move) -> Result<Move, MmError> {
     Ok(Move { from, old, new, to })
 }
 
-/// Where `len` bytes of the mapping at `from` may go, at `hint` if it is free. Unlike that of `mmap`, the
-/// hint is not raised to the lowest address.
+/// Finds a place for `len` bytes of the mapping at `from`, at `hint` if it is free. Unlike `mmap`, this does
+/// not raise the hint to the lowest address.
 fn find_place(space: &Space, from: VirtAddr, len: u64, hint: VirtAddr) -> Result<VirtAddr, MmError> {
     let vma = space.tree.find(from);
     let fit = match vma.and_then(|vma| vma.attributes.huge_size()) {

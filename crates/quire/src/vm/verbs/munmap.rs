@@ -1,4 +1,4 @@
-//! `munmap`: takes mappings and their pages away. The flow is told in `docs/flows/munmap.md`.
+//! `munmap`: removes mappings and unmaps their pages (`docs/flows/munmap.md`).
 #![forbid(unsafe_code)]
 
 use crate::addr::{VirtAddr, VirtRange};
@@ -12,13 +12,9 @@ use crate::vm::space::state::Space;
 use crate::vm::tree::{VmaList, VmaTree, edit};
 use crate::vm::userfault::changes::Notices;
 
-handle! {
-    /// `munmap`.
-    Munmap of AddressSpace
-}
+handle! { Munmap of AddressSpace }
 
 impl<P: Platform> Munmap<'_, '_, P> {
-    /// See [`Mm::munmap`](crate::vm::Mm::munmap).
     pub(in crate::vm) fn munmap(self, addr: VirtAddr, len: u64) -> Result<(), MmError> {
         let mut space = self.lock();
         let range =
@@ -30,12 +26,12 @@ impl<P: Platform> Munmap<'_, '_, P> {
         Ok(())
     }
 
-    /// Takes the mappings of a range out of the tree and everything they map out of the page table. The caller
-    /// discards the list once it has given the lock back. On an error nothing has changed.
+    /// Removes the mappings of a range from the tree, and their leaves from the page table. The caller
+    /// discards the list after it has released the lock. On an error nothing has changed.
     pub(in crate::vm) fn unmap_range(self, space: &mut Space, range: VirtRange) -> Result<VmaList, MmError> {
         let Some(first) = space.tree.first_in(range) else { return Ok(VmaList::new()) };
         check_ends(space, range)?;
-        // A hole in the middle of one mapping leaves one more than there were.
+        // A hole in the middle of one mapping makes one mapping more.
         let hole = first.range.start < range.start && range.end < first.range.end;
         if hole && space.tree.len() >= space.mapping_limit {
             return Err(MmError::NoMemory);
@@ -56,7 +52,7 @@ impl<P: Platform> Munmap<'_, '_, P> {
     }
 }
 
-/// The addresses around a range, in which nothing is mapped, that are free as well.
+/// The range, where nothing is mapped, extended to the neighbouring mappings.
 fn free_around(tree: &VmaTree, range: VirtRange, user: VirtRange) -> VirtRange {
     let below = tree.find_before(range.start).map_or(user.start, |vma| vma.range.end);
     let above = tree.find_from(range.end).map_or(user.end, |vma| vma.range.start);

@@ -1,4 +1,4 @@
-//! The step of `mmap` under the lock: a place is chosen and cleared, and the mapping put there.
+//! The step of `mmap` under the lock: chooses a place, clears it, and inserts the mapping there.
 #![forbid(unsafe_code)]
 
 use crate::addr::VirtRange;
@@ -16,16 +16,13 @@ use crate::vm::userfault::changes::Notices;
 use crate::vm::verbs::munmap::Munmap;
 use crate::vm::verbs::request::{Backing, MapRequest, Sharing};
 
-/// File offsets end here, in pages: offsets are signed 64-bit numbers.
+/// The end of file offsets in pages: offsets are signed 64-bit numbers.
 const OFFSET_END: u64 = i64::MAX as u64 >> FRAME_SHIFT;
 
-handle! {
-    /// The step of `mmap` that chooses a place, clears it and puts the mapping there.
-    Placing of AddressSpace
-}
+handle! { Placing of AddressSpace }
 
 impl<P: Platform> Placing<'_, '_, P> {
-    /// Puts a node into its place, or discards it.
+    /// Inserts a node at the place for it, or discards it on an error.
     pub(in crate::vm) fn map_node(
         self,
         request: &MapRequest<'_>,
@@ -71,9 +68,10 @@ impl<P: Platform> Placing<'_, '_, P> {
             space.lock_future
         };
         let flags = node.attributes.flags.union(wanted.flags());
-        // Huge pages never count as locked; but they are brought in.
-        node.attributes.flags =
-            if node.attributes.huge_size().is_none() { flags } else { node.attributes.flags };
+        // Huge pages never count as locked, but the caller brings them in.
+        if size.is_none() {
+            node.attributes.flags = flags;
+        }
         node.range = range;
         match edit::insert(&mut space.tree, node, &mut gone) {
             Ok(()) => Ok((range, flags, gone)),

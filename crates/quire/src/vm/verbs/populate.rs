@@ -9,32 +9,26 @@ use crate::platform::Platform;
 use crate::vm::fault::access::Access;
 use crate::vm::fault::faults::Faults;
 use crate::vm::fault::step::{Caller, Step};
-use crate::vm::gigantic::clear::GiganticClearing;
 use crate::vm::handle::handle;
 use crate::vm::mapping::vma::{VmaAttributes, VmaFlags};
-use crate::vm::memory_failure::lose::MemoryLoss;
 use crate::vm::reclaim::shrink::SpaceReclaim;
 use crate::vm::space::address_space::AddressSpace;
-use crate::vm::userfault::changes::Notices;
 
-/// How the pages of a mapping come.
+/// How the pages of a mapping are brought in.
 pub(in crate::vm) enum How {
     /// As accesses of this kind would bring them.
     As(Access),
-    /// Not now: they are locked when they are touched.
+    /// Not now, only when they are touched.
     Skip,
-    /// Not at all, as if the mapping did not allow the access.
+    /// Not at all: it is an error, as if the mapping did not allow the access.
     Refuse,
 }
 
-handle! {
-    /// Brings pages in before they are touched.
-    Populate of AddressSpace
-}
+handle! { Populate of AddressSpace }
 
 impl<P: Platform> Populate<'_, '_, P> {
     /// Brings every page of the range in, up to the first that cannot be: private writable ones as stores
-    /// would, others as loads; those that are locked on fault not at all.
+    /// would, others as loads would. Skips mappings that are locked on fault.
     pub(in crate::vm) fn populate(self, range: VirtRange) -> Result<(), FaultError> {
         self.populate_as(range, |vma| {
             let writable = vma.protection.contains(Protection::WRITE);
@@ -45,7 +39,7 @@ impl<P: Platform> Populate<'_, '_, P> {
         })
     }
 
-    /// Brings every page of the range in as is chosen for its mapping, up to the first that cannot be.
+    /// Brings every page of the range in as `choose` says for its mapping, up to the first that cannot be.
     pub(in crate::vm) fn populate_as(
         self,
         range: VirtRange,
@@ -68,7 +62,7 @@ impl<P: Platform> Populate<'_, '_, P> {
         Ok(())
     }
 
-    /// As many pages as one hold of the lock may take, of one mapping. Where to go on.
+    /// Brings in pages of one mapping, as many as one hold of the lock may take. Returns where to go on.
     fn populate_some(
         self,
         range: VirtRange,
@@ -85,8 +79,7 @@ impl<P: Platform> Populate<'_, '_, P> {
             How::As(access) => access,
         };
         let (mut faults, mut frames, mut held) = (0, 0, 0);
-        // Turns are bounded besides: a piece that another task clears may wait for a lock that waits for this
-        // one.
+        // Attempts are bounded too: a task that clears a piece may wait for a lock that waits for this one.
         for _ in 0..LOCK_HOLD_FRAMES {
             if at >= end || held >= LOCK_HOLD_FRAMES as u64 {
                 break;
@@ -96,8 +89,8 @@ impl<P: Platform> Populate<'_, '_, P> {
                     at = at.align_down(outcome.order.bytes()).add(outcome.order.bytes());
                     (faults, frames) = (faults + 1, frames + outcome.order.frames());
                     held += outcome.order.frames();
-                    // Folios that are shorter than a stretch have no reschedule point of their own, and the
-                    // last stretch of a longer one none behind it.
+                    // Clearing makes no reschedule point for a folio shorter than a stretch, nor after the
+                    // last stretch of a longer one.
                     if faults >= POPULATE_FAULTS || frames >= CLEAR_STRETCH_BYTES / FRAME_SIZE {
                         self.memory.platform().reschedule_point();
                         (faults, frames) = (0, 0);
@@ -107,29 +100,9 @@ impl<P: Platform> Populate<'_, '_, P> {
                     }
                 }
                 Step::Again => self.memory.platform().relax(),
-                Step::Cleared(cleared) => {
+                step => {
                     drop(space);
-                    GiganticClearing::of(self.memory).end_clear(&cleared);
-                    return Ok(at);
-                }
-                Step::Marked(folio) => {
-                    drop(space);
-                    MemoryLoss::of(self.memory).lose_marked(folio);
-                    return Ok(at);
-                }
-                Step::TakeBack(frame) => {
-                    drop(space);
-                    Faults::of(self.0).take_back(frame).map_err(|error| (at, error))?;
-                    return Ok(at);
-                }
-                Step::Handler(waiting) => {
-                    drop(space);
-                    Notices::of(self.0).wait_for_handler(waiting).map_err(|error| (at, error))?;
-                    return Ok(at);
-                }
-                Step::Shared => {
-                    drop(space);
-                    Faults::of(self.0).unshare_at(at).map_err(|error| (at, error))?;
+                    Faults::of(self.0).prepare_retry(step, at).map_err(|error| (at, error))?;
                     return Ok(at);
                 }
             }

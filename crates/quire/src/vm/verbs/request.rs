@@ -1,4 +1,4 @@
-//! What [`Mm::mmap`](crate::vm::Mm::mmap) is asked for.
+//! The arguments of [`Mm::mmap`](crate::vm::Mm::mmap).
 #![forbid(unsafe_code)]
 
 use crate::addr::VirtAddr;
@@ -35,9 +35,9 @@ pub enum Backing<'a> {
 /// The arguments of [`Mm::mmap`](crate::vm::Mm::mmap).
 #[derive(Clone, Copy, Debug, Default)]
 pub struct MapRequest<'a> {
-    /// Where; `placement` says how it is meant.
+    /// Where to map; `placement` says whether this is a wish.
     pub addr: VirtAddr,
-    /// How many bytes; rounded up to pages.
+    /// How many bytes, rounded up to pages.
     pub len: u64,
     /// What accesses may do.
     pub prot: Protection,
@@ -55,7 +55,7 @@ pub struct MapRequest<'a> {
     pub locked: bool,
     /// Reserve nothing (`MAP_NORESERVE`).
     pub noreserve: bool,
-    /// Anonymous memory of huge pages of this size (`MAP_HUGETLB`, `MAP_HUGE_2MB`, `MAP_HUGE_1GB`). Files
-    /// know it of themselves.
+    /// Huge pages of this size for anonymous memory (`MAP_HUGETLB`, `MAP_HUGE_2MB`, `MAP_HUGE_1GB`). Files
+    /// have their own.
     pub huge: Option<HugeSize>,
 }

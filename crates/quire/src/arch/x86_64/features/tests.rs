@@ -1,6 +1,6 @@
 use super::{Caches, CpuFeatures, CpuidResult, Feature};
 
-/// The answers of a processor with 48 KiB, 2 MiB and 30 MiB, and the one that ends the list.
+/// The parts of a leaf with caches of 48 KiB, 2 MiB and 30 MiB, and the one that ends the list.
 fn answers() -> [CpuidResult; 5] {
     let cache = |kind: u32, level: u32, ways: u32, sets: u32| CpuidResult {
         eax: kind | level << 5,
@@ -21,7 +21,7 @@ fn answers() -> [CpuidResult; 5] {
 fn cache_sizes_are_read_off_the_leaves() {
     let found = Caches::from_leaves(answers().into_iter());
     assert_eq!(found, Caches { first: 48 << 10, second: 2 << 20, last: 30 << 20 });
-    // What stands behind the end of the list is not read.
+    // Parts behind the end of the list are not read.
     let cut = [answers()[0], answers()[4], answers()[3]];
     assert_eq!(Caches::from_leaves(cut.into_iter()), Caches { first: 48 << 10, second: 0, last: 48 << 10 });
 }

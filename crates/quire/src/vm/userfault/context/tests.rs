@@ -1,6 +1,6 @@
 use super::*;
 
-/// A registration names its context by a generation that no other handler ever has.
+/// A registration names its context by a generation that no later handler ever has.
 #[test]
 fn a_context_whose_generations_are_used_up_is_opened_no_more() {
     let of = |generation| State { generation, ..State::new() };

@@ -29,8 +29,8 @@ pub struct Arena {
     huge_pages: Result<bool, rustix::io::Errno>,
 }
 
-// SAFETY: H1: the pointers name memory that the arena owns until it is dropped, and only the memory manager accesses
-// it, by its own rules.
+// SAFETY: H1: the pointers name memory that the arena owns until it is dropped; only the memory manager
+// accesses it, by its own rules.
 unsafe impl Send for Arena {}
 // SAFETY: H1: as for `Send`, the memory is owned; the arena's own fields never change after construction.
 unsafe impl Sync for Arena {}
@@ -51,7 +51,7 @@ impl Arena {
         .map_err(refused(span, "reserve"))?;
         let to_first = reservation.as_ptr().align_offset(ALIGN as usize) + lead as usize;
         let zero = reservation.as_ptr().wrapping_add(to_first).wrapping_sub(first as usize);
-        // From here on the reservation is given back by `drop`, whatever fails.
+        // From here on `drop` unmaps the reservation on every failure.
         let mut arena = Self {
             zero,
             reservation,
@@ -96,7 +96,7 @@ impl Arena {
             }
             .map_err(refused(span, "mmap"))?;
         }
-        // Kept out of core dumps, which would write the whole arena; a host that cannot is no harm.
+        // Kept out of core dumps, which would contain the whole arena; a failure does no harm.
         let _ = self.advise(Advice::LinuxDontDump);
         Ok(())
     }
@@ -122,8 +122,8 @@ impl Arena {
         self.advise(Advice::LinuxPopulateWrite).map_err(|errno| HostedError::Prefault { bytes, errno })
     }
 
-    /// Whether the host took the wish for huge pages: `Ok(false)` when none was uttered, the host's answer otherwise.
-    /// A host whose `shmem_enabled` is `never` takes the wish for a file in memory and then ignores it.
+    /// Whether the host accepted the request for huge pages; `Ok(false)` if there was none. A host whose
+    /// `shmem_enabled` is `never` accepts it for a memfd and then ignores it.
     pub fn huge_pages(&self) -> Result<bool, rustix::io::Errno> {
         self.huge_pages
     }
@@ -139,7 +139,7 @@ impl Arena {
         after > 0 && addr < self.ranges[after - 1].end()
     }
 
-    /// Where the byte at `addr` is. Dereferencing is allowed for addresses in a range only (H1).
+    /// The address of the byte at `addr`. It may be dereferenced only if `addr` lies in a range (H1).
     #[inline]
     pub fn direct_map(&self, addr: PhysAddr) -> *mut u8 {
         debug_assert!(self.contains(addr), "{addr:?} is no memory of this machine");
@@ -156,7 +156,7 @@ impl Drop for Arena {
             // SAFETY: H1 ends here: `reserve_host` made the whole reservation, and all code that uses pointers into it
             // borrows the machine.
             Backing::Memfd | Backing::Anonymous => unsafe {
-                // It cannot fail for a mapping that exists, and a leak is all that would follow.
+                // It cannot fail for an existing mapping, and a failure would only leak memory.
                 let _ = munmap(self.reservation.as_ptr().cast(), self.reserved);
             },
         }

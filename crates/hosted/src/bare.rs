@@ -1,8 +1,8 @@
-//! The same machine as a kernel would see it: without the checks of every call.
+//! The same machine as a kernel would see it: without checks in each call.
 //!
-//! A kernel's platform is zero-sized: the running CPU's number is one load, there is no failure plan to ask,
-//! and no checker of locks and freed frames to tell. [`Bare`] is that platform on a hosted machine: measurements on it
-//! show the library, not the machine's checks.
+//! A kernel's platform is zero-sized: the running CPU's number is one load, and there is no failure plan and
+//! no checker of locks and freed frames to call. [`Bare`] is that platform on a hosted machine: measurements
+//! on it show the library, not the machine's checks.
 
 #![allow(unsafe_code)]
 
@@ -17,7 +17,7 @@ use crate::files::SyntheticFiles;
 use crate::machine::Hosted;
 use crate::task::Task;
 
-/// A hosted machine that does not look.
+/// A hosted machine without its checks.
 #[repr(transparent)]
 pub struct Bare(Hosted);
 
@@ -25,8 +25,8 @@ impl Hosted {
     /// The machine as a kernel would see it: no failure is injected, no rank and no freed frame checked.
     ///
     /// # Safety
-    /// Whatever uses it runs inside [`Hosted::run_on`] or [`Hosted::spawn_cpus`] of this machine, and of no other machine
-    /// in between: which CPU a thread is goes unchecked.
+    /// All code that uses it runs inside [`Hosted::run_on`] or [`Hosted::spawn_cpus`] of this machine, with
+    /// no other machine in between: the thread's CPU is not checked.
     pub unsafe fn bare(&self) -> &Bare {
         // SAFETY: H3 is the caller's promise; `Bare` is transparent around `Hosted`, and the borrow is the same.
         unsafe { &*std::ptr::from_ref(self).cast::<Bare>() }
@@ -34,18 +34,18 @@ impl Hosted {
 }
 
 impl Bare {
-    /// The machine, watchful again.
+    /// The machine with its checks.
     pub fn hosted(&self) -> &Hosted {
         &self.0
     }
 }
 
-// SAFETY: every call is the machine's own, but for `pin`: its precondition, that the calling thread is a CPU of this
-// machine (H3), is the contract of `Hosted::bare`.
+// SAFETY: every call is the machine's own, except `pin`: its precondition, that the calling thread is a CPU
+// of this machine (H3), is the contract of `Hosted::bare`.
 unsafe impl FramePlatform for Bare {
     #[inline(always)]
     fn pin(&self) -> CpuId {
-        // Debug builds count pins, since what the watchful machine does for this one asks for them.
+        // Debug builds count pins, since the checking machine's methods that this one calls assert them.
         if cfg!(debug_assertions) {
             Task::with(Task::pinned);
         }

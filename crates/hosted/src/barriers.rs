@@ -1,4 +1,4 @@
-//! Barriers on every processor that runs a thread of this process: what the host has for real interrupts of them.
+//! Barriers on every processor that runs a thread of this process: the host's way to interrupt them.
 
 use rustix::thread::{MembarrierCommand, membarrier};
 

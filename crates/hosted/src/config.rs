@@ -1,4 +1,4 @@
-//! What a machine is made of and what it checks.
+//! The configuration of a machine: its parts and its checks.
 
 use std::time::Duration;
 
@@ -36,21 +36,22 @@ impl MemoryRange {
     }
 }
 
-/// What stands behind the machine's memory.
+/// The host memory behind the machine's memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Backing {
-    /// A file in memory, mapped shared. What is never touched takes nothing.
+    /// A memfd, mapped shared. Untouched memory takes nothing of the host.
     Memfd,
     /// Anonymous memory. As for the file, but the host's transparent huge pages apply under `madvise`.
     Anonymous,
-    /// Zeroed memory of the process's allocator: for Miri and for small machines, and the whole span is taken at once.
+    /// Zeroed memory of the process's allocator: for Miri and for small machines, since it takes the whole
+    /// span at once.
     Heap,
 }
 
-/// What happens when the machine sees a rule broken.
+/// The reaction to a broken rule.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum OnViolation {
-    /// It is kept and can be asked for; [`crate::Hosted::assert_clean`] panics later.
+    /// The machine keeps a record, which a test can query; [`crate::Hosted::assert_clean`] panics later.
     Record,
     /// The thread that broke the rule panics at once.
     #[default]
@@ -66,31 +67,31 @@ pub struct HostedConfig {
     pub cpus: usize,
     /// The memory node of each CPU; those behind the end are on node 0.
     pub nodes: Vec<u8>,
-    /// How far node `to` is from node `from`: `distances[from][to]`, as in ACPI's SLIT. What is not said is 10 for a node
-    /// itself and 20 for any other.
+    /// The distance from node `from` to node `to`: `distances[from][to]`, as in ACPI's SLIT. Missing values
+    /// are 10 for the node itself and 20 for any other.
     pub distances: Vec<Vec<u8>>,
-    /// What stands behind the memory.
+    /// The host memory behind the memory.
     pub backing: Backing,
     /// Touch all memory when the machine is built, so that no later access pays a fault of the host.
     pub prefault: bool,
-    /// Ask the host for huge pages behind the memory. Best effort: what came of it is said by
-    /// [`crate::Arena::huge_pages`] and [`crate::Arena::footprint`].
+    /// Ask the host for huge pages behind the memory. Best effort: [`crate::Arena::huge_pages`] and
+    /// [`crate::Arena::footprint`] show the result.
     pub huge_pages: bool,
     /// Model the TLBs and paging-structure caches, and check every freed frame against them.
     pub tlb_model: bool,
     /// Interrupt the processors that run this process at each remote flush (`membarrier`), so that it has a real price.
     pub real_ipis: bool,
-    /// Let [`quire::platform::FramePlatform::interrupts_off`] and `interrupts_restore` execute what they would in a kernel, as
-    /// far as a process can: saving the processor's flags and restoring them (`pushf`, `popf`), which is most of the price.
-    /// Interrupts themselves are modelled with and without it.
+    /// Let [`quire::platform::FramePlatform::interrupts_off`] and `interrupts_restore` execute a kernel's
+    /// instructions as far as a process can: saving and restoring the processor's flags (`pushf`, `popf`),
+    /// which is most of the price. Interrupts themselves are modelled either way.
     pub interrupt_price: bool,
-    /// Bring zeroes and copies into memory. Off makes [`quire::platform::FramePlatform::clear`] and `copy` only count, for
-    /// benches that show clearing apart; nothing that reads the memory may be trusted then.
+    /// Really clear and copy memory. If off, [`quire::platform::FramePlatform::clear`] and `copy` only count,
+    /// for benches that show clearing apart; the memory's contents are then wrong.
     pub clearing: bool,
-    /// What the machine's processors lack of what the host's have, for kernels that clear and copy.
+    /// Features of the host's processors that the machine's lack, for kernels that clear and copy.
     pub lacks: Vec<Feature>,
-    /// How long a task that waits for a word ([`quire::platform::Platform::wait`]) looks at it before it sleeps, as KVM's
-    /// `halt_poll_ns` for a virtual CPU.
+    /// How long a task that waits for a word ([`quire::platform::Platform::wait`]) polls it before it sleeps,
+    /// as KVM's `halt_poll_ns` for a virtual CPU.
     pub halt_poll: Duration,
     /// Refuse locks in a wrong order.
     pub check_ranks: bool,
@@ -101,8 +102,9 @@ pub struct HostedConfig {
 }
 
 impl HostedConfig {
-    /// A machine for tests: one range of `bytes` from physical address 0, one CPU, every check on. Its memory comes in huge
-    /// pages of the host, which is a fifth of the time of many tests; [`Self::sparse`] takes only what is touched.
+    /// A machine for tests: one range of `bytes` from physical address 0, one CPU, every check on. Its memory
+    /// is huge pages of the host, which saves a fifth of the time of many tests; [`Self::sparse`] takes only
+    /// touched memory.
     pub fn new(bytes: u64) -> Self {
         Self {
             ranges: vec![MemoryRange::new(0, bytes)],
@@ -124,7 +126,7 @@ impl HostedConfig {
         }
     }
 
-    /// A machine for tests whose memory is mostly left alone: untouched memory takes nothing of the host.
+    /// A machine for tests that touch little of its memory: untouched memory takes nothing of the host.
     pub fn sparse(bytes: u64) -> Self {
         let backing = if cfg!(miri) { Backing::Heap } else { Backing::Memfd };
         Self { backing, huge_pages: false, ..Self::new(bytes) }

@@ -1,10 +1,10 @@
-//! Exact counts of what the machine was asked to do, kept per CPU so that counting costs no shared cache line.
+//! Exact counts of the machine's work, per CPU, so that counting shares no cache line.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
-        /// What a machine was asked to do since it was built, or since [`crate::Hosted::reset_counters`].
+        /// The machine's work since it was built, or since [`crate::Hosted::reset_counters`].
         #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
         pub struct Counters {
             $($(#[$doc])* pub $name: u64,)*
@@ -44,7 +44,8 @@ counters! {
     flushes_tables,
     /// Pages named by flushes of ranges: extent divided by stride.
     pages_flushed,
-    /// CPUs that remote flushes and flushes of kernel translations were sent to, summed. With real interrupts, each is one that a kernel would send.
+    /// CPUs that remote flushes and flushes of kernel translations went to, summed: the interrupts that a
+    /// kernel would send.
     cpus_targeted,
     /// Barriers that really interrupted the host's processors (`membarrier` calls).
     ipis,
@@ -52,13 +53,13 @@ counters! {
     brackets,
     /// Brackets of a secondary MMU that ended.
     bracket_ends,
-    /// Collapses that a secondary MMU was told of.
+    /// Collapses that a secondary MMU was notified of.
     collapses_told,
     /// Bytes filled with zeroes (counted also when clearing is turned off).
     bytes_cleared,
     /// Bytes copied (counted also when clearing is turned off).
     bytes_copied,
-    /// Places at which a long call let others run.
+    /// Reschedule points that long calls passed.
     reschedule_points,
     /// Times that a task went to sleep until a word changes (`Platform::wait`).
     waits,
@@ -66,7 +67,7 @@ counters! {
     wakes,
     /// Page tables loaded.
     roots_loaded,
-    /// Frames given back to the allocator, as told to a machine that models TLBs.
+    /// Frames freed, as reported to a machine that models TLBs.
     frames_freed,
     /// Accesses of the software MMU that the modelled TLB answered.
     tlb_hits,

@@ -1,4 +1,4 @@
-//! Failure injection: which requests fail as if memory were out, and how many were made.
+//! Failure injection: which requests fail as if memory had run out, and how many requests there were.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::plan::FailurePlan;
 use crate::task::hold;
 
-/// The plan in force and what was counted under it.
+/// The current plan, and its counts.
 #[derive(Default)]
 pub(crate) struct Failures {
     armed: AtomicBool,

@@ -1,4 +1,5 @@
-//! Files without a disk: contents that are a pure function of file and offset, plus what was written back.
+//! Files without a disk: contents are a pure function of file and offset, plus the pages that were written
+//! back.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,10 +14,10 @@ use crate::plan::{FailurePlan, mix};
 const PAGE: usize = FRAME_SIZE as usize;
 
 type Page = Box<[u8; PAGE]>;
-/// What passes before an answer.
+/// Work that delays an answer.
 type Slow = Box<dyn Fn() + Send + Sync>;
 
-/// How often a [`SyntheticFiles`] was asked.
+/// Counts of a [`SyntheticFiles`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct FileCounters {
     /// Pages read, failed reads not counted.
@@ -25,14 +26,14 @@ pub struct FileCounters {
     pub writes: u64,
 }
 
-/// How long a file is, and how much of that holds what it held at first.
+/// The size of a file, and how much of it still has its first contents.
 #[derive(Clone, Copy, Default)]
 struct Size {
     bytes: u64,
     pristine: u64,
 }
 
-/// A pager of files that exist by their sizes. A file that was never given a size is empty. Reads and writes fail with
+/// A pager of files that exist by having a size; a file without one is empty. Reads and writes fail with
 /// [`PagerError::Io`] as the plans say.
 #[derive(Default)]
 pub struct SyntheticFiles {
@@ -51,7 +52,7 @@ impl SyntheticFiles {
         Self::default()
     }
 
-    /// Gives `file` a size in bytes and the contents that it has at first, save for what was written back before it.
+    /// Gives `file` a size in bytes and its first contents, except for pages that were written back before.
     pub fn set_size(&self, file: FileId, bytes: u64) {
         let size = Size { bytes, pristine: bytes };
         let mut sizes = self.sizes.write().expect("no holder of the sizes panics");
@@ -63,7 +64,7 @@ impl SyntheticFiles {
         self.sizes.read().expect("no holder of the sizes panics").get(&file).copied().unwrap_or_default()
     }
 
-    /// Forgets what was written back behind an end. The sizes are locked, so that no write comes after it.
+    /// Drops pages written back after an end. The caller locks the sizes, so that no write follows.
     fn forget_behind(&self, file: FileId, bytes: u64) {
         let mut written = self.written.lock().expect("no holder of the pages panics");
         written.retain(|&(of, page), contents| {
@@ -89,7 +90,7 @@ impl SyntheticFiles {
         pages
     }
 
-    /// What was written back of one page, if anything was.
+    /// The page as it was written back, if it was.
     pub fn written_page(&self, file: FileId, page: u64) -> Option<[u8; PAGE]> {
         self.written.lock().expect("no holder of the pages panics").get(&(file, page)).map(|bytes| **bytes)
     }
@@ -104,7 +105,7 @@ impl SyntheticFiles {
         self.write_failures.set(plan);
     }
 
-    /// Says what passes from now on before a size is answered.
+    /// Runs `slow` before each later answer of a size.
     pub fn set_slow_sizes(&self, slow: impl Fn() + Send + Sync + 'static) {
         *self.slow_sizes.write().expect("nothing that passes panics") = Some(Box::new(slow));
     }
@@ -132,8 +133,8 @@ fn valid_of(size: u64, page: u64) -> Result<usize, PagerError> {
     }
 }
 
-/// Eight bytes of a file. A hash per file and an odd step keep neighbouring words, pages and files different, and leave
-/// filling a page to vector instructions.
+/// Eight bytes of a file. A hash per file and an odd step keep neighbouring words, pages and files different,
+/// and let vector instructions fill a page.
 #[inline]
 fn pristine_word(file: FileId, index: u64) -> u64 {
     mix(file.0) ^ index.wrapping_mul(0xd6e8_feb8_6659_fd93)
@@ -179,7 +180,7 @@ impl Pager for SyntheticFiles {
     }
 
     fn write(&self, file: FileId, page: u64, bytes: &[u8; PAGE]) -> Result<(), PagerError> {
-        // A file that was cut meanwhile has no room for the page any more; the contract knows no other word for it.
+        // A file that was truncated meanwhile has no such page; the contract has no other error for that.
         let sizes = self.sizes.read().expect("no holder of the sizes panics");
         let size = sizes.get(&file).copied().unwrap_or_default();
         let valid = valid_of(size.bytes, page).map_err(|_| PagerError::Io)?;

@@ -1,5 +1,5 @@
-//! The processor's flags: the trap flag, which stops it after each instruction, and what turning interrupts off and on
-//! does to them in a kernel.
+//! The processor's flags: the trap flag, which stops it after each instruction, and the price of turning
+//! interrupts off and on in a kernel.
 
 #![allow(unsafe_code)]
 
@@ -8,8 +8,9 @@ use std::arch::asm;
 /// The processor's trap flag: an exception after each instruction.
 pub(crate) const TRAP_FLAG: i64 = 1 << 8;
 
-/// The processor stops after each instruction of this thread, and the handler of its signal runs, until this is dropped
-/// or instructions are no longer counted. In the handler of an outer one, stepping starts and ends with the inner one.
+/// The processor stops after each instruction of this thread and runs the signal's handler, until this is
+/// dropped or instructions are no longer counted. In the handler of an outer one, stepping starts and ends
+/// with the inner one.
 pub(crate) struct Stepping {
     before: bool,
 }
@@ -69,8 +70,8 @@ fn clear_trap_flag() {
     unsafe { asm!("pushfq", "and qword ptr [rsp], {rest}", "popfq", rest = const !TRAP_FLAG) };
 }
 
-/// What a kernel does when it turns interrupts off, as far as a process may: it keeps the processor's flags. The `cli`
-/// that follows there is privileged.
+/// Saves the processor's flags, as a kernel does when it turns interrupts off. The `cli` that follows there
+/// is privileged.
 #[inline]
 pub(crate) fn save_flags() -> u64 {
     if cfg!(miri) {
@@ -82,8 +83,8 @@ pub(crate) fn save_flags() -> u64 {
     flags
 }
 
-/// What a kernel does when it restores them: `popfq`, which costs the same whether the interrupt flag changes or not as far
-/// as a process can see.
+/// Restores the flags by `popfq`, as a kernel does. As far as a process can measure, its cost does not depend
+/// on the interrupt flag.
 #[inline]
 pub(crate) fn restore_flags(flags: u64) {
     if cfg!(miri) {

@@ -1,4 +1,4 @@
-//! What the host really holds for an arena, as its own accounting says.
+//! The host memory behind an arena, by the host's own accounting.
 
 use std::io;
 use std::ops::Range;
@@ -10,13 +10,13 @@ use crate::arena::Arena;
 pub struct Footprint {
     /// Memory behind the ranges.
     pub resident: u64,
-    /// The part of it that stands in huge pages.
+    /// The part of it in huge pages.
     pub huge: u64,
 }
 
 impl Arena {
-    /// What the host holds for this arena now, from `/proc/self/smaps`: the answer to whether prefaulting and the wish
-    /// for huge pages had an effect.
+    /// The host memory of this arena now, from `/proc/self/smaps`: whether prefaulting and the request for
+    /// huge pages had an effect.
     ///
     /// # Errors
     /// When the host has no such file.

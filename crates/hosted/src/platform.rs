@@ -25,7 +25,8 @@ use crate::task::{Task, called};
 /// Turns of a spin loop between two offers of the processor to other threads.
 const TURNS_PER_YIELD: u32 = 16;
 
-/// What the host's processor said: asking it costs a process on a virtual machine some microseconds each time.
+/// The host processor's features: reading them takes a process on a virtual machine some microseconds each
+/// time.
 static FEATURES: OnceLock<CpuFeatures> = OnceLock::new();
 static CACHES: OnceLock<Caches> = OnceLock::new();
 
@@ -49,7 +50,8 @@ impl Hosted {
         }
     }
 
-    /// What every call to a secondary MMU may hold: the address space's lock. The machine that does not watch knows of none.
+    /// Checks that the caller holds only an address space's lock, as the library may when it calls a
+    /// secondary MMU. The bare machine does not know locks.
     fn debug_assert_may_block(&self) {
         Task::with(|task| {
             task.ranks.at_most(Rank::AddressSpace);
@@ -58,7 +60,7 @@ impl Hosted {
         });
     }
 
-    /// Looks for translations that still reach freed frames. Out of line: it is on the path of every free.
+    /// Checks for translations that still lead to freed frames. Out of line: it is on the path of every free.
     #[inline(never)]
     fn check_freed(&self, frames: FrameRange) {
         Task::with(called);
@@ -67,7 +69,7 @@ impl Hosted {
         self.nested.reaching(frames).into_iter().for_each(|violation| self.violated(violation));
     }
 
-    /// A pin whose thread is no CPU of this machine, or whose calls are counted.
+    /// The pin of a thread that is no CPU of this machine, or whose calls are counted.
     #[cold]
     #[inline(never)]
     fn pin_disturbed(&self, task: &Task) {
@@ -77,7 +79,7 @@ impl Hosted {
         called(task);
     }
 
-    /// Whether the running thread may be asked to act as a pinned CPU; only debug builds know.
+    /// Checks that the running thread is pinned; only debug builds know.
     fn debug_assert_pinned(&self) {
         debug_assert!(Task::with(Task::pins) > 0, "the caller must be pinned to its CPU");
     }
@@ -100,7 +102,7 @@ unsafe impl FramePlatform for Hosted {
         })
     }
 
-    /// Costs nothing in release builds, so that interrupts at platform calls pass it by there.
+    /// Costs nothing in release builds, so no interrupt at platform calls arrives here there.
     #[inline]
     fn unpin(&self) {
         if cfg!(debug_assertions) {
@@ -181,7 +183,7 @@ unsafe impl FramePlatform for Hosted {
         self.arena.direct_map(addr)
     }
 
-    /// All that the host has, but for what the machine is said to lack: a process's registers are its own.
+    /// The host's features without those that the machine lacks: a process's registers are its own.
     fn features(&self) -> CpuFeatures {
         let found = *FEATURES.get_or_init(CpuFeatures::detect);
         self.config.lacks.iter().fold(found, |found, &feature| found.without(feature))
@@ -235,7 +237,7 @@ unsafe impl FramePlatform for Hosted {
         }
     }
 
-    /// Counts, and checks that the library is ready to be put off.
+    /// Counts, and checks that the library may be preempted here.
     fn reschedule_point(&self) {
         Task::with(|task| {
             task.ranks.at_most(Rank::AddressSpace);
@@ -307,8 +309,8 @@ unsafe impl TablePlatform for Hosted {
         Task::with(|task| task.replace_flush_lost(lost));
     }
 
-    /// Only here do the modelled TLBs change, as late as the contract allows, so that a caller that takes the
-    /// start for the end is found out.
+    /// The modelled TLBs change only here, as late as the contract allows, so that a caller that takes the
+    /// start for the end is noticed.
     fn flush_remote_wait(&self, targets: &CpuSet, request: &FlushRequest) {
         self.debug_assert_pinned();
         if !Task::with(|task| task.replace_flush_lost(false)) {
@@ -316,7 +318,7 @@ unsafe impl TablePlatform for Hosted {
         }
     }
 
-    /// The modelled TLBs of all CPUs lose it, those of CPUs that are offline as well.
+    /// Flushes the modelled TLBs of all CPUs, offline ones too.
     fn flush_kernel(&self, range: VirtRange) {
         debug_assert!(!Task::with(Task::interrupts_off), "a kernel flush was sent with interrupts off");
         Task::with(|task| {
@@ -355,11 +357,11 @@ unsafe impl TablePlatform for Hosted {
     }
 }
 
-// SAFETY: a sleeper looks at its word again each time it is woken, and after a store that came before the call.
+// SAFETY: a sleeper reads its word again each time it is woken, and after a store that came before the call.
 unsafe impl Platform for Hosted {
     type Pager = SyntheticFiles;
 
-    /// The files; and looks that nothing is held but an address space.
+    /// The files; also checks that the caller holds nothing but an address space's lock.
     #[inline]
     fn pager(&self) -> &SyntheticFiles {
         Task::with(|task| task.ranks.at_most(Rank::AddressSpace));
@@ -385,7 +387,7 @@ unsafe impl Platform for Hosted {
                 std::hint::spin_loop();
             }
         }
-        // Whatever it returns, the caller looks again.
+        // The caller checks the word again in any case.
         let _woken = futex::wait(word, futex::Flags::PRIVATE, seen, None);
     }
 

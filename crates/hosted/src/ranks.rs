@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use quire::rank::Rank;
 
-/// The ranks that a task holds. At most one of each, so a bit apiece says it all, and one comparison finds a wrong
-/// order.
+/// The ranks that a task holds: at most one lock of each, so a bit for each is enough, and one comparison
+/// finds a wrong order.
 pub(crate) struct HeldRanks(AtomicU32);
 
 const ALL: [Rank; Rank::Parked as usize] = [
@@ -37,7 +37,7 @@ impl HeldRanks {
         Self(AtomicU32::new(0))
     }
 
-    /// Forgets what is held and says what it was, for a context that starts on top of this one.
+    /// Replaces the held ranks and returns the old ones, for a context that starts on top of this one.
     pub(crate) fn replace(&self, held: u32) -> u32 {
         let was = self.0.load(Ordering::Relaxed);
         self.0.store(held, Ordering::Relaxed);
@@ -59,7 +59,7 @@ impl HeldRanks {
         self.0.load(Ordering::Relaxed) == 0
     }
 
-    /// Panics unless this is all that is held, or nothing is.
+    /// Panics if any other rank is held.
     #[inline]
     pub(crate) fn at_most(&self, rank: Rank) {
         let held = self.0.load(Ordering::Relaxed);

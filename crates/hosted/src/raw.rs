@@ -1,9 +1,9 @@
 //! Frames by number, for tests and measurements that own a machine's memory as a whole.
 //!
-//! The library takes memory over, frees and writes to what its caller owns. A test of the library frees frames twice, frees what is mapped
-//! and names frames of blocks by their numbers, on purpose. It may: the memory of a [`Hosted`](crate::Hosted) machine
-//! holds no value of the process, so that a frame which is freed too early confuses the machine in it, which the test
-//! watches, and nothing else. No other code has a use for these traits.
+//! The library's own interface takes memory over, frees and writes only what its caller owns. A test frees
+//! frames twice, frees mapped frames and names frames by number, on purpose. That is sound: the memory of a
+//! [`Hosted`](crate::Hosted) machine holds no value of the process, so a frame that is freed too early
+//! confuses only the machine in it, which the test watches. No other code has a use for these traits.
 #![allow(unsafe_code)]
 
 use quire::addr::{BlockNumber, Frame, FrameRange, Order, PageSize, VirtAddr};
@@ -30,7 +30,7 @@ pub fn page_allocator<'p, P: FramePlatform>(
     unsafe { PageAllocator::new(platform, ranges, config) }
 }
 
-/// The same where memory in `later` may come after start-up.
+/// The same, where memory in `later` may be added after start-up.
 ///
 /// # Errors
 /// [`InitError`].
@@ -172,7 +172,7 @@ impl<P: FramePlatform> RawPages for PageAllocator<'_, P> {
     }
 }
 
-/// A counter of leaves that the test alone knows.
+/// A counter of leaves that only the test uses.
 #[allow(missing_docs)]
 pub trait RawCounts {
     fn unmap_raw(&mut self, run: FrameRange) -> u64;
@@ -200,7 +200,7 @@ impl<P: FramePlatform> RawCounts for Counter<'_, '_, P> {
     }
 }
 
-/// Page tables that map whatever frames the test names.
+/// Page tables that map any frames that the test names.
 #[allow(missing_docs, clippy::missing_errors_doc)]
 pub trait RawTables<'p, P: TablePlatform> {
     fn map_raw(&self, addr: VirtAddr, run: FrameRange, flags: EntryFlags) -> Result<(), MapError>;
@@ -332,7 +332,7 @@ impl<'p, P: TablePlatform> RawTables<'p, P> for PageTables<'_, 'p, P> {
     }
 }
 
-/// A machine, any of whose frames is cleared or copied.
+/// A machine that clears and copies any of its frames.
 #[allow(missing_docs)]
 pub trait RawMachine: FramePlatform {
     fn clear_raw(&self, frames: FrameRange, kernel: ReadyClear) {

@@ -1,4 +1,4 @@
-//! Rules that the memory manager broke, as the machine saw them.
+//! Rules that the memory manager broke.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -52,7 +52,7 @@ pub enum Violation {
         /// The table.
         root: Frame,
     },
-    /// A cached translation allows more than the page table does, and no flush is under way that would take it.
+    /// A cached translation allows more than the page table, and no flush that would drop it is under way.
     #[error(
         "{cpu:?} still translates {addr:#x} (+{size:#x}, root {root:?}, stores: {write}) to {first:?}, where the page table has {there:?}, and every verb has returned"
     )]
@@ -72,8 +72,8 @@ pub enum Violation {
         /// The frame that the page table has, at the first page that differs: in its frame, or in what it allows.
         there: Option<Frame>,
     },
-    /// A paging-structure cache leads to a table that is no longer there, or allows more than the way to it does, and no flush
-    /// is under way that would take it.
+    /// A paging-structure cache leads to a table that was removed, or allows more than the walk to it does,
+    /// and no flush that would drop it is under way.
     #[error(
         "{cpu:?} caches {table:?} as the level {level} table of {addr:#x} (root {root:?}), where the page table has {there:?}, and every verb has returned"
     )]
@@ -91,8 +91,8 @@ pub enum Violation {
         /// What the page table leads to.
         there: Option<Frame>,
     },
-    /// A store went through a cached translation that takes the dirty bit as set, where it was cleared and no flush is under
-    /// way: it is not recorded.
+    /// A store went through a translation cached with the dirty bit set, where the bit was cleared and no
+    /// flush is under way: the store is not recorded.
     #[error(
         "{cpu:?} stored to {addr:#x} (root {root:?}) and the dirty bit stayed clear: its entry was cached with it set"
     )]
@@ -120,7 +120,7 @@ pub enum Violation {
         /// What was freed.
         freed: FrameRange,
     },
-    /// A secondary MMU has a copy that the page table does not bear out, outside every bracket.
+    /// A secondary MMU has a copy that differs from the page table, outside every bracket.
     #[error(
         "a secondary MMU takes {addr:#x} (+{size:#x}, root {root:?}, stores: {write}) to {first:?}, where the page table has {there:?}"
     )]
@@ -150,7 +150,7 @@ pub enum Violation {
         /// The entry.
         entry: u64,
     },
-    /// A walk met an entry that names frames which are no memory of the machine.
+    /// A walk met an entry that names frames outside the machine's memory.
     #[error("{cpu:?} met an entry that names no memory, {entry:#x} at level {level}, walking {addr:#x}")]
     OutsideMemory {
         /// Which CPU.
@@ -164,7 +164,7 @@ pub enum Violation {
     },
 }
 
-/// What a machine saw: violations, and how many there were in all.
+/// A machine's violations, and their number.
 #[derive(Default)]
 pub(crate) struct Violations {
     kept: Mutex<(Vec<Violation>, u64)>,

@@ -12,7 +12,7 @@
 //!
 //! No feature is on by default, and each brings in one crate, which has its name.
 //!
-//! A kernel that Limine starts begins like this. `examples/limine.rs` is all of it.
+//! The start of a kernel that Limine starts; `examples/limine.rs` is the whole of it.
 //!
 //! ```
 //! use limine::request::MemoryMapRequest;

@@ -11,15 +11,15 @@ pub fn memory_map(entries: &[&Entry]) -> MemoryMap {
     collect(entries, EntryType::USABLE)
 }
 
-/// The memory that the boot loader gives up. A kernel may use it once it has read all responses, and runs on page tables and a
-/// stack of its own. It announces this memory when it starts
+/// The memory that the boot loader gives up. A kernel may use it once it has read all responses, and runs on
+/// page tables and a stack of its own. It announces this memory at start-up
 /// ([`PageAllocator::with_later`](quire::page_alloc::PageAllocator::with_later)), and adds its
 /// [`whole_blocks`](MemoryMap::whole_blocks) later.
 pub fn reclaimable(entries: &[&Entry]) -> MemoryMap {
     collect(entries, EntryType::BOOTLOADER_RECLAIMABLE)
 }
 
-/// What is of this kind, and of no other: entries of the kinds that no kernel may use can overlap others.
+/// Memory of this kind only: entries of kinds that no kernel may use can overlap others.
 fn collect(entries: &[&Entry], kind: EntryType) -> MemoryMap {
     let mut map = MemoryMap::new();
     let wanted = entries.iter().filter(|entry| entry.entry_type == kind);

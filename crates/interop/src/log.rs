@@ -16,7 +16,8 @@ pub fn report(event: Event) {
     log::log!(target: TARGET, level_of(event), "{event}");
 }
 
-/// How bad an event is. The library goes on without large folios, so only small ones are worth a warning.
+/// The level of an event. The library continues without large folios, so only missing small ones are worth a
+/// warning.
 pub fn level_of(event: Event) -> Level {
     match event {
         Event::BadMemory { .. } => Level::Error,

@@ -1,4 +1,4 @@
-//! The usable memory of a machine, as a boot loader describes it, in the form that Quire takes over.
+//! The usable memory of a machine: a boot loader's description in Quire's form.
 #![forbid(unsafe_code)]
 
 use quire::addr::{Frame, FrameRange, PhysAddr};
@@ -7,9 +7,9 @@ use quire::manager::MemoryRange;
 
 /// The usable ranges of a machine: whole frames, in ascending order, without overlaps.
 ///
-/// First add what is usable, then reserve what is in use: a frame that is reserved is in no range, whatever else was said
-/// of it. The map has room for [`MAX_RANGES`] ranges. When there are more it drops the smallest, and
-/// [`dropped_frames`](Self::dropped_frames) says how much memory that was.
+/// First add usable memory, then reserve memory that is in use: a reserved frame is in no range, however
+/// often it was added. The map holds [`MAX_RANGES`] ranges. Beyond these it drops the smallest, and
+/// [`dropped_frames`](Self::dropped_frames) counts their frames.
 ///
 /// ```
 /// use quire::addr::PhysAddr;
@@ -35,14 +35,14 @@ impl MemoryMap {
         Self { ranges: [none; MAX_RANGES], count: 0, dropped: 0 }
     }
 
-    /// What [`MemoryManager::new`](quire::manager::MemoryManager::new) and
-    /// [`PageAllocator::new`](quire::page_alloc::PageAllocator::new) take.
+    /// The argument of [`MemoryManager::new`](quire::manager::MemoryManager::new) and
+    /// [`PageAllocator::new`](quire::page_alloc::PageAllocator::new).
     pub fn ranges(&self) -> &[MemoryRange] {
         &self.ranges[..self.count]
     }
 
-    /// The whole blocks of 2 MiB in the ranges, which is what
-    /// [`add_memory`](quire::page_alloc::PageAllocator::add_memory) takes.
+    /// The whole blocks of 2 MiB in the ranges, as
+    /// [`add_memory`](quire::page_alloc::PageAllocator::add_memory) takes them.
     pub fn whole_blocks(&self) -> impl Iterator<Item = FrameRange> {
         const BLOCK: u64 = BLOCK_FRAMES as u64;
         let cut = |range: &MemoryRange| {
@@ -56,13 +56,14 @@ impl MemoryMap {
         self.ranges().iter().map(|range| range.frames.count).sum()
     }
 
-    /// How many frames were left out because there were more than [`MAX_RANGES`] ranges.
+    /// Frames that were left out because there were more than [`MAX_RANGES`] ranges.
     pub const fn dropped_frames(&self) -> u64 {
         self.dropped
     }
 
-    /// Adds usable memory, on node 0 and with unknown contents, as far as the map does not have it yet. Frames that are
-    /// usable in part are left out, and so is what lies beyond the largest address that Quire manages, 64 TiB.
+    /// Adds usable memory, on node 0 and with unknown contents, as far as the map does not have it yet.
+    /// Partly usable frames are left out, and so is memory above the largest address that Quire manages, 64
+    /// TiB.
     pub fn add(&mut self, start: PhysAddr, bytes: u64) {
         let end = start.0.saturating_add(bytes).min(MAX_PHYS_BYTES) / FRAME_SIZE;
         let mut at = start.0.div_ceil(FRAME_SIZE);
@@ -74,14 +75,14 @@ impl MemoryMap {
         }
     }
 
-    /// Takes memory out that is in use: the kernel's image, its modules, the boot loader's tables. Frames that are in use in
-    /// part go as well.
+    /// Removes memory that is in use: the kernel's image, its modules, the boot loader's tables. Frames that
+    /// are partly in use are removed too.
     pub fn reserve(&mut self, start: PhysAddr, bytes: u64) {
         self.replace(start, bytes, |_| None);
     }
 
-    /// Says to which memory node these addresses belong, from ACPI's table of affinities (SRAT) for example. A frame on the
-    /// edge goes with the addresses.
+    /// Sets the memory node of these addresses, for example from ACPI's table of affinities (SRAT). A frame
+    /// at the edge belongs to them.
     pub fn set_node(&mut self, start: PhysAddr, bytes: u64, node: u8) {
         self.replace(start, bytes, |range| Some(MemoryRange { node, ..range }));
     }
@@ -91,7 +92,7 @@ impl MemoryMap {
         self.replace(start, bytes, |range| Some(MemoryRange { zeroed: true, ..range }));
     }
 
-    /// Replaces the parts of ranges that have these addresses, or takes them out.
+    /// Replaces the parts of ranges at these addresses, or removes them.
     fn replace(&mut self, start: PhysAddr, bytes: u64, with: impl Fn(MemoryRange) -> Option<MemoryRange>) {
         if bytes == 0 {
             return;

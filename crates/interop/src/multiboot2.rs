@@ -6,15 +6,16 @@ use quire::addr::PhysAddr;
 
 use crate::MemoryMap;
 
-/// ELF's `SHF_ALLOC`: the section stands in memory.
+/// ELF's `SHF_ALLOC`: the section is in memory.
 const LOADED: u64 = 2;
 
-/// The usable memory of a boot information structure, without what the kernel needs: the structure itself, the kernel's own
-/// ELF sections, and the modules. `None` where the boot loader gave no memory map, neither its own nor that of EFI.
+/// The usable memory of a boot information structure, without the memory that the kernel needs: the structure
+/// itself, the kernel's own ELF sections, and the modules. `None` if the boot loader gave no memory map,
+/// neither its own nor that of EFI.
 ///
-/// `link_offset` is the difference between the addresses that the kernel is linked for and those that it was loaded at: 0
-/// unless it runs in the higher half. The structure is excluded at the address at which it is read, which must be its
-/// physical address, as it is when a boot loader starts the kernel.
+/// `link_offset` is the difference between the kernel's linked and loaded addresses: 0 unless it runs in the
+/// higher half. The structure is excluded at the address at which it is read, which must be its physical
+/// address, as when a boot loader starts the kernel.
 ///
 /// The map may have physical frame 0. A kernel whose direct map puts it at address zero reserves it, since a pointer to it
 /// would be null.

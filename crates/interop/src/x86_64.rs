@@ -9,9 +9,9 @@ use x86_64::structures::paging::{FrameAllocator, FrameDeallocator, PageSize, Phy
 
 /// A page allocator as `x86_64` knows one: a source of frames of 4 KiB, 2 MiB and 1 GiB for its mappers.
 ///
-/// It is a reference and a request, so a kernel makes one where it needs it: one with [`Gfp::KERNEL`] for page tables, for
-/// example, and one with [`Gfp::USER`] for what they map. Contents of frames are unknown; the mappers of `x86_64` clear
-/// the page tables that they take.
+/// It is a reference and a request, so a kernel makes one where it needs it: for example one with
+/// [`Gfp::KERNEL`] for page tables, and one with [`Gfp::USER`] for mapped memory. Contents of frames are
+/// unknown; the mappers of `x86_64` clear the page tables that they allocate.
 pub struct Frames<'a, 'p, P: FramePlatform> {
     pages: &'a PageAllocator<'p, P>,
     gfp: Gfp,
@@ -28,7 +28,7 @@ impl<'a, 'p, P: FramePlatform> Frames<'a, 'p, P> {
 unsafe impl<S: PageSize, P: FramePlatform> FrameAllocator<S> for Frames<'_, '_, P> {
     fn allocate_frame(&mut self) -> Option<PhysFrame<S>> {
         let folio = self.pages.alloc(self.gfp, order_of::<S>()).ok()?;
-        // The frame of `x86_64` stands for the folio from now on.
+        // The frame of `x86_64` represents the folio from now on.
         phys_frame(folio.into_raw())
     }
 }
@@ -37,7 +37,7 @@ impl<S: PageSize, P: FramePlatform> FrameDeallocator<S> for Frames<'_, '_, P> {
     /// Frees a frame.
     ///
     /// # Panics
-    /// When this allocator did not hand it out with this size, or it is free already.
+    /// When this allocator did not allocate it with this size, or it is free already.
     unsafe fn deallocate_frame(&mut self, frame: PhysFrame<S>) {
         let start = frame_range(frame).start;
         // SAFETY: invariant 1: by the trait's contract the frame is unused, and it came from this allocator with this size.

@@ -10,7 +10,7 @@ use signal_hook::consts::SIGPIPE;
 use crate::output::{line, say};
 use crate::record::RecordError;
 
-/// What the command ends with; `docs/exit-codes.md` has the same lines.
+/// The exit codes; `docs/exit-codes.md` has the same lines.
 const EXIT_CODES: &str = "\
 Exit codes:
   0        the work is done
@@ -65,7 +65,7 @@ pub fn main() -> ExitCode {
     match outcome {
         Ok(code) => code,
         Err(error) if is_closed_pipe(&error) => {
-            // As other programs do whose reader has gone: end by the signal, without a message.
+            // Ends by the signal, without a message, as other programs do whose reader has closed the pipe.
             let _ = signal_hook::low_level::emulate_default_handler(SIGPIPE);
             ExitCode::FAILURE
         }

@@ -8,7 +8,7 @@ pub mod host;
 pub mod manual;
 pub mod output;
 pub mod record;
-// `bench` replays beside what it measures.
+// Only `bench` uses some of it.
 #[cfg_attr(not(feature = "bench"), allow(dead_code, unused_imports))]
 pub mod replay;
 #[cfg(feature = "bench")]

@@ -1,4 +1,4 @@
-//! The `quire` command; everything it does lives in the library beside it.
+//! The `quire` command; its code is in the library beside it.
 
 fn main() -> std::process::ExitCode {
     lab::cli::main()

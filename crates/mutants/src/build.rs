@@ -9,11 +9,11 @@ use serde_json::Value;
 
 use crate::copy::Copy;
 
-/// A program with tests.
+/// A test program.
 #[derive(Clone, Debug)]
 pub(crate) struct Program {
     pub(crate) path: PathBuf,
-    /// Where `cargo test` would run it.
+    /// The folder in which `cargo test` would run it.
     pub(crate) folder: PathBuf,
 }
 
@@ -40,7 +40,7 @@ fn said(messages: &[Value]) -> String {
     messages.iter().filter_map(|message| message["message"]["rendered"].as_str()).collect()
 }
 
-/// The bugs that the message points at.
+/// The bugs at the places of the message.
 fn switches_of(copy: &Copy, message: &Value) -> Vec<u32> {
     let spans = message["spans"].as_array().into_iter().flatten();
     let mut numbers = Vec::new();
@@ -82,13 +82,13 @@ pub(crate) fn programs(copy: &Copy) -> Result<Vec<Program>> {
     Ok(programs)
 }
 
-/// Runs cargo in the copy; its messages, and whether it went well.
+/// Runs cargo in the copy; returns its messages and whether it succeeded.
 fn cargo(copy: &Copy, arguments: &[&str]) -> Result<(Vec<Value>, bool)> {
     let mut command = Command::new("cargo");
     command.args(arguments).arg("--message-format=json").current_dir(&copy.root);
     command.env("CARGO_TARGET_DIR", copy.root.with_file_name("build"));
     command.env("CARGO_INCREMENTAL", "0").env("CARGO_PROFILE_DEV_DEBUG", "none");
-    // What a bug leaves unused is no reason to refuse it.
+    // Unused code because of a bug is no reason to refuse it.
     command.env("RUSTFLAGS", "--cap-lints=allow");
     let output = command.stderr(Stdio::inherit()).output().context("cargo")?;
     let lines = output.stdout.split(|&byte| byte == b'\n').filter(|line| line.starts_with(b"{"));

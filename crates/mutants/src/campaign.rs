@@ -1,4 +1,4 @@
-//! Runs the tests that pass a bug's place, with the bug, until one of them fails.
+//! Runs the tests that execute a bug's place, with the bug, until one of them fails.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
@@ -16,18 +16,18 @@ use crate::process::{Outcome, Switch, run as run_tests};
 use crate::sample::{List, Mutant, locate};
 use crate::suite::{self, Test, append, in_parallel};
 
-/// From the repository's root.
+/// Path from the repository's root.
 pub(crate) const RESULTS: &str = "target/mutants/results.jsonl";
-/// Tests up to so many milliseconds run before any that is longer.
+/// Tests up to this many milliseconds run before longer ones.
 const WAVES: [u64; 6] = [40, 150, 500, 1500, 5000, u64::MAX];
-/// So many milliseconds of tests run in one process.
+/// Milliseconds of tests in one process.
 const AT_ONCE: u64 = 4000;
-/// A test that fails runs so many times again, until it fails once more.
+/// Further runs of a failing test, until it fails once more.
 const AGAIN: usize = 2;
-/// The tests are worth a campaign if so many of a hundred pass without a bug.
+/// The tests are worth a campaign if this many of a hundred pass without a bug.
 const PASSING: usize = 97;
 
-/// What became of a bug.
+/// The verdict on a bug.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Verdict {
@@ -37,7 +37,7 @@ pub(crate) enum Verdict {
     Hangs,
     /// Every test passed.
     Survived,
-    /// No test passes its place.
+    /// No test executes its place.
     Unreached,
 }
 
@@ -50,12 +50,12 @@ pub(crate) struct Outcomes {
     pub(crate) verdict: Verdict,
     /// The test that found it.
     pub(crate) test: Option<String>,
-    /// How many tests pass its place.
+    /// Tests that execute its place.
     pub(crate) tests: usize,
     pub(crate) seconds: f64,
 }
 
-/// The numbers that a command means, and whether results that are there count.
+/// The numbers that a command selects, and whether it keeps existing results.
 pub(crate) fn wanted(list: &List, first: Option<usize>, only: Vec<u32>) -> (Vec<u32>, bool) {
     if only.is_empty() {
         let all = list.mutants.iter().filter(|mutant| mutant.is_bug()).map(|mutant| mutant.number);
@@ -134,7 +134,7 @@ fn try_one(programs: &[Program], tests: &[Test], mutant: &Mutant) -> Result<Outc
     Ok(outcome(Verdict::Survived, None))
 }
 
-/// Runs tests with a bug. A test that fails and does not fail again when it runs alone has found nothing.
+/// Runs tests with a bug. A test that fails once and not again alone has found nothing.
 fn try_group(program: &Program, mut tests: Vec<&Test>, number: u32) -> Result<Outcome> {
     let switch = Switch { number: Some(number), reached: None };
     loop {
@@ -162,13 +162,13 @@ fn names<'a>(tests: &[&'a Test]) -> Vec<&'a str> {
     tests.iter().map(|test| test.name.as_str()).collect()
 }
 
-/// How long the tests take without a bug.
+/// The time of the tests without a bug.
 fn expected(tests: &[&Test]) -> Duration {
     tests.iter().map(|test| Duration::from_millis(test.millis)).sum()
 }
 
-/// The tests in the order in which they run: the short ones first, and among them those of the program that has the largest
-/// part of its tests there.
+/// The tests in the order in which they run: short ones first, and among them those of the program with the
+/// largest share of its tests there.
 fn groups<'a>(
     programs: &'a [Program],
     tests: &[Test],

@@ -1,4 +1,4 @@
-//! The copy of the library that has the bugs: the same files, with a switch at each place.
+//! The copy of the library with the bugs: the same files, with a switch at each place.
 
 use std::collections::HashMap;
 use std::fs;
@@ -15,10 +15,10 @@ pub(crate) const BELOW: &str = "target/mutants";
 const LIBRARY: &str = "crates/quire/src/";
 const CRATES: [&str; 4] = ["crates/quire", "crates/hosted", "crates/oracle", "crates/testkit"];
 const WHOLE: [&str; 5] = ["Cargo.lock", "rust-toolchain.toml", "README.md", "docs", "traces"];
-/// Files that only count, only check, only name, or must be constant.
+/// Files that only count, check or name, or must be constant.
 const LEFT_ALONE: [&str; 4] = ["stats.rs", "validate.rs", "error.rs", "limits.rs"];
 
-/// The library's files, and where bugs can stand in each.
+/// The library's files, and the places for bugs in each.
 pub(crate) struct Sources {
     pub(crate) files: Vec<(String, String, Found)>,
 }
@@ -60,13 +60,13 @@ fn files_below(folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// A copy, and where in its files the bugs stand.
+/// A copy, and the places of the bugs in its files.
 pub(crate) struct Copy {
     pub(crate) root: PathBuf,
     pub(crate) ranges: HashMap<String, Vec<(Range<usize>, u32)>>,
 }
 
-/// Writes the copy. Files that are already as they shall be are not touched, so that little is built again.
+/// Writes the copy. Unchanged files are not written, so that cargo rebuilds little.
 pub(crate) fn write(root: &Path, sources: &Sources, chosen: &[(Mutant, Place)]) -> Result<Copy> {
     let copy = root.join(BELOW).join("copy");
     for part in CRATES.iter().chain(&WHOLE) {
@@ -97,7 +97,7 @@ pub(crate) fn write(root: &Path, sources: &Sources, chosen: &[(Mutant, Place)]) 
     Ok(Copy { root: copy, ranges })
 }
 
-/// The workspace with the members that are copied.
+/// The workspace with only the copied members.
 fn only_copied(workspace: &str) -> String {
     let members = format!("members = {CRATES:?}");
     let kept = workspace.lines().filter(|line| !line.starts_with("default-members"));
@@ -113,7 +113,7 @@ fn put(path: &Path, bytes: &[u8]) -> Result<()> {
     fs::write(path, bytes).with_context(|| path.display().to_string())
 }
 
-/// The text with a switch at each place, in the order in which they stand; and where the switches are in it.
+/// The text with a switch at each place, in order, and the places of the switches in it.
 fn switch(text: &str, places: &[&(Mutant, Place)]) -> (String, Vec<(Range<usize>, u32)>) {
     let (mut out, mut ranges, mut done) = (String::new(), Vec::new(), 0);
     for (mutant, place) in places {

@@ -1,7 +1,9 @@
-//! Deliberate bugs in the library, by the hundred: compiled in at once, switched on by number, and which test finds each.
+//! Deliberate bugs in the library, by the hundred: all compiled in at once and switched on by number, to
+//! learn which test finds each.
 //!
-//! `list` draws the bugs, `run` builds a copy of the library with all of them and runs, for each, the tests that pass its
-//! place until one fails, and `report` says what was found. `docs/testing/mutants.md` says how they are used.
+//! `list` draws the bugs. `run` builds a copy of the library with all of them and runs, for each, the tests
+//! that execute its place until one fails. `report` prints the result. `docs/testing/mutants.md` describes
+//! their use.
 
 mod build;
 mod campaign;

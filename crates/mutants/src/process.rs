@@ -17,14 +17,14 @@ use nix::unistd::Pid;
 
 use crate::build::Program;
 
-/// Private memory that a process may have. The machine's memory is shared memory, and is bounded by itself.
+/// Private memory that a process may have. The machine's memory is shared memory, with its own bound.
 const DATA_BYTES: u64 = 6 << 30;
-/// Tests that wait for something that does not come use no processor; they end after this long, in which they could run.
+/// A test that waits in vain uses no processor; it is ended after waiting this long.
 const WAITS: Duration = Duration::from_secs(10);
-/// How often it is looked whether a process could run.
+/// How often the waiting time of a process is read.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// What became of the tests.
+/// The outcome of the tests.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Outcome {
     Passed,
@@ -34,17 +34,17 @@ pub(crate) enum Outcome {
     Hangs(String),
 }
 
-/// What the process is told.
+/// The switches of a process.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Switch<'a> {
     pub(crate) number: Option<u32>,
-    /// The file in which it marks what it passes.
+    /// The file in which it marks the places that it executes.
     pub(crate) reached: Option<&'a Path>,
 }
 
-/// Runs tests by their full names. `expected`: how long they take without a bug.
+/// Runs tests by their full names. `expected`: their time without a bug.
 pub(crate) fn run(program: &Program, tests: &[&str], expected: Duration, switch: Switch) -> Result<Outcome> {
-    // Eight times as long, on two processors at once, and some for what is short.
+    // Eight times as long, since two run at once, and a few seconds for short ones.
     let seconds = 8 * expected.as_secs() + 6;
     let mut command = Command::new("prlimit");
     command.arg(format!("--cpu={seconds}")).arg(format!("--data={DATA_BYTES}")).arg("--core=0");
@@ -75,23 +75,23 @@ pub(crate) fn run(program: &Program, tests: &[&str], expected: Duration, switch:
         let _ = killpg(group, Signal::SIGKILL);
     }
     let status = child.wait()?;
-    // What a test has started ends with it.
+    // Processes that a test started end with it.
     let _ = killpg(group, Signal::SIGKILL);
     drop(lines);
     let _ = reader.join();
     Ok(judge(&seen, status))
 }
 
-/// What a process said until it was looked at no longer.
+/// The output of a process, as far as it was watched.
 #[derive(Default)]
 struct Seen {
     text: String,
     failed: Option<String>,
-    /// It runs on: a test has failed, or the time is up.
+    /// It was stopped: a test has failed, or the time is up.
     stopped: bool,
 }
 
-/// `most`: so long the process may run or sleep. The time in which it waits for a processor that others use is not its own.
+/// `most`: the time that the process may run or sleep. Waiting for a processor does not count.
 fn watch(lines: &Receiver<Vec<u8>>, process: u32, most: Duration) -> Seen {
     let (mut seen, mut starved, start) = (Seen::default(), Starved::default(), Instant::now());
     loop {
@@ -111,11 +111,11 @@ fn watch(lines: &Receiver<Vec<u8>>, process: u32, most: Duration) -> Seen {
     }
 }
 
-/// How long a process waited for a processor: the sum of what its hungriest thread waited between two looks.
+/// The time for which a process waited for a processor: the sum over reads of its longest-waiting thread.
 #[derive(Default)]
 struct Starved {
     time: Duration,
-    /// What each thread has waited in all.
+    /// The waiting time of each thread so far.
     threads: HashMap<PathBuf, u64>,
 }
 
@@ -134,7 +134,7 @@ impl Starved {
     }
 }
 
-/// The test that a line says has failed.
+/// The test that failed according to a line.
 fn failed(line: &str) -> Option<&str> {
     name(line.strip_suffix(" ... FAILED")?)
 }
@@ -151,7 +151,7 @@ fn judge(seen: &Seen, status: ExitStatus) -> Outcome {
     if status.success() {
         return Outcome::Passed;
     }
-    // The line of a test is finished when it has ended.
+    // The line of a test is complete when the test has ended.
     let last = seen.text.lines().last().filter(|line| line.starts_with("test ")).and_then(name);
     let last = last.unwrap_or("its start or its end").to_string();
     if seen.stopped || status.signal() == Some(SIGXCPU) {
@@ -166,7 +166,7 @@ mod tests {
     use super::*;
     use std::os::unix::fs::PermissionsExt;
 
-    /// What becomes of a program that does this.
+    /// The outcome of a program that runs this script.
     fn outcome(name: &str, script: &str) -> Outcome {
         let path = std::env::temp_dir().join(format!("mutants-{name}-{}", std::process::id()));
         fs::write(&path, format!("#!/bin/sh\n{script}\n")).expect("a file");

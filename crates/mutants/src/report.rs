@@ -1,4 +1,4 @@
-//! What the campaign has found, by part of the library and by kind of bug.
+//! The results of the campaign, by part of the library and by kind of bug.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -11,10 +11,10 @@ use crate::campaign::{Outcomes, RESULTS, Verdict, results};
 use crate::operators::Class;
 use crate::sample::{List, Mutant};
 
-/// So many of a hundred are to be caught.
+/// The goal: this many of a hundred are caught.
 const CAUGHT: usize = 95;
 
-/// How many of each verdict.
+/// The number of bugs with each verdict.
 #[derive(Default)]
 struct Row {
     caught: usize,
@@ -42,7 +42,7 @@ impl Row {
     }
 }
 
-/// Prints the tables and the survivors; whether enough were caught and each survivor is explained.
+/// Prints the tables and the survivors; true if enough were caught and each survivor is explained.
 pub(crate) fn print(root: &Path, list: &List) -> Result<bool> {
     let results = results(root)?;
     let known: Vec<(&Mutant, &Outcomes)> = list

@@ -1,4 +1,4 @@
-//! The list of bugs that is kept: drawn by a seed from all places, more often where tests look less.
+//! The kept list of bugs: drawn by a seed from all places, more often where tests are weaker.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs;
@@ -11,11 +11,11 @@ use crate::build;
 use crate::copy::{self, Sources};
 use crate::operators::{Class, Operator, Place};
 
-/// From the repository's root.
+/// Path from the repository's root.
 pub(crate) const LIST: &str = "crates/mutants/list.json";
-/// Of how many more than wanted the compiler is asked, since it refuses some.
+/// Additional bugs to compile, since the compiler refuses some.
 const SPARE: usize = 10;
-/// At most so many of one function, so that none is all that is looked at.
+/// The most bugs of one function, so that none dominates.
 const OF_A_FUNCTION: usize = 2;
 
 /// One bug, found again by its text when lines have moved.
@@ -23,24 +23,24 @@ const OF_A_FUNCTION: usize = 2;
 pub(crate) struct Mutant {
     pub(crate) number: u32,
     pub(crate) file: String,
-    /// When it was drawn.
+    /// Its line when it was drawn.
     pub(crate) line: usize,
     pub(crate) function: String,
     pub(crate) operator: Operator,
     pub(crate) class: Class,
     pub(crate) original: String,
     pub(crate) mutated: String,
-    /// Which of those that are alike in the function, from 0.
+    /// Its index among equal ones in the function, from 0.
     pub(crate) nth: usize,
-    /// Why no test can find it, or need find it.
+    /// Why no test can or need find it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) explained: Option<String>,
-    /// Why the code means the same with it: it is no bug, is not run and not counted.
+    /// Why the code means the same with it: it is no bug, and is neither run nor counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) equivalent: Option<String>,
 }
 
-/// What tells bugs apart, save for their place among those that are alike.
+/// What distinguishes bugs, except for their index among equal ones.
 type Likeness = (String, String, Operator, String, String);
 
 impl Mutant {
@@ -55,7 +55,7 @@ impl Mutant {
         (String::new(), function, operator, original, mutated)
     }
 
-    /// What a result belongs to, whatever its number is.
+    /// The key of a result, independent of the number.
     pub(crate) fn key(&self) -> String {
         let (file, function, nth) = (&self.file, &self.function, self.nth);
         format!("{file} {function} {nth} {:?} {} => {}", self.operator, self.original, self.mutated)
@@ -82,7 +82,7 @@ fn module(file: &str) -> String {
     }
 }
 
-/// How much more often than others a part is drawn.
+/// The weight of a part in the draw.
 fn weight_of(module: &str) -> f64 {
     match module {
         "hugetlb" | "tlb" | "vm/collapse" | "vm/userfault" => 2.0,
@@ -96,11 +96,11 @@ fn weight_of(module: &str) -> f64 {
 #[derive(Serialize, Deserialize)]
 pub(crate) struct List {
     pub(crate) seed: u64,
-    /// How many places there were to draw from.
+    /// The number of places.
     pub(crate) places: usize,
-    /// How many have no switch since they are constants.
+    /// Places without a switch since they are constants.
     pub(crate) constant: usize,
-    /// How many are statistics and hints.
+    /// Places in statistics and hints.
     pub(crate) unseen: usize,
     pub(crate) mutants: Vec<Mutant>,
 }
@@ -117,8 +117,9 @@ impl List {
     }
 }
 
-/// Where the listed bugs stand now: in their own file, or in the only file that has the same text in a function of the
-/// same name, if theirs was moved or split. Those whose text is gone, or stands in another listed bug by now, are left out.
+/// The current places of the listed bugs: in their own file, or, if code was moved, in the only file with the
+/// same text in a function of the same name. Bugs whose text is gone, or lies in another listed bug, are left
+/// out.
 pub(crate) fn locate(sources: &Sources, list: &[Mutant]) -> Vec<(Mutant, Place)> {
     let mut at: HashMap<(Likeness, usize), Place> = HashMap::new();
     let mut anywhere: HashMap<(Likeness, usize), Vec<(String, Place)>> = HashMap::new();
@@ -166,8 +167,8 @@ fn candidates(sources: &Sources) -> Vec<(Mutant, Place)> {
     all
 }
 
-/// Draws places until `count` bugs compile, and writes the list. Bugs of the list before stay, as long as their places do, unless
-/// all are to be drawn `anew`.
+/// Draws places until `count` bugs compile, and writes the list. Bugs of the old list stay as long as their
+/// places exist, unless all are drawn `anew`.
 pub(crate) fn draw(root: &Path, count: usize, seed: u64, anew: bool) -> Result<()> {
     let sources = Sources::read(root)?;
     let before = if anew { Vec::new() } else { List::read(root)?.mutants };
@@ -205,8 +206,8 @@ fn number(chosen: &mut [(Mutant, Place)]) {
     (1..).zip(chosen).for_each(|(number, (mutant, _))| mutant.number = number);
 }
 
-/// All places in a random order, weighted: each kind of bug in each part of the library weighs by the root of how often
-/// it is there, so that rare ones are not lost among the others.
+/// All places in a random order, weighted: each kind of bug in each part of the library weighs the root of
+/// its frequency, so that rare ones are not lost among the others.
 fn order(all: Vec<(Mutant, Place)>, seed: u64) -> Vec<(Mutant, Place)> {
     let mut strata: BTreeMap<(String, Class), usize> = BTreeMap::new();
     for (mutant, _) in &all {
@@ -224,7 +225,7 @@ fn order(all: Vec<(Mutant, Place)>, seed: u64) -> Vec<(Mutant, Place)> {
     keyed.into_iter().map(|(_, drawn)| drawn).collect()
 }
 
-/// What was drawn already: no two stand in each other, and none in a crowd.
+/// The drawn places: none inside another, and not too many in one function.
 #[derive(Default)]
 struct Taken {
     ranges: HashMap<String, Vec<std::ops::Range<usize>>>,

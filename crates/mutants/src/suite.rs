@@ -1,4 +1,4 @@
-//! All tests, how long each takes without a bug, and which bugs' places it passes.
+//! All tests, the time of each without a bug, and the bugs' places that it executes.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -16,12 +16,12 @@ use serde::{Deserialize, Serialize};
 use crate::build::Program;
 use crate::process::{Outcome, Switch, run};
 
-/// As the switch maps it.
+/// Size of the file that the switch maps.
 const REACHED_BYTES: usize = 4096;
-/// Longer than any test takes.
+/// A limit longer than any test takes.
 const LONG: Duration = Duration::from_secs(60);
 
-/// One test. Kept between runs for as long as its program is the same file.
+/// One test. It is kept between runs as long as its program is the same file.
 #[derive(Clone, Serialize, Deserialize)]
 pub(crate) struct Test {
     program: PathBuf,
@@ -29,7 +29,7 @@ pub(crate) struct Test {
     pub(crate) name: String,
     pub(crate) millis: u64,
     pub(crate) passes: bool,
-    /// The numbers of the bugs whose places it passes.
+    /// The bugs whose places it executes.
     pub(crate) reached: BTreeSet<u32>,
 }
 
@@ -39,7 +39,8 @@ impl Test {
     }
 }
 
-/// Runs each test that is not known yet, alone and without a bug. Tests that fail count the instructions that the switches add.
+/// Runs each unmeasured test, alone and without a bug. Tests that fail count instructions, to which the
+/// switches add.
 pub(crate) fn measure(folder: &Path, programs: &[Program], jobs: usize) -> Result<Vec<Test>> {
     let path = folder.join("tests.jsonl");
     let mut wanted = Vec::new();
@@ -74,7 +75,7 @@ pub(crate) fn measure(folder: &Path, programs: &[Program], jobs: usize) -> Resul
     Ok(known)
 }
 
-/// Runs the worker so many times at once.
+/// Runs the worker `jobs` times in parallel.
 pub(crate) fn in_parallel(jobs: usize, worker: impl Fn(usize) -> Result<()> + Sync) -> Result<()> {
     thread::scope(|scope| {
         let worker = &worker;
@@ -111,7 +112,7 @@ pub(crate) fn lines<T: for<'a> Deserialize<'a>>(path: &Path) -> Result<Vec<T>> {
     let Ok(file) = File::open(path) else { return Ok(Vec::new()) };
     let mut values = Vec::new();
     for line in BufReader::new(file).lines() {
-        // A run that was cut off may have left half a line.
+        // An interrupted run may have left half a line.
         values.extend(serde_json::from_str(&line?).ok());
     }
     Ok(values)
@@ -125,7 +126,7 @@ pub(crate) fn append(file: &Mutex<File>, value: &impl Serialize) -> Result<()> {
 
 #[cfg(test)]
 impl Test {
-    /// A test that passes no bug's place.
+    /// A test that executes no bug's place.
     pub(crate) fn sample(program: &Program, name: &str, millis: u64) -> Self {
         let (program, built) = (program.path.clone(), SystemTime::UNIX_EPOCH);
         Self { program, built, name: name.into(), millis, passes: true, reached: BTreeSet::new() }

@@ -1,6 +1,7 @@
-//! The switch of the bugs, compiled into the copy of the library and nowhere else. A process has the bug of the number in
-//! `QUIRE_MUTANT`, and marks each bug's place that it passes in the file `QUIRE_MUTANTS_REACHED`, if it is given one.
-//! The loader calls a constructor before `main`, since the library has neither a start nor an environment of its own.
+//! The switch of the bugs, compiled only into the copy of the library. A process has the bug whose number is
+//! in `QUIRE_MUTANT`, and marks each bug's place that it executes in the file `QUIRE_MUTANTS_REACHED`, if it
+//! is set. The loader calls a constructor before `main`, since the library has neither a start nor an
+//! environment of its own.
 #![allow(missing_docs, clippy::undocumented_unsafe_blocks)]
 
 use core::ffi::{CStr, c_char, c_int, c_void};
@@ -8,10 +9,10 @@ use core::ptr;
 use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, Ordering};
 
 static ACTIVE: AtomicU32 = AtomicU32::new(0);
-/// A byte for each number, shared with the program that runs the tests; null if it does not ask.
+/// A byte for each number, shared with the program that runs the tests; null without a file.
 static REACHED: AtomicPtr<AtomicU8> = AtomicPtr::new(ptr::null_mut());
 
-/// How long the file is.
+/// Size of the file.
 const REACHED_BYTES: usize = 4096;
 const READ_WRITE: c_int = 2;
 const PROT_READ_WRITE: c_int = 3;

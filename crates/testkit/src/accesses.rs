@@ -1,4 +1,4 @@
-//! Loads and stores as a program does them: a fault is handled, and the access is repeated.
+//! Loads and stores as of a program: they handle faults and repeat the access.
 
 use hosted::{FaultCause, Hosted};
 use quire::addr::VirtAddr;

@@ -1,4 +1,4 @@
-//! Two CPUs, one of which is held up at chosen calls of the platform while the other works.
+//! Two CPUs: one is held up at chosen calls of the platform while the other works.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -11,18 +11,19 @@ pub const PATIENCE: Duration = Duration::from_millis(40);
 
 /// Two CPUs of which the first was held up in the middle of its work until the second had done its own.
 pub struct HeldUp<A, B> {
-    /// Calls of the platform that the first one's work made.
+    /// Calls of the platform in the first CPU's work.
     pub calls: u64,
-    /// What came of it.
+    /// The result of the first CPU.
     pub first: A,
-    /// What came of the other's.
+    /// The result of the second CPU.
     pub second: B,
-    /// Whether the second one was through while the first stood still; else it waited for the first, or did not begin before it ended.
+    /// Whether the second CPU finished while the first was held up; else it waited for the first, or began
+    /// after it ended.
     pub in_time: bool,
 }
 
-/// Lets CPU 0 do something, and holds it up at the calls of the platform that `plan` names until CPU 1 has done something else, or has
-/// taken so long that it seems to wait for CPU 0.
+/// Runs work on CPU 0 and holds it up at the calls of the platform that `plan` names, until CPU 1 has done
+/// its own work, or has taken so long that it seems to wait for CPU 0.
 pub fn held_up<A: Send, B: Send>(
     machine: &Hosted,
     plan: InterruptPlan,
@@ -33,7 +34,7 @@ pub fn held_up<A: Send, B: Send>(
     held_up_to_look(machine, plan, patience, first, second, |_| ())
 }
 
-/// The same, and at the end of the time for which CPU 0 is held up it has a look, and is told whether CPU 1 is through.
+/// The same. At the end of the time for which CPU 0 is held up, `look` runs, with whether CPU 1 is done.
 pub fn held_up_to_look<A: Send, B: Send>(
     machine: &Hosted,
     plan: InterruptPlan,
@@ -45,7 +46,7 @@ pub fn held_up_to_look<A: Send, B: Send>(
     let [asked, through, in_time] = [const { AtomicBool::new(false) }; 3];
     let mut ends = machine.spawn_cpus(2, |cpu| {
         if cpu.0 == 1 {
-            // CPU 0, which is to ask, may have failed.
+            // CPU 0 may have failed before it asked.
             within(Duration::from_secs(10), || asked.load(Ordering::SeqCst));
             let end = second();
             through.store(true, Ordering::SeqCst);
@@ -66,7 +67,7 @@ pub fn held_up_to_look<A: Send, B: Send>(
     HeldUp { calls, first, second, in_time: in_time.into_inner() }
 }
 
-/// Waits until `came` is true, but not for ever; whether it became so.
+/// Waits until `came` is true, for at most `time`; returns whether it became so.
 pub fn within(time: Duration, came: impl Fn() -> bool) -> bool {
     let end = Instant::now() + time;
     while !came() {

@@ -1,5 +1,5 @@
-//! What the tests of Quire's crates share: machines, accesses with their faults, CPUs that are held up in the middle of
-//! their work, and what panics say.
+//! Shared by the tests of Quire's crates: machines, accesses with their faults, CPUs that are held up in the
+//! middle of their work, and messages of panics.
 #![forbid(unsafe_code)]
 
 mod accesses;

@@ -1,11 +1,11 @@
-//! Machines with an allocator, and what describes them.
+//! Machines with an allocator, and their parameters.
 
 use hosted::{Hosted, HostedConfig};
 use quire::addr::{FrameRange, Order};
 use quire::cpu::CpuId;
 use quire::page_alloc::{AllocatorConfig, MemoryRange, PageAllocator};
 
-/// The ranges of a hosted machine as the library wants them.
+/// The ranges of a hosted machine in the library's form.
 pub fn ranges_of(machine: &Hosted) -> Vec<MemoryRange> {
     let to_library = |range: &hosted::MemoryRange| MemoryRange {
         frames: FrameRange::new(range.start.frame(), range.bytes / 4096),

@@ -1,4 +1,4 @@
-//! What one machine instruction is about to do: which memory it reads and writes, and whether it is a locked one.
+//! The memory that one machine instruction is about to read and write, and whether it is a locked one.
 
 use iced_x86::{
     Decoder, DecoderError, DecoderOptions, Instruction, InstructionInfoFactory, InstructionInfoOptions,
@@ -15,11 +15,11 @@ pub struct Access {
     pub at: usize,
     /// Bytes; 1 where the instruction does not say.
     pub bytes: usize,
-    /// It writes, and may read as well.
+    /// Whether it writes; it may read as well.
     pub write: bool,
 }
 
-/// Reads instructions one after the other. Takes memory of the heap when it is made and never again.
+/// Reads instructions one after the other. It allocates when it is made and never again.
 pub(super) struct Reader {
     instruction: Instruction,
     factory: InstructionInfoFactory,
@@ -27,7 +27,7 @@ pub(super) struct Reader {
 
 impl Reader {
     pub(super) fn new() -> Self {
-        // The tables of the decoder and the lists of the factory are made the first time.
+        // Decodes once, so that the decoder's tables and the factory's lists exist.
         let mut reader = Self { instruction: Instruction::new(), factory: InstructionInfoFactory::new() };
         let push = [0x55];
         let read = reader.decode(&push, 0).map(|()| reader.accesses(|_| Some(64), &mut |_| ()));
@@ -35,7 +35,7 @@ impl Reader {
         reader
     }
 
-    /// Reads the instruction that `bytes` start with and that stands at `at`.
+    /// Reads the instruction at the start of `bytes`, which are at address `at`.
     pub(super) fn decode(&mut self, bytes: &[u8], at: usize) -> Result<(), DecoderError> {
         let mut decoder = Decoder::with_ip(64, bytes, at as u64, DecoderOptions::NONE);
         decoder.decode_out(&mut self.instruction);
@@ -45,7 +45,7 @@ impl Reader {
         }
     }
 
-    /// Whether the instruction that was read last is a locked one: with the prefix, or an exchange with memory, which
+    /// Whether the last read instruction is a locked one: with the prefix, or an exchange with memory, which
     /// needs none.
     pub(super) fn is_locked(&self) -> bool {
         let with_memory =
@@ -53,15 +53,15 @@ impl Reader {
         self.instruction.has_lock_prefix() || self.instruction.mnemonic() == Mnemonic::Xchg && with_memory
     }
 
-    /// Tells of all memory that the instruction that was read last is about to touch; how many pieces. What it would
-    /// reach through a register that has no `value` is left out.
+    /// Calls back with all memory that the last read instruction is about to touch; returns the number of
+    /// pieces. Accesses through a register without a `value` are left out.
     pub(super) fn accesses(
         &mut self,
         value: impl Fn(Register) -> Option<u64>,
         tell: &mut impl FnMut(Access),
     ) -> usize {
         let instruction = &self.instruction;
-        // A repeated one is executed turn by turn, and the last turn finds nothing left to do.
+        // A repeated instruction executes turn by turn, and the last turn does nothing.
         let repeated = instruction.has_rep_prefix() || instruction.has_repne_prefix();
         if instruction.is_string_instruction() && repeated && value(Register::RCX) == Some(0) {
             return 0;

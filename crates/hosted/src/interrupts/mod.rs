@@ -1,10 +1,11 @@
-//! Interrupts that arrive by themselves on a CPU of the machine: at any machine instruction, at any call of the platform, or
-//! again and again as time goes by.
+//! Interrupts that arrive by themselves on a CPU of the machine: at any machine instruction, at any call of
+//! the platform, or periodically.
 //!
-//! Each runs its handler as [`Hosted::interrupt`](crate::Hosted::interrupt) would, on the same CPU and thread, if the modelled interrupts are on; else
-//! it waits for [`FramePlatform::interrupts_restore`](quire::platform::FramePlatform::interrupts_restore). What the machine itself
-//! does in one call (a walk of its MMU, a flush of its TLBs) is one step to them, as it is in hardware. They nest as on a
-//! real CPU: a soft interrupt arrives on top of tasks only, a hard one on top of soft ones too.
+//! Each runs its handler as [`Hosted::interrupt`](crate::Hosted::interrupt) would, on the same CPU and
+//! thread, if the modelled interrupts are on; else it waits for
+//! [`FramePlatform::interrupts_restore`](quire::platform::FramePlatform::interrupts_restore). The machine's
+//! own work in one call (a walk of its MMU, a flush of its TLBs) is one step to them, as in hardware. They
+//! nest as on a real CPU: a soft interrupt interrupts tasks only, a hard one also soft ones.
 
 #[cfg(not(miri))]
 mod instruction;

@@ -1,5 +1,5 @@
-//! Interrupts that really interrupt: after every machine instruction (the processor's trap flag) or at a timer's ticks,
-//! both of which the host hands to the thread as signals.
+//! Real interrupts of a thread: after every machine instruction (the processor's trap flag) or at a timer's
+//! ticks. The host delivers both as signals.
 
 #![allow(unsafe_code)]
 
@@ -14,13 +14,13 @@ use crate::error::HostedError;
 use crate::flags::TRAP_FLAG;
 use crate::task::{TICK, Task, stepped, ticked};
 
-/// Makes the two signals come here, once for the process.
+/// Installs the handlers of both signals, once for the process.
 pub(super) fn prepare() -> Result<(), HostedError> {
     static PREPARED: OnceLock<Result<(), HostedError>> = OnceLock::new();
     let prepare = || {
-        // A trap that is held back, because one is being handled, would kill the process.
+        // A blocked trap would kill the process, so a trap may arrive while one is handled.
         take_signal(Signal::SIGTRAP, "SIGTRAP", SaFlags::SA_NODEFER, on_step)?;
-        // Ticks that are faster than the host handles them must not pile up on the stack.
+        // Ticks that arrive faster than they are handled must not pile up on the stack.
         take_signal(TICK, "SIGVTALRM", SaFlags::empty(), on_tick)
     };
     *PREPARED.get_or_init(prepare)
@@ -75,8 +75,9 @@ extern "C" fn on_step(_signal: c_int, info: *mut libc::siginfo_t, context: *mut 
     }
 }
 
-/// Whether a trap came of the trap flag. Below some hypervisors the debug status register has lost its single-step bit
-/// now and then; Linux calls the exception `TRAP_BRKPT` then, which a breakpoint instruction (`SI_KERNEL`) never is.
+/// Whether the trap flag caused a trap. Below some hypervisors the debug status register loses its
+/// single-step bit now and then; Linux then reports `TRAP_BRKPT`, which a breakpoint instruction
+/// (`SI_KERNEL`) never is.
 fn is_step(code: c_int, flags: i64) -> bool {
     code == libc::TRAP_TRACE || code == libc::TRAP_BRKPT && flags & TRAP_FLAG != 0
 }

@@ -17,7 +17,7 @@ pub(super) fn refused(step: &'static str) -> impl Fn(nix::errno::Errno) -> Hoste
     move |errno| HostedError::NoSignals { step, errno: Errno::from_raw_os_error(errno as i32) }
 }
 
-/// The shortest time between a tick and the next; what the host takes for one would else be all that is done.
+/// The shortest period: below it, the host's work for ticks would take all time.
 const SHORTEST: Duration = Duration::from_micros(20);
 
 /// A timer that interrupts the thread that started it, until dropped.
@@ -31,7 +31,7 @@ impl Ticker {
         Self { timer: OnceCell::new(), period: period.max(SHORTEST) }
     }
 
-    /// Starts; a tick brings this value's address.
+    /// Starts the timer; a tick carries this value's address.
     pub(super) fn start(&self) -> Result<(), HostedError> {
         let notify = SigevNotify::SigevThreadId {
             signal: TICK,
@@ -48,8 +48,8 @@ impl Ticker {
         Ok(())
     }
 
-    /// Lets the next tick come a period from now. Not every period: a tick that is due while another one is handled
-    /// would follow at once, and leave the work below no time.
+    /// Arms the next tick, a period from now. The timer is not periodic: a tick that is due while another is
+    /// handled would follow at once, and the interrupted work would get no time.
     pub(super) fn again(&self) {
         let Some(&timer) = self.timer.get() else { return };
         let next = *TimeSpec::from_duration(self.period).as_ref();

@@ -1,4 +1,4 @@
-//! What a machine offers: work that is interrupted at planned moments, and work whose instructions are looked at.
+//! Verbs of a machine that interrupt a piece of work at planned moments, or watch its instructions.
 
 #![allow(unsafe_code)]
 
@@ -25,10 +25,10 @@ use crate::machine::Hosted;
 use crate::plan::InterruptPlan;
 use crate::task::{Events, Source, Task};
 
-/// What came of work that was interrupted.
+/// The result of interrupted work.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Interrupted<R> {
-    /// What the work gave.
+    /// The result of the work.
     pub result: R,
     /// Events counted: instructions, calls or ticks. Under [`InterruptPlan::Nth`] none after the `n`-th are.
     pub events: u64,

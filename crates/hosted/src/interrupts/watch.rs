@@ -1,4 +1,4 @@
-//! Looks at each instruction of a piece of work before it is executed.
+//! Watches each instruction of a piece of work before it executes.
 
 #![allow(unsafe_code)]
 
@@ -11,37 +11,37 @@ use iced_x86::{DecoderError, Register};
 
 use super::instruction::{Access, LONGEST, Reader};
 
-/// What was seen of work that ran one instruction at a time.
+/// The result of work that ran one instruction at a time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Steps<R> {
-    /// What the work gave.
+    /// The result of the work.
     pub result: R,
-    /// Instructions, each turn of a repeated one by itself. Some ten of them are of the beginning and the end.
+    /// Instructions; each turn of a repeated one counts. Some ten belong to the start and the end.
     pub instructions: u64,
-    /// Locked ones among them: read-modify-writes that no other processor comes in between.
+    /// Locked ones among them: atomic read-modify-writes.
     pub locked: u64,
-    /// The limit was reached, and what came after it was not looked at.
+    /// The limit was reached, and later instructions were not watched.
     pub cut: bool,
 }
 
 thread_local! {
-    /// What looks at each instruction of this thread; it lives until it takes itself off. Without a destructor, as a
-    /// signal's handler reads it.
+    /// The watch of this thread; it lives until it removes itself. Without a destructor, since a signal's
+    /// handler reads it.
     static WATCH: AtomicPtr<Watch> = const { AtomicPtr::new(ptr::null_mut()) };
 }
 
-/// Lives on the stack of the thread that it watches and is that thread's watch for as long.
+/// A watch, on the stack of the thread that it watches.
 pub(super) struct Watch {
     outer: *mut Self,
     reader: UnsafeCell<Reader>,
-    /// What is told of accesses, and the function that calls it as its own type.
+    /// The callback for accesses, and a function that calls it with its own type.
     sink: *mut (),
     call: unsafe fn(*mut (), Access),
     limit: u64,
     pub(super) instructions: AtomicU64,
     pub(super) locked: AtomicU64,
     pub(super) cut: AtomicBool,
-    /// An instruction was met that cannot be read.
+    /// An instruction could not be decoded.
     pub(super) unreadable: AtomicBool,
 }
 
@@ -66,12 +66,12 @@ impl Watch {
         }
     }
 
-    /// Looks at the instruction that comes next.
+    /// Reads the next instruction.
     fn look(&self, registers: &Registers) {
         let at = registers[libc::REG_RIP as usize] as usize;
         // SAFETY: H6: only this thread's trap handler calls this, and no other trap comes while it runs.
         let reader = unsafe { &mut *self.reader.get() };
-        // What stands at the end of a page may be the end of what can be read.
+        // An instruction at the end of a page may be the end of readable memory.
         let in_page = LONGEST.min(PAGE - at % PAGE);
         let read = match reader.decode(code(at, in_page), at) {
             Err(DecoderError::NoMoreBytes) => reader.decode(code(at, LONGEST), at),
@@ -93,7 +93,7 @@ impl Watch {
 
 const PAGE: usize = 4096;
 
-/// What an interrupted thread's general registers hold.
+/// The general registers of an interrupted thread.
 pub(super) type Registers = [libc::greg_t; 23];
 
 /// The code that is about to be executed.
@@ -103,12 +103,12 @@ fn code<'a>(at: usize, bytes: usize) -> &'a [u8] {
     unsafe { std::slice::from_raw_parts(ptr::with_exposed_provenance(at), bytes) }
 }
 
-/// One more; the thread is alone with its counters.
+/// Adds one; only this thread uses its counters.
 fn add_one(count: &AtomicU64) {
     count.store(count.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
 }
 
-/// What a register that takes part in addresses holds. The segments that have a base of their own are unknown here.
+/// The value of a register that takes part in addresses. Segments with their own base are unknown here.
 fn value_of(registers: &Registers, register: Register) -> Option<u64> {
     let at = match register.full_register() {
         Register::CS | Register::DS | Register::ES | Register::SS => return Some(0),
@@ -134,7 +134,8 @@ fn value_of(registers: &Registers, register: Register) -> Option<u64> {
     Some(if register.is_gpr32() { value & u64::from(u32::MAX) } else { value })
 }
 
-/// The processor is about to execute an instruction of this thread. Says whether the next one is looked at too.
+/// Called when the processor is about to execute an instruction of this thread. Returns whether to watch the
+/// next one too.
 pub(super) fn looked(registers: &Registers) -> bool {
     // SAFETY: H6: the watch is on the thread's list, so the guard borrows it still.
     let Some(watch) = (unsafe { WATCH.with(|watch| watch.load(Ordering::Relaxed)).as_ref() }) else {
@@ -151,7 +152,7 @@ pub(super) fn looked(registers: &Registers) -> bool {
     goes_on
 }
 
-/// A watch that is the running thread's, until dropped.
+/// Installs a watch for the running thread until dropped.
 pub(super) struct Installed<'w>(PhantomData<&'w Watch>, *mut Watch);
 
 impl<'w> Installed<'w> {

@@ -1,4 +1,4 @@
-//! Threads that run as CPUs of a machine, and whether it is quiet: no thread is in the middle of a verb.
+//! Threads that run as CPUs of a machine. The machine is quiet while no thread is in the middle of a verb.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -33,8 +33,8 @@ impl Hosted {
         action()
     }
 
-    /// Takes a CPU out of those that run, or brings it back. All are online when the machine is built. What an offline
-    /// CPU kept for itself stays where it is, and its modelled TLB too, as with one that sleeps.
+    /// Takes a CPU offline or online. All are online when the machine is built. An offline CPU's per-CPU data
+    /// and its modelled TLB stay, as with a CPU that sleeps.
     ///
     /// # Panics
     /// When the machine has no such CPU, or when a thread runs as a CPU that is to go offline.
@@ -47,7 +47,7 @@ impl Hosted {
         if online {
             return self.online.insert(cpu);
         }
-        // No thread can become the CPU while it is taken.
+        // While the CPU is taken, no thread can become it.
         let _taken = Taken::take(&self.taken[cpu.index()], cpu);
         self.online.remove(cpu);
     }
@@ -101,7 +101,7 @@ impl Hosted {
             let threads = threads.collect::<Vec<_>>();
             threads.into_iter().map(std::thread::ScopedJoinHandle::join).collect::<Vec<_>>()
         });
-        // The caller becomes its CPU again before a panic of one of the threads goes on.
+        // The caller becomes its CPU again before the panic of a thread is passed on.
         if let Some((outside, aside, entered)) = away {
             drop(entered);
             drop(aside);
@@ -142,42 +142,43 @@ impl Drop for Taken<'_> {
     }
 }
 
-/// As often is a machine that becomes quiet looked at each time.
+/// At first, the translations of a machine are compared each time that it becomes quiet, this many times.
 const COMPARED_EACH: usize = 64;
 
-/// Later, once in as many times: a replay enters and leaves for each of its events, with full TLBs.
+/// Later, once in this many times: a replay enters and leaves for each of its events, with full TLBs.
 const COMPARED_ONCE_IN: usize = 512;
 
 /// What a thread that enters adds to [`Hosted::inside`].
 const ENTERED: u64 = 1 << 32 | 1;
 
-/// How many threads run as a CPU, by [`Hosted::inside`].
+/// The threads that run as a CPU, from [`Hosted::inside`].
 fn threads(inside: u64) -> u64 {
     inside & u64::from(u32::MAX)
 }
 
-/// The machine when no other thread was a CPU of it.
+/// A moment at which no other thread was a CPU of the machine.
 pub(crate) struct Quiet(u64);
 
 impl Hosted {
-    /// The machine as it is, if the running thread can be in the middle of no verb, and no other thread is a CPU.
+    /// This moment, if the running thread is between verbs and no other thread is a CPU.
     pub(crate) fn quiet(&self) -> Option<Quiet> {
         let inside = self.inside.load(Ordering::Acquire);
         (threads(inside) == 1 && Task::with(Task::is_between_verbs)).then_some(Quiet(inside))
     }
 
-    /// Whether no other thread has entered since. What was read before from a page table is then what no verb under way has
-    /// written: a thread enters before it writes, and a reader of what it wrote sees that it entered.
+    /// Whether no other thread has entered since. Then an earlier read of a page table saw no writes of a
+    /// verb under way: a thread enters before it writes, and a reader of its writes sees that it entered.
     pub(crate) fn is_still(&self, quiet: &Quiet) -> bool {
         self.inside.load(Ordering::Acquire) == quiet.0
     }
 }
 
-/// A thread that runs as a CPU of the machine, until dropped. The last one to leave looks whether a flush was forgotten.
+/// A thread that runs as a CPU of the machine, until dropped. The last one to leave checks for missing
+/// flushes.
 struct Inside<'a>(Option<&'a Hosted>);
 
 impl<'a> Inside<'a> {
-    /// A thread that becomes another CPU for a while is one thread still.
+    /// A thread that becomes another CPU for a while still counts once.
     fn enter(machine: &'a Hosted) -> Self {
         let first = Task::with(|task| task.cpu_of(machine.identity()).is_none());
         Self(first.then(|| {
@@ -239,7 +240,7 @@ fn bind_to_processor(processor: usize) {
         use rustix::thread::{CpuSet, sched_setaffinity};
         let mut one = CpuSet::new();
         one.set(processor);
-        // A sandbox that forbids it makes timings noisier and nothing else.
+        // A sandbox that forbids it only makes timings noisier.
         let _ = sched_setaffinity(None, &one);
     }
     #[cfg(miri)]

@@ -1,4 +1,4 @@
-//! The machine as a value: what it is made of, and what can be asked of it.
+//! The machine as a value: its parts, and its queries.
 
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
@@ -35,10 +35,11 @@ pub struct Hosted {
     /// [`CONTEXTS`] for each CPU: an interrupt never counts where the code below it is counting.
     counters: Box<[CpuCounters]>,
     pub(super) taken: Box<[AtomicBool]>,
-    /// Threads that run as a CPU, those that wait for others as [`Self::spawn_cpus`] has them do not counted: how many in
-    /// the low half, and above it how many have entered, so that two looks notice a thread that came and went.
+    /// Threads that run as a CPU, without those that wait in [`Self::spawn_cpus`]: their number in the low
+    /// half, and in the high half how many have entered, so that two reads notice a thread that entered and
+    /// left.
     pub(crate) inside: AtomicU64,
-    /// Times that the last of them has left.
+    /// How often the last of them has left.
     pub(super) quiet: AtomicUsize,
 }
 
@@ -68,9 +69,9 @@ impl Hosted {
         Ok(Self::on(arena, config))
     }
 
-    /// Switches the machine off and builds what `config` describes, on the same memory if that has the same ranges and the
-    /// same backing. Then the memory holds what the first machine left in it, as a real machine's does after a restart, and
-    /// the host clears none anew.
+    /// Switches the machine off and builds `config`, on the same memory if the ranges and the backing are the
+    /// same. The memory then holds the first machine's contents, as a real machine's does after a restart,
+    /// and the host does not clear it again.
     ///
     /// # Errors
     /// As [`Self::new`].
@@ -134,18 +135,19 @@ impl Hosted {
         self.failures.set(plan);
     }
 
-    /// How many allocations asked since the failure plan was set (none are counted under [`FailurePlan::Off`]).
+    /// Allocations since the failure plan was set (none are counted under [`FailurePlan::Off`]).
     pub fn allocations_asked(&self) -> u64 {
         self.failures.asked()
     }
 
-    /// How many allocations failed by the failure plan in force.
+    /// Allocations that failed by the current plan.
     pub fn allocations_failed(&self) -> u64 {
         self.failures.failed()
     }
 
-    /// Loses the `n`-th flush from now on (local or remote, numbered from 0): the modelled TLBs do not see it, though the
-    /// caller is told that it was done. The canary that shows a checking run to be able to catch a missing flush.
+    /// Loses the `n`-th flush from now on (local or remote, numbered from 0): the modelled TLBs ignore it,
+    /// though the caller is told that it was done. This canary shows that a checking run catches a missing
+    /// flush.
     pub fn drop_flush(&self, n: u64) {
         self.lose_flushes(FailurePlan::Nth(n));
     }
@@ -155,17 +157,17 @@ impl Hosted {
         self.tlbs.losses.set(plan);
     }
 
-    /// How many flushes were asked for since [`Self::lose_flushes`] (none are counted under [`FailurePlan::Off`]).
+    /// Flushes since [`Self::lose_flushes`] (none are counted under [`FailurePlan::Off`]).
     pub fn flushes_asked(&self) -> u64 {
         self.tlbs.losses.asked()
     }
 
-    /// How many flushes were lost by the plan in force.
+    /// Flushes that were lost by the current plan.
     pub fn flushes_lost(&self) -> u64 {
         self.tlbs.losses.failed()
     }
 
-    /// What the machine was asked to do, over all CPUs. Exact whenever no CPU runs.
+    /// The machine's work, over all CPUs. Exact whenever no CPU runs.
     pub fn counters(&self) -> Counters {
         let mut sum = Counters::default();
         self.counters.iter().for_each(|cpu| cpu.add_to(&mut sum));
@@ -196,14 +198,15 @@ impl Hosted {
         &self.counters[self.this_cpu().index() * CONTEXTS + context as usize]
     }
 
-    /// What names the machine to its threads: its address, at which it stays while any of them is a CPU of it.
+    /// The machine's identity for its threads: its address, which does not change while one of them is a CPU
+    /// of it.
     #[inline(always)]
     pub(crate) fn identity(&self) -> usize {
         ptr::from_ref(self).addr()
     }
 }
 
-/// Where the memory of a machine ends that looks at frees; zero for others.
+/// The end of the memory of a machine that checks frees; zero for others.
 fn watched_frames(config: &HostedConfig) -> u64 {
     let last = config.ranges.last().filter(|_| config.tlb_model);
     last.map_or(0, |range| range.end().0 / FRAME_SIZE)

@@ -1,4 +1,4 @@
-//! The machine as a value, threads that run as its CPUs, and what it does about broken rules.
+//! The machine as a value, threads that run as its CPUs, and its handling of broken rules.
 
 mod cpus;
 mod hosted;

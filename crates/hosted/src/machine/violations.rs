@@ -1,4 +1,4 @@
-//! What a machine does about rules that the memory manager breaks.
+//! The machine's handling of rules that the memory manager breaks.
 
 use super::hosted::Hosted;
 use crate::config::OnViolation;
@@ -8,7 +8,7 @@ use crate::violation::Violation;
 const KEPT: usize = 1024;
 
 impl Hosted {
-    /// Takes note of a broken rule; panics if the machine was built so.
+    /// Records a broken rule; panics if the machine was built so.
     pub(crate) fn violated(&self, violation: Violation) {
         self.violations.with(|list, count| {
             *count += 1;
@@ -16,7 +16,7 @@ impl Hosted {
                 list.push(violation);
             }
         });
-        // While one refusal unwinds, a second panic would end the process and hide the first.
+        // While one panic unwinds, a second would end the process and hide the first.
         if self.config.on_violation == OnViolation::Panic && !std::thread::panicking() {
             panic!("{violation}");
         }
@@ -27,7 +27,7 @@ impl Hosted {
         self.violations.with(|list, _| list.clone())
     }
 
-    /// The rules broken so far, forgetting them.
+    /// Takes the list of rules broken so far.
     pub fn take_violations(&self) -> Vec<Violation> {
         self.violations.with(|list, count| {
             *count = 0;
@@ -35,7 +35,7 @@ impl Hosted {
         })
     }
 
-    /// How many rules were broken so far.
+    /// The number of rules broken so far.
     pub fn violation_count(&self) -> u64 {
         self.violations.with(|_, count| *count)
     }

@@ -1,8 +1,8 @@
-//! Why an access of the software MMU did not happen.
+//! Faults of the software MMU.
 
 use quire::addr::VirtAddr;
 
-/// What stopped a translation.
+/// The cause of a fault.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FaultCause {
     /// No entry translates the address, or no page table is loaded.
@@ -16,7 +16,7 @@ pub enum FaultCause {
     NonCanonical,
 }
 
-/// An access that the software MMU refused, as a page-fault handler would be told of it.
+/// An access that the software MMU refused, as a page-fault handler sees it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PageFault {
     /// The first byte that could not be accessed.

@@ -1,4 +1,4 @@
-//! Accesses in kernel mode, through a page table of the kernel's and what each CPU has cached of it.
+//! Accesses in kernel mode, through the kernel's page table and each CPU's cached translations of it.
 
 use std::sync::atomic::Ordering;
 
@@ -9,8 +9,9 @@ use super::fault::PageFault;
 use crate::machine::Hosted;
 
 impl Hosted {
-    /// Makes `root`, a table of the fourth level, the kernel's page table on all CPUs, or leaves the kernel without one.
-    /// Whatever they had cached of another one is forgotten; freed frames are checked against what they cache of this one.
+    /// Makes `root`, a table of the fourth level, the kernel's page table on all CPUs, or leaves the kernel
+    /// without one. Cached translations of the former one are dropped; freed frames are checked against
+    /// cached ones of this one.
     ///
     /// # Panics
     /// On a machine of five levels.
@@ -29,8 +30,8 @@ impl Hosted {
         })
     }
 
-    /// Puts `new` at `addr` in the place of `old`, in one atomic step in kernel mode, as the running CPU. Needs the right to store
-    /// whether it does or not, as on hardware; gives what stood there in place of `old` otherwise.
+    /// Replaces `old` by `new` at `addr` in one atomic step in kernel mode, as the running CPU. It needs the
+    /// right to store even if it does not store, as on hardware. If another word is there, returns that.
     ///
     /// # Errors
     /// The page fault, if it cannot be written.

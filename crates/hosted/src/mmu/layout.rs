@@ -1,8 +1,8 @@
 //! x86-64 page tables as the hardware reads them: Intel SDM volume 3A, sections 4.5 to 4.7.
 //!
-//! Deliberately written apart from the library's own encodings, so that an error in one of the two shows.
+//! Deliberately separate from the library's own encodings, so that an error in one of the two shows.
 
-/// Bit 0: the entry is used at all.
+/// Bit 0: the entry is present.
 pub(super) const PRESENT: u64 = 0x1;
 /// Bit 1: stores are allowed.
 const WRITABLE: u64 = 0x2;
@@ -22,7 +22,7 @@ const ADDRESS: u64 = ((1 << 52) - 1) & !0xfff;
 /// Entries in a table.
 pub(super) const ENTRIES: u64 = 512;
 
-/// What the entries of a walk allow together.
+/// The rights that all entries of a walk grant.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Rights {
     pub(crate) write: bool,
@@ -43,7 +43,7 @@ impl Rights {
     }
 }
 
-/// What a present entry is at its level (1 is the lowest, whose entries are 4 KiB leaves).
+/// The kind of a present entry at its level (1 is the lowest, whose entries are 4 KiB leaves).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Kind {
     /// It points to the table at this frame.

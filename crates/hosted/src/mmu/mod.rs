@@ -1,11 +1,12 @@
 //! The software MMU: user-mode accesses of the running CPU through its loaded page table and its modelled TLB.
 //!
-//! A stale TLB entry is used as hardware would use it; that is how a missing flush shows. What hardware decides:
+//! A stale TLB entry is used as hardware would use it, so a missing flush shows. Rules of the hardware:
 //!
 //! - A store through an entry whose dirty bit was clear when it was cached walks again, to set it.
-//! - A fault drops what is cached for its address: the translation and the paging-structure entries that lead to it
-//!   (Intel SDM volume 3A, 4.10.4.1), so that a retry after a repair succeeds without a flush. A refusal that rests on
-//!   a cached entry, though the tables would allow the access by now, is reported: handlers must bear spurious faults.
+//! - A fault drops the cached entries for its address: the translation and the paging-structure entries that
+//!   lead to it (Intel SDM volume 3A, 4.10.4.1), so that a retry after a repair succeeds without a flush. A
+//!   refusal by a cached entry is reported even if the tables would allow the access by now: handlers must
+//!   bear spurious faults.
 //!
 //! An access that a stale entry serves once every verb has returned is a violation ([`Hosted::check_translations`]).
 
@@ -86,7 +87,8 @@ impl Hosted {
         })
     }
 
-    /// The word at a physical address, as a debugger finds it: no table is walked, nothing is marked or cached.
+    /// The word at a physical address, as a debugger reads it: without a walk, without setting bits or
+    /// caching.
     ///
     /// # Panics
     /// When `addr` is no multiple of 8, or no memory of this machine.

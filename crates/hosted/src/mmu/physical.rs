@@ -1,4 +1,4 @@
-//! How the software MMU reaches memory: page-table entries and data, always with atomic operations (H4), because the
+//! Memory accesses of the software MMU, to page-table entries and data: always atomic (H4), because the
 //! library and other CPUs may use the same bytes at any time, as on hardware.
 
 #![allow(unsafe_code)]
@@ -47,7 +47,7 @@ impl Arena {
         unsafe { AtomicU64::from_ptr(self.direct_map(addr).cast()) }
     }
 
-    /// Reads what lies within one frame.
+    /// Reads bytes within one frame.
     pub(crate) fn load(&self, addr: PhysAddr, bytes: &mut [u8]) {
         let (head, body, tail) = split(addr, bytes.len());
         let mut at = addr.0;
@@ -65,7 +65,7 @@ impl Arena {
         }
     }
 
-    /// Writes what lies within one frame.
+    /// Writes bytes within one frame.
     pub(crate) fn store(&self, addr: PhysAddr, bytes: &[u8]) {
         let (head, body, tail) = split(addr, bytes.len());
         let mut at = addr.0;

@@ -1,9 +1,9 @@
-//! What the modelled TLBs allow is held against the page tables while no verb is under way.
+//! Compares the modelled TLBs with the page tables while no verb is under way.
 //!
-//! A verb may change entries first and flush them later, as long as it has not returned. So the comparison is made where none
-//! can be under way: at an access by the only thread that runs as a CPU, outside of handlers and holding nothing; and when the
-//! last thread leaves. Fewer rights than the tables grant are fine (a fault takes care of them), and so is an accessed bit
-//! that was cleared.
+//! A verb may change entries first and flush them before it returns. So the machine compares only when no
+//! verb can be under way: at an access by the only thread that runs as a CPU, outside of handlers and without
+//! locks; and when the last thread leaves. Fewer rights than the tables grant are fine (a fault takes care of
+//! them), and so is an accessed bit that was cleared.
 
 use std::sync::atomic::Ordering;
 
@@ -19,8 +19,9 @@ use crate::tlb::{CpuTlb, Leaf, Table};
 use crate::violation::Violation;
 
 impl Hosted {
-    /// Compares all that the CPUs have cached with the page tables that they run on, now. No verb may be under way; the
-    /// machine does it by itself when the last thread that runs as a CPU leaves, not each time if that is often.
+    /// Compares all cached translations of the CPUs with their page tables now. No verb may be under way. The
+    /// machine does so by itself when the last thread that runs as a CPU leaves, but not every time if that
+    /// is often.
     pub fn check_translations(&self) {
         self.stale_translations().into_iter().for_each(|violation| self.violated(violation));
     }
@@ -31,8 +32,8 @@ impl Hosted {
         found
     }
 
-    /// As [`Self::check_translations`], for a thread that has just left a quiet machine: if another one entered meanwhile,
-    /// what was found may be a flush that it owes.
+    /// As [`Self::check_translations`], for a thread that has just left a quiet machine: if another one
+    /// entered meanwhile, a difference may be a flush that it still owes.
     pub(crate) fn check_translations_at(&self, quiet: &Quiet) {
         let found = self.stale_translations();
         if self.is_still(quiet) {
@@ -40,7 +41,7 @@ impl Hosted {
         }
     }
 
-    /// Looks whether the page table grants what `leaf` served, if every verb has returned.
+    /// Checks that the page table grants the access that `leaf` served, if every verb has returned.
     pub(super) fn check_served(&self, tlb: &CpuTlb, addr: u64, access: Access, leaf: Leaf) {
         let Some(root) = tlb.root().filter(|_| self.config.tlb_model) else { return };
         let Some(quiet) = self.quiet() else { return };
@@ -74,7 +75,8 @@ impl Hosted {
         }));
     }
 
-    /// Looks at each page of a cached leaf; smaller leaves onto the same frames with the same rights are as good.
+    /// Compares each page of a cached leaf; smaller leaves onto the same frames with the same rights are
+    /// equal.
     fn compare_leaf(&self, cpu: CpuId, root: Frame, start: u64, leaf: Leaf) -> Option<Violation> {
         let mut done = 0;
         while done < leaf_frames(leaf.level) {
@@ -89,7 +91,7 @@ impl Hosted {
         None
     }
 
-    /// The table of `level` that translates `addr`, and what the way to it allows.
+    /// The table of `level` that translates `addr`, with the rights of the walk to it.
     fn table_at(&self, root: Frame, addr: u64, level: u32) -> Option<Table> {
         let mut table = Table { frame: root.0, rights: Rights::ALL };
         for above in (level + 1..=self.levels()).rev() {
@@ -105,7 +107,7 @@ impl Hosted {
     }
 }
 
-/// Whether a page table that says `there` about `page` grants what a cached leaf from `start` on does.
+/// Whether the entry `there` of `page` grants as much as a cached leaf from `start` on.
 fn grants(there: &Translation, page: u64, start: u64, leaf: Leaf) -> bool {
     let rights = Rights { write: there.write, user: there.user, execute: there.exec };
     there.frame.0 + (page - there.addr.0) / FRAME_SIZE == leaf.frame + (page - start) / FRAME_SIZE

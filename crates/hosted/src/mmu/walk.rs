@@ -1,4 +1,4 @@
-//! The page-table walker: what hardware does when no TLB entry answers.
+//! The page-table walker, for accesses that no TLB entry serves.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -10,7 +10,7 @@ use crate::machine::Hosted;
 use crate::tlb::{CpuTlb, Leaf, Table};
 use crate::violation::Violation;
 
-/// Where a walk stands: about to read a table of `level` for `address`.
+/// A step of a walk: about to read a table of `level` for `address`.
 struct Step {
     address: u64,
     access: Access,
@@ -18,7 +18,7 @@ struct Step {
     table: Table,
 }
 
-/// What one entry turned out to be.
+/// The meaning of one entry.
 enum Next {
     Table(Table),
     Leaf(Leaf),
@@ -87,7 +87,7 @@ impl Hosted {
             };
             match mark(slot, entry, history) {
                 Ok(()) => return Ok(next),
-                // The entry changed under the walk: look at it anew, as hardware does.
+                // The entry changed during the walk: read it again, as hardware does.
                 Err(now) => entry = now,
             }
         }
@@ -105,7 +105,8 @@ impl Hosted {
         step.access.fault(step.address, FaultCause::Reserved)
     }
 
-    /// What the tables under `root` say about `addr`, changing nothing: no accessed or dirty bit, no cache.
+    /// Reads the translation of `addr` under `root` without changing anything: no accessed or dirty bit, no
+    /// cache.
     pub fn probe(&self, root: Frame, addr: quire::addr::VirtAddr) -> Option<Translation> {
         let mut table = Table { frame: root.0, rights: Rights::ALL };
         let mut level = self.levels();
@@ -181,7 +182,7 @@ impl Hosted {
     }
 }
 
-/// What a page table says about one leaf.
+/// A leaf of a page table, with the rights of its walk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Translation {
     /// The first address that the leaf maps.
@@ -200,9 +201,9 @@ pub struct Translation {
     pub accessed: bool,
     /// The leaf's dirty bit.
     pub dirty: bool,
-    /// The leaf's bits as they stand in memory.
+    /// The leaf's bits in memory.
     pub entry: u64,
-    /// The table that the leaf stands in, which several address spaces may reach.
+    /// The leaf's table, which several address spaces may reach.
     pub table: Frame,
 }
 
@@ -235,7 +236,7 @@ pub(super) fn allows(rights: Rights, access: Access) -> bool {
     }
 }
 
-/// Sets bits in an entry unless they are set; the entry as it is now if it is no longer `seen`.
+/// Sets bits in an entry unless they are set; returns the entry if it is no longer `seen`.
 fn mark(slot: &AtomicU64, seen: u64, history: u64) -> Result<(), u64> {
     if seen & history == history {
         return Ok(());

@@ -1,4 +1,4 @@
-//! Brackets: which are open, and how long each verb kept its own.
+//! The brackets of a secondary MMU: the open ones, and the durations by verb.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -30,11 +30,11 @@ pub fn during<R>(verb: &'static str, action: impl FnOnce() -> R) -> R {
 pub struct BracketStats {
     /// How many there were.
     pub count: u64,
-    /// From the call of the start to the call of the end, all together.
+    /// The sum of their durations, from the call of the start to the call of the end.
     pub total: Duration,
     /// The longest of them.
     pub longest: Duration,
-    /// Of that time, how long dropping copies took and waiting for accesses through them.
+    /// The part of that time for dropping copies and waiting for accesses through them.
     pub dropping: Duration,
     /// Copies that were dropped.
     pub dropped: u64,
@@ -44,24 +44,24 @@ pub struct BracketStats {
 struct Open {
     thread: ThreadId,
     range: VirtRange,
-    /// What of it is guest memory.
+    /// The part that is guest memory.
     guest: Range<u64>,
     verb: &'static str,
     began: Instant,
     dropping: Duration,
     dropped: u64,
-    /// The tables were not told of it, by way of trial.
+    /// The tables were not notified, on purpose.
     lost: bool,
 }
 
 /// All of one secondary MMU.
 #[derive(Default)]
 pub(super) struct Brackets {
-    /// How many began, lost ones left out.
+    /// Brackets that began, without lost ones.
     pub(super) begun: u64,
     open: Vec<Open>,
     verbs: BTreeMap<&'static str, BracketStats>,
-    /// How long each was, if that is kept.
+    /// The duration of each, if it is kept.
     times: Option<BTreeMap<&'static str, Vec<Duration>>>,
 }
 
@@ -85,7 +85,7 @@ impl Brackets {
         self.open.iter().rposition(|open| open.thread == thread && open.range == range)
     }
 
-    /// Notes what the bracket that the running thread opened has cost so far.
+    /// Records the cost so far of the bracket that the running thread opened.
     pub(super) fn note_dropped(&mut self, range: VirtRange, dropped: u64) {
         if let Some(at) = self.own(range) {
             let open = &mut self.open[at];
@@ -93,7 +93,7 @@ impl Brackets {
         }
     }
 
-    /// Closes the bracket that the running thread opened; whether there was one.
+    /// Closes the bracket that the running thread opened; false if there was none.
     pub(super) fn close(&mut self, range: VirtRange) -> bool {
         let Some(at) = self.own(range) else { return false };
         let open = self.open.remove(at);
@@ -121,7 +121,7 @@ impl Brackets {
         self.verbs.clone()
     }
 
-    /// From now on it is kept how long each bracket was.
+    /// Keeps the duration of each bracket from now on.
     pub(super) fn keep_times(&mut self) {
         self.times.get_or_insert_default();
     }

@@ -39,7 +39,8 @@ impl<'n, 'm> VirtualCpu<'n, 'm> {
     /// Reads guest memory at `at`.
     ///
     /// # Errors
-    /// What [`Mm::fault`] says where the address space has nothing to read; [`FaultError::NotMapped`] where there is no guest memory.
+    /// The error of [`Mm::fault`] where the address space has nothing to read; [`FaultError::NotMapped`]
+    /// where there is no guest memory.
     pub fn read<P: Platform>(&self, mm: &Mm<'_, P>, at: u64, bytes: &mut [u8]) -> Result<(), FaultError> {
         self.access(mm, at, bytes.len(), Access::Read, |machine, phys| machine.arena.load(phys, bytes))
     }

@@ -25,7 +25,7 @@ pub struct Nested<'m> {
     pub(super) tables: Arc<Tables>,
 }
 
-/// What a walk of the page table found for an access, not kept yet.
+/// The result of a page-table walk for an access, not kept yet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Found {
     at: u64,
@@ -71,8 +71,9 @@ impl<'m> Nested<'m> {
         Self { machine, tables }
     }
 
-    /// The first half of a fault: waits until no bracket covers the page, and finds the leaf in the page table, which is made
-    /// good for the access if it is not. An access does both halves; a test may put something in between.
+    /// The first half of a fault: waits until no bracket covers the page, and finds its leaf in the page
+    /// table; if the leaf does not allow the access, faults it in. An access does both halves; a test may act
+    /// in between.
     ///
     /// # Errors
     /// As [`VirtualCpu::read`](crate::VirtualCpu::read).
@@ -90,7 +91,7 @@ impl<'m> Nested<'m> {
         }
     }
 
-    /// The second half: keeps a copy, unless a bracket came between; whether it did.
+    /// The second half: keeps a copy, unless a bracket came between; returns whether it did.
     pub fn keep(&self, found: Found) -> bool {
         let (put, stale) = self.tables.put(found.at, &found.leaf, found.begun);
         if let Some(stale) = stale {
@@ -123,7 +124,7 @@ impl<'m> Nested<'m> {
         found
     }
 
-    /// What happened since [`Self::forget_stats`].
+    /// The statistics since [`Self::forget_stats`].
     pub fn stats(&self) -> NestedStats {
         self.tables.stats()
     }
@@ -133,8 +134,8 @@ impl<'m> Nested<'m> {
         lock(&self.tables.brackets).value.keep_times();
     }
 
-    /// How long each bracket was since [`Self::forget_stats`], by verb as in [`NestedStats::brackets`] and in the order in which they
-    /// ended. Empty unless [they are kept](Self::keep_bracket_times).
+    /// The duration of each bracket since [`Self::forget_stats`], by verb as in [`NestedStats::brackets`], in
+    /// the order of their ends. Empty unless [they are kept](Self::keep_bracket_times).
     pub fn bracket_times(&self) -> BTreeMap<&'static str, Vec<Duration>> {
         lock(&self.tables.brackets).value.times()
     }
@@ -144,8 +145,8 @@ impl<'m> Nested<'m> {
         self.tables.forget_stats();
     }
 
-    /// Compares every copy with the page table, which must not change meanwhile: a copy of another frame, or that allows stores which
-    /// the page table does not, is a violation. How many copies there are.
+    /// Compares every copy with the page table, which must not change meanwhile. A copy of another frame, or
+    /// with a right to store that the page table lacks, is a violation. Returns the number of copies.
     pub fn check(&self) -> usize {
         let mut stale = Vec::new();
         let mut count = 0;
@@ -165,7 +166,7 @@ impl<'m> Nested<'m> {
         count
     }
 
-    /// The frame that the page table has for an address, and whether it allows stores that it will hear of no more.
+    /// The page table's frame for an address, and whether its leaf allows stores without a further fault.
     fn primary(&self, at: u64) -> Option<(u64, bool)> {
         let addr = VirtAddr(self.tables.base + at);
         let leaf = self.machine.probe(self.tables.root, addr).filter(|leaf| leaf.user)?;

@@ -1,10 +1,12 @@
-//! A secondary MMU: second-stage tables as a hypervisor has them for its guest's memory, and what it is told by the library.
+//! A secondary MMU: second-stage tables as a hypervisor has them for its guest's memory, and the library's
+//! calls to it.
 //!
-//! A [`Nested`] keeps copies of an address space's leaves in tables of its own, by guest-physical address: the address in the
-//! hypervisor's address space less a base. Virtual CPUs load and store through them. What the library promises a
-//! secondary MMU is checked like what it promises a TLB: a frame that is freed while a copy leads to it is a violation
-//! ([`crate::Violation::FreedNested`]), and so is a copy that the page table does not bear out ([`Nested::check`]).
-//! [`crate::Hosted::lose_brackets`] loses brackets on purpose, to show that this would be noticed.
+//! A [`Nested`] keeps copies of an address space's leaves in its own tables, by guest-physical address: the
+//! address in the hypervisor's address space minus a base. Virtual CPUs load and store through them. The
+//! machine checks the library's promises to a secondary MMU as it checks those to a TLB: it is a violation if
+//! a frame is freed while a copy leads to it ([`crate::Violation::FreedNested`]), or if a copy does not agree
+//! with the page table ([`Nested::check`]). [`crate::Hosted::lose_brackets`] loses brackets on purpose, to
+//! show that this would be noticed.
 
 mod brackets;
 mod cpu;

@@ -1,7 +1,7 @@
 //! The tables themselves: leaves of 4 KiB, 2 MiB and 1 GiB by guest-physical address, in three levels.
 //!
-//! Every entry is an atomic at a place that follows from its address and level, so that a virtual CPU walks without a
-//! lock and no table is ever freed under it. Entries change under the lock of the owner of the tables.
+//! Every entry is an atomic at a fixed place for its address and level, so that a virtual CPU walks without a
+//! lock and no table is freed during a walk. Entries change under the lock of the tables' owner.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::tlb::Reach;
 
 const PRESENT: u64 = 1;
 const WRITE: u64 = 1 << 1;
-/// Leaves or tables are below.
+/// The entry points to a table.
 const TABLE: u64 = 1 << 2;
 const FRAME_SHIFT: u32 = 12;
 
@@ -47,7 +47,7 @@ impl Leaf {
     }
 }
 
-/// What one entry is.
+/// The meaning of one entry.
 enum Entry {
     Empty,
     Table,
@@ -58,7 +58,7 @@ enum Entry {
 pub(super) struct Radix {
     pub(super) bytes: u64,
     levels: [Box<[AtomicU64]>; TOP as usize],
-    /// How many copies of the whole machine lead to each frame.
+    /// Counts the copies that lead to each frame, over the whole machine.
     reach: Arc<Reach>,
 }
 
@@ -86,7 +86,7 @@ impl Radix {
         }
     }
 
-    /// The leaf that decides about an address.
+    /// The leaf that translates an address.
     pub(super) fn walk(&self, at: u64) -> Option<Leaf> {
         for level in (1..=TOP).rev() {
             match self.load(level, at >> shift(level)) {
@@ -98,7 +98,7 @@ impl Radix {
         None
     }
 
-    /// Shows every leaf that reaches into a range, in ascending order.
+    /// Calls `show` with every leaf that overlaps a range, in ascending order.
     pub(super) fn each(&self, range: Range<u64>, show: &mut impl FnMut(Leaf)) {
         self.each_below(TOP, &range, show);
     }
@@ -113,7 +113,7 @@ impl Radix {
         }
     }
 
-    /// Drops every leaf that reaches into a range, whole, and shows it.
+    /// Drops every leaf that overlaps a range, as a whole, and calls `dropped` with it.
     pub(super) fn drop_range(&self, range: Range<u64>, dropped: &mut impl FnMut(Leaf)) {
         self.drop_below(TOP, &range, dropped);
     }
@@ -138,8 +138,8 @@ impl Radix {
         }
     }
 
-    /// Puts a leaf there, in the place of a larger one that reaches over it and of smaller ones inside; shows `dropped` what
-    /// went, an older leaf of the same size too.
+    /// Stores a leaf in place of a larger one that covers it, an older one and smaller ones inside; calls
+    /// `dropped` with those.
     pub(super) fn put(&self, leaf: Leaf, dropped: &mut impl FnMut(Leaf)) {
         for level in (leaf.level + 1..=TOP).rev() {
             let index = leaf.at >> shift(level);
@@ -156,7 +156,7 @@ impl Radix {
         let index = leaf.at >> shift(leaf.level);
         let before = self.load(leaf.level, index);
         self.reach.add(leaf.level, leaf.frame);
-        // One store: a virtual CPU finds what was there, or the leaf.
+        // One store: a virtual CPU finds the old entry or the new leaf.
         self.slot(leaf.level, index).store(leaf.entry(), Ordering::Release);
         match before {
             Entry::Empty => {}
@@ -175,12 +175,12 @@ impl Drop for Radix {
     }
 }
 
-/// The entries of a level that reach into a range.
+/// The entries of a level that overlap a range.
 fn indices(level: u32, range: &Range<u64>) -> Range<u64> {
     if range.is_empty() { 0..0 } else { range.start >> shift(level)..((range.end - 1) >> shift(level)) + 1 }
 }
 
-/// What of a range lies in one entry.
+/// The part of a range in one entry.
 fn part(level: u32, index: u64, range: &Range<u64>) -> Range<u64> {
     let start = index << shift(level);
     range.start.max(start)..range.end.min(start + (1 << shift(level)))

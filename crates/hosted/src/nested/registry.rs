@@ -19,7 +19,7 @@ pub(crate) struct NestedTables {
 }
 
 impl NestedTables {
-    /// For a machine whose memory ends at frame `frames`; none is looked for where that is zero.
+    /// For a machine whose memory ends at frame `frames`; zero turns the checks off.
     pub(crate) fn new(frames: u64) -> Self {
         Self { all: RwLock::default(), reach: Arc::new(Reach::new(frames)), losses: Failures::default() }
     }
@@ -34,14 +34,14 @@ impl NestedTables {
         self.all.write().unwrap_or_else(PoisonError::into_inner).retain(|other| !Arc::ptr_eq(other, tables));
     }
 
-    /// Those of one address space, or of all.
+    /// The tables of one address space, or of all.
     pub(super) fn of(&self, root: Option<Frame>) -> Vec<Arc<Tables>> {
         let _held = hold();
         let all = self.all.read().unwrap_or_else(PoisonError::into_inner);
         all.iter().filter(|tables| root.is_none_or(|root| tables.root() == root)).cloned().collect()
     }
 
-    /// Every way in which a secondary MMU still reaches one of `frames`; cheap when there is none.
+    /// Every copy that still leads to one of `frames`; cheap when there is none.
     pub(crate) fn reaching(&self, frames: FrameRange) -> Vec<Violation> {
         if !self.reach.may_reach(frames) {
             return Vec::new();

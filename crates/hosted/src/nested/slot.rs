@@ -1,8 +1,9 @@
-//! Which virtual CPUs are inside an access: a number for each virtual CPU, odd while it is.
+//! Virtual CPUs inside an access: a number for each, odd while it is inside.
 //!
-//! Entering is one sequentially consistent read-modify-write, after which entries are loaded; the thread that changed
-//! entries executes a sequentially consistent fence after the change and loads the number then. So one of the two sees the other: an access
-//! walks what is new, or is waited for. No wait is longer than the access that is under way.
+//! A virtual CPU enters by one sequentially consistent read-modify-write, and loads entries after it. A
+//! thread that changed entries executes a sequentially consistent fence after the change, and then loads the
+//! number. So one of the two sees the other: the access walks the new entries, or the thread waits for it. No
+//! wait is longer than the current access.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 
@@ -20,7 +21,7 @@ pub(super) struct Slot {
 pub(super) struct Inside<'a>(&'a Slot);
 
 impl Slot {
-    /// Takes the slot; whether it was free.
+    /// Takes the slot; false if it was taken.
     pub(super) fn take(&self) -> bool {
         !self.taken.swap(true, Ordering::Acquire)
     }

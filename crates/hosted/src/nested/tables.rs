@@ -1,14 +1,15 @@
-//! One secondary MMU as the machine knows it: its tables, its brackets, and which accesses are under way.
+//! One secondary MMU: its tables, its brackets, and the accesses under way.
 //!
 //! # Protocol
 //!
-//! A virtual CPU walks and accesses *inside* its slot, and holds no lock. Entries change under the lock of
-//! `brackets`. The start of a bracket counts itself and drops copies under that lock, gives it back, and then waits for every slot
-//! once: accesses under way end, and later ones walk anew ([`super::slot`]; what H5 is for the modelled TLBs).
-//! It waits even if it found nothing to drop: an access may be under way through a copy that another bracket has just dropped.
-//! A fault reads the number of brackets, walks the page table holding nothing, and keeps what it found only if the number is the
-//! same, under the lock of `brackets`. The page table was changed before the start was called, so a fault that reads the
-//! number after it walks what came after the change.
+//! A virtual CPU walks and accesses *inside* its slot, without a lock. Entries change under the lock of
+//! `brackets`. The start of a bracket counts itself and drops copies under that lock, releases it, and then
+//! waits once for every slot: accesses under way end, and later ones walk again ([`super::slot`]; H5 is the
+//! same for the modelled TLBs). It waits even if it dropped nothing: an access may be under way through a
+//! copy that another bracket has just dropped. A fault reads the number of brackets, walks the page table
+//! without locks, and keeps its result under the lock of `brackets` only if the number is still the same. The
+//! library changed the page table before it called the start, so a fault that reads the new number walks the
+//! new entries.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -39,7 +40,7 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> Locked<'_, T> {
     Locked { value: mutex.lock().unwrap_or_else(PoisonError::into_inner), _held: held }
 }
 
-/// What a secondary MMU did.
+/// The statistics of a secondary MMU.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct NestedStats {
     /// Brackets by verb, as named by [`during`](super::during); those outside any under the empty name.
@@ -50,11 +51,11 @@ pub struct NestedStats {
     pub retries: u64,
     /// Copies made of 4 KiB, 2 MiB and 1 GiB.
     pub installs: [u64; 3],
-    /// Large copies made in the place of smaller ones because a collapse was told of.
+    /// Large copies that replaced smaller ones after a notified collapse.
     pub collapses: u64,
-    /// The longest time that an access took which found no copy, or waited for a bracket that dropped some.
+    /// The longest access that found no copy, or waited for a bracket that dropped some.
     pub longest_stall: Duration,
-    /// All of that time.
+    /// The sum of these times.
     pub stalled: Duration,
 }
 
@@ -69,7 +70,7 @@ pub(super) struct Counts {
 }
 
 impl Counts {
-    /// An access has waited since then.
+    /// Counts an access that has waited since `since`.
     pub(super) fn note_stall(&self, since: Instant) {
         let took = since.elapsed().as_nanos() as u64;
         self.longest_stall.fetch_max(took, Ordering::Relaxed);
@@ -79,7 +80,7 @@ impl Counts {
 
 pub(crate) struct Tables {
     pub(super) root: Frame,
-    /// Where guest-physical address 0 is in the address space.
+    /// The address of guest-physical address 0 in the address space.
     pub(super) base: u64,
     pub(super) radix: Radix,
     pub(super) brackets: Mutex<Brackets>,
@@ -87,7 +88,7 @@ pub(crate) struct Tables {
     pub(super) counts: Counts,
 }
 
-/// What became of an attempt to keep a copy.
+/// The result of an attempt to keep a copy.
 pub(super) enum Put {
     Kept,
     /// A bracket came between.
@@ -120,13 +121,13 @@ impl Tables {
         Some(leaf.frame_of(at))
     }
 
-    /// What of a range is guest memory.
+    /// The part of a range that is guest memory.
     fn guest(&self, range: VirtRange) -> Range<u64> {
         let at = |addr: VirtAddr| addr.0.saturating_sub(self.base).min(self.radix.bytes);
         at(range.start)..at(range.end)
     }
 
-    /// A bracket begins, of which the tables are told unless it is `lost`.
+    /// Starts a bracket, of which the tables are notified unless it is `lost`.
     pub(super) fn start(&self, range: VirtRange, lost: bool) {
         let (began, guest) = (Instant::now(), self.guest(range));
         let mut dropped = 0;
@@ -141,19 +142,19 @@ impl Tables {
         lock(&self.brackets).value.note_dropped(range, dropped);
     }
 
-    /// It ends; whether there was one.
+    /// Ends a bracket; false if there was none.
     pub(super) fn end(&self, range: VirtRange) -> bool {
         lock(&self.brackets).value.close(range)
     }
 
-    /// The number of brackets so far, if none that is open covers the page at an address.
+    /// The number of brackets so far, if no open one covers the page at an address.
     pub(super) fn begun(&self, at: u64) -> Option<u64> {
         let brackets = lock(&self.brackets);
         (!brackets.value.covers(&(at..at + 1))).then_some(brackets.value.begun)
     }
 
-    /// Keeps a copy of a leaf, as large a one as it, guest memory and alignment allow around an address, unless a bracket
-    /// began since they were `begun`, or one that is open covers some of it.
+    /// Keeps a copy of a leaf around an address, as large as the leaf, guest memory and alignment allow,
+    /// unless a bracket began since the number was `begun`, or an open one covers some of it.
     pub(super) fn put(&self, at: u64, leaf: &Translated, begun: u64) -> (Put, Option<Violation>) {
         let leaf = self.copy_of(at, leaf);
         let brackets = lock(&self.brackets);
@@ -191,11 +192,12 @@ impl Tables {
         Leaf { at: at & !0xfff, level: 1, frame, write: leaf.writable }
     }
 
-    /// The leaves in a range have become one: so do copies of them, each large one in one store.
+    /// The leaves in a range became one: makes large copies of theirs, each by one store.
     pub(super) fn collapse(&self, range: VirtRange) {
         let guest = self.guest(range);
         let brackets = lock(&self.brackets);
-        // The larger first; what it leaves over, since guest addresses are not aligned to it, the smaller.
+        // Larger leaves first, then smaller ones for the rest, since guest addresses are not aligned to large
+        // ones.
         for level in (2..=TOP).rev() {
             let bytes = 1u64 << shift(level);
             let mut at = guest.start.next_multiple_of(bytes);
@@ -240,7 +242,8 @@ impl Tables {
         drop(brackets);
     }
 
-    /// The violation that a copy is which the page table does not bear out; it maps `there` at its start, if anything.
+    /// The violation of a copy that differs from the page table, which maps `there` at its start, if
+    /// anything.
     pub(super) fn stale(&self, leaf: &Leaf, there: Option<Frame>) -> Violation {
         Violation::StaleNested {
             root: self.root,

@@ -1,4 +1,4 @@
-//! What a machine tells its secondary MMUs, and which brackets it loses on purpose.
+//! A machine's calls to its secondary MMUs, and the brackets that it loses on purpose.
 
 use quire::addr::{Frame, VirtRange};
 
@@ -6,18 +6,18 @@ use crate::machine::Hosted;
 use crate::plan::FailurePlan;
 
 impl Hosted {
-    /// Decides which brackets are lost from now on, and counts them from 0: no secondary MMU hears of them, though the library
-    /// goes on as if it had.
+    /// Decides which brackets are lost from now on, and counts them from 0: secondary MMUs are not notified
+    /// of a lost one, though the library goes on as if they were.
     pub fn lose_brackets(&self, plan: FailurePlan) {
         self.nested.losses.set(plan);
     }
 
-    /// How many brackets began since [`Self::lose_brackets`] (none are counted under [`FailurePlan::Off`]).
+    /// Brackets that began since [`Self::lose_brackets`] (none are counted under [`FailurePlan::Off`]).
     pub fn brackets_asked(&self) -> u64 {
         self.nested.losses.asked()
     }
 
-    /// How many brackets were lost by the plan in force.
+    /// Brackets that were lost by the current plan.
     pub fn brackets_lost(&self) -> u64 {
         self.nested.losses.failed()
     }
@@ -27,7 +27,7 @@ impl Hosted {
         self.nested.of(Some(root)).iter().for_each(|tables| tables.start(range, lost));
     }
 
-    /// A table that was made inside the bracket has not heard of its start.
+    /// Tables that were made inside the bracket were not notified of its start.
     pub(crate) fn end_bracket(&self, root: Frame, range: VirtRange) {
         self.nested.of(Some(root)).iter().for_each(|tables| _ = tables.end(range));
     }

@@ -10,7 +10,7 @@ use super::record::{COUNTED, NO_MACHINE, Task};
 use super::source::{deliver_waiting, is_in_handler};
 use crate::flags::set_trap_flag;
 
-/// What a task leaves behind while another identity or context runs on its thread.
+/// The state of a task that another identity or context replaces on its thread.
 struct Saved {
     machine: usize,
     cpu: u32,
@@ -23,8 +23,8 @@ struct Saved {
 }
 
 impl Task {
-    /// Whether the running code can be in the middle of no verb: it holds nothing, interrupts nothing, and does not run on top
-    /// of something on this thread that does.
+    /// Whether the running code is between verbs: it holds nothing, interrupts nothing, and runs on top of
+    /// nothing on this thread that does.
     pub(crate) fn is_between_verbs(&self) -> bool {
         let busy = !self.ranks.is_none() || self.pins() > 0 || self.context() != Context::Task;
         !busy && !self.aside.load(Ordering::Relaxed) && !is_in_handler(self)
@@ -43,7 +43,7 @@ impl Task {
         }
     }
 
-    /// The identity goes first and comes last: an interrupt that arrives in between finds no CPU of its own and waits.
+    /// The identity is removed first and restored last: an interrupt in between finds no CPU and waits.
     fn become_other(&self, other: &Saved) {
         self.machine.store(NO_MACHINE, Ordering::Relaxed);
         compiler_fence(Ordering::SeqCst);
@@ -60,15 +60,15 @@ impl Task {
     }
 }
 
-/// Makes what the machine does until the guard is dropped one step to its interrupts, as a processor's own work is: they
-/// wait, and find none of the machine's own locks held.
+/// Makes the machine's work until the guard is dropped one step to its interrupts, as a processor's own work
+/// is: they wait, and never find the machine's own locks held.
 pub(crate) fn hold() -> Held {
     Task::with(|task| task.held.store(task.held.load(Ordering::Relaxed) + 1, Ordering::Relaxed));
     compiler_fence(Ordering::SeqCst);
     Held(())
 }
 
-/// Steps again, where the first step of the machine's own work ended stepping.
+/// Resumes stepping, if the first step of the machine's own work ended it.
 #[inline]
 fn go_on_stepping(task: &Task) {
     if task.steps_left_off.load(Ordering::Relaxed) && !task.is_held() {
@@ -120,8 +120,8 @@ impl Entered {
         Self::cpu(NO_MACHINE, CpuId(0))
     }
 
-    /// An interrupt arrives on the running CPU. It holds no lock of its own yet; that those of the task below are held
-    /// still is why interrupts may only try for locks.
+    /// An interrupt arrives on the running CPU. It holds no lock of its own yet. The task below still holds
+    /// its locks, so an interrupt may only try for locks.
     pub(crate) fn interrupt(context: Context) -> Self {
         Task::with(|task| {
             let below = task.context();

@@ -1,4 +1,4 @@
-//! The signal of the timers, and when it is let in.
+//! The signal of the timers, and its mask.
 
 use nix::sys::signal::{SigSet, SigmaskHow, Signal};
 

@@ -1,4 +1,5 @@
-//! The running thread as a CPU: its record, other identities that it takes on for a while, and what interrupts it.
+//! The running thread as a CPU: its record, other identities that it takes for a while, and its sources of
+//! interrupts.
 
 mod entered;
 #[cfg(not(miri))]

@@ -1,8 +1,9 @@
-//! The running thread as a CPU: which one it is, and what an interrupt on top of it would find.
+//! The running thread as a CPU: its number, and the state that an interrupt would find.
 //!
-//! All of it is one thread-local record without a destructor, so that [`Hosted::pin`](quire::platform::FramePlatform::pin)
-//! is one comparison and one load. Interrupts run on the same thread, between any two of its instructions, and put back
-//! what they change; the fields are atomics for that reason alone, and cost what plain ones do.
+//! All of it is one thread-local record without a destructor, so that
+//! [`Hosted::pin`](quire::platform::FramePlatform::pin) is one comparison and one load. Interrupts run on the
+//! same thread, between any two of its instructions, and restore the fields that they change; the fields are
+//! atomics only for that reason, and cost as much as plain ones.
 
 use std::ptr;
 use std::sync::atomic::{
@@ -30,22 +31,24 @@ pub(crate) struct Task {
     pub(super) interrupts_off: AtomicBool,
     /// An interrupt waits to be delivered, or the platform's calls are counted.
     attention: AtomicBool,
-    /// The remote flush that was started last is one that the machine was told to lose.
+    /// Whether the machine must lose the remote flush that was started last.
     pub(super) flush_lost: AtomicBool,
     pub(super) context: AtomicU8,
-    /// The thread is another CPU for a while, or another machine's, in the middle of what it did before.
+    /// Whether the thread is another CPU for a while, or one of another machine, in the middle of its own
+    /// work.
     pub(super) aside: AtomicBool,
-    /// How deep the machine is in work that is one step to its interrupts.
+    /// Nesting depth of the machine's own work, which is one step to its interrupts.
     pub(super) held: AtomicU32,
-    /// Stepping was left off for that work, and goes on at its end.
+    /// Whether stepping was suspended for that work, and resumes at its end.
     pub(super) steps_left_off: AtomicBool,
     pub(crate) ranks: HeldRanks,
-    /// Turns of spin loops, to give the processor away now and then.
+    /// Turns of spin loops, to yield the processor now and then.
     turns: AtomicU32,
-    /// The processor's flags as [`FramePlatform::interrupts_off`](quire::platform::FramePlatform::interrupts_off) found them, where
-    /// that has its real price.
+    /// The processor's flags that
+    /// [`FramePlatform::interrupts_off`](quire::platform::FramePlatform::interrupts_off) saved, where it has
+    /// its real price.
     pub(crate) flags: AtomicU64,
-    /// What interrupts this thread, the newest first; each lives until it takes itself off.
+    /// The sources that interrupt this thread, the newest first; each lives until it removes itself.
     pub(crate) sources: AtomicPtr<Source>,
 }
 
@@ -77,13 +80,13 @@ impl Task {
         TASK.with(action)
     }
 
-    /// Whether the thread is a CPU of the machine at `machine`, and nothing else is to be done about a call.
+    /// Whether the thread is a CPU of the machine at `machine`, and a call needs no further work.
     #[inline(always)]
     pub(crate) fn runs_undisturbed(&self, machine: usize) -> bool {
         self.machine.load(Ordering::Relaxed) == machine
     }
 
-    /// The CPU that the thread is of whatever machine.
+    /// The thread's CPU, of whichever machine.
     #[inline(always)]
     pub(crate) fn cpu(&self) -> CpuId {
         CpuId(self.cpu.load(Ordering::Relaxed))
@@ -101,7 +104,7 @@ impl Task {
         self.machine.load(Ordering::Relaxed) & !COUNTED
     }
 
-    /// From now on the platform's calls are counted, or not; says how it was.
+    /// Counts the platform's calls from now on, or not; returns the old setting.
     pub(crate) fn count_calls(&self, on: bool) -> bool {
         let was = self.machine.load(Ordering::Relaxed);
         self.machine.store(was & !COUNTED | usize::from(on), Ordering::Relaxed);
@@ -137,7 +140,7 @@ impl Task {
         self.interrupts_off.load(Ordering::Relaxed)
     }
 
-    /// Turns interrupts off or on, before anything that follows and after all that went before. The caller looks at
+    /// Turns interrupts off or on, ordered after all earlier code and before all later. The caller checks
     /// [`Self::wants_attention`] after turning them on.
     #[inline]
     pub(crate) fn set_interrupts_off(&self, off: bool) {
@@ -163,7 +166,7 @@ impl Task {
         turns
     }
 
-    /// Notes whether the flush that was started last is lost, and says whether the one before was.
+    /// Records whether the flush that was started last is lost; returns the same of the one before.
     pub(crate) fn replace_flush_lost(&self, lost: bool) -> bool {
         let was = self.flush_lost.load(Ordering::Relaxed);
         self.flush_lost.store(lost, Ordering::Relaxed);

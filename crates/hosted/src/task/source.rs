@@ -1,9 +1,10 @@
-//! What interrupts a thread: a handler, when it is due, and whether it may run now.
+//! The sources of a thread's interrupts: a handler, when it is due, and whether it may run now.
 //!
-//! A [`Source`] lives on the stack of the thread that it interrupts and is on that thread's list for as long. All of it is
-//! touched by that thread alone, by interrupts that arrive on top of it too. An interrupt that may not run now (interrupts
-//! are off, the machine itself is at work, the thread is another CPU for a while) is marked as waiting and runs as soon as
-//! it may, once however often it arrived. One that arrives while its own handler runs is lost.
+//! A [`Source`] lives on the stack of the thread that it interrupts, and is on that thread's list meanwhile.
+//! Only that thread touches it, with the interrupts on top of it. An interrupt that may not run now
+//! (interrupts are off, the machine itself is at work, the thread is another CPU for a while) is marked as
+//! waiting and runs as soon as it may, once however often it arrived. One that arrives while its own handler
+//! runs is lost.
 
 #![allow(unsafe_code)]
 
@@ -21,7 +22,7 @@ use super::mask::TicksIn;
 use super::record::Task;
 use crate::plan::InterruptPlan;
 
-/// What a source counts.
+/// The events that a source counts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Events {
     /// Machine instructions.
@@ -36,14 +37,14 @@ pub(crate) enum Events {
 
 pub(crate) struct Source {
     below: *const Self,
-    /// Where the counted work runs: machine, CPU and context.
+    /// Machine, CPU and context of the counted work.
     machine: usize,
     cpu: CpuId,
     base: Context,
     context: Context,
     events: Events,
     plan: InterruptPlan,
-    /// The handler, and what calls it as its own type.
+    /// The handler, and a function that calls it with its own type.
     handler: *mut (),
     call: unsafe fn(*mut ()),
     /// Events are still counted.
@@ -90,7 +91,8 @@ impl Source {
         }
     }
 
-    /// Lets the source interrupt the running thread while `body` runs; what the handler panicked with goes on from here.
+    /// Lets the source interrupt the running thread while `body` runs; a panic of the handler continues from
+    /// here.
     pub(crate) fn install<R>(&self, body: impl FnOnce() -> R) -> R {
         let result = {
             let _installed = Installed::new(self);
@@ -111,7 +113,7 @@ impl Source {
         self.delivered.load(Ordering::Relaxed)
     }
 
-    /// Whether the running code is what the source counts.
+    /// Whether the source counts the running code.
     fn counts(&self, task: &Task) -> bool {
         self.active.load(Ordering::Relaxed)
             && !self.running.load(Ordering::Relaxed)
@@ -151,7 +153,8 @@ impl Source {
             && !std::thread::panicking()
     }
 
-    /// Runs the handler. A panic waits for the end of the work below, which no signal's frame lets through.
+    /// Runs the handler. A panic waits for the end of the interrupted work, since it cannot pass a signal's
+    /// frame.
     fn deliver(&self) {
         self.running.store(true, Ordering::Relaxed);
         self.waiting.store(false, Ordering::Relaxed);
@@ -232,12 +235,12 @@ fn sources(task: &Task) -> impl Iterator<Item = &Source> {
     })
 }
 
-/// Whether a handler runs on this thread, whatever CPU the thread is meanwhile: something was interrupted that goes on later.
+/// Whether a handler runs on this thread, as whichever CPU: some interrupted work continues later.
 pub(crate) fn is_in_handler(task: &Task) -> bool {
     sources(task).any(|source| source.running.load(Ordering::Relaxed))
 }
 
-/// Runs what waits and may run now. Wanted wherever interrupts become possible again.
+/// Runs waiting interrupts that may run now. Called wherever interrupts become possible again.
 #[inline]
 pub(crate) fn deliver_waiting(task: &Task) {
     if task.wants_attention() {
@@ -259,7 +262,7 @@ fn deliver_all_waiting(task: &Task) {
     }
 }
 
-/// The platform was called: a moment at which planned interrupts may arrive, and those that wait may run.
+/// The platform was called: planned interrupts may arrive now, and waiting ones may run.
 #[inline]
 pub(crate) fn called(task: &Task) {
     if task.wants_attention() {
@@ -278,13 +281,13 @@ fn count_call(task: &Task) {
     }
 }
 
-/// The processor has executed an instruction. Says whether a source still counts them. Those of the machine's own work are
-/// one step: none of them is counted, and the processor stops again at the end of that work.
+/// The processor has executed an instruction. Returns whether a source still counts them. The machine's own
+/// work is one step: none of its instructions counts, and the processor stops again at its end.
 #[cfg(not(miri))]
 pub(crate) fn stepped(task: &Task) -> bool {
     let counts_steps = |source: &&Source| source.events == Events::Steps;
     if std::thread::panicking() {
-        // Nothing is delivered any more, and printing a trace step by step takes seconds.
+        // A panicking thread gets no more interrupts, and printing a trace step by step takes seconds.
         sources(task).filter(counts_steps).for_each(|source| source.active.store(false, Ordering::Relaxed));
     }
     let goes_on =
@@ -301,8 +304,8 @@ pub(crate) fn stepped(task: &Task) -> bool {
     goes_on(task)
 }
 
-/// The timer at this address has ticked. Says whether it is to tick again, and so lives. One that ticks on after its
-/// source is gone is on no list, and its address is a number.
+/// The timer at this address has ticked. Returns whether it lives and ticks again. A timer whose source is
+/// gone is on no list, and its address is only compared.
 #[cfg(not(miri))]
 pub(crate) fn ticked(task: &Task, ticker: *const ()) -> bool {
     let of_timer = |source: &&Source| source.events == Events::Ticks(ticker);

@@ -1,8 +1,9 @@
 //! One CPU's modelled caches: translations and paging-structure entries of the address space that is loaded.
 //!
-//! Nothing is ever evicted but by a flush, a fault, or the load of another root; a real TLB forgets more, so what works
-//! here works there. Entries of an address space that is not loaded need no model: they must not be used again
-//! ([`TablePlatform::load_root`](quire::platform::TablePlatform::load_root)), so leaving drops them.
+//! Entries leave only by a flush, a fault, or the load of another root. A real TLB forgets more, so code that
+//! works here works there. Entries of an address space that is not loaded need no model: they must not be
+//! used again ([`TablePlatform::load_root`](quire::platform::TablePlatform::load_root)), so leaving drops
+//! them.
 
 use quire::addr::{Frame, FrameRange, VirtRange};
 use quire::cpu::CpuId;
@@ -20,22 +21,22 @@ pub(crate) struct Leaf {
     pub(crate) frame: u64,
     /// 1 for 4 KiB, 2 for 2 MiB, 3 for 1 GiB.
     pub(crate) level: u32,
-    /// What all levels of the walk allowed together.
+    /// The rights that all levels of the walk granted.
     pub(crate) rights: Rights,
-    /// The dirty bit was set in memory.
+    /// Whether the dirty bit was set in memory.
     pub(crate) dirty: bool,
 }
 
-/// A cached pointer to a table, with what the levels above it allow.
+/// A cached pointer to a table, with the rights of the levels above it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Table {
     /// The table's frame.
     pub(crate) frame: u64,
-    /// What the entries on the way to it allowed together.
+    /// The rights that the entries on the way to it granted.
     pub(crate) rights: Rights,
 }
 
-/// What one CPU has cached.
+/// The caches of one CPU.
 #[derive(Default)]
 pub(crate) struct CpuTlb {
     root: Option<Frame>,
@@ -76,7 +77,7 @@ impl CpuTlb {
         old.iter().for_each(|old| reach.remove(1, old.frame));
     }
 
-    /// Drops all that is cached for one address, as a fault does.
+    /// Drops all cached entries for one address, as a fault does.
     pub(crate) fn forget(&mut self, reach: &Reach, addr: u64) {
         self.invalidate_page(reach, addr);
         for (map, level) in self.tables.iter_mut().zip(1..) {
@@ -125,7 +126,7 @@ impl CpuTlb {
         }
     }
 
-    /// One `INVLPG` every `stride` bytes. What lies between two of them stays, unless a large leaf reaches there.
+    /// One `INVLPG` every `stride` bytes. Entries between two of them stay, unless a large leaf covers one.
     fn drop_leaves(&mut self, reach: &Reach, range: VirtRange, stride: u64) {
         assert!(
             stride.is_power_of_two() && stride >= 1 << shift(1),
@@ -138,7 +139,7 @@ impl CpuTlb {
             (0..steps).for_each(|step| self.invalidate_page(reach, start + step * stride));
             return;
         }
-        // The same, but from the side of what is cached: a leaf goes if one of the addresses lies in it.
+        // The same from the side of the cached entries: a leaf goes if one of the addresses lies in it.
         for (map, level) in self.leaves.iter_mut().zip(1..) {
             map.retain(|&key, leaf| {
                 let (from, to) =
@@ -168,7 +169,7 @@ impl CpuTlb {
         }
     }
 
-    /// What is cached, with the first address of each.
+    /// The cached entries, with the first address of each.
     pub(crate) fn cached(
         &self,
     ) -> (impl Iterator<Item = (u64, Leaf)>, impl Iterator<Item = (u64, u32, Table)>) {
@@ -183,7 +184,7 @@ impl CpuTlb {
         (leaves, tables)
     }
 
-    /// Adds every way in which this CPU reaches one of `frames`.
+    /// Adds every cached entry of this CPU that leads to one of `frames`.
     pub(crate) fn reaching(&self, cpu: CpuId, frames: FrameRange, found: &mut Vec<Violation>) {
         let overlaps = |frame: u64, count: u64| frame < frames.end().0 && frames.start.0 < frame + count;
         let Some(root) = self.root else { return };

@@ -1,4 +1,4 @@
-//! The modelled TLBs of all CPUs, and what of memory they reach.
+//! The modelled TLBs of all CPUs, and the memory that they reach.
 
 mod cpu;
 mod reach;
@@ -22,8 +22,8 @@ pub(crate) use reach::Reach;
 #[repr(align(128))]
 struct Slot(Mutex<CpuTlb>);
 
-/// The modelled TLBs of a machine: for each CPU, what it has cached of the address space that is loaded, and of the kernel,
-/// which no load of another root touches.
+/// The modelled TLBs of a machine: for each CPU the cached entries of the loaded address space, and of the
+/// kernel, which no load of another root drops.
 pub(crate) struct Tlbs {
     cpus: Box<[Slot]>,
     kernel: Box<[Slot]>,
@@ -32,7 +32,7 @@ pub(crate) struct Tlbs {
     pub(crate) losses: Failures,
 }
 
-/// A modelled TLB under its lock. Interrupts wait until it is given back: they may need it themselves.
+/// A modelled TLB under its lock. Interrupts wait until it is unlocked, since they may need it themselves.
 pub(crate) struct Locked<'a> {
     tlb: MutexGuard<'a, CpuTlb>,
     // Dropped after the lock.
@@ -65,12 +65,13 @@ impl Tlbs {
         }
     }
 
-    /// What `cpu` has cached of its address space, locked. A thread that panicked meanwhile (a violation) left it whole.
+    /// The entries that `cpu` has cached of its address space, locked. A thread that panicked meanwhile (a
+    /// violation) left them consistent.
     pub(crate) fn cpu(&self, cpu: CpuId) -> Locked<'_> {
         lock(&self.cpus[cpu.index()])
     }
 
-    /// What `cpu` has cached of the kernel, locked in the same way.
+    /// The entries that `cpu` has cached of the kernel, locked in the same way.
     pub(crate) fn kernel(&self, cpu: CpuId) -> Locked<'_> {
         lock(&self.kernel[cpu.index()])
     }
@@ -100,7 +101,8 @@ impl Tlbs {
         self.cpu(cpu).flush(&self.reach, request);
     }
 
-    /// What each CPU has cached, of its address space and of the kernel, one at a time and locked.
+    /// Calls `look` with the cached entries of each CPU, of its address space and of the kernel, one at a
+    /// time and locked.
     pub(crate) fn each(&self, mut look: impl FnMut(CpuId, &CpuTlb)) {
         for index in 0..self.cpus.len() {
             let cpu = CpuId(index as u32);
@@ -109,7 +111,7 @@ impl Tlbs {
         }
     }
 
-    /// Every way in which some CPU still reaches one of `frames`; cheap when there is none.
+    /// Every cached entry that still leads to one of `frames`; cheap when there is none.
     pub(crate) fn reaching(&self, frames: FrameRange) -> Vec<Violation> {
         if !self.reach.may_reach(frames) {
             return Vec::new();

@@ -1,5 +1,6 @@
-//! How many cached translations reach each frame, over all CPUs: the filter that makes the check of a freed frame
-//! cheap. Exact up to 64 GiB; beyond, frames that far apart share a count, which costs a search and never a miss.
+//! Counts the cached translations that lead to each frame, over all CPUs: a filter that makes the check of a
+//! freed frame cheap. Exact up to 64 GiB; beyond, frames that far apart share a count, which may cost a
+//! needless search but never misses an entry.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -17,7 +18,7 @@ pub(crate) struct Reach {
 }
 
 impl Reach {
-    /// For a machine whose memory ends at frame `frames`; none at all for zero.
+    /// For a machine whose memory ends at frame `frames`; zero counts nothing.
     pub(crate) fn new(frames: u64) -> Self {
         let slots = |unit: u64| match frames.div_ceil(unit).next_power_of_two().min(MAX_SLOTS) {
             _ if frames == 0 => 0,
@@ -32,7 +33,7 @@ impl Reach {
         slots.get((frame / leaf_frames(level)) as usize & slots.len().wrapping_sub(1))
     }
 
-    /// A cache took up a leaf of `level` at `frame` (tables count as leaves of level 1).
+    /// A cache added a leaf of `level` at `frame` (tables count as leaves of level 1).
     pub(crate) fn add(&self, level: u32, frame: u64) {
         self.slot(level, frame).iter().for_each(|slot| _ = slot.fetch_add(1, Ordering::SeqCst));
     }

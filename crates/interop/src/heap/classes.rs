@@ -6,7 +6,8 @@ use quire::page_alloc::PageAllocator;
 use quire::platform::FramePlatform;
 use quire::slab::Cache;
 
-/// What the caches serve. The alignment keeps a slab's header apart from its objects; their size does the rest.
+/// The objects of the caches. The alignment keeps a slab's header apart from its objects; only their size
+/// matters besides.
 #[repr(align(16))]
 pub(super) struct Object<const BYTES: usize>(
     #[allow(dead_code, reason = "only its size counts")] [u8; BYTES],
@@ -39,7 +40,7 @@ macro_rules! classes {
                 }
             }
 
-            /// Takes an object back.
+            /// Frees an object.
             ///
             /// # Safety
             /// As for [`Cache::free`], of the cache of this class.
@@ -59,14 +60,14 @@ macro_rules! classes {
     };
 }
 
-// The larger ones fill a frame behind its header of 64 bytes: six, four, three and two objects.
+// The larger ones fill a frame after its header of 64 bytes: six, four, three and two objects.
 classes! {
     0 of_16 16, 1 of_32 32, 2 of_48 48, 3 of_64 64, 4 of_96 96, 5 of_128 128, 6 of_192 192, 7 of_256 256, 8 of_384 384,
     9 of_512 512, 10 of_672 672, 11 of_1008 1008, 12 of_1344 1344, 13 of_2016 2016,
 }
 
-/// The smallest class whose objects have room for `size` bytes and stand at multiples of `align`. The first object of a slab
-/// stands at a multiple of 64.
+/// The smallest class whose objects have at least `size` bytes at multiples of `align`. The first object of a
+/// slab is at a multiple of 64.
 pub(super) fn class_of(size: usize, align: usize) -> Option<usize> {
     let fits = |&bytes: &usize| size <= bytes && align <= 64 && bytes.is_multiple_of(align);
     SIZES.iter().position(fits)

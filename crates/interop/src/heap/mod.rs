@@ -18,8 +18,9 @@ const FRAME: usize = FRAME_SIZE as usize;
 
 /// A global allocator ([`GlobalAlloc`]) on a page allocator of Quire.
 ///
-/// Up to 2016 bytes come from slabs, with alignments of up to 64 bytes. All else comes as a folio: a power of two of frames.
-/// Out of memory is a null pointer. So is every request before [`init`](Self::init).
+/// Up to 2016 bytes come from slabs, with alignments of up to 64 bytes. A larger request gets a folio: a
+/// power of two of frames. Out of memory is a null pointer, and so is every request before
+/// [`init`](Self::init).
 ///
 /// ```no_run
 /// # use quire::error::AllocError;
@@ -42,19 +43,19 @@ const FRAME: usize = FRAME_SIZE as usize;
 /// wait for. An interrupt therefore gets a whole frame for a small object, and the objects that it frees wait in a list for
 /// the next task that uses their class. A task must not allocate or free while it holds a lock of Quire's.
 ///
-/// # What the platform must have
+/// # Requirements on the platform
 ///
-/// One offset between physical addresses and the direct map, for all of memory, as nearly every kernel has it. The heap learns
-/// it from the first frame. A request fails if it would be served by a folio at another offset.
+/// One offset between physical addresses and the direct map, for all memory, as in nearly every kernel. The
+/// heap learns it from the first frame. A request fails if the only folio for it has another offset.
 ///
-/// Alignments of more than a frame are as good as the direct map's: where physical address 0 stands at a multiple of 1 GiB,
-/// every alignment up to that is served. Requests that the direct map cannot align fail.
+/// Alignments above a frame depend on the direct map: if physical address 0 is at a multiple of 1 GiB, every
+/// alignment up to that is served. Requests that the direct map cannot align fail.
 pub struct Heap<P: FramePlatform + 'static> {
     pages: AtomicPtr<PageAllocator<'static, P>>,
-    /// Where physical address 0 stands in the direct map, which need not be an address of the map itself.
+    /// The address of physical address 0 in the direct map, which need not be in the map itself.
     base: AtomicUsize,
     classes: Classes,
-    /// What interrupts freed, one list for each class.
+    /// Objects that interrupts freed, one list for each class.
     deferred: [AtomicPtr<DeferredFree>; SIZES.len()],
 }
 
@@ -63,7 +64,7 @@ struct DeferredFree {
     next: *mut DeferredFree,
 }
 
-/// Where memory for a layout comes from.
+/// The source of memory for a layout.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Source {
     /// A slab of this class.
@@ -106,7 +107,7 @@ impl<P: FramePlatform> Heap<P> {
         unsafe { pages.as_ref() }
     }
 
-    /// A folio whose first byte stands at a multiple of `align`; null where there is none.
+    /// A folio whose first byte is at a multiple of `align`; null if there is none.
     fn alloc_pages(
         &self,
         pages: &PageAllocator<'_, P>,
@@ -156,7 +157,7 @@ impl<P: FramePlatform> Heap<P> {
         self.free_deferred(pages, class);
     }
 
-    /// Frees what interrupts have left, in a task.
+    /// Frees the objects that interrupts have left, in a task.
     fn free_deferred(&self, pages: &PageAllocator<'_, P>, class: usize) {
         if self.deferred[class].load(Ordering::Relaxed).is_null() {
             return;
@@ -194,7 +195,7 @@ impl<P: FramePlatform> Default for Heap<P> {
     }
 }
 
-/// Where memory for a layout comes from in a task; `None` where it is too large.
+/// The source of memory for a layout in a task; `None` if it is too large.
 fn source_of(layout: Layout) -> Option<Source> {
     match class_of(layout.size(), layout.align()) {
         Some(class) => Some(Source::Class(class)),
@@ -209,7 +210,8 @@ fn order_of(layout: Layout) -> Option<Order> {
     Order::new(order.min(MAX_ORDER + 1))
 }
 
-/// Whether memory of a layout is a folio. Objects in slabs stand behind a header, so none is at the start of a frame (S4).
+/// Whether memory of a layout is a folio. Objects in slabs follow a header, so none is at the start of a
+/// frame (S4).
 fn is_folio(memory: *mut u8) -> bool {
     memory.addr().is_multiple_of(FRAME)
 }

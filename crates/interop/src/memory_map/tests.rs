@@ -8,7 +8,7 @@ use quire::limits::{FRAME_SIZE, MAX_PHYS_BYTES, MAX_RANGES};
 
 const FRAMES: usize = 96;
 
-/// What the model knows of a frame: its node and whether it is zero, or nothing where it is in no range.
+/// The model's state of a frame: its node and whether it is zero; `None` if it is in no range.
 type Model = [Option<(u8, bool)>; FRAMES];
 
 fn of_map(map: &MemoryMap) -> Model {

@@ -1,4 +1,4 @@
-//! Tables that set arms beside each other.
+//! Tables that compare arms.
 
 use super::experiment::TIME;
 use super::ours::verbs::{PER_PAGE, Way, ZAPS};
@@ -12,7 +12,7 @@ pub fn median(rows: &[Row], arm: &str, case: &str) -> Option<f64> {
     rows.iter().find(wanted).and_then(|row| row.median)
 }
 
-/// A value over another, with three digits; nothing where one of them is missing.
+/// A ratio with three digits; empty where one value is missing.
 pub fn relative(value: Option<f64>, whole: Option<f64>) -> String {
     match (value, whole) {
         (Some(value), Some(whole)) if whole > 0.0 => format!("{:.3}", value / whole),
@@ -20,13 +20,14 @@ pub fn relative(value: Option<f64>, whole: Option<f64>) -> String {
     }
 }
 
-/// Our arms' times over that of the one that takes every entry on its own, as was done before the published scheme.
+/// Quire's times over those of `per-page`, which handles every entry by itself, as kernels did before the
+/// published scheme.
 pub fn per_page(rows: &[Row]) -> String {
     let wanted = "wanted for quire: at most 0.1 for 1 GiB, at most 1 for a single page";
     over(rows, ZAPS, PER_PAGE, wanted)
 }
 
-/// The times of `ways` over that of the one called `base`, under a line that says what is wanted of them.
+/// The times of `ways` over that of `base`, under a line that gives the bound.
 pub fn over(rows: &[Row], ways: &[Way], base: &str, wanted: &str) -> String {
     let arms: Vec<&str> = ways.iter().map(|way| way.name).filter(|arm| *arm != base).collect();
     let mut header = vec!["case".to_owned()];

@@ -1,4 +1,5 @@
-//! Which code an experiment measures, as one number: results say it, and a page of figures compares it with today's.
+//! The code that an experiment measures, as one number: result files store it, and a page of figures compares
+//! it with today's.
 //!
 //! The build script hashes the tokens of every source file, without comments, documentation and tests.
 
@@ -7,7 +8,7 @@ type Hashed = (&'static str, u64);
 
 include!(concat!(env!("OUT_DIR"), "/code.rs"));
 
-/// What hands out page frames.
+/// The page allocator and what it is built on.
 pub const FRAMES: &[&str] = &[
     "crates/quire/src/atomic.rs",
     "crates/quire/src/limits.rs",
@@ -22,14 +23,14 @@ pub const FRAMES: &[&str] = &[
 /// The whole library.
 pub const LIBRARY: &[&str] = &["crates/quire/src/"];
 
-/// The library and the machine inside a process that its address spaces run on.
+/// The library and the hosted machine that runs its address spaces.
 pub const LIBRARY_AND_MACHINE: &[&str] = &["crates/quire/src/", "crates/hosted/src/"];
 
 /// The kernels that clear memory and the policy that chooses one.
 pub const CLEARING: &[&str] = &["crates/quire/src/clear/", "crates/quire/src/arch/"];
 
-/// The hash of the sources below the paths of `lists` as this program was built, in hexadecimal; empty when one of the paths has no
-/// source, which happens when the program was built outside its repository.
+/// The hash of the sources below the paths of `lists`, in hexadecimal, as of this build. Empty if a path has
+/// no source, as in a build outside the repository.
 pub fn hash(lists: &[&[&str]]) -> String {
     hash_of(SOURCES, &lists.concat())
 }

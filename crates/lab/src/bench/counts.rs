@@ -4,13 +4,13 @@ use super::row::Row;
 use super::table;
 use crate::output::Sheet;
 
-/// On how much memory a verb ran one instruction at a time, what was counted there, and what that is for 1 GiB. Has a table of
-/// its own.
+/// Counters of the run that steps through instructions: its memory, its counts, and these for 1 GiB. They
+/// have their own table.
 const STEPPED: [&str; 6] =
     ["stepped_bytes", "instructions", "atomics", "descriptors", "atomics_per_gib", "descriptors_per_gib"];
 
-/// Counts of one repetition, scaled to 1 GiB where the case says how many bytes it is about. Counters that are 0
-/// everywhere are left out.
+/// Counts of one repetition, scaled to 1 GiB where the case names its bytes. Counters that are 0 everywhere
+/// are left out.
 pub fn per_gib(rows: &[Row]) -> String {
     let rows: Vec<&Row> = rows.iter().filter(|row| row.metric == "time" && row.skipped.is_none()).collect();
     let counted =
@@ -31,15 +31,15 @@ pub fn per_gib(rows: &[Row]) -> String {
         }));
         text.add_row(cells);
     }
-    let says = "counted in one repetition, for each GiB (an empty cell: this arm does not count it; `locks`, of every kind: in \
-                a repetition of its own, on a platform that counts them)";
+    let says = "counts of one repetition, for each GiB (empty: this arm does not count it; `locks`, of every \
+     kind, come from a repetition of their own on a platform that counts them)";
     match by_instructions(&rows) {
         Some(stepped) => format!("{says}\n{text}\n{stepped}"),
         None => format!("{says}\n{text}"),
     }
 }
 
-/// What was counted one instruction at a time; `None` where nothing was counted.
+/// The counts of the run that steps through instructions; `None` without any.
 fn by_instructions(rows: &[&Row]) -> Option<String> {
     let header = ["case".to_owned(), "arm".to_owned()];
     let header: Vec<String> = header.into_iter().chain(STEPPED.map(str::to_owned)).collect();
@@ -50,17 +50,16 @@ fn by_instructions(rows: &[&Row]) -> Option<String> {
         cells.extend(STEPPED.iter().map(count));
         text.add_row(cells);
     }
-    let says = "counted one instruction at a time, for `stepped_bytes` of the case's memory (as much as takes few instructions; \
-                cases that take many for the least are left out): instructions, locked ones (`atomics`), different page \
-                descriptors read or written. For each GiB: if the rest were as the last of those bytes are, which is \
-                said where they are whole page tables, and of atomics where all are in one. What a machine does by itself is left out: flushes, clearing, \
-                copying";
+    let says = "counted one instruction at a time, over `stepped_bytes` of the case's memory, in cases of \
+     few instructions: instructions, locked ones (`atomics`), page descriptors touched. The last two columns \
+     extrapolate to 1 GiB from whole page tables (atomics: from one table too). Flushes, clearing and \
+     copying are left out, since the machine does them by itself";
     (!text.is_empty()).then(|| format!("{says}\n{text}"))
 }
 
-/// What was counted of pools of huge pages in one `work`, by the arms that count something.
+/// The counts of pools of huge pages in one `work`.
 pub fn of_pools(rows: &[Row], work: &str) -> String {
-    // How large a pool is, the case says.
+    // The case names the size of the pool.
     let counted = |name: &String| name != "pages";
     let rows: Vec<&Row> = rows
         .iter()

@@ -1,7 +1,7 @@
-//! What an experiment is made of: a question, its cases, and arms that do the same work in different ways.
+//! An experiment: a question, its cases, and arms that do the same work in different ways.
 //!
-//! A new arm is one file: a type that implements [`Arm`] for the case type of its experiment, named in the list
-//! beside it (`arms/<experiment>/mod.rs`).
+//! A new arm is one file: a type that implements [`Arm`] for the case type of its experiment, named in
+//! `arms/<experiment>/mod.rs`.
 
 use serde_json::{Map, Value};
 
@@ -11,34 +11,34 @@ use super::row::Row;
 use super::runner::Runner;
 use crate::host::cycles::Span;
 
-/// What an experiment gave.
+/// The result of an experiment.
 pub struct Measured {
     /// A row for each case, arm and metric.
     pub rows: Vec<Row>,
-    /// Name of each arm and what its time includes.
+    /// The name of each arm and its [`about`](Arm::about).
     pub about: Vec<(&'static str, &'static str)>,
 }
 
 /// Text about the rows of an experiment.
 pub type Appendix = fn(&[Row]) -> anyhow::Result<String>;
 
-/// One question, with the expectation that was written down before anything was measured.
+/// One question, with the expectation that was written down before the first run.
 pub struct Experiment {
     /// Short name, as given on the command line.
     pub name: &'static str,
     /// The question that the figures answer.
     pub question: &'static str,
-    /// What was expected before the first run, so that a surprise shows.
+    /// What was expected before the first run, so that surprises show.
     pub expectation: &'static str,
     /// The arms that ratios are taken against; with several, the fastest of them in each case.
     pub baseline: &'static [&'static str],
-    /// What one `time` is for: `page` or `call`.
+    /// The unit of work of one `time`: `page` or `call`.
     pub per: &'static str,
-    /// What the arms do not have in common; printed under the table.
+    /// How the arms differ and what the cases mean; printed under the table.
     pub notes: &'static [&'static str],
-    /// The arms that are this library as it ships; the others are there to be compared with.
+    /// The arms of this library as it ships; the others are for comparison.
     pub own: &'static [&'static str],
-    /// The arms that are compared with nothing: they do less than the work, or show another policy of ours.
+    /// The arms that are not compared: they do less work, or show another policy.
     pub apart: &'static [&'static str],
     /// Figures to reach.
     pub goals: &'static [Goal],
@@ -50,7 +50,7 @@ pub struct Experiment {
     pub appendix: Option<Appendix>,
 }
 
-/// One row of an experiment: what every arm is asked to do.
+/// One row of an experiment: the work of every arm.
 pub struct Case<S> {
     /// Short, stable name: operation first, modifiers after a slash.
     pub name: String,
@@ -65,22 +65,24 @@ pub trait Arm<S> {
     /// Short, stable name (`quire`, `linux`, the name of a crate).
     fn name(&self) -> &'static str;
 
-    /// One sentence: what this arm's time includes. Printed under the table.
+    /// One or two sentences: what this arm does, and which parts of the work are only its own. Printed under
+    /// the table.
     fn about(&self) -> &'static str;
 
     /// Builds whatever `case` needs, outside every measurement.
     ///
     /// # Errors
-    /// [`Skip`] when this arm cannot do the case on this machine; the reason reaches the table and the JSON line.
+    /// [`Skip`] when this arm cannot do the case on this machine; the table and the JSON line show the
+    /// reason.
     fn setup(&mut self, case: &S) -> Result<Box<dyn Prepared + '_>, Skip>;
 }
 
-/// An arm that is ready for one case; dropping it takes everything down again.
+/// An arm that is ready for one case; dropping it undoes the setup.
 pub trait Prepared {
     /// Does the work of the case once and times only the part that the case names.
     ///
     /// # Errors
-    /// [`Skip`] when the work turned out to be impossible here; the samples so far are discarded.
+    /// [`Skip`] when the work is impossible here; the samples so far are discarded.
     fn run(&mut self) -> Result<Sample, Skip>;
 }
 
@@ -89,21 +91,21 @@ pub trait Prepared {
 pub struct Skip(pub String);
 
 impl Skip {
-    /// A reason made of what was tried and how it failed.
+    /// A reason: the step that failed, and its error.
     pub fn because(what: &str, error: impl std::fmt::Display) -> Self {
         Self(format!("{what}: {error}"))
     }
 }
 
-/// What one repetition gave.
+/// The result of one repetition.
 #[derive(Clone, Debug)]
 pub struct Sample {
     /// Every metric of this repetition; [`TIME`] always among them.
     pub metrics: Vec<(Metric, f64)>,
     /// Exact counts of this repetition.
     pub counters: Counters,
-    /// A sum over the work done. It must be the same in every repetition and for every arm of a case, so that
-    /// neither the compiler nor an arm can leave work out.
+    /// A sum over the work. It must be the same in every repetition and for every arm of a case, which proves
+    /// that neither the compiler nor an arm left work out.
     pub checksum: u64,
 }
 

@@ -1,13 +1,13 @@
-//! Figures to reach, as data: an experiment names the case, the arm, the figure, what it is compared with, and the bound.
+//! Goals as data: an experiment names the case, the arm, the figure, its comparison and the bound.
 
 use super::metric::TIME;
 
-/// A figure to reach.
+/// A goal.
 #[derive(Clone, Copy, Debug)]
 pub struct Goal {
-    /// What is to be reached, as the page of measured figures says it.
+    /// The goal in words, as the page of measured figures prints it.
     pub what: &'static str,
-    /// The cases that must reach it: their names, or the start of them with `*` behind it.
+    /// The cases that must reach it: names, or their start with `*` behind it.
     pub cases: &'static [&'static str],
     /// The arm that must reach it.
     pub arm: &'static str,
@@ -15,7 +15,7 @@ pub struct Goal {
     pub figure: Figure,
     /// What the figure is compared with.
     pub over: Over,
-    /// How far it must go.
+    /// The bound.
     pub bound: Bound,
 }
 
@@ -43,7 +43,7 @@ pub enum Over {
     Metric(&'static str),
 }
 
-/// How far a figure must go.
+/// A bound.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Bound {
     /// The figure, or the figure over the other one, is at most this.
@@ -101,7 +101,7 @@ impl Bound {
         }
     }
 
-    /// How much of the way is missing: the larger, the further `value` is from the bound. 1 is the bound itself.
+    /// How far `value` is from the bound: 1 is the bound itself, larger is worse.
     pub fn distance(self, value: f64) -> f64 {
         match self {
             Self::AtMost(0.0) => 1.0 + value,

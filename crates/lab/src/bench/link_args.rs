@@ -22,7 +22,7 @@ pub struct LinkArgs {
 fn rate(text: &str) -> Result<u64, String> {
     let size = text.strip_suffix("/s").unwrap_or(text).parse::<ByteSize>();
     match size.map(|size| size.as_u64()) {
-        // What the clock of the model can tell: a byte in an hour, and bits in 64 bits.
+        // The model's clock can count from one byte a second to 64 bits of bits.
         Ok(bytes) if (1..=u64::MAX / 8).contains(&bytes) => Ok(bytes),
         Ok(_) => Err("a link carries at least a byte in a second, and less than 2 EiB".to_owned()),
         Err(error) => {
@@ -41,7 +41,7 @@ fn latency(text: &str) -> Result<u64, String> {
     }
 }
 
-/// The longest latency, in nanoseconds: what the histogram of fetches has room for, with time to spare.
+/// The longest latency, in nanoseconds: the histogram of fetches has room for it, with time to spare.
 const LONGEST: u64 = 10_000_000_000;
 
 #[cfg(test)]

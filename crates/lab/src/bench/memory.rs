@@ -1,4 +1,4 @@
-//! Populated memory as a case: how much, by which folios, touched in which order.
+//! Populated memory as a case: its size, its folios, the order in which they are touched.
 
 use serde_json::{Map, Value, json};
 
@@ -6,7 +6,7 @@ use super::experiment::Case;
 use super::folio::{Folio, PAGE};
 use super::runner::Scale;
 
-/// Decides the order of shuffled touches, the same in every arm and every round.
+/// Seed of shuffled touches, the same in every arm and round.
 const SEED: u64 = 4;
 
 /// Anonymous memory of which every page was written once.
@@ -36,12 +36,12 @@ impl Memory {
         all.into_iter()
     }
 
-    /// Bytes of memory that an experiment takes apart.
+    /// Bytes of the memory that an experiment unmaps.
     pub fn bytes_at(scale: &Scale) -> usize {
         scale.pick(8 << 20, 1 << 30)
     }
 
-    /// A case for each of these memories, with nothing to say besides.
+    /// A case for each of these memories, without further parameters.
     pub fn plain_cases(memories: impl Iterator<Item = Self>) -> Vec<Case<Self>> {
         memories.map(|memory| memory.case("", &[], memory)).collect()
     }
@@ -95,12 +95,12 @@ pub struct Other(Vec<u64>);
 const OTHER_BYTES: usize = 128 << 20;
 
 impl Other {
-    /// What `memory` needs: nothing, unless it is to be cold.
+    /// The memory to fill caches with: none, unless `memory` is to be cold.
     pub fn for_case(memory: &Memory) -> Self {
         Self(vec![1; if memory.cold { OTHER_BYTES / 8 } else { 0 }])
     }
 
-    /// Drives everything else out of the caches.
+    /// Evicts everything else from the caches.
     pub fn fill_caches(&mut self) {
         // Written, so that every line is this memory's own and no other copy may stay.
         self.0.iter_mut().step_by(8).for_each(|word| *word = std::hint::black_box(*word).wrapping_add(1));

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 /// Exact counts that stand beside the times (faults, flushes, folios …), by name.
 pub type Counters = BTreeMap<String, u64>;
 
-/// Which way a metric is to go.
+/// Whether smaller or larger values are better.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Better {
@@ -24,7 +24,7 @@ pub struct Metric {
     pub name: &'static str,
     /// Unit of its samples.
     pub unit: &'static str,
-    /// Which way it is to go.
+    /// Whether smaller or larger values are better.
     pub better: Better,
 }
 
@@ -34,10 +34,10 @@ pub const TIME: Metric = Metric { name: "time", unit: "ns", better: Better::Lowe
 /// The same as [`TIME`] in cycles of the time-stamp counter, which need not be those of the core.
 pub const CYCLES: Metric = Metric { name: "cycles", unit: "cycles", better: Better::Lower };
 
-/// Nanoseconds of the taking half.
+/// Nanoseconds of allocating.
 pub const ALLOC: Metric = Metric { name: "alloc", unit: "ns", better: Better::Lower };
 
-/// Nanoseconds of the half that gives back.
+/// Nanoseconds of freeing.
 pub const FREE: Metric = Metric { name: "free", unit: "ns", better: Better::Lower };
 
 /// Operations a second.

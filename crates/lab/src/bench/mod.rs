@@ -74,7 +74,7 @@ pub fn run(args: &BenchArgs) -> Result<()> {
         return Ok(());
     }
     let chosen = choose(&args.names)?;
-    // An output that cannot be written is refused before anything is measured.
+    // Refuses an output that cannot be written before anything is measured.
     let json = args.json.as_deref().map(Target::named).transpose()?;
     if !args.smoke && crate::host::machine::is_quick_build() {
         say("quire: built without --release: these figures are not to be compared with anything");

@@ -21,7 +21,7 @@ impl Progress {
         Self { bar, since: Instant::now() }
     }
 
-    /// Says what runs now.
+    /// Shows the running case and arm.
     pub(super) fn show(&mut self, case: &str, arm: &str) {
         if self.bar.is_hidden() && self.since.elapsed() > Duration::from_secs(1) {
             self.bar.set_draw_target(ProgressDrawTarget::stderr());
@@ -34,7 +34,7 @@ impl Progress {
         self.bar.inc(1);
     }
 
-    /// Takes the bar away.
+    /// Removes the bar.
     pub(super) fn finish(self) {
         self.bar.finish_and_clear();
     }

@@ -11,13 +11,13 @@ pub struct Published {
     pub system: String,
     /// The author, and the date of publication.
     pub source: String,
-    /// What it was measured on.
+    /// The machine.
     pub machine: String,
-    /// What was done.
+    /// The work.
     pub case: String,
-    /// Which of the compared ways.
+    /// The compared variant.
     pub variant: String,
-    /// What was measured.
+    /// The metric.
     pub metric: String,
     /// The figure as published: a number, or words such as `about 1` where no exact one was given.
     pub value: String,
@@ -35,7 +35,7 @@ impl Published {
 /// Every published figure of `system`.
 ///
 /// # Errors
-/// When the bundled file is not well formed, which a test rules out.
+/// When the bundled file is malformed, which a test rules out.
 pub fn figures(system: &str) -> anyhow::Result<Vec<Published>> {
     let mut reader = csv::ReaderBuilder::new().comment(Some(b'#')).from_reader(CSV.as_bytes());
     let all: Result<Vec<Published>, csv::Error> = reader.deserialize().collect();

@@ -19,7 +19,7 @@ pub struct Row {
     pub metric: String,
     /// Unit of `samples` and `median`.
     pub unit: String,
-    /// Which way the metric is to go.
+    /// Whether smaller or larger values are better.
     pub better: Better,
     /// Every measured repetition, in the order they ran; empty when skipped.
     pub samples: Vec<f64>,
@@ -33,7 +33,8 @@ pub struct Row {
     pub machine: Value,
     /// The commit that was measured, `-dirty` when the sources differed from it.
     pub commit: String,
-    /// The hash of the code that the experiment measures ([`super::code`]); empty when the sources were not at hand.
+    /// The hash of the code that the experiment measures ([`super::code`]); empty if the build had no
+    /// sources.
     #[serde(default)]
     pub code: String,
     /// Why there are no samples; `null` when there are.
@@ -43,7 +44,7 @@ pub struct Row {
 /// `rows` as bytes, one JSON object a line.
 ///
 /// # Errors
-/// A figure that JSON cannot say.
+/// A figure that JSON cannot express.
 pub fn lines(rows: &[Row]) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
     for row in rows {

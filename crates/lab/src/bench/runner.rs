@@ -11,7 +11,7 @@ use super::row::Row;
 use crate::host::machine;
 use crate::host::threads::{self, Pinned};
 
-/// How long to measure: a smoke run shows that everything works, a full run gives figures.
+/// The amount of measuring: a smoke run shows that everything works, a full run gives figures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Scale {
     /// Small parameters, for tests.
@@ -39,7 +39,7 @@ impl Scale {
 pub struct Runner {
     /// Smoke or full.
     pub scale: Scale,
-    /// Decides the order of the arms.
+    /// Seed of the order of the arms.
     pub seed: u64,
     /// The CPUs that threads are pinned to, in this order.
     pub cpus: Vec<usize>,
@@ -50,7 +50,7 @@ pub struct Runner {
     machine: Value,
 }
 
-/// What one arm has given for one case so far.
+/// The results of one arm for one case so far.
 struct Track<'a> {
     arm: &'static str,
     state: Result<Box<dyn Prepared + 'a>, Skip>,
@@ -77,7 +77,7 @@ impl Runner {
         Self { link, ..self }
     }
 
-    /// Measures every case with every arm; returns a row for each metric, case by case, and what each arm includes.
+    /// Measures every case with every arm; returns a row for each metric, case by case, and each arm's text.
     ///
     /// # Errors
     /// When two arms, or two rounds of one arm, did different work: the figures would not be comparable.
@@ -94,7 +94,7 @@ impl Runner {
         let mut progress = Progress::new(experiment.name, cases.len() * rounds * arms.len());
         let mut rows = Vec::new();
         for case in cases {
-            // A setup borrows its arm until the case is over.
+            // A setup borrows its arm until the end of the case.
             let mut tracks: Vec<Track<'_>> = Vec::new();
             for arm in arms.iter_mut() {
                 progress.show(&case.name, arm.name());
@@ -185,10 +185,10 @@ fn step(
     Ok(())
 }
 
-/// The order of `arms` arms in `round`, by the seed. In as many rounds as there are arms (twice as many if their number is
-/// odd) each stands in each place equally often, and follows each other one equally often: what an arm leaves behind in
-/// caches, for one, is paid by all others alike. (Williams: "Experimental designs balanced for the estimation of residual
-/// effects of treatments", 1949.)
+/// The order of `arms` arms in `round`, by the seed. Over as many rounds as arms (twice as many if their
+/// number is odd), each arm is in each place equally often and follows each other arm equally often. So what
+/// an arm leaves in the caches affects all others alike. (Williams: "Experimental designs balanced for the
+/// estimation of residual effects of treatments", 1949.)
 fn order(arms: usize, round: usize, seed: u64) -> Vec<usize> {
     let mut names: Vec<usize> = (0..arms).collect();
     fastrand::Rng::with_seed(seed).shuffle(&mut names);

@@ -1,4 +1,4 @@
-//! The few statistics that a table shows: median, smallest, largest; and those that results keep.
+//! The statistics that a table shows (median, smallest, largest), and those that results keep.
 
 use serde::{Deserialize, Serialize};
 
@@ -29,7 +29,7 @@ impl Summary {
     }
 }
 
-/// What results keep of the samples of one launch.
+/// The summary of one launch's samples that results keep.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(into = "[f64; 6]", from = "[f64; 6]")]
 pub struct Spread {

@@ -7,7 +7,7 @@ use super::row::Row;
 use super::stats::Summary;
 use crate::output::{Sheet, duration};
 
-/// Renders the rows of one experiment, with the notes of the experiment and what each arm's time includes.
+/// Renders the rows of one experiment, with its notes and each arm's text.
 pub fn render(experiment: &Experiment, measured: &Measured) -> String {
     let rows = measured.rows.as_slice();
     let mut text =
@@ -118,7 +118,7 @@ fn cell(row: &Row) -> String {
         .map_or_else(|| "skipped".to_owned(), |summary| quantity(summary.median, &row.unit))
 }
 
-/// A metric beside the time, of which the page's share has no column of its own.
+/// A metric other than the time; it has no column per page.
 fn other_cell(row: &Row) -> String {
     match per_page(row) {
         Some(share) => format!("{} {share}/page", cell(row)),

@@ -1,5 +1,5 @@
-//! The calibration that stays: `quire calibrate` keeps it in the user's cache folder, and commands that clear memory by this
-//! machine's policy load it from there. Figures of another processor are not used.
+//! The kept calibration: `quire calibrate` saves it in the user's cache folder, where commands that clear
+//! memory by this machine's policy load it. Figures of another processor are not used.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -11,20 +11,20 @@ use quire::clear::{Calibration, ClearPolicy};
 use super::saved::{load, save};
 use crate::output::quoted;
 
-/// Where the calibration of this machine is kept: in `quire/calibration.json` of `$XDG_CACHE_HOME`, or of `~/.cache`. Nowhere for a
-/// user without either.
+/// The file of this machine's calibration: `quire/calibration.json` in `$XDG_CACHE_HOME`, or in `~/.cache`.
+/// `None` for a user without either.
 pub fn place() -> Option<PathBuf> {
     place_of(|name| std::env::var_os(name))
 }
 
 fn place_of(variable: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
-    // What is relative is to be ignored (XDG base directory specification); so is `HOME`, which leads nowhere else then.
+    // A relative path is ignored (XDG base directory specification), and so is a relative `HOME`.
     let absolute = |name: &str| variable(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let caches = absolute("XDG_CACHE_HOME").or_else(|| Some(absolute("HOME")?.join(".cache")));
     Some(caches?.join("quire").join("calibration.json"))
 }
 
-/// Keeps a calibration in a [place], the directories of which are made.
+/// Saves a calibration in a [place], and makes its directories.
 ///
 /// # Errors
 /// When it cannot be written.
@@ -35,19 +35,19 @@ pub(super) fn keep(calibration: &Calibration, place: &Path) -> Result<()> {
     save(calibration, place)
 }
 
-/// The policy of this machine, and where it comes from.
+/// The policy of this machine, and its source.
 #[derive(Clone, Debug)]
 pub struct Chosen {
-    /// What was measured says so; `None` for what the processor suggests.
+    /// The policy of the measurements; `None` for the one that the processor's features suggest.
     pub policy: Option<ClearPolicy>,
-    /// The file of the measurements, if they count.
+    /// The file of the measurements, if they are used.
     pub file: Option<PathBuf>,
-    /// Why none count, and the cure.
+    /// Why none are used, and the cure.
     pub why: Option<String>,
 }
 
-/// The policy by the calibration in `asked`, or by the one that is [kept](place) of this machine. One that is kept and cannot be
-/// used is left alone, and said to be.
+/// The policy of the calibration in `asked`, or of this machine's [kept](place) one. A kept one that cannot
+/// be used is left alone and reported.
 ///
 /// # Errors
 /// When the file that was asked for cannot be read, or is of another machine.
@@ -62,7 +62,8 @@ fn kept_in(place: Option<&Path>) -> Chosen {
     const CURE: &str = "run `quire calibrate`";
     let Some(place) = place else {
         return Chosen::suggested(format!(
-            "nothing is kept of a user without a home: {CURE} --save FILE, and name the file"
+            "no calibration is kept for a user without a home directory: {CURE} --save FILE, and name the \
+             file"
         ));
     };
     if !place.exists() {

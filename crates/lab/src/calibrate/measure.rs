@@ -13,26 +13,26 @@ use quire::platform::TouchHint;
 
 use crate::host::threads::{Meeting, allowed_cpus};
 
-/// Budgets that one stretch gets: differences are of a few per cent.
+/// Budgets for each stretch length: these differ by a few per cent only.
 const STRETCH_BUDGETS: u64 = 8;
 
-/// How much is measured.
+/// The amount of measuring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Effort {
-    /// Memory of each thread: places rotate through it.
+    /// Memory of each thread, through which the extents rotate.
     scratch_bytes: u64,
-    /// For each kernel, extent and number of threads.
+    /// Budget for each kernel, extent and number of threads.
     budget_ns: u64,
-    /// Each so many-th power of two of the extents.
+    /// Measures every n-th power of two of the extents.
     every: usize,
-    /// How often everything is measured; the least counts, since what disturbs one pass need not disturb the next.
+    /// Passes over everything; the shortest time counts, since a disturbance of one pass need not repeat.
     passes: usize,
 }
 
 impl Effort {
-    /// Shows that everything works.
+    /// Small, to show that everything works.
     pub const SMOKE: Self = Self { scratch_bytes: 16 << 20, budget_ns: 300_000, every: 3, passes: 1 };
-    /// What a policy is made of: 1 GiB a thread.
+    /// Enough for a policy: 1 GiB a thread.
     pub const FULL: Self = Self { scratch_bytes: 1 << 30, budget_ns: 12_000_000, every: 1, passes: 2 };
 
     /// The largest extent that fits.
@@ -49,7 +49,7 @@ impl Effort {
 /// Measures this machine.
 ///
 /// # Errors
-/// Too little memory.
+/// If there is too little memory.
 pub fn measure(effort: Effort) -> Result<Calibration> {
     let processors = allowed_cpus();
     let threads = processors.len().min(cpus_of(THREADS - 1) as usize);
@@ -102,7 +102,7 @@ struct Bench<'a> {
 }
 
 impl Bench<'_> {
-    /// Every kernel for one extent and number of threads.
+    /// Measures every kernel for one extent and number of threads.
     fn extent(&self, group: usize, class: usize, calibration: &mut Calibration) -> Result<()> {
         let (cpus, budget) = (cpus_of(group) as usize, self.effort.budget_ns);
         for kernel in clears() {
@@ -125,7 +125,7 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// Every stretch for the largest extent, by the kernel that the figures so far choose for it.
+    /// Measures every stretch for the largest extent, by the kernel that the figures so far choose for it.
     fn stretches(&self, group: usize, calibration: &mut Calibration) -> Result<()> {
         let (cpus, class) = (cpus_of(group), self.effort.largest());
         let policy = calibration.policy(self.clearer.features());
@@ -144,7 +144,7 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// What it costs each of so many CPUs that begin at the same moment, each in memory of its own: the mean.
+    /// The mean cost for each of `cpus` CPUs that start at the same moment, each in its own memory.
     fn together(
         &self,
         cpus: usize,
@@ -166,7 +166,7 @@ impl Bench<'_> {
     }
 }
 
-/// The lesser of what is known and what was measured now.
+/// Keeps the smaller cost.
 fn keep_less(known: &mut Cost, now: Cost) {
     let before = if known.is_known() { *known } else { now };
     *known = Cost { fill: before.fill.min(now.fill), read: before.read.min(now.read) };

@@ -53,7 +53,10 @@ pub fn run(args: &Args) -> Result<()> {
         Some(path) => load(path)?,
         None => {
             if !args.smoke && crate::host::machine::is_quick_build() {
-                say("quire: built without --release: the library's own code is slower, the kernels are not");
+                say(
+                    "quire: built without --release: the library's own code is slower than in a release, the \
+                 clearing kernels are not",
+                );
             }
             measure(if args.smoke { Effort::SMOKE } else { Effort::FULL })?
         }
@@ -73,7 +76,7 @@ pub fn run(args: &Args) -> Result<()> {
     }
 }
 
-/// Keeps the measurement and says where. Its table is shown already, so a failure to keep it is not an error.
+/// Keeps the measurement and reports where. Its table was shown already, so a failure here is not an error.
 fn keep_here(calibration: &Calibration, place: Option<&Path>) {
     let Some(place) = place else {
         return say("quire: not kept, since neither XDG_CACHE_HOME nor HOME is set: use --save FILE");
@@ -84,10 +87,10 @@ fn keep_here(calibration: &Calibration, place: Option<&Path>) {
     }
 }
 
-/// What was measured of this machine in this process.
+/// This process's measurement of the machine.
 static MEASURED: OnceLock<Calibration> = OnceLock::new();
 
-/// The policy of this run in words, once it was measured.
+/// The policy of this run in words, empty before it was measured.
 pub fn words_of_this_run() -> String {
     MEASURED
         .get()
@@ -95,10 +98,10 @@ pub fn words_of_this_run() -> String {
         .unwrap_or_default()
 }
 
-/// The policy of this machine, measured the first time that it is asked for in this process.
+/// The policy of this machine, measured at the first call in this process.
 ///
 /// # Errors
-/// Too little memory to measure in.
+/// If there is too little memory to measure in.
 pub fn of_this_run(effort: Effort) -> Result<(ClearPolicy, &'static Calibration)> {
     let calibration = match MEASURED.get() {
         Some(measured) => measured,

@@ -10,19 +10,18 @@ use serde::{Deserialize, Serialize};
 
 use crate::output::{Target, quoted};
 
-/// Of the form below. 2 named the machine by its processor's name alone.
+/// Version of the form below. Version 2 named the machine by its processor's name alone.
 const VERSION: u32 = 3;
 
-/// What tells the form, whatever else there is.
+/// The field that every version has.
 #[derive(Deserialize)]
 struct Form {
     version: u32,
 }
 
-/// What is saved.
+/// A calibration as it is saved.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Saved {
-    /// Of this form.
     version: u32,
     machine: Machine,
     stretch_bytes: u64,
@@ -31,19 +30,19 @@ pub struct Saved {
     stretches: Vec<StretchFigure>,
 }
 
-/// What figures and policy depend on, as far as the machine says it.
+/// The properties of a machine that figures and policy depend on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Machine {
     /// The processor's name for itself.
     cpu: String,
-    /// By Linux's names, those that a kernel may need.
+    /// The features that a clearing kernel may need, by Linux's names.
     features: Vec<String>,
     first_cache_bytes: u64,
     second_cache_bytes: u64,
     last_cache_bytes: u64,
 }
 
-/// What one kernel costs for one extent.
+/// The cost of one kernel for one extent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Figure {
     kernel: String,
@@ -51,11 +50,11 @@ struct Figure {
     extent_bytes: u64,
     /// Nanoseconds a thread takes for each MiB.
     fill_ns_per_mib: u32,
-    /// The same to read it once afterwards.
+    /// The same for one read of it afterwards.
     read_ns_per_mib: u32,
 }
 
-/// What clearing a large extent costs in stretches of one length.
+/// The cost of clearing a large extent in stretches of one length.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct StretchFigure {
     threads: u64,
@@ -71,7 +70,7 @@ fn cpu() -> String {
 }
 
 impl Machine {
-    /// The one that this runs on.
+    /// This machine.
     fn this() -> Self {
         let (features, caches) = (CpuFeatures::detect(), Caches::detect());
         let names = Feature::ALL.into_iter().filter(|&feature| features.has(feature));
@@ -84,8 +83,8 @@ impl Machine {
         }
     }
 
-    /// Whether figures of this machine say anything of another. A guest with the same processor may have fewer features, and
-    /// another share of the caches.
+    /// Checks that figures of this machine apply to another. A guest with the same processor may have fewer
+    /// features and another share of the caches.
     fn check(&self, other: &Self) -> Result<()> {
         if self.cpu.is_empty() || other.cpu.is_empty() {
             bail!(
@@ -124,13 +123,13 @@ impl Saved {
         }
     }
 
-    /// What the bytes of a file say.
+    /// Parses the bytes of a file.
     ///
     /// # Errors
-    /// Another form, or none of ours.
+    /// Another version, or no calibration.
     pub(super) fn parse(bytes: &[u8]) -> Result<Self> {
         const NONE: &str = "no calibration: make one with `quire calibrate`";
-        // First, so that a file of another form is told from one that was never ours.
+        // Reads the version first, to distinguish a file of another version from one that is no calibration.
         let Form { version } = serde_json::from_slice(bytes).context(NONE)?;
         if version != VERSION {
             bail!("a form of version {version}, where {VERSION} is known: calibrate anew");
@@ -138,10 +137,10 @@ impl Saved {
         serde_json::from_slice(bytes).context(NONE)
     }
 
-    /// Back again.
+    /// The calibration that was saved.
     ///
     /// # Errors
-    /// Another machine, a kernel or an extent that there is not.
+    /// Another machine, or a kernel or extent that does not exist.
     pub fn calibration(&self) -> Result<Calibration> {
         self.machine.check(&Machine::this())?;
         let last = self.machine.last_cache_bytes;
@@ -235,17 +234,17 @@ pub fn save(calibration: &Calibration, path: &Path) -> Result<()> {
     Target::named(path)?.write(&bytes(calibration)?)
 }
 
-/// What is in the file of a calibration.
+/// The bytes of a calibration's file.
 pub(super) fn bytes(calibration: &Calibration) -> Result<Vec<u8>> {
     let mut bytes = serde_json::to_vec_pretty(&Saved::of(calibration))?;
     bytes.push(b'\n');
     Ok(bytes)
 }
 
-/// Reads one.
+/// Reads a calibration from a file.
 ///
 /// # Errors
-/// A file that cannot be read or is none of ours; figures that are not this machine's.
+/// A file that cannot be read or is no calibration, or figures of another machine.
 pub fn load(path: &Path) -> Result<Calibration> {
     let bytes = std::fs::read(path)
         .with_context(|| format!("cannot read {} (make one with `quire calibrate --save`)", quoted(path)))?;

@@ -8,7 +8,7 @@ use quire::platform::TouchHint;
 
 use crate::output::Sheet;
 
-/// Everything that was measured, and the policy that follows.
+/// All measurements, and the policy that follows.
 pub(super) fn text(calibration: &Calibration, features: CpuFeatures) -> String {
     let policy = calibration.policy(features);
     let caches = Caches::detect();
@@ -25,8 +25,8 @@ pub(super) fn text(calibration: &Calibration, features: CpuFeatures) -> String {
     }
     let _ = writeln!(
         text,
-        "GiB/s of all threads together; in brackets with one reading of it afterwards. Chosen: s when it is used soon, l later, u when \
-         nothing is known."
+        "GiB/s of all threads together; in parentheses with one read of the memory afterwards. Chosen: s \
+         when the memory is used soon, l when later, u without a hint."
     );
     for threads in 0..THREADS {
         let clear = sheet(
@@ -57,7 +57,7 @@ pub(super) fn text(calibration: &Calibration, features: CpuFeatures) -> String {
     text
 }
 
-/// A length of stretches a row, a number of threads a column; nothing where none was measured.
+/// A row for each stretch length, a column for each number of threads; `None` if nothing was measured.
 fn stretches(calibration: &Calibration, policy: &ClearPolicy) -> Option<Sheet> {
     let measured: Vec<usize> =
         (0..THREADS).filter(|&threads| calibration.stretches[threads].iter().any(|&cost| cost > 0)).collect();
@@ -83,19 +83,19 @@ fn rate(threads: usize, ns_per_mib: u64) -> f64 {
     cpus_of(threads) as f64 * 1e9 / 1024.0 / ns_per_mib.max(1) as f64
 }
 
-/// The policy in its own words, under a line that says what it is.
+/// The policy as text, under a heading.
 pub(super) fn policy_text(policy: &ClearPolicy) -> String {
     format!(
         "policy (stretch between reschedule points; verb, hint, threads: kernel from which extent on)\n{policy}"
     )
 }
 
-/// The letters of the hints under which a kernel is the chosen one.
+/// The letters of the hints under which the kernel is chosen.
 fn chosen(by: impl Fn(TouchHint) -> bool) -> String {
     TouchHint::ALL.into_iter().filter(|&hint| by(hint)).map(|hint| &hint.name()[..1]).collect()
 }
 
-/// One number of threads; nothing where none was measured.
+/// The table for one number of threads; `None` if nothing was measured.
 fn sheet<const N: usize>(
     measured: &[[Cost; CLASSES]; N],
     threads: usize,
@@ -119,7 +119,7 @@ fn sheet<const N: usize>(
         }));
         sheet.add_row(cells);
     }
-    // Where not all fit, the chosen ones stay.
+    // Where not all columns fit, the chosen ones stay.
     let is_chosen =
         |kernel: usize| (0..CLASSES).any(|class| known(class) && !marks(class, kernel).is_empty());
     sheet.prefer(

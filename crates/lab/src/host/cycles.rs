@@ -1,12 +1,12 @@
-//! The time-stamp counter: how fast it counts, and moments that are read from it and from the clock.
+//! The time-stamp counter (TSC): its rate, and moments read from it and from the clock.
 
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-/// How long the counter is compared with the clock: long enough for five digits.
+/// The time over which the counter is compared with the clock: enough for five digits.
 const COMPARED: Duration = Duration::from_millis(30);
 
-/// The counter now. Neither waits for earlier instructions nor holds later ones back.
+/// Reads the counter, without waiting for earlier instructions or holding later ones back.
 #[inline(always)]
 pub fn now() -> u64 {
     // SAFETY: C5: every x86-64 processor has the instruction. A system that forbids it to user mode stops the
@@ -32,7 +32,7 @@ pub fn to_nanoseconds(cycles: f64) -> f64 {
     cycles * 1e9 / hertz()
 }
 
-/// Counts between two readings of the counter that follow each other: what timing one piece of work adds to it.
+/// Counts between two successive readings of the counter: the cost of timing one piece of work.
 pub fn reading_cost() -> u64 {
     let between = |_| {
         let first = now();

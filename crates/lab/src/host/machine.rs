@@ -17,7 +17,7 @@ pub fn is_quick_build() -> bool {
     env!("QUIRE_OPT_LEVEL") != "3"
 }
 
-/// CPU, memory, kernel, compiler and settings. A value that the system does not tell is `null`.
+/// CPU, memory, kernel, compiler and settings. A value that the system does not provide is `null`.
 pub fn describe() -> Value {
     let cpu = procfs::CpuInfo::current().ok();
     let memory = procfs::Meminfo::current().ok().map(|info| info.mem_total);

@@ -1,4 +1,4 @@
-//! The machine that this runs on: what it is, its processors, its clock, its settings.
+//! The host machine: its properties, its processors, its clock, its settings.
 
 pub mod cycles;
 pub mod machine;

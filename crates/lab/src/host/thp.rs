@@ -22,7 +22,7 @@ pub fn sizes(root: &Path) -> BTreeMap<usize, PathBuf> {
     entries.filter_map(size).collect()
 }
 
-/// The value that stands in brackets in the setting `path` (or its whole text, where nothing does).
+/// The value in brackets in the setting `path`, or its whole text if there are no brackets.
 pub fn selected(path: &Path) -> Option<String> {
     let text = fs::read_to_string(path).ok()?;
     let bracketed = text.split_once('[').and_then(|(_, rest)| rest.split_once(']')).map(|(value, _)| value);

@@ -13,17 +13,17 @@ use tempfile::NamedTempFile;
 use super::target::{Place, Target, directory};
 use super::{quoted, say};
 
-/// What will be in a target. Until [`Draft::finish`] a regular file is as it was; a draft that is dropped leaves
-/// nothing behind.
+/// The future content of a target. Until [`Draft::finish`] a regular file stays as it was; a dropped draft
+/// leaves nothing behind.
 pub struct Draft {
     file: Kept,
     target: Target,
 }
 
 enum Kept {
-    /// In the directory of the regular file that it will be, so that renaming it is one step.
+    /// In the directory of the regular file, so that a rename replaces it in one step.
     Beside(NamedTempFile),
-    /// Without a name: what cannot be read again or gone back in gets a copy at the end.
+    /// Without a name, for a target that cannot be read or rewound; it gets a copy at the end.
     Nameless(File),
 }
 
@@ -33,12 +33,12 @@ impl Draft {
     /// # Errors
     /// When the directory of the target, or the one of temporary files (`TMPDIR`), cannot be written.
     pub fn of(target: Target) -> io::Result<Self> {
-        // A file that reaches `ulimit -f` is an error like a full disk, and no reason to be killed. A handler, unlike
-        // an ignored signal, is not inherited by programs that are started.
+        // Reaching `ulimit -f` shall be an error like a full disk, not a kill. A handler, unlike an ignored
+        // signal, is not inherited by programs that are started.
         signal_hook::flag::register(SIGXFSZ, Arc::new(AtomicBool::new(false)))?;
         let file = match &target.place {
             Place::Regular(path, _) => {
-                // The permissions are those of any new file: the process's mask still applies.
+                // The permissions of any new file: the process's umask still applies.
                 let mut builder = tempfile::Builder::new();
                 builder.prefix(".quire-").suffix(".partial").permissions(Permissions::from_mode(0o666));
                 Kept::Beside(builder.tempfile_in(directory(path))?)
@@ -56,20 +56,20 @@ impl Draft {
         }
     }
 
-    /// Makes the target of it: a regular file gets the new content in one step, and keeps its owner and its mode;
-    /// everything else gets a copy.
+    /// Moves the content to the target: a regular file gets it in one step and keeps its owner and mode; any
+    /// other target gets a copy.
     ///
     /// # Errors
-    /// What the system says. If a regular file cannot be replaced it is as it was, and the draft stays beside it, which
-    /// is said.
+    /// The error of the system. A regular file that cannot be replaced stays as it was; the draft stays
+    /// beside it, and a message says so.
     pub fn finish(self) -> io::Result<()> {
         match (self.file, self.target.place) {
             (Kept::Beside(file), Place::Regular(path, before)) => {
                 if let Some(before) = before {
-                    // Only a privileged user may, and only for such a one it can be necessary.
+                    // Only a privileged user may, and only such a user needs to.
                     let (owner, group) = (Uid::from_raw(before.uid()), Gid::from_raw(before.gid()));
                     let _ = rustix::fs::fchown(file.as_file(), Some(owner), Some(group));
-                    // New content has no right to run as its owner, so bits beyond read, write and execute go.
+                    // New content must not run as its owner: only read, write and execute bits stay.
                     let mode = before.permissions().mode() & 0o777;
                     file.as_file().set_permissions(Permissions::from_mode(mode))?;
                 }

@@ -1,4 +1,4 @@
-//! Where the command writes: files, devices, pipes, and the terminal.
+//! The command's output: files, devices, pipes, and the terminal.
 //!
 //! ```text
 //! target    what a name given by the user stands for, and one write of all bytes to it

@@ -5,14 +5,15 @@ use std::ffi::OsStr;
 
 use os_display::{Quotable, Quoted};
 
-/// A name, argument or path as the terminal may see it: as it is where that is harmless, else as a shell would take
-/// it back, with escapes for everything that is not printed (`$'a\x1Bb'`).
+/// A name, argument or path for the terminal: unchanged if it is harmless, else quoted for a shell with
+/// escapes for unprintable characters (`$'a\x1Bb'`).
 pub fn quoted<T: AsRef<OsStr> + ?Sized>(text: &T) -> Quoted<'_> {
     text.as_ref().maybe_quote()
 }
 
-/// A line that may contain names from elsewhere: what would move the cursor, end the line or turn the direction of
-/// writing is escaped (`\n`, `\u{1b}`).
+/// A line that may contain foreign names: characters that move the cursor, end the line or change the writing
+/// direction are escaped (`
+/// `, `\u{1b}`).
 pub fn line(text: &str) -> Cow<'_, str> {
     if !text.contains(steers) {
         return text.into();

@@ -7,7 +7,7 @@ use textwrap::core::display_width;
 
 use super::Width;
 
-/// A table. What names a row stands in the first columns, figures in those behind them, aligned right.
+/// A table. Names of rows are in the first columns, figures, aligned right, in the others.
 #[derive(Clone, Debug)]
 pub struct Sheet {
     header: Vec<String>,
@@ -19,7 +19,7 @@ pub struct Sheet {
 }
 
 impl Sheet {
-    /// An empty table, whose figures are the less important the further to the right they stand.
+    /// An empty table. Figures further to the right are less important.
     pub fn new(header: &[String], names: usize) -> Self {
         let order = (names..header.len()).collect();
         Self { header: header.to_vec(), rows: Vec::new(), names, order }
@@ -30,12 +30,12 @@ impl Sheet {
         self.rows.push(cells.into_iter().collect());
     }
 
-    /// Whether there is no row.
+    /// Whether the table has no row.
     pub fn is_empty(&self) -> bool {
         self.rows.is_empty()
     }
 
-    /// These columns of figures are more important than the others, the first of them most.
+    /// Makes these columns of figures more important than the others, the first of them most.
     pub fn prefer(&mut self, columns: impl IntoIterator<Item = usize>) {
         let mut order: Vec<usize> = Vec::with_capacity(self.order.len());
         for column in columns.into_iter().chain(std::mem::take(&mut self.order)) {
@@ -46,8 +46,9 @@ impl Sheet {
         self.order = order;
     }
 
-    /// The table in so many columns of the terminal, and below it which columns were left out. Headings break between
-    /// words before a column is left out; cells do where even the first columns are too wide.
+    /// The table within `width` columns of the terminal, and below it the columns that were left out.
+    /// Headings break between words before a column is left out; cells break where even the first columns are
+    /// too wide.
     pub fn fit(&self, width: Option<usize>) -> String {
         let all = self.table(&self.shown(self.order.len()), false);
         let Some(width) = width.filter(|width| width_of(&all) > *width) else { return all.to_string() };
@@ -70,7 +71,7 @@ impl Sheet {
         format!("{table}\n{}", textwrap::fill(&told, textwrap::Options::new(width).subsequent_indent("  ")))
     }
 
-    /// The columns with so many figures, from left to right.
+    /// The columns to show with `figures` columns of figures, from left to right.
     fn shown(&self, figures: usize) -> Vec<usize> {
         let mut shown: Vec<usize> = (0..self.names).chain(self.order[..figures].iter().copied()).collect();
         shown.sort_unstable();
@@ -91,7 +92,7 @@ impl Sheet {
         table
     }
 
-    /// A heading in lines no longer than its longest word or the cells below it.
+    /// A heading, broken into lines no longer than its longest word or the cells below it.
     fn heading(&self, column: usize) -> String {
         let heading = &self.header[column];
         let cells = self.rows.iter().filter_map(|row| row.get(column)).map(|cell| display_width(cell));

@@ -1,7 +1,7 @@
 //! Resolves the name of an output, once, before any work is done.
 //!
-//! A regular file is replaced in one step, the one that a symbolic link leads to and not the link. Devices, FIFOs and
-//! sockets are written to as they are: a name in `/dev` stays a device.
+//! A regular file is replaced in one step; a symbolic link stays, and its target is replaced. Devices, FIFOs
+//! and sockets are written to as they are: a name in `/dev` stays a device.
 
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, IsTerminal, Write};
@@ -14,10 +14,10 @@ use anyhow::Context;
 
 use super::{Draft, quoted};
 
-/// As many links as the kernel follows (path_resolution(7)).
+/// The number of links that the kernel follows (path_resolution(7)).
 const MOST_LINKS: usize = 40;
 
-/// Where output goes.
+/// The target of output.
 #[derive(Debug)]
 pub struct Target {
     pub(super) place: Place,
@@ -27,23 +27,23 @@ pub struct Target {
 
 #[derive(Debug)]
 pub(super) enum Place {
-    /// A file that is there or will be, without links, and what is there.
+    /// A regular file, present or future, by its path without links, and its metadata if present.
     Regular(PathBuf, Option<Metadata>),
-    /// Everything else: open, and written to from here on.
+    /// Any other target, open for writing.
     Stream(File),
 }
 
-/// What is behind the links of a name.
+/// The end of a name's links.
 enum Followed {
-    /// A name without links; nothing need be there.
+    /// A name without links; the file need not exist.
     Path(PathBuf),
     /// An open file of this process, as in `/dev/stdout` and `/dev/fd/7`.
     Descriptor(u32),
 }
 
 impl Target {
-    /// The target of a name. `-` is standard output; whatever else this process writes there goes to standard error
-    /// from then on. A FIFO waits for its reader here.
+    /// Opens the target of a name. `-` is standard output; all other output of this process goes to standard
+    /// error from then on. A FIFO waits for its reader here.
     ///
     /// # Errors
     /// A directory, a file or directory that this user may not write, a name without a directory, a loop of links.
@@ -61,16 +61,16 @@ impl Target {
         })
     }
 
-    /// Whether bytes that are no text would end on a screen.
+    /// Whether binary output would go to a screen.
     pub fn is_terminal(&self) -> bool {
         matches!(&self.place, Place::Stream(stream) if stream.is_terminal())
     }
 
-    /// Writes all of it. A regular file is then replaced in one step: a reader sees the old content or the new, never a
-    /// part.
+    /// Writes all bytes. A regular file is then replaced in one step: a reader sees the old content or the
+    /// new, never a part.
     ///
     /// # Errors
-    /// What the system says; a regular file is then as it was.
+    /// The error of the system; a regular file then stays as it was.
     pub fn write(self, bytes: &[u8]) -> anyhow::Result<()> {
         let name = self.name.clone();
         self.put(bytes).with_context(|| format!("cannot write {}", quoted(&name)))
@@ -95,7 +95,7 @@ impl Place {
         let path = match follow(path)? {
             Followed::Descriptor(1) => return take_standard_output(),
             Followed::Descriptor(2) => return stream(io::stderr().as_fd().try_clone_to_owned()?),
-            // Another file that the shell has opened for this command may have something in it already.
+            // Appends, since a file that the shell opened for this command may have content already.
             Followed::Descriptor(_) => return stream(OpenOptions::new().append(true).open(path)?),
             Followed::Path(path) => path,
         };
@@ -114,7 +114,7 @@ impl Place {
         if kind.is_socket() {
             return stream(UnixStream::connect(path)?);
         }
-        // A directory may let this user replace a file that is not to be written.
+        // The directory may let this user replace a file that the user may not write.
         let open = OpenOptions::new().write(true).custom_flags(libc::O_NOCTTY).open(&path)?;
         if !kind.is_file() {
             return stream(open);
@@ -128,8 +128,8 @@ fn stream(file: impl Into<OwnedFd>) -> io::Result<Place> {
     Ok(Place::Stream(File::from(file.into())))
 }
 
-/// Standard output for the target alone: the rest of this process, and the programs that it starts, write to standard
-/// error.
+/// Reserves standard output for the target: the rest of this process, and the programs that it starts, write
+/// to standard error.
 fn take_standard_output() -> io::Result<Place> {
     io::stdout().flush()?;
     let own = io::stdout().as_fd().try_clone_to_owned()?;
@@ -147,7 +147,7 @@ pub(super) fn directory(path: &Path) -> &Path {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// Follows the links of a name, also where they lead to nothing.
+/// Follows the links of a name, even if the last one is dangling.
 fn follow(path: &Path) -> io::Result<Followed> {
     let descriptors = fs::canonicalize("/proc/self/fd").ok();
     let mut path = path.to_owned();

@@ -6,13 +6,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::termios::tcgetwinsize;
 
-/// Columns where nothing says how many there are.
+/// The default number of columns.
 const DEFAULT: usize = 100;
 
-/// Fewer are taken for this many: what is wrapped more narrowly cannot be read at all.
+/// The least number of columns; narrower text cannot be read.
 const LEAST: usize = 20;
 
-/// The user wants all columns of tables.
+/// Whether the user wants all columns of tables.
 static WIDE: AtomicBool = AtomicBool::new(false);
 
 /// How tables are shown, as a part of the command line.
@@ -24,23 +24,23 @@ pub struct Show {
 }
 
 impl Show {
-    /// For all that this process shows from here on.
+    /// Applies to all later output of this process.
     pub fn apply(self) {
         WIDE.store(self.wide, Ordering::Relaxed);
     }
 }
 
-/// What standard output has room for.
+/// The width of standard output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Width {
     /// Columns of a table; `None` for all that it has.
     pub columns: Option<usize>,
-    /// Columns of prose; `None` where each paragraph stays one line, since a program may read it.
+    /// Columns of prose; `None` keeps each paragraph on one line for a program that reads it.
     pub prose: Option<usize>,
 }
 
 impl Width {
-    /// The terminal's where standard output is one, else that of the variable `COLUMNS`, else 100.
+    /// The terminal's width where standard output is one, else that of the variable `COLUMNS`, else 100.
     pub fn of_output() -> Self {
         let out = stdout();
         let terminal = out.is_terminal().then(|| {

@@ -1,5 +1,5 @@
-//! The numbers and arguments of memory calls in each way that an x86-64 kernel can be called: by 64-bit programs, by
-//! 32-bit ones (i386), by x32 ones, and by a 64-bit program that uses `int 0x80`, which is an i386 call as well.
+//! The numbers and arguments of memory calls in each ABI of an x86-64 kernel: 64-bit, i386, x32, and `int
+//! 0x80` from 64-bit code, which is an i386 call as well.
 //!
 //! Numbers are those of Linux's `syscall_64.tbl` and `syscall_32.tbl`.
 
@@ -8,7 +8,7 @@ use crate::trace::Call;
 /// The bit of a 64-bit number that says x32.
 pub(super) const X32: u64 = 0x4000_0000;
 
-/// i386 numbers and the calls that they are; `mmap`, `mmap2` and `ipc` pass their arguments otherwise.
+/// i386 numbers and their calls; `mmap`, `mmap2` and `ipc` pass their arguments otherwise.
 const I386: [(u64, Call); 33] = [
     (2, Call::Fork),
     (11, Call::Execve),
@@ -51,17 +51,17 @@ pub(super) const OLD_MMAP: u64 = 90;
 /// `mmap` with its offset in pages of 4 KiB.
 const MMAP2: u64 = 192;
 
-/// All calls of System V IPC through one.
+/// All calls of System V IPC.
 const IPC: u64 = 117;
 const IPC_SHMAT: u64 = 21;
 const IPC_SHMDT: u64 = 22;
 
-/// How the kernel was called.
+/// The ABI of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Abi {
-    /// By `syscall` from 64-bit code, x32 included.
+    /// `syscall` from 64-bit code, x32 included.
     Native,
-    /// As i386: by any instruction of 32-bit code, or by `int 0x80` of 64-bit code.
+    /// i386: any instruction of 32-bit code, or `int 0x80` of 64-bit code.
     I386,
 }
 
@@ -80,13 +80,13 @@ pub(super) const fn without_x32(number: u64) -> u64 {
     number & !X32
 }
 
-/// Numbers that x32 has for itself: the bit is left out.
+/// Numbers that only x32 has, without the bit.
 pub(super) const X32_OWN: [(u64, Call); 3] =
     [(520, Call::Execve), (533, Call::MovePages), (545, Call::Execveat)];
 
 impl Abi {
-    /// The memory call that a number and raw arguments are, with arguments as 64-bit programs pass them; `None` if it is
-    /// another call. `block` reads six words of 32 bits at an address of the program.
+    /// The memory call for a number and raw arguments, with the arguments as 64-bit programs pass them;
+    /// `None` for another call. `block` reads six 32-bit words at an address of the program.
     pub(super) fn decode(
         self,
         number: u64,
@@ -124,7 +124,7 @@ fn i386(
         _ => {
             let (_, call) = I386.iter().find(|(known, _)| *known == number)?;
             match call {
-                // The last two are the other way round.
+                // The last two arguments are in the other order.
                 Call::Clone => Some((Call::Clone, [first, second, third, fifth, fourth, 0])),
                 _ => Some((*call, args)),
             }

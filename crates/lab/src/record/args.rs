@@ -88,7 +88,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::from(recorded.exit_code))
 }
 
-/// The summary, and even to a user that wants none that the trace is a part.
+/// Prints the summary, and to a user who wants none at least a warning that the trace is incomplete.
 fn tell(args: &Args, recorded: &Recorded) {
     let path = quoted(&args.output);
     if !args.quiet {
@@ -102,11 +102,11 @@ fn tell(args: &Args, recorded: &Recorded) {
     }
 }
 
-/// A power of two of bytes, written as [`parse_bytes`] has them.
+/// Parses a power of two of bytes in the form of [`parse_bytes`].
 pub(super) fn parse_ring(text: &str) -> Result<usize, String> {
     match usize::try_from(parse_bytes(text)?) {
         Ok(bytes) if bytes.is_power_of_two() && (4 << 10..=64 << 30).contains(&bytes) => Ok(bytes),
-        _ => Err("a ring has a power of two of bytes, 4K to 64G".to_owned()),
+        _ => Err("the size of a ring is a power of two from 4K to 64G".to_owned()),
     }
 }
 

@@ -1,4 +1,4 @@
-//! Makes the events of a trace from the kernel's records in order of time.
+//! Builds the events of a trace, in order of time, from the kernel's records.
 
 mod calls;
 mod emit;
@@ -28,16 +28,16 @@ mod error_code {
 const MAP_ANONYMOUS: u32 = 0x20;
 const MAP_GROWSDOWN: u32 = 0x100;
 
-/// Puts a recording together and writes it.
+/// Assembles a recording and writes it.
 pub(super) struct Assembler {
     writer: TraceWriter,
-    /// Not in order yet.
+    /// Records that are not ordered yet.
     inbox: BinaryHeap<Reverse<Waiting>>,
     sequence: u64,
     queue: Queue,
     threads: HashMap<u32, Thread>,
     processes: HashMap<u32, Process>,
-    /// Forks whose flags have not come yet, by the new thread.
+    /// Forks whose flags have not arrived, by the new thread.
     unfinished_forks: HashMap<u32, UnfinishedFork>,
     /// Threads that are inside memory calls, by memory.
     inside: HashMap<u32, HashSet<u32>>,
@@ -56,7 +56,7 @@ struct Thread {
     pid: u32,
     call: Option<PendingCall>,
     fault: Option<PendingFault>,
-    /// Between the moment that `execve` has thrown away the old memory and its return.
+    /// Between the moment at which `execve` drops the old memory and its return.
     in_exec: bool,
 }
 
@@ -67,17 +67,18 @@ struct PendingCall {
     call: Call,
     args: [u64; 6],
     file: Option<FileId>,
-    /// Where it held the lock of its address space.
+    /// The section in which it held the lock of its address space.
     section: Option<Section>,
-    /// Another moment under that lock: when it told a mapping that it made, or took the lock for reading to discard pages.
+    /// Another moment under that lock: a record of a mapping that it made, or of the lock taken for reading
+    /// to discard pages.
     shown: Option<Key>,
-    /// Another thread was inside a call of the same memory meanwhile.
+    /// Whether another thread was inside a call of the same memory meanwhile.
     beside_others: bool,
-    /// Where the mapping starts that `shmat` made.
+    /// The start of the mapping that `shmat` made.
     attached: Option<u64>,
 }
 
-/// A fork whose flags have not come yet.
+/// A fork whose flags have not arrived.
 struct UnfinishedFork {
     key: Key,
     parent: u32,
@@ -91,7 +92,7 @@ struct PendingFault {
     access: Access,
     protection: bool,
     kernel_mode: bool,
-    /// What was mapped around it: these stand behind it.
+    /// Pages that fault-around mapped; their events follow it.
     around: Vec<DraftKind>,
 }
 
@@ -99,7 +100,7 @@ struct PendingFault {
 struct Process {
     threads: HashSet<u32>,
     resolved: u64,
-    /// The process whose memory it works in, if not its own.
+    /// The process whose memory it shares, if not its own.
     shares_with: Option<u32>,
 }
 
@@ -123,7 +124,7 @@ impl Assembler {
         }
     }
 
-    /// Takes something the kernel told; the order does not matter until [`Assembler::advance`] reaches its time.
+    /// Takes a record of the kernel. The order does not matter until [`Assembler::advance`] reaches its time.
     pub(super) fn push(&mut self, raw: Raw) {
         self.sequence += 1;
         self.inbox.push(Reverse(Waiting { key: (raw.time_ns, self.sequence), raw }));
@@ -134,7 +135,7 @@ impl Assembler {
         self.counted.insert(pid, (minor, major));
     }
 
-    /// Nothing before the horizon will be pushed any more: writes all that is complete up to there.
+    /// Writes all that is complete up to the horizon; no earlier record will be pushed.
     pub(super) fn advance(&mut self, horizon_ns: u64) -> Result<(), TraceError> {
         while self.inbox.peek().is_some_and(|Reverse(waiting)| waiting.key.0 <= horizon_ns) {
             if let Some(Reverse(Waiting { key: (time, sequence), raw })) = self.inbox.pop() {
@@ -157,13 +158,13 @@ impl Assembler {
 
     fn take(&mut self, key: Key, raw: Raw) -> Result<(), TraceError> {
         let Raw { mut pid, tid, kind, .. } = raw;
-        // Before it is the program, the process is the recorder's: looking for the program along PATH, say.
+        // Before the process runs the program, it is the recorder's, and for example searches PATH.
         self.started |= matches!(kind, RawKind::Comm { exec: true, .. });
         if !self.started {
             return Ok(());
         }
         if pid == 0 {
-            // The user tier's calls come with a thread only.
+            // The user tier's calls carry only a thread.
             pid = self.threads.get(&tid).map_or(tid, |thread| thread.pid);
         }
         match kind {
@@ -180,7 +181,7 @@ impl Assembler {
             }
             RawKind::Resolved { addr, major } => self.resolved(key, pid, tid, addr, major),
             RawKind::MapPages { device, inode, first, last } => {
-                // Without a fault it is part of a populating call, which has an event of its own.
+                // Without a fault it belongs to a populating call, which has its own event.
                 if let Some(fault) = &mut self.thread(pid, tid).fault {
                     fault.around.push(DraftKind::Around { addr: fault.addr, device, inode, first, last });
                 }
@@ -204,7 +205,7 @@ impl Assembler {
         })
     }
 
-    /// The thread did something else: a fault it had was not resolved, it got a signal.
+    /// The thread did something else, so its fault was not resolved: it got a signal.
     fn give_up_fault(&mut self, pid: u32, tid: u32) {
         if let Some(fault) = self.thread(pid, tid).fault.take() {
             self.put_fault(fault.key, pid, tid, fault, None);
@@ -218,7 +219,7 @@ impl Assembler {
         }
     }
 
-    /// The process whose memory this one works in.
+    /// The process whose memory this one uses.
     fn memory(&self, pid: u32) -> u32 {
         self.processes.get(&pid).and_then(|process| process.shares_with).unwrap_or(pid)
     }
@@ -238,7 +239,7 @@ impl Assembler {
             MapCause::StackGrowth
         } else if let Some(call) = &mut thread.call {
             match call.call {
-                // These have no event of their own that says what they map.
+                // No event of their own shows the mapping of these calls.
                 Call::Shmat | Call::RemapFilePages => {
                     call.attached = Some(mapping.start);
                     MapCause::Other
@@ -283,8 +284,8 @@ impl Assembler {
         self.thread(pid, tid).fault = Some(fault);
     }
 
-    /// Puts a fault where it was resolved: that is told under the lock of its mapping, so that it is before or behind
-    /// every change of that mapping. One that was not resolved stands where it was taken.
+    /// Places a fault where it was resolved: the kernel reports that under the lock of its mapping, so it is
+    /// before or after every change of that mapping. An unresolved fault is placed where it was taken.
     fn put_fault(&mut self, at: Key, pid: u32, tid: u32, fault: PendingFault, resolved: Option<bool>) {
         let PendingFault { key, addr, access, protection, kernel_mode, around } = fault;
         self.queue.release(key);
@@ -307,7 +308,7 @@ impl Assembler {
             }
             self.put_fault(fault.key, pid, tid, fault, None);
         }
-        // The user tier sees faults only now.
+        // The user tier sees a fault only here.
         let kind = EventKind::Fault {
             addr,
             access: Access::Unknown,
@@ -320,7 +321,7 @@ impl Assembler {
     }
 }
 
-/// What a mapping that `execve` makes is for.
+/// The purpose of a mapping that `execve` makes.
 fn exec_cause(mapping: &Mapping) -> MapCause {
     match mapping.name.as_str() {
         "[stack]" => MapCause::Stack,

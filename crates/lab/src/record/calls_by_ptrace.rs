@@ -1,4 +1,5 @@
-//! The user tier's system calls: a filter stops the program at memory calls only, and its tracer notes them.
+//! The user tier's system calls: a filter stops the program at memory calls only, and its tracer records
+//! them.
 
 use std::collections::HashMap;
 
@@ -19,11 +20,11 @@ use super::raw::{Raw, RawKind};
 use super::report::{Report, Teller};
 use crate::trace::{Call, clone_flags};
 
-/// Architectures as the audit subsystem numbers them, which is what filters and ptrace are told.
+/// The audit subsystem's numbers of architectures, which filters and ptrace get.
 const AUDIT_X86_64: u32 = 0xc000_003e;
 const AUDIT_I386: u32 = 0x4000_0003;
 
-/// Where a filter finds what it decides upon: `struct seccomp_data`.
+/// Offsets of the fields that the filter reads: `struct seccomp_data`.
 const OFFSET_NUMBER: u32 = 0;
 const OFFSET_ARCHITECTURE: u32 = 4;
 
@@ -59,7 +60,7 @@ fn step(code: u32, jt: u8, jf: u8, k: u32) -> sock_filter {
     sock_filter { code: code as u16, jt, jf, k }
 }
 
-/// Follows a process that waits at its gate, and all that come from it.
+/// Traces a process that waits at its gate, and all its descendants.
 pub(super) fn attach(pid: Pid) -> nix::Result<()> {
     let options = Options::PTRACE_O_TRACESECCOMP
         | Options::PTRACE_O_TRACESYSGOOD
@@ -67,20 +68,20 @@ pub(super) fn attach(pid: Pid) -> nix::Result<()> {
         | Options::PTRACE_O_TRACEVFORK
         | Options::PTRACE_O_TRACECLONE
         | Options::PTRACE_O_TRACEEXEC
-        // Without a tracer its memory calls would fail: better an end that shows.
+        // Without a tracer its memory calls would fail: killing it makes the failure visible.
         | Options::PTRACE_O_EXITKILL;
     ptrace::seize(pid, options)
 }
 
-/// What is known of the threads that are inside a memory call.
+/// The state of the threads that are inside a memory call.
 struct Tracer<'a> {
     teller: &'a mut Teller,
     /// Threads whose next stop is the exit of a call, and its number.
     in_call: HashMap<Pid, u64>,
-    /// What the call that makes a task was asked for, by the thread that makes it.
+    /// The flags of a call that makes a task, by the calling thread.
     flags: HashMap<Pid, u64>,
     turns: Turns,
-    /// What threads that wait for their turn are about to call.
+    /// The calls that waiting threads are about to enter.
     held: HashMap<Pid, Entered>,
 }
 
@@ -106,9 +107,9 @@ pub(super) fn follow(program: Pid, teller: &mut Teller) {
                 }
             }
             Ok(status) => match (tracer.stop(status), status.pid()) {
-                // It was killed while it stood still; its end is reported next.
+                // It was killed while it was stopped; its end is reported next.
                 (Ok(()) | Err(Errno::ESRCH), _) | (_, None) => {}
-                // What could not be noted must not stand still for ever.
+                // A thread must not stay stopped for ever because recording its stop failed.
                 (Err(_), Some(tid)) => drop(ptrace::cont(tid, None)),
             },
             Err(Errno::EINTR) => {}
@@ -122,12 +123,12 @@ fn waited_faults() -> u64 {
     follow::fault_counts(Pid::this()).map_or(0, |counts| counts.children)
 }
 
-/// While threads wait for their turn: how often to look for a stop before sleeping, and how long to sleep then.
+/// While threads wait for their turn: polls for a stop before sleeping, and the time to sleep.
 const LOOKS: u32 = 200;
 const NAP: std::time::Duration = std::time::Duration::from_micros(50);
 
 impl Tracer<'_> {
-    /// Waits for the next stop or end. Meanwhile the turns of threads that have waited long enough come.
+    /// Waits for the next stop or end. Meanwhile threads that have waited long enough get their turn.
     fn wait(&mut self) -> nix::Result<WaitStatus> {
         let mut looks = 0;
         while self.turns.holds_any() {
@@ -143,11 +144,11 @@ impl Tracer<'_> {
         waitpid(Pid::from_raw(-1), Some(WaitPidFlag::__WALL))
     }
 
-    /// Lets threads into the calls that they waited for.
+    /// Lets threads enter the calls that they waited for.
     fn let_go(&mut self, threads: impl IntoIterator<Item = Pid>) {
         for tid in threads {
             let Some(entered) = self.held.remove(&tid) else { continue };
-            // One that was killed meanwhile is reported next.
+            // A thread that was killed meanwhile is reported next.
             let _ = self.start_call(tid, entered);
         }
     }
@@ -178,7 +179,7 @@ impl Tracer<'_> {
         }
     }
 
-    /// On to the exit of the call that it is in, or on at full speed.
+    /// Continues a thread: to the exit of its call, or at full speed.
     fn resume(&self, tid: Pid, signal: Option<Signal>) -> Result<(), Errno> {
         if self.in_call.contains_key(&tid) { ptrace::syscall(tid, signal) } else { ptrace::cont(tid, signal) }
     }
@@ -224,7 +225,7 @@ impl Tracer<'_> {
     }
 
     fn exec(&mut self, tid: Pid) -> Result<(), Errno> {
-        // The thread that execs takes over the number of the first one.
+        // The thread that calls exec gets the number of the first one.
         let former = Pid::from_raw(ptrace::getevent(tid)? as i32);
         if let Some(number) = self.in_call.remove(&former) {
             self.in_call.insert(tid, number);
@@ -260,8 +261,8 @@ impl Tracer<'_> {
     }
 }
 
-/// Is it a call whose order among those of the same memory matters? Threads and programs that start change no mapping
-/// of this memory, and may take long.
+/// Whether the order of the call among those of the same memory matters. Calls that start threads and
+/// programs change no mapping of this memory, and may take long.
 fn takes_turns(call: Call, flags: u64) -> bool {
     match call {
         Call::Madvise | Call::Mlock | Call::Mlock2 | Call::Munlock | Call::Mlockall | Call::Munlockall => {
@@ -272,7 +273,7 @@ fn takes_turns(call: Call, flags: u64) -> bool {
     }
 }
 
-/// Leaves a process that was stopped on purpose (by Ctrl-Z, say) in that state until it is continued.
+/// Leaves a process stopped that was stopped on purpose (by Ctrl-Z, say), until it is continued.
 fn listen(tid: Pid) -> Result<(), Errno> {
     // SAFETY: C3: the thread is stopped and traced by this one, and the request takes no memory.
     let outcome = unsafe { libc::ptrace(libc::PTRACE_LISTEN, tid.as_raw(), 0, 0) };

@@ -16,8 +16,8 @@ use seccompiler::BpfProgram;
 use super::RecordError;
 use super::signals::Inherited;
 
-/// What a process needs to become the program: made before it, so that the recorder has its ends of the pipes whichever
-/// process forks it.
+/// What a process needs to become the program. Made before the fork, so that the recorder has its ends of the
+/// pipes whichever process forks.
 pub(super) struct Prepared {
     name: String,
     arguments: Vec<CString>,
@@ -28,15 +28,15 @@ pub(super) struct Prepared {
 /// A process before its gate.
 pub(super) struct Gated {
     pub(super) pid: Pid,
-    /// The process to wait for: the same, or its parent.
+    /// The process to wait for: this one, or its parent.
     child: Pid,
     name: String,
     gate: Option<File>,
-    /// Says why the program could not start; empty once it has.
+    /// Carries the error if the program could not start; empty once it has started.
     failure: Option<File>,
 }
 
-/// A process that has been let through.
+/// A process whose gate was opened.
 pub(super) struct Started {
     pub(super) pid: Pid,
     name: String,
@@ -66,7 +66,7 @@ impl Prepared {
         Ok(Prepared { gate: pipe()?, failure: pipe()?, name, arguments })
     }
 
-    /// Makes the process. With `filter`, system calls it matches are reported to its tracer.
+    /// Makes the process. With `filter`, its tracer gets the system calls that match.
     pub(super) fn fork(&self, filter: Option<&BpfProgram>, inherited: &Inherited) -> nix::Result<Pid> {
         // SAFETY: C2: the caller has one thread, so the child may do whatever a process may; it uses only what is
         // prepared, and never returns.
@@ -84,17 +84,17 @@ impl Prepared {
 
     /// Waits at the gate, then starts the program. Returns only if that fails.
     fn become_program(&self, filter: Option<&BpfProgram>, inherited: &Inherited) -> io::Result<()> {
-        // The gate closes for good when the recorder ends, and only if no other process holds it open.
+        // The gate closes for good when the recorder ends, but only if no other process holds it open.
         close(self.gate.1.as_raw_fd())?;
         // SAFETY: C3: the default action installs no handler. (Rust ignores the signal at start; a program expects
         // that it is not ignored.)
         unsafe { signal(Signal::SIGPIPE, SigHandler::SigDfl) }?;
-        // It stays through fork and exec.
+        // The setting survives fork and exec.
         prctl::set_thp_disable(true)?;
         if read(&self.gate.0, &mut [0])? == 0 {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
-        // From here on a signal that came before is delivered.
+        // From here on an earlier signal is delivered.
         inherited.restore()?;
         if let Some(filter) = filter {
             seccompiler::apply_filter(filter).map_err(|error| match error {
@@ -106,7 +106,7 @@ impl Prepared {
         Ok(())
     }
 
-    /// The recorder's view of the process; `child` is the recorder's child that ends when the process does.
+    /// The recorder's side of the process; `child` is the recorder's child that ends when the process does.
     pub(super) fn gated(self, pid: Pid, child: Pid) -> Gated {
         let (gate, failure) = (Some(self.gate.1.into()), Some(self.failure.0.into()));
         Gated { pid, child, name: self.name, gate, failure }
@@ -125,7 +125,7 @@ impl Gated {
 
 impl Drop for Gated {
     fn drop(&mut self) {
-        // A process whose gate is closed for good ends by itself.
+        // A process whose gate closes for good ends by itself.
         if self.gate.take().is_some() {
             let _ = waitpid(self.child, Some(WaitPidFlag::__WALL));
         }
@@ -133,7 +133,7 @@ impl Drop for Gated {
 }
 
 impl Started {
-    /// Whether the program started at all; to be asked when its process has ended.
+    /// Whether the program started; called when its process has ended.
     pub(super) fn outcome(mut self) -> Result<(), RecordError> {
         let mut code = [0; 4];
         match self.failure.as_mut().map(|failure| failure.read_exact(&mut code)) {

@@ -13,14 +13,14 @@ use super::sink::Sink;
 use super::summary::Summary;
 use crate::trace::{TraceError, TraceWriter};
 
-/// How long after its time a record may come: it takes its time stamp before it is written, and a virtual CPU may
-/// be taken away in between.
+/// How late a record may arrive: the kernel takes its time stamp before it writes it, and a virtual CPU may
+/// be preempted in between.
 const LATENESS_NS: u64 = 200_000_000;
 
-/// How often the rings are looked at even if they are nearly empty.
+/// How often the rings are read even if they are nearly empty.
 const POLL_MS: u8 = 20;
 
-/// What other threads of the recorder have to tell.
+/// A message of another thread of the recorder.
 pub(super) enum Message {
     /// The user tier's system calls.
     Raw(Raw),
@@ -28,7 +28,7 @@ pub(super) enum Message {
     Counted { pid: u32, minor: u64, major: u64 },
 }
 
-/// What came of it.
+/// The result of collecting.
 pub(super) struct Collected {
     pub(super) writer: TraceWriter,
     pub(super) summary: Summary,
@@ -43,10 +43,10 @@ pub(super) fn now_ns() -> u64 {
     now.tv_sec() as u64 * 1_000_000_000 + now.tv_nsec() as u64
 }
 
-/// Until when to collect.
+/// The end of the recording; this value while it has none.
 pub(super) const GO_ON: u64 = 0;
 
-/// Collects until `end_ns` is not [`GO_ON`] any more, and then what is there up to that time.
+/// Collects until `end_ns` is no longer [`GO_ON`], and then all records up to that time.
 pub(super) fn run(
     mut events: Events,
     parser: &Parser,
@@ -59,7 +59,8 @@ pub(super) fn run(
         let end_ns = end_ns.load(Ordering::Acquire);
         let last = end_ns != GO_ON;
         if last {
-            // What goes on behind the end would be told of one CPU and not of another.
+            // Stops all CPUs' events together: later records of one CPU would lack their counterparts of
+            // others.
             events.sinks.iter().for_each(Sink::disable);
         }
         let horizon = now_ns().saturating_sub(LATENESS_NS);

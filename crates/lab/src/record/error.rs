@@ -90,7 +90,7 @@ pub enum RecordError {
     },
 }
 
-/// How to be allowed what the kernel refuses to this user.
+/// The privilege that lets this user record what the kernel refuses.
 pub(super) fn privileges() -> &'static str {
     match rustix::process::geteuid().is_root() {
         true => "run as root outside of the container, or give it CAP_PERFMON",
@@ -99,7 +99,7 @@ pub(super) fn privileges() -> &'static str {
 }
 
 impl RecordError {
-    /// Is it a matter of permission, so that the ordinary user's tier may work?
+    /// Whether it is about permission, so that the ordinary user's tier may work.
     pub(super) fn is_permission(&self) -> bool {
         match self {
             RecordError::NotPermitted { .. } => true,
@@ -110,7 +110,7 @@ impl RecordError {
         }
     }
 
-    /// What `quire record` ends with: as shells, `env` and `timeout` do.
+    /// The exit code of `quire record`, as of shells, `env` and `timeout`.
     pub fn exit_code(&self) -> u8 {
         const FAILED: u8 = 125;
         match self {
@@ -121,7 +121,7 @@ impl RecordError {
         }
     }
 
-    /// The same error of a recording in this tier, which is not to be recommended.
+    /// The same error, without the advice to use this tier.
     pub(super) fn in_tier(self, tier: Tier) -> RecordError {
         match (self, tier) {
             (RecordError::System { what, source }, Tier::User) => RecordError::SystemAsUser { what, source },
@@ -129,7 +129,7 @@ impl RecordError {
         }
     }
 
-    /// A closure for `map_err` on a call that has no cause of its own to fail.
+    /// A closure for `map_err` on a call that should not fail.
     pub(super) fn system<E: Into<io::Error>>(what: &'static str) -> impl FnOnce(E) -> RecordError {
         move |error| RecordError::System { what, source: error.into() }
     }

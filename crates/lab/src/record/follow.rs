@@ -17,15 +17,15 @@ use super::signals::{Request, Signals};
 use super::tracer::Tracer;
 use super::{RecordError, Wait, tree};
 
-/// Reports come in bunches, so that the recorder does not wake up for each.
+/// Reports are read in batches, so that the recorder does not wake up for each.
 const BUNCH: Duration = Duration::from_millis(1);
 
-/// How the program ended and what the kernel counted for it and its children.
+/// The end of the program, and the kernel's counts for it and its children.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Ended {
     pub(super) exit_code: u8,
     pub(super) kernel_faults: u64,
-    /// When the recording was ended although processes still ran.
+    /// The time at which the recording ended while processes still ran.
     pub(super) early_ns: Option<u64>,
     /// The processes that run on.
     pub(super) left: Vec<Pid>,
@@ -33,10 +33,10 @@ pub(super) struct Ended {
     pub(super) unprivileged: Vec<String>,
 }
 
-/// A recording on its way.
+/// A recording in progress.
 pub(super) struct Following<'a> {
     pub(super) program: Pid,
-    /// Faults that the program's process had before it was the program.
+    /// Faults of the program's process before it ran the program.
     pub(super) before: FaultCounts,
     pub(super) signals: &'a mut Signals,
     pub(super) wait: Wait,
@@ -51,14 +51,14 @@ pub(super) struct FaultCounts {
     pub(super) children: u64,
 }
 
-/// Reads them of a process that exists, even as a zombie.
+/// Reads the counts of a process, which may be a zombie.
 pub(super) fn fault_counts(pid: Pid) -> Option<FaultCounts> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     parse_stat(&stat)
 }
 
 pub(super) fn parse_stat(stat: &str) -> Option<FaultCounts> {
-    // The name may contain anything, so the fields are counted from its closing bracket.
+    // The name may contain any character, so the fields are counted from its closing bracket.
     let (_, fields) = stat.rsplit_once(')')?;
     let mut fields = fields.split_whitespace().skip(7).map(str::parse::<u64>);
     let mut next = || fields.next()?.ok();
@@ -67,8 +67,8 @@ pub(super) fn parse_stat(stat: &str) -> Option<FaultCounts> {
 }
 
 impl Following<'_> {
-    /// Waits for the end of the recording. The recorder is the subreaper, so that descendants whose parent has gone end
-    /// here too.
+    /// Waits for the end of the recording. The recorder is the subreaper, so it also reaps descendants whose
+    /// parent has ended.
     pub(super) fn children(mut self) -> Result<Ended, RecordError> {
         let mut ended = Ended::default();
         let mut program_ended = false;
@@ -85,7 +85,7 @@ impl Following<'_> {
         }
     }
 
-    /// Buries the children that have ended; was the program among them?
+    /// Reaps the children that have ended; true if the program was among them.
     fn reap(&mut self, ended: &mut Ended) -> Result<bool, RecordError> {
         let mut program_ended = false;
         let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
@@ -107,7 +107,8 @@ impl Following<'_> {
         }
     }
 
-    /// Listens to a tracer, whose children the program and its descendants are, until the end of the recording.
+    /// Reads the reports of a tracer, the parent of the program and its descendants, until the end of the
+    /// recording.
     pub(super) fn reports(self, tracer: &mut Tracer) -> Result<Ended, RecordError> {
         let mut ended = Ended::default();
         let mut program_ended = false;
@@ -116,7 +117,7 @@ impl Following<'_> {
             let request = self.signals.answer(self.program, Some(tracer.pid));
             let mut open = self.listen(tracer, &mut program_ended, &mut ended)?;
             if open && self.is_over(program_ended, request, Some(tracer.pid), &mut ended) {
-                // What was told until then.
+                // The reports up to then.
                 open = self.listen(tracer, &mut program_ended, &mut ended)?;
                 if open {
                     return Ok(ended);
@@ -125,7 +126,7 @@ impl Following<'_> {
             if !open {
                 let _ = waitpid(tracer.pid, None);
                 if !program_ended {
-                    // With its tracer the program is gone too.
+                    // The program ends with its tracer.
                     ended.exit_code = 128 + Signal::SIGKILL as u8;
                 }
                 return Ok(Ended { early_ns: None, left: vec![], ..ended });
@@ -134,7 +135,7 @@ impl Following<'_> {
         }
     }
 
-    /// Takes the reports that are there; false once the tracer has gone.
+    /// Takes the waiting reports; false once the tracer has ended.
     fn listen(
         &self,
         tracer: &mut Tracer,
@@ -150,7 +151,7 @@ impl Following<'_> {
         Ok(true)
     }
 
-    /// Takes a report; was it the program's end?
+    /// Takes a report; true if it is the program's end.
     fn heard(&self, report: Report, ended: &mut Ended) -> bool {
         let less = self.before.minor + self.before.major;
         match report {
@@ -173,7 +174,7 @@ impl Following<'_> {
         false
     }
 
-    /// Is the recording to end although processes may still run? Notes then which.
+    /// Whether the recording ends while processes may still run; records these.
     fn is_over(&self, program_ended: bool, request: Request, tracer: Option<Pid>, ended: &mut Ended) -> bool {
         match request {
             Request::Continue if program_ended && self.wait == Wait::Main => {}
@@ -193,7 +194,7 @@ impl Following<'_> {
 
 fn wait_for(ready: &[&dyn AsFd]) {
     let mut polled: Vec<PollFd> = ready.iter().map(|fd| PollFd::new(fd.as_fd(), PollFlags::POLLIN)).collect();
-    // Interrupted or not: what has come is looked at next.
+    // Interrupted or not, the arrived reports are read next.
     let _ = poll(&mut polled, PollTimeout::NONE);
 }
 
@@ -202,7 +203,7 @@ fn is_readable(fd: &impl AsFd) -> bool {
     poll(&mut polled, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
 }
 
-/// Reads the counts of a process, tells them, and gives the sum with its children's.
+/// Reads and sends the counts of a process; returns the sum with its children's.
 pub(super) fn count(pid: Pid, before: FaultCounts, messages: &Sender<Message>) -> u64 {
     let Some(counts) = fault_counts(pid) else { return 0 };
     let (minor, major) =
@@ -212,7 +213,7 @@ pub(super) fn count(pid: Pid, before: FaultCounts, messages: &Sender<Message>) -
     minor + major + counts.children
 }
 
-/// As a shell says it.
+/// The exit code as a shell reports it.
 pub(super) fn exit_code(status: WaitStatus) -> u8 {
     match status {
         WaitStatus::Exited(_, code) => code as u8,

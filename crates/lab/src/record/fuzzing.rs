@@ -1,6 +1,6 @@
 //! For the fuzzer: the parsers of text that the recorder reads.
 
-/// Every parser of this module, on the same text.
+/// Runs every parser of this module on the same text.
 pub fn texts(text: &str) {
     let _ = super::args::parse_ring(text);
     let _ = super::perf::parse_cpus(text);

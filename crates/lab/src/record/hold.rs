@@ -1,29 +1,28 @@
 //! Holds threads at the entry of a memory call until another thread of the same memory has left its own: one call at a time.
 //!
-//! The user tier does not see the lock that orders the changes of an address space, so it makes the order itself.
-//! A call that takes long may wait for one that is held up here (a handler of faults that unmaps, say). So nothing is
-//! held longer than [`PATIENCE`]; the calls then overlap, and the recording says that their order is not known.
+//! A long call may wait for one that is held here, for example for a fault handler that unmaps. So no thread
+//! is held longer than [`PATIENCE`]; the calls then overlap, and the recording marks them as unordered.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
 use nix::unistd::Pid;
 
-/// As long as a call may keep others waiting; a hundred times what most take.
+/// The longest time that a call keeps others waiting; a hundred times what most calls take.
 const PATIENCE: Duration = Duration::from_millis(20);
 
-/// The threads of a program by the memory that they work in.
+/// The threads of a program, by memory.
 #[derive(Default)]
 pub(super) struct Turns {
     /// The number of each thread's memory.
     memory: HashMap<Pid, u32>,
     next: u32,
     turns: HashMap<u32, Turn>,
-    /// Threads that came before the one that made them had told of them.
+    /// Threads that stopped before the record of their creation arrived.
     unknown: Vec<(Pid, Instant)>,
 }
 
-/// Of one memory.
+/// The turns of one memory.
 struct Turn {
     /// The thread that is inside a call.
     inside: Pid,
@@ -32,13 +31,14 @@ struct Turn {
 }
 
 impl Turns {
-    /// A thread starts to work in a memory of its own.
+    /// Records that a thread gets its own memory.
     pub(super) fn own(&mut self, tid: Pid) {
         self.memory.insert(tid, self.next);
         self.next += 1;
     }
 
-    /// A thread made another, which shares its memory or not. True if that one waits at the entry of a call.
+    /// Records that a thread made another, which shares its memory or not. True if the new one waits at the
+    /// entry of a call.
     pub(super) fn made(&mut self, maker: Pid, made: Pid, shares: bool) -> bool {
         match self.memory.get(&maker).copied().filter(|_| shares) {
             Some(memory) => drop(self.memory.insert(made, memory)),
@@ -48,7 +48,8 @@ impl Turns {
         waits.map(|at| self.unknown.swap_remove(at)).is_some()
     }
 
-    /// A thread is about to enter a call. False if it has to wait: then [`Turns::left`] or another gives it back.
+    /// A thread is about to enter a call. False if it must wait: [`Turns::left`] or another method returns it
+    /// later.
     pub(super) fn enters(&mut self, tid: Pid) -> bool {
         let Some(memory) = self.memory.get(&tid) else {
             self.unknown.push((tid, Instant::now()));
@@ -67,7 +68,7 @@ impl Turns {
         }
     }
 
-    /// A thread has left its call, or ended. Gives the one whose turn it is now.
+    /// A thread has left its call, or ended. Returns the thread whose turn it is now.
     pub(super) fn left(&mut self, tid: Pid) -> Option<Pid> {
         let memory = *self.memory.get(&tid)?;
         let turn = self.turns.get_mut(&memory)?;
@@ -83,7 +84,7 @@ impl Turns {
         next
     }
 
-    /// The threads that have waited long enough: their turn comes although another is inside.
+    /// The threads that have waited long enough; they get their turn although another is inside.
     pub(super) fn overdue(&mut self) -> Vec<Pid> {
         let is_over = |since: &Instant| since.elapsed() > PATIENCE;
         let late = self.turns.iter().filter(|(_, turn)| !turn.waiting.is_empty() && is_over(&turn.since));

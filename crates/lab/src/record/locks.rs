@@ -1,29 +1,30 @@
 //! The tracepoints of the lock that orders all changes of an address space.
 //!
-//! Every call that changes mappings holds the lock for writing while it does, and both events come from inside the
-//! locked section. A lock that is downgraded is told as one that is taken for reading; only for that, and for calls that
-//! discard pages, are those of readers of use. Most faults take the lock of their mapping alone, which is not told.
+//! Every call that changes mappings holds the lock for writing meanwhile, and both events come from inside
+//! the locked section. A downgrade is reported as taking the lock for reading; readers' events serve only for
+//! that and for calls that discard pages. Most faults take only the lock of their mapping, which has no
+//! event.
 
 use super::RecordError;
 use super::tracefs::{Field, Tracefs, Tracepoint};
 
-/// Only locks that were got.
+/// Filter: only locks that were taken.
 pub(super) const TAKEN: &str = "success == 1";
 
-/// Only the ends of changes.
+/// Filter: only the ends of changes.
 pub(super) const RELEASED: &str = "write == 1";
 
 /// For messages.
 pub(super) const WHAT: &str = "the order of calls";
 
-/// Where a kernel tells that it takes and releases the lock.
+/// The tracepoints for taking and releasing the lock.
 pub(super) struct LockTracepoints {
     pub(super) taken: Tracepoint,
     pub(super) released: Tracepoint,
 }
 
 impl LockTracepoints {
-    /// Both, or neither: kernels before 5.11 and those built without them tell nothing of it.
+    /// Both, or `None`: kernels before 5.11 and those built without them have neither.
     pub(super) fn find(tracefs: &Tracefs) -> Option<LockTracepoints> {
         let taken = tracefs.tracepoint("mmap_lock/mmap_lock_acquire_returned").ok()?;
         let released = tracefs.tracepoint("mmap_lock/mmap_lock_released").ok()?;

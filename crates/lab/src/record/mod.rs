@@ -61,23 +61,24 @@ use signals::Signals;
 /// What to record, and how.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Where the trace goes; `-` is standard output, and what the program writes there goes to standard error then.
+    /// The trace's target; `-` is standard output, and the program's own standard output then goes to
+    /// standard error.
     pub output: PathBuf,
     /// The program and its arguments.
     pub command: Vec<OsString>,
-    /// Which tier; `None` for the best that is permitted.
+    /// The tier; `None` for the best that is permitted.
     pub tier: Option<Tier>,
     /// Bytes of each CPU's ring, a power of two of at least a page; `None` for the tier's default.
     pub ring_bytes: Option<usize>,
     /// Name and version of the program, as far as known.
     pub program: Program,
-    /// The arguments are no part of the trace, only what the program is called.
+    /// Whether to leave the arguments out of the trace, and keep only the program's name.
     pub no_arguments: bool,
-    /// How long to record.
+    /// When the recording ends.
     pub wait: Wait,
 }
 
-/// How long a recording goes on.
+/// When a recording ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Wait {
     /// When the program and all processes that it started have ended.
@@ -89,12 +90,12 @@ pub enum Wait {
 
 /// Runs the command to its end, with all that it starts, and writes the trace.
 ///
-/// To be called from a process with one thread and no other children: it forks, and waits for whatever ends.
+/// Call it from a process with one thread and no other children: it forks, and waits for every child.
 ///
 /// # Errors
 /// See [`RecordError`]. A regular file that is the output is then as it was before.
 pub fn record(options: &Options) -> Result<Recorded, RecordError> {
-    // Before the program's process is made, which gets the standard output that is left then.
+    // Opened before the program's process is made, which inherits the standard output that is left then.
     let target = Target::open(&options.output).map_err(|error| cannot_write(options, error.into()))?;
     if target.is_terminal() {
         return Err(RecordError::Terminal);
@@ -143,7 +144,8 @@ fn with_setup(
     let writer = TraceWriter::to(target, &header).map_err(|error| cannot_write(options, error))?;
     let (sender, receiver) = mpsc::channel();
     let end_ns = AtomicU64::new(collect::GO_ON);
-    // Descendants whose parent has gone come to the recorder, so that it sees the last of them end.
+    // Descendants whose parent has ended become children of the recorder, so that it sees the last of them
+    // end.
     prctl::set_child_subreaper(true).map_err(RecordError::system("becoming subreaper"))?;
     let (started, ended, collected) = thread::scope(|scope| {
         let collector = scope.spawn(|| collect::run(events, &parser, writer, receiver, &end_ns));

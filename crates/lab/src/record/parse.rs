@@ -13,7 +13,7 @@ use super::raw::{Mapping, Raw, RawKind};
 use super::ring::RECORD_HEADER;
 use super::tracefs::Field;
 
-/// Where the fields of the tracepoints are.
+/// The offsets of the tracepoints' fields.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Fields {
     pub(super) fault_address: Field,
@@ -33,7 +33,7 @@ pub(super) struct Fields {
     pub(super) unlocked_mm: Field,
 }
 
-/// Understands the records of one recording.
+/// Parses the records of one recording.
 pub(super) struct Parser {
     sources: HashMap<u64, Source>,
     /// `None` in the user tier, which has no tracepoints.
@@ -48,7 +48,7 @@ impl Parser {
         Parser { sources, fields }
     }
 
-    /// The meaning of a record; `None` for kinds that don't matter here.
+    /// Parses a record; `None` for kinds that do not matter here.
     pub(super) fn record(&self, record: &[u8]) -> Option<Raw> {
         let kind = u32_at(record, 0)?;
         let misc = u32::from(u16::from_le_bytes(record.get(4..6)?.try_into().ok()?));
@@ -150,7 +150,7 @@ struct Registers {
 }
 
 impl Registers {
-    /// How wide the program's code is, then the registers.
+    /// The width of the program's code, then the registers.
     const BYTES: usize = 7 * 8;
 
     fn read(bytes: &[u8]) -> Option<Registers> {
@@ -166,9 +166,9 @@ impl Registers {
         })
     }
 
-    /// Which way a call with these arguments came. The tracepoint does not tell; but 32-bit code has one way only, and
-    /// the kernel takes the arguments of an `int 0x80` in 64-bit code from other registers. Only where all of those hold
-    /// the same as the registers of `syscall` the two cannot be told apart.
+    /// The ABI of a call with these arguments. The tracepoint does not say; but 32-bit code has only one, and
+    /// `int 0x80` in 64-bit code passes arguments in other registers. The two cannot be distinguished only
+    /// where all those registers hold the same values as those of `syscall`.
     fn abi(&self, args: &[u64; 6]) -> Abi {
         let [first, second, _, fourth, fifth, sixth] = *args;
         let native = [self.di, self.si, self.r10, self.r8, self.r9] == [first, second, fourth, fifth, sixth];
@@ -177,7 +177,7 @@ impl Registers {
 
     /// Six words of 32 bits at an address, if they lie in the part of the stack that was sampled.
     fn stack(&self, behind: &[u8], address: u64) -> Option<[u32; 6]> {
-        // Size of the room, the bytes, and how many of them were there to copy.
+        // The size of the sampled stack, its bytes, and how many of them could be copied.
         let room = usize::try_from(u64_at(behind, Self::BYTES)?).ok()?;
         let bytes = behind.get(Self::BYTES + 8..)?.get(..room)?;
         let copied = usize::try_from(u64_at(behind, Self::BYTES + 8 + room)?).ok()?;

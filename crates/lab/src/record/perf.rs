@@ -1,4 +1,4 @@
-//! Opens the perf events of a recording: several per CPU, all into one ring per CPU.
+//! Opens the perf events of a recording: several for each CPU, all into the CPU's ring.
 
 use std::collections::HashMap;
 use std::ffi::CString;
@@ -17,7 +17,7 @@ use perf_event_open_sys::{ioctls, perf_event_open};
 use super::RecordError;
 use super::sink::Sink;
 
-/// What a perf event tells.
+/// The kinds of perf events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Source {
     /// Nothing by itself; carries the records of mappings, forks, exits and names.
@@ -27,7 +27,7 @@ pub(super) enum Source {
     FaultUser,
     FaultKernel,
     Enter,
-    /// A call whose arguments lie in the program's memory, on its stack as a rule.
+    /// A call whose arguments are in the program's memory, usually on its stack.
     EnterOldMmap,
     Leave,
     MapPages,
@@ -45,7 +45,7 @@ const REGISTERS: u64 = 1 << PERF_REG_X86_SI
     | 1 << PERF_REG_X86_R9
     | 1 << PERF_REG_X86_R10;
 
-/// How much of the program's stack is sampled where arguments may lie there.
+/// Bytes of the program's stack that are sampled where arguments may be there.
 const STACK_BYTES: u32 = 256;
 
 /// An event to open.
@@ -56,7 +56,7 @@ pub(super) struct Wanted {
     pub(super) what: &'static str,
 }
 
-/// Which event the kernel knows it as.
+/// The kernel's type of the event.
 pub(super) enum Config {
     Software(u64),
     Tracepoint { id: u64, filter: Option<CString> },
@@ -72,7 +72,7 @@ pub(super) struct Events {
     pub(super) ring_bytes: usize,
 }
 
-/// What every tier has: records, and faults when they are resolved.
+/// The events of every tier: records, and resolved faults.
 pub(super) fn common() -> Vec<Wanted> {
     let software =
         |source, config, what| Wanted { source, config: Config::Software(u64::from(config)), what };
@@ -129,7 +129,8 @@ fn attributes(wanted: &Wanted, kernel: bool) -> perf_event_attr {
     attr
 }
 
-/// The event that a ring belongs to: one of the calling thread that records nothing, and wakes up the ring's reader.
+/// The event that owns a ring: an event of the calling thread that records nothing and wakes the ring's
+/// reader.
 pub(super) fn open_owner(cpu: i32, kernel: bool, ring_bytes: usize) -> Result<OwnedFd, RecordError> {
     let config = Config::Software(u64::from(PERF_COUNT_SW_DUMMY));
     let mut attr = attributes(&Wanted { source: Source::Minor, config, what: "a ring" }, kernel);
@@ -147,10 +148,11 @@ fn refused(what: &'static str, source: io::Error) -> RecordError {
     }
 }
 
-/// Opens the wanted events for a process that has not begun its program yet, and for all its children to come.
+/// Opens the wanted events for a process that has not started its program yet, and for all its later
+/// children.
 ///
-/// Without a size, rings that the kernel refuses to lock are tried at half the size, down to 64 KiB, and grow as far as
-/// it lets them.
+/// Without a size, rings that the kernel refuses to lock are halved down to 64 KiB, and grow as far as the
+/// kernel permits.
 pub(super) fn open(
     wanted: &[Wanted],
     pid: i32,
@@ -201,7 +203,7 @@ fn open_sized(
     Ok(events)
 }
 
-/// Opens an event; on a kernel before Linux 6.0 without its count of what it lost.
+/// Opens an event; on a kernel before Linux 6.0 without its count of lost records.
 fn open_one(attr: &mut perf_event_attr, pid: i32, cpu: i32) -> io::Result<OwnedFd> {
     // SAFETY: C3: `attr` is initialised and says its own size; the kernel reads it and writes at most its size
     // field.
@@ -217,9 +219,9 @@ fn open_one(attr: &mut perf_event_attr, pid: i32, cpu: i32) -> io::Result<OwnedF
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// How many records of an event and its children's the kernel has lost; `None` where it does not count them.
+/// Records of an event and its children that the kernel has lost; `None` where it does not count them.
 pub(super) fn lost(event: &OwnedFd) -> Option<u64> {
-    // Its value, then the records lost.
+    // The event's value, then the lost records.
     let mut counts = [0; 16];
     let read = nix::unistd::read(event, &mut counts).ok()?;
     (read == counts.len()).then(|| u64::from_le_bytes(*counts.last_chunk().expect("two words")))
@@ -253,11 +255,11 @@ pub(super) fn parse_cpus(list: &str) -> Option<Vec<i32>> {
     Some(cpus)
 }
 
-/// Waits until a ring has much in it, or the time is over.
+/// Waits until a ring is well filled, or for at most the timeout.
 pub(super) fn wait(sinks: &[Sink], timeout_ms: u8) {
     use nix::poll::{PollFd, PollFlags, poll};
     let mut polled: Vec<_> = sinks.iter().map(|sink| PollFd::new(sink.as_fd(), PollFlags::POLLIN)).collect();
-    // Interrupted or not: the rings are looked at next.
+    // Interrupted or not, the rings are read next.
     let _ = poll(&mut polled, timeout_ms);
 }
 

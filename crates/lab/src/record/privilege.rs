@@ -1,7 +1,7 @@
 //! Programs that get a privilege from their file: set-uid, set-gid, file capabilities.
 //!
-//! The kernel withholds it from what is traced or filtered, as the user tier does, and reports nothing of a program that
-//! has gained it. Neither may go unsaid.
+//! The kernel withholds it from traced or filtered programs, as in the user tier, and reports nothing of a
+//! program that has gained it. The user must be told of both.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -16,7 +16,8 @@ use procfs::process::Process;
 
 use crate::trace::Tier;
 
-/// A note for the user if the program would gain a privilege that this recording keeps from it, or that hides it.
+/// A note for the user if the program would gain a privilege that this recording withholds, or that hides the
+/// program.
 pub(super) fn note(command: &[OsString], tier: Tier) -> Option<String> {
     let program = command.first()?;
     let how = granted(&find(program)?, (geteuid().as_raw(), getegid().as_raw()))?;
@@ -63,7 +64,7 @@ fn granted(file: &Path, (uid, gid): (u32, u32)) -> Option<&'static str> {
     }
 }
 
-/// A file that only its owner may read is a program as a rule.
+/// A file that only its owner may read counts as a program.
 fn is_script(file: &Path) -> bool {
     let mut start = [0; 2];
     File::open(file).and_then(|mut file| file.read_exact(&mut start)).is_ok() && start == *b"#!"

@@ -1,19 +1,20 @@
 //! Orders events.
 //!
-//! Most events are complete when they come, but some are not: a call that releases memory stands at its entry and
-//! its result is known only at its exit; a fault's duration is known when it is resolved. They hold up everything
-//! behind them until they are complete.
+//! Most events are complete when they arrive, but some are not. A call that releases memory is placed at its
+//! entry and gets its result at its exit; a fault's duration is known when it is resolved. Such an event
+//! holds up all later ones until it is complete.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use crate::trace::EventKind;
 
-/// Place of an event: time, then the order in which the kernel told it, then a rank for what is put before or behind it.
+/// Place of an event: time, then the order of the kernel's records, then a rank for events put before or
+/// after it.
 pub(super) type Key = (u64, u64, i32);
 
-/// If so many events wait, the oldest incomplete one is let go as it is: memory stays bounded even if a thread
-/// sleeps for ever inside a call or a fault.
+/// If this many events wait, the oldest incomplete one is written as it is: memory stays bounded even if a
+/// thread sleeps for ever inside a call or a fault.
 const MOST_WAITING: usize = 1 << 20;
 
 /// An event that waits for its turn.
@@ -27,7 +28,7 @@ pub(super) struct Draft {
 #[derive(Debug)]
 pub(super) enum DraftKind {
     Event(EventKind),
-    /// Pages by file index, to be turned into addresses when the mapping before them is known.
+    /// Pages by file index; they become addresses when the mapping before them is known.
     Around {
         addr: u64,
         device: u64,
@@ -42,7 +43,7 @@ pub(super) enum DraftKind {
 pub(super) struct Queue {
     drafts: BTreeMap<Key, Draft>,
     holds: BTreeSet<Key>,
-    /// The last place that has left.
+    /// The last place that was written.
     passed: Option<Key>,
 }
 
@@ -52,7 +53,7 @@ impl Queue {
         debug_assert!(replaced.is_none(), "two events at {key:?}");
     }
 
-    /// Nothing at or behind this place leaves until it is released.
+    /// Holds all events at or after this place until it is released.
     pub(super) fn hold(&mut self, key: Key) {
         self.holds.insert(key);
     }
@@ -61,7 +62,7 @@ impl Queue {
         self.holds.remove(&key);
     }
 
-    /// The event at a place, if it has not left yet.
+    /// The event at a place, if it was not written yet.
     pub(super) fn kind_mut(&mut self, key: Key) -> Option<&mut EventKind> {
         match &mut self.drafts.get_mut(&key)?.kind {
             DraftKind::Event(kind) => Some(kind),
@@ -73,7 +74,7 @@ impl Queue {
         self.drafts.range(span)
     }
 
-    /// The next complete event that is not behind the horizon.
+    /// The next complete event up to the horizon.
     pub(super) fn pop(&mut self, horizon_ns: u64) -> Option<(Key, Draft)> {
         let (&first, _) = self.drafts.first_key_value()?;
         if first.0 > horizon_ns {
@@ -92,12 +93,12 @@ impl Queue {
         popped
     }
 
-    /// Has what is behind this place left already, because it waited too long?
+    /// Whether later events were written already, because this one waited too long.
     pub(super) fn has_passed(&self, key: Key) -> bool {
         self.passed.is_some_and(|passed| key < passed)
     }
 
-    /// Nothing more comes: what is incomplete stays so.
+    /// No more records will arrive: incomplete events are written as they are.
     pub(super) fn release_all(&mut self) {
         self.holds.clear();
     }

@@ -2,7 +2,7 @@
 
 use crate::trace::Call;
 
-/// One thing the kernel told, in the context of a thread.
+/// One record of the kernel, in the context of a thread.
 #[derive(Clone, Debug)]
 pub(super) struct Raw {
     pub(super) time_ns: u64,
@@ -11,20 +11,20 @@ pub(super) struct Raw {
     pub(super) kind: RawKind,
 }
 
-/// What it told.
+/// The kind of a record.
 #[derive(Clone, Debug)]
 pub(super) enum RawKind {
-    /// The thread's name changed; `exec` when by starting another program.
+    /// The thread's name changed; `exec` if it started another program.
     Comm { exec: bool, name: String },
     /// The thread made another, in another process if `pid` differs.
     Fork { child_pid: u32, child_tid: u32 },
-    /// What `clone` was asked for, right after [`RawKind::Fork`].
+    /// The flags of `clone`, right after [`RawKind::Fork`].
     NewTask { child_tid: u32, flags: u64 },
     /// The thread ends.
     Exit,
-    /// A mapping came to be or changed.
+    /// A mapping was made or changed.
     Mapping(Mapping),
-    /// A memory call was entered: the kernel's number for it in the program's architecture, and what it is.
+    /// A memory call was entered: its number in the program's architecture, and the call.
     Enter { number: u64, call: Call, args: [u64; 6] },
     /// A memory call returned.
     Leave { number: u64, result: i64 },
@@ -58,7 +58,7 @@ pub(super) struct Mapping {
 }
 
 impl Mapping {
-    /// Anonymous memory, and what the kernel makes up (the vdso), has no inode.
+    /// Anonymous memory and the kernel's own mappings (the vdso) have no inode.
     pub(super) fn is_file(&self) -> bool {
         self.inode != 0
     }

@@ -14,10 +14,10 @@ use crate::trace::Call;
 const WORDS: usize = 10;
 const BYTES: usize = WORDS * 8;
 
-/// What is read at once.
+/// Bytes of one read.
 const BUFFER: usize = 512 * BYTES;
 
-/// One thing the tracer tells.
+/// One report of the tracer.
 #[derive(Clone, Debug)]
 pub(super) enum Report {
     /// The program waits at its gate and is traced.
@@ -26,7 +26,7 @@ pub(super) enum Report {
     Refused(Errno),
     /// A call, or the flags of a new task.
     Raw(Raw),
-    /// A process started a program whose privilege the kernel withheld, as it does from all that is traced.
+    /// A process started a program whose privilege the kernel withheld, as from all traced programs.
     Unprivileged {
         /// The program's name as the kernel keeps it, at most 15 bytes.
         name: [u8; 16],
@@ -101,7 +101,7 @@ impl Report {
 
 /// The tracer's end.
 pub(super) struct Teller {
-    /// `None` once the recorder has gone.
+    /// `None` once the recorder has ended.
     pipe: Option<File>,
 }
 
@@ -128,7 +128,7 @@ impl Teller {
 pub(super) struct Listener {
     pipe: File,
     buffer: Box<[u8; BUFFER]>,
-    /// Bytes at the start of the buffer that no report has been made of.
+    /// Bytes at the start of the buffer that are not a whole report yet.
     filled: usize,
 }
 
@@ -137,7 +137,7 @@ impl Listener {
         Listener { pipe: pipe.into(), buffer: Box::new([0; BUFFER]), filled: 0 }
     }
 
-    /// Waits for reports and hands each to `each`; false once the tracer has gone.
+    /// Waits for reports and calls `each` with them; false once the tracer has ended.
     ///
     /// # Errors
     /// The pipe's, and `InvalidData` for a report that no tracer writes.

@@ -1,7 +1,7 @@
 //! Reads the ring that the kernel fills with records of one CPU.
 //!
 //! The only shared memory of the recorder: one page of control words, then the data, a power of two of bytes.
-//! The kernel moves `data_head`, this side moves `data_tail`, and the kernel never writes between tail and head.
+//! The kernel moves `data_head`, the recorder `data_tail`; the kernel never writes between tail and head.
 
 use std::os::fd::AsRawFd;
 use std::ptr::addr_of_mut;
@@ -15,14 +15,14 @@ const PAGE: usize = 4096;
 /// Every record starts with its type (4 bytes), misc bits (2) and its whole size (2).
 pub(super) const RECORD_HEADER: usize = 8;
 
-/// The room is given back to the kernel after at most so many bytes.
+/// The reader frees ring space for the kernel after at most this many bytes.
 const GIVE_BACK: u64 = 256 * 1024;
 
 /// A ring of records.
 pub(super) struct Ring {
     map: MmapRaw,
     size: u64,
-    /// A record that wraps around the end is put together here.
+    /// Buffer for a record that wraps around the end.
     scratch: Vec<u8>,
 }
 
@@ -34,7 +34,7 @@ impl Ring {
         Ok(Ring { map, size: bytes as u64, scratch: Vec::new() })
     }
 
-    /// Hands every record that is there to `each`, oldest first. Returns how many bytes there were.
+    /// Calls `each` with every waiting record, oldest first. Returns their bytes.
     pub(super) fn drain(&mut self, mut each: impl FnMut(&[u8])) -> u64 {
         let control = self.map.as_mut_ptr().cast::<perf_event_mmap_page>();
         // SAFETY: C4: the mapping starts with this page, is page-aligned and lives as long as `self`; the kernel
@@ -57,7 +57,7 @@ impl Ring {
                     .expect("records are aligned to eight bytes, so that no header wraps");
             let length = u64::from(u16::from_le_bytes([header[6], header[7]]));
             if length < RECORD_HEADER as u64 || length > available {
-                // Not what the kernel writes; skipping to the head is all that can be done.
+                // Not a record of the kernel; skipping to the head is all that can be done.
                 position = end;
                 break;
             }

@@ -15,10 +15,10 @@ use super::tracer::{self, Tracer};
 use super::{Options, RecordError, abi, calls_by_ptrace};
 use crate::trace::{Clock, FaultKinds, Header, Limits, Overcommit, Program, Tier, Totals, VERSION};
 
-/// Nothing was lost with this much at over a million faults a second.
+/// No record was lost with this size at over a million faults a second.
 const PRIVILEGED_RING: usize = 32 << 20;
 
-/// What an ordinary user may lock on most machines.
+/// The size that an ordinary user may lock on most machines.
 const USER_RING: usize = 4 << 20;
 
 /// Addresses of user memory are below this, whatever the number of page-table levels; the kernel's are far above.
@@ -28,11 +28,11 @@ const USER_END: u64 = 1 << 56;
 pub(super) struct Setup {
     pub(super) tier: Tier,
     pub(super) gated: Gated,
-    /// The user tier's.
+    /// The tracer of the user tier.
     pub(super) tracer: Option<Tracer>,
     pub(super) events: Events,
     pub(super) parser: Parser,
-    /// Can this kernel tell what it maps around a fault?
+    /// Whether this kernel reports pages that it maps around a fault.
     pub(super) fault_around: bool,
 }
 
@@ -67,8 +67,8 @@ fn user(options: &Options, inherited: &Inherited) -> Result<Setup, RecordError> 
     Ok(Setup { tier: Tier::User, gated, tracer: Some(tracer), events, parser, fault_around: false })
 }
 
-/// Filters of the tracepoints at a call's entry and exit. They see the number only, so that a number stands for
-/// whatever any architecture calls so; the parser, which sees more, leaves out what is no memory call.
+/// Filters of the tracepoints at a call's entry and exit. They see only the number, so they match a number of
+/// any architecture; the parser drops other calls.
 fn call_filters() -> (String, String) {
     let mut numbers: Vec<u64> = abi::native_numbers().chain(abi::i386_numbers()).collect();
     numbers.sort_unstable();
@@ -82,14 +82,14 @@ fn call_filters() -> (String, String) {
     (any(&numbers), leave)
 }
 
-/// Adds the tracepoints of the privileged tier. Gives where their fields are, and whether fault-around is among them.
+/// Adds the tracepoints of the privileged tier. Returns their fields, and whether fault-around is among them.
 fn tracepoints(tracefs: &Tracefs, wanted: &mut Vec<Wanted>) -> Result<(Fields, bool), RecordError> {
     let fault_user = tracefs.tracepoint("exceptions/page_fault_user")?;
     let fault_kernel = tracefs.tracepoint("exceptions/page_fault_kernel")?;
     let enter = tracefs.tracepoint("raw_syscalls/sys_enter")?;
     let leave = tracefs.tracepoint("raw_syscalls/sys_exit")?;
     let new_task = tracefs.tracepoint("task/task_newtask")?;
-    // Newer than the others; a kernel without it still tells everything else.
+    // This tracepoint is newer; a kernel without it still reports everything else.
     let map_pages = tracefs.tracepoint("filemap/mm_filemap_map_pages").ok();
     let locks = LockTracepoints::find(tracefs);
     let addresses = format!("address < {USER_END}");
@@ -133,15 +133,15 @@ fn tracepoints(tracefs: &Tracefs, wanted: &mut Vec<Wanted>) -> Result<(Fields, b
     Ok((fields, map_pages.is_some()))
 }
 
-/// There are several events per CPU, and each is an open file. Called after the program's process has been
-/// made, so that its own limit stays as it was.
+/// Raises the limit of open files, since each CPU has several events. Called after the program's process was
+/// made, whose limit stays as it was.
 fn raise_open_files() -> Result<(), RecordError> {
     let (_, hard) =
         getrlimit(Resource::RLIMIT_NOFILE).map_err(RecordError::system("reading the file limit"))?;
     setrlimit(Resource::RLIMIT_NOFILE, hard, hard).map_err(RecordError::system("raising the file limit"))
 }
 
-/// The limits on memory of this process, which the program inherits. `None` where /proc does not tell.
+/// The memory limits of this process, which the program inherits. `None` where /proc does not show them.
 fn limits() -> Option<Limits> {
     let setting =
         |name: &str| std::fs::read_to_string(format!("/proc/sys/vm/{name}")).ok()?.trim().parse::<u64>().ok();

@@ -1,5 +1,5 @@
-//! Signals that come to the recorder while it records: they are read from a descriptor, never handled, so that no
-//! moment exists at which one of them could end the recorder and lose the trace.
+//! Signals to the recorder while it records. It reads them from a descriptor and never handles them, so no
+//! signal can end the recorder and lose the trace.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
@@ -12,7 +12,8 @@ use nix::unistd::Pid;
 use super::RecordError;
 use super::tree::{self, Member};
 
-/// Signals that ask the recorder to end: every one that a user, a shell, a service manager or a limit sends for that.
+/// Signals that ask the recorder to end: every one that a user, a shell, a service manager or a limit sends
+/// for that.
 const ENDING: [Signal; 8] = [
     Signal::SIGHUP,
     Signal::SIGINT,
@@ -30,11 +31,11 @@ const PROGRAMS_OWN: [Signal; 2] = [Signal::SIGUSR1, Signal::SIGUSR2];
 /// A terminal sends these to its foreground process group.
 const FROM_TERMINAL: [Signal; 3] = [Signal::SIGHUP, Signal::SIGINT, Signal::SIGQUIT];
 
-/// Requests closer together are one: `timeout` signals its child and then its process group, a shell whose terminal is
-/// gone signals what the terminal has signalled already.
+/// Requests closer together count as one: `timeout` signals its child and then its process group, and a shell
+/// that lost its terminal repeats the terminal's signal.
 const SAME_REQUEST: Duration = Duration::from_millis(100);
 
-/// The signal dispositions of the recorder as it was started; the program gets them back.
+/// The signal dispositions that the recorder inherited; it restores them for the program.
 #[derive(Clone, Copy)]
 pub(super) struct Inherited {
     mask: SigSet,
@@ -42,7 +43,7 @@ pub(super) struct Inherited {
 }
 
 impl Inherited {
-    /// Puts them back, in this process.
+    /// Restores them in this process.
     pub(super) fn restore(&self) -> nix::Result<()> {
         // SAFETY: C3: the disposition is one that this process had; no handler of the recorder is involved.
         unsafe { sigaction(Signal::SIGCHLD, &self.child) }?;
@@ -50,25 +51,25 @@ impl Inherited {
     }
 }
 
-/// The signals that have come and are not dealt with yet.
+/// The signals that have arrived and are not handled yet.
 pub(super) struct Signals {
     arrived: SignalFd,
     inherited: Inherited,
-    /// When the first request to end came, and which.
+    /// The time and the signal of the first request to end.
     asked: Option<(Instant, Signal)>,
 }
 
-/// What the signals ask for.
+/// The request of the signals.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Request {
-    /// Go on.
+    /// Continue recording.
     Continue,
     /// End the recording now, whatever still runs.
     End(Signal),
 }
 
 impl Signals {
-    /// From here on signals are kept for [`Signals::answer`]. To be called before the recorder has a second thread.
+    /// Keeps signals from now on for [`Signals::answer`]. Call it before the recorder has a second thread.
     pub(super) fn keep() -> Result<Signals, RecordError> {
         let failed = RecordError::system;
         let default = SigAction::new(SigHandler::SigDfl, SaFlags::empty(), SigSet::empty());
@@ -91,7 +92,8 @@ impl Signals {
         self.inherited
     }
 
-    /// Passes on what has come. The first request to end goes to all that is recorded; a second one ends the recording.
+    /// Passes the arrived signals on. The first request to end goes to all recorded processes; a second one
+    /// ends the recording.
     pub(super) fn answer(&mut self, program: Pid, tracer: Option<Pid>) -> Request {
         while let Some((signal, by_kernel)) = self.next() {
             if PROGRAMS_OWN.contains(&signal) {
@@ -110,7 +112,7 @@ impl Signals {
         Request::Continue
     }
 
-    /// The oldest signal that waits, and whether the kernel sent it of its own accord.
+    /// The oldest waiting signal, and whether the kernel sent it of its own accord.
     fn next(&self) -> Option<(Signal, bool)> {
         let info = self.arrived.read_signal().ok().flatten()?;
         let signal = Signal::try_from(info.ssi_signo as i32).ok()?;
@@ -126,20 +128,20 @@ impl AsFd for Signals {
 
 impl Drop for Signals {
     fn drop(&mut self) {
-        // One that waits would end the recorder now, after all is done.
+        // A waiting signal would end the recorder now, after its work is done.
         while self.next().is_some() {}
         let _ = self.inherited.restore();
     }
 }
 
-/// `nohup` has the recorder ignore a hangup: so it stays. Interrupts are ignored in what a script runs in the
-/// background; they end a recording nevertheless, since nothing else sends them there by accident.
+/// A hangup that `nohup` ignores stays ignored. A script's background jobs ignore interrupts too, but those
+/// end a recording, since no other sender reaches it by accident.
 fn is_left_ignored(signal: Signal) -> bool {
     let status = procfs::process::Process::myself().and_then(|process| process.status());
     signal == Signal::SIGHUP && status.is_ok_and(|status| status.sigign & 1 << (signal as u64 - 1) != 0)
 }
 
-/// Sends a signal to all that is recorded. A terminal has sent it to the recorder's process group already.
+/// Sends a signal to all recorded processes. A terminal has sent it to the recorder's process group already.
 fn pass_on(signal: Signal, by_kernel: bool, tracer: Option<Pid>) {
     let from_terminal = by_kernel && FROM_TERMINAL.contains(&signal);
     let own_group = nix::unistd::getpgrp();

@@ -1,7 +1,7 @@
 //! The ring of one CPU, and the events that write into it.
 //!
-//! The ring belongs to an event of the recorder's own that records nothing, so that all others can be sent to a larger
-//! one while the program runs.
+//! The ring belongs to an event of the recorder that records nothing, so that all other events can be
+//! redirected to a larger ring while the program runs.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -14,13 +14,13 @@ use super::perf;
 use super::raw::{Raw, RawKind};
 use super::ring::Ring;
 
-/// A ring that is full of so much of its size when it is emptied is too small.
+/// A ring is too small if more than one part in this many is full when it is emptied.
 const TOO_FULL: u64 = 2;
 
-/// How much larger the next one is.
+/// The next ring is this many times as large.
 const GROWTH: usize = 4;
 
-/// Not more kernel memory than this for a CPU.
+/// The largest ring of a CPU.
 const LARGEST: usize = 256 << 20;
 
 /// The records of one CPU.
@@ -28,17 +28,17 @@ pub(super) struct Sink {
     cpu: i32,
     kernel: bool,
     current: Held,
-    /// The ring before: a record may have been on its way into it when its events were sent to the next.
+    /// The former ring: records may have been under way to it when its events were redirected.
     former: Option<Held>,
     events: Vec<OwnedFd>,
     /// The last record that was read.
     last: (u64, u32, u32),
-    /// Lost records that were told.
+    /// Lost records that the kernel has reported.
     lost: u64,
     may_grow: bool,
 }
 
-/// A ring and the event that it belongs to.
+/// A ring and the event that owns it.
 struct Held {
     ring: Ring,
     bytes: usize,
@@ -60,14 +60,14 @@ impl Sink {
         Ok(Sink { cpu, kernel, current, former: None, events: vec![], last: (0, 0, 0), lost: 0, may_grow })
     }
 
-    /// From here on this event writes into the ring.
+    /// Makes this event write into the ring.
     pub(super) fn add(&mut self, event: OwnedFd) -> Result<(), RecordError> {
         redirect(&event, &self.current.owner)?;
         self.events.push(event);
         Ok(())
     }
 
-    /// Hands on what is there, oldest first. A gap stands where it began: behind the record before it.
+    /// Calls `each` with the waiting records, oldest first. A gap is placed after the record before it.
     pub(super) fn drain(&mut self, parser: &Parser, mut each: impl FnMut(Raw)) {
         let Sink { current, former, last, lost, .. } = self;
         let lost_before = *lost;
@@ -89,7 +89,7 @@ impl Sink {
         }
     }
 
-    /// What the kernel has lost and did not tell, since no record came behind it.
+    /// Records that the kernel has lost and not reported, since no record followed.
     pub(super) fn untold(&mut self) -> Option<Raw> {
         let (time_ns, pid, tid) = self.last;
         let records = self.events.iter().filter_map(perf::lost).sum::<u64>().checked_sub(self.lost)?;
@@ -105,7 +105,7 @@ impl Sink {
         self.current.bytes
     }
 
-    /// No event tells anything any more.
+    /// Disables all events.
     pub(super) fn disable(&self) {
         for event in &self.events {
             // SAFETY: C3: the event is open, and the request takes no memory.
@@ -116,14 +116,14 @@ impl Sink {
     fn grow(&mut self) {
         let bytes = self.current.bytes * GROWTH;
         let larger = (bytes <= LARGEST).then(|| Held::open(self.cpu, self.kernel, bytes));
-        // Where the kernel gives no more, the recording goes on with what it has.
+        // If the kernel allows no larger ring, the recording goes on with this one.
         let Some(Ok(larger)) = larger else {
             self.may_grow = false;
             return;
         };
         let send_all = |owner| self.events.iter().try_for_each(|event| redirect(event, owner));
         if send_all(&larger.owner).is_err() {
-            // Those that are sent back have nothing against it: they come from there.
+            // Sending an event back cannot fail: it was there before.
             let _ = send_all(&self.current.owner);
             self.may_grow = false;
             return;

@@ -92,15 +92,15 @@ impl Summary {
 /// A finished recording.
 #[derive(Debug)]
 pub struct Recorded {
-    /// How the program ended, as a shell would say it: its exit code, or 128 and the signal.
+    /// The program's exit code, or 128 and the signal, as a shell reports it.
     pub exit_code: u8,
-    /// Which tier it was.
+    /// The tier of the recording.
     pub tier: Tier,
     /// The trace, which has fewer events than the summary if the disk was full.
     pub written: Written,
-    /// What is in it.
+    /// Its contents.
     pub summary: Summary,
-    /// What was counted when the program had ended.
+    /// The counts at the program's end.
     pub totals: Totals,
     /// Size in bytes of the largest ring, if those of the start became too small.
     pub grown_to: Option<usize>,

@@ -10,12 +10,12 @@ use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, 
 
 use super::RecordError;
 
-/// Where the kernel's documentation mounts tracefs, and where it appears below a mounted debugfs.
+/// The mount point of the kernel's documentation, and the one below a mounted debugfs.
 const MOUNT_POINTS: [&str; 2] = ["/sys/kernel/tracing/events", "/sys/kernel/debug/tracing/events"];
 
 /// The directory of all tracepoints.
 pub(super) struct Tracefs {
-    /// Keeps the file system alive: the last descriptor of a mount without a place takes it along, and a mount with a
+    /// Keeps the file system alive: a mount without a place ends with its last descriptor, and one with a
     /// place cannot be unmounted while this is open.
     events: OwnedFd,
     /// The mount without a place, where this process made one.
@@ -37,8 +37,8 @@ pub(super) struct Field {
 }
 
 impl Tracefs {
-    /// Finds a mounted tracefs, or makes a mount that only this process sees. A mount at the usual place would have to
-    /// be unmounted again, while another recorder has just found it there.
+    /// Finds a mounted tracefs, or makes a mount that only this process sees. A mount at the usual place
+    /// would have to be unmounted again, when another recorder may just have found it.
     pub(super) fn find() -> Result<Tracefs, RecordError> {
         let directory = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let mounted = MOUNT_POINTS.iter().find_map(|path| open(*path, directory, Mode::empty()).ok());

@@ -1,7 +1,7 @@
-//! The process that traces an ordinary user's recording: a parent of the program, and a child of the recorder.
+//! The process that traces a recording by an ordinary user: parent of the program, child of the recorder.
 //!
-//! The recorder must be free to end while recorded processes live on. Their filter of system calls stays with them,
-//! and makes every memory call fail once no tracer is left; so the tracer stays too, and lets the calls pass.
+//! The recorder must be able to end while recorded processes live on. Their filter of system calls stays, and
+//! makes every memory call fail once there is no tracer; so the tracer stays too and lets the calls pass.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -22,7 +22,7 @@ use super::child::{Gated, Prepared};
 use super::report::{Listener, Report, Teller};
 use super::signals::Inherited;
 
-/// The tracer as the recorder sees it.
+/// The recorder's handle of the tracer.
 pub(super) struct Tracer {
     pub(super) pid: Pid,
     pub(super) listener: Listener,
@@ -51,7 +51,7 @@ pub(super) fn start(
             match tracer.first_report() {
                 Some(Report::Ready(program)) => Ok((prepared.gated(program, child), tracer)),
                 refused => {
-                    // The gate closes for good, and both processes end.
+                    // Closes the gate for good; both processes end.
                     drop(prepared.gated(child, child));
                     Err(not_traced(refused))
                 }
@@ -80,7 +80,7 @@ impl Tracer {
 fn trace(prepared: Prepared, filter: &BpfProgram, inherited: &Inherited, pipe: OwnedFd) {
     let kept = pipe.as_raw_fd();
     let mut teller = Teller::new(pipe);
-    // Descendants whose parent has gone come here: only a child's end can be waited for.
+    // Descendants whose parent has ended become children of the tracer, which can wait only for children.
     let started = prctl::set_child_subreaper(true)
         .and_then(|()| prepared.fork(Some(filter), inherited))
         .and_then(|program| {
@@ -101,12 +101,12 @@ fn trace(prepared: Prepared, filter: &BpfProgram, inherited: &Inherited, pipe: O
     }
 }
 
-/// Leaves everything that is not the tracer's: what it held open would stay open as long as the last process lives, and
-/// what is sent to the recorder's terminal or process group is not for it.
+/// Closes the recorder's descriptors, which would stay open as long as the last process lives, and leaves the
+/// recorder's process group, whose signals are not meant for the tracer.
 fn withdraw(kept: i32) -> Result<(), Errno> {
     SigSet::all().thread_block()?;
-    // Not a session of its own: the scheduler gives each its own share of the processors, and a stop of the program
-    // would wait until the tracer's turn has come.
+    // It makes no session of its own: the scheduler gives each session its own share of the processors, so a
+    // stop of the program would wait for the tracer's turn.
     setpgid(Pid::from_raw(0), Pid::from_raw(0))?;
     chdir("/")?;
     redirect_standard_streams()?;

@@ -1,4 +1,4 @@
-//! The processes that a recording has started: all that descend from the recorder, which is their subreaper.
+//! The processes of a recording: all descendants of the recorder, which is their subreaper.
 
 use std::collections::{HashMap, HashSet};
 
@@ -7,7 +7,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{Id, WaitPidFlag, waitid};
 use nix::unistd::Pid;
 
-/// Processes that are born while others are told get another look, so many times.
+/// Repeats for processes that are forked while others get the signal.
 const LOOKS: usize = 16;
 
 /// A process of the recording.
@@ -18,12 +18,12 @@ pub(super) struct Member {
     pub(super) group: Pid,
 }
 
-/// All that live and descend from this process, but not the tracer itself.
+/// All living descendants of this process, without the tracer.
 pub(super) fn members(tracer: Option<Pid>) -> Vec<Member> {
     let mut children: HashMap<i32, Vec<Member>> = HashMap::new();
     for process in procfs::process::all_processes().into_iter().flatten().flatten() {
         if let Ok(stat) = process.stat()
-            // A first thread that has ended stays until the others have.
+            // A first thread that has ended stays until the other threads have ended.
             && !(stat.state == 'Z' && stat.num_threads <= 1)
         {
             let member = Member { pid: Pid::from_raw(stat.pid), group: Pid::from_raw(stat.pgrp) };
@@ -40,13 +40,13 @@ pub(super) fn members(tracer: Option<Pid>) -> Vec<Member> {
     found
 }
 
-/// Has this process children, ended or not?
+/// Whether this process has children, ended or not.
 pub(super) fn has_children() -> bool {
     let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
     waitid(Id::All, flags) != Err(Errno::ECHILD)
 }
 
-/// Sends a signal to those that are to have it, and to what they start meanwhile.
+/// Sends a signal to the wanted processes, and to those that they start meanwhile.
 pub(super) fn send_to_all(signal: Signal, tracer: Option<Pid>, wanted: impl Fn(&Member) -> bool) {
     let mut told = HashSet::new();
     for _ in 0..LOOKS {

@@ -1,7 +1,9 @@
-//! A replay with collapsing and splitting in the background: what a policy makes of a recorded program over time.
+//! A replay with collapsing and splitting in the background, to show the effect of a policy on a recorded
+//! program over time.
 //!
-//! A recording tells which pages a program stored to first, and not what it stored. Here each page whose fault was a store
-//! holds something from then on, and all others are zero; so a folio is as full as the program has touched it.
+//! A recording shows the pages to which a program stored first, not the stored contents. Here each page with
+//! a store fault has contents from then on, and all others are zero; so a folio is as full as the program has
+//! touched it.
 
 use std::path::{Path, PathBuf};
 
@@ -20,28 +22,28 @@ use super::run::World;
 use super::survey::Survey;
 use super::verb::PAGE;
 
-/// Times that the background has its turn in one replay.
+/// Turns of the background in one replay.
 const TURNS: u64 = 256;
-/// Moments at which memory is looked at.
+/// Samples of memory in one replay.
 const MOMENTS: u64 = 32;
-/// Folios that are looked at in one turn.
+/// Folios that one turn examines.
 const FOLIOS: u64 = 32;
 
-/// Which background work changes what.
+/// The background work of a replay.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Plan {
     /// Whether faults bring folios of 2 MiB, rather than single frames.
     pub(crate) large_faults: bool,
-    /// Within which limits small pages are collapsed.
+    /// The limits within which small pages are collapsed.
     pub(crate) collapse: Option<CollapseLimits>,
-    /// With more pages of zeroes than how many folios are split.
+    /// The number of zero pages above which folios are split.
     pub(crate) split: Option<usize>,
 }
 
-/// What memory was like at one moment.
+/// A sample of memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Moment {
-    /// Pages of private memory that are there, each where it is mapped.
+    /// Resident pages of private memory, each where it is mapped.
     pub(crate) resident: u64,
     /// Those among them that the program has touched.
     pub(crate) touched: u64,
@@ -49,16 +51,16 @@ pub(crate) struct Moment {
     pub(crate) large: u64,
 }
 
-/// What became of it.
+/// The result of a replay with a background.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Behind {
-    /// Memory at moments that are equally many events apart.
+    /// Samples, equally many events apart.
     pub(crate) moments: Vec<Moment>,
     /// Ranges of 2 MiB that were collapsed.
     pub(crate) collapsed: u64,
     /// Folios that were split.
     pub(crate) split: u64,
-    /// Frames that became free by that.
+    /// Frames that the splits freed.
     pub(crate) freed: u64,
     /// Nanoseconds of collapsing and splitting.
     pub(crate) background_ns: u64,
@@ -84,7 +86,7 @@ impl Background {
         Self { plan, collapser, splitter, events, behind: Behind { events, ..Behind::default() } }
     }
 
-    /// The background's turn after an event, if it is due; on the CPU that the caller is.
+    /// The background's turn after an event, if it is due, on the caller's CPU.
     pub(super) fn turn<'s, 'm: 's>(
         &mut self,
         event: u64,
@@ -103,7 +105,7 @@ impl Background {
 
     fn work(&mut self, manager: &MemoryManager<'_, Hosted>) {
         if self.plan.collapse.is_some() {
-            // Faults are to stay as they are: as if no folio of 2 MiB had been free when they came.
+            // Faults keep single frames, as if no folio of 2 MiB had been free then.
             let faults = manager.folio_policy();
             manager.set_folio_policy(FolioPolicy::only(Order::BLOCK));
             self.behind.collapsed += manager.collapse_ahead(&mut self.collapser).collapsed.collapsed();
@@ -121,13 +123,13 @@ impl Background {
     }
 }
 
-/// Whether one of `turns` that are equally far apart comes with this event.
+/// Whether one of `turns` equally spaced turns is due at this event.
 fn due(event: u64, events: u64, turns: u64) -> bool {
     let turn = |event: u64| event * turns / events.max(1);
     turn(event + 1) > turn(event)
 }
 
-/// Looks at all page tables.
+/// Reads all page tables.
 fn look<'s, 'm: 's>(
     machine: &Hosted,
     manager: &MemoryManager<'_, Hosted>,
@@ -136,7 +138,7 @@ fn look<'s, 'm: 's>(
     let mut moment = Moment::default();
     for space in spaces {
         for leaf in machine.leaves(space.mm.root()) {
-            // What the page cache owns, and the page of zeroes, is held besides being mapped.
+            // The page cache and the manager hold their frames (the zero page too) besides mappings.
             if manager.pages().frames().is_held(leaf.frame) {
                 continue;
             }
@@ -152,7 +154,7 @@ fn look<'s, 'm: 's>(
 
 /// Stores something to a page, as its program did.
 pub(super) fn mark(machine: &Hosted, addr: u64) {
-    // Where a store is refused there was none: the access was a load, by whatever the recording knows.
+    // A refused store means that the access was a load, as far as the recording shows.
     let _ = machine.write(VirtAddr(addr / PAGE * PAGE), &addr.to_le_bytes());
 }
 
@@ -165,7 +167,7 @@ pub(crate) struct Recording {
 }
 
 impl Recording {
-    /// The recording of this name, and a machine that has room for it.
+    /// Opens the recording, with a machine large enough for it.
     ///
     /// # Errors
     /// [`ReplayError`].
@@ -173,12 +175,12 @@ impl Recording {
         let survey = Survey::of(path, Bounds::NONE, &mut Progress::new(String::new()))?;
         let largest = FolioSize::all().last().expect("there are sizes");
         let needed = survey.needed(largest);
-        // A folio comes before the pages that it replaces go.
+        // A folio is allocated before the pages that it replaces are freed.
         let world = World::new(needed + needed / 2, survey.header.cpus as usize, false)?;
         Ok(Self { path: path.to_owned(), survey, world, watch: Stopwatch::new() })
     }
 
-    /// Replays it with this in the background.
+    /// Replays it with this background.
     ///
     /// # Errors
     /// [`ReplayError`].

@@ -57,7 +57,7 @@ impl Replayer<'_> {
             return Ok(());
         };
         if *cause == MapCause::StackGrowth {
-            // The fault that follows extends the stack, as it did then.
+            // The following fault extends the stack, as it did in the recording.
             return Ok(());
         }
         let numbers = &self.survey.numbers;
@@ -72,7 +72,7 @@ impl Replayer<'_> {
         Ok(())
     }
 
-    /// `brk`. The first one of a program tells where its heap starts.
+    /// `brk`. The first call of a program shows the start of its heap.
     fn heap(&mut self, key: Key, ask: u64, got: u64, linux_ns: u64) -> Result<(), ReplayError> {
         let space = self.processes.get_mut(key);
         let Some(from) = space.heap else {
@@ -84,7 +84,7 @@ impl Replayer<'_> {
             return Ok(());
         };
         if ask != got || ask == from {
-            // A question, or a refusal that may rest on a limit.
+            // A query, or a refusal that may be due to a limit.
             return Ok(());
         }
         self.verb(key, &Verb::Brk { from, to: ask }, Answer::At(got), Some(("brk", linux_ns)))?;
@@ -92,8 +92,8 @@ impl Replayer<'_> {
         Ok(())
     }
 
-    /// Does a verb, compares the answer with the recorded one and with the model's, and gives its nanoseconds. What it
-    /// costs is counted under `cost`: a name, and what it took on Linux.
+    /// Calls a verb, compares the answer with the recorded one and the model's, and returns its nanoseconds.
+    /// Adds the cost, and the recorded time, under the name `cost`.
     fn verb(
         &mut self,
         key: Key,
@@ -132,11 +132,11 @@ impl Replayer<'_> {
         Ok(ns)
     }
 
-    /// Whether a recorded error may rest on what a trace does not tell, rather than on arguments and mappings alone.
+    /// Whether a recorded error may have a cause that a trace does not show, beyond arguments and mappings.
     fn may_be_refused(&self, key: Key, verb: &Verb, result: i64) -> bool {
         match (result, verb) {
-            // Linux refuses to move or resize two mappings at once, and it keeps neighbours apart for reasons that no
-            // trace tells: where the pages of each first came from.
+            // Linux refuses to move or resize two mappings at once, and a trace does not show why it keeps
+            // neighbours apart: by the origin of their pages.
             (EFAULT, &Verb::Mremap { addr, old, .. }) => self.has_no_hole(key, addr, old),
             (ENOMEM, _) => self.limits_explain(key, verb),
             _ => false,
@@ -154,7 +154,8 @@ impl Replayer<'_> {
         until >= end
     }
 
-    /// Whether the range of a lock has a hole, or memory that cannot be brought in, so that no limit is needed to refuse it.
+    /// Whether the range of a lock has a hole or memory that cannot be populated, so that the refusal needs
+    /// no limit.
     fn refuses_lock(&self, key: Key, verb: &Verb) -> bool {
         let Verb::Mlock { addr, len, on_fault } = *verb else { return false };
         let end = addr.checked_add(len).and_then(|end| end.checked_next_multiple_of(PAGE));
@@ -181,7 +182,7 @@ impl Replayer<'_> {
     }
 }
 
-/// The number that the survey gave a file; one that no file has for a trace that changed since.
+/// The survey's number of a file; an unused number for a trace that has changed since.
 fn number(numbers: &super::survey::Numbers, file: &FileId) -> u64 {
     numbers.get(&(file.device, file.inode)).copied().unwrap_or(u64::MAX)
 }

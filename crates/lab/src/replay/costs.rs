@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use hdrhistogram::Histogram;
 use quanta::Clock;
 
-/// A clock that is read by one instruction, and what reading it costs.
+/// A clock that is read by one instruction, and the cost of reading it.
 pub(super) struct Stopwatch {
     clock: Clock,
-    /// What an empty measurement shows, in ticks; subtracted from every one.
+    /// The result of an empty measurement in ticks; subtracted from every other.
     empty: u64,
 }
 
@@ -27,7 +27,7 @@ impl Stopwatch {
         Self { clock, empty: ticks[ROUNDS / 2] }
     }
 
-    /// Does `action` and says how many nanoseconds it took.
+    /// Runs `action`; returns its nanoseconds too.
     #[inline]
     pub(super) fn time<R>(&self, action: impl FnOnce() -> R) -> (R, u64) {
         let start = self.clock.raw();
@@ -36,7 +36,7 @@ impl Stopwatch {
         (result, self.clock.delta_as_nanos(start, end.saturating_sub(self.empty).max(start)))
     }
 
-    /// What was subtracted from every measurement, in nanoseconds.
+    /// The nanoseconds that are subtracted from every measurement.
     pub(super) fn empty_ns(&self) -> u64 {
         self.clock.delta_as_nanos(0, self.empty)
     }
@@ -51,7 +51,7 @@ pub(super) struct Series {
 
 impl Series {
     fn new() -> Self {
-        // An hour is the longest that is told apart; a histogram of that range has some 300 KiB at most.
+        // An hour is the longest distinguished time; a histogram of that range has some 300 KiB at most.
         const HOUR_NS: u64 = 3_600_000_000_000;
         let histogram = Histogram::new_with_max(HOUR_NS, 3).expect("the range and three digits are allowed");
         Self { histogram, sum: 0 }
@@ -88,7 +88,7 @@ pub(super) struct Pair {
 pub(super) struct Costs(BTreeMap<&'static str, Pair>);
 
 impl Costs {
-    /// Counts one; either side may be unknown.
+    /// Adds a time; either side may be unknown.
     pub(super) fn add(&mut self, name: &'static str, quire: Option<u64>, linux: Option<u64>) {
         let pair = self.0.entry(name).or_insert_with(|| Pair { quire: Series::new(), linux: Series::new() });
         if let Some(ns) = quire {

@@ -1,4 +1,4 @@
-//! Recorded faults, and what the kernel mapped around them.
+//! Recorded faults, and the pages that the kernel mapped around them.
 
 use quire::addr::VirtAddr;
 use quire::error::FaultError;
@@ -11,7 +11,7 @@ use super::replayer::Replayer;
 use super::verb::PAGE;
 use crate::trace::{self, EventKind};
 
-/// The kinds of faults as they are counted, in the order of the tables.
+/// The kinds of faults, in the order of the tables.
 pub(super) const KINDS: [&str; 9] = [
     "anon-zero",
     "anon",
@@ -53,7 +53,8 @@ impl Replayer<'_> {
             FaultKind::Reuse => "cow-reuse",
             FaultKind::FileMinor => "file-minor",
             FaultKind::FileMajor => "file-major",
-            // Linux found nothing there either time: two threads met, or it had taken the page away in between.
+            // Linux found no mapping either time: two threads faulted together, or it had unmapped the page
+            // in between.
             FaultKind::Spurious if seen_before && self.tells_all && !protection => "spurious",
             FaultKind::Spurious => "absorbed",
         };
@@ -75,17 +76,18 @@ impl Replayer<'_> {
         if got.is_err() {
             self.faults.add("signal", Some(ns), None);
         }
-        // Below a stack Linux may have refused by a limit that the program set itself; then Quire's answer stands.
+        // Below a stack Linux may have refused because of a limit that the program set itself; then Quire's
+        // answer stands.
         Ok(())
     }
 
-    /// Pages that Linux mapped around a fault: those that Quire has not mapped are touched, since the program may have
-    /// used them without a fault.
+    /// Pages that Linux mapped around a fault. Those that Quire has not mapped are touched, since the program
+    /// may have used them without a fault.
     pub(super) fn fault_around(&mut self, key: Key, start: u64, len: u64) -> Result<(), ReplayError> {
         let end = start.saturating_add(len);
         for addr in (start..end).step_by(PAGE as usize) {
             let (got, _) = self.access(key, addr, trace::Access::Read)?;
-            // An upper bound: what cannot be read was not mapped.
+            // An upper bound: an unreadable page was not mapped.
             if got.is_ok_and(|outcome| outcome.kind != FaultKind::Spurious) {
                 self.counts.around_touched += 1;
             }
@@ -104,7 +106,7 @@ impl Replayer<'_> {
             trace::Access::Read => &[Access::Read],
             trace::Access::Write => &[Access::Write],
             trace::Access::Execute => &[Access::Exec],
-            // The strongest that the mapping allows.
+            // The strongest access that the mapping allows.
             trace::Access::Unknown => &[Access::Write, Access::Exec, Access::Read],
         };
         let space = self.processes.get(key);

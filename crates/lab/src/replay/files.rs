@@ -11,11 +11,11 @@ use quire::vm::{Advice, Backing, File, MapRequest, Placement, Sharing};
 use super::survey::SurveyedFile;
 use super::verb::PAGE;
 
-/// Where pages are mapped for a moment, to be read in.
+/// The address at which pages are mapped briefly, to read them in.
 const WINDOW: VirtAddr = VirtAddr(0x1000_0000);
 
-/// Opens every file, by its number. Pages that were in the page cache when the recorded program first used them are read
-/// into it; the others are left to a major fault.
+/// Opens every file, by its number. Reads in pages that were in the page cache when the recorded program
+/// first used them; the others are left to a major fault.
 ///
 /// # Errors
 /// [`MmError::NoMemory`].

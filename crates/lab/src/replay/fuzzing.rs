@@ -15,7 +15,7 @@ use super::verb::PAGE;
 /// Surveys and replays a file on a machine of `memory` bytes with two CPUs, under the folio size with number `folio`.
 ///
 /// # Errors
-/// As `quire replay`, without what only says that a forged answer is not the one that Quire gives.
+/// As `quire replay`, except for differences from a forged answer.
 pub fn replay(path: &Path, memory: u64, check: bool, folio: u8) -> Result<(), ReplayError> {
     static WATCH: OnceLock<Stopwatch> = OnceLock::new();
     let watch = WATCH.get_or_init(Stopwatch::new);

@@ -5,17 +5,17 @@ use std::path::Path;
 
 use procfs::Current;
 
-/// Where control groups are mounted, by custom.
+/// The usual mount point of control groups.
 const GROUPS: &str = "/sys/fs/cgroup";
 
-/// Bytes that this process may still take without driving anything else out. What cannot be read limits nothing.
+/// Bytes that this process may still take without evicting other memory. An unreadable limit counts as none.
 pub(super) fn available() -> u64 {
     let free = procfs::Meminfo::current().ok().and_then(|info| info.mem_available);
     let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     free.unwrap_or(u64::MAX).min(within_groups(&own, Path::new(GROUPS)))
 }
 
-/// What the memory controller's limits leave, of the group and of all above it. `own` is `/proc/self/cgroup`.
+/// Bytes within the memory controller's limits, of the group and all above it. `own` is `/proc/self/cgroup`.
 fn within_groups(own: &str, mounted: &Path) -> u64 {
     let group = |line: &str| {
         let (controllers, path) = line.split_once(':')?.1.split_once(':')?;
@@ -29,13 +29,14 @@ fn within_groups(own: &str, mounted: &Path) -> u64 {
     own.lines().filter_map(group).min().unwrap_or(u64::MAX)
 }
 
-/// The least that a group under `root` or any above it has left. A namespace may hide those between.
+/// The least bytes left of a group under `root` and all above it. A namespace may hide groups between.
 fn left(root: &Path, path: &str) -> u64 {
     let own = root.join(path.trim_start_matches('/'));
     own.ancestors().take_while(|group| group.starts_with(root)).filter_map(left_in).min().unwrap_or(u64::MAX)
 }
 
-/// Version 2 of control groups, or 1. Pages of files that were not used lately can be driven out, as in `MemAvailable`.
+/// Version 2 of control groups, or 1. File pages that were not used lately count as available, as in
+/// `MemAvailable`.
 fn left_in(group: &Path) -> Option<u64> {
     let number = |file: &str| fs::read_to_string(group.join(file)).ok()?.trim().parse::<u64>().ok();
     let (most, used, idle) = match number("memory.max") {

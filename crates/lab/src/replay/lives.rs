@@ -1,4 +1,4 @@
-//! Processes come and go: fork, exec, exit.
+//! The lives of processes: fork, exec, exit.
 
 use quire::cpu::CpuId;
 use quire::vm::Mm;
@@ -18,24 +18,24 @@ impl Replayer<'_> {
         let mut space = Space::new(mm, model);
         (space.touched, space.heap) = (from.touched.clone(), from.heap);
         self.compare(&space)?;
-        // A number that is used again without an exit before would leak its address space.
+        // A number that is reused without an exit would leak its address space.
         self.drop_space(child)?;
         self.processes.adopt(child, space);
         self.forked.insert(tid, ns);
         Ok(())
     }
 
-    /// A process works in the memory of another.
+    /// A process shares the memory of another.
     pub(super) fn share(&mut self, key: Key, child: u32) -> Result<(), ReplayError> {
         if self.processes.key(child) != Some(key) {
-            // As in a fork: its number may be used again without an exit before.
+            // As in a fork: its number may be reused without an exit.
             self.drop_space(child)?;
             self.processes.share(child, key);
         }
         Ok(())
     }
 
-    /// A process starts another program. What that costs is everything up to the return of the call.
+    /// A process starts another program. Its cost is everything up to the return of the call.
     pub(super) fn exec(&mut self, pid: u32, cpu: CpuId) -> Result<(), ReplayError> {
         if self.processes.key(pid).is_none() && self.counts.processes == 0 {
             self.counts.processes = 1;
@@ -60,7 +60,8 @@ impl Replayer<'_> {
         Ok(())
     }
 
-    /// Takes an address space from a process. The last process that has it ends it; the value is how many nanoseconds that took.
+    /// Takes an address space from a process. The last process that has it ends it; returns the nanoseconds
+    /// of that.
     fn drop_space(&mut self, pid: u32) -> Result<Option<u64>, ReplayError> {
         if self.processes.key(pid).is_none() {
             return Ok(None);

@@ -1,7 +1,7 @@
 //! Peak memory use, by kind.
 //!
-//! Memory only shrinks by calls that give some back, so it is looked at before each of those, and the peak is met
-//! exactly; but the close look, which reads every page table, is taken only when at least a sixty-fourth more is in use
+//! Memory shrinks only by calls that free some, so it is sampled before each of those, and the peak is exact.
+//! The full sample, which reads every page table, is taken only when at least a sixty-fourth more is in use
 //! than at the last one.
 
 use hosted::Hosted;
@@ -19,23 +19,23 @@ use super::verb::PAGE;
 pub(super) struct Usage {
     /// Events of the trace that were replayed until then.
     pub(super) event: u64,
-    /// All that follows together.
+    /// The sum of the following.
     pub(super) total: u64,
     /// Private folios, each counted once however many address spaces map it.
     pub(super) anonymous: u64,
     /// Page cache.
     pub(super) file: u64,
-    /// Nameless shared memory.
+    /// Shared anonymous memory.
     pub(super) shared: u64,
     /// Page-table pages.
     pub(super) page_tables: u64,
     /// The allocator's block records and page descriptors.
     pub(super) metadata: u64,
-    /// Records of mappings, of files, of the page cache and of map counts, and the page of zeroes.
+    /// Records of mappings, files, page cache and map counts, and the zero page.
     pub(super) records: u64,
     /// The part of `anonymous` that the program has touched.
     pub(super) touched: u64,
-    /// The part that only the folio size brought in.
+    /// The part that only the folio size populated.
     pub(super) wasted: u64,
 }
 
@@ -46,10 +46,10 @@ pub(super) struct Peak {
 }
 
 impl Peak {
-    /// Takes a look, if more is in use than ever before.
+    /// Takes a sample, if more is in use than ever before.
     ///
     /// # Errors
-    /// The frames in use, where they cannot be what mappings, files, tables and records own.
+    /// The frames in use, if mappings, files, tables and records do not own exactly these.
     pub(super) fn look<'s, 'm: 's>(
         &mut self,
         event: u64,
@@ -64,7 +64,7 @@ impl Peak {
         }
         let seen = Seen::of(machine, manager, spaces);
         let (anonymous, touched) = (seen.anonymous.len(), seen.touched.len());
-        // The page of zeroes is the manager's own.
+        // The zero page is the manager's own.
         let records = info.slab + count_frames(manager) + 1;
         let owned = anonymous + info.cached + info.shmem + info.page_tables + records;
         self.usage = Usage {
@@ -88,13 +88,13 @@ impl Peak {
         ))
     }
 
-    /// The largest that was seen.
+    /// The peak.
     pub(super) const fn usage(&self) -> Usage {
         self.usage
     }
 }
 
-/// What all page tables together show.
+/// The contents of all page tables.
 #[derive(Default)]
 struct Seen {
     /// Frames that only mappings own. A folio of a whole block stays in use until its last page is unmapped, so it counts
@@ -126,7 +126,7 @@ impl Seen {
     }
 
     fn frame(&mut self, manager: &MemoryManager<'_, Hosted>, frame: Frame, touched: bool) {
-        // What the page cache owns, and the page of zeroes, is held besides being mapped.
+        // The page cache and the manager hold their frames (the zero page too) besides mappings.
         if manager.pages().frames().is_held(frame) {
             return;
         }

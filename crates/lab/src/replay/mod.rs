@@ -104,7 +104,6 @@ pub struct Args {
 const CANNOT_SHOW: &str = "cannot write the report; check where standard output goes";
 
 impl Args {
-    /// What traces may need.
     fn bounds(&self) -> Bounds {
         let memory = self.memory_limit.unwrap_or_else(host::available);
         Bounds { memory, work: self.work_limit.unwrap_or(memory / verb::PAGE * 4) }
@@ -142,12 +141,12 @@ const UNJUDGED: u8 = 3;
 pub fn run(args: &Args) -> Result<ExitCode> {
     let json = args.json.as_deref().map(Target::named).transpose()?;
     args.show.apply();
-    // Damage anywhere in any file shows before anything is printed.
+    // All files are surveyed first, so that damage anywhere shows before anything is printed.
     let bounds = args.bounds();
     let surveys = args.files.iter().map(|path| survey(path, bounds)).collect::<Result<Vec<_>>>()?;
     let chosen = calibrate::choose(args.calibration.as_deref())?;
     if !args.check && machine::is_quick_build() {
-        say("quire: built without --release: these times are not to be compared with anything");
+        say("quire: built without --release: do not compare these times with any others");
     }
     let (watch, described) = (Stopwatch::new(), machine::describe());
     let mut lines = Vec::new();
@@ -166,12 +165,12 @@ pub fn run(args: &Args) -> Result<ExitCode> {
                     lines.push(b'\n');
                 }
             }
-            // The other traces may still be of use.
+            // The other traces are still replayed.
             Err(error @ ReplayError::Divergence { .. }) => {
                 say(format_args!("quire: {}: {error}", quoted(path)));
                 sound = false;
             }
-            // Of no file; that a pipe is closed is no error of this program's at all.
+            // An error of the report, not of a file.
             Err(ReplayError::Output(error)) => return Err(anyhow::Error::new(error).context(CANNOT_SHOW)),
             Err(error @ ReplayError::Gap { .. }) => {
                 say(format_args!("quire: {}: {error}", quoted(path)));
@@ -195,7 +194,7 @@ fn survey(path: &Path, bounds: Bounds) -> Result<Survey> {
     Survey::of(path, bounds, &mut progress).map_err(|error| in_file(path, &error))
 }
 
-/// The error as one line; its text contains all that it comes from.
+/// The error as one line; its text includes its causes.
 fn in_file(path: &Path, error: &ReplayError) -> anyhow::Error {
     anyhow!("{}: {error}", quoted(path))
 }
@@ -217,11 +216,11 @@ fn replay_file(
     progress.expect(survey.header.events * sizes.len() as u64 * u64::from(rounds));
     let mut world = None;
     let mut fastest: Vec<Option<Outcome>> = sizes.iter().map(|_| None).collect();
-    // The sizes take turns, so that whatever else the machine does for a while falls on all of them.
+    // The sizes take turns, so that a disturbance of the machine affects all of them.
     for _ in 0..rounds {
         for (size, best) in sizes.iter().zip(&mut fastest) {
             progress.show(format!("folios of {}", size.name()));
-            // Modelled TLBs and written files of one replay are no business of the next.
+            // With --check, a replay must not see the modelled TLBs and written files of the one before.
             let kept = world.take().filter(|_| !args.check);
             let world = world.insert(match kept {
                 Some(world) => world,

@@ -1,25 +1,25 @@
-//! Estimates, event by event while a trace is surveyed, what a replay needs, and compares it with the limits.
+//! Estimates the needs of a replay, event by event during the survey, and compares them with the limits.
 //!
-//! Memory is counted in bytes of the machine. Work is counted in pages that a replay brings in, copies or walks over: a
-//! page costs some hundred nanoseconds at most, so that a bound on them is one on time.
+//! Memory is counted in bytes of the machine. Work is counted in pages that a replay populates, copies or
+//! walks over: a page costs some hundred nanoseconds at most, so the bound limits the time.
 
 use super::error::ReplayError;
 use super::pages::{ORDERS, PageSet};
 use super::policy::exact_bytes;
 use super::verb::PAGE;
 
-/// Pages of work that each event may ask for, besides what a file of any length may.
+/// Pages of work allowed for each event, beyond those allowed for any trace.
 const WORK_PER_EVENT: u64 = 1024;
 /// Bytes of the records of one mapping, at most.
 const MAPPING_BYTES: u64 = 256;
-/// Frames of an address space in which nothing is mapped, at most.
+/// Frames of an empty address space, at most.
 const SPACE_FRAMES: u64 = 4;
-/// Machines have a multiple of this.
+/// The memory of a machine is a multiple of this.
 const STEP: u64 = 64 << 20;
-/// The smallest machine that is made if none is asked for.
+/// The smallest machine, if the user gives no size.
 const LEAST: u64 = 256 << 20;
 
-/// Bytes that a machine with so much memory takes of the host: what the replay itself remembers is a small part of it.
+/// Bytes that a machine with this memory takes of the host; the replay's own records are a small part.
 pub(super) const fn taken(memory: u64) -> u64 {
     memory.saturating_add(memory / 32 + (16 << 20))
 }
@@ -29,12 +29,12 @@ pub(super) fn shown(bytes: u64) -> String {
     exact_bytes(bytes >> 20 << 20)
 }
 
-/// What a trace may need before it is refused.
+/// The limits beyond which a trace is refused.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bounds {
     /// Bytes of memory.
     pub(super) memory: u64,
-    /// Pages of work, besides what the number of events allows.
+    /// Pages of work, beyond those allowed for the number of events.
     pub(super) work: u64,
 }
 
@@ -43,18 +43,18 @@ impl Bounds {
     pub(super) const NONE: Self = Self { memory: u64::MAX, work: u64::MAX };
 }
 
-/// What is mapped in one address space.
+/// The contents of one address space.
 #[derive(Clone, Default)]
 pub(super) struct Life {
     /// Private pages that are stored to; each may bring a folio.
     pub(super) written: PageSet,
-    /// Pages that are there, each of which needs page tables.
+    /// Resident pages, each of which needs page tables.
     pub(super) used: PageSet,
     /// Mappings, at most: protections cut them.
     pub(super) mappings: u64,
-    /// Whether anything is locked, so that what grows is brought in.
+    /// Whether anything is locked, so that growing mappings are populated.
     pub(super) locks: bool,
-    /// Whether what is mapped from now on is locked.
+    /// Whether later mappings are locked.
     pub(super) locks_future: bool,
 }
 
@@ -81,7 +81,7 @@ impl Estimate {
         Self { bounds, event: 0, now: Sums::default(), most: [0; ORDERS], work: 0 }
     }
 
-    /// An address space is as `life` says from now on.
+    /// Adds an address space like `life`.
     pub(super) fn add(&mut self, life: &Life) {
         for (sum, count) in self.now.groups.iter_mut().zip(life.written.groups()) {
             *sum += count;
@@ -90,7 +90,7 @@ impl Estimate {
         self.now.mappings += life.mappings;
     }
 
-    /// An address space is no longer as `life` says.
+    /// Removes an address space like `life`.
     pub(super) fn remove(&mut self, life: &Life) {
         for (sum, count) in self.now.groups.iter_mut().zip(life.written.groups()) {
             *sum -= count;
@@ -99,12 +99,12 @@ impl Estimate {
         self.now.mappings -= life.mappings;
     }
 
-    /// So many more frames hold pages of files.
+    /// Adds frames of the page cache.
     pub(super) const fn cache(&mut self, frames: u64) {
         self.now.cached += frames;
     }
 
-    /// So many pages of work are to be done for the event that is under way.
+    /// Adds pages of work of the current event.
     ///
     /// # Errors
     /// [`ReplayError::TooLong`].
@@ -117,7 +117,7 @@ impl Estimate {
         Err(ReplayError::TooLong { event: self.event, pages: self.work, allowed })
     }
 
-    /// The event has been surveyed.
+    /// Ends the survey of an event.
     ///
     /// # Errors
     /// [`ReplayError::TooLarge`] when single frames alone need more than is allowed.
@@ -136,7 +136,8 @@ impl Estimate {
         Ok(())
     }
 
-    /// Bytes of a machine that has room for folios of this order: what was counted, and a good eighth for what was not.
+    /// Bytes of a machine that can hold folios of this order: the counted need, and a good eighth for the
+    /// rest.
     pub(super) fn needed(&self, order: usize) -> u64 {
         let bytes = self.most[order];
         bytes.saturating_add(bytes / 8 + STEP).checked_next_multiple_of(STEP).unwrap_or(u64::MAX).max(LEAST)
@@ -156,17 +157,17 @@ impl Life {
         self.used.chunks() * 2 + SPACE_FRAMES
     }
 
-    /// What a copy of it is at first: nothing has been stored to.
+    /// The copy in a forked child: no page was stored to.
     pub(super) fn forked(&self) -> Self {
         Self { written: PageSet::default(), locks: false, locks_future: false, ..self.clone() }
     }
 
-    /// Pages of work to copy it or to go over all of it: an entry costs less than a page.
+    /// Pages of work to copy it or walk over it: an entry costs less than a page.
     pub(super) const fn walk(&self) -> u64 {
         (self.used.len() + self.mappings) / 4 + 1
     }
 
-    /// Pages of work of a verb on `len` bytes of it that brings nothing in.
+    /// Pages of work of a verb on `len` bytes that populates nothing.
     pub(super) fn sweep(&self, len: u64) -> u64 {
         let pages = len.div_ceil(PAGE);
         (self.used.len().min(pages) + self.mappings.min(pages)) / 16

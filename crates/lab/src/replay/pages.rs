@@ -21,7 +21,7 @@ pub(super) struct PageSet {
 }
 
 impl PageSet {
-    /// Adds a page; whether it was new.
+    /// Adds a page; true if it was new.
     pub(super) fn insert(&mut self, page: u64) -> bool {
         let words = self.chunks.entry(page / CHUNK).or_default();
         let index = (page % CHUNK) as usize;
@@ -52,7 +52,7 @@ impl PageSet {
         }
     }
 
-    /// Takes the pages `first..end` out.
+    /// Removes the pages `first..end`.
     pub(super) fn remove_range(&mut self, first: u64, end: u64) {
         if first >= end {
             return;
@@ -78,7 +78,7 @@ impl PageSet {
         }
     }
 
-    /// Takes the pages `first..end` out and adds as many at `to`.
+    /// Removes the pages `first..end` and adds as many at `to`.
     pub(super) fn move_range(&mut self, first: u64, end: u64, to: u64) {
         let moved: Vec<u64> = self.pages_in(first, end).collect();
         self.remove_range(first, end);
@@ -147,7 +147,7 @@ fn groups(words: &[u64; WORDS]) -> [u64; ORDERS] {
     for (order, count) in counts.iter_mut().enumerate() {
         *count = folded.iter().map(|word| u64::from(word.count_ones())).sum();
         match order.checked_sub(WORD_ORDER) {
-            // Each group has its lowest bit left; two of them become one.
+            // Each group keeps its lowest bit; two groups become one.
             None => folded.iter_mut().for_each(|word| {
                 let step = 1 << order;
                 let kept = if order + 1 == WORD_ORDER { 1 } else { u64::MAX / ((1 << (2 * step)) - 1) };

@@ -1,4 +1,4 @@
-//! Plans the verb for a recorded call: its arguments, and the result that it must have.
+//! Plans the verb for a recorded call: its arguments, and its required result.
 
 use quire::addr::VirtAddr;
 use quire::arch::Protection;
@@ -7,31 +7,32 @@ use quire::vm::{Advice, Placement, Remap};
 use super::verb::{Mapping, PAGE, Verb};
 use crate::trace::{Call, FileId, Syscall, mmap_length};
 
-/// What was answered when the call was recorded.
+/// The recorded answer of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Answer {
     /// Success with this address.
     At(u64),
     /// Success.
     Done,
-    /// A failure that rests on the arguments and the mappings alone, so Quire must find it too.
+    /// A failure due to arguments and mappings alone, so Quire must report it too.
     Failure,
 }
 
-/// What to do for a recorded call.
+/// The plan for a recorded call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Plan {
-    /// The verb, and the answer that it must have.
+    /// The verb and its required answer.
     Do(Verb, Answer),
-    /// `brk`: what was asked for and what came of it.
+    /// `brk`: the requested and the resulting end.
     Heap { ask: u64, got: u64 },
     /// `shmdt` of what is mapped at this address.
     Detach(u64),
-    /// A lock that failed: for a limit, which changed nothing, or for what the range holds, and then a part is locked.
+    /// A lock that failed: because of a limit, without any change, or because of the range, of which a part
+    /// is then locked.
     FailedLock(Verb),
-    /// It changes nothing that Quire models, or failed for a reason that Quire cannot know.
+    /// It changes nothing that Quire models, or failed for a reason that Quire cannot see.
     Skip,
-    /// It is told by other events.
+    /// Other events show its effect.
     Told,
 }
 
@@ -40,7 +41,7 @@ pub(super) const ENOMEM: i64 = -12;
 const EEXIST: i64 = -17;
 const EINVAL: i64 = -22;
 
-/// What to do for `call`. `number` numbers files.
+/// The plan for `call`. `number` numbers files.
 pub(super) fn plan(call: &Syscall, number: impl FnMut(&FileId) -> u64) -> Plan {
     let [first, second, third, ..] = call.args;
     match call.call {
@@ -71,7 +72,7 @@ pub(super) fn plan(call: &Syscall, number: impl FnMut(&FileId) -> u64) -> Plan {
     }
 }
 
-/// A verb whose success is to be repeated, and whose failure too if it is among `telling`.
+/// A verb whose success Quire must repeat, and whose failure too if it is among `telling`.
 fn judged(call: &Syscall, verb: Verb, telling: &[i64]) -> Plan {
     match call.ok() {
         true => Plan::Do(verb, Answer::Done),
@@ -121,7 +122,7 @@ mod flag {
     pub(super) const NONBLOCK: u64 = 0x1_0000;
 }
 
-/// A mapping at a fixed place, whose address and length the caller fills in.
+/// A mapping at a fixed address; the caller fills in address and length.
 pub(super) fn mapping(prot: u64, flags: u64, file: Option<(u64, u64)>) -> Mapping {
     Mapping {
         addr: 0,
@@ -154,7 +155,7 @@ fn plan_mremap(call: &Syscall) -> Plan {
     }
     let known = flags & !(MAYMOVE | FIXED | DONTUNMAP) == 0;
     let consistent = flags & (FIXED | DONTUNMAP) == 0 || flags & MAYMOVE != 0;
-    // Without leave to move, no room above is the only want of memory that the arguments tell.
+    // Without permission to move, missing room above is the only lack of memory that the arguments show.
     let telling = matches!(call.result, EINVAL | EFAULT) || call.result == ENOMEM && flags == 0;
     if !(known && consistent && telling) {
         return Plan::Skip;
@@ -184,7 +185,7 @@ fn plan_madvise(call: &Syscall) -> Plan {
     let verb = Verb::Madvise { addr, len, advice };
     match advice {
         Advice::DontNeed | Advice::Free => judged(call, verb, &[ENOMEM, EINVAL]),
-        // What is mapped around a hole has the advice.
+        // The mappings around a hole have the advice.
         Advice::HugePage | Advice::NoHugePage => judged(call, verb, &[ENOMEM]),
         _ => judged(call, verb, &[]),
     }

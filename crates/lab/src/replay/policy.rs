@@ -19,14 +19,15 @@ const SIZES: [(&str, u8); 9] = [
     ("2M", 9),
 ];
 
-/// One folio size for all anonymous memory, and 4 KiB where it does not fit; as Linux with this size alone on `always`.
+/// One folio size for all anonymous memory, with 4 KiB where it does not fit; as Linux with only this size on
+/// `always`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct FolioSize {
     name: &'static str,
     order: Order,
 }
 
-/// What `--folio` asks for.
+/// The value of `--folio`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum FolioChoice {
     One(FolioSize),
@@ -71,7 +72,7 @@ pub(super) fn parse_folio(text: &str) -> Result<FolioChoice, String> {
     )
 }
 
-/// Bytes as [`parse_bytes`] has them, rounded up to 2 MiB.
+/// Parses bytes as [`parse_bytes`], rounded up to 2 MiB.
 pub(super) fn parse_memory(text: &str) -> Result<u64, String> {
     let bytes = parse_bytes(text)?.checked_next_multiple_of(2 << 20);
     match bytes {

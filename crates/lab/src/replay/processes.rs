@@ -1,8 +1,8 @@
-//! Which process has which address space, and which CPU runs which.
+//! The address spaces of processes, and the CPUs that run them.
 //!
-//! The trace does not say on which CPU a thread ran. Here each thread stays on one, taken in turn as threads appear, and
-//! a CPU goes on running an address space until a thread of another one comes: as on a machine without migration.
-//! That decides which flushes concern other CPUs.
+//! A trace does not record the CPUs of threads. Here each thread stays on one CPU, assigned in turn as
+//! threads appear. A CPU runs an address space until a thread of another one runs on it, as on a machine
+//! without migration. That decides which flushes reach other CPUs.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -13,18 +13,18 @@ use quire::vm::Mm;
 
 use super::pages::PageSet;
 
-/// An address space and what the replay knows of it.
+/// An address space and the replay's records of it.
 pub(super) struct Space<'m> {
     pub(super) mm: Mm<'m, Hosted>,
-    /// Pages that hold what the program touched, here or before the fork that they come from.
+    /// Pages whose contents the program touched, here or before the fork.
     pub(super) touched: PageSet,
-    /// Pages that the program touched in this very address space.
+    /// Pages that the program touched in this address space itself.
     pub(super) seen: PageSet,
-    /// The end of the heap, once a call has told it.
+    /// The end of the heap, once a call has shown it.
     pub(super) heap: Option<u64>,
     /// The same in the model.
     pub(super) model: Option<SpaceId>,
-    /// How many processes have it.
+    /// Processes that share it.
     users: usize,
 }
 
@@ -37,14 +37,14 @@ pub(super) struct Processes<'m> {
     spaces: BTreeMap<Key, Space<'m>>,
     by_pid: HashMap<u32, Key>,
     next: Key,
-    /// What each CPU runs.
+    /// The address space that each CPU runs.
     running: Vec<Option<Key>>,
     cpu_of: HashMap<u32, CpuId>,
     next_cpu: usize,
 }
 
 impl<'m> Space<'m> {
-    /// Around an address space in which nothing has happened yet.
+    /// Wraps a fresh address space.
     pub(super) fn new(mm: Mm<'m, Hosted>, model: Option<SpaceId>) -> Self {
         Self { mm, touched: PageSet::default(), seen: PageSet::default(), heap: None, model, users: 1 }
     }
@@ -73,7 +73,7 @@ impl<'m> Processes<'m> {
         })
     }
 
-    /// The thread is gone; its number may come again.
+    /// Ends a thread, whose number may be reused.
     pub(super) fn end_thread(&mut self, tid: u32) {
         self.cpu_of.remove(&tid);
     }
@@ -91,7 +91,7 @@ impl<'m> Processes<'m> {
         self.spaces.get_mut(&key).expect("a key lives as long as a process has it")
     }
 
-    /// All that live.
+    /// All living address spaces.
     pub(super) fn spaces(&self) -> impl Iterator<Item = &Space<'m>> {
         self.spaces.values()
     }
@@ -103,7 +103,7 @@ impl<'m> Processes<'m> {
         pids
     }
 
-    /// Makes `cpu`, which the caller is, run the address space.
+    /// Makes the caller's CPU `cpu` run the address space.
     pub(super) fn switch_to(&mut self, cpu: CpuId, key: Key) {
         let before = self.running[cpu.index()].replace(key);
         if before == Some(key) {
@@ -115,7 +115,7 @@ impl<'m> Processes<'m> {
         self.spaces[&key].mm.switch_in();
     }
 
-    /// Gives a process an address space. It has none: see [`Self::release`].
+    /// Gives a process without an address space (see [`Self::release`]) this one.
     pub(super) fn adopt(&mut self, pid: u32, space: Space<'m>) -> Key {
         let key = self.next;
         self.next += 1;
@@ -124,20 +124,20 @@ impl<'m> Processes<'m> {
         key
     }
 
-    /// Lets a process, which has none, work in the address space of another.
+    /// Lets a process without an address space share that of another.
     pub(super) fn share(&mut self, pid: u32, key: Key) {
         self.by_pid.insert(pid, key);
         self.get_mut(key).users += 1;
     }
 
-    /// Ends every process that lives, when the replay does not go on.
+    /// Ends every living process, when the replay stops.
     pub(super) fn release_all(&mut self) {
         for pid in self.pids() {
             drop(self.release(pid));
         }
     }
 
-    /// Takes a process's address space away. If it was the last one's, no CPU runs it any more and it is given out.
+    /// Takes a process's address space. If no process is left, every CPU leaves it and it is returned.
     pub(super) fn release(&mut self, pid: u32) -> Option<Space<'m>> {
         let key = self.by_pid.remove(&pid)?;
         let space = self.get_mut(key);

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-/// Events between two looks at the time.
+/// Events between two reads of the time.
 const STEP: u64 = 512;
 
 /// Hidden for the first second; never drawn when standard error is no terminal.
@@ -15,7 +15,7 @@ pub(super) struct Progress {
 }
 
 impl Progress {
-    /// A bar for what is done with the trace `name`.
+    /// A bar for the trace `name`.
     pub(super) fn new(name: String) -> Self {
         let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::hidden());
         if let Ok(style) = ProgressStyle::with_template("{prefix} {wide_bar} {pos}/{len} {eta} {msg:12}") {
@@ -25,17 +25,17 @@ impl Progress {
         Self { bar, since: Instant::now(), pending: 0 }
     }
 
-    /// Says how many events there will be.
+    /// Sets the number of events.
     pub(super) fn expect(&self, events: u64) {
         self.bar.set_length(events);
     }
 
-    /// Says what runs now.
+    /// Shows the current step.
     pub(super) fn show(&self, what: String) {
         self.bar.set_message(what);
     }
 
-    /// One event is done.
+    /// Counts an event.
     #[inline]
     pub(super) fn advance(&mut self) {
         self.pending += 1;

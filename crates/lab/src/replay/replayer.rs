@@ -21,34 +21,34 @@ use crate::trace::{Event, EventKind, ForkKind, Placed, Tier};
 /// Events between two comparisons of all mappings with the model's.
 const COMPARE_EVERY: u64 = 2048;
 
-/// What was counted while the events were applied.
+/// The counts of applied events.
 #[derive(Clone, Default)]
 pub(super) struct Counts {
     /// Processes: programs started first, and forks.
     pub(super) processes: u64,
     /// Folios that faults brought in as private memory, by order.
     pub(super) folios: [u64; 10],
-    /// Pages of recorded fault-around that Quire had not mapped and that were touched one by one.
+    /// Pages of recorded fault-around that Quire had not mapped, and that were touched one by one.
     pub(super) around_touched: u64,
-    /// Faults that were not resolved when they were recorded and lie in a mapping, as the kernel tried again later, or further
+    /// Faults that Linux did not resolve although they are in a mapping, because it retried later, or further
     /// below a stack than it may grow.
     pub(super) given_up: u64,
     /// Calls that were not replayed, by name.
     pub(super) skipped: BTreeMap<&'static str, u64>,
-    /// Calls and faults that Quire answered otherwise than Linux did.
+    /// Calls and faults that Quire answered differently from Linux.
     pub(super) differences: u64,
     /// The first of them.
     pub(super) first_difference: Option<String>,
-    /// Calls and faults that were answered otherwise, and whose order was not recorded: no difference follows from that.
+    /// Calls and faults with another answer whose order was not recorded, so that it counts as no difference.
     pub(super) not_judged: u64,
 }
 
-/// Whether an event did what it did when it was recorded.
+/// Whether an event had its recorded effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Agreement {
-    /// As far as was looked at.
+    /// It had, as far as was compared.
     AsRecorded,
-    /// It did not, and the order of events leaves open whether it should have.
+    /// It had not, and the order of events leaves open whether it should have.
     NotJudged,
 }
 
@@ -62,21 +62,21 @@ pub(super) struct Replayer<'m> {
     pub(super) processes: Processes<'m>,
     pub(super) check: Option<Check>,
     pub(super) size: FolioSize,
-    /// How many events were applied.
+    /// Events applied so far.
     pub(super) event: u64,
     pub(super) verbs: Costs,
     pub(super) faults: Costs,
     pub(super) counts: Counts,
     pub(super) peak: Peak,
-    /// What a fork cost, by the thread that is still to return from the call.
+    /// The cost of a fork, by the thread that has not returned from the call yet.
     pub(super) forked: HashMap<u32, u64>,
-    /// What an exec has cost so far, by process.
+    /// The cost of an exec so far, by process.
     pub(super) starting: HashMap<u32, u64>,
-    /// Whether the trace tells access, protection and whether a fault was resolved.
+    /// Whether the trace records access, protection and whether a fault was resolved.
     pub(super) tells_all: bool,
-    /// What goes on beside it.
+    /// The background.
     pub(super) background: Option<Background>,
-    /// Of the event that is applied: whether it rests on an order that is not known, and what came of it.
+    /// Of the current event: whether it rests on an unknown order, and its outcome.
     in_doubt: bool,
     agreement: Agreement,
 }
@@ -168,7 +168,7 @@ impl<'m> Replayer<'m> {
                 self.fault_around(key, *start, *len)?;
             }
             EventKind::Populate { start, len, .. } => {
-                // The verb has brought the pages in; that the program wanted them is what is left to note.
+                // The verb has populated the pages; only the program's use of them is recorded here.
                 let key = self.enter(pid, cpu)?;
                 let space = self.processes.get_mut(key);
                 let (first, end) = (start / PAGE, start.saturating_add(*len).div_ceil(PAGE));
@@ -187,7 +187,7 @@ impl<'m> Replayer<'m> {
     fn enter(&mut self, pid: u32, cpu: CpuId) -> Result<Key, ReplayError> {
         let key = match self.processes.key(pid) {
             Some(key) => key,
-            // A trace that is whole has an exec or a fork before; one that lost records may not.
+            // A complete trace has an exec or a fork before; one that lost records may not.
             None => self.start(pid)?,
         };
         self.processes.switch_to(cpu, key);
@@ -202,7 +202,8 @@ impl<'m> Replayer<'m> {
         Ok(self.processes.adopt(pid, Space::new(mm, model)))
     }
 
-    /// When checking: what the machine saw since the last event, and now and then all mappings.
+    /// When checking: reports the machine's violations since the last event, and now and then compares all
+    /// mappings.
     fn watch_rules(&mut self, pid: u32) -> Result<(), ReplayError> {
         if self.check.is_none() {
             return Ok(());
@@ -228,7 +229,7 @@ impl<'m> Replayer<'m> {
         }
     }
 
-    /// Quire answered otherwise than Linux did.
+    /// Counts a call that Quire answered differently from Linux.
     pub(super) fn differs(&mut self, what: impl FnOnce() -> String) -> Result<(), ReplayError> {
         if self.in_doubt {
             self.counts.not_judged += 1;
@@ -245,7 +246,7 @@ impl<'m> Replayer<'m> {
         Ok(())
     }
 
-    /// Takes a look at memory before some of it is given back. When checking, every frame must have an owner.
+    /// Samples memory before some of it is freed. When checking, every frame must have an owner.
     pub(super) fn look_at_memory(&mut self) -> Result<(), ReplayError> {
         let looked = self.peak.look(self.event, self.machine, self.manager, self.processes.spaces());
         match looked {
@@ -263,7 +264,7 @@ impl<'m> Replayer<'m> {
         ReplayError::OutOfMemory { event: self.event, memory: exact_bytes(bytes) }
     }
 
-    /// Whether hardly a frame is left, so that a failure for want of memory is one of frames.
+    /// Whether hardly a frame is left, so that a failure for lack of memory is for lack of frames.
     pub(super) fn is_full(&self) -> bool {
         let frames = self.manager.pages().memory_info();
         frames.free + frames.cached < frames.total / 32

@@ -1,4 +1,4 @@
-//! What a replay showed, as one JSON object a line. `docs/replay-figures.md` says what each field means.
+//! The figures of a replay, as one JSON object a line. `docs/replay-figures.md` explains each field.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -30,7 +30,7 @@ pub(super) struct Report {
     pub(super) folio: &'static str,
     pub(super) memory_bytes: u64,
     pub(super) cpus: usize,
-    /// How often it was replayed; times are those of the fastest.
+    /// Rounds of the replay; times are those of the fastest.
     pub(super) rounds: u32,
     pub(super) checked: bool,
     pub(super) processes: u64,
@@ -63,7 +63,7 @@ pub(super) struct Report {
     pub(super) commit: &'static str,
 }
 
-/// What the header of the trace says.
+/// The header of the trace.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Recorded {
     pub(super) events: u64,
@@ -74,14 +74,14 @@ pub(super) struct Recorded {
     pub(super) records_lost: u64,
 }
 
-/// Where the policy comes from by which memory was cleared and copied.
+/// The source of the clearing policy.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct PolicySource {
     /// `measured` or `suggested`.
     pub(super) from: &'static str,
     /// The calibration.
     pub(super) file: Option<PathBuf>,
-    /// Why nothing that was measured counts, and the cure.
+    /// Why no measurement is used, and the cure.
     pub(super) why: Option<String>,
 }
 
@@ -105,7 +105,7 @@ pub(super) struct Flushes {
     pub(super) whole: u64,
     /// Pages named by the others.
     pub(super) pages: u64,
-    /// Left out, since no CPU ran the address space.
+    /// Omitted, since no CPU ran the address space.
     pub(super) avoided: u64,
 }
 

@@ -29,13 +29,13 @@ pub(super) struct World {
     check: bool,
     /// Memory is all zeroes until a manager has used it.
     fresh: bool,
-    /// What goes on beside the replay.
+    /// The background of the replay.
     pub(super) background: Option<Plan>,
-    /// By which memory is cleared and copied; `None` for what the processor suggests.
+    /// The policy for clearing and copying; `None` for the one that the processor's features suggest.
     clear: Option<ClearPolicy>,
 }
 
-/// What one replay showed.
+/// The outcome of one replay.
 pub(super) struct Outcome {
     pub(super) size: FolioSize,
     pub(super) counts: Counts,
@@ -47,9 +47,9 @@ pub(super) struct Outcome {
     pub(super) flushes_avoided: u64,
     /// Page-cache pages that Quire mapped around a fault.
     pub(super) mapped_around: u64,
-    /// Frames that were not given back.
+    /// Frames that were not freed at the end.
     pub(super) leaked: u64,
-    /// What went on beside it.
+    /// The background.
     pub(super) background: Option<Background>,
 }
 
@@ -61,8 +61,8 @@ impl Outcome {
 }
 
 impl World {
-    /// A machine with `bytes` of memory and `cpus` CPUs. When checking, everything that can be checked is; otherwise
-    /// memory is there from the start, so that no time contains a fault of the host.
+    /// A machine with `bytes` of memory and `cpus` CPUs. When checking, all checks are on; otherwise memory
+    /// is populated from the start, so that no time includes a fault of the host.
     ///
     /// # Errors
     /// [`ReplayError::Host`].
@@ -70,14 +70,15 @@ impl World {
         let config = if check {
             HostedConfig { on_violation: OnViolation::Record, ..HostedConfig::sparse(bytes) }
         } else {
-            // All CPUs are this one thread, so interrupts are counted and not sent.
+            // One thread plays all CPUs, so interrupts are counted and not sent.
             HostedConfig { real_ipis: false, ..HostedConfig::bench(bytes) }
         };
         let machine = config.with_cpus(cpus).build()?;
         Ok(Self { machine, bytes, check, fresh: true, background: None, clear: None })
     }
 
-    /// The same with memory cleared and copied by this policy; `None` for what the processor suggests.
+    /// The same with this policy for clearing and copying; `None` for the one that the processor's features
+    /// suggest.
     pub(super) fn clearing_by(self, clear: Option<ClearPolicy>) -> Self {
         Self { clear, ..self }
     }
@@ -107,8 +108,7 @@ impl World {
             .collect();
         let machine = &self.machine;
         let full = || ReplayError::OutOfMemory { event: 0, memory: exact_bytes(self.bytes) };
-        // Each event runs as the CPU of its thread, so the setup must not hold CPU 0 any longer.
-        // Each round clears what the recorded kernel had to clear, whatever the round before left.
+        // Each event runs as the CPU of its thread, so the setup must leave CPU 0.
         let zeroes = Zeroes { remember: false, ..Zeroes::default() };
         let allocator = AllocatorConfig { zeroes, clear: self.clear, ..AllocatorConfig::default() };
         let config = Config { folios: size.policy(), allocator, ..Config::default() };
@@ -140,7 +140,7 @@ impl World {
     }
 }
 
-/// Ends what a replay that stopped early has left, closes the files, and keeps what was counted.
+/// Ends the processes of a replay that stopped early, closes the files, and keeps the counts.
 fn finish(mut replayer: Replayer<'_>, counted: Counters) -> (Outcome, u64) {
     replayer.processes.release_all();
     let Replayer { size, counts, verbs, faults, peak, event, background, .. } = replayer;
@@ -165,7 +165,7 @@ fn drain(machine: &Hosted, manager: &MemoryManager<'_, Hosted>) {
     (0..machine.config().cpus).for_each(drain);
 }
 
-/// Applies every event, then ends the processes that live on, as a recording that was interrupted leaves them.
+/// Applies every event, then ends processes that still live, as at the end of an interrupted recording.
 fn replay_events(
     path: &Path,
     replayer: &mut Replayer<'_>,
@@ -225,7 +225,7 @@ fn check_end(
     Ok(())
 }
 
-/// Says at which event the library panicked, if it does.
+/// On a panic of the library, reports the event.
 struct PanicPlace<'a> {
     path: &'a Path,
     event: u64,

@@ -1,5 +1,5 @@
-//! A first look through a whole trace: whether it can be read to its end, which files it maps and how much of them it
-//! uses, and what a replay may need. Nothing runs before this has succeeded.
+//! A first pass over a whole trace: whether it is readable to its end, which files it maps, how much of them
+//! it uses, and the needs of a replay. Nothing runs before this has succeeded.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -25,17 +25,17 @@ pub(super) type Numbers = HashMap<(u64, u64), u64>;
 /// A file that the trace maps.
 #[derive(Clone, Debug, Default)]
 pub(super) struct SurveyedFile {
-    /// As large as what is mapped of it.
+    /// The largest end of its mappings.
     pub(super) bytes: u64,
-    /// Pages that were in the page cache when they were first used.
+    /// Pages that were in the page cache at their first use.
     pub(super) warm: PageSet,
-    /// Pages that were not.
+    /// Pages that were not in the page cache at their first use.
     cold: PageSet,
     /// Shared anonymous memory: a mapping makes it, and it is never opened.
     nameless: bool,
 }
 
-/// What is known of a trace before it is replayed.
+/// The result of surveying a trace.
 pub(super) struct Survey {
     pub(super) header: Header,
     pub(super) files: Vec<SurveyedFile>,
@@ -49,7 +49,7 @@ struct Walk {
     layouts: Layouts,
     files: Vec<SurveyedFile>,
     numbers: Numbers,
-    /// By number of the address space.
+    /// Address spaces by number.
     lives: HashMap<u32, Life>,
     estimate: Estimate,
     events: u64,
@@ -90,14 +90,14 @@ impl Survey {
             progress.advance();
         }
         for file in walk.files.iter_mut().filter(|file| file.nameless) {
-            // Nothing to read: pages come as zeroes.
+            // Pages of this file start as zeroes, so none is read in.
             file.warm = PageSet::default();
         }
         let Walk { files, numbers, lost, estimate, .. } = walk;
         Ok(Self { header, files, numbers, lost, estimate })
     }
 
-    /// Bytes of a machine that holds all of it under this folio size.
+    /// Bytes of a machine that is large enough under this folio size.
     pub(super) fn needed(&self, size: FolioSize) -> u64 {
         self.estimate.needed(usize::from(size.order().get()))
     }
@@ -138,7 +138,7 @@ impl Walk {
                     return self.grow(pid, *start, *len);
                 }
                 self.map(pid, *start, *len, file.as_ref().map(|file| (file, *file_offset)))?;
-                // What no call made may be locked or populated all the same.
+                // A mapping that no call made may be locked or populated too.
                 self.bring_in(pid, &Verb::Mmap(Mapping { addr: *start, len: *len, ..mapping }))
             }
             EventKind::Syscall(call) => self.call(pid, call, heap),
@@ -169,7 +169,7 @@ impl Walk {
         Ok(())
     }
 
-    /// A mapping that is there from now on.
+    /// Adds a mapping.
     fn map(
         &mut self,
         pid: u32,
@@ -215,12 +215,12 @@ impl Walk {
             }
         }
         self.verb(pid, call, &verb)?;
-        // What fails may have brought in a part.
+        // A failed call may have populated a part.
         let tried = answer == Answer::Failure && !matches!(verb, Verb::Mmap(_) | Verb::Munmap { .. });
         if call.ok() || tried { self.bring_in(pid, &verb) } else { Ok(()) }
     }
 
-    /// What a verb changes in the address space, and what it costs to go over it.
+    /// The verb's changes of the address space, and the work of walking it.
     fn verb(&mut self, pid: u32, call: &Syscall, verb: &Verb) -> Result<(), ReplayError> {
         let len = match *verb {
             Verb::Mmap(Mapping { len, .. })
@@ -255,7 +255,7 @@ impl Walk {
         Ok(())
     }
 
-    /// The pages that a verb brings in of itself.
+    /// The pages that a verb populates by itself.
     fn bring_in(&mut self, pid: u32, verb: &Verb) -> Result<(), ReplayError> {
         let (locks, locks_future) =
             self.with_life(pid, |life| (life.locks, life.locks_future)).unwrap_or_default();
@@ -282,7 +282,7 @@ impl Walk {
         }
     }
 
-    /// The heap or a stack has grown; where that is locked it is brought in.
+    /// The heap or a stack has grown; locked memory is populated.
     fn grow(&mut self, pid: u32, start: u64, len: u64) -> Result<(), ReplayError> {
         match self.with_life(pid, |life| life.locks || life.locks_future) {
             Some(true) => self.use_mapped(pid, start, len, true),
@@ -294,7 +294,7 @@ impl Walk {
         number(&mut self.numbers, &mut self.files, file)
     }
 
-    /// Makes the file behind the mapping at `addr` as large as the mapping shows of it.
+    /// Extends the file behind the mapping at `addr` to the mapping's end.
     fn note_extent(&mut self, pid: u32, addr: u64) {
         if let Some(mapping) = self.layouts.find(pid, addr)
             && let Some(file) = &mapping.file
@@ -305,14 +305,14 @@ impl Walk {
         }
     }
 
-    /// A range of which every page is work, whatever is mapped there.
+    /// Counts every page of a range as work, mapped or not.
     fn use_range(&mut self, pid: u32, start: u64, len: u64, stores: bool) -> Result<(), ReplayError> {
         self.estimate.work(len.div_ceil(PAGE))?;
         self.use_parts(pid, start, len, stores);
         Ok(())
     }
 
-    /// What is mapped of a range.
+    /// Counts the mapped pages of a range as work.
     fn use_mapped(&mut self, pid: u32, start: u64, len: u64, stores: bool) -> Result<(), ReplayError> {
         let mapped: u64 = self.parts(pid, start, len).iter().map(|part| part.end - part.start).sum();
         self.estimate.work(mapped.div_ceil(PAGE))?;
@@ -341,7 +341,7 @@ impl Walk {
 
     fn use_page(&mut self, pid: u32, addr: u64, major: bool, stores: bool) -> Result<(), ReplayError> {
         let Some(mapping) = self.layouts.find(pid, addr) else {
-            // It may be a stack that grows, and brings in all of that where it is locked.
+            // It may be a stack that grows, which is populated where it is locked.
             let above = self.layouts.next_above(pid, addr).map_or(0, |mapping| mapping.start - addr);
             return self.work_of(pid, |life| if life.locks { above / PAGE } else { 0 });
         };
@@ -358,11 +358,11 @@ impl Walk {
         Ok(())
     }
 
-    /// Pages of a file are used, after a wait for the device or without.
+    /// Counts the use of pages of a file, with a wait for the device or without.
     fn use_file(&mut self, file: &FileId, first: u64, count: u64, major: bool) {
         let number = self.number(file);
         let SurveyedFile { warm, cold, .. } = &mut self.files[number as usize];
-        // Besides the pages there are nodes, which sparse pages do not share.
+        // Besides the pages, count nodes, which sparse pages do not share.
         let frames = |warm: &PageSet, cold: &PageSet| warm.len() + cold.len() + warm.chunks() + cold.chunks();
         let before = frames(warm, cold);
         if major && !warm.contains(first) {
@@ -389,7 +389,7 @@ impl Walk {
         self.estimate.work(pages)
     }
 
-    /// Changes what is known of the process's address space.
+    /// Changes the record of the process's address space.
     fn life(&mut self, pid: u32, change: impl FnOnce(&mut Life)) {
         let Some(number) = self.layouts.number_of(pid) else { return };
         let life = match self.lives.entry(number) {
@@ -404,7 +404,7 @@ impl Walk {
     }
 }
 
-/// With four levels of page tables.
+/// Whether four levels of page tables can translate it.
 const fn is_canonical(addr: u64) -> bool {
     (addr as i64) << 16 >> 16 == addr as i64
 }

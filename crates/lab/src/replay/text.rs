@@ -93,7 +93,7 @@ fn costs_table<'a>(
         header.push("Linux / Quire".to_owned());
     }
     let mut rows = Sheet::new(&header, 1);
-    // The sums and how they compare, where there is no room for the medians too.
+    // Keeps the sums and their ratio where the medians do not fit too.
     rows.prefer(if timed { vec![1, 3, 5, 6] } else { vec![1, 3] });
     let mut add = |name: &str, cost: &Cost| {
         let mut cells = vec![name.to_owned(), cost.count.to_string()];
@@ -174,7 +174,7 @@ fn counts(report: &Report) -> String {
     text + &verdict(report)
 }
 
-/// What was checked, and what Quire answered otherwise than Linux.
+/// The checks, and Quire's differences from Linux.
 pub(super) fn verdict(report: &Report) -> String {
     let mut text = String::new();
     if let Some(first) = &report.first_difference {
@@ -226,7 +226,7 @@ pub(super) fn sweep(reports: &[Report]) -> String {
         header.extend(["fault time", "all verbs"].map(str::to_owned));
     }
     let mut rows = Sheet::new(&header, 1);
-    // Faults, peak, share of waste and fault time are what a size is chosen by.
+    // A user chooses a size by its faults, peak, share of waste and fault time.
     rows.prefer([1, 3, 7, 9, 4, 10, 8, 5, 6, 2]);
     for report in reports {
         let peak = &report.peak;

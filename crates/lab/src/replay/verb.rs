@@ -10,7 +10,7 @@ use super::pages::PageSet;
 
 pub(super) const PAGE: u64 = 4096;
 
-/// What a new mapping maps, and how.
+/// A new mapping's contents and rights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Mapping {
     pub(super) addr: u64,
@@ -50,7 +50,7 @@ pub(super) enum Verb {
         len: u64,
         advice: Advice,
     },
-    /// The end of the heap moves.
+    /// Moves the end of the heap.
     Brk {
         from: u64,
         to: u64,
@@ -73,7 +73,7 @@ pub(super) enum Verb {
 }
 
 impl Verb {
-    /// Whether memory may come back.
+    /// Whether it may free memory.
     pub(super) const fn may_release(&self) -> bool {
         match self {
             Self::Mmap(_) | Self::Munmap { .. } | Self::Mremap { .. } => true,
@@ -83,7 +83,8 @@ impl Verb {
         }
     }
 
-    /// Does it to an address space. `files` are the handles by number. Gives the address for verbs that have one, else 0.
+    /// Calls the verb on an address space. `files` are the handles by number. Returns the address for verbs
+    /// that have one, else 0.
     ///
     /// # Errors
     /// As the verb.
@@ -105,8 +106,8 @@ impl Verb {
         }
     }
 
-    /// What becomes of a set of the address space's pages when the verb has succeeded: those that lose their contents
-    /// leave it, those that move do so in it.
+    /// Changes a set of the address space's pages as the successful verb does: pages that lose their contents
+    /// leave it, pages that move do so in it.
     pub(super) fn apply_to(&self, pages: &mut PageSet) {
         let end = |addr: u64, len: u64| addr.saturating_add(len).div_ceil(PAGE);
         match *self {
@@ -135,7 +136,7 @@ impl Mapping {
     fn request<'f>(&self, files: &'f [File<'_, Hosted>]) -> Result<MapRequest<'f>, MmError> {
         let backing = match self.file {
             Some((number, page_offset)) => {
-                // The survey has numbered every file, so this is the file changing under our hands.
+                // The survey has numbered every file, so the trace has changed since.
                 let file = files.get(number as usize).ok_or(MmError::Access)?;
                 Backing::File { file, page_offset }
             }

@@ -1,4 +1,5 @@
-//! What the kept figures say: which goals were reached in how many launches, and where another arm was faster.
+//! The verdicts of kept figures: goals reached, in how many launches, and cases in which another arm is
+//! faster.
 
 use super::results::{Results, Series};
 use crate::bench::code;
@@ -6,7 +7,8 @@ use crate::bench::experiment::{Better, Experiment, TIME};
 use crate::bench::experiments;
 use crate::bench::goal::{Bound, Figure, Goal, Over};
 
-/// Metrics that say nothing of an arm's speed: cycles beside times, and what loops and empty processes take.
+/// Metrics that are no measure of an arm's speed: cycles beside times, and the time of loops and empty
+/// processes.
 const NOT_COMPARED: [&str; 7] = ["cycles", "alloc-cycles", "free-cycles", "empty", "fill", "loop", "ring"];
 
 /// The figures of one experiment on one machine. Each case is from the newest run that has it.
@@ -15,7 +17,7 @@ pub struct Measured<'a> {
     pub cases: Vec<Case<'a>>,
 }
 
-/// A case, and the run that it is from.
+/// A case, and its run.
 pub struct Case<'a> {
     pub name: &'a str,
     pub run: Run<'a>,
@@ -28,11 +30,11 @@ pub struct Run<'a> {
     pub results: &'a Results,
 }
 
-/// How far one case is from a goal, launch by launch.
+/// The distance of one case from a goal, launch by launch.
 pub struct Verdict<'a> {
     pub case: &'a str,
     pub run: Run<'a>,
-    /// The value that the bound is about, and whether it is met, of each launch.
+    /// The bounded value of each launch, and whether it meets the bound.
     pub launches: Vec<(f64, bool)>,
     /// The unit of the value; none for a ratio or a count.
     pub unit: Option<&'a str>,
@@ -44,9 +46,9 @@ pub struct Slower<'a> {
     pub run: Run<'a>,
     pub own: &'a Series,
     pub fastest: &'a Series,
-    /// How many times the other figure.
+    /// The ratio to the other figure.
     pub ratio: f64,
-    /// In how many launches, and of how many.
+    /// The launches in which it is slower, and all launches.
     pub launches: (usize, usize),
 }
 
@@ -80,7 +82,7 @@ pub fn newest(all: &[Results]) -> Vec<Measured<'_>> {
     measured
 }
 
-/// Numbers the runs of `cases` in the order of their days, from behind `last`; returns the last number.
+/// Numbers the runs of `cases` by day, after `last`; returns the last number.
 fn numbered(cases: &mut [Case<'_>], last: usize) -> usize {
     let mut runs: Vec<*const Results> = Vec::new();
     let mut of_day: Vec<&Results> = cases.iter().map(|case| case.run.results).collect();
@@ -102,7 +104,7 @@ pub fn processor(results: &Results) -> &str {
     results.header.machine.get("cpu").and_then(serde_json::Value::as_str).unwrap_or("unknown")
 }
 
-/// Whether the measured code is that of today.
+/// Whether the measured code is today's.
 pub fn since(experiment: &Experiment, results: &Results) -> &'static str {
     match (code::hash(experiment.code), &results.header.code) {
         (now, then) if now.is_empty() || then.is_empty() => "unknown",
@@ -137,7 +139,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// The value that the bound of `goal` is about.
+    /// The value that `goal` bounds.
     fn value(self, goal: &Goal, case: &str, launch: usize) -> Option<f64> {
         let own = self.figure(goal.figure, case, goal.arm, launch)?;
         let other = match goal.over {
@@ -164,7 +166,7 @@ impl<'a> Run<'a> {
     }
 }
 
-/// What each case that must reach `goal` has, where it was measured.
+/// The verdict of each measured case that must reach `goal`.
 pub fn verdicts<'a>(goal: &Goal, measured: &Measured<'a>) -> Vec<Verdict<'a>> {
     let mut verdicts = Vec::new();
     for case in measured.cases.iter().filter(|case| goal.is_for(case.name)) {
@@ -198,7 +200,7 @@ impl Verdict<'_> {
     }
 }
 
-/// Every figure of an experiment in which an arm that is not ours is faster than ours: the fastest of them.
+/// Every figure of an experiment in which another library's arm is faster than Quire's: the fastest of them.
 pub fn slower<'a>(measured: &Measured<'a>) -> Vec<Slower<'a>> {
     let mut found = Vec::new();
     for case in &measured.cases {
@@ -213,7 +215,7 @@ pub fn slower<'a>(measured: &Measured<'a>) -> Vec<Slower<'a>> {
             let Some((ratio, fastest)) = ratios.max_by(|one, other| one.0.total_cmp(&other.0)) else {
                 continue;
             };
-            // As far as the page shows it.
+            // Differences that the page does not show are left out.
             if ratio >= 1.005 {
                 let launches = launches(own, fastest);
                 found.push(Slower { case: case.name, run: case.run, own, fastest, ratio, launches });
@@ -223,7 +225,7 @@ pub fn slower<'a>(measured: &Measured<'a>) -> Vec<Slower<'a>> {
     found
 }
 
-/// How many times as much as `other` our figure is, or as little where more is better.
+/// The ratio of Quire's figure to `other`, or its inverse where more is better.
 fn times(own: &Series, other: &Series) -> Option<f64> {
     let (own_value, other_value) = (own.of_all()?.median, other.of_all()?.median);
     let (value, of) = match own.better {
@@ -233,7 +235,7 @@ fn times(own: &Series, other: &Series) -> Option<f64> {
     (of > 0.0).then(|| value / of)
 }
 
-/// In how many launches `own` is slower, and how many have both.
+/// The launches in which `own` is slower, and those that have both.
 fn launches(own: &Series, other: &Series) -> (usize, usize) {
     let both =
         own.launches.iter().filter_map(|(launch, spread)| Some((spread.median, other.median_of(*launch)?)));

@@ -1,4 +1,5 @@
-//! `quire report`: keeps what `quire bench --json` wrote, in short, and writes the page of measured figures from it.
+//! `quire report`: keeps the figures of `quire bench --json` in short form, and writes the page of measured
+//! figures.
 //!
 //! ```text
 //! results   one file for each experiment, machine and commit: medians and spread of each launch
@@ -6,7 +7,7 @@
 //! page      the page, from the results, the goals beside the experiments and the notes
 //! ```
 
-// Open to the tests beside the command, so that those of the library need not compile every arm again.
+// Public for the tests beside the command, so that unit tests need not compile every arm again.
 #[doc(hidden)]
 pub mod judge;
 #[doc(hidden)]
@@ -90,7 +91,8 @@ fn tables(folder: &Path, page: &Path, check: bool) -> Result<()> {
     let present = read(page)?;
     let Some(line) = first_difference(&present, &text) else { return Ok(()) };
     bail!(
-        "{} differs from its data or from the code of today, from line {line} on: write it with `quire report tables`",
+        "{} differs from its data or from today's code, from line {line} on: write it with `quire report \
+         tables`",
         quoted(page)
     )
 }

@@ -14,7 +14,7 @@ use crate::bench::goal::{Bound, Goal, Over};
 use crate::bench::table::{distinct, quantity};
 use crate::output::quoted;
 
-/// Documents wrap here.
+/// Columns at which documents wrap.
 const COLUMNS: usize = 100;
 
 /// The page that shows `all`, with the notes in the folder `notes`: `head.md` and one file for each experiment.
@@ -45,7 +45,7 @@ pub fn text(all: &[Results], notes: &Path) -> Result<String> {
     Ok(page)
 }
 
-/// A note, with a line before it; nothing where there is none.
+/// A note after an empty line; empty if there is none.
 fn note(folder: &Path, name: &str) -> Result<String> {
     let path = folder.join(format!("{name}.md"));
     if !path.exists() {
@@ -55,7 +55,7 @@ fn note(folder: &Path, name: &str) -> Result<String> {
     Ok(format!("\n{}\n", text.trim()))
 }
 
-/// A table in the notation of the page.
+/// A table in Markdown.
 struct Table(String);
 
 impl Table {
@@ -85,7 +85,7 @@ fn heading(experiment: &Experiment) -> String {
     text
 }
 
-/// `text` in lines of the page; what follows the first is indented as far as `before`, which the first begins with.
+/// Wraps `text`; lines after the first are indented by the length of `before`, which starts the first.
 fn wrapped(text: &str, before: &str) -> String {
     let indent = " ".repeat(before.len());
     let options =
@@ -278,7 +278,7 @@ fn value(goal: &Goal, verdict: &Verdict<'_>) -> String {
     }
 }
 
-/// A number with three digits that say something.
+/// A number with three significant digits.
 fn plain(value: f64) -> String {
     match value.abs() {
         size if size >= 100.0 || size.fract() == 0.0 => format!("{value:.0}"),
@@ -303,7 +303,7 @@ fn figures(measured: &Measured<'_>) -> String {
     text
 }
 
-/// The arms that have one of the metrics, in the order in which the experiment has them.
+/// The arms that have one of the metrics, in the experiment's order.
 fn arms<'a>(measured: &Measured<'a>, is_wanted: impl Fn(&str) -> bool) -> Vec<&'a str> {
     let all = measured.cases.iter().flat_map(Case::series);
     distinct(
@@ -342,7 +342,7 @@ fn times(measured: &Measured<'_>, arms: &[&str]) -> String {
     table.0
 }
 
-/// Every other metric, but cycles, which follow from the time.
+/// Every other metric except cycles, which follow from the time.
 fn others(measured: &Measured<'_>) -> String {
     let is_other = |metric: &str| metric != TIME.name && !metric.ends_with("cycles");
     let arms = arms(measured, is_other);

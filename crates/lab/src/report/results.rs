@@ -16,7 +16,7 @@ use crate::bench::row::Row;
 use crate::bench::stats::Spread;
 use crate::output::{Target, quoted};
 
-/// What all lines of a file have in common.
+/// The common part of all lines of a file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Header {
     pub experiment: String,
@@ -30,14 +30,14 @@ pub struct Header {
     pub launches: Vec<Launch>,
 }
 
-/// What the lines of one launch have in common.
+/// The common part of one launch's lines.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Launch {
     /// The load average of one minute when it began.
     pub load: Option<f64>,
     /// The rate of the time-stamp counter, which is measured anew for each launch.
     pub tsc_hertz: Option<f64>,
-    /// What a reader must know about it.
+    /// A remark for the reader.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub remark: Option<String>,
 }
@@ -50,7 +50,7 @@ pub struct Series {
     pub metric: String,
     pub unit: String,
     pub better: Better,
-    /// The number of each launch that has it, from 0, and its samples in short.
+    /// The number of each launch that has it, from 0, and the summary of its samples.
     pub launches: Vec<(usize, Spread)>,
     /// Exact counts of the last repetition of the last launch.
     #[serde(default, skip_serializing_if = "Counters::is_empty")]
@@ -80,7 +80,7 @@ impl Series {
     }
 }
 
-/// One file.
+/// One file of results.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Results {
     pub header: Header,
@@ -117,9 +117,9 @@ fn keep_one(first: &Row, rows: &[Row], folder: &Path, remark: Option<&str>) -> R
     let mut machine = first.machine.clone();
     let mut apart = |name: &str| machine.as_object_mut()?.remove(name)?.as_f64();
     let (load, tsc_hertz) = (apart("load_at_start"), apart("tsc_hertz"));
-    // Each arm sets the folio sizes that it needs, and another bench may do so at the same time.
+    // Left out: each arm sets the folio sizes that it needs, and another bench may do so at the same time.
     let _ = apart("thp");
-    // It grows by what a pool's descriptors save, for one.
+    // Rounded, since it varies: a pool's saved descriptors add to it, for one.
     let memory = apart("memory_bytes").map(|bytes| (bytes / f64::from(1 << 30)).round());
     machine["memory_gib"] = json!(memory);
     let directory = folder.join(&first.experiment);
@@ -159,7 +159,7 @@ fn keep_one(first: &Row, rows: &[Row], folder: &Path, remark: Option<&str>) -> R
 
 impl Results {
     fn add(&mut self, launch: usize, row: &Row) {
-        // A value over time, of which a table has its own.
+        // Left out: values over time, which have their own table.
         let counters =
             row.counters.iter().filter(|(name, _)| row.metric == TIME.name && !name.contains("_at_"));
         let counters = counters.map(|(name, count)| (name.clone(), *count)).collect();
@@ -199,7 +199,7 @@ impl Results {
     }
 }
 
-/// A name for the machine in the name of a file: processor, number of CPUs, and a number for all the rest.
+/// The machine in a file name: processor, number of CPUs, and a hash of the rest.
 fn slug(machine: &Value) -> String {
     let model = machine.get("cpu").and_then(Value::as_str).unwrap_or("unknown");
     let words = model.split(|letter: char| !letter.is_ascii_alphanumeric());

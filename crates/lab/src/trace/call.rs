@@ -2,7 +2,7 @@
 
 macro_rules! calls {
     ($($(#[$doc:meta])* $variant:ident = $code:literal, $name:literal, $libc:literal;)*) => {
-        /// A system call that changes, or tells something about, a program's memory.
+        /// A system call that changes a program's memory, or reads its layout.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         #[non_exhaustive]
         pub enum Call {
@@ -107,14 +107,14 @@ calls! {
 }
 
 impl Call {
-    /// May it change which addresses are mapped, or how? Others read, fill or discard what is mapped.
+    /// Whether it may change which addresses are mapped, or how. Others read, fill or discard mapped pages.
     pub const fn changes_mappings(self) -> bool {
         let by_range = matches!(self, Call::Mmap | Call::Munmap | Call::Mprotect | Call::PkeyMprotect);
         let moves = matches!(self, Call::Mremap | Call::Brk | Call::RemapFilePages);
         by_range || moves || matches!(self, Call::Shmat | Call::Shmdt)
     }
 
-    /// How many arguments it takes.
+    /// The number of its arguments.
     pub const fn arity(self) -> usize {
         match self {
             Call::Munlockall | Call::Fork | Call::Vfork => 0,
@@ -128,12 +128,12 @@ impl Call {
         }
     }
 
-    /// Is this one of the calls that make a process or a thread?
+    /// Whether it makes a process or a thread.
     pub const fn makes_task(self) -> bool {
         matches!(self, Call::Clone | Call::Clone3 | Call::Fork | Call::Vfork)
     }
 
-    /// Is this `execve` or `execveat`?
+    /// Whether it is `execve` or `execveat`.
     pub const fn is_exec(self) -> bool {
         matches!(self, Call::Execve | Call::Execveat)
     }

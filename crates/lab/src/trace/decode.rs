@@ -7,7 +7,7 @@ use super::{
     PopulateCause, Syscall, THREADS_MAX,
 };
 
-/// What a reader remembers from one event to the next.
+/// The reader's state between two events.
 #[derive(Default)]
 pub(super) struct Decoder {
     threads: Vec<Thread>,

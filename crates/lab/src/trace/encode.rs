@@ -19,7 +19,7 @@ pub(super) mod tag {
     pub(crate) const POPULATE: u8 = 9;
     pub(crate) const LOST: u8 = 10;
     pub(crate) const PATH: u8 = 31;
-    /// Set when the event's thread is another than that of the event before.
+    /// Set when the event's thread differs from that of the event before.
     pub(crate) const OTHER_THREAD: u8 = 0x80;
 }
 
@@ -33,16 +33,16 @@ pub(super) mod fault_bit {
     pub(crate) const ALL: u8 = 0x3f;
 }
 
-/// Bit of a call's argument mask that says that a file follows.
+/// Bit of a call's argument mask: a file follows.
 pub(super) const CALL_HAS_FILE: u8 = 1 << 6;
 
-/// Bit of the same mask that says that the call's place is not known.
+/// Bit of the same mask: the call's place is not known.
 pub(super) const CALL_UNORDERED: u8 = 1 << 7;
 
 /// Addresses are coded as a difference of pages and an offset into the page.
 pub(super) const PAGE_SHIFT: u32 = 12;
 
-/// What the writer remembers from one event to the next.
+/// The writer's state between two events.
 #[derive(Default)]
 pub(super) struct Encoder {
     threads: HashMap<(u32, u32), usize>,
@@ -125,7 +125,7 @@ impl Encoder {
         }
     }
 
-    /// First byte, thread if it changed, time since the last event. Gives the thread's number.
+    /// First byte, thread if it changed, time since the last event. Returns the thread's number.
     fn head(&mut self, event: &Event, sink: &mut Sink) -> usize {
         let key = (event.pid, event.tid);
         let next = self.threads.len();

@@ -19,9 +19,9 @@ pub struct Event {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum EventKind {
-    /// The process starts another program: its address space is empty from here on, a memory that it shared
-    /// with its parent ([`ForkKind::SharedMemory`]) is the parent's alone again, and its other threads are
-    /// gone. The initial mappings follow as [`EventKind::Map`].
+    /// The process starts another program. Its address space is empty from here on; a memory that it shared
+    /// with its parent ([`ForkKind::SharedMemory`]) belongs to the parent alone again; its other threads have
+    /// ended. The initial mappings follow as [`EventKind::Map`].
     Exec {
         /// The program's name as the kernel keeps it (at most 15 bytes).
         name: PathId,
@@ -34,7 +34,7 @@ pub enum EventKind {
         child_tid: u32,
         /// The `CLONE_*` flags; 0 when the tier can't tell.
         flags: u64,
-        /// Does it get a copy of the memory, or the memory itself?
+        /// Whether it gets a copy of the memory, or shares it.
         kind: ForkKind,
     },
     /// The event's thread starts, in a process that exists already.
@@ -46,19 +46,20 @@ pub enum EventKind {
     },
     /// The event's thread ends; the process goes on.
     ThreadExit,
-    /// The last thread of the process ends, and its address space goes.
+    /// The last thread of the process ends, and with it its address space.
     ProcessExit {
         /// Minor faults that the kernel counted for the process since it started; `None` when it could not be read.
         minor_faults: Option<u64>,
         /// Major faults that the kernel counted.
         major_faults: Option<u64>,
-        /// Fault events of this process in the trace that were resolved. The counts above less this is the
-        /// number of faults that the kernel took on the program's behalf without an event.
+        /// Resolved fault events of this process in the trace. The counts above minus this are the faults
+        /// that the kernel took on the program's behalf without an event.
         recorded_faults: u64,
     },
-    /// A mapping that no recorded call made: the image of a program, its stack, the vdso. It replaces what is there.
+    /// A mapping that no recorded call made: the image of a program, its stack, the vdso. It replaces older
+    /// mappings.
     Map {
-        /// Where it comes from.
+        /// Its origin.
         cause: MapCause,
         /// First address, a multiple of the page size.
         start: u64,
@@ -68,24 +69,24 @@ pub enum EventKind {
         prot: u32,
         /// `MAP_*` bits.
         flags: u32,
-        /// What it maps; `None` for anonymous memory.
+        /// The mapped file; `None` for anonymous memory.
         file: Option<FileId>,
         /// Offset into the file, in bytes; 0 for anonymous memory.
         file_offset: u64,
     },
     /// A memory system call, successful or not.
     Syscall(Syscall),
-    /// A page fault. Stands at the time of its resolution, or of its entry if it was not resolved.
+    /// A page fault, at the time of its resolution, or of its entry if it was not resolved.
     Fault {
         /// The address that faulted.
         addr: u64,
-        /// What the program wanted.
+        /// The access that faulted.
         access: Access,
-        /// A present entry forbade it (copy-on-write, mostly), as opposed to a missing one.
+        /// Whether a present entry forbade it (mostly copy-on-write), as opposed to a missing one.
         protection: bool,
-        /// The access came from kernel code that works for the program (a `read` into its memory).
+        /// Whether kernel code made the access for the program (a `read` into its memory).
         kernel_mode: bool,
-        /// It waited for a device.
+        /// Whether it waited for a device.
         major: bool,
         /// From entry to resolution in nanoseconds; `None` where the tier can't tell, or where
         /// the fault was not resolved (the program got a signal).
@@ -105,7 +106,7 @@ pub enum EventKind {
         start: u64,
         /// Length in bytes.
         len: u64,
-        /// Which rule says so.
+        /// The rule that populates it.
         cause: PopulateCause,
     },
     /// Here the recorder lost this many records of the kernel.
@@ -118,7 +119,7 @@ pub enum EventKind {
 /// A memory system call. Its event's time is that of its effect: between entry and exit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Syscall {
-    /// Which.
+    /// The call.
     pub call: Call,
     /// Its arguments as registers hold them; those beyond the call's own are 0.
     pub args: [u64; 6],
@@ -128,15 +129,16 @@ pub struct Syscall {
     pub enter_ns: u64,
     /// From entry to exit. Contains recording costs that come inside the call; in the user tier two stops.
     pub duration_ns: u64,
-    /// For a successful `mmap` of a file: which. Shared anonymous memory has a file of its own too.
+    /// The file of a successful `mmap` of one. Shared anonymous memory has its own file too.
     pub file: Option<FileId>,
-    /// It took effect somewhere between its entry and its exit, and where among the events of other threads is not
-    /// known. The event stands at its entry then; [`super::Settled`] finds a place that explains all others.
+    /// Whether its place among the events of other threads is unknown. It took effect between its entry and
+    /// its exit; the event is placed at its entry, and [`super::Settled`] finds a place that explains all
+    /// others.
     pub unordered: bool,
 }
 
 impl Syscall {
-    /// Did it succeed?
+    /// Whether it succeeded.
     pub const fn ok(&self) -> bool {
         !(self.result < 0 && self.result >= -4095)
     }
@@ -157,7 +159,7 @@ pub struct FileId {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PathId(pub u32);
 
-/// What a new process gets of its parent's memory.
+/// The memory of a new process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ForkKind {
     /// A copy (copy-on-write).
@@ -166,7 +168,7 @@ pub enum ForkKind {
     SharedMemory,
 }
 
-/// What a fault wanted.
+/// The access of a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Access {
     /// To read.
@@ -179,7 +181,7 @@ pub enum Access {
     Unknown,
 }
 
-/// Where a [`EventKind::Map`] comes from.
+/// The origin of a [`EventKind::Map`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum MapCause {
     /// A segment of the program or of its interpreter, mapped by `execve`.
@@ -188,11 +190,11 @@ pub enum MapCause {
     ExecAnonymous,
     /// The stack of the first thread.
     Stack,
-    /// The stack has grown to this range, for the fault that follows. What it covers already stays.
+    /// The stack has grown to this range, for the following fault. Memory that was there stays.
     StackGrowth,
     /// The vdso and its data pages.
     Vdso,
-    /// By a call that the trace does not contain.
+    /// A call that the trace does not contain.
     Other,
 }
 

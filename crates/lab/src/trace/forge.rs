@@ -1,10 +1,10 @@
-//! Files for the fuzzer: any header and any events, with checksums that hold.
+//! Files for the fuzzer: any header and any events, with valid checksums.
 
 use super::encode::Encoder;
 use super::wire::Sink;
 use super::{CHUNK_MAX, Event, Header, MAGIC, VERSION};
 
-/// A file around these bytes: the payload of the header, and that of the event stream, in chunks.
+/// A file with these payloads of the header and of the event stream, in chunks.
 pub fn around(header: &[u8], stream: &[u8], events: u64) -> Vec<u8> {
     let mut file = MAGIC.to_vec();
     file.extend_from_slice(&VERSION.to_le_bytes());

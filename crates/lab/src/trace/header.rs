@@ -3,12 +3,12 @@
 use super::ARGUMENTS_MAX;
 use super::wire::{Cursor, Malformed, Sink};
 
-/// What a trace says about itself.
+/// The header of a trace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Header {
     /// Format version.
     pub version: u16,
-    /// Which clock the times are of.
+    /// The clock of the times.
     pub clock: Clock,
     /// Bytes of a base page.
     pub page_size: u32,
@@ -20,23 +20,23 @@ pub struct Header {
     pub command: Vec<String>,
     /// The program's name and version.
     pub program: Program,
-    /// What the recorder was allowed to see.
+    /// The recorder's tier of permissions.
     pub tier: Tier,
     /// Transparent huge pages were off for the program (which changes its speed, and makes every fault one of 4 KiB).
     pub thp_disabled: bool,
-    /// Which fault details are there.
+    /// The details of its faults.
     pub faults: FaultKinds,
     /// Size of the ring per CPU, in bytes.
     pub ring_bytes: u64,
-    /// Which limits on memory the program ran under; `None` in recordings of version 1.
+    /// The memory limits of the program; `None` in recordings of version 1.
     pub limits: Option<Limits>,
-    /// What is known only at the end.
+    /// The totals, known only at the end.
     pub totals: Totals,
     /// Number of events. Filled in by the writer.
     pub events: u64,
 }
 
-/// The limits on memory that a program started under. What it set itself afterwards is not told.
+/// The memory limits at a program's start. Limits that it set itself afterwards are not recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// `vm.max_map_count`.
@@ -57,26 +57,26 @@ pub struct Limits {
     pub locked: u64,
 }
 
-/// What the kernel promises without having it (`vm.overcommit_memory`).
+/// The kernel's overcommit mode (`vm.overcommit_memory`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Overcommit {
-    /// All but what is obviously too much.
+    /// Grants all requests but obviously excessive ones.
     Guess,
-    /// Everything.
+    /// Grants every request.
     Always,
-    /// Nothing beyond the limit.
+    /// Grants nothing beyond the limit.
     Never,
 }
 
-/// What is known only when the recording ends.
+/// Totals that are known only when the recording ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
     /// Kernel records lost in all; the trace is complete when it is 0.
     pub lost: u64,
     /// From the start of the program to the exit of its last process, in nanoseconds.
     pub wall_ns: u64,
-    /// Minor and major faults that the kernel counted for all processes together; 0 when it could not be read. This
-    /// less the fault events that were resolved is what the kernel resolved without an event.
+    /// Minor and major faults that the kernel counted for all processes together; 0 if it could not be read.
+    /// This minus the resolved fault events are the faults that the kernel resolved without an event.
     pub kernel_faults: u64,
 }
 
@@ -99,13 +99,13 @@ pub enum Clock {
 /// What the recorder was allowed to see.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tier {
-    /// Everything, with capabilities.
+    /// A privileged recorder: everything.
     Privileged,
-    /// What an ordinary user may see: no faults from kernel mode, no access kind, no fault-around, no fault durations.
+    /// An ordinary user: no faults from kernel mode, no access kind, no fault-around, no fault durations.
     User,
 }
 
-/// Which fault details a trace has.
+/// The fault details of a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FaultKinds {
     /// Faults of the program's own instructions.
@@ -121,7 +121,7 @@ pub struct FaultKinds {
 }
 
 impl FaultKinds {
-    /// What a tier gives.
+    /// The details that a tier provides.
     pub const fn of(tier: Tier) -> FaultKinds {
         let all = matches!(tier, Tier::Privileged);
         FaultKinds { user: true, kernel: all, access: all, duration: all, fault_around: all }

@@ -1,7 +1,7 @@
 //! The mappings of each process, as far as the trace has shown them.
 //!
-//! No page tables and no policy: only which ranges exist and which file is behind them. The recorder needs it to
-//! place fault-around and `mlockall`, the tests to check that a trace explains all its faults.
+//! No page tables and no policy, only the mapped ranges and their files. The recorder uses it to place
+//! fault-around and `mlockall`, the tests to check that a trace explains all its faults.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -22,7 +22,7 @@ pub struct Mapping {
     pub start: u64,
     /// Address behind the last.
     pub end: u64,
-    /// Which file; `None` for anonymous memory.
+    /// The file; `None` for anonymous memory.
     pub file: Option<FileId>,
     /// Offset into the file of `start`, in bytes.
     pub offset: u64,
@@ -30,16 +30,16 @@ pub struct Mapping {
     pub prot: u32,
 }
 
-/// What one address space maps.
+/// The mappings of one address space.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Space {
-    /// By start; they don't overlap.
+    /// The mappings by start; they do not overlap.
     mappings: BTreeMap<u64, Mapping>,
-    /// The program break, once a call has told it.
+    /// The program break, once a call has shown it.
     brk: Option<u64>,
-    /// `mlockall(MCL_FUTURE)`: what is mapped from now on is populated.
+    /// `mlockall(MCL_FUTURE)`: later mappings are populated.
     lock_future: bool,
-    /// How many processes have it.
+    /// Processes that share it.
     users: usize,
 }
 
@@ -47,7 +47,7 @@ pub(super) struct Space {
 #[derive(Default)]
 pub struct Layouts {
     spaces: HashMap<u32, Space>,
-    /// Which space a process has: several share one after a `vfork`.
+    /// The space of each process; several share one after a `vfork`.
     by_pid: HashMap<u32, u32>,
     next: u32,
 }
@@ -86,32 +86,32 @@ impl Layouts {
         self.existing(pid).into_iter().flat_map(|space| space.mappings.values().copied())
     }
 
-    /// Must what a process maps from now on be populated (`mlockall(MCL_FUTURE)`)?
+    /// Whether later mappings of a process are populated (`mlockall(MCL_FUTURE)`).
     pub fn locks_future(&self, pid: u32) -> bool {
         self.existing(pid).is_some_and(|space| space.lock_future)
     }
 
-    /// The program break of a process, once a call has told it.
+    /// The program break of a process, once a call has shown it.
     pub fn program_break(&self, pid: u32) -> Option<u64> {
         self.existing(pid)?.brk
     }
 
-    /// Does the process share its memory with another (a `vfork` child before its exec)?
+    /// Whether the process shares its memory with another (a `vfork` child before its exec).
     pub fn shares_memory(&self, pid: u32) -> bool {
         self.existing(pid).is_some_and(|space| space.users > 1)
     }
 
-    /// The number of the address space that a process has; no other ever has it.
+    /// The number of a process's address space; numbers are never reused.
     pub fn number_of(&self, pid: u32) -> Option<u32> {
         self.by_pid.get(&pid).copied()
     }
 
-    /// Has any process the address space with this number?
+    /// Whether any process has the address space with this number.
     pub fn is_alive(&self, number: u32) -> bool {
         self.spaces.contains_key(&number)
     }
 
-    /// What is mapped between two addresses of a process, by address, each mapping cut to that range.
+    /// The mappings between two addresses of a process, by address, each cut to that range.
     pub fn mapped_in(&self, pid: u32, start: u64, end: u64) -> Vec<Mapping> {
         let Some(space) = self.existing(pid).filter(|_| start < end) else { return Vec::new() };
         let first = space.find(start).map_or(start, |mapping| mapping.start);
@@ -129,7 +129,7 @@ impl Layouts {
         self.existing(pid)?.mappings.range(address..).next().map(|(_, mapping)| *mapping)
     }
 
-    /// The number of a process's address space. No other has had it, or will.
+    /// The number of a process's address space; makes one for a new process.
     pub(super) fn number(&mut self, pid: u32) -> u32 {
         if let Some(number) = self.by_pid.get(&pid) {
             return *number;
@@ -138,7 +138,7 @@ impl Layouts {
         self.by_pid[&pid]
     }
 
-    /// Gives an address space another state.
+    /// Replaces the state of an address space.
     pub(super) fn replace(&mut self, number: u32, space: Space) {
         self.spaces.insert(number, space);
     }
@@ -147,7 +147,7 @@ impl Layouts {
         self.spaces.get(self.by_pid.get(&pid)?)
     }
 
-    /// The address space of a process; several have the same.
+    /// The address space of a process, which several may share.
     pub(super) fn space(&mut self, pid: u32) -> &mut Space {
         let number = self.number(pid);
         self.spaces.entry(number).or_default()
@@ -178,7 +178,7 @@ impl Space {
                 self.insert(*start, *len, *file, *file_offset, *prot);
             }
             EventKind::Syscall(call) if call.ok() => self.call(call),
-            // It has changed what comes before the first hole.
+            // It has changed the pages before the first hole.
             EventKind::Syscall(call) if call.call == Call::Mprotect && call.result == ENOMEM => {
                 self.protect(call.args[0], round_up(call.args[1]), call.args[2] as u32);
             }
@@ -199,7 +199,7 @@ impl Space {
         self.remove(start, end);
         let offset = if file.is_some() { offset } else { 0 };
         let mut mapping = Mapping { start, end, file, offset, prot };
-        // Grown heaps and stacks would otherwise fall into thousands of pieces.
+        // Merges neighbours; otherwise growing heaps and stacks would be thousands of mappings.
         if file.is_none()
             && let Some((_, before)) = self.mappings.range(..start).next_back()
             && before.end == start
@@ -210,7 +210,7 @@ impl Space {
         self.mappings.insert(mapping.start, mapping);
     }
 
-    /// Takes the range out and gives what was there.
+    /// Removes the range; returns its mappings.
     fn remove(&mut self, start: u64, end: u64) -> Vec<Mapping> {
         let mut touched: Vec<Mapping> = Vec::new();
         if let Some((_, before)) = self.mappings.range(..start).next_back()
@@ -270,7 +270,7 @@ impl Space {
             // A second mapping of the same shared pages.
             moved.extend(self.find(old).map(|mapping| mapping.from(old)));
         }
-        // What keeps its length keeps its holes, one at its end too.
+        // A range that keeps its length keeps its holes, one at its end too.
         if let Some(last) = moved.last_mut().filter(|_| new_len > old_len) {
             last.end = old.saturating_add(new_len.max(last.start - old));
         }
@@ -312,7 +312,7 @@ impl Mapping {
     }
 }
 
-/// How many bytes an `mmap` really maps: whole pages, of the huge size where it asks for those.
+/// The bytes that an `mmap` really maps: whole pages, of the huge size if it asks for those.
 pub fn mmap_length(call: &Syscall) -> u64 {
     const HUGETLB: u64 = 0x4_0000;
     let [_, length, _, flags, ..] = call.args;

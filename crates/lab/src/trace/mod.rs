@@ -1,9 +1,8 @@
-//! The trace format: what `quire record` writes and `quire replay` reads.
+//! The trace format: `quire record` writes it and `quire replay` reads it.
 //!
-//! A trace is the memory life of a program and all its children in one total order. A reader goes
-//! through the events one by one and applies each when it comes. Where the recorder could not prove the place of a
-//! call, the call says so ([`Syscall::unordered`]), and [`Settled`] finds one.
-//! `docs/trace-format.md` describes the bytes.
+//! A trace is the memory life of a program and all its children in one total order: a reader applies the
+//! events one by one. A call whose place the recorder could not prove is marked ([`Syscall::unordered`]), and
+//! [`Settled`] finds a place. `docs/trace-format.md` describes the bytes.
 
 mod call;
 mod decode;

@@ -15,14 +15,14 @@ use super::{
 /// Bytes before the payload of a chunk.
 const CHUNK_HEAD: u64 = 8;
 
-/// The event stream has at most so many bytes for each byte of the file: times of recorded events alone make it less than a
-/// tenth of this.
+/// The event stream has at most this many bytes for each byte of the file. A recording stays below a tenth of
+/// this, because of the times of its events alone.
 const EXPANDED_MOST: u64 = 256;
 
-/// Besides these.
+/// Bytes of the event stream that are allowed for any file.
 const EXPANDED_FREE: u64 = 4 << 20;
 
-/// A source, and how many bytes it gave.
+/// A source, with a count of its bytes.
 struct Counted<R> {
     source: R,
     read: u64,
@@ -36,17 +36,17 @@ impl<R: Read> Read for Counted<R> {
     }
 }
 
-/// Reads a trace: an iterator of its events. After an error, and after the last event, it gives `None`.
+/// Reads a trace: an iterator over its events. After an error, and after the last event, it returns `None`.
 ///
-/// No event of a damaged chunk is given out; a file that ends early gives [`TraceError::Truncated`] in the
-/// place of the first event that is missing.
+/// It returns no event of a damaged chunk; a file that ends early gives [`TraceError::Truncated`] instead of
+/// the first missing event.
 pub struct TraceReader<R: Read = File> {
     header: Header,
     zstd: Zstd<'static, BufReader<Counted<R>>>,
     /// Bytes of the event stream so far, decompressed.
     expanded: u64,
     chunk: Vec<u8>,
-    /// How much of `chunk` has been decoded.
+    /// The decoded bytes of `chunk`.
     position: usize,
     decoder: Decoder,
     events: u64,
@@ -64,7 +64,7 @@ impl TraceReader<File> {
 }
 
 impl<R: Read> TraceReader<R> {
-    /// Reads the header of a trace that comes from anywhere.
+    /// Reads the header of a trace from any source.
     ///
     /// # Errors
     /// Any [`TraceError`] that the first bytes can show.
@@ -109,7 +109,7 @@ impl<R: Read> TraceReader<R> {
         })
     }
 
-    /// What the trace says about itself.
+    /// The header.
     pub fn header(&self) -> &Header {
         &self.header
     }
@@ -119,7 +119,7 @@ impl<R: Read> TraceReader<R> {
         self.decoder.path(id)
     }
 
-    /// How many events have been read.
+    /// The events read so far.
     pub fn events_read(&self) -> u64 {
         self.events
     }
@@ -207,7 +207,7 @@ fn fixed<const N: usize>(source: &mut impl Read) -> Result<[u8; N], TraceError> 
     Ok(bytes)
 }
 
-/// Tells a short file, bytes that zstd refuses, and a failing disk apart.
+/// Distinguishes a short file, bytes that zstd refuses, and a failing disk.
 fn damage(error: io::Error, at: u64) -> TraceError {
     if error.kind() == io::ErrorKind::UnexpectedEof {
         TraceError::Truncated

@@ -1,10 +1,10 @@
-//! Finds a place for calls whose order was not recorded: one in which all that is known may have happened.
+//! Finds places for calls whose order was not recorded, such that all recorded results are possible.
 //!
-//! An unordered call stands at its entry and took effect at some moment up to its exit. Which one shows in what the
-//! events around it met: a page that was there, an address that was free. So events are kept back as long as calls
-//! could stand in several places, with every state of the address space that may be; each event drops the states in
-//! which it could not have happened. If more than one state is left in the end, the addresses that they disagree on
-//! are in doubt.
+//! An unordered call is recorded at its entry and took effect at some moment up to its exit. The events
+//! around it show which: they met a mapped page, or a free address. So events are kept back while calls have
+//! several possible places, together with every possible state of the address space. Each event drops the
+//! states in which it could not have happened. If more than one state is left in the end, the addresses on
+//! which they differ are in doubt.
 
 mod doubts;
 mod window;
@@ -15,7 +15,7 @@ use super::{Call, Event, EventKind, Layouts, Syscall};
 use doubts::Doubts;
 use window::{Found, Window};
 
-/// So many events are kept back at most.
+/// The most events that are kept back.
 const MOST_KEPT: usize = 1 << 16;
 
 /// An event in its place.
@@ -23,20 +23,20 @@ const MOST_KEPT: usize = 1 << 16;
 pub struct Placed {
     /// The event.
     pub event: Event,
-    /// What is mapped at its addresses rests on an order that is not known: applied in this order, it need not meet
-    /// what it met when it was recorded.
+    /// The mappings at its addresses depend on an unknown order: applied in this order, the event may have
+    /// another result than the recorded one.
     pub in_doubt: bool,
     space: u32,
 }
 
-/// Gives out the events of a trace in an order in which they may have happened.
+/// Returns the events of a trace in an order in which they may have happened.
 #[derive(Default)]
 pub struct Settled {
-    /// After the last event that was pushed, except for address spaces with a window.
+    /// The layouts after the last pushed event, except for address spaces with a window.
     layouts: Layouts,
     /// The address spaces in which calls have no place yet.
     windows: HashMap<u32, Window>,
-    /// The address spaces whose layout may be another.
+    /// Address spaces whose layout is a guess.
     unsure: HashSet<u32>,
     /// Events that wait for windows to close. The first has this number.
     kept: VecDeque<Kept>,
@@ -71,7 +71,7 @@ impl Settled {
         self.flush();
     }
 
-    /// Nothing more comes.
+    /// Ends the trace.
     pub fn finish(&mut self) {
         self.close_all(false);
         self.flush();
@@ -82,7 +82,7 @@ impl Settled {
         self.ready.pop_front()
     }
 
-    /// An event in doubt did not do what it did when it was recorded: so its addresses are in doubt from here on.
+    /// An event in doubt did not have its recorded effect: its addresses are in doubt from here on.
     pub fn went_otherwise(&mut self, placed: &Placed) {
         self.doubts.add(placed.space, &placed.event.kind);
     }
@@ -106,13 +106,14 @@ impl Settled {
         window.open(event, next);
     }
 
-    /// Brings the layout of an address space behind an event. Gives the address space that the event makes of it.
+    /// Applies an event to the layout of an address space. Returns the address space that the event makes of
+    /// it.
     fn advance(&mut self, space: u32, event: &Event) -> Option<u32> {
         let next = self.next();
         let Some(window) = self.windows.get_mut(&space) else { return self.apply(event) };
         window.advance(event, next);
         match event.kind {
-            // What copies an address space, or ends it, must know what it is.
+            // An event that copies or ends an address space must know its state.
             EventKind::Exec { .. } | EventKind::Fork { .. } | EventKind::ProcessExit { .. } => {
                 self.collapse(space, true);
                 let copy = self.apply(event);
@@ -141,8 +142,8 @@ impl Settled {
         }
     }
 
-    /// Takes one of the states that an address space may have for the true one.
-    /// With `early`, calls that have no place yet may have come later.
+    /// Takes one of the possible states of an address space as the true one. With `early`, unplaced calls may
+    /// have taken effect later.
     fn collapse(&mut self, space: u32, early: bool) {
         let next = self.next();
         let Some(window) = self.windows.remove(&space) else { return };
@@ -168,7 +169,7 @@ impl Settled {
         spaces.into_iter().for_each(|space| self.collapse(space, early));
     }
 
-    /// Gives out what stands before every open window.
+    /// Releases the events before every open window.
     fn flush(&mut self) {
         let end = self.windows.values().map(Window::start).min().unwrap_or(self.next());
         while self.first <= end {
@@ -192,7 +193,7 @@ impl Settled {
         let in_doubt = self.doubts.concern(space, &event.kind);
         self.doubts.apply(space, &event.kind, copy);
         if in_doubt && matches!(event.kind, EventKind::Syscall(Syscall { call: Call::Mremap, .. })) {
-            // It moves what is in doubt.
+            // It moves addresses that are in doubt.
             self.doubts.add(space, &event.kind);
         }
         self.ready.push_back(Placed { event, in_doubt, space });

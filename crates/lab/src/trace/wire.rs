@@ -1,6 +1,6 @@
 //! Varints and strings.
 
-/// The bytes can't be what they should be.
+/// The bytes are malformed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Malformed;
 

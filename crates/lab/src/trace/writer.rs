@@ -1,7 +1,7 @@
-//! Writes a trace: into a draft, which becomes the target when it is whole.
+//! Writes a trace into a draft, which becomes the target when it is complete.
 //!
-//! After each chunk everything so far is in the file, so that a disk that is full loses the chunk that did not fit
-//! and what comes after it: the trace then ends behind the last chunk that did.
+//! After each chunk all events so far are in the file, so a full disk loses only the chunk that did not fit
+//! and later ones: the trace then ends after the last chunk that fitted.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -19,15 +19,15 @@ use super::{
 };
 use crate::output::{Draft, Target};
 
-/// A chunk is written once it has this many bytes; the rest up to [`CHUNK_MAX`] is room for one more entry. A full disk
-/// loses at most so much of what would fit.
+/// A chunk is written once it has this many bytes; the rest up to [`CHUNK_MAX`] is space for one more entry.
+/// A full disk loses at most this much of the events that would fit.
 const CHUNK_TARGET: usize = 16 * 1024;
 
 /// Compression level: the highest whose memory stays moderate; traces are written once and read often.
 const LEVEL: i32 = 15;
 
-/// Writes a trace. Until [`TraceWriter::finish`] a regular file that is the target is not touched; a writer that is
-/// dropped leaves nothing behind.
+/// Writes a trace. Until [`TraceWriter::finish`] a regular target file stays as it was; a dropped writer
+/// leaves nothing behind.
 pub struct TraceWriter {
     draft: Draft,
     zstd: Zstd<'static, File>,
@@ -37,13 +37,13 @@ pub struct TraceWriter {
     paths: HashMap<String, PathId>,
     path_bytes: usize,
     first_ns: Option<u64>,
-    /// Where the trace may end; the first is behind the header.
+    /// Places where the trace may end; the first is after the header.
     marks: Vec<Mark>,
-    /// Why nothing more is written.
+    /// The error that stopped the writing.
     stopped: Option<io::Error>,
 }
 
-/// A place in the file that whole chunks stand before.
+/// A place in the file after whole chunks.
 #[derive(Clone, Copy)]
 struct Mark {
     bytes: u64,
@@ -81,7 +81,7 @@ impl TraceWriter {
         let header = Header { version: VERSION, ..header.clone() };
         write_prefix(draft.file(), &header)?;
         let start = Mark { bytes: draft.file().stream_position()?, events: 0, last_ns: 0 };
-        // Each chunk has its checksum; one of the frame could not be told before the frame ends.
+        // Each chunk has its checksum; one of the whole frame could be checked only at the frame's end.
         let mut zstd = Zstd::new(draft.file().try_clone()?, LEVEL)?;
         zstd.window_log(WINDOW_LOG)?;
         Ok(TraceWriter {
@@ -120,7 +120,8 @@ impl TraceWriter {
         Ok(id)
     }
 
-    /// Appends an event. Once the file takes no more, events are counted only, and [`TraceWriter::close`] says so.
+    /// Appends an event. Once the file takes no more, events are only counted, and [`TraceWriter::close`]
+    /// reports it.
     ///
     /// # Errors
     /// [`TraceError::OutOfOrder`] if its time is before that of the event before; [`TraceError::TooLarge`]
@@ -163,7 +164,8 @@ impl TraceWriter {
         self.close(totals).map(|written| written.bytes)
     }
 
-    /// Ends the trace and makes the target of it. Events that the file did not take count as lost in the header.
+    /// Ends the trace and moves it to the target. Events that the file did not take count as lost in the
+    /// header.
     ///
     /// # Errors
     /// [`TraceError::Io`] if not even an empty trace fits, or the target takes none; a regular file is then as it was.
@@ -214,12 +216,13 @@ impl TraceWriter {
         self.zstd.do_finish()
     }
 
-    /// Ends the trace behind the last chunk where the end fits, and makes the header say so. Gives the cause back.
+    /// Ends the trace after the last chunk at which the end fits, and records it in the header. Returns the
+    /// cause.
     fn cut(&mut self, cause: io::Error) -> Result<io::Error, TraceError> {
         let file = self.draft.file();
         for (at, mark) in self.marks.iter().enumerate().rev() {
             let end = if at == 0 { whole_frame(mark.events)? } else { last_block(mark.events) };
-            // What it overwrites is there already, as far as it goes: a full disk takes it.
+            // It overwrites existing bytes, as far as they go, so a full disk takes it.
             if file.write_all_at(&end, mark.bytes).is_err() {
                 continue;
             }
@@ -227,7 +230,7 @@ impl TraceWriter {
             let totals = &mut self.header.totals;
             totals.lost += self.header.events - mark.events;
             totals.wall_ns = mark.last_ns - self.first_ns.unwrap_or(0).min(mark.last_ns);
-            // The kernel counted for the whole run, so that nothing is known of this part.
+            // The kernel counted for the whole run, so nothing is known of this part.
             totals.kernel_faults = 0;
             self.header.events = mark.events;
             return Ok(cause);
@@ -236,7 +239,7 @@ impl TraceWriter {
     }
 }
 
-/// What ends the stream of chunks.
+/// The end of the stream of chunks.
 fn end_marker(events: u64) -> [u8; 16] {
     let count = events.to_le_bytes();
     let mut marker = [0; 16];

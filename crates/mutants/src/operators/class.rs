@@ -1,4 +1,4 @@
-//! Which kind of bug a change is: the kinds that tests miss most easily weigh more in the sample.
+//! The kinds of bugs: those that tests miss most easily weigh more in the sample.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,9 +8,9 @@ use super::Operator;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Class {
-    /// What is undone or reported after a failure.
+    /// Undoing or reporting after a failure.
     ErrorPath,
-    /// Flushes, and what a secondary MMU is told.
+    /// Flushes, and notifications of a secondary MMU.
     Flush,
     /// Charges, reservations, counts.
     Counter,
@@ -18,9 +18,9 @@ pub(crate) enum Class {
     Limit,
     /// Bits of entries and flags.
     Bits,
-    /// Locks, atomics and what is looked at again under them.
+    /// Locks, atomics and checks under them.
     Race,
-    /// Which way is taken.
+    /// Branches.
     Condition,
     /// Any other step.
     Step,
@@ -61,7 +61,7 @@ impl Class {
         }
     }
 
-    /// How much more often than others it is drawn.
+    /// Its weight in the draw.
     pub(crate) fn weight(self) -> f64 {
         match self {
             Self::ErrorPath | Self::Flush => 4.0,

@@ -1,4 +1,4 @@
-//! Conditions that are decided, and chains of `&&`.
+//! Conditions that always or never hold, and chains of `&&`.
 
 use syn::{BinOp, Expr};
 
@@ -6,7 +6,7 @@ use super::Operator;
 use super::context::Finder;
 
 impl Finder<'_> {
-    /// A condition that never holds, or `always` does. One that binds names is left alone.
+    /// Makes a condition never hold, or with `always` always. One that binds names is left alone.
     pub(super) fn condition(&mut self, condition: &Expr, always: bool) {
         if has_let(condition) {
             return;

@@ -1,4 +1,4 @@
-//! Where in a file the finder is.
+//! The finder's context in a file.
 
 use syn::spanned::Spanned;
 use syn::{Attribute, Expr, Pat, Stmt};
@@ -7,7 +7,7 @@ use super::{Class, Found, Operator, Place};
 
 /// Functions that only check or show.
 const CHECKS: [&str; 5] = ["validate", "verify", "check_", "debug_", "fmt"];
-/// What only counts, or only makes things faster.
+/// Code that only counts, or only makes things faster.
 const UNSEEN: [&str; 9] = [
     "stats",
     "Stat::",
@@ -24,9 +24,9 @@ const UNSEEN: [&str; 9] = [
 pub(super) struct Finder<'t> {
     text: &'t str,
     functions: Vec<String>,
-    /// How many constant contexts are around.
+    /// Enclosing constant contexts.
     pub(super) constant: usize,
-    /// How many paths of errors are around.
+    /// Enclosing error paths.
     pub(super) on_error: usize,
     pub(super) found: Found,
 }
@@ -40,7 +40,7 @@ impl<'t> Finder<'t> {
         &self.text[of.span().byte_range()]
     }
 
-    /// The file can be wrong here in this way.
+    /// Adds a place.
     pub(super) fn push(&mut self, at: &impl Spanned, operator: Operator, mutated: String) {
         let span = at.span();
         let original = self.text(at);
@@ -86,7 +86,7 @@ impl<'t> Finder<'t> {
     }
 }
 
-/// Whether users of the library see nothing of what the text does.
+/// Whether the text has no effect that users of the library see.
 pub(super) fn is_unseen(text: &str) -> bool {
     UNSEEN.iter().any(|word| text.contains(word))
 }
@@ -101,7 +101,7 @@ pub(super) fn is_failure(text: &str) -> bool {
     text.starts_with("Err(") || text.starts_with("Err ")
 }
 
-/// Whether a condition is that something failed.
+/// Whether a condition tests for a failure.
 pub(super) fn asks_for_failure(text: &str) -> bool {
     text.contains(".is_err()") || text.contains("let Err(")
 }
@@ -116,7 +116,7 @@ pub(super) fn ends_in_error(last: Option<&Stmt>) -> bool {
     }
 }
 
-/// Whether a pattern gives something a name, so that its arm can use it.
+/// Whether a pattern binds a name, so that its arm can use it.
 pub(super) fn binds(pattern: &Pat) -> bool {
     struct Names(bool);
     impl<'a> syn::visit::Visit<'a> for Names {

@@ -1,8 +1,8 @@
-//! The places of a source file where a deliberate bug can stand, and which bug.
+//! The places of a source file for deliberate bugs, and the bugs.
 //!
-//! Every place is a stretch of the text and what stands there instead. Where the switch cannot be compiled (constants,
-//! `const fn`), where nothing that users see depends on the code (statistics, hints to the processor), and where code
-//! only checks other code, there is none.
+//! A place is a range of the text and its replacement. There is none where the switch cannot be compiled
+//! (constants, `const fn`), where users see no effect of the code (statistics, hints to the processor), and
+//! in code that only checks other code.
 
 mod class;
 mod conditions;
@@ -19,7 +19,7 @@ use syn::visit::Visit;
 
 pub(crate) use class::Class;
 
-/// How correct code is made wrong.
+/// The ways to make correct code wrong.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Operator {
@@ -29,23 +29,23 @@ pub(crate) enum Operator {
     Equality,
     /// `&&` for `||`, and the other way round.
     Logic,
-    /// One side of `&&`, `||`, `|` or `&` is gone.
+    /// One side of `&&`, `||`, `|` or `&` is removed.
     Term,
     /// A condition never holds.
     Never,
     /// A condition always holds.
     Always,
-    /// `!` is gone.
+    /// `!` is removed.
     Negation,
-    /// `+ 1` or `- 1` is gone.
+    /// `+ 1` or `- 1` is removed.
     OffByOne,
     /// A number is one larger.
     Literal,
-    /// A call in a chain is gone: `min`, `max`, `union`, `without`, `inspect_err` and the like.
+    /// A call in a chain is removed: `min`, `max`, `union`, `without`, `inspect_err` and the like.
     Link,
-    /// A statement is gone: a call, or a change of a value.
+    /// A statement is removed: a call, or a change of a value.
     Statement,
-    /// An arm of a `match` does what its neighbour does.
+    /// An arm of a `match` does the work of its neighbour.
     Arm,
 }
 
@@ -54,17 +54,17 @@ pub(crate) enum Operator {
 pub(crate) struct Place {
     /// The bytes of the file.
     pub(crate) range: Range<usize>,
-    /// From 1.
+    /// Line number, from 1.
     pub(crate) line: usize,
     /// The innermost function around it.
     pub(crate) function: String,
     pub(crate) operator: Operator,
     pub(crate) class: Class,
-    /// What stands there instead; nothing for a statement that is gone.
+    /// The replacement; empty for a removed statement.
     pub(crate) mutated: String,
 }
 
-/// What a file offers.
+/// The places of a file.
 #[derive(Default, Debug)]
 pub(crate) struct Found {
     pub(crate) places: Vec<Place>,

@@ -2,14 +2,14 @@
 
 use super::{Class, Operator, find};
 
-/// What may stand in the function instead, with the operator.
+/// The replacements in the function, with their operators.
 fn changes(body: &str) -> Vec<(Operator, String, String)> {
     let text = format!("fn f() -> u64 {{ {body} }}");
     let places = find(&text).expect("Rust").places;
     places.into_iter().map(|place| (place.operator, text[place.range].to_string(), place.mutated)).collect()
 }
 
-/// Whether exactly this may be changed in this way.
+/// Checks that exactly these changes are possible with the operator.
 fn expect(body: &str, operator: Operator, wanted: &[(&str, &str)]) {
     let found = changes(body);
     let found: Vec<_> = found.iter().filter(|(of, ..)| *of == operator).collect();

@@ -6,7 +6,7 @@ use super::Operator;
 use super::conditions::has_let;
 use super::context::Finder;
 
-/// Methods without which a chain still has its type.
+/// Methods whose removal keeps a chain's type.
 const LINKS: [&str; 13] = [
     "min",
     "max",
@@ -29,7 +29,7 @@ pub(super) fn is_change(op: BinOp) -> bool {
     matches!(op, AddAssign(_) | SubAssign(_) | BitOrAssign(_) | BitAndAssign(_) | BitXorAssign(_))
 }
 
-/// The operator instead, and what that is called.
+/// The replacing operator, and its kind.
 fn instead(op: BinOp) -> Option<(&'static str, Operator)> {
     Some(match op {
         BinOp::Lt(_) => ("<=", Operator::Boundary),

@@ -10,9 +10,9 @@ use syn::{
 use super::Operator;
 use super::context::{Finder, asks_for_failure, binds, ends_in_error, is_conditional, is_failure, is_unseen};
 
-/// Traits whose code shows values.
+/// Traits whose code formats values.
 const SHOWN: [&str; 2] = ["Debug", "Display"];
-/// What is given to these runs after a failure.
+/// Arguments of these run after a failure.
 const AFTER_FAILURE: [&str; 4] = ["inspect_err", "map_err", "or_else", "unwrap_or_else"];
 
 impl Finder<'_> {
@@ -25,7 +25,7 @@ impl Finder<'_> {
         });
     }
 
-    /// The last expression of a block whose value nobody takes.
+    /// The last expression of a block with an unused value.
     fn last_statement(&mut self, block: &Block) {
         if let Some(Stmt::Expr(expr, None)) = block.stmts.last()
             && is_step(expr)
@@ -47,7 +47,7 @@ impl Finder<'_> {
     }
 }
 
-/// Whether a statement does something that may be forgotten.
+/// Whether a statement has an effect that may be forgotten.
 fn is_step(expr: &Expr) -> bool {
     match expr {
         Expr::Call(_) | Expr::MethodCall(_) | Expr::Assign(_) => true,

@@ -29,7 +29,7 @@ fn draw(rng: &mut Draw, bytes: u64) -> Leaf {
     Leaf { at, level, frame, write: rng.below(2) == 1 }
 }
 
-/// In lockstep with a list of the leaves that there are, and with the count of those that lead to a frame (invariant 12).
+/// In lockstep with a list of the leaves, and with a count of those that lead to a frame (invariant 12).
 #[test]
 fn lockstep_with_a_list() {
     let bytes = 3 << 30;

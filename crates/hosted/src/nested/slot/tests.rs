@@ -22,12 +22,13 @@ fn accesses_under_way_are_waited_for_and_no_later_one() {
     wait_for_all(&slots);
 }
 
-/// A virtual CPU that is always inside some access blocks no wait, and after the wait no access uses what went before it.
+/// A virtual CPU that is always inside some access blocks no wait, and no access after the wait uses old
+/// entries.
 #[test]
 fn what_is_taken_away_is_not_used_after_the_wait() {
     let slots = [Slot::default(), Slot::default()];
     let (entry, stop) = (AtomicU64::new(1), AtomicU64::new(0));
-    // A place for each value that the entry has had; zero once it may not be used any more.
+    // A place for each value of the entry; zero once it may not be used any more.
     let rounds = if cfg!(miri) { 20 } else { 20_000 };
     let live: Vec<AtomicU64> = (0..rounds + 2).map(|at| AtomicU64::new(u64::from(at == 1))).collect();
     std::thread::scope(|scope| {

@@ -10,12 +10,12 @@ use crate::bench::goal::{Bound::AtMost, Goal};
 use crate::bench::row::Row;
 use crate::bench::runner::Runner;
 
-/// See the module.
+/// The experiment `boot`.
 pub const EXPERIMENT: Experiment = Experiment {
     name: "boot",
     question: "How long does it take to take over an empty machine, and how much memory do the tables take?",
-    expectation: "quire: under a millisecond and under 0.02 % (200 ppm) at 1 TiB, since the record of a whole free block \
-                  is all zero and need not be written.",
+    expectation: "quire: under a millisecond and under 0.02 % (200 ppm) at 1 TiB, since the record of a \
+     whole free block is all zero and is not written.",
     baseline: &["linux"],
     per: "call",
     notes: &[
@@ -45,7 +45,7 @@ fn case(gib: u64) -> Case<Boot> {
     Case { name, params: [("bytes".to_owned(), json!(bytes))].into_iter().collect(), spec: Boot { bytes } }
 }
 
-/// What the tables take, beside the times.
+/// The tables' share of memory.
 fn metadata(rows: &[Row]) -> anyhow::Result<String> {
     let mut text = Sheet::new(&["case", "metadata", "share of memory"].map(str::to_owned), 1);
     for row in rows {

@@ -1,4 +1,4 @@
-//! How long is memory of a guest out of its virtual CPUs' reach, by the verb that takes it?
+//! How long does each verb keep a guest's memory from its virtual CPUs?
 
 use crate::output::Sheet;
 use serde_json::json;
@@ -10,11 +10,14 @@ use crate::bench::goal::{Bound::AtMost, Goal};
 use crate::bench::row::Row;
 use crate::bench::runner::Runner;
 
-/// See the module.
+/// The experiment `brackets`.
 pub const EXPERIMENT: Experiment = Experiment {
     name: "brackets",
     question: "For how long does a verb keep a secondary MMU from the memory, and how much of the verb's time is that?",
-    expectation: "A bracket holds the flush of one other processor, 3 to 10 us on this machine, and dropping copies, 50 ns each: some 30 us for 2 MiB in pieces of 4 KiB. One for each call but fork's (all of the memory in one) and reclaim's (one for each run of runs); none where a huge page in parts is collapsed. Munmap, mprotect and mremap are little more than their bracket; of a fork and a collapse by copy it is a small part.",
+    expectation: "A bracket lasts for the flush of one other processor (3 to 10 us here) and for dropping \
+     copies (50 ns each): some 30 us for 2 MiB in pieces of 4 KiB. Each call has one bracket, reclaim one \
+     for each group of runs, a collapse in place none. munmap, mprotect and mremap take little longer than \
+     their bracket; fork and a collapse by copy take much longer.",
     baseline: &["quire"],
     per: "call",
     notes: &[
@@ -24,15 +27,15 @@ pub const EXPERIMENT: Experiment = Experiment {
         "A call covers 2 MiB in leaves of 4 KiB, all of which the second-stage tables map; `fork` covers all of the \
          memory, `reclaim` up to 512 pages, `migrate` and `memory-failure` one page. A virtual CPU loads and stores \
          all over the memory meanwhile (under `reclaim` it only loads).",
-        "Linux has no arm: its brackets are inside the kernel and need a hypervisor. They enclose the verb \
-         (mmu_notifier_invalidate_range_start before the first entry changes, _end after the last), so `time` is what \
-         they would hold here. Published (Houghton, v2, 2023): 10 to 30 ms for the start of a bracket, about 1 s \
-         until the end of a collapse of 1 GiB.",
+        "Linux has no arm: its brackets are inside the kernel and need a hypervisor. They enclose the whole \
+         verb (mmu_notifier_invalidate_range_start to _end), so `time` is their length here. Published \
+         (Houghton, v2, 2023): 10 to 30 ms for the start of a bracket, about 1 s until the end of a collapse \
+         of 1 GiB.",
     ],
     own: &["quire"],
     apart: &[],
     goals: &[Goal::new(
-        "no bracket when the parts of a page are put together in place",
+        "no bracket when a huge page's parts are collapsed in place",
         "quire",
         &["collapse-parts"],
         AtMost(0.0),

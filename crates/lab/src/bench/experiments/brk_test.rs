@@ -1,4 +1,4 @@
-//! What does a call cost that only moves the end of the heap?
+//! What does a call of brk cost?
 
 use crate::output::Sheet;
 use serde_json::{Value, json};
@@ -10,7 +10,7 @@ use crate::bench::published;
 use crate::bench::row::Row;
 use crate::bench::runner::Runner;
 
-/// See the module.
+/// The experiment `brk-test`.
 pub const EXPERIMENT: Experiment = Experiment {
     name: "brk-test",
     question: "How many times a second can a program move the end of its heap, without touching it?",
@@ -18,7 +18,7 @@ pub const EXPERIMENT: Experiment = Experiment {
                   quire: several times that.",
     baseline: &["linux"],
     per: "call",
-    notes: &["The loop of AIM9's brk_test in our own words: the heap grows by steps and shrinks by steps."],
+    notes: &["The loop of AIM9's brk_test, written anew: the heap grows by steps and shrinks by steps."],
     own: &["quire"],
     apart: &[],
     goals: &[],

@@ -1,4 +1,4 @@
-//! What does a piece of memory cost that is mapped, touched and unmapped at once, alone and beside other threads?
+//! What does it cost to map, touch and unmap a piece of memory, alone and beside other threads?
 
 use serde_json::{Value, json};
 
@@ -10,11 +10,14 @@ use crate::bench::experiment::{Case, Experiment, Measured};
 use crate::bench::goal::{Bound::AtMost, Goal, Over::BestOf};
 use crate::bench::runner::Runner;
 
-/// See the module.
+/// The experiment `churn`.
 pub const EXPERIMENT: Experiment = Experiment {
     name: "churn",
-    question: "What does it cost to map a piece of memory, write to each of its pages and unmap it, with one thread, two and four on one address space?",
-    expectation: "linux: some us for 4 KiB, 1 us a page beyond; two threads pay an interrupt for each munmap and wait for each other. quire: the interrupt is most of a small piece with two threads.",
+    question: "What does it cost to map a piece of memory, write to each of its pages and unmap it, with \
+     one, two and four threads in one address space?",
+    expectation: "linux: some us for 4 KiB, 1 us for each page beyond; with two threads each munmap \
+     interrupts the other CPU, and threads wait for each other's lock. quire: with two threads the interrupt \
+     is most of a small piece's time.",
     baseline: &["linux"],
     per: "piece",
     notes: &[

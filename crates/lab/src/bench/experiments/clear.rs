@@ -1,4 +1,4 @@
-//! How fast do zeroes get into memory?
+//! How fast is memory cleared?
 
 use crate::output::Sheet;
 use serde_json::json;
@@ -21,18 +21,23 @@ const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 
-/// See the module.
+/// The experiment `clear`.
 pub const EXPERIMENT: Experiment = Experiment {
     name: "clear",
-    question: "How fast does each way clear a GiB a thread, by the length of the extents, and how fast is a GiB populated by large pages?",
-    expectation: "Past the caches two to four times as fast as through them from some MiB on, and slower below 64 KiB for the fence after \
-                  each extent; the policy at least 95 % of the fastest at 1 GiB. Populating 2.2 times as fast as linux with one thread, 4 times with two.",
+    question: "How fast does each way clear 1 GiB per thread, by extent size, and how fast is 1 GiB \
+     populated by large pages?",
+    expectation: "Non-temporal stores: two to four times as fast as stores through the caches from some MiB \
+     on, slower below 64 KiB because of the fence after each extent. The policy: at least 95 % of the \
+     fastest at 1 GiB. Populating: 2.2 times as fast as linux with one thread, 4 times with two.",
     baseline: &["linux", "string"],
     per: "call",
     notes: &[
-        "A case names the extent: `4KiB` clears a GiB in calls of 4 KiB each. Memory is in no cache before, but for what the end of a GiB leaves there. With two \
-         threads each clears a GiB of its own; `time` is from the first beginning to the last end.",
-        "`populate/...` brings in a GiB a thread by one call a thread; the ratio there is against linux's huge pages, elsewhere against the string instruction. The kernels by themselves clear the same memory as `quire` there: the roof; the pages of `linux` are others.",
+        "A case names the extent: `4KiB` clears 1 GiB by calls of 4 KiB each. No cache holds the memory \
+         before, except the end of the GiB before. With two threads each clears its own GiB; `time` is from \
+         the first start to the last end.",
+        "`populate/...`: each thread populates 1 GiB by one call. The ratio there is against linux's huge \
+         pages, elsewhere against the string instruction. Each kernel by itself clears the same memory as \
+         `quire`, as an upper bound; `linux` clears other pages.",
         "The policy was calibrated in this run, before the first case.",
     ],
     own: &["quire"],
@@ -127,7 +132,7 @@ pub(super) fn extent_name(bytes: u64) -> String {
     }
 }
 
-/// The policy beside the roof of the run, populating beside the running kernel, and what is to be reached.
+/// The policy beside the fastest kernel of the run, populating beside the running kernel, and the goals.
 fn goals(rows: &[Row]) -> anyhow::Result<String> {
     let rate = |case: &str, arm: &str| {
         let wanted = |row: &&Row| row.case == case && row.arm == arm && row.metric == RATE.name;
@@ -158,7 +163,7 @@ fn goals(rows: &[Row]) -> anyhow::Result<String> {
             let raw = roof(case).map(|roof| roof.1);
             let (pool, thp) = (rate(case, "linux"), rate(case, "linux-thp"));
             let wanted = if case.ends_with("/2threads") { "4 times linux with one" } else { "2.2" };
-            // Two threads are to beat one thread of the running kernel.
+            // Two threads are compared with one thread of the running kernel.
             let alone = rate(case.trim_end_matches("/2threads"), "linux");
             let thp_alone = rate(case.trim_end_matches("/2threads"), "linux-thp");
             populated.add_row([
@@ -168,7 +173,7 @@ fn goals(rows: &[Row]) -> anyhow::Result<String> {
                 shown(thp),
                 beside::relative(own, alone),
                 beside::relative(own, thp_alone),
-                // No way to populate is faster than the memory, whose rate goes with what the host's other guests do.
+                // The memory's rate bounds every way to populate, and it varies with the host's other guests.
                 beside::relative(own, raw),
                 beside::relative(raw, alone),
                 wanted.to_owned(),

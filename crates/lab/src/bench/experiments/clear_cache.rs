@@ -1,4 +1,4 @@
-//! What does a clear leave of a working set in the caches?
+//! How much of a working set does a clear leave in the caches?
 
 use crate::output::Sheet;
 use serde_json::json;
@@ -13,22 +13,22 @@ use crate::bench::row::Row;
 use crate::bench::runner::Runner;
 use crate::bench::table;
 
-/// See the module.
+/// The experiment `clear-cache`.
 pub const EXPERIMENT: Experiment = Experiment {
     name: "clear-cache",
     question: "How long does it take to read a working set of 1 MiB again after 2 MiB, 32 MiB or 1 GiB were cleared beside it?",
-    expectation: "After stores past the caches as without any clear, within 15 %; after stores through them several times as long from 32 MiB on, most of all \
-                  where each load waits for the one before.",
+    expectation: "After non-temporal stores: within 15 % of no clear. After stores through the caches: \
+     several times as long from 32 MiB on, most of all where each load waits for the one before.",
     baseline: &["none"],
     per: "call",
     notes: &[
-        "The working set is read eight times, the extent is cleared, and the working set is read once more, which is the time: in order of address, or each line \
-         at the place that the one before says (`/chase`). One load a line of 64 bytes. It stands in a huge page, as a kernel's own memory does: small pages \
-         lose their translations as well, which takes half as long again.",
-        "The arms `quire...` clear by the policy under each hint; `quire` says nothing of the use, and 2 MiB may stay \
-         cached. `wait` clears nothing for as long as `quire` took last: it shows what other programs do to the \
-         caches. `translate` clears one line of each page: the difference from `quire` is what clearing the rest of \
-         the page costs.",
+        "The working set is read eight times, the extent is cleared, and the working set is read once more, \
+         which is timed: in address order, or as a linked list (`/chase`), one load for each line of 64 \
+         bytes. It is in a huge page; TLB misses on small pages would add half of the time.",
+        "The arms `quire...` clear by the policy under each hint; `quire` gives no hint, and 2 MiB may stay \
+         cached. `wait` clears nothing for as long as `quire` took last, which shows the effect of other \
+         programs on the caches. `translate` clears one line of each page, so its difference from `quire` is \
+         the rest of the page.",
     ],
     own: &["quire"],
     apart: &["none", "wait", "translate", "quire-soon", "quire-later"],
@@ -64,10 +64,10 @@ fn case(spec: Cache) -> Case<Cache> {
     Case { name: format!("{}{modifier}", extent_name(spec.extent)), params, spec }
 }
 
-/// Arms that leave the memory as it is, or nearly so, and take as much time as the policy.
+/// Arms that clear nothing or next to nothing, for as long as the policy takes.
 const BESIDE: [&str; 2] = ["wait", "translate"];
 
-/// Each arm over no clear at all, and the policy over what happens without it in as much time.
+/// Each arm over no clear, and the policy over the arms [`BESIDE`] it.
 fn goals(rows: &[Row]) -> anyhow::Result<String> {
     let arms = table::distinct(rows.iter().map(|row| row.arm.as_str()));
     let names = arms.iter().map(|arm| (*arm).to_owned());
@@ -87,6 +87,7 @@ fn goals(rows: &[Row]) -> anyhow::Result<String> {
         );
     }
     Ok(format!(
-        "time over that of no clear (wanted for quire: at most 1.15 after 32 MiB); at last over that of none in as much time, and of a line of each page\n{text}"
+        "time over that of no clear (wanted for quire: at most 1.15 after 32 MiB); the last columns: over \
+         waiting as long, and over clearing a line of each page\n{text}"
     ))
 }

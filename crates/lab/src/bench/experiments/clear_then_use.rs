@@ -1,4 +1,4 @@
-//! What do a clear and the use of what was cleared take together?
+//! What do a clear and a use of the cleared memory take together?
 
 use crate::output::Sheet;
 use serde_json::json;
@@ -15,19 +15,20 @@ use crate::bench::runner::Runner;
 use crate::bench::table;
 use crate::calibrate;
 
-/// See the module.
+/// The experiment `clear-then-use`.
 pub const EXPERIMENT: Experiment = Experiment {
     name: "clear-then-use",
-    question: "How long does it take to clear an extent and then to use nothing of it, the 64 KiB that the fault was for, or all of it once?",
-    expectation: "Through the caches is fastest where all is used and the caches hold it; past them where nothing is used, or more than the caches hold. The \
-                  policy within 5 % of the best arm where all is used.",
+    question: "How long does it take to clear an extent and then use nothing of it, the 64 KiB around the \
+     fault, or all of it once?",
+    expectation: "Stores through the caches are fastest where all is used and fits the caches; non-temporal \
+     stores are fastest otherwise. The policy is within 5 % of the best arm where all is used.",
     baseline: &["string"],
     per: "call",
     notes: &[
-        "A call clears one extent and uses it: one load for each line of 64 bytes, in order. The extents of a repetition lie one after the other in memory that is \
-         in no cache, and those of the next repetition elsewhere.",
-        "The arms `quire...` clear the part that the access waits for last. `quire-soon` is the hint of a fault, \
-         `quire` that of a populate, `quire-later` that of memory without a use in sight.",
+        "A call clears one extent and uses it: one load for each line of 64 bytes, in order. Extents follow \
+         each other in memory that no cache holds, at other addresses in each repetition.",
+        "The arms `quire...` clear the part that an access waits for last. `quire-soon` has the hint of a \
+         fault, `quire` that of a populate, `quire-later` that of memory without a use in sight.",
     ],
     own: &["quire-soon"],
     apart: &["quire", "quire-later"],

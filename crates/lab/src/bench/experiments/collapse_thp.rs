@@ -1,4 +1,4 @@
-//! What does it cost to make folios of 2 MiB of small pages, by copy?
+//! What does it cost to collapse small pages into folios of 2 MiB by copy?
 
 use crate::bench::arms::collapse::{self, Collapsing};
 use crate::bench::beside;
@@ -11,24 +11,25 @@ use crate::bench::memory::Memory;
 use crate::bench::row::Row;
 use crate::bench::runner::Runner;
 
-/// See the module.
+/// The experiment `collapse-thp`.
 pub const EXPERIMENT: Experiment = Experiment {
     name: "collapse-thp",
-    question: "How long does it take to make folios of 2 MiB of 1 GiB of populated anonymous memory, by the size of the folios before?",
-    expectation: "linux: 220 to 480 ms, as it copies page by page through the caches and gives each old frame back by itself. quire: what \
-                  copying 1 GiB past the caches takes, 80 to 100 ms, and some 10 us for each 2 MiB. 2MiB-pte: quire copies nothing.",
+    question: "How long does it take to collapse 1 GiB of populated anonymous memory into folios of 2 MiB, \
+     by the folio size before?",
+    expectation: "linux: 220 to 480 ms, since it copies each page through the caches and frees each old \
+     frame by itself. quire: the time of a non-temporal copy of 1 GiB, 80 to 100 ms, and some 10 us for each \
+     2 MiB. 2MiB-pte: quire copies nothing.",
     baseline: &["linux"],
     per: "call",
     notes: &[
         "Every page was written once before. Only the call is timed; it includes allocating the new folios and \
          freeing the old ones.",
         "`/shuffled`: the pages were touched in random order, so that neighbours have frames far apart (verified).",
-        "`/file`: shared memory of a nameless file (Linux: a memfd). quire moves the pages, whose descriptors stand elsewhere afterwards; \
-         an access to one waits until 64 are moved.",
+        "`/file`: shared memory (Linux: a memfd). quire moves the pages and their descriptors; an access to \
+         a page that moves waits until 64 are moved.",
         "No thread touches the memory meanwhile. On Quire a thread could read and store while pages are copied; on \
          Linux it would wait.",
-        "The first folio that the kernel finds may be in memory that the host of a virtual machine has yet to bring \
-         in; the largest samples show it.",
+        "The largest samples show folios that the host of a virtual machine had not brought in yet.",
     ],
     own: &["quire"],
     apart: &[],

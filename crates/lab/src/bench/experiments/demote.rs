@@ -1,4 +1,4 @@
-//! What does it cost to take a huge page of 1 GiB apart into 512 of 2 MiB, and to put those together again?
+//! What does it cost to demote a huge page of 1 GiB into 512 of 2 MiB, and to promote these again?
 
 use crate::output::Sheet;
 use serde_json::json;
@@ -12,23 +12,27 @@ use crate::bench::row::Row;
 use crate::bench::runner::Runner;
 use crate::bench::table;
 
-/// See the module.
+/// The experiment `demote`.
 pub const EXPERIMENT: Experiment = Experiment {
     name: "demote",
-    question: "How long does it take to demote a free page of 1 GiB to 512 of 2 MiB, and to promote them again, by what \
-         becomes of their descriptors?",
-    expectation: "in-block: 512 records linked, a few us a page of 1 GiB, no grace period. full: 16 MiB of descriptors written, some ms. batched: one grace period and two flushes for each batch; per-page: 513 grace periods. promote as demote, wherever the parts stand in the pool's list.",
+    question: "How long does it take to demote a free page of 1 GiB into 512 of 2 MiB, and to promote them \
+     again, by the descriptor policy?",
+    expectation: "in-block: 512 records linked, a few us a page of 1 GiB, no grace period. full: 16 MiB of \
+     descriptors written, some ms. batched: one grace period and two flushes for each batch. per-page: 513 \
+     grace periods. promote: as demote, in any order of the pool's list.",
     baseline: &["full"],
     per: "GiB",
     notes: &[
         "All pages are free pages of a pool, and no access touches them. `request` is the time for all pages of the \
          case.",
-        "`scattered`: the pool's free list is in random order, and a part of every second 1 GiB is in use, so that \
-         only half of them can be promoted; the time is for each that was.",
+        "`scattered`: the pool's free list is in random order, and a part of every second 1 GiB is in use, \
+         so only half of them can be promoted; the time is for each promoted page.",
         "Linux cannot promote; Quire can, so that demoted memory can serve a request for 1 GiB again.",
-        "Each repetition of Quire's arms starts a new machine. Window and records are in host pages of 4 KiB, which \
-         the host brings in at the first write.",
-        "Published (the fix of the race with speculative walkers: Yu Zhao, July and August 2024, commit bd225530a4c7 and what followed): demoting 100 pages of 1 GiB took 513 grace periods a page and 8 min 58 s with one for each page that changed, and 0.90 s with one for each batch.",
+        "Each repetition of Quire's arms starts a new machine. Its window and records are host pages of 4 \
+         KiB, which the host brings in at the first write.",
+        "Published (fix of the race with speculative walkers: Yu Zhao, July and August 2024, commit \
+         bd225530a4c7 and its follow-ups): demoting 100 pages of 1 GiB took 8 min 58 s with a grace period \
+         for each changed page (513 a page), and 0.90 s with one for each batch.",
     ],
     own: &["in-block"],
     apart: &[],
@@ -38,13 +42,13 @@ pub const EXPERIMENT: Experiment = Experiment {
     appendix: Some(beside_published),
 };
 
-/// Seconds for each 1 GiB, of 100: with a grace period for each page, and for each batch. No row of the published figures that are
-/// kept as data: their source gives these two alone.
+/// Published seconds for each page of 1 GiB, of 100, with a grace period for each page and for each batch.
+/// Not in the data file of published figures, since the source gives only these two.
 const PUBLISHED_PER_PAGE: f64 = 538.0 / 100.0;
 const PUBLISHED_BATCHED: f64 = 0.90 / 100.0;
 
 fn run(experiment: &Experiment, runner: &Runner) -> anyhow::Result<Measured> {
-    // The smaller number is what a machine of today may have in pages of 1 GiB.
+    // The smaller number of 1 GiB pages fits most machines.
     let sizes: &[u64] = runner.scale.pick(&[2], &[4, 100]);
     let of_size = |&pages: &u64| {
         [Way::Demote, Way::Promote, Way::PromoteScattered].map(|way| case(Demotion { pages, way }))
@@ -64,7 +68,7 @@ fn case(spec: Demotion) -> Case<Demotion> {
     Case { name: format!("{verb}/{}{modifier}", spec.pages), params, spec }
 }
 
-/// What the saving costs, beside the published ratio of the two ways; and what was counted.
+/// The cost of the saving beside the published ratio of both ways, and the counts.
 fn beside_published(rows: &[Row]) -> anyhow::Result<String> {
     let header = [
         "case",

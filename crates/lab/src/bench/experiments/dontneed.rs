@@ -1,4 +1,4 @@
-//! What does it cost to give up the pages of a mapping that stays?
+//! What does MADV_DONTNEED cost?
 
 use crate::bench::arms::dontneed;
 use crate::bench::beside;
@@ -8,7 +8,7 @@ use crate::bench::experiment::{Experiment, Measured};
 use crate::bench::memory::Memory;
 use crate::bench::runner::Runner;
 
-/// See the module.
+/// The experiment `dontneed`.
 pub const EXPERIMENT: Experiment = Experiment {
     name: "dontneed",
     question: "What does MADV_DONTNEED of 1 GiB of populated anonymous memory cost, by folio size?",
@@ -16,9 +16,9 @@ pub const EXPERIMENT: Experiment = Experiment {
     baseline: &["linux"],
     per: "call",
     notes: &[
-        "Every page was written once before. Only the advice is timed; it includes giving the frames back.",
+        "Every page was written once before. Only madvise is timed; it includes freeing the frames.",
         "`/shuffled`: the pages were touched in random order, so that neighbours have frames far apart (verified).",
-        "Linux keeps the page tables; quire gives those that were emptied back too, and the next fault takes a new one.",
+        "Linux keeps the page tables; quire frees emptied ones too, and the next fault allocates a new one.",
     ],
     own: &["quire"],
     apart: &[],

@@ -13,7 +13,7 @@ use crate::bench::goal::{
 use crate::bench::memory::Memory;
 use crate::bench::runner::Runner;
 
-/// See the module.
+/// The experiment `exit`.
 pub const EXPERIMENT: Experiment = Experiment {
     name: "exit",
     question: "What does the exit of an address space with 1 GiB of populated anonymous memory cost, by folio size?",

@@ -1,4 +1,4 @@
-//! What does it cost to populate memory, by the size of its folios?
+//! What does it cost to populate memory, by folio size?
 
 use serde_json::{Value, json};
 
@@ -9,20 +9,21 @@ use crate::bench::folio::{Folio, PAGE};
 use crate::bench::goal::{Bound::AtMost, Goal};
 use crate::bench::runner::Runner;
 
-/// See the module.
+/// The experiment `fault`.
 pub const EXPERIMENT: Experiment = Experiment {
     name: "fault",
     question: "What does it cost to populate 1 GiB of anonymous memory, by folio size, and how much of it is clearing?",
-    expectation: "linux: half a microsecond a page or more at 4 KiB, most of it trap, charge and descriptor; falling \
-                  towards the clearing rate (some 50 to 100 ns a page) as folios grow, and flat from 64 KiB on.",
+    expectation: "linux: half a microsecond a page or more at 4 KiB, most of it trap, charge and descriptor; \
+     it falls towards the clearing rate (some 50 to 100 ns a page) as folios grow, and is flat from 64 KiB \
+     on.",
     baseline: &["linux"],
     per: "call",
     notes: &[
-        "The cases without a modifier populate by touch: one byte is written to each 4 KiB page in order of address, \
-         so one fault per folio. `/populate` asks for the whole range in one call (MADV_POPULATE_WRITE).",
+        "Cases without a modifier write one byte to each 4 KiB page in address order: one fault per folio. \
+         `/populate` populates the whole range by one call (MADV_POPULATE_WRITE).",
         "`clear` is the time to clear the same bytes; `rest` is `time` minus `clear`.",
-        "The memory was populated and given back once before, so that the host of a virtual machine has brought it \
-         in.",
+        "The memory was populated and freed once before, so that the host of a virtual machine has brought \
+         it in.",
     ],
     own: &["quire"],
     apart: &[],

@@ -13,17 +13,21 @@ use crate::bench::runner::Runner;
 use crate::bench::stats::Summary;
 use crate::bench::table;
 
-/// See the module.
+/// The experiment `first-touch`.
 pub const EXPERIMENT: Experiment = Experiment {
     name: "first-touch",
-    question: "How long does the first store to a fresh GiB of anonymous memory take, how long until all of it is there, and how long to store a byte in each 2 MiB?",
-    expectation: "As long as clearing all of it where it is cleared as a whole (15 to 70 ms, linux as published 67 to 261 ms); under 200 us on demand. All of it on demand takes hardly longer than as a whole, and half as long with a second CPU.",
+    question: "How long does the first store to a fresh GiB of anonymous memory take, how long until all of \
+     it is mapped, and how long to store a byte in each 2 MiB?",
+    expectation: "First byte: as long as clearing 1 GiB where the fault clears it as a whole (15 to 70 ms; \
+     linux as published 67 to 261 ms), under 200 us on demand. All of it on demand: hardly longer than as a \
+     whole, and half as long with a second CPU.",
     baseline: &["linux"],
     per: "call",
     notes: &[
         "`byte`: the first store, from its beginning to its end. `all`: until all of the GiB is mapped and clear. \
          `each-2MiB`: until a byte in each 2 MiB was stored, in order of address. A fault of Quire has no trap.",
-        "linux-thp gets pages of 2 MiB, and touches each of them in `all`; the other arms end with one page of 1 GiB.",
+        "linux-thp gets pages of 2 MiB and touches each of them in `all`; the other arms end with one page \
+         of 1 GiB.",
         "The policy was calibrated in this run, before the first case. All memory is dirty before.",
     ],
     own: &["quire"],
@@ -39,7 +43,7 @@ pub const EXPERIMENT: Experiment = Experiment {
     appendix: Some(goals),
 };
 
-/// What is to be reached, in nanoseconds.
+/// The goal, in nanoseconds.
 const FIRST_BYTE_NS: f64 = 200_000.0;
 
 fn run(experiment: &Experiment, runner: &Runner) -> anyhow::Result<Measured> {
@@ -52,7 +56,7 @@ fn run(experiment: &Experiment, runner: &Runner) -> anyhow::Result<Measured> {
     runner.measure(experiment, &cases, &mut gigantic::firsts(&Setting::of(runner)?))
 }
 
-/// How far apart the latencies are, beside what is to be reached.
+/// The latencies and their range, beside the goal.
 fn goals(rows: &[Row]) -> anyhow::Result<String> {
     let header = ["arm", "first byte: median", "least", "most", "to reach", "all of it", "each 2 MiB"];
     let mut text = Sheet::new(&header.map(str::to_owned), 1);

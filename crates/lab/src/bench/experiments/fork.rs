@@ -1,4 +1,4 @@
-//! What does a copy of an address space cost, at once and later?
+//! What does fork cost, at once and later?
 
 use serde_json::json;
 
@@ -17,12 +17,13 @@ use crate::bench::ours::verbs::{COPIED, FORKS};
 use crate::bench::row::Row;
 use crate::bench::runner::Runner;
 
-/// See the module.
+/// The experiment `fork`.
 pub const EXPERIMENT: Experiment = Experiment {
     name: "fork",
     question: "What does fork of 1 GiB of populated anonymous memory cost, by folio size, and the first writes to 1 %, 10 % and 100 % of the pages after it?",
-    expectation: "linux: 10 to 15 ms at 4 KiB, two thirds of that for large folios mapped by PTEs (as published), 100 us mapped by PMDs; then a microsecond for each page written to. shared: some 100 ns a table, and what copied pays at once comes with the \
-                  first write below each table.",
+    expectation: "linux: 10 to 15 ms at 4 KiB, two thirds of that for large folios mapped by PTEs (as \
+     published), 100 us mapped by PMDs; then a microsecond for each page written. shared: some 100 ns a \
+     table; the first write below each table pays the rest, which copied pays at once.",
     baseline: &["linux"],
     per: "call",
     notes: &[
@@ -62,10 +63,10 @@ fn appendix(rows: &[Row]) -> anyhow::Result<String> {
     Ok(format!("{shared}\n{}", counts::per_gib(rows)))
 }
 
-/// Writes after the fork: what the case is called, and every how many pages one is written to.
+/// Writes after the fork: the case's modifier, and one page in how many is written.
 const WRITES: [(&str, usize); 3] = [("/write1", 100), ("/write10", 10), ("/write100", 1)];
 
-/// The folios whose deferred cost is shown.
+/// Folios whose deferred cost the appendix shows.
 const WRITTEN: [&str; 4] = ["4KiB", "64KiB", "2MiB-pte", "2MiB-pmd"];
 
 fn run(experiment: &Experiment, runner: &Runner) -> anyhow::Result<Measured> {

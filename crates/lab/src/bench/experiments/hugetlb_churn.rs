@@ -1,4 +1,4 @@
-//! What do programs feel of a pool of huge pages that is made larger and smaller all the time, and the pool of them?
+//! How do programs and a pool of huge pages slow each other down while the pool grows and shrinks?
 
 use crate::output::Sheet;
 use serde_json::json;
@@ -11,19 +11,30 @@ use crate::bench::row::Row;
 use crate::bench::runner::Runner;
 use crate::bench::table;
 
-/// See the module.
+/// The experiment `hugetlb-churn`.
 pub const EXPERIMENT: Experiment = Experiment {
     name: "hugetlb-churn",
-    question: "How long does it take to make a pool of 2 MiB pages larger and smaller while two CPUs fault and unmap small pages, and how long do these take?",
-    expectation: "in-block: a request takes as long beside the workers as alone, and they feel nothing. full and batched: some ms a request, which the worker on the same processor waits for. per-page: a broadcast for each page interrupts both workers. linux-saving: as batched, with the kernel's own work besides.",
+    question: "How long does it take to grow and shrink a pool of 2 MiB pages while two CPUs fault and unmap \
+     small pages, and how long do these take?",
+    expectation: "in-block: a request takes as long beside the workers as alone, and does not slow them. \
+     full and batched: some ms a request, for which the worker on the same processor waits. per-page: a \
+     broadcast for each page interrupts both workers. linux-saving: as batched, with the kernel's own work \
+     on top.",
     baseline: &["full"],
     per: "page",
     notes: &[
-        "`churn`: both; `alone`: the resizer only; `quiet`: the workers only, and `time` is that of a small page.",
-        "`time` is for each page of the pool in each request, `ran` what the resizer's thread ran of that. `small` is for each 4 KiB page of the workers: a share of its mmap and munmap, and its fault; `small-apart` that of the worker that has a processor to itself.",
-        "Two processors, three threads: oversubscribed. The resizer is on the first worker's processor and sleeps for 1 ms after each request: a thread that has slept runs first, so that a request shorter than a turn of the scheduler is not cut. A longer one takes turns with the worker, which `time` has and `ran` has not; and a thread whose turn ends while it holds a lock keeps others waiting.",
-        "Our workers take no trap, linux's do: compare what `churn` adds to `quiet`.",
-        "`ipis` and `broadcasts` are of one repetition; `regions` of 2 MiB are what the workers got done, which depends on how long it takes; `ipis` are of their flushes, too.",
+        "`churn`: resizer and workers; `alone`: the resizer only; `quiet`: the workers only, with `time` \
+         that of a small page.",
+        "`time` is the time for each page of the pool in each request, `ran` the CPU time of the resizer's \
+         thread in it. `small` is for each 4 KiB page of the workers: its fault and its share of mmap and \
+         munmap; `small-apart` that of the worker that has a processor to itself.",
+        "Three threads run on two processors: the resizer shares the first worker's. It sleeps 1 ms after \
+         each request, so the scheduler runs it first: a request shorter than a turn is not preempted; a \
+         longer one alternates with the worker, which counts in `time` and not in `ran`. A thread that is \
+         preempted while it holds a lock keeps others waiting.",
+        "Quire's workers take no trap, linux's do: compare the growth from `quiet` to `churn`.",
+        "`ipis`, `broadcasts` and `regions` are counts of one repetition. `regions` of 2 MiB are the \
+         workers' output, which grows with the duration; `ipis` include those of the workers' flushes.",
     ],
     own: &["in-block"],
     apart: &[],
@@ -59,7 +70,7 @@ fn case(spec: Resizing) -> Case<Resizing> {
     Case { name, params, spec }
 }
 
-/// What each side feels of the other, and what was counted.
+/// How each side slows the other, and the counts.
 fn felt(rows: &[Row]) -> anyhow::Result<String> {
     let median = |case: &str, arm: &str, metric: Metric| {
         let wanted = |row: &&Row| row.case.starts_with(case) && row.arm == arm && row.metric == metric.name;

@@ -1,4 +1,4 @@
-//! What does it cost to make a pool of huge pages larger and smaller, by what becomes of their page descriptors?
+//! What does it cost to grow and shrink a pool of huge pages, by the descriptor policy?
 
 use crate::output::Sheet;
 use serde_json::json;
@@ -17,24 +17,29 @@ use crate::bench::row::Row;
 use crate::bench::runner::Runner;
 use crate::bench::table;
 
-/// See the module.
+/// The experiment `hugetlb-pool`.
 pub const EXPERIMENT: Experiment = Experiment {
     name: "hugetlb-pool",
-    question: "How long does it take to grow a pool from nothing to N pages of 2 MiB, and to shrink it to nothing, by what \
-         becomes of their descriptors?",
-    expectation: "in-block: at most as long as full on fresh memory, under 150 ns a page, no broadcast and no allocation to shrink; batched some times as long as full, shrinking more so than growing; per-page longest, by its broadcasts. linux-saving against linux: 1.7 times as long to grow and 2.5 to shrink at 9000.",
+    question: "How long does it take to grow a pool from nothing to N pages of 2 MiB, and to shrink it to \
+     nothing, by the descriptor policy?",
+    expectation: "in-block: at most as long as full on fresh memory, under 150 ns a page, no broadcast, no \
+     allocation to shrink. batched: some times as long as full, more to shrink than to grow. per-page: \
+     longest, because of its broadcasts. linux-saving against linux: 1.7 times as long to grow and 2.5 to \
+     shrink at 9000 pages.",
     baseline: &["full"],
     per: "page",
     notes: &[
-        "`fresh`: no block has been in small pieces before; `churned`: every block has, and is whole again (linux: as much memory was touched in pages of 4 KiB before). `/busy`: a thread of this process runs on the other CPU.",
-        "Pages that join a pool are not cleared until they are used. Linux has more to do: the system call, \
+        "`fresh`: no block was ever in small pieces; `churned`: every block was, and is whole again (linux: \
+         as much memory was touched in 4 KiB pages before). `/busy`: a thread of this process runs on the \
+         other CPU.",
+        "Pages that join a pool are cleared only when used. Linux does more work: the system call, \
          statistics, compaction.",
-        "Each repetition of Quire's arms starts a new machine, so that growing splits the window's leaves each time; \
-         Linux splits its own once, before the first repetition.",
-        "Quire's window and records are in host pages of 4 KiB, where a kernel's direct map has larger pages: `full`, \
-         which writes 32 KiB a page, would gain most by those.",
-        "Quire's broadcasts go through membarrier, which interrupts the processors that run a thread of this process: \
-         none but under `/busy`. A kernel's flush interrupts every processor that is not idle.",
+        "Each repetition of Quire's arms starts a new machine, so growing splits the window's leaves each \
+         time; Linux splits its own once, before the first repetition.",
+        "Quire's window and records are host pages of 4 KiB, where a kernel's direct map has larger pages; \
+         `full`, which writes 32 KiB a page, would gain most from those.",
+        "Quire's broadcasts use membarrier, which interrupts only processors that run a thread of this \
+         process: none except under `/busy`. A kernel's flush interrupts every processor that is not idle.",
     ],
     own: &["in-block"],
     apart: &[],
@@ -100,7 +105,7 @@ fn run(experiment: &Experiment, runner: &Runner) -> anyhow::Result<Measured> {
     let processors = (runner.cpus[0], runner.cpus.get(1).copied());
     let mut cases = Vec::new();
     for &pages in sizes {
-        // What is of interest at the largest size is how it scales.
+        // At the largest size only the scaling is of interest.
         let both = pages < 100_000 && processors.1.is_some();
         for churned in [false, true] {
             for busy in [false, true].into_iter().filter(|&busy| both || !busy) {
@@ -122,7 +127,7 @@ fn case(spec: Pools) -> Case<Pools> {
     Case { name: format!("{verb}/{}/{state}{busy}", spec.pages), params, spec }
 }
 
-/// What the saving costs, as a ratio to the same without it, beside the published ones; and what was counted.
+/// The cost of the saving, as a ratio to the same without it, beside the published ratios, and the counts.
 fn beside_published(rows: &[Row]) -> anyhow::Result<String> {
     let median = |case: &str, arm: &str| {
         let wanted = |row: &&Row| row.case == case && row.arm == arm && row.metric == TIME.name;

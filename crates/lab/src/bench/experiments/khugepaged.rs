@@ -1,4 +1,4 @@
-//! What do a collapser and a splitter in the background make of a recorded program's memory over time?
+//! How do a background collapser and splitter change a recorded program's memory over time?
 
 use crate::output::Sheet;
 use serde_json::{Map, json};
@@ -10,22 +10,22 @@ use crate::bench::row::Row;
 use crate::bench::runner::Runner;
 use crate::bench::sparkline::sparkline;
 
-/// See the module.
+/// The experiment `khugepaged`.
 pub const EXPERIMENT: Experiment = Experiment {
     name: "khugepaged",
-    question: "Which share of a recorded program's memory is in leaves of 2 MiB over time, and how much memory is resident \
-         that the program never touched, with small or large folios at faults and with a collapser and a splitter?",
-    expectation: "large: most is covered at once, with memory that was never touched beside. collapse/511: nearly as much, later, and as much in vain. collapse/64: less covered, next to nothing in vain. split/409: what was never touched comes back, and \
-                  coverage goes down by the folios that were mostly empty.",
+    question: "Which share of a recorded program's memory do leaves of 2 MiB map over time, and how much \
+     untouched memory is resident, with small or large folios at faults, a collapser and a splitter?",
+    expectation: "large: most is covered at once, and much memory is resident that was never touched. \
+     collapse/511: nearly as much of both, later. collapse/64: less covered, next to nothing untouched. \
+     split/409: untouched memory is freed, and coverage falls by the folios that were mostly empty.",
     baseline: &[khugepaged::FAULTS],
     per: "call",
     notes: &[
         "`time` is the sum of all recorded faults and calls on a hosted machine with its checks on; `background` is \
          collapsing and splitting.",
-        "A page counts as full after a recorded store to it, and as zero before: a folio is as full as the program \
-         has touched it.",
-        "The background runs after every so many events, 256 times in all, and memory is sampled 32 times; time \
-         without events does not count.",
+        "A page counts as full after a recorded store to it, and as zero before.",
+        "The background runs 256 times, evenly over the events, and memory is sampled 32 times; time without \
+         events does not count.",
         "Linux has no arm: it cannot replay a recording, and its khugepaged works at its own pace.",
     ],
     own: &["collapse"],
@@ -54,7 +54,7 @@ fn run(experiment: &Experiment, runner: &Runner) -> anyhow::Result<Measured> {
     runner.measure(experiment, &cases.collect::<Vec<_>>(), &mut khugepaged::all())
 }
 
-/// What the two counts were over time, moment by moment.
+/// The two counts at each moment.
 fn over_time<'a>(row: &'a Row, name: &str) -> impl Iterator<Item = f64> + use<'a> {
     let prefix = format!("{name}_at_");
     row.counters.iter().filter(move |(name, _)| name.starts_with(&prefix)).map(|(_, count)| *count as f64)
@@ -85,7 +85,7 @@ fn appendix(rows: &[Row]) -> anyhow::Result<String> {
             let median = rows.iter().find(same).and_then(|row| row.median);
             median.map(|median| format!("{:.1}", median / unit)).unwrap_or_default()
         };
-        // The arms of a case have one scale.
+        // The arms of a case share one scale.
         let of_case = timed().filter(|other| other.case == row.case);
         let most = of_case.flat_map(|other| over_time(other, "resident_pages")).fold(0.0, f64::max);
         let touched = over_time(row, "touched_pages");
@@ -98,6 +98,7 @@ fn appendix(rows: &[Row]) -> anyhow::Result<String> {
         text.add_row(cells);
     }
     Ok(format!(
-        "coverage and untouched in % of the pages touched; over time: coverage from 0 to all that was touched, resident memory from 0 to the most of any arm\n{text}"
+        "coverage and untouched are in % of the pages touched. Over time: coverage from 0 to all touched \
+         pages, resident memory from 0 to the most of any arm\n{text}"
     ))
 }

@@ -1,4 +1,4 @@
-//! What does it cost to know how often each frame of a page of 1 GiB is mapped?
+//! What does it cost to count how often each frame of a 1 GiB page is mapped?
 
 use crate::output::Sheet;
 use serde_json::json;
@@ -13,17 +13,21 @@ use crate::bench::row::Row;
 use crate::bench::runner::Runner;
 use crate::bench::table;
 
-/// See the module.
+/// The experiment `mapcount`.
 pub const EXPERIMENT: Experiment = Experiment {
     name: "mapcount",
-    question: "How long do mapping, unmapping, copying and collapsing of 1 GiB in 4 KiB leaves take in each way of counting them?",
-    expectation: "quire within 1.15 of head-only, which cannot tell how often a frame is mapped; per-frame many times as long wherever tables are changed as a whole; by leaf two to ten times.",
+    question: "How long do mapping, unmapping, copying and collapsing of 1 GiB in 4 KiB leaves take with \
+     each way of counting map counts?",
+    expectation: "quire: within 1.15 of head-only, which cannot tell how often a frame is mapped. per-frame: \
+     many times as long wherever whole tables change. by leaf: two to ten times.",
     baseline: &["head-only"],
     per: "GiB",
     notes: &[
-        "One folio of 1 GiB that belongs to a pool. Each repetition allocates and frees the page tables.",
-        "`map`: a table at a time. `map-each`: one leaf at a time, in order of address. `fork`: all leaves to another address space. `collapse`: to one leaf of 1 GiB.",
-        "`count_frames`: frames that hold counts after the verb (per-frame: 8 for each 2 MiB, for good; in Linux these are page descriptors, which then cannot be freed).",
+        "The memory is one folio of 1 GiB of a pool. Each repetition allocates and frees the page tables.",
+        "`map`: a table at a time. `map-each`: one leaf at a time, in address order. `fork`: copies all \
+         leaves to another address space. `collapse`: to one leaf of 1 GiB.",
+        "`count_frames`: frames that hold counts after the verb (per-frame: 8 for each 2 MiB, for good; in \
+         Linux these are page descriptors, which then cannot be freed).",
         "Each verb runs once before the timing, so that the first use of memory is not part of it.",
     ],
     own: &["quire"],

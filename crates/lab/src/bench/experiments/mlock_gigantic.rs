@@ -1,4 +1,4 @@
-//! What does it cost to lock pages of 1 GiB, and how long do others wait meanwhile?
+//! What does it cost to mlock pages of 1 GiB, and how long do other threads wait meanwhile?
 
 use crate::output::{Sheet, duration};
 use procfs::Current;
@@ -18,35 +18,36 @@ use crate::bench::runner::Runner;
 use crate::bench::table;
 
 const GIB: u64 = 1 << 30;
-/// Bytes that stay free beside the memory that is locked: by the running kernel and by us, each its own, and our tables.
+/// Bytes that stay free beside the memory that the running kernel and Quire lock, each its own, and Quire's
+/// tables.
 const LEFT_FREE: u64 = 5 * GIB;
 /// Pages of 4 KiB between two reschedule points, as published; then none at all.
 const SWEEP: [u64; 7] = [1, 16, 64, 512, 2048, 8192, 32768];
 
-/// See the module.
+/// The experiment `mlock-gigantic`.
 pub const EXPERIMENT: Experiment = Experiment {
     name: "mlock-gigantic",
-    question: "How long does mlock of fresh pages of 1 GiB take, by how many pages of 4 KiB are cleared between two \
-         reschedule points, alone and beside a busy thread on the same processors?",
-    expectation: "A GiB in the time that clearing it takes, half to a quarter of linux. Points far apart gain nothing beyond \
-         some dozen pages; close together they cost the fence of each stretch. Beside a busy thread twice as long; \
-         the busy thread waits for one turn and one stretch, without points for the whole call.",
+    question: "How long does mlock of fresh pages of 1 GiB take, by the number of 4 KiB pages between two \
+     reschedule points, alone and beside a busy thread on the same processors?",
+    expectation: "A GiB takes as long as clearing it, a half to a quarter of linux. Distances beyond some \
+     dozen pages gain nothing; short ones cost a fence for each stretch. Beside a busy thread it takes twice \
+     as long; the busy thread waits for one turn and one stretch, without points for the whole call.",
     baseline: &["linux", "string"],
     per: "call",
     notes: &[
         "`2GiB` locks that much by one call; `/2threads`: each of two threads locks as much, in one address space; \
          `/loaded`: a busy thread on each of the same processors takes turns of 1 ms.",
-        "`every64` and so on: a reschedule point after so many pages of 4 KiB; `none`: none within a page of 1 GiB. \
-         Other cases have the stretch of the calibrated policy, and so have the arms of one kernel.",
-        "In one address space the second call waits with its lock for writing until the first has cleared its page, \
-         as on Linux: threads gain little, unless pages come piece by piece.",
-        "Quire's reschedule points yield under `/loaded` (sched_yield, once the turn of 1 ms is over) and are only a \
-         test otherwise. Where the scheduler does not preempt (`chrt -f`), they alone let other threads run.",
-        "`longest-stretch` is the longest time between two points that comes again: three more passes read the clock \
-         at each point, and of the stretches that clear the same memory the middle one counts. `longest-disturbed` is \
-         the longest of one pass, and `longest-idle` the longest time between two reads of the clock by a thread that \
-         does nothing else for as long: what the machine takes away from any thread. `others-waited` is the longest \
-         time for which the busy thread did not run.",
+        "`every64` and so on: a reschedule point after so many pages of 4 KiB; `none`: none within a page of \
+         1 GiB. Other cases have the calibrated policy's stretch, and so do the arms of one kernel.",
+        "In one address space the second call waits for the lock until the first has cleared its page, as on \
+         Linux: more threads gain little, unless pages are cleared piece by piece.",
+        "Under `/loaded` Quire's reschedule points yield (sched_yield, after a turn of 1 ms); otherwise they \
+         only test a flag. Without preemption (`chrt -f`) other threads run only at these points.",
+        "`longest-stretch` is the longest repeatable time between two points: three more passes read the \
+         clock at each point, and each stretch counts with the median of its passes. `longest-disturbed` is \
+         the longest of one pass; `longest-idle` is the longest gap between two clock reads of an idle \
+         thread, which the machine takes from any thread. `others-waited` is the longest wait of the busy \
+         thread.",
     ],
     own: &["quire"],
     apart: &["quire-on-demand"],
@@ -74,7 +75,7 @@ fn run(experiment: &Experiment, runner: &Runner) -> anyhow::Result<Measured> {
         cases.push(case(bytes, 1, None, false));
     }
     for &threads in &threads {
-        // Of one size alone with everything else, since a loaded run takes twice as long.
+        // Only one size has the further cases, since a loaded run takes twice as long.
         let more = [(threads, false), (threads, true)].into_iter().filter(|more| *more != (1, false));
         cases.extend(more.map(|(threads, loaded)| case(bytes, threads, None, loaded)));
     }
@@ -93,7 +94,7 @@ fn run(experiment: &Experiment, runner: &Runner) -> anyhow::Result<Measured> {
     Ok(measured)
 }
 
-/// Powers of two of GiB, up to 8, of which twice as much and [`LEFT_FREE`] is there; one GiB in any case.
+/// Powers of two of GiB up to 8, as far as twice as much and [`LEFT_FREE`] is available; 1 GiB in any case.
 fn sizes() -> anyhow::Result<Vec<usize>> {
     let available = procfs::Meminfo::current()?.mem_available.unwrap_or(0);
     let fits = |gib: &u64| *gib == 1 || 2 * gib * GIB + LEFT_FREE <= available;
@@ -124,7 +125,7 @@ fn case(spec: Locking) -> Case<Locking> {
     Case { name, params: params.map(|(name, value)| (name.to_owned(), value)).into_iter().collect(), spec }
 }
 
-/// The sweep beside the published one, and the longest stretches beside what is to be reached.
+/// The sweep beside the published one, and the longest stretches beside the goal.
 fn beside_published(rows: &[Row]) -> anyhow::Result<String> {
     let median = |case: &str, arm: &str, metric: &str| {
         let wanted = |row: &&Row| row.case == case && row.arm == arm && row.metric == metric;
@@ -163,12 +164,14 @@ fn beside_published(rows: &[Row]) -> anyhow::Result<String> {
         figure.map_or_else(String::new, |figure| format!("{way} {} {} each", figure.value, figure.unit))
     });
     Ok(format!(
-        "nanoseconds by the GiB of all threads together; published (another machine: Broadwell, 512 GiB, one thread): {}\n{text}",
+        "nanoseconds for each GiB of all threads together; published (another machine: Broadwell, 512 GiB, \
+         one thread): {}\n{text}",
         published.join(", ")
     ))
 }
 
-/// The published time of a reschedule interval, in nanoseconds for each of its 512 GiB: one thread, other hardware.
+/// The published time for a reschedule interval, in nanoseconds for each of 512 GiB: one thread, other
+/// hardware.
 fn published_per_gib(figures: &[published::Published], case: &str) -> Option<f64> {
     let (case, variant) = case.strip_suffix("/loaded").map_or((case, "idle"), |case| (case, "stress"));
     let every = if case == "none" { "infinite" } else { case.strip_prefix("every")? };

@@ -1,4 +1,4 @@
-//! Do whole blocks stay whole while short- and long-lived pages come and go?
+//! Do blocks stay whole while short- and long-lived pages are allocated and freed?
 
 use crate::output::Sheet;
 use serde_json::{Value, json};
@@ -9,19 +9,19 @@ use crate::bench::experiment::{Case, Experiment, Measured};
 use crate::bench::row::Row;
 use crate::bench::runner::Runner;
 
-/// See the module.
+/// The experiment `mobility`.
 pub const EXPERIMENT: Experiment = Experiment {
     name: "mobility",
-    question: "How many 2 MiB blocks are whole and free after N rounds of short- and long-lived pages?",
-    expectation: "no-grouping: hardly any after a few rounds, since two requests in a thousand stay for good and fall into \
-                  any block. quire: all but the few blocks that those fill.",
+    question: "How many 2 MiB blocks are whole and free after N rounds of short- and long-lived allocations?",
+    expectation: "no-grouping: hardly any after a few rounds, since two requests in a thousand are never \
+     freed and land in any block. quire: all but the few blocks that hold those.",
     baseline: &["no-grouping"],
     per: "call",
     notes: &[
-        "A round makes one request for every eight frames of memory: movable folios of orders 0 to 3, which fill \
-         three quarters of it and are freed in random order; unmovable and reclaimable frames, which are freed after \
-         a while; and two in a thousand unmovable ones that stay. At the end all others are freed, and the lists are \
-         drained.",
+        "A round makes one request for every eight frames of memory: movable folios of orders 0 to 3, which \
+         fill three quarters of it and are freed in random order; unmovable and reclaimable frames, freed \
+         after a while; two in a thousand unmovable ones for good. At the end all others are freed and the \
+         lists drained.",
     ],
     own: &["quire"],
     apart: &[],
@@ -43,7 +43,7 @@ fn case(spec: Mobilities) -> Case<Mobilities> {
     Case { name: format!("{}rounds", spec.rounds), params, spec }
 }
 
-/// The blocks behind the figures.
+/// The counts of blocks.
 fn blocks(rows: &[Row]) -> anyhow::Result<String> {
     let header = [
         "case",

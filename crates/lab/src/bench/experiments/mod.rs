@@ -65,8 +65,8 @@ pub const ALL: &[&Experiment] = &[
     &postcopy::EXPERIMENT,
 ];
 
-/// Each says what it asks and what was expected. Checked here and not by a unit test, for which all arms would be compiled
-/// a second time.
+/// Each has a question and an expectation. Checked here, since a unit test would compile all arms a second
+/// time.
 const _: () = {
     let mut at = 0;
     while at < ALL.len() {

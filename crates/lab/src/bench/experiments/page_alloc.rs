@@ -1,4 +1,4 @@
-//! What does a page frame cost, taken and given back?
+//! What does it cost to allocate and free a page frame?
 
 use crate::output::Sheet;
 use serde_json::{Value, json};
@@ -16,31 +16,32 @@ use crate::bench::published;
 use crate::bench::row::Row;
 use crate::bench::runner::Runner;
 
-/// See the module.
+/// The experiment `page-alloc`.
 pub const EXPERIMENT: Experiment = Experiment {
     name: "page-alloc",
     question: "What does one page frame cost, allocated and freed: in batches, in bulk, across CPUs, in full memory?",
-    expectation: "Peers: a pair in 20 to 30 ns (500 for the tree-based one) on one CPU and several times that on two, \
-                  since all of them take one lock; linux some hundred ns, for it clears and maps the page as well. \
-                  quire: no more than 0.6 of irq-off in every batch and never slower than task-only.",
+    expectation: "Peers: a pair in 20 to 30 ns (500 for the tree-based one) on one CPU and several times \
+     that on two, since all calls take one lock. linux: some hundred ns, since it clears and maps the page \
+     too. quire: at most 0.6 of irq-off in every batch and never slower than task-only.",
     baseline: page_alloc::PEERS,
     per: "page",
     notes: &[
-        "`batch/N` allocates N frames one by one and frees them one by one in the same order: the published sweep. \
-         `alloc` and `free` are its halves, timed apart in a second pass; below 16 pages they are an indication. In \
-         `batch`, `bulk` and `single` one batch goes untimed first, since the arms take turns and leave each other \
-         cold caches.",
+        "`batch/N` allocates N frames one by one and frees them one by one in the same order: the published \
+         sweep. `alloc` and `free` are its halves, timed in a second pass; below 16 pages they are only an \
+         indication. In `batch`, `bulk` and `single` one untimed batch warms the caches, since the arms take \
+         turns.",
         "`pair` allocates one folio and frees it (`/order1` to `/order8`, `pair-2MiB`: folios of that order). `bulk` \
          allocates 16384 frames by one call, `single` by a call for each; they are freed newest first, or in random \
          order (`random-free`); only the named half is timed.",
         "`cross-free`: one CPU allocates, the other frees, 64 frames handed over at a time and at most 1024 on the \
          way; `ring` is the same without frames.",
-        "`full90`: all frames that an ordinary request can get are allocated, and a random tenth is freed; `empty` is \
-         a pair in that memory before. `full90/mixed` is a trace of orders 0 to 9, each call with the least of six \
-         replays. `near-exhaustion`: all frames but 8 are in use, by requests that may take the reserve.",
-        "With several threads, `time` is that of one CPU: wall time, times the CPUs used, over all pages.",
-        "The peers keep no owner of a frame, no watermark and no zone. None has a call for many scattered frames, so \
-         `bulk` calls them one by one.",
+        "`full90`: ordinary requests allocate all frames they can, and a random tenth is freed; `empty` is a \
+         pair in the empty memory. `full90/mixed` is a trace of orders 0 to 9, each call counted with the \
+         shortest of six replays. `near-exhaustion`: requests that may take the reserve have allocated all \
+         frames but 8.",
+        "With several threads, `time` is the time of one CPU: wall time, times the CPUs used, over all pages.",
+        "The peers keep no owner of a frame, no watermark and no zone. None has a bulk call for scattered \
+         frames, so `bulk` calls them for each frame.",
     ],
     own: &["quire"],
     apart: &[],
@@ -146,7 +147,7 @@ fn run(experiment: &Experiment, runner: &Runner) -> anyhow::Result<Measured> {
     runner.measure(experiment, &cases, &mut page_alloc::all())
 }
 
-/// Name, operation, threads and pages held at once of every case.
+/// The name of a case, its operation, threads and frames held at once.
 struct Shape {
     name: String,
     operation: Operation,
@@ -176,7 +177,7 @@ fn shapes(smoke: bool) -> Vec<Shape> {
     }
     for threads in [1, 2, 4] {
         let sweep = |batch: usize| shape(&format!("batch/{batch}"), Operation::Sweep, threads, batch);
-        // Every batch has memory of its own to set up, which a smoke run does not do for all of them.
+        // Every batch sets up its own memory, which a smoke run does not do for all of them.
         let powers = (0..=BULK.ilog2()).filter(|power| !smoke || threads == 1 || power % 7 == 0);
         shapes.extend(powers.map(|power| sweep(1 << power)));
     }
@@ -191,7 +192,7 @@ fn shapes(smoke: bool) -> Vec<Shape> {
     shapes
 }
 
-/// How much a case does: pages held at once (or pairs, or calls), and how often.
+/// The frames that a case holds at once (or its pairs, or calls), and its repeats.
 fn amount(shape: &Shape, runner: &Runner) -> (usize, usize) {
     let scale = runner.scale;
     match shape.operation {
@@ -229,7 +230,7 @@ fn case(shape: Shape, runner: &Runner) -> Case<PageAlloc> {
     Case { name: shape.name, params, spec }
 }
 
-/// The sweep of one thread, our arms beside the published ones, each in proportion to its own cost at batch 1.
+/// The sweep of one thread, Quire's arms beside the published ones, each relative to its own batch 1.
 fn sweep_beside_published(rows: &[Row]) -> anyhow::Result<String> {
     let figures = published::figures("pcp")?;
     let variants = ["vanilla", "irqsafe"];

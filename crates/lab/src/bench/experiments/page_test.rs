@@ -1,4 +1,4 @@
-//! What does a program pay that grows its heap, uses it, and gives it back?
+//! What does it cost to grow a heap, touch it and give it back?
 
 use crate::bench::arms::heap::{self, Heap};
 use crate::bench::code;
@@ -8,16 +8,18 @@ use crate::bench::runner::Runner;
 
 use super::brk_test::{beside, case};
 
-/// See the module.
+/// The experiment `page-test`.
 pub const EXPERIMENT: Experiment = Experiment {
     name: "page-test",
-    question: "How many pages a second does a program get that grows its heap by brk, writes to each page, and shrinks it?",
+    question: "How many pages a second can a program get that grows its heap by brk, writes to each page, \
+     and shrinks it?",
     expectation: "linux: about a million pages a second, most of it the fault (0.66 million in 2017, as published). quire: \
                   several times that, since a fault is no trap here.",
     baseline: &["linux"],
     per: "page",
     notes: &[
-        "The loop of AIM9's page_test in our own words: 1 MiB grown in steps, every page written to, one call back.",
+        "The loop of AIM9's page_test, written anew: the heap grows by 1 MiB in steps, every page is \
+         written, one call shrinks it.",
         "`loop` is the time of one such loop; every figure includes the calls to brk and freeing the pages.",
     ],
     own: &["quire"],

@@ -1,4 +1,4 @@
-//! What is left of the per-CPU lists when interrupts ask for pages?
+//! How fast are the per-CPU lists when interrupts allocate too?
 
 use crate::output::Sheet;
 use serde_json::{Value, json};
@@ -11,18 +11,18 @@ use crate::bench::ours::guards;
 use crate::bench::row::Row;
 use crate::bench::runner::Runner;
 
-/// See the module.
+/// The experiment `pcp-interrupt`.
 pub const EXPERIMENT: Experiment = Experiment {
     name: "pcp-interrupt",
     question: "How fast are order-0 pairs when a share of the requests comes from interrupts?",
-    expectation: "irq-off: the same for every share. task-only: falls off a cliff as the share grows, since interrupts take \
-                  the store's locks (the reason why it was reverted). quire: within 1.3 of its own speed without \
-                  interrupts at a share of a half.",
+    expectation: "irq-off: the same for every share. task-only: slows down sharply as the share grows, since \
+     interrupts take the store's locks (the reason for its revert in Linux). quire: at a share of a half, \
+     within 1.3 of its time without interrupts.",
     baseline: &["irq-off"],
     per: "pair",
     notes: &[
-        "Every round of 80 pairs has one soft interrupt, which serves the share (up to 60 requests) or nothing: each \
-         case pays for entering it.",
+        "Every round of 80 pairs has one soft interrupt, which serves the share (up to 60 requests) or \
+         nothing, so every case pays for entering it.",
         "`receive`: interrupts allocate the share, the task allocates the rest and frees all frames. `pairs`: each \
          context frees what it allocated.",
         "Interrupts arrive between two calls of the task; tests cover those that arrive inside one.",
@@ -64,11 +64,11 @@ pub const EXPERIMENT: Experiment = Experiment {
     appendix: Some(cliff),
 };
 
-/// The shares, as they are called and in pairs of a round.
+/// The shares: their names, and the pairs of a round.
 const SHARES: [(&str, usize); 5] =
     [("0", 0), ("1of16", ROUND / 16), ("1of4", ROUND / 4), ("1of2", ROUND / 2), ("3of4", ROUND * 3 / 4)];
 
-/// Names of the case families, with threads.
+/// The families of cases: name, pattern, threads.
 const FAMILIES: [(&str, Pattern, usize); 4] = [
     ("receive", Pattern::Receive, 1),
     ("pairs", Pattern::Pairs, 1),
@@ -128,7 +128,7 @@ fn cliff(rows: &[Row]) -> anyhow::Result<String> {
             text.add_row(cells);
         }
     }
-    let says = "pairs a second by the share of the requests that comes from interrupts, and the time of a pair over the same \
-                arm's at share 0: for quire at 1of2 within 1.3, task-only shows its cliff";
+    let says = "pairs a second by the share of the requests from interrupts, and the time of a pair over the \
+     same arm's at share 0 (wanted for quire at 1of2: at most 1.3)";
     Ok(format!("{says}\n{text}"))
 }

@@ -1,4 +1,4 @@
-//! How long does a guest wait for memory that is still on its way, by the size of the pieces in which it comes?
+//! How long does a guest wait for memory that is still being transferred, by the size of the pieces?
 
 use crate::output::Sheet;
 use std::time::Duration;
@@ -14,32 +14,38 @@ use crate::bench::goal::{Bound::AtMost, Goal};
 use crate::bench::row::Row;
 use crate::bench::runner::Runner;
 
-/// See the module.
+/// The experiment `postcopy`.
 pub const EXPERIMENT: Experiment = Experiment {
     name: "postcopy",
-    question: "How long does a virtual CPU wait for a piece of memory that is still at the source of a migration, in pieces of 4 KiB, 2 MiB and 1 GiB, and how long until all is there and mapped large again?",
-    expectation: "4KiB: 20 us of latency and 3.3 us on the wire, a piece of the stream before it half of the time, and 1 to 2 us for event, mapping and wake-up. 2MiB: 1.7 ms, 1GiB: 0.86 s of wire time. All is there after 0.86 s whatever the pieces are, and large 0.2 ms later. linux: as 4KiB with a trap, a sleep and a wake-up, 5 to 15 us more; large 0.3 s later, since MADV_COLLAPSE copies.",
+    question: "How long does a virtual CPU wait for a piece of memory that a migration has not transferred \
+     yet, in pieces of 4 KiB, 2 MiB and 1 GiB, and how long until all memory has arrived and is mapped by \
+     large leaves again?",
+    expectation: "4KiB: 20 us of latency, 3.3 us on the wire, half of the time one piece of the stream \
+     before it, and 1 to 2 us for event, mapping and wake-up. 2MiB: 1.7 ms of wire time, 1GiB: 0.86 s. All \
+     has arrived after 0.86 s with any piece size, and is large 0.2 ms later. linux: as 4KiB with a trap, a \
+     sleep and a wake-up, 5 to 15 us more; large 0.3 s later, since MADV_COLLAPSE copies.",
     baseline: &["2MiB"],
     per: "call",
     notes: &[
-        "`time` is the median of the fetches of one migration, from the access that raises an event to its end. Few \
-         pieces are already on their way by then.",
-        "The link is a model with a clock: one wire with a rate and a round trip (`--link-rate`, `--link-latency`). \
-         The source sends requested pieces first, else the next piece of its stream, each to its end. Contents are \
-         one word for each 4 KiB, put into the file when the source begins to send them, as a device would.",
-        "A virtual CPU touches one page after another, four times in five one of a tenth of them; the receiver polls \
-         on a processor of its own.",
-        "`linux` has the same link, threads and accesses, and no second-stage tables: its virtual CPU is a thread \
-         that traps and sleeps at once. Its pages are single frames of a file in memory, which are copied into folios \
-         of 2 MiB at the end; the other arms have huge pages from the beginning.",
-        "`large` is the time until Mm::collapse has mapped the largest leaves; pieces of 1 GiB need no collapse. \
-         `idle` is the time in which the wire carried nothing before all pieces were there, the round trip of the \
-         last piece included.",
+        "`time` is the median fetch of one migration, from the access that raises an event to its end; few \
+         of these pieces are already on their way.",
+        "The link is a model: one wire with a rate and a round trip (`--link-rate`, `--link-latency`). The \
+         source sends requested pieces first, else the next piece of its stream, each to its end. A piece's \
+         contents, one word for each 4 KiB, are written when the source begins to send it, as a device \
+         would.",
+        "A virtual CPU touches one page after another, four times in five one of a hot tenth; the receiver \
+         polls on its own processor.",
+        "`linux` has the same link, threads and accesses, and no second-stage tables: its virtual CPU is a \
+         thread that traps and sleeps at once. Its pages are single frames of a memfd, copied into folios of \
+         2 MiB at the end; the other arms have huge pages from the start.",
+        "`large` is the time until Mm::collapse has mapped the largest leaves; pieces of 1 GiB need no \
+         collapse. `idle` is the time in which the wire was idle before all pieces had arrived, with the \
+         round trip of the last piece.",
     ],
     own: &["4KiB"],
     apart: &["2MiB", "1GiB"],
     goals: &[Goal::new(
-        "a fetch of 4 KiB: at most 1.2 of what the link itself takes (23.3 us)",
+        "a fetch of 4 KiB: at most 1.2 of the link's own time (23.3 us)",
         "4KiB",
         &["1GiB/10Gbit"],
         AtMost(1.2 * 23_277.0),
@@ -56,7 +62,7 @@ const RATE: u64 = 10_000_000_000;
 
 fn run(experiment: &Experiment, runner: &Runner) -> anyhow::Result<Measured> {
     let (bytes, page) = runner.scale.pick((16 << 20, HugeSize::Size2M), (1 << 30, HugeSize::Size1G));
-    // A small guest is there before it has touched much, unless the wire is slow.
+    // A fast wire would transfer a small guest before the guest has touched much.
     let bits = runner.link.rate.map_or(runner.scale.pick(RATE / 4, RATE), |bytes| bytes * 8);
     let wire = Wire { bits_per_second: bits, round_trip: runner.link.latency.unwrap_or(ROUND_TRIP) };
     let processors: Vec<usize> = runner.cpus.iter().copied().take(2).collect();
@@ -86,7 +92,7 @@ fn case(spec: Migration) -> Case<Migration> {
     Case { name: format!("{size}/{gigabits}Gbit{latency}"), params, spec }
 }
 
-/// Each arm's figures, and its median over what the link itself takes.
+/// Each arm's figures, and its median over the link's own time.
 fn over_the_link(rows: &[Row]) -> anyhow::Result<String> {
     let median = |arm: &str, metric: Metric| {
         let wanted = |row: &&Row| row.arm == arm && row.metric == metric.name;

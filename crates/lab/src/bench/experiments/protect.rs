@@ -1,4 +1,4 @@
-//! What does it cost to take the right to write from a range, and to give it back?
+//! What does it cost to write-protect a range and to make it writable again?
 
 use crate::bench::arms::protect;
 use crate::bench::code;
@@ -8,16 +8,18 @@ use crate::bench::goal::{Bound::Times, Goal, Over::BestOf};
 use crate::bench::memory::Memory;
 use crate::bench::runner::Runner;
 
-/// See the module.
+/// The experiment `protect`.
 pub const EXPERIMENT: Experiment = Experiment {
     name: "protect",
     question: "What do two calls of mprotect cost that make 1 GiB of populated memory read-only and writable again, by folio size?",
-    expectation: "linux: 5 to 15 ms at 4 KiB, most of it on the way back, where each descriptor is asked; under 100 us mapped by PMDs.",
+    expectation: "linux: 5 to 15 ms at 4 KiB, most of it in the second call, which reads each descriptor; \
+     under 100 us mapped by PMDs.",
     baseline: &["linux"],
     per: "call",
     notes: &[
         "Every page was written once before. `time` is the sum of both calls.",
-        "The counter `writable_without_a_fault` says how many pages could be written to afterwards without another fault.",
+        "The counter `writable_without_a_fault`: pages that could be written afterwards without another \
+         fault.",
     ],
     own: &["quire"],
     apart: &[],

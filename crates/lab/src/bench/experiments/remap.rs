@@ -9,16 +9,18 @@ use crate::bench::experiment::{Case, Experiment, Measured};
 use crate::bench::memory::Memory;
 use crate::bench::runner::Runner;
 
-/// See the module.
+/// The experiment `move`.
 pub const EXPERIMENT: Experiment = Experiment {
     name: "move",
-    question: "What does mremap of 1 GiB of populated memory to another address cost, by folio size and by how alike both addresses are aligned?",
-    expectation: "linux: some us where whole tables move (aligned alike at 1 GiB, and a few times that at 2 MiB), 10 ms and more at 4 KiB, entry by entry. quire: the same steps, cheaper.",
+    question: "What does mremap of 1 GiB of populated memory cost, by folio size and by the alignment that \
+     both addresses share?",
+    expectation: "linux: some us where whole tables move (both addresses aligned alike to 1 GiB; a few times \
+     that for 2 MiB), 10 ms and more at 4 KiB, entry by entry. quire: the same steps, cheaper.",
     baseline: &["linux"],
     per: "call",
     notes: &[
-        "Every page was written once before. The source is aligned to 1 GiB; `/alike-2MiB` moves it to an address 2 \
-         MiB beyond such an alignment, `/alike-4KiB` to one 4 KiB beyond.",
+        "Every page was written once before. The source is aligned to 1 GiB; the target is aligned likewise, \
+         or 2 MiB (`/alike-2MiB`) or 4 KiB (`/alike-4KiB`) beyond that.",
         "The target is a mapping without access rights, which mremap unmaps first.",
         "`2MiB-pmd/alike-4KiB` must split every leaf.",
     ],
@@ -30,7 +32,7 @@ pub const EXPERIMENT: Experiment = Experiment {
     appendix: Some(|rows| Ok(counts::per_gib(rows))),
 };
 
-/// How far after a multiple of 1 GiB the target is, and what that is called.
+/// The target's offset from a multiple of 1 GiB, and the case's modifier.
 const TARGETS: [(usize, &str); 3] = [(0, "/alike-1GiB"), (2 << 20, "/alike-2MiB"), (4 << 10, "/alike-4KiB")];
 
 fn run(experiment: &Experiment, runner: &Runner) -> anyhow::Result<Measured> {

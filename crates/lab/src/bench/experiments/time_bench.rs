@@ -11,21 +11,21 @@ use crate::bench::row::Row;
 use crate::bench::runner::Runner;
 use crate::bench::table;
 
-/// See the module.
+/// The experiment `time-bench`.
 pub const EXPERIMENT: Experiment = Experiment {
     name: "time-bench",
-    question: "What do the primitives cost that a page allocator is built from, on this machine?",
-    expectation: "A lock and its unlock some 20 cycles (one locked instruction), turning interrupts off and on more than \
-                  that, pinning next to nothing; a pair of page calls as quire makes them under 12 cycles, less than the \
-                  lock alone.",
+    question: "What do the primitives of a page allocator cost on this machine?",
+    expectation: "A lock and its unlock: some 20 cycles (one locked instruction). Turning interrupts off and \
+     on: more. Pinning: next to nothing. A pair of page calls in quire: under 12 cycles, less than the lock \
+     alone.",
     baseline: &["irq-off"],
     per: "call",
     notes: &[
         "Each primitive is repeated many times in a row; the time includes the loop around it (`for_loop`), as in the \
          published figures.",
-        "A process cannot disable interrupts: the hosted machine executes the instructions of a kernel that a process \
-         may execute, and otherwise keeps a flag; see its documentation. There is no arm `linux`, since a process \
-         cannot reach a kernel's primitives.",
+        "A process cannot disable interrupts: the hosted machine executes those instructions of a kernel \
+         that a process may execute, and otherwise sets a flag; see its documentation. There is no arm \
+         `linux`, since a process cannot reach a kernel's primitives.",
     ],
     own: &["quire"],
     apart: &[],

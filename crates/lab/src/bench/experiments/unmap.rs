@@ -1,4 +1,4 @@
-//! What does it cost to take memory apart, by the size of its folios?
+//! What does munmap cost, by folio size?
 
 use crate::output::Sheet;
 use serde_json::json;
@@ -20,24 +20,24 @@ use crate::bench::row::Row;
 use crate::bench::runner::Runner;
 use crate::bench::table;
 
-/// See the module.
+/// The experiment `unmap`.
 pub const EXPERIMENT: Experiment = Experiment {
     name: "unmap",
     question: "What does munmap of 1 GiB of populated anonymous memory cost, by folio size?",
-    expectation: "linux: 20 to 60 ms at 4 KiB, a sixth of that at 2 MiB mapped by PTEs (as published), well under a \
-                  millisecond mapped by PMDs, where giving back 512 folios is all that is left. quire: a tenth of per-page \
-                  at most; runs falls with the folio size as published.",
+    expectation: "linux: 20 to 60 ms at 4 KiB, a sixth of that at 2 MiB mapped by PTEs (as published), well \
+     under a millisecond mapped by PMDs, where only 512 folios are freed. quire: at most a tenth of \
+     per-page. runs: falls with the folio size as published.",
     baseline: &["linux"],
     per: "call",
     notes: &[
         "Every page was written once before. Only munmap is timed; it includes freeing the frames.",
         "`/shuffled`: the pages were touched in random order, so that neighbours have frames far apart (verified).",
-        "`/cold`: 128 MiB of other memory were written right before the call. Otherwise Quire's page tables and \
-         counts may still be in the cache, since its memory is populated without being touched; Linux has touched 1 \
-         GiB since.",
+        "`/cold`: 128 MiB of other memory were written right before the call. Otherwise the cache may still \
+         hold Quire's page tables and counts, since its memory is populated without touching it; Linux has \
+         touched 1 GiB since.",
         "`/2cpus`: a second CPU runs the address space and spins, so that a flush must interrupt it. `/idle`: no CPU \
          runs the address space, so that no flush is needed.",
-        "`/page-by-page`: one call for each page, in order of address; the time is that of all of them.",
+        "`/page-by-page`: one call for each page, in address order; the time is that of all calls.",
     ],
     own: &["quire"],
     apart: &[],
@@ -89,13 +89,13 @@ pub const EXPERIMENT: Experiment = Experiment {
     appendix: Some(appendix),
 };
 
-/// What a process of the running kernel takes.
+/// The time of a process of the running kernel.
 const LINUX: Over = BestOf(&["linux"]);
 
-/// The cases that are measured with cold caches too.
+/// Cases that are also measured with cold caches.
 const COLD: [&str; 4] = ["4KiB", "4KiB/shuffled", "64KiB", "2MiB-pte"];
 
-/// The cases that are measured with another number of CPUs that run the address space, too.
+/// Cases that are also measured with another number of CPUs that run the address space.
 const RUN_BY_OTHERS: [&str; 3] = ["4KiB", "64KiB", "2MiB-pmd"];
 
 fn run(experiment: &Experiment, runner: &Runner) -> anyhow::Result<Measured> {
@@ -132,8 +132,8 @@ fn appendix(rows: &[Row]) -> anyhow::Result<String> {
     Ok(format!("{}\n{}\n{}", beside_published(rows)?, beside::per_page(rows), counts::per_gib(rows)))
 }
 
-/// Every arm and the published figures, each relative to its own 4 KiB case: other machines' seconds say nothing
-/// here, their proportions do.
+/// Every arm and the published figures, each relative to its own 4 KiB case: only proportions can be compared
+/// across machines.
 fn beside_published(rows: &[Row]) -> anyhow::Result<String> {
     let figures = published::figures("zap")?;
     let arms = table::distinct(rows.iter().filter(|row| row.median.is_some()).map(|row| row.arm.as_str()));

@@ -1,4 +1,4 @@
-//! Counts the folios that really stand behind a region, from `/proc/<process>/pagemap` and `/proc/kpageflags`.
+//! Counts the folios that a region really has, from `/proc/<process>/pagemap` and `/proc/kpageflags`.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -15,8 +15,8 @@ use crate::bench::folio::PAGE;
 /// Folios by number of pages.
 pub type Census = BTreeMap<usize, u64>;
 
-/// Counts the folios mapped in `region` of the process `process` (a number or `self`), by their size in pages. Pages that
-/// are not there are not counted.
+/// Counts the folios mapped in `region` of the process `process` (a number or `self`), by their size in
+/// pages. Absent pages are not counted.
 ///
 /// # Errors
 /// [`Skip`] when this user may not see frame numbers or frame flags.

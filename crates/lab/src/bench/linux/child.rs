@@ -9,7 +9,7 @@ use nix::unistd::{ForkResult, Pid, fork};
 
 use crate::bench::experiment::Skip;
 
-/// A child of this process. Dropping it waits for its end, so it must not be waiting for a word then.
+/// A child of this process. Dropping it waits for its end; it must not be waiting for a word then.
 pub struct Child {
     pid: Pid,
     said: PipeReader,
@@ -19,7 +19,7 @@ pub struct Child {
     pub forked: f64,
 }
 
-/// The child's end of the line to its parent.
+/// The child's end of the pipes to its parent.
 pub struct Line {
     say: PipeWriter,
     told: PipeReader,
@@ -56,7 +56,7 @@ impl Child {
         match forked.map_err(|error| Skip::because("cannot fork", error))? {
             ForkResult::Child => {
                 let end = End;
-                // The parent's ends, or the child would never see that the parent has let go of them.
+                // Closes the parent's ends; otherwise the child would not see that the parent closed them.
                 drop((said, told));
                 let done = work(&mut Line { say, told: heard });
                 end.with(if done { 0 } else { 1 })
@@ -110,16 +110,16 @@ impl Child {
 
 impl Drop for Child {
     fn drop(&mut self) {
-        // One that still waits for a word then knows that none will come.
+        // A child that still waits for a word then sees the end of the pipe.
         self.told = None;
         if !self.over {
-            // Its status says nothing any more: whatever went wrong is reported already.
+            // Its status is of no use: a failure was reported already.
             let _ = waitpid(self.pid, None);
         }
     }
 }
 
-/// Ends a child's process, also when its work panics: nothing of the parent's may run on in it.
+/// Ends a child's process, also on a panic: no code of the parent may run in it.
 struct End;
 
 impl End {
@@ -137,7 +137,7 @@ impl Drop for End {
 
 /// Now, in nanoseconds of the clock that all processes share.
 pub fn moment() -> u64 {
-    // It cannot fail for a clock that every Linux has; 0 would give times that show it.
+    // The call cannot fail for a clock that every Linux has; 0 would give obviously wrong times.
     clock_gettime(ClockId::CLOCK_MONOTONIC)
         .map_or(0, |now| now.tv_sec() as u64 * 1_000_000_000 + now.tv_nsec() as u64)
 }

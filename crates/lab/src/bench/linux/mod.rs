@@ -1,5 +1,5 @@
-//! What the `linux` arms stand on: mapped memory, the folio-size settings of the running kernel, and the proof
-//! that folios of the wanted size were really used.
+//! What the `linux` arms share: mapped memory, the folio-size settings of the running kernel, and the check
+//! that folios have the wanted size.
 
 pub mod census;
 pub mod child;

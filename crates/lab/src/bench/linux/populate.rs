@@ -11,7 +11,7 @@ use crate::bench::folio::{Folio, PAGE};
 /// Share of the folios that must have the wanted size: the kernel may fall back for a few of them.
 const WANTED_SHARE: f64 = 0.99;
 
-/// Chooses folio sizes on this machine; what it changed is put back when it is dropped.
+/// Chooses folio sizes on this machine; dropping it restores the settings that it changed.
 #[derive(Debug, Default)]
 pub struct FolioChooser {
     settings: Option<ThpSettings>,
@@ -117,8 +117,8 @@ fn enough(got: u64, wanted: u64, folio: Folio) -> Result<(), Skip> {
     Ok(())
 }
 
-/// Makes every 2 MiB of `region` be mapped by 512 PTEs and leaves its folios whole: page by page, a flag of the
-/// mapping is set and taken back, which splits the mapping inside a PMD.
+/// Splits every PMD mapping of `region` into 512 PTEs and keeps the folios whole: it sets and clears a flag
+/// of the mapping page by page, which splits the mapping inside a PMD.
 ///
 /// # Errors
 /// [`Skip`] when the kernel refuses.
@@ -131,11 +131,11 @@ pub fn split_pmds(region: &Region) -> Result<(), Skip> {
                 .map_err(|error| Skip::because("cannot split a PMD by advice on one page", error))?;
         }
     }
-    // Otherwise the kernel's background thread may put the PMDs together again.
+    // Otherwise khugepaged may collapse the PMDs again.
     region.advise(Advice::LinuxNoHugepage).map_err(|error| Skip::because("cannot keep PMDs split", error))
 }
 
-/// Faults of this process so far that needed no input or output.
+/// Minor faults of this process so far.
 ///
 /// # Errors
 /// [`Skip`] when `/proc/self/stat` cannot be read.

@@ -1,4 +1,4 @@
-//! A piece of anonymous memory of this process, aligned to 2 MiB and standing apart from every other mapping.
+//! Anonymous memory of this process, aligned to 2 MiB and apart from every other mapping.
 
 use std::ffi::c_void;
 use std::io;
@@ -60,7 +60,7 @@ impl Region {
         Ok(region)
     }
 
-    /// Puts fresh shared memory, that of a nameless file, in the place of all that is there.
+    /// Replaces the whole region by fresh shared memory (a memfd).
     ///
     /// # Errors
     /// Those of `memfd_create`, `ftruncate` and `mmap`; the region is as before then.
@@ -92,7 +92,7 @@ impl Region {
         self.start
     }
 
-    /// Gives the kernel `advice` about the whole region.
+    /// Calls madvise on the whole region.
     ///
     /// # Errors
     /// Those of `madvise`.
@@ -100,7 +100,7 @@ impl Region {
         self.advise_pages(0, self.pages(), advice)
     }
 
-    /// Gives the kernel `advice` about `count` pages from page `first` on.
+    /// Calls madvise on `count` pages from page `first` on.
     ///
     /// # Errors
     /// Those of `madvise`.
@@ -113,7 +113,7 @@ impl Region {
         Ok(())
     }
 
-    /// Has the kernel make folios of 2 MiB of the whole region now (`MADV_COLLAPSE`, since Linux 6.1).
+    /// Collapses the whole region into folios of 2 MiB now (`MADV_COLLAPSE`, since Linux 6.1).
     ///
     /// # Errors
     /// Those of `madvise`.
@@ -154,9 +154,9 @@ impl Region {
         unsafe { byte.read_volatile() == mark(page) }
     }
 
-    /// Clears the whole region folio by folio, each of `folio` bytes (a divisor of the region) from its last page to
-    /// its first, with the string instruction: the order in which Linux, up to 6.18, clears a folio that is
-    /// faulted in at its start. The order matters: machines are known where going up takes less than half the time.
+    /// Clears the whole region folio by folio of `folio` bytes (a divisor of the region), each from its last
+    /// page to its first, with the string instruction. Linux, up to 6.18, clears a folio in this order when a
+    /// fault hits its start; on some machines the other order takes less than half the time.
     pub fn clear_as_linux(&mut self, folio: usize) {
         let fits = folio > 0 && folio.is_multiple_of(PAGE) && self.bytes.is_multiple_of(folio);
         assert!(self.mapped && fits, "folios that do not fill the region");
@@ -186,7 +186,7 @@ impl Region {
         unsafe { std::slice::from_raw_parts_mut(self.start as *mut u8, self.bytes) }
     }
 
-    /// Changes what accesses may do, for the whole region.
+    /// Changes the access rights of the whole region.
     ///
     /// # Errors
     /// Those of `mprotect`.
@@ -198,8 +198,8 @@ impl Region {
         Ok(())
     }
 
-    /// Moves everything that is mapped here to the place of `target`, whose own memory goes; afterwards this region can
-    /// only be dropped.
+    /// Moves the region's memory over that of `target`, which is unmapped; afterwards this region can only be
+    /// dropped.
     ///
     /// # Errors
     /// Those of `mremap`; this region is then as before.

@@ -1,12 +1,13 @@
-//! The folio-size settings of the kernel under `/sys/kernel/mm/transparent_hugepage`: forced while an arm needs
-//! one size, and put back afterwards.
+//! The folio-size settings of the kernel under `/sys/kernel/mm/transparent_hugepage`: forced while an arm
+//! needs one size, and restored afterwards.
 //!
-//! They are put back when the guard is dropped (a panic included), on SIGINT, SIGTERM and SIGHUP, and, when the
-//! process was killed outright, by the next one that asks for the guard: the values found and the values set are
-//! noted in a file before each change, so that what the user has set since then stays. A lock file keeps two processes from changing them at the same time.
+//! The guard restores them when it is dropped (a panic included) and on SIGINT, SIGTERM and SIGHUP. After a
+//! kill, the next process that takes the guard restores them: before each change, the values found and the
+//! values set are written to a file, so that a value that the user has set since then stays. A lock file
+//! keeps two processes from changing them at the same time.
 //!
-//! A size is set to `madvise` and asked for with `MADV_HUGEPAGE`, not to `always`, so that the other processes of
-//! the machine keep the folios they had.
+//! A size is set to `madvise` and requested by `MADV_HUGEPAGE`, not set to `always`, so that other processes
+//! keep their folios.
 
 mod note;
 
@@ -25,7 +26,7 @@ use crate::host::thp::{root, selected, sizes};
 use crate::output::{quoted, say};
 use note::Note;
 
-/// Where the settings live and where this program notes them: a parameter so that tests can use a copy.
+/// The paths of the settings and of this program's note: a parameter, so that tests can use a copy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Places {
     /// The directory of the settings.
@@ -37,7 +38,7 @@ pub struct Places {
 }
 
 impl Places {
-    /// Those of the running kernel.
+    /// The paths of the running kernel.
     pub fn of_this_machine() -> Self {
         Self { settings: root(), min_free: "/proc/sys/vm/min_free_kbytes".into(), state: "/run".into() }
     }
@@ -52,7 +53,7 @@ impl Places {
     }
 }
 
-/// What is to be put back, for the guard and for the signal thread alike: the first to take it out does it.
+/// The note of values to restore. The guard and the signal thread both take it; the first one restores.
 static CHANGED: Mutex<Option<Note>> = Mutex::new(None);
 
 fn changed() -> MutexGuard<'static, Option<Note>> {
@@ -91,7 +92,7 @@ impl ThpSettings {
         Note::recover(&places.note());
         let mut note = Note::found(sizes.values(), &places.min_free, places.note());
         put_back_on_signals();
-        // From here on the signal thread would put back; the note comes first, then the first change.
+        // From here on the signal thread restores: the note is written before the first change.
         let mut changed = changed();
         note.save().map_err(|error| Skip::because("cannot note the settings", error))?;
         *changed = Some(note);
@@ -106,8 +107,8 @@ impl ThpSettings {
         let Some(wanted) = self.sizes.get(&kib) else {
             return Err(Skip(format!("this kernel has no anonymous folios of {kib} KiB")));
         };
-        // The wanted size first, so that huge pages are never all off: the kernel would stop its background thread and
-        // change its memory reserves.
+        // Sets the wanted size first, so that huge pages are never all off: the kernel would then stop
+        // khugepaged and change its memory reserves.
         let others = self.sizes.values().filter(|path| *path != wanted).map(|path| (path.as_path(), "never"));
         let changes: Vec<(&Path, &str)> = std::iter::once((wanted.as_path(), "madvise"))
             .chain(others)
@@ -116,8 +117,8 @@ impl ThpSettings {
         change(&changes)
     }
 
-    /// Gives another setting of the kernel's a value; what it was is put back with the others. What it is then, since the kernel
-    /// may take a part of what is asked for.
+    /// Sets another setting of the kernel, to be restored with the others. Returns the value it has then,
+    /// since the kernel may grant only a part.
     ///
     /// # Errors
     /// [`Skip`] when there is no such setting or the kernel refuses the value.
@@ -126,8 +127,8 @@ impl ThpSettings {
         selected(path).ok_or_else(|| cannot_set(path, &"it cannot be read back"))
     }
 
-    /// Says that from now on this program itself gives a setting these values, again and again, so that the next one
-    /// knows whose they are if this one is killed.
+    /// Notes that this program repeatedly sets a setting to these values, so that the next process recognises
+    /// them if this one is killed.
     ///
     /// # Errors
     /// [`Skip`] when there is no such setting, or that cannot be noted.
@@ -142,7 +143,7 @@ impl ThpSettings {
         changed().as_ref().and_then(|note| note.before(path).map(str::to_owned))
     }
 
-    /// How often a fault has got a folio of `kib` KiB since the start of the machine, in the whole system.
+    /// Faults that got a folio of `kib` KiB since the machine started, in the whole system.
     pub fn allocated(&self, kib: usize) -> Option<u64> {
         let directory = self.sizes.get(&kib)?.parent()?;
         read(&directory.join("stats/anon_fault_alloc"))?.parse().ok()
@@ -157,10 +158,10 @@ impl Drop for ThpSettings {
     }
 }
 
-/// Makes changes, noted before the first of them for the program that comes after one that was killed.
+/// Makes changes, after noting them for the next process in case this one is killed.
 fn change(changes: &[(&Path, &str)]) -> Result<(), Skip> {
     let Some((first, _)) = changes.first() else { return Ok(()) };
-    // Held so that a signal cannot put back in the middle.
+    // Held so that the signal thread cannot restore in the middle.
     let mut changed = changed();
     let note = noted(&mut changed, first)?;
     let values: Vec<[&str; 1]> = changes.iter().map(|(_, value)| [*value]).collect();
@@ -194,7 +195,8 @@ fn lock(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// Starts, once, the thread that puts the settings back and then lets a signal do what it does by default.
+/// Starts, once, the thread that restores the settings on a signal and then lets the signal take its default
+/// action.
 fn put_back_on_signals() {
     static STARTED: OnceLock<()> = OnceLock::new();
     STARTED.get_or_init(|| {

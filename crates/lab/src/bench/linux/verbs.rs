@@ -1,4 +1,4 @@
-//! Arms of the running kernel that do one verb to memory of this process that is populated.
+//! Arms of the running kernel that call one verb on populated memory of this process.
 
 use super::census;
 use super::populate::{FolioChooser, split_pmds, verify};
@@ -6,13 +6,13 @@ use super::region::Region;
 use crate::bench::experiment::{Arm, Prepared, Sample, Skip};
 use crate::bench::memory::{Memory, Other, neighbours};
 
-/// What an arm of the running kernel does to memory that is populated.
+/// A verb of the running kernel, called on populated memory.
 pub struct Verb<S> {
-    /// What the time of the arm includes.
+    /// The text of [`Arm::about`].
     pub about: &'static str,
     /// The memory of a case.
     pub memory: fn(&S) -> Memory,
-    /// Does the verb once and times that alone.
+    /// Calls the verb once and times only the call.
     pub work: fn(&S, Subject) -> Result<Sample, Skip>,
 }
 
@@ -20,7 +20,7 @@ pub struct Verb<S> {
 pub struct Subject {
     /// The memory.
     pub region: Region,
-    /// Pages that were written and still hold what was written.
+    /// Pages that were written and still hold the written byte.
     pub pages: u64,
 }
 
@@ -105,8 +105,8 @@ impl<'a> Population<'a> {
         self.chooser.advise(Region::map_beyond(self.memory.bytes, align, beyond), self.memory.folio)
     }
 
-    /// Writes to every page of a region, folio by folio in the order of the case, and sees to it that they are mapped as
-    /// the case says. The folios that the kernel counted.
+    /// Writes to every page of a region, folio by folio in the order of the case, and maps them as the case
+    /// says. Returns the folios that the kernel counted.
     ///
     /// # Errors
     /// [`Skip`] when too many folios had another size.
@@ -139,7 +139,7 @@ impl<'a> Population<'a> {
         }
     }
 
-    /// Sees to it that the pages of a region are mapped as the case says. Allocates nothing but the words of a failure.
+    /// Maps the pages of a region as the case says. Allocates only for an error message.
     ///
     /// # Errors
     /// [`Skip`] when the kernel refuses.
@@ -148,9 +148,9 @@ impl<'a> Population<'a> {
         if folio.order == 9 && !folio.pmd { split_pmds(region) } else { Ok(()) }
     }
 
-    /// Checks frame by frame that `region` of the process `process` (a number or `self`) is populated as the case says,
-    /// and counts the pages whose frame follows that of the page before. Once, in the warm-up: looking at every frame
-    /// would leave the descriptors in the cache.
+    /// Checks frame by frame that `region` of the process `process` (a number or `self`) is populated as the
+    /// case says, and counts pages whose frame follows the frame of the page before. Called once, in the
+    /// warm-up: reading every frame's state would leave the descriptors in the cache.
     ///
     /// # Errors
     /// [`Skip`] when it is not, or when this user may not look.
@@ -159,7 +159,7 @@ impl<'a> Population<'a> {
             return Ok(found);
         }
         verify(process, region, self.memory.folio)?;
-        // Single frames are not chosen in /sys, so they need no privilege; then there is nothing to see.
+        // Single frames need no setting and so no privilege; without privilege, frames cannot be read.
         let found = match census::frames(process, region) {
             Ok(frames) => neighbours(frames.into_iter().flatten()),
             Err(_) if !self.memory.shuffled => 0,

@@ -1,4 +1,4 @@
-//! Exact counts of what the library and the machine below it did, from one moment on.
+//! Exact counts of the library's and the machine's events since one moment.
 
 use std::time::Instant;
 
@@ -10,7 +10,7 @@ use quire::stats::Stat;
 use super::counting::Counting;
 use crate::bench::experiment::{Sample, Skip};
 
-/// What the library counts of taking address spaces apart.
+/// The library's counters that are shown.
 const COUNTED: &[Stat] = &[
     Stat::ZapTable,
     Stat::ZapEntry,
@@ -23,7 +23,7 @@ const COUNTED: &[Stat] = &[
     Stat::CowReuse,
 ];
 
-/// Remembers counters, to say later how far they went.
+/// Counters at one moment, to subtract from later ones.
 pub struct Counted<'a, 'p, P: Platform> {
     manager: &'a MemoryManager<'p, P>,
     machine: &'a Hosted,
@@ -32,7 +32,7 @@ pub struct Counted<'a, 'p, P: Platform> {
 }
 
 impl<'a, 'p, P: Platform> Counted<'a, 'p, P> {
-    /// From now on. Locks and instructions where they are counted.
+    /// Starts counting; locks and instructions where the platform counts them.
     pub fn start(
         manager: &'a MemoryManager<'p, P>,
         machine: &'a Hosted,
@@ -42,11 +42,11 @@ impl<'a, 'p, P: Platform> Counted<'a, 'p, P> {
         Self { manager, machine, counting, before }
     }
 
-    /// Does the verb, or one part of it, and gives the nanoseconds that it took. Where instructions are watched, at
+    /// Calls the verb, or a part of it; returns its nanoseconds. Where instructions are watched, it watches
     /// these.
     ///
     /// # Errors
-    /// [`Skip`] when they cannot be looked at.
+    /// [`Skip`] when instructions cannot be watched.
     pub fn timed<R>(&self, verb: impl FnOnce() -> R) -> Result<(R, f64), Skip> {
         let Some(instructions) = self.counting.and_then(Counting::instructions) else {
             let start = Instant::now();
@@ -58,7 +58,7 @@ impl<'a, 'p, P: Platform> Counted<'a, 'p, P> {
         Ok((result, start.elapsed().as_nanos() as f64))
     }
 
-    /// A repetition that took `nanoseconds`, with how often each event happened since the start. Read once, here.
+    /// A repetition that took `nanoseconds`, with the events since the start. Reads the counters.
     pub fn sample(&self, nanoseconds: f64, checksum: u64) -> Sample {
         self.add_to(Sample::new(nanoseconds, checksum))
     }

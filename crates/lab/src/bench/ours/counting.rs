@@ -1,5 +1,5 @@
-//! A platform that counts locks, for repetitions that are not timed. What a machine does by itself is left out of what
-//! is looked at instruction by instruction.
+//! A platform that counts locks, for repetitions that are not timed. The machine's own work is excluded from
+//! watched instructions.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -21,12 +21,12 @@ pub struct Counting<'a> {
 }
 
 impl<'a> Counting<'a> {
-    /// No lock yet.
+    /// Counts locks from zero.
     pub fn locks_on(bare: &'a Bare) -> Self {
         Self { bare, locks: AtomicU64::new(0), instructions: None }
     }
 
-    /// The verb is looked at instruction by instruction, too, up to so many of them.
+    /// Also watches the verb instruction by instruction, up to `limit` of them.
     pub fn instructions_on(bare: &'a Bare, limit: u64) -> Self {
         Self { instructions: Some(Instructions::at_most(limit)), ..Self::locks_on(bare) }
     }
@@ -36,12 +36,12 @@ impl<'a> Counting<'a> {
         self.locks.load(Ordering::Relaxed)
     }
 
-    /// What watches the verb instruction by instruction, if it is watched.
+    /// The watcher of instructions, if there is one.
     pub fn instructions(&self) -> Option<&Instructions> {
         self.instructions.as_ref()
     }
 
-    /// What the machine does by itself.
+    /// Runs the machine's own work, unwatched.
     fn by_itself<R>(&self, action: impl FnOnce(&'a Bare) -> R) -> R {
         self.bare.hosted().unwatched(|| action(self.bare))
     }
@@ -78,7 +78,7 @@ unsafe impl FramePlatform for Counting<'_> {
     }
 
     fn lock_taken(&self, _rank: Rank) {
-        // No locked instruction: those of the library are counted.
+        // No locked instruction, since those of the library are counted.
         self.locks.store(self.locks() + 1, Ordering::Relaxed);
     }
 }

@@ -1,4 +1,5 @@
-//! The bare machine with a guard of the per-CPU lists that is a constant of its type, so that each arm is code of its own.
+//! The bare machine with the guard of the per-CPU lists as a constant of its type, so that each arm is
+//! compiled by itself.
 
 use std::marker::PhantomData;
 
@@ -12,7 +13,7 @@ use super::passed_on::frames_passed_on;
 
 /// A guard as a type.
 pub trait Guard: Sync {
-    /// Which one.
+    /// The guard.
     const GUARD: ListGuard;
 }
 
@@ -29,7 +30,7 @@ impl Guard for TaskOnly {
     const GUARD: ListGuard = ListGuard::TaskOnly;
 }
 
-/// The bare machine, whose lists are guarded so.
+/// The bare machine, whose lists this guard protects.
 #[repr(transparent)]
 pub struct Guarding<G> {
     bare: Bare,
@@ -84,7 +85,7 @@ unsafe impl<G: Guard> FramePlatform for Guarding<G> {
     }
 }
 
-/// Does something with `$platform` as the name of the bare machine whose lists are guarded by `$guard`.
+/// Runs code with `$platform` as the type of the bare machine with this guard.
 macro_rules! with_guard {
     ($guard:expr, $platform:ident => $work:expr) => {
         match $guard {

@@ -1,4 +1,4 @@
-//! The arms that guard the per-CPU lists in different ways, and allocators of their kind.
+//! Arms with different guards of the per-CPU lists, and their allocators.
 
 use hosted::{Hosted, HostedConfig};
 use quire::page_alloc::{AllocatorConfig, ListGuard, PageAllocator};
@@ -12,7 +12,7 @@ pub const ALL: [ListGuard; 3] = [ListGuard::Reentry, ListGuard::IrqOff, ListGuar
 /// The names of their arms.
 pub const NAMES: [&str; 3] = ["quire", "irq-off", "task-only"];
 
-/// The name of the arm that guards its lists so.
+/// The name of the arm with this guard.
 pub fn name_of(lists: ListGuard) -> &'static str {
     match lists {
         ListGuard::Reentry => NAMES[0],
@@ -21,26 +21,27 @@ pub fn name_of(lists: ListGuard) -> &'static str {
     }
 }
 
-/// What is to be said of it.
+/// The text of the arm with this guard.
 pub fn about(lists: ListGuard) -> &'static str {
     match lists {
         ListGuard::Reentry => {
-            "PageAllocator on a bare hosted machine: per-CPU lists for every context behind a re-entry flag, a checked \
-             double free, map counts beside, statistics; the common way inlined. Bare: which CPU runs is one load, as in \
-             a kernel, and the machine injects no failure and checks no rank, no TLB and no freed frame."
+            "PageAllocator on a bare hosted machine, with lists for every context behind a re-entry flag, \
+             checked frees and statistics. Bare: the CPU's number is one load, as in a kernel, and the \
+             machine checks nothing and injects no failure."
         }
         ListGuard::IrqOff => {
-            "the same with interrupts off around every use of a list (Linux before and after 2017), inlined as it is. A process cannot execute cli and sti: what is paid instead is \
-             pushf and popf (HostedConfig::interrupt_price) and a flag."
+            "as `quire`, with interrupts off around every use of a list, as in Linux before and after 2017. \
+             A process cannot execute cli and sti; it pays for pushf, popf (HostedConfig::interrupt_price) \
+             and a flag instead."
         }
         ListGuard::TaskOnly => {
-            "the same with lists for tasks only, interrupts go to the store (the published scheme of 2017), inlined \
-             as it is."
+            "as `quire`, with lists for tasks only: interrupts take the store's locks (the published scheme \
+             of 2017)."
         }
     }
 }
 
-/// An arm that guards its lists in one way, and the machine of its last case.
+/// An arm with one guard.
 pub struct Guarded {
     /// The guard.
     pub lists: ListGuard,
@@ -56,7 +57,7 @@ impl Guarded {
     /// Builds a machine and an allocator over all its memory, as [`allocator`].
     ///
     /// # Errors
-    /// A machine that the host or the allocator does not take.
+    /// If the host or the allocator refuses the machine.
     ///
     /// # Safety
     /// As [`allocator`].
@@ -74,11 +75,11 @@ impl Guarded {
     }
 }
 
-/// An allocator over all memory of a machine, which does not watch what the allocator does: that would be measured too.
-/// `zeroed` when nothing has ever been written to the memory.
+/// An allocator over all memory of a machine without checks, which would be measured too. `zeroed` if the
+/// memory was never written.
 ///
 /// # Errors
-/// A machine that the allocator does not take.
+/// If the allocator refuses the machine.
 ///
 /// # Safety
 /// The allocator is used only inside [`Hosted::run_on`] of this machine, with no other machine in between.

@@ -1,4 +1,4 @@
-//! Looks at a verb instruction by instruction: how many are locked, and which page descriptors they touch.
+//! Watches a verb instruction by instruction: counts locked ones and the page descriptors that they touch.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,10 +10,10 @@ use quire::memmap::{BlockState, Descriptor, MemMap};
 
 use crate::bench::experiment::Skip;
 
-/// Rows of a block: those of its frames, and that of the folio which the whole block may be.
+/// Rows of a block: one for each frame, and one for a folio of the whole block.
 const ROWS: usize = BLOCK_FRAMES + 1;
 
-/// What was seen so far.
+/// The counts so far.
 pub struct Instructions {
     limit: u64,
     executed: AtomicU64,
@@ -23,16 +23,17 @@ pub struct Instructions {
 }
 
 impl Instructions {
-    /// Nothing yet. At most `limit` instructions are looked at.
+    /// Counts from zero; watches at most `limit` instructions.
     pub fn at_most(limit: u64) -> Self {
         let [executed, locked] = [0, 0].map(AtomicU64::new);
         Self { limit, executed, locked, touched: Mutex::default() }
     }
 
-    /// Does `verb` one instruction at a time and looks at what it touches. `map` is that of the memory on `machine`.
+    /// Runs `verb` one instruction at a time and records what it touches. `map` describes the memory of
+    /// `machine`.
     ///
     /// # Errors
-    /// [`Skip`] when the host does not let it.
+    /// [`Skip`] when the host does not allow it.
     pub fn follow<R>(&self, machine: &Hosted, map: &MemMap, verb: impl FnOnce() -> R) -> Result<R, Skip> {
         let mut touched = self.touched.lock().unwrap_or_else(PoisonError::into_inner);
         touched.resize((map.blocks().count() * ROWS).div_ceil(64), 0);
@@ -53,12 +54,12 @@ impl Instructions {
         Ok(steps.result)
     }
 
-    /// Whether that was all of the verb.
+    /// Whether all instructions were watched.
     pub fn are_all(&self) -> bool {
         self.executed() < self.limit
     }
 
-    /// Instructions executed, those of the platform that counts among them.
+    /// Instructions executed, with those of the counting platform.
     pub fn executed(&self) -> u64 {
         self.executed.load(Ordering::Relaxed)
     }
@@ -68,15 +69,15 @@ impl Instructions {
         self.locked.load(Ordering::Relaxed)
     }
 
-    /// Different page descriptors that were read or written: rows of frames, and folios of whole blocks. Map counts, states
-    /// and origins stand beside the rows and are none.
+    /// Different page descriptors read or written: rows of frames, and folios of whole blocks. Map counts,
+    /// states and origins are columns beside the rows, and do not count.
     pub fn descriptors(&self) -> u64 {
         let touched = self.touched.lock().unwrap_or_else(PoisonError::into_inner);
         touched.iter().map(|word| u64::from(word.count_ones())).sum()
     }
 }
 
-/// Where the machine's memory stands.
+/// The addresses of the machine's memory.
 fn memory(machine: &Hosted) -> Range<usize> {
     let (first, last) = (machine.ranges()[0], machine.ranges()[machine.ranges().len() - 1]);
     let start = machine.arena().direct_map(first.start).addr();
@@ -87,7 +88,7 @@ fn overlap(one: &Range<usize>, other: &Range<usize>) -> bool {
     one.start < other.end && other.start < one.end
 }
 
-/// Tells of each descriptor that has one of `bytes`, as things are now.
+/// Calls `tell` with the row of each descriptor that one of `bytes` belongs to.
 fn rows(map: &MemMap, bytes: &Range<usize>, mut tell: impl FnMut(usize)) {
     for (nth, (_, block)) in map.blocks().enumerate() {
         if let Some(area) = block.area() {

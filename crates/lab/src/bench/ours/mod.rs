@@ -1,5 +1,5 @@
-//! What the arms of our own library share: hosted machines that are built once and used by many cases, and address
-//! spaces in which memory is populated by folios of one size.
+//! What Quire's arms share: hosted machines that many cases use, and address spaces populated by folios of
+//! one size.
 
 pub mod counted;
 pub mod counting;
@@ -32,9 +32,9 @@ pub const START: VirtAddr = VirtAddr(64 << 30);
 /// Memory beside the populated bytes: page tables, counts, marks.
 const SLACK: u64 = 64 << 20;
 
-/// A hosted machine for measurements, or the reason why there is none. All its memory is present before anything is
-/// timed, remote flushes interrupt real processors, nothing is checked. There is twice the memory that is populated:
-/// the first 8 frames of a block in small pieces hold its descriptors, so only one folio of 1 MiB fits into each.
+/// A hosted machine for measurements. All its memory is populated before anything is timed, remote flushes
+/// interrupt real processors, nothing is checked. It has twice the populated memory, since the first 8 frames
+/// of a block in small pieces hold its descriptors and only one folio of 1 MiB fits beside them.
 pub fn machine(bytes: u64, cpus: usize, clearing: bool) -> Result<Hosted, Skip> {
     HostedConfig { clearing, ..HostedConfig::bench(2 * bytes + SLACK) }
         .with_cpus(cpus)
@@ -42,7 +42,7 @@ pub fn machine(bytes: u64, cpus: usize, clearing: bool) -> Result<Hosted, Skip> 
         .map_err(|error| Skip(error.to_string()))
 }
 
-/// The machine that `slot` keeps for one case after another, as [`machine`] builds it the first time.
+/// The machine that `slot` keeps for case after case; [`machine`] builds it the first time.
 pub fn kept(slot: &mut Option<Hosted>, bytes: u64, clearing: bool) -> Result<&Hosted, Skip> {
     let built = match slot.take() {
         Some(built) => built,
@@ -70,7 +70,7 @@ pub fn with_manager<R>(
     with_manager_of(machine, machine, &with_folios(Config::default(), folio)?, work)
 }
 
-/// The same on the bare machine: the platform that a kernel would have, which watches nothing.
+/// The same on the bare machine, the platform that a kernel would have, without checks.
 ///
 /// # Safety
 /// `work` runs no other machine, and threads to which it hands the manager are CPUs of this machine while they have it.
@@ -83,7 +83,7 @@ pub unsafe fn with_bare_manager<R>(
     unsafe { with_bare_manager_as(machine, with_folios(Config::default(), folio)?, work) }
 }
 
-/// The same with every choice the caller's.
+/// The same with the caller's configuration.
 ///
 /// # Safety
 /// As [`with_bare_manager`].
@@ -97,13 +97,14 @@ pub unsafe fn with_bare_manager_as<R>(
     with_manager_of(machine, unsafe { machine.bare() }, &config, work)
 }
 
-/// The choices `config`, with anonymous memory in folios like `folio`.
+/// `config` with anonymous memory in folios like `folio`.
 pub fn with_folios(config: Config, folio: Folio) -> Result<Config, Skip> {
-    let order = Order::new(folio.order).ok_or_else(|| Skip(format!("no such order: {}", folio.order)))?;
+    let order = Order::new(folio.order)
+        .ok_or_else(|| Skip(format!("the allocator has no folio of order {}", folio.order)))?;
     Ok(Config { folios: FolioPolicy::only(order).with_pmd_mapped(folio.pmd), ..config })
 }
 
-/// The same with the machine as this platform sees it.
+/// The same through this platform.
 fn with_manager_of<P: Platform, R>(
     machine: &Hosted,
     platform: &P,
@@ -129,7 +130,7 @@ pub fn map<P: Platform>(mm: &Mm<'_, P>, bytes: usize) -> Result<(), Skip> {
     mm.mmap(&request).map(|_| ()).map_err(|error| Skip(format!("mmap: {error}")))
 }
 
-/// Takes one write fault for each folio, in order of address; the nanoseconds that took and the pages now mapped.
+/// Takes one write fault for each folio, in address order; returns the nanoseconds and the pages mapped.
 pub fn populate<P: Platform>(mm: &Mm<'_, P>, bytes: usize, folio: Folio) -> Result<(f64, u64), Skip> {
     let mut pages = 0;
     let start = Instant::now();
@@ -142,7 +143,7 @@ pub fn populate<P: Platform>(mm: &Mm<'_, P>, bytes: usize, folio: Folio) -> Resu
     Ok((start.elapsed().as_nanos() as f64, pages))
 }
 
-/// Populates what [`map`] mapped by one call; the nanoseconds that took and the pages now resident.
+/// Populates the mapping of [`map`] by one call; returns the nanoseconds and the resident pages.
 pub fn populate_by_call<P: Platform>(mm: &Mm<'_, P>, bytes: usize) -> Result<(f64, u64), Skip> {
     let start = Instant::now();
     mm.madvise(START, bytes as u64, quire::vm::Advice::PopulateWrite)
@@ -150,15 +151,14 @@ pub fn populate_by_call<P: Platform>(mm: &Mm<'_, P>, bytes: usize) -> Result<(f6
     Ok((start.elapsed().as_nanos() as f64, mm.rss().anon))
 }
 
-/// Unmaps what [`map`] mapped; nanoseconds.
+/// Unmaps the mapping of [`map`]; returns the nanoseconds.
 pub fn unmap<P: Platform>(mm: &Mm<'_, P>, bytes: usize) -> Result<f64, Skip> {
     let start = Instant::now();
     mm.munmap(START, bytes as u64).map_err(|error| Skip(format!("munmap: {error}")))?;
     Ok(start.elapsed().as_nanos() as f64)
 }
 
-/// Keeps the machine's memory out of the children that this process forks: a `fork` that is timed must not have its page
-/// tables to copy.
+/// Keeps the machine's memory out of forked children, since a timed `fork` must not copy its page tables.
 ///
 /// # Errors
 /// [`Skip`] when the host refuses.

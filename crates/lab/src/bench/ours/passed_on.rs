@@ -1,7 +1,7 @@
 //! The calls that every platform around the bare machine passes on unchanged.
 
-/// The methods of [`quire::platform::FramePlatform`] that ask the machine something or touch what is the running CPU's alone, for a
-/// type with a field `bare`.
+/// The methods of [`quire::platform::FramePlatform`] that query the machine or use the running CPU's own
+/// state, for a type with a field `bare`.
 macro_rules! frames_passed_on {
     () => {
         #[inline]

@@ -1,5 +1,5 @@
-//! A platform whose reschedule points are real: where others wait for the processor they get it there, and the time between two
-//! points can be looked at.
+//! A platform with real reschedule points: they yield the processor to waiting threads, and the time between
+//! two points can be watched.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -15,17 +15,17 @@ use super::passed_on::{frames_passed_on, spaces_passed_on};
 use super::stretches::{self, Between};
 use crate::host::cycles;
 
-/// How long a task has its processor before it gives it away at the next reschedule point.
+/// The turn of a task, after which it yields at the next reschedule point.
 pub const TURN_NS: f64 = 1e6;
 
-/// What a reschedule point does.
+/// The work of a reschedule point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Points {
     /// Nothing: no thread waits for the processor.
     Idle,
-    /// Notes how long ago the last one was.
+    /// Records the time since the last point.
     Watched,
-    /// Yields the processor once the task has had its turn.
+    /// Yields the processor after the task's turn.
     Shared,
 }
 
@@ -38,57 +38,58 @@ pub struct Scheduled<'a> {
     cpus: Vec<Clock>,
 }
 
-/// What one CPU knows; only the thread that is the CPU stores to it.
+/// The state of one CPU; only its thread stores to it.
 #[derive(Default)]
 #[repr(align(128))]
 struct Clock {
-    /// When its task passed the last point, or got the processor.
+    /// The time at which its task passed the last point, or got the processor.
     since: AtomicU64,
     /// One more than the first frame that was cleared since; 0 where none was.
     cleared: AtomicU64,
     /// Points passed.
     passed: AtomicU64,
-    /// What lay between points, in counts of the time-stamp counter.
+    /// The stretches between points, in TSC counts.
     noted: Mutex<Vec<Between<u64>>>,
 }
 
 impl<'a> Scheduled<'a> {
-    /// A machine whose points do this.
+    /// The machine with these points.
     pub fn on(bare: &'a Bare, points: Points) -> Self {
         let cpus = (0..bare.cpu_count()).map(|_| Clock::default()).collect();
         Self { bare, points, turn: (TURN_NS * cycles::hertz() / 1e9) as u64, cpus }
     }
 
-    /// A long call of the running CPU begins, or goes on after others could run.
+    /// Starts a long call of the running CPU, or resumes it after a yield.
     pub fn begin(&self) {
         self.own().begin();
     }
 
-    /// As [`Self::begin`], and what was noted of this CPU before is forgotten.
+    /// As [`Self::begin`], and drops what this CPU has recorded.
     pub fn begin_anew(&self) {
         self.own().noted().clear();
         self.begin();
     }
 
-    /// It has ended: what lies behind its last point counts, too.
+    /// Ends the call: the stretch after its last point counts too.
     pub fn end(&self) {
         if self.points == Points::Watched {
             self.own().note();
         }
     }
 
-    /// The most that lay between two points of one CPU, in nanoseconds; `None` where points were not watched.
+    /// The longest stretch between two points of one CPU, in nanoseconds; `None` where points were not
+    /// watched.
     pub fn longest(&self) -> Option<f64> {
         stretches::longest(&self.stretches())
     }
 
-    /// What lay between points of one CPU and the next, of each CPU; empty where points were not watched.
+    /// The stretches between points, CPU by CPU; empty where points were not watched.
     pub fn stretches(&self) -> Vec<Between> {
         let of = |clock: &Clock| clock.noted().iter().map(Between::timed).collect::<Vec<_>>();
         self.cpus.iter().flat_map(of).collect()
     }
 
-    /// Points that were passed while they were watched.
+    /// Points that were passed while watched.
     pub fn passed(&self) -> u64 {
         self.cpus.iter().map(|clock| clock.passed.load(Ordering::Relaxed)).sum()
     }
@@ -97,7 +98,7 @@ impl<'a> Scheduled<'a> {
         &self.cpus[self.bare.hosted().this_cpu().index()]
     }
 
-    /// Gives the processor away if the task has had its turn.
+    /// Yields the processor if the task has had its turn.
     fn share(&self, clock: &Clock) {
         if clock.since() > self.turn {
             sched_yield();
@@ -112,19 +113,19 @@ impl Clock {
         self.since.store(cycles::now(), Ordering::Relaxed);
     }
 
-    /// Counts since the task passed the last point.
+    /// TSC counts since the last point.
     fn since(&self) -> u64 {
         cycles::now().saturating_sub(self.since.load(Ordering::Relaxed))
     }
 
-    /// Only the first of them since the last point says which stretch it is.
+    /// The first clear since the last point identifies the stretch.
     fn clears(&self, first: Frame) {
         if self.cleared.load(Ordering::Relaxed) == 0 {
             self.cleared.store(first.0 + 1, Ordering::Relaxed);
         }
     }
 
-    /// A stretch has ended; the next one begins when this one is noted.
+    /// Ends a stretch; the next one starts after it is recorded.
     fn note(&self) {
         let length = self.since();
         let cleared = self.cleared.load(Ordering::Relaxed).checked_sub(1).map(Frame);
@@ -157,7 +158,7 @@ unsafe impl FramePlatform for Scheduled<'_> {
         self.bare.fence_cpus(targets);
     }
 
-    /// A task that waits for a lock lets others run, too.
+    /// A task that waits for a lock yields too.
     fn relax(&self) {
         self.bare.relax();
         if self.points == Points::Watched {

@@ -1,4 +1,5 @@
-//! Times between reschedule points: the longest, and the longest that comes again whenever the same work is done.
+//! Times between reschedule points: the longest, and the longest that repeats when the same work is done
+//! again.
 
 use std::collections::BTreeMap;
 
@@ -7,12 +8,12 @@ use quire::addr::Frame;
 use crate::bench::stats::Summary;
 use crate::host::cycles;
 
-/// What lay between two points of one CPU.
+/// A stretch between two points of one CPU.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Between<T = f64> {
     /// The first frame that was cleared in it, if one was.
     pub cleared: Option<Frame>,
-    /// How long it was: nanoseconds, or counts of the time-stamp counter.
+    /// Its length: nanoseconds, or TSC counts.
     pub length: T,
 }
 
@@ -23,14 +24,15 @@ impl Between<u64> {
     }
 }
 
-/// The longest of all, whatever disturbed it.
+/// The longest of all, with disturbances.
 pub fn longest(stretches: &[Between]) -> Option<f64> {
     stretches.iter().map(|one| one.length).reduce(f64::max)
 }
 
-/// The longest that comes again in several passes of the same work: of the stretches that clear the same memory the middle one
-/// counts, and of those that clear nothing the longest of each pass does, and the middle one of these. A machine
-/// that takes the processor away does so in different places of different passes.
+/// The longest stretch that repeats over several passes of the same work. Stretches that clear the same
+/// memory count with their median over the passes. Stretches that clear nothing count with the longest of
+/// each pass, and these with their median. A machine that takes the processor away does so at different
+/// places in different passes.
 pub fn longest_again(passes: &[Vec<Between>]) -> Option<f64> {
     let mut places: BTreeMap<Option<Frame>, Vec<f64>> = BTreeMap::new();
     for pass in passes {

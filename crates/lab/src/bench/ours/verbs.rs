@@ -1,5 +1,4 @@
-//! Arms of our own library that do one verb to an address space whose memory is populated, in each of the ways that
-//! the library offers.
+//! Quire's arms that call one verb on an address space with populated memory, in each of the library's ways.
 
 use std::cell::OnceCell;
 use std::marker::PhantomData;
@@ -19,12 +18,12 @@ use super::{SLACK, START};
 use crate::bench::experiment::{Arm, Prepared, Sample, Skip};
 use crate::bench::memory::{Memory, Other};
 
-/// What an arm of ours does to an address space whose memory is populated.
+/// A verb of Quire, called on an address space with populated memory.
 pub trait Verb: 'static {
-    /// What the arm is asked to do.
+    /// The work of a case.
     type Case: Clone + 'static;
 
-    /// What the time of the arm `quire` includes.
+    /// The text of the arm `quire`.
     const ABOUT: &'static str;
 
     /// Whether the machine really clears and copies. Off where neither belongs to the verb.
@@ -33,7 +32,7 @@ pub trait Verb: 'static {
     /// The memory of a case.
     fn memory(case: &Self::Case) -> Memory;
 
-    /// The same case with less memory, to be looked at instruction by instruction; `None` where they are not.
+    /// The same case with less memory, to watch its instructions; `None` where they are not watched.
     fn with_memory(case: &Self::Case, memory: Memory) -> Option<Self::Case>;
 
     /// The CPUs that the machine of a case needs: 1 or 2.
@@ -41,10 +40,11 @@ pub trait Verb: 'static {
         1
     }
 
-    /// Does the verb once and times that alone. Other threads that take part are CPUs of the subject's machine while they do.
+    /// Calls the verb once and times only the call. Other threads that take part are CPUs of the subject's
+    /// machine meanwhile.
     ///
     /// # Errors
-    /// [`Skip`] when it turned out to be impossible.
+    /// [`Skip`] when it is impossible here.
     fn work<P: Platform>(case: &Self::Case, subject: Subject<'_, '_, P>) -> Result<Sample, Skip>;
 }
 
@@ -58,7 +58,7 @@ pub struct Subject<'m, 'p, P: Platform> {
     pub machine: &'m Hosted,
     /// Pages that are mapped.
     pub pages: u64,
-    /// What counts locks or instructions, in the repetitions that do so.
+    /// The counter of locks or instructions, in the repetitions that count.
     counting: Option<&'m Counting<'m>>,
 }
 
@@ -79,15 +79,15 @@ impl<'m, 'p, P: Platform> Subject<'m, 'p, P> {
         Ok(Self { mm, manager, machine, pages, counting })
     }
 
-    /// Counts from now on.
+    /// Starts counting.
     pub fn counted(&self) -> Counted<'m, 'p, P> {
         Counted::start(self.manager, self.machine, self.counting)
     }
 
-    /// Says so when the address space does not map `pages` pages.
+    /// Checks that the address space maps `pages` pages.
     ///
     /// # Errors
-    /// [`Skip`] then.
+    /// [`Skip`] if it does not.
     pub fn expect_mapped(&self, pages: u64) -> Result<(), Skip> {
         match self.mm.rss().anon {
             mapped if mapped == pages => Ok(()),
@@ -101,37 +101,37 @@ impl<'m, 'p, P: Platform> Subject<'m, 'p, P> {
 pub struct Way {
     /// Name of the arm.
     pub name: &'static str,
-    /// What is to be said of it beyond the verb; `None` for the default way.
+    /// Text on how it differs from the default way; `None` for that way.
     pub about: Option<&'static str>,
-    /// Chooses it.
+    /// Selects it in a configuration.
     pub choose: fn(Config) -> Config,
 }
 
-/// As the library does it by default.
+/// The library's default.
 pub const DEFAULT: Way = Way { name: "quire", about: None, choose: |config| config };
 
-/// The ways to take entries.
+/// The ways to unmap entries.
 pub const ZAPS: &[Way] = &[
     DEFAULT,
     Way {
         name: PER_PAGE,
         about: Some(
-            "the same verb of the same library with every entry on its own: one exchange, one span, one hold of a block's \
-             lock to count down and free it; tables go empty (ZapStrategy::PerPage; Linux up to 6.8).",
+            "as `quire`, with every entry by itself: one exchange, one span, one hold of a block's lock to \
+             count down and free it; tables are freed empty (ZapStrategy::PerPage; Linux up to 6.8).",
         ),
         choose: |config| Config { zap: ZapStrategy::PerPage, ..config },
     },
     Way {
         name: "runs",
         about: Some(
-            "the same with runs of consecutive entries of one folio, which are counted and freed at once \
-             (ZapStrategy::Runs, the published scheme of 2024); single frames go as with per-page.",
+            "as `quire`, counting and freeing consecutive entries of one folio at once (ZapStrategy::Runs, \
+             the published scheme of 2024); single frames as in `per-page`.",
         ),
         choose: |config| Config { zap: ZapStrategy::Runs, ..config },
     },
 ];
 
-/// The name of the arm that takes every entry on its own.
+/// The name of the arm that handles every entry by itself.
 pub const PER_PAGE: &str = "per-page";
 
 /// The name of the arm that copies every leaf at the fork.
@@ -143,14 +143,14 @@ pub const FORKS: &[Way] = &[
     Way {
         name: "shared",
         about: Some(
-            "the same, but parent and child share the page tables until either side changes something in them \
-             (ForkStrategy::Share): the first write below a table copies it.",
+            "as `copied`, but parent and child share page tables until one of them changes something in a \
+             table (ForkStrategy::Share): the first write below a table copies it.",
         ),
         choose: |config| Config { fork: ForkStrategy::Share, ..config },
     },
 ];
 
-/// The machines of an experiment, built when they are wanted first.
+/// The machines of an experiment, each built at its first use.
 #[derive(Default)]
 pub(super) struct Machines {
     /// By the number of CPUs: one and two.
@@ -159,12 +159,12 @@ pub(super) struct Machines {
 }
 
 impl Machines {
-    /// One for memory of the whole size, with one or two CPUs.
+    /// The machine for memory of the whole size, with one or two CPUs.
     fn whole(&self, bytes: usize, clearing: bool, cpus: usize) -> Result<&Hosted, Skip> {
         Self::built(&self.whole[cpus - 1], bytes, clearing, cpus)
     }
 
-    /// One for what is looked at instruction by instruction.
+    /// The machine for watched instructions.
     pub(super) fn small(&self, bytes: usize, clearing: bool) -> Result<&Hosted, Skip> {
         Self::built(&self.small, bytes, clearing, 1)
     }
@@ -189,7 +189,7 @@ fn machine(bytes: u64, clearing: bool, cpus: usize) -> Result<Hosted, Skip> {
     Ok(machine)
 }
 
-/// An arm for each of `ways`. They share their machines, so that all of them get the same frames.
+/// An arm for each of `ways`. They share machines, so that all get the same frames.
 pub fn arms<V: Verb>(ways: &[Way]) -> Vec<Box<dyn Arm<V::Case>>> {
     let machines = Rc::new(Machines::default());
     let arm = |way: &Way| -> Box<dyn Arm<V::Case>> {
@@ -235,7 +235,7 @@ struct Ready<'a, V: Verb> {
     machine: &'a Hosted,
     machines: &'a Machines,
     other: Other,
-    /// What is looked up once, before the first warm-up.
+    /// Counts that are taken once, before the first warm-up.
     looked_up: Option<LookedUp>,
 }
 
@@ -258,7 +258,7 @@ impl<V: Verb> Prepared for Ready<'_, V> {
     }
 }
 
-/// Takes one write fault for each folio in the order given; the pages now mapped.
+/// Takes one write fault for each folio in the given order; returns the pages mapped.
 fn touch<P: Platform>(mm: &Mm<'_, P>, memory: &Memory, touches: &[u32]) -> Result<u64, Skip> {
     let mut pages = 0;
     for &folio in touches {

@@ -4,7 +4,7 @@ use quire::platform::TouchHint;
 
 use super::*;
 
-/// Figures by which 1 GiB is cleared by a kernel that the suggestions never choose where there are others.
+/// Figures that choose for 1 GiB a kernel that the suggestions never choose where there are others.
 fn telling() -> Calibration {
     let mut telling = Calibration::empty(Caches::detect());
     telling.clear[0][ClearKernel::Movnti as usize][18] = Cost { fill: 1, read: 1 };
@@ -42,7 +42,7 @@ fn what_was_kept_is_the_policy() {
     }
 }
 
-/// A kept file that is of no use is passed over with a note; one that was named is refused.
+/// A kept file that cannot be used is skipped with a note; one that was named is an error.
 #[test]
 fn what_cannot_be_used_is_left_alone_and_told() {
     let directory = tempfile::tempdir().unwrap();

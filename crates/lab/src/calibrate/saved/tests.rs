@@ -35,7 +35,7 @@ fn what_is_not_this_machines_is_refused() {
     assert!(refused(&|saved| saved.stretch_bytes = 5000).contains("multiple of 4096"));
 }
 
-/// The same name does not make it the same machine: a guest may have fewer features than another, and other caches.
+/// The same name is not the same machine: a guest may have fewer features and other caches.
 #[test]
 fn a_machine_is_its_name_its_features_and_its_caches() {
     let this = Machine::this();
@@ -82,7 +82,7 @@ fn what_is_no_calibration_is_said_to_be_none() {
     }
 }
 
-/// Files of the form before, which named the processor alone, and of one that is to come.
+/// Files of the previous version, which named the processor alone, and of a future one.
 #[test]
 fn another_form_is_told_from_what_is_none() {
     let directory = tempfile::tempdir().unwrap();

@@ -1,8 +1,9 @@
-//! Makes one event of the entry and the exit of a memory call, and finds its place.
+//! Combines the entry and the exit of a memory call into one event, and finds its place.
 //!
-//! A call stands where it took effect. Its place is proved by a moment that lies inside the locked section that
-//! changed the address space: the end of its lock for writing, or a record of the mapping that it made. Without proof it may
-//! be anywhere from entry to exit; that is no matter if nothing of another thread is there, else the event says so.
+//! A call's event is placed where the call took effect. The proof is a moment inside the locked section that
+//! changed the address space: the end of its lock for writing, or a record of the mapping that it made.
+//! Without proof the place may be anywhere from entry to exit. If another thread's event is in between, the
+//! call is marked as unordered.
 
 use super::locks::Section;
 use super::{Assembler, PendingCall};
@@ -15,19 +16,19 @@ impl PendingCall {
         PendingCall { key, number, call, args, file, section, shown, attached, beside_others: false }
     }
 
-    /// A moment of its effect.
+    /// A moment at which it took effect.
     fn proof(&self, exit: Key) -> Option<Key> {
         let section = self.section.as_ref().map(|section| section.end.unwrap_or(exit));
         section.or(self.shown)
     }
 }
 
-/// Has its own place told by the events of the task that it makes, or of the program that it starts.
+/// Whether the events of the task that it makes, or of the program that it starts, give its place.
 fn told_by_task(call: Call) -> bool {
     call.makes_task() || call.is_exec()
 }
 
-/// Does it discard pages, under one lock for all of its range?
+/// Whether it discards pages, under one lock for its whole range.
 fn discards(call: Call, args: &[u64; 6]) -> bool {
     const DONTNEED: u64 = 4;
     const FREE: u64 = 8;
@@ -47,7 +48,7 @@ impl Assembler {
         args[call.arity()..].fill(0);
         let mut pending = PendingCall::new(key, (number, call), args);
         if !call.is_exec() {
-            // Its effect may lie anywhere up to its exit.
+            // It may take effect at any moment up to its exit.
             self.queue.hold(key);
         }
         if !told_by_task(call) {
@@ -58,7 +59,8 @@ impl Assembler {
         }
     }
 
-    /// Notes that a thread is inside a call; true if others of the same memory are, which then are beside it too.
+    /// Records that a thread is inside a call. True if other threads of the same memory are, which are then
+    /// marked too.
     fn comes_beside(&mut self, pid: u32, tid: u32) -> bool {
         let inside = self.inside.entry(self.memory(pid)).or_default();
         inside.insert(tid);
@@ -74,10 +76,10 @@ impl Assembler {
     pub(super) fn leave(&mut self, key: Key, pid: u32, tid: u32, number: u64, result: i64) {
         self.give_up_fault(pid, tid);
         let thread = self.thread(pid, tid);
-        // The first call that returns in a new program is the exec itself, under the number that the new program's
-        // architecture has for it.
+        // The first call that returns in a new program is the exec itself, with its number in the new
+        // program's architecture.
         let was_in_exec = std::mem::take(&mut thread.in_exec);
-        // A new process comes out of its parent's call; and the call may have begun before the recording.
+        // A new process returns from its parent's call; and the call may have begun before the recording.
         let Some(pending) = thread.call.take() else { return };
         self.end_call(&pending, pid, tid);
         if pending.number != number && !was_in_exec {
@@ -85,7 +87,7 @@ impl Assembler {
         }
         let (place, unordered) = self.place(&pending, key, pid, tid);
         let PendingCall { key: entry, call, args, file, attached, .. } = pending;
-        // Through `ipc` it returns a status; its mapping tells the address.
+        // Through `ipc` it returns a status; its mapping has the address.
         let at = attached.filter(|_| call == Call::Shmat && result == 0);
         let result = at.map_or(result, |address| address as i64);
         let duration_ns = key.0.saturating_sub(entry.0);
@@ -93,7 +95,7 @@ impl Assembler {
         self.queue.put(place, Draft { pid, tid, kind: DraftKind::Event(EventKind::Syscall(syscall)) });
     }
 
-    /// The thread is not inside this call any more.
+    /// Records that the thread has left this call.
     pub(super) fn end_call(&mut self, call: &PendingCall, pid: u32, tid: u32) {
         self.queue.release(call.key);
         if let Some(section) = &call.section {
@@ -108,7 +110,7 @@ impl Assembler {
         }
     }
 
-    /// Where a call stands that returns now, and whether that is only where its time begins.
+    /// The place of a call that returns now, and whether it is unproved: only the start of its time.
     fn place(&self, pending: &PendingCall, exit: Key, pid: u32, tid: u32) -> (Key, bool) {
         let (entry, call) = (pending.key, pending.call);
         if told_by_task(call) {
@@ -126,30 +128,30 @@ impl Assembler {
         if pending.beside_others || call.changes_mappings() && beside_faults() {
             return (entry, true);
         }
-        // What discards pages may do so as soon as it is entered: a fault that comes meanwhile may be of its making.
+        // A call may discard pages right after its entry, so a fault meanwhile may be its effect.
         (if call.changes_mappings() { exit } else { entry }, false)
     }
 
-    /// The moment at which the call that a thread is inside copies the memory, if the lock has told it.
+    /// The moment at which the thread's call copies the memory, if a lock record shows it.
     pub(super) fn copied_at(&self, tid: u32) -> Option<Key> {
         let call = self.threads.get(&tid)?.call.as_ref().filter(|call| call.call.makes_task())?;
         call.section.as_ref()?.end
     }
 
-    /// The lock of an address space was taken for writing.
+    /// Takes a record that a thread took the lock of an address space for writing.
     pub(super) fn locked(&mut self, key: Key, pid: u32, tid: u32, mm: u64) {
         self.end_section_before(key, mm, tid);
         if let Some(call) = &mut self.thread(pid, tid).call
             && call.section.as_ref().is_none_or(|section| section.mm == mm)
         {
-            // The last one counts: before it, a stack may have grown for an argument.
+            // The last section counts: in an earlier one a stack may have grown for an argument.
             call.section = Some(Section { mm, end: None });
             self.locks.taken(mm, tid);
         }
     }
 
-    /// A thread has the lock of an address space for reading: it downgraded it, or it looks at the mappings whose pages
-    /// it discards.
+    /// Takes a record that a thread has the lock for reading: it downgraded it, or looks at mappings whose
+    /// pages it discards.
     pub(super) fn shares_lock(&mut self, key: Key, pid: u32, tid: u32, mm: u64) {
         let downgraded = self.locks.holder(mm) == Some(tid);
         if downgraded {
@@ -163,12 +165,12 @@ impl Assembler {
         }
     }
 
-    /// The lock of an address space is about to be released.
+    /// Takes a record that a thread is about to release the lock.
     pub(super) fn unlocked(&mut self, key: Key, pid: u32, tid: u32, mm: u64) {
         self.end_section_before(key, mm, tid);
         self.locks.released(mm);
         if let Some(call) = &mut self.thread(pid, tid).call {
-            // Without one, the record that it was taken is lost.
+            // Without a section, the record of taking the lock is lost.
             let section = call.section.get_or_insert(Section { mm, end: None });
             if section.mm == mm {
                 section.end = Some(key);
@@ -176,7 +178,8 @@ impl Assembler {
         }
     }
 
-    /// Another thread has the lock now: that the holder before released it was not told.
+    /// Ends the section of the previous holder, whose release was not recorded, when another thread takes the
+    /// lock.
     fn end_section_before(&mut self, (time, sequence, rank): Key, mm: u64, tid: u32) {
         let Some(holder) = self.locks.holder(mm).filter(|holder| *holder != tid) else { return };
         self.locks.released(mm);

@@ -6,7 +6,7 @@ use crate::record::queue::{Draft, DraftKind};
 use crate::trace::{Event, EventKind, TraceError};
 
 impl Assembler {
-    /// Writes an event whose turn has come, and what follows from it.
+    /// Writes an event whose turn has come, and the events that follow from it.
     pub(super) fn emit(&mut self, time_ns: u64, draft: Draft) -> Result<(), TraceError> {
         let Draft { pid, tid, kind } = draft;
         let mut kind = match kind {
@@ -24,7 +24,7 @@ impl Assembler {
             (*minor_faults, *major_faults) = (Some(minor), Some(major));
         }
         let break_before = self.layouts.program_break(pid);
-        // A record may come so late that its time has been passed.
+        // A record may arrive after later ones were written.
         self.last_ns = self.last_ns.max(time_ns);
         let event = Event { time_ns: self.last_ns, pid, tid, kind };
         self.layouts.apply(&event);

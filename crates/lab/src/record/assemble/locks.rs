@@ -6,10 +6,11 @@ use crate::record::queue::Key;
 
 /// The part of a call in which it held its address space's lock for writing.
 pub(super) struct Section {
-    /// Which address space, as the kernel numbers it.
+    /// The kernel's number of the address space.
     pub(super) mm: u64,
-    /// A moment at its end; `None` as long as the thread has not told that it released or downgraded the lock. Where that
-    /// record is lost it is at the latest when another thread takes the lock, or when the call returns.
+    /// A moment at its end; `None` until a record shows that the thread released or downgraded the lock. If
+    /// that record is lost, the section ends at the latest when another thread takes the lock or the call
+    /// returns.
     pub(super) end: Option<Key>,
 }
 
@@ -32,7 +33,7 @@ impl Locks {
         self.holders.remove(&mm);
     }
 
-    /// The thread has left the call that had this section.
+    /// Records that the thread has left the call of this section.
     pub(super) fn left(&mut self, section: &Section, tid: u32) {
         if self.holder(section.mm) == Some(tid) {
             self.released(section.mm);

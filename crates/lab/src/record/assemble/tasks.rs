@@ -11,7 +11,7 @@ impl Assembler {
         let process = self.processes.entry(pid).or_default();
         process.threads.insert(tid);
         for other in others {
-            // A thread that execs takes over the number of the first one.
+            // A thread that calls exec gets the number of the first one.
             let call = self.threads.get_mut(&other).and_then(|thread| thread.call.take());
             if let Some(call) = call {
                 if call.call.is_exec() {
@@ -33,12 +33,12 @@ impl Assembler {
     pub(super) fn fork(&mut self, key: Key, (pid, tid): (u32, u32), (child_pid, child_tid): (u32, u32)) {
         self.thread(pid, tid);
         self.thread(child_pid, child_tid);
-        // The memory is copied under its lock, well before the fork is told.
+        // The kernel copies the memory under its lock, well before it reports the fork.
         let key = if child_pid == pid { key } else { self.copied_at(tid).unwrap_or(key) };
         self.queue.hold(key);
         let unfinished = UnfinishedFork { key, parent: pid, child: child_pid };
         self.unfinished_forks.insert(child_tid, unfinished);
-        // What the call changes is told now; the parent of a `vfork` is inside it for long.
+        // The effect of the call is recorded now, since the parent of a `vfork` stays inside it for long.
         let entry = self.threads.get(&tid).and_then(|thread| thread.call.as_ref()).map(|call| call.key);
         entry.into_iter().for_each(|entry| self.queue.release(entry));
         if child_pid == pid {
@@ -82,7 +82,7 @@ impl Assembler {
         }
         let recorded_faults = process.resolved;
         self.processes.remove(&pid);
-        // The counts are filled in when the event leaves: they are read a moment later.
+        // The counts are filled in when the event is written, since they are read a moment later.
         let kind = EventKind::ProcessExit { minor_faults: None, major_faults: None, recorded_faults };
         self.put(key, pid, tid, kind);
     }

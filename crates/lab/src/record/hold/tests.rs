@@ -27,7 +27,7 @@ fn another_memory_does_not_wait() {
     let other = Pid::from_raw(9);
     assert!(!turns.made(A, other, false));
     assert!(turns.enters(A) && turns.enters(other));
-    // A program that is started has a memory of its own.
+    // A started program has its own memory.
     turns.own(B);
     assert!(turns.enters(B));
 }

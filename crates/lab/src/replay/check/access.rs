@@ -10,18 +10,18 @@ use super::Check;
 use crate::replay::costs::Stopwatch;
 use crate::replay::verb::PAGE;
 
-/// Faults that one access may take before it counts as one that never ends.
+/// Faults of one access after which it counts as never ending.
 const TRIES: usize = 64;
 
 /// The outcome of an access and the nanoseconds in the fault handler.
 pub(in crate::replay) type Accessed = (Result<FaultOutcome, FaultError>, u64);
 
 impl Check {
-    /// One access of the running CPU, to the page of `addr`, with as many faults as it takes; the outcome is the first
-    /// fault's, or spurious if there was none.
+    /// One access of the running CPU to the page of `addr`, with as many faults as needed. Returns the
+    /// outcome of the first fault, or spurious if there was none.
     ///
     /// # Errors
-    /// What differs from the model.
+    /// The difference from the model.
     pub(in crate::replay) fn access(
         &mut self,
         machine: &Hosted,
@@ -64,7 +64,7 @@ impl Check {
         Ok((got, spent))
     }
 
-    /// Does the access in the model and compares what was loaded, or why it failed.
+    /// Makes the access in the model and compares the loaded word, or the failure.
     fn same_as_model(
         &mut self,
         id: SpaceId,
@@ -90,7 +90,7 @@ impl Check {
     }
 }
 
-/// The access itself. Gives the word that was loaded, or 0.
+/// The access itself; returns the loaded word, or 0.
 fn touch(machine: &Hosted, addr: u64, access: Access, probe: usize, word: u64) -> Result<u64, PageFault> {
     let at = VirtAddr(addr / PAGE * PAGE + PROBE_OFFSETS[probe]);
     match access {
@@ -103,7 +103,7 @@ fn touch(machine: &Hosted, addr: u64, access: Access, probe: usize, word: u64) -
     }
 }
 
-/// The outcome of an access that took no fault. The folio that it met was not looked up.
+/// The outcome of an access without a fault, which did not look up its folio.
 const fn no_fault() -> FaultOutcome {
     FaultOutcome { order: quire::addr::Order::FRAME, kind: FaultKind::Spurious }
 }

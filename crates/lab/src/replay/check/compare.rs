@@ -17,7 +17,7 @@ impl Check {
     /// Compares the mappings and the counts of resident memory. `largest` is the folio size of the run.
     ///
     /// # Errors
-    /// What differs.
+    /// The difference.
     pub(in crate::replay) fn compare(&self, id: SpaceId, mm: &Mm<'_, Hosted>, largest: Order) -> Verdict {
         let mut found = Vec::new();
         mm.vmas(|vma| found.push(as_model(vma)));
@@ -69,7 +69,8 @@ fn as_model(vma: &VmaInfo) -> Vma {
     }
 }
 
-/// Merged as far as can be, with shared anonymous memory not told apart, since numbers are each side's own.
+/// Merges mappings as far as possible; shared anonymous memory is not distinguished, since each side numbers
+/// it by itself.
 fn comparable(mut vmas: Vec<Vma>) -> Vec<Vma> {
     for vma in &mut vmas {
         match &mut vma.backing {

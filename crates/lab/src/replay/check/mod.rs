@@ -1,7 +1,8 @@
-//! Lockstep with the naive model of address spaces: every verb and every access is done to both, and compared.
+//! Lockstep with the naive model of address spaces: both get every verb and every access, and the results are
+//! compared.
 //!
-//! Accesses go through the machine's software MMU and its modelled TLB, with stores of words that are looked for again,
-//! so that a lost flush, a page that went to two owners and a copy that was not made all show.
+//! Accesses go through the machine's software MMU and its modelled TLB, and stored words are read again. So a
+//! lost flush, a page with two owners and a missing copy all show.
 
 mod access;
 mod compare;
@@ -18,7 +19,7 @@ pub(super) struct Check {
     word: u64,
 }
 
-/// What differs, if anything does.
+/// The difference, if there is one.
 pub(super) type Verdict = Result<(), String>;
 
 impl Check {
@@ -35,17 +36,17 @@ impl Check {
         self.family.create()
     }
 
-    /// A copy of one.
+    /// A copy of an address space.
     pub(super) fn fork(&mut self, id: SpaceId) -> SpaceId {
         self.family.fork(id)
     }
 
-    /// One is gone.
+    /// Ends an address space.
     pub(super) fn exit(&mut self, id: SpaceId) {
         self.family.exit(id);
     }
 
-    /// Where the heap starts.
+    /// Sets the start of the heap.
     pub(super) fn set_brk_start(&mut self, id: SpaceId, addr: u64) {
         self.family.set_brk_start(id, addr);
     }

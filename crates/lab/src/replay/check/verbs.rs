@@ -10,10 +10,10 @@ use super::{Check, Verdict};
 use crate::replay::verb::{Mapping, Verb};
 
 impl Check {
-    /// Does the verb to the model and compares the answers.
+    /// Calls the verb on the model and compares the answers.
     ///
     /// # Errors
-    /// What differs.
+    /// The difference.
     pub(in crate::replay) fn verb(&mut self, id: SpaceId, verb: &Verb, got: Result<u64, MmError>) -> Verdict {
         let family = &mut self.family;
         let done = |want: Result<(), MmError>| want.map(|()| 0);
@@ -56,7 +56,7 @@ impl Check {
     }
 }
 
-/// Where the model puts a mapping: where it must, or where Quire did if that is legal.
+/// The address of a mapping in the model: the required one, or Quire's choice if that is legal.
 fn choose(
     place: Result<Place, MmError>,
     got: Result<u64, MmError>,
@@ -93,7 +93,7 @@ fn model_map(mapping: &Mapping) -> Map {
     }
 }
 
-/// The model has no memory that can be fetched from and not read, as the hardware has none.
+/// The model, as the hardware, has no memory that can be executed and not read.
 pub(super) fn model_prot(prot: Protection) -> Prot {
     match prot.bits() & 7 {
         0 => Prot::None,

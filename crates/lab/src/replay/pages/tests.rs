@@ -1,7 +1,7 @@
 use super::*;
 use std::collections::BTreeSet;
 
-/// The same in the plainest way.
+/// The naive implementation.
 fn plain(set: &PageSet) -> BTreeSet<u64> {
     set.pages_in(0, 10_000).collect()
 }

@@ -56,7 +56,7 @@ fn what_the_library_is_asked_does_not_depend_on_the_round_or_on_checking() {
     assert_eq!(first, counted(&mut World::new(256 << 20, 2, true).expect("a machine")));
 }
 
-/// A policy that the machine cannot run would not be noticed if another one were used.
+/// A policy that the machine cannot run fails, which shows that it is used.
 #[test]
 fn the_policy_that_was_chosen_is_the_one_that_clears() {
     let policy = ClearPolicy::only(ClearKernel::Nt16, CopyKernel::String);

@@ -1,7 +1,7 @@
 //! Decides whether an event fits an address space, and which addresses decide it.
 //!
-//! Only what the mappings decide is judged. What rests on limits, on a file or on how the kernel keeps its records
-//! fits always.
+//! Only outcomes that mappings decide are judged. An event that depends on limits, on a file or on kernel
+//! internals always fits.
 
 use std::ops::Range;
 
@@ -23,7 +23,7 @@ const PROT_EXEC: u32 = 4;
 /// All addresses.
 const EVERYWHERE: Range<u64> = 0..u64::MAX;
 
-/// The addresses that an event changes, or that decide how it ends; none for one that fits anywhere.
+/// The addresses that an event changes, or that decide its result; none for an event that fits anywhere.
 pub(in crate::trace) fn reach(event: &EventKind) -> Vec<Range<u64>> {
     match event {
         EventKind::Fault { addr, .. } => vec![range(*addr, 1)],
@@ -54,7 +54,7 @@ fn reach_of_call(call: &Syscall) -> Vec<Range<u64>> {
         | Call::Mlock
         | Call::Mlock2
         | Call::Munlock => vec![range(first, second)],
-        // The heap's other end is known only where the calls before are; a mapping may end anywhere.
+        // The heap's other end is known only if the calls before are; a mapping may end anywhere.
         Call::Brk | Call::Shmdt => vec![EVERYWHERE],
         _ => Vec::new(),
     }
@@ -66,10 +66,11 @@ fn range(start: u64, len: u64) -> Range<u64> {
 }
 
 impl Space {
-    /// Could this have happened here?
+    /// Whether the event can have happened in this space.
     pub(in crate::trace) fn fits(&self, event: &EventKind) -> bool {
         match event {
-            // Without a duration it was not resolved, or the tier does not tell: that has no access either.
+            // Without a duration it was not resolved, or the tier does not record it; then it has no access
+            // either.
             EventKind::Fault { access, duration_ns: None, .. } if *access != Access::Unknown => true,
             EventKind::Fault { addr, access, .. } => {
                 self.find(*addr).is_some_and(|mapping| allows(mapping.prot, *access))
@@ -91,7 +92,7 @@ impl Space {
                     true => first.saturating_add(old)..first.saturating_add(new),
                     false => range(result, new),
                 };
-                // Since 6.17 a range that moves may have gaps behind its first page.
+                // Since Linux 6.17 a range that moves may have holes after its first page.
                 self.find(first).is_some()
                     && (new == old || self.is_mapped(range(first, second)))
                     && (flags & MREMAP_FIXED != 0 || self.is_free(given))
@@ -126,13 +127,13 @@ impl Space {
             (Call::Mremap, ENOMEM) if flags & MREMAP_MAYMOVE == 0 => {
                 !self.is_free(first.saturating_add(round_up(second))..first.saturating_add(round_up(third)))
             }
-            // One record for the whole range is asked for: where two meet is the kernel's affair.
+            // The whole range must be one VMA, and only the kernel knows where two meet.
             (Call::Mremap, EFAULT) => has_hole() || self.pieces(range(first, second)).count() > 1,
             _ => true,
         }
     }
 
-    /// The mappings that have a part of these addresses.
+    /// The mappings that overlap these addresses.
     fn pieces(&self, addresses: Range<u64>) -> impl Iterator<Item = &Mapping> {
         let before = self.mappings.range(..addresses.start).next_back();
         let before = before.map(|(_, mapping)| mapping).filter(|mapping| mapping.end > addresses.start);
@@ -160,7 +161,7 @@ impl Space {
         end
     }
 
-    /// Does another space map the same?
+    /// Whether another space has the same mappings.
     pub(in crate::trace) fn same(&self, other: &Space) -> bool {
         let rest = (self.brk, self.lock_future) == (other.brk, other.lock_future);
         rest && (self.mappings == other.mappings || self.differences(other).is_empty())
@@ -195,7 +196,8 @@ impl Space {
     }
 }
 
-/// May a page of this protection be used so? The processor has no pages that can be stored to and not loaded.
+/// Whether this protection allows the access. On the processor a page that can be stored to can be loaded
+/// too.
 fn allows(prot: u32, access: Access) -> bool {
     match access {
         Access::Read => prot & (PROT_READ | PROT_WRITE | PROT_EXEC) != 0,

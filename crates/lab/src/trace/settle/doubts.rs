@@ -10,37 +10,37 @@ use crate::trace::{Call, EventKind};
 #[derive(Default)]
 pub(super) struct Doubts {
     spaces: HashMap<u32, Vec<Range<u64>>>,
-    /// Those that come up at the event of this number.
+    /// Addresses that become doubtful at the event of this number.
     later: BTreeMap<u64, Vec<(u32, Range<u64>)>>,
 }
 
 impl Doubts {
-    /// The addresses of an event are in doubt from here on.
+    /// Marks the addresses of an event as in doubt from here on.
     pub(super) fn add(&mut self, space: u32, event: &EventKind) {
         self.spaces.entry(space).or_default().extend(reach(event));
     }
 
-    /// These addresses are in doubt from the event of this number on.
+    /// Marks these addresses as in doubt from the event of this number on.
     pub(super) fn later(&mut self, from: u64, space: u32, doubts: Vec<Range<u64>>) {
         if !doubts.is_empty() {
             self.later.entry(from).or_default().extend(doubts.into_iter().map(|range| (space, range)));
         }
     }
 
-    /// The event of this number comes next.
+    /// Advances to the event of this number.
     pub(super) fn reach(&mut self, event: u64) {
         for (space, range) in self.later.remove(&event).into_iter().flatten() {
             self.spaces.entry(space).or_default().push(range);
         }
     }
 
-    /// Does an event depend on what is in doubt?
+    /// Whether an event depends on addresses in doubt.
     pub(super) fn concern(&self, space: u32, event: &EventKind) -> bool {
         let Some(doubts) = self.spaces.get(&space) else { return false };
         reach(event).iter().any(|range| doubts.iter().any(|doubt| overlap(doubt, range)))
     }
 
-    /// An event makes sure what is mapped at its addresses, passes the doubts on to a copy, or ends them.
+    /// Applies an event: it settles its addresses, passes the doubts on to a copy, or ends them.
     pub(super) fn apply(&mut self, space: u32, event: &EventKind, copy: Option<u32>) {
         if !self.spaces.contains_key(&space) {
             return;
@@ -70,7 +70,7 @@ impl Doubts {
     }
 }
 
-/// Do two ranges have an address in common?
+/// Whether two ranges overlap.
 pub(super) fn overlap(one: &Range<u64>, other: &Range<u64>) -> bool {
     one.start < other.end && other.start < one.end
 }

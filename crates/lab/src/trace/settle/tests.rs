@@ -28,7 +28,7 @@ fn protect(tid: u32, span: (u64, u64), prot: u64, result: i64) -> Event {
     call(tid, span, Call::Mprotect, &[A, PAGE, prot], result)
 }
 
-/// The same with its place known: where it stands.
+/// The same call with its place known.
 fn ordered(mut event: Event) -> Event {
     if let EventKind::Syscall(call) = &mut event.kind {
         call.unordered = false;
@@ -43,7 +43,7 @@ fn fault(tid: u32, time_ns: u64) -> Event {
     Event { time_ns, pid: 1, tid, kind }
 }
 
-/// Threads in the order that was found, and whether each event is in doubt.
+/// The threads in the found order, and whether each event is in doubt.
 fn settled(events: Vec<Event>) -> Vec<(u32, bool)> {
     let mut settled = Settled::default();
     events.into_iter().for_each(|event| settled.push(event));
@@ -78,7 +78,7 @@ fn a_protection_stands_before_the_faults_that_need_it() {
     assert_eq!(settled(events), sure(&[1, 1, 2]));
 }
 
-/// Whichever thread unmaps first, the other's mapping is gone or not when a third changes its protection.
+/// The order of two unmapping threads decides whether a third finds the mapping whose protection it changes.
 #[test]
 fn results_tell_the_order_of_calls() {
     let start = ordered(map(9, (1, 2), READ_WRITE));
@@ -108,7 +108,8 @@ fn a_later_event_tells_which_call_was_last() {
     }
 }
 
-/// The mapping may be before or behind the unmapping until the last event tells, long after what stood around it was given out.
+/// The mapping may be before or after the unmapping until the last event shows it, long after the events
+/// around it were released.
 #[test]
 fn a_call_that_finds_its_place_after_others_made_room_is_not_lost() {
     const ENOMEM: i64 = -12;
@@ -183,7 +184,7 @@ mod drawn {
         event
     }
 
-    /// Does a call and gives it with its result.
+    /// Makes a call; returns it with its result.
     fn done(space: &mut Space, event: Event) -> Event {
         let fits = space.fits(&event.kind);
         let event = with_call(event, |call| call.result = if fits { call.result } else { ENOMEM });
@@ -191,11 +192,11 @@ mod drawn {
         event
     }
 
-    /// What is recorded of the threads: each call from entry to exit, each fault when it was resolved.
+    /// The recording of the threads: each call from entry to exit, each fault at its resolution.
     fn recorded(seed: u64) -> Vec<Event> {
         let mut rng = fastrand::Rng::with_seed(seed);
         let mut space = Space::default();
-        // Entered and not done, then done and not left.
+        // First entered and not done, then done and not returned.
         let mut inside: Vec<(Event, bool)> = Vec::new();
         let mut events = Vec::new();
         for now in 1..LAST_NS {
@@ -224,7 +225,7 @@ mod drawn {
                 }
             }
         }
-        // What was done has an effect, even if it has not returned yet.
+        // A call that took effect counts, even if it has not returned yet.
         let done = inside.into_iter().filter(|(_, done)| *done);
         let ended = |call: &mut Syscall| call.duration_ns = LAST_NS - call.enter_ns;
         events.extend(done.map(|(event, _)| with_call(event, ended)));

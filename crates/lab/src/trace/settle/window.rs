@@ -1,4 +1,4 @@
-//! The states that one address space may have while some calls are not yet placed.
+//! The possible states of one address space while some calls are not placed.
 
 use std::ops::Range;
 
@@ -6,59 +6,60 @@ use super::doubts::overlap;
 use crate::trace::layout::{Space, reach};
 use crate::trace::{Event, EventKind};
 
-/// States that are followed at once; beyond them the first ones are, and what the others may have changed is in doubt.
+/// The most states that are followed. Of more states the first ones are kept, and all changes of the others
+/// are in doubt.
 const MOST_STATES: usize = 512;
 
-/// Calls without a place that are followed at once.
+/// The most unplaced calls that are followed.
 const MOST_LOOSE: usize = 64;
 
-/// Events after which several states that are left are taken for equally good.
+/// Events after which several remaining states count as equally good.
 const LONGEST: u64 = 4096;
 
-/// From the first call without a place until one state is left.
+/// The time from the first unplaced call until one state is left.
 pub(super) struct Window {
-    /// By number; a call that has its place leaves its number to another.
+    /// Unplaced calls by number; a placed call frees its number.
     loose: Vec<Loose>,
     states: Vec<State>,
-    /// Everything before the event of this number has its place.
+    /// All calls before the event of this number are placed.
     start: u64,
     doubts: Vec<Range<u64>>,
-    /// The true state may not be among those that are followed: some were dropped, or the first was a guess.
-    /// Then no event can tell the order of calls, and all that they change is in doubt.
+    /// The true state may be missing, because states were dropped or the first was a guess. Then no event can
+    /// show the order of calls, and all their changes are in doubt.
     incomplete: bool,
 }
 
-/// A call without a place.
+/// An unplaced call.
 struct Loose {
-    /// The call, and what it populated; nothing once it has its place.
+    /// The call and the ranges that it populated; empty once it is placed.
     events: Vec<Event>,
     tid: u32,
     exit_ns: u64,
     reach: Vec<Range<u64>>,
-    /// It looks at mappings and changes none.
+    /// It reads mappings and changes none.
     only_looks: bool,
 }
 
-/// One way in which it may have been.
+/// One possible state.
 #[derive(Clone)]
 struct State {
     space: Space,
-    /// Calls that are not done yet, by bit.
+    /// Calls that have not taken effect yet, by bit.
     left: u64,
-    /// Calls that are done: which, before the event of which number.
+    /// Calls that have taken effect, each with the number of the event after it.
     done: Vec<(usize, u64)>,
 }
 
-/// What is known in the end.
+/// The result of a window.
 pub(super) struct Found {
-    /// Where calls go: before the event of this number.
+    /// The places of calls: before the event of this number.
     pub(super) places: Vec<(u64, Vec<Event>)>,
     /// Addresses that are in doubt from the event of this number on.
     pub(super) doubts: (u64, Vec<Range<u64>>),
 }
 
 impl Window {
-    /// `start` is the number of the event that comes next; `is_sure` if the address space was like this.
+    /// `start` is the number of the next event; `is_sure` if the address space was surely like this.
     pub(super) fn new(space: Space, start: u64, is_sure: bool) -> Window {
         let states = vec![State { space, left: 0, done: Vec::new() }];
         Window { loose: Vec::new(), states, start, doubts: Vec::new(), incomplete: !is_sure }
@@ -68,12 +69,13 @@ impl Window {
         self.start
     }
 
-    /// Can it follow one more call?
+    /// Whether it can follow one more call.
     pub(super) fn has_room(&self) -> bool {
         self.loose.len() < MOST_LOOSE || self.loose.iter().any(|loose| loose.events.is_empty())
     }
 
-    /// A call without a place is entered, before the event of this number. What has returned by then was before it.
+    /// Adds an unplaced call, entered before the event of this number. Calls that have returned by then were
+    /// before it.
     pub(super) fn open(&mut self, event: Event, next: u64) {
         let EventKind::Syscall(call) = &event.kind else { return };
         let due = self.due(&event);
@@ -96,7 +98,7 @@ impl Window {
         self.look(next);
     }
 
-    /// Takes what the last call of the thread populated: it goes where that goes.
+    /// Takes the ranges that the thread's last call populated: they get the call's place.
     pub(super) fn take_populated(&mut self, event: &Event) -> bool {
         let of_thread = |loose: &&mut Loose| loose.tid == event.tid && !loose.events.is_empty();
         match self.loose.iter_mut().filter(of_thread).max_by_key(|loose| loose.events[0].time_ns) {
@@ -108,7 +110,7 @@ impl Window {
         }
     }
 
-    /// An event happens: of the calls, those have been done by then that have returned, and any others may have.
+    /// Applies an event: all returned calls have taken effect before it, and any others may have.
     pub(super) fn advance(&mut self, event: &Event, number: u64) {
         let due = self.due(event);
         let concerned = self.concerned(due, &reach(&event.kind));
@@ -128,8 +130,8 @@ impl Window {
         }
     }
 
-    /// Keeps the states in which the event may happen when all calls that are due are done. If no order explains it,
-    /// the first state is as good as any: whether that is a fault of the recording must show when it is replayed.
+    /// Keeps the states in which the event is possible after all calls that are due. If no order explains it,
+    /// the first state is as good as any; a replay shows whether the recording is wrong.
     fn explain(&mut self, event: Option<&Event>, due: u64, concerned: u64, number: u64) {
         let before = self.states.clone();
         self.states = self.explained(event, due, concerned, number);
@@ -152,7 +154,7 @@ impl Window {
         self.mask(|loose| loose.exit_ns < event.time_ns || loose.tid == event.tid)
     }
 
-    /// The states in which the event may happen, reached by doing calls before it.
+    /// The states in which the event is possible, reached by making calls take effect before it.
     fn explained(&mut self, event: Option<&Event>, due: u64, concerned: u64, number: u64) -> Vec<State> {
         let mut explained = Vec::new();
         let mut frontier = std::mem::take(&mut self.states);
@@ -161,7 +163,7 @@ impl Window {
             for state in frontier {
                 let all_due_done = state.left & due == 0;
                 if all_due_done && event.is_none() {
-                    // What else may have been done by now is looked at when an event needs it.
+                    // Further calls are tried when an event needs them.
                     explained.push(state);
                     continue;
                 }
@@ -180,7 +182,7 @@ impl Window {
         explained
     }
 
-    /// The calls that bear on the event, or on one that does, or on one that has returned.
+    /// The calls that affect the event, or affect such a call or one that has returned.
     fn concerned(&self, due: u64, event: &[Range<u64>]) -> u64 {
         let touches = |one: &[Range<u64>], other: &[Range<u64>]| {
             one.iter().any(|one| other.iter().any(|other| overlap(one, other)))
@@ -201,7 +203,7 @@ impl Window {
         self.loose.iter().enumerate().filter(|(_, loose)| wanted(loose)).map(|(call, _)| 1 << call).sum()
     }
 
-    /// Each state once, and not too many.
+    /// Removes duplicate states and limits their number.
     fn distinct(&mut self, states: Vec<State>) -> Vec<State> {
         let mut kept: Vec<State> = Vec::new();
         for state in states {
@@ -218,15 +220,15 @@ impl Window {
         kept
     }
 
-    /// Not all states are followed any more. They differ in nothing but what calls without a place have changed.
+    /// Gives up following all states. They differ only in changes by unplaced calls.
     fn give_up(&mut self) {
         self.incomplete = true;
         let changed = self.changed_by(self.mask(|loose| !loose.events.is_empty()));
         self.doubts.extend(changed);
     }
 
-    /// Makes room: what is done in all states stands where the first one has it, before the event of this number. What the
-    /// others have otherwise is in doubt. They are followed further.
+    /// Frees numbers: calls that took effect in all states get their place in the first state, before the
+    /// event of this number. Differences of other states are in doubt. The states are followed further.
     pub(super) fn place(&mut self, next: u64) -> Found {
         let undone = self.states.iter().fold(0, |undone, state| undone | state.left);
         self.doubt_all_but_first(undone);
@@ -234,7 +236,7 @@ impl Window {
         let placed: Vec<(usize, u64)> = self.states[0].done.iter().copied().filter(is_done).collect();
         for state in &mut self.states {
             state.done.retain(|done| !is_done(done));
-            // What is before this event is given out now, so a call that keeps no place among it stands behind it.
+            // Earlier events are released now, so an unplaced call comes after them.
             state.done.iter_mut().for_each(|(_, place)| *place = next);
         }
         let doubts = (self.start, std::mem::take(&mut self.doubts));
@@ -242,7 +244,8 @@ impl Window {
         Found { places: self.take_events(placed), doubts }
     }
 
-    /// What other states than the first have is in doubt, and what calls change that not all have done.
+    /// Marks as in doubt where other states differ from the first, and the changes of calls that took effect
+    /// in some states only.
     fn doubt_all_but_first(&mut self, undone: u64) {
         let (first, others) = self.states.split_first().expect("there is always a state");
         let differ = others.iter().flat_map(|other| first.space.differences(&other.space));
@@ -250,7 +253,7 @@ impl Window {
         self.doubts.extend(doubts);
     }
 
-    /// The events of calls, which are forgotten.
+    /// Removes the events of calls.
     fn take_events(&mut self, calls: Vec<(usize, u64)>) -> Vec<(u64, Vec<Event>)> {
         let mut taken = Vec::new();
         for (call, place) in calls {
@@ -260,7 +263,7 @@ impl Window {
         taken
     }
 
-    /// What is known for good before the event of this number.
+    /// The final results before the event of this number.
     pub(super) fn found(&mut self, next: u64) -> Found {
         let doubts = (self.start, std::mem::take(&mut self.doubts));
         let mut places = Vec::new();
@@ -272,7 +275,7 @@ impl Window {
         Found { places, doubts }
     }
 
-    /// Is there nothing more to find out?
+    /// Whether nothing is left to find out.
     pub(super) fn is_settled(&self, number: u64) -> bool {
         let all_done = self.states.iter().all(|state| state.left == 0);
         all_done && (self.states.len() == 1 || number - self.start > LONGEST)
@@ -284,7 +287,7 @@ impl Window {
         changes.flat_map(|loose| loose.reach.clone()).collect()
     }
 
-    /// Calls that change no mapping have been as soon as they may have been: nothing else depends on when.
+    /// Places calls that change no mapping as early as possible: nothing else depends on their time.
     fn look(&mut self, number: u64) {
         for state in &mut self.states {
             let left = state.left;
@@ -302,8 +305,8 @@ impl Window {
         }
     }
 
-    /// Takes the first state, and says whether it is known to be the true one. Calls that have no place yet go before the
-    /// event of this number; if that is `early`, they may have come behind it as well.
+    /// Takes the first state, and returns whether it is surely the true one. Unplaced calls go before the
+    /// event of this number; if that is `early`, they may have come after it as well.
     pub(super) fn close(mut self, number: u64, early: bool) -> (Space, bool, Found) {
         let mut undone = self.states.iter().fold(0, |undone, state| undone | state.left);
         if !early {
@@ -323,7 +326,7 @@ impl Window {
 }
 
 impl State {
-    /// Does all calls that change no mapping and fit.
+    /// Makes all calls take effect that change no mapping and fit.
     fn looked(mut self, all: &[Loose], number: u64) -> State {
         for call in bits(self.left) {
             let loose = &all[call];

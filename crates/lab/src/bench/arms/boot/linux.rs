@@ -1,9 +1,8 @@
-//! The running kernel took its memory over long ago.
+//! The running kernel cannot be measured: it took its memory over long ago.
 
 use super::Boot;
 use crate::bench::experiment::{Arm, Prepared, Skip};
 
-/// Says why it cannot be measured from here.
 pub(super) struct Linux;
 
 impl Arm<Boot> for Linux {
@@ -12,8 +11,8 @@ impl Arm<Boot> for Linux {
     }
 
     fn about(&self) -> &'static str {
-        "not measured: a kernel takes its memory over once, before there are programs. Its page descriptors are 64 bytes \
-         for each 4 KiB, 1.56 % of memory, whatever it is used for."
+        "not measured: a kernel takes its memory over once, at boot. Its page descriptors take 64 bytes for \
+         each 4 KiB, 1.56 % of memory."
     }
 
     fn setup(&mut self, _case: &Boot) -> Result<Box<dyn Prepared + '_>, Skip> {

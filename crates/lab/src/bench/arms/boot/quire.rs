@@ -10,7 +10,6 @@ use super::Boot;
 use crate::bench::experiment::{Arm, Prepared, Sample, Skip};
 use crate::bench::ours;
 
-/// `MemoryManager::new`.
 #[derive(Default)]
 pub(super) struct Quire;
 
@@ -20,8 +19,8 @@ impl Arm<Boot> for Quire {
     }
 
     fn about(&self) -> &'static str {
-        "MemoryManager::new over fresh zeroed memory (never touched, so the host's page faults on what is written are in \
-         the time), two CPUs. `metadata_ppm` is what the tables take of the memory, in parts per million."
+        "MemoryManager::new over memory that was never touched, with two CPUs; the host's page faults on the \
+         tables are in the time. `metadata_ppm`: the tables' share of memory, in parts per million."
     }
 
     fn setup(&mut self, case: &Boot) -> Result<Box<dyn Prepared + '_>, Skip> {
@@ -34,7 +33,7 @@ struct Ready {
 }
 
 impl Ready {
-    /// A machine of which nothing has been touched.
+    /// A machine whose memory the host has not brought in yet.
     fn fresh(&self) -> Result<Hosted, Skip> {
         let config = HostedConfig {
             prefault: false,

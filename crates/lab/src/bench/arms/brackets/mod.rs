@@ -1,4 +1,5 @@
-//! The arm of the experiment `brackets`: a verb takes a guest's memory away, or a right to it, while virtual CPUs touch it.
+//! The arm of the experiment `brackets`: a verb unmaps or write-protects a guest's memory while virtual CPUs
+//! touch it.
 
 mod quire;
 mod verbs;
@@ -7,13 +8,13 @@ use crate::bench::experiment::{Arm, Better, Metric};
 
 /// Nanoseconds between start and end of a bracket: the median.
 pub const BRACKET: Metric = lower("bracket", "ns");
-/// What 99 of 100 brackets take at most.
+/// The 99th percentile of the brackets.
 pub const P99: Metric = lower("p99", "ns");
 /// The longest bracket.
 pub const LONGEST: Metric = lower("longest", "ns");
-/// Of the time of the calls, the share in which a bracket was open.
+/// The share of the calls' time in which a bracket was open.
 pub const HELD: Metric = lower("held", "%");
-/// Brackets of a call.
+/// Brackets in each call.
 pub const EACH: Metric = lower("each", "brackets");
 /// The longest access of a virtual CPU that had to wait for a leaf.
 pub const STALL: Metric = lower("stall", "ns");
@@ -29,19 +30,19 @@ pub enum Verb {
     Munmap,
     /// `MADV_DONTNEED`.
     DontNeed,
-    /// `mprotect` to read alone.
+    /// `mprotect` to read-only.
     Mprotect,
     /// `mremap` to another place.
     Mremap,
-    /// `fork`: all private memory loses the right to store.
+    /// `fork`: all private memory becomes read-only.
     Fork,
     /// Reclaim of pages of a file that are mapped.
     Reclaim,
     /// Migration of one page to another frame.
     Migrate,
-    /// A file is cut off.
+    /// `ftruncate` of the file.
     Truncate,
-    /// A frame goes bad.
+    /// Memory failure of a frame.
     MemoryFailure,
     /// Collapse by copy into a folio of 2 MiB.
     CollapseCopy,
@@ -50,7 +51,7 @@ pub enum Verb {
 }
 
 impl Verb {
-    /// All of them, and their names.
+    /// Every verb and its name.
     pub const ALL: [(&'static str, Self); 11] = [
         ("munmap", Self::Munmap),
         ("dontneed", Self::DontNeed),
@@ -65,7 +66,7 @@ impl Verb {
         ("collapse-parts", Self::CollapseParts),
     ];
 
-    /// Whether the memory is a file's that can be read again, which a store would make dirty.
+    /// Whether the memory is a file's clean cache, which a store would make dirty.
     const fn reads_only(self) -> bool {
         matches!(self, Self::Reclaim)
     }
@@ -76,13 +77,14 @@ impl Verb {
 pub struct Brackets {
     /// The verb.
     pub verb: Verb,
-    /// The guest's memory, a multiple of 2 MiB. A call takes 2 MiB of it, in turn; a fork all, a migration and a failure one page.
+    /// The guest's memory, a multiple of 2 MiB. A call works on the next 2 MiB; `fork` on all, migration and
+    /// failure on one page.
     pub bytes: u64,
-    /// How often it is called.
+    /// Number of calls.
     pub calls: u64,
     /// The processor of the virtual CPU.
     pub touched_on: usize,
-    /// Decides what it touches.
+    /// Seed of its accesses.
     pub seed: u64,
 }
 

@@ -1,4 +1,4 @@
-//! Second-stage tables of a guest on the hosted machine, which are told of every bracket.
+//! Quire on a hosted machine, with a guest's second-stage tables that take part in every bracket.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -16,11 +16,11 @@ use crate::bench::ours::{START, ranges};
 use crate::bench::stats::Summary;
 use crate::host::threads::Pinned;
 
-/// Memory beside the guest's: twice for a copy, tables, what the manager keeps.
+/// Memory beside the guest's: a second copy of it, page tables, the manager's own.
 const SLACK: u64 = 64 << 20;
 /// The name under which the brackets of the calls are kept.
 const TIMED: &str = "verb";
-/// How often a call is repeated when an access to the memory prevents its work.
+/// How often a call is repeated when an access to its memory makes it fail.
 const TRIES: u64 = 1_000;
 
 pub(super) struct Quire;
@@ -31,7 +31,9 @@ impl Arm<Brackets> for Quire {
     }
 
     fn about(&self) -> &'static str {
-        "the call of the verb on a bare hosted machine, from outside: what a bracket around the verb, as Linux has them, would hold. Flushes interrupt the virtual CPU's processor, which runs the address space; a bracket drops the copies of second-stage tables and waits for the access that is under way. No system call."
+        "one call of the verb on a bare hosted machine, timed from outside: a bracket around the whole verb, \
+         as Linux has it, would be open that long. Flushes interrupt the virtual CPU's processor; no system \
+         call otherwise."
     }
 
     fn setup(&mut self, case: &Brackets) -> Result<Box<dyn Prepared + '_>, Skip> {
@@ -68,7 +70,7 @@ impl Prepared for Ready {
     }
 }
 
-/// Tells the virtual CPU to stop, also where a call fails.
+/// Tells the virtual CPU to stop, even if a call fails.
 struct StopAtEnd<'a>(&'a AtomicBool);
 
 impl Drop for StopAtEnd<'_> {
@@ -131,18 +133,18 @@ fn measure(machine: &Hosted, ground: &Ground<'_>) -> Result<Sample, Skip> {
         .count("accesses", accesses.load(Ordering::Relaxed)))
 }
 
-/// Nanoseconds of the calls.
+/// Times of the calls, in nanoseconds.
 #[derive(Default)]
 struct Calls {
-    /// Of each that did its work.
+    /// Each call that did its work.
     each: Vec<f64>,
-    /// Of all calls, those that an access prevented included.
+    /// All calls together, with those that an access made fail.
     whole: f64,
-    /// How many there were.
+    /// Calls, with those that failed.
     tries: u64,
 }
 
-/// All calls, each on memory of which the second-stage tables have everything.
+/// Makes all calls, each on memory that the second-stage tables map completely.
 fn call_all(ground: &Ground<'_>, cpu: &VirtualCpu<'_, '_>) -> Result<Calls, Skip> {
     let case = ground.case;
     let mut calls = Calls::default();
@@ -170,7 +172,9 @@ fn call_all(ground: &Ground<'_>, cpu: &VirtualCpu<'_, '_>) -> Result<Calls, Skip
                 break;
             }
             if tries == TRIES {
-                return Err(Skip("the verb found its memory in use each time: try again".to_owned()));
+                return Err(Skip(
+                    "the verb found its memory in use each time: run the experiment again".to_owned(),
+                ));
             }
         }
         calls.tries += tries;
@@ -179,7 +183,7 @@ fn call_all(ground: &Ground<'_>, cpu: &VirtualCpu<'_, '_>) -> Result<Calls, Skip
     Ok(calls)
 }
 
-/// Loads and stores here and there until it is over; how often. What is not there just now is not.
+/// Loads and stores at random until `over`; returns the number of accesses. Skips memory that is not mapped.
 fn touch(
     cpu: &VirtualCpu<'_, '_>,
     (case, mm): (Brackets, &Mm<'_, Bare>),

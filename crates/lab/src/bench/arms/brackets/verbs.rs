@@ -15,7 +15,7 @@ use crate::bench::experiment::Skip;
 use crate::bench::folio::PAGE;
 use crate::bench::ours::START;
 
-/// What one call works on.
+/// Bytes that one call works on.
 pub(super) const PART: u64 = 2 << 20;
 /// Where memory is moved to and back.
 const AWAY: VirtAddr = VirtAddr(START.0 + (1 << 40));
@@ -27,13 +27,13 @@ fn said(what: &'static str) -> impl Fn(quire::error::MmError) -> Skip {
     move |error| Skip::because(what, error)
 }
 
-/// A guest's memory, as the verb of a case wants it.
+/// A guest's memory, mapped as the case's verb needs it.
 pub(super) struct Ground<'m> {
     pub(super) case: Brackets,
     pub(super) manager: &'m MemoryManager<'m, Bare>,
     pub(super) mm: Mm<'m, Bare>,
     file: Option<File<'m, Bare>>,
-    /// What came of the last fork.
+    /// The child of the last fork.
     child: RefCell<Option<Mm<'m, Bare>>>,
 }
 
@@ -79,12 +79,12 @@ impl<'m> Ground<'m> {
         self.mm.madvise(addr, len, advice).map_err(said("populate"))
     }
 
-    /// The memory of one call, and how much of it is the call's.
+    /// Start and length of the memory that this call works on.
     pub(super) fn part(&self, call: u64) -> (VirtAddr, u64) {
         let parts = self.case.bytes / PART;
         match self.case.verb {
             Verb::Fork | Verb::Reclaim => (START, self.case.bytes),
-            // Only the end can be cut off.
+            // `ftruncate` removes the end of the file.
             Verb::Truncate => (START.add(self.case.bytes - PART), PART),
             Verb::Migrate | Verb::MemoryFailure => {
                 (START.add(call * 7919 % (self.case.bytes / PAGE as u64) * PAGE as u64), PAGE as u64)
@@ -93,17 +93,18 @@ impl<'m> Ground<'m> {
         }
     }
 
-    /// Everything there, mapped by leaves of 4 KiB.
+    /// Populates the memory by leaves of 4 KiB.
     pub(super) fn prepare(&self, call: u64) -> Result<(), Skip> {
         let (at, len) = self.part(call);
         if self.case.verb == Verb::CollapseParts {
-            // A page that goes and comes back leaves a table behind.
+            // Unmapping one page splits the large leaf into leaves of 4 KiB; the page comes back as one of
+            // them.
             self.mm.madvise(at.add(PAGE as u64), PAGE as u64, Advice::DontNeed).map_err(said("a hole"))?;
         }
         self.populate(at, len)
     }
 
-    /// The verb; whether it did its work, which an access to the memory at the same moment may prevent.
+    /// Calls the verb. False if an access at the same moment made it fail.
     pub(super) fn act(&self, call: u64) -> Result<bool, Skip> {
         let (at, len) = self.part(call);
         let done = match self.case.verb {
@@ -130,7 +131,7 @@ impl<'m> Ground<'m> {
         done.map(|()| true).map_err(said("the verb"))
     }
 
-    /// The memory as it was before.
+    /// Puts the memory back as it was.
     pub(super) fn restore(&self, call: u64) -> Result<(), Skip> {
         let (at, len) = self.part(call);
         let done = match self.case.verb {
@@ -138,7 +139,7 @@ impl<'m> Ground<'m> {
             Verb::Mprotect => self.mm.mprotect(at, len, RW),
             Verb::Mremap => self.mm.mremap(AWAY, len, len, Remap::Fixed(at)).map(drop),
             Verb::Truncate => self.truncate(self.case.bytes),
-            // The marker goes; and the large folio.
+            // Drops the marker of the bad frame, or the large folio.
             Verb::MemoryFailure | Verb::CollapseCopy => self.mm.madvise(at, len, Advice::DontNeed),
             Verb::Fork => {
                 // No secondary MMU has copies of its leaves.

@@ -12,7 +12,6 @@ use crate::bench::folio::PAGE;
 use crate::host::cycles::Moment;
 use crate::host::threads::{Meeting, together};
 
-/// `mmap`, one byte written to each page, `munmap`.
 #[derive(Default)]
 pub(super) struct Linux;
 
@@ -22,8 +21,8 @@ impl Arm<Churn> for Linux {
     }
 
     fn about(&self) -> &'static str {
-        "mmap, one byte written to each page, munmap in this process with transparent huge pages off: system calls, traps, \
-         clearing, cgroup, reverse map, LRU, flushes; with two threads the interrupts of remote flushes."
+        "mmap, one byte written to each page, munmap in this process, without transparent huge pages. With \
+         two threads, a munmap interrupts the other CPU for its flush."
     }
 
     fn setup(&mut self, case: &Churn) -> Result<Box<dyn Prepared + '_>, Skip> {
@@ -45,18 +44,17 @@ impl Prepared for Ready {
     }
 }
 
-/// All pieces of one thread.
 fn work(case: &Churn, meeting: &Meeting) -> Stint {
     meeting.wait();
     let start = Moment::now();
     let pieces = (0..case.rounds).map_while(|_| piece(case.bytes)).count() as u64;
     let end = Moment::now();
-    // The others' flushes go to this CPU until all are done.
+    // This CPU receives the other threads' flushes until all are done.
     meeting.wait();
     Stint { start, end, pieces }
 }
 
-/// One piece, if the kernel gave it.
+/// Maps, touches and unmaps one piece; `None` if the kernel refuses.
 pub(in crate::bench::arms) fn piece(bytes: usize) -> Option<()> {
     let rights = ProtFlags::READ | ProtFlags::WRITE;
     // SAFETY: C1: the kernel chooses an address at which nothing is mapped.
@@ -70,7 +68,7 @@ pub(in crate::bench::arms) fn piece(bytes: usize) -> Option<()> {
     unsafe { munmap(at.cast::<c_void>(), bytes) }.ok()
 }
 
-/// Transparent huge pages are off for this process, until dropped.
+/// Keeps transparent huge pages off for this process until dropped.
 pub(in crate::bench::arms) struct SmallPages;
 
 impl SmallPages {

@@ -8,20 +8,20 @@ use crate::bench::folio::PAGE;
 use crate::bench::ours::verbs::{Way, ZAPS};
 use crate::host::cycles::Moment;
 
-/// Map, touch and unmap a piece of memory again and again, on each thread of one address space.
+/// Map, touch and unmap a piece of memory repeatedly, on each thread of one address space.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Churn {
     /// Bytes of a piece, whole pages.
     pub bytes: usize,
     /// Pieces of each thread.
     pub rounds: usize,
-    /// Threads, on CPUs of their own as far as there are any.
+    /// Threads, each on its own CPU as far as there are enough.
     pub threads: usize,
     /// The CPUs they are pinned to.
     pub cpus: Vec<usize>,
 }
 
-/// What one thread did from when to when.
+/// The work of one thread, with its start and end.
 struct Stint {
     start: Moment,
     end: Moment,
@@ -29,7 +29,7 @@ struct Stint {
 }
 
 impl Churn {
-    /// Time of a piece on its thread, over all threads.
+    /// The mean time of a piece on its thread.
     fn sample(&self, stints: &[Stint]) -> Result<Sample, Skip> {
         let Some(first) = stints.first() else { return Err(Skip("no thread did anything".to_owned())) };
         let start = stints.iter().fold(first.start, |moment, stint| moment.earlier(stint.start));

@@ -1,4 +1,4 @@
-//! Quire's address space, mapped into, touched and unmapped by several CPUs.
+//! Several CPUs map, touch and unmap in one of Quire's address spaces.
 
 use hosted::{Bare, Hosted, HostedConfig};
 use quire::arch::Protection;
@@ -18,14 +18,13 @@ use crate::host::threads::{Meeting, together};
 /// Memory of the machine.
 const BYTES: u64 = 256 << 20;
 
-/// `Mm::mmap`, `Mm::fault` for each page, `Mm::munmap`.
 pub(super) struct Quire {
     way: Way,
     machine: Option<Hosted>,
 }
 
 impl Quire {
-    /// The arm that unmaps in one of the library's ways.
+    /// The arm that unmaps in the given way.
     pub(super) fn by(way: Way) -> Self {
         Self { way, machine: None }
     }
@@ -38,9 +37,9 @@ impl Arm<Churn> for Quire {
 
     fn about(&self) -> &'static str {
         self.way.about.unwrap_or(
-            "Mm::mmap, one Mm::fault for each page (cleared), Mm::munmap on a bare hosted machine; the address space runs on as \
-         many CPUs as there are threads, and a remote flush interrupts their processors (membarrier, a system call with a \
-         real interrupt and no wait beyond it). No system call otherwise, no trap, no cgroup, no LRU.",
+            "Mm::mmap, one clearing Mm::fault for each page, Mm::munmap on a bare hosted machine, with a CPU \
+             for each thread. Remote flushes interrupt processors by membarrier; no other system call and no \
+             trap.",
         )
     }
 
@@ -78,20 +77,19 @@ impl Prepared for Ready<'_> {
     }
 }
 
-/// All pieces of one thread.
 fn work(mm: &Mm<'_, Bare>, case: &Churn, meeting: &Meeting) -> Stint {
     mm.switch_in();
     meeting.wait();
     let start = Moment::now();
     let pieces = (0..case.rounds).map_while(|_| piece(mm, case.bytes)).count() as u64;
     let end = Moment::now();
-    // The others' flushes go to this CPU until all are done, as they would in a program.
+    // This CPU receives the other threads' flushes until all are done, as in a program.
     meeting.wait();
     mm.switch_out();
     Stint { start, end, pieces }
 }
 
-/// One piece, if the manager had memory for it.
+/// Maps, touches and unmaps one piece; `None` if memory runs out.
 pub(in crate::bench::arms) fn piece(mm: &Mm<'_, Bare>, bytes: usize) -> Option<()> {
     let prot = Protection::READ | Protection::WRITE;
     let at = mm.mmap(&MapRequest { len: bytes as u64, prot, ..MapRequest::default() }).ok()?;

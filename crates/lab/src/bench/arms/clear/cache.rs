@@ -1,4 +1,4 @@
-//! What a clear leaves of a working set in the caches.
+//! How much of a working set a clear leaves in the caches.
 
 use std::rc::Rc;
 use std::time::Instant;
@@ -19,7 +19,7 @@ pub struct Cache {
     pub extent: u64,
     /// Bytes of the working set.
     pub working_set: usize,
-    /// How it is read.
+    /// The order of the reads.
     pub reread: Reread,
 }
 
@@ -28,7 +28,7 @@ pub struct Cache {
 pub enum Reread {
     /// In order of address.
     InOrder,
-    /// Each line says which one is next.
+    /// Each line holds the number of the next.
     Chase,
 }
 
@@ -36,9 +36,9 @@ pub enum Reread {
 const LINE: usize = 64;
 /// Bytes of a huge page.
 const HUGE: usize = 2 << 20;
-/// Times that the working set is read before the clear, so that it is where it would be in use.
+/// Reads of the working set before the clear, so that caches hold it as they would in use.
 const WARM: usize = 8;
-/// Decides the order of the chase.
+/// Seed of the chase's order.
 const SEED: u64 = 11;
 
 pub(super) struct Beside {
@@ -84,15 +84,14 @@ fn working_set(bytes: usize) -> Result<Set, Skip> {
     Ok(set)
 }
 
-/// The working set, in a huge page where the system has one: a clear shall not be blamed for translations of small pages
-/// that it drove out.
+/// The working set, in a huge page where the system has one. Otherwise TLB misses on small pages would count
+/// against the clear.
 struct Set {
     region: Region,
     lines: usize,
 }
 
 impl Set {
-    /// Its lines as words.
     fn words(&mut self) -> &[[u64; LINE / 8]] {
         let lines = self.lines;
         // SAFETY: C1: the slice borrows the mapping, and any eight bytes are a word.
@@ -109,7 +108,7 @@ struct Ready {
 }
 
 impl Ready {
-    /// The sum of the first words.
+    /// Reads the first word of each line; returns the sum.
     fn read(&mut self) -> u64 {
         let reread = self.case.reread;
         let words = self.set.words();

@@ -1,4 +1,4 @@
-//! Fills a GiB a thread, extent by extent.
+//! Each thread clears a GiB, extent by extent.
 
 use std::rc::Rc;
 use std::time::Instant;
@@ -17,7 +17,7 @@ pub struct Fill {
     pub extent: u64,
     /// Bytes that each thread clears, a multiple of the extent.
     pub bytes: u64,
-    /// Threads that clear at once, each its own memory.
+    /// Threads that clear at the same time, each its own memory.
     pub threads: usize,
 }
 

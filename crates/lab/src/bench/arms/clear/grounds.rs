@@ -1,4 +1,4 @@
-//! The memory that is cleared: one machine for all arms of an experiment, and the policy of this run.
+//! The memory to clear, on a machine that all arms of an experiment share, and this run's policy.
 
 use hosted::raw::RawClearer;
 use hosted::raw::RawMachine;
@@ -19,7 +19,7 @@ use crate::bench::experiment::Skip;
 
 /// Bytes between two marks.
 pub(super) const MARKED: usize = 256 << 10;
-/// 64 GiB/s: what is waited for before anything was cleared.
+/// 64 GiB/s, the pace of [`Way::Wait`] before the policy has cleared anything.
 const WAITED_BYTES_PER_NS: u64 = 69;
 /// Bytes of a cache line.
 const LINE: usize = 64;
@@ -35,10 +35,10 @@ pub(super) struct Shared {
 pub(super) struct Grounds {
     machine: Hosted,
     clearer: Clearer,
-    /// One for each CPU.
+    /// One processor for each CPU.
     processors: Vec<usize>,
     bytes: u64,
-    /// Picoseconds for each byte that the policy took last; zero before.
+    /// Picoseconds per byte that the policy took last; zero before the first clear.
     pace: AtomicU64,
 }
 
@@ -53,7 +53,7 @@ impl Shared {
         if let Some(grounds) = kept.as_ref().filter(|grounds| grounds.bytes >= bytes) {
             return Ok(grounds.clone());
         }
-        // What is there goes before there is more.
+        // Drops the old machine before building a larger one.
         *kept = None;
         let grounds = Rc::new(Grounds::new(bytes, &self.processors, &self.policy)?);
         *kept = Some(grounds.clone());
@@ -83,14 +83,13 @@ impl Grounds {
         &self.processors
     }
 
-    /// The memory of one CPU.
     pub(super) fn of(&self, cpu: CpuId) -> FrameRange {
         let frames = self.bytes / 4096;
         let first = self.machine.ranges()[0].start.frame();
         FrameRange::new(first.add(cpu.index() as u64 * frames), frames)
     }
 
-    /// Says how long a way took for an extent: [`Way::Wait`] takes as long as the policy did.
+    /// Records how long a way took for an extent; [`Way::Wait`] waits as long as the policy took.
     pub(super) fn took(&self, way: Way, frames: FrameRange, time: Duration) {
         if way == Way::Policy(TouchHint::Unknown) {
             let pace = time.as_nanos() as u64 * 1000 / (frames.count * 4096);
@@ -124,7 +123,7 @@ impl Grounds {
         }
     }
 
-    /// Waits until as much time has passed as the policy took for so many frames.
+    /// Waits as long as the policy took for as many frames.
     fn wait(&self, frames: FrameRange, begun: Instant) {
         let bytes = frames.count * 4096;
         let nanoseconds = match self.pace.load(Ordering::Relaxed) {
@@ -136,7 +135,7 @@ impl Grounds {
         }
     }
 
-    /// Clears a line of each frame past the caches, each time another one of its lines.
+    /// Clears one line of each frame by non-temporal stores, a different line in each frame.
     fn line_of_each(&self, frames: FrameRange) {
         let (start, kernel) = (self.start(frames), ClearKernel::Movnti.on(self.clearer.features()));
         let kernel = kernel.unwrap_or(ReadyClear::PLAIN).unfenced();
@@ -147,7 +146,7 @@ impl Grounds {
         store_fence();
     }
 
-    /// How many lines read as zero, each read once and in order.
+    /// Reads each line once, in order; returns how many are zero.
     pub(super) fn read(&self, frames: FrameRange) -> u64 {
         let start = self.start(frames);
         let line = |at: usize| {
@@ -158,13 +157,13 @@ impl Grounds {
         (0..(frames.count * 4096) as usize).step_by(LINE).map(line).sum()
     }
 
-    /// Where frames begin in this process.
+    /// The address of the frames in this process.
     pub(super) fn start(&self, frames: FrameRange) -> *mut u8 {
         self.machine.direct_map(frames.start.addr())
     }
 }
 
-/// Puts a mark into every 256 KiB, or into the frames if they are fewer. They are the caller's alone.
+/// Writes a mark into every 256 KiB, or one into the range if it is smaller. The caller owns the frames.
 pub(super) fn mark(machine: &Hosted, frames: FrameRange) {
     marks(machine, frames).for_each(|at| {
         // SAFETY: C6, H1: the mark lies in the range, and each thread marks a range of its own.
@@ -172,13 +171,12 @@ pub(super) fn mark(machine: &Hosted, frames: FrameRange) {
     });
 }
 
-/// How many of the marks are zero now.
 pub(super) fn zeroes(machine: &Hosted, frames: FrameRange) -> u64 {
     // SAFETY: C6, H1: the marks lie in the range, which this thread reads alone.
     marks(machine, frames).filter(|at| unsafe { at.read_volatile() } == 0).count() as u64
 }
 
-/// How many of the frames are zero where a mark would stand, and in the same place of those that had none.
+/// How many of the frames have a zero in their last word.
 pub(super) fn zero_pages(machine: &Hosted, frames: FrameRange) -> u64 {
     let start = machine.direct_map(frames.start.addr());
     let last = |frame: u64| start.wrapping_add((frame * 4096) as usize + 4096 - size_of::<u64>());

@@ -12,13 +12,13 @@ use crate::bench::experiment::Skip;
 use crate::bench::linux::populate::FolioChooser;
 use crate::output::say;
 
-/// Times that memory is compacted for a pool that came out too small.
+/// Attempts to compact memory for a pool that came out too small.
 const ATTEMPTS: usize = 3;
 
-/// The settings of this machine, for all arms of the running kernel.
+/// The settings of this machine, shared by all arms of the running kernel.
 pub(in crate::bench::arms) type Chooser = Rc<RefCell<FolioChooser>>;
 
-/// A pool of pages of one size, as large as asked for; dropping it makes it as large as it was.
+/// A pool of huge pages of one size; dropping it restores the pool's old size.
 pub(in crate::bench::arms) struct Pool {
     page: usize,
     files: PathBuf,
@@ -29,7 +29,8 @@ impl Pool {
     /// Makes the kernel keep `count` pages of `page` bytes.
     ///
     /// # Errors
-    /// [`Skip`] where the kernel has no such size, or not so much memory in one piece, or this user may not ask.
+    /// [`Skip`] if the kernel has no such size or too little contiguous memory, or if this user may not
+    /// change the pool.
     pub(in crate::bench::arms) fn of(chooser: &Chooser, page: usize, count: usize) -> Result<Self, Skip> {
         let files = PathBuf::from(format!("/sys/kernel/mm/hugepages/hugepages-{}kB", page >> 10));
         let pool = Self { page, files, chooser: chooser.clone() };
@@ -39,14 +40,14 @@ impl Pool {
             if got == count.to_string() {
                 break;
             }
-            // What is free may be scattered: the kernel is asked to move things together. Where it may not, asking again
-            // is all that is left.
+            // Asks the kernel to compact memory. Where this user may not, trying again is all that is left.
             let _ = fs::write("/proc/sys/vm/compact_memory", "1");
             got = ask()?;
         }
         if got != count.to_string() {
             return Err(Skip(format!(
-                "the kernel found {got} of {count} pages of {} MiB: free or compact memory (/proc/sys/vm/compact_memory)",
+                "the kernel found {got} of {count} pages of {} MiB: free memory, or compact it \
+                 (/proc/sys/vm/compact_memory)",
                 page >> 20
             )));
         }
@@ -63,7 +64,7 @@ impl Pool {
         text.and_then(|text| text.trim().parse().ok()).unwrap_or(0)
     }
 
-    /// Private memory of `bytes` bytes from the pool; nothing is populated.
+    /// Maps `bytes` bytes of private memory from the pool, unpopulated.
     ///
     /// # Errors
     /// [`Skip`] when the kernel refuses.
@@ -82,12 +83,12 @@ impl Drop for Pool {
         let path = self.wanted();
         let mut chooser = self.chooser.borrow_mut();
         let Ok(settings) = chooser.settings() else { return };
-        // What fails here is tried again, and said, when the settings are put back.
+        // A failure here is reported when the settings are restored, which tries again.
         let _ = settings.before(&path).map(|before| settings.set(&path, &before));
     }
 }
 
-/// Memory of huge pages.
+/// A mapping of huge pages.
 pub(in crate::bench::arms) struct Mapping {
     start: usize,
     bytes: usize,

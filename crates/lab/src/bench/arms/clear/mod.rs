@@ -23,7 +23,7 @@ pub use populate::Populating;
 pub use used::{Use, Used};
 pub use way::{RATE, Setting};
 
-/// Every kernel by itself that this machine or another has, and the C library's.
+/// Every clearing kernel by itself, of this machine or another, and the C library's.
 pub const KERNELS: &[&str] = &["string", "cached", "movnti", "nt16", "nt64", "clzero", "movdir64b", "memset"];
 
 /// The names of the kernels' arms, and of the C library's.
@@ -38,7 +38,7 @@ pub fn fills(setting: &Setting) -> Vec<Box<dyn Arm<Fill>>> {
     ways.map(|way| fill::Filling::arm(way, &shared)).collect()
 }
 
-/// Arms that populate memory by large pages. The checksum is the number of pages of 4 KiB that are there.
+/// Arms that populate memory by large pages. The checksum is the number of 4 KiB pages that are populated.
 pub fn populates(setting: &Setting) -> Vec<Box<dyn Arm<Populating>>> {
     populate::all(setting)
 }

@@ -38,7 +38,6 @@ impl Populating {
         self.bytes * self.threads
     }
 
-    /// What came of it.
     pub(super) fn sample(&self, nanoseconds: f64, pages: u64) -> Sample {
         Sample::new(nanoseconds, pages)
             .metric(RATE, rate(self.total() as u64, nanoseconds))
@@ -50,7 +49,7 @@ pub(super) fn all(setting: &Setting) -> Vec<Box<dyn Arm<Populating>>> {
     let chooser = Chooser::default();
     let (cpus, machines) = (setting.cpus.clone(), Machines::default());
     let mut arms: Vec<Box<dyn Arm<Populating>>> = vec![
-        // First, while there is most memory in large pieces.
+        // First, while most memory is contiguous.
         Box::new(HugeTlb { chooser: chooser.clone(), cpus: cpus.clone() }),
         Box::new(Ours { policy: setting.policy, cpus: cpus.clone(), machines: machines.clone() }),
         Box::new(Thp { chooser, cpus: cpus.clone() }),
@@ -71,8 +70,8 @@ impl Arm<Populating> for Ours {
     }
 
     fn about(&self) -> &'static str {
-        "`quire` where memory is populated: Mm::madvise(PopulateWrite) by each thread on a hosted machine with the measured policy, pages from the allocator; \
-         no trap, no system call, no cgroup."
+        "`quire` where memory is populated: each thread calls Mm::madvise(PopulateWrite) on a hosted machine \
+         with the measured policy. No trap, no system call, no cgroup."
     }
 
     fn setup(&mut self, case: &Populating) -> Result<Box<dyn Prepared + '_>, Skip> {
@@ -101,7 +100,8 @@ impl Prepared for OursReady<'_> {
         let said = |error: &dyn std::fmt::Display| Skip(error.to_string());
         let machine = &*self.machine;
         let (sample, zeroes) = machine.run_on(quire::cpu::CpuId(0), || {
-            // As the kernels by themselves have it: what was cleared in the round before would pass for cleared in this one.
+            // Marks the memory again, as `Raw` does: otherwise zeroes of the round before would count for
+            // this one.
             ours::ranges(machine, false).iter().for_each(|range| mark(machine, range.frames));
             let manager = hosted::raw::memory_manager(machine, &ours::ranges(machine, false), &self.config)
                 .map_err(|error| said(&error))?;
@@ -129,21 +129,21 @@ impl Prepared for OursReady<'_> {
             mm.exit();
             Ok((sample, zeroes))
         })?;
-        // No figure is better than one of memory that must not be handed out.
+        // A figure of memory that is not all zero would be worth nothing.
         let pages = (case.total() / PAGE) as u64;
         assert_eq!(zeroes, pages, "pages of 4 KiB that are zero, of all that were populated");
         Ok(sample)
     }
 }
 
-/// Nanoseconds from the first beginning to the last end.
+/// Nanoseconds from the first start to the last end.
 pub(super) fn length(spans: &[(Instant, Instant)]) -> f64 {
     let begun = spans.iter().map(|span| span.0).min();
     let ended = spans.iter().map(|span| span.1).max();
     begun.zip(ended).map_or(0.0, |(begun, ended)| (ended - begun).as_nanos() as f64)
 }
 
-/// Lets each thread populate its part; nanoseconds.
+/// Lets each thread populate its part; returns the nanoseconds.
 fn populate(
     threads: usize,
     cpus: &[usize],
@@ -170,8 +170,8 @@ impl Arm<Populating> for HugeTlb {
     }
 
     fn about(&self) -> &'static str {
-        "MADV_POPULATE_WRITE of private hugetlb memory by each thread: system call, reservation, page from the pool, clearing, entry. The pool is made for \
-         the case and verified, and put back after it."
+        "each thread calls MADV_POPULATE_WRITE on private hugetlb memory. The pool is made and verified for \
+         the case, and put back after it."
     }
 
     fn setup(&mut self, case: &Populating) -> Result<Box<dyn Prepared + '_>, Skip> {
@@ -210,7 +210,9 @@ impl Arm<Populating> for Thp {
     }
 
     fn about(&self) -> &'static str {
-        "the same of anonymous memory in transparent huge pages of 2 MiB, forced in /sys and verified in /proc/kpageflags: charge, LRU and reverse map besides."
+        "each thread calls MADV_POPULATE_WRITE on anonymous memory, with transparent huge pages of 2 MiB \
+         forced in /sys and verified in /proc/kpageflags. Each folio is also charged, put on the LRU and \
+         mapped in the reverse map."
     }
 
     fn setup(&mut self, case: &Populating) -> Result<Box<dyn Prepared + '_>, Skip> {

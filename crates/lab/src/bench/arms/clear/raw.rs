@@ -1,4 +1,4 @@
-//! Each kernel by itself on the machine of the arm `quire`: the most that populating can reach.
+//! Each kernel by itself on the machine of the arm `quire`: the upper bound for populating.
 
 use hosted::raw::RawMachine;
 use std::cell::RefCell;
@@ -17,18 +17,18 @@ use crate::bench::experiment::{Arm, Prepared, Sample, Skip};
 use crate::bench::folio::PAGE;
 use crate::host::threads::Meeting;
 
-/// The machine of a case, which all arms share that clear its memory: what the host gives differs from page to page.
+/// The machine of a case, shared by all arms that clear its memory, because the host's pages differ in speed.
 #[derive(Clone, Default)]
 pub(super) struct Machines(Rc<RefCell<Option<Rc<Hosted>>>>);
 
 impl Machines {
-    /// A machine that is there already, for the cases that it [fits](Self::bytes).
+    /// Uses an existing machine, for the cases that it [fits](Self::bytes).
     #[cfg(test)]
     pub(super) fn with(machine: Hosted) -> Self {
         Self(Rc::new(RefCell::new(Some(Rc::new(machine)))))
     }
 
-    /// Memory for a case: a page more, so that as many are whole and aligned wherever the tables stand.
+    /// Memory for a case and one page more, so that enough pages are aligned wherever the tables are.
     pub(super) fn bytes(case: &Populating) -> u64 {
         (case.total() + case.page.max(64 << 20)) as u64
     }
@@ -43,7 +43,7 @@ impl Machines {
         if let Some(machine) = kept.as_ref().filter(fits) {
             return Ok(machine.clone());
         }
-        // What is there goes before there is more.
+        // Drops the old machine before building a larger one.
         *kept = None;
         let built = HostedConfig::bench(bytes).with_cpus(case.threads).build();
         let machine = Rc::new(built.map_err(|error| Skip(error.to_string()))?);
@@ -52,7 +52,7 @@ impl Machines {
     }
 }
 
-/// One kernel over the part of each thread, and nothing else.
+/// One kernel over each thread's part, and nothing else.
 pub(super) struct Raw {
     way: Way,
     kernel: ReadyClear,

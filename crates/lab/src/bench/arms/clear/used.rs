@@ -1,4 +1,4 @@
-//! Clears memory and then uses none of it, the part that an access waits for, or all of it once.
+//! Clears memory and then uses nothing of it, the 64 KiB that an access waits for, or all of it.
 
 use std::rc::Rc;
 use std::time::Instant;
@@ -17,20 +17,20 @@ pub struct Used {
     pub extent: u64,
     /// Bytes that are cleared in a repetition, a multiple of the extent.
     pub bytes: u64,
-    /// Bytes among which the extents of a repetition lie, each time others: so many that nothing is cached.
+    /// Bytes over which successive repetitions spread their extents: so many that nothing is cached.
     pub among: u64,
-    /// What is used.
+    /// The part that is used.
     pub used: Use,
 }
 
-/// What of an extent is used after it was cleared; every line once, in order.
+/// Which part of an extent is used after it was cleared; every line once, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Use {
     /// Nothing.
     Nothing,
-    /// The 64 KiB in its middle, which the fault was for.
+    /// The 64 KiB in its middle, where the fault was.
     Near,
-    /// All.
+    /// The whole extent.
     All,
 }
 
@@ -69,7 +69,7 @@ struct Ready {
     way: Way,
     case: Used,
     grounds: Rc<Grounds>,
-    /// Where the next repetition begins.
+    /// Offset at which the next repetition starts.
     at: u64,
 }
 

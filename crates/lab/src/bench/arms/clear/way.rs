@@ -1,4 +1,4 @@
-//! The ways to clear, what is measured of them, and what all arms of a run share.
+//! The ways to clear, their metrics, and what all arms of a run share.
 
 use quire::arch::{ClearKernel, CpuFeatures};
 use quire::clear::ClearPolicy;
@@ -8,7 +8,7 @@ use crate::bench::experiment::{Better, Metric};
 use crate::bench::runner::Runner;
 use crate::calibrate::{self, Effort};
 
-/// Bytes a second.
+/// Clearing rate.
 pub const RATE: Metric = Metric { name: "rate", unit: "GiB/s", better: Better::Higher };
 
 /// What all arms of a run share.
@@ -18,10 +18,10 @@ pub struct Setting {
 }
 
 impl Setting {
-    /// Calibrates, unless this process has done so: before an experiment binds its thread to one CPU.
+    /// Calibrates unless this process already has. Must run before an experiment binds its thread to one CPU.
     ///
     /// # Errors
-    /// Too little memory to measure in.
+    /// If there is too little memory to measure in.
     pub fn of(runner: &Runner) -> anyhow::Result<Self> {
         let (policy, _) = calibrate::of_this_run(runner.scale.pick(Effort::SMOKE, Effort::FULL))?;
         Ok(Self { policy, cpus: runner.cpus.clone() })
@@ -31,22 +31,21 @@ impl Setting {
 /// A way to clear an extent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Way {
-    /// One kernel over all of it at once, without reschedule points.
+    /// One kernel over the whole extent, without reschedule points.
     Kernel(ClearKernel),
-    /// The C library's.
+    /// The C library's `memset`.
     Memset,
     /// The library's verb with its measured policy, in stretches.
     Policy(TouchHint),
     /// Nothing is cleared.
     Nothing,
-    /// Nothing is cleared, and as much time passes as the policy took last.
+    /// Waits as long as the policy took last, without clearing.
     Wait,
-    /// A line of each page of 4 KiB is cleared past the caches, in as much time.
+    /// The same, after clearing one line of each 4 KiB page by a non-temporal store.
     Translate,
 }
 
 impl Way {
-    /// The name of its arm.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Kernel(kernel) => kernel.name(),
@@ -63,28 +62,29 @@ impl Way {
     pub(super) fn about(self) -> &'static str {
         match self {
             Self::Kernel(kernel) if kernel.is_streaming() => {
-                "this instruction over each extent at once and a store fence: the raw rate, past the caches."
+                "this instruction over each whole extent, then a store fence: the raw rate of non-temporal \
+                 stores."
             }
-            Self::Kernel(_) => "this instruction over each extent at once: the raw rate, through the caches.",
+            Self::Kernel(_) => "this instruction over each whole extent: the raw rate through the caches.",
             Self::Memset => "the C library's memset.",
             Self::Policy(TouchHint::Unknown) => {
-                "Clearer::clear_extent by the measured policy when nothing is known of the use, in stretches with reschedule points."
+                "Clearer::clear_extent with the calibrated policy and no hint about the use, in stretches \
+                 with reschedule points."
             }
             Self::Translate => {
-                "a line of each page of 4 KiB is cleared past the caches, and as much time passes as `quire` took last: what the translations of the extent do, \
-                 which the processor keeps by 4 KiB where the host of a virtual machine has no larger pages for it."
+                "clears one line of each 4 KiB page by a non-temporal store and waits as long as `quire` \
+                 took last: the share of the TLB misses, since a processor keeps 4 KiB translations where \
+                 the host has no larger page."
             }
-            Self::Policy(TouchHint::Soon) => "the same when the memory is used soon, as a fault says.",
-            Self::Policy(TouchHint::Later) => "the same when it is used later.",
+            Self::Policy(TouchHint::Soon) => "as `quire`, with the hint of a fault: the memory is used soon.",
+            Self::Policy(TouchHint::Later) => "as `quire`, with the hint that the memory is used later.",
             Self::Nothing => "nothing is cleared.",
-            Self::Wait => {
-                "nothing is cleared, and as much time passes as `quire` took last: what time alone does."
-            }
+            Self::Wait => "clears nothing and waits as long as `quire` took last: the effect of time alone.",
         }
     }
 }
 
-/// Every kernel of the processor.
+/// Every kernel that this processor has.
 pub(super) fn kernels() -> impl Iterator<Item = Way> {
     let features = CpuFeatures::detect();
     let runs = move |kernel: &ClearKernel| kernel.on(features).is_ok();

@@ -11,11 +11,10 @@ use crate::bench::linux::verbs::{Subject, Verb};
 
 use super::Collapsing;
 
-/// `madvise` in this process.
 pub(super) static COLLAPSE: Verb<Collapsing> = Verb {
-    about: "one madvise(MADV_COLLAPSE): system call; for each 2 MiB a folio of the kernel's, LRU isolation, a flush, copying \
-            while the range is out of the page table, cgroup, reverse map, and giving the old frames back. Folio sizes are \
-            forced and verified as in `unmap`; that the memory is mapped by PMDs afterwards is verified too.",
+    about: "one madvise(MADV_COLLAPSE): for each 2 MiB the kernel isolates the pages from the LRU, unmaps \
+     and flushes the range, copies it into a new folio and frees the old frames. Folio sizes before and PMD \
+     mappings after are verified.",
     memory: |case| case.memory,
     work,
 };
@@ -29,18 +28,18 @@ fn work(case: &Collapsing, mut subject: Subject) -> Result<Sample, Skip> {
     timed(&subject, census::shared_pmd_mapped)
 }
 
-/// `MADV_COLLAPSE` of all of a region.
+/// Collapses all of a region by `MADV_COLLAPSE`.
 ///
 /// # Errors
-/// [`Skip`] when the kernel does not, or not with all of it.
+/// [`Skip`] if the kernel does not collapse all of it.
 pub fn by_kernel(subject: Subject) -> Result<Sample, Skip> {
     let region = &subject.region;
-    // Single frames were had by declining larger folios, which would decline this as well.
+    // The case declined larger folios to get single frames; the collapse must be allowed again.
     region.advise(Advice::LinuxHugepage).map_err(|error| Skip::because("MADV_HUGEPAGE", error))?;
     timed(&subject, census::pmd_mapped)
 }
 
-/// The call, after which all of the region must be mapped by PMDs and hold what was written.
+/// Times the call. Afterwards PMDs must map all of the region, with its contents.
 fn timed(
     subject: &Subject,
     mapped: impl Fn(&str, &Region) -> Result<(u64, bool), Skip>,

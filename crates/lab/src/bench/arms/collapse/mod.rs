@@ -15,21 +15,21 @@ pub use linux::by_kernel as collapse_by_kernel;
 /// What is collapsed.
 #[derive(Clone, Copy, Debug)]
 pub struct Collapsing {
-    /// As much memory, which is that of a case of anonymous memory.
+    /// The memory, populated as in a case of anonymous memory.
     pub memory: Memory,
-    /// It is shared memory in its place, of which each page was written once in order of address.
+    /// Uses shared memory instead, of which each page was written once in order of address.
     pub file: bool,
 }
 
 impl Collapsing {
-    /// A case of this.
+    /// The case of this.
     pub fn case(self) -> Case<Self> {
         let modifier = if self.file { "/file" } else { "" };
         self.memory.case(modifier, &[("file", json!(self.file))], self)
     }
 }
 
-/// Every arm. The checksum of a repetition is the number of pages that were mapped, and are in folios of 2 MiB now.
+/// Every arm. The checksum of a repetition is the number of pages that folios of 2 MiB map afterwards.
 pub fn all() -> Vec<Box<dyn Arm<Collapsing>>> {
     let mut arms = verbs::arms::<quire::Collapse>(&[DEFAULT]);
     arms.push(Linux::arm(&linux::COLLAPSE));

@@ -13,7 +13,7 @@ use crate::bench::ours::verbs::{self, Subject, Verb};
 
 use super::Collapsing;
 
-/// What is counted beside the usual.
+/// Counters beyond the usual ones.
 const COUNTED: &[Stat] = &[
     Stat::ThpCollapseAlloc,
     Stat::ThpCollapseCopied,
@@ -29,8 +29,9 @@ pub(super) struct Collapse;
 impl Verb for Collapse {
     type Case = Collapsing;
 
-    const ABOUT: &'static str = "Mm::collapse on a bare hosted machine: folios of 2 MiB, copying, page tables, map counts, two flushes of the modelled \
-            CPU for each 2 MiB, and giving the old frames back. No system call, no reverse map, no LRU, no cgroup.";
+    const ABOUT: &'static str = "Mm::collapse on a bare hosted machine: for each 2 MiB it copies into a new \
+     folio, flushes the modelled CPU twice and frees the old frames. No system call, no reverse map, no LRU, \
+     no cgroup.";
 
     const CLEARING: bool = true;
 
@@ -70,7 +71,7 @@ impl Verb for Collapse {
     }
 }
 
-/// Puts shared memory in the place of what is mapped, and writes to each of its pages.
+/// Replaces the mapping by shared memory and writes to each of its pages.
 fn share<P: Platform>(memory: &Memory, subject: &Subject<'_, '_, P>) -> Result<(), Skip> {
     let bytes = memory.bytes as u64;
     subject.mm.munmap(START, bytes).map_err(|error| Skip::because("munmap", error))?;

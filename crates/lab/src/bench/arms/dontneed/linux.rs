@@ -8,10 +8,9 @@ use crate::bench::experiment::{Sample, Skip};
 use crate::bench::linux::verbs::{Subject, Verb};
 use crate::bench::memory::Memory;
 
-/// `madvise` in this process.
 pub(super) static DONTNEED: Verb<Memory> = Verb {
-    about: "one madvise(MADV_DONTNEED): system call, zap, reverse map, flush, cgroup uncharge, LRU, frames; page tables \
-            stay. Folio sizes are forced and verified as in `unmap`. One thread: no other CPU has to flush.",
+    about: "one madvise(MADV_DONTNEED) on one thread: zap, reverse map, flush, cgroup uncharge, LRU, frees; \
+     page tables stay. Folio sizes are forced and verified as in `unmap`.",
     memory: |memory| *memory,
     work,
 };

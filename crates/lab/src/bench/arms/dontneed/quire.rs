@@ -14,8 +14,9 @@ pub(super) struct DontNeed;
 impl Verb for DontNeed {
     type Case = Memory;
 
-    const ABOUT: &'static str = "Mm::madvise(DontNeed) on a bare hosted machine: as `munmap` in the experiment `unmap`, but the mapping stays. No \
-            system call, no LRU, no cgroup. Its memory is populated without being touched (nothing is cleared).";
+    const ABOUT: &'static str = "Mm::madvise(DontNeed) on a bare hosted machine; it detaches emptied tables, \
+     as munmap does. No system call, no LRU, no cgroup; the memory is populated without touching or clearing \
+     it.";
 
     fn memory(memory: &Memory) -> Memory {
         *memory

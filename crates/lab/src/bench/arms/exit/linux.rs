@@ -7,7 +7,6 @@ use crate::bench::linux::populate::FolioChooser;
 use crate::bench::linux::verbs::Population;
 use crate::bench::memory::Memory;
 
-/// `_exit` of a forked child that populated the memory itself.
 #[derive(Default)]
 pub(super) struct Linux {
     chooser: FolioChooser,
@@ -19,9 +18,9 @@ impl Arm<Memory> for Linux {
     }
 
     fn about(&self) -> &'static str {
-        "from just before _exit in a forked child that populated the memory itself until waitpid returns in its parent: \
-         system call, threads and files, the address space, cgroup uncharge, LRU, the parent's waking. `empty` is the same \
-         with a child that touched nothing, and is not taken off. Folio sizes are forced in /sys and verified in the child's /proc."
+        "from just before _exit in a forked child, which populated the memory itself, until waitpid returns \
+         in its parent. `empty` is the same without the memory, and is not subtracted; folio sizes are \
+         forced in /sys and verified in the child's /proc."
     }
 
     fn setup(&mut self, case: &Memory) -> Result<Box<dyn Prepared + '_>, Skip> {
@@ -45,7 +44,6 @@ impl Prepared for Ready<'_> {
     }
 }
 
-/// One exit.
 struct Exit {
     time: f64,
     pages: u64,
@@ -58,8 +56,8 @@ impl Ready<'_> {
         let region = self.population.region()?;
         let before = self.population.allocated();
         let population = &self.population;
-        // SAFETY: C2: the child touches memory of its own, advises, reads and writes its pipes and reads the
-        // clock. It allocates only for the words of a failure, which end it.
+        // SAFETY: C2: the child touches its own memory, calls madvise, uses its pipes and reads the clock. It
+        // allocates only for an error message, after which it ends.
         let mut child = unsafe {
             Child::start(|line| {
                 if populate {

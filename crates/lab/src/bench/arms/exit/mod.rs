@@ -7,7 +7,7 @@ use crate::bench::experiment::{Arm, Better, Metric};
 use crate::bench::memory::Memory;
 use crate::bench::ours::verbs::{self, ZAPS};
 
-/// Nanoseconds that the same takes without the memory.
+/// Nanoseconds of an exit without the memory.
 const EMPTY: Metric = Metric { name: "empty", unit: "ns", better: Better::Lower };
 
 /// Every arm. The checksum of a repetition is the number of pages that were mapped and written.

@@ -1,4 +1,4 @@
-//! The end of an address space of our own, on a hosted machine.
+//! Quire's exit of an address space, on a hosted machine.
 
 use std::time::Instant;
 
@@ -17,9 +17,9 @@ pub(super) struct Exit;
 impl Verb for Exit {
     type Case = Memory;
 
-    const ABOUT: &'static str = "Mm::exit on a bare hosted machine: the CPU leaves the address space, leaves and tables go by folio and by table, \
-            map counts, frames back to the store, mappings. No process, no system call, no LRU, no cgroup. `empty` is the \
-            same with a mapping that was never touched.";
+    const ABOUT: &'static str = "Mm::exit on a bare hosted machine: it frees leaves by folio, tables, \
+     mappings and frames, without a flush. No process, no system call, no LRU, no cgroup; `empty` is the \
+     same with an untouched mapping.";
 
     fn memory(memory: &Memory) -> Memory {
         *memory
@@ -50,7 +50,7 @@ impl Verb for Exit {
     }
 }
 
-/// Nanoseconds.
+/// Exits; returns the nanoseconds.
 fn exit<P: Platform>(mm: Mm<'_, P>) -> f64 {
     let start = Instant::now();
     mm.exit();

@@ -10,10 +10,9 @@ use crate::bench::folio::Folio;
 use crate::bench::linux::populate::{FolioChooser, minor_faults, verify};
 use crate::bench::linux::region::Region;
 
-/// Memory that the clearing estimate goes over: more than any cache, less than the case.
+/// Memory for the clearing estimate: larger than any cache, smaller than the case.
 const SCRATCH: usize = 256 << 20;
 
-/// Faults of this process, with the folio size forced through the kernel's settings.
 #[derive(Default)]
 pub(super) struct Linux {
     chooser: FolioChooser,
@@ -26,15 +25,15 @@ impl Arm<Fault> for Linux {
     }
 
     fn about(&self) -> &'static str {
-        "trap (or the system call), VMA look-up, cgroup charge, folio, clearing, reverse map, LRU and the entries. `clear` \
-         is an estimate: the same bytes cleared in this process over warm memory mapped by PMDs, with the kernel's \
-         instruction and, as it does up to 6.18, each folio from its last page down to its first. Folio sizes are forced in /sys and verified in /proc/kpageflags."
+        "one fault for each folio (or one system call): trap, charge, folio, clearing, reverse map, LRU, \
+         entries. `clear` is an estimate: this process clears as many bytes with the kernel's instruction \
+         and order; folio sizes are forced in /sys and verified in /proc/kpageflags."
     }
 
     fn setup(&mut self, case: &Fault) -> Result<Box<dyn Prepared + '_>, Skip> {
         if case.folio == (Folio { order: 9, pmd: false }) {
             return Err(Skip(
-                "Linux maps a fresh 2 MiB folio by one PMD; only `unmap` can have it split".to_owned(),
+                "Linux maps a fresh 2 MiB folio by one PMD; only `unmap` splits that PMD".to_owned(),
             ));
         }
         if self.scratch.is_none() {
@@ -46,7 +45,7 @@ impl Arm<Fault> for Linux {
     }
 }
 
-/// Warm memory in 2 MiB folios where this user may choose them, in base pages otherwise.
+/// Warm memory, in 2 MiB folios where this user may choose them, else in base pages.
 fn scratch(chooser: &mut FolioChooser, bytes: usize) -> Result<Region, Skip> {
     let huge = Folio { order: 9, pmd: true };
     let folio = if chooser.choose(huge).is_ok() { huge } else { Folio { order: 0, pmd: false } };
@@ -95,7 +94,7 @@ impl Prepared for Ready<'_> {
 }
 
 impl Ready<'_> {
-    /// Nanoseconds to clear the bytes of the case in the scratch memory, as often as it takes.
+    /// Nanoseconds to clear the bytes of the case, by clearing the scratch memory as often as needed.
     fn clear(&mut self) -> f64 {
         let start = Instant::now();
         for _ in 0..self.case.bytes / self.scratch.bytes() {

@@ -13,7 +13,7 @@ pub struct Fault {
     pub bytes: usize,
     /// Size and mapping of the folios.
     pub folio: Folio,
-    /// How it is asked for.
+    /// How it is populated.
     pub populate: Populate,
 }
 

@@ -6,7 +6,6 @@ use super::{Fault, Populate};
 use crate::bench::experiment::{Arm, CLEAR, Prepared, REST, Sample, Skip};
 use crate::bench::ours;
 
-/// `Mm::fault` once for each folio as hardware would raise it, or one call; once with clearing and once without.
 #[derive(Default)]
 pub(super) struct Quire {
     machines: Option<(Hosted, Hosted)>,
@@ -18,9 +17,8 @@ impl Arm<Fault> for Quire {
     }
 
     fn about(&self) -> &'static str {
-        "Mm::fault once per folio (or one madvise call) on a hosted machine: look-up, policy, folio, clearing, map counts, the entries. The \
-         same work is timed a second time on a machine that does not clear: `rest` is that run, `clear` the difference. \
-         No trap, no cgroup, no LRU; the reverse map of an anonymous folio is one word."
+        "one Mm::fault for each folio (or one madvise call) on a hosted machine, without trap, cgroup or \
+         LRU. A second run on a machine that does not clear gives `rest`; `clear` is the difference."
     }
 
     fn setup(&mut self, case: &Fault) -> Result<Box<dyn Prepared + '_>, Skip> {
@@ -53,7 +51,7 @@ impl Prepared for Ready<'_> {
 }
 
 impl Ready<'_> {
-    /// Populates a fresh address space; nanoseconds and pages.
+    /// Populates a fresh address space; returns nanoseconds and pages.
     fn once(&self, machine: &Hosted) -> Result<(f64, u64), Skip> {
         let Fault { bytes, folio, populate } = self.case;
         ours::with_manager(machine, folio, |manager| {

@@ -7,12 +7,10 @@ use crate::bench::experiment::{Sample, Skip};
 use crate::bench::linux::child::Child;
 use crate::bench::linux::verbs::{Subject, Verb};
 
-/// `fork` of this process, and writes in the child.
 pub(super) static FORK: Verb<Fork> = Verb {
-    about: "fork of this process (the C library's, with whatever else the process has: the hosted machine's memory is kept \
-            out) timed in the parent; then in the child one byte written to each page, timed there: trap, copy, cgroup \
-            charge, reverse map, LRU. `empty` is a fork without the memory, and is not taken off. Folio sizes are forced \
-            and verified as in `unmap`.",
+    about: "fork of this process by the C library, without the hosted machine's memory; then the child \
+     writes one byte to each page of the case and times that. `empty` is a fork without the memory, and is \
+     not subtracted; folio sizes are forced and verified as in `unmap`.",
     memory: |case| case.memory,
     work,
 };

@@ -22,7 +22,7 @@ const EMPTY: Metric = Metric { name: "empty", unit: "ns", better: Better::Lower 
 pub struct Fork {
     /// The parent's memory.
     pub memory: Memory,
-    /// The child writes to every page whose number is a multiple of this; to none when there is no number.
+    /// The child writes to every page whose number is a multiple of this; `None`: to no page.
     pub every: Option<usize>,
 }
 
@@ -33,7 +33,7 @@ impl Fork {
         (0..pages).step_by(self.every.unwrap_or(1))
     }
 
-    /// What to add to a sample that was made with the time of fork and writes together.
+    /// Adds the metrics to a sample whose time is fork and writes together.
     fn metrics(&self, sample: Sample, fork: f64, writes: f64, empty: f64) -> Sample {
         match self.every {
             None => sample.metric(EMPTY, empty),
@@ -42,7 +42,7 @@ impl Fork {
     }
 }
 
-/// Every arm. The checksum of a repetition is the number of pages of the parent and of those that the child wrote to.
+/// Every arm. The checksum of a repetition is the parent's pages plus the pages that the child wrote.
 pub fn all() -> Vec<Box<dyn Arm<Fork>>> {
     let mut arms = verbs::arms::<quire::Forking>(FORKS);
     arms.push(Linux::arm(&linux::FORK));

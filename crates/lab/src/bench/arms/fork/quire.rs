@@ -12,15 +12,14 @@ use crate::bench::memory::Memory;
 use crate::bench::ours;
 use crate::bench::ours::verbs::{Subject, Verb, at};
 
-/// `Mm::fork`, and `Mm::fault` in the child for each page that it writes to.
 pub(super) struct Forking;
 
 impl Verb for Forking {
     type Case = Fork;
 
-    const ABOUT: &'static str = "Mm::fork on a bare hosted machine: mappings, page tables, map counts, the flush of the modelled CPU that runs the \
-            parent; then in the child one Mm::fault for each page written to, copying included. No process, no system call, \
-            no trap, no cgroup. `empty` is the fork of an address space with a mapping that was never touched.";
+    const ABOUT: &'static str = "Mm::fork on a bare hosted machine, with the flush of the modelled CPU that \
+     runs the parent; then one copying Mm::fault in the child for each page written. No process, no system \
+     call, no trap, no cgroup; `empty` is a fork with an untouched mapping.";
 
     const CLEARING: bool = true;
 
@@ -69,7 +68,7 @@ impl Verb for Forking {
     }
 }
 
-/// Lets the child write to its pages.
+/// Writes to the child's pages of the case.
 fn first_writes<P: Platform>(case: &Fork, child: &Mm<'_, P>) -> Result<(), Skip> {
     for page in case.written() {
         let outcome = child.fault(at(page * PAGE), Access::Write);

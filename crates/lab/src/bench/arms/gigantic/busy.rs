@@ -1,4 +1,4 @@
-//! A thread that competes for the same processors.
+//! Threads that compete for the processors of a measurement.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -12,8 +12,8 @@ use crate::host::cycles;
 use crate::host::threads::Pinned;
 use crate::output::say;
 
-/// A thread on each of some processors that always has something to do, and gives the processor away once it has had its turn.
-/// They end when this is dropped.
+/// A thread on each of these processors, which always runs and yields after each turn. Dropping this ends
+/// them.
 pub(super) struct Busy {
     shared: Arc<State>,
     threads: Vec<JoinHandle<()>>,
@@ -23,12 +23,11 @@ pub(super) struct Busy {
 struct State {
     over: AtomicBool,
     running: AtomicU64,
-    /// The longest that one of them did not run, in counts of the time-stamp counter.
+    /// The longest time that one of them did not run, in TSC counts.
     waited: AtomicU64,
 }
 
 impl Busy {
-    /// Returns once all of them run.
     pub(super) fn on(processors: &[usize]) -> Self {
         let shared = Arc::new(State::default());
         let start = |&processor: &usize| {
@@ -45,7 +44,7 @@ impl Busy {
         Self { shared, threads }
     }
 
-    /// The longest that one of them has waited for its processor so far, in nanoseconds.
+    /// The longest time that one of them waited for its processor so far, in nanoseconds.
     pub(super) fn waited(&self) -> f64 {
         cycles::to_nanoseconds(self.shared.waited.load(Ordering::Relaxed) as f64)
     }
@@ -80,7 +79,7 @@ impl Drop for Busy {
     }
 }
 
-/// Nanoseconds from the first beginning to the last end.
+/// Nanoseconds from the first start to the last end.
 pub(super) fn length(spans: &[(Instant, Instant)]) -> f64 {
     let begun = spans.iter().map(|span| span.0).min();
     let ended = spans.iter().map(|span| span.1).max();

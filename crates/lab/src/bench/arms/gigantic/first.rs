@@ -1,4 +1,4 @@
-//! Touches a fresh folio of 1 GiB of Quire: cleared as a whole by the first access, or on demand.
+//! Touches a fresh folio of 1 GiB of Quire, which the first fault clears as a whole, or in part on demand.
 
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -31,19 +31,19 @@ pub struct First {
     pub what: What,
 }
 
-/// What is timed, from the beginning of the first store.
+/// What is timed, from the start of the first store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum What {
     /// Until that store is done.
     Byte,
-    /// Until all of the folio is there as one leaf, with nothing else to do.
+    /// Until one leaf maps all of the folio, with no other work meanwhile.
     All,
     /// Until a byte in each 2 MiB was stored, in order of address.
     Each,
 }
 
 impl First {
-    /// The offsets between which memory is there afterwards.
+    /// The offsets between which memory is mapped afterwards.
     pub(super) fn ready(self) -> (usize, usize) {
         match self.what {
             What::Byte => (TOUCHED / PIECE * PIECE, (TOUCHED / PIECE + 1) * PIECE),
@@ -51,16 +51,16 @@ impl First {
         }
     }
 
-    /// Where bytes are stored, in this order.
+    /// The offsets of the stores, in order.
     pub(super) fn stores(self) -> impl Iterator<Item = usize> {
         let (first, last) = if self.what == What::Each { (0, GIB / PIECE - 1) } else { (300, 300) };
         (first..=last).map(|piece| piece * PIECE + TOUCHED % PIECE)
     }
 
-    /// What came of it.
+    /// The sample of this case.
     ///
     /// # Errors
-    /// [`Skip`] when not all of the marks are gone.
+    /// [`Skip`] when a mark is left.
     pub(super) fn sample(self, nanoseconds: f64, zeroes: u64) -> Result<Sample, Skip> {
         let (start, end) = self.ready();
         all_zero(zeroes, end - start)?;
@@ -99,22 +99,25 @@ impl Arm<First> for Ours {
     fn about(&self) -> &'static str {
         match self.way {
             Way::Whole => {
-                "the fault of the first store clears all of the folio (FolioPolicy::with_on_demand(false)); hosted machine with the measured policy, no trap."
+                "the fault of the first store clears the whole folio (FolioPolicy::with_on_demand(false)), \
+                 on a hosted machine with the measured policy. No trap."
             }
             Way::OnDemand => {
-                "the fault clears the piece of 2 MiB that was touched. The same CPU brings the rest by MemoryManager::clear_ahead where all is waited for."
+                "the fault clears the 2 MiB that were touched; where the case waits for all, the same CPU \
+                 clears the rest by MemoryManager::clear_ahead."
             }
             Way::Ahead => {
-                "an idle CPU has cleared all free memory before (MemoryManager::zero_ahead, not timed): the fault finds a folio that is known to be zero."
+                "an idle CPU cleared all free memory before, untimed (MemoryManager::zero_ahead), so the \
+                 fault finds a folio that is known to be zero."
             }
-            Way::Helped => "the same, and a second CPU has nothing to do but clear_ahead from the beginning.",
+            Way::Helped => "as `quire`, and a second CPU runs clear_ahead from the start.",
         }
     }
 
     fn setup(&mut self, case: &First) -> Result<Box<dyn Prepared + '_>, Skip> {
         let cpus = if self.way == Way::Helped { 2 } else { 1 };
         if self.shared.processors.len() < cpus {
-            return Err(Skip("there is one processor, so no other CPU can help".to_owned()));
+            return Err(Skip("this machine has one processor, so no other CPU can help".to_owned()));
         }
         let machine = self.shared.machine(GIB)?;
         let blocks_ahead = if self.way == Way::Ahead { u64::MAX } else { 0 };
@@ -164,14 +167,14 @@ impl Prepared for Ready<'_> {
                 mm.switch_out();
                 Some(sample)
             });
-            // Pieces that were never cleared go back with the address space.
+            // The exit gives back pieces that were never cleared.
             mm.exit();
             results.into_iter().flatten().next().unwrap_or_else(|| Err(Skip("no thread".to_owned())))
         })
     }
 }
 
-/// What an idle loop does.
+/// The loop of an idle CPU.
 fn help(manager: &MemoryManager<'_, Hosted>, over: &AtomicBool) {
     while !over.load(Ordering::Acquire) {
         if !manager.clear_ahead() {
@@ -180,7 +183,7 @@ fn help(manager: &MemoryManager<'_, Hosted>, over: &AtomicBool) {
     }
 }
 
-/// The case's stores and, where all is waited for, what is left to be brought; then a look at what is there.
+/// Makes the case's stores, clears the rest where the case waits for all, then checks the memory.
 fn touch(
     case: First,
     machine: &Hosted,
@@ -207,8 +210,8 @@ fn touch(
     case.sample(nanoseconds, zeroes)
 }
 
-/// Waits for the one leaf that takes the place of the pieces': another CPU may have the last of them in hand, and while leaves
-/// are exchanged nothing can be read.
+/// Waits until one leaf replaces those of the pieces: another CPU may be clearing the last piece, and nothing
+/// can be read while leaves are exchanged.
 fn wait_for_leaf(machine: &Hosted, mm: &Mm<'_, Hosted>) {
     let whole = |frames: u64| frames == (GIB / PAGE) as u64;
     while !machine.probe(mm.root(), ours::START).is_some_and(|leaf| whole(leaf.frames)) {

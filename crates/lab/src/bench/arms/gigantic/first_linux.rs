@@ -20,7 +20,7 @@ pub(super) fn all(chooser: &Chooser) -> Vec<Box<dyn Arm<First>>> {
 
 struct HugeTlb {
     chooser: Chooser,
-    /// Made, or found impossible, for the first case: looking for a GiB in one piece takes the kernel a second.
+    /// Filled for the first case, since the kernel takes a second to find a contiguous GiB.
     pool: OnceCell<Result<Rc<Pool>, Skip>>,
 }
 
@@ -30,7 +30,8 @@ impl Arm<First> for HugeTlb {
     }
 
     fn about(&self) -> &'static str {
-        "stores to private hugetlb memory of one page of 1 GiB: trap, page from the pool, clearing of all of it, entry. The pool is made for the experiment and put back."
+        "stores to private hugetlb memory of one page of 1 GiB, all of which the first fault clears. The \
+         pool is made for the experiment and put back."
     }
 
     fn setup(&mut self, case: &First) -> Result<Box<dyn Prepared + '_>, Skip> {
@@ -70,7 +71,8 @@ impl Arm<First> for Thp {
     }
 
     fn about(&self) -> &'static str {
-        "stores to anonymous memory in transparent huge pages of 2 MiB, forced in /sys and verified in /proc/kpageflags: a fault for each, and no page of 1 GiB in the end."
+        "stores to anonymous memory in transparent huge pages of 2 MiB, with a fault for each; it never gets \
+         a page of 1 GiB. Sizes are forced in /sys and verified in /proc/kpageflags."
     }
 
     fn setup(&mut self, case: &First) -> Result<Box<dyn Prepared + '_>, Skip> {
@@ -89,7 +91,7 @@ impl Prepared for ThpReady {
         let (start, end) = self.case.ready();
         let mut region = self.chooser.borrow().map(end - start, HUGE)?;
         let begun = Instant::now();
-        // All is there when each page was touched; where one byte is asked for, its page is all there is.
+        // `all`: a touch of each page populates everything. `byte`: only the touched page is populated.
         let each = First { what: What::Each }.stores();
         let nth = (end - start) / PIECE;
         each.take(nth).for_each(|at| region.touch(at / PAGE));

@@ -1,5 +1,5 @@
-//! Locks memory of ours in huge pages: each thread its part of one address space, in stretches of the case's length, alone or
-//! beside a thread that competes for the same processors.
+//! Each thread locks its part of one of Quire's address spaces in huge pages, in stretches of the case's
+//! length, alone or beside a thread that competes for the same processors.
 
 use std::rc::Rc;
 use std::time::Instant;
@@ -25,28 +25,30 @@ use crate::host::threads::Meeting;
 
 /// Nanoseconds for each GiB.
 pub const PER_GIB: Metric = Metric { name: "per-GiB", unit: "ns", better: Better::Lower };
-/// The most that lies between two reschedule points each time: the middle one of three passes over the same memory.
+/// The longest time between two reschedule points that comes again: for each stretch, the median of three
+/// passes over the same memory.
 pub const LONGEST: Metric = Metric { name: "longest-stretch", unit: "ns", better: Better::Lower };
-/// The most that lay between two of one pass, whatever disturbed it.
+/// The longest time between two reschedule points in one pass, with all disturbances.
 pub const DISTURBED: Metric = Metric { name: "longest-disturbed", unit: "ns", better: Better::Lower };
-/// The longest time between two reads of the clock by a thread that does nothing else for as long: what the machine takes away.
+/// The longest time between two clock reads of an otherwise idle thread: the time that the machine takes from
+/// any thread.
 pub const IDLE: Metric = Metric { name: "longest-idle", unit: "ns", better: Better::Lower };
 /// The longest time for which a competing thread waited for the processor.
 pub const WAITED: Metric = Metric { name: "others-waited", unit: "ns", better: Better::Lower };
 
-/// Passes whose points look at the clock.
+/// Passes that read the clock at each reschedule point.
 const WATCHED: usize = 3;
 
-/// Lock memory that is not there yet.
+/// Lock memory that is not populated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Locking {
     /// Bytes of a page: 1 GiB, or 2 MiB in a small run.
     pub page: usize,
     /// Bytes that each thread locks by one call, a multiple of a page.
     pub bytes: usize,
-    /// Threads that do so at once, in one address space.
+    /// Threads that lock at the same time, in one address space.
     pub threads: usize,
-    /// The bytes between two reschedule points; those of the policy where there are none.
+    /// The bytes between two reschedule points; `None`: as the policy chooses.
     pub stretch: Option<Stretch>,
     /// Another thread competes for the same processors.
     pub loaded: bool,
@@ -57,7 +59,7 @@ impl Locking {
         self.bytes * self.threads
     }
 
-    /// What came of it.
+    /// The sample of this case.
     ///
     /// # Errors
     /// [`Skip`] when not all of it was cleared.
@@ -69,11 +71,11 @@ impl Locking {
     }
 }
 
-/// How our own arms clear.
+/// How Quire's arms clear.
 #[derive(Clone, Copy)]
 enum Way {
     Policy,
-    /// The same policy, and a page of 1 GiB piece by piece.
+    /// The same policy, clearing a page of 1 GiB piece by piece.
     OnDemand,
     Only(ClearKernel),
 }
@@ -93,7 +95,7 @@ pub(super) fn all(shared: &Rc<Shared>, swept: bool) -> impl Iterator<Item = Box<
     use ClearKernel::{Movnti, Nt16, Nt64, String};
     let features = CpuFeatures::detect();
     let streaming = [Nt64, Nt16].into_iter().find(|kernel| kernel.on(features).is_ok()).unwrap_or(Movnti);
-    // In pieces of 2 MiB there is nothing to sweep.
+    // Pieces of 2 MiB leave no stretch length to sweep.
     let more = (!swept).then_some(Way::OnDemand);
     let ways = [Way::Policy].into_iter().chain(more).chain([Way::Only(String), Way::Only(streaming)]);
     ways.map(|way| Box::new(Ours { way, shared: shared.clone() }) as Box<dyn Arm<Locking>>)
@@ -116,22 +118,29 @@ impl Arm<Locking> for Ours {
     fn about(&self) -> &'static str {
         match self.way {
             Way::Policy => {
-                "Mm::mlock by each thread on a hosted machine with the measured policy, pages from the allocator; no trap, no system call, no cgroup."
+                "each thread calls Mm::mlock on a hosted machine with the measured policy. No trap, no \
+                 system call, no cgroup."
             }
             Way::OnDemand => {
-                "the same with pages of 1 GiB that are brought in piece by piece, so that a waiter for the lock of the address space waits for one piece at most."
+                "as `quire`, clearing pages of 1 GiB piece by piece, so that a waiter for the address \
+                 space's lock waits for one piece at most."
             }
-            Way::Only(ClearKernel::String) => "the same by string stores alone, as Linux clears.",
-            Way::Only(_) => "the same by these stores past the caches alone, a fence after each stretch.",
+            Way::Only(ClearKernel::String) => "as `quire`, by string stores only, as Linux clears.",
+            Way::Only(_) => "as `quire`, by these non-temporal stores only, with a fence after each stretch.",
         }
     }
 
     fn setup(&mut self, case: &Locking) -> Result<Box<dyn Prepared + '_>, Skip> {
         if self.shared.processors.len() < case.threads {
-            return Err(Skip(format!("fewer processors than {} threads", case.threads)));
+            return Err(Skip(format!("this machine has fewer processors than {} threads", case.threads)));
         }
-        let order =
-            Order::new((case.page / PAGE).ilog2() as u8).ok_or_else(|| Skip("no such order".to_owned()))?;
+        let order = Order::new((case.page / PAGE).ilog2() as u8).ok_or_else(|| {
+            Skip(
+                "the allocator has no folio of \
+             that size"
+                    .to_owned(),
+            )
+        })?;
         let policy = self.way.policy(self.shared.policy);
         let policy = case.stretch.map_or(policy, |stretch| policy.with_stretch(stretch));
         let config = Config {
@@ -151,7 +160,6 @@ struct Ready<'a> {
     config: Config,
 }
 
-/// What one pass gave.
 struct Pass {
     nanoseconds: f64,
     zeroes: u64,
@@ -168,7 +176,7 @@ impl Prepared for Ready<'_> {
             return Ok(self.case.sample(pass.nanoseconds, pass.zeroes)?.metric(WAITED, waited));
         }
         let pass = self.pass(Points::Idle)?;
-        // Looking at the clock at each point would be most of the time where they are close together.
+        // Reading the clock at each point would be most of the time where points are close together.
         let watched = (0..WATCHED).map(|_| self.pass(Points::Watched)).collect::<Result<Vec<_>, _>>()?;
         let points = watched[0].points;
         let passes: Vec<_> = watched.into_iter().map(|pass| pass.stretches).collect();
@@ -179,7 +187,7 @@ impl Prepared for Ready<'_> {
     }
 }
 
-/// The longest between two looks at the clock in so much time, in nanoseconds.
+/// The longest time between two clock reads over so much time, in nanoseconds.
 fn longest_idle(nanoseconds: f64) -> f64 {
     let begun = cycles::now();
     let (mut before, mut longest) = (begun, 0);
@@ -192,7 +200,7 @@ fn longest_idle(nanoseconds: f64) -> f64 {
 }
 
 impl Ready<'_> {
-    /// Locks everything once, on a machine that was not used before.
+    /// Locks everything once, on a fresh machine.
     fn pass(&self, points: Points) -> Result<Pass, Skip> {
         let (case, machine) = (self.case, &*self.machine);
         let said = |error: &dyn std::fmt::Display| Skip(error.to_string());
@@ -210,7 +218,7 @@ impl Ready<'_> {
                 lock(case, &scheduled, &mm, cpu, &meeting)
             });
             let spans = spans.into_iter().collect::<Result<Vec<_>, Skip>>()?;
-            // Before anything else passes a point.
+            // Read before any other code passes a point.
             let (stretches, points) = (scheduled.stretches(), scheduled.passed());
             mm.switch_in();
             let start = |at: usize| ours::START.add(at as u64);
@@ -224,7 +232,7 @@ impl Ready<'_> {
     }
 }
 
-/// Locks the part of one CPU; from when to when.
+/// Locks the part of one CPU; returns start and end.
 fn lock(
     case: Locking,
     scheduled: &Scheduled<'_>,

@@ -21,13 +21,13 @@ impl Arm<Locking> for HugeTlb {
     }
 
     fn about(&self) -> &'static str {
-        "mlock of private hugetlb memory by each thread: system call, page from the pool, clearing with the kernel's own reschedule points, entry. The pool is \
-         made for the case and put back after it."
+        "each thread calls mlock on private hugetlb memory, which the kernel clears with its own reschedule \
+         points. The pool is made for the case and put back after it."
     }
 
     fn setup(&mut self, case: &Locking) -> Result<Box<dyn Prepared + '_>, Skip> {
         if self.shared.processors.len() < case.threads {
-            return Err(Skip(format!("fewer processors than {} threads", case.threads)));
+            return Err(Skip(format!("this machine has fewer processors than {} threads", case.threads)));
         }
         let pool = Pool::of(&self.chooser, case.page, case.total() / case.page)?;
         Ok(Box::new(Ready { case: *case, pool, processors: &self.shared.processors }))

@@ -1,4 +1,5 @@
-//! Arms of the experiments `first-touch` and `mlock-gigantic`: folios of 1 GiB, of ours and of the running kernel.
+//! Arms of the experiments `first-touch` and `mlock-gigantic`: folios of 1 GiB, Quire's and the running
+//! kernel's.
 
 mod busy;
 mod first;
@@ -22,14 +23,14 @@ pub use locking::{DISTURBED, IDLE, LONGEST, Locking, PER_GIB, WAITED};
 pub fn firsts(setting: &Setting) -> Vec<Box<dyn Arm<First>>> {
     let shared = Rc::new(Shared::new(setting));
     let chooser = Chooser::default();
-    // First, while there is most memory in large pieces.
+    // First, while most memory is contiguous.
     let mut arms = first_linux::all(&chooser);
     arms.extend(first::all(&shared));
     arms
 }
 
-/// Arms that lock fresh memory, and without the running kernel's where the case names a stretch: it has its own. The checksum
-/// is the number of marks that read as zero afterwards.
+/// Arms that lock fresh memory. A case that names a stretch has no arm of the running kernel, whose stretch
+/// is its own. The checksum is the number of marks that read as zero afterwards.
 pub fn lockings(setting: &Setting, swept: bool) -> Vec<Box<dyn Arm<Locking>>> {
     let shared = Rc::new(Shared::new(setting));
     let mut arms: Vec<Box<dyn Arm<Locking>>> = Vec::new();

@@ -1,4 +1,4 @@
-//! The running kernel's heap, in a child process of its own: the end of this process's heap belongs to its `malloc`.
+//! The running kernel's heap, in a child process, because this process's `malloc` owns the end of its heap.
 
 use std::io::{Read, Write};
 use std::time::Instant;
@@ -11,7 +11,6 @@ use super::Heap;
 use crate::bench::experiment::{Arm, Prepared, Sample, Skip};
 use crate::bench::folio::PAGE;
 
-/// The system call `brk`, and one byte written to each page.
 pub(super) struct Linux;
 
 impl Arm<Heap> for Linux {
@@ -20,8 +19,8 @@ impl Arm<Heap> for Linux {
     }
 
     fn about(&self) -> &'static str {
-        "the system call brk and writes to absent pages, in a forked child with transparent huge pages off: call, trap, \
-         mappings, clearing, cgroup charge, reverse map, LRU, entries, flush."
+        "brk and a write to each absent page, in a forked child without transparent huge pages: system call, \
+         trap, clearing, cgroup charge, reverse map, LRU, entries, flush."
     }
 
     fn setup(&mut self, case: &Heap) -> Result<Box<dyn Prepared + '_>, Skip> {
@@ -58,11 +57,11 @@ impl Prepared for Ready {
     }
 }
 
-/// Does the loops and reports nanoseconds and operations; every way out is `_exit`.
+/// Runs the loops and reports nanoseconds and operations; every path ends in `_exit`.
 fn child(case: &Heap, report: &mut impl Write) -> ! {
     let _ = prctl::set_thp_disable(true);
     let start = brk(0).next_multiple_of(PAGE);
-    // Once before: page tables are then there, as in every later loop.
+    // One untimed loop, so that page tables exist as in every later one.
     let mut done = once(case, start).map(|_| 0);
     let clock = Instant::now();
     for _ in 0..case.loops {
@@ -76,7 +75,7 @@ fn child(case: &Heap, report: &mut impl Write) -> ! {
     unsafe { libc::_exit(if written { 0 } else { 1 }) }
 }
 
-/// One loop; the operations done.
+/// One loop; returns the operations done.
 fn once(case: &Heap, start: usize) -> Option<u64> {
     let mut done = 0;
     for end in (0..=case.bytes).step_by(case.step).skip(1) {
@@ -87,8 +86,8 @@ fn once(case: &Heap, start: usize) -> Option<u64> {
         }
         for at in (end - case.step..end).step_by(PAGE) {
             let byte = (start + at) as *mut u8;
-            // SAFETY: C1: the page is below the end of the heap that was just moved, and above the old end, where
-            // nothing was before; nothing else in this process uses the heap any more.
+            // SAFETY: C1: the page lies in the heap that was just grown, above the old end; nothing else in
+            // this process uses the heap any more.
             unsafe { byte.write_volatile(1) };
             done += 1;
         }
@@ -108,9 +107,9 @@ fn move_end(end: usize) -> Option<()> {
     (brk(end) == end).then_some(())
 }
 
-/// Asks for the heap to end at `end`; where it ends now.
+/// Asks the kernel to end the heap at `end`; returns where it ends.
 fn brk(end: usize) -> usize {
-    // SAFETY: C1: the heap is only moved above the end that the parent's `malloc` knew, and back to it, so what
-    // that keeps below stays.
+    // SAFETY: C1: the end only moves above the one that the parent's `malloc` knew, and back to it, so
+    // `malloc` keeps its memory.
     unsafe { libc::syscall(libc::SYS_brk, end) as usize }
 }

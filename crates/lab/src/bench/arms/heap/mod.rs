@@ -5,21 +5,22 @@ mod quire;
 
 use crate::bench::experiment::{Arm, RATE, Sample};
 
-/// A heap that grows by steps and goes back to nothing.
+/// A heap that grows by steps and shrinks to nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Heap {
-    /// How far it grows, in bytes; a multiple of `step`.
+    /// Bytes by which it grows; a multiple of `step`.
     pub bytes: usize,
-    /// How far one call moves its end, in bytes, a multiple of a page.
+    /// Bytes by which one call moves its end, a multiple of a page.
     pub step: usize,
-    /// Grows, has every page written to, and shrinks by one call; or else grows and shrinks by steps, untouched.
+    /// If true, it grows, every page is written to, and one call shrinks it; else it grows and shrinks by
+    /// steps, untouched.
     pub touch: bool,
-    /// How often.
+    /// Number of loops.
     pub loops: usize,
 }
 
 impl Heap {
-    /// What is counted: pages written to, or calls that move the end.
+    /// The operations of all loops: pages written to, or calls that move the end.
     pub fn operations(&self) -> usize {
         let each =
             if self.touch { self.bytes / crate::bench::folio::PAGE } else { 2 * self.bytes / self.step };

@@ -15,7 +15,6 @@ use crate::bench::ours;
 /// Where the heap starts.
 const START: VirtAddr = VirtAddr(64 << 30);
 
-/// `Mm::brk`, and `Mm::fault` for each page that is written to.
 #[derive(Default)]
 pub(super) struct Quire {
     machine: Option<Hosted>,
@@ -27,8 +26,8 @@ impl Arm<Heap> for Quire {
     }
 
     fn about(&self) -> &'static str {
-        "Mm::brk and Mm::fault of an address space that one CPU runs, on a bare hosted machine (no checks, as in page-alloc): mappings, single frames, \
-         clearing, entries, the flush of the modelled CPU. No trap, no system call, no cgroup."
+        "Mm::brk and a clearing Mm::fault for each page on a bare hosted machine (no checks, as in \
+         `page-alloc`), with the flush of the modelled CPU. No trap, no system call, no cgroup."
     }
 
     fn setup(&mut self, case: &Heap) -> Result<Box<dyn Prepared + '_>, Skip> {
@@ -49,7 +48,7 @@ impl Prepared for Ready<'_> {
             let mm = manager.new_mm().map_err(|error| Skip(error.to_string()))?;
             mm.switch_in();
             mm.set_brk_start(START);
-            // Once before: page tables and lists are then as in every later loop.
+            // One untimed loop, so that page tables and lists are as in every later one.
             once(&mm, case)?;
             let start = Instant::now();
             let mut done = 0;
@@ -65,7 +64,7 @@ impl Prepared for Ready<'_> {
     }
 }
 
-/// One loop; the operations done.
+/// One loop; returns the operations done.
 fn once(mm: &Mm<'_, Bare>, case: &Heap) -> Result<u64, Skip> {
     let mut done = 0;
     for end in (0..=case.bytes).step_by(case.step).skip(1) {

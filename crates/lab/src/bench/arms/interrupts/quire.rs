@@ -1,4 +1,4 @@
-//! Quire's page allocator, called by tasks and by the interrupts on top of them.
+//! Quire's page allocator, called by tasks and by the interrupts that interrupt them.
 
 use hosted::raw::RawPages;
 use std::hint::black_box;
@@ -19,7 +19,6 @@ use crate::host::threads::{Meeting, together};
 /// Memory for each thread.
 const BYTES: u64 = 256 << 20;
 
-/// An allocator whose lists are guarded in one way.
 pub(super) struct Quire(pub(super) Guarded);
 
 impl Arm<Interrupts> for Quire {
@@ -48,14 +47,14 @@ struct Ready<'a, P: OnBare> {
     allocator: PageAllocator<'a, P>,
 }
 
-/// One CPU's frames, taken and not yet given back. On lines of its own, since both CPUs write all the time.
+/// The frames that one CPU holds. Aligned to cache lines of its own, since both CPUs write all the time.
 #[repr(align(128))]
 struct Cpu {
     id: CpuId,
     frames: [Frame; ROUND],
 }
 
-/// What one thread did from when to when.
+/// The work of one thread, with its start and end.
 struct Stint {
     start: Moment,
     end: Moment,
@@ -111,7 +110,7 @@ impl<P: OnBare> Ready<'_, P> {
         self.machine.interrupt(Context::SoftInterrupt, work)
     }
 
-    /// Fills `frames` by a call for each; how many there were.
+    /// Fills `frames` by one call for each; returns their number.
     #[inline(always)]
     fn take(&self, frames: &mut [Frame]) -> usize {
         for (taken, slot) in frames.iter_mut().enumerate() {
@@ -123,7 +122,7 @@ impl<P: OnBare> Ready<'_, P> {
         frames.len()
     }
 
-    /// Gives `frames` back by a call for each; how many were accepted.
+    /// Frees `frames` by one call for each; returns how many were accepted.
     #[inline(always)]
     fn give(&self, frames: &[Frame]) -> u64 {
         frames.iter().map(|&frame| u64::from(self.allocator.free_raw(frame, Order::FRAME).is_ok())).sum()

@@ -1,4 +1,5 @@
-//! Arms of the experiment `khugepaged`: a bundled recording, replayed beside a collapser and a splitter.
+//! Arms of the experiment `khugepaged`: a bundled recording, replayed beside a background that collapses and
+//! splits folios.
 
 use std::path::PathBuf;
 
@@ -7,14 +8,14 @@ use quire::vm::CollapseLimits;
 use crate::bench::experiment::{Arm, Better, Metric, Prepared, Sample, Skip};
 use crate::replay::{BackgroundPlan, Behind, Moment, Recording};
 
-/// Milliseconds of the program's own faults and calls are [`TIME`](crate::bench::experiment::TIME), in nanoseconds; this is what
-/// collapsing and splitting took.
+/// Nanoseconds of collapsing and splitting; [`TIME`](crate::bench::experiment::TIME) is that of the program's
+/// own faults and calls.
 const BACKGROUND: Metric = Metric { name: "background", unit: "ns", better: Better::Lower };
-/// Of the pages that the program has touched, the share in leaves of 2 MiB; the mean over time.
+/// The share of the touched pages that leaves of 2 MiB map; the mean over time.
 const COVERAGE: Metric = Metric { name: "coverage", unit: "%", better: Better::Higher };
 /// The same at the end.
 const COVERAGE_END: Metric = Metric { name: "coverage-end", unit: "%", better: Better::Higher };
-/// Pages that are there and were never touched, for each hundred that were; the mean over time.
+/// Resident pages that were never touched, for each hundred that were; the mean over time.
 const UNTOUCHED: Metric = Metric { name: "untouched", unit: "%", better: Better::Lower };
 /// Resident private memory, the mean over time.
 const RESIDENT: Metric = Metric { name: "resident", unit: "pages", better: Better::Lower };
@@ -24,11 +25,11 @@ const RESIDENT: Metric = Metric { name: "resident", unit: "pages", better: Bette
 pub struct Life {
     /// Name of a bundled recording.
     pub recording: &'static str,
-    /// Holes that a collapse fills in, and zeroes beyond which a folio is split.
+    /// Holes that a collapse fills, and zero pages beyond which a folio is split.
     pub max_ptes_none: usize,
 }
 
-/// A way to come by large folios and to be rid of them.
+/// A way to get large folios and to split them.
 #[derive(Clone, Copy)]
 struct Way {
     name: &'static str,
@@ -41,22 +42,23 @@ struct Way {
 const WAYS: [Way; 5] = [
     Way {
         name: FAULTS,
-        about: "single frames, and no background work.",
+        about: "faults bring single frames; no background work.",
         large_faults: false,
         collapses: false,
         splits: false,
     },
     Way {
         name: "collapse",
-        about: "faults bring single frames, as if no folio of 2 MiB were free; a collapser within the case's max_ptes_none has 256 turns of \
-                4096 pages.",
+        about: "faults bring single frames, as if no folio of 2 MiB were free; a background collapses them \
+         within the case's max_ptes_none, 4096 pages in each of 256 turns.",
         large_faults: false,
         collapses: true,
         splits: false,
     },
     Way {
         name: "collapse-split",
-        about: "the same, and folios with more zeroes than max_ptes_none are split in each turn, 32 of them looked at.",
+        about: "as `collapse`, and each turn also looks at 32 folios and splits those with more zero pages \
+         than max_ptes_none.",
         large_faults: false,
         collapses: true,
         splits: true,
@@ -70,7 +72,8 @@ const WAYS: [Way; 5] = [
     },
     Way {
         name: "large-split",
-        about: "the same, and folios with more zeroes than max_ptes_none are split, as above.",
+        about: "as `large`, and the background splits folios with more zero pages than max_ptes_none, as \
+         above.",
         large_faults: true,
         collapses: false,
         splits: true,
@@ -115,7 +118,7 @@ impl Arm<Life> for Quire {
     }
 }
 
-/// A file of the repository, from wherever in it the program runs.
+/// Finds a file of the repository from any folder inside it.
 fn find(file: &str) -> Option<PathBuf> {
     let here = std::env::current_dir().ok()?;
     here.ancestors().map(|folder| folder.join(file)).find(|path| path.exists())
@@ -146,7 +149,7 @@ fn sample(behind: &Behind) -> Sample {
         .metric(COVERAGE_END, moments.iter().rev().find(|moment| moment.touched > 0).map_or(0.0, coverage))
         .metric(UNTOUCHED, mean(untouched))
         .metric(RESIDENT, mean(|moment| moment.resident as f64));
-    // What it was like over time, by hundredths of the events.
+    // Samples over time, by hundredths of the events.
     let over_time = moments.iter().enumerate().fold(sample, |sample, (at, moment)| {
         let percent = at * 100 / moments.len().max(1);
         sample

@@ -1,4 +1,4 @@
-//! Arms of the experiment `mapcount`: what each way of counting costs the verbs that change counts.
+//! Arms of the experiment `mapcount`: the cost of each way of counting for the verbs that change counts.
 
 mod ours;
 
@@ -9,20 +9,20 @@ use crate::bench::experiment::Arm;
 /// What is done to a page of 1 GiB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verb {
-    /// It is mapped by 4 KiB leaves, a table at a time.
+    /// Maps it by 4 KiB leaves, a table at a time.
     Map,
     /// The same, one leaf at a time.
     MapEach,
-    /// All that maps it in pieces goes.
+    /// Unmaps all its 4 KiB leaves.
     Unmap,
-    /// Another address space gets all leaves of one that maps it in pieces.
+    /// Copies all its leaves to another address space.
     Fork,
-    /// The leaves become one.
+    /// Collapses the leaves into one.
     Collapse,
 }
 
 impl Verb {
-    /// All of them.
+    /// Every verb.
     pub const ALL: [Self; 5] = [Self::Map, Self::MapEach, Self::Unmap, Self::Fork, Self::Collapse];
 
     /// Its name as a case.

@@ -36,15 +36,18 @@ impl Arm<Verb> for Quire {
     fn about(&self) -> &'static str {
         match self.counts {
             CountScheme::Dense => {
-                "PageTables::{map, unmap, copy, collapse_whole} on a bare hosted machine, with page tables taken and given back, and counts exact for each frame: a table that maps all of a block counts once."
+                "PageTables::{map, unmap, copy, collapse_whole} on a bare hosted machine, allocating and \
+                 freeing page tables. Counts are exact for each frame, and a table that maps all of a block \
+                 counts once."
             }
             CountScheme::PerFrame => {
-                "the same with an atomic count for each frame, 64 bytes from the next; room for them is taken and zeroed with the first leaf of each 2 MiB, and stays."
+                "as `quire`, with an atomic count in each frame's 64-byte descriptor; descriptors are \
+                 allocated and zeroed at the first leaf of each 2 MiB, and stay."
             }
             CountScheme::HeadOnly => {
-                "the same with one count for the folio, changed once for each run of leaves."
+                "as `quire`, with one count for the folio, changed once for each run of leaves."
             }
-            CountScheme::HeadOnlyByLeaf => "the same, changed once for each leaf.",
+            CountScheme::HeadOnlyByLeaf => "as `head-only`, changed once for each leaf.",
         }
     }
 
@@ -62,7 +65,6 @@ struct Ready {
     verb: Verb,
 }
 
-/// A folio and an address space.
 struct World<'w, 'p> {
     allocator: &'w PageAllocator<'p, Bare>,
     context: &'w MmContext,
@@ -98,7 +100,7 @@ impl Prepared for Ready {
 
 impl World<'_, '_> {
     fn measure(&self, verb: Verb) -> Result<Sample, MapError> {
-        // Tables and counts are warm, and room for what a way of counting keeps is there.
+        // Warms tables and counts, and allocates what a way of counting keeps.
         self.map(BLOCK)?;
         self.unmap();
         let start = Instant::now();
@@ -125,7 +127,7 @@ impl World<'_, '_> {
         PageTables::new(self.allocator, self.context)
     }
 
-    /// Maps all of the folio, so many bytes at a time.
+    /// Maps the whole folio, `bytes` at a time.
     fn map(&self, bytes: u64) -> Result<(), MapError> {
         let flags = EntryFlags::leaf(Protection::READ | Protection::WRITE)
             | EntryFlags::ACCESSED

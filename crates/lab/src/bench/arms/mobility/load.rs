@@ -1,4 +1,4 @@
-//! The load: what is asked for and how long it is kept.
+//! The load: its requests and their lifetimes.
 
 use hosted::raw::RawPages;
 use quire::addr::{Frame, Order};
@@ -7,41 +7,40 @@ use quire::platform::Platform;
 
 use super::Mobilities;
 
-/// Beyond this share of the memory, in percent, movable folios are given back.
+/// The load frees movable folios once they fill this share of memory, in percent.
 const FULL: u64 = 75;
 
-/// Short-lived unmovable and reclaimable frames that exist at once: one for this many frames of the memory.
+/// One short-lived unmovable or reclaimable frame exists for this many frames of memory.
 const KERNEL_SHARE: usize = 64;
 
 /// A folio in use.
 type Held = (Frame, Order);
 
-/// What the load did.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Done {
     pub(super) requests: u64,
     pub(super) refused: u64,
-    /// Frames that stay to the end and cannot be moved.
+    /// Unmovable frames that stay to the end.
     pub(super) pinned: u64,
 }
 
-/// What is in use.
+/// The folios in use.
 struct Load<'a, 'p, P: Platform> {
     pages: &'a PageAllocator<'p, P>,
     rng: fastrand::Rng,
     frames: u64,
     used: u64,
-    /// User memory: folios of orders 0 to 3, given back in a random order when memory is full.
+    /// User memory: folios of orders 0 to 3, freed in random order once memory is full.
     movable: Vec<Held>,
-    /// Page tables, small objects, cache nodes: each is given back after a while.
+    /// Page tables, small objects, cache nodes; each is freed after a while.
     kernel: Vec<Held>,
-    /// The same, kept to the end.
+    /// The same, never freed.
     forever: Vec<Held>,
     done: Done,
 }
 
-/// Makes all requests of `case`, and then gives everything back that could have been moved or has a short life; what
-/// is left is what pins blocks.
+/// Makes all requests of `case`, then frees every folio that is movable or short-lived. Returns those that
+/// pin blocks.
 pub(super) fn run<P: Platform>(pages: &PageAllocator<'_, P>, case: &Mobilities) -> (Done, Vec<Held>) {
     let frames = case.bytes / 4096;
     let mut load = Load {

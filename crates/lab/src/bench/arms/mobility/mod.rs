@@ -15,7 +15,7 @@ pub struct Mobilities {
     pub bytes: u64,
     /// Rounds, each of which makes one request for every eight frames of the memory.
     pub rounds: usize,
-    /// Decides every request.
+    /// Seed of all requests.
     pub seed: u64,
 }
 

@@ -1,4 +1,4 @@
-//! Quire's page allocator, with blocks that belong to a mobility group and without.
+//! Quire's page allocator, with and without mobility groups.
 
 use hosted::{Hosted, HostedConfig};
 use quire::cpu::CpuId;
@@ -9,7 +9,6 @@ use crate::bench::experiment::{Arm, Prepared, Sample, Skip};
 use crate::bench::ours::guards;
 use crate::host::cycles::Moment;
 
-/// An allocator that groups, or one that does not.
 pub(super) struct Quire {
     grouping: bool,
     machine: Option<Hosted>,
@@ -32,9 +31,10 @@ impl Arm<Mobilities> for Quire {
 
     fn about(&self) -> &'static str {
         if self.grouping {
-            "PageAllocator on a bare hosted machine (see page-alloc), one CPU: frames of one mobility group share blocks."
+            "PageAllocator on one CPU of a bare hosted machine (see page-alloc): a block holds frames of one \
+             mobility group."
         } else {
-            "the same without groups: every request takes from the block that is at hand."
+            "as `quire` without groups: every request takes frames of the nearest block."
         }
     }
 

@@ -11,7 +11,6 @@ use crate::bench::experiment::{Arm, Prepared, Skip};
 
 pub(super) const NAME: &str = "bitmap-allocator";
 
-/// `BitAlloc1M`.
 pub(super) struct Bitmap;
 
 impl Arm<PageAlloc> for Bitmap {
@@ -20,7 +19,8 @@ impl Arm<PageAlloc> for Bitmap {
     }
 
     fn about(&self) -> &'static str {
-        "0.4 BitAlloc1M, which has no lock: none with one thread, a spin lock around every call with more."
+        "BitAlloc1M of version 0.4, which has no lock: with several threads, a spin lock is around every \
+         call."
     }
 
     fn setup(&mut self, case: &PageAlloc) -> Result<Box<dyn Prepared + '_>, Skip> {

@@ -16,7 +16,7 @@ pub(super) const NAME: &str = "buddy-slab-allocator";
 /// `BuddyAllocator` over real memory, since it keeps its metadata there.
 pub(super) struct BuddySlab;
 
-/// The allocator and the memory that it manages; the memory goes last.
+/// The allocator and its memory; the memory is dropped last.
 struct Managed {
     buddy: BuddyAllocator<PAGE>,
     _memory: Region,
@@ -28,8 +28,8 @@ impl Arm<PageAlloc> for BuddySlab {
     }
 
     fn about(&self) -> &'static str {
-        "0.6 BuddyAllocator, which has no lock: none with one thread, a spin lock around every call with more. Folios are aligned \
-         to its own start, not to their size."
+        "BuddyAllocator of version 0.6, which has no lock: with several threads, a spin lock is around every \
+         call. It aligns folios to its own start, not to their size."
     }
 
     fn setup(&mut self, case: &PageAlloc) -> Result<Box<dyn Prepared + '_>, Skip> {
@@ -47,7 +47,7 @@ impl Arm<PageAlloc> for BuddySlab {
 impl Managed {
     fn new(frames: usize) -> Result<Self, Skip> {
         let mut memory = Region::map(frames * PAGE)
-            .map_err(|error| Skip::because("cannot map the memory that the allocator is to manage", error))?;
+            .map_err(|error| Skip::because("cannot map memory for the allocator", error))?;
         let mut buddy = BuddyAllocator::<PAGE>::new();
         // SAFETY: C1: the memory is mapped, zero, aligned to 2 MiB and reached by this value alone; `Managed`
         // drops it after the allocator, and the loops name frames by address and never dereference them.

@@ -19,7 +19,8 @@ impl Arm<PageAlloc> for BuddySystem {
     }
 
     fn about(&self) -> &'static str {
-        "0.13 LockedFrameAllocator, its own spin lock around every call, with one thread too; trees on the heap."
+        "LockedFrameAllocator of version 0.13, with its own spin lock around every call and its trees on the \
+         heap."
     }
 
     fn setup(&mut self, case: &PageAlloc) -> Result<Box<dyn Prepared + '_>, Skip> {

@@ -1,17 +1,17 @@
-//! What the arms are asked to do, and what an arm gives to the timed loops.
+//! The work of the arms, and the source of frames that an arm gives to the timed loops.
 
-/// Take frames and give them back.
+/// Allocate frames and free them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PageAlloc {
     /// What is timed.
     pub operation: Operation,
-    /// Threads that do it at the same time, each for itself (but see [`Operation::Cross`]).
+    /// Threads that do it at the same time, each with its own frames (but see [`Operation::Cross`]).
     pub threads: usize,
     /// Frames that the allocator manages.
     pub frames: usize,
-    /// Pairs, or frames that one thread holds at once.
+    /// Pairs, or frames that one thread holds at the same time.
     pub count: usize,
-    /// How often one repetition does it.
+    /// Turns in one repetition.
     pub repeats: usize,
     /// The CPUs to pin the threads to.
     pub cpus: Vec<usize>,
@@ -20,54 +20,55 @@ pub struct PageAlloc {
 /// The timed part of a case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
-    /// Take one folio of this order, give it back, `count` times.
+    /// Allocate one folio of this order and free it, `count` times.
     Pair(u8),
-    /// Take `count` frames one by one, give them back one by one in the same order: the loop of the published sweep.
+    /// Allocate `count` frames one by one and free them one by one in the same order: the loop of the
+    /// published sweep.
     Sweep,
-    /// Take `count` frames, give them back, and time one half of it.
+    /// Allocate `count` frames, free them, and time one half of it.
     Half(Half),
-    /// Thread 0 takes frames, thread 1 gives them back.
+    /// Thread 0 allocates frames, thread 1 frees them.
     Cross,
-    /// Something in a memory that each repetition fills anew.
+    /// Work in a memory that each repetition fills anew.
     Crowded(Crowded),
 }
 
-/// Half of taking frames and giving them back.
+/// One half of allocating and freeing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Half {
     /// The half that is timed.
     pub timed: Timed,
-    /// The order in which the frames go back.
+    /// The order of the frees.
     pub back: Back,
-    /// Whether the allocator's calls for many frames are used, where it has them.
+    /// Whether bulk calls are used, where the allocator has them.
     pub bulk: bool,
 }
 
-/// Which half.
+/// A half.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Timed {
-    /// Taking.
+    /// Allocating.
     Alloc,
-    /// Giving back.
+    /// Freeing.
     Free,
 }
 
-/// The order in which frames go back.
+/// The order of the frees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Back {
-    /// The frame that was taken last goes first.
+    /// The newest frame first.
     NewestFirst,
     /// A random order, the same in every repetition.
     Random,
 }
 
-/// What is done in a memory that was filled before.
+/// Work in a memory that was filled before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Crowded {
-    /// Pairs while 90 % of the frames are in use and the free ones are scattered; beside them, pairs in the same
-    /// memory when it was empty.
+    /// Pairs while 90 % of the frames are in use and the free ones are scattered; for comparison, pairs in
+    /// the empty memory.
     Pairs,
-    /// A mix of `count` calls of several orders in such a memory; the longest of them.
+    /// The longest of a mix of `count` calls of several orders in such a memory.
     Mixed,
     /// Pairs while all frames but a handful are in use.
     Scarce,
@@ -78,7 +79,7 @@ pub trait Frames: Send {
     /// The allocator's name of a frame.
     type Frame: Copy + Ord + Default + Send;
 
-    /// Runs the timed loop, on the thread that does the work.
+    /// Runs the timed loop on the thread that does the work.
     fn as_cpu<R>(&mut self, body: impl FnOnce(&mut Self) -> R) -> R
     where
         Self: Sized,
@@ -86,30 +87,30 @@ pub trait Frames: Send {
         body(self)
     }
 
-    /// Takes a folio of an order; `None` when there is none.
+    /// Allocates a folio of this order.
     fn take<const ORDER: u8>(&mut self) -> Option<Self::Frame>;
 
-    /// Gives a folio back that was taken with the same order.
+    /// Frees a folio that was allocated with the same order.
     fn give<const ORDER: u8>(&mut self, frame: Self::Frame);
 
-    /// Fills `frames` from its start and returns how many were taken. One by one, unless the allocator has a call
-    /// for many.
+    /// Allocates as many of `frames` as it can, from the start, and returns their number. One by one, unless
+    /// the allocator has a bulk call.
     fn take_bulk(&mut self, frames: &mut [Self::Frame]) -> usize {
         take_each(self, frames)
     }
 
-    /// Gives all of `frames` back, the first one first.
+    /// Frees all of `frames`, the first one first.
     fn give_bulk(&mut self, frames: &[Self::Frame]) {
         give_each(self, frames);
     }
 
-    /// How many frames are free by the allocator's own account, if it keeps one.
+    /// Free frames by the allocator's own count, if it keeps one.
     fn free_frames(&self) -> Option<u64> {
         None
     }
 }
 
-/// Fills `frames` from its start by a call for each, and returns how many were taken.
+/// As [`Frames::take_bulk`], by one call for each frame.
 pub(super) fn take_each<F: Frames + ?Sized>(source: &mut F, frames: &mut [F::Frame]) -> usize {
     for (taken, slot) in frames.iter_mut().enumerate() {
         match source.take::<0>() {
@@ -120,7 +121,7 @@ pub(super) fn take_each<F: Frames + ?Sized>(source: &mut F, frames: &mut [F::Fra
     frames.len()
 }
 
-/// Gives all of `frames` back by a call for each, the first one first.
+/// As [`Frames::give_bulk`], by one call for each frame.
 pub(super) fn give_each<F: Frames + ?Sized>(source: &mut F, frames: &[F::Frame]) {
     for &frame in frames {
         source.give::<0>(frame);

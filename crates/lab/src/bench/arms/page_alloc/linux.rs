@@ -1,4 +1,4 @@
-//! The running kernel's page allocator, as near as a process comes to it.
+//! The running kernel's page allocator, as far as a process can reach it.
 
 use rustix::mm::Advice;
 
@@ -18,10 +18,9 @@ impl Arm<PageAlloc> for Linux {
     }
 
     fn about(&self) -> &'static str {
-        "no system call reaches the page allocator alone, so this is the nearest: a write to an absent 4 KiB page and \
-         MADV_DONTNEED of it (pair, sweep, single), MADV_POPULATE_WRITE and MADV_DONTNEED of the whole range (bulk). \
-         Includes trap or call, clearing, cgroup charge, reverse map, LRU, page-table entry and flush (with two \
-         threads, an interrupt to the other CPU as well); not comparable with the rest."
+        "a write to an absent page and MADV_DONTNEED of it, or MADV_POPULATE_WRITE and MADV_DONTNEED of the \
+         whole range (bulk). No system call reaches the page allocator alone, so trap, clearing, cgroup \
+         charge, reverse map, LRU and flush are in the time: not comparable with the rest."
     }
 
     fn setup(&mut self, case: &PageAlloc) -> Result<Box<dyn Prepared + '_>, Skip> {
@@ -34,38 +33,39 @@ impl Arm<PageAlloc> for Linux {
     }
 }
 
-/// Why a process cannot ask the kernel for the work of the case, if it cannot.
+/// Why a process cannot ask the kernel for this case, if it cannot.
 fn out_of_reach(case: &PageAlloc) -> Option<&'static str> {
     match case.operation {
         Operation::Pair(1..) => {
             Some("a process cannot choose the order of a single request: `fault` shows folios of every size")
         }
-        Operation::Cross => Some("pages of a process belong to it and not to the CPU that took them"),
-        Operation::Crowded(_) => {
-            Some("the machine's memory cannot be filled without harm to everything else on it")
-        }
-        Operation::Sweep | Operation::Half(Half { bulk: false, .. }) if case.threads > 1 => Some(
-            "the same as with one thread, and an interrupt to the other CPUs for each page: `pair/2threads` has it",
+        Operation::Cross => Some(
+            "a page of a process belongs to the process, not to the CPU that allocated \
+         it",
         ),
+        Operation::Crowded(_) => Some("filling the machine's memory would harm every other program on it"),
+        Operation::Sweep | Operation::Half(Half { bulk: false, .. }) if case.threads > 1 => {
+            Some("each page costs an interrupt of the other CPU: see `pair/2threads`")
+        }
         _ if case.threads > case.cpus.len() => {
-            Some("every page costs interrupts to CPUs that are waited for in turn: `pair/2threads` has them")
+            Some("each page costs interrupts of the other CPUs: see `pair/2threads`")
         }
         _ => None,
     }
 }
 
-/// Pages of one region stand for frames; a page that is populated has one. They are taken in turn.
+/// Pages of one region stand for frames: a populated page has one. They are used in turn.
 struct KernelFrames {
     region: Region,
     next: usize,
-    // The kernel kept a page that was given back: no further figure would mean anything.
+    // Set when the kernel keeps a page that was given back: no further figure would mean anything.
     refused: bool,
 }
 
 impl KernelFrames {
     fn new(pages: usize) -> Result<Self, Skip> {
         let region = FolioChooser::default().map(pages * PAGE, Folio { order: 0, pmd: false })?;
-        // Both ways once: page tables are then there, and the machine below has the memory.
+        // Populates both ways once, so that page tables exist and the host has brought the memory in.
         let warm =
             region.advise(Advice::LinuxPopulateWrite).and_then(|()| region.advise(Advice::LinuxDontNeed));
         warm.map_err(|error| Skip::because("MADV_POPULATE_WRITE (needs Linux 5.14 and free memory)", error))?;

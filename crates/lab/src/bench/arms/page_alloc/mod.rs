@@ -1,6 +1,6 @@
 //! Arms of the experiment `page-alloc`.
 //!
-//! An arm gives one [`Frames`] per thread; the loops that are timed are written once, for all of them, in `loops`.
+//! An arm makes one [`Frames`] per thread; `loops` has the timed loops, which all arms share.
 
 mod bitmap;
 mod buddy_slab;
@@ -21,8 +21,8 @@ pub use case::{Back, Crowded, Frames, Half, Operation, PageAlloc, Timed};
 /// The arms that ratios are taken against.
 pub const PEERS: &[&str] = &[buddy_system::NAME, buddy_slab::NAME, bitmap::NAME];
 
-/// Every arm. The checksum of a repetition is the number of frames that were taken and, where many are held at once,
-/// all different.
+/// Every arm. The checksum of a repetition is the number of frames that were allocated and, where many are
+/// held at once, all different.
 pub fn all() -> Vec<Box<dyn Arm<PageAlloc>>> {
     let crowded = Rc::default();
     let ours = Quire::arms().map(|config| Quire::new(config, &crowded));

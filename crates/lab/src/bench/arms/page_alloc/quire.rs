@@ -16,20 +16,21 @@ use crate::bench::experiment::{Arm, Prepared, Skip};
 use crate::bench::ours::guarding::{OnBare, with_guard};
 use crate::bench::ours::guards;
 
-/// A machine that cases use one after the other.
+/// A machine that several cases use one after the other.
 pub(super) type Shared = Rc<OnceCell<Hosted>>;
 
 /// `PageAllocator`, one list and one shard per thread.
 pub(super) struct Quire {
     config: AllocatorConfig,
-    /// The machine of the last case: the next one uses it too if it has as many threads.
+    /// The machine of the last case; the next case reuses it if it has as many threads.
     machine: Option<Hosted>,
-    /// The machine of the cases that fill the whole memory: one for all arms, since each of them has it all touched.
+    /// The machine of the cases that fill all memory, shared by all arms, since each of them touches all of
+    /// it.
     crowded: Shared,
 }
 
 impl Quire {
-    /// What sets the arms apart.
+    /// The configurations of the arms.
     pub(super) fn arms() -> [AllocatorConfig; 3] {
         guards::ALL.map(|lists| AllocatorConfig { lists, ..AllocatorConfig::default() })
     }
@@ -97,7 +98,8 @@ fn cpus<P: OnBare, const ALL: bool>(
     Ok((0..threads).map(cpu).collect())
 }
 
-/// One thread as a CPU of the machine. Its requests are ordinary ones and stop at their mark, or with `ALL` at nothing.
+/// One thread as a CPU of the machine. Ordinary requests stop at their watermark; with `ALL`, requests take
+/// every frame.
 struct Cpu<'m, P: OnBare, const ALL: bool> {
     machine: &'m Hosted,
     allocator: Arc<PageAllocator<'m, P>>,
@@ -107,7 +109,6 @@ struct Cpu<'m, P: OnBare, const ALL: bool> {
 impl<P: OnBare, const ALL: bool> Cpu<'_, P, ALL> {
     const GFP: Gfp = if ALL { Gfp { urgency: Urgency::Reserve, ..Gfp::USER } } else { Gfp::USER };
 
-    /// `ORDER` as the allocator writes it.
     #[inline(always)]
     fn order<const ORDER: u8>() -> Order {
         Order::new(ORDER).unwrap_or(Order::FRAME)

@@ -1,4 +1,4 @@
-//! A thread that runs on the other CPU.
+//! A busy thread on the other CPU.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -7,8 +7,8 @@ use std::thread::JoinHandle;
 use crate::host::threads::Pinned;
 use crate::output::say;
 
-/// A thread of this process that keeps a processor busy until this is dropped. What interrupts the processors of this process
-/// interrupts it.
+/// A thread of this process that keeps a processor busy until dropped, so that interrupts of the process
+/// reach this processor.
 pub(super) struct Busy {
     state: Arc<AtomicU32>,
     thread: Option<JoinHandle<()>>,
@@ -19,7 +19,6 @@ const RUNNING: u32 = 1;
 const OVER: u32 = 2;
 
 impl Busy {
-    /// Returns once it runs.
     pub(super) fn on(processor: usize) -> Self {
         let state = Arc::new(AtomicU32::new(STARTING));
         let shared = Arc::clone(&state);

@@ -1,4 +1,4 @@
-//! What the arms are asked to do.
+//! The work of the arms.
 
 use crate::bench::experiment::{Better, Metric};
 
@@ -6,41 +6,41 @@ use crate::bench::experiment::{Better, Metric};
 pub const REQUEST: Metric = Metric { name: "request", unit: "ns", better: Better::Lower };
 /// Bytes of a page of the pool.
 pub(super) const PAGE_BYTES: u64 = 2 << 20;
-/// Pages of 2 MiB of a page of 1 GiB.
+/// Pages of 2 MiB in a page of 1 GiB.
 pub(super) const PARTS: u64 = 512;
 
-/// Make a pool of pages of 2 MiB larger or smaller, from nothing or to nothing.
+/// Grow a pool of 2 MiB pages from nothing, or shrink it to nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pools {
     /// Pages of the pool when it is full.
     pub pages: u64,
-    /// From nothing; else to nothing.
+    /// Grow; else shrink.
     pub grow: bool,
-    /// Every block had been in small pieces before; else none ever was.
+    /// Every block was in small pieces before; else none ever was.
     pub churned: bool,
-    /// A thread of ours runs on the other CPU all the time.
+    /// A thread of this process runs on the other CPU all the time.
     pub busy: bool,
-    /// The processors: the one that works, and the other.
+    /// The processor that works, and the other.
     pub processors: (usize, Option<usize>),
 }
 
-/// Take free pages of 1 GiB apart into pages of 2 MiB, or put those together.
+/// Demote free pages of 1 GiB into pages of 2 MiB, or promote those again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Demotion {
-    /// Pages of 1 GiB of the pools, in either form.
+    /// Pages of 1 GiB in the pools, whole or as parts.
     pub pages: u64,
-    /// What is done to them.
+    /// The change.
     pub way: Way,
 }
 
-/// What is done to pages of 1 GiB, or to their parts.
+/// A change of pages of 1 GiB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
-    /// All of them are taken apart.
+    /// All of them are demoted.
     Demote,
-    /// All of them are put together, the pool being in the order in which they were taken apart.
+    /// All of them are promoted; the pool's list has the order of their demotion.
     Promote,
-    /// The same for every second of them: a part of each other one is in use. The pool is in an order by chance.
+    /// Every second one is promoted; a part of each other one is in use. The pool's list is in random order.
     PromoteScattered,
 }
 

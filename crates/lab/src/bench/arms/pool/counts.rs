@@ -1,4 +1,4 @@
-//! What our own pools count.
+//! Counters of Quire's pools.
 
 use hosted::{Counters, Hosted};
 use quire::hugetlb::HugePools;
@@ -17,20 +17,20 @@ const COUNTED: [(&str, Stat); 7] = [
     ("pool_locks", Stat::HugetlbLock),
 ];
 
-/// What was counted up to one moment, to say later how far it went.
+/// Counters at one moment, to subtract from later ones.
 pub(super) struct Counts {
     library: [u64; COUNTED.len()],
     machine: Counters,
 }
 
 impl Counts {
-    /// From now on. `stat` reads a counter of the library.
+    /// Reads the counters. `stat` reads one of the library's.
     pub(super) fn start(stat: impl Fn(Stat) -> u64, machine: &Hosted, pools: &HugePools) -> Self {
         pools.window().inspect(|window| window.reset_peak());
         Self { library: COUNTED.map(|(_, which)| stat(which)), machine: machine.counters() }
     }
 
-    /// What happened since.
+    /// The difference since the start.
     pub(super) fn end(&self, stat: impl Fn(Stat) -> u64, machine: &Hosted, pools: &HugePools) -> Counted {
         let now = machine.counters();
         let library =
@@ -48,7 +48,7 @@ impl Counts {
 pub(super) struct Counted(Vec<(&'static str, u64)>);
 
 impl Counted {
-    /// Puts them beside the times of a repetition.
+    /// Adds them to a repetition.
     pub(super) fn add_to(&self, sample: Sample) -> Sample {
         self.0.iter().fold(sample, |sample, (name, count)| sample.count(name, *count))
     }

@@ -10,7 +10,7 @@ use super::ground::{Ground, Promised};
 use super::quire::resize;
 use crate::bench::experiment::{Arm, Prepared, Sample, Skip};
 
-/// Decides the order of the pages in [`Way::PromoteScattered`], the same in every arm and repetition.
+/// Seed of the order of the pages in [`Way::PromoteScattered`], the same in every arm and repetition.
 const SEED: u64 = 6;
 
 pub(super) fn all() -> Vec<Box<dyn Arm<Demotion>>> {
@@ -33,22 +33,26 @@ impl Arm<Demotion> for Quire {
     fn about(&self) -> &'static str {
         match self.policy {
             DescriptorPolicy::InBlock => {
-                "HugePools::demote and HugePools::promote on a bare hosted machine of two CPUs, taken over anew for each repetition: links and counts of both pools; a huge page has no descriptors. No system call."
+                "HugePools::demote and HugePools::promote on a bare hosted machine of two CPUs, new for each \
+                 repetition. A huge page has no descriptors, so only links and counts of both pools change; \
+                 no system call."
             }
             DescriptorPolicy::Full => {
-                "the same over a window of descriptors, all of which are written: 262144 for each page of 1 GiB, as its parts and as itself."
+                "as `in-block`, over a window of descriptors that are all written: 262144 for each page of 1 \
+                 GiB, as its parts and as itself."
             }
             DescriptorPolicy::PerPage => {
-                "the same; the descriptors' frames are brought back for a page that leaves its pool and freed for each page that joins one, with a grace period and flushes for each."
+                "as `full`; the descriptors' frames come back for each page that leaves its pool and are \
+                 freed for each page that joins one, with a grace period and flushes for each."
             }
             DescriptorPolicy::Batched => {
-                "the same with the 512 parts of a page of 1 GiB taken together, each such page by itself."
+                "as `per-page`, with the 512 parts of a page of 1 GiB together as one batch."
             }
         }
     }
 
     fn setup(&mut self, case: &Demotion) -> Result<Box<dyn Prepared + '_>, Skip> {
-        // Two more, so that as many are aligned and whole wherever the tables and what the window takes stand.
+        // Two pages more, so that enough are aligned wherever the tables and the window are.
         let bytes = (case.pages + 2) * HugeSize::Size1G.bytes();
         let ground = Ground::new(self.policy, bytes, false, &self.promised)?;
         Ok(Box::new(Ready { case: *case, ground }))
@@ -90,7 +94,7 @@ impl Ready {
                 case.pages
             )));
         }
-        // Pages of 1 GiB that are not there any more, or there again.
+        // Pages of 1 GiB that were demoted, or promoted.
         let changed = if case.way == Way::Demote { case.pages - gigantic } else { gigantic };
         let sample = Sample::new(nanoseconds / wanted as f64, changed).metric(REQUEST, nanoseconds);
         Ok(counted.add_to(sample))
@@ -104,7 +108,7 @@ fn all_done(done: Demoted) -> Result<(), Skip> {
     }
 }
 
-/// Links all free pages of 2 MiB in an order by chance, and leaves one of every second 1 GiB in use: these.
+/// Puts the free pages of 2 MiB into random order and leaves one of every second 1 GiB in use; returns these.
 fn scatter(pages: &PageAllocator<'_, Bare>, pools: &HugePools) -> Result<Vec<Frame>, Skip> {
     let mut taken = Vec::new();
     for _ in 0..pools.info(pages, HugeSize::Size2M).free {

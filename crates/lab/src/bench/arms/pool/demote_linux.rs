@@ -8,7 +8,6 @@ use super::case::{Demotion, PARTS, REQUEST, Way};
 use super::kernel::{Kernel, check, resize, write};
 use crate::bench::experiment::{Arm, Prepared, Sample, Skip};
 
-/// Writes `demote`.
 pub(super) struct Linux {
     pub(super) kernel: Kernel,
 }
@@ -19,7 +18,11 @@ impl Arm<Demotion> for Linux {
     }
 
     fn about(&self) -> &'static str {
-        self.kernel.about("one write to demote of the running kernel's pool of 1 GiB, hugetlb_optimize_vmemmap off: system call, links and counts, page descriptors. All settings are put back.")
+        self.kernel.about(
+            "one write to `demote` of the running kernel's pool of 1 GiB, with \
+         hugetlb_optimize_vmemmap off: system call, links and counts, page descriptors. All settings are put \
+         back.",
+        )
     }
 
     fn setup(&mut self, case: &Demotion) -> Result<Box<dyn Prepared + '_>, Skip> {

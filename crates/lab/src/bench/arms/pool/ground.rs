@@ -1,4 +1,4 @@
-//! A hosted machine whose memory is mostly address space, since the pages of a pool are not touched.
+//! A hosted machine whose memory is mostly untouched address space, since nothing touches a pool's pages.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -16,12 +16,12 @@ use crate::bench::ours;
 
 /// Bytes of the machine beside the pool and the window: the manager's tables, and blocks in pieces.
 pub(super) const SLACK: u64 = 256 << 20;
-/// One in so many bytes is there for the page allocator's marks besides.
+/// The machine has one byte more in this many for the page allocator's marks.
 const MARKS_SHARE: u64 = 256;
 /// Bytes of the host that stay free.
 pub(super) const LEFT_FREE: u64 = 3 << 30;
 
-/// Bytes of the host that the arms of a case will touch, of those that are set up already: none has touched any yet.
+/// Bytes of the host that the arms set up so far for a case will touch; none has touched any yet.
 pub(super) type Promised = Rc<Cell<u64>>;
 
 /// The machine of one arm, for one case.
@@ -33,11 +33,11 @@ pub(super) struct Ground {
 }
 
 impl Ground {
-    /// A machine on which a pool of `bytes` bytes can be had, with room for a window of descriptors where the policy wants one.
-    /// `pieces`: every block will have been in small pieces.
+    /// A machine with room for a pool of `bytes` bytes and, where the policy has one, a window of
+    /// descriptors. `pieces`: every block will have been in small pieces.
     ///
     /// # Errors
-    /// [`Skip`] when the host has too little memory for what will be touched.
+    /// [`Skip`] when the host has too little memory for the bytes that will be touched.
     pub(super) fn new(
         policy: DescriptorPolicy,
         bytes: u64,
@@ -57,7 +57,7 @@ impl Ground {
         Ok(Self { machine, policy, touched, promised: promised.clone() })
     }
 
-    /// Takes the machine over anew, with empty pools, and runs `work` as its first CPU.
+    /// Makes a new manager with empty pools on the machine and runs `work` as its first CPU.
     pub(super) fn with_pools<R>(
         &self,
         work: impl FnOnce(&PageAllocator<'_, Bare>, &HugePools) -> Result<R, Skip>,
@@ -75,7 +75,7 @@ impl Ground {
         })
     }
 
-    /// Does the verb; what it gave, the nanoseconds it took and what was counted.
+    /// Calls the verb; returns its result, the nanoseconds and the counters.
     pub(super) fn timed<R>(
         &self,
         pages: &PageAllocator<'_, Bare>,
@@ -97,13 +97,13 @@ impl Drop for Ground {
     }
 }
 
-/// Bytes of the host that may be had.
+/// Bytes that the host has available.
 pub(super) fn available() -> u64 {
     procfs::Meminfo::current().ok().and_then(|info| info.mem_available).unwrap_or(0)
 }
 
-/// Bytes of the host that will be touched beside what is promised, if it has them: the window and what comes back to it, records,
-/// descriptors of blocks that are broken up.
+/// Bytes of the host that will be touched beyond `promised`, if it has them: the window and frames that come
+/// back to it, records, descriptors of split blocks.
 fn touched(policy: DescriptorPolicy, pages: u64, pieces: bool, promised: u64) -> Result<u64, Skip> {
     let window = pages * PAGE_BYTES / 64;
     let window = match policy {
@@ -117,7 +117,8 @@ fn touched(policy: DescriptorPolicy, pages: u64, pieces: bool, promised: u64) ->
     if touched + promised + LEFT_FREE > available {
         let gib = |bytes: u64| bytes.div_ceil(1 << 30);
         return Err(Skip(format!(
-            "{} GiB of this machine's memory would be touched beside {} of other arms, and {} are available",
+            "this arm would touch {} GiB of this host beside {} of other arms, and {} are available: free \
+             memory",
             gib(touched),
             gib(promised),
             gib(available)

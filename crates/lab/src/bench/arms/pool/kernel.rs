@@ -1,4 +1,4 @@
-//! The running kernel's pools, with its saving of descriptors off or on.
+//! The running kernel's pools, with its saving of descriptors (HVO) off or on.
 
 use std::fs;
 use std::path::Path;
@@ -11,12 +11,12 @@ use crate::bench::experiment::Skip;
 
 const SAVING: &str = "/proc/sys/vm/hugetlb_optimize_vmemmap";
 const COMPACT: &str = "/proc/sys/vm/compact_memory";
-/// Times that the kernel is asked for pages that are not there in one piece.
+/// Requests to the kernel for pages that it cannot find contiguous at first.
 const ATTEMPTS: usize = 3;
 /// Bytes that stay free beside a pool.
 const LEFT_FREE: u64 = 1 << 30;
 
-/// Writes the kernel's settings, which are put back at the end.
+/// Writes the kernel's settings and puts them back at the end.
 pub(super) struct Kernel {
     chooser: Chooser,
     saving: bool,
@@ -27,20 +27,20 @@ impl Kernel {
         Self { chooser, saving }
     }
 
-    /// The name of its arm.
     pub(super) fn name(&self) -> &'static str {
         if self.saving { "linux-saving" } else { "linux" }
     }
 
-    /// What the arm with the saving says, or else the other.
+    /// The text of the arm: with the saving, how it differs from the other.
     pub(super) fn about(&self, without: &'static str) -> &'static str {
-        if self.saving { "the same with hugetlb_optimize_vmemmap on." } else { without }
+        if self.saving { "as `linux`, with hugetlb_optimize_vmemmap on." } else { without }
     }
 
-    /// Empties the pools of these sizes, which are put back at the end, if there is memory for `count` pages of the size.
+    /// Empties the pools of these sizes if memory for `count` pages of `size` is available; the end puts them
+    /// back.
     ///
     /// # Errors
-    /// [`Skip`] when there is not, when the kernel has no such pages, or when this user may not ask.
+    /// [`Skip`] when there is not, when the kernel has no such pages, or when this user may not change them.
     pub(super) fn clear_for(&self, sizes: &[HugeSize], size: HugeSize, count: u64) -> Result<(), Skip> {
         for &one in sizes {
             if !Path::new(&file(one, "nr_hugepages")).exists() {
@@ -61,7 +61,7 @@ impl Kernel {
         Ok(())
     }
 
-    /// Turns the saving off or on, for pages that join from now on.
+    /// Turns the saving off or on, for pages that join from then on.
     ///
     /// # Errors
     /// [`Skip`] when the kernel cannot.
@@ -69,7 +69,7 @@ impl Kernel {
         self.set(SAVING, if self.saving { "1" } else { "0" })
     }
 
-    /// Empties a pool; what fails here is tried again, and said, when the settings are put back.
+    /// Empties a pool. A failure here is reported when the settings are restored, which tries again.
     pub(super) fn empty(&self, size: HugeSize) {
         let _ = self.set(&file(size, "nr_hugepages"), "0");
     }
@@ -92,7 +92,7 @@ fn words(size: HugeSize) -> &'static str {
     }
 }
 
-/// One write to a file of a pool; it may do less than was asked for.
+/// Writes to a file of a pool; the kernel may do less than was requested.
 ///
 /// # Errors
 /// [`Skip`] when the kernel refuses.
@@ -100,29 +100,28 @@ pub(super) fn write(size: HugeSize, name: &str, value: u64) -> Result<(), Skip> 
     fs::write(file(size, name), value.to_string()).map_err(|error| Skip::because(name, error))
 }
 
-/// Pages of a pool.
 pub(super) fn total(size: HugeSize) -> u64 {
     let text = fs::read_to_string(file(size, "nr_hugepages")).ok();
     text.and_then(|text| text.trim().parse().ok()).unwrap_or(0)
 }
 
-/// Makes a pool so large.
+/// Sets the size of a pool.
 ///
 /// # Errors
-/// [`Skip`] when the kernel does less, even after it was asked to move memory together.
+/// [`Skip`] when the kernel does less, even after compacting memory.
 pub(super) fn resize(size: HugeSize, wanted: u64) -> Result<(), Skip> {
     for _ in 0..ATTEMPTS {
         write(size, "nr_hugepages", wanted)?;
         if total(size) == wanted {
             return Ok(());
         }
-        // Where it may not, asking again is all that is left.
+        // Where this user may not compact memory, trying again is all that is left.
         let _ = fs::write(COMPACT, "1");
     }
     check(size, wanted)
 }
 
-/// Whether the pool is as large as was asked for.
+/// Checks that the pool has the requested size.
 ///
 /// # Errors
 /// [`Skip`] when it is not.

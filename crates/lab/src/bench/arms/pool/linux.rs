@@ -12,7 +12,6 @@ use crate::bench::experiment::{Arm, Prepared, Sample, Skip};
 
 const SIZE: HugeSize = HugeSize::Size2M;
 
-/// Writes `nr_hugepages`.
 pub(super) struct Linux {
     pub(super) kernel: Kernel,
 }
@@ -23,7 +22,11 @@ impl Arm<Pools> for Linux {
     }
 
     fn about(&self) -> &'static str {
-        self.kernel.about("one write to nr_hugepages of the running kernel, hugetlb_optimize_vmemmap off: system call, pages from its page allocator, compaction where memory is scattered. Both settings are put back.")
+        self.kernel.about(
+            "one write to nr_hugepages of the running kernel, with hugetlb_optimize_vmemmap \
+         off: system call, page allocator, compaction where memory is fragmented. Both settings are put \
+         back.",
+        )
     }
 
     fn setup(&mut self, case: &Pools) -> Result<Box<dyn Prepared + '_>, Skip> {
@@ -65,7 +68,7 @@ impl Drop for Ready<'_> {
     }
 }
 
-/// Brings in this much memory in pages of 4 KiB, and gives it back.
+/// Populates this much memory by 4 KiB pages, and unmaps it.
 fn touch_small(bytes: usize) -> Result<(), Skip> {
     let flags = MapFlags::PRIVATE;
     // SAFETY: C1: the kernel chooses an address at which nothing is mapped.

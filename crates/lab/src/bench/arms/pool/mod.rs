@@ -1,4 +1,5 @@
-//! Arms of the experiments `hugetlb-pool`, `demote` and `hugetlb-churn`: pools of huge pages, of ours and of the running kernel.
+//! Arms of the experiments `hugetlb-pool`, `demote` and `hugetlb-churn`: pools of huge pages, Quire's and the
+//! running kernel's.
 
 pub mod beside;
 mod busy;

@@ -13,7 +13,7 @@ use super::ground::{Ground, Promised};
 use crate::bench::experiment::{Arm, Prepared, Sample, Skip};
 use crate::output::say;
 
-/// The largest order of which every block has room for one beside its descriptors: half a block.
+/// The largest order that fits into a block beside its descriptors: half a block.
 const HALF: u8 = 8;
 
 pub(super) fn all() -> Vec<Box<dyn Arm<Pools>>> {
@@ -36,15 +36,21 @@ impl Arm<Pools> for Quire {
     fn about(&self) -> &'static str {
         match self.policy {
             DescriptorPolicy::InBlock => {
-                "HugePools::resize on a bare hosted machine of two CPUs, taken over anew for each repetition: pages from and to the page allocator, all accounting; a huge page has no descriptors. No system call, no cgroup."
+                "HugePools::resize on a bare hosted machine of two CPUs, new for each repetition. A huge \
+                 page has no descriptors; no system call, no cgroup."
             }
             DescriptorPolicy::Full => {
-                "the same over a window of descriptors, all of which are written when a page joins and when it leaves: the saving is off."
+                "as `in-block`, over a window of descriptors that are all written when a page joins and when \
+                 it leaves: nothing is saved."
             }
             DescriptorPolicy::PerPage => {
-                "the same; seven of eight frames of a page's descriptors are freed when it joins and brought back when it leaves, with flushes for each page (membarrier for the interrupts)."
+                "as `full`; seven of eight frames of a page's descriptors are freed when it joins and \
+                 brought back when it leaves, with flushes for each page (membarrier for the interrupts)."
             }
-            DescriptorPolicy::Batched => "the same for all pages of the request together, with two flushes.",
+            DescriptorPolicy::Batched => {
+                "as `per-page` for all pages of the request together, with two \
+             flushes."
+            }
         }
     }
 
@@ -85,7 +91,7 @@ impl Ready {
     }
 }
 
-/// Makes a pool so large.
+/// Sets the size of a pool.
 ///
 /// # Errors
 /// [`Skip`] when the request came out short.
@@ -102,13 +108,13 @@ pub(super) fn resize(
     }
 }
 
-/// Breaks every free block up once, and gives everything back.
+/// Splits every free block once, and frees everything.
 fn break_up(pages: &PageAllocator<'_, Bare>) {
     let Some(half) = Order::new(HALF) else { return };
     let taken: Vec<Frame> = std::iter::from_fn(|| pages.alloc_raw(Gfp::USER, half).ok()).collect();
     for frame in taken {
         if let Err(error) = pages.free_raw(frame, half) {
-            say(format_args!("quire: a folio was not taken back: {error}"));
+            say(format_args!("quire: freeing a folio failed: {error}"));
         }
     }
     pages.lists().drain_all();

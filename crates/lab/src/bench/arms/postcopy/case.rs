@@ -1,21 +1,21 @@
-//! What the arms are asked to do, and what is measured of it.
+//! The work of the arms, and their metrics.
 
 use quire::hugetlb::HugeSize;
 
 use super::link::Wire;
 use crate::bench::experiment::{Better, Metric};
 
-/// Nanoseconds that 99 of 100 fetches take at most.
+/// The 99th percentile of the fetches, in nanoseconds.
 pub const P99: Metric = lower("p99");
 /// Nanoseconds of the longest fetch.
 pub const LONGEST: Metric = lower("longest");
 /// Nanoseconds that virtual CPUs waited for memory, together.
 pub const STALL: Metric = lower("stall");
-/// Nanoseconds for which the wire was free, until all was here.
+/// Nanoseconds for which the wire was idle before all pieces had arrived.
 pub const IDLE: Metric = lower("idle");
-/// Nanoseconds until all was here and mapped.
+/// Nanoseconds until all pieces had arrived and were mapped.
 pub const THERE: Metric = lower("there");
-/// Nanoseconds until all was mapped by the largest leaves.
+/// Nanoseconds until the largest leaves mapped all memory.
 pub const LARGE: Metric = lower("large");
 
 const fn lower(name: &'static str) -> Metric {
@@ -27,15 +27,15 @@ const fn lower(name: &'static str) -> Metric {
 pub struct Migration {
     /// The guest's memory.
     pub bytes: u64,
-    /// The huge pages that it is made of.
+    /// The size of its huge pages.
     pub page: HugeSize,
-    /// What it comes by.
+    /// The link.
     pub wire: Wire,
     /// Virtual CPUs.
     pub cpus: usize,
-    /// Decides what they touch.
+    /// Seed of their accesses.
     pub seed: u64,
-    /// The processors: virtual CPUs take turns on all but the last, which is the receiver's.
+    /// The processors: virtual CPUs share all but the last, which is the receiver's.
     pub processors: Vec<usize>,
 }
 
@@ -48,7 +48,7 @@ impl Migration {
     }
 }
 
-/// What a page of 4 KiB holds.
+/// The word in a page of 4 KiB.
 pub(super) const fn tag(page: u64) -> u64 {
     page.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1
 }

@@ -6,26 +6,24 @@ use std::time::Instant;
 use super::case::tag;
 use crate::bench::folio::PAGE;
 
-/// One in so many pages is hot.
+/// One page in this many is hot.
 const HOT_SHARE: u64 = 10;
-/// Of so many accesses all but one go to hot pages.
+/// One access in this many goes to any page, the others to hot pages.
 const HOT_ACCESSES: u64 = 5;
-/// An access that takes longer has waited for something: one that finds its page takes a tenth of it.
+/// A longer access has waited for a piece: one that finds its page takes a tenth of this.
 const WAITED_NS: u64 = 2_000;
 
-/// What one virtual CPU felt.
+/// The waits of one virtual CPU.
 pub(super) struct Felt {
-    /// Nanoseconds of each fetch that it waited for.
     pub(super) fetches: Vec<u64>,
-    /// Nanoseconds that it waited in all.
     pub(super) stall: u64,
     pub(super) accesses: u64,
-    /// A page that held something else than was sent.
+    /// A page that held other contents than were sent.
     pub(super) wrong: Option<u64>,
 }
 
-/// Touches pages of a guest of so many, four times in five one of a tenth of them, until it is over: `load` gives the word at an
-/// address of the guest. `fetched` is told once of each piece that a virtual CPU waits for.
+/// Touches pages of a guest of `pages` pages until `over`, four times in five a hot one. `load` reads the
+/// word at a guest address. `fetched` is called once for each piece that a virtual CPU waits for.
 pub(super) fn run(
     mut load: impl FnMut(u64) -> Option<u64>,
     (pages, piece): (u64, u64),
@@ -57,7 +55,7 @@ pub(super) fn run(
     felt
 }
 
-/// Hot pages stand apart: a different one for each number below a tenth of all.
+/// Spreads the hot pages: a different page for each number below a tenth of all.
 fn scattered(number: u64, pages: u64) -> u64 {
     number * HOT_SHARE % pages
 }

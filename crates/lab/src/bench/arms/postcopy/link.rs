@@ -1,9 +1,10 @@
-//! The link of a migration: a model with a clock, in nanoseconds since the migration began.
+//! The link of a migration: a model whose clock counts nanoseconds since the migration began.
 //!
-//! One wire with a rate and a latency. The source sends one piece after the other: what was asked for first, in the order in which
-//! requests came to it, and when nothing was, the next piece of its stream. A piece that is being sent is sent to its end. The
-//! clock is the caller's: whenever it is asked, the link makes up for what the source has done since, as it would have decided
-//! then. So it does not matter how often it is asked, save that a piece is handed out no sooner than that.
+//! One wire with a rate and a latency. The source sends requested pieces first, in the order in which
+//! requests reach it, else the next piece of its stream. It sends each piece to its end. The caller has the
+//! clock: each call brings the model up to that time, with the decisions that the source would have made. So
+//! the number of calls changes nothing, except that a piece is handed out no sooner than the call after its
+//! arrival.
 
 use std::collections::VecDeque;
 
@@ -12,17 +13,18 @@ use std::collections::VecDeque;
 pub struct Wire {
     /// Bits that it carries in a second.
     pub bits_per_second: u64,
-    /// Nanoseconds from a request to the first bit of what was asked for, if the wire is free.
+    /// Nanoseconds from a request to the first bit of the piece, if the wire is free.
     pub round_trip: u64,
 }
 
 impl Wire {
-    /// Nanoseconds for which a piece keeps the wire busy.
+    /// Nanoseconds for which a piece occupies the wire.
     pub const fn busy(self, bytes: u64) -> u64 {
         (bytes as u128 * 8 * 1_000_000_000 / self.bits_per_second as u128) as u64
     }
 
-    /// Nanoseconds from a request for a piece to its last bit, if the wire is free: what no software can beat.
+    /// Nanoseconds from a request to the last bit of its piece, if the wire is free: the lower bound for any
+    /// software.
     pub const fn latency(self, bytes: u64) -> u64 {
         self.round_trip + self.busy(bytes)
     }
@@ -32,27 +34,27 @@ impl Wire {
 pub struct Link {
     wire: Wire,
     piece: u64,
-    /// Until when the wire is busy.
+    /// The time at which the wire becomes free.
     free_at: u64,
     busy: u64,
-    /// When a request comes to the source, and for which piece.
+    /// The time at which a request reaches the source, and its piece.
     asked: VecDeque<(u64, usize)>,
-    /// Pieces that were sent.
+    /// Which pieces were sent.
     sent: Vec<bool>,
-    /// Where the stream goes on.
+    /// The next piece of the stream.
     next: usize,
-    /// When a piece is here, in order.
+    /// The arrival times of pieces, in order.
     arrivals: VecDeque<(u64, usize)>,
 }
 
 impl Link {
-    /// A source of so many pieces of so many bytes, none of which was sent.
+    /// A source with `pieces` pieces of `piece` bytes, none of them sent.
     pub fn new(wire: Wire, piece: u64, pieces: usize) -> Self {
         let (asked, arrivals) = (VecDeque::new(), VecDeque::new());
         Self { wire, piece, free_at: 0, busy: 0, asked, sent: vec![false; pieces], next: 0, arrivals }
     }
 
-    /// Asks for a piece; whether it was not on its way already.
+    /// Requests a piece. False if it was on its way already.
     pub fn ask(&mut self, now: u64, piece: usize, sending: &mut impl FnMut(usize)) -> bool {
         self.advance(now, sending);
         if self.sent[piece] {
@@ -62,18 +64,18 @@ impl Link {
         true
     }
 
-    /// The next piece that is here by now. `sending` is shown each piece when the source begins with it.
+    /// The next piece that has arrived. Calls `sending` for each piece that the source begins to send.
     pub fn arrived(&mut self, now: u64, sending: &mut impl FnMut(usize)) -> Option<usize> {
         self.advance(now, sending);
         due(&mut self.arrivals, now)
     }
 
-    /// Nanoseconds for which the wire was busy.
+    /// Nanoseconds for which the wire was busy so far.
     pub const fn busy(&self) -> u64 {
         self.busy
     }
 
-    /// What the source has done up to now.
+    /// Brings the source's decisions up to `now`.
     fn advance(&mut self, now: u64, sending: &mut impl FnMut(usize)) {
         while self.free_at <= now {
             let piece = match due(&mut self.asked, self.free_at) {
@@ -97,7 +99,7 @@ impl Link {
     }
 }
 
-/// Takes the first piece of the queue if its time has come.
+/// Removes the first piece of the queue if its time has come.
 fn due(queue: &mut VecDeque<(u64, usize)>, now: u64) -> Option<usize> {
     let &(at, piece) = queue.front()?;
     if at > now {

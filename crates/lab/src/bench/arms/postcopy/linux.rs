@@ -1,4 +1,4 @@
-//! The running kernel: a file in memory, mapped for the guest in pieces of 4 KiB as they come, by `userfaultfd`.
+//! The running kernel: a memfd, mapped for the guest in pieces of 4 KiB by `userfaultfd` as they arrive.
 
 use std::ffi::c_void;
 use std::io;
@@ -20,7 +20,7 @@ use crate::bench::folio::PAGE;
 use crate::bench::linux::region::Region;
 use crate::host::threads::together;
 
-/// Times that a collapse is tried which finds pages in use.
+/// Attempts at a collapse that finds pages in use.
 const COLLAPSES: usize = 8;
 
 pub(super) struct Linux;
@@ -31,7 +31,9 @@ impl Arm<Migration> for Linux {
     }
 
     fn about(&self) -> &'static str {
-        "pieces of 4 KiB: minor faults of a memfd in single frames, by userfaultfd; UFFDIO_CONTINUE for each piece; at the end MADV_COLLAPSE, which copies all of it into folios of 2 MiB (the other arms copy nothing, and reach 1 GiB). A thread of this process is the virtual CPU: its fault is a trap, it sleeps in the kernel at once, and there are no second-stage tables. High-granularity mapping of its huge pages is not in Linux."
+        "pieces of 4 KiB: minor faults of a memfd by userfaultfd, UFFDIO_CONTINUE for each piece, and at the \
+         end MADV_COLLAPSE, which copies all into folios of 2 MiB. A thread of this process is the virtual \
+         CPU: it traps and sleeps at once, without second-stage tables."
     }
 
     fn setup(&mut self, case: &Migration) -> Result<Box<dyn Prepared + '_>, Skip> {
@@ -43,11 +45,11 @@ struct Ready {
     case: Migration,
 }
 
-/// A file in memory, mapped twice.
+/// A memfd, mapped twice.
 struct Memory {
-    /// Where contents come to.
+    /// The mapping through which the receiver writes.
     host: Region,
-    /// What the virtual CPUs touch.
+    /// The mapping that the virtual CPUs touch.
     guest: Region,
 }
 
@@ -60,7 +62,8 @@ struct Scene<'a> {
 }
 
 impl Memory {
-    /// All of it in the file, in single frames as far as the settings say nothing else, and mapped at `host`.
+    /// Allocates the whole file, in single frames as far as the settings allow no more, and maps it at
+    /// `host`.
     fn new(bytes: usize) -> io::Result<Self> {
         let file = memfd_create("quire-postcopy", MemfdFlags::CLOEXEC)?;
         ftruncate(&file, bytes as u64)?;
@@ -80,12 +83,12 @@ impl Memory {
             };
         }
         let memory = Self { host, guest };
-        // Allocated here, as the pool's pages are in the other arms.
+        // Allocated here, as the other arms allocate the pool's pages.
         (0..bytes as u64).step_by(PAGE).for_each(|at| memory.store(at, 0));
         Ok(memory)
     }
 
-    /// Puts the word at an offset into the file.
+    /// Stores the word at an offset of the file.
     fn store(&self, at: u64, word: u64) {
         assert!(at < self.host.bytes() as u64, "a store beyond the memory");
         let place = (self.host.start() as u64 + at) as *mut u64;
@@ -95,7 +98,7 @@ impl Memory {
         unsafe { place.write_volatile(word) };
     }
 
-    /// The word at an offset, as the guest sees it.
+    /// Reads the word at an offset as the guest sees it.
     fn load(&self, at: u64) -> u64 {
         assert!(at < self.guest.bytes() as u64, "a load beyond the memory");
         let place = (self.guest.start() as u64 + at) as *const u64;
@@ -133,7 +136,7 @@ impl Prepared for Ready {
 }
 
 impl Scene<'_> {
-    /// Virtual CPUs and the receiver, each on a thread, on the processors of the other arms.
+    /// Runs the virtual CPUs and the receiver on their threads, on the processors of the other arms.
     fn play(&self) -> Vec<Result<Part, Skip>> {
         let case = self.case;
         let mut threads: Vec<usize> = (0..=case.cpus).collect();
@@ -148,7 +151,7 @@ impl Scene<'_> {
             let part = self.receive();
             self.over.store(true, Ordering::Relaxed);
             if part.is_err() {
-                // Wakes the threads that wait for pieces which no longer come.
+                // Wakes threads that wait for pieces, none of which will arrive any more.
                 let guest = &self.memory.guest;
                 let _woken = self.uffd.unregister(guest.start(), guest.bytes());
             }
@@ -176,7 +179,7 @@ impl Scene<'_> {
     }
 }
 
-/// Faults come by the kernel's handler, pieces are mapped from the file.
+/// Answers by `userfaultfd`.
 struct Kernel<'a>(&'a Scene<'a>);
 
 impl Answers for Kernel<'_> {

@@ -1,4 +1,5 @@
-//! Arms of the experiment `postcopy`: a guest runs on memory that is still on its way, fetched in pieces of one size.
+//! Arms of the experiment `postcopy`: a guest runs on memory that is still being transferred, in pieces of
+//! one size.
 
 mod case;
 mod guest;
@@ -13,7 +14,7 @@ use crate::bench::experiment::Arm;
 
 pub use case::{IDLE, LARGE, LONGEST, Migration, P99, STALL, THERE};
 
-/// Every arm. The checksum is the sum of what the guest reads at the end, of each 4 KiB.
+/// Every arm. The checksum is the sum of one word of each 4 KiB that the guest reads at the end.
 pub fn all() -> Vec<Box<dyn Arm<Migration>>> {
     let mut arms = quire::all();
     arms.push(Box::new(linux::Linux));

@@ -8,18 +8,18 @@ use super::receiver::Received;
 use crate::bench::experiment::{Sample, Skip};
 use crate::bench::folio::PAGE;
 
-/// The longest fetch that is told from longer ones.
+/// The longest fetch that the histogram distinguishes.
 const LONGEST_NS: u64 = 60_000_000_000;
 
-/// What one thread gave.
+/// The result of one thread.
 pub(super) enum Part {
     /// A virtual CPU.
     Felt(Felt),
-    /// The receiver: what it did, for how long the wire was busy, and when all was large.
+    /// The receiver's work, for how long the wire was busy, and when the largest leaves mapped all memory.
     Received { received: Received, busy: u64, large: u64 },
 }
 
-/// The figures of a migration of so many pieces. `load` reads the guest's memory, all of which is there.
+/// The figures of a migration of `pieces` pieces. `load` reads the guest's memory, all of which has arrived.
 pub(super) fn sample(
     parts: Vec<Part>,
     pieces: usize,
@@ -33,7 +33,7 @@ pub(super) fn sample(
         match part {
             Part::Felt(felt) => {
                 if let Some(page) = felt.wrong {
-                    return Err(Skip(format!("page {page} held something else than was sent")));
+                    return Err(Skip(format!("page {page} held other contents than were sent")));
                 }
                 felt.fetches.iter().for_each(|&took| fetches.saturating_record(took));
                 (stall, accesses) = (stall + felt.stall, accesses + felt.accesses);

@@ -1,4 +1,4 @@
-//! Quire's memory: huge pages of a file, mapped for the guest in pieces as they come, and read through second-stage tables.
+//! Quire: huge pages of a file, mapped for the guest piece by piece and read through second-stage tables.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -27,10 +27,10 @@ use crate::bench::folio::PAGE;
 use crate::bench::ours::{self, START};
 use crate::host::threads::together;
 
-/// Memory beside the guest's: tables and what the manager keeps.
+/// Memory beside the guest's: page tables and the manager's own.
 const SLACK: u64 = 256 << 20;
 
-/// How long a virtual CPU looks for its page before its thread sleeps: KVM's default (`halt_poll_ns`).
+/// How long a virtual CPU polls for its page before its thread sleeps: KVM's default (`halt_poll_ns`).
 const HALT_POLL: std::time::Duration = std::time::Duration::from_micros(200);
 
 /// The machine of all arms.
@@ -59,16 +59,18 @@ impl Arm<Migration> for Quire {
     fn about(&self) -> &'static str {
         match self.piece {
             0x1000 => {
-                "pieces of 4 KiB: minor faults of a userfault range over huge pages that may be mapped in parts, Mm::userfault_continue for each piece, Mm::collapse at the end. No trap, no system call, but the halt of a virtual CPU that has polled for 200 us."
+                "pieces of 4 KiB: minor faults of a userfault range over huge pages in parts, \
+                 Mm::userfault_continue for each piece, Mm::collapse at the end. No trap; the only system \
+                 call is the sleep of a virtual CPU that has polled for 200 us."
             }
-            0x20_0000 => "the same in pieces of 2 MiB.",
-            _ => "the same in pieces of 1 GiB: what Linux has without high-granularity mapping.",
+            0x20_0000 => "as `4KiB`, in pieces of 2 MiB.",
+            _ => "as `4KiB`, in pieces of 1 GiB, as Linux does without high-granularity mapping.",
         }
     }
 
     fn setup(&mut self, case: &Migration) -> Result<Box<dyn Prepared + '_>, Skip> {
         if self.piece > case.page.bytes() {
-            return Err(Skip("the guest is made of smaller pages than that: leave --smoke out".to_owned()));
+            return Err(Skip("the guest's pages are smaller than that: leave --smoke out".to_owned()));
         }
         let machine = self.machine(case)?;
         Ok(Box::new(Ready { case: case.clone(), piece: self.piece, machine }))
@@ -77,7 +79,7 @@ impl Arm<Migration> for Quire {
 
 impl Quire {
     fn machine(&self, case: &Migration) -> Result<Rc<Hosted>, Skip> {
-        // One page more, so that as many are aligned wherever the tables stand.
+        // One page more, so that enough are aligned wherever the tables are.
         let bytes = case.bytes + case.page.bytes() + SLACK;
         let mut kept = self.kept.borrow_mut();
         if let Some(machine) = kept.as_ref().filter(|machine| machine.ranges()[0].bytes >= bytes) {
@@ -99,13 +101,12 @@ struct Ready {
     machine: Rc<Hosted>,
 }
 
-/// What all threads share.
 struct Scene<'a> {
     case: &'a Migration,
     piece: u64,
     machine: &'a Hosted,
     guest: &'a Mm<'a, Bare>,
-    /// The file mapped whole, through which contents come.
+    /// The whole file, mapped for the receiver's writes.
     host: &'a Mm<'a, Bare>,
     handler: &'a Userfault<'a, Bare>,
     nested: &'a Nested<'a>,
@@ -171,12 +172,12 @@ impl Ready {
 }
 
 impl Scene<'_> {
-    /// Virtual CPUs and the receiver, each on a thread.
+    /// Runs the virtual CPUs and the receiver, each on its thread.
     fn play(&self) -> Vec<Result<Part, Skip>> {
         let case = self.case;
         let mut threads: Vec<usize> = (0..=case.cpus).collect();
         together(&mut threads, &case.placed(), |&mut number, meeting| {
-            // The main thread is CPU 0 meanwhile.
+            // The main thread is CPU 0.
             self.machine.run_on(CpuId(number as u32 + 1), || {
                 if number < case.cpus {
                     let cpu = self.nested.cpu(number);
@@ -188,7 +189,7 @@ impl Scene<'_> {
                 } else {
                     meeting.wait();
                     let part = self.receive();
-                    // Wakes the virtual CPUs that wait for pieces which no longer come.
+                    // Wakes virtual CPUs that wait for pieces, none of which will arrive any more.
                     self.over.store(true, Ordering::Relaxed);
                     if part.is_err() {
                         self.handler.close();
@@ -219,7 +220,7 @@ impl Scene<'_> {
     }
 }
 
-/// Faults come by a handler of ours, pieces are mapped from the file.
+/// Answers by Quire's userfault handler.
 struct Userfaulted<'a>(&'a Scene<'a>);
 
 impl Answers for Userfaulted<'_> {
@@ -244,7 +245,7 @@ impl Answers for Userfaulted<'_> {
     fn map(&mut self, piece: usize) -> Result<(), Skip> {
         let addr = START.add(piece as u64 * self.0.piece);
         let mapped = self.0.guest.userfault_continue(addr, self.0.piece, AnswerMode::WAKE);
-        mapped.all().map(drop).map_err(|error| Skip(format!("a piece that came was not mapped: {error}")))
+        mapped.all().map(drop).map_err(|error| Skip(format!("mapping a piece that arrived failed: {error}")))
     }
 }
 

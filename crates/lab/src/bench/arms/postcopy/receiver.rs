@@ -6,31 +6,31 @@ use std::time::Instant;
 use super::link::Link;
 use crate::bench::experiment::Skip;
 
-/// What the receiver did.
 #[derive(Default)]
 pub(super) struct Received {
-    /// Nanoseconds until all was here and mapped.
+    /// Nanoseconds until all pieces had arrived and were mapped.
     pub(super) there: u64,
     /// Faults that it read.
     pub(super) events: u64,
-    /// Pieces that it asked for.
+    /// Pieces that it requested.
     pub(super) asked: u64,
 }
 
-/// The faults and the memory of the guest, as the receiver has them.
+/// How the receiver reads the guest's faults and changes its memory.
 pub(super) trait Answers {
-    /// The piece that a virtual CPU waits for, if one does that was not told of yet.
+    /// The piece of the next fault that was not reported yet.
     fn next_fault(&mut self) -> Result<Option<usize>, Skip>;
 
-    /// Puts the contents of a piece where the guest cannot see them until they are mapped.
+    /// Writes a piece's contents. The guest does not see them before they are mapped.
     fn write(&mut self, piece: usize);
 
-    /// Maps a piece that has come, and wakes the virtual CPUs that wait for it.
+    /// Maps a piece that has arrived, and wakes the virtual CPUs that wait for it.
     fn map(&mut self, piece: usize) -> Result<(), Skip>;
 }
 
-/// Works until all pieces are here. It polls for the sake of latency: it has a processor to itself. A piece's contents are written
-/// when the source begins to send it, which costs this thread what it costs a device to tell of.
+/// Receives until all pieces have arrived. It polls to keep the latency low: it has a processor to itself. It
+/// writes a piece's contents when the source begins to send it, so the write costs this thread no latency, as
+/// with a device.
 pub(super) fn run(
     answers: &mut impl Answers,
     link: &mut Link,

@@ -1,4 +1,4 @@
-//! The kernel's own handler of faults: `userfaultfd(2)` and `ioctl_userfaultfd(2)`, as far as the arm `linux` needs them.
+//! `userfaultfd(2)` and `ioctl_userfaultfd(2)`, as far as the arm `linux` needs them.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -11,17 +11,17 @@ use linux_raw_sys::ioctl::{UFFDIO_API, UFFDIO_CONTINUE, UFFDIO_REGISTER, UFFDIO_
 use rustix::ioctl::{Opcode, Updater, ioctl};
 use rustix::mm::{UserfaultfdFlags, userfaultfd};
 
-/// A handler of faults. When it is dropped, no memory is registered with it any more, and waiting threads go on.
+/// A fault handler. Dropping it unregisters all memory and wakes the waiting threads.
 pub(super) struct Uffd(OwnedFd);
 
 impl Uffd {
-    /// One that can answer minor faults of shared memory.
+    /// A handler that can answer minor faults of shared memory.
     ///
     /// # Errors
     /// Those of the calls; `EINVAL` before Linux 5.14.
     pub(super) fn new() -> io::Result<Self> {
         let user = UserfaultfdFlags::from_bits_retain(UFFD_USER_MODE_ONLY);
-        // SAFETY: C1: the arm registers memory of its own, which it reaches by volatile accesses alone.
+        // SAFETY: C1: the arm registers its own memory, which it reaches by volatile accesses alone.
         let uffd =
             Self(unsafe { userfaultfd(UserfaultfdFlags::CLOEXEC | UserfaultfdFlags::NONBLOCK | user)? });
         let features = u64::from(UFFD_FEATURE_MINOR_SHMEM);
@@ -31,7 +31,7 @@ impl Uffd {
         Ok(uffd)
     }
 
-    /// Hears of minor faults in these bytes: of pages that the file has and the mapping has not.
+    /// Registers these bytes for minor faults: of pages that the file has and the mapping has not.
     pub(super) fn register(&self, start: usize, bytes: usize) -> io::Result<()> {
         let mode = u64::from(UFFDIO_REGISTER_MODE_MINOR);
         let mut register = uffdio_register { range: range(start, bytes), mode, ioctls: 0 };
@@ -40,7 +40,7 @@ impl Uffd {
         Ok(())
     }
 
-    /// Takes these addresses out of the registration; waiting threads go on.
+    /// Unregisters these addresses; waiting threads go on.
     pub(super) fn unregister(&self, start: usize, bytes: usize) -> io::Result<()> {
         let mut range = range(start, bytes);
         // SAFETY: C3: the request takes this structure, which lives through the call.
@@ -70,7 +70,7 @@ impl Uffd {
         let mut resume = uffdio_continue { range: range(start, bytes), mode: 0, mapped: 0 };
         // SAFETY: C3: the request takes this structure, which lives through the call.
         match unsafe { ioctl(&self.0, Updater::<{ UFFDIO_CONTINUE as Opcode }, _>::new(&mut resume)) } {
-            // Mapped before.
+            // The page was mapped before.
             Ok(()) | Err(rustix::io::Errno::EXIST) => Ok(()),
             Err(error) => Err(error.into()),
         }

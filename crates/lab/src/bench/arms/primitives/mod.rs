@@ -1,4 +1,4 @@
-//! Arms of the experiment `time-bench`: what the page allocator is built from, one at a time.
+//! Arms of the experiment `time-bench`: the primitives of a page allocator, one at a time.
 
 mod quire;
 
@@ -8,9 +8,9 @@ use crate::bench::ours::guards::Guarded;
 /// One primitive, many times in a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Primitive {
-    /// What is repeated.
+    /// The primitive.
     pub what: What,
-    /// How often.
+    /// Repetitions.
     pub count: usize,
 }
 
@@ -21,26 +21,26 @@ pub enum What {
     Loop,
     /// Takes and releases an uncontended spin lock.
     SpinLock,
-    /// The same with interrupts off in between.
+    /// The same with interrupts off while it is held.
     SpinLockInterruptsOff,
-    /// Turns interrupts off, puts back what was found.
+    /// Turns interrupts off and restores them.
     InterruptsOff,
-    /// Keeps the task on its CPU, lets it go.
+    /// Pins the task to its CPU, and unpins it.
     Pin,
-    /// Calls a function that is known when the program is built.
+    /// Calls a function directly.
     Call,
     /// Calls a function through a pointer.
     IndirectCall,
     /// Adds to a variable by a locked instruction.
     LockedAdd,
-    /// Enters a soft interrupt that does nothing, leaves it.
+    /// Enters and leaves an empty soft interrupt.
     Interrupt,
-    /// Takes a page frame, gives it back.
+    /// Allocates and frees a page frame.
     PagePair,
 }
 
 impl What {
-    /// Every primitive with its name; where one was published, under the same name.
+    /// Every primitive with its name, which is the published one where there is one.
     pub const ALL: [(Self, &'static str); 10] = [
         (Self::Loop, "for_loop"),
         (Self::SpinLock, "spin_lock_unlock"),
@@ -55,7 +55,7 @@ impl What {
     ];
 }
 
-/// Every arm. The checksum of a repetition is how often the primitive ran.
+/// Every arm. The checksum of a repetition is the number of times that the primitive ran.
 pub fn all() -> Vec<Box<dyn Arm<Primitive>>> {
     Guarded::all().map(|arm| Box::new(quire::Quire(arm)) as Box<dyn Arm<Primitive>>).into()
 }

@@ -1,4 +1,4 @@
-//! The primitives as our own library sees them on a hosted machine.
+//! The primitives as Quire uses them on a hosted machine.
 
 use hosted::raw::RawPages;
 use std::hint::black_box;
@@ -21,7 +21,6 @@ use crate::host::cycles::Moment;
 /// Memory of the machine: enough for a pair.
 const BYTES: u64 = 64 << 20;
 
-/// The hosted machine's primitives and the allocator over it.
 pub(super) struct Quire(pub(super) Guarded);
 
 impl Arm<Primitive> for Quire {
@@ -35,7 +34,7 @@ impl Arm<Primitive> for Quire {
 
     fn setup(&mut self, case: &Primitive) -> Result<Box<dyn Prepared + '_>, Skip> {
         if self.0.lists != ListGuard::Reentry && case.what != What::PagePair {
-            return Err(Skip("the same for every arm: see `quire`".to_owned()));
+            return Err(Skip("this primitive is the same for every arm: see `quire`".to_owned()));
         }
         let machine = HostedConfig { real_ipis: false, ..HostedConfig::bench(BYTES) };
         with_guard!(self.0.lists, P => {
@@ -102,7 +101,7 @@ impl<P: OnBare> Ready<'_, P> {
         }
     }
 
-    /// Does `work` as often as the case says; it is handed the number of the turn.
+    /// Runs `work` as often as the case says; `work` gets the turn's number.
     #[inline(always)]
     fn timed(&self, mut work: impl FnMut(u64)) -> Result<Sample, Skip> {
         let count = self.case.count as u64;

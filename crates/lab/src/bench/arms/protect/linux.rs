@@ -10,11 +10,10 @@ use crate::bench::linux::populate::minor_faults;
 use crate::bench::linux::verbs::{Subject, Verb};
 use crate::bench::memory::Memory;
 
-/// `mprotect` in this process, read-only and back.
 pub(super) static PROTECT: Verb<Memory> = Verb {
-    about: "two mprotect calls: system call, VMA, every entry (on the way back the descriptor of each folio too, to see \
-            whether it may be written without a fault), flush. Folio sizes are forced and verified as in `unmap`. One \
-            thread: no other CPU has to flush.",
+    about: "two mprotect calls on one thread, for every entry; the second also reads each folio's \
+     descriptor, to see whether a write may skip its fault. Folio sizes are forced and verified as in \
+     `unmap`.",
     memory: |memory| *memory,
     work,
 };

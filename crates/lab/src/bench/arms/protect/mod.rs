@@ -8,10 +8,10 @@ use crate::bench::linux::verbs::Linux;
 use crate::bench::memory::Memory;
 use crate::bench::ours::verbs::{self, DEFAULT};
 
-/// Nanoseconds of the call that takes the right to write.
+/// Nanoseconds of the call that makes the memory read-only.
 const READ_ONLY: Metric = Metric { name: "read-only", unit: "ns", better: Better::Lower };
 
-/// Nanoseconds of the call that gives it back.
+/// Nanoseconds of the call that makes it writable again.
 const BACK: Metric = Metric { name: "back", unit: "ns", better: Better::Lower };
 
 /// Every arm. The checksum of a repetition is the number of pages that can be written again.

@@ -16,8 +16,8 @@ pub(super) struct Protect;
 impl Verb for Protect {
     type Case = Memory;
 
-    const ABOUT: &'static str = "two calls of Mm::mprotect on a bare hosted machine: mappings, every entry, one flush of the modelled CPU that \
-            runs the address space. No system call.";
+    const ABOUT: &'static str = "two calls of Mm::mprotect on a bare hosted machine: mappings, every entry, \
+     one flush of the modelled CPU. No system call.";
 
     fn memory(memory: &Memory) -> Memory {
         *memory

@@ -8,7 +8,6 @@ use crate::bench::linux::populate::FolioChooser;
 use crate::bench::linux::region::Region;
 use crate::bench::linux::verbs::Population;
 
-/// `mremap` in this process, of memory whose folio size was forced through the kernel's settings.
 #[derive(Default)]
 pub(super) struct Linux {
     chooser: FolioChooser,
@@ -20,8 +19,8 @@ impl Arm<Move> for Linux {
     }
 
     fn about(&self) -> &'static str {
-        "one mremap(MREMAP_MAYMOVE | MREMAP_FIXED) over a mapping that was never touched: system call, VMAs, tables or \
-         entries, flush. Folio sizes are forced and verified as in `unmap`. One thread: no other CPU has to flush."
+        "one mremap(MREMAP_MAYMOVE | MREMAP_FIXED) over an untouched mapping, on one thread: system call, \
+         VMAs, tables or entries, flush. Folio sizes are forced and verified as in `unmap`."
     }
 
     fn setup(&mut self, case: &Move) -> Result<Box<dyn Prepared + '_>, Skip> {
@@ -39,7 +38,7 @@ impl Prepared for Ready<'_> {
     fn run(&mut self) -> Result<Sample, Skip> {
         let bytes = self.case.memory.bytes;
         let target = Region::map_beyond(bytes, 1 << 30, self.case.beyond);
-        let mut target = target.map_err(|error| Skip::because("cannot map the place to move to", error))?;
+        let mut target = target.map_err(|error| Skip::because("cannot map the target of mremap", error))?;
         let mut region = self.population.region_beyond(1 << 30, 0)?;
         let folios = self.population.populate(&region)?;
         let found = self.population.verified("self", &region)?;

@@ -10,9 +10,9 @@ use crate::bench::ours::verbs::{self, DEFAULT};
 /// Move populated memory to another address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Move {
-    /// What moves. It stands at a multiple of 1 GiB.
+    /// The memory; it starts at a multiple of 1 GiB.
     pub memory: Memory,
-    /// How far after a multiple of 1 GiB it goes: 0, 2 MiB or 4 KiB.
+    /// Offset of the target from a multiple of 1 GiB: 0, 2 MiB or 4 KiB.
     pub beyond: usize,
 }
 

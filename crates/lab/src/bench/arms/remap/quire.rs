@@ -10,7 +10,7 @@ use crate::bench::memory::Memory;
 use crate::bench::ours::START;
 use crate::bench::ours::verbs::{Subject, Verb};
 
-/// How far up memory is moved: a multiple of 1 GiB, beyond what is populated.
+/// Bytes by which the memory moves up: a multiple of 1 GiB, beyond the populated memory.
 const DISTANCE: u64 = 8 << 30;
 
 /// `Mm::mremap` of an address space that one CPU runs.
@@ -19,8 +19,8 @@ pub(super) struct Mremap;
 impl Verb for Mremap {
     type Case = Move;
 
-    const ABOUT: &'static str = "Mm::mremap(Fixed) over a mapping that allows no access, on a bare hosted machine: mappings, tables or entries, \
-            the flush of the modelled CPU that runs the address space. No system call.";
+    const ABOUT: &'static str = "Mm::mremap(Fixed) over a mapping without access rights, on a bare hosted \
+     machine: mappings, tables or entries, the flush of the modelled CPU. No system call.";
 
     fn memory(case: &Move) -> Memory {
         case.memory
@@ -49,7 +49,7 @@ impl Verb for Mremap {
         let sample = counted.sample(time, subject.pages);
         subject.expect_mapped(subject.pages)?;
         let after = [probe(to), probe(to.add(last))];
-        // A leaf of 2 MiB that goes to another place inside 2 MiB is cut, and its last frame stands alone then.
+        // A leaf of 2 MiB is split when its offset in 2 MiB changes, and then its last frame stands alone.
         let whole = !case.memory.folio.pmd || case.beyond.is_multiple_of(2 << 20);
         let kept = before[0] == after[0] && (before[1] == after[1] || !whole && after[1].is_some());
         if at != to || !kept || probe(START).is_some() {

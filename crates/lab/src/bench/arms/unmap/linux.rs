@@ -6,11 +6,10 @@ use super::{RunBy, Unmap, beside};
 use crate::bench::experiment::{Sample, Skip};
 use crate::bench::linux::verbs::{Subject, Verb};
 
-/// `munmap` in this process.
 pub(super) static UNMAP: Verb<Unmap> = Verb {
-    about: "one munmap call: system call, VMA, zap, reverse map, flush, cgroup uncharge, LRU, frames and page tables. \
-            Folio sizes are forced in /sys and verified in /proc/kpageflags; `2MiB-pte` is a huge page whose PMD was \
-            split by advice on one of its pages. One thread: no other CPU has to flush, save where the case has two.",
+    about: "one munmap call on one thread: system call, VMA, zap, reverse map, flush, cgroup uncharge, LRU, \
+     frames and page tables. Folio sizes are forced in /sys and verified in /proc/kpageflags; `2MiB-pte` is \
+     a huge page whose PMD an madvise of one of its pages has split.",
     memory: |case| case.memory,
     work,
 };
@@ -25,7 +24,9 @@ fn work(case: &Unmap, mut subject: Subject) -> Result<Sample, Skip> {
         RunBy::One => unmap(),
         RunBy::Two(processor) => beside(processor, |spin| spin(), unmap),
         RunBy::NoCpu => {
-            return Err(Skip("munmap is of the caller's own address space, which a CPU runs".to_owned()));
+            return Err(Skip(
+                "munmap works on the caller's own address space, which a CPU always runs".to_owned(),
+            ));
         }
     };
     outcome.map_err(|error| Skip::because("munmap", error))?;

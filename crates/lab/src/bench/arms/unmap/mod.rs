@@ -16,14 +16,14 @@ use crate::host::threads::{Meeting, Pinned};
 pub enum RunBy {
     /// The CPU that unmaps.
     One,
-    /// A second CPU as well, whose thread is bound to this processor.
+    /// A second CPU too, whose thread is bound to this processor.
     Two(usize),
     /// No CPU.
     NoCpu,
 }
 
 impl RunBy {
-    /// How many CPUs that are.
+    /// The number of CPUs.
     pub fn cpus(self) -> usize {
         match self {
             Self::One => 1,
@@ -38,13 +38,13 @@ impl RunBy {
 pub struct Unmap {
     /// The memory.
     pub memory: Memory,
-    /// Bytes that each call unmaps, a divisor of the memory's; all of them, for one call.
+    /// Bytes that each call unmaps, a divisor of the memory's size.
     pub each: usize,
     /// Which CPUs run the address space.
     pub run_by: RunBy,
 }
 
-/// Does `work` while another thread, bound to `processor`, spins: in the function that it gives to `spin`.
+/// Runs `work` while another thread on `processor` spins in the function that it gives to `spin`.
 fn beside<R>(processor: usize, spin: impl FnOnce(&dyn Fn()) + Send, work: impl FnOnce() -> R) -> R {
     let (meeting, over) = (Meeting::of(2), AtomicBool::new(false));
     std::thread::scope(|scope| {
@@ -63,7 +63,7 @@ fn beside<R>(processor: usize, spin: impl FnOnce(&dyn Fn()) + Send, work: impl F
     })
 }
 
-/// Says that it is over, also when something went wrong.
+/// Sets the flag when dropped, also on a panic.
 struct Over<'a>(&'a AtomicBool);
 
 impl Drop for Over<'_> {

@@ -8,16 +8,14 @@ use crate::bench::experiment::{Sample, Skip};
 use crate::bench::memory::Memory;
 use crate::bench::ours::verbs::{Subject, Verb, at};
 
-/// `Mm::munmap` of an address space that one CPU runs, or two, or none.
 pub(super) struct Munmap;
 
 impl Verb for Munmap {
     type Case = Unmap;
 
-    const ABOUT: &'static str = "Mm::munmap on a bare hosted machine: mappings, whole tables detached by one exchange, one flush of the modelled \
-            CPU that runs the address space, map counts, frames back to the store. No system call, no LRU, no cgroup. The reverse map \
-            of anonymous memory is a word for each folio, written when it is first mapped, and asks nothing here. The memory \
-            is populated without being touched (nothing is cleared).";
+    const ABOUT: &'static str = "Mm::munmap on a bare hosted machine: mappings, whole tables detached by one \
+     exchange, one flush of the modelled CPU, map counts, frames. No system call, no LRU, no cgroup, no \
+     reverse map to change; the memory is populated without touching or clearing it.";
 
     fn memory(case: &Unmap) -> Memory {
         case.memory

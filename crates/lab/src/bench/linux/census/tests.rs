@@ -3,7 +3,7 @@ use procfs::PhysicalPageFlags;
 use super::{Census, count, folios, pmd_mapped};
 use crate::bench::linux::region::Region;
 
-/// `h` a head, `t` a tail, `s` a small folio, `-` nothing there.
+/// `h` a head, `t` a tail, `s` a small folio, `-` an absent page.
 fn census(frames: &str) -> Census {
     let flags = |frame| match frame {
         'h' => Some(PhysicalPageFlags::COMPOUND_HEAD),
@@ -20,7 +20,7 @@ fn folios_end_at_the_next_head_small_folio_or_hole() {
     assert_eq!(census("---"), Census::new());
     assert_eq!(census("sss"), Census::from([(1, 3)]));
     assert_eq!(census("htttht-s"), Census::from([(4, 1), (2, 1), (1, 1)]));
-    // The second half of a folio stands alone behind a hole: it is counted by what is mapped of it.
+    // After the hole only the second half of a folio is mapped: the folio counts with its mapped pages.
     assert_eq!(census("ht-tt"), Census::from([(2, 2)]));
 }
 

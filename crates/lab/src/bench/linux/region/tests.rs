@@ -24,7 +24,7 @@ fn clearing_clears_every_byte_at_every_folio_size() {
     }
 }
 
-/// C1: what stands there by then is not of this value.
+/// C1: another mapping may be there by then.
 #[test]
 fn dropping_an_unmapped_region_leaves_its_place_alone() {
     let mut gone = Region::map(4 << 20).unwrap();
@@ -72,7 +72,7 @@ fn moved_memory_stands_where_the_target_was() {
     to.touch(0);
     from.move_to(&mut to).unwrap();
     assert_eq!(to.marked(), to.pages() as u64);
-    // What is dropped now must not take the other's place along.
+    // Dropping this one must not unmap the other's memory.
     drop(from);
     assert!(to.is_marked(7));
 }

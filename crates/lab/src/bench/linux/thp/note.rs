@@ -1,5 +1,5 @@
-//! The note of changed settings: for each the value that was found and the one that this program set, written to a
-//! file before the change. A process that is killed leaves it to the next one.
+//! The note of changed settings: the value found and the value set for each, written to a file before the
+//! change. After a kill the next process finds it.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,7 +17,7 @@ use crate::output::{Target, quoted, say};
 pub(super) struct Note {
     /// When the last of it was noted.
     at: String,
-    /// Changes have begun and are not known to have ended.
+    /// Changes have begun and may not have ended.
     changing: bool,
     settings: BTreeMap<PathBuf, Setting>,
     /// A setting that the kernel changes along with the others.
@@ -31,7 +31,7 @@ pub(super) struct Note {
 #[derive(Debug, Serialize, Deserialize)]
 struct Setting {
     before: String,
-    /// What this program may have made of it; nothing before the first change.
+    /// The values that this program may have set; empty before the first change.
     set: Vec<String>,
 }
 
@@ -42,7 +42,7 @@ impl Setting {
 }
 
 impl Note {
-    /// The settings as they are, in a note that is not written yet.
+    /// A note of the settings as they are, not written yet.
     pub(super) fn found<'a>(
         settings: impl Iterator<Item = &'a PathBuf>,
         follower: &Path,
@@ -67,7 +67,7 @@ impl Note {
         Target::named(&self.file)?.write(&serde_json::to_vec(self)?)
     }
 
-    /// These settings have one of these values from now on, whenever the process ends. The follower may have any while
+    /// Notes that these settings have one of these values from now on. The follower may have any value while
     /// they are `changing`.
     ///
     /// # Errors
@@ -86,7 +86,7 @@ impl Note {
         self.save()
     }
 
-    /// These settings are now what they will be until the next change.
+    /// Notes that these settings keep their current values until the next change.
     ///
     /// # Errors
     /// A note that cannot be written.
@@ -103,7 +103,7 @@ impl Note {
         self.save()
     }
 
-    /// Puts everything back, for the process that has made the changes, and removes the note.
+    /// Restores everything, in the process that made the changes, and removes the note.
     pub(super) fn put_back(&self) {
         let follower = self.follower.iter().map(|(path, setting)| (path, setting));
         for (path, setting) in self.settings.iter().chain(follower) {
@@ -112,8 +112,8 @@ impl Note {
         self.remove();
     }
 
-    /// Puts back what a killed process has left, if there is a note of one: what it had set. What is otherwise was set
-    /// since then, and stays. Says what was done.
+    /// Restores what a killed process has set, if it left a note. A setting with another value was changed
+    /// since then, and stays. Reports what it did.
     pub(super) fn recover(file: &Path) {
         let Ok(text) = fs::read(file) else { return };
         match serde_json::from_slice::<Note>(&text) {
@@ -125,7 +125,7 @@ impl Note {
     }
 
     fn put_back_own(&self) {
-        // All are looked at first, since the follower changes when the others do; it comes last.
+        // Reads all settings first, since the follower changes with the others; it is restored last.
         let settings = self.settings.iter().map(|(path, setting)| (path, setting, false));
         let follower = self.follower.iter().map(|(path, setting)| (path, setting, self.changing));
         let there: Vec<Found<'_>> = settings
@@ -151,7 +151,7 @@ struct Found<'a> {
     path: &'a Path,
     before: &'a str,
     current: String,
-    /// That process has left it so.
+    /// The killed process has set its value.
     own: bool,
 }
 
@@ -181,7 +181,7 @@ impl<'a> Found<'a> {
     }
 }
 
-/// Whether the kernel took it; if not that is said, since only a person can then put it right.
+/// Whether the kernel accepted the value. If not, it is reported, since the user must then set it.
 fn write(path: &Path, value: &str) -> bool {
     let written = fs::write(path, value);
     if let Err(error) = &written {

@@ -115,7 +115,7 @@ fn what_a_killed_process_left_is_put_back_by_the_next() {
     settings.only(64).unwrap();
     let note = fs::read(places.note()).unwrap();
     drop(settings);
-    // What a kill leaves: the note, and the settings as they were changed.
+    // The state after a kill: the note, and changed settings.
     fs::write(places.note(), note).unwrap();
     for (kib, value) in only_64() {
         fs::write(places.settings.join(format!("hugepages-{kib}kB/enabled")), value).unwrap();
@@ -127,8 +127,7 @@ fn what_a_killed_process_left_is_put_back_by_the_next() {
     assert_eq!(values(places), original());
 }
 
-/// What a kill leaves when the user has set other values since then: what the killed run set is put back, and the
-/// user's values stay.
+/// After a kill and changes by the user: values of the killed run are restored, the user's values stay.
 #[test]
 fn what_the_user_set_after_a_kill_stays() {
     let Copy { places, .. } = &copy();

@@ -14,8 +14,8 @@ use crate::bench::ours::counting::Counting;
 
 const TABLE: usize = 2 << 20;
 
-/// What `verb` was seen to do to an address space with so many tables full of pages, on a machine of its own: different
-/// descriptors, and locked instructions. It is given the frames that are mapped.
+/// The different descriptors and locked instructions of `verb` on an address space with so many full tables,
+/// on a machine of its own. `verb` gets the mapped frames.
 fn seen(
     config: Config,
     folio: Folio,
@@ -57,7 +57,7 @@ const PAGES: Folio = Folio { order: 0, pmd: false };
 /// Beside the tables of the lowest level: those of the three levels above, and the slab that the mapping's record goes back to.
 const ALWAYS: u64 = 4;
 
-/// C7: the platform that counts does the same work.
+/// C7: the counting platform does the same work.
 #[test]
 fn an_unmap_touches_the_descriptors_of_page_tables_alone() {
     for tables in [1, 4] {
@@ -66,15 +66,14 @@ fn an_unmap_touches_the_descriptors_of_page_tables_alone() {
         assert!(locked > 0 && locked < 40, "{locked} locked instructions for {tables} tables");
     }
     let large = |pmd| Folio { order: 9, pmd };
-    // A leaf of the level above leaves its table behind, made beforehand and kept beside it; a folio of a whole block is a
-    // descriptor of its own when it was mapped in small pieces, and the frame that its counts shared with others is one more.
+    // A leaf of 2 MiB leaves its spare table behind. A folio of a whole block has a descriptor of its own
+    // once it was mapped in small pieces, and the frame that its counts share with others is one more.
     let (descriptors, _) = seen(Config::default(), large(true), 4, |_, mm, _| unmap(mm, 4));
     assert_eq!(descriptors, 4 + ALWAYS);
     let (descriptors, _) = seen(Config::default(), large(false), 4, |_, mm, _| unmap(mm, 4));
     assert_eq!(descriptors, 2 * 4 + 1 + ALWAYS);
 }
 
-/// The count above would show it.
 #[test]
 fn a_look_at_the_descriptor_of_each_frame_is_found() {
     let (descriptors, _) = seen(Config::default(), PAGES, 2, |manager, mm, frames| {
@@ -91,7 +90,7 @@ fn a_look_at_the_descriptor_of_each_frame_is_found() {
     assert_eq!(descriptors, 1 + 2 + ALWAYS);
 }
 
-/// Page by page each entry is exchanged, and the lock of its block is taken and given back.
+/// Page by page, the verb exchanges each entry and takes the lock of its block.
 #[test]
 fn locked_instructions_of_each_page_are_counted() {
     let config = Config { zap: ZapStrategy::PerPage, ..Config::default() };
@@ -99,7 +98,7 @@ fn locked_instructions_of_each_page_are_counted() {
     let (_, of_16) = seen(config, PAGES, 1, |_, mm, _| unmap(mm, 16));
     let (_, of_48) = seen(config, PAGES, 1, |_, mm, _| unmap(mm, 48));
     assert!(of_48 - of_16 >= 2 * 32 && of_48 - of_16 <= 5 * 32, "{of_16} {of_48}");
-    // One that is not needed is found.
+    // A needless locked instruction is found.
     let one_more = AtomicU64::new(0);
     let (_, more) = seen(config, PAGES, 1, |_, mm, _| {
         unmap(mm, 16);

@@ -8,7 +8,7 @@ const PID: u32 = 1;
 const PAGE: u64 = 4096;
 const MREMAP_MAYMOVE: u64 = 1;
 
-/// What the kernel tells of one process, one nanosecond after the other.
+/// The kernel's records of one process, one nanosecond apart.
 #[derive(Default)]
 struct Told {
     raws: Vec<Raw>,
@@ -35,7 +35,7 @@ impl Told {
         self.push(tid, RawKind::Leave { number: call.x86_64(), result: result as i64 });
     }
 
-    /// A thread that asks for a page to be moved, and what it does with it.
+    /// A thread enters a call that moves a page.
     fn enter_move(&mut self, tid: u32, from: u64) {
         self.enter(tid, Call::Mremap, &[from, PAGE, PAGE, MREMAP_MAYMOVE]);
     }
@@ -49,7 +49,7 @@ impl Told {
         self.leave(tid, Call::Mmap, at);
     }
 
-    /// The trace that comes of it.
+    /// The resulting trace.
     fn trace(self) -> Vec<Event> {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let path = directory.path().join("t.qtrace");
@@ -61,10 +61,10 @@ impl Told {
         TraceReader::open(&path).expect("the trace opens").map(|event| event.expect("an event")).collect()
     }
 
-    /// The calls of the trace that comes of it, in the order that is found for them, as thread and result.
+    /// The calls of the resulting trace in order, as thread and result.
     ///
     /// # Panics
-    /// If one of them is given what is mapped.
+    /// If the kernel gives one of them an address that is mapped.
     fn recorded(self) -> Vec<(u32, u64)> {
         let mut settled = Settled::default();
         self.trace().into_iter().for_each(|event| settled.push(event));
@@ -73,7 +73,7 @@ impl Told {
         let mut calls = Vec::new();
         while let Some(Placed { event, in_doubt, .. }) = settled.pop() {
             if let EventKind::Syscall(call) = &event.kind {
-                // More than can be followed may have been, if all threads are inside calls all the time.
+                // If all threads are inside calls all the time, more may be mapped than the test can follow.
                 if let Some(given) = target(call).filter(|_| !in_doubt) {
                     let taken =
                         layouts.mappings(PID).find(|taken| overlap(&(taken.start..taken.end), &given));
@@ -87,7 +87,7 @@ impl Told {
     }
 }
 
-/// The addresses that a call was given.
+/// The addresses that the kernel gave a call.
 fn target(call: &Syscall) -> Option<Range<u64>> {
     let length = match call.call {
         Call::Mmap => call.args[1],
@@ -102,7 +102,8 @@ fn overlap(a: &Range<u64>, b: &Range<u64>) -> bool {
     a.start < b.end && b.start < a.end
 }
 
-/// Three threads move one after the other, each to where the one before moved from, and return in another order.
+/// Three threads move pages one after the other, each to the source of the one before, and return in another
+/// order.
 #[test]
 fn moves_into_each_others_sources_stand_as_they_were_done() {
     let [p, q, r, s] = [0x10, 0x11, 0x12, 0x13].map(|page| page * PAGE);
@@ -122,7 +123,7 @@ fn moves_into_each_others_sources_stand_as_they_were_done() {
     }
 }
 
-/// Where a thread of the random program is.
+/// The state of a thread of the random program.
 #[derive(Clone, Copy)]
 enum At {
     Idle(Option<u64>),
@@ -130,7 +131,7 @@ enum At {
     Done(Call, u64),
 }
 
-/// A kernel that gives what was released last first, and threads that are delayed at every point.
+/// A kernel that reuses the last released address first, and threads that are delayed at every point.
 #[test]
 fn what_threads_are_given_was_released_before() {
     for seed in 0..20 {

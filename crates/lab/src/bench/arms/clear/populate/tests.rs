@@ -9,7 +9,7 @@ use super::*;
 
 const CASE: Populating = Populating { page: 2 << 20, bytes: 8 << 20, threads: 1 };
 
-/// Lets the arm `quire` populate on a machine that brings zeroes into memory, or only says so.
+/// Lets the arm `quire` populate on a machine that clears memory, or one that only says so.
 fn populate_on(clearing: bool, rounds: usize) -> Vec<Sample> {
     let config = HostedConfig { clearing, ..HostedConfig::bench(Machines::bytes(&CASE)) };
     let machine = config.build().unwrap();
@@ -27,7 +27,6 @@ fn what_was_populated_is_zero_in_every_round() {
     }
 }
 
-/// The figure would be far ahead of everybody's.
 #[test]
 #[should_panic(expected = "pages of 4 KiB that are zero")]
 fn memory_that_nobody_cleared_is_no_sample() {

@@ -13,7 +13,8 @@ use crate::host::threads::{Meeting, together};
 /// Frames that may be on their way from one CPU to the other.
 const ON_THE_WAY: usize = 1024;
 
-/// Frames that are handed over together, as by a driver that polls: the ring's own lines then move once for many.
+/// Frames that are handed over together, as a polling driver does, so that the ring's cache lines move once
+/// for many.
 const HANDED_OVER: usize = 64;
 
 enum Role<'a, T, F> {
@@ -23,7 +24,7 @@ enum Role<'a, T, F> {
 
 pub(super) fn run<F: Frames>(case: &PageAlloc, workers: &mut [Worker<F>]) -> Result<Sample, Skip> {
     let [taker, giver] = workers else {
-        return Err(Skip("one thread takes and one gives back: it takes two".to_owned()));
+        return Err(Skip("this case needs two threads: one allocates, the other frees".to_owned()));
     };
     let (sent, received) = RingBuffer::new(ON_THE_WAY);
     let (alone, got) = RingBuffer::new(ON_THE_WAY);
@@ -48,7 +49,7 @@ pub(super) fn run<F: Frames>(case: &PageAlloc, workers: &mut [Worker<F>]) -> Res
         Role::Takes(ring, ()) => send(ring, count, &short, meeting, Some),
         Role::Gives(ring, ()) => receive(ring, count, &short, meeting, |_| ()),
     });
-    // Both threads work on the same frames: a page takes as long as the whole, divided by the pages that passed.
+    // Both threads work on the same frames: the time of a page is the whole time over the pages that passed.
     let page =
         |stints: &[Stint]| -> Result<Span, Skip> { Ok(per_page(case, stints)?.0 * (2.0 / busy(case))) };
     let ring = page(&ring)?;
@@ -59,7 +60,7 @@ fn busy(case: &PageAlloc) -> f64 {
     case.threads.min(case.cpus.len()) as f64
 }
 
-/// Sends `count` things. When one cannot be made, `short` says so, and what is in the ring still arrives.
+/// Sends `count` items. If one cannot be made, sets `short`; the items in the ring still arrive.
 fn send<T: Copy + Default>(
     ring: &mut Producer<T>,
     count: usize,
@@ -101,7 +102,7 @@ fn receive<T>(
     let start = Moment::now();
     let (mut taken, mut turns) = (0, 0_u32);
     while taken < count {
-        // Read before the ring: nothing is sent after it was set.
+        // Read before the ring, since nothing is sent after it was set.
         let last = short.load(Ordering::Acquire);
         match ring.read_chunk(ring.slots()) {
             Ok(chunk) if !chunk.is_empty() => {
@@ -115,7 +116,7 @@ fn receive<T>(
     Stint { start, end: Moment::now(), taken: taken as u64 }
 }
 
-/// Waits a little; with fewer CPUs than threads, the other one may need this CPU.
+/// Waits briefly. With fewer CPUs than threads, it yields, since the other thread may need this CPU.
 fn pause(turns: &mut u32) {
     *turns += 1;
     if turns.is_multiple_of(1024) { std::thread::yield_now() } else { std::hint::spin_loop() }

@@ -1,4 +1,4 @@
-//! What a call costs in a memory that was filled before. Every repetition fills a memory of its own.
+//! The cost of a call in a memory that was filled before. Every repetition fills its own memory.
 
 use super::filled::{nine_tenths, take_all};
 use super::mixed;
@@ -11,7 +11,7 @@ use crate::host::cycles::{Moment, Span};
 /// Frames that are left free where frames are scarce.
 const LEFT_FREE: usize = 8;
 
-/// Requests that are refused, for the time of one.
+/// Refused requests over which the time of one is measured.
 const REFUSALS: usize = 64;
 
 pub(super) fn run<F: Frames>(

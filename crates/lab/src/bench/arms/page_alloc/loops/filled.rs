@@ -2,12 +2,12 @@
 
 use crate::bench::arms::page_alloc::case::{Frames, PageAlloc};
 
-/// Decides which frames go back; any number would do, as long as it stays.
+/// Seed of the frames that are freed; fixed, so that runs agree.
 const HOLES_SEED: u64 = 0x401e5;
 
-/// Takes every frame there is, one by one.
+/// Allocates every free frame, one by one.
 pub(super) fn take_all<F: Frames>(case: &PageAlloc, source: &mut F) -> Vec<F::Frame> {
-    // Written to once here, so that no fault of this list falls into a timed loop.
+    // Touches the list here, so that no timed loop faults on it.
     let mut frames = vec![F::Frame::default(); case.frames];
     frames.clear();
     while let Some(frame) = source.take::<0>() {
@@ -16,7 +16,7 @@ pub(super) fn take_all<F: Frames>(case: &PageAlloc, source: &mut F) -> Vec<F::Fr
     frames
 }
 
-/// Takes every frame there is and gives a tenth of them back, chosen and ordered at random; the others.
+/// Allocates every free frame and frees a tenth of them, chosen and ordered at random; returns the others.
 pub(super) fn nine_tenths<F: Frames>(case: &PageAlloc, source: &mut F) -> Vec<F::Frame> {
     let mut frames = take_all(case, source);
     let holes = frames.len() / 10;

@@ -8,10 +8,10 @@ use crate::bench::experiment::{Sample, Skip};
 use crate::host::cycles::{Moment, Span};
 use crate::host::threads::{Meeting, together};
 
-/// Decides the random order; any number would do, as long as it stays.
+/// Seed of the random order; fixed, so that runs agree.
 const ORDER_SEED: u64 = 0x9a6e;
 
-/// What the timed halves of one thread took together.
+/// The time of one thread's timed halves together.
 struct Halves {
     time: Span,
     taken: u64,
@@ -65,7 +65,7 @@ fn halves<F: Frames>(
             give_each(source, frames);
         }
         let free = start.until(Moment::now());
-        // The first turn fills the caches with what this arm uses, and does not count.
+        // The first turn warms the caches and does not count.
         if turn > 0 {
             outcome.time = outcome.time + if half.timed == Timed::Alloc { alloc } else { free };
             outcome.taken += taken as u64;

@@ -1,8 +1,7 @@
 //! The longest call of a mix of calls in a memory that is 90 % full with random holes.
 //!
-//! The same calls are replayed on fresh memories. What happens to one call in every replay is its own doing; what
-//! happens in some (a timer tick, an interrupt of the machine below) is not. So each call counts with the least of its
-//! replays, and the longest of those is the figure.
+//! The same calls are replayed on fresh memories. A call counts with its shortest replay, since a time that
+//! one replay only shows comes from a timer tick or the host. The longest of these is the figure.
 
 use super::filled::nine_tenths;
 use super::work::LONGEST;
@@ -12,14 +11,14 @@ use crate::host::cycles::{self, Span};
 
 const REPLAYS: usize = 6;
 
-/// Decides the calls; any number would do, as long as it stays.
+/// Seed of the calls; fixed, so that runs agree.
 const CALLS_SEED: u64 = 0xca115;
 
 /// One call.
 #[derive(Clone, Copy)]
 enum Call {
     Take(u8),
-    /// Gives back what stands at this place among what is held, counted round.
+    /// Frees the folio at this index of the held ones, modulo their number.
     Give(usize),
 }
 
@@ -47,7 +46,7 @@ pub(super) fn run<F: Frames>(
         .count("refused", refused.unwrap_or_default()))
 }
 
-/// As many takes as gives, mostly of single frames.
+/// As many allocations as frees, mostly of single frames.
 fn calls(count: usize) -> Vec<Call> {
     let mut rng = fastrand::Rng::with_seed(CALLS_SEED);
     let mut call = |_| {
@@ -66,7 +65,7 @@ fn calls(count: usize) -> Vec<Call> {
     (0..count).map(&mut call).collect()
 }
 
-/// Makes the calls and keeps the least time of each; how many takes were refused.
+/// Makes the calls and keeps the shortest time of each; returns the refused allocations.
 fn replay<F: Frames>(
     source: &mut F,
     mut held: Vec<(F::Frame, u8)>,

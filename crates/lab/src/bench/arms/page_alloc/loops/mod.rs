@@ -1,4 +1,4 @@
-//! The timed loops of `page-alloc`, the same for every arm, one shape of work per file.
+//! The timed loops of `page-alloc`, the same for every arm, one kind of work in each file.
 
 mod cross;
 mod crowded;
@@ -15,14 +15,14 @@ use crate::bench::experiment::{Prepared, Sample, Skip};
 use places::Places;
 use work::Worker;
 
-/// An arm that is ready. `build` gives a source for each thread, over a memory of which nothing is in use.
+/// An arm that is ready. `build` makes a source for each thread, over memory that is entirely free.
 struct Measured<F: Frames, B> {
     case: PageAlloc,
     build: B,
     workers: Vec<Worker<F>>,
 }
 
-/// Makes `case` ready. Its sources are built now and once, unless every repetition needs a memory of its own.
+/// Prepares `case`. Its sources are built now, unless every repetition needs its own memory.
 ///
 /// # Errors
 /// Those of `build`.

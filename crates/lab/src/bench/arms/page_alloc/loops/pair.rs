@@ -9,7 +9,7 @@ use crate::host::cycles::Moment;
 use crate::host::threads::{Meeting, together};
 
 pub(super) fn run<F: Frames>(case: &PageAlloc, workers: &mut [Worker<F>], order: u8) -> Result<Sample, Skip> {
-    // A request with a constant order is what a caller in a kernel writes.
+    // Kernel code requests constant orders, so each order has its own compiled loop.
     let pairs: fn(&mut F, usize, &Meeting) -> Stint = match order {
         0 => pairs::<F, 0>,
         1 => pairs::<F, 1>,
@@ -38,7 +38,7 @@ fn pairs<F: Frames, const ORDER: u8>(source: &mut F, count: usize, meeting: &Mee
     Stint { start, end: Moment::now(), taken }
 }
 
-/// Takes a folio and gives it back, `count` times; how often it got one.
+/// Allocates and frees a folio, `count` times; returns how often it got one.
 #[inline(always)]
 pub(super) fn pairs_of<F: Frames, const ORDER: u8>(source: &mut F, count: usize) -> u64 {
     for done in 0..count {

@@ -2,26 +2,26 @@
 
 use std::ops::{Deref, DerefMut};
 
-/// Places beyond those that are used: a page of them for eight-byte names. No two threads then write to one line.
+/// Spare places: a page of eight-byte names, so that no two threads write to one line.
 const SPARE: usize = 512;
 
-/// How far the places move with every repetition: nine lines.
+/// Places by which they move in every repetition: nine lines.
 const STEP: usize = 72;
 
-/// Places for frames that a thread holds, somewhere else in every repetition. A processor takes two addresses for the same
-/// at first when their low twelve bits agree, and then waits; where the names stand must not decide a figure.
+/// Places for the frames of a thread, at other addresses in every repetition. A processor stalls when a load
+/// and a store agree in their low twelve address bits; the addresses of the names must not decide a figure.
 pub(super) struct Places<T> {
     all: Vec<T>,
     from: usize,
 }
 
 impl<T: Copy + Default> Places<T> {
-    /// `held` places.
+    /// Makes `held` places.
     pub(super) fn new(held: usize) -> Self {
         Self { all: vec![T::default(); held + SPARE], from: 0 }
     }
 
-    /// Moves them. What stood there is lost.
+    /// Moves the places; drops their contents.
     pub(super) fn shift(&mut self) {
         self.from = (self.from + STEP) % SPARE;
     }

@@ -1,9 +1,8 @@
 //! The published sweep: allocates a batch one by one, and frees it one by one in the same order.
 //!
-//! The whole is timed from outside, over many batches. For the halves the counter is read around each of them, in a
-//! second pass, and what reading it costs is taken off; with batches of a few pages the processor works on both halves
-//! at once, so they are an indication there. One batch goes untimed first: the caches then hold what this arm uses, and
-//! not what the one before it left.
+//! Batches are timed from outside, many together. A second pass reads the counter around each half and
+//! subtracts the cost of reading. The processor overlaps the halves of small batches, so these halves are
+//! only an indication. One untimed batch warms the caches first.
 
 use std::hint::black_box;
 
@@ -35,8 +34,7 @@ pub(super) fn run<F: Frames>(case: &PageAlloc, workers: &mut [Worker<F>]) -> Res
     if let Some(short) = halves.iter().find(|halves| halves.taken < pages) {
         return Err(no_frame(short.taken, pages));
     }
-    // Threads beyond the CPUs wait for their turn inside a half as well as between halves; the mean is what is left
-    // to say of them.
+    // Threads in excess of the CPUs wait inside a half too, so only the mean is meaningful for them.
     let reading = (cycles::reading_cost() * repeats as u64) as f64;
     let mean = |half: fn(&Halves) -> u64| {
         let sum: f64 = halves.iter().map(|halves| (half(halves) as f64 - reading).max(0.0)).sum();
@@ -64,7 +62,7 @@ fn whole<F: Frames>(source: &mut F, frames: &mut [F::Frame], repeats: usize, mee
     Stint { start, end: Moment::now(), taken }
 }
 
-/// Takes a batch and gives it back; the frames that it had.
+/// Allocates and frees a batch; returns the frames that it had.
 #[inline(always)]
 fn batch<F: Frames>(source: &mut F, frames: &mut [F::Frame]) -> u64 {
     let got = take_each(source, frames);

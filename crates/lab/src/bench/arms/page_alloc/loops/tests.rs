@@ -4,7 +4,7 @@ use super::prepare;
 use crate::bench::arms::page_alloc::{Back, Crowded, Frames, Half, Operation, PageAlloc, Timed};
 use crate::bench::experiment::{Sample, Skip};
 
-/// An allocator that is a stack of free frames, and that may claim to have more than it gives.
+/// A stack of free frames as an allocator, which may claim more frames than it has.
 #[derive(Clone)]
 struct Stack {
     free: Arc<Mutex<Vec<usize>>>,
@@ -31,7 +31,7 @@ fn case(operation: Operation, threads: usize, count: usize) -> PageAlloc {
     PageAlloc { operation, threads, frames: 1000, count, repeats: 2, cpus: vec![0] }
 }
 
-/// Runs a case twice on a stack of `frames` frames; what the second run gave.
+/// Runs a case twice on a stack of `frames` frames; returns the second result.
 fn run(case: &PageAlloc, frames: usize, hidden: u64) -> Result<Sample, Skip> {
     let threads = case.threads;
     let mut prepared = prepare(case, move || {
@@ -73,7 +73,7 @@ fn a_loop_that_gets_no_frame_says_so_and_ends() {
         let Skip(reason) = run(&case(operation, 1, 50), frames, 0).unwrap_err();
         assert!(reason.contains("out of memory"), "{operation:?}: {reason}");
     }
-    // The one that gives back must not wait for frames that will never come.
+    // The thread that frees must not wait for frames that never come.
     let Skip(reason) = run(&case(Operation::Cross, 2, 5000), 0, 0).unwrap_err();
     assert!(reason.contains("no frame after 0"), "{reason}");
     assert!(run(&case(Operation::Pair(77), 1, 1), 10, 0).is_err());
@@ -103,7 +103,7 @@ fn nine_tenths_of_the_frames_stay_in_use() {
     let mixed = case(Operation::Crowded(Crowded::Mixed), 1, 500);
     let (first, again) = (run(&mixed, 1000, 0).unwrap(), run(&mixed, 1000, 0).unwrap());
     assert_eq!(first.counters, again.counters);
-    // The stack has no folios of higher orders, and those are asked for.
+    // The stack has no folios of higher orders, which the mix requests.
     assert!(first.counters["refused"] > 0 && first.counters["refused"] < 250);
     assert!(metric(&first, "longest") >= metric(&first, "time"));
 }

@@ -1,4 +1,4 @@
-//! What the loops have in common: a thread with its frames, the time it took, and the metrics beside it.
+//! What the loops share: a thread with its frames, its times, and further metrics.
 
 use super::places::Places;
 use crate::bench::arms::page_alloc::case::{Frames, PageAlloc};
@@ -10,11 +10,11 @@ pub(super) const ALLOC_CYCLES: Metric =
     Metric { name: "alloc-cycles", unit: "cycles", better: Better::Lower };
 /// As [`FREE`](crate::bench::experiment::FREE) in cycles.
 pub(super) const FREE_CYCLES: Metric = Metric { name: "free-cycles", unit: "cycles", better: Better::Lower };
-/// Nanoseconds for each page that the ring between two threads takes without an allocator.
+/// Nanoseconds per page of the ring between two threads, without an allocator.
 pub(super) const RING: Metric = Metric { name: "ring", unit: "ns", better: Better::Lower };
 /// Nanoseconds of a pair in the same memory while it was empty.
 pub(super) const EMPTY: Metric = Metric { name: "empty", unit: "ns", better: Better::Lower };
-/// Nanoseconds of the longest call, each call counted with the least of its replays.
+/// Nanoseconds of the longest call, each counted with its shortest replay.
 pub(super) const LONGEST: Metric = Metric { name: "longest", unit: "ns", better: Better::Lower };
 /// Nanoseconds for each frame while the memory is filled.
 pub(super) const FILL: Metric = Metric { name: "fill", unit: "ns", better: Better::Lower };
@@ -27,15 +27,15 @@ pub(super) struct Worker<F: Frames> {
     pub(super) frames: Places<F::Frame>,
 }
 
-/// What one thread did from when to when.
+/// The work of one thread, with its start and end.
 pub(super) struct Stint {
     pub(super) start: Moment,
     pub(super) end: Moment,
     pub(super) taken: u64,
 }
 
-/// What one CPU spent on one page: the time from the first start to the last end, times the CPUs that worked, over
-/// all pages. With no more threads than CPUs that is the time of a page as its thread sees it.
+/// CPU time per page: the time from the first start to the last end, times the working CPUs, over all pages.
+/// With no more threads than CPUs, this is the time of a page as its thread sees it.
 pub(super) fn per_page(case: &PageAlloc, stints: &[Stint]) -> Result<(Span, u64), Skip> {
     let expected = (case.count * case.repeats) as u64;
     if let Some(short) = stints.iter().find(|stint| stint.taken < expected) {
@@ -50,10 +50,10 @@ pub(super) fn per_page(case: &PageAlloc, stints: &[Stint]) -> Result<(Span, u64)
 }
 
 pub(super) fn no_frame(taken: u64, expected: u64) -> Skip {
-    Skip(format!("no frame after {taken} of {expected}: out of memory, or one was refused"))
+    Skip(format!("no frame after {taken} of {expected}: the allocator is out of memory, or refused one"))
 }
 
-/// How many of `frames` are different.
+/// The number of different `frames`.
 pub(super) fn different<T: Ord>(frames: impl Iterator<Item = T>) -> u64 {
     let mut frames: Vec<T> = frames.collect();
     frames.sort_unstable();

@@ -9,7 +9,6 @@ use crate::bench::experiment::{Arm, Prepared, Sample, Skip};
 
 const SIZE: HugeSize = HugeSize::Size2M;
 
-/// Writes `nr_hugepages` beside threads that map, touch and unmap.
 pub(in crate::bench::arms::pool) struct Linux {
     pub(in crate::bench::arms::pool) kernel: Kernel,
 }
@@ -20,7 +19,11 @@ impl Arm<Resizing> for Linux {
     }
 
     fn about(&self) -> &'static str {
-        self.kernel.about("one write to nr_hugepages for each request, and a look at what came of it; mmap, one byte written to each page, munmap in this process, transparent huge pages off: system calls, traps, clearing, cgroup, LRU. hugetlb_optimize_vmemmap off; all settings are put back.")
+        self.kernel.about(
+            "one write to nr_hugepages and a read of it for each request, beside threads of \
+         this process that mmap, touch and munmap without transparent huge pages. hugetlb_optimize_vmemmap \
+         is off; all settings are put back.",
+        )
     }
 
     fn setup(&mut self, case: &Resizing) -> Result<Box<dyn Prepared + '_>, Skip> {

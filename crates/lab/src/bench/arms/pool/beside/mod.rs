@@ -1,4 +1,4 @@
-//! Arms of the experiment `hugetlb-churn`: a pool is made larger and smaller beside threads that use small pages.
+//! Arms of the experiment `hugetlb-churn`: a pool grows and shrinks beside threads that use small pages.
 
 mod linux;
 mod quire;
@@ -15,32 +15,32 @@ use crate::bench::experiment::{Arm, Better, Metric, Sample, Skip};
 use crate::bench::folio::PAGE;
 use crate::host::threads::{Meeting, together};
 
-/// Nanoseconds of a small page of the workers, from its fault to its unmapping.
+/// Nanoseconds of a small page of the workers, from its fault through its unmapping.
 pub const SMALL: Metric = Metric { name: "small", unit: "ns", better: Better::Lower };
 /// The same for the worker that has a processor to itself.
 pub const APART: Metric = Metric { name: "small-apart", unit: "ns", better: Better::Lower };
-/// Nanoseconds that the resizer's thread ran, for each page of the pool.
+/// CPU time of the resizer's thread in nanoseconds, for each page of the pool.
 pub const RAN: Metric = Metric { name: "ran", unit: "ns", better: Better::Lower };
 
 /// Threads that use small pages.
 const WORKERS: usize = 2;
 /// Bytes that a worker maps, touches and unmaps.
 const REGION: usize = 2 << 20;
-/// The resizer sleeps so long after each request.
+/// The resizer's sleep after each request.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// Make a pool of pages of 2 MiB larger and smaller, use small pages, or both.
+/// Grow and shrink a pool of 2 MiB pages, use small pages, or both.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Resizing {
     /// Pages of the pool when it is full.
     pub pages: u64,
-    /// How often it is filled and emptied again.
+    /// Times that it is filled and emptied.
     pub cycles: u64,
-    /// Regions of each worker when no resizer runs; else the workers go on until the resizer has ended.
+    /// Regions of each worker when no resizer runs; beside a resizer the workers go on until it has ended.
     pub regions: u64,
     /// Which threads run.
     pub running: Running,
-    /// The processors: each worker has one, and the resizer shares that of the first.
+    /// The processors: each worker has one, and the resizer runs on the first worker's.
     pub processors: Vec<usize>,
 }
 
@@ -49,45 +49,45 @@ pub struct Resizing {
 pub enum Running {
     /// The resizer and the workers.
     All,
-    /// The resizer.
+    /// The resizer alone.
     Resizer,
-    /// The workers.
+    /// The workers alone.
     Workers,
 }
 
-/// Every arm. The checksum is the number of pages that were asked for, or of small pages when no resizer runs.
+/// Every arm. The checksum is the number of pages requested, or of small pages when no resizer runs.
 pub fn all() -> Vec<Box<dyn Arm<Resizing>>> {
     let mut arms = quire::all();
     arms.extend(kernels().map(|kernel| Box::new(linux::Linux { kernel }) as Box<dyn Arm<Resizing>>));
     arms
 }
 
-/// Whose memory it is.
+/// The system whose memory is used.
 trait Memory: Sync {
-    /// Runs `body` as a CPU, in the workers' address space if it is one of them.
+    /// Runs `body` as a CPU; a worker's CPU runs the workers' address space.
     fn enter(&self, cpu: usize, worker: bool, body: &mut dyn FnMut());
 
-    /// Maps a region, writes to each of its pages and unmaps it; `None` where there is no memory for it.
+    /// Maps a region, writes to each of its pages and unmaps it; `None` if memory runs out.
     fn region(&self, bytes: usize) -> Option<()>;
 
-    /// One request; the pages that the pool has then.
+    /// Makes one request; returns the pool's pages afterwards.
     ///
     /// # Errors
-    /// [`Skip`] when the kernel permits no request.
+    /// [`Skip`] when the kernel refuses requests.
     fn resize(&self, wanted: u64) -> Result<u64, Skip>;
 }
 
-/// What one thread did.
+/// The result of one thread.
 enum Part {
     Worked { nanoseconds: f64, regions: u64 },
     Resized { nanoseconds: f64, ran: f64, short: u64 },
 }
 
 impl Resizing {
-    /// Everybody does what is theirs.
+    /// Runs the resizer and the workers, each on its thread.
     ///
     /// # Errors
-    /// [`Skip`] when one of them cannot.
+    /// [`Skip`] when one of them fails.
     fn play(&self, memory: &impl Memory) -> Result<Sample, Skip> {
         let workers = if self.running == Running::Resizer { 0 } else { WORKERS };
         let threads = workers + usize::from(self.running != Running::Workers);
@@ -106,14 +106,14 @@ impl Resizing {
         self.sample(&parts.into_iter().collect::<Result<Vec<_>, _>>()?)
     }
 
-    /// Uses small pages until it is over.
+    /// A worker: uses small pages until `over`.
     fn work(&self, memory: &impl Memory, meeting: &Meeting, over: &AtomicBool) -> Result<Part, Skip> {
         let (mut regions, mut there_is) = (0, true);
         meeting.wait();
         let start = Instant::now();
         let goes_on = |regions: u64| match self.running {
             Running::Workers => regions < self.regions,
-            // At least one, or there would be nothing to say.
+            // At least one region, or there would be no time to report.
             _ => regions == 0 || !over.load(Ordering::Acquire),
         };
         while there_is && goes_on(regions) {
@@ -121,7 +121,7 @@ impl Resizing {
             regions += u64::from(there_is);
         }
         let nanoseconds = start.elapsed().as_nanos() as f64;
-        // The others' flushes go to this CPU until all are done.
+        // This CPU receives the other threads' flushes until all are done.
         meeting.wait();
         if there_is {
             return Ok(Part::Worked { nanoseconds, regions });
@@ -129,7 +129,7 @@ impl Resizing {
         Err(Skip(format!("no memory for a worker's region after {regions} of them")))
     }
 
-    /// Fills the pool and empties it again and again.
+    /// The resizer: fills and empties the pool.
     fn resize(&self, memory: &impl Memory, meeting: &Meeting, over: &AtomicBool) -> Result<Part, Skip> {
         let (mut nanoseconds, mut ran, mut short) = (0.0, 0.0, 0);
         let mut ask = |wanted: u64| {
@@ -182,7 +182,7 @@ impl Resizing {
     }
 }
 
-/// How long this thread has run.
+/// CPU time of this thread.
 fn thread_time() -> Duration {
     Duration::from(clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).expect("Linux counts each thread's time"))
 }

@@ -19,7 +19,8 @@ use crate::bench::experiment::{Arm, Prepared, Sample, Skip};
 use crate::bench::folio::Folio;
 use crate::bench::ours;
 
-/// The machine of all arms: its memory is there before anything is timed, since the workers use what the pool gives back.
+/// The machine of all arms. Its memory is populated before anything is timed, since the workers use frames
+/// that the pool gives back.
 type Kept = Rc<RefCell<Option<Rc<Hosted>>>>;
 
 pub(super) fn all() -> Vec<Box<dyn Arm<Resizing>>> {
@@ -42,15 +43,22 @@ impl Arm<Resizing> for Quire {
     fn about(&self) -> &'static str {
         match self.policy {
             DescriptorPolicy::InBlock => {
-                "HugePools::resize by one CPU of a bare hosted machine, Mm::mmap, one Mm::fault for each page (cleared) and Mm::munmap by two others, in one address space. No system call but for the interrupts of remote flushes (membarrier), no trap, no cgroup, no LRU."
+                "one CPU of a bare hosted machine calls HugePools::resize, two others mmap, fault (cleared) \
+                 and munmap in one address space. Remote flushes use membarrier; no other system call, no \
+                 trap, no cgroup, no LRU."
             }
             DescriptorPolicy::Full => {
-                "the same over a window of descriptors, all of which are written when a page joins and when it leaves: the saving is off."
+                "as `in-block`, over a window of descriptors that are all written when a page joins and when \
+                 it leaves: nothing is saved."
             }
             DescriptorPolicy::PerPage => {
-                "the same; a page's descriptors are freed when it joins and brought back when it leaves, with flushes for each page."
+                "as `full`; a page's descriptors are freed when it joins and brought back when it leaves, \
+                 with flushes for each page."
             }
-            DescriptorPolicy::Batched => "the same for all pages of a request together, with two flushes.",
+            DescriptorPolicy::Batched => {
+                "as `per-page` for all pages of a request together, with two \
+             flushes."
+            }
         }
     }
 
@@ -63,7 +71,7 @@ impl Arm<Resizing> for Quire {
 }
 
 impl Quire {
-    /// The machine, on which a pool of `bytes` bytes can be had beside a window and the workers' pages.
+    /// A machine with room for a pool of `bytes` bytes, a window and the workers' pages.
     fn machine(&self, bytes: u64) -> Result<Rc<Hosted>, Skip> {
         let bytes = (bytes + bytes / 24 + SLACK).next_multiple_of(PAGE_BYTES);
         let mut kept = self.kept.borrow_mut();
@@ -73,7 +81,7 @@ impl Quire {
         *kept = None;
         if available() < bytes + LEFT_FREE {
             return Err(Skip(format!(
-                "a machine of {} GiB is more memory than is available",
+                "the machine needs {} GiB, more than this host has available: free memory",
                 bytes.div_ceil(1 << 30)
             )));
         }

@@ -1,6 +1,6 @@
 use super::*;
 
-/// A piece keeps the wire busy for 1000 ns, and a request takes 100 to come and 100 to be answered.
+/// A piece occupies the wire for 1000 ns; a request takes 100 ns each way.
 const WIRE: Wire = Wire { bits_per_second: 8_000_000_000, round_trip: 200 };
 
 fn drain(link: &mut Link, now: u64) -> Vec<usize> {
@@ -22,7 +22,7 @@ fn what_was_asked_for_goes_before_the_stream_and_after_what_is_being_sent() {
     let mut link = Link::new(WIRE, 1000, 8);
     let mut began = Vec::new();
     let sending = &mut |piece| began.push(piece);
-    // It comes to the source at 600, while piece 0 is being sent, and is here 1000 + 1000 + 100 after the start.
+    // The request reaches the source at 600, while it sends piece 0. The piece arrives at 1000 + 1000 + 100.
     assert!(link.ask(500, 5, sending));
     assert!(link.ask(550, 6, sending));
     assert_eq!(link.arrived(2099, sending), Some(0));

@@ -1,4 +1,4 @@
-//! Threads that take a lock for what they change: the order of the locked sections is the order of the trace.
+//! Threads that take a lock for each change: the order of the locked sections is the order of the trace.
 
 use super::*;
 
@@ -7,12 +7,12 @@ const THREADS: usize = 6;
 const FIXED: u64 = 0x32;
 const READ_WRITE: u32 = 3;
 
-/// Where a thread is in its call or fault.
+/// The progress of a thread in its call or fault.
 #[derive(Clone, Copy)]
 enum Step {
     Idle,
     Entered(Change),
-    /// It has the lock, and waits for faults that are under way in what it changes.
+    /// It has the lock and waits for faults under way in its range.
     Locked(Change),
     /// It has changed its pages.
     Changed(Change),
@@ -53,7 +53,7 @@ impl Change {
         }
     }
 
-    /// Changes the pages; a protection up to the first hole.
+    /// Changes the pages; a protection stops at the first hole.
     fn apply(&mut self, pages: &mut [Option<u32>; 16]) {
         for page in &mut pages[self.at as usize - 0x10..(self.at + self.len) as usize - 0x10] {
             match self.call {
@@ -80,7 +80,7 @@ struct Kernel {
 }
 
 impl Kernel {
-    /// One step of a thread. Gives where it is then.
+    /// Makes one step of a thread; returns its next state.
     fn step(&mut self, tid: u32, step: Step, ends: bool) -> Step {
         match step {
             Step::Idle if ends => Step::Idle,
@@ -110,7 +110,7 @@ impl Kernel {
             Step::Changed(change) => {
                 self.held = None;
                 if change.call == Call::Munmap {
-                    // It goes on with the lock for reading. Some records of that are lost.
+                    // It downgrades to the lock for reading. Some records of that are lost.
                     if self.rng.u8(..4) > 0 {
                         self.told.push(tid, RawKind::Locked { mm: MM, write: false });
                     }

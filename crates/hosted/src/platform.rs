@@ -170,6 +170,7 @@ unsafe impl FramePlatform for Hosted {
 
     fn relax(&self) {
         std::hint::spin_loop();
+        self.spins.fetch_add(1, Ordering::Relaxed);
         Task::with(|task| {
             called(task);
             if task.next_turn().is_multiple_of(TURNS_PER_YIELD) {

@@ -9,6 +9,9 @@ use quire::platform::Context;
 /// How long a CPU waits for another CPU, which may be waiting for it.
 pub const PATIENCE: Duration = Duration::from_millis(40);
 
+/// Turns of spin loops after which a CPU waits for a lock whose holder is held up: any other wait is shorter.
+const STUCK_TURNS: u64 = 5_000;
+
 /// Two CPUs of which the first was held up in the middle of its work until the second had done its own.
 pub struct HeldUp<A, B> {
     /// Calls of the platform in the first CPU's work.
@@ -54,7 +57,7 @@ pub fn held_up_to_look<A: Send, B: Send>(
         }
         let hold_up = || {
             asked.store(true, Ordering::SeqCst);
-            let came = within(patience, || through.load(Ordering::SeqCst));
+            let came = unless_stuck(machine, patience, || through.load(Ordering::SeqCst));
             in_time.fetch_or(came, Ordering::SeqCst);
             look(came);
         };
@@ -65,6 +68,19 @@ pub fn held_up_to_look<A: Send, B: Send>(
     let second = ends.pop().and_then(|end| end.1).expect("CPU 1 did its part");
     let (calls, first) = ends.pop().and_then(|end| end.0).expect("CPU 0 did its part");
     HeldUp { calls, first, second, in_time: in_time.into_inner() }
+}
+
+/// How long the threads of a stress test run: `QUIRE_LONG=1` asks for thirty times as long.
+pub fn stress_time() -> Duration {
+    let long = std::env::var("QUIRE_LONG").is_ok_and(|value| value != "0");
+    Duration::from_millis(if long { 18_000 } else { 600 })
+}
+
+/// As [`within`], on a CPU of the machine; ends as soon as another CPU has spun for so many turns that it waits for
+/// this one.
+pub fn unless_stuck(machine: &Hosted, time: Duration, came: impl Fn() -> bool) -> bool {
+    let stuck = machine.spin_turns() + STUCK_TURNS;
+    within(time, || came() || machine.spin_turns() > stuck) && came()
 }
 
 /// Waits until `came` is true, for at most `time`; returns whether it became so.

@@ -1,7 +1,7 @@
 //! The machine as a value: its parts, and its queries.
 
 use std::ptr;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Instant;
 
 use quire::addr::PhysAddr;
@@ -31,6 +31,8 @@ pub struct Hosted {
     pub(crate) nested: NestedTables,
     pub(crate) violations: Violations,
     pub(crate) born: Instant,
+    /// Turns of spin loops, on all CPUs.
+    pub(crate) spins: AtomicU64,
     pub(crate) online: AtomicCpuSet,
     /// [`CONTEXTS`] for each CPU: an interrupt never counts where the code below it is counting.
     counters: Box<[CpuCounters]>,
@@ -93,6 +95,7 @@ impl Hosted {
             nested: NestedTables::new(watched_frames(&config)),
             violations: Violations::default(),
             born: Instant::now(),
+            spins: AtomicU64::new(0),
             online: (0..config.cpus).fold(AtomicCpuSet::new(), |online, cpu| {
                 online.insert(CpuId(cpu as u32));
                 online
@@ -160,6 +163,11 @@ impl Hosted {
     /// Flushes since [`Self::lose_flushes`] (none are counted under [`FailurePlan::Off`]).
     pub fn flushes_asked(&self) -> u64 {
         self.tlbs.losses.asked()
+    }
+
+    /// Turns that CPUs have spent in spin loops: a CPU whose turns go on waits for a lock or another CPU.
+    pub fn spin_turns(&self) -> u64 {
+        self.spins.load(Ordering::Relaxed)
     }
 
     /// Flushes that were lost by the current plan.

@@ -52,7 +52,7 @@ pub struct BenchArgs {
     /// Seed of the order in which the arms take turns.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Measured rounds of each arm. More rounds tell arms apart that differ by little [default: 11, or 3 with --smoke].
+    /// Measured rounds of each arm. More rounds tell arms apart that differ by little [default: 11, or 1 with --smoke].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(3..))]
     rounds: Option<u16>,
     #[command(flatten)]

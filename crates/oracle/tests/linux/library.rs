@@ -87,7 +87,7 @@ fn the_library_agrees_with_this_kernel() {
     let _alone = alone();
     let (start, mut sum, mut runs) = (Instant::now(), Counts::default(), 0_u64);
     let mut numbered = 1..;
-    let mut timed = seeds(Duration::from_secs(6));
+    let mut timed = seeds(Duration::from_secs(3));
     let mut next = |made: u64| match calls() {
         Some(calls) => numbered.next().filter(|_| made < calls),
         None => timed.next(),

@@ -51,7 +51,7 @@ fn possible(steps: Vec<Step>) -> Vec<Step> {
 fn the_model_agrees_with_this_kernel() {
     let _alone = alone();
     let mut done = 0;
-    for seed in seeds(Duration::from_secs(4)) {
+    for seed in seeds(Duration::from_secs(2)) {
         let mut rng = Rng::with_seed(seed);
         let mut shape = Draw::new(&mut rng, 200, 1);
         shape.without(&[Left::Heap]);

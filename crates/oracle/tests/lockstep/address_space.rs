@@ -10,25 +10,25 @@ use oracle::ops::{Draw, Step, draw};
 
 #[test]
 fn address_spaces_and_model_agree() {
-    agree(Duration::from_secs(9), |_| {});
+    agree(Duration::from_secs(5), |_| {});
 }
 
 /// Private memory that is forked over and over: what shares page tables must not show.
 #[test]
 fn families_and_model_agree() {
-    agree(Duration::from_secs(5), Draw::families);
+    agree(Duration::from_secs(3), Draw::families);
 }
 
 /// Small pages that become large ones between everything else, by call and in the background.
 #[test]
 fn collapses_and_model_agree() {
-    agree_while_collapsing(Duration::from_secs(5), |shape, _| shape.collapses());
+    agree_while_collapsing(Duration::from_secs(3), |shape, _| shape.collapses());
 }
 
 /// The same with pages of files, which are stored to, cut off, written back and copied privately meanwhile.
 #[test]
 fn collapses_of_files_and_model_agree() {
-    agree_while_collapsing(Duration::from_secs(5), Draw::file_collapses);
+    agree_while_collapsing(Duration::from_secs(3), Draw::file_collapses);
 }
 
 fn agree_while_collapsing(time: Duration, draw_more: impl Fn(&mut Draw, &mut Rng)) {
@@ -60,7 +60,7 @@ fn gigantic_folios_and_model_agree() {
     let (mut runs, mut formed) = (0, 0);
     // Each has GiB to make dirty and to clear.
     let most = if long() { usize::MAX } else { 5 };
-    for seed in seeds(Duration::from_secs(4)).take(most) {
+    for seed in seeds(Duration::from_secs(2)).take(most) {
         let mut rng = Rng::with_seed(seed);
         let machine = MachineShape::gigantic(&mut rng);
         let mut shape = Draw::new(&mut rng, 120, 2);

@@ -53,7 +53,7 @@ fn allocations(case: &Case) -> u64 {
 
 #[test]
 fn any_one_allocation_may_fail() {
-    let (start, limit) = (Instant::now(), budget(Duration::from_secs(5)));
+    let (start, limit) = (Instant::now(), budget(Duration::from_secs(2)));
     let (mut injected, mut cases) = (0, 0);
     for seed in seeds(limit) {
         let case = case(seed, 40);
@@ -78,7 +78,7 @@ fn any_one_allocation_may_fail() {
 
 #[test]
 fn every_allocation_from_one_on_may_fail() {
-    for seed in seeds(Duration::from_secs(3)) {
+    for seed in seeds(Duration::from_secs(2)) {
         let case = case(seed, 40);
         let total = allocations(&case);
         for n in [0, total / 4, total / 2, total * 3 / 4] {
@@ -89,7 +89,7 @@ fn every_allocation_from_one_on_may_fail() {
 
 #[test]
 fn allocations_may_fail_at_random() {
-    for seed in seeds(Duration::from_secs(3)) {
+    for seed in seeds(Duration::from_secs(2)) {
         let case = case(seed, 200);
         let one_in = [2, 10, 100, 1000][seed as usize % 4];
         check(&case, &case.machine.clone().failing(FailurePlan::Seeded { seed, one_in }));
@@ -98,7 +98,7 @@ fn allocations_may_fail_at_random() {
 
 #[test]
 fn a_small_machine_runs_out_and_recovers() {
-    for seed in seeds(Duration::from_secs(3)) {
+    for seed in seeds(Duration::from_secs(2)) {
         let case = case(seed, 200);
         let bytes = Rng::with_seed(seed).u64(1..24) << 20;
         check(&case, &case.machine.clone().small(bytes));

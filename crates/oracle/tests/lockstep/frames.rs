@@ -16,7 +16,7 @@ fn source(ops: &[(usize, FrameOp)]) -> String {
 #[test]
 fn allocator_and_model_agree() {
     let mut runs = 0;
-    for seed in seeds(Duration::from_secs(5)) {
+    for seed in seeds(Duration::from_secs(3)) {
         let mut rng = Rng::with_seed(seed);
         let shape = FrameShape::new(&mut rng);
         let ops = draw_frames(&mut rng, &shape, 400);

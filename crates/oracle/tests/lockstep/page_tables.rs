@@ -20,7 +20,7 @@ fn source(ops: &[TableOp]) -> String {
 #[test]
 fn page_tables_and_model_agree() {
     let mut runs = 0;
-    for seed in seeds(Duration::from_secs(4)) {
+    for seed in seeds(Duration::from_secs(2)) {
         let label = format!("QUIRE_SEED={seed}");
         let ops = draw_tables(&mut Rng::with_seed(seed), 200);
         let check = |ops: &[TableOp]| TableLockstep::check(ops, zap(seed));

@@ -107,6 +107,3 @@ fn rows(map: &MemMap, bytes: &Range<usize>, mut tell: impl FnMut(usize)) {
         }
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -6,6 +6,8 @@ use serde_json::Map;
 use super::{Runner, Scale, order};
 use crate::bench::experiment::{Arm, Case, Experiment, Measured, Prepared, Sample, Skip};
 
+const FEW: Scale = Scale { smoke: true, warmups: 1, rounds: 3 };
+
 const QUESTION: Experiment = Experiment {
     name: "question",
     question: "",
@@ -62,7 +64,7 @@ fn measure(arms: [(&'static str, u64, usize); 2]) -> (anyhow::Result<Measured>, 
         Box::new(Noting { name, log: Rc::clone(&log), checksum, until }) as Box<dyn Arm<()>>
     };
     let cases = [Case { name: "case".to_owned(), params: Map::new(), spec: () }];
-    let measured = Runner::new(Scale::SMOKE, 7).measure(&QUESTION, &cases, &mut arms.map(arm));
+    let measured = Runner::new(FEW, 7).measure(&QUESTION, &cases, &mut arms.map(arm));
     let log = log.borrow().clone();
     (measured, log)
 }
@@ -103,7 +105,7 @@ fn every_arm_follows_every_other_one_equally_often() {
 fn arms_take_turns_and_warm_ups_are_not_kept() {
     let (measured, log) = measure([("first", 1, usize::MAX), ("second", 1, usize::MAX)]);
     let rows = measured.unwrap().rows;
-    assert_eq!(log.len(), 2 * (Scale::SMOKE.warmups + Scale::SMOKE.rounds));
+    assert_eq!(log.len(), 2 * (FEW.warmups + FEW.rounds));
     assert!(log.chunks(2).all(|round| round[0] != round[1]), "{log:?}");
     assert_eq!(rows.len(), 2);
     for row in rows {
@@ -141,7 +143,7 @@ fn cases_can_be_left_out_by_name() {
     let arm = Noting { name: "first", log: Rc::clone(&log), checksum: 1, until: usize::MAX };
     let case = |name: &str| Case { name: name.to_owned(), params: Map::new(), spec: () };
     let cases = [case("pair"), case("pair/2threads"), case("bulk")];
-    let runner = Runner::new(Scale::SMOKE, 7).only("pair");
+    let runner = Runner::new(FEW, 7).only("pair");
     let rows = runner.measure(&QUESTION, &cases, &mut [Box::new(arm) as Box<dyn Arm<()>>]).unwrap().rows;
     let names: Vec<&str> = rows.iter().map(|row| row.case.as_str()).collect();
     assert_eq!(names, ["pair", "pair/2threads"]);

@@ -107,7 +107,7 @@ fn lockstep_round(seed: u64) -> Result<(), String> {
 
 #[test]
 fn threads_agree_with_their_models() {
-    let (start, limit) = (Instant::now(), budget(Duration::from_secs(5)));
+    let (start, limit) = (Instant::now(), budget(Duration::from_secs(3)));
     let first = seed();
     let mut rounds = 0;
     while start.elapsed() < limit {
@@ -257,7 +257,7 @@ fn contention_round(seed: u64, time: Duration) -> Result<u64, String> {
 
 #[test]
 fn no_store_is_lost_to_fork_or_mprotect() {
-    let (start, limit) = (Instant::now(), budget(Duration::from_secs(4)));
+    let (start, limit) = (Instant::now(), budget(Duration::from_secs(2)));
     let first = seed();
     let (mut rounds, mut stores) = (0, 0);
     while start.elapsed() < limit {

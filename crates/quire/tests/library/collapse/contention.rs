@@ -1,7 +1,7 @@
 //! Several CPUs collapse or split the same 2 MiB while others store, and each may undo a step of another.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use fastrand::Rng;
 use hosted::{FaultCause, Hosted, HostedConfig};
@@ -11,10 +11,9 @@ use quire::vm::{Access, Advice, FolioPolicy, Splitter};
 
 use crate::collapse::support::{BASE, HUGE, PAGE};
 use crate::collapse::world::{MIB, Manager, Space, anonymous, load, store, with_manager};
-use testkit::seed;
+use testkit::{seed, stress_time};
 
 const CPUS: usize = 4;
-const TIME: Duration = Duration::from_millis(1200);
 
 /// CPUs 0 and 1 repeatedly do `upset`, and the others `stores`, to two aligned ranges.
 fn contend(
@@ -31,7 +30,7 @@ fn contend(
         machine.spawn_cpus(CPUS, |cpu| {
             mm.switch_in();
             let mut rng = Rng::with_seed(first.wrapping_add(u64::from(cpu.0)));
-            let end = Instant::now() + TIME;
+            let end = Instant::now() + stress_time();
             while Instant::now() < end {
                 if cpu.0 < 2 { upset(manager, &mm, &mut rng) } else { stores(machine, &mm, cpu.0, &mut rng) }
             }

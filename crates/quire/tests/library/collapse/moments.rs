@@ -13,7 +13,7 @@ use quire::vm::{FolioPolicy, Splitter};
 
 use crate::collapse::support::{BASE, HUGE, PAGE, leaf};
 use crate::collapse::world::{MIB, Manager, Space, anonymous, load, store, with_manager};
-use testkit::{PATIENCE, held_up, within};
+use testkit::{PATIENCE, held_up, unless_stuck, within};
 
 /// The last page of each folio is not zero, so that splitting does not free the whole folio.
 const KEPT: u64 = BASE + 511 * PAGE;
@@ -138,7 +138,7 @@ struct Looks {
 fn look_twice(machine: &Hosted, manager: &Manager<'_>, moment: usize, second: usize) -> (bool, bool) {
     let (mm, looks) = (with_folio(machine, manager, 7), Looks::default());
     let is_clean = || leaf(machine, &mm, BASE).is_some_and(|leaf| leaf.frames == 512 && !leaf.dirty);
-    let wait = |word: &AtomicU64| within(PATIENCE, || word.load(Ordering::SeqCst) == 1);
+    let wait = |word: &AtomicU64| unless_stuck(machine, PATIENCE, || word.load(Ordering::SeqCst) == 1);
     let page = BASE + 5 * PAGE + 16;
     let came = machine.spawn_cpus(2, |cpu| {
         mm.switch_in();

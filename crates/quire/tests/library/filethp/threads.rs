@@ -14,10 +14,9 @@ use quire::vm::{Access, Advice, Collapser, File, FolioPolicy, Remap};
 
 use crate::filethp::support::{BASE, HUGE, PAGE, RX, TEXT, private, shared, word};
 use crate::filethp::world::{MIB, Manager, RW, Space, store, with_manager};
-use testkit::{held_up, seed};
+use testkit::{held_up, seed, stress_time};
 
 const CPUS: usize = 4;
-const TIME: Duration = Duration::from_millis(1500);
 const SUMS_AT: u64 = 0x7000_0000;
 const TEXT_AT: u64 = 2 * SUMS_AT;
 const OWN_AT: u64 = 3 * SUMS_AT;
@@ -149,7 +148,7 @@ fn nothing_that_is_stored_during_collapses_is_lost() {
             mm.switch_in();
             let mut rng = Rng::with_seed(first.wrapping_add(u64::from(cpu.0)));
             let mut collapser = Collapser::default();
-            let end = Instant::now() + TIME;
+            let end = Instant::now() + stress_time();
             while Instant::now() < end {
                 if cpu.0 == 0 {
                     disturb(&scene, &mm, &mut rng, &mut collapser);

@@ -17,11 +17,10 @@ use quire::vm::Sharing::Shared;
 use quire::vm::{Access, Advice, CollapseSteps, File};
 
 use crate::hugetlb::world::{BASE, HUGE, Manager, Space, info, load, of_file};
-use testkit::{ranges_of, seed};
+use testkit::{ranges_of, seed, stress_time};
 
 const PAGE: u64 = 4096;
 const GIB: u64 = 1 << 30;
-const TIME: Duration = Duration::from_millis(1500);
 /// The page that is cut off and mapped anew; the page before it stays.
 const CUT: u64 = BASE + GIB;
 /// Words that are incremented, in as many 4 KiB pages of the first page.
@@ -136,7 +135,7 @@ fn one_gigantic_page_is_collapsed_by_one_and_taken_apart_by_others() {
             mm.switch_in();
             let mut random = Rng::with_seed(first.wrapping_add(cpu.0.into()));
             let guest = (cpu.0 == 0).then(|| scene.guest.cpu(0));
-            let end = Instant::now() + TIME;
+            let end = Instant::now() + stress_time();
             while !over.load(Ordering::Relaxed) {
                 match cpu.0 {
                     0 => {
@@ -150,7 +149,7 @@ fn one_gigantic_page_is_collapsed_by_one_and_taken_apart_by_others() {
                             made.fetch_add(scene.collapse(steps), Ordering::Relaxed);
                         }
                         let any = made.iter().any(|made| made.load(Ordering::Relaxed) > 0);
-                        let late = Instant::now() > end + 10 * TIME;
+                        let late = Instant::now() > end + 10 * stress_time();
                         over.store(late || any && Instant::now() > end, Ordering::Relaxed);
                     }
                 }

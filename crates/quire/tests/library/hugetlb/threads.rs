@@ -16,10 +16,9 @@ use crate::hugetlb::world::{
     BASE, HUGE, Manager, Space, check, fork, free_and_promised, info, load, of_file, private, store,
     with_config, within,
 };
-use testkit::{held_up, seed};
+use testkit::{held_up, seed, stress_time};
 
 const CPUS: usize = 3;
-const TIME: Duration = Duration::from_millis(1200);
 const PAGES: u64 = 10;
 
 fn parallel(action: impl Fn(&Hosted, &Manager<'_>, &Space<'_>, usize, &mut Rng) + Sync) {
@@ -31,7 +30,7 @@ fn parallel(action: impl Fn(&Hosted, &Manager<'_>, &Space<'_>, usize, &mut Rng) 
         machine.spawn_cpus(CPUS, |cpu| {
             mm.switch_in();
             let mut random = Rng::with_seed(first.wrapping_add(u64::from(cpu.0)));
-            let end = Instant::now() + TIME;
+            let end = Instant::now() + stress_time();
             while Instant::now() < end {
                 action(machine, manager, &mm, cpu.index(), &mut random);
             }
@@ -133,7 +132,7 @@ fn one_file_is_filled_and_cut_by_all() {
         machine.spawn_cpus(CPUS, |cpu| {
             mm.switch_in();
             let mut random = Rng::with_seed(u64::from(cpu.0));
-            let (at, end) = (BASE + u64::from(cpu.0) * (1 << 30), Instant::now() + TIME);
+            let (at, end) = (BASE + u64::from(cpu.0) * (1 << 30), Instant::now() + stress_time());
             while Instant::now() < end {
                 let (first, count) = (random.u64(0..3), random.u64(1..3));
                 let sharing = if random.bool() { Sharing::Shared } else { Sharing::Private };

@@ -1,7 +1,7 @@
 //! Moves while other CPUs load, store, fault, fork, unmap and truncate files: no store is lost.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use fastrand::Rng;
 use hosted::{FaultCause, Hosted, HostedConfig};
@@ -13,10 +13,9 @@ use quire::vm::{Access, Advice, Backing, FolioPolicy, MapRequest, OrderPolicy, R
 
 use crate::migrate::support::PAGE;
 use crate::migrate::world::{FORKS, MIB, Manager, Space, anonymous, load, store, with_forks};
-use testkit::{order, seed};
+use testkit::{order, seed, stress_time};
 
 const CPUS: usize = 4;
-const TIME: Duration = Duration::from_millis(1500);
 const BASE: u64 = 0x7000_0000;
 const STRETCH: u64 = 4 * MIB;
 /// Pages to which all CPUs add.
@@ -96,7 +95,7 @@ fn nothing_that_is_stored_during_moves_is_lost() {
         machine.spawn_cpus(CPUS, |cpu| {
             mm.switch_in();
             let mut rng = Rng::with_seed(first.wrapping_add(u64::from(cpu.0)));
-            let end = Instant::now() + TIME;
+            let end = Instant::now() + stress_time();
             while Instant::now() < end {
                 if cpu.0 == 0 {
                     mover(manager, &mut rng);

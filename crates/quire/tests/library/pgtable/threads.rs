@@ -3,7 +3,7 @@
 
 use hosted::raw::RawPages;
 use hosted::raw::RawTables;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use fastrand::Rng;
 use hosted::{Hosted, HostedConfig};
@@ -15,11 +15,9 @@ use quire::sync::{Rank, RwLock};
 use quire::tlb::{FlushBatch, MmContext, MmuGather, RssChange, ZapStrategy};
 
 use crate::pgtable::support::*;
-use testkit::{order, seed};
+use testkit::{order, seed, stress_time};
 
 const CPUS: usize = 3;
-/// For each way of unmapping.
-const TIME: Duration = Duration::from_millis(500);
 /// The addresses: four tables of leaves across a boundary of an upper level.
 const ALL: (u64, u64) = (GIB - 4 * MIB, 8 * MIB);
 
@@ -151,7 +149,7 @@ impl Shared<'_, '_> {
     fn run(&self, rng: &mut Rng) -> u64 {
         self.context.switch_in(self.machine);
         let (start, mut faults) = (Instant::now(), 0);
-        while start.elapsed() < TIME {
+        while start.elapsed() < stress_time() {
             for _ in 0..16 {
                 let addr = VirtAddr(self.any_range(rng).start.0);
                 if self.machine.fetch_add(addr, 1).is_err() {

@@ -15,14 +15,13 @@ use quire::vm::{
 
 use crate::userfault::support::{BASE, Handler, MISSING, PAGE, PROTECT, WAKE, copy, register, watched};
 use crate::userfault::world::{FORKS, MIB, Manager, Space, anonymous, load, store, with_forks};
-use testkit::seed;
+use testkit::{seed, stress_time};
 
 const PROGRAMS: usize = 3;
 const HANDLERS: usize = 2;
 const PAGES: u64 = 96;
 /// The memory moves between two places.
 const PLACES: [u64; 2] = [BASE, BASE + 8 * MIB];
-const TIME: Duration = Duration::from_millis(1500);
 
 /// The word that the handler brings for an address: never 0.
 fn tag(addr: u64) -> u64 {
@@ -43,7 +42,7 @@ struct Scene<'m, 's> {
 impl<'m> Scene<'m, '_> {
     /// Touches pages: each holds the handler's word, or the word that a program has stored to it.
     fn program(&self, rng: &mut Rng) {
-        let end = Instant::now() + TIME;
+        let end = Instant::now() + stress_time();
         self.mm.switch_in();
         while Instant::now() < end {
             let addr = PLACES[rng.usize(..2)] + rng.u64(..PAGES) * PAGE;
@@ -67,7 +66,7 @@ impl<'m> Scene<'m, '_> {
     }
 
     fn verbs(&self, rng: &mut Rng) {
-        let end = Instant::now() + TIME;
+        let end = Instant::now() + stress_time();
         let mut place = 0;
         while Instant::now() < end {
             let (at, len) =

@@ -2,7 +2,7 @@
 //! checks locks, translations and freed frames; at the end all memory is free.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use fastrand::Rng;
 use hosted::{Hosted, HostedConfig};
@@ -16,10 +16,9 @@ use quire::vm::{
 };
 
 use crate::vm::world::{FORKS, MIB, Manager, RW, Space, anonymous, load, store, with_forks};
-use testkit::{order, seed};
+use testkit::{order, seed, stress_time};
 
 const CPUS: usize = 4;
-const TIME: Duration = Duration::from_millis(1500);
 /// Each thread has its own range of addresses, all of them in the same upper tables.
 const STRETCH: u64 = 3 * MIB;
 const BASE: u64 = 0x7000_0000;
@@ -35,7 +34,7 @@ fn parallel(
         machine.spawn_cpus(CPUS, |cpu| {
             mm.switch_in();
             let mut rng = Rng::with_seed(first.wrapping_add(u64::from(cpu.0)));
-            let end = Instant::now() + TIME;
+            let end = Instant::now() + stress_time();
             while Instant::now() < end {
                 action(machine, manager, &mm, cpu, &mut rng);
             }
@@ -188,7 +187,7 @@ fn parents_and_children_store_side_by_side() {
         let children = std::sync::Mutex::new(vec![root.fork().expect("memory")]);
         machine.spawn_cpus(CPUS, |cpu| {
             let mut rng = Rng::with_seed(first.wrapping_add(u64::from(cpu.0)));
-            let end = Instant::now() + TIME;
+            let end = Instant::now() + stress_time();
             while Instant::now() < end {
                 let Some(mm) = take(&children, &mut rng) else {
                     std::hint::spin_loop();

@@ -1,6 +1,6 @@
 //! Files that become shorter and longer while they are mapped.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use fastrand::Rng;
 use hosted::{FailurePlan, Hosted, HostedConfig, SyntheticFiles};
@@ -11,7 +11,7 @@ use quire::platform::FileId;
 use quire::vm::{Access, Advice, Backing, File, MapRequest, Remap, Sharing};
 
 use crate::vm::world::{MIB, Manager, Space, anonymous, load, run, small, store, with_manager};
-use testkit::seed;
+use testkit::{seed, stress_time};
 
 const BASE: u64 = 0x1000_0000;
 const PAGE: u64 = 4096;
@@ -142,7 +142,6 @@ fn truncation_needs_no_memory() {
 }
 
 const CPUS: usize = 4;
-const TIME: Duration = Duration::from_millis(1200);
 const PAGES: u64 = 256;
 
 /// One thread's work on the file: through mappings of its own address space, of the common one, of children.
@@ -207,7 +206,7 @@ fn truncation_meets_faults_forks_and_exits() {
             let file = if paged { manager.open(FileId(7)) } else { manager.shmem(PAGES * PAGE) };
             let file = file.expect("memory");
             let mm = manager.new_mm().expect("memory");
-            let end = Instant::now() + TIME;
+            let end = Instant::now() + stress_time();
             machine.spawn_cpus(CPUS, |cpu| {
                 let mut rng = Rng::with_seed(first.wrapping_add(u64::from(cpu.0)));
                 mm.switch_in();

@@ -1,4 +1,11 @@
+//! The counts of a verb that is watched instruction by instruction: locked instructions, and descriptors touched.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use hosted::HostedConfig;
+use lab::bench::folio::{Folio, PAGE};
+use lab::bench::ours;
+use lab::bench::ours::counting::Counting;
 use quire::addr::{Frame, Order};
 use quire::cpu::CpuId;
 use quire::limits::BLOCK_FRAMES;
@@ -6,11 +13,6 @@ use quire::manager::{Config, MemoryManager};
 use quire::memmap::DescriptorFlags;
 use quire::tlb::ZapStrategy;
 use quire::vm::{FolioPolicy, Mm};
-
-use super::*;
-use crate::bench::folio::{Folio, PAGE};
-use crate::bench::ours;
-use crate::bench::ours::counting::Counting;
 
 const TABLE: usize = 2 << 20;
 

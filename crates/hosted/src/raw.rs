@@ -6,56 +6,21 @@
 //! confuses only the machine in it, which the test watches. No other code has a use for these traits.
 #![allow(unsafe_code)]
 
+mod memory;
+mod pools;
+
+pub use memory::{memory_manager, page_allocator, page_allocator_with_later};
+pub use pools::RawPools;
+
 use quire::addr::{BlockNumber, Frame, FrameRange, Order, PageSize, VirtAddr};
 use quire::arch::{ClearKernel, CopyKernel, Entry, EntryFlags, ReadyClear, ReadyCopy};
 use quire::clear::{Clearer, Copier, Cost, Extent};
-use quire::error::{AllocError, Cancelled, FreeError, InitError, KernelError, MapError, SplitError};
-use quire::manager::{Config, MemoryManager};
+use quire::error::{AllocError, Cancelled, FreeError, KernelError, MapError, SplitError};
 use quire::memmap::FrameMask;
-use quire::page_alloc::{AllocatorConfig, Contents, Counter, Folio, Gfp, MemoryRange, PageAllocator};
+use quire::page_alloc::{Contents, Counter, Folio, Gfp, PageAllocator};
 use quire::pgtable::{Copied, PageTables, Relocation, Run};
-use quire::platform::{FramePlatform, Platform, TablePlatform, TouchHint};
+use quire::platform::{FramePlatform, TablePlatform, TouchHint};
 use quire::tlb::MmuGather;
-
-/// A page allocator on memory that the test or the measurement owns as a whole.
-///
-/// # Errors
-/// [`InitError`].
-pub fn page_allocator<'p, P: FramePlatform>(
-    platform: &'p P,
-    ranges: &[MemoryRange],
-    config: AllocatorConfig,
-) -> Result<PageAllocator<'p, P>, InitError> {
-    // SAFETY: invariant 1: the test owns the machine's memory, and uses one allocator at a time.
-    unsafe { PageAllocator::new(platform, ranges, config) }
-}
-
-/// The same, where memory in `later` may be added after start-up.
-///
-/// # Errors
-/// [`InitError`].
-pub fn page_allocator_with_later<'p, P: FramePlatform>(
-    platform: &'p P,
-    ranges: &[MemoryRange],
-    later: &[MemoryRange],
-    config: AllocatorConfig,
-) -> Result<PageAllocator<'p, P>, InitError> {
-    // SAFETY: invariant 1: the test owns the machine's memory, and uses one allocator at a time.
-    unsafe { PageAllocator::with_later(platform, ranges, later, config) }
-}
-
-/// A manager on memory that the test or the measurement owns as a whole.
-///
-/// # Errors
-/// [`InitError`].
-pub fn memory_manager<'p, P: Platform>(
-    platform: &'p P,
-    ranges: &[MemoryRange],
-    config: &Config,
-) -> Result<MemoryManager<'p, P>, InitError> {
-    // SAFETY: invariant 1: the test owns the machine's memory, and uses one manager at a time.
-    unsafe { MemoryManager::new(platform, ranges, config) }
-}
 
 /// A page allocator whose folios are numbers.
 #[allow(missing_docs, clippy::missing_errors_doc)]

@@ -106,7 +106,7 @@ impl FileTable {
     }
 
     /// A file of huge pages of this order, `bytes` long, of a file system or of none. Before its last
-    /// reference goes, its holder takes the pages out ([`Self::take_huge_page`]).
+    /// reference goes, its holder takes the pages out (`take_huge_page`).
     ///
     /// # Errors
     /// [`AllocError::OutOfMemory`].

@@ -3,7 +3,6 @@
 //! A reservation is charged to the group and counts in the file system, used or not; a page used without a
 //! reservation counts in the file system. Besides, every page in use is charged to the group of the process
 //! that touched it first. Each page notes its charges ([`Owed`]): any task that gives it back can undo them.
-#![forbid(unsafe_code)]
 
 use core::sync::atomic::Ordering;
 
@@ -107,7 +106,10 @@ impl HugePools {
     }
 
     /// Gives back a page that no leaf maps, and undoes its charges. `reserved`: its reservation holds again.
-    pub(crate) fn give_from<P: Platform>(
+    ///
+    /// # Safety
+    /// As for [`Self::give`].
+    pub(crate) unsafe fn give_from<P: Platform>(
         &self,
         pages: &PageAllocator<'_, P>,
         size: HugeSize,
@@ -117,7 +119,8 @@ impl HugePools {
         let Owed { group, fs } = Owed::from_note(pages.frames().huge_note(frame).load(Ordering::Relaxed));
         let kept = self.leave_fs(pages.platform(), fs, 1) > 0;
         self.uncharge(group, size, Charge::Usage, 1);
-        self.give(pages, size, frame, reserved || kept);
+        // SAFETY: invariant 1: by this function's contract.
+        unsafe { self.give(pages, size, frame, reserved || kept) };
     }
 
     /// Takes back the lent pages that no leaf maps any more. On return, all pages whose last leaf went before
@@ -127,7 +130,8 @@ impl HugePools {
         if pages.counts().has_returned_huge() {
             pages.counts().returned_huge(|frame, order, reserved| {
                 if let Some(size) = HugeSize::of_order(order) {
-                    self.give_from(pages, size, frame, reserved);
+                    // SAFETY: invariant 1: the last leaf of a lent page is gone, and it is returned once.
+                    unsafe { self.give_from(pages, size, frame, reserved) };
                 }
             });
         }

@@ -7,7 +7,6 @@
 //! changes one place of a file, or of a private mapping, *claims* the place first. So no two tasks take a
 //! page for one place, and a reservation neither comes nor goes while its page is filled in. A fault does not
 //! wait for a claim: it gives its locks back and tries again. (Linux: `hugetlb_fault_mutex_table`.)
-#![forbid(unsafe_code)]
 
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -168,9 +167,13 @@ impl HugePools {
                 HugePage::Reserved { group } => self.return_reservations(pages, size, of(group), 1),
                 HugePage::Present { frame, reservation: Some(group) } => {
                     let kept = self.uncharge_reservations(pages, size, of(group), (1, 0));
-                    self.give_from(pages, size, frame, kept > 0);
+                    // SAFETY: invariant 1: the file gave the page up, and no leaf maps it.
+                    unsafe { self.give_from(pages, size, frame, kept > 0) };
                 }
-                HugePage::Present { frame, reservation: None } => self.give_from(pages, size, frame, false),
+                HugePage::Present { frame, reservation: None } => {
+                    // SAFETY: invariant 1: the file gave the page up, and no leaf maps it.
+                    unsafe { self.give_from(pages, size, frame, false) };
+                }
             }
             since += 1;
             if since % crate::limits::HUGE_BATCH as u64 == 0 {

@@ -1,5 +1,4 @@
 //! Reserves huge pages, takes them from a pool, and gives them back.
-#![forbid(unsafe_code)]
 
 use super::pool::Pool;
 use super::{HugePools, HugeSize};
@@ -84,7 +83,10 @@ impl HugePools {
 
     /// Gives a page back that no leaf maps. `reserved`: the reservation that it used up holds again. A
     /// surplus page leaves the pool, another becomes free.
-    pub fn give<P: Platform>(
+    ///
+    /// # Safety
+    /// Invariant 1: the caller owns the page, which it took from this pool, and gives it up.
+    pub unsafe fn give<P: Platform>(
         &self,
         pages: &PageAllocator<'_, P>,
         size: HugeSize,

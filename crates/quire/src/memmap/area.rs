@@ -125,7 +125,7 @@ impl Area {
     }
 
     /// The free frames known to be zero. Under the block's lock; valid while
-    /// [`Block::has_zeroed`](super::Block::has_zeroed).
+    /// `Block::has_zeroed`.
     #[inline]
     pub fn zeroed(&self) -> &Bitmap {
         &self.zeroed

@@ -82,7 +82,7 @@ pub struct Block {
     /// Frames that are not free.
     pub used: Bitmap,
     /// The first frame of each folio in use. In a block inside a folio, if it has no slot for counts: frames
-    /// that one 4 KiB leaf maps ([`Self::small_maps`]).
+    /// that one 4 KiB leaf maps (`small_maps`).
     pub heads: Bitmap,
     /// Frames that have an owner besides the leaves that map them.
     pub held: Bitmap,

@@ -58,7 +58,7 @@ pub struct Descriptor {
     pub index: AtomicU64,
     /// Link of the list that the frame is on.
     pub next: AtomicU64,
-    /// The other direction; for a page table [`Self::grain`].
+    /// The other direction; for a page table `grain`.
     pub previous: AtomicU64,
     /// The owner's word: which objects of a slab frame are free; where a page table is installed.
     pub word: AtomicU64,

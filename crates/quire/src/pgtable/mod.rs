@@ -12,7 +12,7 @@
 //! counts rise under it, before the leaf appears; the gather lowers them after the flush.
 //!
 //! A task that replaces a leaf by one of another size or frame first stores
-//! [`Entry::BUSY`](crate::arch::Entry::BUSY), then flushes, then fills: no two CPUs ever use different frames
+//! `Entry::BUSY`, then flushes, then fills: no two CPUs ever use different frames
 //! or sizes for an address. A task that has a busy entry of its own waits for no other.
 //!
 //! Plain stores change leaves in which hardware has nothing left to set

@@ -32,7 +32,7 @@ pub struct Lease {
 }
 
 impl Lease {
-    /// A free lease. With `guarded` only [`Self::enter_guarded`] enters.
+    /// A free lease. With `guarded` only `enter_guarded` enters.
     pub fn new(guarded: bool) -> Self {
         Self { taken: AtomicBool::new(false), gate: AtomicU32::new(if guarded { GUARDED } else { 0 }) }
     }

@@ -13,7 +13,7 @@ use crate::sync::Pinned;
 /// tables were removed. In debug builds, dropping one that was not flushed panics.
 ///
 /// A secondary MMU must be told where its copies of leaves go bad. Where leaves are only split or collapsed,
-/// copies stay good: [`Self::add_split`] and [`Self::add_reshaped`] owe a flush of the CPUs alone.
+/// copies stay good: `add_split` and `add_reshaped` owe a flush of the CPUs alone.
 #[must_use = "a flush that is owed must be made"]
 #[derive(Debug)]
 pub struct FlushBatch {

@@ -122,7 +122,7 @@ impl Window {
     }
 
     /// The table of the fourth level of the window. A kernel copies its entries for
-    /// [`WINDOW_BASE`](crate::arch::WINDOW_BASE) and for the 512 GiB behind it, which never change; with five
+    /// `WINDOW_BASE` and for the 512 GiB behind it, which never change; with five
     /// levels a kernel links the table as a whole.
     pub fn root(&self) -> Frame {
         self.root

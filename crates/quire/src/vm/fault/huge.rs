@@ -172,7 +172,8 @@ impl<'a, P: Platform> Faults<'a, '_, P> {
     /// Returns a page that was not needed to its pool.
     pub(in crate::vm) fn give_up_own(self, size: HugeSize, own: &Own) {
         self.memory.pages().frames().unlend_huge(own.frame);
-        self.memory.huge().give_from(self.memory.pages(), size, own.frame, own.reserved);
+        // SAFETY: invariant 1: this fault took the page, and no leaf maps it.
+        unsafe { self.memory.huge().give_from(self.memory.pages(), size, own.frame, own.reserved) };
     }
 
     fn map_zeroes(

@@ -225,7 +225,8 @@ impl<P: Platform> HugeFiles<'_, '_, P> {
             .map_err(FaultError::from)
             .and_then(|()| Ok(self.files().put_huge_page(self.pages(), file, index, frame)?));
         if let Err(error) = entered {
-            self.huge().give_from(self.pages(), size, frame, reserved);
+            // SAFETY: invariant 1: the page was taken above, and the file does not have it.
+            unsafe { self.huge().give_from(self.pages(), size, frame, reserved) };
             return Err(error);
         }
         Ok(frame)

@@ -1,6 +1,6 @@
 //! Frames that go bad in free memory and in pools: each is lost, and nothing else.
 
-use hosted::raw::RawPages;
+use hosted::raw::{RawPages, RawPools};
 use std::collections::HashSet;
 use std::sync::Mutex;
 
@@ -78,7 +78,7 @@ fn a_free_page_leaves_its_pool_but_for_the_bad_frames() {
         let (pages, pools) = (world.pages, world.pools);
         let _ = pools.resize(pages, Size2M, BOTH, 10);
         let page = pools.take(pages, Size2M, NodeSet::ALL, false).unwrap();
-        pools.give(pages, Size2M, page, false);
+        pools.give_raw(pages, Size2M, page, false);
         assert_eq!(fail(world, page.add(77)), Ok(HugeFailure::Dissolved));
         assert_eq!((world.info(Size2M).total, world.info(Size2M).free), (9, 9));
         world.check();
@@ -104,7 +104,7 @@ fn a_used_page_is_isolated_when_its_user_goes() {
             assert_eq!(fail(world, page.add(at)), Err(Verdict::Already));
         }
         assert_eq!((world.info(Size2M).total, world.info(Size2M).free), (4, 3));
-        pools.give(pages, Size2M, page, false);
+        pools.give_raw(pages, Size2M, page, false);
         assert_eq!((world.info(Size2M).total, world.info(Size2M).free), (3, 3));
         world.check();
         let there = all_frames(world).iter().filter(|frame| frame.block() == page.block()).count();
@@ -119,7 +119,7 @@ fn a_promise_is_kept_by_a_surplus_page_or_refused() {
         let all = pools.resize(pages, Size2M, BOTH, 100).after;
         pools.reserve(pages, Size2M, all).unwrap();
         let page = pools.take(pages, Size2M, NodeSet::ALL, true).unwrap();
-        pools.give(pages, Size2M, page, true);
+        pools.give_raw(pages, Size2M, page, true);
         // There is no memory for a replacement.
         assert_eq!(fail(world, page.add(5)), Ok(HugeFailure::Reserved));
         pools.validate(pages).unwrap();
@@ -130,7 +130,7 @@ fn a_promise_is_kept_by_a_surplus_page_or_refused() {
         let refused = pools.take(pages, Size2M, NodeSet::ALL, true);
         assert_eq!(refused, Err(AllocError::OutOfMemory), "a bad page is not handed out");
         pools.validate(pages).unwrap();
-        good.iter().for_each(|&frame| pools.give(pages, Size2M, frame, true));
+        good.iter().for_each(|&frame| pools.give_raw(pages, Size2M, frame, true));
         // When the first reservation ends, the page leaves the pool.
         pools.unreserve(pages, Size2M, 1);
         let info = world.info(Size2M);
@@ -147,14 +147,14 @@ fn a_surplus_page_takes_the_place_of_a_promised_one() {
         let _ = pools.resize(pages, Size2M, BOTH, 2);
         pools.reserve(pages, Size2M, 2).unwrap();
         let page = pools.take(pages, Size2M, NodeSet::ALL, true).unwrap();
-        pools.give(pages, Size2M, page, true);
+        pools.give_raw(pages, Size2M, page, true);
         assert_eq!(fail(world, page), Ok(HugeFailure::Dissolved));
         let info = world.info(Size2M);
         assert_eq!((info.total, info.free, info.reserved, info.surplus), (2, 2, 2, 1));
         world.check();
         let taken = [(); 2].map(|()| pools.take(pages, Size2M, NodeSet::ALL, true).unwrap());
         assert!(!taken.contains(&page));
-        taken.iter().for_each(|&frame| pools.give(pages, Size2M, frame, false));
+        taken.iter().for_each(|&frame| pools.give_raw(pages, Size2M, frame, false));
         assert_eq!(world.info(Size2M).total, 1, "the surplus page left");
     });
 }
@@ -168,7 +168,7 @@ fn gigantic_pages_come_apart_around_their_bad_frames() {
         for at in [0, 512 * 100 + 7, 512 * 100 + 8, 512 * 511 + 511] {
             assert_eq!(fail(world, page.add(at)), Ok(HugeFailure::InUse));
         }
-        pools.give(pages, Size1G, page, false);
+        pools.give_raw(pages, Size1G, page, false);
         assert_eq!(world.info(Size1G).total, 1);
         world.check();
         // The 509 blocks without a bad frame are whole again.
@@ -182,7 +182,7 @@ fn gigantic_pages_come_apart_around_their_bad_frames() {
         assert!(![0, 100, 511].iter().any(|at| frames.contains(at)));
         // Demoted pages and their promotion.
         let other = pools.take(pages, Size1G, NodeSet::ALL, false).unwrap();
-        pools.give(pages, Size1G, other, false);
+        pools.give_raw(pages, Size1G, other, false);
         assert_eq!(pools.demote(pages, BOTH, 1).done, 1);
         assert_eq!(world.info(Size2M).total, 512);
         assert_eq!(fail(world, other.add(512 * 6 + 1)), Ok(HugeFailure::Dissolved));
@@ -256,7 +256,7 @@ fn frames_go_bad_while_pools_are_resized() {
                     }
                     3 => {
                         if let Ok(page) = pools.take(pages, size, NodeSet::ALL, false) {
-                            pools.give(pages, size, page, false);
+                            pools.give_raw(pages, size, page, false);
                         }
                     }
                     _ => {

@@ -2,6 +2,7 @@
 
 use fastrand::Rng;
 use hosted::FailurePlan;
+use hosted::raw::RawPools;
 use quire::addr::Frame;
 use quire::hugetlb::{DescriptorPolicy, HugeSize, PoolInfo};
 use quire::page_alloc::NodeSet;
@@ -64,7 +65,7 @@ fn step(world: &World<'_, '_>, model: &mut [Model; 2], rng: &mut Rng) {
             let (frame, reserved) = own.used.swap_remove(rng.usize(..own.used.len()));
             let again = reserved && rng.bool();
             own.reserved += u64::from(again);
-            pools.give(pages, size, frame, again);
+            pools.give_raw(pages, size, frame, again);
             // A surplus page of another node is freed instead: the numbers stay.
             own.persistent = world.info(size).persistent();
         }
@@ -126,7 +127,10 @@ fn agree(policy: DescriptorPolicy) {
             }
             world.machine.set_failures(FailurePlan::Off);
             for (size, model) in [Size2M, Size1G].into_iter().zip(model) {
-                model.used.iter().for_each(|&(frame, _)| world.pools.give(world.pages, size, frame, false));
+                model
+                    .used
+                    .iter()
+                    .for_each(|&(frame, _)| world.pools.give_raw(world.pages, size, frame, false));
                 world.pools.unreserve(world.pages, size, model.reserved);
             }
         });

@@ -1,6 +1,6 @@
 //! A pool grows and shrinks: how far, at what cost, and with which counters.
 
-use hosted::raw::RawPages;
+use hosted::raw::{RawPages, RawPools};
 use hosted::{HostedConfig, MemoryRange};
 use quire::addr::{Frame, Order};
 use quire::cpu::CpuId;
@@ -119,7 +119,7 @@ fn a_gigabyte_becomes_small_pages_and_is_put_together_again() {
         assert_eq!(world.pools.promote(world.pages, BOTH, 2).done, 1);
         assert_eq!((world.info(Size1G).free, world.info(Size2M).total), (1, 512));
         world.check();
-        world.pools.give(world.pages, Size2M, used, false);
+        world.pools.give_raw(world.pages, Size2M, used, false);
         assert_eq!(world.pools.promote(world.pages, BOTH, 1).stopped, None);
         world.check();
         // Reserved pages are neither demoted nor promoted.
@@ -144,7 +144,7 @@ fn what_cannot_be_put_together_is_looked_at_once() {
         taken.sort_unstable();
         // In all but the last one the middle part is in use.
         let used: Vec<Frame> = taken.chunks(512).rev().skip(1).map(|parts| parts[256]).collect();
-        let give = |frame| world.pools.give(world.pages, Size2M, frame, false);
+        let give = |frame| world.pools.give_raw(world.pages, Size2M, frame, false);
         taken.into_iter().rev().filter(|frame| !used.contains(frame)).for_each(give);
         // The last one is on the other node.
         assert_eq!(world.pools.promote(world.pages, NodeSet::one(0), 1).done, 0);

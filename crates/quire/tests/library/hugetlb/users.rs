@@ -1,6 +1,6 @@
 //! Users of huge pages: reservations, surplus, and the effect of a smaller pool.
 
-use hosted::raw::{RawCounts, RawPages};
+use hosted::raw::{RawCounts, RawPages, RawPools};
 use quire::error::AllocError;
 use quire::hugetlb::{HugeSize::Size2M, Stopped};
 use quire::limits::HUGE_BATCH;
@@ -21,12 +21,12 @@ fn what_was_promised_is_there() {
             (0..3).map(|_| pools.take(pages, Size2M, NodeSet::ALL, true).unwrap()).collect();
         assert_eq!((world.info(Size2M).free, world.info(Size2M).reserved), (0, 0));
         // A reservation that is returned with its page can be used again.
-        pools.give(pages, Size2M, reserved[0], true);
+        pools.give_raw(pages, Size2M, reserved[0], true);
         assert_eq!(world.info(Size2M).reserved, 1);
         let again = pools.take(pages, Size2M, NodeSet::ALL, true).unwrap();
         [one, again, reserved[1], reserved[2]]
             .iter()
-            .for_each(|&frame| pools.give(pages, Size2M, frame, false));
+            .for_each(|&frame| pools.give_raw(pages, Size2M, frame, false));
         assert_eq!((world.info(Size2M).free, world.info(Size2M).total), (4, 4));
     });
 }
@@ -46,7 +46,7 @@ fn surplus_pages_come_when_there_are_too_few_and_leave_when_they_are_free() {
         assert_eq!(world.info(Size2M).surplus, 3);
         assert_eq!(pools.take(pages, Size2M, NodeSet::ALL, false), Err(AllocError::OutOfMemory));
         pools.unreserve(pages, Size2M, 4);
-        pools.give(pages, Size2M, last, false);
+        pools.give_raw(pages, Size2M, last, false);
         assert_eq!((world.info(Size2M).total, world.info(Size2M).surplus), (2, 0));
     });
 }
@@ -88,7 +88,7 @@ fn what_is_in_use_when_a_pool_shrinks_becomes_surplus() {
             (2, free),
             "nothing was allocated"
         );
-        used.into_iter().for_each(|frame| pools.give(pages, Size2M, frame, false));
+        used.into_iter().for_each(|frame| pools.give_raw(pages, Size2M, frame, false));
         let info = world.info(Size2M);
         assert_eq!((info.total, info.surplus, info.free), (5, 0, 5));
         pools.unreserve(pages, Size2M, 1);
@@ -108,6 +108,6 @@ fn pool_pages_stay_in_their_pool() {
         let unknown = quire::page_alloc::Contents::Unknown;
         assert_eq!(counter.unmap_large_raw(frame, quire::addr::PageSize::Size2M, unknown), 0, "it is held");
         drop(counter);
-        pools.give(pages, Size2M, frame, false);
+        pools.give_raw(pages, Size2M, frame, false);
     });
 }

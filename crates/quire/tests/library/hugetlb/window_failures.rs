@@ -1,6 +1,6 @@
 //! Memory fails while descriptors are freed and restored.
 
-use hosted::raw::RawPages;
+use hosted::raw::{RawPages, RawPools};
 use hosted::{FailurePlan, HostedConfig};
 use quire::addr::{Frame, Order};
 use quire::hugetlb::{DescriptorPolicy, HugeSize::Size1G, HugeSize::Size2M, Stopped};
@@ -217,7 +217,7 @@ fn surplus_pages_survive_the_failure_of_every_allocation() {
                 if let Ok(page) = taken {
                     check_page(world, page, Size2M, 1);
                     world.machine.set_failures(FailurePlan::From(n));
-                    pools.give(pages, Size2M, page, false);
+                    pools.give_raw(pages, Size2M, page, false);
                     world.machine.set_failures(FailurePlan::Off);
                 }
                 let info = world.info(Size2M);

@@ -1,6 +1,7 @@
 //! Pages of 1 GiB, and pools in which only some pages are optimised.
 
 use hosted::HostedConfig;
+use hosted::raw::RawPools;
 use quire::hugetlb::{ControlError, DescriptorPolicy, HugeSize::Size1G, HugeSize::Size2M, Outcome};
 use quire::page_alloc::NodeSet;
 
@@ -97,7 +98,7 @@ fn the_saving_can_be_switched_with_pages_in_the_pool() {
             assert_eq!(shrunk.taken, 7 * (100 - left as u64));
             for page in used {
                 check_page(world, page, Size2M, 1);
-                pools.give(pages, Size2M, page, false);
+                pools.give_raw(pages, Size2M, page, false);
             }
             world.check();
             assert_eq!(world.info(Size2M).total, 0);
@@ -143,7 +144,7 @@ fn surplus_pages_come_and_go_at_their_price() {
             assert_eq!((come.flushes, come.graces, come.freed, come.taken), (2, 1, 8, 2));
             let page = page.unwrap();
             check_page(world, page, Size2M, 1);
-            let gone = cost(world, || pools.give(pages, Size2M, page, false));
+            let gone = cost(world, || pools.give_raw(pages, Size2M, page, false));
             assert_eq!((gone.flushes, gone.graces, gone.freed, gone.taken), (1, 1, 0, 7));
             world.check();
         });

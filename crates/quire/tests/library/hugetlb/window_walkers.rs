@@ -1,5 +1,6 @@
 //! Walkers by frame number, while pages are allocated, freed, and change their size (W4).
 
+use hosted::raw::RawPools;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -219,7 +220,7 @@ fn a_reference_is_waited_for() {
                 let _ = pools.resize(pages, Size2M, BOTH, 3);
                 *used.lock().unwrap() = pools.take(pages, Size2M, NodeSet::ALL, false).unwrap();
             },
-            |pools, pages| pools.give(pages, Size2M, *used.lock().unwrap(), false),
+            |pools, pages| pools.give_raw(pages, Size2M, *used.lock().unwrap(), false),
             |machine, pools, begin, done| {
                 let (kernel, page) = (Kernel(machine), *used.lock().unwrap());
                 let section = pools.window().unwrap().walkers().enter(machine);
@@ -306,10 +307,10 @@ fn walkers_are_safe_at_every_moment() {
                     3 => _ = pools.set_saving(rng.bool()),
                     4 => used.extend(pools.take(&pages, Size2M, NodeSet::ALL, false)),
                     _ if used.is_empty() => {}
-                    _ => pools.give(&pages, Size2M, used.swap_remove(rng.usize(..used.len())), false),
+                    _ => pools.give_raw(&pages, Size2M, used.swap_remove(rng.usize(..used.len())), false),
                 }
             }
-            used.into_iter().for_each(|page| pools.give(&pages, Size2M, page, false));
+            used.into_iter().for_each(|page| pools.give_raw(&pages, Size2M, page, false));
             0
         });
         assert!(found[1] > 0, "{}: the walker met pages", policy.name());
@@ -372,7 +373,7 @@ fn a_leaf_is_split_once() {
                 }
                 let page = pools.take(&pages, Size2M, NodeSet::ALL, false).unwrap();
                 done.store(true, Ordering::Release);
-                pools.give(&pages, Size2M, page, false);
+                pools.give_raw(&pages, Size2M, page, false);
                 return 0;
             }
             let _go = Done(&go);

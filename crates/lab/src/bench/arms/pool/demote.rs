@@ -1,6 +1,7 @@
 //! Quire's pages of 1 GiB, demoted and promoted under each descriptor policy.
 
 use hosted::Bare;
+use hosted::raw::RawPools;
 use quire::addr::{Frame, Order};
 use quire::hugetlb::{Demoted, DescriptorPolicy, HugePools, HugeSize};
 use quire::page_alloc::{NodeSet, PageAllocator};
@@ -126,5 +127,5 @@ fn scatter(pages: &PageAllocator<'_, Bare>, pools: &HugePools) -> Result<Vec<Fra
 }
 
 fn give(pages: &PageAllocator<'_, Bare>, pools: &HugePools, frames: Vec<Frame>) {
-    frames.into_iter().for_each(|frame| pools.give(pages, HugeSize::Size2M, frame, false));
+    frames.into_iter().for_each(|frame| pools.give_raw(pages, HugeSize::Size2M, frame, false));
 }

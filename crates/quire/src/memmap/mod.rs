@@ -87,6 +87,7 @@ impl MemMap {
 
     /// The address of its table of sections, which identifies the machine.
     #[inline(always)]
+    #[cfg(debug_assertions)]
     pub(crate) fn address(&self) -> usize {
         self.sections.address()
     }

@@ -49,6 +49,7 @@ impl<P: Platform> Faults<'_, '_, P> {
     }
 
     /// Does what a step asks for before the fault is tried again. The caller holds no lock.
+    #[cold]
     pub(in crate::vm) fn prepare_retry(self, step: Step, addr: VirtAddr) -> Result<(), FaultError> {
         match step {
             Step::Done(_) => {}

@@ -79,31 +79,25 @@ impl<P: Platform> Populate<'_, '_, P> {
             How::As(access) => access,
         };
         let (mut faults, mut frames, mut held) = (0, 0, 0);
-        // Attempts are bounded too: a task that clears a piece may wait for a lock that waits for this one.
-        for _ in 0..LOCK_HOLD_FRAMES {
-            if at >= end || held >= LOCK_HOLD_FRAMES as u64 {
-                break;
-            }
-            match Faults::of(self.0).fault_in(vma, at, access, caller).map_err(|error| (at, error))? {
-                Step::Done(outcome) => {
-                    at = at.align_down(outcome.order.bytes()).add(outcome.order.bytes());
-                    (faults, frames) = (faults + 1, frames + outcome.order.frames());
-                    held += outcome.order.frames();
-                    // Clearing makes no reschedule point for a folio shorter than a stretch, nor after the
-                    // last stretch of a longer one.
-                    if faults >= POPULATE_FAULTS || frames >= CLEAR_STRETCH_BYTES / FRAME_SIZE {
-                        self.memory.platform().reschedule_point();
-                        (faults, frames) = (0, 0);
-                        if self.memory.platform().is_dying() {
-                            return Err((at, FaultError::Dying));
-                        }
-                    }
-                }
-                Step::Again => self.memory.platform().relax(),
-                step => {
-                    drop(space);
-                    Faults::of(self.0).prepare_retry(step, at).map_err(|error| (at, error))?;
-                    return Ok(at);
+        while at < end && held < LOCK_HOLD_FRAMES as u64 {
+            let faults_of = Faults::of(self.0);
+            let step = faults_of.fault_in(vma, at, access, caller);
+            // By reference: a step is large, and a copy of what was just stored in parts stalls the processor.
+            let Ok(Step::Done(outcome)) = &step else {
+                drop(space);
+                let prepared = step.and_then(|step| faults_of.prepare_retry(step, at));
+                return prepared.map(|()| at).map_err(|error| (at, error));
+            };
+            at = at.align_down(outcome.order.bytes()).add(outcome.order.bytes());
+            (faults, frames) = (faults + 1, frames + outcome.order.frames());
+            held += outcome.order.frames();
+            // Clearing makes no reschedule point for a folio shorter than a stretch, nor after the last
+            // stretch of a longer one.
+            if faults >= POPULATE_FAULTS || frames >= CLEAR_STRETCH_BYTES / FRAME_SIZE {
+                self.memory.platform().reschedule_point();
+                (faults, frames) = (0, 0);
+                if self.memory.platform().is_dying() {
+                    return Err((at, FaultError::Dying));
                 }
             }
         }

@@ -248,17 +248,20 @@ impl<'a, 'p, P: TablePlatform> Drain<'a, 'p, P> {
         self.leaves(Leaves { frames, ..Leaves::one(first, size) });
     }
 
-    /// Marks dirty what was stored to through these leaves. Consecutive frames may belong to different
-    /// folios, so each leaf is checked, except in a block that is all one folio.
+    /// Marks dirty what was stored to through these leaves, which map consecutive frames. These may belong to
+    /// different folios, so each leaf is checked, except behind a dirty one in a block that is all one folio.
     fn mark_stored(&self, table: Table<'_>, leaves: Range<usize>, size: PageSize) {
-        let mut marked = None;
-        for leaf in leaves.map(|at| table.load_private(at)).filter(|leaf| leaf.has(EntryFlags::DIRTY)) {
-            let frame = leaf.frame();
-            if marked == Some(frame.block()) {
-                continue;
+        let mut at = leaves.start;
+        while at < leaves.end {
+            let (leaf, mut marked) = (table.load_private(at), 1);
+            if leaf.has(EntryFlags::DIRTY) {
+                let frame = leaf.frame();
+                mark_dirty(self.allocator, FrameRange::new(frame, 1), size);
+                if size == PageSize::Size4K && self.allocator.frames().is_of_whole_blocks(frame) {
+                    marked = BLOCK_FRAMES - frame.index_in_block();
+                }
             }
-            mark_dirty(self.allocator, FrameRange::new(frame, 1), size);
-            marked = self.allocator.frames().is_of_whole_blocks(frame).then(|| frame.block());
+            at += marked;
         }
     }
 

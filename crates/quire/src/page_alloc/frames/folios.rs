@@ -42,10 +42,15 @@ impl<P: FramePlatform> Frames<'_, P> {
         let block = self.memmap.block(frame.block());
         if block.state() == BlockState::Small {
             let index = frame.index_in_block();
-            // The folio ends at another folio, a free frame, or one that is not the allocator's or is lost.
+            // The folio ends at another folio, a free frame, or one that is not the allocator's or is lost. Most
+            // are one frame.
+            let after = index + 1;
+            if after == BLOCK_FRAMES || block.heads.contains(after) || !block.used.contains(after) {
+                return 1;
+            }
             let (used, heads) = (block.used.load(), block.heads.load());
-            let next = FrameMask::ALL.without(used).union(heads).next_set(index + 1).unwrap_or(BLOCK_FRAMES);
-            let end = (index + 1..next).find(|&at| state_outside(block, at).is_some()).unwrap_or(next);
+            let next = FrameMask::ALL.without(used).union(heads).next_set(after).unwrap_or(BLOCK_FRAMES);
+            let end = (after..next).find(|&at| state_outside(block, at).is_some()).unwrap_or(next);
             return (end - index) as u64;
         }
         let frames = 1 << block.order.load(Ordering::Relaxed).max(Order::BLOCK.get());

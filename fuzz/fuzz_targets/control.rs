@@ -86,7 +86,8 @@ fn run(machine: &Hosted, uses: &[Use<'_>], policy: DescriptorPolicy) {
             zeroed: false,
         })
         .collect();
-    let pages = hosted::raw::page_allocator(machine, &ranges, AllocatorConfig::default()).expect("memory is there");
+    let pages =
+        hosted::raw::page_allocator(machine, &ranges, AllocatorConfig::default()).expect("memory is there");
     let pools = HugePools::with_policy(&pages, policy).expect("the policy fits the machine");
     let both = NodeSet::first(2);
     for step in uses {

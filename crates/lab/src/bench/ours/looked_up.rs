@@ -48,7 +48,7 @@ const GIB: u64 = 1 << 30;
 const LIMIT: u64 = 100_000;
 
 /// The same in a small run.
-const SMALL_LIMIT: u64 = 20_000;
+const SMALL_LIMIT: u64 = 60_000;
 
 /// The watched cases in a full run, and in a small one.
 const FOLIOS: (&[&str], &[&str]) = (&["4KiB", "4KiB/shuffled", "64KiB", "2MiB-pte", "2MiB-pmd"], &["4KiB"]);

@@ -47,9 +47,6 @@ const GIB: u64 = 1 << 30;
 /// Instructions that are watched in one run, 10 us each; larger memory is tried while it promises no more.
 const LIMIT: u64 = 100_000;
 
-/// The same in a small run.
-const SMALL_LIMIT: u64 = 60_000;
-
 /// The watched cases in a full run, and in a small one.
 const FOLIOS: (&[&str], &[&str]) = (&["4KiB", "4KiB/shuffled", "64KiB", "2MiB-pte", "2MiB-pmd"], &["4KiB"]);
 
@@ -98,8 +95,7 @@ impl Stepped {
         machines: &Machines,
     ) -> Result<Option<(Self, PerGib)>, Skip> {
         let memory = V::memory(case);
-        let (folios, limit) =
-            if memory.bytes < 1 << 30 { (FOLIOS.1, SMALL_LIMIT) } else { (FOLIOS.0, LIMIT) };
+        let folios = if memory.bytes < 1 << 30 { FOLIOS.1 } else { FOLIOS.0 };
         if !folios.contains(&memory.name().as_str()) {
             return Ok(None);
         }
@@ -107,11 +103,11 @@ impl Stepped {
         let mut seen: Vec<Self> = Vec::new();
         for bytes in BYTES.into_iter().filter(|bytes| (memory.folio.bytes()..=memory.bytes).contains(bytes)) {
             let expected = |count: fn(&Self) -> u64| Self::beyond(&seen, bytes as u64, count);
-            if expected(|seen| seen.executed).is_some_and(|expected| expected > limit) {
+            if expected(|seen| seen.executed).is_some_and(|expected| expected > LIMIT) {
                 break;
             }
             let Some(case) = V::with_memory(case, Memory { bytes, ..memory }) else { break };
-            match Self::on::<V>(&case, config, machine, limit)? {
+            match Self::on::<V>(&case, config, machine)? {
                 Some(found) => seen.push(found),
                 None => break,
             }
@@ -138,15 +134,10 @@ impl Stepped {
     }
 
     /// Watches the verb on this memory; `None` if it takes too many instructions.
-    fn on<V: Verb>(
-        case: &V::Case,
-        config: &Config,
-        machine: &Hosted,
-        limit: u64,
-    ) -> Result<Option<Self>, Skip> {
+    fn on<V: Verb>(case: &V::Case, config: &Config, machine: &Hosted) -> Result<Option<Self>, Skip> {
         let memory = V::memory(case);
         // SAFETY: H3: `with_manager_of` makes, uses and drops the manager inside `run_on` of this machine.
-        let counting = Counting::instructions_on(unsafe { machine.bare() }, limit);
+        let counting = Counting::instructions_on(unsafe { machine.bare() }, LIMIT);
         super::with_manager_of(machine, &counting, config, |manager| {
             let touches = memory.touches();
             let subject = Subject::populated::<V>(case, &touches, manager, machine, Some(&counting))?;

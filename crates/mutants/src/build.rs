@@ -61,7 +61,7 @@ fn switches_of(copy: &Copy, message: &Value) -> Vec<u32> {
 /// # Errors
 /// The copy does not compile.
 pub(crate) fn programs(copy: &Copy) -> Result<Vec<Program>> {
-    let packages = ["-p", "quire-mm", "-p", "quire-oracle"];
+    let packages = ["-p", "quire-mm", "-p", "quire-oracle", "-p", "quire-pins"];
     let mut arguments = vec!["test", "--no-run", "--lib", "--tests"];
     arguments.extend(packages);
     let (messages, done) = cargo(copy, &arguments)?;

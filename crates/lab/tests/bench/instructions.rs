@@ -62,7 +62,7 @@ const ALWAYS: u64 = 4;
 /// C7: the counting platform does the same work.
 #[test]
 fn an_unmap_touches_the_descriptors_of_page_tables_alone() {
-    for tables in [1, 4] {
+    for tables in [1, 2] {
         let (descriptors, locked) = seen(Config::default(), PAGES, tables, |_, mm, _| unmap(mm, tables));
         assert_eq!(descriptors, tables as u64 + ALWAYS, "{tables} tables");
         assert!(locked > 0 && locked < 40, "{locked} locked instructions for {tables} tables");
@@ -70,26 +70,26 @@ fn an_unmap_touches_the_descriptors_of_page_tables_alone() {
     let large = |pmd| Folio { order: 9, pmd };
     // A leaf of 2 MiB leaves its spare table behind. A folio of a whole block has a descriptor of its own
     // once it was mapped in small pieces, and the frame that its counts share with others is one more.
-    let (descriptors, _) = seen(Config::default(), large(true), 4, |_, mm, _| unmap(mm, 4));
-    assert_eq!(descriptors, 4 + ALWAYS);
-    let (descriptors, _) = seen(Config::default(), large(false), 4, |_, mm, _| unmap(mm, 4));
-    assert_eq!(descriptors, 2 * 4 + 1 + ALWAYS);
+    let (descriptors, _) = seen(Config::default(), large(true), 2, |_, mm, _| unmap(mm, 2));
+    assert_eq!(descriptors, 2 + ALWAYS);
+    let (descriptors, _) = seen(Config::default(), large(false), 2, |_, mm, _| unmap(mm, 2));
+    assert_eq!(descriptors, 2 * 2 + 1 + ALWAYS);
 }
 
 #[test]
 fn a_look_at_the_descriptor_of_each_frame_is_found() {
-    let (descriptors, _) = seen(Config::default(), PAGES, 2, |manager, mm, frames| {
+    let (descriptors, _) = seen(Config::default(), PAGES, 1, |manager, mm, frames| {
         for frame in frames {
             assert!(!manager.pages().frames().descriptor(*frame).has(DescriptorFlags::TABLE));
         }
-        unmap(mm, 2);
+        unmap(mm, 1);
     });
-    assert_eq!(descriptors, 2 * BLOCK_FRAMES as u64 + 2 + ALWAYS);
-    let (descriptors, _) = seen(Config::default(), PAGES, 2, |manager, mm, frames| {
+    assert_eq!(descriptors, BLOCK_FRAMES as u64 + 1 + ALWAYS);
+    let (descriptors, _) = seen(Config::default(), PAGES, 1, |manager, mm, frames| {
         manager.pages().frames().descriptor(frames[77]).word.store(0, Ordering::Relaxed);
-        unmap(mm, 2);
+        unmap(mm, 1);
     });
-    assert_eq!(descriptors, 1 + 2 + ALWAYS);
+    assert_eq!(descriptors, 1 + 1 + ALWAYS);
 }
 
 /// Page by page, the verb exchanges each entry and takes the lock of its block.
@@ -97,14 +97,14 @@ fn a_look_at_the_descriptor_of_each_frame_is_found() {
 fn locked_instructions_of_each_page_are_counted() {
     let config = Config { zap: ZapStrategy::PerPage, ..Config::default() };
     let unmap = |mm: &Mm<'_, Counting<'_>>, pages: u64| mm.munmap(ours::START, pages * PAGE as u64).unwrap();
-    let (_, of_16) = seen(config, PAGES, 1, |_, mm, _| unmap(mm, 16));
-    let (_, of_48) = seen(config, PAGES, 1, |_, mm, _| unmap(mm, 48));
-    assert!(of_48 - of_16 >= 2 * 32 && of_48 - of_16 <= 5 * 32, "{of_16} {of_48}");
+    let (_, of_4) = seen(config, PAGES, 1, |_, mm, _| unmap(mm, 4));
+    let (_, of_12) = seen(config, PAGES, 1, |_, mm, _| unmap(mm, 12));
+    assert!(of_12 - of_4 >= 2 * 8 && of_12 - of_4 <= 5 * 8, "{of_4} {of_12}");
     // A needless locked instruction is found.
     let one_more = AtomicU64::new(0);
     let (_, more) = seen(config, PAGES, 1, |_, mm, _| {
-        unmap(mm, 16);
+        unmap(mm, 4);
         one_more.fetch_add(1, Ordering::Relaxed);
     });
-    assert_eq!(more, of_16 + 1);
+    assert_eq!(more, of_4 + 1);
 }

@@ -54,13 +54,14 @@ fn unsafe_code_stands_where_the_pages_say() {
     files.extend(rust(&sources, "crates/hosted/"));
     files.extend(rust(&sources, "crates/interop/"));
     files.extend(rust(&sources, "crates/lab/"));
+    files.extend(rust(&sources, "crates/pins/"));
     expect_none(&unsafe_code::check(&listed, &files));
 }
 
 #[test]
 fn names_are_made_of_words_that_are_ordinary_or_explained() {
     let sources = all();
-    let crates = ["crates/quire/", "crates/hosted/", "crates/oracle/", "crates/testkit/"];
+    let crates = ["crates/quire/", "crates/hosted/", "crates/oracle/", "crates/pins/", "crates/testkit/"];
     let files: Vec<Source> = crates.iter().flat_map(|below| rust(&sources, below)).collect();
     expect_none(&glossary::check(&page(&sources, "docs/glossary.md"), glossary::ORDINARY, &files));
 }

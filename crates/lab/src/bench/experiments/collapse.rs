@@ -78,10 +78,10 @@ fn run(experiment: &Experiment, runner: &Runner) -> anyhow::Result<Measured> {
     let other = (runner.cpus.len() > 1).then(|| runner.cpus[1]);
     let direct = To::Gigantic(CollapseSteps::Direct);
     let staged = To::Gigantic(CollapseSteps::Staged);
-    let stepped = runner.scale.pick(1, 4);
+    let stepped = runner.scale.pick(0, 4);
     let plain = Collapse { to: direct, spaces: 1, touched_on: None, virtual_cpu: false, stepped };
     let mut cases = vec![
-        case("direct", plain),
+        case("direct", Collapse { stepped: runner.scale.pick(1, 4), ..plain }),
         case("staged", Collapse { to: staged, ..plain }),
         case("2MiB", Collapse { to: To::Large, ..plain }),
         case("direct/8spaces", Collapse { spaces: 8, ..plain }),

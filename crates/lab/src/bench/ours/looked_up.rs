@@ -36,19 +36,29 @@ struct PerGib {
     descriptors: Option<u64>,
 }
 
-/// Sizes of memory for watched verbs, as far as they take few instructions.
-const BYTES: [usize; 6] = [64 << 10, 128 << 10, 2 << 20, 4 << 20, 8 << 20, 32 << 20];
-
 /// Bytes that a page table of the lowest level maps.
 const TABLE: u64 = 2 << 20;
 
 const GIB: u64 = 1 << 30;
 
-/// Instructions that are watched in one run, 10 us each; larger memory is tried while it promises no more.
-const LIMIT: u64 = 100_000;
+/// How much is watched.
+struct Extent {
+    /// The cases.
+    folios: &'static [&'static str],
+    /// Sizes of memory, the least first.
+    bytes: &'static [usize],
+    /// Instructions in one run, 10 us each; larger memory is tried while it promises no more.
+    instructions: u64,
+}
 
-/// The watched cases in a full run, and in a small one.
-const FOLIOS: (&[&str], &[&str]) = (&["4KiB", "4KiB/shuffled", "64KiB", "2MiB-pte", "2MiB-pmd"], &["4KiB"]);
+const FULL: Extent = Extent {
+    folios: &["4KiB", "4KiB/shuffled", "64KiB", "2MiB-pte", "2MiB-pmd"],
+    bytes: &[64 << 10, 128 << 10, 2 << 20, 4 << 20, 8 << 20, 32 << 20],
+    instructions: 100_000,
+};
+
+/// Page by page takes 110,000 instructions of a build that is not optimised.
+const SMALL: Extent = Extent { folios: &["4KiB"], bytes: &[16 << 10], instructions: 200_000 };
 
 impl LookedUp {
     /// Runs the verb on counting platforms.
@@ -95,19 +105,22 @@ impl Stepped {
         machines: &Machines,
     ) -> Result<Option<(Self, PerGib)>, Skip> {
         let memory = V::memory(case);
-        let folios = if memory.bytes < 1 << 30 { FOLIOS.1 } else { FOLIOS.0 };
-        if !folios.contains(&memory.name().as_str()) {
+        let small = memory.bytes < 1 << 30;
+        let extent = if small { &SMALL } else { &FULL };
+        if !extent.folios.contains(&memory.name().as_str()) || small && !V::WATCHED_IN_SMALL_RUNS {
             return Ok(None);
         }
-        let machine = machines.small(BYTES[BYTES.len() - 1], V::CLEARING)?;
+        let machine = machines.small(extent.bytes[extent.bytes.len() - 1], V::CLEARING)?;
         let mut seen: Vec<Self> = Vec::new();
-        for bytes in BYTES.into_iter().filter(|bytes| (memory.folio.bytes()..=memory.bytes).contains(bytes)) {
+        for bytes in
+            extent.bytes.iter().copied().filter(|bytes| (memory.folio.bytes()..=memory.bytes).contains(bytes))
+        {
             let expected = |count: fn(&Self) -> u64| Self::beyond(&seen, bytes as u64, count);
-            if expected(|seen| seen.executed).is_some_and(|expected| expected > LIMIT) {
+            if expected(|seen| seen.executed).is_some_and(|expected| expected > extent.instructions) {
                 break;
             }
             let Some(case) = V::with_memory(case, Memory { bytes, ..memory }) else { break };
-            match Self::on::<V>(&case, config, machine)? {
+            match Self::on::<V>(&case, config, machine, extent.instructions)? {
                 Some(found) => seen.push(found),
                 None => break,
             }
@@ -134,10 +147,15 @@ impl Stepped {
     }
 
     /// Watches the verb on this memory; `None` if it takes too many instructions.
-    fn on<V: Verb>(case: &V::Case, config: &Config, machine: &Hosted) -> Result<Option<Self>, Skip> {
+    fn on<V: Verb>(
+        case: &V::Case,
+        config: &Config,
+        machine: &Hosted,
+        limit: u64,
+    ) -> Result<Option<Self>, Skip> {
         let memory = V::memory(case);
         // SAFETY: H3: `with_manager_of` makes, uses and drops the manager inside `run_on` of this machine.
-        let counting = Counting::instructions_on(unsafe { machine.bare() }, LIMIT);
+        let counting = Counting::instructions_on(unsafe { machine.bare() }, limit);
         super::with_manager_of(machine, &counting, config, |manager| {
             let touches = memory.touches();
             let subject = Subject::populated::<V>(case, &touches, manager, machine, Some(&counting))?;

@@ -29,6 +29,9 @@ pub trait Verb: 'static {
     /// Whether the machine really clears and copies. Off where neither belongs to the verb.
     const CLEARING: bool = false;
 
+    /// Whether small runs, too, watch its instructions. One verb shows that it works.
+    const WATCHED_IN_SMALL_RUNS: bool = false;
+
     /// The memory of a case.
     fn memory(case: &Self::Case) -> Memory;
 

@@ -35,7 +35,8 @@ pub struct Collapse {
     pub touched_on: Option<usize>,
     /// A virtual CPU does so instead, through second-stage tables.
     pub virtual_cpu: bool,
-    /// Tables that are collapsed one instruction at a time, to count the locked ones.
+    /// Tables that are collapsed one instruction at a time, to count the locked ones; none in most cases of a small
+    /// run.
     pub stepped: u64,
 }
 

@@ -305,11 +305,16 @@ impl Prepared for Ready {
         if let Some(processor) = case.touched_on {
             return self.with_world(&self.machine, |world| beside(world, &case, processor));
         }
-        let (locked, descriptors) = self.step()?;
+        let stepped = if self.case.stepped > 0 { Some(self.step()?) } else { None };
         // SAFETY: H3: the manager lives inside `run_on` of this machine, and no other machine runs in between.
         let bare = unsafe { self.machine.bare() };
         let scheduled = Scheduled::on(bare, Points::Watched);
         let sample = self.with_world(&scheduled, |world| alone(world, &case))?;
-        Ok(sample.count("atomics_of_4_tables", locked).count("descriptors_of_4_tables", descriptors))
+        Ok(match stepped {
+            Some((locked, descriptors)) => {
+                sample.count("atomics_of_4_tables", locked).count("descriptors_of_4_tables", descriptors)
+            }
+            None => sample,
+        })
     }
 }

@@ -17,6 +17,8 @@ impl Verb for Munmap {
      exchange, one flush of the modelled CPU, map counts, frames. No system call, no LRU, no cgroup, no \
      reverse map to change; the memory is populated without touching or clearing it.";
 
+    const WATCHED_IN_SMALL_RUNS: bool = true;
+
     fn memory(case: &Unmap) -> Memory {
         case.memory
     }

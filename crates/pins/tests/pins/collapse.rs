@@ -12,7 +12,7 @@ use quire::platform::Context;
 use quire::tlb::{MmContext, MmuGather};
 
 use crate::Allocator;
-use crate::machine::Counting;
+use pins::Counting;
 
 const AT: VirtAddr = VirtAddr(3 << 30);
 const TABLES: u64 = 8;

@@ -7,8 +7,8 @@ use quire::cpu::CpuId;
 use quire::page_alloc::{AllocatorConfig, Gfp, PageAllocator};
 use quire::platform::Context;
 
-use super::machine::Machine;
 use super::ranges_of;
+use pins::Machine;
 
 /// A tenth above what rustc 1.95 makes of it in the profile of `cargo test`, with assertions and overflow
 /// checks and a call around each; where all of it is inlined and optimised there are some 26 and 40.

@@ -14,7 +14,8 @@ macro_rules! calls {
     ($($name:ident),* $(,)?) => {
         /// How often the library made each call.
         #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-        pub(crate) struct Calls { $(pub(crate) $name: u64,)* }
+        #[allow(missing_docs)]
+        pub struct Calls { $(pub $name: u64,)* }
 
         #[derive(Default)]
         struct Counts { $($name: AtomicU64,)* }
@@ -33,17 +34,19 @@ calls! {
 }
 
 /// Locks, by rank.
+#[allow(missing_docs)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Locks {
-    pub(crate) block: u64,
-    pub(crate) shard: u64,
-    pub(crate) pool: u64,
-    pub(crate) parked: u64,
-    pub(crate) other: u64,
+pub struct Locks {
+    pub block: u64,
+    pub shard: u64,
+    pub pool: u64,
+    pub parked: u64,
+    pub other: u64,
 }
 
 impl Calls {
-    pub(crate) fn locks(&self) -> Locks {
+    /// Those that are locks.
+    pub fn locks(&self) -> Locks {
         Locks {
             block: self.block_locks,
             shard: self.shard_locks,
@@ -55,15 +58,17 @@ impl Calls {
 }
 
 /// The machine. One that does not watch has one CPU, and counts nothing.
-pub(crate) struct Machine<'m, const WATCHES: bool> {
+pub struct Machine<'m, const WATCHES: bool> {
     machine: &'m Hosted,
     counts: Counts,
 }
 
-pub(crate) type Counting<'m> = Machine<'m, true>;
+/// The machine that counts.
+pub type Counting<'m> = Machine<'m, true>;
 
 impl<'m, const WATCHES: bool> Machine<'m, WATCHES> {
-    pub(crate) fn new(machine: &'m Hosted) -> Self {
+    /// A machine in front of this one, which has one CPU if calls are not counted.
+    pub fn new(machine: &'m Hosted) -> Self {
         assert!(WATCHES || machine.cpu_count() == 1);
         Self { machine, counts: Counts::default() }
     }
@@ -71,7 +76,7 @@ impl<'m, const WATCHES: bool> Machine<'m, WATCHES> {
 
 impl Counting<'_> {
     /// The calls of `work`.
-    pub(crate) fn during<R>(&self, work: impl FnOnce() -> R) -> (Calls, R) {
+    pub fn during<R>(&self, work: impl FnOnce() -> R) -> (Calls, R) {
         self.counts.take();
         let result = work();
         (self.counts.take(), result)

@@ -7,7 +7,7 @@ use quire::cpu::CpuId;
 use quire::manager::Config;
 use quire::vm::{Access, Backing, FolioPolicy, MapRequest, Placement, Remap, Sharing};
 
-use crate::machine::Counting;
+use pins::Counting;
 use testkit::ranges_of;
 
 const FROM: VirtAddr = VirtAddr(64 << 30);

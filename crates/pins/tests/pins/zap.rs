@@ -14,7 +14,7 @@ use quire::stats::Stat;
 use quire::tlb::{MmContext, MmuGather, ZapStrategy};
 
 use crate::Allocator;
-use crate::machine::{Calls, Counting};
+use pins::{Calls, Counting};
 
 /// In the middle of the tables of upper levels.
 const AT: u64 = 100 << 39 | 200 << 30 | 300 << 21;

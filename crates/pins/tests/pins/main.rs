@@ -6,13 +6,12 @@ mod collapse;
 mod descriptors;
 #[cfg(not(miri))]
 mod instructions;
-mod machine;
 mod mappings;
 mod zap;
 
 use hosted::raw::RawPages;
 use hosted::{Hosted, HostedConfig};
-use machine::{Calls, Counting, Locks};
+use pins::{Calls, Counting, Locks};
 use quire::addr::{Frame, Order};
 use quire::cpu::CpuId;
 use quire::limits::{MAGAZINE_FRAMES, PCP_BATCH, PCP_CAPACITY};

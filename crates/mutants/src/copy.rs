@@ -13,7 +13,7 @@ use crate::sample::Mutant;
 /// Below the repository's root.
 pub(crate) const BELOW: &str = "target/mutants";
 const LIBRARY: &str = "crates/quire/src/";
-const CRATES: [&str; 4] = ["crates/quire", "crates/hosted", "crates/oracle", "crates/testkit"];
+const CRATES: [&str; 5] = ["crates/quire", "crates/hosted", "crates/oracle", "crates/pins", "crates/testkit"];
 const WHOLE: [&str; 5] = ["Cargo.lock", "rust-toolchain.toml", "README.md", "docs", "traces"];
 /// Files that only count, check or name, or must be constant.
 const LEFT_ALONE: [&str; 4] = ["stats.rs", "validate.rs", "error.rs", "limits.rs"];
@@ -189,7 +189,7 @@ mod tests {
         let text = only_copied(
             "[workspace]\nmembers = [\"crates/quire\", \"crates/lab\"]\ndefault-members = [\"crates/lab\"]\nx = 1\n",
         );
-        let expected = "[workspace]\nmembers = [\"crates/quire\", \"crates/hosted\", \"crates/oracle\", \"crates/testkit\"]\nx = 1\n";
+        let expected = "[workspace]\nmembers = [\"crates/quire\", \"crates/hosted\", \"crates/oracle\", \"crates/pins\", \"crates/testkit\"]\nx = 1\n";
         assert_eq!(text, expected);
     }
 }

@@ -46,7 +46,7 @@ pub enum TableViolation {
         frame: Frame,
     },
     /// An entry of the root's upper half is not the kernel's: the kernel changed its own after the address
-    /// space was created ([`TablePlatform::kernel_root`]).
+    /// space was created ([`TablePlatform::kernel_root`], invariant W5).
     KernelHalf {
         /// The entry's index, from 256 on.
         index: usize,

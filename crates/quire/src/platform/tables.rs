@@ -37,13 +37,13 @@ pub struct FlushRequest {
 /// [`kernel_root`](Self::kernel_root), [`load_root`](Self::load_root), [`flush_local`](Self::flush_local),
 /// [`flush_remote_start`](Self::flush_remote_start) and [`flush_remote_wait`](Self::flush_remote_wait).
 ///
-/// # What must a kernel set up before it creates the manager?
+/// # What must a kernel set up first?
 ///
-/// | what | where it is described |
-/// |---|---|
-/// | control registers, on every CPU before it loads a root | [`ProcessorState`] |
-/// | the table whose upper half every root gets, complete | [`kernel_root`](Self::kernel_root) |
-/// | the stack that start-up needs | [`MemoryManager::new`](crate::manager::MemoryManager::new) |
+/// | what | when | where it is described |
+/// |---|---|---|
+/// | control registers | on each CPU, before it creates the manager or loads a root | [`ProcessorState`] |
+/// | a stack deep enough for start-up | before it creates the manager | [`MemoryManager::new`](crate::manager::MemoryManager::new) |
+/// | the kernel's half of all roots | before it creates an address space | [`kernel_root`](Self::kernel_root) |
 ///
 /// # Safety
 ///
@@ -66,20 +66,21 @@ pub unsafe trait TablePlatform: FramePlatform {
     /// roots translate user addresses only: the kernel has a root register of its own, or, as on the hosted
     /// machine, no page table.
     ///
-    /// The table must not be memory of the manager. [`direct_map`](FramePlatform::direct_map) must reach it,
-    /// although it lies in no range that the manager was given, and all writes to it must be atomic. Its
-    /// level is that of [`Config::paging`](crate::manager::Config::paging). The library reads the upper half
-    /// and writes nothing; it never follows the entries, and frees none of the tables that they name.
+    /// The table belongs to the kernel: memory that the manager was not given, or a frame that the kernel
+    /// allocated and never frees. [`direct_map`](FramePlatform::direct_map) must reach it, and all writes to
+    /// it must be atomic. Its level is that of [`Config::paging`](crate::manager::Config::paging). The
+    /// library reads the upper half and writes nothing. It never follows these entries, and frees none of the
+    /// tables that they name.
     ///
     /// From the first address space on, the result and the 256 upper entries must not change, since each
     /// root has copies. Tables below them may. So a kernel fills all 256 entries beforehand, each with a
-    /// table of the next level, empty where nothing is mapped yet: 1 MiB of tables. A kernel that never maps
-    /// anything new beyond some entries may leave those empty. Debug checks compare
-    /// ([`TableViolation::KernelHalf`](crate::pgtable::TableViolation::KernelHalf)).
+    /// table of the next level, empty where nothing is mapped yet: 1 MiB of tables. Entries of addresses that
+    /// it will never map may stay empty. [`PageTables::validate`](crate::pgtable::PageTables::validate) finds
+    /// an entry that changed.
     ///
     /// Linux copies the kernel's half in the same way (`pgd_ctor`). It fills the entries of the vmalloc area
     /// beforehand (`preallocate_vmalloc_pages`), and copies others to all roots when they are added
-    /// (`sync_global_pgds`); until version 5.8 a fault copied them where they were missing.
+    /// (`sync_global_pgds`). Before version 5.8 a fault copied missing ones.
     ///
     /// Does not block.
     fn kernel_root(&self) -> Option<Frame>;

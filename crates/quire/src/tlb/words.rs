@@ -18,7 +18,7 @@ use crate::limits::{FRAME_SIZE, TABLE_ENTRIES};
 use crate::platform::TablePlatform;
 
 /// The entries of a root that translate user addresses. The rest belong to the kernel: all roots have the same
-/// ones ([`TablePlatform::kernel_root`]), and no verb reads or writes them.
+/// ones ([`TablePlatform::kernel_root`]), and no verb reads or writes them (W5).
 pub(crate) const USER_ENTRIES: usize = TABLE_ENTRIES / 2;
 
 /// The 512 words of such a frame.

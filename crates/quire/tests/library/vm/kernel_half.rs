@@ -98,6 +98,7 @@ fn check(machine: &Hosted, mm: &Space<'_>) {
     mm.validate().unwrap();
 }
 
+/// Invariant W5.
 #[test]
 fn every_root_has_the_kernels_half() {
     on_every_kernel(|machine, manager| {
@@ -145,6 +146,7 @@ fn a_root_that_was_used_before_has_the_kernels_half_only() {
     });
 }
 
+/// Invariant W5.
 #[test]
 fn no_user_mapping_reaches_the_kernels_half() {
     on_every_kernel(|machine, manager| {
@@ -173,7 +175,7 @@ fn no_user_mapping_reaches_the_kernels_half() {
     });
 }
 
-/// The contract of `kernel_root`: a kernel that adds an entry later is told.
+/// Invariant W5, and the contract of `kernel_root`: a kernel that adds an entry later is told.
 #[test]
 fn a_changed_half_of_the_kernel_is_found() {
     with_kernel(PagingMode::FourLevel, ForkStrategy::default(), |machine, manager| {

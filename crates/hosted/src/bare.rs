@@ -9,7 +9,7 @@
 use std::sync::atomic::AtomicU32;
 
 use quire::addr::{Frame, FrameRange, PhysAddr, VirtRange};
-use quire::arch::{Caches, CpuFeatures, ReadyClear, ReadyCopy};
+use quire::arch::{Caches, CpuFeatures, ProcessorState, ReadyClear, ReadyCopy};
 use quire::cpu::{CpuId, CpuSet};
 use quire::platform::{Context, FlushRequest, FramePlatform, InterruptState, Platform, TablePlatform};
 
@@ -130,6 +130,14 @@ unsafe impl FramePlatform for Bare {
 
 // SAFETY: every call is the machine's own, whose flushes are complete when they return (H5).
 unsafe impl TablePlatform for Bare {
+    fn processor_state(&self) -> ProcessorState {
+        self.0.processor_state()
+    }
+
+    fn kernel_root(&self) -> Option<Frame> {
+        self.0.kernel_root()
+    }
+
     fn load_root(&self, root: Option<Frame>) {
         self.0.load_root(root);
     }

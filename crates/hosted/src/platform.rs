@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use quire::addr::{Frame, FrameRange, PhysAddr, VirtRange};
-use quire::arch::{Caches, CpuFeatures, ReadyClear, ReadyCopy};
+use quire::arch::{Caches, CpuFeatures, PagingMode, ProcessorState, ReadyClear, ReadyCopy};
 use quire::cpu::{CpuId, CpuSet};
 use quire::limits::FRAME_SIZE;
 use quire::platform::{
@@ -276,6 +276,17 @@ unsafe impl FramePlatform for Hosted {
 // SAFETY: a flush takes the locks of the modelled TLBs that it empties, so no access through an older translation is in
 // flight when it returns (H5).
 unsafe impl TablePlatform for Hosted {
+    /// Complete: the software MMU enforces all that the bits stand for.
+    fn processor_state(&self) -> ProcessorState {
+        let mode = if self.config.five_level { PagingMode::FiveLevel } else { PagingMode::FourLevel };
+        ProcessorState::modelled(mode)
+    }
+
+    /// The table of [`Hosted::set_kernel_root`].
+    fn kernel_root(&self) -> Option<Frame> {
+        self.tlbs.kernel_root()
+    }
+
     fn load_root(&self, root: Option<Frame>) {
         self.debug_assert_pinned();
         self.own_counters().roots_loaded.add(1);

@@ -12,10 +12,13 @@ mod pools;
 pub use memory::{memory_manager, page_allocator, page_allocator_with_later};
 pub use pools::RawPools;
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use quire::addr::{BlockNumber, Frame, FrameRange, Order, PageSize, VirtAddr};
 use quire::arch::{ClearKernel, CopyKernel, Entry, EntryFlags, ReadyClear, ReadyCopy};
 use quire::clear::{Clearer, Copier, Cost, Extent};
 use quire::error::{AllocError, Cancelled, FreeError, KernelError, MapError, SplitError};
+use quire::limits::TABLE_ENTRIES;
 use quire::memmap::FrameMask;
 use quire::page_alloc::{Contents, Counter, Folio, Gfp, PageAllocator};
 use quire::pgtable::{Copied, PageTables, Relocation, Run};
@@ -309,6 +312,25 @@ pub trait RawMachine: FramePlatform {
         // SAFETY: invariant 1: the test owns the machine's memory; a process's vector registers may be used.
         unsafe { self.copy(from, to, kernel) }
     }
+
+    /// Entry `index` of the page table in `table`.
+    fn load_entry_raw(&self, table: Frame, index: usize) -> Entry {
+        Entry::from_bits(entry_word(self, table, index).load(Ordering::Acquire))
+    }
+
+    /// Writes entry `index` of a page table that the test built.
+    fn store_entry_raw(&self, table: Frame, index: usize, entry: Entry) {
+        entry_word(self, table, index).store(entry.bits(), Ordering::Release);
+    }
+}
+
+/// The word at `index` of a page table.
+fn entry_word<P: FramePlatform + ?Sized>(platform: &P, table: Frame, index: usize) -> &AtomicU64 {
+    assert!(index < TABLE_ENTRIES, "a table has {TABLE_ENTRIES} entries");
+    let words = platform.direct_map(table.addr()).cast::<u64>();
+    // SAFETY: H1: the frame is memory of the machine for as long as that lives, aligned to 4 KiB, and the index lies in
+    // it. Page tables are reached by atomics alone (W1).
+    unsafe { AtomicU64::from_ptr(words.add(index)) }
 }
 
 impl<P: FramePlatform> RawMachine for P {}

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use hosted::Hosted;
 use quire::addr::{Frame, FrameRange, PhysAddr};
-use quire::arch::{Caches, CpuFeatures, ReadyClear, ReadyCopy};
+use quire::arch::{Caches, CpuFeatures, ProcessorState, ReadyClear, ReadyCopy};
 use quire::cpu::{CpuId, CpuSet};
 use quire::platform::{Context, FlushRequest, FramePlatform, InterruptState, Platform, TablePlatform};
 use quire::rank::Rank;
@@ -234,6 +234,14 @@ unsafe impl<const WATCHES: bool> FramePlatform for Machine<'_, WATCHES> {
 
 // SAFETY: every method is the hosted machine's, whose flushes are complete (H5).
 unsafe impl<const WATCHES: bool> TablePlatform for Machine<'_, WATCHES> {
+    fn processor_state(&self) -> ProcessorState {
+        self.machine.processor_state()
+    }
+
+    fn kernel_root(&self) -> Option<Frame> {
+        self.machine.kernel_root()
+    }
+
     fn load_root(&self, root: Option<Frame>) {
         self.machine.load_root(root);
     }

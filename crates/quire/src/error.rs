@@ -4,6 +4,10 @@ use core::fmt;
 
 use crate::limits::{CLEAR_STRETCH_MOST, FRAME_SIZE};
 
+mod processor;
+
+pub use processor::{ProcessorError, Requirement};
+
 /// Why the manager could not take over a machine's memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum InitError {
@@ -23,6 +27,8 @@ pub enum InitError {
     BadCpuCount,
     /// The clear policy names a kernel that the processor cannot run: which, and what is missing.
     BadKernel(KernelError),
+    /// The processor is not set up to run address spaces: which bits are missing.
+    BadProcessor(ProcessorError),
     /// The metadata do not fit into the memory that was given.
     TooSmall,
 }
@@ -286,6 +292,7 @@ impl fmt::Display for InitError {
             Self::BadKernel(error) => {
                 return write!(f, "the clear policy cannot be used: {error}, or calibrate anew");
             }
+            Self::BadProcessor(error) => return error.fmt(f),
             Self::TooSmall => "the metadata do not fit into the physical memory",
         })
     }
@@ -383,6 +390,12 @@ say! {
         Poisoned => "the memory went bad: unmap the page",
         OutOfMemory => "out of memory",
         Dying => "the task is being killed",
+    }
+}
+
+impl From<ProcessorError> for InitError {
+    fn from(error: ProcessorError) -> Self {
+        Self::BadProcessor(error)
     }
 }
 

@@ -12,7 +12,7 @@
 //! |---|---|---|
 //! | frames | [`page_alloc::PageAllocator`] | [`platform::FramePlatform`], six methods |
 //! | small objects on frames | [`slab::Cache`] | the same |
-//! | page tables | [`pgtable::PageTables`], [`tlb::MmuGather`] | [`platform::TablePlatform`], four more |
+//! | page tables | [`pgtable::PageTables`], [`tlb::MmuGather`] | [`platform::TablePlatform`], six more |
 //! | everything | [`manager::MemoryManager`] | [`platform::Platform`], the pager |
 //!
 //! # In which order do the modules depend on each other?

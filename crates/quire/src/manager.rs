@@ -128,8 +128,10 @@ impl<'p, P: Platform> MemoryManager<'p, P> {
     /// As for [`PageAllocator::new`]: the manager alone uses the memory in `ranges` from now on.
     ///
     /// # Errors
-    /// [`InitError`].
+    /// [`InitError`]. A processor that is not set up ([`crate::arch::ProcessorState`]) is found before the
+    /// memory is used.
     pub unsafe fn new(platform: &'p P, ranges: &[MemoryRange], config: &Config) -> Result<Self, InitError> {
+        platform.processor_state().check(config.paging)?;
         // SAFETY: invariant 1: the caller hands the memory over.
         let pages = unsafe { PageAllocator::new(platform, ranges, config.allocator) }?;
         let huge = config.pools(&pages)?;

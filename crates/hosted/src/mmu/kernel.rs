@@ -9,14 +9,10 @@ use super::fault::PageFault;
 use crate::machine::Hosted;
 
 impl Hosted {
-    /// Makes `root`, a table of the fourth level, the kernel's page table on all CPUs, or leaves the kernel
-    /// without one. Cached translations of the former one are dropped; freed frames are checked against
-    /// cached ones of this one.
-    ///
-    /// # Panics
-    /// On a machine of five levels.
+    /// Makes `root`, a table of the machine's highest level, the kernel's page table on all CPUs, or leaves
+    /// the kernel without one. Cached translations of the former one are dropped; freed frames are checked
+    /// against cached ones of this one. Address spaces that are created from now on have its upper half.
     pub fn set_kernel_root(&self, root: Option<Frame>) {
-        assert!(!self.config.five_level, "the kernel's page table has four levels: build the machine so");
         self.tlbs.load_kernel(root);
     }
 

@@ -1,5 +1,6 @@
 //! The page-table walker, for accesses that no TLB entry serves.
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use quire::addr::Frame;
@@ -128,22 +129,30 @@ impl Hosted {
         }
     }
 
-    /// Every leaf under `root`, in ascending order of address: an independent reading of a whole page table.
+    /// How many entries of the table at `root` belong to it alone: the upper half of an address space's root
+    /// is the kernel's, if there is one.
+    fn own_entries(&self, root: Frame) -> u64 {
+        let kernel = self.tlbs.kernel_root();
+        if kernel.is_none_or(|kernel| kernel == root) { layout::ENTRIES } else { layout::ENTRIES / 2 }
+    }
+
+    /// Every leaf under `root`, in ascending order of address: an independent reading of a whole page table,
+    /// without the kernel's half.
     pub fn leaves(&self, root: Frame) -> Vec<Translation> {
         let mut found = Vec::new();
         let top = Table { frame: root.0, rights: Rights::ALL };
-        self.gather_leaves(top, self.levels(), 0, &mut found);
+        self.gather_leaves(top, self.levels(), 0..self.own_entries(root), 0, &mut found);
         found
     }
 
-    /// The frames of all tables under `root`, itself included, level by level.
+    /// The frames of all tables under `root`, itself included, level by level, without the kernel's half.
     pub fn tables(&self, root: Frame) -> Vec<Frame> {
         let (mut found, mut first) = (vec![root], 0);
         for level in (2..=self.levels()).rev() {
             let last = found.len();
             for at in first..last {
-                let slots =
-                    (0..layout::ENTRIES).filter_map(|index| self.arena.table_entry(found[at].0, index));
+                let own = if at == 0 { self.own_entries(root) } else { layout::ENTRIES };
+                let slots = (0..own).filter_map(|index| self.arena.table_entry(found[at].0, index));
                 let entries =
                     slots.map(|slot| slot.load(Ordering::Acquire)).filter(|entry| entry & PRESENT != 0);
                 let below = entries.filter_map(|entry| match layout::decode(entry, level) {
@@ -158,8 +167,15 @@ impl Hosted {
         found
     }
 
-    fn gather_leaves(&self, table: Table, level: u32, base: u64, found: &mut Vec<Translation>) {
-        for index in 0..layout::ENTRIES {
+    fn gather_leaves(
+        &self,
+        table: Table,
+        level: u32,
+        entries: Range<u64>,
+        base: u64,
+        found: &mut Vec<Translation>,
+    ) {
+        for index in entries {
             let Some(slot) = self.arena.table_entry(table.frame, index) else { return };
             let entry = slot.load(Ordering::Acquire);
             if entry & PRESENT == 0 {
@@ -170,7 +186,8 @@ impl Hosted {
             let addr = ((base + (index << layout::shift(level))) << unused) as i64 >> unused;
             match layout::decode(entry, level) {
                 Kind::Table(frame) => {
-                    self.gather_leaves(Table { frame, rights }, level - 1, addr as u64, found)
+                    let below = Table { frame, rights };
+                    self.gather_leaves(below, level - 1, 0..layout::ENTRIES, addr as u64, found);
                 }
                 Kind::Leaf(frame) => {
                     let table = Table { rights, ..table };

@@ -4,6 +4,7 @@ mod cpu;
 mod reach;
 
 use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use quire::addr::{Frame, FrameRange, VirtRange};
@@ -19,6 +20,9 @@ use crate::violation::Violation;
 pub(crate) use cpu::{CpuTlb, Leaf, Table};
 pub(crate) use reach::Reach;
 
+/// No frame has this number.
+const NO_FRAME: u64 = u64::MAX;
+
 #[repr(align(128))]
 struct Slot(Mutex<CpuTlb>);
 
@@ -27,6 +31,8 @@ struct Slot(Mutex<CpuTlb>);
 pub(crate) struct Tlbs {
     cpus: Box<[Slot]>,
     kernel: Box<[Slot]>,
+    /// The number of the kernel's root, or [`NO_FRAME`]: asked for without a lock.
+    kernel_root: AtomicU64,
     pub(crate) reach: Reach,
     /// Which flushes are lost, so that tests can show that they would notice.
     pub(crate) losses: Failures,
@@ -60,6 +66,7 @@ impl Tlbs {
         Self {
             cpus: slots(),
             kernel: slots(),
+            kernel_root: AtomicU64::new(NO_FRAME),
             reach: Reach::new(if config.tlb_model { last >> 12 } else { 0 }),
             losses: Failures::default(),
         }
@@ -78,7 +85,13 @@ impl Tlbs {
 
     /// Makes `root` the page table of the kernel, on all CPUs.
     pub(crate) fn load_kernel(&self, root: Option<Frame>) {
+        self.kernel_root.store(root.map_or(NO_FRAME, |root| root.0), Ordering::Relaxed);
         self.kernel.iter().for_each(|slot| lock(slot).load_root(&self.reach, root));
+    }
+
+    /// The page table of the kernel.
+    pub(crate) fn kernel_root(&self) -> Option<Frame> {
+        Some(self.kernel_root.load(Ordering::Relaxed)).filter(|&root| root != NO_FRAME).map(Frame)
     }
 
     /// Carries out a flush of the kernel's translations on all CPUs.

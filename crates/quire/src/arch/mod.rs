@@ -18,7 +18,7 @@ mod protection;
 #[cfg(feature = "published")]
 pub(crate) use chosen::WINDOW_BASE;
 pub use chosen::{
-    Caches, ClearKernel, CopyKernel, CpuFeatures, Entry, EntryFlags, Feature, Level, PagingMode, ReadyClear,
-    ReadyCopy, expect_changes, expect_reads, store_fence,
+    Caches, ClearKernel, CopyKernel, CpuFeatures, Entry, EntryFlags, Feature, Level, PagingMode,
+    ProcessorState, ReadyClear, ReadyCopy, expect_changes, expect_reads, store_fence,
 };
 pub use protection::Protection;

@@ -6,11 +6,12 @@ use super::lock::LockedTable;
 use crate::addr::{Frame, Order};
 use crate::arch::{Entry, EntryFlags, Level};
 use crate::error::AllocError;
+use crate::limits::TABLE_ENTRIES;
 use crate::memmap::DescriptorFlags;
 use crate::page_alloc::{Contents, Gfp, PageAllocator};
 use crate::platform::TablePlatform;
 use crate::stats::Stat;
-use crate::tlb::words::{Table, clear_table};
+use crate::tlb::words::{Table, USER_ENTRIES, clear_table};
 use crate::tlb::{MmContext, Unmapped};
 
 /// A new table that nothing else names. Dropping it frees its frame.
@@ -52,11 +53,11 @@ impl<'a, 'p, P: TablePlatform> FreshTable<'a, 'p, P> {
     /// Sets every entry to `entry(index)`; none is empty.
     pub(super) fn fill(&self, entry: impl Fn(usize) -> Entry) {
         let table = self.table();
-        for index in 0..crate::limits::TABLE_ENTRIES {
+        for index in 0..TABLE_ENTRIES {
             table.store(index, entry(index));
         }
         let descriptor = self.allocator.frames().descriptor(self.frame);
-        descriptor.population.store(crate::limits::TABLE_ENTRIES as u16, Ordering::Relaxed);
+        descriptor.population.store(TABLE_ENTRIES as u16, Ordering::Relaxed);
         if !entry(0).has(EntryFlags::ANON) {
             descriptor.add_flags(DescriptorFlags::MIXED);
         }
@@ -94,8 +95,13 @@ impl<'a, 'p, P: TablePlatform> FreshTable<'a, 'p, P> {
         unmapped
     }
 
+    /// Becomes the root of an address space, with the kernel's half. There is no other way to a root.
     pub(super) fn into_root(self) -> Frame {
-        let frame = self.frame;
+        let (platform, frame) = (self.allocator.platform(), self.frame);
+        if let Some(kernel) = platform.kernel_root() {
+            let kernel = Table::at(platform, kernel, self.level);
+            kernel.copy_to(self.table(), USER_ENTRIES..TABLE_ENTRIES, EntryFlags::NONE);
+        }
         self.allocator.frames().descriptor(frame).owner.store(frame.0, Ordering::Relaxed);
         core::mem::forget(self);
         frame

@@ -88,7 +88,7 @@ impl<'a, 'p, P: TablePlatform> PageTables<'a, 'p, P> {
         Self { allocator, context }
     }
 
-    /// An empty address space.
+    /// An empty address space, whose root has the kernel's half ([`TablePlatform::kernel_root`]).
     ///
     /// # Errors
     /// [`MapError::OutOfMemory`].

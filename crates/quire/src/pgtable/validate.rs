@@ -8,7 +8,7 @@ use crate::arch::{Entry, EntryFlags, Level};
 use crate::limits::TABLE_ENTRIES;
 use crate::memmap::DescriptorFlags;
 use crate::platform::TablePlatform;
-use crate::tlb::words::Table;
+use crate::tlb::words::{Table, USER_ENTRIES};
 use crate::tlb::{RssChange, resident};
 
 /// A broken invariant that [`PageTables::validate`] found, and where.
@@ -45,6 +45,14 @@ pub enum TableViolation {
         /// The frame.
         frame: Frame,
     },
+    /// An entry of the root's upper half is not the kernel's: the kernel changed its own after the address
+    /// space was created ([`TablePlatform::kernel_root`], invariant W5).
+    KernelHalf {
+        /// The entry's index, from 256 on.
+        index: usize,
+        /// The entry of the root.
+        entry: Entry,
+    },
     /// The address space counts another number of tables than can be reached.
     Tables {
         /// What it counts.
@@ -73,6 +81,7 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
     pub fn validate(&self) -> Result<TableCensus, TableViolation> {
         let mut census = TableCensus::default();
         self.validate_own(self.root(), VirtAddr(0), &mut census)?;
+        self.validate_kernel_half()?;
         let counted = self.context.tables();
         if counted != census.tables {
             return Err(TableViolation::Tables { counted, found: census.tables });
@@ -129,7 +138,7 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
         }
         census.tables += 1;
         let mut found = 0;
-        for index in 0..self.entries_of(table) {
+        for index in 0..self.context.entries_of(table.frame()) {
             let entry = table.load(index);
             let addr = base.add(index as u64 * table.level().entry_bytes());
             found += u16::from(!entry.is_empty());
@@ -163,9 +172,14 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
         }
     }
 
-    /// The upper half of the root belongs to the kernel.
-    fn entries_of(&self, table: Table<'_>) -> usize {
-        if table.frame() == self.context.root() { TABLE_ENTRIES / 2 } else { TABLE_ENTRIES }
+    /// Compares the root's upper half, which the census leaves out, with the kernel's.
+    fn validate_kernel_half(&self) -> Result<(), TableViolation> {
+        let Some(kernel) = self.platform().kernel_root() else { return Ok(()) };
+        let (root, kernel) = (self.root(), Table::at(self.platform(), kernel, self.root().level()));
+        match (USER_ENTRIES..TABLE_ENTRIES).find(|&at| root.load(at).differs_from(kernel.load(at)) != 0) {
+            Some(index) => Err(TableViolation::KernelHalf { index, entry: root.load(index) }),
+            None => Ok(()),
+        }
     }
 
     fn validate_leaf(

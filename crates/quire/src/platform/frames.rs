@@ -111,7 +111,8 @@ pub unsafe trait FramePlatform: Sync {
 
     /// The direct map: the pointer to the byte at `addr`.
     ///
-    /// Precondition: `addr` lies in a range that the manager was given. Postcondition: the pointer is valid
+    /// Precondition: `addr` lies in a range that the manager was given, or in the table of
+    /// [`kernel_root`](super::TablePlatform::kernel_root). Postcondition: the pointer is valid
     /// for reads and writes to the end of that range, for as long as the platform lives. Equal addresses give
     /// equal pointers. A range is contiguous in the direct map, and so are ranges within the same 2 MiB. An
     /// address that is a multiple of 4096 gives a pointer that is one. Does not block. Any context.

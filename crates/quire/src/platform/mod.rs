@@ -3,7 +3,7 @@
 //! | trait | what needs it | to implement |
 //! |---|---|---|
 //! | [`FramePlatform`] | [`page_alloc`](crate::page_alloc), [`clear`](crate::clear), [`slab`](crate::slab), [`sync`](crate::sync) | 6 methods |
-//! | [`TablePlatform`] | [`pgtable`](crate::pgtable), [`tlb`](crate::tlb) | 4 more |
+//! | [`TablePlatform`] | [`pgtable`](crate::pgtable), [`tlb`](crate::tlb) | 6 more |
 //! | [`Platform`] | [`vm`](crate::vm), [`filemap`](crate::filemap), [`hugetlb`](crate::hugetlb), [`manager`](crate::manager) | the pager |
 //!
 //! A program that only allocates frames implements the first trait, and a kernel all three. Every other

@@ -1,6 +1,7 @@
 //! What page tables need of the machine besides.
 
 use crate::addr::{Frame, VirtRange};
+use crate::arch::ProcessorState;
 use crate::cpu::CpuSet;
 
 use super::frames::FramePlatform;
@@ -32,14 +33,58 @@ pub struct FlushRequest {
 
 /// A machine whose CPUs translate addresses by page tables.
 ///
-/// Four methods have no default: [`load_root`](Self::load_root), [`flush_local`](Self::flush_local),
+/// Six methods have no default: [`processor_state`](Self::processor_state),
+/// [`kernel_root`](Self::kernel_root), [`load_root`](Self::load_root), [`flush_local`](Self::flush_local),
 /// [`flush_remote_start`](Self::flush_remote_start) and [`flush_remote_wait`](Self::flush_remote_wait).
+///
+/// # What must a kernel set up first?
+///
+/// | what | when | where it is described |
+/// |---|---|---|
+/// | control registers | on each CPU, before it creates the manager or loads a root | [`ProcessorState`] |
+/// | a stack deep enough for start-up | before it creates the manager | [`MemoryManager::new`](crate::manager::MemoryManager::new) |
+/// | the kernel's half of all roots | before it creates an address space | [`kernel_root`](Self::kernel_root) |
 ///
 /// # Safety
 ///
 /// As for [`FramePlatform`]. Besides, frames are reused after a flush: the memory safety of everything that
-/// runs on the machine requires that a flush leaves no translation behind.
+/// runs on the machine requires that a flush leaves no translation behind. The state of
+/// [`Self::processor_state`] is that of every CPU that loads a root: without it, a store through a read-only
+/// leaf may succeed.
 pub unsafe trait TablePlatform: FramePlatform {
+    /// The state of the calling CPU, by which hardware interprets page tables. A kernel returns
+    /// [`ProcessorState::read`], a machine with a modelled MMU [`ProcessorState::modelled`].
+    ///
+    /// [`MemoryManager::new`](crate::manager::MemoryManager::new) calls it once and refuses a state in which
+    /// something is missing. A kernel checks its other CPUs by [`ProcessorState::check`] as it starts them.
+    ///
+    /// Precondition: pinned, or the machine's only running CPU. Does not block.
+    fn processor_state(&self) -> ProcessorState;
+
+    /// The root table of the kernel, whose upper half every root gets when it is created (a new address
+    /// space, `fork`), so that the kernel stays mapped whichever root a CPU loads. `None` on a machine whose
+    /// roots translate user addresses only: the kernel has a root register of its own, or, as on the hosted
+    /// machine, no page table.
+    ///
+    /// The table belongs to the kernel: memory that the manager was not given, or a frame that the kernel
+    /// allocated and never frees. [`direct_map`](FramePlatform::direct_map) must reach it, and all writes to
+    /// it must be atomic. Its level is that of [`Config::paging`](crate::manager::Config::paging). The
+    /// library reads the upper half and writes nothing. It never follows these entries, and frees none of the
+    /// tables that they name.
+    ///
+    /// From the first address space on, the result and the 256 upper entries must not change, since each
+    /// root has copies. Tables below them may. So a kernel fills all 256 entries beforehand, each with a
+    /// table of the next level, empty where nothing is mapped yet: 1 MiB of tables. Entries of addresses that
+    /// it will never map may stay empty. [`PageTables::validate`](crate::pgtable::PageTables::validate) finds
+    /// an entry that changed.
+    ///
+    /// Linux copies the kernel's half in the same way (`pgd_ctor`). It fills the entries of the vmalloc area
+    /// beforehand (`preallocate_vmalloc_pages`), and copies others to all roots when they are added
+    /// (`sync_global_pgds`). Before version 5.8 a fault copied missing ones.
+    ///
+    /// Does not block.
+    fn kernel_root(&self) -> Option<Frame>;
+
     /// Makes `root` the page table of this CPU, or empties the user half for `None`. Translations of other
     /// address spaces may stay cached; those of `root` must be as fresh as if it had never left.
     ///

@@ -3,9 +3,11 @@
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use super::ZapStrategy;
+use super::words::USER_ENTRIES;
 use crate::addr::Frame;
 use crate::arch::PagingMode;
 use crate::cpu::{AtomicCpuSet, CpuId, CpuSet};
+use crate::limits::TABLE_ENTRIES;
 use crate::platform::TablePlatform;
 use crate::sync::Pinned;
 
@@ -60,6 +62,13 @@ impl MmContext {
     #[inline]
     pub fn root(&self) -> Frame {
         self.root
+    }
+
+    /// How many entries of `table` belong to the address space: those of the root that translate user
+    /// addresses, and all of any other table.
+    #[inline]
+    pub(crate) fn entries_of(&self, table: Frame) -> usize {
+        if table == self.root { USER_ENTRIES } else { TABLE_ENTRIES }
     }
 
     /// How many levels the tables have.

@@ -91,7 +91,7 @@ impl<'a, 'p, P: TablePlatform> Drain<'a, 'p, P> {
         }
         let population = usize::from(descriptor.population.load(Ordering::Relaxed));
         let mut left = population;
-        let entries = self.user_entries(frame);
+        let entries = self.context.entries_of(frame);
         let grain = if level == Level::PTE { 1 << descriptor.grain() } else { 1 };
         let begin = level.index(first) & !(grain - 1);
         let (mut index, mut looked_at) = (begin, 0);
@@ -222,11 +222,6 @@ impl<'a, 'p, P: TablePlatform> Drain<'a, 'p, P> {
             self.context.remove_tables(1);
         }
         left
-    }
-
-    /// The upper half of the root table is not ours.
-    fn user_entries(&self, frame: Frame) -> usize {
-        if frame == self.context.root() { TABLE_ENTRIES / 2 } else { TABLE_ENTRIES }
     }
 
     #[inline]

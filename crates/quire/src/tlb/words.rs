@@ -5,7 +5,9 @@
 //! W1. A frame that is named here is memory that the page allocator gave to the page tables of one address
 //!     space, to one gather, or to the window of page descriptors. Until it is freed, all its users reach it
 //!     through the atomics below (hardware, or its model, included). Only [`clear_table`] does not, before
-//!     anything else names the frame. It is freed when no walker and no CPU can reach it (invariant 4).
+//!     anything else names the frame. It is freed when no walker and no CPU can reach it (invariant 4). The
+//!     kernel's root ([`TablePlatform::kernel_root`]) is the one frame of another owner: only its upper half
+//!     is read.
 
 use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -14,6 +16,10 @@ use crate::addr::{Frame, VirtAddr, VirtRange};
 use crate::arch::{Entry, EntryFlags, Level};
 use crate::limits::{FRAME_SIZE, TABLE_ENTRIES};
 use crate::platform::TablePlatform;
+
+/// The entries of a root that translate user addresses. The rest belong to the kernel: all roots have the same
+/// ones ([`TablePlatform::kernel_root`]), and no verb reads or writes them (W5).
+pub(crate) const USER_ENTRIES: usize = TABLE_ENTRIES / 2;
 
 /// The 512 words of such a frame.
 #[inline]

@@ -123,7 +123,8 @@ impl Window {
 
     /// The table of the fourth level of the window. A kernel copies its entries for
     /// `WINDOW_BASE` and for the 512 GiB behind it, which never change; with five
-    /// levels a kernel links the table as a whole.
+    /// levels a kernel links the table as a whole. Either way before it creates an address space
+    /// ([`TablePlatform::kernel_root`]).
     pub fn root(&self) -> Frame {
         self.root
     }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use hosted::Hosted;
 use quire::addr::{Frame, FrameRange, PhysAddr};
-use quire::arch::{Caches, ClearKernel, CopyKernel, CpuFeatures, ReadyClear, ReadyCopy};
+use quire::arch::{Caches, ClearKernel, CopyKernel, CpuFeatures, ProcessorState, ReadyClear, ReadyCopy};
 use quire::cpu::{CpuId, CpuSet};
 use quire::platform::{Context, FlushRequest, FramePlatform, InterruptState, Platform, TablePlatform};
 use quire::rank::Rank;
@@ -30,6 +30,8 @@ pub(crate) struct Watched<'m> {
     lives: AtomicU64,
     vectors: AtomicBool,
     asked: Mutex<Option<Asked<'m>>>,
+    /// The state that the processor is said to have, if not the machine's.
+    state: Mutex<Option<ProcessorState>>,
 }
 
 /// Runs when a task is asked for the first time whether it dies, before the answer is yes.
@@ -43,6 +45,7 @@ impl<'m> Watched<'m> {
             lives: AtomicU64::new(u64::MAX),
             vectors: AtomicBool::new(true),
             asked: Mutex::default(),
+            state: Mutex::default(),
         }
     }
 
@@ -64,6 +67,11 @@ impl<'m> Watched<'m> {
     /// Whether vectors are available from now on.
     pub(crate) fn give_vectors(&self, give: bool) {
         self.vectors.store(give, Ordering::Relaxed);
+    }
+
+    /// The processor has this state from now on.
+    pub(crate) fn set_state(&self, state: ProcessorState) {
+        *self.state.lock().unwrap() = Some(state);
     }
 
     fn note(&self, event: Event) {
@@ -173,6 +181,14 @@ unsafe impl FramePlatform for Watched<'_> {
 
 // SAFETY: every method is the hosted machine's, whose flushes are complete (H5).
 unsafe impl TablePlatform for Watched<'_> {
+    fn processor_state(&self) -> ProcessorState {
+        self.state.lock().unwrap().unwrap_or_else(|| self.machine.processor_state())
+    }
+
+    fn kernel_root(&self) -> Option<Frame> {
+        self.machine.kernel_root()
+    }
+
     fn load_root(&self, root: Option<Frame>) {
         self.machine.load_root(root);
     }

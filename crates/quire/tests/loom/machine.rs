@@ -1,7 +1,7 @@
 //! A platform with only a CPU number and a thread that can yield, which is all that locks and leases need.
 
 use quire::addr::{Frame, FrameRange, PhysAddr, VirtRange};
-use quire::arch::{ReadyClear, ReadyCopy};
+use quire::arch::{ProcessorState, ReadyClear, ReadyCopy};
 use quire::cpu::{CpuId, CpuSet};
 use quire::platform::{
     Context, FlushRequest, FramePlatform, InterruptState, NoFiles, Platform, TablePlatform,
@@ -71,6 +71,14 @@ unsafe impl FramePlatform for Cpu {
 
 // SAFETY: there are no translations, and nothing flushes any.
 unsafe impl TablePlatform for Cpu {
+    fn processor_state(&self) -> ProcessorState {
+        no_lock_asks()
+    }
+
+    fn kernel_root(&self) -> Option<Frame> {
+        no_lock_asks()
+    }
+
     fn load_root(&self, _root: Option<Frame>) {
         no_lock_asks()
     }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use hosted::Bare;
 use quire::addr::{Frame, FrameRange, VirtRange};
-use quire::arch::{ReadyClear, ReadyCopy};
+use quire::arch::{ProcessorState, ReadyClear, ReadyCopy};
 use quire::cpu::CpuSet;
 use quire::platform::{FlushRequest, FramePlatform, Platform, TablePlatform};
 use quire::rank::Rank;
@@ -85,6 +85,14 @@ unsafe impl FramePlatform for Counting<'_> {
 
 // SAFETY: C7, H5: every flush is passed on to `Bare`, whose flushes are complete.
 unsafe impl TablePlatform for Counting<'_> {
+    fn processor_state(&self) -> ProcessorState {
+        self.by_itself(|bare| bare.processor_state())
+    }
+
+    fn kernel_root(&self) -> Option<Frame> {
+        self.by_itself(|bare| bare.kernel_root())
+    }
+
     fn load_root(&self, root: Option<Frame>) {
         self.by_itself(|bare| bare.load_root(root));
     }

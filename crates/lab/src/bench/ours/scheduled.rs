@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 
 use hosted::Bare;
 use quire::addr::{Frame, FrameRange, VirtRange};
-use quire::arch::{ReadyClear, ReadyCopy};
+use quire::arch::{ProcessorState, ReadyClear, ReadyCopy};
 use quire::cpu::CpuSet;
 use quire::platform::{FlushRequest, FramePlatform, Platform, TablePlatform};
 use rustix::thread::sched_yield;
@@ -186,6 +186,14 @@ unsafe impl FramePlatform for Scheduled<'_> {
 
 // SAFETY: C7, H5: every flush is passed on to `Bare`, whose flushes are complete.
 unsafe impl TablePlatform for Scheduled<'_> {
+    fn processor_state(&self) -> ProcessorState {
+        self.bare.processor_state()
+    }
+
+    fn kernel_root(&self) -> Option<Frame> {
+        self.bare.kernel_root()
+    }
+
     fn load_root(&self, root: Option<Frame>) {
         self.bare.load_root(root);
     }

@@ -6,6 +6,7 @@ mod entry;
 mod features;
 mod level;
 mod prefetch;
+mod state;
 
 pub use clear::{ClearKernel, ReadyClear, store_fence};
 pub use copy::{CopyKernel, ReadyCopy};
@@ -15,6 +16,7 @@ pub use features::{Caches, CpuFeatures, Feature};
 pub(crate) use level::WINDOW_BASE;
 pub use level::{Level, PagingMode};
 pub use prefetch::{expect_changes, expect_reads};
+pub use state::ProcessorState;
 
 #[cfg(test)]
 mod tests;

@@ -6,6 +6,7 @@ mod failures;
 mod folio_override;
 mod gigantic;
 mod gigantic_clears;
+mod kernel_half;
 mod limits;
 mod linux;
 mod map_limit;

@@ -53,11 +53,11 @@ impl Config {
         ZapStrategy::Tables
     }
 
-    fn pools<P: Platform>(&self, _pages: &PageAllocator<'_, P>) -> Result<HugePools, InitError> {
+    fn pools<'p, P: Platform>(&self, pages: &PageAllocator<'p, P>) -> Result<HugePools<'p>, InitError> {
         #[cfg(feature = "published")]
-        return HugePools::with_policy(_pages, self.descriptors);
+        return HugePools::with_policy(pages, self.descriptors);
         #[cfg(not(feature = "published"))]
-        Ok(HugePools::new())
+        HugePools::new(pages)
     }
 }
 
@@ -130,10 +130,17 @@ impl<'p, P: Platform> MemoryManager<'p, P> {
     /// # Errors
     /// [`InitError`]. A processor that is not set up ([`crate::arch::ProcessorState`]) is found before the
     /// memory is used.
+    #[inline(never)]
     pub unsafe fn new(platform: &'p P, ranges: &[MemoryRange], config: &Config) -> Result<Self, InitError> {
         platform.processor_state().check(config.paging)?;
         // SAFETY: invariant 1: the caller hands the memory over.
-        let pages = unsafe { PageAllocator::new(platform, ranges, config.allocator) }?;
+        unsafe { PageAllocator::new(platform, ranges, config.allocator) }
+            .and_then(|pages| Self::with_pages(pages, config))
+    }
+
+    /// A function of its own: its values need no stack while the page allocator starts.
+    #[inline(never)]
+    fn with_pages(pages: PageAllocator<'p, P>, config: &Config) -> Result<Self, InitError> {
         let huge = config.pools(&pages)?;
         let memory = MmShared::with_huge(pages, config.folios, config.fork, huge)?;
         Ok(Self { memory, paging: config.paging, zap: config.zap() })
@@ -205,7 +212,7 @@ impl<'p, P: Platform> MemoryManager<'p, P> {
     }
 
     /// The pools of huge pages. Their methods take the page allocator ([`Self::pages`]) as well.
-    pub fn huge_pools(&self) -> &HugePools {
+    pub fn huge_pools(&self) -> &HugePools<'p> {
         self.memory.huge()
     }
 

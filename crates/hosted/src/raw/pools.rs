@@ -18,7 +18,7 @@ pub trait RawPools {
     );
 }
 
-impl RawPools for HugePools {
+impl RawPools for HugePools<'_> {
     fn give_raw<P: Platform>(
         &self,
         pages: &PageAllocator<'_, P>,

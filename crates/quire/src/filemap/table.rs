@@ -6,9 +6,10 @@ use core::sync::atomic::{AtomicI64, AtomicPtr, Ordering};
 use super::file::{FileKind, FileNode, FileRef};
 use super::radix::{NodeMemory, RadixNode};
 use crate::addr::{FrameRange, Order};
-use crate::error::{AllocError, MmError};
-use crate::page_alloc::PageAllocator;
-use crate::platform::{FileId, Platform};
+use crate::error::{AllocError, InitError, MmError};
+use crate::memmap::BootTable;
+use crate::page_alloc::{PageAllocator, TableFrames};
+use crate::platform::{FileId, FramePlatform, Platform};
 use crate::rank::Rank;
 use crate::slab::Cache;
 use crate::sync::SpinLock;
@@ -23,7 +24,7 @@ const NAMELESS: usize = BUCKETS;
 ///
 /// A bucket's list holds live nodes only (F2), linked through `next` under the table's lock.
 pub struct FileTable {
-    buckets: SpinLock<[AtomicPtr<FileNode>; BUCKETS + 1]>,
+    buckets: SpinLock<BootTable<AtomicPtr<FileNode>>>,
     nodes: Cache<FileNode>,
     radix: Cache<RadixNode>,
     paged: AtomicI64,
@@ -36,17 +37,18 @@ fn bucket_of(file: FileId) -> usize {
 
 impl FileTable {
     /// No file.
-    pub const fn new() -> Self {
-        Self {
-            buckets: SpinLock::new(
-                Rank::FileTable,
-                [const { AtomicPtr::new(core::ptr::null_mut()) }; BUCKETS + 1],
-            ),
+    ///
+    /// # Errors
+    /// [`InitError::TooSmall`].
+    pub(crate) fn new<P: FramePlatform>(tables: &mut TableFrames<'_, '_, P>) -> Result<Self, InitError> {
+        let buckets = tables.table(BUCKETS + 1, |_, _| Ok(AtomicPtr::default()))?;
+        Ok(Self {
+            buckets: SpinLock::new(Rank::FileTable, buckets),
             nodes: Cache::new(),
             radix: Cache::new(),
             paged: AtomicI64::new(0),
             shmem: AtomicI64::new(0),
-        }
+        })
     }
 
     /// Frames that hold pages of files with a pager.
@@ -264,12 +266,6 @@ impl FileTable {
             FileKind::Huge { .. } => return,
         };
         cell.fetch_add(frames, Ordering::Relaxed);
-    }
-}
-
-impl Default for FileTable {
-    fn default() -> Self {
-        Self::new()
     }
 }
 

@@ -40,7 +40,7 @@ impl Owed {
     }
 }
 
-impl HugePools {
+impl HugePools<'_> {
     /// Charges and reserves pages.
     ///
     /// # Errors

@@ -8,13 +8,13 @@ use super::group::{
 };
 use super::{HugePools, HugeSize};
 
-impl HugePools {
+impl HugePools<'_> {
     /// Makes a group without limits of its own, part of `parent`.
     ///
     /// # Errors
     /// [`TooManyGroups`].
     pub fn make_group(&self, parent: HugeGroup) -> Result<HugeGroup, TooManyGroups> {
-        for (number, slot) in (1..).zip(&self.groups.0) {
+        for (number, slot) in (1..).zip(self.groups.0.iter()) {
             let state = slot.state.load(Ordering::Acquire);
             let usable = state == FREE || state == REMOVED && self.groups.is_over(number, slot);
             let order = (Ordering::AcqRel, Ordering::Relaxed);

@@ -97,7 +97,7 @@ impl File {
     }
 }
 
-impl HugePools {
+impl HugePools<'_> {
     /// Reads a control file: a number and a line feed.
     ///
     /// # Errors

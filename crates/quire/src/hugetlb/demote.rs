@@ -21,7 +21,7 @@ pub struct Demoted {
     pub stopped: Option<Stopped>,
 }
 
-impl HugePools {
+impl HugePools<'_> {
     /// Moves `count` free, unreserved pages of 1 GiB to the pool of 2 MiB, 512 for each (`demote`). Allocates
     /// and frees nothing except descriptors in a window. Invokes a reschedule point after each page.
     pub fn demote<P: Platform>(&self, pages: &PageAllocator<'_, P>, nodes: NodeSet, count: u64) -> Demoted {

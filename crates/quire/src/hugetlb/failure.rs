@@ -49,7 +49,7 @@ impl Pool {
     }
 }
 
-impl HugePools {
+impl HugePools<'_> {
     /// Removes a page from its pool, if it can, after the page allocator has marked a frame of it as bad
     /// ([`Verdict::Huge`](crate::page_alloc::Verdict::Huge)). The caller holds no lock.
     pub fn memory_failure<P: Platform>(&self, pages: &PageAllocator<'_, P>, frame: Frame) -> HugeFailure {

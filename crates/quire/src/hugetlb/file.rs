@@ -53,7 +53,7 @@ pub(crate) struct FileReservations<'f> {
     account: Account,
 }
 
-impl HugePools {
+impl HugePools<'_> {
     /// Claims a place of an object, unless it is claimed. The caller chooses the object's number.
     pub(crate) fn claim(&self, object: u64, index: u64) -> Option<Claim<'_>> {
         Claim::of(self.place(object, index))

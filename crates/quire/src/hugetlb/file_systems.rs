@@ -4,13 +4,13 @@
 use super::fs::{Fs, HugeFsError, HugeFsInfo, HugeFsLimits};
 use super::{HugePools, HugeSize};
 use crate::error::AllocError;
-use crate::limits::MAX_HUGE_FS;
+use crate::memmap::BootTable;
 use crate::page_alloc::PageAllocator;
 use crate::platform::Platform;
 use crate::sync::SpinGuard;
 
-impl HugePools {
-    fn fs<'a, P: Platform>(&'a self, platform: &'a P) -> SpinGuard<'a, [Fs; MAX_HUGE_FS], P> {
+impl HugePools<'_> {
+    fn fs<'a, P: Platform>(&'a self, platform: &'a P) -> SpinGuard<'a, BootTable<Fs>, P> {
         self.fs.lock(platform)
     }
 

@@ -8,7 +8,11 @@
 use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use super::HugeSize;
+use crate::error::InitError;
 use crate::limits::MAX_HUGE_GROUPS;
+use crate::memmap::BootTable;
+use crate::page_alloc::TableFrames;
+use crate::platform::FramePlatform;
 
 /// What a group counts, in pages of one size.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -72,11 +76,11 @@ pub(super) struct Slot {
     pub(super) counters: [[Counter; 2]; 2],
 }
 
-pub(super) struct Groups(pub(super) [Slot; MAX_HUGE_GROUPS]);
+pub(super) struct Groups(pub(super) BootTable<Slot>);
 
 impl Groups {
-    pub(super) const fn new() -> Self {
-        Self([const { Slot::new() }; MAX_HUGE_GROUPS])
+    pub(super) fn new<P: FramePlatform>(tables: &mut TableFrames<'_, '_, P>) -> Result<Self, InitError> {
+        tables.table(MAX_HUGE_GROUPS, |_, _| Ok(Slot::new())).map(Self)
     }
 
     pub(super) fn slot(&self, group: HugeGroup) -> Option<&Slot> {

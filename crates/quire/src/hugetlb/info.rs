@@ -21,7 +21,7 @@ pub enum PoolViolation {
     Descriptors(HugeSize, Frame),
 }
 
-impl HugePools {
+impl HugePools<'_> {
     /// The numbers of a pool.
     pub fn info<P: Platform>(&self, pages: &PageAllocator<'_, P>, size: HugeSize) -> PoolInfo {
         self.lock(pages, size).all()

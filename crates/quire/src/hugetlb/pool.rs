@@ -4,9 +4,11 @@
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use crate::addr::{BlockNumber, Frame};
+use crate::error::InitError;
 use crate::limits::MAX_NODES;
-use crate::memmap::{Block, BlockState, MemMap};
-use crate::page_alloc::{NodeSet, has_marks};
+use crate::memmap::{Block, BlockState, BootTable, MemMap};
+use crate::page_alloc::{NodeSet, TableFrames, has_marks};
+use crate::platform::FramePlatform;
 
 /// The numbers of a pool, or of one node's part of it, in pages.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -44,7 +46,7 @@ struct Node {
 }
 
 pub(super) struct Pool {
-    nodes: [Node; MAX_NODES],
+    nodes: BootTable<Node>,
     all: PoolInfo,
     /// The limit of surplus pages (`nr_overcommit_hugepages`).
     pub(super) overcommit: u64,
@@ -55,9 +57,11 @@ pub(super) struct Pool {
 }
 
 impl Pool {
-    pub(super) const fn new() -> Self {
-        let counts = PoolInfo { total: 0, free: 0, surplus: 0, reserved: 0 };
-        Self { nodes: [Node { counts, top: 0 }; MAX_NODES], all: counts, overcommit: 0, claimed: 0, bad: 0 }
+    /// An empty pool.
+    pub(super) fn new<P: FramePlatform>(tables: &mut TableFrames<'_, '_, P>) -> Result<Self, InitError> {
+        let counts = PoolInfo::default();
+        let nodes = tables.table(MAX_NODES, |_, _| Ok(Node { counts, top: 0 }))?;
+        Ok(Self { nodes, all: counts, overcommit: 0, claimed: 0, bad: 0 })
     }
 
     #[inline]

@@ -1,6 +1,7 @@
 //! The pools of a machine, one for each size.
 #![forbid(unsafe_code)]
 
+use core::marker::PhantomData;
 use core::sync::atomic::AtomicBool;
 
 #[cfg(feature = "published")]
@@ -9,49 +10,56 @@ use super::fs::Fs;
 use super::group::Groups;
 use super::pool::Pool;
 use super::size::HugeSize;
+use crate::error::InitError;
 use crate::limits::{HUGE_FAULTS, MAX_HUGE_FS};
-use crate::page_alloc::PageAllocator;
-use crate::platform::Platform;
+use crate::memmap::BootTable;
+use crate::page_alloc::{PageAllocator, TableFrames};
+use crate::platform::{FramePlatform, Platform};
 use crate::rank::Rank;
 use crate::stats::Stat;
 use crate::sync::{SpinGuard, SpinLock};
 
-/// The pools of a machine, one for each size.
-pub struct HugePools {
+/// The pools of a machine, one for each size. Their tables stand in frames of the page allocator.
+pub struct HugePools<'p> {
     #[cfg(feature = "published")]
     pub(super) descriptors: Descriptors,
     pub(super) large: SpinLock<Pool>,
     pub(super) gigantic: SpinLock<Pool>,
     pub(super) groups: Groups,
-    pub(super) fs: SpinLock<[Fs; MAX_HUGE_FS]>,
+    pub(super) fs: SpinLock<BootTable<Fs>>,
     /// Claims of places, by their hash.
     pub(super) faults: [AtomicBool; HUGE_FAULTS],
     /// The claim of the task that takes back lent pages.
     pub(super) returning: AtomicBool,
+    /// The tables live as long as the platform.
+    pub(super) platform: PhantomData<&'p ()>,
 }
 
-impl Default for HugePools {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
-impl HugePools {
-    /// Empty pools whose pages have their descriptors in the block.
-    #[must_use]
-    pub const fn new() -> Self {
-        Self {
+impl<'p> HugePools<'p> {
+    /// Empty pools whose pages have their descriptors in the block. Takes 3 frames, which are never freed.
+    ///
+    /// # Errors
+    /// [`InitError::TooSmall`]: the frames are not there.
+    #[inline(never)]
+    pub fn new<P: FramePlatform>(pages: &PageAllocator<'p, P>) -> Result<Self, InitError> {
+        let tables = &mut TableFrames::new(pages);
+        let groups = Groups::new(tables)?;
+        let fs = tables.table(MAX_HUGE_FS, |_, _| Ok(Fs::NONE))?;
+        Ok(Self {
             #[cfg(feature = "published")]
             descriptors: Descriptors::new(),
-            large: SpinLock::new(Rank::HugePool, Pool::new()),
-            gigantic: SpinLock::new(Rank::HugePool, Pool::new()),
-            groups: Groups::new(),
-            fs: SpinLock::new(Rank::HugeFs, [Fs::NONE; MAX_HUGE_FS]),
+            large: SpinLock::new(Rank::HugePool, Pool::new(tables)?),
+            gigantic: SpinLock::new(Rank::HugePool, Pool::new(tables)?),
+            groups,
+            fs: SpinLock::new(Rank::HugeFs, fs),
             faults: [const { AtomicBool::new(false) }; HUGE_FAULTS],
             returning: AtomicBool::new(false),
-        }
+            platform: PhantomData,
+        })
     }
+}
 
+impl HugePools<'_> {
     pub(super) fn lock<'a, P: Platform>(
         &'a self,
         pages: &'a PageAllocator<'_, P>,

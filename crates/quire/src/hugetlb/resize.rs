@@ -44,7 +44,7 @@ pub enum Stopped {
     Interrupted,
 }
 
-impl HugePools {
+impl HugePools<'_> {
     /// Grows or shrinks a pool to `wanted` persistent pages, evenly on these nodes (`nr_hugepages`). `wanted`
     /// counts the pages of all nodes, even if `nodes` is one. Several CPUs with the same goal share the work.
     /// Invokes a reschedule point after each [`HUGE_BATCH`] pages, and ends there when the task is dying.

@@ -8,7 +8,7 @@ use crate::limits::HUGE_BATCH;
 use crate::page_alloc::{NodeSet, PageAllocator};
 use crate::platform::Platform;
 
-impl HugePools {
+impl HugePools<'_> {
     /// Reserves `count` pages, and allocates surplus ones if too few are free (Linux:
     /// `gather_surplus_pages`).
     ///

@@ -1,6 +1,6 @@
 //! Memory for the manager's own tables, taken from the machine's ranges at start-up and never freed.
 
-use core::ops::Deref;
+use core::ops::{Deref, DerefMut};
 use core::ptr::NonNull;
 
 use crate::addr::{FrameRange, PhysAddr};
@@ -26,7 +26,8 @@ pub struct BootMemory<'p, P: FramePlatform> {
 }
 
 impl<'p, P: FramePlatform> BootMemory<'p, P> {
-    /// Creates a source without memory.
+    /// Creates a source without memory. Not inlined: the caller would need the stack of two.
+    #[inline(never)]
     pub fn new(platform: &'p P) -> Self {
         Self { platform, sources: [Source::default(); MAX_RANGES], count: 0 }
     }
@@ -198,3 +199,47 @@ impl<T> Deref for BootSlice<T> {
 unsafe impl<T: Sync> Send for BootSlice<T> {}
 // SAFETY: M1: a handle gives shared references only, so sending or sharing it is sharing `T`.
 unsafe impl<T: Sync> Sync for BootSlice<T> {}
+
+/// A table in boot memory with one owner, who may change it. It lives as long as the platform.
+pub(crate) struct BootTable<T> {
+    base: NonNull<T>,
+    len: usize,
+}
+
+impl<T> BootTable<T> {
+    /// A table without entries.
+    #[cfg(any(test, feature = "published"))]
+    pub(crate) const fn empty() -> Self {
+        Self { base: NonNull::dangling(), len: 0 }
+    }
+
+    /// The table of `len` values at `base`.
+    ///
+    /// # Safety
+    /// M1: the values are initialised, belong to this table alone, and live as long as the platform.
+    pub(crate) const unsafe fn from_raw(base: NonNull<T>, len: usize) -> Self {
+        Self { base, len }
+    }
+}
+
+impl<T> Deref for BootTable<T> {
+    type Target = [T];
+    #[inline]
+    fn deref(&self) -> &[T] {
+        // SAFETY: M1: boot memory is never freed, and the values at `base` are initialised.
+        unsafe { core::slice::from_raw_parts(self.base.as_ptr(), self.len) }
+    }
+}
+
+impl<T> DerefMut for BootTable<T> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut [T] {
+        // SAFETY: M1: as for `deref`; this handle is the only one, and is borrowed mutably.
+        unsafe { core::slice::from_raw_parts_mut(self.base.as_ptr(), self.len) }
+    }
+}
+
+// SAFETY: M1: the handle owns its values: sending it is sending them.
+unsafe impl<T: Send> Send for BootTable<T> {}
+// SAFETY: M1: the handle owns its values: sharing it is sharing them.
+unsafe impl<T: Sync> Sync for BootTable<T> {}

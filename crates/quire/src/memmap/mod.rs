@@ -21,6 +21,7 @@ pub(crate) use area::{COLUMNS, COUNTS_AT};
 pub use bitmap::{Bitmap, FrameMask};
 pub(crate) use block::LIST_BYTES;
 pub use block::{Block, BlockState};
+pub(crate) use boot::BootTable;
 pub use boot::{BootMemory, BootRef, BootSlice};
 pub use descriptor::{Descriptor, DescriptorFlags};
 pub use folio_maps::SmallMaps;

@@ -35,6 +35,8 @@ pub struct PageAllocator<'p, P: FramePlatform> {
     pub(in crate::page_alloc) present: AtomicU64,
     /// Frames that hold the manager's tables, or are too few at a range's edge to be used.
     pub(in crate::page_alloc) reserved: u64,
+    /// Frames that were allocated for tables of the manager. They are never freed.
+    pub(in crate::page_alloc) tables: AtomicU64,
 }
 
 impl<'p, P: FramePlatform> PageAllocator<'p, P> {

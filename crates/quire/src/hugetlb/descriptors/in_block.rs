@@ -9,7 +9,7 @@ use crate::hugetlb::{HugePools, HugeSize, PoolInfo};
 use crate::page_alloc::PageAllocator;
 use crate::platform::Platform;
 
-impl HugePools {
+impl HugePools<'_> {
     /// Whether descriptors of pages that join a pool are saved (`vm.hugetlb_optimize_vmemmap`): always.
     pub fn is_saving(&self) -> bool {
         true

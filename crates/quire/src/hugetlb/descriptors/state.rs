@@ -2,17 +2,20 @@
 #![forbid(unsafe_code)]
 
 #[cfg(feature = "published")]
+use crate::memmap::BootTable;
+#[cfg(feature = "published")]
 use crate::vmemmap::{PageChain, Window};
 
 #[cfg(feature = "published")]
 pub(in crate::hugetlb) struct Descriptors {
-    pub(in crate::hugetlb) window: Option<Window>,
+    /// The window, if there is one.
+    pub(in crate::hugetlb) window: BootTable<Window>,
 }
 
 #[cfg(feature = "published")]
 impl Descriptors {
     pub(in crate::hugetlb) const fn new() -> Self {
-        Self { window: None }
+        Self { window: BootTable::empty() }
     }
 }
 

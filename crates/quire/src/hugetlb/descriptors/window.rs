@@ -3,28 +3,35 @@
 
 use crate::addr::Frame;
 use crate::error::{AllocError, InitError};
-use crate::hugetlb::descriptors::state::{Descriptors, Gathered};
+use crate::hugetlb::descriptors::state::Gathered;
 use crate::hugetlb::failure::join;
 use crate::hugetlb::resize::give_back;
 use crate::hugetlb::{DescriptorPolicy, HugePools, HugeSize, PoolInfo};
 use crate::limits::HUGE_BATCH;
-use crate::page_alloc::PageAllocator;
+use crate::page_alloc::{PageAllocator, TableFrames};
 use crate::platform::Platform;
 use crate::vmemmap::{PageChain, Window};
 
-impl HugePools {
+impl<'p> HugePools<'p> {
     /// Empty pools under a policy. All but `InBlock` map a window of descriptors, of 1/64 of all memory.
     ///
     /// # Errors
-    /// [`InitError::TooSmall`]: the window does not fit. The memory taken for it is lost then.
+    /// [`InitError::TooSmall`]: the window or a table does not fit. The memory taken for it is lost then.
     pub fn with_policy<P: Platform>(
-        pages: &PageAllocator<'_, P>,
+        pages: &PageAllocator<'p, P>,
         policy: DescriptorPolicy,
     ) -> Result<Self, InitError> {
-        let window = Window::new(pages, policy).map_err(|_| InitError::TooSmall)?;
-        Ok(Self { descriptors: Descriptors { window }, ..Self::new() })
+        let mut made = Self::new(pages)?;
+        if let Some(window) = Window::new(pages, policy).map_err(|_| InitError::TooSmall)? {
+            let mut window = Some(window);
+            let table = TableFrames::new(pages).table(1, |_, _| window.take().ok_or(InitError::TooSmall))?;
+            made.descriptors.window = table;
+        }
+        Ok(made)
     }
+}
 
+impl HugePools<'_> {
     /// The policy.
     pub fn policy(&self) -> DescriptorPolicy {
         self.window().map_or(DescriptorPolicy::InBlock, Window::policy)
@@ -32,7 +39,7 @@ impl HugePools {
 
     /// The window of descriptors, if there is one.
     pub fn window(&self) -> Option<&Window> {
-        self.descriptors.window.as_ref()
+        self.descriptors.window.first()
     }
 
     /// Whether descriptors of pages that join a pool are saved (`vm.hugetlb_optimize_vmemmap`).

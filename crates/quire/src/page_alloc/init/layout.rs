@@ -32,7 +32,7 @@ impl<'r> Layout<'r> {
         ranges: &'r [MemoryRange],
         late: u64,
         nodes: usize,
-        config: AllocatorConfig,
+        config: &AllocatorConfig,
     ) -> Self {
         let mut layout = Self {
             ranges,

@@ -4,3 +4,4 @@ pub(super) mod config;
 pub(super) mod hotplug;
 pub(super) mod layout;
 pub(super) mod start;
+pub(super) mod tables;

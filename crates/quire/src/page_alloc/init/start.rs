@@ -25,6 +25,7 @@ use crate::page_alloc::pcp::list::Slot;
 use crate::page_alloc::pcp::parked::Parked;
 use crate::page_alloc::request::Requests;
 use crate::page_alloc::request::gfp::{KINDS, ZoneKind};
+use crate::page_alloc::request::placement::Placement;
 use crate::page_alloc::store::Store;
 use crate::page_alloc::store::capacity::SMALL_CAPACITY;
 use crate::page_alloc::store::isolated::Isolated;
@@ -75,36 +76,77 @@ impl<'p, P: FramePlatform> PageAllocator<'p, P> {
         if ranges.iter().all(|range| range.frames.count == 0) {
             return Err(InitError::NoMemory);
         }
-        let (all, count, late) = merge(ranges, later)?;
-        let ranges = &all[..count];
+        if later.is_empty() {
+            return Self::start(platform, ranges, 0, &config);
+        }
+        Self::start_merged(platform, ranges, later, &config)
+    }
+
+    /// A function of its own, since most machines need no stack for its array.
+    #[inline(never)]
+    fn start_merged(
+        platform: &'p P,
+        ranges: &[MemoryRange],
+        later: &[MemoryRange],
+        config: &AllocatorConfig,
+    ) -> Result<Self, InitError> {
+        let mut all = [NO_RANGE; MAX_RANGES];
+        let (count, late) = merge(ranges, later, &mut all)?;
+        Self::start(platform, &all[..count], late, config)
+    }
+
+    /// Takes over ranges, of which `late` has a bit for each that is not there yet.
+    #[inline(never)]
+    fn start(
+        platform: &'p P,
+        ranges: &[MemoryRange],
+        late: u64,
+        config: &AllocatorConfig,
+    ) -> Result<Self, InitError> {
         let is_late = |index: usize| late >> index & 1 == 1;
         let nodes = check(platform, ranges)?;
-        let clearer = Clearer::new(platform, config.clear.as_ref()).map_err(InitError::BadKernel)?;
         let mut boot = BootMemory::new(platform);
         for (index, range) in ranges.iter().enumerate() {
             let usable = if is_late(index) { FrameRange::new(range.frames.start, 0) } else { range.frames };
             boot.add(usable, range.node, range.zeroed)?;
         }
         let layout = Layout::new(ranges, late, nodes, config);
-        let memmap = build_memmap(&mut boot, ranges)?;
-        let zones =
-            boot.table(0, layout.nodes * KINDS, |boot, zone| layout.build_zone(boot, platform, zone))?;
-        let cpus = platform.cpu_count();
-        let placement = layout.build_placement(&mut boot, platform)?;
-        #[cfg(feature = "published")]
-        let open = guarded::are_open::<P>(guarded::guard_of::<P>(config.lists));
-        #[cfg(not(feature = "published"))]
-        let open = true;
-        let lists = boot.table(0, cpus, |boot, cpu| {
-            layout.build_cpu(boot, platform, CpuId(cpu as u32), placement.nearest, open)
-        })?;
-        let stats = boot.table(0, cpus * CONTEXTS, |_, _| Ok(StatCells::new()))?;
-        let there = ranges.iter().enumerate().filter(|&(index, _)| !is_late(index));
-        let present: u64 = there.map(|(_, range)| range.frames.count).sum();
+        let tables = layout.build_tables(&mut boot, platform, config)?;
+        // Not `?`, which would need the stack of a second allocator.
+        let mut made = Self::of_tables(platform, tables, config);
+        if let Ok(allocator) = &mut made {
+            allocator.adopt(&layout, late, &boot);
+        }
+        made
+    }
+
+    /// Takes over what the tables left of the ranges.
+    #[inline(never)]
+    fn adopt(&mut self, layout: &Layout<'_>, late: u64, boot: &BootMemory<'_, P>) {
+        let is_late = |index: usize| late >> index & 1 == 1;
+        mark_holes(&self.frames().memmap, layout.ranges);
+        for (index, range) in layout.ranges.iter().enumerate() {
+            if is_late(index) {
+                self.leave_out(layout, range);
+            }
+        }
+        for (index, range) in layout.ranges.iter().enumerate() {
+            if !is_late(index) {
+                *self.present.get_mut() += range.frames.count;
+                self.adopt_range(layout, range, boot.taken(index));
+            }
+        }
+        self.update_marks();
+    }
+
+    /// An allocator with these tables and no memory.
+    #[inline(never)]
+    fn of_tables(platform: &'p P, tables: Tables, config: &AllocatorConfig) -> Result<Self, InitError> {
+        let Tables { memmap, zones, placement, lists, stats } = tables;
         let frames = Frames {
             platform,
             memmap,
-            clearer,
+            clearer: Clearer::new(platform, config.clear.as_ref()).map_err(InitError::BadKernel)?,
             scheme: config.scheme(),
             #[cfg(feature = "published")]
             guard: guarded::guard_of::<P>(config.lists),
@@ -123,16 +165,7 @@ impl<'p, P: FramePlatform> PageAllocator<'p, P> {
             deferred: SpinLock::new(Rank::DeferredSplits, DeferredSplits::default()),
             returned_huge: Stack::new(),
         };
-        let mut allocator = Self { counts, present: AtomicU64::new(present), reserved: 0 };
-        mark_holes(&allocator.frames().memmap, ranges);
-        for (_, range) in ranges.iter().enumerate().filter(|&(index, _)| is_late(index)) {
-            allocator.leave_out(&layout, range);
-        }
-        for (index, range) in ranges.iter().enumerate().filter(|&(index, _)| !is_late(index)) {
-            allocator.adopt_range(&layout, range, boot.taken(index));
-        }
-        allocator.update_marks();
-        Ok(allocator)
+        Ok(Self { counts, present: AtomicU64::new(0), reserved: 0, tables: AtomicU64::new(0) })
     }
 
     /// Takes the blocks of a range that is not there yet out of their pools, and marks their records absent.
@@ -225,13 +258,45 @@ impl<'p, P: FramePlatform> PageAllocator<'p, P> {
     }
 }
 
+/// The tables of an allocator.
+struct Tables {
+    memmap: MemMap,
+    zones: BootSlice<Zone>,
+    placement: Placement,
+    lists: BootSlice<CpuLists>,
+    stats: BootSlice<StatCells>,
+}
+
 impl Layout<'_> {
+    #[inline(never)]
+    fn build_tables<P: FramePlatform>(
+        &self,
+        boot: &mut BootMemory<'_, P>,
+        platform: &P,
+        _config: &AllocatorConfig,
+    ) -> Result<Tables, InitError> {
+        let memmap = build_memmap(boot, self.ranges)?;
+        let zones = boot.table(0, self.nodes * KINDS, |boot, zone| self.build_zone(boot, platform, zone))?;
+        let cpus = platform.cpu_count();
+        let placement = self.build_placement(boot, platform)?;
+        #[cfg(feature = "published")]
+        let open = guarded::are_open::<P>(guarded::guard_of::<P>(_config.lists));
+        #[cfg(not(feature = "published"))]
+        let open = true;
+        let lists = boot.table(0, cpus, |boot, cpu| {
+            self.build_cpu(boot, platform, CpuId(cpu as u32), placement.nearest, open)
+        })?;
+        let stats = boot.table(0, cpus * CONTEXTS, |_, _| Ok(StatCells::new()))?;
+        Ok(Tables { memmap, zones, placement, lists, stats })
+    }
+
     /// Whether the range of a block was promised to be zero, and the allocator remembers zeroes.
     fn is_zeroed(&self, block: BlockNumber) -> bool {
         let holds = |range: &&MemoryRange| range.frames.contains(block.first_frame());
         self.remember_zeroes && self.ranges.iter().find(holds).is_some_and(|range| range.zeroed)
     }
 
+    #[inline(never)]
     fn build_zone<P: FramePlatform>(
         &self,
         boot: &mut BootMemory<'_, P>,
@@ -274,6 +339,7 @@ impl Layout<'_> {
         Ok(zone)
     }
 
+    #[inline(never)]
     fn build_cpu<P: FramePlatform>(
         &self,
         boot: &mut BootMemory<'_, P>,
@@ -320,20 +386,23 @@ fn whole_blocks(frames: FrameRange) -> (BlockNumber, BlockNumber) {
     (BlockNumber(first), BlockNumber(end.max(first)))
 }
 
-/// The present and the later ranges in one ascending array, its length, and a bit for each later range.
+const NO_RANGE: MemoryRange = MemoryRange { frames: FrameRange::new(Frame(0), 0), node: 0, zeroed: false };
+
+/// Writes the present and the later ranges to one ascending array. Returns how many there are, and a bit for
+/// each later range.
 fn merge(
     ranges: &[MemoryRange],
     later: &[MemoryRange],
-) -> Result<([MemoryRange; MAX_RANGES], usize, u64), InitError> {
-    let nothing = MemoryRange { frames: FrameRange::new(Frame(0), 0), node: 0, zeroed: false };
-    let (mut all, mut count, mut late) = ([nothing; MAX_RANGES], 0, 0);
+    all: &mut [MemoryRange; MAX_RANGES],
+) -> Result<(usize, u64), InitError> {
+    let (mut count, mut late) = (0, 0);
     let (mut here, mut there) = (ranges.iter().peekable(), later.iter().peekable());
     loop {
         let is_late = match (here.peek(), there.peek()) {
             (Some(here), Some(there)) => there.frames.start < here.frames.start,
             (None, Some(_)) => true,
             (Some(_), None) => false,
-            (None, None) => return Ok((all, count, late)),
+            (None, None) => return Ok((count, late)),
         };
         let Some(&range) = (if is_late { there.next() } else { here.next() }) else { continue };
         *all.get_mut(count).ok_or(InitError::TooManyRanges)? = range;

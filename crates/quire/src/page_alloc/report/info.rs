@@ -72,9 +72,10 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
 
     /// The machine as a whole.
     pub fn memory_info(&self) -> MemoryInfo {
+        let tables = self.tables.load(Ordering::Relaxed);
         let mut info = MemoryInfo {
             total: self.present.load(Ordering::Relaxed),
-            metadata: self.reserved,
+            metadata: self.reserved + tables,
             ..MemoryInfo::default()
         };
         let mut managed = 0;

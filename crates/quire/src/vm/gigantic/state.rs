@@ -4,8 +4,10 @@
 use core::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::addr::{Frame, FrameRange, VirtAddr, VirtRange};
+use crate::error::InitError;
 use crate::limits::{BLOCK_FRAMES, BLOCK_SIZE, GIGANTIC_CLEARS, TABLE_ENTRIES};
-use crate::page_alloc;
+use crate::memmap::BootTable;
+use crate::page_alloc::{self, TableFrames};
 use crate::platform::Platform;
 use crate::rank::Rank;
 use crate::sync::{SpinGuard, SpinLock};
@@ -17,7 +19,7 @@ pub(in crate::vm) struct GiganticClears {
     pub(super) folios: SpinLock<Folios>,
 }
 
-pub(super) type Folios = [Option<Folio>; GIGANTIC_CLEARS];
+pub(super) type Folios = BootTable<Option<Folio>>;
 
 pub(super) struct Folio {
     /// The number and the family of the address space that it is for, and its address there.
@@ -156,9 +158,9 @@ impl Piece {
 }
 
 impl GiganticClears {
-    pub(in crate::vm) fn new() -> Self {
-        let folios = SpinLock::new(Rank::GiganticClears, [const { None }; GIGANTIC_CLEARS]);
-        Self { count: AtomicUsize::new(0), folios }
+    pub(in crate::vm) fn new<P: Platform>(tables: &mut TableFrames<'_, '_, P>) -> Result<Self, InitError> {
+        let folios = tables.table(GIGANTIC_CLEARS, |_, _| Ok(None))?;
+        Ok(Self { count: AtomicUsize::new(0), folios: SpinLock::new(Rank::GiganticClears, folios) })
     }
 
     /// A hint.

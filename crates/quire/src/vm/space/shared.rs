@@ -6,7 +6,7 @@ use crate::addr::{Frame, Order};
 use crate::error::InitError;
 use crate::filemap::FileTable;
 use crate::hugetlb::HugePools;
-use crate::page_alloc::{Folio, Gfp, Origin, PageAllocator};
+use crate::page_alloc::{Folio, Gfp, Origin, PageAllocator, TableFrames};
 use crate::platform::{Platform, TouchHint};
 use crate::rank::Rank;
 use crate::slab::Cache;
@@ -47,7 +47,7 @@ pub struct MmShared<'p, P: Platform> {
     fork: ForkStrategy,
     gigantic_clears: GiganticClears,
     when_short: WhenShort,
-    huge: HugePools,
+    huge: HugePools<'p>,
     userfaults: Contexts,
 }
 
@@ -61,26 +61,32 @@ impl<'p, P: Platform> MmShared<'p, P> {
         policy: FolioPolicy,
         fork: ForkStrategy,
     ) -> Result<Self, InitError> {
-        Self::with_huge(pages, policy, fork, HugePools::new())
+        let huge = HugePools::new(&pages)?;
+        Self::with_huge(pages, policy, fork, huge)
     }
 
     /// As [`Self::new`], with these pools of huge pages, which are empty.
     ///
     /// # Errors
     /// [`InitError::TooSmall`].
+    #[inline(never)]
     pub fn with_huge(
         pages: PageAllocator<'p, P>,
         policy: FolioPolicy,
         fork: ForkStrategy,
-        huge: HugePools,
+        huge: HugePools<'p>,
     ) -> Result<Self, InitError> {
         let mut zero = pages.alloc(Gfp::KERNEL, Order::FRAME).map_err(|_| InitError::TooSmall)?;
         pages.frames().hold_for_manager(zero.frames());
         pages.frames().clear(&mut zero, TouchHint::Later);
+        let tables = &mut TableFrames::new(&pages);
+        let files = FileTable::new(tables)?;
+        let userfaults = Contexts::new(tables)?;
+        let gigantic_clears = GiganticClears::new(tables)?;
         let policy = AtomicU64::new(policy.to_bits());
         Ok(Self {
             pages,
-            files: FileTable::new(),
+            files,
             vmas: Cache::new(),
             bodies: Cache::new(),
             families: SpinLock::new(Rank::Families, Families::new()),
@@ -88,10 +94,10 @@ impl<'p, P: Platform> MmShared<'p, P> {
             policy,
             zero: zero.into_raw(),
             fork,
-            gigantic_clears: GiganticClears::new(),
+            gigantic_clears,
             when_short: WhenShort::new(),
             huge,
-            userfaults: Contexts::new(),
+            userfaults,
         })
     }
 
@@ -129,7 +135,7 @@ impl<'p, P: Platform> MmShared<'p, P> {
 
     /// The pools of huge pages.
     #[inline]
-    pub fn huge(&self) -> &HugePools {
+    pub fn huge(&self) -> &HugePools<'p> {
         &self.huge
     }
 

@@ -14,13 +14,15 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use super::event::{Ticket, UserfaultChanges, UserfaultEvent, UserfaultFault};
 use super::registration::Registration;
 use crate::addr::VirtRange;
-use crate::error::{FaultError, TooManyHandlers};
+use crate::error::{FaultError, InitError, TooManyHandlers};
 use crate::limits::{MAX_USERFAULTS, USERFAULT_CHANGES, USERFAULT_SLOTS};
+use crate::memmap::BootTable;
+use crate::page_alloc::TableFrames;
 use crate::platform::Platform;
 use crate::rank::Rank;
 use crate::sync::{SpinGuard, SpinLock};
 
-pub(in crate::vm) struct Contexts([Context; MAX_USERFAULTS]);
+pub(in crate::vm) struct Contexts(BootTable<Context>);
 
 pub(super) struct Context {
     state: SpinLock<State>,
@@ -30,7 +32,7 @@ pub(super) struct Context {
     pub(super) arrivals: AtomicU32,
     /// The word that changes when a place becomes free.
     room: AtomicU32,
-    faults: [AtomicU32; USERFAULT_SLOTS],
+    faults: BootTable<AtomicU32>,
     pub(super) changes: [AtomicU32; USERFAULT_CHANGES],
 }
 
@@ -39,8 +41,8 @@ pub(super) struct State {
     /// How many handlers with this number have closed.
     generation: u32,
     pub(super) wants: UserfaultChanges,
-    pub(super) faults: [Slot; USERFAULT_SLOTS],
-    pub(super) changes: [Option<Change>; USERFAULT_CHANGES],
+    pub(super) faults: BootTable<Slot>,
+    pub(super) changes: BootTable<Option<Change>>,
     /// Changes under way that cannot be read yet.
     pub(super) announced: u32,
     /// The number of the last event entered.
@@ -117,8 +119,8 @@ impl Waiting {
 }
 
 impl Contexts {
-    pub(in crate::vm) fn new() -> Self {
-        Self(core::array::from_fn(|_| Context::new()))
+    pub(in crate::vm) fn new<P: Platform>(tables: &mut TableFrames<'_, '_, P>) -> Result<Self, InitError> {
+        tables.table(MAX_USERFAULTS, |tables, _| Context::new(tables)).map(Self)
     }
 
     /// The context that a mapping names, open or not.
@@ -131,7 +133,7 @@ impl Contexts {
         platform: &P,
         wants: UserfaultChanges,
     ) -> Result<Registration, TooManyHandlers> {
-        for (number, context) in (0..).zip(&self.0) {
+        for (number, context) in (0..).zip(self.0.iter()) {
             if let Some(generation) = context.lock(platform).open(wants) {
                 return Ok(Registration::new(number, generation));
             }
@@ -231,15 +233,17 @@ impl Contexts {
 }
 
 impl Context {
-    fn new() -> Self {
-        Self {
-            state: SpinLock::new(Rank::Userfault, State::new()),
+    fn new<P: Platform>(tables: &mut TableFrames<'_, '_, P>) -> Result<Self, InitError> {
+        let faults = tables.table(USERFAULT_SLOTS, |_, _| Ok(Slot::Free))?;
+        let changes = tables.table(USERFAULT_CHANGES, |_, _| Ok(None))?;
+        Ok(Self {
+            state: SpinLock::new(Rank::Userfault, State::new(faults, changes)),
             changing: AtomicU32::new(0),
             arrivals: AtomicU32::new(0),
             room: AtomicU32::new(0),
-            faults: [const { AtomicU32::new(0) }; USERFAULT_SLOTS],
+            faults: tables.table(USERFAULT_SLOTS, |_, _| Ok(AtomicU32::new(0)))?,
             changes: [const { AtomicU32::new(0) }; USERFAULT_CHANGES],
-        }
+        })
     }
 
     fn lock<'a, P: Platform>(&'a self, platform: &'a P) -> SpinGuard<'a, State, P> {
@@ -354,13 +358,13 @@ impl Context {
 }
 
 impl State {
-    const fn new() -> Self {
+    const fn new(faults: BootTable<Slot>, changes: BootTable<Option<Change>>) -> Self {
         Self {
             open: false,
             generation: 0,
             wants: UserfaultChanges::NONE,
-            faults: [Slot::Free; USERFAULT_SLOTS],
-            changes: [None; USERFAULT_CHANGES],
+            faults,
+            changes,
             announced: 0,
             order: 0,
             sleepers: 0,

@@ -79,7 +79,7 @@ impl Context {
     ) -> usize {
         let Some(mut state) = self.lock_open(platform, registration) else { return 0 };
         let mut count = 0;
-        for slot in &mut state.faults {
+        for slot in state.faults.iter_mut() {
             if let Slot::Taken(order, fault) = *slot
                 && only.is_none_or(|only| only == fault.ticket)
             {

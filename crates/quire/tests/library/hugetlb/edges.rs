@@ -4,17 +4,18 @@ use quire::cpu::CpuId;
 use quire::hugetlb::{Charge, GroupCounters, HugeFsLimits, HugeGroup, HugePools, HugeSize, Stopped};
 use quire::page_alloc::AllocatorConfig;
 
-use crate::hugetlb::support::{BOTH, GIB, two_nodes};
+use crate::hugetlb::support::{BOTH, GIB, two_nodes, with_empty_pools};
 use crate::watched::Watched;
 use testkit::ranges_of;
 
 #[test]
 fn no_group_has_no_limit_and_nothing_charged() {
-    let pools = HugePools::new();
-    for size in HugeSize::ALL {
-        let shown = pools.group_counters(HugeGroup::NONE, size, Charge::Usage);
-        assert_eq!(shown, GroupCounters { current: 0, max: u64::MAX, failures: 0 });
-    }
+    with_empty_pools(|pools| {
+        for size in HugeSize::ALL {
+            let shown = pools.group_counters(HugeGroup::NONE, size, Charge::Usage);
+            assert_eq!(shown, GroupCounters { current: 0, max: u64::MAX, failures: 0 });
+        }
+    });
 }
 
 #[test]
@@ -30,7 +31,7 @@ fn a_task_that_dies_with_its_last_page_was_not_interrupted() {
     hosted.run_on(CpuId(0), || {
         let pages =
             hosted::raw::page_allocator(&machine, &ranges_of(&hosted), AllocatorConfig::default()).unwrap();
-        let pools = HugePools::new();
+        let pools = HugePools::new(&pages).unwrap();
         assert_eq!(pools.resize(&pages, HugeSize::Size1G, BOTH, 2).after, 2);
         machine.dies_after(Some(0));
         let done = pools.demote(&pages, BOTH, 1);

@@ -186,7 +186,7 @@ fn several_cpus_grow_and_shrink_one_pool_together() {
         hosted::raw::page_allocator(&machine, &ranges, Default::default()).unwrap()
     };
     let pages = machine.run_on(CpuId(0), make);
-    let pools = quire::hugetlb::HugePools::new();
+    let pools = machine.run_on(CpuId(0), || quire::hugetlb::HugePools::new(&pages).unwrap());
     for _ in 0..100 {
         for wanted in [300, 17, 450, 0] {
             // The barrier starts both at once: a pool grows in less time than a thread takes to start.

@@ -17,7 +17,7 @@ pub(crate) type Pages<'m> = PageAllocator<'m, Hosted>;
 pub(crate) struct World<'w, 'm> {
     pub(crate) machine: &'m Hosted,
     pub(crate) pages: &'w Pages<'m>,
-    pub(crate) pools: &'w HugePools,
+    pub(crate) pools: &'w HugePools<'w>,
 }
 
 impl World<'_, '_> {
@@ -73,4 +73,9 @@ pub(crate) fn with_policy(policy: DescriptorPolicy, config: HostedConfig, test: 
         pages.lists().drain_all();
         world.check();
     });
+}
+
+/// Empty pools of a small machine, for tests of what takes no memory.
+pub(crate) fn with_empty_pools(test: impl FnOnce(&HugePools<'_>)) {
+    testkit::with_allocator(HostedConfig::new(4 * MIB), |_, pages| test(&HugePools::new(pages).unwrap()));
 }

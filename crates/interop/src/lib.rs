@@ -33,6 +33,7 @@
 #[cfg(test)]
 extern crate std;
 
+mod atomic;
 #[cfg(feature = "bootloader_api")]
 pub mod bootloader;
 #[allow(unsafe_code)]
@@ -44,7 +45,6 @@ pub mod log;
 mod memory_map;
 #[cfg(feature = "multiboot2")]
 pub mod multiboot2;
-mod atomic;
 #[allow(unsafe_code)]
 pub mod shootdown;
 #[allow(unsafe_code)]

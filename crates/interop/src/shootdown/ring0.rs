@@ -46,6 +46,8 @@ impl LocalTlb for Ring0 {
     #[inline]
     fn reload(&self) {
         // SAFETY: P2: ring 0 by the contract of `new`; the root stays what it is.
-        unsafe { asm!("mov {root}, cr3", "mov cr3, {root}", root = out(reg) _, options(nostack, preserves_flags)) };
+        unsafe {
+            asm!("mov {root}, cr3", "mov cr3, {root}", root = out(reg) _, options(nostack, preserves_flags))
+        };
     }
 }

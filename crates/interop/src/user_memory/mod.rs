@@ -119,8 +119,7 @@ impl UserMemory {
         if within == 0 {
             return if to.is_empty() { Ok(0) } else { Err(UserFault) };
         }
-        let (length, end) =
-            routines::string(to.as_mut_ptr(), from.0 as *const u8, within, self.smap);
+        let (length, end) = routines::string(to.as_mut_ptr(), from.0 as *const u8, within, self.smap);
         match end {
             routines::End::Zero => Ok(length),
             routines::End::Limit if within == to.len() => Ok(length),

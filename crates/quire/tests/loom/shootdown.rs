@@ -77,7 +77,8 @@ impl Machine {
 
     fn start(&self, sender: usize, target: usize) {
         self.shootdown.start(CpuId(sender as u32), &only(target), &request(sender), |cpus| {
-            cpus.iter().for_each(|cpu| self.interrupts[cpu.index()].store(1, Ordering::Release));
+            // Not a store: `loom` would let it be older than a swap that did not see it.
+            cpus.iter().for_each(|cpu| _ = self.interrupts[cpu.index()].fetch_or(1, Ordering::Release));
         });
     }
 }

@@ -4,6 +4,8 @@
 //! |---|---|
 //! | always | [`MemoryMap`]: usable memory in any order, cut to whole frames, without what is reserved |
 //! | always | [`Heap`]: a global allocator on the slab and the page allocator |
+//! | always | [`user_memory`]: copies from and to a program's memory, which recover from faults |
+//! | always | [`shootdown`]: flushes of other CPUs' translations, by a mailbox for each CPU |
 //! | `bootloader_api` | `bootloader::memory_map` |
 //! | `limine` | `limine::memory_map` |
 //! | `multiboot2` | `multiboot2::memory_map` |
@@ -31,6 +33,7 @@
 #[cfg(test)]
 extern crate std;
 
+mod atomic;
 #[cfg(feature = "bootloader_api")]
 pub mod bootloader;
 #[allow(unsafe_code)]
@@ -42,6 +45,10 @@ pub mod log;
 mod memory_map;
 #[cfg(feature = "multiboot2")]
 pub mod multiboot2;
+#[allow(unsafe_code)]
+pub mod shootdown;
+#[allow(unsafe_code)]
+pub mod user_memory;
 #[cfg(feature = "x86_64")]
 #[allow(unsafe_code)]
 pub mod x86_64;

@@ -4,6 +4,9 @@ mod boot;
 mod events;
 mod heap;
 mod mapper;
+mod shootdown;
+mod traps;
+mod user_memory;
 
 use hosted::{Hosted, HostedConfig};
 use quire::addr::{Frame, FrameRange};

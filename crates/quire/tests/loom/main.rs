@@ -66,6 +66,7 @@ mod leases;
 mod lists;
 mod locks;
 mod sections;
+mod shootdown;
 mod stacks;
 mod tables;
 mod watched;

@@ -1,0 +1,36 @@
+//! How a CPU flushes its own translations.
+
+use quire::addr::VirtAddr;
+use quire::limits::FLUSH_PAGES_CEILING;
+use quire::platform::{FlushExtent, FlushRequest};
+
+/// The running CPU's cache of translations.
+pub trait LocalTlb {
+    /// Removes the translation of the page with this address, and all entries of paging-structure caches
+    /// (Intel SDM volume 3A, section 4.10.4.1).
+    fn invlpg(&self, addr: VirtAddr);
+
+    /// Removes all translations that are not global, by loading the root again.
+    fn reload(&self);
+
+    /// One turn of a loop that waits for another CPU.
+    #[inline]
+    fn relax(&self) {
+        core::hint::spin_loop();
+    }
+
+    /// Removes the translations that `request` names: one by one up to [`FLUSH_PAGES_CEILING`], all of them
+    /// beyond it. Ignores the root, since a CPU has translations of the loaded root alone.
+    fn flush(&self, request: &FlushRequest) {
+        let FlushExtent::Range { range, stride } = request.extent else { return self.reload() };
+        let first = range.start.0 - range.start.0 % stride;
+        if (range.end.0.saturating_sub(first)).div_ceil(stride) > FLUSH_PAGES_CEILING {
+            return self.reload();
+        }
+        let mut addr = first;
+        while addr < range.end.0 {
+            self.invlpg(VirtAddr(addr));
+            addr += stride;
+        }
+    }
+}

@@ -1,0 +1,296 @@
+//! Shootdown on modelled CPUs: threads with a cache of translations each, that take interrupts between their
+//! steps and keep them off while they flush.
+
+use std::cell::RefCell;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use quire::addr::{Frame, VirtAddr, VirtRange};
+use quire::cpu::{CpuId, CpuSet};
+use quire::platform::{FlushExtent, FlushRequest};
+use quire_interop::shootdown::{LocalTlb, Ring0, Shootdown};
+
+use crate::traps::{CR3, EMULATED, Emulated, catch};
+
+const CPUS: usize = 4;
+const PAGES: usize = 64;
+const PAGE: u64 = 4096;
+const LARGE: u64 = 2 << 20;
+
+fn range(start: u64, end: u64, stride: u64) -> FlushRequest {
+    let range = VirtRange::new(VirtAddr(start), VirtAddr(end));
+    FlushRequest { root: Frame(7), extent: FlushExtent::Range { range, stride }, tables: false }
+}
+
+const ALL: FlushRequest = FlushRequest { root: Frame(9), extent: FlushExtent::AddressSpace, tables: true };
+
+fn set(cpus: &[u32]) -> CpuSet {
+    let mut set = CpuSet::EMPTY;
+    cpus.iter().for_each(|&cpu| set.insert(CpuId(cpu)));
+    set
+}
+
+/// Remembers what it was asked for.
+#[derive(Default)]
+struct Recorder {
+    requests: RefCell<Vec<FlushRequest>>,
+}
+
+impl LocalTlb for Recorder {
+    fn invlpg(&self, _: VirtAddr) {}
+
+    fn reload(&self) {}
+
+    fn flush(&self, request: &FlushRequest) {
+        self.requests.borrow_mut().push(*request);
+    }
+}
+
+/// Remembers its instructions; a reload is `None`.
+#[derive(Default)]
+struct Instructions(RefCell<Vec<Option<u64>>>);
+
+impl LocalTlb for Instructions {
+    fn invlpg(&self, addr: VirtAddr) {
+        self.0.borrow_mut().push(Some(addr.0));
+    }
+
+    fn reload(&self) {
+        self.0.borrow_mut().push(None);
+    }
+}
+
+fn instructions(request: &FlushRequest) -> Vec<Option<u64>> {
+    let tlb = Instructions::default();
+    tlb.flush(request);
+    tlb.0.take()
+}
+
+#[test]
+fn few_pages_are_flushed_one_by_one_and_many_by_a_reload() {
+    assert_eq!(instructions(&ALL), [None]);
+    assert_eq!(instructions(&range(5 * PAGE, 7 * PAGE, PAGE)), [Some(5 * PAGE), Some(6 * PAGE)]);
+    assert_eq!(instructions(&range(LARGE, 3 * LARGE, LARGE)), [Some(LARGE), Some(2 * LARGE)]);
+    // Both leaves that the range touches.
+    assert_eq!(instructions(&range(LARGE + PAGE, 2 * LARGE + PAGE, LARGE)), [Some(LARGE), Some(2 * LARGE)]);
+    assert_eq!(instructions(&range(0, 33 * PAGE, PAGE)).len(), 33);
+    assert_eq!(instructions(&range(0, 34 * PAGE, PAGE)), [None]);
+}
+
+#[test]
+fn a_request_arrives_as_it_was_sent() {
+    const LAST: u32 = 129;
+    let shootdown = Shootdown::<130>::new();
+    let tables = FlushRequest { tables: true, ..range(3 * PAGE, 9 * PAGE, PAGE) };
+    for request in [ALL, tables, FlushRequest { tables: false, ..ALL }, range(LARGE, 4 * LARGE, LARGE)] {
+        let mut interrupted = CpuSet::EMPTY;
+        let targets = set(&[0, 63, 64]);
+        shootdown.start(CpuId(LAST), &targets, &request, |cpus| interrupted = *cpus);
+        assert_eq!(interrupted, targets);
+        for cpu in targets.iter() {
+            let tlb = Recorder::default();
+            shootdown.handle(cpu, &tlb);
+            shootdown.handle(cpu, &tlb);
+            assert_eq!(*tlb.requests.borrow(), [request], "once");
+        }
+        shootdown.wait(CpuId(LAST), &Recorder::default());
+    }
+}
+
+#[test]
+fn a_flush_without_targets_does_nothing() {
+    let shootdown = Shootdown::<CPUS>::default();
+    for _ in 0..2 {
+        shootdown.start(CpuId(0), &CpuSet::EMPTY, &ALL, |_| panic!("no CPU is a target"));
+        shootdown.wait(CpuId(0), &Recorder::default());
+    }
+}
+
+#[test]
+fn one_interrupt_serves_two_senders() {
+    let shootdown = Shootdown::<CPUS>::new();
+    let mut interrupted = Vec::new();
+    shootdown.start(CpuId(0), &set(&[2]), &ALL, |cpus| interrupted.push(*cpus));
+    shootdown.start(CpuId(1), &set(&[2, 3]), &range(0, PAGE, PAGE), |cpus| interrupted.push(*cpus));
+    assert_eq!(interrupted, [set(&[2]), set(&[3])], "CPU 2 is interrupted once");
+    let tlb = Recorder::default();
+    shootdown.handle(CpuId(2), &tlb);
+    assert_eq!(*tlb.requests.borrow(), [ALL, range(0, PAGE, PAGE)]);
+    shootdown.handle(CpuId(3), &tlb);
+    shootdown.wait(CpuId(0), &tlb);
+    shootdown.wait(CpuId(1), &tlb);
+}
+
+#[test]
+#[should_panic(expected = "is not over")]
+fn a_second_flush_before_the_first_is_over_is_refused() {
+    let shootdown = Shootdown::<CPUS>::new();
+    shootdown.start(CpuId(0), &set(&[1]), &ALL, |_| {});
+    shootdown.start(CpuId(0), &set(&[2]), &ALL, |_| {});
+}
+
+/// P2: outside of ring 0 each of the instructions is an exception, whose handler emulates it.
+#[test]
+fn ring_0_executes_the_instructions_of_a_flush() {
+    catch();
+    EMULATED.with_borrow_mut(|all| all.reserve(16));
+    // SAFETY: P2: the handler emulates what ring 0 alone may execute, and no such register is changed.
+    let tlb = unsafe {
+        let tlb = Ring0::new();
+        tlb.load_root(Frame(5));
+        tlb
+    };
+    tlb.flush(&range(LARGE, 2 * LARGE + PAGE, LARGE));
+    tlb.flush(&ALL);
+    let expected = [
+        Emulated::WriteCr3(5 * PAGE),
+        Emulated::Invlpg(LARGE),
+        Emulated::Invlpg(2 * LARGE),
+        Emulated::ReadCr3,
+        Emulated::WriteCr3(5 * PAGE),
+    ];
+    assert_eq!(EMULATED.take(), expected);
+    assert_eq!(CR3.get(), 5 * PAGE);
+}
+
+/// What the CPUs of a model do wrong.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Bug {
+    None,
+    /// A sender relies on its flush before it is over.
+    NoWait,
+    /// A sender forgets one target.
+    LostMark,
+}
+
+/// A machine whose page-table entries are numbers that only grow.
+struct Machine {
+    shootdown: Shootdown<CPUS>,
+    entries: [AtomicU64; PAGES],
+    /// By CPU and page: the cached entry, or 0.
+    cached: [[AtomicU64; PAGES]; CPUS],
+    interrupts: [AtomicBool; CPUS],
+    running: AtomicUsize,
+    /// Stale translations that senders found after their flushes.
+    stale: AtomicU64,
+    bug: Bug,
+}
+
+/// A CPU of the machine.
+struct Cpu<'m> {
+    machine: &'m Machine,
+    id: usize,
+    since: Instant,
+}
+
+impl LocalTlb for Cpu<'_> {
+    fn invlpg(&self, addr: VirtAddr) {
+        self.machine.cached[self.id][(addr.0 / PAGE) as usize].store(0, Ordering::Release);
+    }
+
+    fn reload(&self) {
+        self.machine.cached[self.id].iter().for_each(|cached| cached.store(0, Ordering::Release));
+    }
+
+    fn relax(&self) {
+        assert!(self.since.elapsed() < Duration::from_secs(60), "CPU {} waits for ever", self.id);
+        std::thread::yield_now();
+    }
+}
+
+impl Cpu<'_> {
+    fn take_interrupt(&self) {
+        if self.machine.interrupts[self.id].swap(false, Ordering::Acquire) {
+            self.machine.shootdown.handle(CpuId(self.id as u32), self);
+        }
+    }
+
+    fn access(&self, page: usize) {
+        let cached = &self.machine.cached[self.id][page];
+        if cached.load(Ordering::Relaxed) == 0 {
+            cached.store(self.machine.entries[page].load(Ordering::Acquire), Ordering::Release);
+        }
+    }
+
+    /// Changes entries and flushes them on `targets`, with interrupts off.
+    fn change(&self, pages: std::ops::Range<usize>, targets: CpuSet) {
+        let machine = self.machine;
+        let changed: Vec<u64> =
+            pages.clone().map(|page| machine.entries[page].fetch_add(1, Ordering::AcqRel) + 1).collect();
+        let request = range(pages.start as u64 * PAGE, pages.end as u64 * PAGE, PAGE);
+        let mut sent = targets;
+        let first = targets.iter().next();
+        first.filter(|_| machine.bug == Bug::LostMark).inspect(|&first| sent.remove(first));
+        let id = CpuId(self.id as u32);
+        machine.shootdown.start(id, &sent, &request, |cpus| {
+            cpus.iter().for_each(|cpu| machine.interrupts[cpu.index()].store(true, Ordering::Release));
+        });
+        self.flush(&request);
+        if machine.bug != Bug::NoWait {
+            machine.shootdown.wait(id, self);
+        }
+        for cpu in targets.iter().chain([id]) {
+            for (page, &entry) in pages.clone().zip(&changed) {
+                let cached = machine.cached[cpu.index()][page].load(Ordering::Acquire);
+                machine.stale.fetch_add(u64::from(cached != 0 && cached < entry), Ordering::Relaxed);
+            }
+        }
+        machine.shootdown.wait(id, self);
+    }
+
+    fn run(&self, seed: u64, rounds: usize) {
+        let mut random = fastrand::Rng::with_seed(seed ^ self.id as u64);
+        for _ in 0..rounds {
+            self.take_interrupt();
+            (0..random.usize(..8)).for_each(|_| self.access(random.usize(..PAGES)));
+            let start = random.usize(..PAGES);
+            let pages = start..(start + random.usize(1..40)).min(PAGES);
+            let mut targets = CpuSet::first(CPUS);
+            targets.remove(CpuId(self.id as u32));
+            if random.u8(..4) == 0 {
+                targets.remove(CpuId(random.u32(..CPUS as u32)));
+            }
+            self.change(pages, targets);
+        }
+        self.machine.running.fetch_sub(1, Ordering::AcqRel);
+        while self.machine.running.load(Ordering::Acquire) > 0 {
+            self.take_interrupt();
+            self.relax();
+        }
+    }
+}
+
+/// All CPUs flush each other at once. Returns the stale translations that they found.
+fn storm(bug: Bug, rounds: usize) -> u64 {
+    let seed = fastrand::u64(..);
+    println!("seed {seed}");
+    let machine = Machine {
+        shootdown: Shootdown::new(),
+        entries: std::array::from_fn(|_| AtomicU64::new(1)),
+        cached: std::array::from_fn(|_| std::array::from_fn(|_| AtomicU64::new(0))),
+        interrupts: std::array::from_fn(|_| AtomicBool::new(false)),
+        running: AtomicUsize::new(CPUS),
+        stale: AtomicU64::new(0),
+        bug,
+    };
+    std::thread::scope(|scope| {
+        for id in 0..CPUS {
+            let machine = &machine;
+            scope.spawn(move || Cpu { machine, id, since: Instant::now() }.run(seed, rounds));
+        }
+    });
+    machine.stale.into_inner()
+}
+
+/// P1, with senders that flush each other at once while interrupts are off.
+#[test]
+fn no_cpu_keeps_a_stale_translation() {
+    assert_eq!(storm(Bug::None, 4000), 0);
+}
+
+/// P1: the check of the test above finds what it looks for.
+#[test]
+fn a_missing_wait_and_a_lost_mark_are_found() {
+    assert!(storm(Bug::NoWait, 2000) > 0);
+    assert!(storm(Bug::LostMark, 2000) > 0);
+}

@@ -1,0 +1,3 @@
+//! Memory: what the kernel tells Quire about its machine, and how it uses Quire.
+
+pub mod layout;

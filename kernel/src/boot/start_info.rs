@@ -75,7 +75,8 @@ impl BootInfo {
     pub fn usable_memory(self) -> impl Iterator<Item = PhysBytes> {
         let count = self.info.memory_map_entries as usize;
         // SAFETY: the loader says that so many entries stand there, in memory that `read` knows to be mapped.
-        let entries = unsafe { slice::from_raw_parts(at::<MemoryMapEntry>(self.map, self.info.memory_map), count) };
+        let entries =
+            unsafe { slice::from_raw_parts(at::<MemoryMapEntry>(self.map, self.info.memory_map), count) };
         let usable = entries.iter().filter(|entry| entry.kind == RAM);
         usable.map(|entry| PhysBytes { start: PhysAddr(entry.start), bytes: entry.bytes })
     }

@@ -20,7 +20,9 @@ pub fn has_1g_pages() -> bool {
 pub fn enable() {
     require_smep_and_smap();
     // SAFETY: the kernel's tables use the bit that forbids fetches as NXE defines it; the entry set it already.
-    unsafe { Efer::update(|flags| flags.insert(EferFlags::NO_EXECUTE_ENABLE | EferFlags::SYSTEM_CALL_EXTENSIONS)) };
+    unsafe {
+        Efer::update(|flags| flags.insert(EferFlags::NO_EXECUTE_ENABLE | EferFlags::SYSTEM_CALL_EXTENSIONS))
+    };
     let kernel = Cr0Flags::WRITE_PROTECT | Cr0Flags::MONITOR_COPROCESSOR | Cr0Flags::NUMERIC_ERROR;
     // SAFETY: the kernel maps what it writes writable, and uses no floating point itself.
     unsafe {

@@ -39,7 +39,11 @@ pub struct Registers {
 
 impl fmt::Display for Registers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "vector {} error {:#x} cs {:#x} rflags {:#x}", self.vector, self.error, self.cs, self.rflags)?;
+        writeln!(
+            f,
+            "vector {} error {:#x} cs {:#x} rflags {:#x}",
+            self.vector, self.error, self.cs, self.rflags
+        )?;
         writeln!(f, "rip {:#018x} rsp {:#018x} rbp {:#018x}", self.rip, self.rsp, self.rbp)?;
         writeln!(f, "rax {:#018x} rbx {:#018x} rcx {:#018x}", self.rax, self.rbx, self.rcx)?;
         writeln!(f, "rdx {:#018x} rsi {:#018x} rdi {:#018x}", self.rdx, self.rsi, self.rdi)?;

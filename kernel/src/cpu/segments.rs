@@ -54,7 +54,8 @@ pub fn load() {
         ES::set_reg(SegmentSelector::new(0, PrivilegeLevel::Ring0));
         load_tss(tss);
     }
-    Star::write(user_code, user_data, code, data).expect("the segments stand in the order that SYSCALL wants");
+    Star::write(user_code, user_data, code, data)
+        .expect("the segments stand in the order that SYSCALL wants");
 }
 
 /// A program's segments, after [`load`].

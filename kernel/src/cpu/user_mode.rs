@@ -33,7 +33,9 @@ pub fn enable() {
     GsBase::write(area);
     KernelGsBase::write(x86_64::VirtAddr::zero());
     LStar::write(x86_64::VirtAddr::from_ptr(&raw const system_call_stub));
-    SFMask::write(RFlags::INTERRUPT_FLAG | RFlags::DIRECTION_FLAG | RFlags::TRAP_FLAG | RFlags::ALIGNMENT_CHECK);
+    SFMask::write(
+        RFlags::INTERRUPT_FLAG | RFlags::DIRECTION_FLAG | RFlags::TRAP_FLAG | RFlags::ALIGNMENT_CHECK,
+    );
 }
 
 /// A program's registers as it starts.

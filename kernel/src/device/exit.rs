@@ -19,8 +19,9 @@ pub enum Outcome {
 impl Outcome {
     fn value(self) -> u8 {
         match self {
-            Self::Exited(status) => status & 0x3f,
-            Self::Killed(signal) => 0x40 | (signal & 0x1f),
+            // Not 0: QEMU itself exits with 1 if it cannot start.
+            Self::Exited(status) => 0x01 + (status & 0x3f),
+            Self::Killed(signal) => 0x41 + (signal & 0x1f),
             Self::KernelFailed => 0x7f,
         }
     }

@@ -46,10 +46,13 @@ pub fn new_space() -> Result<Space, MmError> {
     Ok(space)
 }
 
-/// What is in use. Compared before and after a program: all that it had must be free again.
+/// What is in use, in frames. Compared before and after a program: all that it had must be free again.
+///
+/// Free frames alone would not balance: frames on per-CPU lists keep the descriptors of their block, which count as
+/// metadata. All memory is free, cached, used or metadata, so what is used must balance.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Balance {
-    available: u64,
+    used: u64,
     anon: u64,
     mapped: u64,
     page_tables: u64,
@@ -57,11 +60,11 @@ pub struct Balance {
 }
 
 impl Balance {
-    /// The balance now. Frames in slabs count as available: a cache keeps empty slabs for its next objects.
+    /// The balance now.
     pub fn now() -> Self {
         let info = manager().meminfo();
         Self {
-            available: info.frames.available() + info.slab,
+            used: info.frames.used,
             anon: info.anon,
             mapped: info.mapped,
             page_tables: info.page_tables,

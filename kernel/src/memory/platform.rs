@@ -4,9 +4,7 @@ use core::sync::atomic::{Ordering, fence};
 
 use quire::addr::{Frame, PhysAddr};
 use quire::cpu::{CpuId, CpuSet};
-use quire::platform::{
-    Context, Event, FlushExtent, FlushRequest, FramePlatform, Platform, TablePlatform,
-};
+use quire::platform::{Context, Event, FlushExtent, FlushRequest, FramePlatform, Platform, TablePlatform};
 use x86_64::PhysAddr as RootAddr;
 use x86_64::VirtAddr;
 use x86_64::instructions::tlb;

@@ -52,7 +52,10 @@ pub fn load(space: &Space, file: initramfs::File) -> Result<Loaded, Errno> {
     }
     Ok(Loaded {
         entry: VirtAddr(header.e_entry(LE)),
-        headers: loads.clone().find_map(|segment| headers_in(segment, header.e_phoff(LE))).ok_or(Errno::NoExec)?,
+        headers: loads
+            .clone()
+            .find_map(|segment| headers_in(segment, header.e_phoff(LE)))
+            .ok_or(Errno::NoExec)?,
         header_count: segments.len() as u64,
         end,
     })
@@ -85,7 +88,11 @@ fn map(space: &Space, file: &OpenFile, segment: &Segment) -> Result<VirtAddr, Er
         })?;
     }
     if file_pages_end < last_page_end {
-        space.mmap(&MapRequest { addr: file_pages_end, len: last_page_end.0 - file_pages_end.0, ..request })?;
+        space.mmap(&MapRequest {
+            addr: file_pages_end,
+            len: last_page_end.0 - file_pages_end.0,
+            ..request
+        })?;
     }
     if bytes > segment.p_filesz(LE) {
         // The file's last page has bytes of what follows in the file; the program expects zeroes.

@@ -26,8 +26,7 @@ struct Call<'s> {
 /// Serves the call in the registers. Returns how the program ended, if it did.
 pub fn serve(space: &Space, registers: &mut Registers) -> Option<Outcome> {
     let Registers { rdi, rsi, rdx, r10, r8, r9, .. } = *registers;
-    let call =
-        Call { space, memory: UserMemory::of(space), arguments: [rdi, rsi, rdx, r10, r8, r9] };
+    let call = Call { space, memory: UserMemory::of(space), arguments: [rdi, rsi, rdx, r10, r8, r9] };
     let number = registers.rax;
     if let EXIT | EXIT_GROUP = number {
         return Some(Outcome::Exited(rdi as u8));

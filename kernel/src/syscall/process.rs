@@ -64,7 +64,8 @@ impl Call<'_> {
     pub(super) fn getrandom(&self) -> Answer {
         let [_, bytes, ..] = self.arguments;
         let bytes = bytes.min(256);
-        let sequence: [u8; 256] = core::array::from_fn(|index| (index as u8).wrapping_mul(167).wrapping_add(13));
+        let sequence: [u8; 256] =
+            core::array::from_fn(|index| (index as u8).wrapping_mul(167).wrapping_add(13));
         self.memory.write(self.addr(0), &sequence[..bytes as usize])?;
         Ok(bytes)
     }

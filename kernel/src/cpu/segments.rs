@@ -34,7 +34,7 @@ pub fn load() {
     // SAFETY: the processor writes here only through this address, and no reference is made.
     unsafe {
         let top = (&raw const FATAL).addr() + FATAL_STACK_BYTES;
-        (*(&raw mut TSS)).interrupt_stack_table[usize::from(FATAL_STACK)] = VirtAddr::new(top as u64);
+        TSS.interrupt_stack_table[usize::from(FATAL_STACK)] = VirtAddr::new(top as u64);
     }
     let mut gdt = GlobalDescriptorTable::new();
     let code = gdt.append(Descriptor::kernel_code_segment());
@@ -66,5 +66,5 @@ pub fn selectors() -> Selectors {
 /// Sets where traps from a program push what they interrupt.
 pub fn set_trap_stack(end: u64) {
     // SAFETY: the processor reads this only when it leaves a program, and this CPU runs the kernel.
-    unsafe { (*(&raw mut TSS)).privilege_stack_table[0] = VirtAddr::new(end) };
+    unsafe { TSS.privilege_stack_table[0] = VirtAddr::new(end) };
 }

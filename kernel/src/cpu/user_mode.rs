@@ -59,7 +59,7 @@ pub fn run(registers: &mut Registers) -> Stop {
     // SAFETY: interrupts are off, the ends are set, and the registers were made by `initial_registers` or stored by
     // the last run: system calls change only RAX, RCX and R11 of them.
     unsafe {
-        (*(&raw mut AREA)).registers_end = end;
+        AREA.registers_end = end;
         enter_user(registers);
     }
     // The next fault overwrites CR2, so it is read before interrupts are on.

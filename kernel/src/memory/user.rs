@@ -1,5 +1,8 @@
 //! The kernel's access to a program's memory.
 //!
+//! Each leaf is looked up before it is used, because the processor does not check the program's rights for the
+//! kernel: a leaf without any access (`PROT_NONE`) is present, and only forbids user mode.
+//!
 //! A copy runs until it faults. The fault does not run Quire in the trap handler: it ends the copy, and the caller,
 //! an ordinary task with interrupts on, asks for the page and goes on.
 
@@ -46,8 +49,8 @@ impl<'s> UserMemory<'s> {
         })
     }
 
-    /// Calls `copy` with the program's address, the bytes done and the bytes left, until none is left. It returns how
-    /// many were left when it faulted.
+    /// Calls `copy` for parts of the range, each in one leaf, with the program's address, the bytes done before and
+    /// the bytes of the part. It returns how many of these were left when it faulted.
     fn transfer(
         self,
         user: VirtAddr,
@@ -61,10 +64,14 @@ impl<'s> UserMemory<'s> {
         }
         let mut done = 0;
         while done < bytes {
-            done = bytes - copy(user.0 as usize + done, done, bytes - done);
-            if done < bytes {
-                self.space.fault(user.add(done as u64), access).map_err(|_| Errno::Fault)?;
-            }
+            let at = user.add(done as u64);
+            let Some(leaf) = self.space.translate(at, access) else {
+                self.space.fault(at, access).map_err(|_| Errno::Fault)?;
+                continue;
+            };
+            let to_leaf_end = leaf.addr.0 + leaf.size.bytes() - at.0;
+            let part = to_leaf_end.min((bytes - done) as u64) as usize;
+            done += part - copy(at.0 as usize, done, part);
         }
         Ok(())
     }

@@ -1,0 +1,89 @@
+//! The first instructions: from the state that the PVH protocol gives to Rust code in the higher half.
+//!
+//! PVH (Xen, "x86/HVM direct boot ABI") enters in 32-bit mode without paging, with the physical address of the
+//! start info in EBX. The page tables here are static data: they map the first GiB twice, at 0, where this code
+//! runs, and at `KERNEL_BASE`, where the rest is linked. [`super::tables`] replaces them by the real ones.
+
+use core::arch::global_asm;
+
+global_asm!(
+    // The ELF note by which QEMU finds the entry: name "Xen", type 18 (XEN_ELFNOTE_PHYS32_ENTRY).
+    r#"
+    .section .note.pvh, "a", @note
+    .balign 4
+    .long 4, 4, 18
+    .asciz "Xen"
+    .long pvh_entry
+    "#,
+    r#"
+    .section .boot.text, "ax"
+    .code32
+    .global pvh_entry
+pvh_entry:
+    cli
+    cld
+    // Long mode, with NX, because the kernel's own tables use it (SDM volume 3, 10.8.5).
+    movl %cr4, %eax
+    orl ${cr4_pae}, %eax
+    movl %eax, %cr4
+    movl $boot_pml4, %eax
+    movl %eax, %cr3
+    movl ${msr_efer}, %ecx
+    rdmsr
+    orl ${efer_lme_nxe}, %eax
+    wrmsr
+    movl %cr0, %eax
+    orl ${cr0_pg_wp_pe}, %eax
+    movl %eax, %cr0
+    lgdt boot_gdt_pointer
+    ljmp $8, $long_mode
+
+    .code64
+long_mode:
+    xorl %eax, %eax
+    movl %eax, %ds
+    movl %eax, %es
+    movl %eax, %ss
+    movabsq $stack_end, %rsp
+    xorl %ebp, %ebp
+    movl %ebx, %edi
+    movabsq $kernel_entry, %rax
+    call *%rax
+    ud2
+    "#,
+    r#"
+    .section .boot.tables, "a"
+    .balign 4096
+boot_pml4:
+    .quad boot_pdpt_low + 3
+    .fill 510, 8, 0
+    .quad boot_pdpt_high + 3
+boot_pdpt_low:
+    .quad boot_pd + 3
+    .fill 511, 8, 0
+boot_pdpt_high:
+    .fill 510, 8, 0
+    .quad boot_pd + 3
+    .quad 0
+boot_pd:
+    .set block, 0
+    .rept 512
+    .quad (block << 21) + 0x83
+    .set block, block + 1
+    .endr
+
+    .balign 8
+boot_gdt:
+    .quad 0
+    .quad 0x00209a0000000000
+boot_gdt_pointer:
+    .word boot_gdt_pointer - boot_gdt - 1
+    .long boot_gdt
+    .text
+    "#,
+    cr4_pae = const 1 << 5,
+    msr_efer = const 0xc000_0080_u32,
+    efer_lme_nxe = const (1 << 8) | (1 << 11),
+    cr0_pg_wp_pe = const 0x8001_0001_u32,
+    options(att_syntax)
+);

@@ -1,0 +1,5 @@
+//! From power-on to the kernel's own page tables.
+
+mod entry;
+pub mod start_info;
+pub mod tables;

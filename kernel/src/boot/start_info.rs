@@ -1,0 +1,107 @@
+//! What the loader hands over: the memory map, the command line and the initial RAM disk.
+//!
+//! The structures are those of Xen's `public/arch-x86/hvm/start_info.h`, version 1. They lie in low memory, which
+//! the kernel never hands to the memory manager.
+
+use core::ffi::CStr;
+use core::{slice, str};
+
+use quire::addr::PhysAddr;
+
+const MAGIC: u32 = 0x336e_c578;
+/// The type of usable memory, as in the firmware's E820 map.
+const RAM: u32 = 1;
+
+#[repr(C)]
+struct StartInfo {
+    magic: u32,
+    version: u32,
+    flags: u32,
+    module_count: u32,
+    modules: u64,
+    command_line: u64,
+    rsdp: u64,
+    memory_map: u64,
+    memory_map_entries: u32,
+    reserved: u32,
+}
+
+#[repr(C)]
+struct Module {
+    start: u64,
+    bytes: u64,
+    command_line: u64,
+    reserved: u64,
+}
+
+#[repr(C)]
+struct MemoryMapEntry {
+    start: u64,
+    bytes: u64,
+    kind: u32,
+    reserved: u32,
+}
+
+/// A run of physical bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct PhysBytes {
+    /// The first byte.
+    pub start: PhysAddr,
+    /// How many.
+    pub bytes: u64,
+}
+
+/// The loader's answers, read through a map of physical memory that begins at `map`.
+#[derive(Clone, Copy)]
+pub struct BootInfo {
+    info: &'static StartInfo,
+    map: usize,
+}
+
+impl BootInfo {
+    /// Reads the start info at a physical address.
+    ///
+    /// # Safety
+    /// The address is what the loader passed, and physical memory up to there and to what the structure points to
+    /// is mapped from the virtual address `map` on, for ever.
+    pub unsafe fn read(start_info: PhysAddr, map: usize) -> Self {
+        // SAFETY: the caller promises that a start info is mapped there.
+        let info = unsafe { &*at::<StartInfo>(map, start_info.0) };
+        assert_eq!((info.magic, info.version >= 1), (MAGIC, true), "the loader does not speak PVH version 1");
+        Self { info, map }
+    }
+
+    /// The ranges of usable memory, in the loader's order, cut nowhere.
+    pub fn usable_memory(self) -> impl Iterator<Item = PhysBytes> {
+        let count = self.info.memory_map_entries as usize;
+        // SAFETY: the loader says that so many entries stand there, in memory that `read` knows to be mapped.
+        let entries =
+            unsafe { slice::from_raw_parts(at::<MemoryMapEntry>(self.map, self.info.memory_map), count) };
+        let usable = entries.iter().filter(|entry| entry.kind == RAM);
+        usable.map(|entry| PhysBytes { start: PhysAddr(entry.start), bytes: entry.bytes })
+    }
+
+    /// The kernel's command line; empty if it is no UTF-8.
+    pub fn command_line(self) -> &'static str {
+        if self.info.command_line == 0 {
+            return "";
+        }
+        // SAFETY: the loader passes a string that ends by a zero byte.
+        let line = unsafe { CStr::from_ptr(at(self.map, self.info.command_line)) };
+        line.to_str().unwrap_or("")
+    }
+
+    /// Where the initial RAM disk lies, the first module.
+    pub fn initrd(self) -> Option<PhysBytes> {
+        if self.info.module_count == 0 {
+            return None;
+        }
+        // SAFETY: the loader passes at least one module.
+        let module = unsafe { &*at::<Module>(self.map, self.info.modules) };
+        Some(PhysBytes { start: PhysAddr(module.start), bytes: module.bytes })
+    }
+}
+
+fn at<T>(map: usize, addr: u64) -> *const T {
+    core::ptr::with_exposed_provenance(map + addr as usize)
+}

@@ -1,0 +1,43 @@
+//! What the processor can do, and the state that the kernel and Quire require of it.
+
+use core::arch::x86_64::{__cpuid, __cpuid_count};
+
+use x86_64::registers::control::{Cr0, Cr0Flags, Cr4, Cr4Flags};
+use x86_64::registers::model_specific::{Efer, EferFlags};
+
+/// Whether leaves of 1 GiB exist (CPUID 8000_0001H, EDX bit 26).
+pub fn has_1g_pages() -> bool {
+    __cpuid(0x8000_0001).edx >> 26 & 1 == 1
+}
+
+/// Sets the control registers.
+///
+/// - Quire requires `EFER.NXE`, because entries of data have the bit that forbids fetches, and `CR0.WP`, because a
+///   store of the kernel to a read-only page must fault and not change the shared page of zeroes.
+/// - SMEP and SMAP let the kernel neither execute nor touch a program's memory by accident; `CR4.PGE` keeps the
+///   kernel's translations when the address space changes.
+/// - Programs may use SSE. `OSXSAVE` stays off, so that they do not use AVX, whose registers nothing saves.
+pub fn enable() {
+    require_smep_and_smap();
+    // SAFETY: the kernel's tables use the bit that forbids fetches as NXE defines it; the entry set it already.
+    unsafe {
+        Efer::update(|flags| flags.insert(EferFlags::NO_EXECUTE_ENABLE | EferFlags::SYSTEM_CALL_EXTENSIONS))
+    };
+    let kernel = Cr0Flags::WRITE_PROTECT | Cr0Flags::MONITOR_COPROCESSOR | Cr0Flags::NUMERIC_ERROR;
+    // SAFETY: the kernel maps what it writes writable, and uses no floating point itself.
+    unsafe {
+        Cr0::update(|flags| {
+            flags.insert(kernel);
+            flags.remove(Cr0Flags::EMULATE_COPROCESSOR | Cr0Flags::TASK_SWITCHED);
+        });
+    }
+    let sse = Cr4Flags::OSFXSR | Cr4Flags::OSXMMEXCPT_ENABLE;
+    let guards = Cr4Flags::SUPERVISOR_MODE_EXECUTION_PROTECTION | Cr4Flags::SUPERVISOR_MODE_ACCESS_PREVENTION;
+    // SAFETY: the processor has these, and only `crate::memory::user` touches user memory, between STAC and CLAC.
+    unsafe { Cr4::update(|flags| flags.insert(Cr4Flags::PAGE_GLOBAL | sse | guards)) };
+}
+
+fn require_smep_and_smap() {
+    let ebx = __cpuid_count(7, 0).ebx;
+    assert!(ebx >> 7 & 1 == 1 && ebx >> 20 & 1 == 1, "needs SMEP and SMAP: run QEMU with -cpu max");
+}

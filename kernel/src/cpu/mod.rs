@@ -1,0 +1,8 @@
+//! The processor: its features, and the ways into the kernel and out of it.
+
+pub mod features;
+pub mod registers;
+pub mod segments;
+pub mod stubs;
+pub mod traps;
+pub mod user_mode;

@@ -1,0 +1,60 @@
+//! The interrupt table, and traps that interrupt the kernel itself.
+
+use spin::Once;
+use x86_64::VirtAddr;
+use x86_64::instructions::interrupts;
+use x86_64::instructions::port::Port;
+use x86_64::registers::control::Cr2;
+use x86_64::structures::idt::{Entry, HandlerFunc, InterruptDescriptorTable};
+
+use super::registers::Registers;
+use super::segments::FATAL_STACK;
+use super::stubs::{FATAL, STUB_BYTES, VECTORS, trap_stubs, user_access, user_access_end};
+
+/// The vector of page faults.
+pub const PAGE_FAULT: u64 = 14;
+
+type RawTable = [Entry<HandlerFunc>; 256];
+
+static IDT: Once<InterruptDescriptorTable> = Once::new();
+
+/// Loads the interrupt table and turns interrupts on.
+pub fn load() {
+    mask_legacy_interrupts();
+    IDT.call_once(|| {
+        let mut table: RawTable = [Entry::missing(); 256];
+        for (vector, entry) in table.iter_mut().enumerate().take(VECTORS) {
+            let stub = (&raw const trap_stubs).addr() + vector * STUB_BYTES;
+            // SAFETY: each stub is the entry of its vector; fatal ones have a stack.
+            unsafe {
+                let options = entry.set_handler_addr(VirtAddr::new(stub as u64));
+                if FATAL >> vector & 1 == 1 {
+                    options.set_stack_index(FATAL_STACK);
+                }
+            }
+        }
+        // SAFETY: the table is 256 entries of one layout; their handler types exist for the compiler alone.
+        unsafe { core::mem::transmute::<RawTable, InterruptDescriptorTable>(table) }
+    })
+    .load();
+    interrupts::enable();
+}
+
+/// The legacy interrupt controllers would deliver their timer as vector 8, a double fault.
+fn mask_legacy_interrupts() {
+    for data_port in [0x21, 0xa1] {
+        // SAFETY: masks all lines of one controller.
+        unsafe { Port::<u8>::new(data_port).write(0xff) };
+    }
+}
+
+/// A trap that interrupted the kernel. A page fault while memory of a program is accessed ends that access, whose
+/// caller asks Quire to bring the page in (`crate::memory::user`). Every other one is an error of the kernel.
+#[unsafe(no_mangle)]
+extern "C" fn kernel_trap(registers: &mut Registers) {
+    if registers.vector == PAGE_FAULT && registers.rip == (&raw const user_access).addr() as u64 {
+        registers.rip = (&raw const user_access_end).addr() as u64;
+        return;
+    }
+    panic!("trap in the kernel, cr2 {:#x}\n{registers}", Cr2::read_raw());
+}

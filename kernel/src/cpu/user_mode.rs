@@ -1,0 +1,87 @@
+//! Runs a program in ring 3 until it needs the kernel.
+
+use quire::addr::VirtAddr;
+use quire::vm::Access;
+use x86_64::instructions::interrupts;
+use x86_64::registers::control::Cr2;
+use x86_64::registers::model_specific::{GsBase, KernelGsBase, LStar, SFMask};
+use x86_64::registers::rflags::RFlags;
+
+use super::registers::{Registers, SYSTEM_CALL};
+use super::segments;
+use super::stubs::{CpuArea, USER_CODE, USER_DATA, enter_user, system_call_stub};
+use super::traps::PAGE_FAULT;
+
+static mut AREA: CpuArea = CpuArea::new();
+
+/// Why a program stopped.
+#[derive(Clone, Copy, Debug)]
+pub enum Stop {
+    /// A system call, whose number and arguments stand in the registers.
+    SystemCall,
+    /// An access that its page table does not allow.
+    PageFault(VirtAddr, Access),
+    /// Another trap, by its vector.
+    Trap(u64),
+}
+
+/// Prepares this CPU for programs.
+pub fn enable() {
+    let selectors = segments::selectors();
+    assert_eq!((selectors.user_code.0, selectors.user_data.0), (USER_CODE, USER_DATA));
+    let area = x86_64::VirtAddr::from_ptr(&raw const AREA);
+    GsBase::write(area);
+    KernelGsBase::write(x86_64::VirtAddr::zero());
+    LStar::write(x86_64::VirtAddr::from_ptr(&raw const system_call_stub));
+    SFMask::write(
+        RFlags::INTERRUPT_FLAG | RFlags::DIRECTION_FLAG | RFlags::TRAP_FLAG | RFlags::ALIGNMENT_CHECK,
+    );
+}
+
+/// A program's registers as it starts.
+pub fn initial_registers(entry: VirtAddr, stack: VirtAddr) -> Registers {
+    Registers {
+        rip: entry.0,
+        cs: u64::from(USER_CODE),
+        rflags: RFlags::INTERRUPT_FLAG.bits(),
+        rsp: stack.0,
+        ss: u64::from(USER_DATA),
+        ..Registers::default()
+    }
+}
+
+/// Runs the program until it stops. Its address space is switched in.
+pub fn run(registers: &mut Registers) -> Stop {
+    let registers = core::ptr::from_mut(registers);
+    let end = registers.wrapping_add(1).addr() as u64;
+    interrupts::disable();
+    segments::set_trap_stack(end);
+    // SAFETY: interrupts are off, the ends are set, and the registers were made by `initial_registers` or stored by
+    // the last run: system calls change only RAX, RCX and R11 of them.
+    unsafe {
+        AREA.registers_end = end;
+        enter_user(registers);
+    }
+    // The next fault overwrites CR2, so it is read before interrupts are on.
+    let fault_address = VirtAddr(Cr2::read_raw());
+    // Quire handles a fault with interrupts on, because it may have to interrupt other CPUs.
+    interrupts::enable();
+    // SAFETY: the program does not run any more, so this is the only use of its registers.
+    let registers = unsafe { &*registers };
+    match registers.vector {
+        SYSTEM_CALL => Stop::SystemCall,
+        PAGE_FAULT => Stop::PageFault(fault_address, access_of(registers.error)),
+        vector => Stop::Trap(vector),
+    }
+}
+
+/// The access that a page fault's error code describes (SDM volume 3, 4.7): bit 1 a store, bit 4 a fetch.
+fn access_of(error: u64) -> Access {
+    if error & 1 << 4 != 0 {
+        Access::Exec
+    } else if error & 1 << 1 != 0 {
+        Access::Write
+    } else {
+        Access::Read
+    }
+}

@@ -1,0 +1,82 @@
+//! The initial RAM disk: an archive in the format "newc" of cpio, as Linux takes it.
+
+use core::slice;
+
+use quire::platform::FileId;
+use spin::Once;
+
+use crate::boot::start_info::PhysBytes;
+use crate::memory::layout;
+
+const MAGIC: &[u8] = b"070701";
+/// The magic, then thirteen fields of eight hexadecimal digits.
+const HEADER_BYTES: usize = 6 + 13 * 8;
+const FIELD_FILE_SIZE: usize = 6;
+const FIELD_NAME_SIZE: usize = 11;
+/// The name of the entry that ends an archive.
+const END: &[u8] = b"TRAILER!!!";
+
+static ARCHIVE: Once<&'static [u8]> = Once::new();
+
+/// A file of the archive.
+#[derive(Clone, Copy)]
+pub struct File {
+    /// Its number for Quire: where its header stands in the archive.
+    pub id: FileId,
+    /// Its path, without a leading `/` or `./`.
+    pub name: &'static [u8],
+    /// Its contents.
+    pub bytes: &'static [u8],
+    next: usize,
+}
+
+/// Says where the archive is.
+///
+/// # Safety
+/// The memory stays as it is for ever: Quire was not given it.
+pub unsafe fn install(initrd: PhysBytes) {
+    // SAFETY: usable memory is in the direct map, and the caller promises that it does not change.
+    ARCHIVE.call_once(|| unsafe {
+        slice::from_raw_parts(layout::direct_map(initrd.start), initrd.bytes as usize)
+    });
+}
+
+/// Finds a file by its path.
+pub fn find(path: &str) -> Option<File> {
+    let wanted = trim(path.as_bytes());
+    files().find(|file| file.name == wanted)
+}
+
+/// The file with this number.
+pub fn by_id(id: FileId) -> Option<File> {
+    parse(id.0 as usize)
+}
+
+fn files() -> impl Iterator<Item = File> {
+    core::iter::successors(parse(0), |file| parse(file.next)).take_while(|file| file.name != END)
+}
+
+/// Reads the entry at an offset.
+fn parse(at: usize) -> Option<File> {
+    let archive = *ARCHIVE.get()?;
+    let header = archive.get(at..)?.get(..HEADER_BYTES)?;
+    header.starts_with(MAGIC).then_some(())?;
+    let name_at = at + HEADER_BYTES;
+    let name_end = name_at.checked_add(field(header, FIELD_NAME_SIZE)?)?;
+    // The name's size counts the zero byte at its end. Headers and contents start at multiples of 4.
+    let name = archive.get(name_at..name_end)?.strip_suffix(b"\0")?;
+    let start = name_end.next_multiple_of(4);
+    let end = start.checked_add(field(header, FIELD_FILE_SIZE)?)?;
+    let bytes = archive.get(start..end)?;
+    Some(File { id: FileId(at as u64), name: trim(name), bytes, next: end.next_multiple_of(4) })
+}
+
+fn field(header: &[u8], index: usize) -> Option<usize> {
+    let digits = &header[MAGIC.len() + index * 8..][..8];
+    usize::from_str_radix(str::from_utf8(digits).ok()?, 16).ok()
+}
+
+fn trim(path: &[u8]) -> &[u8] {
+    let path = path.strip_prefix(b".").unwrap_or(path);
+    path.strip_prefix(b"/").unwrap_or(path)
+}

@@ -1,0 +1,86 @@
+//! The manager, of which there is one, and the checks at its end.
+
+use quire::error::MmError;
+use quire::manager::{Config, MemoryManager};
+use quire::vm::Mm;
+use quire_interop::{Heap, MemoryMap};
+use spin::Once;
+
+use super::kernel_half;
+use super::platform::{MACHINE, Machine};
+use crate::log;
+
+/// An address space of this machine.
+pub type Space = Mm<'static, Machine>;
+
+static MANAGER: Once<MemoryManager<'static, Machine>> = Once::new();
+
+/// `Box` and `Vec` of the kernel are slabs and folios of Quire.
+#[global_allocator]
+static HEAP: Heap<Machine> = Heap::new();
+
+/// Hands the memory to Quire.
+///
+/// # Safety
+/// Nothing else uses this memory, now or later (invariant 1).
+pub unsafe fn start(memory: &MemoryMap) {
+    // SAFETY: the caller hands the memory over.
+    let manager = MANAGER.call_once(|| unsafe {
+        MemoryManager::new(&MACHINE, memory.ranges(), &Config::default()).expect("memory that can be managed")
+    });
+    HEAP.init(manager.pages()).expect("a frame for the heap");
+}
+
+/// The manager, after [`start`].
+pub fn manager() -> &'static MemoryManager<'static, Machine> {
+    MANAGER.get().expect("started before the first program")
+}
+
+/// An empty address space that can be switched in.
+///
+/// # Errors
+/// [`MmError::NoMemory`].
+pub fn new_space() -> Result<Space, MmError> {
+    let space = manager().new_mm()?;
+    kernel_half::fill(&space);
+    Ok(space)
+}
+
+/// What is in use, in frames. Compared before and after a program: all that it had must be free again.
+///
+/// Free frames alone would not balance: frames on per-CPU lists keep the descriptors of their block, which count as
+/// metadata. All memory is free, cached, used or metadata, so what is used must balance.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Balance {
+    used: u64,
+    anon: u64,
+    mapped: u64,
+    page_tables: u64,
+    page_cache: u64,
+}
+
+impl Balance {
+    /// The balance now.
+    pub fn now() -> Self {
+        let info = manager().meminfo();
+        Self {
+            used: info.frames.used,
+            anon: info.anon,
+            mapped: info.mapped,
+            page_tables: info.page_tables,
+            page_cache: info.cached,
+        }
+    }
+}
+
+/// Checks Quire's invariants and the balance. Returns whether both hold.
+pub fn check(before: Balance) -> bool {
+    let (valid, after) = (manager().validate(), Balance::now());
+    if let Err(violation) = &valid {
+        log!("the manager's invariants are broken: {violation:?}");
+    }
+    if before != after {
+        log!("memory was lost:\n before {before:?}\n after  {after:?}");
+    }
+    valid.is_ok() && before == after
+}

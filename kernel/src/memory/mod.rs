@@ -1,0 +1,8 @@
+//! Memory: what the kernel tells Quire about its machine, and how it uses Quire.
+
+pub mod kernel_half;
+pub mod layout;
+pub mod manager;
+pub mod platform;
+pub mod ranges;
+pub mod user;

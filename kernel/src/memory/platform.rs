@@ -1,0 +1,104 @@
+//! The machine as Quire sees it: one CPU, a direct map, and the two ways in which x86-64 forgets translations.
+
+use core::sync::atomic::{Ordering, fence};
+
+use quire::addr::{Frame, PhysAddr};
+use quire::cpu::{CpuId, CpuSet};
+use quire::platform::{Context, Event, FlushExtent, FlushRequest, FramePlatform, Platform, TablePlatform};
+use x86_64::PhysAddr as RootAddr;
+use x86_64::VirtAddr;
+use x86_64::instructions::tlb;
+use x86_64::registers::control::{Cr3, Cr3Flags};
+use x86_64::structures::paging::PhysFrame;
+
+use super::{kernel_half, layout};
+use crate::files::pager::InitramfsPager;
+use crate::log;
+
+/// Flushing more pages than this one by one costs more than loading them again.
+const MOST_SINGLE_FLUSHES: u64 = 32;
+
+/// The machine. It has no size, so that a call of the library compiles to the instructions below.
+pub struct Machine;
+
+/// The one that runs.
+pub static MACHINE: Machine = Machine;
+
+// SAFETY: one task runs, on one CPU, and no interrupt handler calls Quire, so what is pinned stays. The direct map
+// has one offset for all memory, and only Quire uses what it was given (invariant 1).
+unsafe impl FramePlatform for Machine {
+    #[inline]
+    fn pin(&self) -> CpuId {
+        CpuId(0)
+    }
+
+    #[inline]
+    fn unpin(&self) {}
+
+    #[inline]
+    fn context(&self) -> Context {
+        Context::Task
+    }
+
+    #[inline]
+    fn cpu_count(&self) -> usize {
+        1
+    }
+
+    fn fence_cpus(&self, _targets: &CpuSet) {
+        fence(Ordering::SeqCst);
+    }
+
+    #[inline]
+    fn direct_map(&self, addr: PhysAddr) -> *mut u8 {
+        layout::direct_map(addr)
+    }
+
+    fn event(&self, event: Event) {
+        log!("{event}");
+    }
+}
+
+// SAFETY: each flush removes what it must before it returns (invariant 2).
+unsafe impl TablePlatform for Machine {
+    /// Without process-context identifiers a load removes all translations but global ones, so those of `root` are
+    /// fresh.
+    fn load_root(&self, root: Option<Frame>) {
+        let root = root.unwrap_or_else(kernel_half::root);
+        load_cr3(root);
+    }
+
+    /// INVLPG also empties the paging-structure caches (SDM volume 3, 4.10.4.1), so removed tables need no more.
+    fn flush_local(&self, request: &FlushRequest) {
+        match request.extent {
+            FlushExtent::Range { range, stride } if range.len() / stride <= MOST_SINGLE_FLUSHES => {
+                let pages = (range.start.0..range.end.0).step_by(stride as usize);
+                pages.for_each(|at| tlb::flush(VirtAddr::new(at)));
+            }
+            _ => tlb::flush_all(),
+        }
+    }
+
+    /// There are no other CPUs.
+    fn flush_remote_start(&self, targets: &CpuSet, _request: &FlushRequest) {
+        debug_assert!(targets.is_empty());
+    }
+
+    fn flush_remote_wait(&self, _targets: &CpuSet, _request: &FlushRequest) {}
+}
+
+// SAFETY: as for `TablePlatform`.
+unsafe impl Platform for Machine {
+    type Pager = InitramfsPager;
+
+    fn pager(&self) -> &InitramfsPager {
+        &InitramfsPager
+    }
+}
+
+/// Loads a top-level table.
+pub fn load_cr3(root: Frame) {
+    let frame = PhysFrame::containing_address(RootAddr::new(root.addr().0));
+    // SAFETY: every root has the kernel's half (`kernel_half`), so the code that runs stays mapped.
+    unsafe { Cr3::write(frame, Cr3Flags::empty()) };
+}

@@ -1,0 +1,72 @@
+//! What a program asks about itself.
+
+use x86_64::registers::model_specific::FsBase;
+
+use super::errno::Errno;
+use super::{Answer, Call};
+use crate::program::stack;
+
+/// The only process.
+pub(super) const PID: u64 = 1;
+/// All programs are the root user's.
+pub(super) const ROOT_USER: u64 = 0;
+
+const ARCH_SET_FS: u64 = 0x1002;
+const PR_GET_NAME: u64 = 16;
+const RLIMIT_STACK: u64 = 3;
+const UNLIMITED: u64 = u64::MAX;
+
+/// What `PR_GET_NAME` answers, in its 16 bytes.
+const NAME: &[u8; 16] = b"program\0\0\0\0\0\0\0\0\0";
+
+impl Call<'_> {
+    /// `arch_prctl(ARCH_SET_FS)`: the base of thread-local storage.
+    pub(super) fn arch_prctl(&self) -> Answer {
+        let [code, base, ..] = self.arguments;
+        if code != ARCH_SET_FS {
+            return Err(Errno::Invalid);
+        }
+        if base >= self.space.layout().user.end.0 {
+            return Err(Errno::NotPermitted);
+        }
+        FsBase::write(x86_64::VirtAddr::new(base));
+        Ok(0)
+    }
+
+    pub(super) fn prctl(&self) -> Answer {
+        if self.arguments[0] != PR_GET_NAME {
+            return Err(Errno::Invalid);
+        }
+        self.memory.write(self.addr(1), NAME)?;
+        Ok(0)
+    }
+
+    /// `prlimit64`, reading only: the soft and the hard limit.
+    pub(super) fn prlimit(&self) -> Answer {
+        let [_, resource, new, old, ..] = self.arguments;
+        if new != 0 {
+            return Err(Errno::NotPermitted);
+        }
+        if old != 0 {
+            let soft = if resource == RLIMIT_STACK { stack::LIMIT_BYTES } else { UNLIMITED };
+            self.memory.write(self.addr(3), [soft, UNLIMITED].map(u64::to_le_bytes).as_flattened())?;
+        }
+        Ok(0)
+    }
+
+    /// `readlink`: there are no links. Static programs ask for `/proc/self/exe` and do without.
+    pub(super) fn readlink(&self) -> Answer {
+        Err(Errno::NoEntry)
+    }
+
+    /// `getrandom`, without randomness: the bytes are a fixed sequence, so that runs repeat. No secret may depend on
+    /// them.
+    pub(super) fn getrandom(&self) -> Answer {
+        let [_, bytes, ..] = self.arguments;
+        let bytes = bytes.min(256);
+        let sequence: [u8; 256] =
+            core::array::from_fn(|index| (index as u8).wrapping_mul(167).wrapping_add(13));
+        self.memory.write(self.addr(0), &sequence[..bytes as usize])?;
+        Ok(bytes)
+    }
+}

@@ -7,6 +7,7 @@
 //!
 //! ```
 //! # struct Frame { rip: u64 }
+//! # #[expect(dead_code)]
 //! # fn refused(frame: &mut Frame, address: u64, user_end: u64) {
 //! // In the page-fault handler, for a fault of the kernel that `Mm::fault` has refused:
 //! match quire_interop::user_memory::fixup(frame.rip) {
@@ -14,7 +15,6 @@
 //!     _ => panic!("the kernel itself accessed {address:#x}"),
 //! }
 //! # }
-//! # refused(&mut Frame { rip: 0 }, 0, 0);
 //! ```
 //!
 //! The processor keeps `RFLAGS.AC` when it enters a handler, so under SMAP each entry of the kernel executes

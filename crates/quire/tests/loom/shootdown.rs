@@ -11,6 +11,7 @@ use crate::atomic::Orders::{Kept, Relaxed};
 use crate::atomic::{AtomicBool, AtomicU64, Ordering, turn};
 use crate::{fails, holds_but_not};
 
+#[allow(unreachable_pub)]
 #[path = "../../../interop/src/shootdown/local.rs"]
 mod local;
 #[allow(dead_code, unreachable_pub)]

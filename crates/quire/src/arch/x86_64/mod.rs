@@ -5,6 +5,7 @@ mod copy;
 mod entry;
 mod features;
 mod level;
+mod page_fault;
 mod prefetch;
 
 pub use clear::{ClearKernel, ReadyClear, store_fence};
@@ -14,6 +15,7 @@ pub use features::{Caches, CpuFeatures, Feature};
 #[cfg(feature = "published")]
 pub(crate) use level::WINDOW_BASE;
 pub use level::{Level, PagingMode};
+pub use page_fault::PageFault;
 pub use prefetch::{expect_changes, expect_reads};
 
 #[cfg(test)]

@@ -2,9 +2,9 @@
 #![forbid(unsafe_code)]
 
 use crate::addr::{VirtAddr, VirtRange};
+use crate::arch::Access;
 use crate::error::MmError;
 use crate::platform::Platform;
-use crate::vm::fault::access::Access;
 use crate::vm::mm::facade::Mm;
 use crate::vm::observe::info::{MmFault, Rss, VmaInfo};
 use crate::vm::observe::mapped::Mapped;

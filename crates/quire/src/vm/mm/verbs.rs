@@ -2,12 +2,12 @@
 #![forbid(unsafe_code)]
 
 use crate::addr::VirtAddr;
+use crate::arch::Access;
 use crate::arch::Protection;
 use crate::error::{FaultError, MmError};
 use crate::platform::Platform;
 use crate::vm::collapse::call::CollapseCall;
 use crate::vm::collapse::{CollapseSteps, Collapsed};
-use crate::vm::fault::access::Access;
 use crate::vm::fault::faults::Faults;
 use crate::vm::fault::step::FaultOutcome;
 use crate::vm::mapping::policy::FolioOverride;

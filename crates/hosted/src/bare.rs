@@ -74,6 +74,10 @@ unsafe impl FramePlatform for Bare {
         self.0.context()
     }
 
+    fn might_sleep(&self) {
+        self.0.might_sleep();
+    }
+
     #[inline]
     fn cpu_count(&self) -> usize {
         self.0.cpu_count()

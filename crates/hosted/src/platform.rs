@@ -247,6 +247,26 @@ unsafe impl FramePlatform for Hosted {
         self.own_counters().reschedule_points.add(1);
     }
 
+    /// Checks the whole contract. Only debug builds know of pins.
+    fn might_sleep(&self) {
+        Task::with(|task| {
+            let context = task.context();
+            assert!(
+                context == Context::Task,
+                "a call that may sleep or flush other CPUs was made in a {context:?}: only a task may make it"
+            );
+            assert!(
+                !task.interrupts_off(),
+                "a call that may sleep or flush other CPUs was made with interrupts off"
+            );
+            assert_eq!(task.pins(), 0, "a pinned task made a call that may sleep or flush other CPUs");
+            assert!(
+                task.ranks.is_none(),
+                "a task that holds a lock made a call that may sleep or flush other CPUs"
+            );
+        });
+    }
+
     #[inline]
     fn lock_taken(&self, rank: Rank) {
         if self.config.check_ranks {

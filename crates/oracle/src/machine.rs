@@ -146,10 +146,11 @@ impl<'p> Quire<'p> {
         if before == Some(actor.space) {
             return;
         }
-        if let Some(before) = before {
-            self.space(before).switch_out();
+        let next = self.space(actor.space);
+        match before {
+            Some(before) => self.space(before).switch_to(next),
+            None => next.switch_in(),
         }
-        self.space(actor.space).switch_in();
     }
 
     /// Repeats an access, with a fault in between, until it succeeds.

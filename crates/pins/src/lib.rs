@@ -123,6 +123,10 @@ unsafe impl<const WATCHES: bool> FramePlatform for Machine<'_, WATCHES> {
         self.machine.context()
     }
 
+    fn might_sleep(&self) {
+        self.machine.might_sleep();
+    }
+
     fn cpu_count(&self) -> usize {
         self.machine.cpu_count()
     }

@@ -54,8 +54,7 @@ fn share(
     };
     let (here, there) = (parent.mmap(&request)?, child.mmap(&request)?);
     store(machine, parent, here, b"for both")?;
-    parent.switch_out();
-    child.switch_in();
+    parent.switch_to(child);
     let mut seen = [0; 8];
     load(machine, child, there, &mut seen)?;
     assert_eq!(&seen, b"for both");
@@ -102,11 +101,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
         // `fork`: the child shares every page until one of the two stores to it.
         let child = mm.fork()?;
-        mm.switch_out();
-        child.switch_in();
+        mm.switch_to(&child);
         store(&machine, &child, heap, b"child!")?;
-        child.switch_out();
-        mm.switch_in();
+        child.switch_to(&mm);
         let mut seen = [0; 6];
         load(&machine, &mm, heap, &mut seen)?;
         assert_eq!(&seen, b"parent");

@@ -4,9 +4,14 @@ use core::fmt;
 
 use crate::limits::{CLEAR_STRETCH_MOST, FRAME_SIZE};
 
+pub mod errno;
+mod page_fault;
 mod processor;
+mod signal;
 
+pub use page_fault::PageFaultError;
 pub use processor::{ProcessorError, Requirement};
+pub use signal::Signal;
 
 /// Why the manager could not take over a machine's memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -111,7 +116,7 @@ pub enum MapError {
     Shared,
 }
 
-/// Why a verb on an address space failed. Each corresponds to one `errno` of Linux.
+/// Why a verb on an address space failed. Each corresponds to one [`errno`](Self::errno) of Linux.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum MmError {
     /// `EINVAL`: unaligned, zero-sized or contradictory arguments.
@@ -136,7 +141,7 @@ pub enum MmError {
     Overflow,
 }
 
-/// Why a fault could not be resolved; a kernel turns it into a signal.
+/// Why a fault could not be resolved; a kernel turns it into a [signal](Self::signal).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FaultError {
     /// `SIGSEGV`, `SEGV_MAPERR`: nothing is mapped there.
@@ -145,13 +150,13 @@ pub enum FaultError {
     Protection,
     /// `SIGBUS`, `BUS_ADRERR`: the page lies beyond the end of the file.
     BeyondEnd,
-    /// `SIGBUS`: the pager failed.
+    /// `SIGBUS`, `BUS_ADRERR`: the pager failed.
     Io,
     /// The page is marked for a handler, which must be told of the store first.
     Marked,
-    /// `SIGBUS`: the fault handler of the address ([`Userfault`](crate::vm::Userfault)) is gone.
+    /// `SIGBUS`, `BUS_ADRERR`: the fault handler of the address ([`Userfault`](crate::vm::Userfault)) is gone.
     NoHandler,
-    /// `SIGBUS`: every huge page left is reserved for another mapping, or a limit on them is reached.
+    /// `SIGBUS`, `BUS_ADRERR`: every huge page left is reserved for another mapping, or a limit on them is reached.
     NoHugePage,
     /// `SIGBUS`, `BUS_MCEERR_AR`: the memory went bad, and its contents are lost.
     Poisoned,
@@ -161,7 +166,7 @@ pub enum FaultError {
     Dying,
 }
 
-/// Why a handler could not resolve a fault. Each corresponds to one `errno` of Linux.
+/// Why a handler could not resolve a fault. Each corresponds to one [`errno`](Self::errno) of Linux.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum UserfaultError {
     /// `EINVAL`: an unaligned or empty range, a part of a huge page that is mapped whole, or an operation

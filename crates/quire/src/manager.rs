@@ -62,6 +62,9 @@ impl Config {
 }
 
 /// Manages the memory of one machine: frames, page cache, address spaces.
+///
+/// A method whose caller must hold no lock may sleep or wait for other CPUs. It is called as the methods of
+/// [`Mm`] are: by a task with interrupts on, not pinned.
 pub struct MemoryManager<'p, P: Platform> {
     memory: MmShared<'p, P>,
     paging: PagingMode,
@@ -219,20 +222,20 @@ impl<'p, P: Platform> MemoryManager<'p, P> {
     /// Clears one piece of a gigantic folio that a task waits for or may touch later. Returns whether there
     /// was one. An idle CPU calls it until it returns `false`. The caller holds no lock.
     pub fn clear_ahead(&self) -> bool {
-        GiganticClearing::of(&self.memory).clear_ahead()
+        GiganticClearing::of(self.memory.sleepable()).clear_ahead()
     }
 
     /// Scans some address spaces from where the last call stopped, and collapses small folios to folios of 2
     /// MiB where [`Collapser`] says. For an idle CPU or a task of its own; the result says after how many
     /// milliseconds to call again. The caller holds no lock.
     pub fn collapse_ahead(&self, collapser: &mut Collapser) -> Scanned {
-        Collapse::of(&self.memory).collapse_ahead(collapser)
+        Collapse::of(self.memory.sleepable()).collapse_ahead(collapser)
     }
 
     /// Visits up to `folios` folios of 2 MiB from where the last call stopped, splits those that are mostly
     /// zero, and frees the zero pages. For a task that finds memory short. The caller holds no lock.
     pub fn split_underused(&self, splitter: &mut Splitter, folios: u64) -> Underused {
-        UnderusedFolios::of(&self.memory).split_underused(splitter, folios)
+        UnderusedFolios::of(self.memory.sleepable()).split_underused(splitter, folios)
     }
 
     /// Lets [`Self::reclaim`], and every task that runs out of memory, split folios of 2 MiB that have more
@@ -300,25 +303,25 @@ impl<'p, P: Platform> MemoryManager<'p, P> {
     /// Reclaims some memory, the cheapest first: unmapped page cache, unmapped frames of large folios, mapped
     /// page cache. Returns how many frames became free. The caller holds no lock.
     pub fn reclaim(&self) -> u64 {
-        Reclaim::of(&self.memory).reclaim_all()
+        Reclaim::of(self.memory.sleepable()).reclaim_all()
     }
 
     /// Calls `show` with root and address of each mapping of an anonymous frame. The caller holds no lock.
     pub fn mappings(&self, frame: Frame, show: impl FnMut(Frame, VirtAddr)) {
-        ReverseMap::of(&self.memory).mappings(frame, show);
+        ReverseMap::of(self.memory.sleepable()).mappings(frame, show);
     }
 
     /// Calls `show` with runs of these frames, in ascending order, and the number of address spaces that map
     /// each frame, as `/proc/kpagecount` says. Exact while none of them is mapped or unmapped. Frames that
     /// are not memory count as zero. The caller holds no lock.
     pub fn kpagecount(&self, frames: FrameRange, show: impl FnMut(FrameRange, u64)) {
-        PageSurvey::of(&self.memory).page_counts(frames, show);
+        PageSurvey::of(self.memory.sleepable()).page_counts(frames, show);
     }
 
     /// Calls `show` with runs of these frames, in ascending order, and their use as `/proc/kpageflags` says
     /// ([`PageFlags`]). The caller holds no lock.
     pub fn kpageflags(&self, frames: FrameRange, show: impl FnMut(FrameRange, PageFlags)) {
-        PageSurvey::of(&self.memory).page_flags(frames, show);
+        PageSurvey::of(self.memory.sleepable()).page_flags(frames, show);
     }
 
     /// How many address spaces map the folio in use around a frame, or a part of it, if there is one.
@@ -326,7 +329,7 @@ impl<'p, P: Platform> MemoryManager<'p, P> {
     /// [`Mm::maps_exclusively`](crate::vm::Mm::maps_exclusively) answers for one address space. The caller
     /// holds no lock.
     pub fn folio_spaces(&self, frame: Frame) -> Option<u64> {
-        PageSurvey::of(&self.memory).folio_spaces(frame)
+        PageSurvey::of(self.memory.sleepable()).folio_spaces(frame)
     }
 
     /// Splits the mapped anonymous folio that starts at `frame` into folios of order `to`, after the large
@@ -335,7 +338,7 @@ impl<'p, P: Platform> MemoryManager<'p, P> {
     /// # Errors
     /// [`SplitError`]; the folio is as before then, but leaves may have been split.
     pub fn split_folio(&self, frame: Frame, to: Order) -> Result<u64, SplitError> {
-        ReverseMap::of(&self.memory).split_folio(frame, to)
+        ReverseMap::of(self.memory.sleepable()).split_folio(frame, to)
     }
 
     /// Moves the anonymous folio that starts at `frame`, of order 9 at most, or the file page in `frame`, to
@@ -344,7 +347,7 @@ impl<'p, P: Platform> MemoryManager<'p, P> {
     /// # Errors
     /// [`MigrateError`].
     pub fn migrate(&self, frame: Frame) -> Result<u64, MigrateError> {
-        Migration::of(&self.memory).migrate(frame)
+        Migration::of(self.memory.sleepable()).migrate(frame)
     }
 
     /// Takes a bad frame out of use; its contents are lost ([`MemoryFailure`]), or for a page of a pool as
@@ -353,7 +356,7 @@ impl<'p, P: Platform> MemoryManager<'p, P> {
     /// # Errors
     /// [`MemoryFailureError`]; nothing has changed then.
     pub fn memory_failure(&self, frame: Frame) -> Result<Failed, MemoryFailureError> {
-        Ok(match MemoryLoss::of(&self.memory).memory_failure(frame)? {
+        Ok(match MemoryLoss::of(self.memory.sleepable()).memory_failure(frame)? {
             MemoryFailure::Huge => Failed::Huge(self.huge_pools().memory_failure(self.pages(), frame)),
             other => Failed::Memory(other),
         })
@@ -362,7 +365,7 @@ impl<'p, P: Platform> MemoryManager<'p, P> {
     /// Moves what it can out of these frames: anonymous folios that start there, and pages of files. Returns
     /// how many frames became free; other tasks may have allocated them since. The caller holds no lock.
     pub fn move_out(&self, range: FrameRange) -> u64 {
-        Migration::of(&self.memory).move_out(range)
+        Migration::of(self.memory.sleepable()).move_out(range)
     }
 
     /// Allocates `blocks` consecutive blocks as [`PageAllocator::alloc_contig`] does, and migrates folios
@@ -389,6 +392,7 @@ impl<'p, P: Platform> MemoryManager<'p, P> {
     /// # Errors
     /// As there.
     pub fn remove_memory(&self, range: FrameRange) -> Result<(), HotplugError> {
+        self.memory.sleepable();
         let move_out = |range| _ = self.move_out(range);
         self.pages().remove_memory(range, move_out)
     }
@@ -396,7 +400,7 @@ impl<'p, P: Platform> MemoryManager<'p, P> {
     /// Resizes a pool as [`HugePools::resize`] does. When no free memory of that size is left, migrates
     /// folios to make some, a page at a time, until that fails too. The caller holds no lock.
     pub fn resize_huge(&self, size: HugeSize, nodes: NodeSet, wanted: u64) -> Resized {
-        let (pages, pools) = (self.pages(), self.huge_pools());
+        let (pages, pools) = (self.memory.sleepable().pages(), self.huge_pools());
         let mut done = pools.resize(pages, size, nodes, wanted);
         let before = done.before;
         while done.stopped == Some(Stopped::OutOfMemory) && self.add_huge(size, nodes) {
@@ -410,7 +414,7 @@ impl<'p, P: Platform> MemoryManager<'p, P> {
         let there = NodeSet::first(self.pages().requests().node_count().min(MAX_NODES));
         let gfp = Gfp::USER.from_nodes(NodePolicy::Bind(nodes.intersection(there)));
         let move_out = |range| {
-            Migration::of(&self.memory).move_out(range);
+            Migration::of(self.memory.sleepable()).move_out(range);
         };
         let found = self.pages().alloc_moving(gfp, size.order(), move_out);
         found.map(|folio| self.huge_pools().adopt(self.pages(), size, folio)).is_ok()

@@ -13,12 +13,14 @@ compile_error!(
     "Quire runs on x86-64 only; docs/second-architecture.md says what another architecture must provide"
 );
 
+mod access;
 mod protection;
 
+pub use access::Access;
 #[cfg(feature = "published")]
 pub(crate) use chosen::WINDOW_BASE;
 pub use chosen::{
-    Caches, ClearKernel, CopyKernel, CpuFeatures, Entry, EntryFlags, Feature, Level, PagingMode,
+    Caches, ClearKernel, CopyKernel, CpuFeatures, Entry, EntryFlags, Feature, Level, PageFault, PagingMode,
     ProcessorState, ReadyClear, ReadyCopy, expect_changes, expect_reads, store_fence,
 };
 pub use protection::Protection;

@@ -19,6 +19,7 @@
 use core::fmt::Write;
 
 use super::{Demoted, HugePools, HugeSize, Resized};
+use crate::error::errno::{EACCES, EINVAL, ENOENT, ERANGE};
 use crate::limits::MAX_NODES;
 use crate::page_alloc::{NodeSet, PageAllocator};
 use crate::platform::Platform;
@@ -32,8 +33,20 @@ pub enum ControlError {
     NotPermitted,
     /// `EINVAL`: the text is no number, or none that the file accepts.
     NotANumber,
-    /// The output has no room for the text.
+    /// `ERANGE`: the output has no room for the text.
     NoRoom,
+}
+
+impl ControlError {
+    /// The errno that the variant's description names.
+    pub const fn errno(self) -> i32 {
+        match self {
+            Self::NoSuchFile => ENOENT,
+            Self::NotPermitted => EACCES,
+            Self::NotANumber => EINVAL,
+            Self::NoRoom => ERANGE,
+        }
+    }
 }
 
 /// The outcome of a write.

@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 use super::HugeSize;
+use crate::error::errno::{EINVAL, EMFILE, ENOMEM};
 
 /// Limits of a file system, in pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -34,10 +35,21 @@ pub struct HugeFsInfo {
 pub enum HugeFsError {
     /// `ENOMEM`: the pool has too few pages to keep some for it.
     NoPages,
-    /// There are [`MAX_HUGE_FS`](crate::limits::MAX_HUGE_FS) already.
+    /// `EMFILE`: there are [`MAX_HUGE_FS`](crate::limits::MAX_HUGE_FS) already.
     TooMany,
     /// `EINVAL`: its minimum is above its maximum.
     BadLimits,
+}
+
+impl HugeFsError {
+    /// The errno of mount(2) that the variant's description names.
+    pub const fn errno(self) -> i32 {
+        match self {
+            Self::NoPages => ENOMEM,
+            Self::TooMany => EMFILE,
+            Self::BadLimits => EINVAL,
+        }
+    }
 }
 
 #[derive(Clone, Copy)]

@@ -302,6 +302,21 @@ pub unsafe trait FramePlatform: Sync {
     #[inline]
     fn lock_dropped(&self, _rank: Rank) {}
 
+    /// Called first in every call that may sleep, wait for other CPUs or take the lock of an address space
+    /// ([`Mm`](crate::vm::Mm) says which), in debug builds of the library only. Panics unless the caller is a
+    /// task with interrupts on that is not pinned and holds no lock of the library. As Linux's `might_sleep`.
+    ///
+    /// Default: refuses interrupts, by [`Self::context`]. A kernel that knows how often a task is pinned and
+    /// whether interrupts are on refuses these too.
+    #[inline]
+    fn might_sleep(&self) {
+        let context = self.context();
+        assert!(
+            context == Context::Task,
+            "a call that may sleep or flush other CPUs was made in a {context:?}: only a task may make it"
+        );
+    }
+
     /// Called before every allocation of frames; `true` makes it fail as if memory were out. Only machines
     /// that test failures override it.
     ///

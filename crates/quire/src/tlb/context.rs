@@ -6,7 +6,7 @@ use super::ZapStrategy;
 use super::words::USER_ENTRIES;
 use crate::addr::Frame;
 use crate::arch::PagingMode;
-use crate::cpu::{AtomicCpuSet, CpuId, CpuSet};
+use crate::cpu::{AtomicCpuSet, CpuSet};
 use crate::limits::TABLE_ENTRIES;
 use crate::platform::TablePlatform;
 use crate::sync::Pinned;
@@ -105,11 +105,22 @@ impl MmContext {
         self.cpus.remove(pinned.cpu());
     }
 
-    /// The running CPU, pinned, switches from this address space directly to `next`.
-    pub fn switch_to<P: TablePlatform>(&self, next: &Self, platform: &P, cpu: CpuId) {
-        next.cpus.insert(cpu);
+    /// The running CPU switches from this address space directly to `next`, by one load of the root. It is
+    /// flushed for both while it may use the translations of either: for `next` from before the load, as in
+    /// [`Self::switch_in`], and for this one until after it.
+    pub fn switch_to<P: TablePlatform>(&self, next: &Self, platform: &P) {
+        if self.root == next.root {
+            // The CPU would leave the set for good.
+            return;
+        }
+        let pinned = Pinned::new(platform);
+        debug_assert!(
+            self.cpus.snapshot().contains(pinned.cpu()),
+            "a CPU leaves an address space that it does not run"
+        );
+        next.cpus.insert(pinned.cpu());
         platform.load_root(Some(next.root));
-        self.cpus.remove(cpu);
+        self.cpus.remove(pinned.cpu());
     }
 
     /// The CPUs that run the address space now.

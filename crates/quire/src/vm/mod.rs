@@ -38,10 +38,10 @@ pub mod tree;
 mod userfault;
 mod verbs;
 
+pub use crate::arch::Access;
 pub use collapse::{
     CollapseLimits, CollapseSteps, Collapsed, Collapser, Refusal, Scanned, Splitter, Underused,
 };
-pub use fault::access::Access;
 pub use fault::step::{FaultKind, FaultOutcome};
 pub use file::handle::File;
 pub use hugetlb::file::HugeFs;

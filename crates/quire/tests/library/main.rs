@@ -8,6 +8,7 @@ mod alloc;
 mod clear;
 mod collapse;
 mod counts;
+mod errors;
 mod filethp;
 mod hugetlb;
 mod migrate;

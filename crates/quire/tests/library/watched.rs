@@ -101,6 +101,10 @@ unsafe impl FramePlatform for Watched<'_> {
         self.machine.context()
     }
 
+    fn might_sleep(&self) {
+        self.machine.might_sleep();
+    }
+
     fn cpu_count(&self) -> usize {
         self.machine.cpu_count()
     }

@@ -69,6 +69,14 @@ unsafe impl FramePlatform for Machine {
 
 // SAFETY: nothing translates addresses by these tables, so there is nothing to flush.
 unsafe impl TablePlatform for Machine {
+    fn processor_state(&self) -> ProcessorState {
+        ProcessorState::modelled(PagingMode::FourLevel)
+    }
+
+    fn kernel_root(&self) -> Option<Frame> {
+        None
+    }
+
     fn load_root(&self, _root: Option<Frame>) {}
 
     fn flush_local(&self, _request: &FlushRequest) {}

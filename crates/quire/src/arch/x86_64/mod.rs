@@ -5,6 +5,7 @@ mod copy;
 mod entry;
 mod features;
 mod level;
+mod page_fault;
 mod prefetch;
 mod state;
 
@@ -15,6 +16,7 @@ pub use features::{Caches, CpuFeatures, Feature};
 #[cfg(feature = "published")]
 pub(crate) use level::WINDOW_BASE;
 pub use level::{Level, PagingMode};
+pub use page_fault::PageFault;
 pub use prefetch::{expect_changes, expect_reads};
 pub use state::ProcessorState;
 

@@ -1,6 +1,7 @@
 //! Faults on anonymous memory where nothing is mapped.
 
 use crate::addr::{Order, PageSize, VirtAddr, VirtRange};
+use crate::arch::Access;
 use crate::arch::{EntryFlags, Level};
 use crate::clear::Extent;
 use crate::error::FaultError;
@@ -9,7 +10,6 @@ use crate::page_alloc::{Contents, Folio, Gfp, Origin};
 use crate::pgtable::Lookup;
 use crate::platform::{Platform, TouchHint};
 use crate::stats::Stat;
-use crate::vm::fault::access::Access;
 use crate::vm::fault::faults::{Faults, is_vacant_above, mapped};
 use crate::vm::fault::flags::{fresh_flags, leaf_flags};
 use crate::vm::fault::step::{Caller, FaultKind, Step};

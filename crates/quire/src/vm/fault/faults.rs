@@ -2,13 +2,13 @@
 #![forbid(unsafe_code)]
 
 use crate::addr::{Order, VirtAddr, VirtRange};
+use crate::arch::Access;
 use crate::arch::EntryFlags;
 use crate::error::{FaultError, MapError};
 use crate::limits::{BLOCK_SIZE, RECLAIM_ROUNDS};
 use crate::pgtable::Lookup;
 use crate::platform::Platform;
 use crate::stats::Stat;
-use crate::vm::fault::access::Access;
 use crate::vm::fault::step::{Caller, FaultKind, FaultOutcome, Step};
 use crate::vm::gigantic::clear::GiganticClearing;
 use crate::vm::handle::handle;

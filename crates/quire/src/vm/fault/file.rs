@@ -1,6 +1,7 @@
 //! Faults on file pages that are not mapped.
 
 use crate::addr::{Frame, FrameRange, Order, PageSize, VirtAddr, VirtRange};
+use crate::arch::Access;
 use crate::arch::{EntryFlags, Level, Protection};
 use crate::error::FaultError;
 use crate::filemap::{FileKind, FileUse};
@@ -9,7 +10,6 @@ use crate::page_alloc::{Gfp, Origin};
 use crate::pgtable::Lookup;
 use crate::platform::{Platform, TouchHint};
 use crate::stats::Stat;
-use crate::vm::fault::access::Access;
 use crate::vm::fault::faults::{Faults, mapped};
 use crate::vm::fault::flags::leaf_flags;
 use crate::vm::fault::step::{FaultKind, Step};

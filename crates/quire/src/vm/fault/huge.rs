@@ -2,6 +2,7 @@
 
 use super::cow::STORED;
 use crate::addr::{Frame, FrameRange, PageSize, VirtAddr, VirtRange};
+use crate::arch::Access;
 use crate::arch::{Entry, EntryFlags};
 use crate::clear::Extent;
 use crate::error::{Cancelled, FaultError};
@@ -13,7 +14,6 @@ use crate::pgtable::Lookup;
 use crate::platform::{Platform, TouchHint};
 use crate::stats::Stat;
 use crate::tlb::MmuGather;
-use crate::vm::fault::access::Access;
 use crate::vm::fault::faults::{Faults, mapped};
 use crate::vm::fault::flags::leaf_flags;
 use crate::vm::fault::step::{Caller, FaultKind, Step};

@@ -1,6 +1,5 @@
 //! The page fault: makes an access possible, or says why not (`docs/flows/page_fault.md`).
 
-pub(super) mod access;
 pub(super) mod anon;
 pub(super) mod cow;
 pub(super) mod faults;

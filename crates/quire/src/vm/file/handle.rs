@@ -52,14 +52,14 @@ impl<'m, P: Platform> File<'m, P> {
     /// # Errors
     /// [`MmError::Io`]; the pages that could not be written stay dirty.
     pub fn sync(&self) -> Result<(), MmError> {
-        WriteBack::of(self.memory).sync(self.node())
+        WriteBack::of(self.memory.sleepable()).sync(self.node())
     }
 
     /// Shows the root of each address space that maps a page of the file, and the address, without private
     /// copies. The caller holds no lock.
     pub fn mappings(&self, page: u64, mut show: impl FnMut(Frame, VirtAddr)) {
         let pages = page..page + 1;
-        ReverseMap::of(self.memory).each_mapper(self.node(), &pages, |found| {
+        ReverseMap::of(self.memory.sleepable()).each_mapper(self.node(), &pages, |found| {
             found.each_part(&pages, |_, range| {
                 let leaf = found.tables().lookup(range.start).entry;
                 if leaf.is_present() && !leaf.has(EntryFlags::ANON) {

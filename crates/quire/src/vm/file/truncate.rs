@@ -27,7 +27,7 @@ impl<P: Platform> File<'_, P> {
     /// [`MmError::Io`] when the pager fails, [`MmError::Invalid`] when the file has huge pages and the size
     /// is no multiple of theirs. Nothing has changed then.
     pub fn truncate(&self, bytes: u64) -> Result<(), MmError> {
-        Truncation::of(self.memory()).resize(self.node(), bytes)
+        Truncation::of(self.memory().sleepable()).resize(self.node(), bytes)
     }
 }
 

@@ -87,7 +87,7 @@ impl<P: Platform> File<'_, P> {
     /// # Errors
     /// [`MmError::Invalid`] for a file that is not of huge pages, and for an empty range.
     pub fn punch_hole(&self, bytes: Range<u64>) -> Result<(), MmError> {
-        HugeFiles::of(self.memory()).punch_hole(self.node(), bytes)
+        HugeFiles::of(self.memory().sleepable()).punch_hole(self.node(), bytes)
     }
 
     /// Takes the missing pages of a range of bytes from the pool, and lengthens the file if it ends before
@@ -97,7 +97,7 @@ impl<P: Platform> File<'_, P> {
     /// [`MmError::Invalid`] for a file that is not of huge pages, and for an empty range;
     /// [`MmError::NoMemory`] when there are no more pages: those before stay.
     pub fn allocate(&self, bytes: Range<u64>) -> Result<(), MmError> {
-        HugeFiles::of(self.memory()).allocate_huge(self.node(), bytes)
+        HugeFiles::of(self.memory().sleepable()).allocate_huge(self.node(), bytes)
     }
 }
 

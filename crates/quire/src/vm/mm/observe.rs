@@ -2,9 +2,9 @@
 #![forbid(unsafe_code)]
 
 use crate::addr::{VirtAddr, VirtRange};
+use crate::arch::Access;
 use crate::error::MmError;
 use crate::platform::Platform;
-use crate::vm::fault::access::Access;
 use crate::vm::mm::facade::Mm;
 use crate::vm::observe::info::{MmFault, Rss, VmaInfo};
 use crate::vm::observe::mapped::Mapped;
@@ -25,22 +25,22 @@ impl<P: Platform> Mm<'_, P> {
     /// Takes the address-space lock for writing; the caller holds none. Reads each of its own leaves of the
     /// folio, and the folio's counts ([`MapCounts::folio_maps`](crate::page_alloc::MapCounts::folio_maps)).
     pub fn maps_exclusively(&self, addr: VirtAddr) -> Option<bool> {
-        Observation::of(&self.space).maps_exclusively(addr)
+        Observation::of(self.sleepable()).maps_exclusively(addr)
     }
 
     /// Shows every mapping in ascending order, under the address-space lock, so `visit` must not call verbs.
     pub fn vmas(&self, visit: impl FnMut(&VmaInfo)) {
-        Observation::of(&self.space).vmas(visit)
+        Observation::of(self.sleepable()).vmas(visit)
     }
 
     /// How many mappings there are.
     pub fn mappings(&self) -> usize {
-        Observation::of(&self.space).mappings()
+        Observation::of(self.sleepable()).mappings()
     }
 
     /// Resident memory by kind.
     pub fn rss(&self) -> Rss {
-        Observation::of(&self.space).rss()
+        Observation::of(self.sleepable()).rss()
     }
 
     /// Checks the mappings, and the page table against them, while no other task uses the address space.
@@ -48,37 +48,37 @@ impl<P: Platform> Mm<'_, P> {
     /// # Errors
     /// The first [`MmFault`] found.
     pub fn validate(&self) -> Result<(), MmFault> {
-        Observation::of(&self.space).validate()
+        Observation::of(self.sleepable()).validate()
     }
 
     /// Shows what is mapped in the range, in ascending order; nothing is mapped behind the user half. Exact
     /// while no mapping changes, here or in address spaces of the same family; otherwise each run is as it
     /// once was.
     pub fn mapped(&self, range: VirtRange, show: impl FnMut(&Mapped)) {
-        Observation::of(&self.space).mapped(range, show)
+        Observation::of(self.sleepable()).mapped(range, show)
     }
 
     /// Shows the word of every page of the range that is in memory, in ascending order; all other words are
     /// zero. Exact while no mapping changes ([`Self::mapped`]). The caller holds no lock.
     pub fn pagemap(&self, range: VirtRange, show: impl FnMut(VirtAddr, PageWord)) {
-        Observation::of(&self.space).pagemap(range, show)
+        Observation::of(self.sleepable()).pagemap(range, show)
     }
 
     /// Shows every mapping that has a part in the range, in ascending order, and how much of that part is in
     /// memory. Exact while no mapping changes ([`Self::mapped`]). Neither it nor the caller holds a lock
     /// while it shows.
     pub fn smaps(&self, range: VirtRange, show: impl FnMut(&VmaInfo, &Usage)) {
-        Observation::of(&self.space).smaps(range, show)
+        Observation::of(self.sleepable()).smaps(range, show)
     }
 
     /// How much of a range is in memory: the sum of [`Self::smaps`], like `/proc/PID/smaps_rollup`.
     pub fn usage(&self, range: VirtRange) -> Usage {
-        Observation::of(&self.space).usage(range)
+        Observation::of(self.sleepable()).usage(range)
     }
 
     /// How much of the whole address space is in memory.
     pub fn usage_of_all(&self) -> Usage {
-        Observation::of(&self.space).usage_of_all()
+        Observation::of(self.sleepable()).usage_of_all()
     }
 
     /// Clears the soft-dirty bit of the pages mapped in `len` bytes (rounded up to pages) from `addr`; the
@@ -89,13 +89,13 @@ impl<P: Platform> Mm<'_, P> {
     /// inside a huge page that is mapped whole; [`MmError::NoMemory`] when a large leaf cannot be split.
     /// Nothing has changed then.
     pub fn clear_soft_dirty(&self, addr: VirtAddr, len: u64) -> Result<(), MmError> {
-        Observation::of(&self.space).clear_soft_dirty(addr, len)
+        Observation::of(self.sleepable()).clear_soft_dirty(addr, len)
     }
 
     /// Whether the page at `addr` is mapped and was stored to, as far as is known, since
     /// [`Self::clear_soft_dirty`] (bit 55 of `/proc/PID/pagemap`).
     pub fn is_soft_dirty(&self, addr: VirtAddr) -> bool {
-        Observation::of(&self.space).is_soft_dirty(addr)
+        Observation::of(self.sleepable()).is_soft_dirty(addr)
     }
 
     /// Marks the pages mapped in `len` bytes (rounded up to pages) from `addr` for a handler: a store to one
@@ -106,7 +106,7 @@ impl<P: Platform> Mm<'_, P> {
     /// # Errors
     /// As [`Self::clear_soft_dirty`].
     pub fn write_protect_marked(&self, addr: VirtAddr, len: u64) -> Result<(), MmError> {
-        Observation::of(&self.space).write_protect_marked(addr, len)
+        Observation::of(self.sleepable()).write_protect_marked(addr, len)
     }
 
     /// Removes such marks. As `UFFDIO_WRITEPROTECT` without `MODE_WP`.
@@ -114,7 +114,7 @@ impl<P: Platform> Mm<'_, P> {
     /// # Errors
     /// As [`Self::clear_soft_dirty`].
     pub fn remove_write_protect_marks(&self, addr: VirtAddr, len: u64) -> Result<(), MmError> {
-        Observation::of(&self.space).remove_write_protect_marks(addr, len)
+        Observation::of(self.sleepable()).remove_write_protect_marks(addr, len)
     }
 
     /// The leaf for an access at `addr`, after marking it as hardware would: accessed, and dirty for a store.
@@ -130,6 +130,6 @@ impl<P: Platform> Mm<'_, P> {
     /// Takes the address-space lock for reading; waits where a leaf is being replaced. The caller holds no
     /// lock, and none that the start of a bracket waits for.
     pub fn translate(&self, addr: VirtAddr, access: Access) -> Option<Translated> {
-        Observation::of(&self.space).translate(addr, access)
+        Observation::of(self.sleepable()).translate(addr, access)
     }
 }

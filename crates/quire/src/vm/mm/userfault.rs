@@ -36,7 +36,7 @@ impl<P: Platform> Mm<'_, P> {
         mode: AnswerMode,
         fill: impl FnMut(u64, &mut PageBytes),
     ) -> Answer {
-        Answers::of(&self.space).userfault_copy(addr, len, mode, fill)
+        Answers::of(self.sleepable()).userfault_copy(addr, len, mode, fill)
     }
 
     /// Marks `len` bytes from `addr`, where nothing is mapped, as lost: accesses get
@@ -49,7 +49,7 @@ impl<P: Platform> Mm<'_, P> {
     /// were reserved, since a marker there means that the page left for its pool; and as for
     /// [`Self::userfault_copy`].
     pub fn userfault_poison(&self, addr: VirtAddr, len: u64, mode: AnswerMode) -> Answer {
-        Answers::of(&self.space).userfault_poison(addr, len, mode)
+        Answers::of(self.sleepable()).userfault_poison(addr, len, mode)
     }
 
     /// Registers this handler for faults on `len` bytes from `addr`, of the kinds in `modes` only. Registers
@@ -71,7 +71,7 @@ impl<P: Platform> Mm<'_, P> {
         len: u64,
         modes: UserfaultModes,
     ) -> Result<(), MmError> {
-        Registrations::of(&self.space).userfault_register(handler, addr, len, modes)
+        Registrations::of(self.sleepable()).userfault_register(handler, addr, len, modes)
     }
 
     /// Ends the registration of `len` bytes from `addr`. Removes marks of write protection; a task that waits
@@ -81,7 +81,7 @@ impl<P: Platform> Mm<'_, P> {
     /// [`MmError::Invalid`] as for [`Self::userfault_register`]; [`MmError::NoMemory`]. Nothing has changed
     /// then.
     pub fn userfault_unregister(&self, addr: VirtAddr, len: u64) -> Result<(), MmError> {
-        Registrations::of(&self.space).userfault_unregister(addr, len)
+        Registrations::of(self.sleepable()).userfault_unregister(addr, len)
     }
 
     /// Makes this the handler of every mapping whose own handler is gone, with the same modes. Returns how
@@ -90,7 +90,7 @@ impl<P: Platform> Mm<'_, P> {
     /// # Errors
     /// [`MmError::Invalid`] for a closed handler.
     pub fn userfault_adopt(&self, handler: &Userfault<'_, P>) -> Result<u64, MmError> {
-        Registrations::of(&self.space).userfault_adopt(handler)
+        Registrations::of(self.sleepable()).userfault_adopt(handler)
     }
 
     /// Maps the pages that the file has for `len` bytes from `addr`, as they are. Pages of the pager are read
@@ -103,7 +103,7 @@ impl<P: Platform> Mm<'_, P> {
     /// [`UserfaultError::Invalid`](crate::error::UserfaultError::Invalid) for anonymous memory and ranges
     /// that are unaligned, empty or end inside a huge page, and as for [`Self::userfault_copy`].
     pub fn userfault_continue(&self, addr: VirtAddr, len: u64, mode: AnswerMode) -> Answer {
-        Answers::of(&self.space).userfault_continue(addr, len, mode)
+        Answers::of(self.sleepable()).userfault_continue(addr, len, mode)
     }
 
     /// Wakes every thread that waits for a page of `len` bytes from `addr`; it waits again if its fault still
@@ -112,7 +112,7 @@ impl<P: Platform> Mm<'_, P> {
     /// # Errors
     /// In the answer: [`UserfaultError::Invalid`](crate::error::UserfaultError::Invalid).
     pub fn userfault_wake(&self, addr: VirtAddr, len: u64) -> Answer {
-        Answers::of(&self.space).userfault_wake(addr, len)
+        Answers::of(self.sleepable()).userfault_wake(addr, len)
     }
 
     /// Marks the pages that are mapped in `len` bytes from `addr`, or removes such marks, which answers the
@@ -133,7 +133,7 @@ impl<P: Platform> Mm<'_, P> {
         protect: bool,
         mode: AnswerMode,
     ) -> Answer {
-        Answers::of(&self.space).userfault_write_protect(addr, len, protect, mode)
+        Answers::of(self.sleepable()).userfault_write_protect(addr, len, protect, mode)
     }
 
     /// Maps zeroes in `len` bytes from `addr`, where no pages exist yet; private memory gets the zero frame,
@@ -143,6 +143,6 @@ impl<P: Platform> Mm<'_, P> {
     /// # Errors
     /// In the answer, as for [`Self::userfault_copy`].
     pub fn userfault_zeropage(&self, addr: VirtAddr, len: u64, mode: AnswerMode) -> Answer {
-        Answers::of(&self.space).userfault_zeropage(addr, len, mode)
+        Answers::of(self.sleepable()).userfault_zeropage(addr, len, mode)
     }
 }

@@ -2,12 +2,12 @@
 #![forbid(unsafe_code)]
 
 use crate::addr::VirtAddr;
+use crate::arch::Access;
 use crate::arch::Protection;
 use crate::error::{FaultError, MmError};
 use crate::platform::Platform;
 use crate::vm::collapse::call::CollapseCall;
 use crate::vm::collapse::{CollapseSteps, Collapsed};
-use crate::vm::fault::access::Access;
 use crate::vm::fault::faults::Faults;
 use crate::vm::fault::step::FaultOutcome;
 use crate::vm::mapping::policy::FolioOverride;
@@ -31,7 +31,7 @@ impl<P: Platform> Mm<'_, P> {
     /// [`MmError::Exists`], [`MmError::NotPermitted`] (below the lowest address), [`MmError::Overflow`]
     /// (behind the last file offset). Nothing has changed then. A mapping stays even if populating it fails.
     pub fn mmap(&self, request: &MapRequest<'_>) -> Result<VirtAddr, MmError> {
-        Mmap::of(&self.space).mmap(request)
+        Mmap::of(self.sleepable()).mmap(request)
     }
 
     /// Unmaps `len` bytes (rounded up to pages) from `addr`. Holes are fine. A handler of faults that asked
@@ -42,7 +42,7 @@ impl<P: Platform> Mm<'_, P> {
     /// inside a huge page; [`MmError::NoMemory`] when a mapping would have to be split and memory is out or
     /// there are too many mappings. Nothing has changed then.
     pub fn munmap(&self, addr: VirtAddr, len: u64) -> Result<(), MmError> {
-        Munmap::of(&self.space).munmap(addr, len)
+        Munmap::of(self.sleepable()).munmap(addr, len)
     }
 
     /// Resizes the `old_len` bytes mapped at `addr` to `new_len`, moves them as `to` says, and returns their
@@ -56,7 +56,7 @@ impl<P: Platform> Mm<'_, P> {
     /// then, except that a fixed target may have been unmapped and, of several mappings, the first may have
     /// moved: as with Linux, the mappings tell which.
     pub fn mremap(&self, addr: VirtAddr, old_len: u64, new_len: u64, to: Remap) -> Result<VirtAddr, MmError> {
-        Mremap::of(&self.space).mremap(addr, old_len, new_len, to)
+        Mremap::of(self.sleepable()).mremap(addr, old_len, new_len, to)
     }
 
     /// Changes the protection of `len` bytes (rounded up to pages) from `addr`.
@@ -66,7 +66,7 @@ impl<P: Platform> Mm<'_, P> {
     /// a hole, after everything before it was changed, or without any change when memory is out;
     /// [`MmError::Access`] for a mapping that forbids the protection, after everything before it was changed.
     pub fn mprotect(&self, addr: VirtAddr, len: u64, prot: Protection) -> Result<(), MmError> {
-        Mprotect::of(&self.space).mprotect(addr, len, prot)
+        Mprotect::of(self.sleepable()).mprotect(addr, len, prot)
     }
 
     /// Advises about `len` bytes (rounded up to pages) from `addr`. Mappings are advised one after the other;
@@ -81,7 +81,7 @@ impl<P: Platform> Mm<'_, P> {
     /// [`Refusal::error`](crate::vm::Refusal::error) of the last refused range, while the others were
     /// collapsed; [`MmError::Io`]. Mappings before the failed one have been advised.
     pub fn madvise(&self, addr: VirtAddr, len: u64, advice: Advice) -> Result<(), MmError> {
-        Madvise::of(&self.space).madvise(addr, len, advice)
+        Madvise::of(self.sleepable()).madvise(addr, len, advice)
     }
 
     /// Sets which folio orders the mappings of a range use, beyond the machine-wide policy.
@@ -89,7 +89,7 @@ impl<P: Platform> Mm<'_, P> {
     /// # Errors
     /// As [`Self::madvise`] with [`Advice::HugePage`].
     pub fn set_folios(&self, addr: VirtAddr, len: u64, folios: FolioOverride) -> Result<(), MmError> {
-        Madvise::of(&self.space).set_folios(addr, len, folios)
+        Madvise::of(self.sleepable()).set_folios(addr, len, folios)
     }
 
     /// Locks the pages of `len` bytes from `addr`, extended to whole pages, and brings them in (`on_fault`:
@@ -101,7 +101,7 @@ impl<P: Platform> Mm<'_, P> {
     /// when memory for mappings is out; [`MmError::Again`] when memory for pages is out, after everything is
     /// locked.
     pub fn mlock(&self, addr: VirtAddr, len: u64, on_fault: bool) -> Result<(), MmError> {
-        Mlock::of(&self.space).mlock(addr, len, on_fault)
+        Mlock::of(self.sleepable()).mlock(addr, len, on_fault)
     }
 
     /// Unlocks the pages of `len` bytes from `addr`, extended to whole pages.
@@ -109,7 +109,7 @@ impl<P: Platform> Mm<'_, P> {
     /// # Errors
     /// As [`Self::mlock`].
     pub fn munlock(&self, addr: VirtAddr, len: u64) -> Result<(), MmError> {
-        Mlock::of(&self.space).munlock(addr, len)
+        Mlock::of(self.sleepable()).munlock(addr, len)
     }
 
     /// Locks what is mapped (`current`), what will be mapped (`future`), or both. Skips pages that fail.
@@ -117,7 +117,7 @@ impl<P: Platform> Mm<'_, P> {
     /// # Errors
     /// [`MmError::Invalid`] when neither is asked for, [`MmError::NoMemory`].
     pub fn mlockall(&self, current: bool, future: bool, on_fault: bool) -> Result<(), MmError> {
-        Mlock::of(&self.space).mlockall(current, future, on_fault)
+        Mlock::of(self.sleepable()).mlockall(current, future, on_fault)
     }
 
     /// Unlocks everything that is mapped, and stops locking new mappings.
@@ -125,30 +125,32 @@ impl<P: Platform> Mm<'_, P> {
     /// # Errors
     /// [`MmError::NoMemory`].
     pub fn munlockall(&self) -> Result<(), MmError> {
-        Mlock::of(&self.space).munlockall()
+        Mlock::of(self.sleepable()).munlockall()
     }
 
     /// Sets the start of the heap, which is then empty. Memory of an earlier heap stays mapped.
     pub fn set_brk_start(&self, addr: VirtAddr) {
-        Brk::of(&self.space).set_brk_start(addr)
+        Brk::of(self.sleepable()).set_brk_start(addr)
     }
 
     /// Moves the end of the heap to the byte `addr`, and returns where it is now. It does not move below the
     /// start, within a page of another mapping or into the guard gap of a stack. Nor does it move when
     /// nothing is mapped in the part that would be unmapped, or when memory is out.
     pub fn brk(&self, addr: VirtAddr) -> VirtAddr {
-        Brk::of(&self.space).brk(addr)
+        Brk::of(self.sleepable()).brk(addr)
     }
 
     /// Makes an access at `addr` possible. A kernel calls it from its page-fault handler with the address and
-    /// the kind that hardware reports; any number of CPUs may do so at once.
+    /// the kind that hardware reports ([`PageFault`](crate::arch::PageFault)); any number of CPUs may do so at
+    /// once. The caller is a task with interrupts on, not pinned, that holds no lock of the library: the fault
+    /// may flush other CPUs, read a file, or sleep until a handler answers.
     ///
     /// # Errors
     /// [`FaultError`]: the signal for the program, or [`FaultError::OutOfMemory`] when reclaim found no more
     /// memory. Where a handler of faults is registered the caller waits for its answer, or gets
     /// [`FaultError::NoHandler`].
     pub fn fault(&self, addr: VirtAddr, access: Access) -> Result<FaultOutcome, FaultError> {
-        Faults::of(&self.space).fault(addr, access)
+        Faults::of(self.sleepable()).fault(addr, access)
     }
 
     /// Makes one folio, mapped by one leaf, of each aligned 2 MiB of private anonymous memory in `len` bytes
@@ -169,7 +171,7 @@ impl<P: Platform> Mm<'_, P> {
     /// [`MmError::Invalid`] for an unaligned address or an overflow, [`MmError::NoMemory`] when part of the
     /// range is not mapped; the rest was collapsed then.
     pub fn collapse(&self, addr: VirtAddr, len: u64) -> Result<Collapsed, MmError> {
-        CollapseCall::of(&self.space).collapse(addr, len)
+        CollapseCall::of(self.sleepable()).collapse(addr, len)
     }
 
     /// As [`Self::collapse`], with pages of 1 GiB in these steps.
@@ -177,6 +179,6 @@ impl<P: Platform> Mm<'_, P> {
     /// # Errors
     /// As [`Self::collapse`].
     pub fn collapse_in(&self, addr: VirtAddr, len: u64, steps: CollapseSteps) -> Result<Collapsed, MmError> {
-        CollapseCall::of(&self.space).collapse_in(addr, len, steps)
+        CollapseCall::of(self.sleepable()).collapse_in(addr, len, steps)
     }
 }

@@ -18,6 +18,13 @@ impl<P: Platform> Mm<'_, P> {
         self.space.context().switch_out(self.space.memory.platform());
     }
 
+    /// The calling CPU, which runs this address space, switches to another one of the same machine: as
+    /// [`Self::switch_out`] here and [`Self::switch_in`] there, but with one load of the root instead of two.
+    /// Does nothing when both are the same.
+    pub fn switch_to(&self, next: &Mm<'_, P>) {
+        self.space.context().switch_to(next.space.context(), self.space.memory.platform());
+    }
+
     /// Its number: no other address space of the machine has it, or had it before.
     pub fn number(&self) -> u64 {
         self.space.number()
@@ -30,14 +37,14 @@ impl<P: Platform> Mm<'_, P> {
 
     /// Sets how many bytes a mapping that grows down may reach (`RLIMIT_STACK`). No limit at first.
     pub fn set_stack_limit(&self, bytes: u64) {
-        self.space.lock().stack_limit = bytes;
+        self.sleepable().lock().stack_limit = bytes;
     }
 
     /// Sets how many mappings it may have (`vm.max_map_count`): [`MAX_MAPPINGS`](crate::limits::MAX_MAPPINGS)
     /// at first; `fork` copies the limit. As in Linux up to 6.18, a new mapping may exceed it by one; a verb
     /// that cuts mappings may not.
     pub fn set_mapping_limit(&self, count: usize) {
-        self.space.lock().mapping_limit = count;
+        self.sleepable().lock().mapping_limit = count;
     }
 
     /// Sets the group that is charged for huge pages from now on; `fork` copies it.
@@ -47,6 +54,6 @@ impl<P: Platform> Mm<'_, P> {
 
     /// Where mappings are placed.
     pub fn layout(&self) -> Layout {
-        self.space.layout()
+        self.sleepable().layout()
     }
 }

@@ -2,9 +2,9 @@
 #![forbid(unsafe_code)]
 
 use crate::addr::{Frame, PageSize, VirtAddr};
+use crate::arch::Access;
 use crate::arch::EntryFlags;
 use crate::platform::Platform;
-use crate::vm::fault::access::Access;
 use crate::vm::observe::view::Observation;
 
 /// A leaf, as a secondary MMU may copy it.

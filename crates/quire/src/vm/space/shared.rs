@@ -121,6 +121,15 @@ impl<'p, P: Platform> MmShared<'p, P> {
         self.pages.platform()
     }
 
+    /// The same, for a call that may sleep or wait for other CPUs. Debug builds refuse callers that must not.
+    #[inline(always)]
+    pub(crate) fn sleepable(&self) -> &Self {
+        if cfg!(debug_assertions) {
+            self.platform().might_sleep();
+        }
+        self
+    }
+
     /// The page allocator.
     #[inline]
     pub fn pages(&self) -> &PageAllocator<'p, P> {

@@ -2,8 +2,8 @@
 #![forbid(unsafe_code)]
 
 use crate::addr::{VirtAddr, VirtRange};
+use crate::arch::Access;
 use crate::flags::flag_set;
-use crate::vm::fault::access::Access;
 
 /// Why a thread waits.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

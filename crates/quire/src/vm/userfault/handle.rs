@@ -53,7 +53,8 @@ impl<'m, P: Platform> Userfault<'m, P> {
     /// Waits for an event. `None` if the handler is closed, or the task being killed. The caller holds no
     /// lock.
     pub fn wait_event(&self) -> Option<TakenEvent<'_, 'm, P>> {
-        let (platform, context) = (self.memory.platform(), self.memory.userfaults().of(self.registration));
+        let (platform, context) =
+            (self.memory.sleepable().platform(), self.memory.userfaults().of(self.registration));
         while !platform.is_dying() {
             match context.next(platform, self.registration, true) {
                 Next::Event(event) => return Some(TakenEvent { handler: self, event }),

@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 use crate::addr::{VirtAddr, VirtRange};
+use crate::arch::Access;
 use crate::arch::Protection;
 use crate::error::{FaultError, MmError};
 use crate::limits::FRAME_SIZE;
@@ -9,7 +10,6 @@ use crate::platform::Platform;
 use crate::stats::Stat;
 use crate::tlb::FlushBatch;
 use crate::vm::collapse::call::CollapseCall;
-use crate::vm::fault::access::Access;
 use crate::vm::handle::handle;
 use crate::vm::hugetlb::ends::check_ends;
 use crate::vm::hugetlb::reservations::Reservations;

@@ -2,11 +2,11 @@
 #![forbid(unsafe_code)]
 
 use crate::addr::{VirtAddr, VirtRange};
+use crate::arch::Access;
 use crate::arch::Protection;
 use crate::error::FaultError;
 use crate::limits::{CLEAR_STRETCH_BYTES, FRAME_SIZE, LOCK_HOLD_FRAMES, POPULATE_FAULTS, RECLAIM_ROUNDS};
 use crate::platform::Platform;
-use crate::vm::fault::access::Access;
 use crate::vm::fault::faults::Faults;
 use crate::vm::fault::step::{Caller, Step};
 use crate::vm::handle::handle;

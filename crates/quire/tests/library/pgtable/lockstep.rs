@@ -352,8 +352,7 @@ impl World<'_, '_> {
         self.machine.run_on(CpuId(cpu), || {
             match (self.runs[cpu as usize], next) {
                 (Some(now), Some(next)) if now != next => {
-                    let pinned = quire::sync::Pinned::new(self.machine);
-                    self.spaces[now].0.switch_to(&self.spaces[next].0, self.machine, pinned.cpu());
+                    self.spaces[now].0.switch_to(&self.spaces[next].0, self.machine);
                 }
                 (Some(now), None) => self.spaces[now].0.switch_out(self.machine),
                 (None, Some(next)) => self.spaces[next].0.switch_in(self.machine),

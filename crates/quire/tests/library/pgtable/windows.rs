@@ -7,7 +7,6 @@ use quire::addr::{Order, VirtAddr};
 use quire::arch::PagingMode;
 use quire::cpu::CpuId;
 use quire::platform::Context;
-use quire::sync::Pinned;
 use quire::tlb::MmContext;
 
 use crate::pgtable::support::*;
@@ -31,12 +30,10 @@ const SWITCHES: [(&str, bool, Switch); 4] = [
     ("in", false, |machine, context, _| context.switch_in(machine)),
     ("out", true, |machine, context, _| context.switch_out(machine)),
     ("to another", true, |machine, context, other| {
-        let pinned = Pinned::new(machine);
-        context.switch_to(other, machine, pinned.cpu());
+        context.switch_to(other, machine);
     }),
     ("from another", false, |machine, context, other| {
-        let pinned = Pinned::new(machine);
-        other.switch_to(context, machine, pinned.cpu());
+        other.switch_to(context, machine);
     }),
 ];
 

@@ -2,6 +2,8 @@
 
 mod basic;
 mod batches;
+#[cfg(debug_assertions)]
+mod callers;
 mod failures;
 mod folio_override;
 mod gigantic;
@@ -14,6 +16,7 @@ mod mappings;
 mod reclaim;
 mod recorded;
 mod retries;
+mod switch;
 mod threads;
 mod track;
 mod truncate;

@@ -1,7 +1,7 @@
-//! Kinds of accesses, and whether a mapping or a leaf allows them.
+//! Kinds of accesses, and whether a mapping or a leaf allows them, the same on every architecture.
 #![forbid(unsafe_code)]
 
-use crate::arch::{Entry, EntryFlags, Protection};
+use super::{Entry, EntryFlags, Protection};
 
 /// The kind of an access.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -16,7 +16,7 @@ pub enum Access {
 
 impl Access {
     /// Whether a mapping allows the access. A right to write or execute includes reading, as in hardware.
-    pub(in crate::vm) fn is_allowed(self, protection: Protection) -> bool {
+    pub(crate) fn is_allowed(self, protection: Protection) -> bool {
         match self {
             Self::Read => protection != Protection::NONE,
             Self::Write => protection.contains(Protection::WRITE),
@@ -25,7 +25,7 @@ impl Access {
     }
 
     /// Whether a present leaf allows the access.
-    pub(in crate::vm) fn is_good_for(self, leaf: Entry) -> bool {
+    pub(crate) fn is_good_for(self, leaf: Entry) -> bool {
         match self {
             Self::Read => leaf.has(EntryFlags::USER),
             Self::Write => leaf.has(EntryFlags::USER | EntryFlags::WRITE),

@@ -4,6 +4,7 @@ use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::sync::atomic::{Ordering, fence};
 
 use quire::addr::{Frame, PhysAddr};
+use quire::arch::{PagingMode, ProcessorState};
 use quire::cpu::{CpuId, CpuSet};
 use quire::limits::BLOCK_SIZE;
 use quire::platform::{Context, FlushRequest, FramePlatform, NoFiles, Platform, TablePlatform};

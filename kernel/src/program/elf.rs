@@ -11,11 +11,11 @@ use quire::arch::Protection;
 use quire::limits::FRAME_SIZE;
 use quire::vm::{Backing, File, MapRequest, Placement};
 
+use crate::errno::Errno;
 use crate::files::initramfs;
 use crate::memory::manager::{Space, manager};
 use crate::memory::platform::Machine;
 use crate::memory::user::UserMemory;
-use crate::syscall::errno::Errno;
 
 type Header = FileHeader64<LE>;
 type Segment = ProgramHeader64<LE>;

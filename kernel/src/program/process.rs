@@ -8,11 +8,11 @@ use super::{elf, stack};
 use crate::cpu::registers::Registers;
 use crate::cpu::user_mode::{self, Stop};
 use crate::device::exit::Outcome;
+use crate::device::serial::log;
+use crate::errno::Errno;
 use crate::files::initramfs;
-use crate::log;
 use crate::memory::manager::{Space, new_space};
 use crate::syscall;
-use crate::syscall::errno::Errno;
 
 const SIGILL: u8 = 4;
 const SIGBUS: u8 = 7;

@@ -3,8 +3,8 @@
 use quire::arch::Protection;
 use quire::vm::{Advice, MapRequest, Placement, Remap, Sharing};
 
-use super::errno::Errno;
 use super::{Answer, Call};
+use crate::errno::Errno;
 
 const MAP_SHARED: u64 = 0x01;
 const MAP_PRIVATE: u64 = 0x02;

@@ -1,6 +1,5 @@
 //! System calls, with the numbers, arguments and results of Linux on x86-64.
 
-pub mod errno;
 mod memory;
 mod process;
 mod streams;
@@ -9,9 +8,9 @@ use quire::addr::VirtAddr;
 
 use crate::cpu::registers::Registers;
 use crate::device::exit::Outcome;
+use crate::errno::Errno;
 use crate::memory::manager::Space;
 use crate::memory::user::UserMemory;
-use errno::Errno;
 
 /// The result of a call, as the program gets it in RAX.
 pub type Answer = Result<u64, Errno>;

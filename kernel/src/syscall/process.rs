@@ -2,8 +2,8 @@
 
 use x86_64::registers::model_specific::FsBase;
 
-use super::errno::Errno;
 use super::{Answer, Call};
+use crate::errno::Errno;
 use crate::program::stack;
 
 /// The only process.

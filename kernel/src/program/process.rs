@@ -11,6 +11,7 @@ use crate::device::exit::Outcome;
 use crate::device::serial::log;
 use crate::errno::Errno;
 use crate::files::initramfs;
+use crate::files::open::OpenFiles;
 use crate::memory::manager::{Space, new_space};
 use crate::syscall;
 
@@ -24,6 +25,7 @@ const SIGSEGV: u8 = 11;
 pub struct Process {
     space: Space,
     registers: Registers,
+    files: OpenFiles,
 }
 
 impl Process {
@@ -39,14 +41,14 @@ impl Process {
         space.set_brk_start(loaded.end);
         let stack = stack::build(&space, &loaded, arguments)?;
         let registers = user_mode::initial_registers(loaded.entry, stack);
-        Ok(Self { space, registers })
+        Ok(Self { space, registers, files: OpenFiles::default() })
     }
 
     /// Runs the program to its end, and frees all that it had.
     pub fn run(mut self) -> Outcome {
         let outcome = loop {
             let end = match user_mode::run(&mut self.registers) {
-                Stop::SystemCall => syscall::serve(&self.space, &mut self.registers),
+                Stop::SystemCall => syscall::serve(&self.space, &mut self.files, &mut self.registers),
                 Stop::PageFault(addr, access) => self.fault(addr, access),
                 Stop::Trap(vector) => self.killed_by(signal_of_trap(vector)),
             };

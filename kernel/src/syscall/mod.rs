@@ -60,6 +60,7 @@ impl Call<'_> {
             25 => self.mremap(),
             28 => self.madvise(),
             39 | 186 => Ok(process::PID),
+            63 => self.uname(),
             89 => self.readlink(),
             102 | 104 | 107 | 108 => Ok(process::ROOT_USER),
             157 => self.prctl(),

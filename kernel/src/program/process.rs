@@ -37,11 +37,14 @@ impl Process {
         let file = initramfs::find(path).ok_or(Errno::NoEntry)?;
         let space = new_space()?;
         space.switch_in();
-        let loaded = elf::load(&space, file)?;
-        space.set_brk_start(loaded.end);
-        let stack = stack::build(&space, &loaded, arguments)?;
-        let registers = user_mode::initial_registers(loaded.entry, stack);
-        Ok(Self { space, registers, files: OpenFiles::default() })
+        match build(&space, file, arguments) {
+            Ok(registers) => Ok(Self { space, registers, files: OpenFiles::default() }),
+            Err(errno) => {
+                // A CPU must not use a root that is about to be freed.
+                space.switch_out();
+                Err(errno)
+            }
+        }
     }
 
     /// Runs the program to its end, and frees all that it had.
@@ -80,6 +83,14 @@ impl Process {
         log!("killed by signal {signal}\n{}", self.registers);
         Some(Outcome::Killed(signal))
     }
+}
+
+/// Maps a program in an empty address space and returns the registers that it starts with.
+fn build(space: &Space, file: initramfs::File, arguments: &[&str]) -> Result<Registers, Errno> {
+    let loaded = elf::load(space, file)?;
+    space.set_brk_start(loaded.end);
+    let stack = stack::build(space, &loaded, arguments)?;
+    Ok(user_mode::initial_registers(loaded.entry, stack))
 }
 
 fn signal_of_fault(error: FaultError) -> u8 {

@@ -77,7 +77,7 @@ fn run_program(command_line: &str) -> Outcome {
         Ok(process) => process.run(),
         Err(errno) => {
             log!("cannot run {}: {errno:?}", arguments[0]);
-            Outcome::KernelFailed
+            Outcome::NotStarted
         }
     };
     drop(arguments);

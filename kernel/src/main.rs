@@ -10,6 +10,7 @@ extern crate alloc;
 mod boot;
 mod cpu;
 mod device;
+mod errno;
 mod files;
 mod memory;
 mod panic;
@@ -22,6 +23,7 @@ use quire::addr::PhysAddr;
 
 use boot::start_info::BootInfo;
 use device::exit::{Outcome, exit};
+use device::serial::log;
 use memory::layout::DIRECT_MAP;
 use memory::manager::{self, Balance};
 use memory::{kernel_half, ranges};
@@ -75,7 +77,7 @@ fn run_program(command_line: &str) -> Outcome {
         Ok(process) => process.run(),
         Err(errno) => {
             log!("cannot run {}: {errno:?}", arguments[0]);
-            Outcome::KernelFailed
+            Outcome::NotStarted
         }
     };
     drop(arguments);

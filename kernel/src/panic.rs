@@ -7,7 +7,7 @@ use x86_64::registers::control::{Cr0, Cr2, Cr3, Cr4};
 use x86_64::registers::read_rip;
 
 use crate::device::exit::{Outcome, exit};
-use crate::log;
+use crate::device::serial::log;
 
 static PANICKED: AtomicBool = AtomicBool::new(false);
 

@@ -4,6 +4,7 @@
  */
 #define _GNU_SOURCE
 #include <errno.h>
+#include <fcntl.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -112,6 +113,25 @@ static int heap(void)
     return 0;
 }
 
+/* A private mapping of a file shows what reading gives; stores to it stay private. */
+static int file(void)
+{
+    static char bytes[8 * PAGE];
+    int one = open("/bin/memory", O_RDONLY), two = open("/bin/memory", O_RDONLY);
+    CHECK(one >= 3 && two == one + 1);
+    CHECK(read(one, bytes, sizeof bytes) == sizeof bytes);
+    char *mapped = mmap(NULL, sizeof bytes - PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE, one, PAGE);
+    CHECK(mapped != MAP_FAILED);
+    CHECK(close(one) == 0 && close(one) == -1 && errno == EBADF);
+    CHECK(memcmp(mapped, bytes + PAGE, sizeof bytes - PAGE) == 0);
+    mapped[0] ^= 1;
+    CHECK(read(two, bytes, sizeof bytes) == sizeof bytes);
+    CHECK(mapped[0] == (bytes[PAGE] ^ 1));
+    CHECK(mapped[1] == bytes[PAGE + 1]);
+    CHECK(open("/missing", O_RDONLY) == -1 && errno == ENOENT);
+    return 0;
+}
+
 /* Grows the stack far beyond what is mapped at first. */
 static int stack(int depth)
 {
@@ -136,6 +156,8 @@ int main(int count, char **arguments)
         return verbs();
     if (!strcmp(name, "flushes"))
         return flushes();
+    if (!strcmp(name, "file"))
+        return file();
     if (!strcmp(name, "heap"))
         return heap();
     if (!strcmp(name, "stack"))

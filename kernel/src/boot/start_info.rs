@@ -4,7 +4,6 @@
 //! the kernel never hands to the memory manager.
 
 use core::ffi::CStr;
-use core::{slice, str};
 
 use quire::addr::PhysAddr;
 
@@ -13,6 +12,7 @@ const MAGIC: u32 = 0x336e_c578;
 const RAM: u32 = 1;
 
 #[repr(C)]
+#[derive(Clone, Copy)]
 struct StartInfo {
     magic: u32,
     version: u32,
@@ -54,7 +54,7 @@ pub struct PhysBytes {
 /// The loader's answers, read through a map of physical memory that begins at `map`.
 #[derive(Clone, Copy)]
 pub struct BootInfo {
-    info: &'static StartInfo,
+    info: StartInfo,
     map: usize,
 }
 
@@ -66,18 +66,18 @@ impl BootInfo {
     /// is mapped from the virtual address `map` on, for ever.
     pub unsafe fn read(start_info: PhysAddr, map: usize) -> Self {
         // SAFETY: the caller promises that a start info is mapped there.
-        let info = unsafe { &*at::<StartInfo>(map, start_info.0) };
+        let info: StartInfo = unsafe { read(map, start_info.0) };
         assert_eq!((info.magic, info.version >= 1), (MAGIC, true), "the loader does not speak PVH version 1");
         Self { info, map }
     }
 
     /// The ranges of usable memory, in the loader's order, cut nowhere.
     pub fn usable_memory(self) -> impl Iterator<Item = PhysBytes> {
-        let count = self.info.memory_map_entries as usize;
+        let places = (0..u64::from(self.info.memory_map_entries))
+            .map(move |index| self.info.memory_map + index * size_of::<MemoryMapEntry>() as u64);
         // SAFETY: the loader says that so many entries stand there, in memory that `read` knows to be mapped.
-        let entries =
-            unsafe { slice::from_raw_parts(at::<MemoryMapEntry>(self.map, self.info.memory_map), count) };
-        let usable = entries.iter().filter(|entry| entry.kind == RAM);
+        let entries = places.map(move |place| unsafe { read::<MemoryMapEntry>(self.map, place) });
+        let usable = entries.filter(|entry| entry.kind == RAM);
         usable.map(|entry| PhysBytes { start: PhysAddr(entry.start), bytes: entry.bytes })
     }
 
@@ -86,9 +86,9 @@ impl BootInfo {
         if self.info.command_line == 0 {
             return "";
         }
+        let line = core::ptr::with_exposed_provenance(self.map + self.info.command_line as usize);
         // SAFETY: the loader passes a string that ends by a zero byte.
-        let line = unsafe { CStr::from_ptr(at(self.map, self.info.command_line)) };
-        line.to_str().unwrap_or("")
+        unsafe { CStr::from_ptr(line) }.to_str().unwrap_or("")
     }
 
     /// Where the initial RAM disk lies, the first module.
@@ -97,11 +97,17 @@ impl BootInfo {
             return None;
         }
         // SAFETY: the loader passes at least one module.
-        let module = unsafe { &*at::<Module>(self.map, self.info.modules) };
+        let module: Module = unsafe { read(self.map, self.info.modules) };
         Some(PhysBytes { start: PhysAddr(module.start), bytes: module.bytes })
     }
 }
 
-fn at<T>(map: usize, addr: u64) -> *const T {
-    core::ptr::with_exposed_provenance(map + addr as usize)
+/// Copies a structure of the loader's, which may stand at any address.
+///
+/// # Safety
+/// A `T` is mapped there, and every pattern of bits is a `T`.
+unsafe fn read<T>(map: usize, addr: u64) -> T {
+    let place = core::ptr::with_exposed_provenance::<T>(map + addr as usize);
+    // SAFETY: the caller promises it.
+    unsafe { place.read_unaligned() }
 }

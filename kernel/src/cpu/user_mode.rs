@@ -34,7 +34,11 @@ pub fn enable() {
     KernelGsBase::write(x86_64::VirtAddr::zero());
     LStar::write(x86_64::VirtAddr::from_ptr(&raw const system_call_stub));
     SFMask::write(
-        RFlags::INTERRUPT_FLAG | RFlags::DIRECTION_FLAG | RFlags::TRAP_FLAG | RFlags::ALIGNMENT_CHECK,
+        RFlags::NESTED_TASK
+            | RFlags::INTERRUPT_FLAG
+            | RFlags::DIRECTION_FLAG
+            | RFlags::TRAP_FLAG
+            | RFlags::ALIGNMENT_CHECK,
     );
 }
 

@@ -12,6 +12,8 @@ pub enum Outcome {
     Exited(u8),
     /// This signal ended the program.
     Killed(u8),
+    /// The program could not be started.
+    NotStarted,
     /// The kernel failed: a panic, or a leak.
     KernelFailed,
 }
@@ -22,6 +24,7 @@ impl Outcome {
             // Not 0: QEMU itself exits with 1 if it cannot start.
             Self::Exited(status) => 0x01 + (status & 0x3f),
             Self::Killed(signal) => 0x41 + (signal & 0x1f),
+            Self::NotStarted => 0x7e,
             Self::KernelFailed => 0x7f,
         }
     }

@@ -33,7 +33,6 @@ impl fmt::Write for Serial {
 }
 
 /// Prints a line of the kernel's own on the serial port.
-#[macro_export]
 macro_rules! log {
     ($($part:tt)*) => {{
         use core::fmt::Write as _;
@@ -41,3 +40,4 @@ macro_rules! log {
         let _ = writeln!($crate::device::serial::Serial, "[quire] {}", format_args!($($part)*));
     }};
 }
+pub(crate) use log;

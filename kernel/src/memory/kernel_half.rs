@@ -6,9 +6,11 @@
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use quire::addr::Frame;
+use x86_64::PhysAddr;
+use x86_64::registers::control::{Cr3, Cr3Flags};
+use x86_64::structures::paging::PhysFrame;
 
 use super::layout;
-use super::manager::Space;
 
 const ENTRIES: usize = 512;
 
@@ -17,7 +19,7 @@ static KERNEL_ROOT: AtomicU64 = AtomicU64::new(0);
 /// Loads the tables that [`crate::boot::tables`] built, and remembers them for all address spaces.
 pub fn install(root: Frame) {
     KERNEL_ROOT.store(root.0, Ordering::Relaxed);
-    super::platform::load_cr3(root);
+    load(root);
 }
 
 /// The table whose lower half is empty.
@@ -25,14 +27,25 @@ pub fn root() -> Frame {
     Frame(KERNEL_ROOT.load(Ordering::Relaxed))
 }
 
-/// Gives a new address space the kernel's half. To be called after `new_mm` and `fork`, before `switch_in`.
-pub fn fill(space: &Space) {
-    let (from, to) = (table_at(root()), table_at(space.root()));
+/// Gives the top-level table of a new address space the kernel's half, after `new_mm` and `fork` and before
+/// `switch_in`.
+///
+/// # Safety
+/// It is the root of an address space of Quire that no CPU has loaded yet.
+pub unsafe fn fill(new_root: Frame) {
+    let (from, to) = (table_at(root()), table_at(new_root));
     for index in ENTRIES / 2..ENTRIES {
-        // SAFETY: both are top-level tables of 512 entries. No CPU has loaded the new one, and Quire uses only its
-        // lower half.
+        // SAFETY: both are top-level tables of 512 entries. No CPU has loaded the new one, by the contract, and Quire
+        // uses only its lower half.
         unsafe { to.add(index).write(from.add(index).read()) };
     }
+}
+
+/// Makes this CPU use a top-level table that has the kernel's half.
+pub fn load(root: Frame) {
+    let frame = PhysFrame::containing_address(PhysAddr::new(root.addr().0));
+    // SAFETY: the code that runs stays mapped, since every root has the same upper half.
+    unsafe { Cr3::write(frame, Cr3Flags::empty()) };
 }
 
 fn table_at(root: Frame) -> *mut u64 {

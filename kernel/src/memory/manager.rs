@@ -8,7 +8,7 @@ use spin::Once;
 
 use super::kernel_half;
 use super::platform::{MACHINE, Machine};
-use crate::log;
+use crate::device::serial::log;
 
 /// An address space of this machine.
 pub type Space = Mm<'static, Machine>;
@@ -42,7 +42,8 @@ pub fn manager() -> &'static MemoryManager<'static, Machine> {
 /// [`MmError::NoMemory`].
 pub fn new_space() -> Result<Space, MmError> {
     let space = manager().new_mm()?;
-    kernel_half::fill(&space);
+    // SAFETY: the address space is new, so no CPU has loaded its root.
+    unsafe { kernel_half::fill(space.root()) };
     Ok(space)
 }
 

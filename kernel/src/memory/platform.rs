@@ -5,15 +5,12 @@ use core::sync::atomic::{Ordering, fence};
 use quire::addr::{Frame, PhysAddr};
 use quire::cpu::{CpuId, CpuSet};
 use quire::platform::{Context, Event, FlushExtent, FlushRequest, FramePlatform, Platform, TablePlatform};
-use x86_64::PhysAddr as RootAddr;
 use x86_64::VirtAddr;
 use x86_64::instructions::tlb;
-use x86_64::registers::control::{Cr3, Cr3Flags};
-use x86_64::structures::paging::PhysFrame;
 
 use super::{kernel_half, layout};
+use crate::device::serial::log;
 use crate::files::pager::InitramfsPager;
-use crate::log;
 
 /// Flushing more pages than this one by one costs more than loading them again.
 const MOST_SINGLE_FLUSHES: u64 = 32;
@@ -64,8 +61,7 @@ unsafe impl TablePlatform for Machine {
     /// Without process-context identifiers a load removes all translations but global ones, so those of `root` are
     /// fresh.
     fn load_root(&self, root: Option<Frame>) {
-        let root = root.unwrap_or_else(kernel_half::root);
-        load_cr3(root);
+        kernel_half::load(root.unwrap_or_else(kernel_half::root));
     }
 
     /// INVLPG also empties the paging-structure caches (SDM volume 3, 4.10.4.1), so removed tables need no more.
@@ -94,11 +90,4 @@ unsafe impl Platform for Machine {
     fn pager(&self) -> &InitramfsPager {
         &InitramfsPager
     }
-}
-
-/// Loads a top-level table.
-pub fn load_cr3(root: Frame) {
-    let frame = PhysFrame::containing_address(RootAddr::new(root.addr().0));
-    // SAFETY: every root has the kernel's half (`kernel_half`), so the code that runs stays mapped.
-    unsafe { Cr3::write(frame, Cr3Flags::empty()) };
 }

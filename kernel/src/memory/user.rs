@@ -11,7 +11,7 @@ use quire::vm::Access;
 
 use super::manager::Space;
 use crate::cpu::stubs::copy_across;
-use crate::syscall::errno::Errno;
+use crate::errno::Errno;
 
 /// The memory of the program whose address space is switched in.
 #[derive(Clone, Copy)]

@@ -11,11 +11,11 @@ use quire::arch::Protection;
 use quire::limits::FRAME_SIZE;
 use quire::vm::{Backing, File, MapRequest, Placement};
 
+use crate::errno::Errno;
 use crate::files::initramfs;
 use crate::memory::manager::{Space, manager};
 use crate::memory::platform::Machine;
 use crate::memory::user::UserMemory;
-use crate::syscall::errno::Errno;
 
 type Header = FileHeader64<LE>;
 type Segment = ProgramHeader64<LE>;
@@ -50,8 +50,13 @@ pub fn load(space: &Space, file: initramfs::File) -> Result<Loaded, Errno> {
     for segment in loads.clone() {
         end = end.max(map(space, &open, segment)?);
     }
+    let entry = VirtAddr(header.e_entry(LE));
+    // The processor would raise the trap for such an address in the kernel.
+    if !space.layout().user.contains(entry) {
+        return Err(Errno::NoExec);
+    }
     Ok(Loaded {
-        entry: VirtAddr(header.e_entry(LE)),
+        entry,
         headers: loads
             .clone()
             .find_map(|segment| headers_in(segment, header.e_phoff(LE)))
@@ -78,7 +83,11 @@ fn map(space: &Space, file: &OpenFile, segment: &Segment) -> Result<VirtAddr, Er
     let prot = protection(segment.p_flags(LE));
     let request = MapRequest { prot, placement: Placement::FixedNoReplace, ..MapRequest::default() };
 
-    if segment.p_filesz(LE) > 0 {
+    let in_file = segment.p_filesz(LE) > 0;
+    if in_file && !(start.0.wrapping_sub(segment.p_offset(LE))).is_multiple_of(FRAME_SIZE) {
+        return Err(Errno::NoExec);
+    }
+    if in_file {
         let page_offset = segment.p_offset(LE) / FRAME_SIZE;
         space.mmap(&MapRequest {
             addr: first_page,
@@ -87,14 +96,11 @@ fn map(space: &Space, file: &OpenFile, segment: &Segment) -> Result<VirtAddr, Er
             ..request
         })?;
     }
-    if file_pages_end < last_page_end {
-        space.mmap(&MapRequest {
-            addr: file_pages_end,
-            len: last_page_end.0 - file_pages_end.0,
-            ..request
-        })?;
+    let anon_start = if in_file { file_pages_end } else { first_page };
+    if anon_start < last_page_end {
+        space.mmap(&MapRequest { addr: anon_start, len: last_page_end.0 - anon_start.0, ..request })?;
     }
-    if bytes > segment.p_filesz(LE) {
+    if in_file && bytes > segment.p_filesz(LE) {
         // The file's last page has bytes of what follows in the file; the program expects zeroes.
         zero(space, file_end, end.min(file_pages_end))?;
     }

@@ -8,11 +8,12 @@ use super::{elf, stack};
 use crate::cpu::registers::Registers;
 use crate::cpu::user_mode::{self, Stop};
 use crate::device::exit::Outcome;
+use crate::device::serial::log;
+use crate::errno::Errno;
 use crate::files::initramfs;
-use crate::log;
+use crate::files::open::OpenFiles;
 use crate::memory::manager::{Space, new_space};
 use crate::syscall;
-use crate::syscall::errno::Errno;
 
 const SIGILL: u8 = 4;
 const SIGBUS: u8 = 7;
@@ -24,6 +25,7 @@ const SIGSEGV: u8 = 11;
 pub struct Process {
     space: Space,
     registers: Registers,
+    files: OpenFiles,
 }
 
 impl Process {
@@ -35,18 +37,21 @@ impl Process {
         let file = initramfs::find(path).ok_or(Errno::NoEntry)?;
         let space = new_space()?;
         space.switch_in();
-        let loaded = elf::load(&space, file)?;
-        space.set_brk_start(loaded.end);
-        let stack = stack::build(&space, &loaded, arguments)?;
-        let registers = user_mode::initial_registers(loaded.entry, stack);
-        Ok(Self { space, registers })
+        match build(&space, file, arguments) {
+            Ok(registers) => Ok(Self { space, registers, files: OpenFiles::default() }),
+            Err(errno) => {
+                // A CPU must not use a root that is about to be freed.
+                space.switch_out();
+                Err(errno)
+            }
+        }
     }
 
     /// Runs the program to its end, and frees all that it had.
     pub fn run(mut self) -> Outcome {
         let outcome = loop {
             let end = match user_mode::run(&mut self.registers) {
-                Stop::SystemCall => syscall::serve(&self.space, &mut self.registers),
+                Stop::SystemCall => syscall::serve(&self.space, &mut self.files, &mut self.registers),
                 Stop::PageFault(addr, access) => self.fault(addr, access),
                 Stop::Trap(vector) => self.killed_by(signal_of_trap(vector)),
             };
@@ -78,6 +83,14 @@ impl Process {
         log!("killed by signal {signal}\n{}", self.registers);
         Some(Outcome::Killed(signal))
     }
+}
+
+/// Maps a program in an empty address space and returns the registers that it starts with.
+fn build(space: &Space, file: initramfs::File, arguments: &[&str]) -> Result<Registers, Errno> {
+    let loaded = elf::load(space, file)?;
+    space.set_brk_start(loaded.end);
+    let stack = stack::build(space, &loaded, arguments)?;
+    Ok(user_mode::initial_registers(loaded.entry, stack))
 }
 
 fn signal_of_fault(error: FaultError) -> u8 {

@@ -9,9 +9,9 @@ use quire::limits::FRAME_SIZE;
 use quire::vm::{MapRequest, Placement};
 
 use super::elf::Loaded;
+use crate::errno::Errno;
 use crate::memory::manager::Space;
 use crate::memory::user::UserMemory;
-use crate::syscall::errno::Errno;
 
 /// What is mapped at first. Faults below let the mapping grow.
 const INITIAL_BYTES: u64 = 64 << 10;

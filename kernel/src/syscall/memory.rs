@@ -1,10 +1,12 @@
 //! The calls about memory. Each is one verb of Quire; only flags and errors are translated.
 
 use quire::arch::Protection;
-use quire::vm::{Advice, MapRequest, Placement, Remap, Sharing};
+use quire::limits::FRAME_SIZE;
+use quire::vm::{Advice, Backing, MapRequest, Placement, Remap};
 
-use super::errno::Errno;
 use super::{Answer, Call};
+use crate::errno::Errno;
+use crate::memory::manager::manager;
 
 const MAP_SHARED: u64 = 0x01;
 const MAP_PRIVATE: u64 = 0x02;
@@ -20,10 +22,10 @@ const MREMAP_MAYMOVE: u64 = 1;
 const MREMAP_FIXED: u64 = 2;
 
 impl Call<'_> {
-    /// `mmap` of private anonymous memory.
+    /// `mmap`: anonymous memory, or a private mapping of an open file.
     pub(super) fn mmap(&self) -> Answer {
-        let [_, len, prot, flags, ..] = self.arguments;
-        if flags & MAP_ANONYMOUS == 0 || flags & MAP_SHARED != 0 || flags & MAP_PRIVATE == 0 {
+        let [_, len, prot, flags, descriptor, offset] = self.arguments;
+        if flags & MAP_SHARED != 0 || flags & MAP_PRIVATE == 0 || !offset.is_multiple_of(FRAME_SIZE) {
             return Err(Errno::Invalid);
         }
         let request = MapRequest {
@@ -31,14 +33,19 @@ impl Call<'_> {
             len,
             prot: Protection::from_bits(prot as u8),
             placement: placement(flags),
-            sharing: Sharing::Private,
             grows_down: flags & MAP_GROWSDOWN != 0,
             populate: flags & MAP_POPULATE != 0,
             locked: flags & MAP_LOCKED != 0,
             noreserve: flags & MAP_NORESERVE != 0,
             ..MapRequest::default()
         };
-        Ok(self.space.mmap(&request)?.0)
+        if flags & MAP_ANONYMOUS != 0 {
+            return Ok(self.space.mmap(&request)?.0);
+        }
+        // The mapping keeps the file's pages; this handle is needed no longer than the call.
+        let file = manager().open(self.files.mappable(descriptor)?)?;
+        let backing = Backing::File { file: &file, page_offset: offset / FRAME_SIZE };
+        Ok(self.space.mmap(&MapRequest { backing, ..request })?.0)
     }
 
     pub(super) fn munmap(&self) -> Answer {

@@ -1,6 +1,6 @@
 //! System calls, with the numbers, arguments and results of Linux on x86-64.
 
-pub mod errno;
+mod files;
 mod memory;
 mod process;
 mod streams;
@@ -9,9 +9,10 @@ use quire::addr::VirtAddr;
 
 use crate::cpu::registers::Registers;
 use crate::device::exit::Outcome;
+use crate::errno::Errno;
+use crate::files::open::OpenFiles;
 use crate::memory::manager::Space;
 use crate::memory::user::UserMemory;
-use errno::Errno;
 
 /// The result of a call, as the program gets it in RAX.
 pub type Answer = Result<u64, Errno>;
@@ -20,13 +21,15 @@ pub type Answer = Result<u64, Errno>;
 struct Call<'s> {
     space: &'s Space,
     memory: UserMemory<'s>,
+    files: &'s mut OpenFiles,
     arguments: [u64; 6],
 }
 
 /// Serves the call in the registers. Returns how the program ended, if it did.
-pub fn serve(space: &Space, registers: &mut Registers) -> Option<Outcome> {
+pub fn serve(space: &Space, files: &mut OpenFiles, registers: &mut Registers) -> Option<Outcome> {
     let Registers { rdi, rsi, rdx, r10, r8, r9, .. } = *registers;
-    let call = Call { space, memory: UserMemory::of(space), arguments: [rdi, rsi, rdx, r10, r8, r9] };
+    let mut call =
+        Call { space, memory: UserMemory::of(space), files, arguments: [rdi, rsi, rdx, r10, r8, r9] };
     let number = registers.rax;
     if let EXIT | EXIT_GROUP = number {
         return Some(Outcome::Exited(rdi as u8));
@@ -43,9 +46,12 @@ const EXIT_GROUP: u64 = 231;
 
 impl Call<'_> {
     /// Chooses the function by number. Unknown calls fail as in an older Linux, which libc expects.
-    fn answer(&self, number: u64) -> Answer {
+    fn answer(&mut self, number: u64) -> Answer {
         match number {
+            0 => self.read(),
             1 => self.write(),
+            2 => self.open(),
+            3 => self.close(),
             9 => self.mmap(),
             10 => self.mprotect(),
             11 => self.munmap(),
@@ -54,6 +60,7 @@ impl Call<'_> {
             25 => self.mremap(),
             28 => self.madvise(),
             39 | 186 => Ok(process::PID),
+            63 => self.uname(),
             89 => self.readlink(),
             102 | 104 | 107 | 108 => Ok(process::ROOT_USER),
             157 => self.prctl(),
@@ -61,6 +68,7 @@ impl Call<'_> {
             218 => Ok(process::PID),
             // `set_robust_list`: no thread can die and leave a lock behind.
             273 => Ok(0),
+            257 => self.openat(),
             302 => self.prlimit(),
             318 => self.getrandom(),
             _ => Err(Errno::NoSystemCall),

@@ -2,8 +2,8 @@
 
 use x86_64::registers::model_specific::FsBase;
 
-use super::errno::Errno;
 use super::{Answer, Call};
+use crate::errno::Errno;
 use crate::program::stack;
 
 /// The only process.
@@ -15,6 +15,9 @@ const ARCH_SET_FS: u64 = 0x1002;
 const PR_GET_NAME: u64 = 16;
 const RLIMIT_STACK: u64 = 3;
 const UNLIMITED: u64 = u64::MAX;
+
+/// The size of a string of `struct utsname`.
+const NAME_BYTES: usize = 65;
 
 /// What `PR_GET_NAME` answers, in its 16 bytes.
 const NAME: &[u8; 16] = b"program\0\0\0\0\0\0\0\0\0";
@@ -51,6 +54,16 @@ impl Call<'_> {
             let soft = if resource == RLIMIT_STACK { stack::LIMIT_BYTES } else { UNLIMITED };
             self.memory.write(self.addr(3), [soft, UNLIMITED].map(u64::to_le_bytes).as_flattened())?;
         }
+        Ok(0)
+    }
+
+    /// `uname`: six strings of 65 bytes, the last of which, the domain, is empty.
+    pub(super) fn uname(&self) -> Answer {
+        let mut names = [[0; NAME_BYTES]; 6];
+        for (field, name) in names.iter_mut().zip(["Linux", "quire", "6.1.0", "quire-kernel", "x86_64"]) {
+            field[..name.len()].copy_from_slice(name.as_bytes());
+        }
+        self.memory.write(self.addr(0), names.as_flattened())?;
         Ok(0)
     }
 

@@ -2,9 +2,9 @@
 
 use quire::addr::VirtAddr;
 
-use super::errno::Errno;
 use super::{Answer, Call};
 use crate::device::serial::Serial;
+use crate::errno::Errno;
 
 /// How many bytes are copied from the program at a time.
 const CHUNK: usize = 256;

@@ -28,8 +28,16 @@ pub enum Errno {
     Busy = 16,
     /// `EEXIST`
     Exists = 17,
+    /// `ENODEV`
+    NoDevice = 19,
     /// `EINVAL`
     Invalid = 22,
+    /// `EMFILE`
+    TooManyFiles = 24,
+    /// `EROFS`
+    ReadOnly = 30,
+    /// `ENAMETOOLONG`
+    NameTooLong = 36,
     /// `ENOSYS`
     NoSystemCall = 38,
     /// `EOVERFLOW`

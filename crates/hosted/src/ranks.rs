@@ -16,6 +16,7 @@ const ALL: [Rank; Rank::Parked as usize] = [
     Rank::FileViews,
     Rank::GiganticClears,
     Rank::Underused,
+    Rank::Hook,
     Rank::Userfault,
     Rank::PageTable,
     Rank::PageTableSecond,

@@ -75,5 +75,5 @@ mod examples {
         )*};
     }
 
-    run!(address_space frames_only huge_page_pool post_copy smallest_machine);
+    run!(address_space few_verbs frames_only huge_page_pool post_copy smallest_machine);
 }

@@ -18,6 +18,8 @@ pub enum Rank {
     GiganticClears,
     /// The position of the search for underused folios.
     Underused,
+    /// A procedure that is installed when it may be needed.
+    Hook,
     /// The events of one handler of faults.
     Userfault,
     /// The entries of one page-table page.

@@ -1,6 +1,7 @@
 //! Runs a program in ring 3 until it needs the kernel.
 
 use quire::addr::VirtAddr;
+use quire::arch::PageFault;
 use quire::vm::Access;
 use x86_64::instructions::interrupts;
 use x86_64::registers::control::Cr2;
@@ -74,18 +75,10 @@ pub fn run(registers: &mut Registers) -> Stop {
     let registers = unsafe { &*registers };
     match registers.vector {
         SYSTEM_CALL => Stop::SystemCall,
-        PAGE_FAULT => Stop::PageFault(fault_address, access_of(registers.error)),
+        PAGE_FAULT => match PageFault::from_error_code(registers.error) {
+            Ok(fault) => Stop::PageFault(fault_address, fault.access),
+            Err(_) => Stop::Trap(PAGE_FAULT),
+        },
         vector => Stop::Trap(vector),
-    }
-}
-
-/// The access that a page fault's error code describes (SDM volume 3, 4.7): bit 1 a store, bit 4 a fetch.
-fn access_of(error: u64) -> Access {
-    if error & 1 << 4 != 0 {
-        Access::Exec
-    } else if error & 1 << 1 != 0 {
-        Access::Write
-    } else {
-        Access::Read
     }
 }

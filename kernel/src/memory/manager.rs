@@ -1,12 +1,10 @@
 //! The manager, of which there is one, and the checks at its end.
 
-use quire::error::MmError;
 use quire::manager::{Config, MemoryManager};
 use quire::vm::Mm;
 use quire_interop::{Heap, MemoryMap};
 use spin::Once;
 
-use super::kernel_half;
 use super::platform::{MACHINE, Machine};
 use crate::device::serial::log;
 
@@ -34,17 +32,6 @@ pub unsafe fn start(memory: &MemoryMap) {
 /// The manager, after [`start`].
 pub fn manager() -> &'static MemoryManager<'static, Machine> {
     MANAGER.get().expect("started before the first program")
-}
-
-/// An empty address space that can be switched in.
-///
-/// # Errors
-/// [`MmError::NoMemory`].
-pub fn new_space() -> Result<Space, MmError> {
-    let space = manager().new_mm()?;
-    // SAFETY: the address space is new, so no CPU has loaded its root.
-    unsafe { kernel_half::fill(space.root()) };
-    Ok(space)
 }
 
 /// What is in use, in frames. Compared before and after a program: all that it had must be free again.

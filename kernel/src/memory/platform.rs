@@ -3,6 +3,7 @@
 use core::sync::atomic::{Ordering, fence};
 
 use quire::addr::{Frame, PhysAddr};
+use quire::arch::ProcessorState;
 use quire::cpu::{CpuId, CpuSet};
 use quire::platform::{Context, Event, FlushExtent, FlushRequest, FramePlatform, Platform, TablePlatform};
 use x86_64::VirtAddr;
@@ -58,6 +59,15 @@ unsafe impl FramePlatform for Machine {
 
 // SAFETY: each flush removes what it must before it returns (invariant 2).
 unsafe impl TablePlatform for Machine {
+    fn processor_state(&self) -> ProcessorState {
+        // SAFETY: the kernel runs at privilege level 0.
+        unsafe { ProcessorState::read() }
+    }
+
+    fn kernel_root(&self) -> Option<Frame> {
+        Some(kernel_half::root())
+    }
+
     /// Without process-context identifiers a load removes all translations but global ones, so those of `root` are
     /// fresh.
     fn load_root(&self, root: Option<Frame>) {

@@ -12,7 +12,7 @@ use crate::device::serial::log;
 use crate::errno::Errno;
 use crate::files::initramfs;
 use crate::files::open::OpenFiles;
-use crate::memory::manager::{Space, new_space};
+use crate::memory::manager::{Space, manager};
 use crate::syscall;
 
 const SIGILL: u8 = 4;
@@ -35,7 +35,7 @@ impl Process {
     /// [`Errno`], as `execve` gives it.
     pub fn load(path: &str, arguments: &[&str]) -> Result<Self, Errno> {
         let file = initramfs::find(path).ok_or(Errno::NoEntry)?;
-        let space = new_space()?;
+        let space = manager().new_mm()?;
         space.switch_in();
         match build(&space, file, arguments) {
             Ok(registers) => Ok(Self { space, registers, files: OpenFiles::default() }),
@@ -94,11 +94,7 @@ fn build(space: &Space, file: initramfs::File, arguments: &[&str]) -> Result<Reg
 }
 
 fn signal_of_fault(error: FaultError) -> u8 {
-    match error {
-        FaultError::NotMapped | FaultError::Protection => SIGSEGV,
-        FaultError::OutOfMemory | FaultError::Dying => SIGKILL,
-        _ => SIGBUS,
-    }
+    error.signal().map_or(SIGKILL, |signal| signal.number as u8)
 }
 
 /// The signal for a trap of the processor, as Linux has it.

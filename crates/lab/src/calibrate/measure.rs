@@ -61,7 +61,8 @@ pub fn measure(effort: Effort) -> Result<Calibration> {
     let mut calibration = Calibration::empty(Caches::detect());
     let classes: Vec<usize> = effort.classes().collect();
     let groups: Vec<usize> = (0..THREADS).filter(|&group| cpus_of(group) as usize <= threads).collect();
-    let kernels = clears().len() + copies().len();
+    let features = CpuFeatures::detect();
+    let kernels = clears(features).len() + copies(features).len();
     let steps = kernels * classes.len() + STRETCHES.len();
     let bar = progress(effort.passes * groups.len() * steps);
     let bench = Bench { machine: &machine, clearer: &clearer, processors, effort, bar: &bar };
@@ -82,15 +83,18 @@ pub fn measure(effort: Effort) -> Result<Calibration> {
     Ok(calibration)
 }
 
-/// The kernels that this processor has.
-fn clears() -> Vec<ClearKernel> {
-    let features = CpuFeatures::detect();
-    ClearKernel::ALL.into_iter().filter(|kernel| kernel.on(features).is_ok()).collect()
+/// The kernels that this processor has and that may be its fastest: quadwords are for processors where the
+/// suggestion has nothing better.
+fn clears(features: CpuFeatures) -> Vec<ClearKernel> {
+    let suggested = ClearKernel::cached(features);
+    let may_win = |kernel: &ClearKernel| *kernel != ClearKernel::Quadwords || *kernel == suggested;
+    ClearKernel::ALL.into_iter().filter(|kernel| kernel.on(features).is_ok()).filter(may_win).collect()
 }
 
-fn copies() -> Vec<CopyKernel> {
-    let features = CpuFeatures::detect();
-    CopyKernel::ALL.into_iter().filter(|kernel| kernel.on(features).is_ok()).collect()
+fn copies(features: CpuFeatures) -> Vec<CopyKernel> {
+    let suggested = CopyKernel::cached(features);
+    let may_win = |kernel: &CopyKernel| *kernel != CopyKernel::Quadwords || *kernel == suggested;
+    CopyKernel::ALL.into_iter().filter(|kernel| kernel.on(features).is_ok()).filter(may_win).collect()
 }
 
 struct Bench<'a> {
@@ -105,14 +109,15 @@ impl Bench<'_> {
     /// Measures every kernel for one extent and number of threads.
     fn extent(&self, group: usize, class: usize, calibration: &mut Calibration) -> Result<()> {
         let (cpus, budget) = (cpus_of(group) as usize, self.effort.budget_ns);
-        for kernel in clears() {
+        let features = CpuFeatures::detect();
+        for kernel in clears(features) {
             let cost = self.together(cpus, |scratch| {
                 measure_clear(self.machine, self.clearer, kernel, class, scratch, budget)
             })?;
             keep_less(&mut calibration.clear[group][kernel as usize][class], cost);
             self.bar.inc(1);
         }
-        for kernel in copies() {
+        for kernel in copies(features) {
             // Half of the memory is the source.
             if bytes_of(class) * 2 <= self.effort.scratch_bytes {
                 let cost = self.together(cpus, |scratch| {
@@ -179,4 +184,25 @@ fn progress(steps: usize) -> ProgressBar {
     }
     bar.set_prefix("calibrate");
     bar
+}
+
+#[cfg(test)]
+mod tests {
+    use quire::arch::Feature::{Avx, Erms};
+
+    use super::*;
+
+    /// Quadwords are measured where the suggestion uses them, and all other kernels wherever they run.
+    #[test]
+    fn quadwords_are_measured_where_nothing_is_better() {
+        let here = CpuFeatures::detect();
+        for features in [here, here.without(Erms), here.without_vectors(), CpuFeatures::NONE] {
+            let quadwords = !features.has(Erms) && !features.has(Avx);
+            let clears = clears(features);
+            assert_eq!(clears.contains(&ClearKernel::Quadwords), quadwords, "{features:?}");
+            assert_eq!(copies(features).contains(&CopyKernel::Quadwords), quadwords, "{features:?}");
+            let runs = ClearKernel::ALL.into_iter().filter(|kernel| kernel.on(features).is_ok());
+            assert_eq!(clears.len(), runs.count() - usize::from(!quadwords), "{features:?}");
+        }
+    }
 }

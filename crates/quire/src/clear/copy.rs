@@ -121,7 +121,11 @@ impl Clearer {
             unsafe { platform.copy(from, to, self.ready_copy(kernel)) };
             platform.vectors_end();
         } else {
-            let plain = if kernel.is_streaming() { CopyKernel::PLAIN_STREAMING } else { CopyKernel::PLAIN };
+            let plain = if kernel.is_streaming() {
+                CopyKernel::PLAIN_STREAMING
+            } else {
+                CopyKernel::cached(self.features.without_vectors())
+            };
             // SAFETY: invariant 1, by this function's contract; the kernel uses no vector registers.
             unsafe { platform.copy(from, to, self.ready_copy(plain)) };
         }

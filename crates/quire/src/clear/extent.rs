@@ -164,10 +164,11 @@ impl Clearer {
             unsafe { platform.clear(frames, self.ready(kernel)) };
             platform.vectors_end();
         } else {
+            let features = self.features.without_vectors();
             let plain = if kernel.is_streaming() {
-                ClearKernel::streaming(self.features.without_vectors())
+                ClearKernel::streaming(features)
             } else {
-                ClearKernel::PLAIN
+                ClearKernel::cached(features)
             };
             // SAFETY: invariant 1, by this function's contract; the kernel uses no vector registers.
             unsafe { platform.clear(frames, self.ready(plain)) };

@@ -20,6 +20,10 @@ const LINE: usize = 64;
 pub enum ClearKernel {
     /// One `rep stosb` over the whole extent: the processor sees its length and may choose.
     String,
+    /// `rep stosq` over all whole lines. A processor without [`Erms`](Feature::Erms) may store each byte of
+    /// [`String`](Self::String) by itself, and stores 8 bytes at least here (Intel SDM volume 1, section
+    /// 7.3.9.3; Intel's optimization manual, section 3.7.6).
+    Quadwords,
     /// Stores of 64 bytes through the caches, or of 32 on a processor without 64-byte registers.
     Cached,
     /// Stores of 8 bytes past the caches, on every x86-64 processor.
@@ -36,16 +40,30 @@ pub enum ClearKernel {
 
 impl ClearKernel {
     /// All kernels.
-    pub const ALL: [Self; 7] =
-        [Self::String, Self::Cached, Self::Movnti, Self::Nt16, Self::Nt64, Self::Movdir64b, Self::Clzero];
+    pub const ALL: [Self; 8] = [
+        Self::String,
+        Self::Quadwords,
+        Self::Cached,
+        Self::Movnti,
+        Self::Nt16,
+        Self::Nt64,
+        Self::Movdir64b,
+        Self::Clzero,
+    ];
 
     /// The kernel for every processor: it needs no feature and no vector registers.
     pub const PLAIN: Self = Self::String;
 
-    /// The kernel through the caches assumed fastest without a measurement: string stores where they are
-    /// fast.
+    /// The kernel through the caches assumed fastest without a measurement: string stores of bytes where they
+    /// are fast, else vectors, else string stores of quadwords.
     pub const fn cached(features: CpuFeatures) -> Self {
-        if features.has(Feature::Erms) || !features.has(Feature::Avx) { Self::String } else { Self::Cached }
+        if features.has(Feature::Erms) {
+            Self::String
+        } else if features.has(Feature::Avx) {
+            Self::Cached
+        } else {
+            Self::Quadwords
+        }
     }
 
     /// The kernel assumed fastest past the caches without a measurement: the widest one.
@@ -58,6 +76,7 @@ impl ClearKernel {
     pub const fn name(self) -> &'static str {
         match self {
             Self::String => "string",
+            Self::Quadwords => "quadwords",
             Self::Cached => "cached",
             Self::Movnti => "movnti",
             Self::Nt16 => "nt16",
@@ -78,7 +97,7 @@ impl ClearKernel {
     /// The feature that the processor must have for it, if any.
     pub const fn needs(self) -> Option<Feature> {
         match self {
-            Self::String | Self::Movnti => None,
+            Self::String | Self::Quadwords | Self::Movnti => None,
             Self::Cached => Some(Feature::Avx),
             Self::Nt16 => Some(Feature::Sse2),
             Self::Nt64 => Some(Feature::Avx512),
@@ -89,7 +108,7 @@ impl ClearKernel {
 
     /// Whether it stores past the caches, which keep their contents.
     pub const fn is_streaming(self) -> bool {
-        !matches!(self, Self::String | Self::Cached)
+        !matches!(self, Self::String | Self::Quadwords | Self::Cached)
     }
 
     /// Whether it uses vector registers, which a kernel of an operating system must save first.
@@ -176,6 +195,7 @@ impl ReadyClear {
         unsafe {
             match self.kernel {
                 ClearKernel::String => string(start, lines * LINE),
+                ClearKernel::Quadwords => quadwords(start, lines),
                 ClearKernel::Cached if self.wide => cached_64(start, lines),
                 ClearKernel::Cached => cached_32(start, lines),
                 ClearKernel::Movnti => movnti(start, lines),
@@ -209,6 +229,20 @@ unsafe fn string(start: *mut u8, bytes: usize) {
     // SAFETY: K1: it writes the caller's bytes upwards, since the ABI keeps the direction flag clear.
     unsafe {
         asm!("rep stosb", inout("rdi") start => _, inout("rcx") bytes => _, in("al") 0_u8, options(nostack, preserves_flags));
+    }
+}
+
+#[inline]
+unsafe fn quadwords(start: *mut u8, lines: usize) {
+    // SAFETY: K1: it writes the caller's lines upwards, since the ABI keeps the direction flag clear.
+    unsafe {
+        asm!(
+            "rep stosq",
+            inout("rdi") start => _,
+            inout("rcx") lines * (LINE / 8) => _,
+            in("rax") 0_u64,
+            options(nostack, preserves_flags),
+        );
     }
 }
 

@@ -14,6 +14,9 @@ const LINE: usize = 64;
 pub enum CopyKernel {
     /// One `rep movsb` over the whole extent.
     String,
+    /// `rep movsq` over all whole lines, for processors without [`Erms`](Feature::Erms), as
+    /// [`ClearKernel::Quadwords`](super::clear::ClearKernel::Quadwords) clears.
+    Quadwords,
     /// Stores of 64 bytes through the caches, or of 32 on a processor without 64-byte registers.
     Cached,
     /// Stores of 8 bytes past the caches, on every x86-64 processor.
@@ -26,16 +29,24 @@ pub enum CopyKernel {
 
 impl CopyKernel {
     /// All kernels.
-    pub const ALL: [Self; 5] = [Self::String, Self::Cached, Self::Movnti, Self::Nt16, Self::Nt64];
+    pub const ALL: [Self; 6] =
+        [Self::String, Self::Quadwords, Self::Cached, Self::Movnti, Self::Nt16, Self::Nt64];
 
     /// The kernel for every processor: it needs no feature and no vector registers.
     pub const PLAIN: Self = Self::String;
     /// The kernel past the caches for every processor.
     pub(crate) const PLAIN_STREAMING: Self = Self::Movnti;
 
-    /// The kernel through the caches assumed fastest without a measurement: string moves where they are fast.
+    /// The kernel through the caches assumed fastest without a measurement: string moves of bytes where they
+    /// are fast, else vectors, else string moves of quadwords.
     pub const fn cached(features: CpuFeatures) -> Self {
-        if features.has(Feature::Erms) || !features.has(Feature::Avx) { Self::String } else { Self::Cached }
+        if features.has(Feature::Erms) {
+            Self::String
+        } else if features.has(Feature::Avx) {
+            Self::Cached
+        } else {
+            Self::Quadwords
+        }
     }
 
     /// The kernel assumed fastest past the caches without a measurement: the widest one.
@@ -48,6 +59,7 @@ impl CopyKernel {
     pub const fn name(self) -> &'static str {
         match self {
             Self::String => "string",
+            Self::Quadwords => "quadwords",
             Self::Cached => "cached",
             Self::Movnti => "movnti",
             Self::Nt16 => "nt16",
@@ -66,7 +78,7 @@ impl CopyKernel {
     /// The feature that the processor must have for it, if any.
     pub const fn needs(self) -> Option<Feature> {
         match self {
-            Self::String | Self::Movnti => None,
+            Self::String | Self::Quadwords | Self::Movnti => None,
             Self::Cached => Some(Feature::Avx),
             Self::Nt16 => Some(Feature::Sse2),
             Self::Nt64 => Some(Feature::Avx512),
@@ -75,7 +87,7 @@ impl CopyKernel {
 
     /// Whether it stores past the caches.
     pub const fn is_streaming(self) -> bool {
-        !matches!(self, Self::String | Self::Cached)
+        !matches!(self, Self::String | Self::Quadwords | Self::Cached)
     }
 
     /// Whether it uses vector registers, which a kernel of an operating system must save first.
@@ -152,6 +164,7 @@ impl ReadyCopy {
         unsafe {
             match self.kernel {
                 CopyKernel::String => string(from, to, lines * LINE),
+                CopyKernel::Quadwords => quadwords(from, to, lines),
                 CopyKernel::Cached if self.wide => cached_64(from, to, lines),
                 CopyKernel::Cached => cached_32(from, to, lines),
                 CopyKernel::Movnti => movnti(from, to, lines),
@@ -177,6 +190,20 @@ unsafe fn string(from: *const u8, to: *mut u8, bytes: usize) {
             inout("rdi") to => _,
             inout("rsi") from => _,
             inout("rcx") bytes => _,
+            options(nostack, preserves_flags),
+        );
+    }
+}
+
+#[inline]
+unsafe fn quadwords(from: *const u8, to: *mut u8, lines: usize) {
+    // SAFETY: K1: it accesses the caller's lines upwards, since the ABI keeps the direction flag clear.
+    unsafe {
+        asm!(
+            "rep movsq",
+            inout("rdi") to => _,
+            inout("rsi") from => _,
+            inout("rcx") lines * (LINE / 8) => _,
             options(nostack, preserves_flags),
         );
     }

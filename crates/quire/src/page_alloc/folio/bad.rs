@@ -49,6 +49,11 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
     /// Handles a frame that went bad. If it is free it is lost, wherever it is. If it belongs to a page of a
     /// pool, or to a folio of whole blocks that no leaf maps, it is marked. Otherwise nothing changes. Not
     /// from an interrupt; the caller holds no lock.
+    ///
+    /// A kernel with address spaces calls
+    /// [`MemoryManager::memory_failure`](crate::manager::MemoryManager::memory_failure) instead. Only after
+    /// such a call does a fault that maps a marked folio take its bad frames out of use. Otherwise they stay
+    /// marked until the folio is freed.
     pub fn condemn(&self, frame: Frame) -> Verdict {
         let Some(block) = self.frames().memmap.get(frame.block()) else { return Verdict::NotMemory };
         for _ in 0..ROUNDS {

@@ -63,6 +63,9 @@ handle! {
 impl<P: Platform> UnderusedFolios<'_, '_, P> {
     /// When memory is short, folios with more than this many pages of zeroes are split.
     pub(crate) fn set_underused_limit(self, max_ptes_none: usize) {
+        self.hooks()
+            .reclaim_underused
+            .install(self.platform(), |memory| UnderusedFolios::of(memory).reclaim_underused());
         self.when_short().0.lock(self.platform()).max_ptes_none = max_ptes_none;
     }
 

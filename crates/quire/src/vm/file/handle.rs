@@ -9,6 +9,7 @@ use crate::error::MmError;
 use crate::filemap::FileRef;
 use crate::platform::{FileId, Platform};
 use crate::vm::file::write_back::WriteBack;
+use crate::vm::reclaim::shrink::Reclaim;
 use crate::vm::rmap::reverse::ReverseMap;
 use crate::vm::space::shared::MmShared;
 
@@ -25,6 +26,7 @@ impl<'m, P: Platform> File<'m, P> {
     /// # Errors
     /// [`MmError::NoMemory`].
     pub fn open(memory: &'m MmShared<'m, P>, file: FileId) -> Result<Self, MmError> {
+        Reclaim::of(memory).begin_with_files();
         let file = memory.files().open(memory.pages(), file)?;
         Ok(Self::from_parts(memory, file))
     }

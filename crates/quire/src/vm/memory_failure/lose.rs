@@ -65,6 +65,10 @@ impl<P: Platform> MemoryLoss<'_, '_, P> {
     /// # Errors
     /// [`MemoryFailureError`]; nothing has changed then.
     pub(crate) fn memory_failure(self, frame: Frame) -> Result<MemoryFailure, MemoryFailureError> {
+        // Before the first frame can be marked.
+        self.hooks()
+            .lose_marked
+            .install(self.platform(), |memory, folio| MemoryLoss::of(memory).lose_marked_now(folio));
         Cancellation::of(self.0).cancel_around(frame);
         for _ in 0..ROUNDS {
             let done = match self.pages().condemn(frame) {
@@ -91,8 +95,15 @@ impl<P: Platform> MemoryLoss<'_, '_, P> {
     }
 
     /// Takes out of use the frames of a folio of whole blocks that were marked before it was mapped. A frame
-    /// for which memory is short stays marked until the folio is freed. The caller holds no lock.
+    /// for which memory is short stays marked until the folio is freed, and so does each where the page
+    /// allocator alone was told of bad frames. The caller holds no lock.
     pub(in crate::vm) fn lose_marked(self, folio: FrameRange) {
+        if let Some(lose) = self.hooks().lose_marked.get(self.platform()) {
+            lose(self.0, folio);
+        }
+    }
+
+    fn lose_marked_now(self, folio: FrameRange) {
         for piece in folio.by_block() {
             // Take all marks of a block at once: the first lost frame splits the block.
             let number = piece.start.block();

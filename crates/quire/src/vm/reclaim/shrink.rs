@@ -9,7 +9,6 @@ use crate::pgtable::{GrantWrite, Zap};
 use crate::platform::{Event, Platform};
 use crate::stats::Stat;
 use crate::tlb::{FlushBatch, MmuGather};
-use crate::vm::collapse::UnderusedFolios;
 use crate::vm::fault::flags::without_stores;
 use crate::vm::gigantic::cancel::Cancellation;
 use crate::vm::handle::handle;
@@ -38,13 +37,19 @@ impl<P: Platform> Reclaim<'_, '_, P> {
             freed = Cancellation::of(self.0).cancel_all();
         }
         if freed == 0 {
-            freed = self.reclaim_mapped();
+            freed = self.hooks().reclaim_mapped.get(self.platform()).map_or(0, |reclaim| reclaim(self.0));
         }
         if freed == 0 {
-            freed = UnderusedFolios::of(self.0).reclaim_underused();
+            let split = self.hooks().reclaim_underused.get(self.platform());
+            freed = split.map_or(0, |split| split(self.0));
         }
         self.platform().event(Event::Reclaimed { frames: freed });
         freed
+    }
+
+    /// Lets [`Self::reclaim_all`] look for mapped page cache from now on.
+    pub(in crate::vm) fn begin_with_files(self) {
+        self.hooks().reclaim_mapped.install(self.platform(), |memory| Reclaim::of(memory).reclaim_mapped());
     }
 
     /// Unmaps clean pages of files wherever they are mapped, and drops them. Returns the frames freed.
@@ -106,7 +111,18 @@ impl<P: Platform> SpaceReclaim<'_, '_, P> {
     /// Returns how many frames became free: zero when nothing is left to reclaim. The caller holds no lock.
     pub(in crate::vm) fn free_some(self) -> u64 {
         let first = Reclaim::of(self.memory).reclaim_all();
-        if first > 0 { first } else { self.drop_lazily_freed() }
+        if first > 0 {
+            return first;
+        }
+        let drop = self.memory.hooks().drop_lazily_freed.get(self.memory.platform());
+        drop.map_or(0, |drop| drop(self.0))
+    }
+
+    /// Lets [`Self::free_some`] look for lazily freed pages from now on.
+    #[inline]
+    pub(in crate::vm) fn begin_with_lazily_freed(self) {
+        let hook = &self.memory.hooks().drop_lazily_freed;
+        hook.install(self.memory.platform(), |space| SpaceReclaim::of(space).drop_lazily_freed());
     }
 
     /// Drops pages of this address space that `MADV_FREE` freed and no task stored to since.

@@ -6,6 +6,7 @@ pub(super) mod body;
 pub(super) mod family;
 pub(super) mod found;
 pub(super) mod guard;
+pub(super) mod hooks;
 pub(super) mod leaves;
 pub(super) mod records;
 pub(super) mod rss;

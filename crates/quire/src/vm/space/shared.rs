@@ -17,6 +17,7 @@ use crate::vm::gigantic::state::GiganticClears;
 use crate::vm::mapping::policy::FolioPolicy;
 use crate::vm::space::body::MmBody;
 use crate::vm::space::family::Families;
+use crate::vm::space::hooks::Hooks;
 use crate::vm::tree::VmaRecord;
 use crate::vm::userfault::Contexts;
 
@@ -49,6 +50,7 @@ pub struct MmShared<'p, P: Platform> {
     when_short: WhenShort,
     huge: HugePools<'p>,
     userfaults: Contexts,
+    hooks: Hooks<P>,
 }
 
 impl<'p, P: Platform> MmShared<'p, P> {
@@ -98,6 +100,7 @@ impl<'p, P: Platform> MmShared<'p, P> {
             when_short: WhenShort::new(),
             huge,
             userfaults,
+            hooks: Hooks::new(),
         })
     }
 
@@ -113,6 +116,11 @@ impl<'p, P: Platform> MmShared<'p, P> {
     #[inline]
     pub(in crate::vm) fn userfaults(&self) -> &Contexts {
         &self.userfaults
+    }
+
+    #[inline]
+    pub(in crate::vm) fn hooks(&self) -> &Hooks<P> {
+        &self.hooks
     }
 
     /// The platform.

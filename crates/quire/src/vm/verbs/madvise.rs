@@ -15,6 +15,7 @@ use crate::vm::hugetlb::ends::check_ends;
 use crate::vm::hugetlb::reservations::Reservations;
 use crate::vm::mapping::policy::{FolioOverride, HugeAdvice};
 use crate::vm::mapping::vma::{Backing, Vma, VmaAttributes, VmaFlags};
+use crate::vm::reclaim::shrink::SpaceReclaim;
 use crate::vm::space::address_space::AddressSpace;
 use crate::vm::space::state::Space;
 use crate::vm::userfault::UserfaultModes;
@@ -137,6 +138,7 @@ impl<P: Platform> Madvise<'_, '_, P> {
     }
 
     fn free_lazily(self, range: VirtRange) -> Result<(), MmError> {
+        SpaceReclaim::of(self.0).begin_with_lazily_freed();
         let space = self.lock();
         let covered = covers(&space, range);
         let range = range.intersect(space.layout.user);

@@ -67,7 +67,9 @@ fn the_suggestion_falls_to_what_there_is() {
     };
     assert_eq!(near(&[Avx, Avx512]), ClearKernel::Cached);
     assert_eq!(near(&[Avx, Feature::Erms]), ClearKernel::String);
-    assert_eq!(near(&[]), ClearKernel::String);
+    assert_eq!(near(&[Feature::Erms]), ClearKernel::String);
+    assert_eq!(near(&[Sse2]), ClearKernel::Quadwords);
+    assert_eq!(near(&[]), ClearKernel::Quadwords);
     for with in [&[][..], &[Clzero], &[Sse2], &[Sse2, Avx], &Feature::ALL] {
         assert_eq!(ClearPolicy::suggested(features(with), CACHES).check(features(with)), Ok(()));
         let unknown = ClearPolicy::suggested(features(with), Caches::default());
@@ -75,6 +77,29 @@ fn the_suggestion_falls_to_what_there_is() {
             unknown.clear_kernel(TouchHint::Soon, 1, 64 * MIB).is_streaming(),
             "a cache of unknown size counts as small"
         );
+    }
+}
+
+/// Copies and clears through the caches choose alike: by string instructions for bytes on a processor with
+/// fast ones, else by vectors where they are allowed, else by string instructions for quadwords.
+#[test]
+fn quadwords_are_for_processors_with_neither_fast_strings_nor_vectors() {
+    use Feature::{Avx, Erms, Fsrm};
+    for with in [&[][..], &[Fsrm], &[Erms], &[Avx], &[Avx, Erms], &Feature::ALL] {
+        for features in [features(with), features(with).without_vectors()] {
+            let policy = ClearPolicy::suggested(features, CACHES);
+            let chosen =
+                (policy.clear_kernel(TouchHint::Soon, 1, 4096), policy.copy_kernel(TouchHint::Soon, 1, 4096));
+            let wanted = match (features.has(Erms), features.has(Avx)) {
+                (true, _) => (ClearKernel::String, CopyKernel::String),
+                (false, true) => (ClearKernel::Cached, CopyKernel::Cached),
+                (false, false) => (ClearKernel::Quadwords, CopyKernel::Quadwords),
+            };
+            assert_eq!(chosen, wanted, "{features:?}");
+            let cells = policy.clear.as_flattened().as_flattened();
+            let quadwords = cells.contains(&ClearKernel::Quadwords);
+            assert_eq!(quadwords, wanted.0 == ClearKernel::Quadwords, "{features:?}");
+        }
     }
 }
 

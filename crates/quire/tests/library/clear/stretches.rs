@@ -4,7 +4,7 @@
 use hosted::raw::RawClearer;
 use hosted::{Hosted, HostedConfig};
 use quire::addr::{Frame, FrameRange};
-use quire::arch::{ClearKernel, CopyKernel};
+use quire::arch::{ClearKernel, CopyKernel, Feature};
 use quire::clear::{ClearPolicy, Clearer, Extent, threads_class};
 use quire::cpu::CpuId;
 use quire::error::Cancelled;
@@ -235,6 +235,36 @@ fn runs_are_copied_in_bounded_stretches() {
         };
         assert_eq!(clearer.copy_extent_raw(watched, from, to, TouchHint::Later, cancel), Err(Cancelled));
     });
+}
+
+/// Where vectors are refused, a processor without fast string instructions stores quadwords.
+#[test]
+fn a_processor_without_fast_strings_does_without_vectors_by_quadwords() {
+    let frames = FrameRange::new(Frame(0), 8);
+    for lacks in [Feature::Fsrm, Feature::Erms] {
+        let machine = HostedConfig::new(16 * MIB).without(lacks).build().unwrap();
+        if !machine.features().has(Feature::Avx) {
+            continue;
+        }
+        let (clear, copy) = if machine.features().has(Feature::Erms) {
+            (ClearKernel::String, CopyKernel::String)
+        } else {
+            (ClearKernel::Quadwords, CopyKernel::Quadwords)
+        };
+        machine.run_on(CpuId(0), || {
+            let watched = Watched::new(&machine);
+            let clearer = Clearer::new(&watched, None).unwrap();
+            clearer.set_policy(&ClearPolicy::only(ClearKernel::Cached, CopyKernel::Cached)).unwrap();
+            watched.give_vectors(false);
+            clearer.clear_extent_raw(&watched, &Extent::new(frames, TouchHint::Soon), || false).unwrap();
+            clearer.copy_raw(&watched, frames, Frame(600), TouchHint::Soon);
+            watched.give_vectors(true);
+            let events = watched.events();
+            assert!(events.contains(&Event::Copy(frames, Frame(600), copy)), "{events:?}");
+            assert_eq!(cleared(&events), [(frames, clear)], "{events:?}");
+            assert!(contents(&machine)[600..608].iter().all(|zero| *zero == Some(true)));
+        });
+    }
 }
 
 /// Vectors are requested around each stretch; where they are refused, a kernel without them clears it.

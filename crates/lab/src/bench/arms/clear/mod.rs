@@ -24,7 +24,8 @@ pub use used::{Use, Used};
 pub use way::{RATE, Setting};
 
 /// Every clearing kernel by itself, of this machine or another, and the C library's.
-pub const KERNELS: &[&str] = &["string", "cached", "movnti", "nt16", "nt64", "clzero", "movdir64b", "memset"];
+pub const KERNELS: &[&str] =
+    &["string", "quadwords", "cached", "movnti", "nt16", "nt64", "clzero", "movdir64b", "memset"];
 
 /// The names of the kernels' arms, and of the C library's.
 pub fn raw() -> Vec<&'static str> {

@@ -41,7 +41,7 @@ pub use frames::owned::{Folio, Folios, FrameRun};
 #[cfg(feature = "published")]
 pub use frames::scheme::CountScheme;
 pub use init::config::{AllocatorConfig, MemoryRange, Zeroes};
-pub(crate) use init::tables::TableFrames;
+pub(crate) use init::frame_tables::TableFrames;
 pub use mapcount::MapCounts;
 pub use mapcount::counter::{CountError, Counter};
 pub use mapcount::folio::FolioMaps;

@@ -16,7 +16,7 @@ use quire::vm::{Access, Advice, MapRequest, Mm, Remap};
 /// Bytes that start-up may need, with the manager itself. Other builds keep more copies of values.
 const START_UP: usize = if cfg!(debug_assertions) { 40 << 10 } else { 8 << 10 };
 /// Bytes that each verb may need.
-const VERB: usize = if cfg!(debug_assertions) { 40 << 10 } else { 10 << 10 };
+const VERB: usize = if cfg!(debug_assertions) { 40 << 10 } else { 12 << 10 };
 
 fn manager(machine: &Machine) -> MemoryManager<'_, Machine> {
     let memory = MemoryRange { frames: FrameRange::new(Frame(0), BYTES / 4096), node: 0, zeroed: true };

@@ -10,9 +10,10 @@ use crate::limits::{
     BLOCK_FRAMES, DESCRIPTOR_FRAMES, FRAME_SIZE, MAX_CPUS, MAX_NODES, MAX_PHYS_BYTES, MAX_RANGES,
     SECTION_BLOCKS,
 };
-use crate::memmap::{Block, BlockState, BootMemory, BootSlice, FrameMask, FrameState, MemMap, Section};
+use crate::memmap::{Block, BlockState, BootMemory, FrameMask, FrameState, MemMap};
 use crate::page_alloc::allocator::PageAllocator;
-use crate::page_alloc::frames::{CONTEXTS, Frames};
+use crate::page_alloc::frames::Frames;
+use crate::page_alloc::init::boot_tables::Tables;
 use crate::page_alloc::init::config::{AllocatorConfig, MemoryRange};
 use crate::page_alloc::init::layout::Layout;
 use crate::page_alloc::mapcount::MapCounts;
@@ -20,23 +21,12 @@ use crate::page_alloc::mapcount::deferred_list::DeferredSplits;
 use crate::page_alloc::pcp::Lists;
 #[cfg(feature = "published")]
 use crate::page_alloc::pcp::guarded;
-use crate::page_alloc::pcp::level::{CpuLists, LEVELS, LISTS, ListSizes};
-use crate::page_alloc::pcp::list::Slot;
-use crate::page_alloc::pcp::parked::Parked;
 use crate::page_alloc::request::Requests;
-use crate::page_alloc::request::gfp::{KINDS, ZoneKind};
-use crate::page_alloc::request::placement::Placement;
 use crate::page_alloc::store::Store;
 use crate::page_alloc::store::capacity::SMALL_CAPACITY;
-use crate::page_alloc::store::isolated::Isolated;
-use crate::page_alloc::store::marks::ZoneMarks;
-use crate::page_alloc::store::pool::{Pool, pool_words};
-use crate::page_alloc::store::shard::Shard;
 use crate::page_alloc::store::slots::CountRoom;
-use crate::page_alloc::store::zone::{OwnLine, Zone};
 use crate::platform::FramePlatform;
 use crate::rank::Rank;
-use crate::stats::StatCells;
 use crate::sync::{SpinLock, Stack};
 
 impl<'p, P: FramePlatform> PageAllocator<'p, P> {
@@ -258,129 +248,8 @@ impl<'p, P: FramePlatform> PageAllocator<'p, P> {
     }
 }
 
-/// The tables of an allocator.
-struct Tables {
-    memmap: MemMap,
-    zones: BootSlice<Zone>,
-    placement: Placement,
-    lists: BootSlice<CpuLists>,
-    stats: BootSlice<StatCells>,
-}
-
-impl Layout<'_> {
-    #[inline(never)]
-    fn build_tables<P: FramePlatform>(
-        &self,
-        boot: &mut BootMemory<'_, P>,
-        platform: &P,
-        _config: &AllocatorConfig,
-    ) -> Result<Tables, InitError> {
-        let memmap = build_memmap(boot, self.ranges)?;
-        let zones = boot.table(0, self.nodes * KINDS, |boot, zone| self.build_zone(boot, platform, zone))?;
-        let cpus = platform.cpu_count();
-        let placement = self.build_placement(boot, platform)?;
-        #[cfg(feature = "published")]
-        let open = guarded::are_open::<P>(guarded::guard_of::<P>(_config.lists));
-        #[cfg(not(feature = "published"))]
-        let open = true;
-        let lists = boot.table(0, cpus, |boot, cpu| {
-            self.build_cpu(boot, platform, CpuId(cpu as u32), placement.nearest, open)
-        })?;
-        let stats = boot.table(0, cpus * CONTEXTS, |_, _| Ok(StatCells::new()))?;
-        Ok(Tables { memmap, zones, placement, lists, stats })
-    }
-
-    /// Whether the range of a block was promised to be zero, and the allocator remembers zeroes.
-    fn is_zeroed(&self, block: BlockNumber) -> bool {
-        let holds = |range: &&MemoryRange| range.frames.contains(block.first_frame());
-        self.remember_zeroes && self.ranges.iter().find(holds).is_some_and(|range| range.zeroed)
-    }
-
-    #[inline(never)]
-    fn build_zone<P: FramePlatform>(
-        &self,
-        boot: &mut BootMemory<'_, P>,
-        platform: &P,
-        number: usize,
-    ) -> Result<Zone, InitError> {
-        let (node, kind) =
-            ((number / KINDS) as u8, [ZoneKind::Dma32, ZoneKind::Normal, ZoneKind::Movable][number % KINDS]);
-        let whole = || self.pieces(number).map(whole_blocks).filter(|(first, end)| first < end);
-        let blocks: u64 = whole().map(|(first, end)| u64::from(end.0 - first.0)).sum();
-        let pools = boot.table(node, whole().count(), |boot, index| {
-            let (first, end) = whole().nth(index).unwrap_or_default();
-            let (words, summary) = pool_words(first, end.0 - first.0);
-            // SAFETY: M1: zero bytes are a valid `AtomicU64`.
-            let tables = unsafe {
-                let [taken, full] = [boot.zeroed_table(node, words)?, boot.zeroed_table(node, summary)?];
-                [taken, full, boot.zeroed_table(node, words)?]
-            };
-            Ok(SpinLock::new(Rank::Pool, Pool::new(first, end.0 - first.0, tables, self.is_zeroed(first))))
-        })?;
-        let shards = if self.frames_in(number) == 0 { 0 } else { platform.cpu_count() };
-        let shards = boot.table(node, shards, |_, _| Ok(Shard::new()))?;
-        let managed = blocks * BLOCK_FRAMES as u64;
-        let zone = Zone {
-            number: number as u8,
-            node,
-            kind,
-            managed: AtomicU64::new(managed),
-            present: AtomicU64::new(self.present_in(number)),
-            marks: ZoneMarks::default(),
-            pools,
-            shards,
-            free: OwnLine::default(),
-            booked: OwnLine::default(),
-            pieces_zeroed: OwnLine::default(),
-            descriptor_frames: AtomicU64::new(0),
-            isolated: Isolated::default(),
-        };
-        zone.add_free(managed as i64);
-        Ok(zone)
-    }
-
-    #[inline(never)]
-    fn build_cpu<P: FramePlatform>(
-        &self,
-        boot: &mut BootMemory<'_, P>,
-        platform: &P,
-        cpu: CpuId,
-        fallback: BootSlice<BootSlice<u8>>,
-        open: bool,
-    ) -> Result<CpuLists, InitError> {
-        let node = platform.node_of(cpu);
-        let of_kind = |kind| {
-            fallback
-                .get(usize::from(node) * KINDS + kind)
-                .and_then(|zones: &BootSlice<u8>| zones.first().copied())
-        };
-        let first = core::array::from_fn(|kind| of_kind(kind).unwrap_or_default());
-        let zone_frames = |zone| self.frames_in(zone);
-        let sizes =
-            ListSizes { zone_frames: &zone_frames, zones: fallback.len(), cpus: platform.cpu_count() };
-        let guarded = !open;
-        let mut lists = [BootSlice::empty(); LEVELS];
-        for (level, lists) in lists.iter_mut().enumerate() {
-            *lists = boot.table(node, fallback.len(), |boot, zone| {
-                let mut slots = [BootSlice::empty(); LISTS];
-                for (number, slots) in slots.iter_mut().enumerate() {
-                    let len = sizes.slots(level, zone * LISTS + number);
-                    let align = (len * size_of::<Slot>()).max(align_of::<Slot>());
-                    // SAFETY: M1: zero bytes are a valid `Slot`, and none is looked at before it was set.
-                    *slots = unsafe { boot.zeroed_table_at(node, len, align) }?;
-                }
-                Ok(slots.map(|slots| CpuLists::make_list(slots, guarded)))
-            })?;
-        }
-        // SAFETY: M1: zero bytes are a valid `SortEntry`: it holds no frame.
-        let sorter = unsafe { boot.zeroed_table(node, sizes.sorter_blocks()) }?;
-        let parked = boot.table(node, fallback.len() * LISTS, |_, _| Ok(Parked::new()))?;
-        CpuLists::new(lists, first, parked, guarded, sorter).ok_or(InitError::NoMemory)
-    }
-}
-
 /// The first whole block of a run of frames, and the one after its last.
-fn whole_blocks(frames: FrameRange) -> (BlockNumber, BlockNumber) {
+pub(super) fn whole_blocks(frames: FrameRange) -> (BlockNumber, BlockNumber) {
     let first = frames.start.0.div_ceil(BLOCK_FRAMES as u64) as u32;
     let end = frames.end().block().0;
     (BlockNumber(first), BlockNumber(end.max(first)))
@@ -434,36 +303,7 @@ fn check<P: FramePlatform>(platform: &P, ranges: &[MemoryRange]) -> Result<usize
     if usize::from(last) < MAX_NODES { Ok(usize::from(last) + 1) } else { Err(InitError::BadNode) }
 }
 
-/// Allocates the section table, and for each section with memory its records from the first block to the
-/// last.
-fn build_memmap<P: FramePlatform>(
-    boot: &mut BootMemory<'_, P>,
-    ranges: &[MemoryRange],
-) -> Result<MemMap, InitError> {
-    let present = || ranges.iter().filter(|range| range.frames.count > 0);
-    let first =
-        present().map(|range| range.frames.start.block().0).min().unwrap_or(0) as usize / SECTION_BLOCKS;
-    let last = present().map(|range| last_block(range.frames).0).max().unwrap_or(0) as usize / SECTION_BLOCKS;
-    let sections = boot.table(0, last - first + 1, |boot, index| {
-        let from = ((first + index) * SECTION_BLOCKS) as u32;
-        let to = from + SECTION_BLOCKS as u32 - 1;
-        let inside = || {
-            present()
-                .map(|range| {
-                    (range.frames.start.block().0.max(from), last_block(range.frames).0.min(to), range.node)
-                })
-                .filter(|(low, high, _)| low <= high)
-        };
-        let Some((low, _, node)) = inside().next() else { return Ok(Section::empty()) };
-        let high = inside().map(|(_, high, _)| high).max().unwrap_or(low);
-        // SAFETY: M1: a zeroed `Block` is a valid record: whole and free, unlocked.
-        let records = unsafe { boot.zeroed_table::<Block>(node, (high - low + 1) as usize)? };
-        Ok(Section::new((low - from) as usize, records))
-    })?;
-    Ok(MemMap::new(first, sections))
-}
-
-fn last_block(frames: FrameRange) -> BlockNumber {
+pub(super) fn last_block(frames: FrameRange) -> BlockNumber {
     Frame(frames.end().0 - 1).block()
 }
 

@@ -6,6 +6,8 @@ use hosted::raw::RawPages;
 use hosted::{Hosted, HostedConfig};
 use quire::addr::{Frame, FrameRange, Order};
 use quire::cpu::CpuId;
+use quire::error::InitError;
+use quire::hugetlb::{Charge, HugeGroup, HugePools, HugeSize};
 use quire::memmap::{Descriptor, DescriptorFlags};
 use quire::page_alloc::{AllocatorConfig, Gfp, MemoryRange, Urgency};
 use quire::platform::FramePlatform;
@@ -40,6 +42,25 @@ fn tables_in_used_memory_are_fresh_and_never_handed_out() {
             allocator.lists().drain_local();
             assert_eq!(allocator.memory_info(), before);
         }
+    });
+}
+
+/// Invariants M1 and 8: frames that hold tables of the manager count as metadata, and stores to all memory that can
+/// be had do not reach them.
+#[test]
+fn tables_in_frames_are_never_handed_out() {
+    with_allocator(HostedConfig::new(16 * MIB), |machine, allocator| {
+        let before = allocator.memory_info();
+        let pools = HugePools::new(allocator).unwrap();
+        let after = allocator.memory_info();
+        assert_eq!((after.metadata - before.metadata >= 3, after.used), (true, before.used));
+        let group = pools.make_group(HugeGroup::NONE).unwrap();
+        pools.charge(group, HugeSize::Size1G, Charge::Usage, 7).unwrap();
+        let frames: Vec<_> = std::iter::from_fn(|| allocator.alloc_raw(ALL, Order::FRAME).ok()).collect();
+        frames.iter().for_each(|&frame| scribble(machine, FrameRange::new(frame, 1)));
+        assert_eq!(pools.group_counters(group, HugeSize::Size1G, Charge::Usage).current, 7);
+        assert_eq!(HugePools::new(allocator).map(|_| ()), Err(InitError::TooSmall));
+        frames.iter().for_each(|&frame| allocator.free_raw(frame, Order::FRAME).unwrap());
     });
 }
 

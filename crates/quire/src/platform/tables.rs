@@ -85,8 +85,9 @@ pub unsafe trait TablePlatform: FramePlatform {
     /// Does not block.
     fn kernel_root(&self) -> Option<Frame>;
 
-    /// Makes `root` the page table of this CPU, or empties the user half for `None`. Translations of other
-    /// address spaces may stay cached; those of `root` must be as fresh as if it had never left.
+    /// Makes `root` the page table of this CPU, or for `None` a table whose user half is empty, such as the
+    /// kernel's own. Translations of other address spaces may stay cached; those of `root` must be as fresh
+    /// as if it had never left.
     ///
     /// Precondition: pinned. Does not block.
     fn load_root(&self, root: Option<Frame>);

@@ -13,7 +13,7 @@ use core::hint::black_box;
 use core::sync::atomic::{Ordering, fence};
 
 use quire::addr::{Frame, FrameRange, PhysAddr};
-use quire::arch::Protection;
+use quire::arch::{PagingMode, ProcessorState, Protection};
 use quire::cpu::{CpuId, CpuSet};
 use quire::limits::FRAME_SIZE;
 use quire::manager::{Config, MemoryManager, MemoryRange};
@@ -63,6 +63,14 @@ unsafe impl FramePlatform for Machine {
 
 // SAFETY: no CPU loads a table that the library makes, so none caches a translation of it (invariant 2).
 unsafe impl TablePlatform for Machine {
+    fn processor_state(&self) -> ProcessorState {
+        ProcessorState::modelled(PagingMode::FourLevel)
+    }
+
+    fn kernel_root(&self) -> Option<Frame> {
+        None
+    }
+
     fn load_root(&self, _root: Option<Frame>) {}
 
     fn flush_local(&self, _request: &FlushRequest) {}

@@ -1,69 +1,65 @@
-//! The error numbers of Linux (`errno(3)`), and which error of Quire has which.
+//! The error numbers of Linux (`errno(3)`). Quire's errors know theirs.
+
+use core::fmt;
 
 use quire::error::MmError;
 
 /// Why a system call failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[repr(i32)]
-pub enum Errno {
-    /// `EPERM`
-    NotPermitted = 1,
-    /// `ENOENT`
-    NoEntry = 2,
-    /// `EIO`
-    Io = 5,
-    /// `ENOEXEC`
-    NoExec = 8,
-    /// `EBADF`
-    BadFile = 9,
-    /// `EAGAIN`
-    Again = 11,
-    /// `ENOMEM`
-    NoMemory = 12,
-    /// `EACCES`
-    Access = 13,
-    /// `EFAULT`
-    Fault = 14,
-    /// `EBUSY`
-    Busy = 16,
-    /// `EEXIST`
-    Exists = 17,
-    /// `ENODEV`
-    NoDevice = 19,
-    /// `EINVAL`
-    Invalid = 22,
-    /// `EMFILE`
-    TooManyFiles = 24,
-    /// `EROFS`
-    ReadOnly = 30,
-    /// `ENAMETOOLONG`
-    NameTooLong = 36,
-    /// `ENOSYS`
-    NoSystemCall = 38,
-    /// `EOVERFLOW`
-    Overflow = 75,
+pub struct Errno(i32);
+
+/// The numbers that this kernel itself uses. They are shown by name, others by number.
+macro_rules! errnos {
+    ($($(#[$doc:meta])* $name:ident = $number:literal,)*) => {
+        impl Errno {
+            $($(#[$doc])* pub const $name: Self = Self($number);)*
+        }
+
+        impl fmt::Display for Errno {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                match *self {
+                    $(Self::$name => f.write_str(stringify!($name)),)*
+                    Self(number) => write!(f, "errno {number}"),
+                }
+            }
+        }
+    };
+}
+
+errnos! {
+    /// Not permitted.
+    EPERM = 1,
+    /// No such file.
+    ENOENT = 2,
+    /// No program that the kernel can run.
+    ENOEXEC = 8,
+    /// No such descriptor, or not for this.
+    EBADF = 9,
+    /// A bad address.
+    EFAULT = 14,
+    /// The file cannot be mapped.
+    ENODEV = 19,
+    /// A bad argument.
+    EINVAL = 22,
+    /// No free descriptor.
+    EMFILE = 24,
+    /// Files cannot be written.
+    EROFS = 30,
+    /// A path that is too long.
+    ENAMETOOLONG = 36,
+    /// No such call.
+    ENOSYS = 38,
 }
 
 impl Errno {
     /// What a program gets in RAX: the negated number.
     pub fn as_result(self) -> u64 {
-        i64::from(-(self as i32)) as u64
+        i64::from(-self.0) as u64
     }
 }
 
 impl From<MmError> for Errno {
     fn from(error: MmError) -> Self {
-        match error {
-            MmError::Invalid => Self::Invalid,
-            MmError::NoMemory => Self::NoMemory,
-            MmError::Exists => Self::Exists,
-            MmError::Fault => Self::Fault,
-            MmError::Access => Self::Access,
-            MmError::NotPermitted => Self::NotPermitted,
-            MmError::Again => Self::Again,
-            MmError::Busy => Self::Busy,
-            MmError::Io => Self::Io,
-            MmError::Overflow => Self::Overflow,
-        }
+        Self(error.errno())
     }
 }

@@ -76,7 +76,7 @@ fn run_program(command_line: &str) -> Outcome {
     let outcome = match Process::load(arguments[0], &arguments) {
         Ok(process) => process.run(),
         Err(errno) => {
-            log!("cannot run {}: {errno:?}", arguments[0]);
+            log!("cannot run {}: {errno}", arguments[0]);
             Outcome::NotStarted
         }
     };

@@ -34,14 +34,14 @@ impl OpenFiles {
     /// Opens a file for reading and returns the lowest free descriptor.
     ///
     /// # Errors
-    /// [`Errno::NoEntry`], [`Errno::TooManyFiles`].
+    /// [`Errno::ENOENT`], [`Errno::EMFILE`].
     pub fn open(&mut self, path: &str) -> Result<u64, Errno> {
         let archived = || initramfs::find(path).map(Content::Archive);
-        let content = proc::text(path).map(Content::Text).or_else(archived).ok_or(Errno::NoEntry)?;
+        let content = proc::text(path).map(Content::Text).or_else(archived).ok_or(Errno::ENOENT)?;
         let file = Some(OpenFile { content, position: 0 });
         let free = self.open.iter().position(Option::is_none).unwrap_or(self.open.len());
         if free == MOST {
-            return Err(Errno::TooManyFiles);
+            return Err(Errno::EMFILE);
         }
         if free == self.open.len() {
             self.open.push(file);
@@ -54,16 +54,16 @@ impl OpenFiles {
     /// Closes a file.
     ///
     /// # Errors
-    /// [`Errno::BadFile`].
+    /// [`Errno::EBADF`].
     pub fn close(&mut self, descriptor: u64) -> Result<(), Errno> {
         let slot = index(descriptor).and_then(|index| self.open.get_mut(index));
-        slot.and_then(Option::take).map(drop).ok_or(Errno::BadFile)
+        slot.and_then(Option::take).map(drop).ok_or(Errno::EBADF)
     }
 
     /// The next bytes of a file, at most `most`, which count as read if `take` succeeds with them.
     ///
     /// # Errors
-    /// [`Errno::BadFile`], and that of `take`.
+    /// [`Errno::EBADF`], and that of `take`.
     pub fn read(
         &mut self,
         descriptor: u64,
@@ -71,7 +71,7 @@ impl OpenFiles {
         take: impl FnOnce(&[u8]) -> Result<(), Errno>,
     ) -> Result<u64, Errno> {
         let slot = index(descriptor).and_then(|index| self.open.get_mut(index));
-        let file = slot.and_then(Option::as_mut).ok_or(Errno::BadFile)?;
+        let file = slot.and_then(Option::as_mut).ok_or(Errno::EBADF)?;
         let rest = &file.content.bytes()[file.position..];
         let part = &rest[..rest.len().min(usize::try_from(most).unwrap_or(usize::MAX))];
         take(part)?;
@@ -83,12 +83,12 @@ impl OpenFiles {
     /// Quire's number of an open file that can be mapped.
     ///
     /// # Errors
-    /// [`Errno::BadFile`]; [`Errno::NoDevice`] for a file that has no pages.
+    /// [`Errno::EBADF`]; [`Errno::ENODEV`] for a file that has no pages.
     pub fn mappable(&self, descriptor: u64) -> Result<FileId, Errno> {
         let slot = index(descriptor).and_then(|index| self.open.get(index));
-        match slot.and_then(Option::as_ref).ok_or(Errno::BadFile)?.content {
+        match slot.and_then(Option::as_ref).ok_or(Errno::EBADF)?.content {
             Content::Archive(file) => Ok(file.id),
-            Content::Text(_) => Err(Errno::NoDevice),
+            Content::Text(_) => Err(Errno::ENODEV),
         }
     }
 }

@@ -28,7 +28,7 @@ impl<'s> UserMemory<'s> {
     /// Copies from the program.
     ///
     /// # Errors
-    /// [`Errno::Fault`] where the program itself could not read.
+    /// [`Errno::EFAULT`] where the program itself could not read.
     pub fn read(self, from: VirtAddr, to: &mut [u8]) -> Result<(), Errno> {
         let kernel = to.as_mut_ptr();
         self.transfer(from, to.len(), Access::Read, |user, done, bytes| {
@@ -40,7 +40,7 @@ impl<'s> UserMemory<'s> {
     /// Copies to the program.
     ///
     /// # Errors
-    /// [`Errno::Fault`] where the program itself could not store.
+    /// [`Errno::EFAULT`] where the program itself could not store.
     pub fn write(self, to: VirtAddr, from: &[u8]) -> Result<(), Errno> {
         let kernel = from.as_ptr();
         self.transfer(to, from.len(), Access::Write, |user, done, bytes| {
@@ -58,15 +58,15 @@ impl<'s> UserMemory<'s> {
         access: Access,
         mut copy: impl FnMut(usize, usize, usize) -> usize,
     ) -> Result<(), Errno> {
-        let end = user.0.checked_add(bytes as u64).ok_or(Errno::Fault)?;
+        let end = user.0.checked_add(bytes as u64).ok_or(Errno::EFAULT)?;
         if end > self.space.layout().user.end.0 {
-            return Err(Errno::Fault);
+            return Err(Errno::EFAULT);
         }
         let mut done = 0;
         while done < bytes {
             let at = user.add(done as u64);
             let Some(leaf) = self.space.translate(at, access) else {
-                self.space.fault(at, access).map_err(|_| Errno::Fault)?;
+                self.space.fault(at, access).map_err(|_| Errno::EFAULT)?;
                 continue;
             };
             let to_leaf_end = leaf.addr.0 + leaf.size.bytes() - at.0;

@@ -37,13 +37,13 @@ pub struct Loaded {
 /// Maps the program's segments in an address space that is switched in and empty.
 ///
 /// # Errors
-/// [`Errno::NoExec`] if it is no static program for this machine.
+/// [`Errno::ENOEXEC`] if it is no static program for this machine.
 pub fn load(space: &Space, file: initramfs::File) -> Result<Loaded, Errno> {
-    let header = Header::parse(file.bytes).map_err(|_| Errno::NoExec)?;
+    let header = Header::parse(file.bytes).map_err(|_| Errno::ENOEXEC)?;
     if header.e_type(LE) != ET_EXEC {
-        return Err(Errno::NoExec);
+        return Err(Errno::ENOEXEC);
     }
-    let segments = header.program_headers(LE, file.bytes).map_err(|_| Errno::NoExec)?;
+    let segments = header.program_headers(LE, file.bytes).map_err(|_| Errno::ENOEXEC)?;
     let open = manager().open(file.id)?;
     let mut end = VirtAddr(0);
     let loads = segments.iter().filter(|segment| segment.p_type(LE) == PT_LOAD);
@@ -53,14 +53,14 @@ pub fn load(space: &Space, file: initramfs::File) -> Result<Loaded, Errno> {
     let entry = VirtAddr(header.e_entry(LE));
     // The processor would raise the trap for such an address in the kernel.
     if !space.layout().user.contains(entry) {
-        return Err(Errno::NoExec);
+        return Err(Errno::ENOEXEC);
     }
     Ok(Loaded {
         entry,
         headers: loads
             .clone()
             .find_map(|segment| headers_in(segment, header.e_phoff(LE)))
-            .ok_or(Errno::NoExec)?,
+            .ok_or(Errno::ENOEXEC)?,
         header_count: segments.len() as u64,
         end,
     })
@@ -76,16 +76,16 @@ fn headers_in(segment: &Segment, offset: u64) -> Option<VirtAddr> {
 fn map(space: &Space, file: &OpenFile, segment: &Segment) -> Result<VirtAddr, Errno> {
     let (start, bytes) = (VirtAddr(segment.p_vaddr(LE)), segment.p_memsz(LE));
     let first_page = start.align_down(FRAME_SIZE);
-    let file_end = start.0.checked_add(segment.p_filesz(LE)).map(VirtAddr).ok_or(Errno::NoExec)?;
-    let end = start.0.checked_add(bytes).map(VirtAddr).ok_or(Errno::NoExec)?;
-    let file_pages_end = file_end.align_up(FRAME_SIZE).ok_or(Errno::NoExec)?;
-    let last_page_end = end.align_up(FRAME_SIZE).ok_or(Errno::NoExec)?;
+    let file_end = start.0.checked_add(segment.p_filesz(LE)).map(VirtAddr).ok_or(Errno::ENOEXEC)?;
+    let end = start.0.checked_add(bytes).map(VirtAddr).ok_or(Errno::ENOEXEC)?;
+    let file_pages_end = file_end.align_up(FRAME_SIZE).ok_or(Errno::ENOEXEC)?;
+    let last_page_end = end.align_up(FRAME_SIZE).ok_or(Errno::ENOEXEC)?;
     let prot = protection(segment.p_flags(LE));
     let request = MapRequest { prot, placement: Placement::FixedNoReplace, ..MapRequest::default() };
 
     let in_file = segment.p_filesz(LE) > 0;
     if in_file && !(start.0.wrapping_sub(segment.p_offset(LE))).is_multiple_of(FRAME_SIZE) {
-        return Err(Errno::NoExec);
+        return Err(Errno::ENOEXEC);
     }
     if in_file {
         let page_offset = segment.p_offset(LE) / FRAME_SIZE;

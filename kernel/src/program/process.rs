@@ -34,7 +34,7 @@ impl Process {
     /// # Errors
     /// [`Errno`], as `execve` gives it.
     pub fn load(path: &str, arguments: &[&str]) -> Result<Self, Errno> {
-        let file = initramfs::find(path).ok_or(Errno::NoEntry)?;
+        let file = initramfs::find(path).ok_or(Errno::ENOENT)?;
         let space = manager().new_mm()?;
         space.switch_in();
         match build(&space, file, arguments) {

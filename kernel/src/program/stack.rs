@@ -37,7 +37,7 @@ const RANDOM: [u8; 16] = *b"not random at al";
 /// Maps the stack, fills it, and returns the stack pointer.
 ///
 /// # Errors
-/// [`Errno::NoMemory`], and [`Errno::Fault`] if the arguments do not fit.
+/// [`Errno::ENOMEM`], and [`Errno::EFAULT`] if the arguments do not fit.
 pub fn build(space: &Space, loaded: &Loaded, arguments: &[&str]) -> Result<VirtAddr, Errno> {
     let top = space.layout().user.end;
     space.set_stack_limit(LIMIT_BYTES);

@@ -25,10 +25,10 @@ impl Call<'_> {
 
     fn open_at(&mut self, path: VirtAddr, flags: u64) -> Answer {
         if flags & ACCESS_MODE != 0 {
-            return Err(Errno::ReadOnly);
+            return Err(Errno::EROFS);
         }
         let path = self.path(path)?;
-        self.files.open(str::from_utf8(&path).map_err(|_| Errno::NoEntry)?)
+        self.files.open(str::from_utf8(&path).map_err(|_| Errno::ENOENT)?)
     }
 
     pub(super) fn read(&mut self) -> Answer {
@@ -54,13 +54,13 @@ impl Call<'_> {
         let mut path = Vec::new();
         for offset in 0..PATH_BYTES {
             let mut byte = [0];
-            let at = start.0.checked_add(offset).ok_or(Errno::Fault)?;
+            let at = start.0.checked_add(offset).ok_or(Errno::EFAULT)?;
             self.memory.read(VirtAddr(at), &mut byte)?;
             match byte {
                 [0] => return Ok(path),
                 [byte] => path.push(byte),
             }
         }
-        Err(Errno::NameTooLong)
+        Err(Errno::ENAMETOOLONG)
     }
 }

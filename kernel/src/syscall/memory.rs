@@ -26,7 +26,7 @@ impl Call<'_> {
     pub(super) fn mmap(&self) -> Answer {
         let [_, len, prot, flags, descriptor, offset] = self.arguments;
         if flags & MAP_SHARED != 0 || flags & MAP_PRIVATE == 0 || !offset.is_multiple_of(FRAME_SIZE) {
-            return Err(Errno::Invalid);
+            return Err(Errno::EINVAL);
         }
         let request = MapRequest {
             addr: self.addr(0),
@@ -65,7 +65,7 @@ impl Call<'_> {
             0 => Remap::InPlace,
             MREMAP_MAYMOVE => Remap::MayMove,
             both if both == MREMAP_MAYMOVE | MREMAP_FIXED => Remap::Fixed(self.addr(4)),
-            _ => return Err(Errno::Invalid),
+            _ => return Err(Errno::EINVAL),
         };
         Ok(self.space.mremap(self.addr(0), old_len, new_len, to)?.0)
     }
@@ -79,7 +79,7 @@ impl Call<'_> {
             15 => Advice::NoHugePage,
             // `MADV_NORMAL` to `MADV_WILLNEED` change nothing here.
             0..=3 => return Ok(0),
-            _ => return Err(Errno::Invalid),
+            _ => return Err(Errno::EINVAL),
         };
         self.space.madvise(self.addr(0), self.arguments[1], advice)?;
         Ok(0)

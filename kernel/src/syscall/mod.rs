@@ -71,7 +71,7 @@ impl Call<'_> {
             257 => self.openat(),
             302 => self.prlimit(),
             318 => self.getrandom(),
-            _ => Err(Errno::NoSystemCall),
+            _ => Err(Errno::ENOSYS),
         }
     }
 

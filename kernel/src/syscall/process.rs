@@ -27,10 +27,10 @@ impl Call<'_> {
     pub(super) fn arch_prctl(&self) -> Answer {
         let [code, base, ..] = self.arguments;
         if code != ARCH_SET_FS {
-            return Err(Errno::Invalid);
+            return Err(Errno::EINVAL);
         }
         if base >= self.space.layout().user.end.0 {
-            return Err(Errno::NotPermitted);
+            return Err(Errno::EPERM);
         }
         FsBase::write(x86_64::VirtAddr::new(base));
         Ok(0)
@@ -38,7 +38,7 @@ impl Call<'_> {
 
     pub(super) fn prctl(&self) -> Answer {
         if self.arguments[0] != PR_GET_NAME {
-            return Err(Errno::Invalid);
+            return Err(Errno::EINVAL);
         }
         self.memory.write(self.addr(1), NAME)?;
         Ok(0)
@@ -48,7 +48,7 @@ impl Call<'_> {
     pub(super) fn prlimit(&self) -> Answer {
         let [_, resource, new, old, ..] = self.arguments;
         if new != 0 {
-            return Err(Errno::NotPermitted);
+            return Err(Errno::EPERM);
         }
         if old != 0 {
             let soft = if resource == RLIMIT_STACK { stack::LIMIT_BYTES } else { UNLIMITED };
@@ -69,7 +69,7 @@ impl Call<'_> {
 
     /// `readlink`: there are no links. Static programs ask for `/proc/self/exe` and do without.
     pub(super) fn readlink(&self) -> Answer {
-        Err(Errno::NoEntry)
+        Err(Errno::ENOENT)
     }
 
     /// `getrandom`, without randomness: the bytes are a fixed sequence, so that runs repeat. No secret may depend on

@@ -23,12 +23,12 @@ impl Call<'_> {
         self.check_stream()?;
         let [_, buffers, count, ..] = self.arguments;
         if count > MOST_BUFFERS {
-            return Err(Errno::Invalid);
+            return Err(Errno::EINVAL);
         }
         let mut sent = 0;
         for index in 0..count {
             let mut words = [[0; 8]; 2];
-            let at = buffers.checked_add(index * BUFFER_BYTES).ok_or(Errno::Fault)?;
+            let at = buffers.checked_add(index * BUFFER_BYTES).ok_or(Errno::EFAULT)?;
             self.memory.read(VirtAddr(at), words.as_flattened_mut())?;
             let [start, bytes] = words.map(u64::from_le_bytes);
             sent += self.send(VirtAddr(start), bytes)?;
@@ -37,7 +37,7 @@ impl Call<'_> {
     }
 
     fn check_stream(&self) -> Result<(), Errno> {
-        matches!(self.arguments[0], 1 | 2).then_some(()).ok_or(Errno::BadFile)
+        matches!(self.arguments[0], 1 | 2).then_some(()).ok_or(Errno::EBADF)
     }
 
     fn send(&self, start: VirtAddr, bytes: u64) -> Answer {
@@ -45,7 +45,7 @@ impl Call<'_> {
         let mut done = 0;
         while done < bytes {
             let part = &mut chunk[..CHUNK.min((bytes - done) as usize)];
-            let at = start.0.checked_add(done).ok_or(Errno::Fault)?;
+            let at = start.0.checked_add(done).ok_or(Errno::EFAULT)?;
             match self.memory.read(VirtAddr(at), part) {
                 Ok(()) => Serial.send(part),
                 // What was sent is sent: as in Linux, the call says how much.

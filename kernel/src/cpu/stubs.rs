@@ -166,30 +166,3 @@ pub unsafe extern "C" fn enter_user(registers: *mut Registers) {
         system_call = const SYSTEM_CALL,
     )
 }
-
-unsafe extern "C" {
-    /// The one instruction of [`copy_across`] that may fault.
-    pub safe static user_access: u8;
-    /// The instruction after it.
-    pub safe static user_access_end: u8;
-}
-
-/// Copies between the kernel and a program, and returns how many bytes were not copied because an access faulted.
-///
-/// # Safety
-/// The kernel's side is valid for the copy, and the program's side lies in the user half.
-#[unsafe(naked)]
-pub unsafe extern "C" fn copy_across(to: *mut u8, from: *const u8, bytes: usize) -> usize {
-    naked_asm!(
-        "mov rcx, rdx",
-        "stac",
-        ".global user_access",
-        "user_access:",
-        "rep movsb",
-        ".global user_access_end",
-        "user_access_end:",
-        "clac",
-        "mov rax, rcx",
-        "ret",
-    )
-}

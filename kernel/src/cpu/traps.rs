@@ -1,5 +1,6 @@
 //! The interrupt table, and traps that interrupt the kernel itself.
 
+use quire_interop::user_memory::fixup;
 use spin::Once;
 use x86_64::VirtAddr;
 use x86_64::instructions::interrupts;
@@ -9,7 +10,7 @@ use x86_64::structures::idt::{Entry, HandlerFunc, InterruptDescriptorTable};
 
 use super::registers::Registers;
 use super::segments::FATAL_STACK;
-use super::stubs::{FATAL, STUB_BYTES, VECTORS, trap_stubs, user_access, user_access_end};
+use super::stubs::{FATAL, STUB_BYTES, VECTORS, trap_stubs};
 
 /// The vector of page faults.
 pub const PAGE_FAULT: u64 = 14;
@@ -52,8 +53,10 @@ fn mask_legacy_interrupts() {
 /// caller asks Quire to bring the page in (`crate::memory::user`). Every other one is an error of the kernel.
 #[unsafe(no_mangle)]
 extern "C" fn kernel_trap(registers: &mut Registers) {
-    if registers.vector == PAGE_FAULT && registers.rip == (&raw const user_access).addr() as u64 {
-        registers.rip = (&raw const user_access_end).addr() as u64;
+    if registers.vector == PAGE_FAULT
+        && let Some(rip) = fixup(registers.rip)
+    {
+        registers.rip = rip;
         return;
     }
     panic!("trap in the kernel, cr2 {:#x}\n{registers}", Cr2::read_raw());

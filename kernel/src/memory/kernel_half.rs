@@ -6,9 +6,11 @@
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use quire::addr::Frame;
-use x86_64::PhysAddr;
-use x86_64::registers::control::{Cr3, Cr3Flags};
-use x86_64::structures::paging::PhysFrame;
+use quire_interop::shootdown::Ring0;
+
+/// The running CPU.
+// SAFETY: the kernel runs in ring 0, user leaves are not global, and `CR4.PCIDE` is clear (P2).
+pub const CPU: Ring0 = unsafe { Ring0::new() };
 
 static KERNEL_ROOT: AtomicU64 = AtomicU64::new(0);
 
@@ -25,7 +27,6 @@ pub fn root() -> Frame {
 
 /// Makes this CPU use a top-level table that has the kernel's half.
 pub fn load(root: Frame) {
-    let frame = PhysFrame::containing_address(PhysAddr::new(root.addr().0));
-    // SAFETY: the code that runs stays mapped, since every root has the same upper half.
-    unsafe { Cr3::write(frame, Cr3Flags::empty()) };
+    // SAFETY: the code that runs stays mapped, since every root has the same upper half (P2).
+    unsafe { CPU.load_root(root) };
 }

@@ -5,16 +5,12 @@ use core::sync::atomic::{Ordering, fence};
 use quire::addr::{Frame, PhysAddr};
 use quire::arch::ProcessorState;
 use quire::cpu::{CpuId, CpuSet};
-use quire::platform::{Context, Event, FlushExtent, FlushRequest, FramePlatform, Platform, TablePlatform};
-use x86_64::VirtAddr;
-use x86_64::instructions::tlb;
+use quire::platform::{Context, Event, FlushRequest, FramePlatform, Platform, TablePlatform};
+use quire_interop::shootdown::LocalTlb;
 
 use super::{kernel_half, layout};
 use crate::device::serial::log;
 use crate::files::pager::InitramfsPager;
-
-/// Flushing more pages than this one by one costs more than loading them again.
-const MOST_SINGLE_FLUSHES: u64 = 32;
 
 /// The machine. It has no size, so that a call of the library compiles to the instructions below.
 pub struct Machine;
@@ -74,15 +70,8 @@ unsafe impl TablePlatform for Machine {
         kernel_half::load(root.unwrap_or_else(kernel_half::root));
     }
 
-    /// INVLPG also empties the paging-structure caches (SDM volume 3, 4.10.4.1), so removed tables need no more.
     fn flush_local(&self, request: &FlushRequest) {
-        match request.extent {
-            FlushExtent::Range { range, stride } if range.len() / stride <= MOST_SINGLE_FLUSHES => {
-                let pages = (range.start.0..range.end.0).step_by(stride as usize);
-                pages.for_each(|at| tlb::flush(VirtAddr::new(at)));
-            }
-            _ => tlb::flush_all(),
-        }
+        kernel_half::CPU.flush(request);
     }
 
     /// There are no other CPUs.

@@ -6,23 +6,34 @@
 //! A copy runs until it faults. The fault does not run Quire in the trap handler: it ends the copy, and the caller,
 //! an ordinary task with interrupts on, asks for the page and goes on.
 
+use core::ops::Range;
+
 use quire::addr::VirtAddr;
+use quire::arch::{CpuFeatures, PagingMode};
 use quire::vm::Access;
+use quire_interop::user_memory;
+use spin::Once;
 
 use super::manager::Space;
-use crate::cpu::stubs::copy_across;
 use crate::errno::Errno;
+
+/// The copies, which depend on the processor.
+static COPIES: Once<user_memory::UserMemory> = Once::new();
 
 /// The memory of the program whose address space is switched in.
 #[derive(Clone, Copy)]
 pub struct UserMemory<'s> {
     space: &'s Space,
+    copies: user_memory::UserMemory,
 }
 
 impl<'s> UserMemory<'s> {
     /// The memory of the address space, which is switched in.
     pub fn of(space: &'s Space) -> Self {
-        Self { space }
+        // SAFETY: the lower half holds memory of programs alone, and the kernel requires SMAP (K2, K3).
+        let detected =
+            || unsafe { user_memory::UserMemory::new(PagingMode::FourLevel, CpuFeatures::detect(), true) };
+        Self { space, copies: *COPIES.call_once(detected) }
     }
 
     /// Copies from the program.
@@ -30,10 +41,8 @@ impl<'s> UserMemory<'s> {
     /// # Errors
     /// [`Errno::EFAULT`] where the program itself could not read.
     pub fn read(self, from: VirtAddr, to: &mut [u8]) -> Result<(), Errno> {
-        let kernel = to.as_mut_ptr();
-        self.transfer(from, to.len(), Access::Read, |user, done, bytes| {
-            // SAFETY: `transfer` calls with parts of the buffer and of the user half.
-            unsafe { copy_across(kernel.add(done), core::ptr::with_exposed_provenance(user), bytes) }
+        self.transfer(from, to.len(), Access::Read, |user, part| {
+            self.copies.copy_from_user(&mut to[part], user)
         })
     }
 
@@ -42,21 +51,17 @@ impl<'s> UserMemory<'s> {
     /// # Errors
     /// [`Errno::EFAULT`] where the program itself could not store.
     pub fn write(self, to: VirtAddr, from: &[u8]) -> Result<(), Errno> {
-        let kernel = from.as_ptr();
-        self.transfer(to, from.len(), Access::Write, |user, done, bytes| {
-            // SAFETY: `transfer` calls with parts of the buffer and of the user half.
-            unsafe { copy_across(core::ptr::with_exposed_provenance_mut(user), kernel.add(done), bytes) }
-        })
+        self.transfer(to, from.len(), Access::Write, |user, part| self.copies.copy_to_user(user, &from[part]))
     }
 
-    /// Calls `copy` for parts of the range, each in one leaf, with the program's address, the bytes done before and
-    /// the bytes of the part. It returns how many of these were left when it faulted.
+    /// Calls `copy` for parts of the range, each in one leaf, with the program's address and the part's place in the
+    /// kernel's buffer. It returns how many bytes were left when it faulted.
     fn transfer(
         self,
         user: VirtAddr,
         bytes: usize,
         access: Access,
-        mut copy: impl FnMut(usize, usize, usize) -> usize,
+        mut copy: impl FnMut(VirtAddr, Range<usize>) -> usize,
     ) -> Result<(), Errno> {
         let end = user.0.checked_add(bytes as u64).ok_or(Errno::EFAULT)?;
         if end > self.space.layout().user.end.0 {
@@ -71,7 +76,7 @@ impl<'s> UserMemory<'s> {
             };
             let to_leaf_end = leaf.addr.0 + leaf.size.bytes() - at.0;
             let part = to_leaf_end.min((bytes - done) as u64) as usize;
-            done += part - copy(at.0 as usize, done, part);
+            done += part - copy(at, done..done + part);
         }
         Ok(())
     }

@@ -20,6 +20,10 @@
 //! The processor keeps `RFLAGS.AC` when it enters a handler, so under SMAP each entry of the kernel executes
 //! `clac`; `iretq` restores the flag for the copy (Intel SDM volume 3A, section 4.6).
 //!
+//! The processor does not check a program's rights for the kernel. Memory that `mprotect` made inaccessible
+//! (`PROT_NONE`) keeps its leaves, without the bit for user mode, and a copy in ring 0 reads it. A kernel that
+//! must refuse such addresses asks [`Mm::translate`](quire::vm::Mm::translate) first.
+//!
 //! The address check is a branch. A kernel that defends itself against speculation past such branches
 //! (Spectre, variant 1) executes `lfence` before it makes a call with an address of the program.
 

@@ -129,7 +129,7 @@ impl fmt::Display for Recorded {
         if self.tier == Tier::Privileged {
             write!(
                 out,
-                " ({} from kernel mode, {} writes, {} of present pages, {} major, {} not resolved), {} fault-around ranges",
+                " ({} from kernel mode, {} writes, {} of present pages, {} major, {} not resolved)\n  fault-around: {} ranges",
                 faults.kernel_mode,
                 faults.write,
                 faults.protection,

@@ -32,9 +32,9 @@ impl<F: Copy> Hook<F> {
     /// Installs the procedure, unless another call has. The caller holds no lock of this or a higher rank.
     #[inline]
     pub(in crate::vm) fn install<P: FramePlatform>(&self, platform: &P, procedure: F) {
-        if !self.is_installed.load(Ordering::Relaxed) {
+        if !self.is_installed.load(Ordering::Acquire) {
             *self.procedure.lock(platform) = Some(procedure);
-            self.is_installed.store(true, Ordering::Relaxed);
+            self.is_installed.store(true, Ordering::Release);
         }
     }
 

@@ -200,7 +200,7 @@ unsafe impl<T: Sync> Send for BootSlice<T> {}
 // SAFETY: M1: a handle gives shared references only, so sending or sharing it is sharing `T`.
 unsafe impl<T: Sync> Sync for BootSlice<T> {}
 
-/// A table in boot memory with one owner, who may change it. It lives as long as the platform.
+/// A table in boot memory with one owner, which alone may change it. It lives as long as the platform.
 pub(crate) struct BootTable<T> {
     base: NonNull<T>,
     len: usize,

@@ -27,6 +27,7 @@ pub mod stack;
 pub mod switch;
 pub mod table;
 pub mod task;
+pub mod timers;
 pub mod wait;
 pub mod wait4;
 pub mod word;

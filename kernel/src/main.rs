@@ -77,7 +77,9 @@ fn start_memory(info: BootInfo) {
 fn start_tasks() {
     let kernel = Process::kernel();
     sched::become_idle_task(Task::idle(kernel.clone()));
-    let context = UserContext::new(Registers::default());
-    let supervisor = Task::new(kernel, 0, context, None, init::supervise).expect("memory for the first task");
-    sched::start(supervisor);
+    for start in [init::supervise, init::serve_timers] {
+        let context = UserContext::new(Registers::default());
+        let task = Task::new(kernel.clone(), 0, context, None, start).expect("memory for the first tasks");
+        sched::start(task);
+    }
 }

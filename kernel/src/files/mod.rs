@@ -21,6 +21,7 @@ mod archive;
 pub mod context;
 pub mod dentry;
 mod directory_file;
+pub mod event_counter;
 pub mod events;
 pub mod generated;
 pub mod initramfs;

@@ -1,5 +1,8 @@
 //! The contents of a regular file: pages in Quire's page cache, which mappings show too.
 
+use core::sync::atomic::{AtomicU32, Ordering};
+
+use linux_raw_sys::general as abi;
 use quire::limits::FRAME_SIZE;
 use quire::platform::FileId;
 use spin::Once;
@@ -28,11 +31,13 @@ pub struct Body {
     file: Once<KernelFile>,
     /// One task at a time writes or changes the size.
     writing: SleepLock<()>,
+    /// What can no longer be done with the file (`F_SEAL_*`).
+    seals: AtomicU32,
 }
 
 impl Body {
     pub(super) fn new(contents: Contents) -> Self {
-        Self { contents, file: Once::new(), writing: SleepLock::new(()) }
+        Self { contents, file: Once::new(), writing: SleepLock::new(()), seals: AtomicU32::new(abi::F_SEAL_SEAL) }
     }
 
     /// The file as Quire knows it.
@@ -98,10 +103,22 @@ impl Body {
         limit: u64,
     ) -> Result<usize, Errno> {
         let _writing = self.writing.lock();
-        let start = if append { self.size() } else { *position };
+        let size = self.size();
+        let start = if append { size } else { *position };
         if from.left() == 0 {
             return Ok(0);
         }
+        if self.has_seal(abi::F_SEAL_WRITE | abi::F_SEAL_FUTURE_WRITE) {
+            return Err(Errno::EPERM);
+        }
+        let limit = if self.has_seal(abi::F_SEAL_GROW) {
+            if start >= size {
+                return Err(Errno::EPERM);
+            }
+            size
+        } else {
+            limit
+        };
         if start >= limit {
             return Err(Errno::EFBIG);
         }
@@ -131,9 +148,11 @@ impl Body {
     /// Sets the size.
     pub(super) fn truncate(&self, bytes: u64) -> Result<(), Errno> {
         let _writing = self.writing.lock();
-        if bytes == self.size() {
+        let size = self.size();
+        if bytes == size {
             return Ok(());
         }
+        self.check_seal(if bytes < size { abi::F_SEAL_SHRINK } else { abi::F_SEAL_GROW })?;
         Ok(self.file()?.truncate(bytes)?)
     }
 
@@ -141,6 +160,9 @@ impl Body {
     pub(super) fn allocate(&self, start: u64, end: u64, keep_size: bool) -> Result<(), Errno> {
         let _writing = self.writing.lock();
         let size = self.size();
+        if end > size {
+            self.check_seal(abi::F_SEAL_GROW)?;
+        }
         match self.contents {
             Contents::Memory if keep_size => {
                 let end = end.min(size);
@@ -156,9 +178,53 @@ impl Body {
         Ok(())
     }
 
+    fn has_seal(&self, seals: u32) -> bool {
+        self.seals() & seals != 0
+    }
+
+    fn check_seal(&self, seals: u32) -> Result<(), Errno> {
+        if self.has_seal(seals) { Err(Errno::EPERM) } else { Ok(()) }
+    }
+
+    /// What can no longer be done with the file (`F_GET_SEALS`).
+    pub fn seals(&self) -> u32 {
+        self.seals.load(Ordering::Relaxed)
+    }
+
+    /// Lets a new file get seals, as these flags of `memfd_create` say.
+    pub fn allow_seals(&self, flags: u32) {
+        let seals = match (flags & abi::MFD_NOEXEC_SEAL != 0, flags & abi::MFD_ALLOW_SEALING != 0) {
+            (true, _) => abi::F_SEAL_EXEC,
+            (false, true) => 0,
+            (false, false) => abi::F_SEAL_SEAL,
+        };
+        self.seals.store(seals, Ordering::Relaxed);
+    }
+
+    /// Adds seals (`F_ADD_SEALS`). `mapped`: whether a program may store to it through a mapping.
+    pub(super) fn add_seals(&self, seals: u32, mapped: impl Fn() -> bool) -> Result<(), Errno> {
+        const KNOWN: u32 = abi::F_SEAL_SEAL
+            | abi::F_SEAL_SHRINK
+            | abi::F_SEAL_GROW
+            | abi::F_SEAL_WRITE
+            | abi::F_SEAL_FUTURE_WRITE
+            | abi::F_SEAL_EXEC;
+        if seals & !KNOWN != 0 {
+            return Err(Errno::EINVAL);
+        }
+        let _writing = self.writing.lock();
+        self.check_seal(abi::F_SEAL_SEAL)?;
+        if seals & abi::F_SEAL_WRITE != 0 && !self.has_seal(abi::F_SEAL_WRITE) && mapped() {
+            return Err(Errno::EBUSY);
+        }
+        self.seals.fetch_or(seals, Ordering::Relaxed);
+        Ok(())
+    }
+
     /// Makes a range of bytes zero, without memory where whole pages are concerned.
     pub(super) fn punch(&self, start: u64, end: u64) -> Result<(), Errno> {
         let _writing = self.writing.lock();
+        self.check_seal(abi::F_SEAL_WRITE | abi::F_SEAL_FUTURE_WRITE)?;
         if let Contents::Memory = self.contents {
             return Ok(self.file()?.punch_hole(start..end)?);
         }

@@ -51,6 +51,19 @@ impl File for RegularFile {
         Ok(Mapping::File(self.body().file()?))
     }
 
+    fn control(&self, command: u32, argument: u64) -> Result<u64, Errno> {
+        match command {
+            abi::F_GET_SEALS => Ok(self.body().seals().into()),
+            abi::F_ADD_SEALS => {
+                // Which mappings may store is not recorded: any mapping counts.
+                let file = self.body().file()?;
+                self.body().add_seals(argument as u32, || file.references() > 1)?;
+                Ok(0)
+            }
+            _ => Err(Errno::EINVAL),
+        }
+    }
+
     fn allocate(&self, mode: u32, offset: u64, bytes: u64) -> Result<(), Errno> {
         let end = offset.checked_add(bytes).filter(|end| *end <= i64::MAX as u64).ok_or(Errno::EFBIG)?;
         const PUNCH: u32 = abi::FALLOC_FL_PUNCH_HOLE | abi::FALLOC_FL_KEEP_SIZE;

@@ -101,9 +101,12 @@ fn start_memory(info: BootInfo) {
     }
 }
 
-/// Starts the first task.
+/// Starts the first tasks.
 fn start_tasks() {
-    let context = UserContext::new(Registers::default());
-    let supervisor = Task::new(Process::kernel(), 0, context, None, init::supervise);
-    sched::start(supervisor.expect("memory for the first task"));
+    let kernel = Process::kernel();
+    for start in [init::supervise, init::serve_timers] {
+        let context = UserContext::new(Registers::default());
+        let task = Task::new(kernel.clone(), 0, context, None, start).expect("memory for the first tasks");
+        sched::start(task);
+    }
 }

@@ -77,6 +77,23 @@ impl<'s> UserMemory<'s> {
         Ok(u64::from_le_bytes(bytes))
     }
 
+    /// Changes a number of four bytes in one atomic step, as `change` says, until it returns `None`. Returns the last
+    /// value that was found.
+    ///
+    /// # Errors
+    /// As [`Self::write`].
+    pub fn update_u32(self, at: VirtAddr, change: impl Fn(u32) -> Option<u32>) -> Result<u32, Errno> {
+        let mut found = self.read_u32(at)?;
+        while let Some(new) = change(found) {
+            match self.copies.compare_exchange_u32(at, found, new) {
+                Ok(now) if now == found => break,
+                Ok(now) => found = now,
+                Err(_) => self.bring_in(at, Access::Write)?,
+            }
+        }
+        Ok(found)
+    }
+
     /// The bytes up to a zero, which is not among them.
     ///
     /// # Errors

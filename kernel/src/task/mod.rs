@@ -26,6 +26,7 @@ pub mod sleep_lock;
 pub mod switch;
 pub mod table;
 pub mod task;
+pub mod timers;
 pub mod wait;
 pub mod wait4;
 pub mod word;

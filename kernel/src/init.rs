@@ -49,7 +49,7 @@ fn run_command() -> Outcome {
     let (path, strings) = crate::boot::command::command();
     if let Err(errno) = start(&path, strings) {
         log!("cannot run {}: {errno}", path.escape_ascii());
-        return Outcome::NotStarted;
+        return Outcome::NotStarted(errno);
     }
     EVENTS.wait_uninterruptible(|| ENDED.load(Ordering::Acquire).then_some(()));
     let init = table::process(table::INIT).expect("kept until it is forgotten here");

@@ -10,13 +10,13 @@ use alloc::vec::Vec;
 use core::ops::Range;
 
 use quire::addr::VirtAddr;
-use quire::arch::{CpuFeatures, PagingMode};
+use quire::arch::CpuFeatures;
 use quire::error::FaultError;
 use quire::vm::Access;
 use quire_interop::user_memory;
 use spin::Once;
 
-use super::manager::Space;
+use super::manager::{self, Space};
 use crate::errno::Errno;
 use crate::task::{oom, sched};
 
@@ -35,7 +35,7 @@ impl<'s> UserMemory<'s> {
     pub fn of(space: &'s Space) -> Self {
         // SAFETY: the lower half holds memory of programs alone, and the kernel requires SMAP (K2, K3).
         let detected =
-            || unsafe { user_memory::UserMemory::new(PagingMode::FourLevel, CpuFeatures::detect(), true) };
+            || unsafe { user_memory::UserMemory::new(manager::paging(), CpuFeatures::detect(), true) };
         Self { space, copies: *COPIES.call_once(detected) }
     }
 

@@ -23,7 +23,6 @@ pub mod run_queue;
 pub mod sched;
 pub mod signal;
 pub mod sleep_lock;
-pub mod stack;
 pub mod switch;
 pub mod table;
 pub mod task;

@@ -2,6 +2,7 @@
 
 pub(super) mod folio_sharers;
 pub(super) mod info;
+pub(super) mod large_leaves;
 pub(super) mod mapped;
 pub(super) mod page_counts;
 pub(super) mod page_flags;

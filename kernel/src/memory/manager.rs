@@ -2,9 +2,10 @@
 
 use quire::manager::{Config, MemoryManager};
 use quire::vm::Mm;
-use quire_interop::{Heap, MemoryMap};
+use quire_interop::MemoryMap;
 use spin::Once;
 
+use super::heap::KernelHeap;
 use super::platform::{MACHINE, Machine};
 use crate::device::serial::log;
 
@@ -13,9 +14,8 @@ pub type Space = Mm<'static, Machine>;
 
 static MANAGER: Once<MemoryManager<'static, Machine>> = Once::new();
 
-/// `Box` and `Vec` of the kernel are slabs and folios of Quire.
 #[global_allocator]
-static HEAP: Heap<Machine> = Heap::new();
+static HEAP: KernelHeap = KernelHeap::new();
 
 /// Hands the memory to Quire.
 ///
@@ -26,7 +26,7 @@ pub unsafe fn start(memory: &MemoryMap) {
     let manager = MANAGER.call_once(|| unsafe {
         MemoryManager::new(&MACHINE, memory.ranges(), &Config::default()).expect("memory that can be managed")
     });
-    HEAP.init(manager.pages()).expect("a frame for the heap");
+    HEAP.inner().init(manager.pages()).expect("a frame for the heap");
 }
 
 /// The manager, after [`start`].

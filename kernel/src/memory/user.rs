@@ -11,12 +11,14 @@ use core::ops::Range;
 
 use quire::addr::VirtAddr;
 use quire::arch::{CpuFeatures, PagingMode};
+use quire::error::FaultError;
 use quire::vm::Access;
 use quire_interop::user_memory;
 use spin::Once;
 
 use super::manager::Space;
 use crate::errno::Errno;
+use crate::task::{oom, sched};
 
 /// The copies, which depend on the processor.
 static COPIES: Once<user_memory::UserMemory> = Once::new();
@@ -113,7 +115,7 @@ impl<'s> UserMemory<'s> {
         while done < bytes {
             let at = user.add(done as u64);
             let Some(leaf) = self.space.translate(at, access) else {
-                self.space.fault(at, access).map_err(|_| Errno::EFAULT)?;
+                self.bring_in(at, access)?;
                 continue;
             };
             let to_leaf_end = leaf.addr.0 + leaf.size.bytes() - at.0;
@@ -121,5 +123,17 @@ impl<'s> UserMemory<'s> {
             done += part - copy(at, done..done + part);
         }
         Ok(())
+    }
+
+    /// Lets Quire make an access possible.
+    fn bring_in(self, at: VirtAddr, access: Access) -> Result<(), Errno> {
+        match self.space.fault(at, access) {
+            Ok(_) => Ok(()),
+            Err(FaultError::OutOfMemory) if !sched::current_ref().is_dying() => {
+                oom::make_room();
+                Ok(())
+            }
+            Err(_) => Err(Errno::EFAULT),
+        }
     }
 }

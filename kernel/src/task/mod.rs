@@ -16,6 +16,7 @@ pub mod clone;
 pub mod exec;
 pub mod exit;
 pub mod futex;
+pub mod oom;
 pub mod process;
 pub mod run;
 pub mod run_queue;

@@ -14,6 +14,7 @@ mod errno;
 mod files;
 mod init;
 mod memory;
+mod observe;
 mod panic;
 mod program;
 mod sync;

@@ -49,7 +49,11 @@ impl Call<'_> {
     }
 }
 
-fn limit(resource: u32) -> Result<[u64; 2], Errno> {
+/// The soft and the hard limit of a resource.
+///
+/// # Errors
+/// [`Errno::EINVAL`] for a resource that there is not.
+pub fn limit(resource: u32) -> Result<[u64; 2], Errno> {
     match resource {
         abi::RLIMIT_STACK => Ok([LIMIT_BYTES, UNLIMITED]),
         abi::RLIMIT_NOFILE => Ok([OPEN_FILES; 2]),

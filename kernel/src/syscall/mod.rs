@@ -5,7 +5,7 @@ mod exec;
 mod files;
 mod futex;
 mod ids;
-mod limits;
+pub mod limits;
 mod memory;
 mod process;
 mod signals;

@@ -27,6 +27,7 @@ use super::switch::switch_stacks;
 use super::task::Task;
 use crate::cpu::area::{self, Handover};
 use crate::cpu::ipi;
+use crate::observe::note_idle;
 use crate::sync::IrqLock;
 
 const RUNNING: u8 = 0;
@@ -91,6 +92,11 @@ pub fn wake(task: &Arc<Task>) {
     }
 }
 
+/// Whether a task sleeps.
+pub fn is_parked(task: &Task) -> bool {
+    task.state.load(Ordering::Relaxed) == PARKED
+}
+
 /// Lets other tasks run, if any wait. The running task goes to the end of the queue.
 pub fn schedule() {
     area::this().set_need_resched(false);
@@ -109,10 +115,12 @@ pub fn end_task() -> ! {
 /// What a CPU does when no task wants it.
 pub fn idle_loop(halt: impl Fn()) -> ! {
     loop {
+        note_idle(area::cpu_id(), true);
         area::this().set_idle(true);
         interrupts::disable();
         if run_queue::has_work(area::cpu_id()) || run_queue::waiting() > 0 {
             area::this().set_idle(false);
+            note_idle(area::cpu_id(), false);
             interrupts::enable();
             switch_away(false);
         } else {

@@ -10,13 +10,13 @@ use alloc::vec::Vec;
 use core::ops::Range;
 
 use quire::addr::VirtAddr;
-use quire::arch::{CpuFeatures, PagingMode};
+use quire::arch::CpuFeatures;
 use quire::error::FaultError;
 use quire::vm::Access;
 use quire_interop::user_memory;
 use spin::Once;
 
-use super::manager::Space;
+use super::manager::{self, Space};
 use crate::errno::Errno;
 use crate::task::{oom, sched};
 
@@ -35,7 +35,7 @@ impl<'s> UserMemory<'s> {
     pub fn of(space: &'s Space) -> Self {
         // SAFETY: the lower half holds memory of programs alone, and the kernel requires SMAP (K2, K3).
         let detected =
-            || unsafe { user_memory::UserMemory::new(PagingMode::FourLevel, CpuFeatures::detect(), true) };
+            || unsafe { user_memory::UserMemory::new(manager::paging(), CpuFeatures::detect(), true) };
         Self { space, copies: *COPIES.call_once(detected) }
     }
 
@@ -75,6 +75,23 @@ impl<'s> UserMemory<'s> {
         let mut bytes = [0; 8];
         self.read(from, &mut bytes)?;
         Ok(u64::from_le_bytes(bytes))
+    }
+
+    /// Changes a number of four bytes in one atomic step, as `change` says, until it returns `None`. Returns the last
+    /// value that was found.
+    ///
+    /// # Errors
+    /// As [`Self::write`].
+    pub fn update_u32(self, at: VirtAddr, change: impl Fn(u32) -> Option<u32>) -> Result<u32, Errno> {
+        let mut found = self.read_u32(at)?;
+        while let Some(new) = change(found) {
+            match self.copies.compare_exchange_u32(at, found, new) {
+                Ok(now) if now == found => break,
+                Ok(now) => found = now,
+                Err(_) => self.bring_in(at, Access::Write)?,
+            }
+        }
+        Ok(found)
     }
 
     /// The bytes up to a zero, which is not among them.

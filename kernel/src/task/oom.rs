@@ -17,8 +17,8 @@ use crate::observe::badness;
 /// How often other tasks get the CPU before the caller tries again.
 const PATIENCE: usize = 1000;
 
-/// The process that was killed last. Until it has ended, no other one is.
-static VICTIM: Mutex<Option<Arc<Process>>> = Mutex::new(None);
+/// The number of the process that was killed last. Until it has ended, no other one is.
+static VICTIM: Mutex<Option<u32>> = Mutex::new(None);
 
 /// Makes room, as a task that holds no spin lock. The caller tries again what failed, unless it must end.
 ///
@@ -39,7 +39,6 @@ pub fn make_room() {
         sched::schedule();
         core::hint::spin_loop();
     }
-    VICTIM.lock().take_if(|last| last.has_ended());
 }
 
 /// Discards the anonymous memory of a process that will never run its program again.
@@ -67,8 +66,9 @@ fn next_anonymous(space: &Space, from: VirtAddr) -> Option<VirtRange> {
 /// The process that is dying already, or else the one with the most memory, which is killed.
 fn choose() -> Option<Arc<Process>> {
     let mut last = VICTIM.lock();
-    if let Some(victim) = last.as_ref().filter(|victim| !victim.has_ended()) {
-        return Some(victim.clone());
+    let dying = last.and_then(table::process).filter(|victim| victim.exit().is_some() && !victim.has_ended());
+    if dying.is_some() {
+        return dying;
     }
     let victim = table::processes().into_iter().filter(|process| process.exit().is_none());
     let scored = victim.filter_map(|process| Some((badness(&process)?, process)));
@@ -79,7 +79,7 @@ fn choose() -> Option<Arc<Process>> {
         victim.identity.lock().name.escape_ascii(),
         resident(&victim) * FRAME_SIZE / 1024
     );
-    *last = Some(victim.clone());
+    *last = Some(victim.id);
     drop(last);
     victim.begin_exit(Exit::Killed(abi::SIGKILL));
     Some(victim)

@@ -8,7 +8,8 @@ use super::{List, commit};
 use crate::cpu::area;
 use crate::errno::Errno;
 use crate::memory::manager::manager;
-use crate::task::{stack::STACK_BYTES, table};
+use crate::memory::stacks;
+use crate::task::table;
 
 pub(super) fn add(list: &mut List) {
     list.text("/proc/meminfo", meminfo);
@@ -26,7 +27,7 @@ pub(super) fn add(list: &mut List) {
 }
 
 fn stack_kib() -> u64 {
-    (table::task_count() * STACK_BYTES / 1024) as u64
+    stacks::mapped() * stacks::STACK_BYTES / 1024
 }
 
 fn meminfo(out: &mut dyn Write) -> fmt::Result {

@@ -33,6 +33,11 @@ impl<P: Platform> Mm<'_, P> {
         Observation::of(self.sleepable()).vmas(visit)
     }
 
+    /// Shows the mappings that share a byte with the range, as [`Self::vmas`] does.
+    pub fn vmas_in(&self, range: VirtRange, visit: impl FnMut(&VmaInfo)) {
+        Observation::of(self.sleepable()).vmas_in(range, visit)
+    }
+
     /// How many mappings there are.
     pub fn mappings(&self) -> usize {
         Observation::of(self.sleepable()).mappings()

@@ -1,7 +1,7 @@
 //! A kernel for x86-64 on QEMU whose memory manager is Quire. `docs/kernel.md` explains it.
 //!
-//! It runs one static Linux program from the initial RAM disk and ends QEMU with the program's status. Read it in
-//! this order: `main.rs`, `boot`, `memory`, `program`, `syscall`, `cpu`.
+//! It runs a Linux program from the initial RAM disk and ends QEMU with the program's status. Read it in this order:
+//! `main.rs`, `boot`, `memory`, `task`, `program`, `syscall`, `files`, `cpu`.
 #![no_std]
 #![no_main]
 
@@ -12,33 +12,34 @@ mod cpu;
 mod device;
 mod errno;
 mod files;
+mod init;
 mod memory;
 mod panic;
 mod program;
+mod sync;
 mod syscall;
-
-use alloc::vec::Vec;
+mod task;
+mod time;
 
 use quire::addr::PhysAddr;
+use quire::cpu::CpuId;
 
 use boot::start_info::BootInfo;
-use device::exit::{Outcome, exit};
-use device::serial::log;
+use cpu::registers::Registers;
 use memory::layout::DIRECT_MAP;
-use memory::manager::{self, Balance};
-use memory::{kernel_half, ranges};
-use program::process::Process;
-
-/// What runs if the command line is empty.
-const DEFAULT_PROGRAM: &str = "/bin/busybox echo hello";
+use memory::{kernel_half, manager, ranges};
+use task::process::Process;
+use task::task::UserContext;
+use task::{Task, sched};
 
 /// The boot code calls this on the kernel's stack, with the first GiB mapped at 0 too.
 #[unsafe(no_mangle)]
 extern "C" fn kernel_entry(start_info: PhysAddr) -> ! {
     let info = leave_boot_tables(start_info);
-    start_processor();
+    start_processor(CpuId(0));
     start_memory(info);
-    exit(run_program(info.command_line()))
+    start_tasks();
+    sched::idle_loop(x86_64::instructions::interrupts::enable_and_hlt)
 }
 
 /// Switches to the kernel's own page tables.
@@ -51,11 +52,14 @@ fn leave_boot_tables(start_info: PhysAddr) -> BootInfo {
     unsafe { BootInfo::read(start_info, DIRECT_MAP as usize) }
 }
 
-/// Prepares the processor for traps and programs.
-fn start_processor() {
+/// Prepares the running processor for traps and programs, and turns interrupts on.
+fn start_processor(id: CpuId) {
+    cpu::area::install(id);
     cpu::segments::load();
+    cpu::traps::mask_legacy_interrupts();
     cpu::traps::load();
     cpu::user_mode::enable();
+    x86_64::instructions::interrupts::enable();
 }
 
 /// Hands all free memory to Quire. The kernel can allocate from here on.
@@ -66,20 +70,14 @@ fn start_memory(info: BootInfo) {
         // SAFETY: `manageable` leaves it out.
         unsafe { files::initramfs::install(initrd) };
     }
+    boot::command::remember(info);
 }
 
-/// Runs the program that the command line names, and checks that nothing of it is left.
-fn run_program(command_line: &str) -> Outcome {
-    let line = if command_line.trim().is_empty() { DEFAULT_PROGRAM } else { command_line };
-    let before = Balance::now();
-    let arguments: Vec<&str> = line.split_whitespace().collect();
-    let outcome = match Process::load(arguments[0], &arguments) {
-        Ok(process) => process.run(),
-        Err(errno) => {
-            log!("cannot run {}: {errno}", arguments[0]);
-            Outcome::NotStarted
-        }
-    };
-    drop(arguments);
-    if manager::check(before) { outcome } else { Outcome::KernelFailed }
+/// Makes the running code the idle task, and starts the first other one.
+fn start_tasks() {
+    let kernel = Process::kernel();
+    sched::become_idle_task(Task::idle(kernel.clone()));
+    let context = UserContext::new(Registers::default());
+    let supervisor = Task::new(kernel, 0, context, None, init::supervise).expect("memory for the first task");
+    sched::start(supervisor);
 }

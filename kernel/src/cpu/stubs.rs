@@ -10,24 +10,6 @@ use core::arch::{global_asm, naked_asm};
 
 use super::registers::{Registers, SYSTEM_CALL};
 
-/// What the stubs find through GS while the kernel runs.
-#[repr(C)]
-pub struct CpuArea {
-    /// The kernel's stack pointer while a program runs.
-    kernel_stack: u64,
-    /// The end of the running program's registers.
-    pub registers_end: u64,
-    /// Where SYSCALL leaves the program's stack pointer until it is pushed.
-    scratch: u64,
-}
-
-impl CpuArea {
-    /// One for a CPU that runs no program.
-    pub const fn new() -> Self {
-        Self { kernel_stack: 0, registers_end: 0, scratch: 0 }
-    }
-}
-
 /// How many vectors have a stub: the processor's own.
 pub const VECTORS: usize = 32;
 /// How many bytes are between two stubs.
@@ -140,7 +122,7 @@ pub const USER_CODE: u16 = 4 << 3 | 3;
 /// Runs a program until it traps or makes a system call, and returns with its registers stored.
 ///
 /// # Safety
-/// Interrupts are off. GS leads to this CPU's [`CpuArea`], whose `registers_end`, like the task state's stack, is
+/// Interrupts are off. GS leads to this CPU's [`CpuArea`](super::area::CpuArea), whose `registers_end`, like the task state's stack, is
 /// the end of `registers`. The program's address space is loaded, and the registers are those of a program: its
 /// segments, and an instruction pointer in its half.
 #[unsafe(naked)]

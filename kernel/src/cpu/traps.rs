@@ -3,7 +3,6 @@
 use quire_interop::user_memory::fixup;
 use spin::Once;
 use x86_64::VirtAddr;
-use x86_64::instructions::interrupts;
 use x86_64::instructions::port::Port;
 use x86_64::registers::control::Cr2;
 use x86_64::structures::idt::{Entry, HandlerFunc, InterruptDescriptorTable};
@@ -19,9 +18,8 @@ type RawTable = [Entry<HandlerFunc>; 256];
 
 static IDT: Once<InterruptDescriptorTable> = Once::new();
 
-/// Loads the interrupt table and turns interrupts on.
+/// Loads the interrupt table on the running CPU.
 pub fn load() {
-    mask_legacy_interrupts();
     IDT.call_once(|| {
         let mut table: RawTable = [Entry::missing(); 256];
         for (vector, entry) in table.iter_mut().enumerate().take(VECTORS) {
@@ -38,11 +36,10 @@ pub fn load() {
         unsafe { core::mem::transmute::<RawTable, InterruptDescriptorTable>(table) }
     })
     .load();
-    interrupts::enable();
 }
 
 /// The legacy interrupt controllers would deliver their timer as vector 8, a double fault.
-fn mask_legacy_interrupts() {
+pub fn mask_legacy_interrupts() {
     for data_port in [0x21, 0xa1] {
         // SAFETY: masks all lines of one controller.
         unsafe { Port::<u8>::new(data_port).write(0xff) };

@@ -1,6 +1,6 @@
 //! The machine as Quire sees it: one CPU, a direct map, and the two ways in which x86-64 forgets translations.
 
-use core::sync::atomic::{Ordering, fence};
+use core::sync::atomic::{AtomicU32, Ordering, fence};
 
 use quire::addr::{Frame, PhysAddr};
 use quire::arch::ProcessorState;
@@ -9,8 +9,11 @@ use quire::platform::{Context, Event, FlushRequest, FramePlatform, Platform, Tab
 use quire_interop::shootdown::LocalTlb;
 
 use super::{kernel_half, layout};
+use crate::cpu::area;
 use crate::device::serial::log;
 use crate::files::pager::InitramfsPager;
+use crate::task::{self, sched};
+use crate::time;
 
 /// The machine. It has no size, so that a call of the library compiles to the instructions below.
 pub struct Machine;
@@ -18,12 +21,12 @@ pub struct Machine;
 /// The one that runs.
 pub static MACHINE: Machine = Machine;
 
-// SAFETY: one task runs, on one CPU, and no interrupt handler calls Quire, so what is pinned stays. The direct map
+// SAFETY: tasks switch only where they ask to, and Quire asks nowhere where it has pinned one. The direct map
 // has one offset for all memory, and only Quire uses what it was given (invariant 1).
 unsafe impl FramePlatform for Machine {
     #[inline]
     fn pin(&self) -> CpuId {
-        CpuId(0)
+        area::cpu_id()
     }
 
     #[inline]
@@ -31,12 +34,26 @@ unsafe impl FramePlatform for Machine {
 
     #[inline]
     fn context(&self) -> Context {
-        Context::Task
+        if area::this().in_interrupt() { Context::HardInterrupt } else { Context::Task }
+    }
+
+    fn now_ns(&self) -> u64 {
+        time::now_ns()
+    }
+
+    fn reschedule_point(&self) {
+        if area::this().need_resched() && sched::is_started() {
+            sched::schedule();
+        }
+    }
+
+    fn is_dying(&self) -> bool {
+        sched::is_started() && sched::current_ref().is_dying()
     }
 
     #[inline]
     fn cpu_count(&self) -> usize {
-        1
+        area::count()
     }
 
     fn fence_cpus(&self, _targets: &CpuSet) {
@@ -85,6 +102,14 @@ unsafe impl TablePlatform for Machine {
 // SAFETY: as for `TablePlatform`.
 unsafe impl Platform for Machine {
     type Pager = InitramfsPager;
+
+    fn wait(&self, word: &AtomicU32, seen: u32) {
+        task::word::wait(word, seen);
+    }
+
+    fn wake(&self, word: &AtomicU32) {
+        task::word::wake(word);
+    }
 
     fn pager(&self) -> &InitramfsPager {
         &InitramfsPager

@@ -6,6 +6,7 @@
 //! A copy runs until it faults. The fault does not run Quire in the trap handler: it ends the copy, and the caller,
 //! an ordinary task with interrupts on, asks for the page and goes on.
 
+use alloc::vec::Vec;
 use core::ops::Range;
 
 use quire::addr::VirtAddr;
@@ -52,6 +53,47 @@ impl<'s> UserMemory<'s> {
     /// [`Errno::EFAULT`] where the program itself could not store.
     pub fn write(self, to: VirtAddr, from: &[u8]) -> Result<(), Errno> {
         self.transfer(to, from.len(), Access::Write, |user, part| self.copies.copy_to_user(user, &from[part]))
+    }
+
+    /// A number of four bytes.
+    ///
+    /// # Errors
+    /// As [`Self::read`].
+    pub fn read_u32(self, from: VirtAddr) -> Result<u32, Errno> {
+        let mut bytes = [0; 4];
+        self.read(from, &mut bytes)?;
+        Ok(u32::from_le_bytes(bytes))
+    }
+
+    /// A number of eight bytes.
+    ///
+    /// # Errors
+    /// As [`Self::read`].
+    pub fn read_u64(self, from: VirtAddr) -> Result<u64, Errno> {
+        let mut bytes = [0; 8];
+        self.read(from, &mut bytes)?;
+        Ok(u64::from_le_bytes(bytes))
+    }
+
+    /// The bytes up to a zero, which is not among them.
+    ///
+    /// # Errors
+    /// As [`Self::read`]; `too_long` when there is no zero among the first `most`.
+    pub fn read_string(self, from: VirtAddr, most: usize, too_long: Errno) -> Result<Vec<u8>, Errno> {
+        let mut string = Vec::new();
+        let mut chunk = [0; 64];
+        while string.len() < most {
+            let at = from.0.checked_add(string.len() as u64).ok_or(Errno::EFAULT)?;
+            // Chunks end where a line of the cache does, so no chunk crosses into a page without need.
+            let part = &mut chunk[..64 - (at % 64) as usize];
+            self.read(VirtAddr(at), part)?;
+            if let Some(end) = part.iter().position(|&byte| byte == 0) {
+                string.extend_from_slice(&part[..end]);
+                return if string.len() < most { Ok(string) } else { Err(too_long) };
+            }
+            string.extend_from_slice(part);
+        }
+        Err(too_long)
     }
 
     /// Calls `copy` for parts of the range, each in one leaf, with the program's address and the part's place in the

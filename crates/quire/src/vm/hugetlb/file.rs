@@ -79,26 +79,6 @@ impl<P: Platform> File<'_, P> {
     pub fn huge_pages(&self) -> (u64, u64) {
         self.memory().files().count_huge_pages(self.memory().platform(), self.node())
     }
-
-    /// Gives the pages and reservations that lie wholly in a range of bytes back to the pool (Linux:
-    /// `fallocate` with `FALLOC_FL_PUNCH_HOLE`), and unmaps these pages everywhere, private copies too.
-    /// Clears the parts of other pages that lie in the range. The caller holds no lock.
-    ///
-    /// # Errors
-    /// [`MmError::Invalid`] for a file that is not of huge pages, and for an empty range.
-    pub fn punch_hole(&self, bytes: Range<u64>) -> Result<(), MmError> {
-        HugeFiles::of(self.memory().sleepable()).punch_hole(self.node(), bytes)
-    }
-
-    /// Takes the missing pages of a range of bytes from the pool, and lengthens the file if it ends before
-    /// (Linux: `fallocate`). The caller holds no lock.
-    ///
-    /// # Errors
-    /// [`MmError::Invalid`] for a file that is not of huge pages, and for an empty range;
-    /// [`MmError::NoMemory`] when there are no more pages: those before stay.
-    pub fn allocate(&self, bytes: Range<u64>) -> Result<(), MmError> {
-        HugeFiles::of(self.memory().sleepable()).allocate_huge(self.node(), bytes)
-    }
 }
 
 handle! {
@@ -139,7 +119,8 @@ impl<P: Platform> HugeFiles<'_, '_, P> {
         Ok(())
     }
 
-    fn punch_hole(self, file: &FileNode, bytes: Range<u64>) -> Result<(), MmError> {
+    /// See [`File::punch_hole`].
+    pub(in crate::vm) fn punch_hole(self, file: &FileNode, bytes: Range<u64>) -> Result<(), MmError> {
         file.huge_order().filter(|_| !bytes.is_empty()).ok_or(MmError::Invalid)?;
         let (size, fs) = huge_kind(file);
         let frames = size.order().frames();
@@ -178,7 +159,8 @@ impl<P: Platform> HugeFiles<'_, '_, P> {
         }
     }
 
-    fn allocate_huge(self, file: &FileNode, bytes: Range<u64>) -> Result<(), MmError> {
+    /// See [`File::allocate`].
+    pub(in crate::vm) fn allocate_huge(self, file: &FileNode, bytes: Range<u64>) -> Result<(), MmError> {
         file.huge_order().filter(|_| !bytes.is_empty()).ok_or(MmError::Invalid)?;
         let (size, fs) = huge_kind(file);
         let end = bytes.end.checked_next_multiple_of(size.bytes()).ok_or(MmError::Overflow)?;

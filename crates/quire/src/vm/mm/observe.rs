@@ -69,6 +69,16 @@ impl<P: Platform> Mm<'_, P> {
         Observation::of(self.sleepable()).pagemap(range, show)
     }
 
+    /// Writes for each page from `addr` on whether it is in memory: mapped, or in the page cache of its file.
+    /// As `mincore`. Exact while no page comes or goes. The caller holds no lock.
+    ///
+    /// # Errors
+    /// [`MmError::Invalid`] for an unaligned address; [`MmError::NoMemory`] when part of the range is not
+    /// mapped.
+    pub fn mincore(&self, addr: VirtAddr, resident: &mut [bool]) -> Result<(), MmError> {
+        Observation::of(self.sleepable()).mincore(addr, resident)
+    }
+
     /// Shows every mapping that has a part in the range, in ascending order, and how much of that part is in
     /// memory. Exact while no mapping changes ([`Self::mapped`]). Neither it nor the caller holds a lock
     /// while it shows.

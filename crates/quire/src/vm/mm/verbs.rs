@@ -18,6 +18,7 @@ use crate::vm::verbs::mlock::Mlock;
 use crate::vm::verbs::mmap::Mmap;
 use crate::vm::verbs::mprotect::Mprotect;
 use crate::vm::verbs::mremap::{Mremap, Remap};
+use crate::vm::verbs::msync::Msync;
 use crate::vm::verbs::munmap::Munmap;
 use crate::vm::verbs::request::MapRequest;
 
@@ -93,6 +94,16 @@ impl<P: Platform> Mm<'_, P> {
     /// As [`Self::madvise`] with [`Advice::HugePage`].
     pub fn set_folios(&self, addr: VirtAddr, len: u64, folios: FolioOverride) -> Result<(), MmError> {
         Madvise::of(self.sleepable()).set_folios(addr, len, folios)
+    }
+
+    /// Writes back what shared mappings of pages in `len` bytes from `addr` stored: all dirty pages of the
+    /// files that they show. The caller holds no lock. May block in the pager.
+    ///
+    /// # Errors
+    /// [`MmError::Invalid`] for an unaligned address; [`MmError::NoMemory`] when part of the range is not
+    /// mapped, after the rest was written; [`MmError::Io`] when the pager fails.
+    pub fn msync(&self, addr: VirtAddr, len: u64) -> Result<(), MmError> {
+        Msync::of(self.sleepable()).msync(addr, len)
     }
 
     /// Locks the pages of `len` bytes from `addr`, extended to whole pages, and brings them in (`on_fault`:

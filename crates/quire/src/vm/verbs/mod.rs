@@ -10,6 +10,7 @@ pub(super) mod mlock;
 pub(super) mod mmap;
 pub(super) mod mprotect;
 pub(super) mod mremap;
+pub(super) mod msync;
 pub(super) mod munmap;
 pub(super) mod place;
 pub(super) mod populate;

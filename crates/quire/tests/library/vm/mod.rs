@@ -6,6 +6,7 @@ mod batches;
 #[cfg(debug_assertions)]
 mod callers;
 mod failures;
+mod file_bytes;
 mod folio_override;
 mod gigantic;
 mod gigantic_clears;

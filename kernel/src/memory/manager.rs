@@ -53,7 +53,8 @@ impl Balance {
     pub fn now() -> Self {
         let info = manager().meminfo();
         Self {
-            used: info.frames.used - info.slab,
+            // Frames that went bad stay in use for ever.
+            used: info.frames.used - info.slab - info.bad,
             slab: info.slab,
             anon: info.anon,
             mapped: info.mapped,

@@ -86,6 +86,17 @@ impl Call<'_> {
             abi::__NR_brk => self.brk(),
             abi::__NR_mremap => self.mremap(),
             abi::__NR_madvise => self.madvise(),
+            abi::__NR_mincore => self.mincore(),
+            abi::__NR_msync => self.msync(),
+            abi::__NR_mlock => self.mlock(),
+            abi::__NR_mlock2 => self.mlock2(),
+            abi::__NR_munlock => self.munlock(),
+            abi::__NR_mlockall => self.mlockall(),
+            abi::__NR_munlockall => self.munlockall(),
+            abi::__NR_pkey_mprotect => self.pkey_mprotect(),
+            abi::__NR_pkey_alloc => self.pkey_alloc(),
+            abi::__NR_pkey_free => self.pkey_free(),
+            abi::__NR_membarrier => self.membarrier(),
 
             // Processes and threads.
             abi::__NR_clone => self.clone(),

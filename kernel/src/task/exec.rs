@@ -67,6 +67,7 @@ fn begin(task: &Arc<Task>, context: UserContext, identity: Identity) {
     task.robust_list.store(0, Ordering::Relaxed);
     task.signals.reset_for_program();
     process.signals.reset_for_program();
+    process.barriers.clear();
     process.has_executed.store(true, Ordering::Relaxed);
     *process.identity.lock() = identity;
     let files = process.files.lock().clone();

@@ -6,6 +6,7 @@ use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use spin::Mutex;
 
+use super::barriers::Registrations;
 use super::signal::shared::SharedSignals;
 use super::sleep_lock::SleepLock;
 use super::task::Task;
@@ -92,6 +93,8 @@ pub struct Process {
     pub continued: WaitQueue,
     /// The last stop or continuation, until the parent waits for it.
     pub job_event: Mutex<Option<JobEvent>>,
+    /// The barriers that it may ask for (`membarrier(2)`).
+    pub barriers: Registrations,
     exit: Mutex<Option<Exit>>,
     ended: AtomicBool,
 }
@@ -127,6 +130,7 @@ impl Process {
             stopped: AtomicBool::new(false),
             continued: WaitQueue::new(),
             job_event: Mutex::new(None),
+            barriers: parent.map(|parent| parent.barriers.inherited()).unwrap_or_default(),
             exit: Mutex::new(None),
             ended: AtomicBool::new(false),
         })

@@ -76,8 +76,8 @@ impl<P: Platform> Mm<'_, P> {
     /// # Errors
     /// [`MmError::Invalid`] for an unaligned address (in huge pages: one off their size) or an overflow, for
     /// [`Advice::DontNeed`], [`Advice::Free`], [`Advice::Remove`], [`Advice::Cold`] and [`Advice::PageOut`] of
-    /// locked memory, for [`Advice::Remove`] and [`Advice::WipeOnFork`] of memory that has no file or has one, for
-    /// the last two and folio sizes of huge pages of a pool, for [`Advice::Free`] of memory that is not
+    /// locked memory, for [`Advice::Remove`] and [`Advice::WipeOnFork`] of memory that has no file or has one, for the
+    /// last two of huge pages of a pool, for [`Advice::Free`] of memory that is not
     /// private anonymous, for populating a mapping that does not allow the access, for [`Advice::Split`] of
     /// anything but shared huge pages; [`MmError::NoMemory`] for a hole or when memory is out;
     /// [`MmError::Access`] for [`Advice::Remove`] unless a mapping is shared and writable, and

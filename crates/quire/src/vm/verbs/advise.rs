@@ -17,7 +17,8 @@ impl<P: Platform> Madvise<'_, '_, P> {
     /// Follows an advice that changes attributes of mappings and nothing else.
     pub(super) fn advise_attributes(self, range: VirtRange, advice: Advice) -> Result<(), MmError> {
         match advice {
-            Advice::HugePage | Advice::NoHugePage => self.advise_folios(range, advice),
+            Advice::HugePage => self.advise_where(range, |_| true, |vma| vma.advice = HugeAdvice::Huge),
+            Advice::NoHugePage => self.advise_where(range, |_| true, |vma| vma.advice = HugeAdvice::NoHuge),
             Advice::Split => self.split_pages(range),
             Advice::WipeOnFork => self.wipe_on_fork(range),
             Advice::Normal => self.set_flags(range, ORDER, VmaFlags::NONE),
@@ -62,12 +63,6 @@ impl<P: Platform> Madvise<'_, '_, P> {
 
     fn set_flags(self, range: VirtRange, clear: VmaFlags, set: VmaFlags) -> Result<(), MmError> {
         self.advise_where(range, |_| true, |vma| vma.flags = vma.flags.without(clear).union(set))
-    }
-
-    /// Huge pages of a pool have their size already.
-    fn advise_folios(self, range: VirtRange, advice: Advice) -> Result<(), MmError> {
-        let advice = if advice == Advice::HugePage { HugeAdvice::Huge } else { HugeAdvice::NoHuge };
-        self.advise_where(range, |vma| vma.huge_size().is_none(), |vma| vma.advice = advice)
     }
 
     fn wipe_on_fork(self, range: VirtRange) -> Result<(), MmError> {

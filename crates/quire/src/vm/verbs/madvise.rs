@@ -129,7 +129,7 @@ impl<P: Platform> Madvise<'_, '_, P> {
             if vma.attributes.flags.contains(VmaFlags::LOCKED) {
                 return Err(MmError::Invalid);
             }
-            if vma.attributes.is_private() || !vma.attributes.protection.contains(Protection::WRITE) {
+            if vma.attributes.is_private() || !vma.attributes.may.contains(Protection::WRITE) {
                 return Err(MmError::Access);
             }
             if matches!(file.node().kind(), FileKind::Paged(_)) {

@@ -65,6 +65,7 @@ impl<'m, P: Platform> Fork<'_, 'm, P> {
     fn copy_mappings(self, parent: &Space, child: &mut Space, gone: &mut VmaList) -> Result<(), MmError> {
         (child.layout, child.brk) = (parent.layout, parent.brk);
         (child.stack_limit, child.mapping_limit) = (parent.stack_limit, parent.mapping_limit);
+        child.limits = parent.limits;
         (child.moved, child.huge, child.handled) = (parent.moved, parent.huge, parent.handled);
         child.lock_future = LockMode::None;
         for vma in parent.tree.iter().filter(|vma| !vma.attributes.flags.contains(VmaFlags::NOT_FORKED)) {

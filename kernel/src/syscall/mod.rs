@@ -97,6 +97,8 @@ impl Call<'_> {
             abi::__NR_pkey_alloc => self.pkey_alloc(),
             abi::__NR_pkey_free => self.pkey_free(),
             abi::__NR_membarrier => self.membarrier(),
+            abi::__NR_process_vm_readv => self.process_vm_readv(),
+            abi::__NR_process_vm_writev => self.process_vm_writev(),
 
             // Processes and threads.
             abi::__NR_clone => self.clone(),

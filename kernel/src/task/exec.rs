@@ -68,6 +68,7 @@ fn begin(task: &Arc<Task>, context: UserContext, identity: Identity) {
     task.signals.reset_for_program();
     process.signals.reset_for_program();
     process.barriers.clear();
+    process.limits.apply(task.space());
     process.has_executed.store(true, Ordering::Relaxed);
     *process.identity.lock() = identity;
     let files = process.files.lock().clone();

@@ -17,6 +17,7 @@ pub mod clone;
 pub mod exec;
 pub mod exit;
 pub mod futex;
+pub mod limits;
 pub mod process;
 pub mod run;
 pub mod run_queue;

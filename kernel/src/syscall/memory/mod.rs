@@ -9,6 +9,7 @@ mod mmap;
 mod mprotect;
 mod mremap;
 mod msync;
+mod process_vm;
 
 use quire::addr::{VirtAddr, VirtRange};
 use quire::limits::FRAME_SIZE;

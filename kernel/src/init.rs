@@ -16,10 +16,17 @@ use crate::task::process::{Exit, Process};
 use crate::task::signal::shared::SharedSignals;
 use crate::task::task::{Task, UserContext};
 use crate::task::wait::WaitQueue;
-use crate::task::{exit as task_exit, run, sched, table};
+use crate::task::{exit as task_exit, run, sched, table, timers};
 
 static ENDED: AtomicBool = AtomicBool::new(false);
 static EVENTS: WaitQueue = WaitQueue::new();
+
+/// The task that sends the signals of timers.
+pub extern "C" fn serve_timers() -> ! {
+    sched::finish_switch();
+    interrupts::enable();
+    timers::serve()
+}
 
 /// The first process has ended.
 pub fn init_ended() {
@@ -42,7 +49,7 @@ fn run_command() -> Outcome {
     let (path, strings) = crate::boot::command::command();
     if let Err(errno) = start(&path, strings) {
         log!("cannot run {}: {errno}", path.escape_ascii());
-        return Outcome::NotStarted;
+        return Outcome::NotStarted(errno);
     }
     EVENTS.wait_uninterruptible(|| ENDED.load(Ordering::Acquire).then_some(()));
     let init = table::process(table::INIT).expect("kept until it is forgotten here");

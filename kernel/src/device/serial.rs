@@ -32,12 +32,4 @@ impl fmt::Write for Serial {
     }
 }
 
-/// Prints a line of the kernel's own on the serial port.
-macro_rules! log {
-    ($($part:tt)*) => {{
-        use core::fmt::Write as _;
-        // The port cannot fail.
-        let _ = writeln!($crate::device::serial::Serial, "[quire] {}", format_args!($($part)*));
-    }};
-}
-pub(crate) use log;
+pub(crate) use super::log::log;

@@ -10,13 +10,15 @@ use alloc::vec::Vec;
 use core::ops::Range;
 
 use quire::addr::VirtAddr;
-use quire::arch::{CpuFeatures, PagingMode};
+use quire::arch::CpuFeatures;
+use quire::error::FaultError;
 use quire::vm::Access;
 use quire_interop::user_memory;
 use spin::Once;
 
-use super::manager::Space;
+use super::manager::{self, Space};
 use crate::errno::Errno;
+use crate::task::{oom, sched};
 
 /// The copies, which depend on the processor.
 static COPIES: Once<user_memory::UserMemory> = Once::new();
@@ -35,7 +37,7 @@ impl<'s> UserMemory<'s> {
     pub fn of(space: &'s Space) -> Self {
         // SAFETY: the lower half holds memory of programs alone, and the kernel requires SMAP (K2, K3).
         let detected =
-            || unsafe { user_memory::UserMemory::new(PagingMode::FourLevel, CpuFeatures::detect(), true) };
+            || unsafe { user_memory::UserMemory::new(manager::paging(), CpuFeatures::detect(), true) };
         Self { space, loaded: space, copies: *COPIES.call_once(detected) }
     }
 
@@ -82,6 +84,23 @@ impl<'s> UserMemory<'s> {
         Ok(u64::from_le_bytes(bytes))
     }
 
+    /// Changes a number of four bytes in one atomic step, as `change` says, until it returns `None`. Returns the last
+    /// value that was found.
+    ///
+    /// # Errors
+    /// As [`Self::write`].
+    pub fn update_u32(self, at: VirtAddr, change: impl Fn(u32) -> Option<u32>) -> Result<u32, Errno> {
+        let mut found = self.read_u32(at)?;
+        while let Some(new) = change(found) {
+            match self.copies.compare_exchange_u32(at, found, new) {
+                Ok(now) if now == found => break,
+                Ok(now) => found = now,
+                Err(_) => self.bring_in(at, Access::Write)?,
+            }
+        }
+        Ok(found)
+    }
+
     /// The bytes up to a zero, which is not among them.
     ///
     /// # Errors
@@ -120,7 +139,7 @@ impl<'s> UserMemory<'s> {
         while done < bytes {
             let at = user.add(done as u64);
             let Some(leaf) = self.space.translate(at, access) else {
-                self.space.fault(at, access).map_err(|_| Errno::EFAULT)?;
+                self.bring_in(at, access)?;
                 continue;
             };
             let to_leaf_end = leaf.addr.0 + leaf.size.bytes() - at.0;
@@ -133,5 +152,17 @@ impl<'s> UserMemory<'s> {
             done += part - left;
         }
         Ok(())
+    }
+
+    /// Lets Quire make an access possible.
+    fn bring_in(self, at: VirtAddr, access: Access) -> Result<(), Errno> {
+        match self.space.fault(at, access) {
+            Ok(_) => Ok(()),
+            Err(FaultError::OutOfMemory) if !sched::current_ref().is_dying() => {
+                oom::make_room();
+                Ok(())
+            }
+            Err(_) => Err(Errno::EFAULT),
+        }
     }
 }

@@ -13,6 +13,11 @@ use crate::task::table;
 /// All programs are the root user's.
 pub(super) const ROOT_USER: u64 = 0;
 
+/// `_LINUX_CAPABILITY_VERSION_3`.
+const CAPABILITY_VERSION: u32 = 0x2008_0522;
+/// `CAP_CHECKPOINT_RESTORE`, the last capability.
+const CAP_LAST: u32 = 40;
+
 impl Call<'_> {
     pub(super) fn getpid(&self) -> Answer {
         Ok(u64::from(self.process().id))
@@ -92,6 +97,34 @@ impl Call<'_> {
     pub(super) fn set_user(&self) -> Answer {
         let keeps = |id: &u64| *id as u32 as u64 == ROOT_USER || *id as i32 == -1;
         if self.arguments[..1].iter().all(keeps) { Ok(0) } else { Err(Errno::EPERM) }
+    }
+
+    /// `capget`: root has all capabilities.
+    pub(super) fn capget(&self) -> Answer {
+        let [header, data, ..] = self.arguments;
+        self.check_capability_version(header)?;
+        let all = (1_u64 << (CAP_LAST + 1)) - 1;
+        let [low, high] = [all as u32, (all >> 32) as u32];
+        if data != 0 {
+            let words = [low, low, 0, high, high, 0];
+            self.memory.write(VirtAddr(data), words.map(u32::to_le_bytes).as_flattened())?;
+        }
+        Ok(0)
+    }
+
+    /// `capset`, which changes nothing: nothing here asks for a capability.
+    pub(super) fn capset(&self) -> Answer {
+        self.check_capability_version(self.arguments[0])?;
+        Ok(0)
+    }
+
+    /// An unknown version is answered by the one that the kernel prefers.
+    fn check_capability_version(&self, header: u64) -> Result<(), Errno> {
+        if self.memory.read_u32(VirtAddr(header))? == CAPABILITY_VERSION {
+            return Ok(());
+        }
+        self.memory.write(VirtAddr(header), &CAPABILITY_VERSION.to_le_bytes())?;
+        Err(Errno::EINVAL)
     }
 
     fn process_or_own(&self, index: usize) -> Result<Arc<Process>, Errno> {

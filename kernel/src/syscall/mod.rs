@@ -11,6 +11,7 @@ mod process;
 mod signals;
 mod streams;
 mod time;
+mod timers;
 mod wait;
 
 use alloc::sync::Arc;
@@ -138,6 +139,8 @@ impl Call<'_> {
             abi::__NR_sched_getparam => self.sched_getparam(),
             abi::__NR_getpriority => Ok(20),
             abi::__NR_setpriority => Ok(0),
+            abi::__NR_capget => self.capget(),
+            abi::__NR_capset => self.capset(),
             abi::__NR_getcpu => self.getcpu(),
             abi::__NR_arch_prctl => self.arch_prctl(),
             abi::__NR_prctl => self.prctl(),
@@ -170,6 +173,14 @@ impl Call<'_> {
             abi::__NR_clock_getres => self.clock_getres(),
             abi::__NR_gettimeofday => self.gettimeofday(),
             abi::__NR_time => self.time(),
+            abi::__NR_alarm => self.alarm(),
+            abi::__NR_setitimer => self.setitimer(),
+            abi::__NR_getitimer => self.getitimer(),
+            abi::__NR_timer_create => self.timer_create(),
+            abi::__NR_timer_settime => self.timer_settime(),
+            abi::__NR_timer_gettime => self.timer_gettime(),
+            abi::__NR_timer_getoverrun => self.timer_getoverrun(),
+            abi::__NR_timer_delete => self.timer_delete(),
             _ => Err(Errno::ENOSYS),
         }
     }

@@ -56,7 +56,7 @@ impl Call<'_> {
         }
     }
 
-    fn clock(&self, clock: u32) -> Result<u64, Errno> {
+    pub(super) fn clock(&self, clock: u32) -> Result<u64, Errno> {
         match clock {
             abi::CLOCK_REALTIME | abi::CLOCK_REALTIME_COARSE | abi::CLOCK_TAI => Ok(time::realtime_ns()),
             abi::CLOCK_MONOTONIC

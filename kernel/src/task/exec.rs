@@ -7,6 +7,7 @@ use core::sync::atomic::Ordering;
 use super::exit::end_vfork;
 use super::process::Identity;
 use super::task::{Task, UserContext};
+use super::timers;
 use crate::cpu::user_mode::initial_registers;
 use crate::errno::Errno;
 use crate::memory::manager::{Space, manager};
@@ -69,6 +70,7 @@ fn begin(task: &Arc<Task>, context: UserContext, identity: Identity) {
     process.signals.reset_for_program();
     process.barriers.clear();
     process.limits.apply(task.space());
+    timers::delete_all(process.id, false);
     process.has_executed.store(true, Ordering::Relaxed);
     *process.identity.lock() = identity;
     let files = process.files.lock().clone();

@@ -9,7 +9,7 @@ use quire::addr::VirtAddr;
 use super::process::{Exit, Process};
 use super::signal::{self, info::SigInfo};
 use super::task::Task;
-use super::{futex, sched, table};
+use super::{futex, sched, table, timers};
 use crate::device::serial::log;
 use crate::memory::user::UserMemory;
 
@@ -68,6 +68,7 @@ fn clear_child_id(task: &Task) {
 fn end_process(process: &Arc<Process>) {
     let files = core::mem::take(&mut *process.files.lock());
     drop(files);
+    timers::delete_all(process.id, true);
     end_vfork(process);
     give_children_to_init(process);
     process.set_ended();

@@ -10,10 +10,10 @@ use x86_64::instructions::interrupts;
 
 use super::signal::{self, info::SigInfo};
 use super::task::Task;
-use super::{exit, sched};
+use super::{exit, oom, sched};
 use crate::cpu::area;
 use crate::cpu::user_mode::{self, Stop};
-use crate::device::serial::log;
+use crate::memory::heap;
 use crate::syscall;
 
 /// Where the stack of a program's new task begins.
@@ -40,6 +40,9 @@ pub fn user_loop() {
             if area::this().need_resched() {
                 sched::schedule();
             }
+            if heap::is_reserve_used() {
+                oom::make_room();
+            }
             continue;
         }
         // SAFETY: the registers are the running task's, and signal frames and calls change them as a program could.
@@ -47,6 +50,7 @@ pub fn user_loop() {
             Stop::SystemCall => syscall::serve(task),
             Stop::PageFault(addr, access) => fault(task, addr, access),
             Stop::Trap(vector) => trap(task, vector),
+            Stop::Interrupt => {}
         }
     }
 }
@@ -61,14 +65,11 @@ fn fault(task: &Task, addr: VirtAddr, access: Access) {
             let info = SigInfo::fault(signal.number as u32, signal.code as i32, addr.0);
             signal::send::force(task, info);
         }
-        None => out_of_memory(task, error),
+        // The program repeats the access when there is memory.
+        None if matches!(error, FaultError::OutOfMemory) => oom::make_room(),
+        // The task is dying, or a handler of faults answers.
+        None => {}
     }
-}
-
-/// No memory is left for the page: the task's process is killed.
-fn out_of_memory(task: &Task, error: FaultError) {
-    log!("process {}: {error}", task.process.id);
-    signal::send::force(task, SigInfo::kernel(abi::SIGKILL));
 }
 
 /// The signal for a trap of the processor, as Linux has it.

@@ -71,6 +71,12 @@ impl<'m, P: Platform> File<'m, P> {
         });
     }
 
+    /// A number that no other file has while there is a handle on this one or a mapping of it. It tells which
+    /// file a mapping maps ([`VmaInfo::file_number`](crate::vm::VmaInfo::file_number)).
+    pub fn number(&self) -> u64 {
+        self.node().number()
+    }
+
     /// How many pages of the file are in memory.
     pub fn resident(&self) -> u64 {
         self.memory.files().resident(self.memory.platform(), self.node())

@@ -1,7 +1,7 @@
 //! What a kernel does with a whole address space: running it on CPUs, its limits, its number, its page table.
 #![forbid(unsafe_code)]
 
-use crate::addr::Frame;
+use crate::addr::{Frame, VirtRange};
 use crate::hugetlb::HugeGroup;
 use crate::platform::Platform;
 use crate::vm::mm::facade::Mm;
@@ -57,6 +57,11 @@ impl<P: Platform> Mm<'_, P> {
     /// Sets the group that is charged for huge pages from now on; `fork` copies it.
     pub fn set_huge_group(&self, group: HugeGroup) {
         self.space.set_group(group)
+    }
+
+    /// The heap, from the start to the byte at which it ends (`start_brk` and `brk`).
+    pub fn heap(&self) -> VirtRange {
+        self.sleepable().heap()
     }
 
     /// Where mappings are placed.

@@ -13,6 +13,7 @@ use core::mem::ManuallyDrop;
 use core::ops::{Deref, DerefMut};
 use core::sync::atomic::AtomicU8;
 
+use crate::addr::VirtRange;
 use crate::arch::PagingMode;
 use crate::error::MmError;
 use crate::filemap::{FileKind, Mapper};
@@ -119,6 +120,11 @@ impl<'m, P: Platform> AddressSpace<'m, P> {
 
     pub(in crate::vm) fn layout(&self) -> Layout {
         self.space.read(self.memory.platform()).layout
+    }
+
+    pub(in crate::vm) fn heap(&self) -> VirtRange {
+        let (start, end) = self.space.read(self.memory.platform()).brk;
+        VirtRange::new(start, end)
     }
 
     #[inline]

@@ -14,6 +14,7 @@ mod errno;
 mod files;
 mod idle;
 mod init;
+mod ipc;
 mod memory;
 mod panic;
 mod program;

@@ -4,7 +4,7 @@ use quire::arch::PagingMode;
 use quire::limits::BLOCK_FRAMES;
 use quire::manager::{Config, MemoryManager};
 use quire::page_alloc::{AllocatorConfig, Zeroes};
-use quire::vm::Mm;
+use quire::vm::{File, Mm};
 use quire_interop::MemoryMap;
 use spin::Once;
 
@@ -17,6 +17,9 @@ use crate::idle;
 
 /// An address space of this machine.
 pub type Space = Mm<'static, Machine>;
+
+/// A file of Quire: memory that several address spaces may map.
+pub type KernelFile = File<'static, Machine>;
 
 static MANAGER: Once<MemoryManager<'static, Machine>> = Once::new();
 

@@ -98,6 +98,10 @@ impl Call<'_> {
             abi::__NR_pkey_alloc => self.pkey_alloc(),
             abi::__NR_pkey_free => self.pkey_free(),
             abi::__NR_membarrier => self.membarrier(),
+            abi::__NR_shmget => self.shmget(),
+            abi::__NR_shmat => self.shmat(),
+            abi::__NR_shmdt => self.shmdt(),
+            abi::__NR_shmctl => self.shmctl(),
             abi::__NR_process_vm_readv => self.process_vm_readv(),
             abi::__NR_process_vm_writev => self.process_vm_writev(),
 

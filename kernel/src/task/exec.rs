@@ -10,6 +10,7 @@ use super::task::{Task, UserContext};
 use super::timers;
 use crate::cpu::user_mode::initial_registers;
 use crate::errno::Errno;
+use crate::ipc;
 use crate::memory::manager::{Space, manager};
 use crate::program::{image, script, stack};
 
@@ -33,6 +34,7 @@ pub fn execute(task: &Arc<Task>, path: &[u8], strings: Strings) -> Result<(), Er
     match load(task.space(), &file, &strings) {
         Ok(context) => {
             drop(old);
+            ipc::collect();
             begin(task, context, identity(&file.path, &strings));
             Ok(())
         }

@@ -8,6 +8,7 @@ use quire::limits::FRAME_SIZE;
 use quire::vm::{Backing, MapRequest, Placement, Sharing};
 
 use crate::errno::Errno;
+use crate::ipc;
 use crate::memory::manager::manager;
 use crate::syscall::{Answer, Call};
 
@@ -130,7 +131,12 @@ impl Call<'_> {
 
     fn map(&self, request: &MapRequest<'_>) -> Answer {
         match self.space.mmap(request) {
-            Ok(addr) => Ok(addr.0),
+            Ok(addr) => {
+                if request.placement == Placement::Fixed {
+                    ipc::collect();
+                }
+                Ok(addr.0)
+            }
             Err(error) => Err(error.into()),
         }
     }
@@ -138,6 +144,7 @@ impl Call<'_> {
     /// `munmap`
     pub(in crate::syscall) fn munmap(&self) -> Answer {
         self.space.munmap(self.addr(0), self.arguments[1])?;
+        ipc::collect();
         Ok(0)
     }
 }

@@ -10,6 +10,7 @@ mod mprotect;
 mod mremap;
 mod msync;
 mod process_vm;
+mod shm;
 
 use quire::addr::{VirtAddr, VirtRange};
 use quire::limits::FRAME_SIZE;

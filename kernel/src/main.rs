@@ -23,6 +23,7 @@ mod sync;
 mod syscall;
 mod task;
 mod time;
+mod userfault;
 
 use quire::addr::PhysAddr;
 use quire::cpu::CpuId;

@@ -1,6 +1,5 @@
 //! Memory: what the kernel tells Quire about its machine, and how it uses Quire.
 
-pub mod foreign;
 pub mod heap;
 pub mod kernel_half;
 pub mod kernel_map;

@@ -2,6 +2,7 @@
 
 use core::sync::atomic::Ordering;
 
+use quire::limits::FRAME_SIZE;
 use quire::vm::Mm;
 use quire_interop::proc::is_charged;
 
@@ -10,8 +11,17 @@ use crate::memory::manager::manager;
 use crate::memory::platform::Machine;
 use crate::task::table;
 
-/// Whether a program may be promised that many pages more, by the rule that the user chose.
-pub fn allows(pages: u64) -> bool {
+/// The rule that refuses overcommit.
+const NEVER: u64 = 2;
+
+/// Whether memory may be mapped that no promise covers (`MAP_NORESERVE`).
+pub fn may_overcommit() -> bool {
+    SETTINGS.overcommit_memory.load(Ordering::Relaxed) != NEVER
+}
+
+/// Whether a program may be promised that many bytes more, by the rule that the user chose.
+pub fn allows(bytes: u64) -> bool {
+    let pages = bytes.div_ceil(FRAME_SIZE);
     match SETTINGS.overcommit_memory.load(Ordering::Relaxed) {
         0 => pages <= total(),
         1 => true,

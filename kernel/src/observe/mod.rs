@@ -34,7 +34,7 @@ use crate::errno::Errno;
 use crate::task::process::Process;
 
 pub use account::{Account, ProgramLayout};
-pub use commit::allows as commit_allows;
+pub use commit::{allows as commit_allows, may_overcommit};
 pub use oom::badness;
 pub use settings::{SETTINGS, VERSION};
 pub use stat::note_idle;

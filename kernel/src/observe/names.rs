@@ -9,6 +9,7 @@ use quire_interop::proc::{MappedFile, Names};
 
 use super::text::write_name;
 use crate::files::initramfs;
+use crate::ipc;
 use crate::task::process::Process;
 
 /// The names in one process.
@@ -26,7 +27,10 @@ impl Names for ProcessNames {
     fn file(&self, vma: &VmaInfo) -> MappedFile {
         match vma.file {
             Some((FileKind::Paged(id), _)) => MappedFile { device: (0, 1), inode: id.0 },
-            _ => MappedFile { device: (0, 1), inode: 0 },
+            _ => MappedFile {
+                device: (0, 1),
+                inode: ipc::of_file(vma.file_number).map_or(0, |segment| segment.id.into()),
+            },
         }
     }
 
@@ -36,6 +40,9 @@ impl Names for ProcessNames {
                 let Some(file) = initramfs::by_id(id) else { return Ok(()) };
                 out.write_str("/")?;
                 write_name(out, file.name)
+            }
+            Some(_) if let Some(segment) = ipc::of_file(vma.file_number) => {
+                write!(out, "/SYSV{:08x} (deleted)", segment.key())
             }
             Some((FileKind::Huge { .. }, _)) => out.write_str("/anon_hugepage (deleted)"),
             Some((FileKind::Shmem { .. }, _)) => out.write_str("/dev/zero (deleted)"),

@@ -14,8 +14,9 @@ use super::text::write_bytes;
 use super::{ProcessContent, ProcessFile, ProgramLayout, limits, number, oom, stat, status};
 use crate::errno::Errno;
 use crate::memory::manager::{Space, manager};
-use crate::syscall::limits::limit;
+use crate::memory::user::UserMemory;
 use crate::task::process::Process;
+use crate::task::sched;
 
 type Control = fn(&Arc<Process>, &str) -> Result<(), Errno>;
 
@@ -45,7 +46,9 @@ pub(super) static FILES: &[ProcessFile] = &[
     text("status", status::status),
     text("stat", stat::stat),
     text("statm", statm),
-    text("limits", |_, out| limits::limits(out, |resource| limit(resource).unwrap_or([0; 2]))),
+    text("limits", |process, out| {
+        limits::limits(out, |resource| process.limits.get(resource).map_or([0; 2], |limit| [limit.soft, limit.hard]))
+    }),
     text("oom_score", |process, out| writeln!(out, "{}", oom::score(process))),
     writable(
         text("oom_score_adj", |process, out| {
@@ -142,6 +145,6 @@ fn strings(process: &Arc<Process>, part: fn(&ProgramLayout) -> &Range<VirtAddr>)
     let mut bytes = Vec::new();
     bytes.try_reserve_exact(length).map_err(|_| Errno::ENOMEM)?;
     bytes.resize(length, 0);
-    crate::memory::foreign::read(&space, range.start, &mut bytes)?;
+    UserMemory::of_other(sched::current_ref().space(), &space).read(range.start, &mut bytes)?;
     Ok(bytes)
 }

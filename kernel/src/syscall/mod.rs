@@ -5,7 +5,7 @@ mod exec;
 mod files;
 mod futex;
 mod ids;
-pub mod limits;
+mod limits;
 mod memory;
 mod process;
 mod signals;
@@ -87,6 +87,23 @@ impl Call<'_> {
             abi::__NR_brk => self.brk(),
             abi::__NR_mremap => self.mremap(),
             abi::__NR_madvise => self.madvise(),
+            abi::__NR_mincore => self.mincore(),
+            abi::__NR_msync => self.msync(),
+            abi::__NR_mlock => self.mlock(),
+            abi::__NR_mlock2 => self.mlock2(),
+            abi::__NR_munlock => self.munlock(),
+            abi::__NR_mlockall => self.mlockall(),
+            abi::__NR_munlockall => self.munlockall(),
+            abi::__NR_pkey_mprotect => self.pkey_mprotect(),
+            abi::__NR_pkey_alloc => self.pkey_alloc(),
+            abi::__NR_pkey_free => self.pkey_free(),
+            abi::__NR_membarrier => self.membarrier(),
+            abi::__NR_shmget => self.shmget(),
+            abi::__NR_shmat => self.shmat(),
+            abi::__NR_shmdt => self.shmdt(),
+            abi::__NR_shmctl => self.shmctl(),
+            abi::__NR_process_vm_readv => self.process_vm_readv(),
+            abi::__NR_process_vm_writev => self.process_vm_writev(),
 
             // Processes and threads.
             abi::__NR_clone => self.clone(),

@@ -10,6 +10,7 @@ use super::task::{Task, UserContext};
 use super::timers;
 use crate::cpu::user_mode::initial_registers;
 use crate::errno::Errno;
+use crate::ipc;
 use crate::memory::manager::{Space, manager};
 use crate::observe::{ProgramLayout, SETTINGS};
 use crate::program::{image, script, stack};
@@ -34,6 +35,7 @@ pub fn execute(task: &Arc<Task>, path: &[u8], strings: Strings) -> Result<(), Er
     match load(task.space(), &file, &strings) {
         Ok((context, layout)) => {
             drop(old);
+            ipc::collect();
             begin(task, context, identity(&file.path, &strings));
             *task.process.account.program.lock() = layout;
             Ok(())
@@ -75,6 +77,8 @@ fn begin(task: &Arc<Task>, context: UserContext, identity: Identity) {
     task.robust_list.store(0, Ordering::Relaxed);
     task.signals.reset_for_program();
     process.signals.reset_for_program();
+    process.barriers.clear();
+    process.limits.apply(task.space());
     timers::delete_all(process.id, false);
     process.has_executed.store(true, Ordering::Relaxed);
     *process.identity.lock() = identity;

@@ -6,6 +6,8 @@ use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use spin::Mutex;
 
+use super::barriers::Registrations;
+use super::limits::Limits;
 use super::signal::shared::SharedSignals;
 use super::sleep_lock::SleepLock;
 use super::task::Task;
@@ -95,6 +97,10 @@ pub struct Process {
     pub continued: WaitQueue,
     /// The last stop or continuation, until the parent waits for it.
     pub job_event: Mutex<Option<JobEvent>>,
+    /// The barriers that it may ask for (`membarrier(2)`).
+    pub barriers: Registrations,
+    /// Its limits (`getrlimit(2)`).
+    pub limits: Limits,
     exit: Mutex<Option<Exit>>,
     ended: AtomicBool,
 }
@@ -131,6 +137,8 @@ impl Process {
             stopped: AtomicBool::new(false),
             continued: WaitQueue::new(),
             job_event: Mutex::new(None),
+            barriers: parent.map(|parent| parent.barriers.inherited()).unwrap_or_default(),
+            limits: parent.map(|parent| parent.limits.inherited()).unwrap_or_default(),
             exit: Mutex::new(None),
             ended: AtomicBool::new(false),
         })

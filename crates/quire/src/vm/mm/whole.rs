@@ -7,6 +7,7 @@ use crate::addr::{Frame, VirtAddr};
 use crate::hugetlb::HugeGroup;
 use crate::platform::Platform;
 use crate::vm::mm::facade::Mm;
+use crate::vm::space::limits::MappedLimits;
 use crate::vm::tree::layout::Layout;
 
 impl<P: Platform> Mm<'_, P> {
@@ -40,6 +41,12 @@ impl<P: Platform> Mm<'_, P> {
     /// Sets how many bytes a mapping that grows down may reach (`RLIMIT_STACK`). No limit at first.
     pub fn set_stack_limit(&self, bytes: u64) {
         self.sleepable().lock().stack_limit = bytes;
+    }
+
+    /// Sets how many bytes it may map. No limit at first; `fork` copies the limits. What is mapped already stays, and
+    /// stacks grow beyond them.
+    pub fn set_mapped_limits(&self, limits: MappedLimits) {
+        self.sleepable().lock().limits = limits;
     }
 
     /// Sets how many mappings it may have (`vm.max_map_count`): [`MAX_MAPPINGS`](crate::limits::MAX_MAPPINGS)

@@ -87,6 +87,12 @@ impl<P: Platform> Observation<'_, '_, P> {
         space.tree.iter().for_each(|vma| visit(&vma.into()));
     }
 
+    /// See [`Mm::vmas_in`](crate::vm::Mm::vmas_in).
+    pub(in crate::vm) fn vmas_in(self, range: VirtRange, mut visit: impl FnMut(&VmaInfo)) {
+        let space = self.space.read(self.memory.platform());
+        space.tree.overlapping(range).for_each(|vma| visit(&vma.into()));
+    }
+
     /// See [`Mm::next_vma`](crate::vm::Mm::next_vma).
     pub(in crate::vm) fn next_vma(self, addr: VirtAddr) -> Option<VmaInfo> {
         let space = self.space.read(self.memory.platform());

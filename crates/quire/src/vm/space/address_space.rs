@@ -28,6 +28,7 @@ use crate::vm::mapping::vma::Backing;
 use crate::vm::space::body::{BodyBox, MmBody};
 use crate::vm::space::family::MemberCell;
 use crate::vm::space::guard::SpaceGuard;
+use crate::vm::space::limits::MappedLimits;
 use crate::vm::space::rss::{Counted, RssCells};
 use crate::vm::space::shared::MmShared;
 use crate::vm::space::state::{LockMode, Space};
@@ -66,6 +67,7 @@ impl<'m, P: Platform> AddressSpace<'m, P> {
             brk: (layout.lowest, layout.lowest),
             lock_future: LockMode::None,
             stack_limit: u64::MAX,
+            limits: MappedLimits::NONE,
             mapping_limit: MAX_MAPPINGS,
             moved: false,
             huge: false,

@@ -12,20 +12,30 @@ mod cpu;
 mod device;
 mod errno;
 mod files;
+mod idle;
 mod init;
+mod ipc;
 mod memory;
+mod observe;
 mod panic;
 mod program;
+mod selftest;
 mod sync;
 mod syscall;
 mod task;
 mod time;
+mod userfault;
 
 use quire::addr::PhysAddr;
 use quire::cpu::CpuId;
+use x86_64::instructions::interrupts;
 
 use boot::start_info::BootInfo;
+use boot::{command, five_levels};
+use cpu::apic;
 use cpu::registers::Registers;
+use cpu::topology::Topology;
+use device::exit::exit;
 use memory::layout::DIRECT_MAP;
 use memory::{kernel_half, manager, ranges};
 use task::process::Process;
@@ -36,10 +46,17 @@ use task::{Task, sched};
 #[unsafe(no_mangle)]
 extern "C" fn kernel_entry(start_info: PhysAddr) -> ! {
     let info = leave_boot_tables(start_info);
-    start_processor(CpuId(0));
+    command::remember(info);
+    start_processor(info);
     start_memory(info);
+    let check = selftest::wanted();
+    cpu::start::start_others(info);
+    if check {
+        exit(selftest::run());
+    }
+    idle::become_idle();
     start_tasks();
-    sched::idle_loop(x86_64::instructions::interrupts::enable_and_hlt)
+    idle::run()
 }
 
 /// Switches to the kernel's own page tables.
@@ -47,36 +64,49 @@ fn leave_boot_tables(start_info: PhysAddr) -> BootInfo {
     cpu::features::enable();
     // SAFETY: the loader passed the address; the boot tables map the first GiB, where its structures lie, at 0.
     let early = unsafe { BootInfo::read(start_info, 0) };
+    if five_levels::wanted(early.command_line()) && !five_levels::are_on() {
+        // SAFETY: the boot tables are loaded, and nothing but the control registers has changed.
+        unsafe { five_levels::enter_again(start_info) };
+    }
     kernel_half::install(boot::tables::build(early.usable_memory()));
     // SAFETY: the structures lie in low memory, which the direct map contains.
     unsafe { BootInfo::read(start_info, DIRECT_MAP as usize) }
 }
 
-/// Prepares the running processor for traps and programs, and turns interrupts on.
-fn start_processor(id: CpuId) {
-    cpu::area::install(id);
-    cpu::segments::load();
+/// Prepares the processor for traps and programs, finds the others, and turns interrupts on.
+fn start_processor(info: BootInfo) {
+    cpu::start::prepare(CpuId(0));
     cpu::traps::mask_legacy_interrupts();
-    cpu::traps::load();
-    cpu::user_mode::enable();
-    x86_64::instructions::interrupts::enable();
+    let mut topology = Topology::new(apic::id_by_cpuid());
+    if let Some(rsdp) = info.rsdp() {
+        // SAFETY: the loader says that the tables are there.
+        unsafe { boot::acpi::read(rsdp, &mut topology) };
+    }
+    if let Some(most) = command::option("cpus").and_then(|most| most.parse().ok()) {
+        topology.limit_cpus(most);
+    }
+    cpu::area::set_count(topology.apic_ids().len());
+    apic::map(topology.local_apic);
+    cpu::topology::install(topology);
+    apic::enable();
+    time::start();
+    interrupts::enable();
 }
 
 /// Hands all free memory to Quire. The kernel can allocate from here on.
 fn start_memory(info: BootInfo) {
     // SAFETY: `manageable` leaves out all that the kernel uses by itself.
     unsafe { manager::start(&ranges::manageable(info)) };
+    boot::tables::hand_over(kernel_half::root());
     if let Some(initrd) = info.initrd() {
         // SAFETY: `manageable` leaves it out.
         unsafe { files::initramfs::install(initrd) };
     }
-    boot::command::remember(info);
 }
 
-/// Makes the running code the idle task, and starts the first other one.
+/// Starts the first tasks.
 fn start_tasks() {
     let kernel = Process::kernel();
-    sched::become_idle_task(Task::idle(kernel.clone()));
     for start in [init::supervise, init::serve_timers] {
         let context = UserContext::new(Registers::default());
         let task = Task::new(kernel.clone(), 0, context, None, start).expect("memory for the first tasks");

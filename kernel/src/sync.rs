@@ -11,6 +11,8 @@ use core::ops::{Deref, DerefMut};
 use spin::{Mutex, MutexGuard};
 use x86_64::instructions::interrupts;
 
+use crate::cpu::ipi;
+
 /// A spin lock that is taken with interrupts off.
 #[derive(Default)]
 pub struct IrqLock<T>(Mutex<T>);
@@ -21,11 +23,17 @@ impl<T> IrqLock<T> {
         Self(Mutex::new(value))
     }
 
-    /// Takes the lock.
+    /// Takes the lock. Its holder may wait for this CPU to flush, if it allocates memory, so flushes are served.
     pub fn lock(&self) -> IrqGuard<'_, T> {
         let enabled = interrupts::are_enabled();
         interrupts::disable();
-        IrqGuard { guard: Some(self.0.lock()), enabled }
+        loop {
+            if let Some(guard) = self.0.try_lock() {
+                return IrqGuard { guard: Some(guard), enabled };
+            }
+            ipi::serve_flushes();
+            core::hint::spin_loop();
+        }
     }
 }
 

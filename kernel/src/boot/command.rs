@@ -29,7 +29,12 @@ pub fn line() -> &'static str {
 
 /// The value of the option `NAME=VALUE` of the kernel.
 pub fn option(name: &str) -> Option<&'static str> {
-    let options = line().split_once(" -- ").map_or(line(), |(options, _)| options);
+    option_of(line(), name)
+}
+
+/// The value of the option in a command line.
+pub fn option_of<'l>(line: &'l str, name: &str) -> Option<&'l str> {
+    let options = line.split_once(" -- ").map_or(line, |(options, _)| options);
     let words = options.split_whitespace();
     words.into_iter().find_map(|word| word.strip_prefix(name)?.strip_prefix('='))
 }

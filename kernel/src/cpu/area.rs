@@ -9,9 +9,13 @@ use x86_64::VirtAddr;
 use x86_64::registers::model_specific::{GsBase, KernelGsBase};
 
 use super::segments::Segments;
+use super::{apic, topology};
 
 /// The most CPUs that the kernel starts.
 pub const MAX_CPUS: usize = 8;
+
+/// What each CPU has of its own, in bytes.
+pub const BYTES: usize = size_of::<CpuArea>();
 
 /// One CPU's own data. The stubs and the functions below know the offsets of the first fields.
 ///
@@ -138,6 +142,17 @@ pub fn install(id: CpuId) {
     area.id.set(id.index() as u32);
     GsBase::write(VirtAddr::from_ptr(area));
     KernelGsBase::write(VirtAddr::zero());
+}
+
+/// Whether [`install`] has run on some CPU.
+pub fn is_installed() -> bool {
+    !AREAS[0].this.get().is_null()
+}
+
+/// Finds the running CPU's area again where GS may be a program's.
+pub fn recover() {
+    let cpu = if apic::is_mapped() { topology::cpu_of_apic(apic::id()) } else { CpuId(0) };
+    GsBase::write(VirtAddr::from_ptr(&AREAS[cpu.index()]));
 }
 
 /// The running CPU's area. A task may go on on another CPU after it has slept or yielded.

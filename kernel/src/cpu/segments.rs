@@ -13,6 +13,8 @@ use super::stubs::{USER_CODE, USER_DATA};
 
 /// The slot of the interrupt stack table for traps that must not trust the current stack.
 pub const FATAL_STACK: u16 = 0;
+/// The slot for interrupts that cannot be masked: one may come while a trap is handled on the other stack.
+pub const NMI_STACK: u16 = 1;
 const FATAL_STACK_BYTES: usize = 16 << 10;
 
 #[repr(align(16))]
@@ -23,6 +25,7 @@ pub struct Segments {
     gdt: GlobalDescriptorTable,
     tss: TaskStateSegment,
     fatal: FatalStack,
+    nmi: FatalStack,
 }
 
 impl Segments {
@@ -32,6 +35,7 @@ impl Segments {
             gdt: GlobalDescriptorTable::new(),
             tss: TaskStateSegment::new(),
             fatal: FatalStack([0; FATAL_STACK_BYTES]),
+            nmi: FatalStack([0; FATAL_STACK_BYTES]),
         }
     }
 
@@ -45,8 +49,10 @@ impl Segments {
 pub fn load() {
     // SAFETY: this CPU alone uses its segments, once, and the area is a static.
     let segments: &'static mut Segments = unsafe { &mut *area::this().segments.get() };
-    let top = (&raw const segments.fatal).addr() + FATAL_STACK_BYTES;
-    segments.tss.interrupt_stack_table[usize::from(FATAL_STACK)] = VirtAddr::new(top as u64);
+    for (slot, stack) in [(FATAL_STACK, &raw const segments.fatal), (NMI_STACK, &raw const segments.nmi)] {
+        let top = stack.addr() + FATAL_STACK_BYTES;
+        segments.tss.interrupt_stack_table[usize::from(slot)] = VirtAddr::new(top as u64);
+    }
     let tss = &raw const segments.tss;
     let gdt = &mut segments.gdt;
     let code = gdt.append(Descriptor::kernel_code_segment());

@@ -10,12 +10,12 @@ use core::arch::{global_asm, naked_asm};
 
 use super::registers::{Registers, SYSTEM_CALL};
 
-/// How many vectors have a stub: the processor's own.
-pub const VECTORS: usize = 32;
+/// How many vectors have a stub: the processor's own traps, and interrupts.
+pub const VECTORS: usize = 256;
 /// How many bytes are between two stubs.
 pub const STUB_BYTES: usize = 16;
 /// The vectors for which the processor pushes an error code (SDM volume 3, table 6-1).
-const WITH_ERROR_CODE: u32 = 1 << 8 | 1 << 10 | 1 << 11 | 1 << 12 | 1 << 13 | 1 << 14 | 1 << 17 | 1 << 21;
+const WITH_ERROR_CODE: u64 = 1 << 8 | 1 << 10 | 1 << 11 | 1 << 12 | 1 << 13 | 1 << 14 | 1 << 17 | 1 << 21;
 /// The vectors that have a stack of their own, and end the kernel whatever they interrupt.
 pub const FATAL: u32 = 1 << 2 | 1 << 8 | 1 << 18;
 
@@ -49,7 +49,11 @@ trap_stubs:
     .set vector, 0
     .rept {vectors}
     .balign {stub_bytes}
+    .if vector < 32
     .ifeq ({with_error_code} >> vector) & 1
+    push 0
+    .endif
+    .else
     push 0
     .endif
     push vector
@@ -67,9 +71,12 @@ trap:
     test byte ptr [rsp + 18 * 8], 3
     jz trap_in_kernel
     mov ecx, [rsp + 15 * 8]
+    cmp ecx, 32
+    jae 1f
     mov eax, {fatal}
     bt eax, ecx
     jc trap_in_kernel
+1:
     swapgs
 
 leave_user:
@@ -80,7 +87,12 @@ leave_user:
 
 trap_in_kernel:
     mov rdi, rsp
+    // For backtraces: as if the interrupted code had called the handler.
+    push [rsp + 17 * 8]
+    push rbp
+    mov rbp, rsp
     call kernel_trap
+    add rsp, 16
     "#,
     pop_registers!(),
     r#"

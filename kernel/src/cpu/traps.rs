@@ -8,9 +8,12 @@ use x86_64::registers::control::Cr2;
 use x86_64::structures::idt::{Entry, HandlerFunc, InterruptDescriptorTable};
 
 use super::registers::Registers;
-use super::segments::FATAL_STACK;
+use super::segments::{FATAL_STACK, NMI_STACK};
 use super::stubs::{FATAL, STUB_BYTES, VECTORS, trap_stubs};
+use super::{area, interrupts, stop};
 
+/// The vector of interrupts that cannot be masked.
+const NMI: u64 = 2;
 /// The vector of page faults.
 pub const PAGE_FAULT: u64 = 14;
 
@@ -27,7 +30,9 @@ pub fn load() {
             // SAFETY: each stub is the entry of its vector; fatal ones have a stack.
             unsafe {
                 let options = entry.set_handler_addr(VirtAddr::new(stub as u64));
-                if FATAL >> vector & 1 == 1 {
+                if vector == NMI as usize {
+                    options.set_stack_index(NMI_STACK);
+                } else if vector < 32 && FATAL >> vector & 1 == 1 {
                     options.set_stack_index(FATAL_STACK);
                 }
             }
@@ -46,10 +51,20 @@ pub fn mask_legacy_interrupts() {
     }
 }
 
-/// A trap that interrupted the kernel. A page fault while memory of a program is accessed ends that access, whose
+/// A trap or an interrupt that interrupted the kernel. A page fault while memory of a program is accessed ends that access, whose
 /// caller asks Quire to bring the page in (`crate::memory::user`). Every other one is an error of the kernel.
 #[unsafe(no_mangle)]
 extern "C" fn kernel_trap(registers: &mut Registers) {
+    if registers.vector >= interrupts::FIRST {
+        return interrupts::handle(registers.vector);
+    }
+    if FATAL >> registers.vector & 1 == 1 {
+        // A program's GS may still be loaded. The kernel does not return to it.
+        area::recover();
+        if registers.vector == NMI && stop::is_wanted() {
+            stop::stop(registers);
+        }
+    }
     if registers.vector == PAGE_FAULT
         && let Some(rip) = fixup(registers.rip)
     {

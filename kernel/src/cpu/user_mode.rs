@@ -8,6 +8,7 @@ use x86_64::registers::control::Cr2;
 use x86_64::registers::model_specific::{LStar, SFMask};
 use x86_64::registers::rflags::RFlags;
 
+use super::interrupts::FIRST;
 use super::registers::{Registers, SYSTEM_CALL};
 use super::stubs::{USER_CODE, USER_DATA, enter_user, system_call_stub};
 use super::traps::PAGE_FAULT;
@@ -21,6 +22,8 @@ pub enum Stop {
     PageFault(VirtAddr, Access),
     /// Another trap, by its vector.
     Trap(u64),
+    /// An interrupt, which is served already.
+    Interrupt,
 }
 
 /// Prepares this CPU for programs.
@@ -58,16 +61,20 @@ pub unsafe fn run(registers: *mut Registers) -> Stop {
     unsafe { enter_user(registers) };
     // The next fault overwrites CR2, so it is read before interrupts are on.
     let fault_address = VirtAddr(Cr2::read_raw());
-    // Quire handles a fault with interrupts on, because it may have to interrupt other CPUs.
-    interrupts::enable();
     // SAFETY: the program does not run any more, so this is the only use of its registers.
     let registers = unsafe { &*registers };
+    if (FIRST..SYSTEM_CALL).contains(&registers.vector) {
+        super::interrupts::handle(registers.vector);
+    }
+    // Quire handles a fault with interrupts on, because it may have to interrupt other CPUs.
+    interrupts::enable();
     match registers.vector {
         SYSTEM_CALL => Stop::SystemCall,
         PAGE_FAULT => match PageFault::from_error_code(registers.error) {
             Ok(fault) => Stop::PageFault(fault_address, fault.access),
             Err(_) => Stop::Trap(PAGE_FAULT),
         },
-        vector => Stop::Trap(vector),
+        vector @ ..FIRST => Stop::Trap(vector),
+        _ => Stop::Interrupt,
     }
 }

@@ -1,16 +1,25 @@
 //! The manager, of which there is one, and the checks at its end.
 
+use quire::arch::PagingMode;
+use quire::limits::BLOCK_FRAMES;
 use quire::manager::{Config, MemoryManager};
-use quire::vm::Mm;
+use quire::page_alloc::{AllocatorConfig, Zeroes};
+use quire::vm::{File, Mm};
 use quire_interop::MemoryMap;
 use spin::Once;
 
 use super::heap::KernelHeap;
 use super::platform::{MACHINE, Machine};
+use super::{kernel_map, stacks};
+use crate::boot::five_levels;
 use crate::device::serial::log;
+use crate::idle;
 
 /// An address space of this machine.
 pub type Space = Mm<'static, Machine>;
+
+/// A file of Quire: memory that several address spaces may map.
+pub type KernelFile = File<'static, Machine>;
 
 static MANAGER: Once<MemoryManager<'static, Machine>> = Once::new();
 
@@ -24,9 +33,39 @@ static HEAP: KernelHeap = KernelHeap::new();
 pub unsafe fn start(memory: &MemoryMap) {
     // SAFETY: the caller hands the memory over.
     let manager = MANAGER.call_once(|| unsafe {
-        MemoryManager::new(&MACHINE, memory.ranges(), &Config::default()).expect("memory that can be managed")
+        MemoryManager::new(&MACHINE, memory.ranges(), &config()).expect("memory that can be managed")
     });
     HEAP.inner().init(manager.pages()).expect("a frame for the heap");
+}
+
+/// What idle CPUs keep ready: blocks of 2 MiB, and memory in smaller pieces.
+const BLOCKS_AHEAD: u64 = 8;
+const PIECES_AHEAD: u64 = 4096;
+
+fn config() -> Config {
+    let blocks_ahead = BLOCKS_AHEAD * BLOCK_FRAMES as u64;
+    let zeroes = Zeroes { blocks_ahead, pieces_ahead: PIECES_AHEAD, ..Zeroes::default() };
+    Config {
+        allocator: AllocatorConfig { zeroes, ..AllocatorConfig::default() },
+        paging: paging(),
+        ..Config::default()
+    }
+}
+
+/// How many levels the page tables have.
+pub fn paging() -> PagingMode {
+    if five_levels::are_on() { PagingMode::FiveLevel } else { PagingMode::FourLevel }
+}
+
+/// Shows what memory is used for, in a panic.
+pub fn show_memory() {
+    let Some(manager) = MANAGER.get() else { return };
+    for (name, kib) in manager.meminfo().lines() {
+        log!("{name}: {kib} kB");
+    }
+    for zone in manager.pages().zone_info() {
+        log!("{zone:?}");
+    }
 }
 
 /// The manager, after [`start`].
@@ -51,9 +90,18 @@ pub struct Balance {
 impl Balance {
     /// The balance now.
     pub fn now() -> Self {
+        idle::paused(Self::read)
+    }
+
+    fn read() -> Self {
         let info = manager().meminfo();
         Self {
-            used: info.frames.used - info.slab,
+            // Frames that went bad stay in use for ever.
+            used: info.frames.used
+                - info.slab
+                - info.bad
+                - kernel_map::table_frames()
+                - stacks::kept_frames(),
             slab: info.slab,
             anon: info.anon,
             mapped: info.mapped,
@@ -69,7 +117,7 @@ const SLAB_GROWTH: u64 = 16;
 
 /// Checks Quire's invariants and the balance. Returns whether both hold.
 pub fn check(before: Balance) -> bool {
-    let (valid, after) = (manager().validate(), Balance::now());
+    let (valid, after) = idle::paused(|| (manager().validate(), Balance::read()));
     if let Err(violation) = &valid {
         log!("the manager's invariants are broken: {violation:?}");
     }

@@ -2,8 +2,10 @@
 
 pub mod heap;
 pub mod kernel_half;
+pub mod kernel_map;
 pub mod layout;
 pub mod manager;
 pub mod platform;
 pub mod ranges;
+pub mod stacks;
 pub mod user;

@@ -1,19 +1,20 @@
-//! The machine as Quire sees it: one CPU, a direct map, and the two ways in which x86-64 forgets translations.
+//! The machine as Quire sees it: its CPUs and nodes, a direct map, and the two ways in which x86-64 forgets translations.
 
-use core::sync::atomic::{AtomicU32, Ordering, fence};
+use core::sync::atomic::AtomicU32;
 
-use quire::addr::{Frame, PhysAddr};
+use quire::addr::{Frame, PhysAddr, VirtRange};
 use quire::arch::ProcessorState;
 use quire::cpu::{CpuId, CpuSet};
 use quire::platform::{Context, Event, FlushRequest, FramePlatform, Platform, TablePlatform};
 use quire_interop::shootdown::LocalTlb;
 
 use super::{kernel_half, layout};
-use crate::cpu::area;
+use crate::cpu::{area, ipi, topology};
 use crate::device::serial::log;
 use crate::files::pager::InitramfsPager;
 use crate::task::{self, sched};
 use crate::time;
+use crate::userfault;
 
 /// The machine. It has no size, so that a call of the library compiles to the instructions below.
 pub struct Machine;
@@ -42,13 +43,24 @@ unsafe impl FramePlatform for Machine {
     }
 
     fn reschedule_point(&self) {
-        if area::this().need_resched() && sched::is_started() {
+        let area = area::this();
+        if area.need_resched() && !area.is_idle() && sched::is_started() {
             sched::schedule();
         }
     }
 
+    /// Work for a CPU that clears memory ahead ends that.
     fn is_dying(&self) -> bool {
-        sched::is_started() && sched::current_ref().is_dying()
+        let area = area::this();
+        let is_wanted = area.is_idle() && area.need_resched();
+        is_wanted || sched::is_started() && sched::current_ref().is_dying()
+    }
+
+    /// A lock may be held by a CPU that waits for this one to flush, and interrupts may be off.
+    #[inline]
+    fn relax(&self) {
+        ipi::serve_flushes();
+        core::hint::spin_loop();
     }
 
     #[inline]
@@ -56,8 +68,21 @@ unsafe impl FramePlatform for Machine {
         area::count()
     }
 
-    fn fence_cpus(&self, _targets: &CpuSet) {
-        fence(Ordering::SeqCst);
+    fn online_cpus(&self) -> CpuSet {
+        ipi::online()
+    }
+
+    #[inline]
+    fn node_of(&self, cpu: CpuId) -> u8 {
+        topology::get().node_of(cpu)
+    }
+
+    fn node_distance(&self, from: u8, to: u8) -> u8 {
+        topology::get().distance(from, to)
+    }
+
+    fn fence_cpus(&self, targets: &CpuSet) {
+        ipi::fence(targets);
     }
 
     #[inline]
@@ -91,12 +116,17 @@ unsafe impl TablePlatform for Machine {
         kernel_half::CPU.flush(request);
     }
 
-    /// There are no other CPUs.
-    fn flush_remote_start(&self, targets: &CpuSet, _request: &FlushRequest) {
-        debug_assert!(targets.is_empty());
+    fn flush_remote_start(&self, targets: &CpuSet, request: &FlushRequest) {
+        ipi::start_flush(targets, request);
     }
 
-    fn flush_remote_wait(&self, _targets: &CpuSet, _request: &FlushRequest) {}
+    fn flush_remote_wait(&self, _targets: &CpuSet, _request: &FlushRequest) {
+        ipi::wait_for_flush();
+    }
+
+    fn flush_kernel(&self, range: VirtRange) {
+        ipi::flush_kernel(range);
+    }
 }
 
 // SAFETY: as for `TablePlatform`.
@@ -109,6 +139,7 @@ unsafe impl Platform for Machine {
 
     fn wake(&self, word: &AtomicU32) {
         task::word::wake(word);
+        userfault::notify(word);
     }
 
     fn pager(&self) -> &InitramfsPager {

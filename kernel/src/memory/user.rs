@@ -10,23 +10,25 @@ use alloc::vec::Vec;
 use core::ops::Range;
 
 use quire::addr::VirtAddr;
-use quire::arch::{CpuFeatures, PagingMode};
+use quire::arch::CpuFeatures;
 use quire::error::FaultError;
 use quire::vm::Access;
 use quire_interop::user_memory;
 use spin::Once;
 
-use super::manager::Space;
+use super::manager::{self, Space};
 use crate::errno::Errno;
 use crate::task::{oom, sched};
 
 /// The copies, which depend on the processor.
 static COPIES: Once<user_memory::UserMemory> = Once::new();
 
-/// The memory of the program whose address space is switched in.
+/// The memory of a program.
 #[derive(Clone, Copy)]
 pub struct UserMemory<'s> {
     space: &'s Space,
+    /// The address space that is switched in.
+    loaded: &'s Space,
     copies: user_memory::UserMemory,
 }
 
@@ -35,8 +37,13 @@ impl<'s> UserMemory<'s> {
     pub fn of(space: &'s Space) -> Self {
         // SAFETY: the lower half holds memory of programs alone, and the kernel requires SMAP (K2, K3).
         let detected =
-            || unsafe { user_memory::UserMemory::new(PagingMode::FourLevel, CpuFeatures::detect(), true) };
-        Self { space, copies: *COPIES.call_once(detected) }
+            || unsafe { user_memory::UserMemory::new(manager::paging(), CpuFeatures::detect(), true) };
+        Self { space, loaded: space, copies: *COPIES.call_once(detected) }
+    }
+
+    /// The memory of another address space than `loaded`, which is switched in.
+    pub fn of_other(loaded: &'s Space, space: &'s Space) -> Self {
+        Self { space, loaded, ..Self::of(loaded) }
     }
 
     /// Copies from the program.
@@ -75,6 +82,23 @@ impl<'s> UserMemory<'s> {
         let mut bytes = [0; 8];
         self.read(from, &mut bytes)?;
         Ok(u64::from_le_bytes(bytes))
+    }
+
+    /// Changes a number of four bytes in one atomic step, as `change` says, until it returns `None`. Returns the last
+    /// value that was found.
+    ///
+    /// # Errors
+    /// As [`Self::write`].
+    pub fn update_u32(self, at: VirtAddr, change: impl Fn(u32) -> Option<u32>) -> Result<u32, Errno> {
+        let mut found = self.read_u32(at)?;
+        while let Some(new) = change(found) {
+            match self.copies.compare_exchange_u32(at, found, new) {
+                Ok(now) if now == found => break,
+                Ok(now) => found = now,
+                Err(_) => self.bring_in(at, Access::Write)?,
+            }
+        }
+        Ok(found)
     }
 
     /// The bytes up to a zero, which is not among them.
@@ -120,7 +144,12 @@ impl<'s> UserMemory<'s> {
             };
             let to_leaf_end = leaf.addr.0 + leaf.size.bytes() - at.0;
             let part = to_leaf_end.min((bytes - done) as u64) as usize;
-            done += part - copy(at, done..done + part);
+            // The copy faults where the leaf has gone meanwhile, and never sleeps: so this task stays here, and another
+            // address space may be switched in for its length.
+            self.loaded.switch_to(self.space);
+            let left = copy(at, done..done + part);
+            self.space.switch_to(self.loaded);
+            done += part - left;
         }
         Ok(())
     }

@@ -43,8 +43,35 @@ impl Call<'_> {
                 let (woken, moved) = futex::requeue(from, to, value, fourth as u32);
                 Ok(woken + moved)
             }
+            abi::FUTEX_WAKE_OP => {
+                let (first, other) = (key(at)?, key(second)?);
+                let old = self.modify(VirtAddr(second), bits)?;
+                let mut woken = futex::wake_key(first, value, ANY);
+                if compares(old, bits)? {
+                    woken += futex::wake_key(other, fourth as u32, ANY);
+                }
+                Ok(woken)
+            }
             _ => Err(Errno::ENOSYS),
         }
+    }
+
+    /// The operation of `FUTEX_WAKE_OP`. Returns the old value.
+    fn modify(&self, at: VirtAddr, code: u32) -> Result<u32, Errno> {
+        let argument = signed_12_bits(code >> 12) as u32;
+        let argument = if code >> 31 == 1 { 1_u32.checked_shl(argument).unwrap_or(0) } else { argument };
+        let operation = code >> 28 & 7;
+        if operation > abi::FUTEX_OP_XOR {
+            return Err(Errno::ENOSYS);
+        }
+        let change = |old: u32| match operation {
+            abi::FUTEX_OP_SET => argument,
+            abi::FUTEX_OP_ADD => old.wrapping_add(argument),
+            abi::FUTEX_OP_OR => old | argument,
+            abi::FUTEX_OP_ANDN => old & !argument,
+            _ => old ^ argument,
+        };
+        self.memory.update_u32(at, |old| Some(change(old)))
     }
 
     fn timeout(&self, at: u64) -> Result<Option<u64>, Errno> {
@@ -54,6 +81,24 @@ impl Call<'_> {
 
 fn checked(bits: u32) -> Result<u32, Errno> {
     if bits == 0 { Err(Errno::EINVAL) } else { Ok(bits) }
+}
+
+/// The comparison of `FUTEX_WAKE_OP` with the old value.
+fn compares(old: u32, code: u32) -> Result<bool, Errno> {
+    let (old, with) = (old as i32, signed_12_bits(code));
+    Ok(match code >> 24 & 15 {
+        abi::FUTEX_OP_CMP_EQ => old == with,
+        abi::FUTEX_OP_CMP_NE => old != with,
+        abi::FUTEX_OP_CMP_LT => old < with,
+        abi::FUTEX_OP_CMP_LE => old <= with,
+        abi::FUTEX_OP_CMP_GT => old > with,
+        abi::FUTEX_OP_CMP_GE => old >= with,
+        _ => return Err(Errno::ENOSYS),
+    })
+}
+
+fn signed_12_bits(code: u32) -> i32 {
+    ((code << 20) as i32) >> 20
 }
 
 fn to_monotonic(realtime: u64) -> u64 {

@@ -206,13 +206,12 @@ fn walk_robust_list(task: &Task, head: u64) -> Result<(), Errno> {
 }
 
 fn mark_dead(task: &Task, memory: UserMemory<'_>, at: u64) -> Result<(), Errno> {
-    let value = memory.read_u32(VirtAddr(at))?;
-    if value & abi::FUTEX_TID_MASK != task.id {
-        return Ok(());
-    }
-    let dead = value & abi::FUTEX_WAITERS | abi::FUTEX_OWNER_DIED;
-    memory.write(VirtAddr(at), &dead.to_le_bytes())?;
-    if value & abi::FUTEX_WAITERS != 0 {
+    let dead = |value: u32| {
+        let is_owner = value & abi::FUTEX_TID_MASK == task.id;
+        is_owner.then_some(value & abi::FUTEX_WAITERS | abi::FUTEX_OWNER_DIED)
+    };
+    let before = memory.update_u32(VirtAddr(at), dead)?;
+    if before & abi::FUTEX_TID_MASK == task.id && before & abi::FUTEX_WAITERS != 0 {
         wake(task, VirtAddr(at), 1)?;
     }
     Ok(())

@@ -50,6 +50,7 @@ pub fn user_loop() {
             Stop::SystemCall => syscall::serve(task),
             Stop::PageFault(addr, access) => fault(task, addr, access),
             Stop::Trap(vector) => trap(task, vector),
+            Stop::Interrupt => {}
         }
     }
 }

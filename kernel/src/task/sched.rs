@@ -27,7 +27,9 @@ use super::switch::switch_stacks;
 use super::task::Task;
 use crate::cpu::area::{self, Handover};
 use crate::cpu::ipi;
+use crate::observe::note_idle;
 use crate::sync::IrqLock;
+use crate::time::timer;
 
 const RUNNING: u8 = 0;
 const NOTIFIED: u8 = 1;
@@ -91,6 +93,11 @@ pub fn wake(task: &Arc<Task>) {
     }
 }
 
+/// Whether a task sleeps.
+pub fn is_parked(task: &Task) -> bool {
+    task.state.load(Ordering::Relaxed) == PARKED
+}
+
 /// Lets other tasks run, if any wait. The running task goes to the end of the queue.
 pub fn schedule() {
     area::this().set_need_resched(false);
@@ -107,17 +114,21 @@ pub fn end_task() -> ! {
 }
 
 /// What a CPU does when no task wants it.
-pub fn idle_loop(halt: impl Fn()) -> ! {
+///
+/// `wait` turns interrupts on and waits for one, or does something useful for a while.
+pub fn idle_loop(wait: impl Fn()) -> ! {
     loop {
+        note_idle(area::cpu_id(), true);
         area::this().set_idle(true);
         interrupts::disable();
         if run_queue::has_work(area::cpu_id()) || run_queue::waiting() > 0 {
             area::this().set_idle(false);
+            note_idle(area::cpu_id(), false);
+            area::this().set_need_resched(false);
             interrupts::enable();
             switch_away(false);
         } else {
-            // Turns interrupts on and sleeps, so that no interrupt is missed in between.
-            halt();
+            wait();
         }
     }
 }
@@ -125,9 +136,20 @@ pub fn idle_loop(halt: impl Fn()) -> ! {
 /// Tells a CPU that a task waits in its queue.
 fn kick(cpu: CpuId) {
     if cpu == area::cpu_id() {
-        return;
+        others_wait();
+    } else {
+        ipi::reschedule(cpu);
     }
-    ipi::reschedule(cpu);
+}
+
+/// A task has come to wait for this CPU: the idle task stops what it does, and another one's time slice ends some
+/// time.
+pub fn others_wait() {
+    if area::this().is_idle() {
+        area::this().set_need_resched(true);
+    } else {
+        timer::others_wait();
+    }
 }
 
 /// Switches to the next task, or to the idle task if there is none. A runnable task goes on if it is alone.
@@ -167,6 +189,7 @@ unsafe fn switch_to(previous: &Task, next: Arc<Task>, runnable: bool) {
     let next = ManuallyDrop::new(next);
     // SAFETY: the caller switches from one task to the other.
     unsafe { load_user_context(previous, &next) };
+    timer::begin_slice(run_queue::has_work(area::cpu_id()));
     area.handover.set(Handover { previous: core::ptr::from_ref(previous).cast(), runnable });
     area.set_current(Arc::as_ptr(&next).cast());
     // SAFETY: the stack pointer was stored when `next` was switched away from, or made for its first run.

@@ -9,13 +9,13 @@ use x86_64::registers::model_specific::FsBase;
 
 use super::process::Process;
 use super::signal::{self, own::OwnSignals};
-use super::stack::KernelStack;
 use super::{switch, table};
 use crate::cpu::area;
 use crate::cpu::fpu::FpuState;
 use crate::cpu::registers::Registers;
 use crate::errno::Errno;
 use crate::memory::manager::Space;
+use crate::memory::stacks::KernelStack;
 
 /// What a program's thread has in the processor while it runs.
 #[derive(Clone)]

@@ -75,6 +75,15 @@ impl<'m, P: Platform> File<'m, P> {
 }
 
 impl<P: Platform> File<'_, P> {
+    /// Reserves the pages of the first `bytes` bytes of a file of huge pages, so that no fault on a shared mapping lacks
+    /// one (Linux: `shmget` with `SHM_HUGETLB`). The caller holds no lock.
+    ///
+    /// # Errors
+    /// [`MmError::Invalid`] for a file that is not of huge pages; [`MmError::NoMemory`] when the pool has too few.
+    pub fn reserve(&self, bytes: u64) -> Result<(), MmError> {
+        HugeFiles::of(self.memory().sleepable()).reserve(self.node(), bytes)
+    }
+
     /// How many huge pages the file has, and how many more are reserved for it. Counts them one by one.
     pub fn huge_pages(&self) -> (u64, u64) {
         self.memory().files().count_huge_pages(self.memory().platform(), self.node())
@@ -93,6 +102,16 @@ impl<P: Platform> HugeFiles<'_, '_, P> {
         let file = self.files().huge(self.pages(), size.order(), fs, bytes)?;
         self.huge().count_fs_files(self.platform(), fs, 1);
         Ok(file)
+    }
+
+    fn reserve(self, file: &FileNode, bytes: u64) -> Result<(), MmError> {
+        file.huge_order().ok_or(MmError::Invalid)?;
+        let (size, fs) = huge_kind(file);
+        let part = (size, 0..bytes.div_ceil(size.bytes()));
+        let (right, account) = (file.resize(self.platform()), Account { fs, ..Account::default() });
+        let reserved = self.huge().reserve_pages(self.pages(), self.files(), right, part, account)?;
+        self.huge().keep_reservations(self.pages(), self.files(), reserved);
+        Ok(())
     }
 
     /// Changes the size of a file of huge pages; pages wholly behind its new end go back to the pool.

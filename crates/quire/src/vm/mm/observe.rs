@@ -33,6 +33,16 @@ impl<P: Platform> Mm<'_, P> {
         Observation::of(self.sleepable()).vmas(visit)
     }
 
+    /// Shows the mappings that share a byte with the range, as [`Self::vmas`] does.
+    pub fn vmas_in(&self, range: VirtRange, visit: impl FnMut(&VmaInfo)) {
+        Observation::of(self.sleepable()).vmas_in(range, visit)
+    }
+
+    /// The first mapping that ends above `addr`, as of now. A walk by it holds no lock between its steps.
+    pub fn next_vma(&self, addr: VirtAddr) -> Option<VmaInfo> {
+        Observation::of(self.sleepable()).next_vma(addr)
+    }
+
     /// How many mappings there are.
     pub fn mappings(&self) -> usize {
         Observation::of(self.sleepable()).mappings()

@@ -1,5 +1,6 @@
 //! The calls that change an address space, one file for each, and the steps that they share.
 
+mod advise;
 pub(super) mod brk;
 pub(super) mod change;
 pub(super) mod exit;

@@ -1,5 +1,6 @@
 //! Address spaces on a hosted machine, with every check of the machine on.
 
+mod advices;
 mod basic;
 mod batches;
 #[cfg(debug_assertions)]

@@ -5,7 +5,6 @@ use alloc::sync::Arc;
 use spin::Mutex;
 
 use super::dentry::Dentry;
-use super::mount;
 
 /// What `CLONE_FS` shares.
 pub struct FsContext {
@@ -28,8 +27,7 @@ const UMASK: u32 = 0o022;
 
 impl FsContext {
     /// The context of the first process: it is in the root.
-    pub fn first() -> Arc<Self> {
-        let root = mount::root();
+    pub fn first(root: Arc<Dentry>) -> Arc<Self> {
         Arc::new(Self { places: Mutex::new(Places { root: root.clone(), current: root, umask: UMASK }) })
     }
 

@@ -92,7 +92,7 @@ fn key(file: &OpenFile) -> NodeKey {
 /// [`Errno::EDEADLK`] are not told apart: a wait ends by a signal only.
 pub fn acquire(file: &OpenFile, lock: Lock, waits: bool) -> Result<(), Errno> {
     let key = key(file);
-    let mut attempt = || {
+    let attempt = || {
         let mut locks = LOCKS.lock();
         let held = locks.entry(key).or_default();
         if held.iter().any(|other| other.conflicts(&lock)) {

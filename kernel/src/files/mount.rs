@@ -1,18 +1,21 @@
 //! The tree of files, as it is when the first program starts, and its end.
 
 use alloc::sync::Arc;
-use alloc::vec::Vec;
 
+use linux_raw_sys::general as abi;
 use spin::{Mutex, Once};
 
 use super::archive;
 use super::dentry::Dentry;
-use super::generated::{self, MachineFile, ProcessFile, Trees};
-use super::node::{Directory, Kind, New, NewKind, Node};
+use super::generated::{self, Trees};
+use super::node::{Kind, New, NewKind};
+use super::open::{OpenFile, Opening};
 use super::special;
+use super::table::FileTable;
 use super::tmpfs::{self, TmpFs};
 use super::unpack;
 use crate::errno::Errno;
+use crate::observe;
 
 /// The numbers of the file systems (`st_dev`); that of nodes without a place is 2.
 const ROOT_FS: u64 = 1;
@@ -37,20 +40,19 @@ const LINKS: [(&str, &str); 4] = [
 static ROOT: Mutex<Option<Arc<Dentry>>> = Mutex::new(None);
 static UNNAMED: Once<Arc<TmpFs>> = Once::new();
 
-/// Builds the tree: the archive's files, and the file systems that are mounted over them. The lists say what stands
-/// in `/proc` and `/sys`.
-///
+/// Builds the tree: the archive's files, and the file systems that are mounted over them. ///
 /// # Errors
 /// [`Errno::ENOMEM`].
-pub fn start(mut machine: Vec<MachineFile>, process: &'static [ProcessFile]) -> Result<(), Errno> {
+pub fn start() -> Result<(), Errno> {
     let root = Dentry::root(TmpFs::with_root(ROOT_FS, 0o755));
     unpack::unpack(&root)?;
     for (name, mode) in DIRECTORIES {
         directory(&root, name, mode)?;
     }
     fill_devices(&at(&root, "dev")?.mount(TmpFs::with_root(DEV_FS, 0o755)))?;
+    let mut machine = observe::machine_files();
     generated::add_mounts(&mut machine);
-    let trees = Trees::new((PROC_FS, SYS_FS), machine, process)?;
+    let trees = Trees::new((PROC_FS, SYS_FS), machine, observe::process_files())?;
     at(&root, "proc")?.mount(trees.proc);
     at(&root, "sys")?.mount(trees.sys);
     *ROOT.lock() = Some(root);
@@ -63,6 +65,19 @@ pub fn start(mut machine: Vec<MachineFile>, process: &'static [ProcessFile]) -> 
 /// Before [`start`] and after [`end`].
 pub fn root() -> Arc<Dentry> {
     ROOT.lock().clone().expect("no program runs without files")
+}
+
+/// Opens the console as standard input, output and error.
+///
+/// # Errors
+/// [`Errno::ENOENT`] without a console, [`Errno::ENOMEM`].
+pub fn open_standard(files: &FileTable) -> Result<(), Errno> {
+    let dev = at(&root(), "dev")?.covered();
+    let place = at(&dev, "console")?;
+    let flags = abi::O_RDWR | abi::O_LARGEFILE;
+    let file = place.node().clone().open(&Opening { place: &place, flags })?;
+    let console = OpenFile::new(file, place, flags);
+    (0..3).try_for_each(|descriptor| files.set(descriptor, console.clone(), false).map(drop))
 }
 
 /// The file system of files that never have a name (`memfd_create(2)`).

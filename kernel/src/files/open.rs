@@ -125,6 +125,11 @@ pub trait File: Any + Send + Sync {
         Err(Errno::ENODEV)
     }
 
+    /// Whether a shared mapping may store to it: a seal may forbid that.
+    fn may_map_to_store(&self) -> bool {
+        true
+    }
+
     /// The entries of a directory as they were when it was opened or rewound.
     ///
     /// # Errors

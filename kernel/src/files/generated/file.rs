@@ -1,16 +1,16 @@
 //! Files whose contents are made when they are read.
 
 use alloc::boxed::Box;
-use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use super::folder::{attributes, take_number};
-use super::{Generated, MachineFile, ProcessContent, ProcessFile};
+use super::Generated;
 use crate::errno::Errno;
 use crate::files::io::{Chunk, Sink, Source};
 use crate::files::node::{Attributes, Change, FsInfo, Kind, Node};
 use crate::files::open::{File, Io, Opening};
+use crate::observe::{MachineFile, ProcessContent, ProcessFile, Text};
 use crate::task::process::Process;
 use crate::task::sleep_lock::SleepLock;
 
@@ -41,7 +41,7 @@ impl MachineNode {
 impl Contents for Arc<MachineNode> {
     fn whole(&self) -> Option<Result<Vec<u8>, Errno>> {
         let text = self.file.text.as_ref()?;
-        let mut made = String::new();
+        let mut made = Text::default();
         Some(text(&mut made).map(|()| made.into_bytes()))
     }
 
@@ -90,10 +90,7 @@ impl ProcessNode {
 impl Contents for Arc<ProcessNode> {
     fn whole(&self) -> Option<Result<Vec<u8>, Errno>> {
         match &self.file.content {
-            ProcessContent::Text(write) => {
-                let mut text = String::new();
-                Some(write(&self.process, &mut text).map(|()| text.into_bytes()).map_err(|_| Errno::ENOMEM))
-            }
+            ProcessContent::Text(write) => Some(Text::of(|out| write(&self.process, out))),
             ProcessContent::Whole(make) => Some(make(&self.process)),
             ProcessContent::At(_) | ProcessContent::Nothing => None,
         }

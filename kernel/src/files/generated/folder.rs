@@ -10,12 +10,13 @@ use spin::RwLock;
 
 use super::link::Link;
 use super::process::{self, ProcessFolder};
-use super::{Generated, ProcessFile};
+use super::Generated;
 use crate::errno::Errno;
 use crate::files::dentry::Dentry;
 use crate::files::directory_file::DirectoryFile;
 use crate::files::node::{Attributes, Directory, Entry, FsInfo, Kind, Node};
 use crate::files::open::{File, Opening};
+use crate::observe::ProcessFile;
 use crate::task::table;
 use crate::time;
 

@@ -2,7 +2,7 @@
 //!
 //! # How do I add a file?
 //!
-//! The caller of [`mount::start`](super::mount::start) passes two lists:
+//! It goes to one of two lists of [`observe`](crate::observe):
 //!
 //! - [`MachineFile`]s, by path: `/proc/meminfo`, `/sys/kernel/mm/…`. Directories on the way are made.
 //! - [`ProcessFile`]s, which stand in the folder of each process, `/proc/PID` and `/proc/PID/task/TID`.
@@ -19,63 +19,15 @@ mod link;
 mod mounts;
 mod process;
 
-use alloc::boxed::Box;
-use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::fmt::{self, Write};
 
 use super::node::{FsInfo, Node};
 use crate::errno::Errno;
-use crate::task::process::Process;
+use crate::observe::{MachineFile, ProcessFile};
 
 pub use folder::Folder;
 pub use mounts::add as add_mounts;
-
-/// Writes the text of a file.
-pub type Writer = Box<dyn Fn(&mut dyn Write) -> Result<(), Errno> + Send + Sync>;
-/// Does what a text that is written to a file asks for.
-pub type Control = Box<dyn Fn(&str) -> Result<(), Errno> + Send + Sync>;
-/// Reads bytes from an offset; returns how many.
-pub type Bytes = fn(u64, &mut [u8]) -> Result<usize, Errno>;
-
-/// A file about the machine.
-pub struct MachineFile {
-    /// Its path.
-    pub path: String,
-    /// The permissions.
-    pub mode: u32,
-    /// Its text, made anew for each reader.
-    pub text: Option<Writer>,
-    /// What a write does.
-    pub control: Option<Control>,
-    /// For files of words: reads at an offset, instead of `text`.
-    pub bytes: Option<Bytes>,
-}
-
-/// What stands in a file of a process's folder.
-pub enum ProcessContent {
-    /// A text, made anew for each reader.
-    Text(fn(&Arc<Process>, &mut dyn Write) -> fmt::Result),
-    /// Bytes, likewise.
-    Whole(fn(&Arc<Process>) -> Result<Vec<u8>, Errno>),
-    /// Bytes that are read at an offset.
-    At(fn(&Arc<Process>, u64, &mut [u8]) -> Result<usize, Errno>),
-    /// Nothing can be read.
-    Nothing,
-}
-
-/// A file in the folder of each process, `/proc/PID`.
-pub struct ProcessFile {
-    /// Its name.
-    pub name: &'static str,
-    /// The permissions.
-    pub mode: u32,
-    /// What stands in it.
-    pub content: ProcessContent,
-    /// What a write does.
-    pub control: Option<fn(&Arc<Process>, &str) -> Result<(), Errno>>,
-}
 
 /// The magic numbers of `statfs(2)`.
 const PROC_MAGIC: u64 = 0x9fa0;

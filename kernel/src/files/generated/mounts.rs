@@ -5,8 +5,8 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::fmt::Write;
 
-use super::{MachineFile, Writer};
 use crate::errno::Errno;
+use crate::observe::{MachineFile, Writer};
 
 /// What is mounted: where, and the type.
 const MOUNTS: [(&str, &str); 5] =

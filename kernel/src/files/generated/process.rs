@@ -9,12 +9,13 @@ use super::descriptors::DescriptorFolder;
 use super::file::ProcessNode;
 use super::folder::attributes;
 use super::link::Link;
-use super::{Generated, ProcessFile};
+use super::Generated;
 use crate::errno::Errno;
 use crate::files::dentry::Dentry;
 use crate::files::directory_file::DirectoryFile;
 use crate::files::node::{Attributes, Directory, Entry, FsInfo, Kind, Node};
 use crate::files::open::{File, Opening};
+use crate::observe::ProcessFile;
 use crate::task::process::Process;
 use crate::task::sched;
 

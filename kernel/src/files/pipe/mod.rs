@@ -7,7 +7,7 @@ use alloc::boxed::Box;
 use alloc::sync::Arc;
 
 pub use end::PipeEnd;
-pub use ring::{ATOMIC_BYTES, Pipe};
+pub use ring::Pipe;
 
 use super::anonymous;
 use super::dentry::Dentry;

@@ -51,13 +51,17 @@ impl File for RegularFile {
         Ok(Mapping::File(self.body().file()?))
     }
 
+    fn may_map_to_store(&self) -> bool {
+        self.body().seals() & (abi::F_SEAL_WRITE | abi::F_SEAL_FUTURE_WRITE) == 0
+    }
+
     fn control(&self, command: u32, argument: u64) -> Result<u64, Errno> {
         match command {
             abi::F_GET_SEALS => Ok(self.body().seals().into()),
             abi::F_ADD_SEALS => {
                 // Which mappings may store is not recorded: any mapping counts.
                 let file = self.body().file()?;
-                self.body().add_seals(argument as u32, || file.references() > 1)?;
+                self.body().add_seals(argument as u32, || !file.is_unmapped())?;
                 Ok(0)
             }
             _ => Err(Errno::EINVAL),

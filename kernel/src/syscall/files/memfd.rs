@@ -5,7 +5,6 @@ use linux_raw_sys::general as abi;
 use crate::errno::Errno;
 use crate::files::dentry::Dentry;
 use crate::files::mount;
-use crate::files::node::Node;
 use crate::files::open::{OpenFile, Opening};
 use crate::files::tmpfs::{Contents, Inode};
 use crate::syscall::{Answer, Call};

@@ -45,7 +45,12 @@ impl Call<'_> {
 
     /// The open file whose descriptor is this argument. One that was opened to name a node alone does not count.
     pub(super) fn file(&self, index: usize) -> Result<Arc<OpenFile>, Errno> {
-        let file = self.table().get(self.arguments[index])?;
+        self.file_of(self.arguments[index])
+    }
+
+    /// The same for a descriptor.
+    pub(super) fn file_of(&self, descriptor: u64) -> Result<Arc<OpenFile>, Errno> {
+        let file = self.table().get(descriptor)?;
         if file.is_path_only() { Err(Errno::EBADF) } else { Ok(file) }
     }
 

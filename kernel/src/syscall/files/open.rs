@@ -16,6 +16,9 @@ use crate::syscall::{Answer, Call};
 /// `__O_TMPFILE`: with `O_DIRECTORY` it makes `O_TMPFILE`.
 const UNNAMED: u32 = 0o20000000;
 const PERMISSIONS: u32 = 0o7777;
+/// The flags of `close_range(2)`.
+const CLOSE_RANGE_UNSHARE: u32 = 2;
+const CLOSE_RANGE_CLOEXEC: u32 = 4;
 /// The flags that `openat2` knows.
 const KNOWN: u32 = abi::O_ACCMODE
     | abi::O_CREAT
@@ -188,17 +191,17 @@ impl Call<'_> {
     pub(in crate::syscall) fn close_range(&self) -> Answer {
         let [first, last, flags, ..] = self.arguments;
         let (first, last) = (u64::from(first as u32), u64::from(last as u32));
-        super::check_flags(flags, abi::CLOSE_RANGE_CLOEXEC | abi::CLOSE_RANGE_UNSHARE)?;
+        super::check_flags(flags, CLOSE_RANGE_CLOEXEC | CLOSE_RANGE_UNSHARE)?;
         if first > last {
             return Err(Errno::EINVAL);
         }
-        if flags as u32 & abi::CLOSE_RANGE_UNSHARE != 0 {
+        if flags as u32 & CLOSE_RANGE_UNSHARE != 0 {
             let own = self.table().copy()?;
             let shared = core::mem::replace(&mut *self.process().files.lock(), own);
             drop(shared);
         }
         let table = self.table();
-        match flags as u32 & abi::CLOSE_RANGE_CLOEXEC {
+        match flags as u32 & CLOSE_RANGE_CLOEXEC {
             0 => table.close_range(first, last),
             _ => table.mark_range(first, last),
         }

@@ -106,10 +106,12 @@ fn start_memory(info: BootInfo) {
 
 /// Starts the first tasks.
 fn start_tasks() {
+    files::tty::connect();
     let kernel = Process::kernel();
-    for start in [init::supervise, init::serve_timers, init::serve_terminal] {
+    // All exist before one runs: the supervisor measures what is in use.
+    let tasks = [init::supervise, init::serve_timers, init::serve_terminal].map(|start| {
         let context = UserContext::new(Registers::default());
-        let task = Task::new(kernel.clone(), 0, context, None, start).expect("memory for the first tasks");
-        sched::start(task);
-    }
+        Task::new(kernel.clone(), 0, context, None, start).expect("memory for the first tasks")
+    });
+    tasks.into_iter().for_each(sched::start);
 }

@@ -9,7 +9,6 @@ use crate::cpu::area;
 use crate::errno::Errno;
 use crate::memory::manager::manager;
 use crate::memory::stacks;
-use crate::task::table;
 
 pub(super) fn add(list: &mut List) {
     list.text("/proc/meminfo", meminfo);

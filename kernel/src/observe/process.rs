@@ -11,14 +11,12 @@ use quire_interop::proc::{self, Sizes};
 
 use super::names::ProcessNames;
 use super::text::write_bytes;
-use super::{ProcessContent, ProcessFile, ProgramLayout, limits, number, oom, stat, status};
+use super::{ProcessContent, ProcessControl, ProcessFile, ProgramLayout, limits, number, oom, stat, status};
 use crate::errno::Errno;
 use crate::memory::manager::{Space, manager};
 use crate::memory::user::UserMemory;
 use crate::task::process::Process;
 use crate::task::sched;
-
-type Control = fn(&Arc<Process>, &str) -> Result<(), Errno>;
 
 const fn file(name: &'static str, mode: u32, content: ProcessContent) -> ProcessFile {
     ProcessFile { name, mode, content, control: None }
@@ -28,7 +26,7 @@ const fn text(name: &'static str, write: fn(&Arc<Process>, &mut dyn Write) -> fm
     file(name, 0o444, ProcessContent::Text(write))
 }
 
-const fn writable(file: ProcessFile, mode: u32, control: Control) -> ProcessFile {
+const fn writable(file: ProcessFile, mode: u32, control: ProcessControl) -> ProcessFile {
     ProcessFile { mode, control: Some(control), ..file }
 }
 

@@ -12,6 +12,7 @@ mod cpu;
 mod hugetlb;
 mod limits;
 mod machine;
+pub mod mapped_files;
 mod memory;
 mod names;
 mod node;

@@ -13,6 +13,7 @@ use super::names::ProcessNames;
 use super::text::write_bytes;
 use super::{ProcessContent, ProcessControl, ProcessFile, ProgramLayout, limits, number, oom, stat, status};
 use crate::errno::Errno;
+use crate::files::generated;
 use crate::memory::manager::{Space, manager};
 use crate::memory::user::UserMemory;
 use crate::task::process::Process;
@@ -49,6 +50,8 @@ pub(super) static FILES: &[ProcessFile] = &[
             process.limits.get(resource).map_or([0; 2], |limit| [limit.soft, limit.hard])
         })
     }),
+    text("mounts", |_, out| generated::mounts(out)),
+    text("mountinfo", |_, out| generated::mountinfo(out)),
     text("oom_score", |process, out| writeln!(out, "{}", oom::score(process))),
     writable(
         text("oom_score_adj", |process, out| {

@@ -24,6 +24,7 @@ mod status;
 mod sysctl;
 mod text;
 mod thp;
+pub mod usage;
 
 use alloc::boxed::Box;
 use alloc::string::String;

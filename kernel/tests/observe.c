@@ -181,6 +181,11 @@ static void words(void) {
     waitpid(child, NULL, 0);
     expect("kpagecount after the child's end", word(counts, frame), 1, 0);
 
+    int bytes = open("/proc/self/mem", O_RDONLY);
+    char seen = 0;
+    if (pread(bytes, &seen, 1, (uintptr_t)memory + PAGE) != 1 || seen != 1) fail("the byte in mem", seen, 1);
+    if (pread(bytes, &seen, 1, 0) != -1 || errno != EIO) fail("mem where nothing is mapped", errno, EIO);
+
     uint64_t two[2];
     if (pread(pagemap, two, 16, 4) != -1 || errno != EINVAL) fail("an unaligned offset", errno, EINVAL);
     if (pread(pagemap, two, 15, 0) != -1 || errno != EINVAL) fail("an unaligned length", errno, EINVAL);

@@ -16,6 +16,7 @@ use crate::files::table::FileTable;
 use crate::files::tty;
 use crate::ipc;
 use crate::memory::manager::{self, Balance};
+use crate::observe;
 use crate::task::exec::{self, Strings};
 use crate::task::process::{Exit, Process};
 use crate::task::signal::shared::SharedSignals;
@@ -61,6 +62,7 @@ pub extern "C" fn supervise() -> ! {
     task_exit::kill_all();
     table::RELEASED.wait_uninterruptible(|| table::is_empty().then_some(()));
     ipc::remove_all();
+    observe::mapped_files::forget();
     mount::end();
     exit(if manager::check(before) { outcome } else { Outcome::KernelFailed })
 }
@@ -87,7 +89,8 @@ fn start(path: &[u8], strings: Strings) -> Result<(), Errno> {
     debug_assert_eq!(id, table::INIT);
     let files: Arc<FileTable> = Arc::default();
     mount::open_standard(&files)?;
-    let process = Process::new(id, None, None, files, Some(FsContext::first(mount::root())), SharedSignals::default());
+    let process =
+        Process::new(id, None, None, files, Some(FsContext::first(mount::root())), SharedSignals::default());
     let context = UserContext::new(Registers::default());
     let task = Task::new(process, id, context, None, first_program)?;
     *COMMAND.lock() = Some((path.to_vec(), strings));

@@ -28,6 +28,7 @@ pub fn finish() {
     if is_last {
         let space = task.process.space.lock().take();
         check(&task);
+        task.process.account.note_end(task.space());
         drop(space);
     }
     task.leave_space();

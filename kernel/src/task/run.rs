@@ -14,6 +14,7 @@ use super::{exit, oom, sched};
 use crate::cpu::area;
 use crate::cpu::user_mode::{self, Stop};
 use crate::memory::heap;
+use crate::observe::usage::note_fault;
 use crate::syscall;
 
 /// Where the stack of a program's new task begins.
@@ -57,7 +58,10 @@ pub fn user_loop() {
 
 /// Lets Quire make the access possible. The program then repeats it.
 fn fault(task: &Task, addr: VirtAddr, access: Access) {
-    let Err(error) = task.space().fault(addr, access) else { return };
+    let error = match task.space().fault(addr, access) {
+        Ok(outcome) => return note_fault(task, outcome.kind),
+        Err(error) => error,
+    };
     match error.signal() {
         Some(signal) => {
             // SAFETY: the program does not run.

@@ -28,6 +28,7 @@ use super::task::Task;
 use crate::cpu::area::{self, Handover};
 use crate::cpu::ipi;
 use crate::observe::note_idle;
+use crate::observe::usage::note_switch;
 use crate::sync::IrqLock;
 use crate::time::timer;
 
@@ -185,6 +186,7 @@ fn restore(enabled: bool) {
 /// # Safety
 /// Interrupts are off. `previous` runs on this CPU, and `next`, marked as on a CPU, runs nowhere.
 unsafe fn switch_to(previous: &Task, next: Arc<Task>, runnable: bool) {
+    note_switch(area::cpu_id(), previous);
     let area = area::this();
     let next = ManuallyDrop::new(next);
     // SAFETY: the caller switches from one task to the other.

@@ -98,6 +98,27 @@ pub fn schedule() {
     switch_away(true);
 }
 
+/// Turns of a loop that waits for another task until that may need this CPU.
+const TURNS: u32 = 32;
+
+/// Now and then lets other tasks run, in a loop that waits for one of them, if nothing forbids it here.
+pub fn let_others_run() {
+    let area = area::this();
+    if !area.next_turn().is_multiple_of(TURNS) || !area.may_switch() || !is_started() {
+        return;
+    }
+    if !interrupts::are_enabled() || run_queue::waiting() == 0 {
+        return;
+    }
+    if area.is_idle() {
+        area.set_idle(false);
+        switch_away(false);
+        area.set_idle(true);
+    } else {
+        schedule();
+    }
+}
+
 /// Ends the running task: its stack is never used again.
 pub fn end_task() -> ! {
     interrupts::disable();

@@ -6,7 +6,7 @@ use core::sync::atomic::Ordering;
 
 use super::exit::end_vfork;
 use super::process::Identity;
-use super::task::{Task, UserContext};
+use super::thread::{Task, UserContext};
 use super::timers;
 use crate::cpu::user_mode::initial_registers;
 use crate::errno::Errno;
@@ -33,7 +33,7 @@ pub fn execute(task: &Arc<Task>, path: &[u8], strings: Strings) -> Result<(), Er
     match load(task.space(), &file, &strings) {
         Ok(context) => {
             drop(old);
-            begin(task, context, identity(&file.path, &strings));
+            begin(task, context, identity(&file.path));
             Ok(())
         }
         Err(errno) => {
@@ -82,17 +82,10 @@ fn end_other_threads(task: &Arc<Task>) {
     process.child_events.wait_uninterruptible(|| (process.threads.lock().len() <= 1).then_some(()));
 }
 
-fn identity(path: &[u8], strings: &Strings) -> Identity {
+fn identity(path: &[u8]) -> Identity {
     let base = path.rsplit(|&byte| byte == b'/').next().unwrap_or(path);
     let mut name = [0; 16];
     let length = base.len().min(15);
     name[..length].copy_from_slice(&base[..length]);
-    let joined =
-        |strings: &[Vec<u8>]| strings.iter().flat_map(|string| string.iter().copied().chain([0])).collect();
-    Identity {
-        name,
-        arguments: joined(&strings.arguments),
-        environment: joined(&strings.environment),
-        executable: path.to_vec(),
-    }
+    Identity { name }
 }

@@ -8,7 +8,7 @@ use spin::Mutex;
 
 use super::signal::shared::SharedSignals;
 use super::sleep_lock::SleepLock;
-use super::task::Task;
+use super::thread::Task;
 use super::wait::WaitQueue;
 use crate::files::open::OpenFiles;
 use crate::memory::manager::Space;
@@ -46,12 +46,6 @@ pub enum JobEvent {
 pub struct Identity {
     /// The name, at most 15 bytes and a zero (`PR_SET_NAME`).
     pub name: [u8; 16],
-    /// The arguments, each with a zero byte at its end.
-    pub arguments: Vec<u8>,
-    /// The environment at its start, likewise.
-    pub environment: Vec<u8>,
-    /// The path of the program's file.
-    pub executable: Vec<u8>,
 }
 
 /// A process.

@@ -24,7 +24,7 @@ use x86_64::registers::model_specific::FsBase;
 
 use super::run_queue;
 use super::switch::switch_stacks;
-use super::task::Task;
+use super::thread::Task;
 use crate::cpu::area::{self, Handover};
 use crate::cpu::ipi;
 use crate::sync::IrqLock;

@@ -12,7 +12,8 @@
 //   mode=counts|wall|boot    one CPU and instructions; four CPUs and time; only what the start of the machine took
 //   settle=SECONDS           sleep before the first row, so that the kernel's background work is done
 //   dirty=MIB                memory to write once before the first row, so that the kernel cannot know it to be zero
-//   from=GROUP               leave out the groups before this one
+//   groups=,NAME,NAME,       only these groups, each between commas
+//   memory=MIB               the machine's memory
 //   group=memory             charge a memory cgroup for this program
 #define _GNU_SOURCE
 #include <errno.h>
@@ -40,7 +41,8 @@
 #define THREADS 4
 #define MADV_COLLAPSE_ 25
 
-typedef const char *Reason; // why a row cannot be measured, or NULL
+// Why a row cannot be measured, or NULL.
+typedef const char *Reason;
 
 static uint64_t now(void) {
     uint32_t low, high;
@@ -93,6 +95,14 @@ static size_t touch_and_count(char *start, size_t bytes) {
         faults += now() - before > 100;
     }
     return faults;
+}
+
+static void end_machine(void) {
+    printf("done\n");
+    fflush(stdout);
+    sync();
+    reboot(RB_POWER_OFF);
+    exit(0);
 }
 
 // --- rows -----------------------------------------------------------------------------------------------------------
@@ -382,7 +392,10 @@ static Reason trial_threads(double *out) {
         int error = pthread_create(&threads[at], NULL, thread, NULL);
         if (error) {
             errno = error;
-            return at == 0 ? failed("pthread_create") : (perror("pthread_create"), exit(1), "");
+            if (at == 0) return failed("pthread_create");
+            // The threads before wait at the barrier for ever.
+            printf("row threads n/a: only %d threads: %s\n", at, strerror(error));
+            end_machine();
         }
     }
     long interrupts = flush_interrupts();
@@ -447,7 +460,7 @@ static void run_group(const struct Group *group) {
 }
 
 // What the start of the machine took. `at_start` is the counter at the first instruction of `main`.
-static void report_boot(uint64_t at_start) {
+static void report_boot(uint64_t at_start, unsigned long long machine_kib) {
     printf("row boot %llu machine\n", (unsigned long long)at_start);
     FILE *file = fopen("/proc/meminfo", "r");
     char line[128], name[64];
@@ -459,8 +472,8 @@ static void report_boot(uint64_t at_start) {
         if (!strcmp(name, "MemAvailable")) available = kib;
     }
     if (file) fclose(file);
-    if (free) printf("row memory/free %llu KiB\n", free);
-    else printf("row memory/free n/a: no /proc/meminfo\n");
+    if (free) printf("row memory %llu KiB\n", machine_kib - free);
+    else printf("row memory n/a: no MemFree in /proc/meminfo\n");
     if (available) printf("row memory/used %llu KiB\n", total - available);
     else printf("row memory/used n/a: no MemAvailable in /proc/meminfo\n");
 }
@@ -489,14 +502,6 @@ static const char *option(int count, char **words, const char *name) {
     return "";
 }
 
-static void end_machine(void) {
-    printf("done\n");
-    fflush(stdout);
-    sync();
-    reboot(RB_POWER_OFF);
-    exit(0);
-}
-
 int main(int count, char **words) {
     uint64_t at_start = now();
     setvbuf(stdout, NULL, _IOLBF, 0);
@@ -505,7 +510,7 @@ int main(int count, char **words) {
     mount("proc", "/proc", "proc", 0, NULL), mount("sys", "/sys", "sysfs", 0, NULL);
     const char *mode = option(count, words, "mode");
     if (!strcmp(mode, "boot")) {
-        report_boot(at_start);
+        report_boot(at_start, strtoull(option(count, words, "memory"), NULL, 10) * 1024);
         end_machine();
     }
     set(THP "enabled", "madvise");
@@ -519,8 +524,11 @@ int main(int count, char **words) {
     int wall = !strcmp(mode, "wall");
     const struct Group *group = wall ? WALL : COUNTS;
     const struct Group *end = group + (wall ? sizeof WALL : sizeof COUNTS) / sizeof *group;
-    const char *from = option(count, words, "from");
-    while (*from && group < end && strcmp(group->name, from)) group++;
-    for (; group < end; group++) run_group(group);
+    const char *chosen = option(count, words, "groups");
+    for (; group < end; group++) {
+        char name[40];
+        snprintf(name, sizeof name, ",%s,", group->name);
+        if (!*chosen || strstr(chosen, name)) run_group(group);
+    }
     end_machine();
 }

@@ -2,7 +2,7 @@
 
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -12,9 +12,13 @@ use anyhow::{Context, Result};
 use super::output::{Line, Told};
 use super::rows::Machine;
 use super::tools::QEMU;
+use crate::output::say;
 
 /// A run ends after this time, whatever it does.
 const LIMIT: Duration = Duration::from_secs(15 * 60);
+
+/// QEMU's status when Quire's kernel finds an error after the program's end; Linux switches the machine off, which is 0.
+const CHECKS_FAILED: i32 = 0xff;
 
 /// Memory of the machine that is only started and ended.
 pub const BOOT_MIB: u32 = 1024;
@@ -98,6 +102,9 @@ pub fn run(machine: Machine, boot: &Boot, show: &mut dyn FnMut(&str)) -> Result<
         }
     }
     let status = running.end()?;
+    if ended.told.done && status.code() == Some(CHECKS_FAILED) {
+        say("quire: the kernel's checks after the program's end failed: `kernel/test` says more");
+    }
     if ended.broken.is_none() && !ended.told.done {
         let last = ended.told.other.iter().rev().find(|line| !line.is_empty());
         let last = last.map(|line| format!(", after: {line}")).unwrap_or_default();
@@ -129,7 +136,7 @@ impl Running {
         Ok(Self { child, lines })
     }
 
-    fn end(mut self) -> Result<String> {
+    fn end(mut self) -> Result<ExitStatus> {
         if self.child.try_wait()?.is_none() {
             // The pipe is closed already, or the time is over.
             thread::sleep(Duration::from_millis(50));
@@ -137,7 +144,7 @@ impl Running {
                 self.child.kill()?;
             }
         }
-        Ok(self.child.wait()?.to_string())
+        Ok(self.child.wait()?)
     }
 }
 

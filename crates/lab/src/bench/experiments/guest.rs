@@ -20,7 +20,7 @@ pub const EXPERIMENT: Experiment = Experiment {
         "`single` is to be trusted to 2 %, its parts to 20 %: Linux frees some things later.",
         "`threads` is real time under emulation with four CPUs, and depends on this machine.",
         "Needs qemu-system-x86, gcc with libc6-dev, busybox-static, and apt for Debian's kernels, which are \
-         unpacked in the user's cache folder and not installed. It takes about ten minutes.",
+         unpacked in the user's cache folder and not installed. It takes three to ten minutes.",
     ],
     own: &["quire"],
     apart: &["linux-6.1-memcg", "linux-6.12", "linux-6.12-memcg"],

@@ -29,9 +29,9 @@ pub fn render(experiment: &Experiment, measured: &Measured) -> String {
         format!("{}: {}\nexpected: {}\n", experiment.name, experiment.question, experiment.expectation);
     let _ = writeln!(text, "{}", sheet(experiment, &measured.rows));
     for (arm, about) in &measured.about {
-        let kernel =
-            measured.rows.iter().find(|row| row.arm == *arm).and_then(|row| row.params.get("kernel"));
-        let kernel = kernel.and_then(serde_json::Value::as_str).unwrap_or("not there");
+        // An arm without rows had nothing to measure.
+        let Some(row) = measured.rows.iter().find(|row| row.arm == *arm) else { continue };
+        let kernel = row.params.get("kernel").and_then(serde_json::Value::as_str).unwrap_or("not there");
         let _ = writeln!(text, "{arm} ({kernel}): {about}");
     }
     for spec in ROWS.iter().filter(|spec| measured.rows.iter().any(|row| row.case == spec.name)) {

@@ -20,7 +20,7 @@ use crate::observe;
 use crate::task::exec::{self, Strings};
 use crate::task::process::{Exit, Process};
 use crate::task::signal::shared::SharedSignals;
-use crate::task::task::{Task, UserContext};
+use crate::task::thread::{Task, UserContext};
 use crate::task::wait::WaitQueue;
 use crate::task::{exit as task_exit, run, sched, table, timers};
 

@@ -39,7 +39,7 @@ use device::exit::exit;
 use memory::layout::DIRECT_MAP;
 use memory::{kernel_half, manager, ranges};
 use task::process::Process;
-use task::task::UserContext;
+use task::thread::UserContext;
 use task::{Task, sched};
 
 /// The boot code calls this on the kernel's stack, with the first GiB mapped at 0 too.

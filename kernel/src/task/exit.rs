@@ -8,7 +8,7 @@ use quire::addr::VirtAddr;
 
 use super::process::{Exit, Process};
 use super::signal::{self, info::SigInfo};
-use super::task::Task;
+use super::thread::Task;
 use super::{futex, sched, table, timers};
 use crate::device::serial::log;
 use crate::ipc;

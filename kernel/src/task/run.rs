@@ -9,7 +9,7 @@ use quire::vm::Access;
 use x86_64::instructions::interrupts;
 
 use super::signal::{self, info::SigInfo};
-use super::task::Task;
+use super::thread::Task;
 use super::{exit, oom, sched};
 use crate::cpu::area;
 use crate::cpu::user_mode::{self, Stop};
@@ -66,7 +66,7 @@ fn fault(task: &Task, addr: VirtAddr, access: Access) {
         Some(signal) => {
             // SAFETY: the program does not run.
             unsafe { task.user() }.fault_address = addr.0;
-            let info = SigInfo::fault(signal.number as u32, signal.code as i32, addr.0);
+            let info = SigInfo::fault(signal.number as u32, signal.code, addr.0);
             signal::send::force(task, info);
         }
         // The program repeats the access when there is memory.

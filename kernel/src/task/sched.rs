@@ -24,7 +24,7 @@ use x86_64::registers::model_specific::FsBase;
 
 use super::run_queue;
 use super::switch::switch_stacks;
-use super::task::Task;
+use super::thread::Task;
 use crate::cpu::area::{self, Handover};
 use crate::cpu::ipi;
 use crate::observe::note_idle;
@@ -103,6 +103,27 @@ pub fn is_parked(task: &Task) -> bool {
 pub fn schedule() {
     area::this().set_need_resched(false);
     switch_away(true);
+}
+
+/// Turns of a loop that waits for another task until that may need this CPU.
+const TURNS: u32 = 32;
+
+/// Now and then lets other tasks run, in a loop that waits for one of them, if nothing forbids it here.
+pub fn let_others_run() {
+    let area = area::this();
+    if !area.next_turn().is_multiple_of(TURNS) || !area.may_switch() || !is_started() {
+        return;
+    }
+    if !interrupts::are_enabled() || run_queue::waiting() == 0 {
+        return;
+    }
+    if area.is_idle() {
+        area.set_idle(false);
+        switch_away(false);
+        area.set_idle(true);
+    } else {
+        schedule();
+    }
 }
 
 /// Ends the running task: its stack is never used again.

@@ -16,6 +16,7 @@ mod idle;
 mod init;
 mod ipc;
 mod memory;
+mod observe;
 mod panic;
 mod program;
 mod selftest;

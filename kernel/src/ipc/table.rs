@@ -77,6 +77,11 @@ pub fn create(new: New) -> Result<Arc<Segment>, Errno> {
     insert(Arc::new(segment), new)
 }
 
+/// The segment whose memory is the file with this number.
+pub fn of_file(number: u64) -> Option<Arc<Segment>> {
+    TABLE.lock().slots.iter().flatten().find(|segment| segment.file.number() == number).cloned()
+}
+
 fn insert(segment: Arc<Segment>, new: New) -> Result<Arc<Segment>, Errno> {
     let slot = index(segment.id);
     let mut table = TABLE.lock();

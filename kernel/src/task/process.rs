@@ -14,6 +14,7 @@ use super::task::Task;
 use super::wait::WaitQueue;
 use crate::files::open::OpenFiles;
 use crate::memory::manager::Space;
+use crate::observe::Account;
 
 /// How a process ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -78,6 +79,8 @@ pub struct Process {
     pub session: AtomicU32,
     /// What it runs.
     pub identity: Mutex<Identity>,
+    /// What `/proc` shows besides.
+    pub account: Account,
     /// Children's ends and stops wake this.
     pub child_events: WaitQueue,
     /// The parent of a `vfork` sleeps here until the child has an address space of its own, or none.
@@ -119,6 +122,7 @@ impl Process {
             group: inherit(|parent| &parent.group),
             session: inherit(|parent| &parent.session),
             identity: Mutex::new(parent.map(|parent| parent.identity.lock().clone()).unwrap_or_default()),
+            account: Account::for_child(parent.map(|parent| &parent.account)),
             parent: Mutex::new(parent.map(Arc::downgrade).unwrap_or_default()),
             children: Mutex::new(Vec::new()),
             threads: Mutex::new(Vec::new()),

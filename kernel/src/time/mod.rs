@@ -46,11 +46,3 @@ pub fn now_ns() -> u64 {
 pub fn realtime_ns() -> u64 {
     REALTIME.load(Ordering::Relaxed) + now_ns()
 }
-
-/// Waits for so many nanoseconds without sleeping.
-pub fn delay(ns: u64) {
-    let end = now_ns() + ns;
-    while now_ns() < end {
-        core::hint::spin_loop();
-    }
-}

@@ -1,6 +1,7 @@
 //! `/proc/PID/maps` and `/proc/PID/numa_maps`.
 
 use core::fmt::{Display, Result, Write};
+use core::ops::Range;
 
 use quire::addr::{VirtAddr, VirtRange};
 use quire::arch::{EntryFlags, Protection};
@@ -73,11 +74,11 @@ pub(super) fn each<P: Platform>(mm: &Mm<'_, P>, mut show: impl FnMut(&VmaInfo) -
 /// Those of the writer.
 pub fn maps<P: Platform>(out: &mut dyn Write, mm: &Mm<'_, P>, names: &dyn Names) -> Result {
     let heap = mm.heap();
-    each(mm, |vma| line(out, vma, heap, names))
+    each(mm, |vma| line(out, vma, &heap, names))
 }
 
 /// The line of one mapping.
-pub(super) fn line(out: &mut dyn Write, vma: &VmaInfo, heap: VirtRange, names: &dyn Names) -> Result {
+pub(super) fn line(out: &mut dyn Write, vma: &VmaInfo, heap: &Range<VirtAddr>, names: &dyn Names) -> Result {
     let file = if vma.file.is_some() { names.file(vma) } else { MappedFile::default() };
     let offset = vma.file.map_or(0, |(_, page)| page << 12);
     let mut out = Columns::new(out);
@@ -120,7 +121,7 @@ fn rights(vma: &VmaInfo) -> [u8; 4] {
     ]
 }
 
-fn own_name(vma: &VmaInfo, heap: VirtRange, names: &dyn Names) -> Option<&'static str> {
+fn own_name(vma: &VmaInfo, heap: &Range<VirtAddr>, names: &dyn Names) -> Option<&'static str> {
     // As Linux tells them: the heap may be any part of the mapping.
     if vma.range.start < heap.end && vma.range.end > heap.start {
         return Some("[heap]");
@@ -145,7 +146,7 @@ pub fn numa_maps<P: Platform>(
         if vma.file.is_some() {
             out.write_str(" file=")?;
             names.path(vma, out)?;
-        } else if let Some(name) = own_name(vma, heap, names) {
+        } else if let Some(name) = own_name(vma, &heap, names) {
             write!(out, " {}", name.trim_matches(['[', ']']))?;
         }
         let huge = huge_bytes(vma);

@@ -1,8 +1,9 @@
 //! `/proc/PID/statm` and the rows of `/proc/PID/status` about memory.
 
 use core::fmt::{Result, Write};
+use core::ops::Range;
 
-use quire::addr::{VirtAddr, VirtRange};
+use quire::addr::VirtAddr;
 use quire::arch::Protection;
 use quire::platform::Platform;
 use quire::vm::vma::VmaFlags;
@@ -52,7 +53,7 @@ impl Sizes {
     ///
     /// # Errors
     /// Those of the writer.
-    pub fn statm(&self, out: &mut dyn Write, code: VirtRange) -> Result {
+    pub fn statm(&self, out: &mut dyn Write, code: &Range<VirtAddr>) -> Result {
         let shared = self.resident.file + self.resident.shmem;
         let (text, data) = (pages_of(code), self.data + self.stack);
         writeln!(out, "{} {} {shared} {text} 0 {data} 0", self.total, self.rss())
@@ -63,7 +64,7 @@ impl Sizes {
     ///
     /// # Errors
     /// Those of the writer.
-    pub fn status(&self, out: &mut dyn Write, code: VirtRange, peak: (u64, u64)) -> Result {
+    pub fn status(&self, out: &mut dyn Write, code: &Range<VirtAddr>, peak: (u64, u64)) -> Result {
         let text = pages_of(code).min(self.exec);
         let rows = [
             ("VmPeak", peak.0.max(self.total)),
@@ -88,7 +89,7 @@ impl Sizes {
 }
 
 /// The whole pages that a range touches.
-fn pages_of(range: VirtRange) -> u64 {
-    let end = range.end.align_up(4096).unwrap_or(range.end);
-    VirtRange::new(VirtAddr(range.start.0 & !4095), end).pages()
+fn pages_of(range: &Range<VirtAddr>) -> u64 {
+    let end = range.end.align_up(4096).map_or(0, VirtAddr::page);
+    end.saturating_sub(range.start.page())
 }

@@ -25,7 +25,7 @@ pub fn smaps<P: Platform>(
 ) -> Result {
     let (heap, policy) = (mm.heap(), manager.folio_policy());
     each(mm, |vma| {
-        line(out, vma, heap, names)?;
+        line(out, vma, &heap, names)?;
         let page = huge_bytes(vma).unwrap_or(4096);
         row_kib(out, "Size", vma.range.len() / 1024)?;
         row_kib(out, "KernelPageSize", page / 1024)?;

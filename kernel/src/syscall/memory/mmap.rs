@@ -10,6 +10,7 @@ use quire::vm::{Backing, MapRequest, Placement, Sharing};
 use crate::errno::Errno;
 use crate::ipc;
 use crate::memory::manager::manager;
+use crate::observe::{self, commit_allows};
 use crate::syscall::{Answer, Call};
 
 /// The flags that `MAP_SHARED_VALIDATE` knows. Other kinds of mappings ignore unknown flags.
@@ -130,6 +131,9 @@ impl Call<'_> {
     }
 
     fn map(&self, request: &MapRequest<'_>) -> Answer {
+        if is_charged(request) && !commit_allows(request.len) {
+            return Err(Errno::ENOMEM);
+        }
         match self.space.mmap(request) {
             Ok(addr) => {
                 if request.placement == Placement::Fixed {
@@ -147,6 +151,14 @@ impl Call<'_> {
         ipc::collect();
         Ok(0)
     }
+}
+
+/// Whether the memory counts as promised: unless it is a file's, it may need a frame for each page.
+fn is_charged(request: &MapRequest<'_>) -> bool {
+    let own = matches!(request.backing, Backing::Anonymous) && request.huge.is_none();
+    let copies = request.sharing == Sharing::Private && request.prot.contains(Protection::WRITE);
+    let shared = own && request.sharing == Sharing::Shared;
+    request.huge.is_none() && (copies || shared) && (!request.noreserve || !observe::may_overcommit())
 }
 
 /// Linux checks these before it looks at the kind of the mapping.

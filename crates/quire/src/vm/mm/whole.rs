@@ -1,7 +1,9 @@
 //! What a kernel does with a whole address space: running it on CPUs, its limits, its number, its page table.
 #![forbid(unsafe_code)]
 
-use crate::addr::{Frame, VirtRange};
+use core::ops::Range;
+
+use crate::addr::{Frame, VirtAddr};
 use crate::hugetlb::HugeGroup;
 use crate::platform::Platform;
 use crate::vm::mm::facade::Mm;
@@ -59,8 +61,8 @@ impl<P: Platform> Mm<'_, P> {
         self.space.set_group(group)
     }
 
-    /// The heap, from the start to the byte at which it ends (`start_brk` and `brk`).
-    pub fn heap(&self) -> VirtRange {
+    /// The heap, from its first byte to the byte at which it ends (`start_brk` and `brk`).
+    pub fn heap(&self) -> Range<VirtAddr> {
         self.sleepable().heap()
     }
 

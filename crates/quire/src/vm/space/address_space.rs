@@ -10,10 +10,10 @@
 #![forbid(unsafe_code)]
 
 use core::mem::ManuallyDrop;
-use core::ops::{Deref, DerefMut};
+use core::ops::{Deref, DerefMut, Range};
 use core::sync::atomic::AtomicU8;
 
-use crate::addr::VirtRange;
+use crate::addr::VirtAddr;
 use crate::arch::PagingMode;
 use crate::error::MmError;
 use crate::filemap::{FileKind, Mapper};
@@ -122,9 +122,9 @@ impl<'m, P: Platform> AddressSpace<'m, P> {
         self.space.read(self.memory.platform()).layout
     }
 
-    pub(in crate::vm) fn heap(&self) -> VirtRange {
+    pub(in crate::vm) fn heap(&self) -> Range<VirtAddr> {
         let (start, end) = self.space.read(self.memory.platform()).brk;
-        VirtRange::new(start, end)
+        start..end
     }
 
     #[inline]

@@ -10,6 +10,9 @@ use crate::cpu::registers::Registers;
 use crate::device::exit::{Outcome, exit};
 use crate::device::serial::log;
 use crate::errno::Errno;
+use crate::files::context::FsContext;
+use crate::files::mount;
+use crate::files::table::FileTable;
 use crate::ipc;
 use crate::memory::manager::{self, Balance};
 use crate::task::exec::{self, Strings};
@@ -40,10 +43,17 @@ pub extern "C" fn supervise() -> ! {
     sched::finish_switch();
     interrupts::enable();
     let before = Balance::now();
-    let outcome = run_command();
+    let outcome = match mount::start() {
+        Ok(()) => run_command(),
+        Err(errno) => {
+            log!("the tree of files cannot be built: {errno}");
+            Outcome::KernelFailed
+        }
+    };
     task_exit::kill_all();
     table::RELEASED.wait_uninterruptible(|| table::is_empty().then_some(()));
     ipc::remove_all();
+    mount::end();
     exit(if manager::check(before) { outcome } else { Outcome::KernelFailed })
 }
 
@@ -67,7 +77,9 @@ fn run_command() -> Outcome {
 fn start(path: &[u8], strings: Strings) -> Result<(), Errno> {
     let id = table::take()?;
     debug_assert_eq!(id, table::INIT);
-    let process = Process::new(id, None, None, Arc::default(), SharedSignals::default());
+    let files: Arc<FileTable> = Arc::default();
+    mount::open_standard(&files)?;
+    let process = Process::new(id, None, None, files, Some(FsContext::first(mount::root())), SharedSignals::default());
     let context = UserContext::new(Registers::default());
     let task = Task::new(process, id, context, None, first_program)?;
     *COMMAND.lock() = Some((path.to_vec(), strings));

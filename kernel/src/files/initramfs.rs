@@ -11,7 +11,17 @@ use crate::memory::layout;
 const MAGIC: &[u8] = b"070701";
 /// The magic, then thirteen fields of eight hexadecimal digits.
 const HEADER_BYTES: usize = 6 + 13 * 8;
+const FIELD_INODE: usize = 0;
+const FIELD_MODE: usize = 1;
+const FIELD_UID: usize = 2;
+const FIELD_GID: usize = 3;
+const FIELD_LINKS: usize = 4;
+const FIELD_TIME: usize = 5;
 const FIELD_FILE_SIZE: usize = 6;
+const FIELD_FS_MAJOR: usize = 7;
+const FIELD_FS_MINOR: usize = 8;
+const FIELD_MAJOR: usize = 9;
+const FIELD_MINOR: usize = 10;
 const FIELD_NAME_SIZE: usize = 11;
 /// The name of the entry that ends an archive.
 const END: &[u8] = b"TRAILER!!!";
@@ -27,6 +37,20 @@ pub struct File {
     pub name: &'static [u8],
     /// Its contents.
     pub bytes: &'static [u8],
+    /// Its type and permissions.
+    pub mode: u32,
+    /// Its owner.
+    pub uid: u32,
+    /// Its group.
+    pub gid: u32,
+    /// How many names it has.
+    pub links: u32,
+    /// When it was written, in seconds since 1970.
+    pub modified: u64,
+    /// The two parts of a device's number.
+    pub device: (u32, u32),
+    /// Names of one file have the same identity.
+    pub identity: (u64, u64),
     next: usize,
 }
 
@@ -52,7 +76,8 @@ pub fn by_id(id: FileId) -> Option<File> {
     parse(id.0 as usize)
 }
 
-fn files() -> impl Iterator<Item = File> {
+/// All files, in the archive's order.
+pub fn files() -> impl Iterator<Item = File> {
     core::iter::successors(parse(0), |file| parse(file.next)).take_while(|file| file.name != END)
 }
 
@@ -68,7 +93,23 @@ fn parse(at: usize) -> Option<File> {
     let start = name_end.next_multiple_of(4);
     let end = start.checked_add(field(header, FIELD_FILE_SIZE)?)?;
     let bytes = archive.get(start..end)?;
-    Some(File { id: FileId(at as u64), name: trim(name), bytes, next: end.next_multiple_of(4) })
+    let number = |index: usize| field(header, index).map(|value| value as u32);
+    Some(File {
+        id: FileId(at as u64),
+        name: trim(name),
+        bytes,
+        mode: number(FIELD_MODE)?,
+        uid: number(FIELD_UID)?,
+        gid: number(FIELD_GID)?,
+        links: number(FIELD_LINKS)?,
+        modified: number(FIELD_TIME)?.into(),
+        device: (number(FIELD_MAJOR)?, number(FIELD_MINOR)?),
+        identity: (
+            u64::from(number(FIELD_FS_MAJOR)?) << 32 | u64::from(number(FIELD_FS_MINOR)?),
+            number(FIELD_INODE)?.into(),
+        ),
+        next: end.next_multiple_of(4),
+    })
 }
 
 fn field(header: &[u8], index: usize) -> Option<usize> {

@@ -1,6 +1,44 @@
-//! Files: an archive in memory, the pager through which Quire reads it, and what a program has open.
+//! Files: names, nodes, open files and descriptors, and what they stand for.
+//!
+//! ```text
+//! descriptor ─► table::FileTable ─► open::OpenFile ─► open::File: what read, write, poll … do
+//!                                        │
+//! path ─► walk::Walk ─► dentry::Dentry ◄─┘
+//!                            └─► node::Node: tmpfs, generated (/proc, /sys), anonymous
+//! ```
+//!
+//! | module | duty |
+//! |---|---|
+//! | `tmpfs` | the root, in Quire's page cache; `archive` and `unpack` fill it from the initial RAM disk |
+//! | `generated` | `/proc` and `/sys`; its head says how to add a file |
+//! | `pipe`, `tty`, `memory_device`, `random`, `special` | what is not stored |
+//! | `anonymous` | files without a place: the way to add kinds of descriptors |
+//! | `io`, `events`, `locks`, `limits` | copies, waiting, advisory locks, limits of the process |
+//! | `mount`, `context` | the tree of files, and where a process is in it |
 
+pub mod anonymous;
+mod archive;
+pub mod context;
+pub mod dentry;
+mod directory_file;
+pub mod event_counter;
+pub mod events;
+pub mod generated;
 pub mod initramfs;
+pub mod io;
+mod limits;
+pub mod locks;
+mod memory_device;
+pub mod mount;
+pub mod node;
 pub mod open;
-pub mod pager;
-mod proc;
+pub mod pipe;
+pub mod random;
+mod special;
+pub mod table;
+pub mod tmpfs;
+pub mod tty;
+mod unpack;
+pub mod walk;
+
+pub use archive::ArchivePager;

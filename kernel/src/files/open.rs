@@ -1,113 +1,327 @@
-//! The files that a program has open.
+//! Open files: what a descriptor stands for, with its position and flags (an "open file description").
 
+use alloc::boxed::Box;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::any::Any;
+use core::sync::atomic::{AtomicU32, Ordering};
 
-use quire::platform::FileId;
+use linux_raw_sys::general as abi;
 
-use super::{initramfs, proc};
+use super::dentry::Dentry;
+use super::events::{Events, READABLE, WRITABLE, Waiters};
+use super::io::{Sink, Source};
+use super::locks;
+use super::node::{Attributes, Entry, Kind};
 use crate::errno::Errno;
+use crate::memory::manager::KernelFile;
+use crate::memory::user::UserMemory;
+use crate::task::sleep_lock::SleepLock;
 
-/// The descriptors of standard input, output and error.
-const STANDARD: usize = 3;
-/// The most that may be open at once.
-const MOST: usize = 64;
-
-/// A program's descriptors, without the standard ones.
-#[derive(Clone, Default)]
-pub struct OpenFiles {
-    open: Vec<Option<OpenFile>>,
+/// How a read or write behaves.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Io {
+    /// It fails instead of waiting.
+    pub nonblocking: bool,
+    /// It writes at the end.
+    pub append: bool,
 }
 
-/// An open file and the position of the next read.
-#[derive(Clone)]
-struct OpenFile {
-    content: Content,
-    position: usize,
+/// How a node is opened.
+pub struct Opening<'o> {
+    /// Its place.
+    pub place: &'o Arc<Dentry>,
+    /// The flags of `open(2)`.
+    pub flags: u32,
 }
 
-#[derive(Clone)]
-enum Content {
-    Archive(initramfs::File),
-    Text(Vec<u8>),
-}
-
-impl OpenFiles {
-    /// The files that stay open when the process executes another program.
-    pub fn for_program(&self) -> Self {
-        self.clone()
+impl Opening<'_> {
+    /// Whether it can be read.
+    pub fn reads(&self) -> bool {
+        self.flags & abi::O_ACCMODE != abi::O_WRONLY
     }
 
-    /// Opens a file for reading and returns the lowest free descriptor.
+    /// Whether it can be written.
+    pub fn writes(&self) -> bool {
+        self.flags & abi::O_ACCMODE != abi::O_RDONLY
+    }
+
+    /// Whether opening must not wait.
+    pub fn nonblocking(&self) -> bool {
+        self.flags & abi::O_NONBLOCK != 0
+    }
+}
+
+/// A call of `ioctl(2)`.
+pub struct Ioctl<'c> {
+    /// The program's memory.
+    pub memory: UserMemory<'c>,
+    /// The number of the request.
+    pub request: u32,
+    /// Its argument.
+    pub argument: u64,
+}
+
+/// What a mapping of a file shows.
+pub enum Mapping<'f> {
+    /// Pages of this file.
+    File(&'f KernelFile),
+    /// New zeroes (`/dev/zero`).
+    Zeroes,
+}
+
+/// The use of a node by those that have it open together. Dropped with the last of them.
+pub trait File: Any + Send + Sync {
+    /// Reads from a position, which it moves. A stream ignores the position.
     ///
     /// # Errors
-    /// [`Errno::ENOENT`], [`Errno::EMFILE`].
-    pub fn open(&mut self, path: &str) -> Result<u64, Errno> {
-        let archived = || initramfs::find(path).map(Content::Archive);
-        let content = proc::bytes(path).map(Content::Text).or_else(archived).ok_or(Errno::ENOENT)?;
-        let file = Some(OpenFile { content, position: 0 });
-        let free = self.open.iter().position(Option::is_none).unwrap_or(self.open.len());
-        if free == MOST {
-            return Err(Errno::EMFILE);
-        }
-        if free == self.open.len() {
-            self.open.push(file);
-        } else {
-            self.open[free] = file;
-        }
-        Ok((free + STANDARD) as u64)
+    /// [`Errno::EINVAL`] where this is not possible, and as the kind of file has them.
+    fn read(&self, _position: &mut u64, _to: &mut dyn Sink, _io: Io) -> Result<usize, Errno> {
+        Err(Errno::EINVAL)
     }
 
-    /// Closes a file.
+    /// Writes to a position, which it moves. A stream ignores the position.
+    ///
+    /// # Errors
+    /// As [`Self::read`].
+    fn write(&self, _position: &mut u64, _from: &mut dyn Source, _io: Io) -> Result<usize, Errno> {
+        Err(Errno::EINVAL)
+    }
+
+    /// Whether it has a position. Streams do not.
+    fn is_seekable(&self) -> bool {
+        true
+    }
+
+    /// The first position from `at` on with data, or with a hole (`SEEK_DATA`, `SEEK_HOLE`). `None`: the file has
+    /// no holes.
+    fn next(&self, _at: u64, _hole: bool) -> Option<Option<u64>> {
+        None
+    }
+
+    /// What it is ready for now.
+    fn poll(&self) -> Events {
+        READABLE | WRITABLE
+    }
+
+    /// What waits for it; `None` for files that are always ready.
+    fn waiters(&self) -> Option<&Waiters> {
+        None
+    }
+
+    /// Serves an `ioctl`.
+    ///
+    /// # Errors
+    /// [`Errno::ENOTTY`] for an unknown request.
+    fn ioctl(&self, _call: &Ioctl<'_>) -> Result<u64, Errno> {
+        Err(Errno::ENOTTY)
+    }
+
+    /// What a mapping shows.
+    ///
+    /// # Errors
+    /// [`Errno::ENODEV`] if it cannot be mapped.
+    fn mapping(&self) -> Result<Mapping<'_>, Errno> {
+        Err(Errno::ENODEV)
+    }
+
+    /// Whether a shared mapping may store to it: a seal may forbid that.
+    fn may_map_to_store(&self) -> bool {
+        true
+    }
+
+    /// The entries of a directory as they were when it was opened or rewound.
+    ///
+    /// # Errors
+    /// [`Errno::ENOTDIR`] for other files.
+    fn entries(&self, _rewind: bool) -> Result<Arc<Vec<Entry>>, Errno> {
+        Err(Errno::ENOTDIR)
+    }
+
+    /// Allocates, or punches a hole (`fallocate(2)`).
+    ///
+    /// # Errors
+    /// [`Errno::ENODEV`] for files without pages.
+    fn allocate(&self, _mode: u32, _offset: u64, _bytes: u64) -> Result<(), Errno> {
+        Err(Errno::ENODEV)
+    }
+
+    /// Its flags changed (`F_SETFL`), or it changes anything else by `fcntl`.
+    ///
+    /// # Errors
+    /// [`Errno::EINVAL`] for a command that this kind of file does not have.
+    fn control(&self, _command: u32, _argument: u64) -> Result<u64, Errno> {
+        Err(Errno::EINVAL)
+    }
+
+    /// Whether writes reach a device (`fsync(2)`).
+    ///
+    /// # Errors
+    /// [`Errno::EINVAL`] for files that cannot be written back.
+    fn sync(&self) -> Result<(), Errno> {
+        Ok(())
+    }
+}
+
+/// An open file, shared by the descriptors that were duplicated from each other.
+pub struct OpenFile {
+    file: Box<dyn File>,
+    place: Arc<Dentry>,
+    flags: AtomicU32,
+    position: SleepLock<u64>,
+}
+
+/// The flags that `F_SETFL` changes.
+const CHANGEABLE: u32 = abi::O_APPEND | abi::O_NONBLOCK | abi::O_DIRECT | abi::O_NOATIME | abi::FASYNC;
+/// The flags that are not kept: they only say how to open.
+const OPEN_ONLY: u32 = abi::O_CREAT | abi::O_EXCL | abi::O_NOCTTY | abi::O_TRUNC | abi::O_CLOEXEC;
+
+impl OpenFile {
+    /// A file that was opened at a place with these flags.
+    pub fn new(file: Box<dyn File>, place: Arc<Dentry>, flags: u32) -> Arc<Self> {
+        let flags = AtomicU32::new(flags & !OPEN_ONLY);
+        Arc::new(Self { file, place, flags, position: SleepLock::new(0) })
+    }
+
+    /// The file.
+    pub fn file(&self) -> &dyn File {
+        &*self.file
+    }
+
+    /// The file as one of a kind.
+    pub fn file_as<F: File>(&self) -> Option<&F> {
+        let any: &dyn Any = &*self.file;
+        any.downcast_ref()
+    }
+
+    /// Where it was opened.
+    pub fn place(&self) -> &Arc<Dentry> {
+        &self.place
+    }
+
+    /// What `fstat` shows.
+    pub fn attributes(&self) -> Attributes {
+        self.place.node().attributes()
+    }
+
+    /// Whether it is a directory.
+    pub fn is_directory(&self) -> bool {
+        self.place.node().is_directory()
+    }
+
+    /// Its flags, as `F_GETFL` shows them.
+    pub fn flags(&self) -> u32 {
+        self.flags.load(Ordering::Relaxed)
+    }
+
+    /// Changes the flags that can change.
+    pub fn set_flags(&self, flags: u32) {
+        let change = |old: u32| Some(old & !CHANGEABLE | flags & CHANGEABLE);
+        // A closure that always gives a value cannot fail.
+        let _ = self.flags.fetch_update(Ordering::Relaxed, Ordering::Relaxed, change);
+    }
+
+    /// Whether it was opened without any right but to name the node (`O_PATH`).
+    pub fn is_path_only(&self) -> bool {
+        self.flags() & abi::O_PATH != 0
+    }
+
+    /// Whether it can be read.
+    pub fn can_read(&self) -> bool {
+        !self.is_path_only() && self.flags() & abi::O_ACCMODE != abi::O_WRONLY
+    }
+
+    /// Whether it can be written.
+    pub fn can_write(&self) -> bool {
+        !self.is_path_only() && self.flags() & abi::O_ACCMODE != abi::O_RDONLY
+    }
+
+    /// How its reads and writes behave.
+    pub fn io(&self) -> Io {
+        let flags = self.flags();
+        Io { nonblocking: flags & abi::O_NONBLOCK != 0, append: flags & abi::O_APPEND != 0 }
+    }
+
+    /// Reads at the position.
+    ///
+    /// # Errors
+    /// [`Errno::EBADF`] if it was not opened for reading, and as [`File::read`].
+    pub fn read(&self, to: &mut dyn Sink) -> Result<usize, Errno> {
+        self.check_read()?;
+        if !self.file.is_seekable() {
+            return self.file.read(&mut 0, to, self.io());
+        }
+        self.file.read(&mut self.position.lock(), to, self.io())
+    }
+
+    /// Writes at the position.
+    ///
+    /// # Errors
+    /// [`Errno::EBADF`] if it was not opened for writing, and as [`File::write`].
+    pub fn write(&self, from: &mut dyn Source) -> Result<usize, Errno> {
+        self.check_write()?;
+        if !self.file.is_seekable() {
+            return self.file.write(&mut 0, from, self.io());
+        }
+        self.file.write(&mut self.position.lock(), from, self.io())
+    }
+
+    /// Reads at an offset.
+    ///
+    /// # Errors
+    /// As [`Self::read`]; [`Errno::ESPIPE`] for a stream.
+    pub fn read_at(&self, offset: u64, to: &mut dyn Sink, io: Io) -> Result<usize, Errno> {
+        self.check_read()?;
+        self.check_seekable()?;
+        self.file.read(&mut { offset }, to, io)
+    }
+
+    /// Writes at an offset.
+    ///
+    /// # Errors
+    /// As [`Self::write`]; [`Errno::ESPIPE`] for a stream.
+    pub fn write_at(&self, offset: u64, from: &mut dyn Source, io: Io) -> Result<usize, Errno> {
+        self.check_write()?;
+        self.check_seekable()?;
+        self.file.write(&mut { offset }, from, io)
+    }
+
+    /// The position, to be used or moved under its lock.
+    pub fn position(&self) -> &SleepLock<u64> {
+        &self.position
+    }
+
+    /// Fails for a file that cannot be read.
+    ///
+    /// # Errors
+    /// [`Errno::EBADF`]; [`Errno::EISDIR`] for a directory.
+    pub fn check_read(&self) -> Result<(), Errno> {
+        if !self.can_read() {
+            return Err(Errno::EBADF);
+        }
+        if self.is_directory() { Err(Errno::EISDIR) } else { Ok(()) }
+    }
+
+    /// Fails for a file that cannot be written.
     ///
     /// # Errors
     /// [`Errno::EBADF`].
-    pub fn close(&mut self, descriptor: u64) -> Result<(), Errno> {
-        let slot = index(descriptor).and_then(|index| self.open.get_mut(index));
-        slot.and_then(Option::take).map(drop).ok_or(Errno::EBADF)
+    pub fn check_write(&self) -> Result<(), Errno> {
+        if self.can_write() { Ok(()) } else { Err(Errno::EBADF) }
     }
 
-    /// The next bytes of a file, at most `most`, which count as read if `take` succeeds with them.
-    ///
-    /// # Errors
-    /// [`Errno::EBADF`], and that of `take`.
-    pub fn read(
-        &mut self,
-        descriptor: u64,
-        most: u64,
-        take: impl FnOnce(&[u8]) -> Result<(), Errno>,
-    ) -> Result<u64, Errno> {
-        let slot = index(descriptor).and_then(|index| self.open.get_mut(index));
-        let file = slot.and_then(Option::as_mut).ok_or(Errno::EBADF)?;
-        let rest = &file.content.bytes()[file.position..];
-        let part = &rest[..rest.len().min(usize::try_from(most).unwrap_or(usize::MAX))];
-        take(part)?;
-        let count = part.len();
-        file.position += count;
-        Ok(count as u64)
+    fn check_seekable(&self) -> Result<(), Errno> {
+        if self.file.is_seekable() { Ok(()) } else { Err(Errno::ESPIPE) }
     }
 
-    /// Quire's number of an open file that can be mapped.
-    ///
-    /// # Errors
-    /// [`Errno::EBADF`]; [`Errno::ENODEV`] for a file that has no pages.
-    pub fn mappable(&self, descriptor: u64) -> Result<FileId, Errno> {
-        let slot = index(descriptor).and_then(|index| self.open.get(index));
-        match slot.and_then(Option::as_ref).ok_or(Errno::EBADF)?.content {
-            Content::Archive(file) => Ok(file.id),
-            Content::Text(_) => Err(Errno::ENODEV),
-        }
+    /// Whether it is a regular file.
+    pub fn is_regular(&self) -> bool {
+        self.attributes().kind == Kind::Regular
     }
 }
 
-impl Content {
-    fn bytes(&self) -> &[u8] {
-        match self {
-            Self::Archive(file) => file.bytes,
-            Self::Text(text) => text,
-        }
+impl Drop for OpenFile {
+    fn drop(&mut self) {
+        locks::release_open_file(self);
     }
-}
-
-fn index(descriptor: u64) -> Option<usize> {
-    usize::try_from(descriptor).ok()?.checked_sub(STANDARD)
 }

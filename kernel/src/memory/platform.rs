@@ -11,7 +11,7 @@ use quire_interop::shootdown::LocalTlb;
 use super::{kernel_half, layout};
 use crate::cpu::{area, ipi, topology};
 use crate::device::serial::log;
-use crate::files::pager::InitramfsPager;
+use crate::files::ArchivePager;
 use crate::task::{self, sched};
 use crate::time;
 use crate::userfault;
@@ -131,7 +131,7 @@ unsafe impl TablePlatform for Machine {
 
 // SAFETY: as for `TablePlatform`.
 unsafe impl Platform for Machine {
-    type Pager = InitramfsPager;
+    type Pager = ArchivePager;
 
     fn wait(&self, word: &AtomicU32, seen: u32) {
         task::word::wait(word, seen);
@@ -142,7 +142,7 @@ unsafe impl Platform for Machine {
         userfault::notify(word);
     }
 
-    fn pager(&self) -> &InitramfsPager {
-        &InitramfsPager
+    fn pager(&self) -> &ArchivePager {
+        &ArchivePager
     }
 }

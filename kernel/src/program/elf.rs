@@ -164,7 +164,7 @@ fn map_segment(space: &Space, file: &ProgramFile, segment: &Segment, bias: u64) 
         space.mmap(&MapRequest {
             addr: first_page,
             len: file_pages_end.0 - first_page.0,
-            backing: Backing::File { file: &file.file, page_offset },
+            backing: Backing::File { file: file.file()?, page_offset },
             ..request
         })?;
     }

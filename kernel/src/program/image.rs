@@ -1,38 +1,74 @@
 //! A program in memory: its file, and the interpreter that it asks for.
 
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+use alloc::vec;
 use alloc::vec::Vec;
 
 use quire::addr::VirtAddr;
-use quire::vm::File;
 
 use super::elf::{Elf, Mapped, PROGRAM_BASE};
 use crate::errno::Errno;
-use crate::files::initramfs;
-use crate::memory::manager::{Space, manager};
-use crate::memory::platform::Machine;
+use crate::files::dentry::Dentry;
+use crate::files::io::KernelSink;
+use crate::files::node::Kind;
+use crate::files::open::{File, Io, Mapping, Opening};
+use crate::files::walk::Walk;
+use crate::memory::manager::{KernelFile, Space};
+use crate::task::sched;
 
 /// How much of a file is read for its headers.
 const HEAD_BYTES: usize = 4096;
+/// The permissions of which an executable file has one.
+const EXECUTABLE: u32 = 0o111;
 
 /// A file that is about to be executed.
 pub struct ProgramFile {
-    /// Its path.
+    /// The path that the caller gave.
     pub path: Vec<u8>,
     /// Its first bytes.
     pub head: Vec<u8>,
-    /// The file, to be mapped.
-    pub file: File<'static, Machine>,
+    /// Where it is.
+    pub place: Arc<Dentry>,
+    open: Box<dyn File>,
 }
 
 impl ProgramFile {
     /// Opens it.
     ///
     /// # Errors
-    /// [`Errno::ENOENT`].
+    /// As `execve(2)`.
     pub fn open(path: &[u8]) -> Result<Self, Errno> {
-        let found = str::from_utf8(path).ok().and_then(initramfs::find).ok_or(Errno::ENOENT)?;
-        let head = found.bytes[..found.bytes.len().min(HEAD_BYTES)].to_vec();
-        Ok(Self { path: path.to_vec(), head, file: manager().open(found.id)? })
+        let places = sched::current_ref().process.fs.lock().as_ref().ok_or(Errno::ENOENT)?.places();
+        let walk = Walk { root: places.root, base: places.current, follow: true, resolve: 0 };
+        Self::at(walk.find(path)?.existing()?, path)
+    }
+
+    /// Opens the one at a place that the path names.
+    ///
+    /// # Errors
+    /// [`Errno::EACCES`] for a file that is no regular one, or that is not executable.
+    pub fn at(place: Arc<Dentry>, path: &[u8]) -> Result<Self, Errno> {
+        let attributes = place.node().attributes();
+        if attributes.kind != Kind::Regular || attributes.mode & EXECUTABLE == 0 {
+            return Err(Errno::EACCES);
+        }
+        let open = place.node().clone().open(&Opening { place: &place, flags: 0 })?;
+        let mut head = vec![0; HEAD_BYTES.min(attributes.size as usize)];
+        let count = open.read(&mut 0, &mut KernelSink::new(&mut head), Io::default())?;
+        head.truncate(count);
+        Ok(Self { path: path.to_vec(), head, place, open })
+    }
+
+    /// The file, to be mapped.
+    ///
+    /// # Errors
+    /// [`Errno::ENOEXEC`] for a file that cannot be mapped.
+    pub fn file(&self) -> Result<&KernelFile, Errno> {
+        match self.open.mapping() {
+            Ok(Mapping::File(file)) => Ok(file),
+            _ => Err(Errno::ENOEXEC),
+        }
     }
 }
 

@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use quire::addr::VirtAddr;
 
 use super::Answer;
-use super::files::PATH_BYTES;
+use crate::files::walk::PATH_BYTES;
 use crate::errno::Errno;
 use crate::memory::user::UserMemory;
 use crate::program::stack::STRINGS_BYTES;

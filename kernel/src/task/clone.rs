@@ -7,7 +7,6 @@ use linux_raw_sys::general as abi;
 use quire::addr::VirtAddr;
 
 use super::process::Process;
-use super::sleep_lock::SleepLock;
 use super::task::{Task, UserContext};
 use super::{run, sched, table};
 use crate::errno::Errno;
@@ -92,7 +91,7 @@ pub fn clone(task: &Task, request: &CloneRequest) -> Result<u64, Errno> {
 fn build(task: &Task, request: &CloneRequest, id: u32) -> Result<Arc<Task>, Errno> {
     let space = child_space(task, request)?;
     let is_thread = request.has(abi::CLONE_THREAD);
-    let process = if is_thread { task.process.clone() } else { child_process(task, request, id, &space) };
+    let process = if is_thread { task.process.clone() } else { child_process(task, request, id, &space)? };
     let new = Task::new(process, id, child_context(task, request), Some(space), run::task_start)?;
     let child_tid = |flag| if request.has(flag) { request.child_tid } else { 0 };
     new.clear_child_tid.store(child_tid(abi::CLONE_CHILD_CLEARTID), Ordering::Relaxed);
@@ -119,20 +118,27 @@ fn parent_of_child(task: &Task, request: &CloneRequest) -> Arc<Process> {
     if request.has(abi::CLONE_PARENT) { own.parent().unwrap_or_else(|| own.clone()) } else { own.clone() }
 }
 
-fn child_process(task: &Task, request: &CloneRequest, id: u32, space: &Arc<Space>) -> Arc<Process> {
+fn child_process(
+    task: &Task,
+    request: &CloneRequest,
+    id: u32,
+    space: &Arc<Space>,
+) -> Result<Arc<Process>, Errno> {
     let files = task.process.files.lock().clone();
     let files = match request.has(abi::CLONE_FILES) {
         true => files,
-        false => Arc::new(SleepLock::new(files.lock().clone())),
+        false => files.copy()?,
     };
+    let fs = task.process.fs.lock().clone();
+    let fs = if request.has(abi::CLONE_FS) { fs } else { fs.map(|fs| fs.copy()) };
     let signals = task
         .process
         .signals
         .for_child(request.has(abi::CLONE_SIGHAND), request.flags & u64::from(abi::CLONE_CLEAR_SIGHAND) != 0);
     let parent = parent_of_child(task, request);
-    let process = Process::new(id, Some(&parent), Some(space.clone()), files, signals);
+    let process = Process::new(id, Some(&parent), Some(space.clone()), files, fs, signals);
     process.exit_signal.store(request.exit_signal, Ordering::Relaxed);
-    process
+    Ok(process)
 }
 
 fn child_context(task: &Task, request: &CloneRequest) -> UserContext {

@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 
 use super::exit::end_vfork;
-use super::process::Identity;
+use super::process::{Identity, Process};
 use super::task::{Task, UserContext};
 use super::timers;
 use crate::cpu::user_mode::initial_registers;
@@ -36,7 +36,7 @@ pub fn execute(task: &Arc<Task>, path: &[u8], strings: Strings) -> Result<(), Er
         Ok((context, layout)) => {
             drop(old);
             ipc::collect();
-            begin(task, context, identity(&file.path, &strings));
+            begin(task, context, identity(&file, &strings));
             *task.process.account.program.lock() = layout;
             Ok(())
         }
@@ -82,9 +82,21 @@ fn begin(task: &Arc<Task>, context: UserContext, identity: Identity) {
     timers::delete_all(process.id, false);
     process.has_executed.store(true, Ordering::Relaxed);
     *process.identity.lock() = identity;
+    close_files(process);
+}
+
+/// Closes the descriptors that the new program does not get. Another process that shares them keeps them.
+fn close_files(process: &Process) {
     let files = process.files.lock().clone();
-    let files = Arc::new(super::sleep_lock::SleepLock::new(files.lock().for_program()));
-    *process.files.lock() = files;
+    // This process has one reference, and `files` is one.
+    if Arc::strong_count(&files) > 2
+        && let Ok(own) = files.copy_for_program()
+    {
+        let shared = core::mem::replace(&mut *process.files.lock(), own);
+        drop(shared);
+    } else {
+        files.close_for_program();
+    }
 }
 
 fn end_other_threads(task: &Arc<Task>) {
@@ -93,7 +105,8 @@ fn end_other_threads(task: &Arc<Task>) {
     process.child_events.wait_uninterruptible(|| (process.threads.lock().len() <= 1).then_some(()));
 }
 
-fn identity(path: &[u8], strings: &Strings) -> Identity {
+fn identity(file: &image::ProgramFile, strings: &Strings) -> Identity {
+    let path = &file.path;
     let base = path.rsplit(|&byte| byte == b'/').next().unwrap_or(path);
     let mut name = [0; 16];
     let length = base.len().min(15);
@@ -104,6 +117,6 @@ fn identity(path: &[u8], strings: &Strings) -> Identity {
         name,
         arguments: joined(&strings.arguments),
         environment: joined(&strings.environment),
-        executable: path.to_vec(),
+        executable: file.place.path(),
     }
 }

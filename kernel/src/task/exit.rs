@@ -69,7 +69,8 @@ fn clear_child_id(task: &Task) {
 /// Frees what the process had, and tells its parent.
 fn end_process(process: &Arc<Process>) {
     let files = core::mem::take(&mut *process.files.lock());
-    drop(files);
+    let fs = process.fs.lock().take();
+    drop((files, fs));
     timers::delete_all(process.id, true);
     end_vfork(process);
     give_children_to_init(process);

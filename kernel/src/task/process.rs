@@ -9,10 +9,10 @@ use spin::Mutex;
 use super::barriers::Registrations;
 use super::limits::Limits;
 use super::signal::shared::SharedSignals;
-use super::sleep_lock::SleepLock;
 use super::task::Task;
 use super::wait::WaitQueue;
-use crate::files::open::OpenFiles;
+use crate::files::context::FsContext;
+use crate::files::table::FileTable;
 use crate::memory::manager::Space;
 use crate::observe::Account;
 
@@ -70,7 +70,9 @@ pub struct Process {
     /// Its address space, which its tasks have too. `None` when it has ended, and for the kernel's own.
     pub space: Mutex<Option<Arc<Space>>>,
     /// Its open files, which it may share.
-    pub files: Mutex<Arc<SleepLock<OpenFiles>>>,
+    pub files: Mutex<Arc<FileTable>>,
+    /// Where it is in the tree of files, which it may share. `None` when it has ended, and for the kernel's own.
+    pub fs: Mutex<Option<Arc<FsContext>>>,
     /// Signals to the process, and its handlers.
     pub signals: SharedSignals,
     /// The process group (`setpgid(2)`).
@@ -111,7 +113,8 @@ impl Process {
         id: u32,
         parent: Option<&Arc<Process>>,
         space: Option<Arc<Space>>,
-        files: Arc<SleepLock<OpenFiles>>,
+        files: Arc<FileTable>,
+        fs: Option<Arc<FsContext>>,
         signals: SharedSignals,
     ) -> Arc<Self> {
         let inherit = |value: fn(&Process) -> &AtomicU32| {
@@ -128,6 +131,7 @@ impl Process {
             threads: Mutex::new(Vec::new()),
             space: Mutex::new(space),
             files: Mutex::new(files),
+            fs: Mutex::new(fs),
             signals,
             child_events: WaitQueue::new(),
             vfork_done: WaitQueue::new(),
@@ -146,7 +150,7 @@ impl Process {
 
     /// The kernel's own process, to which idle tasks belong.
     pub fn kernel() -> Arc<Self> {
-        Self::new(0, None, None, Arc::default(), SharedSignals::default())
+        Self::new(0, None, None, Arc::default(), None, SharedSignals::default())
     }
 
     /// The parent, unless it is gone.

@@ -8,8 +8,8 @@ use quire::limits::FRAME_SIZE;
 use quire::vm::{Backing, MapRequest, Placement, Sharing};
 
 use crate::errno::Errno;
+use crate::files::open::Mapping;
 use crate::ipc;
-use crate::memory::manager::manager;
 use crate::observe::{self, commit_allows};
 use crate::syscall::{Answer, Call};
 
@@ -114,19 +114,28 @@ impl Call<'_> {
 
     /// Maps an open file. The mapping keeps the file's pages; the handle is needed no longer than the call.
     fn map_file(&self, flags: Flags, request: &MapRequest<'_>, descriptor: u64, offset: u64) -> Answer {
-        let files = self.process().files.lock().clone();
-        let file = manager().open(files.lock().mappable(descriptor)?)?;
+        let file = self.file_of(descriptor)?;
         check_length(request.len, offset)?;
+        let sharing = flags.sharing()?;
+        let mapping = file.file().mapping()?;
+        let may_store = file.can_write() && file.file().may_map_to_store();
+        let stores = sharing == Sharing::Shared && request.prot.contains(Protection::WRITE);
+        if !file.can_read() || stores && !file.can_write() {
+            return Err(Errno::EACCES);
+        }
+        if stores && !may_store {
+            return Err(Errno::EPERM);
+        }
+        let file = match mapping {
+            Mapping::File(file) => file,
+            Mapping::Zeroes => return self.map(&MapRequest { sharing, ..*request }),
+        };
         if flags.has(abi::MAP_HUGETLB) {
             return Err(Errno::EINVAL);
         }
-        let sharing = flags.sharing()?;
-        // These files are open for reading.
-        let forbid = if sharing == Sharing::Shared { Protection::WRITE } else { Protection::NONE };
-        if !request.prot.without(forbid).contains(request.prot) {
-            return Err(Errno::EACCES);
-        }
-        let backing = Backing::File { file: &file, page_offset: offset / FRAME_SIZE };
+        // What is open for reading alone, or sealed, can never be stored to.
+        let forbid = if sharing == Sharing::Shared && !may_store { Protection::WRITE } else { Protection::NONE };
+        let backing = Backing::File { file, page_offset: offset / FRAME_SIZE };
         self.map(&MapRequest { backing, sharing, forbid, ..*request })
     }
 

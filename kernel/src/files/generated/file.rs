@@ -1,0 +1,190 @@
+//! Files whose contents are made when they are read.
+
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use super::folder::{attributes, take_number};
+use super::Generated;
+use crate::errno::Errno;
+use crate::files::io::{Chunk, Sink, Source};
+use crate::files::node::{Attributes, Change, FsInfo, Kind, Node};
+use crate::files::open::{File, Io, Opening};
+use crate::observe::{MachineFile, ProcessContent, ProcessFile, Text};
+use crate::task::process::Process;
+use crate::task::sleep_lock::SleepLock;
+
+/// The longest text that can be written.
+const MOST_WRITTEN: usize = 4096;
+
+/// What an open file shows.
+trait Contents: Send + Sync {
+    /// Makes the whole contents. `None`: they are read at an offset.
+    fn whole(&self) -> Option<Result<Vec<u8>, Errno>>;
+    fn at(&self, offset: u64, bytes: &mut [u8]) -> Result<usize, Errno>;
+    fn control(&self, text: &str) -> Result<(), Errno>;
+}
+
+/// A file about the machine.
+pub(super) struct MachineNode {
+    fs: Generated,
+    number: u64,
+    file: MachineFile,
+}
+
+impl MachineNode {
+    pub(super) fn new(fs: Generated, file: MachineFile) -> Self {
+        Self { fs, number: take_number(), file }
+    }
+}
+
+impl Contents for Arc<MachineNode> {
+    fn whole(&self) -> Option<Result<Vec<u8>, Errno>> {
+        let text = self.file.text.as_ref()?;
+        let mut made = Text::default();
+        Some(text(&mut made).map(|()| made.into_bytes()))
+    }
+
+    fn at(&self, offset: u64, bytes: &mut [u8]) -> Result<usize, Errno> {
+        self.file.bytes.map_or(Err(Errno::EINVAL), |read| read(offset, bytes))
+    }
+
+    fn control(&self, text: &str) -> Result<(), Errno> {
+        self.file.control.as_ref().map_or(Err(Errno::EINVAL), |control| control(text))
+    }
+}
+
+impl Node for MachineNode {
+    fn attributes(&self) -> Attributes {
+        attributes(self.fs, self.number, Kind::Regular, self.file.mode)
+    }
+
+    fn open(self: Arc<Self>, _opening: &Opening<'_>) -> Result<Box<dyn File>, Errno> {
+        Ok(Box::new(GeneratedFile { contents: self, made: SleepLock::new(None) }))
+    }
+
+    /// What `open` with `O_TRUNC` asks for: the next write replaces the value anyway.
+    fn truncate(&self, _bytes: u64) -> Result<(), Errno> {
+        Ok(())
+    }
+
+    fn fs_info(&self) -> FsInfo {
+        self.fs.info()
+    }
+}
+
+/// A file in the folder of a process.
+pub(super) struct ProcessNode {
+    fs: Generated,
+    number: u64,
+    process: Arc<Process>,
+    file: &'static ProcessFile,
+}
+
+impl ProcessNode {
+    pub(super) fn new(fs: Generated, number: u64, process: Arc<Process>, file: &'static ProcessFile) -> Self {
+        Self { fs, number, process, file }
+    }
+}
+
+impl Contents for Arc<ProcessNode> {
+    fn whole(&self) -> Option<Result<Vec<u8>, Errno>> {
+        match &self.file.content {
+            ProcessContent::Text(write) => Some(Text::of(|out| write(&self.process, out))),
+            ProcessContent::Whole(make) => Some(make(&self.process)),
+            ProcessContent::At(_) | ProcessContent::Nothing => None,
+        }
+    }
+
+    fn at(&self, offset: u64, bytes: &mut [u8]) -> Result<usize, Errno> {
+        match &self.file.content {
+            ProcessContent::At(read) => read(&self.process, offset, bytes),
+            _ => Err(Errno::EINVAL),
+        }
+    }
+
+    fn control(&self, text: &str) -> Result<(), Errno> {
+        self.file.control.map_or(Err(Errno::EINVAL), |control| control(&self.process, text))
+    }
+}
+
+impl Node for ProcessNode {
+    fn attributes(&self) -> Attributes {
+        attributes(self.fs, self.number, Kind::Regular, self.file.mode)
+    }
+
+    fn open(self: Arc<Self>, _opening: &Opening<'_>) -> Result<Box<dyn File>, Errno> {
+        Ok(Box::new(GeneratedFile { contents: self, made: SleepLock::new(None) }))
+    }
+
+    fn truncate(&self, _bytes: u64) -> Result<(), Errno> {
+        Ok(())
+    }
+
+    fn change(&self, _change: &Change) -> Result<(), Errno> {
+        Err(Errno::EPERM)
+    }
+
+    fn fs_info(&self) -> FsInfo {
+        self.fs.info()
+    }
+}
+
+struct GeneratedFile<C> {
+    contents: C,
+    made: SleepLock<Option<Vec<u8>>>,
+}
+
+impl<C: Contents + 'static> GeneratedFile<C> {
+    /// Reads contents that are read at an offset.
+    fn read_at(&self, position: &mut u64, to: &mut dyn Sink) -> Result<usize, Errno> {
+        let mut chunk = Chunk::for_bytes(to.left())?;
+        let mut done = 0;
+        while to.left() > 0 {
+            let part = chunk.len().min(to.left());
+            let copied = self.contents.at(*position, &mut chunk[..part]).and_then(|got| to.put(&chunk[..got]));
+            match copied {
+                Ok(0) => break,
+                Ok(count) => {
+                    *position += count as u64;
+                    done += count;
+                }
+                Err(_) if done > 0 => break,
+                Err(errno) => return Err(errno),
+            }
+        }
+        Ok(done)
+    }
+}
+
+impl<C: Contents + 'static> File for GeneratedFile<C> {
+    fn read(&self, position: &mut u64, to: &mut dyn Sink, _io: Io) -> Result<usize, Errno> {
+        let mut made = self.made.lock();
+        if made.is_none() || *position == 0 {
+            match self.contents.whole() {
+                Some(contents) => *made = Some(contents?),
+                None => return self.read_at(position, to),
+            }
+        }
+        let whole = made.as_deref().unwrap_or(&[]);
+        let rest = whole.get(usize::try_from(*position).unwrap_or(usize::MAX)..).unwrap_or(&[]);
+        let count = to.put(&rest[..rest.len().min(to.left())])?;
+        *position += count as u64;
+        Ok(count)
+    }
+
+    fn write(&self, position: &mut u64, from: &mut dyn Source, _io: Io) -> Result<usize, Errno> {
+        let length = from.left();
+        if length > MOST_WRITTEN {
+            return Err(Errno::EINVAL);
+        }
+        let mut chunk = Chunk::for_bytes(length)?;
+        if from.take(&mut chunk[..length])? < length {
+            return Err(Errno::EFAULT);
+        }
+        let text = str::from_utf8(&chunk[..length]).map_err(|_| Errno::EINVAL)?;
+        self.contents.control(text)?;
+        *position += length as u64;
+        Ok(length)
+    }
+}

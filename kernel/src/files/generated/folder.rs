@@ -1,0 +1,155 @@
+//! Folders with a fixed list of entries, and the root of `/proc`, which has the processes too.
+
+use alloc::boxed::Box;
+use alloc::collections::BTreeMap;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use spin::RwLock;
+
+use super::link::Link;
+use super::process::{self, ProcessFolder};
+use super::Generated;
+use crate::errno::Errno;
+use crate::files::dentry::Dentry;
+use crate::files::directory_file::DirectoryFile;
+use crate::files::node::{Attributes, Directory, Entry, FsInfo, Kind, Node};
+use crate::files::open::{File, Opening};
+use crate::observe::ProcessFile;
+use crate::task::table;
+use crate::time;
+
+static NEXT: AtomicU64 = AtomicU64::new(1);
+
+/// A number for a node that always exists.
+pub(super) fn take_number() -> u64 {
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
+/// What `stat` shows of a node.
+pub(super) fn attributes(fs: Generated, number: u64, kind: Kind, mode: u32) -> Attributes {
+    let now = time::realtime_ns();
+    Attributes {
+        fs: fs.fs,
+        number,
+        kind,
+        mode,
+        links: if kind == Kind::Directory { 2 } else { 1 },
+        uid: 0,
+        gid: 0,
+        size: 0,
+        blocks: 0,
+        accessed: now,
+        modified: now,
+        changed: now,
+        created: now,
+    }
+}
+
+/// A folder.
+pub struct Folder {
+    fs: Generated,
+    number: u64,
+    entries: RwLock<BTreeMap<Arc<[u8]>, Arc<dyn Node>>>,
+    /// In the root of `/proc`: the files of each process's folder.
+    processes: Option<&'static [ProcessFile]>,
+}
+
+impl Folder {
+    /// An empty folder.
+    pub fn new(fs: Generated) -> Arc<Self> {
+        Arc::new(Self { fs, number: take_number(), entries: RwLock::default(), processes: None })
+    }
+
+    /// The root of `/proc`.
+    pub(super) fn of_processes(fs: Generated, files: &'static [ProcessFile]) -> Arc<Self> {
+        let folder = Self { fs, number: take_number(), entries: RwLock::default(), processes: Some(files) };
+        let folder = Arc::new(folder);
+        let links: [(&str, fn() -> Vec<u8>); 2] =
+            [("self", process::self_path), ("thread-self", process::thread_self_path)];
+        for (name, target) in links {
+            folder.entries.write().insert(name.as_bytes().into(), Arc::new(Link::to_path(fs, target)));
+        }
+        folder
+    }
+
+    /// The file system that it belongs to.
+    pub(super) fn kind(&self) -> Generated {
+        self.fs
+    }
+
+    /// Adds an entry.
+    ///
+    /// # Errors
+    /// [`Errno::EEXIST`].
+    pub fn put(&self, name: &str, node: Arc<dyn Node>) -> Result<(), Errno> {
+        let old = self.entries.write().insert(name.as_bytes().into(), node);
+        if old.is_some() { Err(Errno::EEXIST) } else { Ok(()) }
+    }
+
+    /// The folder at a path below, which is made if it is missing.
+    pub(super) fn folder(self: &Arc<Self>, path: &str) -> Result<Arc<Folder>, Errno> {
+        let mut at = self.clone();
+        for name in path.split('/') {
+            let found = at.entries.read().get(name.as_bytes()).cloned();
+            at = match found {
+                Some(node) => {
+                    let any: Arc<dyn core::any::Any + Send + Sync> = node;
+                    any.downcast().map_err(|_| Errno::ENOTDIR)?
+                }
+                None => {
+                    let new = Self::new(at.fs);
+                    at.put(name, new.clone())?;
+                    new
+                }
+            };
+        }
+        Ok(at)
+    }
+
+    fn process(&self, name: &[u8]) -> Option<Arc<dyn Node>> {
+        let files = self.processes?;
+        let digits = str::from_utf8(name).ok().filter(|digits| !digits.starts_with(['+', '0']))?;
+        let process = table::process(digits.parse().ok()?)?;
+        Some(Arc::new(ProcessFolder::new(self.fs, process, files)))
+    }
+}
+
+impl Node for Folder {
+    fn attributes(&self) -> Attributes {
+        attributes(self.fs, self.number, Kind::Directory, 0o555)
+    }
+
+    fn open(self: Arc<Self>, opening: &Opening<'_>) -> Result<Box<dyn File>, Errno> {
+        Ok(Box::new(DirectoryFile::new(opening.place.clone())))
+    }
+
+    fn directory(&self) -> Result<&dyn Directory, Errno> {
+        Ok(self)
+    }
+
+    fn fs_info(&self) -> FsInfo {
+        self.fs.info()
+    }
+}
+
+impl Directory for Folder {
+    fn find(&self, here: &Arc<Dentry>, name: &[u8]) -> Result<Arc<Dentry>, Errno> {
+        let fixed = self.entries.read().get(name).cloned();
+        let node = fixed.or_else(|| self.process(name)).ok_or(Errno::ENOENT)?;
+        Ok(Dentry::new(here, name.into(), node))
+    }
+
+    fn list(&self) -> Result<Vec<Entry>, Errno> {
+        let entry = |name: &Arc<[u8]>, node: &Arc<dyn Node>| {
+            let attributes = node.attributes();
+            Entry { name: name.clone(), number: attributes.number, kind: attributes.kind }
+        };
+        let mut list: Vec<Entry> = self.entries.read().iter().map(|(name, node)| entry(name, node)).collect();
+        if self.processes.is_some() {
+            list.extend(table::processes().iter().map(|process| process::entry(process)));
+        }
+        Ok(list)
+    }
+}

@@ -1,0 +1,182 @@
+//! Advisory locks: `flock(2)` of open files, and those of `fcntl(2)` on ranges of bytes.
+//!
+//! Both kinds are kept by node, in one table, as long as a lock exists. A lock has an owner: the descriptors of a
+//! process (`F_SETLK`), or an open file (`F_OFD_SETLK`, and `flock`, whose locks cover the whole file).
+
+use alloc::collections::BTreeMap;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::ptr;
+
+use spin::Mutex;
+
+use super::open::OpenFile;
+use super::table::FileTable;
+use crate::errno::Errno;
+use crate::task::wait::WaitQueue;
+
+/// A node: its file system and its number.
+type NodeKey = (u64, u64);
+
+/// All locks.
+static LOCKS: Mutex<BTreeMap<NodeKey, Vec<Lock>>> = Mutex::new(BTreeMap::new());
+/// Woken whenever a lock goes.
+static RELEASED: WaitQueue = WaitQueue::new();
+
+/// Which locks exclude each other: `flock` and `fcntl` do not see each other's.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum LockSet {
+    /// Those of `flock`.
+    Whole,
+    /// Those of `fcntl`.
+    Ranges,
+}
+
+/// The owner of locks, which only its address names.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Owner(usize);
+
+impl Owner {
+    /// An open file.
+    pub fn of_file(file: &OpenFile) -> Self {
+        Self(ptr::from_ref(file).addr())
+    }
+
+    /// A process, by its descriptors.
+    pub fn of_table(table: &FileTable) -> Self {
+        Self(ptr::from_ref(table).addr())
+    }
+}
+
+/// A lock.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Lock {
+    /// Among which locks it is.
+    pub set: LockSet,
+    /// Its owner.
+    pub owner: Owner,
+    /// The process to name to others that ask (`F_GETLK`); `u32::MAX` for an open file's lock.
+    pub process: u32,
+    /// Whether it excludes all others, or only exclusive ones.
+    pub exclusive: bool,
+    /// The first byte.
+    pub start: u64,
+    /// The last byte.
+    pub last: u64,
+}
+
+impl Lock {
+    fn overlaps(&self, other: &Self) -> bool {
+        self.start <= other.last && other.start <= self.last
+    }
+
+    fn conflicts(&self, other: &Self) -> bool {
+        let excludes = self.exclusive || other.exclusive;
+        self.set == other.set && self.owner != other.owner && excludes && self.overlaps(other)
+    }
+
+    fn is_alike(&self, other: &Self) -> bool {
+        (self.set, self.owner) == (other.set, other.owner)
+    }
+}
+
+fn key(file: &OpenFile) -> NodeKey {
+    let attributes = file.attributes();
+    (attributes.fs, attributes.number)
+}
+
+/// Takes a lock; it replaces what its owner has locked of the range.
+///
+/// # Errors
+/// [`Errno::EAGAIN`] when another owner's lock is in the way and the caller does not wait; [`Errno::EINTR`],
+/// [`Errno::EDEADLK`] are not told apart: a wait ends by a signal only.
+pub fn acquire(file: &OpenFile, lock: Lock, waits: bool) -> Result<(), Errno> {
+    let key = key(file);
+    let attempt = || {
+        let mut locks = LOCKS.lock();
+        let held = locks.entry(key).or_default();
+        if held.iter().any(|other| other.conflicts(&lock)) {
+            return None;
+        }
+        let weaker = replace(held, &lock, true);
+        drop(locks);
+        if weaker {
+            RELEASED.wake_all();
+        }
+        Some(())
+    };
+    if waits { RELEASED.wait_until(attempt) } else { attempt().ok_or(Errno::EAGAIN) }
+}
+
+/// Gives up what the lock's owner has locked of its range.
+pub fn release(file: &OpenFile, lock: Lock) {
+    let mut locks = LOCKS.lock();
+    if let Some(held) = locks.get_mut(&key(file)) {
+        replace(held, &lock, false);
+        if held.is_empty() {
+            locks.remove(&key(file));
+        }
+    }
+    drop(locks);
+    RELEASED.wake_all();
+}
+
+/// Cuts the range of `lock` out of what its owner has, and puts the lock there if `keep`. Returns whether something
+/// became free.
+fn replace(held: &mut Vec<Lock>, lock: &Lock, keep: bool) -> bool {
+    let mut rest = Vec::new();
+    let mut freed = false;
+    held.retain(|old| {
+        let cut = old.is_alike(lock) && old.overlaps(lock);
+        if cut {
+            freed |= !keep || old.exclusive && !lock.exclusive;
+            if old.start < lock.start {
+                rest.push(Lock { last: lock.start - 1, ..*old });
+            }
+            if old.last > lock.last {
+                rest.push(Lock { start: lock.last + 1, ..*old });
+            }
+        }
+        !cut
+    });
+    held.append(&mut rest);
+    if keep {
+        held.push(*lock);
+    }
+    freed
+}
+
+/// The first lock of another owner that is in the way of this one.
+pub fn conflict(file: &OpenFile, lock: &Lock) -> Option<Lock> {
+    let locks = LOCKS.lock();
+    locks.get(&key(file))?.iter().filter(|other| other.conflicts(lock)).min_by_key(|other| other.start).copied()
+}
+
+/// An open file is gone, and with it its locks.
+pub fn release_open_file(file: &OpenFile) {
+    release_owner(file, Owner::of_file(file));
+}
+
+/// A process has closed a descriptor of a file: its locks of the file's node go, as POSIX wants it.
+pub fn release_process_locks(table: &FileTable, file: &Arc<OpenFile>) {
+    release_owner(file, Owner::of_table(table));
+}
+
+fn release_owner(file: &OpenFile, owner: Owner) {
+    let mut locks = LOCKS.lock();
+    if locks.is_empty() {
+        return;
+    }
+    let key = key(file);
+    let Some(held) = locks.get_mut(&key) else { return };
+    let before = held.len();
+    held.retain(|lock| lock.owner != owner);
+    let freed = held.len() < before;
+    if held.is_empty() {
+        locks.remove(&key);
+    }
+    drop(locks);
+    if freed {
+        RELEASED.wake_all();
+    }
+}

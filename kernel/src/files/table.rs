@@ -1,0 +1,205 @@
+//! The descriptors of a process.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use spin::Mutex;
+
+use super::limits;
+use super::locks;
+use super::open::OpenFile;
+use crate::errno::Errno;
+
+/// What `CLONE_FILES` shares: which open file each descriptor stands for.
+#[derive(Default)]
+pub struct FileTable {
+    slots: Mutex<Vec<Option<Descriptor>>>,
+}
+
+/// A descriptor.
+#[derive(Clone)]
+struct Descriptor {
+    file: Arc<OpenFile>,
+    close_on_exec: bool,
+}
+
+impl FileTable {
+    /// The open file of a descriptor.
+    ///
+    /// # Errors
+    /// [`Errno::EBADF`].
+    pub fn get(&self, descriptor: u64) -> Result<Arc<OpenFile>, Errno> {
+        let slots = self.slots.lock();
+        let slot = index(descriptor).and_then(|index| slots.get(index));
+        Ok(slot.and_then(Option::as_ref).ok_or(Errno::EBADF)?.file.clone())
+    }
+
+    /// Gives an open file the lowest free descriptor.
+    ///
+    /// # Errors
+    /// [`Errno::EMFILE`], [`Errno::ENOMEM`].
+    pub fn add(&self, file: Arc<OpenFile>, close_on_exec: bool) -> Result<u64, Errno> {
+        self.add_from(0, file, close_on_exec)
+    }
+
+    /// The same for the lowest free one from `least` on (`F_DUPFD`).
+    ///
+    /// # Errors
+    /// [`Errno::EINVAL`] when `least` is beyond the limit, and as [`Self::add`].
+    pub fn add_from(&self, least: u64, file: Arc<OpenFile>, close_on_exec: bool) -> Result<u64, Errno> {
+        let least = index(least).filter(|index| *index < limits::descriptors()).ok_or(Errno::EINVAL)?;
+        let mut slots = self.slots.lock();
+        let free = slots.iter().skip(least).position(Option::is_none).map(|at| least + at);
+        let free = free.unwrap_or(slots.len().max(least));
+        if free >= limits::descriptors() {
+            return Err(Errno::EMFILE);
+        }
+        grow(&mut slots, free)?;
+        slots[free] = Some(Descriptor { file, close_on_exec });
+        Ok(free as u64)
+    }
+
+    /// Makes a descriptor stand for an open file, whatever it stood for (`dup2`).
+    ///
+    /// # Errors
+    /// [`Errno::EBADF`] beyond the limit, [`Errno::ENOMEM`].
+    pub fn set(&self, descriptor: u64, file: Arc<OpenFile>, close_on_exec: bool) -> Result<u64, Errno> {
+        let at = index(descriptor).filter(|index| *index < limits::descriptors()).ok_or(Errno::EBADF)?;
+        let mut slots = self.slots.lock();
+        grow(&mut slots, at)?;
+        let old = slots[at].replace(Descriptor { file, close_on_exec });
+        drop(slots);
+        self.closed(old);
+        Ok(descriptor)
+    }
+
+    /// Closes a descriptor.
+    ///
+    /// # Errors
+    /// [`Errno::EBADF`].
+    pub fn close(&self, descriptor: u64) -> Result<(), Errno> {
+        let mut slots = self.slots.lock();
+        let slot = index(descriptor).and_then(|index| slots.get_mut(index));
+        let old = slot.and_then(Option::take);
+        drop(slots);
+        if old.is_none() {
+            return Err(Errno::EBADF);
+        }
+        self.closed(old);
+        Ok(())
+    }
+
+    /// Closes the descriptors from `first` to `last` that are open.
+    pub fn close_range(&self, first: u64, last: u64) {
+        let end = self.slots.lock().len() as u64;
+        for descriptor in first..=last.min(end) {
+            // Those in between need not be open.
+            let _ = self.close(descriptor);
+        }
+    }
+
+    /// Lets the descriptors from `first` to `last` be closed by `execve`.
+    pub fn mark_range(&self, first: u64, last: u64) {
+        let mut slots = self.slots.lock();
+        let end = last.saturating_add(1).min(slots.len() as u64);
+        let range = first.min(end) as usize..end as usize;
+        slots[range].iter_mut().flatten().for_each(|descriptor| descriptor.close_on_exec = true);
+    }
+
+    /// Whether `execve` closes a descriptor (`F_GETFD`).
+    ///
+    /// # Errors
+    /// [`Errno::EBADF`].
+    pub fn close_on_exec(&self, descriptor: u64) -> Result<bool, Errno> {
+        let slots = self.slots.lock();
+        let slot = index(descriptor).and_then(|index| slots.get(index));
+        Ok(slot.and_then(Option::as_ref).ok_or(Errno::EBADF)?.close_on_exec)
+    }
+
+    /// Says whether `execve` closes a descriptor (`F_SETFD`).
+    ///
+    /// # Errors
+    /// [`Errno::EBADF`].
+    pub fn set_close_on_exec(&self, descriptor: u64, closes: bool) -> Result<(), Errno> {
+        let mut slots = self.slots.lock();
+        let slot = index(descriptor).and_then(|index| slots.get_mut(index));
+        slot.and_then(Option::as_mut).ok_or(Errno::EBADF)?.close_on_exec = closes;
+        Ok(())
+    }
+
+    /// A table of its own with the same open files.
+    ///
+    /// # Errors
+    /// [`Errno::ENOMEM`].
+    pub fn copy(&self) -> Result<Arc<Self>, Errno> {
+        self.copy_if(|_| true)
+    }
+
+    /// The same, without the descriptors that `execve` closes.
+    ///
+    /// # Errors
+    /// [`Errno::ENOMEM`].
+    pub fn copy_for_program(&self) -> Result<Arc<Self>, Errno> {
+        self.copy_if(|descriptor| !descriptor.close_on_exec)
+    }
+
+    fn copy_if(&self, keep: impl Fn(&Descriptor) -> bool) -> Result<Arc<Self>, Errno> {
+        let slots = self.slots.lock();
+        let mut copy = Vec::new();
+        copy.try_reserve_exact(slots.len()).map_err(|_| Errno::ENOMEM)?;
+        copy.extend(slots.iter().map(|slot| slot.clone().filter(&keep)));
+        Ok(Arc::new(Self { slots: Mutex::new(copy) }))
+    }
+
+    /// Closes what `execve` closes.
+    pub fn close_for_program(&self) {
+        let marked = |slots: &[Option<Descriptor>]| {
+            slots.iter().position(|slot| slot.as_ref().is_some_and(|descriptor| descriptor.close_on_exec))
+        };
+        loop {
+            let mut slots = self.slots.lock();
+            let Some(at) = marked(&slots) else { return };
+            let old = slots[at].take();
+            drop(slots);
+            self.closed(old);
+        }
+    }
+
+    /// The descriptors that are open, and their files.
+    pub fn list(&self) -> Vec<(u64, Arc<OpenFile>)> {
+        let slots = self.slots.lock();
+        let open = slots.iter().enumerate();
+        open.filter_map(|(at, slot)| Some((at as u64, slot.as_ref()?.file.clone()))).collect()
+    }
+
+    /// A descriptor of this table no longer stands for a file. The table's lock is not held.
+    fn closed(&self, old: Option<Descriptor>) {
+        if let Some(old) = old {
+            locks::release_process_locks(self, &old.file);
+        }
+    }
+}
+
+impl Drop for FileTable {
+    fn drop(&mut self) {
+        for slot in core::mem::take(self.slots.get_mut()) {
+            self.closed(slot);
+        }
+    }
+}
+
+fn index(descriptor: u64) -> Option<usize> {
+    // Descriptors are `int`: the upper half of the register says nothing.
+    usize::try_from(descriptor as u32 as i32).ok()
+}
+
+fn grow(slots: &mut Vec<Option<Descriptor>>, index: usize) -> Result<(), Errno> {
+    if index >= limits::MOST_DESCRIPTORS {
+        return Err(Errno::EMFILE);
+    }
+    if index >= slots.len() {
+        slots.try_reserve(index + 1 - slots.len()).map_err(|_| Errno::ENOMEM)?;
+        slots.resize(index + 1, None);
+    }
+    Ok(())
+}

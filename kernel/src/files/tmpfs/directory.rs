@@ -1,0 +1,169 @@
+//! Directories of the tmpfs: entries are found, made, linked and removed.
+
+use alloc::collections::BTreeMap;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use spin::RwLock;
+
+use super::inode::Inode;
+use super::rename;
+use crate::errno::Errno;
+use crate::files::dentry::Dentry;
+use crate::files::node::{Directory, Entry, Kind, New, Node, Rename};
+
+/// The most names of one node.
+const MOST_LINKS: u32 = 32000;
+
+/// The entries of a directory, by name.
+#[derive(Default)]
+pub(super) struct Entries(RwLock<BTreeMap<Arc<[u8]>, Arc<Dentry>>>);
+
+impl Entries {
+    pub(super) fn find(&self, name: &[u8]) -> Option<Arc<Dentry>> {
+        self.0.read().get(name).cloned()
+    }
+
+    /// Adds an entry; one with the same name goes back to the caller.
+    pub(super) fn put(&self, name: Arc<[u8]>, entry: Arc<Dentry>) -> Option<Arc<Dentry>> {
+        self.0.write().insert(name, entry)
+    }
+
+    pub(super) fn take(&self, name: &[u8]) -> Option<Arc<Dentry>> {
+        self.0.write().remove(name)
+    }
+
+    pub(super) fn take_all(&self) -> Vec<Arc<Dentry>> {
+        core::mem::take(&mut *self.0.write()).into_values().collect()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.0.read().len()
+    }
+
+    /// Whether this very entry is still here. Under the lock of the tree.
+    pub(super) fn has(&self, entry: &Arc<Dentry>) -> bool {
+        self.find(&entry.name()).is_some_and(|found| Arc::ptr_eq(&found, entry))
+    }
+}
+
+impl Inode {
+    /// Fails for a directory that was removed: nothing can be made there. Under the lock of the tree.
+    pub(super) fn check_alive(&self) -> Result<(), Errno> {
+        if self.meta.lock().links == 0 { Err(Errno::ENOENT) } else { Ok(()) }
+    }
+
+    /// A node has one name more or less. Names of directories count for the directory that they are in, too.
+    pub(super) fn count_name(&self, directory: &Inode, more: bool) {
+        let change = |links: &mut u32, by: u32| *links = if more { *links + by } else { links.saturating_sub(by) };
+        if self.entries().is_ok() {
+            // Its links are 2 while it has its one name, and 0 later.
+            self.meta.lock().links = if more { 2 } else { 0 };
+            change(&mut directory.meta.lock().links, 1);
+        } else {
+            change(&mut self.meta.lock().links, 1);
+        }
+        self.note_change();
+        directory.note_write();
+    }
+
+    /// Adds a node that has no name yet, or one more.
+    fn add(&self, here: &Arc<Dentry>, name: &[u8], node: Arc<Inode>) -> Result<Arc<Dentry>, Errno> {
+        let _tree = self.fs.tree.lock();
+        self.check_alive()?;
+        let entries = self.entries()?;
+        if entries.find(name).is_some() {
+            return Err(Errno::EEXIST);
+        }
+        let name: Arc<[u8]> = Arc::from(name);
+        let entry = Dentry::new(here, name.clone(), node.clone());
+        entries.put(name, entry.clone());
+        node.count_name(self, true);
+        Ok(entry)
+    }
+}
+
+impl Directory for Inode {
+    fn find(&self, _here: &Arc<Dentry>, name: &[u8]) -> Result<Arc<Dentry>, Errno> {
+        self.entries()?.find(name).ok_or(Errno::ENOENT)
+    }
+
+    fn list(&self) -> Result<Vec<Entry>, Errno> {
+        let entries = self.entries()?.0.read();
+        let mut list = Vec::new();
+        list.try_reserve_exact(entries.len()).map_err(|_| Errno::ENOMEM)?;
+        list.extend(entries.iter().map(|(name, entry)| {
+            let attributes = entry.node().attributes();
+            Entry { name: name.clone(), number: attributes.number, kind: attributes.kind }
+        }));
+        Ok(list)
+    }
+
+    fn create(&self, here: &Arc<Dentry>, name: &[u8], new: New) -> Result<Arc<Dentry>, Errno> {
+        self.add(here, name, Inode::new(&self.fs, new))
+    }
+
+    fn create_unnamed(&self, mode: u32, linkable: bool) -> Result<Arc<dyn Node>, Errno> {
+        self.check_alive()?;
+        let node = Inode::regular(&self.fs, super::Contents::Memory, mode);
+        node.meta.lock().linkable = linkable;
+        Ok(node)
+    }
+
+    fn link(&self, here: &Arc<Dentry>, name: &[u8], node: &Arc<dyn Node>) -> Result<(), Errno> {
+        let inode = Inode::shared(node).filter(|inode| Arc::ptr_eq(&inode.fs, &self.fs)).ok_or(Errno::EXDEV)?;
+        if inode.entries().is_ok() {
+            return Err(Errno::EPERM);
+        }
+        {
+            let mut meta = inode.meta.lock();
+            if meta.links == 0 && !meta.linkable {
+                return Err(Errno::ENOENT);
+            }
+            if meta.links >= MOST_LINKS {
+                return Err(Errno::EMLINK);
+            }
+            meta.linkable = false;
+        }
+        self.add(here, name, inode).map(drop)
+    }
+
+    fn remove(&self, entry: &Arc<Dentry>, directory: bool) -> Result<(), Errno> {
+        let tree = self.fs.tree.lock();
+        let entries = self.entries()?;
+        if !entries.has(entry) {
+            return Err(Errno::ENOENT);
+        }
+        let inode = Inode::of(entry.node()).ok_or(Errno::EBUSY)?;
+        check_removable(entry, inode, directory)?;
+        let removed = entries.take(&entry.name());
+        entry.set_removed();
+        inode.count_name(self, false);
+        drop(tree);
+        // The node may go with its name, and with it the pages of a file.
+        drop(removed);
+        Ok(())
+    }
+
+    fn rename(&self, entry: &Arc<Dentry>, to: &Arc<Dentry>, name: &[u8], how: Rename) -> Result<(), Errno> {
+        rename::rename(self, entry, to, name, how)
+    }
+}
+
+/// Fails for an entry that must not go. Under the lock of the tree.
+pub(super) fn check_removable(entry: &Dentry, inode: &Inode, directory: bool) -> Result<(), Errno> {
+    if entry.is_mount_point() {
+        return Err(Errno::EBUSY);
+    }
+    match (inode.entries(), directory) {
+        (Ok(_), false) => Err(Errno::EISDIR),
+        (Err(_), true) => Err(Errno::ENOTDIR),
+        (Ok(entries), true) if entries.len() > 0 => Err(Errno::ENOTEMPTY),
+        _ => Ok(()),
+    }
+}
+
+/// Whether the node at an entry is a directory.
+pub(super) fn is_directory(entry: &Dentry) -> bool {
+    entry.node().kind() == Kind::Directory
+}

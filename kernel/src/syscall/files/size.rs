@@ -1,0 +1,47 @@
+//! The size of files, and the pages behind it (`truncate(2)`, `fallocate(2)`).
+
+use super::current;
+use crate::errno::Errno;
+use crate::files::node::Kind;
+use crate::syscall::{Answer, Call};
+
+impl Call<'_> {
+    pub(in crate::syscall) fn truncate(&self) -> Answer {
+        let bytes = size(self.arguments[1])?;
+        let place = self.place(current(), &self.path(0)?, 0)?;
+        match place.node().kind() {
+            Kind::Directory => return Err(Errno::EISDIR),
+            Kind::Regular => place.node().truncate(bytes)?,
+            _ => return Err(Errno::EINVAL),
+        }
+        Ok(0)
+    }
+
+    pub(in crate::syscall) fn ftruncate(&self) -> Answer {
+        let bytes = size(self.arguments[1])?;
+        let file = self.file(0)?;
+        if !file.can_write() || !file.is_regular() {
+            return Err(Errno::EINVAL);
+        }
+        file.place().node().truncate(bytes)?;
+        Ok(0)
+    }
+
+    pub(in crate::syscall) fn fallocate(&self) -> Answer {
+        let [_, mode, offset, bytes, ..] = self.arguments;
+        let file = self.file(0)?;
+        if offset > i64::MAX as u64 || bytes > i64::MAX as u64 || bytes == 0 {
+            return Err(Errno::EINVAL);
+        }
+        file.check_write()?;
+        if !file.file().is_seekable() {
+            return Err(Errno::ESPIPE);
+        }
+        file.file().allocate(mode as u32, offset, bytes)?;
+        Ok(0)
+    }
+}
+
+fn size(argument: u64) -> Result<u64, Errno> {
+    if argument > i64::MAX as u64 { Err(Errno::EINVAL) } else { Ok(argument) }
+}

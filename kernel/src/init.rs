@@ -79,7 +79,8 @@ fn start(path: &[u8], strings: Strings) -> Result<(), Errno> {
     debug_assert_eq!(id, table::INIT);
     let files: Arc<FileTable> = Arc::default();
     mount::open_standard(&files)?;
-    let process = Process::new(id, None, None, files, Some(FsContext::first(mount::root())), SharedSignals::default());
+    let process =
+        Process::new(id, None, None, files, Some(FsContext::first(mount::root())), SharedSignals::default());
     let context = UserContext::new(Registers::default());
     let task = Task::new(process, id, context, None, first_program)?;
     *COMMAND.lock() = Some((path.to_vec(), strings));

@@ -149,7 +149,12 @@ fn replace(held: &mut Vec<Lock>, lock: &Lock, keep: bool) -> bool {
 /// The first lock of another owner that is in the way of this one.
 pub fn conflict(file: &OpenFile, lock: &Lock) -> Option<Lock> {
     let locks = LOCKS.lock();
-    locks.get(&key(file))?.iter().filter(|other| other.conflicts(lock)).min_by_key(|other| other.start).copied()
+    locks
+        .get(&key(file))?
+        .iter()
+        .filter(|other| other.conflicts(lock))
+        .min_by_key(|other| other.start)
+        .copied()
 }
 
 /// An open file is gone, and with it its locks.

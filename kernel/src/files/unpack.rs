@@ -84,7 +84,8 @@ fn make(
 
 /// The directory of a path, and the last name. `None` for the root itself.
 fn parent<'p>(root: &Arc<Dentry>, path: &'p [u8]) -> Result<Option<(Arc<Dentry>, &'p [u8])>, Errno> {
-    let mut names = path.split(|&byte| byte == b'/').filter(|name| !name.is_empty() && *name != b".").peekable();
+    let mut names =
+        path.split(|&byte| byte == b'/').filter(|name| !name.is_empty() && *name != b".").peekable();
     let mut at = root.clone();
     while let Some(name) = names.next() {
         if names.peek().is_none() {

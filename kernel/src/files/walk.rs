@@ -145,7 +145,8 @@ impl Walker<'_> {
     /// Takes the next name off the path. Returns whether another one follows, and whether a slash does.
     fn next_name(&mut self) -> (Vec<u8>, bool, bool) {
         let start = self.rest.iter().position(|&byte| byte != b'/').unwrap_or(self.rest.len());
-        let end = self.rest[start..].iter().position(|&byte| byte == b'/').map_or(self.rest.len(), |at| start + at);
+        let end =
+            self.rest[start..].iter().position(|&byte| byte == b'/').map_or(self.rest.len(), |at| start + at);
         let name = self.rest[start..end].to_vec();
         let slash = end < self.rest.len();
         let more = self.rest[end..].iter().any(|&byte| byte != b'/');

@@ -47,7 +47,9 @@ pub(super) static FILES: &[ProcessFile] = &[
     text("stat", stat::stat),
     text("statm", statm),
     text("limits", |process, out| {
-        limits::limits(out, |resource| process.limits.get(resource).map_or([0; 2], |limit| [limit.soft, limit.hard]))
+        limits::limits(out, |resource| {
+            process.limits.get(resource).map_or([0; 2], |limit| [limit.soft, limit.hard])
+        })
     }),
     text("oom_score", |process, out| writeln!(out, "{}", oom::score(process))),
     writable(

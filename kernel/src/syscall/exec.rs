@@ -5,8 +5,8 @@ use alloc::vec::Vec;
 use quire::addr::VirtAddr;
 
 use super::Answer;
-use crate::files::walk::PATH_BYTES;
 use crate::errno::Errno;
+use crate::files::walk::PATH_BYTES;
 use crate::memory::user::UserMemory;
 use crate::program::stack::STRINGS_BYTES;
 use crate::task::exec::{Strings, execute};

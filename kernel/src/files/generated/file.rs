@@ -4,8 +4,8 @@ use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use super::folder::{attributes, take_number};
 use super::Generated;
+use super::folder::{attributes, take_number};
 use crate::errno::Errno;
 use crate::files::io::{Chunk, Sink, Source};
 use crate::files::node::{Attributes, Change, FsInfo, Kind, Node};
@@ -142,7 +142,8 @@ impl<C: Contents + 'static> GeneratedFile<C> {
         let mut done = 0;
         while to.left() > 0 {
             let part = chunk.len().min(to.left());
-            let copied = self.contents.at(*position, &mut chunk[..part]).and_then(|got| to.put(&chunk[..got]));
+            let copied =
+                self.contents.at(*position, &mut chunk[..part]).and_then(|got| to.put(&chunk[..got]));
             match copied {
                 Ok(0) => break,
                 Ok(count) => {

@@ -8,9 +8,9 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use spin::RwLock;
 
+use super::Generated;
 use super::link::Link;
 use super::process::{self, ProcessFolder};
-use super::Generated;
 use crate::errno::Errno;
 use crate::files::dentry::Dentry;
 use crate::files::directory_file::DirectoryFile;

@@ -5,11 +5,11 @@ use alloc::format;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
+use super::Generated;
 use super::descriptors::DescriptorFolder;
 use super::file::ProcessNode;
 use super::folder::attributes;
 use super::link::Link;
-use super::Generated;
 use crate::errno::Errno;
 use crate::files::dentry::Dentry;
 use crate::files::directory_file::DirectoryFile;
@@ -63,12 +63,19 @@ impl ProcessFolder {
     fn node(&self, name: &str) -> Result<Arc<dyn Node>, Errno> {
         let process = || self.process.clone();
         let place = |place: Option<Arc<Dentry>>| -> Result<Arc<dyn Node>, Errno> {
-            Ok(Arc::new(Link::to_place(self.fs, number(&self.process, 1), 0o777, place.ok_or(Errno::ENOENT)?)))
+            Ok(Arc::new(Link::to_place(
+                self.fs,
+                number(&self.process, 1),
+                0o777,
+                place.ok_or(Errno::ENOENT)?,
+            )))
         };
         let places = || self.process.fs.lock().as_ref().map(|fs| fs.places());
         Ok(match name {
             "fd" => Arc::new(DescriptorFolder::new(self.fs, process())),
-            "task" if !self.thread => Arc::new(Threads { fs: self.fs, process: process(), files: self.files }),
+            "task" if !self.thread => {
+                Arc::new(Threads { fs: self.fs, process: process(), files: self.files })
+            }
             "cwd" => return place(places().map(|places| places.current)),
             "root" => return place(places().map(|places| places.root)),
             "exe" => {

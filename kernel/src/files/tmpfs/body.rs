@@ -37,7 +37,12 @@ pub struct Body {
 
 impl Body {
     pub(super) fn new(contents: Contents) -> Self {
-        Self { contents, file: Once::new(), writing: SleepLock::new(()), seals: AtomicU32::new(abi::F_SEAL_SEAL) }
+        Self {
+            contents,
+            file: Once::new(),
+            writing: SleepLock::new(()),
+            seals: AtomicU32::new(abi::F_SEAL_SEAL),
+        }
     }
 
     /// The file as Quire knows it.
@@ -128,8 +133,8 @@ impl Body {
         while done < wanted {
             let part = chunk.len().min(wanted - done);
             let taken = from.take(&mut chunk[..part]);
-            let outcome =
-                taken.and_then(|taken| Ok((taken, self.file()?.write_at(start + done as u64, &chunk[..taken])?)));
+            let outcome = taken
+                .and_then(|taken| Ok((taken, self.file()?.write_at(start + done as u64, &chunk[..taken])?)));
             match outcome {
                 Ok((taken, written)) => {
                     done += written;
@@ -170,7 +175,9 @@ impl Body {
                     self.file()?.allocate(start..end).map_err(|error| out_of_space(error.into()))?;
                 }
             }
-            Contents::Memory => self.file()?.allocate(start..end).map_err(|error| out_of_space(error.into()))?,
+            Contents::Memory => {
+                self.file()?.allocate(start..end).map_err(|error| out_of_space(error.into()))?
+            }
             // Pages of the archive are there already.
             Contents::Archive(_) if end > size && !keep_size => self.file()?.truncate(end)?,
             Contents::Archive(_) => {}

@@ -55,7 +55,8 @@ impl Inode {
 
     /// A node has one name more or less. Names of directories count for the directory that they are in, too.
     pub(super) fn count_name(&self, directory: &Inode, more: bool) {
-        let change = |links: &mut u32, by: u32| *links = if more { *links + by } else { links.saturating_sub(by) };
+        let change =
+            |links: &mut u32, by: u32| *links = if more { *links + by } else { links.saturating_sub(by) };
         if self.entries().is_ok() {
             // Its links are 2 while it has its one name, and 0 later.
             self.meta.lock().links = if more { 2 } else { 0 };
@@ -111,7 +112,8 @@ impl Directory for Inode {
     }
 
     fn link(&self, here: &Arc<Dentry>, name: &[u8], node: &Arc<dyn Node>) -> Result<(), Errno> {
-        let inode = Inode::shared(node).filter(|inode| Arc::ptr_eq(&inode.fs, &self.fs)).ok_or(Errno::EXDEV)?;
+        let inode =
+            Inode::shared(node).filter(|inode| Arc::ptr_eq(&inode.fs, &self.fs)).ok_or(Errno::EXDEV)?;
         if inode.entries().is_ok() {
             return Err(Errno::EPERM);
         }

@@ -166,7 +166,8 @@ impl File for TtyFile {
     fn poll(&self) -> Events {
         receive();
         let state = TERMINAL.state.lock();
-        let readable = state.line.is_readable(&state.settings, 1, u64::MAX) && state.line.available(&state.settings) > 0
+        let readable = state.line.is_readable(&state.settings, 1, u64::MAX)
+            && state.line.available(&state.settings) > 0
             || state.line.has_end();
         WRITABLE | if readable { READABLE } else { 0 }
     }

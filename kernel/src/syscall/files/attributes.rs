@@ -107,7 +107,11 @@ impl Call<'_> {
         self.change_times(place, [accessed, accessed_us * 1000, modified, modified_us * 1000])
     }
 
-    fn change_times(&self, place: &Arc<Dentry>, [accessed, accessed_ns, modified, modified_ns]: [u64; 4]) -> Answer {
+    fn change_times(
+        &self,
+        place: &Arc<Dentry>,
+        [accessed, accessed_ns, modified, modified_ns]: [u64; 4],
+    ) -> Answer {
         let (accessed, modified) = (instant(accessed, accessed_ns)?, instant(modified, modified_ns)?);
         if accessed.is_some() || modified.is_some() {
             place.node().change(&Change { accessed, modified, ..Change::default() })?;
@@ -122,7 +126,9 @@ fn instant(seconds: u64, ns: u64) -> Result<Option<u64>, Errno> {
         UTIME_NOW => Ok(Some(time::realtime_ns())),
         UTIME_OMIT => Ok(None),
         // Times before 1970 become 1970.
-        0..SECOND => Ok(Some((seconds as i64).max(0) as u64).map(|seconds| seconds.saturating_mul(SECOND) + ns)),
+        0..SECOND => {
+            Ok(Some((seconds as i64).max(0) as u64).map(|seconds| seconds.saturating_mul(SECOND) + ns))
+        }
         _ => Err(Errno::EINVAL),
     }
 }

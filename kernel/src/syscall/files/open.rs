@@ -91,7 +91,11 @@ impl Call<'_> {
         if resolve as u32 & abi::RESOLVE_CACHED != 0 {
             return Err(Errno::EAGAIN);
         }
-        self.open_by(directory, 1, Request { flags: flags as u32, mode: mode as u32, resolve: resolve as u32 })
+        self.open_by(
+            directory,
+            1,
+            Request { flags: flags as u32, mode: mode as u32, resolve: resolve as u32 },
+        )
     }
 
     fn open_at(&self, directory: u64, path: usize, flags: u32, mode: u32) -> Answer {
@@ -173,7 +177,8 @@ impl Call<'_> {
         }
         let directory = found.existing()?;
         let mode = request.mode & !self.places().umask;
-        let node: Arc<dyn Node> = directory.node().directory()?.create_unnamed(mode, !request.has(abi::O_EXCL))?;
+        let node: Arc<dyn Node> =
+            directory.node().directory()?.create_unnamed(mode, !request.has(abi::O_EXCL))?;
         let name = alloc::format!("#{}", node.attributes().number);
         let place = Dentry::new(&directory, name.as_bytes().into(), node);
         place.set_removed();

@@ -73,7 +73,9 @@ impl Call<'_> {
     pub(in crate::syscall) fn statx(&self) -> Answer {
         let [directory, _, flags, mask, buffer, _] = self.arguments;
         check_flags(flags, STAT_FLAGS | abi::AT_STATX_SYNC_TYPE)?;
-        if mask as u32 & abi::STATX__RESERVED != 0 || flags as u32 & abi::AT_STATX_SYNC_TYPE == abi::AT_STATX_SYNC_TYPE {
+        if mask as u32 & abi::STATX__RESERVED != 0
+            || flags as u32 & abi::AT_STATX_SYNC_TYPE == abi::AT_STATX_SYNC_TYPE
+        {
             return Err(Errno::EINVAL);
         }
         let place = self.place(directory, &self.path_or_empty(1, flags)?, flags)?;

@@ -15,9 +15,8 @@ impl Call<'_> {
 
     pub(in crate::syscall) fn sync_file_range(&self) -> Answer {
         let [_, offset, bytes, flags, ..] = self.arguments;
-        let known = abi::SYNC_FILE_RANGE_WAIT_BEFORE
-            | abi::SYNC_FILE_RANGE_WRITE
-            | abi::SYNC_FILE_RANGE_WAIT_AFTER;
+        let known =
+            abi::SYNC_FILE_RANGE_WAIT_BEFORE | abi::SYNC_FILE_RANGE_WRITE | abi::SYNC_FILE_RANGE_WAIT_AFTER;
         check_flags(flags, known)?;
         let end = offset.checked_add(bytes).filter(|end| *end <= i64::MAX as u64);
         end.ok_or(Errno::EINVAL)?;

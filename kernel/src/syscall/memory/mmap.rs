@@ -134,7 +134,8 @@ impl Call<'_> {
             return Err(Errno::EINVAL);
         }
         // What is open for reading alone, or sealed, can never be stored to.
-        let forbid = if sharing == Sharing::Shared && !may_store { Protection::WRITE } else { Protection::NONE };
+        let forbid =
+            if sharing == Sharing::Shared && !may_store { Protection::WRITE } else { Protection::NONE };
         let backing = Backing::File { file, page_offset: offset / FRAME_SIZE };
         self.map(&MapRequest { backing, sharing, forbid, ..*request })
     }

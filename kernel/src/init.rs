@@ -13,6 +13,7 @@ use crate::errno::Errno;
 use crate::files::context::FsContext;
 use crate::files::mount;
 use crate::files::table::FileTable;
+use crate::files::tty;
 use crate::ipc;
 use crate::memory::manager::{self, Balance};
 use crate::task::exec::{self, Strings};
@@ -30,6 +31,13 @@ pub extern "C" fn serve_timers() -> ! {
     sched::finish_switch();
     interrupts::enable();
     timers::serve()
+}
+
+/// The task that takes the terminal's input.
+pub extern "C" fn serve_terminal() -> ! {
+    sched::finish_switch();
+    interrupts::enable();
+    tty::serve()
 }
 
 /// The first process has ended.

@@ -107,7 +107,7 @@ fn start_memory(info: BootInfo) {
 /// Starts the first tasks.
 fn start_tasks() {
     let kernel = Process::kernel();
-    for start in [init::supervise, init::serve_timers] {
+    for start in [init::supervise, init::serve_timers, init::serve_terminal] {
         let context = UserContext::new(Registers::default());
         let task = Task::new(kernel.clone(), 0, context, None, start).expect("memory for the first tasks");
         sched::start(task);

@@ -35,7 +35,6 @@ impl Serial {
     }
 
     /// The next byte that was received, if there is one.
-    #[expect(dead_code, reason = "the terminal calls it")]
     pub fn receive(&self) -> Option<u8> {
         // SAFETY: the ports of a 16550; reading a received byte touches no memory.
         unsafe {
@@ -46,7 +45,6 @@ impl Serial {
 
     /// Calls `handler` whenever bytes were received. It takes them by [`Self::receive`], until there is none. Returns
     /// whether the machine can.
-    #[expect(dead_code, reason = "the terminal calls it")]
     pub fn on_receive(&self, handler: fn()) -> bool {
         let connected = interrupts::connect_isa(LINE, handler);
         // SAFETY: the ports of a 16550; interrupts touch no memory.

@@ -72,11 +72,3 @@ pub fn open(file: Box<dyn File>, name: &str, flags: u32) -> Arc<OpenFile> {
     let node = AnonymousNode { number: take_number(), kind: Kind::Anonymous };
     OpenFile::new(file, Dentry::unnamed(name.as_bytes(), Arc::new(node)), flags)
 }
-
-/// Opens a socket; its name is made of its number.
-pub fn open_socket(file: Box<dyn File>, flags: u32) -> Arc<OpenFile> {
-    let number = take_number();
-    let name = alloc::format!("socket:[{number}]");
-    let node = AnonymousNode { number, kind: Kind::Socket };
-    OpenFile::new(file, Dentry::unnamed(name.as_bytes(), Arc::new(node)), flags)
-}

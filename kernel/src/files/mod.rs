@@ -12,7 +12,8 @@
 //! | `tmpfs` | the root, in Quire's page cache; `archive` and `unpack` fill it from the initial RAM disk |
 //! | `generated` | `/proc` and `/sys`; its head says how to add a file |
 //! | `pipe`, `tty`, `memory_device`, `random`, `special` | what is not stored |
-//! | `anonymous` | files without a place: the way to add kinds of descriptors |
+//! | `anonymous`, `event_counter` | files without a place: the way to add kinds of descriptors |
+//! | `poll`, `epoll` | waiting for several files |
 //! | `io`, `events`, `locks`, `limits` | copies, waiting, advisory locks, limits of the process |
 //! | `mount`, `context` | the tree of files, and where a process is in it |
 
@@ -21,6 +22,7 @@ mod archive;
 pub mod context;
 pub mod dentry;
 mod directory_file;
+pub mod epoll;
 pub mod event_counter;
 pub mod events;
 pub mod generated;
@@ -33,6 +35,7 @@ pub mod mount;
 pub mod node;
 pub mod open;
 pub mod pipe;
+pub mod poll;
 pub mod random;
 mod special;
 pub mod table;

@@ -1,12 +1,13 @@
 //! Open files: what a descriptor stands for, with its position and flags (an "open file description").
 
 use alloc::boxed::Box;
-use alloc::sync::Arc;
+use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::any::Any;
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use linux_raw_sys::general as abi;
+use spin::Mutex;
 
 use super::dentry::Dentry;
 use super::events::{Events, READABLE, WRITABLE, Waiters};
@@ -163,12 +164,19 @@ pub trait File: Any + Send + Sync {
     }
 }
 
+/// Is told when an open file goes.
+pub trait Closing: Send + Sync {
+    /// The file is still there, and goes next.
+    fn closing(&self, file: &OpenFile);
+}
+
 /// An open file, shared by the descriptors that were duplicated from each other.
 pub struct OpenFile {
     file: Box<dyn File>,
     place: Arc<Dentry>,
     flags: AtomicU32,
     position: SleepLock<u64>,
+    told: Mutex<Vec<Weak<dyn Closing>>>,
 }
 
 /// The flags that `F_SETFL` changes.
@@ -180,7 +188,7 @@ impl OpenFile {
     /// A file that was opened at a place with these flags.
     pub fn new(file: Box<dyn File>, place: Arc<Dentry>, flags: u32) -> Arc<Self> {
         let flags = AtomicU32::new(flags & !OPEN_ONLY);
-        Arc::new(Self { file, place, flags, position: SleepLock::new(0) })
+        Arc::new(Self { file, place, flags, position: SleepLock::new(0), told: Mutex::default() })
     }
 
     /// The file.
@@ -192,6 +200,13 @@ impl OpenFile {
     pub fn file_as<F: File>(&self) -> Option<&F> {
         let any: &dyn Any = &*self.file;
         any.downcast_ref()
+    }
+
+    /// Tells `listener` when the file goes.
+    pub fn tell_closing(&self, listener: Weak<dyn Closing>) {
+        let mut told = self.told.lock();
+        told.retain(|other| other.strong_count() > 0 && !other.ptr_eq(&listener));
+        told.push(listener);
     }
 
     /// Where it was opened.
@@ -322,6 +337,11 @@ impl OpenFile {
 
 impl Drop for OpenFile {
     fn drop(&mut self) {
+        for listener in core::mem::take(&mut *self.told.lock()) {
+            if let Some(listener) = listener.upgrade() {
+                listener.closing(self);
+            }
+        }
         locks::release_open_file(self);
     }
 }

@@ -9,7 +9,6 @@ use super::inode::Inode;
 use crate::errno::Errno;
 use crate::files::io::{Sink, Source};
 use crate::files::limits;
-use crate::files::node::Node;
 use crate::files::open::{File, Io, Mapping};
 
 /// An open regular file.
@@ -83,20 +82,5 @@ impl File for RegularFile {
         }
         self.inode.note_write();
         Ok(())
-    }
-}
-
-impl RegularFile {
-    /// The node.
-    pub fn inode(&self) -> &Arc<Inode> {
-        &self.inode
-    }
-
-    /// Sets the size.
-    ///
-    /// # Errors
-    /// [`Errno::ENOMEM`].
-    pub fn truncate(&self, bytes: u64) -> Result<(), Errno> {
-        self.inode.truncate(bytes)
     }
 }

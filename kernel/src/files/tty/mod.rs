@@ -9,7 +9,6 @@ mod line;
 mod requests;
 mod settings;
 
-use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use linux_raw_sys::general as abi;
@@ -22,10 +21,11 @@ use super::open::{File, Io, Ioctl, Opening};
 use crate::device::serial::Serial;
 use crate::errno::Errno;
 use crate::sync::IrqLock;
+use crate::task::wait::WaitQueue;
 use crate::task::{sched, table};
 use crate::time;
 
-/// How often a sleeping reader looks at a serial port that does not interrupt.
+/// How often the task looks at a serial port that does not interrupt.
 const POLL_NS: u64 = 10_000_000;
 
 /// The terminal.
@@ -50,32 +50,79 @@ static TERMINAL: Terminal = Terminal {
     session: AtomicU32::new(table::INIT),
 };
 
-/// Takes the bytes that the serial port has received. Also called by its interrupt handler.
-pub fn receive() {
-    let mut signals = [0u32; 8];
-    let mut count = 0;
-    let mut changed = false;
-    while let Some(byte) = Serial.receive() {
-        let mut state = TERMINAL.state.lock();
-        let State { settings, line } = &mut *state;
-        match line.input(byte, settings) {
-            Input::Nothing => {}
-            Input::Ready => changed = true,
-            Input::Signal(signal) => {
-                changed = true;
-                if let Some(slot) = signals.get_mut(count) {
-                    *slot = signal;
-                    count += 1;
-                }
-            }
+/// Serves the terminal's input, for ever: a task of the kernel. Signals cannot be sent in an interrupt handler.
+pub fn serve() -> ! {
+    let interrupts = Serial.on_receive(arrived);
+    loop {
+        // A port that does not interrupt is looked at now and then.
+        let deadline = (!interrupts).then(|| time::now_ns() + POLL_NS);
+        let fill = || {
+            arrived();
+            ARRIVED.lock().pop()
+        };
+        // Signals do not reach this task.
+        if let Ok(Some(byte)) = ARRIVALS.wait_until_deadline(deadline, fill) {
+            receive(byte);
         }
     }
-    for &signal in &signals[..count] {
-        job_control::signal_foreground(signal);
+}
+
+/// Bytes that have arrived and were not looked at.
+struct Arrived {
+    bytes: [u8; 256],
+    first: usize,
+    count: usize,
+}
+
+impl Arrived {
+    fn push(&mut self, byte: u8) {
+        // Bytes that come faster than they are read are lost, as on a real line.
+        if self.count < self.bytes.len() {
+            self.bytes[(self.first + self.count) % self.bytes.len()] = byte;
+            self.count += 1;
+        }
     }
-    if changed {
-        TERMINAL.waiters.notify();
+
+    fn pop(&mut self) -> Option<u8> {
+        let byte = self.bytes[self.first];
+        self.count = self.count.checked_sub(1)?;
+        self.first = (self.first + 1) % self.bytes.len();
+        Some(byte)
     }
+}
+
+static ARRIVED: IrqLock<Arrived> = IrqLock::new(Arrived { bytes: [0; 256], first: 0, count: 0 });
+static ARRIVALS: WaitQueue = WaitQueue::new();
+
+/// Takes the bytes that the serial port has received. Runs in its interrupt handler, too.
+fn arrived() {
+    let mut arrived = ARRIVED.lock();
+    let before = arrived.count;
+    // What does not fit stays in the port until the task has made room.
+    while arrived.count < arrived.bytes.len()
+        && let Some(byte) = Serial.receive()
+    {
+        arrived.push(byte);
+    }
+    let more = arrived.count > before;
+    drop(arrived);
+    if more {
+        ARRIVALS.wake_all();
+    }
+}
+
+/// Passes a byte to the line discipline.
+fn receive(byte: u8) {
+    let mut state = TERMINAL.state.lock();
+    let State { settings, line } = &mut *state;
+    let input = line.input(byte, settings);
+    drop(state);
+    match input {
+        Input::Nothing => return,
+        Input::Ready => {}
+        Input::Signal(signal) => job_control::signal_foreground(signal),
+    }
+    TERMINAL.waiters.notify();
 }
 
 /// An open terminal.
@@ -91,11 +138,9 @@ impl TtyFile {
     }
 
     fn wait_for_input(io: Io, wanted: usize) -> Result<(), Errno> {
-        let started = time::now_ns();
-        let mut seen = (0, started);
+        let mut seen = (0, time::now_ns());
         loop {
             let ready = || {
-                receive();
                 let state = TERMINAL.state.lock();
                 let length = state.line.available(&state.settings);
                 if length != seen.0 {
@@ -106,8 +151,10 @@ impl TtyFile {
             if io.nonblocking {
                 return TERMINAL.waiters.wait(true, ready);
             }
-            let deadline = time::now_ns() + POLL_NS;
-            if TERMINAL.waiters.queue().wait_until_deadline(Some(deadline), ready)?.is_some() {
+            // Between bytes only as long as the settings say; they may change while the task sleeps.
+            let patience = TERMINAL.state.lock().settings.reading_patience_ns();
+            let deadline = patience.map(|ns| time::now_ns() + ns);
+            if TERMINAL.waiters.queue().wait_until_deadline(deadline, ready)?.is_some() {
                 return Ok(());
             }
         }
@@ -164,11 +211,8 @@ impl File for TtyFile {
     }
 
     fn poll(&self) -> Events {
-        receive();
         let state = TERMINAL.state.lock();
-        let readable = state.line.is_readable(&state.settings, 1, u64::MAX)
-            && state.line.available(&state.settings) > 0
-            || state.line.has_end();
+        let readable = state.line.available(&state.settings) > 0 || state.line.has_end();
         WRITABLE | if readable { READABLE } else { 0 }
     }
 
@@ -190,9 +234,4 @@ pub fn session_ended(session: u32) {
     if TERMINAL.session.compare_exchange(session, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
         TERMINAL.foreground.store(0, Ordering::Release);
     }
-}
-
-/// The terminal, for `/dev/console` before any program runs.
-pub fn console() -> Arc<dyn File> {
-    Arc::new(TtyFile)
 }

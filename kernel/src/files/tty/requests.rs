@@ -7,7 +7,7 @@ use linux_raw_sys::ioctl;
 use quire::addr::VirtAddr;
 
 use super::settings::{CHARACTERS, Settings};
-use super::{TERMINAL, job_control, receive};
+use super::{TERMINAL, job_control};
 use crate::errno::Errno;
 use crate::files::open::Ioctl;
 use crate::task::sched;
@@ -143,7 +143,6 @@ fn give_up() -> Result<u64, Errno> {
 }
 
 fn count(call: &Ioctl<'_>) -> Result<u64, Errno> {
-    receive();
     let state = TERMINAL.state.lock();
     let count = state.line.available(&state.settings);
     drop(state);

@@ -79,6 +79,11 @@ impl Settings {
         u64::from(self.characters[abi::VTIME as usize]) * 100_000_000
     }
 
+    /// How long a sleeping reader waits before it looks again, if there is a time at all.
+    pub fn reading_patience_ns(&self) -> Option<u64> {
+        Some(self.patience_ns()).filter(|ns| *ns > 0 && !self.is_canonical())
+    }
+
     /// Sends output.
     pub fn send(&self, bytes: &[u8]) {
         if self.output & (abi::OPOST | abi::ONLCR) != abi::OPOST | abi::ONLCR {

@@ -66,6 +66,14 @@ impl OwnSignals {
         core::mem::replace(&mut self.0.lock().mask, mask & !UNSTOPPABLE)
     }
 
+    /// The call for which the mask was set has ended without a signal: the old one is restored.
+    pub fn restore_mask(&self) {
+        let mut own = self.0.lock();
+        if let Some(old) = own.saved_mask.take() {
+            own.mask = old;
+        }
+    }
+
     /// Sets the mask for the duration of a call: it is restored once the call's signals are delivered.
     pub fn set_mask_for_call(&self, mask: SignalSet) {
         let mut own = self.0.lock();

@@ -1,0 +1,97 @@
+//! A file of a set.
+
+use alloc::collections::VecDeque;
+use alloc::sync::{Arc, Weak};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+
+use linux_raw_sys::general as abi;
+
+use super::Report;
+use crate::files::events::{ALWAYS, Events, Waiters, Watcher};
+use crate::files::open::OpenFile;
+use crate::sync::IrqLock;
+
+/// The items that may be ready, and what waits for them.
+#[derive(Default)]
+pub(super) struct Ready {
+    pub(super) items: IrqLock<VecDeque<Arc<Item>>>,
+    pub(super) waiters: Waiters,
+}
+
+/// A file of a set, with what is asked of it.
+pub(super) struct Item {
+    this: Weak<Item>,
+    ready: Arc<Ready>,
+    file: Weak<OpenFile>,
+    asked: AtomicU32,
+    data: AtomicU64,
+    queued: AtomicBool,
+}
+
+/// The bits that are no events.
+const OPTIONS: u32 = abi::EPOLLET | abi::EPOLLONESHOT | abi::EPOLLWAKEUP | abi::EPOLLEXCLUSIVE;
+
+impl Item {
+    pub(super) fn new(ready: &Arc<Ready>, file: &Arc<OpenFile>, asked: u32, data: u64) -> Arc<Self> {
+        Arc::new_cyclic(|this| Self {
+            this: this.clone(),
+            ready: ready.clone(),
+            file: Arc::downgrade(file),
+            asked: AtomicU32::new(asked),
+            data: AtomicU64::new(data),
+            queued: AtomicBool::new(false),
+        })
+    }
+
+    pub(super) fn change(&self, asked: u32, data: u64) {
+        self.data.store(data, Ordering::Relaxed);
+        self.asked.store(asked, Ordering::Release);
+    }
+
+    pub(super) fn file(&self) -> Option<Arc<OpenFile>> {
+        self.file.upgrade()
+    }
+
+    /// What there is to report now.
+    pub(super) fn events(&self) -> Events {
+        let asked = self.asked.load(Ordering::Acquire);
+        if asked & !OPTIONS == 0 {
+            // A one-shot item that has been reported.
+            return 0;
+        }
+        self.file().map_or(0, |file| file.file().poll() & (asked & !OPTIONS | ALWAYS))
+    }
+
+    /// Puts it on the list, unless it is there.
+    pub(super) fn queue(&self) {
+        if let Some(this) = self.this.upgrade()
+            && !self.queued.swap(true, Ordering::AcqRel)
+        {
+            // The list has a place for each item of the set.
+            self.ready.items.lock().push_back(this);
+        }
+    }
+
+    /// It was taken off the list. Returns what to report, and puts it back if that may be repeated.
+    pub(super) fn take_report(&self) -> Option<Report> {
+        self.queued.store(false, Ordering::Release);
+        let events = self.events();
+        if events == 0 {
+            return None;
+        }
+        let asked = self.asked.load(Ordering::Acquire);
+        if asked & abi::EPOLLONESHOT != 0 {
+            self.asked.fetch_and(OPTIONS, Ordering::AcqRel);
+        } else if asked & abi::EPOLLET == 0 {
+            self.queue();
+        }
+        Some((events, self.data.load(Ordering::Relaxed)))
+    }
+}
+
+impl Watcher for Item {
+    fn notice(&self) {
+        self.queue();
+        self.ready.waiters.notify();
+    }
+}

@@ -44,6 +44,7 @@ pub mod hugetlb;
 pub mod limits;
 pub mod manager;
 pub mod memmap;
+pub mod nodes;
 pub mod page_alloc;
 pub mod pgtable;
 pub mod platform;

@@ -188,6 +188,7 @@ impl Call<'_> {
             abi::__NR_pkey_alloc => self.pkey_alloc(),
             abi::__NR_pkey_free => self.pkey_free(),
             abi::__NR_membarrier => self.membarrier(),
+            abi::__NR_userfaultfd => self.userfaultfd(),
             abi::__NR_shmget => self.shmget(),
             abi::__NR_shmat => self.shmat(),
             abi::__NR_shmdt => self.shmdt(),

@@ -10,9 +10,9 @@ use spin::{Mutex, Once};
 
 use super::registry;
 use crate::errno::Errno;
+use crate::files::events::Waiters;
 use crate::memory::manager::{Space, manager};
 use crate::memory::platform::Machine;
-use crate::task::wait::WaitQueue;
 
 /// What a handler may ask for (`UFFDIO_API`). Marks of write protection are for private memory alone: Quire does not
 /// mark what is not mapped.
@@ -36,7 +36,7 @@ pub struct Handler {
     /// Quire's part, once the program has said what it wants.
     ready: Once<Ready>,
     /// Threads that wait for something to read, or for the space.
-    pub(super) readers: Arc<WaitQueue>,
+    pub(super) readers: Arc<Waiters>,
     /// Handlers of children whose event was read and whose fork is not done, by the number of their space.
     children: Mutex<BTreeMap<u64, Weak<Handler>>>,
 }
@@ -101,7 +101,7 @@ impl Handler {
     /// # Errors
     /// [`Errno::ESRCH`] when it is gone; [`Errno::EINTR`].
     pub(super) fn space(&self) -> Result<Arc<Space>, Errno> {
-        self.readers.wait_until(|| self.bound.load(Ordering::Acquire).then_some(()))?;
+        self.readers.wait(false, || self.bound.load(Ordering::Acquire).then_some(()))?;
         self.space.lock().upgrade().ok_or(Errno::ESRCH)
     }
 
@@ -133,7 +133,7 @@ impl Handler {
         if let Some(own) = own {
             *own.space.lock() = Arc::downgrade(child);
             own.bound.store(true, Ordering::Release);
-            own.readers.wake_all();
+            own.readers.notify();
         }
         done?;
         Ok(())

@@ -9,7 +9,7 @@ use super::handler::Handler;
 use crate::errno::Errno;
 
 /// The size of a message.
-pub const BYTES: usize = 32;
+pub(super) const BYTES: usize = 32;
 
 /// A message, and the handler that it tells of.
 pub struct Message {
@@ -70,8 +70,7 @@ impl Handler {
     /// [`Errno::EINVAL`] before `UFFDIO_API`, [`Errno::EAGAIN`], [`Errno::EINTR`]; for a fork, that of the new handler.
     pub fn read(&self, nonblocking: bool) -> Result<Message, Errno> {
         let quire = &self.ready()?.quire;
-        let mut next = || quire.next_event().map(|event| event.keep());
-        let event = if nonblocking { next().ok_or(Errno::EAGAIN)? } else { self.readers.wait_until(next)? };
+        let event = self.readers.wait(nonblocking, || quire.next_event().map(|event| event.keep()))?;
         Message::of(self, &event)
     }
 
@@ -81,10 +80,5 @@ impl Handler {
             let info = ready.quire.info();
             info.pending + info.changes > 0
         })
-    }
-
-    /// Whether `UFFDIO_API` was done.
-    pub fn is_ready(&self) -> bool {
-        self.ready().is_ok()
     }
 }

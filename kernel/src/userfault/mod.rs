@@ -6,11 +6,12 @@
 //! and none otherwise; [`after_fork`] does the same.
 
 mod answer;
+mod file;
 mod handler;
 mod message;
 mod register;
 mod registry;
 mod requests;
 
-pub use handler::Handler;
+pub use file::open;
 pub use registry::{after_fork, notify};

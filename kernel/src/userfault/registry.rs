@@ -8,8 +8,8 @@ use spin::Mutex;
 
 use super::handler::Handler;
 use crate::errno::Errno;
+use crate::files::events::Waiters;
 use crate::memory::manager::Space;
-use crate::task::wait::WaitQueue;
 
 /// An open handler, as long as it can be read.
 struct Entry {
@@ -17,7 +17,7 @@ struct Entry {
     /// The address of the word that Quire changes when there is something new to read.
     word: usize,
     /// Kept apart from the handler, whose last reference must not go while Quire wakes.
-    readers: Arc<WaitQueue>,
+    readers: Arc<Waiters>,
 }
 
 static ENTRIES: Mutex<Vec<Entry>> = Mutex::new(Vec::new());
@@ -28,7 +28,7 @@ static COUNT: AtomicUsize = AtomicUsize::new(0);
 ///
 /// # Errors
 /// [`Errno::ENOMEM`].
-pub(super) fn add(handler: Weak<Handler>, word: &AtomicU32, readers: Arc<WaitQueue>) -> Result<(), Errno> {
+pub(super) fn add(handler: Weak<Handler>, word: &AtomicU32, readers: Arc<Waiters>) -> Result<(), Errno> {
     let mut entries = ENTRIES.lock();
     entries.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
     entries.push(Entry { handler, word: core::ptr::from_ref(word).addr(), readers });
@@ -37,7 +37,7 @@ pub(super) fn add(handler: Weak<Handler>, word: &AtomicU32, readers: Arc<WaitQue
 }
 
 /// Forgets a handler, if it was added.
-pub(super) fn remove(readers: &Arc<WaitQueue>) {
+pub(super) fn remove(readers: &Arc<Waiters>) {
     let mut entries = ENTRIES.lock();
     let gone: Vec<Entry> = entries.extract_if(.., |entry| Arc::ptr_eq(&entry.readers, readers)).collect();
     COUNT.store(entries.len(), Ordering::Relaxed);
@@ -53,7 +53,7 @@ pub fn notify(word: &AtomicU32) {
     let word = core::ptr::from_ref(word).addr();
     let readers = ENTRIES.lock().iter().find(|entry| entry.word == word).map(|entry| entry.readers.clone());
     if let Some(readers) = readers {
-        readers.wake_all();
+        readers.notify();
     }
 }
 

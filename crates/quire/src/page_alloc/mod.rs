@@ -29,6 +29,7 @@ mod report;
 mod request;
 mod store;
 
+pub use crate::nodes::{NodePolicy, NodeSet};
 #[cfg(feature = "published")]
 pub use crate::platform::ListGuard;
 pub use allocator::PageAllocator;
@@ -52,8 +53,7 @@ pub use report::free_groups::{FREE_ORDERS, FreeGroups};
 pub use report::info::{MemoryInfo, ZoneInfo};
 pub use report::validate::Violation;
 pub use request::Requests;
-pub use request::gfp::{Contents, Gfp, Mobility, NodePolicy, Urgency, ZoneKind};
-pub use request::node_set::NodeSet;
+pub use request::gfp::{Contents, Gfp, Mobility, Urgency, ZoneKind};
 pub use store::Store;
 pub use store::marks::Watermarks;
 pub use store::reservation::BlockReservation;

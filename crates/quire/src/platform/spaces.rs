@@ -3,6 +3,7 @@
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use crate::limits::FRAME_SIZE;
+use crate::nodes::NodePolicy;
 
 use super::tables::TablePlatform;
 
@@ -19,6 +20,15 @@ pub unsafe trait Platform: TablePlatform {
 
     /// The pager of the machine.
     fn pager(&self) -> &Self::Pager;
+
+    /// The nodes from which the running task's private memory comes, where its mappings say nothing
+    /// ([`Mm::set_nodes`](crate::vm::Mm::set_nodes); Linux: `set_mempolicy`). Does not block.
+    ///
+    /// Default: the node of the running CPU first.
+    #[inline]
+    fn task_nodes(&self) -> NodePolicy {
+        NodePolicy::Local
+    }
 
     /// Waits until `word` differs from `seen`, or a task calls [`Self::wake`] on it. May return at any other
     /// time: the caller checks again. A kernel puts the task to sleep in a queue found by the word's address,

@@ -11,6 +11,7 @@ mod mremap;
 mod msync;
 mod process_vm;
 mod shm;
+mod userfaultfd;
 
 use quire::addr::{VirtAddr, VirtRange};
 use quire::limits::FRAME_SIZE;

@@ -14,11 +14,12 @@
 use crate::addr::{Frame, FrameRange, Order};
 use crate::cpu::CpuId;
 use crate::memmap::{BlockState, FrameState};
+use crate::nodes::NodePolicy;
 use crate::page_alloc::pcp::Lists;
 use crate::page_alloc::pcp::level::{CpuLists, Level, list_of, order_of};
 use crate::page_alloc::pcp::list::add_own;
 use crate::page_alloc::pcp::list_access::ListAccess;
-use crate::page_alloc::request::gfp::{Contents, Gfp, NodePolicy};
+use crate::page_alloc::request::gfp::{Contents, Gfp};
 use crate::platform::{Context, FramePlatform, ListGuard};
 
 /// The guard in force: the platform's, or the configured one.

@@ -3,11 +3,12 @@
 use crate::addr::{Frame, Order};
 use crate::cpu::CpuId;
 use crate::error::{AllocError, FreeError};
+use crate::nodes::NodePolicy;
 use crate::page_alloc::frames::owned::Folio;
 use crate::page_alloc::pcp::level as pcp;
 use crate::page_alloc::pcp::list_access::ListAccess;
 use crate::page_alloc::request::Requests;
-use crate::page_alloc::request::gfp::{Contents, Gfp, NodePolicy, Urgency};
+use crate::page_alloc::request::gfp::{Contents, Gfp, Urgency};
 use crate::page_alloc::request::last_block::is_middle;
 use crate::page_alloc::request::placement::ZoneOrder;
 use crate::page_alloc::store::search::Search;

@@ -1,6 +1,6 @@
 //! What a request for frames asks for ("get free pages" flags).
 
-use crate::page_alloc::request::node_set::NodeSet;
+use crate::nodes::NodePolicy;
 
 /// Zones differ by the addresses that their users can reach, and by whether their contents can move.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -58,24 +58,6 @@ pub enum Urgency {
     Atomic,
     /// Everything: the caller is about to free memory, or is being killed.
     Reserve,
-}
-
-/// Which nodes a request is served from (Linux: the modes of `set_mempolicy(2)`), here per request.
-///
-/// A set may name nodes without memory, since CPUs may be there, but it must name one that has memory.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-pub enum NodePolicy {
-    /// The running CPU's node first, then the others by their distance from it (`MPOL_LOCAL`).
-    #[default]
-    Local,
-    /// This node first, then the others by their distance from it (`MPOL_PREFERRED`).
-    Preferred(u8),
-    /// These nodes and no other, those nearest to the running CPU first (`MPOL_BIND`).
-    Bind(NodeSet),
-    /// The nodes of the set in turn, one for each request (a bulk request is one), with separate turns for
-    /// each CPU. When that node is short, the others of the set by distance from it, and then nodes outside
-    /// the set, as under Linux's `MPOL_INTERLEAVE`. A request that must not leave the set binds.
-    Interleave(NodeSet),
 }
 
 /// A request, apart from its order.

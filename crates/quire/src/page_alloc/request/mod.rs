@@ -4,7 +4,6 @@ pub(super) mod alloc;
 pub(super) mod bulk;
 pub(super) mod gfp;
 pub(super) mod last_block;
-pub(super) mod node_set;
 pub(super) mod placement;
 pub(super) mod zeroed;
 pub(super) mod zone_order;

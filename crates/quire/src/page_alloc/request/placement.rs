@@ -5,8 +5,9 @@ use core::sync::atomic::{AtomicU8, Ordering};
 use crate::cpu::CpuId;
 use crate::error::AllocError;
 use crate::memmap::BootSlice;
-use crate::page_alloc::request::gfp::{Gfp, KINDS, NodePolicy, ZoneKind};
-use crate::page_alloc::request::node_set::NodeSet;
+use crate::nodes::NodePolicy;
+use crate::nodes::NodeSet;
+use crate::page_alloc::request::gfp::{Gfp, KINDS, ZoneKind};
 use crate::page_alloc::store::zone::OwnLine;
 
 /// The nodes of a machine, as seen from each of them.

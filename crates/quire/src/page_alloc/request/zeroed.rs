@@ -21,10 +21,11 @@
 use crate::addr::Order;
 use crate::error::{AllocError, FreeError};
 use crate::memmap::FrameState;
+use crate::nodes::NodePolicy;
 use crate::page_alloc::frames::owned::Folio;
 use crate::page_alloc::pcp::level as pcp;
 use crate::page_alloc::request::Requests;
-use crate::page_alloc::request::gfp::{Contents, Gfp, NodePolicy};
+use crate::page_alloc::request::gfp::{Contents, Gfp};
 use crate::platform::{Context, FramePlatform, TouchHint};
 use crate::stats::Stat;
 use crate::sync::Pinned;

@@ -2,9 +2,10 @@
 
 use crate::cpu::CpuId;
 use crate::error::AllocError;
+use crate::nodes::NodePolicy;
+use crate::nodes::NodeSet;
 use crate::page_alloc::request::Requests;
-use crate::page_alloc::request::gfp::{Gfp, NodePolicy, ZoneKind};
-use crate::page_alloc::request::node_set::NodeSet;
+use crate::page_alloc::request::gfp::{Gfp, ZoneKind};
 use crate::page_alloc::request::placement::{Placement, ZoneOrder, node_of};
 use crate::platform::FramePlatform;
 use crate::stats::Stat;

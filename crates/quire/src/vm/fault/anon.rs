@@ -6,7 +6,7 @@ use crate::arch::{EntryFlags, Level};
 use crate::clear::Extent;
 use crate::error::FaultError;
 use crate::limits::FRAME_SIZE;
-use crate::page_alloc::{Contents, Folio, Gfp, Origin};
+use crate::page_alloc::{Contents, Folio, Origin};
 use crate::pgtable::Lookup;
 use crate::platform::{Platform, TouchHint};
 use crate::stats::Stat;
@@ -48,7 +48,7 @@ impl<P: Platform> Faults<'_, '_, P> {
         let mut limit = if vacant { Order::GIGANTIC } else { Order::BLOCK };
         loop {
             let order = self.fitting_order(vma, addr, allowed, limit);
-            match self.memory.pages().alloc_maybe_zeroed(Gfp::USER, order) {
+            match self.memory.pages().alloc_maybe_zeroed(self.request_for(vma), order) {
                 Ok((mut folio, contents)) => {
                     let stale = contents == Contents::Unknown;
                     let forms = stale && order == Order::GIGANTIC && policy.on_demand;

@@ -5,7 +5,7 @@ use crate::addr::{Frame, FrameRange, Order, PageSize, VirtAddr};
 use crate::arch::{Entry, EntryFlags};
 use crate::error::{FaultError, MapError};
 use crate::filemap::FileKind;
-use crate::page_alloc::{Gfp, Origin};
+use crate::page_alloc::Origin;
 use crate::pgtable::Lookup;
 use crate::platform::{Platform, TouchHint};
 use crate::stats::Stat;
@@ -112,9 +112,9 @@ impl<P: Platform> Faults<'_, '_, P> {
     fn copy_page(self, vma: &Vma, addr: VirtAddr, leaf: Entry) -> Result<Step, FaultError> {
         let pages = self.memory.pages();
         let copy = if leaf.has(EntryFlags::SPECIAL) {
-            pages.requests().alloc_zero_page(Gfp::USER)?
+            pages.requests().alloc_zero_page(self.request_for(vma))?
         } else {
-            let mut copy = pages.alloc(Gfp::USER, Order::FRAME)?;
+            let mut copy = pages.alloc(self.request_for(vma), Order::FRAME)?;
             pages.frames().copy(FrameRange::folio(leaf.frame(), Order::FRAME), &mut copy, TouchHint::Soon);
             copy
         };

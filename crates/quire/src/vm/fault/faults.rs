@@ -6,6 +6,7 @@ use crate::arch::Access;
 use crate::arch::EntryFlags;
 use crate::error::{FaultError, MapError};
 use crate::limits::{BLOCK_SIZE, RECLAIM_ROUNDS};
+use crate::page_alloc::Gfp;
 use crate::pgtable::Lookup;
 use crate::platform::Platform;
 use crate::stats::Stat;
@@ -21,6 +22,13 @@ use crate::vm::userfault::changes::Notices;
 handle! { Faults of AddressSpace }
 
 impl<P: Platform> Faults<'_, '_, P> {
+    /// The request for a private page of a mapping.
+    #[inline]
+    pub(super) fn request_for(self, vma: &Vma) -> Gfp {
+        let nodes = vma.attributes.nodes;
+        Gfp::USER.from_nodes(nodes.unwrap_or_else(|| self.memory.platform().task_nodes()))
+    }
+
     pub(in crate::vm) fn fault(self, addr: VirtAddr, access: Access) -> Result<FaultOutcome, FaultError> {
         self.memory.pages().count(Stat::Pgfault, 1);
         let mut rounds = 0;

@@ -6,7 +6,7 @@ use crate::arch::{EntryFlags, Level, Protection};
 use crate::error::FaultError;
 use crate::filemap::{FileKind, FileUse};
 use crate::limits::{BLOCK_FRAMES, BLOCK_SIZE, FAULT_AROUND_PAGES, FRAME_SIZE};
-use crate::page_alloc::{Gfp, Origin};
+use crate::page_alloc::Origin;
 use crate::pgtable::Lookup;
 use crate::platform::{Platform, TouchHint};
 use crate::stats::Stat;
@@ -67,7 +67,7 @@ impl<P: Platform> Faults<'_, '_, P> {
     /// Copies a page at once for a store to a private mapping that does not map it yet.
     fn copy_file_page(self, vma: &Vma, addr: VirtAddr, from: Frame) -> Result<Step, FaultError> {
         let pages = self.memory.pages();
-        let mut copy = pages.alloc(Gfp::USER, Order::FRAME)?;
+        let mut copy = pages.alloc(self.request_for(vma), Order::FRAME)?;
         pages.frames().copy(FrameRange::folio(from, Order::FRAME), &mut copy, TouchHint::Soon);
         pages.frames().set_origin(copy.frame(), Origin::new(self.family, vma.attributes.origin_of(addr)));
         let flags = leaf_flags(&vma.attributes, true).union(EntryFlags::ANON);

@@ -7,6 +7,7 @@ use crate::filemap::FileRef;
 use crate::flags::flag_set;
 use crate::hugetlb::{HugeGroup, HugeSize};
 use crate::limits::{FRAME_SHIFT, STACK_GUARD_BYTES};
+use crate::nodes::NodePolicy;
 use crate::vm::mapping::moved::Moved;
 use crate::vm::mapping::policy::{FolioOverride, HugeAdvice};
 use crate::vm::userfault::Registration;
@@ -86,6 +87,8 @@ pub struct VmaAttributes {
     pub folios: FolioOverride,
     /// How far private pages are from where they were first mapped.
     pub moved: Moved,
+    /// From which nodes its private pages come, if not from those of the task that touches them.
+    pub nodes: Option<NodePolicy>,
     /// The group that is charged for reserved huge pages.
     pub group: HugeGroup,
     /// The handler that answers its faults.
@@ -138,6 +141,7 @@ impl VmaAttributes {
             advice: HugeAdvice::None,
             folios: FolioOverride::INHERIT,
             moved: Moved::NONE,
+            nodes: None,
             group: HugeGroup::NONE,
             handler: Registration::NONE,
             backing: Backing::Anonymous,
@@ -158,6 +162,7 @@ impl VmaAttributes {
             && self.flags == next.flags
             && self.advice == next.advice
             && self.folios == next.folios
+            && self.nodes == next.nodes
             && self.group == next.group
             && self.handler == next.handler
             && self.backing.continues(&next.backing, pages)

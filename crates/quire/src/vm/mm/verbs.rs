@@ -5,6 +5,7 @@ use crate::addr::VirtAddr;
 use crate::arch::Access;
 use crate::arch::Protection;
 use crate::error::{FaultError, MmError};
+use crate::nodes::NodePolicy;
 use crate::platform::Platform;
 use crate::vm::collapse::call::CollapseCall;
 use crate::vm::collapse::{CollapseSteps, Collapsed};
@@ -20,6 +21,7 @@ use crate::vm::verbs::mprotect::Mprotect;
 use crate::vm::verbs::mremap::{Mremap, Remap};
 use crate::vm::verbs::msync::Msync;
 use crate::vm::verbs::munmap::Munmap;
+use crate::vm::verbs::nodes::Nodes;
 use crate::vm::verbs::request::MapRequest;
 
 impl<P: Platform> Mm<'_, P> {
@@ -104,6 +106,17 @@ impl<P: Platform> Mm<'_, P> {
     /// mapped, after the rest was written; [`MmError::Io`] when the pager fails.
     pub fn msync(&self, addr: VirtAddr, len: u64) -> Result<(), MmError> {
         Msync::of(self.sleepable()).msync(addr, len)
+    }
+
+    /// Sets from which nodes private pages of `len` bytes (rounded up to pages) from `addr` come from now on; `None`
+    /// leaves it to [`Platform::task_nodes`]. Pages that are there stay; shared memory and huge pages do not obey. As
+    /// `mbind`.
+    ///
+    /// # Errors
+    /// [`MmError::Invalid`] for an unaligned address, an overflow or an end inside a huge page; [`MmError::Fault`] for
+    /// a hole; [`MmError::NoMemory`]. Nothing has changed then.
+    pub fn set_nodes(&self, addr: VirtAddr, len: u64, nodes: Option<NodePolicy>) -> Result<(), MmError> {
+        Nodes::of(self.sleepable()).set_nodes(addr, len, nodes)
     }
 
     /// Locks the pages of `len` bytes from `addr`, extended to whole pages, and brings them in (`on_fault`:

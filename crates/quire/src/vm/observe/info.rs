@@ -7,6 +7,7 @@ use crate::addr::{FrameRange, VirtAddr, VirtRange};
 use crate::arch::{EntryFlags, Protection};
 use crate::filemap::FileKind;
 use crate::limits::FRAME_SHIFT;
+use crate::nodes::NodePolicy;
 use crate::page_alloc::Origin;
 use crate::pgtable::{LeafRun, TableViolation};
 use crate::platform::Platform;
@@ -50,6 +51,8 @@ pub struct VmaInfo {
     pub advice: HugeAdvice,
     /// The advice of `madvise` for each folio order.
     pub folios: FolioOverride,
+    /// From which nodes its private pages come ([`Mm::set_nodes`](crate::vm::Mm::set_nodes)).
+    pub nodes: Option<NodePolicy>,
     /// The faults that a handler is told of.
     pub handler: UserfaultModes,
     /// The kind of the mapped file and its page at the start; `None` for anonymous memory.
@@ -73,6 +76,7 @@ impl From<&Vma> for VmaInfo {
             flags: vma.attributes.flags,
             advice: vma.attributes.advice,
             folios: vma.attributes.folios,
+            nodes: vma.attributes.nodes,
             handler: vma.attributes.handler.modes(),
             file,
             file_number,

@@ -12,6 +12,7 @@ pub(super) mod mprotect;
 pub(super) mod mremap;
 pub(super) mod msync;
 pub(super) mod munmap;
+pub(super) mod nodes;
 pub(super) mod place;
 pub(super) mod populate;
 pub(super) mod request;

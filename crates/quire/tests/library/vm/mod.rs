@@ -15,6 +15,7 @@ mod limits;
 mod linux;
 mod map_limit;
 mod mappings;
+mod nodes;
 mod reclaim;
 mod recorded;
 mod retries;

@@ -1,4 +1,4 @@
-//! Sets of memory nodes.
+//! Sets of memory nodes, and how to choose among nodes.
 
 use crate::limits::MAX_NODES;
 
@@ -9,6 +9,24 @@ const BEYOND: u32 = 1 << MAX_NODES;
 /// so that the request is refused and not served from the rest.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct NodeSet(u32);
+
+/// Which nodes a request is served from (Linux: the modes of `set_mempolicy(2)`), here per request.
+///
+/// A set may name nodes without memory, since CPUs may be there, but it must name one that has memory.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum NodePolicy {
+    /// The running CPU's node first, then the others by their distance from it (`MPOL_LOCAL`).
+    #[default]
+    Local,
+    /// This node first, then the others by their distance from it (`MPOL_PREFERRED`).
+    Preferred(u8),
+    /// These nodes and no other, those nearest to the running CPU first (`MPOL_BIND`).
+    Bind(NodeSet),
+    /// The nodes of the set in turn, one for each request (a bulk request is one), with separate turns for
+    /// each CPU. When that node is short, the others of the set by distance from it, and then nodes outside
+    /// the set, as under Linux's `MPOL_INTERLEAVE`. A request that must not leave the set binds.
+    Interleave(NodeSet),
+}
 
 impl NodeSet {
     /// No node.

@@ -17,6 +17,7 @@ use crate::files::tty;
 use crate::ipc;
 use crate::memory::manager::{self, Balance};
 use crate::observe;
+use crate::program::image::ProgramFile;
 use crate::task::exec::{self, Strings};
 use crate::task::process::{Exit, Process};
 use crate::task::signal::shared::SharedSignals;
@@ -119,5 +120,5 @@ extern "C" fn first_program() -> ! {
 
 fn execute() -> Result<(), Errno> {
     let (path, strings) = COMMAND.lock().take().expect("set before the launch");
-    exec::execute(&sched::current(), &path, strings)
+    exec::execute(&sched::current(), ProgramFile::open(&path)?, strings)
 }

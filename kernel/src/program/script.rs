@@ -11,19 +11,18 @@ const LINE_BYTES: usize = 256;
 /// How many scripts may run each other.
 const MOST: usize = 5;
 
-/// Opens the program that a path leads to, and adds what scripts on the way add to its arguments.
+/// Opens the program that a script needs, and adds what scripts on the way add to its arguments. Another file is the
+/// program itself.
 ///
 /// # Errors
 /// [`Errno::ENOENT`], [`Errno::ENOEXEC`], [`Errno::ELOOP`].
-pub fn resolve(path: &[u8], mut strings: Strings) -> Result<(ProgramFile, Strings), Errno> {
-    let mut path = path.to_vec();
+pub fn resolve(mut file: ProgramFile, mut strings: Strings) -> Result<(ProgramFile, Strings), Errno> {
     for _ in 0..=MOST {
-        let file = ProgramFile::open(&path)?;
         let Some((interpreter, argument)) = first_line(&file.head)? else { return Ok((file, strings)) };
         let rest = strings.arguments.into_iter().skip(1);
         let first = [interpreter.to_vec()].into_iter();
-        strings.arguments = first.chain(argument.map(<[u8]>::to_vec)).chain([path]).chain(rest).collect();
-        path = interpreter.to_vec();
+        strings.arguments = first.chain(argument.map(<[u8]>::to_vec)).chain([file.path.clone()]).chain(rest).collect();
+        file = ProgramFile::open(interpreter)?;
     }
     Err(Errno::ELOOP)
 }

@@ -164,6 +164,12 @@ impl Call<'_> {
             abi::__NR_utimes => self.utimes(),
             abi::__NR_write => self.write(),
             abi::__NR_writev => self.writev(),
+            abi::__NR_getxattr | abi::__NR_setxattr | abi::__NR_removexattr => self.xattr(true),
+            abi::__NR_lgetxattr | abi::__NR_lsetxattr | abi::__NR_lremovexattr => self.xattr(false),
+            abi::__NR_fgetxattr | abi::__NR_fsetxattr | abi::__NR_fremovexattr => self.fxattr(),
+            abi::__NR_listxattr => self.listxattr(true),
+            abi::__NR_llistxattr => self.listxattr(false),
+            abi::__NR_flistxattr => self.flistxattr(),
             abi::__NR_mount
             | abi::__NR_umount2
             | abi::__NR_pivot_root

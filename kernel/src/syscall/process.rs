@@ -8,6 +8,8 @@ use quire::addr::VirtAddr;
 use super::{Answer, Call};
 use crate::cpu::area;
 use crate::errno::Errno;
+use crate::files::io::UserParts;
+use crate::files::random;
 use crate::memory::manager::manager;
 use crate::observe::VERSION;
 use crate::task::process::Exit;
@@ -173,17 +175,11 @@ impl Call<'_> {
         Ok(0)
     }
 
-    /// `getrandom`, without randomness: the bytes are a fixed sequence, so that runs repeat. No secret may depend on
-    /// them.
     pub(super) fn getrandom(&self) -> Answer {
         let [_, bytes, flags, ..] = self.arguments;
         if flags as u32 & !(abi::GRND_NONBLOCK | abi::GRND_RANDOM | abi::GRND_INSECURE) != 0 {
             return Err(Errno::EINVAL);
         }
-        let bytes = bytes.min(256);
-        let sequence: [u8; 256] =
-            core::array::from_fn(|index| (index as u8).wrapping_mul(167).wrapping_add(13));
-        self.memory.write(self.addr(0), &sequence[..bytes as usize])?;
-        Ok(bytes)
+        Ok(random::read(&mut UserParts::one(self.memory, self.addr(0), bytes)?)? as u64)
     }
 }

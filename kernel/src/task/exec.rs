@@ -13,7 +13,8 @@ use crate::errno::Errno;
 use crate::ipc;
 use crate::memory::manager::{Space, manager};
 use crate::observe::{ProgramLayout, SETTINGS};
-use crate::program::{image, script, stack};
+use crate::program::image::{self, ProgramFile};
+use crate::program::{script, stack};
 
 /// The arguments and the environment of a program.
 #[derive(Clone, Default, Debug)]
@@ -24,12 +25,12 @@ pub struct Strings {
     pub environment: Vec<Vec<u8>>,
 }
 
-/// Replaces the running task's program. The old one is untouched if this fails.
+/// Replaces the running task's program by a file, or by what a script asks for. The old one is untouched if this fails.
 ///
 /// # Errors
 /// As `execve(2)`.
-pub fn execute(task: &Arc<Task>, path: &[u8], strings: Strings) -> Result<(), Errno> {
-    let (file, strings) = script::resolve(path, strings)?;
+pub fn execute(task: &Arc<Task>, file: ProgramFile, strings: Strings) -> Result<(), Errno> {
+    let (file, strings) = script::resolve(file, strings)?;
     let old = task.space_handle();
     task.replace_space(Arc::new(manager().new_mm()?));
     match load(task.space(), &file, &strings) {
@@ -53,7 +54,7 @@ pub fn execute(task: &Arc<Task>, path: &[u8], strings: Strings) -> Result<(), Er
 /// Maps the program in an empty address space that is loaded. Returns what its first task starts with.
 fn load(
     space: &Space,
-    file: &image::ProgramFile,
+    file: &ProgramFile,
     strings: &Strings,
 ) -> Result<(UserContext, ProgramLayout), Errno> {
     let loaded = image::load(space, file)?;
@@ -105,7 +106,7 @@ fn end_other_threads(task: &Arc<Task>) {
     process.child_events.wait_uninterruptible(|| (process.threads.lock().len() <= 1).then_some(()));
 }
 
-fn identity(file: &image::ProgramFile) -> Identity {
+fn identity(file: &ProgramFile) -> Identity {
     let path = &file.path;
     let base = path.rsplit(|&byte| byte == b'/').next().unwrap_or(path);
     let mut name = [0; 16];

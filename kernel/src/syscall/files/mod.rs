@@ -23,6 +23,7 @@ mod size;
 mod stat;
 mod sync;
 mod vector;
+mod xattr;
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;

@@ -174,6 +174,7 @@ const SMALL: usize = 256;
 const LARGE: usize = 16 << 10;
 
 /// Memory through which a call copies: on the stack for few bytes.
+#[expect(clippy::large_enum_variant, reason = "a small chunk shall stand on the stack")]
 pub enum Chunk {
     /// Few bytes.
     Small([u8; SMALL], usize),

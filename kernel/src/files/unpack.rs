@@ -82,8 +82,11 @@ fn make(
     }
 }
 
+/// A directory and a name in it.
+type Entry<'p> = (Arc<Dentry>, &'p [u8]);
+
 /// The directory of a path, and the last name. `None` for the root itself.
-fn parent<'p>(root: &Arc<Dentry>, path: &'p [u8]) -> Result<Option<(Arc<Dentry>, &'p [u8])>, Errno> {
+fn parent<'p>(root: &Arc<Dentry>, path: &'p [u8]) -> Result<Option<Entry<'p>>, Errno> {
     let mut names =
         path.split(|&byte| byte == b'/').filter(|name| !name.is_empty() && *name != b".").peekable();
     let mut at = root.clone();

@@ -14,6 +14,8 @@ use super::{kernel_map, stacks};
 use crate::boot::five_levels;
 use crate::device::serial::log;
 use crate::idle;
+use crate::task::sched;
+use crate::time;
 
 /// An address space of this machine.
 pub type Space = Mm<'static, Machine>;
@@ -115,15 +117,31 @@ impl Balance {
 /// to.
 const SLAB_GROWTH: u64 = 16;
 
+/// How long other CPUs may take to free what the last tasks had.
+const SETTLE_NS: u64 = 200_000_000;
+
 /// Checks Quire's invariants and the balance. Returns whether both hold.
 pub fn check(before: Balance) -> bool {
+    settle(before);
     let (valid, after) = idle::paused(|| (manager().validate(), Balance::read()));
     if let Err(violation) = &valid {
         log!("the manager's invariants are broken: {violation:?}");
     }
-    let allowed = Balance { slab: after.slab.min(before.slab + SLAB_GROWTH), ..before };
-    if allowed != after {
+    let balances = balances(before, after);
+    if !balances {
         log!("memory was lost:\n before {before:?}\n after  {after:?}");
     }
-    valid.is_ok() && allowed == after
+    valid.is_ok() && balances
+}
+
+fn balances(before: Balance, after: Balance) -> bool {
+    Balance { slab: after.slab.min(before.slab + SLAB_GROWTH), ..before } == after
+}
+
+/// Waits for other CPUs, which may still free what the last tasks had. What is lost stays lost.
+fn settle(before: Balance) {
+    let deadline = time::now_ns() + SETTLE_NS;
+    while !balances(before, Balance::now()) && time::now_ns() < deadline {
+        sched::schedule();
+    }
 }

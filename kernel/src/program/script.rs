@@ -21,7 +21,8 @@ pub fn resolve(mut file: ProgramFile, mut strings: Strings) -> Result<(ProgramFi
         let Some((interpreter, argument)) = first_line(&file.head)? else { return Ok((file, strings)) };
         let rest = strings.arguments.into_iter().skip(1);
         let first = [interpreter.to_vec()].into_iter();
-        strings.arguments = first.chain(argument.map(<[u8]>::to_vec)).chain([file.path.clone()]).chain(rest).collect();
+        strings.arguments =
+            first.chain(argument.map(<[u8]>::to_vec)).chain([file.path.clone()]).chain(rest).collect();
         file = ProgramFile::open(interpreter)?;
     }
     Err(Errno::ELOOP)

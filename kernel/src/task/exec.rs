@@ -52,11 +52,7 @@ pub fn execute(task: &Arc<Task>, file: ProgramFile, strings: Strings) -> Result<
 }
 
 /// Maps the program in an empty address space that is loaded. Returns what its first task starts with.
-fn load(
-    space: &Space,
-    file: &ProgramFile,
-    strings: &Strings,
-) -> Result<(UserContext, ProgramLayout), Errno> {
+fn load(space: &Space, file: &ProgramFile, strings: &Strings) -> Result<(UserContext, ProgramLayout), Errno> {
     let loaded = image::load(space, file)?;
     space.set_mapping_limit(SETTINGS.max_map_count.load(Ordering::Relaxed));
     space.set_brk_start(loaded.program.end);

@@ -4,7 +4,7 @@ use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-use spin::Mutex;
+use spin::{Mutex, Once};
 
 use super::barriers::Registrations;
 use super::limits::Limits;
@@ -146,7 +146,9 @@ impl Process {
 
     /// The kernel's own process, to which idle tasks belong.
     pub fn kernel() -> Arc<Self> {
-        Self::new(0, None, None, Arc::default(), None, SharedSignals::default())
+        static KERNEL: Once<Arc<Process>> = Once::new();
+        let new = || Self::new(0, None, None, Arc::default(), None, SharedSignals::default());
+        KERNEL.call_once(new).clone()
     }
 
     /// The parent, unless it is gone.

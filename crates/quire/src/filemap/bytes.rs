@@ -18,7 +18,7 @@ const WORD: usize = size_of::<u64>();
 const ZEROES: &[u8; FRAME_SIZE as usize] = &[0; FRAME_SIZE as usize];
 
 /// A page of a file, as a reader finds it.
-pub(crate) enum Peeked {
+pub(crate) enum PageLookup {
     /// It is in memory, in this frame.
     Present(Frame),
     /// Its contents are lost.
@@ -30,13 +30,13 @@ pub(crate) enum Peeked {
 impl FileTable {
     /// Looks a page up without bringing it in. Waits while it is busy. While `file` lives, the frame stays
     /// the page's. A page that is being cut off is missing.
-    pub(crate) fn peek<P: Platform>(&self, platform: &P, file: &FileUse<'_>, index: u64) -> Peeked {
+    pub(crate) fn peek<P: Platform>(&self, platform: &P, file: &FileUse<'_>, index: u64) -> PageLookup {
         loop {
             let found = file.node().pages.lock(platform).get(index);
             match found.filter(|_| !file.node().is_cut_off(index)) {
-                None => return Peeked::Missing,
-                Some(page) if page.is_lost() => return Peeked::Lost,
-                Some(page) if !page.is_busy() => return Peeked::Present(page.frame()),
+                None => return PageLookup::Missing,
+                Some(page) if page.is_lost() => return PageLookup::Lost,
+                Some(page) if !page.is_busy() => return PageLookup::Present(page.frame()),
                 Some(_) => platform.relax(),
             }
         }

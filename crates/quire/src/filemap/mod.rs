@@ -35,7 +35,7 @@ mod truncate;
 mod views;
 mod writeback;
 
-pub(crate) use bytes::Peeked;
+pub(crate) use bytes::PageLookup;
 pub use collapse::{BlockSurvey, NotMoved, PagesMoving};
 pub use file::{FileClosed, FileCollapse, FileKind, FileNode, FileRef, FileResize, FileUse};
 pub use fill::Filled;

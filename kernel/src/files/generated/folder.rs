@@ -47,11 +47,16 @@ pub(super) fn attributes(fs: Generated, number: u64, kind: Kind, mode: u32) -> A
     }
 }
 
+/// What stands in a folder, by name.
+type Entries = BTreeMap<Arc<[u8]>, Arc<dyn Node>>;
+/// A link and what makes its target.
+type NamedLink = (&'static str, fn() -> Vec<u8>);
+
 /// A folder.
 pub struct Folder {
     fs: Generated,
     number: u64,
-    entries: RwLock<BTreeMap<Arc<[u8]>, Arc<dyn Node>>>,
+    entries: RwLock<Entries>,
     /// In the root of `/proc`: the files of each process's folder.
     processes: Option<&'static [ProcessFile]>,
 }
@@ -66,7 +71,7 @@ impl Folder {
     pub(super) fn of_processes(fs: Generated, files: &'static [ProcessFile]) -> Arc<Self> {
         let folder = Self { fs, number: take_number(), entries: RwLock::default(), processes: Some(files) };
         let folder = Arc::new(folder);
-        let links: [(&str, fn() -> Vec<u8>); 2] =
+        let links: [NamedLink; 2] =
             [("self", process::self_path), ("thread-self", process::thread_self_path)];
         for (name, target) in links {
             folder.entries.write().insert(name.as_bytes().into(), Arc::new(Link::to_path(fs, target)));
@@ -89,7 +94,7 @@ impl Folder {
     }
 
     /// The folder at a path below, which is made if it is missing.
-    pub(super) fn folder(self: &Arc<Self>, path: &str) -> Result<Arc<Folder>, Errno> {
+    pub(super) fn create_folders(self: &Arc<Self>, path: &str) -> Result<Arc<Folder>, Errno> {
         let mut at = self.clone();
         for name in path.split('/') {
             let found = at.entries.read().get(name.as_bytes()).cloned();

@@ -79,7 +79,7 @@ impl Trees {
             _ => return Err(Errno::EINVAL),
         };
         let (folder, name) = match path.rsplit_once('/') {
-            Some((folder, name)) => (tree.folder(folder)?, name),
+            Some((folder, name)) => (tree.create_folders(folder)?, name),
             None => (tree.clone(), path),
         };
         let node: Arc<dyn Node> = Arc::new(file::MachineNode::new(tree.kind(), file));

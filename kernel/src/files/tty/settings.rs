@@ -102,7 +102,8 @@ impl Settings {
 
     /// Echoes an input byte.
     pub fn echo(&self, byte: u8) {
-        if !self.has_local(abi::ECHO) && !(byte == b'\n' && self.has_local(abi::ECHONL | abi::ICANON)) {
+        let echoes_line = byte == b'\n' && self.has_local(abi::ECHONL | abi::ICANON);
+        if !self.has_local(abi::ECHO) && !echoes_line {
             return;
         }
         if self.is_shown_as_two(byte) {

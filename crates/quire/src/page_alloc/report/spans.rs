@@ -22,7 +22,8 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         let in_pieces = |(_, block): &(BlockNumber, &Block)| {
             is_used(block.state()) && block.zone() == usize::from(zone.number)
         };
-        let edges = self.frames().memmap.blocks().filter(in_pieces).map(|(number, _)| (number.0, number.0 + 1));
+        let edges =
+            self.frames().memmap.blocks().filter(in_pieces).map(|(number, _)| (number.0, number.0 + 1));
         let regions = zone.pools.iter().map(|pool| {
             let (first, count) = pool.lock(self.platform()).region();
             (first.0, first.0 + count)

@@ -5,7 +5,7 @@ use core::ops::Range;
 
 use crate::addr::Frame;
 use crate::error::{FaultError, MmError};
-use crate::filemap::{FileKind, FileNode, FileUse, HugePage, Peeked};
+use crate::filemap::{FileKind, FileNode, FileUse, HugePage, PageLookup};
 use crate::limits::{FRAME_SIZE, RECLAIM_ROUNDS};
 use crate::platform::Platform;
 use crate::vm::file::handle::File;
@@ -72,9 +72,9 @@ impl<P: Platform> Reader<'_, '_, P> {
         match file.node().kind() {
             FileKind::Paged(_) => Ok(Some(self.files().page(self.pages(), file, index)?.frame)),
             FileKind::Shmem { .. } => match self.files().peek(self.platform(), file, index) {
-                Peeked::Present(frame) => Ok(Some(frame)),
-                Peeked::Lost => Err(FaultError::Poisoned),
-                Peeked::Missing => Ok(None),
+                PageLookup::Present(frame) => Ok(Some(frame)),
+                PageLookup::Lost => Err(FaultError::Poisoned),
+                PageLookup::Missing => Ok(None),
             },
             FileKind::Huge { order, .. } => {
                 let (page, inside) = (index / order.frames(), index % order.frames());

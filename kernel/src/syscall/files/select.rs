@@ -45,7 +45,8 @@ impl Call<'_> {
                 if seconds > i64::MAX as u64 || microseconds > i64::MAX as u64 {
                     return Err(Errno::EINVAL);
                 }
-                let ns = seconds.saturating_mul(1_000_000_000).saturating_add(microseconds.saturating_mul(1000));
+                let ns =
+                    seconds.saturating_mul(1_000_000_000).saturating_add(microseconds.saturating_mul(1000));
                 Some(deadline_in(ns))
             }
         };

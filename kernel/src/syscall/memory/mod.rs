@@ -9,6 +9,8 @@ mod mmap;
 mod mprotect;
 mod mremap;
 mod msync;
+mod nodes;
+mod policy;
 mod process_vm;
 mod shm;
 mod userfaultfd;

@@ -15,6 +15,7 @@ mod process_vm;
 mod shm;
 mod userfaultfd;
 
+pub(super) use mmap::huge_size;
 use quire::addr::{VirtAddr, VirtRange};
 use quire::limits::FRAME_SIZE;
 

@@ -16,10 +16,11 @@ use crate::files::table::FileTable;
 use crate::files::tty;
 use crate::ipc;
 use crate::memory::manager::{self, Balance};
+use crate::observe;
 use crate::task::exec::{self, Strings};
 use crate::task::process::{Exit, Process};
 use crate::task::signal::shared::SharedSignals;
-use crate::task::task::{Task, UserContext};
+use crate::task::thread::{Task, UserContext};
 use crate::task::wait::WaitQueue;
 use crate::task::{exit as task_exit, run, sched, table, timers};
 
@@ -61,6 +62,7 @@ pub extern "C" fn supervise() -> ! {
     task_exit::kill_all();
     table::RELEASED.wait_uninterruptible(|| table::is_empty().then_some(()));
     ipc::remove_all();
+    observe::mapped_files::forget();
     mount::end();
     exit(if manager::check(before) { outcome } else { Outcome::KernelFailed })
 }

@@ -39,7 +39,7 @@ use device::exit::exit;
 use memory::layout::DIRECT_MAP;
 use memory::{kernel_half, manager, ranges};
 use task::process::Process;
-use task::task::UserContext;
+use task::thread::UserContext;
 use task::{Task, sched};
 
 /// The boot code calls this on the kernel's stack, with the first GiB mapped at 0 too.
@@ -106,10 +106,12 @@ fn start_memory(info: BootInfo) {
 
 /// Starts the first tasks.
 fn start_tasks() {
+    files::tty::connect();
     let kernel = Process::kernel();
-    for start in [init::supervise, init::serve_timers, init::serve_terminal] {
+    // All exist before one runs: the supervisor measures what is in use.
+    let tasks = [init::supervise, init::serve_timers, init::serve_terminal].map(|start| {
         let context = UserContext::new(Registers::default());
-        let task = Task::new(kernel.clone(), 0, context, None, start).expect("memory for the first tasks");
-        sched::start(task);
-    }
+        Task::new(kernel.clone(), 0, context, None, start).expect("memory for the first tasks")
+    });
+    tasks.into_iter().for_each(sched::start);
 }

@@ -73,7 +73,9 @@ fn backtrace(rip: u64, mut rbp: u64) {
             return;
         }
         log!("#{number} {return_address:#x}");
-        if caller <= rbp || caller - rbp > LARGEST_FRAME {
+        // A trap may have come from another stack.
+        let same_stack = layout::STACKS.contains(&rbp) == layout::STACKS.contains(&caller);
+        if same_stack && (caller <= rbp || caller - rbp > LARGEST_FRAME) {
             return;
         }
         rbp = caller;

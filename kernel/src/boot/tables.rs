@@ -5,7 +5,7 @@
 //! (`crate::memory::kernel_half`). So the entries for later mappings exist from the start.
 
 use core::cell::UnsafeCell;
-use core::sync::atomic::{AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use quire::addr::{Frame, PhysAddr};
 
@@ -106,6 +106,15 @@ fn fifth_level(root: &'static Table) -> &'static Table {
     top
 }
 
+/// Bytes of the direct map in pages of 2 MiB and of 1 GiB. Ranges may share a page, which is counted for each.
+static DIRECT_MAP_BYTES: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
+
+/// Bytes of the direct map by the size of its pages: 4 KiB, 2 MiB, 1 GiB.
+pub fn direct_map_bytes() -> [u64; 3] {
+    let [large, gigantic] = &DIRECT_MAP_BYTES;
+    [0, large.load(Ordering::Relaxed), gigantic.load(Ordering::Relaxed)]
+}
+
 /// Maps memory at `DIRECT_MAP`, in the largest pages that fit. Its edges are extended to pages of 2 MiB.
 fn map_direct(tables: &mut Tables, range: PhysBytes) {
     let end = (range.start.0 + range.bytes).next_multiple_of(SIZE_2M);
@@ -114,6 +123,7 @@ fn map_direct(tables: &mut Tables, range: PhysBytes) {
         let gigantic = features::has_1g_pages() && at.is_multiple_of(SIZE_1G) && end - at >= SIZE_1G;
         let size = if gigantic { SIZE_1G } else { SIZE_2M };
         tables.map(DIRECT_MAP + at, PhysAddr(at), size, Rights::Data).expect(TOO_FEW);
+        DIRECT_MAP_BYTES[usize::from(gigantic)].fetch_add(size, Ordering::Relaxed);
         at += size;
     }
 }

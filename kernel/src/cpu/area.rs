@@ -37,6 +37,10 @@ pub struct CpuArea {
     interrupt_depth: Cell<u32>,
     /// The running task (`crate::task`). At 40.
     current: Cell<*const ()>,
+    /// Spin locks of Quire that the running code holds or waits for.
+    spin_locks: Cell<u32>,
+    /// Turns of loops that wait for other tasks.
+    turns: Cell<u32>,
     /// The running task should let others run, when it can.
     need_resched: AtomicBool,
     /// The CPU runs its idle task.
@@ -69,6 +73,8 @@ impl CpuArea {
             id: Cell::new(0),
             interrupt_depth: Cell::new(0),
             current: Cell::new(core::ptr::null()),
+            spin_locks: Cell::new(0),
+            turns: Cell::new(0),
             need_resched: AtomicBool::new(false),
             idle: AtomicBool::new(false),
             handover: Cell::new(Handover { previous: core::ptr::null(), runnable: false }),
@@ -124,6 +130,30 @@ impl CpuArea {
     /// Counts a handler out.
     pub fn leave_interrupt(&self) {
         self.interrupt_depth.set(self.interrupt_depth.get() - 1);
+    }
+
+    /// Counts a spin lock of Quire in.
+    #[inline]
+    pub fn add_spin_lock(&self) {
+        self.spin_locks.set(self.spin_locks.get() + 1);
+    }
+
+    /// Counts a spin lock of Quire out.
+    #[inline]
+    pub fn remove_spin_lock(&self) {
+        self.spin_locks.set(self.spin_locks.get() - 1);
+    }
+
+    /// Whether the running code may let another task run: no handler runs, and no spin lock is held.
+    pub fn may_switch(&self) -> bool {
+        self.spin_locks.get() == 0 && !self.in_interrupt()
+    }
+
+    /// Counts a turn of a loop that waits, and returns the number.
+    pub fn next_turn(&self) -> u32 {
+        let turn = self.turns.get().wrapping_add(1);
+        self.turns.set(turn);
+        turn
     }
 
     /// Whether a handler runs.

@@ -13,6 +13,7 @@ use crate::time;
 /// How long a CPU may take to stop.
 const PATIENCE: u64 = time::SECOND / 10;
 
+/// No CPU runs on after an interrupt that cannot be masked.
 static WANTED: AtomicBool = AtomicBool::new(false);
 
 /// Where a CPU was when it stopped: its instruction, stack and frame pointers. All zero until then.
@@ -20,9 +21,10 @@ struct Place([AtomicU64; 3]);
 
 static PLACES: [Place; MAX_CPUS] = [const { Place([const { AtomicU64::new(0) }; 3]) }; MAX_CPUS];
 
-/// Whether interrupts that cannot be masked mean that the CPU should stop.
-pub fn is_wanted() -> bool {
-    WANTED.load(Ordering::Acquire)
+/// Whether the CPU that got an interrupt that cannot be masked is the first, and so the one that panics: such an
+/// interrupt comes from outside, to all CPUs, or from a CPU that panics already.
+pub fn is_first_nmi() -> bool {
+    !WANTED.swap(true, Ordering::AcqRel)
 }
 
 /// Stops the running CPU for ever.

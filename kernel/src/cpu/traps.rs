@@ -61,7 +61,7 @@ extern "C" fn kernel_trap(registers: &mut Registers) {
     if FATAL >> registers.vector & 1 == 1 {
         // A program's GS may still be loaded. The kernel does not return to it.
         area::recover();
-        if registers.vector == NMI && stop::is_wanted() {
+        if registers.vector == NMI && !stop::is_first_nmi() {
             stop::stop(registers);
         }
     }

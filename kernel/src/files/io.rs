@@ -52,17 +52,17 @@ impl<'s> UserParts<'s> {
     /// One buffer.
     ///
     /// # Errors
-    /// [`Errno::EFAULT`] when it passes the last address.
+    /// [`Errno::EFAULT`] when it is not among a program's addresses.
     pub fn one(memory: UserMemory<'s>, start: VirtAddr, bytes: u64) -> Result<Self, Errno> {
-        let end = start.0.checked_add(bytes).ok_or(Errno::EFAULT)?;
+        let part = range(memory, start.0, bytes)?;
         let rest = Vec::new().into_iter();
-        Ok(Self { memory, part: start.0..end, rest, left: bytes.min(MOST_BYTES) })
+        Ok(Self { memory, part, rest, left: bytes.min(MOST_BYTES) })
     }
 
     /// Several buffers: address and length of each.
     ///
     /// # Errors
-    /// [`Errno::EFAULT`] when one passes the last address; [`Errno::EINVAL`] when the sum of the lengths does not
+    /// [`Errno::EFAULT`] when one is not among a program's addresses; [`Errno::EINVAL`] when the sum of the lengths does not
     /// fit.
     pub fn many(memory: UserMemory<'s>, buffers: &[[u64; 2]]) -> Result<Self, Errno> {
         let mut parts = Vec::new();
@@ -70,7 +70,7 @@ impl<'s> UserParts<'s> {
         let mut left = 0u64;
         for &[start, bytes] in buffers {
             left = left.checked_add(bytes).filter(|sum| *sum <= i64::MAX as u64).ok_or(Errno::EINVAL)?;
-            parts.push(start..start.checked_add(bytes).ok_or(Errno::EFAULT)?);
+            parts.push(range(memory, start, bytes)?);
         }
         Ok(Self { memory, part: 0..0, rest: parts.into_iter(), left: left.min(MOST_BYTES) })
     }
@@ -101,6 +101,12 @@ impl<'s> UserParts<'s> {
         }
         Ok(done)
     }
+}
+
+/// A range of addresses, which must be a program's, mapped or not.
+fn range(memory: UserMemory<'_>, start: u64, bytes: u64) -> Result<Range<u64>, Errno> {
+    let end = start.checked_add(bytes).filter(|end| *end <= memory.end().0).ok_or(Errno::EFAULT)?;
+    Ok(start..end)
 }
 
 impl Sink for UserParts<'_> {

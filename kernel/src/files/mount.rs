@@ -18,11 +18,11 @@ use crate::errno::Errno;
 use crate::observe;
 
 /// The numbers of the file systems (`st_dev`); that of nodes without a place is 2.
-const ROOT_FS: u64 = 1;
-const PROC_FS: u64 = 3;
-const SYS_FS: u64 = 4;
-const DEV_FS: u64 = 5;
-const SHM_FS: u64 = 6;
+pub const ROOT_FS: u64 = 1;
+pub const PROC_FS: u64 = 3;
+pub const SYS_FS: u64 = 4;
+pub const DEV_FS: u64 = 5;
+pub const SHM_FS: u64 = 6;
 const UNNAMED_FS: u64 = 7;
 
 /// Directories that programs expect, with their modes.

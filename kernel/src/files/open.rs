@@ -288,6 +288,7 @@ impl OpenFile {
     pub fn read_at(&self, offset: u64, to: &mut dyn Sink, io: Io) -> Result<usize, Errno> {
         self.check_read()?;
         self.check_seekable()?;
+        check_end(offset, to.left())?;
         self.file.read(&mut { offset }, to, io)
     }
 
@@ -298,6 +299,7 @@ impl OpenFile {
     pub fn write_at(&self, offset: u64, from: &mut dyn Source, io: Io) -> Result<usize, Errno> {
         self.check_write()?;
         self.check_seekable()?;
+        check_end(offset, from.left())?;
         self.file.write(&mut { offset }, from, io)
     }
 
@@ -333,6 +335,12 @@ impl OpenFile {
     pub fn is_regular(&self) -> bool {
         self.attributes().kind == Kind::Regular
     }
+}
+
+/// Fails for a range that passes the largest offset.
+fn check_end(offset: u64, bytes: usize) -> Result<(), Errno> {
+    let end = offset.checked_add(bytes as u64).filter(|end| *end <= i64::MAX as u64);
+    end.map(drop).ok_or(Errno::EINVAL)
 }
 
 impl Drop for OpenFile {

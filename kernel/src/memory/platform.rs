@@ -7,6 +7,7 @@ use quire::arch::ProcessorState;
 use quire::cpu::{CpuId, CpuSet};
 use quire::page_alloc::NodePolicy;
 use quire::platform::{Context, Event, FlushRequest, FramePlatform, Platform, TablePlatform};
+use quire::rank::Rank;
 use quire_interop::shootdown::LocalTlb;
 
 use super::{kernel_half, layout};
@@ -46,6 +47,7 @@ unsafe impl FramePlatform for Machine {
     fn reschedule_point(&self) {
         let area = area::this();
         if area.need_resched() && !area.is_idle() && sched::is_started() {
+            debug_assert!(area.may_switch());
             sched::schedule();
         }
     }
@@ -57,11 +59,27 @@ unsafe impl FramePlatform for Machine {
         is_wanted || sched::is_started() && sched::current_ref().is_dying()
     }
 
-    /// A lock may be held by a CPU that waits for this one to flush, and interrupts may be off.
+    /// The holder of a lock may wait for this CPU to flush, while interrupts are off here. The holder of an address
+    /// space's lock may wait for a CPU, since it may have been switched away from in [`Self::reschedule_point`].
     #[inline]
     fn relax(&self) {
         ipi::serve_flushes();
+        sched::let_others_run();
         core::hint::spin_loop();
+    }
+
+    #[inline]
+    fn lock_taken(&self, rank: Rank) {
+        if rank != Rank::AddressSpace {
+            area::this().add_spin_lock();
+        }
+    }
+
+    #[inline]
+    fn lock_dropped(&self, rank: Rank) {
+        if rank != Rank::AddressSpace {
+            area::this().remove_spin_lock();
+        }
     }
 
     #[inline]

@@ -46,6 +46,11 @@ impl<'s> UserMemory<'s> {
         Self { space, loaded, ..Self::of(loaded) }
     }
 
+    /// The end of the addresses that programs may have.
+    pub fn end(self) -> VirtAddr {
+        self.space.layout().user.end
+    }
+
     /// Copies from the program.
     ///
     /// # Errors

@@ -7,6 +7,8 @@ use quire::addr::VirtAddr;
 use quire_interop::proc::Sizes;
 use spin::Mutex;
 
+use super::usage::{self, USAGE_WORDS, Usage};
+use crate::memory::manager::Space;
 use crate::time;
 
 /// Where the parts of a program are in its memory, as they were when it started.
@@ -46,6 +48,10 @@ pub struct Account {
     pub oom_score_adj: AtomicI32,
     /// Where its program is.
     pub program: Mutex<ProgramLayout>,
+    /// What its tasks have used.
+    pub usage: Usage,
+    /// What its children had used that ended and were waited for.
+    pub children: Usage,
     /// When it was made, in nanoseconds since the machine started.
     pub started: u64,
     largest: AtomicU64,
@@ -59,6 +65,8 @@ impl Account {
         Self {
             oom_score_adj: AtomicI32::new(adj),
             program: Mutex::new(parent.map(|parent| parent.program.lock().clone()).unwrap_or_default()),
+            usage: Usage::default(),
+            children: Usage::default(),
             started: time::now_ns(),
             largest: AtomicU64::new(0),
             most_resident: AtomicU64::new(0),
@@ -67,10 +75,34 @@ impl Account {
 
     /// The largest sizes so far, these included, in pages: of all mappings, and of what is in memory.
     ///
-    /// The peaks are exact where this is called before each call that unmaps, as Linux does too.
+    /// What was there between two calls and is gone is missing: it is called at each look, and at the end.
     pub fn peak(&self, now: &Sizes) -> (u64, u64) {
         let most = |cell: &AtomicU64, now: u64| cell.fetch_max(now, Ordering::Relaxed).max(now);
         (most(&self.largest, now.total), most(&self.most_resident, now.rss()))
+    }
+
+    /// The process ends: this is its last size.
+    pub fn note_end(&self, space: &Space) {
+        self.peak(&Sizes::of(space));
+    }
+
+    /// A child with this account has ended and was waited for.
+    pub fn note_child(&self, child: &Self) {
+        self.children.add(&child.usage);
+        self.children.add(&child.children);
+    }
+
+    /// `struct rusage` of a child that was waited for, with its own children.
+    pub fn rusage_of_ended(&self) -> [u64; USAGE_WORDS] {
+        let all = Usage::default();
+        all.add(&self.usage);
+        all.add(&self.children);
+        usage::rusage(&all, all.ran(), self.most_resident())
+    }
+
+    /// The most pages that were in memory, as far as was seen.
+    pub fn most_resident(&self) -> u64 {
+        self.most_resident.load(Ordering::Relaxed)
     }
 
     /// Forgets the peak of what is in memory (`clear_refs`).

@@ -47,11 +47,16 @@ pub(super) fn write_mask(
     write!(out, "{mask:0digits$x}", digits = count.div_ceil(4).max(1))
 }
 
-/// Names of bits of CPUID that programs ask for: leaf, sub-leaf, register, and the names of bits in it.
-const FLAGS: [(u32, u32, fn(&CpuidResult) -> u32, &[(u32, &str)]); 4] = [
+/// Chooses a register of a leaf.
+type Register = fn(&CpuidResult) -> u32;
+
+/// Bits and their names.
+type Bits = &'static [(u32, &'static str)];
+
+/// Names of bits of CPUID that programs ask for: leaf, register, and the names of bits in it.
+const FLAGS: [(u32, Register, Bits); 4] = [
     (
         1,
-        0,
         |leaf| leaf.edx,
         &[
             (0, "fpu"),
@@ -76,13 +81,11 @@ const FLAGS: [(u32, u32, fn(&CpuidResult) -> u32, &[(u32, &str)]); 4] = [
     ),
     (
         0x8000_0001,
-        0,
         |leaf| leaf.edx,
         &[(11, "syscall"), (20, "nx"), (26, "pdpe1gb"), (27, "rdtscp"), (29, "lm")],
     ),
     (
         1,
-        0,
         |leaf| leaf.ecx,
         &[
             (0, "pni"),
@@ -102,7 +105,6 @@ const FLAGS: [(u32, u32, fn(&CpuidResult) -> u32, &[(u32, &str)]); 4] = [
     ),
     (
         7,
-        0,
         |leaf| leaf.ebx,
         &[
             (0, "fsgsbase"),
@@ -139,12 +141,9 @@ fn cpu_text(out: &mut dyn Write, cpu: usize) -> fmt::Result {
     writeln!(out, "physical id\t: 0\nsiblings\t: {0}\ncore id\t\t: {cpu}\ncpu cores\t: {0}", area::count())?;
     writeln!(out, "fpu\t\t: yes\nfpu_exception\t: yes\ncpuid level\t: {}\nwp\t\t: yes", vendor.eax)?;
     write!(out, "flags\t\t:")?;
-    for (leaf, sub_leaf, register, names) in FLAGS {
-        let bits = if leaf <= vendor.eax || leaf >= 0x8000_0000 {
-            register(&__cpuid_count(leaf, sub_leaf))
-        } else {
-            0
-        };
+    for (leaf, register, names) in FLAGS {
+        let bits =
+            if leaf <= vendor.eax || leaf >= 0x8000_0000 { register(&__cpuid_count(leaf, 0)) } else { 0 };
         let set = names.iter().filter(|(bit, _)| bits >> bit & 1 == 1);
         set.into_iter().try_for_each(|(_, name)| write!(out, " {name}"))?;
     }
@@ -156,8 +155,10 @@ fn cpu_text(out: &mut dyn Write, cpu: usize) -> fmt::Result {
 /// The processor's own name.
 fn name() -> [u8; 48] {
     let mut name = [0; 48];
-    let leaves = if __cpuid(0x8000_0000).eax >= 0x8000_0004 { 0x8000_0002..=0x8000_0004 } else { 1..=0 };
-    for (bytes, leaf) in name.chunks_exact_mut(16).zip(leaves) {
+    if __cpuid(0x8000_0000).eax < 0x8000_0004 {
+        return name;
+    }
+    for (bytes, leaf) in name.chunks_exact_mut(16).zip(0x8000_0002..) {
         let CpuidResult { eax, ebx, ecx, edx } = __cpuid(leaf);
         bytes.copy_from_slice([eax, ebx, ecx, edx].map(u32::to_le_bytes).as_flattened());
     }

@@ -5,11 +5,12 @@ use core::fmt::{self, Write};
 use quire_interop::proc::{self, KernelMemory};
 
 use super::{List, commit};
+use crate::boot::tables;
 use crate::cpu::area;
 use crate::errno::Errno;
+use crate::memory::layout::STACKS;
 use crate::memory::manager::manager;
 use crate::memory::stacks;
-use crate::task::table;
 
 pub(super) fn add(list: &mut List) {
     list.text("/proc/meminfo", meminfo);
@@ -35,6 +36,8 @@ fn meminfo(out: &mut dyn Write) -> fmt::Result {
         stacks: stack_kib(),
         commit: (commit::limit() * 4, commit::committed() * 4),
         per_cpu: (area::count() * area::BYTES / 1024) as u64,
+        mappings: ((STACKS.end - STACKS.start) / 1024, stack_kib()),
+        direct_map: tables::direct_map_bytes().map(|bytes| bytes / 1024),
         ..KernelMemory::default()
     };
     proc::meminfo(out, manager(), &kernel)

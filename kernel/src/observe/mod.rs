@@ -12,6 +12,7 @@ mod cpu;
 mod hugetlb;
 mod limits;
 mod machine;
+pub mod mapped_files;
 mod memory;
 mod names;
 mod node;
@@ -23,6 +24,7 @@ mod status;
 mod sysctl;
 mod text;
 mod thp;
+pub mod usage;
 
 use alloc::boxed::Box;
 use alloc::string::String;
@@ -61,6 +63,11 @@ pub struct MachineFile {
     pub bytes: Option<Bytes>,
 }
 
+/// Reads bytes about a process from an offset; returns how many.
+pub type ProcessBytes = fn(&Arc<Process>, u64, &mut [u8]) -> Result<usize, Errno>;
+/// Does what a text that is written to a process's file asks for.
+pub type ProcessControl = fn(&Arc<Process>, &str) -> Result<(), Errno>;
+
 /// What stands in a file of a process's folder.
 pub enum ProcessContent {
     /// A text, made anew for each reader.
@@ -68,7 +75,7 @@ pub enum ProcessContent {
     /// Bytes, likewise.
     Whole(fn(&Arc<Process>) -> Result<Vec<u8>, Errno>),
     /// Bytes that are read at an offset.
-    At(fn(&Arc<Process>, u64, &mut [u8]) -> Result<usize, Errno>),
+    At(ProcessBytes),
     /// Nothing can be read.
     Nothing,
 }
@@ -82,7 +89,7 @@ pub struct ProcessFile {
     /// What stands in it.
     pub content: ProcessContent,
     /// What a write does.
-    pub control: Option<fn(&Arc<Process>, &str) -> Result<(), Errno>>,
+    pub control: Option<ProcessControl>,
 }
 
 /// The files about the machine. Made once, when the file system starts: nodes, CPUs and page sizes do not change.

@@ -7,10 +7,13 @@ use quire::filemap::FileKind;
 use quire::vm::VmaInfo;
 use quire_interop::proc::{MappedFile, Names};
 
+use super::mapped_files::place_of;
 use super::text::write_name;
-use crate::files::initramfs;
 use crate::ipc;
 use crate::task::process::Process;
+
+/// The device of shared memory that has no place in the tree of files.
+const NO_PLACE: (u32, u32) = (0, 2);
 
 /// The names in one process.
 pub(super) struct ProcessNames {
@@ -25,27 +28,22 @@ impl ProcessNames {
 
 impl Names for ProcessNames {
     fn file(&self, vma: &VmaInfo) -> MappedFile {
-        match vma.file {
-            Some((FileKind::Paged(id), _)) => MappedFile { device: (0, 1), inode: id.0 },
-            _ => MappedFile {
-                device: (0, 1),
-                inode: ipc::of_file(vma.file_number).map_or(0, |segment| segment.id.into()),
-            },
-        }
+        let segment = || ipc::of_file(vma.file_number).map_or(0, |segment| segment.id.into());
+        let place = place_of(vma.file_number).map(|(_, file)| file);
+        place.unwrap_or_else(|| MappedFile { device: NO_PLACE, inode: segment() })
     }
 
     fn path(&self, vma: &VmaInfo, out: &mut dyn Write) -> fmt::Result {
+        if let Some((path, _)) = place_of(vma.file_number) {
+            return write_name(out, &path);
+        }
+        if let Some(segment) = ipc::of_file(vma.file_number) {
+            return write!(out, "/SYSV{:08x} (deleted)", segment.key());
+        }
         match vma.file {
-            Some((FileKind::Paged(id), _)) => {
-                let Some(file) = initramfs::by_id(id) else { return Ok(()) };
-                out.write_str("/")?;
-                write_name(out, file.name)
-            }
-            Some(_) if let Some(segment) = ipc::of_file(vma.file_number) => {
-                write!(out, "/SYSV{:08x} (deleted)", segment.key())
-            }
             Some((FileKind::Huge { .. }, _)) => out.write_str("/anon_hugepage (deleted)"),
-            Some((FileKind::Shmem { .. }, _)) => out.write_str("/dev/zero (deleted)"),
+            // Linux makes such memory by mapping this device.
+            Some(_) => out.write_str("/dev/zero (deleted)"),
             None => Ok(()),
         }
     }

@@ -7,18 +7,18 @@ use core::ops::Range;
 use core::sync::atomic::Ordering;
 
 use quire::addr::VirtAddr;
+use quire::limits::FRAME_SIZE;
 use quire_interop::proc::{self, Sizes};
 
 use super::names::ProcessNames;
 use super::text::write_bytes;
-use super::{ProcessContent, ProcessFile, ProgramLayout, limits, number, oom, stat, status};
+use super::{ProcessContent, ProcessControl, ProcessFile, ProgramLayout, limits, number, oom, stat, status};
 use crate::errno::Errno;
+use crate::files::generated;
 use crate::memory::manager::{Space, manager};
 use crate::memory::user::UserMemory;
 use crate::task::process::Process;
 use crate::task::sched;
-
-type Control = fn(&Arc<Process>, &str) -> Result<(), Errno>;
 
 const fn file(name: &'static str, mode: u32, content: ProcessContent) -> ProcessFile {
     ProcessFile { name, mode, content, control: None }
@@ -28,7 +28,7 @@ const fn text(name: &'static str, write: fn(&Arc<Process>, &mut dyn Write) -> fm
     file(name, 0o444, ProcessContent::Text(write))
 }
 
-const fn writable(file: ProcessFile, mode: u32, control: Control) -> ProcessFile {
+const fn writable(file: ProcessFile, mode: u32, control: ProcessControl) -> ProcessFile {
     ProcessFile { mode, control: Some(control), ..file }
 }
 
@@ -51,6 +51,8 @@ pub(super) static FILES: &[ProcessFile] = &[
             process.limits.get(resource).map_or([0; 2], |limit| [limit.soft, limit.hard])
         })
     }),
+    text("mounts", |_, out| generated::mounts(out)),
+    text("mountinfo", |_, out| generated::mountinfo(out)),
     text("oom_score", |process, out| writeln!(out, "{}", oom::score(process))),
     writable(
         text("oom_score_adj", |process, out| {
@@ -64,6 +66,7 @@ pub(super) static FILES: &[ProcessFile] = &[
     file("cmdline", 0o444, ProcessContent::Whole(|process| strings(process, |program| &program.arguments))),
     file("environ", 0o400, ProcessContent::Whole(|process| strings(process, |program| &program.environment))),
     file("auxv", 0o400, ProcessContent::Whole(|process| strings(process, |program| &program.auxiliary))),
+    file("mem", 0o400, ProcessContent::At(memory)),
     file("pagemap", 0o400, ProcessContent::At(pagemap)),
 ];
 
@@ -137,6 +140,23 @@ fn clear_soft_dirty(space: &Space) -> Result<(), Errno> {
 fn pagemap(process: &Arc<Process>, offset: u64, bytes: &mut [u8]) -> Result<usize, Errno> {
     let Some(space) = space_of(process) else { return Ok(0) };
     proc::read_pagemap(&space, offset, bytes).map_err(|_| Errno::EINVAL)
+}
+
+/// The program's memory by its addresses, as far as the program itself could read it.
+fn memory(process: &Arc<Process>, offset: u64, bytes: &mut [u8]) -> Result<usize, Errno> {
+    let Some(space) = space_of(process) else { return Ok(0) };
+    let other = UserMemory::of_other(sched::current_ref().space(), &space);
+    let mut done = 0;
+    while done < bytes.len() {
+        let at = offset.checked_add(done as u64).ok_or(Errno::EIO)?;
+        let part = (bytes.len() - done).min((FRAME_SIZE - at % FRAME_SIZE) as usize);
+        match other.read(VirtAddr(at), &mut bytes[done..][..part]) {
+            Ok(()) => done += part,
+            Err(_) if done > 0 => break,
+            Err(_) => return Err(Errno::EIO),
+        }
+    }
+    Ok(done)
 }
 
 /// What stands in a part of the program's memory now: it may have changed its arguments to be seen here.

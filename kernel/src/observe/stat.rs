@@ -11,6 +11,7 @@ use quire_interop::proc::Sizes;
 use super::process::{name, space_of};
 use super::status::{actions, state};
 use super::text::write_name;
+use super::usage::process_time;
 use crate::cpu::area::MAX_CPUS;
 use crate::task::process::{Exit, Process};
 use crate::time;
@@ -88,7 +89,13 @@ pub(super) fn stat(process: &Arc<Process>, out: &mut dyn Write) -> fmt::Result {
     let parent = process.parent().map_or(0, |parent| parent.id);
     let (group, session) = (process.group.load(Ordering::Relaxed), process.session.load(Ordering::Relaxed));
     // No terminal; the group in front of it is -1.
-    write!(out, ") {letter} {parent} {group} {session} 0 -1 0 0 0 0 0 0 0 0 0 20 0")?;
+    write!(out, ") {letter} {parent} {group} {session} 0 -1 0")?;
+    let account = &process.account;
+    let ((minor, major), (minor_children, major_children)) =
+        (account.usage.faults(), account.children.faults());
+    write!(out, " {minor} {minor_children} {major} {major_children}")?;
+    let (own, children) = (process_time(process) / TICK, account.children.ran() / TICK);
+    write!(out, " {own} 0 {children} 0 20 0")?;
     let threads = process.threads.lock().len().max(1);
     let started = process.account.started / TICK;
     write!(out, " {threads} 0 {started} {} {} {}", sizes.total * 4096, sizes.rss(), u64::MAX)?;

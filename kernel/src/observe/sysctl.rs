@@ -1,11 +1,12 @@
 //! `/proc/sys`: what can be set, as far as it has a meaning in this kernel.
 
-use core::fmt::Write;
+use core::fmt::{self, Write};
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use super::settings::{SETTINGS, VERSION};
 use super::{List, hugetlb, number};
 use crate::errno::Errno;
+use crate::files::random;
 use crate::memory::manager::manager;
 use crate::task::table;
 
@@ -14,6 +15,7 @@ const SHM_MOST: u64 = u64::MAX - (1 << 24);
 
 pub(super) fn add(list: &mut List) {
     add_kernel(list);
+    add_random(list);
     add_overcommit(list);
     add_pools(list);
     let count = || SETTINGS.max_map_count.load(Ordering::Relaxed);
@@ -50,6 +52,30 @@ fn add_kernel(list: &mut List) {
     list.text("/proc/sys/kernel/threads-max", |out| writeln!(out, "{}", table::PID_MAX));
     list.text("/proc/sys/kernel/shmmax", |out| writeln!(out, "{SHM_MOST}"));
     list.text("/proc/sys/kernel/shmall", |out| writeln!(out, "{SHM_MOST}"));
+}
+
+fn add_random(list: &mut List) {
+    let boot = random_id();
+    let file = |name: &str| alloc::format!("/proc/sys/kernel/random/{name}");
+    list.text(file("boot_id"), move |out| write_id(out, boot));
+    list.text(file("uuid"), |out| write_id(out, random_id()));
+    // The generator is seeded once, with this many bits.
+    list.text(file("entropy_avail"), |out| out.write_str("256\n"));
+    list.text(file("poolsize"), |out| out.write_str("256\n"));
+}
+
+/// A random identifier (RFC 9562, version 4).
+fn random_id() -> u128 {
+    let mut bytes = [0; 16];
+    random::fill(&mut bytes);
+    let (version, variant) = (0xf << 76, 0b11 << 62);
+    u128::from_be_bytes(bytes) & !version & !variant | 4 << 76 | 0b10 << 62
+}
+
+fn write_id(out: &mut dyn Write, id: u128) -> fmt::Result {
+    let part = |shift: u32, bits: u32| id >> shift & ((1 << bits) - 1);
+    let (first, second, third) = (part(96, 32), part(80, 16), part(64, 16));
+    writeln!(out, "{first:08x}-{second:04x}-{third:04x}-{:04x}-{:012x}", part(48, 16), part(0, 48))
 }
 
 fn add_overcommit(list: &mut List) {

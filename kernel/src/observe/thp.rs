@@ -52,10 +52,13 @@ fn fixed(list: &mut List, name: &str, text: &'static str) {
     );
 }
 
+/// Reads a number of the background collapser.
+type Get = fn(&Collapser) -> u64;
+
 /// A number of the background collapser.
 struct Field {
     name: &'static str,
-    get: fn(&Collapser) -> u64,
+    get: Get,
     set: fn(&mut Collapser, u64),
     most: u64,
 }
@@ -112,14 +115,14 @@ fn add_khugepaged(list: &mut List) {
             },
         );
     }
-    let counts: [(&str, fn(&Collapser) -> u64); 2] =
+    let counts: [(&str, Get); 2] =
         [("pages_collapsed", |it| it.pages_collapsed), ("full_scans", |it| it.full_scans)];
     for (name, get) in counts {
         list.text(format!("{FOLDER}/khugepaged/{name}"), move |out| show(out, get));
     }
 }
 
-fn show(out: &mut dyn Write, get: fn(&Collapser) -> u64) -> fmt::Result {
+fn show(out: &mut dyn Write, get: Get) -> fmt::Result {
     let value = get(SETTINGS.khugepaged.lock().get_or_insert_default());
     writeln!(out, "{value}")
 }

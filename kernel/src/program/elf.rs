@@ -173,8 +173,9 @@ fn map_segment(space: &Space, file: &ProgramFile, segment: &Segment, bias: u64) 
         space.mmap(&MapRequest { addr: anon_start, len: last_page_end.0 - anon_start.0, ..request })?;
     }
     if in_file && end > file_end && prot.contains(Protection::WRITE) {
-        // The file's last page has bytes of what follows in the file; the program expects zeroes.
-        zero(space, file_end, end.min(file_pages_end))?;
+        // The file's last page has bytes of what follows in the file. The program expects zeroes, and the dynamic
+        // linker uses them up to the end of the page.
+        zero(space, file_end, file_pages_end)?;
     }
     Ok(last_page_end)
 }

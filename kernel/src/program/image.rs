@@ -15,6 +15,7 @@ use crate::files::node::Kind;
 use crate::files::open::{File, Io, Mapping, Opening};
 use crate::files::walk::Walk;
 use crate::memory::manager::{KernelFile, Space};
+use crate::observe::mapped_files::note_mapped;
 use crate::task::sched;
 
 /// How much of a file is read for its headers.
@@ -66,7 +67,10 @@ impl ProgramFile {
     /// [`Errno::ENOEXEC`] for a file that cannot be mapped.
     pub fn file(&self) -> Result<&KernelFile, Errno> {
         match self.open.mapping() {
-            Ok(Mapping::File(file)) => Ok(file),
+            Ok(Mapping::File(file)) => {
+                note_mapped(file.number(), &self.place);
+                Ok(file)
+            }
             _ => Err(Errno::ENOEXEC),
         }
     }

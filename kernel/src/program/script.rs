@@ -28,8 +28,11 @@ pub fn resolve(path: &[u8], mut strings: Strings) -> Result<(ProgramFile, String
     Err(Errno::ELOOP)
 }
 
-/// The interpreter and its one argument.
-fn first_line(head: &[u8]) -> Result<Option<(&[u8], Option<&[u8]>)>, Errno> {
+/// A path and its one argument.
+type Interpreter<'h> = (&'h [u8], Option<&'h [u8]>);
+
+/// What the first line asks for.
+fn first_line(head: &[u8]) -> Result<Option<Interpreter<'_>>, Errno> {
     let Some(line) = head.strip_prefix(b"#!") else { return Ok(None) };
     let line = &line[..line.len().min(LINE_BYTES)];
     let end = line.iter().position(|&byte| byte == b'\n').unwrap_or(line.len());

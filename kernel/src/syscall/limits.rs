@@ -2,14 +2,20 @@
 
 use alloc::sync::Arc;
 
-use super::wait::USAGE_WORDS;
+use linux_raw_sys::general as abi;
+use quire_interop::proc::Sizes;
+
 use super::{Answer, Call};
 use crate::errno::Errno;
+use crate::observe::usage;
 use crate::program::stack::CLOCK_TICKS;
 use crate::task::limits::Limit;
 use crate::task::process::Process;
 use crate::task::table;
 use crate::time;
+
+const RUSAGE_SELF: i32 = abi::RUSAGE_SELF as i32;
+const RUSAGE_THREAD: i32 = abi::RUSAGE_THREAD as i32;
 
 impl Call<'_> {
     /// `prlimit64`
@@ -46,18 +52,26 @@ impl Call<'_> {
         Ok(Limit { soft, hard })
     }
 
-    /// `getrusage`: the time since the start of the machine, as that of the program.
+    /// `getrusage`
     pub(super) fn getrusage(&self) -> Answer {
-        let mut words = [0; USAGE_WORDS];
-        let now = time::now_ns();
-        [words[0], words[1]] = [now / 1_000_000_000, now % 1_000_000_000 / 1000];
+        let account = &self.process().account;
+        let most = account.peak(&Sizes::of(self.space)).1;
+        let words = match self.arguments[0] as i32 {
+            RUSAGE_SELF => usage::rusage(&account.usage, usage::process_time(self.process()), most),
+            abi::RUSAGE_CHILDREN => usage::rusage(&account.children, account.children.ran(), 0),
+            RUSAGE_THREAD => usage::rusage(&self.task.usage, usage::thread_time(), most),
+            _ => return Err(Errno::EINVAL),
+        };
         self.store_words(self.arguments[1], &words)?;
         Ok(0)
     }
 
     pub(super) fn times(&self) -> Answer {
         let ticks = time::now_ns() / (1_000_000_000 / CLOCK_TICKS);
-        self.store_words(self.arguments[0], &[ticks, 0, 0, 0])?;
+        let of = |ns: u64| ns / (1_000_000_000 / CLOCK_TICKS);
+        let own = of(usage::process_time(self.process()));
+        let children = of(self.process().account.children.ran());
+        self.store_words(self.arguments[0], &[own, 0, children, 0])?;
         Ok(ticks)
     }
 }

@@ -5,6 +5,7 @@ use quire::addr::VirtAddr;
 
 use super::{Answer, Call};
 use crate::errno::Errno;
+use crate::observe::usage;
 use crate::task::wait::WaitQueue;
 use crate::time;
 
@@ -62,9 +63,9 @@ impl Call<'_> {
             abi::CLOCK_MONOTONIC
             | abi::CLOCK_MONOTONIC_RAW
             | abi::CLOCK_MONOTONIC_COARSE
-            | abi::CLOCK_BOOTTIME
-            | abi::CLOCK_PROCESS_CPUTIME_ID
-            | abi::CLOCK_THREAD_CPUTIME_ID => Ok(time::now_ns()),
+            | abi::CLOCK_BOOTTIME => Ok(time::now_ns()),
+            abi::CLOCK_PROCESS_CPUTIME_ID => Ok(usage::process_time(self.process())),
+            abi::CLOCK_THREAD_CPUTIME_ID => Ok(usage::thread_time()),
             _ => Err(Errno::EINVAL),
         }
     }

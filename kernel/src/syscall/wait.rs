@@ -15,8 +15,6 @@ const WAIT4_OPTIONS: u32 =
     abi::WNOHANG | abi::WUNTRACED | abi::WCONTINUED | abi::__WNOTHREAD | abi::__WALL | abi::__WCLONE;
 const WAITID_OPTIONS: u32 =
     abi::WNOHANG | abi::WSTOPPED | abi::WEXITED | abi::WCONTINUED | abi::WNOWAIT | abi::__WALL;
-/// The words of `struct rusage`.
-pub(super) const USAGE_WORDS: usize = 18;
 
 impl Call<'_> {
     pub(super) fn wait4(&self) -> Answer {
@@ -43,8 +41,8 @@ impl Call<'_> {
         if status != 0 {
             self.memory.write(VirtAddr(status), &event.wait_status().to_le_bytes())?;
         }
-        self.store_words(usage, &[0; USAGE_WORDS])?;
-        Ok(u64::from(child))
+        self.store_words(usage, &child.account.rusage_of_ended())?;
+        Ok(u64::from(child.id))
     }
 
     pub(super) fn waitid(&self) -> Answer {
@@ -70,10 +68,12 @@ impl Call<'_> {
         };
         let found = wait(self.process(), wanted)?;
         if info != 0 {
-            let bytes = found.map_or([0; 128], |(child, event)| info_of(child, event).bytes());
+            let bytes = found.as_ref().map_or([0; 128], |(child, event)| info_of(child.id, *event).bytes());
             self.memory.write(VirtAddr(info), &bytes)?;
         }
-        self.store_words(usage, &[0; USAGE_WORDS])?;
+        if let Some((child, _)) = found {
+            self.store_words(usage, &child.account.rusage_of_ended())?;
+        }
         Ok(0)
     }
 }

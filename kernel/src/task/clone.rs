@@ -7,7 +7,7 @@ use linux_raw_sys::general as abi;
 use quire::addr::VirtAddr;
 
 use super::process::Process;
-use super::task::{Task, UserContext};
+use super::thread::{Task, UserContext};
 use super::{run, sched, table};
 use crate::errno::Errno;
 use crate::memory::manager::Space;
@@ -135,7 +135,7 @@ fn child_process(
     let signals = task
         .process
         .signals
-        .for_child(request.has(abi::CLONE_SIGHAND), request.flags & u64::from(abi::CLONE_CLEAR_SIGHAND) != 0);
+        .for_child(request.has(abi::CLONE_SIGHAND), request.flags & abi::CLONE_CLEAR_SIGHAND != 0);
     let parent = parent_of_child(task, request);
     let process = Process::new(id, Some(&parent), Some(space.clone()), files, fs, signals);
     process.exit_signal.store(request.exit_signal, Ordering::Relaxed);

@@ -6,7 +6,7 @@ use core::sync::atomic::Ordering;
 
 use super::exit::end_vfork;
 use super::process::{Identity, Process};
-use super::task::{Task, UserContext};
+use super::thread::{Task, UserContext};
 use super::timers;
 use crate::cpu::user_mode::initial_registers;
 use crate::errno::Errno;
@@ -36,7 +36,7 @@ pub fn execute(task: &Arc<Task>, path: &[u8], strings: Strings) -> Result<(), Er
         Ok((context, layout)) => {
             drop(old);
             ipc::collect();
-            begin(task, context, identity(&file, &strings));
+            begin(task, context, identity(&file));
             *task.process.account.program.lock() = layout;
             Ok(())
         }
@@ -105,18 +105,11 @@ fn end_other_threads(task: &Arc<Task>) {
     process.child_events.wait_uninterruptible(|| (process.threads.lock().len() <= 1).then_some(()));
 }
 
-fn identity(file: &image::ProgramFile, strings: &Strings) -> Identity {
+fn identity(file: &image::ProgramFile) -> Identity {
     let path = &file.path;
     let base = path.rsplit(|&byte| byte == b'/').next().unwrap_or(path);
     let mut name = [0; 16];
     let length = base.len().min(15);
     name[..length].copy_from_slice(&base[..length]);
-    let joined =
-        |strings: &[Vec<u8>]| strings.iter().flat_map(|string| string.iter().copied().chain([0])).collect();
-    Identity {
-        name,
-        arguments: joined(&strings.arguments),
-        environment: joined(&strings.environment),
-        executable: file.place.path(),
-    }
+    Identity { name, executable: file.place.path() }
 }

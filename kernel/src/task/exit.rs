@@ -8,7 +8,7 @@ use quire::addr::VirtAddr;
 
 use super::process::{Exit, Process};
 use super::signal::{self, info::SigInfo};
-use super::task::Task;
+use super::thread::Task;
 use super::{futex, sched, table, timers};
 use crate::device::serial::log;
 use crate::ipc;
@@ -28,6 +28,7 @@ pub fn finish() {
     if is_last {
         let space = task.process.space.lock().take();
         check(&task);
+        task.process.account.note_end(task.space());
         drop(space);
     }
     task.leave_space();

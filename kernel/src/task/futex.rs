@@ -12,7 +12,7 @@ use quire::addr::VirtAddr;
 use quire::vm::Access;
 
 use super::sched;
-use super::task::Task;
+use super::thread::Task;
 use crate::errno::Errno;
 use crate::memory::user::UserMemory;
 use crate::sync::IrqLock;

@@ -28,10 +28,10 @@ pub mod signal;
 pub mod sleep_lock;
 pub mod switch;
 pub mod table;
-pub mod task;
+pub mod thread;
 pub mod timers;
 pub mod wait;
 pub mod wait4;
 pub mod word;
 
-pub use task::Task;
+pub use thread::Task;

@@ -9,7 +9,7 @@ use spin::Mutex;
 use super::barriers::Registrations;
 use super::limits::Limits;
 use super::signal::shared::SharedSignals;
-use super::task::Task;
+use super::thread::Task;
 use super::wait::WaitQueue;
 use crate::files::context::FsContext;
 use crate::files::table::FileTable;
@@ -49,10 +49,6 @@ pub enum JobEvent {
 pub struct Identity {
     /// The name, at most 15 bytes and a zero (`PR_SET_NAME`).
     pub name: [u8; 16],
-    /// The arguments, each with a zero byte at its end.
-    pub arguments: Vec<u8>,
-    /// The environment at its start, likewise.
-    pub environment: Vec<u8>,
     /// The path of the program's file.
     pub executable: Vec<u8>,
 }

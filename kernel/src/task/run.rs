@@ -9,11 +9,12 @@ use quire::vm::Access;
 use x86_64::instructions::interrupts;
 
 use super::signal::{self, info::SigInfo};
-use super::task::Task;
+use super::thread::Task;
 use super::{exit, oom, sched};
 use crate::cpu::area;
 use crate::cpu::user_mode::{self, Stop};
 use crate::memory::heap;
+use crate::observe::usage::note_fault;
 use crate::syscall;
 
 /// Where the stack of a program's new task begins.
@@ -57,12 +58,15 @@ pub fn user_loop() {
 
 /// Lets Quire make the access possible. The program then repeats it.
 fn fault(task: &Task, addr: VirtAddr, access: Access) {
-    let Err(error) = task.space().fault(addr, access) else { return };
+    let error = match task.space().fault(addr, access) {
+        Ok(outcome) => return note_fault(task, outcome.kind),
+        Err(error) => error,
+    };
     match error.signal() {
         Some(signal) => {
             // SAFETY: the program does not run.
             unsafe { task.user() }.fault_address = addr.0;
-            let info = SigInfo::fault(signal.number as u32, signal.code as i32, addr.0);
+            let info = SigInfo::fault(signal.number as u32, signal.code, addr.0);
             signal::send::force(task, info);
         }
         // The program repeats the access when there is memory.

@@ -6,7 +6,7 @@ use core::sync::atomic::Ordering;
 
 use quire::cpu::CpuId;
 
-use super::task::Task;
+use super::thread::Task;
 use crate::cpu::area::{self, MAX_CPUS};
 use crate::sync::IrqLock;
 

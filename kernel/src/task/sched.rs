@@ -24,10 +24,11 @@ use x86_64::registers::model_specific::FsBase;
 
 use super::run_queue;
 use super::switch::switch_stacks;
-use super::task::Task;
+use super::thread::Task;
 use crate::cpu::area::{self, Handover};
 use crate::cpu::ipi;
 use crate::observe::note_idle;
+use crate::observe::usage::note_switch;
 use crate::sync::IrqLock;
 use crate::time::timer;
 
@@ -102,6 +103,27 @@ pub fn is_parked(task: &Task) -> bool {
 pub fn schedule() {
     area::this().set_need_resched(false);
     switch_away(true);
+}
+
+/// Turns of a loop that waits for another task until that may need this CPU.
+const TURNS: u32 = 32;
+
+/// Now and then lets other tasks run, in a loop that waits for one of them, if nothing forbids it here.
+pub fn let_others_run() {
+    let area = area::this();
+    if !area.next_turn().is_multiple_of(TURNS) || !area.may_switch() || !is_started() {
+        return;
+    }
+    if !interrupts::are_enabled() || run_queue::waiting() == 0 {
+        return;
+    }
+    if area.is_idle() {
+        area.set_idle(false);
+        switch_away(false);
+        area.set_idle(true);
+    } else {
+        schedule();
+    }
 }
 
 /// Ends the running task: its stack is never used again.
@@ -185,6 +207,7 @@ fn restore(enabled: bool) {
 /// # Safety
 /// Interrupts are off. `previous` runs on this CPU, and `next`, marked as on a CPU, runs nowhere.
 unsafe fn switch_to(previous: &Task, next: Arc<Task>, runnable: bool) {
+    note_switch(area::cpu_id(), previous);
     let area = area::this();
     let next = ManuallyDrop::new(next);
     // SAFETY: the caller switches from one task to the other.

@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 use spin::Mutex;
 
 use super::process::Process;
-use super::task::Task;
+use super::thread::Task;
 use super::wait::WaitQueue;
 use crate::errno::Errno;
 

@@ -162,12 +162,8 @@ fn take_due(now: u64) -> Option<(Weak<Process>, Option<SigInfo>)> {
     let mut timers = TIMERS.lock();
     let timer = timers.values_mut().find(|timer| timer.due.is_some_and(|due| due <= now))?;
     let due = timer.due?;
-    if timer.interval == 0 {
-        timer.due = None;
-    } else {
-        let missed = (now - due) / timer.interval;
-        timer.overruns = missed;
-        timer.due = Some(due.saturating_add((missed + 1).saturating_mul(timer.interval)));
-    }
+    let missed = (now - due).checked_div(timer.interval);
+    timer.overruns = missed.unwrap_or(0);
+    timer.due = missed.map(|missed| due.saturating_add((missed + 1).saturating_mul(timer.interval)));
     Some((timer.process.clone(), timer.info))
 }

@@ -4,7 +4,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use super::sched::{current, park, wake};
-use super::task::Task;
+use super::thread::Task;
 use crate::errno::Errno;
 use crate::sync::IrqLock;
 use crate::time;

@@ -59,14 +59,14 @@ impl Event {
 ///
 /// # Errors
 /// [`Errno::ECHILD`] without such children, [`Errno::EINTR`].
-pub fn wait(process: &Arc<Process>, wanted: Wanted) -> Result<Option<(u32, Event)>, Errno> {
+pub fn wait(process: &Arc<Process>, wanted: Wanted) -> Result<Option<(Arc<Process>, Event)>, Errno> {
     process.child_events.wait_until(|| match look(process, wanted) {
         Ok(None) if !wanted.no_hang => None,
         found => Some(found),
     })?
 }
 
-fn look(process: &Arc<Process>, wanted: Wanted) -> Result<Option<(u32, Event)>, Errno> {
+fn look(process: &Arc<Process>, wanted: Wanted) -> Result<Option<(Arc<Process>, Event)>, Errno> {
     let mut any = false;
     let mut found = None;
     for child in process.children.lock().iter().filter(|child| matches(child, wanted.children)) {
@@ -81,9 +81,10 @@ fn look(process: &Arc<Process>, wanted: Wanted) -> Result<Option<(u32, Event)>, 
     };
     if matches!(event, Event::Ended(_)) && !wanted.keep {
         process.children.lock().retain(|other| !Arc::ptr_eq(other, &child));
+        process.account.note_child(&child.account);
         table::forget(&child);
     }
-    Ok(Some((child.id, event)))
+    Ok(Some((child, event)))
 }
 
 fn matches(child: &Process, children: Children) -> bool {

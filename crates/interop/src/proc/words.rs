@@ -68,7 +68,7 @@ pub fn read_kpageflags<P: Platform>(
 
 /// The frame behind the last one of the machine.
 fn end_of_memory<P: Platform>(manager: &MemoryManager<'_, P>) -> u64 {
-    manager.pages().zone_info().map(|zone| zone.span.end().0).max().unwrap_or(0)
+    manager.pages().end_of_memory().0
 }
 
 /// Fills `bytes` with zeroes as far as there are words, then lets `fill` put words; it gets the first word's number.

@@ -26,6 +26,7 @@ pub fn zoneinfo<P: Platform>(out: &mut dyn Write, manager: &MemoryManager<'_, P>
 }
 
 fn zone_text<P: Platform>(out: &mut dyn Write, manager: &MemoryManager<'_, P>, zone: &ZoneInfo) -> Result {
+    let span = manager.pages().zone_span(zone.node, zone.kind);
     writeln!(out, "Node {}, zone {:>8}", zone.node, name_of(zone.kind))?;
     writeln!(out, "  pages free     {}", zone.free)?;
     let rows = [
@@ -33,7 +34,7 @@ fn zone_text<P: Platform>(out: &mut dyn Write, manager: &MemoryManager<'_, P>, z
         ("min", zone.marks.min),
         ("low", zone.marks.low),
         ("high", zone.marks.high),
-        ("spanned", zone.span.count),
+        ("spanned", span.count),
         ("present", zone.present),
         ("managed", zone.managed),
         ("cma", 0),
@@ -52,7 +53,7 @@ fn zone_text<P: Platform>(out: &mut dyn Write, manager: &MemoryManager<'_, P>, z
         let count = manager.pages().cached_on(CpuId(cpu as u32), zone.node, zone.kind);
         writeln!(out, "    cpu: {cpu}\n              count:    {count}")?;
     }
-    writeln!(out, "  node_unreclaimable:  0\n  start_pfn:           {}", zone.span.start.0)
+    writeln!(out, "  node_unreclaimable:  0\n  start_pfn:           {}", span.start.0)
 }
 
 /// `/proc/buddyinfo`: how many free groups of each order each zone has.

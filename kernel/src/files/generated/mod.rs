@@ -27,7 +27,7 @@ use crate::errno::Errno;
 use crate::observe::{MachineFile, ProcessFile};
 
 pub use folder::Folder;
-pub use mounts::add as add_mounts;
+pub use mounts::{add as add_mounts, mountinfo, mounts};
 
 /// The magic numbers of `statfs(2)`.
 const PROC_MAGIC: u64 = 0x9fa0;

@@ -9,7 +9,7 @@ mod line;
 mod requests;
 mod settings;
 
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use linux_raw_sys::general as abi;
 
@@ -50,12 +50,20 @@ static TERMINAL: Terminal = Terminal {
     session: AtomicU32::new(table::INIT),
 };
 
+/// Whether the serial port interrupts.
+static INTERRUPTS: AtomicBool = AtomicBool::new(false);
+
+/// Connects the serial port's interrupt.
+pub fn connect() {
+    INTERRUPTS.store(Serial.on_receive(arrived), Ordering::Relaxed);
+}
+
 /// Serves the terminal's input, for ever: a task of the kernel. Signals cannot be sent in an interrupt handler.
 pub fn serve() -> ! {
-    let interrupts = Serial.on_receive(arrived);
     loop {
         // A port that does not interrupt is looked at now and then.
-        let deadline = (!interrupts).then(|| time::now_ns() + POLL_NS);
+        let polls = !INTERRUPTS.load(Ordering::Relaxed);
+        let deadline = polls.then(|| time::now_ns() + POLL_NS);
         let fill = || {
             arrived();
             ARRIVED.lock().pop()

@@ -9,9 +9,6 @@ use crate::syscall::{Answer, Call};
 impl Call<'_> {
     fn buffer(&self) -> Result<UserParts<'_>, Errno> {
         let [_, start, bytes, ..] = self.arguments;
-        if bytes > i64::MAX as u64 {
-            return Err(Errno::EINVAL);
-        }
         UserParts::one(self.memory, VirtAddr(start), bytes)
     }
 

@@ -127,7 +127,7 @@ impl Call<'_> {
         if stores && !may_store {
             return Err(Errno::EPERM);
         }
-        let file = match mapping {
+        let backed = match mapping {
             Mapping::File(file) => file,
             Mapping::Zeroes => return self.map(&MapRequest { sharing, ..*request }),
         };
@@ -137,7 +137,8 @@ impl Call<'_> {
         // What is open for reading alone, or sealed, can never be stored to.
         let forbid =
             if sharing == Sharing::Shared && !may_store { Protection::WRITE } else { Protection::NONE };
-        let backing = Backing::File { file, page_offset: offset / FRAME_SIZE };
+        observe::mapped_files::note_mapped(backed.number(), file.place());
+        let backing = Backing::File { file: backed, page_offset: offset / FRAME_SIZE };
         self.map(&MapRequest { backing, sharing, forbid, ..*request })
     }
 

@@ -8,7 +8,7 @@ use super::action::{Action, Effect};
 use super::info::SigInfo;
 use super::{SignalSet, frame, send, set_of};
 use crate::errno::Errno;
-use crate::task::task::Task;
+use crate::task::thread::Task;
 
 /// Takes the running task's signals, until one runs a handler or none is left. A call that a signal interrupted is
 /// made again if it may be.

@@ -12,7 +12,7 @@ use crate::cpu::fpu::FpuState;
 use crate::cpu::stubs::{USER_CODE, USER_DATA};
 use crate::errno::Errno;
 use crate::memory::user::UserMemory;
-use crate::task::task::{Task, UserContext};
+use crate::task::thread::{Task, UserContext};
 
 /// Below a program's stack pointer the compiler may keep data (System V ABI, "The Stack Frame").
 const RED_ZONE: u64 = 128;

@@ -10,7 +10,7 @@ use super::info::SigInfo;
 use super::{SignalSet, UNSTOPPABLE, set_of};
 use crate::device::serial::log;
 use crate::task::process::{Exit, JobEvent, Process};
-use crate::task::task::Task;
+use crate::task::thread::Task;
 
 const STOPS: SignalSet =
     set_of(abi::SIGSTOP) | set_of(abi::SIGTSTP) | set_of(abi::SIGTTIN) | set_of(abi::SIGTTOU);

@@ -2,7 +2,6 @@
 
 use core::sync::atomic::Ordering;
 
-use crate::addr::FrameRange;
 use crate::cpu::CpuId;
 use crate::page_alloc::allocator::PageAllocator;
 use crate::page_alloc::request::gfp::ZoneKind;
@@ -17,8 +16,6 @@ pub struct ZoneInfo {
     pub node: u8,
     /// The kind.
     pub kind: ZoneKind,
-    /// The frames from its first to its last, those of other zones and holes between them included.
-    pub span: FrameRange,
     /// Its frames, the manager's tables included.
     pub present: u64,
     /// Frames that can ever be handed out, descriptor frames included.
@@ -67,7 +64,6 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         self.zones().map(|zone| ZoneInfo {
             node: zone.node,
             kind: zone.kind,
-            span: zone.span(self.platform()),
             present: zone.present.load(Ordering::Relaxed),
             managed: zone.managed.load(Ordering::Relaxed),
             free: zone.free_frames(),

@@ -2,4 +2,5 @@
 
 pub(super) mod free_groups;
 pub(super) mod info;
+pub(super) mod spans;
 pub(super) mod validate;

@@ -28,6 +28,6 @@ impl<P: Platform> PageSurvey<'_, '_, P> {
     fn is_anonymous(self, frame: Frame) -> bool {
         let frames = self.pages().frames();
         let huge = matches!(frames.frame_info(frame), FrameInfo::InUse { huge: true, .. });
-        !huge && !(frames.is_held(frame) && frames.is_of_file(frame))
+        !(huge || frames.is_held(frame) && frames.is_of_file(frame))
     }
 }

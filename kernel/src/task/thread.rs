@@ -16,6 +16,7 @@ use crate::cpu::fpu::FpuState;
 use crate::cpu::registers::Registers;
 use crate::errno::Errno;
 use crate::memory::manager::Space;
+use crate::observe::usage::Usage;
 use crate::memory::stacks::KernelStack;
 
 /// What a program's thread has in the processor while it runs.
@@ -77,6 +78,8 @@ pub struct Task {
     attention: AtomicU8,
     /// Signals to the task, and which it blocks.
     pub signals: OwnSignals,
+    /// What it has used.
+    pub usage: Usage,
     /// The number of the call that a signal interrupted.
     interrupted_call: AtomicU64,
     /// Where a new task stores its number before its program runs; 0 for nowhere.
@@ -139,6 +142,7 @@ impl Task {
             space: UnsafeCell::new(space),
             attention: AtomicU8::new(0),
             signals: OwnSignals::default(),
+            usage: Usage::default(),
             interrupted_call: AtomicU64::new(NO_CALL),
             store_child_id_at: AtomicU64::new(0),
             clear_child_tid: AtomicU64::new(0),

@@ -1,0 +1,111 @@
+//! Which places mapped files have in the tree of files. Quire knows a file by a number alone.
+//!
+//! A call that maps a file notes its place here. A number may be given to another file once the file is neither
+//! mapped nor open; the call that maps that file overwrites the entry. So the entry of a file that is mapped is right.
+
+use alloc::collections::BTreeMap;
+use alloc::sync::{Arc, Weak};
+use alloc::vec::Vec;
+
+use quire::addr::VirtAddr;
+use quire_interop::proc::MappedFile;
+use spin::Mutex;
+
+use crate::files::dentry::Dentry;
+use crate::task::table;
+
+/// More entries than this are looked through for files that are not mapped any more.
+const MANY: usize = 256;
+
+/// Where a file is.
+struct Place {
+    dentry: Weak<Dentry>,
+    /// Its path when it was mapped, for one that has no place any more.
+    path: Vec<u8>,
+    file: MappedFile,
+}
+
+struct Places {
+    by_number: BTreeMap<u64, Place>,
+    /// Look through them when there are more.
+    limit: usize,
+}
+
+static PLACES: Mutex<Places> = Mutex::new(Places { by_number: BTreeMap::new(), limit: MANY });
+
+/// A program maps, or is about to map, the file with this number.
+pub fn note_mapped(number: u64, dentry: &Arc<Dentry>) {
+    let known = |place: &Place| core::ptr::eq(place.dentry.as_ptr(), Arc::as_ptr(dentry));
+    if PLACES.lock().by_number.get(&number).is_some_and(known) {
+        return;
+    }
+    let attributes = dentry.node().attributes();
+    let device = ((attributes.fs >> 8) as u32, (attributes.fs & 0xff) as u32);
+    let file = MappedFile { device, inode: attributes.number };
+    let place = Place { dentry: Arc::downgrade(dentry), path: dentry.path(), file };
+    let (old, many) = {
+        let mut places = PLACES.lock();
+        let old = places.by_number.insert(number, place);
+        (old, places.by_number.len() > places.limit)
+    };
+    drop(old);
+    if many {
+        forget_unmapped();
+    }
+}
+
+/// Where the file with this number is: its path as it is now, device and inode.
+pub(super) fn place_of(number: u64) -> Option<(Vec<u8>, MappedFile)> {
+    let (dentry, path, file) = {
+        let places = PLACES.lock();
+        let place = places.by_number.get(&number)?;
+        (place.dentry.upgrade(), place.path.clone(), place.file)
+    };
+    Some(match dentry {
+        Some(dentry) => (dentry.path(), file),
+        None if path.ends_with(DELETED) => (path, file),
+        None => ([&path, DELETED].concat(), file),
+    })
+}
+
+/// What follows the path of a file that was removed.
+const DELETED: &[u8] = b" (deleted)";
+
+/// Forgets all places, at the end.
+pub fn forget() {
+    let gone = core::mem::take(&mut PLACES.lock().by_number);
+    drop(gone);
+}
+
+fn forget_unmapped() {
+    let mapped = mapped_numbers();
+    let gone = {
+        let mut places = PLACES.lock();
+        let (kept, gone): (BTreeMap<_, _>, BTreeMap<_, _>) =
+            core::mem::take(&mut places.by_number).into_iter().partition(|(number, place)| {
+                place.dentry.strong_count() > 0 || mapped.binary_search(number).is_ok()
+            });
+        places.limit = (2 * kept.len()).max(MANY);
+        places.by_number = kept;
+        gone
+    };
+    drop(gone);
+}
+
+/// The files that any process maps, in ascending order.
+fn mapped_numbers() -> Vec<u64> {
+    let mut numbers = Vec::new();
+    for process in table::processes() {
+        let Some(space) = process.space.lock().clone() else { continue };
+        let mut at = VirtAddr(0);
+        while let Some(vma) = space.next_vma(at) {
+            at = vma.range.end;
+            if vma.file_number != 0 {
+                numbers.push(vma.file_number);
+            }
+        }
+    }
+    numbers.sort_unstable();
+    numbers.dedup();
+    numbers
+}

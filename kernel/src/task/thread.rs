@@ -16,8 +16,8 @@ use crate::cpu::fpu::FpuState;
 use crate::cpu::registers::Registers;
 use crate::errno::Errno;
 use crate::memory::manager::Space;
-use crate::observe::usage::Usage;
 use crate::memory::stacks::KernelStack;
+use crate::observe::usage::Usage;
 
 /// What a program's thread has in the processor while it runs.
 #[derive(Clone)]

@@ -131,7 +131,7 @@ impl Call<'_> {
             Mapping::File(file) => file,
             Mapping::Zeroes => return self.map(&MapRequest { sharing, ..*request }),
         };
-        if flags.has(abi::MAP_HUGETLB) && !matches!(file.node().kind(), FileKind::Huge { .. }) {
+        if flags.has(abi::MAP_HUGETLB) && !matches!(backed.node().kind(), FileKind::Huge { .. }) {
             return Err(Errno::EINVAL);
         }
         // What is open for reading alone, or sealed, can never be stored to.

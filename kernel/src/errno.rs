@@ -110,6 +110,11 @@ errnos! {
 }
 
 impl Errno {
+    /// Its number.
+    pub const fn number(self) -> i32 {
+        self.0
+    }
+
     /// The error with this number.
     pub const fn of(number: i32) -> Self {
         Self(number)

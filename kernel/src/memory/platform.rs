@@ -5,6 +5,7 @@ use core::sync::atomic::AtomicU32;
 use quire::addr::{Frame, PhysAddr, VirtRange};
 use quire::arch::ProcessorState;
 use quire::cpu::{CpuId, CpuSet};
+use quire::page_alloc::NodePolicy;
 use quire::platform::{Context, Event, FlushRequest, FramePlatform, Platform, TablePlatform};
 use quire::rank::Rank;
 use quire_interop::shootdown::LocalTlb;
@@ -150,6 +151,12 @@ unsafe impl TablePlatform for Machine {
 // SAFETY: as for `TablePlatform`.
 unsafe impl Platform for Machine {
     type Pager = ArchivePager;
+
+    #[inline]
+    fn task_nodes(&self) -> NodePolicy {
+        let own = if sched::is_started() { sched::current_ref().nodes.get() } else { None };
+        own.unwrap_or(NodePolicy::Local)
+    }
 
     fn wait(&self, word: &AtomicU32, seen: u32) {
         task::word::wait(word, seen);

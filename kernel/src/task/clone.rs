@@ -96,6 +96,7 @@ fn build(task: &Task, request: &CloneRequest, id: u32) -> Result<Arc<Task>, Errn
     let child_tid = |flag| if request.has(flag) { request.child_tid } else { 0 };
     new.clear_child_tid.store(child_tid(abi::CLONE_CHILD_CLEARTID), Ordering::Relaxed);
     new.store_child_id_at.store(child_tid(abi::CLONE_CHILD_SETTID), Ordering::Relaxed);
+    new.nodes.inherit(&task.nodes);
     new.signals.inherit(&task.signals, request.has(abi::CLONE_VM) && !request.has(abi::CLONE_VFORK));
     if !is_thread {
         let parent = parent_of_child(task, request);

@@ -18,6 +18,7 @@ pub mod exec;
 pub mod exit;
 pub mod futex;
 pub mod limits;
+pub mod nodes;
 pub mod oom;
 pub mod process;
 pub mod run;

@@ -7,6 +7,7 @@ use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use quire::addr::VirtAddr;
 use x86_64::registers::model_specific::FsBase;
 
+use super::nodes::TaskNodes;
 use super::process::Process;
 use super::signal::{self, own::OwnSignals};
 use super::{run_queue, switch, table};
@@ -60,6 +61,8 @@ const NO_CALL: u64 = u64::MAX;
 pub struct Task {
     /// Its number (`gettid(2)`); the first task of a process has the process's.
     pub id: u32,
+    /// From which nodes its memory comes.
+    pub nodes: TaskNodes,
     /// The process that it belongs to.
     pub process: Arc<Process>,
     /// See `super::sched`.
@@ -130,6 +133,7 @@ impl Task {
     ) -> Self {
         Self {
             id,
+            nodes: TaskNodes::default(),
             process,
             state: AtomicU8::new(0),
             on_cpu: AtomicBool::new(false),

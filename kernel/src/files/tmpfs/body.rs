@@ -3,6 +3,7 @@
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use linux_raw_sys::general as abi;
+use quire::hugetlb::HugeSize;
 use quire::limits::FRAME_SIZE;
 use quire::platform::FileId;
 use spin::Once;
@@ -21,6 +22,8 @@ const BLOCK: u64 = 512;
 pub enum Contents {
     /// There are none: the file is shared memory.
     Memory,
+    /// There are none: the file is of huge pages.
+    Huge(HugeSize),
     /// A file of the initial RAM disk. Its pages are read from there; written ones stay in the page cache.
     Archive(FileId),
 }
@@ -52,6 +55,7 @@ impl Body {
     pub fn file(&self) -> Result<&KernelFile, Errno> {
         self.file.try_call_once(|| match self.contents {
             Contents::Memory => Ok(manager().shmem(0)?),
+            Contents::Huge(size) => Ok(manager().huge_file(size, 0)?),
             Contents::Archive(id) => Ok(manager().open(id)?),
         })
     }
@@ -60,7 +64,7 @@ impl Body {
     pub fn size(&self) -> u64 {
         match (self.file.get(), self.contents) {
             (Some(file), _) => file.size(),
-            (None, Contents::Memory) => 0,
+            (None, Contents::Memory | Contents::Huge(_)) => 0,
             (None, Contents::Archive(id)) => archive::size(id),
         }
     }
@@ -70,7 +74,8 @@ impl Body {
         let pages = match (self.file.get(), self.contents) {
             (_, Contents::Archive(_)) => self.size().div_ceil(FRAME_SIZE),
             (Some(file), Contents::Memory) => file.resident(),
-            (None, Contents::Memory) => 0,
+            (Some(file), Contents::Huge(size)) => file.huge_pages().0 * size.order().frames(),
+            (None, Contents::Memory | Contents::Huge(_)) => 0,
         };
         pages * (FRAME_SIZE / BLOCK)
     }
@@ -169,13 +174,13 @@ impl Body {
             self.check_seal(abi::F_SEAL_GROW)?;
         }
         match self.contents {
-            Contents::Memory if keep_size => {
+            Contents::Memory | Contents::Huge(_) if keep_size => {
                 let end = end.min(size);
                 if start < end {
                     self.file()?.allocate(start..end).map_err(|error| out_of_space(error.into()))?;
                 }
             }
-            Contents::Memory => {
+            Contents::Memory | Contents::Huge(_) => {
                 self.file()?.allocate(start..end).map_err(|error| out_of_space(error.into()))?
             }
             // Pages of the archive are there already.

@@ -3,6 +3,7 @@
 use linux_raw_sys::general as abi;
 use quire::arch::Protection;
 use quire::error::MmError;
+use quire::filemap::FileKind;
 use quire::hugetlb::HugeSize;
 use quire::limits::FRAME_SIZE;
 use quire::vm::{Backing, MapRequest, Placement, Sharing};
@@ -78,7 +79,7 @@ impl Flags {
 }
 
 /// The size of huge pages with this base-two logarithm; 0 is the default size.
-pub(super) fn huge_size(log: u32) -> Option<HugeSize> {
+pub(in crate::syscall) fn huge_size(log: u32) -> Option<HugeSize> {
     match log {
         0 => Some(HugeSize::Size2M),
         log => HugeSize::ALL.into_iter().find(|size| size.bytes().trailing_zeros() == log),
@@ -130,7 +131,7 @@ impl Call<'_> {
             Mapping::File(file) => file,
             Mapping::Zeroes => return self.map(&MapRequest { sharing, ..*request }),
         };
-        if flags.has(abi::MAP_HUGETLB) {
+        if flags.has(abi::MAP_HUGETLB) && !matches!(backed.node().kind(), FileKind::Huge { .. }) {
             return Err(Errno::EINVAL);
         }
         // What is open for reading alone, or sealed, can never be stored to.

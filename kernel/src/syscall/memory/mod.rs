@@ -9,10 +9,13 @@ mod mmap;
 mod mprotect;
 mod mremap;
 mod msync;
+mod nodes;
+mod policy;
 mod process_vm;
 mod shm;
 mod userfaultfd;
 
+pub(super) use mmap::huge_size;
 use quire::addr::{VirtAddr, VirtRange};
 use quire::limits::FRAME_SIZE;
 

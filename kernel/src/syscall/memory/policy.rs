@@ -1,0 +1,181 @@
+//! `set_mempolicy`, `get_mempolicy`, `mbind` and `set_mempolicy_home_node`
+
+use linux_raw_sys::mempolicy as abi;
+use quire::addr::VirtAddr;
+use quire::limits::{FRAME_SHIFT, FRAME_SIZE, MAX_NODES};
+use quire::page_alloc::{NodePolicy, NodeSet};
+use quire::vm::Access;
+
+use super::{nodes, page_range};
+use crate::errno::Errno;
+use crate::memory::manager::Space;
+use crate::syscall::{Answer, Call};
+
+const DEFAULT: u32 = abi::MPOL_DEFAULT as u32;
+const PREFERRED: u32 = abi::MPOL_PREFERRED as u32;
+const BIND: u32 = abi::MPOL_BIND as u32;
+const INTERLEAVE: u32 = abi::MPOL_INTERLEAVE as u32;
+const LOCAL: u32 = abi::MPOL_LOCAL as u32;
+
+/// The bits of a mask that a program may name: more than the page of a mask that Linux takes is an error.
+const MOST_BITS: u64 = FRAME_SIZE * 8;
+const WORD_BITS: u64 = u64::BITS as u64;
+
+impl Call<'_> {
+    /// `set_mempolicy`
+    pub(in crate::syscall) fn set_mempolicy(&self) -> Answer {
+        let [mode, mask, bits, ..] = self.arguments;
+        let policy = self.policy(mode as u32, mask, bits)?;
+        self.task.nodes.set(policy);
+        Ok(0)
+    }
+
+    /// `mbind`. Private anonymous memory obeys; shared memory comes from the node of the CPU that touches it first.
+    pub(in crate::syscall) fn mbind(&self) -> Answer {
+        let [start, len, mode, mask, bits, flags] = self.arguments;
+        let flags = flags as u32;
+        if flags & !abi::MPOL_MF_VALID != 0 || !start.is_multiple_of(FRAME_SIZE) {
+            return Err(Errno::EINVAL);
+        }
+        // Wraps like Linux' arithmetic: lengths close to 2^64 become 0.
+        let len = len.wrapping_add(FRAME_SIZE - 1) & !(FRAME_SIZE - 1);
+        let range = page_range(VirtAddr(start), len).ok_or(Errno::EINVAL)?;
+        let policy = self.policy(mode as u32, mask, bits)?;
+        if range.is_empty() {
+            return Ok(0);
+        }
+        if flags & abi::MPOL_MF_STRICT != 0
+            && policy.is_some()
+            && nodes::has_misplaced(self.space, range, policy)
+        {
+            return Err(Errno::EIO);
+        }
+        self.space.set_nodes(range.start, range.len(), policy)?;
+        Ok(0)
+    }
+
+    /// `set_mempolicy_home_node`: the nearest node of a set is chosen by the CPU, not by a home node.
+    pub(in crate::syscall) fn set_mempolicy_home_node(&self) -> Answer {
+        Err(Errno::EOPNOTSUPP)
+    }
+
+    /// `get_mempolicy`
+    pub(in crate::syscall) fn get_mempolicy(&self) -> Answer {
+        let [mode, mask, bits, addr, flags] = self.arguments[..5].try_into().expect("five of six");
+        let known = abi::MPOL_F_NODE | abi::MPOL_F_ADDR | abi::MPOL_F_MEMS_ALLOWED;
+        let has = |flag: u32| flags & u64::from(flag) != 0;
+        if flags & !u64::from(known) != 0 || mask != 0 && bits < nodes::with_memory().len() as u64 {
+            return Err(Errno::EINVAL);
+        }
+        if has(abi::MPOL_F_MEMS_ALLOWED) {
+            if has(abi::MPOL_F_NODE) || has(abi::MPOL_F_ADDR) {
+                return Err(Errno::EINVAL);
+            }
+            self.store_mode(mode, 0)?;
+            self.store_mask(mask, bits, nodes::with_memory())?;
+            return Ok(0);
+        }
+        let policy = if has(abi::MPOL_F_ADDR) {
+            let vma = self.space.next_vma(VirtAddr(addr)).filter(|vma| vma.range.contains(VirtAddr(addr)));
+            vma.ok_or(Errno::EFAULT)?.nodes
+        } else if addr != 0 {
+            return Err(Errno::EINVAL);
+        } else {
+            self.task.nodes.get()
+        };
+        let value = match (has(abi::MPOL_F_NODE), has(abi::MPOL_F_ADDR)) {
+            (true, true) => node_at(self.space, VirtAddr(addr))?,
+            // The next node of a task that interleaves is known to the page allocator alone.
+            (true, false) => return Err(Errno::EINVAL),
+            (false, _) => mode_of(policy),
+        };
+        self.store_mode(mode, value)?;
+        self.store_mask(mask, bits, set_of(policy))?;
+        Ok(0)
+    }
+
+    /// Reads and checks a policy. Modes with flags are missing, as are sets of preferred nodes.
+    fn policy(&self, mode: u32, mask: u64, bits: u64) -> Result<Option<NodePolicy>, Errno> {
+        let named = self.load_mask(mask, bits)?;
+        let set = named.intersection(nodes::with_memory());
+        let usable = |policy| if set.is_empty() { Err(Errno::EINVAL) } else { Ok(Some(policy)) };
+        match mode {
+            DEFAULT | LOCAL if !named.is_empty() => Err(Errno::EINVAL),
+            DEFAULT => Ok(None),
+            LOCAL => Ok(Some(NodePolicy::Local)),
+            PREFERRED if named.is_empty() => Ok(Some(NodePolicy::Local)),
+            PREFERRED => usable(NodePolicy::Preferred(set.iter().next().unwrap_or(0))),
+            BIND => usable(NodePolicy::Bind(set)),
+            INTERLEAVE => usable(NodePolicy::Interleave(set)),
+            _ => Err(Errno::EINVAL),
+        }
+    }
+
+    /// Reads a mask of nodes. The number of its bits is one too large, by an old custom (`set_mempolicy(2)`).
+    pub(super) fn load_mask(&self, at: u64, bits: u64) -> Result<NodeSet, Errno> {
+        let bits = bits.wrapping_sub(1);
+        if at == 0 || bits == 0 || bits == u64::MAX {
+            return Ok(NodeSet::EMPTY);
+        }
+        if bits > MOST_BITS {
+            return Err(Errno::EINVAL);
+        }
+        let mut set = NodeSet::EMPTY;
+        for index in 0..bits.div_ceil(WORD_BITS) {
+            let [word] = self.load_words(at.checked_add(index * 8).ok_or(Errno::EFAULT)?)?;
+            let rest = bits - index * WORD_BITS;
+            let word = if rest < WORD_BITS { word & ((1 << rest) - 1) } else { word };
+            if index > 0 && word != 0 || word >> MAX_NODES != 0 {
+                return Err(Errno::EINVAL);
+            }
+            set = (0..MAX_NODES as u8).filter(|&node| word >> node & 1 == 1).fold(set, NodeSet::with);
+        }
+        Ok(set)
+    }
+
+    fn store_mode(&self, at: u64, mode: u32) -> Result<(), Errno> {
+        if at == 0 { Ok(()) } else { self.memory.write(VirtAddr(at), &mode.to_le_bytes()) }
+    }
+
+    fn store_mask(&self, at: u64, bits: u64, set: NodeSet) -> Result<(), Errno> {
+        if at == 0 {
+            return Ok(());
+        }
+        let word = set.iter().fold(0_u64, |word, node| word | 1 << node);
+        for index in 0..bits.min(MOST_BITS).div_ceil(WORD_BITS) {
+            self.store_words(at + index * 8, &[if index == 0 { word } else { 0 }])?;
+        }
+        Ok(())
+    }
+}
+
+fn mode_of(policy: Option<NodePolicy>) -> u32 {
+    match policy {
+        None => DEFAULT,
+        Some(NodePolicy::Local) => LOCAL,
+        Some(NodePolicy::Preferred(_)) => PREFERRED,
+        Some(NodePolicy::Bind(_)) => BIND,
+        Some(NodePolicy::Interleave(_)) => INTERLEAVE,
+    }
+}
+
+fn set_of(policy: Option<NodePolicy>) -> NodeSet {
+    match policy {
+        None | Some(NodePolicy::Local) => NodeSet::EMPTY,
+        Some(NodePolicy::Preferred(node)) => NodeSet::one(node),
+        Some(NodePolicy::Bind(set) | NodePolicy::Interleave(set)) => set,
+    }
+}
+
+/// The node of the page at an address, which is brought in.
+fn node_at(space: &Space, at: VirtAddr) -> Result<u32, Errno> {
+    loop {
+        match space.translate(at, Access::Read) {
+            Some(leaf) => {
+                let inside = (at.0 - leaf.addr.0) >> FRAME_SHIFT;
+                return Ok(u32::from(nodes::node_of(leaf.frame.add(inside))));
+            }
+            None => drop(space.fault(at, Access::Read).map_err(|_| Errno::EFAULT)?),
+        }
+    }
+}

@@ -1,0 +1,126 @@
+/* Memory policies and nodes, on a machine of one or more nodes. */
+#include "case.h"
+
+enum { DEFAULT, PREFERRED, BIND, INTERLEAVE, LOCAL };
+enum { F_NODE = 1, F_ADDR = 2, F_ALLOWED = 4 };
+
+static long get(int *mode, unsigned long *mask, unsigned long bits, void *at, unsigned long flags)
+{
+    return syscall(SYS_get_mempolicy, mode, mask, bits, at, flags);
+}
+
+static void policies(void)
+{
+    unsigned long mask[16] = { 0 }, one = 1, many = ~0UL, far = 1UL << 20;
+    int mode = -1;
+    OK(get(&mode, mask, 1024, NULL, 0));
+    CHECK(mode == DEFAULT && mask[0] == 0);
+    OK(get(&mode, mask, 1024, NULL, F_ALLOWED));
+    CHECK(mode == 0 && (mask[0] & 1));
+    FAILS(EINVAL, get(&mode, mask, 1024, NULL, F_ALLOWED | F_NODE));
+    FAILS(EINVAL, get(&mode, mask, 1024, NULL, 8));
+    FAILS(EINVAL, get(&mode, mask, 0, NULL, 0));
+    FAILS(EINVAL, get(&mode, NULL, 0, &mode, 0));
+    FAILS(EFAULT, get(&mode, NULL, 0, (void *)PAGE, F_ADDR));
+    FAILS(EINVAL, syscall(SYS_set_mempolicy, 77, &one, 2));
+    FAILS(EINVAL, syscall(SYS_set_mempolicy, BIND, NULL, 0));
+    FAILS(EINVAL, syscall(SYS_set_mempolicy, DEFAULT, &one, 2));
+    FAILS(EINVAL, syscall(SYS_set_mempolicy, LOCAL, &one, 2));
+    FAILS(EINVAL, syscall(SYS_set_mempolicy, BIND, &far, 64));
+    FAILS(EFAULT, syscall(SYS_set_mempolicy, BIND, (void *)8, 64));
+    FAILS(EINVAL, syscall(SYS_set_mempolicy, BIND, &many, 1UL << 30));
+    OK(syscall(SYS_set_mempolicy, BIND, &one, 2));
+    OK(get(&mode, mask, 1024, NULL, 0));
+    CHECK(mode == BIND && mask[0] == 1);
+    OK(syscall(SYS_set_mempolicy, PREFERRED, NULL, 0));
+    OK(get(&mode, mask, 1024, NULL, 0));
+    CHECK(mode == LOCAL && mask[0] == 0);
+    OK(syscall(SYS_set_mempolicy, INTERLEAVE, &one, 2));
+    char *memory = map(4 * PAGE, RW, ANON);
+    memset(memory, 1, 4 * PAGE);
+    OK(get(&mode, NULL, 0, memory, F_ADDR));
+    CHECK(mode == DEFAULT);
+    OK(get(&mode, NULL, 0, memory, F_ADDR | F_NODE));
+    CHECK(mode == 0);
+    OK(syscall(SYS_set_mempolicy, DEFAULT, NULL, 0));
+}
+
+static void child(void *memory)
+{
+    unsigned long mask[16] = { 0 };
+    int mode;
+    OK(get(&mode, mask, 1024, NULL, 0));
+    CHECK(mode == BIND && mask[0] == 1);
+    OK(get(&mode, mask, 1024, memory, F_ADDR));
+    CHECK(mode == PREFERRED && mask[0] == 1);
+}
+
+static void bound(void)
+{
+    unsigned long one = 1, mask[16] = { 0 };
+    int mode;
+    char *memory = map(8 * PAGE, RW, ANON);
+    FAILS(EINVAL, syscall(SYS_mbind, memory + 1, PAGE, BIND, &one, 2, 0));
+    FAILS(EINVAL, syscall(SYS_mbind, memory, PAGE, BIND, &one, 2, 64));
+    FAILS(EINVAL, syscall(SYS_mbind, memory, PAGE, 66, &one, 2, 0));
+    OK(syscall(SYS_mbind, memory, -1UL, BIND, &one, 2, 0));
+    FAILS(EINVAL, syscall(SYS_mbind, memory, -PAGE, BIND, &one, 2, 0));
+    OK(syscall(SYS_mbind, memory, 0, BIND, &one, 2, 0));
+    OK(syscall(SYS_mbind, memory + 2 * PAGE, 2 * PAGE, PREFERRED, &one, 2, 0));
+    OK(get(&mode, mask, 1024, memory + 3 * PAGE, F_ADDR));
+    CHECK(mode == PREFERRED && mask[0] == 1);
+    OK(get(&mode, mask, 1024, memory, F_ADDR));
+    CHECK(mode == DEFAULT);
+    memset(memory, 1, 8 * PAGE);
+    OK(syscall(SYS_mbind, memory, 8 * PAGE, BIND, &one, 2, 3));
+    OK(munmap(memory + 7 * PAGE, PAGE));
+    FAILS(EFAULT, syscall(SYS_mbind, memory, 8 * PAGE, BIND, &one, 2, 0));
+    OK(syscall(SYS_mbind, memory, PAGE, PREFERRED, &one, 2, 0));
+    OK(syscall(SYS_set_mempolicy, BIND, &one, 2));
+    CHECK(in_child(child, memory) == 0);
+}
+
+static void pages(void)
+{
+    char *memory = map(4 * PAGE, RW, ANON);
+    memory[0] = memory[2 * PAGE] = 1;
+    void *at[4] = { memory, memory + PAGE, memory + 2 * PAGE + 5, (void *)PAGE };
+    int status[4] = { 9, 9, 9, 9 }, nodes[4] = { 0, 0, 0, 0 };
+    OK(syscall(SYS_move_pages, 0, 4, at, NULL, status, 0));
+    CHECK(status[0] == 0 && status[1] == -ENOENT && status[2] == 0 && status[3] == -EFAULT);
+    FAILS(EINVAL, syscall(SYS_move_pages, 0, 4, at, NULL, status, 1));
+    FAILS(ESRCH, syscall(SYS_move_pages, 999999, 4, at, NULL, status, 0));
+    FAILS(EFAULT, syscall(SYS_move_pages, 0, 4, (void *)8, NULL, status, 0));
+    OK(syscall(SYS_move_pages, 0, 1, at, nodes, status, 2));
+    CHECK(status[0] == 0);
+    nodes[0] = 60;
+    FAILS(ENODEV, syscall(SYS_move_pages, 0, 1, at, nodes, status, 2));
+    unsigned long one = 1;
+    CHECK(syscall(SYS_migrate_pages, 0, 2, &one, &one) == 0);
+    FAILS(ESRCH, syscall(SYS_migrate_pages, 999999, 2, &one, &one));
+    FAILS(EFAULT, syscall(SYS_migrate_pages, 0, 64, (void *)8, &one));
+}
+
+/* Two nodes, which kernel/test-memory gives the kernel. */
+static void second_node(void)
+{
+    unsigned long mask[16] = { 0 }, second = 2;
+    int mode;
+    OK(get(&mode, mask, 1024, NULL, F_ALLOWED));
+    if (!(mask[0] & second))
+        return;
+    char *memory = map(2 * MIB, RW, ANON);
+    OK(syscall(SYS_mbind, memory, 2 * MIB, BIND, &second, 3, 0));
+    memset(memory, 1, 2 * MIB);
+    for (size_t page = 0; page < 512; page++) {
+        OK(get(&mode, NULL, 0, memory + page * PAGE, F_ADDR | F_NODE));
+        CHECK(mode == 1);
+    }
+    OK(syscall(SYS_set_mempolicy, BIND, &second, 3));
+    char *other = map(16 * PAGE, RW, ANON);
+    memset(other, 1, 16 * PAGE);
+    OK(get(&mode, NULL, 0, other + 5 * PAGE, F_ADDR | F_NODE));
+    CHECK(mode == 1);
+}
+
+MAIN(CASE(policies), CASE(bound), CASE(pages), CASE(second_node))

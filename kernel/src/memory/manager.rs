@@ -14,7 +14,7 @@ use super::{kernel_map, stacks};
 use crate::boot::five_levels;
 use crate::device::serial::log;
 use crate::idle;
-use crate::task::{run_queue, sched};
+use crate::task::sched;
 use crate::time;
 
 /// An address space of this machine.
@@ -140,7 +140,6 @@ fn balances(before: Balance, after: Balance) -> bool {
 
 /// Waits for other CPUs, which may still free what the last tasks had. What is lost stays lost.
 fn settle(before: Balance) {
-    run_queue::shrink();
     let deadline = time::now_ns() + SETTLE_NS;
     while !balances(before, Balance::now()) && time::now_ns() < deadline {
         sched::schedule();

@@ -2,7 +2,7 @@
 
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
-use core::sync::atomic::{AtomicUsize, Ordering};
+use core::sync::atomic::Ordering;
 
 use quire::cpu::CpuId;
 
@@ -11,32 +11,6 @@ use crate::cpu::area::{self, MAX_CPUS};
 use crate::sync::IrqLock;
 
 static QUEUES: [IrqLock<VecDeque<Arc<Task>>>; MAX_CPUS] = [const { IrqLock::new(VecDeque::new()) }; MAX_CPUS];
-
-/// The tasks that were started and are not gone.
-static STARTED: AtomicUsize = AtomicUsize::new(0);
-
-/// Makes room for one more task in each queue. So a wake-up in an interrupt, where memory comes in whole frames or not
-/// at all, never lets a queue grow.
-pub fn add_task() {
-    let tasks = STARTED.fetch_add(1, Ordering::Relaxed) + 1;
-    for queue in &QUEUES[..area::count()] {
-        let mut queue = queue.lock();
-        let missing = tasks.saturating_sub(queue.len());
-        queue.reserve(missing);
-    }
-}
-
-/// A task is gone.
-pub fn remove_task() {
-    STARTED.fetch_sub(1, Ordering::Relaxed);
-}
-
-/// Gives back the memory that the queues do not need.
-pub fn shrink() {
-    for queue in &QUEUES {
-        queue.lock().shrink_to(STARTED.load(Ordering::Relaxed));
-    }
-}
 
 /// Puts a task that can run at the end of the queue of an idle CPU, or else of the CPU on which it ran last.
 /// Returns the CPU.

@@ -69,8 +69,6 @@ pub fn become_idle_task(task: Arc<Task>) {
 
 /// Lets a task run for the first time.
 pub fn start(task: Arc<Task>) {
-    run_queue::add_task();
-    task.was_started.store(true, Ordering::Relaxed);
     kick(run_queue::push(task));
 }
 

@@ -10,7 +10,7 @@ use x86_64::registers::model_specific::FsBase;
 use super::nodes::TaskNodes;
 use super::process::Process;
 use super::signal::{self, own::OwnSignals};
-use super::{run_queue, switch, table};
+use super::{switch, table};
 use crate::cpu::area;
 use crate::cpu::fpu::FpuState;
 use crate::cpu::registers::Registers;
@@ -68,8 +68,6 @@ pub struct Task {
     /// See `super::sched`.
     pub(super) state: AtomicU8,
     pub(super) on_cpu: AtomicBool,
-    /// The queues have room for it.
-    pub(super) was_started: AtomicBool,
     pub(super) queued_on: AtomicU32,
     pub(super) stack_pointer: UnsafeCell<u64>,
     #[expect(dead_code, reason = "freed with the task")]
@@ -137,7 +135,6 @@ impl Task {
             process,
             state: AtomicU8::new(0),
             on_cpu: AtomicBool::new(false),
-            was_started: AtomicBool::new(false),
             queued_on: AtomicU32::new(area::cpu_id().0),
             stack_pointer: UnsafeCell::new(stack_pointer),
             stack,
@@ -278,9 +275,6 @@ impl Task {
 
 impl Drop for Task {
     fn drop(&mut self) {
-        if *self.was_started.get_mut() {
-            run_queue::remove_task();
-        }
         table::release(self.id);
     }
 }

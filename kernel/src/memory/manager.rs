@@ -15,7 +15,6 @@ use crate::boot::five_levels;
 use crate::device::serial::log;
 use crate::idle;
 use crate::task::sched;
-use crate::time;
 
 /// An address space of this machine.
 pub type Space = Mm<'static, Machine>;
@@ -92,6 +91,7 @@ pub struct Balance {
 impl Balance {
     /// The balance now.
     pub fn now() -> Self {
+        sched::wait_until_alone();
         idle::paused(Self::read)
     }
 
@@ -117,12 +117,9 @@ impl Balance {
 /// to.
 const SLAB_GROWTH: u64 = 16;
 
-/// How long other CPUs may take to free what the last tasks had.
-const SETTLE_NS: u64 = 200_000_000;
-
 /// Checks Quire's invariants and the balance. Returns whether both hold.
 pub fn check(before: Balance) -> bool {
-    settle(before);
+    sched::wait_until_alone();
     let (valid, after) = idle::paused(|| (manager().validate(), Balance::read()));
     if let Err(violation) = &valid {
         log!("the manager's invariants are broken: {violation:?}");
@@ -136,12 +133,4 @@ pub fn check(before: Balance) -> bool {
 
 fn balances(before: Balance, after: Balance) -> bool {
     Balance { slab: after.slab.min(before.slab + SLAB_GROWTH), ..before } == after
-}
-
-/// Waits for other CPUs, which may still free what the last tasks had. What is lost stays lost.
-fn settle(before: Balance) {
-    let deadline = time::now_ns() + SETTLE_NS;
-    while !balances(before, Balance::now()) && time::now_ns() < deadline {
-        sched::schedule();
-    }
 }

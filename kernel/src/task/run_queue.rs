@@ -1,8 +1,10 @@
 //! Which tasks wait for a CPU: a queue for each CPU, first in first out. A CPU without work steals from others.
+//!
+//! Tasks in a queue are linked by a field of their own, because handlers wake tasks and must not run out of memory.
 
-use alloc::collections::VecDeque;
 use alloc::sync::Arc;
-use core::sync::atomic::Ordering;
+use core::ptr;
+use core::sync::atomic::{AtomicUsize, Ordering};
 
 use quire::cpu::CpuId;
 
@@ -10,19 +12,55 @@ use super::thread::Task;
 use crate::cpu::area::{self, MAX_CPUS};
 use crate::sync::IrqLock;
 
-static QUEUES: [IrqLock<VecDeque<Arc<Task>>>; MAX_CPUS] = [const { IrqLock::new(VecDeque::new()) }; MAX_CPUS];
+/// The tasks that wait for one CPU.
+struct Queue {
+    first: Option<Arc<Task>>,
+    last: *const Task,
+    length: usize,
+}
+
+// SAFETY: `last` points to a task of the queue, which can go to any CPU.
+unsafe impl Send for Queue {}
+
+static QUEUES: [IrqLock<Queue>; MAX_CPUS] =
+    [const { IrqLock::new(Queue { first: None, last: ptr::null(), length: 0 }) }; MAX_CPUS];
+/// How many tasks are in all queues.
+static WAITING: AtomicUsize = AtomicUsize::new(0);
+
+impl Queue {
+    fn push_back(&mut self, task: Arc<Task>) {
+        let new = Arc::as_ptr(&task);
+        let place = match self.first {
+            None => &mut self.first,
+            // SAFETY: the queue holds a reference to its last task, and is the only user of the link of a task in it.
+            Some(_) => unsafe { &mut *(*self.last).next_in_queue.get() },
+        };
+        *place = Some(task);
+        self.last = new;
+        self.length += 1;
+        WAITING.fetch_add(1, Ordering::SeqCst);
+    }
+
+    fn pop_front(&mut self) -> Option<Arc<Task>> {
+        let task = self.first.take()?;
+        // SAFETY: the task is in this queue, which is the only user of its link.
+        self.first = unsafe { (*task.next_in_queue.get()).take() };
+        self.length -= 1;
+        WAITING.fetch_sub(1, Ordering::SeqCst);
+        Some(task)
+    }
+}
 
 /// Puts a task that can run at the end of the queue of an idle CPU, or else of the CPU on which it ran last.
 /// Returns the CPU.
 pub fn push(task: Arc<Task>) -> CpuId {
     let last = CpuId(task.queued_on.load(Ordering::Relaxed));
     let cpu = if area::of(last).is_idle() { last } else { idle_cpu().unwrap_or(last) };
-    task.queued_on.store(cpu.0, Ordering::Relaxed);
-    QUEUES[cpu.index()].lock().push_back(task);
+    push_back(cpu, task);
     cpu
 }
 
-/// Puts the task that has just run at the end of its own CPU's queue.
+/// Puts a task at the end of a CPU's queue.
 pub fn push_back(cpu: CpuId, task: Arc<Task>) {
     task.queued_on.store(cpu.0, Ordering::Relaxed);
     QUEUES[cpu.index()].lock().push_back(task);
@@ -30,23 +68,26 @@ pub fn push_back(cpu: CpuId, task: Arc<Task>) {
 
 /// Takes the next task for a CPU: from its own queue, or else from the longest other one.
 pub fn pop(cpu: CpuId) -> Option<Arc<Task>> {
+    if waiting() == 0 {
+        return None;
+    }
     let own = QUEUES[cpu.index()].lock().pop_front();
     own.or_else(|| steal(cpu))
 }
 
 /// Whether a task waits for this CPU.
 pub fn has_work(cpu: CpuId) -> bool {
-    !QUEUES[cpu.index()].lock().is_empty()
+    waiting() > 0 && QUEUES[cpu.index()].lock().length > 0
 }
 
 /// How many tasks wait for a CPU.
 pub fn waiting() -> usize {
-    QUEUES[..area::count()].iter().map(|queue| queue.lock().len()).sum()
+    WAITING.load(Ordering::SeqCst)
 }
 
 fn steal(thief: CpuId) -> Option<Arc<Task>> {
     let others = (0..area::count()).filter(|&cpu| cpu != thief.index());
-    let longest = others.max_by_key(|&cpu| QUEUES[cpu].lock().len())?;
+    let longest = others.max_by_key(|&cpu| QUEUES[cpu].lock().length)?;
     let task = QUEUES[longest].lock().pop_front()?;
     task.queued_on.store(thief.0, Ordering::Relaxed);
     Some(task)

@@ -126,6 +126,18 @@ pub fn let_others_run() {
     }
 }
 
+/// Waits until no other task runs or can run, so that what ended tasks had is free.
+pub fn wait_until_alone() {
+    let is_alone = || {
+        let others = ipi::others();
+        run_queue::waiting() == 0 && others.iter().all(|cpu| area::of(cpu).is_idle())
+    };
+    while is_started() && !is_alone() {
+        schedule();
+        core::hint::spin_loop();
+    }
+}
+
 /// Ends the running task: its stack is never used again.
 pub fn end_task() -> ! {
     interrupts::disable();
@@ -143,7 +155,7 @@ pub fn idle_loop(wait: impl Fn()) -> ! {
         note_idle(area::cpu_id(), true);
         area::this().set_idle(true);
         interrupts::disable();
-        if run_queue::has_work(area::cpu_id()) || run_queue::waiting() > 0 {
+        if run_queue::waiting() > 0 {
             area::this().set_idle(false);
             note_idle(area::cpu_id(), false);
             area::this().set_need_resched(false);

@@ -69,6 +69,7 @@ pub struct Task {
     pub(super) state: AtomicU8,
     pub(super) on_cpu: AtomicBool,
     pub(super) queued_on: AtomicU32,
+    pub(super) next_in_queue: UnsafeCell<Option<Arc<Task>>>,
     pub(super) stack_pointer: UnsafeCell<u64>,
     #[expect(dead_code, reason = "freed with the task")]
     stack: Option<KernelStack>,
@@ -88,9 +89,12 @@ pub struct Task {
     pub clear_child_tid: AtomicU64,
     /// The list of robust futexes (`set_robust_list(2)`); 0 for none.
     pub robust_list: AtomicU64,
+    /// The last field: the end of the machine's work waits until no number is in use, and then no memory of a task is.
+    _number: NumberInUse,
 }
 
-// SAFETY: `stack_pointer`, `user` and `space` are used by the CPU that runs the task, or before it first runs.
+// SAFETY: `stack_pointer`, `user` and `space` are used by the CPU that runs the task, or before it first runs;
+// `next_in_queue` under the lock of the queue that the task is in.
 unsafe impl Send for Task {}
 // SAFETY: as above; all else is atomic or immutable.
 unsafe impl Sync for Task {}
@@ -136,6 +140,7 @@ impl Task {
             state: AtomicU8::new(0),
             on_cpu: AtomicBool::new(false),
             queued_on: AtomicU32::new(area::cpu_id().0),
+            next_in_queue: UnsafeCell::new(None),
             stack_pointer: UnsafeCell::new(stack_pointer),
             stack,
             user: UnsafeCell::new(user),
@@ -147,6 +152,7 @@ impl Task {
             store_child_id_at: AtomicU64::new(0),
             clear_child_tid: AtomicU64::new(0),
             robust_list: AtomicU64::new(0),
+            _number: NumberInUse(id),
         }
     }
 
@@ -273,8 +279,11 @@ impl Task {
     }
 }
 
-impl Drop for Task {
+/// Gives the number of a task back.
+struct NumberInUse(u32);
+
+impl Drop for NumberInUse {
     fn drop(&mut self) {
-        table::release(self.id);
+        table::release(self.0);
     }
 }

@@ -110,6 +110,11 @@ errnos! {
 }
 
 impl Errno {
+    /// The error with this number.
+    pub const fn of(number: i32) -> Self {
+        Self(number)
+    }
+
     /// What a program gets in RAX: the negated number.
     pub fn as_result(self) -> u64 {
         i64::from(-self.0) as u64

@@ -10,6 +10,7 @@ use crate::cpu::registers::Registers;
 use crate::device::exit::{Outcome, exit};
 use crate::device::serial::log;
 use crate::errno::Errno;
+use crate::ipc;
 use crate::memory::manager::{self, Balance};
 use crate::task::exec::{self, Strings};
 use crate::task::process::{Exit, Process};
@@ -42,6 +43,7 @@ pub extern "C" fn supervise() -> ! {
     let outcome = run_command();
     task_exit::kill_all();
     table::RELEASED.wait_uninterruptible(|| table::is_empty().then_some(()));
+    ipc::remove_all();
     exit(if manager::check(before) { outcome } else { Outcome::KernelFailed })
 }
 

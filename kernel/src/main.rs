@@ -14,7 +14,9 @@ mod errno;
 mod files;
 mod idle;
 mod init;
+mod ipc;
 mod memory;
+mod observe;
 mod panic;
 mod program;
 mod selftest;
@@ -22,6 +24,7 @@ mod sync;
 mod syscall;
 mod task;
 mod time;
+mod userfault;
 
 use quire::addr::PhysAddr;
 use quire::cpu::CpuId;

@@ -61,7 +61,9 @@ fn show_cause(info: &PanicInfo<'_>) {
 fn backtrace(rip: u64, mut rbp: u64) {
     log!("#0 {rip:#x}");
     for number in 1..FRAMES {
-        if !rbp.is_multiple_of(8) || !(layout::STACKS.contains(&rbp) || layout::data_and_stack().contains(&rbp)) {
+        if !rbp.is_multiple_of(8)
+            || !(layout::STACKS.contains(&rbp) || layout::data_and_stack().contains(&rbp))
+        {
             return;
         }
         let frame = core::ptr::with_exposed_provenance::<[u64; 2]>(rbp as usize);

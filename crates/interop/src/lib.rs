@@ -6,6 +6,7 @@
 //! | always | [`Heap`]: a global allocator on the slab and the page allocator |
 //! | always | [`user_memory`]: copies from and to a program's memory, which recover from faults |
 //! | always | [`shootdown`]: flushes of other CPUs' translations, by a mailbox for each CPU |
+//! | always | [`proc`]: `/proc/meminfo`, `smaps`, `pagemap` and the like, as Linux writes them |
 //! | `bootloader_api` | `bootloader::memory_map` |
 //! | `limine` | `limine::memory_map` |
 //! | `multiboot2` | `multiboot2::memory_map` |
@@ -45,6 +46,7 @@ pub mod log;
 mod memory_map;
 #[cfg(feature = "multiboot2")]
 pub mod multiboot2;
+pub mod proc;
 #[allow(unsafe_code)]
 pub mod shootdown;
 #[allow(unsafe_code)]

@@ -247,8 +247,7 @@ impl Subject for Quire<'_> {
             grows_down: map.grows_down,
             populate: map.populate,
             locked: map.locked,
-            noreserve: false,
-            huge: None,
+            ..MapRequest::default()
         };
         self.on(actor, |mm| mm.mmap(&request).map(|addr| addr.0))
     }

@@ -137,6 +137,8 @@ pub enum MmError {
     Busy,
     /// `EIO`: the pager failed.
     Io,
+    /// `EOPNOTSUPP`: the file cannot do that.
+    NotSupported,
     /// `EOVERFLOW`: offset plus length passes the largest file offset.
     Overflow,
 }
@@ -369,6 +371,7 @@ say! {
         Again => "no memory for all pages that were to be locked: lock less",
         Busy => "pages are pinned, or another handler is registered: unregister it first",
         Io => "the pager failed",
+        NotSupported => "the file cannot do that",
         Overflow => "offset too large",
     }
     UserfaultError {

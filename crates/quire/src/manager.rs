@@ -274,6 +274,12 @@ impl<'p, P: Platform> MemoryManager<'p, P> {
         }
     }
 
+    /// Pages of anonymous folios that a leaf of 2 MiB or more maps, each counted once (`AnonHugePages`). Reads
+    /// the record of every block. The caller holds no lock.
+    pub fn anon_huge(&self) -> u64 {
+        PageSurvey::of(self.memory.sleepable()).anon_in_large_leaves()
+    }
+
     /// The lines of `/proc/meminfo` about huge pages: name and number. The first four count pages of the
     /// default size, 2 MiB; the last is the memory of all pools in KiB.
     pub fn huge_lines(&self) -> impl Iterator<Item = (&'static str, u64)> {

@@ -100,7 +100,8 @@ fn read_madt(madt: &PhysicalMapping<Mapper, Madt>, topology: &mut Topology) {
                 topology.local_apic = PhysAddr(entry.local_apic_address);
             }
             MadtEntry::IoApic(io) => {
-                topology.add_io_apic(PhysAddr(u64::from(io.io_apic_address)), io.global_system_interrupt_base);
+                topology
+                    .add_io_apic(PhysAddr(u64::from(io.io_apic_address)), io.global_system_interrupt_base);
             }
             MadtEntry::InterruptSourceOverride(line) => {
                 topology.override_line(line.irq, line.global_system_interrupt, line.flags);
@@ -123,7 +124,8 @@ fn read_srat(contents: &[u8], topology: &mut Topology) {
             (1, 40..) if entry[28] & 1 != 0 => {
                 let word = |at: usize| u64::from_le_bytes(entry[at..at + 8].try_into().expect("8 bytes"));
                 let domain = u32::from_le_bytes(entry[2..6].try_into().expect("4 bytes"));
-                topology.add_memory(NodeMemory { start: PhysAddr(word(8)), bytes: word(16), node: 0 }, domain);
+                topology
+                    .add_memory(NodeMemory { start: PhysAddr(word(8)), bytes: word(16), node: 0 }, domain);
             }
             (2, 24..) if entry[12] & 1 != 0 => {
                 let word = |at: usize| u32::from_le_bytes(entry[at..at + 4].try_into().expect("4 bytes"));

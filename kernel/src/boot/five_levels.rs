@@ -11,7 +11,8 @@ unsafe extern "C" {
 
 /// Whether the command line asks for five levels and the processor has them.
 pub fn wanted(command_line: &str) -> bool {
-    super::command::option_of(command_line, "la57") == Some("on") && crate::cpu::features::can_have_five_levels()
+    super::command::option_of(command_line, "la57") == Some("on")
+        && crate::cpu::features::can_have_five_levels()
 }
 
 /// Whether they are on.

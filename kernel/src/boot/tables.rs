@@ -12,9 +12,9 @@ use quire::addr::{Frame, PhysAddr};
 use super::five_levels;
 use super::start_info::PhysBytes;
 use crate::cpu::features;
+use crate::memory::kernel_half;
 use crate::memory::kernel_map::{self, Rights, SIZE_1G, SIZE_2M, SIZE_4K, SIZE_512G, Table, Tables};
 use crate::memory::layout::{self, DIRECT_MAP, KERNEL_BASE};
-use crate::memory::kernel_half;
 
 /// Enough for about 56 GiB in pages of 2 MiB, and for all memory in pages of 1 GiB.
 const POOL_TABLES: usize = 64;

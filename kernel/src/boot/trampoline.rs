@@ -11,7 +11,7 @@ use quire::addr::{Frame, PhysAddr};
 use x86_64::registers::control::{Cr0, Cr4};
 use x86_64::registers::model_specific::Efer;
 
-use super::{tables, start_info::BootInfo};
+use super::{start_info::BootInfo, tables};
 use crate::memory::layout;
 
 /// The page, which the kernel's memory map must call usable. What it contains is put back.

@@ -107,7 +107,9 @@ pub fn id() -> u32 {
 
 /// Prepares the running CPU's APIC. Interrupts are off.
 pub fn enable() {
-    debug_assert!(ApicBase::read().1.contains(x86_64::registers::model_specific::ApicBaseFlags::LAPIC_ENABLE));
+    debug_assert!(
+        ApicBase::read().1.contains(x86_64::registers::model_specific::ApicBaseFlags::LAPIC_ENABLE)
+    );
     for pin in [register::LINT0, register::ERROR] {
         write(pin, MASKED);
     }

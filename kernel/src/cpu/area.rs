@@ -14,6 +14,9 @@ use super::{apic, topology};
 /// The most CPUs that the kernel starts.
 pub const MAX_CPUS: usize = 8;
 
+/// What each CPU has of its own, in bytes.
+pub const BYTES: usize = size_of::<CpuArea>();
+
 /// One CPU's own data. The stubs and the functions below know the offsets of the first fields.
 ///
 /// Fields in cells are read and written by their own CPU alone: by tasks with interrupts off, or where no handler

@@ -1,6 +1,5 @@
 //! The files that a program has open.
 
-use alloc::string::String;
 use alloc::vec::Vec;
 
 use quire::platform::FileId;
@@ -29,7 +28,7 @@ struct OpenFile {
 #[derive(Clone)]
 enum Content {
     Archive(initramfs::File),
-    Text(String),
+    Text(Vec<u8>),
 }
 
 impl OpenFiles {
@@ -44,7 +43,7 @@ impl OpenFiles {
     /// [`Errno::ENOENT`], [`Errno::EMFILE`].
     pub fn open(&mut self, path: &str) -> Result<u64, Errno> {
         let archived = || initramfs::find(path).map(Content::Archive);
-        let content = proc::text(path).map(Content::Text).or_else(archived).ok_or(Errno::ENOENT)?;
+        let content = proc::bytes(path).map(Content::Text).or_else(archived).ok_or(Errno::ENOENT)?;
         let file = Some(OpenFile { content, position: 0 });
         let free = self.open.iter().position(Option::is_none).unwrap_or(self.open.len());
         if free == MOST {
@@ -104,7 +103,7 @@ impl Content {
     fn bytes(&self) -> &[u8] {
         match self {
             Self::Archive(file) => file.bytes,
-            Self::Text(text) => text.as_bytes(),
+            Self::Text(text) => text,
         }
     }
 }

@@ -1,41 +1,34 @@
-//! Files whose text is made when they are opened.
+//! The files of `/proc` and `/sys`, by path, until a file system shows them.
 
-use alloc::string::String;
-use core::fmt::Write;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
 
-use crate::memory::manager::manager;
+use crate::observe::{self, MachineFile, ProcessContent, Text};
+use crate::task::process::Process;
+use crate::task::{sched, table};
 
-/// The text of a file, if there is one at this path.
-pub fn text(path: &str) -> Option<String> {
-    match path {
-        "/proc/meminfo" => Some(meminfo()),
-        "/proc/vmstat" => Some(vmstat()),
-        _ => None,
-    }
+/// The bytes of a file, if there is one at this path.
+pub fn bytes(path: &str) -> Option<Vec<u8>> {
+    of_process(path).or_else(|| of_machine(path))
 }
 
-/// Quire has the names and the numbers; the columns are Linux's.
-fn meminfo() -> String {
-    let mut text = String::new();
-    for (name, kib) in manager().meminfo().lines() {
-        line(&mut text, name, kib, " kB");
-    }
-    for (name, number) in manager().huge_lines() {
-        line(&mut text, name, number, if name == "Hugetlb" { " kB" } else { "" });
-    }
-    text
+fn of_machine(path: &str) -> Option<Vec<u8>> {
+    let file: MachineFile = observe::machine_files().into_iter().find(|file| file.path == path)?;
+    let mut text = Text::default();
+    file.text?(&mut text).ok()?;
+    Some(text.into_bytes())
 }
 
-fn line(text: &mut String, name: &str, number: u64, unit: &str) {
-    let width = 23_usize.saturating_sub(name.len());
-    // A string takes all that is written.
-    let _ = writeln!(text, "{name}:{number:>width$}{unit}");
-}
-
-fn vmstat() -> String {
-    let mut text = String::new();
-    for (name, value) in manager().vmstat() {
-        let _ = writeln!(text, "{name} {value}");
+fn of_process(path: &str) -> Option<Vec<u8>> {
+    let (folder, name) = path.strip_prefix("/proc/")?.split_once('/')?;
+    let process: Arc<Process> = match folder {
+        "self" => sched::current_ref().process.clone(),
+        number => table::process(number.parse().ok()?)?,
+    };
+    let file = observe::process_files().iter().find(|file| file.name == name)?;
+    match file.content {
+        ProcessContent::Text(write) => Text::of(|out| write(&process, out)).ok(),
+        ProcessContent::Whole(read) => read(&process).ok(),
+        ProcessContent::At(_) | ProcessContent::Nothing => None,
     }
-    text
 }

@@ -4,7 +4,7 @@ use quire::arch::PagingMode;
 use quire::limits::BLOCK_FRAMES;
 use quire::manager::{Config, MemoryManager};
 use quire::page_alloc::{AllocatorConfig, Zeroes};
-use quire::vm::Mm;
+use quire::vm::{File, Mm};
 use quire_interop::MemoryMap;
 use spin::Once;
 
@@ -17,6 +17,9 @@ use crate::idle;
 
 /// An address space of this machine.
 pub type Space = Mm<'static, Machine>;
+
+/// A file of Quire: memory that several address spaces may map.
+pub type KernelFile = File<'static, Machine>;
 
 static MANAGER: Once<MemoryManager<'static, Machine>> = Once::new();
 
@@ -93,7 +96,12 @@ impl Balance {
     fn read() -> Self {
         let info = manager().meminfo();
         Self {
-            used: info.frames.used - info.slab - kernel_map::table_frames() - stacks::kept_frames(),
+            // Frames that went bad stay in use for ever.
+            used: info.frames.used
+                - info.slab
+                - info.bad
+                - kernel_map::table_frames()
+                - stacks::kept_frames(),
             slab: info.slab,
             anon: info.anon,
             mapped: info.mapped,

@@ -15,6 +15,7 @@ use crate::device::serial::log;
 use crate::files::pager::InitramfsPager;
 use crate::task::{self, sched};
 use crate::time;
+use crate::userfault;
 
 /// The machine. It has no size, so that a call of the library compiles to the instructions below.
 pub struct Machine;
@@ -156,6 +157,7 @@ unsafe impl Platform for Machine {
 
     fn wake(&self, word: &AtomicU32) {
         task::word::wake(word);
+        userfault::notify(word);
     }
 
     fn pager(&self) -> &InitramfsPager {

@@ -144,6 +144,11 @@ fn free_frame(frame: Frame) {
     debug_assert!(freed.is_ok(), "a frame of a stack");
 }
 
+/// How many stacks there are, in use or kept for later.
+pub fn mapped() -> u64 {
+    MAPPED.load(Ordering::Relaxed) as u64
+}
+
 /// Unmaps free stacks until at most so many are kept. May wait for other CPUs.
 pub fn trim(keep: usize) {
     while FREE.lock().count > keep {

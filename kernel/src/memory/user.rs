@@ -23,10 +23,12 @@ use crate::task::{oom, sched};
 /// The copies, which depend on the processor.
 static COPIES: Once<user_memory::UserMemory> = Once::new();
 
-/// The memory of the program whose address space is switched in.
+/// The memory of a program.
 #[derive(Clone, Copy)]
 pub struct UserMemory<'s> {
     space: &'s Space,
+    /// The address space that is switched in.
+    loaded: &'s Space,
     copies: user_memory::UserMemory,
 }
 
@@ -36,7 +38,12 @@ impl<'s> UserMemory<'s> {
         // SAFETY: the lower half holds memory of programs alone, and the kernel requires SMAP (K2, K3).
         let detected =
             || unsafe { user_memory::UserMemory::new(manager::paging(), CpuFeatures::detect(), true) };
-        Self { space, copies: *COPIES.call_once(detected) }
+        Self { space, loaded: space, copies: *COPIES.call_once(detected) }
+    }
+
+    /// The memory of another address space than `loaded`, which is switched in.
+    pub fn of_other(loaded: &'s Space, space: &'s Space) -> Self {
+        Self { space, loaded, ..Self::of(loaded) }
     }
 
     /// Copies from the program.
@@ -137,7 +144,12 @@ impl<'s> UserMemory<'s> {
             };
             let to_leaf_end = leaf.addr.0 + leaf.size.bytes() - at.0;
             let part = to_leaf_end.min((bytes - done) as u64) as usize;
-            done += part - copy(at, done..done + part);
+            // The copy faults where the leaf has gone meanwhile, and never sleeps: so this task stays here, and another
+            // address space may be switched in for its length.
+            self.loaded.switch_to(self.space);
+            let left = copy(at, done..done + part);
+            self.space.switch_to(self.loaded);
+            done += part - left;
         }
         Ok(())
     }

@@ -1,5 +1,7 @@
 //! Maps one ELF file: a program or its interpreter (System V ABI, "Program Loading").
 
+use core::ops::Range;
+
 use object::LittleEndian as LE;
 use object::elf::{
     EM_X86_64, ET_DYN, ET_EXEC, FileHeader64, PF_R, PF_W, PF_X, PT_INTERP, PT_LOAD, ProgramHeader64,
@@ -22,7 +24,7 @@ type Segment = ProgramHeader64<LE>;
 pub const PROGRAM_BASE: u64 = 0x5555_5555_4000;
 
 /// Where the parts of a mapped file are.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub struct Mapped {
     /// How much higher it stands than it is linked.
     pub bias: u64,
@@ -34,6 +36,10 @@ pub struct Mapped {
     pub header_count: u64,
     /// The first address after its segments, where a heap can start.
     pub end: VirtAddr,
+    /// From its first code to its last.
+    pub code: Range<VirtAddr>,
+    /// From its first data to its last, as far as they stand in the file.
+    pub data: Range<VirtAddr>,
 }
 
 /// A parsed file.
@@ -93,7 +99,18 @@ impl<'f> Elf<'f> {
             headers: VirtAddr(headers.ok_or(Errno::ENOEXEC)?.0.wrapping_add(bias)),
             header_count: self.segments.len() as u64,
             end,
+            code: self.span(bias, PF_X),
+            data: self.span(bias, PF_W),
         })
+    }
+
+    /// From the first byte of the segments with this right to the last one that stands in the file.
+    fn span(&self, bias: u64, right: u32) -> Range<VirtAddr> {
+        let segments = || self.loads().filter(|segment| segment.p_flags(LE) & right != 0);
+        let at = |addr: Option<u64>| VirtAddr(addr.unwrap_or(0).wrapping_add(bias));
+        let start = at(segments().map(|segment| segment.p_vaddr(LE)).min());
+        let ends = segments().map(|segment| segment.p_vaddr(LE).saturating_add(segment.p_filesz(LE)));
+        start..at(ends.max()).max(start)
     }
 
     fn loads(&self) -> impl Iterator<Item = &'f Segment> + Clone {

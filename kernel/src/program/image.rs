@@ -55,7 +55,7 @@ pub fn load(space: &Space, file: &ProgramFile) -> Result<Loaded, Errno> {
     let interpreter = elf.interpreter()?.map(ProgramFile::open).transpose()?;
     let program = elf.map(space, Some(PROGRAM_BASE))?;
     let Some(interpreter) = interpreter else {
-        return Ok(Loaded { program, interpreter_base: 0, entry: program.entry });
+        return Ok(Loaded { entry: program.entry, program, interpreter_base: 0 });
     };
     let interpreter = Elf::parse(&interpreter)?.map(space, None)?;
     Ok(Loaded { program, interpreter_base: interpreter.bias, entry: interpreter.entry })

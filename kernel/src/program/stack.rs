@@ -15,6 +15,7 @@ use super::script;
 use crate::errno::Errno;
 use crate::memory::manager::Space;
 use crate::memory::user::UserMemory;
+use crate::observe::ProgramLayout;
 use crate::task::exec::Strings;
 
 /// What is mapped at first. Faults below let the mapping grow.
@@ -34,11 +35,11 @@ const SIGNAL_STACK_BYTES: u64 = 2048;
 /// Sixteen bytes from which libc makes the canary of its stacks. Fixed, so that runs repeat.
 const RANDOM: [u8; 16] = *b"not random at al";
 
-/// Maps the stack, fills it, and returns the stack pointer.
+/// Maps the stack, fills it, and returns where everything is.
 ///
 /// # Errors
 /// [`Errno::ENOMEM`], and [`Errno::E2BIG`] if the strings do not fit.
-pub fn build(space: &Space, loaded: &Loaded, strings: &Strings, path: &[u8]) -> Result<VirtAddr, Errno> {
+pub fn build(space: &Space, loaded: &Loaded, strings: &Strings, path: &[u8]) -> Result<ProgramLayout, Errno> {
     let bytes = script::size(&strings.arguments) + script::size(&strings.environment);
     if bytes > STRINGS_BYTES {
         return Err(Errno::E2BIG);
@@ -48,16 +49,28 @@ pub fn build(space: &Space, loaded: &Loaded, strings: &Strings, path: &[u8]) -> 
     let name = stack.push_string(path)?;
     let random = stack.push(&RANDOM)?;
     let platform = stack.push_string(b"x86_64")?;
+    let strings_end = stack.at;
     let environment = stack.push_strings(&strings.environment)?;
+    let arguments_end = stack.at;
     let arguments = stack.push_strings(&strings.arguments)?;
+    let arguments_start = stack.at;
     let mut words = Vec::with_capacity(arguments.len() + environment.len() + 48);
     words.push(arguments.len() as u64);
     words.extend(arguments);
     words.push(0);
     words.extend(environment);
     words.push(0);
+    let auxiliary = words.len() as u64 * 8;
     words.extend(auxiliary_vector(loaded, name, random, platform).into_iter().flatten());
-    stack.push_words(&words)
+    let stack = stack.push_words(&words)?;
+    Ok(ProgramLayout {
+        code: loaded.program.code.clone(),
+        data: loaded.program.data.clone(),
+        stack,
+        arguments: arguments_start..arguments_end,
+        environment: arguments_end..strings_end,
+        auxiliary: stack.add(auxiliary)..stack.add(words.len() as u64 * 8),
+    })
 }
 
 fn map(space: &Space) -> Result<(), Errno> {

@@ -1,36 +1,49 @@
 //! Limits and usage.
 
-use linux_raw_sys::general as abi;
+use alloc::sync::Arc;
 
 use super::wait::USAGE_WORDS;
 use super::{Answer, Call};
 use crate::errno::Errno;
-use crate::program::stack::{CLOCK_TICKS, LIMIT_BYTES};
+use crate::program::stack::CLOCK_TICKS;
+use crate::task::limits::Limit;
+use crate::task::process::Process;
+use crate::task::table;
 use crate::time;
 
-const UNLIMITED: u64 = u64::MAX;
-/// How many files may be open (`RLIMIT_NOFILE`).
-const OPEN_FILES: u64 = 1024;
-
 impl Call<'_> {
-    /// `prlimit64`: the soft and the hard limit.
+    /// `prlimit64`
     pub(super) fn prlimit(&self) -> Answer {
-        let [_, resource, new, old, ..] = self.arguments;
-        if new != 0 {
-            self.load_words::<2>(new)?;
+        let [pid, resource, new, old, ..] = self.arguments;
+        let process = match pid as u32 {
+            0 => self.process().clone(),
+            pid => table::task(pid).ok_or(Errno::ESRCH)?.process.clone(),
+        };
+        let new = if new == 0 { None } else { Some(self.load_limit(new)?) };
+        let before = process.limits.get(resource as u32)?;
+        if let Some(new) = new {
+            set_limit(&process, resource as u32, new)?;
         }
-        self.store_words(old, &limit(resource as u32)?)?;
+        self.store_words(old, &[before.soft, before.hard])?;
         Ok(0)
     }
 
     pub(super) fn getrlimit(&self) -> Answer {
-        self.store_words(self.arguments[1], &limit(self.arguments[0] as u32)?)?;
+        let [resource, at, ..] = self.arguments;
+        let Limit { soft, hard } = self.process().limits.get(resource as u32)?;
+        self.memory.write(quire::addr::VirtAddr(at), [soft, hard].map(u64::to_le_bytes).as_flattened())?;
         Ok(0)
     }
 
     pub(super) fn setrlimit(&self) -> Answer {
-        limit(self.arguments[0] as u32)?;
+        let [resource, at, ..] = self.arguments;
+        set_limit(self.process(), resource as u32, self.load_limit(at)?)?;
         Ok(0)
+    }
+
+    fn load_limit(&self, at: u64) -> Result<Limit, Errno> {
+        let [soft, hard] = self.load_words(at)?;
+        Ok(Limit { soft, hard })
     }
 
     /// `getrusage`: the time since the start of the machine, as that of the program.
@@ -49,11 +62,12 @@ impl Call<'_> {
     }
 }
 
-fn limit(resource: u32) -> Result<[u64; 2], Errno> {
-    match resource {
-        abi::RLIMIT_STACK => Ok([LIMIT_BYTES, UNLIMITED]),
-        abi::RLIMIT_NOFILE => Ok([OPEN_FILES; 2]),
-        0..16 => Ok([UNLIMITED; 2]),
-        _ => Err(Errno::EINVAL),
+/// Changes a limit, which the process's address space obeys from now on.
+fn set_limit(process: &Arc<Process>, resource: u32, new: Limit) -> Result<(), Errno> {
+    process.limits.set(resource, new)?;
+    let space = process.space.lock().clone();
+    if let Some(space) = space {
+        process.limits.apply(&space);
     }
+    Ok(())
 }

@@ -9,6 +9,7 @@ use super::{Answer, Call};
 use crate::cpu::area;
 use crate::errno::Errno;
 use crate::memory::manager::manager;
+use crate::observe::VERSION;
 use crate::task::process::Exit;
 use crate::task::{sched, table};
 use crate::time;
@@ -148,7 +149,9 @@ impl Call<'_> {
     /// `uname`: six strings of 65 bytes, the last of which, the domain, is empty.
     pub(super) fn uname(&self) -> Answer {
         let mut names = [[0; NAME_BYTES]; 6];
-        for (field, name) in names.iter_mut().zip(["Linux", "quire", "6.1.0", "quire-kernel", "x86_64"]) {
+        for (field, name) in
+            names.iter_mut().zip([VERSION.system, "quire", VERSION.release, VERSION.build, "x86_64"])
+        {
             field[..name.len()].copy_from_slice(name.as_bytes());
         }
         self.memory.write(self.addr(0), names.as_flattened())?;

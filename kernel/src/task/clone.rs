@@ -13,6 +13,7 @@ use super::{run, sched, table};
 use crate::errno::Errno;
 use crate::memory::manager::Space;
 use crate::memory::user::UserMemory;
+use crate::userfault;
 
 /// What `clone3(2)` is asked for. Addresses are 0 for none.
 #[derive(Clone, Copy, Debug, Default)]
@@ -108,7 +109,9 @@ fn child_space(task: &Task, request: &CloneRequest) -> Result<Arc<Space>, Errno>
     if request.has(abi::CLONE_VM) {
         return Ok(task.space_handle().expect("a program's task"));
     }
-    Ok(Arc::new(task.space().fork()?))
+    let child = Arc::new(task.space().fork()?);
+    userfault::after_fork(task.space(), &child)?;
+    Ok(child)
 }
 
 fn parent_of_child(task: &Task, request: &CloneRequest) -> Arc<Process> {

@@ -10,7 +10,9 @@ use super::task::{Task, UserContext};
 use super::timers;
 use crate::cpu::user_mode::initial_registers;
 use crate::errno::Errno;
+use crate::ipc;
 use crate::memory::manager::{Space, manager};
+use crate::observe::{ProgramLayout, SETTINGS};
 use crate::program::{image, script, stack};
 
 /// The arguments and the environment of a program.
@@ -31,9 +33,11 @@ pub fn execute(task: &Arc<Task>, path: &[u8], strings: Strings) -> Result<(), Er
     let old = task.space_handle();
     task.replace_space(Arc::new(manager().new_mm()?));
     match load(task.space(), &file, &strings) {
-        Ok(context) => {
+        Ok((context, layout)) => {
             drop(old);
+            ipc::collect();
             begin(task, context, identity(&file.path, &strings));
+            *task.process.account.program.lock() = layout;
             Ok(())
         }
         Err(errno) => {
@@ -47,11 +51,16 @@ pub fn execute(task: &Arc<Task>, path: &[u8], strings: Strings) -> Result<(), Er
 }
 
 /// Maps the program in an empty address space that is loaded. Returns what its first task starts with.
-fn load(space: &Space, file: &image::ProgramFile, strings: &Strings) -> Result<UserContext, Errno> {
+fn load(
+    space: &Space,
+    file: &image::ProgramFile,
+    strings: &Strings,
+) -> Result<(UserContext, ProgramLayout), Errno> {
     let loaded = image::load(space, file)?;
+    space.set_mapping_limit(SETTINGS.max_map_count.load(Ordering::Relaxed));
     space.set_brk_start(loaded.program.end);
-    let stack = stack::build(space, &loaded, strings, &file.path)?;
-    Ok(UserContext::new(initial_registers(loaded.entry, stack)))
+    let layout = stack::build(space, &loaded, strings, &file.path)?;
+    Ok((UserContext::new(initial_registers(loaded.entry, layout.stack)), layout))
 }
 
 /// From here on the process runs the new program, alone.
@@ -68,6 +77,8 @@ fn begin(task: &Arc<Task>, context: UserContext, identity: Identity) {
     task.robust_list.store(0, Ordering::Relaxed);
     task.signals.reset_for_program();
     process.signals.reset_for_program();
+    process.barriers.clear();
+    process.limits.apply(task.space());
     timers::delete_all(process.id, false);
     process.has_executed.store(true, Ordering::Relaxed);
     *process.identity.lock() = identity;

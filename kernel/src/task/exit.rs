@@ -11,6 +11,7 @@ use super::signal::{self, info::SigInfo};
 use super::task::Task;
 use super::{futex, sched, table, timers};
 use crate::device::serial::log;
+use crate::ipc;
 use crate::memory::user::UserMemory;
 
 /// What the running task does last, on its way to `sched::end_task`.
@@ -30,6 +31,7 @@ pub fn finish() {
         drop(space);
     }
     task.leave_space();
+    ipc::collect();
     if is_last {
         end_process(&task.process);
     }

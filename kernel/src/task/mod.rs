@@ -12,10 +12,12 @@
 //! A lock of this module is a spin lock, held for a few instructions, never across a call of Quire that may sleep.
 //! The order, where two are held: the process table, a process, a task's signals, a wait queue, a run queue.
 
+pub mod barriers;
 pub mod clone;
 pub mod exec;
 pub mod exit;
 pub mod futex;
+pub mod limits;
 pub mod oom;
 pub mod process;
 pub mod run;

@@ -12,6 +12,7 @@ use super::process::{Exit, Process};
 use super::{sched, table};
 use crate::device::serial::log;
 use crate::memory::manager::{Space, manager};
+use crate::observe::badness;
 
 /// How often other tasks get the CPU before the caller tries again.
 const PATIENCE: usize = 1000;
@@ -69,8 +70,9 @@ fn choose() -> Option<Arc<Process>> {
     if dying.is_some() {
         return dying;
     }
-    let victim =
-        table::processes().into_iter().filter(|process| process.exit().is_none()).max_by_key(badness)?;
+    let victim = table::processes().into_iter().filter(|process| process.exit().is_none());
+    let scored = victim.filter_map(|process| Some((badness(&process)?, process)));
+    let (_, victim) = scored.max_by_key(|(badness, _)| *badness)?;
     log!(
         "out of memory: process {} ({}) is killed, which has {} kB",
         victim.id,
@@ -81,10 +83,6 @@ fn choose() -> Option<Arc<Process>> {
     drop(last);
     victim.begin_exit(Exit::Killed(abi::SIGKILL));
     Some(victim)
-}
-
-fn badness(process: &Arc<Process>) -> u64 {
-    resident(process)
 }
 
 /// The pages that a process has in memory.

@@ -6,12 +6,15 @@ use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use spin::Mutex;
 
+use super::barriers::Registrations;
+use super::limits::Limits;
 use super::signal::shared::SharedSignals;
 use super::sleep_lock::SleepLock;
 use super::task::Task;
 use super::wait::WaitQueue;
 use crate::files::open::OpenFiles;
 use crate::memory::manager::Space;
+use crate::observe::Account;
 
 /// How a process ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -76,6 +79,8 @@ pub struct Process {
     pub session: AtomicU32,
     /// What it runs.
     pub identity: Mutex<Identity>,
+    /// What `/proc` shows besides.
+    pub account: Account,
     /// Children's ends and stops wake this.
     pub child_events: WaitQueue,
     /// The parent of a `vfork` sleeps here until the child has an address space of its own, or none.
@@ -92,6 +97,10 @@ pub struct Process {
     pub continued: WaitQueue,
     /// The last stop or continuation, until the parent waits for it.
     pub job_event: Mutex<Option<JobEvent>>,
+    /// The barriers that it may ask for (`membarrier(2)`).
+    pub barriers: Registrations,
+    /// Its limits (`getrlimit(2)`).
+    pub limits: Limits,
     exit: Mutex<Option<Exit>>,
     ended: AtomicBool,
 }
@@ -113,6 +122,7 @@ impl Process {
             group: inherit(|parent| &parent.group),
             session: inherit(|parent| &parent.session),
             identity: Mutex::new(parent.map(|parent| parent.identity.lock().clone()).unwrap_or_default()),
+            account: Account::for_child(parent.map(|parent| &parent.account)),
             parent: Mutex::new(parent.map(Arc::downgrade).unwrap_or_default()),
             children: Mutex::new(Vec::new()),
             threads: Mutex::new(Vec::new()),
@@ -127,6 +137,8 @@ impl Process {
             stopped: AtomicBool::new(false),
             continued: WaitQueue::new(),
             job_event: Mutex::new(None),
+            barriers: parent.map(|parent| parent.barriers.inherited()).unwrap_or_default(),
+            limits: parent.map(|parent| parent.limits.inherited()).unwrap_or_default(),
             exit: Mutex::new(None),
             ended: AtomicBool::new(false),
         })

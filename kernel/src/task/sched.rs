@@ -27,6 +27,7 @@ use super::switch::switch_stacks;
 use super::task::Task;
 use crate::cpu::area::{self, Handover};
 use crate::cpu::ipi;
+use crate::observe::note_idle;
 use crate::sync::IrqLock;
 use crate::time::timer;
 
@@ -92,6 +93,11 @@ pub fn wake(task: &Arc<Task>) {
     }
 }
 
+/// Whether a task sleeps.
+pub fn is_parked(task: &Task) -> bool {
+    task.state.load(Ordering::Relaxed) == PARKED
+}
+
 /// Lets other tasks run, if any wait. The running task goes to the end of the queue.
 pub fn schedule() {
     area::this().set_need_resched(false);
@@ -133,10 +139,12 @@ pub fn end_task() -> ! {
 /// `wait` turns interrupts on and waits for one, or does something useful for a while.
 pub fn idle_loop(wait: impl Fn()) -> ! {
     loop {
+        note_idle(area::cpu_id(), true);
         area::this().set_idle(true);
         interrupts::disable();
         if run_queue::has_work(area::cpu_id()) || run_queue::waiting() > 0 {
             area::this().set_idle(false);
+            note_idle(area::cpu_id(), false);
             area::this().set_need_resched(false);
             interrupts::enable();
             switch_away(false);

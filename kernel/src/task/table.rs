@@ -96,6 +96,16 @@ pub fn processes() -> Vec<Arc<Process>> {
     TABLE.lock().entries.values().filter_map(|entry| entry.process.clone()).collect()
 }
 
+/// How many tasks there are.
+pub fn task_count() -> usize {
+    TABLE.lock().entries.values().filter(|entry| entry.task.strong_count() > 0).count()
+}
+
+/// The number that was given last.
+pub fn last_id() -> u32 {
+    TABLE.lock().last
+}
+
 /// Whether no process and no task has a number.
 pub fn is_empty() -> bool {
     TABLE.lock().entries.is_empty()

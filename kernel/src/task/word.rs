@@ -8,9 +8,9 @@ use super::wait::WaitQueue;
 const BUCKETS: usize = 16;
 static QUEUES: [WaitQueue; BUCKETS] = [const { WaitQueue::new() }; BUCKETS];
 
-/// Sleeps until the word has another value than `seen`.
+/// Sleeps until the word has another value than `seen`, or the task is to end.
 pub fn wait(word: &AtomicU32, seen: u32) {
-    let changed = || (word.load(Ordering::Acquire) != seen).then_some(());
+    let changed = || (word.load(Ordering::Acquire) != seen || sched::current_ref().is_dying()).then_some(());
     if sched::is_started() {
         queue(word).wait_uninterruptible(changed);
     }

@@ -56,7 +56,8 @@ pub fn seconds() -> Option<u64> {
     }
     let [second, minute, _, day, month, year, century] = fields.map(|byte| u64::from(number(byte)));
     let year = year + if (19..=21).contains(&century) { century * 100 } else { 2000 };
-    let valid = (1..=12).contains(&month) && (1..=31).contains(&day) && hour < 24 && minute < 60 && second <= 60;
+    let valid =
+        (1..=12).contains(&month) && (1..=31).contains(&day) && hour < 24 && minute < 60 && second <= 60;
     valid.then(|| ((days(year, month, day) * 24 + hour) * 60 + minute) * 60 + second)
 }
 

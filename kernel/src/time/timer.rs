@@ -43,7 +43,8 @@ struct Events {
 }
 
 static EVENTS: [IrqLock<Events>; MAX_CPUS] =
-    [const { IrqLock::new(Events { sleepers: None, slice_end: None, set_to: u64::MAX, numbers: 0 }) }; MAX_CPUS];
+    [const { IrqLock::new(Events { sleepers: None, slice_end: None, set_to: u64::MAX, numbers: 0 }) };
+        MAX_CPUS];
 
 /// The timer makes so many counts in a second.
 pub(super) fn set_frequency(hz: u64) {

@@ -4,6 +4,7 @@ mod boot;
 mod events;
 mod heap;
 mod mapper;
+mod proc;
 mod shootdown;
 mod traps;
 mod user_memory;

@@ -153,7 +153,7 @@ impl Mapping {
             populate: self.populate,
             locked: self.locked,
             noreserve: self.noreserve,
-            huge: None,
+            ..MapRequest::default()
         })
     }
 }

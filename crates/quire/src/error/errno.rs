@@ -42,6 +42,8 @@ pub const ENOSPC: i32 = 28;
 pub const ERANGE: i32 = 34;
 /// A value is too large for its type.
 pub const EOVERFLOW: i32 = 75;
+/// Not supported here.
+pub const EOPNOTSUPP: i32 = 95;
 /// The memory went bad.
 pub const EHWPOISON: i32 = 133;
 
@@ -58,6 +60,7 @@ impl MmError {
             Self::Again => EAGAIN,
             Self::Busy => EBUSY,
             Self::Io => EIO,
+            Self::NotSupported => EOPNOTSUPP,
             Self::Overflow => EOVERFLOW,
         }
     }

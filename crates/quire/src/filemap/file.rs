@@ -125,6 +125,11 @@ impl FileNode {
         }
     }
 
+    /// A number that no other file has while there is a reference to this one.
+    pub fn number(&self) -> u64 {
+        core::ptr::from_ref(self).addr() as u64
+    }
+
     /// Its size in bytes. Asks the pager.
     pub fn size<P: Platform>(&self, platform: &P) -> u64 {
         match self.kind() {

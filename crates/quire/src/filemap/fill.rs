@@ -33,6 +33,30 @@ impl FileTable {
         file: &FileUse<'_>,
         index: u64,
     ) -> Result<Filled, FaultError> {
+        self.page_up_to(pages, file, index, |node, platform| node.size(platform).div_ceil(FRAME_SIZE))
+    }
+
+    /// The same for a page that may lie behind the end: the caller has the right to resize the file, and
+    /// moves the end behind the page next.
+    ///
+    /// # Errors
+    /// As [`Self::page`].
+    pub(crate) fn page_behind_end<P: Platform>(
+        &self,
+        pages: &PageAllocator<'_, P>,
+        file: &FileUse<'_>,
+        index: u64,
+    ) -> Result<Filled, FaultError> {
+        self.page_up_to(pages, file, index, |_, _| INDEX_END)
+    }
+
+    fn page_up_to<P: Platform>(
+        &self,
+        pages: &PageAllocator<'_, P>,
+        file: &FileUse<'_>,
+        index: u64,
+        end: impl Fn(&FileNode, &P) -> u64,
+    ) -> Result<Filled, FaultError> {
         let (node, platform) = (file.node(), pages.platform());
         debug_assert!(node.huge_order().is_none(), "huge pages come from their pool");
         loop {
@@ -45,6 +69,9 @@ impl FileTable {
                 Some(page) if !page.is_busy() => return Ok(Filled { frame: page.frame(), major: false }),
                 Some(_) => platform.relax(),
                 None => {
+                    if index >= end(node, platform).min(INDEX_END) {
+                        return Err(FaultError::BeyondEnd);
+                    }
                     if let Some(frame) = self.bring_in(pages, node, index)? {
                         return Ok(Filled { frame, major: matches!(node.kind(), FileKind::Paged(_)) });
                     }
@@ -60,7 +87,6 @@ impl FileTable {
         node: &FileNode,
         index: u64,
     ) -> Result<Option<Frame>, FaultError> {
-        check_size(pages.platform(), node, index)?;
         let folio = match node.kind() {
             FileKind::Paged(_) => pages.alloc(Gfp::USER, Order::FRAME)?,
             FileKind::Shmem { .. } | FileKind::Huge { .. } => pages.requests().alloc_zero_page(Gfp::USER)?,
@@ -102,14 +128,6 @@ impl FileTable {
         self.enter(pages, node, &mut cached, (index, CachedPage::busy(frame)))?;
         pages.frames().hold_for_file(FrameRange::folio(frame, Order::FRAME));
         Ok(true)
-    }
-}
-
-fn check_size<P: Platform>(platform: &P, node: &FileNode, index: u64) -> Result<(), FaultError> {
-    if index < node.size(platform).div_ceil(FRAME_SIZE).min(INDEX_END) {
-        Ok(())
-    } else {
-        Err(FaultError::BeyondEnd)
     }
 }
 

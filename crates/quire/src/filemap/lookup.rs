@@ -1,9 +1,12 @@
 //! Looks up pages that are in the cache already.
 #![forbid(unsafe_code)]
 
+use core::ops::Range;
+
 use super::FileTable;
 use super::file::{FileNode, FileUse};
 use crate::addr::{Frame, FrameRange};
+use crate::limits::LOCK_HOLD_FRAMES;
 use crate::platform::Platform;
 
 impl FileTable {
@@ -26,6 +29,39 @@ impl FileTable {
             }
             at = index + 1;
         }
+    }
+
+    /// The first of these pages that is in memory.
+    pub(crate) fn next_present<P: Platform>(
+        &self,
+        platform: &P,
+        file: &FileNode,
+        pages: Range<u64>,
+    ) -> Option<u64> {
+        let next = file.pages.lock(platform).next(pages.start);
+        next.map(|(index, _)| index).filter(|index| *index < pages.end)
+    }
+
+    /// The first of these pages that is not in memory. Holds the file's lock for a bounded number of pages at
+    /// a time.
+    pub(crate) fn next_missing<P: Platform>(
+        &self,
+        platform: &P,
+        file: &FileNode,
+        pages: Range<u64>,
+    ) -> Option<u64> {
+        let mut at = pages.start;
+        while at < pages.end {
+            let cached = file.pages.lock(platform);
+            let end = pages.end.min(at + LOCK_HOLD_FRAMES as u64);
+            while at < end {
+                if cached.next(at).is_none_or(|(index, _)| index != at) {
+                    return Some(at);
+                }
+                at += 1;
+            }
+        }
+        None
     }
 
     /// Whether the pages from index `from` on are in memory, in these frames.

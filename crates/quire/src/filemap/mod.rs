@@ -18,6 +18,7 @@
 //!   request, after the file was closed and every mapping has lost the right to store to them; or when the
 //!   last reference goes, as no mapping is left then.
 
+mod bytes;
 mod collapse;
 mod file;
 mod fill;
@@ -34,6 +35,7 @@ mod truncate;
 mod views;
 mod writeback;
 
+pub(crate) use bytes::Peeked;
 pub use collapse::{BlockSurvey, NotMoved, PagesMoving};
 pub use file::{FileClosed, FileCollapse, FileKind, FileNode, FileRef, FileResize, FileUse};
 pub use fill::Filled;

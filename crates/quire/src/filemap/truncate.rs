@@ -4,7 +4,8 @@ use core::ops::Range;
 use core::sync::atomic::Ordering;
 
 use super::FileTable;
-use super::file::FileResize;
+use super::file::{FileClosed, FileKind, FileNode, FileResize};
+use super::pages::FilePages;
 use crate::addr::{Frame, FrameRange, Order};
 use crate::limits::{FRAME_SIZE, LOCK_HOLD_FRAMES};
 use crate::page_alloc::PageAllocator;
@@ -20,12 +21,28 @@ impl FileTable {
         resize: &FileResize<'_>,
         end: u64,
     ) {
-        let (node, platform) = (resize.node(), pages.platform());
-        debug_assert!(node.is_cut_off(end));
+        debug_assert!(resize.node().is_cut_off(end));
+        self.drop_pages(pages, resize.node(), end..u64::MAX);
+    }
+
+    /// Drops these pages of a shmem file. The caller has unmapped them since it closed the file.
+    pub(crate) fn drop_hole<P: Platform>(
+        &self,
+        pages: &PageAllocator<'_, P>,
+        file: &FileClosed<'_>,
+        hole: Range<u64>,
+    ) {
+        debug_assert!(matches!(file.node().kind(), FileKind::Shmem { .. }), "others have contents elsewhere");
+        self.drop_pages(pages, file.node(), hole);
+    }
+
+    fn drop_pages<P: Platform>(&self, pages: &PageAllocator<'_, P>, node: &FileNode, gone: Range<u64>) {
+        let platform = pages.platform();
         loop {
             let mut dropped = 0;
             let mut cached = node.pages.lock(platform);
-            let mut next = cached.next(end);
+            let first = |cached: &FilePages| cached.next(gone.start).filter(|(index, _)| *index < gone.end);
+            let mut next = first(&cached);
             while let Some((index, page)) =
                 next.filter(|(_, page)| !page.is_busy() && dropped < LOCK_HOLD_FRAMES)
             {
@@ -33,7 +50,7 @@ impl FileTable {
                 // SAFETY: invariant 1: the page cache held the frame, and names it no more.
                 unsafe { pages.counts().release(FrameRange::folio(page.frame(), Order::FRAME)) };
                 dropped += 1;
-                next = cached.next(end);
+                next = first(&cached);
             }
             drop(cached);
             self.count_cached(node.kind(), -(dropped as i64));
@@ -48,7 +65,18 @@ impl FileTable {
 
     /// Clears the bytes behind the end of a file of this size in its last page, if that is in memory.
     pub(crate) fn clear_end<P: Platform>(&self, platform: &P, resize: &FileResize<'_>, bytes: u64) {
-        let (index, from) = (bytes / FRAME_SIZE, bytes % FRAME_SIZE);
+        let inside = (bytes % FRAME_SIZE) as usize..FRAME_SIZE as usize;
+        self.clear_in_page(platform, resize, bytes / FRAME_SIZE, inside);
+    }
+
+    /// Clears a range of bytes of a page, if it is in memory.
+    pub(crate) fn clear_in_page<P: Platform>(
+        &self,
+        platform: &P,
+        resize: &FileResize<'_>,
+        index: u64,
+        bytes: Range<usize>,
+    ) {
         let frame = loop {
             let mut cached = resize.node().pages.lock(platform);
             match cached.get(index) {
@@ -63,7 +91,7 @@ impl FileTable {
                 }
             }
         };
-        clear_bytes(platform, frame, from..FRAME_SIZE);
+        self.clear_in_frame(platform, frame, bytes);
         resize.node().pages.lock(platform).set_busy(index, false);
     }
 
@@ -73,7 +101,8 @@ impl FileTable {
         while at < bytes.end {
             let start = at - at % FRAME_SIZE;
             let end = bytes.end.min(start + FRAME_SIZE);
-            clear_bytes(platform, frame.add(at / FRAME_SIZE), at - start..end - start);
+            let inside = (at - start) as usize..(end - start) as usize;
+            self.clear_in_frame(platform, frame.add(at / FRAME_SIZE), inside);
             at = end;
         }
     }
@@ -83,22 +112,6 @@ impl FileTable {
     pub(crate) fn copy_to_huge_page<P: Platform>(&self, platform: &P, from: Frame, to: Frame) {
         for (from, to) in words(platform, from).iter().zip(words(platform, to)) {
             to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
-        }
-    }
-}
-
-/// Clears bytes of a frame, by atomics: programs that map it may store to it at the same time.
-fn clear_bytes<P: Platform>(platform: &P, frame: Frame, bytes: Range<u64>) {
-    let words = words(platform, frame);
-    // A mask of the bytes of a word that stay.
-    let kept = |word: u64| {
-        let stays = |byte: &u64| !bytes.contains(&(word * 8 + byte));
-        (0..8).filter(stays).fold(0, |mask, byte| mask | 0xff << (8 * byte))
-    };
-    for word in bytes.start / 8..bytes.end.div_ceil(8) {
-        match kept(word) {
-            0 => words[word as usize].store(0, Ordering::Relaxed),
-            mask => _ = words[word as usize].fetch_and(u64::from_le(mask), Ordering::Relaxed),
         }
     }
 }

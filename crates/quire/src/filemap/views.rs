@@ -143,6 +143,12 @@ impl FileViews {
         self.avl.root.is_none()
     }
 
+    /// How many mappings there are. Visits each.
+    pub fn count(&self) -> usize {
+        let first = self.avl.root.map(|root| self.avl.leftmost(root));
+        core::iter::successors(first, |&at| self.avl.successor(at)).count()
+    }
+
     /// Notes that this view's mapping, which the caller owns, shows `pages` at `addr`, whatever it showed
     /// before.
     pub fn show(

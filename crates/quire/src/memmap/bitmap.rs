@@ -127,6 +127,16 @@ impl FrameMask {
         find_group(|at| self.0[at], order)
     }
 
+    /// How many aligned groups of each order the set consists of, if each is as large as possible.
+    pub fn count_groups(&self) -> [u64; 10] {
+        let mut counts = [0; 10];
+        let (in_words, of_words) = counts.split_at_mut(6);
+        let full = (0..WORDS).fold(0, |full, at| full | (count_groups(self.0[at], in_words) & 1) << at);
+        let (of_words, all) = of_words.split_at_mut(3);
+        all[0] = count_groups(full, of_words);
+        counts
+    }
+
     /// One more than the largest order of an aligned group in the set; 0 when the set is empty, 10 at most.
     pub(crate) fn largest_group(&self) -> u8 {
         let mut folded = self.0;
@@ -174,6 +184,15 @@ fn find_group(word: impl Fn(usize) -> u64, order: Order) -> Option<usize> {
 #[inline]
 fn groups_in_word(word: u64, order: usize) -> u64 {
     (0..order).fold(word, |folded, o| folded & folded >> (1 << o) & EVEN_GROUPS[o])
+}
+
+/// Counts the groups of each order that are part of no larger one; returns the starts of those.
+fn count_groups(bits: u64, counts: &mut [u64]) -> u64 {
+    counts.iter_mut().enumerate().fold(bits, |groups, (order, count)| {
+        let pairs = groups & groups >> (1 << order) & EVEN_GROUPS[order];
+        *count += u64::from((groups & !(pairs | pairs << (1 << order))).count_ones());
+        pairs
+    })
 }
 
 /// Bit positions at which a group of order `index + 1` may start.

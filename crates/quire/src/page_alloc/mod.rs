@@ -48,6 +48,7 @@ pub use mapcount::folio::FolioMaps;
 pub use mapcount::group::CountGroup;
 pub use pcp::Lists;
 pub use pcp::drain::Drained;
+pub use report::free_groups::{FREE_ORDERS, FreeGroups};
 pub use report::info::{MemoryInfo, ZoneInfo};
 pub use report::validate::Violation;
 pub use request::Requests;

@@ -56,6 +56,7 @@ pub use observe::page_flags::PageFlags;
 pub use observe::pagemap::PageWord;
 pub use observe::smaps::Usage;
 pub use observe::translate::Translated;
+pub use space::limits::MappedLimits;
 pub use space::shared::{ForkStrategy, MmShared};
 pub use space::state::LockMode;
 pub use tree::layout::Placement;

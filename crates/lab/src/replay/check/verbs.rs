@@ -84,6 +84,7 @@ fn model_map(mapping: &Mapping) -> Map {
             Placement::Hint => space::Placement::Hint,
             Placement::Fixed => space::Placement::Fixed,
             Placement::FixedNoReplace => space::Placement::FixedNoReplace,
+            Placement::Low => unreachable!("no plan has it"),
         },
         shared: mapping.shared,
         file: mapping.file,
@@ -124,6 +125,6 @@ fn model_advice(advice: Advice) -> space::Advice {
         Advice::NoHugePage => space::Advice::NoHugePage,
         Advice::PopulateRead => space::Advice::PopulateRead,
         Advice::PopulateWrite => space::Advice::PopulateWrite,
-        Advice::Collapse | Advice::Split => unreachable!("no plan has these: `plan_madvise` skips them"),
+        _ => unreachable!("no plan has {advice:?}: `plan_madvise` skips it"),
     }
 }

@@ -115,8 +115,7 @@ impl Subject for View<'_, '_> {
             grows_down: false,
             populate: map.populate,
             locked: map.locked,
-            noreserve: false,
-            huge: None,
+            ..MapRequest::default()
         };
         self.mm.mmap(&request).map(|addr| addr.0 - self.shift)
     }

@@ -2,9 +2,12 @@
 
 use core::sync::atomic::Ordering;
 
+use crate::addr::FrameRange;
+use crate::cpu::CpuId;
 use crate::page_alloc::allocator::PageAllocator;
 use crate::page_alloc::request::gfp::ZoneKind;
 use crate::page_alloc::store::marks::Watermarks;
+use crate::page_alloc::store::zone::Zone;
 use crate::platform::FramePlatform;
 
 /// One zone, in frames.
@@ -14,6 +17,10 @@ pub struct ZoneInfo {
     pub node: u8,
     /// The kind.
     pub kind: ZoneKind,
+    /// The frames from its first to its last, those of other zones and holes between them included.
+    pub span: FrameRange,
+    /// Its frames, the manager's tables included.
+    pub present: u64,
     /// Frames that can ever be handed out, descriptor frames included.
     pub managed: u64,
     /// Frames in the store.
@@ -28,6 +35,8 @@ pub struct ZoneInfo {
     pub zeroed: u64,
     /// The zone's marks.
     pub marks: Watermarks,
+    /// Frames that it keeps from requests that may take a zone of a higher kind, for each [`ZoneKind`].
+    pub low_reserve: [u64; 3],
 }
 
 /// The machine, in frames. At rest, `free + cached + used + metadata` is `total` (invariant 8).
@@ -55,19 +64,33 @@ impl MemoryInfo {
 impl<P: FramePlatform> PageAllocator<'_, P> {
     /// Every zone that has memory.
     pub fn zone_info(&self) -> impl Iterator<Item = ZoneInfo> + '_ {
-        self.store().zones.iter().filter(|zone| zone.managed.load(Ordering::Relaxed) > 0).map(|zone| {
-            ZoneInfo {
-                node: zone.node,
-                kind: zone.kind,
-                managed: zone.managed.load(Ordering::Relaxed),
-                free: zone.free_frames(),
-                cached: self.cached_in(usize::from(zone.number)),
-                descriptors: zone.descriptor_frames.load(Ordering::Relaxed),
-                whole_blocks: zone.whole_blocks(self.platform()),
-                zeroed: self.store().zeroed_frames(zone),
-                marks: zone.marks.watermarks(),
-            }
+        self.zones().map(|zone| ZoneInfo {
+            node: zone.node,
+            kind: zone.kind,
+            span: zone.span(self.platform()),
+            present: zone.present.load(Ordering::Relaxed),
+            managed: zone.managed.load(Ordering::Relaxed),
+            free: zone.free_frames(),
+            cached: self.cached_in(usize::from(zone.number)),
+            descriptors: zone.descriptor_frames.load(Ordering::Relaxed),
+            whole_blocks: zone.whole_blocks(self.platform()),
+            zeroed: self.store().zeroed_frames(zone),
+            marks: zone.marks.watermarks(),
+            low_reserve: ZoneKind::ALL.map(|kind| zone.marks.low_reserve(kind)),
         })
+    }
+
+    /// The zones that have memory.
+    pub(in crate::page_alloc) fn zones(&self) -> impl Iterator<Item = &Zone> {
+        self.store().zones.iter().filter(|zone| zone.managed.load(Ordering::Relaxed) > 0)
+    }
+
+    /// Frames of a zone on the lists of one CPU.
+    pub fn cached_on(&self, cpu: CpuId, node: u8, kind: ZoneKind) -> u64 {
+        let number = self.zones().find(|zone| zone.node == node && zone.kind == kind).map(|zone| zone.number);
+        let levels = self.lists().cpus.get(cpu.0 as usize).map(|cpu| &cpu.levels);
+        let (Some(number), Some(levels)) = (number, levels) else { return 0 };
+        levels.iter().map(|level| level.frames_of_zone(usize::from(number))).sum()
     }
 
     /// The machine as a whole.

@@ -14,6 +14,11 @@ pub enum ZoneKind {
     Movable = 2,
 }
 
+impl ZoneKind {
+    /// Every kind.
+    pub const ALL: [Self; KINDS] = [Self::Dma32, Self::Normal, Self::Movable];
+}
+
 /// Each node has a zone of each kind, in a row; most are empty.
 pub(in crate::page_alloc) const KINDS: usize = 3;
 

@@ -2,7 +2,8 @@
 
 use core::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
-use crate::addr::BlockNumber;
+use crate::addr::{BlockNumber, FrameRange};
+use crate::limits::BLOCK_FRAMES;
 use crate::memmap::{BootSlice, MemMap};
 use crate::page_alloc::request::gfp::{Contents, Urgency, ZoneKind};
 use crate::page_alloc::store::isolated::Isolated;
@@ -93,6 +94,14 @@ impl Zone {
         };
         let aside = self.isolated.aside.load(Ordering::Relaxed).max(0) as u64;
         self.free_frames().saturating_sub(kept + aside)
+    }
+
+    /// From the first frame of its regions to the last.
+    pub(in crate::page_alloc) fn span<P: FramePlatform>(&self, platform: &P) -> FrameRange {
+        let regions = || self.pools.iter().map(|pool| pool.lock(platform).region());
+        let first = regions().map(|(first, _)| first.0).min().unwrap_or(0);
+        let end = regions().map(|(first, count)| first.0 + count).max().unwrap_or(first);
+        FrameRange::new(BlockNumber(first).first_frame(), u64::from(end - first) * BLOCK_FRAMES as u64)
     }
 
     /// Takes a run of whole blocks, if possible of the wanted contents; returns whether it is all zero.

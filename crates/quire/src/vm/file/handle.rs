@@ -71,6 +71,22 @@ impl<'m, P: Platform> File<'m, P> {
         });
     }
 
+    /// A number that no other file has while there is a handle on this one or a mapping of it. It tells which
+    /// file a mapping maps ([`VmaInfo::file_number`](crate::vm::VmaInfo::file_number)).
+    pub fn number(&self) -> u64 {
+        self.node().number()
+    }
+
+    /// How many mappings the file has, in all address spaces. Visits each. (Linux: `shm_nattch`.)
+    pub fn mapping_count(&self) -> usize {
+        self.node().views(self.memory.platform()).count()
+    }
+
+    /// Whether no address space maps the file.
+    pub fn is_unmapped(&self) -> bool {
+        self.node().views(self.memory.platform()).is_empty()
+    }
+
     /// How many pages of the file are in memory.
     pub fn resident(&self) -> u64 {
         self.memory.files().resident(self.memory.platform(), self.node())

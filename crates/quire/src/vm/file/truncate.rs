@@ -4,7 +4,7 @@
 use core::ops::Range;
 
 use crate::error::MmError;
-use crate::filemap::{FileKind, FileNode};
+use crate::filemap::{FileKind, FileNode, FileResize};
 use crate::limits::FRAME_SIZE;
 use crate::pgtable::Zap;
 use crate::platform::{Pager, Platform};
@@ -45,7 +45,18 @@ impl<P: Platform> Truncation<'_, '_, P> {
         if shorter {
             FileNotices::of(self.0).tell_file_removed(file, &(end..u64::MAX));
         }
-        let resize = file.resize(platform);
+        self.set_size(&file.resize(platform), bytes)?;
+        if shorter {
+            FileNotices::of(self.0).wake_file(file, &(end..u64::MAX));
+        }
+        Ok(())
+    }
+
+    /// The same for the task that has the right to resize the file, which is not of huge pages. Tells no
+    /// handler.
+    pub(super) fn set_size(self, resize: &FileResize<'_>, bytes: u64) -> Result<(), MmError> {
+        let (platform, file) = (self.platform(), resize.node());
+        let end = bytes.div_ceil(FRAME_SIZE);
         match file.kind() {
             FileKind::Paged(name) => platform.pager().resize(name, bytes).map_err(|_| MmError::Io)?,
             FileKind::Shmem { .. } | FileKind::Huge { .. } => resize.set_bytes(bytes),
@@ -53,13 +64,9 @@ impl<P: Platform> Truncation<'_, '_, P> {
         // After this no task uses a page behind the end or maps a new one, so one pass unmaps them all.
         resize.cut_off(platform, end);
         self.unmap_pages(file, &(end..u64::MAX));
-        self.files().drop_from(self.pages(), &resize, end);
+        self.files().drop_from(self.pages(), resize, end);
         if !bytes.is_multiple_of(FRAME_SIZE) {
-            self.files().clear_end(platform, &resize, bytes);
-        }
-        drop(resize);
-        if shorter {
-            FileNotices::of(self.0).wake_file(file, &(end..u64::MAX));
+            self.files().clear_end(platform, resize, bytes);
         }
         Ok(())
     }

@@ -75,29 +75,18 @@ impl<'m, P: Platform> File<'m, P> {
 }
 
 impl<P: Platform> File<'_, P> {
+    /// Reserves the pages of the first `bytes` bytes of a file of huge pages, so that no fault on a shared mapping lacks
+    /// one (Linux: `shmget` with `SHM_HUGETLB`). The caller holds no lock.
+    ///
+    /// # Errors
+    /// [`MmError::Invalid`] for a file that is not of huge pages; [`MmError::NoMemory`] when the pool has too few.
+    pub fn reserve(&self, bytes: u64) -> Result<(), MmError> {
+        HugeFiles::of(self.memory().sleepable()).reserve(self.node(), bytes)
+    }
+
     /// How many huge pages the file has, and how many more are reserved for it. Counts them one by one.
     pub fn huge_pages(&self) -> (u64, u64) {
         self.memory().files().count_huge_pages(self.memory().platform(), self.node())
-    }
-
-    /// Gives the pages and reservations that lie wholly in a range of bytes back to the pool (Linux:
-    /// `fallocate` with `FALLOC_FL_PUNCH_HOLE`), and unmaps these pages everywhere, private copies too.
-    /// Clears the parts of other pages that lie in the range. The caller holds no lock.
-    ///
-    /// # Errors
-    /// [`MmError::Invalid`] for a file that is not of huge pages, and for an empty range.
-    pub fn punch_hole(&self, bytes: Range<u64>) -> Result<(), MmError> {
-        HugeFiles::of(self.memory().sleepable()).punch_hole(self.node(), bytes)
-    }
-
-    /// Takes the missing pages of a range of bytes from the pool, and lengthens the file if it ends before
-    /// (Linux: `fallocate`). The caller holds no lock.
-    ///
-    /// # Errors
-    /// [`MmError::Invalid`] for a file that is not of huge pages, and for an empty range;
-    /// [`MmError::NoMemory`] when there are no more pages: those before stay.
-    pub fn allocate(&self, bytes: Range<u64>) -> Result<(), MmError> {
-        HugeFiles::of(self.memory().sleepable()).allocate_huge(self.node(), bytes)
     }
 }
 
@@ -113,6 +102,16 @@ impl<P: Platform> HugeFiles<'_, '_, P> {
         let file = self.files().huge(self.pages(), size.order(), fs, bytes)?;
         self.huge().count_fs_files(self.platform(), fs, 1);
         Ok(file)
+    }
+
+    fn reserve(self, file: &FileNode, bytes: u64) -> Result<(), MmError> {
+        file.huge_order().ok_or(MmError::Invalid)?;
+        let (size, fs) = huge_kind(file);
+        let part = (size, 0..bytes.div_ceil(size.bytes()));
+        let (right, account) = (file.resize(self.platform()), Account { fs, ..Account::default() });
+        let reserved = self.huge().reserve_pages(self.pages(), self.files(), right, part, account)?;
+        self.huge().keep_reservations(self.pages(), self.files(), reserved);
+        Ok(())
     }
 
     /// Changes the size of a file of huge pages; pages wholly behind its new end go back to the pool.
@@ -139,7 +138,8 @@ impl<P: Platform> HugeFiles<'_, '_, P> {
         Ok(())
     }
 
-    fn punch_hole(self, file: &FileNode, bytes: Range<u64>) -> Result<(), MmError> {
+    /// See [`File::punch_hole`].
+    pub(in crate::vm) fn punch_hole(self, file: &FileNode, bytes: Range<u64>) -> Result<(), MmError> {
         file.huge_order().filter(|_| !bytes.is_empty()).ok_or(MmError::Invalid)?;
         let (size, fs) = huge_kind(file);
         let frames = size.order().frames();
@@ -178,7 +178,8 @@ impl<P: Platform> HugeFiles<'_, '_, P> {
         }
     }
 
-    fn allocate_huge(self, file: &FileNode, bytes: Range<u64>) -> Result<(), MmError> {
+    /// See [`File::allocate`].
+    pub(in crate::vm) fn allocate_huge(self, file: &FileNode, bytes: Range<u64>) -> Result<(), MmError> {
         file.huge_order().filter(|_| !bytes.is_empty()).ok_or(MmError::Invalid)?;
         let (size, fs) = huge_kind(file);
         let end = bytes.end.checked_next_multiple_of(size.bytes()).ok_or(MmError::Overflow)?;

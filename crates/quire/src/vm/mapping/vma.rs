@@ -13,9 +13,22 @@ use crate::vm::userfault::Registration;
 
 /// Yes-or-no properties of a mapping.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
-pub struct VmaFlags(u8);
+pub struct VmaFlags(u16);
 
-flag_set!(VmaFlags: SHARED, GROWS_DOWN, LOCKED, LOCK_ON_FAULT, NO_RESERVE, RESERVED, SPLIT);
+flag_set!(
+    VmaFlags: SHARED,
+    GROWS_DOWN,
+    LOCKED,
+    LOCK_ON_FAULT,
+    NO_RESERVE,
+    RESERVED,
+    SPLIT,
+    NOT_FORKED,
+    WIPED_ON_FORK,
+    NOT_DUMPED,
+    RANDOM,
+    SEQUENTIAL,
+);
 
 impl VmaFlags {
     /// Stores go to the object, where all that map it see them; without the flag they go to private copies.
@@ -32,6 +45,16 @@ impl VmaFlags {
     pub const RESERVED: Self = Self(1 << 5);
     /// Shared huge pages: parts of a page may be mapped by themselves (`MADV_SPLIT`).
     pub const SPLIT: Self = Self(1 << 6);
+    /// `MADV_DONTFORK`: a child does not get the mapping.
+    pub const NOT_FORKED: Self = Self(1 << 7);
+    /// `MADV_WIPEONFORK`: a child gets the mapping without its pages.
+    pub const WIPED_ON_FORK: Self = Self(1 << 8);
+    /// `MADV_DONTDUMP`: a core dump leaves the mapping out.
+    pub const NOT_DUMPED: Self = Self(1 << 9);
+    /// `MADV_RANDOM`. The library does not use it.
+    pub const RANDOM: Self = Self(1 << 10);
+    /// `MADV_SEQUENTIAL`. The library does not use it.
+    pub const SEQUENTIAL: Self = Self(1 << 11);
 }
 
 /// What a mapping maps.

@@ -33,6 +33,16 @@ impl<P: Platform> Mm<'_, P> {
         Observation::of(self.sleepable()).vmas(visit)
     }
 
+    /// Shows the mappings that share a byte with the range, as [`Self::vmas`] does.
+    pub fn vmas_in(&self, range: VirtRange, visit: impl FnMut(&VmaInfo)) {
+        Observation::of(self.sleepable()).vmas_in(range, visit)
+    }
+
+    /// The first mapping that ends above `addr`, as of now. A walk by it holds no lock between its steps.
+    pub fn next_vma(&self, addr: VirtAddr) -> Option<VmaInfo> {
+        Observation::of(self.sleepable()).next_vma(addr)
+    }
+
     /// How many mappings there are.
     pub fn mappings(&self) -> usize {
         Observation::of(self.sleepable()).mappings()
@@ -62,6 +72,16 @@ impl<P: Platform> Mm<'_, P> {
     /// zero. Exact while no mapping changes ([`Self::mapped`]). The caller holds no lock.
     pub fn pagemap(&self, range: VirtRange, show: impl FnMut(VirtAddr, PageWord)) {
         Observation::of(self.sleepable()).pagemap(range, show)
+    }
+
+    /// Writes for each page from `addr` on whether it is in memory: mapped, or in the page cache of its file.
+    /// As `mincore`. Exact while no page comes or goes. The caller holds no lock.
+    ///
+    /// # Errors
+    /// [`MmError::Invalid`] for an unaligned address; [`MmError::NoMemory`] when part of the range is not
+    /// mapped.
+    pub fn mincore(&self, addr: VirtAddr, resident: &mut [bool]) -> Result<(), MmError> {
+        Observation::of(self.sleepable()).mincore(addr, resident)
     }
 
     /// Shows every mapping that has a part in the range, in ascending order, and how much of that part is in

@@ -93,6 +93,21 @@ impl<P: Platform> Mm<'_, P> {
         Registrations::of(self.sleepable()).userfault_adopt(handler)
     }
 
+    /// Gives all ranges of one handler to another one, with the same modes and marks, or ends their registration: then
+    /// marks go, and tasks that wait for a page fault anew. Returns how many bytes these mappings have. A kernel whose
+    /// handlers are those of one address space, as Linux' are, calls it for a child, or before the handler is closed.
+    /// The caller holds no lock.
+    ///
+    /// # Errors
+    /// [`MmError::NoMemory`]; some mappings have changed then.
+    pub fn userfault_hand_over(
+        &self,
+        from: &Userfault<'_, P>,
+        to: Option<&Userfault<'_, P>>,
+    ) -> Result<u64, MmError> {
+        Registrations::of(self.sleepable()).userfault_hand_over(from, to)
+    }
+
     /// Maps the pages that the file has for `len` bytes from `addr`, as they are. Pages of the pager are read
     /// if they are not in memory. Huge pages that may be mapped in parts get the largest leaves that fit the
     /// range. As `UFFDIO_CONTINUE`. The caller holds no lock. May block in the pager.

@@ -18,6 +18,7 @@ use crate::vm::verbs::mlock::Mlock;
 use crate::vm::verbs::mmap::Mmap;
 use crate::vm::verbs::mprotect::Mprotect;
 use crate::vm::verbs::mremap::{Mremap, Remap};
+use crate::vm::verbs::msync::Msync;
 use crate::vm::verbs::munmap::Munmap;
 use crate::vm::verbs::request::MapRequest;
 
@@ -74,10 +75,13 @@ impl<P: Platform> Mm<'_, P> {
     ///
     /// # Errors
     /// [`MmError::Invalid`] for an unaligned address (in huge pages: one off their size) or an overflow, for
-    /// [`Advice::DontNeed`] and [`Advice::Free`] of locked memory, for [`Advice::Free`] of memory that is not
+    /// [`Advice::DontNeed`], [`Advice::Free`], [`Advice::Remove`], [`Advice::Cold`] and [`Advice::PageOut`] of
+    /// locked memory, for [`Advice::Remove`] and [`Advice::WipeOnFork`] of memory that has no file or has one, for the
+    /// last two of huge pages of a pool, for [`Advice::Free`] of memory that is not
     /// private anonymous, for populating a mapping that does not allow the access, for [`Advice::Split`] of
     /// anything but shared huge pages; [`MmError::NoMemory`] for a hole or when memory is out;
-    /// [`MmError::Fault`] for populating behind the end of a file; for [`Advice::Collapse`] the
+    /// [`MmError::Access`] for [`Advice::Remove`] unless a mapping is shared and writable, and
+    /// [`MmError::NotSupported`] for files of the pager; [`MmError::Fault`] for populating behind the end of a file; for [`Advice::Collapse`] the
     /// [`Refusal::error`](crate::vm::Refusal::error) of the last refused range, while the others were
     /// collapsed; [`MmError::Io`]. Mappings before the failed one have been advised.
     pub fn madvise(&self, addr: VirtAddr, len: u64, advice: Advice) -> Result<(), MmError> {
@@ -90,6 +94,16 @@ impl<P: Platform> Mm<'_, P> {
     /// As [`Self::madvise`] with [`Advice::HugePage`].
     pub fn set_folios(&self, addr: VirtAddr, len: u64, folios: FolioOverride) -> Result<(), MmError> {
         Madvise::of(self.sleepable()).set_folios(addr, len, folios)
+    }
+
+    /// Writes back what shared mappings of pages in `len` bytes from `addr` stored: all dirty pages of the
+    /// files that they show. The caller holds no lock. May block in the pager.
+    ///
+    /// # Errors
+    /// [`MmError::Invalid`] for an unaligned address; [`MmError::NoMemory`] when part of the range is not
+    /// mapped, after the rest was written; [`MmError::Io`] when the pager fails.
+    pub fn msync(&self, addr: VirtAddr, len: u64) -> Result<(), MmError> {
+        Msync::of(self.sleepable()).msync(addr, len)
     }
 
     /// Locks the pages of `len` bytes from `addr`, extended to whole pages, and brings them in (`on_fault`:

@@ -1,10 +1,13 @@
 //! What a kernel does with a whole address space: running it on CPUs, its limits, its number, its page table.
 #![forbid(unsafe_code)]
 
-use crate::addr::Frame;
+use core::ops::Range;
+
+use crate::addr::{Frame, VirtAddr};
 use crate::hugetlb::HugeGroup;
 use crate::platform::Platform;
 use crate::vm::mm::facade::Mm;
+use crate::vm::space::limits::MappedLimits;
 use crate::vm::tree::layout::Layout;
 
 impl<P: Platform> Mm<'_, P> {
@@ -40,6 +43,12 @@ impl<P: Platform> Mm<'_, P> {
         self.sleepable().lock().stack_limit = bytes;
     }
 
+    /// Sets how many bytes it may map. No limit at first; `fork` copies the limits. What is mapped already stays, and
+    /// stacks grow beyond them.
+    pub fn set_mapped_limits(&self, limits: MappedLimits) {
+        self.sleepable().lock().limits = limits;
+    }
+
     /// Sets how many mappings it may have (`vm.max_map_count`): [`MAX_MAPPINGS`](crate::limits::MAX_MAPPINGS)
     /// at first; `fork` copies the limit. As in Linux up to 6.18, a new mapping may exceed it by one; a verb
     /// that cuts mappings may not.
@@ -50,6 +59,11 @@ impl<P: Platform> Mm<'_, P> {
     /// Sets the group that is charged for huge pages from now on; `fork` copies it.
     pub fn set_huge_group(&self, group: HugeGroup) {
         self.space.set_group(group)
+    }
+
+    /// The heap, from its first byte to the byte at which it ends (`start_brk` and `brk`).
+    pub fn heap(&self) -> Range<VirtAddr> {
+        self.sleepable().heap()
     }
 
     /// Where mappings are placed.

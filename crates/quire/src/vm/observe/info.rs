@@ -3,7 +3,7 @@
 
 use core::fmt;
 
-use crate::addr::{FrameRange, VirtRange};
+use crate::addr::{FrameRange, VirtAddr, VirtRange};
 use crate::arch::{EntryFlags, Protection};
 use crate::filemap::FileKind;
 use crate::limits::FRAME_SHIFT;
@@ -42,6 +42,8 @@ pub struct VmaInfo {
     pub range: VirtRange,
     /// The accesses that it allows.
     pub protection: Protection,
+    /// The accesses that `mprotect` may allow.
+    pub may: Protection,
     /// Shared, growing down, locked, and so on.
     pub flags: VmaFlags,
     /// The advice of `madvise` about large folios.
@@ -52,22 +54,28 @@ pub struct VmaInfo {
     pub handler: UserfaultModes,
     /// The kind of the mapped file and its page at the start; `None` for anonymous memory.
     pub file: Option<(FileKind, u64)>,
+    /// The number of that file ([`File::number`](crate::vm::File::number)); 0 for anonymous memory.
+    pub file_number: u64,
 }
 
 impl From<&Vma> for VmaInfo {
     fn from(vma: &Vma) -> Self {
-        let file = match &vma.attributes.backing {
-            Backing::Anonymous => None,
-            Backing::File { file, page_offset } => Some((file.node().kind(), *page_offset)),
+        let (file, file_number) = match &vma.attributes.backing {
+            Backing::Anonymous => (None, 0),
+            Backing::File { file, page_offset } => {
+                (Some((file.node().kind(), *page_offset)), file.node().number())
+            }
         };
         Self {
             range: vma.range,
             protection: vma.attributes.protection,
+            may: vma.attributes.may,
             flags: vma.attributes.flags,
             advice: vma.attributes.advice,
             folios: vma.attributes.folios,
             handler: vma.attributes.handler.modes(),
             file,
+            file_number,
         }
     }
 }
@@ -77,6 +85,18 @@ impl<P: Platform> Observation<'_, '_, P> {
     pub(in crate::vm) fn vmas(self, mut visit: impl FnMut(&VmaInfo)) {
         let space = self.space.read(self.memory.platform());
         space.tree.iter().for_each(|vma| visit(&vma.into()));
+    }
+
+    /// See [`Mm::vmas_in`](crate::vm::Mm::vmas_in).
+    pub(in crate::vm) fn vmas_in(self, range: VirtRange, mut visit: impl FnMut(&VmaInfo)) {
+        let space = self.space.read(self.memory.platform());
+        space.tree.overlapping(range).for_each(|vma| visit(&vma.into()));
+    }
+
+    /// See [`Mm::next_vma`](crate::vm::Mm::next_vma).
+    pub(in crate::vm) fn next_vma(self, addr: VirtAddr) -> Option<VmaInfo> {
+        let space = self.space.read(self.memory.platform());
+        space.tree.find_from(addr).map(VmaInfo::from)
     }
 
     /// See [`Mm::mappings`](crate::vm::Mm::mappings).

@@ -2,7 +2,9 @@
 
 pub(super) mod folio_sharers;
 pub(super) mod info;
+pub(super) mod large_leaves;
 pub(super) mod mapped;
+mod mincore;
 pub(super) mod page_counts;
 pub(super) mod page_flags;
 pub(super) mod pagemap;

@@ -24,6 +24,12 @@ pub struct Usage {
     /// Proportional shares: each page's size divided by how many times it is mapped (`Pss`), in 1/4096 of a
     /// byte, rounded down for each page.
     pub pss: u64,
+    /// Of `pss`, what was stored through this mapping's leaves (`Pss_Dirty`).
+    pub pss_dirty: u64,
+    /// Of `pss`, what is not pages of files (`Pss_Anon`).
+    pub pss_anon: u64,
+    /// Of `pss`, shared anonymous memory (`Pss_Shmem`). The rest is pages of files (`Pss_File`).
+    pub pss_shmem: u64,
     /// Mapped more than once, and not stored through this mapping's leaf (`Shared_Clean`).
     pub shared_clean: u64,
     /// Mapped more than once, and stored through it (`Shared_Dirty`).
@@ -113,8 +119,14 @@ impl Usage {
         *row += bytes;
         self.rss += bytes;
         self.pss += share(pages);
+        self.pss_dirty += if dirty { share(pages) } else { 0 };
         self.by_size[pages.size as usize] += bytes;
         let (anon, large) = (pages.has(EntryFlags::ANON), pages.size != PageSize::Size4K);
+        if anon {
+            self.pss_anon += share(pages);
+        } else if shmem {
+            self.pss_shmem += share(pages);
+        }
         let rows = [
             (&mut self.referenced, pages.has(EntryFlags::ACCESSED)),
             (&mut self.anonymous, anon),
@@ -142,6 +154,9 @@ impl AddAssign for Usage {
         }
         self.rss += other.rss;
         self.pss += other.pss;
+        self.pss_dirty += other.pss_dirty;
+        self.pss_anon += other.pss_anon;
+        self.pss_shmem += other.pss_shmem;
         self.shared_clean += other.shared_clean;
         self.shared_dirty += other.shared_dirty;
         self.private_clean += other.private_clean;

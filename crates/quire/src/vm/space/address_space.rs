@@ -10,9 +10,10 @@
 #![forbid(unsafe_code)]
 
 use core::mem::ManuallyDrop;
-use core::ops::{Deref, DerefMut};
+use core::ops::{Deref, DerefMut, Range};
 use core::sync::atomic::AtomicU8;
 
+use crate::addr::VirtAddr;
 use crate::arch::PagingMode;
 use crate::error::MmError;
 use crate::filemap::{FileKind, Mapper};
@@ -27,6 +28,7 @@ use crate::vm::mapping::vma::Backing;
 use crate::vm::space::body::{BodyBox, MmBody};
 use crate::vm::space::family::MemberCell;
 use crate::vm::space::guard::SpaceGuard;
+use crate::vm::space::limits::MappedLimits;
 use crate::vm::space::rss::{Counted, RssCells};
 use crate::vm::space::shared::MmShared;
 use crate::vm::space::state::{LockMode, Space};
@@ -65,6 +67,7 @@ impl<'m, P: Platform> AddressSpace<'m, P> {
             brk: (layout.lowest, layout.lowest),
             lock_future: LockMode::None,
             stack_limit: u64::MAX,
+            limits: MappedLimits::NONE,
             mapping_limit: MAX_MAPPINGS,
             moved: false,
             huge: false,
@@ -117,6 +120,11 @@ impl<'m, P: Platform> AddressSpace<'m, P> {
 
     pub(in crate::vm) fn layout(&self) -> Layout {
         self.space.read(self.memory.platform()).layout
+    }
+
+    pub(in crate::vm) fn heap(&self) -> Range<VirtAddr> {
+        let (start, end) = self.space.read(self.memory.platform()).brk;
+        start..end
     }
 
     #[inline]

@@ -8,6 +8,7 @@ pub(super) mod found;
 pub(super) mod guard;
 pub(super) mod hooks;
 pub(super) mod leaves;
+pub(super) mod limits;
 pub(super) mod records;
 pub(super) mod rss;
 pub(super) mod shared;

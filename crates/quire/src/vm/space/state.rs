@@ -3,6 +3,7 @@
 
 use crate::addr::VirtAddr;
 use crate::vm::mapping::vma::VmaFlags;
+use crate::vm::space::limits::MappedLimits;
 use crate::vm::tree::VmaTree;
 use crate::vm::tree::layout::Layout;
 
@@ -27,6 +28,7 @@ pub(in crate::vm) struct Space {
     pub(in crate::vm) lock_future: LockMode,
     /// The largest size in bytes of a mapping that grows down (`RLIMIT_STACK`).
     pub(in crate::vm) stack_limit: u64,
+    pub(in crate::vm) limits: MappedLimits,
     /// The most mappings that verbs may make by cutting (`vm.max_map_count`).
     pub(in crate::vm) mapping_limit: usize,
     /// Whether private memory was ever moved to other addresses, here or before a fork.

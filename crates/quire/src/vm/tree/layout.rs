@@ -17,6 +17,8 @@ pub enum Placement {
     /// A wish: there if the place is free, else elsewhere. Address 0 is no wish.
     #[default]
     Hint,
+    /// As [`Self::Hint`], from 1 GiB to 2 GiB (`MAP_32BIT`).
+    Low,
     /// There, replacing what is mapped there (`MAP_FIXED`).
     Fixed,
     /// There, or an error if something is mapped there (`MAP_FIXED_NOREPLACE`).
@@ -63,6 +65,8 @@ pub struct Layout {
 
 /// Higher addresses are used only when a hint asks for them: programs keep marks in the upper bits of 48.
 const DEFAULT_WINDOW: PagingMode = PagingMode::FourLevel;
+/// Where mappings go whose addresses must fit 31 bits.
+const LOW_WINDOW: VirtRange = VirtRange { start: VirtAddr(1 << 30), end: VirtAddr(2 << 30) };
 /// Room for the stack above the mapping area; Linux leaves at least as much.
 const STACK_ROOM: u64 = 128 << 20;
 const LOWEST: u64 = 64 << 10;
@@ -110,8 +114,10 @@ impl Layout {
         placement: Placement,
         fit: Fit,
     ) -> Result<VirtRange, MmError> {
-        if placement == Placement::Hint {
-            return self.place_by_hint(tree, addr, len, fit).ok_or(MmError::NoMemory);
+        match placement {
+            Placement::Hint => return self.place_by_hint(tree, addr, len, fit).ok_or(MmError::NoMemory),
+            Placement::Low => return place_low(tree, addr, len, fit).ok_or(MmError::NoMemory),
+            Placement::Fixed | Placement::FixedNoReplace => {}
         }
         if len > self.user.len() || addr.0 > self.user.end.0 - len {
             return Err(MmError::NoMemory);
@@ -136,11 +142,8 @@ impl Layout {
         };
         if hint.0 != 0 {
             hint = hint.max(self.lowest.align_up(fit.unit())?);
-            let end = hint.0.checked_add(len).filter(|&end| end <= self.window(hint).end.0);
-            let free =
-                end.is_some_and(|end| tree.find_from(hint).is_none_or(|next| end <= next.guarded_start().0));
-            if free {
-                return Some(VirtRange::from_len(hint, len));
+            if let Some(range) = free_at(tree, hint, len, self.window(hint).end) {
+                return Some(range);
             }
         }
         let window = self.window(hint);
@@ -163,6 +166,20 @@ impl Layout {
         let default_end = DEFAULT_WINDOW.user_range().end;
         if hint > default_end { self.user.end.0.saturating_sub(default_end.0) } else { 0 }
     }
+}
+
+fn place_low(tree: &VmaTree, hint: VirtAddr, len: u64, fit: Fit) -> Option<VirtRange> {
+    let hint = hint.align_up(fit.unit())?;
+    let wished = if hint.0 == 0 { None } else { free_at(tree, hint, len, LOW_WINDOW.end) };
+    let found = || tree.highest_gap(LOW_WINDOW, len, fit.unit());
+    wished.or_else(|| found().map(|start| VirtRange::from_len(start, len)))
+}
+
+/// The range at `start`, if it is free and ends at `end` at the latest.
+fn free_at(tree: &VmaTree, start: VirtAddr, len: u64, end: VirtAddr) -> Option<VirtRange> {
+    let stop = start.0.checked_add(len).filter(|&stop| stop <= end.0)?;
+    let free = tree.find_from(start).is_none_or(|next| stop <= next.guarded_start().0);
+    free.then(|| VirtRange::from_len(start, len))
 }
 
 #[cfg(test)]

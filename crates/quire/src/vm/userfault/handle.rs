@@ -3,6 +3,7 @@
 
 use core::mem;
 use core::ops::Deref;
+use core::sync::atomic::AtomicU32;
 
 use super::event::{UserfaultChanges, UserfaultEvent, UserfaultFault};
 use super::reader::{Next, UserfaultInfo};
@@ -63,6 +64,14 @@ impl<'m, P: Platform> Userfault<'m, P> {
             }
         }
         None
+    }
+
+    /// From now on [`Platform::wake`] is called on this word whenever there is something new to read, and when the
+    /// handler closes, even if no thread is in [`Self::wait_event`]: for a kernel whose threads wait by `poll`.
+    pub fn watch(&self) -> &AtomicU32 {
+        let context = self.memory.userfaults().of(self.registration);
+        context.watch(self.memory.platform(), self.registration);
+        &context.arrivals
     }
 
     /// Puts back a fault that was read and not answered, so that it is read again; returns whether there was

@@ -60,6 +60,13 @@ impl Context {
         }
     }
 
+    /// Counts a thread that always waits: each arrival wakes.
+    pub(super) fn watch<P: Platform>(&self, platform: &P, registration: Registration) {
+        if let Some(mut state) = self.lock_open(platform, registration) {
+            state.sleepers += 1;
+        }
+    }
+
     /// Sleeps until something arrives, as a thread that [`Self::next`] has counted. The caller holds no lock.
     pub(super) fn sleep<P: Platform>(&self, platform: &P, registration: Registration, seen: u32) {
         platform.wait(&self.arrivals, seen);

@@ -87,6 +87,29 @@ impl<P: Platform> Registrations<'_, '_, P> {
         Ok(bytes)
     }
 
+    /// See [`Mm::userfault_hand_over`](crate::vm::Mm::userfault_hand_over).
+    pub(in crate::vm) fn userfault_hand_over(
+        self,
+        from: &Userfault<'_, P>,
+        to: Option<&Userfault<'_, P>>,
+    ) -> Result<u64, MmError> {
+        let (mut at, mut bytes) = (VirtAddr(0), 0);
+        loop {
+            let space = self.lock();
+            let mut rest = space.tree.overlapping(VirtRange::new(at, space.layout.user.end));
+            let found = rest.find(|vma| {
+                vma.attributes.handler.is_some() && vma.attributes.handler.is_of(from.registration())
+            });
+            let Some((range, modes)) = found.map(|vma| (vma.range, vma.attributes.handler.modes())) else {
+                return Ok(bytes);
+            };
+            drop(rest);
+            let new = to.map_or(Registration::NONE, |to| to.registration().with_modes(modes));
+            self.set_handler(space, range, new)?;
+            (at, bytes) = (range.end, bytes + range.len());
+        }
+    }
+
     fn set_handler(
         self,
         mut space: SpaceGuard<'_, P>,

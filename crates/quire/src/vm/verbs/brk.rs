@@ -62,6 +62,10 @@ impl<P: Platform> Brk<'_, '_, P> {
         if full || new > space.layout.user.end || limit.is_some_and(|limit| new.add(FRAME_SIZE) > limit) {
             return Err(MmError::NoMemory);
         }
+        if addr.0 - start.0 > space.limits.data {
+            return Err(MmError::NoMemory);
+        }
+        space.check_limits(new.0 - old.0, true, none)?;
         let mut node = self.memory.blank()?;
         let mut attributes = VmaAttributes::anonymous(Protection::READ | Protection::WRITE);
         attributes.flags = space.lock_future.flags();

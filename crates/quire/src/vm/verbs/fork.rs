@@ -60,13 +60,15 @@ impl<'m, P: Platform> Fork<'_, 'm, P> {
         copied.map(|()| child)
     }
 
-    /// Gives the child every mapping of the parent without `NOT_INHERITED`, and merges neighbours.
+    /// Gives the child every mapping of the parent without `NOT_INHERITED`, and merges neighbours. Mappings
+    /// that a child does not get are left out.
     fn copy_mappings(self, parent: &Space, child: &mut Space, gone: &mut VmaList) -> Result<(), MmError> {
         (child.layout, child.brk) = (parent.layout, parent.brk);
         (child.stack_limit, child.mapping_limit) = (parent.stack_limit, parent.mapping_limit);
+        child.limits = parent.limits;
         (child.moved, child.huge, child.handled) = (parent.moved, parent.huge, parent.handled);
         child.lock_future = LockMode::None;
-        for vma in parent.tree.iter() {
+        for vma in parent.tree.iter().filter(|vma| !vma.attributes.flags.contains(VmaFlags::NOT_FORKED)) {
             let mut node = self.memory.blank()?;
             let mut attributes = vma.attributes.again(0);
             attributes.group = HugeGroup::NONE;
@@ -93,7 +95,7 @@ impl<'m, P: Platform> Fork<'_, 'm, P> {
         if self.context().has_lost() {
             child.context().note_lost();
         }
-        for vma in parent.tree.iter() {
+        for vma in parent.tree.iter().filter(|vma| has_pages_in_child(vma)) {
             if !vma.attributes.is_private() && !protects(vma) {
                 let copied = self.tables().copy_poison(&child.tables(), vma.range);
                 copied.map_err(|_| MmError::NoMemory)?;
@@ -121,7 +123,13 @@ impl<'m, P: Platform> Fork<'_, 'm, P> {
 /// Whether tables that map only this mapping may be shared. Not for files: truncation unmaps their pages in
 /// every address space, and must not need memory to unshare a table.
 fn is_shareable(vma: &Vma) -> bool {
-    vma.attributes.is_anonymous() && vma.attributes.is_private()
+    vma.attributes.is_anonymous() && vma.attributes.is_private() && has_pages_in_child(vma)
+}
+
+/// Whether a child begins with the mapping's pages.
+fn has_pages_in_child(vma: &Vma) -> bool {
+    let flags = vma.attributes.flags;
+    !flags.contains(VmaFlags::NOT_FORKED) && !flags.contains(VmaFlags::WIPED_ON_FORK)
 }
 
 /// The mapping's range, extended within its first and last table to the next mapping that is not shareable.

@@ -1,27 +1,27 @@
-//! `madvise`: what a program says about its use of a range, and the folio sizes of a range.
+//! `madvise`: what a program says about its use of a range. File `advise.rs` has the advices that mappings keep.
 #![forbid(unsafe_code)]
 
 use crate::addr::{VirtAddr, VirtRange};
 use crate::arch::Access;
 use crate::arch::Protection;
 use crate::error::{FaultError, MmError};
-use crate::limits::FRAME_SIZE;
+use crate::filemap::FileKind;
+use crate::limits::{FRAME_SHIFT, FRAME_SIZE};
 use crate::platform::Platform;
 use crate::stats::Stat;
 use crate::tlb::FlushBatch;
 use crate::vm::collapse::call::CollapseCall;
+use crate::vm::file::handle::File;
 use crate::vm::handle::handle;
-use crate::vm::hugetlb::ends::check_ends;
 use crate::vm::hugetlb::reservations::Reservations;
-use crate::vm::mapping::policy::{FolioOverride, HugeAdvice};
-use crate::vm::mapping::vma::{Backing, Vma, VmaAttributes, VmaFlags};
+use crate::vm::mapping::vma::{Backing, VmaAttributes, VmaFlags};
 use crate::vm::reclaim::shrink::SpaceReclaim;
 use crate::vm::space::address_space::AddressSpace;
 use crate::vm::space::state::Space;
 use crate::vm::userfault::UserfaultModes;
 use crate::vm::userfault::answer::Answers;
 use crate::vm::userfault::changes::Notices;
-use crate::vm::verbs::change::{AttributeChange, covers};
+use crate::vm::verbs::change::covers;
 use crate::vm::verbs::populate::{How, Populate};
 
 /// The advice.
@@ -45,6 +45,33 @@ pub enum Advice {
     PopulateWrite,
     /// `MADV_SPLIT`: from now on, parts of shared huge pages may be mapped by themselves.
     Split,
+    /// `MADV_NORMAL`: ends [`Self::Random`] and [`Self::Sequential`].
+    Normal,
+    /// `MADV_RANDOM`: pages are touched in any order. Only noted.
+    Random,
+    /// `MADV_SEQUENTIAL`: pages are touched in ascending order. Only noted.
+    Sequential,
+    /// `MADV_DONTNEED_LOCKED`: as [`Self::DontNeed`], of locked memory too.
+    DontNeedLocked,
+    /// `MADV_REMOVE`: frees pages of shared memory for all that map them, as a hole in its file.
+    Remove,
+    /// `MADV_COLD`: the pages will not be used soon. Checked, and otherwise ignored: reclaim finds them by
+    /// itself.
+    Cold,
+    /// `MADV_PAGEOUT`: the pages should be reclaimed. As [`Self::Cold`].
+    PageOut,
+    /// `MADV_DONTFORK`: a child does not get the range.
+    DontFork,
+    /// `MADV_DOFORK`: a child gets it.
+    DoFork,
+    /// `MADV_WIPEONFORK`: a child finds zeroes in private anonymous memory.
+    WipeOnFork,
+    /// `MADV_KEEPONFORK`: a child finds the contents.
+    KeepOnFork,
+    /// `MADV_DONTDUMP`: a core dump leaves the range out.
+    DontDump,
+    /// `MADV_DODUMP`: a core dump contains it.
+    DoDump,
 }
 
 handle! { Madvise of AddressSpace }
@@ -65,50 +92,64 @@ impl<P: Platform> Madvise<'_, '_, P> {
             Advice::PopulateRead => self.populate_all(range, Access::Read, Protection::READ),
             Advice::PopulateWrite => self.populate_all(range, Access::Write, Protection::WRITE),
             Advice::WillNeed => self.will_need(range),
-            Advice::DontNeed => self.dont_need(range),
+            Advice::DontNeed => self.dont_need(range, |vma| !vma.flags.contains(VmaFlags::LOCKED)),
+            Advice::DontNeedLocked => self.dont_need(range, |_| true),
+            Advice::Remove => self.remove(range),
+            Advice::Cold | Advice::PageOut => self.check_reclaimable(range),
             Advice::Free => self.free_lazily(range),
             Advice::Collapse => {
                 let report = CollapseCall::of(self.0).collapse(addr, pages)?;
                 report.last.map_or(Ok(()), |why| Err(why.error()))
             }
-            Advice::HugePage => self.advise_attributes(range, |vma| vma.advice = HugeAdvice::Huge),
-            Advice::Split => self.split_pages(range),
-            Advice::NoHugePage => self.advise_attributes(range, |vma| vma.advice = HugeAdvice::NoHuge),
+            _ => self.advise_attributes(range, advice),
         }
     }
 
-    pub(in crate::vm) fn set_folios(
-        self,
-        addr: VirtAddr,
-        len: u64,
-        folios: FolioOverride,
-    ) -> Result<(), MmError> {
-        let range = self.layout().range(addr, len).ok_or(MmError::Invalid)?;
-        self.advise_attributes(range, |vma| vma.folios = folios)
+    /// Checks what `MADV_COLD` and `MADV_PAGEOUT` check.
+    fn check_reclaimable(self, range: VirtRange) -> Result<(), MmError> {
+        let space = self.space.read(self.memory.platform());
+        let suits = |vma: &VmaAttributes| !vma.flags.contains(VmaFlags::LOCKED) && vma.huge_size().is_none();
+        let (_, outcome) = prefix(&space, range.intersect(space.layout.user), suits);
+        outcome.and(covers(&space, range))
     }
 
-    fn advise_attributes(
-        self,
-        range: VirtRange,
-        change: impl FnMut(&mut VmaAttributes),
-    ) -> Result<(), MmError> {
-        let space = self.lock();
-        let covered = covers(&space, range);
-        let range = range.intersect(space.layout.user);
-        if range.is_empty() {
-            return covered;
+    /// `MADV_REMOVE`: one mapping after the other, up to the first that does not suit.
+    fn remove(self, range: VirtRange) -> Result<(), MmError> {
+        let (mut at, mut covered) = (range.start, Ok(()));
+        while at < range.end {
+            let space = self.space.read(self.memory.platform());
+            let Some(vma) = space.tree.first_in(VirtRange::new(at, range.end)) else {
+                return Err(MmError::NoMemory);
+            };
+            if vma.range.start > at {
+                covered = Err(MmError::NoMemory);
+            }
+            let part = vma.range.intersect(VirtRange::new(at, range.end));
+            let Backing::File { file, .. } = &vma.attributes.backing else { return Err(MmError::Invalid) };
+            if vma.attributes.flags.contains(VmaFlags::LOCKED) {
+                return Err(MmError::Invalid);
+            }
+            if vma.attributes.is_private() || !vma.attributes.may.contains(Protection::WRITE) {
+                return Err(MmError::Access);
+            }
+            if matches!(file.node().kind(), FileKind::Paged(_)) {
+                return Err(MmError::NotSupported);
+            }
+            let start = vma.file_page(part.start).unwrap_or(0) << FRAME_SHIFT;
+            let file = File::from_parts(self.memory, file.again());
+            drop(space);
+            file.punch_hole(start..start + part.len())?;
+            at = part.end;
         }
-        check_ends(&space, range)?;
-        AttributeChange::of(self.0).change_and_unlock(space, range, change)?;
         covered
     }
 
-    fn dont_need(self, range: VirtRange) -> Result<(), MmError> {
-        let handled = self.removable(range);
+    fn dont_need(self, range: VirtRange, suits: fn(&VmaAttributes) -> bool) -> Result<(), MmError> {
+        let handled = self.removable(range, suits);
         if let Some(part) = handled {
             Notices::of(self.0).tell_removed(part);
         }
-        let done = self.drop_pages(range);
+        let done = self.drop_pages(range, suits);
         if let Some(part) = handled {
             Answers::of(self.0).wake_range(part);
         }
@@ -116,18 +157,18 @@ impl<P: Platform> Madvise<'_, '_, P> {
     }
 
     /// The part of the range whose pages would be dropped now; `None` without any handler of faults.
-    fn removable(self, range: VirtRange) -> Option<VirtRange> {
+    fn removable(self, range: VirtRange, suits: fn(&VmaAttributes) -> bool) -> Option<VirtRange> {
         let space = self.space.read(self.memory.platform());
         let range = Some(range.intersect(space.layout.user)).filter(|_| space.handled);
         let range = space.whole_pages(range?).ok()?;
-        Some(prefix(&space, range, |vma| !vma.flags.contains(VmaFlags::LOCKED)).0)
+        Some(prefix(&space, range, suits).0)
     }
 
-    fn drop_pages(self, range: VirtRange) -> Result<(), MmError> {
+    fn drop_pages(self, range: VirtRange, suits: fn(&VmaAttributes) -> bool) -> Result<(), MmError> {
         let space = self.lock();
         let covered = covers(&space, range);
         let range = space.whole_pages(range.intersect(space.layout.user))?;
-        let (part, outcome) = prefix(&space, range, |vma| !vma.flags.contains(VmaFlags::LOCKED));
+        let (part, outcome) = prefix(&space, range, suits);
         if part.is_empty() {
             return outcome.and(covered);
         }
@@ -156,24 +197,6 @@ impl<P: Platform> Madvise<'_, '_, P> {
         drop(space);
         self.memory.pages().count(Stat::Pglazyfree, marked.map_err(|_| MmError::NoMemory)?);
         outcome.and(covered)
-    }
-
-    /// `MADV_SPLIT`, for all mappings in the range or for none.
-    fn split_pages(self, range: VirtRange) -> Result<(), MmError> {
-        let space = self.lock();
-        covers(&space, range)?;
-        check_ends(&space, range)?;
-        let fits = |vma: &Vma| vma.attributes.huge_size().is_some() && !vma.attributes.is_private();
-        if !space.tree.overlapping(range).all(fits) {
-            return Err(MmError::Invalid);
-        }
-        for vma in space.tree.overlapping(range) {
-            if let Backing::File { file, .. } = &vma.attributes.backing {
-                file.node().allow_parts();
-            }
-        }
-        let allow = |vma: &mut VmaAttributes| vma.flags = vma.flags.union(VmaFlags::SPLIT);
-        AttributeChange::of(self.0).change_and_unlock(space, range, allow)
     }
 
     /// Reads the file pages of a range into the page cache. Pages that fail are left to their first access.
@@ -229,7 +252,7 @@ impl<P: Platform> Madvise<'_, '_, P> {
 }
 
 /// The part of the range before the first mapping that does not suit, and the error for that mapping.
-fn prefix(
+pub(super) fn prefix(
     space: &Space,
     range: VirtRange,
     suits: impl Fn(&VmaAttributes) -> bool,

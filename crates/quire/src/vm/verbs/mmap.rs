@@ -48,7 +48,7 @@ impl<P: Platform> Mmap<'_, '_, P> {
         }
         let unit = size.map_or(FRAME_SIZE, HugeSize::bytes);
         let len = self.layout().length(request.len, unit)?;
-        let fixed = request.placement != Placement::Hint;
+        let fixed = matches!(request.placement, Placement::Fixed | Placement::FixedNoReplace);
         let off = !first.is_multiple_of(unit >> FRAME_SHIFT) || fixed && !request.addr.is_aligned(unit);
         if size.is_some() && off { Err(MmError::Invalid) } else { Ok(len) }
     }
@@ -77,7 +77,9 @@ impl<P: Platform> Mmap<'_, '_, P> {
             .with_if(VmaFlags::SHARED, request.sharing == Sharing::Shared)
             .with_if(VmaFlags::GROWS_DOWN, request.grows_down)
             .with_if(VmaFlags::NO_RESERVE, request.noreserve);
-        let attributes = VmaAttributes { flags, backing, ..VmaAttributes::anonymous(request.prot) };
+        let usual = VmaAttributes::anonymous(request.prot);
+        let may = usual.may.without(request.forbid);
+        let attributes = VmaAttributes { flags, backing, may, ..usual };
         *node = Vma::new(VirtRange::from_len(VirtAddr(0), len), attributes);
         Ok(node)
     }

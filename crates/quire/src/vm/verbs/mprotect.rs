@@ -8,8 +8,10 @@ use crate::limits::FRAME_SIZE;
 use crate::platform::Platform;
 use crate::vm::handle::handle;
 use crate::vm::hugetlb::ends::check_ends;
-use crate::vm::mapping::vma::{VmaAttributes, VmaFlags};
+use crate::vm::mapping::vma::{Vma, VmaAttributes, VmaFlags};
 use crate::vm::space::address_space::AddressSpace;
+use crate::vm::space::limits::is_data;
+use crate::vm::space::state::Space;
 use crate::vm::tree::{VmaList, VmaTree};
 use crate::vm::verbs::change::AttributeChange;
 use crate::vm::verbs::populate::Populate;
@@ -49,6 +51,7 @@ impl<P: Platform> Mprotect<'_, '_, P> {
         if allowed.is_empty() {
             return Ok((stop, outcome));
         }
+        check_data(&space, allowed, prot)?;
         check_ends(&space, allowed)?;
         let (due, end) = copies_due(&space.tree, allowed, prot);
         let part = VirtRange::new(range.start, end);
@@ -84,6 +87,19 @@ fn allowed_up_to(tree: &VmaTree, range: VirtRange, prot: Protection) -> (VirtAdd
         at = vma.range.end.min(range.end);
     }
     (at, if at == range.end { Ok(()) } else { Err(MmError::NoMemory) })
+}
+
+/// Checks the limit of data, if parts of the range become data.
+fn check_data(space: &Space, range: VirtRange, prot: Protection) -> Result<(), MmError> {
+    if !prot.contains(Protection::WRITE) {
+        return Ok(());
+    }
+    let becomes = |vma: &&Vma| {
+        let stack = vma.attributes.flags.contains(VmaFlags::GROWS_DOWN);
+        vma.attributes.is_private() && !stack && !is_data(&vma.attributes)
+    };
+    let parts = space.tree.overlapping(range).filter(becomes);
+    space.check_data(parts.map(|vma| vma.range.intersect(range).len()).sum())
 }
 
 /// The most mappings in one part of a call whose pages are copied ahead of the first store.

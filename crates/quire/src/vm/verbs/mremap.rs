@@ -10,6 +10,7 @@ use crate::vm::handle::handle;
 use crate::vm::hugetlb::ends::check_ends;
 use crate::vm::mapping::vma::{Vma, VmaAttributes, VmaFlags};
 use crate::vm::space::address_space::AddressSpace;
+use crate::vm::space::limits::is_data;
 use crate::vm::space::state::Space;
 use crate::vm::tree::layout::{Fit, Placement};
 use crate::vm::tree::{VmaList, edit};
@@ -117,6 +118,7 @@ impl<P: Platform> Mremap<'_, '_, P> {
             return Err(MmError::Invalid);
         }
         let (mapping, inside) = (vma.range, old <= vma.range.end.0 - from.0);
+        let data = is_data(&vma.attributes);
         let locked = vma.attributes.flags.contains(VmaFlags::LOCKED)
             && !vma.attributes.flags.contains(VmaFlags::LOCK_ON_FAULT);
         done.at = from;
@@ -133,6 +135,11 @@ impl<P: Platform> Mremap<'_, '_, P> {
         }
         if to.target().is_some_and(|dest| dest < space.layout.lowest) {
             return Err(MmError::NotPermitted);
+        }
+        // What stays behind of a mapping that moves counts as new.
+        let more = if to.leaves_mapping() || old == 0 { new } else { new.saturating_sub(old) };
+        if more != 0 {
+            space.check_limits(more, data, VirtRange::default())?;
         }
         if !moves && old != 0 && from.add(old) == mapping.end && has_room(space, mapping.end, from.0 + new) {
             let grown = VirtRange::new(mapping.end, from.add(new));

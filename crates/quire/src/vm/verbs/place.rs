@@ -9,6 +9,7 @@ use crate::platform::Platform;
 use crate::vm::handle::handle;
 use crate::vm::mapping::vma::VmaFlags;
 use crate::vm::space::address_space::AddressSpace;
+use crate::vm::space::limits::is_data;
 use crate::vm::space::state::{LockMode, Space};
 use crate::vm::tree::layout::Fit;
 use crate::vm::tree::{VmaBox, VmaList, edit};
@@ -58,6 +59,9 @@ impl<P: Platform> Placing<'_, '_, P> {
             Ok(range) => range,
             Err(error) => return Err((error, node)),
         };
+        if let Err(error) = space.check_limits(len, is_data(&node.attributes), range) {
+            return Err((error, node));
+        }
         let mut gone = match Munmap::of(self.0).unmap_range(space, range) {
             Ok(gone) => gone,
             Err(error) => return Err((error, node)),

@@ -41,6 +41,8 @@ pub struct MapRequest<'a> {
     pub len: u64,
     /// What accesses may do.
     pub prot: Protection,
+    /// What `mprotect` may never allow, because the file was not opened for it.
+    pub forbid: Protection,
     /// How `addr` is meant.
     pub placement: Placement,
     /// Which address spaces see stores.

@@ -2,6 +2,7 @@
 
 mod contig;
 mod drain;
+mod free_groups;
 mod grouping;
 mod lists;
 mod metadata;

@@ -206,7 +206,7 @@ fn holes_give_back_whole_pages_and_clear_the_rest() {
             assert_eq!(file.allocate(range), Err(MmError::Invalid));
         }
         let shmem = manager.shmem(4096).unwrap();
-        assert_eq!(shmem.punch_hole(0..4096), Err(MmError::Invalid));
+        assert_eq!(shmem.punch_hole(0..4096), Ok(()), "shared memory has holes too");
     });
 }
 
@@ -464,5 +464,32 @@ fn faults_that_fail_lose_nothing() {
             settled(manager, 4, 1);
             drop(child);
         });
+    });
+}
+
+#[test]
+fn reservations_are_a_files_before_it_is_mapped() {
+    with_huge(6, |machine, manager| {
+        let file = manager.huge_file(Size2M, 4 * HUGE).unwrap();
+        file.reserve(4 * HUGE).unwrap();
+        file.reserve(4 * HUGE).unwrap();
+        assert_eq!(free_and_promised(manager), (6, 4));
+        let other = manager.huge_file(Size2M, 3 * HUGE).unwrap();
+        assert_eq!(other.reserve(3 * HUGE), Err(MmError::NoMemory));
+        assert!(file.is_unmapped());
+        run(manager, |mm| {
+            mm.mmap(&of_file(&file, Shared, BASE, (0, 4))).unwrap();
+            assert_eq!((file.mapping_count(), file.is_unmapped()), (1, false));
+            store(machine, mm, BASE, 1).unwrap();
+            mm.munmap(VirtAddr(BASE + HUGE), HUGE).unwrap();
+            assert_eq!(file.mapping_count(), 2, "one mapping became two");
+            let child = mm.fork().unwrap();
+            assert_eq!(file.mapping_count(), 4);
+            child.exit();
+            assert_eq!(file.mapping_count(), 2);
+        });
+        assert!(file.is_unmapped());
+        drop((file, other));
+        assert_eq!(free_and_promised(manager), (6, 0));
     });
 }

@@ -1,8 +1,8 @@
 //! Small cases with known results.
 
-use hosted::HostedConfig;
+use hosted::{Hosted, HostedConfig};
 use quire::addr::{FrameRange, VirtAddr, VirtRange};
-use quire::vm::{Access, Advice, FolioPolicy, ForkStrategy, Usage};
+use quire::vm::{Access, Advice, Backing, File, FolioPolicy, ForkStrategy, MapRequest, Sharing, Usage};
 
 use crate::usage::naive::compare;
 use crate::usage::world::{MIB, R, RW, Space, anonymous, run, small, with_forks};
@@ -62,12 +62,15 @@ fn a_large_leaf_that_another_maps_in_pieces() {
             let usage = mm.usage_of_all();
             assert_eq!((usage.anon_huge, usage.by_size), (4 * MIB, [0, 4 * MIB, 0]));
             assert_eq!((usage.pss_bytes(), usage.locked), (4 * MIB, (2 * MIB) << 12));
+            assert_eq!((usage.pss_anon, usage.pss_dirty, usage.pss_shmem), (usage.pss, usage.pss, 0));
+            assert_eq!(manager.anon_huge(), 1024);
             let child = mm.fork().unwrap();
             assert_eq!(child.usage_of_all().locked, 0);
             child.mprotect(VirtAddr(BASE), PAGE, R).unwrap();
             child.munmap(VirtAddr(BASE + 2 * MIB), MIB).unwrap();
             let usage = child.usage_of_all();
             assert_eq!((usage.anon_huge, usage.by_size), (0, [3 * MIB, 0, 0]));
+            assert_eq!(manager.anon_huge(), 1024, "the parent maps both folios by large leaves");
             let usage = mm.usage_of_all();
             assert_eq!((usage.uss(), usage.pss_bytes()), (MIB, MIB + 3 * MIB / 2));
             // A part of a large leaf.
@@ -126,4 +129,38 @@ fn leaves_side_by_side_are_shown_as_one_run() {
             assert_eq!(runs(), [(BASE, 200, 1), (BASE + 201 * PAGE, 311, 1)]);
         });
     });
+}
+
+/// A walk by `next_vma` meets the mappings that `vmas` shows, and says which file each maps.
+#[test]
+fn a_walk_from_mapping_to_mapping_meets_all() {
+    small(|_, manager| {
+        run(manager, |mm| {
+            let [shmem, other] = [(); 2].map(|()| manager.shmem(4 * PAGE).unwrap());
+            assert_ne!(shmem.number(), other.number());
+            mm.mmap(&anonymous(BASE, 2 * PAGE)).unwrap();
+            mm.mmap(&shared(BASE + 4 * PAGE, &shmem)).unwrap();
+            mm.mmap(&shared(BASE + 8 * PAGE, &other)).unwrap();
+            store(mm, BASE + 4 * PAGE, 2 * PAGE);
+            mm.mprotect(VirtAddr(BASE), PAGE, R).unwrap();
+            let (mut at, mut walked, mut shown) = (VirtAddr(0), Vec::new(), Vec::new());
+            while let Some(vma) = mm.next_vma(at) {
+                at = vma.range.end;
+                walked.push(vma);
+            }
+            mm.vmas(|vma| shown.push(*vma));
+            assert_eq!(walked, shown);
+            let files: Vec<_> = walked.iter().map(|vma| vma.file_number).collect();
+            assert_eq!(files, [0, 0, shmem.number(), other.number()]);
+            assert!(walked.iter().all(|vma| vma.may.contains(RW)));
+            assert_eq!(mm.next_vma(VirtAddr(BASE + 5 * PAGE)).map(|vma| vma.range), Some(walked[2].range));
+            let usage = mm.usage_of_all();
+            assert_eq!((usage.pss_shmem, usage.pss_anon, usage.pss_bytes()), (usage.pss, 0, 2 * PAGE));
+        });
+    });
+}
+
+fn shared<'a>(at: u64, file: &'a File<'_, Hosted>) -> MapRequest<'a> {
+    let backing = Backing::File { file, page_offset: 0 };
+    MapRequest { backing, sharing: Sharing::Shared, ..anonymous(at, 4 * PAGE) }
 }

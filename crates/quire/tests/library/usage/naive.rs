@@ -67,6 +67,12 @@ fn add(usage: &mut Usage, vma: &VmaInfo, leaf: &Translation, spaces: u64) {
     }
     usage.rss += PAGE;
     usage.pss += share;
+    usage.pss_dirty += if leaf.dirty { share } else { 0 };
+    match vma.file {
+        _ if has(leaf, EntryFlags::ANON) => usage.pss_anon += share,
+        Some((FileKind::Shmem { .. }, _)) => usage.pss_shmem += share,
+        _ => {}
+    }
     usage.by_size[size] += PAGE;
     let row = match (spaces > 1, leaf.dirty) {
         (true, true) => &mut usage.shared_dirty,

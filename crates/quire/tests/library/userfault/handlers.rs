@@ -5,15 +5,16 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use hosted::HostedConfig;
 use quire::addr::VirtAddr;
 use quire::error::{FaultError, TooManyHandlers, UserfaultError};
 use quire::limits::{MAX_USERFAULTS, USERFAULT_SLOTS};
 use quire::vm::{AnswerMode, UserfaultChanges, UserfaultEvent, UserfaultFault};
 
 use crate::userfault::support::{
-    BASE, MISSING, OnDrop, PAGE, WAKE, copy, fault_of, handler, machine_of, register,
+    BASE, MISSING, OnDrop, PAGE, PROTECT, WAKE, copy, fault_of, handler, machine_of, marked, register,
 };
-use crate::userfault::world::{MIB, anonymous, load, run, store};
+use crate::userfault::world::{MIB, anonymous, load, run, store, with_manager};
 use testkit::seed;
 
 pub(crate) fn until(what: impl Fn() -> bool) {
@@ -431,5 +432,70 @@ fn a_handler_that_does_not_sleep_is_not_woken() {
         });
         assert_eq!(wakes[1], 1, "the handler was woken for the fault alone");
         mm.exit();
+    });
+}
+
+/// As Linux does it: a child's ranges get a handler of their own, and those of a closed handler have none.
+#[test]
+fn ranges_are_handed_over_to_another_handler_or_to_none() {
+    with_manager(HostedConfig::new(64 * MIB), |machine, manager| {
+        let (first, second, other) = (handler(manager), handler(manager), handler(manager));
+        let mm = manager.new_mm().unwrap();
+        mm.switch_in();
+        mm.mmap(&anonymous(BASE, MIB)).unwrap();
+        register(&mm, &first, BASE, 4 * PAGE, MISSING | PROTECT);
+        register(&mm, &first, BASE + 8 * PAGE, 4 * PAGE, MISSING);
+        register(&mm, &other, BASE + 16 * PAGE, 4 * PAGE, MISSING);
+        assert_eq!(copy(&mm, BASE, 7, AnswerMode::PROTECTED), Ok(PAGE));
+        let child = mm.fork().unwrap();
+        assert_eq!(child.userfault_hand_over(&first, Some(&second)), Ok(8 * PAGE));
+        first.close();
+        assert_eq!(copy(&child, BASE + PAGE, 8, WAKE), Ok(PAGE), "the child's handler is open");
+        assert!(marked(&child)[0], "marks stay");
+        assert_eq!(child.userfault_hand_over(&second, None), Ok(8 * PAGE));
+        assert!(!marked(&child)[0], "marks go with the last handler");
+        assert_eq!(load(machine, &mm, BASE + 9 * PAGE), Err(FaultError::NoHandler));
+        assert_eq!(mm.userfault_hand_over(&first, None), Ok(8 * PAGE));
+        assert_eq!(load(machine, &mm, BASE + 9 * PAGE), Ok(0));
+        assert_eq!(mm.userfault_hand_over(&first, None), Ok(0));
+        mm.switch_out();
+        child.switch_in();
+        store(machine, &child, BASE, 9).unwrap();
+        assert_eq!(load(machine, &child, BASE + 10 * PAGE), Ok(0));
+        child.switch_out();
+        for mm in [&mm, &child] {
+            mm.validate().unwrap();
+            assert_eq!(mm.userfault_hand_over(&other, None), Ok(4 * PAGE));
+        }
+    });
+}
+
+#[test]
+fn a_watched_handler_wakes_for_each_event() {
+    machine_of("watched", 2, |machine, manager| {
+        let mm = manager.new_mm().unwrap();
+        let handler = handler(manager);
+        mm.mmap(&anonymous(BASE, MIB)).unwrap();
+        register(&mm, &handler, BASE, MIB, MISSING);
+        let word = handler.watch();
+        machine.spawn_cpus(2, |cpu| {
+            if cpu.0 == 0 {
+                mm.switch_in();
+                (0..4).for_each(|page| assert_eq!(load(machine, &mm, BASE + page * PAGE), Ok(page)));
+                mm.switch_out();
+                return;
+            }
+            for _ in 0..4 {
+                let event = loop {
+                    let seen = word.load(Ordering::Acquire);
+                    match handler.next_event() {
+                        Some(event) => break event.keep(),
+                        None => quire::platform::Platform::wait(machine, word, seen),
+                    }
+                };
+                let fault = fault_of(event);
+                assert_eq!(copy(&mm, fault.addr.0, (fault.addr.0 - BASE) / PAGE, WAKE), Ok(PAGE));
+            }
+        });
     });
 }

@@ -5,7 +5,7 @@ use hosted::{Hosted, HostedConfig};
 use quire::addr::{Order, VirtAddr};
 use quire::error::MmError;
 use quire::limits::{CLEAR_STRETCH_BYTES, MAX_MAPPINGS};
-use quire::vm::{Access, Advice, FolioPolicy, OrderPolicy, Placement, Remap};
+use quire::vm::{Access, Advice, FolioPolicy, MapRequest, MappedLimits, OrderPolicy, Placement, Remap};
 
 use crate::vm::world::{MIB, R, RW, Space, anonymous, load, run, small, store, with_manager};
 
@@ -218,6 +218,47 @@ fn others_run_after_each_stretch_that_is_populated() {
                 assert_eq!(machine.counters().reschedule_points - before, points, "{pages} pages");
                 mm.munmap(start, len).unwrap();
             }
+        });
+    });
+}
+
+#[test]
+fn no_verb_maps_more_than_the_limits() {
+    small(|_, manager| {
+        run(manager, |mm| {
+            let at = |page: u64| VirtAddr(BASE + page * 4096);
+            let map = |page: u64, pages: u64, prot| {
+                let request = MapRequest { prot, ..anonymous(at(page).0, pages * 4096) };
+                mm.mmap(&request).map(drop)
+            };
+            mm.set_mapped_limits(MappedLimits { all: 8 * 4096, data: 4 * 4096 });
+            assert_eq!(map(0, 9, R), Err(MmError::NoMemory));
+            map(0, 6, R).unwrap();
+            assert_eq!(map(6, 3, R), Err(MmError::NoMemory));
+            map(4, 4, R).unwrap();
+            assert_eq!(map(8, 1, R), Err(MmError::NoMemory), "8 pages are mapped");
+            assert_eq!(mm.mprotect(at(0), 5 * 4096, RW), Err(MmError::NoMemory));
+            mm.mprotect(at(0), 4 * 4096, RW).unwrap();
+            mm.mprotect(at(0), 4 * 4096, RW).unwrap();
+            assert_eq!(mm.mprotect(at(4), 4096, RW), Err(MmError::NoMemory), "4 pages are data");
+            assert_eq!(map(0, 4, RW), Ok(()), "they replace as many");
+            assert_eq!(mm.mremap(at(4), 4 * 4096, 5 * 4096, Remap::MayMove), Err(MmError::NoMemory));
+            mm.munmap(at(6), 2 * 4096).unwrap();
+            assert_eq!(mm.mremap(at(0), 4 * 4096, 5 * 4096, Remap::MayMove), Err(MmError::NoMemory));
+            mm.mremap(at(4), 2 * 4096, 3 * 4096, Remap::MayMove).unwrap();
+            assert_eq!(
+                mm.mremap(at(4), 3 * 4096, 3 * 4096, Remap::DontUnmap(VirtAddr(0))),
+                Err(MmError::NoMemory)
+            );
+            mm.munmap(at(2), 2 * 4096).unwrap();
+            mm.set_brk_start(at(64));
+            assert_eq!(mm.brk(at(66)), at(66));
+            assert_eq!(mm.brk(at(67)), at(66));
+            let child = mm.fork().unwrap();
+            assert_eq!(child.brk(at(67)), at(66), "a child has the same limits");
+            child.exit();
+            mm.set_mapped_limits(MappedLimits::NONE);
+            assert_eq!(mm.brk(at(67)), at(67));
         });
     });
 }

@@ -1,10 +1,12 @@
 //! Address spaces on a hosted machine, with every check of the machine on.
 
+mod advices;
 mod basic;
 mod batches;
 #[cfg(debug_assertions)]
 mod callers;
 mod failures;
+mod file_bytes;
 mod folio_override;
 mod gigantic;
 mod gigantic_clears;

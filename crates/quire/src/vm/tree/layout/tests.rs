@@ -114,3 +114,16 @@ fn falls_back_above_the_base() {
     let found = place(&layout, &VmaTree::new(), 0, 4 * MIB, Placement::Hint, false);
     assert_eq!(found, Ok(layout.user.end.0 - 4 * MIB));
 }
+
+#[test]
+fn low_mappings_fit_31_bits() {
+    let layout = Layout::new(PagingMode::FourLevel);
+    let used = tree(&[((2 << 30) - MIB, MIB, false)]);
+    let low = |addr, len| place(&layout, &used, addr, len, Placement::Low, false);
+    assert_eq!(low(0, 4096), Ok((2 << 30) - MIB - 4096));
+    assert_eq!(low(0x5000_0000, MIB), Ok(0x5000_0000));
+    assert_eq!(low(5 << 30, MIB), Ok((2 << 30) - 2 * MIB), "too high a hint is no hint");
+    assert_eq!(low(0, (1 << 30) - MIB), Ok(1 << 30));
+    assert_eq!(low(0, 1 << 30), Err(MmError::NoMemory));
+    free(used);
+}

@@ -1,0 +1,164 @@
+//! By what programs look at memory: the files of `/proc`, and of `/sys` as far as they are about memory and CPUs.
+//!
+//! Here is what stands in the files, and what a write to one does. The file system that shows them takes the lists:
+//! [`machine_files`] by path, [`process_files`] for each process's folder. The texts about Quire's memory are those
+//! of `quire_interop::proc`.
+//!
+//! A number that this kernel does not keep is left out, or 0 where a line has a fixed number of fields.
+
+mod account;
+mod commit;
+mod cpu;
+mod hugetlb;
+mod limits;
+mod machine;
+mod memory;
+mod names;
+mod node;
+mod oom;
+mod process;
+mod settings;
+mod stat;
+mod status;
+mod sysctl;
+mod text;
+mod thp;
+
+use alloc::boxed::Box;
+use alloc::string::String;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::fmt::{self, Write};
+
+use crate::errno::Errno;
+use crate::task::process::Process;
+
+pub use account::{Account, ProgramLayout};
+pub use commit::{allows as commit_allows, may_overcommit};
+pub use oom::badness;
+pub use settings::{SETTINGS, VERSION};
+pub use stat::note_idle;
+pub use text::Text;
+
+/// Writes the text of a file.
+pub type Writer = Box<dyn Fn(&mut dyn Write) -> Result<(), Errno> + Send + Sync>;
+/// Does what a text that is written to a file asks for.
+pub type Control = Box<dyn Fn(&str) -> Result<(), Errno> + Send + Sync>;
+/// Reads bytes from an offset; returns how many.
+pub type Bytes = fn(u64, &mut [u8]) -> Result<usize, Errno>;
+
+/// A file about the machine.
+pub struct MachineFile {
+    /// Its path.
+    pub path: String,
+    /// The permissions.
+    pub mode: u32,
+    /// Its text, made anew for each reader.
+    pub text: Option<Writer>,
+    /// What a write does.
+    pub control: Option<Control>,
+    /// For files of words: reads at an offset, instead of `text`.
+    pub bytes: Option<Bytes>,
+}
+
+/// What stands in a file of a process's folder.
+pub enum ProcessContent {
+    /// A text, made anew for each reader.
+    Text(fn(&Arc<Process>, &mut dyn Write) -> fmt::Result),
+    /// Bytes, likewise.
+    Whole(fn(&Arc<Process>) -> Result<Vec<u8>, Errno>),
+    /// Bytes that are read at an offset.
+    At(fn(&Arc<Process>, u64, &mut [u8]) -> Result<usize, Errno>),
+    /// Nothing can be read.
+    Nothing,
+}
+
+/// A file in the folder of each process, `/proc/PID`.
+pub struct ProcessFile {
+    /// Its name.
+    pub name: &'static str,
+    /// The permissions.
+    pub mode: u32,
+    /// What stands in it.
+    pub content: ProcessContent,
+    /// What a write does.
+    pub control: Option<fn(&Arc<Process>, &str) -> Result<(), Errno>>,
+}
+
+/// The files about the machine. Made once, when the file system starts: nodes, CPUs and page sizes do not change.
+pub fn machine_files() -> Vec<MachineFile> {
+    let mut list = List(Vec::new());
+    machine::add(&mut list);
+    memory::add(&mut list);
+    sysctl::add(&mut list);
+    hugetlb::add(&mut list);
+    thp::add(&mut list);
+    node::add(&mut list);
+    cpu::add(&mut list);
+    list.0
+}
+
+/// The files of each process's folder.
+pub fn process_files() -> &'static [ProcessFile] {
+    process::FILES
+}
+
+/// Files that are being listed.
+struct List(Vec<MachineFile>);
+
+impl List {
+    /// Adds a file that can only be read.
+    fn text(
+        &mut self,
+        path: impl Into<String>,
+        write: impl Fn(&mut dyn Write) -> fmt::Result + Send + Sync + 'static,
+    ) {
+        let text: Writer = Box::new(move |out| write(out).map_err(|_| Errno::ENOMEM));
+        self.0.push(MachineFile {
+            path: path.into(),
+            mode: 0o444,
+            text: Some(text),
+            control: None,
+            bytes: None,
+        });
+    }
+
+    /// Adds a file that can be read and written.
+    fn control(
+        &mut self,
+        path: impl Into<String>,
+        write: impl Fn(&mut dyn Write) -> fmt::Result + Send + Sync + 'static,
+        control: impl Fn(&str) -> Result<(), Errno> + Send + Sync + 'static,
+    ) {
+        self.text(path, write);
+        let file = self.0.last_mut().expect("added just now");
+        file.mode = 0o644;
+        file.control = Some(Box::new(control));
+    }
+
+    /// Adds a file that can only be written.
+    fn trigger(
+        &mut self,
+        path: impl Into<String>,
+        control: impl Fn(&str) -> Result<(), Errno> + Send + Sync + 'static,
+    ) {
+        let control: Option<Control> = Some(Box::new(control));
+        self.0.push(MachineFile { path: path.into(), mode: 0o200, text: None, control, bytes: None });
+    }
+
+    /// Adds a file of words.
+    fn words(&mut self, path: impl Into<String>, bytes: Bytes) {
+        let bytes = Some(bytes);
+        self.0.push(MachineFile { path: path.into(), mode: 0o400, text: None, control: None, bytes });
+    }
+}
+
+/// A number that was written to a file, with a line feed or without. Linux takes decimal and `0x`.
+fn number(text: &str) -> Result<u64, Errno> {
+    let text = text.trim();
+    let parsed = match text.strip_prefix("0x") {
+        Some(digits) => u64::from_str_radix(digits, 16),
+        None => text.parse(),
+    };
+    parsed.map_err(|_| Errno::EINVAL)
+}

@@ -1,0 +1,150 @@
+//! The files of a process's folder, `/proc/PID`.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::fmt::{self, Write};
+use core::ops::Range;
+use core::sync::atomic::Ordering;
+
+use quire::addr::VirtAddr;
+use quire_interop::proc::{self, Sizes};
+
+use super::names::ProcessNames;
+use super::text::write_bytes;
+use super::{ProcessContent, ProcessFile, ProgramLayout, limits, number, oom, stat, status};
+use crate::errno::Errno;
+use crate::memory::manager::{Space, manager};
+use crate::memory::user::UserMemory;
+use crate::task::process::Process;
+use crate::task::sched;
+
+type Control = fn(&Arc<Process>, &str) -> Result<(), Errno>;
+
+const fn file(name: &'static str, mode: u32, content: ProcessContent) -> ProcessFile {
+    ProcessFile { name, mode, content, control: None }
+}
+
+const fn text(name: &'static str, write: fn(&Arc<Process>, &mut dyn Write) -> fmt::Result) -> ProcessFile {
+    file(name, 0o444, ProcessContent::Text(write))
+}
+
+const fn writable(file: ProcessFile, mode: u32, control: Control) -> ProcessFile {
+    ProcessFile { mode, control: Some(control), ..file }
+}
+
+pub(super) static FILES: &[ProcessFile] = &[
+    text("maps", |process, out| {
+        with_space(process, |space| proc::maps(out, space, &ProcessNames::of(process)))
+    }),
+    text("smaps", |process, out| {
+        with_space(process, |space| proc::smaps(out, manager(), space, &ProcessNames::of(process)))
+    }),
+    text("smaps_rollup", |process, out| with_space(process, |space| proc::smaps_rollup(out, space))),
+    text("numa_maps", |process, out| {
+        with_space(process, |space| proc::numa_maps(out, manager(), space, &ProcessNames::of(process)))
+    }),
+    text("status", status::status),
+    text("stat", stat::stat),
+    text("statm", statm),
+    text("limits", |process, out| {
+        limits::limits(out, |resource| process.limits.get(resource).map_or([0; 2], |limit| [limit.soft, limit.hard]))
+    }),
+    text("oom_score", |process, out| writeln!(out, "{}", oom::score(process))),
+    writable(
+        text("oom_score_adj", |process, out| {
+            writeln!(out, "{}", process.account.oom_score_adj.load(Ordering::Relaxed))
+        }),
+        0o644,
+        set_oom_score_adj,
+    ),
+    writable(text("comm", comm), 0o644, set_comm),
+    writable(file("clear_refs", 0o200, ProcessContent::Nothing), 0o200, clear_refs),
+    file("cmdline", 0o444, ProcessContent::Whole(|process| strings(process, |program| &program.arguments))),
+    file("environ", 0o400, ProcessContent::Whole(|process| strings(process, |program| &program.environment))),
+    file("auxv", 0o400, ProcessContent::Whole(|process| strings(process, |program| &program.auxiliary))),
+    file("pagemap", 0o400, ProcessContent::At(pagemap)),
+];
+
+/// The process's address space, until it has ended.
+pub(super) fn space_of(process: &Process) -> Option<Arc<Space>> {
+    process.space.lock().clone()
+}
+
+/// Writes about the address space. Of a process that has ended there is nothing to write.
+fn with_space(process: &Process, write: impl FnOnce(&Space) -> fmt::Result) -> fmt::Result {
+    space_of(process).map_or(Ok(()), |space| write(&space))
+}
+
+fn statm(process: &Arc<Process>, out: &mut dyn Write) -> fmt::Result {
+    let sizes = space_of(process).map(|space| Sizes::of(&space)).unwrap_or_default();
+    let code = process.account.program.lock().code.clone();
+    sizes.statm(out, &code)
+}
+
+/// The name as text, without the zero byte.
+pub(super) fn name(process: &Process) -> Vec<u8> {
+    let identity = process.identity.lock();
+    identity.name.split(|&byte| byte == 0).next().unwrap_or_default().to_vec()
+}
+
+fn comm(process: &Arc<Process>, out: &mut dyn Write) -> fmt::Result {
+    write_bytes(out, &name(process))?;
+    out.write_char('\n')
+}
+
+fn set_comm(process: &Arc<Process>, text: &str) -> Result<(), Errno> {
+    let mut name = [0; 16];
+    let bytes = text.split('\n').next().unwrap_or_default().as_bytes();
+    let length = bytes.len().min(name.len() - 1);
+    name[..length].copy_from_slice(&bytes[..length]);
+    process.identity.lock().name = name;
+    Ok(())
+}
+
+fn set_oom_score_adj(process: &Arc<Process>, text: &str) -> Result<(), Errno> {
+    let adj =
+        text.trim().parse::<i32>().ok().filter(|adj| (-1000..=1000).contains(adj)).ok_or(Errno::EINVAL)?;
+    process.account.oom_score_adj.store(adj, Ordering::Relaxed);
+    Ok(())
+}
+
+/// Forgets what is known of the past: 4 which pages were stored to, 5 how much memory there was at most. Marks of
+/// accesses cannot be cleared.
+fn clear_refs(process: &Arc<Process>, text: &str) -> Result<(), Errno> {
+    let what = number(text)?;
+    let Some(space) = space_of(process) else { return Err(Errno::ESRCH) };
+    match what {
+        4 => clear_soft_dirty(&space),
+        5 => {
+            process.account.reset_peak();
+            Ok(())
+        }
+        _ => Err(Errno::EINVAL),
+    }
+}
+
+fn clear_soft_dirty(space: &Space) -> Result<(), Errno> {
+    let mut at = VirtAddr(0);
+    while let Some(vma) = space.next_vma(at) {
+        at = vma.range.end;
+        space.clear_soft_dirty(vma.range.start, vma.range.len())?;
+    }
+    Ok(())
+}
+
+fn pagemap(process: &Arc<Process>, offset: u64, bytes: &mut [u8]) -> Result<usize, Errno> {
+    let Some(space) = space_of(process) else { return Ok(0) };
+    proc::read_pagemap(&space, offset, bytes).map_err(|_| Errno::EINVAL)
+}
+
+/// What stands in a part of the program's memory now: it may have changed its arguments to be seen here.
+fn strings(process: &Arc<Process>, part: fn(&ProgramLayout) -> &Range<VirtAddr>) -> Result<Vec<u8>, Errno> {
+    let range = part(&process.account.program.lock()).clone();
+    let length = (range.end.0 - range.start.0) as usize;
+    let Some(space) = space_of(process) else { return Ok(Vec::new()) };
+    let mut bytes = Vec::new();
+    bytes.try_reserve_exact(length).map_err(|_| Errno::ENOMEM)?;
+    bytes.resize(length, 0);
+    UserMemory::of_other(sched::current_ref().space(), &space).read(range.start, &mut bytes)?;
+    Ok(bytes)
+}

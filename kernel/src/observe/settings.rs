@@ -1,0 +1,50 @@
+//! What a user can set by writing to files, and the names of this kernel.
+
+use core::sync::atomic::{AtomicU64, AtomicUsize};
+
+use quire::limits::MAX_MAPPINGS;
+use quire::vm::Collapser;
+use quire_interop::proc::TransparentHuge;
+use spin::Mutex;
+
+/// What a user can set.
+pub struct Settings {
+    /// `vm.overcommit_memory`: 0 refuses what can never fit, 1 nothing, 2 what is beyond the limit.
+    pub overcommit_memory: AtomicU64,
+    /// `vm.overcommit_ratio`: the percentage of memory that counts for the limit.
+    pub overcommit_ratio: AtomicU64,
+    /// `vm.overcommit_kbytes`: the same in KiB; 0 for the percentage.
+    pub overcommit_kbytes: AtomicU64,
+    /// `vm.max_map_count`.
+    pub max_map_count: AtomicUsize,
+    /// `vm.hugetlb_shm_group`.
+    pub hugetlb_shm_group: AtomicU64,
+    /// `/sys/kernel/mm/transparent_hugepage/enabled` and its like.
+    pub huge: Mutex<TransparentHuge>,
+    /// `khugepaged/*`, and its results.
+    pub khugepaged: Mutex<Option<Collapser>>,
+}
+
+/// The settings.
+pub static SETTINGS: Settings = Settings {
+    overcommit_memory: AtomicU64::new(0),
+    overcommit_ratio: AtomicU64::new(50),
+    overcommit_kbytes: AtomicU64::new(0),
+    max_map_count: AtomicUsize::new(MAX_MAPPINGS),
+    hugetlb_shm_group: AtomicU64::new(0),
+    huge: Mutex::new(TransparentHuge::new()),
+    khugepaged: Mutex::new(None),
+};
+
+/// Names of this kernel, as `uname(2)` gives them.
+pub struct Version {
+    /// The kernel.
+    pub system: &'static str,
+    /// The version of Linux whose calls it has.
+    pub release: &'static str,
+    /// Which kernel it really is.
+    pub build: &'static str,
+}
+
+/// The names.
+pub static VERSION: Version = Version { system: "Linux", release: "6.1.0", build: "quire-kernel" };

@@ -1,0 +1,107 @@
+//! `/proc/PID/status`.
+
+use alloc::sync::Arc;
+use core::fmt::{self, Write};
+use core::sync::atomic::Ordering;
+
+use quire::limits::MAX_NODES;
+use quire_interop::proc::Sizes;
+
+use super::cpu::{write_list, write_mask};
+use super::node::nodes;
+use super::process::{name, space_of};
+use super::text::write_name;
+use crate::cpu::area;
+use crate::task::process::Process;
+use crate::task::sched;
+use crate::task::signal::{COUNT, SignalSet};
+
+/// The largest number of a capability (`CAP_CHECKPOINT_RESTORE`).
+const LAST_CAPABILITY: u32 = 40;
+
+/// What a process does: the letter and the word.
+pub(super) fn state(process: &Process) -> (char, &'static str) {
+    if process.has_ended() || process.threads.lock().is_empty() {
+        ('Z', "zombie")
+    } else if process.stopped.load(Ordering::Relaxed) {
+        ('T', "stopped")
+    } else if process.threads.lock().iter().any(|thread| !sched::is_parked(thread)) {
+        ('R', "running")
+    } else {
+        ('S', "sleeping")
+    }
+}
+
+pub(super) fn status(process: &Arc<Process>, out: &mut dyn Write) -> fmt::Result {
+    let (letter, word) = state(process);
+    out.write_str("Name:\t")?;
+    write_name(out, &name(process))?;
+    let (id, parent) = (process.id, process.parent().map_or(0, |parent| parent.id));
+    writeln!(
+        out,
+        "\nState:\t{letter} ({word})\nTgid:\t{id}\nNgid:\t0\nPid:\t{id}\nPPid:\t{parent}\nTracerPid:\t0"
+    )?;
+    out.write_str("Uid:\t0\t0\t0\t0\nGid:\t0\t0\t0\t0\nGroups:\t \n")?;
+    let (group, session) = (&process.group, &process.session);
+    writeln!(out, "NStgid:\t{id}\nNSpid:\t{id}\nNSpgid:\t{}", group.load(Ordering::Relaxed))?;
+    writeln!(out, "NSsid:\t{}\nKthread:\t0", session.load(Ordering::Relaxed))?;
+    if let Some(space) = space_of(process) {
+        let sizes = Sizes::of(&space);
+        let code = process.account.program.lock().code.clone();
+        sizes.status(out, &code, process.account.peak(&sizes))?;
+    }
+    let threads = process.threads.lock().len().max(1);
+    writeln!(out, "CoreDumping:\t0\nTHP_enabled:\t1\nThreads:\t{threads}")?;
+    signals(process, out)?;
+    capabilities(out)?;
+    masks(out)
+}
+
+fn signals(process: &Process, out: &mut dyn Write) -> fmt::Result {
+    let first = process.threads.lock().first().cloned();
+    let (pending, blocked) = first.map_or((0, 0), |task| {
+        let own = task.signals.0.lock();
+        (own.pending.set(), own.mask)
+    });
+    let shared = process.signals.pending.lock().set();
+    let [ignored, caught] = actions(process);
+    writeln!(out, "SigPnd:\t{pending:016x}\nShdPnd:\t{shared:016x}\nSigBlk:\t{blocked:016x}")?;
+    writeln!(out, "SigIgn:\t{ignored:016x}\nSigCgt:\t{caught:016x}")
+}
+
+/// The signals that are ignored, and those for which there is a handler.
+pub(super) fn actions(process: &Process) -> [SignalSet; 2] {
+    let (mut ignored, mut caught) = (0, 0);
+    for signal in 1..=COUNT {
+        match process.signals.action(signal).handler {
+            // SIG_DFL
+            0 => {}
+            // SIG_IGN
+            1 => ignored |= 1 << (signal - 1),
+            _ => caught |= 1 << (signal - 1),
+        }
+    }
+    [ignored, caught]
+}
+
+/// All users are root.
+fn capabilities(out: &mut dyn Write) -> fmt::Result {
+    let all = (1_u64 << (LAST_CAPABILITY + 1)) - 1;
+    for (name, set) in [("CapInh", 0), ("CapPrm", all), ("CapEff", all), ("CapBnd", all), ("CapAmb", 0)] {
+        writeln!(out, "{name}:\t{set:016x}")?;
+    }
+    out.write_str("NoNewPrivs:\t0\nSeccomp:\t0\n")
+}
+
+fn masks(out: &mut dyn Write) -> fmt::Result {
+    let cpus = || 0..area::count() as u64;
+    out.write_str("Cpus_allowed:\t")?;
+    write_mask(out, cpus(), area::count())?;
+    out.write_str("\nCpus_allowed_list:\t")?;
+    write_list(out, cpus())?;
+    out.write_str("\nMems_allowed:\t")?;
+    write_mask(out, nodes().map(u64::from), MAX_NODES)?;
+    out.write_str("\nMems_allowed_list:\t")?;
+    write_list(out, nodes().map(u64::from))?;
+    out.write_char('\n')
+}

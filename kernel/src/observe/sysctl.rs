@@ -1,0 +1,98 @@
+//! `/proc/sys`: what can be set, as far as it has a meaning in this kernel.
+
+use core::fmt::Write;
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use super::settings::{SETTINGS, VERSION};
+use super::{List, hugetlb, number};
+use crate::errno::Errno;
+use crate::memory::manager::manager;
+use crate::task::table;
+
+/// Linux's limits of System V shared memory, which set none.
+const SHM_MOST: u64 = u64::MAX - (1 << 24);
+
+pub(super) fn add(list: &mut List) {
+    add_kernel(list);
+    add_overcommit(list);
+    add_pools(list);
+    let count = || SETTINGS.max_map_count.load(Ordering::Relaxed);
+    list.control("/proc/sys/vm/max_map_count", move |out| writeln!(out, "{}", count()), set_max_map_count);
+    list.trigger("/proc/sys/vm/drop_caches", drop_caches);
+    // These follow from the memory that there is, and from the addresses that programs have.
+    list.text("/proc/sys/vm/min_free_kbytes", |out| {
+        let marks = manager().pages().zone_info().map(|zone| zone.marks.min);
+        writeln!(out, "{}", marks.sum::<u64>() * 4)
+    });
+    list.text("/proc/sys/vm/lowmem_reserve_ratio", |out| out.write_str("256\t32\t0\n"));
+    list.text("/proc/sys/vm/mmap_min_addr", |out| out.write_str("65536\n"));
+    list.text("/proc/sys/vm/oom_kill_allocating_task", |out| out.write_str("0\n"));
+    list.text("/proc/sys/vm/panic_on_oom", |out| out.write_str("0\n"));
+}
+
+fn add_kernel(list: &mut List) {
+    let mut constant = |name: &str, value: &'static str| {
+        list.text(alloc::format!("/proc/sys/kernel/{name}"), move |out| writeln!(out, "{value}"));
+    };
+    constant("ostype", VERSION.system);
+    constant("osrelease", VERSION.release);
+    constant("version", VERSION.build);
+    constant("hostname", "quire");
+    constant("domainname", "(none)");
+    constant("cap_last_cap", "40");
+    constant("ngroups_max", "65536");
+    constant("overflowuid", "65534");
+    constant("overflowgid", "65534");
+    constant("randomize_va_space", "0");
+    constant("tainted", "0");
+    constant("shmmni", "4096");
+    list.text("/proc/sys/kernel/pid_max", |out| writeln!(out, "{}", table::PID_MAX));
+    list.text("/proc/sys/kernel/threads-max", |out| writeln!(out, "{}", table::PID_MAX));
+    list.text("/proc/sys/kernel/shmmax", |out| writeln!(out, "{SHM_MOST}"));
+    list.text("/proc/sys/kernel/shmall", |out| writeln!(out, "{SHM_MOST}"));
+}
+
+fn add_overcommit(list: &mut List) {
+    let mut setting = |name: &str, cell: &'static AtomicU64, most: u64| {
+        let path = alloc::format!("/proc/sys/vm/{name}");
+        let show = |out: &mut dyn Write| writeln!(out, "{}", cell.load(Ordering::Relaxed));
+        list.control(path, show, move |text| {
+            let value = number(text).ok().filter(|value| *value <= most).ok_or(Errno::EINVAL)?;
+            cell.store(value, Ordering::Relaxed);
+            Ok(())
+        });
+    };
+    setting("overcommit_memory", &SETTINGS.overcommit_memory, 2);
+    setting("overcommit_ratio", &SETTINGS.overcommit_ratio, i32::MAX as u64);
+    setting("overcommit_kbytes", &SETTINGS.overcommit_kbytes, u64::MAX / 4);
+    setting("hugetlb_shm_group", &SETTINGS.hugetlb_shm_group, i32::MAX as u64);
+}
+
+/// The pool of the default size has three of its files here too.
+fn add_pools(list: &mut List) {
+    for name in ["nr_hugepages", "nr_hugepages_mempolicy", "nr_overcommit_hugepages"] {
+        let file = alloc::format!("hugepages-2048kB/{name}");
+        hugetlb::add_file(list, alloc::format!("/proc/sys/vm/{name}"), file);
+    }
+}
+
+/// For all processes, and those that come.
+fn set_max_map_count(text: &str) -> Result<(), Errno> {
+    let count = usize::try_from(number(text)?).map_err(|_| Errno::EINVAL)?;
+    let count = Some(count).filter(|count| *count <= i32::MAX as usize).ok_or(Errno::EINVAL)?;
+    SETTINGS.max_map_count.store(count, Ordering::Relaxed);
+    for process in table::processes() {
+        let space = process.space.lock().clone();
+        if let Some(space) = space {
+            space.set_mapping_limit(count);
+        }
+    }
+    Ok(())
+}
+
+/// 1 drops page cache, 2 what small objects can be freed, of which there are none; 4 only says no word about it.
+fn drop_caches(text: &str) -> Result<(), Errno> {
+    let what = number(text).ok().filter(|what| (1..=4).contains(what)).ok_or(Errno::EINVAL)?;
+    while what & 1 != 0 && manager().reclaim() > 0 {}
+    Ok(())
+}

@@ -1,0 +1,154 @@
+//! One handler: what a descriptor of `userfaultfd(2)` stands for.
+
+use alloc::collections::BTreeMap;
+use alloc::sync::{Arc, Weak};
+use core::sync::atomic::{AtomicBool, Ordering};
+
+use linux_raw_sys::general as abi;
+use quire::vm::{Userfault, UserfaultChanges};
+use spin::{Mutex, Once};
+
+use super::registry;
+use crate::errno::Errno;
+use crate::memory::manager::{Space, manager};
+use crate::memory::platform::Machine;
+use crate::task::wait::WaitQueue;
+
+/// What a handler may ask for (`UFFDIO_API`). Marks of write protection are for private memory alone: Quire does not
+/// mark what is not mapped.
+pub(super) const FEATURES: u32 = abi::UFFD_FEATURE_PAGEFAULT_FLAG_WP
+    | abi::UFFD_FEATURE_EVENT_FORK
+    | abi::UFFD_FEATURE_EVENT_REMAP
+    | abi::UFFD_FEATURE_EVENT_REMOVE
+    | abi::UFFD_FEATURE_EVENT_UNMAP
+    | abi::UFFD_FEATURE_MISSING_HUGETLBFS
+    | abi::UFFD_FEATURE_MISSING_SHMEM
+    | abi::UFFD_FEATURE_MINOR_HUGETLBFS
+    | abi::UFFD_FEATURE_MINOR_SHMEM
+    | abi::UFFD_FEATURE_POISON;
+
+/// A handler of one address space's faults.
+pub struct Handler {
+    /// The address space, which a child's handler gets once the fork is done.
+    space: Mutex<Weak<Space>>,
+    /// The space is known.
+    bound: AtomicBool,
+    /// Quire's part, once the program has said what it wants.
+    ready: Once<Ready>,
+    /// Threads that wait for something to read, or for the space.
+    pub(super) readers: Arc<WaitQueue>,
+    /// Handlers of children whose event was read and whose fork is not done, by the number of their space.
+    children: Mutex<BTreeMap<u64, Weak<Handler>>>,
+}
+
+/// A handler that may have ranges.
+pub(super) struct Ready {
+    pub(super) quire: Userfault<'static, Machine>,
+    pub(super) features: u32,
+}
+
+impl Handler {
+    /// A handler of an address space. Says nothing before `UFFDIO_API`.
+    pub fn new(space: &Arc<Space>) -> Arc<Self> {
+        Self::with_space(Arc::downgrade(space), true)
+    }
+
+    fn with_space(space: Weak<Space>, bound: bool) -> Arc<Self> {
+        Arc::new(Self {
+            space: Mutex::new(space),
+            bound: AtomicBool::new(bound),
+            ready: Once::new(),
+            readers: Arc::default(),
+            children: Mutex::new(BTreeMap::new()),
+        })
+    }
+
+    /// Chooses the features. This is possible once.
+    ///
+    /// # Errors
+    /// [`Errno::EINVAL`] the second time; `ENFILE` when there are too many handlers.
+    pub(super) fn begin(self: &Arc<Self>, features: u32) -> Result<(), Errno> {
+        if self.ready.is_completed() {
+            return Err(Errno::EINVAL);
+        }
+        let wants = [
+            (abi::UFFD_FEATURE_EVENT_FORK, UserfaultChanges::FORK),
+            (abi::UFFD_FEATURE_EVENT_REMAP, UserfaultChanges::REMAP),
+            (abi::UFFD_FEATURE_EVENT_REMOVE, UserfaultChanges::REMOVE),
+            (abi::UFFD_FEATURE_EVENT_UNMAP, UserfaultChanges::UNMAP),
+        ];
+        let asked = wants.into_iter().filter(|(feature, _)| features & feature != 0);
+        let changes = asked.fold(UserfaultChanges::NONE, |all, (_, change)| all.union(change));
+        let quire = manager().userfault(changes).map_err(|error| Errno::of(error.errno()))?;
+        let mut new = Some(Ready { quire, features });
+        let ready = self.ready.call_once(|| new.take().expect("called once"));
+        if new.is_some() {
+            return Err(Errno::EINVAL);
+        }
+        registry::add(Arc::downgrade(self), ready.quire.watch(), self.readers.clone())
+    }
+
+    /// Quire's part.
+    ///
+    /// # Errors
+    /// [`Errno::EINVAL`] before `UFFDIO_API`.
+    pub(super) fn ready(&self) -> Result<&Ready, Errno> {
+        self.ready.get().ok_or(Errno::EINVAL)
+    }
+
+    /// The address space. Waits while it is being made.
+    ///
+    /// # Errors
+    /// [`Errno::ESRCH`] when it is gone; [`Errno::EINTR`].
+    pub(super) fn space(&self) -> Result<Arc<Space>, Errno> {
+        self.readers.wait_until(|| self.bound.load(Ordering::Acquire).then_some(()))?;
+        self.space.lock().upgrade().ok_or(Errno::ESRCH)
+    }
+
+    /// Whether it handles this address space's faults.
+    pub(super) fn is_of(&self, space: &Space) -> bool {
+        self.space.lock().upgrade().is_some_and(|own| own.number() == space.number())
+    }
+
+    /// A handler for the child that has this number, with the same features: its event was read.
+    ///
+    /// # Errors
+    /// As [`Self::begin`].
+    pub(super) fn fork(&self, child: u64) -> Result<Arc<Self>, Errno> {
+        let new = Self::with_space(Weak::new(), false);
+        new.begin(self.ready()?.features)?;
+        self.children.lock().insert(child, Arc::downgrade(&new));
+        Ok(new)
+    }
+
+    /// Gives the ranges that a child has of this handler to the child's own one, or to none.
+    ///
+    /// # Errors
+    /// [`Errno::ENOMEM`].
+    pub(super) fn settle(&self, child: &Arc<Space>) -> Result<(), Errno> {
+        let Some(ready) = self.ready.get() else { return Ok(()) };
+        let own = self.children.lock().remove(&child.number()).and_then(|own| own.upgrade());
+        let to = own.as_ref().and_then(|own| own.ready.get()).map(|ready| &ready.quire);
+        let done = child.userfault_hand_over(&ready.quire, to);
+        if let Some(own) = own {
+            *own.space.lock() = Arc::downgrade(child);
+            own.bound.store(true, Ordering::Release);
+            own.readers.wake_all();
+        }
+        done?;
+        Ok(())
+    }
+}
+
+impl Drop for Handler {
+    /// The ranges have no handler from now on: as with Linux, accesses find zeroes.
+    fn drop(&mut self) {
+        registry::remove(&self.readers);
+        let Some(ready) = self.ready.get() else { return };
+        let space = self.space.get_mut().upgrade();
+        if let Some(space) = space {
+            // Without memory to merge mappings, what remains gets errors when it is touched.
+            let _ = space.userfault_hand_over(&ready.quire, None);
+        }
+    }
+}

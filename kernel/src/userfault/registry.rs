@@ -1,0 +1,71 @@
+//! All open handlers: which are to be woken, and which have ranges of a space that is forked.
+
+use alloc::sync::{Arc, Weak};
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+
+use spin::Mutex;
+
+use super::handler::Handler;
+use crate::errno::Errno;
+use crate::memory::manager::Space;
+use crate::task::wait::WaitQueue;
+
+/// An open handler, as long as it can be read.
+struct Entry {
+    handler: Weak<Handler>,
+    /// The address of the word that Quire changes when there is something new to read.
+    word: usize,
+    /// Kept apart from the handler, whose last reference must not go while Quire wakes.
+    readers: Arc<WaitQueue>,
+}
+
+static ENTRIES: Mutex<Vec<Entry>> = Mutex::new(Vec::new());
+/// How many entries there are, for those who find none.
+static COUNT: AtomicUsize = AtomicUsize::new(0);
+
+/// Adds a handler.
+///
+/// # Errors
+/// [`Errno::ENOMEM`].
+pub(super) fn add(handler: Weak<Handler>, word: &AtomicU32, readers: Arc<WaitQueue>) -> Result<(), Errno> {
+    let mut entries = ENTRIES.lock();
+    entries.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
+    entries.push(Entry { handler, word: core::ptr::from_ref(word).addr(), readers });
+    COUNT.store(entries.len(), Ordering::Relaxed);
+    Ok(())
+}
+
+/// Forgets a handler, if it was added.
+pub(super) fn remove(readers: &Arc<WaitQueue>) {
+    let mut entries = ENTRIES.lock();
+    let gone: Vec<Entry> = entries.extract_if(.., |entry| Arc::ptr_eq(&entry.readers, readers)).collect();
+    COUNT.store(entries.len(), Ordering::Relaxed);
+    drop(entries);
+    drop(gone);
+}
+
+/// Wakes the readers of the handler with this word: Quire calls [`quire::platform::Platform::wake`] on it.
+pub fn notify(word: &AtomicU32) {
+    if COUNT.load(Ordering::Relaxed) == 0 {
+        return;
+    }
+    let word = core::ptr::from_ref(word).addr();
+    let readers = ENTRIES.lock().iter().find(|entry| entry.word == word).map(|entry| entry.readers.clone());
+    if let Some(readers) = readers {
+        readers.wake_all();
+    }
+}
+
+/// Gives the ranges of a new address space their handlers. The child has not run yet.
+///
+/// # Errors
+/// [`Errno::ENOMEM`].
+pub fn after_fork(parent: &Space, child: &Arc<Space>) -> Result<(), Errno> {
+    if COUNT.load(Ordering::Relaxed) == 0 {
+        return Ok(());
+    }
+    let handlers: Vec<Arc<Handler>> =
+        ENTRIES.lock().iter().filter_map(|entry| entry.handler.upgrade()).collect();
+    handlers.iter().filter(|handler| handler.is_of(parent)).try_for_each(|handler| handler.settle(child))
+}

@@ -70,6 +70,8 @@ fn start_memory(info: BootInfo) {
 
 /// Runs the program that the command line names, and checks that nothing of it is left.
 fn run_program(command_line: &str) -> Outcome {
+    // `quire boot` puts the kernel's options first.
+    let command_line = command_line.split_once("-- ").map_or(command_line, |(_, words)| words);
     let line = if command_line.trim().is_empty() { DEFAULT_PROGRAM } else { command_line };
     let before = Balance::now();
     let arguments: Vec<&str> = line.split_whitespace().collect();

@@ -62,3 +62,32 @@ impl Log {
         self.kept.iter().flat_map(|line| symbols.explain(line)).for_each(say);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> (Log, u32) {
+        let mut started = 0;
+        let log = Log::read(text.as_bytes(), "/no/such/kernel".as_ref(), false, || started += 1);
+        (log, started)
+    }
+
+    #[test]
+    fn the_last_lines_are_kept() {
+        let text: String = (0..300).map(|line| format!("[quire] {line}\r\n")).collect();
+        let (log, started) = read(&(text + "[quire] end: exited 3\nno end"));
+        assert_eq!((log.kept.len(), started), (KEPT, 1));
+        assert_eq!(log.kept.front().map(String::as_str), Some("[quire] 102"));
+        assert_eq!(log.kept.back().map(String::as_str), Some("no end"));
+        assert_eq!(log.end.as_deref(), Some("[quire] end: exited 3"));
+    }
+
+    #[test]
+    fn a_line_without_end_is_cut() {
+        let (log, _) = read(&"x".repeat(10_000));
+        assert_eq!(log.kept.iter().map(String::len).collect::<Vec<_>>(), [4096, 4096, 1808]);
+        let (log, started) = read("");
+        assert_eq!((log.kept.len(), started, log.end), (0, 0, None));
+    }
+}

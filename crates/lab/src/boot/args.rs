@@ -10,22 +10,25 @@ use std::time::Duration;
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::value_parser;
 
+use super::error::BootError;
 use super::image::{GUEST_PATH, Given};
 use super::machine::{MOST_CPUS, Machine, Model, parse_kernel_option};
-use super::{BootError, Options, boot};
+use super::start::{Options, boot};
 use crate::output::parse_bytes;
 
 /// Run a program of this machine on the example kernel, whose memory manager is Quire, in QEMU.
 ///
-/// The program, its interpreter and its libraries are packed into the guest's initial RAM disk and keep their paths. In
-/// the source tree the kernel is built first; elsewhere `--kernel` or QUIRE_KERNEL names it.
+/// The program, its interpreter and its libraries are packed into the guest's initial RAM disk and keep their
+/// paths. In the source tree the kernel is built first; elsewhere `--kernel` or QUIRE_KERNEL names it.
 ///
-/// The program's terminal is this terminal; ^C goes to the guest. Ctrl-A X ends QEMU, and Ctrl-A Ctrl-A is one Ctrl-A.
-/// Where standard input is no terminal, the guest reads its bytes as if they were typed, and ^D at its end.
+/// The program's terminal is this terminal; ^C goes to the guest. Ctrl-A X ends QEMU, and Ctrl-A Ctrl-A is
+/// one Ctrl-A. Where standard input is no terminal, the guest reads its bytes as if they were typed, and ^D
+/// at its end.
 ///
-/// The exit code is the program's, or 128 + N after signal N. It is 127 when the program was not found, 126 when it could
-/// not be executed, 124 when the time ran out, and 125 when the kernel failed or could not be run. A kernel that fails
-/// shows its log: the message, registers, the functions that were running, and the allocator's state.
+/// The exit code is the program's, or 128 + N after signal N. It is 127 when the program was not found, 126
+/// when it could not be executed, 124 when the time ran out, and 125 when the kernel failed or could not be
+/// run. A kernel that fails shows its log: the message, registers, the functions that were running, and the
+/// allocator's state.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
     /// CPUs of the machine.
@@ -46,15 +49,16 @@ pub struct Args {
     /// Run on this machine's processor instead of emulating one.
     #[arg(long)]
     kvm: bool,
-    /// Directory whose contents are the guest's root directory. Programs and libraries are looked for here first.
+    /// Directory whose contents are the guest's root directory. Programs and libraries are looked for here
+    /// first.
     #[arg(long, value_name = "DIR")]
     root: Option<PathBuf>,
-    /// File or directory for the guest, at DEST or at the path that it has here. Programs and libraries bring what they
-    /// need. Can be repeated.
+    /// File or directory for the guest, at DEST or at the path that it has here. Programs and libraries bring
+    /// what they need. Can be repeated.
     #[arg(long, value_name = "SRC[:DEST]", value_parser = OsStringValueParser::new().try_map(parse_file))]
     file: Vec<Given>,
-    /// Variable of the program's environment; without a value, that of the caller. Can be repeated. The environment has
-    /// PATH, HOME, LANG=C.UTF-8, and the caller's TERM and LD_LIBRARY_PATH.
+    /// Variable of the program's environment; without a value, that of the caller. Can be repeated. The
+    /// environment has PATH, HOME, LANG=C.UTF-8, and the caller's TERM and LD_LIBRARY_PATH.
     #[arg(long, value_name = "NAME[=VALUE]")]
     env: Vec<OsString>,
     /// Working directory of the program.
@@ -123,7 +127,8 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::from(code))
 }
 
-/// A file that the user gives: SRC, or SRC:DEST. DEST ends with `/` if it is the directory that SRC comes into.
+/// A file that the user gives: SRC, or SRC:DEST. DEST ends with `/` if it is the directory that SRC comes
+/// into.
 fn parse_file(text: OsString) -> Result<Given, String> {
     let bytes = text.as_bytes();
     let (source, path) = match bytes.iter().rposition(|&byte| byte == b':') {

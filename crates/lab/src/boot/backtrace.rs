@@ -16,7 +16,8 @@ impl Symbols {
         Symbols { kernel: kernel.to_owned(), loaded: OnceCell::new() }
     }
 
-    /// A line of the log; a line `[quire] #N 0xADDRESS` with names, and one line more for each inlined function.
+    /// A line of the log; a line `[quire] #N 0xADDRESS` with names, and one line more for each inlined
+    /// function.
     pub(super) fn explain(&self, line: &str) -> Vec<String> {
         match frame(line) {
             Some((number, address)) => match &self.names(number, address)[..] {
@@ -32,30 +33,33 @@ impl Symbols {
         let Some(loader) = self.loaded.get_or_init(|| Loader::new(&self.kernel).ok()) else {
             return Vec::new();
         };
-        // An address of a caller is the one behind its call, which may belong to the next line or function already. The
-        // first address is either such a one, or that of a faulting instruction: exact at the start of a function.
+        // An address of a caller is the one behind its call, which may belong to the next line or function
+        // already. The first address is either such a one, or that of a faulting instruction: exact at the
+        // start of a function.
         let is_start = loader.find_symbol_info(address).is_some_and(|symbol| symbol.address() == address);
         let at = if number == 0 && is_start { address } else { address.saturating_sub(1) };
-        let mut names = Vec::new();
+        let symbol = loader.find_symbol(at).map(|name| demangle_auto(name.into(), None).into_owned());
+        let mut found = Vec::new();
         if let Ok(mut frames) = loader.find_frames(at) {
             while let Ok(Some(frame)) = frames.next() {
-                names.extend(name(&frame));
+                found.extend(named(&frame));
             }
         }
-        if names.is_empty() {
-            names.extend(loader.find_symbol(at).map(|name| demangle_auto(name.into(), None).into_owned()));
+        // The last is the function that the others are inlined into. Its symbol has its modules too.
+        match (found.last_mut(), symbol) {
+            (Some((last, _)), Some(symbol)) => *last = symbol,
+            (None, Some(symbol)) => found.push((symbol, String::new())),
+            (_, None) => {}
         }
-        names
+        found.into_iter().map(|(function, place)| function + &place).collect()
     }
 }
 
-fn name<R: addr2line::gimli::Reader>(frame: &Frame<'_, R>) -> Option<String> {
+/// A function's name, and where in its source.
+fn named<R: addr2line::gimli::Reader>(frame: &Frame<'_, R>) -> Option<(String, String)> {
     let function = frame.function.as_ref()?.demangle().ok()?.into_owned();
     let location = frame.location.as_ref().and_then(|location| Some((location.file?, location.line?)));
-    Some(match location {
-        Some((file, line)) => format!("{function} at {file}:{line}"),
-        None => function,
-    })
+    Some((function, location.map(|(file, line)| format!(" at {file}:{line}")).unwrap_or_default()))
 }
 
 /// The number and the address of a frame.

@@ -2,7 +2,10 @@
 
 use std::process::ExitStatus;
 
-use super::FAILED;
+/// The exit code when the kernel failed or could not be run.
+pub(super) const FAILED: u8 = 125;
+/// The exit code when the time ran out, as of `timeout`.
+pub(super) const TIMED_OUT: u8 = 124;
 
 /// The last line of the kernel's log says how the run ended.
 const PREFIX: &str = "[quire] end: ";

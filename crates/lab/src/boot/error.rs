@@ -2,6 +2,8 @@
 
 use std::io;
 
+use super::end::FAILED;
+
 /// Why a program can't be run in the kernel.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -85,7 +87,7 @@ impl BootError {
             BootError::NotFound { .. } => 127,
             BootError::NotExecutable { .. } => 126,
             BootError::Options(_) => 2,
-            _ => super::FAILED,
+            _ => FAILED,
         }
     }
 

@@ -6,7 +6,7 @@ use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use super::BootError;
+use super::error::BootError;
 use crate::output::{quoted, say};
 
 /// The kernel's target.
@@ -22,8 +22,8 @@ const SETTINGS: [&str; 5] = [
     "CARGO_INCREMENTAL",
 ];
 
-/// The kernel's ELF file: the given one, that of the variable, or the one that is built from the source beside this
-/// package. `checks` builds it with the library's debug checks.
+/// The kernel's ELF file: the given one, that of the variable, or the one that is built from the source
+/// beside this package. `checks` builds it with the library's debug checks.
 pub(super) fn find(given: Option<&Path>, checks: bool) -> Result<PathBuf, BootError> {
     let named = given.map(Path::to_owned).or_else(|| env::var_os(VARIABLE).map(PathBuf::from));
     if let Some(path) = named {
@@ -74,7 +74,8 @@ fn build(folder: &Path, checks: bool) -> Result<PathBuf, BootError> {
     }
 }
 
-/// Whether the compiler has the target's libraries. A compiler that does not answer is left to cargo's own message.
+/// Whether the compiler has the target's libraries. A compiler that does not answer is left to cargo's own
+/// message.
 fn has_target(folder: &Path) -> bool {
     let mut command = Command::new(env::var_os("RUSTC").unwrap_or_else(|| "rustc".into()));
     command.args(["--print", "target-libdir", "--target", TARGET]).current_dir(folder);

@@ -22,8 +22,8 @@ pub(super) struct Log {
 }
 
 impl Log {
-    /// Reads the log to its end, and calls `started` at its first line. With `shown`, each line goes to standard error
-    /// at once.
+    /// Reads the log to its end, and calls `started` at its first line. With `shown`, each line goes to
+    /// standard error at once.
     pub(super) fn read(input: impl Read, kernel: &Path, shown: bool, started: impl FnOnce()) -> Log {
         let (symbols, mut started) = (Symbols::new(kernel), Some(started));
         let mut log = Log::default();

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
 
-use super::BootError;
+use super::error::BootError;
 use crate::output::quoted;
 
 /// The most CPUs and nodes that the kernel has.
@@ -58,7 +58,7 @@ impl Machine {
         if self.icount && self.cpus > 1 {
             return wrong("`--icount` runs one CPU; leave out `--cpus`");
         }
-        if self.memory < MIB || self.memory % MIB != 0 {
+        if self.memory < MIB || !self.memory.is_multiple_of(MIB) {
             return wrong("the size of memory is a multiple of 1M");
         }
         if let Some(nodes) = self.nodes {
@@ -72,7 +72,8 @@ impl Machine {
         Ok(())
     }
 
-    /// The arguments of QEMU. `words` are those of the program, for a kernel that reads them from its command line.
+    /// The arguments of QEMU. `words` are those of the program, for a kernel that reads them from its command
+    /// line.
     pub(super) fn arguments(&self, channels: &Channels<'_>, words: &[OsString]) -> Vec<OsString> {
         let mut all = Arguments::default();
         let model = match self.model {
@@ -81,8 +82,8 @@ impl Machine {
             Model::Microvm => "microvm",
         };
         all.option("-machine", model);
-        // Deterministic runs have no random numbers of the processor, and a string store counts as one instruction
-        // for each of its steps.
+        // Deterministic runs have no random numbers of the processor, and a string store counts as one
+        // instruction for each of its steps.
         all.option("-cpu", if self.icount { "max,-rdrand,-rdseed,-erms" } else { "max" });
         all.option("-m", format!("{}M", self.memory / MIB));
         all.option("-smp", self.cpus.to_string());
@@ -144,8 +145,8 @@ impl Machine {
         }
     }
 
-    /// The kernel's options, and then the words of the program. Words that white space would split are for kernels that
-    /// read the archive.
+    /// The kernel's options, and then the words of the program. Words that white space would split are for
+    /// kernels that read the archive.
     fn command_line(&self, words: &[OsString]) -> OsString {
         const LONGEST: usize = 1024;
         let mut line = OsString::from(self.kernel_options.join(" "));

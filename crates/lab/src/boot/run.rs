@@ -15,7 +15,7 @@ use rustix::process::{Signal, set_parent_process_death_signal};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGPIPE, SIGQUIT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use super::BootError;
+use super::error::BootError;
 use super::log::Log;
 use super::terminal::{self, Raw};
 

@@ -61,8 +61,8 @@ pub(super) fn size() -> Option<(u16, u16)> {
     tcgetwinsize(stdout()).ok().map(|size| (size.ws_row, size.ws_col))
 }
 
-/// Sends standard input to the guest. At the end of input the guest's terminal is told so, as a user tells it: behind a
-/// line that has no end this takes two ^D.
+/// Sends standard input to the guest. At the end of input the guest's terminal is told so, as a user tells
+/// it: behind a line that has no end this takes two ^D.
 pub(super) fn send_input(mut to: impl Write) {
     let mut buffer = [0; 4096];
     let mut last = b'\n';

@@ -19,7 +19,7 @@ use std::ffi::{OsStr, OsString};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use super::BootError;
+use super::error::BootError;
 use crate::output::quoted;
 use needs::Needs;
 pub(super) use program::GUEST_PATH;
@@ -27,7 +27,8 @@ use program::{Lookup, Missing, may_need, terminated};
 use search::Files;
 use tree::{Body, Contents, Node, Tree};
 
-/// The loader's list of libraries: without it the loader does not find those in directories that are only configured.
+/// The loader's list of libraries: without it the loader does not find those in directories that are only
+/// configured.
 const LOADER_CACHE: &str = "/etc/ld.so.cache";
 /// What stands at the top of every Linux system, with the permissions.
 const DIRECTORIES: [(&str, u32); 5] =

@@ -71,7 +71,8 @@ impl<'a> Needs<'a> {
         }
     }
 
-    /// The programs that the first line of a script names: its interpreter, and the program that `env` starts.
+    /// The programs that the first line of a script names: its interpreter, and the program that `env`
+    /// starts.
     fn interpreters(&self, path: &Path, line: &[u8]) -> Vec<PathBuf> {
         let Some(words) = line.strip_prefix(b"#!") else { return Vec::new() };
         let words: Vec<&[u8]> =

@@ -15,8 +15,8 @@ const DEFAULT: [&str; 6] =
 /// Files of `ld.so.conf` may include each other.
 const INCLUDES: usize = 8;
 
-/// One of the two places where files are looked for: first the guest's tree, which has what the user gave, then this
-/// machine.
+/// One of the two places where files are looked for: first the guest's tree, which has what the user gave,
+/// then this machine.
 #[derive(Clone, Copy)]
 pub(crate) enum Files<'a> {
     Guest(&'a Tree),
@@ -121,7 +121,8 @@ impl Search {
         Search { library_path, guest: fixed(Files::Guest(tree)), host: fixed(Files::Host) }
     }
 
-    /// Where the guest finds the library `name` that the object `by` needs, and the file of this machine for it.
+    /// Where the guest finds the library `name` that the object `by` needs, and the file of this machine for
+    /// it.
     pub(crate) fn library(
         &self,
         tree: &Tree,
@@ -149,9 +150,9 @@ impl Search {
     }
 }
 
-/// Where the object `by` has its libraries looked for, before the directories that are the same for all. `DT_RPATH`
-/// counts for what a library needs too, up to the program; `DT_RUNPATH` counts for the object itself, and switches
-/// `DT_RPATH` off.
+/// Where the object `by` has its libraries looked for, before the directories that are the same for all.
+/// `DT_RPATH` counts for what a library needs too, up to the program; `DT_RUNPATH` counts for the object
+/// itself, and switches `DT_RPATH` off.
 fn searched_by(loaded: &[Loaded], by: usize, library_path: &[PathBuf]) -> Vec<PathBuf> {
     let list = |object: &Loaded, list: &Option<OsString>| {
         let origin = object.path.parent().unwrap_or("/".as_ref());

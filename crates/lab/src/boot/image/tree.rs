@@ -52,7 +52,8 @@ impl Node {
         Node { body, mode, owner: (0, 0), modified: 0, shared: None }
     }
 
-    /// The node for a file of this machine, whose metadata are those of the file itself and not of a link's target.
+    /// The node for a file of this machine, whose metadata are those of the file itself and not of a link's
+    /// target.
     fn of(path: &Path, metadata: &Metadata) -> io::Result<Node> {
         let kind = metadata.file_type();
         let body = if kind.is_dir() {
@@ -149,8 +150,8 @@ impl Tree {
         Ok(Reached { at, rest })
     }
 
-    /// Makes all directories on the way to a path, and those links among them that this machine has. The result has no
-    /// links on its way; a node may stand there already.
+    /// Makes all directories on the way to a path, and those links among them that this machine has. The
+    /// result has no links on its way; a node may stand there already.
     pub(crate) fn make_way(&mut self, path: &Path) -> io::Result<PathBuf> {
         // Each round makes a node, and the names that links add are bounded by `follow`.
         loop {
@@ -191,8 +192,8 @@ impl Tree {
         Ok(())
     }
 
-    /// Puts a file of this machine at its own path, with the links that lead to it. A node that stands there already
-    /// stays: it comes from the user.
+    /// Puts a file of this machine at its own path, with the links that lead to it. A node that stands there
+    /// already stays: it comes from the user.
     pub(crate) fn add_own(&mut self, path: &Path) -> io::Result<PathBuf> {
         let place = self.make_way(path)?;
         if self.get(&place).is_none() {
@@ -203,8 +204,9 @@ impl Tree {
         Ok(place)
     }
 
-    /// Copies a file of this machine, or a directory with all that it contains, to a path of the guest. It replaces
-    /// what stands there, except that directories are merged. Returns the path without links on its way.
+    /// Copies a file of this machine, or a directory with all that it contains, to a path of the guest. It
+    /// replaces what stands there, except that directories are merged. Returns the path without links on its
+    /// way.
     pub(crate) fn copy(&mut self, source: &Path, path: &Path) -> Result<PathBuf, (PathBuf, io::Error)> {
         let wrong = |error| (source.to_owned(), error);
         // A link that the user names stands for its target; links below a directory stay links.

@@ -9,7 +9,8 @@ use std::{env, fs};
 use proc_macro2::{TokenStream, TokenTree};
 
 /// The folders whose sources experiments measure, from the root of the repository.
-const MEASURED: [&str; 3] = ["crates/quire/src", "crates/hosted/src", "crates/lab/src/bench"];
+const MEASURED: [&str; 5] =
+    ["crates/quire/src", "crates/hosted/src", "crates/interop/src", "crates/lab/src/bench", "kernel/src"];
 
 fn main() {
     println!("cargo::rustc-env=QUIRE_COMMIT={}", commit());
@@ -20,6 +21,7 @@ fn main() {
         println!("cargo::rerun-if-changed={log}");
     }
     println!("cargo::rerun-if-changed=../");
+    println!("cargo::rerun-if-changed=../../kernel/src");
     let target = PathBuf::from(env::var_os("OUT_DIR").expect("cargo names a folder for output"));
     fs::write(target.join("code.rs"), sources()).expect("the folder for output can be written");
 }
@@ -68,7 +70,9 @@ fn visit(folder: &Path, name: &str, files: &mut Vec<(String, u64)>) {
         }
         if path.is_dir() {
             visit(&path, &name, files);
-        } else if let (true, Ok(text)) = (file.ends_with(".rs"), fs::read_to_string(&path)) {
+        } else if let (true, Ok(text)) =
+            (file.ends_with(".rs") || file.ends_with(".c"), fs::read_to_string(&path))
+        {
             files.push((name, hash(&text)));
         }
     }

@@ -31,24 +31,82 @@ errnos! {
     EPERM = 1,
     /// No such file.
     ENOENT = 2,
+    /// No such process.
+    ESRCH = 3,
+    /// A signal came first.
+    EINTR = 4,
+    /// A device failed.
+    EIO = 5,
+    /// No such device.
+    ENXIO = 6,
+    /// Too many arguments.
+    E2BIG = 7,
     /// No program that the kernel can run.
     ENOEXEC = 8,
     /// No such descriptor, or not for this.
     EBADF = 9,
+    /// No such child.
+    ECHILD = 10,
+    /// Not now.
+    EAGAIN = 11,
+    /// No memory.
+    ENOMEM = 12,
+    /// Not allowed.
+    EACCES = 13,
     /// A bad address.
     EFAULT = 14,
+    /// In use.
+    EBUSY = 16,
+    /// It exists already.
+    EEXIST = 17,
+    /// On another file system.
+    EXDEV = 18,
     /// The file cannot be mapped.
     ENODEV = 19,
+    /// Not a directory.
+    ENOTDIR = 20,
+    /// A directory.
+    EISDIR = 21,
     /// A bad argument.
     EINVAL = 22,
+    /// No open file is left.
+    ENFILE = 23,
     /// No free descriptor.
     EMFILE = 24,
+    /// Not for this file.
+    ENOTTY = 25,
+    /// The program runs.
+    ETXTBSY = 26,
+    /// A file would be too large.
+    EFBIG = 27,
+    /// No space is left.
+    ENOSPC = 28,
+    /// The file has no position.
+    ESPIPE = 29,
     /// Files cannot be written.
     EROFS = 30,
+    /// Too many links.
+    EMLINK = 31,
+    /// No reader is left.
+    EPIPE = 32,
+    /// Out of the domain.
+    EDOM = 33,
+    /// Out of the range.
+    ERANGE = 34,
     /// A path that is too long.
     ENAMETOOLONG = 36,
     /// No such call.
     ENOSYS = 38,
+    /// A directory with entries.
+    ENOTEMPTY = 39,
+    /// Too many links on the way.
+    ELOOP = 40,
+    /// A value that does not fit.
+    EOVERFLOW = 75,
+    /// Not supported.
+    EOPNOTSUPP = 95,
+    /// Time is up.
+    ETIMEDOUT = 110,
 }
 
 impl Errno {

@@ -1,7 +1,7 @@
 //! A kernel for x86-64 on QEMU whose memory manager is Quire. `docs/kernel.md` explains it.
 //!
-//! It runs one static Linux program from the initial RAM disk and ends QEMU with the program's status. Read it in
-//! this order: `main.rs`, `boot`, `memory`, `program`, `syscall`, `cpu`.
+//! It runs a Linux program from the initial RAM disk and ends QEMU with the program's status. Read it in this order:
+//! `main.rs`, `boot`, `memory`, `task`, `program`, `syscall`, `files`, `cpu`.
 #![no_std]
 #![no_main]
 
@@ -12,33 +12,48 @@ mod cpu;
 mod device;
 mod errno;
 mod files;
+mod idle;
+mod init;
 mod memory;
 mod panic;
 mod program;
+mod selftest;
+mod sync;
 mod syscall;
-
-use alloc::vec::Vec;
+mod task;
+mod time;
 
 use quire::addr::PhysAddr;
+use quire::cpu::CpuId;
+use x86_64::instructions::interrupts;
 
 use boot::start_info::BootInfo;
-use device::exit::{Outcome, exit};
-use device::serial::log;
+use boot::{command, five_levels};
+use cpu::apic;
+use cpu::registers::Registers;
+use cpu::topology::Topology;
+use device::exit::exit;
 use memory::layout::DIRECT_MAP;
-use memory::manager::{self, Balance};
-use memory::{kernel_half, ranges};
-use program::process::Process;
-
-/// What runs if the command line is empty.
-const DEFAULT_PROGRAM: &str = "/bin/busybox echo hello";
+use memory::{kernel_half, manager, ranges};
+use task::process::Process;
+use task::thread::UserContext;
+use task::{Task, sched};
 
 /// The boot code calls this on the kernel's stack, with the first GiB mapped at 0 too.
 #[unsafe(no_mangle)]
 extern "C" fn kernel_entry(start_info: PhysAddr) -> ! {
     let info = leave_boot_tables(start_info);
-    start_processor();
+    command::remember(info);
+    start_processor(info);
     start_memory(info);
-    exit(run_program(info.command_line()))
+    let check = selftest::wanted();
+    cpu::start::start_others(info);
+    if check {
+        exit(selftest::run());
+    }
+    idle::become_idle();
+    start_tasks();
+    idle::run()
 }
 
 /// Switches to the kernel's own page tables.
@@ -46,42 +61,52 @@ fn leave_boot_tables(start_info: PhysAddr) -> BootInfo {
     cpu::features::enable();
     // SAFETY: the loader passed the address; the boot tables map the first GiB, where its structures lie, at 0.
     let early = unsafe { BootInfo::read(start_info, 0) };
+    if five_levels::wanted(early.command_line()) && !five_levels::are_on() {
+        // SAFETY: the boot tables are loaded, and nothing but the control registers has changed.
+        unsafe { five_levels::enter_again(start_info) };
+    }
     kernel_half::install(boot::tables::build(early.usable_memory()));
     // SAFETY: the structures lie in low memory, which the direct map contains.
     unsafe { BootInfo::read(start_info, DIRECT_MAP as usize) }
 }
 
-/// Prepares the processor for traps and programs.
-fn start_processor() {
-    cpu::segments::load();
-    cpu::traps::load();
-    cpu::user_mode::enable();
+/// Prepares the processor for traps and programs, finds the others, and turns interrupts on.
+fn start_processor(info: BootInfo) {
+    cpu::start::prepare(CpuId(0));
+    cpu::traps::mask_legacy_interrupts();
+    let mut topology = Topology::new(apic::id_by_cpuid());
+    if let Some(rsdp) = info.rsdp() {
+        // SAFETY: the loader says that the tables are there.
+        unsafe { boot::acpi::read(rsdp, &mut topology) };
+    }
+    if let Some(most) = command::option("cpus").and_then(|most| most.parse().ok()) {
+        topology.limit_cpus(most);
+    }
+    cpu::area::set_count(topology.apic_ids().len());
+    apic::map(topology.local_apic);
+    cpu::topology::install(topology);
+    apic::enable();
+    time::start();
+    interrupts::enable();
 }
 
 /// Hands all free memory to Quire. The kernel can allocate from here on.
 fn start_memory(info: BootInfo) {
     // SAFETY: `manageable` leaves out all that the kernel uses by itself.
     unsafe { manager::start(&ranges::manageable(info)) };
+    boot::tables::hand_over(kernel_half::root());
     if let Some(initrd) = info.initrd() {
         // SAFETY: `manageable` leaves it out.
         unsafe { files::initramfs::install(initrd) };
     }
 }
 
-/// Runs the program that the command line names, and checks that nothing of it is left.
-fn run_program(command_line: &str) -> Outcome {
-    // `quire boot` puts the kernel's options first.
-    let command_line = command_line.split_once("-- ").map_or(command_line, |(_, words)| words);
-    let line = if command_line.trim().is_empty() { DEFAULT_PROGRAM } else { command_line };
-    let before = Balance::now();
-    let arguments: Vec<&str> = line.split_whitespace().collect();
-    let outcome = match Process::load(arguments[0], &arguments) {
-        Ok(process) => process.run(),
-        Err(errno) => {
-            log!("cannot run {}: {errno}", arguments[0]);
-            Outcome::NotStarted
-        }
-    };
-    drop(arguments);
-    if manager::check(before) { outcome } else { Outcome::KernelFailed }
+/// Starts the first tasks.
+fn start_tasks() {
+    let kernel = Process::kernel();
+    for start in [init::supervise, init::serve_timers] {
+        let context = UserContext::new(Registers::default());
+        let task = Task::new(kernel.clone(), 0, context, None, start).expect("memory for the first tasks");
+        sched::start(task);
+    }
 }

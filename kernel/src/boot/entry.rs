@@ -39,6 +39,7 @@ pvh_entry:
     ljmp $8, $long_mode
 
     .code64
+    .global long_mode
 long_mode:
     xorl %eax, %eax
     movl %eax, %ds
@@ -54,6 +55,12 @@ long_mode:
     r#"
     .section .boot.tables, "a"
     .balign 4096
+    // For `five_levels`.
+    .global boot_pml5
+boot_pml5:
+    .quad boot_pml4 + 3
+    .fill 510, 8, 0
+    .quad boot_pml4 + 3
 boot_pml4:
     .quad boot_pdpt_low + 3
     .fill 510, 8, 0
@@ -75,10 +82,12 @@ boot_pd:
     .balign 8
 boot_gdt:
     .quad 0
-    .quad 0x00209a0000000000
+    .quad 0x00209b0000000000
+    .quad 0x00cf9b000000ffff
+    .global boot_gdt_pointer
 boot_gdt_pointer:
     .word boot_gdt_pointer - boot_gdt - 1
-    .long boot_gdt
+    .quad boot_gdt
     .text
     "#,
     cr4_pae = const 1 << 5,

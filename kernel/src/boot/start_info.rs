@@ -91,6 +91,11 @@ impl BootInfo {
         unsafe { CStr::from_ptr(line) }.to_str().unwrap_or("")
     }
 
+    /// Where the firmware's root of ACPI tables lies, if it has any.
+    pub fn rsdp(self) -> Option<PhysAddr> {
+        (self.info.rsdp != 0).then_some(PhysAddr(self.info.rsdp))
+    }
+
     /// Where the initial RAM disk lies, the first module.
     pub fn initrd(self) -> Option<PhysBytes> {
         if self.info.module_count == 0 {

@@ -1,34 +1,23 @@
-//! The kernel's half of the page tables, built once and never changed.
+//! The kernel's half of the page tables, as it is at the start.
 //!
 //! It maps all usable memory at `DIRECT_MAP`, writable and not executable, and the kernel's image with the rights
 //! of each segment. Quire never touches it: each address space gets a copy of its top-level entries
-//! (`crate::memory::kernel_half`).
+//! (`crate::memory::kernel_half`). So the entries for later mappings exist from the start.
 
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
 use quire::addr::{Frame, PhysAddr};
 
+use super::five_levels;
 use super::start_info::PhysBytes;
 use crate::cpu::features;
+use crate::memory::kernel_half;
+use crate::memory::kernel_map::{self, Rights, SIZE_1G, SIZE_2M, SIZE_4K, SIZE_512G, Table, Tables};
 use crate::memory::layout::{self, DIRECT_MAP, KERNEL_BASE};
-
-const PRESENT: u64 = 1;
-const WRITE: u64 = 1 << 1;
-const LEAF: u64 = 1 << 7;
-const GLOBAL: u64 = 1 << 8;
-const NO_EXECUTE: u64 = 1 << 63;
-const ADDRESS: u64 = 0x000f_ffff_ffff_f000;
-
-const SIZE_4K: u64 = 1 << 12;
-const SIZE_2M: u64 = 1 << 21;
-const SIZE_1G: u64 = 1 << 30;
 
 /// Enough for about 56 GiB in pages of 2 MiB, and for all memory in pages of 1 GiB.
 const POOL_TABLES: usize = 64;
-
-#[repr(C, align(4096))]
-struct Table([u64; 512]);
 
 /// The memory of the tables: Quire does not run yet.
 struct Pool {
@@ -40,75 +29,106 @@ struct Pool {
 unsafe impl Sync for Pool {}
 
 static POOL: Pool =
-    Pool { tables: UnsafeCell::new([const { Table([0; 512]) }; POOL_TABLES]), used: AtomicUsize::new(0) };
+    Pool { tables: UnsafeCell::new([const { Table::new() }; POOL_TABLES]), used: AtomicUsize::new(0) };
 
 impl Pool {
-    fn take(&self) -> &'static mut Table {
+    fn take(&self) -> Option<&'static Table> {
         let index = self.used.fetch_add(1, Ordering::Relaxed);
-        assert!(index < POOL_TABLES, "too much memory for pages of 2 MiB: use a CPU that has pages of 1 GiB");
         // SAFETY: the index is in bounds and was never given out before.
-        unsafe { &mut *self.tables.get().cast::<Table>().add(index) }
+        (index < POOL_TABLES).then(|| unsafe { &*self.tables.get().cast::<Table>().add(index) })
     }
 }
 
+fn take() -> Option<PhysAddr> {
+    POOL.take().map(|table| layout::phys_of_image(core::ptr::from_ref(table)))
+}
+
+const TOO_FEW: &str = "too much memory for pages of 2 MiB: use a CPU that has pages of 1 GiB";
+
 /// Builds the tables and returns the frame of the top-level one.
 pub fn build(usable: impl Iterator<Item = PhysBytes>) -> Frame {
-    let root = POOL.take();
-    usable.for_each(|range| map_direct(root, range));
-    map_image(root);
-    layout::phys_of_image(core::ptr::from_ref(root)).frame()
+    let root = POOL.take().expect(TOO_FEW);
+    // SAFETY: the root is new, and all tables are of the pool, which the image contains.
+    let mut tables = unsafe { Tables::new(root, layout::image_at, take) };
+    usable.for_each(|range| map_direct(&mut tables, range));
+    map_image(&mut tables);
+    for area in [layout::DEVICES, layout::STACKS] {
+        for at in area.step_by(SIZE_512G as usize) {
+            tables.prepare(at, SIZE_1G).expect(TOO_FEW);
+        }
+    }
+    kernel_map::install(tables);
+    let top = if five_levels::are_on() { fifth_level(root) } else { root };
+    layout::phys_of_image(core::ptr::from_ref(top)).frame()
+}
+
+/// Lets later tables come from Quire, which has started.
+pub fn hand_over(root: Frame) {
+    let mut top = root.addr();
+    if five_levels::are_on() {
+        // SAFETY: the table is of the pool.
+        let fifth = unsafe { &*layout::image_at(top).cast::<Table>() };
+        top = PhysAddr(fifth.0[511].load(Ordering::Relaxed) & !0xfff);
+    }
+    // SAFETY: the root is of the pool, and the tables are those that `build` made, in the direct map like all memory.
+    let tables = unsafe {
+        let root = &*layout::image_at(top).cast::<Table>();
+        Tables::new(root, layout::direct_map, kernel_map::take_frame)
+    };
+    kernel_map::install(tables);
+}
+
+/// Tables that map the kernel and one page of low memory at its own address, executable, for CPUs that start.
+pub fn build_start_up(page: PhysAddr) -> Option<Frame> {
+    let root = POOL.take()?;
+    // SAFETY: the root is new, and its tables in the lower half are of the pool.
+    let mut tables = unsafe { Tables::new(root, layout::image_at, take) };
+    tables.map(page.0, page, SIZE_4K, Rights::StartUp).ok()?;
+    // SAFETY: the kernel's root is a table of the pool, and its upper half does not change.
+    let kernel = unsafe { &*layout::image_at(kernel_half::root().addr()).cast::<Table>() };
+    let top = if five_levels::are_on() {
+        let top = POOL.take()?;
+        top.0[0].store(layout::phys_of_image(core::ptr::from_ref(root)).0 | 3, Ordering::Relaxed);
+        top
+    } else {
+        root
+    };
+    for (entry, kernel) in top.0.iter().zip(&kernel.0).skip(256) {
+        entry.store(kernel.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
+    Some(layout::phys_of_image(core::ptr::from_ref(top)).frame())
+}
+
+/// The top of five levels: all addresses of the kernel are below its last entry.
+fn fifth_level(root: &'static Table) -> &'static Table {
+    let top = POOL.take().expect(TOO_FEW);
+    top.0[511].store(layout::phys_of_image(core::ptr::from_ref(root)).0 | 3, Ordering::Relaxed);
+    top
 }
 
 /// Maps memory at `DIRECT_MAP`, in the largest pages that fit. Its edges are extended to pages of 2 MiB.
-fn map_direct(root: &mut Table, range: PhysBytes) {
+fn map_direct(tables: &mut Tables, range: PhysBytes) {
     let end = (range.start.0 + range.bytes).next_multiple_of(SIZE_2M);
     let mut at = range.start.0 & !(SIZE_2M - 1);
     while at < end {
         let gigantic = features::has_1g_pages() && at.is_multiple_of(SIZE_1G) && end - at >= SIZE_1G;
         let size = if gigantic { SIZE_1G } else { SIZE_2M };
-        map(root, DIRECT_MAP + at, at, size, WRITE | NO_EXECUTE);
+        tables.map(DIRECT_MAP + at, PhysAddr(at), size, Rights::Data).expect(TOO_FEW);
         at += size;
     }
 }
 
 /// Maps the image as the linker script says: no page is both writable and executable. The page below the stack
 /// stays unmapped.
-fn map_image(root: &mut Table) {
+fn map_image(tables: &mut Tables) {
     for (segment, rights) in [
-        (layout::text(), 0),
-        (layout::rodata(), NO_EXECUTE),
-        (layout::data(), WRITE | NO_EXECUTE),
-        (layout::stack(), WRITE | NO_EXECUTE),
+        (layout::text(), Rights::Code),
+        (layout::rodata(), Rights::Constants),
+        (layout::data(), Rights::Data),
+        (layout::stack(), Rights::Data),
     ] {
         for at in segment.step_by(SIZE_4K as usize) {
-            map(root, at, at - KERNEL_BASE, SIZE_4K, rights);
+            tables.map(at, PhysAddr(at - KERNEL_BASE), SIZE_4K, rights).expect(TOO_FEW);
         }
     }
-}
-
-/// Maps one page of the kernel. A page that two ranges share is mapped twice, alike.
-fn map(root: &mut Table, virt: u64, phys: u64, size: u64, rights: u64) {
-    let mut table = root;
-    let mut covers = SIZE_1G << 9;
-    while covers > size {
-        table = next_table(&mut table.0[index(virt, covers)]);
-        covers >>= 9;
-    }
-    let leaf = if size == SIZE_4K { 0 } else { LEAF };
-    table.0[index(virt, size)] = phys | rights | leaf | GLOBAL | PRESENT;
-}
-
-/// The index into a table whose entries cover `size` bytes each.
-fn index(virt: u64, size: u64) -> usize {
-    (virt / size % 512) as usize
-}
-
-fn next_table(entry: &mut u64) -> &mut Table {
-    if *entry & PRESENT == 0 {
-        let table = POOL.take();
-        *entry = layout::phys_of_image(core::ptr::from_ref(table)).0 | WRITE | PRESENT;
-    }
-    let table = layout::image_at(PhysAddr(*entry & ADDRESS));
-    // SAFETY: the entry leads to a table of the pool, and the caller owns the whole tree.
-    unsafe { &mut *table.cast::<Table>() }
 }

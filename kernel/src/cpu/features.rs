@@ -10,6 +10,11 @@ pub fn has_1g_pages() -> bool {
     __cpuid(0x8000_0001).edx >> 26 & 1 == 1
 }
 
+/// Whether page tables can have five levels (CPUID 7, ECX bit 16).
+pub fn can_have_five_levels() -> bool {
+    __cpuid_count(7, 0).ecx >> 16 & 1 == 1
+}
+
 /// Sets the control registers.
 ///
 /// - Quire requires `EFER.NXE`, because entries of data have the bit that forbids fetches, and `CR0.WP`, because a

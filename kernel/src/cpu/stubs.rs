@@ -10,30 +10,12 @@ use core::arch::{global_asm, naked_asm};
 
 use super::registers::{Registers, SYSTEM_CALL};
 
-/// What the stubs find through GS while the kernel runs.
-#[repr(C)]
-pub struct CpuArea {
-    /// The kernel's stack pointer while a program runs.
-    kernel_stack: u64,
-    /// The end of the running program's registers.
-    pub registers_end: u64,
-    /// Where SYSCALL leaves the program's stack pointer until it is pushed.
-    scratch: u64,
-}
-
-impl CpuArea {
-    /// One for a CPU that runs no program.
-    pub const fn new() -> Self {
-        Self { kernel_stack: 0, registers_end: 0, scratch: 0 }
-    }
-}
-
-/// How many vectors have a stub: the processor's own.
-pub const VECTORS: usize = 32;
+/// How many vectors have a stub: the processor's own traps, and interrupts.
+pub const VECTORS: usize = 256;
 /// How many bytes are between two stubs.
 pub const STUB_BYTES: usize = 16;
 /// The vectors for which the processor pushes an error code (SDM volume 3, table 6-1).
-const WITH_ERROR_CODE: u32 = 1 << 8 | 1 << 10 | 1 << 11 | 1 << 12 | 1 << 13 | 1 << 14 | 1 << 17 | 1 << 21;
+const WITH_ERROR_CODE: u64 = 1 << 8 | 1 << 10 | 1 << 11 | 1 << 12 | 1 << 13 | 1 << 14 | 1 << 17 | 1 << 21;
 /// The vectors that have a stack of their own, and end the kernel whatever they interrupt.
 pub const FATAL: u32 = 1 << 2 | 1 << 8 | 1 << 18;
 
@@ -67,7 +49,11 @@ trap_stubs:
     .set vector, 0
     .rept {vectors}
     .balign {stub_bytes}
+    .if vector < 32
     .ifeq ({with_error_code} >> vector) & 1
+    push 0
+    .endif
+    .else
     push 0
     .endif
     push vector
@@ -85,9 +71,12 @@ trap:
     test byte ptr [rsp + 18 * 8], 3
     jz trap_in_kernel
     mov ecx, [rsp + 15 * 8]
+    cmp ecx, 32
+    jae 1f
     mov eax, {fatal}
     bt eax, ecx
     jc trap_in_kernel
+1:
     swapgs
 
 leave_user:
@@ -98,7 +87,12 @@ leave_user:
 
 trap_in_kernel:
     mov rdi, rsp
+    // For backtraces: as if the interrupted code had called the handler.
+    push [rsp + 17 * 8]
+    push rbp
+    mov rbp, rsp
     call kernel_trap
+    add rsp, 16
     "#,
     pop_registers!(),
     r#"
@@ -140,7 +134,7 @@ pub const USER_CODE: u16 = 4 << 3 | 3;
 /// Runs a program until it traps or makes a system call, and returns with its registers stored.
 ///
 /// # Safety
-/// Interrupts are off. GS leads to this CPU's [`CpuArea`], whose `registers_end`, like the task state's stack, is
+/// Interrupts are off. GS leads to this CPU's [`CpuArea`](super::area::CpuArea), whose `registers_end`, like the task state's stack, is
 /// the end of `registers`. The program's address space is loaded, and the registers are those of a program: its
 /// segments, and an instruction pointer in its half.
 #[unsafe(naked)]

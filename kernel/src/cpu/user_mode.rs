@@ -5,15 +5,13 @@ use quire::arch::PageFault;
 use quire::vm::Access;
 use x86_64::instructions::interrupts;
 use x86_64::registers::control::Cr2;
-use x86_64::registers::model_specific::{GsBase, KernelGsBase, LStar, SFMask};
+use x86_64::registers::model_specific::{LStar, SFMask};
 use x86_64::registers::rflags::RFlags;
 
+use super::interrupts::FIRST;
 use super::registers::{Registers, SYSTEM_CALL};
-use super::segments;
-use super::stubs::{CpuArea, USER_CODE, USER_DATA, enter_user, system_call_stub};
+use super::stubs::{USER_CODE, USER_DATA, enter_user, system_call_stub};
 use super::traps::PAGE_FAULT;
-
-static mut AREA: CpuArea = CpuArea::new();
 
 /// Why a program stopped.
 #[derive(Clone, Copy, Debug)]
@@ -24,15 +22,12 @@ pub enum Stop {
     PageFault(VirtAddr, Access),
     /// Another trap, by its vector.
     Trap(u64),
+    /// An interrupt, which is served already.
+    Interrupt,
 }
 
 /// Prepares this CPU for programs.
 pub fn enable() {
-    let selectors = segments::selectors();
-    assert_eq!((selectors.user_code.0, selectors.user_data.0), (USER_CODE, USER_DATA));
-    let area = x86_64::VirtAddr::from_ptr(&raw const AREA);
-    GsBase::write(area);
-    KernelGsBase::write(x86_64::VirtAddr::zero());
     LStar::write(x86_64::VirtAddr::from_ptr(&raw const system_call_stub));
     SFMask::write(
         RFlags::NESTED_TASK
@@ -55,30 +50,31 @@ pub fn initial_registers(entry: VirtAddr, stack: VirtAddr) -> Registers {
     }
 }
 
-/// Runs the program until it stops. Its address space is switched in.
-pub fn run(registers: &mut Registers) -> Stop {
-    let registers = core::ptr::from_mut(registers);
-    let end = registers.wrapping_add(1).addr() as u64;
-    interrupts::disable();
-    segments::set_trap_stack(end);
-    // SAFETY: interrupts are off, the ends are set, and the registers were made by `initial_registers` or stored by
-    // the last run: system calls change only RAX, RCX and R11 of them.
-    unsafe {
-        AREA.registers_end = end;
-        enter_user(registers);
-    }
+/// Runs the program until it stops. Interrupts are off before and on afterwards.
+///
+/// # Safety
+/// The registers are the running task's: they were made by [`initial_registers`] or stored by the last run, changed
+/// only as a program could change its own, and the task was switched in (`CpuArea::set_registers_end`). Its address
+/// space is loaded.
+pub unsafe fn run(registers: *mut Registers) -> Stop {
+    // SAFETY: the caller promises it.
+    unsafe { enter_user(registers) };
     // The next fault overwrites CR2, so it is read before interrupts are on.
     let fault_address = VirtAddr(Cr2::read_raw());
-    // Quire handles a fault with interrupts on, because it may have to interrupt other CPUs.
-    interrupts::enable();
     // SAFETY: the program does not run any more, so this is the only use of its registers.
     let registers = unsafe { &*registers };
+    if (FIRST..SYSTEM_CALL).contains(&registers.vector) {
+        super::interrupts::handle(registers.vector);
+    }
+    // Quire handles a fault with interrupts on, because it may have to interrupt other CPUs.
+    interrupts::enable();
     match registers.vector {
         SYSTEM_CALL => Stop::SystemCall,
         PAGE_FAULT => match PageFault::from_error_code(registers.error) {
             Ok(fault) => Stop::PageFault(fault_address, fault.access),
             Err(_) => Stop::Trap(PAGE_FAULT),
         },
-        vector => Stop::Trap(vector),
+        vector @ ..FIRST => Stop::Trap(vector),
+        _ => Stop::Interrupt,
     }
 }

@@ -1,4 +1,5 @@
-//! The two devices that a kernel under test needs: one to speak, one to stop.
+//! The devices that a kernel under test needs: two to speak, one to stop.
 
 pub mod exit;
+pub mod log;
 pub mod serial;

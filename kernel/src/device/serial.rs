@@ -4,7 +4,17 @@ use core::fmt;
 
 use x86_64::instructions::port::Port;
 
+use crate::cpu::interrupts;
+
 const COM1: u16 = 0x3f8;
+/// Its interrupt.
+const LINE: u8 = 4;
+/// Interrupt enable: a byte was received.
+const ON_RECEIVE: u8 = 1;
+/// Modem control: the lines that say that a terminal is there, and the one that lets interrupts out.
+const READY: u8 = 0b1011;
+/// Line status: a byte was received.
+const HAS_BYTE: u8 = 1;
 /// Line status: the transmitter can take a byte.
 const CAN_SEND: u8 = 1 << 5;
 
@@ -23,6 +33,29 @@ impl Serial {
             }
         }
     }
+
+    /// The next byte that was received, if there is one.
+    #[expect(dead_code, reason = "the terminal calls it")]
+    pub fn receive(&self) -> Option<u8> {
+        // SAFETY: the ports of a 16550; reading a received byte touches no memory.
+        unsafe {
+            let has_byte = Port::<u8>::new(COM1 + 5).read() & HAS_BYTE != 0;
+            has_byte.then(|| Port::<u8>::new(COM1).read())
+        }
+    }
+
+    /// Calls `handler` whenever bytes were received. It takes them by [`Self::receive`], until there is none. Returns
+    /// whether the machine can.
+    #[expect(dead_code, reason = "the terminal calls it")]
+    pub fn on_receive(&self, handler: fn()) -> bool {
+        let connected = interrupts::connect_isa(LINE, handler);
+        // SAFETY: the ports of a 16550; interrupts touch no memory.
+        unsafe {
+            Port::<u8>::new(COM1 + 4).write(READY);
+            Port::<u8>::new(COM1 + 1).write(ON_RECEIVE);
+        }
+        connected
+    }
 }
 
 impl fmt::Write for Serial {
@@ -32,12 +65,4 @@ impl fmt::Write for Serial {
     }
 }
 
-/// Prints a line of the kernel's own on the serial port.
-macro_rules! log {
-    ($($part:tt)*) => {{
-        use core::fmt::Write as _;
-        // The port cannot fail.
-        let _ = writeln!($crate::device::serial::Serial, "[quire] {}", format_args!($($part)*));
-    }};
-}
-pub(crate) use log;
+pub(crate) use super::log::log;

@@ -14,23 +14,30 @@ const STANDARD: usize = 3;
 const MOST: usize = 64;
 
 /// A program's descriptors, without the standard ones.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub struct OpenFiles {
     open: Vec<Option<OpenFile>>,
 }
 
 /// An open file and the position of the next read.
+#[derive(Clone)]
 struct OpenFile {
     content: Content,
     position: usize,
 }
 
+#[derive(Clone)]
 enum Content {
     Archive(initramfs::File),
     Text(String),
 }
 
 impl OpenFiles {
+    /// The files that stay open when the process executes another program.
+    pub fn for_program(&self) -> Self {
+        self.clone()
+    }
+
     /// Opens a file for reading and returns the lowest free descriptor.
     ///
     /// # Errors

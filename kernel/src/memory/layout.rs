@@ -4,7 +4,11 @@
 //! |---|---|
 //! | lower half | the running program; Quire's |
 //! | `0xffff_8000_0000_0000` | all memory, one after the other (the direct map) |
+//! | `0xffff_c000_0000_0000` | devices' registers and the firmware's tables, by physical address |
+//! | `0xffff_d000_0000_0000` | kernel stacks, with unmapped pages between them |
 //! | `0xffff_ffff_8000_0000` | the kernel's image |
+//!
+//! With page tables of five levels these addresses are the same, all below the last entry of the top level.
 
 use core::ops::Range;
 
@@ -12,6 +16,10 @@ use quire::addr::PhysAddr;
 
 /// Where physical address 0 stands in the direct map.
 pub const DIRECT_MAP: u64 = 0xffff_8000_0000_0000;
+/// Devices' registers and the firmware's tables: 1 TiB of physical addresses.
+pub const DEVICES: Range<u64> = 0xffff_c000_0000_0000..0xffff_c100_0000_0000;
+/// Kernel stacks.
+pub const STACKS: Range<u64> = 0xffff_d000_0000_0000..0xffff_d080_0000_0000;
 /// How much higher the image is linked than it is loaded (`kernel.ld`).
 pub const KERNEL_BASE: u64 = 0xffff_ffff_8000_0000;
 
@@ -28,6 +36,11 @@ pub fn image_at(addr: PhysAddr) -> *mut u8 {
 /// The physical address of a static.
 pub fn phys_of_image<T>(item: *const T) -> PhysAddr {
     PhysAddr(item.expose_provenance() as u64 - KERNEL_BASE)
+}
+
+/// Statics and the first stack.
+pub fn data_and_stack() -> Range<u64> {
+    data().start..stack().end
 }
 
 /// Makes functions that return the addresses between two symbols of the linker script.

@@ -1,8 +1,11 @@
 //! Memory: what the kernel tells Quire about its machine, and how it uses Quire.
 
+pub mod heap;
 pub mod kernel_half;
+pub mod kernel_map;
 pub mod layout;
 pub mod manager;
 pub mod platform;
 pub mod ranges;
+pub mod stacks;
 pub mod user;

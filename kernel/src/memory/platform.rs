@@ -1,16 +1,20 @@
-//! The machine as Quire sees it: one CPU, a direct map, and the two ways in which x86-64 forgets translations.
+//! The machine as Quire sees it: its CPUs and nodes, a direct map, and the two ways in which x86-64 forgets translations.
 
-use core::sync::atomic::{Ordering, fence};
+use core::sync::atomic::AtomicU32;
 
-use quire::addr::{Frame, PhysAddr};
+use quire::addr::{Frame, PhysAddr, VirtRange};
 use quire::arch::ProcessorState;
 use quire::cpu::{CpuId, CpuSet};
 use quire::platform::{Context, Event, FlushRequest, FramePlatform, Platform, TablePlatform};
+use quire::rank::Rank;
 use quire_interop::shootdown::LocalTlb;
 
 use super::{kernel_half, layout};
+use crate::cpu::{area, ipi, topology};
 use crate::device::serial::log;
 use crate::files::pager::InitramfsPager;
+use crate::task::{self, sched};
+use crate::time;
 
 /// The machine. It has no size, so that a call of the library compiles to the instructions below.
 pub struct Machine;
@@ -18,12 +22,12 @@ pub struct Machine;
 /// The one that runs.
 pub static MACHINE: Machine = Machine;
 
-// SAFETY: one task runs, on one CPU, and no interrupt handler calls Quire, so what is pinned stays. The direct map
+// SAFETY: tasks switch only where they ask to, and Quire asks nowhere where it has pinned one. The direct map
 // has one offset for all memory, and only Quire uses what it was given (invariant 1).
 unsafe impl FramePlatform for Machine {
     #[inline]
     fn pin(&self) -> CpuId {
-        CpuId(0)
+        area::cpu_id()
     }
 
     #[inline]
@@ -31,16 +35,71 @@ unsafe impl FramePlatform for Machine {
 
     #[inline]
     fn context(&self) -> Context {
-        Context::Task
+        if area::this().in_interrupt() { Context::HardInterrupt } else { Context::Task }
+    }
+
+    fn now_ns(&self) -> u64 {
+        time::now_ns()
+    }
+
+    fn reschedule_point(&self) {
+        let area = area::this();
+        if area.need_resched() && !area.is_idle() && sched::is_started() {
+            debug_assert!(area.may_switch());
+            sched::schedule();
+        }
+    }
+
+    /// Work for a CPU that clears memory ahead ends that.
+    fn is_dying(&self) -> bool {
+        let area = area::this();
+        let is_wanted = area.is_idle() && area.need_resched();
+        is_wanted || sched::is_started() && sched::current_ref().is_dying()
+    }
+
+    /// The holder of a lock may wait for this CPU to flush, while interrupts are off here. The holder of an address
+    /// space's lock may wait for a CPU, since it may have been switched away from in [`Self::reschedule_point`].
+    #[inline]
+    fn relax(&self) {
+        ipi::serve_flushes();
+        sched::let_others_run();
+        core::hint::spin_loop();
+    }
+
+    #[inline]
+    fn lock_taken(&self, rank: Rank) {
+        if rank != Rank::AddressSpace {
+            area::this().add_spin_lock();
+        }
+    }
+
+    #[inline]
+    fn lock_dropped(&self, rank: Rank) {
+        if rank != Rank::AddressSpace {
+            area::this().remove_spin_lock();
+        }
     }
 
     #[inline]
     fn cpu_count(&self) -> usize {
-        1
+        area::count()
     }
 
-    fn fence_cpus(&self, _targets: &CpuSet) {
-        fence(Ordering::SeqCst);
+    fn online_cpus(&self) -> CpuSet {
+        ipi::online()
+    }
+
+    #[inline]
+    fn node_of(&self, cpu: CpuId) -> u8 {
+        topology::get().node_of(cpu)
+    }
+
+    fn node_distance(&self, from: u8, to: u8) -> u8 {
+        topology::get().distance(from, to)
+    }
+
+    fn fence_cpus(&self, targets: &CpuSet) {
+        ipi::fence(targets);
     }
 
     #[inline]
@@ -74,17 +133,30 @@ unsafe impl TablePlatform for Machine {
         kernel_half::CPU.flush(request);
     }
 
-    /// There are no other CPUs.
-    fn flush_remote_start(&self, targets: &CpuSet, _request: &FlushRequest) {
-        debug_assert!(targets.is_empty());
+    fn flush_remote_start(&self, targets: &CpuSet, request: &FlushRequest) {
+        ipi::start_flush(targets, request);
     }
 
-    fn flush_remote_wait(&self, _targets: &CpuSet, _request: &FlushRequest) {}
+    fn flush_remote_wait(&self, _targets: &CpuSet, _request: &FlushRequest) {
+        ipi::wait_for_flush();
+    }
+
+    fn flush_kernel(&self, range: VirtRange) {
+        ipi::flush_kernel(range);
+    }
 }
 
 // SAFETY: as for `TablePlatform`.
 unsafe impl Platform for Machine {
     type Pager = InitramfsPager;
+
+    fn wait(&self, word: &AtomicU32, seen: u32) {
+        task::word::wait(word, seen);
+    }
+
+    fn wake(&self, word: &AtomicU32) {
+        task::word::wake(word);
+    }
 
     fn pager(&self) -> &InitramfsPager {
         &InitramfsPager

@@ -5,6 +5,7 @@ use quire_interop::MemoryMap;
 
 use super::layout::{self, KERNEL_BASE};
 use crate::boot::start_info::BootInfo;
+use crate::cpu::topology;
 
 /// The first MiB has the start info, the firmware's data and the video memory.
 const LOW_MEMORY: u64 = 1 << 20;
@@ -18,6 +19,9 @@ pub fn manageable(info: BootInfo) -> MemoryMap {
     map.reserve(PhysAddr(image.start - KERNEL_BASE), image.end - image.start);
     if let Some(initrd) = info.initrd() {
         map.reserve(initrd.start, initrd.bytes);
+    }
+    for memory in topology::get().memory() {
+        map.set_node(memory.start, memory.bytes, memory.node);
     }
     map
 }

@@ -6,16 +6,19 @@
 //! A copy runs until it faults. The fault does not run Quire in the trap handler: it ends the copy, and the caller,
 //! an ordinary task with interrupts on, asks for the page and goes on.
 
+use alloc::vec::Vec;
 use core::ops::Range;
 
 use quire::addr::VirtAddr;
-use quire::arch::{CpuFeatures, PagingMode};
+use quire::arch::CpuFeatures;
+use quire::error::FaultError;
 use quire::vm::Access;
 use quire_interop::user_memory;
 use spin::Once;
 
-use super::manager::Space;
+use super::manager::{self, Space};
 use crate::errno::Errno;
+use crate::task::{oom, sched};
 
 /// The copies, which depend on the processor.
 static COPIES: Once<user_memory::UserMemory> = Once::new();
@@ -32,7 +35,7 @@ impl<'s> UserMemory<'s> {
     pub fn of(space: &'s Space) -> Self {
         // SAFETY: the lower half holds memory of programs alone, and the kernel requires SMAP (K2, K3).
         let detected =
-            || unsafe { user_memory::UserMemory::new(PagingMode::FourLevel, CpuFeatures::detect(), true) };
+            || unsafe { user_memory::UserMemory::new(manager::paging(), CpuFeatures::detect(), true) };
         Self { space, copies: *COPIES.call_once(detected) }
     }
 
@@ -54,6 +57,64 @@ impl<'s> UserMemory<'s> {
         self.transfer(to, from.len(), Access::Write, |user, part| self.copies.copy_to_user(user, &from[part]))
     }
 
+    /// A number of four bytes.
+    ///
+    /// # Errors
+    /// As [`Self::read`].
+    pub fn read_u32(self, from: VirtAddr) -> Result<u32, Errno> {
+        let mut bytes = [0; 4];
+        self.read(from, &mut bytes)?;
+        Ok(u32::from_le_bytes(bytes))
+    }
+
+    /// A number of eight bytes.
+    ///
+    /// # Errors
+    /// As [`Self::read`].
+    pub fn read_u64(self, from: VirtAddr) -> Result<u64, Errno> {
+        let mut bytes = [0; 8];
+        self.read(from, &mut bytes)?;
+        Ok(u64::from_le_bytes(bytes))
+    }
+
+    /// Changes a number of four bytes in one atomic step, as `change` says, until it returns `None`. Returns the last
+    /// value that was found.
+    ///
+    /// # Errors
+    /// As [`Self::write`].
+    pub fn update_u32(self, at: VirtAddr, change: impl Fn(u32) -> Option<u32>) -> Result<u32, Errno> {
+        let mut found = self.read_u32(at)?;
+        while let Some(new) = change(found) {
+            match self.copies.compare_exchange_u32(at, found, new) {
+                Ok(now) if now == found => break,
+                Ok(now) => found = now,
+                Err(_) => self.bring_in(at, Access::Write)?,
+            }
+        }
+        Ok(found)
+    }
+
+    /// The bytes up to a zero, which is not among them.
+    ///
+    /// # Errors
+    /// As [`Self::read`]; `too_long` when there is no zero among the first `most`.
+    pub fn read_string(self, from: VirtAddr, most: usize, too_long: Errno) -> Result<Vec<u8>, Errno> {
+        let mut string = Vec::new();
+        let mut chunk = [0; 64];
+        while string.len() < most {
+            let at = from.0.checked_add(string.len() as u64).ok_or(Errno::EFAULT)?;
+            // Chunks end where a line of the cache does, so no chunk crosses into a page without need.
+            let part = &mut chunk[..64 - (at % 64) as usize];
+            self.read(VirtAddr(at), part)?;
+            if let Some(end) = part.iter().position(|&byte| byte == 0) {
+                string.extend_from_slice(&part[..end]);
+                return if string.len() < most { Ok(string) } else { Err(too_long) };
+            }
+            string.extend_from_slice(part);
+        }
+        Err(too_long)
+    }
+
     /// Calls `copy` for parts of the range, each in one leaf, with the program's address and the part's place in the
     /// kernel's buffer. It returns how many bytes were left when it faulted.
     fn transfer(
@@ -71,7 +132,7 @@ impl<'s> UserMemory<'s> {
         while done < bytes {
             let at = user.add(done as u64);
             let Some(leaf) = self.space.translate(at, access) else {
-                self.space.fault(at, access).map_err(|_| Errno::EFAULT)?;
+                self.bring_in(at, access)?;
                 continue;
             };
             let to_leaf_end = leaf.addr.0 + leaf.size.bytes() - at.0;
@@ -79,5 +140,17 @@ impl<'s> UserMemory<'s> {
             done += part - copy(at, done..done + part);
         }
         Ok(())
+    }
+
+    /// Lets Quire make an access possible.
+    fn bring_in(self, at: VirtAddr, access: Access) -> Result<(), Errno> {
+        match self.space.fault(at, access) {
+            Ok(_) => Ok(()),
+            Err(FaultError::OutOfMemory) if !sched::current_ref().is_dying() => {
+                oom::make_room();
+                Ok(())
+            }
+            Err(_) => Err(Errno::EFAULT),
+        }
     }
 }

@@ -1,83 +1,138 @@
-//! Maps a static program from its ELF file (System V ABI, "Program Header").
-//!
-//! The file's part of a segment is a private mapping of the file: Quire reads a page when the program touches it,
-//! and copies it when the program stores to it. The rest is anonymous memory.
+//! Maps one ELF file: a program or its interpreter (System V ABI, "Program Loading").
 
 use object::LittleEndian as LE;
-use object::elf::{ET_EXEC, FileHeader64, PF_R, PF_W, PF_X, PT_LOAD, ProgramHeader64};
+use object::elf::{
+    EM_X86_64, ET_DYN, ET_EXEC, FileHeader64, PF_R, PF_W, PF_X, PT_INTERP, PT_LOAD, ProgramHeader64,
+};
 use object::read::elf::{FileHeader, ProgramHeader};
 use quire::addr::VirtAddr;
 use quire::arch::Protection;
 use quire::limits::FRAME_SIZE;
-use quire::vm::{Backing, File, MapRequest, Placement};
+use quire::vm::{Backing, MapRequest, Placement};
 
+use super::image::ProgramFile;
 use crate::errno::Errno;
-use crate::files::initramfs;
-use crate::memory::manager::{Space, manager};
-use crate::memory::platform::Machine;
+use crate::memory::manager::Space;
 use crate::memory::user::UserMemory;
 
 type Header = FileHeader64<LE>;
 type Segment = ProgramHeader64<LE>;
-type OpenFile = File<'static, Machine>;
 
-/// Where things stand in a loaded program.
+/// Where a program that can stand anywhere is put, as Linux does without randomisation.
+pub const PROGRAM_BASE: u64 = 0x5555_5555_4000;
+
+/// Where the parts of a mapped file are.
 #[derive(Clone, Copy)]
-pub struct Loaded {
+pub struct Mapped {
+    /// How much higher it stands than it is linked.
+    pub bias: u64,
     /// Its first instruction.
     pub entry: VirtAddr,
-    /// Its program headers, in its memory.
+    /// Its program headers, in memory.
     pub headers: VirtAddr,
     /// How many they are.
     pub header_count: u64,
-    /// The first address after its segments, where its heap starts.
+    /// The first address after its segments, where a heap can start.
     pub end: VirtAddr,
 }
 
-/// Maps the program's segments in an address space that is switched in and empty.
-///
-/// # Errors
-/// [`Errno::ENOEXEC`] if it is no static program for this machine.
-pub fn load(space: &Space, file: initramfs::File) -> Result<Loaded, Errno> {
-    let header = Header::parse(file.bytes).map_err(|_| Errno::ENOEXEC)?;
-    if header.e_type(LE) != ET_EXEC {
-        return Err(Errno::ENOEXEC);
-    }
-    let segments = header.program_headers(LE, file.bytes).map_err(|_| Errno::ENOEXEC)?;
-    let open = manager().open(file.id)?;
-    let mut end = VirtAddr(0);
-    let loads = segments.iter().filter(|segment| segment.p_type(LE) == PT_LOAD);
-    for segment in loads.clone() {
-        end = end.max(map(space, &open, segment)?);
-    }
-    let entry = VirtAddr(header.e_entry(LE));
-    // The processor would raise the trap for such an address in the kernel.
-    if !space.layout().user.contains(entry) {
-        return Err(Errno::ENOEXEC);
-    }
-    Ok(Loaded {
-        entry,
-        headers: loads
-            .clone()
-            .find_map(|segment| headers_in(segment, header.e_phoff(LE)))
-            .ok_or(Errno::ENOEXEC)?,
-        header_count: segments.len() as u64,
-        end,
-    })
+/// A parsed file.
+pub struct Elf<'f> {
+    file: &'f ProgramFile,
+    header: &'f Header,
+    segments: &'f [Segment],
 }
 
-/// Where the program headers are in memory, if this segment contains them.
+impl<'f> Elf<'f> {
+    /// Parses the headers.
+    ///
+    /// # Errors
+    /// [`Errno::ENOEXEC`] if it is no program for this machine.
+    pub fn parse(file: &'f ProgramFile) -> Result<Self, Errno> {
+        let header = Header::parse(&*file.head).map_err(|_| Errno::ENOEXEC)?;
+        let kind = header.e_type(LE);
+        if !matches!(kind, ET_EXEC | ET_DYN) || header.e_machine(LE) != EM_X86_64 {
+            return Err(Errno::ENOEXEC);
+        }
+        let segments = header.program_headers(LE, &*file.head).map_err(|_| Errno::ENOEXEC)?;
+        Ok(Self { file, header, segments })
+    }
+
+    /// The path of the interpreter that it asks for.
+    ///
+    /// # Errors
+    /// [`Errno::ENOEXEC`] if the path lies outside of the headers' first pages.
+    pub fn interpreter(&self) -> Result<Option<&'f [u8]>, Errno> {
+        let Some(segment) = self.segments.iter().find(|segment| segment.p_type(LE) == PT_INTERP) else {
+            return Ok(None);
+        };
+        let path = segment.data(LE, &*self.file.head).map_err(|()| Errno::ENOEXEC)?;
+        path.strip_suffix(b"\0").map(Some).ok_or(Errno::ENOEXEC)
+    }
+
+    /// Maps the segments. A file that can stand anywhere stands at `base`, or where there is room.
+    ///
+    /// # Errors
+    /// [`Errno::ENOEXEC`] for headers that contradict themselves, [`Errno::ENOMEM`].
+    pub fn map(&self, space: &Space, base: Option<u64>) -> Result<Mapped, Errno> {
+        let bias = self.place(space, base)?;
+        let loads = self.loads();
+        let mut end = VirtAddr(0);
+        for segment in loads.clone() {
+            end = end.max(map_segment(space, self.file, segment, bias)?);
+        }
+        let entry = VirtAddr(self.header.e_entry(LE).wrapping_add(bias));
+        // The processor would raise the trap for such an address in the kernel.
+        if !space.layout().user.contains(entry) {
+            return Err(Errno::ENOEXEC);
+        }
+        let headers = loads.clone().find_map(|segment| headers_in(segment, self.header.e_phoff(LE)));
+        Ok(Mapped {
+            bias,
+            entry,
+            headers: VirtAddr(headers.ok_or(Errno::ENOEXEC)?.0.wrapping_add(bias)),
+            header_count: self.segments.len() as u64,
+            end,
+        })
+    }
+
+    fn loads(&self) -> impl Iterator<Item = &'f Segment> + Clone {
+        self.segments.iter().filter(|segment| segment.p_type(LE) == PT_LOAD)
+    }
+
+    /// Decides how much higher than linked the file stands. Its addresses are free then.
+    fn place(&self, space: &Space, base: Option<u64>) -> Result<u64, Errno> {
+        if self.header.e_type(LE) == ET_EXEC {
+            return Ok(0);
+        }
+        let first = self.loads().map(|segment| segment.p_vaddr(LE)).min().ok_or(Errno::ENOEXEC)?;
+        let ends = self.loads().map(|segment| segment.p_vaddr(LE).checked_add(segment.p_memsz(LE)));
+        let end = ends.max().flatten().ok_or(Errno::ENOEXEC)?;
+        let first = first & !(FRAME_SIZE - 1);
+        let len = (end - first).checked_next_multiple_of(FRAME_SIZE).ok_or(Errno::ENOEXEC)?;
+        if let Some(base) = base {
+            return Ok(base.wrapping_sub(first));
+        }
+        // A mapping finds the room, and makes it again.
+        let found = space.mmap(&MapRequest { len, prot: Protection::NONE, ..MapRequest::default() })?;
+        space.munmap(found, len)?;
+        Ok(found.0.wrapping_sub(first))
+    }
+}
+
+/// Where the program headers are as linked, if this segment contains them.
 fn headers_in(segment: &Segment, offset: u64) -> Option<VirtAddr> {
     let inside = offset.checked_sub(segment.p_offset(LE)).filter(|&inside| inside < segment.p_filesz(LE))?;
-    Some(VirtAddr(segment.p_vaddr(LE) + inside))
+    Some(VirtAddr(segment.p_vaddr(LE).wrapping_add(inside)))
 }
 
 /// Maps a segment and returns the end of its last page.
-fn map(space: &Space, file: &OpenFile, segment: &Segment) -> Result<VirtAddr, Errno> {
-    let (start, bytes) = (VirtAddr(segment.p_vaddr(LE)), segment.p_memsz(LE));
+fn map_segment(space: &Space, file: &ProgramFile, segment: &Segment, bias: u64) -> Result<VirtAddr, Errno> {
+    let checked = |start: u64, bytes: u64| start.checked_add(bytes).map(VirtAddr).ok_or(Errno::ENOEXEC);
+    let start = VirtAddr(segment.p_vaddr(LE).wrapping_add(bias));
     let first_page = start.align_down(FRAME_SIZE);
-    let file_end = start.0.checked_add(segment.p_filesz(LE)).map(VirtAddr).ok_or(Errno::ENOEXEC)?;
-    let end = start.0.checked_add(bytes).map(VirtAddr).ok_or(Errno::ENOEXEC)?;
+    let file_end = checked(start.0, segment.p_filesz(LE))?;
+    let end = checked(start.0, segment.p_memsz(LE))?;
     let file_pages_end = file_end.align_up(FRAME_SIZE).ok_or(Errno::ENOEXEC)?;
     let last_page_end = end.align_up(FRAME_SIZE).ok_or(Errno::ENOEXEC)?;
     let prot = protection(segment.p_flags(LE));
@@ -92,7 +147,7 @@ fn map(space: &Space, file: &OpenFile, segment: &Segment) -> Result<VirtAddr, Er
         space.mmap(&MapRequest {
             addr: first_page,
             len: file_pages_end.0 - first_page.0,
-            backing: Backing::File { file, page_offset },
+            backing: Backing::File { file: &file.file, page_offset },
             ..request
         })?;
     }
@@ -100,7 +155,7 @@ fn map(space: &Space, file: &OpenFile, segment: &Segment) -> Result<VirtAddr, Er
     if anon_start < last_page_end {
         space.mmap(&MapRequest { addr: anon_start, len: last_page_end.0 - anon_start.0, ..request })?;
     }
-    if in_file && bytes > segment.p_filesz(LE) {
+    if in_file && end > file_end && prot.contains(Protection::WRITE) {
         // The file's last page has bytes of what follows in the file; the program expects zeroes.
         zero(space, file_end, end.min(file_pages_end))?;
     }

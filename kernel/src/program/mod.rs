@@ -1,5 +1,6 @@
-//! A program: how it gets its memory, and how it runs.
+//! A program: how it gets from a file into memory, and what it finds on its stack.
 
 pub mod elf;
-pub mod process;
+pub mod image;
+pub mod script;
 pub mod stack;

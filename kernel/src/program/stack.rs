@@ -2,34 +2,34 @@
 //! Initialization").
 
 use alloc::vec::Vec;
+use core::arch::x86_64::__cpuid;
 
+use linux_raw_sys::auxvec as aux;
 use quire::addr::VirtAddr;
 use quire::arch::Protection;
 use quire::limits::FRAME_SIZE;
 use quire::vm::{MapRequest, Placement};
 
-use super::elf::Loaded;
+use super::image::Loaded;
+use super::script;
 use crate::errno::Errno;
 use crate::memory::manager::Space;
 use crate::memory::user::UserMemory;
+use crate::task::exec::Strings;
 
 /// What is mapped at first. Faults below let the mapping grow.
-const INITIAL_BYTES: u64 = 64 << 10;
+const INITIAL_BYTES: u64 = 128 << 10;
 /// How far it may grow, as `RLIMIT_STACK` usually is.
 pub const LIMIT_BYTES: u64 = 8 << 20;
-
-/// Keys of the auxiliary vector (`getauxval(3)`).
-const AT_NULL: u64 = 0;
-const AT_PHDR: u64 = 3;
-const AT_PHENT: u64 = 4;
-const AT_PHNUM: u64 = 5;
-const AT_PAGESZ: u64 = 6;
-const AT_ENTRY: u64 = 9;
-const AT_SECURE: u64 = 23;
-const AT_RANDOM: u64 = 25;
+/// The most that arguments and environment take: a quarter of the limit, as in Linux.
+pub const STRINGS_BYTES: usize = (LIMIT_BYTES / 4) as usize;
 
 /// The size of a program header (`Elf64_Phdr`).
 const PROGRAM_HEADER_BYTES: u64 = 56;
+/// The ticks of `times(2)` in a second.
+pub const CLOCK_TICKS: u64 = 100;
+/// What a signal's frame needs (`AT_MINSIGSTKSZ`).
+const SIGNAL_STACK_BYTES: u64 = 2048;
 
 /// Sixteen bytes from which libc makes the canary of its stacks. Fixed, so that runs repeat.
 const RANDOM: [u8; 16] = *b"not random at al";
@@ -37,8 +37,30 @@ const RANDOM: [u8; 16] = *b"not random at al";
 /// Maps the stack, fills it, and returns the stack pointer.
 ///
 /// # Errors
-/// [`Errno::ENOMEM`], and [`Errno::EFAULT`] if the arguments do not fit.
-pub fn build(space: &Space, loaded: &Loaded, arguments: &[&str]) -> Result<VirtAddr, Errno> {
+/// [`Errno::ENOMEM`], and [`Errno::E2BIG`] if the strings do not fit.
+pub fn build(space: &Space, loaded: &Loaded, strings: &Strings, path: &[u8]) -> Result<VirtAddr, Errno> {
+    let bytes = script::size(&strings.arguments) + script::size(&strings.environment);
+    if bytes > STRINGS_BYTES {
+        return Err(Errno::E2BIG);
+    }
+    map(space)?;
+    let mut stack = Pusher { memory: UserMemory::of(space), at: space.layout().user.end };
+    let name = stack.push_string(path)?;
+    let random = stack.push(&RANDOM)?;
+    let platform = stack.push_string(b"x86_64")?;
+    let environment = stack.push_strings(&strings.environment)?;
+    let arguments = stack.push_strings(&strings.arguments)?;
+    let mut words = Vec::with_capacity(arguments.len() + environment.len() + 48);
+    words.push(arguments.len() as u64);
+    words.extend(arguments);
+    words.push(0);
+    words.extend(environment);
+    words.push(0);
+    words.extend(auxiliary_vector(loaded, name, random, platform).into_iter().flatten());
+    stack.push_words(&words)
+}
+
+fn map(space: &Space) -> Result<(), Errno> {
     let top = space.layout().user.end;
     space.set_stack_limit(LIMIT_BYTES);
     space.mmap(&MapRequest {
@@ -49,31 +71,32 @@ pub fn build(space: &Space, loaded: &Loaded, arguments: &[&str]) -> Result<VirtA
         grows_down: true,
         ..MapRequest::default()
     })?;
-    let mut stack = Pusher { memory: UserMemory::of(space), at: top };
-    let random = stack.push(&RANDOM)?;
-    let mut words = Vec::with_capacity(arguments.len() + 24);
-    words.push(arguments.len() as u64);
-    for argument in arguments {
-        stack.push(b"\0")?;
-        words.push(stack.push(argument.as_bytes())?.0);
-    }
-    // The ends of the arguments and of the empty environment.
-    words.extend([0, 0]);
-    words.extend(auxiliary_vector(loaded, random).into_iter().flatten());
-    stack.push_words(&words)
+    Ok(())
 }
 
-fn auxiliary_vector(loaded: &Loaded, random: VirtAddr) -> [[u64; 2]; 8] {
+fn auxiliary_vector(loaded: &Loaded, name: VirtAddr, random: VirtAddr, platform: VirtAddr) -> [[u64; 2]; 18] {
+    let program = &loaded.program;
     [
-        [AT_PHDR, loaded.headers.0],
-        [AT_PHENT, PROGRAM_HEADER_BYTES],
-        [AT_PHNUM, loaded.header_count],
-        [AT_PAGESZ, FRAME_SIZE],
-        [AT_ENTRY, loaded.entry.0],
-        [AT_SECURE, 0],
-        [AT_RANDOM, random.0],
-        [AT_NULL, 0],
+        (aux::AT_PHDR, program.headers.0),
+        (aux::AT_PHENT, PROGRAM_HEADER_BYTES),
+        (aux::AT_PHNUM, program.header_count),
+        (aux::AT_PAGESZ, FRAME_SIZE),
+        (aux::AT_BASE, loaded.interpreter_base),
+        (aux::AT_FLAGS, 0),
+        (aux::AT_ENTRY, program.entry.0),
+        (aux::AT_UID, 0),
+        (aux::AT_EUID, 0),
+        (aux::AT_GID, 0),
+        (aux::AT_EGID, 0),
+        (aux::AT_PLATFORM, platform.0),
+        (aux::AT_HWCAP, u64::from(__cpuid(1).edx)),
+        (aux::AT_CLKTCK, CLOCK_TICKS),
+        (aux::AT_MINSIGSTKSZ, SIGNAL_STACK_BYTES),
+        (aux::AT_RANDOM, random.0),
+        (aux::AT_EXECFN, name.0),
+        (aux::AT_NULL, 0),
     ]
+    .map(|(key, value)| [u64::from(key), value])
 }
 
 /// Stores downwards from the top of a stack.
@@ -87,6 +110,21 @@ impl Pusher<'_> {
         self.at = VirtAddr(self.at.0 - bytes.len() as u64);
         self.memory.write(self.at, bytes)?;
         Ok(self.at)
+    }
+
+    fn push_string(&mut self, string: &[u8]) -> Result<VirtAddr, Errno> {
+        self.push(b"\0")?;
+        self.push(string)
+    }
+
+    /// The first string stands lowest, as in Linux: programs that change their title write over all of them.
+    fn push_strings(&mut self, strings: &[Vec<u8>]) -> Result<Vec<u64>, Errno> {
+        let mut places = Vec::with_capacity(strings.len());
+        for string in strings.iter().rev() {
+            places.push(self.push_string(string)?.0);
+        }
+        places.reverse();
+        Ok(places)
     }
 
     /// The first word ends up at a multiple of 16, where the stack pointer of a new program is.

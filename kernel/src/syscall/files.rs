@@ -1,14 +1,16 @@
 //! The calls about files, which can only be read.
 
-use alloc::vec::Vec;
+use alloc::sync::Arc;
 
 use quire::addr::VirtAddr;
 
 use super::{Answer, Call};
 use crate::errno::Errno;
+use crate::files::open::OpenFiles;
+use crate::task::sleep_lock::SleepLock;
 
 /// The longest path, with the zero byte at its end (`PATH_MAX`).
-const PATH_BYTES: u64 = 4096;
+pub(super) const PATH_BYTES: usize = 4096;
 /// `O_ACCMODE`; zero is reading.
 const ACCESS_MODE: u64 = 3;
 
@@ -27,8 +29,8 @@ impl Call<'_> {
         if flags & ACCESS_MODE != 0 {
             return Err(Errno::EROFS);
         }
-        let path = self.path(path)?;
-        self.files.open(str::from_utf8(&path).map_err(|_| Errno::ENOENT)?)
+        let path = self.memory.read_string(path, PATH_BYTES, Errno::ENAMETOOLONG)?;
+        self.files().lock().open(str::from_utf8(&path).map_err(|_| Errno::ENOENT)?)
     }
 
     pub(super) fn read(&mut self) -> Answer {
@@ -38,29 +40,24 @@ impl Call<'_> {
             return Ok(0);
         }
         let memory = self.memory;
-        self.files.read(descriptor, most, |bytes| memory.write(VirtAddr(buffer), bytes))
+        self.files().lock().read(descriptor, most, |bytes| memory.write(VirtAddr(buffer), bytes))
     }
 
     /// `close`. The standard descriptors are always open.
     pub(super) fn close(&mut self) -> Answer {
         match self.arguments[0] {
             0..=2 => Ok(0),
-            descriptor => self.files.close(descriptor).map(|()| 0),
+            descriptor => self.files().lock().close(descriptor).map(|()| 0),
         }
     }
 
-    /// Reads a path up to its zero byte, which may be the last byte that is mapped.
-    fn path(&self, start: VirtAddr) -> Result<Vec<u8>, Errno> {
-        let mut path = Vec::new();
-        for offset in 0..PATH_BYTES {
-            let mut byte = [0];
-            let at = start.0.checked_add(offset).ok_or(Errno::EFAULT)?;
-            self.memory.read(VirtAddr(at), &mut byte)?;
-            match byte {
-                [0] => return Ok(path),
-                [byte] => path.push(byte),
-            }
-        }
-        Err(Errno::ENAMETOOLONG)
+    /// The process's open files.
+    fn files(&self) -> Arc<SleepLock<OpenFiles>> {
+        self.process().files.lock().clone()
+    }
+
+    /// `readlink`: there are no links. Static programs ask for `/proc/self/exe` and do without.
+    pub(super) fn readlink(&self) -> Answer {
+        Err(Errno::ENOENT)
     }
 }

@@ -43,7 +43,7 @@ impl Call<'_> {
             return Ok(self.space.mmap(&request)?.0);
         }
         // The mapping keeps the file's pages; this handle is needed no longer than the call.
-        let file = manager().open(self.files.mappable(descriptor)?)?;
+        let file = manager().open(self.process().files.lock().clone().lock().mappable(descriptor)?)?;
         let backing = Backing::File { file: &file, page_offset: offset / FRAME_SIZE };
         Ok(self.space.mmap(&MapRequest { backing, ..request })?.0)
     }

@@ -1,58 +1,146 @@
-//! What a program asks about itself.
+//! What a program asks about itself and the machine, and its end.
 
-use x86_64::registers::model_specific::FsBase;
+use core::sync::atomic::Ordering;
+
+use linux_raw_sys::{general as abi, prctl};
+use quire::addr::VirtAddr;
 
 use super::{Answer, Call};
+use crate::cpu::area;
 use crate::errno::Errno;
-use crate::program::stack;
-
-/// The only process.
-pub(super) const PID: u64 = 1;
-/// All programs are the root user's.
-pub(super) const ROOT_USER: u64 = 0;
+use crate::memory::manager::manager;
+use crate::task::process::Exit;
+use crate::task::{sched, table};
+use crate::time;
 
 const ARCH_SET_FS: u64 = 0x1002;
-const PR_GET_NAME: u64 = 16;
-const RLIMIT_STACK: u64 = 3;
-const UNLIMITED: u64 = u64::MAX;
-
+const ARCH_GET_FS: u64 = 0x1003;
 /// The size of a string of `struct utsname`.
 const NAME_BYTES: usize = 65;
-
-/// What `PR_GET_NAME` answers, in its 16 bytes.
-const NAME: &[u8; 16] = b"program\0\0\0\0\0\0\0\0\0";
+/// The size of `struct robust_list_head`.
+const ROBUST_HEAD_BYTES: u64 = 24;
 
 impl Call<'_> {
-    /// `arch_prctl(ARCH_SET_FS)`: the base of thread-local storage.
+    /// `exit`: ends the task. With the last one the process ends, by this status.
+    pub(super) fn exit(&self) -> Answer {
+        let process = self.process();
+        if process.threads.lock().len() == 1 {
+            process.begin_exit(Exit::Exited(self.arguments[0] as u8));
+        }
+        sched::current().kill();
+        Ok(0)
+    }
+
+    pub(super) fn exit_group(&self) -> Answer {
+        self.process().begin_exit(Exit::Exited(self.arguments[0] as u8));
+        Ok(0)
+    }
+
+    /// `arch_prctl`: the base of thread-local storage.
     pub(super) fn arch_prctl(&self) -> Answer {
         let [code, base, ..] = self.arguments;
-        if code != ARCH_SET_FS {
-            return Err(Errno::EINVAL);
+        match code {
+            ARCH_SET_FS if base >= self.space.layout().user.end.0 => Err(Errno::EPERM),
+            ARCH_SET_FS => {
+                self.task.set_fs_base(VirtAddr(base));
+                Ok(0)
+            }
+            ARCH_GET_FS => {
+                // SAFETY: the task is the running one, and its program does not run.
+                let base = unsafe { self.task.user() }.fs_base.0;
+                self.store_words(self.arguments[1], &[base])?;
+                Ok(0)
+            }
+            _ => Err(Errno::EINVAL),
         }
-        if base >= self.space.layout().user.end.0 {
-            return Err(Errno::EPERM);
-        }
-        FsBase::write(x86_64::VirtAddr::new(base));
-        Ok(0)
     }
 
     pub(super) fn prctl(&self) -> Answer {
-        if self.arguments[0] != PR_GET_NAME {
+        match self.arguments[0] as u32 {
+            prctl::PR_GET_NAME => {
+                let name = self.process().identity.lock().name;
+                self.memory.write(self.addr(1), &name)?;
+                Ok(0)
+            }
+            prctl::PR_SET_NAME => {
+                let name = self.memory.read_string(self.addr(1), 16, Errno::ERANGE).or_else(|errno| {
+                    let mut start = [0; 15];
+                    if errno == Errno::ERANGE {
+                        self.memory.read(self.addr(1), &mut start).map(|()| start.to_vec())
+                    } else {
+                        Err(errno)
+                    }
+                })?;
+                let mut padded = [0; 16];
+                padded[..name.len().min(15)].copy_from_slice(&name[..name.len().min(15)]);
+                self.process().identity.lock().name = padded;
+                Ok(0)
+            }
+            prctl::PR_GET_DUMPABLE => Ok(1),
+            prctl::PR_SET_DUMPABLE | prctl::PR_SET_PDEATHSIG | prctl::PR_SET_KEEPCAPS => Ok(0),
+            _ => Err(Errno::EINVAL),
+        }
+    }
+
+    pub(super) fn set_tid_address(&self) -> Answer {
+        self.task.clear_child_tid.store(self.arguments[0], Ordering::Relaxed);
+        self.gettid()
+    }
+
+    pub(super) fn set_robust_list(&self) -> Answer {
+        let [head, size, ..] = self.arguments;
+        if size != ROBUST_HEAD_BYTES {
             return Err(Errno::EINVAL);
         }
-        self.memory.write(self.addr(1), NAME)?;
+        self.task.robust_list.store(head, Ordering::Relaxed);
         Ok(0)
     }
 
-    /// `prlimit64`, reading only: the soft and the hard limit.
-    pub(super) fn prlimit(&self) -> Answer {
-        let [_, resource, new, old, ..] = self.arguments;
-        if new != 0 {
-            return Err(Errno::EPERM);
+    pub(super) fn get_robust_list(&self) -> Answer {
+        let [pid, head, size, ..] = self.arguments;
+        let task = if pid == 0 { sched::current() } else { table::task(pid as u32).ok_or(Errno::ESRCH)? };
+        self.store_words(head, &[task.robust_list.load(Ordering::Relaxed)])?;
+        self.store_words(size, &[ROBUST_HEAD_BYTES])?;
+        Ok(0)
+    }
+
+    pub(super) fn sched_yield(&self) -> Answer {
+        sched::schedule();
+        Ok(0)
+    }
+
+    /// Every task may run on every CPU.
+    pub(super) fn sched_getaffinity(&self) -> Answer {
+        let [_, bytes, mask, ..] = self.arguments;
+        if bytes < 8 || !bytes.is_multiple_of(8) {
+            return Err(Errno::EINVAL);
         }
-        if old != 0 {
-            let soft = if resource == RLIMIT_STACK { stack::LIMIT_BYTES } else { UNLIMITED };
-            self.memory.write(self.addr(3), [soft, UNLIMITED].map(u64::to_le_bytes).as_flattened())?;
+        self.store_words(mask, &[(1 << area::count()) - 1])?;
+        Ok(8)
+    }
+
+    /// Tasks are not bound to CPUs: only a set of CPUs that exist is accepted.
+    pub(super) fn sched_setaffinity(&self) -> Answer {
+        let [_, bytes, mask, ..] = self.arguments;
+        if bytes == 0 {
+            return Err(Errno::EINVAL);
+        }
+        let mut first = [0; 8];
+        self.memory.read(VirtAddr(mask), &mut first[..bytes.min(8) as usize])?;
+        if u64::from_le_bytes(first) & ((1 << area::count()) - 1) == 0 { Err(Errno::EINVAL) } else { Ok(0) }
+    }
+
+    pub(super) fn sched_getparam(&self) -> Answer {
+        self.memory.write(self.addr(1), &[0; 4])?;
+        Ok(0)
+    }
+
+    pub(super) fn getcpu(&self) -> Answer {
+        let cpu = area::cpu_id().0.to_le_bytes();
+        for (at, value) in [(self.arguments[0], cpu), (self.arguments[1], [0; 4])] {
+            if at != 0 {
+                self.memory.write(VirtAddr(at), &value)?;
+            }
         }
         Ok(0)
     }
@@ -67,15 +155,28 @@ impl Call<'_> {
         Ok(0)
     }
 
-    /// `readlink`: there are no links. Static programs ask for `/proc/self/exe` and do without.
-    pub(super) fn readlink(&self) -> Answer {
-        Err(Errno::ENOENT)
+    pub(super) fn sysinfo(&self) -> Answer {
+        let info = manager().meminfo();
+        let kib = |name: &str| info.lines().find(|(line, _)| *line == name).map_or(0, |(_, kib)| kib * 1024);
+        let processes = table::processes().len() as u64;
+        let mut words = [0; 14];
+        words[0] = time::now_ns() / 1_000_000_000;
+        words[4] = kib("MemTotal");
+        words[5] = kib("MemFree");
+        words[10] = processes;
+        // The unit of memory, in bytes.
+        words[13] = 1;
+        self.store_words(self.arguments[0], &words)?;
+        Ok(0)
     }
 
     /// `getrandom`, without randomness: the bytes are a fixed sequence, so that runs repeat. No secret may depend on
     /// them.
     pub(super) fn getrandom(&self) -> Answer {
-        let [_, bytes, ..] = self.arguments;
+        let [_, bytes, flags, ..] = self.arguments;
+        if flags as u32 & !(abi::GRND_NONBLOCK | abi::GRND_RANDOM | abi::GRND_INSECURE) != 0 {
+            return Err(Errno::EINVAL);
+        }
         let bytes = bytes.min(256);
         let sequence: [u8; 256] =
             core::array::from_fn(|index| (index as u8).wrapping_mul(167).wrapping_add(13));

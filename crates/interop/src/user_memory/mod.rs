@@ -111,6 +111,19 @@ impl UserMemory {
         routines::clear(to.0 as *mut u8, words, rest, self.smap)
     }
 
+    /// Stores `new` to a word of the program if it is `expected`, in one atomic step, as a futex needs it.
+    /// Returns what the word was. `at` is a multiple of 4.
+    ///
+    /// # Errors
+    /// [`UserFault`] when the program cannot store there, even if the word is not `expected`: the processor
+    /// writes it back then.
+    pub fn compare_exchange_u32(&self, at: VirtAddr, expected: u32, new: u32) -> Result<u32, UserFault> {
+        if !at.0.is_multiple_of(4) || !self.allows(at, size_of::<u32>()) {
+            return Err(UserFault);
+        }
+        routines::compare_exchange(at.0 as *mut u32, expected, new, self.smap).ok_or(UserFault)
+    }
+
     /// Copies a string that ends with a zero byte, the zero included, if it fits into `to`. Returns the
     /// length of the string without its end. A length of `to.len()` means that the end was not found: the
     /// string is longer, and `to` holds its first bytes.

@@ -49,6 +49,7 @@ pub fn fixup(rip: u64) -> Option<u64> {
                 copy_routine(nowhere, nowhere, 0, 0, instruction),
                 clear_routine(nowhere, 0, 0, instruction),
                 string_routine(nowhere, nowhere, 0, NAME_WORDS),
+                compare_exchange_routine(nowhere.cast(), 0, 0, NAME_WORDS),
             ]
         }
     };
@@ -82,6 +83,15 @@ pub(super) fn string(to: *mut u8, from: *const u8, most: usize, smap: bool) -> (
         _ => End::Fault,
     };
     (answer.first as usize, end)
+}
+
+/// Stores `new` if the word of user memory is `expected`, at once. Returns what it was, or `None` if it is
+/// inaccessible.
+pub(super) fn compare_exchange(at: *mut u32, expected: u32, new: u32, smap: bool) -> Option<u32> {
+    // SAFETY: K3: by the contract of `UserMemory::new` the word is no memory of the caller. K2: that contract
+    // says where SMAP is.
+    let answer = unsafe { compare_exchange_routine(at, expected, new, control(smap)) };
+    (answer.second == 0).then_some(answer.first as u32)
 }
 
 fn control(smap: bool) -> u32 {
@@ -188,6 +198,39 @@ unsafe extern "sysv64" fn string_routine(to: *mut u8, from: *const u8, most: usi
         "4: sub r9, rdx",
         "mov rax, r9",
         "mov edx, r8d",
+        "test ecx, ecx",
+        "jz 7f",
+        "clac",
+        "jmp 7f",
+        "6: lea rax, [rip + 2b]",
+        "lea rdx, [rip + 3b]",
+        "7: ret",
+    )
+}
+
+/// `rdi` at, `esi` expected, `edx` new, `ecx` what to do. Returns what the word was, and 0, or 2 after a fault.
+///
+/// # Safety
+/// `at` is user memory that the page-fault handler knows.
+#[unsafe(naked)]
+unsafe extern "sysv64" fn compare_exchange_routine(
+    at: *mut u32,
+    expected: u32,
+    new: u32,
+    control: u32,
+) -> Answer {
+    naked_asm!(
+        "cmp ecx, 2",
+        "jae 6f",
+        "mov eax, esi",
+        "xor r8d, r8d",
+        "test ecx, ecx",
+        "jz 2f",
+        "stac",
+        "2: lock cmpxchg [rdi], edx",
+        "jmp 4f",
+        "3: mov r8d, 2",
+        "4: mov edx, r8d",
         "test ecx, ecx",
         "jz 7f",
         "clac",

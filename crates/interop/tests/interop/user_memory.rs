@@ -204,6 +204,26 @@ fn addresses_outside_of_user_memory_are_refused_without_an_access() {
 }
 
 #[test]
+fn a_word_is_exchanged_if_it_is_expected_and_accessible() {
+    let program = Program::new(2);
+    program.protect(1, libc::PROT_READ);
+    let bytes = |at: usize| u32::from_le_bytes(std::array::from_fn(|byte| program.get(at + byte)));
+    for user in all_ways() {
+        let (first, last) = (bytes(0), bytes(PAGE - 4));
+        assert_eq!(user.compare_exchange_u32(program.at(0), first, 17), Ok(first));
+        assert_eq!(bytes(0), 17);
+        assert_eq!(user.compare_exchange_u32(program.at(PAGE - 4), !last, 3), Ok(last), "another value");
+        assert_eq!(bytes(PAGE - 4), last);
+        for at in [PAGE, 2 * PAGE - 4] {
+            assert_eq!(user.compare_exchange_u32(program.at(at), bytes(at), 3), Err(UserFault));
+        }
+        assert_eq!(user.compare_exchange_u32(program.at(2), 0, 3), Err(UserFault), "not a multiple of 4");
+        assert_eq!(user.compare_exchange_u32(VirtAddr(1 << 47), 0, 3), Err(UserFault));
+        assert_eq!(OPEN.get(), 0, "user memory stays open");
+    }
+}
+
+#[test]
 fn a_string_may_not_leave_user_memory() {
     const END: usize = 0x7fff_ffff_f000;
     // SAFETY: K3: a new mapping at a place where nothing stands, which nothing else of this process knows.

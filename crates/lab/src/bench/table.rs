@@ -149,7 +149,7 @@ pub fn quantity(value: f64, unit: &str) -> String {
 }
 
 /// Arm, reason and cases of everything skipped; cases with the same reason together.
-fn skipped(rows: &[Row]) -> Vec<(&str, &str, Vec<&str>)> {
+pub fn skipped(rows: &[Row]) -> Vec<(&str, &str, Vec<&str>)> {
     let mut groups: Vec<(&str, &str, Vec<&str>)> = Vec::new();
     for row in rows {
         let Some(reason) = &row.skipped else { continue };

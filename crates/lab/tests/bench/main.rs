@@ -253,7 +253,7 @@ fn check_other_allocator_experiments(rows: &[Row]) {
     }
 }
 
-const NAMES: [&str; 29] = [
+const NAMES: [&str; 30] = [
     "boot",
     "page-alloc",
     "time-bench",
@@ -283,6 +283,7 @@ const NAMES: [&str; 29] = [
     "hugetlb-churn",
     "brackets",
     "postcopy",
+    "guest",
 ];
 
 /// Our own arms of the experiments on the page allocator.

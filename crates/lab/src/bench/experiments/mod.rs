@@ -15,6 +15,7 @@ pub mod exit;
 pub mod fault;
 pub mod first_touch;
 pub mod fork;
+pub mod guest;
 pub mod hugetlb_churn;
 pub mod hugetlb_pool;
 pub mod khugepaged;
@@ -63,6 +64,7 @@ pub const ALL: &[&Experiment] = &[
     &hugetlb_churn::EXPERIMENT,
     &brackets::EXPERIMENT,
     &postcopy::EXPERIMENT,
+    &guest::EXPERIMENT,
 ];
 
 /// Each has a question and an expectation. Checked here, since a unit test would compile all arms a second

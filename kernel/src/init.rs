@@ -1,0 +1,98 @@
+//! The first process, and the end of the machine's work with it.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicBool, Ordering};
+
+use x86_64::instructions::interrupts;
+
+use crate::cpu::registers::Registers;
+use crate::device::exit::{Outcome, exit};
+use crate::device::serial::log;
+use crate::errno::Errno;
+use crate::memory::manager::{self, Balance};
+use crate::task::exec::{self, Strings};
+use crate::task::process::{Exit, Process};
+use crate::task::signal::shared::SharedSignals;
+use crate::task::thread::{Task, UserContext};
+use crate::task::wait::WaitQueue;
+use crate::task::{exit as task_exit, run, sched, table, timers};
+
+static ENDED: AtomicBool = AtomicBool::new(false);
+static EVENTS: WaitQueue = WaitQueue::new();
+
+/// The task that sends the signals of timers.
+pub extern "C" fn serve_timers() -> ! {
+    sched::finish_switch();
+    interrupts::enable();
+    timers::serve()
+}
+
+/// The first process has ended.
+pub fn init_ended() {
+    ENDED.store(true, Ordering::Release);
+    EVENTS.wake_all();
+}
+
+/// The first task: it runs the machine's command and ends the machine.
+pub extern "C" fn supervise() -> ! {
+    sched::finish_switch();
+    interrupts::enable();
+    let before = Balance::now();
+    let outcome = run_command();
+    task_exit::kill_all();
+    table::RELEASED.wait_uninterruptible(|| table::is_empty().then_some(()));
+    exit(if manager::check(before) { outcome } else { Outcome::KernelFailed })
+}
+
+fn run_command() -> Outcome {
+    let (path, strings) = crate::boot::command::command();
+    if let Err(errno) = start(&path, strings) {
+        log!("cannot run {}: {errno}", path.escape_ascii());
+        return Outcome::NotStarted(errno);
+    }
+    EVENTS.wait_uninterruptible(|| ENDED.load(Ordering::Acquire).then_some(()));
+    let init = table::process(table::INIT).expect("kept until it is forgotten here");
+    let exit = init.exit().unwrap_or(Exit::Exited(0));
+    table::forget(&init);
+    match exit {
+        Exit::Exited(status) => Outcome::Exited(status),
+        Exit::Killed(signal) => Outcome::Killed(signal as u8),
+    }
+}
+
+/// Makes the first process. Its program is loaded here, in the supervisor, so that a failure is seen.
+fn start(path: &[u8], strings: Strings) -> Result<(), Errno> {
+    let id = table::take()?;
+    debug_assert_eq!(id, table::INIT);
+    let process = Process::new(id, None, None, Arc::default(), SharedSignals::default());
+    let context = UserContext::new(Registers::default());
+    let task = Task::new(process, id, context, None, first_program)?;
+    *COMMAND.lock() = Some((path.to_vec(), strings));
+    run::launch(task);
+    EVENTS.wait_uninterruptible(|| STARTED.lock().take()).inspect_err(|_| table::release(id))
+}
+
+static COMMAND: spin::Mutex<Option<(Vec<u8>, Strings)>> = spin::Mutex::new(None);
+static STARTED: spin::Mutex<Option<Result<(), Errno>>> = spin::Mutex::new(None);
+
+/// The first process's only task begins here: it executes the command.
+extern "C" fn first_program() -> ! {
+    sched::finish_switch();
+    interrupts::enable();
+    let started = execute();
+    *STARTED.lock() = Some(started);
+    EVENTS.wake_all();
+    if started.is_ok() {
+        run::user_loop();
+        task_exit::finish();
+    } else {
+        task_exit::abandon();
+    }
+    sched::end_task()
+}
+
+fn execute() -> Result<(), Errno> {
+    let (path, strings) = COMMAND.lock().take().expect("set before the launch");
+    exec::execute(&sched::current(), &path, strings)
+}

@@ -1,0 +1,107 @@
+//! `futex(2)`.
+
+use linux_raw_sys::general as abi;
+use quire::addr::VirtAddr;
+
+use super::{Answer, Call};
+use crate::errno::Errno;
+use crate::task::futex::{self, ANY, Key};
+use crate::time;
+
+const FLAGS: u32 = abi::FUTEX_PRIVATE_FLAG | abi::FUTEX_CLOCK_REALTIME;
+
+impl Call<'_> {
+    pub(super) fn futex(&self) -> Answer {
+        let [at, operation, value, fourth, second, bits] = self.arguments;
+        let (value, bits) = (value as u32, bits as u32);
+        let operation = operation as u32;
+        let private = operation & abi::FUTEX_PRIVATE_FLAG != 0;
+        let key = |at| Key::of(self.task, VirtAddr(at), private);
+        match operation & !FLAGS {
+            abi::FUTEX_WAIT => {
+                let deadline = self.timeout(fourth)?.map(|time| time::now_ns().saturating_add(time));
+                futex::wait(key(at)?, VirtAddr(at), value, ANY, deadline).map(|()| 0)
+            }
+            abi::FUTEX_WAIT_BITSET => {
+                let bits = checked(bits)?;
+                let realtime = operation & abi::FUTEX_CLOCK_REALTIME != 0;
+                let deadline =
+                    self.timeout(fourth)?.map(|time| if realtime { to_monotonic(time) } else { time });
+                futex::wait(key(at)?, VirtAddr(at), value, bits, deadline).map(|()| 0)
+            }
+            abi::FUTEX_WAKE => Ok(futex::wake_key(key(at)?, value.max(1), ANY)),
+            abi::FUTEX_WAKE_BITSET => Ok(futex::wake_key(key(at)?, value.max(1), checked(bits)?)),
+            abi::FUTEX_REQUEUE => {
+                let (woken, moved) = futex::requeue(key(at)?, key(second)?, value, fourth as u32);
+                Ok(woken + moved)
+            }
+            abi::FUTEX_CMP_REQUEUE => {
+                let (from, to) = (key(at)?, key(second)?);
+                if self.memory.read_u32(VirtAddr(at))? != bits {
+                    return Err(Errno::EAGAIN);
+                }
+                let (woken, moved) = futex::requeue(from, to, value, fourth as u32);
+                Ok(woken + moved)
+            }
+            abi::FUTEX_WAKE_OP => {
+                let (first, other) = (key(at)?, key(second)?);
+                let old = self.modify(VirtAddr(second), bits)?;
+                let mut woken = futex::wake_key(first, value, ANY);
+                if compares(old, bits)? {
+                    woken += futex::wake_key(other, fourth as u32, ANY);
+                }
+                Ok(woken)
+            }
+            _ => Err(Errno::ENOSYS),
+        }
+    }
+
+    /// The operation of `FUTEX_WAKE_OP`. Returns the old value.
+    fn modify(&self, at: VirtAddr, code: u32) -> Result<u32, Errno> {
+        let argument = signed_12_bits(code >> 12) as u32;
+        let argument = if code >> 31 == 1 { 1_u32.checked_shl(argument).unwrap_or(0) } else { argument };
+        let operation = code >> 28 & 7;
+        if operation > abi::FUTEX_OP_XOR {
+            return Err(Errno::ENOSYS);
+        }
+        let change = |old: u32| match operation {
+            abi::FUTEX_OP_SET => argument,
+            abi::FUTEX_OP_ADD => old.wrapping_add(argument),
+            abi::FUTEX_OP_OR => old | argument,
+            abi::FUTEX_OP_ANDN => old & !argument,
+            _ => old ^ argument,
+        };
+        self.memory.update_u32(at, |old| Some(change(old)))
+    }
+
+    fn timeout(&self, at: u64) -> Result<Option<u64>, Errno> {
+        if at == 0 { Ok(None) } else { self.load_time(at).map(Some) }
+    }
+}
+
+fn checked(bits: u32) -> Result<u32, Errno> {
+    if bits == 0 { Err(Errno::EINVAL) } else { Ok(bits) }
+}
+
+/// The comparison of `FUTEX_WAKE_OP` with the old value.
+fn compares(old: u32, code: u32) -> Result<bool, Errno> {
+    let (old, with) = (old as i32, signed_12_bits(code));
+    Ok(match code >> 24 & 15 {
+        abi::FUTEX_OP_CMP_EQ => old == with,
+        abi::FUTEX_OP_CMP_NE => old != with,
+        abi::FUTEX_OP_CMP_LT => old < with,
+        abi::FUTEX_OP_CMP_LE => old <= with,
+        abi::FUTEX_OP_CMP_GT => old > with,
+        abi::FUTEX_OP_CMP_GE => old >= with,
+        _ => return Err(Errno::ENOSYS),
+    })
+}
+
+fn signed_12_bits(code: u32) -> i32 {
+    ((code << 20) as i32) >> 20
+}
+
+fn to_monotonic(realtime: u64) -> u64 {
+    let offset = time::realtime_ns().saturating_sub(time::now_ns());
+    realtime.saturating_sub(offset)
+}

@@ -1,0 +1,230 @@
+//! The calls about signals.
+
+use core::sync::atomic::Ordering;
+
+use linux_raw_sys::general as abi;
+use quire::addr::VirtAddr;
+
+use super::{Answer, Call};
+use crate::errno::Errno;
+use crate::task::signal::action::Action;
+use crate::task::signal::info::{INFO_BYTES, SigInfo};
+use crate::task::signal::own::AltStack;
+use crate::task::signal::{self, COUNT, SignalSet, UNSTOPPABLE, send, set_of};
+use crate::task::wait::WaitQueue;
+use crate::task::{Task, table};
+use crate::time;
+
+/// The size of the kernel's `sigset_t`.
+const SET_BYTES: u64 = 8;
+
+/// `rt_sigreturn`, which has no result of its own.
+pub(super) fn sigreturn(task: &Task) {
+    if signal::restore(task).is_err() {
+        send::force(task, SigInfo::kernel_fault(abi::SIGSEGV));
+    }
+}
+
+impl Call<'_> {
+    pub(super) fn rt_sigaction(&self) -> Answer {
+        let [signal, new, old, size, ..] = self.arguments;
+        let signal = self.signal_of(signal)?;
+        if size != SET_BYTES || new != 0 && set_of(signal) & UNSTOPPABLE != 0 {
+            return Err(Errno::EINVAL);
+        }
+        let signals = &self.process().signals;
+        let before = if new == 0 {
+            signals.action(signal)
+        } else {
+            let [handler, flags, restorer, mask] = self.load_words(new)?;
+            signals.set_action(signal, Action { handler, flags, restorer, mask: mask & !UNSTOPPABLE })
+        };
+        self.store_words(old, &[before.handler, before.flags, before.restorer, before.mask])?;
+        Ok(0)
+    }
+
+    pub(super) fn rt_sigprocmask(&self) -> Answer {
+        let [how, new, old, size, ..] = self.arguments;
+        if size != SET_BYTES {
+            return Err(Errno::EINVAL);
+        }
+        let before = self.task.signals.mask();
+        if new != 0 {
+            let set = self.load_set(new)?;
+            let mask = match how as u32 {
+                abi::SIG_BLOCK => before | set,
+                abi::SIG_UNBLOCK => before & !set,
+                abi::SIG_SETMASK => set,
+                _ => return Err(Errno::EINVAL),
+            };
+            self.task.signals.set_mask(mask);
+            // What is pending may be taken now.
+            self.task.set_signal_flag();
+        }
+        self.store_words(old, &[before])?;
+        Ok(0)
+    }
+
+    pub(super) fn rt_sigpending(&self) -> Answer {
+        let own = self.task.signals.0.lock();
+        let pending = own.pending.set() | self.process().signals.pending.lock().set();
+        let blocked = pending & own.mask;
+        drop(own);
+        self.store_words(self.arguments[0], &[blocked])?;
+        Ok(0)
+    }
+
+    pub(super) fn rt_sigsuspend(&self) -> Answer {
+        let [set, size, ..] = self.arguments;
+        if size != SET_BYTES {
+            return Err(Errno::EINVAL);
+        }
+        let mask = self.load_set(set)?;
+        self.task.signals.set_mask_for_call(mask);
+        self.task.set_signal_flag();
+        self.pause()
+    }
+
+    /// Sleeps until a signal's handler has run.
+    pub(super) fn pause(&self) -> Answer {
+        let never = WaitQueue::new();
+        never.wait_until(|| None)
+    }
+
+    pub(super) fn rt_sigtimedwait(&self) -> Answer {
+        let [set, info, timeout, size, ..] = self.arguments;
+        if size != SET_BYTES {
+            return Err(Errno::EINVAL);
+        }
+        let set = self.load_set(set)? & !UNSTOPPABLE;
+        let deadline = match timeout {
+            0 => None,
+            at => Some(time::now_ns().saturating_add(self.load_time(at)?)),
+        };
+        // The signals wake the task although it blocks them: for the duration of the call it does not.
+        let mask = self.task.signals.mask();
+        self.task.signals.set_mask(mask & !set);
+        let found = WaitQueue::new().wait_until_deadline(deadline, || self.take_pending(set));
+        let found = match found {
+            Err(Errno::EINTR) => self.take_pending(set).map(Some).ok_or(Errno::EINTR),
+            other => other,
+        };
+        self.task.signals.set_mask(mask);
+        let taken = found?.ok_or(Errno::EAGAIN)?;
+        if info != 0 {
+            self.memory.write(VirtAddr(info), &taken.bytes())?;
+        }
+        Ok(u64::from(taken.signal))
+    }
+
+    fn take_pending(&self, set: SignalSet) -> Option<SigInfo> {
+        let own = self.task.signals.0.lock().pending.take(set);
+        own.or_else(|| self.process().signals.pending.lock().take(set))
+    }
+
+    pub(super) fn rt_sigqueueinfo(&self) -> Answer {
+        let [pid, signal, info, ..] = self.arguments;
+        let signal = self.signal_of(signal)?;
+        let mut bytes = [0; INFO_BYTES];
+        self.memory.read(VirtAddr(info), &mut bytes)?;
+        let process = table::process(pid as u32).ok_or(Errno::ESRCH)?;
+        send::to_process(&process, SigInfo::from_bytes(signal, &bytes));
+        Ok(0)
+    }
+
+    pub(super) fn sigaltstack(&self) -> Answer {
+        let [new, old, ..] = self.arguments;
+        // SAFETY: the task is the running one, and its program does not run.
+        let rsp = unsafe { self.task.user() }.registers.rsp;
+        let before = self.task.signals.0.lock().alt_stack;
+        let on_it = before.bytes != 0 && before.contains(rsp);
+        if new != 0 {
+            let [start, flags, bytes] = self.load_words(new)?;
+            let flags = flags as u32;
+            let disable = flags & !abi::SS_AUTODISARM == abi::SS_DISABLE;
+            if on_it {
+                return Err(Errno::EPERM);
+            }
+            if !disable && flags & !(abi::SS_AUTODISARM | abi::SS_ONSTACK) != 0 {
+                return Err(Errno::EINVAL);
+            }
+            if !disable && bytes < u64::from(abi::MINSIGSTKSZ) {
+                return Err(Errno::ENOMEM);
+            }
+            let stack = AltStack { start, bytes, flags: flags & abi::SS_AUTODISARM };
+            self.task.signals.0.lock().alt_stack = if disable { AltStack::default() } else { stack };
+        }
+        let flags = match before.bytes {
+            0 => abi::SS_DISABLE,
+            _ if on_it => abi::SS_ONSTACK,
+            _ => 0,
+        };
+        self.store_words(old, &[before.start, u64::from(flags | before.flags), before.bytes])?;
+        Ok(0)
+    }
+
+    pub(super) fn kill(&self) -> Answer {
+        let [pid, signal, ..] = self.arguments;
+        let signal = self.signal_or_zero(signal)?;
+        let own_group = self.process().group.load(Ordering::Relaxed);
+        let targets: alloc::vec::Vec<_> = match pid as i32 {
+            0 => group(own_group),
+            -1 => {
+                let all = table::processes().into_iter();
+                all.filter(|process| process.id != table::INIT && process.id != self.process().id).collect()
+            }
+            number if number < 0 => group(number.unsigned_abs()),
+            number => table::process(number as u32).into_iter().collect(),
+        };
+        if targets.is_empty() {
+            return Err(Errno::ESRCH);
+        }
+        if let Some(signal) = signal {
+            let info = SigInfo::user(signal, self.process().id);
+            targets.iter().for_each(|process| send::to_process(process, info));
+        }
+        Ok(0)
+    }
+
+    pub(super) fn tkill(&self) -> Answer {
+        let [tid, signal, ..] = self.arguments;
+        self.signal_thread(None, tid as u32, signal)
+    }
+
+    pub(super) fn tgkill(&self) -> Answer {
+        let [pid, tid, signal, ..] = self.arguments;
+        self.signal_thread(Some(pid as u32), tid as u32, signal)
+    }
+
+    fn signal_thread(&self, pid: Option<u32>, tid: u32, signal: u64) -> Answer {
+        if tid as i32 <= 0 {
+            return Err(Errno::EINVAL);
+        }
+        let signal = self.signal_or_zero(signal)?;
+        let task = table::task(tid).ok_or(Errno::ESRCH)?;
+        if pid.is_some_and(|pid| pid != task.process.id) {
+            return Err(Errno::ESRCH);
+        }
+        if let Some(signal) = signal {
+            send::to_task(&task, SigInfo::thread(signal, self.process().id));
+        }
+        Ok(0)
+    }
+
+    fn load_set(&self, at: u64) -> Result<SignalSet, Errno> {
+        self.memory.read_u64(VirtAddr(at))
+    }
+
+    fn signal_or_zero(&self, signal: u64) -> Result<Option<u32>, Errno> {
+        if signal as u32 == 0 { Ok(None) } else { self.signal_of(signal).map(Some) }
+    }
+
+    fn signal_of(&self, signal: u64) -> Result<u32, Errno> {
+        let signal = signal as u32;
+        (1..=COUNT).contains(&signal).then_some(signal).ok_or(Errno::EINVAL)
+    }
+}
+
+fn group(id: u32) -> alloc::vec::Vec<alloc::sync::Arc<crate::task::process::Process>> {
+    table::processes().into_iter().filter(|process| process.group.load(Ordering::Relaxed) == id).collect()
+}

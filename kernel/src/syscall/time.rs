@@ -1,0 +1,98 @@
+//! Clocks and sleeping.
+
+use linux_raw_sys::general as abi;
+use quire::addr::VirtAddr;
+
+use super::{Answer, Call};
+use crate::errno::Errno;
+use crate::task::wait::WaitQueue;
+use crate::time;
+
+const SECOND: u64 = 1_000_000_000;
+
+impl Call<'_> {
+    /// A time in nanoseconds from a `struct timespec`.
+    pub(super) fn load_time(&self, at: u64) -> Result<u64, Errno> {
+        let [seconds, nanoseconds] = self.load_words(at)?;
+        if nanoseconds >= SECOND || seconds as i64 >= i64::MAX / 2 || (seconds as i64) < 0 {
+            return if (seconds as i64) >= i64::MAX / 2 && nanoseconds < SECOND {
+                Ok(u64::MAX)
+            } else {
+                Err(Errno::EINVAL)
+            };
+        }
+        Ok(seconds.saturating_mul(SECOND).saturating_add(nanoseconds))
+    }
+
+    fn store_time(&self, at: u64, time: u64) -> Result<(), Errno> {
+        self.store_words(at, &[time / SECOND, time % SECOND])
+    }
+
+    pub(super) fn nanosleep(&self) -> Answer {
+        let [wanted, left, ..] = self.arguments;
+        let deadline = time::now_ns().saturating_add(self.load_time(wanted)?);
+        self.sleep_until(deadline, left)
+    }
+
+    pub(super) fn clock_nanosleep(&self) -> Answer {
+        let [clock, flags, wanted, left, ..] = self.arguments;
+        let now = self.clock(clock as u32)?;
+        let wanted = self.load_time(wanted)?;
+        if flags as u32 & abi::TIMER_ABSTIME != 0 {
+            let wait = wanted.saturating_sub(now);
+            return self.sleep_until(time::now_ns().saturating_add(wait), 0);
+        }
+        self.sleep_until(time::now_ns().saturating_add(wanted), left)
+    }
+
+    fn sleep_until(&self, deadline: u64, left: u64) -> Answer {
+        let never = WaitQueue::new();
+        match never.wait_until_deadline(Some(deadline), || None::<()>) {
+            Ok(_) => Ok(0),
+            Err(errno) => {
+                self.store_time(left, deadline.saturating_sub(time::now_ns()))?;
+                Err(errno)
+            }
+        }
+    }
+
+    pub(super) fn clock(&self, clock: u32) -> Result<u64, Errno> {
+        match clock {
+            abi::CLOCK_REALTIME | abi::CLOCK_REALTIME_COARSE | abi::CLOCK_TAI => Ok(time::realtime_ns()),
+            abi::CLOCK_MONOTONIC
+            | abi::CLOCK_MONOTONIC_RAW
+            | abi::CLOCK_MONOTONIC_COARSE
+            | abi::CLOCK_BOOTTIME
+            | abi::CLOCK_PROCESS_CPUTIME_ID
+            | abi::CLOCK_THREAD_CPUTIME_ID => Ok(time::now_ns()),
+            _ => Err(Errno::EINVAL),
+        }
+    }
+
+    pub(super) fn clock_gettime(&self) -> Answer {
+        let time = self.clock(self.arguments[0] as u32)?;
+        self.store_time(self.arguments[1], time)?;
+        Ok(0)
+    }
+
+    pub(super) fn clock_getres(&self) -> Answer {
+        self.clock(self.arguments[0] as u32)?;
+        self.store_time(self.arguments[1], 1)?;
+        Ok(0)
+    }
+
+    pub(super) fn gettimeofday(&self) -> Answer {
+        let time = time::realtime_ns();
+        self.store_words(self.arguments[0], &[time / SECOND, time % SECOND / 1000])?;
+        self.store_words(self.arguments[1], &[0])?;
+        Ok(0)
+    }
+
+    pub(super) fn time(&self) -> Answer {
+        let seconds = time::realtime_ns() / SECOND;
+        if self.arguments[0] != 0 {
+            self.memory.write(VirtAddr(self.arguments[0]), &seconds.to_le_bytes())?;
+        }
+        Ok(seconds)
+    }
+}

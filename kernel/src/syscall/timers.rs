@@ -1,0 +1,121 @@
+//! The calls about timers that send signals.
+
+use linux_raw_sys::general as abi;
+use quire::addr::VirtAddr;
+
+use super::{Answer, Call};
+use crate::errno::Errno;
+use crate::task::signal::info::SigInfo;
+use crate::task::timers::{self, REAL, Setting, TimerId};
+use crate::time;
+
+const SECOND: u64 = 1_000_000_000;
+const MICROSECOND: u64 = 1000;
+/// `SI_TIMER`.
+const CODE: i32 = -2;
+
+impl Call<'_> {
+    pub(super) fn alarm(&self) -> Answer {
+        let value = u64::from(self.arguments[0] as u32) * SECOND;
+        let before = timers::set_real(self.process(), Setting { value, interval: 0 });
+        Ok(before.value.div_ceil(SECOND))
+    }
+
+    /// `setitimer`, for the timer of real time.
+    pub(super) fn setitimer(&self) -> Answer {
+        let [which, new, old, ..] = self.arguments;
+        real(which)?;
+        let setting = if new == 0 { Setting::default() } else { self.load_microseconds(new)? };
+        let before = timers::set_real(self.process(), setting);
+        self.store_microseconds(old, before)?;
+        Ok(0)
+    }
+
+    pub(super) fn getitimer(&self) -> Answer {
+        let [which, at, ..] = self.arguments;
+        real(which)?;
+        let setting = timers::get(self.timer(u64::from(REAL))).unwrap_or_default();
+        self.store_microseconds(at, setting)?;
+        Ok(0)
+    }
+
+    pub(super) fn timer_create(&self) -> Answer {
+        let [clock, event, number_at, ..] = self.arguments;
+        self.clock(clock as u32)?;
+        let info = self.timer_signal(event)?;
+        let number = timers::create(self.process(), info)?;
+        self.memory.write(VirtAddr(number_at), &number.to_le_bytes())?;
+        Ok(0)
+    }
+
+    /// The signal that a `struct sigevent` asks for. One for a thread goes to the process.
+    fn timer_signal(&self, event: u64) -> Result<Option<SigInfo>, Errno> {
+        if event == 0 {
+            return Ok(Some(SigInfo { signal: abi::SIGALRM, code: CODE, words: [0; 3] }));
+        }
+        let [value, kinds] = self.load_words(event)?;
+        let (signal, notify) = (kinds as u32, (kinds >> 32) as u32);
+        match notify {
+            abi::SIGEV_NONE => Ok(None),
+            abi::SIGEV_SIGNAL | abi::SIGEV_THREAD_ID if (1..=64).contains(&signal) => {
+                Ok(Some(SigInfo { signal, code: CODE, words: [0, value, 0] }))
+            }
+            _ => Err(Errno::EINVAL),
+        }
+    }
+
+    pub(super) fn timer_settime(&self) -> Answer {
+        let [number, flags, new, old, ..] = self.arguments;
+        let interval = self.load_time(new)?;
+        let mut value = self.load_time(new.checked_add(16).ok_or(Errno::EFAULT)?)?;
+        if flags as u32 & abi::TIMER_ABSTIME != 0 && value != 0 {
+            value = value.saturating_sub(time::now_ns()).max(1);
+        }
+        let before = timers::set(self.timer(number), Setting { value, interval })?;
+        self.store_setting(old, before)?;
+        Ok(0)
+    }
+
+    pub(super) fn timer_gettime(&self) -> Answer {
+        let setting = timers::get(self.timer(self.arguments[0]))?;
+        self.store_setting(self.arguments[1], setting)?;
+        Ok(0)
+    }
+
+    pub(super) fn timer_getoverrun(&self) -> Answer {
+        timers::overruns(self.timer(self.arguments[0]))
+    }
+
+    pub(super) fn timer_delete(&self) -> Answer {
+        timers::delete(self.timer(self.arguments[0])).map(|()| 0)
+    }
+
+    fn timer(&self, number: u64) -> TimerId {
+        TimerId { process: self.process().id, number: number as u32 }
+    }
+
+    fn store_setting(&self, at: u64, setting: Setting) -> Result<(), Errno> {
+        let Setting { value, interval } = setting;
+        self.store_words(at, &[interval / SECOND, interval % SECOND, value / SECOND, value % SECOND])
+    }
+
+    fn store_microseconds(&self, at: u64, setting: Setting) -> Result<(), Errno> {
+        let parts = |time: u64| [time / SECOND, time % SECOND / MICROSECOND];
+        let ([interval, rest], [value, value_rest]) = (parts(setting.interval), parts(setting.value));
+        self.store_words(at, &[interval, rest, value, value_rest])
+    }
+
+    fn load_microseconds(&self, at: u64) -> Result<Setting, Errno> {
+        let [interval, rest, value, value_rest] = self.load_words(at)?;
+        let time = |seconds: u64, microseconds: u64| {
+            let valid = microseconds < SECOND / MICROSECOND && (seconds as i64) >= 0;
+            valid.then(|| seconds.saturating_mul(SECOND) + microseconds * MICROSECOND).ok_or(Errno::EINVAL)
+        };
+        Ok(Setting { interval: time(interval, rest)?, value: time(value, value_rest)? })
+    }
+}
+
+/// The timers of processor time (`ITIMER_VIRTUAL`, `ITIMER_PROF`) do not exist.
+fn real(which: u64) -> Result<(), Errno> {
+    if which as u32 == abi::ITIMER_REAL { Ok(()) } else { Err(Errno::EINVAL) }
+}

@@ -1,0 +1,87 @@
+//! Waiting for children.
+
+use core::sync::atomic::Ordering;
+
+use linux_raw_sys::general as abi;
+use quire::addr::VirtAddr;
+
+use super::{Answer, Call};
+use crate::errno::Errno;
+use crate::task::process::{Exit, JobEvent};
+use crate::task::signal::info::SigInfo;
+use crate::task::wait4::{Children, Event, Wanted, wait};
+
+const WAIT4_OPTIONS: u32 =
+    abi::WNOHANG | abi::WUNTRACED | abi::WCONTINUED | abi::__WNOTHREAD | abi::__WALL | abi::__WCLONE;
+const WAITID_OPTIONS: u32 =
+    abi::WNOHANG | abi::WSTOPPED | abi::WEXITED | abi::WCONTINUED | abi::WNOWAIT | abi::__WALL;
+/// The words of `struct rusage`.
+pub(super) const USAGE_WORDS: usize = 18;
+
+impl Call<'_> {
+    pub(super) fn wait4(&self) -> Answer {
+        let [pid, status, options, usage, ..] = self.arguments;
+        let options = options as u32;
+        if options & !WAIT4_OPTIONS != 0 {
+            return Err(Errno::EINVAL);
+        }
+        let children = match pid as i32 {
+            -1 => Children::Any,
+            0 => Children::Group(self.process().group.load(Ordering::Relaxed)),
+            group if group < 0 => Children::Group(group.unsigned_abs()),
+            pid => Children::One(pid as u32),
+        };
+        let wanted = Wanted {
+            children,
+            ended: true,
+            stopped: options & abi::WUNTRACED != 0,
+            continued: options & abi::WCONTINUED != 0,
+            keep: false,
+            no_hang: options & abi::WNOHANG != 0,
+        };
+        let Some((child, event)) = wait(self.process(), wanted)? else { return Ok(0) };
+        if status != 0 {
+            self.memory.write(VirtAddr(status), &event.wait_status().to_le_bytes())?;
+        }
+        self.store_words(usage, &[0; USAGE_WORDS])?;
+        Ok(u64::from(child))
+    }
+
+    pub(super) fn waitid(&self) -> Answer {
+        let [kind, id, info, options, usage, _] = self.arguments;
+        let options = options as u32;
+        if options & !WAITID_OPTIONS != 0 || options & (abi::WEXITED | abi::WSTOPPED | abi::WCONTINUED) == 0 {
+            return Err(Errno::EINVAL);
+        }
+        let children = match (kind as u32, id as u32) {
+            (abi::P_ALL, _) => Children::Any,
+            (abi::P_PID, id) if id != 0 => Children::One(id),
+            (abi::P_PGID, 0) => Children::Group(self.process().group.load(Ordering::Relaxed)),
+            (abi::P_PGID, group) => Children::Group(group),
+            _ => return Err(Errno::EINVAL),
+        };
+        let wanted = Wanted {
+            children,
+            ended: options & abi::WEXITED != 0,
+            stopped: options & abi::WSTOPPED != 0,
+            continued: options & abi::WCONTINUED != 0,
+            keep: options & abi::WNOWAIT != 0,
+            no_hang: options & abi::WNOHANG != 0,
+        };
+        let found = wait(self.process(), wanted)?;
+        if info != 0 {
+            let bytes = found.map_or([0; 128], |(child, event)| info_of(child, event).bytes());
+            self.memory.write(VirtAddr(info), &bytes)?;
+        }
+        self.store_words(usage, &[0; USAGE_WORDS])?;
+        Ok(0)
+    }
+}
+
+fn info_of(child: u32, event: Event) -> SigInfo {
+    match event {
+        Event::Ended(exit @ (Exit::Exited(_) | Exit::Killed(_))) => SigInfo::child(abi::SIGCHLD, child, exit),
+        Event::Job(JobEvent::Stopped(signal)) => SigInfo::job(child, abi::CLD_STOPPED, signal),
+        Event::Job(JobEvent::Continued) => SigInfo::job(child, abi::CLD_CONTINUED, abi::SIGCONT),
+    }
+}

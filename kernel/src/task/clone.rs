@@ -1,0 +1,158 @@
+//! New processes and threads.
+
+use alloc::sync::Arc;
+use core::sync::atomic::Ordering;
+
+use linux_raw_sys::general as abi;
+use quire::addr::VirtAddr;
+
+use super::process::Process;
+use super::sleep_lock::SleepLock;
+use super::thread::{Task, UserContext};
+use super::{run, sched, table};
+use crate::errno::Errno;
+use crate::memory::manager::Space;
+use crate::memory::user::UserMemory;
+
+/// What `clone3(2)` is asked for. Addresses are 0 for none.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CloneRequest {
+    /// `CLONE_*`.
+    pub flags: u64,
+    /// The end of the child's stack; the parent's stack pointer if 0.
+    pub stack_end: u64,
+    /// The signal that the parent gets at the child's end.
+    pub exit_signal: u32,
+    /// Where the parent stores the child's number (`CLONE_PARENT_SETTID`).
+    pub parent_tid: u64,
+    /// Where the child stores its number or clears it at its end.
+    pub child_tid: u64,
+    /// The base of the child's thread-local storage (`CLONE_SETTLS`).
+    pub tls: u64,
+}
+
+const SUPPORTED: u32 = abi::CLONE_VM
+    | abi::CLONE_FS
+    | abi::CLONE_FILES
+    | abi::CLONE_SIGHAND
+    | abi::CLONE_VFORK
+    | abi::CLONE_PARENT
+    | abi::CLONE_THREAD
+    | abi::CLONE_SYSVSEM
+    | abi::CLONE_SETTLS
+    | abi::CLONE_PARENT_SETTID
+    | abi::CLONE_CHILD_CLEARTID
+    | abi::CLONE_DETACHED
+    | abi::CLONE_UNTRACED
+    | abi::CLONE_CHILD_SETTID
+    | abi::CLONE_IO;
+
+impl CloneRequest {
+    fn has(&self, flag: u32) -> bool {
+        self.flags & u64::from(flag) != 0
+    }
+
+    /// The combinations that `clone(2)` refuses, and those that the kernel does not have.
+    fn check(&self) -> Result<(), Errno> {
+        let needs = |flag, other| !self.has(flag) || self.has(other);
+        let sound = needs(abi::CLONE_SIGHAND, abi::CLONE_VM) && needs(abi::CLONE_THREAD, abi::CLONE_SIGHAND);
+        let known = self.flags & !u64::from(SUPPORTED | abi::CLONE_CLEAR_SIGHAND as u32) == 0;
+        (sound && known).then_some(()).ok_or(Errno::EINVAL)
+    }
+}
+
+/// Makes a task that returns 0 from the call in which the running task is. Returns its number. With `CLONE_VFORK`,
+/// after it has ended or executed a program.
+///
+/// # Errors
+/// As `clone(2)`.
+pub fn clone(task: &Task, request: &CloneRequest) -> Result<u64, Errno> {
+    request.check()?;
+    let id = table::take()?;
+    // A number that no task has taken over is given back.
+    let new = build(task, request, id).inspect_err(|_| table::release(id))?;
+    if request.has(abi::CLONE_PARENT_SETTID) {
+        // As in Linux, a bad address is the caller's own problem.
+        let _ = UserMemory::of(task.space()).write(VirtAddr(request.parent_tid), &id.to_le_bytes());
+    }
+    let child = new.process.clone();
+    let waits = request.has(abi::CLONE_VFORK) && !request.has(abi::CLONE_THREAD);
+    child.is_vforked.store(waits, Ordering::Release);
+    run::launch(new);
+    if waits {
+        // The child uses this task's stack: not even a fatal signal may end the wait before the child is gone.
+        child.vfork_done.wait_uninterruptible(|| {
+            (!child.is_vforked.load(Ordering::Acquire) || task.is_dying()).then_some(())
+        });
+    }
+    Ok(u64::from(id))
+}
+
+fn build(task: &Task, request: &CloneRequest, id: u32) -> Result<Arc<Task>, Errno> {
+    let space = child_space(task, request)?;
+    let is_thread = request.has(abi::CLONE_THREAD);
+    let process = if is_thread { task.process.clone() } else { child_process(task, request, id, &space) };
+    let new = Task::new(process, id, child_context(task, request), Some(space), run::task_start)?;
+    let child_tid = |flag| if request.has(flag) { request.child_tid } else { 0 };
+    new.clear_child_tid.store(child_tid(abi::CLONE_CHILD_CLEARTID), Ordering::Relaxed);
+    new.store_child_id_at.store(child_tid(abi::CLONE_CHILD_SETTID), Ordering::Relaxed);
+    new.signals.inherit(&task.signals, request.has(abi::CLONE_VM) && !request.has(abi::CLONE_VFORK));
+    if !is_thread {
+        let parent = parent_of_child(task, request);
+        parent.children.lock().push(new.process.clone());
+    }
+    Ok(new)
+}
+
+fn child_space(task: &Task, request: &CloneRequest) -> Result<Arc<Space>, Errno> {
+    if request.has(abi::CLONE_VM) {
+        return Ok(task.space_handle().expect("a program's task"));
+    }
+    Ok(Arc::new(task.space().fork()?))
+}
+
+fn parent_of_child(task: &Task, request: &CloneRequest) -> Arc<Process> {
+    let own = &task.process;
+    if request.has(abi::CLONE_PARENT) { own.parent().unwrap_or_else(|| own.clone()) } else { own.clone() }
+}
+
+fn child_process(task: &Task, request: &CloneRequest, id: u32, space: &Arc<Space>) -> Arc<Process> {
+    let files = task.process.files.lock().clone();
+    let files = match request.has(abi::CLONE_FILES) {
+        true => files,
+        false => Arc::new(SleepLock::new(files.lock().clone())),
+    };
+    let signals = task
+        .process
+        .signals
+        .for_child(request.has(abi::CLONE_SIGHAND), request.flags & abi::CLONE_CLEAR_SIGHAND != 0);
+    let parent = parent_of_child(task, request);
+    let process = Process::new(id, Some(&parent), Some(space.clone()), files, signals);
+    process.exit_signal.store(request.exit_signal, Ordering::Relaxed);
+    process
+}
+
+fn child_context(task: &Task, request: &CloneRequest) -> UserContext {
+    // SAFETY: the task is the running one, and its program does not run.
+    let own = unsafe { task.user() };
+    own.fpu.save();
+    let mut context = own.clone();
+    context.registers.rax = 0;
+    if request.stack_end != 0 {
+        context.registers.rsp = request.stack_end;
+    }
+    if request.has(abi::CLONE_SETTLS) {
+        context.fs_base = VirtAddr(request.tls);
+    }
+    context
+}
+
+/// `CLONE_CHILD_SETTID`: a new task stores its number in its own memory, before its program runs.
+pub fn store_child_id() {
+    let task = sched::current_ref();
+    let at = task.store_child_id_at.swap(0, Ordering::Relaxed);
+    if at != 0 {
+        // As in Linux, a bad address is the caller's own problem.
+        let _ = UserMemory::of(task.space()).write(VirtAddr(at), &task.id.to_le_bytes());
+    }
+}

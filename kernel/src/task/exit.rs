@@ -1,0 +1,135 @@
+//! The end of a task, and of a process with its last one.
+
+use alloc::sync::Arc;
+use core::sync::atomic::Ordering;
+
+use linux_raw_sys::general as abi;
+use quire::addr::VirtAddr;
+
+use super::process::{Exit, Process};
+use super::signal::{self, info::SigInfo};
+use super::thread::Task;
+use super::{futex, sched, table, timers};
+use crate::device::serial::log;
+use crate::memory::user::UserMemory;
+
+/// What the running task does last, on its way to `sched::end_task`.
+pub fn finish() {
+    let task = sched::current();
+    // A thread that is alone in its address space has no one to wake.
+    futex::end_robust_list(&task);
+    clear_child_id(&task);
+    let is_last = {
+        let mut threads = task.process.threads.lock();
+        threads.retain(|thread| !Arc::ptr_eq(thread, &task));
+        threads.is_empty()
+    };
+    if is_last {
+        let space = task.process.space.lock().take();
+        check(&task);
+        drop(space);
+    }
+    task.leave_space();
+    if is_last {
+        end_process(&task.process);
+    }
+    task.process.child_events.wake_all();
+}
+
+/// The end of a first task whose program could not be loaded.
+pub fn abandon() {
+    let task = sched::current();
+    task.process.threads.lock().clear();
+    table::forget(&task.process);
+}
+
+/// In builds with checks, the address space is validated before it goes.
+fn check(task: &Task) {
+    if cfg!(debug_assertions)
+        && let Err(fault) = task.space().validate()
+    {
+        panic!("the address space of process {} is broken: {fault:?}", task.process.id);
+    }
+}
+
+/// `set_tid_address(2)`: a thread that joins this one waits for the zero.
+fn clear_child_id(task: &Task) {
+    let at = task.clear_child_tid.swap(0, Ordering::Relaxed);
+    if at == 0 || Arc::strong_count(&task.space_handle().expect("a program's task")) <= 2 {
+        return;
+    }
+    let memory = UserMemory::of(task.space());
+    if memory.write(VirtAddr(at), &0_u32.to_le_bytes()).is_ok() {
+        let _ = futex::wake(task, VirtAddr(at), 1);
+    }
+}
+
+/// Frees what the process had, and tells its parent.
+fn end_process(process: &Arc<Process>) {
+    let files = core::mem::take(&mut *process.files.lock());
+    drop(files);
+    timers::delete_all(process.id, true);
+    end_vfork(process);
+    give_children_to_init(process);
+    process.set_ended();
+    let parent = process.parent();
+    match &parent {
+        Some(parent) if !wants_no_zombies(parent, process) => {
+            notify_parent(parent, process);
+        }
+        _ if process.id == table::INIT => crate::init::init_ended(),
+        _ => reap_unseen(parent.as_ref(), process),
+    }
+}
+
+/// Lets the parent of a `vfork` go on: the child does not use its address space any more.
+pub fn end_vfork(process: &Process) {
+    if process.is_vforked.swap(false, Ordering::AcqRel) {
+        process.vfork_done.wake_all();
+    }
+}
+
+fn give_children_to_init(process: &Arc<Process>) {
+    let orphans = core::mem::take(&mut *process.children.lock());
+    if orphans.is_empty() {
+        return;
+    }
+    let Some(init) = table::process(table::INIT) else { return };
+    for orphan in orphans {
+        *orphan.parent.lock() = Arc::downgrade(&init);
+        init.children.lock().push(orphan);
+    }
+    init.child_events.wake_all();
+}
+
+fn notify_parent(parent: &Arc<Process>, process: &Process) {
+    let exit = process.exit().unwrap_or(Exit::Exited(0));
+    let signal = process.exit_signal.load(Ordering::Relaxed);
+    if signal != 0 {
+        signal::send::to_process(parent, SigInfo::child(signal, process.id, exit));
+    }
+    parent.child_events.wake_all();
+}
+
+/// A parent that ignores `SIGCHLD` gets no zombies.
+fn wants_no_zombies(parent: &Process, process: &Process) -> bool {
+    process.exit_signal.load(Ordering::Relaxed) == abi::SIGCHLD && parent.signals.reaps_children()
+}
+
+fn reap_unseen(parent: Option<&Arc<Process>>, process: &Arc<Process>) {
+    if let Some(parent) = parent {
+        parent.children.lock().retain(|child| !Arc::ptr_eq(child, process));
+        parent.child_events.wake_all();
+    }
+    table::forget(process);
+}
+
+/// Kills all processes but `init`, at the end of the machine's work.
+pub fn kill_all() {
+    for process in table::processes() {
+        if process.exit().is_none() {
+            log!("process {} is still running and is killed", process.id);
+        }
+        process.begin_exit(Exit::Killed(abi::SIGKILL));
+    }
+}

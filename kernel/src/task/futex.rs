@@ -1,0 +1,218 @@
+//! Futexes (`futex(2)`): a task sleeps until another one wakes it at an address.
+//!
+//! A waiter first enters the queue and then reads the word. A waker first changes the word and then looks into the
+//! queue. So a waiter that has read the old value is found.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicBool, Ordering};
+
+use linux_raw_sys::general as abi;
+use quire::addr::VirtAddr;
+use quire::vm::Access;
+
+use super::sched;
+use super::thread::Task;
+use crate::errno::Errno;
+use crate::memory::user::UserMemory;
+use crate::sync::IrqLock;
+use crate::time;
+
+const BUCKETS: usize = 64;
+/// Waiters with any bit.
+pub const ANY: u32 = u32::MAX;
+/// The most entries of a robust list that are followed, as in Linux.
+const ROBUST_LIMIT: usize = 2048;
+
+/// What a futex is known by.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Key {
+    /// The address in one address space, by its number (`FUTEX_PRIVATE_FLAG`).
+    Private(u64, u64),
+    /// The byte of physical memory, for address spaces that share it.
+    Shared(u64),
+}
+
+impl Key {
+    /// The key of an address in the running task's memory.
+    ///
+    /// # Errors
+    /// [`Errno::EINVAL`] for an address that is not a multiple of 4, [`Errno::EFAULT`] where no memory is.
+    pub fn of(task: &Task, addr: VirtAddr, private: bool) -> Result<Self, Errno> {
+        if !addr.0.is_multiple_of(4) {
+            return Err(Errno::EINVAL);
+        }
+        if private {
+            return Ok(Self::Private(task.space().number(), addr.0));
+        }
+        loop {
+            // A word that is written by another process must not be a private copy later: ask as for a store.
+            match task.space().translate(addr, Access::Write) {
+                Some(leaf) => {
+                    let inside = addr.0 - leaf.addr.0;
+                    return Ok(Self::Shared(leaf.frame.addr().0 + inside));
+                }
+                None => task.space().fault(addr, Access::Write).map_err(|_| Errno::EFAULT)?,
+            };
+        }
+    }
+
+    fn bucket(self) -> &'static IrqLock<Vec<Arc<Waiter>>> {
+        let word = match self {
+            Self::Private(space, addr) => addr ^ space << 32,
+            Self::Shared(addr) => addr,
+        };
+        let mixed = word.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        &QUEUES[(mixed >> 58) as usize % BUCKETS]
+    }
+}
+
+struct Waiter {
+    task: Arc<Task>,
+    key: IrqLock<Key>,
+    bits: u32,
+    woken: AtomicBool,
+}
+
+static QUEUES: [IrqLock<Vec<Arc<Waiter>>>; BUCKETS] = [const { IrqLock::new(Vec::new()) }; BUCKETS];
+
+/// Sleeps until woken, if the word still has the value `expected`. Until `deadline`, if there is one.
+///
+/// # Errors
+/// [`Errno::EAGAIN`] if it has another value, [`Errno::ETIMEDOUT`], [`Errno::EINTR`], [`Errno::EFAULT`].
+pub fn wait(key: Key, addr: VirtAddr, expected: u32, bits: u32, deadline: Option<u64>) -> Result<(), Errno> {
+    let task = sched::current();
+    let waiter =
+        Arc::new(Waiter { task: task.clone(), key: IrqLock::new(key), bits, woken: AtomicBool::new(false) });
+    key.bucket().lock().push(waiter.clone());
+    let result = wait_in_queue(&waiter, &task, addr, expected, deadline);
+    leave(&waiter);
+    // A task that was woken has used up the wake-up, whatever else happened.
+    if waiter.woken.load(Ordering::Acquire) { Ok(()) } else { result }
+}
+
+fn wait_in_queue(
+    waiter: &Waiter,
+    task: &Arc<Task>,
+    addr: VirtAddr,
+    expected: u32,
+    deadline: Option<u64>,
+) -> Result<(), Errno> {
+    if UserMemory::of(task.space()).read_u32(addr)? != expected {
+        return Err(Errno::EAGAIN);
+    }
+    let _alarm = deadline.map(|deadline| time::wake_at(deadline, task.clone()));
+    loop {
+        if waiter.woken.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        if task.is_interrupted() {
+            return Err(Errno::EINTR);
+        }
+        if deadline.is_some_and(|deadline| time::now_ns() >= deadline) {
+            return Err(Errno::ETIMEDOUT);
+        }
+        sched::park();
+    }
+}
+
+/// Takes the waiter out of the queue that it is in, wherever a requeue has put it.
+fn leave(waiter: &Arc<Waiter>) {
+    loop {
+        let key = *waiter.key.lock();
+        let mut queue = key.bucket().lock();
+        if *waiter.key.lock() != key {
+            continue;
+        }
+        queue.retain(|other| !Arc::ptr_eq(other, waiter));
+        return;
+    }
+}
+
+/// Wakes up to `most` waiters of a private futex of the running task, and shared ones at this address.
+///
+/// # Errors
+/// As for [`Key::of`].
+pub fn wake(task: &Task, addr: VirtAddr, most: u32) -> Result<u64, Errno> {
+    let private = wake_key(Key::of(task, addr, true)?, most, ANY);
+    let shared = wake_key(Key::of(task, addr, false)?, most, ANY);
+    Ok(private + shared)
+}
+
+/// Wakes up to `most` waiters that have one of the bits. Returns how many.
+pub fn wake_key(key: Key, most: u32, bits: u32) -> u64 {
+    let mut count = 0;
+    key.bucket().lock().retain(|waiter| {
+        let chosen = count < u64::from(most) && *waiter.key.lock() == key && waiter.bits & bits != 0;
+        if chosen {
+            count += 1;
+            waiter.woken.store(true, Ordering::Release);
+            sched::wake(&waiter.task);
+        }
+        !chosen
+    });
+    count
+}
+
+/// Wakes up to `most` waiters, and moves up to `move_most` others to another futex. Returns how many were woken and
+/// how many moved.
+pub fn requeue(from: Key, to: Key, most: u32, move_most: u32) -> (u64, u64) {
+    let woken = wake_key(from, most, ANY);
+    let mut moved = Vec::new();
+    from.bucket().lock().retain(|waiter| {
+        let chosen = (moved.len() as u64) < u64::from(move_most) && *waiter.key.lock() == from;
+        if chosen {
+            moved.push(waiter.clone());
+        }
+        !chosen
+    });
+    let count = moved.len() as u64;
+    for waiter in moved {
+        let mut queue = to.bucket().lock();
+        *waiter.key.lock() = to;
+        queue.push(waiter);
+    }
+    (woken, count)
+}
+
+/// Marks the robust futexes that the task holds as left by a dead owner, and wakes a waiter of each.
+pub fn end_robust_list(task: &Task) {
+    let head = task.robust_list.swap(0, Ordering::Relaxed);
+    if head == 0 {
+        return;
+    }
+    // A program that has damaged its list loses the rest of it.
+    let _ = walk_robust_list(task, head);
+}
+
+fn walk_robust_list(task: &Task, head: u64) -> Result<(), Errno> {
+    let memory = UserMemory::of(task.space());
+    let word = |at: u64| memory.read_u64(VirtAddr(at));
+    let (mut entry, offset, pending) = (word(head)?, word(head + 8)?, word(head + 16)?);
+    for _ in 0..ROBUST_LIMIT {
+        if entry == head || entry == 0 {
+            break;
+        }
+        let next = word(entry & !1)?;
+        if entry != pending {
+            mark_dead(task, memory, (entry & !1).wrapping_add(offset))?;
+        }
+        entry = next;
+    }
+    if pending != 0 {
+        mark_dead(task, memory, (pending & !1).wrapping_add(offset))?;
+    }
+    Ok(())
+}
+
+fn mark_dead(task: &Task, memory: UserMemory<'_>, at: u64) -> Result<(), Errno> {
+    let dead = |value: u32| {
+        let is_owner = value & abi::FUTEX_TID_MASK == task.id;
+        is_owner.then_some(value & abi::FUTEX_WAITERS | abi::FUTEX_OWNER_DIED)
+    };
+    let before = memory.update_u32(VirtAddr(at), dead)?;
+    if before & abi::FUTEX_TID_MASK == task.id && before & abi::FUTEX_WAITERS != 0 {
+        wake(task, VirtAddr(at), 1)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,170 @@
+//! A process: tasks that share an address space, files and signal handlers.
+
+use alloc::sync::{Arc, Weak};
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use spin::Mutex;
+
+use super::signal::shared::SharedSignals;
+use super::sleep_lock::SleepLock;
+use super::thread::Task;
+use super::wait::WaitQueue;
+use crate::files::open::OpenFiles;
+use crate::memory::manager::Space;
+
+/// How a process ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Exit {
+    /// By `exit(2)` with this status.
+    Exited(u8),
+    /// By this signal.
+    Killed(u32),
+}
+
+impl Exit {
+    /// The status word of `wait4(2)`.
+    pub fn wait_status(self) -> u32 {
+        match self {
+            Self::Exited(status) => u32::from(status) << 8,
+            Self::Killed(signal) => signal,
+        }
+    }
+}
+
+/// A change of a child that its parent has not asked about yet.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum JobEvent {
+    /// Stopped by this signal.
+    Stopped(u32),
+    /// Runs again.
+    Continued,
+}
+
+/// What `/proc` and `prctl` say of a program.
+#[derive(Clone, Default)]
+pub struct Identity {
+    /// The name, at most 15 bytes and a zero (`PR_SET_NAME`).
+    pub name: [u8; 16],
+}
+
+/// A process.
+pub struct Process {
+    /// Its number.
+    pub id: u32,
+    /// The process that waits for it. Empty for the first one.
+    pub parent: Mutex<Weak<Process>>,
+    /// Its children that run, and those that it has not waited for.
+    pub children: Mutex<Vec<Arc<Process>>>,
+    /// Its tasks. Empty when it has ended.
+    pub threads: Mutex<Vec<Arc<Task>>>,
+    /// Its address space, which its tasks have too. `None` when it has ended, and for the kernel's own.
+    pub space: Mutex<Option<Arc<Space>>>,
+    /// Its open files, which it may share.
+    pub files: Mutex<Arc<SleepLock<OpenFiles>>>,
+    /// Signals to the process, and its handlers.
+    pub signals: SharedSignals,
+    /// The process group (`setpgid(2)`).
+    pub group: AtomicU32,
+    /// The session (`setsid(2)`).
+    pub session: AtomicU32,
+    /// What it runs.
+    pub identity: Mutex<Identity>,
+    /// Children's ends and stops wake this.
+    pub child_events: WaitQueue,
+    /// The parent of a `vfork` sleeps here until the child has an address space of its own, or none.
+    pub vfork_done: WaitQueue,
+    /// The child shares its parent's address space by `vfork`.
+    pub is_vforked: AtomicBool,
+    /// A program has been executed since the last `fork` (`setpgid(2)`).
+    pub has_executed: AtomicBool,
+    /// The signal that its parent gets at its end; 0 for none.
+    pub exit_signal: AtomicU32,
+    /// Stopped by a signal; its tasks wait here to continue.
+    pub stopped: AtomicBool,
+    /// Woken by `SIGCONT` and `SIGKILL`.
+    pub continued: WaitQueue,
+    /// The last stop or continuation, until the parent waits for it.
+    pub job_event: Mutex<Option<JobEvent>>,
+    exit: Mutex<Option<Exit>>,
+    ended: AtomicBool,
+}
+
+impl Process {
+    /// A process without tasks, a child of `parent`.
+    pub fn new(
+        id: u32,
+        parent: Option<&Arc<Process>>,
+        space: Option<Arc<Space>>,
+        files: Arc<SleepLock<OpenFiles>>,
+        signals: SharedSignals,
+    ) -> Arc<Self> {
+        let inherit = |value: fn(&Process) -> &AtomicU32| {
+            AtomicU32::new(parent.map_or(id, |parent| value(parent).load(Ordering::Relaxed)))
+        };
+        Arc::new(Self {
+            id,
+            group: inherit(|parent| &parent.group),
+            session: inherit(|parent| &parent.session),
+            identity: Mutex::new(parent.map(|parent| parent.identity.lock().clone()).unwrap_or_default()),
+            parent: Mutex::new(parent.map(Arc::downgrade).unwrap_or_default()),
+            children: Mutex::new(Vec::new()),
+            threads: Mutex::new(Vec::new()),
+            space: Mutex::new(space),
+            files: Mutex::new(files),
+            signals,
+            child_events: WaitQueue::new(),
+            vfork_done: WaitQueue::new(),
+            is_vforked: AtomicBool::new(false),
+            has_executed: AtomicBool::new(false),
+            exit_signal: AtomicU32::new(0),
+            stopped: AtomicBool::new(false),
+            continued: WaitQueue::new(),
+            job_event: Mutex::new(None),
+            exit: Mutex::new(None),
+            ended: AtomicBool::new(false),
+        })
+    }
+
+    /// The kernel's own process, to which idle tasks belong.
+    pub fn kernel() -> Arc<Self> {
+        Self::new(0, None, None, Arc::default(), SharedSignals::default())
+    }
+
+    /// The parent, unless it is gone.
+    pub fn parent(&self) -> Option<Arc<Process>> {
+        self.parent.lock().upgrade()
+    }
+
+    /// Lets all tasks of the process end. The first call says how the process ended.
+    pub fn begin_exit(&self, exit: Exit) {
+        self.exit.lock().get_or_insert(exit);
+        self.kill_threads(None);
+        self.continued.wake_all();
+    }
+
+    /// Lets all tasks end but one.
+    pub fn kill_threads(&self, but: Option<&Arc<Task>>) {
+        for thread in self.threads.lock().iter() {
+            if but.is_none_or(|but| !Arc::ptr_eq(but, thread)) {
+                thread.kill();
+            }
+        }
+    }
+
+    /// How the process ends, once that is known.
+    pub fn exit(&self) -> Option<Exit> {
+        *self.exit.lock()
+    }
+
+    /// The process has no tasks any more, and can be waited for.
+    pub fn has_ended(&self) -> bool {
+        self.ended.load(Ordering::Acquire)
+    }
+
+    /// Says so. A process whose tasks all ended by `exit(2)` has status 0 unless the last one gave another.
+    pub(super) fn set_ended(&self) {
+        self.exit.lock().get_or_insert(Exit::Exited(0));
+        self.ended.store(true, Ordering::Release);
+    }
+}

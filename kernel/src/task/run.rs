@@ -1,0 +1,95 @@
+//! The life of a task: run its program, serve what the program stops for, and end.
+
+use alloc::sync::Arc;
+
+use linux_raw_sys::general as abi;
+use quire::addr::VirtAddr;
+use quire::error::FaultError;
+use quire::vm::Access;
+use x86_64::instructions::interrupts;
+
+use super::signal::{self, info::SigInfo};
+use super::thread::Task;
+use super::{exit, oom, sched};
+use crate::cpu::area;
+use crate::cpu::user_mode::{self, Stop};
+use crate::memory::heap;
+use crate::syscall;
+
+/// Where the stack of a program's new task begins.
+pub extern "C" fn task_start() -> ! {
+    sched::finish_switch();
+    interrupts::enable();
+    super::clone::store_child_id();
+    user_loop();
+    exit::finish();
+    sched::end_task()
+}
+
+/// Runs the program until its task must end.
+pub fn user_loop() {
+    let task = sched::current_ref();
+    loop {
+        interrupts::disable();
+        if task.needs_attention() || area::this().need_resched() {
+            interrupts::enable();
+            if task.is_dying() {
+                return;
+            }
+            signal::deliver::deliver_pending(task);
+            if area::this().need_resched() {
+                sched::schedule();
+            }
+            if heap::is_reserve_used() {
+                oom::make_room();
+            }
+            continue;
+        }
+        // SAFETY: the registers are the running task's, and signal frames and calls change them as a program could.
+        match unsafe { user_mode::run(task.registers()) } {
+            Stop::SystemCall => syscall::serve(task),
+            Stop::PageFault(addr, access) => fault(task, addr, access),
+            Stop::Trap(vector) => trap(task, vector),
+            Stop::Interrupt => {}
+        }
+    }
+}
+
+/// Lets Quire make the access possible. The program then repeats it.
+fn fault(task: &Task, addr: VirtAddr, access: Access) {
+    let Err(error) = task.space().fault(addr, access) else { return };
+    match error.signal() {
+        Some(signal) => {
+            // SAFETY: the program does not run.
+            unsafe { task.user() }.fault_address = addr.0;
+            let info = SigInfo::fault(signal.number as u32, signal.code, addr.0);
+            signal::send::force(task, info);
+        }
+        // The program repeats the access when there is memory.
+        None if matches!(error, FaultError::OutOfMemory) => oom::make_room(),
+        // The task is dying, or a handler of faults answers.
+        None => {}
+    }
+}
+
+/// The signal for a trap of the processor, as Linux has it.
+fn trap(task: &Task, vector: u64) {
+    // SAFETY: the program does not run.
+    let rip = unsafe { task.user() }.registers.rip;
+    let info = match vector {
+        0 => SigInfo::fault(abi::SIGFPE, abi::FPE_INTDIV as i32, rip),
+        1 | 3 => SigInfo::fault(abi::SIGTRAP, abi::TRAP_BRKPT as i32, rip),
+        6 => SigInfo::fault(abi::SIGILL, abi::ILL_ILLOPN as i32, rip),
+        16 | 19 => SigInfo::fault(abi::SIGFPE, abi::FPE_FLTINV as i32, rip),
+        17 => SigInfo::fault(abi::SIGBUS, abi::BUS_ADRALN as i32, 0),
+        _ => SigInfo::kernel_fault(abi::SIGSEGV),
+    };
+    signal::send::force(task, info);
+}
+
+/// Starts a task that was just made.
+pub fn launch(task: Arc<Task>) {
+    task.process.threads.lock().push(task.clone());
+    super::table::publish(&task);
+    sched::start(task);
+}

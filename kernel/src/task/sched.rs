@@ -1,0 +1,251 @@
+//! Who runs: sleeping, waking and switching.
+//!
+//! # States
+//!
+//! | state | meaning | left by |
+//! |---|---|---|
+//! | `RUNNING` | runs, or waits in a run queue | `park`, to `PARKED`; `wake`, to `NOTIFIED` |
+//! | `NOTIFIED` | runs, and the next `park` returns at once | `park`, to `RUNNING` |
+//! | `PARKED` | sleeps | `wake`, to `RUNNING`; the waker puts it in a run queue |
+//!
+//! A task that waits for a condition first enters a wait queue, then checks the condition, then parks. A waker
+//! changes the condition, then wakes. So no wake-up is lost, and a wake-up may come for nothing.
+//!
+//! A woken task may be taken by another CPU before its own CPU has left its stack. `on_cpu` says when it has: the
+//! next task clears it (*release*), and the taker waits for that (*acquire*).
+
+use alloc::sync::Arc;
+use core::mem::ManuallyDrop;
+use core::sync::atomic::Ordering;
+
+use quire::cpu::CpuId;
+use x86_64::instructions::interrupts;
+use x86_64::registers::model_specific::FsBase;
+
+use super::run_queue;
+use super::switch::switch_stacks;
+use super::thread::Task;
+use crate::cpu::area::{self, Handover};
+use crate::cpu::ipi;
+use crate::sync::IrqLock;
+use crate::time::timer;
+
+const RUNNING: u8 = 0;
+const NOTIFIED: u8 = 1;
+const PARKED: u8 = 2;
+
+static IDLE: [IrqLock<Option<Arc<Task>>>; area::MAX_CPUS] = [const { IrqLock::new(None) }; area::MAX_CPUS];
+
+/// The running task.
+pub fn current() -> Arc<Task> {
+    let task = area::this().current().cast::<Task>();
+    // SAFETY: the CPU holds a strong reference to the running task, from which this is counted up.
+    unsafe {
+        Arc::increment_strong_count(task);
+        Arc::from_raw(task)
+    }
+}
+
+/// The running task, for as long as the caller runs in it.
+pub fn current_ref() -> &'static Task {
+    // SAFETY: the CPU holds a strong reference to the task that runs, and the caller is that task: what it has on its
+    // stack does not outlive it.
+    unsafe { &*area::this().current().cast::<Task>() }
+}
+
+/// Whether a task runs already: false while the kernel starts.
+pub fn is_started() -> bool {
+    !area::this().current().is_null()
+}
+
+/// Makes the running code the idle task of its CPU.
+pub fn become_idle_task(task: Arc<Task>) {
+    let cpu = area::cpu_id();
+    *IDLE[cpu.index()].lock() = Some(task.clone());
+    area::this().set_current(Arc::into_raw(task).cast());
+}
+
+/// Lets a task run for the first time.
+pub fn start(task: Arc<Task>) {
+    kick(run_queue::push(task));
+}
+
+/// Sleeps until [`wake`], or returns at once if that came before.
+pub fn park() {
+    let task = current_ref();
+    let parked = task.state.compare_exchange(RUNNING, PARKED, Ordering::AcqRel, Ordering::Acquire);
+    match parked {
+        Ok(_) => switch_away(false),
+        Err(_) => task.state.store(RUNNING, Ordering::Release),
+    }
+}
+
+/// Ends a task's sleep, or its next one. May be called from handlers.
+pub fn wake(task: &Arc<Task>) {
+    let next = |state| match state {
+        RUNNING => Some(NOTIFIED),
+        PARKED => Some(RUNNING),
+        _ => None,
+    };
+    if task.state.fetch_update(Ordering::AcqRel, Ordering::Acquire, next) == Ok(PARKED) {
+        kick(run_queue::push(task.clone()));
+    }
+}
+
+/// Lets other tasks run, if any wait. The running task goes to the end of the queue.
+pub fn schedule() {
+    area::this().set_need_resched(false);
+    switch_away(true);
+}
+
+/// Turns of a loop that waits for another task until that may need this CPU.
+const TURNS: u32 = 32;
+
+/// Now and then lets other tasks run, in a loop that waits for one of them, if nothing forbids it here.
+pub fn let_others_run() {
+    let area = area::this();
+    if !area.next_turn().is_multiple_of(TURNS) || !area.may_switch() || !is_started() {
+        return;
+    }
+    if !interrupts::are_enabled() || run_queue::waiting() == 0 {
+        return;
+    }
+    if area.is_idle() {
+        area.set_idle(false);
+        switch_away(false);
+        area.set_idle(true);
+    } else {
+        schedule();
+    }
+}
+
+/// Ends the running task: its stack is never used again.
+pub fn end_task() -> ! {
+    interrupts::disable();
+    // A wake-up must not put it in a queue again.
+    current_ref().state.store(NOTIFIED, Ordering::Release);
+    switch_away(false);
+    unreachable!("a task that has ended runs");
+}
+
+/// What a CPU does when no task wants it.
+///
+/// `wait` turns interrupts on and waits for one, or does something useful for a while.
+pub fn idle_loop(wait: impl Fn()) -> ! {
+    loop {
+        area::this().set_idle(true);
+        interrupts::disable();
+        if run_queue::has_work(area::cpu_id()) || run_queue::waiting() > 0 {
+            area::this().set_idle(false);
+            area::this().set_need_resched(false);
+            interrupts::enable();
+            switch_away(false);
+        } else {
+            wait();
+        }
+    }
+}
+
+/// Tells a CPU that a task waits in its queue.
+fn kick(cpu: CpuId) {
+    if cpu == area::cpu_id() {
+        others_wait();
+    } else {
+        ipi::reschedule(cpu);
+    }
+}
+
+/// A task has come to wait for this CPU: the idle task stops what it does, and another one's time slice ends some
+/// time.
+pub fn others_wait() {
+    if area::this().is_idle() {
+        area::this().set_need_resched(true);
+    } else {
+        timer::others_wait();
+    }
+}
+
+/// Switches to the next task, or to the idle task if there is none. A runnable task goes on if it is alone.
+fn switch_away(runnable: bool) {
+    let enabled = interrupts::are_enabled();
+    interrupts::disable();
+    let cpu = area::cpu_id();
+    let previous = area::this().current().cast::<Task>();
+    let next = match run_queue::pop(cpu) {
+        Some(task) => task,
+        None if runnable => return restore(enabled),
+        None => IDLE[cpu.index()].lock().clone().expect("each CPU has an idle task"),
+    };
+    if core::ptr::eq(Arc::as_ptr(&next), previous) {
+        // Woken on the way here. The CPU has its reference already.
+        return restore(enabled);
+    }
+    while next.on_cpu.swap(true, Ordering::Acquire) {
+        core::hint::spin_loop();
+    }
+    // SAFETY: interrupts are off; `previous` is the running task, whose reference the CPU holds until the handover;
+    // `next` runs nowhere, and was taken out of its queue.
+    unsafe { switch_to(&*previous, next, runnable) };
+    restore(enabled);
+}
+
+fn restore(enabled: bool) {
+    if enabled {
+        interrupts::enable();
+    }
+}
+
+/// # Safety
+/// Interrupts are off. `previous` runs on this CPU, and `next`, marked as on a CPU, runs nowhere.
+unsafe fn switch_to(previous: &Task, next: Arc<Task>, runnable: bool) {
+    let area = area::this();
+    let next = ManuallyDrop::new(next);
+    // SAFETY: the caller switches from one task to the other.
+    unsafe { load_user_context(previous, &next) };
+    timer::begin_slice(run_queue::has_work(area::cpu_id()));
+    area.handover.set(Handover { previous: core::ptr::from_ref(previous).cast(), runnable });
+    area.set_current(Arc::as_ptr(&next).cast());
+    // SAFETY: the stack pointer was stored when `next` was switched away from, or made for its first run.
+    unsafe { switch_stacks(previous.stack_pointer.get(), *next.stack_pointer.get()) };
+    finish_switch();
+}
+
+/// Loads what a program's thread has in the processor.
+///
+/// # Safety
+/// As for [`switch_to`].
+unsafe fn load_user_context(previous: &Task, next: &Task) {
+    // SAFETY: the caller switches between these tasks.
+    let (from, to) = unsafe { (previous.space_to_load(), next.space_to_load()) };
+    match (from, to) {
+        (Some(from), Some(to)) => from.switch_to(to),
+        (Some(from), None) => from.switch_out(),
+        (None, Some(to)) => to.switch_in(),
+        (None, None) => {}
+    }
+    if from.is_some() {
+        // SAFETY: the task is the running one until the stacks are switched.
+        unsafe { previous.user().fpu.save() };
+    }
+    // Also for a task without an address space: it may be about to execute its first program.
+    let end = next.registers().wrapping_add(1).addr() as u64;
+    // SAFETY: interrupts are off, the task is about to run, and these are its registers.
+    unsafe { area::this().set_registers_end(end) };
+    if to.is_some() {
+        // SAFETY: as above, and its program does not run yet.
+        let user = unsafe { next.user() };
+        user.fpu.restore();
+        FsBase::write(x86_64::VirtAddr::new_truncate(user.fs_base.0));
+    }
+}
+
+/// The first thing that a task does after a switch: the task before it has left its stack.
+pub fn finish_switch() {
+    let Handover { previous, runnable } = area::this().handover.get();
+    // SAFETY: the CPU's reference to the task that it ran before goes to this value.
+    let previous = unsafe { Arc::from_raw(previous.cast::<Task>()) };
+    previous.on_cpu.store(false, Ordering::Release);
+    if runnable {
+        run_queue::push_back(area::cpu_id(), previous);
+    }
+}

@@ -1,0 +1,117 @@
+//! Taking signals, on the way back to the program.
+
+use core::sync::atomic::Ordering;
+
+use linux_raw_sys::general as abi;
+
+use super::action::{Action, Effect};
+use super::info::SigInfo;
+use super::{SignalSet, frame, send, set_of};
+use crate::errno::Errno;
+use crate::task::thread::Task;
+
+/// Takes the running task's signals, until one runs a handler or none is left. A call that a signal interrupted is
+/// made again if it may be.
+pub fn deliver_pending(task: &Task) {
+    task.clear_signal_flag();
+    loop {
+        wait_while_stopped(task);
+        if task.is_dying() {
+            return;
+        }
+        let Some(info) = next(task) else { break };
+        let action = task.process.signals.action(info.signal);
+        match action.effect(info.signal) {
+            Effect::Ignore | Effect::Continue => {}
+            Effect::Terminate => return send::terminate(task, info),
+            Effect::Stop => send::stop(&task.process, info.signal),
+            Effect::Handle => {
+                restart_call(task, Some(&action));
+                run_handler(task, info, action);
+            }
+        }
+    }
+    restart_call(task, None);
+    let mut own = task.signals.0.lock();
+    if let Some(mask) = own.saved_mask.take() {
+        own.mask = mask;
+    }
+}
+
+fn next(task: &Task) -> Option<SigInfo> {
+    let mut own = task.signals.0.lock();
+    let wanted = !own.mask;
+    own.pending.take(wanted).or_else(|| task.process.signals.pending.lock().take(wanted))
+}
+
+/// The signals that the task could take now.
+pub fn ready(task: &Task) -> SignalSet {
+    let own = task.signals.0.lock();
+    (own.pending.set() | task.process.signals.pending.lock().set()) & !own.mask
+}
+
+fn wait_while_stopped(task: &Task) {
+    let process = &task.process;
+    if process.stopped.load(Ordering::Acquire) {
+        process.continued.wait_uninterruptible(|| {
+            (!process.stopped.load(Ordering::Acquire) || process.exit().is_some()).then_some(())
+        });
+    }
+}
+
+/// An interrupted call returns `EINTR` to a handler that did not ask for more. Otherwise it is made again.
+fn restart_call(task: &Task, handler: Option<&Action>) {
+    let Some(number) = task.take_interrupted_call() else { return };
+    let again = handler.is_none_or(|action| action.has(abi::SA_RESTART) && restarts(number));
+    // SAFETY: the task is the running one, and its program does not run.
+    let registers = &mut unsafe { task.user() }.registers;
+    if again && registers.rax == Errno::EINTR.as_result() {
+        registers.rax = number;
+        // The length of SYSCALL.
+        registers.rip -= 2;
+        registers.rcx = registers.rip;
+    }
+}
+
+/// Calls that return `EINTR` after every handler (`signal(7)`).
+fn restarts(number: u64) -> bool {
+    !matches!(
+        number as u32,
+        abi::__NR_poll
+            | abi::__NR_ppoll
+            | abi::__NR_select
+            | abi::__NR_pselect6
+            | abi::__NR_epoll_wait
+            | abi::__NR_epoll_pwait
+            | abi::__NR_epoll_pwait2
+            | abi::__NR_nanosleep
+            | abi::__NR_clock_nanosleep
+            | abi::__NR_pause
+            | abi::__NR_rt_sigsuspend
+            | abi::__NR_rt_sigtimedwait
+            | abi::__NR_semop
+            | abi::__NR_semtimedop
+    )
+}
+
+/// Lets the program go on in its handler.
+fn run_handler(task: &Task, info: SigInfo, action: Action) {
+    if frame::push(task, info, action).is_err() {
+        // The stack has no room for the frame.
+        let fault = SigInfo::kernel_fault(abi::SIGSEGV);
+        if info.signal == abi::SIGSEGV {
+            return send::terminate(task, fault);
+        }
+        return send::force(task, fault);
+    }
+    let mut own = task.signals.0.lock();
+    own.mask |= action.mask;
+    if !action.has(abi::SA_NODEFER) {
+        own.mask |= set_of(info.signal);
+    }
+    own.mask &= !super::UNSTOPPABLE;
+    drop(own);
+    if action.has(abi::SA_RESETHAND) {
+        task.process.signals.set_action(info.signal, Action::default());
+    }
+}

@@ -1,0 +1,75 @@
+//! The signals of one task: those sent to it alone, its mask, and its stack for handlers.
+
+use super::queue::Pending;
+use super::{SignalSet, UNSTOPPABLE};
+use crate::sync::IrqLock;
+
+/// A stack for handlers (`sigaltstack(2)`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AltStack {
+    /// Its lowest address.
+    pub start: u64,
+    /// Its size in bytes; 0 for none.
+    pub bytes: u64,
+    /// `SS_AUTODISARM`.
+    pub flags: u32,
+}
+
+impl AltStack {
+    /// Whether a stack pointer is on it.
+    pub fn contains(&self, stack_pointer: u64) -> bool {
+        stack_pointer > self.start && stack_pointer - self.start <= self.bytes
+    }
+}
+
+/// What the lock guards.
+#[derive(Default)]
+pub struct Own {
+    /// What was sent to the task.
+    pub pending: Pending,
+    /// What it blocks.
+    pub mask: SignalSet,
+    /// The mask to restore after a call that changed it for its duration (`sigsuspend(2)`, `ppoll(2)`).
+    pub saved_mask: Option<SignalSet>,
+    /// Its stack for handlers.
+    pub alt_stack: AltStack,
+}
+
+/// See the module.
+#[derive(Default)]
+pub struct OwnSignals(pub IrqLock<Own>);
+
+impl OwnSignals {
+    /// A new task has its maker's mask, and its stack for handlers unless both run in one address space.
+    pub fn inherit(&self, maker: &Self, is_thread: bool) {
+        let (mask, alt_stack) = {
+            let maker = maker.0.lock();
+            (maker.mask, maker.alt_stack)
+        };
+        let mut own = self.0.lock();
+        own.mask = mask;
+        own.alt_stack = if is_thread { AltStack::default() } else { alt_stack };
+    }
+
+    /// A new program has no stack for handlers. Its mask and what is pending stay.
+    pub fn reset_for_program(&self) {
+        self.0.lock().alt_stack = AltStack::default();
+    }
+
+    /// What the task blocks.
+    pub fn mask(&self) -> SignalSet {
+        self.0.lock().mask
+    }
+
+    /// Sets it, and returns the old one. Some signals cannot be blocked.
+    pub fn set_mask(&self, mask: SignalSet) -> SignalSet {
+        core::mem::replace(&mut self.0.lock().mask, mask & !UNSTOPPABLE)
+    }
+
+    /// Sets the mask for the duration of a call: it is restored once the call's signals are delivered.
+    pub fn set_mask_for_call(&self, mask: SignalSet) {
+        let mut own = self.0.lock();
+        let old = core::mem::replace(&mut own.mask, mask & !UNSTOPPABLE);
+        own.saved_mask.get_or_insert(old);
+    }
+}

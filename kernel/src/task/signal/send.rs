@@ -1,0 +1,132 @@
+//! Sending signals.
+
+use alloc::sync::Arc;
+use core::sync::atomic::Ordering;
+
+use linux_raw_sys::general as abi;
+
+use super::action::{Action, Effect};
+use super::info::SigInfo;
+use super::{SignalSet, UNSTOPPABLE, set_of};
+use crate::device::serial::log;
+use crate::task::process::{Exit, JobEvent, Process};
+use crate::task::thread::Task;
+
+const STOPS: SignalSet =
+    set_of(abi::SIGSTOP) | set_of(abi::SIGTSTP) | set_of(abi::SIGTTIN) | set_of(abi::SIGTTOU);
+
+/// Sends a signal to a process: one of its tasks that does not block it will take it.
+pub fn to_process(process: &Arc<Process>, info: SigInfo) {
+    if is_handled_at_once(process, info) {
+        return;
+    }
+    let threads = process.threads.lock().clone();
+    let bit = set_of(info.signal);
+    let taker = threads.iter().find(|thread| thread.signals.mask() & bit == 0);
+    if taker.is_some() && process.signals.action(info.signal).effect(info.signal) == Effect::Ignore {
+        return;
+    }
+    process.signals.pending.lock().add(info);
+    if let Some(taker) = taker {
+        taker.signal_arrived();
+    }
+}
+
+/// Sends a signal to one task.
+pub fn to_task(task: &Arc<Task>, info: SigInfo) {
+    if is_handled_at_once(&task.process, info) {
+        return;
+    }
+    let blocked = task.signals.mask() & set_of(info.signal) != 0;
+    if !blocked && task.process.signals.action(info.signal).effect(info.signal) == Effect::Ignore {
+        return;
+    }
+    task.signals.0.lock().pending.add(info);
+    task.signal_arrived();
+}
+
+/// Sends the running task a signal that it must take: one that it blocks or ignores ends it.
+pub fn force(task: &Task, info: SigInfo) {
+    let bit = set_of(info.signal);
+    let action = task.process.signals.action(info.signal);
+    let blocked = task.signals.mask() & bit != 0;
+    if blocked || action.effect(info.signal) == Effect::Ignore {
+        task.process.signals.set_action(info.signal, Action::default());
+        task.signals.set_mask(task.signals.mask() & !bit);
+    }
+    if info.signal == abi::SIGKILL {
+        task.process.begin_exit(Exit::Killed(abi::SIGKILL));
+        return;
+    }
+    task.signals.0.lock().pending.add(info);
+    task.set_signal_flag();
+}
+
+/// What does not wait for a task to take it: `SIGKILL`, and the ends of stops.
+fn is_handled_at_once(process: &Arc<Process>, info: SigInfo) -> bool {
+    if process.id == 0 || process.exit().is_some() {
+        return true;
+    }
+    if info.signal == abi::SIGKILL {
+        process.begin_exit(Exit::Killed(abi::SIGKILL));
+        return true;
+    }
+    if info.signal == abi::SIGCONT {
+        remove_pending(process, STOPS);
+        resume(process);
+    } else if set_of(info.signal) & STOPS != 0 {
+        remove_pending(process, set_of(abi::SIGCONT));
+    }
+    false
+}
+
+fn remove_pending(process: &Process, set: SignalSet) {
+    process.signals.pending.lock().remove(set);
+    for thread in process.threads.lock().iter() {
+        thread.signals.0.lock().pending.remove(set);
+    }
+}
+
+/// Stops a process; its tasks notice on their way to their program.
+pub fn stop(process: &Arc<Process>, signal: u32) {
+    if process.stopped.swap(true, Ordering::AcqRel) {
+        return;
+    }
+    *process.job_event.lock() = Some(JobEvent::Stopped(signal));
+    tell_parent(process, abi::CLD_STOPPED, signal);
+    for thread in process.threads.lock().iter() {
+        thread.signal_arrived();
+    }
+}
+
+fn resume(process: &Arc<Process>) {
+    if !process.stopped.swap(false, Ordering::AcqRel) {
+        return;
+    }
+    *process.job_event.lock() = Some(JobEvent::Continued);
+    process.continued.wake_all();
+    tell_parent(process, abi::CLD_CONTINUED, abi::SIGCONT);
+}
+
+fn tell_parent(process: &Process, code: u32, signal: u32) {
+    let Some(parent) = process.parent() else { return };
+    if !parent.signals.action(abi::SIGCHLD).has(abi::SA_NOCLDSTOP) {
+        to_process(&parent, SigInfo::job(process.id, code, signal));
+    }
+    parent.child_events.wake_all();
+}
+
+/// Ends the running task's process by a signal that it does not handle.
+pub fn terminate(task: &Task, info: SigInfo) {
+    if set_of(info.signal) & (super::SYNCHRONOUS | UNSTOPPABLE) != 0 {
+        // SAFETY: the task is the running one, and its program does not run.
+        let registers = &unsafe { task.user() }.registers;
+        log!(
+            "process {} is killed by signal {}, address {:#x}\n{registers}",
+            task.process.id,
+            info.signal,
+            info.words[0]
+        );
+    }
+    task.process.begin_exit(Exit::Killed(info.signal));
+}

@@ -1,0 +1,102 @@
+//! The numbers of tasks and processes.
+
+use alloc::collections::BTreeMap;
+use alloc::sync::{Arc, Weak};
+use alloc::vec::Vec;
+
+use spin::Mutex;
+
+use super::process::Process;
+use super::thread::Task;
+use super::wait::WaitQueue;
+use crate::errno::Errno;
+
+/// The largest number, as in Linux by default (`/proc/sys/kernel/pid_max`).
+pub const PID_MAX: u32 = 32768;
+/// The first process, whose end is the machine's.
+pub const INIT: u32 = 1;
+
+/// A number in use.
+#[derive(Default)]
+struct Entry {
+    task: Weak<Task>,
+    /// The process with this number, until its parent has waited for it.
+    process: Option<Arc<Process>>,
+}
+
+struct Table {
+    entries: BTreeMap<u32, Entry>,
+    last: u32,
+}
+
+/// Woken when a number is free again.
+pub static RELEASED: WaitQueue = WaitQueue::new();
+
+static TABLE: Mutex<Table> = Mutex::new(Table { entries: BTreeMap::new(), last: 0 });
+
+/// Takes the next free number.
+///
+/// # Errors
+/// [`Errno::EAGAIN`] when none is free.
+pub fn take() -> Result<u32, Errno> {
+    let mut table = TABLE.lock();
+    let numbers = (table.last + 1..PID_MAX).chain(1..=table.last);
+    let free = numbers.into_iter().find(|number| !table.entries.contains_key(number)).ok_or(Errno::EAGAIN)?;
+    table.entries.insert(free, Entry::default());
+    table.last = free;
+    Ok(free)
+}
+
+/// Publishes a task, and its process if it is the first task of it.
+pub fn publish(task: &Arc<Task>) {
+    let mut table = TABLE.lock();
+    let entry = table.entries.entry(task.id).or_default();
+    entry.task = Arc::downgrade(task);
+    if task.id == task.process.id {
+        entry.process = Some(task.process.clone());
+    }
+}
+
+/// Gives back the number of a task that is gone, unless its process still has it.
+pub fn release(id: u32) {
+    let mut table = TABLE.lock();
+    if table.entries.get(&id).is_some_and(|entry| entry.process.is_none()) {
+        table.entries.remove(&id);
+    }
+    drop(table);
+    RELEASED.wake_all();
+}
+
+/// Forgets a process that has ended and was waited for.
+pub fn forget(process: &Process) {
+    let mut table = TABLE.lock();
+    let Some(entry) = table.entries.get_mut(&process.id) else { return };
+    let gone = entry.process.take();
+    if entry.task.strong_count() == 0 {
+        table.entries.remove(&process.id);
+    }
+    // The last reference may free tasks, whose numbers go back to this table.
+    drop(table);
+    drop(gone);
+    RELEASED.wake_all();
+}
+
+/// The task with this number.
+pub fn task(id: u32) -> Option<Arc<Task>> {
+    TABLE.lock().entries.get(&id)?.task.upgrade()
+}
+
+/// The process with this number, which may have ended.
+pub fn process(id: u32) -> Option<Arc<Process>> {
+    TABLE.lock().entries.get(&id)?.process.clone()
+}
+
+/// All processes, by number.
+pub fn processes() -> Vec<Arc<Process>> {
+    TABLE.lock().entries.values().filter_map(|entry| entry.process.clone()).collect()
+}
+
+/// Whether no process and no task has a number.
+pub fn is_empty() -> bool {
+    TABLE.lock().entries.is_empty()
+}

@@ -1,0 +1,272 @@
+//! A task: what is scheduled. Several can be threads of one process.
+
+use alloc::sync::Arc;
+use core::cell::UnsafeCell;
+use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+
+use quire::addr::VirtAddr;
+use x86_64::registers::model_specific::FsBase;
+
+use super::process::Process;
+use super::signal::{self, own::OwnSignals};
+use super::{switch, table};
+use crate::cpu::area;
+use crate::cpu::fpu::FpuState;
+use crate::cpu::registers::Registers;
+use crate::errno::Errno;
+use crate::memory::manager::Space;
+use crate::memory::stacks::KernelStack;
+
+/// What a program's thread has in the processor while it runs.
+#[derive(Clone)]
+pub struct UserContext {
+    /// The general registers, as the last trap or call stored them.
+    pub registers: Registers,
+    /// The vector registers, while the task does not run.
+    pub fpu: FpuState,
+    /// The base of thread-local storage.
+    pub fs_base: VirtAddr,
+    /// The address of the last fault that sent a signal.
+    pub fault_address: u64,
+}
+
+impl UserContext {
+    /// What a program starts with.
+    pub fn new(registers: Registers) -> Self {
+        Self { registers, fpu: FpuState::new(), fs_base: VirtAddr(0), fault_address: 0 }
+    }
+
+    /// All registers were changed: the faster return from a system call, which loses two, does not fit. An
+    /// instruction pointer that no program can have would fault in the kernel, so it becomes 0.
+    pub fn make_full_return(&mut self) {
+        self.registers.vector = 0;
+        if self.registers.rip >= PROGRAMS_END {
+            self.registers.rip = 0;
+        }
+    }
+}
+
+/// No program has an instruction at or above this address.
+const PROGRAMS_END: u64 = 1 << 47;
+
+/// See [`Task::attention`].
+const SIGNAL: u8 = 1;
+const DYING: u8 = 2;
+/// No call was interrupted.
+const NO_CALL: u64 = u64::MAX;
+
+/// A task.
+pub struct Task {
+    /// Its number (`gettid(2)`); the first task of a process has the process's.
+    pub id: u32,
+    /// The process that it belongs to.
+    pub process: Arc<Process>,
+    /// See `super::sched`.
+    pub(super) state: AtomicU8,
+    pub(super) on_cpu: AtomicBool,
+    pub(super) queued_on: AtomicU32,
+    pub(super) stack_pointer: UnsafeCell<u64>,
+    #[expect(dead_code, reason = "freed with the task")]
+    stack: Option<KernelStack>,
+    user: UnsafeCell<UserContext>,
+    space: UnsafeCell<Option<Arc<Space>>>,
+    /// Why the task must not return to its program at once.
+    attention: AtomicU8,
+    /// Signals to the task, and which it blocks.
+    pub signals: OwnSignals,
+    /// The number of the call that a signal interrupted.
+    interrupted_call: AtomicU64,
+    /// Where a new task stores its number before its program runs; 0 for nowhere.
+    pub(super) store_child_id_at: AtomicU64,
+    /// Zeroed, and its futex woken, when the task ends (`set_tid_address(2)`); 0 for none.
+    pub clear_child_tid: AtomicU64,
+    /// The list of robust futexes (`set_robust_list(2)`); 0 for none.
+    pub robust_list: AtomicU64,
+}
+
+// SAFETY: `stack_pointer`, `user` and `space` are used by the CPU that runs the task, or before it first runs.
+unsafe impl Send for Task {}
+// SAFETY: as above; all else is atomic or immutable.
+unsafe impl Sync for Task {}
+
+impl Task {
+    /// A task that begins in `start`, with a stack of its own. It is not scheduled yet.
+    ///
+    /// # Errors
+    /// [`Errno::ENOMEM`], [`Errno::EAGAIN`] when no number is free.
+    pub fn new(
+        process: Arc<Process>,
+        id: u32,
+        user: UserContext,
+        space: Option<Arc<Space>>,
+        start: extern "C" fn() -> !,
+    ) -> Result<Arc<Self>, Errno> {
+        let stack = KernelStack::new()?;
+        // SAFETY: the stack is new, and ends at a multiple of 16.
+        let stack_pointer = unsafe { switch::prepare(stack.end(), start) };
+        Ok(Arc::new(Self::with_stack(process, id, user, space, stack_pointer, Some(stack))))
+    }
+
+    /// The task that the running code becomes, on the stack on which it runs: each CPU's idle task.
+    pub fn idle(process: Arc<Process>) -> Arc<Self> {
+        let user = UserContext::new(Registers::default());
+        let task = Self::with_stack(process, 0, user, None, 0, None);
+        task.on_cpu.store(true, Ordering::Relaxed);
+        Arc::new(task)
+    }
+
+    fn with_stack(
+        process: Arc<Process>,
+        id: u32,
+        user: UserContext,
+        space: Option<Arc<Space>>,
+        stack_pointer: u64,
+        stack: Option<KernelStack>,
+    ) -> Self {
+        Self {
+            id,
+            process,
+            state: AtomicU8::new(0),
+            on_cpu: AtomicBool::new(false),
+            queued_on: AtomicU32::new(area::cpu_id().0),
+            stack_pointer: UnsafeCell::new(stack_pointer),
+            stack,
+            user: UnsafeCell::new(user),
+            space: UnsafeCell::new(space),
+            attention: AtomicU8::new(0),
+            signals: OwnSignals::default(),
+            interrupted_call: AtomicU64::new(NO_CALL),
+            store_child_id_at: AtomicU64::new(0),
+            clear_child_tid: AtomicU64::new(0),
+            robust_list: AtomicU64::new(0),
+        }
+    }
+
+    /// Where the program's registers stand.
+    pub fn registers(&self) -> *mut Registers {
+        // No reference is made: the processor stores there while a program runs.
+        // SAFETY: the pointer stays inside the task.
+        unsafe { &raw mut (*self.user.get()).registers }
+    }
+
+    /// The program's state. The running task reads and changes its own, while its program does not run.
+    ///
+    /// # Safety
+    /// The task is the running one, or does not run yet, and no other reference to the state is in use.
+    #[expect(clippy::mut_from_ref, reason = "the contract makes it the only reference")]
+    pub unsafe fn user(&self) -> &mut UserContext {
+        // SAFETY: the caller promises it.
+        unsafe { &mut *self.user.get() }
+    }
+
+    /// The running task's own address space.
+    ///
+    /// # Panics
+    /// For a task of the kernel, which has none.
+    pub fn space(&self) -> &Space {
+        debug_assert!(core::ptr::eq(self, super::sched::current_ref()));
+        // SAFETY: only the task itself changes it, in `replace_space` and `leave_space`, which are called where no
+        // reference is live.
+        unsafe { (*self.space.get()).as_deref() }.expect("a program's task has an address space")
+    }
+
+    /// A handle on the running task's own address space.
+    pub fn space_handle(&self) -> Option<Arc<Space>> {
+        // SAFETY: as in `space`.
+        unsafe { (*self.space.get()).clone() }
+    }
+
+    /// The address space that the CPU loads for this task.
+    ///
+    /// # Safety
+    /// The caller switches to or from the task.
+    pub(super) unsafe fn space_to_load(&self) -> Option<&Space> {
+        // SAFETY: the task runs on this CPU, or does not run.
+        unsafe { (*self.space.get()).as_deref() }
+    }
+
+    /// Gives the running task another address space and loads it. The old one goes with its last task.
+    pub fn replace_space(&self, new: Arc<Space>) {
+        // SAFETY: the task is the running one, and its callers hold no reference to the old address space.
+        let slot = unsafe { &mut *self.space.get() };
+        match slot.as_deref() {
+            Some(old) => old.switch_to(&new),
+            None => new.switch_in(),
+        }
+        *slot = Some(new);
+    }
+
+    /// Takes the address space from the running task, which never returns to its program.
+    pub fn leave_space(&self) {
+        // SAFETY: as in `replace_space`.
+        let slot = unsafe { &mut *self.space.get() };
+        if let Some(space) = slot.take() {
+            space.switch_out();
+        }
+    }
+
+    /// Sets the base of thread-local storage of the running task.
+    pub fn set_fs_base(&self, base: VirtAddr) {
+        // SAFETY: the task is the running one.
+        unsafe { self.user().fs_base = base };
+        FsBase::write(x86_64::VirtAddr::new(base.0));
+    }
+
+    /// The task ends as soon as it would return to its program. It is woken if it sleeps.
+    pub fn kill(self: &Arc<Self>) {
+        self.attention.fetch_or(DYING, Ordering::SeqCst);
+        super::sched::wake(self);
+    }
+
+    /// Whether the task ends instead of returning to its program.
+    #[inline]
+    pub fn is_dying(&self) -> bool {
+        self.attention.load(Ordering::Relaxed) & DYING != 0
+    }
+
+    /// Whether the task must not return to its program at once.
+    #[inline]
+    pub fn needs_attention(&self) -> bool {
+        self.attention.load(Ordering::Relaxed) != 0
+    }
+
+    /// A signal was sent to the task or its process: it looks, now or when it wakes.
+    pub fn signal_arrived(self: &Arc<Self>) {
+        self.set_signal_flag();
+        super::sched::wake(self);
+    }
+
+    /// As [`Self::signal_arrived`], for the running task.
+    pub fn set_signal_flag(&self) {
+        self.attention.fetch_or(SIGNAL, Ordering::SeqCst);
+    }
+
+    /// The running task is about to look.
+    pub fn clear_signal_flag(&self) {
+        self.attention.fetch_and(!SIGNAL, Ordering::SeqCst);
+    }
+
+    /// Whether a sleep of the running task ends early.
+    pub fn is_interrupted(&self) -> bool {
+        let attention = self.attention.load(Ordering::SeqCst);
+        let looks = || self.process.stopped.load(Ordering::Acquire) || signal::deliver::ready(self) != 0;
+        attention & DYING != 0 || attention & SIGNAL != 0 && looks()
+    }
+
+    /// Remembers that the running task's call was interrupted.
+    pub fn set_interrupted_call(&self, number: u64) {
+        self.interrupted_call.store(number, Ordering::Relaxed);
+    }
+
+    /// The number of the call that was interrupted, once.
+    pub fn take_interrupted_call(&self) -> Option<u64> {
+        let number = self.interrupted_call.swap(NO_CALL, Ordering::Relaxed);
+        (number != NO_CALL).then_some(number)
+    }
+}
+
+impl Drop for Task {
+    fn drop(&mut self) {
+        table::release(self.id);
+    }
+}

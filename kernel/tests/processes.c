@@ -1,0 +1,159 @@
+/* Processes, threads and signals, as kernel/test runs them in the kernel; it passes on Linux too.
+ *
+ *   processes all    every case; status 5 at the end, so that a status is seen to get through
+ *   processes oom    a child that takes all memory is killed, and its parent goes on
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#define CHECK(what) \
+    do { \
+        if (!(what)) { \
+            printf("line %d: %s (errno %d)\n", __LINE__, #what, errno); \
+            exit(1); \
+        } \
+    } while (0)
+
+#define THREADS 4
+#define ROUNDS 1000
+
+static volatile sig_atomic_t signals;
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+static long counted;
+
+static void handler(int signal, siginfo_t *info, void *context)
+{
+    (void)context;
+    if (info->si_signo == signal)
+        signals++;
+}
+
+static void *count(void *unused)
+{
+    for (int i = 0; i < ROUNDS; i++) {
+        pthread_mutex_lock(&mutex);
+        counted++;
+        pthread_mutex_unlock(&mutex);
+    }
+    return unused;
+}
+
+/* Waits for a child and returns its status word. */
+static int status_of(pid_t child)
+{
+    int status;
+    CHECK(child > 0);
+    CHECK(waitpid(child, &status, 0) == child);
+    return status;
+}
+
+static int exits_with(pid_t child, int expected)
+{
+    int status = status_of(child);
+    return WIFEXITED(status) && WEXITSTATUS(status) == expected;
+}
+
+static int is_killed_by(pid_t child, int expected)
+{
+    int status = status_of(child);
+    return WIFSIGNALED(status) && WTERMSIG(status) == expected;
+}
+
+static void execute_child(char *program)
+{
+    execl(program, program, "child", NULL);
+    _exit(9);
+}
+
+static void all(char *program)
+{
+    pid_t child = fork();
+    if (child == 0)
+        _exit(3);
+    CHECK(exits_with(child, 3));
+    CHECK(waitpid(-1, NULL, 0) == -1 && errno == ECHILD);
+
+    struct sigaction action = { .sa_sigaction = handler, .sa_flags = SA_SIGINFO };
+    CHECK(sigaction(SIGUSR1, &action, NULL) == 0);
+    CHECK(raise(SIGUSR1) == 0);
+    CHECK(signals == 1);
+
+    /* A blocked signal comes once it is not blocked any more, and once only. */
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGUSR1);
+    CHECK(sigprocmask(SIG_BLOCK, &set, NULL) == 0);
+    CHECK(raise(SIGUSR1) == 0 && raise(SIGUSR1) == 0);
+    CHECK(signals == 1);
+    CHECK(sigprocmask(SIG_UNBLOCK, &set, NULL) == 0);
+    CHECK(signals == 2);
+
+    pthread_t threads[THREADS];
+    for (int i = 0; i < THREADS; i++)
+        CHECK(pthread_create(&threads[i], NULL, count, NULL) == 0);
+    for (int i = 0; i < THREADS; i++)
+        CHECK(pthread_join(threads[i], NULL) == 0);
+    CHECK(counted == THREADS * ROUNDS);
+
+    child = fork();
+    if (child == 0)
+        execute_child(program);
+    CHECK(exits_with(child, 7));
+    child = vfork();
+    if (child == 0)
+        execute_child(program);
+    CHECK(exits_with(child, 7));
+
+    child = fork();
+    if (child == 0)
+        *(volatile int *)0 = 1;
+    CHECK(is_killed_by(child, SIGSEGV));
+    child = fork();
+    if (child == 0)
+        for (;;)
+            pause();
+    CHECK(kill(child, SIGKILL) == 0);
+    CHECK(is_killed_by(child, SIGKILL));
+
+    struct timespec start, end, wanted = { 0, 20000000 };
+    clock_gettime(CLOCK_MONOTONIC, &start);
+    CHECK(nanosleep(&wanted, NULL) == 0);
+    clock_gettime(CLOCK_MONOTONIC, &end);
+    CHECK((end.tv_sec - start.tv_sec) * 1000000000L + end.tv_nsec - start.tv_nsec >= wanted.tv_nsec);
+}
+
+static void oom(void)
+{
+    pid_t child = fork();
+    if (child == 0)
+        for (;;) {
+            char *memory = malloc(1 << 20);
+            CHECK(memory);
+            memset(memory, 1, 1 << 20);
+        }
+    CHECK(is_killed_by(child, SIGKILL));
+    size_t bytes = 16 << 20;
+    char *memory = malloc(bytes);
+    CHECK(memory);
+    memset(memory, 1, bytes);
+}
+
+int main(int count, char **arguments)
+{
+    if (count > 1 && !strcmp(arguments[1], "child"))
+        return 7;
+    if (count > 1 && !strcmp(arguments[1], "oom")) {
+        oom();
+        return 0;
+    }
+    all(arguments[0]);
+    return 5;
+}

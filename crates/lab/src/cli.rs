@@ -17,14 +17,15 @@ Exit codes:
   1        the work failed, or `replay --check` found a divergence
   2        the command line is wrong
   3        `replay --check` stopped at a gap in a trace and found no divergence
-  125      `record` could not record the program
-  126      `record` could not execute the program
-  127      `record` did not find the program
-  128 + N  signal N ended the program under `record`
-  other    the program under `record` ended with this code
+  124      the time that `boot` gave the program ran out
+  125      `record` could not record the program, or the kernel of `boot` failed
+  126      `record` or `boot` could not execute the program
+  127      `record` or `boot` did not find the program
+  128 + N  signal N ended the program under `record` or `boot`
+  other    the program under `record` or `boot` ended with this code
 A closed pipe on standard output ends the command by SIGPIPE, without a message.";
 
-/// Record the memory calls and faults of a program, replay them under other policies, and measure Quire against this machine's Linux.
+/// Record the memory calls and faults of a program, replay them under other policies, measure Quire against this machine's Linux, and run programs on a kernel that uses it.
 #[derive(Parser)]
 #[command(name = "quire", version, after_help = EXIT_CODES)]
 struct Cli {
@@ -36,6 +37,8 @@ struct Cli {
 enum Command {
     #[cfg(feature = "bench")]
     Bench(crate::bench::BenchArgs),
+    #[cfg(feature = "boot")]
+    Boot(crate::boot::Args),
     Calibrate(crate::calibrate::Args),
     Completions(crate::manual::Completions),
     Man(crate::manual::Man),
@@ -54,6 +57,8 @@ pub fn main() -> ExitCode {
     let outcome: anyhow::Result<ExitCode> = match cli.command {
         #[cfg(feature = "bench")]
         Command::Bench(args) => crate::bench::run(&args).map(|()| ExitCode::SUCCESS),
+        #[cfg(feature = "boot")]
+        Command::Boot(args) => crate::boot::run(&args),
         Command::Calibrate(args) => crate::calibrate::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Completions(args) => args.run(&mut Cli::command()).map(|()| ExitCode::SUCCESS),
         Command::Man(args) => args.run(Cli::command()).map(|()| ExitCode::SUCCESS),
@@ -71,9 +76,17 @@ pub fn main() -> ExitCode {
         }
         Err(error) => {
             say(format_args!("quire: {}", one_line(&error)));
-            error.downcast_ref().map_or(ExitCode::FAILURE, |error: &RecordError| error.exit_code().into())
+            exit_code(&error).map_or(ExitCode::FAILURE, ExitCode::from)
         }
     }
+}
+
+/// The code of an error that has one of its own.
+fn exit_code(error: &anyhow::Error) -> Option<u8> {
+    let code = error.downcast_ref().map(RecordError::exit_code);
+    #[cfg(feature = "boot")]
+    let code = code.or_else(|| error.downcast_ref().map(crate::boot::BootError::exit_code));
+    code
 }
 
 /// Shows help as it is. A refused word may be the name of a file, so its control characters are escaped.

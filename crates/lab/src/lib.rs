@@ -2,6 +2,8 @@
 
 #[cfg(feature = "bench")]
 pub mod bench;
+#[cfg(feature = "boot")]
+pub mod boot;
 pub mod calibrate;
 pub mod cli;
 pub mod host;

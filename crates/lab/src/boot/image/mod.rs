@@ -1,0 +1,164 @@
+//! The guest's files, packed into its initial RAM disk.
+//!
+//! ```text
+//! tree      what stands at which path; follows links as the guest will
+//! elf       what an ELF file needs                  search    where the loader looks for a library
+//! program   a program by its name                   needs     all that a program needs to start
+//! archive   a tree as a cpio archive
+//! ```
+
+mod archive;
+mod elf;
+mod needs;
+mod program;
+mod search;
+mod tree;
+
+use std::env;
+use std::ffi::{OsStr, OsString};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use super::error::BootError;
+use crate::output::quoted;
+use needs::Needs;
+pub(super) use program::GUEST_PATH;
+use program::{Lookup, Missing, may_need, terminated};
+use search::Files;
+use tree::{Body, Contents, Node, Tree};
+
+/// The loader's list of libraries: without it the loader does not find those in directories that are only
+/// configured.
+const LOADER_CACHE: &str = "/etc/ld.so.cache";
+/// What stands at the top of every Linux system, with the permissions.
+const DIRECTORIES: [(&str, u32); 5] =
+    [("/dev", 0o755), ("/proc", 0o555), ("/root", 0o700), ("/sys", 0o555), ("/tmp", 0o1777)];
+/// Where programs refer to by fixed paths. On this machine they may be links into `/usr`.
+const FIXED: [&str; 4] = ["/bin", "/lib", "/lib64", "/sbin"];
+const PASSWD: &str =
+    "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n";
+const GROUP: &str = "root:x:0:\nnogroup:x:65534:\n";
+
+/// A file that the user gives, and its path in the guest.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Given {
+    pub(super) source: PathBuf,
+    pub(super) path: PathBuf,
+}
+
+/// What to pack.
+#[derive(Clone, Debug)]
+pub(super) struct Request<'a> {
+    /// The program as typed, and its arguments.
+    pub(super) command: &'a [OsString],
+    pub(super) environment: &'a [OsString],
+    pub(super) directory: &'a Path,
+    /// Rows and columns, if the guest's terminal is one that a user sees.
+    pub(super) terminal: Option<(u16, u16)>,
+    pub(super) root: Option<&'a Path>,
+    pub(super) files: &'a [Given],
+}
+
+/// The guest's files.
+pub(super) struct Image {
+    tree: Tree,
+    /// Where the program stands, without links on the way.
+    pub(super) program: PathBuf,
+}
+
+impl Image {
+    /// Collects the files.
+    pub(super) fn new(request: &Request<'_>) -> Result<Image, BootError> {
+        let mut tree = Tree::default();
+        if let Some(root) = request.root {
+            tree.copy(root, "/".as_ref()).map_err(unreadable)?;
+        }
+        let given = request.files.iter().map(|Given { source, path }| tree.copy(source, path));
+        let given: Vec<PathBuf> = given.collect::<Result<_, _>>().map_err(unreadable)?;
+        let packed = |error: io::Error| unreadable((PathBuf::from("the guest's files"), error));
+        for path in FIXED {
+            // What a link leads to may have no files yet.
+            tree.make_directory(path.as_ref(), 0o755).map_err(packed)?;
+        }
+
+        let lookup = Lookup::new(env::var_os("PATH").as_deref());
+        let name = request.command.first().map(OsString::as_os_str).unwrap_or_default();
+        let path = lookup.find(&tree, name).map_err(|missing| not_found(name, missing))?;
+        let program = tree.add_own(&path).map_err(|error| unreadable((path.clone(), error)))?;
+        add_needs(&mut tree, &lookup, &program, &given)?;
+
+        for (directory, mode) in DIRECTORIES {
+            tree.make_directory(directory.as_ref(), mode).map_err(packed)?;
+        }
+        add_text(&mut tree, "/etc/passwd", PASSWD.into()).map_err(packed)?;
+        add_text(&mut tree, "/etc/group", GROUP.into()).map_err(packed)?;
+        tree.make_directory(request.directory, 0o755).map_err(packed)?;
+        add_start(&mut tree, request, &path);
+        Ok(Image { tree, program })
+    }
+
+    /// Writes the archive.
+    pub(super) fn write(&self, out: &mut impl Write) -> Result<(), BootError> {
+        archive::write(&self.tree, out)
+            .map_err(|(path, source)| BootError::NotPacked { path: quoted(&path).to_string(), source })
+    }
+}
+
+fn unreadable((path, source): (PathBuf, io::Error)) -> BootError {
+    BootError::NotPacked { path: quoted(&path).to_string(), source }
+}
+
+fn not_found(name: &OsStr, missing: Missing) -> BootError {
+    let program = quoted(name).to_string();
+    match missing {
+        Missing::NotFound => BootError::NotFound { program },
+        Missing::NotExecutable => BootError::NotExecutable { program },
+    }
+}
+
+/// Adds what the program and the programs and libraries among the user's files need.
+fn add_needs(tree: &mut Tree, lookup: &Lookup, program: &Path, given: &[PathBuf]) -> Result<(), BootError> {
+    let is_given = |path: &Path| given.iter().any(|place| path.starts_with(place));
+    let with_needs = |(path, node): (&Path, &Node)| match &node.body {
+        Body::File(Contents::Host(file))
+            if path == program || is_given(path) && may_need(path, &node.body, node.mode) =>
+        {
+            Some((path.to_owned(), file.clone()))
+        }
+        _ => None,
+    };
+    let all: Vec<_> = tree.nodes().filter_map(with_needs).collect();
+    let mut needs = Needs::new(tree, lookup, env::var_os("LD_LIBRARY_PATH").as_deref());
+    for (path, file) in all {
+        needs.add(&path, &file).map_err(|error| unreadable((path, error)))?;
+    }
+    if needs.uses_own_libraries && Files::Host.find(LOADER_CACHE.as_ref()).is_some() {
+        tree.add_own(LOADER_CACHE.as_ref()).map_err(|error| unreadable((LOADER_CACHE.into(), error)))?;
+    }
+    Ok(())
+}
+
+fn add_text(tree: &mut Tree, path: &str, text: Vec<u8>) -> io::Result<()> {
+    tree.make_file(path.as_ref(), text, 0o644)
+}
+
+/// Adds what the kernel reads to start the program.
+fn add_start(tree: &mut Tree, request: &Request<'_>, program: &Path) {
+    let text = |path: &Path| path.as_os_str().as_encoded_bytes().to_vec();
+    let size = |(rows, columns)| ("terminal", format!("{rows} {columns}\n").into_bytes());
+    let files = [
+        ("arguments", terminated(request.command)),
+        ("directory", text(request.directory)),
+        ("environment", terminated(request.environment)),
+        ("program", text(program)),
+    ];
+    let files = files.into_iter().chain(request.terminal.map(size));
+    tree.insert("/.quire".into(), Node::new(Body::Directory, 0o700));
+    for (name, bytes) in files {
+        let path = Path::new("/.quire").join(name);
+        tree.insert(path, Node::new(Body::File(Contents::Bytes(bytes)), 0o600));
+    }
+}
+
+#[cfg(test)]
+mod tests;

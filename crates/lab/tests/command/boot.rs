@@ -1,0 +1,271 @@
+//! `quire boot`: with a stand-in for QEMU, which says what a kernel would, and with QEMU itself where it is
+//! installed.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::pty::openpty;
+use nix::sys::signal::{Signal, kill};
+use nix::sys::termios::{LocalFlags, tcgetattr};
+use nix::unistd::Pid;
+use tempfile::TempDir;
+
+const QUIRE: &str = env!("CARGO_BIN_EXE_quire");
+const QEMU: &str = "qemu-system-x86_64";
+
+/// A folder with a script in QEMU's place; `$log` is the path of the log, `$archive` that of the archive.
+struct StandIn(TempDir);
+
+impl StandIn {
+    fn new(body: &str) -> StandIn {
+        let folder = tempfile::tempdir().expect("a temporary directory");
+        let path = folder.path().join(QEMU);
+        let text = format!(
+            "#!/bin/sh\nfor word; do case $word in file,id=log,path=*) log=${{word#*path=}};; esac\n\
+             if [ \"$last\" = -initrd ]; then archive=$word; fi; last=$word; done\n{body}\n"
+        );
+        fs::write(&path, text).expect("a file");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("it is ours");
+        fs::write(folder.path().join("kernel"), "").expect("a file");
+        StandIn(folder)
+    }
+
+    fn boot(&self, options: &[&str]) -> Command {
+        let mut path = self.0.path().as_os_str().to_owned();
+        path.push(":");
+        path.push(std::env::var_os("PATH").expect("a path"));
+        let mut command = Command::new(QUIRE);
+        command.arg("boot").arg("--kernel").arg(self.0.path().join("kernel")).args(options);
+        command.args(["--", "sh", "-c", "a 'b'"]).env("PATH", path).stdin(Stdio::null());
+        command
+    }
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+#[test]
+fn the_exit_code_is_the_programs() {
+    for (said, code) in [
+        ("exited 0", 0),
+        ("exited 7", 7),
+        ("killed 9", 137),
+        ("not started ENOENT", 127),
+        ("not started EACCES", 126),
+        ("failed", 125),
+    ] {
+        let stand_in = StandIn::new(&format!("echo out; echo '[quire] end: {said}' >$log; exit 3"));
+        let output = stand_in.boot(&[]).output().expect("quire runs");
+        assert_eq!(output.status.code(), Some(code), "{said}: {}", stderr(&output));
+        assert_eq!(output.stdout, b"out\n");
+        assert_eq!(stderr(&output).is_empty(), matches!(said, "exited 0" | "exited 7" | "killed 9"));
+    }
+    let output = StandIn::new("exit 1").boot(&[]).output().expect("quire runs");
+    assert_eq!(output.status.code(), Some(125));
+    assert!(stderr(&output).contains("QEMU ended before the program did"), "{}", stderr(&output));
+}
+
+#[test]
+fn the_log_is_shown_when_the_kernel_failed_or_when_asked_for() {
+    let lines = "printf '[quire] panicked\\nrip 0x1\\n[quire] #0 0x10\\n' >$log";
+    let failed = StandIn::new(&format!("{lines}; echo '[quire] end: failed' >>$log"));
+    let output = failed.boot(&[]).output().expect("quire runs");
+    let expected =
+        "[quire] panicked\nrip 0x1\n[quire] #0 0x10\n[quire] end: failed\nquire: the kernel failed\n";
+    assert_eq!(stderr(&output), expected);
+    let worked = StandIn::new(&format!("{lines}; echo '[quire] end: exited 0' >>$log"));
+    assert_eq!(stderr(&worked.boot(&[]).output().expect("quire runs")), "");
+    let output = worked.boot(&["--verbose"]).output().expect("quire runs");
+    assert!(stderr(&output).starts_with("[quire] panicked\n"), "{}", stderr(&output));
+}
+
+#[test]
+fn input_ends_as_a_user_ends_it() {
+    let stand_in =
+        StandIn::new("echo ready >$log; head -c 5 | od -An -c; echo '[quire] end: exited 0' >$log");
+    for (typed, expected) in
+        [("ab\n", "a   b  \\n 004"), ("abc", "a   b   c 004 004"), ("\n\u{3}\n", "\\n 003  \\n 004")]
+    {
+        let mut child =
+            stand_in.boot(&[]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("quire runs");
+        let mut input = child.stdin.take().expect("a pipe");
+        input.write_all(typed.as_bytes()).expect("it reads");
+        drop(input);
+        let shown = String::from_utf8(child.wait_with_output().expect("it ends").stdout).expect("text");
+        assert_eq!(shown.trim(), expected);
+    }
+}
+
+#[test]
+fn the_guest_gets_its_files_and_words() {
+    let stand_in = StandIn::new("cp \"$archive\" archive; echo '[quire] end: exited 0' >$log");
+    let folder = stand_in.0.path();
+    fs::write(folder.join("given"), "given\n").expect("a file");
+    let options = ["--file", "given:/etc/given", "--env", "X=y", "--keep", "kept", "--directory", "/etc"];
+    let output = stand_in.boot(&options).current_dir(folder).output().expect("quire runs");
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let archive = fs::read(folder.join("archive")).expect("it is there");
+    assert_eq!(fs::read(folder.join("kept")).ok().as_ref(), Some(&archive));
+    let has = |bytes: &[u8]| archive.windows(bytes.len()).any(|window| window == bytes);
+    assert!(has(b"sh\0-c\0a 'b'\0") && has(b"X=y\0") && has(b"given\n"));
+}
+
+/// Ends QEMU too, and says so by the status that `timeout` has.
+#[test]
+fn a_run_that_takes_too_long_is_ended() {
+    let stand_in = StandIn::new("echo $$; exec sleep 60");
+    let start = Instant::now();
+    let output = stand_in.boot(&["--timeout", "0.3"]).output().expect("quire runs");
+    assert_eq!(output.status.code(), Some(124), "{}", stderr(&output));
+    assert!(start.elapsed() < Duration::from_secs(20));
+    assert_gone(&output.stdout);
+}
+
+fn assert_gone(pid: &[u8]) {
+    let pid = String::from_utf8_lossy(pid).trim().to_owned();
+    let deadline = Instant::now() + Duration::from_secs(5);
+    while Path::new("/proc").join(&pid).exists() {
+        assert!(Instant::now() < deadline, "QEMU is left behind as {pid}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn a_signal_ends_qemu_too() {
+    for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGKILL] {
+        let stand_in = StandIn::new("echo $$ >pid.new; mv pid.new pid; exec sleep 60");
+        let folder = stand_in.0.path();
+        let temporary = folder.join("temporary");
+        fs::create_dir(&temporary).expect("a directory");
+        let mut command = stand_in.boot(&[]);
+        let mut child = command.current_dir(folder).env("TMPDIR", &temporary).spawn().expect("quire runs");
+        let pid = wait_for(&folder.join("pid"));
+        kill(Pid::from_raw(child.id() as i32), signal).expect("it runs");
+        let status = child.wait().expect("it ends");
+        assert_eq!(status.signal(), Some(signal as i32), "{status}");
+        let left = fs::read_dir(&temporary).expect("it is there").count();
+        assert!(left == 0 || signal == Signal::SIGKILL, "{signal}");
+        assert_gone(&pid);
+    }
+}
+
+fn wait_for(path: &Path) -> Vec<u8> {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    loop {
+        match fs::read(path) {
+            Ok(bytes) => return bytes,
+            Err(error) => assert!(Instant::now() < deadline, "{}: {error}", path.display()),
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn the_terminal_is_as_before() {
+    let starts = "echo ready >$log; : >started; ";
+    for (body, options, signal, code) in [
+        ("sleep 0.2; echo '[quire] end: exited 4' >$log", vec![], None, Some(4)),
+        ("exec sleep 60", vec!["--timeout", "0.4"], None, Some(124)),
+        ("exec sleep 60", vec![], Some(Signal::SIGHUP), None),
+    ] {
+        let stand_in = StandIn::new(&format!("{starts}{body}"));
+        let terminal = openpty(None, None).expect("a terminal");
+        let before = tcgetattr(&terminal.slave).expect("a terminal");
+        let line: File = terminal.slave.try_clone().expect("a descriptor").into();
+        let mut child: Child = stand_in
+            .boot(&options)
+            .current_dir(stand_in.0.path())
+            .stdin(line)
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("quire runs");
+        wait_for(&stand_in.0.path().join("started"));
+        let cooked = LocalFlags::ECHO | LocalFlags::ICANON | LocalFlags::ISIG;
+        let during = tcgetattr(&terminal.slave).expect("a terminal");
+        assert!(!during.local_flags.intersects(cooked), "{during:?}");
+        if let Some(signal) = signal {
+            kill(Pid::from_raw(child.id() as i32), signal).expect("it runs");
+        }
+        assert_eq!(child.wait().expect("it ends").code(), code);
+        assert_eq!(tcgetattr(&terminal.slave).expect("a terminal"), before);
+    }
+}
+
+/// A reader that has gone ends the command by SIGPIPE, and the guest with it.
+#[test]
+fn a_closed_pipe_ends_the_run() {
+    let stand_in = StandIn::new("while echo y; do :; done; sleep 60");
+    let mut child = stand_in.boot(&[]).stdout(Stdio::piped()).spawn().expect("quire runs");
+    drop(child.stdout.take());
+    assert_eq!(child.wait().expect("it ends").signal(), Some(Signal::SIGPIPE as i32));
+}
+
+#[test]
+fn what_is_missing_is_told_in_one_line() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let boot = |options: &[&str], path: &Path| {
+        let mut command = Command::new(QUIRE);
+        command.arg("boot").args(options).args(["--", "/bin/sh"]).env("PATH", path);
+        let output = command.output().expect("quire runs");
+        let said = stderr(&output);
+        assert_eq!(said.lines().count(), 1, "{said}");
+        (output.status.code(), said)
+    };
+    let (code, said) = boot(&[], folder.path());
+    assert_eq!(code, Some(125));
+    assert!(said.contains("apt-get install --no-install-recommends qemu-system-x86"), "{said}");
+    let stand_in = StandIn::new("exit 0");
+    let (code, said) = boot(&["--kernel", "/no/such/kernel"], stand_in.0.path());
+    assert!(code == Some(125) && said.contains("cannot read the kernel /no/such/kernel"), "{said}");
+    let (code, said) = boot(&["--icount", "--cpus", "2"], stand_in.0.path());
+    assert!(code == Some(2) && said.contains("--icount"), "{said}");
+}
+
+/// The kernel of the source tree with its debug checks, if this machine can build and run it.
+fn has_machine() -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let programs: Vec<PathBuf> = std::env::split_paths(&path).collect();
+    for program in [QEMU, "busybox"] {
+        if !programs.iter().any(|folder| folder.join(program).is_file()) {
+            eprintln!("skipped: this machine has no {program}");
+            return false;
+        }
+    }
+    let rustc =
+        Command::new("rustc").args(["--print", "target-libdir", "--target", "x86_64-unknown-none"]).output();
+    let libraries = rustc.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned());
+    let has_target = libraries.is_ok_and(|path| Path::new(&path).exists());
+    if !has_target {
+        eprintln!("skipped: this machine's compiler has no target x86_64-unknown-none");
+    }
+    has_target
+}
+
+#[test]
+fn programs_run_in_the_kernel() {
+    if !has_machine() {
+        return;
+    }
+    for (options, words, code, expected) in [
+        (&[][..], &["echo", "hello", "world"][..], 0, "hello world\n"),
+        (&["--icount", "--memory", "64M"], &["false"], 1, ""),
+        (&["--machine", "microvm"], &["cat", "/no/such/file"], 1, ""),
+    ] {
+        let mut command = Command::new(QUIRE);
+        command
+            .args(["boot", "--checks", "--timeout", "100"])
+            .args(options)
+            .args(["--", "busybox"])
+            .args(words);
+        let output = command.stdin(Stdio::null()).output().expect("quire runs");
+        let shown = String::from_utf8_lossy(&output.stdout).replace('\r', "");
+        assert_eq!(output.status.code(), Some(code), "{words:?}: {shown}{}", stderr(&output));
+        assert!(expected.is_empty() || shown == expected, "{words:?}: {shown}");
+    }
+}

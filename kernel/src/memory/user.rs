@@ -1,10 +1,8 @@
 //! The kernel's access to a program's memory.
 //!
-//! Each leaf is looked up before it is used, because the processor does not check the program's rights for the
-//! kernel: a leaf without any access (`PROT_NONE`) is present, and only forbids user mode.
-//!
-//! A copy runs until it faults. The fault does not run Quire in the trap handler: it ends the copy, and the caller,
-//! an ordinary task with interrupts on, asks for the page and goes on.
+//! A copy runs until it faults, which it does where the program's own access would. The fault does not run Quire in
+//! the trap handler: it ends the copy, and the caller, an ordinary task with interrupts on, asks for the page and
+//! goes on.
 
 use core::ops::Range;
 
@@ -19,6 +17,9 @@ use crate::errno::Errno;
 
 /// The copies, which depend on the processor.
 static COPIES: Once<user_memory::UserMemory> = Once::new();
+
+/// The most bytes of one copy: a copy that faults clears what is missing of its target.
+const PART: usize = 64 << 10;
 
 /// The memory of the program whose address space is switched in.
 #[derive(Clone, Copy)]
@@ -54,8 +55,8 @@ impl<'s> UserMemory<'s> {
         self.transfer(to, from.len(), Access::Write, |user, part| self.copies.copy_to_user(user, &from[part]))
     }
 
-    /// Calls `copy` for parts of the range, each in one leaf, with the program's address and the part's place in the
-    /// kernel's buffer. It returns how many bytes were left when it faulted.
+    /// Calls `copy` for parts of the range, with the program's address and the part's place in the kernel's buffer. It
+    /// returns how many bytes were left when it faulted.
     fn transfer(
         self,
         user: VirtAddr,
@@ -69,14 +70,12 @@ impl<'s> UserMemory<'s> {
         }
         let mut done = 0;
         while done < bytes {
-            let at = user.add(done as u64);
-            let Some(leaf) = self.space.translate(at, access) else {
-                self.space.fault(at, access).map_err(|_| Errno::EFAULT)?;
-                continue;
-            };
-            let to_leaf_end = leaf.addr.0 + leaf.size.bytes() - at.0;
-            let part = to_leaf_end.min((bytes - done) as u64) as usize;
-            done += part - copy(at, done..done + part);
+            let part = done..bytes.min(done + PART);
+            let missing = copy(user.add(done as u64), part.clone());
+            done = part.end - missing;
+            if missing > 0 {
+                self.space.fault(user.add(done as u64), access).map_err(|_| Errno::EFAULT)?;
+            }
         }
         Ok(())
     }

@@ -8,6 +8,7 @@ mod failures;
 mod folio_override;
 mod gigantic;
 mod gigantic_clears;
+mod inaccessible;
 mod kernel_half;
 mod limits;
 mod linux;

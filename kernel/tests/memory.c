@@ -70,8 +70,13 @@ static int verbs(void)
     CHECK(mprotect(moved, PAGE, PROT_READ) == 0);
     CHECK(numbered(moved, bytes));
     CHECK(write(1, (char *)8, 1) == -1 && errno == EFAULT);
+    int self = open("/bin/memory", O_RDONLY);
+    CHECK(self >= 0 && read(self, moved, 8) == -1 && errno == EFAULT);
     CHECK(mprotect(moved, PAGE, PROT_NONE) == 0);
     CHECK(write(1, moved, 1) == -1 && errno == EFAULT);
+    CHECK(read(self, moved, 8) == -1 && errno == EFAULT);
+    CHECK(mprotect(moved, PAGE, PROT_READ) == 0);
+    CHECK(moved[0] == 1);
     CHECK(mprotect(moved, PAGE, PROT_READ | PROT_WRITE) == 0);
     CHECK(madvise(moved, bytes, MADV_DONTNEED) == 0);
     for (size_t at = 0; at < bytes / 8; at += PAGE / 8)

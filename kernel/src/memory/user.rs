@@ -1,10 +1,8 @@
 //! The kernel's access to a program's memory.
 //!
-//! Each leaf is looked up before it is used, because the processor does not check the program's rights for the
-//! kernel: a leaf without any access (`PROT_NONE`) is present, and only forbids user mode.
-//!
-//! A copy runs until it faults. The fault does not run Quire in the trap handler: it ends the copy, and the caller,
-//! an ordinary task with interrupts on, asks for the page and goes on.
+//! A copy runs until it faults, which it does where the program's own access would. The fault does not run Quire in
+//! the trap handler: it ends the copy, and the caller, an ordinary task with interrupts on, asks for the page and
+//! goes on.
 
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -22,6 +20,9 @@ use crate::task::{oom, sched};
 
 /// The copies, which depend on the processor.
 static COPIES: Once<user_memory::UserMemory> = Once::new();
+
+/// The most bytes of one copy: a copy that faults clears what is missing of its target.
+const PART: usize = 64 << 10;
 
 /// The memory of a program.
 #[derive(Clone, Copy)]
@@ -127,8 +128,8 @@ impl<'s> UserMemory<'s> {
         Err(too_long)
     }
 
-    /// Calls `copy` for parts of the range, each in one leaf, with the program's address and the part's place in the
-    /// kernel's buffer. It returns how many bytes were left when it faulted.
+    /// Calls `copy` for parts of the range, with the program's address and the part's place in the kernel's buffer. It
+    /// returns how many bytes were left when it faulted.
     fn transfer(
         self,
         user: VirtAddr,
@@ -142,19 +143,15 @@ impl<'s> UserMemory<'s> {
         }
         let mut done = 0;
         while done < bytes {
-            let at = user.add(done as u64);
-            let Some(leaf) = self.space.translate(at, access) else {
-                self.bring_in(at, access)?;
-                continue;
-            };
-            let to_leaf_end = leaf.addr.0 + leaf.size.bytes() - at.0;
-            let part = to_leaf_end.min((bytes - done) as u64) as usize;
-            // The copy faults where the leaf has gone meanwhile, and never sleeps: so this task stays here, and another
-            // address space may be switched in for its length.
+            let part = done..bytes.min(done + PART);
+            // The copy never sleeps: so this task stays here, and another address space may be loaded for its length.
             self.loaded.switch_to(self.space);
-            let left = copy(at, done..done + part);
+            let missing = copy(user.add(done as u64), part.clone());
             self.space.switch_to(self.loaded);
-            done += part - left;
+            done = part.end - missing;
+            if missing > 0 {
+                self.bring_in(user.add(done as u64), access)?;
+            }
         }
         Ok(())
     }

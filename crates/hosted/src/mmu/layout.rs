@@ -14,6 +14,8 @@ pub(super) const ACCESSED: u64 = 0x20;
 pub(super) const DIRTY: u64 = 0x40;
 /// Bit 7: at levels 2 and 3 a leaf; reserved at levels 4 and 5; part of the memory type at level 1.
 const PAGE_SIZE: u64 = 0x80;
+/// Bit 8, which hardware ignores in an entry that is not present: the library keeps the entry's leaf.
+pub(super) const KEPT: u64 = 0x100;
 /// Bit 63: instruction fetches are refused.
 const EXECUTE_DISABLE: u64 = 1 << 63;
 /// Bits 12 to 51 hold an address.

@@ -110,7 +110,8 @@ impl Hosted {
 /// Whether the entry `there` of `page` grants as much as a cached leaf from `start` on.
 fn grants(there: &Translation, page: u64, start: u64, leaf: Leaf) -> bool {
     let rights = Rights { write: there.write, user: there.user, execute: there.exec };
-    there.frame.0 + (page - there.addr.0) / FRAME_SIZE == leaf.frame + (page - start) / FRAME_SIZE
+    there.present
+        && there.frame.0 + (page - there.addr.0) / FRAME_SIZE == leaf.frame + (page - start) / FRAME_SIZE
         && within(leaf.rights, rights)
 }
 

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use quire::addr::Frame;
 
 use super::fault::{Access, FaultCause, PageFault};
-use super::layout::{self, ACCESSED, DIRTY, Kind, PRESENT, Rights, leaf_frames};
+use super::layout::{self, ACCESSED, DIRTY, KEPT, Kind, PRESENT, Rights, leaf_frames};
 use crate::machine::Hosted;
 use crate::tlb::{CpuTlb, Leaf, Table};
 use crate::violation::Violation;
@@ -114,7 +114,7 @@ impl Hosted {
         loop {
             let slot = self.arena.table_entry(table.frame, layout::index(addr.0, level))?;
             let entry = slot.load(Ordering::Acquire);
-            if entry & PRESENT == 0 {
+            if entry & (PRESENT | KEPT) == 0 {
                 return None;
             }
             let rights = table.rights.narrowed_by(entry);
@@ -137,7 +137,8 @@ impl Hosted {
     }
 
     /// Every leaf under `root`, in ascending order of address: an independent reading of a whole page table,
-    /// without the kernel's half.
+    /// without the kernel's half. Leaves that hardware does not use, but the library keeps, are among them:
+    /// [`Translation::present`] is false.
     pub fn leaves(&self, root: Frame) -> Vec<Translation> {
         let mut found = Vec::new();
         let top = Table { frame: root.0, rights: Rights::ALL };
@@ -178,7 +179,7 @@ impl Hosted {
         for index in entries {
             let Some(slot) = self.arena.table_entry(table.frame, index) else { return };
             let entry = slot.load(Ordering::Acquire);
-            if entry & PRESENT == 0 {
+            if entry & (PRESENT | KEPT) == 0 {
                 continue;
             }
             let rights = table.rights.narrowed_by(entry);
@@ -208,6 +209,8 @@ pub struct Translation {
     pub frame: Frame,
     /// How many frames it maps: 1, 512 or 262144.
     pub frames: u64,
+    /// Hardware uses the leaf. If not, the library keeps it for memory without any access.
+    pub present: bool,
     /// Stores are allowed by all levels.
     pub write: bool,
     /// User mode is allowed by all levels.
@@ -232,6 +235,7 @@ impl Translation {
             addr: quire::addr::VirtAddr(addr & !((1 << layout::shift(level)) - 1)),
             frame: Frame(frame),
             frames: leaf_frames(level),
+            present: entry & PRESENT != 0,
             write: rights.write,
             user: rights.user,
             exec: rights.execute,

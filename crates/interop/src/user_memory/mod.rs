@@ -20,9 +20,10 @@
 //! The processor keeps `RFLAGS.AC` when it enters a handler, so under SMAP each entry of the kernel executes
 //! `clac`; `iretq` restores the flag for the copy (Intel SDM volume 3A, section 4.6).
 //!
-//! The processor does not check a program's rights for the kernel. Memory that `mprotect` made inaccessible
-//! (`PROT_NONE`) keeps its leaves, without the bit for user mode, and a copy in ring 0 reads it. A kernel that
-//! must refuse such addresses asks [`Mm::translate`](quire::vm::Mm::translate) first.
+//! No walk of the page table precedes a copy: it faults where the program's own access would, as on Linux. A
+//! leaf of memory that `mprotect` made inaccessible (`PROT_NONE`) is not present for the processor. `CR0.WP`,
+//! which the library requires, makes a store to a read-only page fault in ring 0 too. Memory that may only be
+//! executed can be read, by the program and by the kernel.
 //!
 //! The address check is a branch. A kernel that defends itself against speculation past such branches
 //! (Spectre, variant 1) executes `lfence` before it makes a call with an address of the program.

@@ -280,7 +280,8 @@ impl TableLockstep<'_, '_> {
     fn expected(&self, page: i32, write: bool) -> Result<Frame, FaultCause> {
         match self.model.translate(address(page).page()) {
             None => Err(FaultCause::NotPresent),
-            Some((_, rights)) if !rights.user || write && !rights.write => Err(FaultCause::Protection),
+            Some((_, rights)) if !rights.user => Err(FaultCause::NotPresent),
+            Some((_, rights)) if write && !rights.write => Err(FaultCause::Protection),
             Some((frame, _)) => Ok(frame),
         }
     }
@@ -335,6 +336,9 @@ impl TableLockstep<'_, '_> {
         let (leaves, model): (Vec<_>, Vec<_>) = (leaves.collect(), model.collect());
         if let Some((got, want)) = leaves.iter().zip(&model).find(|(got, want)| got != want) {
             return Err(format!("leaf {got:x?}, want {want:x?}"));
+        }
+        if let Some(leaf) = self.machine.leaves(self.context.root()).iter().find(|leaf| leaf.present != leaf.user) {
+            return Err(format!("hardware uses {leaf:x?}, which the program must not"));
         }
         if leaves.len() != model.len() {
             return Err(format!("{} leaves, want {}", leaves.len(), model.len()));

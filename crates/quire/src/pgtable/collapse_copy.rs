@@ -175,10 +175,11 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
         for index in 0..TABLE_ENTRIES {
             let entry = table.load(index);
             survey.missing += usize::from(!copied.has(index, entry));
-            survey.young += usize::from(entry.has(EntryFlags::PRESENT | EntryFlags::ACCESSED));
-            survey.marked += usize::from(entry.has(EntryFlags::PRESENT | EntryFlags::UFFD_WP));
-            survey.zero += usize::from(entry.has(EntryFlags::PRESENT | EntryFlags::SPECIAL));
+            // Only leaves have these bits.
+            survey.young += usize::from(entry.has(EntryFlags::ACCESSED));
+            survey.marked += usize::from(entry.has(EntryFlags::UFFD_WP));
             if !maps_frame(entry) {
+                survey.zero += usize::from(entry.is_present());
                 survey.lost += usize::from(entry.is_poison());
                 survey.busy += usize::from(entry.is_busy());
                 survey.in_order = false;

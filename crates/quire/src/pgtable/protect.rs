@@ -24,7 +24,8 @@ pub enum GrantWrite {
 
 /// The usual bits of a leaf that may gain the right to store.
 const EASY: EntryFlags = EntryFlags::ANON.union(EntryFlags::SOFT_DIRTY);
-const RIGHTS: EntryFlags = EntryFlags::RIGHTS;
+/// What a change of protection replaces.
+const CHANGED: EntryFlags = EntryFlags::PROTECTION;
 
 impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
     /// Gives every leaf in the range the rights of `protection`, the right to store only as `grant` says.
@@ -43,7 +44,7 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
         self.check(range)?;
         self.split_ends(range)?;
         self.unshare(range)?;
-        let rights = EntryFlags::leaf(protection).intersection(RIGHTS);
+        let rights = EntryFlags::leaf(protection);
         let mut rest = range;
         while !rest.is_empty() {
             let step = self.step(rest);
@@ -99,7 +100,7 @@ impl<P: TablePlatform> Change<'_, '_, P> {
             return false;
         }
         let rights = if self.may_store(seen) { self.rights } else { self.rights.without(EntryFlags::WRITE) };
-        let before = locked.update(index, seen, |leaf| leaf.without(RIGHTS).with(rights));
+        let before = locked.update(index, seen, |leaf| leaf.without(CHANGED).with(rights));
         before.flags().loses(rights)
     }
 
@@ -110,15 +111,16 @@ impl<P: TablePlatform> Change<'_, '_, P> {
         let leaves: [Entry; 8] = core::array::from_fn(|at| locked.load(index + at));
         let all = Entry::from_bits(leaves.iter().fold(u64::MAX, |all, leaf| all & leaf.bits()));
         let any = Entry::from_bits(leaves.iter().fold(0, |any, leaf| any | leaf.bits()));
-        let settled = all.has(EntryFlags::PRESENT | EntryFlags::ACCESSED)
+        // Only leaves are accessed.
+        let settled = all.has(EntryFlags::ACCESSED)
             && (all.has(EntryFlags::DIRTY) || !any.has(EntryFlags::WRITE));
-        let before = all.flags().intersection(RIGHTS);
-        if !settled || before != any.flags().intersection(RIGHTS) || !self.may_store_to_all(&leaves, any) {
+        let before = all.flags().intersection(CHANGED);
+        if !settled || before != any.flags().intersection(CHANGED) || !self.may_store_to_all(&leaves, any) {
             return None;
         }
         if before != self.rights {
             for (at, leaf) in leaves.into_iter().enumerate() {
-                locked.table().store(index + at, leaf.without(RIGHTS).with(self.rights));
+                locked.table().store(index + at, leaf.without(CHANGED).with(self.rights));
             }
         }
         Some(before.loses(self.rights))

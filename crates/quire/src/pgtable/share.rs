@@ -152,7 +152,7 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
     fn has_marks(&self, directory: Table<'p>, entry: Entry) -> bool {
         self.context.has_marks() && {
             let table = directory.child(self.platform(), entry);
-            (0..TABLE_ENTRIES).any(|index| table.load(index).has(EntryFlags::PRESENT | EntryFlags::UFFD_WP))
+            (0..TABLE_ENTRIES).any(|index| table.load(index).has(EntryFlags::UFFD_WP))
         }
     }
 

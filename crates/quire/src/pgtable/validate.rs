@@ -192,7 +192,9 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
         let Some(size) = level.leaf_size() else { return Err(TableViolation::Strange { addr, entry }) };
         census.leaves += 1;
         census.resident.count(entry, size, 1);
-        if entry.has(EntryFlags::WRITE | EntryFlags::UFFD_WP) {
+        let present = entry.has(EntryFlags::PRESENT);
+        let accessible = entry.has(EntryFlags::USER) && !entry.has(EntryFlags::INACCESSIBLE);
+        if present != accessible || entry.has(EntryFlags::WRITE | EntryFlags::UFFD_WP) {
             return Err(TableViolation::Strange { addr, entry });
         }
         if !entry.has(EntryFlags::SPECIAL) && self.allocator.counts().mapcount(entry.frame()) == 0 {
@@ -204,11 +206,12 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
 
 /// Whether each aligned group of `grain` entries is empty, or maps consecutive frames of one kind.
 fn has_grain(table: Table<'_>, grain: usize) -> bool {
-    let kind = EntryFlags::PRESENT | EntryFlags::ANON | EntryFlags::SPECIAL;
+    let kind = EntryFlags::ANON | EntryFlags::SPECIAL;
     (0..TABLE_ENTRIES).all(|index| {
         let (entry, first) = (table.load(index), table.load(index & !(grain - 1)));
         let step = if first.is_empty() { 0 } else { (index & (grain - 1)) as u64 };
-        entry.flags().intersection(kind) == first.flags().intersection(kind)
+        entry.is_present() == first.is_present()
+            && entry.flags().intersection(kind) == first.flags().intersection(kind)
             && entry.frame() == first.frame().add(step)
     })
 }

@@ -2,6 +2,9 @@
 //!
 //! Hardware ignores bits 9 to 11 and 52 to 58 of a present entry (SDM 3A, tables 4-14 to 4-20), so the
 //! library uses them. In an entry that is not present, all others are the library's; zero means never used.
+//!
+//! A leaf without any access is not present for hardware, but one for the library ([`EntryFlags::INACCESSIBLE`]):
+//! it keeps its frame, its counts and its history, and the kernel's own accesses fault like the program's.
 
 use core::fmt;
 
@@ -21,12 +24,12 @@ pub struct EntryFlags(u64);
 pub struct Entry(u64);
 
 flag_set!(
-    EntryFlags: PRESENT, WRITE, USER, ACCESSED, DIRTY, LARGE, SPECIAL, UFFD_WP, SOFT_DIRTY, ANON, LAZY_FREE, ZEROED,
+    EntryFlags: PRESENT, WRITE, USER, ACCESSED, DIRTY, LARGE, INACCESSIBLE, SPECIAL, UFFD_WP, SOFT_DIRTY, ANON, LAZY_FREE, ZEROED,
     NO_EXECUTE
 );
 
 impl EntryFlags {
-    /// The entry translates.
+    /// The entry translates, for hardware.
     pub const PRESENT: Self = Self(1);
     /// Stores are allowed.
     pub const WRITE: Self = Self(1 << 1);
@@ -38,6 +41,9 @@ impl EntryFlags {
     pub const DIRTY: Self = Self(1 << 6);
     /// A leaf above the lowest level.
     pub const LARGE: Self = Self(1 << 7);
+    /// Ours, in a leaf that hardware takes for not present: it maps its frame without any access. In a present
+    /// leaf the bit would make it global, which no leaf of a program is.
+    pub const INACCESSIBLE: Self = Self(1 << 8);
     /// Ours: the frame has no map count and no owner here (the zero frame).
     pub const SPECIAL: Self = Self(1 << 9);
     /// Ours: write-protected on behalf of a userfaultfd handler.
@@ -59,7 +65,11 @@ impl EntryFlags {
         Self(Self::ACCESSED.0 | Self::DIRTY.0 | Self::SOFT_DIRTY.0 | Self::ZEROED.0);
 
     /// The rights of a leaf. [`Self::NO_EXECUTE`] is inverted, as [`Self::loses`] knows.
-    pub(crate) const RIGHTS: Self = Self(Self::WRITE.0 | Self::USER.0 | Self::NO_EXECUTE.0);
+    const RIGHTS: Self = Self(Self::WRITE.0 | Self::USER.0 | Self::NO_EXECUTE.0);
+    /// The bits of a leaf that follow from its protection ([`Self::leaf`]).
+    pub(crate) const PROTECTION: Self = Self(Self::RIGHTS.0 | Self::VALID.0);
+    /// An entry with one of these maps memory or points to a table.
+    const VALID: Self = Self(Self::PRESENT.0 | Self::INACCESSIBLE.0);
     /// A leaf of the kernel's own data, in which hardware has no bit left to set.
     #[cfg(feature = "published")]
     pub(crate) const KERNEL_DATA: Self =
@@ -79,21 +89,27 @@ impl EntryFlags {
         before & !after != 0
     }
 
-    /// The bits of a present leaf with this protection. A leaf without any access keeps its frame, but user
-    /// mode is kept out; a kernel that copies from user memory must check [`Self::USER`] as well.
+    /// The bits of a leaf with this protection. A leaf without any access keeps its frame, but every access
+    /// faults, also the kernel's.
     #[inline]
     pub const fn leaf(protection: Protection) -> Self {
-        let mut flags = Self::PRESENT;
-        if protection.bits() != 0 {
-            flags = flags.union(Self::USER);
+        const LEAVES: [EntryFlags; 8] = EntryFlags::leaves();
+        LEAVES[(protection.bits() & 7) as usize]
+    }
+
+    /// The bits of a leaf for each protection, by [`Protection::bits`].
+    const fn leaves() -> [Self; 8] {
+        let mut leaves = [Self::INACCESSIBLE.union(Self::NO_EXECUTE); 8];
+        let mut bits = 1;
+        while bits < 8 {
+            let protection = Protection::from_bits(bits as u8);
+            leaves[bits] = Self::PRESENT
+                .union(Self::USER)
+                .with_if(Self::WRITE, protection.contains(Protection::WRITE))
+                .with_if(Self::NO_EXECUTE, !protection.contains(Protection::EXEC));
+            bits += 1;
         }
-        if protection.contains(Protection::WRITE) {
-            flags = flags.union(Self::WRITE);
-        }
-        if !protection.contains(Protection::EXEC) {
-            flags = flags.union(Self::NO_EXECUTE);
-        }
-        flags
+        leaves
     }
 }
 
@@ -174,9 +190,11 @@ impl Entry {
         self.has(EntryFlags::ACCESSED) && (self.has(EntryFlags::DIRTY) || !self.has(EntryFlags::WRITE))
     }
 
+    /// Whether the entry maps memory or points to a table. Hardware faults at a leaf that is
+    /// [`EntryFlags::INACCESSIBLE`], which is present for the library.
     #[inline]
     pub(crate) const fn is_present(self) -> bool {
-        self.0 & EntryFlags::PRESENT.0 != 0
+        self.0 & EntryFlags::VALID.0 != 0
     }
 
     /// Whether the entry, read at `level`, maps memory rather than pointing to a table.
@@ -251,7 +269,7 @@ impl Entry {
         Self(self.0 + (distance << 12))
     }
 
-    /// Whether a present leaf allows instruction fetches.
+    /// Whether a leaf allows instruction fetches.
     #[inline]
     pub(crate) const fn allows_fetch(self) -> bool {
         !self.has(EntryFlags::NO_EXECUTE)

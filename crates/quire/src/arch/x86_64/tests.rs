@@ -75,7 +75,26 @@ fn a_busy_entry_is_neither_empty_nor_present_nor_a_run() {
 }
 
 #[test]
-fn a_leaf_without_any_right_keeps_user_mode_out() {
-    assert!(!EntryFlags::leaf(Protection::NONE).contains(EntryFlags::USER));
+fn a_leaf_without_any_right_is_present_for_the_library_alone() {
+    let flags = EntryFlags::leaf(Protection::NONE);
+    assert!(!flags.contains(EntryFlags::PRESENT) && !flags.contains(EntryFlags::USER));
+    for (size, level) in
+        [(PageSize::Size4K, Level::PTE), (PageSize::Size2M, Level::PMD), (PageSize::Size1G, Level::PUD)]
+    {
+        let leaf = Entry::leaf(Frame(1 << 20), size, flags);
+        assert!(leaf.is_present() && leaf.is_leaf(level) && !leaf.is_table(level), "{level:?}");
+        assert!(!leaf.is_busy() && !leaf.is_poison() && !leaf.is_empty() && !leaf.allows_fetch());
+    }
     assert!(EntryFlags::leaf(Protection::EXEC).contains(EntryFlags::USER | EntryFlags::PRESENT));
+}
+
+#[test]
+fn only_a_lost_right_is_lost() {
+    let of = |bits| EntryFlags::leaf(Protection::from_bits(bits));
+    for (before, after) in (0..8).flat_map(|before| (0..8).map(move |after| (before, after))) {
+        // Each protection but the empty one includes reading.
+        let readable = |bits: u8| if bits == 0 { 0 } else { bits | 1 };
+        let lost = readable(before) & !readable(after) != 0;
+        assert_eq!(of(before).loses(of(after)), lost, "{before:03b} to {after:03b}");
+    }
 }

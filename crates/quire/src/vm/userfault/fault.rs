@@ -70,8 +70,7 @@ impl<P: Platform> Notices<'_, '_, P> {
     fn caught(self, vma: &Vma, addr: VirtAddr, access: Access, found: &Lookup) -> Option<UserfaultKind> {
         let handler = vma.attributes.handler;
         if !found.entry.is_empty() {
-            let stores =
-                access == Access::Write && found.entry.has(EntryFlags::PRESENT | EntryFlags::UFFD_WP);
+            let stores = access == Access::Write && found.entry.has(EntryFlags::UFFD_WP);
             let caught = stores && handler.catches(UserfaultModes::WRITE_PROTECT);
             return caught.then_some(UserfaultKind::WriteProtected);
         }

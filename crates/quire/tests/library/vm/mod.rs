@@ -10,6 +10,7 @@ mod file_bytes;
 mod folio_override;
 mod gigantic;
 mod gigantic_clears;
+mod inaccessible;
 mod kernel_half;
 mod limits;
 mod linux;

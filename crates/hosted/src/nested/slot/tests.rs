@@ -3,6 +3,10 @@ use std::time::Duration;
 
 use super::{Slot, wait_for_all};
 
+/// A virtual CPU that offers its processor between accesses is hardly ever preempted inside one. Each time that it is, the
+/// wait takes until the scheduler runs it again: on two busy processors this made the test take half a minute.
+const ACCESSES_PER_YIELD: u32 = 1000;
+
 #[test]
 fn accesses_under_way_are_waited_for_and_no_later_one() {
     let slots = [Slot::default(), Slot::default()];
@@ -35,9 +39,12 @@ fn what_is_taken_away_is_not_used_after_the_wait() {
         for slot in &slots {
             scope.spawn(|| {
                 while stop.load(Ordering::Relaxed) == 0 {
-                    let _inside = slot.enter();
-                    let at = entry.load(Ordering::Acquire);
-                    assert_eq!(live[at as usize].load(Ordering::Acquire), 1, "used after the wait");
+                    for _ in 0..ACCESSES_PER_YIELD {
+                        let _inside = slot.enter();
+                        let at = entry.load(Ordering::Acquire);
+                        assert_eq!(live[at as usize].load(Ordering::Acquire), 1, "used after the wait");
+                    }
+                    std::thread::yield_now();
                 }
             });
         }

@@ -44,7 +44,12 @@ impl Arm<Churn> for Quire {
     }
 
     fn setup(&mut self, case: &Churn) -> Result<Box<dyn Prepared + '_>, Skip> {
-        let machine = HostedConfig::bench(BYTES).with_cpus(case.threads).build();
+        let wanted = HostedConfig::bench(BYTES).with_cpus(case.threads);
+        // Another number of CPUs on the same memory: populating it takes longer than a small run of a case.
+        let machine = match self.machine.take() {
+            Some(old) => old.restart(wanted),
+            None => wanted.build(),
+        };
         let machine = machine.map_err(|error| Skip(error.to_string()))?;
         ours::keep_from_children(&machine)?;
         let config = ours::with_folios((self.way.choose)(Config::default()), Folio { order: 0, pmd: false })?;

@@ -100,7 +100,7 @@ fn build(task: &Task, request: &CloneRequest, id: u32) -> Result<Arc<Task>, Errn
     new.signals.inherit(&task.signals, request.has(abi::CLONE_VM) && !request.has(abi::CLONE_VFORK));
     if !is_thread {
         let parent = parent_of_child(task, request);
-        parent.children.lock().push(new.process.clone());
+        super::exit::adopt(&parent, &new.process);
     }
     Ok(new)
 }

@@ -1,6 +1,6 @@
 //! The end of a task, and of a process with its last one.
 
-use alloc::sync::Arc;
+use alloc::sync::{Arc, Weak};
 use core::sync::atomic::Ordering;
 
 use linux_raw_sys::general as abi;
@@ -74,8 +74,8 @@ fn end_process(process: &Arc<Process>) {
     drop((files, fs));
     timers::delete_all(process.id, true);
     end_vfork(process);
-    give_children_to_init(process);
     process.set_ended();
+    give_children_to_init(process);
     let parent = process.parent();
     match &parent {
         Some(parent) if !wants_no_zombies(parent, process) => {
@@ -93,17 +93,38 @@ pub fn end_vfork(process: &Process) {
     }
 }
 
+/// The first process waits for the children of a process that has ended. Its own are waited for by none.
 fn give_children_to_init(process: &Arc<Process>) {
+    let heir = table::process(table::INIT).filter(|init| !Arc::ptr_eq(init, process));
     let orphans = core::mem::take(&mut *process.children.lock());
-    if orphans.is_empty() {
-        return;
-    }
-    let Some(init) = table::process(table::INIT) else { return };
     for orphan in orphans {
-        *orphan.parent.lock() = Arc::downgrade(&init);
-        init.children.lock().push(orphan);
+        match &heir {
+            Some(init) => adopt(init, &orphan),
+            None => abandon_child(&orphan),
+        }
     }
-    init.child_events.wake_all();
+}
+
+/// Makes a process the parent of another one, unless it has ended.
+pub fn adopt(parent: &Arc<Process>, child: &Arc<Process>) {
+    *child.parent.lock() = Arc::downgrade(parent);
+    parent.children.lock().push(child.clone());
+    if parent.has_ended() {
+        // Its own end may have come before, and missed the new child.
+        parent.children.lock().retain(|other| !Arc::ptr_eq(other, child));
+        abandon_child(child);
+    } else {
+        parent.child_events.wake_all();
+    }
+}
+
+/// A process without a parent is forgotten at its end: by itself, or here if it has ended already. It sets its end
+/// before it asks for its parent, and here it is the other way round, so one of the two sees the other.
+fn abandon_child(child: &Process) {
+    *child.parent.lock() = Weak::new();
+    if child.has_ended() {
+        table::forget(child);
+    }
 }
 
 fn notify_parent(parent: &Arc<Process>, process: &Process) {

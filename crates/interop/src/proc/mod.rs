@@ -5,10 +5,10 @@
 //!
 //! | file | function |
 //! |---|---|
-//! | `/proc/meminfo`, `/proc/vmstat` | [`meminfo`], [`vmstat`] |
-//! | `/proc/zoneinfo`, `/proc/buddyinfo`, `/proc/pagetypeinfo` | [`zoneinfo`], [`buddyinfo`], [`pagetypeinfo`] |
+//! | `/proc/meminfo`, `/proc/vmstat` | [`meminfo()`], [`vmstat()`] |
+//! | `/proc/zoneinfo`, `/proc/buddyinfo`, `/proc/pagetypeinfo` | [`zoneinfo()`], [`buddyinfo()`], [`pagetypeinfo()`] |
 //! | `/sys/devices/system/node/node*/{meminfo,vmstat}` | [`node_meminfo`], [`node_vmstat`] |
-//! | `/proc/PID/{maps,smaps,smaps_rollup,numa_maps}` | [`maps`], [`smaps`], [`smaps_rollup`], [`numa_maps`] |
+//! | `/proc/PID/{maps,smaps,smaps_rollup,numa_maps}` | [`maps()`], [`smaps()`], [`smaps_rollup()`], [`numa_maps()`] |
 //! | `/proc/PID/{statm,status}` | [`Sizes`] |
 //! | `/proc/PID/pagemap`, `/proc/kpage{count,flags}` | [`read_pagemap`], [`read_kpagecount`], [`read_kpageflags`] |
 //! | `/sys/kernel/mm/transparent_hugepage` | [`TransparentHuge`] |

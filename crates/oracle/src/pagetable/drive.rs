@@ -337,7 +337,9 @@ impl TableLockstep<'_, '_> {
         if let Some((got, want)) = leaves.iter().zip(&model).find(|(got, want)| got != want) {
             return Err(format!("leaf {got:x?}, want {want:x?}"));
         }
-        if let Some(leaf) = self.machine.leaves(self.context.root()).iter().find(|leaf| leaf.present != leaf.user) {
+        if let Some(leaf) =
+            self.machine.leaves(self.context.root()).iter().find(|leaf| leaf.present != leaf.user)
+        {
             return Err(format!("hardware uses {leaf:x?}, which the program must not"));
         }
         if leaves.len() != model.len() {

@@ -112,8 +112,8 @@ impl<P: TablePlatform> Change<'_, '_, P> {
         let all = Entry::from_bits(leaves.iter().fold(u64::MAX, |all, leaf| all & leaf.bits()));
         let any = Entry::from_bits(leaves.iter().fold(0, |any, leaf| any | leaf.bits()));
         // Only leaves are accessed.
-        let settled = all.has(EntryFlags::ACCESSED)
-            && (all.has(EntryFlags::DIRTY) || !any.has(EntryFlags::WRITE));
+        let settled =
+            all.has(EntryFlags::ACCESSED) && (all.has(EntryFlags::DIRTY) || !any.has(EntryFlags::WRITE));
         let before = all.flags().intersection(CHANGED);
         if !settled || before != any.flags().intersection(CHANGED) || !self.may_store_to_all(&leaves, any) {
             return None;

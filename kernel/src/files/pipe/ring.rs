@@ -2,6 +2,7 @@
 
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
+use core::ops::Range;
 
 use spin::Mutex;
 
@@ -36,8 +37,8 @@ struct State {
     capacity: usize,
     /// How many bytes were taken so far.
     taken: u64,
-    /// Files on their way, each group with the first of its bytes: their count with `taken`.
-    rights: VecDeque<(u64, Rights)>,
+    /// Files on their way, with the bytes that they came with, counted as `taken` does.
+    rights: VecDeque<(Range<u64>, Rights)>,
     readers: usize,
     writers: usize,
     /// How often each end was opened: an opener of the other end waits for a change.
@@ -50,16 +51,15 @@ impl State {
         self.capacity - self.bytes.len()
     }
 
-    /// How many bytes a read may take at once: it ends before files that come with a later byte.
+    /// How many bytes a read may take at once: no more than those that files came with.
     fn readable(&self) -> usize {
-        let next = self.rights.iter().map(|(at, _)| at - self.taken).find(|before| *before > 0);
-        next.map_or(self.bytes.len(), |before| before as usize)
+        self.rights.front().map_or(self.bytes.len(), |(with, _)| (with.end - self.taken) as usize)
     }
 
-    /// The files that come with the next byte.
+    /// The files that came with bytes that were just taken.
     fn take_rights(&mut self) -> Option<Rights> {
         let taken = self.taken;
-        self.rights.pop_front_if(|(at, _)| *at == taken).map(|(_, rights)| rights)
+        self.rights.pop_front_if(|(with, _)| with.start < taken).map(|(_, rights)| rights)
     }
 
     /// The bytes behind the first `skipped`, in two pieces.
@@ -165,7 +165,7 @@ impl Pipe {
     }
 
     /// Reads what is there, or only looks at it; 0 at the end, `None` if more may come. Takes also the files that
-    /// come with the first byte; a reader that does not want them drops them.
+    /// came with it; a reader that does not want them drops them.
     pub fn read_now(
         &self,
         to: &mut dyn Sink,
@@ -180,11 +180,12 @@ impl Pipe {
         if to.left() == 0 || readable == 0 {
             return Ok((to.left() == 0 || !open).then_some(0));
         }
-        let found = if take { self.state.lock().take_rights() } else { None };
         let done = self.copy_out(to, readable, take)?;
+        if take {
+            *rights = self.state.lock().take_rights();
+        }
         drop(reading);
         if take {
-            *rights = found;
             self.writers.notify();
         }
         Ok(Some(done))
@@ -300,7 +301,7 @@ impl Pipe {
         }
         let at = state.taken + state.bytes.len() as u64;
         if let Some(rights) = rights.take() {
-            state.rights.push_back((at, rights));
+            state.rights.push_back((at..at + bytes.len() as u64, rights));
         }
         state.bytes.extend(bytes);
         Ok(bytes.len())

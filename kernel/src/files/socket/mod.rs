@@ -26,7 +26,7 @@ use linux_raw_sys::ioctl::{FIONREAD, TIOCOUTQ};
 use quire::addr::VirtAddr;
 use spin::Mutex;
 
-use self::address::{Address, Family, is_local, reached};
+use self::address::{Address, Family, is_local};
 use self::connection::{Connection, Endpoint, READ, Side};
 use self::listener::Listener;
 use self::options::Options;
@@ -266,7 +266,7 @@ impl Socket {
         let bound = state.bound.as_ref().map(|(_, address)| address.clone());
         let (near, far) = match target {
             Name::Port { address, .. } => {
-                let far = reached(*address);
+                let far = *address;
                 let near = match bound {
                     Some(Address::Inet(near)) if near.ip().is_unspecified() => (far.ip(), near.port()).into(),
                     Some(Address::Inet(near)) => near,

@@ -5,7 +5,7 @@ use linux_raw_sys::general::S_IFSOCK;
 use crate::errno::Errno;
 use crate::files::node::Kind;
 use crate::files::socket::Socket;
-use crate::files::socket::address::{Address, is_local};
+use crate::files::socket::address::{Address, is_local, reached};
 use crate::files::socket::registry::Name;
 use crate::syscall::{Answer, Call};
 
@@ -37,7 +37,7 @@ impl Call<'_> {
     pub(super) fn target(&self, socket: &Socket, address: &Address) -> Result<Name, Errno> {
         match address {
             Address::Inet(address) if !is_local(*address) => Err(Errno::ENETUNREACH),
-            Address::Inet(address) => socket.port(*address),
+            Address::Inet(address) => socket.port(reached(*address)),
             Address::Unix(name) if name.first() == Some(&0) => Ok(Name::Abstract(name.clone())),
             Address::Unix(path) => {
                 let node = self.existing_node(path)?;

@@ -19,13 +19,14 @@ const V6_LEAST: usize = 24;
 
 /// What the addresses of a socket are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u32)]
 pub enum Family {
     /// Paths and abstract names.
-    Unix,
+    Unix = abi::AF_UNIX,
     /// Addresses and ports of IPv4.
-    V4,
+    V4 = abi::AF_INET,
     /// Addresses and ports of IPv6.
-    V6,
+    V6 = abi::AF_INET6,
 }
 
 impl Family {
@@ -34,21 +35,13 @@ impl Family {
     /// # Errors
     /// [`Errno::EAFNOSUPPORT`].
     pub fn of(number: u32) -> Result<Self, Errno> {
-        Ok(match number {
-            abi::AF_UNIX => Self::Unix,
-            abi::AF_INET => Self::V4,
-            abi::AF_INET6 => Self::V6,
-            _ => return Err(Errno::EAFNOSUPPORT),
-        })
+        let all = [Self::Unix, Self::V4, Self::V6];
+        all.into_iter().find(|family| family.number() == number).ok_or(Errno::EAFNOSUPPORT)
     }
 
     /// Its number.
     pub fn number(self) -> u32 {
-        match self {
-            Self::Unix => abi::AF_UNIX,
-            Self::V4 => abi::AF_INET,
-            Self::V6 => abi::AF_INET6,
-        }
+        self as u32
     }
 }
 
@@ -76,30 +69,24 @@ impl Address {
     /// # Errors
     /// [`Errno::EINVAL`] for a length that cannot be; [`Errno::EAFNOSUPPORT`] for another family.
     pub fn decode(family: Family, image: &[u8]) -> Result<Self, Errno> {
-        let (number, rest) = image.split_first_chunk().ok_or(Errno::EINVAL)?;
-        let least = match family {
-            Family::Unix => PATH + 1,
-            Family::V4 => V4_BYTES,
-            Family::V6 => V6_LEAST,
+        let (least, wrong) = match family {
+            Family::Unix => (PATH, Errno::EINVAL),
+            Family::V4 => (V4_BYTES, Errno::EAFNOSUPPORT),
+            Family::V6 => (V6_LEAST, Errno::EAFNOSUPPORT),
         };
-        if image.len() < least && (family != Family::Unix || image.len() < PATH) {
+        if image.len() < least {
             return Err(Errno::EINVAL);
         }
-        if u32::from(u16::from_le_bytes(*number)) != family.number() {
-            return Err(if family == Family::Unix { Errno::EINVAL } else { Errno::EAFNOSUPPORT });
+        let (number, rest) = image.split_at(PATH);
+        if number != (family.number() as u16).to_le_bytes() {
+            return Err(wrong);
         }
-        let port = || u16::from_be_bytes([rest[0], rest[1]]);
-        Ok(match family {
-            Family::Unix => Self::Unix(unix_name(rest).into()),
-            Family::V4 => {
-                let bytes: [u8; 4] = rest[2..6].try_into().expect("four bytes");
-                Self::Inet((bytes, port()).into())
-            }
-            Family::V6 => {
-                let bytes: [u8; 16] = rest[6..22].try_into().expect("sixteen bytes");
-                Self::Inet((Ipv6Addr::from(bytes).to_canonical(), port()).into())
-            }
-        })
+        let ip = match family {
+            Family::Unix => return Ok(Self::Unix(unix_name(rest).into())),
+            Family::V4 => IpAddr::from(*rest[2..].first_chunk::<4>().ok_or(Errno::EINVAL)?),
+            Family::V6 => IpAddr::from(*rest[6..].first_chunk::<16>().ok_or(Errno::EINVAL)?).to_canonical(),
+        };
+        Ok(Self::Inet((ip, u16::from_be_bytes([rest[0], rest[1]])).into()))
     }
 
     /// The `struct sockaddr` that a socket of this family shows.
@@ -109,26 +96,29 @@ impl Address {
             Self::Unix(name) => {
                 image.extend_from_slice(name);
                 // A path ends with a zero byte.
-                let is_path = name.first().is_some_and(|first| *first != 0);
-                image.extend(is_path.then_some(0));
+                image.extend(name.first().is_some_and(|first| *first != 0).then_some(0));
             }
             Self::Inet(address) => {
                 image.extend(address.port().to_be_bytes());
                 match (address.ip(), family) {
-                    (IpAddr::V4(ip), Family::V4 | Family::Unix) => image.extend(ip.octets()),
-                    (IpAddr::V4(ip), Family::V6) => {
+                    (IpAddr::V4(ip), Family::V4) => image.extend(ip.octets()),
+                    (ip, _) => {
                         image.extend([0; 4]);
-                        image.extend(ip.to_ipv6_mapped().octets());
-                    }
-                    (IpAddr::V6(ip), _) => {
-                        image.extend([0; 4]);
-                        image.extend(ip.octets());
+                        image.extend(in_v6(ip).octets());
                     }
                 }
                 image.resize(if family == Family::V6 { V6_BYTES } else { V4_BYTES }, 0);
             }
         }
         image
+    }
+}
+
+/// An address as a socket of IPv6 shows it.
+fn in_v6(ip: IpAddr) -> Ipv6Addr {
+    match ip {
+        IpAddr::V4(ip) => ip.to_ipv6_mapped(),
+        IpAddr::V6(ip) => ip,
     }
 }
 

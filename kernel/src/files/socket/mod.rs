@@ -7,15 +7,20 @@
 //! | `address` | addresses as programs have them |
 //! | `registry` | which names are bound, and what listens there |
 //! | `listener` | connections that are not accepted yet |
+//! | `connect` | `connect`, with and without waiting |
 //! | `connection`, `stream` | two pipes, and sending and receiving on them |
 //! | `options` | `setsockopt` |
 
 pub mod address;
+mod connect;
 pub mod connection;
 mod listener;
 pub mod options;
 pub mod registry;
 pub mod stream;
+
+pub use listener::MOST_WAITING;
+pub use registry::EPHEMERAL;
 
 use alloc::sync::Arc;
 use core::net::SocketAddr;
@@ -212,100 +217,6 @@ impl Socket {
         let inherits = self.family != Family::Unix;
         let options = if inherits { self.options.inherited() } else { Options::new() };
         Ok(Self::connected(self.family, options, connection))
-    }
-
-    /// Connects to what listens at a name. Without `target` the connection that is under way is continued.
-    ///
-    /// # Errors
-    /// As `connect(2)`.
-    pub fn connect(&self, target: Name, io: Io) -> Result<(), Errno> {
-        if let Some(errno) = self.take_error() {
-            self.forget_failed();
-            return Err(errno);
-        }
-        let unix = self.family == Family::Unix;
-        let mut state = self.state.lock();
-        let established = match &state.role {
-            Role::Listener(_) if unix => return Err(Errno::EINVAL),
-            Role::Listener(_) | Role::Connection { pending: false, .. } => return Err(Errno::EISCONN),
-            Role::Connection { connection, .. } if connection.is_established() => true,
-            Role::Connection { .. } if io.nonblocking => return Err(Errno::EALREADY),
-            Role::Connection { .. } => false,
-            Role::Idle => {
-                let connection = match self.ask(&state, &target, unix && io.nonblocking) {
-                    Ok(connection) => connection,
-                    Err(Errno::ECONNREFUSED) if !unix && io.nonblocking => {
-                        drop(state);
-                        self.endpoint.fail(Errno::ECONNREFUSED);
-                        return Err(Errno::EINPROGRESS);
-                    }
-                    Err(errno) => return Err(errno),
-                };
-                let established = connection.is_established();
-                state.role = Role::Connection { connection: Arc::new(connection), pending: true };
-                // Linux has sent the first packet of TCP when it returns.
-                if !unix && io.nonblocking {
-                    return Err(Errno::EINPROGRESS);
-                }
-                established
-            }
-        };
-        if established {
-            if let Role::Connection { pending, .. } = &mut state.role {
-                *pending = false;
-            }
-            return Ok(());
-        }
-        drop(state);
-        self.wait_until_established(io)
-    }
-
-    /// Asks a listener for a connection.
-    fn ask(&self, state: &State, target: &Name, now: bool) -> Result<Connection, Errno> {
-        let listener = registry::find(target)?;
-        let bound = state.bound.as_ref().map(|(_, address)| address.clone());
-        let (near, far) = match target {
-            Name::Port { address, .. } => {
-                let far = *address;
-                let near = match bound {
-                    Some(Address::Inet(near)) if near.ip().is_unspecified() => (far.ip(), near.port()).into(),
-                    Some(Address::Inet(near)) => near,
-                    _ => registry::near_address(far.ip())?,
-                };
-                (Address::Inet(near), Some(Address::Inet(far)))
-            }
-            _ => (bound.unwrap_or_else(|| Address::none(self.family)), None),
-        };
-        listener.connect(Side::new(own_process(), &self.endpoint, near), far, now)
-    }
-
-    fn wait_until_established(&self, io: Io) -> Result<(), Errno> {
-        let how = self.transfer(io, true);
-        let Some(connection) = self.connection() else { return Err(Errno::ECONNREFUSED) };
-        let settled = || (connection.is_established() || self.endpoint.has_error()).then_some(());
-        let waited = self.endpoint.waiters.wait_until(false, how.deadline, settled);
-        waited.map_err(|errno| if errno == Errno::EAGAIN { Errno::EINPROGRESS } else { errno })?;
-        if let Some(errno) = self.take_error() {
-            self.forget_failed();
-            return Err(errno);
-        }
-        if let Role::Connection { pending, .. } = &mut self.state.lock().role {
-            *pending = false;
-        }
-        Ok(())
-    }
-
-    /// A connection that was refused leaves a socket that may connect again.
-    fn forget_failed(&self) {
-        let mut state = self.state.lock();
-        let failed = match &state.role {
-            Role::Connection { connection, .. } if !connection.is_established() => {
-                core::mem::replace(&mut state.role, Role::Idle)
-            }
-            _ => return,
-        };
-        drop(state);
-        drop(failed);
     }
 
     /// Ends reading, writing or both (`shutdown(2)`).

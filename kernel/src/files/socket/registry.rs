@@ -11,7 +11,7 @@ use super::listener::Listener;
 use crate::errno::Errno;
 
 /// The ports that are given to sockets that ask for none, as in Linux (`net.ipv4.ip_local_port_range`).
-const EPHEMERAL: RangeInclusive<u16> = 32768..=60999;
+pub const EPHEMERAL: RangeInclusive<u16> = 32768..=60999;
 
 /// A name by which a socket is found.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -19,7 +19,7 @@ pub struct Transfer {
 }
 
 impl Connection {
-    /// Receives bytes; 0 at the end. Files that come with them are put where `rights` says.
+    /// Receives bytes; 0 at the end. Files that came with them are put where `rights` says.
     ///
     /// # Errors
     /// [`Errno::ECONNRESET`] and others that the connection got; [`Errno::EAGAIN`], [`Errno::EINTR`],
@@ -30,35 +30,24 @@ impl Connection {
         how: Transfer,
         rights: &mut Option<Rights>,
     ) -> Result<usize, Errno> {
-        let mut done = 0;
-        loop {
-            match self.receive_now(to, how, rights) {
-                Ok(Some(0)) => return Ok(done),
-                Ok(Some(count)) => done += count,
-                Ok(None) => {}
-                Err(_) if done > 0 => return Ok(done),
-                Err(errno) => return Err(errno),
-            }
-            let enough = done > 0 && (!how.all || how.peek || rights.is_some());
-            if enough || to.left() == 0 {
-                return Ok(done);
-            }
-            match self.wait(how, || self.input().poll(true, false) != 0 || self.has_shut(READ)) {
-                Err(_) if done > 0 => return Ok(done),
-                waited => waited?,
-            }
-        }
+        let ready = || self.input().poll(true, false) != 0 || self.has_shut(READ);
+        self.repeat(how, ready, |moved| {
+            let Some(count) = self.receive_now(to, how, rights)? else { return Ok(false) };
+            *moved += count;
+            Ok(count == 0 || to.left() == 0 || !how.all || how.peek || rights.is_some())
+        })
     }
 
+    /// Receives what is there; `None` if more may come.
     fn receive_now(
         &self,
         to: &mut dyn Sink,
         how: Transfer,
         rights: &mut Option<Rights>,
     ) -> Result<Option<usize>, Errno> {
-        // An error comes after the bytes that came before it, and instead of the end.
         match self.input().read_now(to, !how.peek, rights)? {
             Some(count) if count > 0 || to.left() == 0 => Ok(Some(count)),
+            // An error comes after the bytes that came before it, and instead of the end.
             end => match self.near().endpoint.take_error() {
                 Some(errno) => Err(errno),
                 None if self.has_shut(READ) => Ok(Some(0)),
@@ -77,37 +66,38 @@ impl Connection {
         how: Transfer,
         rights: &mut Option<Rights>,
     ) -> Result<usize, Errno> {
-        let mut done = 0;
+        let ready = || self.output().poll(false, true) != 0 || self.has_shut(WRITE);
+        self.repeat(how, ready, |moved| {
+            if let Some(errno) = self.near().endpoint.take_error() {
+                return Err(errno);
+            }
+            if self.has_shut(WRITE) {
+                return Err(Errno::EPIPE);
+            }
+            *moved += self.output().write_now(from, 1, rights)?;
+            Ok(from.left() == 0)
+        })
+    }
+
+    /// Repeats a step, and waits in between, until it is done. Returns how many bytes it moved, also before a
+    /// failure.
+    fn repeat(
+        &self,
+        how: Transfer,
+        ready: impl Fn() -> bool,
+        mut step: impl FnMut(&mut usize) -> Result<bool, Errno>,
+    ) -> Result<usize, Errno> {
+        let (endpoint, mut moved) = (&self.near().endpoint, 0);
+        let wait = || {
+            let ready = || (ready() || endpoint.has_error()).then_some(false);
+            endpoint.waiters.wait_until(how.nonblocking, how.deadline, ready)
+        };
         loop {
-            match self.send_now(from, rights) {
-                Ok(count) => done += count,
-                Err(_) if done > 0 => return Ok(done),
-                Err(errno) => return Err(errno),
-            }
-            if from.left() == 0 {
-                return Ok(done);
-            }
-            match self.wait(how, || self.output().poll(false, true) != 0 || self.has_shut(WRITE)) {
-                Err(_) if done > 0 => return Ok(done),
-                waited => waited?,
+            match step(&mut moved).and_then(|done| if done { Ok(true) } else { wait() }) {
+                Ok(false) => {}
+                Err(errno) if moved == 0 => return Err(errno),
+                _ => return Ok(moved),
             }
         }
-    }
-
-    fn send_now(&self, from: &mut dyn Source, rights: &mut Option<Rights>) -> Result<usize, Errno> {
-        if let Some(errno) = self.near().endpoint.take_error() {
-            return Err(errno);
-        }
-        if self.has_shut(WRITE) {
-            return Err(Errno::EPIPE);
-        }
-        self.output().write_now(from, 1, rights)
-    }
-
-    /// Waits until a condition holds, or there is an error to report.
-    fn wait(&self, how: Transfer, condition: impl Fn() -> bool) -> Result<(), Errno> {
-        let endpoint = &self.near().endpoint;
-        let ready = || (condition() || endpoint.has_error()).then_some(());
-        endpoint.waiters.wait_until(how.nonblocking, how.deadline, ready)
     }
 }

@@ -12,7 +12,7 @@ impl Call<'_> {
         let [_, at, bytes, ..] = self.arguments;
         let socket = self.socket_argument()?;
         let address = self.load_address(&socket, at, bytes)?;
-        socket.connect(self.target(&socket, &address)?, socket.io())?;
+        socket.connect(&self.target(&socket, &address)?, socket.io())?;
         Ok(0)
     }
 

@@ -1,7 +1,6 @@
 //! Sending and receiving, with flags, addresses and files.
 
 use alloc::sync::Arc;
-use alloc::vec;
 use alloc::vec::Vec;
 
 use linux_raw_sys::net as abi;
@@ -9,7 +8,7 @@ use quire::addr::VirtAddr;
 
 use super::Open;
 use crate::errno::Errno;
-use crate::files::io::UserParts;
+use crate::files::io::{Sink, UserParts};
 use crate::files::open::OpenFile;
 use crate::files::pipe::broken_pipe;
 use crate::files::rights::Rights;
@@ -25,6 +24,20 @@ const HEADER_BYTES: usize = size_of::<abi::cmsghdr>();
 const MOST_FILES: usize = 253;
 /// The most bytes beside a message (`net.core.optmem_max`).
 const MOST_CONTROL: u64 = 20480;
+
+/// Takes bytes nowhere.
+struct Discard(usize);
+
+impl Sink for Discard {
+    fn left(&self) -> usize {
+        self.0
+    }
+
+    fn put(&mut self, bytes: &[u8]) -> Result<usize, Errno> {
+        self.0 -= bytes.len();
+        Ok(bytes.len())
+    }
+}
 
 /// `struct msghdr`.
 struct Header {
@@ -87,7 +100,7 @@ impl Call<'_> {
         let received = self.receive(&socket, &mut to, flags, &mut None)?;
         if from != 0 {
             // A stream does not say whence each byte comes.
-            self.store_counted(from, from_length, &[], 0)?;
+            self.store_counted(from, from_length, &[], true)?;
         }
         Ok(received)
     }
@@ -121,7 +134,12 @@ impl Call<'_> {
         if flags32 & (abi::MSG_OOB | abi::MSG_ERRQUEUE) != 0 {
             return Err(if flags32 & abi::MSG_OOB != 0 { Errno::EINVAL } else { Errno::EAGAIN });
         }
-        Ok(socket.receives_from()?.receive(to, transfer(socket, flags, false), rights)? as u64)
+        let (from, how) = (socket.receives_from()?, transfer(socket, flags, false));
+        if flags32 & abi::MSG_TRUNC != 0 && socket.family != Family::Unix {
+            // TCP throws away what it would receive.
+            return Ok(from.receive(&mut Discard(to.left()), how, rights)? as u64);
+        }
+        Ok(from.receive(to, how, rights)? as u64)
     }
 
     fn header(&self, at: u64) -> Result<Header, Errno> {
@@ -137,7 +155,9 @@ impl Call<'_> {
         if header.control_bytes > MOST_CONTROL {
             return Err(Errno::ENOBUFS);
         }
-        let mut control = vec![0; header.control_bytes as usize];
+        let mut control = Vec::new();
+        control.try_reserve_exact(header.control_bytes as usize).map_err(|_| Errno::ENOMEM)?;
+        control.resize(header.control_bytes as usize, 0);
         self.memory.read(VirtAddr(header.control), &mut control)?;
         let (mut rest, mut files) = (control.as_slice(), Vec::new());
         while let Some((head, _)) = rest.split_first_chunk::<HEADER_BYTES>() {
@@ -148,12 +168,15 @@ impl Call<'_> {
             if kind != u64::from(abi::SCM_RIGHTS) << 32 | u64::from(abi::SOL_SOCKET) {
                 return Err(Errno::EINVAL);
             }
+            if files.len() + data.len() / 4 > MOST_FILES {
+                return Err(Errno::EINVAL);
+            }
             for descriptor in data.as_chunks().0 {
                 files.push(self.table().get(u32::from_le_bytes(*descriptor).into())?);
             }
             rest = rest.get((HEADER_BYTES + data.len()).next_multiple_of(8)..).unwrap_or_default();
         }
-        if files.len() > MOST_FILES { Err(Errno::EINVAL) } else { Ok(files) }
+        Ok(files)
     }
 
     /// Gives files descriptors and stores these beside a message. Returns how many bytes that takes, and whether

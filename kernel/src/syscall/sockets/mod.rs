@@ -7,7 +7,6 @@ mod name;
 mod options;
 
 use alloc::sync::Arc;
-use alloc::vec;
 use core::ops::Deref;
 
 use quire::addr::VirtAddr;
@@ -45,9 +44,10 @@ impl Call<'_> {
 
     /// Reads an address of so many bytes.
     fn load_address(&self, socket: &Socket, at: u64, bytes: u64) -> Result<Address, Errno> {
-        let mut image = vec![0; self.length(bytes, MOST_BYTES)?];
-        self.memory.read(VirtAddr(at), &mut image)?;
-        Address::decode(socket.family, &image)
+        let mut image = [0; MOST_BYTES];
+        let image = &mut image[..self.length(bytes, MOST_BYTES)?];
+        self.memory.read(VirtAddr(at), image)?;
+        Address::decode(socket.family, image)
     }
 
     /// A length, which is signed.
@@ -55,23 +55,17 @@ impl Call<'_> {
         usize::try_from(bytes as u32 as i32).ok().filter(|bytes| *bytes <= most).ok_or(Errno::EINVAL)
     }
 
-    /// Stores what fits of some bytes at `at`. The length at `length_at` says how many do, and becomes `full`.
-    fn store_counted(&self, at: u64, length_at: u64, image: &[u8], full: usize) -> Result<(), Errno> {
+    /// Stores what fits of some bytes at `at`. The length at `length_at` says how many do, and becomes how many
+    /// were stored, or with `whole` how many there are.
+    fn store_counted(&self, at: u64, length_at: u64, image: &[u8], whole: bool) -> Result<(), Errno> {
         let room = self.memory.read_u32(VirtAddr(length_at))?;
-        let room = self.length(room.into(), i32::MAX as usize)?;
-        self.memory.write(VirtAddr(at), &image[..room.min(image.len())])?;
-        self.memory.write(VirtAddr(length_at), &(full as u32).to_le_bytes())
+        let stored = self.length(room.into(), i32::MAX as usize)?.min(image.len());
+        self.memory.write(VirtAddr(at), &image[..stored])?;
+        let length = if whole { image.len() } else { stored };
+        self.memory.write(VirtAddr(length_at), &(length as u32).to_le_bytes())
     }
 
-    /// Stores an address, of which the program gets to know the whole length.
-    fn store_address(
-        &self,
-        socket: &Socket,
-        address: &Address,
-        at: u64,
-        length_at: u64,
-    ) -> Result<(), Errno> {
-        let image = address.encode(socket.family);
-        self.store_counted(at, length_at, &image, image.len())
+    fn store_address(&self, socket: &Socket, address: &Address, at: u64, length_at: u64) -> Result<(), Errno> {
+        self.store_counted(at, length_at, &address.encode(socket.family), true)
     }
 }

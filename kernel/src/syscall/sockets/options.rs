@@ -63,9 +63,7 @@ impl Call<'_> {
             }
             _ => image[..4].copy_from_slice(&number(&socket, level, name)?.to_le_bytes()),
         }
-        let room = self.memory.read_u32(VirtAddr(length_at))?;
-        let shown = self.length(room.into(), i32::MAX as usize)?.min(bytes);
-        self.store_counted(at, length_at, &image[..shown], shown)?;
+        self.store_counted(at, length_at, &image[..bytes], false)?;
         Ok(0)
     }
 }

@@ -13,6 +13,7 @@
 //! | `generated` | `/proc` and `/sys`; its head says how to add a file |
 //! | `pipe`, `tty`, `memory_device`, `random`, `special` | what is not stored |
 //! | `anonymous`, `event_counter` | files without a place: the way to add kinds of descriptors |
+//! | `socket`, `rights` | connections inside the machine, and files that go through them |
 //! | `poll`, `epoll` | waiting for several files |
 //! | `io`, `events`, `locks`, `limits` | copies, waiting, advisory locks, limits of the process |
 //! | `mount`, `context` | the tree of files, and where a process is in it |
@@ -37,6 +38,8 @@ pub mod open;
 pub mod pipe;
 pub mod poll;
 pub mod random;
+pub mod rights;
+pub mod socket;
 mod special;
 pub mod table;
 pub mod tmpfs;

@@ -6,7 +6,7 @@ mod ring;
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 
-pub use end::PipeEnd;
+pub use end::{PipeEnd, broken_pipe};
 pub use ring::Pipe;
 
 use super::anonymous;

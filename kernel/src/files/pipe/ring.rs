@@ -111,14 +111,18 @@ impl Pipe {
         }
     }
 
-    pub(super) fn enter(&self, reads: bool, writes: bool) {
+    /// Opens an end. Returns how often each end, to read and to write, was opened before: see
+    /// [`Self::wait_for_writer`].
+    pub(super) fn enter(&self, reads: bool, writes: bool) -> [u64; 2] {
         let mut state = self.state.lock();
+        let before = [state.reader_opens, state.writer_opens];
         state.readers += usize::from(reads);
         state.writers += usize::from(writes);
         state.reader_opens += u64::from(reads);
         state.writer_opens += u64::from(writes);
         drop(state);
         self.notify();
+        before
     }
 
     /// An end is closed.
@@ -135,16 +139,16 @@ impl Pipe {
         self.state.lock().readers > 0
     }
 
-    pub(super) fn wait_for_writer(&self) -> Result<(), Errno> {
-        let before = self.state.lock().writer_opens;
+    /// Waits until there is a writer, or one has come and gone since there were `before` of them.
+    pub(super) fn wait_for_writer(&self, before: u64) -> Result<(), Errno> {
         self.readers.wait(false, || {
             let state = self.state.lock();
             (state.writers > 0 || state.writer_opens != before).then_some(())
         })
     }
 
-    pub(super) fn wait_for_reader(&self) -> Result<(), Errno> {
-        let before = self.state.lock().reader_opens;
+    /// The same for a reader.
+    pub(super) fn wait_for_reader(&self, before: u64) -> Result<(), Errno> {
         self.writers.wait(false, || {
             let state = self.state.lock();
             (state.readers > 0 || state.reader_opens != before).then_some(())

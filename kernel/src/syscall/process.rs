@@ -163,7 +163,7 @@ impl Call<'_> {
     pub(super) fn sysinfo(&self) -> Answer {
         let info = manager().meminfo();
         let kib = |name: &str| info.lines().find(|(line, _)| *line == name).map_or(0, |(_, kib)| kib * 1024);
-        let processes = table::processes().len() as u64;
+        let processes = table::processes().count() as u64;
         let mut words = [0; 14];
         words[0] = time::now_ns() / 1_000_000_000;
         words[4] = kib("MemTotal");

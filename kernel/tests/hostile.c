@@ -78,7 +78,7 @@ static uint64_t draw_address(void)
     case 7: return (uint64_t)&state;
     case 8: return 0x10000000 + (draw() % 4096) * 4096;
     case 9: case 10: return (uint64_t)arena + draw() % NAMES * NAME_BYTES;
-    default: return (uint64_t)arena + draw() % ARENA_BYTES;
+    default: return (uint64_t)arena + (draw() % ARENA_BYTES & (draw() % 2 ? -4096ul : -1ul));
     }
 }
 

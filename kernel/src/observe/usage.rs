@@ -35,6 +35,11 @@ impl Usage {
         self.shortages.fetch_add(1, Ordering::Relaxed) + 1
     }
 
+    /// What failed for want of memory has worked.
+    pub fn end_shortage(&self) {
+        self.shortages.store(0, Ordering::Relaxed);
+    }
+
     /// Nanoseconds on a processor, up to the last switch of tasks.
     pub fn ran(&self) -> u64 {
         self.ran.load(Ordering::Relaxed)

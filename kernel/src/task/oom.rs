@@ -12,7 +12,7 @@ use super::process::{Exit, Process};
 use super::thread::Task;
 use super::{sched, table};
 use crate::device::serial::log;
-use crate::memory::manager::{Space, manager};
+use crate::memory::manager::{self, Space, manager};
 use crate::observe::badness;
 
 /// How often other tasks get the CPU before the caller tries again.
@@ -48,6 +48,18 @@ pub fn make_room(failed_at: VirtAddr) {
         }
         sched::schedule();
         core::hint::spin_loop();
+    }
+}
+
+/// Fills the reserve of the kernel's heap again, of which the task may have used some, before its program runs on.
+pub fn refill_heap(task: &Task) {
+    let mut is_short = false;
+    while !manager::refill_heap() && !task.is_dying() {
+        is_short = true;
+        make_room(VirtAddr(0));
+    }
+    if is_short {
+        task.usage.end_shortage();
     }
 }
 

@@ -13,7 +13,6 @@ use super::thread::Task;
 use super::{exit, oom, sched};
 use crate::cpu::area;
 use crate::cpu::user_mode::{self, Stop};
-use crate::memory::manager;
 use crate::observe::usage::note_fault;
 use crate::syscall;
 
@@ -41,9 +40,7 @@ pub fn user_loop() {
             if area::this().need_resched() {
                 sched::schedule();
             }
-            while !manager::refill_heap() && !task.is_dying() {
-                oom::make_room(VirtAddr(0));
-            }
+            oom::refill_heap(task);
             continue;
         }
         // SAFETY: the registers are the running task's, and signal frames and calls change them as a program could.

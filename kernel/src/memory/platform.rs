@@ -10,7 +10,7 @@ use quire::platform::{Context, Event, FlushRequest, FramePlatform, Platform, Tab
 use quire::rank::Rank;
 use quire_interop::shootdown::LocalTlb;
 
-use super::{kernel_half, layout};
+use super::{failures, kernel_half, layout};
 use crate::cpu::{area, ipi, topology};
 use crate::device::serial::log;
 use crate::files::ArchivePager;
@@ -111,6 +111,11 @@ unsafe impl FramePlatform for Machine {
 
     fn event(&self, event: Event) {
         log!("{event}");
+    }
+
+    #[inline]
+    fn fail_allocation(&self) -> bool {
+        failures::fails()
     }
 }
 

@@ -11,6 +11,7 @@ use spin::Mutex;
 use super::process::{Exit, Process};
 use super::{sched, table};
 use crate::device::serial::log;
+use crate::files::stored;
 use crate::memory::manager::{Space, manager};
 use crate::observe::badness;
 
@@ -26,6 +27,10 @@ static VICTIM: Mutex<Option<u32>> = Mutex::new(None);
 /// for its end is bounded.
 pub fn make_room() {
     if manager().reclaim() > 0 || sched::current_ref().is_dying() {
+        return;
+    }
+    // Pages of disks can be dropped once they are written.
+    if stored::sync_all().is_ok() && manager().reclaim() > 0 {
         return;
     }
     let Some(victim) = choose() else {

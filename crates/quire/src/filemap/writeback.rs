@@ -1,5 +1,7 @@
 //! Writes dirty pages back.
 
+use core::ops::Range;
+
 use super::FileTable;
 use super::file::{FileClosed, FileKind, FileNode};
 use super::reclaim::PageRuns;
@@ -62,7 +64,12 @@ fn begin_writing<P: Platform>(platform: &P, file: &FileClosed<'_>, from: u64) ->
     (runs, Some(at))
 }
 
-/// Writes pages that this task has made busy.
+/// The most pages of one call of the pager.
+const RUN_PAGES: usize = 32;
+/// Stands where a run has no page.
+static NO_PAGE: [u8; FRAME_SIZE as usize] = [0; FRAME_SIZE as usize];
+
+/// Writes pages that this task has made busy, in runs of pages that follow each other.
 fn write_runs<P: Platform>(
     platform: &P,
     node: &FileNode,
@@ -70,20 +77,48 @@ fn write_runs<P: Platform>(
     runs: &PageRuns,
 ) -> Result<(), MmError> {
     let mut outcome = Ok(());
-    for index in runs.indices() {
-        let Some(page) = node.pages.lock(platform).get(index) else { continue };
+    for run in runs.as_slice() {
+        let mut at = run.start;
+        while at < run.end {
+            let written = write_run(platform, node, file, at..run.end.min(at + RUN_PAGES as u64));
+            at = written.end;
+            outcome = written.outcome.and(outcome);
+        }
+    }
+    outcome
+}
+
+/// What a run came to.
+struct Written {
+    end: u64,
+    outcome: Result<(), MmError>,
+}
+
+/// Writes the pages of a range up to the first one that is missing, or that page alone, which is passed over.
+fn write_run<P: Platform>(platform: &P, node: &FileNode, file: FileId, range: Range<u64>) -> Written {
+    let (mut run, mut count) = ([&NO_PAGE; RUN_PAGES], 0);
+    for (index, bytes) in range.clone().zip(&mut run) {
+        let Some(page) = node.pages.lock(platform).get(index) else { break };
         // SAFETY: invariant 1: the direct map gives the frame's 4096 bytes. The busy mark keeps the frame in
         // the cache and other tasks from using it (protocol in the module's head).
-        let bytes = unsafe { &*platform.direct_map(page.frame().addr()).cast::<[u8; FRAME_SIZE as usize]>() };
-        let written = platform.pager().write(file, index, bytes);
-        // A page that was cut off meanwhile need not be written.
-        let wanted = written.is_err() && index < node.size(platform).div_ceil(FRAME_SIZE);
+        *bytes = unsafe { &*platform.direct_map(page.frame().addr()).cast::<[u8; FRAME_SIZE as usize]>() };
+        count += 1;
+    }
+    if count == 0 {
+        return Written { end: range.start + 1, outcome: Ok(()) };
+    }
+    let end = range.start + count as u64;
+    let failed = platform.pager().write_run(file, range.start, &run[..count]).is_err();
+    // A page that was cut off meanwhile need not be written.
+    let size = node.size(platform).div_ceil(FRAME_SIZE);
+    let mut outcome = Ok(());
+    for index in range.start..end {
         let mut cached = node.pages.lock(platform);
         cached.set_busy(index, false);
-        if wanted {
+        if failed && index < size {
             cached.set_dirty(index, true);
             outcome = Err(MmError::Io);
         }
     }
-    outcome
+    Written { end, outcome }
 }

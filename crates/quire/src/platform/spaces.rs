@@ -85,6 +85,21 @@ pub trait Pager: Sync {
     /// [`PagerError::Io`]; the page then stays dirty.
     fn write(&self, file: FileId, page: u64, bytes: &[u8; FRAME_SIZE as usize]) -> Result<(), PagerError>;
 
+    /// Writes dirty pages that follow each other, from page `first` on. A device takes such a run in one request.
+    ///
+    /// Default: one page after the other, by [`Self::write`].
+    ///
+    /// # Errors
+    /// [`PagerError::Io`]; all pages of the run then stay dirty.
+    fn write_run(
+        &self,
+        file: FileId,
+        first: u64,
+        run: &[&[u8; FRAME_SIZE as usize]],
+    ) -> Result<(), PagerError> {
+        (first..).zip(run).try_for_each(|(page, bytes)| self.write(file, page, bytes))
+    }
+
     /// Sets the file's size in bytes. Contents beyond a smaller size are lost: if the file grows again, it
     /// reads as zeroes there. The caller holds no lock. A page may be written or read at the same time;
     /// beyond the end both fail.

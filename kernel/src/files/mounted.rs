@@ -104,8 +104,11 @@ pub fn end() {
 
 /// Calls `show` for each: the disk's name, the place, and whether it can be written.
 pub fn each(mut show: impl FnMut(&str, &[u8], bool) -> fmt::Result) -> fmt::Result {
-    let all: Vec<_> =
-        MOUNTED.lock().iter().map(|mounted| (mounted.fs.disk, mounted.fs.read_only, mounted.root.clone())).collect();
+    let all: Vec<_> = MOUNTED
+        .lock()
+        .iter()
+        .map(|mounted| (mounted.fs.disk, mounted.fs.read_only, mounted.root.clone()))
+        .collect();
     all.iter().try_for_each(|(disk, read_only, root)| {
         let name = disk_name(*disk);
         show(core::str::from_utf8(&name).unwrap_or_default(), &root.path(), !read_only)

@@ -87,8 +87,8 @@ impl Stored {
                 left => Ok(left as usize),
             },
             Self::Inode { .. } => {
-                self.inode().ok_or(Errno::EIO)?.prepare(start, start + bytes as u64)?;
-                Ok(bytes)
+                let fits = self.inode().ok_or(Errno::EIO)?.prepare(start, start + bytes as u64)?;
+                Ok(fits as usize)
             }
         }
     }
@@ -113,7 +113,9 @@ impl Pager for Storage {
                 rest.fill(0);
                 disk::all()[index].read(sector(page), part)
             }
-            Stored::Inode { .. } => stored.inode().ok_or(Errno::EIO).and_then(|inode| inode.read_page(page, bytes)),
+            Stored::Inode { .. } => {
+                stored.inode().ok_or(Errno::EIO).and_then(|inode| inode.read_page(page, bytes))
+            }
         };
         read.map_err(|_| PagerError::Io)
     }
@@ -128,7 +130,9 @@ impl Pager for Storage {
         };
         let written = match stored {
             Stored::Disk(index) => write_disk(&disk::all()[index], stored, first, run),
-            Stored::Inode { .. } => stored.inode().ok_or(Errno::EIO).and_then(|inode| inode.write_pages(first, run)),
+            Stored::Inode { .. } => {
+                stored.inode().ok_or(Errno::EIO).and_then(|inode| inode.write_pages(first, run))
+            }
         };
         written.map_err(|_| PagerError::Io)
     }

@@ -72,14 +72,17 @@ impl Window {
         self.pages.iter().map(|folio| part_of(folio.frame().addr()))
     }
 
-    /// Copies sectors that lie in one page of the window.
-    fn copy(&self, sector: u64, bytes: &mut [u8]) {
-        let at = sector - self.start;
-        let (page, inside) = ((at / PAGE_SECTORS) as usize, (at % PAGE_SECTORS) as usize * SECTOR);
-        let memory = direct_map(self.pages[page].frame().addr());
-        // SAFETY: the window owns the folio, which the device has filled and uses no more (K5).
-        let memory = unsafe { core::slice::from_raw_parts(memory, PAGE) };
-        bytes.copy_from_slice(&memory[inside..inside + bytes.len()]);
+    /// Copies sectors of the window.
+    fn copy(&self, sector: u64, mut bytes: &mut [u8]) {
+        let mut at = (sector - self.start) as usize * SECTOR;
+        while !bytes.is_empty() {
+            let memory = direct_map(self.pages[at / PAGE].frame().addr());
+            // SAFETY: the window owns the folio, which the device has filled and uses no more (K5).
+            let memory = unsafe { core::slice::from_raw_parts(memory, PAGE) };
+            let (part, rest) = bytes.split_at_mut(bytes.len().min(PAGE - at % PAGE));
+            part.copy_from_slice(&memory[at % PAGE..][..part.len()]);
+            (at, bytes) = (at + part.len(), rest);
+        }
     }
 }
 
@@ -104,23 +107,19 @@ pub struct Ahead {
 }
 
 impl Ahead {
-    /// Reads sectors of one page, if they are here. A read behind the last one makes a stream.
+    /// Reads sectors, if one window has all. A read behind the last one makes a stream.
     pub fn look(&mut self, sector: u64, bytes: &mut [u8]) -> Look {
         let end = sector + (bytes.len() / SECTOR) as u64;
-        let is_inside = |window: &Window| {
-            let at = sector.wrapping_sub(window.start) % PAGE_SECTORS;
-            window.stage != Stage::Dropped
-                && window.sectors().contains(&sector)
-                && at + (end - sector) <= PAGE_SECTORS
+        let is_inside = |window: &&Window| {
+            window.stage != Stage::Dropped && window.start <= sector && end <= window.sectors().end
         };
-        let Some(found) = self.windows.iter().flatten().position(is_inside) else {
+        let Some(window) = self.windows.iter().flatten().find(is_inside) else {
             if sector == self.read && self.next.is_none_or(|next| !self.has_until(end, next)) {
                 self.next = Some(end);
             }
             self.read = end;
             return Look::Miss;
         };
-        let window = self.windows.iter().flatten().nth(found).expect("was just found");
         if window.stage == Stage::Loading {
             return Look::Loading;
         }
@@ -152,7 +151,9 @@ impl Ahead {
     /// A window that no longer belongs to the stream, to be freed.
     pub fn take_stray(&mut self) -> Option<Window> {
         let (read, next) = (self.read, self.next?);
-        self.take(|window| window.stage == Stage::Ready && (window.sectors().end <= read || window.start >= next))
+        self.take(|window| {
+            window.stage == Stage::Ready && (window.sectors().end <= read || window.start >= next)
+        })
     }
 
     /// The place for a window that is about to be read.
@@ -173,7 +174,8 @@ impl Ahead {
 
     /// The device has done a window. Returns one that is to be freed.
     pub fn arrived(&mut self, place: usize, went_well: bool) -> Option<Window> {
-        let window = self.windows[place].as_mut().filter(|window| went_well && window.stage == Stage::Loading);
+        let window =
+            self.windows[place].as_mut().filter(|window| went_well && window.stage == Stage::Loading);
         match window {
             Some(window) => {
                 window.stage = Stage::Ready;

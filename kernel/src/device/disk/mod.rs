@@ -118,7 +118,7 @@ impl Disk {
         self.properties.read_only
     }
 
-    /// Reads sectors that lie in one page. The memory is of the direct map.
+    /// Reads sectors to one place of the direct map.
     ///
     /// # Errors
     /// [`Errno::EIO`].
@@ -189,7 +189,9 @@ impl Disk {
             stray.free();
         }
         let wanted = self.state.lock().ahead.wanted(true);
-        let Some(window) = wanted.and_then(|start| Window::allocate(start..self.sectors().max(start))) else { return };
+        let Some(window) = wanted.and_then(|start| Window::allocate(start..self.sectors().max(start))) else {
+            return;
+        };
         let rejected = self.state.lock().order(window, &self.counts);
         rejected.into_iter().for_each(Window::free);
     }
@@ -232,7 +234,8 @@ impl State {
         let mut parts = [Part::from(&[]); PARTS];
         let count = parts.iter_mut().zip(window.parts()).map(|(part, page)| *part = page).count();
         // SAFETY: K5: the window keeps its pages until `arrived`, and reads none before.
-        let slot = unsafe { self.queue.submit(Kind::Read, window.start(), &parts[..count], Use::Ahead(place)) };
+        let slot =
+            unsafe { self.queue.submit(Kind::Read, window.start(), &parts[..count], Use::Ahead(place)) };
         if slot.is_none() {
             return Some(window);
         }

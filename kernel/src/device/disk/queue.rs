@@ -112,7 +112,8 @@ unsafe impl Hal for Dma {
     }
 
     unsafe fn mmio_phys_to_virt(addr: u64, bytes: usize) -> NonNull<u8> {
-        let registers = kernel_map::map_device(PhysAddr(addr), bytes as u64).expect("a table for a disk's registers");
+        let registers =
+            kernel_map::map_device(PhysAddr(addr), bytes as u64).expect("a table for a disk's registers");
         NonNull::new(registers).expect("an address of the upper half")
     }
 
@@ -164,7 +165,10 @@ pub struct Properties {
 }
 
 /// Starts each virtio disk of the first bus, whose interrupts use this vector. Calls `found` for it.
-pub fn start_all(vector: impl Fn() -> Option<u8>, mut found: impl FnMut(Result<(Queue, Properties), DeviceFunction>)) {
+pub fn start_all(
+    vector: impl Fn() -> Option<u8>,
+    mut found: impl FnMut(Result<(Queue, Properties), DeviceFunction>),
+) {
     let mut root = PciRoot::new(Ports);
     let mut functions = Vec::new();
     functions.extend(root.enumerate_bus(0).filter_map(|(function, info)| {
@@ -264,16 +268,20 @@ impl Slot {
     }
 
     /// Calls `with` for what the device reads, and what it writes.
-    fn with_buffers<R>(&mut self, with: impl for<'a> FnOnce(&'a [&'a [u8]], &'a mut [&'a mut [u8]]) -> R) -> R {
+    fn with_buffers<R>(
+        &mut self,
+        with: impl for<'a> FnOnce(&'a [&'a [u8]], &'a mut [&'a mut [u8]]) -> R,
+    ) -> R {
         let Self { header, outcome, parts, count, kind, .. } = self;
         let parts = &parts[..*count];
         if *kind != Kind::Read {
-            let inputs: [&[u8]; PARTS + 1] = array::from_fn(|at| match at.checked_sub(1).map(|at| parts.get(at)) {
-                None => &header[..],
-                // SAFETY: K5: memory that is not written meanwhile.
-                Some(Some(part)) => unsafe { slice::from_raw_parts(part.start.as_ptr(), part.bytes) },
-                Some(None) => &[],
-            });
+            let inputs: [&[u8]; PARTS + 1] =
+                array::from_fn(|at| match at.checked_sub(1).map(|at| parts.get(at)) {
+                    None => &header[..],
+                    // SAFETY: K5: memory that is not written meanwhile.
+                    Some(Some(part)) => unsafe { slice::from_raw_parts(part.start.as_ptr(), part.bytes) },
+                    Some(None) => &[],
+                });
             return with(&inputs[..=parts.len()], &mut [outcome]);
         }
         let mut outcome = Some(&mut outcome[..]);

@@ -105,7 +105,8 @@ impl Core {
     }
 
     fn take_block(&mut self, near: u32) -> Result<u32, Errno> {
-        let near = near.clamp(self.geometry.first_block, self.geometry.blocks - 1) - self.geometry.first_block;
+        let near =
+            near.clamp(self.geometry.first_block, self.geometry.blocks - 1) - self.geometry.first_block;
         let per_group = self.geometry.blocks_per_group;
         let (group, bit) = self.take(Map::Blocks, near / per_group, near % per_group)?;
         Ok(self.geometry.first_block + group * per_group + bit)
@@ -135,7 +136,8 @@ impl Core {
     /// Frees an inode whose blocks are free.
     pub fn free_inode(&mut self, number: u32, is_directory: bool) -> Result<(), Errno> {
         put_u32(self.inode_mut(number)?, inode::DELETED, now());
-        let (group, bit) = ((number - 1) / self.geometry.inodes_per_group, (number - 1) % self.geometry.inodes_per_group);
+        let (group, bit) =
+            ((number - 1) / self.geometry.inodes_per_group, (number - 1) % self.geometry.inodes_per_group);
         self.count_directory(group, -i16::from(is_directory))?;
         self.give_back(Map::Inodes, group, bit)
     }
@@ -150,7 +152,8 @@ impl Core {
         if number == 0 || number > self.geometry.inodes {
             return Err(Errno::EIO);
         }
-        let (group, index) = ((number - 1) / self.geometry.inodes_per_group, (number - 1) % self.geometry.inodes_per_group);
+        let (group, index) =
+            ((number - 1) / self.geometry.inodes_per_group, (number - 1) % self.geometry.inodes_per_group);
         let at = index as usize * self.geometry.inode_bytes;
         let block = self.group_field(group, group::INODES)? + (at / self.geometry.block_bytes) as u32;
         Ok((block, at % self.geometry.block_bytes))
@@ -188,7 +191,13 @@ impl Core {
         Err(Errno::EIO)
     }
 
-    fn fill_hole(&mut self, number: u32, slot: (u32, usize), near: u32, has_numbers: bool) -> Result<u32, Errno> {
+    fn fill_hole(
+        &mut self,
+        number: u32,
+        slot: (u32, usize),
+        near: u32,
+        has_numbers: bool,
+    ) -> Result<u32, Errno> {
         let block = self.take_block(near)?;
         if has_numbers && let Err(errno) = self.buffers.fresh(block) {
             self.free_block(block)?;

@@ -209,7 +209,8 @@ impl Directory for Inode {
     }
 
     fn rename(&self, entry: &Arc<Dentry>, to: &Arc<Dentry>, name: &[u8], how: Rename) -> Result<(), Errno> {
-        let target = Inode::of(to.node()).filter(|node| Arc::ptr_eq(&node.fs, &self.fs)).ok_or(Errno::EXDEV)?;
+        let target =
+            Inode::of(to.node()).filter(|node| Arc::ptr_eq(&node.fs, &self.fs)).ok_or(Errno::EXDEV)?;
         if how == Rename::Exchange {
             return Err(Errno::EINVAL);
         }

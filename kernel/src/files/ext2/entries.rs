@@ -49,7 +49,12 @@ fn record(bytes: &[u8], at: usize) -> Result<Record, Errno> {
     let head = bytes.get(at..at + ENTRY_HEAD).ok_or(Errno::EIO)?;
     let (length, name) = (usize::from(u16_at(head, 4)), usize::from(head[6]));
     let fits = length >= length_for(name) && length % 4 == 0 && at + length <= bytes.len();
-    let found = Record { inode: u32_at(head, 0), length, name: at + ENTRY_HEAD..at + ENTRY_HEAD + name, kind: head[7] };
+    let found = Record {
+        inode: u32_at(head, 0),
+        length,
+        name: at + ENTRY_HEAD..at + ENTRY_HEAD + name,
+        kind: head[7],
+    };
     if fits { Ok(found) } else { Err(Errno::EIO) }
 }
 

@@ -1,11 +1,11 @@
 //! A node of an ext2 file system, and the way between its pages and the disk.
 
+use ::core::any::Any;
+use ::core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
-use ::core::any::Any;
-use ::core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use quire::limits::FRAME_SIZE;
 use spin::Mutex;
@@ -187,7 +187,10 @@ impl Inode {
             };
             let sector = self.fs.geometry.sector(block);
             match &mut pending {
-                Some((start, part)) if part.end == inside.start && *start + (part.len() / each) as u64 * sectors == sector => {
+                Some((start, part))
+                    if part.end == inside.start
+                        && *start + (part.len() / each) as u64 * sectors == sector =>
+                {
                     part.end = inside.end;
                 }
                 _ => {
@@ -230,7 +233,8 @@ impl Inode {
             copy.extend_from_slice(*page);
             copy[(size % FRAME_SIZE) as usize..].fill(0);
         }
-        let page = |at: usize| if last.is_some_and(|(last, _)| last == at) { &copy[..] } else { &pages[at][..] };
+        let page =
+            |at: usize| if last.is_some_and(|(last, _)| last == at) { &copy[..] } else { &pages[at][..] };
 
         let mut run: [&[u8]; PARTS] = [&[]; PARTS];
         let (mut count, mut from) = (0, 0);
@@ -271,17 +275,18 @@ impl Inode {
         Ok((block, true))
     }
 
-    /// Allocates the blocks of a range of bytes that is about to be written.
+    /// Allocates the blocks of a range of bytes that is about to be written. Returns how many bytes fit.
     ///
     /// # Errors
     /// [`Errno::ENOSPC`], [`Errno::EFBIG`], [`Errno::EROFS`], [`Errno::EIO`].
-    pub fn prepare(&self, start: u64, end: u64) -> Result<(), Errno> {
+    pub fn prepare(&self, start: u64, end: u64) -> Result<u64, Errno> {
         let each = self.fs.geometry.block_bytes as u64;
         if end.div_ceil(each) > self.fs.geometry.most_blocks() {
             return Err(Errno::EFBIG);
         }
         let mut unwritten = self.io.lock();
         let mut core = self.fs.change()?;
+        let mut fits = end;
         for index in start / each..end.div_ceil(each) {
             match self.allocate(&mut core, index) {
                 Ok((_, true)) => {
@@ -289,17 +294,20 @@ impl Inode {
                 }
                 Ok(_) => {}
                 Err(errno) => {
-                    let end = self.blocks_of_size();
-                    core.cut(self.number, end)?;
-                    unwritten.retain(|&index| index < end);
-                    return Err(errno);
+                    // Blocks of numbers may have been allocated for nothing.
+                    core.cut(self.number, self.blocks_of_size().max(index))?;
+                    fits = index * each;
+                    if fits <= start {
+                        return Err(errno);
+                    }
+                    break;
                 }
             }
         }
         let inode = core.inode_mut(self.number)?;
         put_u32(inode, inode::MODIFIED, now());
         put_u32(inode, inode::CHANGED, now());
-        Ok(())
+        Ok(fits - start)
     }
 
     /// Changes the size. What is behind a smaller one goes.

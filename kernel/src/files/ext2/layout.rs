@@ -121,7 +121,8 @@ impl Geometry {
         use superblock::*;
         let at = |at| u32_at(bytes, at);
         let is_old = at(REVISION) == 0;
-        let known = is_old || at(INCOMPATIBLE) & !KNOWN_INCOMPATIBLE == 0 && at(READ_ONLY) & !KNOWN_READ_ONLY == 0;
+        let known =
+            is_old || at(INCOMPATIBLE) & !KNOWN_INCOMPATIBLE == 0 && at(READ_ONLY) & !KNOWN_READ_ONLY == 0;
         if u16_at(bytes, MAGIC) != self::MAGIC || !known || at(BLOCK_LOG) > 2 {
             return Err(Errno::EINVAL);
         }

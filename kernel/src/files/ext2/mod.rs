@@ -120,7 +120,13 @@ impl Ext2 {
         let pages = |blocks: u64| blocks * self.geometry.block_bytes as u64 / FRAME_SIZE;
         let (blocks, free, nodes) =
             (field(superblock::BLOCKS), field(superblock::FREE_BLOCKS), field(superblock::INODES));
-        FsInfo { magic: layout::MAGIC.into(), blocks: pages(blocks), free: pages(free), nodes, fs: self.number() }
+        FsInfo {
+            magic: layout::MAGIC.into(),
+            blocks: pages(blocks),
+            free: pages(free),
+            nodes,
+            fs: self.number(),
+        }
     }
 
     /// Writes everything to the disk.
@@ -149,7 +155,8 @@ impl Ext2 {
         let unused: Vec<_> = {
             let inodes = self.inodes.lock();
             let all = all || inodes.len() > MOST_INODES;
-            let is_unused = |inode: &&Arc<Inode>| Arc::strong_count(inode) == 1 && (all || inode.is_nameless());
+            let is_unused =
+                |inode: &&Arc<Inode>| Arc::strong_count(inode) == 1 && (all || inode.is_nameless());
             inodes.values().filter(is_unused).cloned().collect()
         };
         let mut outcome = Ok(());

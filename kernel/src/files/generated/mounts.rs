@@ -6,8 +6,8 @@ use alloc::vec::Vec;
 use core::fmt::{self, Write};
 
 use crate::errno::Errno;
-use crate::files::mounted;
 use crate::files::mount::{DEV_FS, PROC_FS, ROOT_FS, SHM_FS, SYS_FS};
+use crate::files::mounted;
 use crate::observe::{MachineFile, Writer};
 
 /// What is mounted: where, the type, and the number of the file system.

@@ -207,6 +207,21 @@ static void broken(void) {
     FAILS(fsync(fd), EIO);
 }
 
+// Stores to more pages than there is memory: they are written back and dropped, and come back.
+static void pressure(void) {
+    enum { PAGES = 120 * MIB / PAGE };
+    int fd = open("/mnt/pressure", O_RDWR | O_CREAT, 0644);
+    CHECK(fd >= 0 && ftruncate(fd, (off_t)PAGES * PAGE) == 0);
+    unsigned *map = mmap(NULL, (size_t)PAGES * PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    CHECK(map != MAP_FAILED);
+    for (unsigned i = 0; i < PAGES; i++) {
+        map[i * (PAGE / 4) + i % 1024] = i + 1;
+    }
+    for (unsigned i = 0; i < PAGES; i++) {
+        CHECK(map[i * (PAGE / 4) + i % 1024] == i + 1 && map[i * (PAGE / 4) + (i + 1) % 1024] == 0);
+    }
+}
+
 static volatile int is_done;
 
 static void *touch(void *unused) {
@@ -269,6 +284,7 @@ int main(int count, char **words) {
     } cases[] = {
         { "mapped", mapped }, { "truncated", truncated }, { "full", full },     { "nameless", nameless },
         { "names", names },   { "device", device },       { "broken", broken }, { "interrupts", interrupts },
+        { "pressure", pressure },
     };
     for (int word = 1; word < count; word++) {
         int found = 0;

@@ -118,7 +118,7 @@ impl Disk {
         self.properties.read_only
     }
 
-    /// Reads sectors to one place of the direct map.
+    /// Reads sectors to pages, or to an object of the heap.
     ///
     /// # Errors
     /// [`Errno::EIO`].
@@ -136,7 +136,7 @@ impl Disk {
         Ok(())
     }
 
-    /// Writes consecutive sectors from several places of the direct map: at most [`PARTS`].
+    /// Writes consecutive sectors from several such places: at most [`PARTS`].
     ///
     /// # Errors
     /// [`Errno::EIO`].

@@ -27,7 +27,7 @@ use virtio_drivers::transport::{DeviceType, Transport};
 use virtio_drivers::{BufferDirection, Hal};
 
 use crate::device::pci::{self, Ports};
-use crate::memory::layout::{DEVICES, DIRECT_MAP, direct_map};
+use crate::memory::layout::{direct_map, phys_of};
 use crate::memory::{kernel_map, manager};
 
 /// The unit of the device's addresses.
@@ -57,7 +57,7 @@ pub enum Kind {
     Flush = 4,
 }
 
-/// Memory of a request, in the direct map.
+/// Memory of a request: pages, or objects of the heap.
 #[derive(Clone, Copy)]
 pub struct Part {
     start: NonNull<u8>,
@@ -118,9 +118,7 @@ unsafe impl Hal for Dma {
     }
 
     unsafe fn share(part: NonNull<[u8]>, _: BufferDirection) -> u64 {
-        let addr = part.cast::<u8>().as_ptr().expose_provenance() as u64;
-        debug_assert!((DIRECT_MAP..DEVICES.start).contains(&addr), "memory of the direct map");
-        addr - DIRECT_MAP
+        phys_of(part.as_ptr()).0
     }
 
     unsafe fn unshare(_: u64, _: NonNull<[u8]>, _: BufferDirection) {}

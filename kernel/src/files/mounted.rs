@@ -13,6 +13,7 @@ use super::stored;
 use crate::device::disk;
 use crate::device::serial::log;
 use crate::errno::Errno;
+use crate::task::sleep_lock::SleepLock;
 
 struct Mounted {
     fs: Arc<Ext2>,
@@ -21,6 +22,8 @@ struct Mounted {
     root: Arc<Dentry>,
 }
 
+/// Held while a disk is mounted, unmounted, or opened to be written.
+pub static CHANGES: SleepLock<()> = SleepLock::new(());
 static MOUNTED: Mutex<Vec<Mounted>> = Mutex::new(Vec::new());
 
 /// The name of a disk's file in `/dev`.
@@ -48,6 +51,7 @@ pub fn mount(source: &Dentry, target: &Arc<Dentry>, read_only: bool) -> Result<(
     if !target.node().is_directory() {
         return Err(Errno::ENOTDIR);
     }
+    let _one_at_a_time = CHANGES.lock();
     let is_root = MOUNTED.lock().iter().any(|mounted| Arc::ptr_eq(&mounted.root, target));
     if is_root || target.is_mount_point() || stored::is_open(disk) || on_disk(disk).is_some() {
         return Err(Errno::EBUSY);
@@ -63,18 +67,21 @@ pub fn mount(source: &Dentry, target: &Arc<Dentry>, read_only: bool) -> Result<(
 /// # Errors
 /// [`Errno::EINVAL`] if it is no such root; [`Errno::EBUSY`] while anything in it is used; [`Errno::EIO`].
 pub fn unmount(place: &Arc<Dentry>) -> Result<(), Errno> {
+    let _one_at_a_time = CHANGES.lock();
     let (fs, at) = {
         let all = MOUNTED.lock();
         let found = all.iter().find(|mounted| Arc::ptr_eq(&mounted.root, place)).ok_or(Errno::EINVAL)?;
-        // The table, the directory below and the caller refer to the root.
-        if Arc::strong_count(place) > 3 {
-            return Err(Errno::EBUSY);
-        }
         (found.fs.clone(), found.at.clone())
     };
-    fs.unmount()?;
+    // From here on no walk finds it.
+    let root = at.take_mounted().ok_or(Errno::EINVAL)?;
+    // The table, the caller and this function refer to the root.
+    let outcome = if Arc::strong_count(&root) > 3 { Err(Errno::EBUSY) } else { fs.unmount() };
+    if outcome.is_err() {
+        at.put_mounted(root);
+        return outcome;
+    }
     let gone: Vec<_> = MOUNTED.lock().extract_if(.., |mounted| Arc::ptr_eq(&mounted.fs, &fs)).collect();
-    at.unmount();
     drop(gone);
     Ok(())
 }

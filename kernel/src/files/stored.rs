@@ -121,19 +121,22 @@ impl Pager for Storage {
     }
 
     fn write(&self, file: FileId, page: u64, bytes: &[u8; PAGE]) -> Result<(), PagerError> {
-        self.write_run(file, page, &[bytes])
+        self.write_run(file, page, &[bytes]).map(drop)
     }
 
-    fn write_run(&self, file: FileId, first: u64, run: &[&[u8; PAGE]]) -> Result<(), PagerError> {
+    fn write_run(&self, file: FileId, first: u64, run: &[&[u8; PAGE]]) -> Result<usize, PagerError> {
         let Some(stored) = Stored::of(file) else {
-            return (first..).zip(run).try_for_each(|(page, bytes)| ArchivePager.write(file, page, bytes));
+            return ArchivePager.write_run(file, first, run);
         };
-        let written = match stored {
+        let write = |run: &[&[u8; PAGE]]| match stored {
             Stored::Disk(index) => write_disk(&disk::all()[index], stored, first, run),
             Stored::Inode { .. } => {
                 stored.inode().ok_or(Errno::EIO).and_then(|inode| inode.write_pages(first, run))
             }
         };
+        // Where a run fails, its pages are tried one by one.
+        let one = &run[..run.len().min(1)];
+        let written = write(run).map(|()| run.len()).or_else(|_| write(one).map(|()| one.len()));
         written.map_err(|_| PagerError::Io)
     }
 
@@ -235,6 +238,7 @@ pub fn disk_of(number: u64) -> Option<usize> {
 /// [`Errno::ENXIO`] if there is none, [`Errno::EROFS`], [`Errno::EBUSY`] while a file system on it is mounted.
 pub fn open_disk(number: u64, opening: &Opening<'_>) -> Result<Box<dyn File>, Errno> {
     let index = disk_of(number).ok_or(Errno::ENXIO)?;
+    let _no_mount = mounted::CHANGES.lock();
     if opening.writes() {
         if disk::all()[index].is_read_only() {
             return Err(Errno::EROFS);

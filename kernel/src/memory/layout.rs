@@ -41,7 +41,10 @@ pub fn phys_of_image<T>(item: *const T) -> PhysAddr {
 /// The physical address of memory of the direct map or of the kernel's image: of all objects of the heap.
 pub fn phys_of<T: ?Sized>(item: *const T) -> PhysAddr {
     let addr = item.cast::<u8>().expose_provenance() as u64;
-    debug_assert!((DIRECT_MAP..DEVICES.start).contains(&addr) || addr >= KERNEL_BASE, "an address of the heap");
+    debug_assert!(
+        (DIRECT_MAP..DEVICES.start).contains(&addr) || addr >= KERNEL_BASE,
+        "an address of the heap"
+    );
     PhysAddr(addr - if addr >= KERNEL_BASE { KERNEL_BASE } else { DIRECT_MAP })
 }
 

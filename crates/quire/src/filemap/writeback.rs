@@ -8,7 +8,7 @@ use super::reclaim::PageRuns;
 use crate::error::MmError;
 use crate::limits::{FRAME_SIZE, LOCK_HOLD_FRAMES};
 use crate::page_alloc::PageAllocator;
-use crate::platform::{FileId, Pager, Platform};
+use crate::platform::{FileId, Pager, PagerError, Platform};
 
 impl FileTable {
     /// Writes every dirty page of the file to its pager and marks it clean. For the pages that it is shown
@@ -69,7 +69,7 @@ const RUN_PAGES: usize = 32;
 /// Stands where a run has no page.
 static NO_PAGE: [u8; FRAME_SIZE as usize] = [0; FRAME_SIZE as usize];
 
-/// Writes pages that this task has made busy, in runs of pages that follow each other.
+/// Writes pages that this task has made busy, as many at a time as the pager takes.
 fn write_runs<P: Platform>(
     platform: &P,
     node: &FileNode,
@@ -80,22 +80,22 @@ fn write_runs<P: Platform>(
     for run in runs.as_slice() {
         let mut at = run.start;
         while at < run.end {
-            let written = write_run(platform, node, file, at..run.end.min(at + RUN_PAGES as u64));
-            at = written.end;
-            outcome = written.outcome.and(outcome);
+            let (count, written) = write_some(platform, node, file, at..run.end);
+            finish_writing(platform, node, at..at + count, written)
+                .unwrap_or_else(|error| outcome = Err(error));
+            at += count;
         }
     }
     outcome
 }
 
-/// What a run came to.
-struct Written {
-    end: u64,
-    outcome: Result<(), MmError>,
-}
-
-/// Writes the pages of a range up to the first one that is missing, or that page alone, which is passed over.
-fn write_run<P: Platform>(platform: &P, node: &FileNode, file: FileId, range: Range<u64>) -> Written {
+/// Writes the first pages of a range. Returns how many, at least one, and whether that went well.
+fn write_some<P: Platform>(
+    platform: &P,
+    node: &FileNode,
+    file: FileId,
+    range: Range<u64>,
+) -> (u64, Result<(), PagerError>) {
     let (mut run, mut count) = ([&NO_PAGE; RUN_PAGES], 0);
     for (index, bytes) in range.clone().zip(&mut run) {
         let Some(page) = node.pages.lock(platform).get(index) else { break };
@@ -105,20 +105,31 @@ fn write_run<P: Platform>(platform: &P, node: &FileNode, file: FileId, range: Ra
         count += 1;
     }
     if count == 0 {
-        return Written { end: range.start + 1, outcome: Ok(()) };
+        return (1, Ok(()));
     }
-    let end = range.start + count as u64;
-    let failed = platform.pager().write_run(file, range.start, &run[..count]).is_err();
+    match platform.pager().write_run(file, range.start, &run[..count]) {
+        Ok(written) => (written.clamp(1, count) as u64, Ok(())),
+        Err(error) => (1, Err(error)),
+    }
+}
+
+/// Lets other tasks use pages again. Those that could not be written are dirty.
+fn finish_writing<P: Platform>(
+    platform: &P,
+    node: &FileNode,
+    range: Range<u64>,
+    written: Result<(), PagerError>,
+) -> Result<(), MmError> {
     // A page that was cut off meanwhile need not be written.
-    let size = node.size(platform).div_ceil(FRAME_SIZE);
-    let mut outcome = Ok(());
-    for index in range.start..end {
-        let mut cached = node.pages.lock(platform);
-        cached.set_busy(index, false);
-        if failed && index < size {
-            cached.set_dirty(index, true);
-            outcome = Err(MmError::Io);
+    let wanted = written.is_err() && range.start < node.size(platform).div_ceil(FRAME_SIZE);
+    let mut cached = node.pages.lock(platform);
+    for index in range {
+        if cached.get(index).is_some() {
+            cached.set_busy(index, false);
+            if wanted {
+                cached.set_dirty(index, true);
+            }
         }
     }
-    Written { end, outcome }
+    if wanted { Err(MmError::Io) } else { Ok(()) }
 }

@@ -85,19 +85,21 @@ pub trait Pager: Sync {
     /// [`PagerError::Io`]; the page then stays dirty.
     fn write(&self, file: FileId, page: u64, bytes: &[u8; FRAME_SIZE as usize]) -> Result<(), PagerError>;
 
-    /// Writes dirty pages that follow each other, from page `first` on. A device takes such a run in one request.
+    /// Writes some of the dirty pages from page `first` on, which follow each other, and returns how many: at
+    /// least one, and at most all. A disk takes many in one request.
     ///
-    /// Default: one page after the other, by [`Self::write`].
+    /// Default: one, by [`Self::write`].
     ///
     /// # Errors
-    /// [`PagerError::Io`]; all pages of the run then stay dirty.
+    /// [`PagerError::Io`] when the first of them could not be written; it then stays dirty.
     fn write_run(
         &self,
         file: FileId,
         first: u64,
         run: &[&[u8; FRAME_SIZE as usize]],
-    ) -> Result<(), PagerError> {
-        (first..).zip(run).try_for_each(|(page, bytes)| self.write(file, page, bytes))
+    ) -> Result<usize, PagerError> {
+        let Some(page) = run.first() else { return Ok(0) };
+        self.write(file, first, page).map(|()| 1)
     }
 
     /// Sets the file's size in bytes. Contents beyond a smaller size are lost: if the file grows again, it

@@ -77,7 +77,7 @@ impl Window {
         let mut at = (sector - self.start) as usize * SECTOR;
         while !bytes.is_empty() {
             let memory = direct_map(self.pages[at / PAGE].frame().addr());
-            // SAFETY: the window owns the folio, which the device has filled and uses no more (K5).
+            // SAFETY: the window owns the folio, which the device has filled and uses no more (Q1).
             let memory = unsafe { core::slice::from_raw_parts(memory, PAGE) };
             let (part, rest) = bytes.split_at_mut(bytes.len().min(PAGE - at % PAGE));
             part.copy_from_slice(&memory[at % PAGE..][..part.len()]);

@@ -174,7 +174,7 @@ impl Disk {
     fn transfer(&self, kind: Kind, sector: u64, parts: &[Part]) -> Result<(), Errno> {
         self.counts.note(kind, parts.iter().map(|part| part.sectors()).sum());
         let submit = || {
-            // SAFETY: K5: the caller lent the memory to this function, which returns when the request is done.
+            // SAFETY: Q1: the caller lent the memory to this function, which returns when the request is done.
             unsafe { self.state.lock().queue.submit(kind, sector, parts, Use::Task) }
         };
         let slot = self.changed.wait_uninterruptible(submit);
@@ -233,7 +233,7 @@ impl State {
         let Some(place) = self.ahead.place(&window) else { return Some(window) };
         let mut parts = [Part::from(&[]); PARTS];
         let count = parts.iter_mut().zip(window.parts()).map(|(part, page)| *part = page).count();
-        // SAFETY: K5: the window keeps its pages until `arrived`, and reads none before.
+        // SAFETY: Q1: the window keeps its pages until `arrived`, and reads none before.
         let slot =
             unsafe { self.queue.submit(Kind::Read, window.start(), &parts[..count], Use::Ahead(place)) };
         if slot.is_none() {

@@ -6,7 +6,7 @@
 //!
 //! # Memory
 //!
-//! K5. From [`Queue::submit`] until the slot is done, its memory is the device's: the header and the outcome stand in
+//! Q1. From [`Queue::submit`] until the slot is done, its memory is the device's: the header and the outcome stand in
 //! the slot, which does not move, and the caller keeps the parts and does not touch them.
 
 use alloc::boxed::Box;
@@ -64,7 +64,7 @@ pub struct Part {
     bytes: usize,
 }
 
-// SAFETY: a part is an address; what may be done with the memory is the matter of K5.
+// SAFETY: a part is an address; what may be done with the memory is the matter of Q1.
 unsafe impl Send for Part {}
 
 impl Part {
@@ -203,7 +203,7 @@ impl Queue {
     /// Gives a request to the device. `None`: the queue has no room now.
     ///
     /// # Safety
-    /// K5: the parts stay, and are not touched, until the slot is done.
+    /// Q1: the parts stay, and are not touched, until the slot is done.
     pub unsafe fn submit(&mut self, kind: Kind, sector: u64, parts: &[Part], usage: Use) -> Option<usize> {
         if self.rings.available_desc() < parts.len() + 2 {
             return None;
@@ -215,7 +215,7 @@ impl Queue {
         slot.parts[..parts.len()].copy_from_slice(parts);
         (slot.count, slot.kind) = (parts.len(), kind);
         let rings = &mut self.rings;
-        // SAFETY: K5; the slot's own parts do not move, and stay until `next_done` takes them back.
+        // SAFETY: Q1; the slot's own parts do not move, and stay until `next_done` takes them back.
         let added = slot.with_buffers(|inputs, outputs| unsafe { rings.add(inputs, outputs) });
         slot.token = added.ok()?;
         slot.usage = usage;
@@ -276,7 +276,7 @@ impl Slot {
             let inputs: [&[u8]; PARTS + 1] =
                 array::from_fn(|at| match at.checked_sub(1).map(|at| parts.get(at)) {
                     None => &header[..],
-                    // SAFETY: K5: memory that is not written meanwhile.
+                    // SAFETY: Q1: memory that is not written meanwhile.
                     Some(Some(part)) => unsafe { slice::from_raw_parts(part.start.as_ptr(), part.bytes) },
                     Some(None) => &[],
                 });
@@ -284,7 +284,7 @@ impl Slot {
         }
         let mut outcome = Some(&mut outcome[..]);
         let mut outputs: [&mut [u8]; PARTS + 1] = array::from_fn(|at| match parts.get(at) {
-            // SAFETY: K5: memory that nothing else touches. Only its address goes to the device.
+            // SAFETY: Q1: memory that nothing else touches. Only its address goes to the device.
             Some(part) => unsafe { slice::from_raw_parts_mut(part.start.as_ptr(), part.bytes) },
             None => outcome.take().unwrap_or_default(),
         });

@@ -176,7 +176,8 @@ impl Core {
         let (path, steps) = self.path(index)?;
         let (block, at) = self.inode_place(number)?;
         let mut slot = (block, at + inode::BLOCKS + 4 * path[0] as usize);
-        for step in 1..=steps {
+        let mut step = 1;
+        loop {
             let found = u32_at(self.buffers.read(slot.0)?, slot.1);
             let next = match (found, near) {
                 (0, None) => return Ok(None),
@@ -187,8 +188,8 @@ impl Core {
                 return Ok(Some(next));
             }
             slot = (next, 4 * path[step] as usize);
+            step += 1;
         }
-        Err(Errno::EIO)
     }
 
     fn fill_hole(

@@ -225,7 +225,7 @@ impl Inode {
         let start = first * (PAGE / each) as u64;
         // The last page of the file may have more than the file.
         let size = self.size();
-        let last = (size / FRAME_SIZE).checked_sub(first).filter(|_| size % FRAME_SIZE != 0);
+        let last = (size / FRAME_SIZE).checked_sub(first).filter(|_| !size.is_multiple_of(FRAME_SIZE));
         let last = last.and_then(|last| pages.get(last as usize).map(|page| (last as usize, page)));
         let mut copy = Vec::new();
         if let Some((_, page)) = last {
@@ -323,7 +323,11 @@ impl Inode {
         let mut core = self.fs.change()?;
         if bytes < self.size() {
             let end = bytes.div_ceil(each);
-            let last = if bytes % each == 0 { None } else { core.block_of(self.number, bytes / each, None)? };
+            let last = if bytes.is_multiple_of(each) {
+                None
+            } else {
+                core.block_of(self.number, bytes / each, None)?
+            };
             if let Some(block) = last.filter(|_| !unwritten.contains(&(bytes / each))) {
                 self.clear_tail(block, (bytes % each) as usize)?;
             }

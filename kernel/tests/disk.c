@@ -222,6 +222,28 @@ static void pressure(void) {
     }
 }
 
+static long requests(void) {
+    long reads = -1;
+    FILE *file = fopen("/proc/diskstats", "r");
+    CHECK(file && fscanf(file, "%*d %*d vda %ld", &reads) == 1);
+    fclose(file);
+    return reads;
+}
+
+// A disk that is read from its start to its end is read ahead, also the second time.
+static void ahead(void) {
+    static char chunk[64 * 1024];
+    for (int round = 0; round < 3; round++) {
+        long before = requests(), chunks = 0;
+        int fd = open("/dev/vda", O_RDONLY);
+        while (read(fd, chunk, sizeof chunk) == sizeof chunk) {
+            chunks++;
+        }
+        CHECK(close(fd) == 0 && chunks >= 64);
+        CHECK(requests() - before < chunks);
+    }
+}
+
 static volatile int is_done;
 
 static void *touch(void *unused) {
@@ -284,7 +306,7 @@ int main(int count, char **words) {
     } cases[] = {
         { "mapped", mapped }, { "truncated", truncated }, { "full", full },     { "nameless", nameless },
         { "names", names },   { "device", device },       { "broken", broken }, { "interrupts", interrupts },
-        { "pressure", pressure },
+        { "pressure", pressure }, { "ahead", ahead },
     };
     for (int word = 1; word < count; word++) {
         int found = 0;

@@ -114,7 +114,8 @@ impl Ahead {
             window.stage != Stage::Dropped && window.start <= sector && end <= window.sectors().end
         };
         let Some(window) = self.windows.iter().flatten().find(is_inside) else {
-            if sector == self.read && self.next.is_none_or(|next| !self.has_until(end, next)) {
+            // Windows of an older stream may be left.
+            if sector == self.read && !self.covers(end) {
                 self.next = Some(end);
             }
             self.read = end;
@@ -133,9 +134,9 @@ impl Ahead {
         Look::Hit(self.take(is_spent))
     }
 
-    /// Whether a window of the stream that ends at `next` lies at or behind a sector.
-    fn has_until(&self, sector: u64, next: u64) -> bool {
-        self.windows.iter().flatten().any(|window| window.start >= sector && window.sectors().end == next)
+    /// Whether a sector is here or on the way.
+    fn covers(&self, sector: u64) -> bool {
+        self.windows.iter().flatten().any(|window| window.sectors().contains(&sector))
     }
 
     fn take(&mut self, which: impl Fn(&Window) -> bool) -> Option<Window> {

@@ -130,10 +130,9 @@ fn dirty_pages_are_written_in_runs() {
         assert_eq!(machine.files().take_runs(), [(3, 2), (5, 2), (7, 1)]);
         // The first page fails; then two are written, and none any more.
         machine.files().set_longest_run(100);
-        for (plan, runs, dirty) in [
-            (FailurePlan::Nth(0), &[(4, 4)][..], 1),
-            (FailurePlan::From(2), &[(3, 2)][..], 3),
-        ] {
+        for (plan, runs, dirty) in
+            [(FailurePlan::Nth(0), &[(4, 4)][..], 1), (FailurePlan::From(2), &[(3, 2)][..], 3)]
+        {
             write(&[3, 4, 5, 6, 7]);
             machine.files().set_write_failures(plan);
             assert_eq!(file.sync(), Err(MmError::Io));

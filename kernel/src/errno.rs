@@ -55,6 +55,8 @@ errnos! {
     EACCES = 13,
     /// A bad address.
     EFAULT = 14,
+    /// Not a block device.
+    ENOTBLK = 15,
     /// In use.
     EBUSY = 16,
     /// It exists already.

@@ -10,6 +10,7 @@
 //! | module | duty |
 //! |---|---|
 //! | `tmpfs` | the root, in Quire's page cache; `archive` and `unpack` fill it from the initial RAM disk |
+//! | `stored`, `ext2`, `mounted` | files on disks, the file system there, and where it is mounted |
 //! | `generated` | `/proc` and `/sys`; its head says how to add a file |
 //! | `pipe`, `tty`, `memory_device`, `random`, `special` | what is not stored |
 //! | `anonymous`, `event_counter` | files without a place: the way to add kinds of descriptors |
@@ -26,6 +27,7 @@ mod directory_file;
 pub mod epoll;
 pub mod event_counter;
 pub mod events;
+mod ext2;
 pub mod generated;
 pub mod initramfs;
 pub mod io;
@@ -33,6 +35,7 @@ mod limits;
 pub mod locks;
 mod memory_device;
 pub mod mount;
+pub mod mounted;
 pub mod node;
 pub mod open;
 pub mod pipe;
@@ -41,10 +44,11 @@ pub mod random;
 pub mod rights;
 pub mod socket;
 mod special;
+pub mod stored;
 pub mod table;
 pub mod tmpfs;
 pub mod tty;
 mod unpack;
 pub mod walk;
 
-pub use archive::ArchivePager;
+pub use stored::Storage;

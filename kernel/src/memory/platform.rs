@@ -13,7 +13,7 @@ use quire_interop::shootdown::LocalTlb;
 use super::{failures, kernel_half, layout};
 use crate::cpu::{area, ipi, topology};
 use crate::device::serial::log;
-use crate::files::ArchivePager;
+use crate::files::Storage;
 use crate::task::{self, sched};
 use crate::time;
 use crate::userfault;
@@ -155,7 +155,7 @@ unsafe impl TablePlatform for Machine {
 
 // SAFETY: as for `TablePlatform`.
 unsafe impl Platform for Machine {
-    type Pager = ArchivePager;
+    type Pager = Storage;
 
     #[inline]
     fn task_nodes(&self) -> NodePolicy {
@@ -172,7 +172,7 @@ unsafe impl Platform for Machine {
         userfault::notify(word);
     }
 
-    fn pager(&self) -> &ArchivePager {
-        &ArchivePager
+    fn pager(&self) -> &Storage {
+        &Storage
     }
 }

@@ -12,6 +12,7 @@ use super::process::{Exit, Process};
 use super::thread::Task;
 use super::{sched, table};
 use crate::device::serial::log;
+use crate::files::stored;
 use crate::memory::manager::{self, Space, manager};
 use crate::observe::badness;
 
@@ -36,8 +37,9 @@ pub fn make_room(failed_at: VirtAddr) {
     if tries == 1 || task.is_dying() {
         return;
     }
-    let most = if manager().reclaim() > 0 { TRIES_WITH_CACHE } else { TRIES };
-    if tries < most {
+    // Pages of disks can be dropped once they are written.
+    let can_reclaim = stored::sync_all().is_ok() && manager().reclaim() > 0;
+    if tries < (if can_reclaim { TRIES_WITH_CACHE } else { TRIES }) {
         return sched::schedule();
     }
     let victim = choose(task);

@@ -3,7 +3,7 @@
 use core::sync::atomic::AtomicU32;
 
 use quire::addr::{Frame, PhysAddr, VirtRange};
-use quire::arch::ProcessorState;
+use quire::arch::{CpuFeatures, Feature, ProcessorState};
 use quire::cpu::{CpuId, CpuSet};
 use quire::page_alloc::NodePolicy;
 use quire::platform::{Context, Event, FlushRequest, FramePlatform, Platform, TablePlatform};
@@ -11,7 +11,7 @@ use quire::rank::Rank;
 use quire_interop::shootdown::LocalTlb;
 
 use super::{failures, kernel_half, layout};
-use crate::cpu::{area, ipi, topology};
+use crate::cpu::{area, fpu, ipi, topology};
 use crate::device::serial::log;
 use crate::files::Storage;
 use crate::task::{self, sched};
@@ -80,6 +80,19 @@ unsafe impl FramePlatform for Machine {
         if rank != Rank::AddressSpace {
             area::this().remove_spin_lock();
         }
+    }
+
+    fn features(&self) -> CpuFeatures {
+        // SAFETY: every x86-64 processor has SSE2, and `cpu::features` enables it before the manager starts.
+        unsafe { CpuFeatures::detect().with(Feature::Sse2) }
+    }
+
+    fn vectors_begin(&self) -> bool {
+        fpu::borrow_registers()
+    }
+
+    fn vectors_end(&self) {
+        fpu::give_back_registers();
     }
 
     #[inline]

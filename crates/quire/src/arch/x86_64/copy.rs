@@ -251,12 +251,56 @@ by_lines! {
     ],
     []
 }
-by_lines! {
-    nt16,
-    [
-        "movdqu xmm0, [rsi]", "movdqu xmm1, [rsi + 16]", "movdqu xmm2, [rsi + 32]", "movdqu xmm3, [rsi + 48]",
-        "movntdq [rdi], xmm0", "movntdq [rdi + 16], xmm1", "movntdq [rdi + 32], xmm2", "movntdq [rdi + 48], xmm3"
-    ],
-    []
+/// Stores of 16 bytes past the caches, four lines a turn and then line by line.
+unsafe fn nt16(from: *const u8, to: *mut u8, lines: usize) {
+    // SAFETY: K1: each turn reads and writes one or four of the caller's lines. K2: `on` asked for the
+    // feature.
+    unsafe {
+        asm!(
+            "mov rax, rcx",
+            "shr rax, 2",
+            "jz 3f",
+            "2:",
+            "movdqu xmm0, [rsi + 0]", "movdqu xmm1, [rsi + 16]",
+            "movdqu xmm2, [rsi + 32]", "movdqu xmm3, [rsi + 48]",
+            "movntdq [rdi + 0], xmm0", "movntdq [rdi + 16], xmm1",
+            "movntdq [rdi + 32], xmm2", "movntdq [rdi + 48], xmm3",
+            "movdqu xmm0, [rsi + 64]", "movdqu xmm1, [rsi + 80]",
+            "movdqu xmm2, [rsi + 96]", "movdqu xmm3, [rsi + 112]",
+            "movntdq [rdi + 64], xmm0", "movntdq [rdi + 80], xmm1",
+            "movntdq [rdi + 96], xmm2", "movntdq [rdi + 112], xmm3",
+            "movdqu xmm0, [rsi + 128]", "movdqu xmm1, [rsi + 144]",
+            "movdqu xmm2, [rsi + 160]", "movdqu xmm3, [rsi + 176]",
+            "movntdq [rdi + 128], xmm0", "movntdq [rdi + 144], xmm1",
+            "movntdq [rdi + 160], xmm2", "movntdq [rdi + 176], xmm3",
+            "movdqu xmm0, [rsi + 192]", "movdqu xmm1, [rsi + 208]",
+            "movdqu xmm2, [rsi + 224]", "movdqu xmm3, [rsi + 240]",
+            "movntdq [rdi + 192], xmm0", "movntdq [rdi + 208], xmm1",
+            "movntdq [rdi + 224], xmm2", "movntdq [rdi + 240], xmm3",
+            "add rsi, 256",
+            "add rdi, 256",
+            "dec rax",
+            "jnz 2b",
+            "3:",
+            "and ecx, 3",
+            "jz 5f",
+            "4:",
+            "movdqu xmm0, [rsi + 0]", "movdqu xmm1, [rsi + 16]",
+            "movdqu xmm2, [rsi + 32]", "movdqu xmm3, [rsi + 48]",
+            "movntdq [rdi + 0], xmm0", "movntdq [rdi + 16], xmm1",
+            "movntdq [rdi + 32], xmm2", "movntdq [rdi + 48], xmm3",
+            "add rsi, 64",
+            "add rdi, 64",
+            "dec ecx",
+            "jnz 4b",
+            "5:",
+            inout("rdi") to => _,
+            inout("rsi") from => _,
+            inout("rcx") lines => _,
+            out("rax") _,
+            clobber_abi("sysv64"),
+            options(nostack),
+        );
+    }
 }
 by_lines!(nt64, ["vmovdqu64 zmm0, [rsi]", "vmovntdq [rdi], zmm0"], ["vzeroupper"]);

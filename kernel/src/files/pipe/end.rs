@@ -28,10 +28,10 @@ impl PipeEnd {
         Self::open(pipe, reads, writes).0
     }
 
-    /// The same, with how often each end was opened before.
+    /// The same, with how many readers and writers had gone before.
     pub(super) fn open(pipe: &Arc<Pipe>, reads: bool, writes: bool) -> (Self, [u64; 2]) {
-        let before = pipe.enter(reads, writes);
-        (Self { pipe: pipe.clone(), reads, writes }, before)
+        let gone = pipe.enter(reads, writes);
+        (Self { pipe: pipe.clone(), reads, writes }, gone)
     }
 }
 

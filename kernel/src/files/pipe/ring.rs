@@ -41,7 +41,7 @@ struct State {
     rights: VecDeque<(Range<u64>, Rights)>,
     readers: usize,
     writers: usize,
-    /// How often each end was opened: an opener of the other end waits for a change.
+    /// How often each end was opened: see [`Pipe::wait_for_writer`].
     reader_opens: u64,
     writer_opens: u64,
 }
@@ -111,18 +111,17 @@ impl Pipe {
         }
     }
 
-    /// Opens an end. Returns how often each end, to read and to write, was opened before: see
-    /// [`Self::wait_for_writer`].
+    /// Opens an end. Returns how many readers and writers had gone before: see [`Self::wait_for_writer`].
     pub(super) fn enter(&self, reads: bool, writes: bool) -> [u64; 2] {
         let mut state = self.state.lock();
-        let before = [state.reader_opens, state.writer_opens];
+        let gone = [state.reader_opens - state.readers as u64, state.writer_opens - state.writers as u64];
         state.readers += usize::from(reads);
         state.writers += usize::from(writes);
         state.reader_opens += u64::from(reads);
         state.writer_opens += u64::from(writes);
         drop(state);
         self.notify();
-        before
+        gone
     }
 
     /// An end is closed.
@@ -139,20 +138,15 @@ impl Pipe {
         self.state.lock().readers > 0
     }
 
-    /// Waits until there is a writer, or one has come and gone since there were `before` of them.
-    pub(super) fn wait_for_writer(&self, before: u64) -> Result<(), Errno> {
-        self.readers.wait(false, || {
-            let state = self.state.lock();
-            (state.writers > 0 || state.writer_opens != before).then_some(())
-        })
+    /// Waits until there have been more writers than those that had gone when the reader entered: one was there then,
+    /// or came since. It may be gone too by now.
+    pub(super) fn wait_for_writer(&self, gone: u64) -> Result<(), Errno> {
+        self.readers.wait(false, || (self.state.lock().writer_opens > gone).then_some(()))
     }
 
-    /// The same for a reader.
-    pub(super) fn wait_for_reader(&self, before: u64) -> Result<(), Errno> {
-        self.writers.wait(false, || {
-            let state = self.state.lock();
-            (state.readers > 0 || state.reader_opens != before).then_some(())
-        })
+    /// The same for a writer and readers.
+    pub(super) fn wait_for_reader(&self, gone: u64) -> Result<(), Errno> {
+        self.writers.wait(false, || (self.state.lock().reader_opens > gone).then_some(()))
     }
 
     /// Reads what is there, and waits only while nothing is and a writer may come.

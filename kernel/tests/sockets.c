@@ -750,6 +750,15 @@ static int watched(void)
     CHECK(epoll_wait(set_fd, seen, 4, 10000) == 1 && seen[0].events == EPOLLIN && epoll_wait(set_fd, seen, 4, 0) == 0);
     int status;
     CHECK(waitpid(child, &status, 0) == child && status == 0);
+    /* What is ready and removed is not reported any more, and may be added again. */
+    event.events = EPOLLIN;
+    CHECK(epoll_ctl(set_fd, EPOLL_CTL_MOD, pair[0], &event) == 0 && epoll_wait(set_fd, seen, 4, 0) == 1);
+    for (int at = 0; at < 100; at++) {
+        CHECK(epoll_ctl(set_fd, EPOLL_CTL_DEL, pair[0], NULL) == 0);
+        CHECK(at % 10 || epoll_wait(set_fd, seen, 4, 0) == 0);
+        CHECK(epoll_ctl(set_fd, EPOLL_CTL_ADD, pair[0], &event) == 0);
+    }
+    CHECK(epoll_wait(set_fd, seen, 4, 0) == 1);
     /* select. */
     fd_set reads, writes;
     FD_ZERO(&reads);

@@ -65,7 +65,13 @@ impl Call<'_> {
         self.memory.write(VirtAddr(length_at), &(length as u32).to_le_bytes())
     }
 
-    fn store_address(&self, socket: &Socket, address: &Address, at: u64, length_at: u64) -> Result<(), Errno> {
+    fn store_address(
+        &self,
+        socket: &Socket,
+        address: &Address,
+        at: u64,
+        length_at: u64,
+    ) -> Result<(), Errno> {
         self.store_counted(at, length_at, &address.encode(socket.family), true)
     }
 }

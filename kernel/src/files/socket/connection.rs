@@ -52,6 +52,8 @@ pub const READ: u32 = 1;
 pub const WRITE: u32 = 2;
 /// What the other side writes is not wanted.
 const DEAF: u32 = 4;
+/// This side knows that the other one is closed: it has sent something that was answered by a reset.
+const TOLD: u32 = 8;
 
 /// What is known of a side.
 pub struct Side {
@@ -143,6 +145,13 @@ impl Connection {
         self.far().shut.load(Ordering::Acquire) & DEAF != 0
     }
 
+    /// Whether bytes that nothing reads are sent in vain without an error: over TCP the first ones are.
+    pub fn sends_in_vain(&self) -> bool {
+        let vain = self.link.family != Family::Unix && !self.has_shut(TOLD);
+        self.shut_down(TOLD);
+        vain
+    }
+
     /// Ends reading, writing or both (`shutdown(2)`). Over TCP the other side does not learn that nothing is read.
     pub fn shut(&self, what: u32) {
         let deaf = if what & READ != 0 && self.link.family == Family::Unix { DEAF } else { 0 };
@@ -174,7 +183,8 @@ impl Connection {
         }
         let input = self.input().poll(true, false);
         let ended = input & POLLHUP != 0 || self.has_shut(READ);
-        let mute = self.has_shut(WRITE) || self.link.family == Family::Unix && self.is_orphaned();
+        let told = self.link.family == Family::Unix || self.has_shut(TOLD);
+        let mute = self.has_shut(WRITE) || told && self.is_orphaned();
         let output = self.output().poll(false, true);
         let mut events = failed | input & READABLE;
         if ended {

@@ -166,7 +166,11 @@ impl Socket {
         let name = make()?;
         let mut state = unbound()?;
         let (binding, name) = registry::bind(name, self.options.reuses_address())?;
-        let address = if let Name::Port { address, .. } = name { Address::Inet(address) } else { address };
+        let address = match name {
+            Name::Port { address, .. } => Address::Inet(address),
+            Name::Abstract(name) => Address::Unix(name),
+            Name::Node(..) => address,
+        };
         state.bound = Some((binding, address));
         Ok(())
     }

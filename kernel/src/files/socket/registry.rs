@@ -4,6 +4,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
 use core::ops::RangeInclusive;
+use core::sync::atomic::{AtomicU32, Ordering};
 
 use spin::Mutex;
 
@@ -107,6 +108,13 @@ pub fn bind(mut name: Name, reuse: bool) -> Result<(Arc<Binding>, Name), Errno> 
     let binding = Arc::new(Binding { name: name.clone(), reuse, listener: Mutex::default() });
     registry.bindings.push(binding.clone());
     Ok((binding, name))
+}
+
+/// An abstract name that Linux would choose: five digits.
+pub fn any_name() -> Name {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let number = NEXT.fetch_add(1, Ordering::Relaxed) & 0xf_ffff;
+    Name::Abstract(alloc::format!("\0{number:05x}").as_bytes().into())
 }
 
 /// An address for the near end of a connection.

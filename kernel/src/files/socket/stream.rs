@@ -74,8 +74,13 @@ impl Connection {
             if self.has_shut(WRITE) {
                 return Err(Errno::EPIPE);
             }
-            *moved += self.output().write_now(from, 1, rights)?;
-            Ok(from.left() == 0)
+            let left = from.left();
+            let (written, done) = match self.output().write_now(from, 1, rights) {
+                Err(Errno::EPIPE) if self.sends_in_vain() => (left, true),
+                written => (written?, from.left() == 0),
+            };
+            *moved += written;
+            Ok(done)
         })
     }
 

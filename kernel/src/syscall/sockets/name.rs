@@ -6,7 +6,7 @@ use crate::errno::Errno;
 use crate::files::node::Kind;
 use crate::files::socket::Socket;
 use crate::files::socket::address::{Address, is_local, reached};
-use crate::files::socket::registry::Name;
+use crate::files::socket::registry::{self, Name};
 use crate::syscall::{Answer, Call};
 
 impl Call<'_> {
@@ -17,6 +17,7 @@ impl Call<'_> {
         socket.bind(address.clone(), || match &address {
             Address::Inet(address) => socket.port(*address),
             Address::Unix(name) if name.first() == Some(&0) => Ok(Name::Abstract(name.clone())),
+            Address::Unix(path) if path.is_empty() => Ok(registry::any_name()),
             Address::Unix(path) => self.make_socket_node(path),
         })?;
         Ok(0)
@@ -24,9 +25,6 @@ impl Call<'_> {
 
     /// Makes the node of a socket that is bound to a path.
     fn make_socket_node(&self, path: &[u8]) -> Result<Name, Errno> {
-        if path.is_empty() {
-            return Err(Errno::EINVAL);
-        }
         let made = self.make_node(path, S_IFSOCK | 0o777, Kind::Socket);
         let node = made.map_err(|errno| if errno == Errno::EEXIST { Errno::EADDRINUSE } else { errno })?;
         let node = node.node().attributes();
@@ -39,6 +37,7 @@ impl Call<'_> {
             Address::Inet(address) if !is_local(*address) => Err(Errno::ENETUNREACH),
             Address::Inet(address) => socket.port(reached(*address)),
             Address::Unix(name) if name.first() == Some(&0) => Ok(Name::Abstract(name.clone())),
+            Address::Unix(path) if path.is_empty() => Err(Errno::EINVAL),
             Address::Unix(path) => {
                 let node = self.existing_node(path)?;
                 let node = node.node().attributes();

@@ -359,6 +359,9 @@ static int locks(void)
     int fd = fresh("locks", O_RDWR), status;
     struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = 10, .l_len = 10};
     CHECK(fcntl(fd, F_SETLK, &lock) == 0 && flock(fd, LOCK_EX) == 0);
+    int ready[2];
+    char byte = 0;
+    CHECK(pipe(ready) == 0);
     pid_t parent = getpid(), child = fork();
     if (child == 0) {
         struct flock mine = {.l_type = F_RDLCK, .l_whence = SEEK_SET, .l_start = 15, .l_len = 0};
@@ -372,13 +375,16 @@ static int locks(void)
         int other = open("locks", O_RDWR);
         if (flock(other, LOCK_EX | LOCK_NB) != -1 || errno != EWOULDBLOCK)
             _exit(4);
-        /* The parent gives its locks up meanwhile. */
+        /* From here on the parent gives its locks up. */
+        if (write(ready[1], &byte, 1) != 1)
+            _exit(6);
         mine.l_len = 0;
         if (fcntl(other, F_SETLKW, &mine) || flock(other, LOCK_SH))
             _exit(5);
         _exit(0);
     }
-    usleep(50000);
+    CHECK(read(ready[0], &byte, 1) == 1 && close(ready[0]) == 0 && close(ready[1]) == 0);
+    usleep(20000);
     lock.l_start = 12, lock.l_len = 2, lock.l_type = F_UNLCK;
     CHECK(fcntl(fd, F_SETLK, &lock) == 0);
     usleep(20000);

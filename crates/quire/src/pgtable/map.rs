@@ -5,7 +5,7 @@ use crate::addr::{Frame, FrameRange, PageSize, VirtAddr, VirtRange};
 use crate::arch::{Entry, EntryFlags, Level};
 use crate::error::MapError;
 use crate::limits::{BLOCK_FRAMES, TABLE_ENTRIES};
-use crate::page_alloc::CountError;
+use crate::page_alloc::{CountError, Origin};
 use crate::platform::TablePlatform;
 use crate::tlb::words::Table;
 
@@ -30,8 +30,8 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
         self.map_in(table, (first, count), run, flags)
     }
 
-    /// As [`Self::map`] for one frame, after a lookup of the address under the same hold of the address-space
-    /// lock.
+    /// As [`Self::map`] for one frame that was just allocated, whose origin it sets, after a lookup of the
+    /// address under the same hold of the address-space lock.
     ///
     /// # Errors
     /// As [`Self::map`].
@@ -43,7 +43,7 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
         &self,
         found: &Lookup,
         addr: VirtAddr,
-        frame: Frame,
+        (frame, origin): (Frame, Origin),
         flags: EntryFlags,
     ) -> Result<(), MapError> {
         if let Some(table) = self.table_of(found) {
@@ -51,11 +51,12 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
             if !locked.all_empty(index, 1) {
                 return Err(MapError::Occupied);
             }
-            if self.allocator.counts().map_page(frame).is_ok() {
+            if self.allocator.counts().map_page(frame, Some(origin)).is_ok() {
                 locked.fill_run(index, Entry::leaf(frame, PageSize::Size4K, flags), 1);
                 return Ok(());
             }
         }
+        self.allocator.frames().set_origin(frame, origin);
         // SAFETY: this function's contract is that of `map`.
         unsafe { self.map(addr, FrameRange::new(frame, 1), flags) }
     }

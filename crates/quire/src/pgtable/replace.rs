@@ -71,7 +71,7 @@ impl<P: TablePlatform> PageTables<'_, '_, P> {
         }
         let counts = self.allocator.counts();
         match size {
-            PageSize::Size4K => counts.map_page(leaf.frame()),
+            PageSize::Size4K => counts.map_page(leaf.frame(), None),
             PageSize::Size2M | PageSize::Size1G => counts.counter().map_leaf(leaf.frame(), size),
         }
     }

@@ -29,7 +29,7 @@ impl<P: FramePlatform> Frames<'_, P> {
     }
 
     /// As [`Self::clear`], for a folio of one frame.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn clear_page(&self, folio: &mut Folio, hint: TouchHint) {
         debug_assert_eq!(folio.order(), Order::FRAME);
         self.expect_own(folio);

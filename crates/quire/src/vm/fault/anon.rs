@@ -83,11 +83,10 @@ impl<P: Platform> Faults<'_, '_, P> {
         if contents == Contents::Unknown {
             pages.frames().clear_page(&mut folio, TouchHint::Soon);
         }
-        let frame = folio.frame();
-        pages.frames().set_origin(frame, Origin::new(self.family, vma.attributes.origin_of(start)));
+        let new = (folio.frame(), Origin::new(self.family, vma.attributes.origin_of(start)));
         let flags = leaf_flags(&vma.attributes, true).union(EntryFlags::ANON);
         // SAFETY: invariant 1: the folio's value is given up once it is mapped.
-        let done = mapped(unsafe { self.tables().map_page(found, start, frame, flags) });
+        let done = mapped(unsafe { self.tables().map_page(found, start, new, flags) });
         if done != Ok(true) {
             self.memory.give_up_zeroed(folio);
             return done;

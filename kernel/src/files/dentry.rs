@@ -7,9 +7,10 @@
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use spin::{Mutex, Once};
+use spin::Once;
 
 use super::node::Node;
+use crate::sync::Mutex;
 
 /// A name of a node.
 pub struct Dentry {

@@ -3,7 +3,7 @@
 use alloc::sync::Arc;
 
 use linux_raw_sys::general as abi;
-use spin::{Mutex, Once};
+use spin::Once;
 
 use super::archive;
 use super::dentry::Dentry;
@@ -16,6 +16,7 @@ use super::tmpfs::{self, TmpFs};
 use super::unpack;
 use crate::errno::Errno;
 use crate::observe;
+use crate::sync::Mutex;
 
 /// The numbers of the file systems (`st_dev`); that of nodes without a place is 2.
 pub const ROOT_FS: u64 = 1;

@@ -3,12 +3,12 @@
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use spin::Mutex;
 
 use super::limits;
 use super::locks;
 use super::open::OpenFile;
 use crate::errno::Errno;
+use crate::sync::Mutex;
 
 /// What `CLONE_FILES` shares: which open file each descriptor stands for.
 #[derive(Default)]

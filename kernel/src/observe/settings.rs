@@ -5,7 +5,7 @@ use core::sync::atomic::{AtomicU64, AtomicUsize};
 use quire::limits::MAX_MAPPINGS;
 use quire::vm::Collapser;
 use quire_interop::proc::TransparentHuge;
-use spin::Mutex;
+use crate::sync::Mutex;
 
 /// What a user can set.
 pub struct Settings {

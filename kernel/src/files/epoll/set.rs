@@ -4,13 +4,13 @@ use alloc::collections::BTreeMap;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 
-use spin::Mutex;
 
 use super::Report;
 use super::item::{Item, Ready};
 use crate::errno::Errno;
 use crate::files::events::{Events, READABLE, Waiters, Watcher};
 use crate::files::open::{Closing, File, OpenFile};
+use crate::sync::Mutex;
 
 /// A descriptor and its file: one descriptor may stand for several files in turn.
 type Key = (u64, usize);

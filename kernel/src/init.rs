@@ -104,8 +104,8 @@ fn start(path: &[u8], strings: Strings) -> Result<(), Errno> {
     EVENTS.wait_uninterruptible(|| STARTED.lock().take()).inspect_err(|_| table::release(id))
 }
 
-static COMMAND: spin::Mutex<Option<(Vec<u8>, Strings)>> = spin::Mutex::new(None);
-static STARTED: spin::Mutex<Option<Result<(), Errno>>> = spin::Mutex::new(None);
+static COMMAND: crate::sync::Mutex<Option<(Vec<u8>, Strings)>> = crate::sync::Mutex::new(None);
+static STARTED: crate::sync::Mutex<Option<Result<(), Errno>>> = crate::sync::Mutex::new(None);
 
 /// The first process's only task begins here: it executes the command.
 extern "C" fn first_program() -> ! {

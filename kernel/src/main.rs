@@ -62,6 +62,8 @@ extern "C" fn kernel_entry(start_info: PhysAddr) -> ! {
 /// Switches to the kernel's own page tables.
 fn leave_boot_tables(start_info: PhysAddr) -> BootInfo {
     cpu::features::enable();
+    // Locks count for the CPU that takes them.
+    cpu::area::install(CpuId(0));
     // SAFETY: the loader passed the address; the boot tables map the first GiB, where its structures lie, at 0.
     let early = unsafe { BootInfo::read(start_info, 0) };
     if five_levels::wanted(early.command_line()) && !five_levels::are_on() {

@@ -13,13 +13,14 @@ use quire::error::MmError;
 use quire::limits::FRAME_SIZE;
 use quire::vm::{MapRequest, Remap};
 use quire_interop::user_memory::UserMemory;
-use spin::{Mutex, Once};
+use spin::Once;
 
 use crate::boot::command;
 use crate::cpu::{area, ipi};
 use crate::device::exit::Outcome;
 use crate::device::log::log;
 use crate::memory::manager::{self, Balance, Space, manager};
+use crate::sync::Mutex;
 
 const ROUNDS: u64 = 1000;
 /// A value that no memory holds by chance.

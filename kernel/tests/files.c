@@ -597,6 +597,24 @@ static int hostile(void)
     return close(fd) || unlink("hostile");
 }
 
+/* A file that a process runs is not written, and one that is written is not run. */
+static int running(void)
+{
+    char *const arguments[] = { "program", NULL }, *const environment[] = { NULL };
+    FAILS(open("/proc/self/exe", O_WRONLY), ETXTBSY);
+    FAILS(open("/proc/self/exe", O_RDONLY | O_TRUNC), ETXTBSY);
+    FAILS(truncate("/proc/self/exe", 0), ETXTBSY);
+    int fd = fresh("program", O_WRONLY);
+    CHECK(fd >= 0 && fchmod(fd, 0755) == 0 && write(fd, "#!/missing\n", 11) == 11);
+    FAILS(execve("program", arguments, environment), ETXTBSY);
+    CHECK(close(fd) == 0);
+    FAILS(execve("program", arguments, environment), ENOENT);
+    /* What failed leaves nothing behind. */
+    fd = open("program", O_WRONLY);
+    CHECK(fd >= 0 && close(fd) == 0 && unlink("program") == 0);
+    return 0;
+}
+
 static const struct {
     const char *name;
     int (*run)(void);
@@ -604,7 +622,7 @@ static const struct {
     {"mapped", mapped}, {"rewritten", rewritten}, {"positions", positions}, {"append", append}, {"holes", holes},
     {"names", names}, {"unnamed", unnamed}, {"directory", directory}, {"attributes", attributes},
     {"descriptors", descriptors}, {"locks", locks}, {"pipes", pipes}, {"waits", waits}, {"copies", copies},
-    {"devices", devices}, {"hostile", hostile},
+    {"devices", devices}, {"hostile", hostile}, {"running", running},
 };
 
 int main(int count, char **arguments)

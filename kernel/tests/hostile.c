@@ -311,7 +311,13 @@ int main(int count, char **arguments)
 
     struct running running[MOST_PROCESSES] = { { 0 } };
     uint64_t begin = now_ms();
+    uint64_t seen = 0;
     while (PROGRESS->calls < calls) {
+        if (PROGRESS->calls < seen) {
+            printf("the count went back from %lu to %lu\n", seen, PROGRESS->calls);
+            return 1;
+        }
+        seen = PROGRESS->calls;
         for (int i = 0; i < processes; i++)
             if (running[i].pid == 0)
                 start(&running[i], i);

@@ -3,10 +3,10 @@
 use core::sync::atomic::{AtomicPtr, Ordering};
 
 use quire::cpu::CpuId;
-use spin::Mutex;
 
 use super::topology::{self, IoApicPlace, Line};
 use crate::memory::kernel_map;
+use crate::sync::Mutex;
 
 const BYTES: u64 = 0x20;
 /// The register that says which register [`WINDOW`] is.

@@ -8,9 +8,9 @@ use alloc::collections::BTreeMap;
 
 use quire::limits::FRAME_SIZE;
 use quire::platform::{FileId, Pager, PagerError};
-use spin::Mutex;
 
 use super::initramfs;
+use crate::sync::Mutex;
 
 const PAGE: usize = FRAME_SIZE as usize;
 

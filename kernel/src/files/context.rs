@@ -2,9 +2,8 @@
 
 use alloc::sync::Arc;
 
-use spin::Mutex;
-
 use super::dentry::Dentry;
+use crate::sync::Mutex;
 
 /// What `CLONE_FS` shares.
 pub struct FsContext {

@@ -7,9 +7,8 @@
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use spin::Mutex;
-
 use super::node::Node;
+use crate::sync::Mutex;
 
 /// A name of a node.
 pub struct Dentry {

@@ -3,12 +3,11 @@
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use spin::Mutex;
-
 use super::dentry::Dentry;
 use super::node::Entry;
 use super::open::File;
 use crate::errno::Errno;
+use crate::sync::Mutex;
 
 /// An open directory.
 pub struct DirectoryFile {

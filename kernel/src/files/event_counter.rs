@@ -1,11 +1,10 @@
 //! A counter to wait for: what `eventfd(2)` opens.
 
-use spin::Mutex;
-
 use super::events::{Events, READABLE, WRITABLE, Waiters};
 use super::io::{Sink, Source};
 use super::open::{File, Io};
 use crate::errno::Errno;
+use crate::sync::Mutex;
 
 /// The largest value.
 const MOST: u64 = u64::MAX - 1;

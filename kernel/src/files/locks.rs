@@ -8,11 +8,10 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::ptr;
 
-use spin::Mutex;
-
 use super::open::OpenFile;
 use super::table::FileTable;
 use crate::errno::Errno;
+use crate::sync::Mutex;
 use crate::task::wait::WaitQueue;
 
 /// A node: its file system and its number.

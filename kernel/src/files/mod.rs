@@ -21,6 +21,7 @@
 
 pub mod anonymous;
 mod archive;
+pub mod claim;
 pub mod context;
 pub mod dentry;
 mod directory_file;

@@ -4,7 +4,7 @@ use alloc::string::String;
 use alloc::sync::Arc;
 
 use linux_raw_sys::general as abi;
-use spin::{Mutex, Once};
+use spin::Once;
 
 use super::archive;
 use super::dentry::Dentry;
@@ -20,6 +20,7 @@ use super::unpack;
 use crate::device::disk;
 use crate::errno::Errno;
 use crate::observe;
+use crate::sync::Mutex;
 
 /// The numbers of the file systems (`st_dev`); that of nodes without a place is 2.
 pub const ROOT_FS: u64 = 1;

@@ -4,7 +4,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt::{self, Write};
 
-use spin::Mutex;
+use crate::sync::Mutex;
 
 use super::dentry::Dentry;
 use super::ext2::Ext2;

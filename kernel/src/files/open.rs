@@ -7,8 +7,8 @@ use core::any::Any;
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use linux_raw_sys::general as abi;
-use spin::Mutex;
 
+use super::claim::Claim;
 use super::dentry::Dentry;
 use super::events::{Events, READABLE, WRITABLE, Waiters};
 use super::io::{Sink, Source};
@@ -17,6 +17,7 @@ use super::node::{Attributes, Entry, Kind};
 use crate::errno::Errno;
 use crate::memory::manager::KernelFile;
 use crate::memory::user::UserMemory;
+use crate::sync::Mutex;
 use crate::task::sleep_lock::SleepLock;
 
 /// How a read or write behaves.
@@ -182,6 +183,7 @@ pub struct OpenFile {
     flags: AtomicU32,
     position: SleepLock<u64>,
     told: Mutex<Vec<Weak<dyn Closing>>>,
+    _claim: Option<Claim>,
 }
 
 /// The flags that `F_SETFL` changes.
@@ -192,8 +194,19 @@ const OPEN_ONLY: u32 = abi::O_CREAT | abi::O_EXCL | abi::O_NOCTTY | abi::O_TRUNC
 impl OpenFile {
     /// A file that was opened at a place with these flags.
     pub fn new(file: Box<dyn File>, place: Arc<Dentry>, flags: u32) -> Arc<Self> {
+        Self::with_claim(file, place, flags, None)
+    }
+
+    /// The same, which keeps a claim on its node.
+    pub fn with_claim(
+        file: Box<dyn File>,
+        place: Arc<Dentry>,
+        flags: u32,
+        claim: Option<Claim>,
+    ) -> Arc<Self> {
         let flags = AtomicU32::new(flags & !OPEN_ONLY);
-        Arc::new(Self { file, place, flags, position: SleepLock::new(0), told: Mutex::default() })
+        let (position, told) = (SleepLock::new(0), Mutex::default());
+        Arc::new(Self { file, place, flags, position, told, _claim: claim })
     }
 
     /// The file.

@@ -4,11 +4,12 @@ use core::arch::x86_64::{__cpuid, _rdrand64_step};
 
 use rand_chacha::ChaCha20Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
-use spin::{Mutex, Once};
+use spin::Once;
 
 use super::io::{Chunk, Sink, Source};
 use super::open::{File, Io};
 use crate::errno::Errno;
+use crate::sync::Mutex;
 
 /// The bit of CPUID leaf 1, ECX, for RDRAND.
 const RDRAND: u32 = 1 << 30;

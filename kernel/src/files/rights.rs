@@ -7,7 +7,7 @@
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use spin::Mutex;
+use crate::sync::Mutex;
 
 use super::open::OpenFile;
 use crate::errno::Errno;

@@ -8,11 +8,11 @@ use alloc::boxed::Box;
 use alloc::sync::{Arc, Weak};
 use core::sync::atomic::{AtomicU64, Ordering};
 
+use crate::sync::Mutex;
 use linux_raw_sys::{general as abi, ioctl};
 use quire::addr::VirtAddr;
 use quire::limits::FRAME_SIZE;
 use quire::platform::{FileId, Pager, PagerError};
-use spin::Mutex;
 
 use super::archive::ArchivePager;
 use super::ext2::Inode;

@@ -4,12 +4,11 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
-use spin::Mutex;
-
 use super::limits;
 use super::locks;
 use super::open::OpenFile;
 use crate::errno::Errno;
+use crate::sync::Mutex;
 
 /// What `CLONE_FILES` shares: which open file each descriptor stands for.
 #[derive(Default)]

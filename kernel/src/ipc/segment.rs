@@ -2,10 +2,10 @@
 
 use quire::hugetlb::HugeSize;
 use quire::limits::FRAME_SIZE;
-use spin::Mutex;
 
 use crate::errno::Errno;
 use crate::memory::manager::{KernelFile, manager};
+use crate::sync::Mutex;
 use crate::time;
 
 /// In the mode: the segment goes with its last attachment.

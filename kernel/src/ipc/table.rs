@@ -6,10 +6,10 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 
 use quire::hugetlb::HugeSize;
 use quire::limits::FRAME_SIZE;
-use spin::Mutex;
 
 use super::segment::Segment;
 use crate::errno::Errno;
+use crate::sync::Mutex;
 
 /// The low bits of a number are a slot of the table; the others count how often it was used.
 pub const SLOT_BITS: u32 = 15;

@@ -7,9 +7,9 @@ use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use quire::addr::PhysAddr;
 use quire::page_alloc::Gfp;
-use spin::Mutex;
 
 use super::{layout, manager};
+use crate::sync::Mutex;
 
 const PRESENT: u64 = 1;
 const WRITE: u64 = 1 << 1;

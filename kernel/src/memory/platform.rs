@@ -9,6 +9,7 @@ use quire::page_alloc::NodePolicy;
 use quire::platform::{Context, Event, FlushRequest, FramePlatform, Platform, TablePlatform};
 use quire::rank::Rank;
 use quire_interop::shootdown::LocalTlb;
+use x86_64::instructions::interrupts;
 
 use super::{failures, kernel_half, layout};
 use crate::cpu::{area, fpu, ipi, topology};
@@ -124,6 +125,11 @@ unsafe impl FramePlatform for Machine {
 
     fn event(&self, event: Event) {
         log!("{event}");
+    }
+
+    fn might_sleep(&self) {
+        let is_sound = area::this().may_switch() && interrupts::are_enabled();
+        assert!(is_sound, "a call that may sleep was made under a spin lock, or with interrupts off");
     }
 
     #[inline]

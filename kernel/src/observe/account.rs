@@ -5,10 +5,10 @@ use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 
 use quire::addr::VirtAddr;
 use quire_interop::proc::Sizes;
-use spin::Mutex;
 
 use super::usage::{self, USAGE_WORDS, Usage};
 use crate::memory::manager::Space;
+use crate::sync::Mutex;
 use crate::time;
 
 /// Where the parts of a program are in its memory, as they were when it started.

@@ -9,9 +9,9 @@ use alloc::vec::Vec;
 
 use quire::addr::VirtAddr;
 use quire_interop::proc::MappedFile;
-use spin::Mutex;
 
 use crate::files::dentry::Dentry;
+use crate::sync::Mutex;
 use crate::task::table;
 
 /// More entries than this are looked through for files that are not mapped any more.
@@ -96,7 +96,7 @@ fn forget_unmapped() {
 fn mapped_numbers() -> Vec<u64> {
     let mut numbers = Vec::new();
     for process in table::processes() {
-        let Some(space) = process.space.lock().clone() else { continue };
+        let Some(space) = process.space_handle() else { continue };
         let mut at = VirtAddr(0);
         while let Some(vma) = space.next_vma(at) {
             at = vma.range.end;

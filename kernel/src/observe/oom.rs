@@ -13,7 +13,7 @@ const NEVER: i32 = -1000;
 /// `oom_score_adj` says. `None` for one that must not be killed.
 pub fn badness(process: &Process) -> Option<i64> {
     let adj = process.account.oom_score_adj.load(Ordering::Relaxed);
-    let tables = process.space.lock().clone().map_or(0, |space| space.rss().page_tables);
+    let tables = process.space_handle().map_or(0, |space| space.rss().page_tables);
     let share = i64::from(adj) * total_pages() / 1000;
     (adj > NEVER).then(|| (resident(process) + tables) as i64 + share)
 }

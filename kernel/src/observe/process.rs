@@ -70,18 +70,13 @@ pub(super) static FILES: &[ProcessFile] = &[
     file("pagemap", 0o400, ProcessContent::At(pagemap)),
 ];
 
-/// The process's address space, until it has ended.
-pub(super) fn space_of(process: &Process) -> Option<Arc<Space>> {
-    process.space.lock().clone()
-}
-
 /// Writes about the address space. Of a process that has ended there is nothing to write.
 fn with_space(process: &Process, write: impl FnOnce(&Space) -> fmt::Result) -> fmt::Result {
-    space_of(process).map_or(Ok(()), |space| write(&space))
+    process.space_handle().map_or(Ok(()), |space| write(&space))
 }
 
 fn statm(process: &Arc<Process>, out: &mut dyn Write) -> fmt::Result {
-    let sizes = space_of(process).map(|space| Sizes::of(&space)).unwrap_or_default();
+    let sizes = process.space_handle().map(|space| Sizes::of(&space)).unwrap_or_default();
     let code = process.account.program.lock().code.clone();
     sizes.statm(out, &code)
 }
@@ -117,7 +112,7 @@ fn set_oom_score_adj(process: &Arc<Process>, text: &str) -> Result<(), Errno> {
 /// accesses cannot be cleared.
 fn clear_refs(process: &Arc<Process>, text: &str) -> Result<(), Errno> {
     let what = number(text)?;
-    let Some(space) = space_of(process) else { return Err(Errno::ESRCH) };
+    let Some(space) = process.space_handle() else { return Err(Errno::ESRCH) };
     match what {
         4 => clear_soft_dirty(&space),
         5 => {
@@ -138,13 +133,13 @@ fn clear_soft_dirty(space: &Space) -> Result<(), Errno> {
 }
 
 fn pagemap(process: &Arc<Process>, offset: u64, bytes: &mut [u8]) -> Result<usize, Errno> {
-    let Some(space) = space_of(process) else { return Ok(0) };
+    let Some(space) = process.space_handle() else { return Ok(0) };
     proc::read_pagemap(&space, offset, bytes).map_err(|_| Errno::EINVAL)
 }
 
 /// The program's memory by its addresses, as far as the program itself could read it.
 fn memory(process: &Arc<Process>, offset: u64, bytes: &mut [u8]) -> Result<usize, Errno> {
-    let Some(space) = space_of(process) else { return Ok(0) };
+    let Some(space) = process.space_handle() else { return Ok(0) };
     let other = UserMemory::of_other(sched::current_ref().space(), &space);
     let mut done = 0;
     while done < bytes.len() {
@@ -163,7 +158,7 @@ fn memory(process: &Arc<Process>, offset: u64, bytes: &mut [u8]) -> Result<usize
 fn strings(process: &Arc<Process>, part: fn(&ProgramLayout) -> &Range<VirtAddr>) -> Result<Vec<u8>, Errno> {
     let range = part(&process.account.program.lock()).clone();
     let length = (range.end.0 - range.start.0) as usize;
-    let Some(space) = space_of(process) else { return Ok(Vec::new()) };
+    let Some(space) = process.space_handle() else { return Ok(Vec::new()) };
     let mut bytes = Vec::new();
     bytes.try_reserve_exact(length).map_err(|_| Errno::ENOMEM)?;
     bytes.resize(length, 0);

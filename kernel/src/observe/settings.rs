@@ -2,10 +2,10 @@
 
 use core::sync::atomic::{AtomicU64, AtomicUsize};
 
+use crate::sync::Mutex;
 use quire::limits::MAX_MAPPINGS;
 use quire::vm::Collapser;
 use quire_interop::proc::TransparentHuge;
-use spin::Mutex;
 
 /// What a user can set.
 pub struct Settings {

@@ -8,7 +8,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use quire::cpu::CpuId;
 use quire_interop::proc::Sizes;
 
-use super::process::{name, space_of};
+use super::process::name;
 use super::status::{actions, state};
 use super::text::write_name;
 use super::usage::process_time;
@@ -80,7 +80,7 @@ impl Display for CpuTimes {
 /// does not keep, are 0.
 pub(super) fn stat(process: &Arc<Process>, out: &mut dyn Write) -> fmt::Result {
     let program = process.account.program.lock().clone();
-    let space = space_of(process);
+    let space = process.space_handle();
     let sizes = space.as_ref().map(|space| Sizes::of(space)).unwrap_or_default();
     let heap = space.map_or(0, |space| space.heap().start.0);
     let (letter, _) = state(process);

@@ -9,7 +9,7 @@ use quire_interop::proc::Sizes;
 
 use super::cpu::{write_list, write_mask};
 use super::node::nodes;
-use super::process::{name, space_of};
+use super::process::name;
 use super::text::write_name;
 use crate::cpu::area;
 use crate::task::process::Process;
@@ -45,7 +45,7 @@ pub(super) fn status(process: &Arc<Process>, out: &mut dyn Write) -> fmt::Result
     let (group, session) = (&process.group, &process.session);
     writeln!(out, "NStgid:\t{id}\nNSpid:\t{id}\nNSpgid:\t{}", group.load(Ordering::Relaxed))?;
     writeln!(out, "NSsid:\t{}\nKthread:\t0", session.load(Ordering::Relaxed))?;
-    if let Some(space) = space_of(process) {
+    if let Some(space) = process.space_handle() {
         let sizes = Sizes::of(&space);
         let code = process.account.program.lock().code.clone();
         sizes.status(out, &code, process.account.peak(&sizes))?;

@@ -112,7 +112,7 @@ fn set_max_map_count(text: &str) -> Result<(), Errno> {
     let count = Some(count).filter(|count| *count <= i32::MAX as usize).ok_or(Errno::EINVAL)?;
     SETTINGS.max_map_count.store(count, Ordering::Relaxed);
     for process in table::processes() {
-        let space = process.space.lock().clone();
+        let space = process.space_handle();
         if let Some(space) = space {
             space.set_mapping_limit(count);
         }

@@ -9,6 +9,7 @@ use quire::addr::VirtAddr;
 
 use super::elf::{Elf, Mapped, PROGRAM_BASE};
 use crate::errno::Errno;
+use crate::files::claim::Claim;
 use crate::files::dentry::Dentry;
 use crate::files::io::KernelSink;
 use crate::files::node::Kind;
@@ -32,6 +33,8 @@ pub struct ProgramFile {
     /// Where it is.
     pub place: Arc<Dentry>,
     open: Box<dyn File>,
+    /// It is not written meanwhile.
+    pub claim: Claim,
 }
 
 impl ProgramFile {
@@ -48,17 +51,18 @@ impl ProgramFile {
     /// Opens the one at a place that the path names.
     ///
     /// # Errors
-    /// [`Errno::EACCES`] for a file that is no regular one, or that is not executable.
+    /// [`Errno::EACCES`] for a file that is no regular one, or that is not executable, [`Errno::ETXTBSY`].
     pub fn at(place: Arc<Dentry>, path: &[u8]) -> Result<Self, Errno> {
         let attributes = place.node().attributes();
         if attributes.kind != Kind::Regular || attributes.mode & EXECUTABLE == 0 {
             return Err(Errno::EACCES);
         }
+        let claim = Claim::to_run(place.node())?;
         let open = place.node().clone().open(&Opening { place: &place, flags: 0 })?;
         let mut head = vec![0; HEAD_BYTES.min(attributes.size as usize)];
         let count = open.read(&mut 0, &mut KernelSink::new(&mut head), Io::default())?;
         head.truncate(count);
-        Ok(Self { path: path.to_vec(), head, place, open })
+        Ok(Self { path: path.to_vec(), head, place, open, claim })
     }
 
     /// The file, to be mapped.

@@ -79,7 +79,7 @@ impl Call<'_> {
 /// Changes a limit, which the process's address space obeys from now on.
 fn set_limit(process: &Arc<Process>, resource: u32, new: Limit) -> Result<(), Errno> {
     process.limits.set(resource, new)?;
-    let space = process.space.lock().clone();
+    let space = process.space_handle();
     if let Some(space) = space {
         process.limits.apply(&space);
     }

@@ -37,7 +37,7 @@ pub fn execute(task: &Arc<Task>, file: ProgramFile, strings: Strings) -> Result<
         Ok((context, layout)) => {
             drop(old);
             ipc::collect();
-            begin(task, context, identity(&file));
+            begin(task, context, identity(file));
             *task.process.account.program.lock() = layout;
             Ok(())
         }
@@ -102,11 +102,11 @@ fn end_other_threads(task: &Arc<Task>) {
     process.child_events.wait_uninterruptible(|| (process.threads.lock().len() <= 1).then_some(()));
 }
 
-fn identity(file: &ProgramFile) -> Identity {
+fn identity(file: ProgramFile) -> Identity {
     let path = &file.path;
     let base = path.rsplit(|&byte| byte == b'/').next().unwrap_or(path);
     let mut name = [0; 16];
     let length = base.len().min(15);
     name[..length].copy_from_slice(&base[..length]);
-    Identity { name, executable: file.place.path() }
+    Identity { name, executable: file.place.path(), claim: Some(file.claim) }
 }

@@ -2,11 +2,11 @@
 
 use linux_raw_sys::general as abi;
 use quire::vm::MappedLimits;
-use spin::Mutex;
 
 use crate::errno::Errno;
 use crate::memory::manager::Space;
 use crate::program::stack;
+use crate::sync::Mutex;
 
 const RESOURCES: usize = 16;
 /// No limit.

@@ -1,12 +1,12 @@
 //! What happens when no memory is left: the process with the largest resident set is killed, and the rest goes on.
 
 use alloc::sync::Arc;
+use core::sync::atomic::{AtomicU32, Ordering};
 
 use linux_raw_sys::general as abi;
 use quire::addr::{VirtAddr, VirtRange};
 use quire::limits::FRAME_SIZE;
 use quire::vm::Advice;
-use spin::Mutex;
 
 use super::process::{Exit, Process};
 use super::thread::Task;
@@ -23,8 +23,8 @@ const TRIES: u64 = 8;
 /// The same while there are pages to reclaim. They may be those that the task needs, so this has an end too.
 const TRIES_WITH_CACHE: u64 = 64;
 
-/// The number of the process that was killed last. Until it has ended, no other one is.
-static VICTIM: Mutex<Option<u32>> = Mutex::new(None);
+/// The number of the process that was killed last, or 0. Until it has ended, no other one is.
+static VICTIM: AtomicU32 = AtomicU32::new(0);
 
 /// Makes room, as a task that holds no spin lock. The caller tries again what failed, unless it must end: a fault at
 /// this address, or whatever 0 stands for.
@@ -67,7 +67,7 @@ pub fn refill_heap(task: &Task) {
 
 /// Discards the anonymous memory of a process that will never run its program again.
 fn reap(victim: &Process) {
-    let Some(space) = victim.space.lock().clone() else { return };
+    let Some(space) = victim.space_handle() else { return };
     let mut from = VirtAddr(0);
     while let Some(range) = next_anonymous(&space, from) {
         // A locked mapping refuses, and goes at the process's end.
@@ -90,30 +90,29 @@ fn next_anonymous(space: &Space, from: VirtAddr) -> Option<VirtRange> {
 /// The process that is dying already, or else the one with the most memory, which is killed: the task's own if all
 /// are protected.
 fn choose(task: &Task) -> Arc<Process> {
-    let mut last = VICTIM.lock();
-    let dying = last.and_then(table::process).filter(|victim| victim.exit().is_some() && !victim.has_ended());
-    if let Some(dying) = dying {
+    let last = VICTIM.load(Ordering::Relaxed);
+    let is_dying = |victim: &Arc<Process>| victim.exit().is_some() && !victim.has_ended();
+    if let Some(dying) = table::process(last).filter(is_dying) {
         return dying;
     }
     let victim = table::processes().filter(|process| process.exit().is_none());
     let scored = victim.filter_map(|process| Some((badness(&process)?, process)));
     let largest = scored.max_by_key(|(badness, _)| *badness);
     let victim = largest.map_or_else(|| task.process.clone(), |(_, victim)| victim);
-    log!(
-        "out of memory: process {} ({}) is killed, which has {} kB",
-        victim.id,
-        victim.identity.lock().name.escape_ascii(),
-        resident(&victim) * FRAME_SIZE / 1024
-    );
-    *last = Some(victim.id);
-    drop(last);
+    // Another CPU may have chosen meanwhile: then its choice stands.
+    if let Err(other) = VICTIM.compare_exchange(last, victim.id, Ordering::Relaxed, Ordering::Relaxed) {
+        return table::process(other).unwrap_or(victim);
+    }
+    let (id, kib) = (victim.id, resident(&victim) * FRAME_SIZE / 1024);
+    let name = victim.identity.lock().name;
+    log!("out of memory: process {id} ({}) is killed, which has {kib} kB", name.escape_ascii());
     victim.begin_exit(Exit::Killed(abi::SIGKILL));
     victim
 }
 
 /// The pages that a process has in memory.
 pub fn resident(process: &Process) -> u64 {
-    let Some(space) = process.space.lock().clone() else { return 0 };
+    let Some(space) = process.space_handle() else { return 0 };
     let rss = space.rss();
     rss.anon + rss.file + rss.shmem
 }

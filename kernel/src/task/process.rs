@@ -4,17 +4,19 @@ use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-use spin::{Mutex, Once};
+use spin::Once;
 
 use super::barriers::Registrations;
 use super::limits::Limits;
 use super::signal::shared::SharedSignals;
 use super::thread::Task;
 use super::wait::WaitQueue;
+use crate::files::claim::Claim;
 use crate::files::context::FsContext;
 use crate::files::table::FileTable;
 use crate::memory::manager::Space;
 use crate::observe::Account;
+use crate::sync::Mutex;
 
 /// How a process ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -51,6 +53,8 @@ pub struct Identity {
     pub name: [u8; 16],
     /// The path of the program's file.
     pub executable: Vec<u8>,
+    /// That file is in use, while the process has memory.
+    pub claim: Option<Claim>,
 }
 
 /// A process.
@@ -175,6 +179,11 @@ impl Process {
     /// How the process ends, once that is known.
     pub fn exit(&self) -> Option<Exit> {
         *self.exit.lock()
+    }
+
+    /// Its address space, as a reference of the caller's: the lock is free again.
+    pub fn space_handle(&self) -> Option<Arc<Space>> {
+        self.space.lock().clone()
     }
 
     /// The process has no tasks any more, and can be waited for.

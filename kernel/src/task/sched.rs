@@ -188,6 +188,7 @@ pub fn others_wait() {
 
 /// Switches to the next task, or to the idle task if there is none. A runnable task goes on if it is alone.
 fn switch_away(runnable: bool) {
+    debug_assert!(area::this().may_switch(), "a task that holds a spin lock must not be switched away from");
     let enabled = interrupts::are_enabled();
     interrupts::disable();
     let cpu = area::cpu_id();

@@ -3,9 +3,8 @@
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
 
-use spin::Mutex;
-
 use super::wait::WaitQueue;
+use crate::sync::Mutex;
 
 /// A lock whose waiters sleep.
 pub struct SleepLock<T> {

@@ -3,12 +3,11 @@
 use alloc::collections::BTreeMap;
 use alloc::sync::{Arc, Weak};
 
-use spin::Mutex;
-
 use super::process::Process;
 use super::thread::Task;
 use super::wait::WaitQueue;
 use crate::errno::Errno;
+use crate::sync::Mutex;
 
 /// The largest number, as in Linux by default (`/proc/sys/kernel/pid_max`).
 pub const PID_MAX: u32 = 32768;

@@ -6,13 +6,12 @@
 use alloc::collections::BTreeMap;
 use alloc::sync::{Arc, Weak};
 
-use spin::Mutex;
-
 use super::process::Process;
 use super::signal::info::SigInfo;
 use super::signal::send;
 use super::wait::WaitQueue;
 use crate::errno::Errno;
+use crate::sync::Mutex;
 use crate::time;
 
 /// Which timer: the process's number and the number in the process.

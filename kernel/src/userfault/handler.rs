@@ -6,13 +6,14 @@ use core::sync::atomic::{AtomicBool, Ordering};
 
 use linux_raw_sys::general as abi;
 use quire::vm::{Userfault, UserfaultChanges};
-use spin::{Mutex, Once};
+use spin::Once;
 
 use super::registry;
 use crate::errno::Errno;
 use crate::files::events::Waiters;
 use crate::memory::manager::{Space, manager};
 use crate::memory::platform::Machine;
+use crate::sync::Mutex;
 
 /// What a handler may ask for (`UFFDIO_API`). Marks of write protection are for private memory alone: Quire does not
 /// mark what is not mapped.

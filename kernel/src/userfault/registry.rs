@@ -4,12 +4,11 @@ use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
-use spin::Mutex;
-
 use super::handler::Handler;
 use crate::errno::Errno;
 use crate::files::events::Waiters;
 use crate::memory::manager::Space;
+use crate::sync::Mutex;
 
 /// An open handler, as long as it can be read.
 struct Entry {

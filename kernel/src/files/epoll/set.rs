@@ -4,13 +4,12 @@ use alloc::collections::BTreeMap;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 
-use spin::Mutex;
-
 use super::Report;
 use super::item::{Item, Ready};
 use crate::errno::Errno;
 use crate::files::events::{Events, READABLE, Waiters, Watcher};
 use crate::files::open::{Closing, File, OpenFile};
+use crate::sync::Mutex;
 
 /// A file, by its address, and the descriptor: one descriptor may stand for several files in turn.
 type Key = (usize, u64);

@@ -7,8 +7,8 @@ use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 
+use crate::sync::Mutex;
 use quire::limits::FRAME_SIZE;
-use spin::Mutex;
 
 use super::Ext2;
 use super::core::{Core, now};

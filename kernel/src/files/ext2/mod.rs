@@ -31,8 +31,8 @@ use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
+use crate::sync::Mutex;
 use quire::limits::FRAME_SIZE;
-use spin::Mutex;
 
 use self::buffers::Buffers;
 use self::core::Core;

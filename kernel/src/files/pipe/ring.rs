@@ -4,13 +4,12 @@ use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use core::ops::Range;
 
-use spin::Mutex;
-
 use crate::errno::Errno;
 use crate::files::events::{Events, READABLE, WRITABLE, Waiters};
 use crate::files::io::{Chunk, Sink, Source};
 use crate::files::open::Io;
 use crate::files::rights::Rights;
+use crate::sync::Mutex;
 use crate::task::sleep_lock::SleepLock;
 use linux_raw_sys::general as abi;
 

@@ -11,8 +11,8 @@
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
+use crate::sync::Mutex;
 use linux_raw_sys::general::{POLLERR, POLLHUP, POLLRDHUP};
-use spin::Mutex;
 
 use super::address::{Address, Family};
 use crate::errno::Errno;

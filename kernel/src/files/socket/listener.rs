@@ -3,7 +3,7 @@
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 
-use spin::Mutex;
+use crate::sync::Mutex;
 
 use super::address::{Address, Family};
 use super::connection::{Connection, Endpoint, Side};

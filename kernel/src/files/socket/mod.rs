@@ -26,10 +26,10 @@ use alloc::sync::Arc;
 use core::net::SocketAddr;
 use core::sync::atomic::{AtomicU64, Ordering};
 
+use crate::sync::Mutex;
 use linux_raw_sys::general::{POLLERR, POLLHUP, POLLRDHUP};
 use linux_raw_sys::ioctl::{FIONREAD, TIOCOUTQ};
 use quire::addr::VirtAddr;
-use spin::Mutex;
 
 use self::address::{Address, Family, is_local};
 use self::connection::{Connection, Endpoint, READ, Side};

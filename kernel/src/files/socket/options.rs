@@ -2,8 +2,8 @@
 //!
 //! Most have no effect where no packets are: they are kept, so that programs get back what they set.
 
+use crate::sync::Mutex;
 use linux_raw_sys::net as abi;
-use spin::Mutex;
 
 use super::address::Family;
 use crate::errno::Errno;

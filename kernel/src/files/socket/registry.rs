@@ -6,7 +6,7 @@ use core::net::{IpAddr, SocketAddr};
 use core::ops::RangeInclusive;
 use core::sync::atomic::{AtomicU32, Ordering};
 
-use spin::Mutex;
+use crate::sync::Mutex;
 
 use super::listener::Listener;
 use crate::errno::Errno;

@@ -5,19 +5,19 @@ use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::any::Any;
 
-use spin::Mutex;
-
 use super::TmpFs;
 use super::body::{Body, Contents};
 use super::directory::Entries;
 use super::regular::RegularFile;
 use crate::errno::Errno;
+use crate::files::claim::Claims;
 use crate::files::dentry::Dentry;
 use crate::files::directory_file::DirectoryFile;
 use crate::files::node::{Attributes, Change, Directory, FsInfo, Kind, New, NewKind, Node, Target};
 use crate::files::open::{File, Opening};
 use crate::files::pipe::{self, Pipe};
 use crate::files::{special, stored};
+use crate::sync::Mutex;
 use crate::time;
 
 /// A node.
@@ -26,6 +26,8 @@ pub struct Inode {
     number: u64,
     pub(super) meta: Mutex<Meta>,
     content: Content,
+    /// How it is in use.
+    pub claims: Claims,
 }
 
 /// What changes of a node.
@@ -94,7 +96,13 @@ impl Inode {
             changed: now,
             created: now,
         };
-        Arc::new(Self { fs: fs.clone(), number: fs.take_number(), meta: Mutex::new(meta), content })
+        Arc::new(Self {
+            fs: fs.clone(),
+            number: fs.take_number(),
+            meta: Mutex::new(meta),
+            content,
+            claims: Claims::default(),
+        })
     }
 
     /// The file system that it belongs to.

@@ -20,14 +20,13 @@ mod rename;
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use spin::Mutex;
-
 pub use body::{Body, Contents};
 pub use inode::Inode;
 
 use super::dentry::Dentry;
 use super::node::{FsInfo, Kind};
 use crate::memory::manager::manager;
+use crate::sync::Mutex;
 
 /// `TMPFS_MAGIC`.
 const MAGIC: u64 = 0x0102_1994;

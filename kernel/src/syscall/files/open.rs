@@ -7,6 +7,7 @@ use linux_raw_sys::general as abi;
 
 use super::current;
 use crate::errno::Errno;
+use crate::files::claim::Claim;
 use crate::files::dentry::Dentry;
 use crate::files::node::{Kind, New, NewKind, Node};
 use crate::files::open::{File, Io, OpenFile, Opening};
@@ -141,12 +142,14 @@ impl Call<'_> {
             Kind::Directory if writes || request.has(abi::O_CREAT) => return Err(Errno::EISDIR),
             _ => {}
         }
+        let claim = writes.then(|| Claim::to_write(place.node())).transpose()?;
         let opening = Opening { place: &place, flags: request.flags };
         let file = place.node().clone().open(&opening)?;
         if request.has(abi::O_TRUNC) && kind == Kind::Regular && !created {
+            let _claim = Claim::to_write(place.node())?;
             place.node().truncate(0)?;
         }
-        Ok(OpenFile::new(file, place, request.flags))
+        Ok(OpenFile::with_claim(file, place, request.flags, claim))
     }
 
     /// Makes a regular file, or finds the one that another task has made meanwhile.
@@ -186,7 +189,8 @@ impl Call<'_> {
         place.set_removed();
         let flags = request.flags & !(UNNAMED | abi::O_DIRECTORY);
         let file = place.node().clone().open(&Opening { place: &place, flags })?;
-        Ok(OpenFile::new(file, place, flags))
+        let claim = Some(Claim::to_write(place.node())?);
+        Ok(OpenFile::with_claim(file, place, flags, claim))
     }
 
     pub(in crate::syscall) fn close(&self) -> Answer {

@@ -2,6 +2,7 @@
 
 use super::current;
 use crate::errno::Errno;
+use crate::files::claim::Claim;
 use crate::files::node::Kind;
 use crate::syscall::{Answer, Call};
 
@@ -11,7 +12,10 @@ impl Call<'_> {
         let place = self.place(current(), &self.path(0)?, 0)?;
         match place.node().kind() {
             Kind::Directory => return Err(Errno::EISDIR),
-            Kind::Regular => place.node().truncate(bytes)?,
+            Kind::Regular => {
+                let _claim = Claim::to_write(place.node())?;
+                place.node().truncate(bytes)?;
+            }
             _ => return Err(Errno::EINVAL),
         }
         Ok(0)

@@ -94,7 +94,7 @@ impl Call<'_> {
             0 => self.process().clone(),
             pid => table::task(pid).ok_or(Errno::ESRCH)?.process.clone(),
         };
-        let space = process.space.lock().clone();
+        let space = process.space_handle();
         space.ok_or(Errno::EINVAL)
     }
 }

@@ -56,7 +56,7 @@ impl Call<'_> {
             return Ok(0);
         }
         let process = table::task(pid as u32).ok_or(Errno::ESRCH)?.process.clone();
-        let space = process.space.lock().clone().ok_or(Errno::ESRCH)?;
+        let space = process.space_handle().ok_or(Errno::ESRCH)?;
         self.copy_all(UserMemory::of_other(self.space, &space), &own, &other, direction)
     }
 

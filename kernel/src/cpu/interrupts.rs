@@ -35,7 +35,7 @@ pub fn handle(vector: u64) {
     let area = area::this();
     area.enter_interrupt();
     match vector as u8 {
-        FLUSH => ipi::serve_flushes(),
+        FLUSH => ipi::handle_flush_interrupt(),
         TIMER => time::timer::expired(),
         RESCHEDULE => sched::others_wait(),
         SPURIOUS => {

@@ -1,19 +1,29 @@
-//! CPUs: `/proc/cpuinfo` and `/sys/devices/system/cpu`.
+//! CPUs: `/proc/cpuinfo`, `/proc/interrupts` and `/sys/devices/system/cpu`.
 
 use core::arch::x86_64::{__cpuid, __cpuid_count, CpuidResult};
 use core::fmt::{self, Write};
 
 use super::List;
-use crate::cpu::area;
+use crate::cpu::{area, ipi};
 
 pub(super) fn add(list: &mut List) {
     list.text("/proc/cpuinfo", cpuinfo);
+    list.text("/proc/interrupts", interrupts);
     for name in ["online", "possible", "present"] {
         list.text(alloc::format!("/sys/devices/system/cpu/{name}"), |out| {
             write_list(out, 0..area::count() as u64)?;
             out.write_char('\n')
         });
     }
+}
+
+/// The interrupts that CPUs send each other for flushes.
+fn interrupts(out: &mut dyn Write) -> fmt::Result {
+    out.write_str("     ")?;
+    (0..area::count()).try_for_each(|cpu| write!(out, "{:>11}", alloc::format!("CPU{cpu}")))?;
+    out.write_str("\nTLB: ")?;
+    ipi::flush_interrupts().try_for_each(|count| write!(out, "{count:>10} "))?;
+    out.write_str("  TLB shootdowns\n")
 }
 
 /// Writes ascending numbers as Linux does: `0-3,6`.

@@ -60,7 +60,7 @@ impl<P: FramePlatform> Lists<'_, P> {
         block.is_some_and(|block| self.put_untouched_of(cpu, block, frame, order))
     }
 
-    /// As [`Self::put_untouched`], for a block whose record is not one of the longest run.
+    /// As [`Self::put_untouched`], for a block whose record is in none of the two longest runs.
     pub(in crate::page_alloc) fn put_untouched_far(&self, cpu: CpuId, frame: Frame, order: Order) -> bool {
         let far = self.frames().memmap.get_main(frame.block()).is_none();
         let block = self.frames().memmap.get(frame.block()).filter(|_| far);

@@ -1,5 +1,8 @@
 //! Populated memory as a case: its size, its folios, the order in which they are touched.
 
+use std::mem;
+use std::sync::{Mutex, PoisonError};
+
 use serde_json::{Map, Value, json};
 
 use super::experiment::Case;
@@ -91,19 +94,35 @@ impl Memory {
 /// Memory to fill the processor's caches with.
 pub struct Other(Vec<u64>);
 
+/// That of the last case, which the kernel need not make again.
+static KEPT: Mutex<Vec<u64>> = Mutex::new(Vec::new());
+
 /// More than the caches of any level hold.
 const OTHER_BYTES: usize = 128 << 20;
 
 impl Other {
     /// The memory to fill caches with: none, unless `memory` is to be cold.
     pub fn for_case(memory: &Memory) -> Self {
-        Self(vec![1; if memory.cold { OTHER_BYTES / 8 } else { 0 }])
+        if !memory.cold {
+            return Self(Vec::new());
+        }
+        let mut words = mem::take(&mut *KEPT.lock().unwrap_or_else(PoisonError::into_inner));
+        words.resize(OTHER_BYTES / 8, 1);
+        Self(words)
     }
 
     /// Evicts everything else from the caches.
     pub fn fill_caches(&mut self) {
         // Written, so that every line is this memory's own and no other copy may stay.
         self.0.iter_mut().step_by(8).for_each(|word| *word = std::hint::black_box(*word).wrapping_add(1));
+    }
+}
+
+impl Drop for Other {
+    fn drop(&mut self) {
+        if !self.0.is_empty() {
+            *KEPT.lock().unwrap_or_else(PoisonError::into_inner) = mem::take(&mut self.0);
+        }
     }
 }
 

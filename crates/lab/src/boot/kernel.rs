@@ -14,13 +14,8 @@ const TARGET: &str = "x86_64-unknown-none";
 /// Names the kernel when no option does.
 const VARIABLE: &str = "QUIRE_KERNEL";
 /// What the caller's own build may have set, and the kernel's `Cargo.toml` and `config.toml` say otherwise.
-const SETTINGS: [&str; 5] = [
-    "CARGO_ENCODED_RUSTFLAGS",
-    "RUSTFLAGS",
-    "CARGO_BUILD_RUSTFLAGS",
-    "CARGO_BUILD_TARGET",
-    "CARGO_INCREMENTAL",
-];
+const SETTINGS: [&str; 4] =
+    ["CARGO_ENCODED_RUSTFLAGS", "RUSTFLAGS", "CARGO_BUILD_RUSTFLAGS", "CARGO_BUILD_TARGET"];
 
 /// The kernel's ELF file: the given one, that of the variable, or the one that is built from the source
 /// beside this package. `checks` builds it with the library's debug checks.

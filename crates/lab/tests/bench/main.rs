@@ -372,13 +372,19 @@ fn a_result_file_that_cannot_be_written_is_said_before_anything_runs() {
     assert!(line.contains("results.json") && line.contains("directory that exists"), "{error}");
 }
 
-/// A full run. It does not outlive its test.
-struct FullRun(Child);
+/// A run of small cases and many rounds. It does not outlive its test.
+struct LongRun(Child);
 
-impl FullRun {
+impl LongRun {
     /// Starts a run, and stops it at a moment when the settings are changed: it puts them back between its cases.
     fn stopped_while_changed(before: &Settings) -> Self {
-        let run = Self(quire(&["fault"]).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
+        let run = Self(
+            quire(&["fault", "--smoke", "--rounds", "5000"])
+                .stdout(Stdio::null())
+                .stderr(Stdio::null())
+                .spawn()
+                .unwrap(),
+        );
         let deadline = Instant::now() + Duration::from_secs(60);
         loop {
             assert!(Instant::now() < deadline, "the run never changed the settings");
@@ -403,7 +409,7 @@ impl FullRun {
     }
 }
 
-impl Drop for FullRun {
+impl Drop for LongRun {
     fn drop(&mut self) {
         // A run that ended already can be neither killed nor waited for: that is no error.
         let _ = self.0.kill();
@@ -419,12 +425,12 @@ fn the_settings_come_back_after_a_kill_and_after_a_signal() {
         return;
     }
     let before = settled();
-    drop(FullRun::stopped_while_changed(&before));
+    drop(LongRun::stopped_while_changed(&before));
     assert_ne!(settings(), before, "a kill leaves no time to put anything back");
     assert!(output(&["--smoke", "protect"]).status.success());
     assert_eq!(settings(), before, "the next run puts back what the killed one left");
 
-    let mut stopped = FullRun::stopped_while_changed(&before);
+    let mut stopped = LongRun::stopped_while_changed(&before);
     stopped.signal(Signal::SIGTERM);
     stopped.signal(Signal::SIGCONT);
     assert!(!stopped.0.wait().unwrap().success());

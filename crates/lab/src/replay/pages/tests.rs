@@ -1,5 +1,6 @@
 use super::*;
 use std::collections::BTreeSet;
+use std::mem;
 
 /// The naive implementation.
 fn plain(set: &PageSet) -> BTreeSet<u64> {
@@ -9,36 +10,37 @@ fn plain(set: &PageSet) -> BTreeSet<u64> {
 #[test]
 fn ranges_come_and_go_as_in_a_plain_set() {
     let mut rng = fastrand::Rng::with_seed(7);
-    let (mut set, mut model) = (PageSet::default(), BTreeSet::new());
+    let (mut set, mut model) = (PageSet::default(), vec![false; 8192]);
     for _ in 0..2000 {
         let first = rng.u64(0..4000);
         let end = first + rng.u64(0..1300);
         match rng.u8(0..4) {
-            0 => assert_eq!(set.insert(first), model.insert(first)),
+            0 => assert_eq!(set.insert(first), !mem::replace(&mut model[first as usize], true)),
             1 => {
                 set.insert_range(first, end);
-                model.extend(first..end);
+                model[first as usize..end as usize].fill(true);
             }
             2 => {
                 set.remove_range(first, end);
-                model.retain(|page| !(first..end).contains(page));
+                model[first as usize..end as usize].fill(false);
             }
             _ => {
                 let to = rng.u64(0..4000);
                 set.move_range(first, end, to);
-                let (moved, rest): (BTreeSet<u64>, _) =
-                    model.into_iter().partition(|page| (first..end).contains(page));
-                model = rest;
-                model.extend(moved.into_iter().map(|page| page - first + to));
+                let from = first as usize..end as usize;
+                let moved: Vec<usize> = from.clone().filter(|&page| model[page]).collect();
+                model[from].fill(false);
+                moved.iter().for_each(|page| model[page - first as usize + to as usize] = true);
             }
         }
-        assert_eq!(plain(&set), model);
-        assert_eq!(set.len(), model.len() as u64);
+        let pages: Vec<u64> = (0..8192).filter(|&page| model[page as usize]).collect();
+        assert!(set.pages_in(0, 10_000).eq(pages.iter().copied()), "{:?}, not {pages:?}", plain(&set));
+        assert_eq!(set.len(), pages.len() as u64);
         for (order, count) in set.groups().iter().enumerate() {
-            let groups: BTreeSet<u64> = model.iter().map(|page| page >> order).collect();
-            assert_eq!(*count, groups.len() as u64, "groups of order {order}");
+            let groups = pages.chunk_by(|one, other| one >> order == other >> order);
+            assert_eq!(*count, groups.count() as u64, "groups of order {order}");
         }
-        assert!(set.contains(first) == model.contains(&first));
+        assert!(set.contains(first) == model[first as usize]);
     }
 }
 

@@ -457,6 +457,20 @@ static int pipes(void)
     int fd = open("pipes", O_RDONLY);
     CHECK(read(fd, buffer, 9) == 5 && !memcmp(buffer, "named", 5) && read(fd, buffer, 9) == 0 && close(fd) == 0);
     CHECK(waitpid(child, &count, 0) == child && count == 0);
+    /* A writer that has closed again before the reader looks was there all the same. */
+    CHECK(pipe(ends) == 0);
+    if ((child = fork()) == 0) {
+        for (int round = 0; round < 300; round++)
+            if ((fd = open("pipes", O_WRONLY)) < 0 || write(fd, "x", 1) != 1 || close(fd) || read(ends[0], buffer, 1) != 1)
+                _exit(1);
+        _exit(0);
+    }
+    for (int round = 0; round < 300; round++) {
+        usleep(100);
+        fd = open("pipes", O_RDONLY);
+        CHECK(read(fd, buffer, 9) == 1 && read(fd, buffer, 9) == 0 && close(fd) == 0 && write(ends[1], "x", 1) == 1);
+    }
+    CHECK(waitpid(child, &count, 0) == child && count == 0 && close(ends[0]) == 0 && close(ends[1]) == 0);
     return unlink("pipes");
 }
 

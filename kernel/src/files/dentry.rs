@@ -7,7 +7,7 @@
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use spin::{Mutex, Once};
+use spin::Mutex;
 
 use super::node::Node;
 
@@ -16,7 +16,7 @@ pub struct Dentry {
     place: Mutex<Place>,
     node: Arc<dyn Node>,
     /// The root of the file system that is mounted here.
-    mounted: Once<Arc<Dentry>>,
+    mounted: Mutex<Option<Arc<Dentry>>>,
 }
 
 struct Place {
@@ -42,7 +42,7 @@ impl Dentry {
     }
 
     fn at(parent: Option<Arc<Dentry>>, name: Arc<[u8]>, removed: bool, node: Arc<dyn Node>) -> Self {
-        Self { place: Mutex::new(Place { parent, name, removed }), node, mounted: Once::new() }
+        Self { place: Mutex::new(Place { parent, name, removed }), node, mounted: Mutex::new(None) }
     }
 
     /// The node.
@@ -78,23 +78,33 @@ impl Dentry {
         drop(old);
     }
 
-    /// Mounts a file system over this directory, once and for ever.
+    /// Mounts a file system over this directory, where none is.
     pub fn mount(&self, root: Arc<dyn Node>) -> Arc<Dentry> {
         let (parent, name) = (self.parent(), self.name());
-        self.mounted.call_once(|| Arc::new(Self::at(parent, name, false, root))).clone()
+        let root = Arc::new(Self::at(parent, name, false, root));
+        self.put_mounted(root.clone());
+        root
+    }
+
+    /// Mounts a root again that was taken off this directory.
+    pub fn put_mounted(&self, root: Arc<Dentry>) {
+        *self.mounted.lock() = Some(root);
+    }
+
+    /// Takes off what is mounted here.
+    pub fn take_mounted(&self) -> Option<Arc<Dentry>> {
+        self.mounted.lock().take()
     }
 
     /// Whether a file system is mounted here.
     pub fn is_mount_point(&self) -> bool {
-        self.mounted.is_completed()
+        self.mounted.lock().is_some()
     }
 
     /// The root of what is mounted here, or this.
     pub fn covered(self: Arc<Self>) -> Arc<Dentry> {
-        match self.mounted.get() {
-            Some(root) => root.clone(),
-            None => self,
-        }
+        let mounted = self.mounted.lock().clone();
+        mounted.unwrap_or(self)
     }
 
     /// Whether this is `other`, or lies below it.

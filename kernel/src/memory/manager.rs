@@ -37,6 +37,12 @@ pub unsafe fn start(memory: &MemoryMap) {
         MemoryManager::new(&MACHINE, memory.ranges(), &config(memory)).expect("memory that can be managed")
     });
     HEAP.inner().init(manager.pages()).expect("a frame for the heap");
+    assert!(refill_heap(), "too little memory for the kernel's reserve");
+}
+
+/// Fills the reserve of the kernel's heap. Returns whether it is full.
+pub fn refill_heap() -> bool {
+    HEAP.refill()
 }
 
 /// Idle CPUs keep this share of the memory cleared, in blocks of 2 MiB, so that programs find it zero.
@@ -106,6 +112,7 @@ impl Balance {
                 - info.bad
                 - commit::pool_pages()
                 - kernel_map::table_frames()
+                - HEAP.reserved_frames()
                 - stacks::kept_frames(),
             slab: info.slab,
             anon: info.anon,

@@ -10,10 +10,10 @@ use quire::platform::{Context, Event, FlushRequest, FramePlatform, Platform, Tab
 use quire::rank::Rank;
 use quire_interop::shootdown::LocalTlb;
 
-use super::{kernel_half, layout};
+use super::{failures, kernel_half, layout};
 use crate::cpu::{area, fpu, ipi, topology};
 use crate::device::serial::log;
-use crate::files::ArchivePager;
+use crate::files::Storage;
 use crate::task::{self, sched};
 use crate::time;
 use crate::userfault;
@@ -125,6 +125,11 @@ unsafe impl FramePlatform for Machine {
     fn event(&self, event: Event) {
         log!("{event}");
     }
+
+    #[inline]
+    fn fail_allocation(&self) -> bool {
+        failures::fails()
+    }
 }
 
 // SAFETY: each flush removes what it must before it returns (invariant 2).
@@ -163,7 +168,7 @@ unsafe impl TablePlatform for Machine {
 
 // SAFETY: as for `TablePlatform`.
 unsafe impl Platform for Machine {
-    type Pager = ArchivePager;
+    type Pager = Storage;
 
     #[inline]
     fn task_nodes(&self) -> NodePolicy {
@@ -180,7 +185,7 @@ unsafe impl Platform for Machine {
         userfault::notify(word);
     }
 
-    fn pager(&self) -> &ArchivePager {
-        &ArchivePager
+    fn pager(&self) -> &Storage {
+        &Storage
     }
 }

@@ -46,7 +46,7 @@ pub fn pool_pages() -> u64 {
 /// What is promised now (`Committed_AS`), in pages: private memory that can be stored to, and shared memory that
 /// exists.
 pub fn committed() -> u64 {
-    let spaces = table::processes().into_iter().filter_map(|process| process.space.lock().clone());
+    let spaces = table::processes().filter_map(|process| process.space.lock().clone());
     let mut seen = alloc::vec::Vec::new();
     let mut pages = manager().meminfo().shmem;
     for space in spaces {

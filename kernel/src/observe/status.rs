@@ -54,6 +54,8 @@ pub(super) fn status(process: &Arc<Process>, out: &mut dyn Write) -> fmt::Result
     writeln!(out, "CoreDumping:\t0\nTHP_enabled:\t1\nThreads:\t{threads}")?;
     signals(process, out)?;
     capabilities(out)?;
+    let no_new_privs = process.account.no_new_privs.load(Ordering::Relaxed);
+    writeln!(out, "NoNewPrivs:\t{}\nSeccomp:\t0", u8::from(no_new_privs))?;
     masks(out)
 }
 
@@ -90,7 +92,7 @@ fn capabilities(out: &mut dyn Write) -> fmt::Result {
     for (name, set) in [("CapInh", 0), ("CapPrm", all), ("CapEff", all), ("CapBnd", all), ("CapAmb", 0)] {
         writeln!(out, "{name}:\t{set:016x}")?;
     }
-    out.write_str("NoNewPrivs:\t0\nSeccomp:\t0\n")
+    Ok(())
 }
 
 fn masks(out: &mut dyn Write) -> fmt::Result {

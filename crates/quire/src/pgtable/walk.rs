@@ -78,6 +78,12 @@ impl<'a, 'p, P: TablePlatform> PageTables<'a, 'p, P> {
     /// [`Self::lookup`], inlined into its caller.
     #[inline(always)]
     pub(crate) fn walk(&self, addr: VirtAddr) -> Lookup {
+        self.walk_once(addr).unwrap_or_else(|| self.wait_and_walk(addr))
+    }
+
+    /// The entry, unless a task replaces its leaf.
+    #[inline(always)]
+    fn walk_once(&self, addr: VirtAddr) -> Option<Lookup> {
         let (mut table, mut above) = (self.root(), Entry::table(Frame(0)));
         let entry = loop {
             let entry = table.load(table.index(addr));
@@ -86,18 +92,21 @@ impl<'a, 'p, P: TablePlatform> PageTables<'a, 'p, P> {
             }
             (table, above) = (table.child(self.platform(), entry), entry);
         };
-        if entry.is_busy() {
-            return self.wait_and_walk(addr);
-        }
         let shared = !above.has(EntryFlags::WRITE);
-        Lookup { level: table.level(), entry, shared, table: table.frame() }
+        let found = Lookup { level: table.level(), entry, shared, table: table.frame() };
+        (!entry.is_busy()).then_some(found)
     }
 
+    /// A loop and not a call of [`Self::walk`]: the wait may be long, and a kernel's stack is short.
     #[cold]
     #[inline(never)]
     fn wait_and_walk(&self, addr: VirtAddr) -> Lookup {
-        self.platform().relax();
-        self.lookup(addr)
+        loop {
+            self.platform().relax();
+            if let Some(found) = self.walk_once(addr) {
+                return found;
+            }
+        }
     }
 
     /// The lowest-level table that a lookup found, unless others reach it. The caller has held the

@@ -7,6 +7,7 @@ use core::fmt::{self, Write};
 
 use crate::errno::Errno;
 use crate::files::mount::{DEV_FS, PROC_FS, ROOT_FS, SHM_FS, SYS_FS};
+use crate::files::mounted;
 use crate::observe::{MachineFile, Writer};
 
 /// What is mounted: where, the type, and the number of the file system.
@@ -23,7 +24,10 @@ const MOUNTS: [(&str, &str, u64); 5] = [
 /// # Errors
 /// Those of the writer.
 pub fn mounts(out: &mut dyn Write) -> fmt::Result {
-    MOUNTS.iter().try_for_each(|(at, kind, _)| writeln!(out, "{kind} {at} {kind} rw,relatime 0 0"))
+    MOUNTS.iter().try_for_each(|(at, kind, _)| writeln!(out, "{kind} {at} {kind} rw,relatime 0 0"))?;
+    mounted::each(|disk, at, writable| {
+        writeln!(out, "/dev/{disk} {} ext2 {},relatime 0 0", at.escape_ascii(), rights(writable))
+    })
 }
 
 /// Writes `/proc/PID/mountinfo`. A mount has the number of its line; the root is its own parent.
@@ -38,15 +42,26 @@ pub fn mountinfo(out: &mut dyn Write) -> fmt::Result {
         let parent = MOUNTS.iter().position(|mount| below(&mount)).unwrap_or(0) + 1;
         writeln!(out, "{} {parent} 0:{fs} / {at} rw,relatime - {kind} {kind} rw", line + 1)?;
     }
-    Ok(())
+    let mut line = MOUNTS.len();
+    mounted::each(|disk, at, writable| {
+        line += 1;
+        let (at, rights) = (at.escape_ascii(), rights(writable));
+        writeln!(out, "{line} 1 254:0 / {at} {rights},relatime - ext2 /dev/{disk} {rights}")
+    })
+}
+
+fn rights(writable: bool) -> &'static str {
+    if writable { "rw" } else { "ro" }
 }
 
 /// Adds the files that show them.
 pub fn add(files: &mut Vec<MachineFile>) {
     files.push(text("/proc/mounts", mounts));
     files.push(text("/proc/filesystems", |out| {
-        ["tmpfs", "proc", "sysfs"].iter().try_for_each(|kind| writeln!(out, "nodev\t{kind}"))
+        ["tmpfs", "proc", "sysfs"].iter().try_for_each(|kind| writeln!(out, "nodev\t{kind}"))?;
+        writeln!(out, "\text2")
     }));
+    files.push(text("/proc/diskstats", mounted::statistics));
 }
 
 fn text(path: &str, write: fn(&mut dyn Write) -> core::fmt::Result) -> MachineFile {

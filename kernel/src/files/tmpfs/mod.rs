@@ -22,7 +22,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use spin::Mutex;
 
-pub use body::Contents;
+pub use body::{Body, Contents};
 pub use inode::Inode;
 
 use super::dentry::Dentry;

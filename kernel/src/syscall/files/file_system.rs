@@ -1,11 +1,14 @@
 //! What a file system is (`statfs(2)`).
 
+use linux_raw_sys::general as abi;
 use quire::addr::VirtAddr;
 use quire::limits::FRAME_SIZE;
 
 use super::current;
 use crate::errno::Errno;
+use crate::files::mounted;
 use crate::files::node::FsInfo;
+use crate::files::stored::MOUNT_FLAGS;
 use crate::files::walk::NAME_BYTES;
 use crate::syscall::{Answer, Call};
 
@@ -45,7 +48,32 @@ impl Call<'_> {
         Ok(0)
     }
 
-    /// `mount` and its like: the tree of file systems is fixed.
+    /// `mount`: of a file system on a disk.
+    pub(in crate::syscall) fn mount(&self) -> Answer {
+        let flags = self.arguments[3] as u32;
+        if flags & !MOUNT_FLAGS != 0 {
+            return Err(Errno::EPERM);
+        }
+        let kind = self.memory.read_string(self.addr(2), FRAME_SIZE as usize, Errno::EINVAL)?;
+        let target = self.place(current(), &self.path(1)?, 0)?;
+        if !mounted::is_known(&kind) {
+            return Err(Errno::ENODEV);
+        }
+        let source = self.place(current(), &self.path(0)?, 0)?;
+        mounted::mount(&source, &target, flags & abi::MS_RDONLY != 0)?;
+        Ok(0)
+    }
+
+    /// `umount2`
+    pub(in crate::syscall) fn umount(&self) -> Answer {
+        if self.arguments[1] as u32 & !abi::UMOUNT_NOFOLLOW != 0 {
+            return Err(Errno::EINVAL);
+        }
+        mounted::unmount(&self.place(current(), &self.path(0)?, 0)?)?;
+        Ok(0)
+    }
+
+    /// What changes the tree of file systems otherwise.
     pub(in crate::syscall) fn not_permitted(&self) -> Answer {
         Err(Errno::EPERM)
     }

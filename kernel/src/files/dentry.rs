@@ -7,7 +7,7 @@
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use spin::{Mutex, Once};
+use spin::Mutex;
 
 use super::node::Node;
 
@@ -16,7 +16,7 @@ pub struct Dentry {
     place: Mutex<Place>,
     node: Arc<dyn Node>,
     /// The root of the file system that is mounted here.
-    mounted: Once<Arc<Dentry>>,
+    mounted: Mutex<Option<Arc<Dentry>>>,
 }
 
 struct Place {
@@ -42,7 +42,7 @@ impl Dentry {
     }
 
     fn at(parent: Option<Arc<Dentry>>, name: Arc<[u8]>, removed: bool, node: Arc<dyn Node>) -> Self {
-        Self { place: Mutex::new(Place { parent, name, removed }), node, mounted: Once::new() }
+        Self { place: Mutex::new(Place { parent, name, removed }), node, mounted: Mutex::new(None) }
     }
 
     /// The node.
@@ -78,21 +78,30 @@ impl Dentry {
         drop(old);
     }
 
-    /// Mounts a file system over this directory, once and for ever.
+    /// Mounts a file system over this directory, where none is.
     pub fn mount(&self, root: Arc<dyn Node>) -> Arc<Dentry> {
         let (parent, name) = (self.parent(), self.name());
-        self.mounted.call_once(|| Arc::new(Self::at(parent, name, false, root))).clone()
+        let root = Arc::new(Self::at(parent, name, false, root));
+        *self.mounted.lock() = Some(root.clone());
+        root
+    }
+
+    /// Removes what is mounted here.
+    pub fn unmount(&self) {
+        let root = self.mounted.lock().take();
+        drop(root);
     }
 
     /// Whether a file system is mounted here.
     pub fn is_mount_point(&self) -> bool {
-        self.mounted.is_completed()
+        self.mounted.lock().is_some()
     }
 
-    /// The root of what is mounted here, or this.
+    /// The root of what is mounted here last, or this.
     pub fn covered(self: Arc<Self>) -> Arc<Dentry> {
-        match self.mounted.get() {
-            Some(root) => root.clone(),
+        let mounted = self.mounted.lock().clone();
+        match mounted {
+            Some(root) => root.covered(),
             None => self,
         }
     }

@@ -32,6 +32,7 @@ mod limits;
 pub mod locks;
 mod memory_device;
 pub mod mount;
+pub mod mounts;
 pub mod node;
 pub mod open;
 pub mod pipe;

@@ -170,11 +170,9 @@ impl Call<'_> {
             abi::__NR_listxattr => self.listxattr(true),
             abi::__NR_llistxattr => self.listxattr(false),
             abi::__NR_flistxattr => self.flistxattr(),
-            abi::__NR_mount
-            | abi::__NR_umount2
-            | abi::__NR_pivot_root
-            | abi::__NR_swapon
-            | abi::__NR_swapoff => self.not_permitted(),
+            abi::__NR_mount => self.mount(),
+            abi::__NR_umount2 => self.umount(),
+            abi::__NR_pivot_root | abi::__NR_swapon | abi::__NR_swapoff => self.not_permitted(),
 
             // Memory.
             abi::__NR_mmap => self.mmap(),

@@ -6,6 +6,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering};
 
+use quire::limits::FRAME_SIZE;
 use spin::RwLock;
 
 use super::Generated;
@@ -39,6 +40,7 @@ pub(super) fn attributes(fs: Generated, number: u64, kind: Kind, mode: u32) -> A
         uid: 0,
         gid: 0,
         size: 0,
+        unit: FRAME_SIZE,
         blocks: 0,
         accessed: now,
         modified: now,

@@ -39,13 +39,17 @@ pub struct Body {
 }
 
 impl Body {
-    pub(super) fn new(contents: Contents) -> Self {
-        Self {
-            contents,
-            file: Once::new(),
-            writing: SleepLock::new(()),
-            seals: AtomicU32::new(abi::F_SEAL_SEAL),
-        }
+    pub fn new(contents: Contents) -> Self {
+        Self::with(contents, Once::new())
+    }
+
+    /// A body of pages that are there already.
+    pub fn of(contents: Contents, file: KernelFile) -> Self {
+        Self::with(contents, Once::initialized(file))
+    }
+
+    fn with(contents: Contents, file: Once<KernelFile>) -> Self {
+        Self { contents, file, writing: SleepLock::new(()), seals: AtomicU32::new(abi::F_SEAL_SEAL) }
     }
 
     /// The file as Quire knows it.
@@ -115,6 +119,10 @@ impl Body {
         let _writing = self.writing.lock();
         let size = self.size();
         let start = if append { size } else { *position };
+        // Linux has no way to write into huge pages but mappings.
+        if let Contents::Huge(_) = self.contents {
+            return Err(Errno::EINVAL);
+        }
         if from.left() == 0 {
             return Ok(0);
         }

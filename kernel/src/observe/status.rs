@@ -12,12 +12,10 @@ use super::node::nodes;
 use super::process::{name, space_of};
 use super::text::write_name;
 use crate::cpu::area;
+use crate::task::credentials::{ALL, Credentials};
 use crate::task::process::Process;
 use crate::task::sched;
 use crate::task::signal::{COUNT, SignalSet};
-
-/// The largest number of a capability (`CAP_CHECKPOINT_RESTORE`).
-const LAST_CAPABILITY: u32 = 40;
 
 /// What a process does: the letter and the word.
 pub(super) fn state(process: &Process) -> (char, &'static str) {
@@ -41,7 +39,13 @@ pub(super) fn status(process: &Arc<Process>, out: &mut dyn Write) -> fmt::Result
         out,
         "\nState:\t{letter} ({word})\nTgid:\t{id}\nNgid:\t0\nPid:\t{id}\nPPid:\t{parent}\nTracerPid:\t0"
     )?;
-    out.write_str("Uid:\t0\t0\t0\t0\nGid:\t0\t0\t0\t0\nGroups:\t \n")?;
+    let own = process.credentials();
+    for (name, [real, effective, saved]) in [("Uid", own.users), ("Gid", own.groups)] {
+        writeln!(out, "{name}:\t{real}\t{effective}\t{saved}\t{effective}")?;
+    }
+    out.write_str("Groups:\t")?;
+    own.others.iter().try_for_each(|group| write!(out, "{group} "))?;
+    out.write_str("\n")?;
     let (group, session) = (&process.group, &process.session);
     writeln!(out, "NStgid:\t{id}\nNSpid:\t{id}\nNSpgid:\t{}", group.load(Ordering::Relaxed))?;
     writeln!(out, "NSsid:\t{}\nKthread:\t0", session.load(Ordering::Relaxed))?;
@@ -53,7 +57,7 @@ pub(super) fn status(process: &Arc<Process>, out: &mut dyn Write) -> fmt::Result
     let threads = process.threads.lock().len().max(1);
     writeln!(out, "CoreDumping:\t0\nTHP_enabled:\t1\nThreads:\t{threads}")?;
     signals(process, out)?;
-    capabilities(out)?;
+    capabilities(&own, out)?;
     masks(out)
 }
 
@@ -84,10 +88,11 @@ pub(super) fn actions(process: &Process) -> [SignalSet; 2] {
     [ignored, caught]
 }
 
-/// All users are root.
-fn capabilities(out: &mut dyn Write) -> fmt::Result {
-    let all = (1_u64 << (LAST_CAPABILITY + 1)) - 1;
-    for (name, set) in [("CapInh", 0), ("CapPrm", all), ("CapEff", all), ("CapBnd", all), ("CapAmb", 0)] {
+fn capabilities(own: &Credentials, out: &mut dyn Write) -> fmt::Result {
+    let (inherited, may, uses) = (own.inheritable, own.permitted, own.effective);
+    for (name, set) in
+        [("CapInh", inherited), ("CapPrm", may), ("CapEff", uses), ("CapBnd", ALL), ("CapAmb", 0)]
+    {
         writeln!(out, "{name}:\t{set:016x}")?;
     }
     out.write_str("NoNewPrivs:\t0\nSeccomp:\t0\n")

@@ -12,6 +12,7 @@ use crate::files::io::UserParts;
 use crate::files::random;
 use crate::memory::manager::manager;
 use crate::observe::VERSION;
+use crate::task::credentials::Credentials;
 use crate::task::process::Exit;
 use crate::task::{sched, table};
 use crate::time;
@@ -80,7 +81,13 @@ impl Call<'_> {
                 Ok(0)
             }
             prctl::PR_GET_DUMPABLE => Ok(1),
-            prctl::PR_SET_DUMPABLE | prctl::PR_SET_PDEATHSIG | prctl::PR_SET_KEEPCAPS => Ok(0),
+            prctl::PR_GET_KEEPCAPS => Ok(u64::from(self.process().credentials().keeps)),
+            prctl::PR_SET_KEEPCAPS => {
+                let keeps = self.arguments[1] != 0;
+                self.process().set_credentials(Credentials { keeps, ..self.process().credentials() });
+                Ok(0)
+            }
+            prctl::PR_SET_DUMPABLE | prctl::PR_SET_PDEATHSIG => Ok(0),
             _ => Err(Errno::EINVAL),
         }
     }

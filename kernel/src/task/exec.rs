@@ -4,6 +4,9 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 
+use linux_raw_sys::general as abi;
+
+use super::credentials::Credentials;
 use super::exit::end_vfork;
 use super::process::{Identity, Process};
 use super::thread::{Task, UserContext};
@@ -37,7 +40,11 @@ pub fn execute(task: &Arc<Task>, file: ProgramFile, strings: Strings) -> Result<
         Ok((context, layout)) => {
             drop(old);
             ipc::collect();
-            begin(task, context, identity(&file));
+            let attributes = file.place.node().attributes();
+            let own = |bit: u32, id: u32| Some(id).filter(|_| attributes.mode & bit != 0);
+            let (user, group) = (own(abi::S_ISUID, attributes.uid), own(abi::S_ISGID, attributes.gid));
+            let credentials = task.process.credentials().for_program(user, group);
+            begin(task, context, identity(&file), credentials);
             *task.process.account.program.lock() = layout;
             Ok(())
         }
@@ -61,7 +68,7 @@ fn load(space: &Space, file: &ProgramFile, strings: &Strings) -> Result<(UserCon
 }
 
 /// From here on the process runs the new program, alone.
-fn begin(task: &Arc<Task>, context: UserContext, identity: Identity) {
+fn begin(task: &Arc<Task>, context: UserContext, identity: Identity, credentials: Credentials) {
     let process = &task.process;
     end_other_threads(task);
     *process.space.lock() = task.space_handle();
@@ -78,6 +85,7 @@ fn begin(task: &Arc<Task>, context: UserContext, identity: Identity) {
     process.limits.apply(task.space());
     timers::delete_all(process.id, false);
     process.has_executed.store(true, Ordering::Relaxed);
+    process.set_credentials(credentials);
     *process.identity.lock() = identity;
     close_files(process);
 }

@@ -5,7 +5,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use super::Generated;
-use super::folder::{attributes, take_number};
+use super::folder::{attributes, attributes_of, take_number};
 use crate::errno::Errno;
 use crate::files::io::{Chunk, Sink, Source};
 use crate::files::node::{Attributes, Change, FsInfo, Kind, Node};
@@ -110,7 +110,7 @@ impl Contents for Arc<ProcessNode> {
 
 impl Node for ProcessNode {
     fn attributes(&self) -> Attributes {
-        attributes(self.fs, self.number, Kind::Regular, self.file.mode)
+        attributes_of(&self.process, self.fs, self.number, Kind::Regular, self.file.mode)
     }
 
     fn open(self: Arc<Self>, _opening: &Opening<'_>) -> Result<Box<dyn File>, Errno> {

@@ -18,6 +18,7 @@ use crate::files::directory_file::DirectoryFile;
 use crate::files::node::{Attributes, Directory, Entry, FsInfo, Kind, Node};
 use crate::files::open::{File, Opening};
 use crate::observe::ProcessFile;
+use crate::task::process::Process;
 use crate::task::table;
 use crate::time;
 
@@ -47,6 +48,18 @@ pub(super) fn attributes(fs: Generated, number: u64, kind: Kind, mode: u32) -> A
         changed: now,
         created: now,
     }
+}
+
+/// The same for a node of a process, which belongs to the process's user.
+pub(super) fn attributes_of(
+    process: &Process,
+    fs: Generated,
+    number: u64,
+    kind: Kind,
+    mode: u32,
+) -> Attributes {
+    let owner = process.credentials();
+    Attributes { uid: owner.user(), gid: owner.group(), ..attributes(fs, number, kind, mode) }
 }
 
 /// What stands in a folder, by name.

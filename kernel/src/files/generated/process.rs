@@ -8,7 +8,7 @@ use alloc::vec::Vec;
 use super::Generated;
 use super::descriptors::DescriptorFolder;
 use super::file::ProcessNode;
-use super::folder::attributes;
+use super::folder::attributes_of;
 use super::link::Link;
 use crate::errno::Errno;
 use crate::files::dentry::Dentry;
@@ -93,7 +93,7 @@ impl ProcessFolder {
 
 impl Node for ProcessFolder {
     fn attributes(&self) -> Attributes {
-        attributes(self.fs, number(&self.process, 0), Kind::Directory, 0o555)
+        attributes_of(&self.process, self.fs, number(&self.process, 0), Kind::Directory, 0o555)
     }
 
     fn open(self: Arc<Self>, opening: &Opening<'_>) -> Result<Box<dyn File>, Errno> {
@@ -138,7 +138,7 @@ struct Threads {
 
 impl Node for Threads {
     fn attributes(&self) -> Attributes {
-        attributes(self.fs, number(&self.process, 3), Kind::Directory, 0o555)
+        attributes_of(&self.process, self.fs, number(&self.process, 3), Kind::Directory, 0o555)
     }
 
     fn open(self: Arc<Self>, opening: &Opening<'_>) -> Result<Box<dyn File>, Errno> {

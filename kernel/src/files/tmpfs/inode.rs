@@ -18,6 +18,7 @@ use crate::files::node::{Attributes, Change, Directory, FsInfo, Kind, New, NewKi
 use crate::files::open::{File, Opening};
 use crate::files::pipe::{self, Pipe};
 use crate::files::special;
+use crate::task::credentials;
 use crate::time;
 
 /// A node.
@@ -83,10 +84,11 @@ impl Inode {
 
     fn with(fs: &Arc<TmpFs>, content: Content, mode: u32, links: u32) -> Arc<Self> {
         let now = time::realtime_ns();
+        let (uid, gid) = credentials::owner();
         let meta = Meta {
             mode,
-            uid: 0,
-            gid: 0,
+            uid,
+            gid,
             links,
             linkable: false,
             accessed: now,

@@ -77,7 +77,7 @@ impl Call<'_> {
         if found.slash {
             return Err(Errno::ENOENT);
         }
-        found.directory.node().directory()?.create(&found.directory, &found.name, new)?;
+        found.writable_directory()?.create(&found.directory, &found.name, new)?;
         Ok(0)
     }
 
@@ -103,7 +103,7 @@ impl Call<'_> {
         if found.slash {
             return Err(Errno::ENOENT);
         }
-        found.directory.node().directory()?.link(&found.directory, &found.name, place.node())?;
+        found.writable_directory()?.link(&found.directory, &found.name, place.node())?;
         Ok(0)
     }
 
@@ -127,7 +127,7 @@ impl Call<'_> {
         if found.name.is_empty() {
             return Err(unnamed_error(&path, directory));
         }
-        let place = found.place.ok_or(Errno::ENOENT)?;
+        let place = found.place.as_ref().ok_or(Errno::ENOENT)?;
         if found.slash && !directory {
             return Err(if place.node().is_directory() { Errno::EISDIR } else { Errno::ENOTDIR });
         }
@@ -139,7 +139,7 @@ impl Call<'_> {
         if !Arc::ptr_eq(&entry.clone().covered(), &entry) {
             return Err(Errno::EBUSY);
         }
-        found.directory.node().directory()?.remove(&entry, directory)?;
+        found.directory_without(&entry)?.remove(&entry, directory)?;
         Ok(0)
     }
 }

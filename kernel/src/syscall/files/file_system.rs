@@ -12,6 +12,7 @@ use crate::files::mounts;
 use crate::files::node::FsInfo;
 use crate::files::walk::NAME_BYTES;
 use crate::syscall::{Answer, Call};
+use crate::task::credentials::{self, Right};
 
 /// The flags that say which namespaces see a mount.
 const PROPAGATION: u32 = abi::MS_SHARED | abi::MS_PRIVATE | abi::MS_SLAVE | abi::MS_UNBINDABLE;
@@ -59,6 +60,7 @@ impl Call<'_> {
             // There is one namespace of mounts, so nothing is passed on.
             return Ok(0);
         }
+        credentials::check(Right::Administrate)?;
         if flags & (abi::MS_BIND | abi::MS_MOVE | abi::MS_REMOUNT) != 0 {
             return Err(Errno::EPERM);
         }
@@ -78,6 +80,7 @@ impl Call<'_> {
     /// `umount2`
     pub(in crate::syscall) fn umount(&self) -> Answer {
         let flags = self.arguments[1] as u32;
+        credentials::check(Right::Administrate)?;
         super::check_flags(flags.into(), abi::MNT_FORCE | abi::MNT_DETACH | abi::UMOUNT_NOFOLLOW)?;
         mounts::unmount(&self.place(current(), &self.path(0)?, 0)?, flags & abi::MNT_DETACH != 0)?;
         Ok(0)

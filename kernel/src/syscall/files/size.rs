@@ -4,6 +4,7 @@ use super::current;
 use crate::errno::Errno;
 use crate::files::node::Kind;
 use crate::syscall::{Answer, Call};
+use crate::task::credentials::{WRITE, check_file};
 
 impl Call<'_> {
     pub(in crate::syscall) fn truncate(&self) -> Answer {
@@ -11,7 +12,10 @@ impl Call<'_> {
         let place = self.place(current(), &self.path(0)?, 0)?;
         match place.node().kind() {
             Kind::Directory => return Err(Errno::EISDIR),
-            Kind::Regular => place.node().truncate(bytes)?,
+            Kind::Regular => {
+                check_file(WRITE, || place.node().attributes())?;
+                place.node().truncate(bytes)?
+            }
             _ => return Err(Errno::EINVAL),
         }
         Ok(0)

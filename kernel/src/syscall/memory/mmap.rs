@@ -1,6 +1,7 @@
 //! `mmap` and `munmap`
 
 use linux_raw_sys::general as abi;
+use quire::addr::{VirtAddr, VirtRange};
 use quire::arch::Protection;
 use quire::error::MmError;
 use quire::filemap::FileKind;
@@ -143,6 +144,14 @@ impl Call<'_> {
     }
 
     fn map(&self, request: &MapRequest<'_>) -> Answer {
+        if request.locked
+            && let Some(limit) = self.lock_limit()?
+        {
+            let (locked, _) = self.locked_bytes(VirtRange::new(VirtAddr(0), VirtAddr(0)));
+            if locked + request.len > limit {
+                return Err(Errno::EAGAIN);
+            }
+        }
         if is_charged(request) && !commit_allows(request.len) {
             return Err(Errno::ENOMEM);
         }

@@ -17,27 +17,26 @@ use crate::task::process::Process;
 use crate::task::sched;
 use crate::task::signal::{COUNT, SignalSet};
 
-/// What a process does: the letter and the word.
-pub(super) fn state(process: &Process) -> (char, &'static str) {
-    if process.has_ended() || process.threads.lock().is_empty() {
-        ('Z', "zombie")
-    } else if process.stopped.load(Ordering::Relaxed) {
-        ('T', "stopped")
-    } else if process.threads.lock().iter().any(|thread| !sched::is_parked(thread)) {
-        ('R', "running")
-    } else {
-        ('S', "sleeping")
+/// What a thread of a process does: the letter and the word.
+pub(super) fn state(process: &Process, thread: u32) -> (char, &'static str) {
+    let threads = process.threads.lock();
+    match threads.iter().find(|task| task.id == thread) {
+        // A process may live longer than its first thread.
+        None => ('Z', "zombie"),
+        Some(_) if process.stopped.load(Ordering::Relaxed) => ('T', "stopped"),
+        Some(task) if sched::is_parked(task) => ('S', "sleeping"),
+        Some(_) => ('R', "running"),
     }
 }
 
-pub(super) fn status(process: &Arc<Process>, out: &mut dyn Write) -> fmt::Result {
-    let (letter, word) = state(process);
+pub(super) fn status(process: &Arc<Process>, thread: u32, out: &mut dyn Write) -> fmt::Result {
+    let (letter, word) = state(process, thread);
     out.write_str("Name:\t")?;
     write_name(out, &name(process))?;
     let (id, parent) = (process.id, process.parent().map_or(0, |parent| parent.id));
     writeln!(
         out,
-        "\nState:\t{letter} ({word})\nTgid:\t{id}\nNgid:\t0\nPid:\t{id}\nPPid:\t{parent}\nTracerPid:\t0"
+        "\nState:\t{letter} ({word})\nTgid:\t{id}\nNgid:\t0\nPid:\t{thread}\nPPid:\t{parent}\nTracerPid:\t0"
     )?;
     let own = process.credentials();
     for (name, [real, effective, saved]) in [("Uid", own.users), ("Gid", own.groups)] {

@@ -31,6 +31,9 @@ impl Call<'_> {
             }
             abi::FUTEX_WAKE => Ok(futex::wake_key(key(at)?, value.max(1), ANY)),
             abi::FUTEX_WAKE_BITSET => Ok(futex::wake_key(key(at)?, value.max(1), checked(bits)?)),
+            abi::FUTEX_REQUEUE | abi::FUTEX_CMP_REQUEUE if (value as i32) < 0 || (fourth as i32) < 0 => {
+                Err(Errno::EINVAL)
+            }
             abi::FUTEX_REQUEUE => {
                 let (woken, moved) = futex::requeue(key(at)?, key(second)?, value, fourth as u32);
                 Ok(woken + moved)

@@ -5,6 +5,7 @@ use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 
 use linux_raw_sys::general as abi;
+use quire::limits::FRAME_SIZE;
 
 use super::credentials::Credentials;
 use super::exit::end_vfork;
@@ -33,7 +34,11 @@ pub struct Strings {
 /// # Errors
 /// As `execve(2)`.
 pub fn execute(task: &Arc<Task>, file: ProgramFile, strings: Strings) -> Result<(), Errno> {
-    let (file, strings) = script::resolve(file, strings)?;
+    let (file, mut strings) = script::resolve(file, strings)?;
+    if strings.arguments.is_empty() {
+        // A program may rely on its first argument.
+        strings.arguments.push(Vec::new());
+    }
     let old = task.space_handle();
     task.replace_space(Arc::new(manager().new_mm()?));
     match load(task.space(), &file, &strings) {
@@ -62,7 +67,8 @@ pub fn execute(task: &Arc<Task>, file: ProgramFile, strings: Strings) -> Result<
 fn load(space: &Space, file: &ProgramFile, strings: &Strings) -> Result<(UserContext, ProgramLayout), Errno> {
     let loaded = image::load(space, file)?;
     space.set_mapping_limit(SETTINGS.max_map_count.load(Ordering::Relaxed));
-    space.set_brk_start(loaded.program.end);
+    // As Linux does: the heap begins with a page of its own.
+    space.set_brk_start(loaded.program.end.align_up(FRAME_SIZE).ok_or(Errno::ENOMEM)?);
     let layout = stack::build(space, &loaded, strings, &file.path)?;
     Ok((UserContext::new(initial_registers(loaded.entry, layout.stack)), layout))
 }

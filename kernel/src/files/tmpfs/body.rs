@@ -245,7 +245,7 @@ impl Body {
     pub(super) fn punch(&self, start: u64, end: u64) -> Result<(), Errno> {
         let _writing = self.writing.lock();
         self.check_seal(abi::F_SEAL_WRITE | abi::F_SEAL_FUTURE_WRITE)?;
-        if let Contents::Memory = self.contents {
+        if let Contents::Memory | Contents::Huge(_) = self.contents {
             return Ok(self.file()?.punch_hole(start..end)?);
         }
         let zeroes = [0; 256];

@@ -7,8 +7,8 @@ use core::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 
 use quire::cpu::CpuId;
 
-use super::topology::{self, Line};
 use super::area::MAX_CPUS;
+use super::topology::{self, Line};
 use super::{apic, area, io_apic, ipi};
 use crate::task::sched;
 use crate::time;
@@ -45,12 +45,14 @@ pub enum Kind {
 }
 
 /// How often each CPU was interrupted, by vector from [`FIRST_DEVICE`] on.
-static COUNTS: [[AtomicU64; COUNTED]; MAX_CPUS] = [const { [const { AtomicU64::new(0) }; COUNTED] }; MAX_CPUS];
+static COUNTS: [[AtomicU64; COUNTED]; MAX_CPUS] =
+    [const { [const { AtomicU64::new(0) }; COUNTED] }; MAX_CPUS];
 const COUNTED: usize = 256 - FIRST_DEVICE as usize;
 
 /// The vectors in use, and what each is for.
 pub fn kinds() -> impl Iterator<Item = (u8, Kind)> {
-    let devices = (0..USED.load(Ordering::Relaxed).min(DEVICES)).map(|at| (FIRST_DEVICE + at as u8, Kind::Device(at)));
+    let devices =
+        (0..USED.load(Ordering::Relaxed).min(DEVICES)).map(|at| (FIRST_DEVICE + at as u8, Kind::Device(at)));
     devices.chain([(TIMER, Kind::Timer), (RESCHEDULE, Kind::Reschedule), (FLUSH, Kind::Flush)])
 }
 
@@ -63,7 +65,9 @@ pub fn count(cpu: usize, vector: u8) -> u64 {
 pub fn handle(vector: u64) {
     let area = area::this();
     area.enter_interrupt();
-    if let Some(count) = COUNTS[area::cpu_id().index()].get((vector as usize).wrapping_sub(FIRST_DEVICE.into())) {
+    if let Some(count) =
+        COUNTS[area::cpu_id().index()].get((vector as usize).wrapping_sub(FIRST_DEVICE.into()))
+    {
         count.fetch_add(1, Ordering::Relaxed);
     }
     match vector as u8 {

@@ -41,7 +41,9 @@ fn add_caches(list: &mut List, folder: &str, cpu: usize) {
         let shared = field(leaf.eax, 14, 12).min(area::count() as u64);
         let first = cpu as u64 / shared * shared;
         let mut file = |name: &str, text: alloc::string::String| {
-            list.text(alloc::format!("{folder}/cache/index{index}/{name}"), move |out| writeln!(out, "{text}"));
+            list.text(alloc::format!("{folder}/cache/index{index}/{name}"), move |out| {
+                writeln!(out, "{text}")
+            });
         };
         file("type", ["Data", "Instruction", "Unified"][(leaf.eax as usize & 0x1f).clamp(1, 3) - 1].into());
         file("level", alloc::format!("{}", leaf.eax >> 5 & 7));

@@ -36,7 +36,7 @@ use crate::errno::Errno;
 use crate::task::process::Process;
 
 pub use account::{Account, ProgramLayout};
-pub use commit::{allows as commit_allows, may_overcommit};
+pub use commit::{allows as commit_allows, allows_fork, may_overcommit};
 pub use oom::badness;
 pub use settings::{SETTINGS, VERSION};
 pub use stat::note_idle;

@@ -19,6 +19,8 @@ pub struct Settings {
     pub max_map_count: AtomicUsize,
     /// `vm.hugetlb_shm_group`.
     pub hugetlb_shm_group: AtomicU64,
+    /// `kernel.pid_max`: one more than the largest number of a task.
+    pub pid_max: AtomicU64,
     /// `kernel.shmmax`: the largest segment.
     pub shmmax: AtomicU64,
     /// `kernel.shmall`: the most pages of all segments.
@@ -43,6 +45,7 @@ pub static SETTINGS: Settings = Settings {
     overcommit_kbytes: AtomicU64::new(0),
     max_map_count: AtomicUsize::new(MAX_MAPPINGS),
     hugetlb_shm_group: AtomicU64::new(0),
+    pid_max: AtomicU64::new(32768),
     shmmax: AtomicU64::new(SHM_MOST),
     shmall: AtomicU64::new(SHM_MOST),
     shmmni: AtomicU64::new(4096),

@@ -45,8 +45,10 @@ fn add_kernel(list: &mut List) {
     constant("overflowgid", "65534");
     constant("randomize_va_space", "0");
     constant("tainted", "0");
-    list.text("/proc/sys/kernel/pid_max", |out| writeln!(out, "{}", table::PID_MAX));
-    list.text("/proc/sys/kernel/threads-max", |out| writeln!(out, "{}", table::PID_MAX));
+    setting(list, "kernel/pid_max", &SETTINGS.pid_max, 1 << 22);
+    list.text("/proc/sys/kernel/threads-max", |out| {
+        writeln!(out, "{}", SETTINGS.pid_max.load(Ordering::Relaxed))
+    });
     setting(list, "kernel/shmmax", &SETTINGS.shmmax, u64::MAX);
     setting(list, "kernel/shmall", &SETTINGS.shmall, u64::MAX);
     setting(list, "kernel/shmmni", &SETTINGS.shmmni, 1 << 15);

@@ -242,6 +242,7 @@ impl Call<'_> {
             abi::__NR_set_robust_list => self.set_robust_list(),
             abi::__NR_get_robust_list => self.get_robust_list(),
             abi::__NR_futex => self.futex(),
+            abi::__NR_futex_waitv => self.futex_waitv(),
             abi::__NR_sched_yield => self.sched_yield(),
             abi::__NR_sched_getaffinity => self.sched_getaffinity(),
             abi::__NR_sched_setaffinity => self.sched_setaffinity(),

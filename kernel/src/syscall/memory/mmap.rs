@@ -128,16 +128,16 @@ impl Call<'_> {
         if stores && !may_store {
             return Err(Errno::EPERM);
         }
+        // What is open for reading alone, or sealed, can never be stored to.
+        let forbid =
+            if sharing == Sharing::Shared && !may_store { Protection::WRITE } else { Protection::NONE };
         let backed = match mapping {
             Mapping::File(file) => file,
-            Mapping::Zeroes => return self.map(&MapRequest { sharing, ..*request }),
+            Mapping::Zeroes => return self.map(&MapRequest { sharing, forbid, ..*request }),
         };
         if flags.has(abi::MAP_HUGETLB) && !matches!(backed.node().kind(), FileKind::Huge { .. }) {
             return Err(Errno::EINVAL);
         }
-        // What is open for reading alone, or sealed, can never be stored to.
-        let forbid =
-            if sharing == Sharing::Shared && !may_store { Protection::WRITE } else { Protection::NONE };
         observe::mapped_files::note_mapped(backed.number(), file.place());
         let backing = Backing::File { file: backed, page_offset: offset / FRAME_SIZE };
         self.map(&MapRequest { backing, sharing, forbid, ..*request })

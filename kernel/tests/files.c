@@ -143,6 +143,8 @@ static int users(void)
 #define EXPECT(what) do { if (!(what)) { printf("line %d: %s (errno %d)\n", __LINE__, #what, errno); exit(1); } } while (0)
         EXPECT(setgroups(0, NULL) == 0 && setgid(65534) == 0 && seteuid(65534) == 0);
         EXPECT(getuid() == 0 && geteuid() == 65534 && getegid() == 65534);
+        /* A file whose owner is the very process. */
+        EXPECT(close(open("/proc/self/status", O_RDONLY)) == 0 && access("/proc/1/mem", W_OK) == 0);
         EXPECT(open("common/root", O_RDONLY) == -1 && errno == EACCES);
         EXPECT(open("private/file", O_RDONLY) == -1 && errno == EACCES);
         EXPECT(unlink("common/root") == -1 && errno == EPERM);

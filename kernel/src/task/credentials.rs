@@ -229,7 +229,9 @@ pub fn check_file(wanted: u32, file: impl FnOnce() -> Attributes) -> Result<(), 
     if process.has(Right::UseAnyFile) && wanted & EXECUTE == 0 {
         return Ok(());
     }
-    if process.credentials.lock().may(wanted, &file()) { Ok(()) } else { Err(Errno::EACCES) }
+    // Before the lock: a file of `/proc` has its owner from the credentials of a process.
+    let file = file();
+    if process.credentials.lock().may(wanted, &file) { Ok(()) } else { Err(Errno::EACCES) }
 }
 
 /// Fails unless the running process may look up names in a directory.

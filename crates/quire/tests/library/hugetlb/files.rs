@@ -493,3 +493,19 @@ fn reservations_are_a_files_before_it_is_mapped() {
         assert_eq!(free_and_promised(manager), (6, 0));
     });
 }
+
+#[test]
+fn a_private_mapping_and_one_for_reads_store_nothing_to_the_file() {
+    with_huge(4, |_, manager| {
+        let file = manager.huge_file(Size2M, HUGE).unwrap();
+        run(manager, |mm| {
+            mm.mmap(&of_file(&file, Private, BASE, (0, 1))).unwrap();
+            mm.mmap(&MapRequest { forbid: Protection::WRITE, prot: Protection::READ, ..of_file(&file, Shared, FAR, (0, 1)) })
+                .unwrap();
+            assert!(!file.may_be_stored_to());
+            mm.mmap(&MapRequest { prot: Protection::READ, ..of_file(&file, Shared, FAR + HUGE, (0, 1)) }).unwrap();
+            assert!(file.may_be_stored_to(), "mprotect may allow stores");
+        });
+        assert!(!file.may_be_stored_to());
+    });
+}

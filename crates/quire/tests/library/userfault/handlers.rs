@@ -503,18 +503,17 @@ fn a_watched_handler_wakes_for_each_event() {
 
 #[test]
 fn a_handler_that_wants_faults_to_fail_is_told_of_none() {
-    machine_of("fail", 1, |machine, manager| {
-        let mm = manager.new_mm().unwrap();
-        let handler = manager.userfault(UserfaultChanges::FAIL).unwrap();
-        mm.mmap(&anonymous(BASE, MIB)).unwrap();
-        register(&mm, &handler, BASE, PAGE, MISSING);
-        run(machine, &mm, || {
-            assert_eq!(load(machine, &mm, BASE), Err(FaultError::NoHandler));
-            assert_eq!(copy(&mm, BASE, 7, WAKE), Ok(PAGE));
-            assert_eq!(load(machine, &mm, BASE), Ok(7));
-            assert_eq!(load(machine, &mm, BASE + PAGE), Ok(0), "this page is not registered");
+    with_manager(HostedConfig::new(64 * MIB), |machine, manager| {
+        run(manager, |mm| {
+            let handler = manager.userfault(UserfaultChanges::FAIL).unwrap();
+            mm.mmap(&anonymous(BASE, MIB)).unwrap();
+            register(mm, &handler, BASE, PAGE, MISSING);
+            assert_eq!(load(machine, mm, BASE), Err(FaultError::NoHandler));
+            assert_eq!(copy(mm, BASE, 7, WAKE), Ok(PAGE));
+            assert_eq!(load(machine, mm, BASE), Ok(7));
+            assert_eq!(load(machine, mm, BASE + PAGE), Ok(0), "this page is not registered");
+            assert!(handler.next_event().is_none());
         });
-        assert!(handler.next_event().is_none());
     });
 }
 

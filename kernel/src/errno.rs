@@ -55,6 +55,8 @@ errnos! {
     EACCES = 13,
     /// A bad address.
     EFAULT = 14,
+    /// Not a block device.
+    ENOTBLK = 15,
     /// In use.
     EBUSY = 16,
     /// It exists already.
@@ -103,10 +105,42 @@ errnos! {
     ELOOP = 40,
     /// A value that does not fit.
     EOVERFLOW = 75,
+    /// Not a socket.
+    ENOTSOCK = 88,
+    /// No such option.
+    ENOPROTOOPT = 92,
+    /// No such protocol.
+    EPROTONOSUPPORT = 93,
+    /// No such type of socket.
+    ESOCKTNOSUPPORT = 94,
     /// Not supported.
     EOPNOTSUPP = 95,
+    /// No such family of addresses.
+    EAFNOSUPPORT = 97,
+    /// The address is in use.
+    EADDRINUSE = 98,
+    /// Not an address of this machine.
+    EADDRNOTAVAIL = 99,
+    /// No way leads to the address.
+    ENETUNREACH = 101,
+    /// The other side has thrown the connection away.
+    ECONNRESET = 104,
+    /// No memory for a message.
+    ENOBUFS = 105,
+    /// Connected already.
+    EISCONN = 106,
+    /// Not connected.
+    ENOTCONN = 107,
+    /// Too many files are on their way.
+    ETOOMANYREFS = 109,
     /// Time is up.
     ETIMEDOUT = 110,
+    /// Nothing listens there.
+    ECONNREFUSED = 111,
+    /// It is under way already.
+    EALREADY = 114,
+    /// It is under way.
+    EINPROGRESS = 115,
 }
 
 impl Errno {

@@ -15,6 +15,7 @@ use crate::files::mount;
 use crate::files::table::FileTable;
 use crate::files::tty;
 use crate::ipc;
+use crate::memory::failures;
 use crate::memory::manager::{self, Balance};
 use crate::observe;
 use crate::program::image::ProgramFile;
@@ -65,6 +66,10 @@ pub extern "C" fn supervise() -> ! {
     ipc::remove_all();
     observe::mapped_files::forget();
     mount::end();
+    let failed = failures::stop();
+    if failed > 0 {
+        log!("{failed} requests for memory failed on purpose");
+    }
     exit(if manager::check(before) { outcome } else { Outcome::KernelFailed })
 }
 
@@ -110,6 +115,7 @@ extern "C" fn first_program() -> ! {
     *STARTED.lock() = Some(started);
     EVENTS.wake_all();
     if started.is_ok() {
+        failures::start();
         run::user_loop();
         task_exit::finish();
     } else {

@@ -107,6 +107,7 @@ fn start_memory(info: BootInfo) {
 /// Starts the first tasks.
 fn start_tasks() {
     files::tty::connect();
+    device::disk::start();
     let kernel = Process::kernel();
     // All exist before one runs: the supervisor measures what is in use.
     let tasks = [init::supervise, init::serve_timers, init::serve_terminal].map(|start| {

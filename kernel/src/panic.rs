@@ -1,4 +1,5 @@
-//! A panic shows where and why, what each CPU was doing and what memory is in use, and ends the machine.
+//! A panic shows where and why, what each CPU was doing, where tasks wait and what memory is in use, and ends the
+//! machine.
 
 use core::arch::asm;
 use core::panic::PanicInfo;
@@ -11,6 +12,7 @@ use crate::cpu::{area, stop};
 use crate::device::exit::{Outcome, exit};
 use crate::device::serial::log;
 use crate::memory::{layout, manager};
+use crate::task::table;
 
 /// The CPU that panicked first.
 static OWNER: AtomicU32 = AtomicU32::new(u32::MAX);
@@ -19,6 +21,8 @@ static STAGE: AtomicU32 = AtomicU32::new(0);
 
 /// Frames of a backtrace, at most.
 const FRAMES: usize = 64;
+/// Tasks that wait, at most.
+const WAITING_TASKS: usize = 32;
 /// A frame's caller is not further up the stack than this.
 const LARGEST_FRAME: u64 = 64 << 10;
 
@@ -39,7 +43,11 @@ fn panic(info: &PanicInfo<'_>) -> ! {
                     backtrace(rip, rbp);
                 }
             }),
-            2 => manager::show_memory(),
+            2 => table::each_waiting(WAITING_TASKS, |task, rip, rbp| {
+                log!("task {} of process {} waits", task.id, task.process.id);
+                backtrace(rip, rbp);
+            }),
+            3 => manager::show_memory(),
             _ => exit(Outcome::KernelFailed),
         }
     }

@@ -434,6 +434,9 @@ static int locks(void)
     int fd = fresh("locks", O_RDWR), status;
     struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = 10, .l_len = 10};
     CHECK(fcntl(fd, F_SETLK, &lock) == 0 && flock(fd, LOCK_EX) == 0);
+    int ready[2];
+    char byte = 0;
+    CHECK(pipe(ready) == 0);
     pid_t parent = getpid(), child = fork();
     if (child == 0) {
         struct flock mine = {.l_type = F_RDLCK, .l_whence = SEEK_SET, .l_start = 15, .l_len = 0};
@@ -447,13 +450,16 @@ static int locks(void)
         int other = open("locks", O_RDWR);
         if (flock(other, LOCK_EX | LOCK_NB) != -1 || errno != EWOULDBLOCK)
             _exit(4);
-        /* The parent gives its locks up meanwhile. */
+        /* From here on the parent gives its locks up. */
+        if (write(ready[1], &byte, 1) != 1)
+            _exit(6);
         mine.l_len = 0;
         if (fcntl(other, F_SETLKW, &mine) || flock(other, LOCK_SH))
             _exit(5);
         _exit(0);
     }
-    usleep(50000);
+    CHECK(read(ready[0], &byte, 1) == 1 && close(ready[0]) == 0 && close(ready[1]) == 0);
+    usleep(20000);
     lock.l_start = 12, lock.l_len = 2, lock.l_type = F_UNLCK;
     CHECK(fcntl(fd, F_SETLK, &lock) == 0);
     usleep(20000);
@@ -526,6 +532,20 @@ static int pipes(void)
     int fd = open("pipes", O_RDONLY);
     CHECK(read(fd, buffer, 9) == 5 && !memcmp(buffer, "named", 5) && read(fd, buffer, 9) == 0 && close(fd) == 0);
     CHECK(waitpid(child, &count, 0) == child && count == 0);
+    /* A writer that has closed again before the reader looks was there all the same. */
+    CHECK(pipe(ends) == 0);
+    if ((child = fork()) == 0) {
+        for (int round = 0; round < 300; round++)
+            if ((fd = open("pipes", O_WRONLY)) < 0 || write(fd, "x", 1) != 1 || close(fd) || read(ends[0], buffer, 1) != 1)
+                _exit(1);
+        _exit(0);
+    }
+    for (int round = 0; round < 300; round++) {
+        usleep(100);
+        fd = open("pipes", O_RDONLY);
+        CHECK(read(fd, buffer, 9) == 1 && read(fd, buffer, 9) == 0 && close(fd) == 0 && write(ends[1], "x", 1) == 1);
+    }
+    CHECK(waitpid(child, &count, 0) == child && count == 0 && close(ends[0]) == 0 && close(ends[1]) == 0);
     return unlink("pipes");
 }
 

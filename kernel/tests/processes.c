@@ -5,6 +5,8 @@
  */
 #define _GNU_SOURCE
 #include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
 #include <linux/futex.h>
 #include <pthread.h>
 #include <signal.h>
@@ -12,7 +14,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/time.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -76,8 +81,45 @@ static void execute_child(char *program)
     _exit(9);
 }
 
+/* Times beyond any clock are far in the future. */
+static void endless_times(void)
+{
+    struct itimerval time = { { 0, 0 }, { LONG_MAX, 999999 } };
+    CHECK(setitimer(ITIMER_REAL, &time, NULL) == 0);
+    CHECK(getitimer(ITIMER_REAL, &time) == 0 && time.it_value.tv_sec > 1000000000);
+    time = (struct itimerval){ { 0, 0 }, { -1, 0 } };
+    CHECK(setitimer(ITIMER_REAL, &time, NULL) == -1 && errno == EINVAL);
+    time = (struct itimerval){ { 0, 0 }, { 1, 1000000 } };
+    CHECK(setitimer(ITIMER_REAL, &time, NULL) == -1 && errno == EINVAL);
+    time = (struct itimerval){ { 0, 0 }, { 0, 0 } };
+    CHECK(setitimer(ITIMER_REAL, &time, NULL) == 0);
+    struct timespec file[2] = { { LONG_MAX, 999999999 }, { LONG_MAX, 999999999 } };
+    CHECK(close(open("/tmp/endless", O_CREAT | O_WRONLY, 0600)) == 0);
+    CHECK(utimensat(AT_FDCWD, "/tmp/endless", file, 0) == 0);
+    CHECK(unlink("/tmp/endless") == 0);
+}
+
+/* A child inherits it, and it cannot be undone. */
+static void no_new_privileges(void)
+{
+    pid_t child = fork();
+    if (child == 0) {
+        CHECK(prctl(PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) == 0);
+        CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 1, 0, 0) == -1 && errno == EINVAL);
+        CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
+        CHECK(prctl(PR_SET_NO_NEW_PRIVS, 0, 0, 0, 0) == -1 && errno == EINVAL);
+        pid_t grandchild = fork();
+        if (grandchild == 0)
+            _exit(prctl(PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0));
+        _exit(exits_with(grandchild, 1) ? 4 : 1);
+    }
+    CHECK(exits_with(child, 4));
+}
+
 static void all(char *program)
 {
+    endless_times();
+    no_new_privileges();
     pid_t child = fork();
     if (child == 0)
         _exit(3);

@@ -4,6 +4,7 @@
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ffi::c_void;
+use std::iter::successors;
 use std::ptr::{self, NonNull};
 
 use quire::addr::PhysAddr;
@@ -12,10 +13,14 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, mun
 
 use crate::config::{Backing, HostedConfig, MemoryRange};
 use crate::error::HostedError;
+use crate::untouched::Untouched;
 
 /// The reservation starts at a multiple of this (plus the first address's own remainder), so that the host can put
 /// huge pages behind it and block alignment of physical and virtual addresses agree.
 const ALIGN: u64 = 2 << 20;
+
+/// Clears of smaller machines cost less than to ask the host.
+const LAZY_SPAN: u64 = 256 << 20;
 
 /// The memory of one machine.
 pub struct Arena {
@@ -27,6 +32,7 @@ pub struct Arena {
     backing: Backing,
     ranges: Box<[MemoryRange]>,
     huge_pages: Result<bool, rustix::io::Errno>,
+    untouched: Option<Untouched>,
 }
 
 // SAFETY: H1: the pointers name memory that the arena owns until it is dropped; only the memory manager
@@ -59,13 +65,18 @@ impl Arena {
             backing,
             ranges: config.ranges.clone().into(),
             huge_pages: Ok(false),
+            untouched: None,
         };
         arena.map_ranges(first, span)?;
-        if config.huge_pages {
+        let lazy = config.lazy_clears && span >= LAZY_SPAN && backing == Backing::Anonymous;
+        if config.huge_pages && !lazy {
             arena.huge_pages = arena.advise(Advice::LinuxHugepage).map(|()| true);
         }
         if config.prefault {
             arena.prefault()?;
+        }
+        if lazy {
+            arena.untouched = Untouched::new(span);
         }
         Ok(arena)
     }
@@ -137,6 +148,24 @@ impl Arena {
     pub fn contains(&self, addr: PhysAddr) -> bool {
         let after = self.ranges.partition_point(|range| range.start <= addr);
         after > 0 && addr < self.ranges[after - 1].end()
+    }
+
+    /// Offset and length of the parts of these bytes, at least one, that are cleared or left alone by themselves. None has bytes of two
+    /// blocks of 2 MiB.
+    pub(crate) fn parts(&self, at: PhysAddr, bytes: u64) -> impl Iterator<Item = (u64, u64)> {
+        let block = if self.untouched.is_some() { ALIGN } else { u64::MAX };
+        let part = move |offset: u64| (block - (at.0 + offset) % block).min(bytes - offset);
+        successors(Some((0, part(0))), move |&(offset, len)| {
+            (offset + len < bytes).then(|| (offset + len, part(offset + len)))
+        })
+    }
+
+    /// Whether the host has never made these bytes, at most 2 MiB: then they read as zeroes, and clearing them would
+    /// take memory of the host for nothing. `false` if that is not known.
+    pub(crate) fn is_untouched(&self, at: PhysAddr, bytes: u64) -> bool {
+        let Some(untouched) = &self.untouched else { return false };
+        let start = self.direct_map(at).addr() as u64;
+        untouched.holds((at.0 - self.ranges[0].start.0) / ALIGN, start..start + bytes)
     }
 
     /// The address of the byte at `addr`. It may be dereferenced only if `addr` lies in a range (H1).

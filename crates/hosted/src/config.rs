@@ -88,6 +88,10 @@ pub struct HostedConfig {
     /// Really clear and copy memory. If off, [`quire::platform::FramePlatform::clear`] and `copy` only count,
     /// for benches that show clearing apart; the memory's contents are then wrong.
     pub clearing: bool,
+    /// Neither clear nor copy memory that the host has never made, which is zero already: a folio of 1 GiB then takes
+    /// only the host memory that a test touches. For anonymous memory from 256 MiB on, with Linux 6.7 or later. Such
+    /// memory is not in huge pages, since one touch would take a whole one.
+    pub lazy_clears: bool,
     /// Features of the host's processors that the machine's lack, for kernels that clear and copy.
     pub lacks: Vec<Feature>,
     /// How long a task that waits for a word ([`quire::platform::Platform::wait`]) polls it before it sleeps,
@@ -118,6 +122,7 @@ impl HostedConfig {
             real_ipis: false,
             interrupt_price: false,
             clearing: true,
+            lazy_clears: true,
             lacks: Vec::new(),
             halt_poll: Duration::ZERO,
             check_ranks: true,
@@ -137,6 +142,7 @@ impl HostedConfig {
     pub fn bench(bytes: u64) -> Self {
         Self {
             prefault: true,
+            lazy_clears: false,
             tlb_model: false,
             real_ipis: true,
             interrupt_price: !cfg!(miri),

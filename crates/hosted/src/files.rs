@@ -2,7 +2,7 @@
 //! back.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, RwLock};
 
 use quire::limits::FRAME_SIZE;
@@ -41,6 +41,9 @@ pub struct SyntheticFiles {
     written: Mutex<HashMap<(FileId, u64), Page>>,
     reads: AtomicU64,
     writes: AtomicU64,
+    /// The most pages that one call writes; 0 counts as 1.
+    longest_run: AtomicUsize,
+    runs: Mutex<Vec<(u64, usize)>>,
     read_failures: Failures,
     write_failures: Failures,
     slow_sizes: RwLock<Option<Slow>>,
@@ -103,6 +106,16 @@ impl SyntheticFiles {
     /// Decides which writes fail from now on, counted from 0.
     pub fn set_write_failures(&self, plan: FailurePlan) {
         self.write_failures.set(plan);
+    }
+
+    /// Lets one call write so many pages from now on, instead of one.
+    pub fn set_longest_run(&self, pages: usize) {
+        self.longest_run.store(pages, Ordering::Relaxed);
+    }
+
+    /// The calls that wrote since this was last asked: the first page, and how many were written.
+    pub fn take_runs(&self) -> Vec<(u64, usize)> {
+        std::mem::take(&mut *self.runs.lock().expect("no holder of the runs panics"))
     }
 
     /// Runs `slow` before each later answer of a size.
@@ -177,6 +190,20 @@ impl Pager for SyntheticFiles {
         let pristine = self.size_of(file).pristine.saturating_sub(page * FRAME_SIZE);
         bytes[valid.min(pristine.min(FRAME_SIZE) as usize)..].fill(0);
         Ok(())
+    }
+
+    fn write_run(&self, file: FileId, first: u64, run: &[&[u8; PAGE]]) -> Result<usize, PagerError> {
+        let longest = self.longest_run.load(Ordering::Relaxed).max(1);
+        let mut count = 0;
+        for (page, bytes) in (first..).zip(run).take(longest) {
+            match self.write(file, page, bytes) {
+                Ok(()) => count += 1,
+                Err(error) if count == 0 => return Err(error),
+                Err(_) => break,
+            }
+        }
+        self.runs.lock().expect("no holder of the runs panics").push((first, count));
+        Ok(count)
     }
 
     fn write(&self, file: FileId, page: u64, bytes: &[u8; PAGE]) -> Result<(), PagerError> {

@@ -22,6 +22,7 @@
 //! - **H7** The handlers of the two signals touch only this crate's variables of the thread, which need no construction
 //!   and no destructor, keep `errno`, let no panic out, and call foreign code only where an unsafe function's caller
 //!   promised that it may be called so.
+//! - **H8** A system call reads and writes only the structures that it is given, which live until it returns.
 #![deny(unsafe_code)]
 
 mod arena;
@@ -46,6 +47,7 @@ mod ranks;
 pub mod raw;
 mod task;
 mod tlb;
+mod untouched;
 mod violation;
 
 pub use arena::Arena;

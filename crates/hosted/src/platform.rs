@@ -202,23 +202,36 @@ unsafe impl FramePlatform for Hosted {
     unsafe fn clear(&self, frames: FrameRange, kernel: ReadyClear) {
         let bytes = frames.count * FRAME_SIZE;
         self.own_counters().bytes_cleared.add(bytes);
-        if self.config.clearing && bytes > 0 {
-            debug_assert!(self.arena.contains(PhysAddr(frames.end().addr().0 - 1)));
-            // SAFETY: H1: the frames lie in one range, which is mapped to its end; the caller owns them and gives no other
-            // code access meanwhile. A process's vector registers hold the compiler's values alone.
-            unsafe { kernel.zero(self.direct_map(frames.start.addr()), bytes as usize) };
+        if !self.config.clearing || bytes == 0 {
+            return;
+        }
+        let start = frames.start.addr();
+        debug_assert!(self.arena.contains(PhysAddr(start.0 + bytes - 1)));
+        for (offset, bytes) in self.arena.parts(start, bytes) {
+            let at = PhysAddr(start.0 + offset);
+            if !self.arena.is_untouched(at, bytes) {
+                // SAFETY: H1: the frames lie in one range, which is mapped to its end; the caller owns them and gives no
+                // other code access meanwhile. A process's vector registers hold the compiler's values alone.
+                unsafe { kernel.zero(self.direct_map(at), bytes as usize) };
+            }
         }
     }
 
     unsafe fn copy(&self, from: FrameRange, to: Frame, kernel: ReadyCopy) {
         let bytes = from.count * FRAME_SIZE;
         self.own_counters().bytes_copied.add(bytes);
-        if self.config.clearing && bytes > 0 {
-            let (from, to) = (self.direct_map(from.start.addr()), self.direct_map(to.addr()));
+        if !self.config.clearing || bytes == 0 {
+            return;
+        }
+        for (offset, bytes) in self.arena.parts(to.addr(), bytes) {
+            let [from, to] = [from.start, to].map(|frame| PhysAddr(frame.addr().0 + offset));
+            if self.arena.is_untouched(to, bytes) && self.arena.is_untouched(from, bytes) {
+                continue;
+            }
             // SAFETY: H1: each run lies in a range; the runs do not overlap, and the caller owns `to`. What others store to
             // `from` meanwhile the compiler does not see read: these are the processor's loads. A process's vector
             // registers hold the compiler's values alone.
-            unsafe { kernel.copy(from, to, bytes as usize) };
+            unsafe { kernel.copy(self.direct_map(from), self.direct_map(to), bytes as usize) };
         }
     }
 

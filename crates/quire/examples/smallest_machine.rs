@@ -5,6 +5,9 @@
 //!
 //! `cargo run -p quire-mm --example smallest_machine`
 
+// Compiled for the hosted machine already, which saves this example the time. A kernel has no such line.
+use oracle as _;
+
 use hosted::HostedConfig;
 use quire::addr::{Frame, FrameRange};
 use quire::arch::Protection;

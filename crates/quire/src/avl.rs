@@ -29,7 +29,7 @@ pub struct Links<N> {
 /// A type that can be a node.
 pub trait Node: Sized {
     /// The sum of a subtree.
-    type Sum: Copy;
+    type Sum: Copy + PartialEq;
     /// The node's links.
     fn links(&self) -> &Links<Self>;
     /// The node's links, to be changed.
@@ -181,13 +181,16 @@ impl<N: Node> Avl<N> {
         }
     }
 
-    /// Unlinks a node. Returns the lowest node whose subtree changed, from which the caller repairs upwards.
-    pub(crate) fn unlink(&mut self, at: Ptr<N>) -> Option<Ptr<N>> {
+    /// Unlinks a node, and repairs the tree. `until` may name an ancestor that changed besides, if the node
+    /// has no right child.
+    pub(crate) fn remove(&mut self, at: Ptr<N>, until: Option<Ptr<N>>) {
         let (parent, left, right) = (self.parent(at), self.left(at), self.right(at));
         let (Some(left), Some(right)) = (left, right) else {
-            let child = left.or(right);
-            self.replace_child(parent, at, child);
-            return child.or(parent);
+            self.replace_child(parent, at, left.or(right));
+            if let Some(parent) = parent {
+                self.repair_upwards(parent, until);
+            }
+            return;
         };
         // Two children: the successor, which has no left child, replaces the node.
         let heir = self.leftmost(right);
@@ -204,7 +207,9 @@ impl<N: Node> Avl<N> {
         self.node_mut(heir).links_mut().left = Some(left);
         self.node_mut(left).links_mut().parent = Some(heir);
         self.replace_child(parent, at, Some(heir));
-        Some(lowest)
+        self.repair_upwards(lowest, None);
+        // What the heir recorded was true of its old place, so the way up may have ended at it or below.
+        self.repair_upwards(heir, None);
     }
 
     /// Replaces the child `old` of `parent`, or the root, by `new`.
@@ -225,14 +230,25 @@ impl<N: Node> Avl<N> {
         }
     }
 
-    /// Restores heights, balance and sums from `at` to the root.
-    pub(crate) fn repair_upwards(&mut self, at: Ptr<N>) {
-        let mut next = Some(at);
+    /// Restores heights, balance and sums of `at`, whose own may be wrong, of its parent, of all nodes up to
+    /// its ancestor `until`, if one is named, and further upwards as far as they change.
+    pub(crate) fn repair_upwards(&mut self, at: Ptr<N>, mut until: Option<Ptr<N>>) {
+        let (mut next, mut first) = (Some(at), true);
         while let Some(at) = next {
-            let top = self.rebalance(at);
-            self.refresh(top);
-            next = self.parent(top);
+            if until == Some(at) {
+                until = None;
+            }
+            let (top, changed) = self.repair(at);
+            next = if changed || first || until.is_some() { self.parent(top) } else { None };
+            first = false;
         }
+    }
+
+    /// Restores one subtree. Returns its top, and whether its height or sum is another than before.
+    fn repair(&mut self, at: Ptr<N>) -> (Ptr<N>, bool) {
+        let before = (self.height(Some(at)), self.node(at).sum());
+        let top = self.rebalance(at);
+        (top, before != (self.height(Some(top)), self.node(top).sum()))
     }
 
     fn refresh(&mut self, at: Ptr<N>) {
@@ -244,23 +260,31 @@ impl<N: Node> Avl<N> {
         node.note(below_left, below_right);
     }
 
-    /// Makes the children's heights differ by at most one, from at most two. Returns the subtree's top.
+    /// Makes the children's heights differ by at most one, from at most two, and records height and sum.
+    /// Returns the subtree's top.
     fn rebalance(&mut self, at: Ptr<N>) -> Ptr<N> {
         let (left, right) = (self.left(at), self.right(at));
+        let (left_height, right_height) = (self.height(left), self.height(right));
         match (left, right) {
-            (Some(left), _) if self.height(Some(left)) > self.height(right) + 1 => {
+            (Some(left), _) if left_height > right_height + 1 => {
                 if self.height(self.right(left)) > self.height(self.left(left)) {
                     self.rotate_left(left);
                 }
                 self.rotate_right(at)
             }
-            (_, Some(right)) if self.height(Some(right)) > self.height(left) + 1 => {
+            (_, Some(right)) if right_height > left_height + 1 => {
                 if self.height(self.left(right)) > self.height(self.right(right)) {
                     self.rotate_right(right);
                 }
                 self.rotate_left(at)
             }
-            _ => at,
+            _ => {
+                let sums = (self.sum(left), self.sum(right));
+                let node = self.node_mut(at);
+                node.links_mut().height = 1 + left_height.max(right_height);
+                node.note(sums.0, sums.1);
+                at
+            }
         }
     }
 

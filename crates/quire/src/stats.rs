@@ -57,6 +57,8 @@ stats! {
     PcpRefill = "pcp_refill",
     /// Frames that a per-CPU list gave back.
     PcpDrain = "pcp_drain",
+    /// Uses of a per-CPU list of a further level: an interrupt came while the code below it used the first.
+    PcpNested = "pcp_nested",
     /// Blocks taken from a pool to be used in small pieces.
     BlockSplit = "block_split",
     /// Blocks that became whole again.

@@ -17,6 +17,13 @@ pub fn ranges_of(machine: &Hosted) -> Vec<MemoryRange> {
 
 /// A machine with one range and its allocator, for the length of `test`, run as CPU 0.
 pub fn with_allocator(config: HostedConfig, test: impl FnOnce(&Hosted, &PageAllocator<'_, Hosted>)) {
+    with_boxed(config, Box::new(test));
+}
+
+type Test<'t> = Box<dyn FnOnce(&Hosted, &PageAllocator<'_, Hosted>) + 't>;
+
+/// [`with_allocator`], compiled once for all tests.
+fn with_boxed(config: HostedConfig, test: Test<'_>) {
     let machine = config.build().expect("the host refused a machine");
     machine.run_on(CpuId(0), || {
         let allocator =

@@ -8,6 +8,7 @@ use quire::cpu::CpuId;
 use x86_64::VirtAddr;
 use x86_64::registers::model_specific::{GsBase, KernelGsBase};
 
+use super::fpu::FpuState;
 use super::segments::Segments;
 use super::{apic, topology};
 
@@ -47,6 +48,8 @@ pub struct CpuArea {
     idle: AtomicBool,
     /// What `crate::task` keeps from one side of a stack switch to the other.
     pub handover: Cell<Handover>,
+    /// The vector registers of a program while the kernel uses them.
+    pub vectors: UnsafeCell<FpuState>,
     /// The CPU's descriptor table and task state.
     pub segments: UnsafeCell<Segments>,
 }
@@ -78,6 +81,7 @@ impl CpuArea {
             need_resched: AtomicBool::new(false),
             idle: AtomicBool::new(false),
             handover: Cell::new(Handover { previous: core::ptr::null(), runnable: false }),
+            vectors: UnsafeCell::new(FpuState::new()),
             segments: UnsafeCell::new(Segments::new()),
         }
     }

@@ -1,6 +1,9 @@
-//! The vector registers of programs. The kernel uses none itself, so they change hands only when tasks do.
+//! The vector registers of programs. The kernel compiles without them, so they change hands when tasks do, and while
+//! Quire clears or copies large folios with them.
 
 use core::arch::x86_64::{_fxrstor64, _fxsave64};
+
+use super::area;
 
 /// The registers of x87 and SSE, as FXSAVE stores them (SDM volume 1, table 10-2).
 #[derive(Clone)]
@@ -38,6 +41,24 @@ impl FpuState {
         self.0[26] = 0;
         self.0[27] = 0;
     }
+}
+
+/// Saves the registers of the running CPU, until [`give_back_registers`]. The caller does not switch tasks meanwhile.
+/// Returns `false` in an interrupt: the code that it interrupted may have them.
+pub fn borrow_registers() -> bool {
+    let area = area::this();
+    if area.in_interrupt() {
+        return false;
+    }
+    // SAFETY: no handler uses the image, and calls do not nest.
+    unsafe { (*area.vectors.get()).save() };
+    true
+}
+
+/// Loads what [`borrow_registers`] saved.
+pub fn give_back_registers() {
+    // SAFETY: as in `borrow_registers`.
+    unsafe { (*area::this().vectors.get()).restore() };
 }
 
 #[target_feature(enable = "fxsr")]

@@ -102,8 +102,12 @@ pub fn connect_isa(line: u8, handler: fn()) -> bool {
 
 /// Calls `handler` on the first CPU for each interrupt of this line.
 pub fn connect(line: Line, handler: fn()) -> bool {
+    vector_of(handler).is_some_and(|vector| io_apic::route(line, vector, CpuId(0)))
+}
+
+/// A vector that calls `handler`, for a device that sends it by itself. `None`: all are taken.
+pub fn vector_of(handler: fn()) -> Option<u8> {
     let index = USED.fetch_add(1, Ordering::Relaxed);
-    let Some(place) = HANDLERS.get(index) else { return false };
-    place.store(handler as *mut (), Ordering::Release);
-    io_apic::route(line, FIRST_DEVICE + index as u8, CpuId(0))
+    HANDLERS.get(index)?.store(handler as *mut (), Ordering::Release);
+    Some(FIRST_DEVICE + index as u8)
 }

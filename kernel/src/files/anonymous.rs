@@ -75,3 +75,10 @@ pub fn open(file: Box<dyn File>, name: &str, flags: u32) -> Arc<OpenFile> {
     let node = AnonymousNode { number: take_number(), kind: Kind::Anonymous };
     OpenFile::new(file, Dentry::unnamed(name.as_bytes(), Arc::new(node)), flags)
 }
+
+/// Opens a socket, whose name has the node's number.
+pub fn open_socket(socket: Box<dyn File>, flags: u32) -> Arc<OpenFile> {
+    let node = AnonymousNode { number: take_number(), kind: Kind::Socket };
+    let name = alloc::format!("socket:[{}]", node.number);
+    OpenFile::new(socket, Dentry::unnamed(name.as_bytes(), Arc::new(node)), flags)
+}

@@ -29,7 +29,7 @@ struct Sizes {
 fn sizes(file: FileId) -> Sizes {
     let changed = CHANGED.lock().get(&file).copied();
     changed.unwrap_or_else(|| {
-        let size = initramfs::by_id(file).map_or(0, |file| file.bytes.len() as u64);
+        let size = initramfs::contents(file).map_or(0, |bytes| bytes.len() as u64);
         Sizes { size, kept: size }
     })
 }
@@ -54,12 +54,12 @@ impl Pager for ArchivePager {
     }
 
     fn read(&self, file: FileId, page: u64, bytes: &mut [u8; PAGE]) -> Result<(), PagerError> {
-        let entry = initramfs::by_id(file).ok_or(PagerError::Io)?;
+        let bytes_of_file = initramfs::contents(file).ok_or(PagerError::Io)?;
         let sizes = sizes(file);
         if page >= sizes.size.div_ceil(FRAME_SIZE) {
             return Err(PagerError::BeyondEnd);
         }
-        let kept = &entry.bytes[..sizes.kept as usize];
+        let kept = &bytes_of_file[..sizes.kept as usize];
         let rest = kept.get(page as usize * PAGE..).unwrap_or(&[]);
         let (filled, zeroes) = bytes.split_at_mut(rest.len().min(PAGE));
         filled.copy_from_slice(&rest[..filled.len()]);

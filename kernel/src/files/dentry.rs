@@ -82,14 +82,18 @@ impl Dentry {
     pub fn mount(&self, root: Arc<dyn Node>) -> Arc<Dentry> {
         let (parent, name) = (self.parent(), self.name());
         let root = Arc::new(Self::at(parent, name, false, root));
-        *self.mounted.lock() = Some(root.clone());
+        self.put_mounted(root.clone());
         root
     }
 
-    /// Removes what is mounted here.
-    pub fn unmount(&self) {
-        let root = self.mounted.lock().take();
-        drop(root);
+    /// Mounts a root again that was taken off this directory.
+    pub fn put_mounted(&self, root: Arc<Dentry>) {
+        *self.mounted.lock() = Some(root);
+    }
+
+    /// Takes off what is mounted here.
+    pub fn take_mounted(&self) -> Option<Arc<Dentry>> {
+        self.mounted.lock().take()
     }
 
     /// Whether a file system is mounted here.

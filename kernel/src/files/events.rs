@@ -42,11 +42,24 @@ impl Waiters {
     ///
     /// # Errors
     /// [`Errno::EAGAIN`] with `nonblocking`; [`Errno::EINTR`] when a signal comes first.
-    pub fn wait<T>(&self, nonblocking: bool, mut condition: impl FnMut() -> Option<T>) -> Result<T, Errno> {
+    pub fn wait<T>(&self, nonblocking: bool, condition: impl FnMut() -> Option<T>) -> Result<T, Errno> {
+        self.wait_until(nonblocking, None, condition)
+    }
+
+    /// The same until the time `deadline`.
+    ///
+    /// # Errors
+    /// The same, and [`Errno::EAGAIN`] when the time is up.
+    pub fn wait_until<T>(
+        &self,
+        nonblocking: bool,
+        deadline: Option<u64>,
+        mut condition: impl FnMut() -> Option<T>,
+    ) -> Result<T, Errno> {
         if nonblocking {
             return condition().ok_or(Errno::EAGAIN);
         }
-        self.queue.wait_until(condition)
+        self.queue.wait_until_deadline(deadline, condition)?.ok_or(Errno::EAGAIN)
     }
 
     /// The queue, for other ways to wait.

@@ -71,9 +71,9 @@ pub fn find(path: &str) -> Option<File> {
     files().find(|file| file.name == wanted)
 }
 
-/// The file with this number.
-pub fn by_id(id: FileId) -> Option<File> {
-    parse(id.0 as usize)
+/// The contents of the file with this number.
+pub fn contents(id: FileId) -> Option<&'static [u8]> {
+    parts(id.0 as usize).map(|parts| parts.bytes)
 }
 
 /// All files, in the archive's order.
@@ -81,8 +81,17 @@ pub fn files() -> impl Iterator<Item = File> {
     core::iter::successors(parse(0), |file| parse(file.next)).take_while(|file| file.name != END)
 }
 
-/// Reads the entry at an offset.
-fn parse(at: usize) -> Option<File> {
+/// The parts of an entry.
+struct Parts {
+    header: &'static [u8],
+    name: &'static [u8],
+    bytes: &'static [u8],
+    /// Where the next entry is.
+    next: usize,
+}
+
+/// Finds the parts of the entry at an offset.
+fn parts(at: usize) -> Option<Parts> {
     let archive = *ARCHIVE.get()?;
     let header = archive.get(at..)?.get(..HEADER_BYTES)?;
     header.starts_with(MAGIC).then_some(())?;
@@ -92,7 +101,12 @@ fn parse(at: usize) -> Option<File> {
     let name = archive.get(name_at..name_end)?.strip_suffix(b"\0")?;
     let start = name_end.next_multiple_of(4);
     let end = start.checked_add(field(header, FIELD_FILE_SIZE)?)?;
-    let bytes = archive.get(start..end)?;
+    Some(Parts { header, name, bytes: archive.get(start..end)?, next: end.next_multiple_of(4) })
+}
+
+/// Reads the entry at an offset.
+fn parse(at: usize) -> Option<File> {
+    let Parts { header, name, bytes, next } = parts(at)?;
     let number = |index: usize| field(header, index).map(|value| value as u32);
     Some(File {
         id: FileId(at as u64),
@@ -108,13 +122,13 @@ fn parse(at: usize) -> Option<File> {
             u64::from(number(FIELD_FS_MAJOR)?) << 32 | u64::from(number(FIELD_FS_MINOR)?),
             number(FIELD_INODE)?.into(),
         ),
-        next: end.next_multiple_of(4),
+        next,
     })
 }
 
 fn field(header: &[u8], index: usize) -> Option<usize> {
     let digits = &header[MAGIC.len() + index * 8..][..8];
-    usize::from_str_radix(str::from_utf8(digits).ok()?, 16).ok()
+    digits.iter().try_fold(0, |value, &digit| Some(value << 4 | char::from(digit).to_digit(16)? as usize))
 }
 
 fn trim(path: &[u8]) -> &[u8] {

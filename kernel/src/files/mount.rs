@@ -1,5 +1,6 @@
 //! The tree of files, as it is when the first program starts, and its end.
 
+use alloc::string::String;
 use alloc::sync::Arc;
 
 use linux_raw_sys::general as abi;
@@ -8,13 +9,16 @@ use spin::{Mutex, Once};
 use super::archive;
 use super::dentry::Dentry;
 use super::generated::{self, Trees};
+use super::mounted;
 use super::mounts;
 use super::node::{Kind, New, NewKind};
 use super::open::{OpenFile, Opening};
 use super::special;
+use super::stored;
 use super::table::FileTable;
 use super::tmpfs::TmpFs;
 use super::unpack;
+use crate::device::disk;
 use crate::errno::Errno;
 use crate::observe;
 
@@ -89,9 +93,10 @@ pub fn unnamed() -> Arc<TmpFs> {
     UNNAMED.call_once(|| TmpFs::with_root(UNNAMED_FS, 0o700).fs().clone()).clone()
 }
 
-/// Frees all files. No program runs.
+/// Writes what is dirty to the disks, and frees all files. No program runs.
 pub fn end() {
     mounts::end();
+    mounted::end();
     let root = ROOT.lock().take();
     drop(root);
     archive::forget_changes();
@@ -116,6 +121,10 @@ fn make(parent: &Arc<Dentry>, name: &str, kind: NewKind, mode: u32) -> Result<()
 fn fill_devices(dev: &Arc<Dentry>) -> Result<(), Errno> {
     for (name, number, mode) in special::NAMES {
         make(dev, name, NewKind::Other(Kind::CharDevice(number)), mode)?;
+    }
+    for index in 0..disk::all().len() {
+        let kind = NewKind::Other(Kind::BlockDevice(stored::device_number(index)));
+        make(dev, &String::from_utf8_lossy(&mounted::disk_name(index)), kind, 0o660)?;
     }
     for (name, target) in LINKS {
         make(dev, name, NewKind::Symlink(target.as_bytes().into()), 0o777)?;

@@ -10,10 +10,14 @@ use quire::hugetlb::{HugeFsLimits, HugeSize};
 use spin::Mutex;
 
 use super::dentry::Dentry;
+use super::ext2::Ext2;
+use super::mounted;
 use super::node::Node;
 use super::tmpfs::{self, TmpFs};
+use crate::device::serial::log;
 use crate::errno::Errno;
 use crate::memory::manager::manager;
+use crate::task::sleep_lock::SleepLock;
 
 /// A mounted file system.
 pub struct Mounted {
@@ -27,8 +31,19 @@ pub struct Mounted {
     pub root: Arc<Dentry>,
     /// The directory that it covers; none for the root of everything.
     below: Option<Arc<Dentry>>,
+    /// What is on a disk.
+    pub disk: Option<Arc<Ext2>>,
 }
 
+impl Mounted {
+    /// Whether it can be written, in the words of an option.
+    pub fn rights(&self) -> &'static str {
+        if self.disk.as_ref().is_some_and(|fs| fs.read_only) { "ro" } else { "rw" }
+    }
+}
+
+/// Held while anything is mounted or unmounted, or a disk is opened to be written.
+pub static CHANGES: SleepLock<()> = SleepLock::new(());
 static TABLE: Mutex<Vec<Arc<Mounted>>> = Mutex::new(Vec::new());
 /// The number for the next file system that a program mounts.
 static NEXT: AtomicU64 = AtomicU64::new(super::mount::FIRST_FREE_FS);
@@ -40,39 +55,72 @@ pub fn all() -> Vec<Arc<Mounted>> {
 
 /// Adds the root of everything.
 pub fn add_root(root: &Arc<Dentry>) {
-    add("tmpfs", "tmpfs", String::new(), root.clone(), None);
+    let (source, kind, options) = ("tmpfs".into(), "tmpfs", String::new());
+    TABLE.lock().push(Arc::new(Mounted {
+        source,
+        kind,
+        options,
+        root: root.clone(),
+        below: None,
+        disk: None,
+    }));
 }
 
 /// Puts a file system over a directory.
 pub fn put(kind: &'static str, below: &Arc<Dentry>, root: Arc<dyn Node>) -> Arc<Dentry> {
-    put_from(kind, kind, String::new(), below, root)
+    put_new(kind, below, New { kind, options: String::new(), root, disk: None })
 }
 
-fn put_from(
-    source: &str,
+/// A file system that is about to be mounted.
+struct New {
     kind: &'static str,
     options: String,
-    below: &Arc<Dentry>,
     root: Arc<dyn Node>,
-) -> Arc<Dentry> {
+    disk: Option<Arc<Ext2>>,
+}
+
+fn put_new(source: &str, below: &Arc<Dentry>, new: New) -> Arc<Dentry> {
+    let New { kind, options, root, disk } = new;
     let root = below.mount(root);
-    add(source, kind, options, root.clone(), Some(below.clone()));
+    let below = Some(below.clone());
+    TABLE.lock().push(Arc::new(Mounted {
+        source: source.into(),
+        kind,
+        options,
+        root: root.clone(),
+        below,
+        disk,
+    }));
     root
 }
 
-fn add(source: &str, kind: &'static str, options: String, root: Arc<Dentry>, below: Option<Arc<Dentry>>) {
-    TABLE.lock().push(Arc::new(Mounted { source: source.into(), kind, options, root, below }));
-}
-
-/// Mounts a file system of a type over a directory.
+/// Mounts a file system of a type over a directory: one on a disk, whose file the caller gives, or another one.
 ///
 /// # Errors
 /// As `mount(2)`: [`Errno::ENODEV`] for an unknown type, [`Errno::EINVAL`] for an unknown option.
-pub fn mount(source: &str, at: &Arc<Dentry>, kind: &str, options: &str) -> Result<(), Errno> {
+pub fn mount(
+    (source, disk): (&str, Option<Arc<Dentry>>),
+    at: &Arc<Dentry>,
+    kind: &str,
+    options: &str,
+    read_only: bool,
+) -> Result<(), Errno> {
     if !at.node().is_directory() {
         return Err(Errno::ENOTDIR);
     }
-    let options = Options::parse(options)?;
+    let _one_at_a_time = CHANGES.lock();
+    let new = match disk {
+        Some(disk) => {
+            let fs = mounted::load(&disk, read_only)?;
+            New { kind: "ext2", options: String::new(), root: fs.root()?, disk: Some(fs) }
+        }
+        None => in_memory(kind, &Options::parse(options)?)?,
+    };
+    put_new(source, at, new);
+    Ok(())
+}
+
+fn in_memory(kind: &str, options: &Options) -> Result<New, Errno> {
     let number = || NEXT.fetch_add(1, Ordering::Relaxed);
     let (kind, shown, root): (_, _, Arc<dyn Node>) = match kind {
         "tmpfs" | "ramfs" => {
@@ -96,25 +144,36 @@ pub fn mount(source: &str, at: &Arc<Dentry>, kind: &str, options: &str) -> Resul
         }
         _ => return Err(Errno::ENODEV),
     };
-    put_from(source, kind, shown, at, root);
-    Ok(())
+    Ok(New { kind, options: shown, root, disk: None })
 }
 
-/// Unmounts the file system that has its root at a place, which the caller refers to once. With `lazy`, files of it
-/// may still be open.
+/// Unmounts the file system that has its root at a place, which the caller refers to once. With `lazy`, files of one
+/// in memory may still be open.
 ///
 /// # Errors
-/// [`Errno::EINVAL`] for another place, [`Errno::EBUSY`] while anything in it is used.
+/// [`Errno::EINVAL`] for another place, [`Errno::EBUSY`] while anything in it is used; [`Errno::EIO`].
 pub fn unmount(place: &Arc<Dentry>, lazy: bool) -> Result<(), Errno> {
+    let _one_at_a_time = CHANGES.lock();
     let found = TABLE.lock().iter().find(|mounted| Arc::ptr_eq(&mounted.root, place)).cloned();
     let found = found.ok_or(Errno::EINVAL)?;
     let below = found.below.clone().ok_or(Errno::EBUSY)?;
-    // The table, the directory below and the caller refer to the root.
-    if place.is_mount_point() || !lazy && tmpfs::is_used(place, 3) {
+    if place.is_mount_point() {
         return Err(Errno::EBUSY);
     }
+    // From here on no walk finds it.
+    let root = below.take_mounted().ok_or(Errno::EINVAL)?;
+    // The table, the caller and this function refer to the root.
+    let outcome = match &found.disk {
+        Some(_) if Arc::strong_count(&root) > 3 => Err(Errno::EBUSY),
+        Some(fs) => fs.unmount(),
+        None if !lazy && tmpfs::is_used(&root, 3) => Err(Errno::EBUSY),
+        None => Ok(()),
+    };
+    if outcome.is_err() {
+        below.put_mounted(root);
+        return outcome;
+    }
     TABLE.lock().retain(|mounted| !Arc::ptr_eq(mounted, &found));
-    below.unmount();
     if found.kind != "proc" && found.kind != "sysfs" {
         tmpfs::dismantle(place);
     }
@@ -123,13 +182,19 @@ pub fn unmount(place: &Arc<Dentry>, lazy: bool) -> Result<(), Errno> {
 
 /// Unmounts everything. No program runs.
 pub fn end() {
-    let all = core::mem::take(&mut *TABLE.lock());
+    let all = all();
     for mounted in all.iter().rev() {
+        if let Some(fs) = &mounted.disk
+            && let Err(errno) = fs.unmount()
+        {
+            log!("{} cannot be unmounted: {errno}", mounted.root.path().escape_ascii());
+        }
         tmpfs::dismantle(&mounted.root);
         if let Some(below) = &mounted.below {
-            below.unmount();
+            drop(below.take_mounted());
         }
     }
+    TABLE.lock().clear();
 }
 
 /// The options of a file system in memory.

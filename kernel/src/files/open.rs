@@ -94,6 +94,11 @@ pub trait File: Any + Send + Sync {
         true
     }
 
+    /// Its end, where attributes do not show it (disks).
+    fn end(&self) -> Option<u64> {
+        None
+    }
+
     /// The first position from `at` on with data, or with a hole (`SEEK_DATA`, `SEEK_HOLE`). `None`: the file has
     /// no holes.
     fn next(&self, _at: u64, _hole: bool) -> Option<Option<u64>> {

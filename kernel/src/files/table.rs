@@ -2,6 +2,7 @@
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::sync::atomic::{AtomicUsize, Ordering};
 
 use spin::Mutex;
 
@@ -14,6 +15,8 @@ use crate::errno::Errno;
 #[derive(Default)]
 pub struct FileTable {
     slots: Mutex<Vec<Option<Descriptor>>>,
+    /// All descriptors below are in use. Changes under the lock of the slots.
+    lowest: AtomicUsize,
 }
 
 /// A descriptor.
@@ -49,13 +52,18 @@ impl FileTable {
     pub fn add_from(&self, least: u64, file: Arc<OpenFile>, close_on_exec: bool) -> Result<u64, Errno> {
         let least = index(least).filter(|index| *index < limits::descriptors()).ok_or(Errno::EINVAL)?;
         let mut slots = self.slots.lock();
-        let free = slots.iter().skip(least).position(Option::is_none).map(|at| least + at);
-        let free = free.unwrap_or(slots.len().max(least));
+        let lowest = self.lowest.load(Ordering::Relaxed);
+        let start = least.max(lowest);
+        let free = slots.iter().skip(start).position(Option::is_none).map(|at| start + at);
+        let free = free.unwrap_or(slots.len().max(start));
         if free >= limits::descriptors() {
             return Err(Errno::EMFILE);
         }
         grow(&mut slots, free)?;
         slots[free] = Some(Descriptor { file, close_on_exec });
+        if least <= lowest {
+            self.lowest.store(free + 1, Ordering::Relaxed);
+        }
         Ok(free as u64)
     }
 
@@ -79,14 +87,13 @@ impl FileTable {
     /// [`Errno::EBADF`].
     pub fn close(&self, descriptor: u64) -> Result<(), Errno> {
         let mut slots = self.slots.lock();
-        let slot = index(descriptor).and_then(|index| slots.get_mut(index));
-        let old = slot.and_then(Option::take);
+        let at = index(descriptor).filter(|index| *index < slots.len()).ok_or(Errno::EBADF)?;
+        let old = slots[at].take();
+        self.lowest.fetch_min(at, Ordering::Relaxed);
         drop(slots);
-        if old.is_none() {
-            return Err(Errno::EBADF);
-        }
+        let closed = if old.is_some() { Ok(()) } else { Err(Errno::EBADF) };
         self.closed(old);
-        Ok(())
+        closed
     }
 
     /// Closes the descriptors from `first` to `last` that are open.
@@ -148,7 +155,7 @@ impl FileTable {
         let mut copy = Vec::new();
         copy.try_reserve_exact(slots.len()).map_err(|_| Errno::ENOMEM)?;
         copy.extend(slots.iter().map(|slot| slot.clone().filter(&keep)));
-        Ok(Arc::new(Self { slots: Mutex::new(copy) }))
+        Ok(Arc::new(Self { slots: Mutex::new(copy), lowest: AtomicUsize::new(0) }))
     }
 
     /// Closes what `execve` closes.
@@ -160,6 +167,7 @@ impl FileTable {
             let mut slots = self.slots.lock();
             let Some(at) = marked(&slots) else { return };
             let old = slots[at].take();
+            self.lowest.fetch_min(at, Ordering::Relaxed);
             drop(slots);
             self.closed(old);
         }

@@ -1,13 +1,12 @@
 //! The kernel's heap: `Box`, `Arc` and `Vec` are slabs and folios of Quire.
 //!
-//! Rust's small containers cannot report that memory is short. So when Quire has none, an allocation of at most a
-//! page comes out of a reserve that was set aside at start-up, and the task that used it up makes room before it
-//! returns to its program (`crate::task::oom`). Larger allocations fail, and their callers must expect it.
+//! Rust's small containers cannot report that memory is short. So when Quire has none, an allocation of at most 64 KiB
+//! gets a folio that was set aside, and the task that took it fills the reserve again before it returns to its program
+//! (`crate::task::oom`). Larger allocations fail, and their callers must expect it.
 
 use core::alloc::{GlobalAlloc, Layout};
-use core::cell::UnsafeCell;
 use core::ptr::null_mut;
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 use quire::limits::FRAME_SIZE;
 use quire_interop::Heap;
@@ -15,85 +14,97 @@ use quire_interop::Heap;
 use super::platform::Machine;
 use crate::cpu::area;
 
-const BLOCK: usize = FRAME_SIZE as usize;
-/// The bits of a word.
-const BITS: usize = 64;
-/// Enough for the objects that eight CPUs make in one call each.
-const WORDS: usize = 2;
-const BLOCKS: usize = WORDS * BITS;
-
-#[repr(C, align(4096))]
-struct Blocks(UnsafeCell<[[u8; BLOCK]; BLOCKS]>);
-
-// SAFETY: a block is used by the allocation that has its bit.
-unsafe impl Sync for Blocks {}
-
-static BLOCKS_OF_RESERVE: Blocks = Blocks(UnsafeCell::new([[0; BLOCK]; BLOCKS]));
-/// One bit for each block in use.
-static IN_USE: [AtomicU64; WORDS] = [const { AtomicU64::new(0) }; WORDS];
+/// How many folios of 1, 2, 4, 8 and 16 frames are set aside: single frames for the objects that eight CPUs make in
+/// one call each, and larger ones for lists that grow.
+const FOLIOS: [usize; 5] = [128, 4, 2, 2, 2];
+const SLOTS: usize = 128 + 4 + 2 + 2 + 2;
 
 /// The heap with its reserve.
 pub struct KernelHeap {
     heap: Heap<Machine>,
+    /// Folios of the inner heap, in the order of [`FOLIOS`], or null.
+    reserve: [AtomicPtr<u8>; SLOTS],
+    /// A folio was taken since [`Self::refill`] found all there.
+    is_used: AtomicBool,
 }
 
 impl KernelHeap {
     /// A heap that has no memory yet.
     pub const fn new() -> Self {
-        Self { heap: Heap::new() }
+        let reserve = [const { AtomicPtr::new(null_mut()) }; SLOTS];
+        Self { heap: Heap::new(), reserve, is_used: AtomicBool::new(true) }
     }
 
     /// Quire's heap below.
     pub fn inner(&self) -> &Heap<Machine> {
         &self.heap
     }
+
+    /// Fills the reserve as far as there is memory. Returns whether it is full.
+    pub fn refill(&self) -> bool {
+        if !self.is_used.swap(false, Ordering::Relaxed) {
+            return true;
+        }
+        // Each slot is tried: the next allocation may succeed.
+        let empty = self.slots().filter(|&(slot, layout)| !self.fill(slot, layout)).count();
+        self.is_used.fetch_or(empty != 0, Ordering::Relaxed);
+        empty == 0
+    }
+
+    fn fill(&self, slot: &AtomicPtr<u8>, layout: Layout) -> bool {
+        if !slot.load(Ordering::Relaxed).is_null() {
+            return true;
+        }
+        // SAFETY: the layout is not empty.
+        let folio = unsafe { self.heap.alloc(layout) };
+        if folio.is_null() {
+            return false;
+        }
+        if slot.compare_exchange(null_mut(), folio, Ordering::Release, Ordering::Relaxed).is_err() {
+            // SAFETY: it was just allocated with this layout, and another CPU has filled the slot.
+            unsafe { self.heap.dealloc(folio, layout) };
+        }
+        true
+    }
+
+    /// A folio of the reserve for the layout, which the inner heap takes back as if it had allocated it.
+    fn take(&self, wanted: Layout) -> *mut u8 {
+        self.is_used.store(true, Ordering::Relaxed);
+        // The task looks at the reserve on its way to its program.
+        area::this().set_need_resched(true);
+        let order = wanted.size().max(wanted.align()).div_ceil(FRAME_SIZE as usize).next_power_of_two();
+        let fitting = self.slots().filter(|(_, layout)| layout.size() == order * FRAME_SIZE as usize);
+        let mut folios = fitting.map(|(slot, _)| slot.swap(null_mut(), Ordering::Acquire));
+        folios.find(|folio| !folio.is_null()).unwrap_or(null_mut())
+    }
+
+    fn slots(&self) -> impl Iterator<Item = (&AtomicPtr<u8>, Layout)> {
+        let layouts = FOLIOS.iter().enumerate().flat_map(|(order, &count)| {
+            let bytes = (FRAME_SIZE as usize) << order;
+            let layout = Layout::from_size_align(bytes, bytes).expect("a small power of two");
+            core::iter::repeat_n(layout, count)
+        });
+        self.reserve.iter().zip(layouts)
+    }
+
+    /// How many of Quire's frames are in the reserve.
+    pub fn reserved_frames(&self) -> u64 {
+        let full = self.slots().filter(|(slot, _)| !slot.load(Ordering::Relaxed).is_null());
+        full.map(|(_, layout)| layout.size() as u64 / FRAME_SIZE).sum()
+    }
 }
 
-/// Whether a part of the reserve is in use: memory is short.
-pub fn is_reserve_used() -> bool {
-    IN_USE.iter().any(|word| word.load(Ordering::Relaxed) != 0)
-}
-
-// SAFETY: each allocation is one of Quire's heap, or a block of the reserve whose bit was taken; the addresses tell
-// them apart.
+// SAFETY: each allocation is one of Quire's heap. A folio of the reserve is what that heap gives to interrupts and for
+// large layouts, and its slot is empty while it is in use.
 unsafe impl GlobalAlloc for KernelHeap {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // SAFETY: the caller's contract is the same.
         let memory = unsafe { self.heap.alloc(layout) };
-        if memory.is_null() { take_block(layout) } else { memory }
+        if memory.is_null() { self.take(layout) } else { memory }
     }
 
     unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
-        match block_of(memory) {
-            Some(block) => give_back(block),
-            // SAFETY: the memory is the inner heap's, and the caller's contract is the same.
-            None => unsafe { self.heap.dealloc(memory, layout) },
-        }
+        // SAFETY: the memory is the inner heap's, and the caller's contract is the same.
+        unsafe { self.heap.dealloc(memory, layout) }
     }
-}
-
-fn take_block(layout: Layout) -> *mut u8 {
-    if layout.size() > BLOCK || layout.align() > BLOCK {
-        return null_mut();
-    }
-    // The task looks at the reserve on its way to its program.
-    area::this().set_need_resched(true);
-    for (index, word) in IN_USE.iter().enumerate() {
-        let free = |bits: u64| (bits != u64::MAX).then(|| bits | 1 << bits.trailing_ones());
-        if let Ok(before) = word.fetch_update(Ordering::Acquire, Ordering::Relaxed, free) {
-            let block = index * BITS + before.trailing_ones() as usize;
-            return BLOCKS_OF_RESERVE.0.get().cast::<u8>().wrapping_add(block * BLOCK);
-        }
-    }
-    null_mut()
-}
-
-fn give_back(block: usize) {
-    IN_USE[block / BITS].fetch_and(!(1 << (block % BITS)), Ordering::Release);
-}
-
-/// The block of the reserve at an address.
-fn block_of(memory: *mut u8) -> Option<usize> {
-    let offset = memory.addr().checked_sub(BLOCKS_OF_RESERVE.0.get().addr())?;
-    (offset < BLOCKS * BLOCK).then_some(offset / BLOCK)
 }

@@ -172,6 +172,11 @@ pub fn take_frame() -> Option<PhysAddr> {
     Some(folio.into_raw().addr())
 }
 
+/// Whether [`map_device`] can map addresses up to here.
+pub fn is_device(end: u64) -> bool {
+    end <= layout::DEVICES.end - layout::DEVICES.start
+}
+
 /// Maps the registers of a device, in whole pages, and returns a pointer to the first byte.
 ///
 /// # Errors
@@ -193,7 +198,7 @@ pub fn map_firmware(start: PhysAddr, bytes: u64) -> Result<*mut u8, NoTable> {
 
 fn map_physical(start: PhysAddr, bytes: u64, rights: Rights) -> Result<*mut u8, NoTable> {
     let end = start.0 + bytes;
-    assert!(end <= layout::DEVICES.end - layout::DEVICES.start, "an address beyond 1 TiB");
+    assert!(is_device(end), "an address beyond 1 TiB");
     with(|tables| {
         (start.0 & !(SIZE_4K - 1)..end)
             .step_by(SIZE_4K as usize)

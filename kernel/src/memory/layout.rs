@@ -38,6 +38,16 @@ pub fn phys_of_image<T>(item: *const T) -> PhysAddr {
     PhysAddr(item.expose_provenance() as u64 - KERNEL_BASE)
 }
 
+/// The physical address of memory of the direct map or of the kernel's image: of all objects of the heap.
+pub fn phys_of<T: ?Sized>(item: *const T) -> PhysAddr {
+    let addr = item.cast::<u8>().expose_provenance() as u64;
+    debug_assert!(
+        (DIRECT_MAP..DEVICES.start).contains(&addr) || addr >= KERNEL_BASE,
+        "an address of the heap"
+    );
+    PhysAddr(addr - if addr >= KERNEL_BASE { KERNEL_BASE } else { DIRECT_MAP })
+}
+
 /// Statics and the first stack.
 pub fn data_and_stack() -> Range<u64> {
     data().start..stack().end

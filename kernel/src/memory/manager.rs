@@ -1,7 +1,6 @@
 //! The manager, of which there is one, and the checks at its end.
 
 use quire::arch::PagingMode;
-use quire::limits::BLOCK_FRAMES;
 use quire::manager::{Config, MemoryManager};
 use quire::page_alloc::{AllocatorConfig, Zeroes};
 use quire::vm::{File, Mm};
@@ -14,6 +13,7 @@ use super::{kernel_map, stacks};
 use crate::boot::five_levels;
 use crate::device::serial::log;
 use crate::idle;
+use crate::observe::commit;
 use crate::task::sched;
 
 /// An address space of this machine.
@@ -34,18 +34,26 @@ static HEAP: KernelHeap = KernelHeap::new();
 pub unsafe fn start(memory: &MemoryMap) {
     // SAFETY: the caller hands the memory over.
     let manager = MANAGER.call_once(|| unsafe {
-        MemoryManager::new(&MACHINE, memory.ranges(), &config()).expect("memory that can be managed")
+        MemoryManager::new(&MACHINE, memory.ranges(), &config(memory)).expect("memory that can be managed")
     });
     HEAP.inner().init(manager.pages()).expect("a frame for the heap");
+    assert!(refill_heap(), "too little memory for the kernel's reserve");
 }
 
-/// What idle CPUs keep ready: blocks of 2 MiB, and memory in smaller pieces.
-const BLOCKS_AHEAD: u64 = 8;
+/// Fills the reserve of the kernel's heap. Returns whether it is full.
+pub fn refill_heap() -> bool {
+    HEAP.refill()
+}
+
+/// Idle CPUs keep this share of the memory cleared, in blocks of 2 MiB, so that programs find it zero.
+const CLEARED_SHARE: u64 = 8;
+/// And so many frames of blocks in smaller pieces.
 const PIECES_AHEAD: u64 = 4096;
 
-fn config() -> Config {
-    let blocks_ahead = BLOCKS_AHEAD * BLOCK_FRAMES as u64;
-    let zeroes = Zeroes { blocks_ahead, pieces_ahead: PIECES_AHEAD, ..Zeroes::default() };
+fn config(memory: &MemoryMap) -> Config {
+    let frames: u64 = memory.ranges().iter().map(|range| range.frames.count).sum();
+    let zeroes =
+        Zeroes { blocks_ahead: frames / CLEARED_SHARE, pieces_ahead: PIECES_AHEAD, ..Zeroes::default() };
     Config {
         allocator: AllocatorConfig { zeroes, ..AllocatorConfig::default() },
         paging: paging(),
@@ -98,11 +106,13 @@ impl Balance {
     fn read() -> Self {
         let info = manager().meminfo();
         Self {
-            // Frames that went bad stay in use for ever.
+            // Frames that went bad stay in use for ever, and a pool of huge pages stays as large as it was made.
             used: info.frames.used
                 - info.slab
                 - info.bad
+                - commit::pool_pages()
                 - kernel_map::table_frames()
+                - HEAP.reserved_frames()
                 - stacks::kept_frames(),
             slab: info.slab,
             anon: info.anon,

@@ -3,17 +3,17 @@
 use core::sync::atomic::AtomicU32;
 
 use quire::addr::{Frame, PhysAddr, VirtRange};
-use quire::arch::ProcessorState;
+use quire::arch::{CpuFeatures, Feature, ProcessorState};
 use quire::cpu::{CpuId, CpuSet};
 use quire::page_alloc::NodePolicy;
 use quire::platform::{Context, Event, FlushRequest, FramePlatform, Platform, TablePlatform};
 use quire::rank::Rank;
 use quire_interop::shootdown::LocalTlb;
 
-use super::{kernel_half, layout};
-use crate::cpu::{area, ipi, topology};
+use super::{failures, kernel_half, layout};
+use crate::cpu::{area, fpu, ipi, topology};
 use crate::device::serial::log;
-use crate::files::ArchivePager;
+use crate::files::Storage;
 use crate::task::{self, sched};
 use crate::time;
 use crate::userfault;
@@ -86,6 +86,19 @@ unsafe impl FramePlatform for Machine {
         }
     }
 
+    fn features(&self) -> CpuFeatures {
+        // SAFETY: every x86-64 processor has SSE2, and `cpu::features` enables it before the manager starts.
+        unsafe { CpuFeatures::detect().with(Feature::Sse2) }
+    }
+
+    fn vectors_begin(&self) -> bool {
+        fpu::borrow_registers()
+    }
+
+    fn vectors_end(&self) {
+        fpu::give_back_registers();
+    }
+
     #[inline]
     fn cpu_count(&self) -> usize {
         area::count()
@@ -115,6 +128,11 @@ unsafe impl FramePlatform for Machine {
 
     fn event(&self, event: Event) {
         log!("{event}");
+    }
+
+    #[inline]
+    fn fail_allocation(&self) -> bool {
+        failures::fails()
     }
 }
 
@@ -154,7 +172,7 @@ unsafe impl TablePlatform for Machine {
 
 // SAFETY: as for `TablePlatform`.
 unsafe impl Platform for Machine {
-    type Pager = ArchivePager;
+    type Pager = Storage;
 
     #[inline]
     fn task_nodes(&self) -> NodePolicy {
@@ -171,7 +189,7 @@ unsafe impl Platform for Machine {
         userfault::notify(word);
     }
 
-    fn pager(&self) -> &ArchivePager {
-        &ArchivePager
+    fn pager(&self) -> &Storage {
+        &Storage
     }
 }

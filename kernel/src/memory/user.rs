@@ -16,6 +16,7 @@ use spin::Once;
 
 use super::manager::{self, Space};
 use crate::errno::Errno;
+use crate::observe::usage::note_fault;
 use crate::task::{oom, sched};
 
 /// The copies, which depend on the processor.
@@ -159,9 +160,12 @@ impl<'s> UserMemory<'s> {
     /// Lets Quire make an access possible.
     fn bring_in(self, at: VirtAddr, access: Access) -> Result<(), Errno> {
         match self.space.fault(at, access) {
-            Ok(_) => Ok(()),
+            Ok(outcome) => {
+                note_fault(sched::current_ref(), outcome.kind);
+                Ok(())
+            }
             Err(FaultError::OutOfMemory) if !sched::current_ref().is_dying() => {
-                oom::make_room();
+                oom::make_room(at);
                 Ok(())
             }
             Err(_) => Err(Errno::EFAULT),

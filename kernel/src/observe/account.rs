@@ -1,7 +1,7 @@
 //! What a process has for those that look at it.
 
 use core::ops::Range;
-use core::sync::atomic::{AtomicI32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 
 use quire::addr::VirtAddr;
 use quire_interop::proc::Sizes;
@@ -46,6 +46,8 @@ impl Default for ProgramLayout {
 pub struct Account {
     /// How much rather (1000) or never (-1000) the process is killed when memory is out.
     pub oom_score_adj: AtomicI32,
+    /// `PR_SET_NO_NEW_PRIVS`: no program that it executes gives it more rights, which none does here.
+    pub no_new_privs: AtomicBool,
     /// Where its program is.
     pub program: Mutex<ProgramLayout>,
     /// What its tasks have used.
@@ -62,8 +64,10 @@ impl Account {
     /// That of a new child of a process with this one, or of the first process.
     pub fn for_child(parent: Option<&Self>) -> Self {
         let adj = parent.map_or(0, |parent| parent.oom_score_adj.load(Ordering::Relaxed));
+        let no_new_privs = parent.is_some_and(|parent| parent.no_new_privs.load(Ordering::Relaxed));
         Self {
             oom_score_adj: AtomicI32::new(adj),
+            no_new_privs: AtomicBool::new(no_new_privs),
             program: Mutex::new(parent.map(|parent| parent.program.lock().clone()).unwrap_or_default()),
             usage: Usage::default(),
             children: Usage::default(),

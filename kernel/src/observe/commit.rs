@@ -23,7 +23,7 @@ pub fn may_overcommit() -> bool {
 pub fn allows(bytes: u64) -> bool {
     let pages = bytes.div_ceil(FRAME_SIZE);
     match SETTINGS.overcommit_memory.load(Ordering::Relaxed) {
-        0 => pages <= total(),
+        0 => pages <= manager().pages().total_frames(),
         1 => true,
         _ => committed().saturating_add(pages) <= limit(),
     }
@@ -48,15 +48,18 @@ pub fn limit() -> u64 {
     if kib > 0 {
         return kib / 4;
     }
-    let pools: u64 =
-        manager().huge_lines().find(|(name, _)| *name == "Hugetlb").map_or(0, |(_, kib)| kib / 4);
-    total().saturating_sub(pools) * SETTINGS.overcommit_ratio.load(Ordering::Relaxed) / 100
+    total().saturating_sub(pool_pages()) * SETTINGS.overcommit_ratio.load(Ordering::Relaxed) / 100
+}
+
+/// The pages in pools of huge pages.
+pub fn pool_pages() -> u64 {
+    manager().huge_lines().find(|(name, _)| *name == "Hugetlb").map_or(0, |(_, kib)| kib / 4)
 }
 
 /// What is promised now (`Committed_AS`), in pages: private memory that can be stored to, and shared memory that
 /// exists.
 pub fn committed() -> u64 {
-    let spaces = table::processes().into_iter().filter_map(|process| process.space.lock().clone());
+    let spaces = table::processes().filter_map(|process| process.space.lock().clone());
     let mut seen = alloc::vec::Vec::new();
     let mut pages = manager().meminfo().shmem;
     for space in spaces {

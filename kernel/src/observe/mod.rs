@@ -7,7 +7,7 @@
 //! A number that this kernel does not keep is left out, or 0 where a line has a fixed number of fields.
 
 mod account;
-mod commit;
+pub mod commit;
 mod cpu;
 mod hugetlb;
 mod limits;

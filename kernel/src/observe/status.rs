@@ -57,6 +57,8 @@ pub(super) fn status(process: &Arc<Process>, thread: u32, out: &mut dyn Write) -
     writeln!(out, "CoreDumping:\t0\nTHP_enabled:\t1\nThreads:\t{threads}")?;
     signals(process, out)?;
     capabilities(&own, out)?;
+    let no_new_privs = process.account.no_new_privs.load(Ordering::Relaxed);
+    writeln!(out, "NoNewPrivs:\t{}\nSeccomp:\t0", u8::from(no_new_privs))?;
     masks(out)
 }
 
@@ -94,7 +96,7 @@ fn capabilities(own: &Credentials, out: &mut dyn Write) -> fmt::Result {
     {
         writeln!(out, "{name}:\t{set:016x}")?;
     }
-    out.write_str("NoNewPrivs:\t0\nSeccomp:\t0\n")
+    Ok(())
 }
 
 fn masks(out: &mut dyn Write) -> fmt::Result {

@@ -6,7 +6,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use super::settings::{SETTINGS, VERSION};
 use super::{List, hugetlb, number};
 use crate::errno::Errno;
-use crate::files::random;
+use crate::files::{random, socket};
 use crate::ipc;
 use crate::memory::manager::manager;
 use crate::task::table;
@@ -19,6 +19,10 @@ pub(super) fn add(list: &mut List) {
     let count = || SETTINGS.max_map_count.load(Ordering::Relaxed);
     list.control("/proc/sys/vm/max_map_count", move |out| writeln!(out, "{}", count()), set_max_map_count);
     list.trigger("/proc/sys/vm/drop_caches", drop_caches);
+    list.text("/proc/sys/net/core/somaxconn", |out| writeln!(out, "{}", socket::MOST_WAITING));
+    list.text("/proc/sys/net/ipv4/ip_local_port_range", |out| {
+        writeln!(out, "{}\t{}", socket::EPHEMERAL.start(), socket::EPHEMERAL.end())
+    });
     // These follow from the memory that there is, and from the addresses that programs have.
     list.text("/proc/sys/vm/min_free_kbytes", |out| {
         let marks = manager().pages().zone_info().map(|zone| zone.marks.min);

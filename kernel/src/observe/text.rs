@@ -1,4 +1,4 @@
-//! A text in memory that may run out.
+//! A text in memory that may run out, and may be ended early.
 
 use alloc::vec::Vec;
 use core::fmt::{self, Write};
@@ -6,30 +6,51 @@ use core::fmt::{self, Write};
 use crate::errno::Errno;
 
 /// A text that grows as it is written, and ends with an error when there is no memory.
-#[derive(Default)]
-pub struct Text(Vec<u8>);
+pub struct Text {
+    bytes: Vec<u8>,
+    /// No more is written once there are so many bytes.
+    enough: usize,
+}
 
 impl Text {
-    /// What `write` writes.
+    /// An empty text of any length.
+    pub fn new() -> Self {
+        Self { bytes: Vec::new(), enough: usize::MAX }
+    }
+
+    /// What `write` writes, and whether that is all: with `enough` bytes or more it ends, after a whole line.
     ///
     /// # Errors
     /// [`Errno::ENOMEM`].
-    pub fn of(write: impl FnOnce(&mut dyn Write) -> fmt::Result) -> Result<Vec<u8>, Errno> {
-        let mut text = Self::default();
-        write(&mut text).map_err(|_| Errno::ENOMEM)?;
-        Ok(text.0)
+    pub fn of(
+        enough: usize,
+        write: impl FnOnce(&mut dyn Write) -> fmt::Result,
+    ) -> Result<(Vec<u8>, bool), Errno> {
+        let mut text = Self { bytes: Vec::new(), enough };
+        let is_whole = write(&mut text).is_ok();
+        if !is_whole && !text.is_full() {
+            return Err(Errno::ENOMEM);
+        }
+        Ok((text.bytes, is_whole))
+    }
+
+    fn is_full(&self) -> bool {
+        self.bytes.len() >= self.enough && self.bytes.last() == Some(&b'\n')
     }
 
     /// What was written.
     pub fn into_bytes(self) -> Vec<u8> {
-        self.0
+        self.bytes
     }
 }
 
 impl Write for Text {
     fn write_str(&mut self, text: &str) -> fmt::Result {
-        self.0.try_reserve(text.len()).map_err(|_| fmt::Error)?;
-        self.0.extend_from_slice(text.as_bytes());
+        if self.is_full() {
+            return Err(fmt::Error);
+        }
+        self.bytes.try_reserve(text.len()).map_err(|_| fmt::Error)?;
+        self.bytes.extend_from_slice(text.as_bytes());
         Ok(())
     }
 }

@@ -20,9 +20,26 @@ pub struct Usage {
     ran: AtomicU64,
     minor_faults: AtomicU64,
     major_faults: AtomicU64,
+    /// How often in a row memory was short for a fault of the task, and at which address.
+    shortages: AtomicU64,
+    short_at: AtomicU64,
 }
 
 impl Usage {
+    /// Counts that memory was short for a fault, by the task itself. Returns how often in a row for the same address:
+    /// to make room, pages may have been reclaimed that the instruction needs too, so other faults prove nothing.
+    pub fn note_shortage(&self, addr: u64) -> u64 {
+        if self.short_at.swap(addr, Ordering::Relaxed) != addr {
+            self.shortages.store(0, Ordering::Relaxed);
+        }
+        self.shortages.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    /// What failed for want of memory has worked.
+    pub fn end_shortage(&self) {
+        self.shortages.store(0, Ordering::Relaxed);
+    }
+
     /// Nanoseconds on a processor, up to the last switch of tasks.
     pub fn ran(&self) -> u64 {
         self.ran.load(Ordering::Relaxed)

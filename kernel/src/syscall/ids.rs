@@ -65,10 +65,10 @@ impl Call<'_> {
             negative if negative < 0 => return Err(Errno::EINVAL),
             group => group as u32,
         };
-        let exists = |other: &Arc<Process>| {
+        let exists = |other: Arc<Process>| {
             other.group.load(Ordering::Relaxed) == group && other.session.load(Ordering::Relaxed) == session
         };
-        if group != process.id && !table::processes().iter().any(exists) {
+        if group != process.id && !table::processes().any(exists) {
             return Err(Errno::EPERM);
         }
         process.group.store(group, Ordering::Relaxed);
@@ -77,8 +77,8 @@ impl Call<'_> {
 
     pub(super) fn setsid(&self) -> Answer {
         let own = self.process();
-        let leads = |process: &Arc<Process>| process.group.load(Ordering::Relaxed) == own.id;
-        if table::processes().iter().any(leads) && own.id != table::INIT {
+        let leads = |process: Arc<Process>| process.group.load(Ordering::Relaxed) == own.id;
+        if table::processes().any(leads) && own.id != table::INIT {
             return Err(Errno::EPERM);
         }
         own.group.store(own.id, Ordering::Relaxed);

@@ -9,6 +9,7 @@ mod limits;
 mod memory;
 mod process;
 mod signals;
+mod sockets;
 mod time;
 mod timers;
 mod wait;
@@ -174,6 +175,24 @@ impl Call<'_> {
             abi::__NR_mount => self.mount(),
             abi::__NR_umount2 => self.umount(),
             abi::__NR_pivot_root | abi::__NR_swapon | abi::__NR_swapoff => self.not_permitted(),
+
+            // Sockets.
+            abi::__NR_socket => self.socket(),
+            abi::__NR_socketpair => self.socketpair(),
+            abi::__NR_bind => self.bind(),
+            abi::__NR_listen => self.listen(),
+            abi::__NR_accept => self.accept(),
+            abi::__NR_accept4 => self.accept4(),
+            abi::__NR_connect => self.connect(),
+            abi::__NR_shutdown => self.shutdown(),
+            abi::__NR_getsockname => self.getsockname(),
+            abi::__NR_getpeername => self.getpeername(),
+            abi::__NR_getsockopt => self.getsockopt(),
+            abi::__NR_setsockopt => self.setsockopt(),
+            abi::__NR_sendto => self.sendto(),
+            abi::__NR_sendmsg => self.sendmsg(),
+            abi::__NR_recvfrom => self.recvfrom(),
+            abi::__NR_recvmsg => self.recvmsg(),
 
             // Memory.
             abi::__NR_mmap => self.mmap(),

@@ -81,6 +81,13 @@ impl Call<'_> {
                 Ok(0)
             }
             prctl::PR_GET_DUMPABLE => Ok(1),
+            prctl::PR_SET_NO_NEW_PRIVS if self.arguments[1..5] == [1, 0, 0, 0] => {
+                self.process().account.no_new_privs.store(true, Ordering::Relaxed);
+                Ok(0)
+            }
+            prctl::PR_GET_NO_NEW_PRIVS if self.arguments[1..5] == [0; 4] => {
+                Ok(self.process().account.no_new_privs.load(Ordering::Relaxed).into())
+            }
             prctl::PR_GET_KEEPCAPS => Ok(u64::from(self.process().credentials().keeps)),
             prctl::PR_SET_KEEPCAPS => {
                 let keeps = self.arguments[1] != 0;
@@ -170,7 +177,7 @@ impl Call<'_> {
     pub(super) fn sysinfo(&self) -> Answer {
         let info = manager().meminfo();
         let kib = |name: &str| info.lines().find(|(line, _)| *line == name).map_or(0, |(_, kib)| kib * 1024);
-        let processes = table::processes().len() as u64;
+        let processes = table::processes().count() as u64;
         let mut words = [0; 14];
         words[0] = time::now_ns() / 1_000_000_000;
         words[4] = kib("MemTotal");

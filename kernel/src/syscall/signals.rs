@@ -175,7 +175,7 @@ impl Call<'_> {
         let targets: alloc::vec::Vec<_> = match pid as i32 {
             0 => group(own_group),
             -1 => {
-                let all = table::processes().into_iter();
+                let all = table::processes();
                 all.filter(|process| process.id != table::INIT && process.id != self.process().id).collect()
             }
             number if number < 0 => group(number.unsigned_abs()),
@@ -243,5 +243,5 @@ impl Call<'_> {
 }
 
 fn group(id: u32) -> alloc::vec::Vec<alloc::sync::Arc<crate::task::process::Process>> {
-    table::processes().into_iter().filter(|process| process.group.load(Ordering::Relaxed) == id).collect()
+    table::processes().filter(|process| process.group.load(Ordering::Relaxed) == id).collect()
 }

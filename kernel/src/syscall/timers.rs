@@ -109,7 +109,9 @@ impl Call<'_> {
         let [interval, rest, value, value_rest] = self.load_words(at)?;
         let time = |seconds: u64, microseconds: u64| {
             let valid = microseconds < SECOND / MICROSECOND && (seconds as i64) >= 0;
-            valid.then(|| seconds.saturating_mul(SECOND) + microseconds * MICROSECOND).ok_or(Errno::EINVAL)
+            valid
+                .then(|| seconds.saturating_mul(SECOND).saturating_add(microseconds * MICROSECOND))
+                .ok_or(Errno::EINVAL)
         };
         Ok(Setting { interval: time(interval, rest)?, value: time(value, value_rest)? })
     }

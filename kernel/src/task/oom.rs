@@ -9,28 +9,40 @@ use quire::vm::Advice;
 use spin::Mutex;
 
 use super::process::{Exit, Process};
+use super::thread::Task;
 use super::{sched, table};
 use crate::device::serial::log;
-use crate::memory::manager::{Space, manager};
+use crate::files::stored;
+use crate::memory::manager::{self, Space, manager};
 use crate::observe::badness;
 
 /// How often other tasks get the CPU before the caller tries again.
 const PATIENCE: usize = 1000;
+/// How often in a row a task tries again before a process is killed: a failure may pass, as other CPUs free memory.
+const TRIES: u64 = 8;
+/// The same while there are pages to reclaim. They may be those that the task needs, so this has an end too.
+const TRIES_WITH_CACHE: u64 = 64;
 
 /// The number of the process that was killed last. Until it has ended, no other one is.
 static VICTIM: Mutex<Option<u32>> = Mutex::new(None);
 
-/// Makes room, as a task that holds no spin lock. The caller tries again what failed, unless it must end.
+/// Makes room, as a task that holds no spin lock. The caller tries again what failed, unless it must end: a fault at
+/// this address, or whatever 0 stands for.
 ///
 /// The victim may wait for a lock that the caller holds. So its memory is taken before it has ended, and the wait
 /// for its end is bounded.
-pub fn make_room() {
-    if manager().reclaim() > 0 || sched::current_ref().is_dying() {
+pub fn make_room(failed_at: VirtAddr) {
+    let task = sched::current_ref();
+    let tries = task.usage.note_shortage(failed_at.0);
+    if tries == 1 || task.is_dying() {
         return;
     }
-    let Some(victim) = choose() else {
-        panic!("out of memory, and no process is left to kill");
-    };
+    // Pages of disks can be dropped once they are written.
+    let can_reclaim = stored::sync_all().is_ok() && manager().reclaim() > 0;
+    if tries < (if can_reclaim { TRIES_WITH_CACHE } else { TRIES }) {
+        return sched::schedule();
+    }
+    let victim = choose(task);
     reap(&victim);
     for _ in 0..PATIENCE {
         if victim.has_ended() || sched::current_ref().is_dying() {
@@ -38,6 +50,18 @@ pub fn make_room() {
         }
         sched::schedule();
         core::hint::spin_loop();
+    }
+}
+
+/// Fills the reserve of the kernel's heap again, of which the task may have used some, before its program runs on.
+pub fn refill_heap(task: &Task) {
+    let mut is_short = false;
+    while !manager::refill_heap() && !task.is_dying() {
+        is_short = true;
+        make_room(VirtAddr(0));
+    }
+    if is_short {
+        task.usage.end_shortage();
     }
 }
 
@@ -63,16 +87,18 @@ fn next_anonymous(space: &Space, from: VirtAddr) -> Option<VirtRange> {
     found
 }
 
-/// The process that is dying already, or else the one with the most memory, which is killed.
-fn choose() -> Option<Arc<Process>> {
+/// The process that is dying already, or else the one with the most memory, which is killed: the task's own if all
+/// are protected.
+fn choose(task: &Task) -> Arc<Process> {
     let mut last = VICTIM.lock();
     let dying = last.and_then(table::process).filter(|victim| victim.exit().is_some() && !victim.has_ended());
-    if dying.is_some() {
+    if let Some(dying) = dying {
         return dying;
     }
-    let victim = table::processes().into_iter().filter(|process| process.exit().is_none());
+    let victim = table::processes().filter(|process| process.exit().is_none());
     let scored = victim.filter_map(|process| Some((badness(&process)?, process)));
-    let (_, victim) = scored.max_by_key(|(badness, _)| *badness)?;
+    let largest = scored.max_by_key(|(badness, _)| *badness);
+    let victim = largest.map_or_else(|| task.process.clone(), |(_, victim)| victim);
     log!(
         "out of memory: process {} ({}) is killed, which has {} kB",
         victim.id,
@@ -82,7 +108,7 @@ fn choose() -> Option<Arc<Process>> {
     *last = Some(victim.id);
     drop(last);
     victim.begin_exit(Exit::Killed(abi::SIGKILL));
-    Some(victim)
+    victim
 }
 
 /// The pages that a process has in memory.

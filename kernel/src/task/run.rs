@@ -13,7 +13,6 @@ use super::thread::Task;
 use super::{exit, oom, sched};
 use crate::cpu::area;
 use crate::cpu::user_mode::{self, Stop};
-use crate::memory::heap;
 use crate::observe::usage::note_fault;
 use crate::syscall;
 
@@ -41,9 +40,7 @@ pub fn user_loop() {
             if area::this().need_resched() {
                 sched::schedule();
             }
-            if heap::is_reserve_used() {
-                oom::make_room();
-            }
+            oom::refill_heap(task);
             continue;
         }
         // SAFETY: the registers are the running task's, and signal frames and calls change them as a program could.
@@ -70,7 +67,7 @@ fn fault(task: &Task, addr: VirtAddr, access: Access) {
             signal::send::force(task, info);
         }
         // The program repeats the access when there is memory.
-        None if matches!(error, FaultError::OutOfMemory) => oom::make_room(),
+        None if matches!(error, FaultError::OutOfMemory) => oom::make_room(addr),
         // The task is dying, or a handler of faults answers.
         None => {}
     }

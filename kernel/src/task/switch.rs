@@ -1,6 +1,7 @@
 //! The switch from one kernel stack to another.
 
 use core::arch::naked_asm;
+use core::ptr;
 
 /// Stores the running code's state on its stack, and the stack pointer at `from`. Goes on with the state that stands
 /// on the stack `to`. Returns when another switch comes back to `from`'s stack.
@@ -16,6 +17,16 @@ pub unsafe extern "C" fn switch_stacks(from: *mut u64, to: u64) {
         "pop r15; pop r14; pop r13; pop r12; pop rbp; pop rbx",
         "ret",
     )
+}
+
+/// The instruction and the frame pointer with which a stack pointer that was stored goes on.
+///
+/// # Safety
+/// It was stored by [`switch_stacks`] or made by [`prepare`], and its code does not run.
+pub unsafe fn goes_on_at(stack_pointer: u64) -> [u64; 2] {
+    let words = ptr::with_exposed_provenance::<u64>(stack_pointer as usize);
+    // SAFETY: six registers and the address stand there; RBP is the fifth from below.
+    unsafe { [words.add(6).read(), words.add(4).read()] }
 }
 
 /// Writes the state of a task that begins at `start`, which never returns, on the stack that ends at `end`. Returns

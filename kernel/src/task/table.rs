@@ -2,7 +2,6 @@
 
 use alloc::collections::BTreeMap;
 use alloc::sync::{Arc, Weak};
-use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 
 use spin::Mutex;
@@ -92,9 +91,16 @@ pub fn process(id: u32) -> Option<Arc<Process>> {
     TABLE.lock().entries.get(&id)?.process.clone()
 }
 
-/// All processes, by number.
-pub fn processes() -> Vec<Arc<Process>> {
-    TABLE.lock().entries.values().filter_map(|entry| entry.process.clone()).collect()
+/// All processes, by number. Needs no memory, and misses none that is there all the time.
+pub fn processes() -> impl Iterator<Item = Arc<Process>> {
+    let mut after = 0;
+    core::iter::from_fn(move || {
+        let table = TABLE.lock();
+        let mut entries = table.entries.range(after + 1..);
+        let (id, process) = entries.find_map(|(&id, entry)| Some((id, entry.process.clone()?)))?;
+        after = id;
+        Some(process)
+    })
 }
 
 /// How many tasks there are.
@@ -110,4 +116,17 @@ pub fn last_id() -> u32 {
 /// Whether no process and no task has a number.
 pub fn is_empty() -> bool {
     TABLE.lock().entries.is_empty()
+}
+
+/// Shows at most `most` tasks that do not run: the instruction at which each goes on, and its frame pointer. For a
+/// panic, when no other CPU runs: shows none if the table's lock is held.
+pub fn each_waiting(most: usize, mut show: impl FnMut(&Task, u64, u64)) {
+    let Some(table) = TABLE.try_lock() else { return };
+    for task in table.entries.values().filter_map(|entry| entry.task.upgrade()).take(most) {
+        if let Some([rip, rbp]) = task.waits_at() {
+            show(&task, rip, rbp);
+        }
+        // Freeing it takes locks.
+        core::mem::forget(task);
+    }
 }

@@ -117,6 +117,13 @@ impl Task {
         Ok(Arc::new(Self::with_stack(process, id, user, space, stack_pointer, Some(stack))))
     }
 
+    /// The instruction and the frame pointer with which it goes on, unless it runs. For a panic, when no CPU switches.
+    pub(super) fn waits_at(&self) -> Option<[u64; 2]> {
+        let is_away = !self.on_cpu.load(Ordering::Acquire);
+        // SAFETY: it is on no CPU, so its stack pointer was stored.
+        is_away.then(|| unsafe { switch::goes_on_at(*self.stack_pointer.get()) })
+    }
+
     /// The task that the running code becomes, on the stack on which it runs: each CPU's idle task.
     pub fn idle(process: Arc<Process>) -> Arc<Self> {
         let user = UserContext::new(Registers::default());

@@ -18,8 +18,10 @@ const COUNT_DOWN: u8 = 0b0011_0000;
 const LATCH: u8 = 0;
 /// A window of the measurement, in ticks: about a millisecond.
 const WINDOW: u64 = 1193;
-/// The median of so many windows counts, so that one in which the host paused does not.
-const WINDOWS: usize = 3;
+/// At most so many windows, until two agree.
+const WINDOWS: usize = 100;
+/// Two windows agree if they differ by less than this part.
+const AGREEMENT: u64 = 256;
 
 /// Ticks in a second.
 #[derive(Clone, Copy, Debug)]
@@ -56,28 +58,47 @@ struct Moment {
     apic_timer: u32,
 }
 
+impl Speeds {
+    fn agrees_with(self, other: Self) -> bool {
+        let agree = |a: u64, b: u64| a.abs_diff(b) < a / AGREEMENT;
+        agree(self.counter, other.counter) && agree(self.apic_timer, other.apic_timer)
+    }
+}
+
+/// A busy host pauses the machine for longer than a window, between any two of its reads. So a window counts only if
+/// another one says the same.
 fn by_pit() -> Speeds {
     apic::mask_timer(true);
-    let mut counter_hz = [0; WINDOWS];
-    let mut timer_hz = [0; WINDOWS];
-    for window in 0..WINDOWS {
-        apic::set_timer(u32::MAX);
-        start_pit();
-        let start = next_change(pit());
-        let mut pit_now = start.pit;
-        while u64::from(start.pit.wrapping_sub(pit_now)) < WINDOW {
-            pit_now = pit();
+    let mut windows = [Speeds { counter: 0, apic_timer: 0 }; WINDOWS];
+    let mut speeds = None;
+    for number in 0..WINDOWS {
+        let window = window();
+        if windows[..number].iter().any(|earlier| earlier.agrees_with(window)) {
+            speeds = Some(window);
+            break;
         }
-        let end = next_change(pit_now);
-        let ticks = u64::from(start.pit.wrapping_sub(end.pit));
-        counter_hz[window] = (end.counter - start.counter) * PIT_HZ / ticks;
-        timer_hz[window] = u64::from(start.apic_timer - end.apic_timer) * PIT_HZ / ticks;
+        windows[number] = window;
     }
     apic::set_timer(0);
     apic::mask_timer(false);
-    counter_hz.sort_unstable();
-    timer_hz.sort_unstable();
-    Speeds { counter: counter_hz[WINDOWS / 2], apic_timer: timer_hz[WINDOWS / 2].max(1) }
+    speeds.expect("the PIT, the counter and the APIC's timer agree about time")
+}
+
+fn window() -> Speeds {
+    apic::set_timer(u32::MAX);
+    start_pit();
+    let start = next_change(pit());
+    let mut pit_now = start.pit;
+    while u64::from(start.pit.wrapping_sub(pit_now)) < WINDOW {
+        pit_now = pit();
+    }
+    let end = next_change(pit_now);
+    let ticks = u64::from(start.pit.wrapping_sub(end.pit)).max(1);
+    let per_second = |counts: u64| (u128::from(counts) * u128::from(PIT_HZ) / u128::from(ticks)) as u64;
+    Speeds {
+        counter: per_second(end.counter - start.counter),
+        apic_timer: per_second(u64::from(start.apic_timer.saturating_sub(end.apic_timer))),
+    }
 }
 
 fn start_pit() {

@@ -1,6 +1,7 @@
 //! Threads that run as CPUs of a machine. The machine is quiet while no thread is in the middle of a verb.
 
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use quire::cpu::CpuId;
 use quire::platform::Context;
@@ -15,22 +16,28 @@ impl Hosted {
     /// When the machine has no such CPU or it is offline, when another thread is that CPU now (H3), or when `action`
     /// leaves a lock held or a pin not undone.
     pub fn run_on<R>(&self, cpu: CpuId, action: impl FnOnce() -> R) -> R {
+        let _on = self.become_cpu(cpu);
+        action()
+    }
+
+    /// Makes this thread CPU `cpu` until the result is dropped; `None` if it is that CPU already. Apart from
+    /// [`Self::run_on`], which is compiled once for each action.
+    fn become_cpu(&self, cpu: CpuId) -> Option<OnCpu<'_>> {
         assert!(
             cpu.index() < self.config.cpus,
             "{cpu:?} does not exist: the machine has {} CPUs",
             self.config.cpus
         );
         if Task::with(|task| task.cpu_of(self.identity())) == Some(cpu) {
-            return action();
+            return None;
         }
-        let _taken = Taken::take(&self.taken[cpu.index()], cpu);
+        let taken = Taken::take(&self.taken[cpu.index()], cpu);
         assert!(
             self.online.snapshot().contains(cpu),
             "{cpu:?} is offline: bring it back with `Hosted::set_online`"
         );
-        let _inside = Inside::enter(self);
-        let _entered = Entered::cpu(self.identity(), cpu);
-        action()
+        let inside = Inside::enter(self);
+        Some(OnCpu { _entered: Entered::cpu(self.identity(), cpu), _inside: inside, _taken: taken })
     }
 
     /// Takes a CPU offline or online. All are online when the machine is built. An offline CPU's per-CPU data
@@ -78,6 +85,18 @@ impl Hosted {
         processors: &[usize],
         action: impl Fn(CpuId) -> R + Sync,
     ) -> Vec<R> {
+        let results: Vec<_> = (0..count).map(|_| Mutex::new(None)).collect();
+        self.spawn_each(count, processors, &|cpu| {
+            let result = action(cpu);
+            *results[cpu.index()].lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
+        });
+        let result =
+            |slot: Mutex<Option<R>>| slot.into_inner().ok().flatten().expect("each thread has ended");
+        results.into_iter().map(result).collect()
+    }
+
+    /// As [`Self::spawn`], which is compiled once for each action; each thread keeps its own result.
+    fn spawn_each(&self, count: usize, processors: &[usize], action: &(dyn Fn(CpuId) + Sync)) {
         let caller = Task::with(|task| {
             assert!(task.pins() == 0, "a pinned task cannot wait for other CPUs");
             task.cpu_of(self.identity())
@@ -87,15 +106,14 @@ impl Hosted {
             let aside = Aside::step(&self.taken[cpu.index()], cpu);
             (outside, aside, Entered::no_cpu())
         });
-        let results = std::thread::scope(|scope| {
-            let action = &action;
+        let ends = std::thread::scope(|scope| {
             let threads = (0..count).map(|index| {
                 scope.spawn(move || {
                     if let Some(&processor) = processors.get(index % processors.len().max(1)) {
                         bind_to_processor(processor);
                     }
                     let cpu = CpuId(index as u32);
-                    self.run_on(cpu, || action(cpu))
+                    self.run_on(cpu, || action(cpu));
                 })
             });
             let threads = threads.collect::<Vec<_>>();
@@ -107,10 +125,9 @@ impl Hosted {
             drop(aside);
             drop(outside);
         }
-        results
-            .into_iter()
-            .map(|result| result.unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
-            .collect()
+        if let Some(panic) = ends.into_iter().find_map(Result::err) {
+            std::panic::resume_unwind(panic);
+        }
     }
 
     /// Runs `action` as an interrupt that arrives on the running CPU now: [`Context`] as given, on top of whatever the
@@ -124,6 +141,13 @@ impl Hosted {
         let _entered = Entered::interrupt(context);
         action()
     }
+}
+
+/// A thread that runs as a CPU, until dropped; its parts are undone in this order.
+struct OnCpu<'a> {
+    _entered: Entered,
+    _inside: Inside<'a>,
+    _taken: Taken<'a>,
 }
 
 /// A CPU that this thread has taken, until dropped.

@@ -80,6 +80,40 @@ fn a_restart_keeps_what_is_in_memory_of_the_same_ranges_and_nothing_else() {
     assert!(matches!(refused, Some(HostedError::BadCpuCount { asked: 0 })));
 }
 
+/// H8.
+#[test]
+#[cfg(not(miri))]
+fn memory_that_was_never_touched_is_cleared_without_taking_any() {
+    let machine = HostedConfig::new(512 * MIB).build().unwrap();
+    let word = |addr: u64| machine.direct_map(PhysAddr(addr)).cast::<u64>();
+    let clear = |addr: u64, bytes: u64| {
+        machine.clear_raw(FrameRange::new(PhysAddr(addr).frame(), bytes / 4096), ReadyClear::PLAIN);
+    };
+    let resident = || machine.arena().footprint().unwrap().resident;
+    machine.run_on(CPU0, || {
+        // SAFETY: a word of the machine's memory (H1), which this test alone uses, as below.
+        assert_eq!(unsafe { word(300 * MIB).read_volatile() }, 0);
+        clear(0, 512 * MIB);
+        machine.copy_raw(FrameRange::new(Frame(0), 65536), Frame(65536), ReadyCopy::PLAIN);
+        assert!(resident() <= 4 * MIB, "{} bytes were taken", resident());
+        assert_eq!(machine.counters().bytes_cleared, 512 * MIB);
+        // Contents go where they belong, over touched and untouched memory.
+        for addr in [7 * MIB, 11 * MIB + 4096, 300 * MIB] {
+            // SAFETY: as above.
+            unsafe { word(addr).write_volatile(addr) };
+        }
+        machine.copy_raw(FrameRange::new(Frame(0), 65536), Frame(65536), ReadyCopy::PLAIN);
+        let seen = |addr: u64| {
+            // SAFETY: as above.
+            unsafe { word(addr).read_volatile() }
+        };
+        assert_eq!((seen(263 * MIB), seen(267 * MIB + 4096), seen(300 * MIB)), (7 * MIB, 11 * MIB + 4096, 0));
+        clear(4096, 400 * MIB);
+        assert_eq!([7 * MIB, 11 * MIB + 4096, 263 * MIB, 267 * MIB + 4096].map(seen), [0; 4]);
+        assert!(resident() <= 24 * MIB, "{} bytes were taken", resident());
+    });
+}
+
 #[test]
 fn malformed_configurations_are_refused_by_name() {
     let ranges = |ranges: &[(u64, u64)]| {

@@ -1,5 +1,8 @@
 //! The conventions of the ecosystem on a hosted machine.
 
+// Has most of the library for the hosted machine, compiled.
+use oracle as _;
+
 mod boot;
 mod events;
 mod heap;

@@ -76,6 +76,9 @@ pub struct Args {
     /// Build the kernel with the library's debug checks.
     #[arg(long)]
     checks: bool,
+    /// While the program runs, each N-th request for memory on each CPU fails as if memory were out.
+    #[arg(long, value_name = "N", value_parser = value_parser!(u64).range(1..))]
+    fail_nth: Option<u64>,
     /// Option for the kernel's command line. Can be repeated.
     #[arg(long, value_name = "NAME=VALUE", value_parser = parse_kernel_option)]
     kernel_option: Vec<String>,
@@ -110,7 +113,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
             icount: args.icount,
             kvm: args.kvm,
             disks: args.disk.clone(),
-            kernel_options: args.kernel_option.clone(),
+            kernel_options: kernel_options(args),
             more: args.qemu_arg.clone(),
         },
         command: args.command.clone(),
@@ -125,6 +128,12 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         timeout: args.timeout,
     })?;
     Ok(ExitCode::from(code))
+}
+
+/// The options of the kernel's command line. The kernel reads the first one of each name.
+fn kernel_options(args: &Args) -> Vec<String> {
+    let fail_nth = args.fail_nth.map(|nth| format!("fail-nth={nth}"));
+    fail_nth.into_iter().chain(args.kernel_option.iter().cloned()).collect()
 }
 
 /// A file that the user gives: SRC, or SRC:DEST. DEST ends with `/` if it is the directory that SRC comes

@@ -165,7 +165,7 @@ pub fn run_machine(
 ) -> Result<(RunCounts, Tally), String> {
     let machine = built(shape).map_err(|error| error.to_string())?;
     let done = run_on(&machine, shape, files, seed, steps)?;
-    if shape.dirty && shape.bytes < GIGANTIC_BYTES {
+    if shape.dirty {
         KEPT.with_borrow_mut(|kept| kept.insert(shape.bytes, machine));
     }
     Ok(done)
@@ -228,7 +228,9 @@ fn built(shape: &MachineShape) -> Result<Hosted, HostedError> {
     // Touching all of it would cost hundreds of thousands of the host's faults; thousands of operations touch
     // most.
     let config = match shape.dirty || shape.depth != Depth::All {
-        true => HostedConfig { backing: Memory::Anonymous, huge_pages: true, ..config },
+        true => {
+            HostedConfig { backing: Memory::Anonymous, huge_pages: true, lazy_clears: !shape.dirty, ..config }
+        }
         false => config,
     };
     if !shape.dirty {

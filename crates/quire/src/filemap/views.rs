@@ -173,7 +173,7 @@ impl FileViews {
             at = if left { self.avl.left(here) } else { self.avl.right(here) };
         }
         self.avl.attach(view, parent, left);
-        self.avl.repair_upwards(view);
+        self.avl.repair_upwards(view, None);
     }
 
     /// Forgets a mapping, also one that is not known. The caller owns it.
@@ -181,9 +181,7 @@ impl FileViews {
         if self.avl.node_mut(view).shown.take().is_none() {
             return;
         }
-        if let Some(lowest) = self.avl.unlink(view) {
-            self.avl.repair_upwards(lowest);
-        }
+        self.avl.remove(view, None);
     }
 
     /// Whether this is what the file knows of a mapping. The caller owns the mapping.

@@ -141,6 +141,16 @@ impl<'a> Lanes<'a> {
     #[inline]
     pub fn increment(self, start: usize, count: usize) -> Result<bool, LaneError> {
         match self {
+            Self::Narrow(words) if count == 1 => {
+                let (word, shift) = (&words[start / 8], start % 8 * 8);
+                let lanes = load(word);
+                let before = lanes >> shift & 0xff;
+                if before == 0xff {
+                    return Err(LaneError::Full);
+                }
+                word.store(lanes + (1 << shift), Ordering::Relaxed);
+                Ok(before == 0)
+            }
             Self::Narrow(words) => increment_narrow(words, start, count),
             Self::Wide(lanes) => {
                 let mut fresh = false;
@@ -172,6 +182,20 @@ impl<'a> Lanes<'a> {
             Self::Wide(lanes) => decrement_wide(lanes, start, count, zeroed),
             Self::Bits(_) | Self::Cells(_) => self.decrement_each(FrameMask::run(start, count), zeroed),
         }
+    }
+
+    /// Subtracts one from the count of one frame; returns whether it is zero now.
+    ///
+    /// # Errors
+    /// [`LaneError::Underflow`].
+    #[inline]
+    pub(crate) fn decrement_one(self, index: usize) -> Result<bool, LaneError> {
+        let before = self.get(index);
+        if before == 0 {
+            return Err(LaneError::Underflow);
+        }
+        self.set(index, before - 1);
+        Ok(before == 1)
     }
 
     /// As [`Self::decrement`], for any frames.

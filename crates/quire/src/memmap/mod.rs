@@ -55,34 +55,43 @@ impl Section {
 pub struct MemMap {
     first_section: usize,
     sections: BootSlice<Section>,
-    /// The longest run of blocks with contiguous records: found without the table, as almost all blocks are.
-    main: Main,
+    /// The two longest runs of blocks with contiguous records, the lower first: found without the table, as
+    /// almost all blocks are. A PC has memory below and above a hole for devices.
+    main: [Run; 2],
 }
 
-struct Main {
+#[derive(Clone, Copy)]
+struct Run {
     first: u32,
     records: BootSlice<Block>,
+}
+
+impl Run {
+    /// No block has so high a number.
+    fn none() -> Self {
+        Self { first: u32::MAX, records: BootSlice::empty() }
+    }
 }
 
 impl MemMap {
     /// A map of `sections`, the first of which has the number `first_section`.
     pub fn new(first_section: usize, sections: BootSlice<Section>) -> Self {
         let number = |at: usize| ((first_section + at) * SECTION_BLOCKS + sections[at].first as usize) as u32;
-        let mut main = Main { first: 0, records: BootSlice::empty() };
-        let mut run = Main { first: 0, records: BootSlice::empty() };
+        let mut runs = [Run::none(); 2];
+        let mut run = Run::none();
         for (at, section) in sections.iter().enumerate() {
-            let follows = run.first + run.records.len() as u32 == number(at);
-            run.records = match run.records.joined(section.records).filter(|_| follows) {
-                Some(joined) => joined,
+            let follows = run.first.wrapping_add(run.records.len() as u32) == number(at);
+            match run.records.joined(section.records).filter(|_| follows) {
+                Some(joined) => run.records = joined,
                 None => {
-                    run.first = number(at);
-                    section.records
+                    keep_longest(&mut runs, run);
+                    run = Run { first: number(at), records: section.records };
                 }
-            };
-            if run.records.len() > main.records.len() {
-                main = Main { first: run.first, records: run.records };
             }
         }
+        keep_longest(&mut runs, run);
+        runs.sort_unstable_by_key(|run| run.first);
+        let main = runs;
         Self { first_section, sections, main }
     }
 
@@ -102,10 +111,11 @@ impl MemMap {
         }
     }
 
-    /// The record of a block of the longest run.
+    /// The record of a block of one of the two longest runs.
     #[inline(always)]
     pub(crate) fn get_main(&self, block: BlockNumber) -> Option<&Block> {
-        self.main.records.as_slice().get(block.0.wrapping_sub(self.main.first) as usize)
+        let run = &self.main[usize::from(block.0 >= self.main[1].first)];
+        run.records.as_slice().get(block.0.wrapping_sub(run.first) as usize)
     }
 
     #[inline(never)]
@@ -133,7 +143,13 @@ impl MemMap {
     /// When the block has no descriptors, which a whole block never has.
     #[inline]
     pub fn descriptor(&self, frame: Frame) -> &Descriptor {
-        match self.block(frame.block()).area() {
+        Self::descriptor_in(self.block(frame.block()), frame)
+    }
+
+    /// As [`Self::descriptor`]; `block` is the record of the frame's block.
+    #[inline]
+    pub(crate) fn descriptor_in(block: &Block, frame: Frame) -> &Descriptor {
+        match block.area() {
             Some(area) => area.row(frame.index_in_block()),
             None => no_descriptors(frame),
         }
@@ -153,6 +169,14 @@ impl MemMap {
             let records: &[Block] = section.records.as_slice();
             records.iter().enumerate().map(move |(index, block)| (BlockNumber((first + index) as u32), block))
         })
+    }
+}
+
+/// Replaces the shorter of the runs, if `run` is longer.
+fn keep_longest(runs: &mut [Run; 2], run: Run) {
+    let shorter = usize::from(runs[1].records.len() < runs[0].records.len());
+    if run.records.len() > runs[shorter].records.len() {
+        runs[shorter] = run;
     }
 }
 

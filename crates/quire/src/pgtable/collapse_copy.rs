@@ -110,6 +110,11 @@ impl Copied {
     }
 
     #[inline]
+    fn forget(&mut self, index: usize) {
+        self.pages.0[index / 64] &= !(1 << (index % 64));
+    }
+
+    #[inline]
     fn note(&mut self, run: &Run) {
         let mask = FrameMask::run(run.index, run.count);
         let (to, other) = if run.from.is_some() {
@@ -172,9 +177,16 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
         let mut survey = TableSurvey { in_order: true, ..TableSurvey::default() };
         // For the 64 frames around the last one looked up: which of them one leaf maps and nothing holds.
         let mut sole = (u64::MAX, 0);
-        for index in 0..TABLE_ENTRIES {
+        let mut index = 0;
+        while index < TABLE_ENTRIES {
+            if index % 8 == 0 && !shared && self.survey_eight(table, index, copied, &mut survey) {
+                index += 8;
+                continue;
+            }
             let entry = table.load(index);
-            survey.missing += usize::from(!copied.has(index, entry));
+            let at = index;
+            index += 1;
+            survey.missing += usize::from(!copied.has(at, entry));
             // Only leaves have these bits.
             survey.young += usize::from(entry.has(EntryFlags::ACCESSED));
             survey.marked += usize::from(entry.has(EntryFlags::UFFD_WP));
@@ -191,8 +203,7 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
             survey.lazy += usize::from(entry.has(EntryFlags::LAZY_FREE) && !entry.has(EntryFlags::DIRTY));
             survey.held += usize::from(self.allocator.frames().is_held(frame));
             let first = *survey.first.get_or_insert(frame);
-            survey.in_order &=
-                frame.0 == first.0 + index as u64 && first.is_aligned(PageSize::Size2M.order());
+            survey.in_order &= frame.0 == first.0 + at as u64 && first.is_aligned(PageSize::Size2M.order());
             // A leaf with the right to store is its page's only one.
             if shared {
                 survey.shared += 1;
@@ -204,6 +215,50 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
             }
         }
         survey
+    }
+
+    /// Surveys eight entries at once if all map private pages, alone and consecutively, with the right to
+    /// store and nothing unusual, and are either all copied or all not. Returns whether it did.
+    #[inline]
+    fn survey_eight(
+        &self,
+        table: Table<'p>,
+        index: usize,
+        copied: &Copied,
+        survey: &mut TableSurvey,
+    ) -> bool {
+        const USUAL: EntryFlags =
+            EntryFlags::PRESENT.union(EntryFlags::ANON).union(EntryFlags::WRITE).union(EntryFlags::ACCESSED);
+        const UNUSUAL: EntryFlags =
+            EntryFlags::SPECIAL.union(EntryFlags::UFFD_WP).union(EntryFlags::LAZY_FREE);
+        let first = table.load(index);
+        let frame = first.frame();
+        let (mut all, mut any, mut follow) = (first.bits(), first.bits(), 0);
+        for at in 1..8 {
+            let entry = table.load(index + at);
+            (all, any) = (all & entry.bits(), any | entry.bits());
+            follow |= entry.frame().0 ^ (frame.0 + at as u64);
+        }
+        let (all, any) = (Entry::from_bits(all), Entry::from_bits(any).flags());
+        let there = copied.pages.0[index / 64] >> (index % 64) & 0xff;
+        let stale = any.intersection(EntryFlags::DIRTY.union(EntryFlags::ZEROED)) != EntryFlags::NONE;
+        let is_uniform = all.has(USUAL)
+            && any.intersection(UNUSUAL) == EntryFlags::NONE
+            && follow == 0
+            && frame.index_in_block() % 64 <= 56
+            && all.has(EntryFlags::ACCESSED) == any.contains(EntryFlags::ACCESSED)
+            && (there == 0 || there == 0xff && !stale);
+        let Some(block) = self.allocator.frames().memmap().get(frame.block()).filter(|_| is_uniform) else {
+            return false;
+        };
+        let held = block.held.word(frame.index_in_block() / 64) >> (frame.index_in_block() % 64) & 0xff;
+        survey.missing += if there == 0 { 8 } else { 0 };
+        survey.young += if all.has(EntryFlags::ACCESSED) { 8 } else { 0 };
+        survey.present += 8;
+        survey.held += held.count_ones() as usize;
+        let start = *survey.first.get_or_insert(frame);
+        survey.in_order &= frame.0 == start.0 + index as u64 && start.is_aligned(PageSize::Size2M.order());
+        true
     }
 
     /// Whether other address spaces may reach the table at `addr`. Exclusive, or the answer may be old.
@@ -226,7 +281,7 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
             let before =
                 locked.update(index, seen, |leaf| leaf.without(RECORDED).without(EntryFlags::LAZY_FREE));
             if !copied.has(index, before) {
-                copied.pages = copied.pages.without(FrameMask::run(index, 1));
+                copied.forget(index);
             }
             if before.has(EntryFlags::DIRTY) {
                 let page = addr.add(index as u64 * PageSize::Size4K.bytes());

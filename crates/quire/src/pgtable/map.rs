@@ -1,14 +1,15 @@
 //! Maps frames where no entry is yet.
 
-use super::PageTables;
+use super::{Lookup, PageTables};
 use crate::addr::{Frame, FrameRange, PageSize, VirtAddr, VirtRange};
 use crate::arch::{Entry, EntryFlags, Level};
 use crate::error::MapError;
 use crate::limits::{BLOCK_FRAMES, TABLE_ENTRIES};
-use crate::page_alloc::CountError;
+use crate::page_alloc::{CountError, Origin};
 use crate::platform::TablePlatform;
+use crate::tlb::words::Table;
 
-impl<P: TablePlatform> PageTables<'_, '_, P> {
+impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
     /// Maps a run of frames to consecutive addresses from `addr` on, by 4 KiB leaves with `flags`, in one
     /// hold of the table's lock. The run lies in one block and its addresses in one lowest-level table, as
     /// for any folio up to 2 MiB that is mapped at its own alignment. An error adds no leaf, though perhaps
@@ -26,6 +27,49 @@ impl<P: TablePlatform> PageTables<'_, '_, P> {
     pub unsafe fn map(&self, addr: VirtAddr, run: FrameRange, flags: EntryFlags) -> Result<(), MapError> {
         let (first, count) = self.check_run(addr, run)?;
         let table = self.ensure(addr, Level::PTE)?;
+        self.map_in(table, (first, count), run, flags)
+    }
+
+    /// As [`Self::map`] for one frame that was just allocated, whose origin it sets, after a lookup of the
+    /// address under the same hold of the address-space lock.
+    ///
+    /// # Errors
+    /// As [`Self::map`].
+    ///
+    /// # Safety
+    /// As for [`Self::map`].
+    #[inline]
+    pub(crate) unsafe fn map_page(
+        &self,
+        found: &Lookup,
+        addr: VirtAddr,
+        (frame, origin): (Frame, Origin),
+        flags: EntryFlags,
+    ) -> Result<(), MapError> {
+        if let Some(table) = self.table_of(found) {
+            let (locked, index) = (self.lock(table), Level::PTE.index(addr));
+            if !locked.all_empty(index, 1) {
+                return Err(MapError::Occupied);
+            }
+            if self.allocator.counts().map_page(frame, Some(origin)).is_ok() {
+                locked.fill_run(index, Entry::leaf(frame, PageSize::Size4K, flags), 1);
+                return Ok(());
+            }
+        }
+        self.allocator.frames().set_origin(frame, origin);
+        // SAFETY: this function's contract is that of `map`.
+        unsafe { self.map(addr, FrameRange::new(frame, 1), flags) }
+    }
+
+    /// Counts and maps a run from the index `first` of a table on.
+    #[inline]
+    fn map_in(
+        &self,
+        table: Table<'p>,
+        (first, count): (usize, usize),
+        run: FrameRange,
+        flags: EntryFlags,
+    ) -> Result<(), MapError> {
         let entry = Entry::leaf(run.start, PageSize::Size4K, flags);
         debug_assert!(entry.is_present() && !flags.contains(EntryFlags::SPECIAL));
         let mut prepared = None;

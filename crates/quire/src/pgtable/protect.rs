@@ -44,6 +44,19 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
         self.check(range)?;
         self.split_ends(range)?;
         self.unshare(range)?;
+        self.protect_cut(range, protection, grant, owed);
+        Ok(())
+    }
+
+    /// As [`Self::protect`], for a range of user pages over whose ends no leaf reaches, and whose tables no
+    /// other address space reaches.
+    pub(crate) fn protect_cut(
+        &self,
+        range: VirtRange,
+        protection: Protection,
+        grant: GrantWrite,
+        owed: &mut FlushBatch,
+    ) {
         let rights = EntryFlags::leaf(protection);
         let mut rest = range;
         while !rest.is_empty() {
@@ -54,7 +67,6 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
             }
             self.platform().reschedule_point();
         }
-        Ok(())
     }
 
     fn protect_step(&self, step: &Step<'p>, rights: EntryFlags, grant: GrantWrite, owed: &mut FlushBatch) {

@@ -2,7 +2,7 @@
 
 use super::PageTables;
 use super::lock::same_leaf;
-use crate::addr::{FrameRange, PageSize, VirtAddr, VirtRange};
+use crate::addr::{PageSize, VirtAddr, VirtRange};
 use crate::arch::{Entry, EntryFlags};
 use crate::error::MapError;
 use crate::page_alloc::CountError;
@@ -69,10 +69,10 @@ impl<P: TablePlatform> PageTables<'_, '_, P> {
         if leaf.has(EntryFlags::SPECIAL) {
             return Ok(());
         }
-        let mut counter = self.allocator.counts().counter();
+        let counts = self.allocator.counts();
         match size {
-            PageSize::Size4K => counter.map(FrameRange::new(leaf.frame(), 1)),
-            PageSize::Size2M | PageSize::Size1G => counter.map_leaf(leaf.frame(), size),
+            PageSize::Size4K => counts.map_page(leaf.frame(), None),
+            PageSize::Size2M | PageSize::Size1G => counts.counter().map_leaf(leaf.frame(), size),
         }
     }
 }

@@ -249,6 +249,12 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
     /// # Errors
     /// As [`Self::split_at`].
     pub(crate) fn split_ends(&self, range: VirtRange) -> Result<(), MapError> {
+        let table = range.start.align_down(Level::PTE.table_bytes());
+        let within_table = range.end.0 - table.0 <= Level::PTE.table_bytes();
+        if within_table && self.lookup(range.start).level == Level::PTE {
+            // A table of 4 KiB leaves maps all of the range.
+            return Ok(());
+        }
         self.split_at(range.start)?;
         self.split_at(range.end)
     }

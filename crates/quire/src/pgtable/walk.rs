@@ -1,8 +1,8 @@
 //! Finds entries: one, or all leaves of a range as runs.
 
 use super::{FreshTable, PageTables};
-use crate::addr::{PageSize, VirtAddr, VirtRange};
-use crate::arch::{Entry, Level};
+use crate::addr::{Frame, PageSize, VirtAddr, VirtRange};
+use crate::arch::{Entry, EntryFlags, Level};
 use crate::error::MapError;
 use crate::platform::TablePlatform;
 use crate::tlb::words::Table;
@@ -17,6 +17,8 @@ pub struct Lookup {
     /// Whether other address spaces may reach its table: no CPU stores through it, and a task that wants to
     /// change it calls [`PageTables::unshare`] first.
     pub shared: bool,
+    /// The table that the entry stands in.
+    table: Frame,
 }
 
 impl Lookup {
@@ -69,24 +71,50 @@ impl Step<'_> {
 impl<'a, 'p, P: TablePlatform> PageTables<'a, 'p, P> {
     /// The entry that decides about `addr` now. Waits while a task replaces a leaf. Shared; takes no lock, so
     /// the answer may be old, and methods that change leaves check it again.
-    #[inline]
     pub fn lookup(&self, addr: VirtAddr) -> Lookup {
+        self.walk(addr)
+    }
+
+    /// [`Self::lookup`], inlined into its caller.
+    #[inline(always)]
+    pub(crate) fn walk(&self, addr: VirtAddr) -> Lookup {
+        self.walk_once(addr).unwrap_or_else(|| self.wait_and_walk(addr))
+    }
+
+    /// The entry, unless a task replaces its leaf.
+    #[inline(always)]
+    fn walk_once(&self, addr: VirtAddr) -> Option<Lookup> {
+        let (mut table, mut above) = (self.root(), Entry::table(Frame(0)));
+        let entry = loop {
+            let entry = table.load(table.index(addr));
+            if !entry.is_table(table.level()) {
+                break entry;
+            }
+            (table, above) = (table.child(self.platform(), entry), entry);
+        };
+        let shared = !above.has(EntryFlags::WRITE);
+        let found = Lookup { level: table.level(), entry, shared, table: table.frame() };
+        (!entry.is_busy()).then_some(found)
+    }
+
+    /// A loop and not a call of [`Self::walk`]: the wait may be long, and a kernel's stack is short.
+    #[cold]
+    #[inline(never)]
+    fn wait_and_walk(&self, addr: VirtAddr) -> Lookup {
         loop {
-            let mut table = self.root();
-            let mut shared = false;
-            loop {
-                let entry = table.load(table.index(addr));
-                if entry.is_table(table.level()) {
-                    shared = entry.is_shared_table(table.level());
-                    table = table.child(self.platform(), entry);
-                } else if entry.is_busy() {
-                    self.platform().relax();
-                    break;
-                } else {
-                    return Lookup { level: table.level(), entry, shared };
-                }
+            self.platform().relax();
+            if let Some(found) = self.walk_once(addr) {
+                return found;
             }
         }
+    }
+
+    /// The lowest-level table that a lookup found, unless others reach it. The caller has held the
+    /// address-space lock since, so the table is still there.
+    #[inline]
+    pub(super) fn table_of(&self, found: &Lookup) -> Option<Table<'p>> {
+        let ours = found.level == Level::PTE && !found.shared;
+        ours.then(|| Table::at(self.platform(), found.table, Level::PTE))
     }
 
     /// Whether nothing is mapped in a range that one lowest-level table covers. Shared; the answer may be

@@ -85,6 +85,23 @@ pub trait Pager: Sync {
     /// [`PagerError::Io`]; the page then stays dirty.
     fn write(&self, file: FileId, page: u64, bytes: &[u8; FRAME_SIZE as usize]) -> Result<(), PagerError>;
 
+    /// Writes some of the dirty pages from page `first` on, which follow each other, and returns how many: at
+    /// least one, and at most all. A disk takes many in one request.
+    ///
+    /// Default: one, by [`Self::write`].
+    ///
+    /// # Errors
+    /// [`PagerError::Io`] when the first of them could not be written; it then stays dirty.
+    fn write_run(
+        &self,
+        file: FileId,
+        first: u64,
+        run: &[&[u8; FRAME_SIZE as usize]],
+    ) -> Result<usize, PagerError> {
+        let Some(page) = run.first() else { return Ok(0) };
+        self.write(file, first, page).map(|()| 1)
+    }
+
     /// Sets the file's size in bytes. Contents beyond a smaller size are lost: if the file grows again, it
     /// reads as zeroes there. The caller holds no lock. A page may be written or read at the same time;
     /// beyond the end both fail.

@@ -52,14 +52,25 @@ impl<T> RwLock<T> {
     pub fn read<'a, P: FramePlatform>(&'a self, platform: &'a P) -> ReadGuard<'a, T, P> {
         platform.lock_taken(self.rank);
         let slot = Pinned::new(platform).cpu().index() % READER_SLOTS;
+        self.readers[slot].0.fetch_add(1, Ordering::SeqCst);
+        if self.writer.is_locked_seq() {
+            self.wait_and_mark(platform, slot);
+        }
+        ReadGuard { lock: self, platform, slot }
+    }
+
+    /// Withdraws a reader's mark, and sets it again when no writer is there.
+    #[cold]
+    #[inline(never)]
+    fn wait_and_mark<P: FramePlatform>(&self, platform: &P, slot: usize) {
         loop {
-            self.readers[slot].0.fetch_add(1, Ordering::SeqCst);
-            if !self.writer.is_locked_seq() {
-                return ReadGuard { lock: self, platform, slot };
-            }
             self.readers[slot].0.fetch_sub(1, Ordering::SeqCst);
             while self.writer.is_locked() {
                 platform.relax();
+            }
+            self.readers[slot].0.fetch_add(1, Ordering::SeqCst);
+            if !self.writer.is_locked_seq() {
+                return;
             }
         }
     }
@@ -67,7 +78,9 @@ impl<T> RwLock<T> {
     /// Locks for writing, waiting for readers and other writers.
     pub fn write<'a, P: FramePlatform>(&'a self, platform: &'a P) -> WriteGuard<'a, T, P> {
         self.writer.lock_seq(platform, self.rank);
-        for slot in &self.readers {
+        let readers = self.readers.iter().fold(0, |all, slot| all | slot.0.load(Ordering::SeqCst));
+        // Mostly nothing reads. Else each slot is waited for by itself.
+        for slot in self.readers.iter().filter(|_| readers != 0) {
             while slot.0.load(Ordering::SeqCst) != 0 {
                 platform.relax();
             }

@@ -28,9 +28,21 @@ impl RawLock {
     #[inline]
     pub fn lock<P: FramePlatform>(&self, platform: &P, rank: Rank) {
         platform.lock_taken(rank);
-        while self.0.compare_exchange_weak(false, true, Ordering::Acquire, Ordering::Relaxed).is_err() {
+        if self.0.compare_exchange_weak(false, true, Ordering::Acquire, Ordering::Relaxed).is_err() {
+            self.wait_and_lock(platform);
+        }
+    }
+
+    /// Out of line, so that the common case is inlined.
+    #[cold]
+    #[inline(never)]
+    fn wait_and_lock<P: FramePlatform>(&self, platform: &P) {
+        loop {
             while self.0.load(Ordering::Relaxed) {
                 platform.relax();
+            }
+            if self.0.compare_exchange_weak(false, true, Ordering::Acquire, Ordering::Relaxed).is_ok() {
+                return;
             }
         }
     }

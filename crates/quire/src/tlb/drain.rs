@@ -32,8 +32,8 @@ pub(super) struct Drain<'a, 'p, P: TablePlatform> {
     context: &'a MmContext,
     release: Release<'a, 'p, P>,
     rss: RssChange,
-    /// Tables that were read and can be freed.
-    read: [Frame; BATCH],
+    /// Tables that were read and can be freed; created for the first.
+    read: Option<[Frame; BATCH]>,
     read_count: usize,
     /// Created for the first scattered table.
     scattered: Option<Scattered<'p>>,
@@ -43,7 +43,7 @@ impl<'a, 'p, P: TablePlatform> Drain<'a, 'p, P> {
     #[inline]
     pub(super) fn new(allocator: &'a PageAllocator<'p, P>, context: &'a MmContext) -> Self {
         let (release, rss) = (Release::new(allocator), RssChange::default());
-        Self { allocator, context, release, rss, read: [Frame(0); BATCH], read_count: 0, scattered: None }
+        Self { allocator, context, release, rss, read: None, read_count: 0, scattered: None }
     }
 
     /// Drops the counts of leaves onto consecutive frames.
@@ -122,6 +122,9 @@ impl<'a, 'p, P: TablePlatform> Drain<'a, 'p, P> {
                 left -= 1;
             } else {
                 debug_assert!(entry.is_empty(), "a detached table holds {entry:?}");
+                if grain == 1 {
+                    run = table.empty_from(index, entries);
+                }
             }
             index += run;
             looked_at += run;
@@ -201,10 +204,10 @@ impl<'a, 'p, P: TablePlatform> Drain<'a, 'p, P> {
         let descriptor = self.allocator.frames().descriptor(table);
         descriptor.clear_flags();
         descriptor.population.store(0, Ordering::Relaxed);
-        if self.read_count == self.read.len() {
+        if self.read_count == BATCH {
             self.free_tables();
         }
-        self.read[self.read_count] = table;
+        self.read.get_or_insert([Frame(0); BATCH])[self.read_count] = table;
         self.read_count += 1;
         self.release.spend(1, 0);
     }
@@ -263,7 +266,8 @@ impl<'a, 'p, P: TablePlatform> Drain<'a, 'p, P> {
     /// Frees the tables that were read. The counter unlocks first: the store takes locks of that rank.
     fn free_tables(&mut self) {
         self.release.unlock();
-        let frames = &self.read[..core::mem::take(&mut self.read_count)];
+        let Some(read) = &self.read else { return };
+        let frames = &read[..core::mem::take(&mut self.read_count)];
         // SAFETY: invariants 1 and 4: the tables are detached and flushed, so nothing reaches their frames.
         let mut folios = unsafe { self.allocator.frames().folios_from_raw(Order::FRAME, frames) };
         let freed = if frames.len() <= FEW {
@@ -278,7 +282,7 @@ impl<'a, 'p, P: TablePlatform> Drain<'a, 'p, P> {
 
     /// Frees the remaining tables and returns the change of resident memory.
     #[inline]
-    pub(super) fn finish(mut self) -> RssChange {
+    pub(super) fn finish(&mut self) -> RssChange {
         if self.scattered.is_some() {
             self.release_scattered();
         }

@@ -168,6 +168,19 @@ impl<'a> Table<'a> {
         (1 + more.count()) * grain
     }
 
+    /// How many entries from `index` on, up to `end`, are empty, in a table that only the caller changes; the
+    /// first one is. Looks at eight at a time.
+    pub(crate) fn empty_from(self, index: usize, end: usize) -> usize {
+        let (groups, tail) = self.words[index..end].as_chunks::<8>();
+        let is_empty = |word: &AtomicU64| word.load(Ordering::Relaxed) == 0;
+        let all_empty = |group: &&[AtomicU64; 8]| {
+            group.iter().fold(0, |all, word| all | word.load(Ordering::Relaxed)) == 0
+        };
+        let whole = groups.iter().take_while(all_empty).count();
+        let rest: &[AtomicU64] = groups.get(whole).map_or(tail, |group| group);
+        whole * 8 + rest.iter().take_while(|word| is_empty(word)).count()
+    }
+
     /// The history bits in any leaf if all entries of a lowest-level table are one run that `first` starts;
     /// otherwise the index of the first that is not of the run.
     pub(crate) fn whole_run(self, first: Entry) -> Result<EntryFlags, usize> {

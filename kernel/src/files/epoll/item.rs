@@ -18,6 +18,20 @@ pub(super) struct Ready {
     pub(super) waiters: Waiters,
 }
 
+impl Ready {
+    /// Takes items off the list that are not in the set any more, if it has many more items than the set.
+    pub(super) fn drop_removed(&self, most: usize) {
+        let listed = self.items.lock().len();
+        for _ in 0..if listed > 2 * most { listed } else { 0 } {
+            let Some(item) = self.items.lock().pop_front() else { return };
+            item.queued.store(false, Ordering::Release);
+            if item.is_wanted() {
+                item.queue();
+            }
+        }
+    }
+}
+
 /// A file of a set, with what is asked of it.
 pub(super) struct Item {
     this: Weak<Item>,
@@ -50,6 +64,11 @@ impl Item {
 
     pub(super) fn file(&self) -> Option<Arc<OpenFile>> {
         self.file.upgrade()
+    }
+
+    /// Whether it is in the set: its file is open and was not removed.
+    fn is_wanted(&self) -> bool {
+        self.asked.load(Ordering::Acquire) != 0 && self.file.strong_count() > 0
     }
 
     /// What there is to report now.

@@ -12,8 +12,8 @@ use crate::errno::Errno;
 use crate::files::events::{Events, READABLE, Waiters, Watcher};
 use crate::files::open::{Closing, File, OpenFile};
 
-/// A descriptor and its file: one descriptor may stand for several files in turn.
-type Key = (u64, usize);
+/// A file, by its address, and the descriptor: one descriptor may stand for several files in turn.
+type Key = (usize, u64);
 
 /// How deep sets may contain each other, as in Linux.
 const MOST_DEPTH: u32 = 4;
@@ -30,7 +30,11 @@ struct Inner {
 }
 
 fn key(descriptor: u64, file: &OpenFile) -> Key {
-    (descriptor, core::ptr::from_ref(file).addr())
+    (address(file), descriptor)
+}
+
+fn address(file: &OpenFile) -> usize {
+    core::ptr::from_ref(file).addr()
 }
 
 impl Epoll {
@@ -56,11 +60,9 @@ impl Epoll {
             if items.contains_key(&key) {
                 return Err(Errno::EEXIST);
             }
-            let most = items.len() + 1;
-            let mut ready = self.inner.ready.items.lock();
-            let missing = most.saturating_sub(ready.len());
-            ready.try_reserve(missing).map_err(|_| Errno::ENOMEM)?;
-            drop(ready);
+            self.inner.ready.drop_removed(items.len());
+            // A place for each, also where those that are on the list go before they are taken off it.
+            self.inner.ready.items.lock().try_reserve(items.len() + 1).map_err(|_| Errno::ENOMEM)?;
             items.insert(key, item.clone());
         }
         let watcher: Arc<dyn Watcher> = item.clone();
@@ -91,6 +93,8 @@ impl Epoll {
     /// [`Errno::ENOENT`].
     pub fn remove(&self, descriptor: u64, file: &OpenFile) -> Result<(), Errno> {
         let item = self.inner.take(descriptor, file).ok_or(Errno::ENOENT)?;
+        // It may be on the list.
+        item.change(0, 0);
         unwatch(file, item);
         Ok(())
     }
@@ -153,10 +157,10 @@ impl Inner {
 impl Closing for Inner {
     /// A file of the set is gone.
     fn closing(&self, file: &OpenFile) {
-        let address = core::ptr::from_ref(file).addr();
+        let keys = (address(file), 0)..=(address(file), u64::MAX);
         loop {
             let mut items = self.items.lock();
-            let Some(key) = items.keys().find(|key| key.1 == address).copied() else { return };
+            let Some(key) = items.range(keys.clone()).map(|(key, _)| *key).next() else { return };
             let item = items.remove(&key);
             drop(items);
             if let Some(item) = item {

@@ -14,13 +14,31 @@ use crate::observe::{MachineFile, ProcessContent, ProcessFile, Text};
 use crate::task::process::Process;
 use crate::task::sleep_lock::SleepLock;
 
+/// A text of less is made at once, whatever is asked for.
+const PAGE: usize = 4096;
 /// The longest text that can be written.
 const MOST_WRITTEN: usize = 4096;
 
+/// What was made of the contents.
+struct Made {
+    bytes: Vec<u8>,
+    is_whole: bool,
+}
+
+impl Made {
+    /// The start of the next line, if the contents have changed so that `at` is inside one.
+    fn line_from(&self, at: usize) -> usize {
+        let is_inside = at > 0 && self.bytes.get(at - 1).is_some_and(|&byte| byte != b'\n');
+        let rest = self.bytes.get(at..).unwrap_or(&[]);
+        let line = rest.iter().position(|&byte| byte == b'\n').map_or(rest.len(), |end| end + 1);
+        if is_inside { at + line } else { at }
+    }
+}
+
 /// What an open file shows.
 trait Contents: Send + Sync {
-    /// Makes the whole contents. `None`: they are read at an offset.
-    fn whole(&self) -> Option<Result<Vec<u8>, Errno>>;
+    /// Makes the contents, or the first lines of at least `enough` bytes. `None`: they are read at an offset.
+    fn make(&self, enough: usize) -> Option<Result<Made, Errno>>;
     fn at(&self, offset: u64, bytes: &mut [u8]) -> Result<usize, Errno>;
     /// Does what the bytes ask for, or stores some of them at the offset. Returns how many count as written.
     fn store(&self, offset: u64, bytes: &[u8]) -> Result<usize, Errno>;
@@ -40,10 +58,10 @@ impl MachineNode {
 }
 
 impl Contents for Arc<MachineNode> {
-    fn whole(&self) -> Option<Result<Vec<u8>, Errno>> {
+    fn make(&self, _enough: usize) -> Option<Result<Made, Errno>> {
         let text = self.file.text.as_ref()?;
-        let mut made = Text::default();
-        Some(text(&mut made).map(|()| made.into_bytes()))
+        let mut made = Text::new();
+        Some(text(&mut made).map(|()| Made { bytes: made.into_bytes(), is_whole: true }))
     }
 
     fn at(&self, offset: u64, bytes: &mut [u8]) -> Result<usize, Errno> {
@@ -97,13 +115,14 @@ impl ProcessNode {
 }
 
 impl Contents for Arc<ProcessNode> {
-    fn whole(&self) -> Option<Result<Vec<u8>, Errno>> {
-        match &self.file.content {
-            ProcessContent::Text(write) => Some(Text::of(|out| write(&self.process, out))),
-            ProcessContent::Thread(write) => Some(Text::of(|out| write(&self.process, self.thread, out))),
-            ProcessContent::Whole(make) => Some(make(&self.process)),
-            ProcessContent::At(_) | ProcessContent::Both(..) | ProcessContent::Nothing => None,
-        }
+    fn make(&self, enough: usize) -> Option<Result<Made, Errno>> {
+        let made = match &self.file.content {
+            ProcessContent::Text(write) => Text::of(enough, |out| write(&self.process, out)),
+            ProcessContent::Thread(write) => Text::of(enough, |out| write(&self.process, self.thread, out)),
+            ProcessContent::Whole(make) => make(&self.process).map(|bytes| (bytes, true)),
+            ProcessContent::At(_) | ProcessContent::Both(..) | ProcessContent::Nothing => return None,
+        };
+        Some(made.map(|(bytes, is_whole)| Made { bytes, is_whole }))
     }
 
     fn at(&self, offset: u64, bytes: &mut [u8]) -> Result<usize, Errno> {
@@ -150,9 +169,11 @@ impl Node for ProcessNode {
     }
 }
 
+/// A program often reads the first page of a long text, such as `smaps`, and no more. So the first read makes about as
+/// much as it asks for, and a later one makes the rest.
 struct GeneratedFile<C> {
     contents: C,
-    made: SleepLock<Option<Vec<u8>>>,
+    made: SleepLock<Option<Made>>,
 }
 
 impl<C: Contents + 'static> GeneratedFile<C> {
@@ -181,16 +202,22 @@ impl<C: Contents + 'static> GeneratedFile<C> {
 impl<C: Contents + 'static> File for GeneratedFile<C> {
     fn read(&self, position: &mut u64, to: &mut dyn Sink, _io: Io) -> Result<usize, Errno> {
         let mut made = self.made.lock();
-        if made.is_none() || *position == 0 {
-            match self.contents.whole() {
-                Some(contents) => *made = Some(contents?),
+        let mut at = usize::try_from(*position).unwrap_or(usize::MAX);
+        if at == 0 || made.as_ref().is_none_or(|made| !made.is_whole && at >= made.bytes.len()) {
+            let enough = if at == 0 { to.left().max(PAGE) } else { usize::MAX };
+            match self.contents.make(enough) {
+                Some(contents) => {
+                    let continues = made.is_some();
+                    let contents = made.insert(contents?);
+                    at = if continues { contents.line_from(at) } else { at };
+                }
                 None => return self.read_at(position, to),
             }
         }
-        let whole = made.as_deref().unwrap_or(&[]);
-        let rest = whole.get(usize::try_from(*position).unwrap_or(usize::MAX)..).unwrap_or(&[]);
+        let whole = made.as_ref().map_or(&[][..], |made| &made.bytes);
+        let rest = whole.get(at..).unwrap_or(&[]);
         let count = to.put(&rest[..rest.len().min(to.left())])?;
-        *position += count as u64;
+        *position = at as u64 + count as u64;
         Ok(count)
     }
 

@@ -168,7 +168,7 @@ impl Directory for Folder {
         };
         let mut list: Vec<Entry> = self.entries.read().iter().map(|(name, node)| entry(name, node)).collect();
         if self.processes.is_some() {
-            list.extend(table::processes().iter().map(|process| process::entry(process)));
+            list.extend(table::processes().map(|process| process::entry(&process)));
         }
         Ok(list)
     }

@@ -1,12 +1,14 @@
 //! Which file systems there are, for `df` and `mount`.
 
 use alloc::boxed::Box;
+use alloc::format;
 use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt::{self, Write};
 
 use crate::errno::Errno;
+use crate::files::mounted;
 use crate::files::mounts::{self as table, Mounted};
 use crate::observe::{MachineFile, Writer};
 
@@ -17,7 +19,12 @@ use crate::observe::{MachineFile, Writer};
 pub fn mounts(out: &mut dyn Write) -> fmt::Result {
     table::all().iter().try_for_each(|mounted| {
         let Mounted { source, kind, options, root, .. } = &**mounted;
-        writeln!(out, "{source} {} {kind} rw,relatime{options} 0 0", root.path().escape_ascii())
+        writeln!(
+            out,
+            "{source} {} {kind} {},relatime{options} 0 0",
+            root.path().escape_ascii(),
+            mounted.rights()
+        )
     })
 }
 
@@ -33,7 +40,12 @@ pub fn mountinfo(out: &mut dyn Write) -> fmt::Result {
         let parent = all.iter().rposition(above).unwrap_or(0) + 1;
         let (at, fs) = (root.path(), root.node().attributes().fs);
         let at = at.escape_ascii();
-        writeln!(out, "{} {parent} 0:{fs} / {at} rw,relatime - {kind} {source} rw{options}", line + 1)?;
+        let (device, rights) = (format!("{}:{}", fs >> 8, fs & 0xff), mounted.rights());
+        writeln!(
+            out,
+            "{} {parent} {device} / {at} {rights},relatime - {kind} {source} {rights}{options}",
+            line + 1
+        )?;
     }
     Ok(())
 }
@@ -42,8 +54,10 @@ pub fn mountinfo(out: &mut dyn Write) -> fmt::Result {
 pub fn add(files: &mut Vec<MachineFile>) {
     files.push(text("/proc/mounts", mounts));
     files.push(text("/proc/filesystems", |out| {
-        ["tmpfs", "proc", "sysfs", "hugetlbfs"].iter().try_for_each(|kind| writeln!(out, "nodev\t{kind}"))
+        ["tmpfs", "proc", "sysfs", "hugetlbfs"].iter().try_for_each(|kind| writeln!(out, "nodev\t{kind}"))?;
+        writeln!(out, "\text2")
     }));
+    files.push(text("/proc/diskstats", mounted::statistics));
 }
 
 fn text(path: &str, write: fn(&mut dyn Write) -> core::fmt::Result) -> MachineFile {

@@ -25,8 +25,13 @@ pub struct PipeEnd {
 impl PipeEnd {
     /// Opens an end.
     pub fn new(pipe: &Arc<Pipe>, reads: bool, writes: bool) -> Self {
-        pipe.enter(reads, writes);
-        Self { pipe: pipe.clone(), reads, writes }
+        Self::open(pipe, reads, writes).0
+    }
+
+    /// The same, with how many readers and writers had gone before.
+    pub(super) fn open(pipe: &Arc<Pipe>, reads: bool, writes: bool) -> (Self, [u64; 2]) {
+        let gone = pipe.enter(reads, writes);
+        (Self { pipe: pipe.clone(), reads, writes }, gone)
     }
 }
 

@@ -6,7 +6,7 @@ mod ring;
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 
-pub use end::PipeEnd;
+pub use end::{PipeEnd, broken_pipe};
 pub use ring::Pipe;
 
 use super::anonymous;
@@ -55,11 +55,12 @@ pub fn open_pair(flags: u32) -> (Arc<OpenFile>, Arc<OpenFile>) {
 /// # Errors
 /// [`Errno::ENXIO`] for a writer without readers that must not wait; [`Errno::EINTR`].
 pub fn open_fifo(pipe: &Arc<Pipe>, opening: &Opening<'_>) -> Result<Box<dyn File>, Errno> {
-    let end = PipeEnd::new(pipe, opening.reads(), opening.writes());
+    // The other end may be closed again before this one looks: it is enough that it was open meanwhile.
+    let (end, [readers, writers]) = PipeEnd::open(pipe, opening.reads(), opening.writes());
     match (opening.reads(), opening.writes()) {
-        (true, false) if !opening.nonblocking() => pipe.wait_for_writer()?,
+        (true, false) if !opening.nonblocking() => pipe.wait_for_writer(writers)?,
         (false, true) if opening.nonblocking() && !pipe.has_readers() => return Err(Errno::ENXIO),
-        (false, true) => pipe.wait_for_reader()?,
+        (false, true) => pipe.wait_for_reader(readers)?,
         _ => {}
     }
     Ok(Box::new(end))

@@ -2,6 +2,7 @@
 
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
+use core::ops::Range;
 
 use spin::Mutex;
 
@@ -9,6 +10,7 @@ use crate::errno::Errno;
 use crate::files::events::{Events, READABLE, WRITABLE, Waiters};
 use crate::files::io::{Chunk, Sink, Source};
 use crate::files::open::Io;
+use crate::files::rights::Rights;
 use crate::task::sleep_lock::SleepLock;
 use linux_raw_sys::general as abi;
 
@@ -22,17 +24,24 @@ const MOST_BYTES: usize = 1 << 20;
 /// A pipe.
 pub struct Pipe {
     state: Mutex<State>,
-    /// One reader at a time copies to its program, so that bytes are taken in their order.
+    /// One reader at a time copies to its program, so that bytes are taken in their order; and one writer.
     reading: SleepLock<()>,
-    waiters: Waiters,
+    writing: SleepLock<()>,
+    /// What waits for bytes, and what waits for room.
+    readers: Arc<Waiters>,
+    writers: Arc<Waiters>,
 }
 
 struct State {
     bytes: VecDeque<u8>,
     capacity: usize,
+    /// How many bytes were taken so far.
+    taken: u64,
+    /// Files on their way, with the bytes that they came with, counted as `taken` does.
+    rights: VecDeque<(Range<u64>, Rights)>,
     readers: usize,
     writers: usize,
-    /// How often each end was opened: an opener of the other end waits for a change.
+    /// How often each end was opened: see [`Pipe::wait_for_writer`].
     reader_opens: u64,
     writer_opens: u64,
 }
@@ -41,42 +50,87 @@ impl State {
     fn free(&self) -> usize {
         self.capacity - self.bytes.len()
     }
+
+    /// How many bytes a read may take at once: no more than those that files came with.
+    fn readable(&self) -> usize {
+        self.rights.front().map_or(self.bytes.len(), |(with, _)| (with.end - self.taken) as usize)
+    }
+
+    /// The files that came with bytes that were just taken.
+    fn take_rights(&mut self) -> Option<Rights> {
+        let taken = self.taken;
+        self.rights.pop_front_if(|(with, _)| with.start < taken).map(|(_, rights)| rights)
+    }
+
+    /// The bytes behind the first `skipped`, in two pieces.
+    fn pieces(&self, skipped: usize) -> (&[u8], &[u8]) {
+        let (first, second) = self.bytes.as_slices();
+        match skipped.checked_sub(first.len()) {
+            Some(skipped) => (&second[skipped.min(second.len())..], &[]),
+            None => (&first[skipped..], second),
+        }
+    }
 }
 
 impl Pipe {
     /// An empty pipe that is not open.
     pub fn new() -> Arc<Self> {
+        let waiters = Arc::new(Waiters::new());
+        Arc::new(Self::with(waiters.clone(), waiters, 0))
+    }
+
+    /// A pipe with one open end each for reading and for writing, whose users wait apart.
+    pub fn between(reader: &Arc<Waiters>, writer: &Arc<Waiters>) -> Self {
+        Self::with(reader.clone(), writer.clone(), 1)
+    }
+
+    fn with(readers: Arc<Waiters>, writers: Arc<Waiters>, opens: usize) -> Self {
         let state = State {
             bytes: VecDeque::new(),
             capacity: CAPACITY,
-            readers: 0,
-            writers: 0,
-            reader_opens: 0,
-            writer_opens: 0,
+            taken: 0,
+            rights: VecDeque::new(),
+            readers: opens,
+            writers: opens,
+            reader_opens: opens as u64,
+            writer_opens: opens as u64,
         };
-        Arc::new(Self { state: Mutex::new(state), reading: SleepLock::new(()), waiters: Waiters::new() })
+        let (reading, writing) = (SleepLock::new(()), SleepLock::new(()));
+        Self { state: Mutex::new(state), reading, writing, readers, writers }
     }
 
     pub(super) fn waiters(&self) -> &Waiters {
-        &self.waiters
+        &self.readers
     }
 
-    pub(super) fn enter(&self, reads: bool, writes: bool) {
+    /// An end was opened or closed: both sides look again.
+    fn notify(&self) {
+        self.readers.notify();
+        if !Arc::ptr_eq(&self.readers, &self.writers) {
+            self.writers.notify();
+        }
+    }
+
+    /// Opens an end. Returns how many readers and writers had gone before: see [`Self::wait_for_writer`].
+    pub(super) fn enter(&self, reads: bool, writes: bool) -> [u64; 2] {
         let mut state = self.state.lock();
+        let gone = [state.reader_opens - state.readers as u64, state.writer_opens - state.writers as u64];
         state.readers += usize::from(reads);
         state.writers += usize::from(writes);
         state.reader_opens += u64::from(reads);
         state.writer_opens += u64::from(writes);
         drop(state);
-        self.waiters.notify();
+        self.notify();
+        gone
     }
 
-    pub(super) fn leave(&self, reads: bool, writes: bool) {
+    /// An end is closed.
+    pub fn leave(&self, reads: bool, writes: bool) {
         let mut state = self.state.lock();
         state.readers -= usize::from(reads);
         state.writers -= usize::from(writes);
         drop(state);
-        self.waiters.notify();
+        self.notify();
     }
 
     /// Whether it is open for reading.
@@ -84,57 +138,69 @@ impl Pipe {
         self.state.lock().readers > 0
     }
 
-    pub(super) fn wait_for_writer(&self) -> Result<(), Errno> {
-        let before = self.state.lock().writer_opens;
-        self.waiters.wait(false, || {
-            let state = self.state.lock();
-            (state.writers > 0 || state.writer_opens != before).then_some(())
-        })
+    /// Waits until there have been more writers than those that had gone when the reader entered: one was there then,
+    /// or came since. It may be gone too by now.
+    pub(super) fn wait_for_writer(&self, gone: u64) -> Result<(), Errno> {
+        self.readers.wait(false, || (self.state.lock().writer_opens > gone).then_some(()))
     }
 
-    pub(super) fn wait_for_reader(&self) -> Result<(), Errno> {
-        let before = self.state.lock().reader_opens;
-        self.waiters.wait(false, || {
-            let state = self.state.lock();
-            (state.readers > 0 || state.reader_opens != before).then_some(())
-        })
+    /// The same for a writer and readers.
+    pub(super) fn wait_for_reader(&self, gone: u64) -> Result<(), Errno> {
+        self.writers.wait(false, || (self.state.lock().reader_opens > gone).then_some(()))
     }
 
     /// Reads what is there, and waits only while nothing is and a writer may come.
     pub(super) fn read(&self, to: &mut dyn Sink, io: Io) -> Result<usize, Errno> {
-        if to.left() == 0 {
-            return Ok(0);
-        }
         loop {
-            let open = self.waiters.wait(io.nonblocking, || {
-                let state = self.state.lock();
-                (!state.bytes.is_empty() || state.writers == 0).then_some(state.writers > 0)
-            })?;
-            let reading = self.reading.lock();
-            let done = self.copy_out(to)?;
-            drop(reading);
-            if done > 0 {
-                self.waiters.notify();
+            if let Some(done) = self.read_now(to, true, &mut None)? {
                 return Ok(done);
             }
-            // Another reader was faster, or there is no writer.
-            if !open {
-                return Ok(0);
-            }
+            self.readers.wait(io.nonblocking, || {
+                let state = self.state.lock();
+                (!state.bytes.is_empty() || state.writers == 0).then_some(())
+            })?;
         }
     }
 
-    fn copy_out(&self, to: &mut dyn Sink) -> Result<usize, Errno> {
-        let mut chunk = Chunk::for_bytes(to.left().min(self.state.lock().bytes.len()))?;
+    /// Reads what is there, or only looks at it; 0 at the end, `None` if more may come. Takes also the files that
+    /// came with it; a reader that does not want them drops them.
+    pub fn read_now(
+        &self,
+        to: &mut dyn Sink,
+        take: bool,
+        rights: &mut Option<Rights>,
+    ) -> Result<Option<usize>, Errno> {
+        let reading = self.reading.lock();
+        let (readable, open) = {
+            let state = self.state.lock();
+            (state.readable(), state.writers > 0)
+        };
+        if to.left() == 0 || readable == 0 {
+            return Ok((to.left() == 0 || !open).then_some(0));
+        }
+        let done = self.copy_out(to, readable, take)?;
+        if take {
+            *rights = self.state.lock().take_rights();
+        }
+        drop(reading);
+        if take {
+            self.writers.notify();
+        }
+        Ok(Some(done))
+    }
+
+    fn copy_out(&self, to: &mut dyn Sink, readable: usize, take: bool) -> Result<usize, Errno> {
+        let most = to.left().min(readable);
+        let mut chunk = Chunk::for_bytes(most)?;
         let mut done = 0;
-        while to.left() > 0 {
-            let part = self.peek(&mut chunk, to.left());
-            if part == 0 {
-                break;
-            }
+        while done < most {
+            let skipped = if take { 0 } else { done };
+            let part = self.peek(&mut chunk, skipped, most - done);
             match to.put(&chunk[..part]) {
                 Ok(put) => {
-                    self.state.lock().bytes.drain(..put);
+                    if take {
+                        self.drop_first(put);
+                    }
                     done += put;
                     if put < part {
                         break;
@@ -147,34 +213,37 @@ impl Pipe {
         Ok(done)
     }
 
-    /// Copies the first bytes without taking them.
-    fn peek(&self, chunk: &mut [u8], most: usize) -> usize {
+    /// Copies bytes behind the first `skipped` without taking them.
+    fn peek(&self, chunk: &mut [u8], skipped: usize, most: usize) -> usize {
         let state = self.state.lock();
-        let count = state.bytes.len().min(chunk.len()).min(most);
-        let (first, second) = state.bytes.as_slices();
+        let (first, second) = state.pieces(skipped);
+        let count = (first.len() + second.len()).min(chunk.len()).min(most);
         let from_first = first.len().min(count);
         chunk[..from_first].copy_from_slice(&first[..from_first]);
         chunk[from_first..count].copy_from_slice(&second[..count - from_first]);
         count
     }
 
+    fn drop_first(&self, count: usize) {
+        let mut state = self.state.lock();
+        state.bytes.drain(..count);
+        state.taken += count as u64;
+    }
+
     /// Writes all bytes, and waits for room.
     pub(super) fn write(&self, from: &mut dyn Source, io: Io) -> Result<usize, Errno> {
         let whole = from.left();
-        let mut chunk = Chunk::for_bytes(whole)?;
-        let (mut done, mut taken, mut sent) = (0, 0, 0);
+        let least = if whole <= ATOMIC_BYTES { whole } else { 1 };
+        let mut done = 0;
         while done < whole {
-            if sent == taken {
-                let part = chunk.len().min(whole - done);
-                match from.take(&mut chunk[..part]) {
-                    Ok(count) => (taken, sent) = (count, 0),
-                    Err(_) if done > 0 => break,
-                    Err(errno) => return Err(errno),
+            let step = self.write_now(from, least, &mut None).and_then(|count| {
+                if count == 0 {
+                    self.writers.wait(io.nonblocking, || self.has_room(least).then_some(()))?;
                 }
-            }
-            let least = if whole <= ATOMIC_BYTES { taken } else { 1 };
-            match self.append(&chunk[sent..taken], least, io) {
-                Ok(count) => (sent, done) = (sent + count, done + count),
+                Ok(count)
+            });
+            match step {
+                Ok(count) => done += count,
                 Err(_) if done > 0 => break,
                 Err(errno) => return Err(errno),
             }
@@ -182,28 +251,62 @@ impl Pipe {
         Ok(done)
     }
 
-    /// Appends what fits of these bytes, once there is room for `least` of them.
-    fn append(&self, bytes: &[u8], least: usize, io: Io) -> Result<usize, Errno> {
-        let appended = self.waiters.wait(io.nonblocking, || {
-            let mut state = self.state.lock();
-            if state.readers == 0 {
-                return Some(Err(Errno::EPIPE));
-            }
-            if state.free() < least {
-                return None;
-            }
-            let count = bytes.len().min(state.free());
-            if state.bytes.try_reserve(count).is_err() {
-                return Some(Err(Errno::ENOMEM));
-            }
-            state.bytes.extend(&bytes[..count]);
-            Some(Ok(count))
-        })?;
-        self.waiters.notify();
-        appended
+    /// Whether so many bytes fit, or a write would fail.
+    fn has_room(&self, least: usize) -> bool {
+        let state = self.state.lock();
+        state.free() >= least || state.readers == 0
     }
 
-    pub(super) fn poll(&self, reads: bool, writes: bool) -> Events {
+    /// Writes what fits, but nothing if there is no room for `least` bytes. The files go with the first byte.
+    ///
+    /// # Errors
+    /// [`Errno::EPIPE`] without a reader, [`Errno::EFAULT`], [`Errno::ENOMEM`].
+    pub fn write_now(
+        &self,
+        from: &mut dyn Source,
+        least: usize,
+        rights: &mut Option<Rights>,
+    ) -> Result<usize, Errno> {
+        let writing = self.writing.lock();
+        let mut chunk = Chunk::for_bytes(from.left())?;
+        let mut done = 0;
+        // Others may make room meanwhile, but not take it.
+        while from.left() > 0 && self.has_room(if done == 0 { least } else { 1 }) {
+            let part = from.left().min(chunk.len()).min(self.state.lock().free());
+            let step = from.take(&mut chunk[..part]).and_then(|count| self.append(&chunk[..count], rights));
+            match step {
+                Ok(count) => done += count,
+                Err(_) if done > 0 => break,
+                Err(errno) => return Err(errno),
+            }
+        }
+        drop(writing);
+        if done > 0 {
+            self.readers.notify();
+        }
+        Ok(done)
+    }
+
+    /// Appends bytes that fit.
+    fn append(&self, bytes: &[u8], rights: &mut Option<Rights>) -> Result<usize, Errno> {
+        let mut state = self.state.lock();
+        if state.readers == 0 {
+            return Err(Errno::EPIPE);
+        }
+        state.bytes.try_reserve(bytes.len()).map_err(|_| Errno::ENOMEM)?;
+        if rights.is_some() {
+            state.rights.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
+        }
+        let at = state.taken + state.bytes.len() as u64;
+        if let Some(rights) = rights.take() {
+            state.rights.push_back((at..at + bytes.len() as u64, rights));
+        }
+        state.bytes.extend(bytes);
+        Ok(bytes.len())
+    }
+
+    /// What an end that reads, writes, or does both is ready for.
+    pub fn poll(&self, reads: bool, writes: bool) -> Events {
         let state = self.state.lock();
         let mut events = 0;
         if reads {
@@ -226,7 +329,7 @@ impl Pipe {
     }
 
     /// How many bytes are in it.
-    pub(super) fn len(&self) -> usize {
+    pub fn len(&self) -> usize {
         self.state.lock().bytes.len()
     }
 
@@ -246,7 +349,7 @@ impl Pipe {
         }
         state.capacity = bytes;
         drop(state);
-        self.waiters.notify();
+        self.writers.notify();
         Ok(bytes)
     }
 }

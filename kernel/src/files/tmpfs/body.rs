@@ -11,6 +11,7 @@ use spin::Once;
 use crate::errno::Errno;
 use crate::files::archive;
 use crate::files::io::{Chunk, Sink, Source};
+use crate::files::stored::{self, Stored};
 use crate::memory::manager::{KernelFile, manager};
 use crate::task::sleep_lock::SleepLock;
 
@@ -26,6 +27,8 @@ pub enum Contents {
     Huge(HugeSize),
     /// A file of the initial RAM disk. Its pages are read from there; written ones stay in the page cache.
     Archive(FileId),
+    /// A file on a disk, from which its pages are read, and to which they are written.
+    Stored(Stored),
 }
 
 /// The contents of a file. It takes no pages until it is opened, and those of the archive only when they are used.
@@ -52,6 +55,11 @@ impl Body {
         Self { contents, file, writing: SleepLock::new(()), seals: AtomicU32::new(abi::F_SEAL_SEAL) }
     }
 
+    /// The file as Quire knows it, if it was opened.
+    pub fn opened(&self) -> Option<&KernelFile> {
+        self.file.get()
+    }
+
     /// The file as Quire knows it.
     ///
     /// # Errors
@@ -61,6 +69,7 @@ impl Body {
             Contents::Memory => Ok(manager().shmem(0)?),
             Contents::Huge(size) => Ok(manager().huge_file(size, 0)?),
             Contents::Archive(id) => Ok(manager().open(id)?),
+            Contents::Stored(stored) => Ok(manager().open(stored.id())?),
         })
     }
 
@@ -70,13 +79,14 @@ impl Body {
             (Some(file), _) => file.size(),
             (None, Contents::Memory | Contents::Huge(_)) => 0,
             (None, Contents::Archive(id)) => archive::size(id),
+            (None, Contents::Stored(stored)) => stored.size(),
         }
     }
 
     /// What it takes, in units of 512 bytes.
-    pub(super) fn blocks(&self) -> u64 {
+    pub fn blocks(&self) -> u64 {
         let pages = match (self.file.get(), self.contents) {
-            (_, Contents::Archive(_)) => self.size().div_ceil(FRAME_SIZE),
+            (_, Contents::Archive(_) | Contents::Stored(_)) => self.size().div_ceil(FRAME_SIZE),
             (Some(file), Contents::Memory) => file.resident(),
             (Some(file), Contents::Huge(size)) => file.huge_pages().0 * size.order().frames(),
             (None, Contents::Memory | Contents::Huge(_)) => 0,
@@ -85,7 +95,7 @@ impl Body {
     }
 
     /// Reads from a position, which it moves.
-    pub(super) fn read(&self, position: &mut u64, to: &mut dyn Sink) -> Result<usize, Errno> {
+    pub fn read(&self, position: &mut u64, to: &mut dyn Sink) -> Result<usize, Errno> {
         let left = self.size().saturating_sub(*position);
         let wanted = to.left().min(usize::try_from(left).unwrap_or(usize::MAX));
         let mut chunk = Chunk::for_bytes(wanted)?;
@@ -97,6 +107,7 @@ impl Body {
                 Ok((got, put)) => {
                     *position += put as u64;
                     done += put;
+                    self.relieve(0)?;
                     if put < got || got < part {
                         break;
                     }
@@ -109,7 +120,7 @@ impl Body {
     }
 
     /// Writes to a position, or at the end, and moves the position behind what it wrote.
-    pub(super) fn write(
+    pub fn write(
         &self,
         position: &mut u64,
         from: &mut dyn Source,
@@ -146,17 +157,21 @@ impl Body {
         while done < wanted {
             let part = chunk.len().min(wanted - done);
             let taken = from.take(&mut chunk[..part]);
-            let outcome = taken
-                .and_then(|taken| Ok((taken, self.file()?.write_at(start + done as u64, &chunk[..taken])?)));
+            let at = start + done as u64;
+            let outcome = taken.and_then(|taken| {
+                let fits = self.prepare(at, taken)?;
+                Ok((taken, self.file()?.write_at(at, &chunk[..fits])?))
+            });
             match outcome {
                 Ok((taken, written)) => {
                     done += written;
+                    self.relieve(written)?;
                     if taken < part || written < taken {
                         break;
                     }
                 }
                 Err(_) if done > 0 => break,
-                Err(errno) => return Err(out_of_space(errno)),
+                Err(errno) => return Err(self.out_of_space(errno)),
             }
         }
         *position = start + done as u64;
@@ -164,7 +179,7 @@ impl Body {
     }
 
     /// Sets the size.
-    pub(super) fn truncate(&self, bytes: u64) -> Result<(), Errno> {
+    pub fn truncate(&self, bytes: u64) -> Result<(), Errno> {
         let _writing = self.writing.lock();
         let size = self.size();
         if bytes == size {
@@ -175,7 +190,7 @@ impl Body {
     }
 
     /// Allocates the pages of a range; the size grows with it unless `keep_size`.
-    pub(super) fn allocate(&self, start: u64, end: u64, keep_size: bool) -> Result<(), Errno> {
+    pub fn allocate(&self, start: u64, end: u64, keep_size: bool) -> Result<(), Errno> {
         let _writing = self.writing.lock();
         let size = self.size();
         if end > size {
@@ -185,12 +200,13 @@ impl Body {
             Contents::Memory | Contents::Huge(_) if keep_size => {
                 let end = end.min(size);
                 if start < end {
-                    self.file()?.allocate(start..end).map_err(|error| out_of_space(error.into()))?;
+                    self.file()?.allocate(start..end).map_err(|error| self.out_of_space(error.into()))?;
                 }
             }
             Contents::Memory | Contents::Huge(_) => {
-                self.file()?.allocate(start..end).map_err(|error| out_of_space(error.into()))?
+                self.file()?.allocate(start..end).map_err(|error| self.out_of_space(error.into()))?
             }
+            Contents::Stored(_) => return Err(Errno::EOPNOTSUPP),
             // Pages of the archive are there already.
             Contents::Archive(_) if end > size && !keep_size => self.file()?.truncate(end)?,
             Contents::Archive(_) => {}
@@ -222,7 +238,7 @@ impl Body {
     }
 
     /// Adds seals (`F_ADD_SEALS`). `mapped`: whether a program may store to it through a mapping.
-    pub(super) fn add_seals(&self, seals: u32, mapped: impl Fn() -> bool) -> Result<(), Errno> {
+    pub fn add_seals(&self, seals: u32, mapped: impl Fn() -> bool) -> Result<(), Errno> {
         const KNOWN: u32 = abi::F_SEAL_SEAL
             | abi::F_SEAL_SHRINK
             | abi::F_SEAL_GROW
@@ -242,7 +258,7 @@ impl Body {
     }
 
     /// Makes a range of bytes zero, without memory where whole pages are concerned.
-    pub(super) fn punch(&self, start: u64, end: u64) -> Result<(), Errno> {
+    pub fn punch(&self, start: u64, end: u64) -> Result<(), Errno> {
         let _writing = self.writing.lock();
         self.check_seal(abi::F_SEAL_WRITE | abi::F_SEAL_FUTURE_WRITE)?;
         if let Contents::Memory | Contents::Huge(_) = self.contents {
@@ -257,9 +273,23 @@ impl Body {
         }
         Ok(())
     }
-}
 
-/// A file system in memory that is out of memory has no space left.
-fn out_of_space(errno: Errno) -> Errno {
-    if errno == Errno::ENOMEM { Errno::ENOSPC } else { errno }
+    /// Prepares a file on a disk for bytes that are about to be written, and returns how many fit.
+    fn prepare(&self, at: u64, bytes: usize) -> Result<usize, Errno> {
+        match self.contents {
+            Contents::Stored(stored) if bytes > 0 => stored.prepare(at, bytes),
+            _ => Ok(bytes),
+        }
+    }
+
+    /// After a part of a file on a disk was read or written: its pages are not to take all memory.
+    fn relieve(&self, written: usize) -> Result<(), Errno> {
+        if let Contents::Stored(_) = self.contents { stored::relieve(written) } else { Ok(()) }
+    }
+
+    /// A file system in memory that is out of memory has no space left.
+    fn out_of_space(&self, errno: Errno) -> Errno {
+        let is_memory = !matches!(self.contents, Contents::Stored(_));
+        if is_memory && errno == Errno::ENOMEM { Errno::ENOSPC } else { errno }
+    }
 }

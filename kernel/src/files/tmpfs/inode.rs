@@ -17,7 +17,7 @@ use crate::files::directory_file::DirectoryFile;
 use crate::files::node::{Attributes, Change, Directory, FsInfo, Kind, New, NewKind, Node, Target};
 use crate::files::open::{File, Opening};
 use crate::files::pipe::{self, Pipe};
-use crate::files::special;
+use crate::files::{special, stored};
 use crate::task::credentials;
 use crate::time;
 
@@ -240,6 +240,7 @@ impl Node for Inode {
             Content::Symlink(_) => Err(Errno::ELOOP),
             Content::Fifo(slot) => pipe::open_fifo(&Self::pipe(slot)?, opening),
             Content::Other(Kind::CharDevice(number)) => special::open(*number, opening),
+            Content::Other(Kind::BlockDevice(number)) => stored::open_disk(*number, opening),
             Content::Other(_) => Err(Errno::ENXIO),
         }
     }

@@ -88,7 +88,7 @@ fn check(signal: u32) -> Result<(), Errno> {
 /// Whether the running process's session has a process group with this number.
 pub fn is_group_of_session(group: u32) -> bool {
     let session = sched::current().process.session.load(Ordering::Relaxed);
-    table::processes().iter().any(|process| {
+    table::processes().any(|process| {
         process.group.load(Ordering::Relaxed) == group && process.session.load(Ordering::Relaxed) == session
     })
 }

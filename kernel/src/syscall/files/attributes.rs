@@ -133,9 +133,8 @@ fn instant(seconds: u64, ns: u64) -> Result<Option<u64>, Errno> {
         UTIME_NOW => Ok(Some(time::realtime_ns())),
         UTIME_OMIT => Ok(None),
         // Times before 1970 become 1970.
-        0..SECOND => {
-            Ok(Some((seconds as i64).max(0) as u64).map(|seconds| seconds.saturating_mul(SECOND) + ns))
-        }
+        0..SECOND => Ok(Some((seconds as i64).max(0) as u64)
+            .map(|seconds| seconds.saturating_mul(SECOND).saturating_add(ns))),
         _ => Err(Errno::EINVAL),
     }
 }

@@ -25,7 +25,7 @@ impl Call<'_> {
                 table.set_close_on_exec(descriptor, argument as u32 & abi::FD_CLOEXEC != 0)?;
                 Ok(0)
             }
-            abi::F_GETFL => Ok(u64::from(file.flags() | abi::O_LARGEFILE)),
+            abi::F_GETFL => Ok(u64::from(file.flags())),
             _ if file.is_path_only() => Err(Errno::EBADF),
             abi::F_SETFL => {
                 file.set_flags(argument as u32);

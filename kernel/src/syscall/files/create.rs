@@ -7,6 +7,7 @@ use linux_raw_sys::general as abi;
 
 use super::{check_flags, current};
 use crate::errno::Errno;
+use crate::files::dentry::Dentry;
 use crate::files::node::{Kind, New, NewKind};
 use crate::files::walk::Found;
 use crate::syscall::{Answer, Call};
@@ -28,7 +29,8 @@ impl Call<'_> {
         let mut found = self.walk(directory, &self.path(path)?, false)?;
         found.slash = false;
         let mode = mode as u32 & DIRECTORY_PERMISSIONS & !self.places().umask;
-        self.create(found, New { kind: NewKind::Other(Kind::Directory), mode })
+        make(&found, New { kind: NewKind::Other(Kind::Directory), mode })?;
+        Ok(0)
     }
 
     pub(in crate::syscall) fn mknod(&self) -> Answer {
@@ -48,9 +50,24 @@ impl Call<'_> {
             abi::S_IFLNK => return Err(Errno::EINVAL),
             _ => Kind::of_mode(mode, u64::from(device as u32)).ok_or(Errno::EINVAL)?,
         };
-        let found = self.walk(directory, &self.path(path)?, false)?;
+        self.make_node_at(directory, &self.path(path)?, mode, kind)?;
+        Ok(0)
+    }
+
+    /// Makes a node that is not a directory.
+    pub(in crate::syscall) fn make_node(
+        &self,
+        path: &[u8],
+        mode: u32,
+        kind: Kind,
+    ) -> Result<Arc<Dentry>, Errno> {
+        self.make_node_at(current(), path, mode, kind)
+    }
+
+    fn make_node_at(&self, directory: u64, path: &[u8], mode: u32, kind: Kind) -> Result<Arc<Dentry>, Errno> {
+        let found = self.walk(directory, path, false)?;
         let mode = mode & PERMISSIONS & !self.places().umask;
-        self.create(found, New { kind: NewKind::Other(kind), mode })
+        make(&found, New { kind: NewKind::Other(kind), mode })
     }
 
     pub(in crate::syscall) fn symlink(&self) -> Answer {
@@ -67,17 +84,7 @@ impl Call<'_> {
             return Err(Errno::ENOENT);
         }
         let found = self.walk(directory, &self.path(path)?, false)?;
-        self.create(found, New { kind: NewKind::Symlink(target.into()), mode: 0o777 })
-    }
-
-    fn create(&self, found: Found, new: New) -> Answer {
-        if found.place.is_some() {
-            return Err(Errno::EEXIST);
-        }
-        if found.slash {
-            return Err(Errno::ENOENT);
-        }
-        found.writable_directory()?.create(&found.directory, &found.name, new)?;
+        make(&found, New { kind: NewKind::Symlink(target.into()), mode: 0o777 })?;
         Ok(0)
     }
 
@@ -142,6 +149,17 @@ impl Call<'_> {
         found.directory_without(&entry)?.remove(&entry, directory)?;
         Ok(0)
     }
+}
+
+/// Makes a node where none is.
+fn make(found: &Found, new: New) -> Result<Arc<Dentry>, Errno> {
+    if found.place.is_some() {
+        return Err(Errno::EEXIST);
+    }
+    if found.slash {
+        return Err(Errno::ENOENT);
+    }
+    found.writable_directory()?.create(&found.directory, &found.name, new)
 }
 
 /// Why the last name of a path, which is `.`, `..` or the root, cannot be removed.

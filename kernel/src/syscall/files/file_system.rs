@@ -73,7 +73,8 @@ impl Call<'_> {
         };
         let (source, kind, options) = (text(0)?, text(2)?, text(4)?);
         let place = self.place(current(), &self.path(1)?, 0)?;
-        mounts::mount(&source, &place, &kind, &options)?;
+        let disk = if kind == "ext2" { Some(self.place(current(), &self.path(0)?, 0)?) } else { None };
+        mounts::mount((&source, disk), &place, &kind, &options, flags & abi::MS_RDONLY != 0)?;
         Ok(0)
     }
 

@@ -86,6 +86,11 @@ impl Call<'_> {
         Walk { root: self.places().root, base, follow, resolve: 0 }.find(path)
     }
 
+    /// The place at a path.
+    pub(super) fn existing_node(&self, path: &[u8]) -> Result<Arc<Dentry>, Errno> {
+        self.place(current(), path, 0)
+    }
+
     /// The place at a path that starts at a descriptor, by the flags `AT_SYMLINK_NOFOLLOW` and `AT_EMPTY_PATH`.
     fn place(&self, descriptor: u64, path: &[u8], flags: u64) -> Result<Arc<Dentry>, Errno> {
         if path.is_empty() && flags as u32 & abi::AT_EMPTY_PATH != 0 {

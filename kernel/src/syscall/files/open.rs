@@ -106,6 +106,8 @@ impl Call<'_> {
     fn open_by(&self, directory: u64, path: usize, mut request: Request) -> Answer {
         if request.has(abi::O_PATH) {
             request.flags &= abi::O_PATH | abi::O_DIRECTORY | abi::O_NOFOLLOW | abi::O_CLOEXEC;
+        } else {
+            request.flags |= abi::O_LARGEFILE;
         }
         let path = self.path(path)?;
         let base = self.base(directory, &path)?;

@@ -25,7 +25,7 @@ impl Call<'_> {
 }
 
 fn target(file: &OpenFile, position: u64, offset: i64, whence: u32) -> Result<u64, Errno> {
-    let size = || file.attributes().size;
+    let size = || file.file().end().unwrap_or_else(|| file.attributes().size);
     let from = |start: u64| {
         let sum = i128::from(start) + i128::from(offset);
         u64::try_from(sum).ok().filter(|sum| *sum <= i64::MAX as u64).ok_or(Errno::EINVAL)

@@ -251,12 +251,59 @@ by_lines! {
     ],
     []
 }
-by_lines! {
-    nt16,
-    [
-        "movdqu xmm0, [rsi]", "movdqu xmm1, [rsi + 16]", "movdqu xmm2, [rsi + 32]", "movdqu xmm3, [rsi + 48]",
-        "movntdq [rdi], xmm0", "movntdq [rdi + 16], xmm1", "movntdq [rdi + 32], xmm2", "movntdq [rdi + 48], xmm3"
-    ],
-    []
+/// Stores of 16 bytes past the caches, four lines a turn and then line by line.
+unsafe fn nt16(from: *const u8, to: *mut u8, lines: usize) {
+    // SAFETY: K1: each turn reads and writes one or four of the caller's lines. K2: `on` asked for the
+    // feature.
+    unsafe {
+        asm!(
+            "mov rax, rcx",
+            "shr rax, 2",
+            "jz 3f",
+            // Both pointers go behind these lines, and an index from below zero counts up.
+            "shl rax, 8",
+            "add rsi, rax",
+            "add rdi, rax",
+            "neg rax",
+            "2:",
+            "movdqu xmm0, [rsi + rax + 0]", "movdqu xmm1, [rsi + rax + 16]",
+            "movdqu xmm2, [rsi + rax + 32]", "movdqu xmm3, [rsi + rax + 48]",
+            "movntdq [rdi + rax + 0], xmm0", "movntdq [rdi + rax + 16], xmm1",
+            "movntdq [rdi + rax + 32], xmm2", "movntdq [rdi + rax + 48], xmm3",
+            "movdqu xmm0, [rsi + rax + 64]", "movdqu xmm1, [rsi + rax + 80]",
+            "movdqu xmm2, [rsi + rax + 96]", "movdqu xmm3, [rsi + rax + 112]",
+            "movntdq [rdi + rax + 64], xmm0", "movntdq [rdi + rax + 80], xmm1",
+            "movntdq [rdi + rax + 96], xmm2", "movntdq [rdi + rax + 112], xmm3",
+            "movdqu xmm0, [rsi + rax + 128]", "movdqu xmm1, [rsi + rax + 144]",
+            "movdqu xmm2, [rsi + rax + 160]", "movdqu xmm3, [rsi + rax + 176]",
+            "movntdq [rdi + rax + 128], xmm0", "movntdq [rdi + rax + 144], xmm1",
+            "movntdq [rdi + rax + 160], xmm2", "movntdq [rdi + rax + 176], xmm3",
+            "movdqu xmm0, [rsi + rax + 192]", "movdqu xmm1, [rsi + rax + 208]",
+            "movdqu xmm2, [rsi + rax + 224]", "movdqu xmm3, [rsi + rax + 240]",
+            "movntdq [rdi + rax + 192], xmm0", "movntdq [rdi + rax + 208], xmm1",
+            "movntdq [rdi + rax + 224], xmm2", "movntdq [rdi + rax + 240], xmm3",
+            "add rax, 256",
+            "jnz 2b",
+            "3:",
+            "and ecx, 3",
+            "jz 5f",
+            "4:",
+            "movdqu xmm0, [rsi + 0]", "movdqu xmm1, [rsi + 16]",
+            "movdqu xmm2, [rsi + 32]", "movdqu xmm3, [rsi + 48]",
+            "movntdq [rdi + 0], xmm0", "movntdq [rdi + 16], xmm1",
+            "movntdq [rdi + 32], xmm2", "movntdq [rdi + 48], xmm3",
+            "add rsi, 64",
+            "add rdi, 64",
+            "dec ecx",
+            "jnz 4b",
+            "5:",
+            inout("rdi") to => _,
+            inout("rsi") from => _,
+            inout("rcx") lines => _,
+            out("rax") _,
+            clobber_abi("sysv64"),
+            options(nostack),
+        );
+    }
 }
 by_lines!(nt64, ["vmovdqu64 zmm0, [rsi]", "vmovntdq [rdi], zmm0"], ["vzeroupper"]);

@@ -206,7 +206,8 @@ impl Entry {
     /// Whether the entry, read at `level`, points to a table.
     #[inline]
     pub(crate) const fn is_table(self, level: Level) -> bool {
-        self.is_present() && level.get() != 0 && self.0 & EntryFlags::LARGE.0 == 0
+        // A pointer to a table is never inaccessible.
+        level.get() != 0 && self.0 & (EntryFlags::PRESENT.0 | EntryFlags::LARGE.0) == EntryFlags::PRESENT.0
     }
 
     /// Whether the entry, read at `level`, points to a table that may be shared ([`Self::shared_table`]).

@@ -129,6 +129,16 @@ impl CpuFeatures {
         features.iter().fold(Self::NONE, |all, &feature| all.and(feature))
     }
 
+    /// These features and one more: a kernel that saves the state of SSE by FXSAVE adds
+    /// [`Sse2`](Feature::Sse2), which [`Self::detect`] cannot see then.
+    ///
+    /// # Safety
+    /// As for [`Self::assume`].
+    #[must_use]
+    pub const unsafe fn with(self, feature: Feature) -> Self {
+        self.and(feature)
+    }
+
     /// Whether the feature can be used.
     #[inline]
     pub const fn has(self, feature: Feature) -> bool {

@@ -5,7 +5,7 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use crate::addr::{Frame, FrameRange, PhysAddr};
+use crate::addr::{Frame, FrameRange, Order, PhysAddr};
 use crate::clear::{Clearer, Extent};
 use crate::error::Cancelled;
 use crate::limits::FRAME_SIZE;
@@ -26,6 +26,15 @@ impl<P: FramePlatform> Frames<'_, P> {
         self.expect_own(folio);
         // SAFETY: invariant 1: the caller owns the folio, which is borrowed mutably.
         unsafe { self.clear_frames(folio.frames(), hint) };
+    }
+
+    /// As [`Self::clear`], for a folio of one frame.
+    #[inline(always)]
+    pub(crate) fn clear_page(&self, folio: &mut Folio, hint: TouchHint) {
+        debug_assert_eq!(folio.order(), Order::FRAME);
+        self.expect_own(folio);
+        // SAFETY: invariant 1: the caller owns the folio, which is borrowed mutably.
+        unsafe { self.clear_frames(FrameRange::new(folio.frame(), 1), hint) };
     }
 
     /// Zeroes an extent of a folio, however long, with reschedule points; gives up when the task is dying.

@@ -70,7 +70,7 @@ impl<'p, P: FramePlatform> Frames<'p, P> {
     #[inline]
     pub fn descriptor(&self, frame: Frame) -> &Descriptor {
         let block = self.memmap.block(frame.block());
-        if block.state() == BlockState::Folio { block.folio() } else { self.memmap.descriptor(frame) }
+        if block.state() == BlockState::Folio { block.folio() } else { MemMap::descriptor_in(block, frame) }
     }
 
     /// Counts an event on the running CPU.

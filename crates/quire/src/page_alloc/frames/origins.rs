@@ -17,7 +17,7 @@ use crate::platform::FramePlatform;
 
 /// The page at which an anonymous frame was first mapped, and the low bits of its family's number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Origin(u64);
+pub struct Origin(pub(in crate::page_alloc) u64);
 
 impl Origin {
     const PAGE_BITS: u32 = 44;

@@ -30,6 +30,12 @@ pub(in crate::page_alloc) fn split_remainders(block: &Block, freed: FrameMask) {
     }
 }
 
+/// Whether the used frame is a folio by itself. Under the block's lock.
+#[inline]
+pub(in crate::page_alloc) fn is_single(block: &Block, index: usize) -> bool {
+    block.heads.contains(index) && (index + 1 == BLOCK_FRAMES || !is_tail(block, index + 1))
+}
+
 /// Makes every `step`-th of `count` frames of a folio start one in unknown state. Under the block's lock.
 pub(in crate::page_alloc) fn make_heads(block: &Block, start: usize, count: usize, step: usize) {
     let head = block.heads.load().previous_set(start).unwrap_or(start);

@@ -8,6 +8,9 @@ use crate::memmap::{Block, FrameState};
 pub(in crate::page_alloc) fn touch(block: &Block, start: usize, count: usize) {
     FrameState::UNKNOWN.put(block.folio_state_cell());
     let Some(area) = block.area() else { return };
+    if count == 1 && block.heads.contains(start) {
+        return area.set_state(start, FrameState::UNKNOWN);
+    }
     // The state of a folio is its first frame's. Mostly the run is, or is part of, one folio.
     let heads = block.heads.load();
     let first = if heads.contains(start) { start } else { heads.previous_set(start).unwrap_or(start) };

@@ -5,7 +5,7 @@ use core::sync::atomic::Ordering;
 use crate::addr::{BlockNumber, Frame, FrameRange, Order, PageSize};
 use crate::limits::BLOCK_FRAMES;
 use crate::memmap::{Block, BlockState, DescriptorFlags, FrameMask, FrameState, LaneError};
-use crate::page_alloc::frames::remainders::split_remainders;
+use crate::page_alloc::frames::remainders::{is_single, split_remainders};
 use crate::page_alloc::frames::state::{head_of, touch};
 use crate::page_alloc::mapcount::MapCounts;
 use crate::page_alloc::request::gfp::Contents;
@@ -33,7 +33,8 @@ pub struct Counter<'a, 'p, P: FramePlatform> {
     current: Option<(BlockNumber, &'a Block)>,
     /// Frames of the current block that are neither mapped nor held any more.
     pub(in crate::page_alloc) freed: FrameMask,
-    pub(in crate::page_alloc) any_freed: bool,
+    /// How many these are.
+    freed_count: usize,
     /// The current block's slot, once nothing is counted in it.
     slot: Option<CountSlot>,
     /// Whether promises were released, so that a frame of slots may be free.
@@ -48,7 +49,7 @@ impl<'p, P: FramePlatform> MapCounts<'p, P> {
             counts: self,
             current: None,
             freed: FrameMask::EMPTY,
-            any_freed: false,
+            freed_count: 0,
             slot: None,
             excess: false,
         }
@@ -124,6 +125,11 @@ impl<'a, P: FramePlatform> Counter<'a, '_, P> {
 
     fn unmap_in_block(&mut self, piece: FrameRange) -> u64 {
         let (start, count) = (piece.start.index_in_block(), piece.count as usize);
+        if count == 1
+            && let Some(freed) = self.unmap_one(piece.start)
+        {
+            return freed;
+        }
         let (platform, promises) = (self.counts.platform(), Promises::new(self.counts.store()));
         if count == BLOCK_FRAMES && self.enter(piece.start.block()).remove_table(&promises) {
             self.excess |= promises.excess.get();
@@ -135,6 +141,26 @@ impl<'a, P: FramePlatform> Counter<'a, '_, P> {
         });
         self.excess |= promises.excess.get();
         freed
+    }
+
+    /// Counts down one leaf of one frame of a block in small pieces. `None` for other blocks.
+    #[inline]
+    fn unmap_one(&mut self, frame: Frame) -> Option<u64> {
+        let (block, index) = (self.enter(frame.block()), frame.index_in_block());
+        let lanes = block.area_lanes()?;
+        let Ok(zero) = lanes.decrement_one(index) else { self.panic_underflow(frame, 1) };
+        if !zero || block.held.contains(index) {
+            return Some(0);
+        }
+        self.freed.0[index / 64] |= 1 << (index % 64);
+        self.freed_count += 1;
+        Some(1)
+    }
+
+    #[cold]
+    fn panic_underflow(&mut self, frame: Frame, leaves: usize) -> ! {
+        self.leave();
+        panic!("{frame:?}, {leaves} leaves: a frame was unmapped more often than mapped (invariant 5)");
     }
 
     /// As [`Self::unmap`], for any frames of one block; panics where that does.
@@ -167,8 +193,7 @@ impl<'a, P: FramePlatform> Counter<'a, '_, P> {
         let block = self.enter(frame.block());
         let mut zeroed = FrameMask::EMPTY;
         if change(block, &mut zeroed).is_err() {
-            self.leave();
-            panic!("{frame:?}, {leaves} leaves: a frame was unmapped more often than mapped (invariant 5)");
+            self.panic_underflow(frame, leaves);
         }
         if block.state() == BlockState::Small {
             return self.add_freed(block, zeroed);
@@ -248,7 +273,7 @@ impl<'a, P: FramePlatform> Counter<'a, '_, P> {
             return 0;
         }
         self.freed = self.freed.union(freed);
-        self.any_freed = true;
+        self.freed_count += freed.count();
         freed.count() as u64
     }
 
@@ -264,6 +289,9 @@ impl<'a, P: FramePlatform> Counter<'a, '_, P> {
     /// As [`Self::count_folio`] for 4 KiB leaves, which pages of a pool do not count at their start.
     #[inline]
     pub(in crate::page_alloc) fn count_small(&self, frame: Frame, block: &Block, leaves: i64) -> bool {
+        if block.state() == BlockState::Small {
+            return false;
+        }
         if block.state() == BlockState::FolioTail && self.counts.counts_in_record(frame, block) {
             return true;
         }
@@ -358,28 +386,47 @@ impl<'a, P: FramePlatform> Counter<'a, '_, P> {
     }
 
     /// Gives the current block's lock back, and its freed frames to the store.
+    #[inline]
     pub(in crate::page_alloc) fn leave(&mut self) {
         let Some((number, block)) = self.current.take() else { return };
-        if !self.any_freed {
-            block.unlock(self.counts.platform());
-            if let Some(slot) = self.slot.take() {
-                self.counts.store().give_slot(slot);
-            }
-            if core::mem::take(&mut self.excess) {
-                self.counts.store().trim_room();
-            }
-            return;
+        if self.freed_count > 0 {
+            return self.free_and_unlock(number, block);
+        }
+        block.unlock(self.counts.platform());
+        if self.slot.is_some() || self.excess {
+            self.give_back_slots();
+        }
+    }
+
+    #[cold]
+    fn give_back_slots(&mut self) {
+        if let Some(slot) = self.slot.take() {
+            self.counts.store().give_slot(slot);
+        }
+        if core::mem::take(&mut self.excess) {
+            self.counts.store().trim_room();
+        }
+    }
+
+    fn free_and_unlock(&mut self, number: BlockNumber, block: &Block) {
+        let (frames, store) = (self.counts.frames(), self.counts.store());
+        let first = number.first_frame();
+        if core::mem::take(&mut self.freed_count) == 1
+            && let Some(index) = self.freed.next_set(0)
+            && is_single(block, index)
+        {
+            self.freed.0[index / 64] = 0;
+            frames.note_freed(FrameRange::new(first.add(index as u64), 1));
+            return store.store_put_one(number, block, index, Order::FRAME);
         }
         let freed = core::mem::take(&mut self.freed);
-        self.any_freed = false;
         split_remainders(block, freed);
         if self.counts.platform().watches_frees() {
             for (start, count) in freed.runs() {
-                let first = number.first_frame().add(start as u64);
-                self.counts.frames().note_freed(FrameRange::new(first, count as u64));
+                frames.note_freed(FrameRange::new(first.add(start as u64), count as u64));
             }
         }
-        self.counts.store().store_put(number, block, freed);
+        store.store_put(number, block, freed);
     }
 }
 

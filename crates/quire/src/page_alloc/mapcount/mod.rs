@@ -10,6 +10,7 @@ pub(super) mod holds;
 pub(super) mod large_pieces;
 pub(super) mod mapped;
 mod merge;
+mod page;
 #[cfg(feature = "published")]
 pub(super) mod published;
 pub(super) mod returned;

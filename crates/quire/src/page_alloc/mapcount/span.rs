@@ -19,9 +19,8 @@ impl<P: FramePlatform> Counter<'_, '_, P> {
     /// As for [`Self::unmap`]. Before the last part the caller has another leaf of the folio to count down.
     pub(crate) unsafe fn unmap_part(&mut self, run: FrameRange, last: bool, unmapped: &mut FrameMask) {
         if last {
-            self.enter(run.start.block());
-            self.freed = self.freed.union(*unmapped);
-            self.any_freed |= !unmapped.is_empty();
+            let block = self.enter(run.start.block());
+            self.add_freed(block, *unmapped);
             self.count_down_run(run);
         } else if self.counts.is_counted_as_published(run.start) {
             self.count_down_run(run);

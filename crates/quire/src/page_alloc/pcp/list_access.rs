@@ -18,6 +18,7 @@ use crate::page_alloc::pcp::level::{CpuLists, Level};
 use crate::platform::{Context, FramePlatform};
 #[cfg(feature = "published")]
 use crate::platform::{InterruptState, ListGuard};
+use crate::stats::Stat;
 
 pub(in crate::page_alloc) struct ListAccess<'a> {
     pub(in crate::page_alloc) cpu: CpuId,
@@ -47,10 +48,14 @@ impl<P: FramePlatform> Lists<'_, P> {
         if self.frames().guard != ListGuard::Reentry {
             return self.begin_guarded(cpu, lists, wait);
         }
+        let level = lists.levels.iter().position(|level| level.lease.enter());
+        if level.is_some_and(|level| level > 0) {
+            self.frames().cells(cpu).add(Stat::PcpNested, 1);
+        }
         ListAccess {
             cpu,
             lists,
-            level: lists.levels.iter().position(|level| level.lease.enter()),
+            level,
             wait,
             #[cfg(feature = "published")]
             restore: None,

@@ -126,9 +126,16 @@ impl<P: FramePlatform> Lists<'_, P> {
         let got = self.frames().in_store(|| self.fetch(access, zone, own.number, gfp, &mut frames[..wanted]));
         self.frames().count(Stat::PcpRefill, 1);
         // The lowest address is popped first, so that neighbours in time are neighbours in memory.
-        frames[..got].iter().rev().for_each(|&frame| {
-            list.push(frame, self.frames().state_cell(self.frames().memmap.block(frame.block()), frame));
-        });
+        let mut last = None;
+        for &frame in frames[..got].iter().rev() {
+            // Mostly all are of one block.
+            let block = match last {
+                Some((number, block)) if number == frame.block() => block,
+                _ => self.frames().memmap.block(frame.block()),
+            };
+            last = Some((frame.block(), block));
+            list.push(frame, self.frames().state_cell(block, frame));
+        }
         list.note_flow(-(got as i64));
         if let Some(parked) = own.parked {
             parked.raise_mark(self.platform(), own.wait, got, zone.free_frames() < zone.marks.high());

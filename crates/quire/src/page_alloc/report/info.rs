@@ -89,6 +89,12 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         levels.iter().map(|level| level.frames_of_zone(usize::from(number))).sum()
     }
 
+    /// All frames that the allocator was given, as [`MemoryInfo::total`]: one load.
+    #[inline]
+    pub fn total_frames(&self) -> u64 {
+        self.present.load(Ordering::Relaxed)
+    }
+
     /// The machine as a whole.
     pub fn memory_info(&self) -> MemoryInfo {
         let tables = self.tables.load(Ordering::Relaxed);

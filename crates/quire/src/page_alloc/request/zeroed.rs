@@ -42,7 +42,7 @@ impl<P: FramePlatform> Requests<'_, P> {
     ///
     /// # Panics
     /// If [`Zeroes::verify`](crate::page_alloc::Zeroes::verify) is set and a folio known to be zero is not.
-    #[inline]
+    #[inline(always)]
     pub fn alloc_maybe_zeroed(&self, gfp: Gfp, order: Order) -> Result<(Folio, Contents), AllocError> {
         if self.platform().fail_allocation() {
             return Err(AllocError::OutOfMemory);
@@ -58,6 +58,12 @@ impl<P: FramePlatform> Requests<'_, P> {
             return Ok((self.frames().folio(frame, order), contents));
         }
         drop(pinned);
+        self.alloc_unlisted_zeroed(gfp, order)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn alloc_unlisted_zeroed(&self, gfp: Gfp, order: Order) -> Result<(Folio, Contents), AllocError> {
         let frame = self.alloc_unlisted(gfp.for_zeroes(), order)?;
         Ok((self.frames().folio(frame, order), self.store().take_mark(frame, order)))
     }

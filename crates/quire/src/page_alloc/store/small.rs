@@ -126,7 +126,13 @@ impl<P: FramePlatform> Store<'_, P> {
     }
 
     /// As [`Self::store_put`] for one folio.
-    fn store_put_one(&self, number: BlockNumber, block: &Block, index: usize, order: Order) {
+    pub(in crate::page_alloc) fn store_put_one(
+        &self,
+        number: BlockNumber,
+        block: &Block,
+        index: usize,
+        order: Order,
+    ) {
         let grown = mark_bits_free(block, index, order);
         self.finish_put(number, block, order.frames() as u16, grown);
     }

@@ -40,8 +40,7 @@ impl<P: Platform> Faults<'_, '_, P> {
         if access != Access::Write {
             return self.map_zero(vma, addr);
         }
-        let policy = self.memory.policy();
-        let allowed = policy.allowed(vma.attributes.advice, vma.attributes.folios);
+        let (policy, allowed) = (self.memory.policy(), self.allowed_orders(vma));
         let large = policy.pmd_mapped && is_vacant_above(&found);
         // An empty entry above the level of 2 MiB leaves is 1 GiB without any mapping.
         let vacant = large && !forms_here && found.level >= Level::of_leaf(PageSize::Size1G);
@@ -62,7 +61,7 @@ impl<P: Platform> Faults<'_, '_, P> {
                     if stale {
                         folio = self.zero_folio(addr, folio, caller)?;
                     }
-                    return self.map_folio(vma, addr, folio, large, caller);
+                    return self.map_folio(vma, addr, folio, &found, caller);
                 }
                 Err(error) => {
                     let Some(below) = order.get().checked_sub(1).and_then(Order::new) else {
@@ -73,6 +72,29 @@ impl<P: Platform> Faults<'_, '_, P> {
                 }
             }
         }
+    }
+
+    /// Maps a new page of zeroes where `found` is empty: what the general way does, for a single frame.
+    /// Returns whether it did; `false` when another CPU was faster.
+    #[inline(always)]
+    pub(super) fn map_new_page(self, vma: &Vma, addr: VirtAddr, found: &Lookup) -> Result<bool, FaultError> {
+        let (pages, start) = (self.memory.pages(), addr.align_down(FRAME_SIZE));
+        let (mut folio, contents) = pages.alloc_maybe_zeroed(self.request_for(vma), Order::FRAME)?;
+        if contents == Contents::Unknown {
+            pages.frames().clear_page(&mut folio, TouchHint::Soon);
+        }
+        let new = (folio.frame(), Origin::new(self.family, vma.attributes.origin_of(start)));
+        let flags = leaf_flags(&vma.attributes, true).union(EntryFlags::ANON);
+        // SAFETY: invariant 1: the folio's value is given up once it is mapped.
+        let done = mapped(unsafe { self.tables().map_page(found, start, new, flags) });
+        if done != Ok(true) {
+            self.memory.give_up_zeroed(folio);
+            return done;
+        }
+        // The leaf owns it.
+        let _ = folio.into_raw();
+        self.add_anon(1);
+        done
     }
 
     /// The largest allowed order whose aligned extent lies in the mapping with nothing mapped in it.
@@ -121,7 +143,7 @@ impl<P: Platform> Faults<'_, '_, P> {
         vma: &Vma,
         addr: VirtAddr,
         folio: Folio,
-        large: bool,
+        found: &Lookup,
         caller: Caller,
     ) -> Result<Step, FaultError> {
         let (pages, frames) = (self.memory.pages(), folio.frames());
@@ -130,7 +152,8 @@ impl<P: Platform> Faults<'_, '_, P> {
         let flags = leaf_flags(&vma.attributes, true).union(EntryFlags::ANON);
         pages.frames().set_origin(frame, Origin::new(self.family, vma.attributes.origin_of(start)));
         let mut done = Ok(false);
-        if let Some(size) = PageSize::of_order(order).filter(|_| large && order >= Order::BLOCK) {
+        let large = order >= Order::BLOCK && self.memory.policy().pmd_mapped && is_vacant_above(found);
+        if let Some(size) = PageSize::of_order(order).filter(|_| large) {
             let flags = fresh_flags(&vma.attributes, caller);
             // SAFETY: invariant 1: the folio's value is given up once it is mapped.
             done = mapped(unsafe { self.tables().map_large(start, frame, size, flags) });

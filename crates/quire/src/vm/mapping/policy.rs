@@ -53,6 +53,8 @@ pub struct FolioOverride {
 impl OrderSet {
     /// No order.
     pub const EMPTY: Self = Self(0);
+    /// Single frames only.
+    pub const FRAME: Self = Self(1);
 
     /// The orders given.
     pub const fn of(orders: &[u8]) -> Self {

@@ -149,7 +149,7 @@ impl<'m, P: Platform> AddressSpace<'m, P> {
         SpaceGuard { space, body: &self.body, platform: self.memory.platform() }
     }
 
-    #[inline]
+    #[inline(always)]
     pub(in crate::vm) fn add_anon(&self, pages: i64) {
         self.body.add_anon(self.memory.pages(), pages);
     }

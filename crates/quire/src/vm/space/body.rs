@@ -55,7 +55,7 @@ impl MmBody {
         self.group.store(group.number(), Ordering::Relaxed);
     }
 
-    #[inline]
+    #[inline(always)]
     pub(in crate::vm) fn add_anon<P: Platform>(&self, pages: &PageAllocator<'_, P>, count: i64) {
         self.rss.add_anon(pages.platform(), count);
         pages.change(Stat::NrAnonPages, count);

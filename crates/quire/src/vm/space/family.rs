@@ -85,7 +85,7 @@ impl Families {
         let member = self.avl.node_mut(new);
         (member.key, member.body) = (key, Some(body));
         self.avl.attach(new, parent, left);
-        self.avl.repair_upwards(new);
+        self.avl.repair_upwards(new, None);
     }
 
     /// Removes an address space from its family, if it is in one.
@@ -94,9 +94,7 @@ impl Families {
         if self.avl.node_mut(member).body.take().is_none() {
             return;
         }
-        if let Some(lowest) = self.avl.unlink(member) {
-            self.avl.repair_upwards(lowest);
-        }
+        self.avl.remove(member, None);
     }
 
     /// The first address space of `family`, as [`Origin::kept`], with a number above `after`.

@@ -17,9 +17,7 @@ impl<P: Platform> AddressSpace<'_, P> {
     /// Splits large leaves that reach over an end of the range, and unshares tables that do, so that
     /// unmapping the range needs no memory. Drops page cache before it reports that memory is out.
     pub(in crate::vm) fn cut(&self, range: VirtRange) -> Result<(), MmError> {
-        for at in [range.start, range.end] {
-            self.cut_at(at)?;
-        }
+        self.retried(|| self.tables().split_ends(range))?;
         self.retried(|| self.tables().unshare_ends(range))
     }
 
@@ -30,8 +28,11 @@ impl<P: Platform> AddressSpace<'_, P> {
 
     /// As [`Self::cut`], except that huge pages, which are mapped whole, stay whole.
     pub(in crate::vm) fn cut_small(&self, space: &Space, range: VirtRange) -> Result<(), MmError> {
+        if !space.huge {
+            return self.cut(range);
+        }
         for at in [range.start, range.end].into_iter().filter(|&at| cuts(space, at).is_none()) {
-            self.retried(|| self.tables().split_at(at))?;
+            self.cut_at(at)?;
         }
         self.retried(|| self.tables().unshare_ends(range))
     }

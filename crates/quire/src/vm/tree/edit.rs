@@ -58,14 +58,11 @@ fn is_inside(tree: &VmaTree, at: VirtAddr) -> bool {
 
 /// Makes `at` a border between mappings if it lies inside one. Returns `false` if a needed spare is missing.
 pub fn split(tree: &mut VmaTree, at: VirtAddr, spares: &mut Spares) -> bool {
-    let Some(vma) = tree.find(at).filter(|vma| vma.range.start < at) else { return true };
-    let Some(mut upper) = spares.take() else { return false };
-    let whole = vma.range;
-    let lower = VirtRange::new(whole.start, at);
-    *upper = Vma::new(VirtRange::new(at, whole.end), vma.attributes.again(lower.pages()));
-    let resized = tree.resize(whole.start, lower);
-    let inserted = tree.insert(upper).is_ok();
-    debug_assert!(resized && inserted, "the halves of a mapping fit where it was");
+    let Some(whole) = tree.ptr_from(at).filter(|&whole| tree.avl.node(whole).vma.range.start < at) else {
+        return true;
+    };
+    let Some(upper) = spares.take() else { return false };
+    tree.split_at(whole, at, upper);
     true
 }
 
@@ -80,12 +77,23 @@ pub fn split_ends(tree: &mut VmaTree, range: VirtRange, spares: &mut Spares) -> 
 /// Removes everything in `range` from the tree, splitting mappings at its ends, and returns it in ascending
 /// order. `None`, with nothing removed, when a spare is missing.
 pub fn carve(tree: &mut VmaTree, range: VirtRange, spares: &mut Spares) -> Option<VmaList> {
-    if !split_ends(tree, range, spares) {
+    if spares.len() < splits(tree, range) {
         return None;
     }
     let mut out = VmaList::new();
-    while let Some(start) = tree.first_in(range).map(|vma| vma.range.start) {
-        tree.remove(start).into_iter().for_each(|node| out.push(node));
+    while let Some(at) = tree.ptr_in(range) {
+        let whole = tree.avl.node(at).vma.range;
+        let gone = whole.intersect(range);
+        if gone == whole {
+            out.push(tree.remove_at(at));
+            continue;
+        }
+        if whole.start < range.start && range.end < whole.end {
+            tree.split_at(at, range.end, spares.take()?);
+        }
+        let mut node = spares.take()?;
+        tree.cut_off(at, gone, &mut node);
+        out.push(node);
     }
     Some(out)
 }
@@ -93,7 +101,18 @@ pub fn carve(tree: &mut VmaTree, range: VirtRange, spares: &mut Spares) -> Optio
 /// Inserts a mapping and merges it with its neighbours where they agree. Returns it when it overlaps one.
 pub fn insert(tree: &mut VmaTree, node: VmaBox, out: &mut VmaList) -> Result<(), VmaBox> {
     let range = node.range;
-    tree.insert(node)?;
+    let (before, after) = (tree.ptr_before(range.start), tree.ptr_from(range.start));
+    let is_free = after.is_none_or(|after| range.end <= tree.avl.node(after).vma.range.start);
+    if let Some(before) = before.filter(|&before| is_free && tree.avl.node(before).vma.merges_with(&node)) {
+        // The mapping in front grows over the place.
+        let old = &tree.avl.node(before).vma;
+        let (start, moved) = (old.range.start, old.attributes.moved.merged(node.attributes.moved));
+        tree.avl.node_mut(before).vma.attributes.moved = moved;
+        tree.set_range(before, VirtRange::new(start, range.end));
+        discard_merged(node, out);
+    } else {
+        tree.insert(node)?;
+    }
     merge(tree, range, out);
     Ok(())
 }
@@ -125,25 +144,25 @@ fn ends(vma: &Vma) -> (VirtAddr, VirtAddr) {
 
 /// Merges every two neighbours that agree, from the one before `range` to the one after it.
 pub fn merge(tree: &mut VmaTree, range: VirtRange, out: &mut VmaList) {
-    let first = tree.find_before(range.start).or_else(|| tree.find_from(range.start));
-    let Some((mut start, mut end)) = first.map(ends) else { return };
-    while end <= range.end {
-        let Some(after) = tree.find_from(end) else { return };
-        let (next, moved) = (ends(after), after.attributes.moved);
-        if tree.find(start).is_some_and(|vma| vma.merges_with(after)) {
-            tree.modify(start, |merged| merged.moved = merged.moved.merged(moved));
-            // The mapping is merged, not unmapped, so no handler is told of it.
-            tree.remove(next.0).into_iter().for_each(|mut node| {
-                node.attributes.handler = Registration::NONE;
-                out.push(node);
-            });
-            let grown = tree.resize(start, VirtRange::new(start, next.1));
-            debug_assert!(grown, "the place of a removed mapping is free");
-        } else {
-            start = next.0;
+    let Some(mut at) = tree.ptr_before(range.start).or_else(|| tree.ptr_from(range.start)) else { return };
+    while let Some(next) = tree.avl.successor(at)
+        && tree.avl.node(at).vma.range.end <= range.end
+    {
+        let (vma, after) = (&tree.avl.node(at).vma, &tree.avl.node(next).vma);
+        if !vma.merges_with(after) {
+            at = next;
+            continue;
         }
-        end = next.1;
+        let moved = vma.attributes.moved.merged(after.attributes.moved);
+        tree.avl.node_mut(at).vma.attributes.moved = moved;
+        discard_merged(tree.absorb(at, next), out);
     }
+}
+
+/// The mapping is merged, not unmapped, so no handler is told of it.
+fn discard_merged(mut node: VmaBox, out: &mut VmaList) {
+    node.attributes.handler = Registration::NONE;
+    out.push(node);
 }
 
 #[cfg(test)]

@@ -85,7 +85,12 @@ impl VmaTree {
 
     /// The first mapping that shares a byte with `range`.
     pub fn first_in(&self, range: VirtRange) -> Option<&Vma> {
-        self.find_from(range.start).filter(|vma| !range.is_empty() && vma.range.start < range.end)
+        self.ptr_in(range).map(|at| &self.avl.node(at).vma)
+    }
+
+    fn ptr_in(&self, range: VirtRange) -> Option<Ptr> {
+        let starts_before = |&at: &Ptr| self.avl.node(at).vma.range.start < range.end;
+        self.ptr_from(range.start).filter(|at| !range.is_empty() && starts_before(at))
     }
 
     /// The mappings that share a byte with `range`, in ascending order.
@@ -139,27 +144,91 @@ impl VmaTree {
         if let Some(after) = after {
             self.set_gap(after, Some(new));
         }
-        // The successor of a new leaf is its ancestor: one way up repairs both.
-        self.avl.repair_upwards(new);
+        // The successor of a new leaf is its ancestor.
+        self.avl.repair_upwards(new, after);
         Ok(())
+    }
+
+    /// Makes the upper part of a mapping, from `border` on, one of its own. `upper` is memory for it.
+    fn split_at(&mut self, at: Ptr, border: VirtAddr, mut upper: VmaBox) {
+        let whole = self.avl.node(at).vma.range;
+        let lower = VirtRange::new(whole.start, border);
+        let attributes = self.avl.node(at).vma.attributes.again(lower.pages());
+        *upper = Vma::new(VirtRange::new(border, whole.end), attributes);
+        let new = upper.into_ptr();
+        self.avl.node_mut(at).vma.set_range(lower);
+        match self.avl.right(at) {
+            None => self.avl.attach(new, Some(at), false),
+            Some(right) => self.avl.attach(new, Some(self.avl.leftmost(right)), true),
+        }
+        self.count += 1;
+        self.note_change(at);
+        self.note_change(new);
+        // No other gap changes: the next mapping follows the end of the whole, as before.
+        self.set_gap(new, Some(at));
+        self.avl.repair_upwards(new, None);
+    }
+
+    /// Takes `range`, at one end of the mapping at `at`, out of it, and makes it the mapping of `node`.
+    fn cut_off(&mut self, at: Ptr, range: VirtRange, node: &mut VmaBox) {
+        let whole = self.avl.node(at).vma.range;
+        let before = VirtRange::new(whole.start, range.start);
+        **node = Vma::new(range, self.avl.node(at).vma.attributes.again(before.pages()));
+        let rest = if before.is_empty() { VirtRange::new(range.end, whole.end) } else { before };
+        self.set_range(at, rest);
+    }
+
+    /// Gives a mapping another range, which lies between its neighbours.
+    fn set_range(&mut self, at: Ptr, range: VirtRange) {
+        let old = self.avl.node(at).vma.range;
+        self.avl.node_mut(at).vma.set_range(range);
+        self.note_change(at);
+        if old.start != range.start {
+            self.set_gap(at, self.avl.predecessor(at));
+            self.avl.repair_upwards(at, None);
+        }
+        if old.end != range.end
+            && let Some(after) = self.avl.successor(at)
+        {
+            self.set_gap(after, Some(at));
+            self.avl.repair_upwards(after, None);
+        }
+    }
+
+    /// Removes the mapping `next`, which begins where the one at `at` ends, and extends that one over it.
+    fn absorb(&mut self, at: Ptr, next: Ptr) -> VmaBox {
+        let end = self.avl.node(next).vma.range.end;
+        // The gap of the mapping behind is counted from the same end as before.
+        self.avl.remove(next, None);
+        self.count -= 1;
+        let node = self.avl.node_mut(at);
+        node.vma.set_range(VirtRange::new(node.vma.range.start, end));
+        self.note_change(at);
+        VmaBox::from_ptr(next)
     }
 
     /// Removes the mapping that starts at `start`.
     pub fn remove(&mut self, start: VirtAddr) -> Option<VmaBox> {
-        let at = self.ptr_at(start)?;
+        Some(self.remove_at(self.ptr_at(start)?))
+    }
+
+    fn remove_at(&mut self, at: Ptr) -> VmaBox {
         let before = self.avl.predecessor(at);
         let after = self.avl.successor(at);
-        let lowest = self.avl.unlink(at);
-        self.count -= 1;
         if let Some(after) = after {
             self.set_gap(after, before);
         }
-        if let Some(lowest) = lowest {
-            self.avl.repair_upwards(lowest);
+        if self.avl.right(at).is_none() {
+            // The successor is an ancestor.
+            self.avl.remove(at, after);
+        } else {
+            self.avl.remove(at, None);
+            if let Some(after) = after {
+                self.avl.repair_upwards(after, None);
+            }
         }
-        // The walk has passed the successor: it is above the node's place, or `unlink` moved it there or
-        // started the walk at it.
-        Some(VmaBox::from_ptr(at))
+        self.count -= 1;
+        VmaBox::from_ptr(at)
     }
 
     /// Removes the lowest mapping.
@@ -177,14 +246,7 @@ impl VmaTree {
         if range.is_empty() || !clear_below || !clear_above {
             return false;
         }
-        self.avl.node_mut(at).vma.set_range(range);
-        self.note_change(at);
-        self.set_gap(at, before);
-        self.avl.repair_upwards(at);
-        if let Some(after) = after {
-            self.set_gap(after, Some(at));
-            self.avl.repair_upwards(after);
-        }
+        self.set_range(at, range);
         true
     }
 
@@ -195,7 +257,7 @@ impl VmaTree {
         let result = change(&mut self.avl.node_mut(at).vma.attributes);
         if guarded != self.avl.node(at).vma.guarded_start() {
             self.set_gap(at, self.avl.predecessor(at));
-            self.avl.repair_upwards(at);
+            self.avl.repair_upwards(at, None);
         }
         Some(result)
     }

@@ -53,7 +53,8 @@ impl<P: Platform> Mprotect<'_, '_, P> {
         }
         check_data(&space, allowed, prot)?;
         check_ends(&space, allowed)?;
-        let (due, end) = copies_due(&space.tree, allowed, prot);
+        let mut due = None;
+        let end = copies_due(&space.tree, allowed, prot, &mut due);
         let part = VirtRange::new(range.start, end);
         let mut gone = VmaList::new();
         let changed = self.unshare(part).and_then(|()| {
@@ -66,7 +67,7 @@ impl<P: Platform> Mprotect<'_, '_, P> {
         drop(space);
         self.memory.discard_list(gone);
         changed?;
-        for range in due.into_iter().filter(|range| !range.is_empty()) {
+        for range in due.iter().flatten().copied().filter(|range| !range.is_empty()) {
             // As in Linux, a locked private mapping gets its pages when it becomes writable: no store waits.
             let _stopped = Populate::of(self.0).populate(range);
         }
@@ -105,19 +106,28 @@ fn check_data(space: &Space, range: VirtRange, prot: Protection) -> Result<(), M
 /// The most mappings in one part of a call whose pages are copied ahead of the first store.
 const COPIES: usize = 16;
 
-/// The parts of the range that are locked private mappings and become writable (Linux: `mprotect_fixup`), up
-/// to [`COPIES`], and where the next such part starts or the range ends.
-fn copies_due(tree: &VmaTree, range: VirtRange, prot: Protection) -> ([VirtRange; COPIES], VirtAddr) {
-    let mut due = tree.overlapping(range).filter(|vma| {
+/// Finds the parts of the range that are locked private mappings and become writable (Linux:
+/// `mprotect_fixup`), up to [`COPIES`], if there is one. Returns where the next such part starts or the range
+/// ends.
+fn copies_due(
+    tree: &VmaTree,
+    range: VirtRange,
+    prot: Protection,
+    due: &mut Option<[VirtRange; COPIES]>,
+) -> VirtAddr {
+    if !prot.contains(Protection::WRITE) {
+        return range.end;
+    }
+    let is_due = |vma: &&Vma| {
         let vma = &vma.attributes;
         let locked = vma.flags.contains(VmaFlags::LOCKED) && !vma.flags.contains(VmaFlags::LOCK_ON_FAULT);
-        let gains = prot.contains(Protection::WRITE) && !vma.protection.contains(Protection::WRITE);
-        locked && gains && vma.is_private()
-    });
-    let mut parts = [VirtRange::default(); COPIES];
-    for (part, vma) in parts.iter_mut().zip(due.by_ref()) {
-        *part = vma.range.intersect(range);
+        locked && !vma.protection.contains(Protection::WRITE) && vma.is_private()
+    };
+    for (count, vma) in tree.overlapping(range).filter(is_due).enumerate() {
+        if count == COPIES {
+            return vma.range.start;
+        }
+        due.get_or_insert_default()[count] = vma.range.intersect(range);
     }
-    let end = due.next().map_or(range.end, |next| next.range.start);
-    (parts, end)
+    range.end
 }

@@ -161,6 +161,8 @@ fn memory_is_not_out_while_an_interrupts_list_has_a_frame() {
             allocator.free_raw(last, Order::FRAME).unwrap();
         });
         assert_eq!(ran.delivered, 1);
+        let nested = allocator.lists().stat(Stat::PcpNested);
+        assert!(nested > 0, "the interrupt used a further level");
         while let Ok(frame) = allocator.alloc_raw(ALL, Order::FRAME) {
             frames.push(frame);
         }
@@ -379,6 +381,7 @@ fn interrupts_are_served_and_counted() {
                 });
             }
             let info = allocator.memory_info();
+            assert_eq!(allocator.lists().stat(Stat::PcpNested), 0, "{guard:?}: none came inside");
             assert_eq!(info.used, 0, "{guard:?}: {info:?}");
             let freed = 100 + 2 * (1 + 16 + 512);
             assert_eq!(allocator.lists().stat(Stat::Pgfree), freed, "{guard:?}");

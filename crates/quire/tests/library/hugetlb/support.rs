@@ -57,6 +57,11 @@ pub(crate) fn with_pools(config: HostedConfig, test: impl FnOnce(&World<'_, '_>)
 
 /// The same under a descriptor policy. The kernel half of the machine is the window.
 pub(crate) fn with_policy(policy: DescriptorPolicy, config: HostedConfig, test: impl FnOnce(&World<'_, '_>)) {
+    with_boxed(policy, config, Box::new(test));
+}
+
+/// [`with_policy`], compiled once for all tests.
+fn with_boxed(policy: DescriptorPolicy, config: HostedConfig, test: Box<dyn FnOnce(&World<'_, '_>) + '_>) {
     let machine = config.build().expect("the host refused a machine");
     machine.run_on(CpuId(0), || {
         let pages =

@@ -45,12 +45,13 @@ pub(crate) fn with_config(
     }
 }
 
+/// Compiled once for all tests.
 fn with_policy(
     machine: HostedConfig,
     config: &Config,
     size: HugeSize,
     pages: u64,
-    test: impl Fn(&Hosted, &Manager<'_>),
+    test: &dyn Fn(&Hosted, &Manager<'_>),
 ) {
     let machine = machine.build().expect("the host refused a machine");
     machine.run_on(CpuId(0), || {

@@ -113,3 +113,34 @@ fn a_part_of_a_gigabyte_that_moves_is_in_the_way() {
         move_one(machine(), PageSize::Size1G, at, leaf);
     }
 }
+
+/// The wait was a call within a call, and a kernel's stack overflowed.
+#[test]
+fn a_lookup_that_waits_long_needs_no_more_stack() {
+    const TURNS: u64 = 20_000;
+    with_space(small_machine(), |machine, allocator, context| {
+        let first = allocator.alloc_raw(Gfp::USER, Order::new(0).unwrap()).expect("a page");
+        let other = allocator.alloc_raw(Gfp::USER, Order::new(0).unwrap()).expect("a place to move to");
+        let place = FrameRange::new(other, 1);
+        allocator.frames().hold(place);
+        let tables = Tables::new(allocator, context);
+        tables.map_raw(BASE, FrameRange::new(first, 1), written()).unwrap();
+        let mut one = [Some(Relocation::new(BASE, tables.lookup(BASE).entry, other))];
+        let mut gather = MmuGather::new(allocator, context);
+        std::thread::scope(|scope| {
+            let moved = tables.relocate_raw(&mut one, PageSize::Size4K, &mut gather, |_| {
+                let before = machine.spin_turns();
+                let reader = std::thread::Builder::new().stack_size(256 << 10);
+                let look = move || Tables::new(allocator, context).lookup(BASE).entry.frame();
+                reader.spawn_scoped(scope, move || assert_eq!(look(), other)).expect("a thread");
+                while machine.spin_turns() < before + TURNS {
+                    std::thread::yield_now();
+                }
+            });
+            assert_eq!(moved, Ok(1));
+        });
+        gather.finish();
+        unmap_all(allocator, context, VirtRange::from_len(BASE, PAGE));
+        assert_eq!(allocator.release_raw(place), 1);
+    });
+}

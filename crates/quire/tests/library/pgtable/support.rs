@@ -32,6 +32,13 @@ pub fn with_space_of(
     zap: ZapStrategy,
     test: impl FnOnce(&Hosted, &Allocator<'_>, &MmContext),
 ) {
+    with_boxed(config, zap, Box::new(test));
+}
+
+type Test<'t> = Box<dyn FnOnce(&Hosted, &Allocator<'_>, &MmContext) + 't>;
+
+/// [`with_space_of`], compiled once for all tests.
+fn with_boxed(config: HostedConfig, zap: ZapStrategy, test: Test<'_>) {
     with_allocator(config, |machine, allocator| {
         let before = used(allocator);
         let context = Tables::create(allocator, PagingMode::FourLevel).expect("no root").with_zap(zap);

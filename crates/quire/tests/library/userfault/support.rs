@@ -27,6 +27,11 @@ pub(crate) type Handler<'m> = Userfault<'m, Hosted>;
 /// Ends the process with a message if `action` takes too long: a thread that waits for ever can only be
 /// detected from outside.
 pub(crate) fn watched(name: &str, seconds: u64, action: impl FnOnce()) {
+    watched_boxed(name, seconds, Box::new(action));
+}
+
+/// [`watched`], compiled once for all tests.
+fn watched_boxed(name: &str, seconds: u64, action: Box<dyn FnOnce() + '_>) {
     let (done, ended) = channel::<()>();
     std::thread::scope(|scope| {
         scope.spawn(move || {

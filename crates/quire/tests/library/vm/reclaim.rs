@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use hosted::{FailurePlan, Hosted, HostedConfig, SyntheticFiles};
 use quire::addr::{Order, VirtAddr};
-use quire::error::FaultError;
+use quire::error::{FaultError, MmError};
 use quire::limits::RECLAIM_ROUNDS;
 use quire::platform::FileId;
 use quire::stats::Stat;
@@ -106,6 +106,41 @@ fn what_is_stored_after_a_sync_is_dirty_again() {
         let word = |page: usize| u64::from_le_bytes(pages[page].1[..8].try_into().unwrap());
         assert_eq!((word(0), word(1), word(2)), (2, 3, 1));
         assert_eq!(machine.files().counters().writes, 3 + 2 + 1);
+    });
+}
+
+/// Pages that follow each other reach the pager together, and one that fails keeps no other from being written.
+#[test]
+fn dirty_pages_are_written_in_runs() {
+    small(|machine, manager| {
+        machine.files().set_size(FileId(5), 64 * PAGE);
+        let file = manager.open(FileId(5)).unwrap();
+        let write = |pages: &[u64]| {
+            pages.iter().for_each(|page| assert_eq!(file.write_at(page * PAGE, &[9]), Ok(1)));
+        };
+        let all: Vec<u64> = (0..40).chain([50]).chain(52..55).collect();
+        write(&all);
+        machine.files().set_longest_run(100);
+        file.sync().unwrap();
+        assert_eq!(machine.files().take_runs(), [(0, 32), (32, 8), (50, 1), (52, 3)]);
+        // A pager may write less than it could.
+        write(&[3, 4, 5, 6, 7]);
+        machine.files().set_longest_run(2);
+        file.sync().unwrap();
+        assert_eq!(machine.files().take_runs(), [(3, 2), (5, 2), (7, 1)]);
+        // The first page fails; then two are written, and none any more.
+        machine.files().set_longest_run(100);
+        for (plan, runs, dirty) in
+            [(FailurePlan::Nth(0), &[(4, 4)][..], 1), (FailurePlan::From(2), &[(3, 2)][..], 3)]
+        {
+            write(&[3, 4, 5, 6, 7]);
+            machine.files().set_write_failures(plan);
+            assert_eq!(file.sync(), Err(MmError::Io));
+            assert_eq!((machine.files().take_runs().as_slice(), file.dirty()), (runs, dirty));
+        }
+        machine.files().set_write_failures(FailurePlan::Off);
+        file.sync().unwrap();
+        assert_eq!(file.dirty(), 0);
     });
 }
 

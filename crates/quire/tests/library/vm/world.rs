@@ -32,10 +32,17 @@ pub(crate) fn with_forks(config: HostedConfig, fork: ForkStrategy, test: impl Fn
 
 /// The same with any choices.
 pub(crate) fn with_config(machine: HostedConfig, config: Config, test: impl FnOnce(&Hosted, &Manager<'_>)) {
+    with_boxed(machine, &config, Box::new(test));
+}
+
+type Test<'t> = Box<dyn FnOnce(&Hosted, &Manager<'_>) + 't>;
+
+/// [`with_config`], compiled once for all tests.
+fn with_boxed(machine: HostedConfig, config: &Config, test: Test<'_>) {
     let machine = machine.build().expect("the host refused a machine");
     machine.run_on(CpuId(0), || {
         let manager =
-            hosted::raw::memory_manager(&machine, &ranges_of(&machine), &config).expect("no manager");
+            hosted::raw::memory_manager(&machine, &ranges_of(&machine), config).expect("no manager");
         manager.pages().lists().drain_local();
         let before = manager.meminfo().frames;
         test(&machine, &manager);
@@ -53,6 +60,10 @@ pub(crate) fn small(test: impl FnOnce(&Hosted, &Manager<'_>)) {
 
 /// An address space that this CPU runs for the length of `test`, checked at the end.
 pub(crate) fn run<'m>(manager: &'m Manager<'_>, test: impl FnOnce(&Space<'m>)) {
+    run_boxed(manager, Box::new(test));
+}
+
+fn run_boxed<'m>(manager: &'m Manager<'_>, test: Box<dyn FnOnce(&Space<'m>) + '_>) {
     let mm = manager.new_mm().expect("no address space");
     mm.switch_in();
     test(&mm);

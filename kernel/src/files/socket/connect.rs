@@ -1,0 +1,95 @@
+//! Connecting a socket (`connect(2)`).
+
+use alloc::sync::Arc;
+
+use super::address::{Address, Family};
+use super::connection::{Connection, Side};
+use super::registry::{self, Name};
+use super::{Role, Socket, State, own_process};
+use crate::errno::Errno;
+use crate::files::open::Io;
+
+impl Socket {
+    /// Connects to what listens at a name, or waits for the connection that is under way.
+    ///
+    /// # Errors
+    /// As `connect(2)`.
+    pub fn connect(&self, target: &Name, io: Io) -> Result<(), Errno> {
+        let begun = self.begin(target, io)?;
+        if begun && io.nonblocking && self.family != Family::Unix {
+            // Linux has only sent the first packet of TCP by now.
+            return Err(Errno::EINPROGRESS);
+        }
+        self.finish(io)
+    }
+
+    /// Asks for a connection, unless one is under way. Returns whether it did. TCP learns later that it is refused.
+    fn begin(&self, target: &Name, io: Io) -> Result<bool, Errno> {
+        let unix = self.family == Family::Unix;
+        let mut state = self.state.lock();
+        match &state.role {
+            Role::Idle => self.take_error().map_or(Ok(()), Err)?,
+            Role::Connection { pending: true, .. } => return Ok(false),
+            Role::Listener(_) if unix => return Err(Errno::EINVAL),
+            _ => return Err(Errno::EISCONN),
+        }
+        match self.ask(&state, target, unix && io.nonblocking) {
+            Ok(connection) => {
+                state.role = Role::Connection { connection: Arc::new(connection), pending: true }
+            }
+            Err(Errno::ECONNREFUSED) if !unix => {
+                drop(state);
+                self.endpoint.fail(Errno::ECONNREFUSED);
+            }
+            Err(errno) => return Err(errno),
+        }
+        Ok(true)
+    }
+
+    /// Asks a listener.
+    fn ask(&self, state: &State, target: &Name, now: bool) -> Result<Connection, Errno> {
+        let listener = registry::find(target)?;
+        let bound = state.bound.as_ref().map(|(_, address)| address.clone());
+        let (near, reached) = match (target, bound) {
+            (Name::Port { address, .. }, bound) => {
+                let near = match bound {
+                    Some(Address::Inet(near)) if !near.ip().is_unspecified() => near,
+                    Some(Address::Inet(near)) => (address.ip(), near.port()).into(),
+                    _ => registry::near_address(address.ip())?,
+                };
+                (Address::Inet(near), Some(Address::Inet(*address)))
+            }
+            (_, bound) => (bound.unwrap_or_else(|| Address::none(self.family)), None),
+        };
+        listener.connect(Side::new(own_process(), &self.endpoint, near), reached, now)
+    }
+
+    /// Waits until the connection that is under way is established or refused.
+    fn finish(&self, io: Io) -> Result<(), Errno> {
+        let how = self.transfer(io, true);
+        let settled = || {
+            let established = self.connection().is_none_or(|connection| connection.is_established());
+            (established || self.endpoint.has_error()).then_some(())
+        };
+        let waited = self.endpoint.waiters.wait_until(how.nonblocking, how.deadline, settled);
+        waited.map_err(|errno| match errno {
+            Errno::EAGAIN if io.nonblocking => Errno::EALREADY,
+            Errno::EAGAIN => Errno::EINPROGRESS,
+            errno => errno,
+        })?;
+        let mut state = self.state.lock();
+        match (self.take_error(), &mut state.role) {
+            (Some(errno), Role::Connection { connection, .. }) if !connection.is_established() => {
+                // The socket may connect again.
+                state.role = Role::Idle;
+                Err(errno)
+            }
+            (Some(errno), _) => Err(errno),
+            (None, Role::Connection { pending, .. }) => {
+                *pending = false;
+                Ok(())
+            }
+            (None, _) => Ok(()),
+        }
+    }
+}

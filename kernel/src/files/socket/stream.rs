@@ -1,0 +1,108 @@
+//! Sending and receiving on a connection.
+
+use super::connection::{Connection, READ, WRITE};
+use crate::errno::Errno;
+use crate::files::io::{Sink, Source};
+use crate::files::rights::Rights;
+
+/// How bytes are sent or received.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Transfer {
+    /// It fails instead of waiting.
+    pub nonblocking: bool,
+    /// When it gives up waiting.
+    pub deadline: Option<u64>,
+    /// It waits until the buffer is full (`MSG_WAITALL`).
+    pub all: bool,
+    /// It only looks (`MSG_PEEK`).
+    pub peek: bool,
+}
+
+impl Connection {
+    /// Receives bytes; 0 at the end. Files that came with them are put where `rights` says.
+    ///
+    /// # Errors
+    /// [`Errno::ECONNRESET`] and others that the connection got; [`Errno::EAGAIN`], [`Errno::EINTR`],
+    /// [`Errno::EFAULT`].
+    pub fn receive(
+        &self,
+        to: &mut dyn Sink,
+        how: Transfer,
+        rights: &mut Option<Rights>,
+    ) -> Result<usize, Errno> {
+        let ready = || self.input().poll(true, false) != 0 || self.has_shut(READ);
+        self.repeat(how, ready, |moved| {
+            let Some(count) = self.receive_now(to, how, rights)? else { return Ok(false) };
+            *moved += count;
+            Ok(count == 0 || to.left() == 0 || !how.all || how.peek || rights.is_some())
+        })
+    }
+
+    /// Receives what is there; `None` if more may come.
+    fn receive_now(
+        &self,
+        to: &mut dyn Sink,
+        how: Transfer,
+        rights: &mut Option<Rights>,
+    ) -> Result<Option<usize>, Errno> {
+        match self.input().read_now(to, !how.peek, rights)? {
+            Some(count) if count > 0 || to.left() == 0 => Ok(Some(count)),
+            // An error comes after the bytes that came before it, and instead of the end.
+            end => match self.near().endpoint.take_error() {
+                Some(errno) => Err(errno),
+                None if self.has_shut(READ) => Ok(Some(0)),
+                None => Ok(end),
+            },
+        }
+    }
+
+    /// Sends bytes, all of them unless it must not wait.
+    ///
+    /// # Errors
+    /// [`Errno::EPIPE`] when nothing reads them, and as [`Self::receive`].
+    pub fn send(
+        &self,
+        from: &mut dyn Source,
+        how: Transfer,
+        rights: &mut Option<Rights>,
+    ) -> Result<usize, Errno> {
+        let ready = || self.output().poll(false, true) != 0 || self.has_shut(WRITE);
+        self.repeat(how, ready, |moved| {
+            if let Some(errno) = self.near().endpoint.take_error() {
+                return Err(errno);
+            }
+            if self.has_shut(WRITE) {
+                return Err(Errno::EPIPE);
+            }
+            let left = from.left();
+            let (written, done) = match self.output().write_now(from, 1, rights) {
+                Err(Errno::EPIPE) if self.sends_in_vain() => (left, true),
+                written => (written?, from.left() == 0),
+            };
+            *moved += written;
+            Ok(done)
+        })
+    }
+
+    /// Repeats a step, and waits in between, until it is done. Returns how many bytes it moved, also before a
+    /// failure.
+    fn repeat(
+        &self,
+        how: Transfer,
+        ready: impl Fn() -> bool,
+        mut step: impl FnMut(&mut usize) -> Result<bool, Errno>,
+    ) -> Result<usize, Errno> {
+        let (endpoint, mut moved) = (&self.near().endpoint, 0);
+        let wait = || {
+            let ready = || (ready() || endpoint.has_error()).then_some(false);
+            endpoint.waiters.wait_until(how.nonblocking, how.deadline, ready)
+        };
+        loop {
+            match step(&mut moved).and_then(|done| if done { Ok(true) } else { wait() }) {
+                Ok(false) => {}
+                Err(errno) if moved == 0 => return Err(errno),
+                _ => return Ok(moved),
+            }
+        }
+    }
+}

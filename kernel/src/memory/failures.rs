@@ -1,0 +1,43 @@
+//! Allocations that fail on purpose (`fail-nth=N` on the kernel's command line), for tests of what the kernel and the
+//! library do then.
+//!
+//! While a program runs, one of each N requests for frames on each CPU fails as if memory were out: for pages of
+//! programs, page tables, slabs of the kernel's heap. Which one of the N is drawn: else a step that needs a certain
+//! number of requests would fail whenever it is tried again.
+
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use crate::boot::command;
+use crate::cpu::area::{self, MAX_CPUS};
+
+/// One of so many requests fails; 0 while none does.
+static EACH: AtomicU64 = AtomicU64::new(0);
+/// The requests of each CPU.
+static ASKED: [AtomicU64; MAX_CPUS] = [const { AtomicU64::new(0) }; MAX_CPUS];
+
+/// From here on requests fail, if the command line says so.
+pub fn start() {
+    let each = command::option("fail-nth").and_then(|value| value.parse().ok()).unwrap_or(0);
+    EACH.store(each, Ordering::Relaxed);
+}
+
+/// From here on none does. Returns about how many did.
+pub fn stop() -> u64 {
+    let asked: u64 = ASKED.iter().map(|asked| asked.load(Ordering::Relaxed)).sum();
+    asked.checked_div(EACH.swap(0, Ordering::Relaxed)).unwrap_or(0)
+}
+
+/// Whether the request that is made now fails.
+#[inline]
+pub fn fails() -> bool {
+    let each = EACH.load(Ordering::Relaxed);
+    each != 0 && is_drawn(each)
+}
+
+#[cold]
+fn is_drawn(each: u64) -> bool {
+    let asked = ASKED[area::cpu_id().index()].fetch_add(1, Ordering::Relaxed);
+    // A multiplication by an odd number moves what differs to the upper bits.
+    let drawn = (asked / each + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 33;
+    asked % each == drawn % each
+}

@@ -1,0 +1,64 @@
+//! Making sockets.
+
+use alloc::boxed::Box;
+
+use linux_raw_sys::general::{O_CLOEXEC, O_NONBLOCK, O_RDWR};
+use linux_raw_sys::net as abi;
+use quire::addr::VirtAddr;
+
+use crate::errno::Errno;
+use crate::files::anonymous;
+use crate::files::socket::Socket;
+use crate::files::socket::address::Family;
+use crate::syscall::{Answer, Call};
+
+const TYPE: u32 = 0xf;
+/// One more than the largest type.
+const TYPES: u32 = 11;
+
+impl Call<'_> {
+    pub(in crate::syscall) fn socket(&self) -> Answer {
+        let (family, flags) = self.kind_of_socket()?;
+        self.add_socket(Socket::new(family), flags)
+    }
+
+    pub(in crate::syscall) fn socketpair(&self) -> Answer {
+        let (family, flags) = self.kind_of_socket()?;
+        if family != Family::Unix {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        let [one, other] = Socket::pair();
+        let one = self.add_socket(one, flags)?;
+        let other = self.add_socket(other, flags).inspect_err(|_| _ = self.table().close(one))?;
+        let image = [one as u32, other as u32].map(u32::to_le_bytes);
+        let stored = self.memory.write(VirtAddr(self.arguments[3]), image.as_flattened());
+        if stored.is_err() {
+            // They were opened just now.
+            let _ = (self.table().close(one), self.table().close(other));
+        }
+        stored.map(|()| 0)
+    }
+
+    /// Gives a socket a descriptor, with `SOCK_CLOEXEC` and `SOCK_NONBLOCK`, which are flags of `open`.
+    pub(super) fn add_socket(&self, socket: Socket, flags: u32) -> Answer {
+        let file = anonymous::open_socket(Box::new(socket), O_RDWR | flags & O_NONBLOCK);
+        self.table().add(file, flags & O_CLOEXEC != 0)
+    }
+
+    /// Which kind of socket the first three arguments want, and the flags.
+    fn kind_of_socket(&self) -> Result<(Family, u32), Errno> {
+        let [family, kind, protocol, ..] = self.arguments.map(|argument| argument as u32);
+        let flags = kind & !TYPE;
+        if flags & !(O_CLOEXEC | O_NONBLOCK) != 0 || kind & TYPE >= TYPES {
+            return Err(Errno::EINVAL);
+        }
+        let family = Family::of(family)?;
+        let own_protocol = if family == Family::Unix { abi::AF_UNIX } else { abi::SOL_TCP };
+        match kind & TYPE {
+            abi::SOCK_STREAM if protocol == 0 || protocol == own_protocol => Ok((family, flags)),
+            // There are no datagrams.
+            abi::SOCK_STREAM | abi::SOCK_DGRAM => Err(Errno::EPROTONOSUPPORT),
+            _ => Err(Errno::ESOCKTNOSUPPORT),
+        }
+    }
+}

@@ -1,0 +1,325 @@
+// Files on a disk, and the disk itself: what programs see. Each case runs in the directory /mnt, where an ext2 file
+// system is mounted, but for `device`, which has /dev/vda to itself.
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <sys/statfs.h>
+#include <unistd.h>
+#include <linux/fs.h>
+
+#define CHECK(condition) \
+    do { \
+        if (!(condition)) { \
+            printf("line %d: %s: errno %d\n", __LINE__, #condition, errno); \
+            exit(1); \
+        } \
+    } while (0)
+#define FAILS(call, error) CHECK((call) == -1 && errno == (error))
+
+enum { PAGE = 4096, MIB = 1 << 20 };
+
+static char page[PAGE];
+
+static int make(const char *name, size_t bytes, int byte) {
+    int fd = open(name, O_RDWR | O_CREAT | O_TRUNC, 0644);
+    CHECK(fd >= 0);
+    memset(page, byte, PAGE);
+    for (size_t at = 0; at < bytes; at += PAGE) {
+        size_t part = bytes - at < PAGE ? bytes - at : PAGE;
+        CHECK(write(fd, page, part) == (ssize_t)part);
+    }
+    return fd;
+}
+
+static void expect_byte(int fd, off_t at, int byte) {
+    unsigned char found;
+    CHECK(pread(fd, &found, 1, at) == 1);
+    CHECK(found == byte);
+}
+
+static unsigned long free_blocks(void) {
+    struct statfs fs;
+    CHECK(statfs("/mnt", &fs) == 0);
+    CHECK(fs.f_type == 0xef53);
+    return fs.f_bfree;
+}
+
+// Shared stores reach the disk by msync and show in read; private ones do not. The host looks at the file later.
+static void mapped(void) {
+    int fd = make("/mnt/mapped", 3 * PAGE + 100, 'a');
+    char *shared = mmap(NULL, 4 * PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    char *private = mmap(NULL, 4 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE, fd, 0);
+    CHECK(shared != MAP_FAILED && private != MAP_FAILED);
+    private[PAGE] = 'p';
+    shared[0] = 's';
+    shared[2 * PAGE] = 't';
+    // Bytes behind the end are not part of the file, whatever is stored there.
+    shared[3 * PAGE + 200] = 'x';
+    expect_byte(fd, 0, 's');
+    expect_byte(fd, PAGE, 'a');
+    CHECK(msync(shared, 4 * PAGE, MS_SYNC) == 0);
+    // A store after that marks the page again.
+    shared[1] = 'u';
+    CHECK(fsync(fd) == 0);
+    CHECK(ftruncate(fd, 3 * PAGE + 300) == 0);
+    expect_byte(fd, 3 * PAGE + 99, 'a');
+    // A hole that a mapping stores to gets a block.
+    CHECK(ftruncate(fd, 100 * PAGE) == 0);
+    char *far = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 90 * PAGE);
+    CHECK(far != MAP_FAILED && far[0] == 0);
+    far[7] = 'h';
+    CHECK(msync(far, PAGE, MS_SYNC) == 0);
+    struct stat stat;
+    CHECK(fstat(fd, &stat) == 0 && stat.st_size == 100 * PAGE && stat.st_blocks < 100 * 8);
+}
+
+// What is cut off reads as zeroes when the file grows again, also after its pages were dropped.
+static void truncated(void) {
+    int fd = make("/mnt/cut", 200 * PAGE, 'c');
+    CHECK(fsync(fd) == 0);
+    CHECK(ftruncate(fd, 1000) == 0 && ftruncate(fd, 150 * PAGE) == 0);
+    expect_byte(fd, 999, 'c');
+    expect_byte(fd, 1000, 0);
+    expect_byte(fd, 100 * PAGE, 0);
+    CHECK(lseek(fd, 0, SEEK_END) == 150 * PAGE);
+    CHECK(pwrite(fd, "end", 3, 149 * PAGE) == 3);
+}
+
+// A full disk is an error of write, not of fsync, and what was removed is free again.
+static void full(void) {
+    unsigned long before = free_blocks();
+    int fd = open("/mnt/full", O_RDWR | O_CREAT, 0644);
+    CHECK(fd >= 0);
+    static char chunk[64 * 1024];
+    ssize_t count;
+    while ((count = write(fd, chunk, sizeof chunk)) > 0) {
+    }
+    CHECK(count == -1 && errno == ENOSPC);
+    CHECK(fsync(fd) == 0);
+    FAILS(mkdir("/mnt/none", 0755), ENOSPC);
+    CHECK(unlink("/mnt/full") == 0);
+    CHECK(free_blocks() < before);
+    CHECK(close(fd) == 0);
+    CHECK(free_blocks() == before);
+}
+
+// A file without a name lives as long as it is open or mapped.
+static void nameless(void) {
+    unsigned long before = free_blocks();
+    int fd = make("/mnt/gone", 20 * PAGE, 'g');
+    char *map = mmap(NULL, PAGE, PROT_READ, MAP_SHARED, fd, 10 * PAGE);
+    CHECK(unlink("/mnt/gone") == 0 && access("/mnt/gone", F_OK) == -1);
+    expect_byte(fd, 5 * PAGE, 'g');
+    CHECK(close(fd) == 0);
+    make("/mnt/other", 20 * PAGE, 'o');
+    CHECK(map[0] == 'g');
+    CHECK(munmap(map, PAGE) == 0 && unlink("/mnt/other") == 0);
+    close(3);
+    CHECK(free_blocks() >= before - 1);
+}
+
+static void names(void) {
+    CHECK(mkdir("/mnt/a", 0755) == 0 && mkdir("/mnt/a/b", 0700) == 0 && mkdir("/mnt/c", 0755) == 0);
+    close(make("/mnt/a/file", 10, 'n'));
+    struct stat stat;
+    CHECK(link("/mnt/a/file", "/mnt/c/link") == 0 && lstat("/mnt/c/link", &stat) == 0 && stat.st_nlink == 2);
+    FAILS(link("/mnt/a/file", "/mnt/c/link"), EEXIST);
+    FAILS(link("/mnt/a/file", "/tmp/link"), EXDEV);
+    FAILS(rmdir("/mnt/a"), ENOTEMPTY);
+    FAILS(unlink("/mnt/a/b"), EISDIR);
+    FAILS(rmdir("/mnt/a/file"), ENOTDIR);
+    FAILS(rename("/mnt/a", "/mnt/a/b/a"), EINVAL);
+    CHECK(chdir("/mnt/a/b") == 0);
+    // Directories change their parent.
+    CHECK(rename("/mnt/a/b", "/mnt/c/d") == 0);
+    char path[100];
+    CHECK(strcmp(getcwd(path, sizeof path), "/mnt/c/d") == 0);
+    CHECK(lstat("..", &stat) == 0 && stat.st_nlink == 3);
+    CHECK(lstat("/mnt/a", &stat) == 0 && stat.st_nlink == 2);
+    FAILS(rename("/mnt/a/file", "/mnt/c/d"), EISDIR);
+    CHECK(rename("/mnt/a/file", "/mnt/c/link") == 0);
+    CHECK(rename("/mnt/a/file", "/mnt/c/other") == 0);
+    CHECK(mkdir("/mnt/e", 0755) == 0 && rename("/mnt/e", "/mnt/c/d") == 0);
+    CHECK(lstat("/mnt/c", &stat) == 0 && stat.st_nlink == 3);
+    char target[300];
+    memset(target, 't', sizeof target - 1);
+    target[sizeof target - 1] = 0;
+    char found[400];
+    CHECK(symlink(target, "/mnt/c/long") == 0 && readlink("/mnt/c/long", found, sizeof found) == 299);
+    CHECK(symlink("other", "/mnt/c/short") == 0 && open("/mnt/c/short", O_RDONLY) >= 0);
+    CHECK(chdir("/") == 0 && chmod("/mnt/c/other", 0600) == 0 && chown("/mnt/c/other", 70000, 5) == 0);
+    CHECK(lstat("/mnt/c/other", &stat) == 0 && stat.st_uid == 70000 && (stat.st_mode & 0777) == 0600);
+    // Enough names for several blocks, of which every third goes.
+    CHECK(mkdir("/mnt/many", 0755) == 0);
+    for (int i = 0; i < 600; i++) {
+        snprintf(path, sizeof path, "/mnt/many/a name of some length %d", i);
+        close(make(path, i, 'm'));
+    }
+    for (int i = 0; i < 600; i += 3) {
+        snprintf(path, sizeof path, "/mnt/many/a name of some length %d", i);
+        CHECK(unlink(path) == 0);
+    }
+    FAILS(umount("/mnt/many"), EINVAL);
+}
+
+static void device(void) {
+    int fd = open("/dev/vda", O_RDWR);
+    CHECK(fd >= 0);
+    unsigned long long bytes;
+    CHECK(ioctl(fd, BLKGETSIZE64, &bytes) == 0);
+    CHECK((unsigned long long)lseek(fd, 0, SEEK_END) == bytes);
+    CHECK(pwrite(fd, "written", 7, 5000) == 7);
+    char *map = mmap(NULL, 2 * PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    CHECK(map != MAP_FAILED && memcmp(map + 5000, "written", 7) == 0);
+    memcpy(map + 100, "mapped", 6);
+    CHECK(msync(map, 2 * PAGE, MS_SYNC) == 0);
+    CHECK(pwrite(fd, page, PAGE, bytes - 512) == 512);
+    FAILS(pwrite(fd, page, PAGE, bytes), ENOSPC);
+    CHECK(pread(fd, page, PAGE, bytes) == 0);
+    CHECK(pwrite(fd, "closed", 6, 20000) == 6);
+    // The mount is refused while the disk is open, and opening to write while it is mounted.
+    mkdir("/mnt", 0755);
+    FAILS(mount("/dev/vda", "/mnt", "ext2", 0, ""), EBUSY);
+    CHECK(munmap(map, 2 * PAGE) == 0 && close(fd) == 0);
+    FAILS(mount("/dev/vda", "/mnt", "ext2", 0, ""), EINVAL);
+    FAILS(mount("/dev/vda", "/mnt", "xfs", 0, ""), ENODEV);
+    FAILS(mount("/dev/null", "/mnt", "ext2", 0, ""), ENOTBLK);
+}
+
+// The disk fails at sectors that the test names to QEMU.
+static void broken(void) {
+    int fd = open("/dev/vda", O_RDWR);
+    CHECK(fd >= 0);
+    FAILS(pread(fd, page, PAGE, 40 * 512), EIO);
+    CHECK(pread(fd, page, PAGE, 0) == PAGE);
+    char *map = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 10 * PAGE);
+    CHECK(map != MAP_FAILED);
+    map[0] = 'w';
+    FAILS(msync(map, PAGE, MS_SYNC), EIO);
+    FAILS(fsync(fd), EIO);
+}
+
+// Stores to more pages than there is memory: they are written back and dropped, and come back.
+static void pressure(void) {
+    enum { PAGES = 120 * MIB / PAGE };
+    int fd = open("/mnt/pressure", O_RDWR | O_CREAT, 0644);
+    CHECK(fd >= 0 && ftruncate(fd, (off_t)PAGES * PAGE) == 0);
+    unsigned *map = mmap(NULL, (size_t)PAGES * PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    CHECK(map != MAP_FAILED);
+    for (unsigned i = 0; i < PAGES; i++) {
+        map[i * (PAGE / 4) + i % 1024] = i + 1;
+    }
+    for (unsigned i = 0; i < PAGES; i++) {
+        CHECK(map[i * (PAGE / 4) + i % 1024] == i + 1 && map[i * (PAGE / 4) + (i + 1) % 1024] == 0);
+    }
+}
+
+static long requests(void) {
+    long reads = -1;
+    FILE *file = fopen("/proc/diskstats", "r");
+    CHECK(file && fscanf(file, "%*d %*d vda %ld", &reads) == 1);
+    fclose(file);
+    return reads;
+}
+
+// A disk that is read from its start to its end is read ahead, also the second time.
+static void ahead(void) {
+    static char chunk[64 * 1024];
+    for (int round = 0; round < 3; round++) {
+        long before = requests(), chunks = 0;
+        int fd = open("/dev/vda", O_RDONLY);
+        while (read(fd, chunk, sizeof chunk) == sizeof chunk) {
+            chunks++;
+        }
+        CHECK(close(fd) == 0 && chunks >= 64);
+        CHECK(requests() - before < chunks);
+    }
+}
+
+static volatile int is_done;
+
+static void *touch(void *unused) {
+    while (!is_done) {
+        char *map = mmap(NULL, 2 * MIB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        CHECK(map != MAP_FAILED);
+        madvise(map, 2 * MIB, MADV_NOHUGEPAGE);
+        for (int at = 0; at < 2 * MIB; at += PAGE) {
+            map[at] = 1;
+        }
+        CHECK(munmap(map, 2 * MIB) == 0);
+    }
+    return unused;
+}
+
+static long nested(void) {
+    FILE *file = fopen("/proc/vmstat", "r");
+    char name[100];
+    long value;
+    while (fscanf(file, "%99s %ld", name, &value) == 2) {
+        if (strcmp(name, "pcp_nested") == 0) {
+            fclose(file);
+            return value;
+        }
+    }
+    return -1;
+}
+
+// The handler allocates read-ahead while threads allocate on its CPU: sooner or later it comes while one of them uses
+// the CPU's list, and takes from the list of its own level.
+static void interrupts(void) {
+    CHECK(nested() >= 0);
+    int fd = open("/dev/vda", O_RDONLY);
+    CHECK(fd >= 0);
+    pthread_t threads[4];
+    for (int i = 0; i < 4; i++) {
+        CHECK(pthread_create(&threads[i], NULL, touch, NULL) == 0);
+    }
+    static char chunk[64 * 1024];
+    for (int round = 0; round < 100 && nested() == 0; round++) {
+        CHECK(lseek(fd, 0, SEEK_SET) == 0);
+        for (int i = 0; i < 64; i++) {
+            CHECK(read(fd, chunk, sizeof chunk) == sizeof chunk);
+        }
+        // The last close drops the pages, so that the disk is read again.
+        CHECK(close(fd) == 0);
+        fd = open("/dev/vda", O_RDONLY);
+    }
+    is_done = 1;
+    for (int i = 0; i < 4; i++) {
+        pthread_join(threads[i], NULL);
+    }
+    CHECK(nested() > 0);
+}
+
+int main(int count, char **words) {
+    static const struct {
+        const char *name;
+        void (*run)(void);
+    } cases[] = {
+        { "mapped", mapped }, { "truncated", truncated }, { "full", full },     { "nameless", nameless },
+        { "names", names },   { "device", device },       { "broken", broken }, { "interrupts", interrupts },
+        { "pressure", pressure }, { "ahead", ahead },
+    };
+    for (int word = 1; word < count; word++) {
+        int found = 0;
+        for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+            if (strcmp(cases[i].name, words[word]) == 0) {
+                cases[i].run();
+                found = 1;
+            }
+        }
+        if (!found) {
+            printf("no case %s\n", words[word]);
+            return 2;
+        }
+    }
+    return 0;
+}

@@ -7,6 +7,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <grp.h>
 #include <limits.h>
 #include <linux/falloc.h>
 #include <poll.h>
@@ -20,6 +21,7 @@
 #include <sys/file.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <sys/mount.h>
 #include <sys/select.h>
 #include <sys/sendfile.h>
 #include <sys/stat.h>
@@ -86,6 +88,79 @@ static int mapped(void)
     fd = open("/dev/null", O_RDWR);
     FAILS(mmap(NULL, PAGE, PROT_READ, MAP_PRIVATE, fd, 0), ENODEV);
     return close(fd) || unlink("mapped");
+}
+
+/* File systems are mounted over a directory, hide what is in it, and go again. Needs root. */
+static int mounts(void)
+{
+    struct statfs fs;
+    struct stat before, after;
+    if (geteuid() != 0)
+        return 0;
+    CHECK(mkdir("mounted", 0755) == 0 && close(fresh("mounted/hidden", O_RDWR)) == 0);
+    CHECK(stat("mounted", &before) == 0);
+    if (mount("none", "mounted", "tmpfs", 0, "mode=700") == -1) {
+        /* Root in a container may not mount. */
+        CHECK(errno == EPERM && unlink("mounted/hidden") == 0 && rmdir("mounted") == 0);
+        return 0;
+    }
+    CHECK(stat("mounted", &after) == 0 && after.st_dev != before.st_dev && (after.st_mode & 0777) == 0700);
+    FAILS(access("mounted/hidden", F_OK), ENOENT);
+    int fd = fresh("mounted/own", O_RDWR);
+    CHECK(fd >= 0 && write(fd, "x", 1) == 1);
+    FAILS(rename("mounted/own", "own"), EXDEV);
+    FAILS(umount("mounted"), EBUSY);
+    CHECK(close(fd) == 0 && umount("mounted") == 0 && access("mounted/hidden", F_OK) == 0);
+    FAILS(umount("mounted"), EINVAL);
+    FAILS(mount("none", "mounted", "nothing", 0, NULL), ENODEV);
+    FAILS(mount("none", "mounted", "tmpfs", 0, "nothing=1"), EINVAL);
+    FAILS(mount("none", "mounted/hidden", "tmpfs", 0, NULL), ENOTDIR);
+    /* Huge pages, without any in the pool. */
+    CHECK(mount("none", "mounted", "hugetlbfs", 0, "pagesize=2M") == 0);
+    CHECK(statfs("mounted", &fs) == 0 && fs.f_type == 0x958458f6 && fs.f_bsize == 2 << 20);
+    fd = fresh("mounted/own", O_RDWR);
+    CHECK(fd >= 0 && fstat(fd, &after) == 0 && after.st_blksize == 2 << 20);
+    FAILS(write(fd, "x", 1), EINVAL);
+    FAILS(ftruncate(fd, PAGE), EINVAL);
+    CHECK(ftruncate(fd, 4 << 20) == 0);
+    FAILS(mmap(NULL, 2 << 20, PROT_READ, MAP_SHARED, fd, PAGE), EINVAL);
+    CHECK(close(fd) == 0 && umount("mounted") == 0);
+    CHECK(unlink("mounted/hidden") == 0 && rmdir("mounted") == 0);
+    return 0;
+}
+
+/* What users may do with files. Needs root. */
+static int users(void)
+{
+    struct stat st;
+    if (geteuid() != 0)
+        return 0;
+    CHECK(mkdir("common", 0777) == 0 && chmod("common", 01777) == 0 && mkdir("private", 0700) == 0);
+    CHECK(close(fresh("common/root", O_RDWR)) == 0 && close(fresh("private/file", O_RDWR)) == 0);
+    CHECK(chmod("common/root", 0600) == 0);
+    pid_t child = fork();
+    if (child == 0) {
+#define EXPECT(what) do { if (!(what)) { printf("line %d: %s (errno %d)\n", __LINE__, #what, errno); exit(1); } } while (0)
+        EXPECT(setgroups(0, NULL) == 0 && setgid(65534) == 0 && seteuid(65534) == 0);
+        EXPECT(getuid() == 0 && geteuid() == 65534 && getegid() == 65534);
+        /* A file whose owner is the very process. */
+        EXPECT(close(open("/proc/self/status", O_RDONLY)) == 0 && access("/proc/1/mem", W_OK) == 0);
+        EXPECT(open("common/root", O_RDONLY) == -1 && errno == EACCES);
+        EXPECT(open("private/file", O_RDONLY) == -1 && errno == EACCES);
+        EXPECT(unlink("common/root") == -1 && errno == EPERM);
+        EXPECT(close(fresh("common/own", O_RDWR)) == 0 && stat("common/own", &st) == 0 && st.st_uid == 65534);
+        EXPECT(chown("common/own", 0, 0) == -1 && errno == EPERM);
+        EXPECT(chmod("common/root", 0644) == -1 && errno == EPERM);
+        EXPECT(mkdir("private/new", 0755) == -1 && errno == EACCES);
+        EXPECT(seteuid(0) == 0 && unlink("common/own") == 0);
+        EXPECT(setuid(65534) == 0 && setuid(0) == -1 && errno == EPERM);
+        EXPECT(kill(1, 0) == -1 && errno == EPERM);
+        _exit(0);
+    }
+    int status;
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+    CHECK(unlink("common/root") == 0 && unlink("private/file") == 0);
+    return rmdir("common") || rmdir("private");
 }
 
 /* A file of the initial RAM disk is written and cut short: mappings see that, and nothing comes back. */
@@ -622,7 +697,7 @@ static const struct {
     {"mapped", mapped}, {"rewritten", rewritten}, {"positions", positions}, {"append", append}, {"holes", holes},
     {"names", names}, {"unnamed", unnamed}, {"directory", directory}, {"attributes", attributes},
     {"descriptors", descriptors}, {"locks", locks}, {"pipes", pipes}, {"waits", waits}, {"copies", copies},
-    {"devices", devices}, {"hostile", hostile}, {"running", running},
+    {"devices", devices}, {"hostile", hostile}, {"running", running}, {"mounts", mounts}, {"users", users},
 };
 
 int main(int count, char **arguments)

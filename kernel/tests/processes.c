@@ -7,13 +7,16 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <linux/futex.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/time.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -172,6 +175,52 @@ static void all(char *program)
     CHECK((end.tv_sec - start.tv_sec) * 1000000000L + end.tv_nsec - start.tv_nsec >= wanted.tv_nsec);
 }
 
+/* A thread that waits for two words. */
+struct words {
+    uint32_t first, second;
+    long tid, woken;
+};
+
+static void *wait_for_both(void *argument)
+{
+    struct words *words = argument;
+    struct { uint64_t value, address; uint32_t flags, reserved; } list[2] = {
+        { 0, (uintptr_t)&words->first, 2 | FUTEX_PRIVATE_FLAG, 0 },
+        { 0, (uintptr_t)&words->second, 2 | FUTEX_PRIVATE_FLAG, 0 },
+    };
+    words->woken = -1;
+    __atomic_store_n(&words->tid, syscall(SYS_gettid), __ATOMIC_RELEASE);
+    words->woken = syscall(449, list, 2, 0, NULL, 0);
+    return NULL;
+}
+
+/* The letter of a thread's state. */
+static char state_of(long tid)
+{
+    char path[64], text[512] = "";
+    snprintf(path, sizeof path, "/proc/self/task/%ld/stat", tid);
+    FILE *file = fopen(path, "r");
+    CHECK(file && fgets(text, sizeof text, file) && fclose(file) == 0);
+    CHECK(atol(text) == tid && strrchr(text, ')'));
+    return strrchr(text, ')')[2];
+}
+
+static void futexes(void)
+{
+    struct words words = { 0 };
+    pthread_t thread;
+    CHECK(pthread_create(&thread, NULL, wait_for_both, &words) == 0);
+    while (!__atomic_load_n(&words.tid, __ATOMIC_ACQUIRE) || state_of(words.tid) != 'S')
+        usleep(1000);
+    CHECK(state_of(syscall(SYS_gettid)) == 'R');
+    CHECK(syscall(SYS_futex, &words.second, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0) == 1);
+    CHECK(pthread_join(thread, NULL) == 0 && words.woken == 1);
+    CHECK(syscall(SYS_futex, &words.first, FUTEX_REQUEUE, -1, 0, &words.second, 0) == -1 && errno == EINVAL);
+    struct { uint64_t value, address; uint32_t flags, reserved; } other = { 7, (uintptr_t)&words.first, 2, 0 };
+    CHECK(syscall(449, &other, 1, 0, NULL, 0) == -1 && errno == EAGAIN);
+    CHECK(waitpid(-2147483647 - 1, NULL, 0) == -1 && errno == ESRCH);
+}
+
 static void oom(void)
 {
     pid_t child = fork();
@@ -196,6 +245,7 @@ int main(int count, char **arguments)
         oom();
         return 0;
     }
+    futexes();
     all(arguments[0]);
     return 5;
 }

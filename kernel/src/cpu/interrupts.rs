@@ -3,10 +3,11 @@
 //! A handler runs on top of the code that it interrupts, with interrupts off. It may allocate and wake tasks, and
 //! never waits. An interrupt of a program returns from `enter_user` first, like a trap (`super::stubs`).
 
-use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 
 use quire::cpu::CpuId;
 
+use super::area::MAX_CPUS;
 use super::topology::{self, Line};
 use super::{apic, area, io_apic, ipi};
 use crate::task::sched;
@@ -30,12 +31,47 @@ pub const SPURIOUS: u8 = 0xff;
 static HANDLERS: [AtomicPtr<()>; DEVICES] = [const { AtomicPtr::new(core::ptr::null_mut()) }; DEVICES];
 static USED: AtomicUsize = AtomicUsize::new(0);
 
+/// What an interrupt is for.
+#[derive(Clone, Copy, Debug)]
+pub enum Kind {
+    /// The device with this number.
+    Device(usize),
+    /// The local timer.
+    Timer,
+    /// A task waits for the CPU.
+    Reschedule,
+    /// Translations must go.
+    Flush,
+}
+
+/// How often each CPU was interrupted, by vector from [`FIRST_DEVICE`] on.
+static COUNTS: [[AtomicU64; COUNTED]; MAX_CPUS] =
+    [const { [const { AtomicU64::new(0) }; COUNTED] }; MAX_CPUS];
+const COUNTED: usize = 256 - FIRST_DEVICE as usize;
+
+/// The vectors in use, and what each is for.
+pub fn kinds() -> impl Iterator<Item = (u8, Kind)> {
+    let devices =
+        (0..USED.load(Ordering::Relaxed).min(DEVICES)).map(|at| (FIRST_DEVICE + at as u8, Kind::Device(at)));
+    devices.chain([(TIMER, Kind::Timer), (RESCHEDULE, Kind::Reschedule), (FLUSH, Kind::Flush)])
+}
+
+/// How often a CPU was interrupted by a vector of [`kinds`].
+pub fn count(cpu: usize, vector: u8) -> u64 {
+    COUNTS[cpu][usize::from(vector - FIRST_DEVICE)].load(Ordering::Relaxed)
+}
+
 /// Serves an interrupt. Interrupts are off.
 pub fn handle(vector: u64) {
     let area = area::this();
     area.enter_interrupt();
+    if let Some(count) =
+        COUNTS[area::cpu_id().index()].get((vector as usize).wrapping_sub(FIRST_DEVICE.into()))
+    {
+        count.fetch_add(1, Ordering::Relaxed);
+    }
     match vector as u8 {
-        FLUSH => ipi::handle_flush_interrupt(),
+        FLUSH => ipi::serve_flushes(),
         TIMER => time::timer::expired(),
         RESCHEDULE => sched::others_wait(),
         SPURIOUS => {

@@ -15,8 +15,6 @@ use super::topology;
 use crate::memory::kernel_half::CPU;
 
 static FLUSHES: Shootdown<MAX_CPUS> = Shootdown::new();
-/// How many interrupts for flushes each CPU has had.
-static INTERRUPTS: [AtomicU64; MAX_CPUS] = [const { AtomicU64::new(0) }; MAX_CPUS];
 /// The CPUs that run, one bit each.
 static ONLINE: AtomicU64 = AtomicU64::new(1);
 
@@ -60,17 +58,6 @@ pub fn start_flush(targets: &CpuSet, request: &FlushRequest) {
 /// Waits until the CPUs have flushed.
 pub fn wait_for_flush() {
     FLUSHES.wait(area::cpu_id(), &FlushedCpu);
-}
-
-/// The handler of the interrupt that [`start_flush`] sends.
-pub fn handle_flush_interrupt() {
-    INTERRUPTS[area::cpu_id().index()].fetch_add(1, Ordering::Relaxed);
-    serve_flushes();
-}
-
-/// How many interrupts for flushes each CPU of the machine has had.
-pub fn flush_interrupts() -> impl Iterator<Item = u64> {
-    INTERRUPTS.iter().take(area::count()).map(|count| count.load(Ordering::Relaxed))
 }
 
 /// Flushes what other CPUs asked for.

@@ -4,6 +4,8 @@ use alloc::boxed::Box;
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU64, Ordering};
 
+use quire::limits::FRAME_SIZE;
+
 use super::dentry::Dentry;
 use super::node::{Attributes, FsInfo, Kind, Node};
 use super::open::{File, OpenFile, Opening};
@@ -34,6 +36,7 @@ pub fn attributes(number: u64, kind: Kind) -> Attributes {
         uid: 0,
         gid: 0,
         size: 0,
+        unit: FRAME_SIZE,
         blocks: 0,
         accessed: now,
         modified: now,
@@ -44,7 +47,7 @@ pub fn attributes(number: u64, kind: Kind) -> Attributes {
 
 /// What `statfs` shows of their file system.
 pub fn fs_info() -> FsInfo {
-    FsInfo { magic: MAGIC, blocks: 0, free: 0, nodes: 0, fs: FS }
+    FsInfo { magic: MAGIC, page: FRAME_SIZE, blocks: 0, free: 0, nodes: 0, fs: FS }
 }
 
 struct AnonymousNode {

@@ -100,10 +100,13 @@ impl Dentry {
         self.mounted.lock().is_some()
     }
 
-    /// The root of what is mounted here, or this.
+    /// The root of what is mounted here last, or this.
     pub fn covered(self: Arc<Self>) -> Arc<Dentry> {
         let mounted = self.mounted.lock().clone();
-        mounted.unwrap_or(self)
+        match mounted {
+            Some(root) => root.covered(),
+            None => self,
+        }
     }
 
     /// Whether this is `other`, or lies below it.

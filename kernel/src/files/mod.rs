@@ -37,6 +37,7 @@ pub mod locks;
 mod memory_device;
 pub mod mount;
 pub mod mounted;
+pub mod mounts;
 pub mod node;
 pub mod open;
 pub mod pipe;

@@ -10,12 +10,13 @@ use super::archive;
 use super::dentry::Dentry;
 use super::generated::{self, Trees};
 use super::mounted;
+use super::mounts;
 use super::node::{Kind, New, NewKind};
 use super::open::{OpenFile, Opening};
 use super::special;
 use super::stored;
 use super::table::FileTable;
-use super::tmpfs::{self, TmpFs};
+use super::tmpfs::TmpFs;
 use super::unpack;
 use crate::device::disk;
 use crate::errno::Errno;
@@ -23,12 +24,14 @@ use crate::observe;
 use crate::sync::Mutex;
 
 /// The numbers of the file systems (`st_dev`); that of nodes without a place is 2.
-pub const ROOT_FS: u64 = 1;
-pub const PROC_FS: u64 = 3;
-pub const SYS_FS: u64 = 4;
-pub const DEV_FS: u64 = 5;
-pub const SHM_FS: u64 = 6;
+const ROOT_FS: u64 = 1;
+const PROC_FS: u64 = 3;
+const SYS_FS: u64 = 4;
+const DEV_FS: u64 = 5;
+const SHM_FS: u64 = 6;
 const UNNAMED_FS: u64 = 7;
+/// The first number for what programs mount.
+pub const FIRST_FREE_FS: u64 = 8;
 
 /// Directories that programs expect, with their modes.
 const DIRECTORIES: [(&str, u32); 6] =
@@ -54,12 +57,13 @@ pub fn start() -> Result<(), Errno> {
     for (name, mode) in DIRECTORIES {
         directory(&root, name, mode)?;
     }
-    fill_devices(&at(&root, "dev")?.mount(TmpFs::with_root(DEV_FS, 0o755)))?;
+    mounts::add_root(&root);
+    fill_devices(&mounts::put("tmpfs", &at(&root, "dev")?, TmpFs::with_root(DEV_FS, 0o755)))?;
     let mut machine = observe::machine_files();
     generated::add_mounts(&mut machine);
     let trees = Trees::new((PROC_FS, SYS_FS), machine, observe::process_files())?;
-    at(&root, "proc")?.mount(trees.proc);
-    at(&root, "sys")?.mount(trees.sys);
+    mounts::put("proc", &at(&root, "proc")?, trees.proc);
+    mounts::put("sysfs", &at(&root, "sys")?, trees.sys);
     *ROOT.lock() = Some(root);
     Ok(())
 }
@@ -92,11 +96,10 @@ pub fn unnamed() -> Arc<TmpFs> {
 
 /// Writes what is dirty to the disks, and frees all files. No program runs.
 pub fn end() {
+    mounts::end();
     mounted::end();
     let root = ROOT.lock().take();
-    if let Some(root) = root {
-        tmpfs::dismantle(&root);
-    }
+    drop(root);
     archive::forget_changes();
 }
 
@@ -128,6 +131,6 @@ fn fill_devices(dev: &Arc<Dentry>) -> Result<(), Errno> {
         make(dev, name, NewKind::Symlink(target.as_bytes().into()), 0o777)?;
     }
     directory(dev, "shm", 0o1777)?;
-    at(dev, "shm")?.mount(TmpFs::with_root(SHM_FS, 0o1777));
+    mounts::put("tmpfs", &at(dev, "shm")?, TmpFs::with_root(SHM_FS, 0o1777));
     Ok(())
 }

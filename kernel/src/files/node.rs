@@ -89,6 +89,8 @@ pub struct Attributes {
     pub gid: u32,
     /// Its size in bytes.
     pub size: u64,
+    /// The unit in which it is best read.
+    pub unit: u64,
     /// What it takes, in units of 512 bytes.
     pub blocks: u64,
     /// The last read.
@@ -129,6 +131,8 @@ pub enum Target {
 pub struct FsInfo {
     /// The magic number of its type.
     pub magic: u64,
+    /// The size of its pages.
+    pub page: u64,
     /// How many pages it has.
     pub blocks: u64,
     /// How many of them are free.

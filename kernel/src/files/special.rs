@@ -7,6 +7,7 @@ use super::open::{File, Opening};
 use super::random::Random;
 use super::tty::{self, TtyFile};
 use crate::errno::Errno;
+use crate::userfault::UserfaultDevice;
 
 /// The number of a device from its two parts, as in `st_rdev`.
 pub const fn number(major: u64, minor: u64) -> u64 {
@@ -14,12 +15,13 @@ pub const fn number(major: u64, minor: u64) -> u64 {
 }
 
 /// The names in `/dev`, with their numbers and modes.
-pub const NAMES: [(&str, u64, u32); 8] = [
+pub const NAMES: [(&str, u64, u32); 9] = [
     ("null", number(1, 3), 0o666),
     ("zero", number(1, 5), 0o666),
     ("full", number(1, 7), 0o666),
     ("random", number(1, 8), 0o666),
     ("urandom", number(1, 9), 0o666),
+    ("userfaultfd", number(10, 126), 0o600),
     ("tty", TTY, 0o666),
     ("console", CONSOLE, 0o600),
     ("ttyS0", SERIAL, 0o600),
@@ -39,6 +41,7 @@ pub fn open(device: u64, opening: &Opening<'_>) -> Result<Box<dyn File>, Errno> 
         Some("zero") => Box::new(Zero),
         Some("full") => Box::new(Full),
         Some("random" | "urandom") => Box::new(Random),
+        Some("userfaultfd") => Box::new(UserfaultDevice),
         Some("tty") => Box::new(tty::open_controlling()?),
         Some(_) => Box::new(TtyFile::open(opening)),
         None => return Err(Errno::ENXIO),

@@ -9,7 +9,7 @@ use alloc::sync::{Arc, Weak};
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use crate::sync::Mutex;
-use linux_raw_sys::{general as abi, ioctl};
+use linux_raw_sys::ioctl;
 use quire::addr::VirtAddr;
 use quire::limits::FRAME_SIZE;
 use quire::platform::{FileId, Pager, PagerError};
@@ -19,6 +19,7 @@ use super::ext2::Inode;
 use super::io::{Sink, Source};
 use super::limits;
 use super::mounted;
+use super::mounts;
 use super::open::{File, Io, Ioctl, Mapping, Opening};
 use super::special;
 use super::tmpfs::{Body, Contents};
@@ -238,7 +239,7 @@ pub fn disk_of(number: u64) -> Option<usize> {
 /// [`Errno::ENXIO`] if there is none, [`Errno::EROFS`], [`Errno::EBUSY`] while a file system on it is mounted.
 pub fn open_disk(number: u64, opening: &Opening<'_>) -> Result<Box<dyn File>, Errno> {
     let index = disk_of(number).ok_or(Errno::ENXIO)?;
-    let _no_mount = mounted::CHANGES.lock();
+    let _no_mount = mounts::CHANGES.lock();
     if opening.writes() {
         if disk::all()[index].is_read_only() {
             return Err(Errno::EROFS);
@@ -326,16 +327,3 @@ impl File for StoredFile {
         Ok(0)
     }
 }
-
-/// The flags of `mount(2)` that are known: read-only, and those that change nothing here.
-pub const MOUNT_FLAGS: u32 = abi::MS_RDONLY
-    | abi::MS_NOSUID
-    | abi::MS_NODEV
-    | abi::MS_NOEXEC
-    | abi::MS_SYNCHRONOUS
-    | abi::MS_DIRSYNC
-    | abi::MS_NOATIME
-    | abi::MS_NODIRATIME
-    | abi::MS_RELATIME
-    | abi::MS_STRICTATIME
-    | abi::MS_SILENT;

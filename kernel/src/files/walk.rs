@@ -6,8 +6,9 @@ use alloc::vec::Vec;
 use linux_raw_sys::general as abi;
 
 use super::dentry::Dentry;
-use super::node::{Kind, Target};
+use super::node::{Directory, Kind, Target};
 use crate::errno::Errno;
+use crate::task::credentials::{EXECUTE, WRITE, check_file, check_owner, check_search};
 
 /// The longest path, with the zero byte at its end (`PATH_MAX`).
 pub const PATH_BYTES: usize = 4096;
@@ -39,6 +40,28 @@ impl Found {
             return Err(Errno::ENOTDIR);
         }
         Ok(place)
+    }
+
+    /// The directory, in which names can be made and removed.
+    ///
+    /// # Errors
+    /// [`Errno::EACCES`].
+    pub fn writable_directory(&self) -> Result<&dyn Directory, Errno> {
+        let node = self.directory.node();
+        check_file(WRITE | EXECUTE, || node.attributes())?;
+        node.directory()
+    }
+
+    /// The same, in which this entry can be removed: in a sticky one, only its owner can.
+    ///
+    /// # Errors
+    /// [`Errno::EACCES`], [`Errno::EPERM`].
+    pub fn directory_without(&self, entry: &Arc<Dentry>) -> Result<&dyn Directory, Errno> {
+        let here = self.directory.node().attributes();
+        if here.mode & abi::S_ISVTX != 0 && check_owner(&here).is_err() {
+            check_owner(&entry.node().attributes())?;
+        }
+        self.writable_directory()
     }
 }
 
@@ -107,6 +130,7 @@ impl Walker<'_> {
             // Only a directory can be left, be it by "." or "..".
             let node = self.at.node().clone();
             let directory = node.directory()?;
+            check_search(|| node.attributes())?;
             match name.as_slice() {
                 b"" | b"." if !more => return Ok(self.found_here(slash)),
                 b"" | b"." => continue,

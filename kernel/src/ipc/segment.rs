@@ -1,11 +1,14 @@
 //! One segment.
 
+use core::fmt::{self, Write};
+
 use quire::hugetlb::HugeSize;
 use quire::limits::FRAME_SIZE;
 
 use crate::errno::Errno;
 use crate::memory::manager::{KernelFile, manager};
 use crate::sync::Mutex;
+use crate::task::credentials::{self, Credentials, Right};
 use crate::time;
 
 /// In the mode: the segment goes with its last attachment.
@@ -22,6 +25,8 @@ pub struct Segment {
     pub bytes: u64,
     /// The process that made it.
     pub creator: u32,
+    /// That process's user and group.
+    creating: Owner,
     /// Its memory.
     pub file: KernelFile,
     state: Mutex<State>,
@@ -68,16 +73,18 @@ impl Segment {
         if huge.is_some() && reserve {
             file.reserve(bytes)?;
         }
+        let (uid, gid) = credentials::owner();
+        let creating = Owner { uid, gid };
         let state = State {
             key,
             mode: mode & PERMISSIONS,
-            owner: Owner::default(),
+            owner: creating,
             last: 0,
             attached: 0,
             detached: 0,
             changed: seconds(),
         };
-        Ok(Self { id, bytes, creator, file, state: Mutex::new(state) })
+        Ok(Self { id, bytes, creator, creating, file, state: Mutex::new(state) })
     }
 
     /// The key by which programs find it; 0 for none.
@@ -140,9 +147,8 @@ impl Segment {
         let sequence = self.id >> super::table::SLOT_BITS;
         [
             pair(state.key, state.owner.uid),
-            // The creator is root.
-            pair(state.owner.gid, 0),
-            pair(0, state.mode),
+            pair(state.owner.gid, self.creating.uid),
+            pair(self.creating.gid, state.mode),
             pair(sequence & 0xffff, 0),
             0,
             0,
@@ -155,6 +161,44 @@ impl Segment {
             0,
             0,
         ]
+    }
+
+    /// Fails unless the caller may do this with it, in the words of a file's permissions.
+    ///
+    /// # Errors
+    /// [`Errno::EACCES`].
+    pub fn check(&self, own: &Credentials, wanted: u32) -> Result<(), Errno> {
+        let state = *self.state.lock();
+        let is_in = |group: u32| own.is_in(group);
+        let shift = match () {
+            () if [state.owner.uid, self.creating.uid].contains(&own.user()) => 6,
+            () if is_in(state.owner.gid) || is_in(self.creating.gid) => 3,
+            () => 0,
+        };
+        let allowed = wanted & !(state.mode >> shift) == 0 || own.has(Right::UseAnySegment);
+        if allowed { Ok(()) } else { Err(Errno::EACCES) }
+    }
+
+    /// Whether the caller may change or remove it, by this right or as its owner.
+    pub fn is_owned(&self, own: &Credentials, right: Right) -> bool {
+        [self.state.lock().owner.uid, self.creating.uid].contains(&own.user()) || own.has(right)
+    }
+
+    /// Its line in `/proc/sysvipc/shm`.
+    ///
+    /// # Errors
+    /// Those of the writer.
+    pub fn line(&self, out: &mut dyn Write) -> fmt::Result {
+        let (state, attachments) = (*self.state.lock(), self.attachments());
+        let State { key, mode, owner, last, attached, detached, changed } = state;
+        let (id, bytes, creator, creating) = (self.id, self.bytes, self.creator, self.creating);
+        let resident = self.file.resident() * FRAME_SIZE;
+        writeln!(
+            out,
+            "{:10} {id:10}  {mode:4o} {bytes:21} {creator:5} {last:5}  {attachments:5} {:5} {:5} {:5} {:5} \
+             {attached:10} {detached:10} {changed:10} {resident:21} {:21}",
+            key as i32, owner.uid, owner.gid, creating.uid, creating.gid, 0
+        )
     }
 
     /// How many bytes an attachment takes.

@@ -9,12 +9,13 @@ use quire::limits::FRAME_SIZE;
 
 use super::segment::Segment;
 use crate::errno::Errno;
+use crate::observe::SETTINGS;
 use crate::sync::Mutex;
 
 /// The low bits of a number are a slot of the table; the others count how often it was used.
 pub const SLOT_BITS: u32 = 15;
-/// The most segments, as in Linux (`kernel.shmmni`).
-const MOST: usize = 4096;
+/// One more than the largest slot, as in Linux.
+const MOST: usize = 1 << SLOT_BITS;
 /// One more than the largest count.
 const SEQUENCES: u32 = 1 << (31 - SLOT_BITS);
 
@@ -64,13 +65,21 @@ pub struct New {
 pub fn create(new: New) -> Result<Arc<Segment>, Errno> {
     let id = {
         let mut table = TABLE.lock();
-        let free = table.slots.iter().position(Option::is_none).unwrap_or(table.slots.len());
-        if free >= MOST {
+        let count = table.slots.iter().flatten().count() as u64;
+        if count >= SETTINGS.shmmni.load(Ordering::Relaxed) {
             return Err(Errno::ENOSPC);
         }
-        let sequence = table.sequence;
-        table.sequence = (sequence + 1) % SEQUENCES;
-        sequence << SLOT_BITS | free as u32
+        let wanted = u32::try_from(SETTINGS.shm_next_id.swap(u64::MAX, Ordering::Relaxed)).ok();
+        let is_free = |id: &u32| table.slots.get(index(*id)).is_none_or(Option::is_none);
+        match wanted.filter(|id| index(*id) < MOST).filter(is_free) {
+            Some(id) => id,
+            None => {
+                let free = table.slots.iter().position(Option::is_none).unwrap_or(table.slots.len());
+                let sequence = table.sequence;
+                table.sequence = (sequence + 1) % SEQUENCES;
+                sequence << SLOT_BITS | free as u32
+            }
+        }
     };
     // Making it may sleep, so its slot may be taken meanwhile.
     let segment = Segment::new((id, new.key, new.creator), new.bytes, new.mode, new.huge, new.reserve)?;
@@ -177,12 +186,16 @@ pub fn remove_all() {
     drop(slots);
 }
 
+/// All segments.
+pub fn all() -> Vec<Arc<Segment>> {
+    collect();
+    TABLE.lock().slots.iter().flatten().cloned().collect()
+}
+
 /// What all segments take.
 pub fn totals() -> Totals {
-    collect();
-    let segments: Vec<Arc<Segment>> = TABLE.lock().slots.iter().flatten().cloned().collect();
     let mut totals = Totals::default();
-    for segment in segments {
+    for segment in all() {
         totals.segments += 1;
         totals.pages += segment.bytes.div_ceil(FRAME_SIZE);
         totals.resident += segment.file.resident();

@@ -53,6 +53,10 @@ unsafe impl FramePlatform for Machine {
         }
     }
 
+    fn thread_number(&self) -> u64 {
+        u64::from(sched::current_ref().id)
+    }
+
     /// Work for a CPU that clears memory ahead ends that.
     fn is_dying(&self) -> bool {
         let area = area::this();

@@ -29,6 +29,19 @@ pub fn allows(bytes: u64) -> bool {
     }
 }
 
+/// Whether a child may be promised what a space was.
+pub fn allows_fork(space: &Mm<'_, Machine>) -> bool {
+    let mut largest = 0;
+    match SETTINGS.overcommit_memory.load(Ordering::Relaxed) {
+        0 => {
+            space.vmas(|vma| largest = largest.max(if is_charged(vma) { vma.range.pages() } else { 0 }));
+            largest <= total()
+        }
+        1 => true,
+        _ => committed().saturating_add(charged(space)) <= limit(),
+    }
+}
+
 /// The most that may be promised when overcommit is refused (`CommitLimit`), in pages.
 pub fn limit() -> u64 {
     let kib = SETTINGS.overcommit_kbytes.load(Ordering::Relaxed);

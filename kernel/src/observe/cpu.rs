@@ -1,30 +1,66 @@
-//! CPUs: `/proc/cpuinfo`, `/proc/interrupts` and `/sys/devices/system/cpu`.
+//! CPUs: `/proc/cpuinfo` and `/sys/devices/system/cpu`.
 
 use core::arch::x86_64::{__cpuid, __cpuid_count, CpuidResult};
 use core::fmt::{self, Write};
 
 use super::List;
-use crate::cpu::{area, ipi};
+use crate::cpu::area;
 
 pub(super) fn add(list: &mut List) {
     list.text("/proc/cpuinfo", cpuinfo);
-    list.text("/proc/interrupts", interrupts);
     for name in ["online", "possible", "present"] {
         list.text(alloc::format!("/sys/devices/system/cpu/{name}"), |out| {
             write_list(out, 0..area::count() as u64)?;
             out.write_char('\n')
         });
     }
+    list.text("/sys/devices/system/cpu/kernel_max", |out| writeln!(out, "{}", area::MAX_CPUS - 1));
+    for cpu in 0..area::count() {
+        let folder = alloc::format!("/sys/devices/system/cpu/cpu{cpu}");
+        if cpu > 0 {
+            // The first one cannot be switched off, and in this kernel none can.
+            list.text(alloc::format!("{folder}/online"), |out| out.write_str("1\n"));
+        }
+        let mut number = |name: &str, value: usize| {
+            list.text(alloc::format!("{folder}/topology/{name}"), move |out| writeln!(out, "{value}"));
+        };
+        number("core_id", cpu);
+        number("physical_package_id", 0);
+        add_caches(list, &folder, cpu);
+    }
 }
 
-/// The interrupts that CPUs send each other for flushes.
-fn interrupts(out: &mut dyn Write) -> fmt::Result {
-    out.write_str("     ")?;
-    (0..area::count()).try_for_each(|cpu| write!(out, "{:>11}", alloc::format!("CPU{cpu}")))?;
-    out.write_str("\nTLB: ")?;
-    ipi::flush_interrupts().try_for_each(|count| write!(out, "{count:>10} "))?;
-    out.write_str("  TLB shootdowns\n")
+/// The caches of a CPU, as it describes them: `cpu0/cache/index0` and so on.
+fn add_caches(list: &mut List, folder: &str, cpu: usize) {
+    let caches = (0..).map(|index| __cpuid_count(CACHES, index)).take_while(|leaf| leaf.eax & 0x1f != 0);
+    let known = __cpuid(0).eax >= CACHES;
+    for (index, leaf) in caches.take(if known { MOST_CACHES } else { 0 }).enumerate() {
+        let field = |word: u32, from: u32, bits: u32| u64::from(word >> from & ((1 << bits) - 1)) + 1;
+        let (line, parts, ways) = (field(leaf.ebx, 0, 12), field(leaf.ebx, 12, 10), field(leaf.ebx, 22, 10));
+        let sets = u64::from(leaf.ecx) + 1;
+        let shared = field(leaf.eax, 14, 12).min(area::count() as u64);
+        let first = cpu as u64 / shared * shared;
+        let mut file = |name: &str, text: alloc::string::String| {
+            list.text(alloc::format!("{folder}/cache/index{index}/{name}"), move |out| {
+                writeln!(out, "{text}")
+            });
+        };
+        file("type", ["Data", "Instruction", "Unified"][(leaf.eax as usize & 0x1f).clamp(1, 3) - 1].into());
+        file("level", alloc::format!("{}", leaf.eax >> 5 & 7));
+        file("size", alloc::format!("{}K", (line * parts * ways * sets) >> 10));
+        file("coherency_line_size", alloc::format!("{line}"));
+        file("ways_of_associativity", alloc::format!("{ways}"));
+        file("number_of_sets", alloc::format!("{sets}"));
+        let mut cpus = alloc::string::String::new();
+        // A text in memory takes all that is written to it.
+        let _ = write_list(&mut cpus, first..(first + shared).min(area::count() as u64));
+        file("shared_cpu_list", cpus);
+    }
 }
+
+/// The leaf of CPUID that describes caches, one in each subleaf.
+const CACHES: u32 = 4;
+const MOST_CACHES: usize = 8;
 
 /// Writes ascending numbers as Linux does: `0-3,6`.
 pub(super) fn write_list(out: &mut dyn Write, numbers: impl Iterator<Item = u64>) -> fmt::Result {

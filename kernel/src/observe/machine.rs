@@ -7,6 +7,7 @@ use super::settings::VERSION;
 use super::stat::CpuTimes;
 use crate::boot::command;
 use crate::cpu::area;
+use crate::cpu::interrupts::{self, Kind};
 use crate::task::{run_queue, table};
 use crate::time;
 
@@ -20,6 +21,7 @@ pub(super) fn add(list: &mut List) {
     list.text("/proc/uptime", uptime);
     list.text("/proc/loadavg", loadavg);
     list.text("/proc/stat", stat);
+    list.text("/proc/interrupts", interrupts);
 }
 
 /// Seconds since the start, and the sum of the seconds in which CPUs were idle.
@@ -41,6 +43,24 @@ fn runnable() -> usize {
 fn loadavg(out: &mut dyn Write) -> fmt::Result {
     let tasks = table::task_count();
     writeln!(out, "0.00 0.00 0.00 {}/{tasks} {}", runnable(), table::last_id())
+}
+
+/// How often each CPU was interrupted, and by what.
+fn interrupts(out: &mut dyn Write) -> fmt::Result {
+    out.write_str("           ")?;
+    (0..area::count()).try_for_each(|cpu| write!(out, "{:<11}", alloc::format!("CPU{cpu}")))?;
+    for (vector, what) in interrupts::kinds() {
+        let (name, text) = match what {
+            Kind::Device(index) => (alloc::format!("{index}"), "device"),
+            Kind::Timer => ("LOC".into(), "Local timer interrupts"),
+            Kind::Reschedule => ("RES".into(), "Rescheduling interrupts"),
+            Kind::Flush => ("TLB".into(), "TLB shootdowns"),
+        };
+        write!(out, "\n{name:>4}:")?;
+        (0..area::count()).try_for_each(|cpu| write!(out, " {:>10}", interrupts::count(cpu, vector)))?;
+        write!(out, "  {text}")?;
+    }
+    out.write_char('\n')
 }
 
 fn stat(out: &mut dyn Write) -> fmt::Result {

@@ -36,7 +36,7 @@ use crate::errno::Errno;
 use crate::task::process::Process;
 
 pub use account::{Account, ProgramLayout};
-pub use commit::{allows as commit_allows, may_overcommit};
+pub use commit::{allows as commit_allows, allows_fork, may_overcommit};
 pub use oom::badness;
 pub use settings::{SETTINGS, VERSION};
 pub use stat::note_idle;
@@ -65,6 +65,8 @@ pub struct MachineFile {
 
 /// Reads bytes about a process from an offset; returns how many.
 pub type ProcessBytes = fn(&Arc<Process>, u64, &mut [u8]) -> Result<usize, Errno>;
+/// Stores bytes at an offset; returns how many.
+pub type ProcessStore = fn(&Arc<Process>, u64, &[u8]) -> Result<usize, Errno>;
 /// Does what a text that is written to a process's file asks for.
 pub type ProcessControl = fn(&Arc<Process>, &str) -> Result<(), Errno>;
 
@@ -72,10 +74,14 @@ pub type ProcessControl = fn(&Arc<Process>, &str) -> Result<(), Errno>;
 pub enum ProcessContent {
     /// A text, made anew for each reader.
     Text(fn(&Arc<Process>, &mut dyn Write) -> fmt::Result),
+    /// The same, about the thread with this number.
+    Thread(fn(&Arc<Process>, u32, &mut dyn Write) -> fmt::Result),
     /// Bytes, likewise.
     Whole(fn(&Arc<Process>) -> Result<Vec<u8>, Errno>),
     /// Bytes that are read at an offset.
     At(ProcessBytes),
+    /// Bytes that are read at an offset, and written there.
+    Both(ProcessBytes, ProcessStore),
     /// Nothing can be read.
     Nothing,
 }

@@ -43,8 +43,8 @@ pub(super) static FILES: &[ProcessFile] = &[
     text("numa_maps", |process, out| {
         with_space(process, |space| proc::numa_maps(out, manager(), space, &ProcessNames::of(process)))
     }),
-    text("status", status::status),
-    text("stat", stat::stat),
+    file("status", 0o444, ProcessContent::Thread(status::status)),
+    file("stat", 0o444, ProcessContent::Thread(stat::stat)),
     text("statm", statm),
     text("limits", |process, out| {
         limits::limits(out, |resource| {
@@ -66,7 +66,7 @@ pub(super) static FILES: &[ProcessFile] = &[
     file("cmdline", 0o444, ProcessContent::Whole(|process| strings(process, |program| &program.arguments))),
     file("environ", 0o400, ProcessContent::Whole(|process| strings(process, |program| &program.environment))),
     file("auxv", 0o400, ProcessContent::Whole(|process| strings(process, |program| &program.auxiliary))),
-    file("mem", 0o400, ProcessContent::At(memory)),
+    file("mem", 0o600, ProcessContent::Both(memory, store)),
     file("pagemap", 0o400, ProcessContent::At(pagemap)),
 ];
 
@@ -139,13 +139,28 @@ fn pagemap(process: &Arc<Process>, offset: u64, bytes: &mut [u8]) -> Result<usiz
 
 /// The program's memory by its addresses, as far as the program itself could read it.
 fn memory(process: &Arc<Process>, offset: u64, bytes: &mut [u8]) -> Result<usize, Errno> {
+    by_pages(process, offset, bytes.len(), |other, at, part| other.read(at, &mut bytes[part]))
+}
+
+/// Stores to it, where the program itself could store.
+fn store(process: &Arc<Process>, offset: u64, bytes: &[u8]) -> Result<usize, Errno> {
+    by_pages(process, offset, bytes.len(), |other, at, part| other.write(at, &bytes[part]))
+}
+
+/// Copies up to the first page that cannot be used.
+fn by_pages(
+    process: &Process,
+    offset: u64,
+    bytes: usize,
+    mut copy: impl FnMut(&UserMemory<'_>, VirtAddr, Range<usize>) -> Result<(), Errno>,
+) -> Result<usize, Errno> {
     let Some(space) = process.space_handle() else { return Ok(0) };
     let other = UserMemory::of_other(sched::current_ref().space(), &space);
     let mut done = 0;
-    while done < bytes.len() {
+    while done < bytes {
         let at = offset.checked_add(done as u64).ok_or(Errno::EIO)?;
-        let part = (bytes.len() - done).min((FRAME_SIZE - at % FRAME_SIZE) as usize);
-        match other.read(VirtAddr(at), &mut bytes[done..][..part]) {
+        let part = (bytes - done).min((FRAME_SIZE - at % FRAME_SIZE) as usize);
+        match copy(&other, VirtAddr(at), done..done + part) {
             Ok(()) => done += part,
             Err(_) if done > 0 => break,
             Err(_) => return Err(Errno::EIO),

@@ -19,11 +19,24 @@ pub struct Settings {
     pub max_map_count: AtomicUsize,
     /// `vm.hugetlb_shm_group`.
     pub hugetlb_shm_group: AtomicU64,
+    /// `kernel.pid_max`: one more than the largest number of a task.
+    pub pid_max: AtomicU64,
+    /// `kernel.shmmax`: the largest segment.
+    pub shmmax: AtomicU64,
+    /// `kernel.shmall`: the most pages of all segments.
+    pub shmall: AtomicU64,
+    /// `kernel.shmmni`: the most segments.
+    pub shmmni: AtomicU64,
+    /// `kernel.shm_next_id`: the number of the next segment, once; the largest value for none.
+    pub shm_next_id: AtomicU64,
     /// `/sys/kernel/mm/transparent_hugepage/enabled` and its like.
     pub huge: Mutex<TransparentHuge>,
     /// `khugepaged/*`, and its results.
     pub khugepaged: Mutex<Option<Collapser>>,
 }
+
+/// Linux's limits of System V shared memory, which set none.
+const SHM_MOST: u64 = u64::MAX - (1 << 24);
 
 /// The settings.
 pub static SETTINGS: Settings = Settings {
@@ -32,6 +45,11 @@ pub static SETTINGS: Settings = Settings {
     overcommit_kbytes: AtomicU64::new(0),
     max_map_count: AtomicUsize::new(MAX_MAPPINGS),
     hugetlb_shm_group: AtomicU64::new(0),
+    pid_max: AtomicU64::new(32768),
+    shmmax: AtomicU64::new(SHM_MOST),
+    shmall: AtomicU64::new(SHM_MOST),
+    shmmni: AtomicU64::new(4096),
+    shm_next_id: AtomicU64::new(u64::MAX),
     huge: Mutex::new(TransparentHuge::new()),
     khugepaged: Mutex::new(None),
 };

@@ -78,13 +78,13 @@ impl Display for CpuTimes {
 
 /// `/proc/PID/stat`: 52 fields in one line. Fields about terminals, ticks of children and so on, which this kernel
 /// does not keep, are 0.
-pub(super) fn stat(process: &Arc<Process>, out: &mut dyn Write) -> fmt::Result {
+pub(super) fn stat(process: &Arc<Process>, thread: u32, out: &mut dyn Write) -> fmt::Result {
     let program = process.account.program.lock().clone();
     let space = process.space_handle();
     let sizes = space.as_ref().map(|space| Sizes::of(space)).unwrap_or_default();
     let heap = space.map_or(0, |space| space.heap().start.0);
-    let (letter, _) = state(process);
-    write!(out, "{} (", process.id)?;
+    let (letter, _) = state(process, thread);
+    write!(out, "{thread} (")?;
     write_name(out, &name(process))?;
     let parent = process.parent().map_or(0, |parent| parent.id);
     let (group, session) = (process.group.load(Ordering::Relaxed), process.session.load(Ordering::Relaxed));

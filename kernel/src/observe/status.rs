@@ -12,36 +12,39 @@ use super::node::nodes;
 use super::process::name;
 use super::text::write_name;
 use crate::cpu::area;
+use crate::task::credentials::{ALL, Credentials};
 use crate::task::process::Process;
 use crate::task::sched;
 use crate::task::signal::{COUNT, SignalSet};
 
-/// The largest number of a capability (`CAP_CHECKPOINT_RESTORE`).
-const LAST_CAPABILITY: u32 = 40;
-
-/// What a process does: the letter and the word.
-pub(super) fn state(process: &Process) -> (char, &'static str) {
-    if process.has_ended() || process.threads.lock().is_empty() {
-        ('Z', "zombie")
-    } else if process.stopped.load(Ordering::Relaxed) {
-        ('T', "stopped")
-    } else if process.threads.lock().iter().any(|thread| !sched::is_parked(thread)) {
-        ('R', "running")
-    } else {
-        ('S', "sleeping")
+/// What a thread of a process does: the letter and the word.
+pub(super) fn state(process: &Process, thread: u32) -> (char, &'static str) {
+    let threads = process.threads.lock();
+    match threads.iter().find(|task| task.id == thread) {
+        // A process may live longer than its first thread.
+        None => ('Z', "zombie"),
+        Some(_) if process.stopped.load(Ordering::Relaxed) => ('T', "stopped"),
+        Some(task) if sched::is_parked(task) => ('S', "sleeping"),
+        Some(_) => ('R', "running"),
     }
 }
 
-pub(super) fn status(process: &Arc<Process>, out: &mut dyn Write) -> fmt::Result {
-    let (letter, word) = state(process);
+pub(super) fn status(process: &Arc<Process>, thread: u32, out: &mut dyn Write) -> fmt::Result {
+    let (letter, word) = state(process, thread);
     out.write_str("Name:\t")?;
     write_name(out, &name(process))?;
     let (id, parent) = (process.id, process.parent().map_or(0, |parent| parent.id));
     writeln!(
         out,
-        "\nState:\t{letter} ({word})\nTgid:\t{id}\nNgid:\t0\nPid:\t{id}\nPPid:\t{parent}\nTracerPid:\t0"
+        "\nState:\t{letter} ({word})\nTgid:\t{id}\nNgid:\t0\nPid:\t{thread}\nPPid:\t{parent}\nTracerPid:\t0"
     )?;
-    out.write_str("Uid:\t0\t0\t0\t0\nGid:\t0\t0\t0\t0\nGroups:\t \n")?;
+    let own = process.credentials();
+    for (name, [real, effective, saved]) in [("Uid", own.users), ("Gid", own.groups)] {
+        writeln!(out, "{name}:\t{real}\t{effective}\t{saved}\t{effective}")?;
+    }
+    out.write_str("Groups:\t")?;
+    own.others.iter().try_for_each(|group| write!(out, "{group} "))?;
+    out.write_str("\n")?;
     let (group, session) = (&process.group, &process.session);
     writeln!(out, "NStgid:\t{id}\nNSpid:\t{id}\nNSpgid:\t{}", group.load(Ordering::Relaxed))?;
     writeln!(out, "NSsid:\t{}\nKthread:\t0", session.load(Ordering::Relaxed))?;
@@ -53,7 +56,7 @@ pub(super) fn status(process: &Arc<Process>, out: &mut dyn Write) -> fmt::Result
     let threads = process.threads.lock().len().max(1);
     writeln!(out, "CoreDumping:\t0\nTHP_enabled:\t1\nThreads:\t{threads}")?;
     signals(process, out)?;
-    capabilities(out)?;
+    capabilities(&own, out)?;
     let no_new_privs = process.account.no_new_privs.load(Ordering::Relaxed);
     writeln!(out, "NoNewPrivs:\t{}\nSeccomp:\t0", u8::from(no_new_privs))?;
     masks(out)
@@ -86,10 +89,11 @@ pub(super) fn actions(process: &Process) -> [SignalSet; 2] {
     [ignored, caught]
 }
 
-/// All users are root.
-fn capabilities(out: &mut dyn Write) -> fmt::Result {
-    let all = (1_u64 << (LAST_CAPABILITY + 1)) - 1;
-    for (name, set) in [("CapInh", 0), ("CapPrm", all), ("CapEff", all), ("CapBnd", all), ("CapAmb", 0)] {
+fn capabilities(own: &Credentials, out: &mut dyn Write) -> fmt::Result {
+    let (inherited, may, uses) = (own.inheritable, own.permitted, own.effective);
+    for (name, set) in
+        [("CapInh", inherited), ("CapPrm", may), ("CapEff", uses), ("CapBnd", ALL), ("CapAmb", 0)]
+    {
         writeln!(out, "{name}:\t{set:016x}")?;
     }
     Ok(())

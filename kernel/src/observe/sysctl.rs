@@ -7,11 +7,9 @@ use super::settings::{SETTINGS, VERSION};
 use super::{List, hugetlb, number};
 use crate::errno::Errno;
 use crate::files::{random, socket};
+use crate::ipc;
 use crate::memory::manager::manager;
 use crate::task::table;
-
-/// Linux's limits of System V shared memory, which set none.
-const SHM_MOST: u64 = u64::MAX - (1 << 24);
 
 pub(super) fn add(list: &mut List) {
     add_kernel(list);
@@ -51,11 +49,23 @@ fn add_kernel(list: &mut List) {
     constant("overflowgid", "65534");
     constant("randomize_va_space", "0");
     constant("tainted", "0");
-    constant("shmmni", "4096");
-    list.text("/proc/sys/kernel/pid_max", |out| writeln!(out, "{}", table::PID_MAX));
-    list.text("/proc/sys/kernel/threads-max", |out| writeln!(out, "{}", table::PID_MAX));
-    list.text("/proc/sys/kernel/shmmax", |out| writeln!(out, "{SHM_MOST}"));
-    list.text("/proc/sys/kernel/shmall", |out| writeln!(out, "{SHM_MOST}"));
+    setting(list, "kernel/pid_max", &SETTINGS.pid_max, 1 << 22);
+    list.text("/proc/sys/kernel/threads-max", |out| {
+        writeln!(out, "{}", SETTINGS.pid_max.load(Ordering::Relaxed))
+    });
+    setting(list, "kernel/shmmax", &SETTINGS.shmmax, u64::MAX);
+    setting(list, "kernel/shmall", &SETTINGS.shmall, u64::MAX);
+    setting(list, "kernel/shmmni", &SETTINGS.shmmni, 1 << 15);
+    setting(list, "kernel/shm_next_id", &SETTINGS.shm_next_id, i32::MAX as u64);
+    list.text("/proc/sysvipc/shm", |out| {
+        writeln!(
+            out,
+            "{:>10} {:>10}  {:>4} {:>21} {:>5} {:>5}  {:>5} {:>5} {:>5} {:>5} {:>5} {:>10} {:>10} {:>10} {:>21} {:>21}",
+            "key", "shmid", "perms", "size", "cpid", "lpid", "nattch", "uid", "gid", "cuid", "cgid", "atime", "dtime",
+            "ctime", "rss", "swap"
+        )?;
+        ipc::all().iter().try_for_each(|segment| segment.line(out))
+    });
 }
 
 fn add_random(list: &mut List) {
@@ -83,19 +93,24 @@ fn write_id(out: &mut dyn Write, id: u128) -> fmt::Result {
 }
 
 fn add_overcommit(list: &mut List) {
-    let mut setting = |name: &str, cell: &'static AtomicU64, most: u64| {
-        let path = alloc::format!("/proc/sys/vm/{name}");
-        let show = |out: &mut dyn Write| writeln!(out, "{}", cell.load(Ordering::Relaxed));
-        list.control(path, show, move |text| {
-            let value = number(text).ok().filter(|value| *value <= most).ok_or(Errno::EINVAL)?;
-            cell.store(value, Ordering::Relaxed);
-            Ok(())
-        });
+    setting(list, "vm/overcommit_memory", &SETTINGS.overcommit_memory, 2);
+    setting(list, "vm/overcommit_ratio", &SETTINGS.overcommit_ratio, i32::MAX as u64);
+    setting(list, "vm/overcommit_kbytes", &SETTINGS.overcommit_kbytes, u64::MAX / 4);
+    setting(list, "vm/hugetlb_shm_group", &SETTINGS.hugetlb_shm_group, i32::MAX as u64);
+}
+
+/// Adds a file with a number up to `most`. The largest number of all is shown as -1: there is none.
+fn setting(list: &mut List, name: &str, cell: &'static AtomicU64, most: u64) {
+    let path = alloc::format!("/proc/sys/{name}");
+    let show = move |out: &mut dyn Write| match cell.load(Ordering::Relaxed) {
+        u64::MAX if most < u64::MAX => out.write_str("-1\n"),
+        value => writeln!(out, "{value}"),
     };
-    setting("overcommit_memory", &SETTINGS.overcommit_memory, 2);
-    setting("overcommit_ratio", &SETTINGS.overcommit_ratio, i32::MAX as u64);
-    setting("overcommit_kbytes", &SETTINGS.overcommit_kbytes, u64::MAX / 4);
-    setting("hugetlb_shm_group", &SETTINGS.hugetlb_shm_group, i32::MAX as u64);
+    list.control(path, show, move |text| {
+        let value = number(text).ok().filter(|value| *value <= most).ok_or(Errno::EINVAL)?;
+        cell.store(value, Ordering::Relaxed);
+        Ok(())
+    });
 }
 
 /// The pool of the default size has three of its files here too.

@@ -17,12 +17,11 @@ use crate::files::open::{File, Io, Mapping, Opening};
 use crate::files::walk::Walk;
 use crate::memory::manager::{KernelFile, Space};
 use crate::observe::mapped_files::note_mapped;
+use crate::task::credentials::{EXECUTE, check_file};
 use crate::task::sched;
 
 /// How much of a file is read for its headers.
 const HEAD_BYTES: usize = 4096;
-/// The permissions of which an executable file has one.
-const EXECUTABLE: u32 = 0o111;
 
 /// A file that is about to be executed.
 pub struct ProgramFile {
@@ -54,9 +53,10 @@ impl ProgramFile {
     /// [`Errno::EACCES`] for a file that is no regular one, or that is not executable, [`Errno::ETXTBSY`].
     pub fn at(place: Arc<Dentry>, path: &[u8]) -> Result<Self, Errno> {
         let attributes = place.node().attributes();
-        if attributes.kind != Kind::Regular || attributes.mode & EXECUTABLE == 0 {
+        if attributes.kind != Kind::Regular {
             return Err(Errno::EACCES);
         }
+        check_file(EXECUTE, || attributes)?;
         let claim = Claim::to_run(place.node())?;
         let open = place.node().clone().open(&Opening { place: &place, flags: 0 })?;
         let mut head = vec![0; HEAD_BYTES.min(attributes.size as usize)];

@@ -1,13 +1,17 @@
 //! `futex(2)`.
 
+use alloc::vec::Vec;
+
 use linux_raw_sys::general as abi;
 use quire::addr::VirtAddr;
 
 use super::{Answer, Call};
 use crate::errno::Errno;
-use crate::task::futex::{self, ANY, Key};
+use crate::task::futex::{self, ANY, Key, Word};
 use crate::time;
 
+/// The most words of one call (`FUTEX_WAITV_MAX`).
+const MOST_WORDS: u64 = 128;
 const FLAGS: u32 = abi::FUTEX_PRIVATE_FLAG | abi::FUTEX_CLOCK_REALTIME;
 
 impl Call<'_> {
@@ -17,20 +21,24 @@ impl Call<'_> {
         let operation = operation as u32;
         let private = operation & abi::FUTEX_PRIVATE_FLAG != 0;
         let key = |at| Key::of(self.task, VirtAddr(at), private);
+        let word = |at| key(at).map(|key| Word { key, addr: VirtAddr(at), expected: value });
         match operation & !FLAGS {
             abi::FUTEX_WAIT => {
                 let deadline = self.timeout(fourth)?.map(|time| time::now_ns().saturating_add(time));
-                futex::wait(key(at)?, VirtAddr(at), value, ANY, deadline).map(|()| 0)
+                futex::wait(&[word(at)?], ANY, deadline).map(|_| 0)
             }
             abi::FUTEX_WAIT_BITSET => {
                 let bits = checked(bits)?;
                 let realtime = operation & abi::FUTEX_CLOCK_REALTIME != 0;
                 let deadline =
                     self.timeout(fourth)?.map(|time| if realtime { to_monotonic(time) } else { time });
-                futex::wait(key(at)?, VirtAddr(at), value, bits, deadline).map(|()| 0)
+                futex::wait(&[word(at)?], bits, deadline).map(|_| 0)
             }
             abi::FUTEX_WAKE => Ok(futex::wake_key(key(at)?, value.max(1), ANY)),
             abi::FUTEX_WAKE_BITSET => Ok(futex::wake_key(key(at)?, value.max(1), checked(bits)?)),
+            abi::FUTEX_REQUEUE | abi::FUTEX_CMP_REQUEUE if (value as i32) < 0 || (fourth as i32) < 0 => {
+                Err(Errno::EINVAL)
+            }
             abi::FUTEX_REQUEUE => {
                 let (woken, moved) = futex::requeue(key(at)?, key(second)?, value, fourth as u32);
                 Ok(woken + moved)
@@ -54,6 +62,34 @@ impl Call<'_> {
             }
             _ => Err(Errno::ENOSYS),
         }
+    }
+
+    /// `futex_waitv`: waits for several words, each described by a structure of three words.
+    pub(super) fn futex_waitv(&self) -> Answer {
+        let [list, count, flags, timeout, clock, _] = self.arguments;
+        if flags != 0 || count == 0 || count > MOST_WORDS || list == 0 {
+            return Err(Errno::EINVAL);
+        }
+        let deadline = match (self.timeout(timeout)?, clock as u32) {
+            (None, _) => None,
+            (Some(time), abi::CLOCK_MONOTONIC) => Some(time),
+            (Some(time), abi::CLOCK_REALTIME) => Some(to_monotonic(time)),
+            _ => return Err(Errno::EINVAL),
+        };
+        let mut words = Vec::new();
+        for index in 0..count {
+            let at = list.checked_add(index * 24).ok_or(Errno::EFAULT)?;
+            let [value, addr, flags]: [u64; 3] = self.load_words(at)?;
+            // The upper half must be 0, and so must unknown flags. All words have 32 bits.
+            let known = u64::from(abi::FUTEX_PRIVATE_FLAG | abi::FUTEX_32);
+            if flags & !known != 0 || flags & u64::from(abi::FUTEX_32) == 0 {
+                return Err(Errno::EINVAL);
+            }
+            let private = flags & u64::from(abi::FUTEX_PRIVATE_FLAG) != 0;
+            let key = Key::of(self.task, VirtAddr(addr), private)?;
+            words.push(Word { key, addr: VirtAddr(addr), expected: value as u32 });
+        }
+        futex::wait(&words, ANY, deadline).map(|index| index as u64)
     }
 
     /// The operation of `FUTEX_WAKE_OP`. Returns the old value.

@@ -9,9 +9,10 @@ use super::{Answer, Call};
 use crate::errno::Errno;
 use crate::observe::usage;
 use crate::program::stack::CLOCK_TICKS;
+use crate::task::credentials::Right;
 use crate::task::limits::Limit;
 use crate::task::process::Process;
-use crate::task::table;
+use crate::task::{sched, table};
 use crate::time;
 
 const RUSAGE_SELF: i32 = abi::RUSAGE_SELF as i32;
@@ -25,6 +26,9 @@ impl Call<'_> {
             0 => self.process().clone(),
             pid => table::task(pid).ok_or(Errno::ESRCH)?.process.clone(),
         };
+        if pid as u32 != 0 && !self.process().credentials().may_limit(&process.credentials()) {
+            return Err(Errno::EPERM);
+        }
         let new = if new == 0 { None } else { Some(self.load_limit(new)?) };
         let before = process.limits.get(resource as u32)?;
         if let Some(new) = new {
@@ -78,7 +82,7 @@ impl Call<'_> {
 
 /// Changes a limit, which the process's address space obeys from now on.
 fn set_limit(process: &Arc<Process>, resource: u32, new: Limit) -> Result<(), Errno> {
-    process.limits.set(resource, new)?;
+    process.limits.set(resource, new, sched::current_ref().process.has(Right::ExceedLimits))?;
     let space = process.space_handle();
     if let Some(space) = space {
         process.limits.apply(&space);

@@ -16,6 +16,7 @@ mod wait;
 
 use alloc::sync::Arc;
 
+use ids::Which;
 use linux_raw_sys::general as abi;
 use quire::addr::VirtAddr;
 
@@ -242,20 +243,25 @@ impl Call<'_> {
             abi::__NR_getpgrp => self.getpgrp(),
             abi::__NR_setsid => self.setsid(),
             abi::__NR_getsid => self.getsid(),
-            abi::__NR_getuid | abi::__NR_getgid | abi::__NR_geteuid | abi::__NR_getegid => Ok(ids::ROOT_USER),
-            abi::__NR_getresuid | abi::__NR_getresgid => self.getresuid(),
-            abi::__NR_getgroups => Ok(0),
-            abi::__NR_setuid
-            | abi::__NR_setgid
-            | abi::__NR_setreuid
-            | abi::__NR_setregid
-            | abi::__NR_setresuid
-            | abi::__NR_setresgid
-            | abi::__NR_setgroups => self.set_user(),
+            abi::__NR_getuid => self.get_id(Which::User, 0),
+            abi::__NR_geteuid => self.get_id(Which::User, 1),
+            abi::__NR_getgid => self.get_id(Which::Group, 0),
+            abi::__NR_getegid => self.get_id(Which::Group, 1),
+            abi::__NR_getresuid => self.get_ids(Which::User),
+            abi::__NR_getresgid => self.get_ids(Which::Group),
+            abi::__NR_getgroups => self.getgroups(),
+            abi::__NR_setuid => self.set_id(Which::User),
+            abi::__NR_setgid => self.set_id(Which::Group),
+            abi::__NR_setreuid => self.set_two_ids(Which::User),
+            abi::__NR_setregid => self.set_two_ids(Which::Group),
+            abi::__NR_setresuid => self.set_three_ids(Which::User),
+            abi::__NR_setresgid => self.set_three_ids(Which::Group),
+            abi::__NR_setgroups => self.setgroups(),
             abi::__NR_set_tid_address => self.set_tid_address(),
             abi::__NR_set_robust_list => self.set_robust_list(),
             abi::__NR_get_robust_list => self.get_robust_list(),
             abi::__NR_futex => self.futex(),
+            abi::__NR_futex_waitv => self.futex_waitv(),
             abi::__NR_sched_yield => self.sched_yield(),
             abi::__NR_sched_getaffinity => self.sched_getaffinity(),
             abi::__NR_sched_setaffinity => self.sched_setaffinity(),

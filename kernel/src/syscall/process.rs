@@ -12,6 +12,7 @@ use crate::files::io::UserParts;
 use crate::files::random;
 use crate::memory::manager::manager;
 use crate::observe::VERSION;
+use crate::task::credentials::Credentials;
 use crate::task::process::Exit;
 use crate::task::{sched, table};
 use crate::time;
@@ -87,7 +88,13 @@ impl Call<'_> {
             prctl::PR_GET_NO_NEW_PRIVS if self.arguments[1..5] == [0; 4] => {
                 Ok(self.process().account.no_new_privs.load(Ordering::Relaxed).into())
             }
-            prctl::PR_SET_DUMPABLE | prctl::PR_SET_PDEATHSIG | prctl::PR_SET_KEEPCAPS => Ok(0),
+            prctl::PR_GET_KEEPCAPS => Ok(u64::from(self.process().credentials().keeps)),
+            prctl::PR_SET_KEEPCAPS => {
+                let keeps = self.arguments[1] != 0;
+                self.process().set_credentials(Credentials { keeps, ..self.process().credentials() });
+                Ok(0)
+            }
+            prctl::PR_SET_DUMPABLE | prctl::PR_SET_PDEATHSIG => Ok(0),
             _ => Err(Errno::EINVAL),
         }
     }

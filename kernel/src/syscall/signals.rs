@@ -7,6 +7,8 @@ use quire::addr::VirtAddr;
 
 use super::{Answer, Call};
 use crate::errno::Errno;
+use crate::task::credentials::Right;
+use crate::task::process::Process;
 use crate::task::signal::action::Action;
 use crate::task::signal::info::{INFO_BYTES, SigInfo};
 use crate::task::signal::own::AltStack;
@@ -128,6 +130,9 @@ impl Call<'_> {
         let mut bytes = [0; INFO_BYTES];
         self.memory.read(VirtAddr(info), &mut bytes)?;
         let process = table::process(pid as u32).ok_or(Errno::ESRCH)?;
+        if !self.may_signal(&process) {
+            return Err(Errno::EPERM);
+        }
         send::to_process(&process, SigInfo::from_bytes(signal, &bytes));
         Ok(0)
     }
@@ -179,6 +184,11 @@ impl Call<'_> {
         if targets.is_empty() {
             return Err(Errno::ESRCH);
         }
+        let mut targets = targets;
+        targets.retain(|process| self.may_signal(process));
+        if targets.is_empty() {
+            return Err(Errno::EPERM);
+        }
         if let Some(signal) = signal {
             let info = SigInfo::user(signal, self.process().id);
             targets.iter().for_each(|process| send::to_process(process, info));
@@ -205,10 +215,17 @@ impl Call<'_> {
         if pid.is_some_and(|pid| pid != task.process.id) {
             return Err(Errno::ESRCH);
         }
+        if !self.may_signal(&task.process) {
+            return Err(Errno::EPERM);
+        }
         if let Some(signal) = signal {
             send::to_task(&task, SigInfo::thread(signal, self.process().id));
         }
         Ok(0)
+    }
+
+    fn may_signal(&self, process: &Process) -> bool {
+        self.process().has(Right::Kill) || self.process().credentials().may_signal(&process.credentials())
     }
 
     fn load_set(&self, at: u64) -> Result<SignalSet, Errno> {

@@ -24,6 +24,7 @@ impl Call<'_> {
             return Err(Errno::EINVAL);
         }
         let children = match pid as i32 {
+            i32::MIN => return Err(Errno::ESRCH),
             -1 => Children::Any,
             0 => Children::Group(self.process().group.load(Ordering::Relaxed)),
             group if group < 0 => Children::Group(group.unsigned_abs()),

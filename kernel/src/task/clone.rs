@@ -12,6 +12,7 @@ use super::{run, sched, table};
 use crate::errno::Errno;
 use crate::memory::manager::Space;
 use crate::memory::user::UserMemory;
+use crate::observe::allows_fork;
 use crate::userfault;
 
 /// What `clone3(2)` is asked for. Addresses are 0 for none.
@@ -108,6 +109,9 @@ fn build(task: &Task, request: &CloneRequest, id: u32) -> Result<Arc<Task>, Errn
 fn child_space(task: &Task, request: &CloneRequest) -> Result<Arc<Space>, Errno> {
     if request.has(abi::CLONE_VM) {
         return Ok(task.space_handle().expect("a program's task"));
+    }
+    if !allows_fork(task.space()) {
+        return Err(Errno::ENOMEM);
     }
     let child = Arc::new(task.space().fork()?);
     userfault::after_fork(task.space(), &child)?;

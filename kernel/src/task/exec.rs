@@ -4,6 +4,10 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 
+use linux_raw_sys::general as abi;
+use quire::limits::FRAME_SIZE;
+
+use super::credentials::Credentials;
 use super::exit::end_vfork;
 use super::process::{Identity, Process};
 use super::thread::{Task, UserContext};
@@ -30,14 +34,22 @@ pub struct Strings {
 /// # Errors
 /// As `execve(2)`.
 pub fn execute(task: &Arc<Task>, file: ProgramFile, strings: Strings) -> Result<(), Errno> {
-    let (file, strings) = script::resolve(file, strings)?;
+    let (file, mut strings) = script::resolve(file, strings)?;
+    if strings.arguments.is_empty() {
+        // A program may rely on its first argument.
+        strings.arguments.push(Vec::new());
+    }
     let old = task.space_handle();
     task.replace_space(Arc::new(manager().new_mm()?));
     match load(task.space(), &file, &strings) {
         Ok((context, layout)) => {
             drop(old);
             ipc::collect();
-            begin(task, context, identity(file));
+            let attributes = file.place.node().attributes();
+            let own = |bit: u32, id: u32| Some(id).filter(|_| attributes.mode & bit != 0);
+            let (user, group) = (own(abi::S_ISUID, attributes.uid), own(abi::S_ISGID, attributes.gid));
+            let credentials = task.process.credentials().for_program(user, group);
+            begin(task, context, identity(file), credentials);
             *task.process.account.program.lock() = layout;
             Ok(())
         }
@@ -55,13 +67,14 @@ pub fn execute(task: &Arc<Task>, file: ProgramFile, strings: Strings) -> Result<
 fn load(space: &Space, file: &ProgramFile, strings: &Strings) -> Result<(UserContext, ProgramLayout), Errno> {
     let loaded = image::load(space, file)?;
     space.set_mapping_limit(SETTINGS.max_map_count.load(Ordering::Relaxed));
-    space.set_brk_start(loaded.program.end);
+    // As Linux does: the heap begins with a page of its own.
+    space.set_brk_start(loaded.program.end.align_up(FRAME_SIZE).ok_or(Errno::ENOMEM)?);
     let layout = stack::build(space, &loaded, strings, &file.path)?;
     Ok((UserContext::new(initial_registers(loaded.entry, layout.stack)), layout))
 }
 
 /// From here on the process runs the new program, alone.
-fn begin(task: &Arc<Task>, context: UserContext, identity: Identity) {
+fn begin(task: &Arc<Task>, context: UserContext, identity: Identity, credentials: Credentials) {
     let process = &task.process;
     end_other_threads(task);
     *process.space.lock() = task.space_handle();
@@ -78,6 +91,7 @@ fn begin(task: &Arc<Task>, context: UserContext, identity: Identity) {
     process.limits.apply(task.space());
     timers::delete_all(process.id, false);
     process.has_executed.store(true, Ordering::Relaxed);
+    process.set_credentials(credentials);
     *process.identity.lock() = identity;
     close_files(process);
 }

@@ -76,36 +76,48 @@ struct Waiter {
 
 static QUEUES: [IrqLock<Vec<Arc<Waiter>>>; BUCKETS] = [const { IrqLock::new(Vec::new()) }; BUCKETS];
 
-/// Sleeps until woken, if the word still has the value `expected`. Until `deadline`, if there is one.
-///
-/// # Errors
-/// [`Errno::EAGAIN`] if it has another value, [`Errno::ETIMEDOUT`], [`Errno::EINTR`], [`Errno::EFAULT`].
-pub fn wait(key: Key, addr: VirtAddr, expected: u32, bits: u32, deadline: Option<u64>) -> Result<(), Errno> {
-    let task = sched::current();
-    let waiter =
-        Arc::new(Waiter { task: task.clone(), key: IrqLock::new(key), bits, woken: AtomicBool::new(false) });
-    key.bucket().lock().push(waiter.clone());
-    let result = wait_in_queue(&waiter, &task, addr, expected, deadline);
-    leave(&waiter);
-    // A task that was woken has used up the wake-up, whatever else happened.
-    if waiter.woken.load(Ordering::Acquire) { Ok(()) } else { result }
+/// A word to wait for.
+#[derive(Clone, Copy, Debug)]
+pub struct Word {
+    /// What it is known by.
+    pub key: Key,
+    /// Where it is.
+    pub addr: VirtAddr,
+    /// The value that it must still have.
+    pub expected: u32,
 }
 
-fn wait_in_queue(
-    waiter: &Waiter,
-    task: &Arc<Task>,
-    addr: VirtAddr,
-    expected: u32,
-    deadline: Option<u64>,
-) -> Result<(), Errno> {
-    if UserMemory::of(task.space()).read_u32(addr)? != expected {
-        return Err(Errno::EAGAIN);
-    }
+/// Sleeps until one of these words is woken, if each still has its value. Until `deadline`, if there is one. Returns
+/// which one it was.
+///
+/// # Errors
+/// [`Errno::EAGAIN`] if one has another value, [`Errno::ETIMEDOUT`], [`Errno::EINTR`], [`Errno::EFAULT`].
+pub fn wait(words: &[Word], bits: u32, deadline: Option<u64>) -> Result<usize, Errno> {
+    let task = sched::current();
+    let mut waiters: Vec<Arc<Waiter>> = Vec::new();
+    waiters.try_reserve_exact(words.len()).map_err(|_| Errno::ENOMEM)?;
+    let entered = words.iter().try_for_each(|word| {
+        let waiter =
+            Waiter { task: task.clone(), key: IrqLock::new(word.key), bits, woken: AtomicBool::new(false) };
+        let waiter = Arc::new(waiter);
+        word.key.bucket().lock().push(waiter.clone());
+        waiters.push(waiter);
+        let value = UserMemory::of(task.space()).read_u32(word.addr)?;
+        if value == word.expected { Ok(()) } else { Err(Errno::EAGAIN) }
+    });
+    let result = entered.and_then(|()| sleep(&waiters, &task, deadline));
+    waiters.iter().for_each(leave);
+    // A task that was woken has used up the wake-up, whatever else happened.
+    woken(&waiters).ok_or_else(|| result.err().unwrap_or(Errno::EINTR))
+}
+
+fn woken(waiters: &[Arc<Waiter>]) -> Option<usize> {
+    waiters.iter().position(|waiter| waiter.woken.load(Ordering::Acquire))
+}
+
+fn sleep(waiters: &[Arc<Waiter>], task: &Arc<Task>, deadline: Option<u64>) -> Result<(), Errno> {
     let _alarm = deadline.map(|deadline| time::wake_at(deadline, task.clone()));
-    loop {
-        if waiter.woken.load(Ordering::Acquire) {
-            return Ok(());
-        }
+    while woken(waiters).is_none() {
         if task.is_interrupted() {
             return Err(Errno::EINTR);
         }
@@ -114,6 +126,7 @@ fn wait_in_queue(
         }
         sched::park();
     }
+    Ok(())
 }
 
 /// Takes the waiter out of the queue that it is in, wherever a requeue has put it.

@@ -53,17 +53,18 @@ impl Limits {
         self.0.lock().get(resource as usize).copied().ok_or(Errno::EINVAL)
     }
 
-    /// Changes a limit. All programs are the root user's, who may raise bounds.
+    /// Changes a limit. `may_raise`: its bound too, upwards.
     ///
     /// # Errors
     /// [`Errno::EINVAL`] for an unknown number, and a limit above its bound; [`Errno::EPERM`].
-    pub fn set(&self, resource: u32, new: Limit) -> Result<(), Errno> {
+    pub fn set(&self, resource: u32, new: Limit, may_raise: bool) -> Result<(), Errno> {
         let mut limits = self.0.lock();
         let limit = limits.get_mut(resource as usize).ok_or(Errno::EINVAL)?;
         if new.soft > new.hard {
             return Err(Errno::EINVAL);
         }
-        if resource == abi::RLIMIT_NOFILE && new.hard > OPEN_FILES_MOST {
+        let raises = new.hard > limit.hard && !may_raise;
+        if raises || resource == abi::RLIMIT_NOFILE && new.hard > OPEN_FILES_MOST {
             return Err(Errno::EPERM);
         }
         *limit = new;

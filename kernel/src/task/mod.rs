@@ -14,6 +14,7 @@
 
 pub mod barriers;
 pub mod clone;
+pub mod credentials;
 pub mod exec;
 pub mod exit;
 pub mod futex;

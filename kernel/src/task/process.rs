@@ -2,11 +2,12 @@
 
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use spin::Once;
 
 use super::barriers::Registrations;
+use super::credentials::Credentials;
 use super::limits::Limits;
 use super::signal::shared::SharedSignals;
 use super::thread::Task;
@@ -103,6 +104,10 @@ pub struct Process {
     pub barriers: Registrations,
     /// Its limits (`getrlimit(2)`).
     pub limits: Limits,
+    /// Its users and rights.
+    pub(super) credentials: Mutex<Credentials>,
+    /// The rights that it uses, for a look without the lock.
+    pub(super) rights: AtomicU64,
     exit: Mutex<Option<Exit>>,
     ended: AtomicBool,
 }
@@ -120,8 +125,11 @@ impl Process {
         let inherit = |value: fn(&Process) -> &AtomicU32| {
             AtomicU32::new(parent.map_or(id, |parent| value(parent).load(Ordering::Relaxed)))
         };
+        let credentials = parent.map(|parent| parent.credentials()).unwrap_or_default();
         Arc::new(Self {
             id,
+            rights: AtomicU64::new(credentials.effective),
+            credentials: Mutex::new(credentials),
             group: inherit(|parent| &parent.group),
             session: inherit(|parent| &parent.session),
             identity: Mutex::new(parent.map(|parent| parent.identity.lock().clone()).unwrap_or_default()),

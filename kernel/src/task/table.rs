@@ -2,15 +2,15 @@
 
 use alloc::collections::BTreeMap;
 use alloc::sync::{Arc, Weak};
+use core::sync::atomic::Ordering;
 
 use super::process::Process;
 use super::thread::Task;
 use super::wait::WaitQueue;
 use crate::errno::Errno;
+use crate::observe::SETTINGS;
 use crate::sync::Mutex;
 
-/// The largest number, as in Linux by default (`/proc/sys/kernel/pid_max`).
-pub const PID_MAX: u32 = 32768;
 /// The first process, whose end is the machine's.
 pub const INIT: u32 = 1;
 
@@ -38,7 +38,8 @@ static TABLE: Mutex<Table> = Mutex::new(Table { entries: BTreeMap::new(), last: 
 /// [`Errno::EAGAIN`] when none is free.
 pub fn take() -> Result<u32, Errno> {
     let mut table = TABLE.lock();
-    let numbers = (table.last + 1..PID_MAX).chain(1..=table.last);
+    let end = SETTINGS.pid_max.load(Ordering::Relaxed) as u32;
+    let numbers = (table.last + 1..end).chain(1..=table.last);
     let free = numbers.into_iter().find(|number| !table.entries.contains_key(number)).ok_or(Errno::EAGAIN)?;
     table.entries.insert(free, Entry::default());
     table.last = free;

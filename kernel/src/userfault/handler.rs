@@ -15,8 +15,7 @@ use crate::memory::manager::{Space, manager};
 use crate::memory::platform::Machine;
 use crate::sync::Mutex;
 
-/// What a handler may ask for (`UFFDIO_API`). Marks of write protection are for private memory alone: Quire does not
-/// mark what is not mapped.
+/// What a handler may ask for (`UFFDIO_API`).
 pub(super) const FEATURES: u32 = abi::UFFD_FEATURE_PAGEFAULT_FLAG_WP
     | abi::UFFD_FEATURE_EVENT_FORK
     | abi::UFFD_FEATURE_EVENT_REMAP
@@ -26,6 +25,10 @@ pub(super) const FEATURES: u32 = abi::UFFD_FEATURE_PAGEFAULT_FLAG_WP
     | abi::UFFD_FEATURE_MISSING_SHMEM
     | abi::UFFD_FEATURE_MINOR_HUGETLBFS
     | abi::UFFD_FEATURE_MINOR_SHMEM
+    | abi::UFFD_FEATURE_WP_HUGETLBFS_SHMEM
+    | abi::UFFD_FEATURE_SIGBUS
+    | abi::UFFD_FEATURE_THREAD_ID
+    | abi::UFFD_FEATURE_EXACT_ADDRESS
     | abi::UFFD_FEATURE_POISON;
 
 /// A handler of one address space's faults.
@@ -77,6 +80,7 @@ impl Handler {
             (abi::UFFD_FEATURE_EVENT_REMAP, UserfaultChanges::REMAP),
             (abi::UFFD_FEATURE_EVENT_REMOVE, UserfaultChanges::REMOVE),
             (abi::UFFD_FEATURE_EVENT_UNMAP, UserfaultChanges::UNMAP),
+            (abi::UFFD_FEATURE_SIGBUS, UserfaultChanges::FAIL),
         ];
         let asked = wants.into_iter().filter(|(feature, _)| features & feature != 0);
         let changes = asked.fold(UserfaultChanges::NONE, |all, (_, change)| all.union(change));
@@ -87,6 +91,11 @@ impl Handler {
             return Err(Errno::EINVAL);
         }
         registry::add(Arc::downgrade(self), ready.quire.watch(), self.readers.clone())
+    }
+
+    /// Whether a feature was chosen.
+    pub(super) fn has(&self, feature: u32) -> bool {
+        self.ready.get().is_some_and(|ready| ready.features & feature != 0)
     }
 
     /// Quire's part.

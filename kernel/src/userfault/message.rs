@@ -31,7 +31,10 @@ impl Message {
                     (abi::UFFD_PAGEFAULT_FLAG_MINOR, fault.kind == UserfaultKind::Minor),
                 ];
                 let set = flags.into_iter().filter(|(_, set)| *set).fold(0, |all, (flag, _)| all | flag);
-                plain(words(abi::UFFD_EVENT_PAGEFAULT, u64::from(set), fault.addr.0, 0))
+                let addr =
+                    if handler.has(abi::UFFD_FEATURE_EXACT_ADDRESS) { fault.exact } else { fault.addr };
+                let thread = if handler.has(abi::UFFD_FEATURE_THREAD_ID) { fault.thread } else { 0 };
+                plain(words(abi::UFFD_EVENT_PAGEFAULT, u64::from(set), addr.0, thread))
             }
             UserfaultEvent::Fork { child, .. } => {
                 let child = handler.fork(child)?;

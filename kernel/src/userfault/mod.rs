@@ -6,6 +6,7 @@
 //! and none otherwise; [`after_fork`] does the same.
 
 mod answer;
+mod device;
 mod file;
 mod handler;
 mod message;
@@ -13,5 +14,6 @@ mod register;
 mod registry;
 mod requests;
 
-pub use file::open;
+pub use device::{UserfaultDevice, new_handler};
+use file::open;
 pub use registry::{after_fork, notify};

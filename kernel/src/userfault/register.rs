@@ -26,7 +26,7 @@ impl Handler {
         let range = page_range(start, len)?;
         let space =
             self.space().map_err(|errno| if errno == Errno::ESRCH { Errno::ENOMEM } else { errno })?;
-        let has_huge = check_mappings(&space, range, modes)?;
+        let has_huge = check_mappings(&space, range)?;
         let pairs = [
             (MISSING, UserfaultModes::MISSING),
             (WRITE_PROTECT, UserfaultModes::WRITE_PROTECT),
@@ -49,14 +49,13 @@ impl Handler {
 }
 
 /// Checks what Quire leaves to the kernel. Returns whether there are huge pages in the range.
-fn check_mappings(space: &Space, range: VirtRange, modes: u64) -> Result<bool, Errno> {
+fn check_mappings(space: &Space, range: VirtRange) -> Result<bool, Errno> {
     let (mut has_huge, mut answer) = (false, Ok(()));
     space.vmas_in(range, |vma| {
         let refused = match vma.file {
             // The pager supplies these pages.
             Some((FileKind::Paged(_), _)) => Some(Errno::EINVAL),
             Some(_) if !vma.may.contains(Protection::WRITE) => Some(Errno::EPERM),
-            Some(_) if modes & WRITE_PROTECT != 0 => Some(Errno::EINVAL),
             _ => None,
         };
         has_huge |= matches!(vma.file, Some((FileKind::Huge { .. }, _)));

@@ -43,6 +43,14 @@ static void shared(void)
     CHECK(!strcmp(two, "still"));
 }
 
+/* Only a mapping that may store keeps the file from being sealed. */
+static void seals_and_copies(void)
+{
+    int file = memory_file(MFD_ALLOW_SEALING, PAGE);
+    map_file(file, PAGE, RW, MAP_PRIVATE);
+    OK(fcntl(file, F_ADD_SEALS, F_SEAL_WRITE));
+}
+
 static void seals(void)
 {
     int file = memory_file(MFD_ALLOW_SEALING, 2 * PAGE);
@@ -131,4 +139,4 @@ static void huge_pages(void)
     CHECK(number("/proc/sys/vm/nr_hugepages") == 0);
 }
 
-MAIN(CASE(shared), CASE(seals), CASE(no_huge_pages), CASE(huge_pages))
+MAIN(CASE(shared), CASE(seals), CASE(seals_and_copies), CASE(no_huge_pages), CASE(huge_pages))

@@ -3,6 +3,7 @@
 #include <linux/userfaultfd.h>
 #include <poll.h>
 #include <pthread.h>
+#include <setjmp.h>
 #include <sys/ioctl.h>
 
 #ifndef UFFDIO_POISON
@@ -170,9 +171,9 @@ static void missing(void)
     OK(pthread_join(thread, NULL));
 }
 
-static void protected(void)
+static void protected_memory(int kind, unsigned long long features)
 {
-    struct served served = { .handler = open_handler(O_CLOEXEC, UFFD_FEATURE_PAGEFAULT_FLAG_WP), .memory = map(4 * PAGE, RW, ANON) };
+    struct served served = { .handler = open_handler(O_CLOEXEC, features), .memory = map(4 * PAGE, RW, kind) };
     memset(served.memory, 1, 4 * PAGE);
     CHECK(add(served.handler, served.memory, 4 * PAGE, UFFDIO_REGISTER_MODE_WP) & 1 << 6);
     protect(served.handler, served.memory, 4 * PAGE, UFFDIO_WRITEPROTECT_MODE_WP);
@@ -185,6 +186,60 @@ static void protected(void)
     OK(pthread_join(thread, NULL));
     CHECK(served.events == 2 && served.memory[PAGE] == 3);
     CHECK(served.flags[0] == (UFFD_PAGEFAULT_FLAG_WP | UFFD_PAGEFAULT_FLAG_WRITE));
+}
+
+static void protected(void)
+{
+    protected_memory(ANON, UFFD_FEATURE_PAGEFAULT_FLAG_WP);
+    protected_memory(SHARED, UFFD_FEATURE_PAGEFAULT_FLAG_WP | UFFD_FEATURE_WP_HUGETLBFS_SHMEM);
+}
+
+static sigjmp_buf after_signal;
+
+static void leave(int signal)
+{
+    siglongjmp(after_signal, signal);
+}
+
+/* A handler may want its faults to fail instead of being told. */
+static void failing(void)
+{
+    char *memory = map(4 * PAGE, RW, ANON), page[PAGE] = "page";
+    int handler = open_handler(O_CLOEXEC | O_NONBLOCK, UFFD_FEATURE_SIGBUS);
+    add(handler, memory, 2 * PAGE, UFFDIO_REGISTER_MODE_MISSING);
+    signal(SIGBUS, leave);
+    volatile int got = sigsetjmp(after_signal, 1);
+    if (got == 0)
+        *(volatile char *)memory = 1;
+    CHECK(got == SIGBUS);
+    CHECK(copy(handler, memory, page, PAGE, 0) == (long long)PAGE && !strcmp(memory, "page"));
+    FAILS(EAGAIN, read(handler, page, 32));
+    memory[2 * PAGE] = 1;
+}
+
+/* The exact address of an access, and the thread that made it. */
+static void *read_one(void *argument)
+{
+    struct served *served = argument;
+    struct uffd_msg message;
+    static uint64_t page[PAGE / 8];
+    CHECK(read(served->handler, &message, sizeof message) == sizeof message);
+    served->flags[0] = message.arg.pagefault.address;
+    served->flags[1] = message.arg.pagefault.feat.ptid;
+    CHECK(copy(served->handler, served->memory, page, PAGE, 0) == (long long)PAGE);
+    return NULL;
+}
+
+static void exact(void)
+{
+    struct served served = { .memory = map(PAGE, RW, ANON) };
+    served.handler = open_handler(O_CLOEXEC, UFFD_FEATURE_EXACT_ADDRESS | UFFD_FEATURE_THREAD_ID);
+    add(served.handler, served.memory, PAGE, UFFDIO_REGISTER_MODE_MISSING);
+    pthread_t thread;
+    OK(pthread_create(&thread, NULL, read_one, &served));
+    *(volatile char *)(served.memory + 123) = 1;
+    OK(pthread_join(thread, NULL));
+    CHECK(served.flags[0] == (uintptr_t)served.memory + 123 && served.flags[1] == (unsigned long)syscall(SYS_gettid));
 }
 
 static void minor(void)
@@ -305,4 +360,4 @@ static void killed(void)
     /* The process ends while its thread reads. */
 }
 
-MAIN(CASE(errors), CASE(missing), CASE(protected), CASE(minor), CASE(poisoned), CASE(forks), CASE(events), CASE(killed))
+MAIN(CASE(errors), CASE(missing), CASE(protected), CASE(failing), CASE(exact), CASE(minor), CASE(poisoned), CASE(forks), CASE(events), CASE(killed))

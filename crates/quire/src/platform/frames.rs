@@ -175,6 +175,14 @@ pub unsafe trait FramePlatform: Sync {
         false
     }
 
+    /// The number of the running task. A handler of faults reads it with the task's faults. Does not block.
+    ///
+    /// Default: 0.
+    #[inline]
+    fn thread_number(&self) -> u64 {
+        0
+    }
+
     /// Turns interrupts off on this CPU and returns whether they were on. Does not block. Any context. Only
     /// the published guards of per-CPU lists call it (feature `published`).
     ///

@@ -373,6 +373,7 @@ impl Node for Inode {
             uid: id(inode::UID, inode::UID_HIGH),
             gid: id(inode::GID, inode::GID_HIGH),
             size,
+            unit: FRAME_SIZE,
             blocks: u32_at(bytes, inode::SECTORS).into(),
             accessed: time(inode::ACCESSED),
             modified: time(inode::MODIFIED),

@@ -122,6 +122,7 @@ impl Ext2 {
             (field(superblock::BLOCKS), field(superblock::FREE_BLOCKS), field(superblock::INODES));
         FsInfo {
             magic: layout::MAGIC.into(),
+            page: FRAME_SIZE,
             blocks: pages(blocks),
             free: pages(free),
             nodes,

@@ -6,7 +6,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use super::Generated;
-use super::folder::attributes;
+use super::folder::attributes_of;
 use super::link::Link;
 use super::process::number;
 use crate::errno::Errno;
@@ -37,7 +37,7 @@ impl DescriptorFolder {
 
 impl Node for DescriptorFolder {
     fn attributes(&self) -> Attributes {
-        attributes(self.fs, number(&self.process, 4), Kind::Directory, 0o500)
+        attributes_of(&self.process, self.fs, number(&self.process, 4), Kind::Directory, 0o500)
     }
 
     fn open(self: Arc<Self>, opening: &Opening<'_>) -> Result<Box<dyn File>, Errno> {

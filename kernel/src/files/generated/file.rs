@@ -5,7 +5,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use super::Generated;
-use super::folder::{attributes, take_number};
+use super::folder::{attributes, attributes_of, take_number};
 use crate::errno::Errno;
 use crate::files::io::{Chunk, Sink, Source};
 use crate::files::node::{Attributes, Change, FsInfo, Kind, Node};
@@ -40,7 +40,8 @@ trait Contents: Send + Sync {
     /// Makes the contents, or the first lines of at least `enough` bytes. `None`: they are read at an offset.
     fn make(&self, enough: usize) -> Option<Result<Made, Errno>>;
     fn at(&self, offset: u64, bytes: &mut [u8]) -> Result<usize, Errno>;
-    fn control(&self, text: &str) -> Result<(), Errno>;
+    /// Does what the bytes ask for, or stores some of them at the offset. Returns how many count as written.
+    fn store(&self, offset: u64, bytes: &[u8]) -> Result<usize, Errno>;
 }
 
 /// A file about the machine.
@@ -67,8 +68,9 @@ impl Contents for Arc<MachineNode> {
         self.file.bytes.map_or(Err(Errno::EINVAL), |read| read(offset, bytes))
     }
 
-    fn control(&self, text: &str) -> Result<(), Errno> {
-        self.file.control.as_ref().map_or(Err(Errno::EINVAL), |control| control(text))
+    fn store(&self, _offset: u64, bytes: &[u8]) -> Result<usize, Errno> {
+        self.file.control.as_ref().ok_or(Errno::EINVAL)?(text_of(bytes)?)?;
+        Ok(bytes.len())
     }
 }
 
@@ -96,12 +98,19 @@ pub(super) struct ProcessNode {
     fs: Generated,
     number: u64,
     process: Arc<Process>,
+    thread: u32,
     file: &'static ProcessFile,
 }
 
 impl ProcessNode {
-    pub(super) fn new(fs: Generated, number: u64, process: Arc<Process>, file: &'static ProcessFile) -> Self {
-        Self { fs, number, process, file }
+    /// A file of a process, or of this thread of it.
+    pub(super) fn new(
+        fs: Generated,
+        number: u64,
+        (process, thread): (Arc<Process>, Option<u32>),
+        file: &'static ProcessFile,
+    ) -> Self {
+        Self { fs, number, thread: thread.unwrap_or(process.id), process, file }
     }
 }
 
@@ -109,27 +118,38 @@ impl Contents for Arc<ProcessNode> {
     fn make(&self, enough: usize) -> Option<Result<Made, Errno>> {
         let made = match &self.file.content {
             ProcessContent::Text(write) => Text::of(enough, |out| write(&self.process, out)),
+            ProcessContent::Thread(write) => Text::of(enough, |out| write(&self.process, self.thread, out)),
             ProcessContent::Whole(make) => make(&self.process).map(|bytes| (bytes, true)),
-            ProcessContent::At(_) | ProcessContent::Nothing => return None,
+            ProcessContent::At(_) | ProcessContent::Both(..) | ProcessContent::Nothing => return None,
         };
         Some(made.map(|(bytes, is_whole)| Made { bytes, is_whole }))
     }
 
     fn at(&self, offset: u64, bytes: &mut [u8]) -> Result<usize, Errno> {
         match &self.file.content {
-            ProcessContent::At(read) => read(&self.process, offset, bytes),
+            ProcessContent::At(read) | ProcessContent::Both(read, _) => read(&self.process, offset, bytes),
             _ => Err(Errno::EINVAL),
         }
     }
 
-    fn control(&self, text: &str) -> Result<(), Errno> {
-        self.file.control.map_or(Err(Errno::EINVAL), |control| control(&self.process, text))
+    fn store(&self, offset: u64, bytes: &[u8]) -> Result<usize, Errno> {
+        if let ProcessContent::Both(_, store) = &self.file.content {
+            return store(&self.process, offset, bytes);
+        }
+        self.file.control.ok_or(Errno::EINVAL)?(&self.process, text_of(bytes)?)?;
+        Ok(bytes.len())
     }
+}
+
+/// A text, which is written whole.
+fn text_of(bytes: &[u8]) -> Result<&str, Errno> {
+    let text = str::from_utf8(bytes).map_err(|_| Errno::EINVAL)?;
+    if text.len() > MOST_WRITTEN { Err(Errno::EINVAL) } else { Ok(text) }
 }
 
 impl Node for ProcessNode {
     fn attributes(&self) -> Attributes {
-        attributes(self.fs, self.number, Kind::Regular, self.file.mode)
+        attributes_of(&self.process, self.fs, self.number, Kind::Regular, self.file.mode)
     }
 
     fn open(self: Arc<Self>, _opening: &Opening<'_>) -> Result<Box<dyn File>, Errno> {
@@ -202,17 +222,14 @@ impl<C: Contents + 'static> File for GeneratedFile<C> {
     }
 
     fn write(&self, position: &mut u64, from: &mut dyn Source, _io: Io) -> Result<usize, Errno> {
-        let length = from.left();
-        if length > MOST_WRITTEN {
-            return Err(Errno::EINVAL);
-        }
+        // One more, so that a text is found to be too long.
+        let length = from.left().min(MOST_WRITTEN + 1);
         let mut chunk = Chunk::for_bytes(length)?;
         if from.take(&mut chunk[..length])? < length {
             return Err(Errno::EFAULT);
         }
-        let text = str::from_utf8(&chunk[..length]).map_err(|_| Errno::EINVAL)?;
-        self.contents.control(text)?;
-        *position += length as u64;
-        Ok(length)
+        let stored = self.contents.store(*position, &chunk[..length])?;
+        *position += stored as u64;
+        Ok(stored)
     }
 }

@@ -6,6 +6,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering};
 
+use quire::limits::FRAME_SIZE;
 use spin::RwLock;
 
 use super::Generated;
@@ -17,6 +18,7 @@ use crate::files::directory_file::DirectoryFile;
 use crate::files::node::{Attributes, Directory, Entry, FsInfo, Kind, Node};
 use crate::files::open::{File, Opening};
 use crate::observe::ProcessFile;
+use crate::task::process::Process;
 use crate::task::table;
 use crate::time;
 
@@ -39,12 +41,25 @@ pub(super) fn attributes(fs: Generated, number: u64, kind: Kind, mode: u32) -> A
         uid: 0,
         gid: 0,
         size: 0,
+        unit: FRAME_SIZE,
         blocks: 0,
         accessed: now,
         modified: now,
         changed: now,
         created: now,
     }
+}
+
+/// The same for a node of a process, which belongs to the process's user.
+pub(super) fn attributes_of(
+    process: &Process,
+    fs: Generated,
+    number: u64,
+    kind: Kind,
+    mode: u32,
+) -> Attributes {
+    let owner = process.credentials();
+    Attributes { uid: owner.user(), gid: owner.group(), ..attributes(fs, number, kind, mode) }
 }
 
 /// What stands in a folder, by name.

@@ -22,6 +22,8 @@ mod process;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
+use quire::limits::FRAME_SIZE;
+
 use super::node::{FsInfo, Node};
 use crate::errno::Errno;
 use crate::observe::{MachineFile, ProcessFile};
@@ -43,7 +45,7 @@ pub struct Generated {
 
 impl Generated {
     fn info(self) -> FsInfo {
-        FsInfo { magic: self.magic, blocks: 0, free: 0, nodes: 0, fs: self.fs }
+        FsInfo { magic: self.magic, page: FRAME_SIZE, blocks: 0, free: 0, nodes: 0, fs: self.fs }
     }
 }
 

@@ -1,32 +1,30 @@
 //! Which file systems there are, for `df` and `mount`.
 
 use alloc::boxed::Box;
+use alloc::format;
 use alloc::string::String;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt::{self, Write};
 
 use crate::errno::Errno;
-use crate::files::mount::{DEV_FS, PROC_FS, ROOT_FS, SHM_FS, SYS_FS};
 use crate::files::mounted;
+use crate::files::mounts::{self as table, Mounted};
 use crate::observe::{MachineFile, Writer};
-
-/// What is mounted: where, the type, and the number of the file system.
-const MOUNTS: [(&str, &str, u64); 5] = [
-    ("/", "tmpfs", ROOT_FS),
-    ("/dev", "tmpfs", DEV_FS),
-    ("/dev/shm", "tmpfs", SHM_FS),
-    ("/proc", "proc", PROC_FS),
-    ("/sys", "sysfs", SYS_FS),
-];
 
 /// Writes `/proc/PID/mounts`.
 ///
 /// # Errors
 /// Those of the writer.
 pub fn mounts(out: &mut dyn Write) -> fmt::Result {
-    MOUNTS.iter().try_for_each(|(at, kind, _)| writeln!(out, "{kind} {at} {kind} rw,relatime 0 0"))?;
-    mounted::each(|disk, at, writable| {
-        writeln!(out, "/dev/{disk} {} ext2 {},relatime 0 0", at.escape_ascii(), rights(writable))
+    table::all().iter().try_for_each(|mounted| {
+        let Mounted { source, kind, options, root, .. } = &**mounted;
+        writeln!(
+            out,
+            "{source} {} {kind} {},relatime{options} 0 0",
+            root.path().escape_ascii(),
+            mounted.rights()
+        )
     })
 }
 
@@ -35,30 +33,28 @@ pub fn mounts(out: &mut dyn Write) -> fmt::Result {
 /// # Errors
 /// Those of the writer.
 pub fn mountinfo(out: &mut dyn Write) -> fmt::Result {
-    for (line, (at, kind, fs)) in MOUNTS.iter().enumerate() {
-        let below = |(above, ..): &&(&str, &str, u64)| {
-            at.strip_prefix(above).is_some_and(|rest| rest.starts_with('/'))
-        };
-        let parent = MOUNTS.iter().position(|mount| below(&mount)).unwrap_or(0) + 1;
-        writeln!(out, "{} {parent} 0:{fs} / {at} rw,relatime - {kind} {kind} rw", line + 1)?;
+    let all = table::all();
+    for (line, mounted) in all.iter().enumerate() {
+        let Mounted { source, kind, options, root, .. } = &**mounted;
+        let above = |other: &Arc<Mounted>| root.parent().is_some_and(|place| place.is_below(&other.root));
+        let parent = all.iter().rposition(above).unwrap_or(0) + 1;
+        let (at, fs) = (root.path(), root.node().attributes().fs);
+        let at = at.escape_ascii();
+        let (device, rights) = (format!("{}:{}", fs >> 8, fs & 0xff), mounted.rights());
+        writeln!(
+            out,
+            "{} {parent} {device} / {at} {rights},relatime - {kind} {source} {rights}{options}",
+            line + 1
+        )?;
     }
-    let mut line = MOUNTS.len();
-    mounted::each(|disk, at, writable| {
-        line += 1;
-        let (at, rights) = (at.escape_ascii(), rights(writable));
-        writeln!(out, "{line} 1 254:0 / {at} {rights},relatime - ext2 /dev/{disk} {rights}")
-    })
-}
-
-fn rights(writable: bool) -> &'static str {
-    if writable { "rw" } else { "ro" }
+    Ok(())
 }
 
 /// Adds the files that show them.
 pub fn add(files: &mut Vec<MachineFile>) {
     files.push(text("/proc/mounts", mounts));
     files.push(text("/proc/filesystems", |out| {
-        ["tmpfs", "proc", "sysfs"].iter().try_for_each(|kind| writeln!(out, "nodev\t{kind}"))?;
+        ["tmpfs", "proc", "sysfs", "hugetlbfs"].iter().try_for_each(|kind| writeln!(out, "nodev\t{kind}"))?;
         writeln!(out, "\text2")
     }));
     files.push(text("/proc/diskstats", mounted::statistics));

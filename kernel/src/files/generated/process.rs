@@ -8,7 +8,7 @@ use alloc::vec::Vec;
 use super::Generated;
 use super::descriptors::DescriptorFolder;
 use super::file::ProcessNode;
-use super::folder::attributes;
+use super::folder::attributes_of;
 use super::link::Link;
 use crate::errno::Errno;
 use crate::files::dentry::Dentry;
@@ -52,12 +52,13 @@ pub(super) struct ProcessFolder {
     fs: Generated,
     process: Arc<Process>,
     files: &'static [ProcessFile],
-    thread: bool,
+    /// The thread, unless it is the process's.
+    thread: Option<u32>,
 }
 
 impl ProcessFolder {
     pub(super) fn new(fs: Generated, process: Arc<Process>, files: &'static [ProcessFile]) -> Self {
-        Self { fs, process, files, thread: false }
+        Self { fs, process, files, thread: None }
     }
 
     fn node(&self, name: &str) -> Result<Arc<dyn Node>, Errno> {
@@ -73,7 +74,7 @@ impl ProcessFolder {
         let places = || self.process.fs.lock().as_ref().map(|fs| fs.places());
         Ok(match name {
             "fd" => Arc::new(DescriptorFolder::new(self.fs, process())),
-            "task" if !self.thread => {
+            "task" if self.thread.is_none() => {
                 Arc::new(Threads { fs: self.fs, process: process(), files: self.files })
             }
             "cwd" => return place(places().map(|places| places.current)),
@@ -85,7 +86,7 @@ impl ProcessFolder {
             name => {
                 let at = self.files.iter().position(|file| file.name == name).ok_or(Errno::ENOENT)?;
                 let number = number(&self.process, FIRST_FILE + at);
-                Arc::new(ProcessNode::new(self.fs, number, process(), &self.files[at]))
+                Arc::new(ProcessNode::new(self.fs, number, (process(), self.thread), &self.files[at]))
             }
         })
     }
@@ -93,7 +94,7 @@ impl ProcessFolder {
 
 impl Node for ProcessFolder {
     fn attributes(&self) -> Attributes {
-        attributes(self.fs, number(&self.process, 0), Kind::Directory, 0o555)
+        attributes_of(&self.process, self.fs, number(&self.process, 0), Kind::Directory, 0o555)
     }
 
     fn open(self: Arc<Self>, opening: &Opening<'_>) -> Result<Box<dyn File>, Errno> {
@@ -116,7 +117,7 @@ impl Directory for ProcessFolder {
     }
 
     fn list(&self) -> Result<Vec<Entry>, Errno> {
-        let folders = FOLDERS.iter().filter(|name| !self.thread || **name != "task");
+        let folders = FOLDERS.iter().filter(|name| self.thread.is_none() || **name != "task");
         let folders = folders.map(|name| (*name, Kind::Directory));
         let links = LINKS.iter().map(|name| (*name, Kind::Symlink));
         let files = self.files.iter().map(|file| (file.name, Kind::Regular));
@@ -138,7 +139,7 @@ struct Threads {
 
 impl Node for Threads {
     fn attributes(&self) -> Attributes {
-        attributes(self.fs, number(&self.process, 3), Kind::Directory, 0o555)
+        attributes_of(&self.process, self.fs, number(&self.process, 3), Kind::Directory, 0o555)
     }
 
     fn open(self: Arc<Self>, opening: &Opening<'_>) -> Result<Box<dyn File>, Errno> {
@@ -159,7 +160,7 @@ impl Directory for Threads {
         let id: u32 = str::from_utf8(name).ok().and_then(|name| name.parse().ok()).ok_or(Errno::ENOENT)?;
         self.process.threads.lock().iter().find(|thread| thread.id == id).ok_or(Errno::ENOENT)?;
         let folder =
-            ProcessFolder { fs: self.fs, process: self.process.clone(), files: self.files, thread: true };
+            ProcessFolder { fs: self.fs, process: self.process.clone(), files: self.files, thread: Some(id) };
         Ok(Dentry::new(here, name.into(), Arc::new(folder)))
     }
 

@@ -43,12 +43,16 @@ pub struct Body {
 
 impl Body {
     pub fn new(contents: Contents) -> Self {
-        Self {
-            contents,
-            file: Once::new(),
-            writing: SleepLock::new(()),
-            seals: AtomicU32::new(abi::F_SEAL_SEAL),
-        }
+        Self::with(contents, Once::new())
+    }
+
+    /// A body of pages that are there already.
+    pub fn of(contents: Contents, file: KernelFile) -> Self {
+        Self::with(contents, Once::initialized(file))
+    }
+
+    fn with(contents: Contents, file: Once<KernelFile>) -> Self {
+        Self { contents, file, writing: SleepLock::new(()), seals: AtomicU32::new(abi::F_SEAL_SEAL) }
     }
 
     /// The file as Quire knows it, if it was opened.
@@ -126,6 +130,10 @@ impl Body {
         let _writing = self.writing.lock();
         let size = self.size();
         let start = if append { size } else { *position };
+        // Linux has no way to write into huge pages but mappings.
+        if let Contents::Huge(_) = self.contents {
+            return Err(Errno::EINVAL);
+        }
         if from.left() == 0 {
             return Ok(0);
         }
@@ -253,7 +261,7 @@ impl Body {
     pub fn punch(&self, start: u64, end: u64) -> Result<(), Errno> {
         let _writing = self.writing.lock();
         self.check_seal(abi::F_SEAL_WRITE | abi::F_SEAL_FUTURE_WRITE)?;
-        if let Contents::Memory = self.contents {
+        if let Contents::Memory | Contents::Huge(_) = self.contents {
             return Ok(self.file()?.punch_hole(start..end)?);
         }
         let zeroes = [0; 256];

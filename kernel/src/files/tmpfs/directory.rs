@@ -10,7 +10,7 @@ use super::inode::Inode;
 use super::rename;
 use crate::errno::Errno;
 use crate::files::dentry::Dentry;
-use crate::files::node::{Directory, Entry, Kind, New, Node, Rename};
+use crate::files::node::{Directory, Entry, Kind, New, NewKind, Node, Rename};
 
 /// The most names of one node.
 const MOST_LINKS: u32 = 32000;
@@ -35,6 +35,10 @@ impl Entries {
 
     pub(super) fn take_all(&self) -> Vec<Arc<Dentry>> {
         core::mem::take(&mut *self.0.write()).into_values().collect()
+    }
+
+    pub(super) fn all(&self) -> Vec<Arc<Dentry>> {
+        self.0.read().values().cloned().collect()
     }
 
     pub(super) fn len(&self) -> usize {
@@ -101,12 +105,12 @@ impl Directory for Inode {
     }
 
     fn create(&self, here: &Arc<Dentry>, name: &[u8], new: New) -> Result<Arc<Dentry>, Errno> {
-        self.add(here, name, Inode::new(&self.fs, new))
+        self.add(here, name, Inode::new(&self.fs, new)?)
     }
 
     fn create_unnamed(&self, mode: u32, linkable: bool) -> Result<Arc<dyn Node>, Errno> {
         self.check_alive()?;
-        let node = Inode::regular(&self.fs, super::Contents::Memory, mode);
+        let node = Inode::new(&self.fs, New { kind: NewKind::Other(Kind::Regular), mode })?;
         node.meta.lock().linkable = linkable;
         Ok(node)
     }

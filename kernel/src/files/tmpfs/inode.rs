@@ -18,6 +18,7 @@ use crate::files::open::{File, Opening};
 use crate::files::pipe::{self, Pipe};
 use crate::files::{special, stored};
 use crate::sync::Mutex;
+use crate::task::credentials;
 use crate::time;
 
 /// A node.
@@ -72,23 +73,24 @@ impl Inode {
     }
 
     /// A node that has no name yet.
-    pub(super) fn new(fs: &Arc<TmpFs>, new: New) -> Arc<Self> {
+    pub(super) fn new(fs: &Arc<TmpFs>, new: New) -> Result<Arc<Self>, Errno> {
         let content = match new.kind {
             NewKind::Symlink(target) => Content::Symlink(target),
-            NewKind::Other(Kind::Directory) => return Self::directory(fs, new.mode),
-            NewKind::Other(Kind::Regular) => Content::Regular(Body::new(Contents::Memory)),
+            NewKind::Other(Kind::Directory) => return Ok(Self::directory(fs, new.mode)),
+            NewKind::Other(Kind::Regular) => Content::Regular(fs.new_body()?),
             NewKind::Other(Kind::Fifo) => Content::Fifo(Mutex::default()),
             NewKind::Other(kind) => Content::Other(kind),
         };
-        Self::with(fs, content, new.mode, 0)
+        Ok(Self::with(fs, content, new.mode, 0))
     }
 
     fn with(fs: &Arc<TmpFs>, content: Content, mode: u32, links: u32) -> Arc<Self> {
         let now = time::realtime_ns();
+        let (uid, gid) = credentials::owner();
         let meta = Meta {
             mode,
-            uid: 0,
-            gid: 0,
+            uid,
+            gid,
             links,
             linkable: false,
             accessed: now,
@@ -170,6 +172,12 @@ impl Inode {
         (meta.accessed, meta.modified, meta.changed, meta.created) = (modified, modified, modified, modified);
     }
 
+    /// Sets the owner of a new file system's root.
+    pub fn restore_owner(&self, uid: u32, gid: u32) {
+        let mut meta = self.meta.lock();
+        (meta.uid, meta.gid) = (uid, gid);
+    }
+
     fn kind(&self) -> Kind {
         match &self.content {
             Content::Directory(_) => Kind::Directory,
@@ -213,6 +221,7 @@ impl Node for Inode {
             uid: meta.uid,
             gid: meta.gid,
             size,
+            unit: self.fs.unit(),
             blocks,
             accessed: meta.accessed,
             modified: meta.modified,

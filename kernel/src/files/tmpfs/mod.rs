@@ -20,29 +20,63 @@ mod rename;
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU64, Ordering};
 
+use quire::hugetlb::{HugeFsInfo, HugeSize};
+use quire::limits::FRAME_SIZE;
+use quire::vm::HugeFs;
+
 pub use body::{Body, Contents};
+use directory::Entries;
 pub use inode::Inode;
 
 use super::dentry::Dentry;
 use super::node::{FsInfo, Kind};
+use crate::errno::Errno;
 use crate::memory::manager::manager;
+use crate::memory::platform::Machine;
 use crate::sync::Mutex;
 
 /// `TMPFS_MAGIC`.
 const MAGIC: u64 = 0x0102_1994;
+
+/// `HUGETLBFS_MAGIC`
+const HUGE_MAGIC: u64 = 0x9584_58f6;
 
 /// One such file system.
 pub struct TmpFs {
     number: u64,
     next: AtomicU64,
     tree: Mutex<()>,
+    /// Its regular files are of huge pages (`hugetlbfs`).
+    huge: Option<(HugeSize, HugeFs<'static, Machine>)>,
 }
 
 impl TmpFs {
     /// A new file system with this number, and its root directory.
     pub fn with_root(number: u64, mode: u32) -> Arc<Inode> {
-        let fs = Arc::new(Self { number, next: AtomicU64::new(1), tree: Mutex::new(()) });
+        Self::make(number, mode, None)
+    }
+
+    /// One whose regular files are of huge pages, within the limits of `fs`, and its root directory.
+    pub fn of_huge_pages(number: u64, mode: u32, size: HugeSize, fs: HugeFs<'static, Machine>) -> Arc<Inode> {
+        Self::make(number, mode, Some((size, fs)))
+    }
+
+    fn make(number: u64, mode: u32, huge: Option<(HugeSize, HugeFs<'static, Machine>)>) -> Arc<Inode> {
+        let fs = Arc::new(Self { number, next: AtomicU64::new(1), tree: Mutex::new(()), huge });
         Inode::directory(&fs, mode)
+    }
+
+    /// The contents of a new regular file.
+    fn new_body(&self) -> Result<Body, Errno> {
+        match &self.huge {
+            None => Ok(Body::new(Contents::Memory)),
+            Some((size, fs)) => Ok(Body::of(Contents::Huge(*size), fs.create(0)?)),
+        }
+    }
+
+    /// The unit in which files are best read.
+    fn unit(&self) -> u64 {
+        self.huge.as_ref().map_or(FRAME_SIZE, |(size, _)| size.bytes())
     }
 
     /// The number for a new node.
@@ -51,9 +85,38 @@ impl TmpFs {
     }
 
     fn info(&self) -> FsInfo {
-        let frames = manager().meminfo().frames;
-        FsInfo { magic: MAGIC, blocks: frames.total, free: frames.free, nodes: 0, fs: self.number }
+        let (magic, blocks, free) = match &self.huge {
+            None => {
+                let frames = manager().meminfo().frames;
+                (MAGIC, frames.total, frames.free)
+            }
+            Some((_, fs)) => match fs.info() {
+                // Without a limit, Linux shows no numbers.
+                HugeFsInfo { max: u64::MAX, .. } => (HUGE_MAGIC, 0, 0),
+                HugeFsInfo { max, used, .. } => (HUGE_MAGIC, max, max.saturating_sub(used)),
+            },
+        };
+        FsInfo { magic, page: self.unit(), blocks, free, nodes: 0, fs: self.number }
     }
+}
+
+/// Whether anything but the tree itself refers to an entry at or below `root`, to which the caller knows `expected`
+/// references.
+pub fn is_used(root: &Arc<Dentry>, expected: usize) -> bool {
+    let mut directories = alloc::vec![(root.clone(), expected)];
+    while let Some((entry, expected)) = directories.pop() {
+        let below = Inode::of(entry.node())
+            .and_then(|inode| inode.entries().ok())
+            .map(Entries::all)
+            .unwrap_or_default();
+        // Each entry refers to the directory that it is in. This list is one more reference.
+        if Arc::strong_count(&entry) > expected + below.len() + 1 || entry.is_mount_point() && expected == 1 {
+            return true;
+        }
+        // The directory and the list below refer to an entry.
+        directories.extend(below.into_iter().map(|entry| (entry, 1)));
+    }
+    false
 }
 
 /// Removes all entries below a directory, so that directories and their entries no longer keep each other alive.
@@ -64,7 +127,7 @@ pub fn dismantle(root: &Arc<Dentry>) {
         let Some(inode) = Inode::of(directory.node()) else { continue };
         for entry in inode.take_entries() {
             if entry.node().kind() == Kind::Directory {
-                directories.push(entry.covered());
+                directories.push(entry);
             }
         }
     }

@@ -58,9 +58,8 @@ impl File for RegularFile {
         match command {
             abi::F_GET_SEALS => Ok(self.body().seals().into()),
             abi::F_ADD_SEALS => {
-                // Which mappings may store is not recorded: any mapping counts.
                 let file = self.body().file()?;
-                self.body().add_seals(argument as u32, || !file.is_unmapped())?;
+                self.body().add_seals(argument as u32, || file.may_be_stored_to())?;
                 Ok(0)
             }
             _ => Err(Errno::EINVAL),

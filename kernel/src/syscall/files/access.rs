@@ -5,12 +5,10 @@ use quire::addr::VirtAddr;
 
 use super::{check_flags, current};
 use crate::errno::Errno;
-use crate::files::node::Kind;
 use crate::syscall::{Answer, Call};
 
 /// `R_OK`, `W_OK` and `X_OK` together.
 const MODES: u64 = 7;
-const EXECUTE: u64 = 1;
 
 impl Call<'_> {
     pub(in crate::syscall) fn access(&self) -> Answer {
@@ -27,16 +25,15 @@ impl Call<'_> {
         self.access_at(directory, 1, mode, flags)
     }
 
-    /// Programs are the root user's, which may read and write everything, and execute what anyone may.
+    /// Asks for the real user, unless `flags` say otherwise.
     fn access_at(&self, directory: u64, path: usize, mode: u64, flags: u64) -> Answer {
         if mode & !MODES != 0 {
             return Err(Errno::EINVAL);
         }
         let file = self.place(directory, &self.path(path)?, flags)?.node().attributes();
-        if mode & EXECUTE != 0 && file.kind != Kind::Directory && file.mode & 0o111 == 0 {
-            return Err(Errno::EACCES);
-        }
-        Ok(0)
+        let own = self.process().credentials();
+        let own = if flags as u32 & abi::AT_EACCESS != 0 { own } else { own.real() };
+        if own.may(mode as u32, &file) { Ok(0) } else { Err(Errno::EACCES) }
     }
 
     pub(in crate::syscall) fn readlink(&self) -> Answer {

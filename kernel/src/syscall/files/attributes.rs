@@ -9,6 +9,7 @@ use crate::errno::Errno;
 use crate::files::dentry::Dentry;
 use crate::files::node::{Change, Kind};
 use crate::syscall::{Answer, Call};
+use crate::task::credentials::{self, Right, WRITE, check_file, check_owner};
 use crate::time;
 
 const PERMISSIONS: u64 = 0o7777;
@@ -114,6 +115,12 @@ impl Call<'_> {
     ) -> Answer {
         let (accessed, modified) = (instant(accessed, accessed_ns)?, instant(modified, modified_ns)?);
         if accessed.is_some() || modified.is_some() {
+            let file = place.node().attributes();
+            let touches = [accessed_ns, modified_ns] == [UTIME_NOW; 2];
+            if check_owner(&file).is_err() {
+                // To set both to now, the right to write is enough.
+                check_file(if touches { WRITE } else { return Err(Errno::EPERM) }, || file)?;
+            }
             place.node().change(&Change { accessed, modified, ..Change::default() })?;
         }
         Ok(0)
@@ -136,6 +143,7 @@ fn change_mode(place: &Arc<Dentry>, mode: u64) -> Answer {
     if place.node().kind() == Kind::Symlink {
         return Err(Errno::EOPNOTSUPP);
     }
+    check_owner(&place.node().attributes())?;
     let mode = Some((mode & PERMISSIONS) as u32);
     place.node().change(&Change { mode, ..Change::default() })?;
     Ok(0)
@@ -145,6 +153,15 @@ fn change_mode(place: &Arc<Dentry>, mode: u64) -> Answer {
 fn change_owner(place: &Arc<Dentry>, uid: u64, gid: u64) -> Answer {
     let wanted = |id: u64| Some(id as u32).filter(|id| *id != KEEP);
     let file = place.node().attributes();
+    if credentials::check(Right::ChangeOwner).is_err() {
+        // A user may give its file to one of its groups.
+        let own = credentials::own();
+        let gives = wanted(uid).is_some_and(|uid| uid != file.uid);
+        let may = own.user() == file.uid && wanted(gid).is_none_or(|gid| gid == file.gid || own.is_in(gid));
+        if gives || !may {
+            return Err(Errno::EPERM);
+        }
+    }
     let mode = Some(file.mode & !SET_IDS).filter(|mode| file.kind != Kind::Directory && *mode != file.mode);
     place.node().change(&Change { uid: wanted(uid), gid: wanted(gid), mode, ..Change::default() })?;
     Ok(0)

@@ -110,7 +110,7 @@ impl Call<'_> {
         if found.slash {
             return Err(Errno::ENOENT);
         }
-        found.directory.node().directory()?.link(&found.directory, &found.name, place.node())?;
+        found.writable_directory()?.link(&found.directory, &found.name, place.node())?;
         Ok(0)
     }
 
@@ -134,7 +134,7 @@ impl Call<'_> {
         if found.name.is_empty() {
             return Err(unnamed_error(&path, directory));
         }
-        let place = found.place.ok_or(Errno::ENOENT)?;
+        let place = found.place.as_ref().ok_or(Errno::ENOENT)?;
         if found.slash && !directory {
             return Err(if place.node().is_directory() { Errno::EISDIR } else { Errno::ENOTDIR });
         }
@@ -146,7 +146,7 @@ impl Call<'_> {
         if !Arc::ptr_eq(&entry.clone().covered(), &entry) {
             return Err(Errno::EBUSY);
         }
-        found.directory.node().directory()?.remove(&entry, directory)?;
+        found.directory_without(&entry)?.remove(&entry, directory)?;
         Ok(0)
     }
 }
@@ -159,7 +159,7 @@ fn make(found: &Found, new: New) -> Result<Arc<Dentry>, Errno> {
     if found.slash {
         return Err(Errno::ENOENT);
     }
-    found.directory.node().directory()?.create(&found.directory, &found.name, new)
+    found.writable_directory()?.create(&found.directory, &found.name, new)
 }
 
 /// Why the last name of a path, which is `.`, `..` or the root, cannot be removed.

@@ -1,16 +1,21 @@
 //! What a file system is (`statfs(2)`).
 
+use alloc::string::String;
+
 use linux_raw_sys::general as abi;
 use quire::addr::VirtAddr;
 use quire::limits::FRAME_SIZE;
 
 use super::current;
 use crate::errno::Errno;
-use crate::files::mounted;
+use crate::files::mounts;
 use crate::files::node::FsInfo;
-use crate::files::stored::MOUNT_FLAGS;
 use crate::files::walk::NAME_BYTES;
 use crate::syscall::{Answer, Call};
+use crate::task::credentials::{self, Right};
+
+/// The flags that say which namespaces see a mount.
+const PROPAGATION: u32 = abi::MS_SHARED | abi::MS_PRIVATE | abi::MS_SLAVE | abi::MS_UNBINDABLE;
 
 /// `ST_VALID`, `ST_RELATIME`
 const FLAGS: u64 = 0x20 | 0x1000;
@@ -29,7 +34,7 @@ impl Call<'_> {
     fn put_statfs(&self, info: &FsInfo) -> Answer {
         let words = [
             info.magic,
-            FRAME_SIZE,
+            info.page,
             info.blocks,
             info.free,
             info.free,
@@ -37,7 +42,7 @@ impl Call<'_> {
             info.nodes,
             info.fs,
             NAME_BYTES as u64,
-            FRAME_SIZE,
+            info.page,
             FLAGS,
             0,
             0,
@@ -48,28 +53,37 @@ impl Call<'_> {
         Ok(0)
     }
 
-    /// `mount`: of a file system on a disk.
+    /// `mount`: a new file system in memory, or one more view of `/proc` and `/sys`.
     pub(in crate::syscall) fn mount(&self) -> Answer {
         let flags = self.arguments[3] as u32;
-        if flags & !MOUNT_FLAGS != 0 {
+        if flags & PROPAGATION != 0 {
+            // There is one namespace of mounts, so nothing is passed on.
+            return Ok(0);
+        }
+        credentials::check(Right::Administrate)?;
+        if flags & (abi::MS_BIND | abi::MS_MOVE | abi::MS_REMOUNT) != 0 {
             return Err(Errno::EPERM);
         }
-        let kind = self.memory.read_string(self.addr(2), FRAME_SIZE as usize, Errno::EINVAL)?;
-        let target = self.place(current(), &self.path(1)?, 0)?;
-        if !mounted::is_known(&kind) {
-            return Err(Errno::ENODEV);
-        }
-        let source = self.place(current(), &self.path(0)?, 0)?;
-        mounted::mount(&source, &target, flags & abi::MS_RDONLY != 0)?;
+        let text = |index: usize| match self.arguments[index] {
+            0 => Ok(String::new()),
+            _ => {
+                let text = self.memory.read_string(self.addr(index), FRAME_SIZE as usize, Errno::EINVAL)?;
+                String::from_utf8(text).map_err(|_| Errno::EINVAL)
+            }
+        };
+        let (source, kind, options) = (text(0)?, text(2)?, text(4)?);
+        let place = self.place(current(), &self.path(1)?, 0)?;
+        let disk = if kind == "ext2" { Some(self.place(current(), &self.path(0)?, 0)?) } else { None };
+        mounts::mount((&source, disk), &place, &kind, &options, flags & abi::MS_RDONLY != 0)?;
         Ok(0)
     }
 
     /// `umount2`
     pub(in crate::syscall) fn umount(&self) -> Answer {
-        if self.arguments[1] as u32 & !abi::UMOUNT_NOFOLLOW != 0 {
-            return Err(Errno::EINVAL);
-        }
-        mounted::unmount(&self.place(current(), &self.path(0)?, 0)?)?;
+        let flags = self.arguments[1] as u32;
+        credentials::check(Right::Administrate)?;
+        super::check_flags(flags.into(), abi::MNT_FORCE | abi::MNT_DETACH | abi::UMOUNT_NOFOLLOW)?;
+        mounts::unmount(&self.place(current(), &self.path(0)?, 0)?, flags & abi::MNT_DETACH != 0)?;
         Ok(0)
     }
 

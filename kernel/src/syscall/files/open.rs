@@ -13,6 +13,7 @@ use crate::files::node::{Kind, New, NewKind, Node};
 use crate::files::open::{File, Io, OpenFile, Opening};
 use crate::files::walk::{Found, Walk};
 use crate::syscall::{Answer, Call};
+use crate::task::credentials::{READ, WRITE, check_file};
 
 /// `__O_TMPFILE`: with `O_DIRECTORY` it makes `O_TMPFILE`.
 const UNNAMED: u32 = 0o20000000;
@@ -142,6 +143,12 @@ impl Call<'_> {
             Kind::Directory if writes || request.has(abi::O_CREAT) => return Err(Errno::EISDIR),
             _ => {}
         }
+        if !created {
+            let (reads, truncates) =
+                (request.flags & abi::O_ACCMODE != abi::O_WRONLY, request.has(abi::O_TRUNC));
+            let wanted = if reads { READ } else { 0 } | if writes || truncates { WRITE } else { 0 };
+            check_file(wanted, || place.node().attributes())?;
+        }
         let claim = writes.then(|| Claim::to_write(place.node())).transpose()?;
         let opening = Opening { place: &place, flags: request.flags };
         let file = place.node().clone().open(&opening)?;
@@ -160,7 +167,7 @@ impl Call<'_> {
         if request.has(abi::O_DIRECTORY) {
             return Err(Errno::EINVAL);
         }
-        let directory = found.directory.node().directory()?;
+        let directory = found.writable_directory()?;
         let mode = request.mode & !self.places().umask;
         let new = New { kind: NewKind::Other(Kind::Regular), mode };
         match directory.create(&found.directory, &found.name, new) {

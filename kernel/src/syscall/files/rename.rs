@@ -45,9 +45,11 @@ impl Call<'_> {
             return Err(Errno::ENOTDIR);
         }
         if new.place.is_some() {
-            self::entry(&new)?;
+            new.directory_without(&self::entry(&new)?)?;
+        } else {
+            new.writable_directory()?;
         }
-        old.directory.node().directory()?.rename(&entry, &new.directory, &new.name, how)?;
+        old.directory_without(&entry)?.rename(&entry, &new.directory, &new.name, how)?;
         Ok(0)
     }
 }

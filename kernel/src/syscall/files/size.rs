@@ -5,6 +5,7 @@ use crate::errno::Errno;
 use crate::files::claim::Claim;
 use crate::files::node::Kind;
 use crate::syscall::{Answer, Call};
+use crate::task::credentials::{WRITE, check_file};
 
 impl Call<'_> {
     pub(in crate::syscall) fn truncate(&self) -> Answer {
@@ -13,6 +14,7 @@ impl Call<'_> {
         match place.node().kind() {
             Kind::Directory => return Err(Errno::EISDIR),
             Kind::Regular => {
+                check_file(WRITE, || place.node().attributes())?;
                 let _claim = Claim::to_write(place.node())?;
                 place.node().truncate(bytes)?;
             }

@@ -2,7 +2,6 @@
 
 use linux_raw_sys::general as abi;
 use quire::addr::VirtAddr;
-use quire::limits::FRAME_SIZE;
 
 use super::{check_flags, current};
 use crate::errno::Errno;
@@ -54,7 +53,7 @@ impl Call<'_> {
             pair(file.gid, 0),
             file.kind.device(),
             file.size,
-            FRAME_SIZE,
+            file.unit,
             file.blocks,
             file.accessed / SECOND,
             file.accessed % SECOND,
@@ -92,7 +91,7 @@ fn statx_image(file: &Attributes) -> [u8; size_of::<abi::statx>()] {
     let time = |ns: u64| [ns / SECOND, ns % SECOND].map(u64::to_le_bytes);
     let (major, minor) = parts(file.kind.device());
     put(0, &(abi::STATX_BASIC_STATS | abi::STATX_BTIME).to_le_bytes());
-    put(4, &(FRAME_SIZE as u32).to_le_bytes());
+    put(4, &(file.unit as u32).to_le_bytes());
     put(16, &file.links.to_le_bytes());
     put(20, &file.uid.to_le_bytes());
     put(24, &file.gid.to_le_bytes());

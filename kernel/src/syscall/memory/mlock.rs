@@ -1,15 +1,33 @@
-//! `mlock` and its kin. All programs are the root user's, who may lock as much as there is: `RLIMIT_MEMLOCK` limits
-//! none of them, as in Linux.
+//! `mlock` and its kin. `RLIMIT_MEMLOCK` limits those without the right to lock as much as there is.
 
 use linux_raw_sys::general as abi;
 
+use quire::addr::{VirtAddr, VirtRange};
+use quire::limits::FRAME_SIZE;
+use quire::vm::vma::VmaFlags;
+
 use crate::errno::Errno;
 use crate::syscall::{Answer, Call};
+use crate::task::credentials::Right;
 
 impl Call<'_> {
     /// `mlock`
     pub(in crate::syscall) fn mlock(&self) -> Answer {
-        self.space.mlock(self.addr(0), self.arguments[1], false)?;
+        self.lock(false)
+    }
+
+    fn lock(&self, on_fault: bool) -> Answer {
+        let [start, bytes, ..] = self.arguments;
+        let limit = self.lock_limit()?;
+        let first = start & !(FRAME_SIZE - 1);
+        let end = start.wrapping_add(bytes).checked_next_multiple_of(FRAME_SIZE).filter(|end| *end >= first);
+        if let (Some(limit), Some(end)) = (limit, end) {
+            let (all, inside) = self.locked_bytes(VirtRange::new(VirtAddr(first), VirtAddr(end)));
+            if all - inside + (end - first) > limit {
+                return Err(Errno::ENOMEM);
+            }
+        }
+        self.space.mlock(self.addr(0), bytes, on_fault)?;
         Ok(0)
     }
 
@@ -19,8 +37,7 @@ impl Call<'_> {
         if flags & !abi::MLOCK_ONFAULT != 0 {
             return Err(Errno::EINVAL);
         }
-        self.space.mlock(self.addr(0), self.arguments[1], flags & abi::MLOCK_ONFAULT != 0)?;
-        Ok(0)
+        self.lock(flags & abi::MLOCK_ONFAULT != 0)
     }
 
     /// `munlock`
@@ -37,6 +54,15 @@ impl Call<'_> {
             return Err(Errno::EINVAL);
         }
         let has = |flag| flags & flag != 0;
+        let limit = self.lock_limit()?;
+        let mapped = || {
+            let mut bytes = 0;
+            self.space.vmas(|vma| bytes += vma.range.len());
+            bytes
+        };
+        if has(abi::MCL_CURRENT) && limit.is_some_and(|limit| mapped() > limit) {
+            return Err(Errno::ENOMEM);
+        }
         self.space.mlockall(has(abi::MCL_CURRENT), has(abi::MCL_FUTURE), has(abi::MCL_ONFAULT))?;
         Ok(0)
     }
@@ -45,5 +71,31 @@ impl Call<'_> {
     pub(in crate::syscall) fn munlockall(&self) -> Answer {
         self.space.munlockall()?;
         Ok(0)
+    }
+
+    /// How much the caller may lock, in bytes; `None`: as much as there is.
+    ///
+    /// # Errors
+    /// [`Errno::EPERM`]: nothing.
+    pub(in crate::syscall) fn lock_limit(&self) -> Result<Option<u64>, Errno> {
+        if self.process().has(Right::LockMemory) {
+            return Ok(None);
+        }
+        match self.process().limits.get(abi::RLIMIT_MEMLOCK)?.soft {
+            0 => Err(Errno::EPERM),
+            soft => Ok(Some(soft)),
+        }
+    }
+
+    /// How much of the program's memory is locked, and how much of a range.
+    pub(in crate::syscall) fn locked_bytes(&self, range: VirtRange) -> (u64, u64) {
+        let (mut all, mut inside) = (0, 0);
+        self.space.vmas(|vma| {
+            if vma.flags.contains(VmaFlags::LOCKED) {
+                all += vma.range.len();
+                inside += vma.range.end.min(range.end).0.saturating_sub(vma.range.start.max(range.start).0);
+            }
+        });
+        (all, inside)
     }
 }

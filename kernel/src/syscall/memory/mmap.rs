@@ -1,6 +1,7 @@
 //! `mmap` and `munmap`
 
 use linux_raw_sys::general as abi;
+use quire::addr::{VirtAddr, VirtRange};
 use quire::arch::Protection;
 use quire::error::MmError;
 use quire::filemap::FileKind;
@@ -127,22 +128,30 @@ impl Call<'_> {
         if stores && !may_store {
             return Err(Errno::EPERM);
         }
+        // What is open for reading alone, or sealed, can never be stored to.
+        let forbid =
+            if sharing == Sharing::Shared && !may_store { Protection::WRITE } else { Protection::NONE };
         let backed = match mapping {
             Mapping::File(file) => file,
-            Mapping::Zeroes => return self.map(&MapRequest { sharing, ..*request }),
+            Mapping::Zeroes => return self.map(&MapRequest { sharing, forbid, ..*request }),
         };
         if flags.has(abi::MAP_HUGETLB) && !matches!(backed.node().kind(), FileKind::Huge { .. }) {
             return Err(Errno::EINVAL);
         }
-        // What is open for reading alone, or sealed, can never be stored to.
-        let forbid =
-            if sharing == Sharing::Shared && !may_store { Protection::WRITE } else { Protection::NONE };
         observe::mapped_files::note_mapped(backed.number(), file.place());
         let backing = Backing::File { file: backed, page_offset: offset / FRAME_SIZE };
         self.map(&MapRequest { backing, sharing, forbid, ..*request })
     }
 
     fn map(&self, request: &MapRequest<'_>) -> Answer {
+        if request.locked
+            && let Some(limit) = self.lock_limit()?
+        {
+            let (locked, _) = self.locked_bytes(VirtRange::new(VirtAddr(0), VirtAddr(0)));
+            if locked + request.len > limit {
+                return Err(Errno::EAGAIN);
+            }
+        }
         if is_charged(request) && !commit_allows(request.len) {
             return Err(Errno::ENOMEM);
         }

@@ -14,6 +14,7 @@ use crate::cpu::topology;
 use crate::errno::Errno;
 use crate::memory::manager::{Space, manager};
 use crate::syscall::{Answer, Call};
+use crate::task::credentials::{self, Right};
 use crate::task::table;
 
 /// The most pages of one call that Linux looks at before it checks the next.
@@ -68,6 +69,9 @@ impl Call<'_> {
         if flags as u32 & !FLAGS != 0 {
             return Err(Errno::EINVAL);
         }
+        if flags as u32 & abi::MPOL_MF_MOVE_ALL != 0 {
+            credentials::check(Right::Nice)?;
+        }
         let space = self.space_of(pid)?;
         for index in 0..count {
             let at = |base: u64, bytes: u64| {
@@ -94,6 +98,9 @@ impl Call<'_> {
             0 => self.process().clone(),
             pid => table::task(pid).ok_or(Errno::ESRCH)?.process.clone(),
         };
+        if pid as u32 != 0 && !self.process().credentials().may_trace(&process.credentials()) {
+            return Err(Errno::EPERM);
+        }
         let space = process.space_handle();
         space.ok_or(Errno::EINVAL)
     }

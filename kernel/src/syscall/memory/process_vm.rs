@@ -57,6 +57,9 @@ impl Call<'_> {
         }
         let process = table::task(pid as u32).ok_or(Errno::ESRCH)?.process.clone();
         let space = process.space_handle().ok_or(Errno::ESRCH)?;
+        if !self.process().credentials().may_trace(&process.credentials()) {
+            return Err(Errno::EPERM);
+        }
         self.copy_all(UserMemory::of_other(self.space, &space), &own, &other, direction)
     }
 

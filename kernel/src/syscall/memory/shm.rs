@@ -2,6 +2,7 @@
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::sync::atomic::Ordering;
 
 use linux_raw_sys::general as abi;
 use quire::addr::{VirtAddr, VirtRange};
@@ -12,7 +13,9 @@ use quire::vm::{Backing, MapRequest, Placement, Sharing};
 use super::mmap::huge_size;
 use crate::errno::Errno;
 use crate::ipc::{self, New, Owner, Segment};
+use crate::observe::SETTINGS;
 use crate::syscall::{Answer, Call};
+use crate::task::credentials::{EXECUTE, READ, Right, WRITE};
 
 const IPC_CREAT: u32 = 0o1000;
 const IPC_EXCL: u32 = 0o2000;
@@ -36,11 +39,6 @@ const SHM_STAT: u32 = 13;
 const SHM_INFO: u32 = 14;
 const SHM_STAT_ANY: u32 = 15;
 
-/// The largest segment, and the most pages of all together, as in Linux (`kernel.shmmax`, `kernel.shmall`).
-const MOST: u64 = u64::MAX - (1 << 24);
-/// The most segments (`kernel.shmmni`).
-const MOST_SEGMENTS: u64 = 4096;
-
 impl Call<'_> {
     /// `shmget`
     pub(in crate::syscall) fn shmget(&self) -> Answer {
@@ -48,15 +46,16 @@ impl Call<'_> {
         let (key, flags) = (key as u32, flags as u32);
         ipc::collect();
         if let Some(segment) = ipc::find(key) {
-            return existing(&segment, bytes, flags);
+            return self.existing(&segment, bytes, flags);
         }
         if key != 0 && flags & IPC_CREAT == 0 {
             return Err(Errno::ENOENT);
         }
-        if bytes == 0 || bytes > MOST {
+        let [most, most_pages, _] = limits();
+        if bytes == 0 || bytes > most {
             return Err(Errno::EINVAL);
         }
-        if bytes.div_ceil(FRAME_SIZE) + ipc::totals().pages > MOST / FRAME_SIZE {
+        if bytes.div_ceil(FRAME_SIZE).saturating_add(ipc::totals().pages) > most_pages {
             return Err(Errno::ENOSPC);
         }
         let log = flags >> abi::MAP_HUGE_SHIFT & abi::MAP_HUGE_MASK;
@@ -64,6 +63,9 @@ impl Call<'_> {
             true => Some(huge_size(log).ok_or(Errno::EINVAL)?),
             false => None,
         };
+        if huge.is_some() && !self.may_use_huge_pages() {
+            return Err(Errno::EPERM);
+        }
         let new = New {
             key,
             creator: self.process().id,
@@ -89,6 +91,9 @@ impl Call<'_> {
             return Err(Errno::EINVAL);
         }
         let segment = ipc::get(id as u32)?;
+        let executes = if has(SHM_EXEC) { EXECUTE } else { 0 };
+        let stores = if has(SHM_RDONLY) { 0 } else { WRITE };
+        segment.check(&self.process().credentials(), READ | stores | executes)?;
         let (mut prot, forbid) = match has(SHM_RDONLY) {
             true => (Protection::READ, Protection::WRITE),
             false => (Protection::READ | Protection::WRITE, Protection::NONE),
@@ -168,9 +173,14 @@ impl Call<'_> {
         if (id as i32) < 0 {
             return Err(Errno::EINVAL);
         }
+        let own = self.process().credentials();
+        let check_owned = |segment: &Segment, right: Right| {
+            if segment.is_owned(&own, right) { Ok(()) } else { Err(Errno::EPERM) }
+        };
         match command as u32 {
             IPC_INFO => {
-                let words = [MOST, 1, MOST_SEGMENTS, MOST_SEGMENTS, MOST, 0, 0, 0, 0];
+                let [most, most_pages, most_segments] = limits();
+                let words = [most, 1, most_segments, most_segments, most_pages, 0, 0, 0, 0];
                 self.store_structure(buffer, &words)?;
                 Ok(ipc::totals().last_slot)
             }
@@ -180,23 +190,31 @@ impl Call<'_> {
                 self.store_structure(buffer, &words)?;
                 Ok(totals.last_slot)
             }
-            SHM_STAT | SHM_STAT_ANY => {
+            command @ (SHM_STAT | SHM_STAT_ANY) => {
                 let segment = ipc::slot(id)?;
+                if command == SHM_STAT {
+                    segment.check(&own, READ)?;
+                }
                 self.store_structure(buffer, &segment.words())?;
                 Ok(u64::from(segment.id))
             }
             IPC_STAT => {
-                self.store_structure(buffer, &ipc::get(id as u32)?.words())?;
+                let segment = ipc::get(id as u32)?;
+                segment.check(&own, READ)?;
+                self.store_structure(buffer, &segment.words())?;
                 Ok(0)
             }
             IPC_SET => {
                 let [key_uid, gid_cuid, cgid_mode]: [u64; 3] = self.load_words(buffer)?;
                 let owner = Owner { uid: (key_uid >> 32) as u32, gid: gid_cuid as u32 };
-                ipc::get(id as u32)?.set(owner, (cgid_mode >> 32) as u32);
+                let segment = ipc::get(id as u32)?;
+                check_owned(&segment, Right::Administrate)?;
+                segment.set(owner, (cgid_mode >> 32) as u32);
                 Ok(0)
             }
             IPC_RMID => {
                 let segment = ipc::get(id as u32)?;
+                check_owned(&segment, Right::Administrate)?;
                 ipc::remove(&segment);
                 drop(segment);
                 // The reference that removed it is gone now.
@@ -204,11 +222,34 @@ impl Call<'_> {
                 Ok(0)
             }
             lock @ (SHM_LOCK | SHM_UNLOCK) => {
-                ipc::get(id as u32)?.set_locked(lock == SHM_LOCK);
+                let segment = ipc::get(id as u32)?;
+                check_owned(&segment, Right::LockMemory)?;
+                if lock == SHM_LOCK {
+                    self.lock_limit()?;
+                }
+                segment.set_locked(lock == SHM_LOCK);
                 Ok(0)
             }
             _ => Err(Errno::EINVAL),
         }
+    }
+
+    /// Whether the caller may take huge pages for a segment.
+    fn may_use_huge_pages(&self) -> bool {
+        let group = SETTINGS.hugetlb_shm_group.load(Ordering::Relaxed) as u32;
+        self.process().has(Right::LockMemory) || self.process().credentials().is_in(group)
+    }
+
+    /// What `shmget` says of a key that is in use.
+    fn existing(&self, segment: &Segment, bytes: u64, flags: u32) -> Answer {
+        if flags & IPC_CREAT != 0 && flags & IPC_EXCL != 0 {
+            return Err(Errno::EEXIST);
+        }
+        segment.check(
+            &self.process().credentials(),
+            (flags | flags >> 3 | flags >> 6) & (READ | WRITE | EXECUTE),
+        )?;
+        if bytes > segment.bytes { Err(Errno::EINVAL) } else { Ok(u64::from(segment.id)) }
     }
 
     fn store_structure(&self, at: u64, words: &[u64]) -> Result<(), Errno> {
@@ -216,10 +257,7 @@ impl Call<'_> {
     }
 }
 
-/// What `shmget` says of a key that is in use.
-fn existing(segment: &Segment, bytes: u64, flags: u32) -> Answer {
-    if flags & IPC_CREAT != 0 && flags & IPC_EXCL != 0 {
-        return Err(Errno::EEXIST);
-    }
-    if bytes > segment.bytes { Err(Errno::EINVAL) } else { Ok(u64::from(segment.id)) }
+/// The largest segment, the most pages of all together, and the most segments.
+fn limits() -> [u64; 3] {
+    [&SETTINGS.shmmax, &SETTINGS.shmall, &SETTINGS.shmmni].map(|limit| limit.load(Ordering::Relaxed))
 }

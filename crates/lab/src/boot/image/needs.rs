@@ -13,6 +13,10 @@ use super::search::{Files, Loaded, Search};
 use super::tree::Tree;
 use crate::output::{quoted, say};
 
+/// The C library of GNU, and what it opens by itself.
+const GLIBC: &str = "libc.so.6";
+const UNWINDER: &str = "libgcc_s.so.1";
+
 /// As much of a script's first line as Linux reads.
 const FIRST_LINE: u64 = 256;
 
@@ -105,14 +109,16 @@ impl<'a> Needs<'a> {
             .is_some_and(|name| name.as_bytes().starts_with(b"ld-musl"));
         let mut at = 0;
         while at < loaded.len() {
-            for name in loaded[at].elf.needed.clone() {
+            for name in needed_by(&loaded[at].elf) {
                 let is_libc = has_libc && name.as_bytes().starts_with(b"libc.");
                 if names.contains_key(&name) || is_libc {
                     continue;
                 }
                 let Some((path, file, elf)) = self.search.library(self.tree, &name, &loaded, at) else {
-                    let by = quoted(&loaded[at].path).to_string();
-                    self.miss(&name, &format!("which {by} needs"));
+                    if loaded[at].elf.needed.contains(&name) {
+                        let by = quoted(&loaded[at].path).to_string();
+                        self.miss(&name, &format!("which {by} needs"));
+                    }
                     continue;
                 };
                 self.add_library(&path, &file)?;
@@ -133,6 +139,15 @@ impl<'a> Needs<'a> {
         self.tree.add_own(path)?;
         Ok(())
     }
+}
+
+/// The libraries that an object names, and the one that glibc opens when a thread ends by `pthread_exit`.
+fn needed_by(elf: &Elf) -> Vec<OsString> {
+    let mut names = elf.needed.clone();
+    if names.iter().any(|name| name == GLIBC) && elf.interpreter.is_some() {
+        names.push(UNWINDER.into());
+    }
+    names
 }
 
 fn first_line(file: &Path) -> io::Result<Vec<u8>> {

@@ -4,7 +4,7 @@ use core::mem::ManuallyDrop;
 use core::ops::Deref;
 
 use crate::addr::{Frame, VirtAddr};
-use crate::arch::EntryFlags;
+use crate::arch::{EntryFlags, Protection};
 use crate::error::MmError;
 use crate::filemap::FileRef;
 use crate::platform::{FileId, Platform};
@@ -85,6 +85,18 @@ impl<'m, P: Platform> File<'m, P> {
     /// Whether no address space maps the file.
     pub fn is_unmapped(&self) -> bool {
         self.node().views(self.memory.platform()).is_empty()
+    }
+
+    /// Whether any mapping may store to the file, now or after `mprotect`: a shared one that is not confined to reads.
+    /// The caller holds no lock.
+    pub fn may_be_stored_to(&self) -> bool {
+        let (mut found, all) = (false, 0..u64::MAX);
+        ReverseMap::of(self.memory.sleepable()).each_mapper(self.node(), &all, |space| {
+            space.each_part(&all, |vma, _| {
+                found |= !vma.attributes.is_private() && vma.attributes.may.contains(Protection::WRITE);
+            });
+        });
+        found
     }
 
     /// How many pages of the file are in memory.

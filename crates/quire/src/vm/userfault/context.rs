@@ -160,6 +160,9 @@ impl Contexts {
     ) -> Posted {
         let context = self.of(registration);
         let Some(mut state) = context.lock_open(platform, registration) else { return Posted::Dead };
+        if state.wants.contains(UserfaultChanges::FAIL) {
+            return Posted::Dead;
+        }
         let number = registration.number;
         let Some(slot) = state.faults.iter().position(|slot| matches!(slot, Slot::Free)) else {
             return Posted::Full(context.wait_for_room(&mut state, number));

@@ -37,12 +37,16 @@ pub struct UserfaultFault {
     pub space: u64,
     /// The page that it accessed, rounded down to 4 KiB, or to a huge page where these are mapped whole.
     pub addr: VirtAddr,
+    /// The address itself.
+    pub exact: VirtAddr,
     /// Why it waits.
     pub kind: UserfaultKind,
     /// Its access.
     pub access: Access,
     /// Which thread it is.
     pub ticket: Ticket,
+    /// Its number, as the kernel has it ([`FramePlatform::thread_number`](crate::platform::FramePlatform::thread_number)).
+    pub thread: u64,
 }
 
 /// An event. Address spaces are named by their numbers ([`Mm::number`](crate::vm::Mm::number)).
@@ -84,11 +88,12 @@ pub enum UserfaultEvent {
     },
 }
 
-/// The changes to address spaces that a handler wants to read, as a set. No verb waits for it after others.
+/// The changes to address spaces that a handler wants to read, as a set. No verb waits for it after others. With
+/// [`FAIL`](Self::FAIL) it is told of no faults.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
 pub struct UserfaultChanges(u8);
 
-flag_set!(UserfaultChanges: FORK, REMAP, REMOVE, UNMAP);
+flag_set!(UserfaultChanges: FORK, REMAP, REMOVE, UNMAP, FAIL);
 
 impl UserfaultChanges {
     /// [`UserfaultEvent::Fork`].
@@ -99,6 +104,9 @@ impl UserfaultChanges {
     pub const REMOVE: Self = Self(1 << 2);
     /// [`UserfaultEvent::Unmap`].
     pub const UNMAP: Self = Self(1 << 3);
-    /// All of them.
+    /// Faults on its ranges fail at once, by [`FaultError::NoHandler`](crate::error::FaultError::NoHandler), and are not
+    /// told (Linux: `UFFD_FEATURE_SIGBUS`).
+    pub const FAIL: Self = Self(1 << 4);
+    /// All changes.
     pub const ALL: Self = Self(15);
 }

@@ -43,10 +43,12 @@ impl<P: Platform> Notices<'_, '_, P> {
         found: &Lookup,
     ) -> Result<Option<Step>, FaultError> {
         let Some(kind) = self.caught(vma, addr, access, found) else { return Ok(None) };
+        let exact = addr;
         let addr = addr.align_down(vma.attributes.whole_size().map_or(FRAME_SIZE, HugeSize::bytes));
         let ticket = Ticket { slot: 0, round: 0 };
-        let fault = UserfaultFault { space: self.number(), addr, kind, access, ticket };
         let (platform, contexts) = (self.memory.platform(), self.memory.userfaults());
+        let (space, thread) = (self.number(), platform.thread_number());
+        let fault = UserfaultFault { space, addr, exact, kind, access, ticket, thread };
         match contexts.post(platform, vma.attributes.handler, fault) {
             Posted::Dead => Err(FaultError::NoHandler),
             Posted::Full(waiting) => Ok(Some(Step::Handler(waiting))),

@@ -2,6 +2,7 @@
 
 use hosted::FailurePlan;
 use quire::addr::VirtAddr;
+use quire::arch::Protection;
 use quire::error::{FaultError, MmError};
 use quire::hugetlb::{Charge, HugeFsError, HugeFsInfo, HugeFsLimits, HugeGroup, HugeSize::Size2M};
 use quire::limits::HUGE_BATCH;
@@ -491,5 +492,21 @@ fn reservations_are_a_files_before_it_is_mapped() {
         assert!(file.is_unmapped());
         drop((file, other));
         assert_eq!(free_and_promised(manager), (6, 0));
+    });
+}
+
+#[test]
+fn a_private_mapping_and_one_for_reads_store_nothing_to_the_file() {
+    with_huge(4, |_, manager| {
+        let file = manager.huge_file(Size2M, HUGE).unwrap();
+        run(manager, |mm| {
+            mm.mmap(&of_file(&file, Private, BASE, (0, 1))).unwrap();
+            mm.mmap(&MapRequest { forbid: Protection::WRITE, prot: Protection::READ, ..of_file(&file, Shared, BASE + 16 * HUGE, (0, 1)) })
+                .unwrap();
+            assert!(!file.may_be_stored_to());
+            mm.mmap(&MapRequest { prot: Protection::READ, ..of_file(&file, Shared, BASE + 17 * HUGE, (0, 1)) }).unwrap();
+            assert!(file.may_be_stored_to(), "mprotect may allow stores");
+        });
+        assert!(!file.may_be_stored_to());
     });
 }

@@ -12,7 +12,8 @@ use quire::limits::{MAX_USERFAULTS, USERFAULT_SLOTS};
 use quire::vm::{AnswerMode, UserfaultChanges, UserfaultEvent, UserfaultFault};
 
 use crate::userfault::support::{
-    BASE, MISSING, OnDrop, PAGE, PROTECT, WAKE, copy, fault_of, handler, machine_of, marked, register,
+    BASE, MISSING, OnDrop, PAGE, PROTECT, WAKE, copy, fault_of, handler, machine_of, marked,
+    program_and_handler, register,
 };
 use crate::userfault::world::{MIB, anonymous, load, run, store, with_manager};
 use testkit::seed;
@@ -496,6 +497,38 @@ fn a_watched_handler_wakes_for_each_event() {
                 let fault = fault_of(event);
                 assert_eq!(copy(&mm, fault.addr.0, (fault.addr.0 - BASE) / PAGE, WAKE), Ok(PAGE));
             }
+        });
+    });
+}
+
+#[test]
+fn a_handler_that_wants_faults_to_fail_is_told_of_none() {
+    with_manager(HostedConfig::new(64 * MIB), |machine, manager| {
+        run(manager, |mm| {
+            let handler = manager.userfault(UserfaultChanges::FAIL).unwrap();
+            mm.mmap(&anonymous(BASE, MIB)).unwrap();
+            register(mm, &handler, BASE, PAGE, MISSING);
+            assert_eq!(load(machine, mm, BASE), Err(FaultError::NoHandler));
+            assert_eq!(copy(mm, BASE, 7, WAKE), Ok(PAGE));
+            assert_eq!(load(machine, mm, BASE), Ok(7));
+            assert_eq!(load(machine, mm, BASE + PAGE), Ok(0), "this page is not registered");
+            assert!(handler.next_event().is_none());
+        });
+    });
+}
+
+#[test]
+fn a_fault_tells_its_exact_address() {
+    machine_of("exact", 2, |machine, manager| {
+        let mm = manager.new_mm().unwrap();
+        let handler = handler(manager);
+        mm.mmap(&anonymous(BASE, MIB)).unwrap();
+        register(&mm, &handler, BASE, MIB, MISSING);
+        let program = || assert_eq!(load(machine, &mm, BASE + 3 * PAGE + 24), Ok(9));
+        program_and_handler(machine, &mm, &handler, program, |event| {
+            let fault = fault_of(event);
+            assert_eq!((fault.addr.0, fault.exact.0), (BASE + 3 * PAGE, BASE + 3 * PAGE + 24));
+            assert_eq!(copy(&mm, fault.addr.0, 9, WAKE), Ok(PAGE));
         });
     });
 }

@@ -1,0 +1,275 @@
+//! What is mounted where, and the file systems that programs mount (`mount(2)`, `umount2(2)`).
+
+use alloc::format;
+use alloc::string::String;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use crate::sync::Mutex;
+use quire::hugetlb::{HugeFsLimits, HugeSize};
+
+use super::dentry::Dentry;
+use super::ext2::Ext2;
+use super::mounted;
+use super::node::Node;
+use super::tmpfs::{self, TmpFs};
+use crate::device::serial::log;
+use crate::errno::Errno;
+use crate::memory::manager::manager;
+use crate::task::sleep_lock::SleepLock;
+
+/// A mounted file system.
+pub struct Mounted {
+    /// What was mounted, in the words of its program.
+    pub source: String,
+    /// The type.
+    pub kind: &'static str,
+    /// The options that differ from the usual ones, with a comma before each.
+    pub options: String,
+    /// Its root, above the directory that it covers.
+    pub root: Arc<Dentry>,
+    /// The directory that it covers; none for the root of everything.
+    below: Option<Arc<Dentry>>,
+    /// What is on a disk.
+    pub disk: Option<Arc<Ext2>>,
+}
+
+impl Mounted {
+    /// Whether it can be written, in the words of an option.
+    pub fn rights(&self) -> &'static str {
+        if self.disk.as_ref().is_some_and(|fs| fs.read_only) { "ro" } else { "rw" }
+    }
+}
+
+/// Held while anything is mounted or unmounted, or a disk is opened to be written.
+pub static CHANGES: SleepLock<()> = SleepLock::new(());
+static TABLE: Mutex<Vec<Arc<Mounted>>> = Mutex::new(Vec::new());
+/// The number for the next file system that a program mounts.
+static NEXT: AtomicU64 = AtomicU64::new(super::mount::FIRST_FREE_FS);
+
+/// All of them, in the order in which they were mounted.
+pub fn all() -> Vec<Arc<Mounted>> {
+    TABLE.lock().clone()
+}
+
+/// Adds the root of everything.
+pub fn add_root(root: &Arc<Dentry>) {
+    let (source, kind, options) = ("tmpfs".into(), "tmpfs", String::new());
+    TABLE.lock().push(Arc::new(Mounted {
+        source,
+        kind,
+        options,
+        root: root.clone(),
+        below: None,
+        disk: None,
+    }));
+}
+
+/// Puts a file system over a directory.
+pub fn put(kind: &'static str, below: &Arc<Dentry>, root: Arc<dyn Node>) -> Arc<Dentry> {
+    put_new(kind, below, New { kind, options: String::new(), root, disk: None })
+}
+
+/// A file system that is about to be mounted.
+struct New {
+    kind: &'static str,
+    options: String,
+    root: Arc<dyn Node>,
+    disk: Option<Arc<Ext2>>,
+}
+
+fn put_new(source: &str, below: &Arc<Dentry>, new: New) -> Arc<Dentry> {
+    let New { kind, options, root, disk } = new;
+    let root = below.mount(root);
+    let below = Some(below.clone());
+    TABLE.lock().push(Arc::new(Mounted {
+        source: source.into(),
+        kind,
+        options,
+        root: root.clone(),
+        below,
+        disk,
+    }));
+    root
+}
+
+/// Mounts a file system of a type over a directory: one on a disk, whose file the caller gives, or another one.
+///
+/// # Errors
+/// As `mount(2)`: [`Errno::ENODEV`] for an unknown type, [`Errno::EINVAL`] for an unknown option.
+pub fn mount(
+    (source, disk): (&str, Option<Arc<Dentry>>),
+    at: &Arc<Dentry>,
+    kind: &str,
+    options: &str,
+    read_only: bool,
+) -> Result<(), Errno> {
+    if !at.node().is_directory() {
+        return Err(Errno::ENOTDIR);
+    }
+    let _one_at_a_time = CHANGES.lock();
+    let new = match disk {
+        Some(disk) => {
+            let fs = mounted::load(&disk, read_only)?;
+            New { kind: "ext2", options: String::new(), root: fs.root()?, disk: Some(fs) }
+        }
+        None => in_memory(kind, &Options::parse(options)?)?,
+    };
+    put_new(source, at, new);
+    Ok(())
+}
+
+fn in_memory(kind: &str, options: &Options) -> Result<New, Errno> {
+    let number = || NEXT.fetch_add(1, Ordering::Relaxed);
+    let (kind, shown, root): (_, _, Arc<dyn Node>) = match kind {
+        "tmpfs" | "ramfs" => {
+            options.check_of_tmpfs()?;
+            ("tmpfs", String::new(), TmpFs::with_root(number(), options.mode.unwrap_or(0o1777)))
+        }
+        "hugetlbfs" => {
+            let fs = manager()
+                .huge_fs(options.page, options.limits()?)
+                .map_err(|error| Errno::of(error.errno()))?;
+            let shown = format!(",pagesize={}M", options.page.bytes() >> 20);
+            let root = TmpFs::of_huge_pages(number(), options.mode.unwrap_or(0o755), options.page, fs);
+            root.restore_owner(options.uid, options.gid);
+            ("hugetlbfs", shown, root)
+        }
+        // There is one of each.
+        "proc" | "sysfs" => {
+            let first =
+                TABLE.lock().iter().find(|mounted| mounted.kind == kind).cloned().ok_or(Errno::ENODEV)?;
+            (first.kind, String::new(), first.root.node().clone())
+        }
+        _ => return Err(Errno::ENODEV),
+    };
+    Ok(New { kind, options: shown, root, disk: None })
+}
+
+/// Unmounts the file system that has its root at a place, which the caller refers to once. With `lazy`, files of one
+/// in memory may still be open.
+///
+/// # Errors
+/// [`Errno::EINVAL`] for another place, [`Errno::EBUSY`] while anything in it is used; [`Errno::EIO`].
+pub fn unmount(place: &Arc<Dentry>, lazy: bool) -> Result<(), Errno> {
+    let _one_at_a_time = CHANGES.lock();
+    let found = TABLE.lock().iter().find(|mounted| Arc::ptr_eq(&mounted.root, place)).cloned();
+    let found = found.ok_or(Errno::EINVAL)?;
+    let below = found.below.clone().ok_or(Errno::EBUSY)?;
+    if place.is_mount_point() {
+        return Err(Errno::EBUSY);
+    }
+    // From here on no walk finds it.
+    let root = below.take_mounted().ok_or(Errno::EINVAL)?;
+    // The table, the caller and this function refer to the root.
+    let outcome = match &found.disk {
+        Some(_) if Arc::strong_count(&root) > 3 => Err(Errno::EBUSY),
+        Some(fs) => fs.unmount(),
+        None if !lazy && tmpfs::is_used(&root, 3) => Err(Errno::EBUSY),
+        None => Ok(()),
+    };
+    if outcome.is_err() {
+        below.put_mounted(root);
+        return outcome;
+    }
+    TABLE.lock().retain(|mounted| !Arc::ptr_eq(mounted, &found));
+    if found.kind != "proc" && found.kind != "sysfs" {
+        tmpfs::dismantle(place);
+    }
+    Ok(())
+}
+
+/// Unmounts everything. No program runs.
+pub fn end() {
+    let all = all();
+    for mounted in all.iter().rev() {
+        if let Some(fs) = &mounted.disk
+            && let Err(errno) = fs.unmount()
+        {
+            log!("{} cannot be unmounted: {errno}", mounted.root.path().escape_ascii());
+        }
+        tmpfs::dismantle(&mounted.root);
+        if let Some(below) = &mounted.below {
+            drop(below.take_mounted());
+        }
+    }
+    TABLE.lock().clear();
+}
+
+/// The options of a file system in memory.
+struct Options {
+    mode: Option<u32>,
+    uid: u32,
+    gid: u32,
+    page: HugeSize,
+    most: Option<Amount>,
+    least: Option<Amount>,
+}
+
+/// An amount of memory.
+enum Amount {
+    Bytes(u64),
+    /// Of the pool of huge pages.
+    Percent(u64),
+}
+
+impl Options {
+    fn parse(text: &str) -> Result<Self, Errno> {
+        let mut all = Self { mode: None, uid: 0, gid: 0, page: HugeSize::Size2M, most: None, least: None };
+        for option in text.split(',').filter(|option| !option.is_empty()) {
+            let (name, value) = option.split_once('=').unwrap_or((option, ""));
+            let number = || value.parse().map_err(|_| Errno::EINVAL);
+            match name {
+                "mode" => all.mode = Some(u32::from_str_radix(value, 8).map_err(|_| Errno::EINVAL)? & 0o7777),
+                "uid" => all.uid = number()?,
+                "gid" => all.gid = number()?,
+                "pagesize" => {
+                    let bytes = bytes(value)?;
+                    let of_size = HugeSize::ALL.into_iter().find(|size| size.bytes() == bytes);
+                    all.page = of_size.ok_or(Errno::EINVAL)?;
+                }
+                "size" => all.most = Some(amount(value)?),
+                "min_size" => all.least = Some(amount(value)?),
+                _ => return Err(Errno::EINVAL),
+            }
+        }
+        Ok(all)
+    }
+
+    /// The files of a tmpfs take what memory there is: a limit would have to be kept by each page fault.
+    fn check_of_tmpfs(&self) -> Result<(), Errno> {
+        if self.most.is_some() || self.least.is_some() { Err(Errno::EINVAL) } else { Ok(()) }
+    }
+
+    fn limits(&self) -> Result<HugeFsLimits, Errno> {
+        let pool = manager().huge_pools().info(manager().pages(), self.page).persistent();
+        let pages = |amount: &Amount| match amount {
+            Amount::Bytes(bytes) => bytes / self.page.bytes(),
+            Amount::Percent(percent) => pool * percent / 100,
+        };
+        let (max, min) = (self.most.as_ref().map(pages), self.least.as_ref().map(pages));
+        Ok(HugeFsLimits { max: max.unwrap_or(u64::MAX), min: min.unwrap_or(0) })
+    }
+}
+
+fn amount(text: &str) -> Result<Amount, Errno> {
+    match text.strip_suffix('%') {
+        Some(percent) => Ok(Amount::Percent(percent.parse().map_err(|_| Errno::EINVAL)?)),
+        None => Ok(Amount::Bytes(bytes(text)?)),
+    }
+}
+
+/// A number with a letter for its unit.
+fn bytes(text: &str) -> Result<u64, Errno> {
+    let digits = text.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
+    let shift = match text[digits.len()..].to_ascii_lowercase().as_str() {
+        "" => 0,
+        "k" | "kb" => 10,
+        "m" | "mb" => 20,
+        "g" | "gb" => 30,
+        _ => return Err(Errno::EINVAL),
+    };
+    let number: u64 = digits.parse().map_err(|_| Errno::EINVAL)?;
+    number.checked_shl(shift).filter(|bytes| bytes >> shift == number).ok_or(Errno::EINVAL)
+}

@@ -501,10 +501,18 @@ fn a_private_mapping_and_one_for_reads_store_nothing_to_the_file() {
         let file = manager.huge_file(Size2M, HUGE).unwrap();
         run(manager, |mm| {
             mm.mmap(&of_file(&file, Private, BASE, (0, 1))).unwrap();
-            mm.mmap(&MapRequest { forbid: Protection::WRITE, prot: Protection::READ, ..of_file(&file, Shared, BASE + 16 * HUGE, (0, 1)) })
-                .unwrap();
+            mm.mmap(&MapRequest {
+                forbid: Protection::WRITE,
+                prot: Protection::READ,
+                ..of_file(&file, Shared, BASE + 16 * HUGE, (0, 1))
+            })
+            .unwrap();
             assert!(!file.may_be_stored_to());
-            mm.mmap(&MapRequest { prot: Protection::READ, ..of_file(&file, Shared, BASE + 17 * HUGE, (0, 1)) }).unwrap();
+            mm.mmap(&MapRequest {
+                prot: Protection::READ,
+                ..of_file(&file, Shared, BASE + 17 * HUGE, (0, 1))
+            })
+            .unwrap();
             assert!(file.may_be_stored_to(), "mprotect may allow stores");
         });
         assert!(!file.may_be_stored_to());

@@ -13,7 +13,7 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, mun
 
 use crate::config::{Backing, HostedConfig, MemoryRange};
 use crate::error::HostedError;
-use crate::untouched::Untouched;
+use crate::populated::Populated;
 
 /// The reservation starts at a multiple of this (plus the first address's own remainder), so that the host can put
 /// huge pages behind it and block alignment of physical and virtual addresses agree.
@@ -32,7 +32,7 @@ pub struct Arena {
     backing: Backing,
     ranges: Box<[MemoryRange]>,
     huge_pages: Result<bool, rustix::io::Errno>,
-    untouched: Option<Untouched>,
+    populated: Option<Populated>,
 }
 
 // SAFETY: H1: the pointers name memory that the arena owns until it is dropped; only the memory manager
@@ -65,7 +65,7 @@ impl Arena {
             backing,
             ranges: config.ranges.clone().into(),
             huge_pages: Ok(false),
-            untouched: None,
+            populated: None,
         };
         arena.map_ranges(first, span)?;
         let lazy = config.lazy_clears && span >= LAZY_SPAN && backing == Backing::Anonymous;
@@ -76,7 +76,7 @@ impl Arena {
             arena.prefault()?;
         }
         if lazy {
-            arena.untouched = Untouched::new(span);
+            arena.populated = Populated::new(span);
         }
         Ok(arena)
     }
@@ -150,22 +150,22 @@ impl Arena {
         after > 0 && addr < self.ranges[after - 1].end()
     }
 
-    /// Offset and length of the parts of these bytes, at least one, that are cleared or left alone by themselves. None has bytes of two
-    /// blocks of 2 MiB.
+    /// Offset and length of the parts of these bytes, at least one, that are cleared or left alone by themselves. None
+    /// has bytes of two blocks of 2 MiB.
     pub(crate) fn parts(&self, at: PhysAddr, bytes: u64) -> impl Iterator<Item = (u64, u64)> {
-        let block = if self.untouched.is_some() { ALIGN } else { u64::MAX };
+        let block = if self.populated.is_some() { ALIGN } else { u64::MAX };
         let part = move |offset: u64| (block - (at.0 + offset) % block).min(bytes - offset);
         successors(Some((0, part(0))), move |&(offset, len)| {
             (offset + len < bytes).then(|| (offset + len, part(offset + len)))
         })
     }
 
-    /// Whether the host has never made these bytes, at most 2 MiB: then they read as zeroes, and clearing them would
-    /// take memory of the host for nothing. `false` if that is not known.
-    pub(crate) fn is_untouched(&self, at: PhysAddr, bytes: u64) -> bool {
-        let Some(untouched) = &self.untouched else { return false };
+    /// Whether the host has populated any of these bytes, at most 2 MiB, as far as is known. If not they read as zeroes,
+    /// and clearing them would take memory of the host for nothing.
+    pub(crate) fn is_populated(&self, at: PhysAddr, bytes: u64) -> bool {
         let start = self.direct_map(at).addr() as u64;
-        untouched.holds((at.0 - self.ranges[0].start.0) / ALIGN, start..start + bytes)
+        let block = (at.0 - self.ranges[0].start.0) / ALIGN;
+        self.populated.as_ref().is_none_or(|populated| populated.any(block, start..start + bytes))
     }
 
     /// The address of the byte at `addr`. It may be dereferenced only if `addr` lies in a range (H1).

@@ -88,9 +88,9 @@ pub struct HostedConfig {
     /// Really clear and copy memory. If off, [`quire::platform::FramePlatform::clear`] and `copy` only count,
     /// for benches that show clearing apart; the memory's contents are then wrong.
     pub clearing: bool,
-    /// Neither clear nor copy memory that the host has never made, which is zero already: a folio of 1 GiB then takes
-    /// only the host memory that a test touches. For anonymous memory from 256 MiB on, with Linux 6.7 or later. Such
-    /// memory is not in huge pages, since one touch would take a whole one.
+    /// Neither clear nor copy memory that the host has not populated, which is zero already: a folio of 1 GiB then
+    /// takes only the host memory that a test touches. For anonymous memory from 256 MiB on, with Linux 6.7 or later.
+    /// Such memory is not in huge pages, since one touch would take a whole one.
     pub lazy_clears: bool,
     /// Features of the host's processors that the machine's lack, for kernels that clear and copy.
     pub lacks: Vec<Feature>,

@@ -43,11 +43,11 @@ mod mmu;
 mod nested;
 mod plan;
 mod platform;
+mod populated;
 mod ranks;
 pub mod raw;
 mod task;
 mod tlb;
-mod untouched;
 mod violation;
 
 pub use arena::Arena;

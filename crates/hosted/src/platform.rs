@@ -209,7 +209,7 @@ unsafe impl FramePlatform for Hosted {
         debug_assert!(self.arena.contains(PhysAddr(start.0 + bytes - 1)));
         for (offset, bytes) in self.arena.parts(start, bytes) {
             let at = PhysAddr(start.0 + offset);
-            if !self.arena.is_untouched(at, bytes) {
+            if self.arena.is_populated(at, bytes) {
                 // SAFETY: H1: the frames lie in one range, which is mapped to its end; the caller owns them and gives no
                 // other code access meanwhile. A process's vector registers hold the compiler's values alone.
                 unsafe { kernel.zero(self.direct_map(at), bytes as usize) };
@@ -225,7 +225,7 @@ unsafe impl FramePlatform for Hosted {
         }
         for (offset, bytes) in self.arena.parts(to.addr(), bytes) {
             let [from, to] = [from.start, to].map(|frame| PhysAddr(frame.addr().0 + offset));
-            if self.arena.is_untouched(to, bytes) && self.arena.is_untouched(from, bytes) {
+            if !self.arena.is_populated(to, bytes) && !self.arena.is_populated(from, bytes) {
                 continue;
             }
             // SAFETY: H1: each run lies in a range; the runs do not overlap, and the caller owns `to`. What others store to

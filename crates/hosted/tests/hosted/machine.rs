@@ -83,7 +83,7 @@ fn a_restart_keeps_what_is_in_memory_of_the_same_ranges_and_nothing_else() {
 /// H8.
 #[test]
 #[cfg(not(miri))]
-fn memory_that_was_never_touched_is_cleared_without_taking_any() {
+fn memory_that_is_not_populated_is_cleared_without_taking_any() {
     let machine = HostedConfig::new(512 * MIB).build().unwrap();
     let word = |addr: u64| machine.direct_map(PhysAddr(addr)).cast::<u64>();
     let clear = |addr: u64, bytes: u64| {
@@ -97,7 +97,7 @@ fn memory_that_was_never_touched_is_cleared_without_taking_any() {
         machine.copy_raw(FrameRange::new(Frame(0), 65536), Frame(65536), ReadyCopy::PLAIN);
         assert!(resident() <= 4 * MIB, "{} bytes were taken", resident());
         assert_eq!(machine.counters().bytes_cleared, 512 * MIB);
-        // Contents go where they belong, over touched and untouched memory.
+        // Contents go where they belong, over memory that is populated and memory that is not.
         for addr in [7 * MIB, 11 * MIB + 4096, 300 * MIB] {
             // SAFETY: as above.
             unsafe { word(addr).write_volatile(addr) };

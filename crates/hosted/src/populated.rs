@@ -1,4 +1,4 @@
-//! Memory that the host has never made: no page stands there yet, or only the host's page of zeroes.
+//! Which memory the host has populated. Elsewhere no page stands yet, or only the host's page of zeroes.
 
 #![allow(unsafe_code)]
 
@@ -42,31 +42,28 @@ const ZERO_PAGE: u64 = 1 << 5;
 const SCAN: u32 = opcode::read_write::<Scan>(b'f', 16);
 
 /// What is known of a range of anonymous memory.
-pub(crate) struct Untouched {
+pub(crate) struct Populated {
     pagemap: File,
     /// Blocks of 2 MiB that have memory of the host. They keep it, so the host is not asked again.
-    touched: Box<[AtomicBool]>,
+    known: Box<[AtomicBool]>,
 }
 
-impl Untouched {
+impl Populated {
     /// For this many bytes; `None` when the host tells nothing.
     pub(crate) fn new(bytes: u64) -> Option<Self> {
         let pagemap = File::open("/proc/self/pagemap").ok()?;
         let blocks = bytes.div_ceil(2 << 20);
-        Some(Self { pagemap, touched: (0..blocks).map(|_| AtomicBool::new(false)).collect() })
+        Some(Self { pagemap, known: (0..blocks).map(|_| AtomicBool::new(false)).collect() })
     }
 
-    /// Whether the host has made none of this memory, which begins in this block.
-    pub(crate) fn holds(&self, block: u64, memory: Range<u64>) -> bool {
-        let touched = &self.touched[block as usize];
-        if touched.load(Ordering::Relaxed) {
-            return false;
+    /// Whether the host has populated any of this memory, which begins in this block. `true` if it does not tell.
+    pub(crate) fn any(&self, block: u64, memory: Range<u64>) -> bool {
+        let known = &self.known[block as usize];
+        let any = known.load(Ordering::Relaxed) || self.ask(memory).unwrap_or(true);
+        if any {
+            known.store(true, Ordering::Relaxed);
         }
-        let untouched = self.ask(memory).is_ok_and(|found| !found);
-        if !untouched {
-            touched.store(true, Ordering::Relaxed);
-        }
-        untouched
+        any
     }
 
     /// Whether there is any page other than the page of zeroes.

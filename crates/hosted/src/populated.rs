@@ -6,7 +6,7 @@ use std::fs::File;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use rustix::ioctl::{Updater, ioctl, opcode};
+use rustix::ioctl::{Opcode, Updater, ioctl, opcode};
 
 /// `struct pm_scan_arg` of Linux 6.7: `ioctl_pagemap_scan` in the kernel's documentation of `pagemap`.
 #[repr(C)]
@@ -39,7 +39,7 @@ const PRESENT: u64 = 1 << 3;
 const SWAPPED: u64 = 1 << 4;
 const ZERO_PAGE: u64 = 1 << 5;
 
-const SCAN: u32 = opcode::read_write::<Scan>(b'f', 16);
+const SCAN: Opcode = opcode::read_write::<Scan>(b'f', 16);
 
 /// What is known of a range of anonymous memory.
 pub(crate) struct Populated {
@@ -83,7 +83,7 @@ impl Populated {
             ..Scan::default()
         };
         // SAFETY: H8: the call reads and writes the two structures, which live until it returns, and nothing else.
-        unsafe { ioctl(&self.pagemap, Updater::<{ SCAN as rustix::ioctl::Opcode }, Scan>::new(&mut scan)) }?;
+        unsafe { ioctl(&self.pagemap, Updater::<SCAN, Scan>::new(&mut scan)) }?;
         Ok(region.end != 0)
     }
 }

@@ -116,8 +116,37 @@ static void no_new_privileges(void)
     CHECK(exits_with(child, 4));
 }
 
+/* The signal at a child's end may be any number, and is not sent to a process that only inherits the child. */
+static void exit_signals(void)
+{
+    int status, ends[2];
+    long child = syscall(SYS_clone, 100, 0, 0, 0, 0);
+    CHECK(child >= 0);
+    if (child == 0)
+        _exit(3);
+    CHECK(waitpid(child, &status, __WALL) == child && WIFEXITED(status) && WEXITSTATUS(status) == 3);
+
+    CHECK(pipe(ends) == 0);
+    pid_t parent = fork();
+    if (parent == 0) {
+        pid_t middle = getpid();
+        if (syscall(SYS_clone, SIGUSR2, 0, 0, 0, 0) == 0)
+            while (getppid() == middle)
+                ;
+        _exit(4);
+    }
+    CHECK(exits_with(parent, 4) && close(ends[1]) == 0);
+    /* Both ends of the pipe that the orphan has are gone with it. */
+    CHECK(read(ends[0], &status, 1) == 0 && close(ends[0]) == 0);
+    struct timespec soon = { 0, 10000000 };
+    nanosleep(&soon, NULL);
+    while (waitpid(-1, NULL, WNOHANG) > 0)
+        ;
+}
+
 static void all(char *program)
 {
+    exit_signals();
     endless_times();
     no_new_privileges();
     pid_t child = fork();

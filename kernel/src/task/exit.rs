@@ -111,7 +111,11 @@ fn give_children_to_init(process: &Arc<Process>) {
     let orphans = core::mem::take(&mut *process.children.lock());
     for orphan in orphans {
         match &heir {
-            Some(init) => adopt(init, &orphan),
+            Some(init) => {
+                // It may have been made to send any signal at its end.
+                orphan.exit_signal.store(abi::SIGCHLD, Ordering::Relaxed);
+                adopt(init, &orphan);
+            }
             None => abandon_child(&orphan),
         }
     }
@@ -142,7 +146,8 @@ fn abandon_child(child: &Process) {
 fn notify_parent(parent: &Arc<Process>, process: &Process) {
     let exit = process.exit().unwrap_or(Exit::Exited(0));
     let signal = process.exit_signal.load(Ordering::Relaxed);
-    if signal != 0 {
+    // `clone(2)` takes any number.
+    if (1..=signal::COUNT).contains(&signal) {
         signal::send::to_process(parent, SigInfo::child(signal, process.id, exit));
     }
     parent.child_events.wake_all();

@@ -42,7 +42,7 @@ pub fn make_room(failed_at: VirtAddr) {
     if tries < (if can_reclaim { TRIES_WITH_CACHE } else { TRIES }) {
         return sched::schedule();
     }
-    let victim = choose(task);
+    let Some(victim) = choose(task) else { return };
     reap(&victim);
     for _ in 0..PATIENCE {
         if victim.has_ended() || sched::current_ref().is_dying() {
@@ -88,26 +88,23 @@ fn next_anonymous(space: &Space, from: VirtAddr) -> Option<VirtRange> {
 }
 
 /// The process that is dying already, or else the one with the most memory, which is killed: the task's own if all
-/// are protected.
-fn choose(task: &Task) -> Arc<Process> {
+/// are protected. `None` if another CPU has chosen meanwhile.
+fn choose(task: &Task) -> Option<Arc<Process>> {
     let last = VICTIM.load(Ordering::Relaxed);
     let is_dying = |victim: &Arc<Process>| victim.exit().is_some() && !victim.has_ended();
     if let Some(dying) = table::process(last).filter(is_dying) {
-        return dying;
+        return Some(dying);
     }
     let victim = table::processes().filter(|process| process.exit().is_none());
     let scored = victim.filter_map(|process| Some((badness(&process)?, process)));
     let largest = scored.max_by_key(|(badness, _)| *badness);
     let victim = largest.map_or_else(|| task.process.clone(), |(_, victim)| victim);
-    // Another CPU may have chosen meanwhile: then its choice stands.
-    if let Err(other) = VICTIM.compare_exchange(last, victim.id, Ordering::Relaxed, Ordering::Relaxed) {
-        return table::process(other).unwrap_or(victim);
-    }
+    VICTIM.compare_exchange(last, victim.id, Ordering::Relaxed, Ordering::Relaxed).ok()?;
     let (id, kib) = (victim.id, resident(&victim) * FRAME_SIZE / 1024);
     let name = victim.identity.lock().name;
     log!("out of memory: process {id} ({}) is killed, which has {kib} kB", name.escape_ascii());
     victim.begin_exit(Exit::Killed(abi::SIGKILL));
-    victim
+    Some(victim)
 }
 
 /// The pages that a process has in memory.

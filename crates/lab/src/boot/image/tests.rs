@@ -28,12 +28,17 @@ fn packed(image: &Image) -> BTreeSet<PathBuf> {
     image.tree.nodes().filter_map(file).filter(|path| path != Path::new(LOADER_CACHE)).collect()
 }
 
-/// The files that the loader of this machine maps for a program: the program, its libraries and itself.
+/// Where the library is that glibc opens when a thread ends by `pthread_exit`: on Debian, and on Fedora.
+const UNWINDERS: [&str; 2] = ["/lib/x86_64-linux-gnu/libgcc_s.so.1", "/lib64/libgcc_s.so.1"];
+
+/// The files that the loader of this machine maps for a program: the program, its libraries and itself. With them the
+/// library that glibc opens later.
 fn listed(program: &Path) -> BTreeSet<PathBuf> {
     let output = Command::new(LOADER).arg("--list").arg(program).output().expect("the loader runs");
     let text = String::from_utf8(output.stdout).expect("paths are text");
     let path = |line: &str| line.split_whitespace().find(|word| word.starts_with('/')).map(PathBuf::from);
-    let paths = text.lines().filter_map(path).chain([program.to_owned()]);
+    let unwinder = UNWINDERS.iter().map(PathBuf::from).find(|path| path.exists());
+    let paths = text.lines().filter_map(path).chain([program.to_owned()]).chain(unwinder);
     paths.map(|path| path.canonicalize().expect("it is there")).collect()
 }
 

@@ -135,11 +135,11 @@ fn on_one_processor(quire: &mut Command) {
 /// and the calls that mapped the memory are still in the tracers' pipes. On one processor either may be read first.
 #[test]
 fn faults_do_not_overtake_the_calls_that_mapped_their_memory() {
-    let script = "echo ready; while [ ! -e go ]; do /bin/true; done";
+    let script = "echo ready; while [ ! -e go ]; do /bin/true; sleep 0.01; done";
     let start = |_| Recording::start(&["--tier", "user"], &["sh", "-c", script], None, on_one_processor);
     let mut runs: Vec<Recording> = (0..4).map(start).collect();
     runs.iter().for_each(|run| run.wait_for("ready"));
-    for _ in 0..8 {
+    for _ in 0..10 {
         runs.iter().for_each(|run| run.signal(Signal::SIGSTOP));
         std::thread::sleep(Duration::from_millis(300));
         runs.iter().for_each(|run| run.signal(Signal::SIGCONT));

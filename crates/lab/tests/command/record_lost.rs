@@ -149,7 +149,8 @@ fn faults_do_not_overtake_the_calls_that_mapped_their_memory() {
         std::fs::write(run.path("go"), "").expect("the directory is ours");
         assert_eq!(run.end().code(), Some(0), "{}", run.stderr());
         let mut quire = Command::new(env!("CARGO_BIN_EXE_quire"));
-        let checked = quire.args(["replay", "--check"]).arg(run.path("t.qtrace")).output().expect("quire runs");
+        let checked =
+            quire.args(["replay", "--check"]).arg(run.path("t.qtrace")).output().expect("quire runs");
         assert!(checked.status.success(), "{}", String::from_utf8_lossy(&checked.stderr));
     }
 }

@@ -275,10 +275,6 @@ macro_rules! by_lines {
 }
 
 by_lines! {
-    cached_32, ["vpxor xmm0, xmm0, xmm0"], ["vmovdqa [rdi], ymm0", "vmovdqa [rdi + 32], ymm0"], ["vzeroupper"]
-}
-by_lines!(cached_64, ["vpxor xmm0, xmm0, xmm0"], ["vmovdqa64 [rdi], zmm0"], ["vzeroupper"]);
-by_lines! {
     movnti, ["xor eax, eax"],
     [
         "movnti [rdi], rax", "movnti [rdi + 8], rax", "movnti [rdi + 16], rax", "movnti [rdi + 24], rax",
@@ -286,50 +282,56 @@ by_lines! {
     ],
     []
 }
-/// Stores of 16 bytes past the caches, four lines a turn and then line by line.
-unsafe fn nt16(start: *mut u8, lines: usize) {
-    // SAFETY: K1: each turn writes one or four of the caller's lines. K2: `on` checked it.
-    unsafe {
-        asm!(
-            "pxor xmm0, xmm0",
-            "mov rax, rcx",
-            "shr rax, 2",
-            "jz 3f",
-            // The pointer goes behind these lines, and an index from below zero counts up.
-            "shl rax, 8",
-            "add rdi, rax",
-            "neg rax",
-            "2:",
-            "movntdq [rdi + rax], xmm0", "movntdq [rdi + rax + 16], xmm0",
-            "movntdq [rdi + rax + 32], xmm0", "movntdq [rdi + rax + 48], xmm0",
-            "movntdq [rdi + rax + 64], xmm0", "movntdq [rdi + rax + 80], xmm0",
-            "movntdq [rdi + rax + 96], xmm0", "movntdq [rdi + rax + 112], xmm0",
-            "movntdq [rdi + rax + 128], xmm0", "movntdq [rdi + rax + 144], xmm0",
-            "movntdq [rdi + rax + 160], xmm0", "movntdq [rdi + rax + 176], xmm0",
-            "movntdq [rdi + rax + 192], xmm0", "movntdq [rdi + rax + 208], xmm0",
-            "movntdq [rdi + rax + 224], xmm0", "movntdq [rdi + rax + 240], xmm0",
-            "add rax, 256",
-            "jnz 2b",
-            "3:",
-            "and ecx, 3",
-            "jz 5f",
-            "4:",
-            "movntdq [rdi], xmm0", "movntdq [rdi + 16], xmm0",
-            "movntdq [rdi + 32], xmm0", "movntdq [rdi + 48], xmm0",
-            "add rdi, 64",
-            "dec ecx",
-            "jnz 4b",
-            "5:",
-            inout("rdi") start => _,
-            inout("rcx") lines => _,
-            out("rax") _,
-            clobber_abi("sysv64"),
-            options(nostack),
-        );
-    }
-}
-by_lines!(nt64, ["vpxor xmm0, xmm0, xmm0"], ["vmovntdq [rdi], zmm0"], ["vzeroupper"]);
 by_lines!(clzero, [], ["mov rax, rdi", "clzero"], []);
+
+/// Defines a function that stores a register of zeroes at `$at` bytes of each line, four lines a turn and then
+/// line by line.
+macro_rules! by_stores {
+    ($name:ident, $zero:literal, $store:literal, $register:literal, [$($at:literal),+], [$($last:literal),*]) => {
+        unsafe fn $name(start: *mut u8, lines: usize) {
+            // SAFETY: K1: each turn writes one or four of the caller's lines. K2: `on` checked it.
+            unsafe {
+                asm!(
+                    $zero,
+                    "mov rax, rcx",
+                    "shr rax, 2",
+                    "jz 3f",
+                    // The pointer goes behind these lines, and an index from below zero counts up.
+                    "shl rax, 8",
+                    "add rdi, rax",
+                    "neg rax",
+                    "2:",
+                    $(concat!($store, " [rdi + rax + ", $at, "], ", $register),)+
+                    $(concat!($store, " [rdi + rax + 64 + ", $at, "], ", $register),)+
+                    $(concat!($store, " [rdi + rax + 128 + ", $at, "], ", $register),)+
+                    $(concat!($store, " [rdi + rax + 192 + ", $at, "], ", $register),)+
+                    "add rax, 256",
+                    "jnz 2b",
+                    "3:",
+                    "and ecx, 3",
+                    "jz 5f",
+                    "4:",
+                    $(concat!($store, " [rdi + ", $at, "], ", $register),)+
+                    "add rdi, 64",
+                    "dec ecx",
+                    "jnz 4b",
+                    "5:",
+                    $($last,)*
+                    inout("rdi") start => _,
+                    inout("rcx") lines => _,
+                    out("rax") _,
+                    clobber_abi("sysv64"),
+                    options(nostack),
+                );
+            }
+        }
+    };
+}
+
+by_stores!(cached_32, "vpxor xmm0, xmm0, xmm0", "vmovdqa", "ymm0", [0, 32], ["vzeroupper"]);
+by_stores!(cached_64, "vpxor xmm0, xmm0, xmm0", "vmovdqa64", "zmm0", [0], ["vzeroupper"]);
+by_stores!(nt16, "pxor xmm0, xmm0", "movntdq", "xmm0", [0, 16, 32, 48], []);
+by_stores!(nt64, "vpxor xmm0, xmm0, xmm0", "vmovntdq", "zmm0", [0], ["vzeroupper"]);
 
 /// The line that `movdir64b` copies.
 #[repr(align(64))]

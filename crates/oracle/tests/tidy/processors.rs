@@ -32,6 +32,7 @@ const WORDS: [&str; 37] = [
     "msr",
     "npt",
     "nt16",
+    "nt32",
     "nt64",
     "nx",
     "pcid",

@@ -30,6 +30,8 @@ pub enum ClearKernel {
     Movnti,
     /// Stores of 16 bytes past the caches.
     Nt16,
+    /// Stores of 32 bytes past the caches.
+    Nt32,
     /// Stores of 64 bytes past the caches.
     Nt64,
     /// `movdir64b`: whole lines of 64 bytes past the caches.
@@ -40,12 +42,13 @@ pub enum ClearKernel {
 
 impl ClearKernel {
     /// All kernels.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::String,
         Self::Quadwords,
         Self::Cached,
         Self::Movnti,
         Self::Nt16,
+        Self::Nt32,
         Self::Nt64,
         Self::Movdir64b,
         Self::Clzero,
@@ -68,7 +71,7 @@ impl ClearKernel {
 
     /// The kernel assumed fastest past the caches without a measurement: the widest one.
     pub fn streaming(features: CpuFeatures) -> Self {
-        let mut widest_first = [Self::Nt64, Self::Nt16, Self::Movdir64b, Self::Clzero].into_iter();
+        let mut widest_first = [Self::Nt64, Self::Nt32, Self::Nt16, Self::Movdir64b, Self::Clzero].into_iter();
         widest_first.find(|kernel| kernel.on(features).is_ok()).unwrap_or(Self::Movnti)
     }
 
@@ -80,6 +83,7 @@ impl ClearKernel {
             Self::Cached => "cached",
             Self::Movnti => "movnti",
             Self::Nt16 => "nt16",
+            Self::Nt32 => "nt32",
             Self::Nt64 => "nt64",
             Self::Movdir64b => "movdir64b",
             Self::Clzero => "clzero",
@@ -98,7 +102,7 @@ impl ClearKernel {
     pub const fn needs(self) -> Option<Feature> {
         match self {
             Self::String | Self::Quadwords | Self::Movnti => None,
-            Self::Cached => Some(Feature::Avx),
+            Self::Cached | Self::Nt32 => Some(Feature::Avx),
             Self::Nt16 => Some(Feature::Sse2),
             Self::Nt64 => Some(Feature::Avx512),
             Self::Movdir64b => Some(Feature::Movdir64b),
@@ -113,7 +117,7 @@ impl ClearKernel {
 
     /// Whether it uses vector registers, which a kernel of an operating system must save first.
     pub const fn uses_vectors(self) -> bool {
-        matches!(self, Self::Cached | Self::Nt16 | Self::Nt64)
+        matches!(self, Self::Cached | Self::Nt16 | Self::Nt32 | Self::Nt64)
     }
 
     /// The kernel, ready to run on a processor with these features.
@@ -200,6 +204,7 @@ impl ReadyClear {
                 ClearKernel::Cached => cached_32(start, lines),
                 ClearKernel::Movnti => movnti(start, lines),
                 ClearKernel::Nt16 => nt16(start, lines),
+                ClearKernel::Nt32 => nt32(start, lines),
                 ClearKernel::Nt64 => nt64(start, lines),
                 ClearKernel::Movdir64b => movdir64b(start, lines),
                 ClearKernel::Clzero => clzero(start, lines),
@@ -331,6 +336,7 @@ macro_rules! by_stores {
 by_stores!(cached_32, "vpxor xmm0, xmm0, xmm0", "vmovdqa", "ymm0", [0, 32], ["vzeroupper"]);
 by_stores!(cached_64, "vpxor xmm0, xmm0, xmm0", "vmovdqa64", "zmm0", [0], ["vzeroupper"]);
 by_stores!(nt16, "pxor xmm0, xmm0", "movntdq", "xmm0", [0, 16, 32, 48], []);
+by_stores!(nt32, "vpxor xmm0, xmm0, xmm0", "vmovntdq", "ymm0", [0, 32], ["vzeroupper"]);
 by_stores!(nt64, "vpxor xmm0, xmm0, xmm0", "vmovntdq", "zmm0", [0], ["vzeroupper"]);
 
 /// The line that `movdir64b` copies.

@@ -23,14 +23,16 @@ pub enum CopyKernel {
     Movnti,
     /// Stores of 16 bytes past the caches.
     Nt16,
+    /// Stores of 32 bytes past the caches.
+    Nt32,
     /// Stores of 64 bytes past the caches.
     Nt64,
 }
 
 impl CopyKernel {
     /// All kernels.
-    pub const ALL: [Self; 6] =
-        [Self::String, Self::Quadwords, Self::Cached, Self::Movnti, Self::Nt16, Self::Nt64];
+    pub const ALL: [Self; 7] =
+        [Self::String, Self::Quadwords, Self::Cached, Self::Movnti, Self::Nt16, Self::Nt32, Self::Nt64];
 
     /// The kernel for every processor: it needs no feature and no vector registers.
     pub const PLAIN: Self = Self::String;
@@ -51,7 +53,7 @@ impl CopyKernel {
 
     /// The kernel assumed fastest past the caches without a measurement: the widest one.
     pub fn streaming(features: CpuFeatures) -> Self {
-        let mut widest_first = [Self::Nt64, Self::Nt16].into_iter();
+        let mut widest_first = [Self::Nt64, Self::Nt32, Self::Nt16].into_iter();
         widest_first.find(|kernel| kernel.on(features).is_ok()).unwrap_or(Self::PLAIN_STREAMING)
     }
 
@@ -63,6 +65,7 @@ impl CopyKernel {
             Self::Cached => "cached",
             Self::Movnti => "movnti",
             Self::Nt16 => "nt16",
+            Self::Nt32 => "nt32",
             Self::Nt64 => "nt64",
         }
     }
@@ -79,7 +82,7 @@ impl CopyKernel {
     pub const fn needs(self) -> Option<Feature> {
         match self {
             Self::String | Self::Quadwords | Self::Movnti => None,
-            Self::Cached => Some(Feature::Avx),
+            Self::Cached | Self::Nt32 => Some(Feature::Avx),
             Self::Nt16 => Some(Feature::Sse2),
             Self::Nt64 => Some(Feature::Avx512),
         }
@@ -92,7 +95,7 @@ impl CopyKernel {
 
     /// Whether it uses vector registers, which a kernel of an operating system must save first.
     pub const fn uses_vectors(self) -> bool {
-        matches!(self, Self::Cached | Self::Nt16 | Self::Nt64)
+        matches!(self, Self::Cached | Self::Nt16 | Self::Nt32 | Self::Nt64)
     }
 
     /// The kernel, ready to run on a processor with these features.
@@ -169,6 +172,7 @@ impl ReadyCopy {
                 CopyKernel::Cached => cached_32(from, to, lines),
                 CopyKernel::Movnti => movnti(from, to, lines),
                 CopyKernel::Nt16 => nt16(from, to, lines),
+                CopyKernel::Nt32 => nt32(from, to, lines),
                 CopyKernel::Nt64 => nt64(from, to, lines),
             }
         }
@@ -290,4 +294,5 @@ macro_rules! by_moves {
 by_moves!(cached_32, "vmovdqu", "vmovdqa", [0: "ymm0", 32: "ymm1"], ["vzeroupper"]);
 by_moves!(cached_64, "vmovdqu64", "vmovdqa64", [0: "zmm0"], ["vzeroupper"]);
 by_moves!(nt16, "movdqu", "movntdq", [0: "xmm0", 16: "xmm1", 32: "xmm2", 48: "xmm3"], []);
+by_moves!(nt32, "vmovdqu", "vmovntdq", [0: "ymm0", 32: "ymm1"], ["vzeroupper"]);
 by_moves!(nt64, "vmovdqu64", "vmovntdq", [0: "zmm0"], ["vzeroupper"]);

@@ -5,7 +5,7 @@ use crate::source::{Source, Token};
 /// Where the words are at home.
 const HOME: &str = "crates/quire/src/arch/";
 /// Parts of names, in small letters.
-const WORDS: [&str; 37] = [
+const WORDS: [&str; 38] = [
     "amd",
     "amd64",
     "avx",

@@ -71,7 +71,8 @@ impl ClearKernel {
 
     /// The kernel assumed fastest past the caches without a measurement: the widest one.
     pub fn streaming(features: CpuFeatures) -> Self {
-        let mut widest_first = [Self::Nt64, Self::Nt32, Self::Nt16, Self::Movdir64b, Self::Clzero].into_iter();
+        let mut widest_first =
+            [Self::Nt64, Self::Nt32, Self::Nt16, Self::Movdir64b, Self::Clzero].into_iter();
         widest_first.find(|kernel| kernel.on(features).is_ok()).unwrap_or(Self::Movnti)
     }
 

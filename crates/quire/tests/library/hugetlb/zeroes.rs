@@ -2,7 +2,9 @@
 //! zero. Debug builds look at each page that is handed out as zero (invariant 9).
 
 use std::cell::Cell;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use hosted::raw::RawPools;
 use hosted::{Hosted, HostedConfig};
@@ -222,6 +224,47 @@ fn pages_are_taken_while_idle_cpus_clear_them() {
         assert_eq!(manager.huge_pools().info(manager.pages(), Size2M).free, 6);
         assert!(manager.pages().lists().stat(Stat::PgzeroKnown) > 0);
         manager.validate().unwrap();
+    });
+}
+
+/// A page that is taken while an idle CPU clears it is not given to its user before that CPU has stopped.
+#[test]
+fn a_page_is_not_cleared_under_its_user() {
+    let machine = HostedConfig::new(64 << 20).with_cpus(2).build().unwrap();
+    let watched = Watched::new(&machine);
+    let zeroes = Zeroes { pools_ahead: u64::MAX, ..Zeroes::default() };
+    let [begun, stored, ended] = [(); 3].map(|()| Arc::new(AtomicBool::new(false)));
+    let wait = |flag: &AtomicBool| while !flag.load(Ordering::SeqCst) {};
+    with_zeroes(&watched, &machine, false, zeroes, |manager| {
+        resize(manager, Size2M, 1);
+        let (begins, waits_for) = (Arc::clone(&begun), Arc::clone(&stored));
+        watched.before_clear(move || {
+            begins.store(true, Ordering::SeqCst);
+            // The other CPU waits for this one, unless it is wrong.
+            let end = Instant::now() + Duration::from_millis(100);
+            while !waits_for.load(Ordering::SeqCst) && Instant::now() < end {}
+        });
+        machine.spawn_cpus(2, |cpu| {
+            if cpu.0 == 0 {
+                manager.zero_ahead();
+                return ended.store(true, Ordering::SeqCst);
+            }
+            wait(&begun);
+            let mm = manager.new_mm().unwrap();
+            mm.switch_in();
+            mm.mmap(&private(BASE, 1)).unwrap();
+            mm.fault(VirtAddr(BASE), Access::Write).unwrap();
+            let pages = || (0..512).map(|page| VirtAddr(BASE + page * 4096));
+            pages().for_each(|page| machine.write(page, &[7]).unwrap());
+            stored.store(true, Ordering::SeqCst);
+            wait(&ended);
+            for page in pages() {
+                let mut byte = [0];
+                machine.read(page, &mut byte).unwrap();
+                assert_eq!(byte, [7], "cleared under its user");
+            }
+            mm.switch_out();
+        });
     });
 }
 

@@ -30,7 +30,7 @@ impl HugePools<'_> {
             .find_map(|frame| Some((frame, frames.begin_huge_ahead(frame, order)?)));
         drop(pool);
         let Some((frame, block)) = chosen else { return false };
-        let cleared = frames.clear_huge_ahead(frame, block);
+        let cleared = pages.store().clear_huge_ahead(frame, block);
         let is_last = u64::from(block + 1) * BLOCK_FRAMES as u64 == order.frames();
         if cleared && is_last {
             let mut pool = self.lock(pages, size);

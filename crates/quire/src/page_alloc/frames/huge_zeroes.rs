@@ -7,13 +7,11 @@
 
 use core::sync::atomic::{Ordering, fence};
 
-use crate::addr::{Frame, FrameRange, Order};
-use crate::limits::{BLOCK_FRAMES, CLEAR_STRETCH_BYTES, FRAME_SIZE};
+use crate::addr::{Frame, Order};
+use crate::limits::BLOCK_FRAMES;
 use crate::memmap::{Block, DescriptorFlags};
 use crate::page_alloc::frames::Frames;
-use crate::page_alloc::store::whole::blocks_of;
-use crate::platform::{FramePlatform, TouchHint};
-use crate::stats::Stat;
+use crate::platform::FramePlatform;
 
 /// Nothing is known of the block.
 const UNKNOWN: u8 = 0;
@@ -38,7 +36,7 @@ impl<P: FramePlatform> Frames<'_, P> {
     /// How many blocks of a page of a pool are known to be zero.
     pub(crate) fn huge_zero_blocks(&self, frame: Frame, order: Order) -> u32 {
         match self.is_huge_zero(frame, order) {
-            true => blocks_of(order),
+            true => blocks_in(order),
             false => self.blocks(frame, order).filter(|block| mark_of(block) != UNKNOWN).count() as u32,
         }
     }
@@ -56,7 +54,7 @@ impl<P: FramePlatform> Frames<'_, P> {
 
     /// Makes one mark of those of a page's blocks, if all are there. The caller has the page to itself.
     pub(crate) fn join_huge_zeroes(&self, frame: Frame, order: Order) {
-        if self.huge_zero_blocks(frame, order) == blocks_of(order) {
+        if self.huge_zero_blocks(frame, order) == blocks_in(order) {
             self.note_all_huge_zero(frame, order);
         }
     }
@@ -78,7 +76,8 @@ impl<P: FramePlatform> Frames<'_, P> {
     }
 
     /// The first block of a page of a pool that is not known to be zero, if an idle CPU may clear it now.
-    /// Under the pool's lock; the page is free. The CPU ends with [`Self::clear_huge_ahead`].
+    /// Under the pool's lock; the page is free. The CPU ends with
+    /// [`Store::clear_huge_ahead`](crate::page_alloc::Store::clear_huge_ahead).
     pub(crate) fn begin_huge_ahead(&self, frame: Frame, order: Order) -> Option<u32> {
         let first = self.memmap.block(frame.block()).folio();
         let block = self.blocks(frame, order).position(|block| mark_of(block) == UNKNOWN)?;
@@ -87,25 +86,18 @@ impl<P: FramePlatform> Frames<'_, P> {
         is_free.then_some(block as u32)
     }
 
-    /// Clears a block that [`Self::begin_huge_ahead`] chose, and marks it, unless the page is wanted
-    /// meanwhile. Returns whether it did. The caller is pinned, since a CPU may wait under a lock.
-    pub(crate) fn clear_huge_ahead(&self, frame: Frame, block: u32) -> bool {
-        let flags = self.memmap.block(frame.block()).folio();
-        let frames = FrameRange::folio(frame.add(u64::from(block) * BLOCK_FRAMES as u64), Order::BLOCK);
-        let stretch = CLEAR_STRETCH_BYTES / FRAME_SIZE;
-        let cleared = (0..frames.count).step_by(stretch as usize).all(|at| {
-            let part = FrameRange::new(frames.start.add(at), stretch.min(frames.count - at));
-            // SAFETY: invariant 1: the page is free in its pool, and its `CLEARING` flag is this CPU's: a CPU
-            // that takes the page waits for it (`wait_for_huge_ahead`).
-            unsafe { self.clear_frames(part, TouchHint::Later) };
-            !flags.has(DescriptorFlags::WANTED)
-        });
+    /// Marks the block that this CPU has cleared since [`Self::begin_huge_ahead`], if it did, and lets the page
+    /// go.
+    pub(in crate::page_alloc) fn end_huge_ahead(&self, frame: Frame, block: u32, cleared: bool) {
         if cleared {
             self.note_huge_zero(frame, block);
-            self.count(Stat::PgzeroAhead, frames.count);
         }
-        flags.take_flags(DescriptorFlags::CLEARING);
-        cleared
+        self.memmap.block(frame.block()).folio().take_flags(DescriptorFlags::CLEARING);
+    }
+
+    /// Whether a CPU waits for the page to leave its pool.
+    pub(in crate::page_alloc) fn is_huge_wanted(&self, frame: Frame) -> bool {
+        self.memmap.block(frame.block()).folio().has(DescriptorFlags::WANTED)
     }
 
     /// Waits until no idle CPU clears a page that leaves its pool: for one stretch at most.
@@ -124,8 +116,12 @@ impl<P: FramePlatform> Frames<'_, P> {
     }
 
     fn blocks(&self, frame: Frame, order: Order) -> impl Iterator<Item = &Block> {
-        (0..blocks_of(order)).map(move |at| self.memmap.block(frame.block().add(at)))
+        (0..blocks_in(order)).map(move |at| self.memmap.block(frame.block().add(at)))
     }
+}
+
+fn blocks_in(order: Order) -> u32 {
+    (order.frames() / BLOCK_FRAMES as u64) as u32
 }
 
 /// Whether the page of a pool that starts with this block is zero as a whole, however many blocks it has.

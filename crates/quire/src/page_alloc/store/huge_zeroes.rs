@@ -3,11 +3,12 @@
 use crate::addr::{Frame, FrameRange, Order};
 use crate::clear::Extent;
 use crate::error::Cancelled;
-use crate::limits::BLOCK_FRAMES;
+use crate::limits::{BLOCK_FRAMES, CLEAR_STRETCH_BYTES, FRAME_SIZE};
 use crate::memmap::FrameState;
 use crate::page_alloc::store::Store;
 use crate::page_alloc::store::whole::blocks_of;
-use crate::platform::FramePlatform;
+use crate::platform::{FramePlatform, TouchHint};
+use crate::stats::Stat;
 
 impl<P: FramePlatform> Store<'_, P> {
     /// Frames of free pages of each pool that idle CPUs keep zero ([`Zeroes`](crate::page_alloc::Zeroes)).
@@ -62,5 +63,22 @@ impl<P: FramePlatform> Store<'_, P> {
         }
         self.frames.note_all_huge_zero(frame, order);
         Ok(())
+    }
+
+    /// Clears a block that [`Frames::begin_huge_ahead`](crate::page_alloc::Frames::begin_huge_ahead) chose,
+    /// and marks it, unless the page is wanted meanwhile. Returns whether it did. The caller is pinned, since
+    /// a CPU may wait for it under a lock.
+    pub(crate) fn clear_huge_ahead(&self, frame: Frame, block: u32) -> bool {
+        let frames = FrameRange::folio(frame.add(u64::from(block) * BLOCK_FRAMES as u64), Order::BLOCK);
+        let stretch = CLEAR_STRETCH_BYTES / FRAME_SIZE;
+        let cleared = (0..frames.count).step_by(stretch as usize).all(|at| {
+            let part = FrameRange::new(frames.start.add(at), stretch.min(frames.count - at));
+            // SAFETY: invariant 1: the page is free in its pool, and a CPU that takes it waits for this one.
+            unsafe { self.frames.clear_frames(part, TouchHint::Later) };
+            !self.frames.is_huge_wanted(frame)
+        });
+        self.frames.count(Stat::PgzeroAhead, if cleared { frames.count } else { 0 });
+        self.frames.end_huge_ahead(frame, block, cleared);
+        cleared
     }
 }

@@ -54,12 +54,8 @@ const PIECES_AHEAD: u64 = 4096;
 fn config(memory: &MemoryMap) -> Config {
     let frames: u64 = memory.ranges().iter().map(|range| range.frames.count).sum();
     let ahead = frames / CLEARED_SHARE;
-    let zeroes = Zeroes {
-        blocks_ahead: ahead,
-        pieces_ahead: PIECES_AHEAD,
-        pools_ahead: ahead,
-        ..Zeroes::default()
-    };
+    let zeroes =
+        Zeroes { blocks_ahead: ahead, pieces_ahead: PIECES_AHEAD, pools_ahead: ahead, ..Zeroes::default() };
     Config {
         allocator: AllocatorConfig { zeroes, ..AllocatorConfig::default() },
         paging: paging(),

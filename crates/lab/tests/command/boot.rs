@@ -227,8 +227,9 @@ fn what_is_missing_is_told_in_one_line() {
     assert!(code == Some(2) && said.contains("--icount"), "{said}");
 }
 
-/// Whether this machine can run the kernel of the source tree, and has built it once with its debug checks: the first build
-/// takes as long as a fifth of all other crates, and `.ci/run` does it before these tests. An old build is brought up to date.
+/// Whether this machine can run the kernel of the source tree, and has built it with its debug checks before.
+/// The first build takes as long as a fifth of the workspace; `.ci/run` does it before these tests. A build that
+/// is out of date is brought up to date.
 fn has_machine() -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let programs: Vec<PathBuf> = std::env::split_paths(&path).collect();

@@ -6,6 +6,7 @@ use super::walk::Step;
 use crate::addr::{PageSize, VirtAddr, VirtRange};
 use crate::arch::{Entry, EntryFlags, Level};
 use crate::error::MapError;
+use crate::limits::TABLE_ENTRIES;
 use crate::platform::TablePlatform;
 use crate::stats::Stat;
 use crate::tlb::words::Table;
@@ -130,6 +131,11 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
             if table.level() == Level::PTE {
                 break;
             }
+        }
+        let index = table.index(rest.start);
+        if table.level() != Level::PTE && table.load(index).is_empty() {
+            let empty = table.empty_from(index, TABLE_ENTRIES) as u64 * table.level().entry_bytes();
+            return rest.end.min(table.extent(rest.start).start.add(empty));
         }
         let bytes =
             if table.level() == Level::PTE { Level::PTE.table_bytes() } else { table.level().entry_bytes() };

@@ -53,7 +53,7 @@ impl CpuSet {
     /// Whether no CPU is in the set.
     #[inline]
     pub fn is_empty(&self) -> bool {
-        self.0.iter().all(|&word| word == 0)
+        self.0.iter().fold(0, |all, word| all | word) == 0
     }
 
     /// How many CPUs are in the set.

@@ -36,6 +36,15 @@ impl Zap {
     }
 }
 
+/// What is known of a range whose ends were cut: no large leaf and no shared table reaches over them. Holds as
+/// long as the caller keeps the address-space lock, which it holds for writing.
+#[derive(Clone, Copy)]
+pub(crate) struct Cut<'t> {
+    /// The table of 4 KiB leaves that alone maps the whole range, if it does and no other address space
+    /// reaches it.
+    only: Option<Table<'t>>,
+}
+
 /// What one walk of the range unmaps.
 #[derive(Clone, Copy)]
 struct Pass {
@@ -64,24 +73,55 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
         debug_assert!(zap.limits.covers(zap.range));
         self.check(zap.range)?;
         gather.finish_busy();
-        self.split_ends(zap.range)?;
         if zap.detach {
-            self.unshare_ends(zap.range)?;
-            self.unmap_cut(zap, zap.range, gather);
+            let cut = self.cut(zap.range)?;
+            self.unmap_cut(zap, zap.range, cut, gather);
         } else {
+            self.split_ends(zap.range)?;
             self.unshare(zap.range)?;
             self.unmap_pass(zap, Pass { leaves: true, tables: false }, gather);
         }
         Ok(())
     }
 
-    /// Unmaps leaves and tables after the ends were cut: no large leaf reaches over an end of the range, and
-    /// no shared table maps pages of the range and outside `doomed`, which the caller unmaps. Needs no
-    /// memory. Exclusive.
-    pub(crate) fn unmap_cut(&self, zap: &Zap, doomed: VirtRange, gather: &mut MmuGather<'_, '_, P>) {
+    /// Splits large leaves that reach over an end of the range, and unshares tables that do and map pages on
+    /// both sides. Exclusive.
+    ///
+    /// # Errors
+    /// [`MapError::OutOfMemory`]; all translations are as before then.
+    #[inline]
+    pub(crate) fn cut(&self, range: VirtRange) -> Result<Cut<'p>, MapError> {
+        let table = range.start.align_down(Level::PTE.table_bytes());
+        let found = self.walk(range.start);
+        if range.end.0 - table.0 <= Level::PTE.table_bytes() && found.level == Level::PTE {
+            let only = self.table_of(&found);
+            return if only.is_none() { self.unshare_ends(range) } else { Ok(()) }.map(|()| Cut { only });
+        }
+        self.split_at(range.start)?;
+        self.split_at(range.end)?;
+        self.unshare_ends(range)?;
+        Ok(Cut { only: None })
+    }
+
+    /// Unmaps leaves and tables after the ends of `doomed`, which the caller unmaps, were cut: no large leaf
+    /// reaches over an end of the range, and no shared table maps pages of the range and outside `doomed`.
+    /// Needs no memory. Exclusive.
+    pub(crate) fn unmap_cut(
+        &self,
+        zap: &Zap,
+        doomed: VirtRange,
+        cut: Cut<'p>,
+        gather: &mut MmuGather<'_, '_, P>,
+    ) {
         debug_assert!(zap.detach && zap.limits.covers(zap.range) && doomed.covers(zap.range));
         debug_assert!(!self.is_crossed(zap.range.start) && !self.is_crossed(zap.range.end));
         gather.finish_busy();
+        let covered = Level::PTE.table_bytes();
+        if let Some(table) = cut.only
+            && !zap.limits.covers(VirtRange::from_len(zap.range.start.align_down(covered), covered))
+        {
+            return self.unmap_in(table, zap.range, gather);
+        }
         self.detach_shared(zap, doomed, gather);
         if !self.context.zap().is_by_table() {
             // The published ways unmap every leaf first, and then take out the empty tables.
@@ -89,6 +129,15 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
             self.unmap_pass(zap, Pass { leaves: false, tables: true }, gather);
         } else {
             self.unmap_pass(zap, Pass { leaves: true, tables: true }, gather);
+        }
+    }
+
+    /// Unmaps leaves of one table, which maps all of `rest`.
+    fn unmap_in(&self, table: Table<'p>, mut rest: VirtRange, gather: &mut MmuGather<'_, '_, P>) {
+        while !rest.is_empty() {
+            gather.make_room();
+            rest.start = self.unmap_leaves(&Step { table, range: rest, shared: false }, gather);
+            gather.reschedule();
         }
     }
 

@@ -89,14 +89,21 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
     ///
     /// # Errors
     /// [`MapError::OutOfMemory`]; all translations are as before then.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn cut(&self, range: VirtRange) -> Result<Cut<'p>, MapError> {
         let table = range.start.align_down(Level::PTE.table_bytes());
         let found = self.walk(range.start);
         if range.end.0 - table.0 <= Level::PTE.table_bytes() && found.level == Level::PTE {
             let only = self.table_of(&found);
-            return if only.is_none() { self.unshare_ends(range) } else { Ok(()) }.map(|()| Cut { only });
+            if only.is_some() {
+                return Ok(Cut { only });
+            }
         }
+        self.cut_ends(range)
+    }
+
+    #[inline(never)]
+    fn cut_ends(&self, range: VirtRange) -> Result<Cut<'p>, MapError> {
         self.split_at(range.start)?;
         self.split_at(range.end)?;
         self.unshare_ends(range)?;
@@ -133,6 +140,7 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
     }
 
     /// Unmaps leaves of one table, which maps all of `rest`.
+    #[inline(always)]
     fn unmap_in(&self, table: Table<'p>, mut rest: VirtRange, gather: &mut MmuGather<'_, '_, P>) {
         while !rest.is_empty() {
             gather.make_room();
@@ -196,7 +204,7 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
         } else if step.is_lowest() {
             self.unmap_leaves(&step, gather)
         } else {
-            self.unmap_large(&step, zap.detach, gather)
+            self.unmap_large(table, rest, zap.detach, gather)
         }
     }
 
@@ -237,40 +245,57 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
         next
     }
 
-    /// Unmaps an upper table's entry if it is a leaf; returns where to go on.
-    fn unmap_large(&self, step: &Step<'p>, exclusive: bool, gather: &mut MmuGather<'_, '_, P>) -> VirtAddr {
-        let level = step.table.level();
-        let index = step.table.index(step.range.start);
-        let seen = step.table.load(index);
-        if seen.is_empty() {
-            return step.range.end;
+    /// Unmaps the leaves of an upper table from the start of `rest` on, up to the first entry that is none or
+    /// the end of the gather's room; returns where to go on.
+    fn unmap_large(
+        &self,
+        table: Table<'p>,
+        rest: VirtRange,
+        exclusive: bool,
+        gather: &mut MmuGather<'_, '_, P>,
+    ) -> VirtAddr {
+        let (level, first) = (table.level(), table.index(rest.start));
+        if table.load(first).is_busy() {
+            self.wait_while_busy(table, first, gather);
+            return rest.start;
         }
-        if seen.is_busy() {
-            self.wait_while_busy(step.table, index, gather);
-            return step.range.start;
+        let Some(size) = level.leaf_size() else { return rest.start };
+        let end = (first + rest.len().div_ceil(size.bytes()) as usize).min(TABLE_ENTRIES);
+        let (mut at, mut taken) = (first, 0);
+        let locked = self.lock(table);
+        while at < end && gather.span_room() >= 2 {
+            let seen = locked.load(at);
+            if seen.is_leaf(level) {
+                // With the lock shared, a fault might map smaller leaves here before the flush.
+                let leaf = if exclusive { locked.take(at, seen) } else { table.swap(at, Entry::BUSY) };
+                if !leaf.has(EntryFlags::SPECIAL) {
+                    gather.add(Unmapped::leaves(leaf, size, 1, leaf.has(EntryFlags::DIRTY)));
+                }
+                if !exclusive {
+                    gather.add(Unmapped::busy(table.frame(), at));
+                }
+                taken += 1;
+            } else if seen.is_poison() {
+                locked.exchange(at, Entry::EMPTY);
+            } else {
+                // Another task may just have split it or made it busy: look again.
+                break;
+            }
+            at += 1;
         }
-        let locked = self.lock(step.table);
-        let leaf = locked.load(index);
-        if leaf.is_poison() {
-            locked.exchange(index, Entry::EMPTY);
-            return step.range.end;
+        locked.grow(if exclusive { -(taken as i32) } else { 0 });
+        drop(locked);
+        if at == first {
+            return rest.start;
         }
-        let (true, Some(size)) = (leaf.is_leaf(level), level.leaf_size()) else {
-            // Another task just split it or made it busy: look again.
-            return step.range.start;
-        };
-        debug_assert_eq!(step.range.len(), size.bytes(), "a leaf reaches over the range's end");
-        // With the lock shared, a fault might map smaller leaves here before the flush.
-        let taken = locked.exchange(index, if exclusive { Entry::EMPTY } else { Entry::BUSY });
-        if !taken.has(EntryFlags::SPECIAL) {
-            gather.add(Unmapped::leaves(taken, size, 1, taken.has(EntryFlags::DIRTY)));
+        let start = table.extent(rest.start).start;
+        let next = start.add((at - first) as u64 * size.bytes());
+        if taken > 0 {
+            debug_assert!(rest.covers(VirtRange::new(start, next)), "a leaf reaches over the range's end");
+            gather.owe(VirtRange::new(start, next), size);
+            self.allocator.count(Stat::ZapEntry, taken);
         }
-        if !exclusive {
-            gather.add(Unmapped::busy(step.table.frame(), index));
-        }
-        gather.owe(step.range, size);
-        self.allocator.count(Stat::ZapEntry, 1);
-        step.range.end
+        next.min(rest.end)
     }
 
     /// Unmaps the whole leaf of 2 MiB at `addr`, so that it need not be split, unless it is anonymous.
@@ -282,8 +307,8 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
             let large = found.leaf_size() == Some(PageSize::Size2M) && !found.entry.has(EntryFlags::ANON);
             let Some(table) = self.find(addr, Level::PMD).filter(|_| large) else { return };
             gather.make_room();
-            let step = Step { table, range: table.extent(addr), shared: false };
-            if self.unmap_large(&step, false, gather) == step.range.end {
+            let leaf = table.extent(addr);
+            if self.unmap_large(table, leaf, false, gather) == leaf.end {
                 return;
             }
         }

@@ -120,6 +120,9 @@ impl<'a, P: FramePlatform> Counter<'a, '_, P> {
         if self.counts.is_counted_as_published(run.start) {
             return self.unmap_as_published(run);
         }
+        if run.count == 1 {
+            return self.unmap_in_block(run);
+        }
         run.by_block().map(|piece| self.unmap_in_block(piece)).sum()
     }
 

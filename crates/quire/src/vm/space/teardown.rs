@@ -42,13 +42,16 @@ impl<'m, P: Platform> AddressSpace<'m, P> {
     }
 
     /// Attempts something that may need memory, and once more after dropping page cache.
-    #[inline]
+    #[inline(always)]
     fn retried<T>(&self, attempt: impl Fn() -> Result<T, MapError>) -> Result<T, MmError> {
-        let mut done = attempt();
-        if matches!(done, Err(MapError::OutOfMemory)) && self.memory.reclaim() > 0 {
-            done = attempt();
+        let mut again = false;
+        loop {
+            match attempt() {
+                Ok(done) => return Ok(done),
+                Err(MapError::OutOfMemory) if !again && self.memory.reclaim() > 0 => again = true,
+                Err(_) => return Err(MmError::NoMemory),
+            }
         }
-        done.map_err(|_| MmError::NoMemory)
     }
 
     /// Unmaps what `vmas`, in ascending order, map inside `within`. Nothing else is mapped in `limits`, which

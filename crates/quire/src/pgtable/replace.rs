@@ -42,6 +42,8 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
     ///
     /// # Safety
     /// As for [`Self::map`], for the new frame.
+    // Inlined, it would make the caller copy its gather.
+    #[inline(never)]
     pub(crate) unsafe fn replace_page(
         &self,
         found: &Lookup,

@@ -89,25 +89,23 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
     ///
     /// # Errors
     /// [`MapError::OutOfMemory`]; all translations are as before then.
-    #[inline(always)]
     pub(crate) fn cut(&self, range: VirtRange) -> Result<Cut<'p>, MapError> {
-        let table = range.start.align_down(Level::PTE.table_bytes());
-        let found = self.walk(range.start);
-        if range.end.0 - table.0 <= Level::PTE.table_bytes() && found.level == Level::PTE {
-            let only = self.table_of(&found);
-            if only.is_some() {
-                return Ok(Cut { only });
-            }
+        if let Some(cut) = self.within_table(range) {
+            return Ok(cut);
         }
-        self.cut_ends(range)
-    }
-
-    #[inline(never)]
-    fn cut_ends(&self, range: VirtRange) -> Result<Cut<'p>, MapError> {
         self.split_at(range.start)?;
         self.split_at(range.end)?;
         self.unshare_ends(range)?;
         Ok(Cut { only: None })
+    }
+
+    /// [`Self::cut`] where nothing needs a cut, since one table of our own maps all of the range.
+    #[inline(always)]
+    pub(crate) fn within_table(&self, range: VirtRange) -> Option<Cut<'p>> {
+        let table = range.start.align_down(Level::PTE.table_bytes());
+        let fits = range.end.0 - table.0 <= Level::PTE.table_bytes();
+        let only = if fits { self.table_of(&self.walk(range.start)) } else { None };
+        only.map(|_| Cut { only })
     }
 
     /// Unmaps leaves and tables after the ends of `doomed`, which the caller unmaps, were cut: no large leaf

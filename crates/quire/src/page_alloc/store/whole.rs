@@ -5,7 +5,7 @@ use core::sync::atomic::Ordering;
 use crate::addr::{BlockNumber, Frame, FrameRange, Order};
 use crate::error::FreeError;
 use crate::limits::{BLOCK_FRAMES, BLOCK_ORDER};
-use crate::memmap::{Block, BlockState, FrameMask, FrameState};
+use crate::memmap::{Block, BlockState, FrameState};
 use crate::page_alloc::request::gfp::Contents;
 use crate::page_alloc::store::Store;
 use crate::page_alloc::store::slots::CountSlot;
@@ -100,7 +100,7 @@ impl<P: FramePlatform> Store<'_, P> {
         for tail in (0..blocks).rev() {
             let block = self.frames.memmap.block(number.add(tail));
             block.lock(self.frames.platform);
-            let bad = if self.frames.bad_frames() == 0 { FrameMask::EMPTY } else { block.used.load() };
+            let bad = (self.frames.bad_frames() > 0).then(|| block.used.load());
             let slot = block.lanes_at().map(CountSlot::of);
             debug_assert!(
                 !block.small_maps(self.frames.platform).any(),
@@ -111,7 +111,7 @@ impl<P: FramePlatform> Store<'_, P> {
             if let Some(slot) = slot {
                 self.give_slot(slot);
             }
-            if !bad.is_empty() {
+            if let Some(bad) = bad.filter(|bad| !bad.is_empty()) {
                 self.put_whole_run(zone, number.add(tail + 1), whole_end - tail - 1, zeroed);
                 self.put_in_pieces(zone, number.add(tail), bad);
                 whole_end = tail;

@@ -16,8 +16,10 @@ use crate::vm::space::state::Space;
 impl<'m, P: Platform> AddressSpace<'m, P> {
     /// Splits large leaves that reach over an end of the range, and unshares tables that do, so that
     /// unmapping the range needs no memory. Drops page cache before it reports that memory is out.
+    #[inline]
     pub(in crate::vm) fn cut(&self, range: VirtRange) -> Result<Cut<'m>, MmError> {
-        self.retried(|| self.tables().cut(range))
+        let uncut = self.tables().within_table(range);
+        uncut.map_or_else(|| self.retried(|| self.tables().cut(range)), Ok)
     }
 
     /// Splits leaves until none reaches across an address.
@@ -42,7 +44,7 @@ impl<'m, P: Platform> AddressSpace<'m, P> {
     }
 
     /// Attempts something that may need memory, and once more after dropping page cache.
-    #[inline(always)]
+    #[inline(never)]
     fn retried<T>(&self, attempt: impl Fn() -> Result<T, MapError>) -> Result<T, MmError> {
         let mut again = false;
         loop {

@@ -183,7 +183,7 @@ impl<'a, P: FramePlatform> Counter<'a, '_, P> {
         freed
     }
 
-    #[inline]
+    #[inline(always)]
     fn count_down(
         &mut self,
         frame: Frame,

@@ -181,9 +181,9 @@ unsafe impl<T: Sync> Send for BootRef<T> {}
 unsafe impl<T: Sync> Sync for BootRef<T> {}
 
 /// A handle that may change to that of another entry.
-pub struct BootSwitch<T>(AtomicPtr<T>);
+pub struct BootCell<T>(AtomicPtr<T>);
 
-impl<T> BootSwitch<T> {
+impl<T> BootCell<T> {
     /// A handle of `entry`.
     pub fn new(entry: BootRef<T>) -> Self {
         Self(AtomicPtr::new(entry.0.as_ptr()))
@@ -195,7 +195,7 @@ impl<T> BootSwitch<T> {
     }
 }
 
-impl<T> Deref for BootSwitch<T> {
+impl<T> Deref for BootCell<T> {
     type Target = T;
     #[inline(always)]
     fn deref(&self) -> &T {

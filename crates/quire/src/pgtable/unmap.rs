@@ -39,7 +39,7 @@ impl Zap {
 /// What is known of a range whose ends were cut: no large leaf and no shared table reaches over them. Holds as
 /// long as the caller keeps the address-space lock, which it holds for writing.
 #[derive(Clone, Copy)]
-pub(crate) struct Cut<'t> {
+pub(crate) struct RangeEnds<'t> {
     /// The table of 4 KiB leaves that alone maps the whole range, if it does and no other address space
     /// reaches it.
     only: Option<Table<'t>>,
@@ -89,23 +89,23 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
     ///
     /// # Errors
     /// [`MapError::OutOfMemory`]; all translations are as before then.
-    pub(crate) fn cut(&self, range: VirtRange) -> Result<Cut<'p>, MapError> {
+    pub(crate) fn cut(&self, range: VirtRange) -> Result<RangeEnds<'p>, MapError> {
         if let Some(cut) = self.within_table(range) {
             return Ok(cut);
         }
         self.split_at(range.start)?;
         self.split_at(range.end)?;
         self.unshare_ends(range)?;
-        Ok(Cut { only: None })
+        Ok(RangeEnds { only: None })
     }
 
     /// [`Self::cut`] where nothing needs a cut, since one table of our own maps all of the range.
     #[inline(always)]
-    pub(crate) fn within_table(&self, range: VirtRange) -> Option<Cut<'p>> {
+    pub(crate) fn within_table(&self, range: VirtRange) -> Option<RangeEnds<'p>> {
         let table = range.start.align_down(Level::PTE.table_bytes());
         let fits = range.end.0 - table.0 <= Level::PTE.table_bytes();
         let only = if fits { self.table_of(&self.walk(range.start)) } else { None };
-        only.map(|_| Cut { only })
+        only.map(|_| RangeEnds { only })
     }
 
     /// Unmaps leaves and tables after the ends of `doomed`, which the caller unmaps, were cut: no large leaf
@@ -115,7 +115,7 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
         &self,
         zap: &Zap,
         doomed: VirtRange,
-        cut: Cut<'p>,
+        cut: RangeEnds<'p>,
         gather: &mut MmuGather<'_, '_, P>,
     ) {
         debug_assert!(zap.detach && zap.limits.covers(zap.range) && doomed.covers(zap.range));

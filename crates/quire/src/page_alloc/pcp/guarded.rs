@@ -54,7 +54,8 @@ impl<P: FramePlatform> Lists<'_, P> {
         }
     }
 
-    /// In the slow path, takes a listed folio of the zone that served last under the configured guard. `None`: continue.
+    /// In the slow path, takes a listed folio of the zone that served last under the configured guard. `None`:
+    /// continue.
     pub(in crate::page_alloc) fn take_guarded(&self, cpu: CpuId, gfp: Gfp, order: Order) -> Option<Frame> {
         let number = list_of(order, gfp.mobility).filter(|_| gfp.nodes == NodePolicy::Local)?;
         let level = &self.lists_of(cpu).levels[0];

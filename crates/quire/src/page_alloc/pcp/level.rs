@@ -16,7 +16,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64};
 
 use crate::addr::Order;
 use crate::limits::{BLOCK_FRAMES, MAGAZINE_FRAMES, MAX_NODES, NESTED_SLOTS, SORTER_BLOCKS};
-use crate::memmap::{BootSlice, BootSwitch, LIST_BYTES};
+use crate::memmap::{BootCell, BootSlice, LIST_BYTES};
 use crate::page_alloc::frames::CONTEXTS;
 use crate::page_alloc::pcp::list::{FrameList, Slot};
 use crate::page_alloc::pcp::parked::Parked;
@@ -70,7 +70,7 @@ pub(in crate::page_alloc) struct Level {
     pub(in crate::page_alloc) lease: Lease,
     /// For each kind, the lists of the zone that served this CPU last. The slow path begins with the first
     /// zone, so this is another one only while that one is short.
-    serving: [BootSwitch<ZoneLists>; 3],
+    serving: [BootCell<ZoneLists>; 3],
     /// The lists of each zone.
     lists: BootSlice<ZoneLists>,
     /// Each list's parked magazines. First level only.
@@ -188,7 +188,7 @@ impl CpuLists {
             };
             *level = Some(Level {
                 lease: Lease::new(guarded),
-                serving: [dma32, normal, movable].map(BootSwitch::new),
+                serving: [dma32, normal, movable].map(BootCell::new),
                 lists,
                 parked: if number == 0 { parked } else { BootSlice::empty() },
             });

@@ -3,7 +3,7 @@
 
 use crate::addr::{VirtAddr, VirtRange};
 use crate::error::{MapError, MmError};
-use crate::pgtable::{Cut, Zap};
+use crate::pgtable::{RangeEnds, Zap};
 use crate::platform::Platform;
 use crate::tlb::MmuGather;
 use crate::vm::gigantic::cancel::Cancellation;
@@ -17,7 +17,7 @@ impl<'m, P: Platform> AddressSpace<'m, P> {
     /// Splits large leaves that reach over an end of the range, and unshares tables that do, so that
     /// unmapping the range needs no memory. Drops page cache before it reports that memory is out.
     #[inline]
-    pub(in crate::vm) fn cut(&self, range: VirtRange) -> Result<Cut<'m>, MmError> {
+    pub(in crate::vm) fn cut(&self, range: VirtRange) -> Result<RangeEnds<'m>, MmError> {
         let uncut = self.tables().within_table(range);
         uncut.map_or_else(|| self.retried(|| self.tables().cut(range)), Ok)
     }
@@ -64,7 +64,7 @@ impl<'m, P: Platform> AddressSpace<'m, P> {
         vmas: impl Iterator<Item = &'v Vma>,
         within: VirtRange,
         limits: VirtRange,
-        cut: Cut<'m>,
+        cut: RangeEnds<'m>,
     ) {
         Cancellation::of(self.memory).cancel(self.mapper.number(), within);
         // One gather for neighbours of the same kind.
@@ -93,7 +93,7 @@ impl<'m, P: Platform> AddressSpace<'m, P> {
         }
     }
 
-    fn zap_alike(&self, zap: Zap, within: VirtRange, cut: Cut<'m>, counted: Counted) {
+    fn zap_alike(&self, zap: Zap, within: VirtRange, cut: RangeEnds<'m>, counted: Counted) {
         let mut gather = MmuGather::new(self.memory.pages(), &self.context);
         self.tables().unmap_cut(&zap, within, cut, &mut gather);
         self.add_rss(gather.finish(), counted);

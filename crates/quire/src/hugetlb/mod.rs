@@ -28,6 +28,7 @@
 
 mod account;
 mod charge;
+mod clear_ahead;
 mod control;
 mod demote;
 mod descriptors;

@@ -53,7 +53,8 @@ pub struct Block {
     width: AtomicU8,
     /// The state of the folio of order 9 that starts here, as [`super::FrameState`].
     folio_state: AtomicU8,
-    /// 1 when free frames of a block in small pieces are known to be zero ([`Area::zeroed`]).
+    /// 1 when free frames of a block in small pieces are known to be zero ([`Area::zeroed`]). In a page of a
+    /// pool of huge pages: what is known of the block ([`Self::huge_zeroes`]).
     has_zeroed: AtomicU8,
     /// The shard that the block belongs to.
     pub shard: AtomicU16,
@@ -196,6 +197,13 @@ impl Block {
     #[inline(always)]
     pub(crate) fn has_zeroed(&self) -> bool {
         self.has_zeroed.load(Ordering::Relaxed) != 0
+    }
+
+    /// Whether a block of a page of a pool of huge pages is known to be zero. Zero in all other folios.
+    #[inline]
+    pub(crate) fn huge_zeroes(&self) -> &AtomicU8 {
+        debug_assert_ne!(self.state(), BlockState::Small);
+        &self.has_zeroed
     }
 
     /// The free frames known to be zero, of a block in small pieces. Under the block's lock.

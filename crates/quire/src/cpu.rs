@@ -38,10 +38,13 @@ impl CpuSet {
         self.0[cpu.index() / 64] |= 1 << (cpu.index() % 64);
     }
 
-    /// Removes a CPU.
+    /// Removes a CPU; returns whether it was in the set.
     #[inline]
-    pub fn remove(&mut self, cpu: CpuId) {
-        self.0[cpu.index() / 64] &= !(1 << (cpu.index() % 64));
+    pub fn remove(&mut self, cpu: CpuId) -> bool {
+        let (word, bit) = (&mut self.0[cpu.index() / 64], 1 << (cpu.index() % 64));
+        let had = *word & bit != 0;
+        *word &= !bit;
+        had
     }
 
     /// Whether the CPU is in the set.
@@ -53,7 +56,7 @@ impl CpuSet {
     /// Whether no CPU is in the set.
     #[inline]
     pub fn is_empty(&self) -> bool {
-        self.0.iter().all(|&word| word == 0)
+        self.0.iter().fold(0, |all, word| all | word) == 0
     }
 
     /// How many CPUs are in the set.

@@ -2,6 +2,7 @@
 
 use core::ops::{Deref, DerefMut};
 use core::ptr::NonNull;
+use core::sync::atomic::{AtomicPtr, Ordering};
 
 use crate::addr::{FrameRange, PhysAddr};
 use crate::error::InitError;
@@ -178,6 +179,31 @@ impl<T> Copy for BootRef<T> {}
 unsafe impl<T: Sync> Send for BootRef<T> {}
 // SAFETY: M1: a handle gives shared references only, so sending or sharing it is sharing `T`.
 unsafe impl<T: Sync> Sync for BootRef<T> {}
+
+/// A handle that may change to that of another entry.
+pub struct BootCell<T>(AtomicPtr<T>);
+
+impl<T> BootCell<T> {
+    /// A handle of `entry`.
+    pub fn new(entry: BootRef<T>) -> Self {
+        Self(AtomicPtr::new(entry.0.as_ptr()))
+    }
+
+    /// Changes it to a handle of `entry`.
+    pub fn set(&self, entry: BootRef<T>) {
+        self.0.store(entry.0.as_ptr(), Ordering::Relaxed);
+    }
+}
+
+impl<T> Deref for BootCell<T> {
+    type Target = T;
+    #[inline(always)]
+    fn deref(&self) -> &T {
+        // SAFETY: M1: only the addresses of handles are stored. Boot memory is never freed, is initialised, and
+        // handles give shared references.
+        unsafe { &*self.0.load(Ordering::Relaxed) }
+    }
+}
 
 impl<T> Clone for BootSlice<T> {
     fn clone(&self) -> Self {

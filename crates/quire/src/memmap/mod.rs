@@ -22,7 +22,7 @@ pub use bitmap::{Bitmap, FrameMask};
 pub(crate) use block::LIST_BYTES;
 pub use block::{Block, BlockState};
 pub(crate) use boot::BootTable;
-pub use boot::{BootMemory, BootRef, BootSlice};
+pub use boot::{BootCell, BootMemory, BootRef, BootSlice};
 pub use descriptor::{Descriptor, DescriptorFlags};
 pub use folio_maps::SmallMaps;
 pub use lanes::{LaneError, LaneWidth, Lanes};

@@ -13,10 +13,10 @@
 //! | `contig` | ranges of whole blocks in a row |
 //! | `report` | how memory is used, and whether all is consistent |
 //!
-//! A request tries the running CPU's list first (`pcp/common_path.rs`), then the store of the first zone that
-//! may serve it (`store/small.rs` below a block's size, `store/whole.rs` from there on), then other zones and
-//! nodes (`request/zone_order.rs`). Frames that page tables map come back through [`Counter`], which reads no
-//! descriptor (`mapcount/counter.rs`).
+//! A request tries the running CPU's list first (`pcp/common_path.rs`), then the lists and the store of the
+//! first zone that may serve it (`store/small.rs` below a block's size, `store/whole.rs` from there on), then
+//! other zones and nodes (`request/zone_order.rs`). Frames that page tables map come back through
+//! [`Counter`], which reads no descriptor (`mapcount/counter.rs`).
 
 mod allocator;
 mod contig;

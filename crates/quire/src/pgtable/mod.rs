@@ -53,6 +53,7 @@ pub use leaves::Leaf;
 pub use move_range::MoveError;
 pub use protect::GrantWrite;
 pub use relocate::Relocation;
+pub(crate) use unmap::RangeEnds;
 pub use unmap::Zap;
 pub use validate::{TableCensus, TableViolation};
 pub use walk::{LeafRun, Lookup};

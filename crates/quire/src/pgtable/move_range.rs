@@ -2,6 +2,7 @@
 
 use core::sync::atomic::Ordering;
 
+use super::lock::LockedTable;
 use super::{PageTables, place_of};
 use crate::addr::{PageSize, VirtAddr, VirtRange};
 use crate::arch::{Entry, Level};
@@ -43,20 +44,20 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
         Ok(())
     }
 
-    /// Moves what one entry or one lowest-level table maps at the start of `rest`; returns how many bytes.
+    /// Moves what one entry or one table maps at the start of `rest`; returns how many bytes.
     fn move_step(&self, rest: VirtRange, to: VirtAddr, owed: &mut FlushBatch) -> Result<u64, MapError> {
         let mut table = self.root();
         loop {
             let entry = table.load(table.index(rest.start));
             let extent = table.extent(rest.start);
-            if !(entry.is_present() || entry.is_poison()) || table.level() == Level::PTE {
+            if !moves(entry) || table.level() == Level::PTE {
                 break;
             }
-            if rest.covers(extent)
-                && to.is_aligned(extent.len())
-                && self.move_entry(table, extent, to, owed)?
-            {
-                return Ok(extent.len());
+            if rest.covers(extent) && to.is_aligned(extent.len()) {
+                let bytes = self.move_entries(table, rest, to, owed)?;
+                if bytes > 0 {
+                    return Ok(bytes);
+                }
             }
             if entry.is_poison() {
                 // A marker cannot be split: where the target has smaller pages, it goes.
@@ -83,38 +84,45 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
         Ok(table.extent(rest.start).end.min(rest.end).0 - rest.start.0)
     }
 
-    /// Moves the entry for `extent` to the same level at `to`, unless that is in use; returns whether it did.
-    fn move_entry(
+    /// Moves the entries of an upper table at the start of `rest` to the same level at `to`, up to the end of
+    /// either table or the first entry in use there. Returns how many bytes they cover.
+    fn move_entries(
         &self,
         table: Table<'p>,
-        extent: VirtRange,
+        rest: VirtRange,
         to: VirtAddr,
         owed: &mut FlushBatch,
-    ) -> Result<bool, MapError> {
-        let target = match self.ensure(to, table.level()) {
+    ) -> Result<u64, MapError> {
+        let level = table.level();
+        let target = match self.ensure(to, level) {
             Ok(target) => target,
-            Err(MapError::Occupied) => return Ok(false),
+            Err(MapError::Occupied) => return Ok(0),
             Err(error) => return Err(error),
         };
-        let index = target.index(to);
-        if !target.load(index).is_empty() {
-            return Ok(false);
-        }
-        let source = self.lock(table);
-        let entry = source.exchange(table.index(extent.start), Entry::EMPTY);
-        drop(source);
-        self.lock(target).fill(index, entry);
-        if entry.is_shared_table(table.level()) {
+        let (first, at) = (table.index(rest.start), target.index(to));
+        let (source, second) = self.lock_both(table, target);
+        let other = second.as_ref().unwrap_or(&source);
+        let count = target.empty_from(at, at + shared_entries(level, rest, to));
+        let (mut moved, mut tables) = (0, false);
+        for step in 0..count {
+            let entry = move_entry(&source, first + step, other, at + step);
+            moved += i32::from(!entry.is_empty());
+            tables |= entry.is_table(level);
             // A shared table has no place to note.
-            owed.add_tables(extent);
-        } else if entry.is_table(table.level()) {
-            let place = place_of(target.frame(), index);
-            self.allocator.frames().descriptor(entry.frame()).word.store(place, Ordering::Relaxed);
-            owed.add_tables(extent);
-        } else if let Some(size) = table.level().leaf_size() {
-            owed.add(extent, size);
+            if entry.is_table(level) && !entry.is_shared_table(level) {
+                let place = place_of(target.frame(), at + step);
+                self.allocator.frames().descriptor(entry.frame()).word.store(place, Ordering::Relaxed);
+            }
         }
-        Ok(true)
+        source.grow(-moved);
+        other.grow(moved);
+        let range = VirtRange::from_len(rest.start, count as u64 * level.entry_bytes());
+        match level.leaf_size() {
+            _ if tables => owed.add_tables(range),
+            Some(size) => owed.add(range, size),
+            None => {}
+        }
+        Ok(range.len())
     }
 
     /// Moves 4 KiB leaves from one table to another, up to the end of either.
@@ -125,33 +133,46 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
         to: VirtAddr,
         owed: &mut FlushBatch,
     ) -> Result<u64, MapError> {
-        let covered = Level::PTE.table_bytes();
-        let room = |addr: VirtAddr| addr.align_down(covered).0 + covered - addr.0;
-        let bytes = rest.len().min(room(rest.start)).min(room(to));
-        let count = (bytes / PageSize::Size4K.bytes()) as usize;
         let first = table.index(rest.start);
-        if (first..first + count).all(|index| table.load(index).is_empty()) {
+        let entries = first..first + shared_entries(Level::PTE, rest, to);
+        let bytes = entries.len() as u64 * PageSize::Size4K.bytes();
+        if entries.clone().all(|index| table.load(index).is_empty()) {
             return Ok(bytes);
         }
+        let covered = Level::PTE.table_bytes();
         self.unshare(VirtRange::from_len(to.align_down(covered), covered))?;
         let target = self.ensure(to, Level::PTE)?;
-        let at = target.index(to);
-        let source = self.lock(table);
-        if target.frame() == table.frame() {
-            for step in 0..count {
-                move_leaf(&source, first + step, &source, at + step);
-            }
-            source.grow(0);
-        } else {
-            let other = self.lock_second(target);
-            other.inherit_kinds(&source);
-            let moved = (0..count).filter(|step| move_leaf(&source, first + step, &other, at + step)).count();
-            source.grow(-(moved as i32));
-            other.grow(moved as i32);
-        }
+        let (source, second) = self.lock_both(table, target);
+        let other = second.as_ref().unwrap_or(&source);
+        other.inherit_kinds(&source);
+        let mut unmoved = 0;
+        table.move_settled(entries.clone(), target, target.index(to), |from, to| {
+            unmoved += i32::from(move_entry(&source, from, other, to).is_empty());
+        });
+        let moved = entries.len() as i32 - unmoved;
+        source.grow(-moved);
+        other.grow(moved);
         owed.add(VirtRange::from_len(rest.start, bytes), PageSize::Size4K);
         Ok(bytes)
     }
+
+    /// Locks two tables; the second is `None` if it is the first.
+    fn lock_both(
+        &self,
+        table: Table<'p>,
+        target: Table<'p>,
+    ) -> (LockedTable<'_, P>, Option<LockedTable<'_, P>>) {
+        let source = self.lock(table);
+        let second = (target.frame() != table.frame()).then(|| self.lock_second(target));
+        (source, second)
+    }
+}
+
+/// How many entries of a level lie in `rest`, from its start on, up to the end of the table there and of that
+/// at `to`.
+fn shared_entries(level: Level, rest: VirtRange, to: VirtAddr) -> usize {
+    let room = |addr: VirtAddr| addr.align_down(level.table_bytes()).0 + level.table_bytes() - addr.0;
+    (rest.len().min(room(rest.start)).min(room(to)) / level.entry_bytes()) as usize
 }
 
 /// The end of what a table covers around the extent of one of its entries.
@@ -159,19 +180,25 @@ fn table_end(table: Table<'_>, extent: VirtRange) -> VirtAddr {
     extent.start.align_down(table.level().table_bytes()).add(table.level().table_bytes())
 }
 
-/// Moves one leaf; returns whether there was one.
+/// Whether an entry goes to the new addresses.
 #[inline]
-fn move_leaf<P: TablePlatform>(
-    source: &super::lock::LockedTable<'_, P>,
+fn moves(entry: Entry) -> bool {
+    entry.is_present() || entry.is_poison()
+}
+
+/// Moves one entry, if it moves; returns it, or an empty one.
+#[inline]
+fn move_entry<P: TablePlatform>(
+    source: &LockedTable<'_, P>,
     from: usize,
-    target: &super::lock::LockedTable<'_, P>,
+    target: &LockedTable<'_, P>,
     to: usize,
-) -> bool {
-    let leaf = source.load(from);
-    let moves = leaf.is_present() || leaf.is_poison();
-    if moves {
-        let leaf = source.take(from, leaf);
-        target.table().store(to, leaf);
+) -> Entry {
+    let seen = source.load(from);
+    if !moves(seen) {
+        return Entry::EMPTY;
     }
-    moves
+    let entry = source.take(from, seen);
+    target.table().store(to, entry);
+    entry
 }

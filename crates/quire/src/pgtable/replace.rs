@@ -1,15 +1,16 @@
 //! Gives one leaf another frame, or more bits.
 
-use super::PageTables;
 use super::lock::same_leaf;
-use crate::addr::{PageSize, VirtAddr, VirtRange};
+use super::{Lookup, PageTables};
+use crate::addr::{Frame, PageSize, VirtAddr, VirtRange};
 use crate::arch::{Entry, EntryFlags};
 use crate::error::MapError;
-use crate::page_alloc::CountError;
+use crate::page_alloc::{CountError, Origin};
 use crate::platform::TablePlatform;
+use crate::tlb::words::Table;
 use crate::tlb::{MmuGather, Unmapped};
 
-impl<P: TablePlatform> PageTables<'_, '_, P> {
+impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
     /// Replaces the leaf at `addr` by `new` of the same size, if it is still `expected` (apart from history);
     /// returns whether it was. In between the entry is busy and every CPU is flushed, so that no two CPUs see
     /// different frames. The old leaf goes to the gather. Shared.
@@ -27,15 +28,55 @@ impl<P: TablePlatform> PageTables<'_, '_, P> {
         new: Entry,
         gather: &mut MmuGather<'_, '_, P>,
     ) -> Result<bool, MapError> {
-        gather.make_room();
         let Some((table, index)) = self.slot(addr, size) else { return Ok(false) };
-        let old = loop {
+        self.replace_at((table, index), addr, size, expected, gather, || {
+            self.count_leaf(new, size).map(|()| new)
+        })
+    }
+
+    /// Replaces the 4 KiB leaf that a lookup found, under the same hold of the address-space lock, by one onto
+    /// a frame that was just allocated, whose origin it sets. As [`Self::replace`] otherwise. Shared.
+    ///
+    /// # Errors
+    /// As [`Self::replace`].
+    ///
+    /// # Safety
+    /// As for [`Self::map`], for the new frame.
+    // Inlined, it would make the caller copy its gather.
+    #[inline(never)]
+    pub(crate) unsafe fn replace_page(
+        &self,
+        found: &Lookup,
+        addr: VirtAddr,
+        (frame, origin): (Frame, Origin),
+        flags: EntryFlags,
+        gather: &mut MmuGather<'_, '_, P>,
+    ) -> Result<bool, MapError> {
+        let Some(table) = self.table_of(found) else { return Ok(false) };
+        let new = Entry::leaf(frame, PageSize::Size4K, flags);
+        let count = || self.allocator.counts().map_page(frame, Some(origin)).map(|()| new);
+        self.replace_at((table, table.index(addr)), addr, PageSize::Size4K, found.entry, gather, count)
+    }
+
+    /// [`Self::replace`] of the leaf at an index of a table; `count` counts the new leaf and returns it.
+    #[inline(always)]
+    fn replace_at(
+        &self,
+        (table, index): (Table<'p>, usize),
+        addr: VirtAddr,
+        size: PageSize,
+        expected: Entry,
+        gather: &mut MmuGather<'_, '_, P>,
+        count: impl Fn() -> Result<Entry, CountError>,
+    ) -> Result<bool, MapError> {
+        gather.make_room();
+        let (old, new) = loop {
             let locked = self.lock(table);
             if !same_leaf(locked.load(index), expected) {
                 return Ok(false);
             }
-            match self.count_leaf(new, size) {
-                Ok(()) => break locked.exchange(index, Entry::BUSY),
+            match count() {
+                Ok(new) => break (locked.exchange(index, Entry::BUSY), new),
                 Err(CountError::Prepare { at, .. }) => {
                     drop(locked);
                     self.allocator.counts().prepare_counts(at)?;

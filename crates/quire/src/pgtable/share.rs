@@ -193,7 +193,11 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
     ///
     /// # Errors
     /// [`MapError::OutOfMemory`]; all translations are as before then.
+    #[inline]
     pub fn unshare(&self, range: VirtRange) -> Result<(), MapError> {
+        if !self.context.has_shared() {
+            return Ok(());
+        }
         self.unshare_where(range, |shared| shared.maps(shared.part))
     }
 
@@ -202,7 +206,13 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
     ///
     /// # Errors
     /// As [`Self::unshare`].
+    #[inline]
     pub(crate) fn unshare_ends(&self, range: VirtRange) -> Result<(), MapError> {
+        if self.context.has_shared() { self.unshare_crossed(range) } else { Ok(()) }
+    }
+
+    /// [`Self::unshare_ends`], where tables may be shared.
+    fn unshare_crossed(&self, range: VirtRange) -> Result<(), MapError> {
         let crossed = |shared: &Shared<'_>| shared.maps(shared.part) && shared.maps_outside();
         let table = |addr: VirtAddr| addr.align_down(Level::PTE.table_bytes());
         for at in [table(range.start), table(range.end)] {
@@ -215,9 +225,6 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
     }
 
     fn unshare_where(&self, range: VirtRange, wanted: impl Fn(&Shared<'p>) -> bool) -> Result<(), MapError> {
-        if !self.context.has_shared() {
-            return Ok(());
-        }
         let mut gather = MmuGather::new(self.allocator, self.context);
         let (mut rest, mut done) = (range, Ok(()));
         while let Some(shared) = self.next_shared(&mut rest) {

@@ -6,6 +6,7 @@ use super::walk::Step;
 use crate::addr::{PageSize, VirtAddr, VirtRange};
 use crate::arch::{Entry, EntryFlags, Level};
 use crate::error::MapError;
+use crate::limits::TABLE_ENTRIES;
 use crate::platform::TablePlatform;
 use crate::stats::Stat;
 use crate::tlb::words::Table;
@@ -33,6 +34,15 @@ impl Zap {
     pub const fn tables(range: VirtRange, limits: VirtRange) -> Self {
         Self { range, limits, detach: true }
     }
+}
+
+/// What is known of a range whose ends were cut: no large leaf and no shared table reaches over them. Holds as
+/// long as the caller keeps the address-space lock, which it holds for writing.
+#[derive(Clone, Copy)]
+pub(crate) struct RangeEnds<'t> {
+    /// The table of 4 KiB leaves that alone maps the whole range, if it does and no other address space
+    /// reaches it.
+    only: Option<Table<'t>>,
 }
 
 /// What one walk of the range unmaps.
@@ -63,24 +73,60 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
         debug_assert!(zap.limits.covers(zap.range));
         self.check(zap.range)?;
         gather.finish_busy();
-        self.split_ends(zap.range)?;
         if zap.detach {
-            self.unshare_ends(zap.range)?;
-            self.unmap_cut(zap, zap.range, gather);
+            let cut = self.cut(zap.range)?;
+            self.unmap_cut(zap, zap.range, cut, gather);
         } else {
+            self.split_ends(zap.range)?;
             self.unshare(zap.range)?;
             self.unmap_pass(zap, Pass { leaves: true, tables: false }, gather);
         }
         Ok(())
     }
 
-    /// Unmaps leaves and tables after the ends were cut: no large leaf reaches over an end of the range, and
-    /// no shared table maps pages of the range and outside `doomed`, which the caller unmaps. Needs no
-    /// memory. Exclusive.
-    pub(crate) fn unmap_cut(&self, zap: &Zap, doomed: VirtRange, gather: &mut MmuGather<'_, '_, P>) {
+    /// Splits large leaves that reach over an end of the range, and unshares tables that do and map pages on
+    /// both sides. Exclusive.
+    ///
+    /// # Errors
+    /// [`MapError::OutOfMemory`]; all translations are as before then.
+    pub(crate) fn cut(&self, range: VirtRange) -> Result<RangeEnds<'p>, MapError> {
+        if let Some(cut) = self.within_table(range) {
+            return Ok(cut);
+        }
+        self.split_at(range.start)?;
+        self.split_at(range.end)?;
+        self.unshare_ends(range)?;
+        Ok(RangeEnds { only: None })
+    }
+
+    /// [`Self::cut`] where nothing needs a cut, since one table of our own maps all of the range.
+    #[inline(always)]
+    pub(crate) fn within_table(&self, range: VirtRange) -> Option<RangeEnds<'p>> {
+        let table = range.start.align_down(Level::PTE.table_bytes());
+        let fits = range.end.0 - table.0 <= Level::PTE.table_bytes();
+        let only = if fits { self.table_of(&self.walk(range.start)) } else { None };
+        only.map(|_| RangeEnds { only })
+    }
+
+    /// Unmaps leaves and tables after the ends of `doomed`, which the caller unmaps, were cut: no large leaf
+    /// reaches over an end of the range, and no shared table maps pages of the range and outside `doomed`.
+    /// Needs no memory. Exclusive.
+    pub(crate) fn unmap_cut(
+        &self,
+        zap: &Zap,
+        doomed: VirtRange,
+        cut: RangeEnds<'p>,
+        gather: &mut MmuGather<'_, '_, P>,
+    ) {
         debug_assert!(zap.detach && zap.limits.covers(zap.range) && doomed.covers(zap.range));
         debug_assert!(!self.is_crossed(zap.range.start) && !self.is_crossed(zap.range.end));
         gather.finish_busy();
+        let covered = Level::PTE.table_bytes();
+        if let Some(table) = cut.only
+            && !zap.limits.covers(VirtRange::from_len(zap.range.start.align_down(covered), covered))
+        {
+            return self.unmap_in(table, zap.range, gather);
+        }
         self.detach_shared(zap, doomed, gather);
         if !self.context.zap().is_by_table() {
             // The published ways unmap every leaf first, and then take out the empty tables.
@@ -88,6 +134,16 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
             self.unmap_pass(zap, Pass { leaves: false, tables: true }, gather);
         } else {
             self.unmap_pass(zap, Pass { leaves: true, tables: true }, gather);
+        }
+    }
+
+    /// Unmaps leaves of one table, which maps all of `rest`.
+    #[inline(always)]
+    fn unmap_in(&self, table: Table<'p>, mut rest: VirtRange, gather: &mut MmuGather<'_, '_, P>) {
+        while !rest.is_empty() {
+            gather.make_room();
+            rest.start = self.unmap_leaves(&Step { table, range: rest, shared: false }, gather);
+            gather.reschedule();
         }
     }
 
@@ -131,6 +187,11 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
                 break;
             }
         }
+        let index = table.index(rest.start);
+        if table.level() != Level::PTE && table.load(index).is_empty() {
+            let empty = table.empty_from(index, TABLE_ENTRIES) as u64 * table.level().entry_bytes();
+            return rest.end.min(table.extent(rest.start).start.add(empty));
+        }
         let bytes =
             if table.level() == Level::PTE { Level::PTE.table_bytes() } else { table.level().entry_bytes() };
         let end = rest.end.min(rest.start.align_down(bytes).add(bytes));
@@ -141,7 +202,7 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
         } else if step.is_lowest() {
             self.unmap_leaves(&step, gather)
         } else {
-            self.unmap_large(&step, zap.detach, gather)
+            self.unmap_large(table, rest, zap.detach, gather)
         }
     }
 
@@ -182,40 +243,57 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
         next
     }
 
-    /// Unmaps an upper table's entry if it is a leaf; returns where to go on.
-    fn unmap_large(&self, step: &Step<'p>, exclusive: bool, gather: &mut MmuGather<'_, '_, P>) -> VirtAddr {
-        let level = step.table.level();
-        let index = step.table.index(step.range.start);
-        let seen = step.table.load(index);
-        if seen.is_empty() {
-            return step.range.end;
+    /// Unmaps the leaves of an upper table from the start of `rest` on, up to the first entry that is none or
+    /// the end of the gather's room; returns where to go on.
+    fn unmap_large(
+        &self,
+        table: Table<'p>,
+        rest: VirtRange,
+        exclusive: bool,
+        gather: &mut MmuGather<'_, '_, P>,
+    ) -> VirtAddr {
+        let (level, first) = (table.level(), table.index(rest.start));
+        if table.load(first).is_busy() {
+            self.wait_while_busy(table, first, gather);
+            return rest.start;
         }
-        if seen.is_busy() {
-            self.wait_while_busy(step.table, index, gather);
-            return step.range.start;
+        let Some(size) = level.leaf_size() else { return rest.start };
+        let end = (first + rest.len().div_ceil(size.bytes()) as usize).min(TABLE_ENTRIES);
+        let (mut at, mut taken) = (first, 0);
+        let locked = self.lock(table);
+        while at < end && gather.span_room() >= 2 {
+            let seen = locked.load(at);
+            if seen.is_leaf(level) {
+                // With the lock shared, a fault might map smaller leaves here before the flush.
+                let leaf = if exclusive { locked.take(at, seen) } else { table.swap(at, Entry::BUSY) };
+                if !leaf.has(EntryFlags::SPECIAL) {
+                    gather.add(Unmapped::leaves(leaf, size, 1, leaf.has(EntryFlags::DIRTY)));
+                }
+                if !exclusive {
+                    gather.add(Unmapped::busy(table.frame(), at));
+                }
+                taken += 1;
+            } else if seen.is_poison() {
+                locked.exchange(at, Entry::EMPTY);
+            } else {
+                // Another task may just have split it or made it busy: look again.
+                break;
+            }
+            at += 1;
         }
-        let locked = self.lock(step.table);
-        let leaf = locked.load(index);
-        if leaf.is_poison() {
-            locked.exchange(index, Entry::EMPTY);
-            return step.range.end;
+        locked.grow(if exclusive { -(taken as i32) } else { 0 });
+        drop(locked);
+        if at == first {
+            return rest.start;
         }
-        let (true, Some(size)) = (leaf.is_leaf(level), level.leaf_size()) else {
-            // Another task just split it or made it busy: look again.
-            return step.range.start;
-        };
-        debug_assert_eq!(step.range.len(), size.bytes(), "a leaf reaches over the range's end");
-        // With the lock shared, a fault might map smaller leaves here before the flush.
-        let taken = locked.exchange(index, if exclusive { Entry::EMPTY } else { Entry::BUSY });
-        if !taken.has(EntryFlags::SPECIAL) {
-            gather.add(Unmapped::leaves(taken, size, 1, taken.has(EntryFlags::DIRTY)));
+        let start = table.extent(rest.start).start;
+        let next = start.add((at - first) as u64 * size.bytes());
+        if taken > 0 {
+            debug_assert!(rest.covers(VirtRange::new(start, next)), "a leaf reaches over the range's end");
+            gather.owe(VirtRange::new(start, next), size);
+            self.allocator.count(Stat::ZapEntry, taken);
         }
-        if !exclusive {
-            gather.add(Unmapped::busy(step.table.frame(), index));
-        }
-        gather.owe(step.range, size);
-        self.allocator.count(Stat::ZapEntry, 1);
-        step.range.end
+        next.min(rest.end)
     }
 
     /// Unmaps the whole leaf of 2 MiB at `addr`, so that it need not be split, unless it is anonymous.
@@ -227,8 +305,8 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
             let large = found.leaf_size() == Some(PageSize::Size2M) && !found.entry.has(EntryFlags::ANON);
             let Some(table) = self.find(addr, Level::PMD).filter(|_| large) else { return };
             gather.make_room();
-            let step = Step { table, range: table.extent(addr), shared: false };
-            if self.unmap_large(&step, false, gather) == step.range.end {
+            let leaf = table.extent(addr);
+            if self.unmap_large(table, leaf, false, gather) == leaf.end {
                 return;
             }
         }

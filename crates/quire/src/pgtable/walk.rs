@@ -84,7 +84,7 @@ impl<'a, 'p, P: TablePlatform> PageTables<'a, 'p, P> {
     /// The entry, unless a task replaces its leaf.
     #[inline(always)]
     fn walk_once(&self, addr: VirtAddr) -> Option<Lookup> {
-        let (mut table, mut above) = (self.root(), Entry::table(Frame(0)));
+        let (mut table, mut above) = (self.root(), Entry::table(self.context.root()));
         let entry = loop {
             let entry = table.load(table.index(addr));
             if !entry.is_table(table.level()) {
@@ -93,7 +93,7 @@ impl<'a, 'p, P: TablePlatform> PageTables<'a, 'p, P> {
             (table, above) = (table.child(self.platform(), entry), entry);
         };
         let shared = !above.has(EntryFlags::WRITE);
-        let found = Lookup { level: table.level(), entry, shared, table: table.frame() };
+        let found = Lookup { level: table.level(), entry, shared, table: above.frame() };
         (!entry.is_busy()).then_some(found)
     }
 

@@ -131,13 +131,12 @@ fn shoot_down<P: TablePlatform>(
     let platform = allocator.platform();
     let pinned = Pinned::new(platform);
     let mut targets = context.running();
-    if targets.is_empty() {
+    let local = targets.remove(pinned.cpu());
+    let remote = !targets.is_empty();
+    if !local && !remote {
         allocator.count(Stat::TlbFlushAvoided, 1);
         return;
     }
-    let local = targets.contains(pinned.cpu());
-    targets.remove(pinned.cpu());
-    let remote = !targets.is_empty();
     if remote {
         platform.flush_remote_start(&targets, request);
         allocator.count(Stat::NrTlbRemoteFlush, 1);

@@ -1,5 +1,10 @@
 //! The gather: collects what was unmapped, flushes once, and only then drops counts and frees.
+//!
+//! # Invariants
+//!
+//! G1. Each span below `span_count` was stored since the gather was created.
 
+use core::mem::MaybeUninit;
 use core::sync::atomic::Ordering;
 
 use super::drain::Drain;
@@ -28,7 +33,8 @@ pub struct MmuGather<'a, 'p, P: TablePlatform> {
     context: &'a MmContext,
     owed: FlushBatch,
     rss: RssChange,
-    spans: [u64; GATHER_SPANS],
+    /// Not initialized before a span is stored: most gathers hold one.
+    spans: [MaybeUninit<u64>; GATHER_SPANS],
     span_count: usize,
     /// How many of the spans are detached tables and busy entries.
     table_count: usize,
@@ -133,7 +139,7 @@ impl<'a, 'p, P: TablePlatform> MmuGather<'a, 'p, P> {
             context,
             owed: FlushBatch::new(),
             rss: RssChange::default(),
-            spans: [0; GATHER_SPANS],
+            spans: [const { MaybeUninit::uninit() }; GATHER_SPANS],
             span_count: 0,
             table_count: 0,
             busy_count: 0,
@@ -250,8 +256,10 @@ impl<'a, 'p, P: TablePlatform> MmuGather<'a, 'p, P> {
 
     #[inline]
     fn span(&self, at: usize) -> Span {
+        assert!(at < self.span_count, "a gather holds no such span");
         match at.checked_sub(GATHER_SPANS) {
-            None => Span(self.spans[at]),
+            // SAFETY: G1: `at` is below `span_count`.
+            None => Span(unsafe { self.spans[at].assume_init() }),
             Some(at) => {
                 let page = words(self.allocator.platform(), self.pages[at / TABLE_ENTRIES]);
                 Span(page[at % TABLE_ENTRIES].load(Ordering::Relaxed))
@@ -262,7 +270,7 @@ impl<'a, 'p, P: TablePlatform> MmuGather<'a, 'p, P> {
     #[inline]
     fn set_span(&mut self, at: usize, span: Span) {
         match at.checked_sub(GATHER_SPANS) {
-            None => self.spans[at] = span.0,
+            None => _ = self.spans[at].write(span.0),
             Some(at) => {
                 let page = words(self.allocator.platform(), self.pages[at / TABLE_ENTRIES]);
                 page[at % TABLE_ENTRIES].store(span.0, Ordering::Relaxed);

@@ -136,13 +136,12 @@ impl<'a> Table<'a> {
         entries: Range<usize>,
         mut slowly: impl FnMut(Range<usize>),
     ) {
-        let settled = EntryFlags::ACCESSED.union(EntryFlags::DIRTY).bits();
         let kept = !EntryFlags::WRITE.bits();
         let mut at = entries.start;
         while at < entries.end {
             let end = entries.end.min(at + 8);
             let (from, to) = (&self.words[at..end], &target.words[at..end]);
-            if from.iter().fold(settled, |all, word| all & word.load(Ordering::Relaxed)) == settled {
+            if all_settled(from) {
                 for (from, to) in from.iter().zip(to) {
                     let leaf = from.load(Ordering::Relaxed) & kept;
                     to.store(leaf, Ordering::Release);
@@ -150,6 +149,32 @@ impl<'a> Table<'a> {
                 }
             } else {
                 slowly(at..end);
+            }
+            at = end;
+        }
+    }
+
+    /// Moves leaves to the entries of `target` from `to` on, which are empty; eight at a time where all of
+    /// them are settled. Calls `slowly` with the index and the target of each of the others.
+    #[inline]
+    pub(crate) fn move_settled(
+        self,
+        entries: Range<usize>,
+        target: Table<'_>,
+        to: usize,
+        mut slowly: impl FnMut(usize, usize),
+    ) {
+        let mut at = entries.start;
+        while at < entries.end {
+            let (end, to) = (entries.end.min(at + 8), to + at - entries.start);
+            let words = &self.words[at..end];
+            if words.len() == 8 && all_settled(words) {
+                for (from, to) in words.iter().zip(&target.words[to..to + 8]) {
+                    to.store(from.load(Ordering::Relaxed), Ordering::Release);
+                    from.store(Entry::EMPTY.bits(), Ordering::Release);
+                }
+            } else {
+                (at..end).for_each(|from| slowly(from, to + from - at));
             }
             at = end;
         }
@@ -168,8 +193,7 @@ impl<'a> Table<'a> {
         (1 + more.count()) * grain
     }
 
-    /// How many entries from `index` on, up to `end`, are empty, in a table that only the caller changes; the
-    /// first one is. Looks at eight at a time.
+    /// How many entries from `index` on, up to `end`, are empty. Looks at eight at a time.
     pub(crate) fn empty_from(self, index: usize, end: usize) -> usize {
         let (groups, tail) = self.words[index..end].as_chunks::<8>();
         let is_empty = |word: &AtomicU64| word.load(Ordering::Relaxed) == 0;
@@ -218,6 +242,13 @@ impl<'a> Table<'a> {
         }
         1 + groups.len() * 8 + count_run(tail, expected)
     }
+}
+
+/// Whether all of these are leaves that were used and stored through, so that they are settled.
+#[inline]
+fn all_settled(words: &[AtomicU64]) -> bool {
+    let settled = EntryFlags::ACCESSED.union(EntryFlags::DIRTY).bits();
+    words.iter().fold(settled, |all, word| all & word.load(Ordering::Relaxed)) == settled
 }
 
 #[inline]

@@ -120,16 +120,16 @@ impl<'a, P: FramePlatform> Counter<'a, '_, P> {
         if self.counts.is_counted_as_published(run.start) {
             return self.unmap_as_published(run);
         }
+        if run.count == 1
+            && let Some(freed) = self.unmap_one(run.start)
+        {
+            return freed;
+        }
         run.by_block().map(|piece| self.unmap_in_block(piece)).sum()
     }
 
     fn unmap_in_block(&mut self, piece: FrameRange) -> u64 {
         let (start, count) = (piece.start.index_in_block(), piece.count as usize);
-        if count == 1
-            && let Some(freed) = self.unmap_one(piece.start)
-        {
-            return freed;
-        }
         let (platform, promises) = (self.counts.platform(), Promises::new(self.counts.store()));
         if count == BLOCK_FRAMES && self.enter(piece.start.block()).remove_table(&promises) {
             self.excess |= promises.excess.get();
@@ -183,7 +183,7 @@ impl<'a, P: FramePlatform> Counter<'a, '_, P> {
         freed
     }
 
-    #[inline]
+    #[inline(always)]
     fn count_down(
         &mut self,
         frame: Frame,

@@ -21,8 +21,8 @@ impl<P: FramePlatform> Lists<'_, P> {
         unsafe { self.cpus.as_slice().get_unchecked(cpu.index()) }
     }
 
-    /// The common allocation, inlined into callers, from the list of the CPU's first zone; leaves the folio's
-    /// state as it is. `None`: take the slow path.
+    /// The common allocation, inlined into callers, from the list of the zone that served last; leaves the
+    /// folio's state as it is. `None`: take the slow path.
     #[inline(always)]
     pub(in crate::page_alloc) fn take_listed(
         &self,
@@ -41,7 +41,7 @@ impl<P: FramePlatform> Lists<'_, P> {
     #[inline(always)]
     fn take_open(&self, cpu: CpuId, number: usize, kind: ZoneKind) -> Option<(Frame, &AtomicU8)> {
         let level = &self.lists_of(cpu).levels[0];
-        let list = level.first_list(kind, number);
+        let list = level.serving_list(kind, number);
         if !level.lease.enter_open() {
             return None;
         }

@@ -54,11 +54,12 @@ impl<P: FramePlatform> Lists<'_, P> {
         }
     }
 
-    /// In the slow path, takes a listed folio of the first zone under the configured guard. `None`: continue.
+    /// In the slow path, takes a listed folio of the zone that served last under the configured guard. `None`:
+    /// continue.
     pub(in crate::page_alloc) fn take_guarded(&self, cpu: CpuId, gfp: Gfp, order: Order) -> Option<Frame> {
         let number = list_of(order, gfp.mobility).filter(|_| gfp.nodes == NodePolicy::Local)?;
         let level = &self.lists_of(cpu).levels[0];
-        let list = level.first_list(gfp.zone, number);
+        let list = level.serving_list(gfp.zone, number);
         let popped = self.guarded(level, || {
             let popped = list.pop()?;
             add_own(&list.allocated, 1);

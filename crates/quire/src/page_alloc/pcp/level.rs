@@ -16,7 +16,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64};
 
 use crate::addr::Order;
 use crate::limits::{BLOCK_FRAMES, MAGAZINE_FRAMES, MAX_NODES, NESTED_SLOTS, SORTER_BLOCKS};
-use crate::memmap::{BootRef, BootSlice, LIST_BYTES};
+use crate::memmap::{BootCell, BootSlice, LIST_BYTES};
 use crate::page_alloc::frames::CONTEXTS;
 use crate::page_alloc::pcp::list::{FrameList, Slot};
 use crate::page_alloc::pcp::parked::Parked;
@@ -68,8 +68,9 @@ pub(in crate::page_alloc) type ZoneLists = [FrameList; LISTS];
 #[repr(align(128))]
 pub(in crate::page_alloc) struct Level {
     pub(in crate::page_alloc) lease: Lease,
-    /// For each kind, the lists of the zone that serves this CPU first.
-    first: [BootRef<ZoneLists>; 3],
+    /// For each kind, the lists of the zone that served this CPU last. The slow path begins with the first
+    /// zone, so this is another one only while that one is short.
+    serving: [BootCell<ZoneLists>; 3],
     /// The lists of each zone.
     lists: BootSlice<ZoneLists>,
     /// Each list's parked magazines. First level only.
@@ -99,10 +100,17 @@ impl Level {
         unsafe { &*self.lists.as_slice().as_ptr().cast::<FrameList>().byte_add(bytes) }
     }
 
-    /// The list of the zone that serves a kind first.
+    /// The list of the zone that served a kind last.
     #[inline(always)]
-    pub(in crate::page_alloc) fn first_list(&self, kind: ZoneKind, number: usize) -> &FrameList {
-        &self.first[kind as usize][number]
+    pub(in crate::page_alloc) fn serving_list(&self, kind: ZoneKind, number: usize) -> &FrameList {
+        &self.serving[kind as usize][number]
+    }
+
+    /// From now on this zone's lists serve the common path of requests for a kind.
+    pub(in crate::page_alloc) fn serve_from(&self, kind: ZoneKind, zone: usize) {
+        if let Some(lists) = self.lists.entry(zone) {
+            self.serving[kind as usize].set(lists);
+        }
     }
 
     /// Every list that has slots, with its index.
@@ -180,7 +188,7 @@ impl CpuLists {
             };
             *level = Some(Level {
                 lease: Lease::new(guarded),
-                first: [dma32, normal, movable],
+                serving: [dma32, normal, movable].map(BootCell::new),
                 lists,
                 parked: if number == 0 { parked } else { BootSlice::empty() },
             });

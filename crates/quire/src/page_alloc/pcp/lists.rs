@@ -122,8 +122,21 @@ impl<P: FramePlatform> Lists<'_, P> {
         list.batch.store((batch as u32 * 2).clamp(4, PCP_BATCH as u32), Ordering::Relaxed);
         let allowed = zone.allowance(gfp.urgency, gfp.zone) >> order.get();
         let wanted = batch.min(allowed as usize);
+        // A zone that is short refills nothing; the next one serves.
+        let got = if wanted > 0 { self.fetch_onto(access, own, gfp, wanted) } else { 0 };
+        list.note_flow(-(got as i64));
+        if let Some(parked) = own.parked {
+            parked.raise_mark(self.platform(), own.wait, got, zone.free_frames() < zone.marks.high());
+        }
+        list.pop()
+    }
+
+    /// Takes folios from the zone's store onto an empty list; returns how many.
+    #[inline(never)]
+    fn fetch_onto(&self, access: &ListAccess<'_>, own: OwnList<'_>, gfp: Gfp, wanted: usize) -> usize {
         let mut frames = [Frame(0); PCP_BATCH];
-        let got = self.frames().in_store(|| self.fetch(access, zone, own.number, gfp, &mut frames[..wanted]));
+        let out = &mut frames[..wanted];
+        let got = self.frames().in_store(|| self.fetch(access, own.zone, own.number, gfp, out));
         self.frames().count(Stat::PcpRefill, 1);
         // The lowest address is popped first, so that neighbours in time are neighbours in memory.
         let mut last = None;
@@ -134,13 +147,9 @@ impl<P: FramePlatform> Lists<'_, P> {
                 _ => self.frames().memmap.block(frame.block()),
             };
             last = Some((frame.block(), block));
-            list.push(frame, self.frames().state_cell(block, frame));
+            own.list.push(frame, self.frames().state_cell(block, frame));
         }
-        list.note_flow(-(got as i64));
-        if let Some(parked) = own.parked {
-            parked.raise_mark(self.platform(), own.wait, got, zone.free_frames() < zone.marks.high());
-        }
-        list.pop()
+        got
     }
 
     /// Takes folios for a list from the zone's store; returns how many.

@@ -10,7 +10,7 @@ use crate::page_alloc::pcp::list_access::ListAccess;
 use crate::page_alloc::request::Requests;
 use crate::page_alloc::request::gfp::{Contents, Gfp, Urgency};
 use crate::page_alloc::request::last_block::is_middle;
-use crate::page_alloc::request::placement::ZoneOrder;
+use crate::page_alloc::request::placement::{ZoneOrder, node_of};
 use crate::page_alloc::store::search::Search;
 use crate::page_alloc::store::zone::Zone;
 use crate::platform::{Event, FramePlatform};
@@ -179,6 +179,9 @@ impl<P: FramePlatform> Requests<'_, P> {
                 .and_then(|list| self.lists.list_take(access, usize::from(number), list, gfp));
             if listed.is_some() {
                 self.count_placed(access.cpu, gfp, zones, number.into(), order.frames());
+                if order == Order::FRAME {
+                    self.serve_from(access, zones, gfp, number);
+                }
                 return listed;
             }
             if zone.allowance(gfp.urgency, gfp.zone) < order.frames() {
@@ -189,6 +192,17 @@ impl<P: FramePlatform> Requests<'_, P> {
             self.count_placed(access.cpu, gfp, zones, number.into(), order.frames());
             Some(frame)
         })
+    }
+
+    /// Lets the common path take from the lists of a zone that just served a frame, until they are empty. Not
+    /// from another node: the slow path counts those frames.
+    fn serve_from(&self, access: &ListAccess<'_>, zones: ZoneOrder<'_>, gfp: Gfp, zone: u8) {
+        if gfp.nodes == NodePolicy::Local
+            && zones.first_node() == Some(node_of(zone))
+            && let Some(level) = access.level()
+        {
+            level.serve_from(gfp.zone, zone.into());
+        }
     }
 
     /// Takes one folio straight from a zone's store.

@@ -71,8 +71,8 @@ impl Pool {
             collected: 0,
         };
         let (from, to) = ((first.0 - origin) as usize, (first.0 - origin + count) as usize);
-        pool.mark(0, from, true);
-        pool.mark(to, taken.len() * 64 - to, true);
+        pool.take_all(0, from);
+        pool.take_all(to, taken.len() * 64 - to);
         for word in taken.len()..full.len() * 64 {
             pool.set_full(word, true);
         }
@@ -151,7 +151,7 @@ impl Pool {
 
     /// Marks blocks taken; returns whether all of them are known to be zero.
     fn take_bits(&mut self, bit: usize, blocks: u32) -> bool {
-        self.mark(bit, blocks as usize, true);
+        self.take_all(bit, blocks as usize);
         self.free -= blocks;
         let stale: u32 = masks(bit, blocks as usize)
             .map(|(word, mask)| (self.stale[word].load(Ordering::Relaxed) & mask).count_ones())
@@ -231,9 +231,9 @@ impl Pool {
         for (word, mask) in masks(bit, blocks as usize) {
             let stale = self.stale[word].load(Ordering::Relaxed);
             self.stale[word].store(if zeroed { stale & !mask } else { stale | mask }, Ordering::Relaxed);
+            self.set_taken(word, self.word(word) & !mask);
         }
         self.zeroed += if zeroed { blocks } else { 0 };
-        self.mark(bit, blocks as usize, false);
         self.free += blocks;
         self.hint = self.hint.min(bit / 64);
     }
@@ -294,12 +294,15 @@ impl Pool {
         PoolBits { stale: &self.stale, ..self.bits() }
     }
 
-    fn mark(&mut self, from: usize, count: usize, taken: bool) {
-        for (at, mask) in masks(from, count) {
-            let word = if taken { self.word(at) | mask } else { self.word(at) & !mask };
-            self.taken[at].store(word, Ordering::Relaxed);
-            self.set_full(at, word == u64::MAX);
+    fn take_all(&mut self, from: usize, count: usize) {
+        for (word, mask) in masks(from, count) {
+            self.set_taken(word, self.word(word) | mask);
         }
+    }
+
+    fn set_taken(&mut self, word: usize, taken: u64) {
+        self.taken[word].store(taken, Ordering::Relaxed);
+        self.set_full(word, taken == u64::MAX);
     }
 
     fn set_full(&mut self, word: usize, full: bool) {

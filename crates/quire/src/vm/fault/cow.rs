@@ -2,7 +2,7 @@
 
 use super::file::is_shared_writable;
 use crate::addr::{Frame, FrameRange, Order, PageSize, VirtAddr};
-use crate::arch::{Entry, EntryFlags};
+use crate::arch::EntryFlags;
 use crate::error::{FaultError, MapError};
 use crate::filemap::FileKind;
 use crate::page_alloc::Origin;
@@ -64,7 +64,7 @@ impl<P: Platform> Faults<'_, '_, P> {
         if used.is_some() && self.tables().lookup(addr).entry != leaf {
             return Ok(Step::Again);
         }
-        self.copy_page(vma, addr, leaf)
+        self.copy_page(vma, addr, &found)
     }
 
     /// Whether no other leaf maps any frame of the leaf at `frame`. Exact: only `fork` could add a leaf to a
@@ -109,8 +109,8 @@ impl<P: Platform> Faults<'_, '_, P> {
     /// Replaces a page by a copy, which is made before the leaf is exchanged. Another CPU may copy the same
     /// page meanwhile, and the original may be freed. Then the leaf has changed, and this copy is dropped:
     /// only verbs that take the lock for writing could restore the leaf.
-    fn copy_page(self, vma: &Vma, addr: VirtAddr, leaf: Entry) -> Result<Step, FaultError> {
-        let pages = self.memory.pages();
+    fn copy_page(self, vma: &Vma, addr: VirtAddr, found: &Lookup) -> Result<Step, FaultError> {
+        let (pages, leaf) = (self.memory.pages(), found.entry);
         let copy = if leaf.has(EntryFlags::SPECIAL) {
             pages.requests().alloc_zero_page(self.request_for(vma))?
         } else {
@@ -119,11 +119,10 @@ impl<P: Platform> Faults<'_, '_, P> {
             copy
         };
         let flags = leaf_flags(&vma.attributes, true).union(EntryFlags::ANON);
-        let new = Entry::leaf(copy.frame(), PageSize::Size4K, flags);
-        pages.frames().set_origin(copy.frame(), Origin::new(self.family, vma.attributes.origin_of(addr)));
+        let new = (copy.frame(), Origin::new(self.family, vma.attributes.origin_of(addr)));
         let mut gather = MmuGather::new(pages, self.context());
         // SAFETY: invariant 1: the copy's value is given up once the leaf is there.
-        let replaced = unsafe { self.tables().replace(addr, PageSize::Size4K, leaf, new, &mut gather) };
+        let replaced = unsafe { self.tables().replace_page(found, addr, new, flags, &mut gather) };
         let change = gather.finish();
         if replaced != Ok(true) {
             self.memory.give_up(copy);

@@ -37,11 +37,20 @@ impl<P: Platform> Faults<'_, '_, P> {
         loop {
             let space = self.space.read(self.memory.platform());
             let step = match space.tree.find(addr) {
-                Some(vma) => match self.touch_new_page(vma, addr, access) {
-                    Ok(true) => return Ok(FaultOutcome { order: Order::FRAME, kind: FaultKind::Anon }),
-                    Ok(false) => self.fault_in(vma, addr, access, Caller::Access),
-                    Err(error) => Err(error),
-                },
+                Some(vma) => {
+                    let found = self.tables().walk(addr);
+                    if self.is_touch_of_new_page(vma, access, &found) {
+                        match self.map_new_page(vma, addr, &found) {
+                            Ok(true) => {
+                                return Ok(FaultOutcome { order: Order::FRAME, kind: FaultKind::Anon });
+                            }
+                            Ok(false) => Ok(Step::Again),
+                            Err(error) => Err(error),
+                        }
+                    } else {
+                        self.fault_at(vma, addr, access, &found, Caller::Access)
+                    }
+                }
                 None => {
                     drop(space);
                     self.grow_down(addr)?;
@@ -77,24 +86,19 @@ impl<P: Platform> Faults<'_, '_, P> {
         Ok(())
     }
 
-    /// The most frequent fault, inlined: the first store to a page of private memory, where single frames are
-    /// mapped and the page table is there. `false`: another fault, or another CPU was faster.
+    /// Whether it is the most frequent fault, which takes a short way: the first store to a page of private
+    /// memory, where single frames are mapped and the page table is there.
     #[inline(always)]
-    fn touch_new_page(self, vma: &Vma, addr: VirtAddr, access: Access) -> Result<bool, FaultError> {
+    fn is_touch_of_new_page(self, vma: &Vma, access: Access, found: &Lookup) -> bool {
         let attributes = &vma.attributes;
-        let is_usual = access == Access::Write
+        access == Access::Write
+            && found.entry.is_empty()
+            && found.level == Level::PTE
+            && !found.shared
             && attributes.protection.contains(Protection::WRITE)
             && !attributes.handler.is_some()
             && attributes.is_anonymous()
-            && self.allowed_orders(vma) == OrderSet::FRAME;
-        if !is_usual {
-            return Ok(false);
-        }
-        let found = self.tables().walk(addr);
-        if !found.entry.is_empty() || found.level != Level::PTE || found.shared {
-            return Ok(false);
-        }
-        self.map_new_page(vma, addr, &found)
+            && self.allowed_orders(vma) == OrderSet::FRAME
     }
 
     /// The orders of folios that the mapping may use.
@@ -111,26 +115,37 @@ impl<P: Platform> Faults<'_, '_, P> {
         access: Access,
         caller: Caller,
     ) -> Result<Step, FaultError> {
+        self.fault_at(vma, addr, access, &self.tables().lookup(addr), caller)
+    }
+
+    /// As [`Self::fault_in`], after a lookup of the address under the same hold of the lock.
+    fn fault_at(
+        self,
+        vma: &Vma,
+        addr: VirtAddr,
+        access: Access,
+        found: &Lookup,
+        caller: Caller,
+    ) -> Result<Step, FaultError> {
         if !access.is_allowed(vma.attributes.protection) {
             return Err(FaultError::Protection);
         }
-        let found = self.tables().lookup(addr);
         // A shared table counts once for all its sharers, so it is unshared before map counts are read.
         if found.shared && (found.entry.is_empty() || access == Access::Write) {
             return Ok(Step::Shared);
         }
         if vma.attributes.handler.is_some()
-            && let Some(step) = Notices::of(self.0).tell_handler(vma, addr, access, &found)?
+            && let Some(step) = Notices::of(self.0).tell_handler(vma, addr, access, found)?
         {
             return Ok(step);
         }
         if found.entry.is_empty() {
             return if vma.attributes.is_anonymous() {
-                self.fault_anonymous(vma, addr, access, found, caller)
+                self.fault_anonymous(vma, addr, access, *found, caller)
             } else if vma.attributes.huge_size().is_some() {
                 self.fault_huge(vma, addr, access, caller)
             } else {
-                self.fault_file(vma, addr, access, &found)
+                self.fault_file(vma, addr, access, found)
             };
         }
         if found.entry.is_poison() {
@@ -138,7 +153,7 @@ impl<P: Platform> Faults<'_, '_, P> {
         }
         let order = found.leaf_size().map_or(Order::FRAME, |size| size.order());
         if access == Access::Write && !access.is_good_for(found.entry) {
-            return self.fault_protected(vma, addr, found);
+            return self.fault_protected(vma, addr, *found);
         }
         if let Some(size) = found.leaf_size()
             && access == Access::Write

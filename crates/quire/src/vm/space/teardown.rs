@@ -3,7 +3,7 @@
 
 use crate::addr::{VirtAddr, VirtRange};
 use crate::error::{MapError, MmError};
-use crate::pgtable::Zap;
+use crate::pgtable::{RangeEnds, Zap};
 use crate::platform::Platform;
 use crate::tlb::MmuGather;
 use crate::vm::gigantic::cancel::Cancellation;
@@ -13,12 +13,13 @@ use crate::vm::space::address_space::AddressSpace;
 use crate::vm::space::rss::{Counted, counted};
 use crate::vm::space::state::Space;
 
-impl<P: Platform> AddressSpace<'_, P> {
+impl<'m, P: Platform> AddressSpace<'m, P> {
     /// Splits large leaves that reach over an end of the range, and unshares tables that do, so that
     /// unmapping the range needs no memory. Drops page cache before it reports that memory is out.
-    pub(in crate::vm) fn cut(&self, range: VirtRange) -> Result<(), MmError> {
-        self.retried(|| self.tables().split_ends(range))?;
-        self.retried(|| self.tables().unshare_ends(range))
+    #[inline]
+    pub(in crate::vm) fn cut(&self, range: VirtRange) -> Result<RangeEnds<'m>, MmError> {
+        let uncut = self.tables().within_table(range);
+        uncut.map_or_else(|| self.retried(|| self.tables().cut(range)), Ok)
     }
 
     /// Splits leaves until none reaches across an address.
@@ -29,7 +30,7 @@ impl<P: Platform> AddressSpace<'_, P> {
     /// As [`Self::cut`], except that huge pages, which are mapped whole, stay whole.
     pub(in crate::vm) fn cut_small(&self, space: &Space, range: VirtRange) -> Result<(), MmError> {
         if !space.huge {
-            return self.cut(range);
+            return self.cut(range).map(drop);
         }
         for at in [range.start, range.end].into_iter().filter(|&at| cuts(space, at).is_none()) {
             self.cut_at(at)?;
@@ -43,22 +44,27 @@ impl<P: Platform> AddressSpace<'_, P> {
     }
 
     /// Attempts something that may need memory, and once more after dropping page cache.
-    fn retried(&self, attempt: impl Fn() -> Result<(), MapError>) -> Result<(), MmError> {
-        let mut done = attempt();
-        if done == Err(MapError::OutOfMemory) && self.memory.reclaim() > 0 {
-            done = attempt();
+    #[inline(never)]
+    fn retried<T>(&self, attempt: impl Fn() -> Result<T, MapError>) -> Result<T, MmError> {
+        let mut again = false;
+        loop {
+            match attempt() {
+                Ok(done) => return Ok(done),
+                Err(MapError::OutOfMemory) if !again && self.memory.reclaim() > 0 => again = true,
+                Err(_) => return Err(MmError::NoMemory),
+            }
         }
-        done.map_err(|_| MmError::NoMemory)
     }
 
     /// Unmaps what `vmas`, in ascending order, map inside `within`. Nothing else is mapped in `limits`, which
-    /// covers `within`, so tables there are freed whole. The ends of `within` were [`Self::cut`]. The lock is
-    /// held for writing.
+    /// covers `within`, so tables there are freed whole. The ends of `within` were [`Self::cut`] under the same
+    /// hold of the lock, for writing.
     pub(in crate::vm) fn zap<'v>(
         &self,
         vmas: impl Iterator<Item = &'v Vma>,
         within: VirtRange,
         limits: VirtRange,
+        cut: RangeEnds<'m>,
     ) {
         Cancellation::of(self.memory).cancel(self.mapper.number(), within);
         // One gather for neighbours of the same kind.
@@ -70,7 +76,12 @@ impl<P: Platform> AddressSpace<'_, P> {
                 Some((sum, alike)) if *alike == counted => sum.end = range.end,
                 _ => {
                     if let Some((sum, counted)) = open {
-                        self.zap_alike(Zap::tables(sum, VirtRange::new(floor, sum.end)), within, counted);
+                        self.zap_alike(
+                            Zap::tables(sum, VirtRange::new(floor, sum.end)),
+                            within,
+                            cut,
+                            counted,
+                        );
                         floor = range.start;
                     }
                     open = Some((range, counted));
@@ -78,13 +89,13 @@ impl<P: Platform> AddressSpace<'_, P> {
             }
         }
         if let Some((sum, counted)) = open {
-            self.zap_alike(Zap::tables(sum, VirtRange::new(floor, limits.end)), within, counted);
+            self.zap_alike(Zap::tables(sum, VirtRange::new(floor, limits.end)), within, cut, counted);
         }
     }
 
-    fn zap_alike(&self, zap: Zap, within: VirtRange, counted: Counted) {
+    fn zap_alike(&self, zap: Zap, within: VirtRange, cut: RangeEnds<'m>, counted: Counted) {
         let mut gather = MmuGather::new(self.memory.pages(), &self.context);
-        self.tables().unmap_cut(&zap, within, &mut gather);
+        self.tables().unmap_cut(&zap, within, cut, &mut gather);
         self.add_rss(gather.finish(), counted);
         if counted == Counted::Huge {
             self.memory.huge().take_returned(self.memory.pages());

@@ -94,14 +94,13 @@ impl VmaTree {
     }
 
     /// The mappings that share a byte with `range`, in ascending order.
-    pub fn overlapping(&self, range: VirtRange) -> impl Iterator<Item = &Vma> {
-        let mut at = if range.is_empty() { None } else { self.ptr_from(range.start) };
+    pub fn overlapping(&self, range: VirtRange) -> impl Iterator<Item = &Vma> + Clone {
+        let mut at = self.ptr_in(range);
         core::iter::from_fn(move || {
             let vma = &self.avl.node(at?).vma;
-            if vma.range.start >= range.end {
-                return None;
-            }
-            at = self.avl.successor(at?);
+            let more = vma.range.end < range.end;
+            at = if more { self.avl.successor(at?) } else { None };
+            at = at.filter(|&next| self.avl.node(next).vma.range.start < range.end);
             Some(vma)
         })
     }

@@ -52,7 +52,8 @@ impl<P: Platform> Madvise<'_, '_, P> {
     ) -> Result<(), MmError> {
         let space = self.lock();
         let covered = covers(&space, range);
-        let (range, outcome) = prefix(&space, range.intersect(space.layout.user), suits);
+        let range = range.intersect(space.layout.user);
+        let (range, outcome) = prefix(space.tree.overlapping(range), range, suits);
         if range.is_empty() {
             return outcome.and(covered);
         }

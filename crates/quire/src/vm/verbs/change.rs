@@ -5,11 +5,11 @@ use crate::addr::{VirtAddr, VirtRange};
 use crate::error::MmError;
 use crate::platform::Platform;
 use crate::vm::handle::handle;
-use crate::vm::mapping::vma::VmaAttributes;
+use crate::vm::mapping::vma::{Vma, VmaAttributes};
 use crate::vm::space::address_space::AddressSpace;
 use crate::vm::space::guard::SpaceGuard;
 use crate::vm::space::state::Space;
-use crate::vm::tree::{VmaList, VmaTree, edit};
+use crate::vm::tree::{VmaList, edit};
 
 handle! { AttributeChange of AddressSpace }
 
@@ -51,14 +51,18 @@ impl<P: Platform> AttributeChange<'_, '_, P> {
 
 /// Fails unless every page of the range lies in a mapping.
 pub(in crate::vm) fn covers(space: &Space, range: VirtRange) -> Result<(), MmError> {
-    let user = range.end <= space.layout.user.end;
-    if user && mapped_up_to(&space.tree, range) == range.end { Ok(()) } else { Err(MmError::NoMemory) }
+    all_mapped(space.tree.overlapping(range), range)
 }
 
-/// The first address of the range in no mapping, or the range's end.
-pub(in crate::vm) fn mapped_up_to(tree: &VmaTree, range: VirtRange) -> VirtAddr {
+/// Fails unless every page of a range lies in one of the mappings that overlap it.
+pub(super) fn all_mapped<'v>(vmas: impl Iterator<Item = &'v Vma>, range: VirtRange) -> Result<(), MmError> {
+    if mapped_up_to(vmas, range) == range.end { Ok(()) } else { Err(MmError::NoMemory) }
+}
+
+/// The first address of the range in none of the mappings that overlap it, or the range's end.
+pub(super) fn mapped_up_to<'v>(vmas: impl Iterator<Item = &'v Vma>, range: VirtRange) -> VirtAddr {
     let mut at = range.start;
-    for vma in tree.overlapping(range) {
+    for vma in vmas {
         if vma.range.start > at {
             break;
         }

@@ -14,14 +14,13 @@ use crate::vm::collapse::call::CollapseCall;
 use crate::vm::file::handle::File;
 use crate::vm::handle::handle;
 use crate::vm::hugetlb::reservations::Reservations;
-use crate::vm::mapping::vma::{Backing, VmaAttributes, VmaFlags};
+use crate::vm::mapping::vma::{Backing, Vma, VmaAttributes, VmaFlags};
 use crate::vm::reclaim::shrink::SpaceReclaim;
 use crate::vm::space::address_space::AddressSpace;
-use crate::vm::space::state::Space;
 use crate::vm::userfault::UserfaultModes;
 use crate::vm::userfault::answer::Answers;
 use crate::vm::userfault::changes::Notices;
-use crate::vm::verbs::change::covers;
+use crate::vm::verbs::change::{all_mapped, covers};
 use crate::vm::verbs::populate::{How, Populate};
 
 /// The advice.
@@ -109,7 +108,8 @@ impl<P: Platform> Madvise<'_, '_, P> {
     fn check_reclaimable(self, range: VirtRange) -> Result<(), MmError> {
         let space = self.space.read(self.memory.platform());
         let suits = |vma: &VmaAttributes| !vma.flags.contains(VmaFlags::LOCKED) && vma.huge_size().is_none();
-        let (_, outcome) = prefix(&space, range.intersect(space.layout.user), suits);
+        let inside = range.intersect(space.layout.user);
+        let (_, outcome) = prefix(space.tree.overlapping(inside), inside, suits);
         outcome.and(covers(&space, range))
     }
 
@@ -161,20 +161,22 @@ impl<P: Platform> Madvise<'_, '_, P> {
         let space = self.space.read(self.memory.platform());
         let range = Some(range.intersect(space.layout.user)).filter(|_| space.handled);
         let range = space.whole_pages(range?).ok()?;
-        Some(prefix(&space, range, suits).0)
+        Some(prefix(space.tree.overlapping(range), range, suits).0)
     }
 
     fn drop_pages(self, range: VirtRange, suits: fn(&VmaAttributes) -> bool) -> Result<(), MmError> {
         let space = self.lock();
-        let covered = covers(&space, range);
+        // One search of the tree for all that is asked of the mappings.
+        let vmas = space.tree.overlapping(range);
+        let covered = all_mapped(vmas.clone(), range);
         let range = space.whole_pages(range.intersect(space.layout.user))?;
-        let (part, outcome) = prefix(&space, range, suits);
+        let (part, outcome) = prefix(vmas.clone(), range, suits);
         if part.is_empty() {
             return outcome.and(covered);
         }
-        self.cut(part)?;
+        let cut = self.cut(part)?;
         Reservations::of(self.0).renew_reservations(&space, part)?;
-        self.zap(space.tree.overlapping(part), part, part);
+        self.zap(vmas.take_while(|vma| vma.range.start < part.end), part, part, cut);
         outcome.and(covered)
     }
 
@@ -183,8 +185,9 @@ impl<P: Platform> Madvise<'_, '_, P> {
         let space = self.lock();
         let covered = covers(&space, range);
         let range = range.intersect(space.layout.user);
-        let (part, outcome) =
-            prefix(&space, range, |vma| vma.is_anonymous() && !vma.flags.contains(VmaFlags::LOCKED));
+        let (part, outcome) = prefix(space.tree.overlapping(range), range, |vma| {
+            vma.is_anonymous() && !vma.flags.contains(VmaFlags::LOCKED)
+        });
         if part.is_empty() {
             // Nothing will be freed, so large leaves at the ends need no split.
             return outcome.and(covered);
@@ -251,13 +254,14 @@ impl<P: Platform> Madvise<'_, '_, P> {
     }
 }
 
-/// The part of the range before the first mapping that does not suit, and the error for that mapping.
-pub(super) fn prefix(
-    space: &Space,
+/// The part of the range before the first of these mappings in it that does not suit, and the error for that
+/// mapping.
+pub(super) fn prefix<'v>(
+    mut vmas: impl Iterator<Item = &'v Vma>,
     range: VirtRange,
     suits: impl Fn(&VmaAttributes) -> bool,
 ) -> (VirtRange, Result<(), MmError>) {
-    match space.tree.overlapping(range).find(|vma| !suits(&vma.attributes)) {
+    match vmas.find(|vma| vma.range.overlaps(range) && !suits(&vma.attributes)) {
         Some(vma) => (VirtRange::new(range.start, vma.range.start.max(range.start)), Err(MmError::Invalid)),
         None => (range, Ok(())),
     }

@@ -79,7 +79,7 @@ impl<P: Platform> Mlock<'_, '_, P> {
         let end = start.0.checked_add(len).map(VirtAddr).ok_or(MmError::Invalid)?;
         let range = VirtRange::new(start, end);
         let space = self.lock();
-        let stop = mapped_up_to(&space.tree, range);
+        let stop = mapped_up_to(space.tree.overlapping(range), range);
         if stop > start {
             let mapped = VirtRange::new(start, stop);
             AttributeChange::of(self.0).change_and_unlock(space, mapped, |vma| set_lock(vma, mode))?;

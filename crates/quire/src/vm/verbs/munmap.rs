@@ -37,17 +37,20 @@ impl<P: Platform> Munmap<'_, '_, P> {
             return Err(MmError::NoMemory);
         }
         let mut spares = self.memory.spares(edit::splits(&space.tree, range))?;
-        if let Err(error) = self.cut(range) {
-            self.memory.discard_spares(spares);
-            return Err(error);
-        }
+        let cut = match self.cut(range) {
+            Ok(cut) => cut,
+            Err(error) => {
+                self.memory.discard_spares(spares);
+                return Err(error);
+            }
+        };
         let gone = edit::carve(&mut space.tree, range, &mut spares).ok_or(MmError::NoMemory);
         self.memory.discard_spares(spares);
         let gone = gone?;
         if space.huge {
             gone.iter().for_each(|vma| Reservations::of(self.0).end_reservations(vma));
         }
-        self.zap(gone.iter(), range, free_around(&space.tree, range, space.layout.user));
+        self.zap(gone.iter(), range, free_around(&space.tree, range, space.layout.user), cut);
         Ok(gone)
     }
 }

@@ -10,6 +10,7 @@ use quire::page_alloc::{
     AllocatorConfig, Gfp, MemoryInfo, MemoryRange, Mobility, PageAllocator, Urgency, Watermarks, ZoneInfo,
     ZoneKind,
 };
+use quire::stats::Stat;
 use testkit::{order, ranges_of};
 
 const MIB: u64 = 1 << 20;
@@ -116,6 +117,30 @@ fn lower_zones_keep_a_share_for_those_that_need_them() {
         near(ZoneKind::Dma32, min(ZoneKind::Dma32));
         near(ZoneKind::Movable, min(ZoneKind::Movable));
         [user, kernel, low].iter().for_each(|frames| give(allocator, Order::FRAME, frames));
+    });
+}
+
+/// Else each request would ask the short zone first, by the slow path.
+#[test]
+fn while_the_first_zone_is_short_the_next_one_serves_by_its_lists() {
+    let ranges = vec![Range::new(4 * GIB - 32 * MIB, 32 * MIB), Range::new(4 * GIB, 64 * MIB)];
+    with_zones(ranges, 0, |allocator| {
+        let is_low = |frame: &Frame| frame.addr().0 < 4 * GIB;
+        let take = || allocator.alloc_raw(Gfp::KERNEL, Order::FRAME).unwrap();
+        let mut live = vec![take()];
+        while !live.last().is_some_and(is_low) {
+            live.push(take());
+        }
+        let refills = || allocator.lists().stat(Stat::PcpRefill);
+        let before = refills();
+        live.extend((0..4 * PCP_BATCH + 1).map(|_| take()));
+        assert!(refills() - before <= 4 * PCP_BATCH as u64 / 32, "{} refills", refills() - before);
+        // A frame of the first zone is taken again when the list of the other one is empty.
+        let high = live.swap_remove(0);
+        give(allocator, Order::FRAME, &[high]);
+        let more: Vec<_> = (0..PCP_BATCH + 1).map(|_| take()).collect();
+        assert!(is_low(&more[0]) && more.contains(&high));
+        [live, more].iter().for_each(|frames| give(allocator, Order::FRAME, frames));
     });
 }
 

@@ -16,7 +16,7 @@ use crate::arch::{Entry, EntryFlags, Level, expect_changes};
 use crate::limits::{BLOCK_FRAMES, TABLE_ENTRIES};
 #[cfg(feature = "published")]
 use crate::memmap::FrameMask;
-use crate::memmap::{Descriptor, DescriptorFlags};
+use crate::memmap::Descriptor;
 use crate::page_alloc::PageAllocator;
 use crate::platform::TablePlatform;
 use crate::stats::Stat;
@@ -305,9 +305,6 @@ pub(super) fn mark_dirty<P: TablePlatform>(
         return;
     }
     for page in (0..frames.count).step_by(size.frames() as usize) {
-        let descriptor = allocator.frames().folio_descriptor(frames.start.add(page));
-        if !descriptor.has(DescriptorFlags::DIRTY) {
-            descriptor.add_flags(DescriptorFlags::DIRTY);
-        }
+        allocator.frames().mark_dirty(frames.start.add(page));
     }
 }

@@ -66,7 +66,7 @@ impl<'a, 'p, P: FramePlatform> TableFrames<'a, 'p, P> {
         let frames = bytes.div_ceil(FRAME_SIZE as usize).next_power_of_two();
         let order = Order::new(frames.trailing_zeros() as u8).ok_or(InitError::TooSmall)?;
         let folio = self.pages.alloc(Gfp::KERNEL, order).map_err(|_| InitError::TooSmall)?;
-        self.pages.frames().hold_for_manager(folio.frames());
+        self.pages.requests().hold_for_manager(folio.frames()).map_err(|_| InitError::TooSmall)?;
         self.pages.tables.fetch_add(order.frames(), Ordering::Relaxed);
         let frame = folio.into_raw();
         let start = self.pages.platform().direct_map(frame.addr());

@@ -91,12 +91,12 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         let mapped = block.small_maps(self.platform()).nonzero();
         let in_use = block.heads.load().union(block.held.load()).union(mapped);
         ensure(free.intersection(in_use).is_empty(), Violation::FreeInUse(number))?;
-        let Some(area) = block.area() else { return Err(Violation::State(number)) };
-        let marked = |index| area.state(index).is_zeroed() && !area.state(index).is_free();
+        let Some(columns) = block.columns() else { return Err(Violation::State(number)) };
+        let marked = |index| columns.state(index).is_zeroed() && !columns.state(index).is_free();
         let zeroed = block.zeroed().intersection(block.used.load()).is_empty();
         ensure(zeroed && !(0..BLOCK_FRAMES).any(marked), Violation::Zeroed(number))?;
         let right = |index: usize| {
-            let in_use = |&order: &Order| area.state(index) == FrameState::in_use(order);
+            let in_use = |&order: &Order| columns.state(index) == FrameState::in_use(order);
             (0..9).filter_map(Order::new).find(in_use).is_none_or(|order| {
                 let count = order.frames() as usize;
                 block.is_folio(index, count) && FrameMask::run(index, count).intersection(mapped).is_empty()
@@ -106,7 +106,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
     }
 
     fn validate_whole(&self, number: BlockNumber, block: &Block) -> Result<(), Violation> {
-        let zeroed = block.area().is_none()
+        let zeroed = block.columns().is_none()
             && block.lanes_at().is_none()
             && block.used.load().is_empty()
             && block.large_maps.load(Ordering::Relaxed) == 0

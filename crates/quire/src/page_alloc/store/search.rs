@@ -21,7 +21,6 @@ use core::sync::atomic::Ordering;
 
 use crate::addr::{BlockNumber, Order};
 use crate::cpu::CpuId;
-use crate::limits::DESCRIPTOR_FRAMES;
 use crate::memmap::{Block, BlockState, FrameMask, FrameState};
 use crate::page_alloc::request::gfp::{Contents, Gfp, Mobility};
 use crate::page_alloc::store::Store;
@@ -179,13 +178,12 @@ impl<P: FramePlatform> Store<'_, P> {
             zone.put_blocks(self.frames.platform, &self.frames.memmap, number, 1, zeroed);
             return None;
         };
-        self.make_small(zone, number, block, 0, FrameMask::EMPTY, zeroed);
+        self.make_small(zone, number, block, FrameMask::EMPTY, zeroed);
         block.shard.store(search.home as u16, Ordering::Relaxed);
         block.set_group(zone.number, search.mobility as u8);
         index.relist(&self.frames.memmap, number, block);
         drop(index);
         block.unlock(self.frames.platform);
-        zone.add_free(-(DESCRIPTOR_FRAMES as i64));
         self.frames.count(Stat::BlockSplit, 1);
         Some(number)
     }

@@ -253,7 +253,7 @@ impl<P: Platform> Collapse<'_, '_, P> {
         let flags = leaf_flags(&vma.attributes, true).union(EntryFlags::ANON);
         self.pages()
             .frames()
-            .set_origin(job.to, Origin::new(job.body.family, vma.attributes.origin_of(start)));
+            .set_whole_origin(job.to, Origin::new(job.body.family, vma.attributes.origin_of(start)));
         let (to, copier) = (job.to, &job.copier);
         let tables = PageTables::new(self.pages(), &job.body.context);
         // SAFETY: invariant 1: the collapse owns the folio, and gives its value up once the leaf is there.

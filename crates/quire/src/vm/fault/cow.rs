@@ -120,7 +120,8 @@ impl<P: Platform> Faults<'_, '_, P> {
         };
         let flags = leaf_flags(&vma.attributes, true).union(EntryFlags::ANON);
         let new = Entry::leaf(copy.frame(), PageSize::Size4K, flags);
-        pages.frames().set_origin(copy.frame(), Origin::new(self.family, vma.attributes.origin_of(addr)));
+        let origin = Origin::new(self.family, vma.attributes.origin_of(addr));
+        let copy = pages.requests().with_origin(copy, origin)?;
         let mut gather = MmuGather::new(pages, self.context());
         // SAFETY: invariant 1: the copy's value is given up once the leaf is there.
         let replaced = unsafe { self.tables().replace(addr, PageSize::Size4K, leaf, new, &mut gather) };

@@ -1,15 +1,18 @@
 //! What describes the frames of a block in small pieces: columns for all, and tables that come on demand.
 //!
 //! The columns are read for many frames at once: the map count ([`Lanes`]), the [`FrameState`] and others. They
-//! stand in a table beside the records, 1344 bytes for every block of the machine, so a block needs no memory
+//! stand in a table beside the records, 1600 bytes for every block of the machine, so a block needs no memory
 //! to be used in small pieces, and all of its frames can be handed out. An allocation or a free touches one
 //! byte on its common path, 64 of which share a cache line.
 //!
-//! What only some frames need stands in frames of its own, which the allocator adds when the first such frame
-//! of the block is used (`page_alloc/folio/tables.rs`): a [`Rows`] with the [`Descriptor`]s of 64 frames, and
-//! the [`Origins`] of all. A row is not cleared for a new owner of its frame.
+//! What only some frames need stands in *tables* of one frame each, which the allocator adds when the first such
+//! frame of the block is used (`page_alloc/request/tables.rs`): a [`Rows`] with the [`Descriptor`]s of 64 frames,
+//! and the [`Origins`] of all. A row is not cleared for a new owner of its frame.
+//!
+//! Folios of 16 frames and more need no table of origins: there is a column with one origin for each group of 16
+//! frames, from which those of the group's frames follow. With a table, an entry of zero says the same.
 
-use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU16, AtomicU64, Ordering};
 
 use super::bitmap::Bitmap;
 use super::descriptor::Descriptor;
@@ -22,12 +25,15 @@ use crate::platform::FramePlatform;
 /// Tables that a block in small pieces can have: one of origins, and rows for each group of frames.
 pub(crate) const BLOCK_TABLES: usize = 1 + GROUPS;
 const GROUPS: usize = BLOCK_FRAMES / ROWS_FRAMES;
+/// Frames that share an origin, if they are of one folio.
+const ORIGIN_FRAMES: usize = 16;
+const ORIGIN_ORDER: u8 = ORIGIN_FRAMES.trailing_zeros() as u8;
 
 /// The descriptors of a group of frames.
 #[repr(C)]
 pub(crate) struct Rows([Descriptor; ROWS_FRAMES]);
 
-/// The origin of each frame of a block, where an anonymous folio starts.
+/// The origin of each frame of a block, where an anonymous folio starts; zero where its group's origin says it.
 #[repr(C)]
 pub(crate) struct Origins([AtomicU64; BLOCK_FRAMES]);
 
@@ -63,15 +69,16 @@ impl<T> Link<T> {
 pub struct Columns {
     rows: [Link<Rows>; GROUPS],
     origins: Link<Origins>,
-    /// Without a table of origins, that of the block's first frame; those of the others follow on it.
-    origin: AtomicU64,
+    /// Tables of the block that stand in frames of it.
+    own_tables: AtomicU16,
     dirty: [AtomicU64; BLOCK_FRAMES / 64],
+    group_origins: [AtomicU64; BLOCK_FRAMES / ORIGIN_FRAMES],
     zeroed: Bitmap,
     counts: [AtomicU64; BLOCK_FRAMES / 8],
     states: [AtomicU8; BLOCK_FRAMES],
 }
 
-const _: () = assert!(size_of::<Columns>() == 1344);
+const _: () = assert!(size_of::<Columns>() == 1600);
 
 /// Offset of the narrow counts.
 pub(crate) const COUNTS_AT: usize = core::mem::offset_of!(Columns, counts);
@@ -155,7 +162,7 @@ impl MemMap {
 }
 
 /// Where the columns begin that must be zero in a block that has just been split, up to the end.
-const CLEARED_FROM: usize = core::mem::offset_of!(Columns, zeroed);
+const CLEARED_FROM: usize = core::mem::offset_of!(Columns, group_origins);
 
 /// The tables that a block gave up, each by its frame.
 pub(crate) type TakenTables = [Option<Frame>; BLOCK_TABLES];
@@ -173,7 +180,10 @@ impl Columns {
         unsafe { columns.cast::<u8>().add(CLEARED_FROM).write_bytes(0, bytes) };
         // SAFETY: M2: a table in boot memory, all of it atomics.
         let columns = unsafe { &*columns };
-        columns.set_origins_from(origin);
+        debug_assert_eq!(columns.own_tables(), 0);
+        if origin != 0 {
+            columns.set_origins_from(origin);
+        }
     }
 
     /// The descriptor of a frame, if its group has rows.
@@ -193,7 +203,7 @@ impl Columns {
     /// block's lock.
     ///
     /// # Safety
-    /// `table` is the memory of `frame`, initialized, and used for nothing else while the columns name it.
+    /// `table` is the memory of `frame`, all zero, and used for nothing else while the columns name it.
     pub(crate) unsafe fn add_rows(&self, index: usize, table: *mut u8, frame: Frame) -> bool {
         let link = &self.rows[index / ROWS_FRAMES % GROUPS];
         let missing = link.get().is_none();
@@ -211,15 +221,18 @@ impl Columns {
     pub(crate) unsafe fn add_origins(&self, table: *mut u8, frame: Frame) -> bool {
         let missing = self.origins.get().is_none();
         if missing {
-            let table = table.cast::<Origins>();
-            // SAFETY: M2, M4: by this function's contract the table is this block's alone; all are atomics.
-            let origins = unsafe { &*table };
-            for (index, origin) in origins.0.iter().enumerate() {
-                origin.store(self.origin(index), Ordering::Relaxed);
-            }
-            self.origins.set(table, frame);
+            self.origins.set(table.cast(), frame);
         }
         missing
+    }
+
+    /// How many tables stand in frames of the block itself. Changes under its lock.
+    pub(crate) fn own_tables(&self) -> u16 {
+        self.own_tables.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_own_tables(&self, tables: u16) {
+        self.own_tables.store(tables, Ordering::Relaxed);
     }
 
     /// Gives up all tables. Under the block's lock; none of its frames needs one.
@@ -280,24 +293,55 @@ impl Columns {
     /// The origin of the anonymous folio that starts at a frame; arbitrary until it is set.
     #[inline]
     pub(crate) fn origin(&self, index: usize) -> u64 {
-        match self.origins.get() {
-            Some(origins) => origins.0[index % BLOCK_FRAMES].load(Ordering::Relaxed),
-            None => self.origin.load(Ordering::Relaxed).wrapping_add(index as u64),
+        let origins = self.origins.get();
+        match origins.map_or(0, |origins| origins.0[index % BLOCK_FRAMES].load(Ordering::Relaxed)) {
+            0 => self.group_origins[index / ORIGIN_FRAMES % self.group_origins.len()]
+                .load(Ordering::Relaxed)
+                .wrapping_add((index % ORIGIN_FRAMES) as u64),
+            own => own,
         }
     }
 
-    /// Sets the origin of the folio that starts at a frame; returns whether there is a table for it.
+    /// Sets the origin, not zero, of the folio of this order that starts at a frame. Returns whether it could:
+    /// one of less than 16 frames needs a table. Its owner calls, or code under the block's lock; a task that
+    /// adds a table meanwhile does not read origins, so none is lost.
     #[inline]
-    pub(crate) fn set_origin(&self, index: usize, origin: u64) -> bool {
-        let origins = self.origins.get();
-        origins.inspect(|origins| origins.0[index % BLOCK_FRAMES].store(origin, Ordering::Relaxed)).is_some()
+    pub(crate) fn set_origin(&self, index: usize, order: Order, origin: u64) -> bool {
+        if let Some(origins) = self.origins.get() {
+            origins.0[index % BLOCK_FRAMES].store(origin, Ordering::Relaxed);
+            return true;
+        }
+        let groups = order.get() >= ORIGIN_ORDER;
+        if groups {
+            let group = index / ORIGIN_FRAMES % self.group_origins.len();
+            self.group_origins[group].store(origin, Ordering::Relaxed);
+        }
+        groups
+    }
+
+    /// Passes the origin of the folio that starts at `head` on to its parts, which start at each `step`-th
+    /// frame of a run. Under the block's lock.
+    pub(crate) fn pass_origin(&self, head: usize, start: usize, count: usize, step: usize) {
+        let first = self.origin(head).wrapping_sub(head as u64);
+        if let Some(origins) = self.origins.get() {
+            for at in (start..start + count).step_by(step) {
+                origins.0[at].store(first.wrapping_add(at as u64), Ordering::Relaxed);
+            }
+            return;
+        }
+        for group in start / ORIGIN_FRAMES..(start + count).div_ceil(ORIGIN_FRAMES) {
+            let origin = first.wrapping_add((group * ORIGIN_FRAMES) as u64);
+            self.group_origins[group].store(origin, Ordering::Relaxed);
+        }
     }
 
     /// Without a table of origins, the origins of all frames follow on this one, of the first. Under the
     /// block's lock, while no frame has an origin of its own.
     pub(crate) fn set_origins_from(&self, origin: u64) {
         debug_assert!(self.origins.get().is_none());
-        self.origin.store(origin, Ordering::Relaxed);
+        for (group, cell) in self.group_origins.iter().enumerate() {
+            cell.store(origin.wrapping_add((group * ORIGIN_FRAMES) as u64), Ordering::Relaxed);
+        }
     }
 
     /// The map counts of a byte each, under the block's lock.

@@ -2,7 +2,7 @@
 
 use core::sync::atomic::AtomicU64;
 
-use crate::addr::{Frame, Order};
+use crate::addr::{Frame, FrameRange, Order};
 use crate::error::{AllocError, FreeError};
 use crate::memmap::{Descriptor, MemMap};
 use crate::page_alloc::frames::Frames;
@@ -118,8 +118,8 @@ impl<'p, P: FramePlatform> PageAllocator<'p, P> {
     /// # Errors
     /// [`AllocError`]; the folio is still the caller's.
     #[inline]
-    pub(crate) fn set_origin(&self, frame: Frame, origin: Origin) -> Result<(), AllocError> {
-        self.requests().set_origin(frame, origin)
+    pub(crate) fn set_origin(&self, folio: FrameRange, origin: Origin) -> Result<(), AllocError> {
+        self.requests().set_origin(folio, origin)
     }
 
     /// Frees a folio ([`Requests::free`]).

@@ -1,9 +1,8 @@
 //! The origins of anonymous folios: where each was first mapped, and the family of that address space.
 //!
-//! A folio of order 0 to 8 has its origin in its block's table of origins, one of order 9 in its record. A block
-//! gets the table when the first anonymous folio of it is mapped (`page_alloc/folio/tables.rs`). Until then its
-//! frames have consecutive origins: those of the folio of order 9 that it was, or of no family. The origin is
-//! written once, before the folio is first mapped, and a split passes it on to the parts. Pages of
+//! A folio of order 9 has its origin in its block's record, one of order 4 to 8 in a column. One of order 0 to 3
+//! has it in its block's table of origins; a block gets the table when the first such folio is about to be mapped
+//! (`page_alloc/request/tables.rs`). The origin is written once, before the folio is first mapped, and a split passes it on to the parts. Pages of
 //! files, except huge ones, and the manager's own memory have origins of no family, so that a reader of held
 //! memory can tell them apart. Origins are never cleared: that of any other frame means nothing.
 #![forbid(unsafe_code)]
@@ -31,6 +30,8 @@ impl Origin {
     pub(crate) const NOBODY: u64 = 0;
     /// Of memory that the manager holds for itself.
     pub(in crate::page_alloc) const MANAGER: Self = Self(1 << (Self::PAGE_BITS - 1));
+    /// Of a page of a file.
+    const FILE: Self = Self(1 << (Self::PAGE_BITS - 2));
 
     /// The origin of a page of a family.
     #[inline]
@@ -68,14 +69,14 @@ impl Origin {
 }
 
 impl<P: FramePlatform> Frames<'_, P> {
-    /// Sets the origin of the folio in use that starts at `frame`, before it is mapped for the first time.
-    /// Returns whether it could: not without a table of origins
-    /// ([`PageAllocator::set_origin`](crate::page_alloc::PageAllocator) adds one).
+    /// Sets the origin of the folio in use of this order that starts at `frame`, before it is mapped for the
+    /// first time. Returns whether it could: a small one needs a table of origins
+    /// ([`Requests::set_origin`](crate::page_alloc::Requests) adds one).
     #[inline]
-    pub(in crate::page_alloc) fn set_origin(&self, frame: Frame, origin: Origin) -> bool {
+    pub(in crate::page_alloc) fn set_origin(&self, frame: Frame, order: Order, origin: Origin) -> bool {
         let block = self.memmap.block(frame.block());
         match block.columns() {
-            Some(columns) => columns.set_origin(frame.index_in_block(), origin.0),
+            Some(columns) => columns.set_origin(frame.index_in_block(), order, origin.0),
             None => {
                 block.folio().index.store(origin.0, Ordering::Relaxed);
                 true
@@ -85,7 +86,7 @@ impl<P: FramePlatform> Frames<'_, P> {
 
     /// Sets the origin of a folio of order 9 or more.
     pub(crate) fn set_whole_origin(&self, frame: Frame, origin: Origin) {
-        let set = self.is_of_whole_blocks(frame) && self.set_origin(frame, origin);
+        let set = self.is_of_whole_blocks(frame) && self.set_origin(frame, Order::BLOCK, origin);
         debug_assert!(set, "{frame:?} is in small pieces");
     }
 
@@ -97,7 +98,7 @@ impl<P: FramePlatform> Frames<'_, P> {
             let index = frame.index_in_block();
             columns.inspect(|columns| _ = columns.take_dirty(index));
             let is_marked = || columns.is_some_and(|columns| Origin::at(columns, index).is_of_file());
-            self.set_origin(frame, Origin(Origin::NOBODY)) || is_marked()
+            self.set_origin(frame, Order::FRAME, Origin::FILE) || is_marked()
         })
     }
 

@@ -39,11 +39,7 @@ pub(in crate::page_alloc) fn make_heads(block: &Block, start: usize, count: usiz
     let head = block.heads.load().previous_set(start).unwrap_or(start);
     if let Some(columns) = block.columns() {
         columns.set_states(start, count, FrameState::UNKNOWN);
-        let origin = columns.origin(head);
-        // Without a table, the origins of all frames follow on one another already.
-        for at in (start..start + count).step_by(step) {
-            columns.set_origin(at, origin.wrapping_add((at - head) as u64));
-        }
+        columns.pass_origin(head, start, count, step);
     }
     (start..start + count).step_by(step).for_each(|at| block.heads.insert_run(at, 1));
 }

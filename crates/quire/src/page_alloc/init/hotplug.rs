@@ -78,7 +78,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
                 BlockState::Absent => return Err(HotplugError::Absent),
                 BlockState::Metadata => return Err(HotplugError::HoldsTables),
                 _ if self.store().zone_around(number).is_none() => return Err(HotplugError::NotExpected),
-                BlockState::Small if !is_complete(block.capacity.load(Ordering::Relaxed)) => {
+                BlockState::Small if !is_complete(block) => {
                     return Err(HotplugError::HoldsTables);
                 }
                 _ if self.store().cost_of(block).is_none() => return Err(HotplugError::InUse),

@@ -1,7 +1,7 @@
 //! Counts the leaf of a single page, which most faults map.
 #![forbid(unsafe_code)]
 
-use crate::addr::{Frame, FrameRange};
+use crate::addr::{Frame, FrameRange, Order};
 use crate::memmap::LaneError;
 use crate::page_alloc::frames::origins::Origin;
 use crate::page_alloc::frames::state::touch;
@@ -24,7 +24,7 @@ impl<P: FramePlatform> MapCounts<'_, P> {
         let small = small.filter(|_| !self.is_counted_as_published(frame));
         let Some(columns) = small else { return self.map_page_slow(frame, origin) };
         if let Some(origin) = origin
-            && !columns.set_origin(index, origin.0)
+            && !columns.set_origin(index, Order::FRAME, origin.0)
         {
             return Err(CountError::Prepare { done: 0, at: frame });
         }
@@ -42,7 +42,7 @@ impl<P: FramePlatform> MapCounts<'_, P> {
     #[inline(never)]
     fn map_page_slow(&self, frame: Frame, origin: Option<Origin>) -> Result<(), CountError> {
         if let Some(origin) = origin
-            && !self.frames().set_origin(frame, origin)
+            && !self.frames().set_origin(frame, Order::FRAME, origin)
         {
             return Err(CountError::Prepare { done: 0, at: frame });
         }

@@ -1,10 +1,11 @@
 //! Adds tables to blocks in small pieces: descriptors for a group of frames, origins for a block.
 //!
-//! A table fills a frame, wherever there is one: mostly among other unmovable memory, as a page table does. A
-//! task that needs one asks for it before anything else has changed, and fails without it. A block gives its
-//! tables up when all of it is free (`page_alloc/store/merge.rs`).
+//! A table fills a frame: one of the block itself, so that it is gone when the block is whole again, or where
+//! the block has none free any other. A task that needs a table asks for it before anything else has changed,
+//! and fails without it. A block gives its tables up when all else of it is free
+//! (`page_alloc/store/merge.rs`).
 
-use crate::addr::{Frame, FrameRange, Order};
+use crate::addr::{BlockNumber, Frame, FrameRange, Order};
 use crate::error::AllocError;
 use crate::memmap::{Columns, Descriptor};
 use crate::page_alloc::frames::origins::Origin;
@@ -33,26 +34,26 @@ impl<P: FramePlatform> Requests<'_, P> {
     #[cold]
     #[inline(never)]
     fn add_rows(&self, frame: Frame) -> Result<&Descriptor, AllocError> {
-        // A reader without a lock may look at rows of frames that have no owner.
-        self.add_table(frame, true, |columns, table, at| {
+        self.add_table(frame, |columns, table, at| {
             // SAFETY: M2: `add_table` passes a table that no other code names.
             unsafe { columns.add_rows(frame.index_in_block(), table, at) }
         })?;
         Ok(self.frames().descriptor(frame))
     }
 
-    /// Sets the origin of the folio in use that starts at `frame`, before it is mapped for the first time. May
-    /// allocate, so the caller holds no page-table lock.
+    /// Sets the origin of a folio in use before it is mapped for the first time. May allocate, so the caller
+    /// holds no page-table lock.
     ///
     /// # Errors
     /// [`AllocError`]; nothing has changed then.
     #[inline]
-    pub(crate) fn set_origin(&self, frame: Frame, origin: Origin) -> Result<(), AllocError> {
-        if self.frames().set_origin(frame, origin) {
+    pub(crate) fn set_origin(&self, folio: FrameRange, origin: Origin) -> Result<(), AllocError> {
+        let order = Order::new(folio.count.trailing_zeros() as u8).unwrap_or(Order::FRAME);
+        if self.frames().set_origin(folio.start, order, origin) {
             return Ok(());
         }
-        self.add_origins(frame)?;
-        let set = self.frames().set_origin(frame, origin);
+        self.add_origins(folio.start)?;
+        let set = self.frames().set_origin(folio.start, order, origin);
         debug_assert!(set, "a block has a table as long as a frame is in use");
         Ok(())
     }
@@ -60,7 +61,7 @@ impl<P: FramePlatform> Requests<'_, P> {
     #[cold]
     #[inline(never)]
     fn add_origins(&self, frame: Frame) -> Result<(), AllocError> {
-        self.add_table(frame, false, |columns, table, at| {
+        self.add_table(frame, |columns, table, at| {
             // SAFETY: M2: `add_table` passes a table that no other code names.
             unsafe { columns.add_origins(table, at) }
         })
@@ -71,7 +72,7 @@ impl<P: FramePlatform> Requests<'_, P> {
     /// # Errors
     /// [`AllocError`]; the folio is not held then.
     pub(crate) fn hold_for_manager(&self, folio: FrameRange) -> Result<(), AllocError> {
-        self.set_origin(folio.start, Origin::MANAGER)?;
+        self.set_origin(folio, Origin::MANAGER)?;
         self.frames().hold(folio);
         Ok(())
     }
@@ -112,7 +113,7 @@ impl<P: FramePlatform> Requests<'_, P> {
     /// # Errors
     /// [`AllocError`]; the folio was freed.
     pub(crate) fn with_origin(&self, folio: Folio, origin: Origin) -> Result<Folio, AllocError> {
-        self.unless_failed(self.set_origin(folio.frame(), origin), folio)
+        self.unless_failed(self.set_origin(folio.frames(), origin), folio)
     }
 
     /// Allocates a frame with a descriptor, and says whether it is known to be zero.
@@ -126,27 +127,40 @@ impl<P: FramePlatform> Requests<'_, P> {
         Ok((self.unless_failed(made, folio)?, contents))
     }
 
-    /// Allocates a table and offers it to the block of a frame in use, which takes it unless it has one.
+    /// Offers a cleared table to the block of a frame in use, which takes it unless it has one.
     fn add_table(
         &self,
         frame: Frame,
-        cleared: bool,
         take: impl FnOnce(&Columns, *mut u8, Frame) -> bool,
     ) -> Result<(), AllocError> {
-        let table = self.alloc(TABLE, Order::FRAME)?.into_raw();
-        if cleared {
-            // SAFETY: invariant 1, M4: the frame was just allocated.
-            unsafe { self.frames().zero(table.addr(), Order::FRAME.bytes() as usize) };
-        }
-        self.store().claim_table(table);
+        let table = self.take_table(frame.block())?;
+        // SAFETY: invariant 1, M4: the frame was just taken, and nothing else names it.
+        unsafe { self.frames().zero(table.addr(), Order::FRAME.bytes() as usize) };
         let block = self.frames().memmap.block(frame.block());
         let memory = self.platform().direct_map(table.addr());
         block.lock(self.platform());
         let taken = block.columns().is_some_and(|columns| take(columns, memory, table));
+        if let Some(columns) = block.columns().filter(|_| taken && table.block() == frame.block()) {
+            columns.set_own_tables(columns.own_tables() + 1);
+        }
         block.unlock(self.platform());
         if !taken {
             self.store().put_table(table);
         }
         Ok(())
+    }
+
+    /// Takes a frame for a table, of this block if it has one free.
+    fn take_table(&self, number: BlockNumber) -> Result<Frame, AllocError> {
+        if let Some(own) = self.frames().in_store(|| self.store().take_own_table(number)) {
+            if self.platform().fail_allocation() {
+                self.store().put_table(own);
+                return Err(AllocError::OutOfMemory);
+            }
+            return Ok(own);
+        }
+        let table = self.alloc(TABLE, Order::FRAME)?.into_raw();
+        self.store().claim_table(table);
+        Ok(table)
     }
 }

@@ -4,17 +4,18 @@
 use core::sync::atomic::Ordering;
 
 use crate::limits::BLOCK_FRAMES;
-use crate::memmap::Block;
+use crate::memmap::{Block, Columns};
 
-/// Whether all of the block is free, and none is at a range's edge, bad or a table. A hint without the block's
-/// lock.
+/// Whether all of the block is free but for its own tables, and none is at a range's edge, bad or a table of
+/// another block. A hint without the block's lock.
 pub(in crate::page_alloc) fn could_be_whole(block: &Block) -> bool {
     let (free, all) = (block.free.load(Ordering::Relaxed), block.capacity.load(Ordering::Relaxed));
-    free == all && is_complete(all)
+    free == all && is_complete(block)
 }
 
-/// Whether this capacity is a full block's: no frame lies at a range's edge, is bad, or holds a table.
-#[inline]
-pub(in crate::page_alloc) fn is_complete(capacity: u16) -> bool {
-    usize::from(capacity) == BLOCK_FRAMES
+/// Whether the capacity of a block in small pieces is a full block's: no frame lies at a range's edge, is bad,
+/// or holds a table of another block.
+pub(in crate::page_alloc) fn is_complete(block: &Block) -> bool {
+    let own = block.columns().map_or(0, Columns::own_tables);
+    usize::from(block.capacity.load(Ordering::Relaxed) + own) == BLOCK_FRAMES
 }

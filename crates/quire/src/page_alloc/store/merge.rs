@@ -2,8 +2,8 @@
 
 use core::sync::atomic::Ordering;
 
-use crate::addr::{BlockNumber, Frame, FrameRange, Order};
-use crate::memmap::{Block, BlockState, FrameMask, FrameState, TakenTables};
+use crate::addr::BlockNumber;
+use crate::memmap::{Block, BlockState, Columns, FrameMask, TakenTables};
 use crate::page_alloc::store::capacity::could_be_whole;
 use crate::page_alloc::store::shard::Shard;
 use crate::page_alloc::store::slots::CountSlot;
@@ -60,7 +60,7 @@ impl<P: FramePlatform> Store<'_, P> {
             if zone.isolated.contains(number) || shard.spare().is_some_and(free) {
                 index.unlist(&self.frames.memmap, number, block);
                 drop(index);
-                return Some(self.forget_small(zone, block));
+                return Some(self.forget_small(zone, number, block));
             }
             shard.set_spare(Some(number));
             index.relist(&self.frames.memmap, number, block);
@@ -68,14 +68,23 @@ impl<P: FramePlatform> Store<'_, P> {
             self.relist(zone, number, block);
         }
         let tables = if complete { TakenTables::default() } else { block.take_tables() };
+        if !complete {
+            block.columns().inspect(|columns| columns.set_own_tables(0));
+        }
         Some(Emptied { whole: None, tables, slot: block.narrow().map(CountSlot::of) })
     }
 
     /// Resets the record of an entirely free block to "whole and free". Under the block's lock.
-    fn forget_small(&self, zone: &Zone, block: &Block) -> Emptied {
+    fn forget_small(&self, zone: &Zone, number: BlockNumber, block: &Block) -> Emptied {
         let zeroed = block.zeroed() == FrameMask::ALL;
         zeroes::change(zone, block, FrameMask::EMPTY);
-        let (tables, slot) = (block.take_tables(), block.lanes_at().map(CountSlot::of));
+        let tables = block.take_tables().map(|table| table.filter(|table| table.block() != number));
+        let slot = block.lanes_at().map(CountSlot::of);
+        // Its own tables are free with it.
+        let own = block.columns().map_or(0, Columns::own_tables);
+        block.columns().inspect(|columns| columns.set_own_tables(0));
+        zone.add_free(own.into());
+        zone.descriptor_frames.fetch_sub(own.into(), Ordering::Relaxed);
         block.reset();
         Emptied { whole: Some(zeroed), tables, slot }
     }
@@ -97,7 +106,7 @@ impl<P: FramePlatform> Store<'_, P> {
             let shard = &zone.shards[usize::from(block.shard.load(Ordering::Relaxed))].0;
             shard.lock(self.frames.platform).unlist(&self.frames.memmap, number, block);
         }
-        let emptied = merge.then(|| self.forget_small(zone, block));
+        let emptied = merge.then(|| self.forget_small(zone, number, block));
         block.unlock(self.frames.platform);
         if let Some(emptied) = emptied {
             self.put_emptied(zone, number, emptied);
@@ -123,36 +132,12 @@ impl<P: FramePlatform> Store<'_, P> {
             index.unlist(&self.frames.memmap, number, block);
         }
         drop(index);
-        let emptied = merge.then(|| self.forget_small(zone, block));
+        let emptied = merge.then(|| self.forget_small(zone, number, block));
         block.unlock(self.frames.platform);
         if let Some(emptied) = emptied {
             self.put_emptied(zone, number, emptied);
         }
         merge
-    }
-
-    /// Makes a frame that was just allocated one for a table of a block.
-    pub(in crate::page_alloc) fn claim_table(&self, table: Frame) {
-        let (block, index) = (self.frames.memmap.block(table.block()), table.index_in_block());
-        block.lock(self.frames.platform);
-        block.held.insert_run(index, 1);
-        block.heads.remove_run(index, 1);
-        block.columns().inspect(|columns| columns.set_state(index, FrameState::RESERVED));
-        block.capacity.fetch_sub(1, Ordering::Relaxed);
-        self.zones[block.zone()].descriptor_frames.fetch_add(1, Ordering::Relaxed);
-        block.unlock(self.frames.platform);
-    }
-
-    /// Frees a frame in which a table of a block stood. No lock is held.
-    pub(in crate::page_alloc) fn put_table(&self, table: Frame) {
-        let (number, block) = (table.block(), self.frames.memmap.block(table.block()));
-        block.lock(self.frames.platform);
-        block.held.remove_run(table.index_in_block(), 1);
-        block.columns().inspect(|columns| columns.set_state(table.index_in_block(), FrameState::FREE));
-        block.capacity.fetch_add(1, Ordering::Relaxed);
-        self.zones[block.zone()].descriptor_frames.fetch_sub(1, Ordering::Relaxed);
-        self.frames.note_freed(FrameRange::folio(table, Order::FRAME));
-        self.store_put_one(number, block, table.index_in_block(), Order::FRAME);
     }
 
     pub(in crate::page_alloc) fn merge_all_spares(&self) -> usize {

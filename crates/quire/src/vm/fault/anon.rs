@@ -150,9 +150,8 @@ impl<P: Platform> Faults<'_, '_, P> {
         let (frame, order) = (folio.frame(), folio.order());
         let start = addr.align_down(order.bytes());
         let flags = leaf_flags(&vma.attributes, true).union(EntryFlags::ANON);
-        if let Err(error) =
-            pages.set_origin(frame, Origin::new(self.family, vma.attributes.origin_of(start)))
-        {
+        let origin = Origin::new(self.family, vma.attributes.origin_of(start));
+        if let Err(error) = pages.set_origin(frames, origin) {
             self.memory.give_up_zeroed(folio);
             return Err(error.into());
         }

@@ -90,7 +90,7 @@ impl<P: Platform> Answers<'_, '_, P> {
         let flags = answer_flags(vma, true, mode);
         if vma.attributes.is_private() {
             let origin = Origin::new(self.family, vma.attributes.origin_of(at));
-            if pages.set_origin(own.frame(), origin).is_err() {
+            if pages.set_origin(folio, origin).is_err() {
                 return Err((UserfaultError::OutOfMemory.into(), own));
             }
             // SAFETY: invariant 1: `OwnFrame` gives the frame up once it is mapped.

@@ -146,7 +146,7 @@ fn strangers_take_the_emptiest_block_and_stay_together() {
         let number = |at: usize| blocks[at][0].block().0;
         assert_eq!(next_block(allocator, Mobility::Unmovable), number(2));
         assert_eq!(allocator.lists().stat(Stat::MobilityChange), 1, "the block changes over");
-        let taken: Vec<u32> = (1..264).map(|_| next_block(allocator, Mobility::Unmovable)).collect();
+        let taken: Vec<u32> = (1..272).map(|_| next_block(allocator, Mobility::Unmovable)).collect();
         assert!(taken.iter().all(|&block| block == number(2)), "as long as it has room");
         assert_eq!(next_block(allocator, Mobility::Movable), number(0), "its first owners went elsewhere");
         assert_eq!(next_block(allocator, Mobility::Unmovable), number(1));

@@ -1,8 +1,10 @@
 //! Helpers of the tests of large leaves onto pages of files.
 
 use hosted::{Hosted, HostedConfig, SyntheticFiles};
-use quire::addr::{Frame, FrameRange, VirtAddr};
+use hosted::raw::RawPages;
+use quire::addr::{Frame, FrameRange, Order, VirtAddr};
 use quire::arch::Protection;
+use quire::page_alloc::Gfp;
 use quire::platform::FileId;
 use quire::vm::{Backing, Collapsed, File, FolioPolicy, MapRequest, Placement, Refusal, Sharing};
 
@@ -19,7 +21,10 @@ pub(crate) const RX: Protection = Protection::READ.union(Protection::EXEC);
 pub(crate) fn frames(test: impl FnOnce(&Hosted, &Manager<'_>)) {
     with_manager(HostedConfig::new(64 * MIB), |machine, manager| {
         manager.set_folio_policy(FolioPolicy::FRAMES);
+        // Pages that are read in order would fill a block in order: one frame is in their way.
+        let odd = manager.pages().alloc_raw(Gfp::USER, Order::FRAME).expect("memory");
         test(machine, manager);
+        manager.pages().free_raw(odd, Order::FRAME).expect("it is the test's");
     });
 }
 

@@ -158,7 +158,9 @@ impl Block {
         debug_assert!(!states.is_null());
         self.columns.store(columns, Ordering::Release);
         self.states.store(states, Ordering::Release);
-        if let (Some(lanes @ Lanes::Wide(_)), _) | (_, Some(lanes)) = (lanes, self.columns().map(Columns::lanes)) {
+        if let (Some(lanes @ Lanes::Wide(_)), _) | (_, Some(lanes)) =
+            (lanes, self.columns().map(Columns::lanes))
+        {
             if before.any() {
                 before.copy_to(lanes);
             }

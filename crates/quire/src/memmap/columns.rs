@@ -14,9 +14,9 @@
 
 use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU16, AtomicU64, Ordering};
 
+use super::MemMap;
 use super::bitmap::Bitmap;
 use super::descriptor::Descriptor;
-use super::MemMap;
 use super::lanes::{LaneWidth, Lanes};
 use crate::addr::{BlockNumber, Frame, Order, PhysAddr};
 use crate::limits::{BLOCK_FRAMES, FRAME_SIZE, ROWS_FRAMES};
@@ -142,27 +142,22 @@ impl FrameState {
 
 impl MemMap {
     /// Clears the columns of a block and names them in its record, before it becomes one in small pieces. `origin` is that of its first frame. The counts of a folio of order 9 move to the
-    /// columns, and its slot is returned, unless they are wide. Under the block's lock.
-    pub(crate) fn open_columns<P: FramePlatform>(
+    /// columns, and its slot is returned, unless they are wide.
+    ///
+    /// # Safety
+    /// The caller holds the block's lock. The block is not in small pieces, so that no code uses its columns.
+    pub(crate) unsafe fn open_columns<P: FramePlatform>(
         &self,
         platform: &P,
         number: BlockNumber,
         origin: u64,
     ) -> Option<(PhysAddr, LaneWidth)> {
         let block = self.block(number);
-        if block.columns().is_some() {
-            debug_assert!(false, "{number:?} is in small pieces already");
-            return None;
-        }
         let columns = core::ptr::from_ref(self.columns_of(number)).cast_mut();
-        // SAFETY: M2: the columns are those of this block, whose record does not name them, so that no code
-        // uses them.
+        // SAFETY: M2: the columns are those of this block, which no code uses by this function's contract.
         unsafe { block.open_columns(platform, columns, number.first_frame(), origin) }
     }
 }
-
-/// Where the columns begin that must be zero in a block that has just been split, up to the end.
-const CLEARED_FROM: usize = core::mem::offset_of!(Columns, group_origins);
 
 /// The tables that a block gave up, each by its frame.
 pub(crate) type TakenTables = [Option<Frame>; BLOCK_TABLES];
@@ -175,12 +170,10 @@ impl Columns {
     /// # Safety
     /// No other code uses the columns.
     pub(super) unsafe fn open(columns: *mut Self, origin: u64) {
-        let bytes = size_of::<Self>() - CLEARED_FROM;
         // SAFETY: M2, M4: by this function's contract the columns are the caller's; zeroes are valid values.
-        unsafe { columns.cast::<u8>().add(CLEARED_FROM).write_bytes(0, bytes) };
+        unsafe { columns.write_bytes(0, 1) };
         // SAFETY: M2: a table in boot memory, all of it atomics.
         let columns = unsafe { &*columns };
-        debug_assert_eq!(columns.own_tables(), 0);
         if origin != 0 {
             columns.set_origins_from(origin);
         }

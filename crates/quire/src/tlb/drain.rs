@@ -14,9 +14,9 @@ use super::{MmContext, RssChange};
 use crate::addr::{Frame, FrameRange, Order, PageSize, VirtAddr};
 use crate::arch::{Entry, EntryFlags, Level, expect_changes};
 use crate::limits::{BLOCK_FRAMES, TABLE_ENTRIES};
+use crate::memmap::Descriptor;
 #[cfg(feature = "published")]
 use crate::memmap::FrameMask;
-use crate::memmap::Descriptor;
 use crate::page_alloc::PageAllocator;
 use crate::platform::TablePlatform;
 use crate::stats::Stat;

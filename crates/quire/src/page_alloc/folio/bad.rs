@@ -177,4 +177,3 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         Verdict::Lost
     }
 }
-

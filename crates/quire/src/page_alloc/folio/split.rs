@@ -142,7 +142,8 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         let found = self.unmapped_frames(block, only == Only::Part { mapped: true });
         let unmapped = found.unwrap_or(FrameMask::EMPTY);
         let marks = if self.frames().bad_frames() == 0 { FrameMask::EMPTY } else { block.used.load() };
-        let may = if block.state() != BlockState::Folio || block.order.load(Ordering::Relaxed) != BLOCK_ORDER {
+        let may = if block.state() != BlockState::Folio || block.order.load(Ordering::Relaxed) != BLOCK_ORDER
+        {
             Err(SplitError::NotAFolio)
         } else if block.large_maps.load(Ordering::Relaxed) != 0 {
             Err(SplitError::InUse)
@@ -314,7 +315,8 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
     ) -> Option<CountSlot> {
         let zone = &self.store().zones[block.zone()];
         let origin = block.folio().index.load(Ordering::Relaxed);
-        let slot = self.frames().memmap.open_columns(self.platform(), number, origin);
+        // SAFETY: M2: the caller holds the lock, and the block is a folio of order 9.
+        let slot = unsafe { self.frames().memmap.open_columns(self.platform(), number, origin) };
         // The map of heads overwrites the folio's descriptor.
         block.heads.store(FrameMask::run(0, 1));
         make_heads(block, 0, BLOCK_FRAMES, to.frames() as usize);

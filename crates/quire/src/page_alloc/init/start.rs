@@ -7,8 +7,7 @@ use crate::clear::Clearer;
 use crate::cpu::CpuId;
 use crate::error::InitError;
 use crate::limits::{
-    BLOCK_FRAMES, FRAME_SIZE, MAX_CPUS, MAX_NODES, MAX_PHYS_BYTES, MAX_RANGES,
-    SECTION_BLOCKS,
+    BLOCK_FRAMES, FRAME_SIZE, MAX_CPUS, MAX_NODES, MAX_PHYS_BYTES, MAX_RANGES, SECTION_BLOCKS,
 };
 use crate::memmap::{Block, BlockState, BootMemory, FrameMask, FrameState, MemMap};
 use crate::page_alloc::allocator::PageAllocator;
@@ -211,8 +210,7 @@ impl<'p, P: FramePlatform> PageAllocator<'p, P> {
         }
         block.lock(self.platform());
         // A block that two ranges fill is in no pool: one frame stays out of use, so it never looks whole.
-        let fills =
-            known && usize::from(block.capacity.load(Ordering::Relaxed)) + count == BLOCK_FRAMES;
+        let fills = known && usize::from(block.capacity.load(Ordering::Relaxed)) + count == BLOCK_FRAMES;
         let (count, frames) = if fills {
             (count - 1, FrameRange::new(frames.start, frames.count - 1))
         } else {

@@ -135,9 +135,11 @@ impl<'a, P: FramePlatform> Counter<'a, '_, P> {
             self.excess |= promises.excess.get();
             return 0;
         }
-        let freed = self.count_down(piece.start, count, |block, zeroed| match block.piece_lanes(self.counts.platform()) {
-            Some(lanes) => lanes.decrement(start, count, zeroed),
-            None => block.remove_small(platform, &promises, start, count, zeroed),
+        let freed = self.count_down(piece.start, count, |block, zeroed| {
+            match block.piece_lanes(self.counts.platform()) {
+                Some(lanes) => lanes.decrement(start, count, zeroed),
+                None => block.remove_small(platform, &promises, start, count, zeroed),
+            }
         });
         self.excess |= promises.excess.get();
         freed
@@ -175,9 +177,11 @@ impl<'a, P: FramePlatform> Counter<'a, '_, P> {
             return frames.runs().map(|at| self.unmap_as_published(run(at))).sum();
         }
         let (platform, promises) = (self.counts.platform(), Promises::new(self.counts.store()));
-        let freed = self.count_down(first, frames.count(), |block, zeroed| match block.piece_lanes(self.counts.platform()) {
-            Some(lanes) => lanes.decrement_each(frames, zeroed),
-            None => block.remove_each(platform, &promises, frames, zeroed),
+        let freed = self.count_down(first, frames.count(), |block, zeroed| {
+            match block.piece_lanes(self.counts.platform()) {
+                Some(lanes) => lanes.decrement_each(frames, zeroed),
+                None => block.remove_each(platform, &promises, frames, zeroed),
+            }
         });
         self.excess |= promises.excess.get();
         freed

@@ -30,7 +30,9 @@ impl<P: FramePlatform> MapCounts<'_, P> {
         }
         block.lock(self.platform());
         // The frame is in use, so its block stays in small pieces.
-        let counted = block.piece_lanes(self.platform()).map_or(Err(LaneError::Full), |lanes| lanes.increment(index, 1));
+        let counted = block
+            .piece_lanes(self.platform())
+            .map_or(Err(LaneError::Full), |lanes| lanes.increment(index, 1));
         if counted == Ok(true) {
             touch(block, index, 1);
         }

@@ -125,8 +125,7 @@ impl<P: FramePlatform> Lists<'_, P> {
     #[inline(never)]
     pub(in crate::page_alloc) fn free_deferred(&self, lists: &CpuLists) {
         let mut taken = lists.deferred.take();
-        while let Some(frame) = taken.next(|number| self.deferred_folio(Frame(number)).next).map(Frame)
-        {
+        while let Some(frame) = taken.next(|number| self.deferred_folio(Frame(number)).next).map(Frame) {
             let order = self.deferred_folio(frame).order.load(Ordering::Relaxed);
             let order = Order::new(order as u8).unwrap_or(Order::FRAME);
             lists.deferred_frames.fetch_sub(order.frames(), Ordering::Relaxed);

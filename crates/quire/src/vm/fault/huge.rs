@@ -159,7 +159,9 @@ impl<'a, P: Platform> Faults<'a, '_, P> {
         let taken = self.memory.huge().take_for(pages, place.size, account, reserved);
         let own = Own { frame: taken.map_err(|_| FaultError::NoHugePage)?, reserved };
         pages.frames().lend_huge(own.frame);
-        pages.frames().set_whole_origin(own.frame, Origin::new(self.family, vma.attributes.origin_of(place.start)));
+        pages
+            .frames()
+            .set_whole_origin(own.frame, Origin::new(self.family, vma.attributes.origin_of(place.start)));
         match fill(own.frame) {
             Ok(()) => Ok(own),
             Err(cancelled) => {

@@ -18,9 +18,7 @@ fn of_a_block_that_is_bad_all_over_only_the_bad_frames_are_lost() {
         let start = allocator.alloc_raw(Gfp::USER, Order::BLOCK).expect("memory");
         let folio = FrameRange::folio(start, Order::BLOCK);
         allocator.frames().hold(folio);
-        (0..folio.count)
-            .step_by(EACH)
-            .for_each(|at| allocator.frames().mark_again(start.add(at)));
+        (0..folio.count).step_by(EACH).for_each(|at| allocator.frames().mark_again(start.add(at)));
         allocator.release_raw(folio);
         allocator.lists().drain_local();
         assert_eq!(allocator.frames().frame_info(start), FrameInfo::Bad);

@@ -1,7 +1,7 @@
 //! Helpers of the tests of large leaves onto pages of files.
 
-use hosted::{Hosted, HostedConfig, SyntheticFiles};
 use hosted::raw::RawPages;
+use hosted::{Hosted, HostedConfig, SyntheticFiles};
 use quire::addr::{Frame, FrameRange, Order, VirtAddr};
 use quire::arch::Protection;
 use quire::page_alloc::Gfp;

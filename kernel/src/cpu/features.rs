@@ -5,6 +5,8 @@ use core::arch::x86_64::{__cpuid, __cpuid_count};
 use x86_64::registers::control::{Cr0, Cr0Flags, Cr4, Cr4Flags};
 use x86_64::registers::model_specific::{Efer, EferFlags};
 
+use super::fpu;
+
 /// Whether leaves of 1 GiB exist (CPUID 8000_0001H, EDX bit 26).
 pub fn has_1g_pages() -> bool {
     __cpuid(0x8000_0001).edx >> 26 & 1 == 1
@@ -21,9 +23,9 @@ pub fn can_have_five_levels() -> bool {
 ///   store of the kernel to a read-only page must fault and not change the shared page of zeroes.
 /// - SMEP and SMAP let the kernel neither execute nor touch a program's memory by accident; `CR4.PGE` keeps the
 ///   kernel's translations when the address space changes.
-/// - Programs may use SSE. `OSXSAVE` stays off, so that they do not use AVX, whose registers nothing saves.
+/// - Programs may use SSE and AVX, whose registers [`fpu`] saves.
 pub fn enable() {
-    require_smep_and_smap();
+    require_smep_smap_and_xsave();
     // SAFETY: the kernel's tables use the bit that forbids fetches as NXE defines it; the entry set it already.
     unsafe {
         Efer::update(|flags| flags.insert(EferFlags::NO_EXECUTE_ENABLE | EferFlags::SYSTEM_CALL_EXTENSIONS))
@@ -36,13 +38,16 @@ pub fn enable() {
             flags.remove(Cr0Flags::EMULATE_COPROCESSOR | Cr0Flags::TASK_SWITCHED);
         });
     }
-    let sse = Cr4Flags::OSFXSR | Cr4Flags::OSXMMEXCPT_ENABLE;
+    let vectors = Cr4Flags::OSFXSR | Cr4Flags::OSXMMEXCPT_ENABLE | Cr4Flags::OSXSAVE;
     let guards = Cr4Flags::SUPERVISOR_MODE_EXECUTION_PROTECTION | Cr4Flags::SUPERVISOR_MODE_ACCESS_PREVENTION;
     // SAFETY: the processor has these, and only `crate::memory::user` touches user memory, between STAC and CLAC.
-    unsafe { Cr4::update(|flags| flags.insert(Cr4Flags::PAGE_GLOBAL | sse | guards)) };
+    unsafe { Cr4::update(|flags| flags.insert(Cr4Flags::PAGE_GLOBAL | vectors | guards)) };
+    fpu::enable(__cpuid(1).ecx >> 28 & 1 == 1);
 }
 
-fn require_smep_and_smap() {
+fn require_smep_smap_and_xsave() {
     let ebx = __cpuid_count(7, 0).ebx;
-    assert!(ebx >> 7 & 1 == 1 && ebx >> 20 & 1 == 1, "needs SMEP and SMAP: run QEMU with -cpu max");
+    let has_guards = ebx >> 7 & 1 == 1 && ebx >> 20 & 1 == 1;
+    let has_xsave = __cpuid(1).ecx >> 26 & 1 == 1;
+    assert!(has_guards && has_xsave, "needs SMEP, SMAP and XSAVE: run QEMU with -cpu max");
 }

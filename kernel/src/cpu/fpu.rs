@@ -1,22 +1,35 @@
-//! The vector registers of programs. The kernel compiles without them, so they change hands when tasks do, and while
-//! Quire clears or copies large folios with them.
+//! The registers of x87, SSE and AVX that programs use. The kernel compiles without them, so they change hands when
+//! tasks do, and while Quire clears or copies with them.
 
-use core::arch::x86_64::{_fxrstor64, _fxsave64};
+use core::arch::x86_64::{_xrstor64, _xsave64};
+
+use x86_64::registers::xcontrol::{XCr0, XCr0Flags};
 
 use super::area;
 
-/// The registers of x87 and SSE, as FXSAVE stores them (SDM volume 1, table 10-2).
+/// What programs may use, as XCR0 names it, without AVX where the processor has none.
+///
+/// AVX-512 stays off: its state is three times as large, and each switch of tasks stores and loads it.
+const PARTS: XCr0Flags = XCr0Flags::X87.union(XCr0Flags::SSE).union(XCr0Flags::AVX);
+
+/// Bytes that FXSAVE stores, which are the first of an image (SDM volume 1, table 10-2).
+pub const LEGACY_BYTES: usize = 512;
+/// Which parts of the image are not in their first state, and its form (SDM volume 1, section 13.4.2).
+const HEADER: usize = LEGACY_BYTES;
+const HEADER_BYTES: usize = 64;
+/// The upper halves of 16 registers, at their standard place behind the header.
+const AVX_BYTES: usize = 256;
+
+/// The registers as XSAVE stores them in its standard form (SDM volume 1, section 13.4).
 #[derive(Clone)]
-#[repr(C, align(16))]
-pub struct FpuState(pub [u8; 512]);
+#[repr(C, align(64))]
+pub struct FpuState(pub [u8; LEGACY_BYTES + HEADER_BYTES + AVX_BYTES]);
 
 impl FpuState {
     /// The state of a new program: all exceptions masked, all registers empty.
     pub const fn new() -> Self {
-        let mut image = [0; 512];
-        // FCW 0x037f and MXCSR 0x1f80, as the System V ABI has them at process start.
-        image[0] = 0x7f;
-        image[1] = 0x03;
+        let mut image = [0; size_of::<Self>()];
+        // A header of zeroes means that all registers are empty. MXCSR, 0x1f80, is loaded all the same.
         image[24] = 0x80;
         image[25] = 0x1f;
         Self(image)
@@ -24,23 +37,45 @@ impl FpuState {
 
     /// Stores the processor's registers here.
     pub fn save(&mut self) {
-        // SAFETY: the image has the size and the alignment of FXSAVE, and the kernel compiles without SSE, so the
-        // registers are the program's.
+        // SAFETY: the image has the alignment and, for the parts that are on, the size of XSAVE's; the kernel
+        // compiles without these registers, so they hold the program's values.
         unsafe { save(self.0.as_mut_ptr()) }
     }
 
     /// Loads the processor's registers from here.
     pub fn restore(&self) {
-        // SAFETY: as in `save`; a reserved bit of MXCSR would fault, and `sanitise` cleared those that a program can
-        // set.
+        // SAFETY: as in `save`. XRSTOR faults at an image that is not of XSAVE, and `sanitise` cleared what a program
+        // can spoil.
         unsafe { restore(self.0.as_ptr()) }
     }
 
-    /// Clears the bits of MXCSR that FXRSTOR refuses, in an image that a program has written.
+    /// Clears what XRSTOR refuses, in an image that a program has written.
     pub fn sanitise(&mut self) {
-        self.0[26] = 0;
-        self.0[27] = 0;
+        // The reserved bits of MXCSR.
+        self.0[26..28].fill(0);
+        let (parts, rest) = self.0[HEADER..HEADER + HEADER_BYTES].split_at_mut(8);
+        parts[0] &= parts_in_use() as u8;
+        parts[1..].fill(0);
+        rest.fill(0);
     }
+
+    /// Makes an image of which only the first [`LEGACY_BYTES`] were filled valid: the upper halves are zero.
+    pub fn only_legacy(&mut self) {
+        self.0[HEADER..].fill(0);
+        self.0[HEADER] = (XCr0Flags::X87 | XCr0Flags::SSE).bits() as u8;
+    }
+}
+
+/// Lets the running CPU use and save the registers. `CR4.OSXSAVE` is on.
+pub fn enable(has_avx: bool) {
+    let parts = if has_avx { PARTS } else { PARTS.difference(XCr0Flags::AVX) };
+    // SAFETY: the processor has these parts, and each task saves them.
+    unsafe { XCr0::write(parts) }
+}
+
+/// The parts that programs use, as XCR0 names them.
+pub fn parts_in_use() -> u64 {
+    XCr0::read_raw()
 }
 
 /// Saves the registers of the running CPU, until [`give_back_registers`]. The caller does not switch tasks meanwhile.
@@ -61,14 +96,14 @@ pub fn give_back_registers() {
     unsafe { (*area::this().vectors.get()).restore() };
 }
 
-#[target_feature(enable = "fxsr")]
+#[target_feature(enable = "xsave")]
 unsafe fn save(image: *mut u8) {
-    // SAFETY: the caller's image is 512 bytes at a multiple of 16.
-    unsafe { _fxsave64(image) }
+    // SAFETY: the caller's image is as large as all parts, at a multiple of 64.
+    unsafe { _xsave64(image, PARTS.bits()) }
 }
 
-#[target_feature(enable = "fxsr")]
+#[target_feature(enable = "xsave")]
 unsafe fn restore(image: *const u8) {
-    // SAFETY: the caller's image is 512 bytes at a multiple of 16.
-    unsafe { _fxrstor64(image) }
+    // SAFETY: as in `save`.
+    unsafe { _xrstor64(image, PARTS.bits()) }
 }

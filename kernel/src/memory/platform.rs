@@ -3,7 +3,7 @@
 use core::sync::atomic::AtomicU32;
 
 use quire::addr::{Frame, PhysAddr, VirtRange};
-use quire::arch::{CpuFeatures, Feature, ProcessorState};
+use quire::arch::{CpuFeatures, ProcessorState};
 use quire::cpu::{CpuId, CpuSet};
 use quire::page_alloc::NodePolicy;
 use quire::platform::{Context, Event, FlushRequest, FramePlatform, Platform, TablePlatform};
@@ -88,8 +88,7 @@ unsafe impl FramePlatform for Machine {
     }
 
     fn features(&self) -> CpuFeatures {
-        // SAFETY: every x86-64 processor has SSE2, and `cpu::features` enables it before the manager starts.
-        unsafe { CpuFeatures::detect().with(Feature::Sse2) }
+        CpuFeatures::detect()
     }
 
     fn vectors_begin(&self) -> bool {

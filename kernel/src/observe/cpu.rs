@@ -136,6 +136,7 @@ const FLAGS: [(u32, Register, Bits); 4] = [
         &[
             (0, "pni"),
             (9, "ssse3"),
+            (12, "fma"),
             (13, "cx16"),
             (17, "pcid"),
             (19, "sse4_1"),
@@ -145,6 +146,8 @@ const FLAGS: [(u32, Register, Bits); 4] = [
             (23, "popcnt"),
             (24, "tsc_deadline_timer"),
             (25, "aes"),
+            (26, "xsave"),
+            (28, "avx"),
             (30, "rdrand"),
             (31, "hypervisor"),
         ],
@@ -154,6 +157,7 @@ const FLAGS: [(u32, Register, Bits); 4] = [
         |leaf| leaf.ebx,
         &[
             (0, "fsgsbase"),
+            (5, "avx2"),
             (7, "smep"),
             (9, "erms"),
             (10, "invpcid"),

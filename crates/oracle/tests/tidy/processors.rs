@@ -5,7 +5,7 @@ use crate::source::{Source, Token};
 /// Where the words are at home.
 const HOME: &str = "crates/quire/src/arch/";
 /// Parts of names, in small letters.
-const WORDS: [&str; 37] = [
+const WORDS: [&str; 38] = [
     "amd",
     "amd64",
     "avx",
@@ -32,6 +32,7 @@ const WORDS: [&str; 37] = [
     "msr",
     "npt",
     "nt16",
+    "nt32",
     "nt64",
     "nx",
     "pcid",

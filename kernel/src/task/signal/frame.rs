@@ -8,7 +8,7 @@ use x86_64::registers::rflags::RFlags;
 use super::action::Action;
 use super::info::{INFO_BYTES, SigInfo};
 use super::own::AltStack;
-use crate::cpu::fpu::FpuState;
+use super::vectors;
 use crate::cpu::stubs::{USER_CODE, USER_DATA};
 use crate::errno::Errno;
 use crate::memory::user::UserMemory;
@@ -16,8 +16,8 @@ use crate::task::thread::{Task, UserContext};
 
 /// Below a program's stack pointer the compiler may keep data (System V ABI, "The Stack Frame").
 const RED_ZONE: u64 = 128;
-/// `UC_SIGCONTEXT_SS | UC_STRICT_RESTORE_SS`.
-const CONTEXT_FLAGS: u64 = 6;
+/// `UC_FP_XSTATE | UC_SIGCONTEXT_SS | UC_STRICT_RESTORE_SS`.
+const CONTEXT_FLAGS: u64 = 7;
 /// The flags that a handler may change in what it returns to.
 const USER_FLAGS: u64 = 0x0024_0dd5;
 
@@ -42,19 +42,18 @@ type Words = [u64; WORDS];
 pub fn push(task: &Task, info: SigInfo, action: Action) -> Result<(), Errno> {
     // SAFETY: the task is the running one, and its program does not run.
     let user = unsafe { task.user() };
-    user.fpu.save();
     let (mask, alt_stack) = {
         let mut own = task.signals.0.lock();
         (own.saved_mask.take().unwrap_or(own.mask), own.alt_stack)
     };
     let end = stack_end(user, action, alt_stack);
-    let fpu_at = end.checked_sub(size_of::<FpuState>() as u64).ok_or(Errno::EFAULT)? & !63;
+    let fpu_at = end.checked_sub(vectors::BYTES).ok_or(Errno::EFAULT)? & !63;
     // A function finds its return address 8 bytes below a multiple of 16.
     let at = (fpu_at.checked_sub(FRAME_BYTES).ok_or(Errno::EFAULT)? & !15) - 8;
 
     let words = encode(user, action, alt_stack, mask, fpu_at);
     let memory = UserMemory::of(task.space());
-    memory.write(VirtAddr(fpu_at), &user.fpu.0)?;
+    vectors::push(memory, VirtAddr(fpu_at), &mut user.fpu)?;
     memory.write(VirtAddr(at), words.map(u64::to_le_bytes).as_flattened())?;
     memory.write(VirtAddr(at + WORDS as u64 * 8), &info.bytes())?;
 
@@ -135,9 +134,7 @@ pub fn restore(task: &Task) -> Result<(), Errno> {
     memory.read(VirtAddr(at), bytes.as_flattened_mut())?;
     let words = bytes.map(u64::from_le_bytes);
     if words[FPU] != 0 {
-        memory.read(VirtAddr(words[FPU]), &mut user.fpu.0)?;
-        user.fpu.sanitise();
-        user.fpu.restore();
+        vectors::pop(memory, VirtAddr(words[FPU]), &mut user.fpu)?;
     }
     decode(user, &words);
     task.signals.set_mask(words[MASK]);

@@ -8,6 +8,7 @@ pub mod own;
 pub mod queue;
 pub mod send;
 pub mod shared;
+mod vectors;
 
 pub use frame::restore;
 

@@ -30,6 +30,8 @@ pub enum ClearKernel {
     Movnti,
     /// Stores of 16 bytes past the caches.
     Nt16,
+    /// Stores of 32 bytes past the caches.
+    Nt32,
     /// Stores of 64 bytes past the caches.
     Nt64,
     /// `movdir64b`: whole lines of 64 bytes past the caches.
@@ -40,12 +42,13 @@ pub enum ClearKernel {
 
 impl ClearKernel {
     /// All kernels.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::String,
         Self::Quadwords,
         Self::Cached,
         Self::Movnti,
         Self::Nt16,
+        Self::Nt32,
         Self::Nt64,
         Self::Movdir64b,
         Self::Clzero,
@@ -68,7 +71,8 @@ impl ClearKernel {
 
     /// The kernel assumed fastest past the caches without a measurement: the widest one.
     pub fn streaming(features: CpuFeatures) -> Self {
-        let mut widest_first = [Self::Nt64, Self::Nt16, Self::Movdir64b, Self::Clzero].into_iter();
+        let mut widest_first =
+            [Self::Nt64, Self::Nt32, Self::Nt16, Self::Movdir64b, Self::Clzero].into_iter();
         widest_first.find(|kernel| kernel.on(features).is_ok()).unwrap_or(Self::Movnti)
     }
 
@@ -80,6 +84,7 @@ impl ClearKernel {
             Self::Cached => "cached",
             Self::Movnti => "movnti",
             Self::Nt16 => "nt16",
+            Self::Nt32 => "nt32",
             Self::Nt64 => "nt64",
             Self::Movdir64b => "movdir64b",
             Self::Clzero => "clzero",
@@ -98,7 +103,7 @@ impl ClearKernel {
     pub const fn needs(self) -> Option<Feature> {
         match self {
             Self::String | Self::Quadwords | Self::Movnti => None,
-            Self::Cached => Some(Feature::Avx),
+            Self::Cached | Self::Nt32 => Some(Feature::Avx),
             Self::Nt16 => Some(Feature::Sse2),
             Self::Nt64 => Some(Feature::Avx512),
             Self::Movdir64b => Some(Feature::Movdir64b),
@@ -113,7 +118,7 @@ impl ClearKernel {
 
     /// Whether it uses vector registers, which a kernel of an operating system must save first.
     pub const fn uses_vectors(self) -> bool {
-        matches!(self, Self::Cached | Self::Nt16 | Self::Nt64)
+        matches!(self, Self::Cached | Self::Nt16 | Self::Nt32 | Self::Nt64)
     }
 
     /// The kernel, ready to run on a processor with these features.
@@ -200,6 +205,7 @@ impl ReadyClear {
                 ClearKernel::Cached => cached_32(start, lines),
                 ClearKernel::Movnti => movnti(start, lines),
                 ClearKernel::Nt16 => nt16(start, lines),
+                ClearKernel::Nt32 => nt32(start, lines),
                 ClearKernel::Nt64 => nt64(start, lines),
                 ClearKernel::Movdir64b => movdir64b(start, lines),
                 ClearKernel::Clzero => clzero(start, lines),
@@ -275,10 +281,6 @@ macro_rules! by_lines {
 }
 
 by_lines! {
-    cached_32, ["vpxor xmm0, xmm0, xmm0"], ["vmovdqa [rdi], ymm0", "vmovdqa [rdi + 32], ymm0"], ["vzeroupper"]
-}
-by_lines!(cached_64, ["vpxor xmm0, xmm0, xmm0"], ["vmovdqa64 [rdi], zmm0"], ["vzeroupper"]);
-by_lines! {
     movnti, ["xor eax, eax"],
     [
         "movnti [rdi], rax", "movnti [rdi + 8], rax", "movnti [rdi + 16], rax", "movnti [rdi + 24], rax",
@@ -286,50 +288,57 @@ by_lines! {
     ],
     []
 }
-/// Stores of 16 bytes past the caches, four lines a turn and then line by line.
-unsafe fn nt16(start: *mut u8, lines: usize) {
-    // SAFETY: K1: each turn writes one or four of the caller's lines. K2: `on` checked it.
-    unsafe {
-        asm!(
-            "pxor xmm0, xmm0",
-            "mov rax, rcx",
-            "shr rax, 2",
-            "jz 3f",
-            // The pointer goes behind these lines, and an index from below zero counts up.
-            "shl rax, 8",
-            "add rdi, rax",
-            "neg rax",
-            "2:",
-            "movntdq [rdi + rax], xmm0", "movntdq [rdi + rax + 16], xmm0",
-            "movntdq [rdi + rax + 32], xmm0", "movntdq [rdi + rax + 48], xmm0",
-            "movntdq [rdi + rax + 64], xmm0", "movntdq [rdi + rax + 80], xmm0",
-            "movntdq [rdi + rax + 96], xmm0", "movntdq [rdi + rax + 112], xmm0",
-            "movntdq [rdi + rax + 128], xmm0", "movntdq [rdi + rax + 144], xmm0",
-            "movntdq [rdi + rax + 160], xmm0", "movntdq [rdi + rax + 176], xmm0",
-            "movntdq [rdi + rax + 192], xmm0", "movntdq [rdi + rax + 208], xmm0",
-            "movntdq [rdi + rax + 224], xmm0", "movntdq [rdi + rax + 240], xmm0",
-            "add rax, 256",
-            "jnz 2b",
-            "3:",
-            "and ecx, 3",
-            "jz 5f",
-            "4:",
-            "movntdq [rdi], xmm0", "movntdq [rdi + 16], xmm0",
-            "movntdq [rdi + 32], xmm0", "movntdq [rdi + 48], xmm0",
-            "add rdi, 64",
-            "dec ecx",
-            "jnz 4b",
-            "5:",
-            inout("rdi") start => _,
-            inout("rcx") lines => _,
-            out("rax") _,
-            clobber_abi("sysv64"),
-            options(nostack),
-        );
-    }
-}
-by_lines!(nt64, ["vpxor xmm0, xmm0, xmm0"], ["vmovntdq [rdi], zmm0"], ["vzeroupper"]);
 by_lines!(clzero, [], ["mov rax, rdi", "clzero"], []);
+
+/// Defines a function that stores a register of zeroes at `$at` bytes of each line, four lines a turn and then
+/// line by line.
+macro_rules! by_stores {
+    ($name:ident, $zero:literal, $store:literal, $register:literal, [$($at:literal),+], [$($last:literal),*]) => {
+        unsafe fn $name(start: *mut u8, lines: usize) {
+            // SAFETY: K1: each turn writes one or four of the caller's lines. K2: `on` checked it.
+            unsafe {
+                asm!(
+                    $zero,
+                    "mov rax, rcx",
+                    "shr rax, 2",
+                    "jz 3f",
+                    // The pointer goes behind these lines, and an index from below zero counts up.
+                    "shl rax, 8",
+                    "add rdi, rax",
+                    "neg rax",
+                    "2:",
+                    $(concat!($store, " [rdi + rax + ", $at, "], ", $register),)+
+                    $(concat!($store, " [rdi + rax + 64 + ", $at, "], ", $register),)+
+                    $(concat!($store, " [rdi + rax + 128 + ", $at, "], ", $register),)+
+                    $(concat!($store, " [rdi + rax + 192 + ", $at, "], ", $register),)+
+                    "add rax, 256",
+                    "jnz 2b",
+                    "3:",
+                    "and ecx, 3",
+                    "jz 5f",
+                    "4:",
+                    $(concat!($store, " [rdi + ", $at, "], ", $register),)+
+                    "add rdi, 64",
+                    "dec ecx",
+                    "jnz 4b",
+                    "5:",
+                    $($last,)*
+                    inout("rdi") start => _,
+                    inout("rcx") lines => _,
+                    out("rax") _,
+                    clobber_abi("sysv64"),
+                    options(nostack),
+                );
+            }
+        }
+    };
+}
+
+by_stores!(cached_32, "vpxor xmm0, xmm0, xmm0", "vmovdqa", "ymm0", [0, 32], ["vzeroupper"]);
+by_stores!(cached_64, "vpxor xmm0, xmm0, xmm0", "vmovdqa64", "zmm0", [0], ["vzeroupper"]);
+by_stores!(nt16, "pxor xmm0, xmm0", "movntdq", "xmm0", [0, 16, 32, 48], []);
+by_stores!(nt32, "vpxor xmm0, xmm0, xmm0", "vmovntdq", "ymm0", [0, 32], ["vzeroupper"]);
+by_stores!(nt64, "vpxor xmm0, xmm0, xmm0", "vmovntdq", "zmm0", [0], ["vzeroupper"]);
 
 /// The line that `movdir64b` copies.
 #[repr(align(64))]

@@ -23,14 +23,16 @@ pub enum CopyKernel {
     Movnti,
     /// Stores of 16 bytes past the caches.
     Nt16,
+    /// Stores of 32 bytes past the caches.
+    Nt32,
     /// Stores of 64 bytes past the caches.
     Nt64,
 }
 
 impl CopyKernel {
     /// All kernels.
-    pub const ALL: [Self; 6] =
-        [Self::String, Self::Quadwords, Self::Cached, Self::Movnti, Self::Nt16, Self::Nt64];
+    pub const ALL: [Self; 7] =
+        [Self::String, Self::Quadwords, Self::Cached, Self::Movnti, Self::Nt16, Self::Nt32, Self::Nt64];
 
     /// The kernel for every processor: it needs no feature and no vector registers.
     pub const PLAIN: Self = Self::String;
@@ -51,7 +53,7 @@ impl CopyKernel {
 
     /// The kernel assumed fastest past the caches without a measurement: the widest one.
     pub fn streaming(features: CpuFeatures) -> Self {
-        let mut widest_first = [Self::Nt64, Self::Nt16].into_iter();
+        let mut widest_first = [Self::Nt64, Self::Nt32, Self::Nt16].into_iter();
         widest_first.find(|kernel| kernel.on(features).is_ok()).unwrap_or(Self::PLAIN_STREAMING)
     }
 
@@ -63,6 +65,7 @@ impl CopyKernel {
             Self::Cached => "cached",
             Self::Movnti => "movnti",
             Self::Nt16 => "nt16",
+            Self::Nt32 => "nt32",
             Self::Nt64 => "nt64",
         }
     }
@@ -79,7 +82,7 @@ impl CopyKernel {
     pub const fn needs(self) -> Option<Feature> {
         match self {
             Self::String | Self::Quadwords | Self::Movnti => None,
-            Self::Cached => Some(Feature::Avx),
+            Self::Cached | Self::Nt32 => Some(Feature::Avx),
             Self::Nt16 => Some(Feature::Sse2),
             Self::Nt64 => Some(Feature::Avx512),
         }
@@ -92,7 +95,7 @@ impl CopyKernel {
 
     /// Whether it uses vector registers, which a kernel of an operating system must save first.
     pub const fn uses_vectors(self) -> bool {
-        matches!(self, Self::Cached | Self::Nt16 | Self::Nt64)
+        matches!(self, Self::Cached | Self::Nt16 | Self::Nt32 | Self::Nt64)
     }
 
     /// The kernel, ready to run on a processor with these features.
@@ -169,6 +172,7 @@ impl ReadyCopy {
                 CopyKernel::Cached => cached_32(from, to, lines),
                 CopyKernel::Movnti => movnti(from, to, lines),
                 CopyKernel::Nt16 => nt16(from, to, lines),
+                CopyKernel::Nt32 => nt32(from, to, lines),
                 CopyKernel::Nt64 => nt64(from, to, lines),
             }
         }
@@ -209,24 +213,76 @@ unsafe fn quadwords(from: *const u8, to: *mut u8, lines: usize) {
     }
 }
 
-/// As in [`clear`](super::clear); `rsi` is the address of the line to load.
-macro_rules! by_lines {
-    ($name:ident, [$($line:literal),+], [$($last:literal),*]) => {
+/// Stores of 8 bytes past the caches.
+unsafe fn movnti(from: *const u8, to: *mut u8, lines: usize) {
+    // SAFETY: K1: each turn reads and writes one of the caller's lines, of which there is at least one.
+    unsafe {
+        asm!(
+            "2:",
+            "mov rax, [rsi]", "mov rdx, [rsi + 8]", "mov r8, [rsi + 16]", "mov r9, [rsi + 24]",
+            "movnti [rdi], rax", "movnti [rdi + 8], rdx", "movnti [rdi + 16], r8", "movnti [rdi + 24], r9",
+            "mov rax, [rsi + 32]", "mov rdx, [rsi + 40]", "mov r8, [rsi + 48]", "mov r9, [rsi + 56]",
+            "movnti [rdi + 32], rax", "movnti [rdi + 40], rdx", "movnti [rdi + 48], r8", "movnti [rdi + 56], r9",
+            "add rsi, 64",
+            "add rdi, 64",
+            "dec rcx",
+            "jnz 2b",
+            inout("rdi") to => _,
+            inout("rsi") from => _,
+            inout("rcx") lines => _,
+            out("rax") _,
+            out("rdx") _,
+            out("r8") _,
+            out("r9") _,
+            options(nostack),
+        );
+    }
+}
+
+/// Defines a function that moves each line through registers, `$at` bytes into the line each, four lines a turn
+/// and then line by line.
+macro_rules! by_moves {
+    ($name:ident, $load:literal, $store:literal, [$($at:literal: $register:literal),+], [$($last:literal),*]) => {
         unsafe fn $name(from: *const u8, to: *mut u8, lines: usize) {
-            // SAFETY: K1: each turn reads and writes one of the caller's lines, of which there is at least
-            // one. K2: `on` asked for the feature.
+            // SAFETY: K1: each turn reads and writes one or four of the caller's lines. K2: `on` asked for the
+            // feature.
             unsafe {
                 asm!(
+                    "mov rax, rcx",
+                    "shr rax, 2",
+                    "jz 3f",
+                    // Both pointers go behind these lines, and an index from below zero counts up.
+                    "shl rax, 8",
+                    "add rsi, rax",
+                    "add rdi, rax",
+                    "neg rax",
                     "2:",
-                    $($line,)+
+                    $(concat!($load, " ", $register, ", [rsi + rax + ", $at, "]"),)+
+                    $(concat!($store, " [rdi + rax + ", $at, "], ", $register),)+
+                    $(concat!($load, " ", $register, ", [rsi + rax + 64 + ", $at, "]"),)+
+                    $(concat!($store, " [rdi + rax + 64 + ", $at, "], ", $register),)+
+                    $(concat!($load, " ", $register, ", [rsi + rax + 128 + ", $at, "]"),)+
+                    $(concat!($store, " [rdi + rax + 128 + ", $at, "], ", $register),)+
+                    $(concat!($load, " ", $register, ", [rsi + rax + 192 + ", $at, "]"),)+
+                    $(concat!($store, " [rdi + rax + 192 + ", $at, "], ", $register),)+
+                    "add rax, 256",
+                    "jnz 2b",
+                    "3:",
+                    "and ecx, 3",
+                    "jz 5f",
+                    "4:",
+                    $(concat!($load, " ", $register, ", [rsi + ", $at, "]"),)+
+                    $(concat!($store, " [rdi + ", $at, "], ", $register),)+
                     "add rsi, 64",
                     "add rdi, 64",
-                    "dec rcx",
-                    "jnz 2b",
+                    "dec ecx",
+                    "jnz 4b",
+                    "5:",
                     $($last,)*
                     inout("rdi") to => _,
                     inout("rsi") from => _,
                     inout("rcx") lines => _,
+                    out("rax") _,
                     clobber_abi("sysv64"),
                     options(nostack),
                 );
@@ -235,75 +291,8 @@ macro_rules! by_lines {
     };
 }
 
-by_lines! {
-    cached_32,
-    ["vmovdqu ymm0, [rsi]", "vmovdqu ymm1, [rsi + 32]", "vmovdqa [rdi], ymm0", "vmovdqa [rdi + 32], ymm1"],
-    ["vzeroupper"]
-}
-by_lines!(cached_64, ["vmovdqu64 zmm0, [rsi]", "vmovdqa64 [rdi], zmm0"], ["vzeroupper"]);
-by_lines! {
-    movnti,
-    [
-        "mov rax, [rsi]", "mov rdx, [rsi + 8]", "mov r8, [rsi + 16]", "mov r9, [rsi + 24]",
-        "movnti [rdi], rax", "movnti [rdi + 8], rdx", "movnti [rdi + 16], r8", "movnti [rdi + 24], r9",
-        "mov rax, [rsi + 32]", "mov rdx, [rsi + 40]", "mov r8, [rsi + 48]", "mov r9, [rsi + 56]",
-        "movnti [rdi + 32], rax", "movnti [rdi + 40], rdx", "movnti [rdi + 48], r8", "movnti [rdi + 56], r9"
-    ],
-    []
-}
-/// Stores of 16 bytes past the caches, four lines a turn and then line by line.
-unsafe fn nt16(from: *const u8, to: *mut u8, lines: usize) {
-    // SAFETY: K1: each turn reads and writes one or four of the caller's lines. K2: `on` asked for the
-    // feature.
-    unsafe {
-        asm!(
-            "mov rax, rcx",
-            "shr rax, 2",
-            "jz 3f",
-            // Both pointers go behind these lines, and an index from below zero counts up.
-            "shl rax, 8",
-            "add rsi, rax",
-            "add rdi, rax",
-            "neg rax",
-            "2:",
-            "movdqu xmm0, [rsi + rax + 0]", "movdqu xmm1, [rsi + rax + 16]",
-            "movdqu xmm2, [rsi + rax + 32]", "movdqu xmm3, [rsi + rax + 48]",
-            "movntdq [rdi + rax + 0], xmm0", "movntdq [rdi + rax + 16], xmm1",
-            "movntdq [rdi + rax + 32], xmm2", "movntdq [rdi + rax + 48], xmm3",
-            "movdqu xmm0, [rsi + rax + 64]", "movdqu xmm1, [rsi + rax + 80]",
-            "movdqu xmm2, [rsi + rax + 96]", "movdqu xmm3, [rsi + rax + 112]",
-            "movntdq [rdi + rax + 64], xmm0", "movntdq [rdi + rax + 80], xmm1",
-            "movntdq [rdi + rax + 96], xmm2", "movntdq [rdi + rax + 112], xmm3",
-            "movdqu xmm0, [rsi + rax + 128]", "movdqu xmm1, [rsi + rax + 144]",
-            "movdqu xmm2, [rsi + rax + 160]", "movdqu xmm3, [rsi + rax + 176]",
-            "movntdq [rdi + rax + 128], xmm0", "movntdq [rdi + rax + 144], xmm1",
-            "movntdq [rdi + rax + 160], xmm2", "movntdq [rdi + rax + 176], xmm3",
-            "movdqu xmm0, [rsi + rax + 192]", "movdqu xmm1, [rsi + rax + 208]",
-            "movdqu xmm2, [rsi + rax + 224]", "movdqu xmm3, [rsi + rax + 240]",
-            "movntdq [rdi + rax + 192], xmm0", "movntdq [rdi + rax + 208], xmm1",
-            "movntdq [rdi + rax + 224], xmm2", "movntdq [rdi + rax + 240], xmm3",
-            "add rax, 256",
-            "jnz 2b",
-            "3:",
-            "and ecx, 3",
-            "jz 5f",
-            "4:",
-            "movdqu xmm0, [rsi + 0]", "movdqu xmm1, [rsi + 16]",
-            "movdqu xmm2, [rsi + 32]", "movdqu xmm3, [rsi + 48]",
-            "movntdq [rdi + 0], xmm0", "movntdq [rdi + 16], xmm1",
-            "movntdq [rdi + 32], xmm2", "movntdq [rdi + 48], xmm3",
-            "add rsi, 64",
-            "add rdi, 64",
-            "dec ecx",
-            "jnz 4b",
-            "5:",
-            inout("rdi") to => _,
-            inout("rsi") from => _,
-            inout("rcx") lines => _,
-            out("rax") _,
-            clobber_abi("sysv64"),
-            options(nostack),
-        );
-    }
-}
-by_lines!(nt64, ["vmovdqu64 zmm0, [rsi]", "vmovntdq [rdi], zmm0"], ["vzeroupper"]);
+by_moves!(cached_32, "vmovdqu", "vmovdqa", [0: "ymm0", 32: "ymm1"], ["vzeroupper"]);
+by_moves!(cached_64, "vmovdqu64", "vmovdqa64", [0: "zmm0"], ["vzeroupper"]);
+by_moves!(nt16, "movdqu", "movntdq", [0: "xmm0", 16: "xmm1", 32: "xmm2", 48: "xmm3"], []);
+by_moves!(nt32, "vmovdqu", "vmovntdq", [0: "ymm0", 32: "ymm1"], ["vzeroupper"]);
+by_moves!(nt64, "vmovdqu64", "vmovntdq", [0: "zmm0"], ["vzeroupper"]);

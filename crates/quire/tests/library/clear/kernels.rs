@@ -143,33 +143,3 @@ fn names_lead_back_to_kernels() {
     }
     assert_eq!(ClearKernel::from_name("memset"), Err(KernelError::Unknown));
 }
-
-/// Streaming kernels go past the caches, and the others do not: memory that was just cleared is read again
-/// several times faster when it is cached.
-#[test]
-#[cfg(not(miri))]
-fn streaming_kernels_leave_the_caches_alone() {
-    const BYTES: usize = 256 << 10;
-    let mut bytes = vec![1_u64; BYTES / 8];
-    let mut read_after = |kernel: ReadyClear| {
-        let once = || {
-            // SAFETY: the vector is this closure's alone.
-            unsafe { kernel.zero(bytes.as_mut_ptr().cast(), BYTES) };
-            let begun = std::time::Instant::now();
-            // One load for each line, at an address that the load before returned, so that nothing is
-            // prefetched.
-            let last = (0..BYTES / 64).fold(0_u64, |at, step| {
-                let line = (step * 1031 + at as usize) % (BYTES / 64);
-                bytes[line * 8]
-            });
-            assert_eq!(last, 0);
-            begun.elapsed()
-        };
-        std::iter::repeat_with(once).take(15).min().expect("some")
-    };
-    let cached = read_after(ReadyClear::PLAIN);
-    for kernel in clears() {
-        let (time, streams) = (read_after(kernel), kernel.kernel().is_streaming());
-        assert_eq!(time > cached * 3, streams, "{kernel:?}: {time:?}, a cached clear {cached:?}");
-    }
-}

@@ -58,7 +58,7 @@ fn the_suggestion_falls_to_what_there_is() {
     };
     use Feature::{Avx, Avx512, Clzero, Movdir64b, Sse2};
     assert_eq!(far(&Feature::ALL), ClearKernel::Nt64);
-    assert_eq!(far(&[Sse2, Avx, Movdir64b]), ClearKernel::Nt16);
+    assert_eq!(far(&[Sse2, Avx, Movdir64b]), ClearKernel::Nt32);
     assert_eq!(far(&[Movdir64b, Clzero]), ClearKernel::Movdir64b);
     assert_eq!(far(&[Clzero]), ClearKernel::Clzero);
     assert_eq!(far(&[]), ClearKernel::Movnti);

@@ -25,7 +25,7 @@ pub use way::{RATE, Setting};
 
 /// Every clearing kernel by itself, of this machine or another, and the C library's.
 pub const KERNELS: &[&str] =
-    &["string", "quadwords", "cached", "movnti", "nt16", "nt64", "clzero", "movdir64b", "memset"];
+    &["string", "quadwords", "cached", "movnti", "nt16", "nt32", "nt64", "clzero", "movdir64b", "memset"];
 
 /// The names of the kernels' arms, and of the C library's.
 pub fn raw() -> Vec<&'static str> {

@@ -92,9 +92,10 @@ impl Way {
 }
 
 pub(super) fn all(shared: &Rc<Shared>, swept: bool) -> impl Iterator<Item = Box<dyn Arm<Locking>>> {
-    use ClearKernel::{Movnti, Nt16, Nt64, String};
+    use ClearKernel::{Movnti, Nt16, Nt32, Nt64, String};
     let features = CpuFeatures::detect();
-    let streaming = [Nt64, Nt16].into_iter().find(|kernel| kernel.on(features).is_ok()).unwrap_or(Movnti);
+    let streaming =
+        [Nt64, Nt32, Nt16].into_iter().find(|kernel| kernel.on(features).is_ok()).unwrap_or(Movnti);
     // Pieces of 2 MiB leave no stretch length to sweep.
     let more = (!swept).then_some(Way::OnDemand);
     let ways = [Way::Policy].into_iter().chain(more).chain([Way::Only(String), Way::Only(streaming)]);

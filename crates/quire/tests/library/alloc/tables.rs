@@ -81,7 +81,9 @@ fn descriptors_come_on_demand_and_go_with_their_block() {
     with_allocator(HostedConfig::new(32 * MIB), |machine, allocator| {
         settle(allocator);
         let (before, whole) = (allocator.memory_info(), whole_blocks(allocator));
-        let folio = allocator.alloc_raw(Gfp::KERNEL, order(8)).unwrap();
+        let folio = allocator.alloc_raw(Gfp::USER, Order::BLOCK).unwrap();
+        allocator.split_raw(folio, order(8)).unwrap();
+        allocator.free_raw(folio.add(256), order(8)).unwrap();
         let metadata = || allocator.memory_info().metadata - before.metadata;
         let used = || allocator.memory_info().used - before.used;
         assert_eq!((metadata(), used()), (0, 256));
@@ -167,8 +169,9 @@ fn a_split_needs_no_memory() {
 fn a_free_block_with_tables_in_both_halves_serves_smaller_folios() {
     with_allocator(HostedConfig::new(32 * MIB), |_, allocator| {
         settle(allocator);
-        let quarters = [(); 4].map(|()| allocator.alloc_raw(Gfp::KERNEL, order(7)).unwrap());
-        assert!(quarters.iter().all(|quarter| quarter.block() == quarters[0].block()));
+        let block = allocator.alloc_raw(Gfp::USER, Order::BLOCK).unwrap();
+        allocator.split_raw(block, order(7)).unwrap();
+        let quarters = [0, 128, 256, 384].map(|at| block.add(at));
         allocator.free_raw(quarters[0], order(7)).unwrap();
         allocator.describe(quarters[1]).unwrap();
         let rest = allocator.alloc_at(FrameRange::new(quarters[0].add(1), 127)).unwrap();
@@ -181,7 +184,7 @@ fn a_free_block_with_tables_in_both_halves_serves_smaller_folios() {
         }
         allocator.free_range(rest).unwrap();
         [1, 2].iter().for_each(|&quarter| allocator.free_raw(quarters[quarter], order(7)).unwrap());
-        let folio = allocator.alloc_raw(Gfp::KERNEL, order(8)).unwrap();
+        let folio = allocator.alloc_raw(Gfp::USER, order(8)).unwrap();
         allocator.free_raw(folio, order(8)).unwrap();
         settle(allocator);
         allocator.validate().unwrap();

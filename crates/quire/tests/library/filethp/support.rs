@@ -21,11 +21,15 @@ pub(crate) const RX: Protection = Protection::READ.union(Protection::EXEC);
 pub(crate) fn frames(test: impl FnOnce(&Hosted, &Manager<'_>)) {
     with_manager(HostedConfig::new(64 * MIB), |machine, manager| {
         manager.set_folio_policy(FolioPolicy::FRAMES);
-        // Pages that are read in order would fill a block in order: one frame is in their way.
-        let odd = manager.pages().alloc_raw(Gfp::USER, Order::FRAME).expect("memory");
-        test(machine, manager);
-        manager.pages().free_raw(odd, Order::FRAME).expect("it is the test's");
+        displaced(manager, || test(machine, manager));
     });
+}
+
+/// Pages that are read in order would fill a block in order. Here one frame is in their way.
+pub(crate) fn displaced(manager: &Manager<'_>, test: impl FnOnce()) {
+    let odd = manager.pages().alloc_raw(Gfp::USER, Order::FRAME).expect("memory");
+    test();
+    manager.pages().free_raw(odd, Order::FRAME).expect("it is the test's");
 }
 
 /// The same with an address space that maps 4 MiB of shared anonymous memory at [`BASE`], the first 2 MiB of

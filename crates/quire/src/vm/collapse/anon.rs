@@ -228,10 +228,11 @@ impl<P: Platform> Collapse<'_, '_, P> {
     fn copy_clean(self, job: &mut Job<'_, P>, tables: &PageTables<'_, '_, P>) {
         let (to, copier, mut left) = (job.to, &job.copier, STRETCH);
         let pages = tables.bring_pages(job.extent.start, &mut job.copied, |run| {
-            for at in (0..run.count).step_by(STRETCH) {
-                let count = STRETCH.min(run.count - at);
+            let mut at = 0;
+            while at < run.count {
+                let count = left.min(run.count - at);
                 self.bring(copier, to, &run, at, count);
-                left = left.saturating_sub(count);
+                (at, left) = (at + count, left - count);
                 if left == 0 {
                     self.platform().reschedule_point();
                     left = STRETCH;

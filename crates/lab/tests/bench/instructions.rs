@@ -1,4 +1,5 @@
-//! The counts of a verb that is watched instruction by instruction: locked instructions, and descriptors touched.
+//! The counts of a verb that is watched instruction by instruction: locked instructions, and descriptors
+//! touched.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -56,7 +57,8 @@ fn unmap(mm: &Mm<'_, Counting<'_>>, tables: usize) {
 
 const PAGES: Folio = Folio { order: 0, pmd: false };
 
-/// Beside the tables of the lowest level: those of the three levels above, and the slab that the mapping's record goes back to.
+/// Beside the tables of the lowest level: those of the three levels above, and the slab that the mapping's
+/// record goes back to.
 const ALWAYS: u64 = 4;
 
 /// C7: the counting platform does the same work.

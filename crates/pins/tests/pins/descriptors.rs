@@ -11,7 +11,8 @@ const ROWS: usize = FRAME_SIZE as usize;
 const PATTERN: u8 = 0xa5;
 
 fn poison(rows: *mut u8) {
-    // SAFETY: H1: memory of the machine: descriptors of frames of the test, all of them atomics, which no other thread uses.
+    // SAFETY: H1: memory of the machine: descriptors of frames of the test, all of them atomics, which no
+    // other thread uses.
     unsafe { rows.write_bytes(PATTERN, ROWS) };
 }
 

@@ -137,8 +137,8 @@ impl Block {
     }
 
     /// Clears the block's columns and names them, before it becomes one in small pieces. `origin` is that of
-    /// its first frame. The counts of a folio of order 9 move to the columns, and its slot is returned, unless
-    /// they are wide. Under the block's lock.
+    /// its first frame. The counts of a folio of order 9 move to the columns, and its slot is returned,
+    /// unless they are wide. Under the block's lock.
     ///
     /// # Safety
     /// `columns` are this block's alone, and `first` is its first frame.

@@ -1,16 +1,16 @@
 //! What describes the frames of a block in small pieces: columns for all, and tables that come on demand.
 //!
-//! The columns are read for many frames at once: the map count ([`Lanes`]), the [`FrameState`] and others. They
-//! stand in a table beside the records, 1600 bytes for every block of the machine, so a block needs no memory
-//! to be used in small pieces, and all of its frames can be handed out. An allocation or a free touches one
-//! byte on its common path, 64 of which share a cache line.
+//! The columns are read for many frames at once: the map count ([`Lanes`]), the [`FrameState`] and others.
+//! They stand in a table beside the records, 1600 bytes for every block of the machine, so a block needs no
+//! memory to be used in small pieces, and all of its frames can be handed out. An allocation or a free
+//! touches one byte on its common path, 64 of which share a cache line.
 //!
-//! What only some frames need stands in *tables* of one frame each, which the allocator adds when the first such
-//! frame of the block is used (`page_alloc/request/tables.rs`): a [`Rows`] with the [`Descriptor`]s of 64 frames,
-//! and the [`Origins`] of all. A row is not cleared for a new owner of its frame.
+//! What only some frames need stands in *tables* of one frame each, which the allocator adds when the first
+//! such frame of the block is used (`page_alloc/request/tables.rs`): a [`Rows`] with the [`Descriptor`]s of
+//! 64 frames, and the [`Origins`] of all. A row is not cleared for a new owner of its frame.
 //!
-//! Folios of 16 frames and more need no table of origins: there is a column with one origin for each group of 16
-//! frames, from which those of the group's frames follow. With a table, an entry of zero says the same.
+//! Folios of 16 frames and more need no table of origins: there is a column with one origin for each group of
+//! 16 frames, from which those of the group's frames follow. With a table, an entry of zero says the same.
 
 use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU16, AtomicU64, Ordering};
 
@@ -33,7 +33,8 @@ const ORIGIN_ORDER: u8 = ORIGIN_FRAMES.trailing_zeros() as u8;
 #[repr(C)]
 pub(crate) struct Rows([Descriptor; ROWS_FRAMES]);
 
-/// The origin of each frame of a block, where an anonymous folio starts; zero where its group's origin says it.
+/// The origin of each frame of a block, where an anonymous folio starts; zero where its group's origin says
+/// it.
 #[repr(C)]
 pub(crate) struct Origins([AtomicU64; BLOCK_FRAMES]);
 
@@ -141,8 +142,9 @@ impl FrameState {
 }
 
 impl MemMap {
-    /// Clears the columns of a block and names them in its record, before it becomes one in small pieces. `origin` is that of its first frame. The counts of a folio of order 9 move to the
-    /// columns, and its slot is returned, unless they are wide.
+    /// Clears the columns of a block and names them in its record, before it becomes one in small pieces.
+    /// `origin` is that of its first frame. The counts of a folio of order 9 move to the columns, and its
+    /// slot is returned, unless they are wide.
     ///
     /// # Safety
     /// The caller holds the block's lock. The block is not in small pieces, so that no code uses its columns.
@@ -295,9 +297,9 @@ impl Columns {
         }
     }
 
-    /// Sets the origin, not zero, of the folio of this order that starts at a frame. Returns whether it could:
-    /// one of less than 16 frames needs a table. Its owner calls, or code under the block's lock; a task that
-    /// adds a table meanwhile does not read origins, so none is lost.
+    /// Sets the origin, not zero, of the folio of this order that starts at a frame. Returns whether it
+    /// could: one of less than 16 frames needs a table. Its owner calls, or code under the block's lock; a
+    /// task that adds a table meanwhile does not read origins, so none is lost.
     #[inline]
     pub(crate) fn set_origin(&self, index: usize, order: Order, origin: u64) -> bool {
         if let Some(origins) = self.origins.get() {

@@ -1,8 +1,8 @@
 //! The memory map: a record for every 2 MiB block, and columns for the frames of blocks in small pieces.
 //!
 //! A [`Block`] record of zeroes says "whole and free", so a machine whose metadata memory is zero is ready
-//! without touching its records. The [`Columns`] of a block, in a table beside the records, are used while it is
-//! in small pieces. A [`Descriptor`] per frame exists only where the frame's owner needs one.
+//! without touching its records. The [`Columns`] of a block, in a table beside the records, are used while it
+//! is in small pieces. A [`Descriptor`] per frame exists only where the frame's owner needs one.
 //!
 //! Records are found through a table of 1 GiB sections, so that a hole costs eight bytes per GiB and a node's
 //! records are in the node's own memory.
@@ -122,8 +122,8 @@ impl MemMap {
 
     /// The record of a block of one of the two longest runs.
     ///
-    /// By a branch, which the processor predicts: a choice of the run by the block's number would stand in the
-    /// chain from a free to the next request for the frame, and make the pair a third slower.
+    /// By a branch, which the processor predicts: a choice of the run by the block's number would stand in
+    /// the chain from a free to the next request for the frame, and make the pair a third slower.
     #[inline(always)]
     pub(crate) fn get_main(&self, block: BlockNumber) -> Option<&Block> {
         let [longest, second] = &self.main;

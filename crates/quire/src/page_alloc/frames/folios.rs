@@ -42,8 +42,8 @@ impl<P: FramePlatform> Frames<'_, P> {
         let block = self.memmap.block(frame.block());
         if block.state() == BlockState::Small {
             let index = frame.index_in_block();
-            // The folio ends at another folio, a free frame, or one that is not the allocator's or is lost. Most
-            // are one frame.
+            // The folio ends at another folio, a free frame, or one that is not the allocator's or is lost.
+            // Most are one frame.
             let after = index + 1;
             if after == BLOCK_FRAMES || block.heads.contains(after) || !block.used.contains(after) {
                 return 1;

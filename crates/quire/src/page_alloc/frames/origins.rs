@@ -1,10 +1,11 @@
 //! The origins of anonymous folios: where each was first mapped, and the family of that address space.
 //!
-//! A folio of order 9 has its origin in its block's record, one of order 4 to 8 in a column. One of order 0 to 3
-//! has it in its block's table of origins; a block gets the table when the first such folio is about to be mapped
-//! (`page_alloc/request/tables.rs`). The origin is written once, before the folio is first mapped, and a split passes it on to the parts. Pages of
-//! files, except huge ones, and the manager's own memory have origins of no family, so that a reader of held
-//! memory can tell them apart. Origins are never cleared: that of any other frame means nothing.
+//! A folio of order 9 has its origin in its block's record, one of order 4 to 8 in a column. One of order 0
+//! to 3 has it in its block's table of origins; a block gets the table when the first such folio is about to
+//! be mapped (`page_alloc/request/tables.rs`). The origin is written once, before the folio is first mapped,
+//! and a split passes it on to the parts. Pages of files, except huge ones, and the manager's own memory have
+//! origins of no family, so that a reader of held memory can tell them apart. Origins are never cleared: that
+//! of any other frame means nothing.
 #![forbid(unsafe_code)]
 
 use core::sync::atomic::Ordering;

@@ -56,7 +56,8 @@ impl<'a, 'p, P: FramePlatform> TableFrames<'a, 'p, P> {
             self.take_frames(bytes)?;
         }
         let skipped = self.next.align_offset(align);
-        // SAFETY: M1: `skipped + bytes` bytes are left from `next` on; new frames start at a multiple of `align`.
+        // SAFETY: M1: `skipped + bytes` bytes are left from `next` on; new frames start at a multiple of
+        // `align`.
         let (taken, next) = unsafe { (self.next.add(skipped), self.next.add(skipped + bytes)) };
         (self.next, self.left) = (next, self.left - skipped - bytes);
         Ok(taken)

@@ -32,8 +32,8 @@ const ROOM: Gfp = Gfp { urgency: Urgency::Atomic, ..Gfp::KERNEL };
 
 impl<P: FramePlatform> MapCounts<'_, P> {
     /// Makes sure that one more 4 KiB leaf can be counted for every frame of the block of `frame`: widens
-    /// full lanes in a slot, or gives a block of a folio of whole blocks a slot. May allocate, so the caller holds no
-    /// page-table lock.
+    /// full lanes in a slot, or gives a block of a folio of whole blocks a slot. May allocate, so the caller
+    /// holds no page-table lock.
     ///
     /// # Errors
     /// [`AllocError::OutOfMemory`]; nothing has changed then.

@@ -138,8 +138,8 @@ impl<P: FramePlatform> Lists<'_, P> {
         }
     }
 
-    /// Where the link and the order of a deferred folio are: in a folio of whole blocks' descriptor, or at the
-    /// start of a smaller one.
+    /// Where the link and the order of a deferred folio are: in a folio of whole blocks' descriptor, or at
+    /// the start of a smaller one.
     fn deferred_folio(&self, frame: Frame) -> Deferred<'_> {
         let block = self.frames().memmap.block(frame.block());
         if block.columns().is_none() {

@@ -13,8 +13,8 @@ pub(in crate::page_alloc) fn could_be_whole(block: &Block) -> bool {
     free == all && is_complete(block)
 }
 
-/// Whether the capacity of a block in small pieces is a full block's: no frame lies at a range's edge, is bad,
-/// or holds a table of another block.
+/// Whether the capacity of a block in small pieces is a full block's: no frame lies at a range's edge, is
+/// bad, or holds a table of another block.
 pub(in crate::page_alloc) fn is_complete(block: &Block) -> bool {
     let own = block.columns().map_or(0, Columns::own_tables);
     usize::from(block.capacity.load(Ordering::Relaxed) + own) == BLOCK_FRAMES

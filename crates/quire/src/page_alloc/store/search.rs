@@ -105,8 +105,8 @@ impl<P: FramePlatform> Store<'_, P> {
             .or_else(|| other_shards(zone, search).find_map(any))
     }
 
-    /// A shard's spare if it is entirely free: it serves any group, but no order for which its tables leave no
-    /// room.
+    /// A shard's spare if it is entirely free: it serves any group, but no order for which its tables leave
+    /// no room.
     fn free_spare(&self, zone: &Zone, shard: usize, order: Order) -> Option<BlockNumber> {
         let serves = |spare: &BlockNumber| {
             let block = self.frames.memmap.block(*spare);

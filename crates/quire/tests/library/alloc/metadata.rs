@@ -18,7 +18,8 @@ const ALL: Gfp = Gfp { urgency: Urgency::Reserve, ..Gfp::USER };
 
 /// Overwrites frames that the caller owns.
 fn scribble(machine: &Hosted, frames: FrameRange) {
-    // SAFETY: H1: the frames are memory of the machine, and the test's own: no other code uses them meanwhile.
+    // SAFETY: H1: the frames are memory of the machine, and the test's own: no other code uses them
+    // meanwhile.
     unsafe { machine.direct_map(frames.start.addr()).write_bytes(0xff, (frames.count * 4096) as usize) };
 }
 
@@ -45,8 +46,8 @@ fn tables_in_used_memory_are_fresh_and_never_handed_out() {
     });
 }
 
-/// Invariants M1 and 8: frames that hold tables of the manager count as metadata, and stores to all memory that can
-/// be had do not reach them.
+/// Invariants M1 and 8: frames that hold tables of the manager count as metadata, and stores to all memory
+/// that can be had do not reach them.
 #[test]
 fn tables_in_frames_are_never_handed_out() {
     with_allocator(HostedConfig::new(16 * MIB), |machine, allocator| {
@@ -64,9 +65,9 @@ fn tables_in_frames_are_never_handed_out() {
     });
 }
 
-/// Invariants M2 and M4: each frame has a descriptor of its own once its owner asks for one, and no frame that is
-/// handed out holds descriptors. Counts do not depend on the former contents of frames, nor does a descriptor
-/// after the frame's owner has reset it.
+/// Invariants M2 and M4: each frame has a descriptor of its own once its owner asks for one, and no frame
+/// that is handed out holds descriptors. Counts do not depend on the former contents of frames, nor does a
+/// descriptor after the frame's owner has reset it.
 #[test]
 fn descriptors_of_a_block_that_was_whole_are_fresh() {
     with_allocator(HostedConfig::new(16 * MIB), |machine, allocator| {

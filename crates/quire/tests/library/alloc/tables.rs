@@ -74,8 +74,8 @@ fn descriptions_of_anonymous_memory_are_small() {
     }
 }
 
-/// A table comes when the first frame of its group needs it, stands in the block, and goes with the last frame
-/// of the block. Without memory for it nothing has changed.
+/// A table comes when the first frame of its group needs it, stands in the block, and goes with the last
+/// frame of the block. Without memory for it nothing has changed.
 #[test]
 fn descriptors_come_on_demand_and_go_with_their_block() {
     with_allocator(HostedConfig::new(32 * MIB), |machine, allocator| {
@@ -163,8 +163,8 @@ fn a_split_needs_no_memory() {
     });
 }
 
-/// An entirely free block stays in pieces, as its shard's spare. Tables in both of its halves leave no room for a
-/// folio of 1 MiB: the search for one once found that block again and again.
+/// An entirely free block stays in pieces, as its shard's spare. Tables in both of its halves leave no room
+/// for a folio of 1 MiB: the search for one once found that block again and again.
 #[test]
 fn a_free_block_with_tables_in_both_halves_serves_smaller_folios() {
     with_allocator(HostedConfig::new(32 * MIB), |_, allocator| {

@@ -138,17 +138,19 @@ impl Block {
 
     /// Clears the block's columns and names them, before it becomes one in small pieces. `origin` is that of
     /// its first frame. The counts of a folio of order 9 move to the columns, and its slot is returned,
-    /// unless they are wide. Under the block's lock.
+    /// unless they are wide.
     ///
     /// # Safety
-    /// `columns` are this block's alone, and `first` is its first frame.
-    pub(super) unsafe fn open_columns<P: FramePlatform>(
+    /// The caller holds the block's lock. The block is not in small pieces, so that no code uses its columns,
+    /// which are `columns`. Its first frame is `first`.
+    pub(crate) unsafe fn open_columns<P: FramePlatform>(
         &self,
         platform: &P,
-        columns: *mut Columns,
+        columns: &Columns,
         first: Frame,
         origin: u64,
     ) -> Option<(PhysAddr, LaneWidth)> {
+        let columns = core::ptr::from_ref(columns).cast_mut();
         // SAFETY: M2: by this function's contract; no code uses the columns of a block not in small pieces.
         unsafe { Columns::open(columns, origin) };
         let slot = self.lanes_at();

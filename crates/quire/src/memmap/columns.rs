@@ -14,13 +14,11 @@
 
 use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU16, AtomicU64, Ordering};
 
-use super::MemMap;
 use super::bitmap::Bitmap;
 use super::descriptor::Descriptor;
-use super::lanes::{LaneWidth, Lanes};
-use crate::addr::{BlockNumber, Frame, Order, PhysAddr};
+use super::lanes::Lanes;
+use crate::addr::{Frame, Order};
 use crate::limits::{BLOCK_FRAMES, FRAME_SIZE, ROWS_FRAMES};
-use crate::platform::FramePlatform;
 
 /// Tables that a block in small pieces can have: one of origins, and rows for each group of frames.
 pub(crate) const BLOCK_TABLES: usize = 1 + GROUPS;
@@ -138,26 +136,6 @@ impl FrameState {
     #[inline(always)]
     pub fn put(self, cell: &AtomicU8) {
         cell.store(self.0, Ordering::Relaxed);
-    }
-}
-
-impl MemMap {
-    /// Clears the columns of a block and names them in its record, before it becomes one in small pieces.
-    /// `origin` is that of its first frame. The counts of a folio of order 9 move to the columns, and its
-    /// slot is returned, unless they are wide.
-    ///
-    /// # Safety
-    /// The caller holds the block's lock. The block is not in small pieces, so that no code uses its columns.
-    pub(crate) unsafe fn open_columns<P: FramePlatform>(
-        &self,
-        platform: &P,
-        number: BlockNumber,
-        origin: u64,
-    ) -> Option<(PhysAddr, LaneWidth)> {
-        let block = self.block(number);
-        let columns = core::ptr::from_ref(self.columns_of(number)).cast_mut();
-        // SAFETY: M2: the columns are those of this block, which no code uses by this function's contract.
-        unsafe { block.open_columns(platform, columns, number.first_frame(), origin) }
     }
 }
 

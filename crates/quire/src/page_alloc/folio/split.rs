@@ -315,8 +315,9 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
     ) -> Option<CountSlot> {
         let zone = &self.store().zones[block.zone()];
         let origin = block.folio().index.load(Ordering::Relaxed);
+        let columns = self.frames().memmap.columns_of(number);
         // SAFETY: M2: the caller holds the lock, and the block is a folio of order 9.
-        let slot = unsafe { self.frames().memmap.open_columns(self.platform(), number, origin) };
+        let slot = unsafe { block.open_columns(self.platform(), columns, number.first_frame(), origin) };
         // The map of heads overwrites the folio's descriptor.
         block.heads.store(FrameMask::run(0, 1));
         make_heads(block, 0, BLOCK_FRAMES, to.frames() as usize);

@@ -16,7 +16,7 @@ use crate::stats::Stat;
 const MERGES: usize = 8;
 
 /// What a block of which all is free gave up.
-pub(in crate::page_alloc) struct Emptied {
+pub(in crate::page_alloc) struct Merged {
     /// Its record is reset: it goes into its pool, known to be zero or not.
     whole: Option<bool>,
     /// Tables that it needs no more.
@@ -29,7 +29,7 @@ impl<P: FramePlatform> Store<'_, P> {
     /// Frees what a block gave up, and the block itself into its pool if it was made whole. No lock is held.
     #[cold]
     #[inline(never)]
-    pub(in crate::page_alloc) fn put_emptied(&self, zone: &Zone, number: BlockNumber, emptied: Emptied) {
+    pub(in crate::page_alloc) fn put_emptied(&self, zone: &Zone, number: BlockNumber, emptied: Merged) {
         if let Some(zeroed) = emptied.whole {
             zone.put_blocks(self.frames.platform, &self.frames.memmap, number, 1, zeroed);
             self.frames.count(Stat::BlockMerge, 1);
@@ -50,7 +50,7 @@ impl<P: FramePlatform> Store<'_, P> {
         zone: &Zone,
         number: BlockNumber,
         block: &Block,
-    ) -> Option<Emptied> {
+    ) -> Option<Merged> {
         let shard = &zone.shards[usize::from(block.shard.load(Ordering::Relaxed))];
         let complete = could_be_whole(block);
         if complete && shard.spare() != Some(number) {
@@ -71,11 +71,11 @@ impl<P: FramePlatform> Store<'_, P> {
         if !complete {
             block.columns().inspect(|columns| columns.set_own_tables(0));
         }
-        Some(Emptied { whole: None, tables, slot: block.narrow().map(CountSlot::of) })
+        Some(Merged { whole: None, tables, slot: block.narrow().map(CountSlot::of) })
     }
 
     /// Resets the record of an entirely free block to "whole and free". Under the block's lock.
-    fn forget_small(&self, zone: &Zone, number: BlockNumber, block: &Block) -> Emptied {
+    fn forget_small(&self, zone: &Zone, number: BlockNumber, block: &Block) -> Merged {
         let zeroed = block.zeroed() == FrameMask::ALL;
         zeroes::change(zone, block, FrameMask::EMPTY);
         let tables = block.take_tables().map(|table| table.filter(|table| table.block() != number));
@@ -86,7 +86,7 @@ impl<P: FramePlatform> Store<'_, P> {
         zone.add_free(own.into());
         zone.descriptor_frames.fetch_sub(own.into(), Ordering::Relaxed);
         block.reset();
-        Emptied { whole: Some(zeroed), tables, slot }
+        Merged { whole: Some(zeroed), tables, slot }
     }
 
     /// Makes up to [`MERGES`] entirely free blocks of each shard whole; returns how many.

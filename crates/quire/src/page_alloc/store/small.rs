@@ -58,8 +58,9 @@ impl<P: FramePlatform> Store<'_, P> {
         let free = FrameMask::ALL.without(missing);
         block.free_order.store(free.largest_group().min(BLOCK_ORDER), Ordering::Relaxed);
         block.set_group(zone.number, 0);
+        let columns = self.frames.memmap.columns_of(number);
         // SAFETY: M2: the caller holds the lock, and none of the block's frames is in use.
-        let slot = unsafe { self.frames.memmap.open_columns(self.frames.platform, number, 0) };
+        let slot = unsafe { block.open_columns(self.frames.platform, columns, number.first_frame(), 0) };
         debug_assert_eq!(slot, None, "a block without an owner has no slot");
         zeroes::change(zone, block, if zeroed { free } else { FrameMask::EMPTY });
         block.set_state(BlockState::Small);

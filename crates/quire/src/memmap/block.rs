@@ -160,13 +160,9 @@ impl Block {
         debug_assert!(!states.is_null());
         self.columns.store(columns, Ordering::Release);
         self.states.store(states, Ordering::Release);
-        if let (Some(lanes @ Lanes::Wide(_)), _) | (_, Some(lanes)) =
-            (lanes, self.columns().map(Columns::lanes))
-        {
-            if before.any() {
-                before.copy_to(lanes);
-            }
-        }
+        let wide_lanes = lanes.filter(|lanes| matches!(lanes, Lanes::Wide(_)));
+        let to = wide_lanes.or_else(|| self.columns().map(Columns::lanes)).filter(|_| before.any());
+        to.inspect(|&lanes| before.copy_to(lanes));
         let wide = slot.is_some_and(|(_, width)| width == LaneWidth::Wide);
         if !wide {
             self.set_lanes(None);

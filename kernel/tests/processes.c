@@ -8,6 +8,7 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <linux/futex.h>
+#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdint.h>
@@ -15,6 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/select.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
@@ -250,6 +252,60 @@ static void futexes(void)
     CHECK(waitpid(-2147483647 - 1, NULL, 0) == -1 && errno == ESRCH);
 }
 
+/* A pipe that several threads read, and others that stay empty: a look at all of them takes its time. */
+#define EMPTY 200
+static int shared_pipe[2], empty_pipe[2], empty[EMPTY];
+static volatile int polls_end;
+
+/* Waits for bytes without a limit, and takes one if it is still there. */
+static void *poll_and_read(void *by_select)
+{
+    char byte;
+    while (!polls_end) {
+        struct pollfd entries[EMPTY + 1] = { { shared_pipe[0], POLLIN, 0 } };
+        fd_set set;
+        FD_ZERO(&set);
+        FD_SET(shared_pipe[0], &set);
+        for (int i = 0; i < EMPTY; i++) {
+            entries[i + 1] = (struct pollfd){ empty[i], POLLIN, 0 };
+            FD_SET(empty[i], &set);
+        }
+        if (by_select)
+            CHECK(select(empty[EMPTY - 1] + 1, &set, NULL, NULL, NULL) == 1 && FD_ISSET(shared_pipe[0], &set));
+        else
+            CHECK(poll(entries, EMPTY + 1, -1) == 1 && entries[0].revents & POLLIN);
+        CHECK(read(shared_pipe[0], &byte, 1) == 1 || errno == EAGAIN);
+    }
+    return NULL;
+}
+
+/* What a thread has waited for may be gone when it looks, but the wait itself has an answer. */
+static void polls(void)
+{
+    pthread_t threads[THREADS];
+    CHECK(pipe2(shared_pipe, O_NONBLOCK) == 0 && pipe(empty_pipe) == 0);
+    for (int i = 0; i < EMPTY; i++)
+        CHECK((empty[i] = dup(empty_pipe[0])) > shared_pipe[0]);
+    for (int i = 0; i < THREADS; i++)
+        CHECK(pthread_create(&threads[i], NULL, poll_and_read, i % 2 ? shared_pipe : NULL) == 0);
+    for (int i = 0; i < ROUNDS; i++) {
+        CHECK(write(shared_pipe[1], "b", 1) == 1 || errno == EAGAIN);
+        usleep(100);
+    }
+    polls_end = 1;
+    char bytes[THREADS] = { 0 };
+    for (int i = 0; i < THREADS; i++) {
+        fcntl(shared_pipe[1], F_SETFL, 0);
+        CHECK(write(shared_pipe[1], bytes, THREADS) == THREADS);
+    }
+    for (int i = 0; i < THREADS; i++)
+        CHECK(pthread_join(threads[i], NULL) == 0);
+    for (int i = 0; i < EMPTY; i++)
+        CHECK(close(empty[i]) == 0);
+    for (int i = 0; i < 2; i++)
+        CHECK(close(shared_pipe[i]) == 0 && close(empty_pipe[i]) == 0);
+}
+
 static void oom(void)
 {
     pid_t child = fork();
@@ -275,6 +331,7 @@ int main(int count, char **arguments)
         return 0;
     }
     futexes();
+    polls();
     all(arguments[0]);
     return 5;
 }

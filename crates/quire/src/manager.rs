@@ -248,11 +248,11 @@ impl<'p, P: Platform> MemoryManager<'p, P> {
         UnderusedFolios::of(&self.memory).set_underused_limit(max_ptes_none);
     }
 
-    /// Clears some free memory ahead of its use, as much as [`Zeroes`](crate::page_alloc::Zeroes) asks for.
-    /// Returns whether there was anything to do. For idle CPUs, after [`Self::clear_ahead`], for which a task
+    /// Clears some free memory ahead of its use, that of the pools of huge pages first, as much as
+    /// [`Zeroes`](crate::page_alloc::Zeroes) asks for. Returns whether there was anything to do. For idle CPUs, after [`Self::clear_ahead`], for which a task
     /// may wait. The caller holds no lock.
     pub fn zero_ahead(&self) -> bool {
-        self.memory.pages().store().zero_ahead()
+        self.memory.huge().clear_ahead(self.pages()) || self.pages().store().zero_ahead()
     }
 
     /// How often an event happened on all CPUs. The names are those of `/proc/vmstat`.

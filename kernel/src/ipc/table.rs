@@ -143,14 +143,13 @@ pub fn get(id: u32) -> Result<Arc<Segment>, Errno> {
     segment.ok_or(Errno::EINVAL)
 }
 
-/// The segment in this slot.
+/// The segment in this slot. As on Linux, the number of a segment, whichever, names its slot too.
 ///
 /// # Errors
 /// [`Errno::EINVAL`].
 pub fn slot(slot: u64) -> Result<Arc<Segment>, Errno> {
     collect();
-    let slot = usize::try_from(slot).map_err(|_| Errno::EINVAL)?;
-    TABLE.lock().slots.get(slot).cloned().flatten().ok_or(Errno::EINVAL)
+    TABLE.lock().slots.get(index(slot as u32)).cloned().flatten().ok_or(Errno::EINVAL)
 }
 
 /// Removes a segment, once it is attached nowhere.

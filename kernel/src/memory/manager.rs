@@ -45,15 +45,17 @@ pub fn refill_heap() -> bool {
     HEAP.refill()
 }
 
-/// Idle CPUs keep this share of the memory cleared, in blocks of 2 MiB, so that programs find it zero.
+/// Idle CPUs keep this share of the memory cleared, in blocks of 2 MiB, so that programs find it zero, and as
+/// much of each pool of huge pages.
 const CLEARED_SHARE: u64 = 8;
 /// And so many frames of blocks in smaller pieces.
 const PIECES_AHEAD: u64 = 4096;
 
 fn config(memory: &MemoryMap) -> Config {
     let frames: u64 = memory.ranges().iter().map(|range| range.frames.count).sum();
+    let ahead = frames / CLEARED_SHARE;
     let zeroes =
-        Zeroes { blocks_ahead: frames / CLEARED_SHARE, pieces_ahead: PIECES_AHEAD, ..Zeroes::default() };
+        Zeroes { blocks_ahead: ahead, pieces_ahead: PIECES_AHEAD, pools_ahead: ahead, ..Zeroes::default() };
     Config {
         allocator: AllocatorConfig { zeroes, ..AllocatorConfig::default() },
         paging: paging(),

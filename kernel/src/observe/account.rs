@@ -6,7 +6,7 @@ use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use quire::addr::VirtAddr;
 use quire_interop::proc::Sizes;
 
-use super::usage::{self, USAGE_WORDS, Usage};
+use super::usage::{self, FaultCounts, USAGE_WORDS, Usage};
 use crate::memory::manager::Space;
 use crate::sync::Mutex;
 use crate::time;
@@ -52,6 +52,8 @@ pub struct Account {
     pub program: Mutex<ProgramLayout>,
     /// What its tasks have used.
     pub usage: Usage,
+    /// The faults of the programs that it ran before this one, while they are logged.
+    pub faults_before: Mutex<FaultCounts>,
     /// What its children had used that ended and were waited for.
     pub children: Usage,
     /// When it was made, in nanoseconds since the machine started.
@@ -70,6 +72,7 @@ impl Account {
             no_new_privs: AtomicBool::new(no_new_privs),
             program: Mutex::new(parent.map(|parent| parent.program.lock().clone()).unwrap_or_default()),
             usage: Usage::default(),
+            faults_before: Mutex::default(),
             children: Usage::default(),
             started: time::now_ns(),
             largest: AtomicU64::new(0),

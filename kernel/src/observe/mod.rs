@@ -9,6 +9,7 @@
 mod account;
 pub mod commit;
 mod cpu;
+mod fault_log;
 mod hugetlb;
 mod limits;
 mod machine;
@@ -37,6 +38,7 @@ use crate::task::process::Process;
 
 pub use account::{Account, ProgramLayout};
 pub use commit::{allows as commit_allows, allows_fork, may_overcommit};
+pub use fault_log::program_ends;
 pub use oom::badness;
 pub use settings::{SETTINGS, VERSION};
 pub use stat::note_idle;

@@ -1,5 +1,6 @@
 //! How much of the processors tasks use, and how often they fault.
 
+use core::fmt::{self, Display, Formatter};
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use quire::cpu::CpuId;
@@ -14,12 +15,49 @@ use crate::time;
 pub const USAGE_WORDS: usize = 18;
 const SECOND: u64 = 1_000_000_000;
 
+/// Faults as a replay names them (`quire replay`), in the order of [`FaultKind`], and two that Quire knows nothing of: one
+/// that ended in a signal, and a page that the kernel brought in for the arguments of a program.
+const FAULTS: [&str; 9] = [
+    "anon-zero",
+    "anon",
+    "cow-copy",
+    "cow-reuse",
+    "file-minor",
+    "file-major",
+    "spurious",
+    "signal",
+    "arguments",
+];
+const MAJOR: usize = FaultKind::FileMajor as usize;
+const SIGNAL: usize = FAULTS.len() - 2;
+const ARGUMENTS: usize = FAULTS.len() - 1;
+
+/// How many faults of each kind there were.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+pub struct FaultCounts([u64; FAULTS.len()]);
+
+impl FaultCounts {
+    /// What has come since `earlier`.
+    pub fn since(self, earlier: Self) -> Self {
+        Self(core::array::from_fn(|kind| self.0[kind] - earlier.0[kind]))
+    }
+}
+
+impl Display for FaultCounts {
+    fn fmt(&self, out: &mut Formatter<'_>) -> fmt::Result {
+        for (at, (name, count)) in FAULTS.iter().zip(self.0).enumerate() {
+            write!(out, "{}{name} {count}", if at == 0 { "" } else { ", " })?;
+        }
+        Ok(())
+    }
+}
+
 /// What a task, a process or the children of one have used. Time in the kernel counts as the program's.
 #[derive(Default)]
 pub struct Usage {
     ran: AtomicU64,
-    minor_faults: AtomicU64,
-    major_faults: AtomicU64,
+    /// By [`Fault`].
+    faults: [AtomicU64; FAULTS.len()],
     /// How often in a row memory was short for a fault of the task, and at which address.
     shortages: AtomicU64,
     short_at: AtomicU64,
@@ -47,15 +85,22 @@ impl Usage {
 
     /// Faults that waited for no pager, and those that did.
     pub fn faults(&self) -> (u64, u64) {
-        (self.minor_faults.load(Ordering::Relaxed), self.major_faults.load(Ordering::Relaxed))
+        let counts = self.fault_counts().0;
+        let all: u64 = counts.iter().sum();
+        (all - counts[MAJOR] - counts[SIGNAL], counts[MAJOR])
+    }
+
+    /// All faults, by kind.
+    pub fn fault_counts(&self) -> FaultCounts {
+        FaultCounts(core::array::from_fn(|kind| self.faults[kind].load(Ordering::Relaxed)))
     }
 
     /// Adds what another one has used.
     pub fn add(&self, other: &Self) {
-        let (minor, major) = other.faults();
         self.ran.fetch_add(other.ran(), Ordering::Relaxed);
-        self.minor_faults.fetch_add(minor, Ordering::Relaxed);
-        self.major_faults.fetch_add(major, Ordering::Relaxed);
+        for (own, count) in self.faults.iter().zip(other.fault_counts().0) {
+            own.fetch_add(count, Ordering::Relaxed);
+        }
     }
 }
 
@@ -72,9 +117,22 @@ pub fn note_switch(cpu: CpuId, previous: &Task) {
 
 /// A fault of the running task's program was served.
 pub fn note_fault(task: &Task, kind: FaultKind) {
+    note(task, kind as usize);
+}
+
+/// A fault of the running task's program ended in a signal.
+pub fn note_signal(task: &Task) {
+    note(task, SIGNAL);
+}
+
+/// A page was brought in for the arguments of a program.
+pub fn note_arguments(task: &Task) {
+    note(task, ARGUMENTS);
+}
+
+fn note(task: &Task, fault: usize) {
     for usage in [&task.usage, &task.process.account.usage] {
-        let faults = if kind == FaultKind::FileMajor { &usage.major_faults } else { &usage.minor_faults };
-        faults.fetch_add(1, Ordering::Relaxed);
+        usage.faults[fault].fetch_add(1, Ordering::Relaxed);
     }
 }
 

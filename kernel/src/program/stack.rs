@@ -8,7 +8,7 @@ use linux_raw_sys::auxvec as aux;
 use quire::addr::VirtAddr;
 use quire::arch::Protection;
 use quire::limits::FRAME_SIZE;
-use quire::vm::{MapRequest, Placement};
+use quire::vm::{Access, MapRequest, Placement};
 
 use super::image::Loaded;
 use super::script;
@@ -16,7 +16,9 @@ use crate::errno::Errno;
 use crate::memory::manager::Space;
 use crate::memory::user::UserMemory;
 use crate::observe::ProgramLayout;
+use crate::observe::usage::note_arguments;
 use crate::task::exec::Strings;
+use crate::task::sched;
 
 /// What is mapped at first. Faults below let the mapping grow.
 const INITIAL_BYTES: u64 = 128 << 10;
@@ -45,6 +47,7 @@ pub fn build(space: &Space, loaded: &Loaded, strings: &Strings, path: &[u8]) -> 
         return Err(Errno::E2BIG);
     }
     map(space)?;
+    bring_in_strings(space, strings, path);
     let mut stack = Pusher { memory: UserMemory::of(space), at: space.layout().user.end };
     let name = stack.push_string(path)?;
     let random = stack.push(&RANDOM)?;
@@ -85,6 +88,20 @@ fn map(space: &Space) -> Result<(), Errno> {
         ..MapRequest::default()
     })?;
     Ok(())
+}
+
+/// Brings in the pages of the strings, as far as there is memory. Linux does not count them as faults of the program
+/// either.
+fn bring_in_strings(space: &Space, strings: &Strings, path: &[u8]) {
+    let all = strings.arguments.iter().chain(&strings.environment).map(Vec::len);
+    let bytes = all.chain([path.len()]).map(|len| len as u64 + 1).sum::<u64>();
+    let top = space.layout().user.end.0;
+    let first = VirtAddr(top - bytes).align_down(FRAME_SIZE);
+    for page in (first.0..top).step_by(FRAME_SIZE as usize) {
+        if space.fault(VirtAddr(page), Access::Write).is_ok() {
+            note_arguments(sched::current_ref());
+        }
+    }
 }
 
 fn auxiliary_vector(loaded: &Loaded, name: VirtAddr, random: VirtAddr, platform: VirtAddr) -> [[u64; 2]; 18] {

@@ -16,7 +16,7 @@ use crate::cpu::user_mode::initial_registers;
 use crate::errno::Errno;
 use crate::ipc;
 use crate::memory::manager::{Space, manager};
-use crate::observe::{ProgramLayout, SETTINGS};
+use crate::observe::{ProgramLayout, SETTINGS, program_ends};
 use crate::program::image::{self, ProgramFile};
 use crate::program::{script, stack};
 
@@ -39,6 +39,7 @@ pub fn execute(task: &Arc<Task>, file: ProgramFile, strings: Strings) -> Result<
         // A program may rely on its first argument.
         strings.arguments.push(Vec::new());
     }
+    program_ends(&task.process);
     let old = task.space_handle();
     task.replace_space(Arc::new(manager().new_mm()?));
     match load(task.space(), &file, &strings) {

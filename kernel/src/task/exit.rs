@@ -13,6 +13,7 @@ use super::{futex, sched, table, timers};
 use crate::device::serial::log;
 use crate::ipc;
 use crate::memory::user::UserMemory;
+use crate::observe::program_ends;
 
 /// How often a broken address space is looked at again.
 const CHECKS: usize = 1000;
@@ -80,6 +81,7 @@ fn clear_child_id(task: &Task) {
 
 /// Frees what the process had, and tells its parent.
 fn end_process(process: &Arc<Process>) {
+    program_ends(process);
     let files = core::mem::take(&mut *process.files.lock());
     let fs = process.fs.lock().take();
     let claim = process.identity.lock().claim.take();

@@ -13,7 +13,7 @@ use super::thread::Task;
 use super::{exit, oom, sched};
 use crate::cpu::area;
 use crate::cpu::user_mode::{self, Stop};
-use crate::observe::usage::note_fault;
+use crate::observe::usage::{note_fault, note_signal};
 use crate::syscall;
 
 /// Where the stack of a program's new task begins.
@@ -61,6 +61,7 @@ fn fault(task: &Task, addr: VirtAddr, access: Access) {
     };
     match error.signal() {
         Some(signal) => {
+            note_signal(task);
             // SAFETY: the program does not run.
             unsafe { task.user() }.fault_address = addr.0;
             let info = SigInfo::fault(signal.number as u32, signal.code, addr.0);

@@ -119,6 +119,8 @@ static void all(void)
         if (shmctl(at, SHM_STAT, &stat) == id)
             found += stat.shm_segsz == 5 * PAGE;
     CHECK(found == 1);
+    /* The number of a segment names its slot too. */
+    CHECK(shmctl(id, SHM_STAT, &stat) == id);
     OK(shmctl(id, IPC_RMID, NULL));
 }
 

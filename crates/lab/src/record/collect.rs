@@ -46,12 +46,17 @@ pub(super) fn now_ns() -> u64 {
 /// The end of the recording; this value while it has none.
 pub(super) const GO_ON: u64 = 0;
 
+/// A tier without a tracer has nothing to hear of it.
+pub(super) const ALL_HEARD: u64 = u64::MAX;
+
 /// Collects until `end_ns` is no longer [`GO_ON`], and then all records up to that time.
+/// Reports of a tracer have been sent as messages up to `heard_ns`; what is younger waits for them.
 pub(super) fn run(
     mut events: Events,
     parser: &Parser,
     writer: TraceWriter,
     messages: Receiver<Message>,
+    heard_ns: &AtomicU64,
     end_ns: &AtomicU64,
 ) -> Result<Collected, TraceError> {
     let mut assembler = Assembler::new(writer);
@@ -63,7 +68,9 @@ pub(super) fn run(
             // others.
             events.sinks.iter().for_each(Sink::disable);
         }
-        let horizon = now_ns().saturating_sub(LATENESS_NS);
+        // Read before the messages: those that it promises are among them then.
+        let heard_ns = heard_ns.load(Ordering::Acquire);
+        let horizon = now_ns().min(heard_ns).saturating_sub(LATENESS_NS);
         let mut push = |raw: Raw| {
             if !last || raw.time_ns <= end_ns {
                 assembler.push(raw);

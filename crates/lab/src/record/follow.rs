@@ -2,6 +2,7 @@
 //! counted.
 
 use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 
@@ -19,6 +20,9 @@ use super::{RecordError, Wait, tree};
 
 /// Reports are read in batches, so that the recorder does not wake up for each.
 const BUNCH: Duration = Duration::from_millis(1);
+
+/// How often the recorder looks for reports of a tracer that has none: what else was recorded waits for the look.
+const LOOK_MS: u8 = 50;
 
 /// The end of the program, and the kernel's counts for it and its children.
 #[derive(Clone, Debug, Default)]
@@ -41,6 +45,8 @@ pub(super) struct Following<'a> {
     pub(super) signals: &'a mut Signals,
     pub(super) wait: Wait,
     pub(super) messages: &'a Sender<Message>,
+    /// The time up to which a tracer's reports have been sent as messages.
+    pub(super) heard_ns: &'a AtomicU64,
 }
 
 /// Minor and major faults of a process, and of the children that it waited for.
@@ -81,7 +87,7 @@ impl Following<'_> {
             if self.is_over(program_ended, request, None, &mut ended) {
                 return Ok(ended);
             }
-            wait_for(&[&*self.signals]);
+            wait_for(&[&*self.signals], PollTimeout::NONE);
         }
     }
 
@@ -113,7 +119,7 @@ impl Following<'_> {
         let mut ended = Ended::default();
         let mut program_ended = false;
         loop {
-            wait_for(&[&*self.signals, &tracer.listener]);
+            wait_for(&[&*self.signals, &tracer.listener], LOOK_MS.into());
             let request = self.signals.answer(self.program, Some(tracer.pid));
             let mut open = self.listen(tracer, &mut program_ended, &mut ended)?;
             if open && self.is_over(program_ended, request, Some(tracer.pid), &mut ended) {
@@ -142,13 +148,17 @@ impl Following<'_> {
         program_ended: &mut bool,
         ended: &mut Ended,
     ) -> Result<bool, RecordError> {
-        while is_readable(&tracer.listener) {
+        loop {
+            let now_ns = now_ns();
+            if !is_readable(&tracer.listener) {
+                self.heard_ns.store(now_ns, Ordering::Release);
+                return Ok(true);
+            }
             let heard = tracer.listener.listen(|report| *program_ended |= self.heard(report, ended));
             if !heard.map_err(RecordError::system("listening to the tracer"))? {
                 return Ok(false);
             }
         }
-        Ok(true)
     }
 
     /// Takes a report; true if it is the program's end.
@@ -192,10 +202,10 @@ impl Following<'_> {
     }
 }
 
-fn wait_for(ready: &[&dyn AsFd]) {
+fn wait_for(ready: &[&dyn AsFd], at_most: PollTimeout) {
     let mut polled: Vec<PollFd> = ready.iter().map(|fd| PollFd::new(fd.as_fd(), PollFlags::POLLIN)).collect();
     // Interrupted or not, the arrived reports are read next.
-    let _ = poll(&mut polled, PollTimeout::NONE);
+    let _ = poll(&mut polled, at_most);
 }
 
 fn is_readable(fd: &impl AsFd) -> bool {

@@ -144,16 +144,18 @@ fn with_setup(
     let writer = TraceWriter::to(target, &header).map_err(|error| cannot_write(options, error))?;
     let (sender, receiver) = mpsc::channel();
     let end_ns = AtomicU64::new(collect::GO_ON);
+    let heard_ns = AtomicU64::new(if tracer.is_some() { 0 } else { collect::ALL_HEARD });
     // Descendants whose parent has ended become children of the recorder, so that it sees the last of them
     // end.
     prctl::set_child_subreaper(true).map_err(RecordError::system("becoming subreaper"))?;
     let (started, ended, collected) = thread::scope(|scope| {
-        let collector = scope.spawn(|| collect::run(events, &parser, writer, receiver, &end_ns));
+        let collector = scope.spawn(|| collect::run(events, &parser, writer, receiver, &heard_ns, &end_ns));
         let followed = (|| {
             let before = follow::fault_counts(gated.pid).unwrap_or_default();
             let started = gated.start()?;
             let (program, wait) = (started.pid, options.wait);
-            let following = Following { program, before, signals: &mut signals, wait, messages: &sender };
+            let (signals, messages, heard_ns) = (&mut signals, &sender, &heard_ns);
+            let following = Following { program, before, signals, wait, messages, heard_ns };
             let ended = match &mut tracer {
                 None => following.children()?,
                 Some(tracer) => following.reports(tracer)?,

@@ -6,6 +6,7 @@
 use quire::arch::Protection;
 use quire::limits::MAX_MAPPINGS;
 use quire::vm::Mm;
+use quire::vm::vma::VmaFlags;
 
 use hosted::Hosted;
 
@@ -52,15 +53,15 @@ impl Replayer<'_> {
         scarce && charged && self.has_no_hole(key, addr, len)
     }
 
-    /// Whether Linux refused an access this far below a stack because of the stack limit.
+    /// Whether Linux refused an access because it is further below a stack than the limit of stacks.
     pub(super) fn is_below_stack_limit(&self, key: Key, addr: u64) -> bool {
         let Some(limits) = self.survey.header.limits else { return false };
         let mut above = None;
         self.processes.get(key).mm.vmas(|vma| {
             if vma.range.start.0 > addr && above.is_none() {
-                above = Some(vma.range.end.0);
+                above = Some((vma.range.end.0, vma.flags.contains(VmaFlags::GROWS_DOWN)));
             }
         });
-        above.is_some_and(|end| end - addr > limits.stack)
+        above.is_some_and(|(end, is_stack)| is_stack && end - addr > limits.stack)
     }
 }

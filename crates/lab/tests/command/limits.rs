@@ -89,12 +89,6 @@ fn memory_that_could_not_be_charged_is_no_divergence() {
 fn a_stack_does_not_grow_beyond_its_limit() {
     let mut trace = program();
     trace.under(Limits { stack: 1 << 20, ..CUSTOMARY });
-    let unresolved = |addr| match fault(addr, Access::Write, false) {
-        EventKind::Fault { addr, access, protection, kernel_mode, major, .. } => {
-            EventKind::Fault { addr, access, protection, kernel_mode, major, duration_ns: None }
-        }
-        other => other,
-    };
     trace.event(10, unresolved(0x7ffd_0000_0000 - (4 << 20)));
     // Had the stack grown, this would be in its way.
     let below = 0x7ffd_0000_0000 - (3 << 20);
@@ -103,6 +97,28 @@ fn a_stack_does_not_grow_beyond_its_limit() {
     let output = replay(&["--check", "--json", "-"], &trace);
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success() && text.contains(r#""faults_given_up":1"#), "{output:?}");
+}
+
+#[test]
+fn an_access_below_a_large_mapping_is_a_signal() {
+    let mut trace = program();
+    trace.under(Limits { stack: 1 << 20, ..CUSTOMARY });
+    trace.event(10, anonymous(BASE, 4 << 20));
+    trace.event(10, unresolved(BASE - 0x1000));
+    let output = replay(&["--check", "--json", "-"], &trace);
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && text.contains(r#""faults_given_up":0"#), "{output:?}");
+    assert!(text.contains(r#""signal":{"count":1"#), "{text}");
+}
+
+/// A fault that was not resolved.
+fn unresolved(addr: u64) -> EventKind {
+    match fault(addr, Access::Write, false) {
+        EventKind::Fault { addr, access, protection, kernel_mode, major, .. } => {
+            EventKind::Fault { addr, access, protection, kernel_mode, major, duration_ns: None }
+        }
+        other => other,
+    }
 }
 
 #[test]

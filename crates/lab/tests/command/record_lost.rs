@@ -3,6 +3,7 @@
 use crate::recorder;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
+use std::time::Duration;
 
 use crate::recorder::{Recording, in_own_group, is_root, lives, tiers, wait_until};
 use lab::trace::{Event, EventKind};
@@ -90,19 +91,7 @@ fn rings_grow_when_they_fill_up() {
     );
     // Of the user tier the tracer goes on, and waits when the recorder does not listen: that is no loss.
     for tier in tiers().into_iter().filter(|tier| *tier == "privileged") {
-        let prepare = |quire: &mut Command| {
-            in_own_group(quire);
-            // SAFETY: between fork and exec only the processors are chosen: one, so that one ring gets all.
-            unsafe {
-                quire.pre_exec(|| {
-                    let mut first: nix::libc::cpu_set_t = std::mem::zeroed();
-                    nix::libc::CPU_SET(0, &mut first);
-                    nix::libc::sched_setaffinity(0, size_of_val(&first), &first);
-                    Ok(())
-                })
-            };
-        };
-        let mut run = Recording::start(&["--tier", tier], &["sh", "-c", &script], None, prepare);
+        let mut run = Recording::start(&["--tier", tier], &["sh", "-c", &script], None, on_one_processor);
         run.wait_for("ready");
         let (_, rings_before) = run_rings(&run).expect("the recorder lives");
         for (go, done) in [("one", "first"), ("two", "second")] {
@@ -125,6 +114,46 @@ fn rings_grow_when_they_fill_up() {
         assert_eq!(header.ring_bytes, 32 << 20);
         assert_eq!(gaps(&events).collect::<Vec<_>>(), [], "{}", run.stderr());
         assert!(run.stderr().contains(&format!("rings grew to {} bytes", 128 << 20)), "{}", run.stderr());
+    }
+}
+
+/// One processor for all, so that one ring gets all.
+fn on_one_processor(quire: &mut Command) {
+    in_own_group(quire);
+    // SAFETY: between fork and exec only the processors are chosen.
+    unsafe {
+        quire.pre_exec(|| {
+            let mut first: nix::libc::cpu_set_t = std::mem::zeroed();
+            nix::libc::CPU_SET(0, &mut first);
+            nix::libc::sched_setaffinity(0, size_of_val(&first), &first);
+            Ok(())
+        })
+    };
+}
+
+/// Recorders that were stopped for longer than they wait for late records. When they go on, faults are in their rings,
+/// and the calls that mapped the memory are still in the tracers' pipes. On one processor either may be read first.
+#[test]
+fn faults_do_not_overtake_the_calls_that_mapped_their_memory() {
+    let script = "echo ready; while [ ! -e go ]; do /bin/true; sleep 0.01; done";
+    let start = |_| Recording::start(&["--tier", "user"], &["sh", "-c", script], None, on_one_processor);
+    let mut runs: Vec<Recording> = (0..4).map(start).collect();
+    runs.iter().for_each(|run| run.wait_for("ready"));
+    for _ in 0..10 {
+        runs.iter().for_each(|run| run.signal(Signal::SIGSTOP));
+        std::thread::sleep(Duration::from_millis(300));
+        runs.iter().for_each(|run| run.signal(Signal::SIGCONT));
+        std::thread::sleep(Duration::from_millis(30));
+    }
+    // A program whose recording failed must not run on.
+    runs.iter().for_each(|run| std::fs::write(run.path("go"), "").expect("the directory is ours"));
+    let codes: Vec<_> = runs.iter_mut().map(|run| run.end().code()).collect();
+    for (run, code) in runs.iter().zip(codes) {
+        assert_eq!(code, Some(0), "{}", run.stderr());
+        let mut quire = Command::new(env!("CARGO_BIN_EXE_quire"));
+        let checked =
+            quire.args(["replay", "--check"]).arg(run.path("t.qtrace")).output().expect("quire runs");
+        assert!(checked.status.success(), "{}", String::from_utf8_lossy(&checked.stderr));
     }
 }
 

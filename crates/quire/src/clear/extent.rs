@@ -40,6 +40,12 @@ impl Extent {
         Self { whole: bytes, ..self }
     }
 
+    /// A part of the extent.
+    #[must_use]
+    pub(crate) fn within(self, frames: FrameRange) -> Self {
+        Self { frames, near: self.near.filter(|&near| frames.contains(near)), ..self }
+    }
+
     /// The same extent with a task that waits for one of its frames. The frame's neighbourhood is cleared
     /// last and stays cached, or all of the extent does.
     #[inline]

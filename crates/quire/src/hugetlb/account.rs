@@ -78,7 +78,8 @@ impl HugePools<'_> {
         kept.saturating_sub(unused)
     }
 
-    /// Charges and takes a page for a process, reserved or not. Its contents are undefined.
+    /// Charges and takes a page for a process, reserved or not. It has marks of what is zero; before the
+    /// caller stores to it, or others can, it forgets them.
     ///
     /// # Errors
     /// [`AllocError::OutOfMemory`]: a limit would be passed, or there is no page.
@@ -95,7 +96,7 @@ impl HugePools<'_> {
         // A page that the pool keeps for the file system is reserved, too.
         let needed = if reserved { Ok(0) } else { self.use_fs(pages.platform(), fs, 1) };
         let taken = needed.and_then(|needed| {
-            self.take(pages, size, NodeSet::ALL, needed == 0).inspect_err(|_| {
+            self.take_marked(pages, size, NodeSet::ALL, needed == 0).inspect_err(|_| {
                 self.leave_fs(pages.platform(), fs, 1);
             })
         });

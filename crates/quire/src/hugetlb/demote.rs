@@ -28,7 +28,7 @@ impl HugePools<'_> {
         self.each_gigantic(pages, count, || {
             let mut from = self.lock(pages, HugeSize::Size1G);
             let node = from.node_by(nodes, |node| node.spare()).filter(|_| from.unreserved() > 0);
-            let found = node.and_then(|node| Some((node, from.leave(pages.memmap(), node)?)));
+            let found = node.and_then(|node| Some((node, from.leave(pages.frames(), node)?)));
             let (node, frame) = found.ok_or(Stopped::OutOfMemory)?;
             drop(from);
             if self.undescribe(pages, HugeSize::Size1G, core::iter::once(frame)).is_err() {
@@ -63,7 +63,7 @@ impl HugePools<'_> {
             if !nodes.contains(node) || !can_be_one(&from, pages, node, frame) {
                 return Ok(false);
             }
-            parts(frame).for_each(|part| from.leave_from(pages.memmap(), node, part));
+            parts(frame).for_each(|part| from.leave_from(pages.frames(), node, part));
             drop(from);
             if self.undescribe(pages, HugeSize::Size2M, parts(frame)).is_err() {
                 let mut back = self.lock(pages, HugeSize::Size2M);

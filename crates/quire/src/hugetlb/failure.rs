@@ -31,7 +31,7 @@ pub enum HugeFailure {
 
 /// Adds a page to a pool, free, and counts it if it is bad.
 pub(super) fn join<P: Platform>(pool: &mut Pool, pages: &PageAllocator<'_, P>, node: u8, frame: Frame) {
-    pool.join(pages.memmap(), node, frame);
+    pool.join(pages.frames(), node, frame);
     pool.bad += u64::from(pages.frames().has_bad(frame));
 }
 
@@ -85,7 +85,7 @@ impl HugePools<'_> {
                 }
                 continue;
             }
-            pool.leave_from(pages.memmap(), node, frame);
+            pool.leave_from(pages.frames(), node, frame);
             pool.bad -= 1;
             let left = pool.node(node);
             pool.change_surplus(node, -i64::from(left.surplus > left.total));

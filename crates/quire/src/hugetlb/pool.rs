@@ -3,11 +3,12 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
+use super::size::HugeSize;
 use crate::addr::{BlockNumber, Frame};
 use crate::error::InitError;
 use crate::limits::MAX_NODES;
-use crate::memmap::{Block, BlockState, BootTable, MemMap};
-use crate::page_alloc::{NodeSet, TableFrames, has_marks};
+use crate::memmap::{Block, BlockState, BootTable, DescriptorFlags, MemMap};
+use crate::page_alloc::{Frames, NodeSet, TableFrames, has_marks};
 use crate::platform::FramePlatform;
 
 /// The numbers of a pool, or of one node's part of it, in pages.
@@ -37,17 +38,24 @@ impl PoolInfo {
 
 /// The back link of a list's first page.
 const FIRST: u64 = u64::MAX;
+/// The list of pages that are known to be zero, and of the others.
+const ZERO: usize = 0;
+const OTHER: usize = 1;
 
 #[derive(Clone, Copy)]
 struct Node {
     counts: PoolInfo,
-    /// The page that was freed last, as block number plus one; the others follow through their records.
-    top: u32,
+    /// Of each list the page that was freed last, as block number plus one; the others follow through their
+    /// records.
+    tops: [u32; 2],
 }
 
 pub(super) struct Pool {
     nodes: BootTable<Node>,
     all: PoolInfo,
+    size: HugeSize,
+    /// Pages on the lists of those that are known to be zero.
+    zeroed: u64,
     /// The limit of surplus pages (`nr_overcommit_hugepages`).
     pub(super) overcommit: u64,
     /// Pages that CPUs are about to add.
@@ -58,10 +66,13 @@ pub(super) struct Pool {
 
 impl Pool {
     /// An empty pool.
-    pub(super) fn new<P: FramePlatform>(tables: &mut TableFrames<'_, '_, P>) -> Result<Self, InitError> {
+    pub(super) fn new<P: FramePlatform>(
+        tables: &mut TableFrames<'_, '_, P>,
+        size: HugeSize,
+    ) -> Result<Self, InitError> {
         let counts = PoolInfo::default();
-        let nodes = tables.table(MAX_NODES, |_, _| Ok(Node { counts, top: 0 }))?;
-        Ok(Self { nodes, all: counts, overcommit: 0, claimed: 0, bad: 0 })
+        let nodes = tables.table(MAX_NODES, |_, _| Ok(Node { counts, tops: [0; 2] }))?;
+        Ok(Self { nodes, all: counts, size, zeroed: 0, overcommit: 0, claimed: 0, bad: 0 })
     }
 
     #[inline]
@@ -95,14 +106,14 @@ impl Pool {
     }
 
     /// Adds a page to the pool, free.
-    pub(super) fn join(&mut self, memmap: &MemMap, node: u8, frame: Frame) {
+    pub(super) fn join<P: FramePlatform>(&mut self, frames: &Frames<'_, P>, node: u8, frame: Frame) {
         self.count(node, |counts| counts.total += 1);
-        self.push(memmap, node, frame);
+        self.push(frames, node, frame);
     }
 
-    /// Removes a free page of a node from the pool.
-    pub(super) fn leave(&mut self, memmap: &MemMap, node: u8) -> Option<Frame> {
-        let frame = self.pop(memmap, node)?;
+    /// Removes a free page of a node from the pool, one that is not known to be zero if there is one.
+    pub(super) fn leave<P: FramePlatform>(&mut self, frames: &Frames<'_, P>, node: u8) -> Option<Frame> {
+        let frame = self.pop(frames, node, [OTHER, ZERO])?;
         self.count(node, |counts| counts.total -= 1);
         Some(frame)
     }
@@ -117,31 +128,51 @@ impl Pool {
     }
 
     /// Frees a page of the pool.
-    pub(super) fn push(&mut self, memmap: &MemMap, node: u8, frame: Frame) {
-        let (number, top) = (frame.block(), &mut self.nodes[usize::from(node)].top);
-        let block = memmap.block(number);
-        block.next.store(*top, Ordering::Relaxed);
-        back_link(block).store(FIRST, Ordering::Relaxed);
-        if let Some(next) = top.checked_sub(1) {
-            back_link(memmap.block(BlockNumber(next))).store(u64::from(number.0) + 1, Ordering::Relaxed);
-        }
-        *top = number.0 + 1;
+    pub(super) fn push<P: FramePlatform>(&mut self, frames: &Frames<'_, P>, node: u8, frame: Frame) {
+        let list = if frames.is_huge_zero(frame, self.size.order()) { ZERO } else { OTHER };
+        self.link(frames.memmap(), node, frame.block(), list);
         self.count(node, |counts| counts.free += 1);
     }
 
-    /// Takes the page of a node that was freed last, of those without a bad frame.
-    pub(super) fn pop(&mut self, memmap: &MemMap, node: u8) -> Option<Frame> {
-        let top = BlockNumber(self.nodes[usize::from(node)].top.checked_sub(1)?);
-        let good = |frame: &Frame| !has_marks(memmap, *frame);
-        let number = if self.bad == 0 { top } else { self.free_pages(memmap, node).find(good)?.block() };
-        self.unlink(memmap, node, number);
-        Some(number.first_frame())
+    /// Takes a free page of a node for a use that needs zeroes.
+    pub(super) fn take<P: FramePlatform>(&mut self, frames: &Frames<'_, P>, node: u8) -> Option<Frame> {
+        self.pop(frames, node, [ZERO, OTHER])
+    }
+
+    /// Takes the page that was freed last, of those without a bad frame, from the first list that has one.
+    fn pop<P: FramePlatform>(
+        &mut self,
+        frames: &Frames<'_, P>,
+        node: u8,
+        lists: [usize; 2],
+    ) -> Option<Frame> {
+        let (memmap, may_be_bad) = (frames.memmap(), self.bad > 0);
+        let good = |frame: &Frame| !may_be_bad || !has_marks(memmap, *frame);
+        let frame = lists.into_iter().find_map(|list| self.list(memmap, node, list).find(good))?;
+        self.unlink(frames, node, frame);
+        Some(frame)
     }
 
     /// Removes this free page from the pool.
-    pub(super) fn leave_from(&mut self, memmap: &MemMap, node: u8, frame: Frame) {
-        self.unlink(memmap, node, frame.block());
+    pub(super) fn leave_from<P: FramePlatform>(&mut self, frames: &Frames<'_, P>, node: u8, frame: Frame) {
+        self.unlink(frames, node, frame);
         self.forget(node);
+    }
+
+    /// Moves a free page to the list where it belongs, after an idle CPU has cleared some of it.
+    pub(super) fn sort_in<P: FramePlatform>(&mut self, frames: &Frames<'_, P>, node: u8, frame: Frame) {
+        self.unlink(frames, node, frame);
+        self.push(frames, node, frame);
+    }
+
+    /// Pages that are known to be zero.
+    pub(super) fn zeroed(&self) -> u64 {
+        self.zeroed
+    }
+
+    /// Free pages that are not known to be zero, of all nodes, the next to be taken first.
+    pub(super) fn stale_pages<'m>(&self, memmap: &'m MemMap) -> impl Iterator<Item = Frame> + use<'m, '_> {
+        (0..MAX_NODES as u8).flat_map(move |node| self.list(memmap, node, OTHER))
     }
 
     /// Whether a folio is one of the pool's free pages.
@@ -150,19 +181,42 @@ impl Pool {
         block.is_some_and(|block| back_link(block).load(Ordering::Relaxed) != 0)
     }
 
-    fn unlink(&mut self, memmap: &MemMap, node: u8, number: BlockNumber) {
+    fn link(&mut self, memmap: &MemMap, node: u8, number: BlockNumber, list: usize) {
+        let top = &mut self.nodes[usize::from(node)].tops[list];
         let block = memmap.block(number);
+        block.next.store(*top, Ordering::Relaxed);
+        back_link(block).store(FIRST, Ordering::Relaxed);
+        if let Some(next) = top.checked_sub(1) {
+            back_link(memmap.block(BlockNumber(next))).store(u64::from(number.0) + 1, Ordering::Relaxed);
+        }
+        *top = number.0 + 1;
+        if list == ZERO {
+            block.folio().add_flags(DescriptorFlags::ZEROED);
+            self.zeroed += 1;
+        }
+    }
+
+    /// Takes a free page off its list, and waits for the idle CPU that clears some of it.
+    fn unlink<P: FramePlatform>(&mut self, frames: &Frames<'_, P>, node: u8, frame: Frame) {
+        let memmap = frames.memmap();
+        let block = memmap.block(frame.block());
         let (next, previous) = (block.next.load(Ordering::Relaxed), back_link(block).load(Ordering::Relaxed));
         if let Some(next) = next.checked_sub(1) {
             back_link(memmap.block(BlockNumber(next))).store(previous, Ordering::Relaxed);
         }
+        let is_zero = block.folio().has(DescriptorFlags::ZEROED);
+        if is_zero {
+            block.folio().take_flags(DescriptorFlags::ZEROED);
+            self.zeroed -= 1;
+        }
         match previous {
-            FIRST => self.nodes[usize::from(node)].top = next,
+            FIRST => self.nodes[usize::from(node)].tops[if is_zero { ZERO } else { OTHER }] = next,
             _ => memmap.block(BlockNumber(previous as u32 - 1)).next.store(next, Ordering::Relaxed),
         }
         block.next.store(0, Ordering::Relaxed);
         back_link(block).store(0, Ordering::Relaxed);
         self.count(node, |counts| counts.free -= 1);
+        frames.wait_for_huge_ahead(frame);
     }
 
     fn count(&mut self, node: u8, change: impl Fn(&mut PoolInfo)) {
@@ -178,7 +232,11 @@ impl Pool {
     }
 
     pub(super) fn free_pages<'m>(&self, memmap: &'m MemMap, node: u8) -> impl Iterator<Item = Frame> + 'm {
-        let mut top = self.nodes[usize::from(node)].top;
+        self.list(memmap, node, ZERO).chain(self.list(memmap, node, OTHER))
+    }
+
+    fn list<'m>(&self, memmap: &'m MemMap, node: u8, list: usize) -> impl Iterator<Item = Frame> + use<'m> {
+        let mut top = self.nodes[usize::from(node)].tops[list];
         core::iter::from_fn(move || {
             let number = BlockNumber(top.checked_sub(1)?);
             top = memmap.block(number).next.load(Ordering::Relaxed);

@@ -48,8 +48,8 @@ impl<'p> HugePools<'p> {
         Ok(Self {
             #[cfg(feature = "published")]
             descriptors: Descriptors::new(),
-            large: SpinLock::new(Rank::HugePool, Pool::new(tables)?),
-            gigantic: SpinLock::new(Rank::HugePool, Pool::new(tables)?),
+            large: SpinLock::new(Rank::HugePool, Pool::new(tables, HugeSize::Size2M)?),
+            gigantic: SpinLock::new(Rank::HugePool, Pool::new(tables, HugeSize::Size1G)?),
             groups,
             fs: SpinLock::new(Rank::HugeFs, fs),
             faults: [const { AtomicBool::new(false) }; HUGE_FAULTS],

@@ -230,7 +230,7 @@ impl HugePools<'_> {
         let node = pool.node_by(nodes, |node| node.spare());
         let most = node.map_or(0, |node| most.min(pool.node(node).spare() as usize));
         while let Some(node) = node.filter(|_| count < most)
-            && let Some(frame) = pool.leave(pages.memmap(), node)
+            && let Some(frame) = pool.leave(pages.frames(), node)
         {
             frames[count] = frame;
             count += 1;
@@ -275,7 +275,7 @@ fn take_leftover<P: Platform>(
         && moving.leftover > 0
         && pool.unreserved() > 0
         && let Some(node) = pool.node_by(nodes, |node| node.free.min(node.surplus))
-        && let Some(frame) = pool.leave(pages.memmap(), node)
+        && let Some(frame) = pool.leave(pages.frames(), node)
     {
         pool.change_surplus(node, -1);
         moving.leftover -= 1;
@@ -319,10 +319,13 @@ fn take_from_node<P: Platform>(
     order: Order,
     out: &mut [Frame],
 ) -> usize {
-    let gfp = Gfp::USER.from_nodes(NodePolicy::Bind(NodeSet::one(node)));
+    let gfp = Gfp::USER.from_nodes(NodePolicy::Bind(NodeSet::one(node))).for_zeroes();
     let wanted = out.len();
     let folios = pages.alloc_bulk(gfp, order, out).into_raw();
-    folios.iter().for_each(|&frame| pages.frames().make_huge(frame));
+    for &frame in folios {
+        pages.store().keep_zeroes(frame, order);
+        pages.frames().make_huge(frame);
+    }
     pages.count(Stat::HtlbBuddyAllocSuccess, folios.len() as u64);
     pages.count(Stat::HtlbBuddyAllocFail, u64::from(folios.len() < wanted));
     folios.len()

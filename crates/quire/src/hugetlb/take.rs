@@ -64,6 +64,18 @@ impl HugePools<'_> {
         nodes: NodeSet,
         reserved: bool,
     ) -> Result<Frame, AllocError> {
+        let taken = self.take_marked(pages, size, nodes, reserved);
+        taken.inspect(|&frame| pages.frames().forget_huge_zeroes(frame, size.order()))
+    }
+
+    /// As [`Self::take`]; the page keeps its marks of what is zero, preferably all of it.
+    pub(super) fn take_marked<P: Platform>(
+        &self,
+        pages: &PageAllocator<'_, P>,
+        size: HugeSize,
+        nodes: NodeSet,
+        reserved: bool,
+    ) -> Result<Frame, AllocError> {
         loop {
             let mut pool = self.lock(pages, size);
             if (reserved || pool.unreserved() > 0)
@@ -104,7 +116,7 @@ impl HugePools<'_> {
             self.release(pages, size, &[frame]);
             return;
         }
-        pool.push(pages.memmap(), node, frame);
+        pool.push(pages.frames(), node, frame);
         pool.add_reserved(i64::from(reserved));
         pool.bad += u64::from(pages.frames().has_bad(frame));
         drop(pool);
@@ -149,7 +161,7 @@ impl HugePools<'_> {
             let Some(node) = pool.node_by(NodeSet::ALL, both).filter(|_| pool.unreserved() > 0) else {
                 return;
             };
-            let Some(frame) = pool.leave(pages.memmap(), node) else { return };
+            let Some(frame) = pool.leave(pages.frames(), node) else { return };
             pool.change_surplus(node, -1);
             drop(pool);
             if self.release(pages, size, &[frame]) > 0 {
@@ -166,5 +178,5 @@ fn nearest_nodes<P: Platform>(pages: &PageAllocator<'_, P>, nodes: NodeSet) -> i
 }
 
 fn pop_nearest<P: Platform>(pool: &mut Pool, pages: &PageAllocator<'_, P>, nodes: NodeSet) -> Option<Frame> {
-    nearest_nodes(pages, nodes).find_map(|node| pool.pop(pages.memmap(), node))
+    nearest_nodes(pages, nodes).find_map(|node| pool.take(pages.frames(), node))
 }

@@ -53,7 +53,8 @@ pub struct Block {
     width: AtomicU8,
     /// The state of the folio of order 9 that starts here, as [`super::FrameState`].
     folio_state: AtomicU8,
-    /// 1 when free frames of a block in small pieces are known to be zero ([`Columns::zeroed`]).
+    /// 1 when free frames of a block in small pieces are known to be zero ([`Columns::zeroed`]). In a page of
+    /// a pool of huge pages: what is known of the block ([`Self::huge_zeroes`]).
     has_zeroed: AtomicU8,
     /// The shard that the block belongs to.
     pub shard: AtomicU16,
@@ -155,7 +156,8 @@ impl Block {
         unsafe { Columns::open(columns, origin) };
         let slot = self.lanes_at();
         let lanes = self.slot_lanes(platform);
-        let before = SmallMaps::new(if self.is_folio_block() { self.tables() } else { 0 }, lanes);
+        let tables = if self.state() == BlockState::Folio { self.tables() } else { 0 };
+        let before = SmallMaps::new(tables, lanes);
         let states = columns.cast::<AtomicU8>().wrapping_add(Columns::STATES).wrapping_sub(first.0 as usize);
         debug_assert!(!states.is_null());
         self.columns.store(columns, Ordering::Release);
@@ -168,10 +170,6 @@ impl Block {
             self.set_lanes(None);
         }
         slot.filter(|_| !wide)
-    }
-
-    fn is_folio_block(&self) -> bool {
-        matches!(self.state(), BlockState::Folio | BlockState::FolioTail)
     }
 
     /// Takes the tables of a block in small pieces that needs none any more. Under the block's lock.
@@ -200,6 +198,13 @@ impl Block {
     #[inline(always)]
     pub(crate) fn has_zeroed(&self) -> bool {
         self.has_zeroed.load(Ordering::Relaxed) != 0
+    }
+
+    /// Whether a block of a page of a pool of huge pages is known to be zero. Zero in all other folios.
+    #[inline]
+    pub(crate) fn huge_zeroes(&self) -> &AtomicU8 {
+        debug_assert_ne!(self.state(), BlockState::Small);
+        &self.has_zeroed
     }
 
     /// The free frames known to be zero, of a block in small pieces. Under the block's lock.

@@ -30,11 +30,12 @@ pub(crate) struct Watched<'m> {
     lives: AtomicU64,
     vectors: AtomicBool,
     asked: Mutex<Option<Asked<'m>>>,
+    clears: Mutex<Option<Asked<'m>>>,
     /// The state that the processor is said to have, if not the machine's.
     state: Mutex<Option<ProcessorState>>,
 }
 
-/// Runs when a task is asked for the first time whether it dies, before the answer is yes.
+/// Runs once: when a task is asked whether it dies, before the answer is yes, or before memory is cleared.
 type Asked<'m> = Box<dyn FnOnce() + Send + 'm>;
 
 impl<'m> Watched<'m> {
@@ -45,6 +46,7 @@ impl<'m> Watched<'m> {
             lives: AtomicU64::new(u64::MAX),
             vectors: AtomicBool::new(true),
             asked: Mutex::default(),
+            clears: Mutex::default(),
             state: Mutex::default(),
         }
     }
@@ -62,6 +64,11 @@ impl<'m> Watched<'m> {
     /// The next task that is asked dies, after `asked` has run.
     pub(crate) fn dies_after_that(&self, asked: impl FnOnce() + Send + 'm) {
         *self.asked.lock().unwrap() = Some(Box::new(asked));
+    }
+
+    /// Runs `before` when memory is cleared next.
+    pub(crate) fn before_clear(&self, before: impl FnOnce() + Send + 'm) {
+        *self.clears.lock().unwrap() = Some(Box::new(before));
     }
 
     /// Whether vectors are available from now on.
@@ -167,6 +174,9 @@ unsafe impl FramePlatform for Watched<'_> {
     }
 
     unsafe fn clear(&self, frames: FrameRange, kernel: ReadyClear) {
+        if let Some(before) = self.clears.lock().unwrap().take() {
+            before();
+        }
         self.note(Event::Clear(frames, kernel.kernel()));
         // SAFETY: H1: the caller keeps this function's contract, which is the hosted machine's.
         unsafe { self.machine.clear(frames, kernel) };

@@ -49,19 +49,20 @@ impl Call<'_> {
         let [array, count, ..] = self.arguments;
         let entries = self.entries(array, count)?;
         let files: Files = entries.iter().filter_map(|entry| entry.file.clone()).collect();
+        // What the last look saw is the answer: meanwhile another task may have taken what there was.
+        let mut answers = Vec::new();
+        answers.try_reserve_exact(entries.len()).map_err(|_| Errno::ENOMEM)?;
         let scan = || {
-            let ready = entries.iter().filter(|entry| entry.answer() != 0).count();
-            Ok((ready > 0).then_some(()))
+            answers.clear();
+            answers.extend(entries.iter().map(Entry::answer));
+            Ok(answers.iter().any(|&answer| answer != 0).then_some(()))
         };
         poll::wait(&files, deadline, scan)?;
-        let mut ready = 0;
-        for (index, entry) in entries.iter().enumerate() {
-            let answer = entry.answer();
-            ready += u64::from(answer != 0);
+        for (index, &answer) in answers.iter().enumerate() {
             let at = array + index as u64 * ENTRY_BYTES + 6;
             self.memory.write(VirtAddr(at), &(answer as u16).to_le_bytes())?;
         }
-        Ok(ready)
+        Ok(answers.iter().filter(|&&answer| answer != 0).count() as u64)
     }
 
     fn entries(&self, array: u64, count: u64) -> Result<Vec<Entry>, Errno> {

@@ -73,9 +73,15 @@ impl Call<'_> {
         let count = u64::try_from(count).map_err(|_| Errno::EINVAL)?.min(most);
         let members = self.members(count)?;
         let files: Files = members.iter().map(|member| member.file.clone()).collect();
-        let scan = || Ok(members.iter().any(Member::is_ready).then_some(()));
+        // What the last look saw is the answer: meanwhile another task may have taken what there was.
+        let mut ready: Vec<&Member> = Vec::new();
+        ready.try_reserve_exact(members.len()).map_err(|_| Errno::ENOMEM)?;
+        let scan = || {
+            ready.clear();
+            ready.extend(members.iter().filter(|member| member.is_ready()));
+            Ok((!ready.is_empty()).then_some(()))
+        };
         poll::wait(&files, deadline, scan)?;
-        let ready: Vec<&Member> = members.iter().filter(|member| member.is_ready()).collect();
         for set in 0..ASKED.len() {
             self.store_set(set, count, &ready)?;
         }

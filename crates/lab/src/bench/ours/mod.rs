@@ -18,6 +18,7 @@ use hosted::{Bare, Hosted, HostedConfig};
 use quire::addr::{FrameRange, Order, VirtAddr};
 use quire::arch::Protection;
 use quire::cpu::CpuId;
+use quire::hugetlb::HugeSize;
 use quire::manager::{Config, MemoryManager, MemoryRange};
 use quire::platform::Platform;
 use quire::vm::{Access, FolioPolicy, MapRequest, Mm};
@@ -120,7 +121,13 @@ fn with_manager_of<P: Platform, R>(
 
 /// Maps `bytes` of private anonymous memory that can be read and written at [`START`].
 pub fn map<P: Platform>(mm: &Mm<'_, P>, bytes: usize) -> Result<(), Skip> {
+    map_from(mm, bytes, None)
+}
+
+/// As [`map`], of pages from a pool where `pool` names one.
+pub fn map_from<P: Platform>(mm: &Mm<'_, P>, bytes: usize, pool: Option<HugeSize>) -> Result<(), Skip> {
     let request = MapRequest {
+        huge: pool,
         addr: START,
         len: bytes as u64,
         prot: Protection::READ | Protection::WRITE,

@@ -43,7 +43,19 @@ fn check_skips(rows: &[&Row]) {
 fn check_first_touch(rows: &[&Row]) {
     assert_eq!(
         names(rows.iter().map(|row| &row.arm)),
-        names(["linux", "linux-thp", "quire", "quire-ahead", "quire-helped", "whole"].iter())
+        names(
+            [
+                "linux",
+                "linux-thp",
+                "quire",
+                "quire-ahead",
+                "quire-helped",
+                "quire-pool",
+                "quire-pool-ahead",
+                "whole"
+            ]
+            .iter()
+        )
     );
     assert_eq!(names(rows.iter().map(|row| &row.case)), names(["byte"].iter()));
     check_skips(rows);

@@ -40,6 +40,7 @@ impl<P: FramePlatform> Frames<'_, P> {
     /// Splits a free page of 1 GiB of a pool into 512 of 2 MiB. The caller has it to itself.
     pub(crate) fn split_huge(&self, frame: Frame) {
         debug_assert!(self.is_huge(frame, Order::GIGANTIC));
+        self.split_huge_zeroes(frame, Order::GIGANTIC);
         self.reshape(frame, |_| (BlockState::Folio, Order::BLOCK));
         let parts = 1..u64::from(blocks_of(Order::GIGANTIC));
         parts.for_each(|at| self.make_huge(frame.add(at * BLOCK_FRAMES as u64)));
@@ -50,6 +51,7 @@ impl<P: FramePlatform> Frames<'_, P> {
         self.reshape(frame, |at| {
             (if at == 0 { BlockState::Folio } else { BlockState::FolioTail }, Order::GIGANTIC)
         });
+        self.join_huge_zeroes(frame, Order::GIGANTIC);
     }
 
     /// Gives each block of a page of 1 GiB its new state and order, the first one last.

@@ -10,6 +10,7 @@ pub(super) mod from_raw;
 pub(super) mod guard;
 pub(super) mod holds;
 pub(super) mod huge;
+pub(super) mod huge_zeroes;
 pub(super) mod info;
 pub(super) mod movable;
 pub(super) mod origins;

@@ -73,6 +73,9 @@ pub struct Zeroes {
     pub blocks_ahead: u64,
     /// Frames of blocks in small pieces, for folios below order 9, that it keeps ready in each zone.
     pub pieces_ahead: u64,
+    /// Frames of free pages that [`HugePools::clear_ahead`](crate::hugetlb::HugePools::clear_ahead) keeps
+    /// ready in the pool of each size.
+    pub pools_ahead: u64,
     /// For debugging: panics if a folio handed out as known to be zero is not. This costs as much as
     /// clearing.
     pub verify: bool,
@@ -81,6 +84,12 @@ pub struct Zeroes {
 impl Default for Zeroes {
     /// Remembers, clears nothing ahead, and verifies in debug builds.
     fn default() -> Self {
-        Self { remember: true, blocks_ahead: 0, pieces_ahead: 0, verify: cfg!(debug_assertions) }
+        Self {
+            remember: true,
+            blocks_ahead: 0,
+            pieces_ahead: 0,
+            pools_ahead: 0,
+            verify: cfg!(debug_assertions),
+        }
     }
 }

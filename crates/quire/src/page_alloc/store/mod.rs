@@ -5,6 +5,7 @@
 pub(super) mod bad;
 pub(super) mod capacity;
 pub(super) mod count_slots;
+pub(super) mod huge_zeroes;
 pub(super) mod isolate;
 pub(super) mod isolated;
 pub(super) mod marks;

@@ -216,9 +216,7 @@ impl Pool {
             if next.load(Ordering::Relaxed) == COLLECTED {
                 next.store(0, Ordering::Relaxed);
                 if !wanted {
-                    let bit = (number.0 - self.origin) as usize;
-                    let zeroed = self.stale[bit / 64].load(Ordering::Relaxed) >> (bit % 64) & 1 == 0;
-                    self.put_run(number, 1, zeroed);
+                    self.put_run(number, 1, self.was_zero(number));
                 }
             }
         }
@@ -238,6 +236,12 @@ impl Pool {
         self.mark(bit, blocks as usize, false);
         self.free += blocks;
         self.hint = self.hint.min(bit / 64);
+    }
+
+    /// Whether a block was known to be zero when it was taken, or is.
+    pub(in crate::page_alloc) fn was_zero(&self, block: BlockNumber) -> bool {
+        let bit = (block.0 - self.origin) as usize;
+        self.stale[bit / 64].load(Ordering::Relaxed) >> (bit % 64) & 1 == 0
     }
 
     pub(in crate::page_alloc) fn spans(&self, block: BlockNumber) -> bool {

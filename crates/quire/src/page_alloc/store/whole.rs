@@ -6,6 +6,7 @@ use crate::addr::{BlockNumber, Frame, FrameRange, Order};
 use crate::error::FreeError;
 use crate::limits::{BLOCK_FRAMES, BLOCK_ORDER};
 use crate::memmap::{Block, BlockState, FrameMask, FrameState};
+use crate::page_alloc::frames::huge_zeroes::{is_zero_block, is_zero_page};
 use crate::page_alloc::request::gfp::Contents;
 use crate::page_alloc::store::Store;
 use crate::page_alloc::store::slots::CountSlot;
@@ -93,13 +94,16 @@ impl<P: FramePlatform> Store<'_, P> {
         self.put_run(&self.zones[block.zone()], number, blocks_of(order), zeroed);
     }
 
-    /// Frees unused blocks that no other code touches into their region's pool, all or none known to be zero.
+    /// Frees unused blocks that no other code touches into their region's pool, all of them known to be zero if
+    /// `zeroed`, else those that are marked so as parts of a page of a pool of huge pages.
     pub(in crate::page_alloc) fn put_run(&self, zone: &Zone, number: BlockNumber, blocks: u32, zeroed: bool) {
-        // Where the whole blocks end, below those that went back in small pieces.
-        let mut whole_end = blocks;
+        let zeroed = zeroed || is_zero_page(self.frames.memmap.block(number));
+        // Blocks that are put together, all or none of them zero: they end below those that went back before.
+        let (mut whole_end, mut whole_zeroed) = (blocks, zeroed);
         for tail in (0..blocks).rev() {
             let block = self.frames.memmap.block(number.add(tail));
             block.lock(self.frames.platform);
+            let own_zeroed = zeroed || is_zero_block(block);
             let bad = if self.frames.bad_frames() == 0 { FrameMask::EMPTY } else { block.used.load() };
             let slot = block.lanes_at().map(CountSlot::of);
             debug_assert!(
@@ -111,13 +115,16 @@ impl<P: FramePlatform> Store<'_, P> {
             if let Some(slot) = slot {
                 self.give_slot(slot);
             }
+            if own_zeroed != whole_zeroed || !bad.is_empty() {
+                self.put_whole_run(zone, number.add(tail + 1), whole_end - tail - 1, whole_zeroed);
+                (whole_end, whole_zeroed) = (tail + 1, own_zeroed);
+            }
             if !bad.is_empty() {
-                self.put_whole_run(zone, number.add(tail + 1), whole_end - tail - 1, zeroed);
                 self.put_in_pieces(zone, number.add(tail), bad);
                 whole_end = tail;
             }
         }
-        self.put_whole_run(zone, number, whole_end, zeroed);
+        self.put_whole_run(zone, number, whole_end, whole_zeroed);
     }
 
     fn put_whole_run(&self, zone: &Zone, number: BlockNumber, blocks: u32, zeroed: bool) {

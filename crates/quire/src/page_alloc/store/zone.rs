@@ -107,6 +107,23 @@ impl Zone {
         })
     }
 
+    /// Calls `zero` with the index of each of these blocks, of which the caller just took all from the pool of
+    /// their region, that is known to be zero.
+    pub(in crate::page_alloc) fn zero_blocks_of<P: FramePlatform>(
+        &self,
+        platform: &P,
+        first: BlockNumber,
+        blocks: u32,
+        mut zero: impl FnMut(u32),
+    ) {
+        for pool in self.pools.iter() {
+            let pool = pool.lock(platform);
+            if pool.spans(first) {
+                return (0..blocks).filter(|&at| pool.was_zero(first.add(at))).for_each(&mut zero);
+            }
+        }
+    }
+
     /// Takes one whole block to split. `keep_some`: not from regions that have as few as
     /// [`crate::limits::WHOLE_BLOCKS_SHORT`] says.
     pub(in crate::page_alloc) fn take_block<P: FramePlatform>(

@@ -29,6 +29,8 @@ pub(in crate::vm) struct Own {
     pub(in crate::vm) frame: Frame,
     /// The pool had reserved it to the mapping.
     pub(in crate::vm) reserved: bool,
+    /// All of it is zero, until it is mapped.
+    zeroed: bool,
 }
 
 /// A claimed place for a huge page: no other task fills it, and the file drops no page meanwhile.
@@ -157,13 +159,18 @@ impl<'a, P: Platform> Faults<'a, '_, P> {
         let reserved = first && vma.attributes.flags.contains(VmaFlags::RESERVED);
         let (pages, account) = (self.memory.pages(), Reservations::of(self.0).account_of(&vma.attributes));
         let taken = self.memory.huge().take_for(pages, place.size, account, reserved);
-        let own = Own { frame: taken.map_err(|_| FaultError::NoHugePage)?, reserved };
+        let frame = taken.map_err(|_| FaultError::NoHugePage)?;
+        let mut own = Own { frame, reserved, zeroed: false };
         pages.frames().lend_huge(own.frame);
         pages
             .frames()
             .set_whole_origin(own.frame, Origin::new(self.family, vma.attributes.origin_of(place.start)));
         match fill(own.frame) {
-            Ok(()) => Ok(own),
+            Ok(()) => {
+                own.zeroed = pages.frames().is_huge_zero(own.frame, place.size.order());
+                pages.frames().forget_huge_zeroes(own.frame, place.size.order());
+                Ok(own)
+            }
             Err(cancelled) => {
                 self.give_up_own(place.size, &own);
                 Err(cancelled.into())
@@ -174,6 +181,9 @@ impl<'a, P: Platform> Faults<'a, '_, P> {
     /// Returns a page that was not needed to its pool.
     pub(in crate::vm) fn give_up_own(self, size: HugeSize, own: &Own) {
         self.memory.pages().frames().unlend_huge(own.frame);
+        if own.zeroed {
+            self.memory.pages().frames().note_all_huge_zero(own.frame, size.order());
+        }
         // SAFETY: invariant 1: this fault took the page, and no leaf maps it.
         unsafe { self.memory.huge().give_from(self.memory.pages(), size, own.frame, own.reserved) };
     }
@@ -188,7 +198,7 @@ impl<'a, P: Platform> Faults<'a, '_, P> {
         let pages = self.memory.pages();
         // SAFETY: invariant 1: the pool has just given the page for this place, and no leaf maps it yet.
         let clear = |frame| unsafe {
-            pages.frames().clear_frames_in_stretches(&extent_of(place, frame, addr, caller))
+            pages.store().clear_huge(&extent_of(place, frame, addr, caller), place.size.order())
         };
         let own = self.own_page(vma, place, true, clear)?;
         self.map_own(vma, place, &own, FaultKind::Anon)
@@ -228,7 +238,7 @@ impl<'a, P: Platform> Faults<'a, '_, P> {
             |frame| {
                 // SAFETY: invariant 1: the pool has just given the page for this place, and the file does not
                 // name it yet.
-                unsafe { pages.frames().clear_frames_in_stretches(&extent(frame)) }
+                unsafe { pages.store().clear_huge(&extent(frame), place.size.order()) }
             },
         )
     }
@@ -307,6 +317,7 @@ fn copy_page<P: Platform>(
     from: Frame,
     to: Frame,
 ) -> Result<(), Cancelled> {
+    pages.frames().forget_huge_zeroes(to, place.size.order());
     let from = FrameRange::folio(from, place.size.order());
     // SAFETY: invariant 1: the pool has just given the page for this place, and no leaf maps it yet.
     unsafe { pages.frames().copy_frames_in_stretches(from, to, TouchHint::Soon) }

@@ -203,7 +203,7 @@ impl<P: Platform> HugeFiles<'_, '_, P> {
                 let extent = Extent::new(FrameRange::folio(frame, size.order()), TouchHint::Unknown);
                 let extent = extent.part_of(bytes.end - bytes.start);
                 // SAFETY: invariant 1: the page was just taken from its pool, and the file does not name it.
-                unsafe { self.pages().frames().clear_frames_in_stretches(&extent) }
+                unsafe { self.pages().store().clear_huge(&extent, size.order()) }
             });
             filled.map_err(|_| MmError::NoMemory)?;
         }
@@ -211,7 +211,7 @@ impl<P: Platform> HugeFiles<'_, '_, P> {
         Ok(())
     }
 
-    /// Takes a page from the pool, fills it and enters it into the file. The caller has claimed its place.
+    /// Takes a page from the pool, fills it by `fill` (which forgets the page's zeroes before it stores) and enters it into the file. The caller has claimed its place.
     /// `reserved`: the file has a reservation for it.
     pub(in crate::vm) fn fill_huge(
         self,
@@ -222,9 +222,15 @@ impl<P: Platform> HugeFiles<'_, '_, P> {
     ) -> Result<Frame, FaultError> {
         let taken = self.huge().take_for(self.pages(), size, account, reserved);
         let frame = taken.map_err(|_| FaultError::NoHugePage)?;
-        let entered = fill(frame)
-            .map_err(FaultError::from)
-            .and_then(|()| Ok(self.files().put_huge_page(self.pages(), file, index, frame)?));
+        let entered = fill(frame).map_err(FaultError::from).and_then(|()| {
+            let zeroed = self.pages().frames().is_huge_zero(frame, size.order());
+            self.pages().frames().forget_huge_zeroes(frame, size.order());
+            let put = self.files().put_huge_page(self.pages(), file, index, frame);
+            if put.is_err() && zeroed {
+                self.pages().frames().note_all_huge_zero(frame, size.order());
+            }
+            Ok(put?)
+        });
         if let Err(error) = entered {
             // SAFETY: invariant 1: the page was taken above, and the file does not have it.
             unsafe { self.huge().give_from(self.pages(), size, frame, reserved) };

@@ -39,6 +39,7 @@ impl<P: Platform> Answers<'_, '_, P> {
         let memory = self.memory;
         if there.is_none() && at == place.start && left >= place.size.bytes() {
             let fill = |frame| {
+                memory.pages().frames().forget_huge_zeroes(frame, place.size.order());
                 // SAFETY: invariant 1: the page was just taken from its pool, and no other code knows it.
                 unsafe { fill_frames(memory.platform(), FrameRange::folio(frame, place.size.order()), fill) };
                 Ok(())
@@ -175,7 +176,7 @@ impl<P: Platform> Answers<'_, '_, P> {
         let frames = FrameRange::folio(frame, place.size.order());
         let extent = Extent::new(frames, TouchHint::Unknown).part_of(place.size.bytes());
         // SAFETY: invariant 1: the page was just taken from its pool, and the file does not name it yet.
-        unsafe { self.memory.pages().frames().clear_frames_in_stretches(&extent) }
+        unsafe { self.memory.pages().store().clear_huge(&extent, place.size.order()) }
     }
 
     fn huge_page_at(self, place: &Place<'_>) -> Option<HugePage> {

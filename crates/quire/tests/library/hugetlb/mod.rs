@@ -25,3 +25,4 @@ mod window_failures;
 mod window_mixed;
 mod window_walkers;
 mod world;
+mod zeroes;

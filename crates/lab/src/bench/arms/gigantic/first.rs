@@ -7,9 +7,10 @@ use std::time::Instant;
 use hosted::Hosted;
 use quire::addr::{Order, VirtAddr};
 use quire::cpu::CpuId;
+use quire::hugetlb::HugeSize;
 use quire::limits::BLOCK_SIZE;
 use quire::manager::{Config, MemoryManager};
-use quire::page_alloc::{AllocatorConfig, Zeroes};
+use quire::page_alloc::{AllocatorConfig, NodeSet, Zeroes};
 use quire::platform::FramePlatform;
 use quire::vm::{FolioPolicy, Mm};
 
@@ -70,7 +71,7 @@ impl First {
 
 pub(super) fn all(shared: &Rc<Shared>) -> impl Iterator<Item = Box<dyn Arm<First>>> {
     let arm = |way| Box::new(Ours { way, shared: shared.clone() }) as Box<dyn Arm<First>>;
-    [Way::OnDemand, Way::Helped, Way::Ahead, Way::Whole].map(arm).into_iter()
+    [Way::OnDemand, Way::Helped, Way::Ahead, Way::Pool, Way::PoolAhead, Way::Whole].map(arm).into_iter()
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -79,6 +80,14 @@ enum Way {
     OnDemand,
     Helped,
     Ahead,
+    Pool,
+    PoolAhead,
+}
+
+impl Way {
+    fn pool(self) -> Option<HugeSize> {
+        matches!(self, Self::Pool | Self::PoolAhead).then_some(HugeSize::Size1G)
+    }
 }
 
 struct Ours {
@@ -93,6 +102,8 @@ impl Arm<First> for Ours {
             Way::OnDemand => "quire",
             Way::Helped => "quire-helped",
             Way::Ahead => "quire-ahead",
+            Way::Pool => "quire-pool",
+            Way::PoolAhead => "quire-pool-ahead",
         }
     }
 
@@ -110,6 +121,13 @@ impl Arm<First> for Ours {
                 "an idle CPU cleared all free memory before, untimed (MemoryManager::zero_ahead), so the \
                  fault finds a folio that is known to be zero."
             }
+            Way::Pool => {
+                "a page of a pool of huge pages, reserved by the mapping, as the published case is: the fault \
+                 clears all of it."
+            }
+            Way::PoolAhead => {
+                "as `quire-pool`, and an idle CPU cleared the page in its pool before, untimed."
+            }
             Way::Helped => "as `quire`, and a second CPU runs clear_ahead from the start.",
         }
     }
@@ -120,8 +138,12 @@ impl Arm<First> for Ours {
             return Err(Skip("this machine has one processor, so no other CPU can help".to_owned()));
         }
         let machine = self.shared.machine(GIB)?;
-        let blocks_ahead = if self.way == Way::Ahead { u64::MAX } else { 0 };
-        let zeroes = Zeroes { blocks_ahead, ..Zeroes::default() };
+        let ahead = |way| if self.way == way { u64::MAX } else { 0 };
+        let zeroes = Zeroes {
+            blocks_ahead: ahead(Way::Ahead),
+            pools_ahead: ahead(Way::PoolAhead),
+            ..Zeroes::default()
+        };
         let config = Config {
             folios: FolioPolicy::only(Order::GIGANTIC).with_on_demand(self.way != Way::Whole),
             allocator: AllocatorConfig {
@@ -131,7 +153,8 @@ impl Arm<First> for Ours {
             },
             ..Config::default()
         };
-        Ok(Box::new(Ready { case: *case, cpus, processors: &self.shared.processors, machine, config }))
+        let (processors, pool) = (&self.shared.processors, self.way.pool());
+        Ok(Box::new(Ready { case: *case, cpus, processors, machine, config, pool }))
     }
 }
 
@@ -141,6 +164,7 @@ struct Ready<'a> {
     processors: &'a [usize],
     machine: Rc<Hosted>,
     config: Config,
+    pool: Option<HugeSize>,
 }
 
 impl Prepared for Ready<'_> {
@@ -151,9 +175,14 @@ impl Prepared for Ready<'_> {
         machine.run_on(CpuId(0), || {
             let manager = hosted::raw::memory_manager(machine, &ours::ranges(machine, false), &self.config)
                 .map_err(|error| said(&error))?;
+            if let Some(size) = self.pool
+                && manager.huge_pools().resize(manager.pages(), size, NodeSet::ALL, 1).after != 1
+            {
+                return Err(Skip("the pool has no page of 1 GiB".to_owned()));
+            }
             while manager.zero_ahead() {}
             let mm = manager.new_mm().map_err(|error| said(&error))?;
-            ours::map(&mm, GIB)?;
+            ours::map_from(&mm, GIB, self.pool)?;
             let (meeting, over) = (Meeting::of(self.cpus), AtomicBool::new(false));
             let results = machine.spawn_pinned_cpus(self.cpus, self.processors, |cpu| {
                 meeting.wait();

@@ -1,0 +1,84 @@
+//! Hands what the store knows of zeroes to pages of a pool, and clears what is missing.
+
+use crate::addr::{Frame, FrameRange, Order};
+use crate::clear::Extent;
+use crate::error::Cancelled;
+use crate::limits::{BLOCK_FRAMES, CLEAR_STRETCH_BYTES, FRAME_SIZE};
+use crate::memmap::FrameState;
+use crate::page_alloc::store::Store;
+use crate::page_alloc::store::whole::blocks_of;
+use crate::platform::{FramePlatform, TouchHint};
+use crate::stats::Stat;
+
+impl<P: FramePlatform> Store<'_, P> {
+    /// Frames of free pages of each pool that idle CPUs keep zero ([`Zeroes`](crate::page_alloc::Zeroes)).
+    pub(crate) fn pools_ahead(&self) -> u64 {
+        if self.zeroes.remember { self.zeroes.pools_ahead } else { 0 }
+    }
+
+    /// Marks what is known to be zero of a folio of whole blocks that was just allocated for a pool, by a
+    /// request for zeroes.
+    pub(crate) fn keep_zeroes(&self, frame: Frame, order: Order) {
+        let block = self.frames.memmap.block(frame.block());
+        if !self.zeroes.remember {
+            return;
+        }
+        if FrameState::of(block.folio_state_cell()).is_zeroed() {
+            return self.frames.note_all_huge_zero(frame, order);
+        }
+        // A folio of one block may come from a list, and the pool's bit is of an earlier time.
+        if order > Order::BLOCK {
+            let zone = &self.zones[block.zone()];
+            zone.zero_blocks_of(self.frames.platform, frame.block(), blocks_of(order), |at| {
+                self.frames.note_huge_zero(frame, at);
+            });
+        }
+    }
+
+    /// Clears what is not known to be zero of a page that the caller has taken from its pool, the block that
+    /// a task waits for last, and marks all of it. The extent is the page.
+    ///
+    /// # Errors
+    /// [`Cancelled`]; the blocks that were cleared are marked.
+    ///
+    /// # Safety
+    /// Invariant 1: the caller has the page to itself, and no leaf maps it.
+    pub(crate) unsafe fn clear_huge(&self, extent: &Extent, order: Order) -> Result<(), Cancelled> {
+        let frame = extent.frames.start;
+        if self.frames.is_huge_zero(frame, order) {
+            self.known(frame, order);
+            return Ok(());
+        }
+        let near = extent.near.map_or(0, |near| (near.0 - frame.0) / BLOCK_FRAMES as u64);
+        let count = u64::from(blocks_of(order));
+        for at in (1..=count).map(|at| (near + at) % count) {
+            let part = FrameRange::folio(frame.add(at * BLOCK_FRAMES as u64), Order::BLOCK);
+            if self.frames.is_block_zero(frame, at as u32) {
+                self.known(part.start, Order::BLOCK);
+                continue;
+            }
+            // SAFETY: invariant 1: by this function's contract; the block is a part of the page.
+            unsafe { self.frames.clear_frames_in_stretches(&extent.within(part))? };
+            self.frames.note_huge_zero(frame, at as u32);
+        }
+        self.frames.note_all_huge_zero(frame, order);
+        Ok(())
+    }
+
+    /// Clears a block that [`Frames::begin_huge_ahead`](crate::page_alloc::Frames::begin_huge_ahead) chose,
+    /// and marks it, unless the page is wanted meanwhile. Returns whether it did. The caller is pinned, since
+    /// a CPU may wait for it under a lock.
+    pub(crate) fn clear_huge_ahead(&self, frame: Frame, block: u32) -> bool {
+        let frames = FrameRange::folio(frame.add(u64::from(block) * BLOCK_FRAMES as u64), Order::BLOCK);
+        let stretch = CLEAR_STRETCH_BYTES / FRAME_SIZE;
+        let cleared = (0..frames.count).step_by(stretch as usize).all(|at| {
+            let part = FrameRange::new(frames.start.add(at), stretch.min(frames.count - at));
+            // SAFETY: invariant 1: the page is free in its pool, and a CPU that takes it waits for this one.
+            unsafe { self.frames.clear_frames(part, TouchHint::Later) };
+            !self.frames.is_huge_wanted(frame)
+        });
+        self.frames.count(Stat::PgzeroAhead, if cleared { frames.count } else { 0 });
+        self.frames.end_huge_ahead(frame, block, cleared);
+        cleared
+    }
+}

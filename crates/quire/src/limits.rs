@@ -43,10 +43,10 @@ pub const WINDOW_DESCRIPTORS: u64 = FRAME_SIZE / DESCRIPTOR_SIZE as u64;
 /// Huge pages of 2 MiB whose part of the window a batch changes between two reschedule points.
 pub const WINDOW_STRIDE: u64 = 64;
 
-/// Frames at the start of a block that hold its page descriptors while it is used in small pieces.
-pub const DESCRIPTOR_FRAMES: usize = 8;
-/// Bytes that describe one frame: a row and columns.
+/// Bytes of a page descriptor.
 pub const DESCRIPTOR_SIZE: usize = 64;
+/// Frames, a power of two, whose descriptors fill one frame.
+pub const ROWS_FRAMES: usize = FRAME_SIZE as usize / DESCRIPTOR_SIZE;
 
 /// A region is short of whole blocks when at most one in so many is whole and free. From then on a request
 /// takes from partly used blocks of other CPUs before it breaks another whole one.
@@ -164,7 +164,7 @@ pub const RECLAIM_ROUNDS: usize = 4;
 /// The default limit of mappings of one address space, as Linux's `vm.max_map_count`.
 pub const MAX_MAPPINGS: usize = 65_530;
 
-const _: () = assert!(DESCRIPTOR_FRAMES as u64 * FRAME_SIZE == (BLOCK_FRAMES * DESCRIPTOR_SIZE) as u64);
+const _: () = assert!(ROWS_FRAMES.is_power_of_two() && BLOCK_FRAMES.is_multiple_of(ROWS_FRAMES));
 const _: () = assert!(PCP_BATCH <= LOCK_HOLD_FRAMES && PCP_BATCH <= PCP_CAPACITY);
 const _: () = assert!(CLEAR_NEAR_BYTES.is_power_of_two() && CLEAR_NEAR_BYTES <= CLEAR_STRETCH_BYTES);
 const _: () = assert!(CLEAR_STRETCH_BYTES.is_multiple_of(FRAME_SIZE) && CLEAR_NEAR_BYTES >= FRAME_SIZE);

@@ -1,4 +1,5 @@
-//! The counts of a verb that is watched instruction by instruction: locked instructions, and descriptors touched.
+//! The counts of a verb that is watched instruction by instruction: locked instructions, and descriptors
+//! touched.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -56,7 +57,8 @@ fn unmap(mm: &Mm<'_, Counting<'_>>, tables: usize) {
 
 const PAGES: Folio = Folio { order: 0, pmd: false };
 
-/// Beside the tables of the lowest level: those of the three levels above, and the slab that the mapping's record goes back to.
+/// Beside the tables of the lowest level: those of the three levels above, and the slab that the mapping's
+/// record goes back to.
 const ALWAYS: u64 = 4;
 
 /// C7: the counting platform does the same work.
@@ -80,13 +82,13 @@ fn an_unmap_touches_the_descriptors_of_page_tables_alone() {
 fn a_look_at_the_descriptor_of_each_frame_is_found() {
     let (descriptors, _) = seen(Config::default(), PAGES, 1, |manager, mm, frames| {
         for frame in frames {
-            assert!(!manager.pages().frames().descriptor(*frame).has(DescriptorFlags::TABLE));
+            assert!(!manager.pages().describe(*frame).unwrap().has(DescriptorFlags::TABLE));
         }
         unmap(mm, 1);
     });
     assert_eq!(descriptors, BLOCK_FRAMES as u64 + 1 + ALWAYS);
     let (descriptors, _) = seen(Config::default(), PAGES, 1, |manager, mm, frames| {
-        manager.pages().frames().descriptor(frames[77]).word.store(0, Ordering::Relaxed);
+        manager.pages().describe(frames[77]).unwrap().word.store(0, Ordering::Relaxed);
         unmap(mm, 1);
     });
     assert_eq!(descriptors, 1 + 1 + ALWAYS);

@@ -1,38 +1,42 @@
 //! No request touches a descriptor.
 
 use hosted::raw::RawPages;
-use quire::addr::{BlockNumber, Frame, Order};
-use quire::limits::BLOCK_FRAMES;
-use quire::memmap::Descriptor;
+use quire::addr::{Frame, Order};
+use quire::limits::FRAME_SIZE;
 use quire::page_alloc::Gfp;
-use quire::platform::Platform;
 
 use super::{give, order, take, with_counting};
 
-/// The descriptors of a block in small pieces, which stand at its start.
-const ROWS: usize = BLOCK_FRAMES * size_of::<Descriptor>();
+const ROWS: usize = FRAME_SIZE as usize;
 const PATTERN: u8 = 0xa5;
 
-fn poison<P: Platform>(platform: &P, block: BlockNumber) {
-    // SAFETY: H1: memory of the machine: the area of a block in small pieces, all of it atomics, which no other thread uses.
-    unsafe { platform.direct_map(block.first_frame().addr()).write_bytes(PATTERN, ROWS) };
+fn poison(rows: *mut u8) {
+    // SAFETY: H1: memory of the machine: descriptors of frames of the test, all of them atomics, which no
+    // other thread uses.
+    unsafe { rows.write_bytes(PATTERN, ROWS) };
 }
 
-fn is_untouched<P: Platform>(platform: &P, block: BlockNumber) -> bool {
-    let at = platform.direct_map(block.first_frame().addr());
+fn is_untouched(rows: *mut u8) -> bool {
     // SAFETY: H1: the same memory, which nothing changes while it is read.
-    unsafe { std::slice::from_raw_parts(at, ROWS) }.iter().all(|&byte| byte == PATTERN)
+    unsafe { std::slice::from_raw_parts(rows, ROWS) }.iter().all(|&byte| byte == PATTERN)
 }
 
 /// From the lists, through refills, parked magazines, bulk calls and drains.
 #[test]
 fn no_descriptor_is_touched() {
-    with_counting(|counting, allocator| {
+    with_counting(|_, allocator| {
         let kept = take(allocator, 3000);
-        let mut blocks: Vec<_> = kept.iter().map(|frame| frame.block()).collect();
-        blocks.dedup();
-        blocks.iter().for_each(|&block| poison(counting, block));
-        let untouched = || blocks.iter().all(|&block| is_untouched(counting, block));
+        // The frames of rows, each with the descriptors of 64 frames in a row.
+        let start = |frame: &Frame| {
+            let row = std::ptr::from_ref(allocator.describe(*frame).unwrap()).cast_mut().cast::<u8>();
+            row.wrapping_sub(row.addr() % ROWS)
+        };
+        let mut tables: Vec<_> = kept.iter().map(start).collect();
+        tables.sort_unstable();
+        tables.dedup();
+        assert!(tables.len() >= 3000 / 64);
+        tables.iter().for_each(|&rows| poison(rows));
+        let untouched = || tables.iter().all(|&rows| is_untouched(rows));
         for _ in 0..3 {
             give(allocator, &take(allocator, 3000));
         }

@@ -127,16 +127,16 @@ fn a_magazine_is_parked_and_taken_under_one_lock() {
     });
 }
 
-/// One hold of a block's lock for all 504 frames of it, each way.
+/// One hold of a block's lock for all 512 frames of it, each way.
 #[test]
 fn a_bulk_call_takes_one_block_lock() {
     with_counting(|counting, allocator| {
-        let mut frames = [Frame(0); 504];
+        let mut frames = [Frame(0); 512];
         // The block is in small pieces afterwards, and its shard's spare.
-        assert_eq!(allocator.alloc_bulk_raw(Gfp::USER, Order::FRAME, &mut frames), 504);
+        assert_eq!(allocator.alloc_bulk_raw(Gfp::USER, Order::FRAME, &mut frames), 512);
         allocator.free_bulk_raw(Order::FRAME, &frames).unwrap();
         let (locks, calls) = counted(counting, allocator, Stat::BlockLock, || {
-            assert_eq!(allocator.alloc_bulk_raw(Gfp::USER, Order::FRAME, &mut frames), 504);
+            assert_eq!(allocator.alloc_bulk_raw(Gfp::USER, Order::FRAME, &mut frames), 512);
         });
         assert!(frames.iter().all(|frame| frame.block() == frames[0].block()));
         assert_eq!(locks, 1);

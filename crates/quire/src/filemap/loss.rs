@@ -81,11 +81,12 @@ impl FileTable {
             return Ok(if dirty { LostPage::Stores } else { LostPage::Nothing });
         }
         let found = pages.requests().alloc_zero_page(Gfp::USER);
+        let found = found.and_then(|folio| pages.requests().give_folio_to_file(folio));
         if found.is_err() {
             file.node().pages.lock(pages.platform()).set_busy(index, false);
         }
         let frame = found?.into_raw();
-        pages.frames().hold_for_file(FrameRange::folio(frame, Order::FRAME));
+        pages.frames().hold(FrameRange::folio(frame, Order::FRAME));
         Ok(LostPage::All(frame))
     }
 

@@ -29,8 +29,9 @@ impl FileTable {
         if cached.get(index).is_some() {
             return Ok(false);
         }
+        pages.requests().give_to_file(FrameRange::folio(frame, Order::FRAME))?;
         self.enter(pages, node, &mut cached, (index, CachedPage::filled(frame, None)))?;
-        pages.frames().hold_for_file(FrameRange::folio(frame, Order::FRAME));
+        pages.frames().hold(FrameRange::folio(frame, Order::FRAME));
         Ok(true)
     }
 

@@ -63,8 +63,9 @@ impl FileTable {
         let mapped = pages.counts().mapcount(page.frame()) != 0;
         let gfp = Gfp::USER.on_node(pages.store().node_of_frame(page.frame()));
         let target = if mapped { None } else { pages.alloc(gfp, Order::FRAME).ok() };
+        let target = target.and_then(|to| pages.requests().give_folio_to_file(to).ok());
         let target = target.map(|mut to| {
-            pages.frames().hold_for_file(to.frames());
+            pages.frames().hold(to.frames());
             pages.frames().copy(from, &mut to, TouchHint::Unknown);
             to.into_raw()
         });

@@ -7,10 +7,10 @@
 //!
 //! # What does a huge page cost?
 //!
-//! Only its block's record (256 bytes for 2 MiB). A block has page descriptors only while it is used in small
-//! pieces, and they stand in the block itself ([`crate::memmap`]): so none are freed when a page joins a
-//! pool, and none are allocated when it leaves. A resize changes no mapping and needs no flush, and a pool
-//! can shrink when no memory is free. In Linux's words, `hugetlb_optimize_vmemmap` is always on, and free.
+//! Only its block's record and columns (1856 bytes for 2 MiB). A frame has a page descriptor only while its
+//! block is used in small pieces ([`crate::memmap`]): so none are freed when a page joins a pool, and none
+//! are allocated when it leaves. A resize changes no mapping and needs no flush, and a pool can shrink when
+//! no memory is free. In Linux's words, `hugetlb_optimize_vmemmap` is always on, and free.
 //!
 //! The feature `published` adds three other policies, with a window of descriptors (`vmemmap`), to compare.
 //!

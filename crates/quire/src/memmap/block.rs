@@ -2,8 +2,8 @@
 
 use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
-use super::area::Area;
 use super::bitmap::{Bitmap, FrameMask};
+use super::columns::{Columns, TakenTables};
 use super::descriptor::Descriptor;
 use super::folio_maps::SmallMaps;
 use super::lanes::{LaneWidth, Lanes};
@@ -53,14 +53,14 @@ pub struct Block {
     width: AtomicU8,
     /// The state of the folio of order 9 that starts here, as [`super::FrameState`].
     folio_state: AtomicU8,
-    /// 1 when free frames of a block in small pieces are known to be zero ([`Area::zeroed`]). In a page of a
-    /// pool of huge pages: what is known of the block ([`Self::huge_zeroes`]).
+    /// 1 when free frames of a block in small pieces are known to be zero ([`Columns::zeroed`]). In a page of
+    /// a pool of huge pages: what is known of the block ([`Self::huge_zeroes`]).
     has_zeroed: AtomicU8,
     /// The shard that the block belongs to.
     pub shard: AtomicU16,
     /// Free frames.
     pub free: AtomicU16,
-    /// Frames that can be free at once: 504, less those at edges of a range without memory or with metadata.
+    /// Frames that can be free at once: not those beyond a range's edge, bad ones, and tables of blocks.
     pub capacity: AtomicU16,
     /// The zone and the mobility group that the block serves, as the byte offset of its per-CPU lists. A zone
     /// has 16 lists of [`LIST_BYTES`]. Valid unless the state is [`BlockState::Whole`].
@@ -75,9 +75,9 @@ pub struct Block {
     pub gigantic_maps: AtomicU32,
     /// Leaves of any size that map the folio of order 10 or more starting here.
     pub folio_maps: AtomicU64,
-    area: AtomicPtr<Area>,
+    columns: AtomicPtr<Columns>,
     /// The address of the block's first state, less the number of its first frame, so that a frame's number
-    /// indexes it directly. Null together with `area`.
+    /// indexes it directly. Null together with `columns`.
     states: AtomicPtr<AtomicU8>,
     lanes: AtomicU64,
     /// Frames that are not free.
@@ -130,50 +130,51 @@ impl Block {
         self.state.store(state as u8, Ordering::Release);
     }
 
-    /// The descriptors of the block's 512 frames, if it has any.
+    /// The columns of a block in small pieces.
     #[inline(always)]
-    pub fn area(&self) -> Option<&Area> {
-        // SAFETY: M2: a named area stays until every frame of the block is free, and consists of atomics.
-        unsafe { self.area.load(Ordering::Acquire).as_ref() }
+    pub fn columns(&self) -> Option<&Columns> {
+        // SAFETY: M1, M2: columns are boot memory, which is never freed, and consist of atomics.
+        unsafe { self.columns.load(Ordering::Acquire).as_ref() }
     }
 
-    /// Names the area of the block whose first frame is `first`.
+    /// Clears the block's columns and names them, before it becomes one in small pieces. `origin` is that of
+    /// its first frame. The counts of a folio of order 9 move to the columns, and its slot is returned,
+    /// unless they are wide.
     ///
     /// # Safety
-    /// `at` is aligned memory of an [`Area`] whose columns are zero. It is used for nothing else while the
-    /// record names it.
-    pub(crate) unsafe fn set_area(&self, at: *mut Area, first: Frame) {
-        let states = at.cast::<AtomicU8>().wrapping_add(Area::STATES).wrapping_sub(first.0 as usize);
-        debug_assert!(!states.is_null());
-        self.area.store(at, Ordering::Release);
-        self.states.store(states, Ordering::Release);
-    }
-
-    /// Names an area and copies the counts of a folio of order 9 to it, before the block becomes small.
-    /// `elsewhere` is the area's address if it is outside the block. Under the block's lock.
-    ///
-    /// # Safety
-    /// As for [`Self::set_area`].
-    pub(crate) unsafe fn adopt_area<P: FramePlatform>(
+    /// The caller holds the block's lock. The block is not in small pieces, so that no code uses its columns,
+    /// which are `columns`. Its first frame is `first`.
+    pub(crate) unsafe fn open_columns<P: FramePlatform>(
         &self,
         platform: &P,
-        at: *mut Area,
+        columns: &Columns,
         first: Frame,
-        elsewhere: Option<PhysAddr>,
-    ) {
-        let before = SmallMaps::new(self.tables(), self.slot_lanes(platform));
-        self.table_maps().store(0, Ordering::Relaxed);
-        let width = if self.is_wide() { LaneWidth::Wide } else { LaneWidth::Narrow };
-        // SAFETY: M2: by this function's contract the area is this block's alone and its columns are zero.
-        unsafe { self.set_area(at, first) };
-        self.area().inspect(|area| before.copy_to(area.lanes(width == LaneWidth::Wide)));
-        self.set_lanes(elsewhere.map(|at| (at, width)));
-        self.width.store(width as u8, Ordering::Relaxed);
+        origin: u64,
+    ) -> Option<(PhysAddr, LaneWidth)> {
+        let columns = core::ptr::from_ref(columns).cast_mut();
+        // SAFETY: M2: by this function's contract; no code uses the columns of a block not in small pieces.
+        unsafe { Columns::open(columns, origin) };
+        let slot = self.lanes_at();
+        let lanes = self.slot_lanes(platform);
+        let tables = if self.state() == BlockState::Folio { self.tables() } else { 0 };
+        let before = SmallMaps::new(tables, lanes);
+        let states = columns.cast::<AtomicU8>().wrapping_add(Columns::STATES).wrapping_sub(first.0 as usize);
+        debug_assert!(!states.is_null());
+        self.columns.store(columns, Ordering::Release);
+        self.states.store(states, Ordering::Release);
+        let wide_lanes = lanes.filter(|lanes| matches!(lanes, Lanes::Wide(_)));
+        let to = wide_lanes.or_else(|| self.columns().map(Columns::lanes)).filter(|_| before.any());
+        to.inspect(|&lanes| before.copy_to(lanes));
+        let wide = slot.is_some_and(|(_, width)| width == LaneWidth::Wide);
+        if !wide {
+            self.set_lanes(None);
+        }
+        slot.filter(|_| !wide)
     }
 
-    /// The first frame of the area of a block in small pieces, if it is outside the block itself.
-    pub(crate) fn area_elsewhere(&self) -> Option<Frame> {
-        self.area().and_then(|_| self.lanes_at()).map(|(at, _)| at.frame())
+    /// Takes the tables of a block in small pieces that needs none any more. Under the block's lock.
+    pub(crate) fn take_tables(&self) -> TakenTables {
+        self.columns().map_or([None; super::columns::BLOCK_TABLES], Columns::take_tables)
     }
 
     /// The state of a frame of this block, if the block is in small pieces.
@@ -208,8 +209,8 @@ impl Block {
 
     /// The free frames known to be zero, of a block in small pieces. Under the block's lock.
     pub fn zeroed(&self) -> FrameMask {
-        match self.area() {
-            Some(area) if self.has_zeroed() => area.zeroed().load(),
+        match self.columns() {
+            Some(columns) if self.has_zeroed() => columns.zeroed().load(),
             _ => FrameMask::EMPTY,
         }
     }
@@ -218,13 +219,13 @@ impl Block {
     pub(crate) fn set_zeroed(&self, frames: FrameMask) {
         debug_assert!(frames.intersection(self.used.load()).is_empty());
         self.has_zeroed.store((!frames.is_empty()).into(), Ordering::Relaxed);
-        if let Some(area) = self.area() {
-            area.zeroed().store(frames);
+        if let Some(columns) = self.columns() {
+            columns.zeroed().store(frames);
         }
     }
 
-    /// The address and width of the map counts of a block of a folio of whole blocks, if it has a slot. In a
-    /// block in small pieces: the address of its area, if outside the block.
+    /// The address and width of the map counts of a block that has a slot for them: one of a folio of whole
+    /// blocks, or one in small pieces with wide counts.
     #[inline]
     pub(crate) fn lanes_at(&self) -> Option<(PhysAddr, LaneWidth)> {
         match self.lanes.load(Ordering::Acquire) {
@@ -254,22 +255,27 @@ impl Block {
         &self.capacity
     }
 
-    /// Widens the counts of a block in small pieces if they are still narrow. Under the block's lock.
-    pub(crate) fn widen_area(&self, area: &Area) {
-        if !self.is_wide() {
-            if let Lanes::Wide(wide) = area.lanes(true) {
-                area.lanes(false).copy_to(wide);
-            }
-            self.width.store(LaneWidth::Wide as u8, Ordering::Relaxed);
+    /// Whether a count of a block in small pieces is the largest that its lane holds. Under the block's lock.
+    pub(crate) fn has_full_count(&self) -> bool {
+        !self.is_wide() && self.columns().is_some_and(Columns::is_full)
+    }
+
+    /// Moves the counts of a block in small pieces to wide lanes in a slot. Under the block's lock.
+    pub(crate) fn widen<P: FramePlatform>(&self, platform: &P, at: PhysAddr) {
+        let Some(narrow) = self.columns().map(Columns::lanes) else { return };
+        self.set_lanes(Some((at, LaneWidth::Wide)));
+        if let Some(Lanes::Wide(wide)) = self.slot_lanes(platform) {
+            narrow.copy_to(wide);
         }
     }
 
-    /// Makes the counts narrow again; all of them are zero. Under the block's lock.
-    pub(crate) fn narrow_area(&self) {
-        if let Some(area) = self.area().filter(|_| self.is_wide()) {
-            area.clear_counts();
-            self.width.store(LaneWidth::Narrow as u8, Ordering::Relaxed);
-        }
+    /// Makes the counts of a block in small pieces narrow again, all of which are zero, and gives up the slot
+    /// of wide ones. Under the block's lock.
+    pub(crate) fn narrow(&self) -> Option<(PhysAddr, LaneWidth)> {
+        let slot = self.lanes_at()?;
+        self.columns().inspect(|columns| columns.clear_counts());
+        self.set_lanes(None);
+        Some(slot)
     }
 
     /// Records the address and width of the lanes.
@@ -282,8 +288,9 @@ impl Block {
 
     /// The lanes of a block in small pieces. Under its lock.
     #[inline]
-    pub(crate) fn area_lanes(&self) -> Option<Lanes<'_>> {
-        self.area().map(|area| area.lanes(self.is_wide()))
+    pub(crate) fn piece_lanes<P: FramePlatform>(&self, platform: &P) -> Option<Lanes<'_>> {
+        let columns = self.columns()?;
+        if self.is_wide() { self.slot_lanes(platform) } else { Some(columns.lanes()) }
     }
 
     /// The lanes in the slot of a block of a folio of whole blocks. Under its lock.
@@ -297,7 +304,7 @@ impl Block {
     /// How many 4 KiB leaves map each frame of the block. Under its lock.
     #[inline]
     pub(crate) fn small_maps<P: FramePlatform>(&self, platform: &P) -> SmallMaps<'_> {
-        match self.area_lanes() {
+        match self.piece_lanes(platform) {
             Some(lanes) => SmallMaps::new(0, Some(lanes)),
             None if matches!(self.state(), BlockState::Folio | BlockState::FolioTail) => {
                 SmallMaps::new(self.tables(), self.any_lanes(platform))
@@ -383,7 +390,7 @@ impl Block {
         for field in [&self.folio_maps, &self.lanes] {
             field.store(0, Ordering::Release);
         }
-        self.area.store(core::ptr::null_mut(), Ordering::Release);
+        self.columns.store(core::ptr::null_mut(), Ordering::Release);
         self.states.store(core::ptr::null_mut(), Ordering::Release);
         for map in [&self.used, &self.heads, &self.held] {
             map.store(FrameMask::EMPTY);

@@ -51,7 +51,7 @@ const COMPARED: u64 = 0x10;
 
 /// A page descriptor. The frame's owner defines the fields; all are atomics because a stale reader may look.
 /// A new owner finds the last owner's values until it calls [`Self::reset`].
-#[repr(C)]
+#[repr(C, align(64))]
 pub struct Descriptor {
     flags: AtomicU32,
     lock: RawLock,
@@ -70,6 +70,8 @@ pub struct Descriptor {
     /// The owner's word: which objects of a slab frame are free; where a page table is installed.
     pub word: AtomicU64,
 }
+
+const _: () = assert!(size_of::<Descriptor>() == crate::limits::DESCRIPTOR_SIZE);
 
 impl Descriptor {
     /// Clears everything that an earlier owner of the frame left, including the lock. The caller owns the

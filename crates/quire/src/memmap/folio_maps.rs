@@ -248,7 +248,7 @@ impl Block {
 
     /// Removes the slot of a block of a folio of whole blocks if its counts are zero. Under the block's lock.
     pub(crate) fn take_unused_slot<P: FramePlatform>(&self, platform: &P) -> Option<(PhysAddr, LaneWidth)> {
-        let unused = self.area().is_none()
+        let unused = self.columns().is_none()
             && self.lanes_at()?.1 != LaneWidth::Cells
             && self.tables() == 0
             && !self.slot_lanes(platform)?.any();

@@ -417,6 +417,11 @@ fn words_of(start: usize, count: usize) -> impl Iterator<Item = (usize, u64)> {
     })
 }
 
+/// Whether a narrow lane of the word is 255.
+pub(super) fn has_full_lane(word: u64) -> bool {
+    has_zero_lane(!word)
+}
+
 #[inline]
 fn has_zero_lane(word: u64) -> bool {
     word.wrapping_sub(LOW) & !word & HIGH != 0

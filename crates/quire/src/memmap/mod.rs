@@ -1,28 +1,28 @@
-//! The memory map: a record for every 2 MiB block, and descriptors for frames of blocks in small pieces.
+//! The memory map: a record for every 2 MiB block, and columns for the frames of blocks in small pieces.
 //!
 //! A [`Block`] record of zeroes says "whole and free", so a machine whose metadata memory is zero is ready
-//! without touching its records. A [`Descriptor`] per frame exists only while its block is used in small
-//! pieces, and stands in the block itself.
+//! without touching its records. The [`Columns`] of a block, in a table beside the records, are used while it
+//! is in small pieces. A [`Descriptor`] per frame exists only where the frame's owner needs one.
 //!
 //! Records are found through a table of 1 GiB sections, so that a hole costs eight bytes per GiB and a node's
 //! records are in the node's own memory.
 
-mod area;
 mod bitmap;
 mod block;
 mod boot;
+mod columns;
 mod descriptor;
 mod folio_maps;
 mod lanes;
 mod record_maps;
 
-pub use area::{Area, FrameState};
-pub(crate) use area::{COLUMNS, COUNTS_AT};
 pub use bitmap::{Bitmap, FrameMask};
 pub(crate) use block::LIST_BYTES;
 pub use block::{Block, BlockState};
 pub(crate) use boot::BootTable;
 pub use boot::{BootCell, BootMemory, BootRef, BootSlice};
+pub(crate) use columns::{COUNTS_AT, TakenTables};
+pub use columns::{Columns, FrameState};
 pub use descriptor::{Descriptor, DescriptorFlags};
 pub use folio_maps::SmallMaps;
 pub use lanes::{LaneError, LaneWidth, Lanes};
@@ -55,6 +55,8 @@ impl Section {
 pub struct MemMap {
     first_section: usize,
     sections: BootSlice<Section>,
+    /// For each section, the columns of its blocks, in the order of the records.
+    columns: BootSlice<BootSlice<Columns>>,
     /// The two longest runs of blocks with contiguous records, the longest first: found without the table, as
     /// almost all blocks are. A PC has memory below and above a hole for devices.
     main: [Run; 2],
@@ -79,8 +81,12 @@ impl Run {
 }
 
 impl MemMap {
-    /// A map of `sections`, the first of which has the number `first_section`.
-    pub fn new(first_section: usize, sections: BootSlice<Section>) -> Self {
+    /// A map of `sections`, the first of which has the number `first_section`, and of their blocks' columns.
+    pub fn new(
+        first_section: usize,
+        sections: BootSlice<Section>,
+        columns: BootSlice<BootSlice<Columns>>,
+    ) -> Self {
         let number = |at: usize| ((first_section + at) * SECTION_BLOCKS + sections[at].first as usize) as u32;
         let mut runs = [Run::none(); 2];
         let mut run = Run::none();
@@ -95,7 +101,7 @@ impl MemMap {
             }
         }
         keep_longest(&mut runs, run);
-        Self { first_section, sections, main: runs }
+        Self { first_section, sections, columns, main: runs }
     }
 
     /// The address of its table of sections, which identifies the machine.
@@ -116,8 +122,8 @@ impl MemMap {
 
     /// The record of a block of one of the two longest runs.
     ///
-    /// By a branch, which the processor predicts: a choice of the run by the block's number would stand in the
-    /// chain from a free to the next request for the frame, and make the pair a third slower.
+    /// By a branch, which the processor predicts: a choice of the run by the block's number would stand in
+    /// the chain from a free to the next request for the frame, and make the pair a third slower.
     #[inline(always)]
     pub(crate) fn get_main(&self, block: BlockNumber) -> Option<&Block> {
         let [longest, second] = &self.main;
@@ -143,21 +149,23 @@ impl MemMap {
         }
     }
 
+    /// The columns of a block that exists, whether they are in use or not.
+    #[inline]
+    pub(crate) fn columns_of(&self, block: BlockNumber) -> &Columns {
+        let section = (block.0 as usize / SECTION_BLOCKS).wrapping_sub(self.first_section);
+        let first = usize::from(self.sections[section].first);
+        &self.columns[section][block.0 as usize % SECTION_BLOCKS - first]
+    }
+
     /// The page descriptor of a frame in a block that is used in small pieces.
     ///
     /// # Panics
-    /// When the block has no descriptors, which a whole block never has.
+    /// When the frame has none: its owner did not ask for one, or its block is whole.
     #[inline]
     pub fn descriptor(&self, frame: Frame) -> &Descriptor {
-        Self::descriptor_in(self.block(frame.block()), frame)
-    }
-
-    /// As [`Self::descriptor`]; `block` is the record of the frame's block.
-    #[inline]
-    pub(crate) fn descriptor_in(block: &Block, frame: Frame) -> &Descriptor {
-        match block.area() {
-            Some(area) => area.row(frame.index_in_block()),
-            None => no_descriptors(frame),
+        match self.block(frame.block()).columns().and_then(|columns| columns.row(frame.index_in_block())) {
+            Some(descriptor) => descriptor,
+            None => no_descriptor(frame),
         }
     }
 
@@ -196,8 +204,8 @@ fn no_such_block(block: BlockNumber) -> ! {
 
 #[cold]
 #[inline(never)]
-fn no_descriptors(frame: Frame) -> ! {
-    panic!("descriptor of {frame:?} wanted, but its block is not in small pieces")
+fn no_descriptor(frame: Frame) -> ! {
+    panic!("descriptor of {frame:?} wanted, but it has none")
 }
 
 #[cfg(test)]

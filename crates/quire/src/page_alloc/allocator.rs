@@ -2,10 +2,11 @@
 
 use core::sync::atomic::AtomicU64;
 
-use crate::addr::{Frame, Order};
+use crate::addr::{Frame, FrameRange, Order};
 use crate::error::{AllocError, FreeError};
-use crate::memmap::MemMap;
+use crate::memmap::{Descriptor, MemMap};
 use crate::page_alloc::frames::Frames;
+use crate::page_alloc::frames::origins::Origin;
 use crate::page_alloc::frames::owned::{Folio, Folios};
 use crate::page_alloc::mapcount::MapCounts;
 use crate::page_alloc::pcp::Lists;
@@ -101,6 +102,24 @@ impl<'p, P: FramePlatform> PageAllocator<'p, P> {
     #[inline(always)]
     pub fn alloc(&self, gfp: Gfp, order: Order) -> Result<Folio, AllocError> {
         self.requests().alloc(gfp, order)
+    }
+
+    /// The descriptor of a frame that the caller has just allocated ([`Requests::describe`]).
+    ///
+    /// # Errors
+    /// [`AllocError`]; the frame is still the caller's.
+    #[inline]
+    pub fn describe(&self, frame: Frame) -> Result<&Descriptor, AllocError> {
+        self.requests().describe(frame)
+    }
+
+    /// Sets the origin of a folio ([`Requests::set_origin`]).
+    ///
+    /// # Errors
+    /// [`AllocError`]; the folio is still the caller's.
+    #[inline]
+    pub(crate) fn set_origin(&self, folio: FrameRange, origin: Origin) -> Result<(), AllocError> {
+        self.requests().set_origin(folio, origin)
     }
 
     /// Frees a folio ([`Requests::free`]).

@@ -33,7 +33,7 @@ impl<'a, 'p, P: TablePlatform> FreshTable<'a, 'p, P> {
         level: Level,
         gfp: Gfp,
     ) -> Result<Self, AllocError> {
-        let (folio, contents) = allocator.alloc_maybe_zeroed(gfp, Order::FRAME)?;
+        let (folio, contents) = allocator.requests().alloc_described(gfp)?;
         let frame = folio.into_raw();
         allocator.change(Stat::NrPageTablePages, 1);
         if contents == Contents::Unknown {

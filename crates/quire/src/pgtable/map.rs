@@ -56,7 +56,7 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
                 return Ok(());
             }
         }
-        self.allocator.frames().set_origin(frame, origin);
+        self.allocator.set_origin(FrameRange::new(frame, 1), origin)?;
         // SAFETY: this function's contract is that of `map`.
         unsafe { self.map(addr, FrameRange::new(frame, 1), flags) }
     }

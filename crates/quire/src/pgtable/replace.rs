@@ -5,7 +5,7 @@ use super::{Lookup, PageTables};
 use crate::addr::{Frame, PageSize, VirtAddr, VirtRange};
 use crate::arch::{Entry, EntryFlags};
 use crate::error::MapError;
-use crate::page_alloc::{CountError, Origin};
+use crate::page_alloc::CountError;
 use crate::platform::TablePlatform;
 use crate::tlb::words::Table;
 use crate::tlb::{MmuGather, Unmapped};
@@ -35,7 +35,7 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
     }
 
     /// Replaces the 4 KiB leaf that a lookup found, under the same hold of the address-space lock, by one onto
-    /// a frame that was just allocated, whose origin it sets. As [`Self::replace`] otherwise. Shared.
+    /// a frame that was just allocated. As [`Self::replace`] otherwise. Shared.
     ///
     /// # Errors
     /// As [`Self::replace`].
@@ -48,13 +48,13 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
         &self,
         found: &Lookup,
         addr: VirtAddr,
-        (frame, origin): (Frame, Origin),
+        frame: Frame,
         flags: EntryFlags,
         gather: &mut MmuGather<'_, '_, P>,
     ) -> Result<bool, MapError> {
         let Some(table) = self.table_of(found) else { return Ok(false) };
         let new = Entry::leaf(frame, PageSize::Size4K, flags);
-        let count = || self.allocator.counts().map_page(frame, Some(origin)).map(|()| new);
+        let count = || self.allocator.counts().map_page(frame, None).map(|()| new);
         self.replace_at((table, table.index(addr)), addr, PageSize::Size4K, found.entry, gather, count)
     }
 

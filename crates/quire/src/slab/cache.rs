@@ -126,7 +126,7 @@ impl<T> Cache<T> {
 
     /// Allocates a slab of free objects that nothing else names yet.
     fn make_slab<P: FramePlatform>(pages: &PageAllocator<'_, P>) -> Result<NonNull<Header>, AllocError> {
-        let frame = pages.alloc(Gfp::KERNEL, Order::FRAME)?.into_raw();
+        let frame = pages.requests().alloc_described(Gfp::KERNEL)?.0.into_raw();
         pages.change(Stat::NrSlab, 1);
         pages.frames().descriptor(frame).set_flags(DescriptorFlags::SLAB);
         let memory = pages.platform().direct_map(frame.addr()).cast::<Header>();

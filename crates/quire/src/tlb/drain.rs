@@ -14,9 +14,9 @@ use super::{MmContext, RssChange};
 use crate::addr::{Frame, FrameRange, Order, PageSize, VirtAddr};
 use crate::arch::{Entry, EntryFlags, Level, expect_changes};
 use crate::limits::{BLOCK_FRAMES, TABLE_ENTRIES};
+use crate::memmap::Descriptor;
 #[cfg(feature = "published")]
 use crate::memmap::FrameMask;
-use crate::memmap::{Descriptor, DescriptorFlags};
 use crate::page_alloc::PageAllocator;
 use crate::platform::TablePlatform;
 use crate::stats::Stat;
@@ -305,9 +305,6 @@ pub(super) fn mark_dirty<P: TablePlatform>(
         return;
     }
     for page in (0..frames.count).step_by(size.frames() as usize) {
-        let descriptor = allocator.frames().folio_descriptor(frames.start.add(page));
-        if !descriptor.has(DescriptorFlags::DIRTY) {
-            descriptor.add_flags(DescriptorFlags::DIRTY);
-        }
+        allocator.frames().mark_dirty(frames.start.add(page));
     }
 }

@@ -100,7 +100,7 @@ impl Window {
     ) -> Frame {
         let slot = self.slot(pages.platform(), window_page(page, 0));
         let old = slot.load().frame();
-        let Ok(mut fresh) = pages.alloc(self.gfp_at(pages, page), Order::FRAME) else {
+        let Ok((mut fresh, _)) = pages.requests().alloc_described(self.gfp_at(pages, page)) else {
             return old;
         };
         pages.frames().copy(FrameRange::folio(old, Order::FRAME), &mut fresh, TouchHint::Soon);
@@ -179,8 +179,8 @@ impl Window {
     ) -> Result<FrameChain, AllocError> {
         let (gfp, mut frames) = (self.gfp_at(pages, page), FrameChain::default());
         while frames.len() < count {
-            match pages.alloc(gfp, Order::FRAME) {
-                Ok(folio) => frames.push(pages, folio.into_raw()),
+            match pages.requests().alloc_described(gfp) {
+                Ok((folio, _)) => frames.push(pages, folio.into_raw()),
                 Err(error) => {
                     frames.free(pages);
                     return Err(error);

@@ -7,7 +7,7 @@ use super::descriptor::descriptor_addr;
 use crate::addr::{BlockNumber, Frame, Order, PageSize, VirtAddr};
 use crate::arch::{Entry, EntryFlags, Level};
 use crate::error::AllocError;
-use crate::limits::{BLOCK_FRAMES, FRAME_SIZE, TABLE_ENTRIES};
+use crate::limits::{BLOCK_FRAMES, FRAME_SIZE, ROWS_FRAMES, TABLE_ENTRIES};
 use crate::memmap::BlockState;
 use crate::page_alloc::{Contents, Gfp, PageAllocator};
 use crate::platform::TablePlatform;
@@ -151,6 +151,10 @@ impl Window {
     ) -> Result<Frame, AllocError> {
         // SAFETY: invariant 1: the window owns the folio, no frame of which is counted as mapped.
         unsafe { pages.split_folio(leaf.frame(), Order::FRAME) }.map_err(|_| AllocError::OutOfMemory)?;
+        // Frames that are freed wait in a chain through their descriptors.
+        for at in (0..BLOCK_FRAMES).step_by(ROWS_FRAMES) {
+            pages.describe(leaf.frame().add(at as u64))?;
+        }
         let frame = pages.alloc(Gfp::KERNEL, Order::FRAME)?.into_raw();
         let table = Table::at(pages.platform(), frame, Level::PTE);
         for at in 0..TABLE_ENTRIES {

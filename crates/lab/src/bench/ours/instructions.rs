@@ -70,7 +70,7 @@ impl Instructions {
     }
 
     /// Different page descriptors read or written: rows of frames, and folios of whole blocks. Map counts,
-    /// states and origins are columns beside the rows, and do not count.
+    /// states and origins are columns, and do not count.
     pub fn descriptors(&self) -> u64 {
         let touched = self.touched.lock().unwrap_or_else(PoisonError::into_inner);
         touched.iter().map(|word| u64::from(word.count_ones())).sum()
@@ -91,13 +91,15 @@ fn overlap(one: &Range<usize>, other: &Range<usize>) -> bool {
 /// Calls `tell` with the row of each descriptor that one of `bytes` belongs to.
 fn rows(map: &MemMap, bytes: &Range<usize>, mut tell: impl FnMut(usize)) {
     for (nth, (_, block)) in map.blocks().enumerate() {
-        if let Some(area) = block.area() {
-            let start = std::ptr::from_ref(area).addr();
-            let rows = start..start + BLOCK_FRAMES * size_of::<Descriptor>();
-            if overlap(bytes, &rows) {
-                let first = bytes.start.saturating_sub(start) / size_of::<Descriptor>();
-                let last = (bytes.end.min(rows.end) - 1 - start) / size_of::<Descriptor>();
-                (first..=last).for_each(|row| tell(nth * ROWS + row));
+        if let Some(columns) = block.columns() {
+            for (group, descriptors) in columns.rows() {
+                let start = descriptors.as_ptr().addr();
+                let rows = start..start + size_of_val(descriptors);
+                if overlap(bytes, &rows) {
+                    let first = bytes.start.saturating_sub(start) / size_of::<Descriptor>();
+                    let last = (bytes.end.min(rows.end) - 1 - start) / size_of::<Descriptor>();
+                    (first..=last).for_each(|row| tell(nth * ROWS + group + row));
+                }
             }
         } else if matches!(block.state(), BlockState::Folio | BlockState::Listed) {
             let start = std::ptr::from_ref(block.folio()).addr();

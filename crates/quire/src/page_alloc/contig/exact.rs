@@ -197,7 +197,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         let used = used.union(wanted);
         block.used.store(used);
         block.heads.store(block.heads.load().union(wanted));
-        block.area().inspect(|area| area.set_states(start, count, FrameState::in_use(Order::FRAME)));
+        block.columns().inspect(|columns| columns.set_states(start, count, FrameState::in_use(Order::FRAME)));
         if block.has_zeroed() {
             zeroed::change(zone, block, block.zeroed().without(wanted));
         }

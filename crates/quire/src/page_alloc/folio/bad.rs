@@ -10,13 +10,12 @@
 use core::sync::atomic::Ordering;
 
 use crate::addr::{Frame, Order};
-use crate::limits::{BLOCK_FRAMES, DESCRIPTOR_FRAMES};
+use crate::limits::BLOCK_FRAMES;
 use crate::memmap::{Block, BlockState, DescriptorFlags, FrameMask, FrameState};
 use crate::page_alloc::allocator::PageAllocator;
 use crate::page_alloc::frames::bad::is_lost;
 use crate::page_alloc::frames::state::head_of;
 use crate::page_alloc::request::gfp::Mobility;
-use crate::page_alloc::store::capacity::AREA;
 use crate::platform::{Event, FramePlatform};
 
 /// How often to look for a frame that is moving from one place to another.
@@ -81,7 +80,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         let index = frame.index_in_block();
         block.lock(self.platform());
         let maps = block.small_maps(self.platform());
-        let state = block.area().map_or(FrameState::UNKNOWN, |area| area.state(index));
+        let state = block.columns().map_or(FrameState::UNKNOWN, |columns| columns.state(index));
         let verdict = if block.state() != BlockState::Small {
             Verdict::Busy
         } else if is_lost(block, index) {
@@ -178,5 +177,3 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         Verdict::Lost
     }
 }
-
-const _: () = assert!(AREA.frames() == DESCRIPTOR_FRAMES as u64);

@@ -10,9 +10,8 @@ use crate::page_alloc::store::reservation::BlockReservation;
 use crate::platform::FramePlatform;
 
 impl<P: FramePlatform> PageAllocator<'_, P> {
-    /// Reserves the frames of a folio of order 9, to be taken one by one. Their descriptors are elsewhere, in
-    /// 1/64 of its size. `None`, with the folio freed, if there is no memory for descriptors or a frame is
-    /// bad.
+    /// Reserves the frames of a folio of order 9, to be taken one by one. `None`, with the folio freed, if a
+    /// frame is bad.
     pub(crate) fn reserve_block(&self, folio: Folio) -> Option<BlockReservation> {
         if self.split_in_use(folio.frame(), Order::FRAME).is_err() {
             let freed = self.free(folio);
@@ -22,7 +21,11 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         let start = folio.into_raw();
         let block = self.frames().memmap.block(start.block());
         block.lock(self.platform());
-        block.area().inspect(|area| area.set_states(0, BLOCK_FRAMES, FrameState::UNCLAIMED));
+        // The origin of the folio means nothing. Without a family, frames can be a file's without a table.
+        block.columns().inspect(|columns| {
+            columns.set_states(0, BLOCK_FRAMES, FrameState::UNCLAIMED);
+            columns.set_origins_from(0);
+        });
         block.unlock(self.platform());
         Some(BlockReservation::new(start))
     }

@@ -1,30 +1,21 @@
 //! Splits folios in use. Their frames stay where they are, mapped as they are, and every count stays exact.
 //!
 //! Below a block's size only the map of folio starts changes. A folio of whole blocks is split into folios of
-//! whole blocks without memory. To be split further, a block must become one in small pieces, which needs
-//! eight frames for descriptors and counts. They go into eight frames of the block in a row that no leaf
-//! maps, or else into eight frames from elsewhere, which are freed when the block is whole again.
+//! whole blocks. To be split further, a block becomes one in small pieces. Neither needs memory.
 
 use core::sync::atomic::Ordering;
 
-use crate::addr::{BlockNumber, Frame, FrameRange, Order, PhysAddr};
+use crate::addr::{BlockNumber, Frame, FrameRange, Order};
 use crate::error::SplitError;
-use crate::limits::{BLOCK_FRAMES, BLOCK_ORDER, DESCRIPTOR_FRAMES};
-use crate::memmap::{Area, Block, BlockState, COLUMNS, DescriptorFlags, FrameMask, FrameState};
+use crate::limits::{BLOCK_FRAMES, BLOCK_ORDER};
+use crate::memmap::{Block, BlockState, DescriptorFlags, FrameMask, FrameState};
 use crate::page_alloc::allocator::PageAllocator;
 use crate::page_alloc::frames::owned::{Folio, FrameRun};
 use crate::page_alloc::frames::remainders::{make_heads, split_remainders};
-use crate::page_alloc::request::gfp::{Gfp, Urgency};
-use crate::page_alloc::store::capacity::{AREA, SMALL_CAPACITY};
+use crate::page_alloc::request::gfp::Gfp;
 use crate::page_alloc::store::slots::CountSlot;
 use crate::platform::FramePlatform;
 use crate::stats::Stat;
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Split {
-    freed: u64,
-    used_elsewhere: bool,
-}
 
 /// What must hold of a folio once its lock is taken. If it does not, the folio was freed since the caller
 /// looked: it is free memory, or belongs to a task that is about to map it.
@@ -39,13 +30,6 @@ pub(in crate::page_alloc) enum Only {
     /// Nothing: it is a part of a folio that the caller splits, and counts as mapped once more. If some of
     /// that folio was mapped (`mapped`) and none of this part is, the part is free.
     Part { mapped: bool },
-}
-
-/// Where a block's descriptors go: into `own` frames of it, or if that is empty into frames from elsewhere.
-#[derive(Clone, Copy)]
-struct Place {
-    at: Frame,
-    own: FrameMask,
 }
 
 impl<P: FramePlatform> PageAllocator<'_, P> {
@@ -146,72 +130,45 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
     }
 
     /// Splits a folio of order 9. If no leaf maps any of it, all stays in use, save a part of a mapped folio.
+    /// Returns how many frames were freed.
     pub(in crate::page_alloc) fn split_block(
         &self,
         number: BlockNumber,
         to: Order,
         only: Only,
     ) -> Result<u64, SplitError> {
-        let mut done = self.try_split_block(number, to, only, None);
-        let mut unused = None;
-        if done == Err(SplitError::OutOfMemory) {
-            let gfp = Gfp { urgency: Urgency::Atomic, ..Gfp::KERNEL };
-            let area = self.alloc(gfp, AREA).map_err(|_| SplitError::OutOfMemory)?.into_raw();
-            self.frames().hold_for_manager(FrameRange::folio(area, AREA));
-            done = self.try_split_block(number, to, only, Some(area));
-            unused = Some(area).filter(|_| !done.is_ok_and(|split| split.used_elsewhere));
-        }
-        if let Some(area) = unused {
-            self.counts().release_held(FrameRange::folio(area, AREA));
-        }
-        done.map(|split| split.freed)
-    }
-
-    /// One attempt. Out of memory when the descriptors fit neither into the block nor into `elsewhere`.
-    fn try_split_block(
-        &self,
-        number: BlockNumber,
-        to: Order,
-        only: Only,
-        elsewhere: Option<Frame>,
-    ) -> Result<Split, SplitError> {
         let block = self.frames().memmap.block(number);
         block.lock(self.platform());
         let found = self.unmapped_frames(block, only == Only::Part { mapped: true });
         let unmapped = found.unwrap_or(FrameMask::EMPTY);
         let marks = if self.frames().bad_frames() == 0 { FrameMask::EMPTY } else { block.used.load() };
-        let place = match place_for(number, unmapped.without(marks), elsewhere) {
-            _ if block.state() != BlockState::Folio || block.order.load(Ordering::Relaxed) != BLOCK_ORDER => {
-                Err(SplitError::NotAFolio)
-            }
-            _ if block.large_maps.load(Ordering::Relaxed) != 0 => Err(SplitError::InUse),
+        let may = if block.state() != BlockState::Folio || block.order.load(Ordering::Relaxed) != BLOCK_ORDER
+        {
+            Err(SplitError::NotAFolio)
+        } else if block.large_maps.load(Ordering::Relaxed) != 0 {
+            Err(SplitError::InUse)
+        } else if block.folio_maps.load(Ordering::Acquire) != 0 && !matches!(only, Only::Part { .. }) {
             // Another task splits the folio that it was part of.
-            _ if block.folio_maps.load(Ordering::Acquire) != 0 && !matches!(only, Only::Part { .. }) => {
-                Err(SplitError::InUse)
-            }
-            _ if !self.is_still(block, only) => Err(SplitError::NotAFolio),
+            Err(SplitError::InUse)
+        } else if !self.is_still(block, only) {
+            Err(SplitError::NotAFolio)
+        } else if found.is_none() && !marks.is_empty() {
             // A bad frame is lost when the folio is freed, or the task that marked it takes the mark off.
-            _ if found.is_none() && !marks.is_empty() => Err(SplitError::InUse),
-            place => place.ok_or(SplitError::OutOfMemory),
+            Err(SplitError::InUse)
+        } else {
+            Ok(())
         };
-        let place = match place {
-            Ok(place) => place,
-            Err(error) => {
-                block.unlock(self.platform());
-                return Err(error);
-            }
-        };
+        may.inspect_err(|_| block.unlock(self.platform()))?;
         self.counts().forget_deferred(number, block);
         if unmapped == FrameMask::ALL {
             block.set_state(BlockState::Listed);
             block.unlock(self.platform());
             self.store().put_whole(number, Order::BLOCK);
-            return Ok(Split { freed: BLOCK_FRAMES as u64, used_elsewhere: false });
+            return Ok(BLOCK_FRAMES as u64);
         }
-        let slot = block.lanes_at().map(CountSlot::of);
-        self.become_small(number, block, place, unmapped, to);
+        let slot = self.become_small(number, block, unmapped, to);
         self.frames().split_marks(block, unmapped.intersection(marks), marks.without(unmapped));
-        let freed = unmapped.without(place.own).without(marks);
+        let freed = unmapped.without(marks);
         for (start, count) in freed.runs() {
             self.frames().note_freed(FrameRange::new(number.first_frame().add(start as u64), count as u64));
         }
@@ -221,7 +178,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
             self.store().give_slot(slot);
         }
         self.count(Stat::ThpSplitPage, 1);
-        Ok(Split { freed: freed.count() as u64, used_elsewhere: place.own.is_empty() })
+        Ok(freed.count() as u64)
     }
 
     /// Whether `only` holds of a folio of order 9 or more. Under the lock of its first block.
@@ -347,48 +304,32 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         block.unlock(self.platform());
     }
 
-    /// Turns the record of a folio of order 9 into that of a small block, all in use. Under its lock.
-    fn become_small(&self, number: BlockNumber, block: &Block, place: Place, unmapped: FrameMask, to: Order) {
+    /// Turns the record of a folio of order 9 into that of a small block, all in use. Returns the slot of its
+    /// counts, if it needs none any more. Under its lock.
+    fn become_small(
+        &self,
+        number: BlockNumber,
+        block: &Block,
+        unmapped: FrameMask,
+        to: Order,
+    ) -> Option<CountSlot> {
         let zone = &self.store().zones[block.zone()];
-        // SAFETY: M4: no leaf maps the eight frames, which belong to the folio or were just allocated.
-        unsafe { self.frames().zero(PhysAddr(place.at.addr().0 + COLUMNS.0 as u64), COLUMNS.1) };
-        let area: *mut Area = self.platform().direct_map(place.at.addr()).cast();
-        let elsewhere = place.own.is_empty().then_some(place.at.addr());
-        // SAFETY: M2, M4: no leaf maps the eight frames, which belong to the folio or were just allocated,
-        // and their columns were just zeroed.
-        unsafe { block.adopt_area(self.platform(), area, number.first_frame(), elsewhere) };
-        // The map of heads overwrites the folio's descriptor.
         let origin = block.folio().index.load(Ordering::Relaxed);
+        let columns = self.frames().memmap.columns_of(number);
+        // SAFETY: M2: the caller holds the lock, and the block is a folio of order 9.
+        let slot = unsafe { block.open_columns(self.platform(), columns, number.first_frame(), origin) };
+        // The map of heads overwrites the folio's descriptor.
         block.heads.store(FrameMask::run(0, 1));
-        block.area().inspect(|area| area.origin(0).store(origin, Ordering::Relaxed));
         make_heads(block, 0, BLOCK_FRAMES, to.frames() as usize);
         block.used.store(FrameMask::ALL);
         split_remainders(block, unmapped);
-        block.heads.store(block.heads.load().without(place.own));
-        block.held.store(block.held.load().union(place.own));
-        let reserve = |area: &Area, start, count| area.set_states(start, count, FrameState::RESERVED);
-        block.area().inspect(|area| place.own.runs().for_each(|(start, count)| reserve(area, start, count)));
-        let capacity = BLOCK_FRAMES - place.own.count();
-        block.capacity.store(capacity as u16, Ordering::Relaxed);
+        block.capacity.store(BLOCK_FRAMES as u16, Ordering::Relaxed);
         block.folio_maps.store(0, Ordering::Relaxed);
         block.free.store(0, Ordering::Relaxed);
         block.free_order.store(0, Ordering::Relaxed);
         block.shard.store((number.0 as usize % zone.shards.len()) as u16, Ordering::Relaxed);
         block.set_group(zone.number, Gfp::USER.mobility as u8);
         block.set_state(BlockState::Small);
-        zone.descriptor_frames.fetch_add(DESCRIPTOR_FRAMES as u64, Ordering::Relaxed);
-        debug_assert!(capacity >= SMALL_CAPACITY.into());
+        slot.map(CountSlot::of)
     }
 }
-
-/// Where a block's descriptors go: into eight unmapped frames of its own in a row, or else `elsewhere`.
-fn place_for(number: BlockNumber, unmapped: FrameMask, elsewhere: Option<Frame>) -> Option<Place> {
-    let is_free = |&index: &usize| unmapped.0[index / 64] >> (index % 64) & 0xff == 0xff;
-    let own = (0..BLOCK_FRAMES).step_by(DESCRIPTOR_FRAMES).find(is_free).map(|index| Place {
-        at: number.first_frame().add(index as u64),
-        own: FrameMask::run(index, DESCRIPTOR_FRAMES),
-    });
-    own.or(elsewhere.map(|at| Place { at, own: FrameMask::EMPTY }))
-}
-
-const _: () = assert!(DESCRIPTOR_FRAMES == 8);

@@ -56,26 +56,26 @@ impl<P: FramePlatform> Frames<'_, P> {
     /// Whether a held frame of a block in small pieces is not for users: descriptors, memory that the manager
     /// was never given, and folios that it holds for itself. Under the block's lock.
     pub(in crate::page_alloc) fn is_managers(&self, frame: Frame, block: &Block) -> bool {
-        let (Some(area), index) = (block.area(), frame.index_in_block()) else { return true };
+        let (Some(columns), index) = (block.columns(), frame.index_in_block()) else { return true };
         if is_reserved(block, index) {
             return true;
         }
         // Any other held frame belongs to the folio that starts at or before it.
         let head = block.heads.load().previous_set(index);
-        head.is_none_or(|head| Origin::at(area, head).is_managers())
+        head.is_none_or(|head| Origin::at(columns, head).is_managers())
     }
 
     /// Whether the folio around a frame in use is on a list, or on its way back.
     pub(in crate::page_alloc) fn is_listed(&self, block: &Block, index: usize, state: FrameState) -> bool {
         let head = if block.heads.contains(index) { None } else { block.heads.load().previous_set(index) };
-        let of_head = head.and_then(|head| block.area().map(|area| area.state(head)));
+        let of_head = head.and_then(|head| block.columns().map(|columns| columns.state(head)));
         of_head.unwrap_or(state).is_free()
     }
 
     /// Makes a used and held frame a bad one. Under its block's lock.
     pub(in crate::page_alloc) fn lose(&self, block: &Block, index: usize) {
         block.capacity.fetch_sub(1, Ordering::Relaxed);
-        block.area().inspect(|area| area.set_state(index, FrameState::BAD));
+        block.columns().inspect(|columns| columns.set_state(index, FrameState::BAD));
         self.note_bad(1);
     }
 
@@ -117,7 +117,7 @@ impl<P: FramePlatform> Frames<'_, P> {
         for (start, count) in lost.runs() {
             block.heads.remove_run(start, count);
             block.held.insert_run(start, count);
-            block.area().inspect(|area| area.set_states(start, count, FrameState::BAD));
+            block.columns().inspect(|columns| columns.set_states(start, count, FrameState::BAD));
         }
         block.capacity.fetch_sub(lost.count() as u16, Ordering::Relaxed);
         self.note_bad(-(mapped.count() as i64));
@@ -145,8 +145,8 @@ pub(crate) fn has_marks(memmap: &MemMap, frame: Frame) -> bool {
     blocks.any(|number| !memmap.block(number).used.load().is_empty())
 }
 
-/// Whether a frame of a block in small pieces is not the allocator's to hand out: it holds the block's
-/// descriptors, or is no memory. Under the block's lock.
+/// Whether a frame of a block in small pieces is not the allocator's to hand out: it holds a table of
+/// a block, or is no memory. Under the block's lock.
 pub(in crate::page_alloc) fn is_reserved(block: &Block, index: usize) -> bool {
     state_outside(block, index) == Some(FrameState::RESERVED)
 }
@@ -161,6 +161,6 @@ pub(in crate::page_alloc) fn is_lost(block: &Block, index: usize) -> bool {
 #[inline]
 pub(in crate::page_alloc) fn state_outside(block: &Block, index: usize) -> Option<FrameState> {
     let inside = !block.held.contains(index) || block.heads.contains(index);
-    let state = block.area().filter(|_| !inside)?.state(index);
+    let state = block.columns().filter(|_| !inside)?.state(index);
     matches!(state, FrameState::BAD | FrameState::RESERVED).then_some(state)
 }

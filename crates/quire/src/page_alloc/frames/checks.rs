@@ -42,7 +42,7 @@ impl<P: FramePlatform> Frames<'_, P> {
         frame: Frame,
         order: Order,
     ) -> Result<(), FreeError> {
-        match block.area().map(|area| area.state(frame.index_in_block())) {
+        match block.columns().map(|columns| columns.state(frame.index_in_block())) {
             Some(state) if state.with_zeroes(false) == FrameState::in_use(order) => Ok(()),
             Some(state) if state.is_free() => Err(FreeError::DoubleFree),
             _ => self.check_small(block, frame, order),

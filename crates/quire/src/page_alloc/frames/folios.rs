@@ -5,7 +5,7 @@ use core::sync::atomic::Ordering;
 
 use crate::addr::{Frame, Order};
 use crate::limits::BLOCK_FRAMES;
-use crate::memmap::{BlockState, Descriptor, FrameMask};
+use crate::memmap::{BlockState, Descriptor, DescriptorFlags, FrameMask};
 use crate::page_alloc::frames::Frames;
 use crate::page_alloc::frames::bad::state_outside;
 use crate::page_alloc::frames::state::head_of;
@@ -42,8 +42,8 @@ impl<P: FramePlatform> Frames<'_, P> {
         let block = self.memmap.block(frame.block());
         if block.state() == BlockState::Small {
             let index = frame.index_in_block();
-            // The folio ends at another folio, a free frame, or one that is not the allocator's or is lost. Most
-            // are one frame.
+            // The folio ends at another folio, a free frame, or one that is not the allocator's or is lost.
+            // Most are one frame.
             let after = index + 1;
             if after == BLOCK_FRAMES || block.heads.contains(after) || !block.used.contains(after) {
                 return 1;
@@ -63,14 +63,43 @@ impl<P: FramePlatform> Frames<'_, P> {
         matches!(self.memmap.block(frame.block()).state(), BlockState::Folio | BlockState::FolioTail)
     }
 
-    /// The descriptor of a frame, or of the folio of whole blocks around it, which the caller keeps from
-    /// being freed or split.
-    pub(crate) fn folio_descriptor(&self, frame: Frame) -> &Descriptor {
-        if !self.is_of_whole_blocks(frame) {
-            return self.memmap.descriptor(frame);
-        }
+    /// The descriptor of the folio of whole blocks around a frame, which the caller keeps from being freed or
+    /// split.
+    fn folio_descriptor(&self, frame: Frame) -> &Descriptor {
         let order = self.memmap.block(frame.block()).order.load(Ordering::Relaxed);
         self.memmap.block(head_of(frame.block(), order)).folio()
+    }
+
+    /// Marks a page of a file, or the folio of whole blocks around it, as newer than the file. The caller
+    /// keeps it from being freed or split.
+    pub(crate) fn mark_dirty(&self, frame: Frame) {
+        if let Some(columns) = self.memmap.block(frame.block()).columns() {
+            return columns.mark_dirty(frame.index_in_block());
+        }
+        let folio = self.folio_descriptor(frame);
+        if !folio.has(DescriptorFlags::DIRTY) {
+            folio.add_flags(DescriptorFlags::DIRTY);
+        }
+    }
+
+    /// Whether a page of a file, or the folio of whole blocks around it, was stored to through a leaf that
+    /// was unmapped since its mark was taken. The caller keeps the page from being freed or split.
+    pub fn is_dirty(&self, frame: Frame) -> bool {
+        match self.memmap.block(frame.block()).columns() {
+            Some(columns) => columns.is_dirty(frame.index_in_block()),
+            None => self.folio_descriptor(frame).has(DescriptorFlags::DIRTY),
+        }
+    }
+
+    /// [`Self::is_dirty`]; takes the mark off.
+    pub fn take_dirty(&self, frame: Frame) -> bool {
+        if let Some(columns) = self.memmap.block(frame.block()).columns() {
+            return columns.take_dirty(frame.index_in_block());
+        }
+        let folio = self.folio_descriptor(frame);
+        let dirty = folio.has(DescriptorFlags::DIRTY);
+        folio.take_flags(DescriptorFlags::DIRTY);
+        dirty
     }
 
     /// Whether a folio of order 9 starts at the frame.

@@ -10,7 +10,7 @@ use core::sync::atomic::Ordering;
 
 use crate::addr::{BlockNumber, Frame, FrameRange, Order};
 use crate::arch::expect_changes;
-use crate::limits::{BLOCK_FRAMES, FRAME_SIZE};
+use crate::limits::BLOCK_FRAMES;
 use crate::memmap::{Block, BlockState, COUNTS_AT, DescriptorFlags};
 use crate::page_alloc::frames::Frames;
 use crate::page_alloc::frames::bad::{is_lost, is_reserved, state_outside};
@@ -77,8 +77,9 @@ impl<P: FramePlatform> Frames<'_, P> {
     pub(crate) fn descriptor_has(&self, frame: Frame, flag: DescriptorFlags) -> bool {
         let Some(block) = self.memmap.get(frame.block()) else { return false };
         block.lock(self.platform);
-        let own = block.state() == BlockState::Small && block.mobility() != Mobility::Movable as u8;
-        let has = own && self.memmap.descriptor(frame).has(flag);
+        let own = block.columns().filter(|_| block.mobility() != Mobility::Movable as u8);
+        let row = own.and_then(|columns| columns.row(frame.index_in_block()));
+        let has = row.is_some_and(|descriptor| descriptor.has(flag));
         block.unlock(self.platform);
         has
     }
@@ -89,7 +90,7 @@ impl<P: FramePlatform> Frames<'_, P> {
         if !block.used.contains(index) {
             return FrameInfo::Free;
         }
-        let Some(area) = block.area() else { return FrameInfo::Metadata };
+        let Some(columns) = block.columns() else { return FrameInfo::Metadata };
         if is_lost(block, index) {
             return FrameInfo::Bad;
         }
@@ -98,7 +99,7 @@ impl<P: FramePlatform> Frames<'_, P> {
         }
         let heads = block.heads.load();
         let Some(start) = heads.previous_set(index) else { return FrameInfo::Metadata };
-        if area.state(start).is_free() {
+        if columns.state(start).is_free() {
             return FrameInfo::Free;
         }
         let next = heads.next_set(index + 1).unwrap_or(BLOCK_FRAMES);
@@ -118,10 +119,9 @@ impl<P: FramePlatform> Frames<'_, P> {
         if let Some(block) = self.memmap.get(number) {
             expect_changes(core::ptr::from_ref(block).cast(), size_of::<Block>());
             // A block in small pieces has its counts here; in other blocks the prefetch is harmless.
-            let start = self.platform.direct_map(frames.start.addr());
-            let index = frames.start.index_in_block();
-            let area = start.wrapping_sub(index * FRAME_SIZE as usize);
-            expect_changes(area.wrapping_add(COUNTS_AT + index), frames.count as usize);
+            let columns = core::ptr::from_ref(self.memmap.columns_of(number)).cast::<u8>();
+            let counts = columns.wrapping_add(COUNTS_AT + frames.start.index_in_block());
+            expect_changes(counts.cast_mut(), frames.count as usize);
         }
     }
 }

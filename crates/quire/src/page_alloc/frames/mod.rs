@@ -63,15 +63,19 @@ impl<'p, P: FramePlatform> Frames<'p, P> {
         &self.memmap
     }
 
-    /// The descriptor of a frame of a block in small pieces, or of the folio of whole blocks that starts
-    /// there. It holds whatever the frame's last owner left there.
+    /// The descriptor of a frame whose owner asked for one
+    /// ([`PageAllocator::describe`](crate::page_alloc::PageAllocator::describe)), or of the folio of whole
+    /// blocks that starts there. It holds whatever the frame's last owner left there.
     ///
     /// # Panics
-    /// When there is none: descriptors of whole blocks do not exist.
+    /// When there is none.
     #[inline]
     pub fn descriptor(&self, frame: Frame) -> &Descriptor {
         let block = self.memmap.block(frame.block());
-        if block.state() == BlockState::Folio { block.folio() } else { MemMap::descriptor_in(block, frame) }
+        match block.columns() {
+            None if block.state() == BlockState::Folio => block.folio(),
+            _ => self.memmap.descriptor(frame),
+        }
     }
 
     /// Counts an event on the running CPU.

@@ -1,16 +1,18 @@
 //! The origins of anonymous folios: where each was first mapped, and the family of that address space.
 //!
-//! A folio of order 0 to 8 has its origin in a column of its block's area, one of order 9 in its record. The
-//! origin is written once, before the folio is first mapped, and a split passes it on to the parts. Pages of
-//! files, except huge ones, and the manager's own memory have origins of no family, so that a reader of held
-//! memory can tell them apart. Origins are never cleared: that of any other frame means nothing.
+//! A folio of order 9 has its origin in its block's record, one of order 4 to 8 in a column. One of order 0
+//! to 3 has it in its block's table of origins; a block gets the table when the first such folio is about to
+//! be mapped (`page_alloc/request/tables.rs`). The origin is written once, before the folio is first mapped,
+//! and a split passes it on to the parts. Pages of files, except huge ones, and the manager's own memory have
+//! origins of no family, so that a reader of held memory can tell them apart. Origins are never cleared: that
+//! of any other frame means nothing.
 #![forbid(unsafe_code)]
 
 use core::sync::atomic::Ordering;
 
 use crate::addr::{Frame, FrameRange, Order, VirtAddr};
 use crate::limits::FRAME_SHIFT;
-use crate::memmap::{Area, BlockState};
+use crate::memmap::{BlockState, Columns};
 use crate::page_alloc::frames::Frames;
 use crate::page_alloc::frames::state::head_of;
 use crate::platform::FramePlatform;
@@ -28,7 +30,9 @@ impl Origin {
     /// What is kept of a family's number for memory that has none.
     pub(crate) const NOBODY: u64 = 0;
     /// Of memory that the manager holds for itself.
-    const MANAGER: Self = Self(1 << (Self::PAGE_BITS - 1));
+    pub(in crate::page_alloc) const MANAGER: Self = Self(1 << (Self::PAGE_BITS - 1));
+    /// Of a page of a file.
+    const FILE: Self = Self(1 << (Self::PAGE_BITS - 2));
 
     /// The origin of a page of a family.
     #[inline]
@@ -51,8 +55,8 @@ impl Origin {
     }
 
     /// The origin of the folio that starts at an index of a block in small pieces.
-    pub(in crate::page_alloc) fn at(area: &Area, index: usize) -> Self {
-        Self(area.origin(index).load(Ordering::Relaxed))
+    pub(in crate::page_alloc) fn at(columns: &Columns, index: usize) -> Self {
+        Self(columns.origin(index))
     }
 
     pub(in crate::page_alloc) fn is_managers(self) -> bool {
@@ -66,32 +70,37 @@ impl Origin {
 }
 
 impl<P: FramePlatform> Frames<'_, P> {
-    /// Sets the origin of the folio in use that starts at `frame`, before it is mapped for the first time.
+    /// Sets the origin of the folio in use of this order that starts at `frame`, before it is mapped for the
+    /// first time. Returns whether it could: a small one needs a table of origins
+    /// ([`Requests::set_origin`](crate::page_alloc::Requests) adds one).
     #[inline]
-    pub(crate) fn set_origin(&self, frame: Frame, origin: Origin) {
+    pub(in crate::page_alloc) fn set_origin(&self, frame: Frame, order: Order, origin: Origin) -> bool {
         let block = self.memmap.block(frame.block());
-        match block.area() {
-            Some(area) => area.origin(frame.index_in_block()).store(origin.0, Ordering::Relaxed),
-            None => block.folio().index.store(origin.0, Ordering::Relaxed),
+        match block.columns() {
+            Some(columns) => columns.set_origin(frame.index_in_block(), order, origin.0),
+            None => {
+                block.folio().index.store(origin.0, Ordering::Relaxed);
+                true
+            }
         }
     }
 
-    /// Holds a folio that the manager needs for itself, so that no reader takes it for a page.
-    pub(crate) fn hold_for_manager(&self, folio: FrameRange) {
-        self.set_origin(folio.start, Origin::MANAGER);
-        self.hold(folio);
+    /// Sets the origin of a folio of order 9 or more.
+    pub(crate) fn set_whole_origin(&self, frame: Frame, origin: Origin) {
+        let set = self.is_of_whole_blocks(frame) && self.set_origin(frame, Order::BLOCK, origin);
+        debug_assert!(set, "{frame:?} is in small pieces");
     }
 
-    /// Holds frames that become pages of a file.
-    pub(crate) fn hold_for_file(&self, frames: FrameRange) {
-        self.give_to_file(frames);
-        self.hold(frames);
-    }
-
-    /// Marks frames that are about to be held as a file's.
-    pub(in crate::page_alloc) fn give_to_file(&self, frames: FrameRange) {
-        (frames.start.0..frames.end().0)
-            .for_each(|frame| self.set_origin(Frame(frame), Origin(Origin::NOBODY)));
+    /// Marks frames that are about to be held as a file's. Returns whether it could mark all: a frame with
+    /// the origin of an earlier folio cannot be marked without a table of origins.
+    pub(in crate::page_alloc) fn give_to_file(&self, frames: FrameRange) -> bool {
+        (frames.start.0..frames.end().0).map(Frame).all(|frame| {
+            let columns = self.memmap.block(frame.block()).columns();
+            let index = frame.index_in_block();
+            columns.inspect(|columns| _ = columns.take_dirty(index));
+            let is_marked = || columns.is_some_and(|columns| Origin::at(columns, index).is_of_file());
+            self.set_origin(frame, Order::FRAME, Origin::FILE) || is_marked()
+        })
     }
 
     /// Whether a held frame is a file's; else it is a private huge page, or is pinned or moves.
@@ -109,12 +118,12 @@ impl<P: FramePlatform> Frames<'_, P> {
     pub(crate) fn origin(&self, frame: Frame) -> Option<Origin> {
         let (block, index) = (self.memmap.get(frame.block())?, frame.index_in_block());
         block.lock(self.platform);
-        let start = match (block.state(), block.area()) {
-            (BlockState::Small, Some(area)) if block.used.contains(index) => block
+        let start = match (block.state(), block.columns()) {
+            (BlockState::Small, Some(columns)) if block.used.contains(index) => block
                 .heads
                 .load()
                 .previous_set(index)
-                .map(|head| area.origin(head).load(Ordering::Relaxed).wrapping_add((index - head) as u64)),
+                .map(|head| columns.origin(head).wrapping_add((index - head) as u64)),
             (BlockState::Folio | BlockState::FolioTail, _) => {
                 let head = head_of(frame.block(), block.order.load(Ordering::Relaxed));
                 let origin = self.memmap.block(head).folio().index.load(Ordering::Relaxed);

@@ -1,8 +1,6 @@
 //! What is left of a folio of which some frames are freed.
 #![forbid(unsafe_code)]
 
-use core::sync::atomic::Ordering;
-
 use crate::limits::BLOCK_FRAMES;
 use crate::memmap::{Block, FrameMask, FrameState};
 
@@ -39,12 +37,9 @@ pub(in crate::page_alloc) fn is_single(block: &Block, index: usize) -> bool {
 /// Makes every `step`-th of `count` frames of a folio start one in unknown state. Under the block's lock.
 pub(in crate::page_alloc) fn make_heads(block: &Block, start: usize, count: usize, step: usize) {
     let head = block.heads.load().previous_set(start).unwrap_or(start);
-    if let Some(area) = block.area() {
-        area.set_states(start, count, FrameState::UNKNOWN);
-        let origin = area.origin(head).load(Ordering::Relaxed);
-        for at in (start..start + count).step_by(step) {
-            area.origin(at).store(origin.wrapping_add((at - head) as u64), Ordering::Relaxed);
-        }
+    if let Some(columns) = block.columns() {
+        columns.set_states(start, count, FrameState::UNKNOWN);
+        columns.pass_origin(head, start, count, step);
     }
     (start..start + count).step_by(step).for_each(|at| block.heads.insert_run(at, 1));
 }

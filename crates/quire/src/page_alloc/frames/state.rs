@@ -7,16 +7,16 @@ use crate::memmap::{Block, FrameState};
 #[inline]
 pub(in crate::page_alloc) fn touch(block: &Block, start: usize, count: usize) {
     FrameState::UNKNOWN.put(block.folio_state_cell());
-    let Some(area) = block.area() else { return };
+    let Some(columns) = block.columns() else { return };
     if count == 1 && block.heads.contains(start) {
-        return area.set_state(start, FrameState::UNKNOWN);
+        return columns.set_state(start, FrameState::UNKNOWN);
     }
     // The state of a folio is its first frame's. Mostly the run is, or is part of, one folio.
     let heads = block.heads.load();
     let first = if heads.contains(start) { start } else { heads.previous_set(start).unwrap_or(start) };
-    area.set_state(first, FrameState::UNKNOWN);
+    columns.set_state(first, FrameState::UNKNOWN);
     if count > 1 && heads.next_set(start + 1).is_some_and(|next| next < start + count) {
-        area.set_states(start, count, FrameState::UNKNOWN);
+        columns.set_states(start, count, FrameState::UNKNOWN);
     }
 }
 

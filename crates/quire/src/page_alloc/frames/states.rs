@@ -83,15 +83,15 @@ impl<P: FramePlatform> Frames<'_, P> {
 
     #[inline]
     pub(in crate::page_alloc) fn state_cell<'b>(&self, block: &'b Block, frame: Frame) -> &'b AtomicU8 {
-        match block.area() {
-            Some(area) => area.state_cell(frame.index_in_block()),
+        match block.columns() {
+            Some(columns) => columns.state_cell(frame.index_in_block()),
             None => block.folio_state_cell(),
         }
     }
 
     /// Whether the state says that the frame is on a list, on its way back, or free.
     pub(in crate::page_alloc) fn is_marked_free(&self, frame: Frame) -> bool {
-        let area = self.memmap.get(frame.block()).and_then(Block::area);
-        area.is_some_and(|area| area.state(frame.index_in_block()).is_free())
+        let area = self.memmap.get(frame.block()).and_then(Block::columns);
+        area.is_some_and(|columns| columns.state(frame.index_in_block()).is_free())
     }
 }

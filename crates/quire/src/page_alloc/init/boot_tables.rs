@@ -6,7 +6,7 @@ use crate::addr::BlockNumber;
 use crate::cpu::CpuId;
 use crate::error::InitError;
 use crate::limits::{BLOCK_FRAMES, SECTION_BLOCKS};
-use crate::memmap::{Block, BootMemory, BootSlice, MemMap, Section};
+use crate::memmap::{Block, BootMemory, BootSlice, Columns, MemMap, Section};
 use crate::page_alloc::frames::CONTEXTS;
 use crate::page_alloc::init::config::{AllocatorConfig, MemoryRange};
 use crate::page_alloc::init::layout::Layout;
@@ -150,7 +150,7 @@ impl Layout<'_> {
 }
 
 /// Allocates the section table, and for each section with memory its records from the first block to the
-/// last.
+/// last; then the columns for as many blocks. The records of neighbouring sections are next to each other.
 fn build_memmap<P: FramePlatform>(
     boot: &mut BootMemory<'_, P>,
     ranges: &[MemoryRange],
@@ -159,7 +159,7 @@ fn build_memmap<P: FramePlatform>(
     let first =
         present().map(|range| range.frames.start.block().0).min().unwrap_or(0) as usize / SECTION_BLOCKS;
     let last = present().map(|range| last_block(range.frames).0).max().unwrap_or(0) as usize / SECTION_BLOCKS;
-    let sections = boot.table(0, last - first + 1, |boot, index| {
+    let blocks_in = |index: usize| {
         let from = ((first + index) * SECTION_BLOCKS) as u32;
         let to = from + SECTION_BLOCKS as u32 - 1;
         let inside = || {
@@ -169,11 +169,19 @@ fn build_memmap<P: FramePlatform>(
                 })
                 .filter(|(low, high, _)| low <= high)
         };
-        let Some((low, _, node)) = inside().next() else { return Ok(Section::empty()) };
+        let (low, _, node) = inside().next()?;
         let high = inside().map(|(_, high, _)| high).max().unwrap_or(low);
+        Some(((low - from) as usize, (high - low + 1) as usize, node))
+    };
+    let sections = boot.table(0, last - first + 1, |boot, index| {
+        let Some((low, blocks, node)) = blocks_in(index) else { return Ok(Section::empty()) };
         // SAFETY: M1: a zeroed `Block` is a valid record: whole and free, unlocked.
-        let records = unsafe { boot.zeroed_table::<Block>(node, (high - low + 1) as usize)? };
-        Ok(Section::new((low - from) as usize, records))
+        Ok(Section::new(low, unsafe { boot.zeroed_table::<Block>(node, blocks)? }))
     })?;
-    Ok(MemMap::new(first, sections))
+    let columns = boot.table(0, last - first + 1, |boot, index| {
+        let Some((_, blocks, node)) = blocks_in(index) else { return Ok(BootSlice::empty()) };
+        // SAFETY: M1: zeroed `Columns` are valid: without tables, and no frame is counted.
+        unsafe { boot.zeroed_table::<Columns>(node, blocks) }
+    })?;
+    Ok(MemMap::new(first, sections, columns))
 }

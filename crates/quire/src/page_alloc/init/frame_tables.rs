@@ -56,7 +56,8 @@ impl<'a, 'p, P: FramePlatform> TableFrames<'a, 'p, P> {
             self.take_frames(bytes)?;
         }
         let skipped = self.next.align_offset(align);
-        // SAFETY: M1: `skipped + bytes` bytes are left from `next` on; new frames start at a multiple of `align`.
+        // SAFETY: M1: `skipped + bytes` bytes are left from `next` on; new frames start at a multiple of
+        // `align`.
         let (taken, next) = unsafe { (self.next.add(skipped), self.next.add(skipped + bytes)) };
         (self.next, self.left) = (next, self.left - skipped - bytes);
         Ok(taken)
@@ -66,7 +67,7 @@ impl<'a, 'p, P: FramePlatform> TableFrames<'a, 'p, P> {
         let frames = bytes.div_ceil(FRAME_SIZE as usize).next_power_of_two();
         let order = Order::new(frames.trailing_zeros() as u8).ok_or(InitError::TooSmall)?;
         let folio = self.pages.alloc(Gfp::KERNEL, order).map_err(|_| InitError::TooSmall)?;
-        self.pages.frames().hold_for_manager(folio.frames());
+        self.pages.requests().hold_for_manager(folio.frames()).map_err(|_| InitError::TooSmall)?;
         self.pages.tables.fetch_add(order.frames(), Ordering::Relaxed);
         let frame = folio.into_raw();
         let start = self.pages.platform().direct_map(frame.addr());

@@ -1,6 +1,6 @@
 //! Adds memory after start-up and removes it: hot-plugged modules, and what a boot loader gives up.
 //!
-//! [`PageAllocator::with_later`] makes records and pools for all memory that may ever be added: 256 bytes for
+//! [`PageAllocator::with_later`] makes records and pools for all memory that may ever be added: 1.6 KiB for
 //! each 2 MiB. So adding memory allocates nothing, and touches neither the new memory nor any table. Memory
 //! is added and removed in whole blocks of 2 MiB.
 //!
@@ -78,7 +78,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
                 BlockState::Absent => return Err(HotplugError::Absent),
                 BlockState::Metadata => return Err(HotplugError::HoldsTables),
                 _ if self.store().zone_around(number).is_none() => return Err(HotplugError::NotExpected),
-                BlockState::Small if !is_complete(block, block.capacity.load(Ordering::Relaxed)) => {
+                BlockState::Small if !is_complete(block) => {
                     return Err(HotplugError::HoldsTables);
                 }
                 _ if self.store().cost_of(block).is_none() => return Err(HotplugError::InUse),

@@ -7,8 +7,7 @@ use crate::clear::Clearer;
 use crate::cpu::CpuId;
 use crate::error::InitError;
 use crate::limits::{
-    BLOCK_FRAMES, DESCRIPTOR_FRAMES, FRAME_SIZE, MAX_CPUS, MAX_NODES, MAX_PHYS_BYTES, MAX_RANGES,
-    SECTION_BLOCKS,
+    BLOCK_FRAMES, FRAME_SIZE, MAX_CPUS, MAX_NODES, MAX_PHYS_BYTES, MAX_RANGES, SECTION_BLOCKS,
 };
 use crate::memmap::{Block, BlockState, BootMemory, FrameMask, FrameState, MemMap};
 use crate::page_alloc::allocator::PageAllocator;
@@ -23,7 +22,6 @@ use crate::page_alloc::pcp::Lists;
 use crate::page_alloc::pcp::guarded;
 use crate::page_alloc::request::Requests;
 use crate::page_alloc::store::Store;
-use crate::page_alloc::store::capacity::SMALL_CAPACITY;
 use crate::page_alloc::store::slots::CountRoom;
 use crate::platform::FramePlatform;
 use crate::rank::Rank;
@@ -50,7 +48,7 @@ impl<'p, P: FramePlatform> PageAllocator<'p, P> {
     }
 
     /// [`Self::new`] for a machine that may add the memory in `later`, in ascending order, after start-up
-    /// ([`PageAllocator::add_memory`]). It is not touched before. Its records take 256 bytes for each 2 MiB.
+    /// ([`PageAllocator::add_memory`]). It is not touched before. Its records take 1.6 KiB for each 2 MiB.
     ///
     /// # Safety
     /// As for [`Self::new`]; for `later`, from the call that adds the memory to the one that removes it.
@@ -207,33 +205,30 @@ impl<'p, P: FramePlatform> PageAllocator<'p, P> {
         let zone = &self.store().zones[layout.zone_of(frames.start, node)];
         let (start, count) = (frames.start.index_in_block(), frames.count as usize);
         let known = block.state() == BlockState::Small;
-        if !known && count <= DESCRIPTOR_FRAMES || known && block.zone() != usize::from(zone.number) {
+        if known && block.zone() != usize::from(zone.number) {
             return frames.count;
         }
         block.lock(self.platform());
         // A block that two ranges fill is in no pool: one frame stays out of use, so it never looks whole.
-        let fills =
-            known && usize::from(block.capacity.load(Ordering::Relaxed)) + count == SMALL_CAPACITY.into();
+        let fills = known && usize::from(block.capacity.load(Ordering::Relaxed)) + count == BLOCK_FRAMES;
         let (count, frames) = if fills {
             (count - 1, FrameRange::new(frames.start, frames.count - 1))
         } else {
             (count, frames)
         };
-        let gained = if known {
+        if known {
             self.extend_small(block, start, count);
-            count
         } else {
             let missing = FrameMask::ALL.without(FrameMask::run(start, count));
-            self.store().make_small(zone, number, block, start, missing, false);
+            self.store().make_small(zone, number, block, missing, false);
             for (start, count) in missing.runs() {
-                block.area().inspect(|area| area.set_states(start, count, FrameState::RESERVED));
+                block.columns().inspect(|columns| columns.set_states(start, count, FrameState::RESERVED));
             }
-            count - DESCRIPTOR_FRAMES
-        };
+        }
         self.store().relist(zone, number, block);
         block.unlock(self.platform());
         zone.managed.fetch_add(frames.count, Ordering::Relaxed);
-        zone.add_free(gained as i64);
+        zone.add_free(count as i64);
         fills.into()
     }
 
@@ -241,7 +236,7 @@ impl<'p, P: FramePlatform> PageAllocator<'p, P> {
     fn extend_small(&self, block: &Block, start: usize, count: usize) {
         block.used.remove_run(start, count);
         block.held.remove_run(start, count);
-        block.area().inspect(|area| area.set_states(start, count, FrameState::UNKNOWN));
+        block.columns().inspect(|columns| columns.set_states(start, count, FrameState::UNKNOWN));
         block.capacity.fetch_add(count as u16, Ordering::Relaxed);
         block.free.fetch_add(count as u16, Ordering::Relaxed);
         block.free_order.store(FrameMask::ALL.without(block.used.load()).largest_group(), Ordering::Relaxed);

@@ -71,7 +71,7 @@ impl<'a, P: FramePlatform> Counter<'a, '_, P> {
         for piece in run.by_block() {
             let block = self.enter(piece.start.block());
             let (start, count) = (piece.start.index_in_block(), piece.count as usize);
-            let counted = match block.area_lanes() {
+            let counted = match block.piece_lanes(self.counts.platform()) {
                 Some(lanes) => lanes.increment(start, count),
                 None => {
                     let all = self.counts;
@@ -135,9 +135,11 @@ impl<'a, P: FramePlatform> Counter<'a, '_, P> {
             self.excess |= promises.excess.get();
             return 0;
         }
-        let freed = self.count_down(piece.start, count, |block, zeroed| match block.area_lanes() {
-            Some(lanes) => lanes.decrement(start, count, zeroed),
-            None => block.remove_small(platform, &promises, start, count, zeroed),
+        let freed = self.count_down(piece.start, count, |block, zeroed| {
+            match block.piece_lanes(self.counts.platform()) {
+                Some(lanes) => lanes.decrement(start, count, zeroed),
+                None => block.remove_small(platform, &promises, start, count, zeroed),
+            }
         });
         self.excess |= promises.excess.get();
         freed
@@ -147,7 +149,7 @@ impl<'a, P: FramePlatform> Counter<'a, '_, P> {
     #[inline]
     fn unmap_one(&mut self, frame: Frame) -> Option<u64> {
         let (block, index) = (self.enter(frame.block()), frame.index_in_block());
-        let lanes = block.area_lanes()?;
+        let lanes = block.piece_lanes(self.counts.platform())?;
         let Ok(zero) = lanes.decrement_one(index) else { self.panic_underflow(frame, 1) };
         if !zero || block.held.contains(index) {
             return Some(0);
@@ -175,9 +177,11 @@ impl<'a, P: FramePlatform> Counter<'a, '_, P> {
             return frames.runs().map(|at| self.unmap_as_published(run(at))).sum();
         }
         let (platform, promises) = (self.counts.platform(), Promises::new(self.counts.store()));
-        let freed = self.count_down(first, frames.count(), |block, zeroed| match block.area_lanes() {
-            Some(lanes) => lanes.decrement_each(frames, zeroed),
-            None => block.remove_each(platform, &promises, frames, zeroed),
+        let freed = self.count_down(first, frames.count(), |block, zeroed| {
+            match block.piece_lanes(self.counts.platform()) {
+                Some(lanes) => lanes.decrement_each(frames, zeroed),
+                None => block.remove_each(platform, &promises, frames, zeroed),
+            }
         });
         self.excess |= promises.excess.get();
         freed

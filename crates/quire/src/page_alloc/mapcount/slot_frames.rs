@@ -12,7 +12,7 @@
 
 use core::sync::atomic::Ordering;
 
-use crate::addr::{Frame, Order, PhysAddr};
+use crate::addr::{Frame, PhysAddr};
 use crate::error::AllocError;
 use crate::memmap::{Block, BlockState, DescriptorFlags, FrameState, LaneWidth, Lanes, RecordNeed};
 #[cfg(feature = "published")]
@@ -32,20 +32,18 @@ const ROOM: Gfp = Gfp { urgency: Urgency::Atomic, ..Gfp::KERNEL };
 
 impl<P: FramePlatform> MapCounts<'_, P> {
     /// Makes sure that one more 4 KiB leaf can be counted for every frame of the block of `frame`: widens
-    /// full lanes, or gives a block of a folio of whole blocks a slot. May allocate, so the caller holds no
-    /// page-table lock.
+    /// full lanes in a slot, or gives a block of a folio of whole blocks a slot. May allocate, so the caller
+    /// holds no page-table lock.
     ///
     /// # Errors
     /// [`AllocError::OutOfMemory`]; nothing has changed then.
     pub fn prepare_counts(&self, frame: Frame) -> Result<(), AllocError> {
         let block = self.frames().memmap.block(frame.block());
         block.lock(self.platform());
-        let before = block.lanes_at();
-        let need = match block.area() {
-            Some(area) => {
-                block.widen_area(area);
-                RecordNeed::Nothing
-            }
+        let (before, pieces) = (block.lanes_at(), block.columns().is_some());
+        let need = match block.columns() {
+            Some(_) if block.has_full_count() => RecordNeed::Slot,
+            Some(_) => RecordNeed::Nothing,
             None if block.has_room_for_small(self.platform()) => RecordNeed::Nothing,
             None if before.is_none() && self.counts_in_record(frame, block) => block.record_need(),
             None => RecordNeed::Slot,
@@ -56,17 +54,23 @@ impl<P: FramePlatform> MapCounts<'_, P> {
             RecordNeed::Promise => return self.make_spare(),
             RecordNeed::Slot => {}
         }
-        let width = if before.is_none() { LaneWidth::Bits } else { LaneWidth::Wide };
+        let width = if before.is_none() && !pieces { LaneWidth::Bits } else { LaneWidth::Wide };
         #[cfg(feature = "published")]
-        let width = if self.frames().scheme == CountScheme::PerFrame { LaneWidth::Cells } else { width };
+        let cells = self.frames().scheme == CountScheme::PerFrame && !pieces;
+        #[cfg(feature = "published")]
+        let width = if cells { LaneWidth::Cells } else { width };
         let slot = self.take_slot(width)?;
         // SAFETY: M4: the slot was just taken, and no record names it yet.
         unsafe { self.frames().zero(slot.at, Lanes::bytes(slot.width)) };
         block.lock(self.platform());
-        // The folio may have been split meanwhile, or another task may have given it a slot.
+        // The folio may have been split meanwhile, or another task may have given the block a slot.
+        let full = pieces && block.has_full_count();
         let folio = matches!(block.state(), BlockState::Folio | BlockState::FolioTail);
         let mut promised = false;
-        let unused = if folio && block.lanes_at() == before {
+        let unused = if full {
+            block.widen(self.platform(), slot.at);
+            None
+        } else if !pieces && folio && block.lanes_at() == before {
             promised = block.has_promise();
             block.change_slot(self.platform(), slot.at, slot.width);
             FrameState::UNKNOWN.put(block.folio_state_cell());
@@ -144,7 +148,7 @@ impl<P: FramePlatform> MapCounts<'_, P> {
 
     /// Adds a frame of free slots, and returns the lock: once it is given back, other CPUs may take them.
     fn add_room(&self, class: usize) -> Result<SpinGuard<'_, CountRoom, P>, AllocError> {
-        let frame = self.requests.alloc(ROOM, Order::FRAME)?.into_raw();
+        let frame = self.requests.alloc_described(ROOM)?.0.into_raw();
         let descriptor = self.frames().descriptor(frame);
         descriptor.reset();
         descriptor.set_flags(DescriptorFlags::SLAB);

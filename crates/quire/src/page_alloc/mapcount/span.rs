@@ -40,7 +40,7 @@ impl<P: FramePlatform> Counter<'_, '_, P> {
             return;
         }
         let mut zeroed = FrameMask::EMPTY;
-        let counted = match block.area_lanes() {
+        let counted = match block.piece_lanes(self.counts.platform()) {
             Some(lanes) => lanes.decrement(start, count, &mut zeroed),
             None => block.remove_small(platform, &promises, start, count, &mut zeroed),
         };

@@ -7,18 +7,24 @@
 //! what is locked, and puts folios that it cannot give back onto the CPU's *deferred* stack, which the next
 //! task on the slow path empties.
 
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicU64, Ordering};
 
 use crate::addr::{Frame, FrameRange, Order};
 use crate::cpu::CpuId;
 use crate::error::FreeError;
-use crate::memmap::Descriptor;
 use crate::page_alloc::pcp::Lists;
 use crate::page_alloc::pcp::level::{CpuLists, Level};
 use crate::platform::{Context, FramePlatform};
 #[cfg(feature = "published")]
 use crate::platform::{InterruptState, ListGuard};
 use crate::stats::Stat;
+
+/// What is stored about a folio on a deferred stack.
+struct Deferred<'a> {
+    /// The next folio's number plus one.
+    next: &'a AtomicU64,
+    order: &'a AtomicU64,
+}
 
 pub(in crate::page_alloc) struct ListAccess<'a> {
     pub(in crate::page_alloc) cpu: CpuId,
@@ -84,24 +90,24 @@ impl<P: FramePlatform> Lists<'_, P> {
         let block = self.frames().memmap.get(frame.block()).ok_or(FreeError::NotMemory)?;
         if order >= Order::BLOCK {
             self.frames().check_whole(block, frame, order)?;
-            let descriptor = block.folio();
             self.frames().mark_free(block, frame, order, false);
-            self.defer(lists, frame, order, descriptor);
+            self.defer(lists, frame, order);
             return Ok(());
         }
         self.frames().check_listable(block, frame, order)?;
         self.frames().mark_free(block, frame, order, false);
         self.frames().note_freed(FrameRange::folio(frame, order));
         if !self.store.try_put_one(frame, order) {
-            self.defer(lists, frame, order, self.frames().memmap.descriptor(frame));
+            self.defer(lists, frame, order);
         }
         Ok(())
     }
 
-    fn defer(&self, lists: &CpuLists, frame: Frame, order: Order, descriptor: &Descriptor) {
-        descriptor.word.store(order.get().into(), Ordering::Relaxed);
+    fn defer(&self, lists: &CpuLists, frame: Frame, order: Order) {
+        let folio = self.deferred_folio(frame);
+        folio.order.store(order.get().into(), Ordering::Relaxed);
         lists.deferred_frames.fetch_add(order.frames(), Ordering::Relaxed);
-        lists.deferred.push(frame.0, &descriptor.next);
+        lists.deferred.push(frame.0, folio.next);
     }
 
     /// Frees what interrupts deferred on this CPU, and drains the further levels, full then. May wait for
@@ -119,10 +125,9 @@ impl<P: FramePlatform> Lists<'_, P> {
     #[inline(never)]
     pub(in crate::page_alloc) fn free_deferred(&self, lists: &CpuLists) {
         let mut taken = lists.deferred.take();
-        while let Some(frame) = taken.next(|number| &self.deferred_descriptor(Frame(number)).next).map(Frame)
-        {
-            let word = self.deferred_descriptor(frame).word.load(Ordering::Relaxed);
-            let order = Order::new(word as u8).unwrap_or(Order::FRAME);
+        while let Some(frame) = taken.next(|number| self.deferred_folio(Frame(number)).next).map(Frame) {
+            let order = self.deferred_folio(frame).order.load(Ordering::Relaxed);
+            let order = Order::new(order as u8).unwrap_or(Order::FRAME);
             lists.deferred_frames.fetch_sub(order.frames(), Ordering::Relaxed);
             // The folio was checked when it was deferred, and has had no owner since.
             if order >= Order::BLOCK {
@@ -133,8 +138,16 @@ impl<P: FramePlatform> Lists<'_, P> {
         }
     }
 
-    fn deferred_descriptor(&self, frame: Frame) -> &Descriptor {
+    /// Where the link and the order of a deferred folio are: in a folio of whole blocks' descriptor, or at
+    /// the start of a smaller one.
+    fn deferred_folio(&self, frame: Frame) -> Deferred<'_> {
         let block = self.frames().memmap.block(frame.block());
-        if block.area().is_some() { self.frames().memmap.descriptor(frame) } else { block.folio() }
+        if block.columns().is_none() {
+            return Deferred { next: &block.folio().next, order: &block.folio().word };
+        }
+        let start = self.platform().direct_map(frame.addr()).cast::<[AtomicU64; 2]>();
+        // SAFETY: G1: a deferred folio is free memory that only the stack names, and these are atomics.
+        let [next, order] = unsafe { &*start };
+        Deferred { next, order }
     }
 }

@@ -6,6 +6,7 @@ use crate::addr::{BlockNumber, Frame, FrameRange, Order};
 use crate::limits::{BLOCK_FRAMES, BLOCK_ORDER};
 use crate::memmap::{Block, BlockState, FrameMask, FrameState};
 use crate::page_alloc::allocator::PageAllocator;
+use crate::page_alloc::frames::bad::state_outside;
 use crate::page_alloc::pcp::level::{LISTS, order_of};
 use crate::page_alloc::store::pool::Pool;
 use crate::page_alloc::store::shard::ShardIndex;
@@ -17,6 +18,8 @@ use crate::platform::FramePlatform;
 pub enum Violation {
     /// The record's count of free frames is not what its bitmap says.
     FreeCount(BlockNumber),
+    /// The record's capacity is not the number of frames that can be handed out.
+    Capacity(BlockNumber),
     /// The record's largest free order is not what its bitmap says.
     FreeOrder(BlockNumber),
     /// The block is on no list, or on one where a search does not find its largest free group.
@@ -91,12 +94,17 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         let mapped = block.small_maps(self.platform()).nonzero();
         let in_use = block.heads.load().union(block.held.load()).union(mapped);
         ensure(free.intersection(in_use).is_empty(), Violation::FreeInUse(number))?;
-        let Some(area) = block.area() else { return Err(Violation::State(number)) };
-        let marked = |index| area.state(index).is_zeroed() && !area.state(index).is_free();
+        let Some(columns) = block.columns() else { return Err(Violation::State(number)) };
+        let outside = (0..BLOCK_FRAMES).filter(|&at| state_outside(block, at).is_some()).count();
+        ensure(
+            usize::from(block.capacity.load(Ordering::Relaxed)) == BLOCK_FRAMES - outside,
+            Violation::Capacity(number),
+        )?;
+        let marked = |index| columns.state(index).is_zeroed() && !columns.state(index).is_free();
         let zeroed = block.zeroed().intersection(block.used.load()).is_empty();
         ensure(zeroed && !(0..BLOCK_FRAMES).any(marked), Violation::Zeroed(number))?;
         let right = |index: usize| {
-            let in_use = |&order: &Order| area.state(index) == FrameState::in_use(order);
+            let in_use = |&order: &Order| columns.state(index) == FrameState::in_use(order);
             (0..9).filter_map(Order::new).find(in_use).is_none_or(|order| {
                 let count = order.frames() as usize;
                 block.is_folio(index, count) && FrameMask::run(index, count).intersection(mapped).is_empty()
@@ -106,7 +114,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
     }
 
     fn validate_whole(&self, number: BlockNumber, block: &Block) -> Result<(), Violation> {
-        let zeroed = block.area().is_none()
+        let zeroed = block.columns().is_none()
             && block.lanes_at().is_none()
             && block.used.load().is_empty()
             && block.large_maps.load(Ordering::Relaxed) == 0

@@ -177,12 +177,14 @@ impl<P: FramePlatform> Requests<'_, P> {
     /// Sorts in the folios at the start of `frames` that lie in one block and need no check; how many.
     fn free_neighbours(&self, sorting: &mut Sorting<'_>, order: Order, frames: &[Frame]) -> usize {
         let Some(number) = frames.first().map(|frame| frame.block()) else { return 0 };
-        let Some(area) = self.frames().memmap.get(number).and_then(|block| block.area()) else { return 0 };
+        let Some(columns) = self.frames().memmap.get(number).and_then(|block| block.columns()) else {
+            return 0;
+        };
         let words = self.store().sorted_words(sorting, number);
         let mut together = 0;
         for &frame in frames {
             let index = frame.index_in_block();
-            let cell = area.state_cell(index);
+            let cell = columns.state_cell(index);
             if frame.block() != number || FrameState::of(cell) != FrameState::in_use(order) {
                 break;
             }

@@ -5,6 +5,7 @@ pub(super) mod bulk;
 pub(super) mod gfp;
 pub(super) mod last_block;
 pub(super) mod placement;
+pub(super) mod tables;
 pub(super) mod zeroed;
 pub(super) mod zone_order;
 

@@ -4,8 +4,7 @@
 use core::sync::atomic::Ordering;
 
 use crate::addr::{BlockNumber, Order};
-use crate::limits::{BLOCK_FRAMES, DESCRIPTOR_FRAMES};
-use crate::memmap::{Block, BlockState, FrameMask, FrameState};
+use crate::memmap::{Block, FrameMask, FrameState};
 use crate::page_alloc::request::gfp::Mobility;
 use crate::page_alloc::store::zone::Zone;
 use crate::page_alloc::store::{Store, zeroed as zeroes};
@@ -35,21 +34,12 @@ impl<P: FramePlatform> Store<'_, P> {
     /// Puts an unowned block, its record all zero, into the store in small pieces, without its bad frames.
     pub(in crate::page_alloc) fn put_in_pieces(&self, zone: &Zone, number: BlockNumber, bad: FrameMask) {
         let block = self.frames.memmap.block(number);
-        let room = (0..BLOCK_FRAMES)
-            .step_by(DESCRIPTOR_FRAMES)
-            .find(|&at| FrameMask::run(at, DESCRIPTOR_FRAMES).intersection(bad).is_empty());
         block.lock(self.frames.platform);
-        let Some(first) = room else {
-            // No place for its descriptors is left.
-            block.set_state(BlockState::Metadata);
-            block.unlock(self.frames.platform);
-            return;
-        };
-        self.make_small(zone, number, block, first, bad, false);
+        self.make_small(zone, number, block, bad, false);
         block.shard.store((number.0 as usize % zone.shards.len()) as u16, Ordering::Relaxed);
         block.set_group(zone.number, Mobility::Movable as u8);
-        if let Some(area) = block.area() {
-            bad.runs().for_each(|(start, count)| area.set_states(start, count, FrameState::BAD));
+        if let Some(columns) = block.columns() {
+            bad.runs().for_each(|(start, count)| columns.set_states(start, count, FrameState::BAD));
         }
         let free = i64::from(block.free.load(Ordering::Relaxed));
         self.relist(zone, number, block);

@@ -45,7 +45,7 @@ impl<P: FramePlatform> Store<'_, P> {
             BlockState::Small => {
                 let capacity = block.capacity.load(Ordering::Relaxed);
                 let used = capacity.saturating_sub(block.free.load(Ordering::Relaxed));
-                let could_be_whole = is_complete(block, capacity) && (movable || used == 0);
+                let could_be_whole = is_complete(block) && (movable || used == 0);
                 could_be_whole.then_some(used.into())
             }
             BlockState::Folio => {

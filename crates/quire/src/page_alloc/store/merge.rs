@@ -2,12 +2,11 @@
 
 use core::sync::atomic::Ordering;
 
-use crate::addr::{BlockNumber, Frame, FrameRange};
-use crate::limits::DESCRIPTOR_FRAMES;
-use crate::memmap::{Block, BlockState, FrameMask};
-use crate::page_alloc::frames::remainders::split_remainders;
-use crate::page_alloc::store::capacity::{AREA, could_be_whole};
+use crate::addr::BlockNumber;
+use crate::memmap::{Block, BlockState, Columns, FrameMask, TakenTables};
+use crate::page_alloc::store::capacity::could_be_whole;
 use crate::page_alloc::store::shard::Shard;
+use crate::page_alloc::store::slots::CountSlot;
 use crate::page_alloc::store::zone::Zone;
 use crate::page_alloc::store::{Store, zeroed as zeroes};
 use crate::platform::FramePlatform;
@@ -16,57 +15,78 @@ use crate::stats::Stat;
 /// Blocks of one shard that one call makes whole, at most.
 const MERGES: usize = 8;
 
-/// A block that was made whole: where its descriptors stood, if outside the block.
+/// What a block of which all is free gave up.
 pub(in crate::page_alloc) struct Merged {
-    area: Option<Frame>,
+    /// Its record is reset: it goes into its pool, known to be zero or not.
+    whole: Option<bool>,
+    /// Tables that it needs no more.
+    tables: TakenTables,
+    /// The slot of its counts.
+    slot: Option<CountSlot>,
 }
 
 impl<P: FramePlatform> Store<'_, P> {
-    /// Frees a block that was just made whole into its pool, and its descriptors' frames.
+    /// Frees what a block gave up, and the block itself into its pool if it was made whole. No lock is held.
     #[cold]
     #[inline(never)]
-    pub(in crate::page_alloc) fn put_merged(&self, zone: &Zone, number: BlockNumber, merged: Merged) {
-        match merged.area {
-            None => zone.add_free(DESCRIPTOR_FRAMES as i64),
-            Some(area) => self.put_area(area),
+    pub(in crate::page_alloc) fn put_emptied(&self, zone: &Zone, number: BlockNumber, emptied: Merged) {
+        if let Some(zeroed) = emptied.whole {
+            zone.put_blocks(self.frames.platform, &self.frames.memmap, number, 1, zeroed);
+            self.frames.count(Stat::BlockMerge, 1);
         }
-        // Its descriptors may have stood in it, so it is not known to be zero.
-        zone.put_blocks(self.frames.platform, &self.frames.memmap, number, 1, false);
-        self.frames.count(Stat::BlockMerge, 1);
+        emptied.tables.into_iter().flatten().for_each(|table| self.put_table(table));
+        if let Some(slot) = emptied.slot {
+            self.give_slot(slot);
+        }
     }
 
-    /// Makes an entirely free block its shard's spare, or whole, for the caller to put into the pool: if
-    /// there is a spare already, its descriptors stand elsewhere, or it is isolated. Under the block's lock.
+    /// Decides what becomes of a block of which all is free. It becomes its shard's spare, which keeps its
+    /// tables; or whole, if there is a spare or it is isolated. One that cannot be whole stays in pieces, and
+    /// gives up its tables: in each of two blocks may stand a table of the other. Under the block's lock.
     #[cold]
     #[inline(never)]
-    pub(in crate::page_alloc) fn merge_or_spare(
+    pub(in crate::page_alloc) fn settle_emptied(
         &self,
         zone: &Zone,
-        shard: &Shard,
         number: BlockNumber,
         block: &Block,
     ) -> Option<Merged> {
-        let no_spare = block.area_elsewhere().is_some() || zone.isolated.contains(number);
-        let mut index = shard.0.lock(self.frames.platform);
-        // A spare that is in use again is replaced.
-        if !no_spare && !shard.spare().is_some_and(|spare| self.frames.memmap.block(spare).is_entirely_free())
-        {
+        let shard = &zone.shards[usize::from(block.shard.load(Ordering::Relaxed))];
+        let complete = could_be_whole(block);
+        if complete && shard.spare() != Some(number) {
+            let mut index = shard.0.lock(self.frames.platform);
+            // A spare that is in use again is replaced.
+            let free = |spare| self.frames.memmap.block(spare).is_entirely_free();
+            if zone.isolated.contains(number) || shard.spare().is_some_and(free) {
+                index.unlist(&self.frames.memmap, number, block);
+                drop(index);
+                return Some(self.forget_small(zone, number, block));
+            }
             shard.set_spare(Some(number));
             index.relist(&self.frames.memmap, number, block);
-            return None;
+        } else {
+            self.relist(zone, number, block);
         }
-        index.unlist(&self.frames.memmap, number, block);
-        drop(index);
-        Some(self.forget_small(zone, block))
+        let tables = if complete { TakenTables::default() } else { block.take_tables() };
+        if !complete {
+            block.columns().inspect(|columns| columns.set_own_tables(0));
+        }
+        Some(Merged { whole: None, tables, slot: block.narrow().map(CountSlot::of) })
     }
 
     /// Resets the record of an entirely free block to "whole and free". Under the block's lock.
-    fn forget_small(&self, zone: &Zone, block: &Block) -> Merged {
-        zone.descriptor_frames.fetch_sub(DESCRIPTOR_FRAMES as u64, Ordering::Relaxed);
-        let merged = Merged { area: block.area_elsewhere() };
+    fn forget_small(&self, zone: &Zone, number: BlockNumber, block: &Block) -> Merged {
+        let zeroed = block.zeroed() == FrameMask::ALL;
         zeroes::change(zone, block, FrameMask::EMPTY);
+        let tables = block.take_tables().map(|table| table.filter(|table| table.block() != number));
+        let slot = block.lanes_at().map(CountSlot::of);
+        // Its own tables are free with it.
+        let own = block.columns().map_or(0, Columns::own_tables);
+        block.columns().inspect(|columns| columns.set_own_tables(0));
+        zone.add_free(own.into());
+        zone.descriptor_frames.fetch_sub(own.into(), Ordering::Relaxed);
         block.reset();
-        merged
+        Merged { whole: Some(zeroed), tables, slot }
     }
 
     /// Makes up to [`MERGES`] entirely free blocks of each shard whole; returns how many.
@@ -86,10 +106,10 @@ impl<P: FramePlatform> Store<'_, P> {
             let shard = &zone.shards[usize::from(block.shard.load(Ordering::Relaxed))].0;
             shard.lock(self.frames.platform).unlist(&self.frames.memmap, number, block);
         }
-        let merged = merge.then(|| self.forget_small(zone, block));
+        let emptied = merge.then(|| self.forget_small(zone, number, block));
         block.unlock(self.frames.platform);
-        if let Some(merged) = merged {
-            self.put_merged(zone, number, merged);
+        if let Some(emptied) = emptied {
+            self.put_emptied(zone, number, emptied);
         }
     }
 
@@ -112,23 +132,12 @@ impl<P: FramePlatform> Store<'_, P> {
             index.unlist(&self.frames.memmap, number, block);
         }
         drop(index);
-        let merged = merge.then(|| self.forget_small(zone, block));
+        let emptied = merge.then(|| self.forget_small(zone, number, block));
         block.unlock(self.frames.platform);
-        if let Some(merged) = merged {
-            self.put_merged(zone, number, merged);
+        if let Some(emptied) = emptied {
+            self.put_emptied(zone, number, emptied);
         }
         merge
-    }
-
-    /// Frees the frames, held for the manager, in which another block's descriptors stood.
-    fn put_area(&self, area: Frame) {
-        let (number, block) = (area.block(), self.frames.memmap.block(area.block()));
-        let frames = FrameMask::run(area.index_in_block(), AREA.frames() as usize);
-        block.lock(self.frames.platform);
-        block.held.remove_run(area.index_in_block(), AREA.frames() as usize);
-        split_remainders(block, frames);
-        self.frames.note_freed(FrameRange::folio(area, AREA));
-        self.store_put(number, block, frames);
     }
 
     pub(in crate::page_alloc) fn merge_all_spares(&self) -> usize {

@@ -20,6 +20,7 @@ pub(super) mod slots;
 pub(super) mod small;
 pub(super) mod sorter;
 pub(super) mod sorting;
+pub(super) mod tables;
 pub(super) mod whole;
 pub(super) mod zero_ahead;
 pub(super) mod zeroed;

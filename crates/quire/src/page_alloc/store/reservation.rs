@@ -48,9 +48,10 @@ impl<P: FramePlatform> Store<'_, P> {
         if good {
             block.held.store(held.union(wanted));
             for (start, count) in wanted.runs() {
-                block.area().inspect(|area| area.set_states(start, count, FrameState::UNKNOWN));
+                block.columns().inspect(|columns| columns.set_states(start, count, FrameState::UNKNOWN));
                 let frames = FrameRange::new(reservation.block.add(start as u64), count as u64);
-                self.frames.give_to_file(frames);
+                let given = self.frames.give_to_file(frames);
+                debug_assert!(given, "frames of a reservation have no family");
             }
             reservation.taken = reservation.taken.union(wanted);
         }

@@ -21,7 +21,6 @@ use core::sync::atomic::Ordering;
 
 use crate::addr::{BlockNumber, Order};
 use crate::cpu::CpuId;
-use crate::limits::DESCRIPTOR_FRAMES;
 use crate::memmap::{Block, BlockState, FrameMask, FrameState};
 use crate::page_alloc::request::gfp::{Contents, Gfp, Mobility};
 use crate::page_alloc::store::Store;
@@ -82,7 +81,7 @@ impl<P: FramePlatform> Store<'_, P> {
         let own = |shard: usize| {
             self.look(zone, shard, search, |index| {
                 let found = index.smallest(search.mobility, search.order).map(|(_, found)| found);
-                found.or_else(|| self.free_spare(zone, shard))
+                found.or_else(|| self.free_spare(zone, shard, search.order))
             })
         };
         own(search.home)
@@ -98,7 +97,7 @@ impl<P: FramePlatform> Store<'_, P> {
             self.look(zone, shard, search, |index| {
                 let fitting =
                     Mobility::ALL.into_iter().filter_map(|group| index.smallest(group, search.order));
-                fitting.min().map(|(_, found)| found).or_else(|| self.free_spare(zone, shard))
+                fitting.min().map(|(_, found)| found).or_else(|| self.free_spare(zone, shard, search.order))
             })
         };
         any(search.home)
@@ -106,9 +105,14 @@ impl<P: FramePlatform> Store<'_, P> {
             .or_else(|| other_shards(zone, search).find_map(any))
     }
 
-    /// A shard's spare if it is entirely free: it serves any group.
-    fn free_spare(&self, zone: &Zone, shard: usize) -> Option<BlockNumber> {
-        zone.shards[shard].spare().filter(|&spare| self.frames.memmap.block(spare).is_entirely_free())
+    /// A shard's spare if it is entirely free: it serves any group, but no order for which its tables leave
+    /// no room.
+    fn free_spare(&self, zone: &Zone, shard: usize, order: Order) -> Option<BlockNumber> {
+        let serves = |spare: &BlockNumber| {
+            let block = self.frames.memmap.block(*spare);
+            block.is_entirely_free() && block.free_order.load(Ordering::Relaxed) > order.get()
+        };
+        zone.shards[shard].spare().filter(serves)
     }
 
     /// Reads the index of one shard, unless it is locked and the search may not wait.
@@ -179,13 +183,12 @@ impl<P: FramePlatform> Store<'_, P> {
             zone.put_blocks(self.frames.platform, &self.frames.memmap, number, 1, zeroed);
             return None;
         };
-        self.make_small(zone, number, block, 0, FrameMask::EMPTY, zeroed);
+        self.make_small(zone, number, block, FrameMask::EMPTY, zeroed);
         block.shard.store(search.home as u16, Ordering::Relaxed);
         block.set_group(zone.number, search.mobility as u8);
         index.relist(&self.frames.memmap, number, block);
         drop(index);
         block.unlock(self.frames.platform);
-        zone.add_free(-(DESCRIPTOR_FRAMES as i64));
         self.frames.count(Stat::BlockSplit, 1);
         Some(number)
     }

@@ -11,10 +11,10 @@
 
 use core::sync::atomic::Ordering;
 
-use crate::addr::{BlockNumber, Frame, FrameRange, Order, PhysAddr};
+use crate::addr::{BlockNumber, Frame, FrameRange, Order};
 use crate::error::FreeError;
-use crate::limits::{BLOCK_FRAMES, BLOCK_ORDER, DESCRIPTOR_FRAMES, VISIT_BLOCKS};
-use crate::memmap::{Block, BlockState, COLUMNS, FrameMask, FrameState};
+use crate::limits::{BLOCK_FRAMES, BLOCK_ORDER, VISIT_BLOCKS};
+use crate::memmap::{Block, BlockState, FrameMask};
 use crate::page_alloc::request::gfp::Contents;
 use crate::page_alloc::store::capacity::could_be_whole;
 use crate::page_alloc::store::search::Search;
@@ -39,36 +39,31 @@ impl<P: FramePlatform> Store<'_, P> {
         got
     }
 
-    /// Makes a block one in small pieces: descriptors in the eight frames from index `first`, all else free
-    /// save `missing`, and known to be zero or not. Under the block's lock; none of its frames is in use.
+    /// Makes a block one in small pieces, all free save `missing`, and known to be zero or not. Under the
+    /// block's lock; none of its frames is in use.
     pub(in crate::page_alloc) fn make_small(
         &self,
         zone: &Zone,
         number: BlockNumber,
         block: &Block,
-        first: usize,
         missing: FrameMask,
         zeroed: bool,
     ) {
-        let base = number.first_frame().add(first as u64).addr();
-        // SAFETY: M4: none of the block's frames is in use, and no other CPU changes the block.
-        unsafe { self.frames.zero(PhysAddr(base.0 + COLUMNS.0 as u64), COLUMNS.1) };
-        let metadata = FrameMask::run(first, DESCRIPTOR_FRAMES);
-        let used = missing.union(metadata);
-        block.used.store(used);
+        block.used.store(missing);
         block.heads.store(FrameMask::EMPTY);
-        block.held.store(used);
-        let capacity = (BLOCK_FRAMES - used.count()) as u16;
+        block.held.store(missing);
+        let capacity = (BLOCK_FRAMES - missing.count()) as u16;
         block.capacity.store(capacity, Ordering::Relaxed);
         block.free.store(capacity, Ordering::Relaxed);
-        block.free_order.store(FrameMask::ALL.without(used).largest_group(), Ordering::Relaxed);
+        let free = FrameMask::ALL.without(missing);
+        block.free_order.store(free.largest_group().min(BLOCK_ORDER), Ordering::Relaxed);
         block.set_group(zone.number, 0);
-        // SAFETY: M2, M4: the eight frames are the allocator's own from now on; the columns were just zeroed.
-        unsafe { block.set_area(self.frames.platform.direct_map(base).cast(), number.first_frame()) };
-        block.area().inspect(|area| area.set_states(first, DESCRIPTOR_FRAMES, FrameState::RESERVED));
-        zeroes::change(zone, block, if zeroed { FrameMask::ALL.without(used) } else { FrameMask::EMPTY });
+        let columns = self.frames.memmap.columns_of(number);
+        // SAFETY: M2: the caller holds the lock, and none of the block's frames is in use.
+        let slot = unsafe { block.open_columns(self.frames.platform, columns, number.first_frame(), 0) };
+        debug_assert_eq!(slot, None, "a block without an owner has no slot");
+        zeroes::change(zone, block, if zeroed { free } else { FrameMask::EMPTY });
         block.set_state(BlockState::Small);
-        zone.descriptor_frames.fetch_add(DESCRIPTOR_FRAMES as u64, Ordering::Relaxed);
     }
 
     /// Takes folios from one block, in ascending order, under one hold of its lock, and relists it. `None`: a
@@ -151,18 +146,17 @@ impl<P: FramePlatform> Store<'_, P> {
     #[inline]
     fn finish_put(&self, number: BlockNumber, block: &Block, count: u16, order: u8) {
         let zone = &self.zones[block.zone()];
-        let mut merged = None;
-        let shard = &zone.shards[usize::from(block.shard.load(Ordering::Relaxed))];
-        if count_free(block, count, order) && shard.spare() != Some(number) {
-            merged = self.merge_or_spare(zone, shard, number, block);
+        let emptied = if count_free(block, count, order) {
+            self.settle_emptied(zone, number, block)
         } else {
             self.relist(zone, number, block);
-        }
+            None
+        };
         block.unlock(self.frames.platform);
         self.frames.count(Stat::BlockLock, 1);
         zone.add_free(count.into());
-        if let Some(merged) = merged {
-            self.put_merged(zone, number, merged);
+        if let Some(emptied) = emptied {
+            self.put_emptied(zone, number, emptied);
         }
     }
 
@@ -189,7 +183,7 @@ impl<P: FramePlatform> Store<'_, P> {
         };
         let grown = mark_bits_free(block, frame.index_in_block(), order);
         let spared = shard.spare().is_some() || zone.isolated.contains(number);
-        if count_free(block, order.frames() as u16, grown) && !spared {
+        if count_free(block, order.frames() as u16, grown) && could_be_whole(block) && !spared {
             shard.set_spare(Some(number));
         }
         index.relist(&self.frames.memmap, number, block);
@@ -256,21 +250,17 @@ fn mark_bits_free(block: &Block, index: usize, order: Order) -> u8 {
     block.used.remove_group(index, order);
     block.heads.remove_group(index, Order::FRAME);
     let known = block.free_order.load(Ordering::Relaxed).max(order.get() + 1);
-    // With descriptors in the block, no free group is larger than half of it.
+    // There is no list for larger groups, and no need.
     if known == BLOCK_ORDER { known } else { block.used.grown_group(index, known) }
 }
 
-/// Counts frames just marked free; returns whether the block could be whole now. Under the block's lock.
+/// Counts frames just marked free; returns whether all of the block is free now. Under the block's lock.
 #[inline]
 fn count_free(block: &Block, count: u16, order: u8) -> bool {
     let free = block.free.load(Ordering::Relaxed) + count;
     block.free.store(free, Ordering::Relaxed);
-    // A block whose descriptors stand elsewhere can be all free; there is no list for that, and no need.
     block.free_order.store(order.min(BLOCK_ORDER), Ordering::Relaxed);
-    if free == block.capacity.load(Ordering::Relaxed) {
-        block.narrow_area();
-    }
-    could_be_whole(block)
+    free == block.capacity.load(Ordering::Relaxed)
 }
 
 /// Marks one aligned free group as a used folio, and returns its index. Under the block's lock.
@@ -283,7 +273,7 @@ pub(in crate::page_alloc) fn take_group(zone: &Zone, block: &Block, search: &Sea
     };
     block.heads.insert_group(index, Order::FRAME);
     block.used.insert_group(index, search.order);
-    block.area().inspect(|area| area.set_state(index, state));
+    block.columns().inspect(|columns| columns.set_state(index, state));
     Some(index)
 }
 
@@ -315,7 +305,7 @@ fn take_frames(block: &Block, number: BlockNumber, search: Search, out: &mut [Fr
         if used == 0 && out.len() - got >= 64 {
             let base = first.add((word * 64) as u64);
             out[got..got + 64].iter_mut().enumerate().for_each(|(at, slot)| *slot = base.add(at as u64));
-            block.area().inspect(|area| area.set_states(word * 64, 64, state));
+            block.columns().inspect(|columns| columns.set_states(word * 64, 64, state));
             (free, got) = (0, got + 64);
             block.heads.set_word(word, u64::MAX);
             block.used.set_word(word, u64::MAX);
@@ -325,7 +315,7 @@ fn take_frames(block: &Block, number: BlockNumber, search: Search, out: &mut [Fr
             let bit = free & free.wrapping_neg();
             let index = word * 64 + bit.trailing_zeros() as usize;
             out[got] = first.add(index as u64);
-            block.area().inspect(|area| area.set_state(index, state));
+            block.columns().inspect(|columns| columns.set_state(index, state));
             taken |= bit;
             free ^= bit;
             got += 1;

@@ -121,7 +121,7 @@ impl<P: FramePlatform> Store<'_, P> {
 /// Index of the first free piece that is not all known to be zero: single zeroed frames in it are cleared
 /// again with the rest. Under the block's lock, or as a hint.
 fn stale_piece(block: &Block) -> Option<usize> {
-    let zeroed = block.area().filter(|_| block.has_zeroed()).map(|area| area.zeroed());
+    let zeroed = block.columns().filter(|_| block.has_zeroed()).map(|columns| columns.zeroed());
     let is_zero = |at| zeroed.is_some_and(|zeroed| zeroed.contains_run(at, ZERO_AHEAD_FRAMES));
     let mut pieces = (0..BLOCK_FRAMES).step_by(ZERO_AHEAD_FRAMES);
     pieces.find(|&at| block.used.misses_run(at, ZERO_AHEAD_FRAMES) && !is_zero(at))

@@ -44,9 +44,9 @@ pub(in crate::page_alloc) fn take_group(
 #[cold]
 pub(in crate::page_alloc) fn take_frames(zone: &Zone, block: &Block, search: &Search, taken: &[Frame]) {
     let zeroed = block.zeroed();
-    if let Some(area) = block.area().filter(|_| search.keeps_mark()) {
+    if let Some(columns) = block.columns().filter(|_| search.keeps_mark()) {
         let known = taken.iter().map(|frame| frame.index_in_block()).filter(|&index| zeroed.contains(index));
-        known.for_each(|index| area.set_state(index, search.state().with_zeroes(true)));
+        known.for_each(|index| columns.set_state(index, search.state().with_zeroes(true)));
     }
     change(zone, block, zeroed.without(block.used.load()));
 }

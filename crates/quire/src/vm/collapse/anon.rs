@@ -228,10 +228,11 @@ impl<P: Platform> Collapse<'_, '_, P> {
     fn copy_clean(self, job: &mut Job<'_, P>, tables: &PageTables<'_, '_, P>) {
         let (to, copier, mut left) = (job.to, &job.copier, STRETCH);
         let pages = tables.bring_pages(job.extent.start, &mut job.copied, |run| {
-            for at in (0..run.count).step_by(STRETCH) {
-                let count = STRETCH.min(run.count - at);
+            let mut at = 0;
+            while at < run.count {
+                let count = left.min(run.count - at);
                 self.bring(copier, to, &run, at, count);
-                left = left.saturating_sub(count);
+                (at, left) = (at + count, left - count);
                 if left == 0 {
                     self.platform().reschedule_point();
                     left = STRETCH;
@@ -253,7 +254,7 @@ impl<P: Platform> Collapse<'_, '_, P> {
         let flags = leaf_flags(&vma.attributes, true).union(EntryFlags::ANON);
         self.pages()
             .frames()
-            .set_origin(job.to, Origin::new(job.body.family, vma.attributes.origin_of(start)));
+            .set_whole_origin(job.to, Origin::new(job.body.family, vma.attributes.origin_of(start)));
         let (to, copier) = (job.to, &job.copier);
         let tables = PageTables::new(self.pages(), &job.body.context);
         // SAFETY: invariant 1: the collapse owns the folio, and gives its value up once the leaf is there.

@@ -150,7 +150,11 @@ impl<P: Platform> Faults<'_, '_, P> {
         let (frame, order) = (folio.frame(), folio.order());
         let start = addr.align_down(order.bytes());
         let flags = leaf_flags(&vma.attributes, true).union(EntryFlags::ANON);
-        pages.frames().set_origin(frame, Origin::new(self.family, vma.attributes.origin_of(start)));
+        let origin = Origin::new(self.family, vma.attributes.origin_of(start));
+        if let Err(error) = pages.set_origin(frames, origin) {
+            self.memory.give_up_zeroed(folio);
+            return Err(error.into());
+        }
         let mut done = Ok(false);
         let large = order >= Order::BLOCK && self.memory.policy().pmd_mapped && is_vacant_above(found);
         if let Some(size) = PageSize::of_order(order).filter(|_| large) {

@@ -119,10 +119,11 @@ impl<P: Platform> Faults<'_, '_, P> {
             copy
         };
         let flags = leaf_flags(&vma.attributes, true).union(EntryFlags::ANON);
-        let new = (copy.frame(), Origin::new(self.family, vma.attributes.origin_of(addr)));
+        let origin = Origin::new(self.family, vma.attributes.origin_of(addr));
+        let copy = pages.requests().with_origin(copy, origin)?;
         let mut gather = MmuGather::new(pages, self.context());
         // SAFETY: invariant 1: the copy's value is given up once the leaf is there.
-        let replaced = unsafe { self.tables().replace_page(found, addr, new, flags, &mut gather) };
+        let replaced = unsafe { self.tables().replace_page(found, addr, copy.frame(), flags, &mut gather) };
         let change = gather.finish();
         if replaced != Ok(true) {
             self.memory.give_up(copy);

@@ -69,7 +69,8 @@ impl<P: Platform> Faults<'_, '_, P> {
         let pages = self.memory.pages();
         let mut copy = pages.alloc(self.request_for(vma), Order::FRAME)?;
         pages.frames().copy(FrameRange::folio(from, Order::FRAME), &mut copy, TouchHint::Soon);
-        pages.frames().set_origin(copy.frame(), Origin::new(self.family, vma.attributes.origin_of(addr)));
+        let origin = Origin::new(self.family, vma.attributes.origin_of(addr));
+        let copy = pages.requests().with_origin(copy, origin)?;
         let flags = leaf_flags(&vma.attributes, true).union(EntryFlags::ANON);
         // SAFETY: invariant 1: the copy's value is given up once it is mapped.
         let done = mapped(unsafe { self.tables().map(addr, copy.frames(), flags) });

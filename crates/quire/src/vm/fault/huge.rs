@@ -162,7 +162,9 @@ impl<'a, P: Platform> Faults<'a, '_, P> {
         let frame = taken.map_err(|_| FaultError::NoHugePage)?;
         let mut own = Own { frame, reserved, zeroed: false };
         pages.frames().lend_huge(own.frame);
-        pages.frames().set_origin(own.frame, Origin::new(self.family, vma.attributes.origin_of(place.start)));
+        pages
+            .frames()
+            .set_whole_origin(own.frame, Origin::new(self.family, vma.attributes.origin_of(place.start)));
         match fill(own.frame) {
             Ok(()) => {
                 own.zeroed = pages.frames().is_huge_zero(own.frame, place.size.order());

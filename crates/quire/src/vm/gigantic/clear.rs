@@ -198,7 +198,7 @@ impl<P: Platform> PieceFaults<'_, '_, P> {
             unsafe { pages.counts().release(first) };
             return Err(NotBegun::Again);
         }
-        pages.frames().set_origin(frame, Origin::new(family, vma.attributes.origin_of(base)));
+        pages.frames().set_whole_origin(frame, Origin::new(family, vma.attributes.origin_of(base)));
         let [claimed, done, cancelled] = [Pieces::NONE; 3];
         let mut folio = Folio { owner, family, base, frame, claimed, done, cancelled, touched: index };
         let piece = folio.claim(slot, index);

@@ -124,15 +124,17 @@ impl<P: Platform> Migration<'_, '_, P> {
         let order = pages.frames().set_aside(frame).ok_or(MigrateError::NotMovable)?;
         let source = FrameRange::folio(frame, order);
         let gfp = Gfp::USER.on_node(pages.store().node_of_frame(frame));
-        let (target, origin) = (pages.alloc(gfp, order), pages.frames().origin(frame));
-        let (Ok(target), Some(origin)) = (target.map(Folio::into_raw), origin) else {
+        let origin = pages.frames().origin(frame);
+        // Before the hold, since the origin tells what a held frame is.
+        let target = origin.and_then(|origin| {
+            pages.alloc(gfp, order).and_then(|folio| pages.requests().with_origin(folio, origin)).ok()
+        });
+        let (Some(target), Some(origin)) = (target.map(Folio::into_raw), origin) else {
             // SAFETY: invariant 1: `set_aside` held the folio for this task.
             unsafe { pages.counts().release(source) };
             return self.move_in_pieces(frame, order);
         };
         let room = FrameRange::folio(target, order);
-        // Before the hold, since the origin tells what a held frame is.
-        pages.frames().set_origin(target, origin);
         pages.frames().hold(room);
         let copier = pages.frames().clearer().copier(self.platform(), order.bytes(), TouchHint::Unknown);
         let mut job = Job { source, target, origin, copier, copied: FrameMask::EMPTY, since: 0 };

@@ -79,7 +79,7 @@ impl<'p, P: Platform> MmShared<'p, P> {
         huge: HugePools<'p>,
     ) -> Result<Self, InitError> {
         let mut zero = pages.alloc(Gfp::KERNEL, Order::FRAME).map_err(|_| InitError::TooSmall)?;
-        pages.frames().hold_for_manager(zero.frames());
+        pages.requests().hold_for_manager(zero.frames()).map_err(|_| InitError::TooSmall)?;
         pages.frames().clear(&mut zero, TouchHint::Later);
         let tables = &mut TableFrames::new(&pages);
         let files = FileTable::new(tables)?;

@@ -89,7 +89,10 @@ impl<P: Platform> Answers<'_, '_, P> {
         let folio = FrameRange::folio(own.frame(), Order::FRAME);
         let flags = answer_flags(vma, true, mode);
         if vma.attributes.is_private() {
-            pages.frames().set_origin(own.frame(), Origin::new(self.family, vma.attributes.origin_of(at)));
+            let origin = Origin::new(self.family, vma.attributes.origin_of(at));
+            if pages.set_origin(folio, origin).is_err() {
+                return Err((UserfaultError::OutOfMemory.into(), own));
+            }
             // SAFETY: invariant 1: `OwnFrame` gives the frame up once it is mapped.
             if let Err(error) = unsafe { self.tables().map(at, folio, flags.union(EntryFlags::ANON)) } {
                 return Err((error.into(), own));

@@ -97,9 +97,9 @@ fn fill(allocator: &Allocator<'_>, groups: &[Mobility]) -> Vec<Vec<Frame>> {
     };
     let odd = allocator.memory_info().free % 512;
     assert_eq!(take(Mobility::Unmovable, odd).len() as u64, odd);
-    let blocks: Vec<Vec<Frame>> = groups.iter().map(|&mobility| take(mobility, 504)).collect();
+    let blocks: Vec<Vec<Frame>> = groups.iter().map(|&mobility| take(mobility, 512)).collect();
     for frames in &blocks {
-        assert!(frames.len() == 504 && frames[0].block() == frames[503].block(), "one block for each");
+        assert!(frames.len() == 512 && frames[0].block() == frames[503].block(), "one block for each");
     }
     take(Mobility::Movable, u64::MAX >> 44);
     assert_eq!(allocator.memory_info().free, 0);
@@ -142,11 +142,11 @@ fn strangers_take_the_emptiest_block_and_stay_together() {
         let singles: Vec<Frame> = blocks[0].iter().copied().step_by(2).collect();
         allocator.free_bulk_raw(Order::FRAME, &singles).unwrap();
         allocator.free_bulk_raw(Order::FRAME, &blocks[1][120..248]).unwrap();
-        allocator.free_bulk_raw(Order::FRAME, &blocks[2][240..504]).unwrap();
+        allocator.free_bulk_raw(Order::FRAME, &blocks[2][240..512]).unwrap();
         let number = |at: usize| blocks[at][0].block().0;
         assert_eq!(next_block(allocator, Mobility::Unmovable), number(2));
         assert_eq!(allocator.lists().stat(Stat::MobilityChange), 1, "the block changes over");
-        let taken: Vec<u32> = (1..264).map(|_| next_block(allocator, Mobility::Unmovable)).collect();
+        let taken: Vec<u32> = (1..272).map(|_| next_block(allocator, Mobility::Unmovable)).collect();
         assert!(taken.iter().all(|&block| block == number(2)), "as long as it has room");
         assert_eq!(next_block(allocator, Mobility::Movable), number(0), "its first owners went elsewhere");
         assert_eq!(next_block(allocator, Mobility::Unmovable), number(1));
@@ -160,8 +160,8 @@ fn a_free_block_is_broken_before_another_group_is_touched() {
     with_grouping(true, 64 * MIB, |allocator| {
         // Movable blocks with many free frames, and the last whole one.
         let gfp = Gfp { urgency: Urgency::Reserve, ..Gfp::USER };
-        let mut frames = vec![Frame(0); 30 * 504];
-        assert_eq!(allocator.alloc_bulk_raw(gfp, Order::FRAME, &mut frames), 30 * 504);
+        let mut frames = vec![Frame(0); 30 * 512];
+        assert_eq!(allocator.alloc_bulk_raw(gfp, Order::FRAME, &mut frames), 30 * 512);
         let most: Vec<Frame> = frames.iter().copied().filter(|frame| frame.index_in_block() != 100).collect();
         allocator.free_bulk_raw(Order::FRAME, &most).unwrap();
         assert_eq!(whole_blocks(allocator), 1);
@@ -221,7 +221,7 @@ fn a_shard_that_an_interrupt_elsewhere_has_locked_is_waited_for() {
             let odd = allocator.memory_info().free % 512;
             take(Mobility::Unmovable, odd);
             // A block of the second CPU's shard; all others are in the first CPU's.
-            let stranger = machine.run_on(CpuId(1), || take(Mobility::Unmovable, 504));
+            let stranger = machine.run_on(CpuId(1), || take(Mobility::Unmovable, 512));
             let movable = take(Mobility::Movable, allocator.memory_info().free);
             // Half of each block is free, in pairs.
             let all = stranger.iter().chain(&movable);

@@ -12,6 +12,7 @@ mod pages;
 mod partial;
 mod slab;
 mod split;
+mod tables;
 mod watermarks;
 mod worn;
 mod zero_ahead;

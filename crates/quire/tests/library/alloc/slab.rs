@@ -57,7 +57,12 @@ fn objects_of_many_sizes_keep_their_contents() {
 fn out_of_memory_is_an_error() {
     with_allocator(HostedConfig::new(BYTES), |machine, pages| {
         let cache = Cache::<[u64; 64]>::new();
-        machine.set_failures(FailurePlan::Nth(1));
+        // A slab's frame, and the frame of its descriptor.
+        for nth in [0, 1] {
+            machine.set_failures(FailurePlan::Nth(nth));
+            assert_eq!(cache.alloc(pages), Err(AllocError::OutOfMemory));
+        }
+        machine.set_failures(FailurePlan::Nth(2));
         let first: Vec<_> = (0..Cache::<[u64; 64]>::OBJECTS).map(|_| cache.alloc(pages).unwrap()).collect();
         assert_eq!(cache.alloc(pages), Err(AllocError::OutOfMemory));
         machine.set_failures(FailurePlan::Off);

@@ -98,21 +98,10 @@ impl Model {
                 true => counts.iter().filter(|&&count| count > 0).count() as u64,
                 false => counts.chunks(size).filter(|counts| !unmapped(counts)).count() as u64 * to.frames(),
             };
-            let own = self.descriptors(counts, to);
             let freed = allocator.split_raw(self.start.add(part as u64), to);
-            assert_eq!(freed, Ok(whole.frames() - kept - own), "{whole:?} to {to:?}");
+            assert_eq!(freed, Ok(whole.frames() - kept), "{whole:?} to {to:?}");
         }
         self.whole = (to >= Order::BLOCK).then_some(to);
-    }
-
-    /// How many frames of the block keep its descriptors once it is split into small pieces: its own frames,
-    /// where eight are unmapped.
-    fn descriptors(&self, counts: &[u32], to: Order) -> u64 {
-        let has_room = |block: &&[u32]| {
-            let used = block.iter().any(|&count| count > 0);
-            used && block.chunks(8).any(|group| group.iter().all(|&count| count == 0))
-        };
-        if to < Order::BLOCK { 8 * counts.chunks(512).filter(has_room).count() as u64 } else { 0 }
     }
 
     fn check(&self, allocator: &Allocator<'_>) {
@@ -196,7 +185,7 @@ fn an_unmapped_folio_of_blocks_stays_its_owners() {
         assert_eq!(allocator.split_raw(folio, Order::BLOCK), Ok(0));
         assert_eq!(allocator.split_raw(folio, order(3)), Ok(0));
         allocator.validate().unwrap();
-        assert_eq!(allocator.memory_info().metadata, before.metadata + 8, "descriptors from elsewhere");
+        assert_eq!(allocator.memory_info().metadata, before.metadata, "a split needs no memory");
         (0..512).step_by(8).for_each(|at| allocator.free_raw(folio.add(at), order(3)).unwrap());
         allocator.free_raw(folio.add(512), Order::BLOCK).unwrap();
         allocator.free_raw(folio.add(1024), order(10)).unwrap();
@@ -206,7 +195,7 @@ fn an_unmapped_folio_of_blocks_stays_its_owners() {
 }
 
 #[test]
-fn large_leaves_and_missing_memory_are_refused_without_a_trace() {
+fn large_leaves_are_refused_without_a_trace_and_missing_memory_is_not() {
     with_allocator(HostedConfig::new(32 * MIB), |machine, allocator| {
         let folio = allocator.alloc_raw(Gfp::USER, Order::BLOCK).unwrap();
         allocator.counts().counter().map_large(folio, PageSize::Size2M);
@@ -214,15 +203,11 @@ fn large_leaves_and_missing_memory_are_refused_without_a_trace() {
         map(allocator, FrameRange::folio(folio, Order::BLOCK));
         allocator.counts().counter().unmap_large_raw(folio, PageSize::Size2M, Contents::Unknown);
         machine.set_failures(FailurePlan::From(0));
-        assert_eq!(allocator.split_raw(folio, order(4)), Err(SplitError::OutOfMemory));
-        // Descriptors need eight frames in a row; seven are not enough.
-        allocator.counts().counter().unmap_raw(FrameRange::new(folio.add(65), 7));
-        assert_eq!(allocator.split_raw(folio, order(4)), Err(SplitError::OutOfMemory));
+        allocator.counts().counter().unmap_raw(FrameRange::new(folio.add(64), 8));
         assert_eq!((allocator.counts().mapcount(folio), allocator.counts().deferred_splits()), (1, 1));
         allocator.validate().unwrap();
-        allocator.counts().counter().unmap_raw(FrameRange::new(folio.add(64), 1));
         allocator.counts().counter().unmap_raw(FrameRange::new(folio.add(500), 3));
-        assert_eq!(allocator.split_deferred(1), 3);
+        assert_eq!(allocator.split_deferred(1), 11);
         machine.set_failures(FailurePlan::Off);
         assert_eq!(
             (allocator.counts().deferred_splits(), allocator.lists().stat(Stat::ThpSplitPage)),
@@ -230,6 +215,12 @@ fn large_leaves_and_missing_memory_are_refused_without_a_trace() {
         );
         assert_eq!(allocator.lists().stat(Stat::ThpDeferredSplitPage), 1);
         allocator.validate().unwrap();
+        let mapped = allocator.alloc_raw(Gfp::USER, Order::BLOCK).unwrap();
+        map(allocator, FrameRange::folio(mapped, Order::BLOCK));
+        machine.set_failures(FailurePlan::From(0));
+        assert_eq!(allocator.split_raw(mapped, Order::FRAME), Ok(0), "all of it is mapped");
+        machine.set_failures(FailurePlan::Off);
+        assert_eq!(allocator.counts().counter().unmap_raw(FrameRange::folio(mapped, Order::BLOCK)), 512);
         (0..512).filter(|at| !(64..72).contains(at) && !(500..503).contains(at)).for_each(|at| {
             assert_eq!(allocator.counts().counter().unmap_raw(FrameRange::new(folio.add(at), 1)), 1);
         });

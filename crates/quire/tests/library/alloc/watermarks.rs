@@ -5,7 +5,7 @@ use hosted::{Hosted, HostedConfig, MemoryRange as Range};
 use quire::addr::{Frame, FrameRange, Order};
 use quire::cpu::CpuId;
 use quire::error::{AllocError, HotplugError};
-use quire::limits::{DESCRIPTOR_FRAMES, PCP_BATCH};
+use quire::limits::PCP_BATCH;
 use quire::page_alloc::{
     AllocatorConfig, Gfp, MemoryInfo, MemoryRange, Mobility, PageAllocator, Urgency, Watermarks, ZoneInfo,
     ZoneKind,
@@ -15,8 +15,6 @@ use testkit::{order, ranges_of};
 
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
-/// Frames that a block loses to its descriptors when a request splits it.
-const SPLIT: u64 = DESCRIPTOR_FRAMES as u64;
 const RESERVE: Gfp = Gfp { urgency: Urgency::Reserve, ..Gfp::USER };
 
 type Allocator<'m> = PageAllocator<'m, Hosted>;
@@ -64,7 +62,7 @@ fn each_urgency_stops_at_its_mark() {
                 live.extend(take_all(allocator, urgent(urgency, mobility), Order::FRAME));
             }
             let left = left(allocator, ZoneKind::Dma32);
-            assert!(left <= mark && left + SPLIT >= mark, "{urgency:?}: {left} left, the mark is {mark}");
+            assert!(left == mark, "{urgency:?}: {left} left, the mark is {mark}");
         }
         give(allocator, Order::FRAME, &live);
     });
@@ -81,13 +79,13 @@ fn no_order_passes_the_mark() {
                 assert!(!live.is_empty());
                 let mark = if gfp == Gfp::ATOMIC { min / 2 } else { min };
                 let left = left(allocator, ZoneKind::Dma32);
-                assert!(left + SPLIT >= mark, "order {number}: {left} left of {mark}");
+                assert!(left >= mark, "order {number}: {left} left of {mark}");
                 give(allocator, order, &live);
                 let mut many = vec![Frame(0); 20_000];
                 let got = allocator.alloc_bulk_raw(gfp, order, &mut many);
                 let left = self::left(allocator, ZoneKind::Dma32);
                 // A batch may start in one block and end in another.
-                assert!(got > 0 && left + 2 * SPLIT >= mark, "order {number} in bulk: {left} left of {mark}");
+                assert!(got > 0 && left >= mark, "order {number} in bulk: {left} left of {mark}");
                 allocator.free_bulk_raw(order, &many[..got]).unwrap();
             }
         });
@@ -104,7 +102,7 @@ fn lower_zones_keep_a_share_for_those_that_need_them() {
         let user = take_all(allocator, Gfp::USER, Order::FRAME);
         let near = |kind, want: u64| {
             let left = left(allocator, kind);
-            assert!(left <= want && left + SPLIT >= want, "{kind:?}: {left} left, should be {want}");
+            assert!(left == want, "{kind:?}: {left} left, should be {want}");
         };
         near(ZoneKind::Movable, min(ZoneKind::Movable));
         near(ZoneKind::Normal, min(ZoneKind::Normal) + movable / 32);
@@ -155,7 +153,7 @@ fn atomic_requests_leave_lower_zones_their_share() {
         let atomic = |gfp| Gfp { urgency: Urgency::Atomic, ..gfp };
         let near = |kind, want: u64| {
             let left = left(allocator, kind);
-            assert!(left <= want && left + SPLIT >= want, "{kind:?}: {left} left, should be {want}");
+            assert!(left == want, "{kind:?}: {left} left, should be {want}");
         };
         let user = take_all(allocator, atomic(Gfp::USER), Order::FRAME);
         near(ZoneKind::Movable, half(ZoneKind::Movable));
@@ -309,7 +307,7 @@ fn racing_cpus_pass_the_mark_by_a_batch_each_at_most() {
             live.lock().unwrap().extend(own);
         });
         let left = left(&allocator, ZoneKind::Dma32);
-        let slack = CPUS as u64 * (PCP_BATCH as u64 + SPLIT);
+        let slack = CPUS as u64 * PCP_BATCH as u64;
         assert!(left + slack >= mark, "{urgency:?}: {left} left, the mark is {mark}");
         allocator.validate().unwrap();
         let live = live.into_inner().unwrap();
@@ -367,7 +365,7 @@ fn marks_rise_with_added_memory_and_fall_with_removed() {
             let stops_at = |gfp, want: u64| {
                 let live = take_all(allocator, gfp, Order::FRAME);
                 let left = left(allocator, ZoneKind::Dma32);
-                assert!(left <= want && left + SPLIT >= want, "{left} left, should be {want}");
+                assert!(left == want, "{left} left, should be {want}");
                 give(allocator, Order::FRAME, &live);
                 allocator.lists().drain_local();
             };

@@ -1,8 +1,10 @@
 //! Helpers of the tests of large leaves onto pages of files.
 
+use hosted::raw::RawPages;
 use hosted::{Hosted, HostedConfig, SyntheticFiles};
-use quire::addr::{Frame, FrameRange, VirtAddr};
+use quire::addr::{Frame, FrameRange, Order, VirtAddr};
 use quire::arch::Protection;
+use quire::page_alloc::Gfp;
 use quire::platform::FileId;
 use quire::vm::{Backing, Collapsed, File, FolioPolicy, MapRequest, Placement, Refusal, Sharing};
 
@@ -19,8 +21,15 @@ pub(crate) const RX: Protection = Protection::READ.union(Protection::EXEC);
 pub(crate) fn frames(test: impl FnOnce(&Hosted, &Manager<'_>)) {
     with_manager(HostedConfig::new(64 * MIB), |machine, manager| {
         manager.set_folio_policy(FolioPolicy::FRAMES);
-        test(machine, manager);
+        displaced(manager, || test(machine, manager));
     });
+}
+
+/// Pages that are read in order would fill a block in order. Here one frame is in their way.
+pub(crate) fn displaced(manager: &Manager<'_>, test: impl FnOnce()) {
+    let odd = manager.pages().alloc_raw(Gfp::USER, Order::FRAME).expect("memory");
+    test();
+    manager.pages().free_raw(odd, Order::FRAME).expect("it is the test's");
 }
 
 /// The same with an address space that maps 4 MiB of shared anonymous memory at [`BASE`], the first 2 MiB of

@@ -9,8 +9,8 @@ use quire::page_alloc::Gfp;
 use quire::vm::{Access, Advice, Backing, MapRequest, MemoryFailure, Remap};
 
 use crate::filethp::support::{
-    BASE, HUGE, PAGE, RX, check, check_text, counts, fill, frame_at, inside, is_large, moved, private,
-    shared, shmem, text,
+    BASE, HUGE, PAGE, RX, check, check_text, counts, displaced, fill, frame_at, inside, is_large, moved,
+    private, shared, shmem, text,
 };
 use crate::filethp::world::{Manager, R, RW, Space, load, store};
 
@@ -140,7 +140,7 @@ fn with_losses(test: impl FnOnce(&Hosted, &Manager<'_>)) {
         let ranges = testkit::ranges_of(&machine);
         let manager = hosted::raw::memory_manager(&machine, &ranges, &Default::default()).unwrap();
         manager.set_folio_policy(quire::vm::FolioPolicy::FRAMES);
-        test(&machine, &manager);
+        displaced(&manager, || test(&machine, &manager));
         manager.validate().expect("broken at the end");
         machine.assert_clean();
     });

@@ -21,13 +21,12 @@ fn a_frame_says_what_it_is() {
         assert_eq!(info(Frame((2 * GIB + 64 * MIB) / 4096)), FrameInfo::NotMemory);
         assert_eq!(info(Frame(u64::MAX)), FrameInfo::NotMemory);
         assert_eq!(info(Frame(0)), FrameInfo::Metadata, "tables are taken from the front");
-        // Small folios of each order, held or not, beside each other and beside their descriptors.
+        // Small folios of each order, held or not, beside each other and beside descriptors.
         for order in 0..9 {
             let order = Order::new(order).unwrap();
             let folios: Vec<_> = (0..5).map(|_| pages.alloc_raw(Gfp::USER, order).unwrap()).collect();
             for &head in &folios {
-                let area = head.block().first_frame();
-                assert_eq!(info(area), FrameInfo::Metadata, "descriptors stand in the block");
+                pages.describe(head).unwrap();
                 for held in [false, true] {
                     let folio = FrameRange::folio(head, order);
                     if held {

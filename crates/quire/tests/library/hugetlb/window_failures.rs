@@ -76,8 +76,8 @@ fn the_frame_that_stays_may_stay_where_it_is() {
     for policy in SAVING {
         with_policy(policy, HostedConfig::new(256 * MIB), |world| {
             let pages = world.pools.window().unwrap();
-            // The folio, the frame of its leaf's folio, the table; the fourth is the copy.
-            world.machine.set_failures(FailurePlan::Nth(3));
+            // The folio, eight frames of descriptors for its leaf's folio, the table; then the copy.
+            world.machine.set_failures(FailurePlan::Nth(10));
             let freed = world.pages.lists().stat(Stat::VmemmapFree);
             assert_eq!(world.pools.resize(world.pages, Size2M, BOTH, 1).after, 1);
             assert_eq!(world.machine.allocations_failed(), 1);
@@ -96,8 +96,9 @@ fn a_leaf_that_was_not_split_is_split_on_demand() {
     with_policy(DescriptorPolicy::Batched, HostedConfig::new(512 * MIB), |world| {
         let split = |world: &World<'_, '_>| world.pages.lists().stat(Stat::VmemmapSplit);
         let (pools, pages) = (world.pools, world.pages);
-        // One request for the folios; frame and table of the first leaf; then the second leaf's frame fails.
-        world.machine.set_failures(FailurePlan::Nth(3));
+        // One request for the folios; eight frames of descriptors and the table of the first leaf; then the
+        // first of the second leaf's fails.
+        world.machine.set_failures(FailurePlan::Nth(10));
         let flushes = pages.lists().stat(Stat::VmemmapFlush);
         assert_eq!(pools.resize(pages, Size2M, BOTH, 100).after, 100);
         world.machine.set_failures(FailurePlan::Off);

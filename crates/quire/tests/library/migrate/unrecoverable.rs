@@ -6,7 +6,7 @@ use hosted::raw::RawPages;
 use quire::addr::{Frame, FrameRange, Order, VirtAddr};
 use quire::error::MemoryFailureError;
 use quire::manager::MemoryRange;
-use quire::page_alloc::Gfp;
+use quire::page_alloc::{FrameInfo, Gfp};
 use quire::vm::{Advice, FolioPolicy, ForkStrategy, MemoryFailure};
 
 use crate::migrate::poison::{fail, with_bad};
@@ -69,24 +69,19 @@ fn reserved_memory_cannot_be_given_up() {
     });
 }
 
-/// Descriptors stand in the first free frames of a folio of 2 MiB when it was split, behind frames in use.
+/// The table of origins of a block with anonymous pages stands among them.
 #[test]
-fn descriptors_in_the_middle_of_a_block_cannot_be_given_up() {
+fn a_table_in_the_middle_of_a_block_cannot_be_given_up() {
     with_bad(64 * MIB, ForkStrategy::Copy, 1, |machine, manager| {
-        manager.set_folio_policy(FolioPolicy::only(order(9)).with_pmd_mapped(true));
+        manager.set_folio_policy(FolioPolicy::FRAMES);
         run(manager, |mm| {
             mm.mmap(&anonymous(BASE, 2 * MIB)).unwrap();
-            store(machine, mm, BASE, 1).unwrap();
-            let start = frame_at(machine, mm, BASE);
-            mm.munmap(VirtAddr(BASE + 100 * PAGE), 100 * PAGE).unwrap();
-            assert_eq!(manager.pages().split_deferred(1), 100 - 8);
-            for index in 104..112 {
-                assert_eq!(
-                    fail(manager, start.add(index)),
-                    Err(MemoryFailureError::Unrecoverable),
-                    "{index}"
-                );
-            }
+            (0..512).for_each(|page| store(machine, mm, BASE + page * PAGE, 1).unwrap());
+            let first = frame_at(machine, mm, BASE + 256 * PAGE).block().first_frame();
+            let is_table = |frame: &Frame| manager.pages().frames().frame_info(*frame) == FrameInfo::Metadata;
+            let tables: Vec<_> = (0..512).map(|at| first.add(at)).filter(is_table).collect();
+            assert_eq!(tables.len(), 1, "{tables:?}");
+            assert_eq!(fail(manager, tables[0]), Err(MemoryFailureError::Unrecoverable));
         });
     });
 }

@@ -284,7 +284,7 @@ fn large_leaves_go_together_under_the_shared_lock() {
 #[test]
 fn each_way_of_taking_apart_costs_what_it_says() {
     for (zap, entries, locks) in
-        [(ZapStrategy::PerPage, 2048, 2048), (ZapStrategy::Runs, 2048, 128), (ZapStrategy::Tables, 0, 5)]
+        [(ZapStrategy::PerPage, 2048, 2048), (ZapStrategy::Runs, 2048, 128), (ZapStrategy::Tables, 0, 4)]
     {
         with_space_of(small_machine(), zap, |machine, allocator, context| {
             let all = range(GIB, 8 * MIB);

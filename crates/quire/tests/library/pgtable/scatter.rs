@@ -8,7 +8,6 @@ use fastrand::Rng;
 use hosted::{HostedConfig, MemoryRange};
 use quire::addr::{Frame, FrameRange, Order, PhysAddr, VirtAddr};
 use quire::arch::{EntryFlags, Protection};
-use quire::memmap::DescriptorFlags;
 use quire::page_alloc::Gfp;
 use quire::pgtable::Zap;
 use quire::stats::Stat;
@@ -75,15 +74,12 @@ fn frames_all_over_memory_are_counted_down_exactly() {
                         assert_eq!(allocator.counts().mapcount(frame), count, "seed {seed}: {frame:?}");
                     }
                     for (_, frame) in dirty.iter().filter(|(page, _)| part.contains(page)) {
-                        assert!(
-                            allocator.frames().descriptor(*frame).has(DescriptorFlags::DIRTY),
-                            "seed {seed}"
-                        );
+                        assert!(allocator.frames().is_dirty(*frame), "seed {seed}");
                     }
                 }
             });
             for &frame in &frames[..files] {
-                allocator.frames().descriptor(frame).clear_flags();
+                allocator.frames().take_dirty(frame);
                 assert_eq!(allocator.release_raw(FrameRange::new(frame, 1)), 1);
             }
         });

@@ -7,7 +7,7 @@ use quire::addr::{Frame, FrameRange, Order, PageSize, VirtAddr};
 use quire::arch::{Entry, EntryFlags, Level, PagingMode, Protection};
 use quire::cpu::CpuId;
 use quire::error::MapError;
-use quire::memmap::{DescriptorFlags, FrameMask};
+use quire::memmap::FrameMask;
 use quire::page_alloc::Gfp;
 use quire::pgtable::{LeafRun, MoveError, Zap};
 use quire::platform::FramePlatform;
@@ -105,11 +105,9 @@ fn stores_through_file_pages_mark_them_dirty() {
             let zap = Zap { detach, ..Zap::tables(range(GIB, 8 * 4096), context.mode().user_range()) };
             tables.unmap(&zap, &mut gather).unwrap();
             assert_eq!(gather.finish().file, -8);
-            let dirty = (0..8).filter(|&at| {
-                allocator.frames().descriptor(frames.start.add(at)).has(DescriptorFlags::DIRTY)
-            });
+            let dirty = (0..8).filter(|&at| allocator.frames().take_dirty(frames.start.add(at)));
             assert_eq!(dirty.collect::<Vec<_>>(), [5]);
-            (0..8).for_each(|at| allocator.frames().descriptor(frames.start.add(at)).clear_flags());
+            assert!(!allocator.frames().take_dirty(frames.start.add(5)), "it was taken");
             assert_eq!(allocator.release_raw(frames), 8);
         }
     });
@@ -138,10 +136,9 @@ fn a_store_marks_its_own_folio_in_a_run_over_two() {
             let zap = Zap { detach, ..Zap::tables(range(GIB, 2 * MIB), context.mode().user_range()) };
             tables.unmap(&zap, &mut gather).unwrap();
             assert_eq!(gather.finish().file, -512);
-            let dirty = folios.map(|folio| allocator.frames().descriptor(folio).has(DescriptorFlags::DIRTY));
+            let dirty = folios.map(|folio| allocator.frames().take_dirty(folio));
             assert_eq!(dirty, [stored == 0, stored == 1], "detached: {detach}");
             for folio in folios {
-                allocator.frames().descriptor(folio).clear_flags();
                 allocator.release_raw(FrameRange::folio(folio, BLOCK));
             }
         }
@@ -162,9 +159,7 @@ fn dirty_file_pages_stay_counted_until_the_flush_is_over() {
                 .map_raw(VirtAddr(GIB), frames, EntryFlags::leaf(Protection::READ | Protection::WRITE))
                 .unwrap();
             let state = || {
-                let dirty = (0..8).filter(|&at| {
-                    allocator.frames().descriptor(frames.start.add(at)).has(DescriptorFlags::DIRTY)
-                });
+                let dirty = (0..8).filter(|&at| allocator.frames().is_dirty(frames.start.add(at)));
                 (
                     dirty.count(),
                     (0..8).map(|at| allocator.counts().mapcount(frames.start.add(at))).sum::<u64>(),
@@ -189,7 +184,6 @@ fn dirty_file_pages_stay_counted_until_the_flush_is_over() {
                 gather.finish();
                 assert_eq!(state(), (4, 0), "at the end, detach {detach}");
             });
-            (0..8).for_each(|at| allocator.frames().descriptor(frames.start.add(at)).clear_flags());
             assert_eq!(allocator.release_raw(frames), 8);
         }
     });

@@ -2,7 +2,7 @@
 
 use hosted::{FailurePlan, Hosted, HostedConfig};
 use quire::addr::{Frame, Order, VirtAddr};
-use quire::limits::{DESCRIPTOR_FRAMES, FRAME_SIZE};
+use quire::limits::FRAME_SIZE;
 use quire::manager::Config;
 use quire::page_alloc::{AllocatorConfig, Zeroes};
 use quire::vm::{Access, FaultKind, FolioPolicy, Remap};
@@ -131,11 +131,11 @@ fn a_gigantic_folio_of_which_a_part_is_gone_waits_to_be_split() {
             child.munmap(VirtAddr(BASE + 513 * MIB), 511 * MIB).unwrap();
             assert_eq!(pages.counts().deferred_splits(), 1);
             let before = used();
-            // 255 blocks, and half of one without its descriptors.
+            // 255 blocks, and half of one.
             let freed = pages.split_deferred(u64::MAX);
-            assert_eq!(freed, 510 * MIB / FRAME_SIZE + 256 - DESCRIPTOR_FRAMES as u64);
-            // Descriptors no longer count as used memory, nor does the frame of the half block's counts.
-            assert_eq!(before - used(), freed + DESCRIPTOR_FRAMES as u64 + 1);
+            assert_eq!(freed, 510 * MIB / FRAME_SIZE + 256);
+            // The frame of the half block's counts is free too.
+            assert_eq!(before - used(), freed + 1);
             assert_eq!(pages.counts().deferred_splits(), 0);
             assert_eq!(load(machine, mm, BASE + 300 * MIB), Ok(3));
             child.validate().unwrap();

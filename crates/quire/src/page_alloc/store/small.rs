@@ -16,7 +16,7 @@ use crate::error::FreeError;
 use crate::limits::{BLOCK_FRAMES, BLOCK_ORDER, VISIT_BLOCKS};
 use crate::memmap::{Block, BlockState, FrameMask};
 use crate::page_alloc::request::gfp::Contents;
-use crate::page_alloc::store::capacity::could_be_whole;
+use crate::page_alloc::store::capacity::{could_be_whole, is_complete};
 use crate::page_alloc::store::search::Search;
 use crate::page_alloc::store::shard::ShardIndex;
 use crate::page_alloc::store::zone::Zone;
@@ -146,7 +146,10 @@ impl<P: FramePlatform> Store<'_, P> {
     #[inline]
     fn finish_put(&self, number: BlockNumber, block: &Block, count: u16, order: u8) {
         let zone = &self.zones[block.zone()];
-        let emptied = if count_free(block, count, order) {
+        let shard = &zone.shards[usize::from(block.shard.load(Ordering::Relaxed))];
+        // A spare that has nothing to give up stays one: a task may free and allocate in it in turn.
+        let settled = || shard.spare() == Some(number) && is_complete(block) && block.lanes_at().is_none();
+        let emptied = if count_free(block, count, order) && !settled() {
             self.settle_emptied(zone, number, block)
         } else {
             self.relist(zone, number, block);

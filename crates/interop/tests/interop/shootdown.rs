@@ -220,7 +220,7 @@ impl Cpu<'_> {
         let request = range(pages.start as u64 * PAGE, pages.end as u64 * PAGE, PAGE);
         let mut sent = targets;
         let first = targets.iter().next();
-        first.filter(|_| machine.bug == Bug::LostMark).inspect(|&first| sent.remove(first));
+        first.filter(|_| machine.bug == Bug::LostMark).inspect(|&first| _ = sent.remove(first));
         let id = CpuId(self.id as u32);
         machine.shootdown.start(id, &sent, &request, |cpus| {
             cpus.iter().for_each(|cpu| machine.interrupts[cpu.index()].store(true, Ordering::Release));

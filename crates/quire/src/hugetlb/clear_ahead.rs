@@ -5,7 +5,6 @@
 #![forbid(unsafe_code)]
 
 use super::{HugePools, HugeSize};
-use crate::limits::BLOCK_FRAMES;
 use crate::page_alloc::PageAllocator;
 use crate::platform::Platform;
 use crate::sync::Pinned;
@@ -31,12 +30,11 @@ impl HugePools<'_> {
         drop(pool);
         let Some((frame, block)) = chosen else { return false };
         let cleared = pages.store().clear_huge_ahead(frame, block);
-        let is_last = u64::from(block + 1) * BLOCK_FRAMES as u64 == order.frames();
-        if cleared && is_last {
+        if cleared {
             let mut pool = self.lock(pages, size);
             // It may have been taken, and even demoted, since.
-            if frames.is_huge(frame, order) && pool.is_free(pages.memmap(), frame) {
-                frames.join_huge_zeroes(frame, order);
+            let is_here = frames.is_huge(frame, order) && pool.is_free(pages.memmap(), frame);
+            if is_here && frames.join_huge_zeroes(frame, order) {
                 pool.sort_in(frames, pages.store().node_of_frame(frame), frame);
             }
         }

@@ -21,6 +21,7 @@
 //! are called with neither, because they call the pager, which takes them.
 
 mod buffers;
+mod contents;
 mod core;
 mod directory;
 mod entries;

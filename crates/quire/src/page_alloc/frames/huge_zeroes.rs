@@ -33,14 +33,6 @@ impl<P: FramePlatform> Frames<'_, P> {
         mark_of(self.memmap.block(frame.block().add(block))) != UNKNOWN
     }
 
-    /// How many blocks of a page of a pool are known to be zero.
-    pub(crate) fn huge_zero_blocks(&self, frame: Frame, order: Order) -> u32 {
-        match self.is_huge_zero(frame, order) {
-            true => blocks_in(order),
-            false => self.blocks(frame, order).filter(|block| mark_of(block) != UNKNOWN).count() as u32,
-        }
-    }
-
     /// Notes that a block of a page of a pool is zero. The caller has the page to itself.
     pub(crate) fn note_huge_zero(&self, frame: Frame, block: u32) {
         set_mark(self.memmap.block(frame.block().add(block)), BLOCK);
@@ -52,11 +44,14 @@ impl<P: FramePlatform> Frames<'_, P> {
         set_mark(self.memmap.block(frame.block()), if order == Order::BLOCK { BLOCK } else { PAGE });
     }
 
-    /// Makes one mark of those of a page's blocks, if all are there. The caller has the page to itself.
-    pub(crate) fn join_huge_zeroes(&self, frame: Frame, order: Order) {
-        if self.huge_zero_blocks(frame, order) == blocks_in(order) {
+    /// Makes one mark of those of a page's blocks, if all are there, and returns whether they are. The caller
+    /// has the page to itself.
+    pub(crate) fn join_huge_zeroes(&self, frame: Frame, order: Order) -> bool {
+        let all = self.blocks(frame, order).all(|block| mark_of(block) != UNKNOWN);
+        if all {
             self.note_all_huge_zero(frame, order);
         }
+        all
     }
 
     /// Gives each block a mark of its own. The caller has the page to itself.

@@ -189,6 +189,27 @@ fn a_gigantic_page_is_cleared_ahead_block_by_block() {
     });
 }
 
+/// Of a page whose first block alone is not zero, that block is the last to be cleared: the page is the next to
+/// be taken by a use that needs zeroes.
+#[test]
+fn a_page_is_known_once_its_last_block_is_wherever_it_stands() {
+    let machine = HostedConfig::new(3 * GIB).build().unwrap();
+    let zeroes = Zeroes { pools_ahead: u64::MAX, verify: false, ..Zeroes::default() };
+    with_zeroes(&machine, &machine, true, zeroes, |manager| {
+        let (pools, pages) = (manager.huge_pools(), manager.pages());
+        let take = |size| pools.take(pages, size, NodeSet::ALL, false).unwrap();
+        resize(manager, Size1G, 2);
+        assert_eq!(pools.demote(pages, NodeSet::ALL, 1).done, 1);
+        let part = take(Size2M);
+        pools.give_raw(pages, Size2M, part, false);
+        assert_eq!(pools.promote(pages, NodeSet::ALL, 1).done, 1);
+        assert_eq!(std::iter::from_fn(|| manager.zero_ahead().then_some(())).count(), 1);
+        let page = take(Size1G);
+        assert_eq!(page.0, part.0 & !(Size1G.order().frames() - 1));
+        pools.give_raw(pages, Size1G, page, false);
+    });
+}
+
 /// Pages are taken, stored to and given back while idle CPUs clear them: none is taken that an idle CPU still
 /// clears, and none is lost.
 #[test]

@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 use crate::addr::{Frame, FrameRange, Order};
+use crate::hugetlb::HugeSize;
 use crate::vm::gigantic::state::Cleared;
 use crate::vm::userfault::Waiting;
 
@@ -54,6 +55,8 @@ pub(in crate::vm) enum Step {
     Again,
     /// The last piece of a gigantic folio is done: end its clear.
     Cleared(Cleared),
+    /// The pool of this size has no page that is known to be zero: clear one.
+    ClearHuge(HugeSize, Caller),
     /// Some of the folio's memory went bad before it was mapped: take it out of use.
     Marked(FrameRange),
     /// The table is shared with another address space: unshare it.

@@ -9,6 +9,7 @@ use quire::addr::{Order, VirtAddr};
 use quire::arch::{ClearKernel, CopyKernel, CpuFeatures};
 use quire::clear::{ClearPolicy, Stretch};
 use quire::cpu::CpuId;
+use quire::hugetlb::HugeSize;
 use quire::manager::Config;
 use quire::page_alloc::AllocatorConfig;
 use quire::vm::{FolioPolicy, Mm};
@@ -74,8 +75,11 @@ impl Locking {
 /// How Quire's arms clear.
 #[derive(Clone, Copy)]
 enum Way {
+    /// The measured policy, on pages of a pool of huge pages.
+    Pool,
+    /// The same policy, on anonymous folios.
     Policy,
-    /// The same policy, clearing a page of 1 GiB piece by piece.
+    /// The same policy, clearing an anonymous folio of 1 GiB piece by piece.
     OnDemand,
     Only(ClearKernel),
 }
@@ -83,7 +87,7 @@ enum Way {
 impl Way {
     fn policy(self, measured: ClearPolicy) -> ClearPolicy {
         match self {
-            Self::Policy | Self::OnDemand => measured,
+            Self::Pool | Self::Policy | Self::OnDemand => measured,
             Self::Only(kernel) => {
                 ClearPolicy::only(kernel, CopyKernel::String).with_stretch(measured.stretch)
             }
@@ -98,7 +102,8 @@ pub(super) fn all(shared: &Rc<Shared>, swept: bool) -> impl Iterator<Item = Box<
         [Nt64, Nt32, Nt16].into_iter().find(|kernel| kernel.on(features).is_ok()).unwrap_or(Movnti);
     // Pieces of 2 MiB leave no stretch length to sweep.
     let more = (!swept).then_some(Way::OnDemand);
-    let ways = [Way::Policy].into_iter().chain(more).chain([Way::Only(String), Way::Only(streaming)]);
+    let ways =
+        [Way::Pool, Way::Policy].into_iter().chain(more).chain([Way::Only(String), Way::Only(streaming)]);
     ways.map(|way| Box::new(Ours { way, shared: shared.clone() }) as Box<dyn Arm<Locking>>)
 }
 
@@ -110,6 +115,7 @@ struct Ours {
 impl Arm<Locking> for Ours {
     fn name(&self) -> &'static str {
         match self.way {
+            Way::Pool => "quire-pool",
             Way::Policy => "quire",
             Way::OnDemand => "quire-on-demand",
             Way::Only(kernel) => kernel.name(),
@@ -118,6 +124,10 @@ impl Arm<Locking> for Ours {
 
     fn about(&self) -> &'static str {
         match self.way {
+            Way::Pool => {
+                "as `quire`, on pages of a pool that the mapping has reserved, as the published case is: a \
+                 fault clears its page in the pool, without the address space's lock."
+            }
             Way::Policy => {
                 "each thread calls Mm::mlock on a hosted machine with the measured policy. No trap, no \
                  system call, no cgroup."
@@ -142,6 +152,7 @@ impl Arm<Locking> for Ours {
                     .to_owned(),
             )
         })?;
+        let pool = ours::pool_of(case.page).filter(|_| matches!(self.way, Way::Pool));
         let policy = self.way.policy(self.shared.policy);
         let policy = case.stretch.map_or(policy, |stretch| policy.with_stretch(stretch));
         let config = Config {
@@ -150,7 +161,7 @@ impl Arm<Locking> for Ours {
             ..Config::default()
         };
         let machine = self.shared.machine(case.total())?;
-        Ok(Box::new(Ready { case: *case, processors: &self.shared.processors, machine, config }))
+        Ok(Box::new(Ready { case: *case, processors: &self.shared.processors, machine, config, pool }))
     }
 }
 
@@ -159,6 +170,7 @@ struct Ready<'a> {
     processors: &'a [usize],
     machine: Rc<Hosted>,
     config: Config,
+    pool: Option<HugeSize>,
 }
 
 struct Pass {
@@ -212,8 +224,11 @@ impl Ready<'_> {
             let manager =
                 hosted::raw::memory_manager(&scheduled, &ours::ranges(machine, false), &self.config)
                     .map_err(|error| said(&error))?;
+            if let Some(size) = self.pool {
+                ours::fill_pool(&manager, size, (case.total() / case.page) as u64)?;
+            }
             let mm = manager.new_mm().map_err(|error| said(&error))?;
-            ours::map(&mm, case.total())?;
+            ours::map_from(&mm, case.total(), self.pool)?;
             let meeting = Meeting::of(case.threads);
             let spans = machine.spawn_pinned_cpus(case.threads, self.processors, |cpu| {
                 lock(case, &scheduled, &mm, cpu, &meeting)

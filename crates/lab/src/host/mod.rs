@@ -4,3 +4,4 @@ pub mod cycles;
 pub mod machine;
 pub mod thp;
 pub mod threads;
+pub mod vectors;

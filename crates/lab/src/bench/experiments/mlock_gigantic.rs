@@ -50,7 +50,7 @@ pub const EXPERIMENT: Experiment = Experiment {
          thread.",
     ],
     own: &["quire-pool", "quire"],
-    apart: &["quire-on-demand"],
+    apart: &["quire-on-demand", "quire-saving"],
     goals: &[Goal::new(
         "no stretch without a reschedule point over 100 us",
         "quire",

@@ -81,13 +81,26 @@ enum Way {
     Policy,
     /// The same policy, clearing an anonymous folio of 1 GiB piece by piece.
     OnDemand,
+    /// The measured policy, with vector registers saved and restored around each stretch.
+    Saving,
+    /// As Linux 7.0 clears.
+    Contiguous,
     Only(ClearKernel),
 }
+
+/// Linux 7.0 clears so much in one run where tasks are not preempted (`PROCESS_PAGES_NON_PREEMPT_BATCH`).
+const CONTIGUOUS: Stretch = match Stretch::of(8 << 20) {
+    Ok(stretch) => stretch,
+    Err(_) => panic!("a multiple of a frame"),
+};
 
 impl Way {
     fn policy(self, measured: ClearPolicy) -> ClearPolicy {
         match self {
-            Self::Pool | Self::Policy | Self::OnDemand => measured,
+            Self::Pool | Self::Policy | Self::OnDemand | Self::Saving => measured,
+            Self::Contiguous => {
+                ClearPolicy::only(ClearKernel::String, CopyKernel::String).with_stretch(CONTIGUOUS)
+            }
             Self::Only(kernel) => {
                 ClearPolicy::only(kernel, CopyKernel::String).with_stretch(measured.stretch)
             }
@@ -100,10 +113,10 @@ pub(super) fn all(shared: &Rc<Shared>, swept: bool) -> impl Iterator<Item = Box<
     let features = CpuFeatures::detect();
     let streaming =
         [Nt64, Nt32, Nt16].into_iter().find(|kernel| kernel.on(features).is_ok()).unwrap_or(Movnti);
-    // Pieces of 2 MiB leave no stretch length to sweep.
-    let more = (!swept).then_some(Way::OnDemand);
-    let ways =
-        [Way::Pool, Way::Policy].into_iter().chain(more).chain([Way::Only(String), Way::Only(streaming)]);
+    // Pieces of 2 MiB leave no stretch length to sweep, and Linux' is its own.
+    let more: &[Way] = if swept { &[] } else { &[Way::OnDemand, Way::Contiguous, Way::Only(Movnti)] };
+    let ways = [Way::Pool, Way::Policy, Way::Saving, Way::Only(String), Way::Only(streaming)].into_iter();
+    let ways = ways.chain(more.iter().copied());
     ways.map(|way| Box::new(Ours { way, shared: shared.clone() }) as Box<dyn Arm<Locking>>)
 }
 
@@ -118,6 +131,8 @@ impl Arm<Locking> for Ours {
             Way::Pool => "quire-pool",
             Way::Policy => "quire",
             Way::OnDemand => "quire-on-demand",
+            Way::Saving => "quire-saving",
+            Way::Contiguous => "contiguous",
             Way::Only(kernel) => kernel.name(),
         }
     }
@@ -135,6 +150,17 @@ impl Arm<Locking> for Ours {
             Way::OnDemand => {
                 "as `quire`, clearing pages of 1 GiB piece by piece, so that a waiter for the address \
                  space's lock waits for one piece at most."
+            }
+            Way::Saving => {
+                "as `quire`, with XSAVE before and XRSTOR after each run that uses vector registers: more than a \
+                 kernel pays that restores them only when it returns to the program."
+            }
+            Way::Contiguous => {
+                "as `quire`, by string stores in runs of 8 MiB, the touched neighbourhood last: the shape that \
+                 Linux has since 7.0 where tasks are not preempted."
+            }
+            Way::Only(ClearKernel::Movnti) => {
+                "as `quire`, by non-temporal stores without vector registers only."
             }
             Way::Only(ClearKernel::String) => "as `quire`, by string stores only, as Linux clears.",
             Way::Only(_) => "as `quire`, by these non-temporal stores only, with a fence after each stretch.",
@@ -161,7 +187,8 @@ impl Arm<Locking> for Ours {
             ..Config::default()
         };
         let machine = self.shared.machine(case.total())?;
-        Ok(Box::new(Ready { case: *case, processors: &self.shared.processors, machine, config, pool }))
+        let (processors, saves) = (&self.shared.processors, matches!(self.way, Way::Saving));
+        Ok(Box::new(Ready { case: *case, processors, machine, config, pool, saves }))
     }
 }
 
@@ -171,6 +198,7 @@ struct Ready<'a> {
     machine: Rc<Hosted>,
     config: Config,
     pool: Option<HugeSize>,
+    saves: bool,
 }
 
 struct Pass {
@@ -220,7 +248,7 @@ impl Ready<'_> {
         mark(machine);
         machine.run_on(CpuId(0), || {
             // SAFETY: H3: the manager lives inside `run_on`, and the threads that get it are CPUs of this machine.
-            let scheduled = Scheduled::on(unsafe { machine.bare() }, points);
+            let scheduled = Scheduled::on(unsafe { machine.bare() }, points).with_saved_vectors(self.saves);
             let manager =
                 hosted::raw::memory_manager(&scheduled, &ours::ranges(machine, false), &self.config)
                     .map_err(|error| said(&error))?;

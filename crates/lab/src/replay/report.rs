@@ -38,6 +38,8 @@ pub(super) struct Report {
     pub(super) faults: BTreeMap<&'static str, Cost>,
     /// Faults that Quire took.
     pub(super) faults_taken: u64,
+    /// Of these, faults that brought in a single frame because no folio was free.
+    pub(super) faults_fell_back: u64,
     /// By folio size.
     pub(super) folios: BTreeMap<String, u64>,
     pub(super) peak: Usage,
@@ -181,6 +183,7 @@ impl Report {
                 .filter_map(|kind| outcome.faults.get(kind))
                 .map(|pair| pair.quire.count())
                 .sum(),
+            faults_fell_back: outcome.fell_back,
             folios: (0..)
                 .zip(outcome.counts.folios)
                 .filter(|(_, count)| *count > 0)

@@ -159,6 +159,7 @@ fn counts(report: &Report) -> String {
         kib(report.bytes_copied),
         report.pages_mapped_around,
     );
+    text += &fell_back(report);
     if report.pages_touched_around > 0 {
         let _ = writeln!(
             text,
@@ -248,6 +249,7 @@ pub(super) fn sweep(reports: &[Report]) -> String {
         rows.add_row(cells);
     }
     let mut text = format!("{rows}\n");
+    reports.iter().for_each(|report| text += &fell_back(report));
     if let Some(linux) = reports.first().and_then(|report| report.fault_ns().1) {
         let _ = writeln!(text, "Linux took {} for all recorded faults, one of 4K each", duration(linux));
     }
@@ -257,6 +259,19 @@ pub(super) fn sweep(reports: &[Report]) -> String {
         text += &verdict(report);
     }
     text
+}
+
+/// Says so if the size of the machine has decided the figures.
+fn fell_back(report: &Report) -> String {
+    match report.faults_fell_back {
+        0 => String::new(),
+        count => format!(
+            "{count} faults found no free folio of {} in {}, and brought in single frames: give more than --memory {}\n",
+            report.folio,
+            exact_bytes(report.memory_bytes),
+            exact_bytes(report.memory_bytes)
+        ),
+    }
 }
 
 fn duration(ns: u64) -> String {

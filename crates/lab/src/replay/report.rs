@@ -7,7 +7,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::costs::{Costs, Pair, Series, Stopwatch};
-use super::faults::{KINDS, NOT_TAKEN};
+use super::faults::{ABSORBED, NOT_TAKEN, kinds};
 use super::memory::Usage;
 use super::policy::order_name;
 use super::run::Outcome;
@@ -154,7 +154,7 @@ impl Report {
         let timed = !context.check;
         let costs = |costs: &Costs| costs.iter().map(|(name, pair)| (name, Cost::of(pair, timed))).collect();
         let machine = &outcome.machine;
-        let taken = KINDS.iter().filter(|kind| !NOT_TAKEN.contains(kind));
+        let taken = kinds().filter(|kind| !NOT_TAKEN.contains(kind));
         Self {
             schema: SCHEMA,
             trace: context.path.display().to_string(),
@@ -219,7 +219,7 @@ impl Report {
 
     /// Faults that were absorbed.
     pub(super) fn absorbed(&self) -> u64 {
-        self.faults.get("absorbed").map_or(0, |cost| cost.count)
+        self.faults.get(ABSORBED).map_or(0, |cost| cost.count)
     }
 
     /// Nanoseconds of all faults on Quire and, of the same faults, on Linux.

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::faults::KINDS;
+use super::faults;
 use super::policy::exact_bytes;
 use super::report::{Cost, PolicySource, Report};
 use crate::output::{self, Sheet, line, quoted};
@@ -69,7 +69,7 @@ pub(super) fn section(report: &Report) -> String {
         exact_bytes(report.memory_bytes),
         report.cpus
     );
-    let _ = writeln!(text, "{}", costs_table("fault", KINDS.iter().copied(), report, &report.faults, true));
+    let _ = writeln!(text, "{}", costs_table("fault", faults::kinds(), report, &report.faults, true));
     let verbs = report.verbs.keys().copied();
     let _ = writeln!(text, "{}", costs_table("verb", verbs, report, &report.verbs, false));
     let _ = writeln!(text, "{}", memory_table(report));

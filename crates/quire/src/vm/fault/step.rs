@@ -37,6 +37,17 @@ pub enum FaultKind {
     Spurious,
 }
 
+impl FaultKind {
+    /// The names of all kinds in tables, in their order.
+    pub const NAMES: [&str; 7] =
+        ["anon-zero", "anon", "cow-copy", "cow-reuse", "file-minor", "file-major", "spurious"];
+
+    /// The name in tables.
+    pub const fn name(self) -> &'static str {
+        Self::NAMES[self as usize]
+    }
+}
+
 /// What a fault did.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FaultOutcome {

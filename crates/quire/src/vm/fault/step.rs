@@ -52,6 +52,8 @@ pub(in crate::vm) enum Step {
     Done(FaultOutcome),
     /// Something changed meanwhile: try again.
     Again,
+    /// No mapping holds the address: let a stack grow down to it.
+    Grow,
     /// The last piece of a gigantic folio is done: end its clear.
     Cleared(Cleared),
     /// Some of the folio's memory went bad before it was mapped: take it out of use.

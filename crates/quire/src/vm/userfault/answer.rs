@@ -144,7 +144,7 @@ impl<P: Platform> Answers<'_, '_, P> {
     fn go_on(self, at: VirtAddr, stop: Stop) -> Option<UserfaultError> {
         match stop {
             Stop::Error(error) => return Some(error),
-            Stop::Again | Stop::Step(Step::Again) => self.memory.platform().relax(),
+            Stop::Again | Stop::Step(Step::Again | Step::Grow) => self.memory.platform().relax(),
             Stop::Shared | Stop::Step(Step::Shared) => {
                 return Faults::of(self.0).unshare_at(at).err().map(UserfaultError::from);
             }

@@ -88,6 +88,9 @@ impl<'a, P: Platform> Faults<'a, '_, P> {
         let Some(leaf_size) = found.leaf_size() else { return Ok(Step::Again) };
         let (pages, size, leaf) = (self.memory.pages(), place.size, found.entry);
         let own = leaf.has(EntryFlags::ANON);
+        if own && pages.frames().is_huge_moving(leaf.frame()) {
+            return Ok(Step::Again);
+        }
         if !vma.attributes.is_private() || own && pages.counts().mapcount(leaf.frame()) == 1 {
             if !self.tables().upgrade(addr.align_down(leaf_size.bytes()), leaf_size, leaf, STORED) {
                 return Ok(Step::Again);
@@ -157,8 +160,9 @@ impl<'a, P: Platform> Faults<'a, '_, P> {
         fill: impl FnOnce(Frame) -> Result<(), Cancelled>,
     ) -> Result<Own, FaultError> {
         let reserved = first && vma.attributes.flags.contains(VmaFlags::RESERVED);
-        let (pages, account) = (self.memory.pages(), Reservations::of(self.0).account_of(&vma.attributes));
-        let taken = self.memory.huge().take_for(pages, place.size, account, reserved);
+        let request = Reservations::of(self.0).request(&vma.attributes, reserved, place.index);
+        let pages = self.memory.pages();
+        let taken = self.memory.huge().take_for(pages, place.size, request);
         let frame = taken.map_err(|_| FaultError::NoHugePage)?;
         let mut own = Own { frame, reserved, zeroed: false };
         pages.frames().lend_huge(own.frame);
@@ -230,17 +234,12 @@ impl<'a, P: Platform> Faults<'a, '_, P> {
         extent: impl FnOnce(Frame) -> Extent,
     ) -> Result<Frame, FaultError> {
         let (memory, pages) = (self.memory, self.memory.pages());
-        let account = Reservations::of(self.0).account_of(&vma.attributes);
-        HugeFiles::of(memory).fill_huge(
-            place.file.node(),
-            (place.size, place.index),
-            (account, reserved),
-            |frame| {
-                // SAFETY: invariant 1: the pool has just given the page for this place, and the file does not
-                // name it yet.
-                unsafe { pages.store().clear_huge(&extent(frame), place.size.order()) }
-            },
-        )
+        let request = Reservations::of(self.0).request(&vma.attributes, reserved, place.index);
+        HugeFiles::of(memory).fill_huge(place.file.node(), (place.size, place.index), request, |frame| {
+            // SAFETY: invariant 1: the pool has just given the page for this place, and the file does not
+            // name it yet.
+            unsafe { pages.store().clear_huge(&extent(frame), place.size.order()) }
+        })
     }
 
     /// Whether the page's memory for an address went bad; for a page that is mapped whole, any of its memory.

@@ -7,7 +7,7 @@ use crate::arch::EntryFlags;
 use crate::clear::Extent;
 use crate::error::{Cancelled, FaultError, MmError};
 use crate::filemap::{FileNode, FileRef, HugePage};
-use crate::hugetlb::{Account, HugeFsError, HugeFsInfo, HugeFsLimits, HugeSize, object_of};
+use crate::hugetlb::{Account, HugeFsError, HugeFsInfo, HugeFsLimits, HugeRequest, HugeSize, object_of};
 use crate::pgtable::Zap;
 use crate::platform::{Platform, TouchHint};
 use crate::tlb::MmuGather;
@@ -198,8 +198,13 @@ impl<P: Platform> HugeFiles<'_, '_, P> {
             if matches!(there, Some(HugePage::Present { .. })) {
                 continue;
             }
-            let account = Account { fs, ..Account::default() };
-            let filled = self.fill_huge(file, (size, index), (account, there.is_some()), |frame| {
+            let request = HugeRequest {
+                account: Account { fs, ..Account::default() },
+                reserved: there.is_some(),
+                nodes: self.platform().task_nodes(),
+                turn: index,
+            };
+            let filled = self.fill_huge(file, (size, index), request, |frame| {
                 let extent = Extent::new(FrameRange::folio(frame, size.order()), TouchHint::Unknown);
                 let extent = extent.part_of(bytes.end - bytes.start);
                 // SAFETY: invariant 1: the page was just taken from its pool, and the file does not name it.
@@ -212,15 +217,14 @@ impl<P: Platform> HugeFiles<'_, '_, P> {
     }
 
     /// Takes a page from the pool, fills it by `fill` (which forgets the page's zeroes before it stores) and enters it into the file. The caller has claimed its place.
-    /// `reserved`: the file has a reservation for it.
     pub(in crate::vm) fn fill_huge(
         self,
         file: &FileNode,
         (size, index): (HugeSize, u64),
-        (account, reserved): (Account, bool),
+        request: HugeRequest,
         fill: impl FnOnce(Frame) -> Result<(), Cancelled>,
     ) -> Result<Frame, FaultError> {
-        let taken = self.huge().take_for(self.pages(), size, account, reserved);
+        let taken = self.huge().take_for(self.pages(), size, request);
         let frame = taken.map_err(|_| FaultError::NoHugePage)?;
         let entered = fill(frame).map_err(FaultError::from).and_then(|()| {
             let zeroed = self.pages().frames().is_huge_zero(frame, size.order());
@@ -233,7 +237,7 @@ impl<P: Platform> HugeFiles<'_, '_, P> {
         });
         if let Err(error) = entered {
             // SAFETY: invariant 1: the page was taken above, and the file does not have it.
-            unsafe { self.huge().give_from(self.pages(), size, frame, reserved) };
+            unsafe { self.huge().give_from(self.pages(), size, frame, request.reserved) };
             return Err(error);
         }
         Ok(frame)

@@ -163,13 +163,8 @@ impl<P: Platform> Answers<'_, '_, P> {
         fill: impl FnOnce(Frame) -> Result<(), Cancelled>,
     ) -> Result<Frame, FaultError> {
         let reserved = matches!(self.huge_page_at(place), Some(HugePage::Reserved { .. }));
-        let account = Reservations::of(self.0).account_of(&vma.attributes);
-        HugeFiles::of(self.memory).fill_huge(
-            place.file.node(),
-            (place.size, place.index),
-            (account, reserved),
-            fill,
-        )
+        let request = Reservations::of(self.0).request(&vma.attributes, reserved, place.index);
+        HugeFiles::of(self.memory).fill_huge(place.file.node(), (place.size, place.index), request, fill)
     }
 
     fn clear_whole(self, place: &Place<'_>, frame: Frame) -> Result<(), Cancelled> {

@@ -216,7 +216,14 @@ enum Amount {
 
 impl Options {
     fn parse(text: &str) -> Result<Self, Errno> {
-        let mut all = Self { mode: None, uid: 0, gid: 0, page: HugeSize::Size2M, most: None, least: None };
+        let mut all = Self {
+            mode: None,
+            uid: 0,
+            gid: 0,
+            page: manager().huge_pools().default_size(),
+            most: None,
+            least: None,
+        };
         for option in text.split(',').filter(|option| !option.is_empty()) {
             let (name, value) = option.split_once('=').unwrap_or((option, ""));
             let number = || value.parse().map_err(|_| Errno::EINVAL);

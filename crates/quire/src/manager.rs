@@ -307,8 +307,8 @@ impl<'p, P: Platform> MemoryManager<'p, P> {
         ReverseMap::of(self.memory.sleepable()).split_folio(frame, to)
     }
 
-    /// Moves the anonymous folio that starts at `frame`, of order 9 at most, the file page in `frame`, or the
-    /// page of a pool around it, to other frames. Returns how many frames became free. The caller holds no
+    /// Moves the anonymous folio around a frame, of order 9 at most, the file page in it, or the page of a pool
+    /// around it, to other frames. Returns how many frames became free. The caller holds no
     /// lock.
     ///
     /// # Errors

@@ -238,7 +238,25 @@ static void second_node(void)
     memory[6 * MIB] = 1;
     OK(syscall(SYS_get_mempolicy, &mode, NULL, 0, memory + 6 * MIB, MPOL_F_ADDR | MPOL_F_NODE));
     CHECK(mode == 0);
+    /* Pages in use go back and forth. */
+    sets(SECOND "nr_hugepages", "4", "4\n");
+    memset(memory + 6 * MIB, 7, 2 * MIB);
+    void *at = memory + 7 * MIB;
+    int node = 1, status = -1;
+    OK(syscall(SYS_move_pages, 0, 1, &at, &node, &status, MPOL_MF_MOVE));
+    CHECK(status == 1 && memory[6 * MIB] == 7 && memory[8 * MIB - 1] == 7);
+    OK(syscall(SYS_move_pages, 0, 1, &at, NULL, &status, 0));
+    CHECK(status == 1);
+    unsigned long first = 1;
+    OK(syscall(SYS_mbind, memory, 2 * MIB, MPOL_BIND, &first, 3, MPOL_MF_MOVE | MPOL_MF_STRICT));
+    at = memory;
+    OK(syscall(SYS_move_pages, 0, 1, &at, NULL, &status, 0));
+    CHECK(status == 0 && memory[0] == 1);
+    CHECK(syscall(SYS_migrate_pages, 0, 3, &first, &second) >= 0);
+    OK(syscall(SYS_move_pages, 0, 1, &at, NULL, &status, 0));
+    CHECK(status == 1 && memory[0] == 1 && memory[8 * MIB - 1] == 7);
     OK(munmap(memory, 8 * MIB));
+    sets(SECOND "nr_hugepages", "3", "3\n");
     OK(syscall(SYS_set_mempolicy, MPOL_BIND, &second, 3));
     FAILS(ENOMEM, mmap(NULL, 8 * MIB, RW, ANON | MAP_HUGETLB, -1, 0));
     OK(syscall(SYS_set_mempolicy, MPOL_DEFAULT, NULL, 0));

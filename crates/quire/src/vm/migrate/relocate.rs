@@ -69,22 +69,23 @@ struct Job<'a, P: Platform> {
 handle! { Migration of MmShared }
 
 impl<P: Platform> Migration<'_, '_, P> {
-    /// Moves the anonymous folio of at most order 9 that starts at `frame`, the page of a file in `frame`, or
-    /// the page of a pool around it, to frames of these nodes, preferably of its own if there are none. Returns
+    /// Moves the anonymous folio of at most order 9 around `frame`, the page of a file in it, or the page of a
+    /// pool around it, to frames of these nodes, preferably of its own if there are none. Returns
     /// how many frames became free. The caller holds no lock.
     ///
     /// # Errors
     /// [`MigrateError`]. Programs see no difference; leaves of a file may be missing until the next access.
     pub(crate) fn migrate_to(self, frame: Frame, nodes: Option<NodePolicy>) -> Result<u64, MigrateError> {
         let one = FrameRange::folio(frame, Order::FRAME);
-        let number = frame.block();
+        let start = self.pages().frames().folio_start(frame).unwrap_or(frame);
+        let number = start.block();
         if let Some(page) = HugeMigration::of(self.0).page_at(frame) {
             // A page that must leave its frames takes none of the pool: those may have to go too.
             let how = HugeMove { nodes: self.near(frame, nodes), pooled: nodes.is_some(), bad: None };
             return HugeMigration::of(self.0).move_page(page, how);
         }
-        if self.pages().frames().next_movable(number, frame.index_in_block()) == Some(frame) {
-            return self.move_folio(frame, nodes);
+        if self.pages().frames().next_movable(number, start.index_in_block()) == Some(start) {
+            return self.move_folio(start, nodes);
         }
         if self.pages().memmap().get(number).is_none() || !self.pages().frames().holds_any(one) {
             return Err(MigrateError::NotMovable);

@@ -11,6 +11,7 @@ use quire::hugetlb::{HugeFsLimits, HugeSize};
 
 use super::dentry::Dentry;
 use super::ext2::Ext2;
+use super::generated;
 use super::mounted;
 use super::node::Node;
 use super::tmpfs::{self, TmpFs};
@@ -136,6 +137,7 @@ fn in_memory(kind: &str, options: &Options) -> Result<New, Errno> {
             root.restore_owner(options.uid, options.gid);
             ("hugetlbfs", shown, root)
         }
+        "cgroup2" => ("cgroup2", String::new(), generated::group_root(number())),
         // There is one of each.
         "proc" | "sysfs" => {
             let first =

@@ -495,3 +495,58 @@ fn a_move_that_fails_at_any_allocation_loses_nothing() {
         });
     });
 }
+
+/// Files come and go while their pages are moved: each page goes back to the pool once.
+#[test]
+fn pages_of_files_that_go_are_moved_or_given_back() {
+    let machine = HostedConfig::new(64 * MIB).with_cpus(2);
+    with_config(machine, Size2M, 6, |machine, manager| {
+        let fs = manager.huge_fs(Size2M, HugeFsLimits::default()).unwrap();
+        let (there, ended, moved) = (AtomicU64::new(0), AtomicBool::new(false), AtomicU64::new(0));
+        let end = Instant::now() + stress_time().max(Duration::from_millis(300));
+        machine.spawn_cpus(2, |cpu| {
+            if cpu.0 == 0 {
+                let mm = manager.new_mm().unwrap();
+                mm.switch_in();
+                for round in 0.. {
+                    if Instant::now() > end {
+                        break;
+                    }
+                    let file = fs.create(2 * HUGE).unwrap();
+                    mm.mmap(&of_file(&file, Shared, BASE, (0, 2))).unwrap();
+                    store(machine, &mm, BASE + HUGE, round).unwrap();
+                    there.store(frame_at(&mm, BASE + HUGE).0, Ordering::Relaxed);
+                    // In some rounds until the page moves, in others until it may.
+                    let before = moved.load(Ordering::Relaxed);
+                    for _ in 0..if round % 4 == 0 { 100_000 } else { round % 50 } {
+                        assert_eq!(load(machine, &mm, BASE + HUGE), Ok(round));
+                        if moved.load(Ordering::Relaxed) != before {
+                            break;
+                        }
+                    }
+                    if round % 2 == 0 {
+                        drop(file);
+                        mm.munmap(VirtAddr(BASE), 2 * HUGE).unwrap();
+                    } else {
+                        mm.munmap(VirtAddr(BASE), 2 * HUGE).unwrap();
+                        drop(file);
+                    }
+                }
+                mm.switch_out();
+                mm.exit();
+                ended.store(true, Ordering::Relaxed);
+            } else {
+                while !ended.load(Ordering::Relaxed) {
+                    let frame = Frame(there.load(Ordering::Relaxed));
+                    let done = frame.0 > 0 && manager.migrate(frame).is_ok();
+                    moved.fetch_add(u64::from(done), Ordering::Relaxed);
+                }
+            }
+            manager.pages().lists().drain_local();
+        });
+        assert!(moved.load(Ordering::Relaxed) > 10, "{moved:?} moves");
+        assert_eq!(fs.info().used, 0);
+        drop(fs);
+        check(manager);
+    });
+}

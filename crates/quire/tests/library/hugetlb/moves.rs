@@ -4,13 +4,14 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use hosted::{Hosted, HostedConfig};
+use hosted::{Hosted, HostedConfig, InterruptPlan};
 use quire::addr::{Frame, FrameRange, Order, VirtAddr};
 use quire::cpu::CpuId;
 use quire::error::{MemoryFailureError, MigrateError};
 use quire::hugetlb::{
     Charge, HugeFsLimits, HugeGroup, HugeSize, HugeSize::Size1G, HugeSize::Size2M, PoolInfo,
 };
+use quire::limits::MAX_HUGE_FS;
 use quire::manager::Config;
 use quire::page_alloc::{Gfp, NodePolicy, NodeSet};
 use quire::vm::Sharing::{Private, Shared};
@@ -21,7 +22,7 @@ use crate::hugetlb::world::{
     BASE, HUGE, Manager, Space, check, info, load, of_file, private, run, store, with_config, with_huge,
     within,
 };
-use testkit::{ranges_of, seed, stress_time};
+use testkit::{held_up, ranges_of, seed, stress_time};
 
 fn frame_at(mm: &Space<'_>, addr: u64) -> Frame {
     mm.translate(VirtAddr(addr), Access::Read).expect("mapped").frame
@@ -547,6 +548,52 @@ fn pages_of_files_that_go_are_moved_or_given_back() {
         assert!(moved.load(Ordering::Relaxed) > 10, "{moved:?} moves");
         assert_eq!(fs.info().used, 0);
         drop(fs);
+        // Each file was counted down once, so the file system's place is free again.
+        let limits = HugeFsLimits::default();
+        let all: Vec<_> = (0..MAX_HUGE_FS).map(|_| manager.huge_fs(Size2M, limits)).collect();
+        assert!(all.iter().all(Result::is_ok));
         check(manager);
+    });
+}
+
+/// Parent and child store to the page that they share at every moment of its move. Neither sees the other's word, and
+/// no word is lost: while a page moves, no leaf of either copy gains the right to store.
+#[test]
+fn stores_at_every_moment_of_a_move_stay_with_their_process() {
+    let machine = HostedConfig::new(64 * MIB).with_cpus(2);
+    with_config(machine, Size2M, 6, |machine, manager| {
+        let mut rounds = u64::MAX;
+        let mut in_time = 0;
+        for round in (0..=60).rev() {
+            let mm = manager.new_mm().unwrap();
+            within(&mm, || {
+                mm.mmap(&private(BASE, 1)).unwrap();
+                store(machine, &mm, BASE, 10).unwrap();
+                store(machine, &mm, BASE + 4096, 20).unwrap();
+            });
+            let child = mm.fork().unwrap();
+            let old = frame_at(&mm, BASE);
+            let put = |mm: &Space<'_>, addr, word| {
+                mm.switch_in();
+                store(machine, mm, addr, word).unwrap();
+                mm.switch_out();
+            };
+            let stores = || {
+                put(&mm, BASE, 11);
+                put(&child, BASE + 4096, 21);
+            };
+            let plan = InterruptPlan::Nth(round * rounds.min(60_000) / 60);
+            let patience = Duration::from_millis(15);
+            let held = held_up(machine, plan, patience, || _ = manager.migrate(old), stores);
+            rounds = held.calls;
+            in_time += u64::from(held.in_time);
+            let words =
+                |mm: &Space<'_>| within(mm, || [0, 4096].map(|at| load(machine, mm, BASE + at).unwrap()));
+            assert_eq!((words(&mm), words(&child)), ([11, 20], [10, 21]), "at moment {round}");
+            child.exit();
+            mm.exit();
+            check(manager);
+        }
+        assert!(in_time > 5, "the stores waited in all rounds but {in_time}");
     });
 }

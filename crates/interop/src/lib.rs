@@ -6,6 +6,7 @@
 //! | always | [`Heap`]: a global allocator on the slab and the page allocator |
 //! | always | [`user_memory`]: copies from and to a program's memory, which recover from faults |
 //! | always | [`shootdown`]: flushes of other CPUs' translations, by a mailbox for each CPU |
+//! | always | [`HugeOptions`]: pools of huge pages that the command line asks for |
 //! | always | [`proc`]: `/proc/meminfo`, `smaps`, `pagemap` and the like, as Linux writes them |
 //! | `bootloader_api` | `bootloader::memory_map` |
 //! | `limine` | `limine::memory_map` |
@@ -39,6 +40,7 @@ mod atomic;
 pub mod bootloader;
 #[allow(unsafe_code)]
 mod heap;
+mod huge_options;
 #[cfg(feature = "limine")]
 pub mod limine;
 #[cfg(feature = "log")]
@@ -56,4 +58,5 @@ pub mod user_memory;
 pub mod x86_64;
 
 pub use heap::Heap;
+pub use huge_options::{HugeOptions, Shortage, WantedPages};
 pub use memory_map::MemoryMap;

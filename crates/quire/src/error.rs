@@ -211,8 +211,8 @@ impl core::error::Error for TooManyHandlers {}
 /// Why a folio was not moved to other frames. Its leaves are as before then.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum MigrateError {
-    /// No movable folio is there: the frame is free, or belongs to the manager, a pool of huge pages or a
-    /// folio of more than 2 MiB; or another task is moving it.
+    /// No movable folio is there: the frame is free, or belongs to the manager or to an anonymous folio of more
+    /// than 2 MiB; or another task is moving it.
     NotMovable,
     /// A leaf of the folio could not be removed, or a new one appeared meanwhile.
     Busy,

@@ -43,6 +43,7 @@ mod flags;
 pub mod hugetlb;
 pub mod limits;
 pub mod manager;
+mod meminfo;
 pub mod memmap;
 pub mod nodes;
 pub mod page_alloc;

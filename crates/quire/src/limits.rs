@@ -175,7 +175,11 @@ const _: () = assert!(MOVE_LEAVES as u64 <= FLUSH_PAGES_CEILING && MOVE_LEAVES <
 const _: () = assert!(MOVE_LEAVES as u64 * FRAME_SIZE <= CLEAR_STRETCH_BYTES);
 const _: () = assert!(MAX_PHYS_BYTES / BLOCK_SIZE <= u32::MAX as u64);
 /// Groups of processes with limits on huge pages, at most.
-pub const MAX_HUGE_GROUPS: usize = 64;
+pub const MAX_HUGE_GROUPS: usize = HUGE_GROUPS_AT_START * ((1 << HUGE_GROUP_TABLES) - 1);
+/// Groups for which there is memory from the start.
+pub const HUGE_GROUPS_AT_START: usize = 64;
+/// Tables of groups, at most. Each has room for twice as many as the one before it.
+pub const HUGE_GROUP_TABLES: usize = 6;
 /// File systems of huge pages, at most.
 pub const MAX_HUGE_FS: usize = 32;
 /// Faults on huge pages served at once, at most; those whose pages hash to the same place take turns.

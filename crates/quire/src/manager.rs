@@ -11,19 +11,18 @@ use crate::hugetlb::DescriptorPolicy;
 use crate::hugetlb::{
     HugeFailure, HugeFsError, HugeFsLimits, HugePools, HugeSize, PoolInfo, Resized, Stopped,
 };
-use crate::limits::{FRAME_SIZE, MAX_NODES};
-use crate::page_alloc::{
-    AllocatorConfig, FrameRun, Gfp, MemoryInfo, NodePolicy, NodeSet, PageAllocator, Violation,
-};
+use crate::limits::MAX_NODES;
+use crate::page_alloc::{AllocatorConfig, FrameRun, Gfp, NodePolicy, NodeSet, PageAllocator, Violation};
 use crate::platform::{FileId, Platform};
 use crate::stats::Stat;
 use crate::tlb::ZapStrategy;
 use crate::vm::{
     Collapse, Collapser, File, FolioPolicy, ForkStrategy, GiganticClearing, HugeFs, MemoryFailure,
-    MemoryLoss, Migration, Mm, MmShared, PageFlags, PageSurvey, Reclaim, ReverseMap, Scanned, Splitter,
-    Underused, UnderusedFolios, Userfault, UserfaultChanges,
+    MemoryLoss, Migration, Mm, MmShared, PageFlags, PageSurvey, Reclaim, ReverseMap, Scanned, SoftOffline,
+    Splitter, Underused, UnderusedFolios, Userfault, UserfaultChanges,
 };
 
+pub use crate::meminfo::Meminfo;
 pub use crate::page_alloc::MemoryRange;
 
 /// Choices made when the manager takes over a machine.
@@ -78,49 +77,6 @@ pub enum Failed {
     Memory(MemoryFailure),
     /// It belonged to a pool of huge pages.
     Huge(HugeFailure),
-}
-
-/// The machine's memory as `/proc/meminfo` shows it, in 4 KiB pages.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Meminfo {
-    /// The frames of the page allocator. `free + cached + used + metadata = total` (invariant 8).
-    pub frames: MemoryInfo,
-    /// Page cache of files (`Cached`, less `Shmem`).
-    pub cached: u64,
-    /// Shared anonymous memory (`Shmem`).
-    pub shmem: u64,
-    /// Anonymous pages, each counted in every address space that maps it (`AnonPages`).
-    pub anon: u64,
-    /// Pages of files and of `Shmem`, each counted in every address space that maps it (`Mapped`).
-    pub mapped: u64,
-    /// Frames that hold page tables (`PageTables`).
-    pub page_tables: u64,
-    /// Frames that hold small objects (`Slab`).
-    pub slab: u64,
-    /// Frames that went bad (`HardwareCorrupted`). They count as used.
-    pub bad: u64,
-}
-
-impl Meminfo {
-    /// The lines of `/proc/meminfo` that apply, in its order: name and KiB. As in Linux, `MemTotal` excludes
-    /// the manager's own tables. Folios on per-CPU lists count as free.
-    pub fn lines(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        let free = self.frames.free + self.frames.cached;
-        [
-            ("MemTotal", self.frames.total - self.frames.metadata),
-            ("MemFree", free),
-            ("MemAvailable", free + self.cached),
-            ("Cached", self.cached + self.shmem),
-            ("AnonPages", self.anon),
-            ("Mapped", self.mapped),
-            ("Shmem", self.shmem),
-            ("Slab", self.slab),
-            ("PageTables", self.page_tables),
-            ("HardwareCorrupted", self.bad),
-        ]
-        .into_iter()
-        .map(|(name, pages)| (name, pages * (FRAME_SIZE / 1024)))
-    }
 }
 
 impl<'p, P: Platform> MemoryManager<'p, P> {
@@ -281,10 +237,10 @@ impl<'p, P: Platform> MemoryManager<'p, P> {
     }
 
     /// The lines of `/proc/meminfo` about huge pages: name and number. The first four count pages of the
-    /// default size, 2 MiB; the last is the memory of all pools in KiB.
+    /// default size; the last is the memory of all pools in KiB.
     pub fn huge_lines(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let pool = |size| self.memory.huge().info(self.memory.pages(), size);
-        let PoolInfo { total, free, reserved, surplus } = pool(HugeSize::Size2M);
+        let PoolInfo { total, free, reserved, surplus } = pool(self.huge_pools().default_size());
         let all: u64 = HugeSize::ALL.iter().map(|&size| pool(size).total * size.bytes()).sum();
         [
             ("HugePages_Total", total),
@@ -351,13 +307,22 @@ impl<'p, P: Platform> MemoryManager<'p, P> {
         ReverseMap::of(self.memory.sleepable()).split_folio(frame, to)
     }
 
-    /// Moves the anonymous folio that starts at `frame`, of order 9 at most, or the file page in `frame`, to
-    /// other frames. Returns how many frames became free. The caller holds no lock.
+    /// Moves the anonymous folio around a frame, of order 9 at most, the file page in it, or the page of a pool
+    /// around it, to other frames. Returns how many frames became free. The caller holds no
+    /// lock.
     ///
     /// # Errors
     /// [`MigrateError`].
     pub fn migrate(&self, frame: Frame) -> Result<u64, MigrateError> {
-        Migration::of(self.memory.sleepable()).migrate(frame)
+        Migration::of(self.memory.sleepable()).migrate_to(frame, None)
+    }
+
+    /// As [`Self::migrate`], to frames of the nodes that the policy allows.
+    ///
+    /// # Errors
+    /// [`MigrateError`].
+    pub fn migrate_to(&self, frame: Frame, nodes: NodePolicy) -> Result<u64, MigrateError> {
+        Migration::of(self.memory.sleepable()).migrate_to(frame, Some(nodes))
     }
 
     /// Takes a bad frame out of use; its contents are lost ([`MemoryFailure`]), or for a page of a pool as
@@ -372,8 +337,17 @@ impl<'p, P: Platform> MemoryManager<'p, P> {
         })
     }
 
-    /// Moves what it can out of these frames: anonymous folios that start there, and pages of files. Returns
-    /// how many frames became free; other tasks may have allocated them since. The caller holds no lock.
+    /// Moves what is in a frame elsewhere, and takes the frame out of use before it goes bad (Linux: soft
+    /// offline). The caller holds no lock. May block in the pager.
+    ///
+    /// # Errors
+    /// [`MemoryFailureError`]; the frame is in use as before then.
+    pub fn soft_offline(&self, frame: Frame) -> Result<(), MemoryFailureError> {
+        SoftOffline::of(self.memory.sleepable()).soft_offline(frame)
+    }
+
+    /// Moves what it can out of these frames: anonymous folios that start there, and pages of files and pools.
+    /// Returns how many frames became free; other tasks may have allocated them since. The caller holds no lock.
     pub fn move_out(&self, range: FrameRange) -> u64 {
         Migration::of(self.memory.sleepable()).move_out(range)
     }
@@ -419,8 +393,9 @@ impl<'p, P: Platform> MemoryManager<'p, P> {
         Resized { before, ..done }
     }
 
-    /// Adds one page to a pool. The pool may become too large, which its next resize corrects.
-    fn add_huge(&self, size: HugeSize, nodes: NodeSet) -> bool {
+    /// Adds one page to a pool, and migrates folios to make room for it if necessary. Returns whether it did.
+    /// The pool may become too large, which its next resize corrects. The caller holds no lock.
+    pub fn add_huge(&self, size: HugeSize, nodes: NodeSet) -> bool {
         let there = NodeSet::first(self.pages().requests().node_count().min(MAX_NODES));
         let gfp = Gfp::USER.from_nodes(NodePolicy::Bind(nodes.intersection(there)));
         let move_out = |range| {

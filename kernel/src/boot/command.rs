@@ -27,6 +27,11 @@ pub fn line() -> &'static str {
     LINE.get().copied().unwrap_or("")
 }
 
+/// What of a command line is for the kernel.
+pub fn options(line: &str) -> &str {
+    line.split_once(" -- ").map_or(line, |(options, _)| options)
+}
+
 /// The value of the option `NAME=VALUE` of the kernel.
 pub fn option(name: &str) -> Option<&'static str> {
     option_of(line(), name)
@@ -34,9 +39,7 @@ pub fn option(name: &str) -> Option<&'static str> {
 
 /// The value of the option in a command line.
 pub fn option_of<'l>(line: &'l str, name: &str) -> Option<&'l str> {
-    let options = line.split_once(" -- ").map_or(line, |(options, _)| options);
-    let words = options.split_whitespace();
-    words.into_iter().find_map(|word| word.strip_prefix(name)?.strip_prefix('='))
+    options(line).split_whitespace().find_map(|word| word.strip_prefix(name)?.strip_prefix('='))
 }
 
 /// The program's path and what it gets.

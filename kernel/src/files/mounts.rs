@@ -11,6 +11,7 @@ use quire::hugetlb::{HugeFsLimits, HugeSize};
 
 use super::dentry::Dentry;
 use super::ext2::Ext2;
+use super::generated;
 use super::mounted;
 use super::node::Node;
 use super::tmpfs::{self, TmpFs};
@@ -136,6 +137,7 @@ fn in_memory(kind: &str, options: &Options) -> Result<New, Errno> {
             root.restore_owner(options.uid, options.gid);
             ("hugetlbfs", shown, root)
         }
+        "cgroup2" => ("cgroup2", String::new(), generated::group_root(number())),
         // There is one of each.
         "proc" | "sysfs" => {
             let first =
@@ -216,7 +218,14 @@ enum Amount {
 
 impl Options {
     fn parse(text: &str) -> Result<Self, Errno> {
-        let mut all = Self { mode: None, uid: 0, gid: 0, page: HugeSize::Size2M, most: None, least: None };
+        let mut all = Self {
+            mode: None,
+            uid: 0,
+            gid: 0,
+            page: manager().huge_pools().default_size(),
+            most: None,
+            least: None,
+        };
         for option in text.split(',').filter(|option| !option.is_empty()) {
             let (name, value) = option.split_once('=').unwrap_or((option, ""));
             let number = || value.parse().map_err(|_| Errno::EINVAL);

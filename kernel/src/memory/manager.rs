@@ -4,13 +4,13 @@ use quire::arch::PagingMode;
 use quire::manager::{Config, MemoryManager};
 use quire::page_alloc::{AllocatorConfig, Zeroes};
 use quire::vm::{File, Mm};
-use quire_interop::MemoryMap;
+use quire_interop::{HugeOptions, MemoryMap, Shortage};
 use spin::Once;
 
 use super::heap::KernelHeap;
 use super::platform::{MACHINE, Machine};
 use super::{kernel_map, stacks};
-use crate::boot::five_levels;
+use crate::boot::{command, five_levels};
 use crate::device::serial::log;
 use crate::idle;
 use crate::observe::commit;
@@ -36,8 +36,20 @@ pub unsafe fn start(memory: &MemoryMap) {
     let manager = MANAGER.call_once(|| unsafe {
         MemoryManager::new(&MACHINE, memory.ranges(), &config(memory)).expect("memory that can be managed")
     });
+    fill_pools(manager);
     HEAP.inner().init(manager.pages()).expect("a frame for the heap");
     assert!(refill_heap(), "too little memory for the kernel's reserve");
+}
+
+/// Takes the huge pages that the command line asks for, before anything else is taken.
+fn fill_pools(manager: &MemoryManager<'static, Machine>) {
+    let nodes = manager.pages().requests().node_count();
+    let options = HugeOptions::parse(command::options(command::line()), nodes, |option| {
+        log!("the option {option} is ignored");
+    });
+    options.fill(manager, |Shortage { size, wanted, got }| {
+        log!("{got} instead of {wanted} huge pages of {} kB", size.bytes() / 1024);
+    });
 }
 
 /// Fills the reserve of the kernel's heap. Returns whether it is full.

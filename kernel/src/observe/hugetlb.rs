@@ -4,13 +4,17 @@ use alloc::boxed::Box;
 use alloc::format;
 use alloc::string::String;
 
-use quire::hugetlb::{ControlError, HugeSize, Outcome, Resized, Stopped};
-use quire::limits::MAX_NODES;
-use quire::page_alloc::NodeSet;
+use quire::hugetlb::HugeSize;
+use quire::page_alloc::{NodePolicy, NodeSet};
+use quire::platform::FramePlatform;
+use quire_interop::proc;
 
 use super::List;
+use crate::cpu::area;
 use crate::errno::Errno;
 use crate::memory::manager::manager;
+use crate::memory::platform::MACHINE;
+use crate::task::sched;
 
 const FILES: [&str; 6] = [
     "nr_hugepages",
@@ -20,6 +24,9 @@ const FILES: [&str; 6] = [
     "resv_hugepages",
     "surplus_hugepages",
 ];
+
+/// More files of pages of 1 GiB.
+const DEMOTION: [&str; 2] = ["demote_size", "demote"];
 
 /// Files of a node's folder.
 const NODE_FILES: [&str; 3] = ["nr_hugepages", "free_hugepages", "surplus_hugepages"];
@@ -32,12 +39,13 @@ pub(super) fn add(list: &mut List) {
         }
     }
     let gigantic = folder(HugeSize::Size1G);
-    for name in ["demote_size", "demote"] {
+    for name in DEMOTION {
         add_file(list, format!("/sys/kernel/mm/hugepages/{gigantic}/{name}"), format!("{gigantic}/{name}"));
     }
     for node in super::node::nodes() {
         for size in HugeSize::ALL {
-            for name in NODE_FILES {
+            let more: &[&str] = if size == HugeSize::Size1G { &DEMOTION } else { &[] };
+            for name in NODE_FILES.iter().chain(more) {
                 let file = format!("node{node}/{}/{name}", folder(size));
                 let path = format!("/sys/devices/system/node/node{node}/hugepages/{}/{name}", folder(size));
                 add_file(list, path, file);
@@ -52,11 +60,9 @@ fn folder(size: HugeSize) -> String {
 
 /// Adds the file that Quire calls `file`.
 pub(super) fn add_file(list: &mut List, path: String, file: String) {
-    let can = |name: &[&str]| name.iter().any(|name| file.ends_with(&format!("/{name}")));
-    let (readable, writable) = (
-        !can(&["demote"]),
-        can(&["nr_hugepages", "nr_hugepages_mempolicy", "nr_overcommit_hugepages", "demote"]),
-    );
+    let name = file.rsplit('/').next().unwrap_or_default();
+    let readable = name != "demote";
+    let writable = !["free_hugepages", "resv_hugepages", "surplus_hugepages"].contains(&name);
     let read = file.clone();
     if readable {
         list.text(path.clone(), move |mut out: &mut dyn core::fmt::Write| {
@@ -77,26 +83,19 @@ pub(super) fn add_file(list: &mut List, path: String, file: String) {
     }
 }
 
+/// A pool may stay smaller than was asked for. As in Linux, its file says how large it is.
 fn write(file: &str, text: &str) -> Result<(), Errno> {
-    let (pools, pages) = (manager().huge_pools(), manager().pages());
-    let all = NodeSet::first(pages.requests().node_count().min(MAX_NODES));
-    let outcome = pools.write_file(pages, all, file, text).map_err(errno)?;
-    let size = HugeSize::ALL.into_iter().find(|size| file.starts_with(&folder(*size)));
-    if let (Some(size), Outcome::Resized(Resized { stopped: Some(Stopped::OutOfMemory), wanted, .. })) =
-        (size, outcome)
-    {
-        // Tries again, and moves memory out of the way. As in Linux, a pool may stay smaller than asked for, and its
-        // file says how large it is.
-        let _ = manager().resize_huge(size, all, wanted);
-    }
-    Ok(())
+    let done = proc::write_pool_file(manager(), nodes_of_task(), file, text);
+    done.map(|_| ()).map_err(|error| Errno::of(error.errno()))
 }
 
-fn errno(error: ControlError) -> Errno {
-    match error {
-        ControlError::NoSuchFile => Errno::ENOENT,
-        ControlError::NotPermitted => Errno::EACCES,
-        ControlError::NotANumber => Errno::EINVAL,
-        ControlError::NoRoom => Errno::ENOMEM,
+/// The nodes that the task's policy names.
+fn nodes_of_task() -> NodeSet {
+    let running = sched::current_ref();
+    match running.nodes.get() {
+        None => NodeSet::ALL,
+        Some(NodePolicy::Local) => NodeSet::one(MACHINE.node_of(area::cpu_id())),
+        Some(NodePolicy::Preferred(node)) => NodeSet::one(node),
+        Some(NodePolicy::Bind(nodes) | NodePolicy::Interleave(nodes)) => nodes,
     }
 }

@@ -17,8 +17,6 @@ pub struct Settings {
     pub overcommit_kbytes: AtomicU64,
     /// `vm.max_map_count`.
     pub max_map_count: AtomicUsize,
-    /// `vm.hugetlb_shm_group`.
-    pub hugetlb_shm_group: AtomicU64,
     /// `kernel.pid_max`: one more than the largest number of a task.
     pub pid_max: AtomicU64,
     /// `kernel.shmmax`: the largest segment.
@@ -44,7 +42,6 @@ pub static SETTINGS: Settings = Settings {
     overcommit_ratio: AtomicU64::new(50),
     overcommit_kbytes: AtomicU64::new(0),
     max_map_count: AtomicUsize::new(MAX_MAPPINGS),
-    hugetlb_shm_group: AtomicU64::new(0),
     pid_max: AtomicU64::new(32768),
     shmmax: AtomicU64::new(SHM_MOST),
     shmall: AtomicU64::new(SHM_MOST),

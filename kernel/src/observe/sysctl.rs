@@ -96,7 +96,6 @@ fn add_overcommit(list: &mut List) {
     setting(list, "vm/overcommit_memory", &SETTINGS.overcommit_memory, 2);
     setting(list, "vm/overcommit_ratio", &SETTINGS.overcommit_ratio, i32::MAX as u64);
     setting(list, "vm/overcommit_kbytes", &SETTINGS.overcommit_kbytes, u64::MAX / 4);
-    setting(list, "vm/hugetlb_shm_group", &SETTINGS.hugetlb_shm_group, i32::MAX as u64);
 }
 
 /// Adds a file with a number up to `most`. The largest number of all is shown as -1: there is none.
@@ -115,9 +114,14 @@ fn setting(list: &mut List, name: &str, cell: &'static AtomicU64, most: u64) {
 
 /// The pool of the default size has three of its files here too.
 fn add_pools(list: &mut List) {
-    for name in ["nr_hugepages", "nr_hugepages_mempolicy", "nr_overcommit_hugepages"] {
-        let file = alloc::format!("hugepages-2048kB/{name}");
-        hugetlb::add_file(list, alloc::format!("/proc/sys/vm/{name}"), file);
+    for name in [
+        "nr_hugepages",
+        "nr_hugepages_mempolicy",
+        "nr_overcommit_hugepages",
+        "hugetlb_shm_group",
+        "hugetlb_optimize_vmemmap",
+    ] {
+        hugetlb::add_file(list, alloc::format!("/proc/sys/vm/{name}"), alloc::format!("vm/{name}"));
     }
 }
 

@@ -11,7 +11,7 @@ use super::credentials::Credentials;
 use super::exit::end_vfork;
 use super::process::{Identity, Process};
 use super::thread::{Task, UserContext};
-use super::timers;
+use super::{group, timers};
 use crate::cpu::user_mode::initial_registers;
 use crate::errno::Errno;
 use crate::ipc;
@@ -42,6 +42,7 @@ pub fn execute(task: &Arc<Task>, file: ProgramFile, strings: Strings) -> Result<
     program_ends(&task.process);
     let old = task.space_handle();
     task.replace_space(Arc::new(manager().new_mm()?));
+    group::apply(&task.process);
     match load(task.space(), &file, &strings) {
         Ok((context, layout)) => {
             drop(old);

@@ -18,6 +18,7 @@ pub mod credentials;
 pub mod exec;
 pub mod exit;
 pub mod futex;
+pub mod group;
 pub mod limits;
 pub mod nodes;
 pub mod oom;

@@ -8,6 +8,7 @@ use spin::Once;
 
 use super::barriers::Registrations;
 use super::credentials::Credentials;
+use super::group::{self, ControlGroup};
 use super::limits::Limits;
 use super::signal::shared::SharedSignals;
 use super::thread::Task;
@@ -104,6 +105,8 @@ pub struct Process {
     pub barriers: Registrations,
     /// Its limits (`getrlimit(2)`).
     pub limits: Limits,
+    /// The control group that it is part of.
+    pub control_group: Mutex<Arc<ControlGroup>>,
     /// Its users and rights.
     pub(super) credentials: Mutex<Credentials>,
     /// The rights that it uses, for a look without the lock.
@@ -151,6 +154,9 @@ impl Process {
             job_event: Mutex::new(None),
             barriers: parent.map(|parent| parent.barriers.inherited()).unwrap_or_default(),
             limits: parent.map(|parent| parent.limits.inherited()).unwrap_or_default(),
+            control_group: Mutex::new(
+                parent.map_or_else(|| group::root().clone(), |parent| parent.control_group.lock().clone()),
+            ),
             exit: Mutex::new(None),
             ended: AtomicBool::new(false),
         })

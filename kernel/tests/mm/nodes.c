@@ -116,6 +116,18 @@ static void second_node(void)
         OK(get(&mode, NULL, 0, memory + page * PAGE, F_ADDR | F_NODE));
         CHECK(mode == 1);
     }
+    /* Pages that are there move, one by one and all of them. */
+    void *at = memory + 7 * PAGE;
+    int node = 0, status = -1;
+    OK(syscall(SYS_move_pages, 0, 1, &at, &node, &status, 2));
+    CHECK(status == 0 && memory[7 * PAGE] == 1);
+    unsigned long first = 1;
+    FAILS(EIO, syscall(SYS_mbind, memory, 2 * MIB, BIND, &first, 3, 1));
+    OK(syscall(SYS_mbind, memory, 2 * MIB, BIND, &first, 3, 1 | 2));
+    for (size_t page = 0; page < 512; page++) {
+        OK(get(&mode, NULL, 0, memory + page * PAGE, F_ADDR | F_NODE));
+        CHECK(mode == 0 && memory[page * PAGE] == 1);
+    }
     OK(syscall(SYS_set_mempolicy, BIND, &second, 3));
     char *other = map(16 * PAGE, RW, ANON);
     memset(other, 1, 16 * PAGE);

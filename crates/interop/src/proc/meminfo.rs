@@ -52,7 +52,7 @@ pub fn meminfo<P: Platform>(
     rows.into_iter().try_for_each(|(name, kib)| row_kib(out, name, kib))?;
     for (name, number) in manager.huge_lines() {
         if name == "Hugetlb" {
-            row_kib(out, "Hugepagesize", 2048)?;
+            row_kib(out, "Hugepagesize", manager.huge_pools().default_size().bytes() / 1024)?;
             row_kib(out, name, number)?;
         } else {
             row(out, name, number, "")?;

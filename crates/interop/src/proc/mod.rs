@@ -13,8 +13,9 @@
 //! | `/proc/PID/pagemap`, `/proc/kpage{count,flags}` | [`read_pagemap`], [`read_kpagecount`], [`read_kpageflags`] |
 //! | `/sys/kernel/mm/transparent_hugepage` | [`TransparentHuge`] |
 //!
-//! `/sys/kernel/mm/hugepages` is in the library itself:
-//! [`HugePools::read_file`](quire::hugetlb::HugePools::read_file).
+//! The files of pools of huge pages are in the library itself
+//! ([`HugePools::read_file`](quire::hugetlb::HugePools::read_file)). Beside it are [`write_pool_file`], and the files of
+//! control groups ([`GroupFile`]).
 //!
 //! A text is as of its writing, line by line: no lock is held while one is written, so a kernel may allocate for it.
 //! All functions may sleep, as the methods of [`Mm`](quire::vm::Mm) that they call.
@@ -27,6 +28,7 @@ mod huge;
 mod maps;
 mod meminfo;
 mod node;
+mod pools;
 mod sizes;
 mod smaps;
 mod vmstat;
@@ -37,6 +39,7 @@ pub use huge::{InvalidChoice, TransparentHuge};
 pub use maps::{MappedFile, Names, is_charged, maps, numa_maps};
 pub use meminfo::{KernelMemory, Kib, meminfo};
 pub use node::{node_meminfo, node_vmstat};
+pub use pools::{GroupFile, write_pool_file};
 pub use sizes::Sizes;
 pub use smaps::{smaps, smaps_rollup};
 pub use vmstat::vmstat;

@@ -2,7 +2,6 @@
 
 use core::fmt::{Result, Write};
 
-use quire::hugetlb::HugeSize;
 use quire::manager::MemoryManager;
 use quire::page_alloc::ZoneInfo;
 use quire::platform::Platform;
@@ -16,7 +15,8 @@ pub fn node_meminfo<P: Platform>(out: &mut dyn Write, manager: &MemoryManager<'_
     let pages = |of: fn(&ZoneInfo) -> u64| zones().map(|zone| of(&zone)).sum::<u64>();
     let total = pages(|zone| zone.managed - zone.descriptors);
     let free = pages(|zone| zone.free + zone.cached);
-    let pool = manager.huge_pools().node_info(manager.pages(), HugeSize::Size2M, node);
+    let pools = manager.huge_pools();
+    let pool = pools.node_info(manager.pages(), pools.default_size(), node);
     let rows = [("MemTotal", total), ("MemFree", free), ("MemUsed", total.saturating_sub(free))];
     for (name, pages) in rows {
         writeln!(out, "Node {node} {name}:{:>width$} kB", pages * 4, width = 23 - name.len())?;

@@ -7,6 +7,7 @@ mod boot;
 mod events;
 mod heap;
 mod mapper;
+mod pools;
 mod proc;
 mod shootdown;
 mod traps;

@@ -18,14 +18,14 @@ pub enum HugePage {
     /// The pool keeps a page for it, for which this group pays (0: none).
     Reserved {
         /// The group's number.
-        group: u8,
+        group: u16,
     },
     /// The file has the page.
     Present {
         /// Its first frame.
         frame: Frame,
         /// The group that pays for the reservation that it redeemed, if any (0: none).
-        reservation: Option<u8>,
+        reservation: Option<u16>,
     },
 }
 
@@ -97,7 +97,7 @@ impl FileTable {
         pages: &PageAllocator<'_, P>,
         right: &FileResize<'_>,
         index: u64,
-        group: u8,
+        group: u16,
     ) -> Result<bool, AllocError> {
         let mut cached = right.node().pages.lock(pages.platform());
         if cached.get(index).is_some() {
@@ -165,6 +165,28 @@ impl FileTable {
             return Ok(());
         }
         self.enter(pages, file, &mut cached, (index, page))
+    }
+
+    /// The index of the huge page that starts at this frame. Looks at each page of the file.
+    pub(crate) fn find_huge_page<P: Platform>(
+        &self,
+        platform: &P,
+        file: &FileNode,
+        frame: Frame,
+    ) -> Option<u64> {
+        let is_there = |page: &CachedPage| !page.is_reserved() && page.frame() == frame;
+        each_entry(platform, file, 0..u64::MAX).find(|(_, page)| is_there(page)).map(|(index, _)| index)
+    }
+
+    /// Puts another frame into the place of a page that is present. The caller has closed the file.
+    pub(crate) fn exchange_huge_page<P: Platform>(
+        &self,
+        platform: &P,
+        file: &FileNode,
+        index: u64,
+        frame: Frame,
+    ) {
+        file.pages.lock(platform).set_frame(index, frame);
     }
 
     /// Takes out the first of these pages that is present or reserved. No task uses it or will; no leaf maps

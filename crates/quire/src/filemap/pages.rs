@@ -3,10 +3,11 @@
 
 use super::radix::{NodeMemory, RadixTree};
 use crate::addr::Frame;
-use crate::limits::FRAME_SHIFT;
+use crate::limits::{FRAME_SHIFT, MAX_HUGE_GROUPS};
 
 /// The bit at which the number of a group begins: frames have 40 bits.
 const GROUP_SHIFT: u32 = 52;
+const _: () = assert!(MAX_HUGE_GROUPS < 1 << (u64::BITS - GROUP_SHIFT));
 
 /// A page of the cache: a frame and its marks, in one word that is never zero. In a file of huge pages it may
 /// be a reservation instead. The uppermost bits name the group that pays for a reservation, also a redeemed
@@ -25,7 +26,7 @@ impl CachedPage {
     const FRAME: u64 = ((1 << GROUP_SHIFT) - 1) & !((1 << FRAME_SHIFT) - 1);
 
     /// A fresh reservation for which this group pays.
-    pub(super) const fn reserved(group: u8) -> Self {
+    pub(super) const fn reserved(group: u16) -> Self {
         Self((group as u64) << GROUP_SHIFT | Self::PRESENT | Self::RESERVED | Self::FRESH)
     }
 
@@ -54,8 +55,8 @@ impl CachedPage {
     }
 
     /// The group that pays for the reservation; 0 is none.
-    pub(super) const fn group(self) -> u8 {
-        (self.0 >> GROUP_SHIFT) as u8
+    pub(super) const fn group(self) -> u16 {
+        (self.0 >> GROUP_SHIFT) as u16
     }
 
     /// A frame that is being filled.

@@ -8,7 +8,7 @@ use super::file::FileClosed;
 use super::reclaim::PageRuns;
 use crate::addr::{Frame, FrameRange, Order};
 use crate::limits::LOCK_HOLD_FRAMES;
-use crate::page_alloc::{Gfp, PageAllocator};
+use crate::page_alloc::{Gfp, NodePolicy, PageAllocator};
 use crate::platform::{Platform, TouchHint};
 
 /// The outcome of moving a page.
@@ -47,13 +47,14 @@ impl FileTable {
         (runs, Some(at))
     }
 
-    /// Moves a page that the caller made busy and unmapped to another frame, and ends its busy state. Where
-    /// there is no frame and the page can be read again, it is dropped.
+    /// Moves a page that the caller made busy and unmapped to another frame, of these nodes or near, and ends
+    /// its busy state. Where there is no frame and the page can be read again, it is dropped.
     pub(crate) fn move_page<P: Platform>(
         &self,
         pages: &PageAllocator<'_, P>,
         file: &FileClosed<'_>,
         index: u64,
+        nodes: Option<NodePolicy>,
     ) -> MovedPage {
         let (node, platform) = (file.node(), pages.platform());
         let cached = node.pages.lock(platform);
@@ -61,7 +62,8 @@ impl FileTable {
         drop(cached);
         let from = FrameRange::folio(page.frame(), Order::FRAME);
         let mapped = pages.counts().mapcount(page.frame()) != 0;
-        let gfp = Gfp::USER.on_node(pages.store().node_of_frame(page.frame()));
+        let near = || NodePolicy::Preferred(pages.store().node_of_frame(page.frame()));
+        let gfp = Gfp::USER.from_nodes(nodes.unwrap_or_else(near));
         let target = if mapped { None } else { pages.alloc(gfp, Order::FRAME).ok() };
         let target = target.and_then(|to| pages.requests().give_folio_to_file(to).ok());
         let target = target.map(|mut to| {

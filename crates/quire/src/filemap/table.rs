@@ -100,11 +100,7 @@ impl FileTable {
         pages: &PageAllocator<'_, P>,
         bytes: u64,
     ) -> Result<FileRef, AllocError> {
-        let fresh = self.make(pages, FileKind::Shmem { bytes })?;
-        let head = &self.buckets.lock(pages.platform())[NAMELESS];
-        fresh.node().next.store(head.load(Ordering::Relaxed), Ordering::Relaxed);
-        head.store(fresh.as_ptr(), Ordering::Relaxed);
-        Ok(fresh)
+        self.make_nameless(pages, FileKind::Shmem { bytes })
     }
 
     /// A file of huge pages of this order, `bytes` long, of a file system or of none. Before its last
@@ -119,7 +115,30 @@ impl FileTable {
         fs: u8,
         bytes: u64,
     ) -> Result<FileRef, AllocError> {
-        self.make(pages, FileKind::Huge { order, fs, bytes })
+        self.make_nameless(pages, FileKind::Huge { order, fs, bytes })
+    }
+
+    /// A file that is found by a walk over all files alone.
+    fn make_nameless<P: Platform>(
+        &self,
+        pages: &PageAllocator<'_, P>,
+        kind: FileKind,
+    ) -> Result<FileRef, AllocError> {
+        let fresh = self.make(pages, kind)?;
+        let head = &self.buckets.lock(pages.platform())[NAMELESS];
+        fresh.node().next.store(head.load(Ordering::Relaxed), Ordering::Relaxed);
+        head.store(fresh.as_ptr(), Ordering::Relaxed);
+        Ok(fresh)
+    }
+
+    /// Gives a reference to a file of huge pages back. If it is the last one it comes back instead, and no walk
+    /// over all files finds the file any more.
+    pub(crate) fn withdraw<P: Platform>(&self, platform: &P, file: FileRef) -> Result<(), FileRef> {
+        file.give_back_unless_last().or_else(|file| {
+            let buckets = self.buckets.lock(platform);
+            // A walk may have found it just before.
+            file.give_back_unless_last().inspect_err(|file| unlink(&buckets[NAMELESS], file.as_ptr()))
+        })
     }
 
     /// Gives a reference back. The last one writes dirty pages back and drops all pages.

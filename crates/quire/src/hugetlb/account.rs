@@ -7,10 +7,11 @@
 use core::sync::atomic::Ordering;
 
 use super::file::Claim;
+use super::replace::OtherPage;
 use super::{Charge, HugeGroup, HugePools, HugeSize};
 use crate::addr::Frame;
 use crate::error::AllocError;
-use crate::page_alloc::{NodeSet, PageAllocator};
+use crate::page_alloc::{NodePolicy, PageAllocator};
 use crate::platform::Platform;
 
 /// The group and the file system that are charged.
@@ -22,26 +23,43 @@ pub struct Account {
     pub fs: u8,
 }
 
+/// A page that a process needs.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct HugeRequest {
+    pub(crate) account: Account,
+    /// It uses up a reservation.
+    pub(crate) reserved: bool,
+    pub(crate) nodes: NodePolicy,
+    /// Where nodes take turns, whose turn it is.
+    pub(crate) turn: u64,
+}
+
 /// The charges to undo when a page is given back, as noted with the page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Owed {
-    group: HugeGroup,
+pub(super) struct Owed {
+    pub(super) group: HugeGroup,
     /// The file system that counts the page itself, not a reservation (0: none).
     fs: u8,
 }
 
 impl Owed {
     const fn to_note(self) -> u64 {
-        self.group.number() as u64 | (self.fs as u64) << 8
+        self.group.number() as u64 | (self.fs as u64) << 16
     }
 
     const fn from_note(note: u64) -> Self {
-        Self { group: HugeGroup::from_number(note as u8), fs: (note >> 8) as u8 }
+        Self { group: HugeGroup::from_number(note as u16), fs: (note >> 16) as u8 }
+    }
+
+    /// What is noted with a page in use. A page of a pool that is free has no charges.
+    pub(super) fn of<P: Platform>(pages: &PageAllocator<'_, P>, frame: Frame) -> Self {
+        Self::from_note(pages.frames().huge_note(frame).load(Ordering::Relaxed))
     }
 }
 
 impl HugePools<'_> {
-    /// Charges and reserves pages.
+    /// Charges and reserves pages. A task that is bound to some nodes reserves no more than are free there, as
+    /// far as that can be known now.
     ///
     /// # Errors
     /// [`AllocError::OutOfMemory`]: a limit is reached, or the pool has too few. Nothing has changed then.
@@ -55,7 +73,15 @@ impl HugePools<'_> {
         let charged = self.charge(account.group, size, Charge::Reservation, count);
         charged.map_err(|_| AllocError::OutOfMemory)?;
         let reserved = self.use_fs(pages.platform(), account.fs, count).and_then(|needed| {
-            self.reserve(pages, size, needed).inspect_err(|_| {
+            let reserved =
+                self.reserve(pages, size, needed).and_then(|()| match pages.platform().task_nodes() {
+                    NodePolicy::Bind(nodes) if self.lock(pages, size).sum(nodes).free < needed => {
+                        self.unreserve(pages, size, needed);
+                        Err(AllocError::OutOfMemory)
+                    }
+                    _ => Ok(()),
+                });
+            reserved.inspect_err(|_| {
                 self.leave_fs(pages.platform(), account.fs, count);
             })
         });
@@ -87,8 +113,7 @@ impl HugePools<'_> {
         &self,
         pages: &PageAllocator<'_, P>,
         size: HugeSize,
-        account: Account,
-        reserved: bool,
+        HugeRequest { account, reserved, nodes, turn }: HugeRequest,
     ) -> Result<Frame, AllocError> {
         let charged = self.charge(account.group, size, Charge::Usage, 1);
         charged.map_err(|_| AllocError::OutOfMemory)?;
@@ -96,7 +121,7 @@ impl HugePools<'_> {
         // A page that the pool keeps for the file system is reserved, too.
         let needed = if reserved { Ok(0) } else { self.use_fs(pages.platform(), fs, 1) };
         let taken = needed.and_then(|needed| {
-            self.take_marked(pages, size, NodeSet::ALL, needed == 0).inspect_err(|_| {
+            self.take_marked(pages, size, (nodes, turn), needed == 0).inspect_err(|_| {
                 self.leave_fs(pages.platform(), fs, 1);
             })
         });
@@ -117,11 +142,41 @@ impl HugePools<'_> {
         frame: Frame,
         reserved: bool,
     ) {
-        let Owed { group, fs } = Owed::from_note(pages.frames().huge_note(frame).load(Ordering::Relaxed));
+        let Owed { group, fs } = Owed::of(pages, frame);
+        pages.frames().huge_note(frame).store(0, Ordering::Relaxed);
         let kept = self.leave_fs(pages.platform(), fs, 1) > 0;
         self.uncharge(group, size, Charge::Usage, 1);
         // SAFETY: invariant 1: by this function's contract.
         unsafe { self.give(pages, size, frame, reserved || kept) };
+    }
+
+    /// Gives back a page that no leaf maps and that was not lent at last, as [`Self::take_returned`] does.
+    ///
+    /// # Safety
+    /// As for [`Self::give`].
+    pub(crate) unsafe fn give_unmapped<P: Platform>(
+        &self,
+        pages: &PageAllocator<'_, P>,
+        size: HugeSize,
+        frame: Frame,
+    ) {
+        let renewed = pages.frames().take_renewed(frame);
+        // SAFETY: invariant 1: by this function's contract.
+        unsafe { self.give_from(pages, size, frame, renewed) };
+    }
+
+    /// Charges a page for what is noted with it, beyond all limits: its contents are those of another page that
+    /// stays, and leaves own both now.
+    pub(crate) fn charge_copy<P: Platform>(
+        &self,
+        pages: &PageAllocator<'_, P>,
+        size: HugeSize,
+        page: OtherPage,
+    ) {
+        let Owed { group, fs } = Owed::of(pages, page.frame);
+        self.groups.around(group).for_each(|slot| slot.counter(size, Charge::Usage).force(1));
+        self.force_fs(pages.platform(), fs);
+        self.keep_replacement(pages, size, page);
     }
 
     /// Takes back the lent pages that no leaf maps any more. On return, all pages whose last leaf went before

@@ -3,28 +3,42 @@
 
 use core::sync::atomic::Ordering;
 
+use super::account::Owed;
+use super::file::Claim;
 use super::group::{
-    Charge, Counter, FREE, GroupCounters, HugeGroup, LIVE, LimitReached, REMOVED, TooManyGroups,
+    Charge, FREE, GroupCounters, GroupEvents, HugeGroup, HugeGroupError, LIVE, LimitReached, REMOVED,
 };
 use super::{HugePools, HugeSize};
+use crate::limits::MAX_NODES;
+use crate::page_alloc::{PageAllocator, TableFrames};
+use crate::platform::Platform;
 
 impl HugePools<'_> {
-    /// Makes a group without limits of its own, part of `parent`.
+    /// Makes a group without limits of its own, part of `parent`. The caller holds no lock.
     ///
     /// # Errors
-    /// [`TooManyGroups`].
-    pub fn make_group(&self, parent: HugeGroup) -> Result<HugeGroup, TooManyGroups> {
-        for (number, slot) in (1..).zip(self.groups.0.iter()) {
-            let state = slot.state.load(Ordering::Acquire);
-            let usable = state == FREE || state == REMOVED && self.groups.is_over(number, slot);
-            let order = (Ordering::AcqRel, Ordering::Relaxed);
-            if usable && slot.state.compare_exchange(state, LIVE, order.0, order.1).is_ok() {
-                slot.counters.iter().flatten().for_each(Counter::reset);
-                slot.parent.store(parent.number(), Ordering::Relaxed);
-                return Ok(HugeGroup::from_number(number));
+    /// [`HugeGroupError`].
+    pub fn make_group<P: Platform>(
+        &self,
+        pages: &PageAllocator<'_, P>,
+        parent: HugeGroup,
+    ) -> Result<HugeGroup, HugeGroupError> {
+        let _right = Claim::wait(&self.making, pages.platform());
+        let found = loop {
+            self.groups.all().for_each(|(_, slot)| self.groups.settle(slot));
+            let free = self.groups.all().find(|(_, slot)| slot.state.load(Ordering::Relaxed) == FREE);
+            match free {
+                Some(found) => break found,
+                None => self.groups.grow(&mut TableFrames::new(pages))?,
             }
+        };
+        let (group, slot) = found;
+        slot.begin(parent);
+        if let Some(parent) = self.groups.slot(parent) {
+            parent.children.fetch_add(1, Ordering::Relaxed);
         }
-        Err(TooManyGroups)
+        slot.state.store(LIVE, Ordering::Release);
+        Ok(group)
     }
 
     /// Removes a group without processes. Its charges stay, here and above, until the pages are given back.
@@ -51,6 +65,11 @@ impl HugePools<'_> {
             return Ok(());
         }
         counters().take(charged).for_each(|counter| counter.sub(pages));
+        for (at, slot) in self.groups.around(group).enumerate() {
+            let events = &slot.events[size as usize];
+            events.all.fetch_add(1, Ordering::Relaxed);
+            events.own.fetch_add(u64::from(at == 0), Ordering::Relaxed);
+        }
         Err(LimitReached)
     }
 
@@ -69,12 +88,41 @@ impl HugePools<'_> {
     /// A group's numbers.
     pub fn group_counters(&self, group: HugeGroup, size: HugeSize, kind: Charge) -> GroupCounters {
         let Some(counter) = self.groups.slot(group).map(|slot| slot.counter(size, kind)) else {
-            return GroupCounters { current: 0, max: u64::MAX, failures: 0 };
+            return GroupCounters { current: 0, max: u64::MAX };
         };
         GroupCounters {
             current: counter.current.load(Ordering::Relaxed),
             max: counter.max.load(Ordering::Relaxed),
-            failures: counter.failures.load(Ordering::Relaxed),
         }
+    }
+
+    /// How many charges of a group were refused.
+    pub fn group_events(&self, group: HugeGroup, size: HugeSize) -> GroupEvents {
+        let events = self.groups.slot(group).map(|slot| &slot.events[size as usize]);
+        events.map_or(GroupEvents::default(), |events| GroupEvents {
+            all: events.all.load(Ordering::Relaxed),
+            own: events.own.load(Ordering::Relaxed),
+        })
+    }
+
+    /// How many pages a group and those below it use on each node (`numa_stat`). Reads the record of every
+    /// block of the machine; exact while none of the pages comes or goes.
+    pub fn group_nodes<P: Platform>(
+        &self,
+        pages: &PageAllocator<'_, P>,
+        group: HugeGroup,
+        size: HugeSize,
+    ) -> [u64; MAX_NODES] {
+        let mut nodes = [0; MAX_NODES];
+        let Some(of) = self.groups.slot(group) else { return nodes };
+        for (number, _) in pages.memmap().blocks() {
+            let frame = number.first_frame();
+            if pages.frames().is_huge(frame, size.order())
+                && self.groups.around(Owed::of(pages, frame).group).any(|slot| core::ptr::eq(slot, of))
+            {
+                nodes[usize::from(pages.store().node_of_frame(frame))] += 1;
+            }
+        }
+        nodes
     }
 }

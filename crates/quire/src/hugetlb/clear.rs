@@ -9,13 +9,12 @@
 #![forbid(unsafe_code)]
 
 use super::pool::Pool;
-use super::take::nearest_nodes;
-use super::{HugePools, HugeSize};
+use super::{HugePools, HugeRequest, HugeSize};
 use crate::addr::{Frame, FrameRange, Order};
 use crate::clear::Extent;
 use crate::error::Cancelled;
 use crate::limits::MAX_NODES;
-use crate::page_alloc::{NodeSet, PageAllocator};
+use crate::page_alloc::{NodePolicy, PageAllocator};
 use crate::platform::{Platform, TouchHint};
 use crate::stats::Stat;
 
@@ -55,11 +54,11 @@ impl HugePools<'_> {
         &self,
         pages: &PageAllocator<'_, P>,
         size: HugeSize,
-        nodes: NodeSet,
-        reserved: bool,
+        &HugeRequest { reserved, nodes, turn, .. }: &HugeRequest,
     ) -> bool {
         let pool = self.lock(pages, size);
-        let next = || nearest_nodes(pages, nodes).find_map(|node| pool.is_next_stale(pages.memmap(), node));
+        let mut nodes = pages.requests().nodes_for(nodes, turn);
+        let mut next = || nodes.find_map(|node| pool.is_next_stale(pages.memmap(), node));
         pages.store().remembers_zeroes() && (reserved || pool.unreserved() > 0) && next() == Some(true)
     }
 
@@ -73,7 +72,7 @@ impl HugePools<'_> {
         &self,
         pages: &PageAllocator<'_, P>,
         size: HugeSize,
-        nodes: NodeSet,
+        nodes: (NodePolicy, u64),
         (last, extent): (u32, impl Fn(Frame) -> Extent),
     ) -> Result<(), Cancelled> {
         self.lock(pages, size).clearing += 1;
@@ -97,11 +96,11 @@ impl HugePools<'_> {
         &self,
         pages: &PageAllocator<'_, P>,
         size: HugeSize,
-        nodes: NodeSet,
+        (policy, turn): (NodePolicy, u64),
         last: u32,
     ) -> Next {
         let pool = self.lock(pages, size);
-        for node in nearest_nodes(pages, nodes) {
+        for node in pages.requests().nodes_for(policy, turn) {
             return match pool.is_next_stale(pages.memmap(), node) {
                 None => continue,
                 Some(false) => Next::Nothing,

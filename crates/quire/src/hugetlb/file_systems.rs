@@ -86,6 +86,13 @@ impl HugePools<'_> {
         Ok(pages - kept)
     }
 
+    /// Counts a page as used by a file system (0: none), beyond its limit.
+    pub(super) fn force_fs<P: Platform>(&self, platform: &P, number: u8) {
+        if number > 0 {
+            self.fs(platform)[usize::from(number) - 1].used += 1;
+        }
+    }
+
     /// Counts pages as no longer used by a file system; returns how many of them the pool must keep for it.
     pub(super) fn leave_fs<P: Platform>(&self, platform: &P, number: u8, pages: u64) -> u64 {
         if number == 0 {

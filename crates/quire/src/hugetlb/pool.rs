@@ -120,6 +120,11 @@ impl Pool {
         Some(frame)
     }
 
+    /// Adds a page to the pool that is in use.
+    pub(super) fn join_used(&mut self, node: u8) {
+        self.count(node, |counts| counts.total += 1);
+    }
+
     /// Removes a page in use from the pool.
     pub(super) fn forget(&mut self, node: u8) {
         self.count(node, |counts| counts.total -= 1);

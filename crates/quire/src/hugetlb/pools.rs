@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 
 use core::marker::PhantomData;
-use core::sync::atomic::AtomicBool;
+use core::sync::atomic::{AtomicBool, AtomicI32};
 
 #[cfg(feature = "published")]
 use super::descriptors::Descriptors;
@@ -26,6 +26,10 @@ pub struct HugePools<'p> {
     pub(super) large: SpinLock<Pool>,
     pub(super) gigantic: SpinLock<Pool>,
     pub(super) groups: Groups,
+    /// The claim of the task that makes a group.
+    pub(super) making: AtomicBool,
+    pub(super) default_is_gigantic: AtomicBool,
+    pub(super) shm_group: AtomicI32,
     pub(super) fs: SpinLock<BootTable<Fs>>,
     /// Claims of places, by their hash.
     pub(super) faults: [AtomicBool; HUGE_FAULTS],
@@ -51,6 +55,9 @@ impl<'p> HugePools<'p> {
             large: SpinLock::new(Rank::HugePool, Pool::new(tables, HugeSize::Size2M)?),
             gigantic: SpinLock::new(Rank::HugePool, Pool::new(tables, HugeSize::Size1G)?),
             groups,
+            making: AtomicBool::new(false),
+            default_is_gigantic: AtomicBool::new(false),
+            shm_group: AtomicI32::new(0),
             fs: SpinLock::new(Rank::HugeFs, fs),
             faults: [const { AtomicBool::new(false) }; HUGE_FAULTS],
             returning: AtomicBool::new(false),

@@ -314,7 +314,7 @@ fn batch_of(size: HugeSize) -> usize {
 }
 
 /// Allocates huge pages from one node alone; returns how many it got.
-fn take_from_node<P: Platform>(
+pub(super) fn take_from_node<P: Platform>(
     pages: &PageAllocator<'_, P>,
     node: u8,
     order: Order,

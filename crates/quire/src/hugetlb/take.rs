@@ -1,11 +1,10 @@
 //! Reserves huge pages, takes them from a pool, and gives them back.
 
-use super::pool::Pool;
 use super::{HugePools, HugeSize};
 use crate::addr::Frame;
 use crate::error::AllocError;
 use crate::limits::HUGE_BATCH;
-use crate::page_alloc::{NodeSet, PageAllocator};
+use crate::page_alloc::{NodePolicy, NodeSet, PageAllocator};
 use crate::platform::Platform;
 
 impl HugePools<'_> {
@@ -30,7 +29,7 @@ impl HugePools<'_> {
             }
             let missing = count - pool.unreserved();
             drop(pool);
-            let got = self.add_surplus(pages, size, NodeSet::ALL, missing);
+            let got = self.add_surplus(pages, size, (NodePolicy::Local, 0), missing);
             gathered += got;
             if got == 0 {
                 self.drop_surplus(pages, size, gathered);
@@ -64,22 +63,27 @@ impl HugePools<'_> {
         nodes: NodeSet,
         reserved: bool,
     ) -> Result<Frame, AllocError> {
-        let taken = self.take_marked(pages, size, nodes, reserved);
+        let taken = self.take_marked(pages, size, (NodePolicy::Bind(nodes), 0), reserved);
         taken.inspect(|&frame| pages.frames().forget_huge_zeroes(frame, size.order()))
     }
 
-    /// As [`Self::take`]; the page keeps its marks of what is zero, preferably all of it.
+    /// As [`Self::take`], from the nodes of a policy and a turn
+    /// ([`nodes_for`](crate::page_alloc::Requests::nodes_for)). The page keeps its marks of what is zero,
+    /// preferably all of it.
     pub(super) fn take_marked<P: Platform>(
         &self,
         pages: &PageAllocator<'_, P>,
         size: HugeSize,
-        nodes: NodeSet,
+        nodes: (NodePolicy, u64),
         reserved: bool,
     ) -> Result<Frame, AllocError> {
         loop {
             let mut pool = self.lock(pages, size);
             if (reserved || pool.unreserved() > 0)
-                && let Some(frame) = pop_nearest(&mut pool, pages, nodes)
+                && let Some(frame) = pages
+                    .requests()
+                    .nodes_for(nodes.0, nodes.1)
+                    .find_map(|node| pool.take(pages.frames(), node))
             {
                 pool.add_reserved(-i64::from(reserved));
                 drop(pool);
@@ -139,7 +143,7 @@ impl HugePools<'_> {
         &self,
         pages: &PageAllocator<'_, P>,
         size: HugeSize,
-        nodes: NodeSet,
+        (policy, turn): (NodePolicy, u64),
         wanted: u64,
     ) -> u64 {
         let mut pool = self.lock(pages, size);
@@ -150,7 +154,8 @@ impl HugePools<'_> {
         }
         pool.claimed += count;
         drop(pool);
-        self.add_claimed(pages, size, nearest_nodes(pages, nodes), count as usize, true) as u64
+        let nodes = pages.requests().nodes_for(policy, turn);
+        self.add_claimed(pages, size, nodes, count as usize, true) as u64
     }
 
     /// Removes up to `count` free, unreserved surplus pages from the pool.
@@ -172,16 +177,4 @@ impl HugePools<'_> {
             left -= 1;
         }
     }
-}
-
-/// The existing nodes of a set, the one nearest to the running CPU first.
-pub(super) fn nearest_nodes<P: Platform>(
-    pages: &PageAllocator<'_, P>,
-    nodes: NodeSet,
-) -> impl Iterator<Item = u8> {
-    pages.requests().nodes_by_distance().filter(move |&node| nodes.contains(node))
-}
-
-fn pop_nearest<P: Platform>(pool: &mut Pool, pages: &PageAllocator<'_, P>, nodes: NodeSet) -> Option<Frame> {
-    nearest_nodes(pages, nodes).find_map(|node| pool.take(pages.frames(), node))
 }

@@ -1,5 +1,6 @@
 //! Memory for the manager's own tables, taken from the machine's ranges at start-up and never freed.
 
+use core::marker::PhantomData;
 use core::ops::{Deref, DerefMut};
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicPtr, Ordering};
@@ -262,6 +263,44 @@ impl<T> DerefMut for BootTable<T> {
     fn deref_mut(&mut self) -> &mut [T] {
         // SAFETY: M1: as for `deref`; this handle is the only one, and is borrowed mutably.
         unsafe { core::slice::from_raw_parts_mut(self.base.as_ptr(), self.len) }
+    }
+}
+
+/// A table that is made later, once: without entries until then, and read without a lock.
+pub(crate) struct DeferredTable<T> {
+    base: AtomicPtr<T>,
+    len: usize,
+    values: PhantomData<BootTable<T>>,
+}
+
+impl<T> DeferredTable<T> {
+    /// A table of `len` values that are not there yet.
+    pub(crate) const fn new(len: usize) -> Self {
+        Self { base: AtomicPtr::new(core::ptr::null_mut()), len, values: PhantomData }
+    }
+
+    /// How many entries it has, or will have.
+    pub(crate) const fn capacity(&self) -> usize {
+        self.len
+    }
+
+    /// Gives it its values. The caller alone does, once.
+    pub(crate) fn set(&self, table: BootTable<T>) {
+        debug_assert!(table.len == self.len && self.is_empty());
+        self.base.store(table.base.as_ptr(), Ordering::Release);
+    }
+}
+
+impl<T> Deref for DeferredTable<T> {
+    type Target = [T];
+    #[inline]
+    fn deref(&self) -> &[T] {
+        match NonNull::new(self.base.load(Ordering::Acquire)) {
+            // SAFETY: M1: only bases of tables of `len` values are stored; boot memory is never freed, and the
+            // values are initialised and belong to this table, which gives shared references.
+            Some(base) => unsafe { core::slice::from_raw_parts(base.as_ptr(), self.len) },
+            None => &[],
+        }
     }
 }
 

@@ -72,6 +72,7 @@ pub use verbs::request::{Backing, MapRequest, Sharing};
 pub(crate) use collapse::{Collapse, UnderusedFolios};
 pub(crate) use gigantic::clear::GiganticClearing;
 pub(crate) use memory_failure::lose::MemoryLoss;
+pub(crate) use memory_failure::soft::SoftOffline;
 pub(crate) use migrate::relocate::Migration;
 pub(crate) use observe::view::PageSurvey;
 pub(crate) use reclaim::shrink::Reclaim;

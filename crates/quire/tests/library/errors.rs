@@ -4,7 +4,7 @@ use quire::error::{
     AllocError, Cancelled, FaultError, HotplugError, MemoryFailureError, MigrateError, MmError,
     PageFaultError, Signal, TooManyHandlers, UserfaultError,
 };
-use quire::hugetlb::{ControlError, HugeFsError};
+use quire::hugetlb::{ControlError, HugeFsError, HugeGroupError};
 
 /// `SEGV_MAPERR`, `SEGV_ACCERR` and `SEGV_PKUERR` of sigaction(2), which the crate `libc` has not for Linux.
 const SEGV: [i32; 3] = [1, 2, 4];
@@ -75,7 +75,10 @@ fn every_error_about_pools_of_huge_pages_has_an_errno() {
     assert_eq!(ControlError::NoSuchFile.errno(), libc::ENOENT);
     assert_eq!(ControlError::NotPermitted.errno(), libc::EACCES);
     assert_eq!(ControlError::NotANumber.errno(), libc::EINVAL);
+    assert_eq!(ControlError::TooLarge.errno(), libc::ERANGE);
     assert_eq!(ControlError::NoRoom.errno(), libc::ERANGE);
+    assert_eq!(HugeGroupError::TooMany.errno(), libc::EAGAIN);
+    assert_eq!(HugeGroupError::NoMemory.errno(), libc::ENOMEM);
 }
 
 #[test]

@@ -8,6 +8,7 @@ use hosted::Hosted;
 use quire::addr::{Frame, FrameRange, PhysAddr};
 use quire::arch::{Caches, ClearKernel, CopyKernel, CpuFeatures, ProcessorState, ReadyClear, ReadyCopy};
 use quire::cpu::{CpuId, CpuSet};
+use quire::page_alloc::NodePolicy;
 use quire::platform::{Context, FlushRequest, FramePlatform, InterruptState, Platform, TablePlatform};
 use quire::rank::Rank;
 
@@ -33,6 +34,7 @@ pub(crate) struct Watched<'m> {
     clears: Mutex<Option<Asked<'m>>>,
     /// The state that the processor is said to have, if not the machine's.
     state: Mutex<Option<ProcessorState>>,
+    nodes: Mutex<NodePolicy>,
 }
 
 /// Runs once: when a task is asked whether it dies, before the answer is yes, or before memory is cleared.
@@ -48,6 +50,7 @@ impl<'m> Watched<'m> {
             asked: Mutex::default(),
             clears: Mutex::default(),
             state: Mutex::default(),
+            nodes: Mutex::default(),
         }
     }
 
@@ -79,6 +82,11 @@ impl<'m> Watched<'m> {
     /// The processor has this state from now on.
     pub(crate) fn set_state(&self, state: ProcessorState) {
         *self.state.lock().unwrap() = Some(state);
+    }
+
+    /// The task's memory comes from these nodes from now on.
+    pub(crate) fn set_task_nodes(&self, nodes: NodePolicy) {
+        *self.nodes.lock().unwrap() = nodes;
     }
 
     fn note(&self, event: Event) {
@@ -232,6 +240,10 @@ unsafe impl Platform for Watched<'_> {
 
     fn pager(&self) -> &Self::Pager {
         self.machine.pager()
+    }
+
+    fn task_nodes(&self) -> NodePolicy {
+        *self.nodes.lock().unwrap()
     }
 
     fn wait(&self, word: &AtomicU32, seen: u32) {

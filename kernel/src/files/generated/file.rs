@@ -53,7 +53,12 @@ pub(super) struct MachineNode {
 
 impl MachineNode {
     pub(super) fn new(fs: Generated, file: MachineFile) -> Self {
-        Self { fs, number: take_number(), file }
+        Self::numbered(fs, take_number(), file)
+    }
+
+    /// The same with a number of the caller's.
+    pub(super) fn numbered(fs: Generated, number: u64, file: MachineFile) -> Self {
+        Self { fs, number, file }
     }
 }
 

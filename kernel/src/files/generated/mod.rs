@@ -15,6 +15,7 @@
 mod descriptors;
 mod file;
 mod folder;
+mod groups;
 mod link;
 mod mounts;
 mod process;
@@ -29,11 +30,13 @@ use crate::errno::Errno;
 use crate::observe::{MachineFile, ProcessFile};
 
 pub use folder::Folder;
+pub use groups::{group_line, group_root};
 pub use mounts::{add as add_mounts, mountinfo, mounts};
 
 /// The magic numbers of `statfs(2)`.
 const PROC_MAGIC: u64 = 0x9fa0;
 const SYSFS_MAGIC: u64 = 0x6265_6572;
+const CGROUP_MAGIC: u64 = 0x6367_7270;
 
 /// What all nodes of one of these file systems have in common.
 #[derive(Clone, Copy)]

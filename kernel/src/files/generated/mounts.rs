@@ -54,7 +54,9 @@ pub fn mountinfo(out: &mut dyn Write) -> fmt::Result {
 pub fn add(files: &mut Vec<MachineFile>) {
     files.push(text("/proc/mounts", mounts));
     files.push(text("/proc/filesystems", |out| {
-        ["tmpfs", "proc", "sysfs", "hugetlbfs"].iter().try_for_each(|kind| writeln!(out, "nodev\t{kind}"))?;
+        ["tmpfs", "proc", "sysfs", "cgroup2", "hugetlbfs"]
+            .iter()
+            .try_for_each(|kind| writeln!(out, "nodev\t{kind}"))?;
         writeln!(out, "\text2")
     }));
     files.push(text("/proc/diskstats", mounted::statistics));

@@ -12,6 +12,7 @@ use quire::vm::{Backing, MapRequest, Placement, Sharing};
 use crate::errno::Errno;
 use crate::files::open::Mapping;
 use crate::ipc;
+use crate::memory::manager::manager;
 use crate::observe::{self, commit_allows};
 use crate::syscall::{Answer, Call};
 
@@ -82,7 +83,7 @@ impl Flags {
 /// The size of huge pages with this base-two logarithm; 0 is the default size.
 pub(in crate::syscall) fn huge_size(log: u32) -> Option<HugeSize> {
     match log {
-        0 => Some(HugeSize::Size2M),
+        0 => Some(manager().huge_pools().default_size()),
         log => HugeSize::ALL.into_iter().find(|size| size.bytes().trailing_zeros() == log),
     }
 }

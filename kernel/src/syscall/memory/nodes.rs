@@ -1,12 +1,12 @@
-//! Memory nodes, and the calls that move pages between them: `move_pages` and `migrate_pages`.
+//! Memory nodes, and the calls that move pages between them: `move_pages`, `migrate_pages` and `mbind`.
 //!
-//! Quire chooses a node when memory is first touched and does not move pages to other nodes. So these calls tell where
-//! pages are, and that pages elsewhere cannot be moved.
+//! A page that several address spaces map moves only if the caller says so (`MPOL_MF_MOVE_ALL`).
 
 use alloc::sync::Arc;
 
 use linux_raw_sys::mempolicy as abi;
 use quire::addr::{Frame, VirtAddr, VirtRange};
+use quire::error::MigrateError;
 use quire::limits::FRAME_SIZE;
 use quire::page_alloc::{NodePolicy, NodeSet};
 
@@ -31,22 +31,72 @@ pub(super) fn node_of(frame: Frame) -> u8 {
     manager().pages().store().node_of_frame(frame)
 }
 
-/// Whether a page of the range is in memory of a node that the policy does not name.
-pub(super) fn has_misplaced(space: &Space, range: VirtRange, policy: Option<NodePolicy>) -> bool {
-    let allowed = match policy {
+/// The nodes that have memory and are not in the set.
+fn others(nodes: NodeSet) -> NodeSet {
+    with_memory().iter().filter(|&node| !nodes.contains(node)).collect()
+}
+
+/// The nodes that a policy names; all of them if it names none.
+fn named_by(policy: Option<NodePolicy>) -> NodeSet {
+    match policy {
         Some(NodePolicy::Preferred(node)) => NodeSet::one(node),
         Some(NodePolicy::Bind(set) | NodePolicy::Interleave(set)) => set,
-        Some(NodePolicy::Local) | None => return false,
-    };
-    let mut found = false;
+        Some(NodePolicy::Local) | None => NodeSet::ALL,
+    }
+}
+
+/// Whether a page of the range is in memory of a node that the policy does not name.
+pub(super) fn has_misplaced(space: &Space, range: VirtRange, policy: Option<NodePolicy>) -> bool {
+    count_on(space, range, others(named_by(policy))) > 0
+}
+
+/// How many pages of the range are in memory of these nodes.
+fn count_on(space: &Space, range: VirtRange, nodes: NodeSet) -> u64 {
+    let mut found = 0;
     space.pagemap(range, |_, word| {
-        found |= word.frame().is_some_and(|frame| !allowed.contains(node_of(frame)));
+        found += u64::from(word.frame().is_some_and(|frame| nodes.contains(node_of(frame))));
     });
     found
 }
 
+/// Moves pages of the range from some nodes to those that the policy names; of the pages that other address spaces map
+/// as well only if `all`. Returns how many stay.
+fn move_range(space: &Space, range: VirtRange, (from, to): (NodeSet, Option<NodePolicy>), all: bool) -> u64 {
+    let (mut at, mut left) = (range.start, 0);
+    while let Some(vma) = space.next_vma(at).filter(|vma| vma.range.start < range.end) {
+        let part = VirtRange::new(vma.range.start.max(range.start), vma.range.end.min(range.end));
+        for start in (part.start.0..part.end.0).step_by(STEP as usize) {
+            let step = VirtRange::new(VirtAddr(start), VirtAddr(part.end.0.min(start + STEP)));
+            let mut frames = [None; (STEP / FRAME_SIZE) as usize];
+            space.pagemap(step, |addr, word| {
+                let frame = word.frame().filter(|&frame| from.contains(node_of(frame)));
+                frames[((addr.0 - start) / FRAME_SIZE) as usize] = frame;
+            });
+            for frame in frames.into_iter().flatten() {
+                // Those of a folio that has moved are free.
+                let may = all || manager().folio_spaces(frame).is_some_and(|spaces| spaces <= 1);
+                if may && let Some(to) = to {
+                    let _ = manager().migrate_to(frame, to);
+                }
+            }
+            left += count_on(space, step, from);
+        }
+        at = vma.range.end;
+    }
+    left
+}
+
+/// Moves pages of the range to the nodes that the policy names. Returns how many are elsewhere.
+pub(super) fn move_misplaced(space: &Space, range: VirtRange, policy: Option<NodePolicy>, all: bool) -> u64 {
+    let from = others(named_by(policy));
+    if from.is_empty() { 0 } else { move_range(space, range, (from, policy), all) }
+}
+
+/// Pages are looked at in steps of so many bytes.
+const STEP: u64 = 1 << 18;
+
 impl Call<'_> {
-    /// `migrate_pages`: the number of pages that are on the old nodes and stay there.
+    /// `migrate_pages`: the number of pages that stay on the old nodes.
     pub(in crate::syscall) fn migrate_pages(&self) -> Answer {
         let [pid, bits, old, new, ..] = self.arguments;
         let (old, new) = (self.load_mask(old, bits)?, self.load_mask(new, bits)?);
@@ -55,12 +105,10 @@ impl Call<'_> {
         if new.is_empty() {
             return Err(Errno::EINVAL);
         }
-        let mut left = 0;
-        space.pagemap(VirtRange::new(VirtAddr(0), space.layout().user.end), |_, word| {
-            let node = word.frame().map(node_of);
-            left += u64::from(node.is_some_and(|node| old.contains(node) && !new.contains(node)));
-        });
-        Ok(left)
+        let from = old.intersection(others(new));
+        let all = self.process().has(Right::Nice);
+        let range = VirtRange::new(VirtAddr(0), space.layout().user.end);
+        Ok(move_range(&space, range, (from, Some(NodePolicy::Bind(new))), all))
     }
 
     /// `move_pages`: for each page its node, or why it is not where it should be.
@@ -85,7 +133,8 @@ impl Call<'_> {
                     return Err(Errno::ENODEV);
                 }
                 if answer >= 0 && answer != node as i32 {
-                    answer = -Errno::EBUSY.number();
+                    let all = flags as u32 & abi::MPOL_MF_MOVE_ALL != 0;
+                    answer = move_to(&space, VirtAddr(page), node as u8, all);
                 }
             }
             self.memory.write(VirtAddr(at(status, 4)?), &answer.to_le_bytes())?;
@@ -103,6 +152,22 @@ impl Call<'_> {
         }
         let space = process.space_handle();
         space.ok_or(Errno::EINVAL)
+    }
+}
+
+/// Moves a page to a node; returns that node, or a negated error: `EACCES` where other address spaces map it too.
+fn move_to(space: &Space, at: VirtAddr, node: u8, all: bool) -> i32 {
+    let at = at.align_down(FRAME_SIZE);
+    let mut found = None;
+    space.pagemap(VirtRange::from_len(at, FRAME_SIZE), |_, word| found = word.frame());
+    let Some(frame) = found else { return -Errno::ENOENT.number() };
+    if !all && manager().folio_spaces(frame).is_some_and(|spaces| spaces > 1) {
+        return -Errno::EACCES.number();
+    }
+    match manager().migrate_to(frame, NodePolicy::Bind(NodeSet::one(node))) {
+        Ok(_) => i32::from(node),
+        Err(MigrateError::OutOfMemory) => -Errno::ENOMEM.number(),
+        Err(MigrateError::NotMovable | MigrateError::Busy) => -Errno::EBUSY.number(),
     }
 }
 

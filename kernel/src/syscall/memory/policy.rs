@@ -10,6 +10,7 @@ use super::{nodes, page_range};
 use crate::errno::Errno;
 use crate::memory::manager::Space;
 use crate::syscall::{Answer, Call};
+use crate::task::credentials::{self, Right};
 
 const DEFAULT: u32 = abi::MPOL_DEFAULT as u32;
 const PREFERRED: u32 = abi::MPOL_PREFERRED as u32;
@@ -30,7 +31,8 @@ impl Call<'_> {
         Ok(0)
     }
 
-    /// `mbind`. Private anonymous memory obeys; shared memory comes from the node of the CPU that touches it first.
+    /// `mbind`. Private memory and huge pages obey; other shared memory comes from the node of the CPU that touches it
+    /// first.
     pub(in crate::syscall) fn mbind(&self) -> Answer {
         let [start, len, mode, mask, bits, flags] = self.arguments;
         let flags = flags as u32;
@@ -44,13 +46,18 @@ impl Call<'_> {
         if range.is_empty() {
             return Ok(0);
         }
-        if flags & abi::MPOL_MF_STRICT != 0
-            && policy.is_some()
-            && nodes::has_misplaced(self.space, range, policy)
-        {
+        let [strict, moves, all] =
+            [abi::MPOL_MF_STRICT, abi::MPOL_MF_MOVE, abi::MPOL_MF_MOVE_ALL].map(|flag| flags & flag != 0);
+        if all {
+            credentials::check(Right::Nice)?;
+        }
+        if strict && !moves && !all && nodes::has_misplaced(self.space, range, policy) {
             return Err(Errno::EIO);
         }
         self.space.set_nodes(range.start, range.len(), policy)?;
+        if (moves || all) && nodes::move_misplaced(self.space, range, policy, all) > 0 && strict {
+            return Err(Errno::EIO);
+        }
         Ok(0)
     }
 

@@ -13,6 +13,7 @@ use quire::vm::{Backing, MapRequest, Placement, Sharing};
 use super::mmap::huge_size;
 use crate::errno::Errno;
 use crate::ipc::{self, New, Owner, Segment};
+use crate::memory::manager::manager;
 use crate::observe::SETTINGS;
 use crate::syscall::{Answer, Call};
 use crate::task::credentials::{EXECUTE, READ, Right, WRITE};
@@ -236,7 +237,7 @@ impl Call<'_> {
 
     /// Whether the caller may take huge pages for a segment.
     fn may_use_huge_pages(&self) -> bool {
-        let group = SETTINGS.hugetlb_shm_group.load(Ordering::Relaxed) as u32;
+        let group = manager().huge_pools().shm_group() as u32;
         self.process().has(Right::LockMemory) || self.process().credentials().is_in(group)
     }
 

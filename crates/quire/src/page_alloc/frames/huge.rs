@@ -8,10 +8,18 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use crate::addr::{Frame, Order};
 use crate::limits::BLOCK_FRAMES;
-use crate::memmap::{Block, BlockState, DescriptorFlags, FrameMask, FrameState};
+use crate::memmap::{Block, BlockState, Descriptor, DescriptorFlags, FrameMask, FrameState};
 use crate::page_alloc::frames::Frames;
 use crate::page_alloc::store::whole::blocks_of;
 use crate::platform::FramePlatform;
+
+/// In the note of a lent page: it is being moved, or another page moves there.
+const MOVING: u64 = 1 << 63;
+
+/// Whether a page of a pool is being moved.
+pub(in crate::page_alloc) fn is_moving(folio: &Descriptor) -> bool {
+    folio.owner.load(Ordering::Relaxed) & MOVING != 0
+}
 
 impl<P: FramePlatform> Frames<'_, P> {
     /// Turns a folio of whole blocks that the caller just allocated into a page of a pool. The page leaves
@@ -81,6 +89,44 @@ impl<P: FramePlatform> Frames<'_, P> {
         self.memmap.block(frame.block()).folio().take_flags(DescriptorFlags::LENT);
     }
 
+    /// Starts to move a page that leaves own and map. Until [`Self::end_huge_move`] it stays lent even without leaves,
+    /// and no leaf of it gains the right to store. Returns whether it did: no other task moves it.
+    pub(crate) fn begin_huge_move(&self, frame: Frame) -> bool {
+        let block = self.memmap.block(frame.block());
+        block.lock(self.platform);
+        let begins = self.is_lent(frame) && self.has_leaves(block) && !is_moving(block.folio());
+        if begins {
+            block.folio().owner.fetch_or(MOVING, Ordering::Relaxed);
+        }
+        block.unlock(self.platform);
+        begins
+    }
+
+    /// Lends a page that no task maps, to which a moving page moves: it notes the same.
+    pub(crate) fn lend_huge_moving(&self, from: Frame, to: Frame) {
+        self.copy_huge_note(from, to);
+        self.lend_huge(to);
+    }
+
+    /// Ends a move from or to this page. Returns whether no leaf maps it: then it is lent no more, and the caller owns
+    /// it.
+    pub(crate) fn end_huge_move(&self, frame: Frame) -> bool {
+        let block = self.memmap.block(frame.block());
+        block.lock(self.platform);
+        block.folio().owner.fetch_and(!MOVING, Ordering::Relaxed);
+        let unmapped = !self.has_leaves(block);
+        if unmapped {
+            block.folio().take_flags(DescriptorFlags::LENT);
+        }
+        block.unlock(self.platform);
+        unmapped
+    }
+
+    /// Whether a page of a pool is being moved: a leaf must not gain the right to store.
+    pub(crate) fn is_huge_moving(&self, frame: Frame) -> bool {
+        is_moving(self.memmap.block(frame.block()).folio())
+    }
+
     /// Waits until no leaf of a page of a pool is counted. The caller has unmapped it everywhere, and no task
     /// maps it anew. But tasks that unmapped some of it, and hold no lock, may still have to flush or to
     /// count down. `in_parts`: parts of it may have been mapped by themselves.
@@ -96,12 +142,17 @@ impl<P: FramePlatform> Frames<'_, P> {
     /// Whether leaves are counted in the record of a block of a page of a pool.
     fn is_counted(&self, block: &Block) -> bool {
         block.lock(self.platform);
+        let any = self.has_leaves(block);
+        block.unlock(self.platform);
+        any
+    }
+
+    /// The same under the block's lock.
+    fn has_leaves(&self, block: &Block) -> bool {
         let large = block.large_maps.load(Ordering::Relaxed) | block.gigantic_maps.load(Ordering::Relaxed);
         let any = large != 0 || block.folio_maps.load(Ordering::Acquire) != 0;
         // The published schemes count small leaves with the folio.
-        let small = self.scheme.is_dense() && block.small_maps(self.platform).any();
-        block.unlock(self.platform);
-        any || small
+        any || self.scheme.is_dense() && block.small_maps(self.platform).any()
     }
 
     /// Whether leaves alone own a page of a pool.
@@ -114,6 +165,19 @@ impl<P: FramePlatform> Frames<'_, P> {
     /// A word for the user of a page of a pool.
     pub(crate) fn huge_note(&self, frame: Frame) -> &AtomicU64 {
         &self.memmap.block(frame.block()).folio().owner
+    }
+
+    /// Copies the note of a page to another.
+    pub(crate) fn copy_huge_note(&self, from: Frame, to: Frame) {
+        self.huge_note(to).store(self.huge_note(from).load(Ordering::Relaxed), Ordering::Relaxed);
+    }
+
+    /// Whether the reservation of a page that no leaf maps was renewed; forgets it.
+    pub(crate) fn take_renewed(&self, frame: Frame) -> bool {
+        let folio = self.memmap.block(frame.block()).folio();
+        let renewed = folio.has(DescriptorFlags::RENEWED);
+        folio.take_flags(DescriptorFlags::RENEWED);
+        renewed
     }
 
     /// Renews a page's reservation, to hold again when the page comes back. The caller's leaf still maps it.

@@ -5,6 +5,7 @@ use core::sync::atomic::Ordering;
 
 use crate::addr::{BlockNumber, Frame, Order};
 use crate::memmap::{Block, DescriptorFlags};
+use crate::page_alloc::frames::huge::is_moving;
 use crate::page_alloc::mapcount::MapCounts;
 use crate::platform::FramePlatform;
 
@@ -22,16 +23,15 @@ impl<P: FramePlatform> MapCounts<'_, P> {
         while let Some(number) = taken.next(|number| &folio(number).next) {
             let block = self.frames().memmap.block(BlockNumber(number as u32));
             let order = Order::new(block.order.load(Ordering::Relaxed)).unwrap_or(Order::BLOCK);
-            let renewed = block.folio().has(DescriptorFlags::RENEWED);
-            block.folio().take_flags(DescriptorFlags::RENEWED);
-            take(BlockNumber(number as u32).first_frame(), order, renewed);
+            let frame = BlockNumber(number as u32).first_frame();
+            take(frame, order, self.frames().take_renewed(frame));
         }
     }
 
     /// Called when the last leaf of a held folio is gone. Under its block's lock.
     pub(in crate::page_alloc) fn unmapped_while_held(&self, number: BlockNumber, block: &Block) {
         let folio = block.folio();
-        if folio.has(DescriptorFlags::LENT) {
+        if folio.has(DescriptorFlags::LENT) && !is_moving(folio) {
             folio.take_flags(DescriptorFlags::LENT);
             self.returned_huge.push(number.0.into(), &folio.next);
         }

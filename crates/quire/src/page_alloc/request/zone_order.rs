@@ -19,8 +19,30 @@ impl<P: FramePlatform> Requests<'_, P> {
 
     /// The nodes that have memory, the one nearest to the running CPU first.
     pub fn nodes_by_distance(&self) -> impl Iterator<Item = u8> + '_ {
-        let local = self.platform().node_of(Pinned::new(self.platform()).cpu());
-        let zones = self.placement.from(local, ZoneKind::Movable).unwrap_or(&[]);
+        self.nodes_for(NodePolicy::Local, 0)
+    }
+
+    /// The nodes that a policy allows and that have memory, the best first. Where nodes take turns, number
+    /// `turn` of them is the first.
+    pub fn nodes_for(&self, policy: NodePolicy, turn: u64) -> impl Iterator<Item = u8> + '_ {
+        let local = || self.platform().node_of(Pinned::new(self.platform()).cpu());
+        let (from, first, beyond) = match policy {
+            NodePolicy::Local => (local(), NodeSet::ALL, false),
+            NodePolicy::Preferred(node) => (node, NodeSet::ALL, false),
+            NodePolicy::Bind(set) => (local(), set, false),
+            NodePolicy::Interleave(set) => {
+                let usable = set.intersection(self.placement.with_memory);
+                let at = turn % usable.len().max(1) as u64;
+                (usable.iter().nth(at as usize).unwrap_or_else(local), usable, true)
+            }
+        };
+        let inside = self.nodes_from(from).filter(move |&node| first.contains(node));
+        inside.chain(self.nodes_from(from).filter(move |&node| beyond && !first.contains(node)))
+    }
+
+    /// The nodes that have memory, the one nearest to `node` first.
+    fn nodes_from(&self, node: u8) -> impl Iterator<Item = u8> + '_ {
+        let zones = self.placement.from(node, ZoneKind::Movable).unwrap_or(&[]);
         // The zones of a node stand next to each other.
         let mut last = None;
         zones.iter().map(|&zone| node_of(zone)).filter(move |&node| last.replace(node) != Some(node))

@@ -50,8 +50,10 @@ impl<P: FramePlatform> Store<'_, P> {
             }
             BlockState::Folio => {
                 let single = block.order.load(Ordering::Relaxed) == Order::BLOCK.get();
-                let pooled = block.held.contains(0) || block.folio().has(DescriptorFlags::HUGE);
-                (single && !pooled).then_some(BLOCK_FRAMES as u64)
+                let huge = block.folio().has(DescriptorFlags::HUGE);
+                // For a page of a pool another one is needed, so others are better.
+                let cost = if huge { 2 * BLOCK_FRAMES } else { BLOCK_FRAMES } as u64;
+                (single && (huge || !block.held.contains(0))).then_some(cost)
             }
             BlockState::FolioTail | BlockState::Metadata | BlockState::Absent => None,
         }

@@ -9,7 +9,7 @@ use crate::error::{Cancelled, FaultError};
 use crate::filemap::{FileUse, HugePage};
 use crate::hugetlb::{Claim, HugeSize, object_of};
 use crate::limits::{BLOCK_SIZE, FRAME_SHIFT, FRAME_SIZE};
-use crate::page_alloc::{NodeSet, Origin, PageAllocator};
+use crate::page_alloc::{NodePolicy, Origin, PageAllocator};
 use crate::pgtable::Lookup;
 use crate::platform::{Platform, TouchHint};
 use crate::stats::Stat;
@@ -70,9 +70,7 @@ impl<'a, P: Platform> Faults<'a, '_, P> {
                 self.map_copy(vma, &place, frame)
             }
             Some(HugePage::Present { frame, .. }) => self.map_part_of_file(vma, &place, frame, addr),
-            there if self.needs_clear(vma, &place, there.is_some()) => {
-                Ok(Step::ClearHuge(place.size, caller))
-            }
+            there if let Some(step) = self.clear_first(vma, &place, there.is_some(), caller) => Ok(step),
             _ if private => self.map_zeroes(vma, &place, addr, caller),
             there => {
                 let extent = |frame| extent_of(place.size, frame, addr.0 - place.start.0, caller);
@@ -82,13 +80,22 @@ impl<'a, P: Platform> Faults<'a, '_, P> {
         }
     }
 
-    /// Whether a page should be cleared in its pool before it is taken for this place, which the file may have
-    /// `reserved`. If another task takes the page afterwards, the next one is cleared likewise. A page that
-    /// the pool must allocate is cleared by its taker.
-    pub(in crate::vm) fn needs_clear(self, vma: &Vma, place: &Place<'_>, reserved: bool) -> bool {
+    /// Asks for a page to be cleared in its pool before one is taken for this place, which the file may have
+    /// `reserved`, if that is needed. If another task takes the page afterwards, the next one is cleared
+    /// likewise. A page that the pool must allocate is cleared by its taker.
+    pub(in crate::vm) fn clear_first(
+        self,
+        vma: &Vma,
+        place: &Place<'_>,
+        reserved: bool,
+        caller: Caller,
+    ) -> Option<Step> {
         let private = vma.attributes.is_private();
         let reserved = if private { vma.attributes.flags.contains(VmaFlags::RESERVED) } else { reserved };
-        self.memory.huge().is_next_stale(self.memory.pages(), place.size, NodeSet::ALL, reserved)
+        let request = Reservations::of(self.0).request(&vma.attributes, reserved, place.index);
+        let stale = self.memory.huge().is_next_stale(self.memory.pages(), place.size, &request);
+        let nodes = (request.nodes, request.turn);
+        stale.then_some(Step::ClearHuge { size: place.size, nodes, caller })
     }
 
     /// Clears a page in its pool for an address. The caller holds no lock.
@@ -97,13 +104,13 @@ impl<'a, P: Platform> Faults<'a, '_, P> {
     /// [`FaultError::Dying`].
     pub(in crate::vm) fn clear_huge(
         self,
-        size: HugeSize,
+        (size, nodes): (HugeSize, (NodePolicy, u64)),
         addr: VirtAddr,
         caller: Caller,
     ) -> Result<(), FaultError> {
         let inside = addr.0 % size.bytes();
         let near = ((inside / BLOCK_SIZE) as u32, |frame| extent_of(size, frame, inside, caller));
-        Ok(self.memory.huge().clear_next(self.memory.pages(), size, NodeSet::ALL, near)?)
+        Ok(self.memory.huge().clear_next(self.memory.pages(), size, nodes, near)?)
     }
 
     #[inline(never)]
@@ -117,6 +124,9 @@ impl<'a, P: Platform> Faults<'a, '_, P> {
         let Some(leaf_size) = found.leaf_size() else { return Ok(Step::Again) };
         let (pages, size, leaf) = (self.memory.pages(), place.size, found.entry);
         let own = leaf.has(EntryFlags::ANON);
+        if own && pages.frames().is_huge_moving(leaf.frame()) {
+            return Ok(Step::Again);
+        }
         if !vma.attributes.is_private() || own && pages.counts().mapcount(leaf.frame()) == 1 {
             if !self.tables().upgrade(addr.align_down(leaf_size.bytes()), leaf_size, leaf, STORED) {
                 return Ok(Step::Again);
@@ -186,8 +196,9 @@ impl<'a, P: Platform> Faults<'a, '_, P> {
         fill: impl FnOnce(Frame) -> Result<(), Cancelled>,
     ) -> Result<Own, FaultError> {
         let reserved = first && vma.attributes.flags.contains(VmaFlags::RESERVED);
-        let (pages, account) = (self.memory.pages(), Reservations::of(self.0).account_of(&vma.attributes));
-        let taken = self.memory.huge().take_for(pages, place.size, account, reserved);
+        let request = Reservations::of(self.0).request(&vma.attributes, reserved, place.index);
+        let pages = self.memory.pages();
+        let taken = self.memory.huge().take_for(pages, place.size, request);
         let frame = taken.map_err(|_| FaultError::NoHugePage)?;
         let mut own = Own { frame, reserved, zeroed: false };
         pages.frames().lend_huge(own.frame);
@@ -260,17 +271,12 @@ impl<'a, P: Platform> Faults<'a, '_, P> {
         extent: impl FnOnce(Frame) -> Extent,
     ) -> Result<Frame, FaultError> {
         let (memory, pages) = (self.memory, self.memory.pages());
-        let account = Reservations::of(self.0).account_of(&vma.attributes);
-        HugeFiles::of(memory).fill_huge(
-            place.file.node(),
-            (place.size, place.index),
-            (account, reserved),
-            |frame| {
-                // SAFETY: invariant 1: the pool has just given the page for this place, and the file does not
-                // name it yet.
-                unsafe { pages.store().clear_huge(&extent(frame), place.size.order()) }
-            },
-        )
+        let request = Reservations::of(self.0).request(&vma.attributes, reserved, place.index);
+        HugeFiles::of(memory).fill_huge(place.file.node(), (place.size, place.index), request, |frame| {
+            // SAFETY: invariant 1: the pool has just given the page for this place, and the file does not
+            // name it yet.
+            unsafe { pages.store().clear_huge(&extent(frame), place.size.order()) }
+        })
     }
 
     /// Whether the page's memory for an address went bad; for a page that is mapped whole, any of its memory.

@@ -3,6 +3,7 @@
 
 use crate::addr::{Frame, FrameRange, Order};
 use crate::hugetlb::HugeSize;
+use crate::page_alloc::NodePolicy;
 use crate::vm::gigantic::state::Cleared;
 use crate::vm::userfault::Waiting;
 
@@ -69,7 +70,12 @@ pub(in crate::vm) enum Step {
     /// The last piece of a gigantic folio is done: end its clear.
     Cleared(Cleared),
     /// The pool of this size has no page that is known to be zero: clear one.
-    ClearHuge(HugeSize, Caller),
+    ClearHuge {
+        size: HugeSize,
+        /// The nodes of the page, and whose turn it is where they take turns.
+        nodes: (NodePolicy, u64),
+        caller: Caller,
+    },
     /// Some of the folio's memory went bad before it was mapped: take it out of use.
     Marked(FrameRange),
     /// The table is shared with another address space: unshare it.

@@ -7,8 +7,7 @@ use crate::arch::EntryFlags;
 use crate::clear::Extent;
 use crate::error::{Cancelled, FaultError, MmError};
 use crate::filemap::{FileNode, FileRef, HugePage};
-use crate::hugetlb::{Account, HugeFsError, HugeFsInfo, HugeFsLimits, HugeSize, object_of};
-use crate::page_alloc::NodeSet;
+use crate::hugetlb::{Account, HugeFsError, HugeFsInfo, HugeFsLimits, HugeRequest, HugeSize, object_of};
 use crate::pgtable::Zap;
 use crate::platform::{Platform, TouchHint};
 use crate::tlb::MmuGather;
@@ -187,7 +186,13 @@ impl<P: Platform> HugeFiles<'_, '_, P> {
         // While this lives, no page or reservation leaves the file; faults may fill in pages.
         let right = file.resize(self.platform());
         for index in bytes.start / size.bytes()..end / size.bytes() {
-            self.clear_for(file, (size, index), bytes.end - bytes.start)?;
+            let request = |reserved| HugeRequest {
+                account: Account { fs, ..Account::default() },
+                reserved,
+                nodes: self.platform().task_nodes(),
+                turn: index,
+            };
+            self.clear_for(file, (size, index), request, bytes.end - bytes.start)?;
             let (_used, _claim) = loop {
                 let used = file.enter();
                 let claim = self.huge().claim(object_of(file), index);
@@ -200,8 +205,7 @@ impl<P: Platform> HugeFiles<'_, '_, P> {
             if matches!(there, Some(HugePage::Present { .. })) {
                 continue;
             }
-            let account = Account { fs, ..Account::default() };
-            let filled = self.fill_huge(file, (size, index), (account, there.is_some()), |frame| {
+            let filled = self.fill_huge(file, (size, index), request(there.is_some()), |frame| {
                 let extent = part_of(size, frame, bytes.end - bytes.start);
                 // SAFETY: invariant 1: the page was just taken from its pool, and the file does not name it.
                 unsafe { self.pages().store().clear_huge(&extent, size.order()) }
@@ -213,29 +217,35 @@ impl<P: Platform> HugeFiles<'_, '_, P> {
     }
 
     /// Clears a page in its pool for a place of a file that has none, if the pool has none of zeroes.
-    fn clear_for(self, file: &FileNode, (size, index): (HugeSize, u64), whole: u64) -> Result<(), MmError> {
-        let (pages, nodes) = (self.pages(), NodeSet::ALL);
-        let reserved = match self.files().huge_page(self.platform(), file, index) {
-            Some(HugePage::Present { .. }) => return Ok(()),
-            there => there.is_some(),
-        };
-        if !self.huge().is_next_stale(pages, size, nodes, reserved) {
+    fn clear_for(
+        self,
+        file: &FileNode,
+        (size, index): (HugeSize, u64),
+        request: impl FnOnce(bool) -> HugeRequest,
+        whole: u64,
+    ) -> Result<(), MmError> {
+        let there = self.files().huge_page(self.platform(), file, index);
+        let request = request(there.is_some());
+        if matches!(there, Some(HugePage::Present { .. }))
+            || !self.huge().is_next_stale(self.pages(), size, &request)
+        {
             return Ok(());
         }
-        let cleared = self.huge().clear_next(pages, size, nodes, (0, |frame| part_of(size, frame, whole)));
+        let nodes = (request.nodes, request.turn);
+        let cleared =
+            self.huge().clear_next(self.pages(), size, nodes, (0, |frame| part_of(size, frame, whole)));
         cleared.map_err(|_| MmError::NoMemory)
     }
 
     /// Takes a page from the pool, fills it by `fill` (which forgets the page's zeroes before it stores) and enters it into the file. The caller has claimed its place.
-    /// `reserved`: the file has a reservation for it.
     pub(in crate::vm) fn fill_huge(
         self,
         file: &FileNode,
         (size, index): (HugeSize, u64),
-        (account, reserved): (Account, bool),
+        request: HugeRequest,
         fill: impl FnOnce(Frame) -> Result<(), Cancelled>,
     ) -> Result<Frame, FaultError> {
-        let taken = self.huge().take_for(self.pages(), size, account, reserved);
+        let taken = self.huge().take_for(self.pages(), size, request);
         let frame = taken.map_err(|_| FaultError::NoHugePage)?;
         let entered = fill(frame).map_err(FaultError::from).and_then(|()| {
             let zeroed = self.pages().frames().is_huge_zero(frame, size.order());
@@ -248,7 +258,7 @@ impl<P: Platform> HugeFiles<'_, '_, P> {
         });
         if let Err(error) = entered {
             // SAFETY: invariant 1: the page was taken above, and the file does not have it.
-            unsafe { self.huge().give_from(self.pages(), size, frame, reserved) };
+            unsafe { self.huge().give_from(self.pages(), size, frame, request.reserved) };
             return Err(error);
         }
         Ok(frame)

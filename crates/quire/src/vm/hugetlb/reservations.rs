@@ -12,7 +12,7 @@ use crate::addr::{Frame, FrameRange, VirtRange};
 use crate::arch::EntryFlags;
 use crate::error::MmError;
 use crate::filemap::FileKind;
-use crate::hugetlb::{Account, HugeSize};
+use crate::hugetlb::{Account, HugeRequest, HugeSize};
 use crate::platform::Platform;
 use crate::vm::handle::handle;
 use crate::vm::mapping::vma::{Backing, Vma, VmaAttributes, VmaFlags};
@@ -28,6 +28,12 @@ impl<P: Platform> Reservations<'_, '_, P> {
     /// The account that is charged for huge pages that the mapping takes from now on.
     pub(in crate::vm) fn account_of(self, vma: &VmaAttributes) -> Account {
         Account { group: self.group(), fs: fs_of(vma) }
+    }
+
+    /// Asks for page `turn` of the mapping's file.
+    pub(in crate::vm) fn request(self, vma: &VmaAttributes, reserved: bool, turn: u64) -> HugeRequest {
+        let nodes = vma.nodes.unwrap_or_else(|| self.memory.platform().task_nodes());
+        HugeRequest { account: self.account_of(vma), reserved, nodes, turn }
     }
 
     /// Gives back the unused reservations of a mapping, or a part of one, that is about to be unmapped for

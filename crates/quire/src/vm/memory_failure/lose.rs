@@ -36,7 +36,7 @@ use crate::vm::space::rss::Counted;
 use crate::vm::space::shared::MmShared;
 
 /// Attempts on a frame whose owner is changing.
-const ROUNDS: usize = 16;
+pub(super) const ROUNDS: usize = 16;
 
 /// What a frame was that went bad, and what became of it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -1,3 +1,4 @@
 //! Takes memory that went bad out of use.
 
 pub(super) mod lose;
+pub(super) mod soft;

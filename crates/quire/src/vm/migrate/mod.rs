@@ -1,3 +1,4 @@
 //! Moves folios to other frames, wherever they are mapped.
 
+pub(super) mod huge;
 pub(super) mod relocate;

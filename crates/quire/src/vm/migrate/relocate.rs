@@ -32,7 +32,7 @@ use crate::error::{MigrateError, SplitError};
 use crate::filemap::{FileClosed, FileKind, FileNode, MovedPage, PageRuns};
 use crate::limits::{BLOCK_SIZE, CLEAR_STRETCH_BYTES, FRAME_SIZE, MOVE_LEAVES};
 use crate::memmap::FrameMask;
-use crate::page_alloc::{Folio, Gfp, Origin};
+use crate::page_alloc::{Folio, Gfp, NodePolicy, Origin};
 use crate::pgtable::{PageTables, Relocation};
 use crate::platform::{Platform, TouchHint};
 use crate::stats::Stat;
@@ -41,6 +41,7 @@ use crate::vm::fault::flags::leaf_flags;
 use crate::vm::handle::handle;
 use crate::vm::mapping::vma::VmaFlags;
 use crate::vm::memory_failure::lose::MemoryLoss;
+use crate::vm::migrate::huge::{HugeMigration, HugeMove};
 use crate::vm::rmap::reverse::{ReverseMap, place_in};
 use crate::vm::space::body::MmBody;
 use crate::vm::space::found::FoundBody;
@@ -51,7 +52,7 @@ use crate::vm::userfault::UserfaultModes;
 /// Attempts to close a file that is in use.
 const CLOSE_TRIES: usize = 64;
 /// The most frames that are copied without a reschedule point.
-const STRETCH: usize = (CLEAR_STRETCH_BYTES / FRAME_SIZE) as usize;
+pub(super) const STRETCH: usize = (CLEAR_STRETCH_BYTES / FRAME_SIZE) as usize;
 
 /// A folio that is being moved.
 struct Job<'a, P: Platform> {
@@ -68,22 +69,33 @@ struct Job<'a, P: Platform> {
 handle! { Migration of MmShared }
 
 impl<P: Platform> Migration<'_, '_, P> {
-    /// Moves the anonymous folio of at most order 9 that starts at `frame`, or the page of a file in `frame`,
-    /// to other frames, preferably on the same node. Returns how many frames became free. The caller holds no
-    /// lock.
+    /// Moves the anonymous folio of at most order 9 around `frame`, the page of a file in it, or the page of a
+    /// pool around it, to frames of these nodes, preferably of its own if there are none. Returns
+    /// how many frames became free. The caller holds no lock.
     ///
     /// # Errors
     /// [`MigrateError`]. Programs see no difference; leaves of a file may be missing until the next access.
-    pub(crate) fn migrate(self, frame: Frame) -> Result<u64, MigrateError> {
+    pub(crate) fn migrate_to(self, frame: Frame, nodes: Option<NodePolicy>) -> Result<u64, MigrateError> {
         let one = FrameRange::folio(frame, Order::FRAME);
-        let number = frame.block();
-        if self.pages().frames().next_movable(number, frame.index_in_block()) == Some(frame) {
-            return self.move_folio(frame);
+        let start = self.pages().frames().folio_start(frame).unwrap_or(frame);
+        let number = start.block();
+        if let Some(page) = HugeMigration::of(self.0).page_at(frame) {
+            // A page that must leave its frames takes none of the pool: those may have to go too.
+            let how = HugeMove { nodes: self.near(frame, nodes), pooled: nodes.is_some(), bad: None };
+            return HugeMigration::of(self.0).move_page(page, how);
+        }
+        if self.pages().frames().next_movable(number, start.index_in_block()) == Some(start) {
+            return self.move_folio(start, nodes);
         }
         if self.pages().memmap().get(number).is_none() || !self.pages().frames().holds_any(one) {
             return Err(MigrateError::NotMovable);
         }
-        self.move_cached(one)
+        self.move_cached(one, nodes)
+    }
+
+    /// The nodes to move to.
+    fn near(self, frame: Frame, nodes: Option<NodePolicy>) -> NodePolicy {
+        nodes.unwrap_or_else(|| NodePolicy::Preferred(self.pages().store().node_of_frame(frame)))
     }
 
     /// Moves what it can out of these frames, with a reschedule point after each folio. Returns the frames
@@ -97,15 +109,18 @@ impl<P: Platform> Migration<'_, '_, P> {
             }
         }
         if self.pages().frames().holds_any(range) {
-            moved += self.move_cached(range).unwrap_or(0);
+            moved += self.move_cached(range, None).unwrap_or(0);
         }
         moved
     }
 
     fn move_block(self, number: BlockNumber) -> u64 {
         let (mut from, mut moved) = (0, 0);
+        if self.pages().frames().is_huge(number.first_frame(), Order::BLOCK) {
+            return self.migrate_to(number.first_frame(), None).unwrap_or(0);
+        }
         while let Some(frame) = self.pages().frames().next_movable(number, from) {
-            match self.move_folio(frame) {
+            match self.move_folio(frame, None) {
                 Ok(freed) => moved += freed,
                 Err(MigrateError::OutOfMemory) => return moved,
                 Err(MigrateError::NotMovable | MigrateError::Busy) => {}
@@ -119,11 +134,11 @@ impl<P: Platform> Migration<'_, '_, P> {
         moved
     }
 
-    fn move_folio(self, frame: Frame) -> Result<u64, MigrateError> {
+    fn move_folio(self, frame: Frame, nodes: Option<NodePolicy>) -> Result<u64, MigrateError> {
         let pages = self.pages();
         let order = pages.frames().set_aside(frame).ok_or(MigrateError::NotMovable)?;
         let source = FrameRange::folio(frame, order);
-        let gfp = Gfp::USER.on_node(pages.store().node_of_frame(frame));
+        let gfp = Gfp::USER.from_nodes(self.near(frame, nodes));
         let origin = pages.frames().origin(frame);
         // Before the hold, since the origin tells what a held frame is.
         let target = origin.and_then(|origin| {
@@ -132,7 +147,7 @@ impl<P: Platform> Migration<'_, '_, P> {
         let (Some(target), Some(origin)) = (target.map(Folio::into_raw), origin) else {
             // SAFETY: invariant 1: `set_aside` held the folio for this task.
             unsafe { pages.counts().release(source) };
-            return self.move_in_pieces(frame, order);
+            return self.move_in_pieces(frame, order, nodes);
         };
         let room = FrameRange::folio(target, order);
         pages.frames().hold(room);
@@ -159,7 +174,12 @@ impl<P: Platform> Migration<'_, '_, P> {
     }
 
     /// Moves a folio frame by frame, since no target of its size could be allocated.
-    fn move_in_pieces(self, frame: Frame, order: Order) -> Result<u64, MigrateError> {
+    fn move_in_pieces(
+        self,
+        frame: Frame,
+        order: Order,
+        nodes: Option<NodePolicy>,
+    ) -> Result<u64, MigrateError> {
         if order == Order::FRAME {
             return Err(MigrateError::OutOfMemory);
         }
@@ -172,7 +192,7 @@ impl<P: Platform> Migration<'_, '_, P> {
         self.pages().count(Stat::ThpMigrationSplit, 1);
         let mut failed = None;
         for at in 0..order.frames() {
-            match self.move_folio(frame.add(at)) {
+            match self.move_folio(frame.add(at), nodes) {
                 Ok(one) => freed += one,
                 Err(MigrateError::OutOfMemory) => return Err(MigrateError::OutOfMemory),
                 // The frame was unmapped meanwhile.
@@ -269,11 +289,11 @@ impl<P: Platform> Migration<'_, '_, P> {
     }
 
     /// Moves pages of files that are in these frames.
-    fn move_cached(self, range: FrameRange) -> Result<u64, MigrateError> {
+    fn move_cached(self, range: FrameRange, nodes: Option<NodePolicy>) -> Result<u64, MigrateError> {
         let (mut freed, mut failed, mut place) = (0, None, (0, 0));
         while let Some((file, next)) = self.files().next_of_all(self.platform(), place) {
             place = next;
-            match self.close_and_move(file.node(), range) {
+            match self.close_and_move(file.node(), range, nodes) {
                 Ok(some) => freed += some,
                 Err(error) => failed = Some(error),
             }
@@ -287,26 +307,36 @@ impl<P: Platform> Migration<'_, '_, P> {
         }
     }
 
-    fn close_and_move(self, file: &FileNode, range: FrameRange) -> Result<u64, MigrateError> {
+    fn close_and_move(
+        self,
+        file: &FileNode,
+        range: FrameRange,
+        nodes: Option<NodePolicy>,
+    ) -> Result<u64, MigrateError> {
         if file.huge_order().is_some() {
             return Ok(0);
         }
         for _ in 0..CLOSE_TRIES {
             match file.try_close() {
-                Some(closed) => return self.move_file(&closed, range),
+                Some(closed) => return self.move_file(&closed, range, nodes),
                 None => self.platform().relax(),
             }
         }
         Err(MigrateError::Busy)
     }
 
-    fn move_file(self, file: &FileClosed<'_>, range: FrameRange) -> Result<u64, MigrateError> {
+    fn move_file(
+        self,
+        file: &FileClosed<'_>,
+        range: FrameRange,
+        nodes: Option<NodePolicy>,
+    ) -> Result<u64, MigrateError> {
         let (mut freed, mut failed, mut from) = (0, None, Some(0));
         while let Some(at) = from.filter(|_| failed != Some(MigrateError::OutOfMemory)) {
             let (runs, next) = self.files().begin_moving(self.platform(), file, range, at);
             let locked = self.unmap_to_move(file, &runs);
             for index in runs.indices() {
-                match self.files().move_page(self.pages(), file, index) {
+                match self.files().move_page(self.pages(), file, index, nodes) {
                     MovedPage::Gone => freed += 1,
                     MovedPage::Mapped => failed = failed.or(Some(MigrateError::Busy)),
                     MovedPage::OutOfMemory => failed = Some(MigrateError::OutOfMemory),

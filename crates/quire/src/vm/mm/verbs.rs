@@ -108,9 +108,9 @@ impl<P: Platform> Mm<'_, P> {
         Msync::of(self.sleepable()).msync(addr, len)
     }
 
-    /// Sets from which nodes private pages of `len` bytes (rounded up to pages) from `addr` come from now on; `None`
-    /// leaves it to [`Platform::task_nodes`]. Pages that are there stay; shared memory and huge pages do not obey. As
-    /// `mbind`.
+    /// Sets from which nodes private pages and huge pages of `len` bytes (rounded up to pages) from `addr` come from now
+    /// on; `None` leaves it to [`Platform::task_nodes`]. Pages that are there stay; other shared memory does not obey.
+    /// A huge page comes from the nodes that the mapping names which touches it first. As `mbind`.
     ///
     /// # Errors
     /// [`MmError::Invalid`] for an unaligned address, an overflow or an end inside a huge page; [`MmError::Fault`] for

@@ -11,7 +11,7 @@
 
 use core::mem::ManuallyDrop;
 use core::ops::{Deref, DerefMut, Range};
-use core::sync::atomic::AtomicU8;
+use core::sync::atomic::AtomicU16;
 
 use crate::addr::VirtAddr;
 use crate::arch::PagingMode;
@@ -83,7 +83,7 @@ impl<'m, P: Platform> AddressSpace<'m, P> {
                 rss: RssCells::default(),
                 family: family.unwrap_or(number),
                 member: MemberCell::new(),
-                group: AtomicU8::new(0),
+                group: AtomicU16::new(0),
             })
         })?;
         Ok(Self { memory, body })

@@ -3,7 +3,7 @@
 use core::mem::{ManuallyDrop, MaybeUninit};
 use core::ops::{Deref, DerefMut};
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicU8, Ordering};
+use core::sync::atomic::{AtomicU16, Ordering};
 
 use crate::filemap::{Mapper, ViewPtr};
 use crate::hugetlb::HugeGroup;
@@ -30,7 +30,7 @@ pub(crate) struct MmBody {
     pub(in crate::vm) family: u64,
     pub(in crate::vm) member: MemberCell,
     /// The group that is charged for huge pages.
-    pub(in crate::vm) group: AtomicU8,
+    pub(in crate::vm) group: AtomicU16,
 }
 
 /// Ownership of a body in its memory. It has no `Drop`: the owner returns the memory to its cache.

@@ -109,7 +109,7 @@ impl<P: Platform> MmShared<'_, P> {
 
     /// Releases a reference to a file of huge pages; the last one returns its pages to the pool.
     fn close_huge(&self, file: FileRef) {
-        let Err(file) = file.give_back_unless_last() else { return };
+        let Err(file) = self.files().withdraw(self.platform(), file) else { return };
         let (size, fs) = huge_kind(file.node());
         self.huge().drop_pages(self.pages(), self.files(), (file.node(), fs), (size, 0..u64::MAX));
         let closed = self.files().close(self.pages(), file);

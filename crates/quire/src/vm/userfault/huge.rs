@@ -163,8 +163,8 @@ impl<P: Platform> Answers<'_, '_, P> {
     /// Stops where a page should first be cleared in its pool.
     fn check_clear(self, vma: &Vma, place: &Place<'_>) -> Result<(), Stop> {
         let caller = Caller::Populate { bytes: place.size.bytes() };
-        let stale = Faults::of(self.0).needs_clear(vma, place, self.is_reserved(place));
-        if stale { Err(Stop::Step(Step::ClearHuge(place.size, caller))) } else { Ok(()) }
+        let step = Faults::of(self.0).clear_first(vma, place, self.is_reserved(place), caller);
+        step.map_or(Ok(()), |step| Err(Stop::Step(step)))
     }
 
     fn is_reserved(self, place: &Place<'_>) -> bool {
@@ -177,14 +177,8 @@ impl<P: Platform> Answers<'_, '_, P> {
         place: &Place<'_>,
         fill: impl FnOnce(Frame) -> Result<(), Cancelled>,
     ) -> Result<Frame, FaultError> {
-        let reserved = self.is_reserved(place);
-        let account = Reservations::of(self.0).account_of(&vma.attributes);
-        HugeFiles::of(self.memory).fill_huge(
-            place.file.node(),
-            (place.size, place.index),
-            (account, reserved),
-            fill,
-        )
+        let request = Reservations::of(self.0).request(&vma.attributes, self.is_reserved(place), place.index);
+        HugeFiles::of(self.memory).fill_huge(place.file.node(), (place.size, place.index), request, fill)
     }
 
     fn clear_whole(self, place: &Place<'_>, frame: Frame) -> Result<(), Cancelled> {

@@ -55,7 +55,7 @@ fn tables_in_frames_are_never_handed_out() {
         let pools = HugePools::new(allocator).unwrap();
         let after = allocator.memory_info();
         assert_eq!((after.metadata - before.metadata >= 3, after.used), (true, before.used));
-        let group = pools.make_group(HugeGroup::NONE).unwrap();
+        let group = pools.make_group(allocator, HugeGroup::NONE).unwrap();
         pools.charge(group, HugeSize::Size1G, Charge::Usage, 7).unwrap();
         let frames: Vec<_> = std::iter::from_fn(|| allocator.alloc_raw(ALL, Order::FRAME).ok()).collect();
         frames.iter().for_each(|&frame| scribble(machine, FrameRange::new(frame, 1)));

@@ -42,7 +42,7 @@ impl<'m, 'p> Payers<'m, 'p> {
         let limits = HugeFsLimits { max: limit(1), min: 1 };
         let fs = manager.huge_fs(Size2M, limits).unwrap();
         let pools = manager.huge_pools();
-        let group = pools.make_group(HugeGroup::NONE).unwrap();
+        let group = pools.make_group(manager.pages(), HugeGroup::NONE).unwrap();
         for kind in [Charge::Usage, Charge::Reservation] {
             pools.set_group_max(group, Size2M, kind, limit(2));
         }

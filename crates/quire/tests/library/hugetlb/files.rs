@@ -4,7 +4,9 @@ use hosted::FailurePlan;
 use quire::addr::VirtAddr;
 use quire::arch::Protection;
 use quire::error::{FaultError, MmError};
-use quire::hugetlb::{Charge, HugeFsError, HugeFsInfo, HugeFsLimits, HugeGroup, HugeSize::Size2M};
+use quire::hugetlb::{
+    Charge, GroupEvents, HugeFsError, HugeFsInfo, HugeFsLimits, HugeGroup, HugeSize::Size2M,
+};
 use quire::limits::HUGE_BATCH;
 use quire::vm::{Advice, MapRequest, Placement, Sharing};
 
@@ -312,7 +314,7 @@ fn what_goes_back_is_kept_for_its_file_system() {
 fn groups_pay_for_what_their_processes_use_and_are_promised() {
     with_huge(8, |machine, manager| {
         let pools = manager.huge_pools();
-        let group = pools.make_group(HugeGroup::NONE).unwrap();
+        let group = pools.make_group(manager.pages(), HugeGroup::NONE).unwrap();
         let charged = || {
             [Charge::Usage, Charge::Reservation].map(|kind| pools.group_counters(group, Size2M, kind).current)
         };
@@ -328,7 +330,7 @@ fn groups_pay_for_what_their_processes_use_and_are_promised() {
             assert_eq!(charged(), [0, 4]);
             (0..2).for_each(|page| store(machine, mm, BASE + page * HUGE, 1).unwrap());
             assert_eq!(store(machine, mm, BASE + 2 * HUGE, 1), Err(FaultError::NoHugePage));
-            assert_eq!(pools.group_counters(group, Size2M, Charge::Usage).failures, 1);
+            assert_eq!(pools.group_events(group, Size2M), GroupEvents { all: 2, own: 2 });
             assert_eq!(charged(), [2, 4]);
             // A child belongs to the same group.
             let child = fork(mm);
@@ -356,7 +358,7 @@ fn groups_pay_for_what_their_processes_use_and_are_promised() {
 fn reservations_charge_the_old_group_and_new_pages_the_new_one() {
     with_huge(3, |machine, manager| {
         let pools = manager.huge_pools();
-        let [first, second] = [(); 2].map(|()| pools.make_group(HugeGroup::NONE).unwrap());
+        let [first, second] = [(); 2].map(|()| pools.make_group(manager.pages(), HugeGroup::NONE).unwrap());
         let charged = |group| {
             [Charge::Usage, Charge::Reservation].map(|kind| pools.group_counters(group, Size2M, kind).current)
         };

@@ -11,6 +11,8 @@ mod groups;
 mod lockstep;
 mod mappings;
 mod model;
+mod moves;
+mod nodes;
 mod parts;
 mod parts_lockstep;
 mod parts_moments;

@@ -81,6 +81,8 @@ fn with_boxed(policy: DescriptorPolicy, config: HostedConfig, test: Box<dyn FnOn
 }
 
 /// Empty pools of a small machine, for tests of what takes no memory.
-pub(crate) fn with_empty_pools(test: impl FnOnce(&HugePools<'_>)) {
-    testkit::with_allocator(HostedConfig::new(4 * MIB), |_, pages| test(&HugePools::new(pages).unwrap()));
+pub(crate) fn with_empty_pools(test: impl FnOnce(&Pages<'_>, &HugePools<'_>)) {
+    testkit::with_allocator(HostedConfig::new(4 * MIB), |_, pages| {
+        test(pages, &HugePools::new(pages).unwrap());
+    });
 }

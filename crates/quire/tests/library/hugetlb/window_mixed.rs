@@ -118,14 +118,16 @@ fn the_saving_is_a_control_file() {
             let write = |text| pools.write_file(pages, BOTH, path, text);
             let full = policy == DescriptorPolicy::Full;
             assert_eq!(read().as_deref(), Ok(if full { "0\n" } else { "1\n" }));
-            assert_eq!(write("2"), Err(ControlError::NotANumber));
+            assert_eq!(write("on"), Err(ControlError::NotANumber));
             if SAVING.contains(&policy) {
                 assert_eq!(write("0\n"), Ok(Outcome::Set));
                 assert_eq!((read().as_deref(), pools.is_saving()), (Ok("0\n"), false));
                 assert_eq!(write("1"), Ok(Outcome::Set));
                 assert!(pools.is_saving());
             } else {
-                assert_eq!(write("1"), Err(ControlError::NotPermitted));
+                let (now, other) = if full { ("0", "1") } else { ("1\n", "0") };
+                assert_eq!(write(now), Ok(Outcome::Set), "it is so already");
+                assert_eq!(write(other), Err(ControlError::NotPermitted));
             }
             assert_eq!(pools.policy(), policy);
         });

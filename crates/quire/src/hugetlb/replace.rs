@@ -1,0 +1,179 @@
+//! Replaces pages of a pool by others of the same size, in use or free.
+//!
+//! The page that replaces another is a free one of the pool, or a new one that joins the pool as the other leaves
+//! it. So the size of the pool is the same at any time, and no limit of surplus pages matters.
+
+use core::sync::atomic::Ordering;
+
+use super::failure::join;
+use super::pool::Pool;
+use super::resize::take_from_node;
+use super::{HugePools, HugeSize};
+use crate::addr::Frame;
+use crate::error::AllocError;
+use crate::page_alloc::{NodePolicy, PageAllocator};
+use crate::platform::Platform;
+
+/// A page that is to replace another. It may still be known to be zero.
+#[must_use = "it replaces a page, or goes back"]
+pub(crate) struct OtherPage {
+    pub(crate) frame: Frame,
+    /// It is in no pool yet.
+    is_new: bool,
+}
+
+impl HugePools<'_> {
+    /// Takes a page to replace one in use: a free page of the pool if `pooled`, or else a new one.
+    ///
+    /// # Errors
+    /// [`AllocError::OutOfMemory`].
+    pub(crate) fn take_replacement<P: Platform>(
+        &self,
+        pages: &PageAllocator<'_, P>,
+        size: HugeSize,
+        nodes: NodePolicy,
+        pooled: bool,
+    ) -> Result<OtherPage, AllocError> {
+        if pooled && let Ok(frame) = self.take_marked(pages, size, (nodes, 0), false) {
+            return Ok(OtherPage { frame, is_new: false });
+        }
+        let frame = self.new_page(pages, size, nodes)?;
+        self.thaw(pages, frame);
+        Ok(OtherPage { frame, is_new: true })
+    }
+
+    /// Gives back a page that did not replace another.
+    ///
+    /// # Safety
+    /// Invariant 1: the caller owns the page and gives it up.
+    pub(crate) unsafe fn drop_replacement<P: Platform>(
+        &self,
+        pages: &PageAllocator<'_, P>,
+        size: HugeSize,
+        page: OtherPage,
+    ) {
+        pages.frames().huge_note(page.frame).store(0, Ordering::Relaxed);
+        if page.is_new {
+            self.freeze(pages, page.frame);
+            self.release(pages, size, &[page.frame]);
+        } else {
+            // SAFETY: invariant 1: by this function's contract.
+            unsafe { self.give(pages, size, page.frame, false) };
+        }
+    }
+
+    /// Ends the use of a page that another one has replaced, with all that was noted for it.
+    ///
+    /// # Safety
+    /// Invariant 1: the caller owns the page `old` and gives it up.
+    pub(crate) unsafe fn give_replaced<P: Platform>(
+        &self,
+        pages: &PageAllocator<'_, P>,
+        size: HugeSize,
+        old: Frame,
+        new: &OtherPage,
+    ) {
+        pages.frames().huge_note(old).store(0, Ordering::Relaxed);
+        if !new.is_new {
+            // SAFETY: invariant 1: by this function's contract.
+            return unsafe { self.give(pages, size, old, false) };
+        }
+        self.freeze(pages, old);
+        let mut pool = self.lock(pages, size);
+        pool.forget(pages.store().node_of_frame(old));
+        pool.join_used(pages.store().node_of_frame(new.frame));
+        move_surplus(&mut pool, pages, old, new.frame);
+        drop(pool);
+        self.release(pages, size, &[old]);
+    }
+
+    /// Keeps a page whose leaves own it, beside the one that it was to replace.
+    pub(super) fn keep_replacement<P: Platform>(
+        &self,
+        pages: &PageAllocator<'_, P>,
+        size: HugeSize,
+        page: OtherPage,
+    ) {
+        if page.is_new {
+            let mut pool = self.lock(pages, size);
+            let node = pages.store().node_of_frame(page.frame);
+            pool.join_used(node);
+            pool.change_surplus(node, 1);
+        }
+    }
+
+    /// Replaces a free page by a new one. With `bad`, a frame of it that must not be used, the page just leaves if the
+    /// pool can spare it. Returns whether the page was free.
+    ///
+    /// # Errors
+    /// [`AllocError::OutOfMemory`]; nothing has changed then.
+    pub(crate) fn replace_free<P: Platform>(
+        &self,
+        pages: &PageAllocator<'_, P>,
+        size: HugeSize,
+        old: Frame,
+        bad: Option<Frame>,
+    ) -> Result<bool, AllocError> {
+        let is_free =
+            |pool: &Pool| pages.frames().is_huge(old, size.order()) && pool.is_free(pages.memmap(), old);
+        let mut pool = self.lock(pages, size);
+        let mut new = None;
+        if is_free(&pool) && (bad.is_none() || pool.unreserved() == 0) {
+            drop(pool);
+            new =
+                Some(self.new_page(pages, size, NodePolicy::Preferred(pages.store().node_of_frame(old)))?);
+            pool = self.lock(pages, size);
+        }
+        let replaced = is_free(&pool);
+        if replaced {
+            let node = pages.store().node_of_frame(old);
+            pool.leave_from(pages.frames(), node, old);
+            pool.bad -= u64::from(pages.frames().has_bad(old));
+            match new.take() {
+                Some(new) => {
+                    join(&mut pool, pages, pages.store().node_of_frame(new), new);
+                    move_surplus(&mut pool, pages, old, new);
+                }
+                None => {
+                    let left = pool.node(node);
+                    pool.change_surplus(node, -i64::from(left.surplus > left.total));
+                }
+            }
+        }
+        drop(pool);
+        if replaced {
+            self.settle(pages, size, [old]);
+            bad.inspect(|&bad| _ = pages.condemn(bad));
+            self.release(pages, size, &[old]);
+        }
+        if let Some(new) = new {
+            self.release(pages, size, &[new]);
+        }
+        Ok(replaced)
+    }
+
+    /// A page in no pool.
+    fn new_page<P: Platform>(
+        &self,
+        pages: &PageAllocator<'_, P>,
+        size: HugeSize,
+        nodes: NodePolicy,
+    ) -> Result<Frame, AllocError> {
+        let mut frame = [Frame(0)];
+        let mut nodes = pages.requests().nodes_for(nodes, 0);
+        if !nodes.any(|node| take_from_node(pages, node, size.order(), &mut frame) == 1) {
+            return Err(AllocError::OutOfMemory);
+        }
+        self.describe(pages, size, frame.into_iter());
+        Ok(frame[0])
+    }
+}
+
+/// Keeps the surplus pages of a node within its pages, after one of them was replaced.
+fn move_surplus<P: Platform>(pool: &mut Pool, pages: &PageAllocator<'_, P>, old: Frame, new: Frame) {
+    let (from, to) = (pages.store().node_of_frame(old), pages.store().node_of_frame(new));
+    if pool.node(from).surplus > pool.node(from).total {
+        pool.change_surplus(from, -1);
+        pool.change_surplus(to, 1);
+    }
+}

@@ -1,0 +1,204 @@
+//! Control groups (version 2): processes that have limits on huge pages together.
+//!
+//! A group is part of another one. It counts for itself if that one gives it the controller `hugetlb`
+//! (`cgroup.subtree_control`); otherwise its processes are counted where the other one's are. As in Linux, a group
+//! that gives the controller has no processes of its own, unless it is the root.
+
+use alloc::string::String;
+use alloc::sync::{Arc, Weak};
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use quire::hugetlb::HugeGroup;
+use spin::Once;
+
+use super::process::Process;
+use super::sleep_lock::SleepLock;
+use super::table;
+use crate::errno::Errno;
+use crate::memory::manager::manager;
+use crate::sync::Mutex;
+
+/// Held while groups come, go or change, and while a process changes its group.
+static CHANGES: SleepLock<()> = SleepLock::new(());
+
+/// A control group.
+pub struct ControlGroup {
+    /// Its name in its parent.
+    pub name: Arc<[u8]>,
+    /// A number that no other group has.
+    pub number: u64,
+    parent: Option<Weak<ControlGroup>>,
+    children: Mutex<Vec<Arc<ControlGroup>>>,
+    /// Where its processes' huge pages are counted.
+    huge: Mutex<HugeGroup>,
+    /// Its children have the controller.
+    gives: AtomicBool,
+}
+
+/// The group that all others are part of.
+pub fn root() -> &'static Arc<ControlGroup> {
+    static ROOT: Once<Arc<ControlGroup>> = Once::new();
+    ROOT.call_once(|| ControlGroup::new(Arc::from(*b"/"), None, HugeGroup::NONE))
+}
+
+/// Counts the huge pages of a process in its group, after it got another address space.
+pub fn apply(process: &Process) {
+    let _one_at_a_time = CHANGES.lock();
+    let group = process.control_group.lock().clone();
+    let huge = *group.huge.lock();
+    count_where(process, huge);
+}
+
+fn count_where(process: &Process, huge: HugeGroup) {
+    if let Some(space) = process.space_handle() {
+        space.set_huge_group(huge);
+    }
+}
+
+impl ControlGroup {
+    fn new(name: Arc<[u8]>, parent: Option<Weak<Self>>, huge: HugeGroup) -> Arc<Self> {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        Arc::new(Self {
+            name,
+            number: NEXT.fetch_add(1, Ordering::Relaxed),
+            parent,
+            children: Mutex::new(Vec::new()),
+            huge: Mutex::new(huge),
+            gives: AtomicBool::new(false),
+        })
+    }
+
+    /// The group that it is part of; none for the root.
+    pub fn parent(&self) -> Option<Arc<Self>> {
+        self.parent.as_ref()?.upgrade()
+    }
+
+    /// Its path from the root.
+    pub fn path(&self) -> String {
+        match self.parent() {
+            None => "/".into(),
+            Some(parent) => {
+                let above = parent.path();
+                let gap = if above.ends_with('/') { "" } else { "/" };
+                alloc::format!("{above}{gap}{}", String::from_utf8_lossy(&self.name))
+            }
+        }
+    }
+
+    /// Whether it may count huge pages, or give this to its children.
+    pub fn has_controller(&self) -> bool {
+        self.parent().is_none_or(|parent| parent.gives())
+    }
+
+    /// Whether its children count huge pages.
+    pub fn gives(&self) -> bool {
+        self.gives.load(Ordering::Relaxed)
+    }
+
+    /// Its number in Quire, if it counts huge pages itself.
+    pub fn counter(&self) -> Option<HugeGroup> {
+        Some(*self.huge.lock()).filter(|_| self.parent.is_some() && self.has_controller())
+    }
+
+    /// Its children.
+    pub fn children(&self) -> Vec<Arc<Self>> {
+        self.children.lock().clone()
+    }
+
+    /// Its processes.
+    pub fn processes(&self) -> impl Iterator<Item = Arc<Process>> {
+        let of_this = |process: &Arc<Process>| core::ptr::eq(&**process.control_group.lock(), self);
+        table::processes().filter(move |process| !process.has_ended() && of_this(process))
+    }
+
+    /// Makes a child.
+    ///
+    /// # Errors
+    /// [`Errno::EEXIST`]; those of [`HugeGroupError`](quire::hugetlb::HugeGroupError).
+    pub fn make(self: &Arc<Self>, name: &[u8]) -> Result<Arc<Self>, Errno> {
+        let _one_at_a_time = CHANGES.lock();
+        if self.children().iter().any(|child| *child.name == *name) {
+            return Err(Errno::EEXIST);
+        }
+        let huge = if self.gives() { self.make_counter()? } else { *self.huge.lock() };
+        let child = Self::new(name.into(), Some(Arc::downgrade(self)), huge);
+        self.children.lock().push(child.clone());
+        Ok(child)
+    }
+
+    fn make_counter(&self) -> Result<HugeGroup, Errno> {
+        let parent = *self.huge.lock();
+        let made = manager().huge_pools().make_group(manager().pages(), parent);
+        made.map_err(|error| Errno::of(error.errno()))
+    }
+
+    /// Removes a child.
+    ///
+    /// # Errors
+    /// [`Errno::ENOENT`]; [`Errno::EBUSY`] while it has processes or children.
+    pub fn remove(&self, name: &[u8]) -> Result<(), Errno> {
+        let _one_at_a_time = CHANGES.lock();
+        let found = self.children().into_iter().find(|child| *child.name == *name).ok_or(Errno::ENOENT)?;
+        if found.processes().next().is_some() || !found.children.lock().is_empty() {
+            return Err(Errno::EBUSY);
+        }
+        if let Some(counter) = found.counter() {
+            manager().huge_pools().remove_group(counter);
+        }
+        let mut children = self.children.lock();
+        children.retain(|child| !Arc::ptr_eq(child, &found));
+        children.shrink_to_fit();
+        Ok(())
+    }
+
+    /// Gives its children the controller, or takes it.
+    ///
+    /// # Errors
+    /// [`Errno::ENOENT`] without the controller; [`Errno::EBUSY`] if it has processes and is not the root, or if a child
+    /// gives the controller itself.
+    pub fn give(&self, gives: bool) -> Result<(), Errno> {
+        let _one_at_a_time = CHANGES.lock();
+        if gives == self.gives() {
+            return Ok(());
+        }
+        if !self.has_controller() {
+            return Err(Errno::ENOENT);
+        }
+        let busy = if gives {
+            self.parent.is_some() && self.processes().next().is_some()
+        } else {
+            self.children().iter().any(|child| child.gives())
+        };
+        if busy {
+            return Err(Errno::EBUSY);
+        }
+        let own = *self.huge.lock();
+        for child in self.children() {
+            let counter = if gives { self.make_counter()? } else { own };
+            let old = core::mem::replace(&mut *child.huge.lock(), counter);
+            child.processes().for_each(|process| count_where(&process, counter));
+            if !gives {
+                manager().huge_pools().remove_group(old);
+            }
+        }
+        self.gives.store(gives, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Makes a process part of it.
+    ///
+    /// # Errors
+    /// [`Errno::EBUSY`] where the group gives the controller and is not the root.
+    pub fn join(self: &Arc<Self>, process: &Process) -> Result<(), Errno> {
+        let _one_at_a_time = CHANGES.lock();
+        if self.gives() && self.parent.is_some() {
+            return Err(Errno::EBUSY);
+        }
+        let old = core::mem::replace(&mut *process.control_group.lock(), self.clone());
+        drop(old);
+        let huge = *self.huge.lock();
+        count_where(process, huge);
+        Ok(())
+    }
+}

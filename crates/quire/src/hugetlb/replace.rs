@@ -142,6 +142,7 @@ impl HugePools<'_> {
         }
         drop(pool);
         if replaced {
+            self.settle(pages, size, [old]);
             bad.inspect(|&bad| _ = pages.condemn(bad));
             self.release(pages, size, &[old]);
         }

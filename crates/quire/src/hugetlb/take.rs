@@ -87,6 +87,7 @@ impl HugePools<'_> {
             {
                 pool.add_reserved(-i64::from(reserved));
                 drop(pool);
+                self.settle(pages, size, [frame]);
                 self.thaw(pages, frame);
                 return Ok(frame);
             }
@@ -169,6 +170,7 @@ impl HugePools<'_> {
             let Some(frame) = pool.leave(pages.frames(), node) else { return };
             pool.change_surplus(node, -1);
             drop(pool);
+            self.settle(pages, size, [frame]);
             if self.release(pages, size, &[frame]) > 0 {
                 return;
             }

@@ -40,7 +40,7 @@ pub const EXPERIMENT: Experiment = Experiment {
         "`every64` and so on: a reschedule point after so many pages of 4 KiB; `none`: none within a page of \
          1 GiB. Other cases have the calibrated policy's stretch, and so do the arms of one kernel.",
         "In one address space the second call waits for the lock until the first has cleared its page, as on \
-         Linux: more threads gain little, unless pages are cleared piece by piece.",
+         Linux: more threads gain little, unless pages are cleared in their pool or piece by piece.",
         "Under `/loaded` Quire's reschedule points yield (sched_yield, after a turn of 1 ms); otherwise they \
          only test a flag. Without preemption (`chrt -f`) other threads run only at these points.",
         "`longest-stretch` is the longest repeatable time between two points: three more passes read the \
@@ -49,8 +49,8 @@ pub const EXPERIMENT: Experiment = Experiment {
          thread, which the machine takes from any thread. `others-waited` is the longest wait of the busy \
          thread.",
     ],
-    own: &["quire"],
-    apart: &["quire-on-demand"],
+    own: &["quire-pool", "quire"],
+    apart: &["quire-on-demand", "quire-saving"],
     goals: &[Goal::new(
         "no stretch without a reschedule point over 100 us",
         "quire",

@@ -15,26 +15,17 @@ use crate::time;
 pub const USAGE_WORDS: usize = 18;
 const SECOND: u64 = 1_000_000_000;
 
-/// Faults as a replay names them (`quire replay`), in the order of [`FaultKind`], and two that Quire knows nothing of: one
-/// that ended in a signal, and a page that the kernel brought in for the arguments of a program.
-const FAULTS: [&str; 9] = [
-    "anon-zero",
-    "anon",
-    "cow-copy",
-    "cow-reuse",
-    "file-minor",
-    "file-major",
-    "spurious",
-    "signal",
-    "arguments",
-];
+/// Faults that the library knows nothing of: one that ended in a signal, and a page that the kernel brought in for the
+/// arguments of a program.
+const OWN: [&str; 2] = ["signal", "arguments"];
 const MAJOR: usize = FaultKind::FileMajor as usize;
-const SIGNAL: usize = FAULTS.len() - 2;
-const ARGUMENTS: usize = FAULTS.len() - 1;
+const SIGNAL: usize = FaultKind::NAMES.len();
+const ARGUMENTS: usize = SIGNAL + 1;
+const FAULTS: usize = SIGNAL + OWN.len();
 
-/// How many faults of each kind there were.
+/// How many faults of each [`FaultKind`] there were, and how many of the kernel's own kinds.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
-pub struct FaultCounts([u64; FAULTS.len()]);
+pub struct FaultCounts([u64; FAULTS]);
 
 impl FaultCounts {
     /// What has come since `earlier`.
@@ -45,7 +36,7 @@ impl FaultCounts {
 
 impl Display for FaultCounts {
     fn fmt(&self, out: &mut Formatter<'_>) -> fmt::Result {
-        for (at, (name, count)) in FAULTS.iter().zip(self.0).enumerate() {
+        for (at, (name, count)) in FaultKind::NAMES.iter().chain(&OWN).zip(self.0).enumerate() {
             write!(out, "{}{name} {count}", if at == 0 { "" } else { ", " })?;
         }
         Ok(())
@@ -56,8 +47,8 @@ impl Display for FaultCounts {
 #[derive(Default)]
 pub struct Usage {
     ran: AtomicU64,
-    /// By [`Fault`].
-    faults: [AtomicU64; FAULTS.len()],
+    /// As in [`FaultCounts`].
+    faults: [AtomicU64; FAULTS],
     /// How often in a row memory was short for a fault of the task, and at which address.
     shortages: AtomicU64,
     short_at: AtomicU64,

@@ -30,6 +30,7 @@ use anyhow::{Result, bail};
 use experiment::Experiment;
 use runner::{Runner, Scale};
 
+use crate::host::quiet::{Shares, Watch};
 use crate::output::{self, Target, say};
 
 /// Measure this library beside the running kernel and other crates, in one run on this machine.
@@ -85,7 +86,11 @@ pub fn run(args: &BenchArgs) -> Result<()> {
     let runner = Runner::new(scale, args.seed).only(&args.only).over(args.link);
     let mut rows = Vec::new();
     for experiment in chosen {
-        let measured = (experiment.run)(experiment, &runner)?;
+        let watch = Watch::begin();
+        let mut measured = (experiment.run)(experiment, &runner)?;
+        if let Some(shares) = watch.and_then(|watch| watch.shares()) {
+            note_shares(&mut measured.rows, shares);
+        }
         let render = if experiment.name == GUEST { guest::table::render } else { table::render };
         output::show(&(render(experiment, &measured) + "\n"))?;
         if let Some(appendix) = experiment.appendix {
@@ -102,6 +107,22 @@ pub fn run(args: &BenchArgs) -> Result<()> {
     match json {
         Some(json) => json.write(&row::lines(&rows)?),
         None => Ok(()),
+    }
+}
+
+/// Notes in each row how quiet the machine was, and says so if it was not.
+fn note_shares(rows: &mut [row::Row], shares: Shares) {
+    for row in rows {
+        row.machine["cpu_of_others"] = shares.others.into();
+        row.machine["cpu_stolen"] = shares.stolen.into();
+    }
+    if !shares.are_quiet() {
+        say(format_args!(
+            "quire: the machine was not quiet: other processes had {:.1} % of the CPU time, and the host took \
+             {:.1} %; repeat this when nothing else runs",
+            shares.others * 100.0,
+            shares.stolen * 100.0
+        ));
     }
 }
 

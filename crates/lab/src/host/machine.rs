@@ -36,6 +36,7 @@ pub fn describe() -> Value {
         "rustc": env!("QUIRE_RUSTC"),
         "opt_level": env!("QUIRE_OPT_LEVEL"),
         "load_at_start": load,
+        "mitigations": mitigations(),
         "thp": transparent_huge_pages(),
     })
 }
@@ -47,6 +48,16 @@ fn features(cpu: Option<&procfs::CpuInfo>) -> Vec<&'static str> {
         .into_iter()
         .filter(|name| all.contains(name))
         .collect()
+}
+
+/// What the kernel does about each weakness that the processor has: it costs system calls and faults time.
+fn mitigations() -> Map<String, Value> {
+    let all = std::fs::read_dir("/sys/devices/system/cpu/vulnerabilities").into_iter().flatten().flatten();
+    let of = |entry: std::fs::DirEntry| {
+        let text = read(entry.path().to_str()?).filter(|text| text != "Not affected")?;
+        Some((entry.file_name().into_string().ok()?, json!(text)))
+    };
+    all.filter_map(of).collect()
 }
 
 fn transparent_huge_pages() -> Value {

@@ -2,5 +2,7 @@
 
 pub mod cycles;
 pub mod machine;
+pub mod quiet;
 pub mod thp;
 pub mod threads;
+pub mod vectors;

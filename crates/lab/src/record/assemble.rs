@@ -2,6 +2,7 @@
 
 mod calls;
 mod emit;
+mod known;
 mod locks;
 mod tasks;
 mod waiting;
@@ -13,6 +14,7 @@ use super::queue::{Draft, DraftKind, Key, Queue};
 use super::raw::{Mapping, Raw, RawKind};
 use super::summary::Summary;
 use crate::trace::{Access, Call, EventKind, FileId, Layouts, MapCause, TraceError, TraceWriter};
+use known::Known;
 use locks::{Locks, Section};
 use waiting::Waiting;
 
@@ -45,6 +47,7 @@ pub(super) struct Assembler {
     /// Faults that the kernel counted, by process: minor, major.
     counted: HashMap<u32, (u64, u64)>,
     layouts: Layouts,
+    known: Known,
     summary: Summary,
     last_ns: u64,
     /// The program has started.
@@ -118,6 +121,7 @@ impl Assembler {
             locks: Locks::default(),
             counted: HashMap::new(),
             layouts: Layouts::default(),
+            known: Known::default(),
             summary: Summary::default(),
             last_ns: 0,
             started: false,
@@ -148,11 +152,14 @@ impl Assembler {
         Ok(())
     }
 
-    /// Writes the rest.
-    pub(super) fn finish(mut self) -> Result<(TraceWriter, Summary), TraceError> {
-        self.advance(u64::MAX)?;
+    /// Writes the rest up to the end.
+    ///
+    /// Later records are left out, whenever they were read: the rings are read one after the other, so the
+    /// child's first fault may have been read before the end was known, and the fork only after it.
+    pub(super) fn finish(mut self, end_ns: u64) -> Result<(TraceWriter, Summary), TraceError> {
+        self.advance(end_ns)?;
         self.queue.release_all();
-        self.advance(u64::MAX)?;
+        self.advance(end_ns)?;
         Ok((self.writer, self.summary))
     }
 
@@ -331,3 +338,6 @@ fn exec_cause(mapping: &Mapping) -> MapCause {
         _ => MapCause::ExecAnonymous,
     }
 }
+
+#[cfg(test)]
+mod tests;

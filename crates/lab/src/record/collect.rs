@@ -32,7 +32,6 @@ pub(super) enum Message {
 pub(super) struct Collected {
     pub(super) writer: TraceWriter,
     pub(super) summary: Summary,
-    pub(super) lost: u64,
     /// Size in bytes of the largest ring, if the rings of the start became too small.
     pub(super) grown_to: Option<usize>,
 }
@@ -64,41 +63,28 @@ pub(super) fn run(
         let end_ns = end_ns.load(Ordering::Acquire);
         let last = end_ns != GO_ON;
         if last {
-            // Stops all CPUs' events together: later records of one CPU would lack their counterparts of
-            // others.
+            // A record that a ring has no room for from here on is behind the end, and not lost.
             events.sinks.iter().for_each(Sink::disable);
         }
         // Read before the messages: those that it promises are among them then.
         let heard_ns = heard_ns.load(Ordering::Acquire);
         let horizon = now_ns().min(heard_ns).saturating_sub(LATENESS_NS);
-        let mut push = |raw: Raw| {
-            if !last || raw.time_ns <= end_ns {
-                assembler.push(raw);
-            }
-        };
         for sink in &mut events.sinks {
-            sink.drain(parser, &mut push);
+            sink.drain(parser, |raw| assembler.push(raw));
             if last {
-                sink.untold().into_iter().for_each(&mut push);
+                sink.untold().into_iter().for_each(|raw| assembler.push(raw));
             }
         }
         for message in messages.try_iter() {
             match message {
-                Message::Raw(raw) if last && raw.time_ns > end_ns => {}
                 Message::Raw(raw) => assembler.push(raw),
                 Message::Counted { pid, minor, major } => assembler.counted(pid, minor, major),
             }
         }
         if last {
-            let lost = events.sinks.iter().map(Sink::lost).sum();
             let rings = events.sinks.iter().map(Sink::bytes).max().unwrap_or_default();
-            let (writer, summary) = assembler.finish()?;
-            return Ok(Collected {
-                writer,
-                summary,
-                lost,
-                grown_to: (rings > events.ring_bytes).then_some(rings),
-            });
+            let (writer, summary) = assembler.finish(end_ns)?;
+            return Ok(Collected { writer, summary, grown_to: (rings > events.ring_bytes).then_some(rings) });
         }
         assembler.advance(horizon)?;
         perf::wait(&events.sinks, POLL_MS);

@@ -182,8 +182,8 @@ fn with_setup(
         source,
         program_exit_code: exit_code,
     };
-    let Collected { writer, summary, lost, grown_to } = collected.map_err(not_kept)?;
-    let totals = Totals { lost, wall_ns: summary.wall_ns(), kernel_faults };
+    let Collected { writer, summary, grown_to } = collected.map_err(not_kept)?;
+    let totals = Totals { lost: summary.lost, wall_ns: summary.wall_ns(), kernel_faults };
     let written = writer.close(totals).map_err(not_kept)?;
     Ok(Recorded { exit_code, tier, written, summary, totals, grown_to, unprivileged })
 }

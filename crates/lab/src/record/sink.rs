@@ -97,10 +97,6 @@ impl Sink {
         (records > 0).then_some(Raw { time_ns, pid, tid, kind: RawKind::Lost { records } })
     }
 
-    pub(super) fn lost(&self) -> u64 {
-        self.lost
-    }
-
     pub(super) fn bytes(&self) -> usize {
         self.current.bytes
     }

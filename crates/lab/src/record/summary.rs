@@ -25,6 +25,8 @@ pub struct Summary {
     pub threads: u64,
     /// Ranges that calls populated, and their bytes.
     pub populated: (u64, u64),
+    /// Records that are missing.
+    pub lost: u64,
     /// Time of the first and the last event.
     pub span_ns: Option<(u64, u64)>,
 }
@@ -60,6 +62,7 @@ impl Summary {
                 self.vforks += u64::from(*kind == ForkKind::SharedMemory);
             }
             EventKind::ThreadStart { .. } => self.threads += 1,
+            EventKind::Lost { records } => self.lost += records,
             EventKind::Syscall(call) => {
                 let (count, time) = self.calls.entry(call.call).or_default();
                 *count += 1;

@@ -11,21 +11,17 @@ use super::replayer::Replayer;
 use super::verb::PAGE;
 use crate::trace::{self, EventKind};
 
-/// The kinds of faults, in the order of the tables.
-pub(super) const KINDS: [&str; 9] = [
-    "anon-zero",
-    "anon",
-    "cow-copy",
-    "cow-reuse",
-    "file-minor",
-    "file-major",
-    "absorbed",
-    "spurious",
-    "signal",
-];
+/// A larger folio, fault-around or a fork had mapped the page already.
+pub(super) const ABSORBED: &str = "absorbed";
+const SIGNAL: &str = "signal";
 
 /// The kinds that Quire takes no fault for.
-pub(super) const NOT_TAKEN: [&str; 2] = ["absorbed", "spurious"];
+pub(super) const NOT_TAKEN: [&str; 2] = [ABSORBED, FaultKind::Spurious.name()];
+
+/// The kinds of faults, in the order of the tables.
+pub(super) fn kinds() -> impl Iterator<Item = &'static str> {
+    FaultKind::NAMES.into_iter().chain([ABSORBED, SIGNAL])
+}
 
 impl Replayer<'_> {
     /// A recorded fault.
@@ -47,16 +43,10 @@ impl Replayer<'_> {
             background::mark(self.machine, addr);
         }
         let kind = match outcome.kind {
-            FaultKind::AnonZero => "anon-zero",
-            FaultKind::Anon => "anon",
-            FaultKind::Cow => "cow-copy",
-            FaultKind::Reuse => "cow-reuse",
-            FaultKind::FileMinor => "file-minor",
-            FaultKind::FileMajor => "file-major",
-            // Linux found no mapping either time: two threads faulted together, or it had unmapped the page
+            // If Linux found no mapping either time, two threads faulted together, or it had unmapped the page
             // in between.
-            FaultKind::Spurious if seen_before && self.tells_all && !protection => "spurious",
-            FaultKind::Spurious => "absorbed",
+            FaultKind::Spurious if !seen_before || !self.tells_all || protection => ABSORBED,
+            kind => kind.name(),
         };
         if matches!(outcome.kind, FaultKind::Anon | FaultKind::Cow) {
             self.counts.folios[usize::from(outcome.order.get()).min(9)] += 1;
@@ -74,7 +64,7 @@ impl Replayer<'_> {
         }
         let (got, ns) = self.access(key, addr, access)?;
         if got.is_err() {
-            self.faults.add("signal", Some(ns), None);
+            self.faults.add(SIGNAL, Some(ns), None);
         }
         // Below a stack Linux may have refused because of a limit that the program set itself; then Quire's
         // answer stands.

@@ -7,7 +7,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::costs::{Costs, Pair, Series, Stopwatch};
-use super::faults::{KINDS, NOT_TAKEN};
+use super::faults::{ABSORBED, NOT_TAKEN, kinds};
 use super::memory::Usage;
 use super::policy::order_name;
 use super::run::Outcome;
@@ -38,6 +38,8 @@ pub(super) struct Report {
     pub(super) faults: BTreeMap<&'static str, Cost>,
     /// Faults that Quire took.
     pub(super) faults_taken: u64,
+    /// Of these, faults that brought in a single frame because no folio was free.
+    pub(super) faults_fell_back: u64,
     /// By folio size.
     pub(super) folios: BTreeMap<String, u64>,
     pub(super) peak: Usage,
@@ -152,7 +154,7 @@ impl Report {
         let timed = !context.check;
         let costs = |costs: &Costs| costs.iter().map(|(name, pair)| (name, Cost::of(pair, timed))).collect();
         let machine = &outcome.machine;
-        let taken = KINDS.iter().filter(|kind| !NOT_TAKEN.contains(kind));
+        let taken = kinds().filter(|kind| !NOT_TAKEN.contains(kind));
         Self {
             schema: SCHEMA,
             trace: context.path.display().to_string(),
@@ -181,6 +183,7 @@ impl Report {
                 .filter_map(|kind| outcome.faults.get(kind))
                 .map(|pair| pair.quire.count())
                 .sum(),
+            faults_fell_back: outcome.fell_back,
             folios: (0..)
                 .zip(outcome.counts.folios)
                 .filter(|(_, count)| *count > 0)
@@ -216,7 +219,7 @@ impl Report {
 
     /// Faults that were absorbed.
     pub(super) fn absorbed(&self) -> u64 {
-        self.faults.get("absorbed").map_or(0, |cost| cost.count)
+        self.faults.get(ABSORBED).map_or(0, |cost| cost.count)
     }
 
     /// Nanoseconds of all faults on Quire and, of the same faults, on Linux.

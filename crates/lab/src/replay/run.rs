@@ -47,6 +47,8 @@ pub(super) struct Outcome {
     pub(super) flushes_avoided: u64,
     /// Page-cache pages that Quire mapped around a fault.
     pub(super) mapped_around: u64,
+    /// Faults that found no free folio of the size, and brought in single frames.
+    pub(super) fell_back: u64,
     /// Frames that were not freed at the end.
     pub(super) leaked: u64,
     /// The background.
@@ -134,6 +136,7 @@ impl World {
         Ok(Outcome {
             flushes_avoided: manager.stat(Stat::TlbFlushAvoided),
             mapped_around: manager.stat(Stat::FaultAround),
+            fell_back: manager.stat(Stat::ThpFaultFallback),
             leaked,
             ..outcome
         })
@@ -153,6 +156,7 @@ fn finish(mut replayer: Replayer<'_>, counted: Counters) -> (Outcome, u64) {
         machine: counted,
         flushes_avoided: 0,
         mapped_around: 0,
+        fell_back: 0,
         leaked: 0,
         background,
     };

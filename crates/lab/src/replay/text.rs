@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::faults::KINDS;
+use super::faults;
 use super::policy::exact_bytes;
 use super::report::{Cost, PolicySource, Report};
 use crate::output::{self, Sheet, line, quoted};
@@ -69,7 +69,7 @@ pub(super) fn section(report: &Report) -> String {
         exact_bytes(report.memory_bytes),
         report.cpus
     );
-    let _ = writeln!(text, "{}", costs_table("fault", KINDS.iter().copied(), report, &report.faults, true));
+    let _ = writeln!(text, "{}", costs_table("fault", faults::kinds(), report, &report.faults, true));
     let verbs = report.verbs.keys().copied();
     let _ = writeln!(text, "{}", costs_table("verb", verbs, report, &report.verbs, false));
     let _ = writeln!(text, "{}", memory_table(report));
@@ -159,6 +159,7 @@ fn counts(report: &Report) -> String {
         kib(report.bytes_copied),
         report.pages_mapped_around,
     );
+    text += &fell_back(report);
     if report.pages_touched_around > 0 {
         let _ = writeln!(
             text,
@@ -248,6 +249,7 @@ pub(super) fn sweep(reports: &[Report]) -> String {
         rows.add_row(cells);
     }
     let mut text = format!("{rows}\n");
+    reports.iter().for_each(|report| text += &fell_back(report));
     if let Some(linux) = reports.first().and_then(|report| report.fault_ns().1) {
         let _ = writeln!(text, "Linux took {} for all recorded faults, one of 4K each", duration(linux));
     }
@@ -257,6 +259,19 @@ pub(super) fn sweep(reports: &[Report]) -> String {
         text += &verdict(report);
     }
     text
+}
+
+/// Says so if the size of the machine has decided the figures.
+fn fell_back(report: &Report) -> String {
+    match report.faults_fell_back {
+        0 => String::new(),
+        count => format!(
+            "{count} faults found no free folio of {} in {}, and brought in single frames: give more than --memory {}\n",
+            report.folio,
+            exact_bytes(report.memory_bytes),
+            exact_bytes(report.memory_bytes)
+        ),
+    }
 }
 
 fn duration(ns: u64) -> String {

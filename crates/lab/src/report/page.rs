@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use serde_json::Value;
 
 use super::judge::{self, Case, Measured, Run, Verdict};
-use super::results::{Results, Series};
+use super::results::{Launch, Results, Series};
 use crate::bench::experiment::{Experiment, TIME};
 use crate::bench::goal::{Bound, Goal, Over};
 use crate::bench::table::{distinct, quantity};
@@ -177,6 +177,7 @@ fn runs(measured: &[Measured<'_>]) -> String {
         "day",
         "launches",
         "load",
+        "others, stolen",
         "remark",
     ];
     let mut table = Table::new(&header);
@@ -191,7 +192,7 @@ fn runs(measured: &[Measured<'_>]) -> String {
     table.0
 }
 
-fn of_run(run: Run<'_>) -> [String; 11] {
+fn of_run(run: Run<'_>) -> [String; 12] {
     let header = &run.results.header;
     let word = |name: &str| header.machine.get(name).and_then(Value::as_str).unwrap_or("unknown").to_owned();
     let number = |name: &str| header.machine.get(name).and_then(Value::as_f64).unwrap_or(0.0);
@@ -205,6 +206,12 @@ fn of_run(run: Run<'_>) -> [String; 11] {
             (Some(least), Some(most)) => format!("{least:.1} to {most:.1}"),
             _ => "unknown".to_owned(),
         };
+    let most =
+        |share: fn(&Launch) -> Option<f64>| header.launches.iter().filter_map(share).max_by(f64::total_cmp);
+    let quiet = match (most(|launch| launch.others), most(|launch| launch.stolen)) {
+        (Some(others), Some(stolen)) => format!("{:.1} %, {:.1} %", others * 100.0, stolen * 100.0),
+        _ => "not recorded".to_owned(),
+    };
     let remarks = distinct(header.launches.iter().filter_map(|launch| launch.remark.as_deref()));
     [
         run.number.to_string(),
@@ -217,6 +224,7 @@ fn of_run(run: Run<'_>) -> [String; 11] {
         header.taken.clone(),
         header.launches.len().to_string(),
         load,
+        quiet,
         remarks.join("; "),
     ]
 }

@@ -35,6 +35,12 @@ pub struct Header {
 pub struct Launch {
     /// The load average of one minute when it began.
     pub load: Option<f64>,
+    /// The share of the CPU time that other processes used meanwhile.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub others: Option<f64>,
+    /// The share that the host of a virtual machine gave to others.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stolen: Option<f64>,
     /// The rate of the time-stamp counter, which is measured anew for each launch.
     pub tsc_hertz: Option<f64>,
     /// A remark for the reader.
@@ -117,6 +123,8 @@ fn keep_one(first: &Row, rows: &[Row], folder: &Path, remark: Option<&str>) -> R
     let mut machine = first.machine.clone();
     let mut apart = |name: &str| machine.as_object_mut()?.remove(name)?.as_f64();
     let (load, tsc_hertz) = (apart("load_at_start"), apart("tsc_hertz"));
+    let (others, stolen) = (apart("cpu_of_others"), apart("cpu_stolen"));
+    let rounded = |share: Option<f64>, parts: f64| share.map(|share| (share * parts).round() / parts);
     // Left out: each arm sets the folio sizes that it needs, and another bench may do so at the same time.
     let _ = apart("thp");
     // Rounded, since it varies: a pool's saved descriptors add to it, for one.
@@ -148,7 +156,9 @@ fn keep_one(first: &Row, rows: &[Row], folder: &Path, remark: Option<&str>) -> R
     let number = results.header.launches.len();
     let remark = remark.map(str::to_owned);
     results.header.launches.push(Launch {
-        load: load.map(|load| (load * 100.0).round() / 100.0),
+        load: rounded(load, 100.0),
+        others: rounded(others, 1000.0),
+        stolen: rounded(stolen, 1000.0),
         tsc_hertz,
         remark,
     });

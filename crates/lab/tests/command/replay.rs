@@ -109,6 +109,7 @@ fn a_sweep_has_a_line_for_each_size() {
         assert!(number(line, "/faults_taken") <= number(&lines[0], "/faults_taken"), "{line}");
         assert!(number(line, "/peak/wasted") >= number(&lines[0], "/peak/wasted"), "{line}");
         assert!(number(line, "/quire_ns") > 0);
+        assert_eq!(number(line, "/faults_fell_back"), 0, "the size of the machine decides: {line}");
     }
 }
 

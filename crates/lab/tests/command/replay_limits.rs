@@ -95,3 +95,39 @@ fn a_trace_that_needs_more_than_the_limit_is_refused_where_it_does() {
     let line = refusal(&replay("--memory-limit 32M", &sparse(4096)));
     assert!(line.contains("event ") && line.contains("--memory-limit"), "{line}");
 }
+
+/// Taken faults of the one replay, and those of them that found no free folio.
+fn faults(output: &Output) -> (u64, u64) {
+    assert!(output.status.success(), "{output:?}");
+    let line: serde_json::Value = serde_json::from_slice(&output.stdout).expect("a line of JSON");
+    let number = |name: &str| line[name].as_u64().expect("a number");
+    (number("faults_taken"), number("faults_fell_back"))
+}
+
+/// The default machine once had too few folios of 1 MiB for a program that fills its memory, since the allocator's
+/// own records were in most of them.
+#[test]
+fn the_default_machine_has_a_folio_for_every_fault() {
+    let (mebibyte, pages) = (1 << 20, 256);
+    let mut filling = program();
+    filling.event(10, anonymous(GIB, 200 * mebibyte));
+    (0..200 * pages).for_each(|page| filling.event(10, fault(GIB + page * 4096, Access::Write, false)));
+    assert_eq!(faults(&replay("--folio 1M --json -", &filling)), (200, 0));
+    let sizes = ["16K", "64K", "256K", "1M", "2M"];
+    for size in sizes {
+        assert_eq!(faults(&replay(&format!("--folio {size} --json -"), &sparse(128))), (128, 0), "{size}");
+    }
+}
+
+#[test]
+fn a_size_that_the_machine_has_too_few_folios_for_is_named() {
+    // One block more than the machine has, and the page tables are in others.
+    let (taken, fell_back) = faults(&replay("--folio 2M --memory 64M --json -", &sparse(33)));
+    assert!(taken == 33 && (2..9).contains(&fell_back), "{fell_back} of {taken}");
+    for folio in ["2M", "sweep"] {
+        let output = replay(&format!("--folio {folio} --memory 64M"), &sparse(33));
+        let said = String::from_utf8(output.stdout).expect("text");
+        let line = format!("{fell_back} faults found no free folio of 2M in 64M");
+        assert!(said.contains(&line) && said.matches("no free folio").count() == 1, "{said}");
+    }
+}

@@ -31,6 +31,7 @@ impl HugePools<'_> {
             let found = node.and_then(|node| Some((node, from.leave(pages.frames(), node)?)));
             let (node, frame) = found.ok_or(Stopped::OutOfMemory)?;
             drop(from);
+            self.settle(pages, HugeSize::Size1G, [frame]);
             if self.undescribe(pages, HugeSize::Size1G, core::iter::once(frame)).is_err() {
                 join(&mut self.lock(pages, HugeSize::Size1G), pages, node, frame);
                 return Err(Stopped::NoDescriptors(1));
@@ -65,6 +66,7 @@ impl HugePools<'_> {
             }
             parts(frame).for_each(|part| from.leave_from(pages.frames(), node, part));
             drop(from);
+            self.settle(pages, HugeSize::Size2M, parts(frame));
             if self.undescribe(pages, HugeSize::Size2M, parts(frame)).is_err() {
                 let mut back = self.lock(pages, HugeSize::Size2M);
                 parts(frame).rev().for_each(|part| join(&mut back, pages, node, part));

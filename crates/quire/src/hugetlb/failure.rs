@@ -90,6 +90,7 @@ impl HugePools<'_> {
             let left = pool.node(node);
             pool.change_surplus(node, -i64::from(left.surplus > left.total));
             drop(pool);
+            self.settle(pages, size, [frame]);
             if self.release(pages, size, &[frame]) > 0 {
                 // No memory for its descriptors: it stays, and is not handed out.
                 return;

@@ -28,7 +28,7 @@
 
 mod account;
 mod charge;
-mod clear_ahead;
+mod clear;
 mod control;
 mod demote;
 mod descriptors;

@@ -62,6 +62,8 @@ pub(super) struct Pool {
     pub(super) claimed: u64,
     /// Free pages with bad frames: they are never handed out, and leave once they can be spared.
     pub(super) bad: u64,
+    /// Faults that clear a page and would be glad of idle CPUs' help.
+    pub(super) clearing: u64,
 }
 
 impl Pool {
@@ -72,7 +74,7 @@ impl Pool {
     ) -> Result<Self, InitError> {
         let counts = PoolInfo::default();
         let nodes = tables.table(MAX_NODES, |_, _| Ok(Node { counts, tops: [0; 2] }))?;
-        Ok(Self { nodes, all: counts, size, zeroed: 0, overcommit: 0, claimed: 0, bad: 0 })
+        Ok(Self { nodes, all: counts, size, zeroed: 0, overcommit: 0, claimed: 0, bad: 0, clearing: 0 })
     }
 
     #[inline]
@@ -129,7 +131,9 @@ impl Pool {
 
     /// Frees a page of the pool.
     pub(super) fn push<P: FramePlatform>(&mut self, frames: &Frames<'_, P>, node: u8, frame: Frame) {
-        let list = if frames.is_huge_zero(frame, self.size.order()) { ZERO } else { OTHER };
+        let order = self.size.order();
+        let is_zero = frames.is_huge_zero(frame, order) || frames.join_huge_zeroes(frame, order, 0);
+        let list = if is_zero { ZERO } else { OTHER };
         self.link(frames.memmap(), node, frame.block(), list);
         self.count(node, |counts| counts.free += 1);
     }
@@ -146,11 +150,21 @@ impl Pool {
         node: u8,
         lists: [usize; 2],
     ) -> Option<Frame> {
-        let (memmap, may_be_bad) = (frames.memmap(), self.bad > 0);
-        let good = |frame: &Frame| !may_be_bad || !has_marks(memmap, *frame);
-        let frame = lists.into_iter().find_map(|list| self.list(memmap, node, list).find(good))?;
+        let frame = lists.into_iter().find_map(|list| self.good(frames.memmap(), node, list).next())?;
         self.unlink(frames, node, frame);
         Some(frame)
+    }
+
+    /// A list's pages without a bad frame.
+    fn good<'m>(&self, memmap: &'m MemMap, node: u8, list: usize) -> impl Iterator<Item = Frame> + use<'m> {
+        let may_be_bad = self.bad > 0;
+        self.list(memmap, node, list).filter(move |&frame| !may_be_bad || !has_marks(memmap, frame))
+    }
+
+    /// Whether the page that [`Self::take`] would take is not known to be zero; `None` without a page.
+    pub(super) fn is_next_stale(&self, memmap: &MemMap, node: u8) -> Option<bool> {
+        let has = |list| self.good(memmap, node, list).next().is_some();
+        if has(ZERO) { Some(false) } else { has(OTHER).then_some(true) }
     }
 
     /// Removes this free page from the pool.
@@ -159,7 +173,7 @@ impl Pool {
         self.forget(node);
     }
 
-    /// Moves a free page to the list where it belongs, after an idle CPU has cleared some of it.
+    /// Moves a free page to the list where it belongs, after the last of its blocks was cleared.
     pub(super) fn sort_in<P: FramePlatform>(&mut self, frames: &Frames<'_, P>, node: u8, frame: Frame) {
         self.unlink(frames, node, frame);
         self.push(frames, node, frame);
@@ -170,9 +184,13 @@ impl Pool {
         self.zeroed
     }
 
-    /// Free pages that are not known to be zero, of all nodes, the next to be taken first.
-    pub(super) fn stale_pages<'m>(&self, memmap: &'m MemMap) -> impl Iterator<Item = Frame> + use<'m, '_> {
-        (0..MAX_NODES as u8).flat_map(move |node| self.list(memmap, node, OTHER))
+    /// Free pages of a node that are not known to be zero, the next to be taken first.
+    pub(super) fn stale_pages<'m>(
+        &self,
+        memmap: &'m MemMap,
+        node: u8,
+    ) -> impl Iterator<Item = Frame> + use<'m> {
+        self.good(memmap, node, OTHER)
     }
 
     /// Whether a folio is one of the pool's free pages.
@@ -196,7 +214,8 @@ impl Pool {
         }
     }
 
-    /// Takes a free page off its list, and waits for the idle CPU that clears some of it.
+    /// Takes a free page off its list. Once the caller has released the lock, it waits for CPUs that clear
+    /// some of the page ([`HugePools::settle`](super::HugePools::settle)).
     fn unlink<P: FramePlatform>(&mut self, frames: &Frames<'_, P>, node: u8, frame: Frame) {
         let memmap = frames.memmap();
         let block = memmap.block(frame.block());
@@ -216,7 +235,6 @@ impl Pool {
         block.next.store(0, Ordering::Relaxed);
         back_link(block).store(0, Ordering::Relaxed);
         self.count(node, |counts| counts.free -= 1);
-        frames.wait_for_huge_ahead(frame);
     }
 
     fn count(&mut self, node: u8, change: impl Fn(&mut PoolInfo)) {

@@ -242,6 +242,7 @@ impl HugePools<'_> {
             return make_surplus(&mut pool, nodes, wanted);
         }
         drop(pool);
+        self.settle(pages, size, frames[..count].iter().copied());
         if self.gathers() {
             self.gather(pages, &mut moving.gathered, &frames[..count]);
         } else {

@@ -83,6 +83,7 @@ impl HugePools<'_> {
             {
                 pool.add_reserved(-i64::from(reserved));
                 drop(pool);
+                self.settle(pages, size, [frame]);
                 self.thaw(pages, frame);
                 return Ok(frame);
             }
@@ -164,6 +165,7 @@ impl HugePools<'_> {
             let Some(frame) = pool.leave(pages.frames(), node) else { return };
             pool.change_surplus(node, -1);
             drop(pool);
+            self.settle(pages, size, [frame]);
             if self.release(pages, size, &[frame]) > 0 {
                 return;
             }
@@ -173,7 +175,10 @@ impl HugePools<'_> {
 }
 
 /// The existing nodes of a set, the one nearest to the running CPU first.
-fn nearest_nodes<P: Platform>(pages: &PageAllocator<'_, P>, nodes: NodeSet) -> impl Iterator<Item = u8> {
+pub(super) fn nearest_nodes<P: Platform>(
+    pages: &PageAllocator<'_, P>,
+    nodes: NodeSet,
+) -> impl Iterator<Item = u8> {
     pages.requests().nodes_by_distance().filter(move |&node| nodes.contains(node))
 }
 

@@ -13,7 +13,7 @@ pub struct DescriptorFlags(pub u32);
 
 flag_names!(
     DescriptorFlags: TABLE, SLAB, CACHE, DIRTY, DEFERRED, MIXED, HUGE, LENT, RENEWED, SPLITTING,
-    CLEARING, WANTED, ZEROED
+    WANTED, ZEROED
 );
 
 impl DescriptorFlags {
@@ -35,12 +35,10 @@ impl DescriptorFlags {
     pub(crate) const LENT: Self = Self(256);
     /// Huge page: the reservation that it used is restored when it returns.
     pub(crate) const RENEWED: Self = Self(512);
-    /// Huge page: an idle CPU clears a block of it.
-    pub(crate) const CLEARING: Self = Self(2048);
-    /// Huge page: it leaves its pool, and a CPU waits until no other clears it.
-    pub(crate) const WANTED: Self = Self(4096);
+    /// Huge page: it leaves its pool, and a CPU waits until no other clears a block of it.
+    pub(crate) const WANTED: Self = Self(2048);
     /// Huge page: it is on the list of free pages that are known to be zero.
-    pub(crate) const ZEROED: Self = Self(8192);
+    pub(crate) const ZEROED: Self = Self(4096);
     /// Page table: it holds, or held, leaves other than of counted anonymous memory.
     pub(crate) const MIXED: Self = Self(64);
 }

@@ -174,7 +174,9 @@ unsafe impl FramePlatform for Watched<'_> {
     }
 
     unsafe fn clear(&self, frames: FrameRange, kernel: ReadyClear) {
-        if let Some(before) = self.clears.lock().unwrap().take() {
+        // Without the lock: other CPUs clear while it runs.
+        let before = self.clears.lock().unwrap().take();
+        if let Some(before) = before {
             before();
         }
         self.note(Event::Clear(frames, kernel.kernel()));

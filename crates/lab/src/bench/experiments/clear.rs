@@ -40,7 +40,7 @@ pub const EXPERIMENT: Experiment = Experiment {
          `quire`, as an upper bound; `linux` clears other pages.",
         "The policy was calibrated in this run, before the first case.",
     ],
-    own: &["quire"],
+    own: &["quire-pool", "quire"],
     apart: &[],
     goals: &[
         Goal::new(

@@ -20,6 +20,7 @@ use quire::arch::Protection;
 use quire::cpu::CpuId;
 use quire::hugetlb::HugeSize;
 use quire::manager::{Config, MemoryManager, MemoryRange};
+use quire::page_alloc::NodeSet;
 use quire::platform::Platform;
 use quire::vm::{Access, FolioPolicy, MapRequest, Mm};
 use rustix::mm::{Advice, madvise};
@@ -135,6 +136,23 @@ pub fn map_from<P: Platform>(mm: &Mm<'_, P>, bytes: usize, pool: Option<HugeSize
         ..MapRequest::default()
     };
     mm.mmap(&request).map(|_| ()).map_err(|error| Skip(format!("mmap: {error}")))
+}
+
+/// The size of pools whose pages have so many bytes.
+pub fn pool_of(page: usize) -> Option<HugeSize> {
+    HugeSize::ALL.into_iter().find(|size| size.bytes() == page as u64)
+}
+
+/// Gives a pool so many pages.
+pub fn fill_pool<P: Platform>(
+    manager: &MemoryManager<'_, P>,
+    size: HugeSize,
+    pages: u64,
+) -> Result<(), Skip> {
+    match manager.huge_pools().resize(manager.pages(), size, NodeSet::ALL, pages).after {
+        after if after == pages => Ok(()),
+        after => Err(Skip(format!("the pool has {after} pages of {pages}"))),
+    }
 }
 
 /// Takes one write fault for each folio, in address order; returns the nanoseconds and the pages mapped.

@@ -13,7 +13,7 @@ use rustix::thread::sched_yield;
 
 use super::passed_on::{frames_passed_on, spaces_passed_on};
 use super::stretches::{self, Between};
-use crate::host::cycles;
+use crate::host::{cycles, vectors};
 
 /// The turn of a task, after which it yields at the next reschedule point.
 pub const TURN_NS: f64 = 1e6;
@@ -33,6 +33,8 @@ pub enum Points {
 pub struct Scheduled<'a> {
     bare: &'a Bare,
     points: Points,
+    /// Whether a clear that uses vector registers pays for them.
+    saves: bool,
     /// Counts of the time-stamp counter in a turn.
     turn: u64,
     cpus: Vec<Clock>,
@@ -56,7 +58,13 @@ impl<'a> Scheduled<'a> {
     /// The machine with these points.
     pub fn on(bare: &'a Bare, points: Points) -> Self {
         let cpus = (0..bare.cpu_count()).map(|_| Clock::default()).collect();
-        Self { bare, points, turn: (TURN_NS * cycles::hertz() / 1e9) as u64, cpus }
+        Self { bare, points, saves: false, turn: (TURN_NS * cycles::hertz() / 1e9) as u64, cpus }
+    }
+
+    /// The same machine, where a clear that uses vector registers saves the program's as a kernel must.
+    #[must_use]
+    pub fn with_saved_vectors(self, saves: bool) -> Self {
+        Self { saves, ..self }
     }
 
     /// Starts a long call of the running CPU, or resumes it after a yield.
@@ -171,7 +179,8 @@ unsafe impl FramePlatform for Scheduled<'_> {
             self.own().clears(frames.start);
         }
         // SAFETY: invariant 1, by this function's contract.
-        unsafe { self.bare.clear(frames, kernel) };
+        let clear = || unsafe { self.bare.clear(frames, kernel) };
+        if self.saves && kernel.kernel().uses_vectors() { vectors::saved(clear) } else { clear() }
     }
 
     unsafe fn copy(&self, from: FrameRange, to: Frame, kernel: ReadyCopy) {

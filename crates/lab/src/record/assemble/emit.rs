@@ -26,7 +26,10 @@ impl Assembler {
         let break_before = self.layouts.program_break(pid);
         // A record may arrive after later ones were written.
         self.last_ns = self.last_ns.max(time_ns);
-        let event = Event { time_ns: self.last_ns, pid, tid, kind };
+        let mut event = Event { time_ns: self.last_ns, pid, tid, kind };
+        if !self.known.admit(&event) {
+            event.kind = EventKind::Lost { records: 1 };
+        }
         self.layouts.apply(&event);
         self.write(&event)?;
         if let EventKind::Syscall(call) = &event.kind {

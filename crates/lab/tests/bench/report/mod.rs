@@ -21,7 +21,7 @@ fn row(experiment: &str, case: &str, arm: &str, metric: &str, samples: &[f64]) -
         median: None,
         counters: Counters::new(),
         params: Map::new(),
-        machine: json!({ "cpu": "A CPU", "cpus": 2, "opt_level": "3", "load_at_start": 0.5 }),
+        machine: json!({ "cpu": "A CPU", "cpus": 2, "opt_level": "3", "load_at_start": 0.5, "cpu_of_others": 0.01234, "cpu_stolen": 0.0 }),
         commit: "0123456789ab".to_owned(),
         code: "code".to_owned(),
         skipped: samples.is_empty().then(|| "a reason".to_owned()),
@@ -47,7 +47,8 @@ fn launches_of_one_commit_are_kept_in_one_file_and_read_back() {
     let all = kept(&[first, second]);
     let [results] = all.as_slice() else { panic!("one file") };
     assert_eq!(results.header.launches.len(), 2);
-    assert_eq!(results.header.launches[0].load, Some(0.5));
+    let launch = &results.header.launches[0];
+    assert_eq!((launch.load, launch.others, launch.stolen), (Some(0.5), Some(0.012), Some(0.0)));
     let [quire, linux] = results.series.as_slice() else { panic!("two series") };
     assert_eq!((quire.median_of(0), quire.median_of(1)), (Some(2.0), Some(12350.0)), "four digits");
     let all = quire.of_all().unwrap();

@@ -1,7 +1,7 @@
 //! The rules of a trace that a replayer relies on.
 
 use std::collections::{HashMap, HashSet};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use lab::trace::{
     Call, Event, EventKind, ForkKind, Header, Layouts, Syscall, Tier, TraceReader, clone_flags, mmap_length,
@@ -31,8 +31,7 @@ pub(crate) fn check(path: &Path) -> Kept {
 pub(crate) fn check_living(path: &Path) -> (Kept, Vec<u32>) {
     let mut reader = TraceReader::open(path).expect("the trace opens");
     let header = reader.header().clone();
-    assert_eq!(header.totals.lost, 0, "records are lost");
-    let mut seen = Seen { tier: Some(header.tier), ..Seen::default() };
+    let mut seen = Seen { path: path.to_owned(), tier: Some(header.tier), ..Seen::default() };
     let mut last_ns = 0;
     for event in reader.by_ref() {
         let event = event.unwrap_or_else(|error| panic!("{}: {error}", path.display()));
@@ -41,6 +40,7 @@ pub(crate) fn check_living(path: &Path) -> (Kept, Vec<u32>) {
         seen.event(&event);
     }
     assert_eq!(reader.events_read(), header.events);
+    assert_eq!(header.totals.lost, 0, "records are lost");
     assert!(
         seen.unexplained.is_empty(),
         "{} of {} faults outside the known mappings, the first: {:#?}",
@@ -55,6 +55,7 @@ pub(crate) fn check_living(path: &Path) -> (Kept, Vec<u32>) {
 /// What has been seen of a trace.
 #[derive(Default)]
 struct Seen {
+    path: PathBuf,
     tier: Option<Tier>,
     layouts: Layouts,
     /// Threads that live, by process.
@@ -87,7 +88,11 @@ impl Seen {
         let known = self.threads.get(&pid).is_some_and(|threads| threads.contains(&tid));
         // The thread that starts is new; one that execs may have taken over the number of the first thread.
         let may_be_new = matches!(kind, EventKind::ThreadStart { .. } | EventKind::Exec { .. });
-        assert!(known || may_be_new, "thread {tid} of {pid} has not started or has ended: {event:?}");
+        assert!(
+            known || may_be_new,
+            "thread {tid} of {pid} has not started, has ended, or has lost records: {event:?}\n{}",
+            context(&self.path, event)
+        );
         match kind {
             EventKind::Exec { .. } => drop(self.threads.insert(pid, HashSet::from([tid]))),
             EventKind::Fork { child_pid, child_tid, flags, kind } => {
@@ -110,7 +115,7 @@ impl Seen {
                 let threads = self.threads.remove(&pid).expect("a process ends once");
                 assert_eq!(threads, HashSet::from([tid]), "{event:?}");
             }
-            EventKind::Lost { records } => panic!("{records} records lost"),
+            EventKind::Lost { records } => panic!("{records} records lost\n{}", context(&self.path, event)),
             _ => {}
         }
     }
@@ -173,4 +178,39 @@ impl Seen {
             _ => {}
         }
     }
+}
+
+/// What a trace says of the thread of a bad event: forks and ends that concern its process or its parent, the events
+/// just before and behind it, and the end of the trace.
+fn context(path: &Path, bad: &Event) -> String {
+    const BESIDE: usize = 8;
+    let events: Vec<Event> = TraceReader::open(path).into_iter().flatten().map_while(Result::ok).collect();
+    let at = events.iter().position(|event| event == bad).unwrap_or(0);
+    let child_of = |event: &Event| match event.kind {
+        EventKind::Fork { child_pid, .. } => Some(child_pid),
+        _ => None,
+    };
+    let parent = events.iter().find(|event| child_of(event) == Some(bad.pid)).map(|event| event.pid);
+    let concerns = |pid| Some(pid) == parent || pid == bad.pid;
+    let told = events.iter().enumerate().filter(|(index, event)| {
+        let is_life = matches!(
+            event.kind,
+            EventKind::Fork { .. }
+                | EventKind::ThreadStart { .. }
+                | EventKind::Exec { .. }
+                | EventKind::ThreadExit
+                | EventKind::ProcessExit { .. }
+                | EventKind::Lost { .. }
+        );
+        is_life && (concerns(event.pid) || child_of(event) == Some(bad.pid))
+            || index.abs_diff(at) <= BESIDE
+            || index + 1 == events.len()
+    });
+    let lines = told.map(|(index, event)| format!("{index}: {event:x?}\n"));
+    format!(
+        "event {at} of {}, process {:x}, its parent {parent:x?}:\n{}",
+        events.len(),
+        bad.pid,
+        lines.collect::<String>()
+    )
 }

@@ -99,7 +99,23 @@ impl<P: FramePlatform> Frames<'_, P> {
     /// As for [`Self::clear_frames`].
     pub unsafe fn clear_frames_in_stretches(&self, extent: &Extent) -> Result<(), Cancelled> {
         // SAFETY: invariant 1, by this function's contract.
-        unsafe { self.clearer.clear_extent(self.platform, extent, || self.platform.is_dying()) }
+        unsafe { self.clear_frames_until(extent, || self.platform.is_dying()) }
+    }
+
+    /// As [`Self::clear_frames_in_stretches`], until `stop` says so instead of until the task is to be killed.
+    ///
+    /// # Errors
+    /// [`Cancelled`].
+    ///
+    /// # Safety
+    /// As for [`Self::clear_frames`].
+    pub(in crate::page_alloc) unsafe fn clear_frames_until(
+        &self,
+        extent: &Extent,
+        stop: impl FnMut() -> bool,
+    ) -> Result<(), Cancelled> {
+        // SAFETY: invariant 1, by this function's contract.
+        unsafe { self.clearer.clear_extent(self.platform, extent, stop) }
     }
 
     /// [`Self::copy`] onto frames by number, from `to` on. They do not overlap.

@@ -51,7 +51,6 @@ impl<P: FramePlatform> Frames<'_, P> {
         self.reshape(frame, |at| {
             (if at == 0 { BlockState::Folio } else { BlockState::FolioTail }, Order::GIGANTIC)
         });
-        self.join_huge_zeroes(frame, Order::GIGANTIC);
     }
 
     /// Gives each block of a page of 1 GiB its new state and order, the first one last.

@@ -4,8 +4,12 @@
 //! marks are none then, so a page of 1 GiB that is zero is found, and forgotten, by one access. Marks are of
 //! pages in a pool, and of a page that a task has taken until it stores to it or hands it on. They come from
 //! the store with the memory, follow a page when it is demoted or promoted, and go back with it.
+//!
+//! While a page is free, a CPU *claims* a block by its mark, under the pool's lock, and then clears it without
+//! any lock. A CPU that takes the page out of the pool's list waits until no block is claimed
+//! ([`Frames::wait_for_huge_clears`]). A claim ends at the latest when its stretch does.
 
-use core::sync::atomic::{Ordering, fence};
+use core::sync::atomic::Ordering;
 
 use crate::addr::{Frame, Order};
 use crate::limits::BLOCK_FRAMES;
@@ -19,6 +23,8 @@ const UNKNOWN: u8 = 0;
 const BLOCK: u8 = 1;
 /// In a page's first record: all of the page is zero. The other records say nothing.
 const PAGE: u8 = 2;
+/// A CPU clears the block, which belongs to a free page.
+const CLAIMED: u8 = 3;
 
 impl<P: FramePlatform> Frames<'_, P> {
     /// Whether all of a page of a pool is known to be zero.
@@ -30,7 +36,7 @@ impl<P: FramePlatform> Frames<'_, P> {
 
     /// Whether this block of a page of a pool is known to be zero.
     pub(in crate::page_alloc) fn is_block_zero(&self, frame: Frame, block: u32) -> bool {
-        mark_of(self.memmap.block(frame.block().add(block))) != UNKNOWN
+        is_zero(mark_of(self.memmap.block(frame.block().add(block))))
     }
 
     /// Notes that a block of a page of a pool is zero. The caller has the page to itself.
@@ -45,9 +51,9 @@ impl<P: FramePlatform> Frames<'_, P> {
     }
 
     /// Makes one mark of those of a page's blocks, if all are there, and returns whether they are. The caller
-    /// has the page to itself.
-    pub(crate) fn join_huge_zeroes(&self, frame: Frame, order: Order) -> bool {
-        let all = self.blocks(frame, order).all(|block| mark_of(block) != UNKNOWN);
+    /// has the page to itself. It looks first behind the block `from`, where one is missing most likely.
+    pub(crate) fn join_huge_zeroes(&self, frame: Frame, order: Order, from: u32) -> bool {
+        let all = self.blocks_behind(frame, order, from).all(|(_, block)| is_zero(mark_of(block)));
         if all {
             self.note_all_huge_zero(frame, order);
         }
@@ -70,48 +76,53 @@ impl<P: FramePlatform> Frames<'_, P> {
         set_mark(first, UNKNOWN);
     }
 
-    /// The first block of a page of a pool that is not known to be zero, if an idle CPU may clear it now.
-    /// Under the pool's lock; the page is free. The CPU ends with
-    /// [`Store::clear_huge_ahead`](crate::page_alloc::Store::clear_huge_ahead).
-    pub(crate) fn begin_huge_ahead(&self, frame: Frame, order: Order) -> Option<u32> {
-        let first = self.memmap.block(frame.block()).folio();
-        let block = self.blocks(frame, order).position(|block| mark_of(block) == UNKNOWN)?;
-        let is_free = !self.is_huge_zero(frame, order) && !first.has(DescriptorFlags::CLEARING);
-        is_free.then(|| first.add_flags(DescriptorFlags::CLEARING));
-        is_free.then_some(block as u32)
-    }
-
-    /// Marks the block that this CPU has cleared since [`Self::begin_huge_ahead`], if it did, and lets the page
-    /// go.
-    pub(in crate::page_alloc) fn end_huge_ahead(&self, frame: Frame, block: u32, cleared: bool) {
-        if cleared {
-            self.note_huge_zero(frame, block);
+    /// Claims a block of a free page that is not known to be zero, to clear it: the block `last` only when no
+    /// other is left. Under the pool's lock.
+    pub(crate) fn claim_huge_clear(&self, frame: Frame, order: Order, last: u32) -> Option<u32> {
+        if self.is_huge_zero(frame, order) {
+            return None;
         }
-        self.memmap.block(frame.block()).folio().take_flags(DescriptorFlags::CLEARING);
+        let (at, block) =
+            self.blocks_behind(frame, order, last).find(|(_, block)| mark_of(block) == UNKNOWN)?;
+        set_mark(block, CLAIMED);
+        Some(at)
     }
 
-    /// Whether a CPU waits for the page to leave its pool.
+    /// Ends a claim on a block, which is zero now if the CPU has `cleared` it.
+    pub(in crate::page_alloc) fn end_huge_clear(&self, frame: Frame, block: u32, cleared: bool) {
+        set_mark(self.memmap.block(frame.block().add(block)), if cleared { BLOCK } else { UNKNOWN });
+    }
+
+    /// Whether a CPU waits for the claims on the page's blocks.
     pub(in crate::page_alloc) fn is_huge_wanted(&self, frame: Frame) -> bool {
         self.memmap.block(frame.block()).folio().has(DescriptorFlags::WANTED)
     }
 
-    /// Waits until no idle CPU clears a page that leaves its pool: for one stretch at most.
+    /// Waits until no CPU clears a block of a page that has left its pool's list: for one stretch at most. The
+    /// caller holds no lock that a CPU may spin for, since a task with a claim may have been preempted.
     #[inline]
-    pub(crate) fn wait_for_huge_ahead(&self, frame: Frame) {
-        let flags = self.memmap.block(frame.block()).folio();
-        if flags.has(DescriptorFlags::CLEARING) {
-            flags.add_flags(DescriptorFlags::WANTED);
-            while flags.has(DescriptorFlags::CLEARING) {
-                self.platform.relax();
-            }
-            // The marks, and the zeroes, are seen from here on.
-            fence(Ordering::Acquire);
-            flags.take_flags(DescriptorFlags::WANTED);
+    pub(crate) fn wait_for_huge_clears(&self, frame: Frame, order: Order) {
+        let claimed = || self.blocks(frame, order).any(|block| mark_of(block) == CLAIMED);
+        if self.is_huge_zero(frame, order) || !claimed() {
+            return;
         }
+        let flags = self.memmap.block(frame.block()).folio();
+        flags.add_flags(DescriptorFlags::WANTED);
+        while claimed() {
+            self.platform.relax();
+        }
+        flags.take_flags(DescriptorFlags::WANTED);
     }
 
     fn blocks(&self, frame: Frame, order: Order) -> impl Iterator<Item = &Block> {
         (0..blocks_in(order)).map(move |at| self.memmap.block(frame.block().add(at)))
+    }
+
+    /// All blocks, from the one behind `from` on; that one comes last.
+    fn blocks_behind(&self, frame: Frame, order: Order, from: u32) -> impl Iterator<Item = (u32, &Block)> {
+        let count = blocks_in(order);
+        let turned = (1..=count).map(move |step| (from + step) % count);
+        turned.map(move |at| (at, self.memmap.block(frame.block().add(at))))
     }
 }
 
@@ -127,6 +138,10 @@ pub(in crate::page_alloc) fn is_zero_page(first: &Block) -> bool {
 /// Whether the block itself is marked.
 pub(in crate::page_alloc) fn is_zero_block(block: &Block) -> bool {
     mark_of(block) == BLOCK
+}
+
+fn is_zero(mark: u8) -> bool {
+    mark == BLOCK || mark == PAGE
 }
 
 fn mark_of(block: &Block) -> u8 {

@@ -3,17 +3,21 @@
 use crate::addr::{Frame, FrameRange, Order};
 use crate::clear::Extent;
 use crate::error::Cancelled;
-use crate::limits::{BLOCK_FRAMES, CLEAR_STRETCH_BYTES, FRAME_SIZE};
+use crate::limits::BLOCK_FRAMES;
 use crate::memmap::FrameState;
 use crate::page_alloc::store::Store;
 use crate::page_alloc::store::whole::blocks_of;
-use crate::platform::{FramePlatform, TouchHint};
-use crate::stats::Stat;
+use crate::platform::FramePlatform;
 
 impl<P: FramePlatform> Store<'_, P> {
     /// Frames of free pages of each pool that idle CPUs keep zero ([`Zeroes`](crate::page_alloc::Zeroes)).
     pub(crate) fn pools_ahead(&self) -> u64 {
         if self.zeroes.remember { self.zeroes.pools_ahead } else { 0 }
+    }
+
+    /// Whether it is remembered which memory is zero.
+    pub(crate) fn remembers_zeroes(&self) -> bool {
+        self.zeroes.remember
     }
 
     /// Marks what is known to be zero of a folio of whole blocks that was just allocated for a pool, by a
@@ -65,20 +69,19 @@ impl<P: FramePlatform> Store<'_, P> {
         Ok(())
     }
 
-    /// Clears a block that [`Frames::begin_huge_ahead`](crate::page_alloc::Frames::begin_huge_ahead) chose,
-    /// and marks it, unless the page is wanted meanwhile. Returns whether it did. The caller is pinned, since
-    /// a CPU may wait for it under a lock.
-    pub(crate) fn clear_huge_ahead(&self, frame: Frame, block: u32) -> bool {
-        let frames = FrameRange::folio(frame.add(u64::from(block) * BLOCK_FRAMES as u64), Order::BLOCK);
-        let stretch = CLEAR_STRETCH_BYTES / FRAME_SIZE;
-        let cleared = (0..frames.count).step_by(stretch as usize).all(|at| {
-            let part = FrameRange::new(frames.start.add(at), stretch.min(frames.count - at));
-            // SAFETY: invariant 1: the page is free in its pool, and a CPU that takes it waits for this one.
-            unsafe { self.frames.clear_frames(part, TouchHint::Later) };
-            !self.frames.is_huge_wanted(frame)
-        });
-        self.frames.count(Stat::PgzeroAhead, if cleared { frames.count } else { 0 });
-        self.frames.end_huge_ahead(frame, block, cleared);
-        cleared
+    /// Clears a block that the caller has claimed by
+    /// [`Frames::claim_huge_clear`](crate::page_alloc::Frames::claim_huge_clear), and marks it. The extent is
+    /// the page. Returns whether it did: not if a CPU takes the page meanwhile. The caller holds no lock.
+    ///
+    /// # Errors
+    /// [`Cancelled`]: the task is to be killed.
+    pub(crate) fn clear_claimed(&self, extent: &Extent, block: u32) -> Result<bool, Cancelled> {
+        let (frame, platform) = (extent.frames.start, self.frames.platform);
+        let part = FrameRange::folio(frame.add(u64::from(block) * BLOCK_FRAMES as u64), Order::BLOCK);
+        let stop = || platform.is_dying() || self.frames.is_huge_wanted(frame);
+        // SAFETY: invariant 1: the page is free in its pool, and a CPU that takes it waits for the claim.
+        let cleared = unsafe { self.frames.clear_frames_until(&extent.within(part), stop) }.is_ok();
+        self.frames.end_huge_clear(frame, block, cleared);
+        if platform.is_dying() { Err(Cancelled) } else { Ok(cleared) }
     }
 }

@@ -96,6 +96,7 @@ impl<P: Platform> Faults<'_, '_, P> {
             Step::TakeBack(frame) => self.take_back(frame)?,
             Step::Handler(waiting) => Notices::of(self.0).wait_for_handler(waiting)?,
             Step::Cleared(cleared) => GiganticClearing::of(self.memory).end_clear(&cleared),
+            Step::ClearHuge(size, caller) => self.clear_huge(size, addr, caller)?,
             Step::Marked(folio) => MemoryLoss::of(self.memory).lose_marked(folio),
         }
         Ok(())

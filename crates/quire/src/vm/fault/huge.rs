@@ -8,8 +8,8 @@ use crate::clear::Extent;
 use crate::error::{Cancelled, FaultError};
 use crate::filemap::{FileUse, HugePage};
 use crate::hugetlb::{Claim, HugeSize, object_of};
-use crate::limits::{FRAME_SHIFT, FRAME_SIZE};
-use crate::page_alloc::{Origin, PageAllocator};
+use crate::limits::{BLOCK_SIZE, FRAME_SHIFT, FRAME_SIZE};
+use crate::page_alloc::{NodeSet, Origin, PageAllocator};
 use crate::pgtable::Lookup;
 use crate::platform::{Platform, TouchHint};
 use crate::stats::Stat;
@@ -70,13 +70,40 @@ impl<'a, P: Platform> Faults<'a, '_, P> {
                 self.map_copy(vma, &place, frame)
             }
             Some(HugePage::Present { frame, .. }) => self.map_part_of_file(vma, &place, frame, addr),
+            there if self.needs_clear(vma, &place, there.is_some()) => {
+                Ok(Step::ClearHuge(place.size, caller))
+            }
             _ if private => self.map_zeroes(vma, &place, addr, caller),
             there => {
-                let extent = |frame| extent_of(&place, frame, addr, caller);
+                let extent = |frame| extent_of(place.size, frame, addr.0 - place.start.0, caller);
                 let frame = self.fill_file(vma, &place, there.is_some(), extent)?;
                 self.map_part_of_file(vma, &place, frame, addr)
             }
         }
+    }
+
+    /// Whether a page should be cleared in its pool before it is taken for this place, which the file may have
+    /// `reserved`. If another task takes the page afterwards, the next one is cleared likewise. A page that
+    /// the pool must allocate is cleared by its taker.
+    pub(in crate::vm) fn needs_clear(self, vma: &Vma, place: &Place<'_>, reserved: bool) -> bool {
+        let private = vma.attributes.is_private();
+        let reserved = if private { vma.attributes.flags.contains(VmaFlags::RESERVED) } else { reserved };
+        self.memory.huge().is_next_stale(self.memory.pages(), place.size, NodeSet::ALL, reserved)
+    }
+
+    /// Clears a page in its pool for an address. The caller holds no lock.
+    ///
+    /// # Errors
+    /// [`FaultError::Dying`].
+    pub(in crate::vm) fn clear_huge(
+        self,
+        size: HugeSize,
+        addr: VirtAddr,
+        caller: Caller,
+    ) -> Result<(), FaultError> {
+        let inside = addr.0 % size.bytes();
+        let near = ((inside / BLOCK_SIZE) as u32, |frame| extent_of(size, frame, inside, caller));
+        Ok(self.memory.huge().clear_next(self.memory.pages(), size, NodeSet::ALL, near)?)
     }
 
     #[inline(never)]
@@ -200,7 +227,8 @@ impl<'a, P: Platform> Faults<'a, '_, P> {
         let pages = self.memory.pages();
         // SAFETY: invariant 1: the pool has just given the page for this place, and no leaf maps it yet.
         let clear = |frame| unsafe {
-            pages.store().clear_huge(&extent_of(place, frame, addr, caller), place.size.order())
+            let extent = extent_of(place.size, frame, addr.0 - place.start.0, caller);
+            pages.store().clear_huge(&extent, place.size.order())
         };
         let own = self.own_page(vma, place, true, clear)?;
         self.map_own(vma, place, &own, FaultKind::Anon)
@@ -301,14 +329,12 @@ impl<'a, P: Platform> Faults<'a, '_, P> {
     }
 }
 
-/// How to clear a whole page: for an access, around the touched address last; for populating, as a part of
-/// more.
-fn extent_of(place: &Place<'_>, frame: Frame, addr: VirtAddr, caller: Caller) -> Extent {
-    let frames = FrameRange::folio(frame, place.size.order());
+/// How to clear a whole page: for an access, around the byte that is touched last; for populating, as a part
+/// of more.
+fn extent_of(size: HugeSize, frame: Frame, touched: u64, caller: Caller) -> Extent {
+    let frames = FrameRange::folio(frame, size.order());
     match caller {
-        Caller::Access => {
-            Extent::new(frames, TouchHint::Soon).near(frame.add((addr.0 - place.start.0) / FRAME_SIZE))
-        }
+        Caller::Access => Extent::new(frames, TouchHint::Soon).near(frame.add(touched / FRAME_SIZE)),
         Caller::Populate { bytes } => Extent::new(frames, TouchHint::Unknown).part_of(bytes),
     }
 }

@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 use crate::addr::{Frame, FrameRange, Order};
+use crate::hugetlb::HugeSize;
 use crate::vm::gigantic::state::Cleared;
 use crate::vm::userfault::Waiting;
 
@@ -36,6 +37,17 @@ pub enum FaultKind {
     Spurious,
 }
 
+impl FaultKind {
+    /// The names of all kinds in tables, in their order.
+    pub const NAMES: [&str; 7] =
+        ["anon-zero", "anon", "cow-copy", "cow-reuse", "file-minor", "file-major", "spurious"];
+
+    /// The name in tables.
+    pub const fn name(self) -> &'static str {
+        Self::NAMES[self as usize]
+    }
+}
+
 /// What a fault did.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FaultOutcome {
@@ -56,6 +68,8 @@ pub(in crate::vm) enum Step {
     Grow,
     /// The last piece of a gigantic folio is done: end its clear.
     Cleared(Cleared),
+    /// The pool of this size has no page that is known to be zero: clear one.
+    ClearHuge(HugeSize, Caller),
     /// Some of the folio's memory went bad before it was mapped: take it out of use.
     Marked(FrameRange),
     /// The table is shared with another address space: unshare it.

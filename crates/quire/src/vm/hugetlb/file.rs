@@ -8,6 +8,7 @@ use crate::clear::Extent;
 use crate::error::{Cancelled, FaultError, MmError};
 use crate::filemap::{FileNode, FileRef, HugePage};
 use crate::hugetlb::{Account, HugeFsError, HugeFsInfo, HugeFsLimits, HugeSize, object_of};
+use crate::page_alloc::NodeSet;
 use crate::pgtable::Zap;
 use crate::platform::{Platform, TouchHint};
 use crate::tlb::MmuGather;
@@ -186,6 +187,7 @@ impl<P: Platform> HugeFiles<'_, '_, P> {
         // While this lives, no page or reservation leaves the file; faults may fill in pages.
         let right = file.resize(self.platform());
         for index in bytes.start / size.bytes()..end / size.bytes() {
+            self.clear_for(file, (size, index), bytes.end - bytes.start)?;
             let (_used, _claim) = loop {
                 let used = file.enter();
                 let claim = self.huge().claim(object_of(file), index);
@@ -200,8 +202,7 @@ impl<P: Platform> HugeFiles<'_, '_, P> {
             }
             let account = Account { fs, ..Account::default() };
             let filled = self.fill_huge(file, (size, index), (account, there.is_some()), |frame| {
-                let extent = Extent::new(FrameRange::folio(frame, size.order()), TouchHint::Unknown);
-                let extent = extent.part_of(bytes.end - bytes.start);
+                let extent = part_of(size, frame, bytes.end - bytes.start);
                 // SAFETY: invariant 1: the page was just taken from its pool, and the file does not name it.
                 unsafe { self.pages().store().clear_huge(&extent, size.order()) }
             });
@@ -209,6 +210,20 @@ impl<P: Platform> HugeFiles<'_, '_, P> {
         }
         right.set_bytes(file.size(self.platform()).max(end));
         Ok(())
+    }
+
+    /// Clears a page in its pool for a place of a file that has none, if the pool has none of zeroes.
+    fn clear_for(self, file: &FileNode, (size, index): (HugeSize, u64), whole: u64) -> Result<(), MmError> {
+        let (pages, nodes) = (self.pages(), NodeSet::ALL);
+        let reserved = match self.files().huge_page(self.platform(), file, index) {
+            Some(HugePage::Present { .. }) => return Ok(()),
+            there => there.is_some(),
+        };
+        if !self.huge().is_next_stale(pages, size, nodes, reserved) {
+            return Ok(());
+        }
+        let cleared = self.huge().clear_next(pages, size, nodes, (0, |frame| part_of(size, frame, whole)));
+        cleared.map_err(|_| MmError::NoMemory)
     }
 
     /// Takes a page from the pool, fills it by `fill` (which forgets the page's zeroes before it stores) and enters it into the file. The caller has claimed its place.
@@ -270,4 +285,9 @@ impl<P: Platform> HugeFiles<'_, '_, P> {
         found.body.add_rss(self.pages(), gather.finish(), Counted::Huge);
         self.huge().take_returned(self.pages());
     }
+}
+
+/// How to clear a page as a part of `whole` bytes that a call asks for.
+fn part_of(size: HugeSize, frame: Frame, whole: u64) -> Extent {
+    Extent::new(FrameRange::folio(frame, size.order()), TouchHint::Unknown).part_of(whole)
 }

@@ -10,13 +10,10 @@ use crate::platform::Platform;
 use crate::vm::fault::faults::Faults;
 use crate::vm::fault::flags::leaf_flags;
 use crate::vm::fault::step::Step;
-use crate::vm::gigantic::clear::GiganticClearing;
 use crate::vm::handle::handle;
 use crate::vm::mapping::vma::Vma;
-use crate::vm::memory_failure::lose::MemoryLoss;
 use crate::vm::space::address_space::AddressSpace;
 use crate::vm::space::state::Space;
-use crate::vm::userfault::changes::Notices;
 use crate::vm::userfault::register::Registrations;
 
 /// How a fault is answered.
@@ -142,23 +139,13 @@ impl<P: Platform> Answers<'_, '_, P> {
 
     /// Prepares another attempt at a page; returns the error if there must be none.
     fn go_on(self, at: VirtAddr, stop: Stop) -> Option<UserfaultError> {
-        match stop {
+        let step = match stop {
             Stop::Error(error) => return Some(error),
-            Stop::Again | Stop::Step(Step::Again | Step::Grow) => self.memory.platform().relax(),
-            Stop::Shared | Stop::Step(Step::Shared) => {
-                return Faults::of(self.0).unshare_at(at).err().map(UserfaultError::from);
-            }
-            Stop::Step(Step::Marked(folio)) => MemoryLoss::of(self.memory).lose_marked(folio),
-            Stop::Step(Step::Cleared(cleared)) => GiganticClearing::of(self.memory).end_clear(&cleared),
-            Stop::Step(Step::TakeBack(frame)) => {
-                return Faults::of(self.0).take_back(frame).err().map(UserfaultError::from);
-            }
-            Stop::Step(Step::Handler(waiting)) => {
-                return Notices::of(self.0).wait_for_handler(waiting).err().map(UserfaultError::from);
-            }
-            Stop::Step(Step::Done(_)) => {}
-        }
-        None
+            Stop::Again => Step::Again,
+            Stop::Shared => Step::Shared,
+            Stop::Step(step) => step,
+        };
+        Faults::of(self.0).prepare_retry(step, at).err().map(UserfaultError::from)
     }
 
     /// The mapping around `at`, if `left` bytes there may be answered: it has a handler, and no change must

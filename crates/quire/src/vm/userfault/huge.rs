@@ -16,7 +16,7 @@ use crate::limits::{FRAME_SHIFT, FRAME_SIZE};
 use crate::platform::{Platform, TouchHint};
 use crate::vm::fault::Place;
 use crate::vm::fault::faults::Faults;
-use crate::vm::fault::step::{FaultKind, Step};
+use crate::vm::fault::step::{Caller, FaultKind, Step};
 use crate::vm::hugetlb::file::HugeFiles;
 use crate::vm::hugetlb::parts::{HugePart, HugeParts};
 use crate::vm::hugetlb::reservations::Reservations;
@@ -65,6 +65,7 @@ impl<P: Platform> Answers<'_, '_, P> {
         let Some(place) = Faults::of(self.0).place_of(vma, at) else { return Err(Stop::Again) };
         let there = self.check_huge(vma, &place, at)?;
         if there.is_none() && at == place.start && left >= place.size.bytes() {
+            self.check_clear(vma, &place)?;
             return self.bring_huge(vma, &place, left, mode, |frame| self.clear_whole(&place, frame));
         }
         let page = self.page_of_file(vma, &place, there)?;
@@ -149,11 +150,25 @@ impl<P: Platform> Answers<'_, '_, P> {
     }
 
     /// The file's page, a new one of zeroes if the file has none.
-    fn page_of_file(self, vma: &Vma, place: &Place<'_>, there: Option<Frame>) -> Result<Frame, FaultError> {
+    fn page_of_file(self, vma: &Vma, place: &Place<'_>, there: Option<Frame>) -> Result<Frame, Stop> {
         match there {
             Some(frame) => Ok(frame),
-            None => self.fill_page_of_file(vma, place, |frame| self.clear_whole(place, frame)),
+            None => {
+                self.check_clear(vma, place)?;
+                Ok(self.fill_page_of_file(vma, place, |frame| self.clear_whole(place, frame))?)
+            }
         }
+    }
+
+    /// Stops where a page should first be cleared in its pool.
+    fn check_clear(self, vma: &Vma, place: &Place<'_>) -> Result<(), Stop> {
+        let caller = Caller::Populate { bytes: place.size.bytes() };
+        let stale = Faults::of(self.0).needs_clear(vma, place, self.is_reserved(place));
+        if stale { Err(Stop::Step(Step::ClearHuge(place.size, caller))) } else { Ok(()) }
+    }
+
+    fn is_reserved(self, place: &Place<'_>) -> bool {
+        matches!(self.huge_page_at(place), Some(HugePage::Reserved { .. }))
     }
 
     fn fill_page_of_file(
@@ -162,7 +177,7 @@ impl<P: Platform> Answers<'_, '_, P> {
         place: &Place<'_>,
         fill: impl FnOnce(Frame) -> Result<(), Cancelled>,
     ) -> Result<Frame, FaultError> {
-        let reserved = matches!(self.huge_page_at(place), Some(HugePage::Reserved { .. }));
+        let reserved = self.is_reserved(place);
         let account = Reservations::of(self.0).account_of(&vma.attributes);
         HugeFiles::of(self.memory).fill_huge(
             place.file.node(),

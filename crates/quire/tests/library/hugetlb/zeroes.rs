@@ -148,6 +148,7 @@ fn what_a_dying_task_has_cleared_is_not_cleared_again() {
         watched.dies_after(Some(100));
         assert_eq!(mm.fault(VirtAddr(BASE), Access::Write), Err(FaultError::Dying));
         assert_eq!(mm.rss().huge, 0, "nothing of it can be seen");
+        assert_eq!(manager.huge_pools().info(manager.pages(), Size1G).free, 1);
         let cleared = || -> u64 {
             let frames = |event: Event| if let Event::Clear(frames, _) = event { frames.count } else { 0 };
             watched.events().into_iter().map(frames).filter(|&frames| frames > 1).sum()
@@ -248,7 +249,8 @@ fn pages_are_taken_while_idle_cpus_clear_them() {
     });
 }
 
-/// A page that is taken while an idle CPU clears it is not given to its user before that CPU has stopped.
+/// A page that is taken while an idle CPU clears it is not given to its user before that CPU has stopped. A
+/// fault that needs zeroes would not take it; one that copies does.
 #[test]
 fn a_page_is_not_cleared_under_its_user() {
     let machine = HostedConfig::new(64 << 20).with_cpus(2).build().unwrap();
@@ -257,7 +259,15 @@ fn a_page_is_not_cleared_under_its_user() {
     let [begun, stored, ended] = [(); 3].map(|()| Arc::new(AtomicBool::new(false)));
     let wait = |flag: &AtomicBool| while !flag.load(Ordering::SeqCst) {};
     with_zeroes(&watched, &machine, false, zeroes, |manager| {
-        resize(manager, Size2M, 1);
+        resize(manager, Size2M, 2);
+        let parent = manager.new_mm().unwrap();
+        parent.switch_in();
+        parent.mmap(&private(BASE, 1)).unwrap();
+        let pages = || (0..512).map(|page| VirtAddr(BASE + page * 4096));
+        parent.fault(VirtAddr(BASE), Access::Write).unwrap();
+        pages().for_each(|page| machine.write(page, &[7]).unwrap());
+        let child = parent.fork().unwrap();
+        parent.switch_out();
         let (begins, waits_for) = (Arc::clone(&begun), Arc::clone(&stored));
         watched.before_clear(move || {
             begins.store(true, Ordering::SeqCst);
@@ -271,12 +281,8 @@ fn a_page_is_not_cleared_under_its_user() {
                 return ended.store(true, Ordering::SeqCst);
             }
             wait(&begun);
-            let mm = manager.new_mm().unwrap();
-            mm.switch_in();
-            mm.mmap(&private(BASE, 1)).unwrap();
-            mm.fault(VirtAddr(BASE), Access::Write).unwrap();
-            let pages = || (0..512).map(|page| VirtAddr(BASE + page * 4096));
-            pages().for_each(|page| machine.write(page, &[7]).unwrap());
+            child.switch_in();
+            child.fault(VirtAddr(BASE), Access::Write).unwrap();
             stored.store(true, Ordering::SeqCst);
             wait(&ended);
             for page in pages() {
@@ -284,8 +290,119 @@ fn a_page_is_not_cleared_under_its_user() {
                 machine.read(page, &mut byte).unwrap();
                 assert_eq!(byte, [7], "cleared under its user");
             }
-            mm.switch_out();
+            child.switch_out();
         });
+    });
+}
+
+/// While a fault clears a page, other tasks of the address space map and unmap.
+#[test]
+fn a_fault_clears_without_the_lock_of_its_address_space() {
+    for size in HugeSize::ALL {
+        let machine = HostedConfig::new(2 * GIB).with_cpus(2).build().unwrap();
+        let watched = Watched::new(&machine);
+        let [begun, mapped, timely] = [(); 3].map(|()| Arc::new(AtomicBool::new(false)));
+        with_zeroes(&watched, &machine, false, Zeroes { verify: false, ..Zeroes::default() }, |manager| {
+            resize(manager, size, 1);
+            let mm = manager.new_mm().unwrap();
+            mm.mmap(&MapRequest { len: size.bytes(), huge: Some(size), ..private(BASE, 1) }).unwrap();
+            let (begins, waits_for, answers) = (Arc::clone(&begun), Arc::clone(&mapped), Arc::clone(&timely));
+            watched.before_clear(move || {
+                begins.store(true, Ordering::SeqCst);
+                let end = Instant::now() + Duration::from_secs(20);
+                while !waits_for.load(Ordering::SeqCst) && Instant::now() < end {
+                    std::thread::yield_now();
+                }
+                answers.store(waits_for.load(Ordering::SeqCst), Ordering::SeqCst);
+            });
+            machine.spawn_cpus(2, |cpu| {
+                if cpu.0 == 0 {
+                    mm.fault(VirtAddr(BASE), Access::Write).unwrap();
+                    return;
+                }
+                while !begun.load(Ordering::SeqCst) {
+                    std::thread::yield_now();
+                }
+                let small = MapRequest { len: 4096, huge: None, ..private(BASE + GIB, 1) };
+                mm.munmap(mm.mmap(&small).unwrap(), 4096).unwrap();
+                mapped.store(true, Ordering::SeqCst);
+            });
+            assert!(timely.load(Ordering::SeqCst), "the fault held the lock");
+            assert_eq!(mm.rss().huge, size.order().frames());
+        });
+    }
+}
+
+/// CPUs that fault and those that are idle clear a page of 1 GiB together, each byte once.
+#[test]
+fn several_cpus_clear_one_gigantic_page() {
+    let machine = HostedConfig::new(3 * GIB).with_cpus(3).build().unwrap();
+    let watched = Watched::new(&machine);
+    let zeroes = Zeroes { verify: false, ..Zeroes::default() };
+    let [begun, helped, done] = [(); 3].map(|()| Arc::new(AtomicBool::new(false)));
+    with_zeroes(&watched, &machine, false, zeroes, |manager| {
+        resize(manager, Size1G, 2);
+        assert!(!manager.zero_ahead(), "no idle CPU clears without a budget");
+        let spaces = [(); 2].map(|()| {
+            let mm = manager.new_mm().unwrap();
+            mm.mmap(&MapRequest { len: GIB, huge: Some(Size1G), ..private(BASE, 1) }).unwrap();
+            mm
+        });
+        let (begins, waits_for) = (Arc::clone(&begun), Arc::clone(&helped));
+        watched.events();
+        let end = Instant::now() + Duration::from_secs(60);
+        watched.before_clear(move || {
+            begins.store(true, Ordering::SeqCst);
+            while !waits_for.load(Ordering::SeqCst) && Instant::now() < end {
+                std::thread::yield_now();
+            }
+        });
+        machine.spawn_cpus(3, |cpu| {
+            let waits_for = [None, Some(&helped), Some(&begun)][cpu.0 as usize];
+            while waits_for.is_some_and(|flag| !flag.load(Ordering::SeqCst)) && Instant::now() < end {
+                std::thread::yield_now();
+            }
+            if cpu.0 == 2 {
+                helped.store(manager.zero_ahead(), Ordering::SeqCst);
+                while !done.load(Ordering::SeqCst) {
+                    manager.zero_ahead();
+                }
+                return;
+            }
+            let mm = &spaces[cpu.0 as usize];
+            mm.fault(VirtAddr(BASE), Access::Write).unwrap();
+            assert_eq!(mm.rss().huge, Size1G.order().frames());
+            done.fetch_or(cpu.0 == 0, Ordering::SeqCst);
+        });
+        let large = |event: &Event| if let Event::Clear(frames, _) = event { frames.count } else { 0 };
+        let cleared: u64 = watched.events().iter().map(large).filter(|&frames| frames > 1).sum();
+        assert!(helped.load(Ordering::SeqCst), "a fault clears");
+        assert!(cleared <= 2 * GIB / 4096, "{cleared} frames of two pages");
+        assert!(cleared >= GIB / 4096 + 512, "{cleared} frames");
+        assert!(!manager.zero_ahead(), "no fault clears any more");
+    });
+}
+
+/// The neighbourhood of the byte that is touched is cleared last, and is warm then.
+#[test]
+fn the_touched_block_is_cleared_last() {
+    let machine = HostedConfig::new(2 * GIB).build().unwrap();
+    let watched = Watched::new(&machine);
+    with_zeroes(&watched, &machine, false, Zeroes { verify: false, ..Zeroes::default() }, |manager| {
+        resize(manager, Size1G, 1);
+        let mm = manager.new_mm().unwrap();
+        mm.mmap(&MapRequest { len: GIB, huge: Some(Size1G), ..private(BASE, 1) }).unwrap();
+        watched.events();
+        let touched = 300 * 512 + 17;
+        mm.fault(VirtAddr(BASE + touched * 4096), Access::Write).unwrap();
+        let clear = |event| if let Event::Clear(frames, _) = event { Some(frames) } else { None };
+        let clears: Vec<_> =
+            watched.events().into_iter().filter_map(clear).filter(|frames| frames.count > 1).collect();
+        let start = clears.iter().map(|frames| frames.start).min().unwrap();
+        assert!(clears.last().unwrap().contains(start.add(touched)), "{:?}", clears.last());
+        let sum: u64 = clears.iter().map(|frames| frames.count).sum();
+        assert_eq!(sum, GIB / 4096, "each frame once");
+        mm.exit();
     });
 }
 

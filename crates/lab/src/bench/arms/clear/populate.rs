@@ -6,6 +6,7 @@ use std::time::Instant;
 use hosted::Hosted;
 use quire::addr::{FrameRange, Order};
 use quire::clear::ClearPolicy;
+use quire::hugetlb::HugeSize;
 use quire::manager::Config;
 use quire::page_alloc::AllocatorConfig;
 use quire::vm::{Advice, FolioPolicy};
@@ -51,7 +52,13 @@ pub(super) fn all(setting: &Setting) -> Vec<Box<dyn Arm<Populating>>> {
     let mut arms: Vec<Box<dyn Arm<Populating>>> = vec![
         // First, while most memory is contiguous.
         Box::new(HugeTlb { chooser: chooser.clone(), cpus: cpus.clone() }),
-        Box::new(Ours { policy: setting.policy, cpus: cpus.clone(), machines: machines.clone() }),
+        Box::new(Ours { pool: true, policy: setting.policy, cpus: cpus.clone(), machines: machines.clone() }),
+        Box::new(Ours {
+            pool: false,
+            policy: setting.policy,
+            cpus: cpus.clone(),
+            machines: machines.clone(),
+        }),
         Box::new(Thp { chooser, cpus: cpus.clone() }),
     ];
     arms.extend(kernels().map(|way| Raw::arm(way, &cpus, &machines)));
@@ -59,6 +66,8 @@ pub(super) fn all(setting: &Setting) -> Vec<Box<dyn Arm<Populating>>> {
 }
 
 struct Ours {
+    /// Whether the memory is of a pool of huge pages.
+    pool: bool,
     policy: ClearPolicy,
     cpus: Vec<usize>,
     machines: Machines,
@@ -66,10 +75,14 @@ struct Ours {
 
 impl Arm<Populating> for Ours {
     fn name(&self) -> &'static str {
-        "quire"
+        if self.pool { "quire-pool" } else { "quire" }
     }
 
     fn about(&self) -> &'static str {
+        if self.pool {
+            return "as `quire` where memory is populated, from a pool of huge pages that the mapping has \
+                    reserved.";
+        }
         "`quire` where memory is populated: each thread calls Mm::madvise(PopulateWrite) on a hosted machine \
          with the measured policy. No trap, no system call, no cgroup."
     }
@@ -83,7 +96,8 @@ impl Arm<Populating> for Ours {
             allocator: AllocatorConfig { clear: Some(self.policy), ..AllocatorConfig::default() },
             ..Config::default()
         };
-        Ok(Box::new(OursReady { case: *case, cpus: &self.cpus, machine, config }))
+        let pool = ours::pool_of(case.page).filter(|_| self.pool);
+        Ok(Box::new(OursReady { case: *case, cpus: &self.cpus, machine, config, pool }))
     }
 }
 
@@ -92,6 +106,7 @@ struct OursReady<'a> {
     cpus: &'a [usize],
     machine: Rc<Hosted>,
     config: Config,
+    pool: Option<HugeSize>,
 }
 
 impl Prepared for OursReady<'_> {
@@ -105,8 +120,11 @@ impl Prepared for OursReady<'_> {
             ours::ranges(machine, false).iter().for_each(|range| mark(machine, range.frames));
             let manager = hosted::raw::memory_manager(machine, &ours::ranges(machine, false), &self.config)
                 .map_err(|error| said(&error))?;
+            if let Some(size) = self.pool {
+                ours::fill_pool(&manager, size, (case.total() / case.page) as u64)?;
+            }
             let mm = manager.new_mm().map_err(|error| said(&error))?;
-            ours::map(&mm, case.total())?;
+            ours::map_from(&mm, case.total(), self.pool)?;
             let meeting = Meeting::of(case.threads);
             let spans = machine.spawn_pinned_cpus(case.threads, self.cpus, |cpu| {
                 mm.switch_in();
@@ -122,7 +140,7 @@ impl Prepared for OursReady<'_> {
             let leaves = machine.leaves(mm.root());
             let mapped = leaves.iter().map(|leaf| FrameRange::new(leaf.frame, leaf.frames));
             let zeroes = mapped.map(|frames| zero_pages(machine, frames)).sum::<u64>();
-            let sample = case.sample(length(&spans), mm.rss().anon);
+            let sample = case.sample(length(&spans), mm.rss().anon + mm.rss().huge);
             mm.switch_in();
             ours::unmap(&mm, case.total())?;
             mm.switch_out();

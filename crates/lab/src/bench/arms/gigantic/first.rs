@@ -10,7 +10,7 @@ use quire::cpu::CpuId;
 use quire::hugetlb::HugeSize;
 use quire::limits::BLOCK_SIZE;
 use quire::manager::{Config, MemoryManager};
-use quire::page_alloc::{AllocatorConfig, NodeSet, Zeroes};
+use quire::page_alloc::{AllocatorConfig, Zeroes};
 use quire::platform::FramePlatform;
 use quire::vm::{FolioPolicy, Mm};
 
@@ -175,10 +175,8 @@ impl Prepared for Ready<'_> {
         machine.run_on(CpuId(0), || {
             let manager = hosted::raw::memory_manager(machine, &ours::ranges(machine, false), &self.config)
                 .map_err(|error| said(&error))?;
-            if let Some(size) = self.pool
-                && manager.huge_pools().resize(manager.pages(), size, NodeSet::ALL, 1).after != 1
-            {
-                return Err(Skip("the pool has no page of 1 GiB".to_owned()));
+            if let Some(size) = self.pool {
+                ours::fill_pool(&manager, size, 1)?;
             }
             while manager.zero_ahead() {}
             let mm = manager.new_mm().map_err(|error| said(&error))?;

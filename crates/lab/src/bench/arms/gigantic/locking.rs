@@ -9,6 +9,7 @@ use quire::addr::{Order, VirtAddr};
 use quire::arch::{ClearKernel, CopyKernel, CpuFeatures};
 use quire::clear::{ClearPolicy, Stretch};
 use quire::cpu::CpuId;
+use quire::hugetlb::HugeSize;
 use quire::manager::Config;
 use quire::page_alloc::AllocatorConfig;
 use quire::vm::{FolioPolicy, Mm};
@@ -74,16 +75,32 @@ impl Locking {
 /// How Quire's arms clear.
 #[derive(Clone, Copy)]
 enum Way {
+    /// The measured policy, on pages of a pool of huge pages.
+    Pool,
+    /// The same policy, on anonymous folios.
     Policy,
-    /// The same policy, clearing a page of 1 GiB piece by piece.
+    /// The same policy, clearing an anonymous folio of 1 GiB piece by piece.
     OnDemand,
+    /// The measured policy, with vector registers saved and restored around each stretch.
+    Saving,
+    /// As Linux 7.0 clears.
+    Contiguous,
     Only(ClearKernel),
 }
+
+/// Linux 7.0 clears so much in one run where tasks are not preempted (`PROCESS_PAGES_NON_PREEMPT_BATCH`).
+const CONTIGUOUS: Stretch = match Stretch::of(8 << 20) {
+    Ok(stretch) => stretch,
+    Err(_) => panic!("a multiple of a frame"),
+};
 
 impl Way {
     fn policy(self, measured: ClearPolicy) -> ClearPolicy {
         match self {
-            Self::Policy | Self::OnDemand => measured,
+            Self::Pool | Self::Policy | Self::OnDemand | Self::Saving => measured,
+            Self::Contiguous => {
+                ClearPolicy::only(ClearKernel::String, CopyKernel::String).with_stretch(CONTIGUOUS)
+            }
             Self::Only(kernel) => {
                 ClearPolicy::only(kernel, CopyKernel::String).with_stretch(measured.stretch)
             }
@@ -96,9 +113,10 @@ pub(super) fn all(shared: &Rc<Shared>, swept: bool) -> impl Iterator<Item = Box<
     let features = CpuFeatures::detect();
     let streaming =
         [Nt64, Nt32, Nt16].into_iter().find(|kernel| kernel.on(features).is_ok()).unwrap_or(Movnti);
-    // Pieces of 2 MiB leave no stretch length to sweep.
-    let more = (!swept).then_some(Way::OnDemand);
-    let ways = [Way::Policy].into_iter().chain(more).chain([Way::Only(String), Way::Only(streaming)]);
+    // Pieces of 2 MiB leave no stretch length to sweep, and Linux' is its own.
+    let more: &[Way] = if swept { &[] } else { &[Way::OnDemand, Way::Contiguous, Way::Only(Movnti)] };
+    let ways = [Way::Pool, Way::Policy, Way::Saving, Way::Only(String), Way::Only(streaming)].into_iter();
+    let ways = ways.chain(more.iter().copied());
     ways.map(|way| Box::new(Ours { way, shared: shared.clone() }) as Box<dyn Arm<Locking>>)
 }
 
@@ -110,14 +128,21 @@ struct Ours {
 impl Arm<Locking> for Ours {
     fn name(&self) -> &'static str {
         match self.way {
+            Way::Pool => "quire-pool",
             Way::Policy => "quire",
             Way::OnDemand => "quire-on-demand",
+            Way::Saving => "quire-saving",
+            Way::Contiguous => "contiguous",
             Way::Only(kernel) => kernel.name(),
         }
     }
 
     fn about(&self) -> &'static str {
         match self.way {
+            Way::Pool => {
+                "as `quire`, on pages of a pool that the mapping has reserved, as the published case is: a \
+                 fault clears its page in the pool, without the address space's lock."
+            }
             Way::Policy => {
                 "each thread calls Mm::mlock on a hosted machine with the measured policy. No trap, no \
                  system call, no cgroup."
@@ -125,6 +150,17 @@ impl Arm<Locking> for Ours {
             Way::OnDemand => {
                 "as `quire`, clearing pages of 1 GiB piece by piece, so that a waiter for the address \
                  space's lock waits for one piece at most."
+            }
+            Way::Saving => {
+                "as `quire`, with XSAVE before and XRSTOR after each run that uses vector registers: more than a \
+                 kernel pays that restores them only when it returns to the program."
+            }
+            Way::Contiguous => {
+                "as `quire`, by string stores in runs of 8 MiB, the touched neighbourhood last: the shape that \
+                 Linux has since 7.0 where tasks are not preempted."
+            }
+            Way::Only(ClearKernel::Movnti) => {
+                "as `quire`, by non-temporal stores without vector registers only."
             }
             Way::Only(ClearKernel::String) => "as `quire`, by string stores only, as Linux clears.",
             Way::Only(_) => "as `quire`, by these non-temporal stores only, with a fence after each stretch.",
@@ -142,6 +178,7 @@ impl Arm<Locking> for Ours {
                     .to_owned(),
             )
         })?;
+        let pool = ours::pool_of(case.page).filter(|_| matches!(self.way, Way::Pool));
         let policy = self.way.policy(self.shared.policy);
         let policy = case.stretch.map_or(policy, |stretch| policy.with_stretch(stretch));
         let config = Config {
@@ -150,7 +187,8 @@ impl Arm<Locking> for Ours {
             ..Config::default()
         };
         let machine = self.shared.machine(case.total())?;
-        Ok(Box::new(Ready { case: *case, processors: &self.shared.processors, machine, config }))
+        let (processors, saves) = (&self.shared.processors, matches!(self.way, Way::Saving));
+        Ok(Box::new(Ready { case: *case, processors, machine, config, pool, saves }))
     }
 }
 
@@ -159,6 +197,8 @@ struct Ready<'a> {
     processors: &'a [usize],
     machine: Rc<Hosted>,
     config: Config,
+    pool: Option<HugeSize>,
+    saves: bool,
 }
 
 struct Pass {
@@ -208,12 +248,15 @@ impl Ready<'_> {
         mark(machine);
         machine.run_on(CpuId(0), || {
             // SAFETY: H3: the manager lives inside `run_on`, and the threads that get it are CPUs of this machine.
-            let scheduled = Scheduled::on(unsafe { machine.bare() }, points);
+            let scheduled = Scheduled::on(unsafe { machine.bare() }, points).with_saved_vectors(self.saves);
             let manager =
                 hosted::raw::memory_manager(&scheduled, &ours::ranges(machine, false), &self.config)
                     .map_err(|error| said(&error))?;
+            if let Some(size) = self.pool {
+                ours::fill_pool(&manager, size, (case.total() / case.page) as u64)?;
+            }
             let mm = manager.new_mm().map_err(|error| said(&error))?;
-            ours::map(&mm, case.total())?;
+            ours::map_from(&mm, case.total(), self.pool)?;
             let meeting = Meeting::of(case.threads);
             let spans = machine.spawn_pinned_cpus(case.threads, self.processors, |cpu| {
                 lock(case, &scheduled, &mm, cpu, &meeting)

@@ -1,7 +1,7 @@
 use super::*;
+use crate::record::assemble::tests;
 use crate::record::raw::{Raw, RawKind};
-use crate::record::setup;
-use crate::trace::{Event, Layouts, Placed, Settled, Tier, Totals, TraceReader, TraceWriter};
+use crate::trace::{Event, Layouts, Placed, Settled, clone_flags};
 use std::ops::Range;
 
 const PID: u32 = 1;
@@ -22,6 +22,14 @@ impl Told {
     }
 
     fn push(&mut self, tid: u32, kind: RawKind) {
+        if tid != PID && self.raws.iter().all(|raw| raw.tid != tid) {
+            self.tell(PID, RawKind::Fork { child_pid: PID, child_tid: tid });
+            self.tell(PID, RawKind::NewTask { child_tid: tid, flags: clone_flags::VM | clone_flags::THREAD });
+        }
+        self.tell(tid, kind);
+    }
+
+    fn tell(&mut self, tid: u32, kind: RawKind) {
         self.raws.push(Raw { time_ns: self.raws.len() as u64, pid: PID, tid, kind });
     }
 
@@ -51,14 +59,10 @@ impl Told {
 
     /// The resulting trace.
     fn trace(self) -> Vec<Event> {
-        let directory = tempfile::tempdir().expect("a temporary directory");
-        let path = directory.path().join("t.qtrace");
-        let header = setup::header(Tier::Privileged, &[], true).expect("a header");
-        let mut assembler = Assembler::new(TraceWriter::create(&path, &header).expect("a writer"));
-        self.raws.into_iter().for_each(|raw| assembler.push(raw));
-        let (writer, _) = assembler.finish().expect("a trace");
-        writer.finish(Totals::default()).expect("it is written");
-        TraceReader::open(&path).expect("the trace opens").map(|event| event.expect("an event")).collect()
+        tests::trace(|assembler| {
+            self.raws.into_iter().for_each(|raw| assembler.push(raw));
+            u64::MAX
+        })
     }
 
     /// The calls of the resulting trace in order, as thread and result.

@@ -9,12 +9,12 @@ use super::*;
 
 const CASE: Populating = Populating { page: 2 << 20, bytes: 8 << 20, threads: 1 };
 
-/// Lets the arm `quire` populate on a machine that clears memory, or one that only says so.
-fn populate_on(clearing: bool, rounds: usize) -> Vec<Sample> {
+/// Lets Quire's arm populate, from a pool or not, on a machine that clears memory, or one that only says so.
+fn populate_on(clearing: bool, pool: bool, rounds: usize) -> Vec<Sample> {
     let config = HostedConfig { clearing, ..HostedConfig::bench(Machines::bytes(&CASE)) };
     let machine = config.build().unwrap();
     let policy = ClearPolicy::suggested(CpuFeatures::detect(), machine.caches());
-    let mut arm = Ours { policy, cpus: vec![0], machines: Machines::with(machine) };
+    let mut arm = Ours { pool, policy, cpus: vec![0], machines: Machines::with(machine) };
     let mut ready = arm.setup(&CASE).unwrap();
     (0..rounds).map(|_| ready.run().unwrap()).collect()
 }
@@ -22,7 +22,7 @@ fn populate_on(clearing: bool, rounds: usize) -> Vec<Sample> {
 /// C6: no other arm has written to the memory.
 #[test]
 fn what_was_populated_is_zero_in_every_round() {
-    for sample in populate_on(true, 2) {
+    for sample in [false, true].into_iter().flat_map(|pool| populate_on(true, pool, 2)) {
         assert_eq!((sample.checksum, sample.counters["pages"]), (2048, 4));
     }
 }
@@ -30,7 +30,7 @@ fn what_was_populated_is_zero_in_every_round() {
 #[test]
 #[should_panic(expected = "pages of 4 KiB that are zero")]
 fn memory_that_nobody_cleared_is_no_sample() {
-    populate_on(false, 1);
+    populate_on(false, false, 1);
 }
 
 #[test]

@@ -24,14 +24,14 @@ impl<T> Mutex<T> {
 
     /// Takes the lock. The CPU counts it: its holder must not be switched away from, since others may spin here.
     pub fn lock(&self) -> MutexGuard<'_, T> {
-        area::this().add_spin_lock();
+        area::add_spin_lock();
         MutexGuard(Some(self.0.lock()))
     }
 
     /// Takes the lock if it is free.
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
         let guard = self.0.try_lock()?;
-        area::this().add_spin_lock();
+        area::add_spin_lock();
         Some(MutexGuard(Some(guard)))
     }
 
@@ -61,7 +61,7 @@ impl<T> DerefMut for MutexGuard<'_, T> {
 impl<T> Drop for MutexGuard<'_, T> {
     fn drop(&mut self) {
         self.0 = None;
-        area::this().remove_spin_lock();
+        area::remove_spin_lock();
     }
 }
 

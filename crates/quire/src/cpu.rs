@@ -102,6 +102,21 @@ impl AtomicCpuSet {
         self.0[cpu.index() / 64].fetch_and(!(1 << (cpu.index() % 64)), Ordering::SeqCst);
     }
 
+    /// Whether a CPU is in the set now, and whether any other of the first `count` CPUs is. Ordered as
+    /// [`Self::snapshot`].
+    #[inline]
+    pub(crate) fn has_and_others(&self, cpu: CpuId, count: usize) -> (bool, bool) {
+        fence(Ordering::SeqCst);
+        let (own, bit) = (cpu.index() / 64, 1 << (cpu.index() % 64));
+        let (mut has, mut others) = (false, 0);
+        for (at, word) in self.0.iter().take(count.div_ceil(64)).enumerate() {
+            let word = word.load(Ordering::SeqCst);
+            has |= at == own && word & bit != 0;
+            others |= if at == own { word & !bit } else { word };
+        }
+        (has, others != 0)
+    }
+
     /// The current set.
     #[inline]
     pub fn snapshot(&self) -> CpuSet {

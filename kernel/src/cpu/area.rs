@@ -2,6 +2,7 @@
 
 use core::arch::asm;
 use core::cell::{Cell, UnsafeCell};
+use core::mem::offset_of;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use quire::cpu::CpuId;
@@ -96,11 +97,6 @@ impl CpuArea {
         unsafe { (*self.segments.get()).set_trap_stack(end) };
     }
 
-    /// The running task, as `crate::task` has stored it.
-    pub fn current(&self) -> *const () {
-        self.current.get()
-    }
-
     /// Stores the running task.
     pub fn set_current(&self, task: *const ()) {
         self.current.set(task);
@@ -134,18 +130,6 @@ impl CpuArea {
     /// Counts a handler out.
     pub fn leave_interrupt(&self) {
         self.interrupt_depth.set(self.interrupt_depth.get() - 1);
-    }
-
-    /// Counts a spin lock of Quire in.
-    #[inline]
-    pub fn add_spin_lock(&self) {
-        self.spin_locks.set(self.spin_locks.get() + 1);
-    }
-
-    /// Counts a spin lock of Quire out.
-    #[inline]
-    pub fn remove_spin_lock(&self) {
-        self.spin_locks.set(self.spin_locks.get() - 1);
     }
 
     /// Whether the running code may let another task run: no handler runs, and no spin lock is held.
@@ -198,6 +182,52 @@ pub fn this() -> &'static CpuArea {
         asm!("mov {}, gs:[24]", out(reg) area, options(nostack, preserves_flags, readonly));
         &*area
     }
+}
+
+/// Counts a spin lock of Quire in, which the running code holds or waits for.
+#[inline]
+pub fn add_spin_lock() {
+    // SAFETY: as in `this`; a handler leaves the field as it found it.
+    unsafe { asm!("inc dword ptr gs:[{}]", const offset_of!(CpuArea, spin_locks), options(nostack)) };
+}
+
+/// Counts a spin lock of Quire out.
+#[inline]
+pub fn remove_spin_lock() {
+    // SAFETY: as in `add_spin_lock`.
+    unsafe { asm!("dec dword ptr gs:[{}]", const offset_of!(CpuArea, spin_locks), options(nostack)) };
+}
+
+/// Whether the running code is a handler.
+#[inline]
+pub fn in_interrupt() -> bool {
+    let depth: u32;
+    // SAFETY: as in `this`.
+    unsafe {
+        asm!(
+            "mov {:e}, gs:[{}]",
+            out(reg) depth,
+            const offset_of!(CpuArea, interrupt_depth),
+            options(nostack, preserves_flags, readonly)
+        );
+    }
+    depth > 0
+}
+
+/// The running task, or null while the kernel starts.
+#[inline]
+pub fn current() -> *const () {
+    let current: *const ();
+    // SAFETY: as in `this`.
+    unsafe {
+        asm!(
+            "mov {}, gs:[{}]",
+            out(reg) current,
+            const offset_of!(CpuArea, current),
+            options(nostack, preserves_flags, readonly)
+        );
+    }
+    current
 }
 
 /// The area of any CPU.

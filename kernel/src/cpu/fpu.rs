@@ -1,7 +1,7 @@
 //! The registers of x87, SSE and AVX that programs use. The kernel compiles without them, so they change hands when
 //! tasks do, and while Quire clears or copies with them.
 
-use core::arch::x86_64::{_xrstor64, _xsave64};
+use core::arch::asm;
 
 use x86_64::registers::xcontrol::{XCr0, XCr0Flags};
 
@@ -96,14 +96,24 @@ pub fn give_back_registers() {
     unsafe { (*area::this().vectors.get()).restore() };
 }
 
-#[target_feature(enable = "xsave")]
+/// # Safety
+/// The image is as large as all parts, at a multiple of 64, and the caller's.
+#[inline]
 unsafe fn save(image: *mut u8) {
-    // SAFETY: the caller's image is as large as all parts, at a multiple of 64.
-    unsafe { _xsave64(image, PARTS.bits()) }
+    let parts = PARTS.bits() as u32;
+    // SAFETY: the caller's image; `enable` has turned the instruction on.
+    unsafe {
+        asm!("xsave64 [{}]", in(reg) image, in("eax") parts, in("edx") 0, options(nostack, preserves_flags))
+    };
 }
 
-#[target_feature(enable = "xsave")]
+/// # Safety
+/// As for [`save`].
+#[inline]
 unsafe fn restore(image: *const u8) {
+    let parts = PARTS.bits() as u32;
     // SAFETY: as in `save`.
-    unsafe { _xrstor64(image, PARTS.bits()) }
+    unsafe {
+        asm!("xrstor64 [{}]", in(reg) image, in("eax") parts, in("edx") 0, options(nostack, preserves_flags))
+    };
 }

@@ -57,7 +57,11 @@ trap_stubs:
     push 0
     .endif
     push vector
+    .if (vector < 32) && (({fatal} >> vector) & 1)
+    jmp fatal_trap
+    .else
     jmp trap
+    .endif
     .set vector, vector + 1
     .endr
 
@@ -70,20 +74,20 @@ trap:
     clac
     test byte ptr [rsp + 18 * 8], 3
     jz trap_in_kernel
-    mov ecx, [rsp + 15 * 8]
-    cmp ecx, 32
-    jae 1f
-    mov eax, {fatal}
-    bt eax, ecx
-    jc trap_in_kernel
-1:
     swapgs
 
 leave_user:
     // RSP is at the program's registers, which are complete. Return from `enter_user`.
     mov rsp, gs:[0]
-    pop r15; pop r14; pop r13; pop r12; pop rbp; pop rbx
+    pop rbp; pop rbx
     ret
+
+fatal_trap:
+    "#,
+    push_registers!(),
+    r#"
+    cld
+    clac
 
 trap_in_kernel:
     mov rdi, rsp
@@ -131,7 +135,8 @@ pub const USER_DATA: u16 = 3 << 3 | 3;
 /// See [`USER_DATA`].
 pub const USER_CODE: u16 = 4 << 3 | 3;
 
-/// Runs a program until it traps or makes a system call, and returns with its registers stored.
+/// Runs a program until it traps or makes a system call, and returns with its registers stored. Keeps RBX and RBP of
+/// its caller, and no other register.
 ///
 /// # Safety
 /// Interrupts are off. GS leads to this CPU's [`CpuArea`](super::area::CpuArea), whose `registers_end`, like the task state's stack, is
@@ -140,7 +145,7 @@ pub const USER_CODE: u16 = 4 << 3 | 3;
 #[unsafe(naked)]
 pub unsafe extern "C" fn enter_user(registers: *mut Registers) {
     naked_asm!(
-        "push rbx; push rbp; push r12; push r13; push r14; push r15",
+        "push rbx; push rbp",
         "mov gs:[0], rsp",
         "mov rsp, rdi",
         "cmp qword ptr [rsp + 15 * 8], {system_call}",

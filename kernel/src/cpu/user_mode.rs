@@ -1,5 +1,7 @@
 //! Runs a program in ring 3 until it needs the kernel.
 
+use core::arch::asm;
+
 use quire::addr::VirtAddr;
 use quire::arch::PageFault;
 use quire::vm::Access;
@@ -57,23 +59,38 @@ pub fn initial_registers(entry: VirtAddr, stack: VirtAddr) -> Registers {
 /// only as a program could change its own, and the task was switched in (`CpuArea::set_registers_end`). Its address
 /// space is loaded.
 pub unsafe fn run(registers: *mut Registers) -> Stop {
+    // The program's registers replace all that a call may lose, and four that it keeps.
     // SAFETY: the caller promises it.
-    unsafe { enter_user(registers) };
+    unsafe {
+        asm!(
+            "call {}",
+            sym enter_user,
+            inout("rdi") registers => _,
+            out("r12") _,
+            out("r13") _,
+            out("r14") _,
+            out("r15") _,
+            clobber_abi("sysv64"),
+        );
+    }
     // The next fault overwrites CR2, so it is read before interrupts are on.
     let fault_address = VirtAddr(Cr2::read_raw());
     // SAFETY: the program does not run any more, so this is the only use of its registers.
     let registers = unsafe { &*registers };
+    if registers.vector == PAGE_FAULT {
+        // Quire handles a fault with interrupts on, because it may have to interrupt other CPUs.
+        interrupts::enable();
+        return match PageFault::from_error_code(registers.error) {
+            Ok(fault) => Stop::PageFault(fault_address, fault.access),
+            Err(_) => Stop::Trap(PAGE_FAULT),
+        };
+    }
     if (FIRST..SYSTEM_CALL).contains(&registers.vector) {
         super::interrupts::handle(registers.vector);
     }
-    // Quire handles a fault with interrupts on, because it may have to interrupt other CPUs.
     interrupts::enable();
     match registers.vector {
         SYSTEM_CALL => Stop::SystemCall,
-        PAGE_FAULT => match PageFault::from_error_code(registers.error) {
-            Ok(fault) => Stop::PageFault(fault_address, fault.access),
-            Err(_) => Stop::Trap(PAGE_FAULT),
-        },
         vector @ ..FIRST => Stop::Trap(vector),
         _ => Stop::Interrupt,
     }

@@ -15,7 +15,7 @@ use super::{failures, kernel_half, layout};
 use crate::cpu::{area, fpu, ipi, topology};
 use crate::device::serial::log;
 use crate::files::Storage;
-use crate::task::{self, sched};
+use crate::task::{self, Task, sched};
 use crate::time;
 use crate::userfault;
 
@@ -38,7 +38,7 @@ unsafe impl FramePlatform for Machine {
 
     #[inline]
     fn context(&self) -> Context {
-        if area::this().in_interrupt() { Context::HardInterrupt } else { Context::Task }
+        if area::in_interrupt() { Context::HardInterrupt } else { Context::Task }
     }
 
     fn now_ns(&self) -> u64 {
@@ -61,7 +61,7 @@ unsafe impl FramePlatform for Machine {
     fn is_dying(&self) -> bool {
         let area = area::this();
         let is_wanted = area.is_idle() && area.need_resched();
-        is_wanted || sched::is_started() && sched::current_ref().is_dying()
+        is_wanted || sched::running().is_some_and(Task::is_dying)
     }
 
     /// The holder of a lock may wait for this CPU to flush, while interrupts are off here. The holder of an address
@@ -76,14 +76,14 @@ unsafe impl FramePlatform for Machine {
     #[inline]
     fn lock_taken(&self, rank: Rank) {
         if rank != Rank::AddressSpace {
-            area::this().add_spin_lock();
+            area::add_spin_lock();
         }
     }
 
     #[inline]
     fn lock_dropped(&self, rank: Rank) {
         if rank != Rank::AddressSpace {
-            area::this().remove_spin_lock();
+            area::remove_spin_lock();
         }
     }
 
@@ -158,6 +158,7 @@ unsafe impl TablePlatform for Machine {
         kernel_half::load(root.unwrap_or_else(kernel_half::root));
     }
 
+    #[inline(always)]
     fn flush_local(&self, request: &FlushRequest) {
         kernel_half::CPU.flush(request);
     }
@@ -181,8 +182,7 @@ unsafe impl Platform for Machine {
 
     #[inline]
     fn task_nodes(&self) -> NodePolicy {
-        let own = if sched::is_started() { sched::current_ref().nodes.get() } else { None };
-        own.unwrap_or(NodePolicy::Local)
+        sched::running().and_then(|task| task.nodes.get()).unwrap_or(NodePolicy::Local)
     }
 
     fn wait(&self, word: &AtomicU32, seen: u32) {

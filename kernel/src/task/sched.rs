@@ -40,7 +40,7 @@ static IDLE: [IrqLock<Option<Arc<Task>>>; area::MAX_CPUS] = [const { IrqLock::ne
 
 /// The running task.
 pub fn current() -> Arc<Task> {
-    let task = area::this().current().cast::<Task>();
+    let task = area::current().cast::<Task>();
     // SAFETY: the CPU holds a strong reference to the running task, from which this is counted up.
     unsafe {
         Arc::increment_strong_count(task);
@@ -52,12 +52,19 @@ pub fn current() -> Arc<Task> {
 pub fn current_ref() -> &'static Task {
     // SAFETY: the CPU holds a strong reference to the task that runs, and the caller is that task: what it has on its
     // stack does not outlive it.
-    unsafe { &*area::this().current().cast::<Task>() }
+    unsafe { &*area::current().cast::<Task>() }
+}
+
+/// The running task, as [`current_ref`]; `None` while the kernel starts.
+#[inline]
+pub fn running() -> Option<&'static Task> {
+    // SAFETY: as in `current_ref`.
+    unsafe { area::current().cast::<Task>().as_ref() }
 }
 
 /// Whether a task runs already: false while the kernel starts.
 pub fn is_started() -> bool {
-    !area::this().current().is_null()
+    running().is_some()
 }
 
 /// Makes the running code the idle task of its CPU.
@@ -192,7 +199,7 @@ fn switch_away(runnable: bool) {
     let enabled = interrupts::are_enabled();
     interrupts::disable();
     let cpu = area::cpu_id();
-    let previous = area::this().current().cast::<Task>();
+    let previous = area::current().cast::<Task>();
     let next = match run_queue::pop(cpu) {
         Some(task) => task,
         None if runnable => return restore(enabled),

@@ -21,10 +21,12 @@ pub trait LocalTlb {
 
     /// Removes the translations that `request` names: one by one up to [`FLUSH_PAGES_CEILING`], all of them
     /// beyond it. Ignores the root, since a CPU has translations of the loaded root alone.
+    #[inline(always)]
     fn flush(&self, request: &FlushRequest) {
         let FlushExtent::Range { range, stride } = request.extent else { return self.reload() };
-        let first = range.start.0 - range.start.0 % stride;
-        if (range.end.0.saturating_sub(first)).div_ceil(stride) > FLUSH_PAGES_CEILING {
+        // A stride is a power of two.
+        let first = range.start.0 & !(stride - 1);
+        if range.end.0.saturating_sub(first) > FLUSH_PAGES_CEILING * stride {
             return self.reload();
         }
         let mut addr = first;

@@ -87,5 +87,13 @@ fn four_digits(value: f64) -> f64 {
     format!("{value:.3e}").parse().unwrap_or(value)
 }
 
+/// The mean, and the standard deviation of single samples around it; `None` for fewer than two samples.
+pub fn mean_and_deviation(samples: &[f64]) -> Option<(f64, f64)> {
+    let count = samples.len() as f64;
+    let mean = samples.iter().sum::<f64>() / count;
+    let squares: f64 = samples.iter().map(|sample| (sample - mean).powi(2)).sum();
+    (samples.len() > 1).then(|| (mean, (squares / (count - 1.0)).sqrt()))
+}
+
 #[cfg(test)]
 mod tests;

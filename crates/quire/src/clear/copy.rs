@@ -78,6 +78,7 @@ impl Clearer {
             let to = to.add(frames.start.0 - from.start.0);
             // SAFETY: invariant 1, by this function's contract: the frames are a part of the run.
             unsafe { self.copy_by(platform, frames, to, kernel) };
+            false
         })
     }
 
@@ -97,11 +98,13 @@ impl Clearer {
             let to = to.add(frames.start.0 - from.start.0);
             // SAFETY: invariant 1, by this function's contract: the frames are a part of the run.
             unsafe { self.copy_by(platform, frames, to, kernel) };
+            false
         });
         debug_assert_eq!(done, Ok(()), "it is never cancelled");
     }
 
-    /// Copies one stretch by one kernel, or by one without vectors where the platform grants none.
+    /// Copies one stretch by one kernel, or by one without vectors where the platform grants none. A kernel that
+    /// streams ends with a fence.
     ///
     /// # Safety
     /// As for [`Self::copy`].

@@ -91,8 +91,8 @@ impl Clearer {
         let busy = self.busy(frames.count * FRAME_SIZE);
         let kernel = self.clear.get(hint, busy.cpus(), frames.count * FRAME_SIZE);
         // SAFETY: invariant 1, by this function's contract.
-        unsafe { self.clear_by(platform, frames, kernel) };
-        if kernel.is_streaming() {
+        let streamed = unsafe { self.clear_by(platform, frames, kernel) };
+        if streamed {
             store_fence();
         }
     }
@@ -129,7 +129,7 @@ impl Clearer {
         }
         // SAFETY: invariant 1, by this function's contract: the neighbourhood is a part of the extent.
         stretches.over(near, |frames| unsafe { self.clear_by(platform, frames, near_kernel) })?;
-        store_fence();
+        stretches.fence();
         Ok(())
     }
 
@@ -147,21 +147,27 @@ impl Clearer {
         // SAFETY: invariant 1, by this function's contract: the frames are a part of the extent.
         let done = stretches.over(frames, |frames| unsafe { self.clear_by(platform, frames, kernel) });
         debug_assert_eq!(done, Ok(()), "it is never cancelled");
-        store_fence();
+        stretches.fence();
     }
 
     /// Iterates in stretches of the current policy.
     pub(super) fn stretches<'a, P, C>(&self, platform: &'a P, cancel: C) -> Stretches<'a, P, C> {
-        Stretches { platform, cancel, most: self.stretch().frames(), since: 0 }
+        Stretches { platform, cancel, most: self.stretch().frames(), since: 0, streamed: false }
     }
 
     /// Clears one stretch by one kernel, or by one of its kind without vectors where the platform grants
-    /// none. The caller makes the store fence: it waits for all stores, so the pieces of an extent share one.
+    /// none. Returns whether its stores pass the caches and need a fence, which the caller makes: it waits for
+    /// all stores, so the pieces of an extent share one.
     ///
     /// # Safety
     /// As for [`Self::clear`].
     #[inline]
-    unsafe fn clear_by<P: FramePlatform>(&self, platform: &P, frames: FrameRange, kernel: ClearKernel) {
+    unsafe fn clear_by<P: FramePlatform>(
+        &self,
+        platform: &P,
+        frames: FrameRange,
+        kernel: ClearKernel,
+    ) -> bool {
         if !kernel.uses_vectors() {
             // SAFETY: invariant 1, by this function's contract; the kernel uses no vector registers.
             unsafe { platform.clear(frames, self.ready(kernel)) };
@@ -179,6 +185,7 @@ impl Clearer {
             // SAFETY: invariant 1, by this function's contract; the kernel uses no vector registers.
             unsafe { platform.clear(frames, self.ready(plain)) };
         }
+        kernel.is_streaming()
     }
 
     /// The policy was checked, so the machine can run the kernel. If not, the plain one does as well.
@@ -196,31 +203,41 @@ pub(super) struct Stretches<'a, P, C> {
     most: u64,
     /// Frames since the last reschedule point.
     since: u64,
+    /// Whether stores since the last fence passed the caches.
+    streamed: bool,
 }
 
 impl<P: FramePlatform, C: FnMut() -> bool> Stretches<'_, P, C> {
-    /// Calls `work` with all frames, in parts such that no more than a stretch follows a reschedule point.
+    /// Calls `work` with all frames, in parts such that no more than a stretch follows a reschedule point. It
+    /// returns whether its stores need a fence.
     pub(super) fn over(
         &mut self,
         frames: FrameRange,
-        mut work: impl FnMut(FrameRange),
+        mut work: impl FnMut(FrameRange) -> bool,
     ) -> Result<(), Cancelled> {
         let mut at = frames.start;
         while at < frames.end() {
             let count = (frames.end().0 - at.0).min(self.most);
             if self.since + count > self.most {
                 // The task may continue on another CPU, or another CPU may read its frames.
-                store_fence();
+                self.fence();
                 if (self.cancel)() {
                     return Err(Cancelled);
                 }
                 self.platform.reschedule_point();
                 self.since = 0;
             }
-            work(FrameRange::new(at, count));
+            self.streamed |= work(FrameRange::new(at, count));
             self.since += count;
             at = at.add(count);
         }
         Ok(())
+    }
+
+    /// Makes a store fence if stores need one.
+    pub(super) fn fence(&mut self) {
+        if core::mem::take(&mut self.streamed) {
+            store_fence();
+        }
     }
 }

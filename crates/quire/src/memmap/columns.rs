@@ -323,6 +323,16 @@ impl Columns {
         Lanes::Narrow(&self.counts)
     }
 
+    /// Counts the first leaf of a frame that is a folio by itself. Under the block's lock.
+    #[inline]
+    pub(crate) fn count_first(&self, index: usize) {
+        let (word, shift) = (&self.counts[index % BLOCK_FRAMES / 8], index % 8 * 8);
+        let counts = word.load(Ordering::Relaxed);
+        debug_assert_eq!(counts >> shift & 0xff, 0, "a new frame is mapped already");
+        word.store(counts + (1 << shift), Ordering::Relaxed);
+        self.set_state(index, FrameState::UNKNOWN);
+    }
+
     /// Whether a frame's count fills its byte. Under the block's lock.
     pub(super) fn is_full(&self) -> bool {
         self.counts.iter().any(|word| super::lanes::has_full_lane(word.load(Ordering::Relaxed)))

@@ -190,11 +190,12 @@ impl<'a> Lanes<'a> {
     /// [`LaneError::Underflow`].
     #[inline]
     pub(crate) fn decrement_one(self, index: usize) -> Result<bool, LaneError> {
-        let before = self.get(index);
-        if before == 0 {
-            return Err(LaneError::Underflow);
+        let (before, at, shift) = (self.get(index), index / 8, index % 8 * 8);
+        match self {
+            _ if before == 0 => return Err(LaneError::Underflow),
+            Self::Narrow(words) => words[at].store(load(&words[at]) - (1 << shift), Ordering::Relaxed),
+            _ => self.set(index, before - 1),
         }
-        self.set(index, before - 1);
         Ok(before == 1)
     }
 

@@ -161,12 +161,10 @@ impl MemMap {
     ///
     /// # Panics
     /// When the frame has none: its owner did not ask for one, or its block is whole.
-    #[inline]
+    #[inline(always)]
     pub fn descriptor(&self, frame: Frame) -> &Descriptor {
-        match self.block(frame.block()).columns().and_then(|columns| columns.row(frame.index_in_block())) {
-            Some(descriptor) => descriptor,
-            None => no_descriptor(frame),
-        }
+        let columns = self.block(frame.block()).columns();
+        described(columns.and_then(|columns| columns.row(frame.index_in_block())), frame)
     }
 
     /// The first block of each complete section, in ascending order: where a folio of 1 GiB may start.
@@ -200,6 +198,15 @@ fn keep_longest(runs: &mut [Run; 2], run: Run) {
 #[inline(never)]
 fn no_such_block(block: BlockNumber) -> ! {
     panic!("{block:?} is not memory of this machine")
+}
+
+/// The descriptor of a frame, which has one.
+#[inline]
+pub(crate) fn described(found: Option<&Descriptor>, frame: Frame) -> &Descriptor {
+    match found {
+        Some(descriptor) => descriptor,
+        None => no_descriptor(frame),
+    }
 }
 
 #[cold]

@@ -29,9 +29,9 @@ impl<'a, 'p, P: TablePlatform> PageTables<'a, 'p, P> {
         self.lock_as(table, Rank::PageTableSecond)
     }
 
-    #[inline]
+    #[inline(always)]
     fn lock_as(&self, table: Table<'p>, rank: Rank) -> LockedTable<'_, P> {
-        let descriptor = self.allocator.frames().descriptor(table.frame());
+        let descriptor = self.allocator.memmap().descriptor(table.frame());
         let platform = self.platform();
         descriptor.lock_table(platform, rank);
         LockedTable { table, descriptor, platform, rank }
@@ -77,6 +77,14 @@ impl<'a, P: TablePlatform> LockedTable<'a, P> {
         self.descriptor.set_grain(if was_empty { of_run } else { of_run.min(grain) });
     }
 
+    /// Stores a 4 KiB leaf in an empty entry.
+    #[inline]
+    pub(super) fn fill_one(&self, index: usize, leaf: Entry) {
+        self.note_kind(leaf);
+        self.table.store(index, leaf);
+        self.grow(1);
+    }
+
     /// Notes a leaf that is not counted anonymous memory.
     #[inline]
     pub(super) fn note_kind(&self, leaf: Entry) {
@@ -116,6 +124,22 @@ impl<'a, P: TablePlatform> LockedTable<'a, P> {
         } else {
             self.table.swap(index, Entry::EMPTY)
         }
+    }
+
+    /// Marks an entry busy, and returns it with all that hardware set.
+    #[inline]
+    pub(super) fn make_busy(&self, index: usize) -> Entry {
+        self.descriptor.set_grain(0);
+        self.table.swap(index, Entry::BUSY)
+    }
+
+    /// Stores an entry where the caller's busy mark is.
+    #[inline]
+    pub(super) fn fill_busy(&self, index: usize, entry: Entry) {
+        debug_assert!(self.load(index).is_busy());
+        self.note_kind(entry);
+        self.descriptor.set_grain(0);
+        self.table.store(index, entry);
     }
 
     /// Replaces any entry by another; returns the old one.

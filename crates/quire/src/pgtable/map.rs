@@ -51,8 +51,8 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
             if !locked.all_empty(index, 1) {
                 return Err(MapError::Occupied);
             }
-            if self.allocator.counts().map_page(frame, Some(origin)).is_ok() {
-                locked.fill_run(index, Entry::leaf(frame, PageSize::Size4K, flags), 1);
+            if self.allocator.counts().map_new(frame, origin).is_ok() {
+                locked.fill_one(index, Entry::leaf(frame, PageSize::Size4K, flags));
                 return Ok(());
             }
         }

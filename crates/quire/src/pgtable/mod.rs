@@ -8,8 +8,8 @@
 //! *removes* one only while it holds that lock for writing. So a reader walks the upper levels without a
 //! lock, and changes leaves under their table's lock (a second one, in `copy` and `move`, has its own rank).
 //!
-//! Under a table's lock no task allocates, clears or flushes: preallocate, lock, recheck, commit, unlock. Map
-//! counts rise under it, before the leaf appears; the gather lowers them after the flush.
+//! Under a table's lock no task allocates, clears or waits for a flush: preallocate, lock, recheck, commit,
+//! unlock. Map counts rise under it, before the leaf appears; they fall after the flush.
 //!
 //! A task that replaces a leaf by one of another size or frame first stores
 //! `Entry::BUSY`, then flushes, then fills: no two CPUs ever use different frames

@@ -2,15 +2,14 @@
 
 use super::lock::same_leaf;
 use super::{Lookup, PageTables};
-use crate::addr::{Frame, PageSize, VirtAddr, VirtRange};
+use crate::addr::{Frame, FrameRange, PageSize, VirtAddr, VirtRange};
 use crate::arch::{Entry, EntryFlags};
 use crate::error::MapError;
-use crate::page_alloc::CountError;
+use crate::page_alloc::{CountError, Origin};
 use crate::platform::TablePlatform;
-use crate::tlb::words::Table;
-use crate::tlb::{MmuGather, Unmapped};
+use crate::tlb::{MmuGather, RssChange, Unmapped, UnmappedPage, flush_page, flush_page_here};
 
-impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
+impl<P: TablePlatform> PageTables<'_, '_, P> {
     /// Replaces the leaf at `addr` by `new` of the same size, if it is still `expected` (apart from history);
     /// returns whether it was. In between the entry is busy and every CPU is flushed, so that no two CPUs see
     /// different frames. The old leaf goes to the gather. Shared.
@@ -29,54 +28,14 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
         gather: &mut MmuGather<'_, '_, P>,
     ) -> Result<bool, MapError> {
         let Some((table, index)) = self.slot(addr, size) else { return Ok(false) };
-        self.replace_at((table, index), addr, size, expected, gather, || {
-            self.count_leaf(new, size).map(|()| new)
-        })
-    }
-
-    /// Replaces the 4 KiB leaf that a lookup found, under the same hold of the address-space lock, by one onto
-    /// a frame that was just allocated. As [`Self::replace`] otherwise. Shared.
-    ///
-    /// # Errors
-    /// As [`Self::replace`].
-    ///
-    /// # Safety
-    /// As for [`Self::map`], for the new frame.
-    // Inlined, it would make the caller copy its gather.
-    #[inline(never)]
-    pub(crate) unsafe fn replace_page(
-        &self,
-        found: &Lookup,
-        addr: VirtAddr,
-        frame: Frame,
-        flags: EntryFlags,
-        gather: &mut MmuGather<'_, '_, P>,
-    ) -> Result<bool, MapError> {
-        let Some(table) = self.table_of(found) else { return Ok(false) };
-        let new = Entry::leaf(frame, PageSize::Size4K, flags);
-        let count = || self.allocator.counts().map_page(frame, None).map(|()| new);
-        self.replace_at((table, table.index(addr)), addr, PageSize::Size4K, found.entry, gather, count)
-    }
-
-    /// [`Self::replace`] of the leaf at an index of a table; `count` counts the new leaf and returns it.
-    #[inline(always)]
-    fn replace_at(
-        &self,
-        (table, index): (Table<'p>, usize),
-        addr: VirtAddr,
-        size: PageSize,
-        expected: Entry,
-        gather: &mut MmuGather<'_, '_, P>,
-        count: impl Fn() -> Result<Entry, CountError>,
-    ) -> Result<bool, MapError> {
         gather.make_room();
-        let (old, new) = loop {
+        let old = loop {
             let locked = self.lock(table);
             if !same_leaf(locked.load(index), expected) {
                 return Ok(false);
             }
-            match count() {
-                Ok(new) => break (locked.exchange(index, Entry::BUSY), new),
+            match self.count_leaf(new, size) {
+                Ok(()) => break locked.make_busy(index),
                 Err(CountError::Prepare { at, .. }) => {
                     drop(locked);
                     self.allocator.counts().prepare_counts(at)?;
@@ -88,8 +47,55 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
             gather.add(Unmapped::leaves(old, size, 1, old.has(EntryFlags::DIRTY)));
         }
         gather.flush();
-        self.lock(table).fill(index, new);
+        self.lock(table).fill_busy(index, new);
         Ok(true)
+    }
+
+    /// Replaces the 4 KiB leaf that a lookup found, under the same hold of the address-space lock, by one onto
+    /// a frame that was just allocated, whose origin it sets. Counts the old leaf down, and returns the change
+    /// of resident memory that its end makes; `None` if the leaf has changed. As [`Self::replace`] otherwise.
+    ///
+    /// # Errors
+    /// As [`Self::replace`].
+    ///
+    /// # Safety
+    /// As for [`Self::map`], for the new frame.
+    #[inline(always)]
+    pub(crate) unsafe fn replace_page(
+        &self,
+        found: &Lookup,
+        addr: VirtAddr,
+        (frame, origin): (Frame, Origin),
+        flags: EntryFlags,
+    ) -> Result<Option<RssChange>, MapError> {
+        let Some(table) = self.table_of(found) else { return Ok(None) };
+        let (new, index) = (Entry::leaf(frame, PageSize::Size4K, flags), table.index(addr));
+        let mut locked = self.lock(table);
+        if !same_leaf(locked.load(index), found.entry) {
+            return Ok(None);
+        }
+        if self.allocator.counts().map_new(frame, origin).is_err() {
+            drop(locked);
+            // Its block needs a table of origins.
+            self.allocator.set_origin(FrameRange::new(frame, 1), origin)?;
+            locked = self.lock(table);
+            if !same_leaf(locked.load(index), found.entry) {
+                return Ok(None);
+            }
+            self.allocator.counts().map_new(frame, origin).map_err(|_| MapError::OutOfMemory)?;
+        }
+        let replaced = UnmappedPage::new(self.allocator, locked.make_busy(index));
+        // Where no other CPU is waited for, the lock is kept.
+        if flush_page_here(self.allocator, self.context, addr) {
+            locked.fill_busy(index, new);
+            drop(locked);
+        } else {
+            drop(locked);
+            flush_page(self.allocator, self.context, addr);
+            self.lock(table).fill_busy(index, new);
+        }
+        // SAFETY: invariant 2: the leaf was just flushed.
+        Ok(Some(unsafe { replaced.release(self.allocator) }))
     }
 
     /// Sets more bits in the leaf of `size` at `addr`, if it is still `expected` (apart from history);
@@ -112,7 +118,7 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
         }
         let counts = self.allocator.counts();
         match size {
-            PageSize::Size4K => counts.map_page(leaf.frame(), None),
+            PageSize::Size4K => counts.counter().map(FrameRange::new(leaf.frame(), 1)),
             PageSize::Size2M | PageSize::Size1G => counts.counter().map_leaf(leaf.frame(), size),
         }
     }

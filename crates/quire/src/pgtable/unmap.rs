@@ -6,11 +6,11 @@ use super::walk::Step;
 use crate::addr::{PageSize, VirtAddr, VirtRange};
 use crate::arch::{Entry, EntryFlags, Level};
 use crate::error::MapError;
-use crate::limits::TABLE_ENTRIES;
+use crate::limits::{FRAME_SIZE, TABLE_ENTRIES};
 use crate::platform::TablePlatform;
 use crate::stats::Stat;
 use crate::tlb::words::Table;
-use crate::tlb::{MmuGather, Unmapped, ZapStrategy};
+use crate::tlb::{MmuGather, RssChange, Unmapped, UnmappedPage, ZapStrategy, flush_page};
 
 /// The range to unmap, and how.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -135,6 +135,30 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
         } else {
             self.unmap_pass(zap, Pass { leaves: true, tables: true }, gather);
         }
+    }
+
+    /// Does what [`Self::unmap_cut`] does for a range of one page, without a gather; returns the change of
+    /// resident memory. `None`, with nothing changed, for larger ranges, for a table that would be detached,
+    /// and where no leaf is.
+    #[inline(always)]
+    pub(crate) fn unmap_single(&self, zap: &Zap, cut: RangeEnds<'p>) -> Option<RssChange> {
+        let table = cut.only.filter(|_| zap.range.len() == FRAME_SIZE && self.context.zap().is_by_table())?;
+        let covered = Level::PTE.table_bytes();
+        if zap.limits.covers(VirtRange::from_len(zap.range.start.align_down(covered), covered)) {
+            return None;
+        }
+        let (locked, index) = (self.lock(table), table.index(zap.range.start));
+        let seen = locked.load(index);
+        if !seen.is_present() {
+            return None;
+        }
+        let page = UnmappedPage::new(self.allocator, locked.take(index, seen));
+        locked.grow(-1);
+        drop(locked);
+        self.allocator.count(Stat::ZapEntry, 1);
+        flush_page(self.allocator, self.context, zap.range.start);
+        // SAFETY: invariant 2: the leaf was just flushed.
+        Some(unsafe { page.release(self.allocator) })
     }
 
     /// Unmaps leaves of one table, which maps all of `rest`.

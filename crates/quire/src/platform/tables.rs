@@ -92,8 +92,9 @@ pub unsafe trait TablePlatform: FramePlatform {
     /// Precondition: pinned. Does not block.
     fn load_root(&self, root: Option<Frame>);
 
-    /// Flushes this CPU's translations. Precondition: pinned. Postcondition: this CPU uses no translation of
-    /// the extent that was cached before the call. Does not block.
+    /// Flushes this CPU's translations. Precondition: pinned; the caller may hold a page-table lock.
+    /// Postcondition: this CPU uses no translation of the extent that was cached before the call. Does not
+    /// block.
     fn flush_local(&self, request: &FlushRequest);
 
     /// Starts the same flush on `targets`, without waiting, so that the local flush overlaps it. `targets`

@@ -2,8 +2,8 @@
 
 use super::MmContext;
 use super::secondary::bracketed;
-use crate::addr::{PageSize, VirtRange};
-use crate::limits::FLUSH_PAGES_CEILING;
+use crate::addr::{PageSize, VirtAddr, VirtRange};
+use crate::limits::{FLUSH_PAGES_CEILING, FRAME_SIZE};
 use crate::page_alloc::PageAllocator;
 use crate::platform::{FlushExtent, FlushRequest, TablePlatform};
 use crate::stats::Stat;
@@ -122,8 +122,77 @@ impl Drop for FlushBatch {
     }
 }
 
-/// Flushes every CPU that runs the address space. The remote flush overlaps the local one.
+/// Flushes the page at an address whose leaf was changed, if the running CPU alone may have it cached. It waits
+/// for nothing then, so the caller may hold a page-table lock. Returns `false` otherwise, and flushes nothing.
+#[inline(always)]
+pub(crate) fn flush_page_here<P: TablePlatform>(
+    allocator: &PageAllocator<'_, P>,
+    context: &MmContext,
+    addr: VirtAddr,
+) -> bool {
+    let range = VirtRange::from_len(addr.align_down(FRAME_SIZE), FRAME_SIZE);
+    let extent = FlushExtent::Range { range, stride: FRAME_SIZE };
+    let request = FlushRequest { root: context.root(), extent, tables: false };
+    !context.has_secondary() && flush_here(allocator, context, &request)
+}
+
+/// Flushes the page at an address whose leaf was changed. Waits as [`FlushBatch::flush`] does.
+#[inline]
+pub(crate) fn flush_page<P: TablePlatform>(
+    allocator: &PageAllocator<'_, P>,
+    context: &MmContext,
+    addr: VirtAddr,
+) {
+    if !flush_page_here(allocator, context, addr) {
+        let mut owed = FlushBatch::new();
+        owed.add(VirtRange::from_len(addr.align_down(FRAME_SIZE), FRAME_SIZE), PageSize::Size4K);
+        owed.flush(allocator, context);
+    }
+}
+
+/// Flushes every CPU that runs the address space.
+#[inline]
 fn shoot_down<P: TablePlatform>(
+    allocator: &PageAllocator<'_, P>,
+    context: &MmContext,
+    request: &FlushRequest,
+) {
+    if !flush_here(allocator, context, request) {
+        flush_elsewhere(allocator, context, request);
+    }
+}
+
+/// Flushes the running CPU if no other one runs the address space; returns whether none does.
+#[inline(always)]
+fn flush_here<P: TablePlatform>(
+    allocator: &PageAllocator<'_, P>,
+    context: &MmContext,
+    request: &FlushRequest,
+) -> bool {
+    let platform = allocator.platform();
+    let pinned = Pinned::new(platform);
+    let (local, remote) = context.runs_here_and_elsewhere(platform, pinned.cpu());
+    if remote {
+        return false;
+    }
+    if local {
+        platform.flush_local(request);
+        allocator.count(of_extent(request), 1);
+    } else {
+        allocator.count(Stat::TlbFlushAvoided, 1);
+    }
+    true
+}
+
+fn of_extent(request: &FlushRequest) -> Stat {
+    let whole = request.extent == FlushExtent::AddressSpace;
+    if whole { Stat::NrTlbLocalFlushAll } else { Stat::NrTlbLocalFlushOne }
+}
+
+/// Flushes every CPU that runs the address space. The remote flush overlaps the local one.
+#[cold]
+#[inline(never)]
+fn flush_elsewhere<P: TablePlatform>(
     allocator: &PageAllocator<'_, P>,
     context: &MmContext,
     request: &FlushRequest,
@@ -133,10 +202,6 @@ fn shoot_down<P: TablePlatform>(
     let mut targets = context.running();
     let local = targets.remove(pinned.cpu());
     let remote = !targets.is_empty();
-    if !local && !remote {
-        allocator.count(Stat::TlbFlushAvoided, 1);
-        return;
-    }
     if remote {
         platform.flush_remote_start(&targets, request);
         allocator.count(Stat::NrTlbRemoteFlush, 1);
@@ -144,8 +209,7 @@ fn shoot_down<P: TablePlatform>(
     }
     if local {
         platform.flush_local(request);
-        let whole = request.extent == FlushExtent::AddressSpace;
-        allocator.count(if whole { Stat::NrTlbLocalFlushAll } else { Stat::NrTlbLocalFlushOne }, 1);
+        allocator.count(of_extent(request), 1);
     }
     if remote {
         platform.flush_remote_wait(&targets, request);

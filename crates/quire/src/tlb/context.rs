@@ -6,7 +6,7 @@ use super::ZapStrategy;
 use super::words::USER_ENTRIES;
 use crate::addr::Frame;
 use crate::arch::PagingMode;
-use crate::cpu::{AtomicCpuSet, CpuSet};
+use crate::cpu::{AtomicCpuSet, CpuId, CpuSet};
 use crate::limits::TABLE_ENTRIES;
 use crate::platform::TablePlatform;
 use crate::sync::Pinned;
@@ -127,6 +127,12 @@ impl MmContext {
     #[inline]
     pub fn running(&self) -> CpuSet {
         self.cpus.snapshot()
+    }
+
+    /// Whether a CPU, on which the caller is pinned, runs the address space now, and whether any other does.
+    #[inline]
+    pub(super) fn runs_here_and_elsewhere<P: TablePlatform>(&self, platform: &P, cpu: CpuId) -> (bool, bool) {
+        self.cpus.has_and_others(cpu, platform.cpu_count())
     }
 
     #[inline]

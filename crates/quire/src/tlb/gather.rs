@@ -39,7 +39,8 @@ pub struct MmuGather<'a, 'p, P: TablePlatform> {
     /// How many of the spans are detached tables and busy entries.
     table_count: usize,
     busy_count: usize,
-    pages: [Frame; GATHER_PAGES],
+    /// Created for the first page.
+    pages: Option<[Frame; GATHER_PAGES]>,
     page_count: usize,
     /// The first detached table that is known to map nothing before some address, and this address.
     begins: Option<(Frame, VirtAddr)>,
@@ -143,7 +144,7 @@ impl<'a, 'p, P: TablePlatform> MmuGather<'a, 'p, P> {
             span_count: 0,
             table_count: 0,
             busy_count: 0,
-            pages: [Frame(0); GATHER_PAGES],
+            pages: None,
             page_count: 0,
             begins: None,
         }
@@ -170,7 +171,7 @@ impl<'a, 'p, P: TablePlatform> MmuGather<'a, 'p, P> {
             && self.page_count < GATHER_PAGES
             && let Ok(page) = self.allocator.alloc(Gfp::KERNEL, Order::FRAME)
         {
-            self.pages[self.page_count] = page.into_raw();
+            self.pages.get_or_insert([Frame(0); GATHER_PAGES])[self.page_count] = page.into_raw();
             self.page_count += 1;
             return;
         }
@@ -261,9 +262,17 @@ impl<'a, 'p, P: TablePlatform> MmuGather<'a, 'p, P> {
             // SAFETY: G1: `at` is below `span_count`.
             None => Span(unsafe { self.spans[at].assume_init() }),
             Some(at) => {
-                let page = words(self.allocator.platform(), self.pages[at / TABLE_ENTRIES]);
+                let page = words(self.allocator.platform(), self.page(at / TABLE_ENTRIES));
                 Span(page[at % TABLE_ENTRIES].load(Ordering::Relaxed))
             }
+        }
+    }
+
+    #[cold]
+    fn page(&self, number: usize) -> Frame {
+        match &self.pages {
+            Some(pages) => pages[number],
+            None => unreachable!("a span beyond the inline ones has a page"),
         }
     }
 
@@ -272,7 +281,7 @@ impl<'a, 'p, P: TablePlatform> MmuGather<'a, 'p, P> {
         match at.checked_sub(GATHER_SPANS) {
             None => _ = self.spans[at].write(span.0),
             Some(at) => {
-                let page = words(self.allocator.platform(), self.pages[at / TABLE_ENTRIES]);
+                let page = words(self.allocator.platform(), self.page(at / TABLE_ENTRIES));
                 page[at % TABLE_ENTRIES].store(span.0, Ordering::Relaxed);
             }
         }
@@ -290,6 +299,24 @@ impl<'a, 'p, P: TablePlatform> MmuGather<'a, 'p, P> {
     /// Flushes, then drops counts and frees what no leaf maps any more.
     pub(crate) fn flush_and_drain(&mut self) {
         self.flush();
+        if self.span_count == 1
+            && self.context.zap().is_by_table()
+            && let Content::Leaves(Leaves { frames, size: PageSize::Size4K, anon, .. }) =
+                self.span(0).content()
+            && frames.count == 1
+        {
+            self.span_count = 0;
+            // SAFETY: invariants 2 and 5: the verb that cleared the leaf gave it once, and it is flushed.
+            unsafe { self.allocator.counts().unmap_page(frames.start) };
+            self.rss += if anon { RssChange { anon: -1, file: 0 } } else { RssChange { anon: 0, file: -1 } };
+        } else if self.span_count > 0 {
+            self.drain();
+        }
+    }
+
+    /// Drops counts and frees what no leaf maps any more, after the flush.
+    #[inline(never)]
+    fn drain(&mut self) {
         let begins = self.begins.take();
         let mut drain = Drain::new(self.allocator, self.context);
         let mut next = 0;
@@ -339,6 +366,12 @@ impl<'a, 'p, P: TablePlatform> MmuGather<'a, 'p, P> {
     /// Flushes, drains, and returns the change of resident memory, which is never positive.
     #[inline]
     pub fn finish(mut self) -> RssChange {
+        self.end()
+    }
+
+    /// [`Self::finish`] without a move of the gather. Nothing may be added afterwards.
+    #[inline]
+    pub(crate) fn end(&mut self) -> RssChange {
         self.flush_and_drain();
         if self.page_count > 0 {
             self.free_pages();
@@ -348,7 +381,7 @@ impl<'a, 'p, P: TablePlatform> MmuGather<'a, 'p, P> {
 
     #[cold]
     fn free_pages(&mut self) {
-        for page in self.pages.iter().take(core::mem::take(&mut self.page_count)) {
+        for page in self.pages.iter().flatten().take(core::mem::take(&mut self.page_count)) {
             // SAFETY: invariant 1: the gather allocated the page for its spans, which are drained.
             let folio = unsafe { self.allocator.frames().folio_from_raw(*page, Order::FRAME) };
             let freed = self.allocator.free(folio);

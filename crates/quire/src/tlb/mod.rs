@@ -17,6 +17,7 @@ mod batch;
 mod context;
 mod drain;
 mod gather;
+mod page;
 mod release;
 mod rss;
 mod scatter;
@@ -28,8 +29,10 @@ mod unmapped;
 pub(crate) mod words;
 
 pub use batch::FlushBatch;
+pub(crate) use batch::{flush_page, flush_page_here};
 pub use context::MmContext;
 pub use gather::MmuGather;
+pub(crate) use page::UnmappedPage;
 pub use rss::RssChange;
 pub(crate) use shared::resident;
 #[cfg(feature = "published")]

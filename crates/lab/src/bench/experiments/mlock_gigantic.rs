@@ -15,6 +15,7 @@ use crate::bench::goal::{Bound::AtMost, Goal};
 use crate::bench::published;
 use crate::bench::row::Row;
 use crate::bench::runner::Runner;
+use crate::bench::stats::mean_and_deviation;
 use crate::bench::table;
 
 const GIB: u64 = 1 << 30;
@@ -134,7 +135,7 @@ fn beside_published(rows: &[Row]) -> anyhow::Result<String> {
     let arms = table::distinct(rows.iter().map(|row| row.arm.as_str()));
     let cases = table::distinct(rows.iter().map(|row| row.case.as_str()));
     let mut header = vec!["case".to_owned()];
-    header.extend(arms.iter().map(|arm| format!("{arm}, per GiB")));
+    header.extend(arms.iter().map(|arm| format!("{arm}, per GiB: median (mean ± standard deviation)")));
     header.push("published: nt, Broadwell, per GiB".to_owned());
     header.extend(arms.iter().filter(|arm| **arm != "linux").map(|arm| format!("{arm}: longest stretch")));
     header.push("to reach".to_owned());
@@ -146,8 +147,12 @@ fn beside_published(rows: &[Row]) -> anyhow::Result<String> {
     for case in cases {
         let shown = |arm: &&str, metric: &str| median(case, arm, metric).map(duration).unwrap_or_default();
         let mut cells = vec![case.to_owned()];
-        cells.extend(arms.iter().map(|arm| shown(arm, PER_GIB.name)));
-        cells.push(published_per_gib(&published, case).map(duration).unwrap_or_default());
+        cells.extend(
+            arms.iter().map(|arm| format!("{}{}", shown(arm, PER_GIB.name), spread(rows, case, arm))),
+        );
+        let of = |metric: &str| published_per_gib(&published, case, metric).map(duration);
+        let [mean, deviation] = ["mean time", "stddev"].map(of);
+        cells.push(mean.zip(deviation).map(|(mean, by)| format!("{mean} ± {by}")).unwrap_or_default());
         cells.extend(arms.iter().filter(|arm| **arm != "linux").map(|arm| shown(arm, LONGEST.name)));
         let longest = ["quire", "quire-on-demand"].map(|arm| median(case, arm, LONGEST.name));
         let own = longest.into_iter().flatten().reduce(f64::max).filter(|_| case.contains("iB"));
@@ -170,14 +175,21 @@ fn beside_published(rows: &[Row]) -> anyhow::Result<String> {
     ))
 }
 
-/// The published time for a reschedule interval, in nanoseconds for each of 512 GiB: one thread, other
-/// hardware.
-fn published_per_gib(figures: &[published::Published], case: &str) -> Option<f64> {
+/// Mean and standard deviation of an arm's time for each GiB, as the published sweep gives them.
+fn spread(rows: &[Row], case: &str, arm: &str) -> String {
+    let wanted = |row: &&Row| row.case == case && row.arm == arm && row.metric == PER_GIB.name;
+    let of = rows.iter().find(wanted).and_then(|row| mean_and_deviation(&row.samples));
+    of.map(|(mean, deviation)| format!(" ({} ± {})", duration(mean), duration(deviation))).unwrap_or_default()
+}
+
+/// The published mean time for a reschedule interval or its deviation, in nanoseconds for each of 512 GiB: one
+/// thread, other hardware.
+fn published_per_gib(figures: &[published::Published], case: &str, metric: &str) -> Option<f64> {
     let (case, variant) = case.strip_suffix("/loaded").map_or((case, "idle"), |case| (case, "stress"));
     let every = if case == "none" { "infinite" } else { case.strip_prefix("every")? };
     let name = format!("mlock 512GiB reschedule every {every} pages");
     let wanted = |figure: &&published::Published| {
-        figure.case == name && figure.variant == variant && figure.metric == "mean time"
+        figure.case == name && figure.variant == variant && figure.metric == metric
     };
     figures.iter().find(wanted)?.number().map(|seconds| seconds * 1e9 / 512.0)
 }

@@ -1,4 +1,4 @@
-use super::{Spread, Summary};
+use super::{Spread, Summary, mean_and_deviation};
 
 #[test]
 fn nothing_has_no_summary() {
@@ -36,4 +36,10 @@ fn quarters_are_interpolated_and_kept_as_a_list() {
     assert_eq!(text, "[1.0,1235.0,1235.0,1235.0,1235.0,1235.0]");
     assert_eq!(serde_json::from_str::<Spread>(&text).unwrap().median, 1235.0);
     assert_eq!(Spread::of(&[]), None);
+}
+
+#[test]
+fn the_deviation_is_that_of_single_samples() {
+    assert_eq!(mean_and_deviation(&[2.0, 4.0, 4.0, 4.0, 5.0, 5.0, 7.0, 9.0, 5.0]), Some((5.0, 2.0)));
+    assert_eq!(mean_and_deviation(&[3.0]), None);
 }

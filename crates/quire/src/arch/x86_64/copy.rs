@@ -239,7 +239,7 @@ unsafe fn movnti(from: *const u8, to: *mut u8, lines: usize) {
     }
 }
 
-/// Defines a function that moves each line through registers, `$at` bytes into the line each, four lines a turn
+/// Defines a function that moves each line through registers, `$at` bytes into the line each, eight lines a turn
 /// and then line by line.
 macro_rules! by_moves {
     ($name:ident, $load:literal, $store:literal, [$($at:literal: $register:literal),+], [$($last:literal),*]) => {
@@ -249,10 +249,10 @@ macro_rules! by_moves {
             unsafe {
                 asm!(
                     "mov rax, rcx",
-                    "shr rax, 2",
+                    "shr rax, 3",
                     "jz 3f",
                     // Both pointers go behind these lines, and an index from below zero counts up.
-                    "shl rax, 8",
+                    "shl rax, 9",
                     "add rsi, rax",
                     "add rdi, rax",
                     "neg rax",
@@ -265,10 +265,18 @@ macro_rules! by_moves {
                     $(concat!($store, " [rdi + rax + 128 + ", $at, "], ", $register),)+
                     $(concat!($load, " ", $register, ", [rsi + rax + 192 + ", $at, "]"),)+
                     $(concat!($store, " [rdi + rax + 192 + ", $at, "], ", $register),)+
-                    "add rax, 256",
+                    $(concat!($load, " ", $register, ", [rsi + rax + 256 + ", $at, "]"),)+
+                    $(concat!($store, " [rdi + rax + 256 + ", $at, "], ", $register),)+
+                    $(concat!($load, " ", $register, ", [rsi + rax + 320 + ", $at, "]"),)+
+                    $(concat!($store, " [rdi + rax + 320 + ", $at, "], ", $register),)+
+                    $(concat!($load, " ", $register, ", [rsi + rax + 384 + ", $at, "]"),)+
+                    $(concat!($store, " [rdi + rax + 384 + ", $at, "], ", $register),)+
+                    $(concat!($load, " ", $register, ", [rsi + rax + 448 + ", $at, "]"),)+
+                    $(concat!($store, " [rdi + rax + 448 + ", $at, "], ", $register),)+
+                    "add rax, 512",
                     "jnz 2b",
                     "3:",
-                    "and ecx, 3",
+                    "and ecx, 7",
                     "jz 5f",
                     "4:",
                     $(concat!($load, " ", $register, ", [rsi + ", $at, "]"),)+

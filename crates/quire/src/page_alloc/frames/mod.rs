@@ -25,7 +25,7 @@ use core::sync::atomic::AtomicU64;
 use crate::addr::Frame;
 use crate::clear::Clearer;
 use crate::cpu::CpuId;
-use crate::memmap::{BlockState, BootSlice, Descriptor, MemMap};
+use crate::memmap::{BlockState, BootSlice, Descriptor, MemMap, described};
 use crate::page_alloc::frames::scheme::CountScheme;
 use crate::platform::FramePlatform;
 #[cfg(feature = "published")]
@@ -73,8 +73,8 @@ impl<'p, P: FramePlatform> Frames<'p, P> {
     pub fn descriptor(&self, frame: Frame) -> &Descriptor {
         let block = self.memmap.block(frame.block());
         match block.columns() {
-            None if block.state() == BlockState::Folio => block.folio(),
-            _ => self.memmap.descriptor(frame),
+            Some(columns) => described(columns.row(frame.index_in_block()), frame),
+            None => described((block.state() == BlockState::Folio).then(|| block.folio()), frame),
         }
     }
 
@@ -92,8 +92,20 @@ impl<'p, P: FramePlatform> Frames<'p, P> {
         self.cells(pinned.cpu()).change(stat, by);
     }
 
+    /// Counts an event and one more of an amount on the running CPU.
+    #[inline]
+    pub(crate) fn count_both(&self, event: Stat, amount: Stat) {
+        let pinned = Pinned::new(self.platform);
+        let cells = self.cells(pinned.cpu());
+        cells.add(event, 1);
+        cells.change(amount, 1);
+    }
+
     #[inline]
     pub(in crate::page_alloc) fn cells(&self, cpu: CpuId) -> &StatCells {
-        &self.stats[cpu.index() * CONTEXTS + self.platform.context() as usize]
+        let at = cpu.index() * CONTEXTS + self.platform.context() as usize;
+        debug_assert!(at < self.stats.len());
+        // SAFETY: G4: a platform names CPUs by numbers below `cpu_count`, and each has its sets.
+        unsafe { self.stats.as_slice().get_unchecked(at) }
     }
 }

@@ -5,9 +5,11 @@ use core::sync::atomic::Ordering;
 use crate::addr::{BlockNumber, Frame, FrameRange, Order, PageSize};
 use crate::limits::BLOCK_FRAMES;
 use crate::memmap::{Block, BlockState, DescriptorFlags, FrameMask, FrameState, LaneError};
-use crate::page_alloc::frames::remainders::{is_single, split_remainders};
+use crate::page_alloc::frames::remainders::split_remainders;
 use crate::page_alloc::frames::state::{head_of, touch};
 use crate::page_alloc::mapcount::MapCounts;
+use crate::page_alloc::mapcount::blocks::FreedBlocks;
+use crate::page_alloc::mapcount::page::panic_underflow;
 use crate::page_alloc::request::gfp::Contents;
 use crate::page_alloc::store::count_slots::Promises;
 use crate::page_alloc::store::slots::CountSlot;
@@ -39,6 +41,8 @@ pub struct Counter<'a, 'p, P: FramePlatform> {
     slot: Option<CountSlot>,
     /// Whether promises were released, so that a frame of slots may be free.
     pub(in crate::page_alloc) excess: bool,
+    /// Folios of one block that were freed and go to their pool together.
+    whole: FreedBlocks,
 }
 
 impl<'p, P: FramePlatform> MapCounts<'p, P> {
@@ -52,6 +56,7 @@ impl<'p, P: FramePlatform> MapCounts<'p, P> {
             freed_count: 0,
             slot: None,
             excess: false,
+            whole: FreedBlocks::NONE,
         }
     }
 }
@@ -162,7 +167,7 @@ impl<'a, P: FramePlatform> Counter<'a, '_, P> {
     #[cold]
     fn panic_underflow(&mut self, frame: Frame, leaves: usize) -> ! {
         self.leave();
-        panic!("{frame:?}, {leaves} leaves: a frame was unmapped more often than mapped (invariant 5)");
+        panic_underflow(frame, leaves);
     }
 
     /// As [`Self::unmap`], for any frames of one block; panics where that does.
@@ -369,8 +374,13 @@ impl<'a, P: FramePlatform> Counter<'a, '_, P> {
         head.set_state(BlockState::Listed);
         let zeroed = contents == Contents::Zeroed && self.counts.store().zeroes.remember;
         FrameState::FREE.with_zeroes(zeroed).put(head.folio_state_cell());
+        let zone = head.zone();
         self.leave();
-        self.counts.store().put_whole(number, order);
+        if order == Order::BLOCK {
+            self.whole.add(self.counts, FreedBlocks::one(number, zone, zeroed));
+        } else {
+            self.counts.store().put_whole(number, order);
+        }
         order.frames()
     }
 
@@ -415,15 +425,12 @@ impl<'a, P: FramePlatform> Counter<'a, '_, P> {
     fn free_and_unlock(&mut self, number: BlockNumber, block: &Block) {
         let (frames, store) = (self.counts.frames(), self.counts.store());
         let first = number.first_frame();
-        if core::mem::take(&mut self.freed_count) == 1
-            && let Some(index) = self.freed.next_set(0)
-            && is_single(block, index)
-        {
-            self.freed.0[index / 64] = 0;
-            frames.note_freed(FrameRange::new(first.add(index as u64), 1));
-            return store.store_put_one(number, block, index, Order::FRAME);
-        }
         let freed = core::mem::take(&mut self.freed);
+        if core::mem::take(&mut self.freed_count) == 1
+            && let Some(index) = freed.next_set(0)
+        {
+            return self.counts.free_one(number, block, index);
+        }
         split_remainders(block, freed);
         if self.counts.platform().watches_frees() {
             for (start, count) in freed.runs() {
@@ -437,5 +444,6 @@ impl<'a, P: FramePlatform> Counter<'a, '_, P> {
 impl<P: FramePlatform> Drop for Counter<'_, '_, P> {
     fn drop(&mut self) {
         self.leave();
+        self.whole.put(self.counts);
     }
 }

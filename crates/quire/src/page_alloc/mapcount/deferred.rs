@@ -62,11 +62,17 @@ impl<P: FramePlatform> MapCounts<'_, P> {
     }
 
     /// Takes a folio off the list, if it is on it. Under the folio's lock.
+    #[inline]
     pub(in crate::page_alloc) fn forget_deferred(&self, number: BlockNumber, block: &Block) {
-        let folio = block.folio();
-        if !folio.has(DescriptorFlags::DEFERRED) {
-            return;
+        if block.folio().has(DescriptorFlags::DEFERRED) {
+            self.unlist_deferred(number, block);
         }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn unlist_deferred(&self, number: BlockNumber, block: &Block) {
+        let folio = block.folio();
         folio.take_flags(DescriptorFlags::DEFERRED);
         let mut list = self.deferred.lock(self.platform());
         let (next, previous) = (folio.next.load(Ordering::Relaxed), folio.previous.load(Ordering::Relaxed));

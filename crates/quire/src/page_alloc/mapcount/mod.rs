@@ -1,6 +1,7 @@
 //! Map counts: how many leaves map each frame. Page tables count leaves up and down through [`MapCounts`],
 //! which gives frames that nothing maps or holds back to the store.
 
+mod blocks;
 pub(super) mod counter;
 pub(super) mod deferred;
 pub(super) mod deferred_list;

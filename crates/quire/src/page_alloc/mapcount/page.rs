@@ -1,53 +1,100 @@
 //! Counts the leaf of a single page, which most faults map.
-#![forbid(unsafe_code)]
 
-use crate::addr::{Frame, FrameRange, Order};
-use crate::memmap::LaneError;
+use crate::addr::{BlockNumber, Frame, FrameRange, Order};
+use crate::memmap::{Block, FrameMask};
 use crate::page_alloc::frames::origins::Origin;
-use crate::page_alloc::frames::state::touch;
+use crate::page_alloc::frames::remainders::{is_single, split_remainders};
 use crate::page_alloc::mapcount::MapCounts;
 use crate::page_alloc::mapcount::counter::CountError;
 use crate::platform::FramePlatform;
 
 impl<P: FramePlatform> MapCounts<'_, P> {
-    /// Counts one more 4 KiB leaf for a frame, by itself, as [`Counter::map`](super::counter::Counter::map)
-    /// does. Sets the origin of a frame that was just allocated, if one is given and its block has a table of
-    /// origins.
+    /// Counts the first leaf of a frame that was just allocated by itself, and sets its origin.
     ///
     /// # Errors
-    /// As [`Counter::map`](super::counter::Counter::map).
+    /// [`CountError::Prepare`]: first its origin must be set, or its block's counts prepared.
     #[inline(always)]
-    pub(crate) fn map_page(&self, frame: Frame, origin: Option<Origin>) -> Result<(), CountError> {
+    pub(crate) fn map_new(&self, frame: Frame, origin: Origin) -> Result<(), CountError> {
         let (block, index) = (self.frames().memmap.block(frame.block()), frame.index_in_block());
-        let small = block.columns();
-        #[cfg(feature = "published")]
-        let small = small.filter(|_| !self.is_counted_as_published(frame));
-        let Some(columns) = small else { return self.map_page_slow(frame, origin) };
-        if let Some(origin) = origin
-            && !columns.set_origin(index, Order::FRAME, origin.0)
-        {
+        let Some(columns) = block.columns() else { return self.map_new_slow(frame, origin) };
+        if !columns.set_origin(index, Order::FRAME, origin.0) {
             return Err(CountError::Prepare { done: 0, at: frame });
         }
         block.lock(self.platform());
-        // The frame is in use, so its block stays in small pieces.
-        let counted = block
-            .piece_lanes(self.platform())
-            .map_or(Err(LaneError::Full), |lanes| lanes.increment(index, 1));
-        if counted == Ok(true) {
-            touch(block, index, 1);
+        let counted = !block.is_wide();
+        if counted {
+            columns.count_first(index);
         }
         block.unlock(self.platform());
-        counted.map(drop).map_err(|_| CountError::Prepare { done: 0, at: frame })
+        if counted { Ok(()) } else { self.map_new_slow(frame, origin) }
     }
 
     #[cold]
     #[inline(never)]
-    fn map_page_slow(&self, frame: Frame, origin: Option<Origin>) -> Result<(), CountError> {
-        if let Some(origin) = origin
-            && !self.frames().set_origin(frame, Order::FRAME, origin)
-        {
+    fn map_new_slow(&self, frame: Frame, origin: Origin) -> Result<(), CountError> {
+        if !self.frames().set_origin(frame, Order::FRAME, origin) {
             return Err(CountError::Prepare { done: 0, at: frame });
         }
         self.counter().map(FrameRange::new(frame, 1))
     }
+
+    /// Whether one 4 KiB leaf maps the frame, and neither another leaf nor a hold refers to it.
+    #[inline]
+    pub(crate) fn is_mapped_by_one(&self, frame: Frame) -> bool {
+        let (block, index) = (self.frames().memmap.block(frame.block()), frame.index_in_block());
+        if block.columns().is_none() {
+            return self.mapcount(frame) == 1 && !self.frames().is_held(frame);
+        }
+        block.lock(self.platform());
+        // Leaves of 2 MiB count in the lanes of a block in small pieces.
+        let lanes = block.piece_lanes(self.platform());
+        let one = lanes.is_some_and(|lanes| lanes.get(index) == 1) && !block.held.contains(index);
+        block.unlock(self.platform());
+        one
+    }
+
+    /// Counts down one 4 KiB leaf of a frame, by itself, as
+    /// [`Counter::unmap`](super::counter::Counter::unmap) does.
+    ///
+    /// # Panics
+    /// As [`Counter::unmap`](super::counter::Counter::unmap).
+    ///
+    /// # Safety
+    /// As for [`Counter::unmap`](super::counter::Counter::unmap).
+    #[inline(always)]
+    pub(crate) unsafe fn unmap_page(&self, frame: Frame) {
+        let (block, index) = (self.frames().memmap.block(frame.block()), frame.index_in_block());
+        if block.columns().is_none() {
+            // SAFETY: invariants 1 and 5: by this function's contract.
+            unsafe { self.counter().unmap(FrameRange::new(frame, 1)) };
+            return;
+        }
+        block.lock(self.platform());
+        let lanes = block.piece_lanes(self.platform());
+        match lanes.map(|lanes| lanes.decrement_one(index)) {
+            Some(Ok(true)) if !block.held.contains(index) => self.free_one(frame.block(), block, index),
+            Some(Ok(_)) => block.unlock(self.platform()),
+            _ => {
+                block.unlock(self.platform());
+                panic_underflow(frame, 1);
+            }
+        }
+    }
+
+    /// Frees one frame of a block in small pieces, neither mapped nor held, and gives the block's lock back.
+    #[inline(never)]
+    pub(super) fn free_one(&self, number: BlockNumber, block: &Block, index: usize) {
+        if !is_single(block, index) {
+            split_remainders(block, FrameMask::run(index, 1));
+        }
+        self.frames().note_freed(FrameRange::new(number.first_frame().add(index as u64), 1));
+        self.store().store_put_one(number, block, index, Order::FRAME);
+    }
+}
+
+/// Ends a count that would fall below zero. No lock is held.
+#[cold]
+#[inline(never)]
+pub(super) fn panic_underflow(frame: Frame, leaves: usize) -> ! {
+    panic!("{frame:?}, {leaves} leaves: a frame was unmapped more often than mapped (invariant 5)");
 }

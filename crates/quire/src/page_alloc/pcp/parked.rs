@@ -15,7 +15,7 @@
 //! G2. A slot, of any array, names a folio and the place of its state. The state stands in the block's
 //!     descriptors or in its record; a block keeps its descriptors, and a record its folio, while any of it
 //!     is listed.
-//! G4. There are lists for each CPU that the platform can name ([`FramePlatform::cpu_count`]).
+//! G4. There are lists and counters for each CPU that the platform can name ([`FramePlatform::cpu_count`]).
 //! G5. A record that names descriptors, or has a folio in use, names an existing zone and mobility group. The
 //!     zone and group are written first.
 

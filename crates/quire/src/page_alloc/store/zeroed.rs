@@ -63,16 +63,22 @@ impl<P: FramePlatform> Store<'_, P> {
     }
 
     /// Counts, and verifies if configured, a folio that was allocated as known to be zero.
-    #[cold]
+    #[inline]
     pub(in crate::page_alloc) fn known(&self, frame: Frame, order: Order) -> Contents {
         self.frames.count(Stat::PgzeroKnown, order.frames());
-        if self.zeroes.verify
-            && let Some(at) = self.frames.first_nonzero(FrameRange::folio(frame, order))
-        {
+        if self.zeroes.verify {
+            self.verify(frame, order);
+        }
+        Contents::Zeroed
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn verify(&self, frame: Frame, order: Order) {
+        if let Some(at) = self.frames.first_nonzero(FrameRange::folio(frame, order)) {
             panic!(
                 "{at:?} of {frame:?}, order {order:?}, is not zero although it is known to be (invariant 9)"
             );
         }
-        Contents::Zeroed
     }
 }

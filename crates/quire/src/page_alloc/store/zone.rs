@@ -139,7 +139,7 @@ impl Zone {
         })
     }
 
-    /// Frees whole blocks into their region's pool, all or none known to be zero; collects isolated ones.
+    /// Frees whole blocks into the pools of their regions, all or none known to be zero; collects isolated ones.
     pub(in crate::page_alloc) fn put_blocks<P: FramePlatform>(
         &self,
         platform: &P,
@@ -148,14 +148,16 @@ impl Zone {
         blocks: u32,
         zeroed: bool,
     ) {
-        for pool in self.pools.iter() {
-            let mut pool = pool.lock(platform);
-            if pool.spans(first) {
-                pool.put(memmap, first, blocks, zeroed);
-                return;
-            }
+        let (mut first, mut left) = (first, blocks);
+        while left > 0 {
+            let mut pools = self.pools.iter().map(|pool| pool.lock(platform));
+            let Some(mut pool) = pools.find(|pool| pool.spans(first)) else {
+                unreachable!("block {first:?} belongs to no region of its zone");
+            };
+            let here = left.min(pool.blocks_from(first));
+            pool.put(memmap, first, here, zeroed);
+            (first, left) = (first.add(here), left - here);
         }
-        unreachable!("block {first:?} belongs to no region of its zone");
     }
 
     /// How many blocks there are from `block` to the end of its region.

@@ -19,12 +19,13 @@ use crate::vm::mapping::policy::OrderSet;
 use crate::vm::mapping::vma::Vma;
 
 impl<P: Platform> Faults<'_, '_, P> {
+    #[inline(never)]
     pub(super) fn fault_anonymous(
         self,
         vma: &Vma,
         addr: VirtAddr,
         access: Access,
-        found: Lookup,
+        found: &Lookup,
         caller: Caller,
     ) -> Result<Step, FaultError> {
         // A gigantic folio that is being cleared has no page table until its first piece is mapped.
@@ -41,7 +42,7 @@ impl<P: Platform> Faults<'_, '_, P> {
             return self.map_zero(vma, addr);
         }
         let (policy, allowed) = (self.memory.policy(), self.allowed_orders(vma));
-        let large = policy.pmd_mapped && is_vacant_above(&found);
+        let large = policy.pmd_mapped && is_vacant_above(found);
         // An empty entry above the level of 2 MiB leaves is 1 GiB without any mapping.
         let vacant = large && !forms_here && found.level >= Level::of_leaf(PageSize::Size1G);
         let mut limit = if vacant { Order::GIGANTIC } else { Order::BLOCK };
@@ -61,7 +62,7 @@ impl<P: Platform> Faults<'_, '_, P> {
                     if stale {
                         folio = self.zero_folio(addr, folio, caller)?;
                     }
-                    return self.map_folio(vma, addr, folio, &found, caller);
+                    return self.map_folio(vma, addr, folio, found, caller);
                 }
                 Err(error) => {
                     let Some(below) = order.get().checked_sub(1).and_then(Order::new) else {
@@ -75,9 +76,9 @@ impl<P: Platform> Faults<'_, '_, P> {
     }
 
     /// Maps a new page of zeroes where `found` is empty: what the general way does, for a single frame.
-    /// Returns whether it did; `false` when another CPU was faster.
+    /// Returns whether it did, and then has counted the fault; `false` when another CPU was faster.
     #[inline(always)]
-    pub(super) fn map_new_page(self, vma: &Vma, addr: VirtAddr, found: &Lookup) -> Result<bool, FaultError> {
+    pub(super) fn map_new_page(self, vma: &Vma, addr: VirtAddr, found: Lookup) -> Result<bool, FaultError> {
         let (pages, start) = (self.memory.pages(), addr.align_down(FRAME_SIZE));
         let (mut folio, contents) = pages.alloc_maybe_zeroed(self.request_for(vma), Order::FRAME)?;
         if contents == Contents::Unknown {
@@ -86,14 +87,14 @@ impl<P: Platform> Faults<'_, '_, P> {
         let new = (folio.frame(), Origin::new(self.family, vma.attributes.origin_of(start)));
         let flags = leaf_flags(&vma.attributes, true).union(EntryFlags::ANON);
         // SAFETY: invariant 1: the folio's value is given up once it is mapped.
-        let done = mapped(unsafe { self.tables().map_page(found, start, new, flags) });
+        let done = mapped(unsafe { self.tables().map_page(&found, start, new, flags) });
         if done != Ok(true) {
             self.memory.give_up_zeroed(folio);
             return done;
         }
         // The leaf owns it.
         let _ = folio.into_raw();
-        self.add_anon(1);
+        self.add_new_page();
         done
     }
 

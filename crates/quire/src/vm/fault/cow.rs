@@ -9,7 +9,7 @@ use crate::page_alloc::Origin;
 use crate::pgtable::Lookup;
 use crate::platform::{Platform, TouchHint};
 use crate::stats::Stat;
-use crate::tlb::MmuGather;
+use crate::tlb::RssChange;
 use crate::vm::fault::faults::Faults;
 use crate::vm::fault::flags::leaf_flags;
 use crate::vm::fault::step::{FaultKind, Step};
@@ -21,6 +21,7 @@ pub(super) const STORED: EntryFlags =
     EntryFlags::WRITE.union(EntryFlags::DIRTY).union(EntryFlags::ACCESSED).union(EntryFlags::SOFT_DIRTY);
 
 impl<P: Platform> Faults<'_, '_, P> {
+    #[inline(never)]
     pub(super) fn fault_protected(
         self,
         vma: &Vma,
@@ -33,7 +34,7 @@ impl<P: Platform> Faults<'_, '_, P> {
             return Err(FaultError::Marked);
         }
         if vma.attributes.huge_size().is_some() {
-            return self.fault_protected_huge(vma, addr, found);
+            return self.fault_protected_huge(vma, addr, &found);
         }
         // This keeps the file open: the page must not be marked clean between the dirty mark and the leaf,
         // nor be dropped and read again into the same frame while it is copied.
@@ -72,7 +73,7 @@ impl<P: Platform> Faults<'_, '_, P> {
     fn is_exclusive(self, frame: Frame, size: PageSize) -> bool {
         let pages = self.memory.pages();
         match size {
-            PageSize::Size4K => pages.counts().mapcount(frame) == 1 && !pages.frames().is_held(frame),
+            PageSize::Size4K => pages.counts().is_mapped_by_one(frame),
             PageSize::Size2M => pages.counts().is_block_mapped_once(frame),
             PageSize::Size1G => pages.counts().is_gigantic_mapped_once(frame),
         }
@@ -109,6 +110,7 @@ impl<P: Platform> Faults<'_, '_, P> {
     /// Replaces a page by a copy, which is made before the leaf is exchanged. Another CPU may copy the same
     /// page meanwhile, and the original may be freed. Then the leaf has changed, and this copy is dropped:
     /// only verbs that take the lock for writing could restore the leaf.
+    #[inline(never)]
     fn copy_page(self, vma: &Vma, addr: VirtAddr, found: &Lookup) -> Result<Step, FaultError> {
         let (pages, leaf) = (self.memory.pages(), found.entry);
         let copy = if leaf.has(EntryFlags::SPECIAL) {
@@ -120,19 +122,18 @@ impl<P: Platform> Faults<'_, '_, P> {
         };
         let flags = leaf_flags(&vma.attributes, true).union(EntryFlags::ANON);
         let origin = Origin::new(self.family, vma.attributes.origin_of(addr));
-        let copy = pages.requests().with_origin(copy, origin)?;
-        let mut gather = MmuGather::new(pages, self.context());
         // SAFETY: invariant 1: the copy's value is given up once the leaf is there.
-        let replaced = unsafe { self.tables().replace_page(found, addr, copy.frame(), flags, &mut gather) };
-        let change = gather.finish();
-        if replaced != Ok(true) {
+        let replaced = unsafe { self.tables().replace_page(found, addr, (copy.frame(), origin), flags) };
+        let Ok(Some(change)) = replaced else {
             self.memory.give_up(copy);
             return replaced.map(|_| Step::Again).map_err(|_| FaultError::OutOfMemory);
-        }
+        };
         // The leaf owns it.
         let _ = copy.into_raw();
-        self.add_rss(change, counted(vma));
-        self.add_anon(1);
+        let change = RssChange { anon: change.anon + 1, ..change };
+        if change != RssChange::default() {
+            self.add_rss(change, counted(vma));
+        }
         pages.count(Stat::CowCopy, 1);
         Ok(Step::done(Order::FRAME, FaultKind::Cow))
     }

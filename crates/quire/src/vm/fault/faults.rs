@@ -24,7 +24,7 @@ handle! { Faults of AddressSpace }
 
 impl<P: Platform> Faults<'_, '_, P> {
     /// The request for a private page of a mapping.
-    #[inline]
+    #[inline(always)]
     pub(super) fn request_for(self, vma: &Vma) -> Gfp {
         let nodes = vma.attributes.nodes.unwrap_or_else(|| self.memory.platform().task_nodes());
         // By itself, so that the compiler knows the most frequent request.
@@ -32,32 +32,41 @@ impl<P: Platform> Faults<'_, '_, P> {
     }
 
     pub(in crate::vm) fn fault(self, addr: VirtAddr, access: Access) -> Result<FaultOutcome, FaultError> {
+        let space = self.space.read(self.memory.platform());
+        let step = match space.tree.find(addr) {
+            Some(vma) => {
+                let found = self.tables().walk(addr);
+                if self.is_touch_of_new_page(vma, access, found) {
+                    match self.map_new_page(vma, addr, found) {
+                        Ok(true) => return Ok(FaultOutcome { order: Order::FRAME, kind: FaultKind::Anon }),
+                        Ok(false) => Ok(Step::Again),
+                        Err(error) => Err(error),
+                    }
+                } else {
+                    self.fault_at(vma, addr, access, found, Caller::Access)
+                }
+            }
+            None => Ok(Step::Grow),
+        };
+        drop(space);
         self.memory.pages().count(Stat::Pgfault, 1);
+        match step {
+            Ok(Step::Done(outcome)) => Ok(outcome),
+            step => self.fault_again(addr, access, step),
+        }
+    }
+
+    /// Removes the obstacle that an attempt met, and tries again.
+    #[cold]
+    #[inline(never)]
+    fn fault_again(
+        self,
+        addr: VirtAddr,
+        access: Access,
+        mut step: Result<Step, FaultError>,
+    ) -> Result<FaultOutcome, FaultError> {
         let mut rounds = 0;
         loop {
-            let space = self.space.read(self.memory.platform());
-            let step = match space.tree.find(addr) {
-                Some(vma) => {
-                    let found = self.tables().walk(addr);
-                    if self.is_touch_of_new_page(vma, access, &found) {
-                        match self.map_new_page(vma, addr, &found) {
-                            Ok(true) => {
-                                return Ok(FaultOutcome { order: Order::FRAME, kind: FaultKind::Anon });
-                            }
-                            Ok(false) => Ok(Step::Again),
-                            Err(error) => Err(error),
-                        }
-                    } else {
-                        self.fault_at(vma, addr, access, &found, Caller::Access)
-                    }
-                }
-                None => {
-                    drop(space);
-                    self.grow_down(addr)?;
-                    continue;
-                }
-            };
-            drop(space);
             match step {
                 Ok(Step::Done(outcome)) => return Ok(outcome),
                 Ok(step) => self.prepare_retry(step, addr)?,
@@ -68,6 +77,11 @@ impl<P: Platform> Faults<'_, '_, P> {
                 }
                 Err(error) => return Err(error),
             }
+            let space = self.space.read(self.memory.platform());
+            step = match space.tree.find(addr) {
+                Some(vma) => self.fault_in(vma, addr, access, Caller::Access),
+                None => Ok(Step::Grow),
+            };
         }
     }
 
@@ -77,6 +91,7 @@ impl<P: Platform> Faults<'_, '_, P> {
         match step {
             Step::Done(_) => {}
             Step::Again => self.memory.platform().relax(),
+            Step::Grow => self.grow_down(addr)?,
             Step::Shared => self.unshare_at(addr)?,
             Step::TakeBack(frame) => self.take_back(frame)?,
             Step::Handler(waiting) => Notices::of(self.0).wait_for_handler(waiting)?,
@@ -90,7 +105,7 @@ impl<P: Platform> Faults<'_, '_, P> {
     /// Whether it is the most frequent fault, which takes a short way: the first store to a page of private
     /// memory, where single frames are mapped and the page table is there.
     #[inline(always)]
-    fn is_touch_of_new_page(self, vma: &Vma, access: Access, found: &Lookup) -> bool {
+    fn is_touch_of_new_page(self, vma: &Vma, access: Access, found: Lookup) -> bool {
         let attributes = &vma.attributes;
         access == Access::Write
             && found.entry.is_empty()
@@ -116,16 +131,17 @@ impl<P: Platform> Faults<'_, '_, P> {
         access: Access,
         caller: Caller,
     ) -> Result<Step, FaultError> {
-        self.fault_at(vma, addr, access, &self.tables().lookup(addr), caller)
+        self.fault_at(vma, addr, access, self.tables().lookup(addr), caller)
     }
 
     /// As [`Self::fault_in`], after a lookup of the address under the same hold of the lock.
+    #[inline(always)]
     fn fault_at(
         self,
         vma: &Vma,
         addr: VirtAddr,
         access: Access,
-        found: &Lookup,
+        found: Lookup,
         caller: Caller,
     ) -> Result<Step, FaultError> {
         if !access.is_allowed(vma.attributes.protection) {
@@ -136,17 +152,17 @@ impl<P: Platform> Faults<'_, '_, P> {
             return Ok(Step::Shared);
         }
         if vma.attributes.handler.is_some()
-            && let Some(step) = Notices::of(self.0).tell_handler(vma, addr, access, found)?
+            && let Some(step) = Notices::of(self.0).tell_handler(vma, addr, access, &found)?
         {
             return Ok(step);
         }
         if found.entry.is_empty() {
             return if vma.attributes.is_anonymous() {
-                self.fault_anonymous(vma, addr, access, *found, caller)
+                self.fault_anonymous(vma, addr, access, &found, caller)
             } else if vma.attributes.huge_size().is_some() {
                 self.fault_huge(vma, addr, access, caller)
             } else {
-                self.fault_file(vma, addr, access, found)
+                self.fault_file(vma, addr, access, &found)
             };
         }
         if found.entry.is_poison() {
@@ -154,7 +170,7 @@ impl<P: Platform> Faults<'_, '_, P> {
         }
         let order = found.leaf_size().map_or(Order::FRAME, |size| size.order());
         if access == Access::Write && !access.is_good_for(found.entry) {
-            return self.fault_protected(vma, addr, *found);
+            return self.fault_protected(vma, addr, found);
         }
         if let Some(size) = found.leaf_size()
             && access == Access::Write

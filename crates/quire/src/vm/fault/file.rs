@@ -17,6 +17,7 @@ use crate::vm::mapping::vma::{Backing, Vma};
 use crate::vm::userfault::UserfaultModes;
 
 impl<P: Platform> Faults<'_, '_, P> {
+    #[inline(never)]
     pub(super) fn fault_file(
         self,
         vma: &Vma,

@@ -44,6 +44,7 @@ pub(in crate::vm) struct Place<'a> {
 }
 
 impl<'a, P: Platform> Faults<'a, '_, P> {
+    #[inline(never)]
     pub(super) fn fault_huge(
         self,
         vma: &Vma,
@@ -112,11 +113,12 @@ impl<'a, P: Platform> Faults<'a, '_, P> {
         Ok(self.memory.huge().clear_next(self.memory.pages(), size, nodes, near)?)
     }
 
+    #[inline(never)]
     pub(super) fn fault_protected_huge(
         self,
         vma: &Vma,
         addr: VirtAddr,
-        found: Lookup,
+        found: &Lookup,
     ) -> Result<Step, FaultError> {
         let Some(place) = self.place_of(vma, addr) else { return Ok(Step::Again) };
         let Some(leaf_size) = found.leaf_size() else { return Ok(Step::Again) };

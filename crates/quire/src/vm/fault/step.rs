@@ -65,6 +65,8 @@ pub(in crate::vm) enum Step {
     Done(FaultOutcome),
     /// Something changed meanwhile: try again.
     Again,
+    /// No mapping holds the address: let a stack grow down to it.
+    Grow,
     /// The last piece of a gigantic folio is done: end its clear.
     Cleared(Cleared),
     /// The pool of this size has no page of these nodes that is known to be zero: clear one.

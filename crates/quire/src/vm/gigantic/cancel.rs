@@ -11,6 +11,7 @@ handle! { Cancellation of MmShared }
 
 impl<P: Platform> Cancellation<'_, '_, P> {
     /// An address space gives addresses up, or exits: cancels the pieces that lie there.
+    #[inline]
     pub(in crate::vm) fn cancel(self, owner: u64, range: VirtRange) {
         if self.gigantic_clears().any() {
             self.cancel_pieces(|folio| if folio.owner == owner { folio.inside(range) } else { Pieces::NONE });

@@ -154,6 +154,11 @@ impl<'m, P: Platform> AddressSpace<'m, P> {
         self.body.add_anon(self.memory.pages(), pages);
     }
 
+    #[inline(always)]
+    pub(in crate::vm) fn add_new_page(&self) {
+        self.body.add_new_page(self.memory.pages());
+    }
+
     #[inline]
     pub(in crate::vm) fn add_file(&self, kind: FileKind, pages: i64) {
         self.rss.add_as(self.memory.platform(), kind.into(), pages);

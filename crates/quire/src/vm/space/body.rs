@@ -61,6 +61,13 @@ impl MmBody {
         pages.change(Stat::NrAnonPages, count);
     }
 
+    /// Counts a fault that mapped a new page.
+    #[inline(always)]
+    pub(in crate::vm) fn add_new_page<P: Platform>(&self, pages: &PageAllocator<'_, P>) {
+        self.rss.add_anon(pages.platform(), 1);
+        pages.frames().count_both(Stat::Pgfault, Stat::NrAnonPages);
+    }
+
     /// Applies what a gather counted. `counted` names the kind of file, which the page table does not know.
     pub(in crate::vm) fn add_rss<P: Platform>(
         &self,
@@ -73,7 +80,9 @@ impl MmBody {
             return;
         }
         pages.change(Stat::NrAnonPages, change.anon);
-        pages.change(Stat::NrMapped, change.file);
+        if change.file != 0 {
+            pages.change(Stat::NrMapped, change.file);
+        }
     }
 }
 

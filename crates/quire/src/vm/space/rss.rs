@@ -103,7 +103,9 @@ impl RssCells {
         let slot = self.slot(platform);
         let private = if counted == Counted::Huge { &slot.huge } else { &slot.anon };
         private.fetch_add(change.anon, Ordering::Relaxed);
-        slot.cell(counted).fetch_add(change.file, Ordering::Relaxed);
+        if change.file != 0 {
+            slot.cell(counted).fetch_add(change.file, Ordering::Relaxed);
+        }
     }
 
     /// The sums; exact when no task changes them.

@@ -94,9 +94,12 @@ impl<'m, P: Platform> AddressSpace<'m, P> {
     }
 
     fn zap_alike(&self, zap: Zap, within: VirtRange, cut: RangeEnds<'m>, counted: Counted) {
-        let mut gather = MmuGather::new(self.memory.pages(), &self.context);
-        self.tables().unmap_cut(&zap, within, cut, &mut gather);
-        self.add_rss(gather.finish(), counted);
+        let change = self.tables().unmap_single(&zap, cut).unwrap_or_else(|| {
+            let mut gather = MmuGather::new(self.memory.pages(), &self.context);
+            self.tables().unmap_cut(&zap, within, cut, &mut gather);
+            gather.end()
+        });
+        self.add_rss(change, counted);
         if counted == Counted::Huge {
             self.memory.huge().take_returned(self.memory.pages());
         }

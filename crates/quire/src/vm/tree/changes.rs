@@ -27,7 +27,11 @@ impl VmaTree {
     }
 
     /// Shows the mappings that may be new or changed since the last call, and their views.
+    #[inline]
     pub fn show_changed(&mut self, mut show: impl FnMut(ViewPtr, &Vma)) {
+        if self.changed == [NOWHERE; 2] {
+            return;
+        }
         for range in core::mem::replace(&mut self.changed, [NOWHERE; 2]) {
             let mut at = if range.is_empty() { None } else { self.ptr_from(range.start) };
             while let Some(here) = at.filter(|&at| self.avl.node(at).vma.range.start < range.end) {

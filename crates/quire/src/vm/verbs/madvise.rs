@@ -17,6 +17,7 @@ use crate::vm::hugetlb::reservations::Reservations;
 use crate::vm::mapping::vma::{Backing, Vma, VmaAttributes, VmaFlags};
 use crate::vm::reclaim::shrink::SpaceReclaim;
 use crate::vm::space::address_space::AddressSpace;
+use crate::vm::space::state::Space;
 use crate::vm::userfault::UserfaultModes;
 use crate::vm::userfault::answer::Answers;
 use crate::vm::userfault::changes::Notices;
@@ -145,11 +146,16 @@ impl<P: Platform> Madvise<'_, '_, P> {
     }
 
     fn dont_need(self, range: VirtRange, suits: fn(&VmaAttributes) -> bool) -> Result<(), MmError> {
+        let space = self.lock();
+        if !space.handled {
+            return self.drop_pages(&space, range, suits);
+        }
+        drop(space);
         let handled = self.removable(range, suits);
         if let Some(part) = handled {
             Notices::of(self.0).tell_removed(part);
         }
-        let done = self.drop_pages(range, suits);
+        let done = self.drop_pages(&self.lock(), range, suits);
         if let Some(part) = handled {
             Answers::of(self.0).wake_range(part);
         }
@@ -164,10 +170,23 @@ impl<P: Platform> Madvise<'_, '_, P> {
         Some(prefix(space.tree.overlapping(range), range, suits).0)
     }
 
-    fn drop_pages(self, range: VirtRange, suits: fn(&VmaAttributes) -> bool) -> Result<(), MmError> {
-        let space = self.lock();
-        // One search of the tree for all that is asked of the mappings.
+    #[inline]
+    fn drop_pages(
+        self,
+        space: &Space,
+        range: VirtRange,
+        suits: fn(&VmaAttributes) -> bool,
+    ) -> Result<(), MmError> {
+        // One search of the tree for all that is asked of the mappings. Mostly one has all of the range.
         let vmas = space.tree.overlapping(range);
+        if let Some(vma) = vmas.clone().next().filter(|vma| vma.range.covers(range) && !space.huge) {
+            if !suits(&vma.attributes) {
+                return Err(MmError::Invalid);
+            }
+            let cut = self.cut(range)?;
+            self.zap(core::iter::once(vma), range, range, cut);
+            return Ok(());
+        }
         let covered = all_mapped(vmas.clone(), range);
         let range = space.whole_pages(range.intersect(space.layout.user))?;
         let (part, outcome) = prefix(vmas.clone(), range, suits);
@@ -175,7 +194,7 @@ impl<P: Platform> Madvise<'_, '_, P> {
             return outcome.and(covered);
         }
         let cut = self.cut(part)?;
-        Reservations::of(self.0).renew_reservations(&space, part)?;
+        Reservations::of(self.0).renew_reservations(space, part)?;
         self.zap(vmas.take_while(|vma| vma.range.start < part.end), part, part, cut);
         outcome.and(covered)
     }

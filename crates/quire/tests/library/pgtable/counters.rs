@@ -4,16 +4,17 @@ use hosted::raw::RawCounts;
 use hosted::raw::RawPages;
 use hosted::raw::RawTables;
 use hosted::{Hosted, HostedConfig};
-use quire::addr::{FrameRange, Order, VirtAddr};
-use quire::arch::{Entry, EntryFlags, Protection};
+use quire::addr::{Frame, FrameRange, Order, PageSize, VirtAddr};
+use quire::arch::{Entry, EntryFlags, PagingMode, Protection};
+use quire::cpu::CpuId;
 use quire::limits::{DRAIN_FRAMES, DRAIN_RUNS};
-use quire::page_alloc::Gfp;
+use quire::page_alloc::{AllocatorConfig, Gfp, MemoryRange};
 use quire::pgtable::{CopyMode, GrantWrite, Zap};
 use quire::stats::Stat;
 use quire::tlb::{FlushBatch, MmContext, MmuGather, RssChange, ZapStrategy};
 
 use crate::pgtable::support::*;
-use testkit::order;
+use testkit::{order, ranges_of};
 
 const ZAPS: [Stat; 3] = [Stat::ZapTable, Stat::ZapEntry, Stat::TlbFlushAvoided];
 
@@ -364,5 +365,48 @@ fn a_gigabyte_off_its_alignment_is_flushed_eight_times() {
             assert_eq!((counters.flushes_local, counters.flushes_remote), (8, 8));
             assert_eq!(counters.cpus_targeted, 8, "CPUs 1 and 3 run something else");
         });
+    });
+}
+
+/// Invariant 1: neighbours that are unmapped together go back together, to the pools of their regions.
+#[test]
+fn large_folios_in_a_row_go_back_to_the_pools_of_their_regions() {
+    let machine = small_machine().build().unwrap();
+    let all = ranges_of(&machine);
+    let [memory] = all.as_slice() else { panic!("one range") };
+    // Four regions of one zone, which meet. Some have tables of the allocator at their ends.
+    let border = |at: u64| Frame((memory.frames.start.0 + memory.frames.count / 4 * at) / 512 * 512);
+    let starts = [memory.frames.start, border(1), border(2), border(3), memory.frames.end()];
+    let ranges = [0, 1, 2, 3].map(|at| {
+        let frames = FrameRange::new(starts[at], starts[at + 1].0 - starts[at].0);
+        MemoryRange { frames, ..*memory }
+    });
+    machine.run_on(CpuId(0), || {
+        let allocator = hosted::raw::page_allocator(&machine, &ranges, AllocatorConfig::default()).unwrap();
+        let before = used(&allocator);
+        let context = Tables::create(&allocator, PagingMode::FourLevel).unwrap();
+        let mut folios: Vec<Frame> =
+            std::iter::from_fn(|| allocator.alloc_raw(Gfp::USER, BLOCK).ok()).collect();
+        folios.sort_unstable();
+        let meet = |pair: &[Frame]| starts.contains(&pair[1]) && pair[0].add(512) == pair[1];
+        assert!(folios.windows(2).any(meet));
+        let tables = Tables::new(&allocator, &context);
+        for (addr, &frame) in (GIB..).step_by(2 * MIB as usize).zip(&folios) {
+            tables.map_large_raw(VirtAddr(addr), frame, PageSize::Size2M, written()).unwrap();
+        }
+        let pages = 512 * folios.len() as i64;
+        let mapped = range(GIB, folios.len() as u64 * 2 * MIB);
+        let change = unmap_all(&allocator, &context, mapped);
+        assert_eq!(change, RssChange { anon: -pages, file: 0 });
+        assert_eq!(allocator.validate(), Ok(()));
+        // Each region has its blocks back.
+        let again = std::iter::from_fn(|| allocator.alloc_raw(Gfp::USER, BLOCK).ok());
+        let mut again: Vec<Frame> = again.collect();
+        again.sort_unstable();
+        assert_eq!(again, folios);
+        again.into_iter().for_each(|frame| allocator.free_raw(frame, BLOCK).unwrap());
+        Tables::destroy(&allocator, context);
+        assert_eq!(used(&allocator), before);
+        assert_eq!(allocator.validate(), Ok(()));
     });
 }

@@ -1,10 +1,11 @@
 /* The vector registers of programs, as kernel/test runs them in the kernel; it passes on Linux too.
  *
  * Threads fill all sixteen AVX registers with values of their own and read them back after page faults that clear and
- * copy memory, after signals whose handlers destroy them, and after other threads ran. A handler that writes registers
+ * copy memory, after signals whose handlers destroy them, and after other threads ran, also while a signal returns. A handler that writes registers
  * into its frame changes those of the program, and one that removes the frame's marks loses the upper halves.
  */
 #define _GNU_SOURCE
+#include <linux/userfaultfd.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
@@ -12,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -67,6 +69,21 @@ static void fill(Values values, int seed)
             values[i][j] = (uint8_t)(seed * 131 + i * 17 + j * 7 + 1);
 }
 
+/* Names the first register that is not as it was. */
+static void compare(const Values in, const Values out, const char *after, int round)
+{
+    for (int i = 0; i < REGISTERS; i++)
+        for (int j = 0; j < 32; j++)
+            if (in[i][j] != out[i][j]) {
+                printf("after %s, round %d: byte %d of ymm%d is %#x and was %#x; the register:", after, round, j, i,
+                       out[i][j], in[i][j]);
+                for (int k = 0; k < 32; k++)
+                    printf(" %02x", out[i][k]);
+                printf("\n");
+                exit(1);
+            }
+}
+
 static void destroy(int signal)
 {
     (void)signal;
@@ -82,9 +99,9 @@ static void *keep(void *number)
     for (int round = 0; round < ROUNDS; round++) {
         fill(in, round + (int)(intptr_t)number);
         across(in, out, SYS_sched_yield, 0, 0, 0, memory + round * PAGE);
-        CHECK(memcmp(in, out, sizeof in) == 0);
+        compare(in, out, "a page fault and a yield", round);
         across(in, out, SYS_tgkill, getpid(), gettid(), SIGUSR1, memory);
-        CHECK(memcmp(in, out, sizeof in) == 0);
+        compare(in, out, "a signal", round);
     }
     munmap(memory, PAGE * ROUNDS);
     return NULL;
@@ -134,6 +151,59 @@ static void changed(void (*handler)(int, siginfo_t *, void *), uint8_t low, uint
             CHECK(out[i][j] == (j < 16 ? low : high));
 }
 
+/* Two pages: an image ends in the second one, which another thread brings in while the signal returns. */
+static char *split;
+static char rest[PAGE];
+static int faults;
+
+static void *bring_in(void *unused)
+{
+    (void)unused;
+    struct uffd_msg message;
+    CHECK(read(faults, &message, sizeof message) == sizeof message && message.event == UFFD_EVENT_PAGEFAULT);
+    struct uffdio_copy copy = { .dst = (uintptr_t)split + PAGE, .src = (uintptr_t)rest, .len = PAGE };
+    CHECK(ioctl(faults, UFFDIO_COPY, &copy) == 0);
+    return NULL;
+}
+
+/* Moves the image, and destroys the registers. */
+static void move(int signal, siginfo_t *info, void *context)
+{
+    (void)info;
+    ucontext_t *user = context;
+    char *image = (char *)user->uc_mcontext.fpregs;
+    uint32_t bytes;
+    memcpy(&bytes, image + MARKS + 4, 4);
+    CHECK(bytes - HEADER <= PAGE);
+    memcpy(split + PAGE - HEADER, image, HEADER);
+    memcpy(rest, image + HEADER, bytes - HEADER);
+    user->uc_mcontext.fpregs = (void *)(split + PAGE - HEADER);
+    destroy(signal);
+}
+
+/* A signal returns to its registers though a page of their image is missing, so that the thread sleeps halfway. */
+static void returns_asleep(void)
+{
+    split = mmap(NULL, 2 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(split != MAP_FAILED);
+    faults = syscall(SYS_userfaultfd, 0);
+    CHECK(faults >= 0);
+    struct uffdio_api api = { .api = UFFD_API };
+    struct uffdio_register range = { .range = { (uintptr_t)split + PAGE, PAGE },
+                                     .mode = UFFDIO_REGISTER_MODE_MISSING };
+    CHECK(ioctl(faults, UFFDIO_API, &api) == 0 && ioctl(faults, UFFDIO_REGISTER, &range) == 0);
+    struct sigaction action = { .sa_sigaction = move, .sa_flags = SA_SIGINFO };
+    sigaction(SIGUSR2, &action, NULL);
+    pthread_t thread;
+    CHECK(pthread_create(&thread, NULL, bring_in, NULL) == 0);
+    Values in, out;
+    char touched;
+    fill(in, 5);
+    across(in, out, SYS_tgkill, getpid(), gettid(), SIGUSR2, &touched);
+    compare(in, out, "a return that sleeps", 0);
+    pthread_join(thread, NULL);
+}
+
 int main(void)
 {
     if (!__builtin_cpu_supports("avx")) {
@@ -163,6 +233,7 @@ int main(void)
 
     changed(change, 0x5a, 0xa5);
     changed(unmark, 0x5a, 0);
+    returns_asleep();
     puts("all registers are kept");
     return 0;
 }

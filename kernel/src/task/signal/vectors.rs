@@ -36,16 +36,21 @@ pub fn push(memory: UserMemory<'_>, at: VirtAddr, state: &mut FpuState) -> Resul
 
 /// Loads the processor's registers from an address: FXSAVE's part alone where a program has removed a mark.
 ///
+/// The image is complete before it becomes the task's: a read may sleep, and the switch to another task stores the
+/// registers that the processor has then, the handler's, in the task's image.
+///
 /// # Errors
 /// [`Errno::EFAULT`].
 pub fn pop(memory: UserMemory<'_>, at: VirtAddr, state: &mut FpuState) -> Result<(), Errno> {
-    memory.read(at, &mut state.0[..LEGACY_BYTES])?;
-    if has_marks(memory, at, state)? {
-        memory.read(VirtAddr(at.0 + LEGACY_BYTES as u64), &mut state.0[LEGACY_BYTES..])?;
+    let mut image = FpuState::new();
+    memory.read(at, &mut image.0[..LEGACY_BYTES])?;
+    if has_marks(memory, at, &image)? {
+        memory.read(VirtAddr(at.0 + LEGACY_BYTES as u64), &mut image.0[LEGACY_BYTES..])?;
     } else {
-        state.only_legacy();
+        image.only_legacy();
     }
-    state.sanitise();
+    image.sanitise();
+    *state = image;
     state.restore();
     Ok(())
 }

@@ -140,7 +140,9 @@ static void machine_texts(void) {
         char *at = strstr(line, "zone ") + 5 + 8;
         for (int order = 0; order < 11; order++) found += strtol(at, &at, 10) << order;
     }
-    expect("pages in buddyinfo", found, free_pages, on_linux ? free_pages / 4 : 64);
+    // A block that another CPU clears ahead comes and goes between the two.
+    long cleared = 512 * (sysconf(_SC_NPROCESSORS_ONLN) - 1);
+    expect("pages in buddyinfo", found, free_pages, on_linux ? free_pages / 4 : 64 + cleared);
 }
 
 static uint64_t word(int file, uint64_t index) {

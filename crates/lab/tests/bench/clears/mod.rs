@@ -20,11 +20,11 @@ pub(crate) fn check(rows: &[Row]) {
     let with = |more: &[&str]| -> BTreeSet<String> {
         kernels().iter().chain(more).map(|arm| (*arm).to_owned()).collect()
     };
-    assert_eq!(arms(&clear), with(&["quire", "memset", "linux", "linux-thp"]));
+    assert_eq!(arms(&clear), with(&["quire", "quire-pool", "memset", "linux", "linux-thp"]));
     assert_eq!(arms(&cache), with(&["none", "wait", "translate", "quire", "quire-soon", "quire-later"]));
     assert_eq!(arms(&used), with(&["quire", "quire-soon", "quire-later"]));
     let populated: Vec<_> = clear.iter().filter(|row| row.case.starts_with("populate/")).copied().collect();
-    assert_eq!(arms(&populated), with(&["quire", "linux", "linux-thp"]));
+    assert_eq!(arms(&populated), with(&["quire", "quire-pool", "linux", "linux-thp"]));
     let cases = |rows: &[&Row]| -> BTreeSet<String> { rows.iter().map(|row| row.case.clone()).collect() };
     for case in ["4KiB", "2MiB", "populate/2MiB"] {
         assert!(cases(&clear).contains(case), "{case}");

@@ -69,10 +69,9 @@ fn check_first_touch(rows: &[&Row]) {
 
 fn check_mlock(all: &[Row], rows: &[&Row]) {
     let arms = names(rows.iter().map(|row| &row.arm));
-    assert!(
-        arms.is_superset(&names(["linux", "quire", "quire-on-demand", "string"].iter())) && arms.len() == 5,
-        "{arms:?}"
-    );
+    let expected =
+        ["linux", "quire", "quire-pool", "quire-saving", "quire-on-demand", "string", "contiguous", "movnti"];
+    assert!(arms.is_superset(&names(expected.iter())) && arms.len() == expected.len() + 1, "{arms:?}");
     let mut expected = BTreeSet::new();
     for threads in [1, 2].into_iter().filter(|&threads| threads <= allowed_cpus().len()) {
         let on = if threads == 1 { "" } else { "/2threads" };

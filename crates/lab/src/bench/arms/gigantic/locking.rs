@@ -255,6 +255,8 @@ impl Ready<'_> {
             if let Some(size) = self.pool {
                 ours::fill_pool(&manager, size, (case.total() / case.page) as u64)?;
             }
+            // Filling a pool passes points too.
+            let before = scheduled.passed();
             let mm = manager.new_mm().map_err(|error| said(&error))?;
             ours::map_from(&mm, case.total(), self.pool)?;
             let meeting = Meeting::of(case.threads);
@@ -263,7 +265,7 @@ impl Ready<'_> {
             });
             let spans = spans.into_iter().collect::<Result<Vec<_>, Skip>>()?;
             // Read before any other code passes a point.
-            let (stretches, points) = (scheduled.stretches(), scheduled.passed());
+            let (stretches, points) = (scheduled.stretches(), scheduled.passed() - before);
             mm.switch_in();
             let start = |at: usize| ours::START.add(at as u64);
             let zeroes = zeroes(0, case.total(), |at| word(machine, start(at)));
@@ -287,7 +289,7 @@ fn lock(
     mm.switch_in();
     let start: VirtAddr = ours::START.add((cpu.index() * case.bytes) as u64);
     meeting.wait();
-    scheduled.begin();
+    scheduled.begin_anew();
     let begun = Instant::now();
     let done = mm.mlock(start, case.bytes as u64, false);
     let ended = Instant::now();

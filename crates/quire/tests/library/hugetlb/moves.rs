@@ -516,7 +516,9 @@ fn pages_of_files_that_go_are_moved_or_given_back() {
                     let file = fs.create(2 * HUGE).unwrap();
                     mm.mmap(&of_file(&file, Shared, BASE, (0, 2))).unwrap();
                     store(machine, &mm, BASE + HUGE, round).unwrap();
-                    there.store(frame_at(&mm, BASE + HUGE).0, Ordering::Relaxed);
+                    // It may be on its way already, and not mapped.
+                    let found = mm.translate(VirtAddr(BASE + HUGE), Access::Read);
+                    there.store(found.map_or(0, |found| found.frame.0), Ordering::Relaxed);
                     // In some rounds until the page moves, in others until it may.
                     let before = moved.load(Ordering::Relaxed);
                     for _ in 0..if round % 4 == 0 { 100_000 } else { round % 50 } {

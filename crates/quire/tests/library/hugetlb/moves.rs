@@ -6,48 +6,22 @@ use std::time::{Duration, Instant};
 
 use hosted::{Hosted, HostedConfig, InterruptPlan};
 use quire::addr::{Frame, FrameRange, Order, VirtAddr};
-use quire::cpu::CpuId;
 use quire::error::{MemoryFailureError, MigrateError};
-use quire::hugetlb::{
-    Charge, HugeFsLimits, HugeGroup, HugeSize, HugeSize::Size1G, HugeSize::Size2M, PoolInfo,
-};
+use quire::hugetlb::{Charge, HugeFsLimits, HugeGroup, HugeSize::Size1G, HugeSize::Size2M, PoolInfo};
 use quire::limits::MAX_HUGE_FS;
-use quire::manager::Config;
 use quire::page_alloc::{Gfp, NodePolicy, NodeSet};
 use quire::vm::Sharing::{Private, Shared};
 use quire::vm::{Access, Advice, FolioPolicy, MapRequest, Remap, UserfaultChanges, UserfaultModes};
 
 use crate::hugetlb::support::{GIB, MIB, two_nodes};
 use crate::hugetlb::world::{
-    BASE, HUGE, Manager, Space, check, info, load, of_file, private, run, store, with_config, with_huge,
+    BASE, HUGE, Space, check, info, load, of_file, private, run, store, with_config, with_huge, with_pool,
     within,
 };
-use testkit::{held_up, ranges_of, seed, stress_time};
+use testkit::{held_up, seed, stress_time};
 
 fn frame_at(mm: &Space<'_>, addr: u64) -> Frame {
     mm.translate(VirtAddr(addr), Access::Read).expect("mapped").frame
-}
-
-/// Like `with_huge`, for tests in which frames go bad and pools become smaller.
-fn with_pool(size: HugeSize, bytes: u64, pages: u64, test: impl FnOnce(&Hosted, &Manager<'_>)) {
-    let machine = HostedConfig::new(bytes).build().expect("the host refused a machine");
-    machine.run_on(CpuId(0), || {
-        let manager =
-            hosted::raw::memory_manager(&machine, &ranges_of(&machine), &Config::default()).unwrap();
-        manager.pages().lists().drain_local();
-        let before = manager.meminfo().frames;
-        let pools = manager.huge_pools();
-        assert_eq!(pools.resize(manager.pages(), size, NodeSet::ALL, pages).after, pages);
-        test(&machine, &manager);
-        let left = info(&manager, size);
-        assert_eq!((left.free, left.reserved, left.surplus), (left.total, 0, 0), "all pages are back");
-        check(&manager);
-        let _ = pools.resize(manager.pages(), size, NodeSet::ALL, 0);
-        manager.pages().lists().drain_all();
-        let after = manager.meminfo();
-        assert_eq!(after.frames.used, before.used + after.bad, "only bad frames are lost");
-        machine.assert_clean();
-    });
 }
 
 /// All of a page that matters: a word of each 4 KiB.

@@ -10,34 +10,10 @@ use quire::page_alloc::NodeSet;
 use quire::vm::Sharing::{Private, Shared};
 use quire::vm::{Access, Advice, Mm, Remap};
 
-use crate::hugetlb::world::{BASE, HUGE, Manager, Space, check, info, load, of_file, private, store, within};
+use crate::hugetlb::world::{
+    BASE, HUGE, Manager, Space, info, load, of_file, private, store, with_pool, within,
+};
 use testkit::ranges_of;
-
-fn with_pool(pages: u64, test: impl FnOnce(&Hosted, &Manager<'_>)) {
-    let machine = HostedConfig::new(256 << 20).build().expect("the host refused a machine");
-    machine.run_on(CpuId(0), || {
-        let manager =
-            hosted::raw::memory_manager(&machine, &ranges_of(&machine), &Config::default()).unwrap();
-        manager.pages().lists().drain_local();
-        let before = manager.meminfo().frames;
-        let pools = manager.huge_pools();
-        let grown = pools.resize(manager.pages(), HugeSize::Size2M, NodeSet::ALL, pages);
-        assert_eq!(grown.after, pages);
-        test(&machine, &manager);
-        let left = info(&manager, HugeSize::Size2M);
-        assert_eq!(
-            (left.free, left.reserved),
-            (left.total, 0),
-            "all pages are back, and no reservation is left"
-        );
-        check(&manager);
-        let _ = pools.resize(manager.pages(), HugeSize::Size2M, NodeSet::ALL, 0);
-        manager.pages().lists().drain_all();
-        let after = manager.meminfo();
-        assert_eq!(after.frames.used, before.used + after.bad, "only bad frames are lost");
-        machine.assert_clean();
-    });
-}
 
 fn fail_under(machine: &Hosted, manager: &Manager<'_>, mm: &Space<'_>, addr: u64) -> Failed {
     let leaf = machine.probe(mm.root(), VirtAddr(addr)).expect("mapped");
@@ -50,7 +26,7 @@ fn told(mm: &Space<'_>, addr: u64) -> Option<FaultError> {
 
 #[test]
 fn a_private_page_is_unmapped_in_every_address_space() {
-    with_pool(8, |machine, manager| {
+    with_pool(HugeSize::Size2M, 256 << 20, 8, |machine, manager| {
         let mm = manager.new_mm().unwrap();
         mm.mmap(&private(BASE, 4)).unwrap();
         within(&mm, || {
@@ -87,7 +63,7 @@ fn a_private_page_is_unmapped_in_every_address_space() {
 
 #[test]
 fn a_mapping_with_markers_goes_with_its_promises() {
-    with_pool(6, |machine, manager| {
+    with_pool(HugeSize::Size2M, 256 << 20, 6, |machine, manager| {
         let mm = manager.new_mm().unwrap();
         mm.mmap(&private(BASE, 4)).unwrap();
         within(&mm, || {
@@ -110,7 +86,7 @@ fn a_mapping_with_markers_goes_with_its_promises() {
 /// of the lost contents. The page leaves the pool when the file drops it.
 #[test]
 fn a_page_of_a_file_is_isolated_until_the_file_gives_it_up() {
-    with_pool(6, |machine, manager| {
+    with_pool(HugeSize::Size2M, 256 << 20, 6, |machine, manager| {
         let file = manager.huge_file(HugeSize::Size2M, 2 * HUGE).unwrap();
         let (mm, other) = (manager.new_mm().unwrap(), manager.new_mm().unwrap());
         for (mm, sharing, at) in

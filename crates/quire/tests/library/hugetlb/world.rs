@@ -135,3 +135,25 @@ pub(crate) fn ranges(mm: &Space<'_>) -> Vec<VirtRange> {
     mm.vmas(|vma| all.push(vma.range));
     all
 }
+
+/// Like `with_huge`, for tests in which frames go bad and pools become smaller.
+pub(crate) fn with_pool(size: HugeSize, bytes: u64, pages: u64, test: impl FnOnce(&Hosted, &Manager<'_>)) {
+    let machine = HostedConfig::new(bytes).build().expect("the host refused a machine");
+    machine.run_on(CpuId(0), || {
+        let manager =
+            hosted::raw::memory_manager(&machine, &ranges_of(&machine), &Config::default()).unwrap();
+        manager.pages().lists().drain_local();
+        let before = manager.meminfo().frames;
+        let pools = manager.huge_pools();
+        assert_eq!(pools.resize(manager.pages(), size, NodeSet::ALL, pages).after, pages);
+        test(&machine, &manager);
+        let left = info(&manager, size);
+        assert_eq!((left.free, left.reserved, left.surplus), (left.total, 0, 0), "all pages are back");
+        check(&manager);
+        let _ = pools.resize(manager.pages(), size, NodeSet::ALL, 0);
+        manager.pages().lists().drain_all();
+        let after = manager.meminfo();
+        assert_eq!(after.frames.used, before.used + after.bad, "only bad frames are lost");
+        machine.assert_clean();
+    });
+}

@@ -205,8 +205,8 @@ impl<'p, P: Platform> MemoryManager<'p, P> {
     }
 
     /// Clears some free memory ahead of its use, that of the pools of huge pages first, as much as
-    /// [`Zeroes`](crate::page_alloc::Zeroes) asks for. Returns whether there was anything to do. For idle CPUs, after [`Self::clear_ahead`], for which a task
-    /// may wait. The caller holds no lock.
+    /// [`Zeroes`](crate::page_alloc::Zeroes) asks for. Returns whether there was anything to do. For idle CPUs,
+    /// after [`Self::clear_ahead`], for which a task may wait. The caller holds no lock.
     pub fn zero_ahead(&self) -> bool {
         self.memory.huge().clear_ahead(self.pages()) || self.pages().store().zero_ahead()
     }

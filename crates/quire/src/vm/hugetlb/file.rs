@@ -237,7 +237,8 @@ impl<P: Platform> HugeFiles<'_, '_, P> {
         cleared.map_err(|_| MmError::NoMemory)
     }
 
-    /// Takes a page from the pool, fills it by `fill` (which forgets the page's zeroes before it stores) and enters it into the file. The caller has claimed its place.
+    /// Takes a page from the pool, fills it by `fill` (which forgets the page's zeroes before it stores) and
+    /// enters it into the file. The caller has claimed its place.
     pub(in crate::vm) fn fill_huge(
         self,
         file: &FileNode,

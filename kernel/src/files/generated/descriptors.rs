@@ -1,19 +1,16 @@
 //! The descriptors of a process, as links: `/proc/PID/fd`.
 
-use alloc::boxed::Box;
 use alloc::format;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use super::Generated;
 use super::folder::attributes_of;
 use super::link::Link;
 use super::process::number;
+use super::{FolderNode, Generated};
 use crate::errno::Errno;
 use crate::files::dentry::Dentry;
-use crate::files::directory_file::DirectoryFile;
-use crate::files::node::{Attributes, Directory, Entry, FsInfo, Kind, Node};
-use crate::files::open::{File, Opening};
+use crate::files::node::{Attributes, Directory, Entry, Kind};
 use crate::files::table::FileTable;
 use crate::task::process::Process;
 
@@ -35,21 +32,13 @@ impl DescriptorFolder {
     }
 }
 
-impl Node for DescriptorFolder {
-    fn attributes(&self) -> Attributes {
+impl FolderNode for DescriptorFolder {
+    fn fs(&self) -> Generated {
+        self.fs
+    }
+
+    fn stat(&self) -> Attributes {
         attributes_of(&self.process, self.fs, number(&self.process, 4), Kind::Directory, 0o500)
-    }
-
-    fn open(self: Arc<Self>, opening: &Opening<'_>) -> Result<Box<dyn File>, Errno> {
-        Ok(Box::new(DirectoryFile::new(opening.place.clone())))
-    }
-
-    fn directory(&self) -> Result<&dyn Directory, Errno> {
-        Ok(self)
-    }
-
-    fn fs_info(&self) -> FsInfo {
-        self.fs.info()
     }
 }
 

@@ -1,6 +1,5 @@
 //! Folders with a fixed list of entries, and the root of `/proc`, which has the processes too.
 
-use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -9,14 +8,12 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use quire::limits::FRAME_SIZE;
 use spin::RwLock;
 
-use super::Generated;
 use super::link::Link;
 use super::process::{self, ProcessFolder};
+use super::{FolderNode, Generated};
 use crate::errno::Errno;
 use crate::files::dentry::Dentry;
-use crate::files::directory_file::DirectoryFile;
-use crate::files::node::{Attributes, Directory, Entry, FsInfo, Kind, Node};
-use crate::files::open::{File, Opening};
+use crate::files::node::{Attributes, Directory, Entry, Kind, Node};
 use crate::observe::ProcessFile;
 use crate::task::process::Process;
 use crate::task::table;
@@ -94,11 +91,6 @@ impl Folder {
         folder
     }
 
-    /// The file system that it belongs to.
-    pub(super) fn kind(&self) -> Generated {
-        self.fs
-    }
-
     /// Adds an entry.
     ///
     /// # Errors
@@ -136,21 +128,13 @@ impl Folder {
     }
 }
 
-impl Node for Folder {
-    fn attributes(&self) -> Attributes {
+impl FolderNode for Folder {
+    fn fs(&self) -> Generated {
+        self.fs
+    }
+
+    fn stat(&self) -> Attributes {
         attributes(self.fs, self.number, Kind::Directory, 0o555)
-    }
-
-    fn open(self: Arc<Self>, opening: &Opening<'_>) -> Result<Box<dyn File>, Errno> {
-        Ok(Box::new(DirectoryFile::new(opening.place.clone())))
-    }
-
-    fn directory(&self) -> Result<&dyn Directory, Errno> {
-        Ok(self)
-    }
-
-    fn fs_info(&self) -> FsInfo {
-        self.fs.info()
     }
 }
 

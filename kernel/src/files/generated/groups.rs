@@ -11,12 +11,10 @@ use quire_interop::proc::GroupFile;
 
 use super::file::MachineNode;
 use super::folder::attributes;
-use super::{CGROUP_MAGIC, Generated};
+use super::{CGROUP_MAGIC, FolderNode, Generated};
 use crate::errno::Errno;
 use crate::files::dentry::Dentry;
-use crate::files::directory_file::DirectoryFile;
-use crate::files::node::{Attributes, Directory, Entry, FsInfo, Kind, New, NewKind, Node};
-use crate::files::open::{File, Opening};
+use crate::files::node::{Attributes, Directory, Entry, Kind, New, NewKind, Node};
 use crate::memory::manager::manager;
 use crate::observe::{Control, MachineFile};
 use crate::task::group::{self, ControlGroup};
@@ -110,21 +108,13 @@ fn process_named(text: &str) -> Result<Arc<Process>, Errno> {
     }
 }
 
-impl Node for GroupFolder {
-    fn attributes(&self) -> Attributes {
+impl FolderNode for GroupFolder {
+    fn fs(&self) -> Generated {
+        self.fs
+    }
+
+    fn stat(&self) -> Attributes {
         attributes(self.fs, self.group.number * MOST_FILES, Kind::Directory, 0o755)
-    }
-
-    fn open(self: Arc<Self>, opening: &Opening<'_>) -> Result<Box<dyn File>, Errno> {
-        Ok(Box::new(DirectoryFile::new(opening.place.clone())))
-    }
-
-    fn directory(&self) -> Result<&dyn Directory, Errno> {
-        Ok(self)
-    }
-
-    fn fs_info(&self) -> FsInfo {
-        self.fs.info()
     }
 }
 

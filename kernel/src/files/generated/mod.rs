@@ -20,12 +20,16 @@ mod link;
 mod mounts;
 mod process;
 
+use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::any::Any;
 
 use quire::limits::FRAME_SIZE;
 
-use super::node::{FsInfo, Node};
+use super::directory_file::DirectoryFile;
+use super::node::{Attributes, Directory, FsInfo, Node};
+use super::open::{File, Opening};
 use crate::errno::Errno;
 use crate::observe::{MachineFile, ProcessFile};
 
@@ -49,6 +53,33 @@ pub struct Generated {
 impl Generated {
     fn info(self) -> FsInfo {
         FsInfo { magic: self.magic, page: FRAME_SIZE, blocks: 0, free: 0, nodes: 0, fs: self.fs }
+    }
+}
+
+/// A folder of these file systems.
+trait FolderNode: Directory + Any + Send + Sync {
+    /// The file system that it belongs to.
+    fn fs(&self) -> Generated;
+
+    /// What `stat` shows.
+    fn stat(&self) -> Attributes;
+}
+
+impl<F: FolderNode> Node for F {
+    fn attributes(&self) -> Attributes {
+        self.stat()
+    }
+
+    fn open(self: Arc<Self>, opening: &Opening<'_>) -> Result<Box<dyn File>, Errno> {
+        Ok(Box::new(DirectoryFile::new(opening.place.clone())))
+    }
+
+    fn directory(&self) -> Result<&dyn Directory, Errno> {
+        Ok(self)
+    }
+
+    fn fs_info(&self) -> FsInfo {
+        self.fs().info()
     }
 }
 
@@ -87,7 +118,7 @@ impl Trees {
             Some((folder, name)) => (tree.create_folders(folder)?, name),
             None => (tree.clone(), path),
         };
-        let node: Arc<dyn Node> = Arc::new(file::MachineNode::new(tree.kind(), file));
+        let node: Arc<dyn Node> = Arc::new(file::MachineNode::new(tree.fs(), file));
         folder.put(name, node)
     }
 }

@@ -1,20 +1,17 @@
 //! The folder of a process, `/proc/PID`, and those of its threads.
 
-use alloc::boxed::Box;
 use alloc::format;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use super::Generated;
 use super::descriptors::DescriptorFolder;
 use super::file::ProcessNode;
 use super::folder::attributes_of;
 use super::link::Link;
+use super::{FolderNode, Generated};
 use crate::errno::Errno;
 use crate::files::dentry::Dentry;
-use crate::files::directory_file::DirectoryFile;
-use crate::files::node::{Attributes, Directory, Entry, FsInfo, Kind, Node};
-use crate::files::open::{File, Opening};
+use crate::files::node::{Attributes, Directory, Entry, Kind, Node};
 use crate::observe::ProcessFile;
 use crate::task::process::Process;
 use crate::task::sched;
@@ -92,21 +89,13 @@ impl ProcessFolder {
     }
 }
 
-impl Node for ProcessFolder {
-    fn attributes(&self) -> Attributes {
+impl FolderNode for ProcessFolder {
+    fn fs(&self) -> Generated {
+        self.fs
+    }
+
+    fn stat(&self) -> Attributes {
         attributes_of(&self.process, self.fs, number(&self.process, 0), Kind::Directory, 0o555)
-    }
-
-    fn open(self: Arc<Self>, opening: &Opening<'_>) -> Result<Box<dyn File>, Errno> {
-        Ok(Box::new(DirectoryFile::new(opening.place.clone())))
-    }
-
-    fn directory(&self) -> Result<&dyn Directory, Errno> {
-        Ok(self)
-    }
-
-    fn fs_info(&self) -> FsInfo {
-        self.fs.info()
     }
 }
 
@@ -137,21 +126,13 @@ struct Threads {
     files: &'static [ProcessFile],
 }
 
-impl Node for Threads {
-    fn attributes(&self) -> Attributes {
+impl FolderNode for Threads {
+    fn fs(&self) -> Generated {
+        self.fs
+    }
+
+    fn stat(&self) -> Attributes {
         attributes_of(&self.process, self.fs, number(&self.process, 3), Kind::Directory, 0o555)
-    }
-
-    fn open(self: Arc<Self>, opening: &Opening<'_>) -> Result<Box<dyn File>, Errno> {
-        Ok(Box::new(DirectoryFile::new(opening.place.clone())))
-    }
-
-    fn directory(&self) -> Result<&dyn Directory, Errno> {
-        Ok(self)
-    }
-
-    fn fs_info(&self) -> FsInfo {
-        self.fs.info()
     }
 }
 

@@ -157,24 +157,37 @@ impl<P: FramePlatform> Frames<'_, P> {
     /// The first word that is not zero, of frames that are not written to meanwhile.
     #[cold]
     pub(in crate::page_alloc) fn first_nonzero(&self, frames: FrameRange) -> Option<PhysAddr> {
-        let words = FRAME_SIZE as usize / size_of::<u64>();
-        (0..frames.count).find_map(|at| {
-            let frame = frames.start.add(at);
-            let memory: *const u64 = self.platform.direct_map(frame.addr()).cast_const().cast();
-            // SAFETY: M5: the frame is free or was just handed out, and all of it is words.
-            let is_other = |&at: &usize| unsafe { memory.add(at).read_volatile() } != 0;
-            (0..words).find(is_other).map(|at| PhysAddr(frame.addr().0 + (at * size_of::<u64>()) as u64))
+        (0..frames.count).map(|at| frames.start.add(at)).find_map(|frame| {
+            let at = first_nonzero_word(self.lines_of(frame))?;
+            Some(PhysAddr(frame.addr().0 + (at * size_of::<u64>()) as u64))
         })
     }
 
     /// Whether a frame in use is all zero. The caller must notice stores that come meanwhile.
     pub(crate) fn is_zero(&self, frame: Frame) -> bool {
-        let memory =
-            self.platform.direct_map(frame.addr()).cast::<[[AtomicU64; 8]; FRAME_SIZE as usize / 64]>();
-        // SAFETY: M5: the frame is memory, all of which is words, and is read by atomics alone.
-        let lines = unsafe { &*memory };
-        lines.iter().all(|line| line.iter().fold(0, |all, word| all | word.load(Ordering::Relaxed)) == 0)
+        first_nonzero_word(self.lines_of(frame)).is_none()
     }
+
+    fn lines_of(&self, frame: Frame) -> &Lines {
+        // SAFETY: M5: the frame is memory, all of which is words, and is read by atomics alone.
+        unsafe { &*self.platform.direct_map(frame.addr()).cast() }
+    }
+}
+
+/// A frame's cache lines.
+type Lines = [[AtomicU64; WORDS_OF_A_LINE]; FRAME_SIZE as usize / 64];
+const WORDS_OF_A_LINE: usize = 64 / size_of::<u64>();
+
+/// Not generic, so that unoptimised callers need not compile it themselves.
+fn first_nonzero_word(lines: &Lines) -> Option<usize> {
+    let is_other = |line: &[AtomicU64; 8]| line.iter().fold(0, |all, word| all | load(word)) != 0;
+    let line = lines.iter().position(is_other)?;
+    let word = lines[line].iter().position(|word| load(word) != 0);
+    Some(line * WORDS_OF_A_LINE + word.unwrap_or_default())
+}
+
+fn load(word: &AtomicU64) -> u64 {
+    word.load(Ordering::Relaxed)
 }
 
 fn is_within(part: FrameRange, whole: FrameRange) -> bool {

@@ -1,11 +1,12 @@
 //! The same machine as a kernel would see it: without checks in each call.
 //!
-//! A kernel's platform is zero-sized: the running CPU's number is one load, and there is no failure plan and
-//! no checker of locks and freed frames to call. [`Bare`] is that platform on a hosted machine: measurements
+//! A kernel's platform is zero-sized: the running CPU's number is one load, pinning counts the depth at which
+//! preemption is off, and there is no failure plan and no checker of locks and freed frames to call. [`Bare`] is that platform on a hosted machine: measurements
 //! on it show the library, not the machine's checks.
 
 #![allow(unsafe_code)]
 
+use std::marker::PhantomData;
 use std::sync::atomic::AtomicU32;
 
 use quire::addr::{Frame, FrameRange, PhysAddr, VirtRange};
@@ -33,6 +34,26 @@ impl Hosted {
     }
 }
 
+/// Preemption of the running thread is off as long as this lives, at the price of [`Bare`]'s `pin` and `unpin`:
+/// for measuring allocators that know no platform.
+pub struct Unpreempted(PhantomData<*const ()>);
+
+impl Unpreempted {
+    /// Turns it off.
+    #[inline(always)]
+    pub fn begin() -> Self {
+        Task::with(Task::pinned);
+        Self(PhantomData)
+    }
+}
+
+impl Drop for Unpreempted {
+    #[inline(always)]
+    fn drop(&mut self) {
+        Task::with(Task::unpinned);
+    }
+}
+
 impl Bare {
     /// The machine with its checks.
     pub fn hosted(&self) -> &Hosted {
@@ -45,18 +66,15 @@ impl Bare {
 unsafe impl FramePlatform for Bare {
     #[inline(always)]
     fn pin(&self) -> CpuId {
-        // Debug builds count pins, since the checking machine's methods that this one calls assert them.
-        if cfg!(debug_assertions) {
-            Task::with(Task::pinned);
-        }
-        Task::with(Task::cpu)
+        Task::with(|task| {
+            task.pinned();
+            task.cpu()
+        })
     }
 
     #[inline(always)]
     fn unpin(&self) {
-        if cfg!(debug_assertions) {
-            Task::with(Task::unpinned);
-        }
+        Task::with(Task::unpinned);
     }
 
     #[inline]

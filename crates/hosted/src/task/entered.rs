@@ -48,7 +48,7 @@ impl Task {
         self.machine.store(NO_MACHINE, Ordering::Relaxed);
         compiler_fence(Ordering::SeqCst);
         self.cpu.store(other.cpu, Ordering::Relaxed);
-        self.pins.store(other.pins, Ordering::Relaxed);
+        self.set_pins(other.pins);
         self.ranks.replace(other.ranks);
         self.flush_lost.store(other.flush_lost, Ordering::Relaxed);
         self.aside.store(other.aside, Ordering::Relaxed);

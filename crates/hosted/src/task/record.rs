@@ -22,12 +22,16 @@ pub(super) const COUNTED: usize = 1;
 /// The identity of no machine.
 pub(super) const NO_MACHINE: usize = 0;
 
+/// Set in [`Task::pins`] unless the task is asked to give its CPU up, as in the preemption count of Linux: so
+/// the last unpin finds out with the flags of its subtraction. Nothing asks here.
+const STAYS: u32 = 1 << 31;
+
 pub(crate) struct Task {
     /// The address of the machine that the thread is a CPU of, which borrows it meanwhile, and [`COUNTED`].
     pub(super) machine: AtomicUsize,
     pub(super) cpu: AtomicU32,
-    /// How deep the task is pinned; counted in debug builds only.
-    pub(super) pins: AtomicU32,
+    /// How deep the task is pinned, and [`STAYS`]. [`Hosted`](crate::Hosted) counts in debug builds only.
+    pins: AtomicU32,
     pub(super) interrupts_off: AtomicBool,
     /// An interrupt waits to be delivered, or the platform's calls are counted.
     attention: AtomicBool,
@@ -57,7 +61,7 @@ thread_local! {
         Task {
             machine: AtomicUsize::new(NO_MACHINE),
             cpu: AtomicU32::new(0),
-            pins: AtomicU32::new(0),
+            pins: AtomicU32::new(STAYS),
             interrupts_off: AtomicBool::new(false),
             attention: AtomicBool::new(false),
             flush_lost: AtomicBool::new(false),
@@ -121,18 +125,26 @@ impl Task {
     }
 
     pub(crate) fn pins(&self) -> u32 {
-        self.pins.load(Ordering::Relaxed)
+        self.pins.load(Ordering::Relaxed) & !STAYS
     }
 
-    #[inline]
+    pub(super) fn set_pins(&self, pins: u32) {
+        self.pins.store(pins | STAYS, Ordering::Relaxed);
+    }
+
+    #[inline(always)]
     pub(crate) fn pinned(&self) {
-        self.pins.store(self.pins() + 1, Ordering::Relaxed);
+        self.pins.store(self.pins.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn unpinned(&self) {
-        let pins = self.pins().checked_sub(1);
-        self.pins.store(pins.expect("unpin without pin"), Ordering::Relaxed);
+        debug_assert!(self.pins() > 0, "unpin without pin");
+        let left = self.pins.load(Ordering::Relaxed).wrapping_sub(1);
+        self.pins.store(left, Ordering::Relaxed);
+        if left == 0 {
+            give_up_cpu();
+        }
     }
 
     #[inline]
@@ -177,4 +189,10 @@ impl Task {
     pub(crate) fn is_held(&self) -> bool {
         self.held.load(Ordering::Relaxed) != 0
     }
+}
+
+#[cold]
+#[inline(never)]
+fn give_up_cpu() {
+    std::thread::yield_now();
 }

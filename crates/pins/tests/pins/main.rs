@@ -62,7 +62,7 @@ fn counted(
 #[test]
 fn a_pair_from_the_lists_takes_no_lock() {
     with_counting(|counting, allocator| {
-        for size in [0, 1, 2, 3, 9] {
+        for size in 0..=9 {
             let warm = [(); 2].map(|()| allocator.alloc_raw(Gfp::USER, order(size)).unwrap());
             warm.iter().for_each(|&folio| allocator.free_raw(folio, order(size)).unwrap());
             let (calls, folio) = counting.during(|| allocator.alloc_raw(Gfp::USER, order(size)).unwrap());

@@ -14,6 +14,11 @@ use crate::sync::RawLock;
 
 /// Bytes of a per-CPU list. A block's record holds the byte offset of its lists.
 pub(crate) const LIST_BYTES: usize = 64;
+/// Per-CPU lists of each zone, padded to a power of two.
+pub(crate) const LISTS: usize = 32;
+/// What the place of a list is counted in, so that those of all zones fit 16 bits. Addresses can contain a
+/// register times two, so that this costs no instruction.
+const GROUP_UNIT: usize = 2;
 
 /// What a block is used for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -62,8 +67,8 @@ pub struct Block {
     pub free: AtomicU16,
     /// Frames that can be free at once: not those beyond a range's edge, bad ones, and tables of blocks.
     pub capacity: AtomicU16,
-    /// The zone and the mobility group that the block serves, as the byte offset of its per-CPU lists. A zone
-    /// has 16 lists of [`LIST_BYTES`]. Valid unless the state is [`BlockState::Whole`].
+    /// The zone and the mobility group that the block serves, as the offset of its per-CPU lists, in
+    /// [`GROUP_UNIT`]s. Valid unless the state is [`BlockState::Whole`].
     group: AtomicU16,
     /// Next block on the shard's list, as block number plus one. Both links change under the shard's lock.
     pub next: AtomicU32,
@@ -331,25 +336,25 @@ impl Block {
     /// The block's zone.
     #[inline]
     pub fn zone(&self) -> usize {
-        self.lists_at() / (16 * LIST_BYTES)
+        self.lists_at() / (LISTS * LIST_BYTES)
     }
 
     /// The number of the mobility group that the block serves.
     #[inline]
     pub fn mobility(&self) -> u8 {
-        (self.lists_at() / LIST_BYTES) as u8 & 15
+        (self.lists_at() / LIST_BYTES % LISTS) as u8
     }
 
     /// The byte offset of the per-CPU lists of the block's zone and mobility group.
     #[inline(always)]
     pub(crate) fn lists_at(&self) -> usize {
-        usize::from(self.group.load(Ordering::Relaxed))
+        usize::from(self.group.load(Ordering::Relaxed)) * GROUP_UNIT
     }
 
     #[inline]
     pub(crate) fn set_group(&self, zone: u8, mobility: u8) {
-        let list = usize::from(zone) * 16 + usize::from(mobility);
-        self.group.store((list * LIST_BYTES) as u16, Ordering::Relaxed);
+        let list = usize::from(zone) * LISTS + usize::from(mobility);
+        self.group.store((list * LIST_BYTES / GROUP_UNIT) as u16, Ordering::Relaxed);
     }
 
     /// Whether the block is in small pieces, all of them free. A hint without the block's lock.

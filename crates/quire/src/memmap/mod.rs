@@ -17,8 +17,8 @@ mod lanes;
 mod record_maps;
 
 pub use bitmap::{Bitmap, FrameMask};
-pub(crate) use block::LIST_BYTES;
 pub use block::{Block, BlockState};
+pub(crate) use block::{LIST_BYTES, LISTS};
 pub use boot::{BootCell, BootMemory, BootRef, BootSlice};
 pub(crate) use boot::{BootTable, DeferredTable};
 pub(crate) use columns::{COUNTS_AT, TakenTables};

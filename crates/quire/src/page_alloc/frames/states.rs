@@ -42,7 +42,7 @@ impl<P: FramePlatform> Frames<'_, P> {
         order: Order,
     ) -> Option<(usize, &'b AtomicU8)> {
         let (list_at, state) = match order.get() {
-            small @ 0..=3 => {
+            small @ 0..=8 => {
                 // SAFETY: M2: the record is that of the frame's block.
                 let state = unsafe { block.state_cell(frame) }?;
                 (block.lists_at() + usize::from(small) * (3 * LIST_BYTES), state)

@@ -6,14 +6,14 @@ use crate::addr::BlockNumber;
 use crate::cpu::CpuId;
 use crate::error::InitError;
 use crate::limits::{BLOCK_FRAMES, SECTION_BLOCKS};
-use crate::memmap::{Block, BootMemory, BootSlice, Columns, MemMap, Section};
+use crate::memmap::{Block, BootMemory, BootSlice, Columns, LISTS, MemMap, Section};
 use crate::page_alloc::frames::CONTEXTS;
 use crate::page_alloc::init::config::{AllocatorConfig, MemoryRange};
 use crate::page_alloc::init::layout::Layout;
 use crate::page_alloc::init::start::{last_block, whole_blocks};
 #[cfg(feature = "published")]
 use crate::page_alloc::pcp::guarded;
-use crate::page_alloc::pcp::level::{CpuLists, LEVELS, LISTS, ListSizes};
+use crate::page_alloc::pcp::level::{CpuLists, LEVELS, ListSizes};
 use crate::page_alloc::pcp::list::Slot;
 use crate::page_alloc::pcp::parked::Parked;
 use crate::page_alloc::request::gfp::{KINDS, ZoneKind};

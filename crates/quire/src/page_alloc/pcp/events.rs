@@ -1,5 +1,6 @@
 //! Counts of events: counted ones, and those that follow from the lists.
 
+use crate::memmap::LISTS;
 use crate::page_alloc::pcp::{Lists, level as pcp, list};
 use crate::page_alloc::request::gfp::ZoneKind;
 use crate::platform::FramePlatform;
@@ -9,10 +10,10 @@ impl<P: FramePlatform> Lists<'_, P> {
     /// How often an event happened, or how much there is, on all CPUs together.
     pub fn stat(&self, stat: Stat) -> u64 {
         let through_lists = |count: fn(&list::FrameList) -> u64, kind: Option<ZoneKind>| -> u64 {
-            let of_kind = |at: usize| kind.is_none_or(|kind| self.store.zones[at / pcp::LISTS].kind == kind);
+            let of_kind = |at: usize| kind.is_none_or(|kind| self.store.zones[at / LISTS].kind == kind);
             let lists = self.cpus.iter().flat_map(|cpu| &cpu.levels).flat_map(|level| level.indexed());
             let counted = lists.filter(|&(at, _)| of_kind(at));
-            counted.map(|(at, list)| count(list) << pcp::order_of(at % pcp::LISTS).get()).sum()
+            counted.map(|(at, list)| count(list) << pcp::order_of(at % LISTS).get()).sum()
         };
         let cells = self.frames().stats.iter().map(|cells| cells.get(stat)).fold(0, u64::wrapping_add);
         cells

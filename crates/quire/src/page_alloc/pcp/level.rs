@@ -12,11 +12,11 @@
 //! A folio on a list has the state [`FrameState::FREE`](crate::memmap::FrameState::FREE), so that a second
 //! free is noticed. The common path writes only that byte, the array and two counters, and no descriptor.
 
-use core::sync::atomic::{AtomicU32, AtomicU64};
+use core::sync::atomic::AtomicU64;
 
 use crate::addr::Order;
 use crate::limits::{BLOCK_FRAMES, MAGAZINE_FRAMES, MAX_NODES, NESTED_SLOTS, SORTER_BLOCKS};
-use crate::memmap::{BootCell, BootSlice, LIST_BYTES};
+use crate::memmap::{BootCell, BootSlice, LIST_BYTES, LISTS};
 use crate::page_alloc::frames::CONTEXTS;
 use crate::page_alloc::pcp::list::{FrameList, Slot};
 use crate::page_alloc::pcp::parked::Parked;
@@ -25,16 +25,15 @@ use crate::page_alloc::store::sorting::SortEntry;
 use crate::rank::Rank;
 use crate::sync::{Lease, SpinLock, Stack};
 
-/// Lists of each zone, padded to a power of two: orders 0 to 3 have one per mobility group, order 9 has one.
-pub(in crate::page_alloc) const LISTS: usize = 16;
-pub(in crate::page_alloc) const HUGE: usize = 4 * 3;
+/// The list of order 9. Each smaller order has one for each mobility group.
+pub(in crate::page_alloc) const HUGE: usize = Order::BLOCK.get() as usize * 3;
 /// Nested contexts on one CPU: task, soft interrupt, hard interrupt.
 pub(in crate::page_alloc) const LEVELS: usize = CONTEXTS;
 
 #[inline(always)]
 pub(in crate::page_alloc) fn list_of(order: Order, mobility: Mobility) -> Option<usize> {
     match order.get() {
-        small @ 0..=3 => Some(usize::from(small) * 3 + mobility as usize),
+        small @ 0..=8 => Some(usize::from(small) * 3 + mobility as usize),
         9 => Some(HUGE),
         _ => None,
     }
@@ -46,15 +45,21 @@ pub(in crate::page_alloc) fn order_of(list: usize) -> Order {
     Order::new(order).unwrap_or(Order::FRAME)
 }
 
-/// Slots, a power of two, of a first-level list: all CPUs' arrays have about an eighth of the zone at most.
+/// Slots, a power of two, of a first-level list: all CPUs' arrays have about a quarter of the zone at most.
 fn capacity_of(list: usize, zone_frames: u64, cpus: usize) -> usize {
-    let share = zone_frames / (8 * cpus as u64 * LISTS as u64);
-    let slots = (share >> order_of(list).get()) as usize;
-    if list > HUGE || slots < 4 {
+    let order = order_of(list).get();
+    let share = zone_frames / (4 * cpus as u64 * LISTS as u64);
+    let slots = (share >> order) as usize;
+    if list > HUGE || slots < LEAST_SLOTS {
         return 0;
     }
-    1 << slots.min(MAGAZINE_FRAMES >> order_of(list).get().min(5)).ilog2()
+    // Of the middle orders an array has about 2 MiB, and of order 9 some folios.
+    let most = if list == HUGE { HUGE_SLOTS } else { LEAST_SLOTS.max(BLOCK_FRAMES >> order) };
+    1 << slots.min(most).min(MAGAZINE_FRAMES >> order.min(5)).ilog2()
 }
+
+const LEAST_SLOTS: usize = 4;
+const HUGE_SLOTS: usize = 8;
 
 fn nested_capacity_of(list: usize, zone_frames: u64, cpus: usize) -> usize {
     let slots = (capacity_of(list, zone_frames, cpus) / 4).min(NESTED_SLOTS >> order_of(list).get().min(3));
@@ -142,8 +147,6 @@ pub(in crate::page_alloc) struct CpuLists {
     pub(in crate::page_alloc) deferred_frames: AtomicU64,
     /// Held to revoke this CPU's leases.
     pub(in crate::page_alloc) drain: SpinLock<()>,
-    /// For each mobility group, the block of the last folio of a middle order, plus one. A hint.
-    pub(in crate::page_alloc) last_block: [AtomicU32; 3],
     /// Sorts folios by block. The first level's lease protects it.
     pub(in crate::page_alloc) sorter: BootSlice<SortEntry>,
 }
@@ -199,7 +202,6 @@ impl CpuLists {
             deferred: Stack::new(),
             deferred_frames: AtomicU64::new(0),
             drain: SpinLock::new(Rank::ListDrain, ()),
-            last_block: [const { AtomicU32::new(0) }; 3],
             sorter,
         })
     }
@@ -211,4 +213,7 @@ impl CpuLists {
 
 const _: () = assert!(MAGAZINE_FRAMES <= BLOCK_FRAMES);
 const _: () = assert!(size_of::<FrameList>() == LIST_BYTES);
-const _: () = assert!(MAX_NODES * KINDS * size_of::<ZoneLists>() <= 1 << 16, "a record says it in 16 bits");
+const _: () = assert!(
+    HUGE < LISTS && MAX_NODES * KINDS * size_of::<ZoneLists>() <= 2 << 16,
+    "16 bits, in units of two"
+);

@@ -5,9 +5,9 @@ use core::sync::atomic::{AtomicU8, Ordering};
 use crate::addr::{Frame, FrameRange, Order};
 use crate::error::FreeError;
 use crate::limits::{NESTED_BATCH, PCP_BATCH};
-use crate::memmap::{Block, FrameState};
+use crate::memmap::{Block, FrameState, LISTS};
 use crate::page_alloc::pcp::Lists;
-use crate::page_alloc::pcp::level::{HUGE, LEVELS, LISTS, order_of};
+use crate::page_alloc::pcp::level::{HUGE, LEVELS, order_of};
 use crate::page_alloc::pcp::list::{FrameList, Other, add_own};
 use crate::page_alloc::pcp::list_access::ListAccess;
 use crate::page_alloc::pcp::parked::{Parked, start_magazine};
@@ -190,7 +190,7 @@ impl<P: FramePlatform> Lists<'_, P> {
     ) -> Result<bool, FreeError> {
         let block = self.frames().memmap.get(frame.block()).ok_or(FreeError::NotMemory)?;
         let number = match order.get() {
-            small @ 0..=3 => {
+            small @ 0..=8 => {
                 self.frames().check_listable(block, frame, order)?;
                 usize::from(small) * 3 + usize::from(block.mobility())
             }

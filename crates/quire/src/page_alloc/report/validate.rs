@@ -4,10 +4,10 @@ use core::sync::atomic::Ordering;
 
 use crate::addr::{BlockNumber, Frame, FrameRange, Order};
 use crate::limits::{BLOCK_FRAMES, BLOCK_ORDER};
-use crate::memmap::{Block, BlockState, FrameMask, FrameState};
+use crate::memmap::{Block, BlockState, FrameMask, FrameState, LISTS};
 use crate::page_alloc::allocator::PageAllocator;
 use crate::page_alloc::frames::bad::state_outside;
-use crate::page_alloc::pcp::level::{LISTS, order_of};
+use crate::page_alloc::pcp::level::order_of;
 use crate::page_alloc::store::pool::Pool;
 use crate::page_alloc::store::shard::ShardIndex;
 use crate::page_alloc::store::zone::Zone;

@@ -9,7 +9,6 @@ use crate::page_alloc::pcp::level as pcp;
 use crate::page_alloc::pcp::list_access::ListAccess;
 use crate::page_alloc::request::Requests;
 use crate::page_alloc::request::gfp::{Contents, Gfp, Urgency};
-use crate::page_alloc::request::last_block::is_middle;
 use crate::page_alloc::request::placement::{ZoneOrder, node_of};
 use crate::page_alloc::store::search::Search;
 use crate::page_alloc::store::zone::Zone;
@@ -40,7 +39,7 @@ impl<P: FramePlatform> Requests<'_, P> {
         }
         // The slow path asks for the CPU again, so that this path need not keep its number.
         drop(pinned);
-        Ok(self.frames().folio(self.alloc_unlisted(gfp, order)?, order))
+        Ok(self.frames().folio(self.alloc_slow(gfp, order)?, order))
     }
 
     /// Frees a folio.
@@ -56,7 +55,7 @@ impl<P: FramePlatform> Requests<'_, P> {
             return Ok(());
         }
         drop(pinned);
-        self.free_unlisted(frame, order)
+        self.free_slow(frame, order)
     }
 
     /// The slow path of an allocation: guarded and nested lists, empty lists, other zones and nodes.
@@ -77,9 +76,6 @@ impl<P: FramePlatform> Requests<'_, P> {
             self.lists.clear_up(access.lists);
         }
         let found = self.alloc_from(&access, zones, gfp, order);
-        if let Some(frame) = found.filter(|_| is_middle(order)) {
-            self.remember_block(cpu, gfp, frame);
-        }
         let found = if access.wait {
             found.or_else(|| self.alloc_scraping(&access, zones, gfp, order))
         } else {

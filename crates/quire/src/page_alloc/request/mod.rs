@@ -3,7 +3,6 @@
 pub(super) mod alloc;
 pub(super) mod bulk;
 pub(super) mod gfp;
-pub(super) mod last_block;
 pub(super) mod placement;
 pub(super) mod tables;
 pub(super) mod zeroed;

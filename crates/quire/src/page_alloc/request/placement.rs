@@ -57,11 +57,6 @@ impl Placement {
         zones.map(|zones| zones.as_slice()).ok_or(AllocError::BadNode)
     }
 
-    /// The zone that serves requests from a node first.
-    pub(in crate::page_alloc) fn nearest_zone(&self, node: u8, kind: ZoneKind) -> Option<u8> {
-        self.nearest.get(usize::from(node) * KINDS + kind as usize)?.first().copied()
-    }
-
     /// The nodes of a policy's set that have memory.
     pub(in crate::page_alloc) fn usable(&self, set: NodeSet) -> Result<NodeSet, AllocError> {
         let usable = set.intersection(self.with_memory);

@@ -64,7 +64,7 @@ impl<P: FramePlatform> Requests<'_, P> {
     #[cold]
     #[inline(never)]
     fn alloc_unlisted_zeroed(&self, gfp: Gfp, order: Order) -> Result<(Folio, Contents), AllocError> {
-        let frame = self.alloc_unlisted(gfp.for_zeroes(), order)?;
+        let frame = self.alloc_slow(gfp.for_zeroes(), order)?;
         Ok((self.frames().folio(frame, order), self.store().take_mark(frame, order)))
     }
 

@@ -172,6 +172,7 @@ fn folios_below_a_block_come_apart_in_place() {
         for frame in 16..32 {
             allocator.free_raw(folio.add(frame), Order::FRAME).unwrap();
         }
+        allocator.lists().drain_all();
         assert_eq!(allocator.split_raw(folio, Order::FRAME), Err(SplitError::NotAFolio));
     });
 }

@@ -6,7 +6,7 @@ use bitmap_allocator::{BitAlloc, BitAlloc1M};
 use spin::mutex::SpinMutex;
 
 use super::case::{Frames, PageAlloc};
-use super::loops::prepare;
+use super::peer::prepare;
 use crate::bench::experiment::{Arm, Prepared, Skip};
 
 pub(super) const NAME: &str = "bitmap-allocator";

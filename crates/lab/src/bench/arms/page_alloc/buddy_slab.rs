@@ -6,7 +6,7 @@ use buddy_slab_allocator::BuddyAllocator;
 use spin::mutex::SpinMutex;
 
 use super::case::{Frames, PageAlloc};
-use super::loops::prepare;
+use super::peer::prepare;
 use crate::bench::experiment::{Arm, Prepared, Skip};
 use crate::bench::folio::PAGE;
 use crate::bench::linux::region::Region;

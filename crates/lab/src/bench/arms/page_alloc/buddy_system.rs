@@ -5,7 +5,7 @@ use std::sync::Arc;
 use buddy_system_allocator::LockedFrameAllocator;
 
 use super::case::{Frames, PageAlloc};
-use super::loops::prepare;
+use super::peer::prepare;
 use crate::bench::experiment::{Arm, Prepared, Skip};
 
 pub(super) const NAME: &str = "buddy_system_allocator";

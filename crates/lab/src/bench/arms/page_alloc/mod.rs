@@ -6,8 +6,10 @@ mod bitmap;
 mod buddy_slab;
 mod buddy_system;
 mod case;
+mod frame_alloc;
 mod linux;
 mod loops;
+mod peer;
 mod quire;
 
 use std::rc::Rc;
@@ -19,7 +21,7 @@ use crate::bench::experiment::Arm;
 pub use case::{Back, Crowded, Frames, Half, Operation, PageAlloc, Timed};
 
 /// The arms that ratios are taken against.
-pub const PEERS: &[&str] = &[buddy_system::NAME, buddy_slab::NAME, bitmap::NAME];
+pub const PEERS: &[&str] = &[buddy_system::NAME, buddy_slab::NAME, bitmap::NAME, frame_alloc::NAME];
 
 /// Every arm. The checksum of a repetition is the number of frames that were allocated and, where many are
 /// held at once, all different.
@@ -32,5 +34,6 @@ pub fn all() -> Vec<Box<dyn Arm<PageAlloc>>> {
     arms.push(Box::new(buddy_system::BuddySystem));
     arms.push(Box::new(buddy_slab::BuddySlab));
     arms.push(Box::new(bitmap::Bitmap));
+    arms.push(Box::new(frame_alloc::FrameAlloc));
     arms
 }

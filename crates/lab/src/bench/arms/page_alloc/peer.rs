@@ -1,0 +1,37 @@
+//! What an allocator of another crate pays in a kernel besides its own work: preemption is off during each call.
+
+use hosted::Unpreempted;
+
+use super::case::{Frames, PageAlloc};
+use super::loops;
+use crate::bench::experiment::{Prepared, Skip};
+
+struct Peer<F>(F);
+
+/// Prepares a case on allocators of another crate, one for each thread.
+pub(super) fn prepare<'a, F: Frames + 'a>(
+    case: &PageAlloc,
+    mut build: impl FnMut() -> Result<Vec<F>, Skip> + 'a,
+) -> Result<Box<dyn Prepared + 'a>, Skip> {
+    loops::prepare(case, move || Ok(build()?.into_iter().map(Peer).collect()))
+}
+
+impl<F: Frames> Frames for Peer<F> {
+    type Frame = F::Frame;
+
+    #[inline(always)]
+    fn take<const ORDER: u8>(&mut self) -> Option<F::Frame> {
+        let _unpreempted = Unpreempted::begin();
+        self.0.take::<ORDER>()
+    }
+
+    #[inline(always)]
+    fn give<const ORDER: u8>(&mut self, frame: F::Frame) {
+        let _unpreempted = Unpreempted::begin();
+        self.0.give::<ORDER>(frame);
+    }
+
+    fn free_frames(&self) -> Option<u64> {
+        self.0.free_frames()
+    }
+}

@@ -76,6 +76,26 @@ pub fn stress_time() -> Duration {
     Duration::from_millis(if long { 18_000 } else { 600 })
 }
 
+/// The time of a stress test, and more on a host so busy that little happened in it.
+pub struct Stress {
+    start: Instant,
+    time: Duration,
+}
+
+impl Stress {
+    /// Lasts [`stress_time`] or longer, from now on.
+    #[must_use]
+    pub fn begin() -> Self {
+        Self { start: Instant::now(), time: stress_time() }
+    }
+
+    /// Whether the test goes on: for its time, and until there was `enough` to see, though not forever.
+    pub fn goes_on(&self, enough: impl FnOnce() -> bool) -> bool {
+        let passed = self.start.elapsed();
+        passed < self.time || passed < 30 * self.time && !enough()
+    }
+}
+
 /// As [`within`], on a CPU of the machine; ends as soon as another CPU has spun for so many turns that it waits for
 /// this one.
 pub fn unless_stuck(machine: &Hosted, time: Duration, came: impl Fn() -> bool) -> bool {

@@ -8,6 +8,6 @@ mod machines;
 mod panics;
 
 pub use accesses::{load, store};
-pub use held_up::{HeldUp, PATIENCE, held_up, held_up_to_look, stress_time, unless_stuck, within};
+pub use held_up::{HeldUp, PATIENCE, Stress, held_up, held_up_to_look, stress_time, unless_stuck, within};
 pub use machines::{order, ranges_of, seed, with_allocator};
 pub use panics::panic_message;

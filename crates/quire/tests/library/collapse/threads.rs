@@ -1,7 +1,6 @@
 //! Collapses while other CPUs load, store, fault, fork, unmap and truncate files: no store is lost.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
 
 use fastrand::Rng;
 use hosted::{FaultCause, Hosted, HostedConfig};
@@ -13,7 +12,7 @@ use quire::vm::{Access, Advice, Collapser, FolioPolicy, OrderPolicy, Remap, Spli
 
 use crate::collapse::support::{HUGE, PAGE};
 use crate::collapse::world::{FORKS, MIB, Manager, Space, anonymous, load, store, with_forks};
-use testkit::{order, seed, stress_time};
+use testkit::{Stress, order, seed};
 
 const CPUS: usize = 4;
 const BASE: u64 = 0x7000_0000;
@@ -102,11 +101,10 @@ fn nothing_that_is_stored_during_collapses_is_lost() {
             mm.switch_in();
             let mut rng = Rng::with_seed(first.wrapping_add(u64::from(cpu.0)));
             let mut daemons = (Collapser::default(), Splitter::new(rng.usize(100..400)));
-            let end = Instant::now() + stress_time();
-            // On a busy host it goes on until there was something to lose.
+            let stress = Stress::begin();
             let enough =
                 || manager.stat(Stat::ThpCollapseCopied) > 20 && manager.stat(Stat::ThpCollapseRecopied) > 0;
-            while Instant::now() < end || !enough() && Instant::now() < end + 10 * stress_time() {
+            while stress.goes_on(enough) {
                 if cpu.0 == 0 {
                     manager.set_folio_policy(policy.with(order(9), OrderPolicy::Always));
                     collapse(manager, &mm, &mut rng, &mut daemons);

@@ -2,7 +2,7 @@
 //! CPU reaches freed frames (invariants 2 and 3).
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use fastrand::Rng;
 use hosted::{FaultCause, Hosted, HostedConfig, InterruptPlan};
@@ -14,7 +14,7 @@ use quire::vm::{Access, Advice, Collapser, File, FolioPolicy, Remap};
 
 use crate::filethp::support::{BASE, HUGE, PAGE, RX, TEXT, private, shared, word};
 use crate::filethp::world::{MIB, Manager, RW, Space, store, with_manager};
-use testkit::{held_up, seed, stress_time};
+use testkit::{Stress, held_up, seed};
 
 const CPUS: usize = 4;
 const SUMS_AT: u64 = 0x7000_0000;
@@ -148,8 +148,8 @@ fn nothing_that_is_stored_during_collapses_is_lost() {
             mm.switch_in();
             let mut rng = Rng::with_seed(first.wrapping_add(u64::from(cpu.0)));
             let mut collapser = Collapser::default();
-            let end = Instant::now() + stress_time();
-            while Instant::now() < end {
+            let stress = Stress::begin();
+            while stress.goes_on(|| manager.stat(Stat::ThpCollapseFile) > 5) {
                 if cpu.0 == 0 {
                     disturb(&scene, &mm, &mut rng, &mut collapser);
                 } else {

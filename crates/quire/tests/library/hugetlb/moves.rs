@@ -2,7 +2,7 @@
 //! go bad.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use hosted::{Hosted, HostedConfig, InterruptPlan};
 use quire::addr::{Frame, FrameRange, Order, VirtAddr};
@@ -18,7 +18,7 @@ use crate::hugetlb::world::{
     BASE, HUGE, Space, check, info, load, of_file, private, run, store, with_config, with_huge, with_pool,
     within,
 };
-use testkit::{held_up, seed, stress_time};
+use testkit::{Stress, held_up, seed};
 
 fn frame_at(mm: &Space<'_>, addr: u64) -> Frame {
     mm.translate(VirtAddr(addr), Access::Read).expect("mapped").frame
@@ -382,7 +382,8 @@ fn pages_move_beside_stores_and_forks() {
         mm.mmap(&of_file(&file, Shared, BASE + 8 * HUGE, (0, 2))).unwrap();
         let places = [BASE, BASE + HUGE, BASE + 8 * HUGE, BASE + 9 * HUGE];
         let (moved, ended) = (AtomicU64::new(0), AtomicBool::new(false));
-        let end = Instant::now() + stress_time().max(Duration::from_millis(300));
+        let stress = Stress::begin();
+        let enough = || moved.load(Ordering::Relaxed) > 10;
         machine.spawn_cpus(3, |cpu| {
             let mut random = fastrand::Rng::with_seed(first.wrapping_add(u64::from(cpu.0)));
             mm.switch_in();
@@ -390,7 +391,7 @@ fn pages_move_beside_stores_and_forks() {
                 // The only writer of its words counts up: a lost store shows at the next one.
                 0 | 1 => {
                     let mut counts = [0; 4];
-                    while Instant::now() < end {
+                    while stress.goes_on(enough) {
                         let place = random.usize(0..4);
                         let at = places[place] + 4096 * u64::from(cpu.0) + 8;
                         assert_eq!(load(machine, &mm, at), Ok(counts[place]), "a store was lost");
@@ -478,13 +479,13 @@ fn pages_of_files_that_go_are_moved_or_given_back() {
     with_config(machine, Size2M, 6, |machine, manager| {
         let fs = manager.huge_fs(Size2M, HugeFsLimits::default()).unwrap();
         let (there, ended, moved) = (AtomicU64::new(0), AtomicBool::new(false), AtomicU64::new(0));
-        let end = Instant::now() + stress_time().max(Duration::from_millis(300));
+        let stress = Stress::begin();
         machine.spawn_cpus(2, |cpu| {
             if cpu.0 == 0 {
                 let mm = manager.new_mm().unwrap();
                 mm.switch_in();
                 for round in 0.. {
-                    if Instant::now() > end {
+                    if !stress.goes_on(|| moved.load(Ordering::Relaxed) > 10) {
                         break;
                     }
                     let file = fs.create(2 * HUGE).unwrap();

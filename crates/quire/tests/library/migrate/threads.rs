@@ -1,7 +1,6 @@
 //! Moves while other CPUs load, store, fault, fork, unmap and truncate files: no store is lost.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
 
 use fastrand::Rng;
 use hosted::{FaultCause, Hosted, HostedConfig};
@@ -13,7 +12,7 @@ use quire::vm::{Access, Advice, Backing, FolioPolicy, MapRequest, OrderPolicy, R
 
 use crate::migrate::support::PAGE;
 use crate::migrate::world::{FORKS, MIB, Manager, Space, anonymous, load, store, with_forks};
-use testkit::{order, seed, stress_time};
+use testkit::{Stress, order, seed};
 
 const CPUS: usize = 4;
 const BASE: u64 = 0x7000_0000;
@@ -95,8 +94,8 @@ fn nothing_that_is_stored_during_moves_is_lost() {
         machine.spawn_cpus(CPUS, |cpu| {
             mm.switch_in();
             let mut rng = Rng::with_seed(first.wrapping_add(u64::from(cpu.0)));
-            let end = Instant::now() + stress_time();
-            while Instant::now() < end {
+            let stress = Stress::begin();
+            while stress.goes_on(|| manager.stat(Stat::PgmigrateSuccess) > 1000) {
                 if cpu.0 == 0 {
                     mover(manager, &mut rng);
                     continue;

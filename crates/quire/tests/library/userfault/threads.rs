@@ -15,7 +15,7 @@ use quire::vm::{
 
 use crate::userfault::support::{BASE, Handler, MISSING, PAGE, PROTECT, WAKE, copy, register, watched};
 use crate::userfault::world::{FORKS, MIB, Manager, Space, anonymous, load, store, with_forks};
-use testkit::{seed, stress_time};
+use testkit::{Stress, seed, stress_time};
 
 const PROGRAMS: usize = 3;
 const HANDLERS: usize = 2;
@@ -42,9 +42,9 @@ struct Scene<'m, 's> {
 impl<'m> Scene<'m, '_> {
     /// Touches pages: each holds the handler's word, or the word that a program has stored to it.
     fn program(&self, rng: &mut Rng) {
-        let end = Instant::now() + stress_time();
+        let stress = Stress::begin();
         self.mm.switch_in();
-        while Instant::now() < end {
+        while stress.goes_on(|| self.faults.load(Ordering::Relaxed) > 100) {
             let addr = PLACES[rng.usize(..2)] + rng.u64(..PAGES) * PAGE;
             let seen = if rng.u32(..3) == 0 {
                 store(self.machine, self.mm, addr + 64, addr).map(|()| None)

@@ -16,7 +16,7 @@ use quire::vm::{
 };
 
 use crate::vm::world::{FORKS, MIB, Manager, RW, Space, anonymous, load, store, with_forks};
-use testkit::{order, seed, stress_time};
+use testkit::{Stress, order, seed, stress_time};
 
 const CPUS: usize = 4;
 /// Each thread has its own range of addresses, all of them in the same upper tables.
@@ -187,8 +187,8 @@ fn parents_and_children_store_side_by_side() {
         let children = std::sync::Mutex::new(vec![root.fork().expect("memory")]);
         machine.spawn_cpus(CPUS, |cpu| {
             let mut rng = Rng::with_seed(first.wrapping_add(u64::from(cpu.0)));
-            let end = Instant::now() + stress_time();
-            while Instant::now() < end {
+            let stress = Stress::begin();
+            while stress.goes_on(|| manager.stat(Stat::TableUnshare) > 100) {
                 let Some(mm) = take(&children, &mut rng) else {
                     std::hint::spin_loop();
                     continue;

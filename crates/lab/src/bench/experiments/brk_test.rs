@@ -9,6 +9,7 @@ use crate::bench::experiment::{Case, Experiment, Measured, RATE};
 use crate::bench::published;
 use crate::bench::row::Row;
 use crate::bench::runner::Runner;
+use crate::bench::stats::mean_and_deviation;
 
 /// The experiment `brk-test`.
 pub const EXPERIMENT: Experiment = Experiment {
@@ -51,16 +52,22 @@ fn appendix(rows: &[Row]) -> anyhow::Result<String> {
     beside("brk_test", rows)
 }
 
-/// Operations a second here, and the published ones of the loop called `wanted`.
+/// Operations a second here with their standard deviation, which the published change was to lower, and the
+/// published rates of the loop called `wanted`.
 pub(super) fn beside(wanted: &str, rows: &[Row]) -> anyhow::Result<String> {
-    let mut text = Sheet::new(&["case", "source", "operations a second"].map(str::to_owned), 2);
+    let mut text = Sheet::new(
+        &["case", "source", "operations a second", "mean ± standard deviation"].map(str::to_owned),
+        2,
+    );
     for row in rows.iter().filter(|row| row.metric == RATE.name) {
         let shown = row.median.map(|median| format!("{median:.0}")).unwrap_or_default();
-        text.add_row(vec![row.case.clone(), format!("{} here", row.arm), shown]);
+        let spread = mean_and_deviation(&row.samples);
+        let spread = spread.map(|(mean, by)| format!("{mean:.0} ± {by:.0} ({:.1} %)", 100.0 * by / mean));
+        text.add_row(vec![row.case.clone(), format!("{} here", row.arm), shown, spread.unwrap_or_default()]);
     }
     for figure in published::figures("pcp")?.iter().filter(|figure| figure.case == wanted) {
         let source = format!("{}, {}", figure.source, figure.variant);
-        text.add_row(vec![figure.case.clone(), source, figure.value.clone()]);
+        text.add_row(vec![figure.case.clone(), source, figure.value.clone(), String::new()]);
     }
     Ok(text.to_string())
 }

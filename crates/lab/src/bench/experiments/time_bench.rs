@@ -16,8 +16,8 @@ pub const EXPERIMENT: Experiment = Experiment {
     name: "time-bench",
     question: "What do the primitives of a page allocator cost on this machine?",
     expectation: "A lock and its unlock: some 20 cycles (one locked instruction). Turning interrupts off and \
-     on: more. Pinning: next to nothing. A pair of page calls in quire: under 12 cycles, less than the lock \
-     alone.",
+     on: more. Pinning: a counter goes up and down. A pair of page calls in quire, pinning included: under 12 \
+     cycles, less than the lock alone.",
     baseline: &["irq-off"],
     per: "call",
     notes: &[

@@ -93,7 +93,7 @@ impl<'m> Nested<'m> {
 
     /// The second half: keeps a copy, unless a bracket came between; returns whether it did.
     pub fn keep(&self, found: Found) -> bool {
-        let (put, stale) = self.tables.put(found.at, &found.leaf, found.begun);
+        let (put, stale) = self.tables.install(found.at, &found.leaf, found.begun);
         if let Some(stale) = stale {
             self.machine.violated(stale);
         }

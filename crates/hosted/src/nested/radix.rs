@@ -42,6 +42,11 @@ impl Leaf {
         self.frame + ((at - self.at) >> FRAME_SHIFT)
     }
 
+    fn of(entry: u64, level: u32, index: u64) -> Self {
+        let at = index << shift(level);
+        Self { at, level, frame: entry >> FRAME_SHIFT, write: entry & WRITE != 0 }
+    }
+
     fn entry(&self) -> u64 {
         self.frame << FRAME_SHIFT | PRESENT | if self.write { WRITE } else { 0 }
     }
@@ -77,12 +82,7 @@ impl Radix {
         match entry {
             0 => Entry::Empty,
             TABLE => Entry::Table,
-            _ => Entry::Leaf(Leaf {
-                at: index << shift(level),
-                level,
-                frame: entry >> FRAME_SHIFT,
-                write: entry & WRITE != 0,
-            }),
+            _ => Entry::Leaf(Leaf::of(entry, level, index)),
         }
     }
 
@@ -96,6 +96,20 @@ impl Radix {
             }
         }
         None
+    }
+
+    /// Whether smaller leaves than the entry's translate addresses of an entry.
+    pub(super) fn has_smaller(&self, level: u32, at: u64) -> bool {
+        let index = at >> shift(level);
+        matches!(self.load(level, index), Entry::Table) && {
+            let below = index << (shift(level) - shift(level - 1));
+            let mut entries = below..below + (1 << (shift(level) - shift(level - 1)));
+            entries.any(|index| match self.load(level - 1, index) {
+                Entry::Empty => false,
+                Entry::Leaf(_) => true,
+                Entry::Table => self.has_smaller(level - 1, index << shift(level - 1)),
+            })
+        }
     }
 
     /// Calls `show` with every leaf that overlaps a range, in ascending order.
@@ -119,6 +133,9 @@ impl Radix {
     }
 
     fn drop_below(&self, level: u32, range: &Range<u64>, dropped: &mut impl FnMut(Leaf)) {
+        if level == 1 {
+            return self.drop_pages(range, dropped);
+        }
         for index in indices(level, range) {
             match self.load(level, index) {
                 Entry::Empty => {}
@@ -134,6 +151,20 @@ impl Radix {
                         self.slot(level, index).store(0, Ordering::Release);
                     }
                 }
+            }
+        }
+    }
+
+    fn drop_pages(&self, range: &Range<u64>, dropped: &mut impl FnMut(Leaf)) {
+        let pages = indices(1, range);
+        let slots = &self.levels[0][pages.start as usize..pages.end as usize];
+        for (index, slot) in pages.zip(slots) {
+            let entry = slot.load(Ordering::Relaxed);
+            if entry != 0 {
+                slot.store(0, Ordering::Release);
+                let leaf = Leaf::of(entry, 1, index);
+                self.reach.remove(1, leaf.frame);
+                dropped(leaf);
             }
         }
     }

@@ -155,8 +155,15 @@ impl Tables {
 
     /// Keeps a copy of a leaf around an address, as large as the leaf, guest memory and alignment allow,
     /// unless a bracket began since the number was `begun`, or an open one covers some of it.
-    pub(super) fn put(&self, at: u64, leaf: &Translated, begun: u64) -> (Put, Option<Violation>) {
-        let leaf = self.copy_of(at, leaf);
+    pub(super) fn install(&self, at: u64, leaf: &Translated, begun: u64) -> (Put, Option<Violation>) {
+        let leaf = self.copy_of(at, leaf, TOP);
+        let (put, stale) = self.put(leaf, begun);
+        let kept = u64::from(matches!(put, Put::Kept));
+        self.counts.installs[leaf.level as usize - 1].fetch_add(kept, Ordering::Relaxed);
+        (put, stale)
+    }
+
+    fn put(&self, leaf: Leaf, begun: u64) -> (Put, Option<Violation>) {
         let brackets = lock(&self.brackets);
         if brackets.value.begun != begun || brackets.value.covers(&(leaf.at..leaf.at + leaf.bytes())) {
             return (Put::Again, None);
@@ -170,13 +177,13 @@ impl Tables {
             }
         });
         drop(brackets);
-        self.counts.installs[leaf.level as usize - 1].fetch_add(1, Ordering::Relaxed);
         (Put::Kept, stale)
     }
 
-    fn copy_of(&self, at: u64, leaf: &Translated) -> Leaf {
+    /// The copy of a leaf around an address, of this level or below.
+    fn copy_of(&self, at: u64, leaf: &Translated, largest: u32) -> Leaf {
         let addr = self.base + at;
-        for level in (2..=TOP).rev().filter(|&level| 1 << shift(level) <= leaf.size.bytes()) {
+        for level in (2..=largest).rev().filter(|&level| 1 << shift(level) <= leaf.size.bytes()) {
             let bytes = 1u64 << shift(level);
             let start = at & !(bytes - 1);
             let inside = self.base + start >= leaf.addr.0
@@ -192,37 +199,44 @@ impl Tables {
         Leaf { at: at & !0xfff, level: 1, frame, write: leaf.writable }
     }
 
-    /// The leaves in a range became one: makes large copies of theirs, each by one store.
-    pub(super) fn collapse(&self, range: VirtRange) {
-        let guest = self.guest(range);
-        let brackets = lock(&self.brackets);
-        // Larger leaves first, then smaller ones for the rest, since guest addresses are not aligned to large
-        // ones.
-        for level in (2..=TOP).rev() {
+    /// Larger leaves may map a range: puts copies of them in place of smaller copies, by the protocol of a
+    /// fault. A copy of 1 GiB takes the place of copies of 2 MiB, so that each hold of the lock is short.
+    /// `walk` reads the page table.
+    pub(super) fn collapse(
+        &self,
+        range: VirtRange,
+        walk: &impl Fn(VirtAddr) -> Option<Translated>,
+    ) -> Option<Violation> {
+        let (guest, mut stale) = (self.guest(range), None);
+        for level in 2..=TOP {
             let bytes = 1u64 << shift(level);
             let mut at = guest.start.next_multiple_of(bytes);
             while at + bytes <= guest.end {
-                self.collapse_one(at, level);
+                stale = stale.or(self.collapse_one(at, level, walk));
                 at += bytes;
             }
         }
-        drop(brackets);
+        stale
     }
 
-    fn collapse_one(&self, at: u64, level: u32) {
-        let bytes = 1u64 << shift(level);
-        let (mut first, mut write) = (None, false);
-        self.radix.each(at..at + bytes, &mut |leaf: Leaf| {
-            first.get_or_insert(leaf);
-            write |= leaf.write;
-        });
-        let Some(first) = first.filter(|leaf| leaf.level < level) else { return };
-        let frame = first.frame.wrapping_sub((first.at - at) >> 12);
-        if !frame.is_multiple_of(bytes >> 12) {
-            return;
+    fn collapse_one(
+        &self,
+        at: u64,
+        level: u32,
+        walk: impl Fn(VirtAddr) -> Option<Translated>,
+    ) -> Option<Violation> {
+        if !self.radix.has_smaller(level, at) {
+            return None;
         }
-        self.radix.put(Leaf { at, level, frame, write }, &mut |_| {});
-        self.counts.collapses.fetch_add(1, Ordering::Relaxed);
+        let begun = self.begun(at)?;
+        let leaf = walk(VirtAddr(self.base + at))?;
+        let copy = self.copy_of(at, &leaf, level);
+        if copy.level < level {
+            return None;
+        }
+        let (put, stale) = self.put(copy, begun);
+        self.counts.collapses.fetch_add(u64::from(matches!(put, Put::Kept)), Ordering::Relaxed);
+        stale
     }
 
     /// Every copy that leads to one of these frames.

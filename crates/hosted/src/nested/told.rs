@@ -1,6 +1,7 @@
 //! A machine's calls to its secondary MMUs, and the brackets that it loses on purpose.
 
-use quire::addr::{Frame, VirtRange};
+use quire::addr::{Frame, PageSize, VirtAddr, VirtRange};
+use quire::vm::Translated;
 
 use crate::machine::Hosted;
 use crate::plan::FailurePlan;
@@ -33,6 +34,17 @@ impl Hosted {
     }
 
     pub(crate) fn collapse_copies(&self, root: Frame, range: VirtRange) {
-        self.nested.of(Some(root)).iter().for_each(|tables| tables.collapse(range));
+        let walk = |addr| self.leaf_for_copy(root, addr);
+        let stale = self.nested.of(Some(root)).into_iter().filter_map(|tables| tables.collapse(range, &walk));
+        stale.for_each(|violation| self.violated(violation));
+    }
+
+    /// The leaf that maps an address, as a secondary MMU may copy it.
+    fn leaf_for_copy(&self, root: Frame, addr: VirtAddr) -> Option<Translated> {
+        let found = self.probe(root, addr).filter(|leaf| leaf.present && leaf.user)?;
+        let sizes = [PageSize::Size4K, PageSize::Size2M, PageSize::Size1G];
+        let size = sizes.into_iter().find(|size| size.frames() == found.frames)?;
+        let writable = found.write && found.dirty;
+        Some(Translated { addr: found.addr, frame: found.frame, size, writable })
     }
 }

@@ -28,6 +28,11 @@ pub struct Metric {
     pub better: Better,
 }
 
+/// Whether the largest sample counts, in place of the median: a pause is as long as its longest.
+pub fn is_worst(name: &str) -> bool {
+    name.starts_with("worst-")
+}
+
 /// The main metric of every experiment: nanoseconds per page or per call (see [`Experiment::per`](super::experiment::Experiment::per)).
 pub const TIME: Metric = Metric { name: "time", unit: "ns", better: Better::Lower };
 

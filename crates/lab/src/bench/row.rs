@@ -23,7 +23,8 @@ pub struct Row {
     pub better: Better,
     /// Every measured repetition, in the order they ran; empty when skipped.
     pub samples: Vec<f64>,
-    /// Their median; `null` when skipped.
+    /// Their median, or the largest where that counts ([`is_worst`](super::metric::is_worst)); `null` when
+    /// skipped.
     pub median: Option<f64>,
     /// Exact counts of the last repetition.
     pub counters: Counters,

@@ -8,6 +8,7 @@ use super::experiment::{Arm, Case, Counters, Experiment, Measured, Metric, Prepa
 use super::link_args::LinkArgs;
 use super::progress::Progress;
 use super::row::Row;
+use super::stats::Summary;
 use crate::host::machine;
 use crate::host::threads::{self, Pinned};
 
@@ -130,7 +131,7 @@ impl Runner {
             metric: metric.name.to_owned(),
             unit: metric.unit.to_owned(),
             better: metric.better,
-            median: super::stats::Summary::of(&samples).map(|summary| summary.median),
+            median: Summary::of(&samples).map(|summary| summary.figure(metric.name)),
             samples,
             counters,
             params: params.clone(),

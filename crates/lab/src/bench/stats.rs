@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::metric::is_worst;
+
 /// Median and range of a set of samples.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Summary {
@@ -26,6 +28,11 @@ impl Summary {
             f64::midpoint(sorted[middle - 1], sorted[middle])
         };
         Some(Self { median, min, max })
+    }
+
+    /// The figure of a metric with these samples.
+    pub fn figure(self, metric: &str) -> f64 {
+        if is_worst(metric) { self.max } else { self.median }
     }
 }
 
@@ -61,6 +68,11 @@ impl Spread {
         };
         let [min, lower, median, upper, max] = [0.0, 0.25, 0.5, 0.75, 1.0].map(quantile);
         Some(Self { count: sorted.len(), min, lower, median, upper, max })
+    }
+
+    /// The figure of a metric with these samples.
+    pub fn figure(self, metric: &str) -> f64 {
+        if is_worst(metric) { self.max } else { self.median }
     }
 
     /// The same with four digits for each figure.

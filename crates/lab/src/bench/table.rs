@@ -17,7 +17,7 @@ pub fn render(experiment: &Experiment, measured: &Measured) -> String {
     }
     let _ = writeln!(
         text,
-        "Values are medians. ratio = {} / this arm: above 1 is faster.",
+        "Values are medians, those of `worst-...` the largest. ratio = {} / this arm: above 1 is faster.",
         baseline_words(experiment)
     );
     for (arm, about) in &measured.about {
@@ -114,8 +114,7 @@ fn ratio(baseline: Option<f64>, own: Option<f64>) -> String {
 }
 
 fn cell(row: &Row) -> String {
-    Summary::of(&row.samples)
-        .map_or_else(|| "skipped".to_owned(), |summary| quantity(summary.median, &row.unit))
+    row.median.map_or_else(|| "skipped".to_owned(), |figure| quantity(figure, &row.unit))
 }
 
 /// A metric other than the time; it has no column per page.

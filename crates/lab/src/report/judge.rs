@@ -6,6 +6,7 @@ use crate::bench::code;
 use crate::bench::experiment::{Better, Experiment, TIME};
 use crate::bench::experiments;
 use crate::bench::goal::{Bound, Figure, Goal, Over};
+use crate::bench::metric::is_worst;
 
 /// Metrics that are no measure of an arm's speed: cycles beside times, and the time of loops and empty
 /// processes.
@@ -38,6 +39,8 @@ pub struct Verdict<'a> {
     pub launches: Vec<(f64, bool)>,
     /// The unit of the value; none for a ratio or a count.
     pub unit: Option<&'a str>,
+    /// The largest value counts.
+    worst: bool,
 }
 
 /// A figure in which another arm is faster.
@@ -180,7 +183,9 @@ pub fn verdicts<'a>(goal: &Goal, measured: &Measured<'a>) -> Vec<Verdict<'a>> {
             _ => None,
         };
         if !launches.is_empty() {
-            verdicts.push(Verdict { case: case.name, run: case.run, launches, unit });
+            let worst =
+                matches!((goal.figure, goal.over), (Figure::Metric(name), Over::Nothing) if is_worst(name));
+            verdicts.push(Verdict { case: case.name, run: case.run, launches, unit, worst });
         }
     }
     verdicts
@@ -192,11 +197,11 @@ impl Verdict<'_> {
         self.launches.iter().filter(|(_, met)| *met).count()
     }
 
-    /// The middle value of the launches.
+    /// The middle value of the launches, or the largest of a metric of which that counts.
     pub fn median(&self) -> f64 {
         let mut values: Vec<f64> = self.launches.iter().map(|(value, _)| *value).collect();
         values.sort_by(f64::total_cmp);
-        values[values.len() / 2]
+        values[if self.worst { values.len() - 1 } else { values.len() / 2 }]
     }
 }
 
@@ -227,7 +232,7 @@ pub fn slower<'a>(measured: &Measured<'a>) -> Vec<Slower<'a>> {
 
 /// The ratio of Quire's figure to `other`, or its inverse where more is better.
 fn times(own: &Series, other: &Series) -> Option<f64> {
-    let (own_value, other_value) = (own.of_all()?.median, other.of_all()?.median);
+    let (own_value, other_value) = (own.figure()?, other.figure()?);
     let (value, of) = match own.better {
         Better::Lower => (own_value, other_value),
         Better::Higher => (other_value, own_value),
@@ -237,8 +242,8 @@ fn times(own: &Series, other: &Series) -> Option<f64> {
 
 /// The launches in which `own` is slower, and those that have both.
 fn launches(own: &Series, other: &Series) -> (usize, usize) {
-    let both =
-        own.launches.iter().filter_map(|(launch, spread)| Some((spread.median, other.median_of(*launch)?)));
+    let both = own.launches.iter();
+    let both = both.filter_map(|(launch, _)| Some((own.median_of(*launch)?, other.median_of(*launch)?)));
     let slower: Vec<bool> = both
         .map(|(own_value, other_value)| match own.better {
             Better::Lower => own_value > other_value,

@@ -396,9 +396,9 @@ fn skipped(measured: &Measured<'_>) -> String {
     text
 }
 
-/// The median of all launches.
+/// The figure of all launches.
 fn middle(series: &Series) -> String {
-    series.of_all().map(|spread| quantity(spread.median, &series.unit)).unwrap_or_default()
+    series.figure().map(|figure| quantity(figure, &series.unit)).unwrap_or_default()
 }
 
 /// The median of all launches, and the smallest and the largest sample.

@@ -67,9 +67,15 @@ pub struct Series {
 }
 
 impl Series {
-    /// The median of launch number `launch`.
+    /// The figure of launch number `launch`.
     pub fn median_of(&self, launch: usize) -> Option<f64> {
-        self.launches.iter().find(|(number, _)| *number == launch).map(|(_, spread)| spread.median)
+        let found = self.launches.iter().find(|(number, _)| *number == launch);
+        found.map(|(_, spread)| spread.figure(&self.metric))
+    }
+
+    /// The figure of all launches.
+    pub fn figure(&self) -> Option<f64> {
+        self.of_all().map(|spread| spread.figure(&self.metric))
     }
 
     /// The median of the launches' medians, with the smallest and the largest sample of all of them.

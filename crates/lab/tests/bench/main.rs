@@ -293,7 +293,7 @@ const OURS: [&str; 3] = ["quire", "irq-off", "task-only"];
 const REMAINDERS: [&str; 6] = ["clear", "rest", "alloc", "free", "alloc-cycles", "free-cycles"];
 
 /// Metrics that may be nothing: shares of memory, and waits.
-const SHARES: [&str; 4] = ["coverage", "coverage-end", "untouched", "stall"];
+const SHARES: [&str; 5] = ["coverage", "coverage-end", "untouched", "stall", "worst-stall"];
 
 /// What every line must hold.
 fn check(row: &Row) {

@@ -2,6 +2,8 @@
 //! platform, locks taken, descriptors touched, instructions. A commit that changes one of them does so on
 //! purpose, and says why.
 
+#[cfg(not(miri))]
+mod arrivals;
 mod collapse;
 mod descriptors;
 #[cfg(not(miri))]

@@ -14,7 +14,7 @@ use core::sync::atomic::Ordering;
 use super::bitmap::FrameMask;
 use super::block::{Block, BlockState};
 use super::folio_maps::{NARROW_MOST, TABLES_MASK};
-use super::lanes::{LaneError, LaneWidth};
+use super::lanes::{LaneError, LaneWidth, Lanes};
 use crate::addr::PhysAddr;
 use crate::limits::BLOCK_FRAMES;
 use crate::platform::FramePlatform;
@@ -155,6 +155,33 @@ impl Block {
             self.set_record(Record::new(tables + 1, false));
         }
         Ok(tables == 0)
+    }
+
+    /// Counts one more leaf of one frame, if other pieces are counted in bits or bytes and that is one store.
+    /// Returns whether it was. `of_pool`: whether the block is of a pool's page. Under its lock.
+    #[inline]
+    pub(crate) fn add_piece<P: FramePlatform>(
+        &self,
+        platform: &P,
+        index: usize,
+        of_pool: impl FnOnce() -> bool,
+    ) -> bool {
+        match self.slot_lanes(platform) {
+            None => {
+                let (word, bit) = (index / 64, 1 << (index % 64));
+                let bits = self.heads.word(word);
+                // Only pages of pools have bits. A full word may complete a table.
+                let one_store = self.record().has_bits() && bits & bit == 0 && bits | bit != u64::MAX;
+                if one_store {
+                    self.heads.set_word(word, bits | bit);
+                }
+                one_store
+            }
+            Some(lanes @ Lanes::Narrow(_)) if self.record().tables() == 0 && of_pool() => {
+                lanes.increment(index, 1).is_ok()
+            }
+            Some(_) => false,
+        }
     }
 
     /// Counts one leaf less for each frame of a run.

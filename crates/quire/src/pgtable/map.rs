@@ -78,7 +78,9 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
             if !locked.all_empty(first, count) {
                 break MapError::Occupied;
             }
-            let counted = self.allocator.counts().counter().map(run);
+            let counts = self.allocator.counts();
+            let counted =
+                if count == 1 && counts.map_piece(run.start) { Ok(()) } else { counts.counter().map(run) };
             let Err(CountError::Prepare { at, .. }) = counted else {
                 locked.fill_run(first, entry, count);
                 return Ok(());

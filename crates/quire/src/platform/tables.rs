@@ -148,13 +148,14 @@ pub unsafe trait TablePlatform: FramePlatform {
     #[inline]
     fn secondary_invalidate_end(&self, _root: Frame, _range: VirtRange) {}
 
-    /// Tells a secondary MMU that one leaf now maps all of `range`, in place of smaller leaves onto the same
-    /// frames with the same rights, and dirty if one of them was. Copies of the smaller leaves stay good;
-    /// larger ones may replace them without a bracket. A hint, given outside every bracket of the calling
-    /// task, for address spaces that have a secondary MMU.
+    /// Tells a secondary MMU that larger leaves now map `range`, in place of smaller leaves onto the same
+    /// frames with the same rights. A hint, given outside every bracket of the calling task, for address
+    /// spaces that have a secondary MMU. Copies of the smaller leaves stay good. Larger ones may replace them
+    /// without a bracket, by the protocol of a fault: the secondary MMU walks the page table, and drops the
+    /// result if a bracket has begun meanwhile. Another task may have changed a leaf already.
     ///
-    /// Precondition: a task that holds the address-space lock, so that the leaf stays until the call returns,
-    /// and no other lock. May block likewise.
+    /// Precondition: a task that holds the address-space lock, for reading or for writing, and no other lock.
+    /// So the tables stay until the call returns. May block likewise.
     ///
     /// Default: nothing. Copies of the smaller leaves are then used until they are invalidated.
     #[inline]

@@ -42,8 +42,8 @@ impl MmContext {
         debug_assert!(before > 0, "more secondary MMUs went than came");
     }
 
-    /// Tells a secondary MMU, if there is one, that a leaf of extent `range` replaced smaller ones
-    /// ([`TablePlatform::secondary_collapse_possible`]). The caller holds the address-space lock for writing.
+    /// Tells a secondary MMU, if there is one, that larger leaves may map `range`
+    /// ([`TablePlatform::secondary_collapse_possible`]). The caller holds the address-space lock.
     #[inline]
     pub(crate) fn collapse_possible<P: TablePlatform>(&self, platform: &P, range: VirtRange) {
         if self.has_secondary() {

@@ -32,6 +32,7 @@ pub(crate) struct Watched<'m> {
     vectors: AtomicBool,
     asked: Mutex<Option<Asked<'m>>>,
     clears: Mutex<Option<Asked<'m>>>,
+    told: Mutex<Option<Box<dyn FnMut() + Send + 'm>>>,
     /// The state that the processor is said to have, if not the machine's.
     state: Mutex<Option<ProcessorState>>,
     nodes: Mutex<NodePolicy>,
@@ -49,6 +50,7 @@ impl<'m> Watched<'m> {
             vectors: AtomicBool::new(true),
             asked: Mutex::default(),
             clears: Mutex::default(),
+            told: Mutex::default(),
             state: Mutex::default(),
             nodes: Mutex::default(),
         }
@@ -72,6 +74,11 @@ impl<'m> Watched<'m> {
     /// Runs `before` when memory is cleared next.
     pub(crate) fn before_clear(&self, before: impl FnOnce() + Send + 'm) {
         *self.clears.lock().unwrap() = Some(Box::new(before));
+    }
+
+    /// Runs `told` whenever a secondary MMU is told of larger leaves.
+    pub(crate) fn when_told(&self, told: impl FnMut() + Send + 'm) {
+        *self.told.lock().unwrap() = Some(Box::new(told));
     }
 
     /// Whether vectors are available from now on.
@@ -231,6 +238,13 @@ unsafe impl TablePlatform for Watched<'_> {
 
     fn flush_kernel(&self, range: quire::addr::VirtRange) {
         self.machine.flush_kernel(range);
+    }
+
+    fn secondary_collapse_possible(&self, root: Frame, range: quire::addr::VirtRange) {
+        if let Some(told) = self.told.lock().unwrap().as_mut() {
+            told();
+        }
+        self.machine.secondary_collapse_possible(root, range);
     }
 }
 

@@ -27,7 +27,7 @@ pub const EXPERIMENT: Experiment = Experiment {
     expectation: "quire: reading the entries takes 0.1 to 0.15 ms; with freeing 513 tables and changing 512 \
      counts, 0.2 to 0.4 ms; staged a little more, with no step over 100 us. per-frame: 262144 locked \
      instructions more, each on its own cache line, 1.5 ms and up. head-only: as quire. A CPU that touches \
-     the page waits for one flush, 5 to 30 us.",
+     the page waits for one flush, 5 to 30 us. as-posted: as per-frame, and a virtual CPU waits as long.",
     baseline: &["head-only"],
     per: "call",
     notes: &[
@@ -37,9 +37,10 @@ pub const EXPERIMENT: Experiment = Experiment {
          MiB, which then become one; the whole page is checked first. `2MiB`: to leaves of 2 MiB only.",
         "`step` is the longest time between two reschedule points: an upper bound on how long the address space's \
          lock was held.",
-        "`touched`: another CPU reads all over the page, through the software MMU; `stall` is its longest \
-         read that met the collapse (0: none did). `guest`: a virtual CPU does so through second-stage \
-         tables.",
+        "`touched`: another CPU reads all over the page, through the software MMU; `worst-stall` is its longest \
+         read that met the collapse, in all repetitions (0: none did). `guest`: a virtual CPU loads and stores \
+         through second-stage tables that have every other page, and faults on the others; its larger copies \
+         are part of the time.",
         "Published (Houghton, v2, January and February 2023): about 1 s with a map count for each frame, \
          nearly all of it atomic decrements, while no virtual CPU can touch the page; 10 to 30 ms for the \
          start of the notifier bracket.",
@@ -65,7 +66,18 @@ pub const EXPERIMENT: Experiment = Experiment {
             &["staged/touched", "direct/touched"],
             AtMost(5e4),
         )
-        .metric("stall"),
+        .metric("worst-stall"),
+        Goal::new("with a secondary MMU: under 0.5 ms in all", "quire", &["staged/guest"], AtMost(5e5)),
+        Goal::new("a virtual CPU waits at most 50 us", "quire", &["staged/guest"], AtMost(5e4))
+            .metric("worst-stall"),
+        Goal::new(
+            "a virtual CPU waits a tenth as long as with the collapse as posted",
+            "quire",
+            &["staged/guest"],
+            Times(10.0),
+        )
+        .over(BestOf(&["as-posted"]))
+        .metric("worst-stall"),
         Goal::new("no notifier bracket", "quire", &["staged/guest", "direct/guest"], AtMost(0.0))
             .counter("invalidate_brackets"),
     ],
@@ -120,6 +132,7 @@ fn beside_each_other(rows: &[Row]) -> anyhow::Result<String> {
         "quire / head-only",
         "quire / head-only-by-leaf",
         "staged / direct",
+        "as-posted / quire",
         "linux / quire",
     ];
     let mut text = Sheet::new(&header.map(str::to_owned), 1);
@@ -131,6 +144,7 @@ fn beside_each_other(rows: &[Row]) -> anyhow::Result<String> {
             over("quire", "head-only"),
             over("quire", "head-only-by-leaf"),
             over("quire", "quire-direct"),
+            over("as-posted", "quire"),
             over("linux", "quire"),
         ]);
     }

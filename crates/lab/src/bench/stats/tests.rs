@@ -28,6 +28,17 @@ fn an_outlier_moves_the_range_and_not_the_median() {
     assert_eq!(storm.max, 5000.0);
 }
 
+/// A pause is as long as its longest, however rare it is.
+#[test]
+fn the_worst_sample_is_the_figure_of_a_pause() {
+    let samples = [0.0, 5000.0, 3.0];
+    let figures = |metric| {
+        (Summary::of(&samples).unwrap().figure(metric), Spread::of(&samples).unwrap().figure(metric))
+    };
+    assert_eq!(figures("worst-stall"), (5000.0, 5000.0));
+    assert_eq!(figures("stall"), (3.0, 3.0));
+}
+
 #[test]
 fn quarters_are_interpolated_and_kept_as_a_list() {
     let spread = Spread::of(&[4.0, 1.0, 3.0, 2.0]).unwrap();

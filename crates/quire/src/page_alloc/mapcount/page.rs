@@ -1,7 +1,7 @@
 //! Counts the leaf of a single page, which most faults map.
 
 use crate::addr::{BlockNumber, Frame, FrameRange, Order};
-use crate::memmap::{Block, FrameMask};
+use crate::memmap::{Block, BlockState, FrameMask, FrameState};
 use crate::page_alloc::frames::origins::Origin;
 use crate::page_alloc::frames::remainders::{is_single, split_remainders};
 use crate::page_alloc::mapcount::MapCounts;
@@ -36,6 +36,23 @@ impl<P: FramePlatform> MapCounts<'_, P> {
             return Err(CountError::Prepare { done: 0, at: frame });
         }
         self.counter().map(FrameRange::new(frame, 1))
+    }
+
+    /// Counts one more leaf of one frame of a pool's page, as pieces arrive one by one. Returns whether it
+    /// could; a [`Counter`](super::counter::Counter) counts all others.
+    #[inline]
+    pub(crate) fn map_piece(&self, frame: Frame) -> bool {
+        let (block, index) = (self.frames().memmap.block(frame.block()), frame.index_in_block());
+        if block.state() != BlockState::FolioTail || !self.frames().scheme.is_dense() {
+            return false;
+        }
+        block.lock(self.platform());
+        let counted = block.add_piece(self.platform(), index, || self.counts_in_record(frame, block));
+        if counted {
+            FrameState::UNKNOWN.put(block.folio_state_cell());
+        }
+        block.unlock(self.platform());
+        counted
     }
 
     /// Whether one 4 KiB leaf maps the frame, and neither another leaf nor a hold refers to it.

@@ -5,8 +5,8 @@
 //! for reading. Then as many tables at a time become leaves of 2 MiB, under the lock for writing, and finally
 //! these become one leaf. Other tasks get the lock between two steps. An obstacle found by the check refuses
 //! the page, and nothing has changed. A later obstacle ends the call, and the next call goes on from there. A
-//! task that touches the page waits for one flush at most. Secondary MMUs are told at the end that a larger
-//! leaf is possible, and are never stopped.
+//! task that touches the page waits for one flush at most. After each step, under the lock for reading,
+//! secondary MMUs are told that larger leaves are possible. They are never stopped.
 //!
 //! [`CollapseSteps::Direct`] installs the leaf of 1 GiB in one step: all entries are compared under the lock.
 //!
@@ -96,10 +96,8 @@ impl<P: Platform> CollapseCall<'_, '_, P> {
             alone &= seen.replace(now).is_none_or(|before| before == now);
             self.memory.platform().reschedule_point();
         }
-        let done = self
-            .collapse_tables(extent, seen.filter(|_| alone))
-            .and_then(|()| self.collapse_step(extent, PageSize::Size1G, None));
-        done.inspect_err(|_| self.tell_of_large(extent))
+        self.collapse_tables(extent, seen.filter(|_| alone))?;
+        self.collapse_step(extent, PageSize::Size1G, None)
     }
 
     /// Makes leaves of 2 MiB of all tables in the extent. `writes`: the lock's number of writers during the
@@ -111,24 +109,6 @@ impl<P: Platform> CollapseCall<'_, '_, P> {
             self.memory.platform().reschedule_point();
         }
         Ok(())
-    }
-
-    /// Tells secondary MMUs of the leaves of 2 MiB in an extent that did not become one leaf.
-    fn tell_of_large(self, extent: VirtRange) {
-        let bytes = PageSize::Size2M.bytes();
-        for step in steps(extent) {
-            let space = self.lock();
-            if !self.context().has_secondary() {
-                return;
-            }
-            for at in (0..step.len()).step_by(bytes as usize).map(|at| step.start.add(at)) {
-                if self.tables().lookup(at).leaf_size() == Some(PageSize::Size2M) {
-                    self.context().collapse_possible(self.memory.platform(), VirtRange::from_len(at, bytes));
-                }
-            }
-            drop(space);
-            self.memory.platform().reschedule_point();
-        }
     }
 
     /// Checks a part; returns the lock's number of writers.
@@ -152,13 +132,16 @@ impl<P: Platform> CollapseCall<'_, '_, P> {
                 self.tables().collapse_tables(part, checked, &mut gather)
             }
         };
-        if collapsed == Ok(1) && part.len() == size.bytes() {
-            self.context().collapse_possible(self.memory.platform(), part);
-        }
         // Detached tables are flushed: other tasks go on while they are taken apart.
         drop(space);
         gather.finish();
-        self.memory.pages().count(Stat::ThpCollapseShape, collapsed?);
+        let collapsed = collapsed?;
+        self.memory.pages().count(Stat::ThpCollapseShape, collapsed);
+        if collapsed > 0 && self.context().has_secondary() {
+            // Other tasks may fault meanwhile. A leaf that has changed again is found changed.
+            let _space = self.space.read(self.memory.platform());
+            self.context().collapse_possible(self.memory.platform(), part);
+        }
         Ok(())
     }
 }

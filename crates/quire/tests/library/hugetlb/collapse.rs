@@ -2,6 +2,7 @@
 //! access refused.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
 
 use hosted::{Hosted, HostedConfig, InterruptPlan, Nested, during};
 use quire::addr::VirtAddr;
@@ -12,11 +13,12 @@ use quire::manager::Config;
 use quire::page_alloc::{AllocatorConfig, CountScheme, NodeSet};
 use quire::stats::Stat;
 use quire::vm::Sharing::{Private, Shared};
-use quire::vm::{Advice, CollapseSteps, Collapsed, File, Refusal};
+use quire::vm::{Access, Advice, Backing, CollapseSteps, Collapsed, File, MapRequest, Refusal};
 
 use crate::hugetlb::world::{
     BASE, HUGE, Manager, R, RW, Space, load, of_file, private, run, store, with_config, with_huge, within,
 };
+use crate::watched::Watched;
 use testkit::{PATIENCE, held_up, ranges_of};
 
 const PAGE: u64 = 4096;
@@ -230,7 +232,7 @@ fn a_secondary_mmu_is_not_stopped() {
                     (done.gigantic, nested.stats().brackets.get("collapse").map(|all| all.count)),
                     (1, None)
                 );
-                assert_eq!(nested.stats().collapses, 1, "it was told once");
+                assert_eq!(nested.stats().collapses, 2, "a copy of 2 MiB, then one of 1 GiB");
             }
             for at in (0..HUGE).step_by(PAGE as usize) {
                 assert_eq!(cpu.load(mm, at), Ok(at));
@@ -243,6 +245,54 @@ fn a_secondary_mmu_is_not_stopped() {
         });
         machine.assert_clean();
     });
+}
+
+/// Secondary MMUs are told of larger leaves in steps, and tasks may fault while they are told.
+#[test]
+fn a_secondary_mmu_is_told_while_tasks_fault() {
+    let machine = HostedConfig::new(3 * GIB).with_cpus(2).build().expect("the host refused a machine");
+    let ((ask, asked), (answer, answers)) = (mpsc::channel(), mpsc::channel());
+    let served = Arc::new(Mutex::new(Vec::new()));
+    let watched = Watched::new(&machine);
+    let notes = Arc::clone(&served);
+    watched.when_told(move || {
+        let _sent = ask.send(());
+        notes.lock().unwrap().push(answers.recv_timeout(PATIENCE).is_ok());
+    });
+    machine.run_on(CpuId(0), || {
+        let manager =
+            hosted::raw::memory_manager(&watched, &ranges_of(&machine), &Config::default()).unwrap();
+        assert_eq!(manager.resize_huge(HugeSize::Size1G, NodeSet::ALL, 1).after, 1);
+        let file = manager.huge_file(HugeSize::Size1G, GIB).unwrap();
+        let mm = manager.new_mm().unwrap();
+        let backing = Backing::File { file: &file, page_offset: 0 };
+        mm.mmap(&MapRequest { sharing: Shared, backing, huge: None, ..private(BASE, GIB / HUGE) }).unwrap();
+        mm.madvise(VirtAddr(BASE), GIB, Advice::Split).unwrap();
+        mm.fault(VirtAddr(BASE), Access::Write).unwrap();
+        for table in 0..GIB / HUGE {
+            mm.madvise(VirtAddr(BASE + table * HUGE), PAGE, Advice::DontNeed).unwrap();
+            mm.fault(VirtAddr(BASE + table * HUGE), Access::Write).unwrap();
+        }
+        let registered = mm.register_secondary();
+        std::thread::scope(|scope| {
+            // Ends when the watched machine drops its sender.
+            let (other, machine) = (&mm, &machine);
+            scope.spawn(move || {
+                machine.run_on(CpuId(1), || {
+                    while asked.recv().is_ok() {
+                        assert!(other.translate(VirtAddr(BASE), Access::Write).is_some());
+                        let _sent = answer.send(());
+                    }
+                });
+            });
+            assert_eq!(mm.collapse(VirtAddr(BASE), GIB).unwrap().gigantic, 1);
+            watched.when_told(|| {});
+        });
+        drop(registered);
+        drop(mm);
+        drop(file);
+    });
+    assert_eq!(*served.lock().unwrap(), [true; 9], "once for every 128 MiB, once for the whole page");
 }
 
 /// All ways of counting give the same answers, where they have one, and all memory is free in the end.

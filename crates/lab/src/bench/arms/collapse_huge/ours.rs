@@ -14,14 +14,14 @@ use quire::platform::Platform;
 use quire::stats::Stat;
 use quire::vm::{Access, Advice, Backing, CollapseSteps, File, MapRequest, Mm, Placement, Sharing};
 
-use super::{Collapse, STALL, STEP, To, name_of};
+use super::{Collapse, STALL, STEP, To, as_posted, name_of};
 use crate::bench::experiment::{Arm, Prepared, Sample, Skip};
 use crate::bench::ours::scheduled::{Points, Scheduled};
 use crate::bench::ours::{START, instructions::Instructions, ranges};
 use crate::host::threads::Pinned;
 
 /// Bytes of the page.
-const GIB: u64 = 1 << 30;
+pub(super) const GIB: u64 = 1 << 30;
 /// Bytes of the machine: the page, aligned to its size, and tables, counts and marks for eight address
 /// spaces.
 const MACHINE: u64 = 2 * GIB + (256 << 20);
@@ -56,7 +56,7 @@ impl Arm<Collapse> for Quire {
     }
 
     fn setup(&mut self, case: &Collapse) -> Result<Box<dyn Prepared + '_>, Skip> {
-        self.prepare(*case)
+        self.prepare(*case, Way::Collapse)
     }
 }
 
@@ -78,20 +78,50 @@ impl Arm<Collapse> for Direct {
             return Err(Skip("this case has no stages".to_owned()));
         }
         Quire { counts: CountScheme::Dense }
-            .prepare(Collapse { to: To::Gigantic(CollapseSteps::Direct), ..*case })
+            .prepare(Collapse { to: To::Gigantic(CollapseSteps::Direct), ..*case }, Way::Collapse)
     }
 }
 
+/// The collapse of the patches for Linux, which no kernel has.
+pub(super) struct AsPosted;
+
+impl Arm<Collapse> for AsPosted {
+    fn name(&self) -> &'static str {
+        "as-posted"
+    }
+
+    fn about(&self) -> &'static str {
+        "the steps of the patches for Linux (Houghton, v2, 2023) on the same machine, in one step in every case: \
+         notifier start for the whole page, zap of all leaves (MADV_DONTNEED, a table at a time), flush, atomic \
+         map counts as in `per-frame`, one new leaf (a fault), notifier end."
+    }
+
+    fn setup(&mut self, case: &Collapse) -> Result<Box<dyn Prepared + '_>, Skip> {
+        if case.to == To::Large {
+            return Err(Skip("it makes leaves of 1 GiB".to_owned()));
+        }
+        Quire { counts: CountScheme::PerFrame }.prepare(Collapse { stepped: 0, ..*case }, Way::AsPosted)
+    }
+}
+
+/// How the leaves are replaced.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Way {
+    Collapse,
+    AsPosted,
+}
+
 impl Quire {
-    fn prepare<'a>(&self, case: Collapse) -> Result<Box<dyn Prepared + 'a>, Skip> {
+    fn prepare<'a>(&self, case: Collapse, way: Way) -> Result<Box<dyn Prepared + 'a>, Skip> {
         let config = HostedConfig { clearing: false, prefault: false, ..HostedConfig::bench(MACHINE) };
         let machine = config.with_cpus(2).build().map_err(|error| Skip(error.to_string()))?;
-        Ok(Box::new(Ready { case, machine, counts: self.counts, stepped: None }))
+        Ok(Box::new(Ready { case, way, machine, counts: self.counts, stepped: None }))
     }
 }
 
 struct Ready {
     case: Collapse,
+    way: Way,
     machine: Hosted,
     counts: CountScheme,
     /// Locked instructions and descriptors, from the run that steps through instructions.
@@ -181,8 +211,12 @@ impl<'m, P: Platform> World<'_, 'm, P> {
         Ok(mm)
     }
 
-    fn collapse(&self, case: &Collapse, mm: &Mm<'_, P>) -> Result<(f64, u64), Skip> {
+    fn collapse(&self, case: &Collapse, way: Way, mm: &Mm<'_, P>) -> Result<(f64, u64), Skip> {
         let start = Instant::now();
+        if way == Way::AsPosted {
+            let done = as_posted::collapse(self.manager.pages().platform(), mm)?;
+            return Ok((start.elapsed().as_nanos() as f64, done * (GIB / PAGE)));
+        }
         let done = match case.to {
             // First all but the last 2 MiB, so that no leaf of 1 GiB can be made; then the rest.
             To::Large => mm.collapse(START, GIB - BLOCK).and_then(|most| {
@@ -201,14 +235,14 @@ impl<'m, P: Platform> World<'_, 'm, P> {
 }
 
 /// One collapse on an otherwise idle machine.
-fn alone(world: &World<'_, '_, Scheduled<'_>>, case: &Collapse) -> Result<Sample, Skip> {
+fn alone(world: &World<'_, '_, Scheduled<'_>>, case: &Collapse, way: Way) -> Result<Sample, Skip> {
     let spaces = world.spaces(case)?;
     let counts = world.manager.stat(Stat::NrMapCountPages);
     let mm = &spaces[0];
     mm.switch_in();
     let platform = world.manager.pages().platform();
     platform.begin_anew();
-    let done = world.collapse(case, mm);
+    let done = world.collapse(case, way, mm);
     platform.end();
     mm.switch_out();
     let (nanoseconds, pages) = done?;
@@ -218,8 +252,13 @@ fn alone(world: &World<'_, '_, Scheduled<'_>>, case: &Collapse) -> Result<Sample
     Ok(sample.count("count_frames_in_pieces", counts).count("count_frames_after", left))
 }
 
-/// One collapse while another CPU, or a virtual one, reads all over the page.
-fn beside(world: &World<'_, '_, Hosted>, case: &Collapse, processor: usize) -> Result<Sample, Skip> {
+/// One collapse while another CPU reads all over the page, or a virtual one loads and stores.
+fn beside(
+    world: &World<'_, '_, Hosted>,
+    case: &Collapse,
+    way: Way,
+    processor: usize,
+) -> Result<Sample, Skip> {
     let spaces = world.spaces(case)?;
     let mm = &spaces[0];
     let registered = case.virtual_cpu.then(|| mm.register_secondary());
@@ -240,7 +279,7 @@ fn beside(world: &World<'_, '_, Hosted>, case: &Collapse, processor: usize) -> R
             nested.forget_stats();
         }
         mm.switch_in();
-        let done = during("collapse", || world.collapse(case, mm));
+        let done = during("collapse", || world.collapse(case, way, mm));
         mm.switch_out();
         over.store(true, Ordering::Release);
         let (met, longest) = touching.join().unwrap_or((0, 0.0));
@@ -279,7 +318,8 @@ fn touch(machine: &Hosted, mm: &Mm<'_, Hosted>, begun: &AtomicBool, over: &Atomi
     (met, longest)
 }
 
-/// As `touch`, by a virtual CPU whose tables map all of the page.
+/// As `touch`, by a virtual CPU that loads and stores. Its tables have every other page, so that it faults on
+/// the others meanwhile.
 fn touch_as_guest(
     nested: &Nested<'_>,
     mm: &Mm<'_, Hosted>,
@@ -287,13 +327,15 @@ fn touch_as_guest(
     over: &AtomicBool,
 ) -> (u64, f64) {
     let cpu = nested.cpu(0);
-    for at in (0..GIB).step_by(PAGE as usize) {
-        let _ = cpu.load(mm, at);
+    for at in (0..GIB).step_by(2 * PAGE as usize) {
+        let _ = cpu.store(mm, at, at);
     }
     begun.store(true, Ordering::Release);
     let mut rng = fastrand::Rng::with_seed(7);
     while !over.load(Ordering::Acquire) {
         let _ = cpu.load(mm, rng.u64(..GIB / PAGE) * PAGE);
+        let at = rng.u64(..GIB / PAGE) * PAGE;
+        let _ = cpu.store(mm, at, at);
     }
     let stats = nested.stats();
     (stats.faults + stats.retries, stats.longest_stall.as_nanos() as f64)
@@ -303,13 +345,13 @@ impl Prepared for Ready {
     fn run(&mut self) -> Result<Sample, Skip> {
         let case = self.case;
         if let Some(processor) = case.touched_on {
-            return self.with_world(&self.machine, |world| beside(world, &case, processor));
+            return self.with_world(&self.machine, |world| beside(world, &case, self.way, processor));
         }
         let stepped = if self.case.stepped > 0 { Some(self.step()?) } else { None };
         // SAFETY: H3: the manager lives inside `run_on` of this machine, and no other machine runs in between.
         let bare = unsafe { self.machine.bare() };
         let scheduled = Scheduled::on(bare, Points::Watched);
-        let sample = self.with_world(&scheduled, |world| alone(world, &case))?;
+        let sample = self.with_world(&scheduled, |world| alone(world, &case, self.way))?;
         Ok(match stepped {
             Some((locked, descriptors)) => {
                 sample.count("atomics_of_4_tables", locked).count("descriptors_of_4_tables", descriptors)

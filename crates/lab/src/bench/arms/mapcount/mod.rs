@@ -13,6 +13,10 @@ pub enum Verb {
     Map,
     /// The same, one leaf at a time.
     MapEach,
+    /// Maps each leaf in two address spaces when its contents arrive, in random order.
+    Arrive,
+    /// Collapses those leaves into one in both.
+    Arrived,
     /// Unmaps all its 4 KiB leaves.
     Unmap,
     /// Copies all its leaves to another address space.
@@ -23,13 +27,16 @@ pub enum Verb {
 
 impl Verb {
     /// Every verb.
-    pub const ALL: [Self; 5] = [Self::Map, Self::MapEach, Self::Unmap, Self::Fork, Self::Collapse];
+    pub const ALL: [Self; 7] =
+        [Self::Map, Self::MapEach, Self::Arrive, Self::Arrived, Self::Unmap, Self::Fork, Self::Collapse];
 
     /// Its name as a case.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Map => "map",
             Self::MapEach => "map-each",
+            Self::Arrive => "arrive",
+            Self::Arrived => "collapse-arrived",
             Self::Unmap => "unmap",
             Self::Fork => "fork",
             Self::Collapse => "collapse",

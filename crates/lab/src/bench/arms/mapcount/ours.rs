@@ -55,7 +55,9 @@ impl Arm<Verb> for Quire {
         let config =
             HostedConfig { clearing: false, prefault: false, ..HostedConfig::bench(2 * GIB + (128 << 20)) };
         let machine = config.build().map_err(|error| Skip(error.to_string()))?;
-        Ok(Box::new(Ready { machine, counts: self.counts, verb: *case }))
+        let mut arrivals: Vec<u32> = (0..LEAVES as u32).collect();
+        fastrand::Rng::with_seed(11).shuffle(&mut arrivals);
+        Ok(Box::new(Ready { machine, counts: self.counts, verb: *case, arrivals }))
     }
 }
 
@@ -63,12 +65,15 @@ struct Ready {
     machine: Hosted,
     counts: CountScheme,
     verb: Verb,
+    /// Pieces of 4 KiB, in the order in which they arrive.
+    arrivals: Vec<u32>,
 }
 
 struct World<'w, 'p> {
     allocator: &'w PageAllocator<'p, Bare>,
     context: &'w MmContext,
     first: Frame,
+    arrivals: &'w [u32],
 }
 
 const ALL: VirtRange = VirtRange { start: START, end: VirtAddr(START.0 + GIB) };
@@ -88,7 +93,7 @@ impl Prepared for Ready {
             allocator.frames().make_huge(first);
             let said = |error: MapError| Skip::because("page tables", error);
             let context = PageTables::create(&allocator, PagingMode::FourLevel).map_err(said)?;
-            let world = World { allocator: &allocator, context: &context, first };
+            let world = World { allocator: &allocator, context: &context, first, arrivals: &self.arrivals };
             context.switch_in(bare);
             let sample = world.measure(self.verb).map_err(said);
             context.switch_out(bare);
@@ -116,8 +121,14 @@ impl World<'_, '_> {
                 self.unmap();
                 nanoseconds(start)
             }
+            Verb::Arrive | Verb::Arrived => self.arrive(verb)?,
             Verb::Fork => self.fork()?,
-            Verb::Collapse => self.collapse()?,
+            Verb::Collapse => {
+                self.map(BLOCK)?;
+                let start = Instant::now();
+                self.collapse(self.context)?;
+                nanoseconds(start)
+            }
         };
         let counts = self.allocator.lists().stat(Stat::NrMapCountPages);
         Ok(Sample::new(time, LEAVES).count("count_frames", counts))
@@ -129,15 +140,38 @@ impl World<'_, '_> {
 
     /// Maps the whole folio, `bytes` at a time.
     fn map(&self, bytes: u64) -> Result<(), MapError> {
+        for at in (0..GIB).step_by(bytes as usize) {
+            self.map_at(self.context, at, bytes)?;
+        }
+        Ok(())
+    }
+
+    fn map_at(&self, context: &MmContext, at: u64, bytes: u64) -> Result<(), MapError> {
         let flags = EntryFlags::leaf(Protection::READ | Protection::WRITE)
             | EntryFlags::ACCESSED
             | EntryFlags::DIRTY
             | EntryFlags::SOFT_DIRTY;
-        for at in (0..GIB).step_by(bytes as usize) {
-            let run = FrameRange::new(self.first.add(at / PAGE), bytes / PAGE);
-            self.tables().map_raw(START.add(at), run, flags)?;
+        let run = FrameRange::new(self.first.add(at / PAGE), bytes / PAGE);
+        PageTables::new(self.allocator, context).map_raw(START.add(at), run, flags)
+    }
+
+    /// Maps pieces as they arrive, here and in another address space, and collapses both; returns the time of
+    /// one of the two.
+    fn arrive(&self, verb: Verb) -> Result<f64, MapError> {
+        let other = PageTables::create(self.allocator, PagingMode::FourLevel)?;
+        let mut start = Instant::now();
+        for &piece in self.arrivals {
+            for context in [self.context, &other] {
+                self.map_at(context, u64::from(piece) * PAGE, PAGE)?;
+            }
         }
-        Ok(())
+        let arrived = start.elapsed();
+        start = Instant::now();
+        self.collapse(self.context)?;
+        self.collapse(&other)?;
+        let collapsed = start.elapsed();
+        PageTables::destroy(self.allocator, other);
+        Ok(if verb == Verb::Arrive { arrived } else { collapsed }.as_nanos() as f64)
     }
 
     fn unmap(&self) {
@@ -160,13 +194,10 @@ impl World<'_, '_> {
         copied.map(|()| time)
     }
 
-    fn collapse(&self) -> Result<f64, MapError> {
-        self.map(BLOCK)?;
-        let start = Instant::now();
-        let mut gather = MmuGather::new(self.allocator, self.context);
-        let collapsed = self.tables().collapse_whole(START, &mut gather);
+    fn collapse(&self, context: &MmContext) -> Result<(), MapError> {
+        let mut gather = MmuGather::new(self.allocator, context);
+        let collapsed = PageTables::new(self.allocator, context).collapse_whole(START, &mut gather);
         gather.finish();
-        let time = start.elapsed().as_nanos() as f64;
-        if collapsed == Ok(true) { Ok(time) } else { Err(MapError::Occupied) }
+        if collapsed == Ok(true) { Ok(()) } else { Err(MapError::Occupied) }
     }
 }

@@ -2,8 +2,11 @@
 
 use quire::hugetlb::HugeSize;
 
+use std::time::Duration;
+
 use super::link::Wire;
 use crate::bench::experiment::{Better, Metric};
+use crate::bench::folio::PAGE;
 
 /// The 99th percentile of the fetches, in nanoseconds.
 pub const P99: Metric = lower("p99");
@@ -48,7 +51,22 @@ impl Migration {
     }
 }
 
-/// The word in a page of 4 KiB.
+/// How long a virtual CPU polls for its page before its thread sleeps: KVM's default (`halt_poll_ns`).
+pub(super) const HALT_POLL: Duration = Duration::from_micros(200);
+
+/// What a virtual CPU does until its page is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Wait {
+    /// It sleeps at once.
+    Sleep,
+    /// It polls, at least for [`HALT_POLL`].
+    Poll,
+}
+
+/// Words of a page of 4 KiB, all of which a piece brings.
+pub(super) const WORDS: u64 = PAGE as u64 / 8;
+
+/// Each word of a page of 4 KiB.
 pub(super) const fn tag(page: u64) -> u64 {
     page.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1
 }

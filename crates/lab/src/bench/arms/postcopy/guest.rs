@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use super::case::tag;
+use super::case::{WORDS, tag};
 use crate::bench::folio::PAGE;
 
 /// One page in this many is hot.
@@ -36,8 +36,9 @@ pub(super) fn run(
     while !over.load(Ordering::Relaxed) {
         let hot = rng.u64(..HOT_ACCESSES) > 0;
         let page = if hot { scattered(rng.u64(..pages / HOT_SHARE), pages) } else { rng.u64(..pages) };
+        let word = rng.u64(..WORDS);
         let start = Instant::now();
-        let seen = load(page * PAGE as u64);
+        let seen = load(page * PAGE as u64 + word * 8);
         let took = start.elapsed().as_nanos() as u64;
         felt.accesses += 1;
         if seen != Some(tag(page)) {

@@ -1,15 +1,17 @@
 //! The running kernel: a memfd, mapped for the guest in pieces of 4 KiB by `userfaultfd` as they arrive.
 
+use std::collections::VecDeque;
 use std::ffi::c_void;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use procfs::process::{MMPermissions, Process};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::mm::{MapFlags, ProtFlags, mmap};
 
-use super::case::{Migration, tag};
+use super::case::{HALT_POLL, Migration, WORDS, Wait, tag};
 use super::guest;
 use super::link::Link;
 use super::outcome::{self, Part};
@@ -23,26 +25,40 @@ use crate::host::threads::together;
 /// Attempts at a collapse that finds pages in use.
 const COLLAPSES: usize = 8;
 
-pub(super) struct Linux;
+pub(super) struct Linux {
+    pub(super) wait: Wait,
+}
 
 impl Arm<Migration> for Linux {
     fn name(&self) -> &'static str {
-        "linux"
+        match self.wait {
+            Wait::Sleep => "linux",
+            Wait::Poll => "linux-polling",
+        }
     }
 
     fn about(&self) -> &'static str {
-        "pieces of 4 KiB: minor faults of a memfd by userfaultfd, UFFDIO_CONTINUE for each piece, and at the \
-         end MADV_COLLAPSE, which copies all into folios of 2 MiB. A thread of this process is the virtual \
-         CPU: it traps and sleeps at once, without second-stage tables."
+        match self.wait {
+            Wait::Sleep => {
+                "pieces of 4 KiB: minor faults of a memfd by userfaultfd, UFFDIO_CONTINUE for each piece, and \
+                 at the end MADV_COLLAPSE, which copies all into folios of 2 MiB. A thread of this process is \
+                 the virtual CPU: it traps and sleeps at once, without second-stage tables."
+            }
+            Wait::Poll => {
+                "as `linux`, with a virtual CPU that polls: it asks for a missing page in memory and accesses \
+                 it when UFFDIO_CONTINUE has mapped it. No trap and no event, so no kernel can poll in less."
+            }
+        }
     }
 
     fn setup(&mut self, case: &Migration) -> Result<Box<dyn Prepared + '_>, Skip> {
-        Ok(Box::new(Ready { case: case.clone() }))
+        Ok(Box::new(Ready { case: case.clone(), wait: self.wait }))
     }
 }
 
 struct Ready {
     case: Migration,
+    wait: Wait,
 }
 
 /// A memfd, mapped twice.
@@ -59,6 +75,36 @@ struct Scene<'a> {
     uffd: &'a Uffd,
     fetched: Vec<AtomicBool>,
     over: AtomicBool,
+    polled: Option<Polled>,
+}
+
+/// What virtual CPUs that poll share with the receiver.
+struct Polled {
+    there: Vec<AtomicBool>,
+    asked: Mutex<VecDeque<usize>>,
+}
+
+impl Polled {
+    fn asked(&self) -> MutexGuard<'_, VecDeque<usize>> {
+        self.asked.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Asks for a page, and waits until it is mapped or all is over.
+    fn wait_for(&self, page: usize, over: &AtomicBool) {
+        let there = || self.there[page].load(Ordering::Acquire);
+        if there() {
+            return;
+        }
+        self.asked().push_back(page);
+        let start = Instant::now();
+        while !there() && !over.load(Ordering::Relaxed) {
+            if start.elapsed() < HALT_POLL {
+                std::hint::spin_loop();
+            } else {
+                std::thread::yield_now();
+            }
+        }
+    }
 }
 
 impl Memory {
@@ -88,21 +134,23 @@ impl Memory {
         Ok(memory)
     }
 
-    /// Stores the word at an offset of the file.
+    /// Stores all words of a page, which starts at an offset of the file.
     fn store(&self, at: u64, word: u64) {
-        assert!(at < self.host.bytes() as u64, "a store beyond the memory");
+        assert!(at.is_multiple_of(PAGE as u64) && at < self.host.bytes() as u64, "no page of the memory");
         let place = (self.host.start() as u64 + at) as *mut u64;
-        // SAFETY: C1: the word is the first of a page of the region (asserted), which is mapped writable; all
-        // accesses are volatile, and a reader of the same word in the other mapping waits until it is mapped,
-        // after this.
-        unsafe { place.write_volatile(word) };
+        for nth in 0..WORDS as usize {
+            // SAFETY: C1: the word is of a whole page of the region (asserted), which is mapped writable; all
+            // accesses are volatile, and a reader of the same word in the other mapping waits until it is
+            // mapped, after this.
+            unsafe { place.add(nth).write_volatile(word) };
+        }
     }
 
     /// Reads the word at an offset as the guest sees it.
     fn load(&self, at: u64) -> u64 {
-        assert!(at < self.guest.bytes() as u64, "a load beyond the memory");
+        assert!(at.is_multiple_of(8) && at < self.guest.bytes() as u64, "a load beyond the memory");
         let place = (self.guest.start() as u64 + at) as *const u64;
-        // SAFETY: C1: the word is the first of a page of the region (asserted), and all accesses are volatile.
+        // SAFETY: C1: the word is aligned and inside the region (asserted), and all accesses are volatile.
         unsafe { place.read_volatile() }
     }
 
@@ -128,7 +176,12 @@ impl Prepared for Ready {
         uffd.register(start, bytes).map_err(|error| Skip::because("UFFDIO_REGISTER", error))?;
         let pieces = case.bytes as usize / PAGE;
         let fetched = (0..pieces).map(|_| AtomicBool::new(false)).collect();
-        let scene = Scene { case, memory: &memory, uffd: &uffd, fetched, over: AtomicBool::new(false) };
+        let polled = (self.wait == Wait::Poll).then(|| Polled {
+            there: (0..pieces).map(|_| AtomicBool::new(false)).collect(),
+            asked: Mutex::default(),
+        });
+        let over = AtomicBool::new(false);
+        let scene = Scene { case, memory: &memory, uffd: &uffd, fetched, over, polled };
         let parts = scene.play().into_iter().collect::<Result<Vec<_>, _>>()?;
         let sample = outcome::sample(parts, pieces, case.bytes, |at| Some(memory.load(at)))?;
         Ok(sample.count("large_bytes", memory.large()))
@@ -144,7 +197,11 @@ impl Scene<'_> {
             meeting.wait();
             if number < case.cpus {
                 let shape = (case.bytes / PAGE as u64, PAGE as u64);
-                let load = |at| Some(self.memory.load(at));
+                let load = |at| {
+                    let page = (at / PAGE as u64) as usize;
+                    self.polled.iter().for_each(|polled| polled.wait_for(page, &self.over));
+                    Some(self.memory.load(at))
+                };
                 let seed = case.seed + number as u64;
                 return Ok(Part::Felt(guest::run(load, shape, &self.fetched, seed, &self.over)));
             }
@@ -184,6 +241,9 @@ struct Kernel<'a>(&'a Scene<'a>);
 
 impl Answers for Kernel<'_> {
     fn next_fault(&mut self) -> Result<Option<usize>, Skip> {
+        if let Some(polled) = &self.0.polled {
+            return Ok(polled.asked().pop_front());
+        }
         let fault = self.0.uffd.next_fault().map_err(|error| Skip::because("reading a fault", error))?;
         Ok(fault.map(|addr| (addr - self.0.memory.guest.start()) / PAGE))
     }
@@ -194,6 +254,8 @@ impl Answers for Kernel<'_> {
 
     fn map(&mut self, piece: usize) -> Result<(), Skip> {
         let addr = self.0.memory.guest.start() + piece * PAGE;
-        self.0.uffd.resume(addr, PAGE).map_err(|error| Skip::because("UFFDIO_CONTINUE", error))
+        self.0.uffd.resume(addr, PAGE).map_err(|error| Skip::because("UFFDIO_CONTINUE", error))?;
+        self.0.polled.iter().for_each(|polled| polled.there[piece].store(true, Ordering::Release));
+        Ok(())
     }
 }

@@ -17,6 +17,8 @@ pub use case::{IDLE, LARGE, LONGEST, Migration, P99, STALL, THERE};
 /// Every arm. The checksum is the sum of one word of each 4 KiB that the guest reads at the end.
 pub fn all() -> Vec<Box<dyn Arm<Migration>>> {
     let mut arms = quire::all();
-    arms.push(Box::new(linux::Linux));
+    for wait in [case::Wait::Sleep, case::Wait::Poll] {
+        arms.push(Box::new(linux::Linux { wait }));
+    }
     arms
 }

@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use hosted::{Bare, Hosted, HostedConfig, Nested};
 
@@ -17,7 +17,7 @@ use quire::vm::{
     UserfaultEvent, UserfaultModes,
 };
 
-use super::case::{Migration, tag};
+use super::case::{HALT_POLL, Migration, WORDS, Wait, tag};
 use super::guest;
 use super::link::Link;
 use super::outcome::{self, Part};
@@ -30,24 +30,28 @@ use crate::host::threads::together;
 /// Memory beside the guest's: page tables and the manager's own.
 const SLACK: u64 = 256 << 20;
 
-/// How long a virtual CPU polls for its page before its thread sleeps: KVM's default (`halt_poll_ns`).
-const HALT_POLL: std::time::Duration = std::time::Duration::from_micros(200);
-
-/// The machine of all arms.
+/// The machine of all arms that wait alike.
 type Kept = Rc<RefCell<Option<Rc<Hosted>>>>;
 
 pub(super) fn all() -> Vec<Box<dyn Arm<Migration>>> {
-    let kept = Kept::default();
-    [("4KiB", 4 << 10), ("2MiB", 2 << 20), ("1GiB", 1 << 30)]
-        .map(|(name, piece)| -> Box<dyn Arm<Migration>> {
-            Box::new(Quire { name, piece, kept: kept.clone() })
-        })
-        .into()
+    let kept = [Kept::default(), Kept::default()];
+    let (poll, sleep) = ((Wait::Poll, &kept[0]), (Wait::Sleep, &kept[1]));
+    [
+        ("4KiB", 4 << 10, poll),
+        ("2MiB", 2 << 20, poll),
+        ("1GiB", 1 << 30, poll),
+        ("4KiB-sleeping", 4 << 10, sleep),
+    ]
+    .map(|(name, piece, (wait, kept))| -> Box<dyn Arm<Migration>> {
+        Box::new(Quire { name, piece, wait, kept: kept.clone() })
+    })
+    .into()
 }
 
 struct Quire {
     name: &'static str,
     piece: u64,
+    wait: Wait,
     kept: Kept,
 }
 
@@ -58,6 +62,7 @@ impl Arm<Migration> for Quire {
 
     fn about(&self) -> &'static str {
         match self.piece {
+            0x1000 if self.wait == Wait::Sleep => "as `4KiB`; a virtual CPU sleeps at once.",
             0x1000 => {
                 "pieces of 4 KiB: minor faults of a userfault range over huge pages in parts, \
                  Mm::userfault_continue for each piece, Mm::collapse at the end. No trap; the only system \
@@ -86,7 +91,8 @@ impl Quire {
             return Ok(machine.clone());
         }
         *kept = None;
-        let config = HostedConfig { halt_poll: HALT_POLL, ..HostedConfig::bench(bytes) };
+        let halt_poll = if self.wait == Wait::Poll { HALT_POLL } else { Duration::ZERO };
+        let config = HostedConfig { halt_poll, ..HostedConfig::bench(bytes) };
         let built = config.with_cpus(case.cpus + 2).build();
         let machine = Rc::new(built.map_err(|error| Skip(error.to_string()))?);
         ours::keep_from_children(&machine)?;
@@ -237,7 +243,8 @@ impl Answers for Userfaulted<'_> {
         let pages = self.0.piece / PAGE as u64;
         for page in piece as u64 * pages..(piece as u64 + 1) * pages {
             let addr = START.add(page * PAGE as u64);
-            let written = self.0.machine.write(addr, &tag(page).to_le_bytes());
+            let contents = [tag(page).to_le_bytes(); WORDS as usize];
+            let written = self.0.machine.write(addr, contents.as_flattened());
             debug_assert!(written.is_ok(), "the file is mapped whole");
         }
     }

@@ -1,5 +1,7 @@
 //! Quire's pages of 1 GiB, demoted and promoted under each descriptor policy.
 
+use std::time::Duration;
+
 use hosted::Bare;
 use hosted::raw::RawPools;
 use quire::addr::{Frame, Order};
@@ -55,7 +57,7 @@ impl Arm<Demotion> for Quire {
     fn setup(&mut self, case: &Demotion) -> Result<Box<dyn Prepared + '_>, Skip> {
         // Two pages more, so that enough are aligned wherever the tables and the window are.
         let bytes = (case.pages + 2) * HugeSize::Size1G.bytes();
-        let ground = Ground::new(self.policy, bytes, false, &self.promised)?;
+        let ground = Ground::new(self.policy, bytes, false, Duration::ZERO, &self.promised)?;
         Ok(Box::new(Ready { case: *case, ground }))
     }
 }

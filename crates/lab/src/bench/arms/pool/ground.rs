@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 use std::rc::Rc;
+use std::time::{Duration, Instant};
 
 use hosted::{Backing, Bare, Hosted, HostedConfig};
 use procfs::Current;
@@ -34,7 +35,8 @@ pub(super) struct Ground {
 
 impl Ground {
     /// A machine with room for a pool of `bytes` bytes and, where the policy has one, a window of
-    /// descriptors. `pieces`: every block will have been in small pieces.
+    /// descriptors. `pieces`: every block will have been in small pieces. `broadcast`: what a flush of the
+    /// window takes at least.
     ///
     /// # Errors
     /// [`Skip`] when the host has too little memory for the bytes that will be touched.
@@ -42,6 +44,7 @@ impl Ground {
         policy: DescriptorPolicy,
         bytes: u64,
         pieces: bool,
+        broadcast: Duration,
         promised: &Promised,
     ) -> Result<Self, Skip> {
         let touched = touched(policy, bytes / PAGE_BYTES, pieces, promised.get())?;
@@ -50,6 +53,7 @@ impl Ground {
             prefault: false,
             huge_pages: false,
             backing: Backing::Memfd,
+            kernel_flush: broadcast,
             ..HostedConfig::bench((bytes + window + bytes / MARKS_SHARE + SLACK).next_multiple_of(PAGE_BYTES))
         };
         let machine = config.with_cpus(2).build().map_err(|error| Skip(error.to_string()))?;
@@ -84,7 +88,7 @@ impl Ground {
     ) -> (R, f64, Counted) {
         let stat = |stat| pages.lists().stat(stat);
         let counts = Counts::start(stat, &self.machine, pools);
-        let start = std::time::Instant::now();
+        let start = Instant::now();
         let result = verb();
         let nanoseconds = start.elapsed().as_nanos() as f64;
         (result, nanoseconds, counts.end(stat, &self.machine, pools))

@@ -30,6 +30,9 @@ impl Arm<Pools> for Linux {
     }
 
     fn setup(&mut self, case: &Pools) -> Result<Box<dyn Prepared + '_>, Skip> {
+        if !case.broadcast.is_zero() {
+            return Err(Skip("the running kernel interrupts the processors that it has".to_owned()));
+        }
         self.kernel.clear_for(&[SIZE], SIZE, case.pages)?;
         if case.churned {
             touch_small((case.pages * PAGE_BYTES) as usize)?;

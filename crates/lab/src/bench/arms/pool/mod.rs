@@ -10,6 +10,7 @@ mod demote_linux;
 mod ground;
 mod kernel;
 mod linux;
+pub mod price;
 mod quire;
 
 use crate::bench::experiment::Arm;

@@ -56,7 +56,7 @@ impl Arm<Pools> for Quire {
 
     fn setup(&mut self, case: &Pools) -> Result<Box<dyn Prepared + '_>, Skip> {
         let bytes = case.pages * PAGE_BYTES;
-        let ground = Ground::new(self.policy, bytes, case.churned, &self.promised)?;
+        let ground = Ground::new(self.policy, bytes, case.churned, case.broadcast, &self.promised)?;
         Ok(Box::new(Ready { case: *case, ground }))
     }
 }

@@ -30,15 +30,19 @@ pub const EXPERIMENT: Experiment = Experiment {
     baseline: &["full"],
     per: "page",
     notes: &[
-        "`fresh`: no block was ever in small pieces; `churned`: every block was, and is whole again (linux: \
-         as much memory was touched in 4 KiB pages before). `/busy`: a thread of this process runs on the \
-         other CPU.",
+        "`fresh`: no block was ever in small pieces. `churned`: every second block of the memory has 8 movable \
+         pages in use, and half of the pool's pages come from such blocks, whose pages move first (linux: in \
+         a mapping as large as the pool, 8 pages of every second 2 MiB stay in use). `/busy`: a thread of \
+         this process runs on the other CPU.",
         "Pages that join a pool are cleared only when used. Linux does more work: the system call, \
          statistics, compaction.",
         "Each repetition of Quire's arms starts a new machine, so growing splits the window's leaves each \
          time; Linux splits its own once, before the first repetition.",
-        "Quire's window and records are host pages of 4 KiB, where a kernel's direct map has larger pages; \
-         `full`, which writes 32 KiB a page, would gain most from those.",
+        "Huge pages of the host stand behind the window, as in a kernel (`leaves_on_host_huge_pages`). The \
+         library splits its leaves of 2 MiB, maps the tails anew and flushes; it writes descriptors by the \
+         direct map, which stays in huge pages. Linux writes them through the window, by entries of 4 KiB \
+         once a leaf is split: the arms that save pay less there than Linux. Records are host pages of 4 KiB.",
+        "A page of the pool that comes from a moved block joins it alone, under `batched` too: two flushes.",
         "Quire's broadcasts use membarrier, which interrupts only processors that run a thread of this \
          process: none except under `/busy`. A kernel's flush interrupts every processor that is not idle.",
         "`/Ncpus` (`--ipi-price N`): the arm spins in each broadcast for as long as one takes with N CPUs. \
@@ -67,14 +71,7 @@ pub const EXPERIMENT: Experiment = Experiment {
         Goal::new(
             "churned memory: at most 1.1 of `full`",
             "in-block",
-            &[
-                "grow/1000/churned",
-                "shrink/1000/churned",
-                "grow/3000/churned",
-                "shrink/3000/churned",
-                "grow/9000/churned",
-                "shrink/9000/churned",
-            ],
+            &["grow/1000/churned", "shrink/1000/churned", "grow/3000/churned", "shrink/3000/churned"],
             AtMost(1.1),
         )
         .over(BestOf(&["full"])),
@@ -106,6 +103,10 @@ pub const EXPERIMENT: Experiment = Experiment {
     appendix: Some(beside_published),
 };
 
+/// Pages of the largest pool that grows by moving pages in use. Each page of it looks at the records of all
+/// blocks, so the time grows with the square.
+const MOST_CHURNED: u64 = 3000;
+
 fn run(experiment: &Experiment, runner: &Runner) -> anyhow::Result<Measured> {
     let sizes: &[u64] = runner.scale.pick(&[20], &[1000, 3000, 9000, 500_000]);
     let processors = (runner.cpus[0], runner.cpus.get(1).copied());
@@ -119,11 +120,12 @@ fn run(experiment: &Experiment, runner: &Runner) -> anyhow::Result<Measured> {
         let mut add = |spec: Pools, modifier: &str| {
             cases.extend([true, false].map(|grow| case(Pools { grow, ..spec }, modifier)));
         };
-        for churned in [false, true] {
-            add(Pools { churned, ..plain }, "");
-            if small && processors.1.is_some() {
-                add(Pools { churned, busy: true, ..plain }, "/busy");
-            }
+        add(plain, "");
+        if small && processors.1.is_some() {
+            add(Pools { busy: true, ..plain }, "/busy");
+        }
+        if pages <= MOST_CHURNED {
+            add(Pools { churned: true, ..plain }, "");
         }
         if let Some(cpus) = runner.price.cpus.filter(|_| small)
             && let Some(price) = price::broadcast(&figures, cpus)

@@ -4,6 +4,7 @@
 pub mod beside;
 mod busy;
 mod case;
+mod churned;
 mod counts;
 mod demote;
 mod demote_linux;

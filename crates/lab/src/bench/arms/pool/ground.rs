@@ -166,7 +166,7 @@ fn touched(policy: DescriptorPolicy, pages: u64, moved: u64, promised: u64) -> R
         DescriptorPolicy::PerPage | DescriptorPolicy::Batched => 2 * window,
     };
     let pieces = if moved > 0 { pages * (2 + moved) * 4096 } else { 0 };
-    let touched = window + pieces + pages * 256;
+    let touched = window + pieces + pages * 2048;
     let available = available();
     if touched + promised + LEFT_FREE > available {
         let gib = |bytes: u64| bytes.div_ceil(1 << 30);

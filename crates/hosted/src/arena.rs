@@ -133,6 +133,19 @@ impl Arena {
         self.advise(Advice::LinuxPopulateWrite).map_err(|errno| HostedError::Prefault { bytes, errno })
     }
 
+    /// Puts a huge page of the host behind these bytes, which are one of its size, whatever is behind them now.
+    /// Their contents stay.
+    ///
+    /// # Errors
+    /// What the host says: it has no such page free, or no such call (Linux 6.1 has it first).
+    pub fn gather(&self, at: PhysAddr, bytes: u64) -> std::io::Result<()> {
+        assert!(self.contains(at) && self.contains(PhysAddr(at.0 + bytes - 1)));
+        let start = self.direct_map(at).cast::<c_void>();
+        // SAFETY: H1: the bytes are this arena's own mapping, and keep their contents.
+        let done = unsafe { libc::madvise(start, bytes as usize, libc::MADV_COLLAPSE) };
+        if done == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
+    }
+
     /// Whether the host accepted the request for huge pages; `Ok(false)` if there was none. A host whose
     /// `shmem_enabled` is `never` accepts it for a memfd and then ignores it.
     pub fn huge_pages(&self) -> Result<bool, rustix::io::Errno> {

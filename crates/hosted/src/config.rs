@@ -81,6 +81,9 @@ pub struct HostedConfig {
     pub tlb_model: bool,
     /// Interrupt the processors that run this process at each remote flush (`membarrier`), so that it has a real price.
     pub real_ipis: bool,
+    /// The least time that a flush of the kernel's addresses takes, as on a machine with more processors. The
+    /// caller spins for what is left of it.
+    pub kernel_flush: Duration,
     /// Let [`quire::platform::FramePlatform::interrupts_off`] and `interrupts_restore` execute a kernel's
     /// instructions as far as a process can: saving and restoring the processor's flags (`pushf`, `popf`),
     /// which is most of the price. Interrupts themselves are modelled either way.
@@ -120,6 +123,7 @@ impl HostedConfig {
             huge_pages: true,
             tlb_model: true,
             real_ipis: false,
+            kernel_flush: Duration::ZERO,
             interrupt_price: false,
             clearing: true,
             lazy_clears: true,

@@ -370,6 +370,7 @@ unsafe impl TablePlatform for Hosted {
             debug_assert_eq!(task.pins(), 0, "a pinned task cannot wait for all CPUs");
             task.ranks.at_most(Rank::AddressSpace);
         });
+        let begun = (!self.config.kernel_flush.is_zero()).then(Instant::now);
         let counters = self.own_counters();
         let others = self.online.snapshot().len() - 1;
         counters.flushes_kernel.add(1);
@@ -380,6 +381,9 @@ unsafe impl TablePlatform for Hosted {
         }
         if !self.tlbs.losses.fail() {
             self.tlbs.flush_kernel(range);
+        }
+        while begun.is_some_and(|begun| begun.elapsed() < self.config.kernel_flush) {
+            std::hint::spin_loop();
         }
     }
 

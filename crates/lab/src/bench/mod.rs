@@ -14,6 +14,7 @@ pub mod linux;
 pub mod memory;
 pub mod metric;
 pub mod ours;
+pub mod price_args;
 pub mod published;
 pub mod row;
 pub mod runner;
@@ -61,6 +62,8 @@ pub struct BenchArgs {
     show: output::Show,
     #[command(flatten)]
     link: link_args::LinkArgs,
+    #[command(flatten)]
+    price: price_args::PriceArgs,
 }
 
 /// Runs `quire bench`.
@@ -83,7 +86,7 @@ pub fn run(args: &BenchArgs) -> Result<()> {
     }
     let scale = if args.smoke { Scale::SMOKE } else { Scale::FULL };
     let scale = args.rounds.map_or(scale, |rounds| Scale { rounds: rounds.into(), ..scale });
-    let runner = Runner::new(scale, args.seed).only(&args.only).over(args.link);
+    let runner = Runner::new(scale, args.seed).only(&args.only).over(args.link).priced(args.price);
     let mut rows = Vec::new();
     for experiment in chosen {
         let watch = Watch::begin();

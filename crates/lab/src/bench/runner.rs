@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use super::code;
 use super::experiment::{Arm, Case, Counters, Experiment, Measured, Metric, Prepared, Sample, Skip, TIME};
 use super::link_args::LinkArgs;
+use super::price_args::PriceArgs;
 use super::progress::Progress;
 use super::row::Row;
 use super::stats::Summary;
@@ -48,6 +49,8 @@ pub struct Runner {
     pub only: String,
     /// The link of the experiments that have one.
     pub link: LinkArgs,
+    /// The prices of the experiment that has them.
+    pub price: PriceArgs,
     machine: Value,
 }
 
@@ -62,8 +65,8 @@ impl Runner {
     /// A run on this machine.
     pub fn new(scale: Scale, seed: u64) -> Self {
         let only = String::new();
-        let (cpus, link) = (threads::allowed_cpus(), LinkArgs::default());
-        Self { scale, seed, cpus, only, link, machine: machine::describe() }
+        let (cpus, link, price) = (threads::allowed_cpus(), LinkArgs::default(), PriceArgs::default());
+        Self { scale, seed, cpus, only, link, price, machine: machine::describe() }
     }
 
     /// The same for no cases but those whose names contain `text`.
@@ -76,6 +79,12 @@ impl Runner {
     #[must_use]
     pub fn over(self, link: LinkArgs) -> Self {
         Self { link, ..self }
+    }
+
+    /// The same with these prices.
+    #[must_use]
+    pub fn priced(self, price: PriceArgs) -> Self {
+        Self { price, ..self }
     }
 
     /// Measures every case with every arm; returns a row for each metric, case by case, and each arm's text.

@@ -76,7 +76,7 @@ fn a_smoke_run_of_everything_writes_whole_lines_and_restores_the_machine() {
     let before = settled();
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("results.json");
-    let output = output(&["--smoke", "--json", file.to_str().unwrap()]);
+    let output = output(&["--smoke", "--ipi-price", "252", "--json", file.to_str().unwrap()]);
     assert!(output.status.success(), "{}", text(&output.stderr));
     assert_eq!(settings(), before);
     let table = text(&output.stdout);
@@ -104,6 +104,7 @@ fn a_smoke_run_of_everything_writes_whole_lines_and_restores_the_machine() {
     gigantic::check(&rows);
     pools::check(&rows);
     guests::check(&rows);
+    assert!(table.contains("252 CPUs, grace periods too"), "{table}");
     assert!(table.contains("published, before") && table.contains("published, batched"), "{table}");
 }
 

@@ -55,6 +55,11 @@ impl Window {
         }
     }
 
+    /// The frame that holds a frame's descriptor.
+    pub fn frame_behind_descriptor<P: TablePlatform>(&self, platform: &P, frame: Frame) -> Frame {
+        self.frame_behind(platform, descriptor_addr(frame).align_down(FRAME_SIZE))
+    }
+
     /// The frame behind an address of the window.
     pub(super) fn frame_behind<P: TablePlatform>(&self, platform: &P, addr: VirtAddr) -> Frame {
         let slot = self.slot(platform, addr);

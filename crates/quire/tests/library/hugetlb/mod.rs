@@ -1,6 +1,7 @@
 //! Pools of huge pages on a hosted machine.
 
 mod charges;
+mod closes;
 mod collapse;
 mod control;
 mod edges;

@@ -1,5 +1,7 @@
 //! The work of the arms.
 
+use std::time::Duration;
+
 use crate::bench::experiment::{Better, Metric};
 
 /// Nanoseconds of the whole request.
@@ -20,6 +22,8 @@ pub struct Pools {
     pub churned: bool,
     /// A thread of this process runs on the other CPU all the time.
     pub busy: bool,
+    /// The least time of a broadcast: as on a machine with more CPUs.
+    pub broadcast: Duration,
     /// The processor that works, and the other.
     pub processors: (usize, Option<usize>),
 }

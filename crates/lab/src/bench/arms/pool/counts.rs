@@ -7,7 +7,8 @@ use quire::vmemmap::Window;
 
 use crate::bench::experiment::Sample;
 
-const COUNTED: [(&str, Stat); 7] = [
+const COUNTED: [(&str, Stat); 8] = [
+    ("pages_moved", Stat::PgmigrateSuccess),
     ("grace_periods", Stat::VmemmapGrace),
     ("window_entries", Stat::VmemmapEntry),
     ("leaves_split", Stat::VmemmapSplit),
@@ -48,6 +49,12 @@ impl Counts {
 pub(super) struct Counted(Vec<(&'static str, u64)>);
 
 impl Counted {
+    /// The same and one more.
+    pub(super) fn and(mut self, name: &'static str, count: u64) -> Self {
+        self.0.push((name, count));
+        self
+    }
+
     /// Adds them to a repetition.
     pub(super) fn add_to(&self, sample: Sample) -> Sample {
         self.0.iter().fold(sample, |sample, (name, count)| sample.count(name, *count))

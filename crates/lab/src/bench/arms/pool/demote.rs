@@ -1,9 +1,12 @@
 //! Quire's pages of 1 GiB, demoted and promoted under each descriptor policy.
 
+use std::time::Duration;
+
 use hosted::Bare;
 use hosted::raw::RawPools;
 use quire::addr::{Frame, Order};
 use quire::hugetlb::{Demoted, DescriptorPolicy, HugePools, HugeSize};
+use quire::manager::MemoryManager;
 use quire::page_alloc::{NodeSet, PageAllocator};
 
 use super::case::{Demotion, PARTS, REQUEST, Way};
@@ -55,7 +58,7 @@ impl Arm<Demotion> for Quire {
     fn setup(&mut self, case: &Demotion) -> Result<Box<dyn Prepared + '_>, Skip> {
         // Two pages more, so that enough are aligned wherever the tables and the window are.
         let bytes = (case.pages + 2) * HugeSize::Size1G.bytes();
-        let ground = Ground::new(self.policy, bytes, false, &self.promised)?;
+        let ground = Ground::new(self.policy, bytes, 0, Duration::ZERO, &self.promised)?;
         Ok(Box::new(Ready { case: *case, ground }))
     }
 }
@@ -67,14 +70,15 @@ struct Ready {
 
 impl Prepared for Ready {
     fn run(&mut self) -> Result<Sample, Skip> {
-        self.ground.with_pools(|pages, pools| self.change(pages, pools))
+        self.ground.with_manager(|manager| self.change(manager))
     }
 }
 
 impl Ready {
-    fn change(&self, pages: &PageAllocator<'_, Bare>, pools: &HugePools) -> Result<Sample, Skip> {
+    fn change(&self, manager: &MemoryManager<'_, Bare>) -> Result<Sample, Skip> {
+        let (pages, pools) = (manager.pages(), manager.huge_pools());
         let (case, wanted) = (self.case, self.case.wanted());
-        resize(pages, pools, HugeSize::Size1G, case.pages)?;
+        resize(manager, HugeSize::Size1G, case.pages)?;
         let demote = || all_done(pools.demote(pages, NodeSet::ALL, case.pages));
         let promote = || all_done(pools.promote(pages, NodeSet::ALL, wanted));
         if case.way != Way::Demote {
@@ -82,8 +86,8 @@ impl Ready {
         }
         let used = if case.way == Way::PromoteScattered { scatter(pages, pools)? } else { Vec::new() };
         let (done, nanoseconds, counted) = match case.way {
-            Way::Demote => self.ground.timed(pages, pools, demote),
-            Way::Promote | Way::PromoteScattered => self.ground.timed(pages, pools, promote),
+            Way::Demote => self.ground.timed(manager, demote),
+            Way::Promote | Way::PromoteScattered => self.ground.timed(manager, promote),
         };
         done?;
         let total = |size| pools.info(pages, size).total;

@@ -2,16 +2,19 @@
 
 use std::cell::Cell;
 use std::rc::Rc;
+use std::time::{Duration, Instant};
 
 use hosted::{Backing, Bare, Hosted, HostedConfig};
 use procfs::Current;
+use quire::addr::{Frame, Order};
 use quire::cpu::CpuId;
-use quire::hugetlb::{DescriptorPolicy, HugePools};
-use quire::page_alloc::{AllocatorConfig, PageAllocator};
+use quire::hugetlb::DescriptorPolicy;
+use quire::manager::{Config, MemoryManager};
 
 use super::case::PAGE_BYTES;
 use super::counts::{Counted, Counts};
 use crate::bench::experiment::Skip;
+use crate::bench::folio::Folio;
 use crate::bench::ours;
 
 /// Bytes of the machine beside the pool and the window: the manager's tables, and blocks in pieces.
@@ -20,74 +23,114 @@ pub(super) const SLACK: u64 = 256 << 20;
 const MARKS_SHARE: u64 = 256;
 /// Bytes of the host that stay free.
 pub(super) const LEFT_FREE: u64 = 3 << 30;
+/// From so many pages on, the host has memory for one machine at a time: each repetition builds one, and does
+/// its work once before, so that the host's memory is there.
+const LARGE: u64 = 100_000;
+/// Frames that one leaf of the window describes.
+const LEAF_FRAMES: u64 = Order::BLOCK.bytes() / 64;
 
 /// Bytes of the host that the arms set up so far for a case will touch; none has touched any yet.
 pub(super) type Promised = Rc<Cell<u64>>;
 
 /// The machine of one arm, for one case.
 pub(super) struct Ground {
-    machine: Hosted,
+    config: HostedConfig,
+    /// None: each repetition builds one.
+    kept: Option<Hosted>,
     policy: DescriptorPolicy,
+    /// Leaves of the window that stand on huge pages of the host.
+    gathered: Cell<u64>,
     touched: u64,
     promised: Promised,
 }
 
 impl Ground {
     /// A machine with room for a pool of `bytes` bytes and, where the policy has one, a window of
-    /// descriptors. `pieces`: every block will have been in small pieces.
+    /// descriptors. `moved`: frames in use that move for each page of the pool, at most. `broadcast`: what a
+    /// flush of the window takes at least.
     ///
     /// # Errors
     /// [`Skip`] when the host has too little memory for the bytes that will be touched.
     pub(super) fn new(
         policy: DescriptorPolicy,
         bytes: u64,
-        pieces: bool,
+        moved: u64,
+        broadcast: Duration,
         promised: &Promised,
     ) -> Result<Self, Skip> {
-        let touched = touched(policy, bytes / PAGE_BYTES, pieces, promised.get())?;
+        let pages = bytes / PAGE_BYTES;
+        let touched = touched(policy, pages, moved, promised.get())?;
         let window = if policy == DescriptorPolicy::InBlock { 0 } else { bytes / 24 };
+        // Pages in use, pages that have moved, and as much again with a 64th: some blocks cannot be emptied.
+        let moved = if moved > 0 { 3 * moved * pages * 4096 + bytes / 64 + SLACK } else { 0 };
+        let bytes = bytes + window + moved + bytes / MARKS_SHARE + SLACK;
         let config = HostedConfig {
             prefault: false,
             huge_pages: false,
             backing: Backing::Memfd,
-            ..HostedConfig::bench((bytes + window + bytes / MARKS_SHARE + SLACK).next_multiple_of(PAGE_BYTES))
+            kernel_flush: broadcast,
+            ..HostedConfig::bench(bytes.next_multiple_of(PAGE_BYTES)).with_cpus(2)
         };
-        let machine = config.with_cpus(2).build().map_err(|error| Skip(error.to_string()))?;
-        promised.set(promised.get() + touched);
-        Ok(Self { machine, policy, touched, promised: promised.clone() })
+        let (gathered, promised) = (Cell::new(0), promised.clone());
+        let mut ground = Self { config, kept: None, policy, gathered, touched: 0, promised };
+        if pages < LARGE {
+            ground.kept = Some(ground.build()?);
+            ground.touched = touched;
+            ground.promised.set(ground.promised.get() + touched);
+        }
+        Ok(ground)
+    }
+
+    fn build(&self) -> Result<Hosted, Skip> {
+        self.config.clone().build().map_err(|error| Skip(error.to_string()))
     }
 
     /// Makes a new manager with empty pools on the machine and runs `work` as its first CPU.
-    pub(super) fn with_pools<R>(
+    pub(super) fn with_manager<R>(
         &self,
-        work: impl FnOnce(&PageAllocator<'_, Bare>, &HugePools) -> Result<R, Skip>,
+        work: impl Fn(&MemoryManager<'_, Bare>) -> Result<R, Skip>,
     ) -> Result<R, Skip> {
-        let said = |error: &dyn std::fmt::Display| Skip(error.to_string());
-        self.machine.run_on(CpuId(0), || {
-            // SAFETY: H3: the allocator and the pools live inside `run_on` of this machine, and no other machine
-            // runs in between.
-            let bare = unsafe { self.machine.bare() };
-            let ranges = ours::ranges(&self.machine, false);
-            let pages = hosted::raw::page_allocator(bare, &ranges, AllocatorConfig::default());
-            let pages = pages.map_err(|error| said(&error))?;
-            let pools = HugePools::with_policy(&pages, self.policy).map_err(|error| said(&error))?;
-            work(&pages, &pools)
+        match &self.kept {
+            Some(machine) => self.once(machine, &work),
+            None => {
+                let machine = self.build()?;
+                self.once(&machine, &work)?;
+                self.once(&machine, &work)
+            }
+        }
+    }
+
+    fn once<R>(
+        &self,
+        machine: &Hosted,
+        work: &impl Fn(&MemoryManager<'_, Bare>) -> Result<R, Skip>,
+    ) -> Result<R, Skip> {
+        let config = Config { descriptors: self.policy, ..Config::default() };
+        let config = ours::with_folios(config, Folio { order: 0, pmd: false })?;
+        machine.run_on(CpuId(0), || {
+            // SAFETY: H3: the manager lives inside `run_on` of this machine, and no other machine runs in
+            // between.
+            let bare = unsafe { machine.bare() };
+            let manager = hosted::raw::memory_manager(bare, &ours::ranges(machine, false), &config);
+            let manager = manager.map_err(|error| Skip(error.to_string()))?;
+            self.gathered.set(gather_window(machine, &manager));
+            work(&manager)
         })
     }
 
     /// Calls the verb; returns its result, the nanoseconds and the counters.
     pub(super) fn timed<R>(
         &self,
-        pages: &PageAllocator<'_, Bare>,
-        pools: &HugePools,
+        manager: &MemoryManager<'_, Bare>,
         verb: impl FnOnce() -> R,
     ) -> (R, f64, Counted) {
-        let stat = |stat| pages.lists().stat(stat);
-        let counts = Counts::start(stat, &self.machine, pools);
-        let start = std::time::Instant::now();
+        let (stat, machine) = (|stat| manager.stat(stat), manager.pages().platform().hosted());
+        let counts = Counts::start(stat, machine, manager.huge_pools());
+        let start = Instant::now();
         let result = verb();
         let nanoseconds = start.elapsed().as_nanos() as f64;
-        (result, nanoseconds, counts.end(stat, &self.machine, pools))
+        let counted = counts.end(stat, machine, manager.huge_pools());
+        (result, nanoseconds, counted.and("leaves_on_host_huge_pages", self.gathered.get()))
     }
 }
 
@@ -97,22 +140,33 @@ impl Drop for Ground {
     }
 }
 
+/// Puts huge pages of the host behind the window, one behind each leaf of 2 MiB, as a kernel's window has.
+/// Returns how many the host had (`MADV_COLLAPSE`, from Linux 6.1 on).
+fn gather_window(machine: &Hosted, manager: &MemoryManager<'_, Bare>) -> u64 {
+    let Some(window) = manager.huge_pools().window() else { return 0 };
+    let platform = manager.pages().platform();
+    let described = (0..machine.ranges()[0].bytes / 4096).step_by(LEAF_FRAMES as usize).map(Frame);
+    let behind = described.map(|frame| window.frame_behind_descriptor(platform, frame));
+    let gathered = behind.filter(|leaf| machine.arena().gather(leaf.addr(), Order::BLOCK.bytes()).is_ok());
+    gathered.count() as u64
+}
+
 /// Bytes that the host has available.
 pub(super) fn available() -> u64 {
     procfs::Meminfo::current().ok().and_then(|info| info.mem_available).unwrap_or(0)
 }
 
-/// Bytes of the host that will be touched beyond `promised`, if it has them: the window and frames that come
-/// back to it, records, descriptors of split blocks.
-fn touched(policy: DescriptorPolicy, pages: u64, pieces: bool, promised: u64) -> Result<u64, Skip> {
+/// Bytes of the host that will be touched beyond `promised`, if it has them: the window and frames that stand
+/// for several of its own, records, descriptors of split blocks, frames in use and those that they move to.
+fn touched(policy: DescriptorPolicy, pages: u64, moved: u64, promised: u64) -> Result<u64, Skip> {
     let window = pages * PAGE_BYTES / 64;
     let window = match policy {
         DescriptorPolicy::InBlock => 0,
         DescriptorPolicy::Full => window,
         DescriptorPolicy::PerPage | DescriptorPolicy::Batched => 2 * window,
     };
-    let pieces = if pieces { pages * 2 * 4096 } else { 0 };
-    let touched = window + pieces + pages * 256;
+    let pieces = if moved > 0 { pages * (2 + moved) * 4096 } else { 0 };
+    let touched = window + pieces + pages * 2048;
     let available = available();
     if touched + promised + LEFT_FREE > available {
         let gib = |bytes: u64| bytes.div_ceil(1 << 30);

@@ -1,5 +1,8 @@
 //! The running kernel's pool, grown and shrunk.
 
+use std::ffi::c_void;
+use std::ops::Range;
+use std::ptr::NonNull;
 use std::time::Instant;
 
 use quire::hugetlb::HugeSize;
@@ -7,8 +10,10 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
 use super::busy::Busy;
 use super::case::{PAGE_BYTES, Pools, REQUEST};
+use super::churned::IN_USE;
 use super::kernel::{Kernel, check, resize, write};
 use crate::bench::experiment::{Arm, Prepared, Sample, Skip};
+use crate::output::say;
 
 const SIZE: HugeSize = HugeSize::Size2M;
 
@@ -30,10 +35,10 @@ impl Arm<Pools> for Linux {
     }
 
     fn setup(&mut self, case: &Pools) -> Result<Box<dyn Prepared + '_>, Skip> {
-        self.kernel.clear_for(&[SIZE], SIZE, case.pages)?;
-        if case.churned {
-            touch_small((case.pages * PAGE_BYTES) as usize)?;
+        if !case.broadcast.is_zero() {
+            return Err(Skip("the running kernel interrupts the processors that it has".to_owned()));
         }
+        self.kernel.clear_for(&[SIZE], SIZE, case.pages)?;
         Ok(Box::new(Ready { case: *case, kernel: &self.kernel }))
     }
 }
@@ -49,13 +54,15 @@ impl Prepared for Ready<'_> {
         self.kernel.choose_saving()?;
         let busy = case.busy.then(|| case.processors.1.map(Busy::on));
         let (from, to) = if case.grow { (0, case.pages) } else { (case.pages, 0) };
+        resize(SIZE, 0)?;
+        let in_use = if case.churned { Some(InUse::of((case.pages * PAGE_BYTES) as usize)?) } else { None };
         resize(SIZE, from)?;
         let start = Instant::now();
         let written = write(SIZE, "nr_hugepages", to);
         let nanoseconds = start.elapsed().as_nanos() as f64;
         let outcome = written.and_then(|()| check(SIZE, to));
         resize(SIZE, 0)?;
-        drop(busy);
+        drop((busy, in_use));
         outcome?;
         let sample = Sample::new(nanoseconds / case.pages as f64, case.pages);
         Ok(sample.metric(REQUEST, nanoseconds).count("pages", case.pages))
@@ -68,19 +75,42 @@ impl Drop for Ready<'_> {
     }
 }
 
-/// Populates this much memory by 4 KiB pages, and unmaps it.
-fn touch_small(bytes: usize) -> Result<(), Skip> {
-    let flags = MapFlags::PRIVATE;
-    // SAFETY: C1: the kernel chooses an address at which nothing is mapped.
-    let start =
-        unsafe { mmap_anonymous(std::ptr::null_mut(), bytes, ProtFlags::READ | ProtFlags::WRITE, flags) };
-    let start = start.map_err(|error| Skip::because("memory to break up", error))?;
-    // SAFETY: C1: the mapping is this function's, and no reference points into it.
-    let touched = unsafe {
-        madvise(start, bytes, Advice::LinuxNoHugepage)
-            .and_then(|()| madvise(start, bytes, Advice::LinuxPopulateWrite))
-    };
-    // SAFETY: C1: the mapping is this function's, and no reference points into it.
-    let unmapped = unsafe { munmap(start, bytes) };
-    touched.and(unmapped).map_err(|error| Skip::because("memory to break up", error))
+/// Memory of which every second 2 MiB has pages in use, in frames that were mostly in sequence when it was
+/// populated.
+struct InUse(NonNull<c_void>, usize);
+
+impl InUse {
+    fn of(bytes: usize) -> Result<Self, Skip> {
+        let (rights, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
+        // SAFETY: C1: the kernel chooses an address at which nothing is mapped.
+        let start = unsafe { mmap_anonymous(std::ptr::null_mut(), bytes, rights, flags) };
+        let start = start.map_err(|error| Skip::because("memory to break up", error))?;
+        let Some(start) = NonNull::new(start) else { return Err(Skip("memory to break up".to_owned())) };
+        let memory = Self(start, bytes);
+        let (page, kept) = (PAGE_BYTES as usize, IN_USE.bytes() as usize);
+        let touched = memory
+            .advise(0..bytes, Advice::LinuxNoHugepage)
+            .and_then(|()| memory.advise(0..bytes, Advice::LinuxPopulateWrite))
+            .and_then(|()| {
+                (0..bytes).step_by(2 * page).try_for_each(|at| {
+                    memory.advise(at + kept..(at + 2 * page).min(bytes), Advice::LinuxDontNeed)
+                })
+            });
+        touched.map(|()| memory).map_err(|error| Skip::because("memory to break up", error))
+    }
+
+    fn advise(&self, part: Range<usize>, advice: Advice) -> rustix::io::Result<()> {
+        // SAFETY: C1: the mapping is this value's, and no reference points into it.
+        unsafe { madvise(self.0.as_ptr().byte_add(part.start), part.len(), advice) }
+    }
+}
+
+impl Drop for InUse {
+    fn drop(&mut self) {
+        // SAFETY: C1: the mapping is this value's, and no reference points into it.
+        let unmapped = unsafe { munmap(self.0.as_ptr(), self.1) };
+        if let Err(error) = unmapped {
+            say(format_args!("quire: unmapping failed: {error}"));
+        }
+    }
 }

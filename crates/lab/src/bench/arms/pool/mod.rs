@@ -4,12 +4,14 @@
 pub mod beside;
 mod busy;
 mod case;
+mod churned;
 mod counts;
 mod demote;
 mod demote_linux;
 mod ground;
 mod kernel;
 mod linux;
+pub mod price;
 mod quire;
 
 use crate::bench::experiment::Arm;

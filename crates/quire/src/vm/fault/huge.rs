@@ -74,10 +74,12 @@ impl<'a, P: Platform> Faults<'a, '_, P> {
                 self.map_copy(vma, &place, frame)
             }
             Some(HugePage::Present { frame, .. }) => self.map_part_of_file(vma, &place, frame, addr),
-            _ if PoolFaults::of(self.0).may_begin(vma, place.size, caller) => {
-                self.begin_pieces(vma, &place, addr, caller)
+            there
+                if (caller != Caller::Access || !PoolFaults::of(self.0).may_begin(vma, place.size))
+                    && let Some(step) = self.clear_first(vma, &place, there.is_some(), caller) =>
+            {
+                Ok(step)
             }
-            there if let Some(step) = self.clear_first(vma, &place, there.is_some(), caller) => Ok(step),
             _ if private => self.map_zeroes(vma, &place, addr, caller),
             there => {
                 let extent = |frame| extent_of(place.size, frame, addr, caller);
@@ -251,6 +253,7 @@ impl<'a, P: Platform> Faults<'a, '_, P> {
         unsafe { self.memory.huge().give_from(self.memory.pages(), size, own.frame, own.reserved) };
     }
 
+    /// Maps a page of zeroes: piece by piece where pieces are still to be cleared, and may be.
     fn map_zeroes(
         self,
         vma: &Vma,
@@ -258,35 +261,15 @@ impl<'a, P: Platform> Faults<'a, '_, P> {
         addr: VirtAddr,
         caller: Caller,
     ) -> Result<Step, FaultError> {
-        let own = self.take_own(vma, place, true)?;
-        self.map_cleared(vma, place, own, (addr, caller))
-    }
-
-    /// Takes a page to map it piece by piece as it is cleared, or as a whole if it is zero.
-    fn begin_pieces(
-        self,
-        vma: &Vma,
-        place: &Place<'_>,
-        addr: VirtAddr,
-        caller: Caller,
-    ) -> Result<Step, FaultError> {
         let (own, pieces) = (self.take_own(vma, place, true)?, PoolFaults::of(self.0));
-        let zero = self.memory.pages().frames().is_huge_zero(own.frame, place.size.order());
-        if !zero && pieces.begin(place.start, own.frame, own.reserved) {
+        let pages = self.memory.pages();
+        // A page that was cleared in its pool is zero, unless another task has taken that one, or the pool had
+        // to allocate this one.
+        let whole =
+            !pieces.may_begin(vma, place.size) || pages.frames().is_huge_zero(own.frame, place.size.order());
+        if !whole && pieces.begin(place.start, own.frame, own.reserved) {
             return pieces.bring(vma, addr, caller).unwrap_or(Ok(Step::Again));
         }
-        self.map_cleared(vma, place, own, (addr, caller))
-    }
-
-    /// Clears what is not known to be zero of a page that was taken, and maps it.
-    fn map_cleared(
-        self,
-        vma: &Vma,
-        place: &Place<'_>,
-        own: Own,
-        (addr, caller): (VirtAddr, Caller),
-    ) -> Result<Step, FaultError> {
-        let pages = self.memory.pages();
         // SAFETY: invariant 1: the pool has just given the page for this place, and no leaf maps it yet.
         let clear = |frame| unsafe {
             let extent = extent_of(place.size, frame, addr, caller);

@@ -263,11 +263,10 @@ handle! {
 }
 
 impl<'a, P: Platform> PoolFaults<'a, '_, P> {
-    /// Whether a page of this size should be cleared piece by piece for the mapping.
-    pub(in crate::vm) fn may_begin(self, vma: &Vma, size: HugeSize, caller: Caller) -> bool {
+    /// Whether a page of this size may be cleared piece by piece for the mapping.
+    pub(in crate::vm) fn may_begin(self, vma: &Vma, size: HugeSize) -> bool {
         let memory = self.memory;
         size == HugeSize::Size1G
-            && caller == Caller::Access
             && vma.attributes.is_private()
             && !vma.attributes.handler.is_some()
             && memory.policy().on_demand
@@ -327,7 +326,7 @@ impl<'a, P: Platform> PoolFaults<'a, '_, P> {
         }
     }
 
-    fn find<'f>(self, folios: &'f mut Folios, base: VirtAddr) -> Option<(usize, &'f mut Folio)> {
+    fn find(self, folios: &mut Folios, base: VirtAddr) -> Option<(usize, &mut Folio)> {
         let owner = self.mapper.number();
         let own = |folio: &&mut Folio| folio.is_of_pool() && (folio.owner, folio.base) == (owner, base);
         folios.iter_mut().enumerate().find_map(|(slot, folio)| Some((slot, folio.as_mut().filter(own)?)))

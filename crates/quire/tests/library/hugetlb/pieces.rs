@@ -171,11 +171,14 @@ fn verbs_complete_a_page_that_they_need() {
     }
 }
 
+/// A verb's name, how many pages are reserved after it, and the verb.
+type Cancelling = (&'static str, u64, fn(&Space<'_>));
+
 /// Verbs that give the memory up cancel the page: it is in its pool again, and its reservation holds if the
 /// mapping stays.
 #[test]
 fn verbs_cancel_a_page_that_they_unmap() {
-    let verbs: [(&str, u64, fn(&Space<'_>)); 4] = [
+    let verbs: [Cancelling; 4] = [
         ("munmap", 0, |mm| mm.munmap(VirtAddr(BASE), GIB).unwrap()),
         ("dontneed", 1, |mm| mm.madvise(VirtAddr(BASE), GIB, Advice::DontNeed).unwrap()),
         ("map over", 0, |mm| {
@@ -283,43 +286,44 @@ fn a_task_that_dies_leaves_no_piece_behind() {
     });
 }
 
-/// While a fault clears its piece, other tasks of the address space map and unmap.
+/// While a piece is cleared, other tasks of the address space map and unmap. So they do where populating needs
+/// a page that the pool must allocate.
 #[test]
-fn a_fault_clears_without_the_lock_of_its_address_space() {
-    let machine = HostedConfig::new(2 * GIB).with_cpus(2).build().unwrap();
-    let watched = Watched::new(&machine);
-    let [begun, mapped, timely] = [(); 3].map(|()| Arc::new(AtomicBool::new(false)));
-    with_pages(&watched, &machine, 1, |manager| {
-        let mm = manager.new_mm().unwrap();
-        mm.mmap(&request(1)).unwrap();
-        // So that all tables are there.
-        mm.fault(VirtAddr(BASE), Access::Write).unwrap();
-        let (begins, waits_for, answers) = (Arc::clone(&begun), Arc::clone(&mapped), Arc::clone(&timely));
-        watched.before_clear(move || {
-            begins.store(true, Ordering::SeqCst);
+fn a_piece_is_cleared_without_the_lock_of_its_address_space() {
+    for surplus in [false, true] {
+        let machine = HostedConfig::new(2 * GIB).with_cpus(2).build().unwrap();
+        let watched = Watched::new(&machine);
+        let [begun, mapped, timely] = [(); 3].map(|()| Arc::new(AtomicBool::new(false)));
+        with_pages(&watched, &machine, u64::from(!surplus), |manager| {
+            manager.huge_pools().set_overcommit(manager.pages(), Size1G, 1);
+            let mm = manager.new_mm().unwrap();
+            mm.mmap(&MapRequest { noreserve: surplus, ..request(1) }).unwrap();
+            let (begins, waits_for, answers) = (Arc::clone(&begun), Arc::clone(&mapped), Arc::clone(&timely));
             let end = Instant::now() + Duration::from_secs(20);
-            while !waits_for.load(Ordering::SeqCst) && Instant::now() < end {
-                std::thread::yield_now();
-            }
-            answers.store(waits_for.load(Ordering::SeqCst), Ordering::SeqCst);
+            watched.before_clear(move || {
+                begins.store(true, Ordering::SeqCst);
+                while !waits_for.load(Ordering::SeqCst) && Instant::now() < end {
+                    std::thread::yield_now();
+                }
+                answers.store(waits_for.load(Ordering::SeqCst), Ordering::SeqCst);
+            });
+            machine.spawn_cpus(2, |cpu| match (cpu.0, surplus) {
+                (0, false) => _ = mm.fault(VirtAddr(BASE + 9 * HUGE), Access::Write).unwrap(),
+                (0, true) => mm.mlock(VirtAddr(BASE), GIB, false).unwrap(),
+                _ => {
+                    while !begun.load(Ordering::SeqCst) && Instant::now() < end {
+                        std::thread::yield_now();
+                    }
+                    let small = MapRequest { len: 4096, huge: None, ..private(BASE + GIB, 1) };
+                    mm.munmap(mm.mmap(&small).unwrap(), 4096).unwrap();
+                    mapped.store(true, Ordering::SeqCst);
+                }
+            });
+            assert!(timely.load(Ordering::SeqCst), "the lock was held");
+            assert_eq!(mm.rss().huge, if surplus { GIB / 4096 } else { 512 });
+            mm.exit();
         });
-        machine.spawn_cpus(2, |cpu| {
-            if cpu.0 == 0 {
-                mm.fault(VirtAddr(BASE + 9 * HUGE), Access::Write).unwrap();
-                return;
-            }
-            let end = Instant::now() + Duration::from_secs(20);
-            while !begun.load(Ordering::SeqCst) && Instant::now() < end {
-                std::thread::yield_now();
-            }
-            let small = MapRequest { len: 4096, huge: None, ..private(BASE + GIB, 1) };
-            mm.munmap(mm.mmap(&small).unwrap(), 4096).unwrap();
-            // A verb that needs the page would wait for the piece; one that gives it up only for a stretch.
-            mapped.store(true, Ordering::SeqCst);
-        });
-        assert!(timely.load(Ordering::SeqCst), "the fault held the lock");
-        mm.exit();
-    });
+    }
 }
 
 /// Every allocation may fail: the page is then in its pool, or goes on being cleared.

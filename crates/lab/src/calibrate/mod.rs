@@ -37,6 +37,9 @@ pub struct Args {
     /// Write the measurement as JSON to standard output, and everything else to standard error.
     #[arg(long)]
     json: bool,
+    /// Show the choice for a kernel that takes NS nanoseconds to save and restore the vector registers, which a process does not pay. The measurement stays as it is.
+    #[arg(long, value_name = "NS", default_value_t = 0)]
+    vectors_ns: u32,
     #[command(flatten)]
     show: output::Show,
 }
@@ -62,7 +65,7 @@ pub fn run(args: &Args) -> Result<()> {
         }
     };
     let features = CpuFeatures::detect();
-    output::show(&show::text(&calibration, features))?;
+    output::show(&show::text(&calibration.paying_for_vectors(args.vectors_ns), features))?;
     if let Some(json) = json {
         json.write(&saved::bytes(&calibration)?)?;
     }

@@ -71,6 +71,18 @@ impl Calibration {
         }
     }
 
+    /// The costs on a platform whose [`vectors_begin`](crate::platform::FramePlatform::vectors_begin) and
+    /// `vectors_end` take so many nanoseconds together, from costs measured where they are free, as in a
+    /// process. A platform that measures itself has paid already. The choice of the stretch stays as it is.
+    #[must_use]
+    pub fn paying_for_vectors(mut self, ns: u32) -> Self {
+        let clear = ClearKernel::ALL.map(ClearKernel::uses_vectors);
+        let copy = CopyKernel::ALL.map(CopyKernel::uses_vectors);
+        self.clear.iter_mut().for_each(|measured| pay(measured, clear, ns));
+        self.copy.iter_mut().for_each(|measured| pay(measured, copy, ns));
+        self
+    }
+
     /// The policy with the cheapest kernel that the processor can run, for each hint, number of CPUs and
     /// extent. A small extent gets a kernel through the caches. Any other gets one past them, unless it may
     /// stay in the caches ([`crate::limits::CLEAR_CACHED_SHARE`]): then any kernel. All extents that fill the
@@ -93,6 +105,17 @@ impl Calibration {
         let copy = best(&self.copy, &runs, &suggested.copy, self.last_cache);
         let kernels = ClearPolicy { clear, copy, ..suggested };
         kernels.with_stretch(best_stretch(self, &kernels))
+    }
+}
+
+/// Adds a price for each stretch to the costs of kernels that pay it.
+fn pay<const N: usize>(measured: &mut [[Cost; CLASSES]; N], pays: [bool; N], ns: u32) {
+    for (costs, _) in measured.iter_mut().zip(pays).filter(|(_, pays)| *pays) {
+        for (class, cost) in costs.iter_mut().enumerate().filter(|(_, cost)| cost.is_known()) {
+            let stretch = bytes_of(class).min(Stretch::SUGGESTED.bytes());
+            let per_mib = (u64::from(ns) << 20) / stretch;
+            cost.fill = cost.fill.saturating_add(u32::try_from(per_mib).unwrap_or(u32::MAX));
+        }
     }
 }
 

@@ -36,6 +36,7 @@ pub use allocator::PageAllocator;
 pub use folio::bad::Verdict;
 pub use frames::Frames;
 pub(crate) use frames::bad::has_marks;
+pub(crate) use frames::huge_zeroes::BlockClear;
 pub use frames::info::FrameInfo;
 pub use frames::origins::Origin;
 pub use frames::owned::{Folio, Folios, FrameRun};

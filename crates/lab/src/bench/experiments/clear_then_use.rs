@@ -19,13 +19,14 @@ use crate::calibrate;
 pub const EXPERIMENT: Experiment = Experiment {
     name: "clear-then-use",
     question: "How long does it take to clear an extent and then use nothing of it, the 64 KiB around the \
-     fault, or all of it once?",
+     fault, or all of it once, in order or scattered?",
     expectation: "Stores through the caches are fastest where all is used and fits the caches; non-temporal \
      stores are fastest otherwise. The policy is within 5 % of the best arm where all is used.",
     baseline: &["string"],
     per: "call",
     notes: &[
-        "A call clears one extent and uses it: one load for each line of 64 bytes, in order. Extents follow \
+        "A call clears one extent and uses it: one load for each line of 64 bytes, in order; `scattered`: each \
+         far from the one before, as many at once as the processor likes. Extents follow \
          each other in memory that no cache holds, at other addresses in each repetition.",
         "The arms `quire...` clear the part that an access waits for last. `quire-soon` has the hint of a \
          fault, `quire` that of a populate, `quire-later` that of memory without a use in sight.",
@@ -65,7 +66,12 @@ fn run(experiment: &Experiment, runner: &Runner) -> anyhow::Result<Measured> {
         let case = move |used| case(Used { extent, bytes, among, used });
         [Use::Nothing, Use::Near, Use::All].map(case)
     };
-    let cases: Vec<_> = extents.iter().flat_map(every).collect();
+    let mut cases: Vec<_> = extents.iter().flat_map(every).collect();
+    // The published case, and the use that no prefetcher helps: each line from memory, and each page's
+    // translation from the tables.
+    let (whole, among) = runner.scale.pick((4 << 20, 16 << 20), (1 << 30, 2 << 30));
+    let case = |used| case(Used { extent: whole, bytes: whole, among, used });
+    cases.extend([Use::Nothing, Use::All, Use::Scattered].map(case));
     runner.measure(experiment, &cases, &mut clear::uses(&Setting::of(runner)?))
 }
 
@@ -74,6 +80,7 @@ fn case(spec: Used) -> Case<Used> {
         Use::Nothing => "none",
         Use::Near => "near",
         Use::All => "all",
+        Use::Scattered => "scattered",
     };
     let params = [("extent_bytes", spec.extent), ("bytes", spec.bytes), ("among_bytes", spec.among)];
     let params = params.map(|(name, value)| (name.to_owned(), json!(value))).into_iter().collect();

@@ -20,7 +20,7 @@ use quire::arch::Protection;
 use quire::cpu::CpuId;
 use quire::hugetlb::HugeSize;
 use quire::manager::{Config, MemoryManager, MemoryRange};
-use quire::page_alloc::NodeSet;
+use quire::page_alloc::{NodeSet, Zeroes};
 use quire::platform::Platform;
 use quire::vm::{Access, FolioPolicy, MapRequest, Mm};
 use rustix::mm::{Advice, madvise};
@@ -141,6 +141,12 @@ pub fn map_from<P: Platform>(mm: &Mm<'_, P>, bytes: usize, pool: Option<HugeSize
 /// The size of pools whose pages have so many bytes.
 pub fn pool_of(page: usize) -> Option<HugeSize> {
     HugeSize::ALL.into_iter().find(|size| size.bytes() == page as u64)
+}
+
+/// What a manager remembers of zeroes, for arms with a pool or without. A quick build looks at each page of a
+/// pool that is handed out as zero: the library's tests do so, and here it would take seconds.
+pub fn zeroes_for(pool: Option<HugeSize>) -> Zeroes {
+    Zeroes { verify: pool.is_none(), ..Zeroes::default() }
 }
 
 /// Gives a pool so many pages.

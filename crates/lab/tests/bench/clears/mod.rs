@@ -30,7 +30,7 @@ pub(crate) fn check(rows: &[Row]) {
         assert!(cases(&clear).contains(case), "{case}");
     }
     assert_eq!(cases(&cache), ["2MiB", "2MiB/chase"].map(str::to_owned).into());
-    assert_eq!(cases(&used).len(), 6);
+    assert_eq!(cases(&used).len(), 9);
     for row in clear.iter().chain(&cache).chain(&used) {
         let name = format!("{} {} {}", row.experiment, row.case, row.arm);
         assert!(row.skipped.is_none() || row.arm.starts_with("linux"), "{name}: {:?}", row.skipped);

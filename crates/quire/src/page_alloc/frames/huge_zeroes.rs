@@ -7,7 +7,8 @@
 //!
 //! While a page is free, a CPU *claims* a block by its mark, under the pool's lock, and then clears it without
 //! any lock. A CPU that takes the page out of the pool's list waits until no block is claimed
-//! ([`Frames::wait_for_huge_clears`]). A claim ends at the latest when its stretch does.
+//! ([`Frames::wait_for_huge_clears`]). A claim ends at the latest when its stretch does. Blocks of a page that
+//! is mapped block by block ([`crate::vm`]'s `gigantic::pool`) are claimed likewise.
 
 use core::sync::atomic::Ordering;
 
@@ -23,8 +24,19 @@ const UNKNOWN: u8 = 0;
 const BLOCK: u8 = 1;
 /// In a page's first record: all of the page is zero. The other records say nothing.
 const PAGE: u8 = 2;
-/// A CPU clears the block, which belongs to a free page.
+/// A CPU clears the block, which no leaf maps.
 const CLAIMED: u8 = 3;
+
+/// What there is to do before a block that needs zeroes can be mapped.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum BlockClear {
+    /// Nothing: the block is zero.
+    Zero,
+    /// The caller has claimed it, and clears it.
+    Claimed,
+    /// Another CPU clears it.
+    Busy,
+}
 
 impl<P: FramePlatform> Frames<'_, P> {
     /// Whether all of a page of a pool is known to be zero.
@@ -35,7 +47,7 @@ impl<P: FramePlatform> Frames<'_, P> {
     }
 
     /// Whether this block of a page of a pool is known to be zero.
-    pub(in crate::page_alloc) fn is_block_zero(&self, frame: Frame, block: u32) -> bool {
+    pub(crate) fn is_block_zero(&self, frame: Frame, block: u32) -> bool {
         is_zero(mark_of(self.memmap.block(frame.block().add(block))))
     }
 
@@ -86,6 +98,26 @@ impl<P: FramePlatform> Frames<'_, P> {
             self.blocks_behind(frame, order, last).find(|(_, block)| mark_of(block) == UNKNOWN)?;
         set_mark(block, CLAIMED);
         Some(at)
+    }
+
+    /// Claims this block of a page in use that is mapped block by block, unless it is zero. Under the lock that
+    /// the page's user has for this.
+    pub(crate) fn claim_block_clear(&self, frame: Frame, block: u32) -> BlockClear {
+        let block = self.memmap.block(frame.block().add(block));
+        match mark_of(block) {
+            CLAIMED => BlockClear::Busy,
+            mark if is_zero(mark) => BlockClear::Zero,
+            _ => {
+                set_mark(block, CLAIMED);
+                BlockClear::Claimed
+            }
+        }
+    }
+
+    /// Forgets what is known of one block, before a task can store to it. The page is not known to be zero as
+    /// a whole.
+    pub(crate) fn forget_block_zeroes(&self, frame: Frame, block: u32) {
+        set_mark(self.memmap.block(frame.block().add(block)), UNKNOWN);
     }
 
     /// Ends a claim on a block, which is zero now if the CPU has `cleared` it.

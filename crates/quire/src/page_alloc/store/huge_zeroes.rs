@@ -71,17 +71,24 @@ impl<P: FramePlatform> Store<'_, P> {
 
     /// Clears a block that the caller has claimed by
     /// [`Frames::claim_huge_clear`](crate::page_alloc::Frames::claim_huge_clear), and marks it. The extent is
-    /// the page. Returns whether it did: not if a CPU takes the page meanwhile. The caller holds no lock.
+    /// the page. Returns whether it did: not if a CPU wants the page meanwhile. The caller holds no lock.
     ///
     /// # Errors
     /// [`Cancelled`]: the task is to be killed.
     pub(crate) fn clear_claimed(&self, extent: &Extent, block: u32) -> Result<bool, Cancelled> {
-        let (frame, platform) = (extent.frames.start, self.frames.platform);
+        let platform = self.frames.platform;
+        let cleared = self.clear_claimed_until(extent, block, || platform.is_dying());
+        if platform.is_dying() { Err(Cancelled) } else { Ok(cleared) }
+    }
+
+    /// The same, whether or not the task is to be killed.
+    pub(crate) fn clear_claimed_until(&self, extent: &Extent, block: u32, stop: impl Fn() -> bool) -> bool {
+        let frame = extent.frames.start;
         let part = FrameRange::folio(frame.add(u64::from(block) * BLOCK_FRAMES as u64), Order::BLOCK);
-        let stop = || platform.is_dying() || self.frames.is_huge_wanted(frame);
-        // SAFETY: invariant 1: the page is free in its pool, and a CPU that takes it waits for the claim.
+        let stop = || stop() || self.frames.is_huge_wanted(frame);
+        // SAFETY: invariant 1: no leaf maps the block, and a CPU that takes the page waits for the claim.
         let cleared = unsafe { self.frames.clear_frames_until(&extent.within(part), stop) }.is_ok();
         self.frames.end_huge_clear(frame, block, cleared);
-        if platform.is_dying() { Err(Cancelled) } else { Ok(cleared) }
+        cleared
     }
 }

@@ -5,13 +5,16 @@ use crate::addr::{Order, VirtAddr, VirtRange};
 use crate::arch::Access;
 use crate::arch::{EntryFlags, Level, Protection};
 use crate::error::{FaultError, MapError};
+use crate::hugetlb::HugeSize;
 use crate::limits::{BLOCK_SIZE, RECLAIM_ROUNDS};
 use crate::page_alloc::{Gfp, NodePolicy};
 use crate::pgtable::Lookup;
 use crate::platform::Platform;
 use crate::stats::Stat;
+use crate::vm::fault::huge::extent_of;
 use crate::vm::fault::step::{Caller, FaultKind, FaultOutcome, Step};
 use crate::vm::gigantic::clear::GiganticClearing;
+use crate::vm::gigantic::pool::PoolFaults;
 use crate::vm::handle::handle;
 use crate::vm::mapping::policy::OrderSet;
 use crate::vm::mapping::vma::Vma;
@@ -97,6 +100,12 @@ impl<P: Platform> Faults<'_, '_, P> {
             Step::Handler(waiting) => Notices::of(self.0).wait_for_handler(waiting)?,
             Step::Cleared(cleared) => GiganticClearing::of(self.memory).end_clear(&cleared),
             Step::ClearHuge { size, nodes, caller } => self.clear_huge((size, nodes), addr, caller)?,
+            Step::ClearBlock { page, caller } => {
+                PoolFaults::of(self.0).clear_block(addr, &extent_of(HugeSize::Size1G, page, addr, caller))?;
+            }
+            Step::Complete => {
+                drop(PoolFaults::of(self.0).lock_complete(VirtRange { start: addr, end: addr.add(1) }))
+            }
             Step::Marked(folio) => MemoryLoss::of(self.memory).lose_marked(folio),
         }
         Ok(())

@@ -17,6 +17,7 @@ use crate::tlb::MmuGather;
 use crate::vm::fault::faults::{Faults, mapped};
 use crate::vm::fault::flags::leaf_flags;
 use crate::vm::fault::step::{Caller, FaultKind, Step};
+use crate::vm::gigantic::pool::PoolFaults;
 use crate::vm::hugetlb::file::HugeFiles;
 use crate::vm::hugetlb::parts::{HugePart, HugeParts};
 use crate::vm::hugetlb::reservations::Reservations;
@@ -52,6 +53,9 @@ impl<'a, P: Platform> Faults<'a, '_, P> {
         access: Access,
         caller: Caller,
     ) -> Result<Step, FaultError> {
+        if let Some(step) = PoolFaults::of(self.0).bring(vma, addr, caller) {
+            return step;
+        }
         let Some(place) = self.place_of(vma, addr) else { return Ok(Step::Again) };
         if !self.tables().lookup(addr).entry.is_empty() {
             return Ok(Step::Again);
@@ -70,10 +74,15 @@ impl<'a, P: Platform> Faults<'a, '_, P> {
                 self.map_copy(vma, &place, frame)
             }
             Some(HugePage::Present { frame, .. }) => self.map_part_of_file(vma, &place, frame, addr),
-            there if let Some(step) = self.clear_first(vma, &place, there.is_some(), caller) => Ok(step),
+            there
+                if (caller != Caller::Access || !PoolFaults::of(self.0).may_begin(vma, place.size))
+                    && let Some(step) = self.clear_first(vma, &place, there.is_some(), caller) =>
+            {
+                Ok(step)
+            }
             _ if private => self.map_zeroes(vma, &place, addr, caller),
             there => {
-                let extent = |frame| extent_of(place.size, frame, addr.0 - place.start.0, caller);
+                let extent = |frame| extent_of(place.size, frame, addr, caller);
                 let frame = self.fill_file(vma, &place, there.is_some(), extent)?;
                 self.map_part_of_file(vma, &place, frame, addr)
             }
@@ -108,8 +117,8 @@ impl<'a, P: Platform> Faults<'a, '_, P> {
         addr: VirtAddr,
         caller: Caller,
     ) -> Result<(), FaultError> {
-        let inside = addr.0 % size.bytes();
-        let near = ((inside / BLOCK_SIZE) as u32, |frame| extent_of(size, frame, inside, caller));
+        let last = (addr.0 % size.bytes() / BLOCK_SIZE) as u32;
+        let near = (last, |frame| extent_of(size, frame, addr, caller));
         Ok(self.memory.huge().clear_next(self.memory.pages(), size, nodes, near)?)
     }
 
@@ -195,24 +204,40 @@ impl<'a, P: Platform> Faults<'a, '_, P> {
         first: bool,
         fill: impl FnOnce(Frame) -> Result<(), Cancelled>,
     ) -> Result<Own, FaultError> {
+        let own = self.take_own(vma, place, first)?;
+        self.fill_own(place.size, own, fill)
+    }
+
+    /// Takes a private page, which is not zero, from its pool.
+    fn take_own(self, vma: &Vma, place: &Place<'_>, first: bool) -> Result<Own, FaultError> {
         let reserved = first && vma.attributes.flags.contains(VmaFlags::RESERVED);
         let request = Reservations::of(self.0).request(&vma.attributes, reserved, place.index);
         let pages = self.memory.pages();
         let taken = self.memory.huge().take_for(pages, place.size, request);
         let frame = taken.map_err(|_| FaultError::NoHugePage)?;
-        let mut own = Own { frame, reserved, zeroed: false };
-        pages.frames().lend_huge(own.frame);
         pages
             .frames()
-            .set_whole_origin(own.frame, Origin::new(self.family, vma.attributes.origin_of(place.start)));
+            .set_whole_origin(frame, Origin::new(self.family, vma.attributes.origin_of(place.start)));
+        Ok(Own { frame, reserved, zeroed: false })
+    }
+
+    /// Fills a page that was taken, for leaves that will own it.
+    fn fill_own(
+        self,
+        size: HugeSize,
+        mut own: Own,
+        fill: impl FnOnce(Frame) -> Result<(), Cancelled>,
+    ) -> Result<Own, FaultError> {
+        let frames = self.memory.pages().frames();
+        frames.lend_huge(own.frame);
         match fill(own.frame) {
             Ok(()) => {
-                own.zeroed = pages.frames().is_huge_zero(own.frame, place.size.order());
-                pages.frames().forget_huge_zeroes(own.frame, place.size.order());
+                own.zeroed = frames.is_huge_zero(own.frame, size.order());
+                frames.forget_huge_zeroes(own.frame, size.order());
                 Ok(own)
             }
             Err(cancelled) => {
-                self.give_up_own(place.size, &own);
+                self.give_up_own(size, &own);
                 Err(cancelled.into())
             }
         }
@@ -228,6 +253,7 @@ impl<'a, P: Platform> Faults<'a, '_, P> {
         unsafe { self.memory.huge().give_from(self.memory.pages(), size, own.frame, own.reserved) };
     }
 
+    /// Maps a page of zeroes: piece by piece where pieces are still to be cleared, and may be.
     fn map_zeroes(
         self,
         vma: &Vma,
@@ -235,13 +261,21 @@ impl<'a, P: Platform> Faults<'a, '_, P> {
         addr: VirtAddr,
         caller: Caller,
     ) -> Result<Step, FaultError> {
+        let (own, pieces) = (self.take_own(vma, place, true)?, PoolFaults::of(self.0));
         let pages = self.memory.pages();
+        // A page that was cleared in its pool is zero, unless another task has taken that one, or the pool had
+        // to allocate this one.
+        let whole =
+            !pieces.may_begin(vma, place.size) || pages.frames().is_huge_zero(own.frame, place.size.order());
+        if !whole && pieces.begin(place.start, own.frame, own.reserved) {
+            return pieces.bring(vma, addr, caller).unwrap_or(Ok(Step::Again));
+        }
         // SAFETY: invariant 1: the pool has just given the page for this place, and no leaf maps it yet.
         let clear = |frame| unsafe {
-            let extent = extent_of(place.size, frame, addr.0 - place.start.0, caller);
+            let extent = extent_of(place.size, frame, addr, caller);
             pages.store().clear_huge(&extent, place.size.order())
         };
-        let own = self.own_page(vma, place, true, clear)?;
+        let own = self.fill_own(place.size, own, clear)?;
         self.map_own(vma, place, &own, FaultKind::Anon)
     }
 
@@ -335,12 +369,13 @@ impl<'a, P: Platform> Faults<'a, '_, P> {
     }
 }
 
-/// How to clear a whole page: for an access, around the byte that is touched last; for populating, as a part
-/// of more.
-fn extent_of(size: HugeSize, frame: Frame, touched: u64, caller: Caller) -> Extent {
+/// How to clear the whole page around an address: for an access, the touched surroundings last; for populating,
+/// as a part of more.
+pub(super) fn extent_of(size: HugeSize, frame: Frame, addr: VirtAddr, caller: Caller) -> Extent {
     let frames = FrameRange::folio(frame, size.order());
+    let touched = addr.0 % size.bytes() / FRAME_SIZE;
     match caller {
-        Caller::Access => Extent::new(frames, TouchHint::Soon).near(frame.add(touched / FRAME_SIZE)),
+        Caller::Access => Extent::new(frames, TouchHint::Soon).near(frame.add(touched)),
         Caller::Populate { bytes } => Extent::new(frames, TouchHint::Unknown).part_of(bytes),
     }
 }

@@ -76,6 +76,10 @@ pub(in crate::vm) enum Step {
         nodes: (NodePolicy, u64),
         caller: Caller,
     },
+    /// A piece of this page of a pool is claimed at the address: clear it.
+    ClearBlock { page: Frame, caller: Caller },
+    /// All pieces of the page of a pool around the address are mapped: make one leaf of them.
+    Complete,
     /// Some of the folio's memory went bad before it was mapped: take it out of use.
     Marked(FrameRange),
     /// The table is shared with another address space: unshare it.

@@ -27,7 +27,8 @@ use crate::platform::{Platform, TouchHint};
 use crate::vm::fault::flags::fresh_flags;
 use crate::vm::fault::step::Caller;
 use crate::vm::gigantic::cancel::Cancellation;
-use crate::vm::gigantic::state::{Cleared, Folio, Found, NotBegun, Piece, Pieces};
+use crate::vm::gigantic::pool::PoolClears;
+use crate::vm::gigantic::state::{Cleared, Folio, Found, NotBegun, Piece, Pieces, Source};
 use crate::vm::handle::handle;
 use crate::vm::mapping::vma::Vma;
 use crate::vm::space::address_space::AddressSpace;
@@ -45,7 +46,7 @@ impl<P: Platform> GiganticClearing<'_, '_, P> {
         if !self.gigantic_clears().any() {
             return false;
         }
-        let Some(piece) = self.claim_ahead() else { return false };
+        let Some(piece) = self.claim_ahead() else { return PoolClears::of(self.0).clear_ahead() };
         let cleared = self.clear_piece(&piece, None);
         if cleared.is_ok()
             && let Some(body) = self.find_body(piece.family, piece.owner)
@@ -65,7 +66,7 @@ impl<P: Platform> GiganticClearing<'_, '_, P> {
 
     fn claim_ahead(self) -> Option<Piece> {
         self.gigantic_clears().lock(self.platform()).iter_mut().enumerate().find_map(|(slot, folio)| {
-            let folio = folio.as_mut()?;
+            let folio = folio.as_mut().filter(|folio| !folio.is_of_pool())?;
             Some(folio.claim(slot, folio.next_ahead()?))
         })
     }
@@ -76,7 +77,7 @@ impl<P: Platform> GiganticClearing<'_, '_, P> {
             .is_some_and(|folio| !folio.cancelled.contains(piece.index))
     }
 
-    fn find_body(self, family: u64, number: u64) -> Option<FoundBody> {
+    pub(super) fn find_body(self, family: u64, number: u64) -> Option<FoundBody> {
         let kept = Origin::kept(family);
         FoundBody::next_of_family(self.0, kept, number - 1).filter(|body| body.mapper.number() == number)
     }
@@ -200,7 +201,17 @@ impl<P: Platform> PieceFaults<'_, '_, P> {
         }
         pages.frames().set_whole_origin(frame, Origin::new(family, vma.attributes.origin_of(base)));
         let [claimed, done, cancelled] = [Pieces::NONE; 3];
-        let mut folio = Folio { owner, family, base, frame, claimed, done, cancelled, touched: index };
+        let mut folio = Folio {
+            owner,
+            family,
+            base,
+            frame,
+            claimed,
+            done,
+            cancelled,
+            touched: index,
+            source: Source::Allocated,
+        };
         let piece = folio.claim(slot, index);
         folios[slot] = Some(folio);
         self.memory.gigantic_clears().count.fetch_add(1, Ordering::Relaxed);
@@ -232,7 +243,7 @@ impl<P: Platform> PieceFaults<'_, '_, P> {
 }
 
 /// Where a folio of 1 GiB around an address begins, and the index of the address's piece.
-fn place_of(addr: VirtAddr) -> (VirtAddr, usize) {
+pub(super) fn place_of(addr: VirtAddr) -> (VirtAddr, usize) {
     let base = addr.align_down(PageSize::Size1G.bytes());
     (base, ((addr.0 - base.0) / BLOCK_SIZE) as usize)
 }

@@ -2,4 +2,5 @@
 
 pub(super) mod cancel;
 pub(super) mod clear;
+pub(super) mod pool;
 pub(super) mod state;

@@ -3,7 +3,7 @@
 
 use core::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::addr::{Frame, FrameRange, VirtAddr, VirtRange};
+use crate::addr::{Frame, FrameRange, PageSize, VirtAddr, VirtRange};
 use crate::error::InitError;
 use crate::limits::{BLOCK_FRAMES, BLOCK_SIZE, GIGANTIC_CLEARS, TABLE_ENTRIES};
 use crate::memmap::BootTable;
@@ -21,6 +21,7 @@ pub(in crate::vm) struct GiganticClears {
 
 pub(super) type Folios = BootTable<Option<Folio>>;
 
+#[derive(Clone, Copy)]
 pub(super) struct Folio {
     /// The number and the family of the address space that it is for, and its address there.
     pub(super) owner: u64,
@@ -33,6 +34,19 @@ pub(super) struct Folio {
     pub(super) cancelled: Pieces,
     /// The piece that was touched last.
     pub(super) touched: usize,
+    pub(super) source: Source,
+}
+
+/// Where the memory comes from.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Source {
+    /// The folio was allocated. See [`crate::vm::gigantic::clear`].
+    Allocated,
+    /// It is a page of a pool. See [`crate::vm::gigantic::pool`].
+    Pool {
+        /// It has used up a reservation of its mapping.
+        reserved: bool,
+    },
 }
 
 /// A bit for each piece of 2 MiB.
@@ -110,6 +124,27 @@ impl Pieces {
 }
 
 impl Folio {
+    pub(super) fn is_of_pool(&self) -> bool {
+        self.source != Source::Allocated
+    }
+
+    /// Whether it is a page of a pool that this address space maps in the range.
+    pub(super) fn is_pool_page_in(&self, owner: u64, range: VirtRange) -> bool {
+        let whole = VirtRange::from_len(self.base, PageSize::Size1G.bytes());
+        self.is_of_pool() && self.owner == owner && whole.overlaps(range)
+    }
+
+    pub(super) fn used_reservation(&self) -> bool {
+        self.source == Source::Pool { reserved: true }
+    }
+
+    /// The pieces of a page of a pool that no CPU has mapped or maps, in the order of [`Self::next_ahead`].
+    pub(super) fn missing_ahead(&self) -> impl Iterator<Item = usize> {
+        let start = self.touched + TABLE_ENTRIES / 2;
+        let missing = |index: &usize| !self.claimed.contains(*index) && !self.cancelled.contains(*index);
+        (start..start + TABLE_ENTRIES).map(|index| index % TABLE_ENTRIES).filter(missing)
+    }
+
     /// The piece for an idle CPU to clear: half a folio away from the piece that was touched last. A task
     /// that touches piece after piece, in either direction, would only wait for a neighbour that is being
     /// cleared.
@@ -119,6 +154,10 @@ impl Folio {
 
     pub(super) fn claim(&mut self, slot: usize, index: usize) -> Piece {
         self.claimed.insert(index);
+        self.piece(slot, index)
+    }
+
+    pub(super) fn piece(&self, slot: usize, index: usize) -> Piece {
         let Self { owner, family, base, frame, .. } = *self;
         Piece { slot, index, owner, family, base, folio: frame }
     }
@@ -143,7 +182,7 @@ impl Folio {
     /// The folio, if all its pieces are done.
     pub(super) fn cleared(&self) -> Option<Cleared> {
         let Self { owner, family, base, frame, .. } = *self;
-        (self.done == Pieces::ALL).then_some(Cleared { owner, family, base, frame })
+        (self.done == Pieces::ALL && !self.is_of_pool()).then_some(Cleared { owner, family, base, frame })
     }
 }
 
@@ -167,6 +206,11 @@ impl GiganticClears {
     #[inline]
     pub(in crate::vm) fn any(&self) -> bool {
         self.count.load(Ordering::Relaxed) != 0
+    }
+
+    /// Whether one more can begin; a hint.
+    pub(super) fn has_room(&self) -> bool {
+        self.count.load(Ordering::Relaxed) < GIGANTIC_CLEARS
     }
 
     pub(super) fn lock<'a, P: Platform>(&'a self, platform: &'a P) -> SpinGuard<'a, Folios, P> {

@@ -12,6 +12,7 @@ use crate::pgtable::Zap;
 use crate::platform::{Platform, TouchHint};
 use crate::tlb::MmuGather;
 use crate::vm::file::handle::File;
+use crate::vm::gigantic::pool::PoolClears;
 use crate::vm::handle::handle;
 use crate::vm::mapping::vma::VmaFlags;
 use crate::vm::rmap::reverse::{FoundSpace, ReverseMap};
@@ -269,6 +270,7 @@ impl<P: Platform> HugeFiles<'_, '_, P> {
     /// space. Mappings without reservations come first: then the pages of those with reservations go back at
     /// once, and their reservations hold again.
     fn unmap_huge_pages(self, file: &FileNode, pages: &Range<u64>) {
+        PoolClears::of(self.0).cancel_of_file(file, pages);
         for reserved in [false, true] {
             ReverseMap::of(self.0)
                 .each_mapper(file, pages, |found| self.unmap_huge_in(found, pages, reserved));

@@ -28,6 +28,7 @@ use crate::platform::Platform;
 use crate::stats::Stat;
 use crate::tlb::MmuGather;
 use crate::vm::gigantic::cancel::Cancellation;
+use crate::vm::gigantic::pool::PoolClears;
 use crate::vm::handle::handle;
 use crate::vm::mapping::vma::VmaFlags;
 use crate::vm::rmap::reverse::{ReverseMap, find_leaf, place_in};
@@ -177,6 +178,7 @@ impl<P: Platform> MemoryLoss<'_, '_, P> {
     /// file frees it, since the file has nothing else for that place: a fault on it fails. (So does Linux
     /// since 6.2.)
     fn lose_huge(self, frame: Frame) {
+        PoolClears::of(self.0).complete_around(frame);
         let Some(head) = self.pages().frames().folio_start(frame) else { return };
         if self.pages().frames().is_lent(head) {
             self.take_huge_from(head, |_| true);

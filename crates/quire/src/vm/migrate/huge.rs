@@ -24,6 +24,7 @@ use crate::pgtable::{PageTables, Relocation, Zap};
 use crate::platform::{Platform, TouchHint};
 use crate::stats::Stat;
 use crate::tlb::MmuGather;
+use crate::vm::gigantic::pool::PoolClears;
 use crate::vm::handle::handle;
 use crate::vm::migrate::relocate::STRETCH;
 use crate::vm::rmap::reverse::{FoundSpace, ReverseMap, place_in};
@@ -63,6 +64,7 @@ impl<P: Platform> HugeMigration<'_, '_, P> {
         how: HugeMove,
     ) -> Result<u64, MigrateError> {
         let pages = self.pages();
+        PoolClears::of(self.0).complete_around(head);
         self.huge().take_returned(pages);
         if self.huge().replace_free(pages, size, head, how.bad).map_err(|_| MigrateError::OutOfMemory)? {
             return Ok(size.order().frames());

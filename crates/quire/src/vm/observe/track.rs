@@ -6,6 +6,7 @@ use crate::arch::EntryFlags;
 use crate::error::{MapError, MmError};
 use crate::platform::Platform;
 use crate::tlb::FlushBatch;
+use crate::vm::gigantic::pool::PoolFaults;
 use crate::vm::hugetlb::ends::check_parts;
 use crate::vm::observe::view::Observation;
 use crate::vm::rmap::block_leaves::split_to_mark;
@@ -38,7 +39,8 @@ impl<P: Platform> Observation<'_, '_, P> {
         len: u64,
         verb: impl FnOnce(VirtRange, &mut FlushBatch) -> Result<(), MapError>,
     ) -> Result<(), MmError> {
-        let space = self.lock();
+        let whole = VirtRange { start: addr, end: VirtAddr(addr.0.saturating_add(len)) };
+        let space = PoolFaults::of(self.0).lock_complete(whole);
         let range = space.layout.range(addr, len).ok_or(MmError::Invalid)?;
         check_parts(&space, range)?;
         self.cut(range)?;

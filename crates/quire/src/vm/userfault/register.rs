@@ -9,6 +9,7 @@ use crate::error::MmError;
 use crate::filemap::FileKind;
 use crate::limits::FRAME_SIZE;
 use crate::platform::Platform;
+use crate::vm::gigantic::pool::PoolFaults;
 use crate::vm::handle::handle;
 use crate::vm::hugetlb::ends::check_ends;
 use crate::vm::mapping::vma::{Backing, Vma, VmaAttributes};
@@ -35,7 +36,8 @@ impl<P: Platform> Registrations<'_, '_, P> {
     ) -> Result<(), MmError> {
         let (platform, contexts) = (self.memory.platform(), self.memory.userfaults());
         let registration = handler.registration().with_modes(modes);
-        let space = self.lock();
+        let whole = VirtRange { start: addr, end: VirtAddr(addr.0.saturating_add(len)) };
+        let space = PoolFaults::of(self.0).lock_complete(whole);
         let range = registrable(&space, addr, len)?;
         if !contexts.is_open(platform, registration) || !registration.is_some() {
             return Err(MmError::Invalid);

@@ -8,6 +8,7 @@ use crate::limits::{BLOCK_SIZE, RECLAIM_ROUNDS};
 use crate::pgtable::CopyMode;
 use crate::platform::Platform;
 use crate::tlb::{FlushBatch, RssChange};
+use crate::vm::gigantic::pool::PoolFaults;
 use crate::vm::handle::handle;
 use crate::vm::mapping::vma::{Vma, VmaFlags};
 use crate::vm::reclaim::shrink::SpaceReclaim;
@@ -40,8 +41,8 @@ impl<'m, P: Platform> Fork<'_, 'm, P> {
         let child =
             AddressSpace::new_unpublished(self.memory, context.mode(), context.zap(), Some(self.family))?;
         child.set_group(self.group());
+        let space = PoolFaults::of(self.0).lock_complete(self.layout().user);
         let mut fresh = child.lock_unpublished();
-        let space = self.lock();
         let handlers = Notices::of(self.0).announce_fork(&space);
         let mut gone = VmaList::new();
         let mut owed = FlushBatch::new();

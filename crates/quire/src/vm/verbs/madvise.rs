@@ -12,6 +12,7 @@ use crate::stats::Stat;
 use crate::tlb::FlushBatch;
 use crate::vm::collapse::call::CollapseCall;
 use crate::vm::file::handle::File;
+use crate::vm::gigantic::pool::PoolClears;
 use crate::vm::handle::handle;
 use crate::vm::hugetlb::reservations::Reservations;
 use crate::vm::mapping::vma::{Backing, Vma, VmaAttributes, VmaFlags};
@@ -194,6 +195,7 @@ impl<P: Platform> Madvise<'_, '_, P> {
             return outcome.and(covered);
         }
         let cut = self.cut(part)?;
+        PoolClears::of(self.memory).cancel(self.body(), part);
         Reservations::of(self.0).renew_reservations(space, part)?;
         self.zap(vmas.take_while(|vma| vma.range.start < part.end), part, part, cut);
         outcome.and(covered)

@@ -6,6 +6,7 @@ use crate::arch::Protection;
 use crate::error::MmError;
 use crate::limits::FRAME_SIZE;
 use crate::platform::Platform;
+use crate::vm::gigantic::pool::PoolFaults;
 use crate::vm::handle::handle;
 use crate::vm::hugetlb::ends::check_ends;
 use crate::vm::mapping::vma::{Vma, VmaAttributes, VmaFlags};
@@ -45,7 +46,7 @@ impl<P: Platform> Mprotect<'_, '_, P> {
         range: VirtRange,
         prot: Protection,
     ) -> Result<(VirtAddr, Result<(), MmError>), MmError> {
-        let mut space = self.lock();
+        let mut space = PoolFaults::of(self.0).lock_complete(range);
         let (stop, outcome) = allowed_up_to(&space.tree, range, prot);
         let allowed = VirtRange::new(range.start, stop);
         if allowed.is_empty() {

@@ -6,6 +6,7 @@ use crate::error::MmError;
 use crate::limits::FRAME_SIZE;
 use crate::platform::Platform;
 use crate::vm::gigantic::cancel::Cancellation;
+use crate::vm::gigantic::pool::PoolFaults;
 use crate::vm::handle::handle;
 use crate::vm::hugetlb::ends::check_ends;
 use crate::vm::mapping::vma::{Vma, VmaAttributes, VmaFlags};
@@ -95,7 +96,8 @@ impl<P: Platform> Mremap<'_, '_, P> {
         to: Remap,
     ) -> Result<VirtAddr, MmError> {
         let mut done = Done::default();
-        let mut space = self.lock();
+        let moving = VirtRange { start: addr, end: VirtAddr(addr.0.saturating_add(old_len)) };
+        let mut space = PoolFaults::of(self.0).lock_complete(moving);
         let outcome = check(&space, addr, old_len, new_len, to)
             .and_then(|request| check_huge(&space, request))
             .and_then(|request| self.remap_locked(&mut space, request, &mut done));

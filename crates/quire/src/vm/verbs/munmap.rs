@@ -4,6 +4,7 @@
 use crate::addr::{VirtAddr, VirtRange};
 use crate::error::MmError;
 use crate::platform::Platform;
+use crate::vm::gigantic::pool::PoolClears;
 use crate::vm::handle::handle;
 use crate::vm::hugetlb::ends::check_ends;
 use crate::vm::hugetlb::reservations::Reservations;
@@ -48,6 +49,7 @@ impl<P: Platform> Munmap<'_, '_, P> {
         self.memory.discard_spares(spares);
         let gone = gone?;
         if space.huge {
+            PoolClears::of(self.memory).cancel(self.body(), range);
             gone.iter().for_each(|vma| Reservations::of(self.0).end_reservations(vma));
         }
         self.zap(gone.iter(), range, free_around(&space.tree, range, space.layout.user), cut);

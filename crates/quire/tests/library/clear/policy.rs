@@ -210,6 +210,33 @@ fn what_was_measured_decides() {
     assert_eq!(without.check(all.without(Feature::Clzero)), Ok(()));
 }
 
+/// Where a kernel must save the task's vector registers, a kernel with vectors pays for that once in a stretch:
+/// all of it for a page, little for a large extent.
+#[test]
+fn saved_vector_registers_have_a_price() {
+    let all = features(&Feature::ALL);
+    let mut measured = flat();
+    // With vectors 100 us for each MiB, without 120, past the caches and through them.
+    let costs = [
+        (ClearKernel::Cached, 100_000),
+        (ClearKernel::String, 120_000),
+        (ClearKernel::Nt64, 100_000),
+        (ClearKernel::Movnti, 120_000),
+    ];
+    for kernel in ClearKernel::ALL {
+        let known = costs.iter().find(|(one, _)| *one == kernel).map_or(900_000, |(_, fill)| *fill);
+        measured.clear[0][kernel as usize].iter_mut().for_each(|cost| cost.fill = known);
+    }
+    let chosen = |ns: u32| {
+        let policy = measured.paying_for_vectors(ns).policy(all);
+        [4096, 1 << 30].map(|bytes| policy.clear_kernel(TouchHint::Later, 1, bytes))
+    };
+    assert_eq!(chosen(0), [ClearKernel::Cached, ClearKernel::Nt64]);
+    // 200 ns for 4 KiB are 51 us for each MiB, and 0.4 us for stretches of 512 KiB.
+    assert_eq!(chosen(200), [ClearKernel::String, ClearKernel::Nt64]);
+    assert_eq!(chosen(20_000), [ClearKernel::String, ClearKernel::Movnti]);
+}
+
 /// A kernel whose cost is close to the best is kept from one extent size to the next; a dearer one is not.
 #[test]
 fn chance_does_not_change_the_kernel() {

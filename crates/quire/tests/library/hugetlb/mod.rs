@@ -18,6 +18,7 @@ mod parts;
 mod parts_lockstep;
 mod parts_moments;
 mod parts_threads;
+mod pieces;
 mod poison;
 mod resize;
 mod support;

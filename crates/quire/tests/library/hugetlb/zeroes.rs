@@ -18,7 +18,7 @@ use quire::manager::{Config, MemoryManager};
 use quire::page_alloc::{AllocatorConfig, MemoryRange, NodeSet, Zeroes};
 use quire::platform::Platform;
 use quire::stats::Stat;
-use quire::vm::MapRequest;
+use quire::vm::{FolioPolicy, MapRequest};
 
 use crate::hugetlb::world::{BASE, HUGE, private, store};
 use crate::watched::{Event, Watched};
@@ -40,7 +40,9 @@ fn with_zeroes<P: Platform>(
         let ranges: Vec<_> =
             ranges_of(machine).into_iter().map(|range| MemoryRange { zeroed: promised, ..range }).collect();
         let allocator = AllocatorConfig { zeroes, ..AllocatorConfig::default() };
-        let config = Config { allocator, ..Config::default() };
+        // So that faults clear pages of 1 GiB whole: file `pieces.rs` tests the other way.
+        let folios = FolioPolicy::default().with_on_demand(false);
+        let config = Config { allocator, folios, ..Config::default() };
         let manager = hosted::raw::memory_manager(platform, &ranges, &config).unwrap();
         test(&manager);
         manager.huge_pools().validate(manager.pages()).unwrap();

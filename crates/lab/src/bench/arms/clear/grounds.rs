@@ -148,19 +148,36 @@ impl Grounds {
 
     /// Reads each line once, in order; returns how many are zero.
     pub(super) fn read(&self, frames: FrameRange) -> u64 {
+        self.read_lines(frames, 0..lines_of(frames))
+    }
+
+    /// Reads each line once, each far from the one before; returns how many are zero. The number of lines is a
+    /// power of two, so that the steps of this generator pass through all of them.
+    pub(super) fn read_scattered(&self, frames: FrameRange) -> u64 {
+        let count = lines_of(frames);
+        debug_assert!(count.is_power_of_two());
+        let next = |at: &usize| Some(at.wrapping_mul(1_664_525).wrapping_add(1_013_904_223) % count);
+        self.read_lines(frames, std::iter::successors(Some(0), next).take(count))
+    }
+
+    fn read_lines(&self, frames: FrameRange, lines: impl Iterator<Item = usize>) -> u64 {
         let start = self.start(frames);
         let line = |at: usize| {
             // SAFETY: C6, H1: the line lies in the extent, which the running arm has to itself.
-            let word = unsafe { start.add(at).cast::<u64>().read_volatile() };
+            let word = unsafe { start.add(at * LINE).cast::<u64>().read_volatile() };
             u64::from(word == 0)
         };
-        (0..(frames.count * 4096) as usize).step_by(LINE).map(line).sum()
+        lines.map(line).sum()
     }
 
     /// The address of the frames in this process.
     pub(super) fn start(&self, frames: FrameRange) -> *mut u8 {
         self.machine.direct_map(frames.start.addr())
     }
+}
+
+fn lines_of(frames: FrameRange) -> usize {
+    frames.count as usize * 4096 / LINE
 }
 
 /// Writes a mark into every 256 KiB, or one into the range if it is smaller. The caller owns the frames.

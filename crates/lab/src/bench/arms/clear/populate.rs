@@ -91,12 +91,16 @@ impl Arm<Populating> for Ours {
         let machine = self.machines.of(case)?;
         let order =
             Order::new((case.page / PAGE).ilog2() as u8).ok_or_else(|| Skip("no order".to_owned()))?;
+        let pool = ours::pool_of(case.page).filter(|_| self.pool);
         let config = Config {
             folios: FolioPolicy::only(order).with_on_demand(false),
-            allocator: AllocatorConfig { clear: Some(self.policy), ..AllocatorConfig::default() },
+            allocator: AllocatorConfig {
+                clear: Some(self.policy),
+                zeroes: ours::zeroes_for(pool),
+                ..AllocatorConfig::default()
+            },
             ..Config::default()
         };
-        let pool = ours::pool_of(case.page).filter(|_| self.pool);
         Ok(Box::new(OursReady { case: *case, cpus: &self.cpus, machine, config, pool }))
     }
 }

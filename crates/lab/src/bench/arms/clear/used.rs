@@ -1,4 +1,4 @@
-//! Clears memory and then uses nothing of it, the 64 KiB that an access waits for, or all of it.
+//! Clears memory and then uses nothing of it, the 64 KiB that an access waits for, or all of it in order or not.
 
 use std::rc::Rc;
 use std::time::Instant;
@@ -23,7 +23,7 @@ pub struct Used {
     pub used: Use,
 }
 
-/// Which part of an extent is used after it was cleared; every line once, in order.
+/// Which part of an extent is used after it was cleared; every line once, in order if not said otherwise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Use {
     /// Nothing.
@@ -32,6 +32,8 @@ pub enum Use {
     Near,
     /// The whole extent.
     All,
+    /// The whole extent, in an order that no prefetcher knows.
+    Scattered,
 }
 
 const NEAR_FRAMES: u64 = 16;
@@ -95,6 +97,7 @@ impl Prepared for Ready {
                     Use::Nothing => 0,
                     Use::Near => grounds.read(near),
                     Use::All => grounds.read(one),
+                    Use::Scattered => grounds.read_scattered(one),
                 };
                 all.start = all.start.add(frames);
             }

@@ -122,8 +122,8 @@ impl Arm<First> for Ours {
                  fault finds a folio that is known to be zero."
             }
             Way::Pool => {
-                "a page of a pool of huge pages, reserved by the mapping, as the published case is: the fault \
-                 clears all of it."
+                "a page of a pool of huge pages, reserved by the mapping, as the published case is: as `quire` \
+                 otherwise."
             }
             Way::PoolAhead => {
                 "as `quire-pool`, and an idle CPU cleared the page in its pool before, untimed."
@@ -142,7 +142,7 @@ impl Arm<First> for Ours {
         let zeroes = Zeroes {
             blocks_ahead: ahead(Way::Ahead),
             pools_ahead: ahead(Way::PoolAhead),
-            ..Zeroes::default()
+            ..ours::zeroes_for(self.way.pool())
         };
         let config = Config {
             folios: FolioPolicy::only(Order::GIGANTIC).with_on_demand(self.way != Way::Whole),

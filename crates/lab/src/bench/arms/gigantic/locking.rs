@@ -183,7 +183,11 @@ impl Arm<Locking> for Ours {
         let policy = case.stretch.map_or(policy, |stretch| policy.with_stretch(stretch));
         let config = Config {
             folios: FolioPolicy::only(order).with_on_demand(matches!(self.way, Way::OnDemand)),
-            allocator: AllocatorConfig { clear: Some(policy), ..AllocatorConfig::default() },
+            allocator: AllocatorConfig {
+                clear: Some(policy),
+                zeroes: ours::zeroes_for(pool),
+                ..AllocatorConfig::default()
+            },
             ..Config::default()
         };
         let machine = self.shared.machine(case.total())?;

@@ -37,7 +37,8 @@ impl Zap {
 }
 
 /// What is known of a range whose ends were cut: no large leaf and no shared table reaches over them. Holds as
-/// long as the caller keeps the address-space lock, which it holds for writing.
+/// long as the caller keeps the address-space lock, which it holds for writing; the table, as long as it holds
+/// that at all.
 #[derive(Clone, Copy)]
 pub(crate) struct RangeEnds<'t> {
     /// The table of 4 KiB leaves that alone maps the whole range, if it does and no other address space
@@ -85,7 +86,7 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
     }
 
     /// Splits large leaves that reach over an end of the range, and unshares tables that do and map pages on
-    /// both sides. Exclusive.
+    /// both sides. Exclusive, unless no table is shared.
     ///
     /// # Errors
     /// [`MapError::OutOfMemory`]; all translations are as before then.

@@ -47,6 +47,7 @@ pub struct SyntheticFiles {
     read_failures: Failures,
     write_failures: Failures,
     slow_sizes: RwLock<Option<Slow>>,
+    slow_reads: RwLock<Option<Slow>>,
 }
 
 impl SyntheticFiles {
@@ -123,6 +124,11 @@ impl SyntheticFiles {
         *self.slow_sizes.write().expect("nothing that passes panics") = Some(Box::new(slow));
     }
 
+    /// Runs `slow` in each later read, before it takes the contents.
+    pub fn set_slow_reads(&self, slow: impl Fn() + Send + Sync + 'static) {
+        *self.slow_reads.write().expect("nothing that passes panics") = Some(Box::new(slow));
+    }
+
     /// How often the files were read and written.
     pub fn counters(&self) -> FileCounters {
         FileCounters {
@@ -173,6 +179,9 @@ impl Pager for SyntheticFiles {
     }
 
     fn read(&self, file: FileId, page: u64, bytes: &mut [u8; PAGE]) -> Result<(), PagerError> {
+        if let Some(slow) = &*self.slow_reads.read().expect("nothing that passes panics") {
+            slow();
+        }
         let valid = self.valid_bytes(file, page)?;
         if self.read_failures.fail() {
             return Err(PagerError::Io);

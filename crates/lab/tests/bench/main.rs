@@ -135,7 +135,10 @@ fn check_taking_apart(rows: &[Row], cases: &impl Fn(&str) -> BTreeSet<String>, f
     assert_eq!(cases("fork"), forks);
     let churns = ["4KiB", "64KiB", "2MiB"].map(str::to_owned);
     let beside = churns.iter().flat_map(|piece| [2, 4].map(|threads| format!("{piece}/{threads}threads")));
-    assert_eq!(cases("churn"), churns.iter().cloned().chain(beside).collect());
+    let verbs = ["verbs", "verbs/2threads", "verbs/4threads"].map(str::to_owned);
+    let overlapping = [2, 4].map(|threads| format!("verbs-overlapping/{threads}threads"));
+    let all = churns.iter().cloned().chain(beside).chain(verbs).chain(overlapping);
+    assert_eq!(cases("churn"), all.collect());
     let apart = ["unmap", "dontneed", "exit", "protect", "move", "fork", "churn"];
     for row in rows.iter().filter(|row| apart.contains(&row.experiment.as_str())) {
         let name = format!("{} {} {}", row.experiment, row.case, row.arm);

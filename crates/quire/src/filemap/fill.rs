@@ -20,9 +20,32 @@ pub struct Filled {
 }
 
 impl FileTable {
+    /// The page with this index, unless the pager would have to read it, or another task uses it alone.
+    ///
+    /// # Errors
+    /// As [`Self::page`].
+    pub(crate) fn page_at_hand<P: Platform>(
+        &self,
+        pages: &PageAllocator<'_, P>,
+        file: &FileUse<'_>,
+        index: u64,
+    ) -> Result<Option<Frame>, FaultError> {
+        let node = file.node();
+        if !matches!(node.kind(), FileKind::Paged(_)) {
+            return self.page(pages, file, index).map(|page| Some(page.frame));
+        }
+        if node.is_cut_off(index) {
+            return Err(FaultError::BeyondEnd);
+        }
+        match node.pages.lock(pages.platform()).get(index) {
+            Some(page) if page.is_lost() => Err(FaultError::Poisoned),
+            page => Ok(page.filter(|page| !page.is_busy()).map(CachedPage::frame)),
+        }
+    }
+
     /// The page with this index; reads it if it is not there, and waits while another task reads it.
     ///
-    /// May block in the pager: called with no lock but an address space's, for reading.
+    /// May block in the pager: the caller holds no lock.
     ///
     /// # Errors
     /// [`FaultError::BeyondEnd`], [`FaultError::Io`], [`FaultError::Poisoned`], [`FaultError::OutOfMemory`];

@@ -11,16 +11,19 @@ use crate::page_alloc::PageAllocator;
 use crate::platform::Platform;
 
 impl FileTable {
-    /// Drops clean, unmapped pages until `wanted` frames are free. Returns how many were freed.
+    /// Drops clean, unmapped pages until `wanted` frames are free. Returns how many were freed. Pages that were
+    /// accessed through a leaf go only after all others: the first look takes their marks off.
     ///
     /// Called when memory is short, with no lock of rank `FileTable` or above held.
     pub fn reclaim<P: Platform>(&self, pages: &PageAllocator<'_, P>, wanted: u64) -> u64 {
         let mut freed = 0;
-        self.each_file(pages.platform(), |node| {
-            if freed < wanted && matches!(node.kind(), FileKind::Paged(_)) {
-                freed += self.reclaim_file(pages, node, wanted - freed);
-            }
-        });
+        for _ in 0..2 {
+            self.each_file(pages.platform(), |node| {
+                if freed < wanted && matches!(node.kind(), FileKind::Paged(_)) {
+                    freed += self.reclaim_file(pages, node, wanted - freed);
+                }
+            });
+        }
         freed
     }
 
@@ -53,22 +56,21 @@ impl FileTable {
                 return (None, freed);
             };
             at = index + 1;
-            freed += self.drop_if_clean(pages, &mut cached, index, page);
+            if !is_in_use(pages, page) && !pages.frames().take_accessed(page.frame()) {
+                freed += self.drop_page(pages, &mut cached, index, page);
+            }
         }
         (Some(at), freed)
     }
 
-    /// Drops a page that is clean and not mapped. Returns how many frames became free. Under the file's lock.
-    fn drop_if_clean<P: Platform>(
+    /// Drops a page that is not in use. Returns how many frames became free. Under the file's lock.
+    fn drop_page<P: Platform>(
         &self,
         pages: &PageAllocator<'_, P>,
         cached: &mut FilePages,
         index: u64,
         page: CachedPage,
     ) -> u64 {
-        if page.is_busy() || page.is_dirty() || pages.counts().mapcount(page.frame()) != 0 {
-            return 0;
-        }
         cached.remove(index, |memory| self.free_radix(pages, memory));
         // SAFETY: invariant 1: the page cache held the frame, and names it no more.
         unsafe { pages.counts().release(FrameRange::folio(page.frame(), Order::FRAME)) }
@@ -103,14 +105,19 @@ impl FileTable {
         let mut cached = file.node().pages.lock(pages.platform());
         let mut freed = 0;
         for index in runs.indices() {
-            if let Some(page) = cached.get(index) {
-                freed += self.drop_if_clean(pages, &mut cached, index, page);
+            if let Some(page) = cached.get(index).filter(|&page| !is_in_use(pages, page)) {
+                freed += self.drop_page(pages, &mut cached, index, page);
             }
         }
         drop(cached);
         self.count_cached(file.node().kind(), -(freed as i64));
         freed
     }
+}
+
+/// Whether a page must stay: it is busy, newer than its file, or mapped.
+fn is_in_use<P: Platform>(pages: &PageAllocator<'_, P>, page: CachedPage) -> bool {
+    page.is_busy() || page.is_dirty() || pages.counts().mapcount(page.frame()) != 0
 }
 
 /// Runs of pages of a file that a caller unmaps, moves or writes together.

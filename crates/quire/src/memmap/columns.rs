@@ -12,10 +12,10 @@
 //! Folios of 16 frames and more need no table of origins: there is a column with one origin for each group of
 //! 16 frames, from which those of the group's frames follow. With a table, an entry of zero says the same.
 
-use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU16, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
 use super::bitmap::Bitmap;
-use super::descriptor::Descriptor;
+use super::descriptor::{Descriptor, DescriptorFlags};
 use super::lanes::Lanes;
 use crate::addr::{Frame, Order};
 use crate::limits::{BLOCK_FRAMES, FRAME_SIZE, ROWS_FRAMES};
@@ -38,28 +38,42 @@ pub(crate) struct Origins([AtomicU64; BLOCK_FRAMES]);
 
 const _: () = assert!(size_of::<Rows>() as u64 == FRAME_SIZE && size_of::<Origins>() as u64 == FRAME_SIZE);
 
-/// The place of a table, and the frame that it fills.
-#[repr(C)]
-struct Link<T> {
-    table: AtomicPtr<T>,
-    frame: AtomicU64,
-}
+/// The place of a table.
+#[repr(transparent)]
+struct Link<T>(AtomicPtr<T>);
 
 impl<T> Link<T> {
     #[inline(always)]
     fn get(&self) -> Option<&T> {
         // SAFETY: M2: a named table stays until every frame of the block is free, and consists of atomics.
-        unsafe { self.table.load(Ordering::Acquire).as_ref() }
+        unsafe { self.0.load(Ordering::Acquire).as_ref() }
     }
 
-    fn set(&self, table: *mut T, frame: Frame) {
-        self.frame.store(frame.0, Ordering::Relaxed);
-        self.table.store(table, Ordering::Release);
+    fn set(&self, table: *mut T) {
+        self.0.store(table, Ordering::Release);
     }
 
-    fn take(&self) -> Option<Frame> {
-        let named = !self.table.swap(core::ptr::null_mut(), Ordering::AcqRel).is_null();
-        named.then(|| Frame(self.frame.load(Ordering::Relaxed)))
+    fn take(&self) -> bool {
+        !self.0.swap(core::ptr::null_mut(), Ordering::AcqRel).is_null()
+    }
+}
+
+/// The frames that the tables of a block fill: 40 bits each.
+#[repr(C)]
+struct TableFrames {
+    low: [AtomicU32; BLOCK_TABLES],
+    high: [AtomicU8; BLOCK_TABLES],
+}
+
+impl TableFrames {
+    fn get(&self, at: usize) -> Frame {
+        let high = u64::from(self.high[at].load(Ordering::Relaxed));
+        Frame(high << u32::BITS | u64::from(self.low[at].load(Ordering::Relaxed)))
+    }
+
+    fn set(&self, at: usize, frame: Frame) {
+        self.low[at].store(frame.0 as u32, Ordering::Relaxed);
+        self.high[at].store((frame.0 >> u32::BITS) as u8, Ordering::Relaxed);
     }
 }
 
@@ -68,9 +82,11 @@ impl<T> Link<T> {
 pub struct Columns {
     rows: [Link<Rows>; GROUPS],
     origins: Link<Origins>,
+    table_frames: TableFrames,
     /// Tables of the block that stand in frames of it.
     own_tables: AtomicU16,
-    dirty: [AtomicU64; BLOCK_FRAMES / 64],
+    /// Pages of files that were accessed, and those that are newer than their file.
+    marks: [[AtomicU64; BLOCK_FRAMES / 64]; 2],
     group_origins: [AtomicU64; BLOCK_FRAMES / ORIGIN_FRAMES],
     zeroed: Bitmap,
     counts: [AtomicU64; BLOCK_FRAMES / 8],
@@ -178,10 +194,11 @@ impl Columns {
     /// # Safety
     /// `table` is the memory of `frame`, all zero, and used for nothing else while the columns name it.
     pub(crate) unsafe fn add_rows(&self, index: usize, table: *mut u8, frame: Frame) -> bool {
-        let link = &self.rows[index / ROWS_FRAMES % GROUPS];
-        let missing = link.get().is_none();
+        let group = index / ROWS_FRAMES % GROUPS;
+        let missing = self.rows[group].get().is_none();
         if missing {
-            link.set(table.cast(), frame);
+            self.table_frames.set(group, frame);
+            self.rows[group].set(table.cast());
         }
         missing
     }
@@ -194,7 +211,8 @@ impl Columns {
     pub(crate) unsafe fn add_origins(&self, table: *mut u8, frame: Frame) -> bool {
         let missing = self.origins.get().is_none();
         if missing {
-            self.origins.set(table.cast(), frame);
+            self.table_frames.set(GROUPS, frame);
+            self.origins.set(table.cast());
         }
         missing
     }
@@ -210,8 +228,8 @@ impl Columns {
 
     /// Gives up all tables. Under the block's lock; none of its frames needs one.
     pub(crate) fn take_tables(&self) -> TakenTables {
-        let rows = |at: usize| self.rows.get(at).and_then(Link::take);
-        core::array::from_fn(|at| if at == GROUPS { self.origins.take() } else { rows(at) })
+        let take = |at: usize| self.rows.get(at).map_or_else(|| self.origins.take(), Link::take);
+        core::array::from_fn(|at| take(at).then(|| self.table_frames.get(at)))
     }
 
     /// The state of a frame. Its owner, and code that maps or holds the frame, reads and writes it.
@@ -243,24 +261,31 @@ impl Columns {
         &self.zeroed
     }
 
-    /// Marks a page of a file as newer than the file. Its bit is not cleared for a new owner of the frame.
+    /// Marks pages of files, a bit for each of the 64 frames around `index`: as accessed, and as newer than
+    /// their file. The marks are not cleared for a new owner of the frame.
     #[inline]
-    pub(crate) fn mark_dirty(&self, index: usize) {
-        let (word, bit) = (&self.dirty[index / 64], 1 << (index % 64));
-        // Mostly it is marked already.
-        if word.load(Ordering::Relaxed) & bit == 0 {
-            word.fetch_or(bit, Ordering::AcqRel);
+    pub(crate) fn mark(&self, index: usize, accessed: u64, dirty: u64) {
+        for (marks, bits) in self.marks.iter().zip([accessed, dirty]) {
+            let word = &marks[index % BLOCK_FRAMES / 64];
+            // Mostly they are marked already.
+            if word.load(Ordering::Relaxed) & bits != bits {
+                word.fetch_or(bits, Ordering::AcqRel);
+            }
         }
     }
 
-    pub(crate) fn is_dirty(&self, index: usize) -> bool {
-        self.dirty[index / 64].load(Ordering::Acquire) >> (index % 64) & 1 == 1
+    fn marks_with(&self, index: usize, mark: DescriptorFlags) -> &AtomicU64 {
+        &self.marks[usize::from(mark == DescriptorFlags::DIRTY)][index % BLOCK_FRAMES / 64]
     }
 
-    /// Takes that mark off; returns whether it was there.
-    pub(crate) fn take_dirty(&self, index: usize) -> bool {
-        let (word, bit) = (&self.dirty[index / 64], 1 << (index % 64));
-        word.fetch_and(!bit, Ordering::AcqRel) & bit != 0
+    pub(crate) fn has_mark(&self, index: usize, mark: DescriptorFlags) -> bool {
+        self.marks_with(index, mark).load(Ordering::Acquire) >> (index % 64) & 1 == 1
+    }
+
+    /// Takes a mark off; returns whether it was there.
+    pub(crate) fn take_mark(&self, index: usize, mark: DescriptorFlags) -> bool {
+        let bit = 1 << (index % 64);
+        self.marks_with(index, mark).fetch_and(!bit, Ordering::AcqRel) & bit != 0
     }
 
     /// The origin of the anonymous folio that starts at a frame; arbitrary until it is set.

@@ -13,7 +13,7 @@ pub struct DescriptorFlags(pub u32);
 
 flag_names!(
     DescriptorFlags: TABLE, SLAB, CACHE, DIRTY, DEFERRED, MIXED, HUGE, LENT, RENEWED, SPLITTING,
-    WANTED, ZEROED
+    WANTED, ZEROED, ACCESSED
 );
 
 impl DescriptorFlags {
@@ -39,6 +39,8 @@ impl DescriptorFlags {
     pub(crate) const WANTED: Self = Self(2048);
     /// Huge page: it is on the list of free pages that are known to be zero.
     pub(crate) const ZEROED: Self = Self(4096);
+    /// Page cache: the page was accessed through a leaf that is gone.
+    pub const ACCESSED: Self = Self(8192);
     /// Page table: it holds, or held, leaves other than of counted anonymous memory.
     pub(crate) const MIXED: Self = Self(64);
 }

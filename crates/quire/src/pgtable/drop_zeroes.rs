@@ -73,7 +73,7 @@ impl<P: TablePlatform> PageTables<'_, '_, P> {
             match run {
                 Some((first, count)) => {
                     let bytes = PageSize::Size4K.bytes();
-                    gather.add(Unmapped::leaves(first, PageSize::Size4K, count, false));
+                    gather.add(Unmapped::leaves(first, PageSize::Size4K, count));
                     gather.owe(
                         VirtRange::from_len(addr.add(start as u64 * bytes), count * bytes),
                         PageSize::Size4K,

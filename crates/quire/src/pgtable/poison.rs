@@ -36,7 +36,7 @@ impl<P: TablePlatform> PageTables<'_, '_, P> {
         self.context.note_lost();
         gather.owe(VirtRange::from_len(addr.align_down(size.bytes()), size.bytes()), size);
         if !old.has(EntryFlags::SPECIAL) {
-            gather.add(Unmapped::leaves(old, size, 1, false));
+            gather.add(Unmapped::leaves(old, size, 1));
         }
         true
     }

@@ -3,7 +3,7 @@
 use super::PageTables;
 use super::lock::same_leaf;
 use crate::addr::{Frame, PageSize, VirtAddr, VirtRange};
-use crate::arch::{Entry, EntryFlags};
+use crate::arch::Entry;
 use crate::error::MapError;
 use crate::page_alloc::CountError;
 use crate::platform::TablePlatform;
@@ -87,7 +87,7 @@ impl<P: TablePlatform> PageTables<'_, '_, P> {
         // The old leaf has all that hardware recorded until now.
         (one.leaf, one.taken) = (old, true);
         gather.owe(VirtRange::from_len(one.addr, size.bytes()), size);
-        gather.add(Unmapped::leaves(old, size, 1, old.has(EntryFlags::DIRTY)));
+        gather.add(Unmapped::leaves(old, size, 1));
         Ok(())
     }
 }

@@ -44,7 +44,7 @@ impl<P: TablePlatform> PageTables<'_, '_, P> {
         };
         gather.owe(VirtRange::from_len(addr.align_down(size.bytes()), size.bytes()), size);
         if !old.has(EntryFlags::SPECIAL) {
-            gather.add(Unmapped::leaves(old, size, 1, old.has(EntryFlags::DIRTY)));
+            gather.add(Unmapped::leaves(old, size, 1));
         }
         gather.flush();
         self.lock(table).fill_busy(index, new);

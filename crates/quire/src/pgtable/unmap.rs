@@ -10,7 +10,7 @@ use crate::limits::{FRAME_SIZE, TABLE_ENTRIES};
 use crate::platform::TablePlatform;
 use crate::stats::Stat;
 use crate::tlb::words::Table;
-use crate::tlb::{MmuGather, RssChange, Unmapped, UnmappedPage, ZapStrategy, flush_page};
+use crate::tlb::{MmuGather, RssChange, Unmapped, UnmappedPage, ZapStrategy, flush_page, recorded};
 
 /// The range to unmap, and how.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -37,7 +37,8 @@ impl Zap {
 }
 
 /// What is known of a range whose ends were cut: no large leaf and no shared table reaches over them. Holds as
-/// long as the caller keeps the address-space lock, which it holds for writing.
+/// long as the caller keeps the address-space lock, which it holds for writing; the table, as long as it holds
+/// that at all.
 #[derive(Clone, Copy)]
 pub(crate) struct RangeEnds<'t> {
     /// The table of 4 KiB leaves that alone maps the whole range, if it does and no other address space
@@ -85,7 +86,7 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
     }
 
     /// Splits large leaves that reach over an end of the range, and unshares tables that do and map pages on
-    /// both sides. Exclusive.
+    /// both sides. Exclusive, unless no table is shared.
     ///
     /// # Errors
     /// [`MapError::OutOfMemory`]; all translations are as before then.
@@ -291,7 +292,7 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
                 // With the lock shared, a fault might map smaller leaves here before the flush.
                 let leaf = if exclusive { locked.take(at, seen) } else { table.swap(at, Entry::BUSY) };
                 if !leaf.has(EntryFlags::SPECIAL) {
-                    gather.add(Unmapped::leaves(leaf, size, 1, leaf.has(EntryFlags::DIRTY)));
+                    gather.add(Unmapped::leaves(leaf, size, 1));
                 }
                 if !exclusive {
                     gather.add(Unmapped::busy(table.frame(), at));
@@ -424,27 +425,26 @@ struct Open {
     first: Entry,
     count: u64,
     most: u64,
-    dirty: bool,
 }
 
 impl Open {
     #[inline]
     fn new(first: Entry, most: u64) -> Self {
-        Self { first, count: 1, most, dirty: first.has(EntryFlags::DIRTY) }
+        Self { first, count: 1, most }
     }
 
-    /// Whether the leaf continues the run. Its dirty bit matters for file pages only.
+    /// Whether the leaf continues the run. What hardware recorded matters for pages of files only.
     #[inline]
     fn goes_on_with(&self, leaf: Entry) -> bool {
         self.count < self.most
             && leaf.continues(self.first, self.count)
-            && (leaf.has(EntryFlags::ANON) || leaf.has(EntryFlags::DIRTY) == self.dirty)
+            && (leaf.has(EntryFlags::ANON) || recorded(leaf) == recorded(self.first))
     }
 }
 
 #[inline]
 fn close<P: TablePlatform>(open: Option<Open>, gather: &mut MmuGather<'_, '_, P>) {
     if let Some(run) = open {
-        gather.add(Unmapped::leaves(run.first, PageSize::Size4K, run.count, run.dirty));
+        gather.add(Unmapped::leaves(run.first, PageSize::Size4K, run.count));
     }
 }

@@ -68,7 +68,8 @@ pub enum PagerError {
 }
 
 /// The source and destination of the contents of file pages. Calls may block. During a call the library holds
-/// no lock but the address space's own, for reading, and the busy mark of the pages concerned.
+/// no lock but the busy mark of the pages concerned; while it asks for a size, it may also hold an address
+/// space's lock for reading.
 pub trait Pager: Sync {
     /// The file's current size in bytes.
     fn size(&self, file: FileId) -> u64;

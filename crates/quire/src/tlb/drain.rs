@@ -3,9 +3,9 @@
 //! A detached subtree is read by plain loads. Its parent's entry is gone, every CPU was flushed, and the task
 //! that detached it held the address-space lock for writing, so no walker was inside (invariants 3 and 4).
 
-use core::ops::Range;
 use core::sync::atomic::Ordering;
 
+use super::marks::{carry, carry_each, recorded};
 use super::release::Release;
 use super::scatter::{SHORT, Scattered, is_scattered};
 use super::unmapped::Leaves;
@@ -178,9 +178,7 @@ impl<'a, 'p, P: TablePlatform> Drain<'a, 'p, P> {
                 self.rss.anon -= 1;
             } else {
                 self.rss.file -= 1;
-                if leaf.has(EntryFlags::DIRTY) {
-                    mark_dirty(self.allocator, FrameRange::new(leaf.frame(), 1), PageSize::Size4K);
-                }
+                carry(self.allocator, FrameRange::new(leaf.frame(), 1), PageSize::Size4K, recorded(leaf));
             }
             scattered.push(leaf.frame());
         }
@@ -233,34 +231,21 @@ impl<'a, 'p, P: TablePlatform> Drain<'a, 'p, P> {
         if first.has(EntryFlags::SPECIAL) {
             return;
         }
-        let anon = first.has(EntryFlags::ANON);
-        if !anon {
-            self.mark_stored(table, index..index + run, size);
-        }
         if size != PageSize::Size4K {
-            // Each large leaf knows by itself whether it maps zeroes.
-            (index..index + run).for_each(|at| self.leaves(Leaves::one(table.load_private(at), size)));
+            // Each large leaf knows by itself whether it maps zeroes, and what it recorded.
+            for at in index..index + run {
+                let leaf = table.load_private(at);
+                let leaves = Leaves::one(leaf, size);
+                carry(self.allocator, leaves.frames, size, recorded(leaf));
+                self.leaves(leaves);
+            }
             return;
+        }
+        if !first.has(EntryFlags::ANON) {
+            carry_each(self.allocator, table, index..index + run);
         }
         let frames = FrameRange::new(first.frame(), run as u64);
         self.leaves(Leaves { frames, ..Leaves::one(first, size) });
-    }
-
-    /// Marks dirty what was stored to through these leaves, which map consecutive frames. These may belong to
-    /// different folios, so each leaf is checked, except behind a dirty one in a block that is all one folio.
-    fn mark_stored(&self, table: Table<'_>, leaves: Range<usize>, size: PageSize) {
-        let mut at = leaves.start;
-        while at < leaves.end {
-            let (leaf, mut marked) = (table.load_private(at), 1);
-            if leaf.has(EntryFlags::DIRTY) {
-                let frame = leaf.frame();
-                mark_dirty(self.allocator, FrameRange::new(frame, 1), size);
-                if size == PageSize::Size4K && self.allocator.frames().is_of_whole_blocks(frame) {
-                    marked = BLOCK_FRAMES - frame.index_in_block();
-                }
-            }
-            at += marked;
-        }
     }
 
     /// Frees the tables that were read. The counter unlocks first: the store takes locks of that rank.
@@ -290,21 +275,5 @@ impl<'a, 'p, P: TablePlatform> Drain<'a, 'p, P> {
             self.free_tables();
         }
         self.rss
-    }
-}
-
-/// Marks page-cache frames as newer than their file. They still count as mapped, so they cannot have been
-/// freed. A folio of whole blocks has one mark. Pages of a block in small pieces have none if a large leaf
-/// maps them: only memory that is never written back is mapped so with the right to store.
-pub(super) fn mark_dirty<P: TablePlatform>(
-    allocator: &PageAllocator<'_, P>,
-    frames: FrameRange,
-    size: PageSize,
-) {
-    if size != PageSize::Size4K && !allocator.frames().is_of_whole_blocks(frames.start) {
-        return;
-    }
-    for page in (0..frames.count).step_by(size.frames() as usize) {
-        allocator.frames().mark_dirty(frames.start.add(page));
     }
 }

@@ -8,6 +8,7 @@ use core::mem::MaybeUninit;
 use core::sync::atomic::Ordering;
 
 use super::drain::Drain;
+use super::marks::carry;
 use super::unmapped::{Kind, Leaves};
 use super::words::words;
 use super::{FlushBatch, MmContext, RssChange, Unmapped};
@@ -195,17 +196,15 @@ impl<'a, 'p, P: TablePlatform> MmuGather<'a, 'p, P> {
         }
     }
 
-    /// Takes what was unmapped. Marks file frames dirty at once, while they still count as mapped.
+    /// Takes what was unmapped. Marks pages of files at once, while they still count as mapped.
     ///
     /// # Panics
     /// When there is no room; the caller checks before it changes the entry.
     #[inline]
     pub(crate) fn add(&mut self, unmapped: Unmapped) {
         match unmapped.into_kind() {
-            Kind::Leaves { leaves, dirty } => {
-                if dirty && !leaves.anon {
-                    super::drain::mark_dirty(self.allocator, leaves.frames, leaves.size);
-                }
+            Kind::Leaves { leaves, recorded } => {
+                carry(self.allocator, leaves.frames, leaves.size, recorded);
                 self.push(Span::leaves(leaves));
             }
             Kind::Busy { table, index } => {

@@ -1,7 +1,7 @@
 //! A single leaf that is replaced or unmapped: counted down without a gather.
 
 use super::RssChange;
-use super::drain::mark_dirty;
+use super::marks::{carry, recorded};
 use crate::addr::{FrameRange, PageSize};
 use crate::arch::{Entry, EntryFlags};
 use crate::page_alloc::PageAllocator;
@@ -13,12 +13,10 @@ use crate::platform::TablePlatform;
 pub(crate) struct UnmappedPage(Entry);
 
 impl UnmappedPage {
-    /// Takes the leaf. Marks a file's frame dirty at once, while it still counts as mapped.
+    /// Takes the leaf. Marks a file's page at once, while it still counts as mapped.
     #[inline]
     pub(crate) fn new<P: TablePlatform>(allocator: &PageAllocator<'_, P>, leaf: Entry) -> Self {
-        if leaf.has(EntryFlags::DIRTY) && !leaf.has(EntryFlags::ANON) && !leaf.has(EntryFlags::SPECIAL) {
-            mark_dirty(allocator, FrameRange::new(leaf.frame(), 1), PageSize::Size4K);
-        }
+        carry(allocator, FrameRange::new(leaf.frame(), 1), PageSize::Size4K, recorded(leaf));
         Self(leaf)
     }
 

@@ -11,7 +11,7 @@ fn leaf() -> Entry {
 #[cfg(debug_assertions)]
 #[should_panic(expected = "never flushed")]
 fn what_was_unmapped_cannot_be_dropped() {
-    drop(Unmapped::leaves(leaf(), PageSize::Size4K, 1, false));
+    drop(Unmapped::leaves(leaf(), PageSize::Size4K, 1));
 }
 
 /// Invariant 2.

@@ -1,5 +1,6 @@
 //! Entries that were removed from a page table and are not flushed yet.
 
+use super::marks::recorded;
 use crate::addr::{Frame, FrameRange, PageSize};
 use crate::arch::{Entry, EntryFlags, Level};
 use crate::page_alloc::Contents;
@@ -10,8 +11,8 @@ pub(super) enum Kind {
     /// Leaves of one size that mapped consecutive frames.
     Leaves {
         leaves: Leaves,
-        /// Whether one of the leaves was stored through.
-        dirty: bool,
+        /// What hardware recorded in each of the leaves, if they are a file's.
+        recorded: EntryFlags,
     },
     /// A table and its subtree, to be read only after the flush.
     Table {
@@ -53,13 +54,14 @@ pub struct Unmapped(Kind);
 
 impl Unmapped {
     /// `leaves` leaves of one size onto consecutive frames, the first of them `first`; counted entries only.
+    /// Of a file, hardware recorded the same in all.
     #[inline]
-    pub(crate) fn leaves(first: Entry, size: PageSize, leaves: u64, dirty: bool) -> Self {
+    pub(crate) fn leaves(first: Entry, size: PageSize, leaves: u64) -> Self {
         debug_assert!(!first.has(EntryFlags::SPECIAL));
         debug_assert!(leaves == 1 || size == PageSize::Size4K);
         let one = Leaves::one(first, size);
         let frames = FrameRange::new(one.frames.start, leaves * one.frames.count);
-        Self(Kind::Leaves { leaves: Leaves { frames, ..one }, dirty })
+        Self(Kind::Leaves { leaves: Leaves { frames, ..one }, recorded: recorded(first) })
     }
 
     /// The table that an entry of a table of `level` pointed to.

@@ -70,36 +70,58 @@ impl<P: FramePlatform> Frames<'_, P> {
         self.memmap.block(head_of(frame.block(), order)).folio()
     }
 
-    /// Marks a page of a file, or the folio of whole blocks around it, as newer than the file. The caller
-    /// keeps it from being freed or split.
-    pub(crate) fn mark_dirty(&self, frame: Frame) {
+    /// Marks pages of files among the 64 aligned frames around `frame`, a bit for each, or the folio of whole
+    /// blocks around it: as accessed, and as newer than their file. The caller keeps them from being freed or
+    /// split.
+    #[inline]
+    pub(crate) fn mark(&self, frame: Frame, accessed: u64, dirty: u64) {
         if let Some(columns) = self.memmap.block(frame.block()).columns() {
-            return columns.mark_dirty(frame.index_in_block());
+            return columns.mark(frame.index_in_block(), accessed, dirty);
         }
         let folio = self.folio_descriptor(frame);
-        if !folio.has(DescriptorFlags::DIRTY) {
-            folio.add_flags(DescriptorFlags::DIRTY);
+        for (mark, bits) in [(DescriptorFlags::ACCESSED, accessed), (DescriptorFlags::DIRTY, dirty)] {
+            if bits != 0 && !folio.has(mark) {
+                folio.add_flags(mark);
+            }
         }
     }
 
     /// Whether a page of a file, or the folio of whole blocks around it, was stored to through a leaf that
     /// was unmapped since its mark was taken. The caller keeps the page from being freed or split.
     pub fn is_dirty(&self, frame: Frame) -> bool {
-        match self.memmap.block(frame.block()).columns() {
-            Some(columns) => columns.is_dirty(frame.index_in_block()),
-            None => self.folio_descriptor(frame).has(DescriptorFlags::DIRTY),
-        }
+        self.has_mark(frame, DescriptorFlags::DIRTY)
     }
 
     /// [`Self::is_dirty`]; takes the mark off.
     pub fn take_dirty(&self, frame: Frame) -> bool {
+        self.take_mark(frame, DescriptorFlags::DIRTY)
+    }
+
+    /// [`Self::is_dirty`] for accesses of any kind.
+    pub fn is_accessed(&self, frame: Frame) -> bool {
+        self.has_mark(frame, DescriptorFlags::ACCESSED)
+    }
+
+    /// [`Self::is_accessed`]; takes the mark off.
+    pub fn take_accessed(&self, frame: Frame) -> bool {
+        self.take_mark(frame, DescriptorFlags::ACCESSED)
+    }
+
+    fn has_mark(&self, frame: Frame, mark: DescriptorFlags) -> bool {
+        match self.memmap.block(frame.block()).columns() {
+            Some(columns) => columns.has_mark(frame.index_in_block(), mark),
+            None => self.folio_descriptor(frame).has(mark),
+        }
+    }
+
+    fn take_mark(&self, frame: Frame, mark: DescriptorFlags) -> bool {
         if let Some(columns) = self.memmap.block(frame.block()).columns() {
-            return columns.take_dirty(frame.index_in_block());
+            return columns.take_mark(frame.index_in_block(), mark);
         }
         let folio = self.folio_descriptor(frame);
-        let dirty = folio.has(DescriptorFlags::DIRTY);
-        folio.take_flags(DescriptorFlags::DIRTY);
-        dirty
+        let marked = folio.has(mark);
+        folio.take_flags(mark);
+        marked
     }
 
     /// Whether a folio of order 9 starts at the frame.

@@ -12,7 +12,7 @@ use core::sync::atomic::Ordering;
 
 use crate::addr::{Frame, FrameRange, Order, VirtAddr};
 use crate::limits::FRAME_SHIFT;
-use crate::memmap::{BlockState, Columns};
+use crate::memmap::{BlockState, Columns, DescriptorFlags};
 use crate::page_alloc::frames::Frames;
 use crate::page_alloc::frames::state::head_of;
 use crate::platform::FramePlatform;
@@ -97,7 +97,9 @@ impl<P: FramePlatform> Frames<'_, P> {
         (frames.start.0..frames.end().0).map(Frame).all(|frame| {
             let columns = self.memmap.block(frame.block()).columns();
             let index = frame.index_in_block();
-            columns.inspect(|columns| _ = columns.take_dirty(index));
+            for mark in [DescriptorFlags::ACCESSED, DescriptorFlags::DIRTY] {
+                columns.inspect(|columns| _ = columns.take_mark(index, mark));
+            }
             let is_marked = || columns.is_some_and(|columns| Origin::at(columns, index).is_of_file());
             self.set_origin(frame, Order::FRAME, Origin::FILE) || is_marked()
         })

@@ -108,8 +108,8 @@ impl<P: Platform> Faults<'_, '_, P> {
     }
 
     /// Replaces a page by a copy, which is made before the leaf is exchanged. Another CPU may copy the same
-    /// page meanwhile, and the original may be freed. Then the leaf has changed, and this copy is dropped:
-    /// only verbs that take the lock for writing could restore the leaf.
+    /// page meanwhile, or drop it, and the original may be freed. Then the leaf has changed, and this copy is
+    /// dropped: no fault maps private memory without the right to store, so none restores the leaf.
     #[inline(never)]
     fn copy_page(self, vma: &Vma, addr: VirtAddr, found: &Lookup) -> Result<Step, FaultError> {
         let (pages, leaf) = (self.memory.pages(), found.entry);

@@ -68,10 +68,20 @@ impl<P: Platform> Faults<'_, '_, P> {
         access: Access,
         mut step: Result<Step, FaultError>,
     ) -> Result<FaultOutcome, FaultError> {
-        let mut rounds = 0;
+        let (mut rounds, mut major) = (0, false);
         loop {
             match step {
+                Ok(Step::Done(FaultOutcome { order, kind: FaultKind::FileMinor })) if major => {
+                    return Ok(FaultOutcome { order, kind: FaultKind::FileMajor });
+                }
                 Ok(Step::Done(outcome)) => return Ok(outcome),
+                Ok(Step::Read(file, index)) => match self.read_page(file, index) {
+                    Ok(read) => major |= read,
+                    Err(error) => {
+                        step = Err(error);
+                        continue;
+                    }
+                },
                 Ok(step) => self.prepare_retry(step, addr)?,
                 Err(FaultError::OutOfMemory)
                     if rounds < RECLAIM_ROUNDS && SpaceReclaim::of(self.0).free_some() > 0 =>
@@ -94,6 +104,7 @@ impl<P: Platform> Faults<'_, '_, P> {
         match step {
             Step::Done(_) => {}
             Step::Again => self.memory.platform().relax(),
+            Step::Read(file, index) => _ = self.read_page(file, index)?,
             Step::Grow => self.grow_down(addr)?,
             Step::Shared => self.unshare_at(addr)?,
             Step::TakeBack(frame) => self.take_back(frame)?,

@@ -4,7 +4,7 @@ use crate::addr::{Frame, FrameRange, Order, PageSize, VirtAddr, VirtRange};
 use crate::arch::Access;
 use crate::arch::{EntryFlags, Level, Protection};
 use crate::error::FaultError;
-use crate::filemap::{FileKind, FileUse};
+use crate::filemap::{FileKind, FileRef, FileUse};
 use crate::limits::{BLOCK_FRAMES, BLOCK_SIZE, FAULT_AROUND_PAGES, FRAME_SIZE};
 use crate::page_alloc::Origin;
 use crate::pgtable::Lookup;
@@ -13,6 +13,7 @@ use crate::stats::Stat;
 use crate::vm::fault::faults::{Faults, mapped};
 use crate::vm::fault::flags::leaf_flags;
 use crate::vm::fault::step::{FaultKind, Step};
+use crate::vm::file::handle::File;
 use crate::vm::mapping::vma::{Backing, Vma};
 use crate::vm::userfault::UserfaultModes;
 
@@ -25,44 +26,58 @@ impl<P: Platform> Faults<'_, '_, P> {
         access: Access,
         found: &Lookup,
     ) -> Result<Step, FaultError> {
-        let (Backing::File { file, .. }, Some(index)) = (&vma.attributes.backing, vma.file_page(addr)) else {
+        let (Backing::File { file: reference, .. }, Some(index)) =
+            (&vma.attributes.backing, vma.file_page(addr))
+        else {
             return Err(FaultError::NotMapped);
         };
         // While `file` lives, the page cannot be dropped.
-        let Some(file) = file.node().enter() else { return Ok(Step::Again) };
+        let Some(file) = reference.node().enter() else { return Ok(Step::Again) };
         let memory = self.memory;
-        let page = memory.files().page(memory.pages(), &file, index)?;
-        let kind = if page.major {
-            memory.pages().count(Stat::Pgmajfault, 1);
-            FaultKind::FileMajor
-        } else {
-            FaultKind::FileMinor
+        let Some(frame) = memory.files().page_at_hand(memory.pages(), &file, index)? else {
+            return Ok(Step::Read(reference.again(), index));
         };
         if found.level > Level::PTE
-            && let Some(step) = self.map_file_block(vma, addr, access, &file, page.frame)
+            && let Some(step) = self.map_file_block(vma, addr, access, &file, frame)
         {
             return Ok(step);
         }
         let addr = addr.align_down(PageSize::Size4K.bytes());
         match (access, vma.attributes.is_private()) {
-            (Access::Write, true) => self.copy_file_page(vma, addr, page.frame),
+            (Access::Write, true) => self.copy_file_page(vma, addr, frame),
             (Access::Write, false) => {
                 if matches!(file.node().kind(), FileKind::Paged(_)) {
                     memory.files().mark_dirty(memory.platform(), file.node(), index);
                 }
-                self.map_file_page(vma, addr, &file, page.frame, true, kind)
+                self.map_file_page(vma, addr, &file, frame, true)
             }
             _ => {
                 // Shared anonymous memory is never written back, so its first store needs no fault.
                 let writable =
                     !vma.attributes.is_private() && matches!(file.node().kind(), FileKind::Shmem { .. });
-                let step = self.map_file_page(vma, addr, &file, page.frame, writable, kind)?;
+                let step = self.map_file_page(vma, addr, &file, frame, writable)?;
                 if !vma.attributes.handler.catches(UserfaultModes::MINOR) {
                     self.map_around(vma, addr, &file, writable);
                 }
                 Ok(step)
             }
         }
+    }
+
+    /// Brings a page of a file into the cache, while the caller holds no lock. Returns whether this task had
+    /// it read.
+    pub(in crate::vm) fn read_page(self, file: FileRef, index: u64) -> Result<bool, FaultError> {
+        let file = File::from_parts(self.memory, file);
+        let memory = self.memory;
+        let used = loop {
+            match file.node().enter() {
+                Some(used) => break used,
+                None => memory.platform().relax(),
+            }
+        };
+        let page = memory.files().page(memory.pages(), &used, index)?;
+        memory.pages().count(Stat::Pgmajfault, u64::from(page.major));
+        Ok(page.major)
     }
 
     /// Copies a page at once for a store to a private mapping that does not map it yet.
@@ -115,7 +130,6 @@ impl<P: Platform> Faults<'_, '_, P> {
         file: &FileUse<'_>,
         frame: Frame,
         writable: bool,
-        kind: FaultKind,
     ) -> Result<Step, FaultError> {
         let flags = leaf_flags(&vma.attributes, writable);
         // SAFETY: invariant 1: the page cache holds the page.
@@ -123,7 +137,7 @@ impl<P: Platform> Faults<'_, '_, P> {
             return Ok(Step::Again);
         }
         self.add_file(file.node().kind(), 1);
-        Ok(Step::done(Order::FRAME, kind))
+        Ok(Step::done(Order::FRAME, FaultKind::FileMinor))
     }
 
     /// Maps the neighbours of a page that are in memory, inside the aligned 64 KiB and the mapping. Pages

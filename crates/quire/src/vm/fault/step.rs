@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 use crate::addr::{Frame, FrameRange, Order};
+use crate::filemap::FileRef;
 use crate::hugetlb::HugeSize;
 use crate::page_alloc::NodePolicy;
 use crate::vm::gigantic::state::Cleared;
@@ -87,6 +88,8 @@ pub(in crate::vm) enum Step {
     /// The pool has no page for a copy of this one, which was reserved to the caller: take that from its
     /// sharers.
     TakeBack(Frame),
+    /// The page with this index is not in memory, or in use by one task alone: read it, or wait.
+    Read(FileRef, u64),
     /// A handler was told: wait for it.
     Handler(Waiting),
 }

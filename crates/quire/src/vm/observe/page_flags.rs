@@ -19,6 +19,7 @@ pub struct PageFlags(pub u64);
 impl fmt::Debug for PageFlags {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let names = [
+            ("REFERENCED", Self::REFERENCED),
             ("SLAB", Self::SLAB),
             ("BUDDY", Self::BUDDY),
             ("MMAP", Self::MMAP),
@@ -37,6 +38,9 @@ impl fmt::Debug for PageFlags {
 }
 
 impl PageFlags {
+    /// It is a page of a file, and was accessed through a leaf that is gone. (Linux: since it was last
+    /// looked at.)
+    pub const REFERENCED: u64 = 1 << 2;
     /// It holds small objects.
     pub const SLAB: u64 = 1 << 7;
     /// It is free: in the store, or on a per-CPU list. (Linux: in the store alone.)
@@ -129,10 +133,12 @@ impl<P: Platform> PageSurvey<'_, '_, P> {
         let folio_mapped = looked.folio.is_some_and(|maps| maps.is_mapped());
         let mapped = folio_mapped && looked.group.is_some_and(|group| group.leaves(frame) > 0);
         let held = looked.group.is_some_and(|group| group.is_held(frame));
-        let anon = folio_mapped && !((held || huge) && pages.frames().is_of_file(frame));
+        let of_file = (held || huge) && pages.frames().is_of_file(frame);
+        let anon = folio_mapped && !of_file;
         let unmapped = !folio_mapped && !held && !huge && frames == 1;
         let own = |flag| unmapped && pages.frames().descriptor_has(frame, flag);
         let bits = [
+            (PageFlags::REFERENCED, of_file && pages.frames().is_accessed(frame)),
             (PageFlags::SLAB, own(DescriptorFlags::SLAB)),
             (PageFlags::MMAP, mapped),
             (PageFlags::ANON, anon),

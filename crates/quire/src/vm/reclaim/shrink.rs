@@ -83,15 +83,15 @@ impl<P: Platform> Reclaim<'_, '_, P> {
         freed
     }
 
-    /// Unmaps pages of a closed file, except where they are locked, with one flush for each address space.
-    /// Private copies stay; while the file is closed, no fault makes new ones.
+    /// Unmaps pages of a closed file, except where they are locked or marked for a handler, with one flush for
+    /// each address space. Private copies stay; while the file is closed, no fault makes new ones.
     fn unmap_clean(self, file: &FileNode, runs: &PageRuns) {
         ReverseMap::of(self.0).each_mapper(file, &runs.hull(), |found| {
             let mut gather = MmuGather::new(self.pages(), &found.body.context);
             for run in runs.as_slice() {
                 found.each_part(run, |vma, range| {
                     if !vma.attributes.flags.contains(VmaFlags::LOCKED) {
-                        found.unmap_cached(vma, range, &mut gather);
+                        found.unmap_plain(vma, range, &mut gather);
                     }
                 });
             }

@@ -2,11 +2,11 @@
 //!
 //! # Locks
 //!
-//! `space` (rank `AddressSpace`) guards the mappings and the existence of page-table pages. Faults and
-//! populating take it for reading, so any number run at once; each then locks the one leaf table that it
-//! changes, and checks again under that lock. Verbs that change mappings, or unmap leaves over a range, take
-//! it for writing. A fault that needs more (to grow a stack, to reclaim) releases the lock first and starts
-//! over.
+//! `space` (rank `AddressSpace`) guards the mappings and the existence of page-table pages. Faults, populating
+//! and advice that drops few pages take it for reading, so any number run at once; each then locks the one
+//! leaf table that it changes, and checks again under that lock. Verbs that change mappings, or detach tables,
+//! take it for writing. A fault that needs more (to grow a stack, to reclaim, to read a page of a file)
+//! releases the lock first and starts over.
 #![forbid(unsafe_code)]
 
 use core::mem::ManuallyDrop;

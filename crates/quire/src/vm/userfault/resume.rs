@@ -4,9 +4,10 @@ use super::answer::{Answer, AnswerMode, Stop, answer_flags};
 use super::fault::Page;
 use crate::addr::{FrameRange, Order, VirtAddr};
 use crate::error::UserfaultError;
-use crate::filemap::FileKind;
+use crate::filemap::{FileKind, FileRef};
 use crate::limits::FRAME_SIZE;
 use crate::platform::Platform;
+use crate::vm::fault::faults::Faults;
 use crate::vm::mapping::vma::{Backing, Vma};
 use crate::vm::userfault::answer::Answers;
 use crate::vm::userfault::changes::FileNotices;
@@ -20,16 +21,24 @@ impl<P: Platform> Answers<'_, '_, P> {
             if vma.attributes.huge_size().is_some() {
                 return self.resume_huge(vma, (at, left), mode);
             }
-            self.resume_page(vma, at, mode)
+            let missing = self.resume_page(vma, at, mode)?;
+            drop(space);
+            let Some((file, index)) = missing else { return Ok(FRAME_SIZE) };
+            Faults::of(self.0).read_page(file, index)?;
+            Ok(0)
         })
     }
 
-    fn resume_page(self, vma: &Vma, at: VirtAddr, mode: AnswerMode) -> Result<u64, Stop> {
-        let (Backing::File { file, .. }, Some(index)) = (&vma.attributes.backing, vma.file_page(at)) else {
+    /// Maps a page that the file has. Returns the page instead if the caller must bring it into memory first,
+    /// without the lock.
+    fn resume_page(self, vma: &Vma, at: VirtAddr, mode: AnswerMode) -> Result<Option<(FileRef, u64)>, Stop> {
+        let (Backing::File { file: reference, .. }, Some(index)) =
+            (&vma.attributes.backing, vma.file_page(at))
+        else {
             return Err(UserfaultError::Invalid.into());
         };
         // Until this is dropped, the file keeps its pages.
-        let Some(file) = file.node().enter() else { return Err(Stop::Again) };
+        let Some(file) = reference.node().enter() else { return Err(Stop::Again) };
         let found = self.tables().lookup(at);
         if !found.entry.is_empty() {
             return Err(UserfaultError::Exists.into());
@@ -39,14 +48,16 @@ impl<P: Platform> Answers<'_, '_, P> {
             Page::There | Page::None => {}
             Page::Absent => return Err(UserfaultError::NotThere.into()),
         }
-        let page = self.memory.files().page(self.memory.pages(), &file, index)?;
+        let Some(frame) = self.memory.files().page_at_hand(self.memory.pages(), &file, index)? else {
+            return Ok(Some((reference.again(), index)));
+        };
         let kind = file.node().kind();
         // The first store to a page of the pager must fault; stores to shared anonymous memory need not.
         let writable = !vma.attributes.is_private() && matches!(kind, FileKind::Shmem { .. });
         let flags = answer_flags(vma, writable, mode);
         // SAFETY: invariant 1: the page cache holds the page.
-        unsafe { self.tables().map(at, FrameRange::folio(page.frame, Order::FRAME), flags) }?;
+        unsafe { self.tables().map(at, FrameRange::folio(frame, Order::FRAME), flags) }?;
         self.add_file(kind, 1);
-        Ok(FRAME_SIZE)
+        Ok(None)
     }
 }

@@ -6,10 +6,11 @@ use crate::arch::Access;
 use crate::arch::Protection;
 use crate::error::{FaultError, MmError};
 use crate::filemap::FileKind;
-use crate::limits::{FRAME_SHIFT, FRAME_SIZE};
+use crate::limits::{BLOCK_SIZE, FRAME_SHIFT, FRAME_SIZE};
+use crate::pgtable::Zap;
 use crate::platform::Platform;
 use crate::stats::Stat;
-use crate::tlb::FlushBatch;
+use crate::tlb::{FlushBatch, MmuGather};
 use crate::vm::collapse::call::CollapseCall;
 use crate::vm::file::handle::File;
 use crate::vm::gigantic::pool::PoolClears;
@@ -18,6 +19,7 @@ use crate::vm::hugetlb::reservations::Reservations;
 use crate::vm::mapping::vma::{Backing, Vma, VmaAttributes, VmaFlags};
 use crate::vm::reclaim::shrink::SpaceReclaim;
 use crate::vm::space::address_space::AddressSpace;
+use crate::vm::space::rss::counted;
 use crate::vm::space::state::Space;
 use crate::vm::userfault::UserfaultModes;
 use crate::vm::userfault::answer::Answers;
@@ -147,6 +149,9 @@ impl<P: Platform> Madvise<'_, '_, P> {
     }
 
     fn dont_need(self, range: VirtRange, suits: fn(&VmaAttributes) -> bool) -> Result<(), MmError> {
+        if let Some(done) = self.drop_few_pages(range, suits) {
+            return done;
+        }
         let space = self.lock();
         if !space.handled {
             return self.drop_pages(&space, range, suits);
@@ -161,6 +166,50 @@ impl<P: Platform> Madvise<'_, '_, P> {
             Answers::of(self.0).wake_range(part);
         }
         done
+    }
+
+    /// Whether leaves may go or lose bits while the lock is held for reading, that is, while faults run. No
+    /// table of the address space is shared then, nor becomes so while the lock is held.
+    fn allows_faults(self, space: &Space) -> bool {
+        !space.huge
+            && !space.handled
+            && !self.context().has_shared()
+            && !self.context().has_secondary()
+            && !self.memory.gigantic_clears().any()
+    }
+
+    /// Drops pages of one mapping that fill no table, while faults run. `None`, with nothing changed, where
+    /// that cannot be: the caller then takes the lock for writing.
+    #[inline]
+    fn drop_few_pages(
+        self,
+        range: VirtRange,
+        suits: fn(&VmaAttributes) -> bool,
+    ) -> Option<Result<(), MmError>> {
+        if range.len() >= BLOCK_SIZE {
+            // A table that goes whole is detached, which keeps faults out.
+            return None;
+        }
+        let space = self.space.read(self.memory.platform());
+        let vma = space.tree.find(range.start).filter(|vma| vma.range.covers(range))?;
+        if !self.allows_faults(&space) {
+            return None;
+        }
+        if !suits(&vma.attributes) {
+            return Some(Err(MmError::Invalid));
+        }
+        Some(self.cut(range).and_then(|cut| {
+            let (tables, zap) = (self.tables(), Zap::leaves(range));
+            if let Some(change) = tables.unmap_single(&zap, cut) {
+                self.add_rss(change, counted(vma));
+                return Ok(());
+            }
+            let mut gather = MmuGather::new(self.memory.pages(), self.context());
+            let done = tables.unmap(&zap, &mut gather);
+            self.add_rss(gather.end(), counted(vma));
+            // A fault may have mapped a large leaf over an end meanwhile.
+            done.map_err(|_| MmError::NoMemory)
+        }))
     }
 
     /// The part of the range whose pages would be dropped now; `None` without any handler of faults.
@@ -203,8 +252,17 @@ impl<P: Platform> Madvise<'_, '_, P> {
 
     fn free_lazily(self, range: VirtRange) -> Result<(), MmError> {
         SpaceReclaim::of(self.0).begin_with_lazily_freed();
-        let space = self.lock();
-        let covered = covers(&space, range);
+        let space = self.space.read(self.memory.platform());
+        if self.allows_faults(&space) {
+            return self.mark_lazily_freed(&space, range);
+        }
+        drop(space);
+        self.mark_lazily_freed(&self.lock(), range)
+    }
+
+    /// The caller holds the lock, for reading if it may.
+    fn mark_lazily_freed(self, space: &Space, range: VirtRange) -> Result<(), MmError> {
+        let covered = covers(space, range);
         let range = range.intersect(space.layout.user);
         let (part, outcome) = prefix(space.tree.overlapping(range), range, |vma| {
             vma.is_anonymous() && !vma.flags.contains(VmaFlags::LOCKED)
@@ -218,7 +276,6 @@ impl<P: Platform> Madvise<'_, '_, P> {
         let mut owed = FlushBatch::new();
         let marked = self.tables().mark_lazy_free(part, &mut owed);
         owed.flush(self.memory.pages(), self.context());
-        drop(space);
         self.memory.pages().count(Stat::Pglazyfree, marked.map_err(|_| MmError::NoMemory)?);
         outcome.and(covered)
     }
@@ -241,14 +298,16 @@ impl<P: Platform> Madvise<'_, '_, P> {
                 // Missing pages come from the handler alone.
                 && !vma.attributes.handler.catches(UserfaultModes::MISSING)
             {
-                let Some(file) = file.node().enter() else {
-                    drop(space);
+                let file = File::from_parts(memory, file.again());
+                let first = vma.file_page(part.start).unwrap_or(0);
+                // The pager is called without the lock.
+                drop(space);
+                let Some(used) = file.node().enter() else {
                     memory.platform().relax();
                     continue;
                 };
-                let first = vma.file_page(part.start).unwrap_or(0);
                 for page in first..first + part.pages() {
-                    match memory.files().page(memory.pages(), &file, page) {
+                    match memory.files().page(memory.pages(), &used, page) {
                         Err(FaultError::OutOfMemory) => return Err(MmError::NoMemory),
                         Err(_) => break,
                         Ok(_) => {}

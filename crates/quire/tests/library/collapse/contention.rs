@@ -4,14 +4,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use fastrand::Rng;
-use hosted::{FaultCause, Hosted, HostedConfig};
+use hosted::{FaultCause, Hosted, HostedConfig, InterruptPlan};
 use quire::addr::VirtAddr;
+use quire::error::MmError;
 use quire::stats::Stat;
 use quire::vm::{Access, Advice, FolioPolicy, Splitter};
 
 use crate::collapse::support::{BASE, HUGE, PAGE};
 use crate::collapse::world::{MIB, Manager, Space, anonymous, load, store, with_manager};
-use testkit::{seed, stress_time};
+use testkit::{PATIENCE, held_up, seed, stress_time};
 
 const CPUS: usize = 4;
 
@@ -119,4 +120,46 @@ fn what_was_zero_may_be_stored_to_at_any_moment() {
             assert!(manager.stat(Stat::ThpUnderusedSplitPage) > 0);
         },
     );
+}
+
+/// Pages that are dropped beside a collapse, at any moment of it, read as zero afterwards: it must not bring
+/// over what it copied of them before.
+#[test]
+fn pages_that_are_dropped_while_they_are_copied_stay_dropped() {
+    let scene = |plan: InterruptPlan| {
+        let mut held = None;
+        with_manager(HostedConfig::new(64 * MIB).with_cpus(2), |machine, manager| {
+            manager.set_folio_policy(FolioPolicy::FRAMES);
+            let mm = manager.new_mm().expect("memory");
+            mm.mmap(&anonymous(BASE, HUGE)).expect("memory");
+            mm.switch_in();
+            (0..512).for_each(|page| store(machine, &mm, BASE + page * PAGE, page + 1).expect("memory"));
+            mm.switch_out();
+            let collapse = || mm.madvise(VirtAddr(BASE), HUGE, Advice::Collapse);
+            let drop = || {
+                mm.madvise(VirtAddr(BASE + 100 * PAGE), 10 * PAGE, Advice::DontNeed)?;
+                // The frame of zeroes comes by a leaf that no store has marked.
+                for page in 100..110 {
+                    mm.fault(VirtAddr(BASE + page * PAGE), Access::Read).expect("mapped");
+                }
+                Ok::<(), MmError>(())
+            };
+            let ran = held_up(machine, plan, PATIENCE, collapse, drop);
+            assert_eq!(ran.second, Ok(()));
+            mm.switch_in();
+            for page in 0..512 {
+                let expected = if (100..110).contains(&page) { 0 } else { page + 1 };
+                assert_eq!(load(machine, &mm, BASE + page * PAGE), Ok(expected), "page {page}, {plan:?}");
+            }
+            mm.switch_out();
+            mm.validate().expect("broken address space");
+            mm.exit();
+            held = Some((ran.calls, ran.in_time));
+        });
+        held.expect("it ran")
+    };
+    let (calls, _) = scene(InterruptPlan::Count);
+    let moments = (0..calls).step_by((calls / 60).max(1) as usize);
+    let in_time = moments.filter(|&moment| scene(InterruptPlan::Nth(moment)).1).count();
+    assert!(in_time > 10, "only at {in_time} moments of {calls} calls");
 }

@@ -10,6 +10,7 @@ mod failures;
 mod forks;
 mod lockstep;
 mod model;
+mod recorded;
 mod rights;
 mod scatter;
 mod small;

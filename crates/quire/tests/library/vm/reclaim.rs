@@ -255,3 +255,52 @@ fn page_cache_goes_for_a_table_that_is_no_longer_shared() {
         });
     });
 }
+
+/// Page cache that programs used goes after all that they did not use.
+#[test]
+fn pages_that_were_accessed_are_dropped_last() {
+    small(|machine, manager| {
+        let (half, len) = (512 * PAGE, 1024 * PAGE);
+        machine.files().set_size(FileId(3), len);
+        let file = manager.open(FileId(3)).unwrap();
+        run(manager, |mm| {
+            mm.mmap(&MapRequest { prot: R, ..request(&file, BASE, len, Sharing::Shared) }).unwrap();
+            mm.madvise(VirtAddr(BASE), len, Advice::WillNeed).unwrap();
+            // The first half, of which the other is only read ahead.
+            for page in (0..512).step_by(16) {
+                assert_eq!(load(machine, mm, BASE + page * PAGE), Ok(pristine(3, page * PAGE)));
+            }
+            assert_eq!((mm.rss().file, file.resident()), (512, 1024));
+            mm.madvise(VirtAddr(BASE), len, Advice::DontNeed).unwrap();
+            assert_eq!(manager.reclaim(), 512);
+            let mut resident = [false; 1024];
+            mm.mincore(VirtAddr(BASE), &mut resident).unwrap();
+            assert!(resident[..512].iter().all(|there| *there), "they were accessed");
+            assert!(resident[512..].iter().all(|there| !*there), "they were not");
+            // A frame has no marks from the page that was in it before.
+            mm.madvise(VirtAddr(BASE + half), half, Advice::WillNeed).unwrap();
+            assert_eq!((manager.reclaim(), manager.reclaim(), manager.reclaim()), (512, 512, 0));
+        });
+    });
+}
+
+/// A page that a handler has marked stays mapped, and so marked, while other pages of its file are dropped.
+#[test]
+fn marks_of_a_handler_outlive_reclaim() {
+    small(|machine, manager| {
+        let len = 4 * MIB;
+        machine.files().set_size(FileId(3), len);
+        let file = manager.open(FileId(3)).unwrap();
+        run(manager, |mm| {
+            mm.mmap(&request(&file, BASE, len, Sharing::Shared)).unwrap();
+            mm.madvise(VirtAddr(BASE), len, Advice::PopulateRead).unwrap();
+            mm.write_protect_marked(VirtAddr(BASE + 100 * PAGE), PAGE).unwrap();
+            while manager.reclaim() > 0 {}
+            assert_eq!((mm.rss().file, file.resident()), (1, 1), "all others were dropped");
+            assert_eq!(store(machine, mm, BASE + 100 * PAGE, 1), Err(FaultError::Marked));
+            mm.remove_write_protect_marks(VirtAddr(BASE + 100 * PAGE), PAGE).unwrap();
+            store(machine, mm, BASE + 100 * PAGE, 1).unwrap();
+            store(machine, mm, BASE + 101 * PAGE, 1).unwrap();
+        });
+    });
+}

@@ -1,22 +1,23 @@
 //! Many CPUs in the same address spaces at once. Each thread must read back its own stores; the machine
 //! checks locks, translations and freed frames; at the end all memory is free.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use fastrand::Rng;
-use hosted::{Hosted, HostedConfig};
+use hosted::{Hosted, HostedConfig, InterruptPlan};
 use quire::addr::{Order, VirtAddr};
 use quire::cpu::CpuId;
 use quire::error::{FaultError, MmError};
 use quire::platform::FileId;
 use quire::stats::Stat;
 use quire::vm::{
-    Advice, Backing, FolioPolicy, ForkStrategy, MapRequest, OrderPolicy, Placement, Remap, Sharing,
+    Advice, Backing, FaultKind, FolioPolicy, ForkStrategy, MapRequest, OrderPolicy, Placement, Remap, Sharing,
 };
 
 use crate::vm::world::{FORKS, MIB, Manager, RW, Space, anonymous, load, store, with_forks};
-use testkit::{Stress, order, seed, stress_time};
+use testkit::{PATIENCE, Stress, held_up, order, seed, stress_time, within};
 
 const CPUS: usize = 4;
 /// Each thread has its own range of addresses, all of them in the same upper tables.
@@ -317,4 +318,125 @@ fn single_frames_and_blocks_both_survive_a_crowd() {
         assert_eq!(load(machine, mm, own + (from + 10) * 4096), Ok(0));
         mm.munmap(VirtAddr(own), MIB).expect("aligned");
     });
+}
+
+/// A protocol test of what faults and verbs may do at once: overlapping ranges of one address space are touched,
+/// dropped, freed lazily, protected, unmapped and collapsed by all CPUs.
+#[test]
+fn threads_drop_pages_that_others_fault() {
+    let pages = 1024;
+    parallel(HostedConfig::new(256 * MIB), |machine, manager, mm, cpu, rng| {
+        if cpu.0 == 0 && rng.u32(..50) == 0 {
+            manager.set_folio_policy(policy(rng));
+        }
+        if rng.u32(..30) == 0 {
+            mm.mmap(&anonymous(BASE, pages * 4096)).expect("memory");
+        }
+        let page = rng.u64(..pages);
+        let at = VirtAddr(BASE + page * 4096);
+        let most = rng.u64(1..=500);
+        let len = rng.u64(1..=most).min(pages - page) * 4096;
+        let done = match rng.u32(..24) {
+            0..6 => mm.madvise(at, len, Advice::DontNeed),
+            6..9 => mm.madvise(at, len, Advice::Free),
+            9 => mm.mprotect(at, len, quire::arch::Protection::READ),
+            10..13 => mm.mprotect(VirtAddr(BASE), pages * 4096, RW),
+            13 => mm.munmap(at, len),
+            14 => mm.madvise(at.align_down(2 * MIB), 2 * MIB, Advice::Collapse).or(Ok(())),
+            _ => Ok(()),
+        };
+        assert!(matches!(done, Ok(()) | Err(MmError::NoMemory)), "{done:?}");
+        for _ in 0..16 {
+            // A word for each CPU, which no other stores to: the page loses it only with all others.
+            let word = BASE + rng.u64(..pages) * 4096 + 64 * u64::from(cpu.0);
+            let mark = rng.u64(1..);
+            match store(machine, mm, word, mark) {
+                Ok(()) => {
+                    let seen = load(machine, mm, word);
+                    let gone = matches!(seen, Ok(0) | Err(FaultError::NotMapped));
+                    assert!(gone || seen == Ok(mark), "{seen:?} at {word:#x}");
+                }
+                Err(error) => {
+                    assert!(matches!(error, FaultError::NotMapped | FaultError::Protection), "{error:?}");
+                }
+            }
+        }
+    });
+}
+
+/// Pages that fill no table are dropped, and freed lazily, while a reader of the address space is held up at
+/// most moments of its work.
+#[test]
+fn few_pages_are_dropped_beside_faults() {
+    for advice in [Advice::DontNeed, Advice::Free] {
+        let scene = |plan: InterruptPlan| {
+            let mut held = None;
+            with_forks(HostedConfig::new(64 * MIB).with_cpus(2), FORKS[0], |machine, manager| {
+                let mm = manager.new_mm().expect("memory");
+                mm.mmap(&anonymous(BASE, 8 * MIB)).expect("memory");
+                let dropped = VirtAddr(BASE + 4 * MIB);
+                mm.madvise(dropped, 64 * 4096, Advice::PopulateWrite).expect("memory");
+                let touch = || mm.madvise(VirtAddr(BASE), 24 * 4096, Advice::PopulateWrite);
+                let drop = || mm.madvise(dropped, 40 * 4096, advice);
+                let ran = held_up(machine, plan, PATIENCE, touch, drop);
+                assert_eq!((ran.first, ran.second), (Ok(()), Ok(())));
+                held = Some((ran.calls, ran.in_time));
+                assert_eq!(mm.rss().anon, 24 + if advice == Advice::Free { 64 } else { 24 });
+                mm.exit();
+            });
+            held.expect("it ran")
+        };
+        let (calls, _) = scene(InterruptPlan::Count);
+        let moments: Vec<u64> = (0..calls).step_by((calls / 40).max(1) as usize).collect();
+        let in_time = moments.iter().filter(|&&moment| scene(InterruptPlan::Nth(moment)).1).count();
+        // Where it holds the lock of a block, it is waited for.
+        assert!(in_time > moments.len() / 3, "{advice:?}: at {in_time} of {} moments", moments.len());
+    }
+}
+
+/// No lock of the address space is held while the pager reads: mappings change meanwhile.
+#[test]
+fn mappings_change_while_a_page_is_read() {
+    for populate in [false, true] {
+        with_forks(HostedConfig::new(64 * MIB).with_cpus(2), FORKS[0], |machine, manager| {
+            let id = FileId(5);
+            machine.files().set_size(id, MIB);
+            let (reading, changed) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+            let (begun, done) = (Arc::clone(&reading), Arc::clone(&changed));
+            let waited = Arc::new(AtomicBool::new(false));
+            let late = Arc::clone(&waited);
+            machine.files().set_slow_reads(move || {
+                begun.store(true, Ordering::SeqCst);
+                let came = within(Duration::from_secs(5), || done.load(Ordering::SeqCst));
+                late.fetch_or(!came, Ordering::SeqCst);
+            });
+            let file = manager.open(id).expect("memory");
+            let mm = manager.new_mm().expect("memory");
+            let backing = Backing::File { file: &file, page_offset: 0 };
+            mm.mmap(&MapRequest { backing, ..anonymous(BASE, MIB) }).expect("memory");
+            let (counted, major) = (manager.stat(Stat::Pgmajfault), AtomicBool::new(false));
+            machine.spawn_cpus(2, |cpu| {
+                mm.switch_in();
+                if cpu.0 == 0 {
+                    if populate {
+                        assert_eq!(mm.madvise(VirtAddr(BASE), 4096, Advice::WillNeed), Ok(()));
+                    }
+                    let outcome = mm.fault(VirtAddr(BASE + 8), quire::vm::Access::Read).expect("mapped");
+                    major.store(outcome.kind == FaultKind::FileMajor, Ordering::SeqCst);
+                } else {
+                    assert!(within(Duration::from_secs(5), || reading.load(Ordering::SeqCst)));
+                    mm.mmap(&anonymous(BASE + 2 * MIB, MIB)).expect("memory");
+                    mm.munmap(VirtAddr(BASE + 2 * MIB), MIB).expect("mapped");
+                    changed.store(true, Ordering::SeqCst);
+                }
+                mm.switch_out();
+                manager.pages().lists().drain_local();
+            });
+            assert!(!waited.load(Ordering::SeqCst), "the verb waited for the pager");
+            assert_eq!(major.load(Ordering::SeqCst), !populate);
+            assert_eq!(manager.stat(Stat::Pgmajfault) - counted, u64::from(!populate));
+            mm.exit();
+            machine.files().set_slow_reads(|| ());
+        });
+    }
 }

@@ -4,11 +4,12 @@ use std::ffi::c_void;
 use std::ptr::null_mut;
 
 use nix::sys::prctl;
-use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect, munmap};
 
-use super::{Churn, Stint};
+use super::{Churn, Drop, Stint, Work};
 use crate::bench::experiment::{Arm, Prepared, Sample, Skip};
 use crate::bench::folio::PAGE;
+use crate::bench::linux::region::Region;
 use crate::host::cycles::Moment;
 use crate::host::threads::{Meeting, together};
 
@@ -22,7 +23,8 @@ impl Arm<Churn> for Linux {
 
     fn about(&self) -> &'static str {
         "mmap, one byte written to each page, munmap in this process, without transparent huge pages. With \
-         two threads, a munmap interrupts the other CPU for its flush."
+         two threads, a munmap interrupts the other CPU for its flush. Where threads share a range, \
+         MADV_POPULATE_WRITE touches, which fails where a store would end the process."
     }
 
     fn setup(&mut self, case: &Churn) -> Result<Box<dyn Prepared + '_>, Skip> {
@@ -38,20 +40,56 @@ struct Ready {
 impl Prepared for Ready {
     fn run(&mut self) -> Result<Sample, Skip> {
         let case = &self.case;
-        let mut threads = vec![(); case.threads];
-        let stints = together(&mut threads, &case.cpus, |(), meeting| work(case, meeting));
+        let region =
+            Region::map(case.range_bytes().max(PAGE)).map_err(|error| Skip::because("mmap", error))?;
+        let mut threads: Vec<usize> = (0..case.threads).collect();
+        let stints =
+            together(&mut threads, &case.cpus, |thread, meeting| work(case, &region, *thread, meeting));
         case.sample(&stints)
     }
 }
 
-fn work(case: &Churn, meeting: &Meeting) -> Stint {
+fn work(case: &Churn, region: &Region, thread: usize, meeting: &Meeting) -> Stint {
     meeting.wait();
     let start = Moment::now();
-    let pieces = (0..case.rounds).map_while(|_| piece(case.bytes)).count() as u64;
+    let one = |round| match case.work {
+        Work::Map => piece(case.bytes),
+        _ => touch_and_drop(case, region, case.piece(thread, round)),
+    };
+    let pieces = (0..case.rounds).map_while(one).count() as u64;
     let end = Moment::now();
     // This CPU receives the other threads' flushes until all are done.
     meeting.wait();
     Stint { start, end, pieces }
+}
+
+/// Touches one piece of the region, and drops its pages; `None` if the kernel refuses.
+fn touch_and_drop(case: &Churn, region: &Region, (offset, drop): (usize, Drop)) -> Option<()> {
+    let (first, count) = (offset / PAGE, case.bytes / PAGE);
+    if case.work == Work::Overlapping {
+        // Another thread may just have taken the right to store.
+        let _ = region.advise_pages(first, count, Advice::LinuxPopulateWrite);
+    } else {
+        (first..first + count).for_each(|page| region.touch(page));
+    }
+    let at = (region.start() + offset) as *mut c_void;
+    match drop {
+        Drop::DontNeed => region.advise_pages(first, count, Advice::LinuxDontNeed).ok(),
+        Drop::Protect => {
+            for rights in [MprotectFlags::READ, MprotectFlags::READ | MprotectFlags::WRITE] {
+                // SAFETY: C1: the range is the region's, and no reference into it exists. A thread that stores to
+                // the region by itself has a range of its own.
+                unsafe { mprotect(at, case.bytes, rights) }.ok()?;
+            }
+            region.advise_pages(first, count, Advice::LinuxDontNeed).ok()
+        }
+        Drop::MapOver => {
+            let rights = ProtFlags::READ | ProtFlags::WRITE;
+            let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE;
+            // SAFETY: C1: the fixed range is the region's, mapped as before, and no reference into it exists.
+            unsafe { mmap_anonymous(at, case.bytes, rights, flags) }.ok().map(|_| ())
+        }
+    }
 }
 
 /// Maps, touches and unmaps one piece; `None` if the kernel refuses.
@@ -78,7 +116,7 @@ impl SmallPages {
     }
 }
 
-impl Drop for SmallPages {
+impl std::ops::Drop for SmallPages {
     fn drop(&mut self) {
         let _ = prctl::set_thp_disable(false);
     }

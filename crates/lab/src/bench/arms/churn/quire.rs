@@ -4,12 +4,13 @@ use hosted::{Bare, Hosted, HostedConfig};
 use quire::arch::Protection;
 use quire::cpu::CpuId;
 use quire::manager::Config;
-use quire::vm::{Access, MapRequest, Mm};
+use quire::vm::{Access, Advice, MapRequest, Mm, Placement};
 
-use super::{Churn, Stint};
+use super::{Churn, Drop, Stint, Work};
 use crate::bench::experiment::{Arm, Prepared, Sample, Skip};
 use crate::bench::folio::{Folio, PAGE};
 use crate::bench::ours;
+use crate::bench::ours::START;
 use crate::bench::ours::counted::Counted;
 use crate::bench::ours::verbs::Way;
 use crate::host::cycles::Moment;
@@ -72,26 +73,68 @@ impl Prepared for Ready<'_> {
         let manager = machine.run_on(CpuId(0), || hosted::raw::memory_manager(bare, &ranges, &self.config));
         let manager = manager.map_err(|error| Skip(error.to_string()))?;
         let mm = machine.run_on(CpuId(0), || manager.new_mm()).map_err(|error| Skip(error.to_string()))?;
+        if case.work != Work::Map {
+            machine
+                .run_on(CpuId(0), || map_at(&mm, 0, case.range_bytes()))
+                .ok_or_else(|| Skip("the range could not be mapped".to_owned()))?;
+        }
         let counted = Counted::start(&manager, machine, None);
         let mut cpus: Vec<CpuId> = (0..case.threads).map(|cpu| CpuId(cpu as u32)).collect();
-        let stints =
-            together(&mut cpus, &case.cpus, |cpu, meeting| machine.run_on(*cpu, || work(&mm, case, meeting)));
+        let stints = together(&mut cpus, &case.cpus, |cpu, meeting| {
+            machine.run_on(*cpu, || work(&mm, case, cpu.0 as usize, meeting))
+        });
         let sample = counted.add_to(case.sample(&stints)?);
         machine.run_on(CpuId(0), || mm.exit());
         Ok(sample)
     }
 }
 
-fn work(mm: &Mm<'_, Bare>, case: &Churn, meeting: &Meeting) -> Stint {
+fn work(mm: &Mm<'_, Bare>, case: &Churn, thread: usize, meeting: &Meeting) -> Stint {
     mm.switch_in();
     meeting.wait();
     let start = Moment::now();
-    let pieces = (0..case.rounds).map_while(|_| piece(mm, case.bytes)).count() as u64;
+    let one = |round| match case.work {
+        Work::Map => piece(mm, case.bytes),
+        _ => touch_and_drop(mm, case, case.piece(thread, round)),
+    };
+    let pieces = (0..case.rounds).map_while(one).count() as u64;
     let end = Moment::now();
     // This CPU receives the other threads' flushes until all are done, as in a program.
     meeting.wait();
     mm.switch_out();
     Stint { start, end, pieces }
+}
+
+/// Maps memory at a place of the range, and unmaps what was there; `None` if memory runs out.
+fn map_at(mm: &Mm<'_, Bare>, offset: usize, bytes: usize) -> Option<()> {
+    let (prot, placement) = (Protection::READ | Protection::WRITE, Placement::Fixed);
+    let addr = START.add(offset as u64);
+    mm.mmap(&MapRequest { addr, len: bytes as u64, prot, placement, ..MapRequest::default() })
+        .ok()
+        .map(|_| ())
+}
+
+/// Touches one piece of the range, and drops its pages; `None` if memory runs out.
+fn touch_and_drop(mm: &Mm<'_, Bare>, case: &Churn, (offset, drop): (usize, Drop)) -> Option<()> {
+    let (at, len) = (START.add(offset as u64), case.bytes as u64);
+    if case.work == Work::Overlapping {
+        // Another thread may just have taken the right to store.
+        let _ = mm.madvise(at, len, Advice::PopulateWrite);
+    } else {
+        for page in (0..len).step_by(PAGE) {
+            mm.fault(at.add(page), Access::Write).ok()?;
+        }
+    }
+    match drop {
+        Drop::DontNeed => mm.madvise(at, len, Advice::DontNeed).ok(),
+        Drop::Protect => {
+            for prot in [Protection::READ, Protection::READ | Protection::WRITE] {
+                mm.mprotect(at, len, prot).ok()?;
+            }
+            mm.madvise(at, len, Advice::DontNeed).ok()
+        }
+        Drop::MapOver => map_at(mm, offset, case.bytes),
+    }
 }
 
 /// Maps, touches and unmaps one piece; `None` if memory runs out.

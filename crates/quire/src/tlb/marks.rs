@@ -1,0 +1,82 @@
+//! Carries what hardware recorded in leaves of files to the pages.
+//!
+//! A page still counts as mapped when it is marked, so it cannot have been freed. A folio of whole blocks has
+//! one mark of each kind; any other page has its own, of which 64 stand in one word.
+#![forbid(unsafe_code)]
+
+use core::ops::Range;
+
+use super::words::Table;
+use crate::addr::{Frame, FrameRange, PageSize};
+use crate::arch::{Entry, EntryFlags};
+use crate::page_alloc::PageAllocator;
+use crate::platform::TablePlatform;
+
+/// Frames whose marks stand in one word.
+const WORD_FRAMES: u64 = u64::BITS as u64;
+
+/// What hardware records in a leaf.
+const RECORDED: EntryFlags = EntryFlags::ACCESSED.union(EntryFlags::DIRTY);
+
+/// What hardware recorded in a leaf of a file; nothing for memory that has no marks.
+#[inline]
+pub(crate) fn recorded(leaf: Entry) -> EntryFlags {
+    let unmarked = EntryFlags::ANON.union(EntryFlags::SPECIAL);
+    let has_marks = leaf.flags().intersection(unmarked) == EntryFlags::NONE;
+    if has_marks { leaf.flags().intersection(RECORDED) } else { EntryFlags::NONE }
+}
+
+/// Marks pages of files to which leaves of `size` led that all recorded the same.
+pub(super) fn carry<P: TablePlatform>(
+    allocator: &PageAllocator<'_, P>,
+    frames: FrameRange,
+    size: PageSize,
+    recorded: EntryFlags,
+) {
+    if recorded == EntryFlags::NONE {
+        return;
+    }
+    let step = if size == PageSize::Size4K { frames.count } else { size.frames() };
+    for start in (0..frames.count).step_by(step as usize) {
+        let first = frames.start.add(start);
+        let one_mark = size != PageSize::Size4K && allocator.frames().is_of_whole_blocks(first);
+        by_word(first, if one_mark { 1 } else { step }, |frame, _, bits| {
+            let bits_if = |flag| if recorded.contains(flag) { bits } else { 0 };
+            allocator.frames().mark(frame, bits_if(EntryFlags::ACCESSED), bits_if(EntryFlags::DIRTY));
+        });
+    }
+}
+
+/// Marks pages of files to which these 4 KiB leaves of a table lead, that only the caller changes. They map
+/// consecutive frames, and differ in what they recorded.
+pub(super) fn carry_each<P: TablePlatform>(
+    allocator: &PageAllocator<'_, P>,
+    table: Table<'_>,
+    leaves: Range<usize>,
+) {
+    let first = table.load_private(leaves.start).frame();
+    by_word(first, leaves.len() as u64, |frame, steps, _| {
+        let (mut accessed, mut dirty) = (0, 0);
+        for step in steps {
+            let leaf = table.load_private(leaves.start + step as usize);
+            let bit = (first.0 + step) % WORD_FRAMES;
+            accessed |= u64::from(leaf.has(EntryFlags::ACCESSED)) << bit;
+            dirty |= u64::from(leaf.has(EntryFlags::DIRTY)) << bit;
+        }
+        allocator.frames().mark(frame, accessed, dirty);
+    });
+}
+
+/// Calls `each` for the parts of a run of frames whose marks share a word: with the first frame, the part's
+/// place in the run, and its bits.
+#[inline]
+fn by_word(first: Frame, count: u64, mut each: impl FnMut(Frame, Range<u64>, u64)) {
+    let mut at = 0;
+    while at < count {
+        let frame = first.add(at);
+        let bit = frame.0 % WORD_FRAMES;
+        let frames = (count - at).min(WORD_FRAMES - bit);
+        each(frame, at..at + frames, u64::MAX >> (WORD_FRAMES - frames) << bit);
+        at += frames;
+    }
+}

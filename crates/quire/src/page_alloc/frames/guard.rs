@@ -27,14 +27,6 @@ impl<P: FramePlatform> Frames<'_, P> {
         true
     }
 
-    #[inline(always)]
-    pub(in crate::page_alloc) fn is_guarded_by_lease(&self) -> bool {
-        #[cfg(feature = "published")]
-        return self.guard == ListGuard::Reentry;
-        #[cfg(not(feature = "published"))]
-        true
-    }
-
     /// Visits the store, with interrupts off where the guard wants its locks to be safe against interrupts.
     #[inline]
     pub(in crate::page_alloc) fn in_store<R>(&self, visit: impl FnOnce() -> R) -> R {
@@ -49,7 +41,7 @@ impl<P: FramePlatform> Frames<'_, P> {
     #[inline]
     pub(in crate::page_alloc) fn interrupts_guarded<R>(&self, visit: impl FnOnce() -> R) -> R {
         #[cfg(feature = "published")]
-        if !self.is_guarded_by_lease() {
+        if self.guard != ListGuard::Reentry {
             return self.with_interrupts_off(visit);
         }
         visit()

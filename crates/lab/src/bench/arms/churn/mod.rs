@@ -14,7 +14,7 @@ pub enum Work {
     /// Maps, touches and unmaps a new one.
     Map,
     /// Touches a piece of memory that is mapped already, each thread in a range of its own, and drops its pages
-    /// by the verb that is [`Drop`]'s turn.
+    /// by the verb that is `Drop`'s turn.
     Apart,
     /// The same, all threads in one range: each page belongs to all of them.
     Overlapping,

@@ -36,9 +36,9 @@ impl Hosted {
 
 /// Preemption of the running thread is off as long as this lives, at the price of [`Bare`]'s `pin` and `unpin`:
 /// for measuring allocators that know no platform.
-pub struct Unpreempted(PhantomData<*const ()>);
+pub struct PinnedThread(PhantomData<*const ()>);
 
-impl Unpreempted {
+impl PinnedThread {
     /// Turns it off.
     #[inline(always)]
     pub fn begin() -> Self {
@@ -47,7 +47,7 @@ impl Unpreempted {
     }
 }
 
-impl Drop for Unpreempted {
+impl Drop for PinnedThread {
     #[inline(always)]
     fn drop(&mut self) {
         Task::with(Task::unpinned);

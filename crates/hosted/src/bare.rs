@@ -36,9 +36,9 @@ impl Hosted {
 
 /// Preemption of the running thread is off as long as this lives, at the price of [`Bare`]'s `pin` and `unpin`:
 /// for measuring allocators that know no platform.
-pub struct PinnedThread(PhantomData<*const ()>);
+pub struct Pinning(PhantomData<*const ()>);
 
-impl PinnedThread {
+impl Pinning {
     /// Turns it off.
     #[inline(always)]
     pub fn begin() -> Self {
@@ -47,7 +47,7 @@ impl PinnedThread {
     }
 }
 
-impl Drop for PinnedThread {
+impl Drop for Pinning {
     #[inline(always)]
     fn drop(&mut self) {
         Task::with(Task::unpinned);

@@ -36,9 +36,9 @@ impl Hosted {
 
 /// Preemption of the running thread is off as long as this lives, at the price of [`Bare`]'s `pin` and `unpin`:
 /// for measuring allocators that know no platform.
-pub struct Pinning(PhantomData<*const ()>);
+pub struct Pinned(PhantomData<*const ()>);
 
-impl Pinning {
+impl Pinned {
     /// Turns it off.
     #[inline(always)]
     pub fn begin() -> Self {
@@ -47,7 +47,7 @@ impl Pinning {
     }
 }
 
-impl Drop for Pinning {
+impl Drop for Pinned {
     #[inline(always)]
     fn drop(&mut self) {
         Task::with(Task::unpinned);

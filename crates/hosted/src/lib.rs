@@ -51,7 +51,7 @@ mod tlb;
 mod violation;
 
 pub use arena::Arena;
-pub use bare::{Bare, Pinning};
+pub use bare::{Bare, Pinned};
 pub use config::{Backing, HostedConfig, MemoryRange, OnViolation};
 pub use counters::Counters;
 pub use error::HostedError;

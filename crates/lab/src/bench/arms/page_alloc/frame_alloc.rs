@@ -11,7 +11,7 @@ use frame_alloc::{
     CpuId, DepotAllocator, PageSize, PhysRange, PhysicalAllocator, Provenance, RegionInit,
     SummaryBuddyAllocator,
 };
-use hosted::Pinning;
+use hosted::Pinned;
 
 use super::case::{Frames, PageAlloc};
 use super::loops::prepare;
@@ -129,14 +129,14 @@ impl Frames for OnCpu {
 
     #[inline(always)]
     fn take<const ORDER: u8>(&mut self) -> Option<usize> {
-        let _pinned = Pinning::begin();
+        let _pinned = Pinned::begin();
         let allocator = &self.shared.allocator;
         (0..self.tries).find_map(|_| allocator.allocate_physical(BASE, count_of::<ORDER>()).ok())
     }
 
     #[inline(always)]
     fn give<const ORDER: u8>(&mut self, frame: usize) {
-        let _pinned = Pinning::begin();
+        let _pinned = Pinned::begin();
         // SAFETY: C1: the loops give back what they took, by the same order, once.
         unsafe { self.shared.allocator.deallocate_physical(BASE, count_of::<ORDER>(), frame) };
     }

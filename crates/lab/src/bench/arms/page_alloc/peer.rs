@@ -1,6 +1,6 @@
 //! What an allocator of another crate pays in a kernel besides its own work: preemption is off during each call.
 
-use hosted::Pinning;
+use hosted::Pinned;
 
 use super::case::{Frames, PageAlloc};
 use super::loops;
@@ -21,13 +21,13 @@ impl<F: Frames> Frames for Peer<F> {
 
     #[inline(always)]
     fn take<const ORDER: u8>(&mut self) -> Option<F::Frame> {
-        let _pinned = Pinning::begin();
+        let _pinned = Pinned::begin();
         self.0.take::<ORDER>()
     }
 
     #[inline(always)]
     fn give<const ORDER: u8>(&mut self, frame: F::Frame) {
-        let _pinned = Pinning::begin();
+        let _pinned = Pinned::begin();
         self.0.give::<ORDER>(frame);
     }
 

@@ -40,7 +40,7 @@ pub(crate) fn check(rows: &[Row]) {
     }
     let fetches = of("postcopy", "time");
     let arms: Vec<&str> = fetches.iter().map(|row| row.arm.as_str()).collect();
-    assert_eq!(arms, ["4KiB", "2MiB", "1GiB", "linux"]);
+    assert_eq!(arms, ["4KiB", "2MiB", "1GiB", "4KiB-sleeping", "linux", "linux-polling"]);
     let linux = fetches.iter().find(|row| row.arm == "linux").unwrap();
     if linux.skipped.is_none() {
         let of = |name: &str| linux.counters[name];

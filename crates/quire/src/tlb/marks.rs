@@ -9,6 +9,7 @@ use core::ops::Range;
 use super::words::Table;
 use crate::addr::{Frame, FrameRange, PageSize};
 use crate::arch::{Entry, EntryFlags};
+use crate::limits::BLOCK_FRAMES;
 use crate::page_alloc::PageAllocator;
 use crate::platform::TablePlatform;
 
@@ -54,7 +55,41 @@ pub(super) fn carry_each<P: TablePlatform>(
     table: Table<'_>,
     leaves: Range<usize>,
 ) {
-    let first = table.load_private(leaves.start).frame();
+    let mut at = leaves.start;
+    while at < leaves.end {
+        let first = table.load_private(at).frame();
+        let end = leaves.end.min(at + BLOCK_FRAMES - first.index_in_block());
+        if allocator.frames().is_of_whole_blocks(first) {
+            let found = recorded_by_any(table, at..end);
+            let bit_if = |flag| u64::from(found.contains(flag));
+            allocator.frames().mark(first, bit_if(EntryFlags::ACCESSED), bit_if(EntryFlags::DIRTY));
+        } else {
+            carry_apart(allocator, table, at..end, first);
+        }
+        at = end;
+    }
+}
+
+/// What any of the leaves recorded. Mostly the first one tells: a folio of whole blocks has one mark of each
+/// kind.
+fn recorded_by_any(table: Table<'_>, leaves: Range<usize>) -> EntryFlags {
+    let mut found = EntryFlags::NONE;
+    for at in leaves {
+        found = found.union(table.load_private(at).flags().intersection(RECORDED));
+        if found == RECORDED {
+            break;
+        }
+    }
+    found
+}
+
+/// Marks pages of a block in small pieces, the first of which is `first`, by words.
+fn carry_apart<P: TablePlatform>(
+    allocator: &PageAllocator<'_, P>,
+    table: Table<'_>,
+    leaves: Range<usize>,
+    first: Frame,
+) {
     by_word(first, leaves.len() as u64, |frame, steps, _| {
         let (mut accessed, mut dirty) = (0, 0);
         for step in steps {

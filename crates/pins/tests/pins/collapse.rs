@@ -121,7 +121,7 @@ fn of_detached_tables(mark: EntryFlags) -> u64 {
         let mut steps = 0;
         in_pieces(&allocator, mark, |context| {
             let range = VirtRange::from_len(AT, TABLES * PageSize::Size2M.bytes());
-            let mut unmap = || {
+            let unmap = || {
                 let mut gather = MmuGather::new(&allocator, context);
                 let done =
                     PageTables::new(&allocator, context).unmap(&Zap::tables(range, range), &mut gather);
@@ -130,7 +130,7 @@ fn of_detached_tables(mark: EntryFlags) -> u64 {
             };
             // SAFETY: H7: the handler does nothing.
             let counted = unsafe {
-                machine.interrupt_at_steps(InterruptPlan::Count, Context::HardInterrupt, || (), &mut unmap)
+                machine.interrupt_at_steps(InterruptPlan::Count, Context::HardInterrupt, || (), unmap)
             };
             steps = counted.unwrap().events;
         });

@@ -146,7 +146,8 @@ pub fn pool_of(page: usize) -> Option<HugeSize> {
 /// What a manager remembers of zeroes, for arms with a pool or without. A quick build looks at each page of a
 /// pool that is handed out as zero: the library's tests do so, and here it would take seconds.
 pub fn zeroes_for(pool: Option<HugeSize>) -> Zeroes {
-    Zeroes { verify: pool.is_none(), ..Zeroes::default() }
+    let usual = Zeroes::default();
+    Zeroes { verify: usual.verify && pool.is_none(), ..usual }
 }
 
 /// Gives a pool so many pages.

@@ -12,12 +12,12 @@ use crate::platform::FramePlatform;
 use crate::rank::Rank;
 use crate::sync::RawLock;
 
-/// Bytes of a per-CPU list. A block's record holds the byte offset of its lists.
+/// Bytes of a per-CPU list. A block's record holds the offset of its lists.
 pub(crate) const LIST_BYTES: usize = 64;
 /// Per-CPU lists of each zone, padded to a power of two.
 pub(crate) const LISTS: usize = 32;
-/// What the place of a list is counted in, so that those of all zones fit 16 bits. Addresses can contain a
-/// register times two, so that this costs no instruction.
+/// Bytes in which that offset is counted: those of all zones fit 16 bits then. An address may contain a register
+/// times two, so this costs no instruction.
 const GROUP_UNIT: usize = 2;
 
 /// What a block is used for.

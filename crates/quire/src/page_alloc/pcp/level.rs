@@ -53,7 +53,7 @@ fn capacity_of(list: usize, zone_frames: u64, cpus: usize) -> usize {
     if list > HUGE || slots < LEAST_SLOTS {
         return 0;
     }
-    // Of the middle orders an array has about 2 MiB, and of order 9 some folios.
+    // An array of orders 4 to 8 has about 2 MiB at most, that of order 9 a few folios.
     let most = if list == HUGE { HUGE_SLOTS } else { LEAST_SLOTS.max(BLOCK_FRAMES >> order) };
     1 << slots.min(most).min(MAGAZINE_FRAMES >> order.min(5)).ilog2()
 }

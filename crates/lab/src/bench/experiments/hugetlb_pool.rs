@@ -42,6 +42,8 @@ pub const EXPERIMENT: Experiment = Experiment {
          library splits its leaves of 2 MiB, maps the tails anew and flushes; it writes descriptors by the \
          direct map, which stays in huge pages. Linux writes them through the window, by entries of 4 KiB \
          once a leaf is split: the arms that save pay less there than Linux. Records are host pages of 4 KiB.",
+        "`churned` ends at 3000 pages: to grow by moving, Quire looks at the records of all blocks for each page, \
+         so its time grows with the square. It loses there by more, the larger the pool.",
         "A page of the pool that comes from a moved block joins it alone, under `batched` too: two flushes.",
         "Quire's broadcasts use membarrier, which interrupts only processors that run a thread of this \
          process: none except under `/busy`. A kernel's flush interrupts every processor that is not idle.",

@@ -37,13 +37,24 @@ pub(super) struct Drain<'a, 'p, P: TablePlatform> {
     read_count: usize,
     /// Created for the first scattered table.
     scattered: Option<Scattered<'p>>,
+    /// The last folio of a file, of whole blocks, that has every mark from here ([`carry_each`]).
+    marked: FrameRange,
 }
 
 impl<'a, 'p, P: TablePlatform> Drain<'a, 'p, P> {
     #[inline]
     pub(super) fn new(allocator: &'a PageAllocator<'p, P>, context: &'a MmContext) -> Self {
         let (release, rss) = (Release::new(allocator), RssChange::default());
-        Self { allocator, context, release, rss, read: None, read_count: 0, scattered: None }
+        Self {
+            allocator,
+            context,
+            release,
+            rss,
+            read: None,
+            read_count: 0,
+            scattered: None,
+            marked: FrameRange::new(Frame(0), 0),
+        }
     }
 
     /// Drops the counts of leaves onto consecutive frames.
@@ -242,7 +253,7 @@ impl<'a, 'p, P: TablePlatform> Drain<'a, 'p, P> {
             return;
         }
         if !first.has(EntryFlags::ANON) {
-            carry_each(self.allocator, table, index..index + run);
+            carry_each(self.allocator, table, index..index + run, &mut self.marked);
         }
         let frames = FrameRange::new(first.frame(), run as u64);
         self.leaves(Leaves { frames, ..Leaves::one(first, size) });

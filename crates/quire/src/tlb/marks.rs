@@ -50,19 +50,32 @@ pub(super) fn carry<P: TablePlatform>(
 
 /// Marks pages of files to which these 4 KiB leaves of a table lead, that only the caller changes. They map
 /// consecutive frames, and differ in what they recorded.
+///
+/// `marked` is the last folio of whole blocks that got every mark from the caller, who reads tables that were
+/// flushed before the first of them. It is not marked again: if a mark was taken since, then after all stores
+/// through these tables, so what was saved then has them.
+#[inline]
 pub(super) fn carry_each<P: TablePlatform>(
     allocator: &PageAllocator<'_, P>,
     table: Table<'_>,
     leaves: Range<usize>,
+    marked: &mut FrameRange,
 ) {
     let mut at = leaves.start;
     while at < leaves.end {
         let first = table.load_private(at).frame();
         let end = leaves.end.min(at + BLOCK_FRAMES - first.index_in_block());
+        if marked.contains(first) {
+            at = end;
+            continue;
+        }
         if allocator.frames().is_of_whole_blocks(first) {
             let found = recorded_by_any(table, at..end);
             let bit_if = |flag| u64::from(found.contains(flag));
             allocator.frames().mark(first, bit_if(EntryFlags::ACCESSED), bit_if(EntryFlags::DIRTY));
+            if found == RECORDED {
+                *marked = allocator.frames().folio_of_whole_blocks(first);
+            }
         } else {
             carry_apart(allocator, table, at..end, first);
         }

@@ -3,7 +3,7 @@
 
 use core::sync::atomic::Ordering;
 
-use crate::addr::{Frame, Order};
+use crate::addr::{Frame, FrameRange, Order};
 use crate::limits::BLOCK_FRAMES;
 use crate::memmap::{BlockState, Descriptor, DescriptorFlags, FrameMask};
 use crate::page_alloc::frames::Frames;
@@ -61,6 +61,12 @@ impl<P: FramePlatform> Frames<'_, P> {
     #[inline]
     pub(crate) fn is_of_whole_blocks(&self, frame: Frame) -> bool {
         matches!(self.memmap.block(frame.block()).state(), BlockState::Folio | BlockState::FolioTail)
+    }
+
+    /// The folio of whole blocks around a frame, which the caller keeps from being freed or split.
+    pub(crate) fn folio_of_whole_blocks(&self, frame: Frame) -> FrameRange {
+        let order = self.memmap.block(frame.block()).order.load(Ordering::Relaxed);
+        FrameRange::new(head_of(frame.block(), order).first_frame(), 1 << order)
     }
 
     /// The descriptor of the folio of whole blocks around a frame, which the caller keeps from being freed or

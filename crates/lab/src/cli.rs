@@ -40,6 +40,8 @@ enum Command {
     #[cfg(feature = "boot")]
     Boot(crate::boot::Args),
     Calibrate(crate::calibrate::Args),
+    #[cfg(feature = "bench")]
+    Compare(crate::compare::Args),
     Completions(crate::manual::Completions),
     Man(crate::manual::Man),
     Record(crate::record::Args),
@@ -60,6 +62,8 @@ pub fn main() -> ExitCode {
         #[cfg(feature = "boot")]
         Command::Boot(args) => crate::boot::run(&args),
         Command::Calibrate(args) => crate::calibrate::run(&args).map(|()| ExitCode::SUCCESS),
+        #[cfg(feature = "bench")]
+        Command::Compare(args) => crate::compare::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Completions(args) => args.run(&mut Cli::command()).map(|()| ExitCode::SUCCESS),
         Command::Man(args) => args.run(Cli::command()).map(|()| ExitCode::SUCCESS),
         Command::Record(args) => crate::record::run(&args),

@@ -6,6 +6,8 @@ pub mod bench;
 pub mod boot;
 pub mod calibrate;
 pub mod cli;
+#[cfg(feature = "bench")]
+pub mod compare;
 pub mod host;
 pub mod manual;
 pub mod output;

@@ -28,7 +28,7 @@ use std::path::PathBuf;
 
 use anyhow::{Result, bail};
 
-use experiment::Experiment;
+use experiment::{Experiment, Measured};
 use runner::{Runner, Scale};
 
 use crate::host::quiet::{Shares, Watch};
@@ -89,11 +89,7 @@ pub fn run(args: &BenchArgs) -> Result<()> {
     let runner = Runner::new(scale, args.seed).only(&args.only).over(args.link).priced(args.price);
     let mut rows = Vec::new();
     for experiment in chosen {
-        let watch = Watch::begin();
-        let mut measured = (experiment.run)(experiment, &runner)?;
-        if let Some(shares) = watch.and_then(|watch| watch.shares()) {
-            note_shares(&mut measured.rows, shares);
-        }
+        let measured = measure(experiment, &runner)?;
         let render = if experiment.name == GUEST { guest::table::render } else { table::render };
         output::show(&(render(experiment, &measured) + "\n"))?;
         if let Some(appendix) = experiment.appendix {
@@ -111,6 +107,19 @@ pub fn run(args: &BenchArgs) -> Result<()> {
         Some(json) => json.write(&row::lines(&rows)?),
         None => Ok(()),
     }
+}
+
+/// Measures an experiment, and notes how quiet the machine was.
+///
+/// # Errors
+/// Arms that did different work, or a missing tool.
+pub fn measure(experiment: &Experiment, runner: &Runner) -> Result<Measured> {
+    let watch = Watch::begin();
+    let mut measured = (experiment.run)(experiment, runner)?;
+    if let Some(shares) = watch.and_then(|watch| watch.shares()) {
+        note_shares(&mut measured.rows, shares);
+    }
+    Ok(measured)
 }
 
 /// Notes in each row how quiet the machine was, and says so if it was not.

@@ -37,6 +37,25 @@ impl Scale {
     }
 }
 
+/// Which cases of an experiment are run.
+#[derive(Clone, Debug)]
+pub enum Cases {
+    /// Those whose names contain this.
+    Containing(String),
+    /// Those with these names.
+    Named(Vec<&'static str>),
+}
+
+impl Cases {
+    /// Whether the case called `name` is run.
+    pub fn have(&self, name: &str) -> bool {
+        match self {
+            Self::Containing(text) => name.contains(text),
+            Self::Named(names) => names.contains(&name),
+        }
+    }
+}
+
 /// What all experiments of one run share.
 pub struct Runner {
     /// Smoke or full.
@@ -45,8 +64,8 @@ pub struct Runner {
     pub seed: u64,
     /// The CPUs that threads are pinned to, in this order.
     pub cpus: Vec<usize>,
-    /// Only cases whose names contain this are run.
-    pub only: String,
+    /// The cases that are run.
+    pub cases: Cases,
     /// The link of the experiments that have one.
     pub link: LinkArgs,
     /// The prices of the experiment that has them.
@@ -64,15 +83,21 @@ struct Track<'a> {
 impl Runner {
     /// A run on this machine.
     pub fn new(scale: Scale, seed: u64) -> Self {
-        let only = String::new();
+        let cases = Cases::Containing(String::new());
         let (cpus, link, price) = (threads::allowed_cpus(), LinkArgs::default(), PriceArgs::default());
-        Self { scale, seed, cpus, only, link, price, machine: machine::describe() }
+        Self { scale, seed, cpus, cases, link, price, machine: machine::describe() }
     }
 
     /// The same for no cases but those whose names contain `text`.
     #[must_use]
     pub fn only(self, text: &str) -> Self {
-        Self { only: text.to_owned(), ..self }
+        Self { cases: Cases::Containing(text.to_owned()), ..self }
+    }
+
+    /// The same for the cases with these names.
+    #[must_use]
+    pub fn cases(self, names: Vec<&'static str>) -> Self {
+        Self { cases: Cases::Named(names), ..self }
     }
 
     /// The same with this link.
@@ -100,7 +125,7 @@ impl Runner {
         let about = arms.iter().map(|arm| (arm.name(), arm.about())).collect();
         let _pinned = Pinned::to(self.cpus[0]);
         let rounds = self.scale.warmups + self.scale.rounds;
-        let cases: Vec<&Case<S>> = cases.iter().filter(|case| case.name.contains(&self.only)).collect();
+        let cases: Vec<&Case<S>> = cases.iter().filter(|case| self.cases.have(&case.name)).collect();
         let mut progress = Progress::new(experiment.name, cases.len() * rounds * arms.len());
         let mut rows = Vec::new();
         for case in cases {

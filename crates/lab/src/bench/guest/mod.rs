@@ -43,9 +43,8 @@ const SMOKE: [&str; 3] = ["null", "touch", "boot"];
 /// # Errors
 /// A missing tool. A kernel that cannot be fetched or built has the reason in its rows.
 pub fn measure(experiment: &Experiment, runner: &Runner) -> Result<Measured> {
-    let chosen = |row: &&RowSpec| {
-        row.name.contains(&runner.only) && (!runner.scale.smoke || SMOKE.contains(&row.group))
-    };
+    let chosen =
+        |row: &&RowSpec| runner.cases.have(row.name) && (!runner.scale.smoke || SMOKE.contains(&row.group));
     let chosen: Vec<&RowSpec> = ROWS.iter().filter(chosen).collect();
     let about = ARMS.iter().map(|arm| (arm.name(), arm.about())).collect();
     let mut measured = Measured { rows: Vec::new(), about };

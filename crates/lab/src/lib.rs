@@ -17,4 +17,5 @@ pub mod record;
 pub mod replay;
 #[cfg(feature = "bench")]
 pub mod report;
+pub mod settings;
 pub mod trace;

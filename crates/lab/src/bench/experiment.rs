@@ -10,6 +10,7 @@ pub use super::metric::{ALLOC, Better, CLEAR, CYCLES, Counters, FREE, Metric, RA
 use super::row::Row;
 use super::runner::Runner;
 use crate::host::cycles::Span;
+use crate::settings::SettingsError;
 
 /// The result of an experiment.
 pub struct Measured {
@@ -94,6 +95,12 @@ impl Skip {
     /// A reason: the step that failed, and its error.
     pub fn because(what: &str, error: impl std::fmt::Display) -> Self {
         Self(format!("{what}: {error}"))
+    }
+}
+
+impl From<SettingsError> for Skip {
+    fn from(error: SettingsError) -> Self {
+        Self(error.0)
     }
 }
 

@@ -7,10 +7,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use lab::bench::folio::{Folio, PAGE};
-use lab::bench::linux::thp::Places;
 use lab::bench::row::Row;
 use lab::bench::stats::Summary;
 use lab::host::thp::{selected, sizes};
+use lab::settings::Places;
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitPidFlag, waitpid};
 use nix::unistd::Pid;
@@ -439,5 +439,5 @@ fn the_settings_come_back_after_a_kill_and_after_a_signal() {
     stopped.signal(Signal::SIGCONT);
     assert!(!stopped.0.wait().unwrap().success());
     assert_eq!(settings(), before, "a signal is answered by putting back");
-    assert!(!Places::of_this_machine().note().exists());
+    assert!(!Places::of_this_machine().journal().exists());
 }

@@ -4,9 +4,9 @@ use rustix::mm::Advice;
 
 use super::census;
 use super::region::Region;
-use super::thp::{Places, ThpSettings};
 use crate::bench::experiment::Skip;
 use crate::bench::folio::{Folio, PAGE};
+use crate::settings::{Places, Settings};
 
 /// Share of the folios that must have the wanted size: the kernel may fall back for a few of them.
 const WANTED_SHARE: f64 = 0.99;
@@ -14,7 +14,7 @@ const WANTED_SHARE: f64 = 0.99;
 /// Chooses folio sizes on this machine; dropping it restores the settings that it changed.
 #[derive(Debug, Default)]
 pub struct FolioChooser {
-    settings: Option<ThpSettings>,
+    settings: Option<Settings>,
 }
 
 impl FolioChooser {
@@ -27,17 +27,17 @@ impl FolioChooser {
         if folio.order == 0 {
             return Ok(());
         }
-        self.settings()?.only(folio.bytes() / 1024)
+        Ok(self.settings()?.only(folio.bytes() / 1024)?)
     }
 
     /// The right to change settings, which one process has at a time.
     ///
     /// # Errors
     /// [`Skip`] when this user may not change them.
-    pub fn settings(&mut self) -> Result<&ThpSettings, Skip> {
+    pub fn settings(&mut self) -> Result<&Settings, Skip> {
         let held = match self.settings.take() {
             Some(held) => held,
-            None => ThpSettings::acquire(&Places::of_this_machine())?,
+            None => Settings::acquire(&Places::of_this_machine())?,
         };
         Ok(self.settings.insert(held))
     }

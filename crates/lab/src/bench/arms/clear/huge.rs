@@ -34,7 +34,10 @@ impl Pool {
     pub(in crate::bench::arms) fn of(chooser: &Chooser, page: usize, count: usize) -> Result<Self, Skip> {
         let files = PathBuf::from(format!("/sys/kernel/mm/hugepages/hugepages-{}kB", page >> 10));
         let pool = Self { page, files, chooser: chooser.clone() };
-        let ask = || chooser.borrow_mut().settings()?.set(&pool.wanted(), &count.to_string());
+        let ask = || {
+            let got = chooser.borrow_mut().settings()?.set(&pool.wanted(), &count.to_string())?;
+            Ok::<_, Skip>(got)
+        };
         let mut got = ask()?;
         for _ in 0..ATTEMPTS {
             if got == count.to_string() {

@@ -149,7 +149,7 @@ impl Prepared for OursReady<'_> {
             ours::unmap(&mm, case.total())?;
             mm.switch_out();
             mm.exit();
-            Ok((sample, zeroes))
+            Ok::<_, Skip>((sample, zeroes))
         })?;
         // A figure of memory that is not all zero would be worth nothing.
         let pages = (case.total() / PAGE) as u64;

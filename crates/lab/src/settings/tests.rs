@@ -4,7 +4,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tempfile::TempDir;
 
-use super::{Places, ThpSettings, selected, sizes};
+use super::{Places, Settings};
+use crate::host::thp::{selected, sizes};
 
 /// A process holds the settings once at a time; these tests run side by side.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
@@ -60,8 +61,8 @@ fn the_value_in_brackets_is_the_selected_one() {
 #[test]
 fn settings_come_back_when_the_guard_goes() {
     let Copy { places, .. } = &copy();
-    let settings = ThpSettings::acquire(places).unwrap();
-    assert!(places.note().exists());
+    let settings = Settings::acquire(places).unwrap();
+    assert!(places.journal().exists());
     assert_eq!(values(places), original(), "taking the guard changes nothing");
     settings.only(64).unwrap();
     assert_eq!(values(places), only_64());
@@ -70,7 +71,7 @@ fn settings_come_back_when_the_guard_goes() {
     drop(settings);
     assert_eq!(values(places), original());
     assert_eq!(selected(&places.min_free).as_deref(), Some("67584"));
-    assert!(!places.note().exists());
+    assert!(!places.journal().exists());
 }
 
 #[test]
@@ -78,15 +79,15 @@ fn other_settings_come_back_with_them() {
     let Copy { places, .. } = &copy();
     let pool = places.settings.join("nr_hugepages");
     fs::write(&pool, "3\n").unwrap();
-    let settings = ThpSettings::acquire(places).unwrap();
+    let settings = Settings::acquire(places).unwrap();
     assert_eq!(settings.before(&pool), None);
     for wanted in ["7", "9"] {
         assert_eq!(settings.set(&pool, wanted).unwrap(), wanted);
         assert_eq!(settings.before(&pool).as_deref(), Some("3"), "what was there first counts");
     }
     assert!(
-        fs::read_to_string(places.note()).unwrap().contains("nr_hugepages"),
-        "a killed process leaves a note of it"
+        fs::read_to_string(places.journal()).unwrap().contains("nr_hugepages"),
+        "a killed process leaves a journal of it"
     );
     assert!(settings.set(&places.settings.join("missing"), "1").is_err());
     drop(settings);
@@ -99,28 +100,28 @@ fn settings_come_back_after_a_panic() {
     let copy = copy();
     let places = copy.places.clone();
     let panicked = std::thread::spawn(move || {
-        let settings = ThpSettings::acquire(&places).unwrap();
+        let settings = Settings::acquire(&places).unwrap();
         settings.only(64).unwrap();
         panic!("in the middle of a measurement");
     });
     assert!(panicked.join().is_err());
     assert_eq!(values(&copy.places), original());
-    assert!(!copy.places.note().exists());
+    assert!(!copy.places.journal().exists());
 }
 
 #[test]
 fn what_a_killed_process_left_is_put_back_by_the_next() {
     let Copy { places, .. } = &copy();
-    let settings = ThpSettings::acquire(places).unwrap();
+    let settings = Settings::acquire(places).unwrap();
     settings.only(64).unwrap();
-    let note = fs::read(places.note()).unwrap();
+    let journal = fs::read(places.journal()).unwrap();
     drop(settings);
-    // The state after a kill: the note, and changed settings.
-    fs::write(places.note(), note).unwrap();
+    // The state after a kill: the journal, and changed settings.
+    fs::write(places.journal(), journal).unwrap();
     for (kib, value) in only_64() {
         fs::write(places.settings.join(format!("hugepages-{kib}kB/enabled")), value).unwrap();
     }
-    let next = ThpSettings::acquire(places).unwrap();
+    let next = Settings::acquire(places).unwrap();
     assert_eq!(values(places), original(), "put back before the next change");
     next.only(16).unwrap();
     drop(next);
@@ -135,45 +136,45 @@ fn what_the_user_set_after_a_kill_stays() {
     let (pool, own_pool) = (places.settings.join("nr_hugepages"), places.settings.join("nr_overcommit"));
     fs::write(&pool, "3\n").unwrap();
     fs::write(&own_pool, "4\n").unwrap();
-    let settings = ThpSettings::acquire(places).unwrap();
+    let settings = Settings::acquire(places).unwrap();
     settings.only(64).unwrap();
     settings.set(&own_pool, "0").unwrap();
     settings.set(&pool, "0").unwrap();
     settings.expect(&pool, &["0", "512"]).unwrap();
-    let note = fs::read(places.note()).unwrap();
+    let journal = fs::read(places.journal()).unwrap();
     drop(settings);
-    fs::write(places.note(), note).unwrap();
+    fs::write(places.journal(), journal).unwrap();
     let left = [(size(16), "never"), (size(64), "madvise"), (size(2048), "always"), (pool.clone(), "512")];
     for (path, value) in left.into_iter().chain([(own_pool.clone(), "7"), (places.min_free.clone(), "99999")])
     {
         fs::write(path, value).unwrap();
     }
-    drop(ThpSettings::acquire(places).unwrap());
+    drop(Settings::acquire(places).unwrap());
     let expected =
         [(16, "never"), (64, "never"), (2048, "always")].map(|(kib, value)| (kib, value.to_owned()));
     assert_eq!(values(places), expected);
     assert_eq!(selected(&pool).as_deref(), Some("3"), "512 is what the killed run said it would set");
     assert_eq!(selected(&own_pool).as_deref(), Some("7"));
     assert_eq!(selected(&places.min_free).as_deref(), Some("99999"));
-    assert!(!places.note().exists());
+    assert!(!places.journal().exists());
 }
 
 #[test]
-fn a_note_that_is_none_changes_nothing() {
+fn a_journal_that_is_none_changes_nothing() {
     let Copy { places, .. } = &copy();
-    fs::write(places.note(), "{\"values\":").unwrap();
-    drop(ThpSettings::acquire(places).unwrap());
+    fs::write(places.journal(), "{\"values\":").unwrap();
+    drop(Settings::acquire(places).unwrap());
     assert_eq!(values(places), original());
 }
 
 #[test]
 fn a_size_that_the_kernel_lacks_is_said() {
     let Copy { places, .. } = &copy();
-    let settings = ThpSettings::acquire(places).unwrap();
+    let settings = Settings::acquire(places).unwrap();
     assert_eq!(settings.only(8).unwrap_err().0, "this kernel has no anonymous folios of 8 KiB");
     assert_eq!(values(places), original());
     drop(settings);
     fs::remove_dir_all(&places.settings).unwrap();
-    let skip = ThpSettings::acquire(places).unwrap_err();
-    assert!(skip.0.contains("Linux 6.8"), "{skip:?}");
+    let error = Settings::acquire(places).unwrap().only(64).unwrap_err();
+    assert!(error.0.contains("Linux 6.8"), "{error:?}");
 }

@@ -1,5 +1,5 @@
-//! The note of changed settings: the value found and the value set for each, written to a file before the
-//! change. After a kill the next process finds it.
+//! The journal of changed settings: the value found and the value set for each, written to a file before the
+//! change. After a kill the next start finds it.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,12 +9,12 @@ use std::time::SystemTime;
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
 
-use super::selected;
+use crate::host::thp::selected;
 use crate::output::{Target, quoted, say};
 
 /// What was found and what was set.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct Note {
+pub(super) struct Journal {
     /// When the last of it was noted.
     at: String,
     /// Changes have begun and may not have ended.
@@ -22,7 +22,7 @@ pub(super) struct Note {
     settings: BTreeMap<PathBuf, Setting>,
     /// A setting that the kernel changes along with the others.
     follower: Option<(PathBuf, Setting)>,
-    /// Where the note is.
+    /// Where the journal is.
     #[serde(skip)]
     file: PathBuf,
 }
@@ -41,8 +41,8 @@ impl Setting {
     }
 }
 
-impl Note {
-    /// A note of the settings as they are, not written yet.
+impl Journal {
+    /// A journal of the settings as they are, not written yet.
     pub(super) fn found<'a>(
         settings: impl Iterator<Item = &'a PathBuf>,
         follower: &Path,
@@ -58,7 +58,7 @@ impl Note {
         self.settings.get(path).map(|setting| setting.before.as_str())
     }
 
-    /// Writes the note.
+    /// Writes the journal.
     ///
     /// # Errors
     /// When its directory cannot be written.
@@ -71,7 +71,7 @@ impl Note {
     /// they are `changing`.
     ///
     /// # Errors
-    /// A setting that cannot be read, or a note that cannot be written.
+    /// A setting that cannot be read, or a journal that cannot be written.
     pub(super) fn expect(&mut self, changes: &[(&Path, &[&str])], changing: bool) -> Result<()> {
         for (path, values) in changes {
             let current = selected(path).ok_or_else(|| anyhow::anyhow!("it cannot be read"))?;
@@ -89,7 +89,7 @@ impl Note {
     /// Notes that these settings keep their current values until the next change.
     ///
     /// # Errors
-    /// A note that cannot be written.
+    /// A journal that cannot be written.
     pub(super) fn settle<'a>(&mut self, paths: impl Iterator<Item = &'a Path>) -> Result<()> {
         for path in paths {
             if let (Some(setting), Some(current)) = (self.settings.get_mut(path), selected(path)) {
@@ -103,7 +103,7 @@ impl Note {
         self.save()
     }
 
-    /// Restores everything, in the process that made the changes, and removes the note.
+    /// Restores everything, in the process that made the changes, and removes the journal.
     pub(super) fn put_back(&self) {
         let follower = self.follower.iter().map(|(path, setting)| (path, setting));
         for (path, setting) in self.settings.iter().chain(follower) {
@@ -112,14 +112,14 @@ impl Note {
         self.remove();
     }
 
-    /// Restores what a killed process has set, if it left a note. A setting with another value was changed
+    /// Restores what a killed process has set, if it left a journal. A setting with another value was changed
     /// since then, and stays. Reports what it did.
     pub(super) fn recover(file: &Path) {
         let Ok(text) = fs::read(file) else { return };
-        match serde_json::from_slice::<Note>(&text) {
-            Ok(note) => Note { file: file.to_owned(), ..note }.put_back_own(),
+        match serde_json::from_slice::<Journal>(&text) {
+            Ok(journal) => Journal { file: file.to_owned(), ..journal }.put_back_own(),
             Err(error) => {
-                say(format_args!("quire: {} is no note of settings ({error}): remove it", quoted(file)));
+                say(format_args!("quire: {} is no journal of settings ({error}): remove it", quoted(file)));
             }
         }
     }
@@ -133,7 +133,7 @@ impl Note {
             .filter_map(|(path, setting, own)| Found::of(path, setting, own))
             .collect();
         if there.iter().any(Found::is_changed) {
-            say(format_args!("quire: a bench that was killed had changed settings, the last at {}", self.at));
+            say(format_args!("quire: a run that was killed had changed settings, the last at {}", self.at));
         }
         there.iter().for_each(Found::put_back);
         self.remove();
@@ -173,7 +173,7 @@ impl<'a> Found<'a> {
         match (self.is_changed(), own) {
             (true, true) if written => say(format_args!("quire: put back: {} to {before}", quoted(*path))),
             (true, false) => say(format_args!(
-                "quire: left alone: {} is {current}, which that bench had not set; it was {before} before",
+                "quire: left alone: {} is {current}, which that run had not set; it was {before} before",
                 quoted(*path)
             )),
             _ => {}

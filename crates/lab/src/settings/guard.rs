@@ -1,0 +1,168 @@
+//! The right to change settings of the kernel.
+//!
+//! The guard puts them back when it is dropped (a panic included) and on SIGINT, SIGTERM and SIGHUP. After a
+//! kill, the next start of the command does: before each change, the values found and the values set are
+//! written to the journal, so that a value that the user has set since then stays. A lock file keeps two
+//! processes from changing settings at the same time.
+
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io;
+use std::path::Path;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use signal_hook::low_level::emulate_default_handler;
+
+use super::Places;
+use super::journal::Journal;
+use crate::host::thp::{selected, sizes};
+use crate::output::{quoted, say};
+
+/// The journal of values to put back. The guard and the signal thread both take it; the first one puts them back.
+static CHANGED: Mutex<Option<Journal>> = Mutex::new(None);
+
+fn changed() -> MutexGuard<'static, Option<Journal>> {
+    CHANGED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Why a setting cannot be changed, in words that name the cure where there is one.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct SettingsError(pub String);
+
+/// The right to change settings of the kernel; dropping it puts them back.
+#[derive(Debug)]
+pub struct Settings {
+    places: Places,
+    // Held for its lock, which also ends with the process.
+    _lock: File,
+}
+
+impl Settings {
+    /// Waits for any other process that changes settings, puts back what a killed one left, and notes the
+    /// values found.
+    ///
+    /// # Errors
+    /// [`SettingsError`] where this user may not change them.
+    pub fn acquire(places: &Places) -> Result<Self, SettingsError> {
+        let cannot = |error: &dyn std::fmt::Display| {
+            SettingsError(format!("cannot change settings of the kernel ({error}): run as root"))
+        };
+        let sizes = sizes(&places.settings);
+        if let Some(first) = sizes.values().next() {
+            OpenOptions::new().write(true).open(first).map_err(|error| cannot(&error))?;
+        }
+        let lock = lock(&places.lock()).map_err(|error| cannot(&error))?;
+        Journal::recover(&places.journal());
+        let mut journal = Journal::found(sizes.values(), &places.min_free, places.journal());
+        put_back_on_signals();
+        // From here on the signal thread puts back: the journal is written before the first change.
+        let mut changed = changed();
+        journal.save().map_err(|error| cannot(&error))?;
+        *changed = Some(journal);
+        Ok(Self { places: places.clone(), _lock: lock })
+    }
+
+    /// The paths of the settings.
+    pub(super) const fn places(&self) -> &Places {
+        &self.places
+    }
+
+    /// Sets a setting of the kernel, to be put back with the others. Returns the value it has then, since the
+    /// kernel may grant only a part.
+    ///
+    /// # Errors
+    /// [`SettingsError`] when there is no such setting or the kernel refuses the value.
+    pub fn set(&self, path: &Path, value: &str) -> Result<String, SettingsError> {
+        self.change(&[(path, value)])?;
+        selected(path).ok_or_else(|| cannot_set(path, &"it cannot be read back"))
+    }
+
+    /// Notes that this program repeatedly sets a setting to these values, so that the next process recognises
+    /// them if this one is killed.
+    ///
+    /// # Errors
+    /// [`SettingsError`] when there is no such setting, or that cannot be noted.
+    pub fn expect(&self, path: &Path, values: &[&str]) -> Result<(), SettingsError> {
+        noted(&mut changed(), path)?
+            .expect(&[(path, values)], false)
+            .map_err(|error| cannot_set(path, &error))
+    }
+
+    /// The value that a setting had before the first change here.
+    pub fn before(&self, path: &Path) -> Option<String> {
+        changed().as_ref().and_then(|journal| journal.before(path).map(str::to_owned))
+    }
+
+    /// Makes changes, after noting them for the next start in case this process is killed.
+    pub(super) fn change(&self, changes: &[(&Path, &str)]) -> Result<(), SettingsError> {
+        let Some((first, _)) = changes.first() else { return Ok(()) };
+        // Held so that the signal thread cannot put back in the middle.
+        let mut changed = changed();
+        let journal = noted(&mut changed, first)?;
+        let values: Vec<[&str; 1]> = changes.iter().map(|(_, value)| [*value]).collect();
+        let expected: Vec<(&Path, &[&str])> =
+            changes.iter().zip(&values).map(|((path, _), value)| (*path, value.as_slice())).collect();
+        journal.expect(&expected, true).map_err(|error| cannot_set(first, &error))?;
+        for (path, value) in changes {
+            fs::write(path, value).map_err(|error| cannot_set(path, &error))?;
+        }
+        journal.settle(changes.iter().map(|(path, _)| *path)).map_err(|error| cannot_set(first, &error))
+    }
+}
+
+impl Drop for Settings {
+    fn drop(&mut self) {
+        if let Some(journal) = changed().take() {
+            journal.put_back();
+        }
+    }
+}
+
+fn noted<'a>(changed: &'a mut Option<Journal>, path: &Path) -> Result<&'a mut Journal, SettingsError> {
+    changed.as_mut().ok_or_else(|| cannot_set(path, &"the settings were put back"))
+}
+
+fn cannot_set(path: &Path, error: &dyn std::fmt::Display) -> SettingsError {
+    SettingsError(format!("cannot set {}: {error}", quoted(path)))
+}
+
+fn lock(path: &Path) -> io::Result<File> {
+    let file = OpenOptions::new().create(true).truncate(false).write(true).open(path)?;
+    match file.try_lock() {
+        Ok(()) => return Ok(file),
+        Err(TryLockError::WouldBlock) => {
+            say("quire: waiting for another run that has changed settings of the kernel");
+        }
+        Err(TryLockError::Error(error)) => return Err(error),
+    }
+    file.lock()?;
+    Ok(file)
+}
+
+/// Starts, once, the thread that puts settings back on a signal and then lets the signal take its default
+/// action.
+fn put_back_on_signals() {
+    static STARTED: OnceLock<()> = OnceLock::new();
+    STARTED.get_or_init(|| {
+        let mut signals = match Signals::new([SIGINT, SIGTERM, SIGHUP]) {
+            Ok(signals) => signals,
+            Err(error) => {
+                return say(format_args!(
+                    "quire: cannot catch signals ({error}); the next start puts settings back"
+                ));
+            }
+        };
+        std::thread::spawn(move || {
+            for signal in signals.forever() {
+                // Kept locked: nothing may be changed again before the process ends.
+                let mut changed = changed();
+                if let Some(journal) = changed.take() {
+                    journal.put_back();
+                }
+                let _ = emulate_default_handler(signal);
+            }
+        });
+    });
+}

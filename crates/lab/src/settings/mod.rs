@@ -1,0 +1,19 @@
+//! Settings of the running kernel: changed while a measurement needs them, and put back afterwards.
+//!
+//! ```text
+//! places    where the settings, the journal and the lock are
+//! journal   the values found and the values set, on disk before each change
+//! guard     the right to change settings; dropping it, a signal, or the next start puts them back
+//! folios    the sizes of folios for anonymous memory
+//! ```
+
+mod folios;
+mod guard;
+mod journal;
+mod places;
+
+pub use guard::{Settings, SettingsError};
+pub use places::Places;
+
+#[cfg(test)]
+mod tests;

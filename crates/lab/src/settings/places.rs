@@ -1,0 +1,32 @@
+//! Where the settings, the journal and the lock are.
+
+use std::path::PathBuf;
+
+use crate::host::thp::root;
+
+/// The paths of the settings and of the journal: a parameter, so that tests can use a copy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Places {
+    /// The directory of the settings of transparent huge pages.
+    pub settings: PathBuf,
+    /// A file beside them whose value the kernel changes along (`vm.min_free_kbytes`).
+    pub min_free: PathBuf,
+    /// The directory of the journal and of the lock file; emptied by a restart of the machine, as the settings are.
+    pub state: PathBuf,
+}
+
+impl Places {
+    /// The paths of the running kernel.
+    pub fn of_this_machine() -> Self {
+        Self { settings: root(), min_free: "/proc/sys/vm/min_free_kbytes".into(), state: "/run".into() }
+    }
+
+    /// The file that holds the values to put back; it exists only while they are changed.
+    pub fn journal(&self) -> PathBuf {
+        self.state.join("quire-settings.json")
+    }
+
+    pub(super) fn lock(&self) -> PathBuf {
+        self.state.join("quire-settings.lock")
+    }
+}

@@ -90,6 +90,7 @@ pub fn run(args: &BenchArgs) -> Result<()> {
     let mut rows = Vec::new();
     for experiment in chosen {
         let measured = measure(experiment, &runner)?;
+        warn_of_noise(&measured.rows);
         let render = if experiment.name == GUEST { guest::table::render } else { table::render };
         output::show(&(render(experiment, &measured) + "\n"))?;
         if let Some(appendix) = experiment.appendix {
@@ -128,6 +129,15 @@ fn note_shares(rows: &mut [row::Row], shares: Shares) {
         row.machine["cpu_of_others"] = shares.others.into();
         row.machine["cpu_stolen"] = shares.stolen.into();
     }
+}
+
+/// Says so if other work disturbed these figures.
+pub fn warn_of_noise(rows: &[row::Row]) {
+    let share = |name: &str| {
+        let of = rows.iter().filter_map(|row| row.machine[name].as_f64());
+        of.fold(0.0, f64::max)
+    };
+    let shares = Shares { others: share("cpu_of_others"), stolen: share("cpu_stolen") };
     if !shares.are_quiet() {
         say(format_args!(
             "quire: the machine was not quiet: other processes had {:.1} % of the CPU time, and the host took \

@@ -1,7 +1,6 @@
 //! This machine in a line.
 
 use bytesize::ByteSize;
-use serde_json::Value;
 
 use crate::host::machine;
 
@@ -34,13 +33,4 @@ pub(super) fn kernel() -> String {
     let release = machine::describe()["kernel"].as_str().map(str::to_owned).unwrap_or_default();
     let short: Vec<&str> = release.split('.').take(2).collect();
     format!("Linux {}", short.join("."))
-}
-
-/// Whether other work disturbed any of these figures.
-pub(super) fn was_disturbed(machines: impl Iterator<Item = Value>) -> bool {
-    use crate::host::quiet::Shares;
-    let share = |machine: &Value, name: &str| machine[name].as_f64().unwrap_or(0.0);
-    machines.into_iter().any(|machine| {
-        share(&machine, "cpu_of_others") > Shares::QUIET || share(&machine, "cpu_stolen") > Shares::QUIET
-    })
 }

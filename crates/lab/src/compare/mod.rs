@@ -82,7 +82,8 @@ pub fn run(args: &Args) -> Result<()> {
         rows.extend(measured(group, scale, args.full)?);
     }
     output::show(&table::render(&groups, scale.smoke, &rows)?)?;
-    output::show(&format!("\nmeasured in {}\n", shown(began.elapsed())))?;
+    output::show(&format!("measured in {}\n", shown(began.elapsed())))?;
+    bench::warn_of_noise(&rows);
     match json {
         Some(json) => json.write(&row::lines(&rows)?),
         None => Ok(()),

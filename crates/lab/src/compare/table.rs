@@ -19,27 +19,32 @@ const SHOWN: f64 = 1.005;
 /// # Errors
 /// A work whose case no arm measured.
 pub(super) fn render(groups: &[Group], smoke: bool, rows: &[Row]) -> Result<String> {
-    let header = ["system", "work", "Quire", &machine::kernel(), "times", "best other", "times", "published"];
-    let mut sheet = Sheet::new(&header.map(str::to_owned), 2);
+    let header =
+        ["work", "Quire", &machine::kernel(), "times", "best other", "times", "published", "best other is"];
+    let mut sheet = Sheet::new(&header.map(str::to_owned), 1);
     let mut text = String::new();
     let (mut system, mut notes, mut sources) = ("", Vec::new(), Vec::new());
     for work in groups.iter().flat_map(|group| group.works.iter().copied()) {
         let case = work.case_at(smoke);
         let figures = Figures::of(work, case, rows)?;
-        let same = std::mem::replace(&mut system, work.system) == work.system;
+        if std::mem::replace(&mut system, work.system) != work.system {
+            sheet.add_row(
+                std::iter::once(work.system.to_owned()).chain(vec![String::new(); header.len() - 1]),
+            );
+        }
         let (published, source) = published(work)?;
         sheet.add_row([
-            if same { String::new() } else { work.system.to_owned() },
-            work.what.to_owned(),
+            format!("  {}", work.what),
             figures.own.map(shown).unwrap_or_default(),
             figures.kernel.map(shown).unwrap_or_default(),
             times(figures.kernel, figures.own),
-            figures.other.map(|row| format!("{} ({})", shown(row), row.arm)).unwrap_or_default(),
+            figures.other.map(shown).unwrap_or_default(),
             times(figures.other, figures.own),
             published,
+            figures.other.map(|row| row.arm.clone()).unwrap_or_default(),
         ]);
         if !work.more.is_empty() && figures.kernel.is_some() {
-            notes.push((work.more, work.what));
+            notes.push((work.more, work.system));
         }
         sources.extend(source);
     }
@@ -49,19 +54,14 @@ pub(super) fn render(groups: &[Group], smoke: bool, rows: &[Row]) -> Result<Stri
         "times: how many times as fast Quire is; below 1 it is slower. best other: the fastest published design or \
          crate. published: how many times as fast its change made the kernel of its time, on its machine."
     );
-    notes.sort_unstable();
-    let more = distinct(notes.iter().map(|(more, _)| *more));
-    for more in more {
-        let works: Vec<&str> = notes.iter().filter(|note| note.0 == more).map(|note| note.1).collect();
-        let _ = writeln!(text, "note: the kernel's figure contains {more} as well: {}", works.join("; "));
+    for more in distinct(notes.iter().map(|(more, _)| *more)) {
+        let systems = distinct(notes.iter().filter(|note| note.0 == more).map(|note| note.1)).join("; ");
+        let _ = writeln!(text, "note: the kernel's figures contain {more} as well: {systems}");
     }
     sources.dedup();
     let _ = writeln!(text, "published by: {}", sources.join(", "));
     for (arm, reason, cases) in skipped(rows) {
         let _ = writeln!(text, "skipped: {arm} at {}: {reason}", cases.join(", "));
-    }
-    if machine::was_disturbed(rows.iter().map(|row| row.machine.clone())) {
-        text.push_str("note: the machine was not quiet: repeat this when nothing else runs\n");
     }
     text.push_str(&lost(groups, rows));
     Ok(text)
@@ -83,7 +83,7 @@ impl<'a> Figures<'a> {
         let arm = |name: &str| all.iter().copied().find(|row| row.arm == name && row.median.is_some());
         let rivals = all.iter().copied().filter(|row| is_rival(work.experiment, row) && !is_kernel(row));
         Ok(Self {
-            own: work.experiment.own.first().and_then(|name| arm(name)),
+            own: work.experiment.own.iter().find_map(|name| arm(name)),
             kernel: work.kernel.and_then(arm),
             other: fastest(rivals),
         })
@@ -141,7 +141,8 @@ fn lost(groups: &[Group], rows: &[Row]) -> String {
         let of = rows.iter().filter(|row| row.experiment == experiment.name);
         for case in distinct(of.map(|row| row.case.as_str())) {
             let all = times_of(experiment, case, rows);
-            let own = experiment.own.iter().find_map(|name| all.iter().copied().find(|row| row.arm == *name));
+            let own = |name: &&str| all.iter().copied().find(|row| row.arm == *name && row.median.is_some());
+            let own = experiment.own.iter().find_map(own);
             let best = fastest(all.iter().copied().filter(|row| is_rival(experiment, row)));
             let slower = ratio(own, best).filter(|slower| *slower >= SHOWN);
             if let (Some(slower), Some(own), Some(best)) = (slower, own, best) {

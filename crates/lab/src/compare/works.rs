@@ -12,7 +12,7 @@ use crate::bench::published;
 pub(super) struct Work {
     /// The system, as its name is shown.
     pub system: &'static str,
-    /// What is done, and what one figure is of.
+    /// What is done, and what one figure is of; short, since the table must fit 80 columns.
     pub what: &'static str,
     pub experiment: &'static Experiment,
     /// The case of the experiment, and the one that a smoke run has in its place.
@@ -50,11 +50,11 @@ impl Published {
     }
 }
 
-const POOLS: &str = "1 pools (HVO)";
+const POOLS: &str = "1 pools of 2 MiB (HVO)";
 const PIECES: &str = "2 pieces (HGM)";
-const LISTS: &str = "3 lists (PCP)";
-const TEARDOWN: &str = "4 teardown";
-const CLEARING: &str = "5 clearing";
+const LISTS: &str = "3 per-CPU lists";
+const TEARDOWN: &str = "4 teardown: munmap 1 GiB";
+const CLEARING: &str = "5 clearing 1 GiB";
 
 const fn hvo(case: &'static str) -> Option<Published> {
     Some(Published { system: "hvo", case, before: "hvo=1 before", after: "hvo=1 batched" })
@@ -71,7 +71,7 @@ const FAULT: &str = "a page fault or system call, and clearing";
 pub(super) const WORKS: [Work; 14] = [
     Work {
         system: POOLS,
-        what: "grow by 1000 pages of 2 MiB, a page",
+        what: "grow by 1000, a page",
         experiment: &hugetlb_pool::EXPERIMENT,
         case: ("grow/1000/fresh", "grow/20/fresh"),
         kernel: Some("linux-saving"),
@@ -81,7 +81,7 @@ pub(super) const WORKS: [Work; 14] = [
     },
     Work {
         system: POOLS,
-        what: "shrink by as many, a page",
+        what: "shrink by 1000, a page",
         experiment: &hugetlb_pool::EXPERIMENT,
         case: ("shrink/1000/fresh", "shrink/20/fresh"),
         kernel: Some("linux-saving"),
@@ -91,7 +91,7 @@ pub(super) const WORKS: [Work; 14] = [
     },
     Work {
         system: PIECES,
-        what: "collapse 1 GiB of 4 KiB leaves into one",
+        what: "collapse 1 GiB to a leaf",
         experiment: &collapse::EXPERIMENT,
         case: ("direct", "direct"),
         kernel: None,
@@ -101,7 +101,7 @@ pub(super) const WORKS: [Work; 14] = [
     },
     Work {
         system: PIECES,
-        what: "map 1 GiB by 4 KiB leaves, exact counts",
+        what: "map 1 GiB by 4 KiB",
         experiment: &mapcount::EXPERIMENT,
         case: ("map", "map"),
         kernel: None,
@@ -111,7 +111,7 @@ pub(super) const WORKS: [Work; 14] = [
     },
     Work {
         system: PIECES,
-        what: "collapse 1 GiB into folios of 2 MiB",
+        what: "collapse 1 GiB to 2 MiB",
         experiment: &collapse_thp::EXPERIMENT,
         case: ("4KiB", "4KiB"),
         kernel: Some("linux"),
@@ -121,7 +121,7 @@ pub(super) const WORKS: [Work; 14] = [
     },
     Work {
         system: LISTS,
-        what: "a page allocated and freed",
+        what: "page allocated, freed",
         experiment: &page_alloc::EXPERIMENT,
         case: ("pair", "pair"),
         kernel: Some("linux"),
@@ -136,7 +136,7 @@ pub(super) const WORKS: [Work; 14] = [
     },
     Work {
         system: LISTS,
-        what: "16384 pages in bulk, a page",
+        what: "16384 in bulk, a page",
         experiment: &page_alloc::EXPERIMENT,
         case: ("bulk-alloc/16384", "bulk-alloc/16384"),
         kernel: Some("linux"),
@@ -146,7 +146,7 @@ pub(super) const WORKS: [Work; 14] = [
     },
     Work {
         system: LISTS,
-        what: "16384 pages freed in random order, a page",
+        what: "random free, a page",
         experiment: &page_alloc::EXPERIMENT,
         case: ("random-free/16384", "random-free/16384"),
         kernel: Some("linux"),
@@ -156,7 +156,7 @@ pub(super) const WORKS: [Work; 14] = [
     },
     Work {
         system: TEARDOWN,
-        what: "munmap of 1 GiB, folios of 4 KiB",
+        what: "folios of 4 KiB",
         experiment: &unmap::EXPERIMENT,
         case: ("4KiB", "4KiB"),
         kernel: Some("linux"),
@@ -166,7 +166,7 @@ pub(super) const WORKS: [Work; 14] = [
     },
     Work {
         system: TEARDOWN,
-        what: "the same, folios of 64 KiB",
+        what: "folios of 64 KiB",
         experiment: &unmap::EXPERIMENT,
         case: ("64KiB", "64KiB"),
         kernel: Some("linux"),
@@ -176,7 +176,7 @@ pub(super) const WORKS: [Work; 14] = [
     },
     Work {
         system: TEARDOWN,
-        what: "the same, 2 MiB mapped by PTEs",
+        what: "2 MiB mapped by PTEs",
         experiment: &unmap::EXPERIMENT,
         case: ("2MiB-pte", "2MiB-pte"),
         kernel: Some("linux"),
@@ -186,7 +186,7 @@ pub(super) const WORKS: [Work; 14] = [
     },
     Work {
         system: TEARDOWN,
-        what: "the same, 2 MiB mapped by PMDs",
+        what: "2 MiB mapped by PMDs",
         experiment: &unmap::EXPERIMENT,
         case: ("2MiB-pmd", "2MiB-pmd"),
         kernel: Some("linux"),
@@ -196,7 +196,7 @@ pub(super) const WORKS: [Work; 14] = [
     },
     Work {
         system: CLEARING,
-        what: "clear 1 GiB in one extent",
+        what: "in one extent",
         experiment: &clear::EXPERIMENT,
         case: ("1GiB", "2MiB"),
         kernel: None,
@@ -211,7 +211,7 @@ pub(super) const WORKS: [Work; 14] = [
     },
     Work {
         system: CLEARING,
-        what: "mlock of a fresh pool page of 1 GiB",
+        what: "mlock of a pool page",
         experiment: &mlock_gigantic::EXPERIMENT,
         case: ("1GiB", "16MiB"),
         kernel: Some("linux"),

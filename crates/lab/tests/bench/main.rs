@@ -16,6 +16,7 @@ use nix::sys::wait::{WaitPidFlag, waitpid};
 use nix::unistd::Pid;
 
 mod clears;
+mod compare;
 mod counts;
 mod gigantic;
 mod guests;

@@ -3,10 +3,12 @@
 //!
 //! ```text
 //! works     which work stands for which system, and what was published of it
+//! lines     one line for each work, and every case in which another arm is faster
 //! machine   this machine in a line
-//! table     one line for each work, and every case in which another arm is faster
+//! table     the lines as text
 //! ```
 
+mod lines;
 mod machine;
 mod table;
 mod works;
@@ -21,7 +23,12 @@ use crate::bench;
 use crate::bench::row::{self, Row};
 use crate::bench::runner::{Runner, Scale};
 use crate::output::{self, Target, say};
-use works::{Group, WORKS};
+
+pub(crate) use lines::{Line, Lost, lines, lost, times};
+pub(crate) use table::{factor, shown};
+pub(crate) use works::{Group, groups};
+
+use works::WORKS;
 
 /// Compare the five systems with this machine's kernel, other crates and published figures, in one table.
 ///
@@ -71,7 +78,7 @@ pub fn run(args: &Args) -> Result<()> {
         (_, true) => Scale::FULL,
         _ => QUICK,
     };
-    let groups = works::groups(&args.only)?;
+    let groups = groups(&args.only)?;
     if !args.smoke && crate::host::machine::is_quick_build() {
         say("quire: built without --release: these figures are not to be compared with anything");
     }
@@ -81,8 +88,9 @@ pub fn run(args: &Args) -> Result<()> {
     for group in &groups {
         rows.extend(measured(group, scale, args.full)?);
     }
-    output::show(&table::render(&groups, scale.smoke, &rows)?)?;
-    output::show(&format!("measured in {}\n", shown(began.elapsed())))?;
+    let lines = lines(&groups, scale.smoke, &rows)?;
+    output::show(&table::render(&lines, &lost(&groups, &rows), &rows))?;
+    output::show(&format!("measured in {}\n", seconds(began.elapsed())))?;
     bench::warn_of_noise(&rows);
     match json {
         Some(json) => json.write(&row::lines(&rows)?),
@@ -118,6 +126,6 @@ fn announced(groups: &[Group], scale: Scale) -> String {
     )
 }
 
-fn shown(time: Duration) -> impl std::fmt::Display {
+fn seconds(time: Duration) -> impl std::fmt::Display {
     format_duration(Duration::from_secs(time.as_secs().max(1)))
 }

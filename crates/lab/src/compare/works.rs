@@ -9,7 +9,7 @@ use crate::bench::experiments::{
 use crate::bench::published;
 
 /// A line of the table.
-pub(super) struct Work {
+pub(crate) struct Work {
     /// The system, as its name is shown.
     pub system: &'static str,
     /// What is done, and what one figure is of; short, since the table must fit 80 columns.
@@ -27,7 +27,7 @@ pub(super) struct Work {
 }
 
 /// Two published figures of the same work: before the published change and after.
-pub(super) struct Published {
+pub(crate) struct Published {
     system: &'static str,
     case: &'static str,
     before: &'static str,
@@ -39,7 +39,7 @@ impl Published {
     ///
     /// # Errors
     /// When the bundled figures are malformed, which a test rules out.
-    pub(super) fn times(&self) -> Result<Option<(f64, String)>> {
+    pub(crate) fn times(&self) -> Result<Option<(f64, String)>> {
         let figures = published::figures(self.system)?;
         let of = |variant: &str| {
             figures.iter().find(|figure| figure.case == self.case && figure.variant == variant)
@@ -222,7 +222,7 @@ pub(super) const WORKS: [Work; 14] = [
 ];
 
 /// The works of one experiment, and how many minutes all of its cases take.
-pub(super) struct Group {
+pub(crate) struct Group {
     pub experiment: &'static Experiment,
     pub works: Vec<&'static Work>,
     pub minutes: u64,
@@ -230,14 +230,14 @@ pub(super) struct Group {
 
 impl Group {
     /// The cases of its works.
-    pub(super) fn cases(&self, smoke: bool) -> Vec<&'static str> {
+    pub(crate) fn cases(&self, smoke: bool) -> Vec<&'static str> {
         self.works.iter().map(|work| work.case_at(smoke)).collect()
     }
 }
 
 impl Work {
     /// The case that a run of this size has.
-    pub(super) fn case_at(&self, smoke: bool) -> &'static str {
+    pub(crate) fn case_at(&self, smoke: bool) -> &'static str {
         if smoke { self.case.1 } else { self.case.0 }
     }
 }
@@ -246,7 +246,7 @@ impl Work {
 ///
 /// # Errors
 /// When there is none.
-pub(super) fn groups(only: &str) -> Result<Vec<Group>> {
+pub(crate) fn groups(only: &str) -> Result<Vec<Group>> {
     let mut groups: Vec<Group> = Vec::new();
     for work in WORKS.iter().filter(|work| work.system.contains(only)) {
         match groups.iter_mut().find(|group| std::ptr::eq(group.experiment, work.experiment)) {

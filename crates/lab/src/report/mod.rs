@@ -5,8 +5,10 @@
 //! results   one file for each experiment, machine and commit: medians and spread of each launch
 //! judge     which figures missed their goal, and where this library is slower than another arm
 //! page      the page, from the results, the goals beside the experiments and the notes
+//! html      a page for a browser, from the figures of a run
 //! ```
 
+mod html;
 // Public for the tests beside the command, so that unit tests need not compile every arm again.
 #[doc(hidden)]
 pub mod judge;
@@ -23,7 +25,7 @@ use anyhow::{Context, Result, bail};
 use crate::bench::row::Row;
 use crate::output::{self, Target, quoted};
 
-/// Keep figures of `quire bench --json`, and write the page of tables from them.
+/// Show figures in a browser; keep figures of `quire bench --json`, and write the page of tables from them.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(subcommand)]
@@ -32,6 +34,15 @@ pub struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Command {
+    /// Write one HTML file that shows figures: it needs no network, and fits a phone, a desk and paper.
+    Html {
+        /// Files that `quire compare --json` or `quire bench --json` wrote; several stand below each other.
+        #[arg(value_name = "FILE", required = true)]
+        files: Vec<PathBuf>,
+        /// The file to write.
+        #[arg(short, long, value_name = "FILE", default_value = "report.html")]
+        output: PathBuf,
+    },
     /// Keep the medians and the spread of one launch of `quire bench --json`.
     ///
     /// Launches of the same experiment on the same machine and commit go into one file.
@@ -66,6 +77,7 @@ enum Command {
 /// A file that cannot be read or written, figures that may not be kept, or a page that differs from its data.
 pub fn run(args: &Args) -> Result<()> {
     match &args.command {
+        Command::Html { files, output } => html::write(files, output),
         Command::Add { files, results, remark } => add(files, results, remark.as_deref()),
         Command::Tables { results, page, check } => tables(results, page, *check),
     }

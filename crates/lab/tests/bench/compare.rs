@@ -1,8 +1,9 @@
 //! `quire compare` as a user runs it.
 
+use std::path::Path;
 use std::process::Command;
 
-use crate::{alone, may_change_settings, rows, settings, settled, text};
+use crate::{alone, may_change_settings, rows, settings, settled, text as text_of};
 
 fn compare(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_quire"));
@@ -12,14 +13,14 @@ fn compare(arguments: &[&str]) -> Command {
 
 #[test]
 fn a_comparison_ends_with_a_table_and_the_cases_that_are_lost() {
-    let _alone = alone();
+    let one_at_a_time = alone();
     let before = settled();
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("rows.json");
-    let output =
-        compare(&["--smoke", "--only", "teardown", "--json", file.to_str().unwrap()]).output().unwrap();
-    let shown = text(&output.stdout);
-    assert!(output.status.success(), "{}", text(&output.stderr));
+    let file_name = file.to_str().unwrap();
+    let output = compare(&["--smoke", "--only", "teardown", "--json", file_name]).output().unwrap();
+    let shown = text_of(&output.stdout);
+    assert!(output.status.success(), "{}", text_of(&output.stderr));
     assert!(shown.starts_with("machine: "), "{shown}");
     let is_wide = |line: &&str| line.starts_with(['│', '┌']) && line.chars().count() > 80;
     assert_eq!(shown.lines().find(is_wide), None, "{shown}");
@@ -28,7 +29,7 @@ fn a_comparison_ends_with_a_table_and_the_cases_that_are_lost() {
     }
 
     // The list of lost cases says what the figures say.
-    let rows = rows(&std::fs::read_to_string(file).unwrap());
+    let rows = rows(&std::fs::read_to_string(&file).unwrap());
     let time = |case: &str, arm: &str| {
         let wanted = |row: &&lab::bench::row::Row| row.case == case && row.arm == arm && row.metric == "time";
         rows.iter().find(wanted).and_then(|row| row.median)
@@ -47,12 +48,44 @@ fn a_comparison_ends_with_a_table_and_the_cases_that_are_lost() {
         assert!(shown.contains("skipped: linux"), "{shown}");
     }
     assert_eq!(settings(), before);
+    drop(one_at_a_time);
+    in_a_browser(&file, directory.path());
+}
+
+/// The page of the same figures: each plot has marks, nothing comes from elsewhere, and a browser has no complaint.
+fn in_a_browser(rows: &Path, folder: &Path) {
+    let page = folder.join("report.html");
+    let mut report = Command::new(env!("CARGO_BIN_EXE_quire"));
+    report.args(["report", "html"]).arg(rows).arg("-o").arg(&page);
+    assert!(report.status().unwrap().success());
+    let text = std::fs::read_to_string(&page).unwrap();
+    let plots: Vec<&str> = text.split("<svg").skip(1).collect();
+    assert!(!plots.is_empty());
+    for plot in plots {
+        let plot = plot.split("</svg>").next().unwrap();
+        assert!(["<circle", "<polygon"].iter().any(|mark| plot.contains(mark)), "no marks in {plot}");
+    }
+    let outside = text.replace("http://www.w3.org/2000/svg", "");
+    assert!(!outside.contains("http") && !outside.contains("<script"), "not self-contained");
+
+    for width in [400, 1600] {
+        let picture = folder.join(format!("{width}.png"));
+        let mut browser = Command::new("chromium");
+        browser.args(["--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr"]);
+        browser.arg(format!("--window-size={width},1200")).arg(format!("--screenshot={}", picture.display()));
+        let Ok(seen) = browser.arg(format!("file://{}", page.display())).output() else {
+            return println!("not opened in a browser: install chromium to see it done");
+        };
+        let said = text_of(&seen.stderr);
+        assert!(seen.status.success() && picture.metadata().is_ok_and(|file| file.len() > 10_000), "{said}");
+        assert!(!said.contains("CONSOLE"), "{said}");
+    }
 }
 
 #[test]
 fn a_system_that_does_not_exist_is_refused_with_the_names_of_those_that_do() {
     let output = compare(&["--only", "swap"]).output().unwrap();
     assert!(!output.status.success() && output.stdout.is_empty());
-    let told = text(&output.stderr);
+    let told = text_of(&output.stderr);
     assert!(told.contains("no system has `swap`") && told.contains("1 pools of 2 MiB (HVO)"), "{told}");
 }

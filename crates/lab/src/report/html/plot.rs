@@ -1,0 +1,119 @@
+//! Plots as SVG. They are drawn in colours that stand for a role; the styles of the page say which colour that is in
+//! light and in dark.
+
+use anyhow::{Result, anyhow};
+use maud::{Markup, PreEscaped, html};
+use plotters::coord::ranged1d::SegmentValue;
+use plotters::prelude::*;
+use plotters::style::text_anchor::{HPos, Pos, VPos};
+
+/// Text and axes, the lines behind the marks, and four series whose colours are told apart by the colour-blind (Okabe and
+/// Ito, 2008).
+const INK: RGBColor = RGBColor(0, 0, 1);
+const SOFT: RGBColor = RGBColor(0, 0, 2);
+const SERIES: [RGBColor; 4] =
+    [RGBColor(0, 0, 17), RGBColor(0, 0, 18), RGBColor(0, 0, 19), RGBColor(0, 0, 20)];
+
+/// A series of marks: the place in [`SERIES`] and the shape.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Mark {
+    Circle,
+    Triangle,
+    Cross,
+}
+
+/// A row of a plot of ratios, and its marks.
+pub(super) struct Ratios {
+    pub name: String,
+    pub marks: Vec<(Mark, f64)>,
+}
+
+const WIDTH: u32 = 440;
+const ROW: u32 = 28;
+
+/// Marks by row on a logarithmic axis of ratios, with a line at 1.
+///
+/// # Errors
+/// Those of the plotting library.
+pub(super) fn ratios(rows: &[Ratios], axis: &str, told: &str) -> Result<Markup> {
+    let values = || rows.iter().flat_map(|row| &row.marks).map(|(_, value)| *value);
+    // From a third to ten times at least, so that two powers of ten stand at the axis.
+    let least = values().fold(0.5, f64::min) / 1.6;
+    let most = values().fold(7.0, f64::max) * 1.6;
+    let size = (WIDTH, ROW * rows.len() as u32 + 70);
+    let mut svg = String::new();
+    {
+        let area = SVGBackend::with_string(&mut svg, size).into_drawing_area();
+        let mut chart = ChartBuilder::on(&area)
+            .margin(6)
+            .set_label_area_size(LabelAreaPosition::Left, 176)
+            .set_label_area_size(LabelAreaPosition::Bottom, 44)
+            .build_cartesian_2d((least..most).log_scale(), (0..rows.len()).into_segmented())
+            .map_err(failed)?;
+        // The first row is on top.
+        let place = |row: usize| rows.len() - 1 - row;
+        chart
+            .configure_mesh()
+            .disable_y_mesh()
+            .light_line_style(TRANSPARENT)
+            .bold_line_style(SOFT)
+            .axis_style(SOFT)
+            .x_labels(5)
+            .x_label_formatter(&|ratio| short(*ratio))
+            .x_desc(axis)
+            .y_labels(rows.len())
+            .y_label_formatter(&|segment| match segment {
+                SegmentValue::CenterOf(at) if *at < rows.len() => rows[place(*at)].name.clone(),
+                _ => String::new(),
+            })
+            .label_style(text(14))
+            .axis_desc_style(text(14))
+            .draw()
+            .map_err(failed)?;
+        let one = [(1.0, SegmentValue::Exact(0)), (1.0, SegmentValue::Last)];
+        chart.draw_series(std::iter::once(PathElement::new(one, INK.stroke_width(2)))).map_err(failed)?;
+        for (at, row) in rows.iter().enumerate() {
+            for &(mark, value) in &row.marks {
+                let (x, y) = (value, SegmentValue::CenterOf(place(at)));
+                let colour = SERIES[mark as usize];
+                match mark {
+                    Mark::Circle => chart.draw_series([Circle::new((x, y), 5, colour.filled())]).map(drop),
+                    Mark::Triangle => {
+                        chart.draw_series([TriangleMarker::new((x, y), 6, colour.filled())]).map(drop)
+                    }
+                    Mark::Cross => {
+                        chart.draw_series([Cross::new((x, y), 5, colour.stroke_width(3))]).map(drop)
+                    }
+                }
+                .map_err(failed)?;
+            }
+        }
+        area.present().map_err(failed)?;
+    }
+    Ok(figure(&svg, told))
+}
+
+/// A plot with its description.
+fn figure(svg: &str, told: &str) -> Markup {
+    // Without fixed sizes the plot is as wide as its card.
+    let from = svg.find("viewBox").unwrap_or(0);
+    html! {
+        figure role="img" aria-label=(told) {
+            (PreEscaped(format!("<svg aria-hidden=\"true\" {}", &svg[from..])))
+        }
+    }
+}
+
+fn text(size: i32) -> TextStyle<'static> {
+    let style = ("sans-serif", size).into_text_style(&(1, 1));
+    style.color(&INK).pos(Pos::new(HPos::Left, VPos::Top))
+}
+
+/// A ratio at an axis.
+fn short(ratio: f64) -> String {
+    if ratio >= 1.0 { format!("{ratio:.0}×") } else { format!("{}×", (ratio * 100.0).round() / 100.0) }
+}
+
+fn failed(error: impl std::fmt::Display) -> anyhow::Error {
+    anyhow!("cannot draw a plot: {error}")
+}

@@ -15,5 +15,7 @@ pub mod record;
 pub mod replay;
 #[cfg(feature = "bench")]
 pub mod report;
+pub mod restore;
 pub mod settings;
 pub mod trace;
+pub mod verify;

@@ -11,7 +11,8 @@ use nix::sys::resource::{UsageWho, getrusage};
 use nix::unistd::Pid;
 
 use super::child::{self, Folios};
-use super::follow::{self, Following};
+use super::exits::{self, Exits};
+use super::follow::{self, FaultCounts, Following};
 use super::signals::Signals;
 use super::{RecordError, Wait, collect};
 
@@ -30,42 +31,61 @@ pub struct Counted {
     pub run_ns: u64,
 }
 
+/// How the peak of resident memory is found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Peak {
+    /// By the kernel's count, which contains the memory of the process that becomes the program.
+    Counted,
+    /// At the end of each process, which is stopped there. That costs time.
+    Seen,
+}
+
 /// Runs the command to its end, with all that it starts, under the folio sizes that the kernel is set to.
 ///
-/// Call it from a process with one thread, no other children, and little memory of its own: the kernel counts the
-/// memory of the process that becomes the program.
+/// Call it from a process with one thread, no other children, and little memory of its own.
 ///
 /// # Errors
 /// See [`RecordError`].
-pub fn run_unrecorded(command: &[OsString]) -> Result<Counted, RecordError> {
+pub fn run_unrecorded(command: &[OsString], peak: Peak) -> Result<Counted, RecordError> {
     let mut signals = Signals::keep()?;
     let gated = child::prepare(command, Folios::AsSet, &signals.inherited())?;
     prctl::set_child_subreaper(true).map_err(RecordError::system("becoming subreaper"))?;
     wait_at_gate(gated.pid);
     let before = follow::fault_counts(gated.pid).unwrap_or_default();
-    let (messages, _unread) = mpsc::channel();
+    if peak == Peak::Seen {
+        exits::attach(gated.pid).map_err(RecordError::system("tracing the program"))?;
+    }
     let since = Instant::now();
     let started = gated.start()?;
-    let following = Following {
-        program: started.pid,
-        before,
-        signals: &mut signals,
-        wait: Wait::All,
-        messages: &messages,
-        heard_ns: &AtomicU64::new(collect::ALL_HEARD),
+    let exits = match peak {
+        Peak::Counted => Exits { exit_code: follow(started.pid, &mut signals)?, peak_rss_bytes: 0 },
+        Peak::Seen => {
+            // A signal to this process ends the program too.
+            drop(signals);
+            exits::follow(started.pid).map_err(RecordError::system("waiting for the program"))?
+        }
     };
-    let ended = following.children()?;
     let run_ns = since.elapsed().as_nanos() as u64;
     started.outcome()?;
     let usage = getrusage(UsageWho::RUSAGE_CHILDREN).map_err(RecordError::system("getrusage"))?;
-    let kernel = usage.system_time();
+    let (faults, kernel) = (usage.minor_page_faults() + usage.major_page_faults(), usage.system_time());
+    let counted_peak = usage.max_rss() as u64 * 1024;
     Ok(Counted {
-        exit_code: ended.exit_code,
-        faults: ended.kernel_faults,
-        peak_rss_bytes: usage.max_rss() as u64 * 1024,
+        exit_code: exits.exit_code,
+        faults: (faults as u64).saturating_sub(before.minor + before.major),
+        peak_rss_bytes: if exits.peak_rss_bytes == 0 { counted_peak } else { exits.peak_rss_bytes },
         kernel_ns: kernel.tv_sec() as u64 * 1_000_000_000 + kernel.tv_usec() as u64 * 1000,
         run_ns,
     })
+}
+
+/// Waits for the end of the program and of all that it started; returns the program's exit code.
+fn follow(program: Pid, signals: &mut Signals) -> Result<u8, RecordError> {
+    let (messages, _unread) = mpsc::channel();
+    let heard_ns = &AtomicU64::new(collect::ALL_HEARD);
+    let (before, wait) = (FaultCounts::default(), Wait::All);
+    let following = Following { program, before, signals, wait, messages: &messages, heard_ns };
+    Ok(following.children()?.exit_code)
 }
 
 /// Waits until the process sleeps at its gate: it has taken all its faults by then, but those of the program.

@@ -3,9 +3,9 @@
 use serde::Serialize;
 use serde_json::Value;
 
-use super::measure::Runs;
+use super::measure::{Measured, Runs};
 use crate::host::machine;
-use crate::record::Counted;
+use crate::record::{Counted, Peak};
 use crate::replay::{FolioSize, Predicted};
 
 /// The version of the fields below.
@@ -28,6 +28,8 @@ pub(super) struct Compared {
     /// Faults that the kernel counted for the recorded run.
     pub(super) recorded_faults: u64,
     pub(super) runs: usize,
+    /// Whether each process was stopped at its end to read its peak: a program of little memory.
+    pub(super) stopped_at_exit: bool,
     pub(super) sizes: Vec<Row>,
     pub(super) machine: Value,
     pub(super) commit: &'static str,
@@ -83,7 +85,7 @@ pub(super) enum Verdict {
 
 impl Compared {
     /// `runs` in the order of `sizes`.
-    pub(super) fn new(predicted: &Predicted, sizes: &[FolioSize], runs: Vec<Runs>) -> Self {
+    pub(super) fn new(predicted: &Predicted, sizes: &[FolioSize], measured: &Measured) -> Self {
         let header = &predicted.header;
         let recorded = header.totals.kernel_faults;
         let small = predicted.sizes.first().map_or(0, |size| size.faults);
@@ -116,8 +118,9 @@ impl Compared {
             command: header.command.clone(),
             recorded_kernel: header.kernel.clone(),
             recorded_faults: recorded,
-            runs: runs.first().map_or(0, |runs| runs.runs.len()),
-            sizes: sizes.iter().zip(&runs).filter_map(row).collect(),
+            runs: measured.sizes.first().map_or(0, |runs| runs.runs.len()),
+            stopped_at_exit: measured.peak == Peak::Seen,
+            sizes: sizes.iter().zip(&measured.sizes).filter_map(row).collect(),
             machine: machine::describe(),
             commit: machine::commit(),
         }

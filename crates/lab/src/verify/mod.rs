@@ -27,6 +27,7 @@ use crate::replay::{self, FolioSize, Predicted, parse_size};
 use crate::settings::{Places, Settings};
 use crate::trace::{Program, Tier};
 use compare::Compared;
+use measure::Measuring;
 use streams::Streams;
 
 /// Run programs on this machine's Linux under each folio size, beside what a replay predicts.
@@ -45,6 +46,9 @@ pub struct Args {
     /// Runs under each size.
     #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..=1000), default_value_t = 5)]
     runs: u32,
+    /// A shell command before each run, not measured: it removes what the run before has written.
+    #[arg(long, value_name = "SCRIPT")]
+    prepare: Option<OsString>,
     /// Show on standard error what the program writes.
     #[arg(long)]
     show_output: bool,
@@ -88,6 +92,7 @@ fn record(args: &Args, trace: &Path) -> Result<()> {
         no_arguments: false,
         wait: Wait::All,
     };
+    measure::prepare(args.prepare.as_deref())?;
     let streams = Streams::of_program(args.show_output)?;
     let recorded = record::record(&options);
     drop(streams);
@@ -110,8 +115,9 @@ fn verify(args: &Args, trace: &Path) -> Result<()> {
         false => args.command.clone(),
     };
     // Changed only while the programs run, and by a process without other threads until then.
-    let measured = measure::measure(&held, &command, &sizes, args.runs, args.show_output)?;
-    let compared = Compared::new(&predicted, &sizes, measured);
+    let program = Measuring { command: &command, prepare: args.prepare.as_deref(), shown: args.show_output };
+    let measured = program.measure(&held, &sizes, args.runs)?;
+    let compared = Compared::new(&predicted, &sizes, &measured);
     match args.format {
         Format::Text => output::show(&(text::section(&compared) + "\n"))?,
         Format::Json => output::show(&(serde_json::to_string(&compared)? + "\n"))?,

@@ -9,6 +9,7 @@ use signal_hook::consts::SIGPIPE;
 
 use crate::output::{line, say};
 use crate::record::RecordError;
+use crate::settings::{Left, Places, put_back_left};
 
 /// The exit codes; `docs/exit-codes.md` has the same lines.
 const EXIT_CODES: &str = "\
@@ -18,9 +19,9 @@ Exit codes:
   2        the command line is wrong
   3        `replay --check` stopped at a gap in a trace and found no divergence
   124      the time that `boot` gave the program ran out
-  125      `record` could not record the program, or the kernel of `boot` failed
-  126      `record` or `boot` could not execute the program
-  127      `record` or `boot` did not find the program
+  125      `record` or `verify` could not record the program, or the kernel of `boot` failed
+  126      `record`, `verify` or `boot` could not execute the program
+  127      `record`, `verify` or `boot` did not find the program
   128 + N  signal N ended the program under `record` or `boot`
   other    the program under `record` or `boot` ended with this code
 A closed pipe on standard output ends the command by SIGPIPE, without a message.";
@@ -48,6 +49,25 @@ enum Command {
     Replay(crate::replay::Args),
     #[cfg(feature = "bench")]
     Report(crate::report::Args),
+    Restore(crate::restore::Args),
+    Verify(crate::verify::Args),
+    /// One run of `verify`.
+    #[command(hide = true)]
+    VerifyRun(crate::verify::RunArgs),
+}
+
+impl Command {
+    /// Puts back the settings that a killed run left; `restore` does so itself.
+    fn tidy_up(&self) {
+        if matches!(self, Self::Restore(_)) {
+            return;
+        }
+        match put_back_left(&Places::of_this_machine()) {
+            Ok(Left::PutBack(told)) => told.iter().for_each(|told| say(format_args!("quire: {told}"))),
+            Ok(Left::Nothing | Left::InUse) => {}
+            Err(error) => say(format_args!("quire: {error}")),
+        }
+    }
 }
 
 /// Parses the command line, runs the subcommand and turns an error into one line on standard error.
@@ -56,6 +76,7 @@ pub fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => return refuse(error),
     };
+    cli.command.tidy_up();
     let outcome: anyhow::Result<ExitCode> = match cli.command {
         #[cfg(feature = "bench")]
         Command::Bench(args) => crate::bench::run(&args).map(|()| ExitCode::SUCCESS),
@@ -70,6 +91,9 @@ pub fn main() -> ExitCode {
         Command::Replay(args) => crate::replay::run(&args),
         #[cfg(feature = "bench")]
         Command::Report(args) => crate::report::run(&args).map(|()| ExitCode::SUCCESS),
+        Command::Restore(args) => crate::restore::run(&args).map(|()| ExitCode::SUCCESS),
+        Command::Verify(args) => crate::verify::run(&args).map(|()| ExitCode::SUCCESS),
+        Command::VerifyRun(args) => crate::verify::run_once(&args).map(|()| ExitCode::SUCCESS),
     };
     match outcome {
         Ok(code) => code,

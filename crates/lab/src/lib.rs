@@ -17,5 +17,7 @@ pub mod record;
 pub mod replay;
 #[cfg(feature = "bench")]
 pub mod report;
+pub mod restore;
 pub mod settings;
 pub mod trace;
+pub mod verify;

@@ -22,9 +22,10 @@ pub fn sizes(root: &Path) -> BTreeMap<usize, PathBuf> {
     entries.filter_map(size).collect()
 }
 
-/// The value in brackets in the setting `path`, or its whole text if there are no brackets.
+/// The value in brackets in the first line of the setting `path`, or the whole line if it has no brackets.
 pub fn selected(path: &Path) -> Option<String> {
     let text = fs::read_to_string(path).ok()?;
+    let text = text.lines().next().unwrap_or_default();
     let bracketed = text.split_once('[').and_then(|(_, rest)| rest.split_once(']')).map(|(value, _)| value);
-    Some(bracketed.unwrap_or(&text).trim().to_owned())
+    Some(bracketed.unwrap_or(text).trim().to_owned())
 }

@@ -274,7 +274,7 @@ fn takes_turns(call: Call, flags: u64) -> bool {
 }
 
 /// Leaves a process stopped that was stopped on purpose (by Ctrl-Z, say), until it is continued.
-fn listen(tid: Pid) -> Result<(), Errno> {
+pub(super) fn listen(tid: Pid) -> Result<(), Errno> {
     // SAFETY: C3: the thread is stopped and traced by this one, and the request takes no memory.
     let outcome = unsafe { libc::ptrace(libc::PTRACE_LISTEN, tid.as_raw(), 0, 0) };
     Errno::result(outcome).map(drop)

@@ -20,9 +20,19 @@ use super::signals::Inherited;
 /// pipes whichever process forks.
 pub(super) struct Prepared {
     name: String,
+    folios: Folios,
     arguments: Vec<CString>,
     gate: (OwnedFd, OwnedFd),
     failure: (OwnedFd, OwnedFd),
+}
+
+/// The folios of the program's anonymous memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Folios {
+    /// Single pages.
+    Small,
+    /// What the settings of the kernel say.
+    AsSet,
 }
 
 /// A process before its gate.
@@ -44,8 +54,12 @@ pub(super) struct Started {
 }
 
 /// Makes the process as a child of the recorder.
-pub(super) fn prepare(command: &[OsString], inherited: &Inherited) -> Result<Gated, RecordError> {
-    let prepared = Prepared::new(command)?;
+pub(super) fn prepare(
+    command: &[OsString],
+    folios: Folios,
+    inherited: &Inherited,
+) -> Result<Gated, RecordError> {
+    let prepared = Prepared { folios, ..Prepared::new(command)? };
     let pid = prepared.fork(None, inherited).map_err(RecordError::system("fork"))?;
     Ok(prepared.gated(pid, pid))
 }
@@ -63,7 +77,7 @@ impl Prepared {
             return Err(cannot(io::ErrorKind::InvalidInput.into()));
         }
         let pipe = || pipe2(OFlag::O_CLOEXEC).map_err(RecordError::system("pipe"));
-        Ok(Prepared { gate: pipe()?, failure: pipe()?, name, arguments })
+        Ok(Prepared { folios: Folios::Small, gate: pipe()?, failure: pipe()?, name, arguments })
     }
 
     /// Makes the process. With `filter`, its tracer gets the system calls that match.
@@ -90,7 +104,7 @@ impl Prepared {
         // that it is not ignored.)
         unsafe { signal(Signal::SIGPIPE, SigHandler::SigDfl) }?;
         // The setting survives fork and exec.
-        prctl::set_thp_disable(true)?;
+        prctl::set_thp_disable(self.folios == Folios::Small)?;
         if read(&self.gate.0, &mut [0])? == 0 {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }

@@ -7,6 +7,7 @@
 //! abi, privilege         numbers and arguments of calls; programs that gain rights by their file
 //! follow, signals, tree  waits for the program's end; signals; the processes that descend from it
 //! parse, assemble        records to events, in order of time
+//! unrecorded, exits      the same without any of that: only what the kernel counts
 //! collect, queue         empties the rings; puts events into their places in the trace file
 //! ```
 
@@ -17,6 +18,7 @@ mod calls_by_ptrace;
 mod child;
 mod collect;
 mod error;
+mod exits;
 mod follow;
 #[cfg(fuzzing)]
 pub mod fuzzing;
@@ -37,6 +39,7 @@ mod summary;
 mod tracefs;
 mod tracer;
 mod tree;
+mod unrecorded;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -50,6 +53,7 @@ use nix::sys::prctl;
 pub use args::{Args, run};
 pub use error::RecordError;
 pub use summary::{Faults, Recorded, Summary};
+pub use unrecorded::{Counted, Peak, run_unrecorded};
 
 use crate::output::{Target, quoted, say};
 use crate::trace::{Header, Program, Tier, Totals, TraceError, TraceWriter};

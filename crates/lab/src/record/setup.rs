@@ -5,7 +5,7 @@ use std::ffi::{CString, OsString};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::utsname::uname;
 
-use super::child::{self, Gated};
+use super::child::{self, Folios, Gated};
 use super::locks::{self, LockTracepoints};
 use super::parse::{Fields, Parser};
 use super::perf::{self, Config, Events, Source, Wanted};
@@ -50,7 +50,7 @@ fn privileged(options: &Options, inherited: &Inherited) -> Result<Setup, RecordE
     let tracefs = Tracefs::find()?;
     let mut wanted = perf::common();
     let (fields, fault_around) = tracepoints(&tracefs, &mut wanted)?;
-    let gated = child::prepare(&options.command, inherited)?;
+    let gated = child::prepare(&options.command, Folios::Small, inherited)?;
     raise_open_files()?;
     let pid = gated.pid.as_raw();
     let events = perf::open(&wanted, pid, true, options.ring_bytes, PRIVILEGED_RING)?;

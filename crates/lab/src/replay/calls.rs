@@ -103,6 +103,7 @@ impl Replayer<'_> {
     ) -> Result<u64, ReplayError> {
         if verb.may_release() {
             self.look_at_memory()?;
+            self.processes.get_mut(key).look_at_rss();
         }
         let space = self.processes.get_mut(key);
         let (got, ns) = self.watch.time(|| verb.run(&space.mm, &self.files));

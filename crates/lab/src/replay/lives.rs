@@ -67,7 +67,9 @@ impl Replayer<'_> {
             return Ok(None);
         }
         self.look_at_memory()?;
-        let Some(space) = self.processes.release(pid) else { return Ok(None) };
+        let Some(mut space) = self.processes.release(pid) else { return Ok(None) };
+        space.look_at_rss();
+        self.counts.peak_rss = self.counts.peak_rss.max(space.rss);
         self.compare(&space)?;
         if let (Some(check), Some(id)) = (&mut self.check, space.model) {
             check.exit(id);

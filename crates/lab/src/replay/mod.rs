@@ -8,6 +8,7 @@
 //! replayer   applies events: lives (fork, exec, exit), calls (by plan and verb), faults; on processes and their CPUs
 //! background the same beside a collapser of small pages and a splitter of folios, for an experiment
 //! check      the same in lockstep with the naive model        costs, memory    what it took in time and space
+//! predict    faults and resident memory alone, for `quire verify`
 //! report     as JSON lines                                    text     as tables
 //! ```
 
@@ -28,6 +29,7 @@ mod need;
 mod pages;
 mod plan;
 mod policy;
+mod predict;
 mod processes;
 mod progress;
 mod replayer;
@@ -46,13 +48,15 @@ use serde_json::Value;
 
 pub(crate) use background::{Behind, Moment, Plan as BackgroundPlan, Recording};
 pub use error::ReplayError;
+pub(crate) use policy::{FolioSize, parse_size};
+pub(crate) use predict::{Predicted, predict};
 
 use crate::calibrate::{self, Chosen};
 use crate::host::machine;
 use crate::output::{self, Target, quoted, say};
 use costs::Stopwatch;
 use need::Bounds;
-use policy::{FolioChoice, FolioSize, parse_folio, parse_memory};
+use policy::{FolioChoice, parse_folio, parse_memory};
 use progress::Progress;
 use report::{Context, Report};
 use run::{Outcome, World};

@@ -22,7 +22,7 @@ const SIZES: [(&str, u8); 9] = [
 /// One folio size for all anonymous memory, with 4 KiB where it does not fit; as Linux with only this size on
 /// `always`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct FolioSize {
+pub(crate) struct FolioSize {
     name: &'static str,
     order: Order,
 }
@@ -36,16 +36,24 @@ pub(super) enum FolioChoice {
 }
 
 impl FolioSize {
-    pub(super) fn all() -> impl Iterator<Item = Self> {
+    /// Single pages.
+    pub(crate) const PAGE: Self = Self { name: SIZES[0].0, order: Order::FRAME };
+
+    pub(crate) fn all() -> impl Iterator<Item = Self> {
         SIZES.into_iter().filter_map(|(name, order)| Some(Self { name, order: Order::new(order)? }))
     }
 
-    pub(super) const fn name(self) -> &'static str {
+    pub(crate) const fn name(self) -> &'static str {
         self.name
     }
 
     pub(super) const fn order(self) -> Order {
         self.order
+    }
+
+    /// The size in KiB.
+    pub(crate) const fn kib(self) -> usize {
+        self.order.bytes() as usize / 1024
     }
 
     pub(super) const fn policy(self) -> FolioPolicy {
@@ -64,12 +72,15 @@ pub(super) fn parse_folio(text: &str) -> Result<FolioChoice, String> {
     if text.eq_ignore_ascii_case("sweep") {
         return Ok(FolioChoice::Sweep);
     }
-    FolioSize::all().find(|size| size.name.eq_ignore_ascii_case(text)).map(FolioChoice::One).ok_or_else(
-        || {
-            let names: Vec<&str> = SIZES.iter().map(|(name, _)| *name).collect();
-            format!("no such folio size; choose {} or sweep", names.join(", "))
-        },
-    )
+    parse_size(text).map(FolioChoice::One).map_err(|error| format!("{error} or sweep"))
+}
+
+/// `4K` to `2M`, in either case of letters.
+pub(crate) fn parse_size(text: &str) -> Result<FolioSize, String> {
+    FolioSize::all().find(|size| size.name.eq_ignore_ascii_case(text)).ok_or_else(|| {
+        let names: Vec<&str> = SIZES.iter().map(|(name, _)| *name).collect();
+        format!("no such folio size; choose {}", names.join(", "))
+    })
 }
 
 /// Parses bytes as [`parse_bytes`], rounded up to 2 MiB.

@@ -20,6 +20,8 @@ pub(super) struct Space<'m> {
     pub(super) touched: PageSet,
     /// Pages that the program touched in this address space itself.
     pub(super) seen: PageSet,
+    /// The most resident memory so far, in pages.
+    pub(super) rss: u64,
     /// The end of the heap, once a call has shown it.
     pub(super) heap: Option<u64>,
     /// The same in the model.
@@ -46,7 +48,21 @@ pub(super) struct Processes<'m> {
 impl<'m> Space<'m> {
     /// Wraps a fresh address space.
     pub(super) fn new(mm: Mm<'m, Hosted>, model: Option<SpaceId>) -> Self {
-        Self { mm, touched: PageSet::default(), seen: PageSet::default(), heap: None, model, users: 1 }
+        Self {
+            mm,
+            touched: PageSet::default(),
+            seen: PageSet::default(),
+            rss: 0,
+            heap: None,
+            model,
+            users: 1,
+        }
+    }
+
+    /// Notes resident memory before some of it is freed.
+    pub(super) fn look_at_rss(&mut self) {
+        let rss = self.mm.rss();
+        self.rss = self.rss.max(rss.anon + rss.file + rss.shmem);
     }
 }
 

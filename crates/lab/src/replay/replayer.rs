@@ -33,6 +33,8 @@ pub(super) struct Counts {
     /// Faults that Linux did not resolve although they are in a mapping, because it retried later, or further
     /// below a stack than it may grow.
     pub(super) given_up: u64,
+    /// The most resident pages that one process had.
+    pub(super) peak_rss: u64,
     /// Calls that were not replayed, by name.
     pub(super) skipped: BTreeMap<&'static str, u64>,
     /// Calls and faults that Quire answered differently from Linux.

@@ -7,7 +7,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::costs::{Costs, Pair, Series, Stopwatch};
-use super::faults::{ABSORBED, NOT_TAKEN, kinds};
+use super::faults::ABSORBED;
 use super::memory::Usage;
 use super::policy::order_name;
 use super::run::Outcome;
@@ -154,7 +154,6 @@ impl Report {
         let timed = !context.check;
         let costs = |costs: &Costs| costs.iter().map(|(name, pair)| (name, Cost::of(pair, timed))).collect();
         let machine = &outcome.machine;
-        let taken = kinds().filter(|kind| !NOT_TAKEN.contains(kind));
         Self {
             schema: SCHEMA,
             trace: context.path.display().to_string(),
@@ -179,10 +178,7 @@ impl Report {
             checked: context.check,
             processes: outcome.counts.processes,
             faults: costs(&outcome.faults),
-            faults_taken: taken
-                .filter_map(|kind| outcome.faults.get(kind))
-                .map(|pair| pair.quire.count())
-                .sum(),
+            faults_taken: outcome.faults_taken(),
             faults_fell_back: outcome.fell_back,
             folios: (0..)
                 .zip(outcome.counts.folios)

@@ -13,6 +13,7 @@ use quire::stats::Stat;
 use super::background::{Background, Plan};
 use super::costs::{Costs, Stopwatch};
 use super::error::ReplayError;
+use super::faults::{NOT_TAKEN, kinds};
 use super::files;
 use super::memory::Usage;
 use super::policy::{FolioSize, exact_bytes};
@@ -56,6 +57,12 @@ pub(super) struct Outcome {
 }
 
 impl Outcome {
+    /// Faults that Quire took.
+    pub(super) fn faults_taken(&self) -> u64 {
+        let taken = kinds().filter(|kind| !NOT_TAKEN.contains(kind));
+        taken.filter_map(|kind| self.faults.get(kind)).map(|pair| pair.quire.count()).sum()
+    }
+
     /// All faults and verbs on Quire together.
     pub(super) fn quire_ns(&self) -> u64 {
         self.verbs.quire_sum() + self.faults.quire_sum()

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use super::Places;
 use super::guard::{Settings, SettingsError};
 use crate::host::thp::{selected, sizes};
 use crate::output::quoted;
@@ -20,6 +21,45 @@ impl Settings {
             return Err(SettingsError(format!("this kernel has no anonymous folios of {kib} KiB")));
         };
         self.choose(&sizes, Some((wanted, "madvise")))
+    }
+
+    /// Gives folios of `kib` KiB, where they fit, to all anonymous memory, whether it asks for them or not. With 4
+    /// all memory has single pages.
+    ///
+    /// # Errors
+    /// [`SettingsError`] when the kernel has no such size or refuses the setting.
+    pub fn always(&self, kib: usize) -> Result<(), SettingsError> {
+        let sizes = self.sizes()?;
+        match (kib, sizes.get(&kib)) {
+            (4, _) => self.choose(&sizes, None),
+            (_, Some(wanted)) => self.choose(&sizes, Some((wanted, "always"))),
+            (_, None) => Err(SettingsError(format!("this kernel has no anonymous folios of {kib} KiB"))),
+        }
+    }
+
+    /// The folio sizes of this kernel in KiB, single pages among them.
+    pub fn folio_sizes(places: &Places) -> Vec<usize> {
+        std::iter::once(4).chain(sizes(&places.settings).into_keys()).collect()
+    }
+
+    /// Keeps khugepaged from collapsing the memory of programs: it looks at one page, and then sleeps for weeks.
+    ///
+    /// # Errors
+    /// [`SettingsError`] when the kernel refuses a setting.
+    pub fn hold_khugepaged(&self) -> Result<(), SettingsError> {
+        let khugepaged = self.places().settings.join("khugepaged");
+        for (name, value) in [("pages_to_scan", "1"), ("scan_sleep_millisecs", "4294967295")] {
+            let path = khugepaged.join(name);
+            if path.exists() && selected(&path).as_deref() != Some(value) {
+                self.set(&path, value)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Faults that found no free folio of `kib` KiB since the machine started, in the whole system.
+    pub fn fell_back(&self, kib: usize) -> Option<u64> {
+        self.count(kib, "anon_fault_fallback")
     }
 
     /// Sets one size to a value, and all others to `never`.
@@ -54,7 +94,11 @@ impl Settings {
 
     /// Faults that got a folio of `kib` KiB since the machine started, in the whole system.
     pub fn allocated(&self, kib: usize) -> Option<u64> {
-        let counts = self.places().settings.join(format!("hugepages-{kib}kB/stats/anon_fault_alloc"));
-        fs::read_to_string(counts).ok()?.trim().parse().ok()
+        self.count(kib, "anon_fault_alloc")
+    }
+
+    fn count(&self, kib: usize, name: &str) -> Option<u64> {
+        let count = self.places().settings.join(format!("hugepages-{kib}kB/stats/{name}"));
+        fs::read_to_string(count).ok()?.trim().parse().ok()
     }
 }

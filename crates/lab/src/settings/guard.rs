@@ -5,7 +5,7 @@
 //! written to the journal, so that a value that the user has set since then stays. A lock file keeps two
 //! processes from changing settings at the same time.
 
-use std::fs::{self, File, OpenOptions, TryLockError};
+use std::fs::{File, OpenOptions, TryLockError};
 use std::io;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
@@ -15,7 +15,7 @@ use signal_hook::iterator::Signals;
 use signal_hook::low_level::emulate_default_handler;
 
 use super::Places;
-use super::journal::Journal;
+use super::journal::{Journal, put};
 use crate::host::thp::{selected, sizes};
 use crate::output::{quoted, say};
 
@@ -54,7 +54,7 @@ impl Settings {
             OpenOptions::new().write(true).open(first).map_err(|error| cannot(&error))?;
         }
         let lock = lock(&places.lock()).map_err(|error| cannot(&error))?;
-        Journal::recover(&places.journal());
+        Journal::recover(&places.journal()).told.iter().for_each(|told| say(format_args!("quire: {told}")));
         let mut journal = Journal::found(sizes.values(), &places.min_free, places.journal());
         put_back_on_signals();
         // From here on the signal thread puts back: the journal is written before the first change.
@@ -106,7 +106,7 @@ impl Settings {
             changes.iter().zip(&values).map(|((path, _), value)| (*path, value.as_slice())).collect();
         journal.expect(&expected, true).map_err(|error| cannot_set(first, &error))?;
         for (path, value) in changes {
-            fs::write(path, value).map_err(|error| cannot_set(path, &error))?;
+            put(path, value).map_err(|error| cannot_set(path, &error))?;
         }
         journal.settle(changes.iter().map(|(path, _)| *path)).map_err(|error| cannot_set(first, &error))
     }

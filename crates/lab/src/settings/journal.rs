@@ -2,7 +2,8 @@
 //! change. After a kill the next start finds it.
 
 use std::collections::BTreeMap;
-use std::fs;
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
@@ -112,19 +113,20 @@ impl Journal {
         self.remove();
     }
 
-    /// Restores what a killed process has set, if it left a journal. A setting with another value was changed
-    /// since then, and stays. Reports what it did.
-    pub(super) fn recover(file: &Path) {
-        let Ok(text) = fs::read(file) else { return };
+    /// Puts back what a killed process has set, if it left a journal. A setting with another value was changed
+    /// since then, and stays.
+    pub(super) fn recover(file: &Path) -> Recovered {
+        let Ok(text) = fs::read(file) else { return Recovered::default() };
         match serde_json::from_slice::<Journal>(&text) {
             Ok(journal) => Journal { file: file.to_owned(), ..journal }.put_back_own(),
             Err(error) => {
-                say(format_args!("quire: {} is no journal of settings ({error}): remove it", quoted(file)));
+                let told = format!("{} is no journal of settings ({error}): remove it", quoted(file));
+                Recovered { told: vec![told], failed: true }
             }
         }
     }
 
-    fn put_back_own(&self) {
+    fn put_back_own(&self) -> Recovered {
         // Reads all settings first, since the follower changes with the others; it is restored last.
         let settings = self.settings.iter().map(|(path, setting)| (path, setting, false));
         let follower = self.follower.iter().map(|(path, setting)| (path, setting, self.changing));
@@ -132,18 +134,32 @@ impl Journal {
             .chain(follower)
             .filter_map(|(path, setting, own)| Found::of(path, setting, own))
             .collect();
+        let mut recovered = Recovered::default();
         if there.iter().any(Found::is_changed) {
-            say(format_args!("quire: a run that was killed had changed settings, the last at {}", self.at));
+            let told = format!("a run that was killed had changed settings, the last at {}", self.at);
+            recovered.told.push(told);
         }
-        there.iter().for_each(Found::put_back);
-        self.remove();
+        there.iter().for_each(|found| found.put_back(&mut recovered));
+        recovered.failed |= !self.remove();
+        recovered
     }
 
-    fn remove(&self) {
-        if let Err(error) = fs::remove_file(&self.file) {
+    fn remove(&self) -> bool {
+        let removed = fs::remove_file(&self.file);
+        if let Err(error) = &removed {
             say(format_args!("quire: cannot remove {} ({error}): remove it by hand", quoted(&self.file)));
         }
+        removed.is_ok()
     }
+}
+
+/// What was put back after a kill.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Recovered {
+    /// One line for each setting that was changed.
+    pub(super) told: Vec<String>,
+    /// Something could not be put back.
+    pub(super) failed: bool,
 }
 
 /// A setting after the process that changed it has been killed.
@@ -166,14 +182,17 @@ impl<'a> Found<'a> {
         self.current != self.before
     }
 
-    fn put_back(&self) {
+    fn put_back(&self, recovered: &mut Recovered) {
         let Self { path, before, current, own } = self;
         let wanted = if *own { before } else { current.as_str() };
         let written = selected(path).as_deref() == Some(wanted) || write(path, wanted);
+        recovered.failed |= !written;
         match (self.is_changed(), own) {
-            (true, true) if written => say(format_args!("quire: put back: {} to {before}", quoted(*path))),
-            (true, false) => say(format_args!(
-                "quire: left alone: {} is {current}, which that run had not set; it was {before} before",
+            (true, true) if written => {
+                recovered.told.push(format!("put back: {} to {before}", quoted(*path)));
+            }
+            (true, false) => recovered.told.push(format!(
+                "left alone: {} is {current}, which that run had not set; it was {before} before",
                 quoted(*path)
             )),
             _ => {}
@@ -183,11 +202,19 @@ impl<'a> Found<'a> {
 
 /// Whether the kernel accepted the value. If not, it is reported, since the user must then set it.
 fn write(path: &Path, value: &str) -> bool {
-    let written = fs::write(path, value);
+    let written = put(path, value);
     if let Err(error) = &written {
         say(format_args!("quire: cannot put {} back ({error}): write {value} to it by hand", quoted(path)));
     }
     written.is_ok()
+}
+
+/// Writes a setting, by one call: not even of a copy is a part ever read.
+///
+/// # Errors
+/// The kernel refuses the value, or this user may not set it.
+pub(super) fn put(path: &Path, value: &str) -> io::Result<()> {
+    OpenOptions::new().write(true).open(path)?.write_all(format!("{value}\n").as_bytes())
 }
 
 /// The time in UTC, to the second.

@@ -4,15 +4,18 @@
 //! places    where the settings, the journal and the lock are
 //! journal   the values found and the values set, on disk before each change
 //! guard     the right to change settings; dropping it, a signal, or the next start puts them back
+//! left      puts back what a killed run left, at the start of every command
 //! folios    the sizes of folios for anonymous memory
 //! ```
 
 mod folios;
 mod guard;
 mod journal;
+mod left;
 mod places;
 
 pub use guard::{Settings, SettingsError};
+pub use left::{Left, put_back_left};
 pub use places::Places;
 
 #[cfg(test)]

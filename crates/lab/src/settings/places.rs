@@ -1,8 +1,7 @@
 //! Where the settings, the journal and the lock are.
 
+use std::env;
 use std::path::PathBuf;
-
-use crate::host::thp::root;
 
 /// The paths of the settings and of the journal: a parameter, so that tests can use a copy.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,9 +15,18 @@ pub struct Places {
 }
 
 impl Places {
-    /// The paths of the running kernel.
+    /// The paths of the running kernel. In tests the variable `QUIRE_SETTINGS` names a directory with a copy.
     pub fn of_this_machine() -> Self {
-        Self { settings: root(), min_free: "/proc/sys/vm/min_free_kbytes".into(), state: "/run".into() }
+        Self::under(env::var_os("QUIRE_SETTINGS").map_or_else(|| "/".into(), PathBuf::from))
+    }
+
+    /// The paths under this root directory.
+    pub fn under(root: PathBuf) -> Self {
+        Self {
+            settings: root.join("sys/kernel/mm/transparent_hugepage"),
+            min_free: root.join("proc/sys/vm/min_free_kbytes"),
+            state: root.join("run"),
+        }
     }
 
     /// The file that holds the values to put back; it exists only while they are changed.

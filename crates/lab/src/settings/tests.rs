@@ -4,7 +4,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tempfile::TempDir;
 
-use super::{Places, Settings};
+use super::{Left, Places, Settings, put_back_left};
 use crate::host::thp::{selected, sizes};
 
 /// A process holds the settings once at a time; these tests run side by side.
@@ -22,8 +22,8 @@ const SIZES: [(usize, &str); 3] = [(16, "never"), (64, "never"), (2048, "inherit
 fn copy() -> Copy {
     let alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let directory = TempDir::new().unwrap();
-    let path = |name: &str| directory.path().join(name);
-    let places = Places { settings: path("thp"), min_free: path("min_free"), state: path("run") };
+    let places = Places::under(directory.path().to_owned());
+    fs::create_dir_all(places.min_free.parent().unwrap()).unwrap();
     fs::create_dir_all(&places.state).unwrap();
     // A size without the setting (shared memory alone has 8 KiB folios) and a file that is no size.
     fs::create_dir_all(places.settings.join("hugepages-8kB")).unwrap();
@@ -177,4 +177,46 @@ fn a_size_that_the_kernel_lacks_is_said() {
     fs::remove_dir_all(&places.settings).unwrap();
     let error = Settings::acquire(places).unwrap().only(64).unwrap_err();
     assert!(error.0.contains("Linux 6.8"), "{error:?}");
+}
+
+/// Makes the state after a kill.
+fn killed_while_64(places: &Places) {
+    let settings = Settings::acquire(places).unwrap();
+    settings.only(64).unwrap();
+    let journal = fs::read(places.journal()).unwrap();
+    drop(settings);
+    fs::write(places.journal(), journal).unwrap();
+    for (kib, value) in only_64() {
+        fs::write(places.settings.join(format!("hugepages-{kib}kB/enabled")), value).unwrap();
+    }
+}
+
+#[test]
+fn the_next_start_puts_back_what_a_killed_process_left() {
+    let Copy { places, .. } = &copy();
+    assert_eq!(put_back_left(places), Ok(Left::Nothing));
+    killed_while_64(places);
+    let Ok(Left::PutBack(told)) = put_back_left(places) else { panic!("nothing was put back") };
+    assert_eq!(told.len(), 3, "{told:?}");
+    assert_eq!(values(places), original());
+    assert_eq!(put_back_left(places), Ok(Left::Nothing));
+}
+
+#[test]
+fn settings_that_a_running_process_has_changed_are_left_to_it() {
+    let Copy { places, .. } = &copy();
+    let settings = Settings::acquire(places).unwrap();
+    settings.only(64).unwrap();
+    assert_eq!(put_back_left(places), Ok(Left::InUse));
+    assert_eq!(values(places), only_64());
+    drop(settings);
+    assert_eq!(values(places), original());
+}
+
+#[test]
+fn a_damaged_journal_is_an_error_at_every_start() {
+    let Copy { places, .. } = &copy();
+    killed_while_64(places);
+    fs::write(places.journal(), "{\"values\":").unwrap();
+    assert!(put_back_left(places).is_err());
 }

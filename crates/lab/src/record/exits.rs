@@ -1,0 +1,73 @@
+//! Follows a program by stopping each of its threads at its end, where the memory of its process is still there.
+
+use nix::errno::Errno;
+use nix::libc;
+use nix::sys::ptrace::{self, Options};
+use nix::sys::signal::Signal;
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::Pid;
+
+use super::calls_by_ptrace::listen;
+use super::follow;
+
+/// A program that has ended.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Exits {
+    pub(super) exit_code: u8,
+    /// The largest resident memory that any one process had.
+    pub(super) peak_rss_bytes: u64,
+}
+
+/// Traces a process that waits at its gate, and all its descendants.
+pub(super) fn attach(pid: Pid) -> nix::Result<()> {
+    let options = Options::PTRACE_O_TRACEEXIT
+        | Options::PTRACE_O_TRACEFORK
+        | Options::PTRACE_O_TRACEVFORK
+        | Options::PTRACE_O_TRACECLONE
+        | Options::PTRACE_O_EXITKILL;
+    ptrace::seize(pid, options)
+}
+
+/// Runs until the program and all its descendants have ended.
+pub(super) fn follow(program: Pid) -> nix::Result<Exits> {
+    let mut exits = Exits::default();
+    loop {
+        let status = match waitpid(Pid::from_raw(-1), Some(WaitPidFlag::__WALL)) {
+            Ok(status) => status,
+            Err(Errno::EINTR) => continue,
+            Err(Errno::ECHILD) => return Ok(exits),
+            Err(errno) => return Err(errno),
+        };
+        let resumed = match status {
+            WaitStatus::Exited(pid, _) | WaitStatus::Signaled(pid, _, _) => {
+                if pid == program {
+                    exits.exit_code = follow::exit_code(status);
+                }
+                Ok(())
+            }
+            WaitStatus::PtraceEvent(tid, _, libc::PTRACE_EVENT_EXIT) => {
+                exits.peak_rss_bytes = exits.peak_rss_bytes.max(peak_rss_bytes(tid));
+                ptrace::cont(tid, None)
+            }
+            WaitStatus::PtraceEvent(
+                tid,
+                Signal::SIGSTOP | Signal::SIGTSTP | Signal::SIGTTIN | Signal::SIGTTOU,
+                libc::PTRACE_EVENT_STOP,
+            ) => listen(tid),
+            WaitStatus::PtraceEvent(tid, _, _) => ptrace::cont(tid, None),
+            WaitStatus::Stopped(tid, signal) => ptrace::cont(tid, signal),
+            _ => Ok(()),
+        };
+        match resumed {
+            // A thread that was killed while it was stopped is reported next.
+            Ok(()) | Err(Errno::ESRCH) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+}
+
+/// The peak since the last exec. A process that is gone has none.
+fn peak_rss_bytes(tid: Pid) -> u64 {
+    let status = procfs::process::Process::new(tid.as_raw()).and_then(|process| process.status());
+    status.ok().and_then(|status| status.vmhwm).unwrap_or(0) * 1024
+}

@@ -1,0 +1,97 @@
+//! Runs a program as a recording does, but records nothing, and reads what the kernel counted.
+
+use std::ffi::OsString;
+use std::sync::atomic::AtomicU64;
+use std::sync::mpsc;
+use std::thread;
+use std::time::Instant;
+
+use nix::sys::prctl;
+use nix::sys::resource::{UsageWho, getrusage};
+use nix::unistd::Pid;
+
+use super::child::{self, Folios};
+use super::exits::{self, Exits};
+use super::follow::{self, FaultCounts, Following};
+use super::signals::Signals;
+use super::{RecordError, Wait, collect};
+
+/// What the kernel counted for a program and all that it started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Counted {
+    /// The program's exit code.
+    pub exit_code: u8,
+    /// Minor and major faults of all processes, counted as those of a recording are.
+    pub faults: u64,
+    /// The largest resident memory that any one process had.
+    pub peak_rss_bytes: u64,
+    /// Time in the kernel, of all processes.
+    pub kernel_ns: u64,
+    /// From the start of the program to the end of its last process.
+    pub run_ns: u64,
+}
+
+/// How the peak of resident memory is found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Peak {
+    /// By the kernel's count, which contains the memory of the process that becomes the program.
+    Counted,
+    /// At the end of each process, which is stopped there. That costs time.
+    Seen,
+}
+
+/// Runs the command to its end, with all that it starts, under the folio sizes that the kernel is set to.
+///
+/// Call it from a process with one thread, no other children, and little memory of its own.
+///
+/// # Errors
+/// See [`RecordError`].
+pub fn run_unrecorded(command: &[OsString], peak: Peak) -> Result<Counted, RecordError> {
+    let mut signals = Signals::keep()?;
+    let gated = child::prepare(command, Folios::AsSet, &signals.inherited())?;
+    prctl::set_child_subreaper(true).map_err(RecordError::system("becoming subreaper"))?;
+    wait_at_gate(gated.pid);
+    let before = follow::fault_counts(gated.pid).unwrap_or_default();
+    if peak == Peak::Seen {
+        exits::attach(gated.pid).map_err(RecordError::system("tracing the program"))?;
+    }
+    let since = Instant::now();
+    let started = gated.start()?;
+    let exits = match peak {
+        Peak::Counted => Exits { exit_code: follow(started.pid, &mut signals)?, peak_rss_bytes: 0 },
+        Peak::Seen => {
+            // A signal to this process ends the program too.
+            drop(signals);
+            exits::follow(started.pid).map_err(RecordError::system("waiting for the program"))?
+        }
+    };
+    let run_ns = since.elapsed().as_nanos() as u64;
+    started.outcome()?;
+    let usage = getrusage(UsageWho::RUSAGE_CHILDREN).map_err(RecordError::system("getrusage"))?;
+    let (faults, kernel) = (usage.minor_page_faults() + usage.major_page_faults(), usage.system_time());
+    let counted_peak = usage.max_rss() as u64 * 1024;
+    Ok(Counted {
+        exit_code: exits.exit_code,
+        faults: (faults as u64).saturating_sub(before.minor + before.major),
+        peak_rss_bytes: if exits.peak_rss_bytes == 0 { counted_peak } else { exits.peak_rss_bytes },
+        kernel_ns: kernel.tv_sec() as u64 * 1_000_000_000 + kernel.tv_usec() as u64 * 1000,
+        run_ns,
+    })
+}
+
+/// Waits for the end of the program and of all that it started; returns the program's exit code.
+fn follow(program: Pid, signals: &mut Signals) -> Result<u8, RecordError> {
+    let (messages, _unread) = mpsc::channel();
+    let heard_ns = &AtomicU64::new(collect::ALL_HEARD);
+    let (before, wait) = (FaultCounts::default(), Wait::All);
+    let following = Following { program, before, signals, wait, messages: &messages, heard_ns };
+    Ok(following.children()?.exit_code)
+}
+
+/// Waits until the process sleeps at its gate: it has taken all its faults by then, but those of the program.
+fn wait_at_gate(pid: Pid) {
+    let state = || procfs::process::Process::new(pid.as_raw()).and_then(|process| process.stat());
+    while state().is_ok_and(|stat| stat.state == 'R') {
+        thread::yield_now();
+    }
+}

@@ -1,0 +1,52 @@
+//! Puts back what a killed run left.
+
+use std::fs::{File, OpenOptions, TryLockError};
+
+use super::journal::Journal;
+use super::{Places, SettingsError};
+use crate::output::quoted;
+
+/// What a start of the command finds.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Left {
+    /// No settings to put back.
+    Nothing,
+    /// Another run has changed settings and will put them back itself.
+    InUse,
+    /// These lines tell what was put back.
+    PutBack(Vec<String>),
+}
+
+/// Puts back what a killed run left. Without one, this costs one look for the journal.
+///
+/// # Errors
+/// [`SettingsError`] where this user may not, or the kernel refuses a value.
+pub fn put_back_left(places: &Places) -> Result<Left, SettingsError> {
+    let journal = places.journal();
+    if !journal.exists() {
+        return Ok(Left::Nothing);
+    }
+    let cannot = |error: &dyn std::fmt::Display| {
+        SettingsError(format!(
+            "a run that was killed has changed settings of the kernel, noted in {} ({error}): run `quire restore` as root",
+            quoted(&journal)
+        ))
+    };
+    let lock = File::open(places.lock()).map_err(|error| cannot(&error))?;
+    match lock.try_lock() {
+        Ok(()) => {}
+        Err(TryLockError::WouldBlock) => return Ok(Left::InUse),
+        Err(TryLockError::Error(error)) => return Err(cannot(&error)),
+    }
+    // The run may have ended, and put its settings back, since the first look.
+    if !journal.exists() {
+        return Ok(Left::Nothing);
+    }
+    OpenOptions::new().append(true).open(&journal).map_err(|error| cannot(&error))?;
+    let recovered = Journal::recover(&journal);
+    if recovered.failed {
+        recovered.told.iter().for_each(|told| crate::output::say(format_args!("quire: {told}")));
+        return Err(SettingsError("not all settings of the kernel could be put back".to_owned()));
+    }
+    Ok(if recovered.told.is_empty() { Left::Nothing } else { Left::PutBack(recovered.told) })
+}

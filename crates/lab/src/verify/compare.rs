@@ -1,0 +1,168 @@
+//! Compares predictions with measured runs.
+
+use serde::Serialize;
+use serde_json::Value;
+
+use super::measure::{Measured, Runs};
+use crate::host::machine;
+use crate::record::{Counted, Peak};
+use crate::replay::{FolioSize, Predicted};
+
+/// The version of the fields below.
+const SCHEMA: u32 = 1;
+
+/// Percent by which a prediction of faults may miss.
+pub(super) const FAULTS_PERCENT: f64 = 5.0;
+/// Percent by which a prediction of peak memory may miss.
+pub(super) const RSS_PERCENT: f64 = 3.0;
+
+/// A program under all sizes.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Compared {
+    pub(super) schema: u32,
+    pub(super) program: String,
+    pub(super) program_version: String,
+    pub(super) command: Vec<String>,
+    /// The kernel that the program was recorded on.
+    pub(super) recorded_kernel: String,
+    /// Faults that the kernel counted for the recorded run.
+    pub(super) recorded_faults: u64,
+    pub(super) runs: usize,
+    /// Whether each process was stopped at its end to read its peak: a program of little memory.
+    pub(super) stopped_at_exit: bool,
+    pub(super) sizes: Vec<Row>,
+    pub(super) machine: Value,
+    pub(super) commit: &'static str,
+}
+
+/// A program under one size.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Row {
+    pub(super) folio: &'static str,
+    /// Faults that Quire took in the replay.
+    pub(super) replayed_faults: u64,
+    pub(super) faults: Figure,
+    pub(super) peak_rss_bytes: Figure,
+    pub(super) kernel_ns: Spread,
+    pub(super) run_ns: Spread,
+    /// Faults of all runs, in the whole system, that found no free folio.
+    pub(super) fell_back: u64,
+    /// The program's exit codes, each once.
+    pub(super) exit_codes: Vec<u8>,
+}
+
+/// A prediction beside measured runs.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub(super) struct Figure {
+    pub(super) predicted: u64,
+    pub(super) measured: Spread,
+    /// By how much the prediction is above the median.
+    pub(super) error_percent: f64,
+    pub(super) verdict: Verdict,
+}
+
+/// Measured runs.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub(super) struct Spread {
+    pub(super) median: u64,
+    pub(super) least: u64,
+    pub(super) most: u64,
+    /// The distance between least and most, of the median.
+    pub(super) spread_percent: f64,
+}
+
+/// How a prediction did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum Verdict {
+    /// As near as it should be.
+    Within,
+    /// As near as the runs are to each other.
+    WithinSpread,
+    /// Neither.
+    Missed,
+}
+
+impl Compared {
+    /// `runs` in the order of `sizes`.
+    pub(super) fn new(predicted: &Predicted, sizes: &[FolioSize], measured: &Measured) -> Self {
+        let header = &predicted.header;
+        let recorded = header.totals.kernel_faults;
+        let small = predicted.sizes.first().map_or(0, |size| size.faults);
+        let row = |(size, runs): (&FolioSize, &Runs)| {
+            let prediction = predicted.sizes.iter().find(|prediction| prediction.size == *size)?;
+            let faults = expected_faults(recorded, small, prediction.faults);
+            let mut exit_codes: Vec<u8> = runs.runs.iter().map(|run| run.exit_code).collect();
+            exit_codes.sort_unstable();
+            exit_codes.dedup();
+            let spread = |of: fn(&Counted) -> u64| Spread::of(runs.runs.iter().map(of).collect());
+            Some(Row {
+                folio: size.name(),
+                replayed_faults: prediction.faults,
+                faults: Figure::new(faults, spread(|run| run.faults), FAULTS_PERCENT),
+                peak_rss_bytes: Figure::new(
+                    prediction.peak_rss_bytes,
+                    spread(|run| run.peak_rss_bytes),
+                    RSS_PERCENT,
+                ),
+                kernel_ns: spread(|run| run.kernel_ns),
+                run_ns: spread(|run| run.run_ns),
+                fell_back: runs.fell_back,
+                exit_codes,
+            })
+        };
+        Self {
+            schema: SCHEMA,
+            program: header.program.name.clone(),
+            program_version: header.program.version.clone(),
+            command: header.command.clone(),
+            recorded_kernel: header.kernel.clone(),
+            recorded_faults: recorded,
+            runs: measured.sizes.first().map_or(0, |runs| runs.runs.len()),
+            stopped_at_exit: measured.peak == Peak::Seen,
+            sizes: sizes.iter().zip(&measured.sizes).filter_map(row).collect(),
+            machine: machine::describe(),
+            commit: machine::commit(),
+        }
+    }
+}
+
+/// The faults of the kernel under a size: those of the recorded run, less those that the replay under this size
+/// saves against the replay under single pages. So faults that no event of a trace is about (arguments that `execve`
+/// copies, for example) and faults that Quire takes otherwise than Linux under any size do not count as errors of the
+/// size. Without the kernel's count, what the replay took.
+fn expected_faults(recorded: u64, small: u64, sized: u64) -> u64 {
+    if recorded == 0 { sized } else { (recorded + sized).saturating_sub(small) }
+}
+
+impl Figure {
+    fn new(predicted: u64, measured: Spread, allowed_percent: f64) -> Self {
+        let error_percent = percent(predicted as f64 - measured.median as f64, measured.median);
+        let verdict = match error_percent.abs() {
+            error if error <= allowed_percent => Verdict::Within,
+            error if error <= measured.spread_percent => Verdict::WithinSpread,
+            _ => Verdict::Missed,
+        };
+        Self { predicted, measured, error_percent, verdict }
+    }
+}
+
+impl Spread {
+    fn of(mut values: Vec<u64>) -> Self {
+        values.sort_unstable();
+        let (Some(&least), Some(&most)) = (values.first(), values.last()) else {
+            return Self { median: 0, least: 0, most: 0, spread_percent: 0.0 };
+        };
+        let (low, high) = (values[(values.len() - 1) / 2], values[values.len() / 2]);
+        let median = low.midpoint(high);
+        Self { median, least, most, spread_percent: percent((most - least) as f64, median) }
+    }
+}
+
+/// A part of the whole in percent; all of nothing is 0 %.
+fn percent(part: f64, whole: u64) -> f64 {
+    if part == 0.0 { 0.0 } else { part * 100.0 / (whole as f64).max(1.0) }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,140 @@
+//! Runs a program under each folio size, and reads what the kernel counted.
+//!
+//! Each run has a process of its own between this one and the program. The kernel counts the memory of a process
+//! before it execs as the program's peak, and this process has much of it after a replay.
+
+use std::env;
+use std::ffi::{OsStr, OsString};
+use std::io::Write;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail};
+use nix::sys::prctl;
+use nix::sys::signal::Signal;
+
+use super::streams::Streams;
+use crate::output::quoted;
+use crate::record::{Counted, Peak, run_unrecorded};
+use crate::replay::FolioSize;
+use crate::settings::{Places, Settings};
+
+/// The name of the subcommand below.
+const SUBCOMMAND: &str = "verify-run";
+
+/// A program with less memory may have less than the process that starts it, whose memory the kernel counts as the
+/// program's. Its peak is read at the end of each of its processes.
+const SMALL_BYTES: u64 = 32 << 20;
+
+/// All runs of a program.
+#[derive(Clone, Debug)]
+pub(super) struct Measured {
+    /// In the order in which the sizes were given.
+    pub(super) sizes: Vec<Runs>,
+    pub(super) peak: Peak,
+}
+
+/// The runs under one size.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Runs {
+    pub(super) runs: Vec<Counted>,
+    /// Faults in the whole system that found no free folio of the size meanwhile.
+    pub(super) fell_back: u64,
+}
+
+/// A program to run.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Measuring<'a> {
+    pub(super) command: &'a [OsString],
+    /// A shell command before each run.
+    pub(super) prepare: Option<&'a OsStr>,
+    /// Whether the user sees what it writes.
+    pub(super) shown: bool,
+}
+
+impl Measuring<'_> {
+    /// Runs the command once to warm the page cache, and then `runs` times under each size, the sizes in turn.
+    ///
+    /// # Errors
+    /// A command that cannot be run, settings that this user may not change.
+    pub(super) fn measure(self, places: &Places, sizes: &[FolioSize], runs: u32) -> Result<Measured> {
+        let settings = Settings::acquire(places)?;
+        settings.hold_khugepaged()?;
+        settings.always(4)?;
+        // This run warms the page cache.
+        let first = self.run(Peak::Seen)?;
+        let peak = if first.peak_rss_bytes < SMALL_BYTES { Peak::Seen } else { Peak::Counted };
+        let mut measured = vec![Runs::default(); sizes.len()];
+        for _ in 0..runs {
+            for (size, measured) in sizes.iter().zip(&mut measured) {
+                settings.always(size.kib())?;
+                let fell_back = || settings.fell_back(size.kib()).unwrap_or(0);
+                let before = fell_back();
+                measured.runs.push(self.run(peak)?);
+                measured.fell_back += fell_back() - before;
+            }
+        }
+        Ok(Measured { sizes: measured, peak })
+    }
+
+    /// Runs the command once, in a process of its own.
+    fn run(self, peak: Peak) -> Result<Counted> {
+        prepare(self.prepare)?;
+        let itself = env::current_exe().context("cannot find this command's own file")?;
+        let mut run = Command::new(itself);
+        let seen = (peak == Peak::Seen).then_some("--see-peak");
+        run.arg(SUBCOMMAND)
+            .args(seen)
+            .args(self.shown.then_some("--show-output"))
+            .arg("--")
+            .args(self.command);
+        let output =
+            run.stdin(Stdio::null()).stderr(Stdio::inherit()).output().context("cannot start a run")?;
+        if !output.status.success() {
+            let name = self.command.first().map_or(OsStr::new(""), OsString::as_os_str);
+            bail!("a run of {} was not completed ({})", quoted(name), output.status);
+        }
+        serde_json::from_slice(&output.stdout).context("a run did not tell its counts")
+    }
+}
+
+/// Runs the shell command of `--prepare`.
+///
+/// # Errors
+/// A command that cannot be run, or fails.
+pub(super) fn prepare(script: Option<&OsStr>) -> Result<()> {
+    let Some(script) = script else { return Ok(()) };
+    let null = Stdio::null;
+    let mut shell = Command::new("sh");
+    shell.arg("-c").arg(script).stdin(null()).stdout(null());
+    let status = shell.status().context("cannot run --prepare")?;
+    if !status.success() {
+        bail!("--prepare {} failed ({status})", quoted(script));
+    }
+    Ok(())
+}
+
+/// One run, as `quire verify` starts it: prints what the kernel counted.
+#[derive(Clone, Debug, clap::Args)]
+#[command(name = SUBCOMMAND)]
+pub struct RunArgs {
+    #[arg(long)]
+    see_peak: bool,
+    #[arg(long)]
+    show_output: bool,
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+}
+
+/// Runs `quire verify-run`.
+///
+/// # Errors
+/// See [`RecordError`](crate::record::RecordError).
+pub(crate) fn run_once(args: &RunArgs) -> Result<()> {
+    // A run without its measurement is of no use: the signal is passed on to the program.
+    prctl::set_pdeathsig(Signal::SIGTERM)?;
+    let streams = Streams::of_program(args.show_output)?;
+    let counted = run_unrecorded(&args.command, if args.see_peak { Peak::Seen } else { Peak::Counted });
+    drop(streams);
+    let counted = serde_json::to_vec(&counted?)?;
+    Ok(std::io::stdout().write_all(&counted)?)
+}

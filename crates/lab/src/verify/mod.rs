@@ -1,0 +1,149 @@
+//! `quire verify`: runs programs under each folio size on the running kernel, beside what a replay predicts.
+//!
+//! ```text
+//! measure   the runs: a process of its own for each, so that its memory does not count as the program's
+//! streams   what the program reads and writes meanwhile
+//! compare   predictions, medians, errors and spreads
+//! text      the table
+//! ```
+
+mod compare;
+mod measure;
+mod streams;
+mod text;
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Result, anyhow};
+use clap::{ValueEnum, value_parser};
+
+pub use measure::RunArgs;
+pub(crate) use measure::run_once;
+
+use crate::output::{self, quoted, say};
+use crate::record::{self, Wait};
+use crate::replay::{self, FolioSize, Predicted, parse_size};
+use crate::settings::{Places, Settings};
+use crate::trace::{Program, Tier};
+use compare::Compared;
+use measure::Measuring;
+use streams::Streams;
+
+/// Run programs on this machine's Linux under each folio size, beside what a replay predicts.
+///
+/// A program is a command, which is recorded first, or a trace, whose command is run again in this directory. Under
+/// each size it runs several times, the sizes in turn, with this one size on `always` and all others on `never`. The
+/// settings are put back afterwards. Needs root. docs/verify.md says what is compared.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Args {
+    /// Traces that `quire record` wrote.
+    #[arg(value_name = "FILE", required_unless_present = "command", conflicts_with = "command")]
+    files: Vec<PathBuf>,
+    /// Folio sizes, 4K to 2M, with commas between them [default: all that the kernel has].
+    #[arg(long, value_name = "SIZES", value_delimiter = ',', value_parser = parse_size)]
+    sizes: Vec<FolioSize>,
+    /// Runs under each size.
+    #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..=1000), default_value_t = 5)]
+    runs: u32,
+    /// A shell command before each run, not measured: it removes what the run before has written.
+    #[arg(long, value_name = "SCRIPT")]
+    prepare: Option<OsString>,
+    /// Show on standard error what the program writes.
+    #[arg(long)]
+    show_output: bool,
+    /// A table, or one JSON object a line for each program.
+    #[arg(long, value_enum, default_value_t)]
+    format: Format,
+    /// The program and its arguments.
+    #[arg(last = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+enum Format {
+    #[default]
+    Text,
+    Json,
+}
+
+/// Runs `quire verify`.
+///
+/// # Errors
+/// A program that cannot be recorded or run, a trace that cannot be replayed, settings that this user may not change.
+pub fn run(args: &Args) -> Result<()> {
+    if args.command.is_empty() {
+        return args.files.iter().try_for_each(|file| verify(args, file));
+    }
+    let directory = tempfile::tempdir()?;
+    let trace = directory.path().join("program.qtrace");
+    record(args, &trace)?;
+    verify(args, &trace)
+}
+
+fn record(args: &Args, trace: &Path) -> Result<()> {
+    let name = Path::new(&args.command[0]).file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let options = record::Options {
+        output: trace.to_owned(),
+        command: args.command.clone(),
+        tier: Some(Tier::Privileged),
+        ring_bytes: None,
+        program: Program { name, version: String::new() },
+        no_arguments: false,
+        wait: Wait::All,
+    };
+    measure::prepare(args.prepare.as_deref())?;
+    let streams = Streams::of_program(args.show_output)?;
+    let recorded = record::record(&options);
+    drop(streams);
+    recorded?;
+    Ok(())
+}
+
+/// Predicts, measures and shows one program.
+fn verify(args: &Args, trace: &Path) -> Result<()> {
+    let held = Places::of_this_machine();
+    let sizes = sizes(args, &held);
+    // The replay under single pages is what the others are compared with.
+    let mut replayed = vec![FolioSize::PAGE];
+    replayed.extend(sizes.iter().copied().filter(|size| *size != FolioSize::PAGE));
+    let predicted =
+        replay::predict(trace, &replayed).map_err(|error| anyhow!("{}: {error}", quoted(trace)))?;
+    warn(trace, &predicted);
+    let command: Vec<OsString> = match args.command.is_empty() {
+        true => predicted.header.command.iter().map(OsString::from).collect(),
+        false => args.command.clone(),
+    };
+    // Changed only while the programs run, and by a process without other threads until then.
+    let program = Measuring { command: &command, prepare: args.prepare.as_deref(), shown: args.show_output };
+    let measured = program.measure(&held, &sizes, args.runs)?;
+    let compared = Compared::new(&predicted, &sizes, &measured);
+    match args.format {
+        Format::Text => output::show(&(text::section(&compared) + "\n"))?,
+        Format::Json => output::show(&(serde_json::to_string(&compared)? + "\n"))?,
+    }
+    Ok(())
+}
+
+/// The sizes that were asked for, or all that the kernel has, small to large.
+fn sizes(args: &Args, places: &Places) -> Vec<FolioSize> {
+    if !args.sizes.is_empty() {
+        return args.sizes.clone();
+    }
+    let known = Settings::folio_sizes(places);
+    FolioSize::all().filter(|size| known.contains(&size.kib())).collect()
+}
+
+/// Says what the recording lacks for a comparison.
+fn warn(trace: &Path, predicted: &Predicted) {
+    let path = quoted(trace);
+    if predicted.lost > 0 {
+        say(format_args!(
+            "quire: {path}: {} records were lost; record again with a larger --ring",
+            predicted.lost
+        ));
+    }
+    if predicted.header.tier == Tier::User {
+        say(format_args!("quire: {path} was recorded as an ordinary user, without faults from kernel mode"));
+    }
+}

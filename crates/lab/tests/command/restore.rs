@@ -1,0 +1,162 @@
+//! Settings that a killed or interrupted run has changed come back. The settings are a copy (`QUIRE_SETTINGS`).
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use lab::host::thp::selected;
+use lab::settings::Places;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use tempfile::{TempDir, TempPath};
+
+use crate::small_trace::program;
+
+/// Longer than anything here takes on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Runs that are killed.
+const KILLS: usize = 20;
+
+const SETTINGS: [(&str, &str); 7] = [
+    ("thp/hugepages-16kB/enabled", "never"),
+    ("thp/hugepages-64kB/enabled", "always"),
+    ("thp/hugepages-2048kB/enabled", "inherit"),
+    ("thp/khugepaged/pages_to_scan", "4096"),
+    ("thp/khugepaged/scan_sleep_millisecs", "10000"),
+    ("min_free", "67584"),
+    ("thp/enabled", "madvise"),
+];
+
+/// A copy of the settings, and a trace whose program does nothing.
+struct Copy {
+    directory: TempDir,
+    places: Places,
+    trace: TempPath,
+}
+
+type Values = BTreeMap<&'static str, Option<String>>;
+
+impl Copy {
+    fn new() -> Self {
+        let directory = tempfile::tempdir().expect("a directory");
+        let places = Places::under(directory.path().to_owned());
+        let copy = Self { directory, places, trace: program().write() };
+        fs::create_dir(&copy.places.state).expect("a directory");
+        for (name, value) in SETTINGS {
+            let path = copy.path(name);
+            fs::create_dir_all(path.parent().expect("it has one")).expect("a directory");
+            fs::write(path, format!("{value}\n")).expect("a file");
+        }
+        symlink("/bin/true", copy.directory.path().join("small")).expect("a link");
+        copy
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        match name.strip_prefix("thp/") {
+            Some(name) => self.places.settings.join(name),
+            None => self.places.min_free.clone(),
+        }
+    }
+
+    fn values(&self) -> Values {
+        SETTINGS.iter().map(|(name, _)| (*name, selected(&self.path(name)))).collect()
+    }
+
+    fn quire(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_quire"));
+        command
+            .args(arguments)
+            .env("QUIRE_SETTINGS", self.directory.path())
+            .env("PATH", self.directory.path());
+        command.env("XDG_CACHE_HOME", env!("CARGO_TARGET_TMPDIR"));
+        command
+    }
+
+    fn output(&self, arguments: &[&str]) -> Output {
+        self.quire(arguments).output().expect("quire runs")
+    }
+
+    /// A run that has begun to change settings.
+    fn run_that_changes(&self) -> Child {
+        let original = original();
+        let mut command = self.quire(&["verify", "--sizes", "16K,64K,2M", "--runs", "1000"]);
+        command.arg(&self.trace as &Path).stdout(Stdio::null()).stderr(Stdio::null());
+        let mut child = command.spawn().expect("quire runs");
+        let since = Instant::now();
+        while self.values() == original {
+            assert!(child.try_wait().expect("it is ours").is_none(), "the run ended and changed nothing");
+            assert!(since.elapsed() < PATIENCE, "the run changes nothing");
+        }
+        child
+    }
+
+    fn has_journal(&self) -> bool {
+        self.places.journal().exists()
+    }
+}
+
+fn original() -> Values {
+    SETTINGS.iter().map(|(name, value)| (*name, Some((*value).to_owned()))).collect()
+}
+
+/// Half of the runs are killed as soon as a change shows, the others at a random moment after it.
+#[test]
+fn the_next_start_of_any_command_restores_what_a_killed_run_changed() {
+    let mut random = fastrand::Rng::with_seed(20);
+    let (copy, original) = (Copy::new(), original());
+    let mut changed = 0;
+    for round in 0..KILLS {
+        let mut run = copy.run_that_changes();
+        if round % 2 == 1 {
+            std::thread::sleep(Duration::from_micros(random.u64(0..30_000)));
+        }
+        run.kill().expect("it is ours");
+        run.wait().expect("it is ours");
+        changed += usize::from(copy.values() != original);
+        let next: &[&str] = match round % 3 {
+            0 => &["restore"],
+            1 => &["completions", "bash"],
+            _ => &["man", copy.directory.path().to_str().expect("a name that is text")],
+        };
+        let output = copy.output(next);
+        let told = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{next:?}: {told}");
+        assert_eq!(copy.values(), original, "round {round}, {next:?}: {told}");
+        assert!(!copy.has_journal());
+    }
+    assert!(changed > KILLS / 2, "only {changed} of {KILLS} kills came while settings were changed");
+}
+
+#[test]
+fn an_interrupted_run_restores_what_it_changed() {
+    let copy = Copy::new();
+    for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
+        let mut run = copy.run_that_changes();
+        kill(Pid::from_raw(run.id() as i32), signal).expect("it is ours");
+        assert!(!run.wait().expect("it is ours").success());
+        assert_eq!(copy.values(), original(), "{signal}");
+        assert!(!copy.has_journal());
+    }
+}
+
+#[test]
+fn restore_tells_what_it_did() {
+    let copy = Copy::new();
+    let told = |output: Output| String::from_utf8(output.stdout).expect("text");
+    assert_eq!(told(copy.output(&["restore"])), "nothing to put back\n");
+    let mut run = copy.run_that_changes();
+    assert_eq!(told(copy.output(&["restore"])), "another run has changed settings and will put them back\n");
+    run.kill().expect("it is ours");
+    run.wait().expect("it is ours");
+    // The user has set this one since.
+    let own = copy.path("thp/khugepaged/pages_to_scan");
+    fs::write(&own, "77").expect("a file");
+    let told = told(copy.output(&["restore"]));
+    assert!(told.contains("left alone: ") && told.contains("pages_to_scan is 77"), "{told}");
+    assert_eq!(selected(&own).as_deref(), Some("77"));
+    assert!(!copy.has_journal());
+}

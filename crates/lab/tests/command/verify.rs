@@ -1,0 +1,66 @@
+//! `quire verify` on the running kernel, where this user may change its settings.
+
+use std::collections::BTreeMap;
+use std::fs::OpenOptions;
+use std::path::PathBuf;
+use std::process::Command;
+
+use lab::host::thp::{root, selected, sizes};
+use serde_json::Value;
+
+/// All settings that a run changes.
+fn settings() -> BTreeMap<PathBuf, Option<String>> {
+    let khugepaged =
+        ["pages_to_scan", "scan_sleep_millisecs"].map(|name| root().join("khugepaged").join(name));
+    let all = sizes(&root()).into_values().chain(khugepaged);
+    all.map(|path| (path.clone(), selected(&path))).collect()
+}
+
+fn quire(arguments: &[&str]) -> std::process::Output {
+    Command::new(env!("CARGO_BIN_EXE_quire")).args(arguments).output().expect("quire runs")
+}
+
+#[test]
+fn a_program_is_measured_beside_its_prediction() {
+    let size = sizes(&root()).remove(&64);
+    if size.is_none_or(|size| OpenOptions::new().write(true).open(size).is_err()) {
+        eprintln!("no folios of 64 KiB that this user may choose: not tested");
+        return;
+    }
+    let before = settings();
+    let script =
+        "i=0; while [ $i -lt 3000 ]; do i=$((i + 1)); v=$v.abcdefghijklmnopqrstuvwxyz; done; echo said";
+    let output =
+        quire(&["verify", "--sizes", "4k,64K", "--runs", "3", "--format", "json", "--", "sh", "-c", script]);
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{error}");
+    assert_eq!(settings(), before, "the settings are as before");
+    let compared: Value = serde_json::from_slice(&output.stdout).expect("one line of JSON: nothing said");
+    assert_eq!((&compared["program"], &compared["runs"]), (&"sh".into(), &3.into()));
+    let rows = compared["sizes"].as_array().expect("a list");
+    assert_eq!(rows.len(), 2);
+    for (row, size) in rows.iter().zip(["4K", "64K"]) {
+        assert_eq!(row["folio"], size);
+        assert_eq!(row["exit_codes"], Value::from(vec![0]));
+        let number = |pointer: &str| row.pointer(pointer).and_then(Value::as_f64).expect(pointer);
+        assert!(number("/faults/measured/least") > 20.0, "{row}");
+        assert!(number("/run_ns/median") > 0.0, "{row}");
+        assert!(number("/peak_rss_bytes/measured/median") > 5e5, "{row}");
+        // A loose bound: a busy machine may reclaim and migrate.
+        assert!(number("/faults/error_percent").abs() < 30.0, "{row}");
+    }
+}
+
+#[test]
+fn a_program_that_cannot_be_run_is_an_error() {
+    let output = quire(&["verify", "--", "/no such program"]);
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success(), "{error}");
+    assert!(output.stdout.is_empty());
+    assert!(error.starts_with("quire: "), "{error}");
+    for wrong in
+        [&["verify"][..], &["verify", "a.qtrace", "--", "true"], &["verify", "--sizes", "3K", "--", "true"]]
+    {
+        assert_eq!(quire(wrong).status.code(), Some(2), "{wrong:?}");
+    }
+}

@@ -1,9 +1,8 @@
 //! `quire compare` as a user runs it.
 
-use std::path::Path;
 use std::process::Command;
 
-use crate::{alone, may_change_settings, rows, settings, settled, text as text_of};
+use crate::{alone, may_change_settings, pages, rows, settings, settled, text as text_of};
 
 fn compare(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_quire"));
@@ -49,37 +48,7 @@ fn a_comparison_ends_with_a_table_and_the_cases_that_are_lost() {
     }
     assert_eq!(settings(), before);
     drop(one_at_a_time);
-    in_a_browser(&file, directory.path());
-}
-
-/// The page of the same figures: each plot has marks, nothing comes from elsewhere, and a browser has no complaint.
-fn in_a_browser(rows: &Path, folder: &Path) {
-    let page = folder.join("report.html");
-    let mut report = Command::new(env!("CARGO_BIN_EXE_quire"));
-    report.args(["report", "html"]).arg(rows).arg("-o").arg(&page);
-    assert!(report.status().unwrap().success());
-    let text = std::fs::read_to_string(&page).unwrap();
-    let plots: Vec<&str> = text.split("<svg").skip(1).collect();
-    assert!(!plots.is_empty());
-    for plot in plots {
-        let plot = plot.split("</svg>").next().unwrap();
-        assert!(["<circle", "<polygon"].iter().any(|mark| plot.contains(mark)), "no marks in {plot}");
-    }
-    let outside = text.replace("http://www.w3.org/2000/svg", "");
-    assert!(!outside.contains("http") && !outside.contains("<script"), "not self-contained");
-
-    for width in [400, 1600] {
-        let picture = folder.join(format!("{width}.png"));
-        let mut browser = Command::new("chromium");
-        browser.args(["--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr"]);
-        browser.arg(format!("--window-size={width},1200")).arg(format!("--screenshot={}", picture.display()));
-        let Ok(seen) = browser.arg(format!("file://{}", page.display())).output() else {
-            return println!("not opened in a browser: install chromium to see it done");
-        };
-        let said = text_of(&seen.stderr);
-        assert!(seen.status.success() && picture.metadata().is_ok_and(|file| file.len() > 10_000), "{said}");
-        assert!(!said.contains("CONSOLE"), "{said}");
-    }
+    pages::show(&[&file], directory.path());
 }
 
 #[test]

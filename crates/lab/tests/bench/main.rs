@@ -21,6 +21,7 @@ mod counts;
 mod gigantic;
 mod guests;
 mod instructions;
+mod pages;
 mod pools;
 mod report;
 

@@ -4,16 +4,21 @@
 //! page      the frame of the page: head, styles, sections        style.css   light and dark, phone and print
 //! plot      the plots, as SVG whose colours the page chooses
 //! compare   what `quire compare --json` and `quire bench --json` wrote
+//! verify    what `quire verify --format json` wrote
 //! ```
 
 mod compare;
 mod page;
 mod plot;
+mod verify;
 
 use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
+
+use serde::de::DeserializeOwned;
+use serde_json::Value;
 
 use crate::bench::row::Row;
 use crate::output::{Target, quoted};
@@ -24,18 +29,43 @@ use crate::output::{Target, quoted};
 /// A file that cannot be read, or that no command of this one wrote.
 pub(super) fn write(files: &[impl AsRef<Path>], out: &Path) -> Result<()> {
     let target = Target::named(out)?;
-    let sections = files.iter().map(|file| section(file.as_ref())).collect::<Result<Vec<_>>>()?;
+    let (mut sections, mut programs) = (Vec::new(), Vec::new());
+    for file in files {
+        let text =
+            fs::read_to_string(file).with_context(|| format!("cannot read {}", quoted(file.as_ref())))?;
+        match read(&text).with_context(|| format!("cannot show {}", quoted(file.as_ref())))? {
+            Figures::Compared(rows) => sections.push(compare::section(&rows)?),
+            Figures::Verified(more) => programs.extend(more),
+        }
+    }
+    if !programs.is_empty() {
+        sections.insert(0, verify::section(&programs)?);
+    }
     target.write(page::text(&sections).as_bytes())
 }
 
-/// What one file says.
-fn section(file: &Path) -> Result<page::Section> {
-    let text = fs::read_to_string(file).with_context(|| format!("cannot read {}", quoted(file)))?;
-    let rows: Result<Vec<Row>, _> = text.lines().map(serde_json::from_str).collect();
-    match rows {
-        Ok(rows) if !rows.is_empty() => compare::section(&rows).with_context(|| quoted(file).to_string()),
-        Ok(_) => bail!("{} is empty", quoted(file)),
-        Err(error) => Err(error)
-            .with_context(|| format!("{} has a line that neither bench nor compare wrote", quoted(file))),
+/// What a file says.
+enum Figures {
+    Compared(Vec<Row>),
+    Verified(Vec<verify::Program>),
+}
+
+/// The figures of a file of JSON lines.
+fn read(text: &str) -> Result<Figures> {
+    let Some(first) = text.lines().next() else { bail!("it is empty") };
+    let first: Value = serde_json::from_str(first).context("its first line is no JSON object")?;
+    if first.get("experiment").is_some() {
+        Ok(Figures::Compared(all(text)?))
+    } else if first.get("recorded_faults").is_some() {
+        Ok(Figures::Verified(all(text)?))
+    } else {
+        bail!(
+            "compare, bench or verify write such files with --json or --format json; none of them wrote this one"
+        )
     }
+}
+
+fn all<T: DeserializeOwned>(text: &str) -> Result<Vec<T>> {
+    let lines = (1..).zip(text.lines());
+    lines.map(|(number, line)| serde_json::from_str(line).with_context(|| format!("line {number}"))).collect()
 }

@@ -3,6 +3,7 @@
 
 use anyhow::{Result, anyhow};
 use maud::{Markup, PreEscaped, html};
+use plotters::coord::CoordTranslate;
 use plotters::coord::ranged1d::SegmentValue;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
@@ -27,6 +28,8 @@ pub(super) struct Ratios {
     pub name: String,
     pub marks: Vec<(Mark, f64)>,
 }
+
+type Chart<'a, 'b, C> = ChartContext<'a, SVGBackend<'b>, C>;
 
 const WIDTH: u32 = 440;
 const ROW: u32 = 28;
@@ -74,23 +77,78 @@ pub(super) fn ratios(rows: &[Ratios], axis: &str, told: &str) -> Result<Markup> 
         chart.draw_series(std::iter::once(PathElement::new(one, INK.stroke_width(2)))).map_err(failed)?;
         for (at, row) in rows.iter().enumerate() {
             for &(mark, value) in &row.marks {
-                let (x, y) = (value, SegmentValue::CenterOf(place(at)));
-                let colour = SERIES[mark as usize];
-                match mark {
-                    Mark::Circle => chart.draw_series([Circle::new((x, y), 5, colour.filled())]).map(drop),
-                    Mark::Triangle => {
-                        chart.draw_series([TriangleMarker::new((x, y), 6, colour.filled())]).map(drop)
-                    }
-                    Mark::Cross => {
-                        chart.draw_series([Cross::new((x, y), 5, colour.stroke_width(3))]).map(drop)
-                    }
-                }
-                .map_err(failed)?;
+                draw(&mut chart, mark, (value, SegmentValue::CenterOf(place(at))))?;
             }
         }
         area.present().map_err(failed)?;
     }
     Ok(figure(&svg, told))
+}
+
+/// Marks at predicted and measured values, on logarithmic axes with the diagonal.
+///
+/// # Errors
+/// Those of the plotting library.
+pub(super) fn diagonal(
+    points: &[(Mark, f64, f64)],
+    shown: fn(f64) -> String,
+    axes: [&str; 2],
+    told: &str,
+) -> Result<Markup> {
+    let values = || points.iter().flat_map(|&(_, x, y)| [x, y]).filter(|value| *value > 0.0);
+    // From one power of ten to another, so that the axes have at least two numbers.
+    let (least, most) = (values().fold(f64::MAX, f64::min), values().fold(1.0, f64::max));
+    let (least, most) =
+        (10f64.powf(least.min(most).log10().floor()), 10f64.powf((most * 1.01).log10().ceil()));
+    let mut svg = String::new();
+    {
+        let area = SVGBackend::with_string(&mut svg, (WIDTH, WIDTH - 40)).into_drawing_area();
+        let mut chart = ChartBuilder::on(&area)
+            .margin(10)
+            .margin_right(36)
+            .set_label_area_size(LabelAreaPosition::Left, 78)
+            .set_label_area_size(LabelAreaPosition::Bottom, 44)
+            .build_cartesian_2d((least..most).log_scale(), (least..most).log_scale())
+            .map_err(failed)?;
+        chart
+            .configure_mesh()
+            .light_line_style(TRANSPARENT)
+            .bold_line_style(SOFT)
+            .axis_style(SOFT)
+            .x_labels(4)
+            .y_labels(4)
+            .x_label_formatter(&|value| shown(*value))
+            .y_label_formatter(&|value| shown(*value))
+            .x_desc(axes[0])
+            .y_desc(axes[1])
+            .label_style(text(14))
+            .axis_desc_style(text(14))
+            .draw()
+            .map_err(failed)?;
+        let line = [(least, least), (most, most)];
+        chart.draw_series(std::iter::once(PathElement::new(line, INK.stroke_width(1)))).map_err(failed)?;
+        for &(mark, x, y) in points.iter().filter(|(_, x, y)| *x > 0.0 && *y > 0.0) {
+            draw(&mut chart, mark, (x, y))?;
+        }
+        area.present().map_err(failed)?;
+    }
+    Ok(figure(&svg, told))
+}
+
+/// Draws one mark.
+fn draw<'a, 'b, X, Y, C>(chart: &mut Chart<'a, 'b, C>, mark: Mark, at: (X, Y)) -> Result<()>
+where
+    X: Clone + 'static,
+    Y: Clone + 'static,
+    C: CoordTranslate<From = (X, Y)>,
+{
+    let colour = SERIES[mark as usize];
+    match mark {
+        Mark::Circle => chart.draw_series([Circle::new(at, 5, colour.filled())]).map(drop),
+        Mark::Triangle => chart.draw_series([TriangleMarker::new(at, 6, colour.filled())]).map(drop),
+        Mark::Cross => chart.draw_series([Cross::new(at, 5, colour.stroke_width(3))]).map(drop),
+    }
+    .map_err(failed)
 }
 
 /// A plot with its description.

@@ -1,0 +1,173 @@
+//! Predictions beside what the kernel did: both plots with their diagonal, then every figure.
+
+use anyhow::Result;
+use maud::{Markup, html};
+use serde::Deserialize;
+
+use super::page::Section;
+use super::plot::{self, Mark};
+use crate::output::{duration, quoted};
+
+const MIB: f64 = (1 << 20) as f64;
+
+/// What `quire verify --format json` says of a program.
+#[derive(Deserialize)]
+pub(super) struct Program {
+    command: Vec<String>,
+    runs: usize,
+    sizes: Vec<Size>,
+    machine: serde_json::Value,
+    commit: String,
+}
+
+#[derive(Deserialize)]
+struct Size {
+    folio: String,
+    faults: Figure,
+    peak_rss_bytes: Figure,
+    kernel_ns: Spread,
+    run_ns: Spread,
+}
+
+#[derive(Deserialize)]
+struct Figure {
+    predicted: u64,
+    measured: Spread,
+    error_percent: f64,
+    verdict: Verdict,
+}
+
+#[derive(Deserialize)]
+struct Spread {
+    median: u64,
+    spread_percent: f64,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Verdict {
+    Within,
+    WithinSpread,
+    Missed,
+}
+
+impl Verdict {
+    const fn mark(self) -> Mark {
+        match self {
+            Self::Within => Mark::Circle,
+            Self::Missed => Mark::Triangle,
+            Self::WithinSpread => Mark::Cross,
+        }
+    }
+}
+
+/// The section of some programs.
+///
+/// # Errors
+/// A plot that cannot be drawn.
+pub(super) fn section(programs: &[Program]) -> Result<Section> {
+    let faults = card("Page faults", programs, |size| &size.faults, 1.0, count)?;
+    let memory = card(
+        "Peak resident memory",
+        programs,
+        |size| &size.peak_rss_bytes,
+        MIB,
+        |mib| format!("{mib:.0} MiB"),
+    )?;
+    let body = html! {
+        @if let Some(first) = programs.first() {
+            p.soft {
+                (first.machine["cpu"].as_str().unwrap_or("unknown")) ", Linux "
+                (first.machine["kernel"].as_str().unwrap_or("unknown")) ", built from " (first.commit) "; medians of "
+                (first.runs) " runs."
+            }
+        }
+        p {
+            span.key.circle.one { "as near as it should be (5 % of faults, 3 % of memory)" }
+            span.key.cross.three { "nearer than the runs are to each other" }
+            span.key.triangle.two { "missed" }
+        }
+        div.cards { (faults) (memory) }
+        @for program in programs { (table(program)) }
+    };
+    Ok(Section { title: "Predicted by a replay, measured on this kernel".to_owned(), body })
+}
+
+fn card(
+    name: &str,
+    programs: &[Program],
+    of: fn(&Size) -> &Figure,
+    unit: f64,
+    shown: fn(f64) -> String,
+) -> Result<Markup> {
+    let figures: Vec<&Figure> = programs.iter().flat_map(|program| &program.sizes).map(of).collect();
+    let held = figures.iter().filter(|figure| figure.verdict != Verdict::Missed).count();
+    let points: Vec<(Mark, f64, f64)> = figures
+        .iter()
+        .map(|figure| {
+            (figure.verdict.mark(), figure.measured.median as f64 / unit, figure.predicted as f64 / unit)
+        })
+        .collect();
+    let told = format!("{name}: {held} of {} predictions hold.", figures.len());
+    let plot = plot::diagonal(&points, shown, ["measured", "predicted"], &told)?;
+    Ok(html! {
+        div.card {
+            h2 { (name) }
+            div class=(if held < figures.len() { "ratio loses" } else { "ratio" }) {
+                (held) " of " (figures.len())
+            }
+            div.soft { "predictions hold, of each program under each folio size" }
+            (plot)
+        }
+    })
+}
+
+fn table(program: &Program) -> Markup {
+    html! {
+        h2 { (command(program)) }
+        div.scroll { table {
+            thead { tr {
+                th { "folios" } th { "faults predicted" } th { "measured" } th { "error" } th { "spread" }
+                th { "peak predicted" } th { "measured" } th { "error" } th { "in the kernel" } th { "run" }
+            } }
+            tbody { @for size in &program.sizes { tr {
+                td { (size.folio) }
+                (cells(&size.faults, count))
+                td { (format!("{:.1} %", size.faults.measured.spread_percent)) }
+                (cells(&size.peak_rss_bytes, mebibytes))
+                td { (duration(size.kernel_ns.median as f64)) }
+                td { (duration(size.run_ns.median as f64)) }
+            } } }
+        } }
+    }
+}
+
+/// The command as a shell would take it.
+fn command(program: &Program) -> String {
+    program.command.iter().map(|word| quoted(word).to_string()).collect::<Vec<_>>().join(" ")
+}
+
+fn cells(figure: &Figure, shown: fn(f64) -> String) -> Markup {
+    html! {
+        td { (shown(figure.predicted as f64)) }
+        td { (shown(figure.measured.median as f64)) }
+        td.two[figure.verdict == Verdict::Missed] { (format!("{:+.1} %", figure.error_percent)) }
+    }
+}
+
+/// A number with its thousands apart.
+fn count(number: f64) -> String {
+    let digits = format!("{number:.0}");
+    let at = |place: usize| place > 0 && (digits.len() - place).is_multiple_of(3);
+    digits.chars().enumerate().fold(String::new(), |mut text, (place, digit)| {
+        if at(place) {
+            text.push('\u{202f}');
+        }
+        text.push(digit);
+        text
+    })
+}
+
+fn mebibytes(bytes: f64) -> String {
+    format!("{:.1} MiB", bytes / MIB)
+}

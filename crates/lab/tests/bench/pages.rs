@@ -1,0 +1,88 @@
+//! `quire report html`: what a browser shows.
+
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::json;
+
+use crate::text;
+
+/// Writes the page of these files: each plot has marks, nothing comes from elsewhere, and a browser has no complaint at the
+/// width of a phone and of a desk.
+pub(crate) fn show(figures: &[&Path], folder: &Path) -> String {
+    let page = folder.join("report.html");
+    let mut report = Command::new(env!("CARGO_BIN_EXE_quire"));
+    let output = report.args(["report", "html", "-o"]).arg(&page).args(figures).output().unwrap();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let written = std::fs::read_to_string(&page).unwrap();
+    let plots: Vec<&str> = written.split("<svg").skip(1).collect();
+    assert!(!plots.is_empty());
+    for plot in plots {
+        let plot = plot.split("</svg>").next().unwrap();
+        assert!(["<circle", "<polygon"].iter().any(|mark| plot.contains(mark)), "no marks in {plot}");
+    }
+    let outside = written.replace("http://www.w3.org/2000/svg", "");
+    assert!(!outside.contains("http") && !outside.contains("<script"), "not self-contained");
+    [400, 1600].into_iter().for_each(|width| open(&page, width, folder));
+    written
+}
+
+fn open(page: &Path, width: u32, folder: &Path) {
+    let picture = folder.join(format!("{width}.png"));
+    let mut browser = Command::new("chromium");
+    browser.args(["--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr"]);
+    browser.arg(format!("--window-size={width},1200")).arg(format!("--screenshot={}", picture.display()));
+    let Ok(seen) = browser.arg(format!("file://{}", page.display())).output() else {
+        return println!("not opened in a browser: install chromium to see it done");
+    };
+    let said = text(&seen.stderr);
+    assert!(seen.status.success() && picture.metadata().is_ok_and(|file| file.len() > 10_000), "{said}");
+    assert!(!said.contains("CONSOLE"), "{said}");
+}
+
+#[test]
+fn predictions_stand_beside_what_was_measured() {
+    let figure = |predicted: u64, measured: u64, verdict: &str| {
+        let spread = json!({"median": measured, "least": measured, "most": measured, "spread_percent": 0.0});
+        let error = (predicted as f64 / measured as f64 - 1.0) * 100.0;
+        json!({"predicted": predicted, "measured": spread, "error_percent": error, "verdict": verdict})
+    };
+    let spread = json!({"median": 2_500_000, "least": 1, "most": 9, "spread_percent": 3.0});
+    let size = |folio: &str, faults, memory| {
+        json!({"folio": folio, "replayed_faults": 1, "faults": faults, "peak_rss_bytes": memory,
+               "kernel_ns": spread, "run_ns": spread, "fell_back": 0, "exit_codes": [0]})
+    };
+    let program = json!({
+        "schema": 1, "program": "sort", "program_version": "9.1", "command": ["sort", "a <b>.txt"],
+        "recorded_kernel": "6.18.1", "recorded_faults": 41_000, "runs": 5, "stopped_at_exit": false,
+        "sizes": [
+            size("4K", figure(41_000, 40_900, "within"), figure(200 << 20, 200 << 20, "within")),
+            size("64K", figure(3_000, 2_000, "missed"), figure(201 << 20, 202 << 20, "within-spread")),
+        ],
+        "machine": {"cpu": "a processor", "kernel": "6.18.1"}, "commit": "0123",
+    });
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("verified.json");
+    std::fs::write(&file, format!("{program}\n{program}\n")).unwrap();
+    let page = show(&[&file], folder.path());
+    assert!(page.contains("2 of 4") && page.contains("4 of 4"), "{page}");
+    assert!(page.contains("+50.0 %") && page.contains("41\u{202f}000"));
+    // A name from elsewhere is text.
+    assert!(page.contains("&lt;b&gt;") && !page.contains("<b>"));
+}
+
+#[test]
+fn a_file_of_something_else_is_refused_by_its_name() {
+    let folder = tempfile::tempdir().unwrap();
+    for (text_of_file, reason) in
+        [("", "it is empty"), ("[1]\n", "none of them wrote this"), ("x", "no JSON object")]
+    {
+        let file = folder.path().join("other.json");
+        std::fs::write(&file, text_of_file).unwrap();
+        let mut report = Command::new(env!("CARGO_BIN_EXE_quire"));
+        let output = report.args(["report", "html"]).arg(&file).current_dir(&folder).output().unwrap();
+        let said = text(&output.stderr);
+        assert!(!output.status.success() && said.contains("other.json") && said.contains(reason), "{said}");
+        assert!(!folder.path().join("report.html").exists());
+    }
+}

@@ -19,9 +19,9 @@ Exit codes:
   2        the command line is wrong
   3        `replay --check` stopped at a gap in a trace and found no divergence
   124      the time that `boot` gave the program ran out
-  125      `record` or `verify` could not record the program, or the kernel of `boot` failed
-  126      `record`, `verify` or `boot` could not execute the program
-  127      `record`, `verify` or `boot` did not find the program
+  125      `record`, `advise` or `verify` could not record the program, or the kernel of `boot` failed
+  126      `record`, `advise`, `verify` or `boot` could not execute the program
+  127      `record`, `advise`, `verify` or `boot` did not find the program
   128 + N  signal N ended the program under `record` or `boot`
   other    the program under `record` or `boot` ended with this code
 A closed pipe on standard output ends the command by SIGPIPE, without a message.";
@@ -36,6 +36,7 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    Advise(crate::advise::Args),
     #[cfg(feature = "bench")]
     Bench(crate::bench::BenchArgs),
     #[cfg(feature = "boot")]
@@ -78,6 +79,7 @@ pub fn main() -> ExitCode {
     };
     cli.command.tidy_up();
     let outcome: anyhow::Result<ExitCode> = match cli.command {
+        Command::Advise(args) => crate::advise::run(&args),
         #[cfg(feature = "bench")]
         Command::Bench(args) => crate::bench::run(&args).map(|()| ExitCode::SUCCESS),
         #[cfg(feature = "boot")]

@@ -1,5 +1,6 @@
 //! Record a program's memory life, replay it under other policies, measure it against Linux.
 
+pub mod advise;
 #[cfg(feature = "bench")]
 pub mod bench;
 #[cfg(feature = "boot")]

@@ -18,7 +18,6 @@ pub mod price_args;
 pub mod published;
 pub mod row;
 pub mod runner;
-pub mod sparkline;
 pub mod stats;
 pub mod table;
 

@@ -1,8 +1,10 @@
 //! `quire calibrate`: measures the ways to clear and copy memory, and shows which of them the library chooses for what.
 
+mod faults;
 #[cfg(fuzzing)]
 pub mod fuzzing;
 mod kept;
+mod kernel;
 mod measure;
 mod saved;
 mod show;
@@ -14,7 +16,8 @@ use anyhow::Result;
 use quire::arch::CpuFeatures;
 use quire::clear::{Calibration, ClearPolicy};
 
-pub use kept::{Chosen, choose, place};
+pub use kept::{Chosen, choose, clearing_ns_per_frame, place};
+pub use kernel::{Found, KernelPrices, kernel_place, kernel_prices};
 pub use measure::{Effort, measure};
 pub use saved::{Saved, load, save};
 
@@ -31,6 +34,10 @@ pub struct Args {
     /// Show the measurement saved in FILE instead of taking one.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["save", "smoke"])]
     load: Option<PathBuf>,
+    /// Measure what this machine's Linux takes for a fault instead, by folio size, for `quire advise`. Changes the settings of
+    /// transparent huge pages meanwhile and puts them back; needs root. Kept in kernel-prices.json beside the other file.
+    #[arg(long, conflicts_with_all = ["load", "vectors_ns"])]
+    kernel: bool,
     /// Save the measurement to FILE and nowhere else. With `-` it goes to standard output, and everything else to standard error.
     #[arg(long, value_name = "FILE")]
     save: Option<PathBuf>,
@@ -52,6 +59,9 @@ pub fn run(args: &Args) -> Result<()> {
     let save = args.save.as_deref().map(Target::named).transpose()?;
     let json = args.json.then(|| Target::named(Path::new("-"))).transpose()?;
     args.show.apply();
+    if args.kernel {
+        return measure_kernel(args, save, json);
+    }
     let calibration = match &args.load {
         Some(path) => load(path)?,
         None => {
@@ -73,18 +83,33 @@ pub fn run(args: &Args) -> Result<()> {
         Some(target) => target.write(&saved::bytes(&calibration)?),
         None if args.smoke || args.load.is_some() => Ok(()),
         None => {
-            keep_here(&calibration, place().as_deref());
+            report_kept(place().as_deref(), |place| kept::keep(&calibration, place));
             Ok(())
         }
     }
 }
 
-/// Keeps the measurement and reports where. Its table was shown already, so a failure here is not an error.
-fn keep_here(calibration: &Calibration, place: Option<&Path>) {
+/// Measures Linux's faults, and shows and keeps their prices.
+fn measure_kernel(args: &Args, save: Option<Target>, json: Option<Target>) -> Result<()> {
+    let prices = faults::measure(args.smoke)?;
+    output::show(&show::prices(&prices))?;
+    if let Some(json) = json {
+        json.write(&prices.bytes()?)?;
+    }
+    match save {
+        Some(target) => target.write(&prices.bytes()?)?,
+        None if args.smoke => {}
+        None => report_kept(kernel_place().as_deref(), |place| prices.keep(place)),
+    }
+    Ok(())
+}
+
+/// Keeps a measurement and reports where. Its table was shown already, so a failure here is not an error.
+fn report_kept(place: Option<&Path>, keep: impl FnOnce(&Path) -> Result<()>) {
     let Some(place) = place else {
         return say("quire: not kept, since neither XDG_CACHE_HOME nor HOME is set: use --save FILE");
     };
-    match kept::keep(calibration, place) {
+    match keep(place) {
         Ok(()) => say(format_args!("quire: kept in {}", quoted(place))),
         Err(error) => say(format_args!("quire: not kept: {error:#}; use --save FILE")),
     }

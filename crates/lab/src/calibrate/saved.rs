@@ -64,7 +64,7 @@ struct StretchFigure {
 }
 
 /// The processor's name for itself.
-fn cpu() -> String {
+pub(super) fn cpu() -> String {
     let found = procfs::CpuInfo::current().ok();
     found.and_then(|info| info.model_name(0).map(str::to_owned)).unwrap_or_default()
 }

@@ -6,7 +6,8 @@ use quire::arch::{Caches, ClearKernel, CopyKernel, CpuFeatures};
 use quire::clear::{CLASSES, Calibration, ClearPolicy, Cost, STRETCHES, THREADS, bytes_of, cpus_of};
 use quire::platform::TouchHint;
 
-use crate::output::Sheet;
+use super::KernelPrices;
+use crate::output::{Sheet, duration};
 
 /// All measurements, and the policy that follows.
 pub(super) fn text(calibration: &Calibration, features: CpuFeatures) -> String {
@@ -55,6 +56,16 @@ pub(super) fn text(calibration: &Calibration, features: CpuFeatures) -> String {
     }
     let _ = write!(text, "{}", policy_text(&policy));
     text
+}
+
+/// What Linux takes for a fault, by folio size.
+pub(super) fn prices(prices: &KernelPrices) -> String {
+    let header = ["folio", "fault", "each 4 KiB of it"].map(str::to_owned);
+    let mut sheet = Sheet::new(&header, 1);
+    for (kib, ns) in &prices.fault_ns {
+        sheet.add_row([extent(kib << 10), duration(*ns), duration(ns * 4.0 / *kib as f64)]);
+    }
+    format!("faults of this machine's Linux that bring in folios of zeroes\n{sheet}\n")
 }
 
 /// A row for each stretch length, a column for each number of threads; `None` if nothing was measured.

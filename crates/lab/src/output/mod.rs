@@ -6,12 +6,14 @@
 //! quote     names and lines from elsewhere, escaped so that they cannot steer the terminal
 //! number    figures in the unit that suits them, and sizes that were typed
 //! sheet     tables with as many columns as fit            width     how many there are, and prose that fits them
+//! sparkline values over time in one line
 //! ```
 
 mod draft;
 mod number;
 mod quote;
 mod sheet;
+mod sparkline;
 mod target;
 mod width;
 
@@ -19,6 +21,7 @@ pub use draft::Draft;
 pub use number::{duration, parse_bytes};
 pub use quote::{line, quoted};
 pub use sheet::Sheet;
+pub use sparkline::sparkline;
 pub use target::Target;
 pub use width::{Show, Width};
 

@@ -15,7 +15,7 @@ use quire::vm::{CollapseLimits, Collapser, FolioPolicy, Splitter};
 use super::costs::Stopwatch;
 use super::error::ReplayError;
 use super::need::Bounds;
-use super::policy::FolioSize;
+use super::policy::FolioSet;
 use super::processes::Space;
 use super::progress::Progress;
 use super::run::World;
@@ -173,7 +173,7 @@ impl Recording {
     /// [`ReplayError`].
     pub(crate) fn open(path: &Path) -> Result<Self, ReplayError> {
         let survey = Survey::of(path, Bounds::NONE, &mut Progress::new(String::new()))?;
-        let largest = FolioSize::all().last().expect("there are sizes");
+        let largest = FolioSet::FRAMES.and(Order::BLOCK.get());
         let needed = survey.needed(largest);
         // A folio is allocated before the pages that it replaces are freed.
         let world = World::new(needed + needed / 2, survey.header.cpus as usize, false)?;
@@ -187,9 +187,9 @@ impl Recording {
     pub(crate) fn replay(&mut self, plan: Plan) -> Result<Behind, ReplayError> {
         self.world.background = Some(plan);
         let order = if plan.large_faults { Order::BLOCK } else { Order::FRAME };
-        let size = FolioSize::all().find(|size| size.order() == order).expect("both are sizes");
+        let set = FolioSet::FRAMES.and(order.get());
         let mut progress = Progress::new(String::new());
-        let outcome = self.world.replay(&self.path, &self.survey, size, &self.watch, &mut progress)?;
+        let outcome = self.world.replay(&self.path, &self.survey, set, &self.watch, &mut progress)?;
         let program_ns = outcome.quire_ns();
         Ok(outcome.background.map_or_else(Behind::default, |background| background.end(program_ns)))
     }

@@ -114,6 +114,9 @@ impl Replayer<'_> {
         if got.is_ok() {
             verb.apply_to(&mut space.touched);
             verb.apply_to(&mut space.seen);
+            if let Some(parts) = &mut self.parts {
+                parts.apply(&mut space.parts, verb);
+            }
         }
         if let (Some(check), Some(id)) = (&mut self.check, space.model) {
             check.verb(id, verb, got).map_err(|what| self.diverged(what))?;

@@ -56,7 +56,7 @@ pub enum ReplayError {
     )]
     NoRoom {
         /// The folio size.
-        folio: &'static str,
+        folio: String,
         /// What the machine takes of the host.
         needed: String,
         /// What this host has, or what was allowed.

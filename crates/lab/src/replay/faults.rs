@@ -13,7 +13,7 @@ use crate::trace::{self, EventKind};
 
 /// A larger folio, fault-around or a fork had mapped the page already.
 pub(super) const ABSORBED: &str = "absorbed";
-const SIGNAL: &str = "signal";
+pub(super) const SIGNAL: &str = "signal";
 
 /// The kinds that Quire takes no fault for.
 pub(super) const NOT_TAKEN: [&str; 2] = [ABSORBED, FaultKind::Spurious.name()];
@@ -52,6 +52,9 @@ impl Replayer<'_> {
             self.counts.folios[usize::from(outcome.order.get()).min(9)] += 1;
         }
         let taken = outcome.kind != FaultKind::Spurious;
+        if let Some(parts) = self.parts.as_mut().filter(|_| taken) {
+            parts.fault(&mut self.processes.get_mut(key).parts, page, &outcome);
+        }
         self.faults.add(kind, taken.then_some(ns), duration_ns);
         Ok(())
     }

@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 use super::ReplayError;
 use super::costs::Stopwatch;
 use super::need::Bounds;
-use super::policy::{FolioSize, parse_folio, parse_memory};
+use super::policy::{FolioSet, parse_folio, parse_memory};
 use super::progress::Progress;
 use super::run::World;
 use super::survey::Survey;
@@ -23,7 +23,7 @@ pub fn replay(path: &Path, memory: u64, check: bool, folio: u8) -> Result<(), Re
     // As `quire replay --memory-limit` of the machine's size.
     let bounds = Bounds { memory, work: memory / PAGE * 4 };
     let survey = Survey::of(path, bounds, &mut progress)?;
-    let sizes: Vec<FolioSize> = FolioSize::all().collect();
+    let sizes: Vec<FolioSet> = FolioSet::each().collect();
     let size = sizes[usize::from(folio) % sizes.len()];
     let replayed = World::new(memory, 2, check)?.replay(path, &survey, size, watch, &mut progress);
     match replayed {

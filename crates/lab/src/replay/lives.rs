@@ -7,6 +7,7 @@ use super::check::Check;
 use super::error::ReplayError;
 use super::processes::{Key, Space};
 use super::replayer::Replayer;
+use crate::trace::PathId;
 
 impl Replayer<'_> {
     /// A process with a copy of the memory.
@@ -16,7 +17,7 @@ impl Replayer<'_> {
         let from = self.processes.get(parent);
         let model = self.check.as_mut().zip(from.model).map(|(check, id)| check.fork(id));
         let mut space = Space::new(mm, model);
-        (space.touched, space.heap) = (from.touched.clone(), from.heap);
+        (space.touched, space.heap, space.parts) = (from.touched.clone(), from.heap, from.parts.clone());
         self.compare(&space)?;
         // A number that is reused without an exit would leak its address space.
         self.drop_space(child)?;
@@ -36,7 +37,7 @@ impl Replayer<'_> {
     }
 
     /// A process starts another program. Its cost is everything up to the return of the call.
-    pub(super) fn exec(&mut self, pid: u32, cpu: CpuId) -> Result<(), ReplayError> {
+    pub(super) fn exec(&mut self, pid: u32, name: PathId, cpu: CpuId) -> Result<(), ReplayError> {
         if self.processes.key(pid).is_none() && self.counts.processes == 0 {
             self.counts.processes = 1;
         }
@@ -45,7 +46,9 @@ impl Replayer<'_> {
         let mm = made.map_err(|_| self.out_of_memory())?;
         self.limit(&mm);
         let model = self.check.as_mut().map(Check::create);
-        let key = self.processes.adopt(pid, Space::new(mm, model));
+        let mut space = Space::new(mm, model);
+        space.parts.program = Some(name);
+        let key = self.processes.adopt(pid, space);
         self.processes.switch_to(cpu, key);
         self.starting.insert(pid, gone + ns);
         Ok(())

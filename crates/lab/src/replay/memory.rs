@@ -4,6 +4,8 @@
 //! The full sample, which reads every page table, is taken only when at least a sixty-fourth more is in use
 //! than at the last one.
 
+use std::collections::HashMap;
+
 use hosted::Hosted;
 use quire::addr::{Frame, Order};
 use quire::manager::MemoryManager;
@@ -11,32 +13,33 @@ use quire::memmap::BlockState;
 use serde::Serialize;
 
 use super::pages::PageSet;
+use super::parts::{PartId, Parts};
 use super::processes::Space;
 use super::verb::PAGE;
 
 /// Memory in use at one moment, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub(super) struct Usage {
+pub(crate) struct Usage {
     /// Events of the trace that were replayed until then.
-    pub(super) event: u64,
+    pub(crate) event: u64,
     /// The sum of the following.
-    pub(super) total: u64,
+    pub(crate) total: u64,
     /// Private folios, each counted once however many address spaces map it.
-    pub(super) anonymous: u64,
+    pub(crate) anonymous: u64,
     /// Page cache.
-    pub(super) file: u64,
+    pub(crate) file: u64,
     /// Shared anonymous memory.
-    pub(super) shared: u64,
+    pub(crate) shared: u64,
     /// Page-table pages.
-    pub(super) page_tables: u64,
+    pub(crate) page_tables: u64,
     /// The allocator's block records and page descriptors.
-    pub(super) metadata: u64,
+    pub(crate) metadata: u64,
     /// Records of mappings, files, page cache and map counts, and the zero page.
-    pub(super) records: u64,
+    pub(crate) records: u64,
     /// The part of `anonymous` that the program has touched.
-    pub(super) touched: u64,
+    pub(crate) touched: u64,
     /// The part that only the folio size populated.
-    pub(super) wasted: u64,
+    pub(crate) wasted: u64,
 }
 
 /// The peak so far.
@@ -56,13 +59,18 @@ impl Peak {
         machine: &Hosted,
         manager: &MemoryManager<'_, Hosted>,
         spaces: impl Iterator<Item = &'s Space<'m>>,
+        parts: Option<&mut Parts>,
     ) -> Result<(), String> {
         let info = manager.meminfo();
         let total = (info.frames.used + info.frames.metadata) * PAGE;
         if total <= self.usage.total + self.usage.total / 64 {
             return Ok(());
         }
-        let seen = Seen::of(machine, manager, spaces);
+        let seen = Seen::of(machine, manager, spaces, parts.is_some());
+        if let Some(parts) = parts {
+            let owned = seen.parts.iter().flatten();
+            parts.peak(owned.map(|(frame, part)| (*part, seen.touched.contains(*frame))));
+        }
         let (anonymous, touched) = (seen.anonymous.len(), seen.touched.len());
         // The zero page is the manager's own.
         let records = info.slab + count_frames(manager) + 1;
@@ -102,6 +110,8 @@ struct Seen {
     anonymous: PageSet,
     /// Those among them that a program has touched and still maps.
     touched: PageSet,
+    /// The part of each private frame, if parts are observed.
+    parts: Option<HashMap<u64, Option<PartId>>>,
 }
 
 impl Seen {
@@ -109,23 +119,20 @@ impl Seen {
         machine: &Hosted,
         manager: &MemoryManager<'_, Hosted>,
         spaces: impl Iterator<Item = &'s Space<'m>>,
+        by_part: bool,
     ) -> Self {
-        let mut seen = Self::default();
+        let mut seen = Self { parts: by_part.then(HashMap::new), ..Self::default() };
         for space in spaces {
             for leaf in machine.leaves(space.mm.root()) {
                 for step in 0..leaf.frames {
-                    seen.frame(
-                        manager,
-                        leaf.frame.add(step),
-                        space.touched.contains(leaf.addr.page() + step),
-                    );
+                    seen.frame(manager, leaf.frame.add(step), space, leaf.addr.page() + step);
                 }
             }
         }
         seen
     }
 
-    fn frame(&mut self, manager: &MemoryManager<'_, Hosted>, frame: Frame, touched: bool) {
+    fn frame(&mut self, manager: &MemoryManager<'_, Hosted>, frame: Frame, space: &Space<'_>, page: u64) {
         // The page cache and the manager hold their frames (the zero page too) besides mappings.
         if manager.pages().frames().is_held(frame) {
             return;
@@ -135,8 +142,16 @@ impl Seen {
         if self.anonymous.insert(frame.0) && whole {
             let first = block.first_frame().0;
             self.anonymous.insert_range(first, first + Order::BLOCK.frames());
+            if let Some(parts) = &mut self.parts {
+                let part = space.parts.find(page);
+                (first..first + Order::BLOCK.frames())
+                    .for_each(|frame| _ = parts.entry(frame).or_insert(part));
+            }
         }
-        if touched {
+        if let Some(parts) = &mut self.parts {
+            parts.insert(frame.0, space.parts.find(page));
+        }
+        if space.touched.contains(page) {
             self.touched.insert(frame.0);
         }
     }

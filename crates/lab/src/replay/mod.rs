@@ -10,6 +10,7 @@
 //! check      the same in lockstep with the naive model        costs, memory    what it took in time and space
 //! predict    faults and resident memory alone, for `quire verify`
 //! report     as JSON lines                                    text     as tables
+//! trial      the same under many sets of sizes for `advise`   parts, timeline   faults and memory by mapping, and over time
 //! ```
 
 mod background;
@@ -27,6 +28,7 @@ mod lives;
 mod memory;
 mod need;
 mod pages;
+mod parts;
 mod plan;
 mod policy;
 mod predict;
@@ -37,6 +39,8 @@ mod report;
 mod run;
 mod survey;
 mod text;
+mod timeline;
+mod trial;
 mod verb;
 
 use std::path::{Path, PathBuf};
@@ -48,8 +52,11 @@ use serde_json::Value;
 
 pub(crate) use background::{Behind, Moment, Plan as BackgroundPlan, Recording};
 pub use error::ReplayError;
-pub(crate) use policy::{FolioSize, parse_size};
+pub(crate) use parts::{Part, PartKind};
+pub(crate) use policy::{FolioSet, FolioSize, order_name, parse_set, parse_size};
 pub(crate) use predict::{Predicted, predict};
+pub(crate) use timeline::Sample;
+pub(crate) use trial::{Figures, Trial};
 
 use crate::calibrate::{self, Chosen};
 use crate::host::machine;
@@ -71,7 +78,8 @@ pub struct Args {
     /// Traces that `quire record` wrote.
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
-    /// Folio size of private memory, 4K to 2M, or `sweep` for one line for each size. Where a folio does not fit, 4 KiB is used.
+    /// Folio sizes of private memory: one of 4K to 2M, several as 64K,2M, or `sweep` for one line for each size. A fault takes
+    /// the largest that fits, at last 4 KiB.
     #[arg(long, value_name = "SIZE", value_parser = parse_folio, default_value = "4K")]
     folio: FolioChoice,
     /// Memory of the replaying machine, for example 2G [default: enough for the largest folio size].
@@ -114,19 +122,19 @@ impl Args {
     }
 
     /// Bytes of the machine for this folio size.
-    fn memory_of(&self, survey: &Survey, size: FolioSize) -> u64 {
+    fn memory_of(&self, survey: &Survey, size: FolioSet) -> u64 {
         self.memory.unwrap_or_else(|| survey.needed(size))
     }
 
     /// The folio sizes for which there is memory, and why others are left out.
-    fn sizes(&self, survey: &Survey, bounds: Bounds) -> (Vec<FolioSize>, Vec<ReplayError>) {
-        let asked: Vec<FolioSize> = match self.folio {
+    fn sizes(&self, survey: &Survey, bounds: Bounds) -> (Vec<FolioSet>, Vec<ReplayError>) {
+        let asked: Vec<FolioSet> = match self.folio {
             FolioChoice::One(size) => vec![size],
-            FolioChoice::Sweep => FolioSize::all().collect(),
+            FolioChoice::Sweep => FolioSet::each().collect(),
         };
-        let taken = |size: FolioSize| need::taken(self.memory_of(survey, size));
+        let taken = |size: FolioSet| need::taken(self.memory_of(survey, size));
         let (fit, rest): (Vec<_>, Vec<_>) = asked.into_iter().partition(|&size| taken(size) <= bounds.memory);
-        let refusal = |size: FolioSize| ReplayError::NoRoom {
+        let refusal = |size: FolioSet| ReplayError::NoRoom {
             folio: size.name(),
             needed: need::shown(taken(size)),
             allowed: need::shown(bounds.memory),
@@ -208,7 +216,7 @@ fn replay_file(
     args: &Args,
     path: &Path,
     survey: &Survey,
-    sizes: &[FolioSize],
+    sizes: &[FolioSet],
     (watch, machine, clear): (&Stopwatch, &Value, &Chosen),
 ) -> Result<Vec<Report>, ReplayError> {
     let memory_bytes = sizes.iter().map(|size| args.memory_of(survey, *size)).max().unwrap_or(0);

@@ -120,6 +120,7 @@ mod flag {
     pub(super) const NORESERVE: u64 = 0x4000;
     pub(super) const POPULATE: u64 = 0x8000;
     pub(super) const NONBLOCK: u64 = 0x1_0000;
+    pub(super) const STACK: u64 = 0x2_0000;
 }
 
 /// A mapping at a fixed address; the caller fills in address and length.
@@ -132,6 +133,7 @@ pub(super) fn mapping(prot: u64, flags: u64, file: Option<(u64, u64)>) -> Mappin
         shared: flags & flag::SHARING != flag::PRIVATE,
         file,
         grows_down: flags & flag::GROWSDOWN != 0,
+        thread_stack: flags & flag::STACK != 0,
         populate: flags & (flag::POPULATE | flag::NONBLOCK) == flag::POPULATE,
         locked: flags & flag::LOCKED != 0,
         noreserve: flags & flag::NORESERVE != 0,

@@ -1,7 +1,7 @@
 //! Parses folio sizes and memory sizes of the command line.
 
 use quire::addr::Order;
-use quire::vm::FolioPolicy;
+use quire::vm::{FolioPolicy, policy::OrderPolicy};
 
 use crate::output::parse_bytes;
 
@@ -19,18 +19,26 @@ const SIZES: [(&str, u8); 9] = [
     ("2M", 9),
 ];
 
-/// One folio size for all anonymous memory, with 4 KiB where it does not fit; as Linux with only this size on
-/// `always`.
+/// One folio size.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct FolioSize {
     name: &'static str,
     order: Order,
 }
 
+/// The folio sizes of anonymous memory: a fault takes the largest that fits, at last 4 KiB; as Linux with these
+/// sizes on `always`, and others on `madvise` for memory that asks.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub(crate) struct FolioSet {
+    /// One bit for each order above 0.
+    always: u16,
+    madvise: u16,
+}
+
 /// The value of `--folio`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum FolioChoice {
-    One(FolioSize),
+    One(FolioSet),
     /// Every size in turn.
     Sweep,
 }
@@ -47,32 +55,112 @@ impl FolioSize {
         self.name
     }
 
-    pub(super) const fn order(self) -> Order {
-        self.order
-    }
-
     /// The size in KiB.
     pub(crate) const fn kib(self) -> usize {
         self.order.bytes() as usize / 1024
     }
 
-    pub(super) const fn policy(self) -> FolioPolicy {
-        FolioPolicy::only(self.order)
+    /// This size alone.
+    pub(super) const fn set(self) -> FolioSet {
+        FolioSet::FRAMES.and(self.order.get())
+    }
+}
+
+impl FolioSet {
+    /// Single frames only.
+    pub(crate) const FRAMES: Self = Self { always: 0, madvise: 0 };
+
+    /// All sizes.
+    pub(crate) fn all() -> Self {
+        Self::each().fold(Self::FRAMES, Self::with)
+    }
+
+    /// Each size alone, small to large.
+    pub(crate) fn each() -> impl Iterator<Item = Self> {
+        FolioSize::all().map(FolioSize::set)
+    }
+
+    /// The set with one more order.
+    #[must_use]
+    pub(crate) const fn and(self, order: u8) -> Self {
+        Self { always: self.always | 1 << order & !1, ..self }
+    }
+
+    /// The set with these orders for memory that asks, as far as it has not got them already.
+    #[must_use]
+    pub(crate) const fn on_request(self, orders: Self) -> Self {
+        Self { madvise: orders.always & !self.always, ..self }
+    }
+
+    /// The orders for memory that asks and for no other.
+    pub(crate) const fn requested(self) -> Self {
+        Self { always: self.madvise, madvise: 0 }
+    }
+
+    /// The orders of both sets.
+    #[must_use]
+    pub(crate) const fn with(self, other: Self) -> Self {
+        Self { always: self.always | other.always, madvise: self.madvise | other.madvise }
+    }
+
+    /// The orders for all memory, without 4 KiB, small to large.
+    pub(crate) fn orders(self) -> impl Iterator<Item = u8> {
+        (1..16).filter(move |order| self.always >> order & 1 == 1)
+    }
+
+    /// `4K`, `64K`, `64K+2M`, `all`; behind a comma what memory gets that asks.
+    pub(crate) fn name(self) -> String {
+        let names: Vec<String> = self.orders().map(order_name).collect();
+        let name = match names.len() {
+            0 => order_name(0),
+            many if many == SIZES.len() - 1 => "all".to_owned(),
+            _ => names.join("+"),
+        };
+        match self.madvise {
+            0 => name,
+            _ => format!("{name}, {} by madvise", self.requested().name()),
+        }
+    }
+
+    /// The orders for all memory alone.
+    #[must_use]
+    pub(crate) const fn unrequested(self) -> Self {
+        Self { madvise: 0, ..self }
+    }
+
+    /// The largest order, asked for or not.
+    pub(super) const fn largest(self) -> Order {
+        let orders = self.always | self.madvise | 1;
+        match Order::new(orders.ilog2() as u8) {
+            Some(order) => order,
+            None => Order::FRAME,
+        }
+    }
+
+    pub(super) fn policy(self) -> FolioPolicy {
+        let set = |orders: Self, policy: FolioPolicy, choice| {
+            orders.orders().filter_map(Order::new).fold(policy, |policy, order| policy.with(order, choice))
+        };
+        let always = set(self, FolioPolicy::FRAMES, OrderPolicy::Always);
+        set(self.requested(), always, OrderPolicy::Madvise)
     }
 }
 
 /// The name of the size with this order.
-pub(super) fn order_name(order: u8) -> String {
+pub(crate) fn order_name(order: u8) -> String {
     let kib = 4u64 << order;
     if kib < 1024 { format!("{kib}K") } else { format!("{}M", kib / 1024) }
 }
 
-/// `4K` to `2M`, or `sweep`; in either case of letters.
-pub(super) fn parse_folio(text: &str) -> Result<FolioChoice, String> {
-    if text.eq_ignore_ascii_case("sweep") {
-        return Ok(FolioChoice::Sweep);
+/// `4K` to `2M`, several of them between commas or plus signs, or `all`; in either case of letters.
+pub(crate) fn parse_set(text: &str) -> Result<FolioSet, String> {
+    if text.eq_ignore_ascii_case("all") {
+        return Ok(FolioSet::all());
     }
-    parse_size(text).map(FolioChoice::One).map_err(|error| format!("{error} or sweep"))
+    let with = |set: FolioSet, name: &str| Ok(set.with(parse_size(name.trim())?.set()));
+    text.split([',', '+'])
+        .try_fold(FolioSet::FRAMES, with)
+        .map_err(|error: String| format!("{error}, several of them between commas, or all"))
 }
 
 /// `4K` to `2M`, in either case of letters.
@@ -81,6 +169,14 @@ pub(crate) fn parse_size(text: &str) -> Result<FolioSize, String> {
         let names: Vec<&str> = SIZES.iter().map(|(name, _)| *name).collect();
         format!("no such folio size; choose {}", names.join(", "))
     })
+}
+
+/// A set of sizes, or `sweep`; in either case of letters.
+pub(super) fn parse_folio(text: &str) -> Result<FolioChoice, String> {
+    if text.eq_ignore_ascii_case("sweep") {
+        return Ok(FolioChoice::Sweep);
+    }
+    parse_set(text).map(FolioChoice::One).map_err(|error| format!("{error}, or sweep"))
 }
 
 /// Parses bytes as [`parse_bytes`], rounded up to 2 MiB.

@@ -41,12 +41,12 @@ pub(crate) fn predict(path: &Path, sizes: &[FolioSize]) -> Result<Predicted, Rep
     let allowed = host::available();
     let mut progress = Progress::new(quoted(path).to_string());
     let survey = Survey::of(path, Bounds { memory: allowed, work: allowed / PAGE * 4 }, &mut progress)?;
-    let bytes = sizes.iter().map(|&size| survey.needed(size)).max().unwrap_or(0);
+    let bytes = sizes.iter().map(|&size| survey.needed(size.set())).max().unwrap_or(0);
     for &size in sizes {
-        let taken = need::taken(survey.needed(size));
+        let taken = need::taken(survey.needed(size.set()));
         if taken > allowed {
             let (needed, allowed) = (need::shown(taken), need::shown(allowed));
-            return Err(ReplayError::NoRoom { folio: size.name(), needed, allowed });
+            return Err(ReplayError::NoRoom { folio: size.name().to_owned(), needed, allowed });
         }
     }
     progress.expect(survey.header.events * sizes.len() as u64);
@@ -55,7 +55,7 @@ pub(crate) fn predict(path: &Path, sizes: &[FolioSize]) -> Result<Predicted, Rep
     let watch = Stopwatch::new();
     let mut replay = |&size: &FolioSize| {
         progress.show(format!("folios of {}", size.name()));
-        let outcome = world.replay(path, &survey, size, &watch, &mut progress)?;
+        let outcome = world.replay(path, &survey, size.set(), &watch, &mut progress)?;
         let (faults, peak_rss_bytes) = (outcome.faults_taken(), outcome.counts.peak_rss * PAGE);
         Ok(Prediction { size, faults, peak_rss_bytes })
     };

@@ -12,6 +12,7 @@ use quire::cpu::CpuId;
 use quire::vm::Mm;
 
 use super::pages::PageSet;
+use super::parts::PartMap;
 
 /// An address space and the replay's records of it.
 pub(super) struct Space<'m> {
@@ -22,6 +23,8 @@ pub(super) struct Space<'m> {
     pub(super) seen: PageSet,
     /// The most resident memory so far, in pages.
     pub(super) rss: u64,
+    /// Its mappings, if they are observed.
+    pub(super) parts: PartMap,
     /// The end of the heap, once a call has shown it.
     pub(super) heap: Option<u64>,
     /// The same in the model.
@@ -53,6 +56,7 @@ impl<'m> Space<'m> {
             touched: PageSet::default(),
             seen: PageSet::default(),
             rss: 0,
+            parts: PartMap::default(),
             heap: None,
             model,
             users: 1,

@@ -12,9 +12,11 @@ use super::check::Check;
 use super::costs::{Costs, Stopwatch};
 use super::error::ReplayError;
 use super::memory::Peak;
-use super::policy::{FolioSize, exact_bytes};
+use super::parts::Parts;
+use super::policy::{FolioSet, exact_bytes};
 use super::processes::{Key, Processes, Space};
 use super::survey::Survey;
+use super::timeline::Timeline;
 use super::verb::PAGE;
 use crate::trace::{Event, EventKind, ForkKind, Placed, Tier};
 
@@ -63,7 +65,7 @@ pub(super) struct Replayer<'m> {
     pub(super) files: Vec<File<'m, Hosted>>,
     pub(super) processes: Processes<'m>,
     pub(super) check: Option<Check>,
-    pub(super) size: FolioSize,
+    pub(super) set: FolioSet,
     /// Events applied so far.
     pub(super) event: u64,
     pub(super) verbs: Costs,
@@ -78,6 +80,10 @@ pub(super) struct Replayer<'m> {
     pub(super) tells_all: bool,
     /// The background.
     pub(super) background: Option<Background>,
+    /// The faults and the memory of each mapping, if they are observed.
+    pub(super) parts: Option<Parts>,
+    /// Memory over time, if it is observed.
+    pub(super) timeline: Option<Timeline>,
     /// Of the current event: whether it rests on an unknown order, and its outcome.
     in_doubt: bool,
     agreement: Agreement,
@@ -91,7 +97,7 @@ impl<'m> Replayer<'m> {
         survey: &'m Survey,
         files: Vec<File<'m, Hosted>>,
         check: bool,
-        size: FolioSize,
+        set: FolioSet,
     ) -> Self {
         Self {
             machine,
@@ -101,7 +107,7 @@ impl<'m> Replayer<'m> {
             files,
             processes: Processes::new(machine),
             check: check.then(|| Check::new(&survey.files)),
-            size,
+            set,
             event: 0,
             verbs: Costs::default(),
             faults: Costs::default(),
@@ -111,6 +117,8 @@ impl<'m> Replayer<'m> {
             starting: HashMap::new(),
             tells_all: survey.header.tier == Tier::Privileged,
             background: None,
+            parts: None,
+            timeline: None,
             in_doubt: false,
             agreement: Agreement::AsRecorded,
         }
@@ -132,6 +140,9 @@ impl<'m> Replayer<'m> {
             }
             Ok::<_, ReplayError>(())
         })?;
+        if let Some(timeline) = &mut self.timeline {
+            timeline.pass(event.time_ns, self.manager);
+        }
         self.event += 1;
         Ok(self.agreement)
     }
@@ -139,7 +150,7 @@ impl<'m> Replayer<'m> {
     fn apply(&mut self, event: &Event, cpu: CpuId) -> Result<(), ReplayError> {
         let pid = event.pid;
         match &event.kind {
-            EventKind::Exec { .. } => self.exec(pid, cpu)?,
+            EventKind::Exec { name } => self.exec(pid, *name, cpu)?,
             EventKind::Fork { child_pid, kind, .. } => {
                 let key = self.enter(pid, cpu)?;
                 match kind {
@@ -225,7 +236,7 @@ impl<'m> Replayer<'m> {
     pub(super) fn compare(&self, space: &Space<'_>) -> Result<(), ReplayError> {
         match (&self.check, space.model) {
             (Some(check), Some(id)) => {
-                check.compare(id, &space.mm, self.size.order()).map_err(|what| self.diverged(what))
+                check.compare(id, &space.mm, self.set.largest()).map_err(|what| self.diverged(what))
             }
             _ => Ok(()),
         }
@@ -250,7 +261,11 @@ impl<'m> Replayer<'m> {
 
     /// Samples memory before some of it is freed. When checking, every frame must have an owner.
     pub(super) fn look_at_memory(&mut self) -> Result<(), ReplayError> {
-        let looked = self.peak.look(self.event, self.machine, self.manager, self.processes.spaces());
+        if let Some(timeline) = &mut self.timeline {
+            timeline.before_release(self.manager);
+        }
+        let (spaces, parts) = (self.processes.spaces(), self.parts.as_mut());
+        let looked = self.peak.look(self.event, self.machine, self.manager, spaces, parts);
         match looked {
             Err(what) if self.check.is_some() => Err(self.diverged(what)),
             _ => Ok(()),

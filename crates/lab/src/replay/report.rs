@@ -27,7 +27,7 @@ pub(super) struct Report {
     pub(super) program_version: String,
     pub(super) command: Vec<String>,
     pub(super) recorded: Recorded,
-    pub(super) folio: &'static str,
+    pub(super) folio: String,
     pub(super) memory_bytes: u64,
     pub(super) cpus: usize,
     /// Rounds of the replay; times are those of the fastest.
@@ -171,7 +171,7 @@ impl Report {
                 thp_disabled: header.thp_disabled,
                 records_lost: header.totals.lost.max(context.survey.lost),
             },
-            folio: outcome.size.name(),
+            folio: outcome.set.name(),
             memory_bytes: context.memory_bytes,
             cpus: context.cpus,
             rounds: context.rounds,

@@ -1,4 +1,4 @@
-//! Replays one trace under one folio size, from an empty machine to an empty machine.
+//! Replays one trace under one set of folio sizes, from an empty machine to an empty machine.
 
 use std::path::Path;
 
@@ -16,10 +16,12 @@ use super::error::ReplayError;
 use super::faults::{NOT_TAKEN, kinds};
 use super::files;
 use super::memory::Usage;
-use super::policy::{FolioSize, exact_bytes};
+use super::parts::{Part, Parts};
+use super::policy::{FolioSet, exact_bytes};
 use super::progress::Progress;
 use super::replayer::{Agreement, Counts, Replayer};
 use super::survey::Survey;
+use super::timeline::{Sample, Timeline};
 use crate::output::{quoted, say};
 use crate::trace::{Settled, TraceReader};
 
@@ -34,11 +36,13 @@ pub(super) struct World {
     pub(super) background: Option<Plan>,
     /// The policy for clearing and copying; `None` for the one that the processor's features suggest.
     clear: Option<ClearPolicy>,
+    /// Whether mappings and memory over time are observed.
+    pub(super) observes: bool,
 }
 
 /// The outcome of one replay.
 pub(super) struct Outcome {
-    pub(super) size: FolioSize,
+    pub(super) set: FolioSet,
     pub(super) counts: Counts,
     pub(super) verbs: Costs,
     pub(super) faults: Costs,
@@ -54,6 +58,9 @@ pub(super) struct Outcome {
     pub(super) leaked: u64,
     /// The background.
     pub(super) background: Option<Background>,
+    /// The parts and memory over time, if they were observed.
+    pub(super) parts: Vec<Part>,
+    pub(super) timeline: Vec<Sample>,
 }
 
 impl Outcome {
@@ -83,7 +90,7 @@ impl World {
             HostedConfig { real_ipis: false, ..HostedConfig::bench(bytes) }
         };
         let machine = config.with_cpus(cpus).build()?;
-        Ok(Self { machine, bytes, check, fresh: true, background: None, clear: None })
+        Ok(Self { machine, bytes, check, fresh: true, background: None, clear: None, observes: false })
     }
 
     /// The same with this policy for clearing and copying; `None` for the one that the processor's features
@@ -100,7 +107,7 @@ impl World {
         &mut self,
         path: &Path,
         survey: &Survey,
-        size: FolioSize,
+        set: FolioSet,
         watch: &Stopwatch,
         progress: &mut Progress,
     ) -> Result<Outcome, ReplayError> {
@@ -120,7 +127,7 @@ impl World {
         // Each event runs as the CPU of its thread, so the setup must leave CPU 0.
         let zeroes = Zeroes { remember: false, ..Zeroes::default() };
         let allocator = AllocatorConfig { zeroes, clear: self.clear, ..AllocatorConfig::default() };
-        let config = Config { folios: size.policy(), allocator, ..Config::default() };
+        let config = Config { folios: set.policy(), allocator, ..Config::default() };
         let manager = machine
             .run_on(CpuId(0), || hosted::raw::memory_manager(machine, &ranges, &config))
             .map_err(|source| ReplayError::TooSmall { bytes: self.bytes, source })?;
@@ -129,8 +136,10 @@ impl World {
         let files = machine.run_on(CpuId(0), || files::open(machine, &manager, &survey.files));
         machine.reset_counters();
         let mut replayer =
-            Replayer::new(machine, &manager, watch, survey, files.map_err(|_| full())?, self.check, size);
+            Replayer::new(machine, &manager, watch, survey, files.map_err(|_| full())?, self.check, set);
         replayer.background = self.background.map(|plan| Background::new(plan, survey.header.events));
+        replayer.parts = self.observes.then(Parts::default);
+        replayer.timeline = self.observes.then(|| Timeline::new(survey.span_ns));
         let replayed = replay_events(path, &mut replayer, progress);
         let counted = machine.counters();
         let (outcome, event) = machine.run_on(CpuId(0), || finish(replayer, counted));
@@ -153,9 +162,9 @@ impl World {
 /// Ends the processes of a replay that stopped early, closes the files, and keeps the counts.
 fn finish(mut replayer: Replayer<'_>, counted: Counters) -> (Outcome, u64) {
     replayer.processes.release_all();
-    let Replayer { size, counts, verbs, faults, peak, event, background, .. } = replayer;
+    let Replayer { set, counts, verbs, faults, peak, event, background, parts, timeline, .. } = replayer;
     let outcome = Outcome {
-        size,
+        set,
         counts,
         verbs,
         faults,
@@ -166,6 +175,8 @@ fn finish(mut replayer: Replayer<'_>, counted: Counters) -> (Outcome, u64) {
         fell_back: 0,
         leaked: 0,
         background,
+        parts: parts.map(Parts::end).unwrap_or_default(),
+        timeline: timeline.map(Timeline::end).unwrap_or_default(),
     };
     (outcome, event)
 }

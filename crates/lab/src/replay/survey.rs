@@ -11,12 +11,12 @@ use super::error::ReplayError;
 use super::need::{Bounds, Estimate, Life};
 use super::pages::PageSet;
 use super::plan::{Answer, Plan, mapping, plan};
-use super::policy::FolioSize;
+use super::policy::FolioSet;
 use super::progress::Progress;
 use super::verb::{Mapping, PAGE, Verb};
 use crate::trace::{
-    self, Access, Event, EventKind, FileId, ForkKind, Header, Layouts, MapCause, PopulateCause, Syscall,
-    Tier, TraceReader,
+    self, Access, Event, EventKind, FileId, ForkKind, Header, Layouts, MapCause, PathId, PopulateCause,
+    Syscall, Tier, TraceReader,
 };
 
 /// The number of each file, by device and inode.
@@ -33,6 +33,8 @@ pub(super) struct SurveyedFile {
     cold: PageSet,
     /// Shared anonymous memory: a mapping makes it, and it is never opened.
     nameless: bool,
+    /// Its name when it was first mapped.
+    pub(super) path: Option<PathId>,
 }
 
 /// The result of surveying a trace.
@@ -42,6 +44,12 @@ pub(super) struct Survey {
     pub(super) numbers: Numbers,
     /// Kernel records that were lost while it was recorded.
     pub(super) lost: u64,
+    /// The times of the first and of the last event.
+    pub(super) span_ns: (u64, u64),
+    /// Whether the program asks for large folios (`MADV_HUGEPAGE`).
+    pub(super) asks: bool,
+    /// The names of programs and files, by number.
+    pub(super) paths: Vec<String>,
     estimate: Estimate,
 }
 
@@ -57,6 +65,7 @@ struct Walk {
     privileged: bool,
     /// Mappings that an address space may have.
     mapping_limit: u64,
+    asks: bool,
 }
 
 impl Survey {
@@ -82,9 +91,14 @@ impl Survey {
             lost: 0,
             privileged: header.tier == Tier::Privileged,
             mapping_limit: header.limits.map_or(MAX_MAPPINGS as u64, |limits| limits.mappings),
+            asks: false,
         };
+        let mut span_ns = None;
         for event in reader.by_ref() {
-            walk.event(&event?)?;
+            let event = event?;
+            let (first_ns, _) = *span_ns.get_or_insert((event.time_ns, event.time_ns));
+            span_ns = Some((first_ns, event.time_ns.max(first_ns)));
+            walk.event(&event)?;
             walk.estimate.next()?;
             walk.events += 1;
             progress.advance();
@@ -93,13 +107,14 @@ impl Survey {
             // Pages of this file start as zeroes, so none is read in.
             file.warm = PageSet::default();
         }
-        let Walk { files, numbers, lost, estimate, .. } = walk;
-        Ok(Self { header, files, numbers, lost, estimate })
+        let Walk { files, numbers, lost, asks, estimate, .. } = walk;
+        let (span_ns, paths) = (span_ns.unwrap_or_default(), reader.paths().to_vec());
+        Ok(Self { header, files, numbers, lost, span_ns, asks, paths, estimate })
     }
 
-    /// Bytes of a machine that is large enough under this folio size.
-    pub(super) fn needed(&self, size: FolioSize) -> u64 {
-        self.estimate.needed(usize::from(size.order().get()))
+    /// Bytes of a machine that is large enough under these folio sizes.
+    pub(super) fn needed(&self, set: FolioSet) -> u64 {
+        self.estimate.needed(usize::from(set.largest().get()))
     }
 }
 
@@ -237,6 +252,7 @@ impl Walk {
         if moves {
             self.note_extent(pid, call.result as u64);
         }
+        self.asks |= matches!(verb, Verb::Madvise { advice: Advice::HugePage, .. });
         let most = self.mapping_limit;
         self.life(pid, |life| {
             if moves {
@@ -411,7 +427,7 @@ const fn is_canonical(addr: u64) -> bool {
 
 fn number(numbers: &mut Numbers, files: &mut Vec<SurveyedFile>, file: &FileId) -> u64 {
     *numbers.entry((file.device, file.inode)).or_insert_with(|| {
-        files.push(SurveyedFile::default());
+        files.push(SurveyedFile { path: Some(file.path), ..SurveyedFile::default() });
         files.len() as u64 - 1
     })
 }

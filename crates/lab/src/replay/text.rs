@@ -233,7 +233,7 @@ pub(super) fn sweep(reports: &[Report]) -> String {
         let peak = &report.peak;
         let wasted = 100.0 * peak.wasted as f64 / peak.anonymous.max(1) as f64;
         let mut cells = vec![
-            report.folio.to_owned(),
+            report.folio.clone(),
             report.faults_taken.to_string(),
             report.absorbed().to_string(),
             (peak.total / 1024).to_string(),

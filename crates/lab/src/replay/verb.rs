@@ -21,6 +21,8 @@ pub(super) struct Mapping {
     /// The file's number, from 0, and its first page; `None` for anonymous memory.
     pub(super) file: Option<(u64, u64)>,
     pub(super) grows_down: bool,
+    /// `MAP_STACK`, which changes nothing but its name.
+    pub(super) thread_stack: bool,
     pub(super) populate: bool,
     pub(super) locked: bool,
     pub(super) noreserve: bool,

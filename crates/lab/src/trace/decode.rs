@@ -28,6 +28,10 @@ impl Decoder {
         self.paths.get(id.0 as usize).map(String::as_str)
     }
 
+    pub(super) fn paths(&self) -> &[String] {
+        &self.paths
+    }
+
     /// The next entry; `None` for one that defines a path.
     pub(super) fn entry(&mut self, cursor: &mut Cursor<'_>) -> Result<Option<Event>, Malformed> {
         let first = cursor.byte()?;

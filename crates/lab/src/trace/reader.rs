@@ -119,6 +119,11 @@ impl<R: Read> TraceReader<R> {
         self.decoder.path(id)
     }
 
+    /// All strings that the events read so far name, by number.
+    pub fn paths(&self) -> &[String] {
+        self.decoder.paths()
+    }
+
     /// The events read so far.
     pub fn events_read(&self) -> u64 {
         self.events

@@ -106,3 +106,39 @@ fn what_cannot_be_read_or_written_is_one_line() {
         );
     }
 }
+
+/// Linux's own faults are measured by root alone, and the settings are afterwards as they were.
+#[test]
+fn prices_of_the_kernel_are_saved_and_settings_put_back() {
+    let settings = || {
+        let root = Path::new("/sys/kernel/mm/transparent_hugepage");
+        let directories = std::fs::read_dir(root).into_iter().flatten().flatten();
+        let mut found: Vec<_> = directories
+            .filter_map(|entry| std::fs::read_to_string(entry.path().join("enabled")).ok())
+            .collect();
+        found.sort();
+        found
+    };
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("prices.json");
+    let name = file.to_str().unwrap();
+    let before = settings();
+    let measured = calibrate(&["--kernel", "--smoke", "--save", name]);
+    if !measured.status.success() {
+        let told = text(&measured.stderr);
+        assert!(told.lines().count() == 1 && told.contains("run as root"), "{told}");
+        assert!(!file.exists());
+        return;
+    }
+    assert_eq!(settings(), before);
+    let saved: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+    let prices = saved["fault_ns"].as_object().unwrap();
+    assert!(prices["4"].as_f64().unwrap() > 0.0, "{saved}");
+    let shown = text(&measured.stdout);
+    assert!(shown.contains("4KiB") && shown.lines().count() > prices.len(), "{shown}");
+    let trace = concat!(env!("CARGO_MANIFEST_DIR"), "/../../traces/gcc.qtrace");
+    let advised = quire(directory.path(), &["advise", "--format", "json", "--prices", name, trace]);
+    let line: Value = serde_json::from_slice(&advised.stdout).unwrap();
+    assert_eq!(line["prices"]["from"], "measured");
+    assert_eq!(line["prices"]["ns"]["anon-4K"], prices["4"]);
+}

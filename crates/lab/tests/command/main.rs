@@ -1,5 +1,6 @@
 //! The command as its users meet it, and what it writes and reads.
 
+mod advise;
 mod boot;
 mod bundled;
 mod bundled_traces;

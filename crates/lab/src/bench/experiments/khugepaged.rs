@@ -8,7 +8,7 @@ use crate::bench::code;
 use crate::bench::experiment::{Case, Experiment, Measured};
 use crate::bench::row::Row;
 use crate::bench::runner::Runner;
-use crate::bench::sparkline::sparkline;
+use crate::output::sparkline;
 
 /// The experiment `khugepaged`.
 pub const EXPERIMENT: Experiment = Experiment {

@@ -10,7 +10,7 @@ fn trace(name: &str) -> std::path::PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../traces").join(name)
 }
 
-fn size(name: &str) -> FolioSize {
+fn size(name: &str) -> FolioSet {
     match parse_folio(name) {
         Ok(FolioChoice::One(size)) => size,
         other => panic!("{other:?}"),

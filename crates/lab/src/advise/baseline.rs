@@ -1,0 +1,85 @@
+//! The folio sizes of this machine: what the baseline is, and the commands that change them and change them back.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use crate::host::thp::{selected, sizes};
+use crate::replay::FolioSet;
+
+/// The settings of a machine, as they were found.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Settings {
+    /// `enabled` of all sizes; `None` without transparent huge pages.
+    pub(super) overall: Option<String>,
+    /// The setting of each order, and its file.
+    by_order: BTreeMap<u8, (PathBuf, String)>,
+}
+
+/// One command.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Change {
+    pub(super) run: String,
+    pub(super) undo: String,
+}
+
+impl Settings {
+    /// Those of the kernel whose settings are in `root`.
+    pub(super) fn read(root: &Path) -> Self {
+        let overall = selected(&root.join("enabled"));
+        let order = |kib: usize| u8::try_from((kib / 4).ilog2()).ok().filter(|_| kib >= 8);
+        let mut by_order: BTreeMap<u8, (PathBuf, String)> = sizes(root)
+            .into_iter()
+            .filter_map(|(kib, path)| Some((order(kib)?, (path.clone(), selected(&path)?))))
+            .collect();
+        if by_order.is_empty()
+            && let Some(value) = &overall
+        {
+            // Before Linux 6.8 the one setting is that of 2 MiB.
+            by_order.insert(9, (root.join("enabled"), value.clone()));
+        }
+        Self { overall, by_order }
+    }
+
+    /// The sizes that a program gets.
+    pub(super) fn set(&self) -> FolioSet {
+        let with = |wanted: &str| {
+            let has = |value: &str| {
+                value == wanted || value == "inherit" && self.overall.as_deref() == Some(wanted)
+            };
+            let orders = self.by_order.iter().filter(|(_, (_, value))| has(value));
+            orders.fold(FolioSet::FRAMES, |set, (order, _)| set.and(*order))
+        };
+        with("always").on_request(with("madvise"))
+    }
+
+    /// The commands that give all memory the orders of `set`, and their inverses. The error is an order that this kernel
+    /// lacks.
+    pub(super) fn changes(&self, set: FolioSet) -> Result<Vec<Change>, u8> {
+        if let Some(missing) = set.orders().find(|order| !self.by_order.contains_key(order)) {
+            return Err(missing);
+        }
+        let has: Vec<u8> = self.set().orders().collect();
+        let wants: Vec<u8> = set.orders().collect();
+        let on = wants.iter().filter(|order| !has.contains(order)).map(|order| (order, "always"));
+        let off = has.iter().filter(|order| !wants.contains(order)).map(|order| (order, "never"));
+        Ok(on.chain(off).map(|(order, value)| self.change(*order, value)).collect())
+    }
+
+    /// The commands that let memory that asks have the orders of `set`.
+    pub(super) fn requests(&self, set: FolioSet) -> Vec<Change> {
+        let has = self.set();
+        let asked: Vec<u8> = has.orders().chain(has.requested().orders()).collect();
+        let lacking =
+            set.orders().filter(|order| !asked.contains(order) && self.by_order.contains_key(order));
+        lacking.map(|order| self.change(order, "madvise")).collect()
+    }
+
+    fn change(&self, order: u8, value: &str) -> Change {
+        let (path, before) = &self.by_order[&order];
+        let echo = |value: &str| format!("echo {value} > {}", path.display());
+        Change { run: echo(value), undo: echo(before) }
+    }
+}
+
+#[cfg(test)]
+mod tests;

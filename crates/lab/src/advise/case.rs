@@ -1,0 +1,56 @@
+//! A trace under one set of folio sizes, with its prices; and which sets are tried.
+
+use crate::replay::{Figures, FolioSet, Part};
+
+use super::objective::Score;
+use super::prices::Prices;
+
+/// One replay and what Linux would pay for it.
+#[derive(Clone, Debug)]
+pub(super) struct Case {
+    pub(super) figures: Figures,
+    pub(super) score: Score,
+}
+
+impl Case {
+    pub(super) fn new(figures: Figures, prices: &Prices) -> Self {
+        let peak = &figures.peak;
+        let score = Score {
+            sizes: figures.set.orders().count(),
+            faults: figures.faults(),
+            time_ns: prices.sum(&figures.kinds, &figures.folios),
+            longest_ns: prices.longest(&figures),
+            // What Quire's own records take is another matter on Linux.
+            memory: peak.anonymous + peak.file + peak.shared + peak.page_tables,
+            wasted: peak.wasted,
+        };
+        Self { figures, score }
+    }
+
+    pub(super) fn set(&self) -> FolioSet {
+        self.figures.set
+    }
+
+    pub(super) fn name(&self) -> String {
+        self.set().name()
+    }
+
+    /// The same part as in another case.
+    pub(super) fn part(&self, part: &Part) -> Option<&Part> {
+        self.figures.parts.iter().find(|own| own.key == part.key)
+    }
+}
+
+/// The sets that are tried: each size alone, and a few together. What `baseline` gives to memory that asks, all of them
+/// give too.
+pub(super) fn tried(baseline: FolioSet) -> Vec<FolioSet> {
+    let of = |orders: &[u8]| orders.iter().fold(FolioSet::FRAMES, |set, order| set.and(*order));
+    let some = [of(&[4, 9]), of(&[2, 4, 9]), FolioSet::all()];
+    let mut sets = vec![baseline];
+    for set in FolioSet::each().chain(some).map(|set| set.on_request(baseline.requested())) {
+        if !sets.contains(&set) {
+            sets.push(set);
+        }
+    }
+    sets
+}

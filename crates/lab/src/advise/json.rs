@@ -1,0 +1,169 @@
+//! The verdict as one JSON object a line. `docs/advise.md` explains each field.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use crate::replay::{Part, Sample, Trial, order_name};
+
+use super::baseline::Settings;
+use super::case::Case;
+use super::objective::Goal;
+use super::prices::{Prices, Source};
+use super::verdict::{Verdict, Wish};
+use super::ways::Runtime;
+use super::words::Names;
+
+/// The version of the fields below.
+const SCHEMA: u32 = 1;
+
+#[derive(Serialize)]
+struct Report<'a> {
+    schema: u32,
+    trace: String,
+    program: &'a str,
+    program_version: &'a str,
+    command: &'a [String],
+    exit_code: Option<u8>,
+    wall_ns: u64,
+    events: u64,
+    records_lost: u64,
+    goal: Goal,
+    max_waste_percent: f64,
+    baseline: String,
+    /// `null` if nothing is worth doing.
+    chosen: Option<String>,
+    best: Option<String>,
+    sets: Vec<Set<'a>>,
+    left_out: &'a [String],
+    plan: Option<Value>,
+    prices: Value,
+    #[serde(rename = "do")]
+    do_: Vec<String>,
+    undo: Vec<String>,
+    asks: Option<&'static str>,
+    refuses: &'static str,
+    commit: &'static str,
+}
+
+#[derive(Serialize)]
+struct Set<'a> {
+    folio: String,
+    within_waste: bool,
+    faults: u64,
+    kinds: BTreeMap<&'static str, u64>,
+    folios: BTreeMap<String, u64>,
+    signals: u64,
+    absorbed: u64,
+    time_ns: f64,
+    longest_ns: f64,
+    memory_bytes: u64,
+    wasted_bytes: u64,
+    page_tables_bytes: u64,
+    peak_rss_bytes: u64,
+    differences: u64,
+    mappings: Vec<Value>,
+    timeline: &'a [Sample],
+}
+
+/// One line.
+pub(super) fn line(
+    (trace, trial): (&std::path::Path, &Trial),
+    verdict: &Verdict,
+    (settings, wish): (&Settings, Wish<'_>),
+    exit_code: Option<u8>,
+) -> serde_json::Result<Vec<u8>> {
+    let header = trial.header();
+    let names = Names::new(trial, &verdict.baseline().figures.parts);
+    let changes = verdict.chosen().and_then(|case| settings.changes(case.set()).ok()).unwrap_or_default();
+    let runtime = Runtime::of(&trial.files());
+    let report = Report {
+        schema: SCHEMA,
+        trace: trace.display().to_string(),
+        program: &header.program.name,
+        program_version: &header.program.version,
+        command: &header.command,
+        exit_code,
+        wall_ns: trial.wall_ns(),
+        events: header.events,
+        records_lost: trial.lost(),
+        goal: wish.goal,
+        max_waste_percent: wish.most_waste * 100.0,
+        baseline: verdict.baseline().name(),
+        chosen: verdict.chosen().map(Case::name),
+        best: verdict.best.map(|at| verdict.cases[at].name()),
+        sets: verdict.cases.iter().map(|case| set(case, &names, &verdict.prices, wish)).collect(),
+        left_out: &verdict.left_out,
+        plan: verdict.plan.as_ref().map(|plan| {
+            json!({
+                "folio": plan.set.unrequested().name(),
+                "mappings": plan.asking.iter().map(|gain| part(&gain.part, &names, &verdict.prices)).collect::<Vec<_>>(),
+                "faults": plan.score.faults,
+                "time_ns": plan.score.time_ns,
+                "memory_bytes": plan.score.memory,
+                "wasted_bytes": plan.score.wasted,
+                "do": settings.requests(plan.set).into_iter().map(|change| change.run).collect::<Vec<_>>(),
+                "undo": settings.requests(plan.set).into_iter().map(|change| change.undo).collect::<Vec<_>>(),
+            })
+        }),
+        prices: prices(&verdict.prices),
+        do_: changes.iter().map(|change| change.run.clone()).collect(),
+        undo: changes.into_iter().map(|change| change.undo).collect(),
+        asks: runtime.asks(settings.overall.as_deref()),
+        refuses: runtime.refuses(),
+        commit: crate::host::machine::commit(),
+    };
+    let mut line = serde_json::to_vec(&report)?;
+    line.push(b'\n');
+    Ok(line)
+}
+
+fn set<'a>(case: &'a Case, names: &Names<'_>, prices: &Prices, wish: Wish<'_>) -> Set<'a> {
+    let (figures, score) = (&case.figures, &case.score);
+    let kinds = quire::vm::FaultKind::NAMES.into_iter().zip(figures.kinds);
+    let folios = (0..).zip(figures.folios);
+    Set {
+        folio: case.name(),
+        within_waste: score.is_within(wish.most_waste),
+        faults: score.faults,
+        kinds: kinds.filter(|(_, count)| *count > 0).collect(),
+        folios: folios
+            .filter(|(_, count)| *count > 0)
+            .map(|(order, count)| (order_name(order), count))
+            .collect(),
+        signals: figures.signals,
+        absorbed: figures.absorbed,
+        time_ns: score.time_ns,
+        longest_ns: score.longest_ns,
+        memory_bytes: score.memory,
+        wasted_bytes: score.wasted,
+        page_tables_bytes: figures.peak.page_tables,
+        peak_rss_bytes: figures.peak_rss,
+        differences: figures.differences,
+        mappings: figures.parts.iter().map(|own| part(own, names, prices)).collect(),
+        timeline: &figures.timeline,
+    }
+}
+
+fn part(part: &Part, names: &Names<'_>, prices: &Prices) -> Value {
+    json!({
+        "program": names.program(part),
+        "kind": Names::kind(part),
+        "file": names.file(part),
+        "address": part.address,
+        "bytes": part.bytes,
+        "faults": part.faults(),
+        "time_ns": prices.sum(&part.kinds, &part.folios),
+        "resident_bytes": part.resident,
+        "wasted_bytes": part.wasted,
+    })
+}
+
+fn prices(prices: &Prices) -> Value {
+    let (from, file, why) = match &prices.source {
+        Source::Measured(path) => ("measured", Some(path.display().to_string()), None),
+        Source::Assumed { why, .. } => ("assumed", None, Some(why)),
+    };
+    json!({ "from": from, "file": file, "why": why, "ns": prices.named() })
+}

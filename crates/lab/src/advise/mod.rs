@@ -1,0 +1,146 @@
+//! `quire advise`: which folio sizes suit a program, by replaying it under each.
+//!
+//! ```text
+//! recorded   records the command that advice is wanted on
+//! baseline   the settings of this machine, and the commands that change them
+//! prices     what Linux pays for a fault of each kind and size
+//! case       one replay with its prices; the sets that are tried        mappings   which of them gain and which waste
+//! objective  chooses a set by its figures alone                          verdict    all of that together
+//! ways       settings of allocators and runtimes                         words      numbers and names in prose
+//! text       for readers                                                 json       for programs
+//! ```
+
+mod baseline;
+mod case;
+mod json;
+mod mappings;
+mod objective;
+mod prices;
+mod recorded;
+mod text;
+mod verdict;
+mod ways;
+mod words;
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use clap::ValueEnum;
+
+use crate::host::{machine, thp};
+use crate::output::{self, Target, parse_bytes, quoted, say};
+use crate::replay::{FolioSet, Trial, parse_set};
+use baseline::Settings;
+use objective::Goal;
+use verdict::{Verdict, Wish};
+
+/// Tell which folio sizes (transparent huge pages) suit a program, and the commands that set them.
+///
+/// The program is replayed under each size alone and a few together, as Linux would have faulted. Time in faults is predicted:
+/// the number of faults of each kind, times what this machine's Linux takes for one (`quire calibrate --kernel`). docs/advise.md
+/// says what each line means.
+///
+/// Among the sets of sizes that leave at most --max-waste of peak memory untouched, `throughput` takes the least time in
+/// faults, `memory` the least memory, `latency` the shortest longest fault. Equals (within 1 % of the baseline's time, 0.1 % of
+/// its memory) are told apart by time, then fewer sizes, memory, smaller sizes. A change is advised if it saves 1 % of the run time or
+/// half of the faults; with `memory` 1 % of memory, with `latency` half of the longest fault.
+#[derive(Clone, Debug, clap::Args)]
+#[command(group = clap::ArgGroup::new("what").required(true).args(["files", "command"]))]
+pub struct Args {
+    /// Traces that `quire record` wrote.
+    #[arg(value_name = "FILE")]
+    files: Vec<PathBuf>,
+    /// The program to record first, and its arguments.
+    #[arg(last = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+    /// Keep the trace of COMMAND in FILE.
+    #[arg(short, long, value_name = "FILE", conflicts_with = "files")]
+    output: Option<PathBuf>,
+    /// What counts.
+    #[arg(long, value_enum, default_value_t)]
+    goal: Goal,
+    /// The share of peak memory that may be untouched.
+    #[arg(long, value_name = "PERCENT", value_parser = parse_percent, default_value = "5")]
+    max_waste: f64,
+    /// Folio sizes to compare with: 4K to 2M, or several as 64K,2M [default: the settings of this machine].
+    #[arg(long, value_name = "SIZES", value_parser = parse_set)]
+    baseline: Option<FolioSet>,
+    /// Prices of faults, as `quire calibrate --kernel --save FILE` wrote them [default: those that are kept of this machine;
+    /// without them, recorded times and the cost of clearing].
+    #[arg(long, value_name = "FILE")]
+    prices: Option<PathBuf>,
+    /// Leave out sizes whose replay takes more than SIZE of the host's memory [default: what is available, within the limits of
+    /// control groups].
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
+    memory_limit: Option<u64>,
+    /// How the advice is written.
+    #[arg(long, value_enum, default_value_t)]
+    format: Format,
+    #[command(flatten)]
+    show: output::Show,
+}
+
+/// A form of the advice.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+enum Format {
+    /// For readers.
+    #[default]
+    Text,
+    /// One JSON object a line for each trace, with all figures. Everything else goes to standard error.
+    Json,
+}
+
+/// Runs `quire advise`.
+///
+/// # Errors
+/// A command that cannot be recorded, a trace that cannot be read, memory that is out, a file of prices that cannot be used.
+pub fn run(args: &Args) -> Result<ExitCode> {
+    let json = match args.format {
+        Format::Json => Some(Target::named(Path::new("-"))?),
+        Format::Text => None,
+    };
+    args.show.apply();
+    let recorded = match args.command.is_empty() {
+        true => None,
+        false => Some(recorded::record(&args.command, args.output.as_deref())?),
+    };
+    let exit_code = recorded.as_ref().map(|recorded| recorded.exit_code);
+    let files =
+        recorded.as_ref().map_or(args.files.as_slice(), |recorded| std::slice::from_ref(&recorded.path));
+    if machine::is_quick_build() {
+        say("quire: built without --release: replays take long");
+    }
+    let settings = Settings::read(&thp::root());
+    let wish = Wish {
+        goal: args.goal,
+        most_waste: args.max_waste / 100.0,
+        baseline: args.baseline,
+        prices: args.prices.as_deref(),
+    };
+    let mut lines = Vec::new();
+    for path in files {
+        let name = || quoted(path).to_string();
+        let trial = Trial::open(path, args.memory_limit).with_context(name)?;
+        let verdict = Verdict::of(&trial, &settings, wish).with_context(name)?;
+        if json.is_some() {
+            lines.extend(json::line((path, &trial), &verdict, (&settings, wish), exit_code)?);
+        } else {
+            output::show(&text::section(&trial, &verdict, (&settings, wish), exit_code))?;
+        }
+    }
+    if let Some(json) = json {
+        json.write(&lines)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Parses 0 to 100.
+fn parse_percent(text: &str) -> Result<f64, String> {
+    let percent = text.trim_end_matches('%').trim().parse::<f64>();
+    percent
+        .ok()
+        .filter(|percent| (0.0..=100.0).contains(percent))
+        .ok_or_else(|| "give 0 to 100 per cent".to_owned())
+}

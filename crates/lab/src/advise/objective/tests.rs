@@ -1,0 +1,81 @@
+use proptest::prelude::*;
+
+use super::*;
+
+/// Few values, so that equals are common.
+fn score() -> impl Strategy<Value = Score> {
+    let time = prop_oneof![Just(100.0), Just(100.4), Just(150.0), 1.0..1000.0];
+    let longest = prop_oneof![Just(10.0), Just(10.05), Just(20.0)];
+    (0..4_usize, 1..50_u64, time, longest, 1..2000_u64, 0.0..0.2_f64).prop_map(
+        |(sizes, faults, time_ns, longest_ns, memory, waste)| {
+            let wasted = (memory as f64 * waste) as u64;
+            Score { sizes, faults, time_ns, longest_ns, memory, wasted }
+        },
+    )
+}
+
+/// What the page says: the first number counts, and numbers that are as good as equal are told apart by the rest.
+fn counts(baseline: &Score, score: &Score, goal: Goal) -> (f64, f64) {
+    match goal {
+        Goal::Latency => (score.longest_ns, baseline.longest_ns / 100.0),
+        Goal::Throughput => (score.time_ns, baseline.time_ns / 100.0),
+        Goal::Memory => (score.memory as f64, baseline.memory as f64 / 1000.0),
+    }
+}
+
+proptest! {
+    #[test]
+    fn what_is_chosen_is_what_the_page_says(
+        baseline in score(),
+        scores in prop::collection::vec(score(), 0..8),
+        goal in prop_oneof![Just(Goal::Latency), Just(Goal::Throughput), Just(Goal::Memory)],
+        most in prop_oneof![Just(0.0), Just(0.05), Just(1.0)],
+    ) {
+        let allowed: Vec<&Score> =
+            scores.iter().filter(|score| score.wasted as f64 / score.memory as f64 <= most).collect();
+        let chosen = choose(&baseline, &scores, goal, most).map(|at| &scores[at]);
+        prop_assert_eq!(chosen.is_some(), !allowed.is_empty());
+        let Some(chosen) = chosen else { return Ok(()) };
+        prop_assert!(allowed.contains(&chosen), "{:?} wastes too much", chosen);
+        let (own, equal) = counts(&baseline, chosen, goal);
+        for other in &allowed {
+            prop_assert!(own <= counts(&baseline, other, goal).0 + equal, "{:?} is better", other);
+        }
+        let least = allowed.iter().map(|other| counts(&baseline, other, goal).0).fold(f64::MAX, f64::min);
+        for other in allowed.iter().filter(|other| counts(&baseline, other, goal).0 <= least + equal) {
+            if goal != Goal::Throughput {
+                prop_assert!(chosen.time_ns <= other.time_ns, "{:?} takes less time", other);
+            } else {
+                prop_assert!(
+                    (chosen.sizes, chosen.memory) <= (other.sizes, other.memory),
+                    "{:?} is simpler", other
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn a_change_is_worth_a_hundredth_of_the_run_time_or_half_of_the_faults() {
+    let baseline = Score { faults: 100, time_ns: 1000.0, longest_ns: 10.0, memory: 1000, ..Score::default() };
+    let worth = |faults, time_ns, wall_ns| {
+        is_worth(&baseline, &Score { faults, time_ns, ..baseline }, Goal::Throughput, wall_ns)
+    };
+    assert!(worth(90, 900.0, 10_000), "a hundredth of the run time");
+    assert!(!worth(90, 901.0, 10_000), "less");
+    assert!(worth(50, 999.0, 1_000_000), "half of the faults");
+    assert!(!worth(51, 999.0, 1_000_000), "less");
+    assert!(!worth(10, 1000.0, 1_000_000), "fewer faults that take as long");
+    assert!(!worth(10, 2000.0, 0), "fewer faults that take longer");
+}
+
+#[test]
+fn memory_and_latency_have_measures_of_their_own() {
+    let baseline = Score { faults: 9, time_ns: 9.0, longest_ns: 10.0, memory: 1000, ..Score::default() };
+    let worth = |score: Score, goal| is_worth(&baseline, &score, goal, 1);
+    assert!(worth(Score { memory: 990, ..baseline }, Goal::Memory));
+    assert!(!worth(Score { memory: 991, time_ns: 0.0, ..baseline }, Goal::Memory));
+    assert!(worth(Score { longest_ns: 5.0, ..baseline }, Goal::Latency));
+    assert!(!worth(Score { longest_ns: 5.1, time_ns: 0.0, ..baseline }, Goal::Latency));
+    assert!(!worth(baseline, Goal::Memory) && !worth(baseline, Goal::Throughput));
+}

@@ -1,0 +1,108 @@
+//! What Linux pays for a fault, by kind and by folio size.
+//!
+//! Faults that bring in folios of zeroes cost what `quire calibrate --kernel` measured on this machine. Without that, a
+//! folio costs the recorded fault of 4 KiB and the clearing of its further memory. All other kinds cost what was recorded.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use quire::vm::FaultKind;
+
+use crate::calibrate;
+use crate::replay::{Figures, order_name};
+
+/// Orders with a price: 4 KiB to 2 MiB.
+pub(super) const ORDERS: usize = 10;
+
+const KINDS: usize = FaultKind::NAMES.len();
+
+/// Nanoseconds of a fault by kind where the trace has none: an ordinary user cannot record durations.
+const USUAL_NS: [f64; KINDS] = [500.0, 800.0, 1000.0, 500.0, 700.0, 100_000.0, 0.0];
+
+/// The prices of one trace.
+#[derive(Clone, Debug)]
+pub(super) struct Prices {
+    /// Nanoseconds by kind; of the anonymous ones those of 4 KiB.
+    kinds: [f64; KINDS],
+    /// Nanoseconds of a fault that brings in a folio of zeroes, by order.
+    pub(super) folios: [f64; ORDERS],
+    pub(super) source: Source,
+}
+
+/// The origin of the prices of folios.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Source {
+    /// This machine was measured.
+    Measured(PathBuf),
+    /// 4 KiB cost the recorded nanoseconds, or usual ones; each further 4 KiB cost those of clearing them.
+    Assumed { recorded: bool, first_ns: f64, further_ns: f64, why: String },
+}
+
+impl Prices {
+    /// Those for the trace that `frames` replays with single frames; `file` has measured ones of this machine.
+    ///
+    /// # Errors
+    /// A file that was asked for and cannot be used.
+    pub(super) fn of(frames: &Figures, file: Option<&std::path::Path>) -> anyhow::Result<Self> {
+        let recorded = |kind: usize| frames.recorded_ns.get(FaultKind::NAMES[kind]).map(|ns| *ns as f64);
+        let kinds = std::array::from_fn(|kind| recorded(kind).unwrap_or(USUAL_NS[kind]));
+        let anon = FaultKind::Anon as usize;
+        let further_ns = calibrate::clearing_ns_per_frame();
+        Ok(match calibrate::kernel_prices(file)? {
+            Ok((path, measured)) => Self::measured(kinds, &measured, further_ns, path),
+            Err(why) => {
+                let (first_ns, recorded) = (kinds[anon], recorded(anon).is_some());
+                let folios = std::array::from_fn(|order| first_ns + further(order, 0) * further_ns);
+                Self { kinds, folios, source: Source::Assumed { recorded, first_ns, further_ns, why } }
+            }
+        })
+    }
+
+    fn measured(
+        mut kinds: [f64; KINDS],
+        measured: &BTreeMap<u8, f64>,
+        further_ns: f64,
+        path: PathBuf,
+    ) -> Self {
+        let usual = (0, USUAL_NS[FaultKind::Anon as usize]);
+        let folios = std::array::from_fn(|order| {
+            // A size that this kernel lacks costs the next smaller one, and the clearing of the rest.
+            let below =
+                measured.range(..=order as u8).next_back().map(|(order, ns)| (usize::from(*order), *ns));
+            let (known, ns) = below.unwrap_or(usual);
+            ns + further(order, known) * further_ns
+        });
+        kinds[FaultKind::Anon as usize] = folios[0];
+        Self { kinds, folios, source: Source::Measured(path) }
+    }
+
+    /// Nanoseconds of faults, by kind and by order.
+    pub(super) fn sum(&self, kinds: &[u64; KINDS], folios: &[u64; ORDERS]) -> f64 {
+        let others = (0..KINDS).filter(|&kind| kind != FaultKind::Anon as usize);
+        let of_kinds: f64 = others.map(|kind| kinds[kind] as f64 * self.kinds[kind]).sum();
+        let of_folios: f64 = folios.iter().zip(self.folios).map(|(count, ns)| *count as f64 * ns).sum();
+        of_kinds + of_folios
+    }
+
+    /// Nanoseconds of the longest fault that brings memory in.
+    pub(super) fn longest(&self, figures: &Figures) -> f64 {
+        let folios = figures.folios.iter().zip(self.folios).filter(|(count, _)| **count > 0);
+        let copies =
+            (figures.kinds[FaultKind::Cow as usize] > 0).then_some(self.kinds[FaultKind::Cow as usize]);
+        folios.map(|(_, ns)| ns).chain(copies).fold(0.0, f64::max)
+    }
+
+    /// Nanoseconds by kind and by folio size, with their names.
+    pub(super) fn named(&self) -> BTreeMap<String, f64> {
+        let kinds = (0..KINDS).filter(|&kind| kind != FaultKind::Anon as usize);
+        let kinds = kinds.map(|kind| (FaultKind::NAMES[kind].to_owned(), self.kinds[kind]));
+        let orders = (0..ORDERS).filter(|order| *order != 1);
+        let folios = orders.map(|order| (format!("anon-{}", order_name(order as u8)), self.folios[order]));
+        kinds.chain(folios).collect()
+    }
+}
+
+/// The frames of an order beyond those of another.
+fn further(order: usize, than: usize) -> f64 {
+    ((1u64 << order) - (1u64 << than)) as f64
+}

@@ -1,0 +1,338 @@
+//! The verdict for readers: lines with a label each, within 80 columns.
+
+use std::fmt::Write;
+
+use crate::output::{Sheet, Width, quoted, sparkline};
+use crate::replay::{Sample, Trial};
+
+use super::baseline::{Change, Settings};
+use super::case::Case;
+use super::mappings;
+use super::objective::{Goal, Score};
+use super::prices::Source;
+use super::verdict::{Verdict, Wish};
+use super::ways::Runtime;
+use super::words::{Names, change, count, percent, size, time};
+
+/// The most columns.
+const COLUMNS: usize = 80;
+/// Columns of a label.
+const LABEL: usize = 10;
+
+/// Everything on one trace. `exit_code` is that of a program that was recorded just now.
+pub(super) fn section(
+    trial: &Trial,
+    verdict: &Verdict,
+    (settings, wish): (&Settings, Wish<'_>),
+    exit_code: Option<u8>,
+) -> String {
+    let mut text = heading(trial, verdict, wish, exit_code);
+    let names = Names::new(trial, &verdict.baseline().figures.parts);
+    match verdict.chosen() {
+        Some(case) => {
+            text += &gain(&format!("{}:", case.name()), &verdict.baseline().score, &case.score, trial);
+            text += &why(verdict, case, &names);
+            text += &not(verdict, case, wish);
+        }
+        None if verdict.plan.is_none() => {
+            return text + &nothing(trial, verdict, wish) + "\n";
+        }
+        None => {
+            text += &labelled("all:", "no set of sizes for all memory is worth a change within the waste");
+        }
+    }
+    text += &plan(trial, verdict, settings, &names);
+    if let Some(case) = verdict.chosen() {
+        text += &commands(trial, verdict.baseline(), case, settings);
+        text += &over_time(trial, verdict.baseline(), case);
+    }
+    text + &certainty(trial, verdict) + &table(verdict, wish) + "\n"
+}
+
+fn heading(trial: &Trial, verdict: &Verdict, wish: Wish<'_>, exit_code: Option<u8>) -> String {
+    let header = trial.header();
+    let version = match header.program.version.as_str() {
+        "" => String::new(),
+        version => format!(" {}", quoted(version)),
+    };
+    let faults: u64 = verdict.baseline().score.faults;
+    let code = exit_code.map_or_else(String::new, |code| format!(", exit code {code}"));
+    let from = if wish.baseline.is_some() { "as asked" } else { "the settings of this machine" };
+    let mut text = labelled(
+        &format!("{}{version}:", quoted(&header.program.name)),
+        &format!(
+            "ran {}{code}; {} faults and {} at the peak with folios of {} ({from})",
+            time(trial.wall_ns() as f64),
+            count(faults),
+            size(verdict.baseline().score.memory),
+            verdict.baseline().name(),
+        ),
+    );
+    if trial.lost() > 0 {
+        text += &labelled("", &format!("{} records were lost: figures are too low", count(trial.lost())));
+    }
+    text
+}
+
+/// What a set changes.
+fn gain(label: &str, before: &Score, after: &Score, trial: &Trial) -> String {
+    let wall_ns = trial.wall_ns() as f64;
+    let saved = if wall_ns > 0.0 { (before.time_ns - after.time_ns) / wall_ns } else { 0.0 };
+    let run_time = match saved {
+        saved if saved.abs() < 0.0005 => "run time ±0 %".to_owned(),
+        saved => format!("run time {:+.1} %", -100.0 * saved),
+    };
+    labelled(
+        label,
+        &format!(
+            "faults {} → {} ({}), time in faults {} → {} (predicted; {run_time}), memory {} → {} ({}), {} of it never touched",
+            count(before.faults),
+            count(after.faults),
+            change(before.faults as f64, after.faults as f64),
+            time(before.time_ns),
+            time(after.time_ns),
+            size(before.memory),
+            size(after.memory),
+            change(before.memory as f64, after.memory as f64),
+            percent(after.waste()),
+        ),
+    )
+}
+
+fn why(verdict: &Verdict, case: &Case, names: &Names<'_>) -> String {
+    let gains = verdict.gains(case);
+    let (causes, share) = mappings::causes(&gains);
+    let [first, ..] = &causes[..] else { return String::new() };
+    let all: f64 = gains.iter().map(mappings::Gain::saved_ns).filter(|ns| *ns > 0.0).sum();
+    let one = |gain: &&mappings::Gain| match causes.len() {
+        1 => names.prose(&gain.part),
+        _ => format!("{} ({})", names.prose(&gain.part), percent(gain.saved_ns() / all)),
+    };
+    let said: Vec<String> = causes.iter().map(one).collect();
+    let number =
+        if causes.len() == 1 { "one mapping".to_owned() } else { format!("{} mappings", causes.len()) };
+    let mut text = labelled(
+        "why:",
+        &format!("{} of the time is saved in {number}: {}", percent(share), said.join("; ")),
+    );
+    let wasted = gains.iter().max_by_key(|gain| gain.part.wasted).filter(|gain| {
+        gain.part.wasted * 2 > case.score.wasted
+            && gain.part.wasted >= 64 << 10
+            && gain.part.key != first.part.key
+    });
+    if let Some(gain) = wasted {
+        let share = gain.part.wasted as f64 / case.score.wasted.max(1) as f64;
+        let said = format!("{} of the untouched memory is in {}", percent(share), names.prose(&gain.part));
+        text += &labelled("", &said);
+    }
+    text
+}
+
+/// Why not another set: the one that saves more, 2 MiB, and the next smaller.
+fn not(verdict: &Verdict, case: &Case, wish: Wish<'_>) -> String {
+    let before = verdict.baseline().score.time_ns;
+    let saved = |score: &Score| before - score.time_ns;
+    let own = saved(&case.score);
+    let mut said = Vec::new();
+    let faster = verdict.cases.iter().filter(|other| !other.score.is_within(wish.most_waste));
+    let faster = faster.min_by(|a, b| a.score.time_ns.total_cmp(&b.score.time_ns));
+    let block = verdict.cases.iter().find(|other| other.set().orders().eq([9]) && other.set() != case.set());
+    if let Some(other) = faster.filter(|other| saved(&other.score) > own) {
+        let more = percent((saved(&other.score) - own) / before.max(1.0));
+        let waste = percent(other.score.waste());
+        said.push(format!(
+            "{} would save {more} more, and {waste} of memory would be untouched",
+            other.name()
+        ));
+    }
+    if let Some(block) = block.filter(|block| faster.is_none_or(|other| other.set() != block.set())) {
+        let (share, waste) = (part_of(saved(&block.score), own), percent(block.score.waste()));
+        said.push(format!("{} saves {share}, {waste} untouched, and needs 2 MiB in one piece", block.name()));
+    }
+    let largest = case.set().orders().last().unwrap_or(0);
+    let mut smaller = verdict.cases.iter().filter(|other| other.set().orders().count() == 1);
+    let smaller = smaller.rfind(|other| other.set().orders().all(|order| order < largest));
+    if let Some(other) = smaller.filter(|_| own > 0.0) {
+        said.push(format!("{} saves {}", other.name(), part_of(saved(&other.score), own)));
+    }
+    if said.is_empty() { String::new() } else { labelled("not:", &said.join("; ")) }
+}
+
+/// What a set saves, by what the chosen one does.
+fn part_of(saved: f64, own: f64) -> String {
+    if saved <= 0.0 { "nothing".to_owned() } else { format!("{} of that", percent(saved / own.max(1.0))) }
+}
+
+fn nothing(trial: &Trial, verdict: &Verdict, wish: Wish<'_>) -> String {
+    let before = &verdict.baseline().score;
+    let Some(best) = verdict.best.map(|at| &verdict.cases[at]) else {
+        return labelled(
+            "verdict:",
+            "every set of sizes leaves more memory untouched than --max-waste allows",
+        );
+    };
+    if best.set() == verdict.baseline().set() {
+        return labelled("verdict:", "nothing to do: no other set of sizes is better for this goal");
+    }
+    let after = &best.score;
+    let said = match wish.goal {
+        Goal::Throughput => format!(
+            "{} of the run time and {} of the faults",
+            percent((before.time_ns - after.time_ns).max(0.0) / trial.wall_ns().max(1) as f64),
+            percent(before.faults.saturating_sub(after.faults) as f64 / before.faults.max(1) as f64),
+        ),
+        Goal::Memory => {
+            format!(
+                "{} of memory",
+                percent(before.memory.saturating_sub(after.memory) as f64 / before.memory as f64)
+            )
+        }
+        Goal::Latency => {
+            format!("{} of the longest fault", percent(1.0 - after.longest_ns / before.longest_ns.max(1.0)))
+        }
+    };
+    labelled("verdict:", &format!("nothing worth doing: the best, {}, saves {said}", best.name()))
+}
+
+fn plan(trial: &Trial, verdict: &Verdict, settings: &Settings, names: &Names<'_>) -> String {
+    let Some(plan) = &verdict.plan else { return String::new() };
+    let where_to: Vec<String> = plan.asking.iter().map(|gain| names.prose(&gain.part)).collect();
+    let name = plan.set.unrequested().name();
+    let mut text = labelled(
+        "better:",
+        &format!("{name} only where it pays, by madvise(MADV_HUGEPAGE) on {}", where_to.join("; ")),
+    );
+    text += &gain("", &verdict.baseline().score, &plan.score, trial);
+    let requests = settings.requests(plan.set);
+    text += &listed("first:", requests.iter().map(|change| change.run.as_str()));
+    text += &listed("undo:", requests.iter().map(|change| change.undo.as_str()));
+    text + &asks(trial, settings)
+}
+
+/// The commands for the whole machine, and ways for this program alone.
+fn commands(trial: &Trial, before: &Case, case: &Case, settings: &Settings) -> String {
+    let changes = match settings.changes(case.set()) {
+        Ok(changes) => changes,
+        Err(order) => {
+            let name = crate::replay::order_name(order);
+            return labelled(
+                "do:",
+                &format!("this kernel has no anonymous folios of {name}: Linux 6.8 or later has"),
+            );
+        }
+    };
+    if changes.is_empty() {
+        return labelled("do:", "nothing: this machine has these settings");
+    }
+    let mut text = listed("do:", changes.iter().map(|change| change.run.as_str()));
+    text += &listed("undo:", changes.iter().map(|change| change.undo.as_str()));
+    let more = case.set().orders().any(|order| before.set().orders().all(|other| other != order));
+    if !more {
+        let refuses = Runtime::of(&trial.files()).refuses();
+        return text + &labelled("or:", &format!("for this program alone: {refuses}"));
+    }
+    let requests = settings.requests(case.set());
+    let run: Vec<&str> = requests.iter().map(|change: &Change| change.run.as_str()).collect();
+    let ask = asks(trial, settings);
+    if ask.is_empty() {
+        return text;
+    }
+    text += &listed("or only for programs that ask:", run.into_iter());
+    text + &ask
+}
+
+/// The setting that makes the program ask.
+fn asks(trial: &Trial, settings: &Settings) -> String {
+    let setting = Runtime::of(&trial.files()).asks(settings.overall.as_deref());
+    setting.map_or_else(String::new, |setting| labelled("with:", setting))
+}
+
+fn over_time(trial: &Trial, before: &Case, after: &Case) -> String {
+    let most = |case: &Case, of: fn(&Sample) -> u64| case.figures.timeline.iter().map(of).max().unwrap_or(0);
+    let highest = most(before, |sample| sample.resident).max(most(after, |sample| sample.resident)) as f64;
+    let mut text = labelled("memory:", &format!("over {}", time(trial.wall_ns() as f64)));
+    for (name, case) in [("before", before), ("after", after)] {
+        let values = case.figures.timeline.iter().map(|sample| sample.resident as f64);
+        let line = sparkline(values, highest);
+        let _ = writeln!(text, "  {name:<7}{line} {}", size(most(case, |sample| sample.resident)));
+    }
+    let tables = |case: &Case| size(most(case, |sample| sample.page_tables));
+    let _ = writeln!(text, "  page tables {} → {} at the most", tables(before), tables(after));
+    text
+}
+
+/// What is known, assumed and unknown.
+fn certainty(trial: &Trial, verdict: &Verdict) -> String {
+    let events = count(trial.header().events);
+    let mut known = format!("faults and memory, by a replay of {events} events");
+    let differences = verdict.baseline().figures.differences;
+    if differences > 0 {
+        let _ = write!(known, ", of which {} went otherwise than on Linux", count(differences));
+    }
+    let mut text = labelled("known:", &known);
+    text += &match &verdict.prices.source {
+        Source::Measured(path) => labelled(
+            "measured:",
+            &format!(
+                "what Linux takes for a fault by folio size ({}); other kinds as recorded",
+                quoted(path)
+            ),
+        ),
+        Source::Assumed { recorded, first_ns, further_ns, why } => {
+            let first = if *recorded { "as recorded" } else { "as usual, since this trace has no times" };
+            labelled(
+                "assumed:",
+                &format!(
+                    "a fault of 4K takes {} ({first}), each further 4K {}; {why}",
+                    time(*first_ns),
+                    time(*further_ns)
+                ),
+            )
+        }
+    };
+    text + &labelled("unknown:", "TLB (no samples), khugepaged, compaction where memory is fragmented")
+}
+
+/// Every set that was tried.
+fn table(verdict: &Verdict, wish: Wish<'_>) -> String {
+    let header = ["folios", "faults", "time in faults", "memory", "untouched", "longest fault", "tables"];
+    let mut rows = Sheet::new(&header.map(str::to_owned), 1);
+    for (at, case) in verdict.cases.iter().enumerate() {
+        let score = &case.score;
+        let mark = match at {
+            0 => " (now)",
+            at if verdict.changes && verdict.best == Some(at) => " *",
+            _ => "",
+        };
+        let over = if score.is_within(wish.most_waste) { "" } else { "!" };
+        rows.add_row([
+            format!("{}{mark}", case.name()),
+            count(score.faults),
+            time(score.time_ns),
+            size(score.memory),
+            format!("{over}{}", percent(score.waste())),
+            time(score.longest_ns),
+            size(case.figures.peak.page_tables),
+        ]);
+    }
+    let width = Width::of_output().columns.map(|columns| columns.min(COLUMNS));
+    let mut text = format!("{}\n", rows.fit(width));
+    for why in &verdict.left_out {
+        text += &labelled("", why);
+    }
+    text
+}
+
+/// A label and its text, wrapped.
+fn labelled(label: &str, text: &str) -> String {
+    let width = Width::of_output().columns.map_or(COLUMNS, |columns| columns.min(COLUMNS));
+    let (first, further) = (format!("{label:<0$} ", LABEL - 1), " ".repeat(LABEL));
+    let options = textwrap::Options::new(width).initial_indent(&first).subsequent_indent(&further);
+    textwrap::fill(text, options) + "\n"
+}
+
+/// A label and commands, each on a line of its own, unbroken.
+fn listed<'a>(label: &str, commands: impl Iterator<Item = &'a str>) -> String {
+    let lines: Vec<String> = commands.map(|command| format!("  {command}\n")).collect();
+    if lines.is_empty() { String::new() } else { format!("{label}\n{}", lines.concat()) }
+}

@@ -1,0 +1,99 @@
+//! The verdict on one trace: everything that the text and the JSON line say.
+
+use std::path::Path;
+
+use anyhow::{Result, anyhow};
+
+use crate::replay::{Figures, FolioSet, Trial};
+
+use super::baseline::Settings;
+use super::case::{self, Case};
+use super::mappings::{self, Gain, Plan};
+use super::objective::{Goal, choose, is_worth};
+use super::prices::Prices;
+
+/// What the user wants.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Wish<'a> {
+    pub(super) goal: Goal,
+    /// The share of peak memory that may be untouched.
+    pub(super) most_waste: f64,
+    /// The baseline; `None` for the settings of this machine.
+    pub(super) baseline: Option<FolioSet>,
+    /// Measured prices; `None` for the kept ones.
+    pub(super) prices: Option<&'a Path>,
+}
+
+/// The verdict.
+pub(super) struct Verdict {
+    /// Every set that was tried, the baseline first.
+    pub(super) cases: Vec<Case>,
+    pub(super) prices: Prices,
+    /// The set that is best for all memory, if one is within the waste.
+    pub(super) best: Option<usize>,
+    /// Whether that is worth a change.
+    pub(super) changes: bool,
+    /// Folios for some mappings alone, where that is much better.
+    pub(super) plan: Option<Plan>,
+    /// Why sets were not tried.
+    pub(super) left_out: Vec<String>,
+}
+
+impl Verdict {
+    /// Replays the trace under every set, and judges.
+    ///
+    /// # Errors
+    /// Of the replays, and of the file with prices.
+    pub(super) fn of(trial: &Trial, settings: &Settings, wish: Wish<'_>) -> Result<Self> {
+        let found = wish.baseline.unwrap_or_else(|| settings.set());
+        // Sizes that nothing asks for are no part of what the program got.
+        let baseline = if trial.asks() { found } else { found.unrequested() };
+        let sets = case::tried(baseline);
+        let (figures, left_out) = trial.replay(&sets)?;
+        let frames = figures.iter().find(|figures| figures.set.orders().next().is_none());
+        let (Some(frames), true) = (frames, figures.iter().any(|figures| figures.set == baseline)) else {
+            let why = left_out.into_iter().next();
+            return Err(why.map_or_else(|| anyhow!("the trace cannot be replayed"), anyhow::Error::new));
+        };
+        let prices = Prices::of(frames, wish.prices)?;
+        let left_out = left_out.iter().map(ToString::to_string).collect();
+        Ok(Self::judged(figures, prices, left_out, wish, trial.wall_ns()))
+    }
+
+    fn judged(
+        figures: Vec<Figures>,
+        prices: Prices,
+        left_out: Vec<String>,
+        wish: Wish<'_>,
+        wall_ns: u64,
+    ) -> Self {
+        let cases: Vec<Case> = figures.into_iter().map(|figures| Case::new(figures, &prices)).collect();
+        let scores: Vec<_> = cases.iter().map(|case| case.score).collect();
+        let baseline = scores[0];
+        let best = choose(&baseline, &scores, wish.goal, wish.most_waste);
+        let worth = |at: &usize| is_worth(&baseline, &scores[*at], wish.goal, wall_ns);
+        let changes = best.as_ref().is_some_and(worth);
+        let plan = (wish.goal == Goal::Throughput)
+            .then(|| {
+                let chosen = best.filter(|_| changes).map_or(baseline, |at| scores[at]);
+                mappings::plan(&cases[0], &cases, &chosen, &prices, wish.most_waste)
+            })
+            .flatten()
+            .filter(|plan| is_worth(&baseline, &plan.score, wish.goal, wall_ns));
+        Self { cases, prices, best, changes, plan, left_out }
+    }
+
+    pub(super) fn baseline(&self) -> &Case {
+        &self.cases[0]
+    }
+
+    /// The set to change to.
+    pub(super) fn chosen(&self) -> Option<&Case> {
+        self.best.filter(|_| self.changes).map(|at| &self.cases[at])
+    }
+
+    /// The gains of all mappings under a set.
+    pub(super) fn gains(&self, case: &Case) -> Vec<Gain> {
+        mappings::gains(self.baseline(), case, &self.prices)
+    }
+}

@@ -1,0 +1,66 @@
+//! Measures what this machine's Linux takes for a fault, by folio size.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::time::Instant;
+
+use anyhow::{Context, Result, ensure};
+use memmap2::{Advice, MmapOptions};
+
+use super::KernelPrices;
+use crate::settings::{Places, Settings};
+
+/// The largest folio, to whose multiples the memory is aligned.
+const ALIGN: usize = 2 << 20;
+
+/// Touches fresh anonymous memory under each folio size in turn, several times. The first pass is not counted: the host of a
+/// virtual machine may have to find the memory.
+///
+/// # Errors
+/// Settings that this user may not change, or too little memory.
+pub(super) fn measure(smoke: bool) -> Result<KernelPrices> {
+    let (rounds, bytes) = if smoke { (3, 8 << 20) } else { (9, 64 << 20) };
+    let places = Places::of_this_machine();
+    let settings = Settings::acquire(&places)?;
+    let sizes = Settings::folio_sizes(&places).into_iter().filter(|kib| *kib * 1024 <= ALIGN);
+    let mut measured: BTreeMap<usize, Vec<f64>> = sizes.map(|kib| (kib, Vec::new())).collect();
+    for round in 0..=rounds {
+        for (&kib, times) in &mut measured {
+            if kib > 4 {
+                settings.only(kib)?;
+            }
+            let before = settings.allocated(kib);
+            let ns = touch(kib, bytes).context("there is too little memory")?;
+            // Where memory is fragmented, faults fall back to single frames, and are another size's.
+            let given = settings.allocated(kib).zip(before).map(|(after, before)| after - before);
+            if round > 0 && given.is_none_or(|given| given as usize >= bytes / 1024 / kib * 9 / 10) {
+                times.push(ns);
+            }
+        }
+    }
+    drop(settings);
+    let prices: BTreeMap<u64, f64> = measured
+        .into_iter()
+        .filter(|(_, times)| !times.is_empty())
+        .map(|(kib, times)| (kib as u64, median(times)))
+        .collect();
+    ensure!(prices.contains_key(&4), "no fault was measured");
+    Ok(KernelPrices::of_this_machine(prices))
+}
+
+/// Nanoseconds of each fault that a store to the first byte of every folio takes.
+fn touch(kib: usize, bytes: usize) -> io::Result<f64> {
+    let mut memory = MmapOptions::new().len(bytes + ALIGN).map_anon()?;
+    memory.advise(if kib == 4 { Advice::NoHugePage } else { Advice::HugePage })?;
+    let first = memory.as_ptr().align_offset(ALIGN);
+    let folios = bytes / 1024 / kib;
+    let start = Instant::now();
+    memory[first..first + bytes].iter_mut().step_by(kib * 1024).for_each(|byte| *byte = 1);
+    std::hint::black_box(&mut memory);
+    Ok(start.elapsed().as_nanos() as f64 / folios as f64)
+}
+
+fn median(mut times: Vec<f64>) -> f64 {
+    times.sort_by(f64::total_cmp);
+    times[times.len() / 2]
+}

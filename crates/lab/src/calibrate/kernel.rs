@@ -1,0 +1,124 @@
+//! What this machine's Linux takes for a fault, by folio size: as `quire calibrate --kernel` measured it, kept beside the
+//! calibration. Prices of another kernel or processor are not used.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail, ensure};
+use serde::{Deserialize, Serialize};
+
+use super::kept;
+use super::saved::cpu;
+use crate::output::{Target, quoted};
+
+/// Version of the form below.
+const VERSION: u32 = 1;
+
+/// The measured prices, as they are kept.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct KernelPrices {
+    version: u32,
+    /// The kernel's release, and the processor's name for itself.
+    kernel: String,
+    cpu: String,
+    /// Nanoseconds of a fault that brings in a folio of zeroes, by KiB of the folio; medians.
+    pub fault_ns: BTreeMap<u64, f64>,
+}
+
+impl KernelPrices {
+    /// Those of this kernel and processor.
+    pub fn of_this_machine(fault_ns: BTreeMap<u64, f64>) -> Self {
+        Self { version: VERSION, kernel: release(), cpu: cpu(), fault_ns }
+    }
+
+    /// By order of the folio.
+    pub fn by_order(&self) -> BTreeMap<u8, f64> {
+        let prices = self.fault_ns.iter();
+        prices.map(|(kib, ns)| ((kib / 4).checked_ilog2().unwrap_or(0) as u8, *ns)).collect()
+    }
+
+    fn parse(bytes: &[u8]) -> Result<Self> {
+        let prices: Self =
+            serde_json::from_slice(bytes).context("it is no result of `quire calibrate --kernel`")?;
+        ensure!(prices.version == VERSION, "it has version {}, this command reads {VERSION}", prices.version);
+        for (kib, ns) in &prices.fault_ns {
+            let power = kib.is_power_of_two() && (4..=2048).contains(kib);
+            ensure!(power && ns.is_finite() && *ns > 0.0, "it has no price for folios of {kib} KiB");
+        }
+        ensure!(prices.fault_ns.contains_key(&4), "it has no price for 4 KiB");
+        Ok(prices)
+    }
+
+    fn load(path: &Path) -> Result<Self> {
+        let bytes = std::fs::read(path).with_context(|| {
+            format!("cannot read {} (make one with `quire calibrate --kernel --save`)", quoted(path))
+        })?;
+        Self::parse(&bytes).with_context(|| format!("{} cannot be used", quoted(path)))
+    }
+
+    /// Fails for another kernel or processor.
+    fn check_machine(&self) -> Result<()> {
+        let (kernel, cpu) = (release(), cpu());
+        if (&self.kernel, &self.cpu) != (&kernel, &cpu) {
+            bail!("it was measured with Linux {} on {}", self.kernel, self.cpu);
+        }
+        Ok(())
+    }
+
+    /// As a JSON file.
+    ///
+    /// # Errors
+    /// None that are known.
+    pub fn bytes(&self) -> Result<Vec<u8>> {
+        let mut bytes = serde_json::to_vec_pretty(self)?;
+        bytes.push(b'\n');
+        Ok(bytes)
+    }
+
+    /// Keeps them where [`kernel_prices`] finds them.
+    ///
+    /// # Errors
+    /// When they cannot be written.
+    pub fn keep(&self, place: &Path) -> Result<()> {
+        let directory = place.parent().unwrap_or_else(|| Path::new("."));
+        std::fs::create_dir_all(directory)
+            .with_context(|| format!("cannot make the directory {}", quoted(directory)))?;
+        Target::named(place)?.write(&self.bytes()?)
+    }
+}
+
+/// The file of this machine's prices; `None` for a user without a home directory.
+pub fn kernel_place() -> Option<PathBuf> {
+    Some(kept::place()?.with_file_name("kernel-prices.json"))
+}
+
+/// Prices by order, and their file.
+pub type Found = (PathBuf, BTreeMap<u8, f64>);
+
+/// The prices in `asked`, of whatever machine, or those that are kept of this machine, The inner
+/// error says why there are none, and the cure.
+///
+/// # Errors
+/// When the file that was asked for cannot be read.
+pub fn kernel_prices(asked: Option<&Path>) -> Result<Result<Found, String>> {
+    const CURE: &str = "run `quire calibrate --kernel` as root";
+    if let Some(path) = asked {
+        return Ok(Ok((path.to_owned(), KernelPrices::load(path)?.by_order())));
+    }
+    let Some(place) = kernel_place().filter(|place| place.exists()) else {
+        return Ok(Err(format!("this machine's Linux was never measured: {CURE}")));
+    };
+    let usable = KernelPrices::load(&place).and_then(|prices| prices.check_machine().map(|()| prices));
+    Ok(match usable {
+        Ok(prices) => Ok((place, prices.by_order())),
+        Err(error) => Err(format!("{error:#}: {CURE}")),
+    })
+}
+
+/// The running kernel's release.
+fn release() -> String {
+    std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_owned()
+}
+
+#[cfg(test)]
+mod tests;

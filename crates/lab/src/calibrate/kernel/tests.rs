@@ -1,0 +1,37 @@
+use super::*;
+
+#[test]
+fn prices_are_kept_and_read_again() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let place = directory.path().join("quire/kernel-prices.json");
+    let prices = KernelPrices::of_this_machine([(4, 500.0), (64, 1500.5), (2048, 60_000.0)].into());
+    prices.keep(&place).expect("they are kept");
+    let (file, by_order) = kernel_prices(Some(&place)).expect("it is read").expect("it is usable");
+    assert_eq!((file, by_order), (place.clone(), [(0, 500.0), (4, 1500.5), (9, 60_000.0)].into()));
+    let read = KernelPrices::load(&place).expect("it is read");
+    read.check_machine().expect("it is this machine");
+    for other in
+        [KernelPrices { kernel: "1.0".into(), ..read.clone() }, KernelPrices { cpu: "8086".into(), ..read }]
+    {
+        let why = other.check_machine().expect_err("another machine").to_string();
+        assert!(why.contains(&other.kernel) && why.contains(&other.cpu), "{why}");
+    }
+}
+
+#[test]
+fn what_is_no_price_is_refused() {
+    let of = |fault_ns: &str| format!(r#"{{"version":1,"kernel":"","cpu":"","fault_ns":{fault_ns}}}"#);
+    KernelPrices::parse(of(r#"{"4":1.0}"#).as_bytes()).expect("the form is right");
+    let version = of(r#"{"4":1.0}"#).replace("\"version\":1", "\"version\":2");
+    let wrong = [
+        r#"{}"#,
+        r#"{"64":1.0}"#,
+        r#"{"4":0.0}"#,
+        r#"{"4":-1.0}"#,
+        r#"{"4":1.0,"5":1.0}"#,
+        r#"{"4":1.0,"4096":1.0}"#,
+    ];
+    for text in wrong.into_iter().map(of).chain([version, String::new()]) {
+        assert!(KernelPrices::parse(text.as_bytes()).is_err(), "{text}");
+    }
+}

@@ -1,0 +1,72 @@
+//! Memory over the recorded time, in equal steps: for `quire advise`.
+
+use hosted::Hosted;
+use quire::manager::MemoryManager;
+use serde::Serialize;
+
+use super::verb::PAGE;
+
+/// Steps of one replay.
+const STEPS: u64 = 48;
+
+/// The most memory in one step, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub(crate) struct Sample {
+    /// Private, shared and file pages, and page tables.
+    pub(crate) resident: u64,
+    /// Page tables alone.
+    pub(crate) page_tables: u64,
+}
+
+impl Sample {
+    fn most(self, other: Self) -> Self {
+        Self {
+            resident: self.resident.max(other.resident),
+            page_tables: self.page_tables.max(other.page_tables),
+        }
+    }
+}
+
+/// The steps so far.
+pub(super) struct Timeline {
+    first_ns: u64,
+    span_ns: u64,
+    steps: Vec<Sample>,
+}
+
+impl Timeline {
+    /// Those of a recording whose events have these first and last times.
+    pub(super) const fn new((first_ns, last_ns): (u64, u64)) -> Self {
+        Self { first_ns, span_ns: last_ns - first_ns + 1, steps: Vec::new() }
+    }
+
+    /// Looks at memory at the first event of each step.
+    pub(super) fn pass(&mut self, time_ns: u64, manager: &MemoryManager<'_, Hosted>) {
+        let passed = u128::from(time_ns.saturating_sub(self.first_ns)) * u128::from(STEPS);
+        let step = (passed / u128::from(self.span_ns)).min(u128::from(STEPS) - 1) as usize;
+        if step >= self.steps.len() {
+            // Nothing happened in the steps between.
+            let before = self.steps.last().copied().unwrap_or_default();
+            self.steps.resize(step, before);
+            self.steps.push(look(manager));
+        }
+    }
+
+    /// Looks at memory before some of it is freed.
+    pub(super) fn before_release(&mut self, manager: &MemoryManager<'_, Hosted>) {
+        if let Some(step) = self.steps.last_mut() {
+            *step = step.most(look(manager));
+        }
+    }
+
+    pub(super) fn end(self) -> Vec<Sample> {
+        self.steps
+    }
+}
+
+fn look(manager: &MemoryManager<'_, Hosted>) -> Sample {
+    let info = manager.meminfo();
+    // Records of mappings and of the page cache are no program's memory on Linux either.
+    let resident = info.frames.used.saturating_sub(info.slab);
+    Sample { resident: resident * PAGE, page_tables: info.page_tables * PAGE }
+}

@@ -1,0 +1,156 @@
+//! A trace under several sets of folio sizes, with the figures of each mapping and no tables: for `quire advise`.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use quire::vm::FaultKind;
+
+use super::costs::Stopwatch;
+use super::error::ReplayError;
+use super::faults::{ABSORBED, SIGNAL};
+use super::host;
+use super::memory::Usage;
+use super::need::{self, Bounds};
+use super::pages::ORDERS;
+use super::parts::Part;
+use super::policy::FolioSet;
+use super::progress::Progress;
+use super::run::{Outcome, World};
+use super::survey::Survey;
+use super::timeline::Sample;
+use super::verb::PAGE;
+use crate::output::quoted;
+use crate::trace::Header;
+
+/// A trace that can be replayed.
+pub(crate) struct Trial {
+    path: PathBuf,
+    survey: Survey,
+    bounds: Bounds,
+}
+
+/// The figures of one replay.
+#[derive(Clone, Debug)]
+pub(crate) struct Figures {
+    pub(crate) set: FolioSet,
+    /// Faults that were taken, by kind; none of them ended in a signal.
+    pub(crate) kinds: [u64; FaultKind::NAMES.len()],
+    /// Those that brought in a folio of zeroes, by order.
+    pub(crate) folios: [u64; ORDERS],
+    /// Faults that ended in a signal.
+    pub(crate) signals: u64,
+    /// Recorded faults that were not taken.
+    pub(crate) absorbed: u64,
+    /// Nanoseconds of the median recorded fault, by kind.
+    pub(crate) recorded_ns: BTreeMap<&'static str, u64>,
+    pub(crate) peak: Usage,
+    pub(crate) parts: Vec<Part>,
+    pub(crate) timeline: Vec<Sample>,
+    /// The most resident memory of one process.
+    pub(crate) peak_rss: u64,
+    /// Calls and faults that Quire answered differently from Linux.
+    pub(crate) differences: u64,
+}
+
+impl Figures {
+    fn of(outcome: Outcome) -> Self {
+        let faults = &outcome.faults;
+        let sum = |of: fn(&Part, usize) -> u64, at| outcome.parts.iter().map(|part| of(part, at)).sum();
+        let count = |kind| faults.get(kind).map_or(0, |pair| pair.quire.count().max(pair.linux.count()));
+        let recorded = faults.iter().filter_map(|(kind, pair)| Some((kind, pair.linux.median()?)));
+        Self {
+            set: outcome.set,
+            kinds: std::array::from_fn(|kind| sum(|part, kind| part.kinds[kind], kind)),
+            folios: std::array::from_fn(|order| sum(|part, order| part.folios[order], order)),
+            signals: count(SIGNAL),
+            absorbed: count(ABSORBED),
+            recorded_ns: recorded.collect(),
+            peak: outcome.peak,
+            peak_rss: outcome.counts.peak_rss * PAGE,
+            differences: outcome.counts.differences,
+            parts: outcome.parts,
+            timeline: outcome.timeline,
+        }
+    }
+
+    /// Faults that were taken, as `faults_taken` of `quire replay`.
+    pub(crate) fn faults(&self) -> u64 {
+        self.kinds.iter().sum::<u64>() + self.signals
+    }
+}
+
+impl Trial {
+    /// Reads the trace to its end. `memory_limit` is the host's memory that replays may take; `None` for what is available.
+    ///
+    /// # Errors
+    /// As [`Survey::of`].
+    pub(crate) fn open(path: &Path, memory_limit: Option<u64>) -> Result<Self, ReplayError> {
+        let memory = memory_limit.unwrap_or_else(host::available);
+        let bounds = Bounds { memory, work: memory / PAGE * 4 };
+        let survey = Survey::of(path, bounds, &mut Progress::new(format!("reading {}", quoted(path))))?;
+        Ok(Self { path: path.to_owned(), survey, bounds })
+    }
+
+    /// The header of the trace.
+    pub(crate) const fn header(&self) -> &Header {
+        &self.survey.header
+    }
+
+    /// Kernel records that were lost while it was recorded.
+    pub(crate) fn lost(&self) -> u64 {
+        self.survey.header.totals.lost.max(self.survey.lost)
+    }
+
+    /// The names of programs, by number.
+    pub(crate) fn names(&self) -> &[String] {
+        &self.survey.paths
+    }
+
+    /// The names of the mapped files, by number.
+    pub(crate) fn files(&self) -> Vec<&str> {
+        let name = |path: crate::trace::PathId| self.survey.paths.get(path.0 as usize);
+        let files = self.survey.files.iter();
+        files.map(|file| file.path.and_then(name).map_or("", String::as_str)).collect()
+    }
+
+    /// Whether the program asks for large folios (`MADV_HUGEPAGE`).
+    pub(crate) const fn asks(&self) -> bool {
+        self.survey.asks
+    }
+
+    /// Nanoseconds that the program ran.
+    pub(crate) const fn wall_ns(&self) -> u64 {
+        match self.survey.header.totals.wall_ns {
+            0 => self.survey.span_ns.1 - self.survey.span_ns.0,
+            wall_ns => wall_ns,
+        }
+    }
+
+    /// Replays the trace under each set, one after the other. Sets that need more memory than there is are left out;
+    /// the errors say so.
+    ///
+    /// # Errors
+    /// [`ReplayError`], of the first replay that fails.
+    pub(crate) fn replay(&self, sets: &[FolioSet]) -> Result<(Vec<Figures>, Vec<ReplayError>), ReplayError> {
+        let taken = |set: FolioSet| need::taken(self.survey.needed(set));
+        let (fit, rest): (Vec<_>, Vec<_>) =
+            sets.iter().copied().partition(|&set| taken(set) <= self.bounds.memory);
+        let left_out = |set: FolioSet| {
+            let (needed, allowed) = (need::shown(taken(set)), need::shown(self.bounds.memory));
+            ReplayError::NoRoom { folio: set.name(), needed, allowed }
+        };
+        let memory = fit.iter().map(|&set| self.survey.needed(set)).max().unwrap_or(0);
+        let cpus = self.survey.header.cpus.clamp(1, quire::limits::MAX_CPUS as u32) as usize;
+        let mut progress = Progress::new(quoted(&self.path).to_string());
+        progress.expect(self.survey.header.events * fit.len() as u64);
+        let watch = Stopwatch::new();
+        let mut world = World::new(memory, cpus, false)?;
+        world.observes = true;
+        let mut replay = |set: FolioSet| {
+            progress.show(set.name());
+            world.replay(&self.path, &self.survey, set, &watch, &mut progress).map(Figures::of)
+        };
+        let figures = fit.into_iter().map(&mut replay).collect::<Result<Vec<_>, _>>()?;
+        Ok((figures, rest.into_iter().map(left_out).collect()))
+    }
+}

@@ -1,0 +1,276 @@
+//! `quire advise` as a user runs it: its figures are those of replays, and its verdict is what the figures say.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use crate::bundled::directory;
+use crate::small_trace::{HEAP, SmallTrace, anonymous, call, fault, program};
+use lab::trace::{Access, Call};
+use serde_json::Value;
+
+/// A user without kept measurements.
+fn quire(arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_quire"));
+    command.args(arguments).env("XDG_CACHE_HOME", env!("CARGO_TARGET_TMPDIR")).env_remove("COLUMNS");
+    command.output().expect("the command runs")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).expect("what is printed is text")
+}
+
+/// The output of a run that succeeds.
+fn said(arguments: &[&str]) -> String {
+    let output = quire(arguments);
+    assert!(output.status.success(), "{arguments:?}: {}", text(&output.stderr));
+    text(&output.stdout)
+}
+
+/// Prices that are the same on every machine: 500 ns for 4 KiB, and 100 ns for each further 4 KiB.
+fn prices() -> tempfile::TempPath {
+    let (mut file, path) = tempfile::NamedTempFile::new().expect("a file").into_parts();
+    let price = |kib: u64| format!("\"{kib}\":{}", 400 + kib / 4 * 100);
+    let sizes: Vec<String> = [4, 16, 32, 64, 128, 256, 512, 1024, 2048].map(price).into();
+    let saved = format!(r#"{{"version":1,"kernel":"6.18","cpu":"one","fault_ns":{{{}}}}}"#, sizes.join(","));
+    file.write_all(saved.as_bytes()).expect("it is written");
+    path
+}
+
+/// The JSON line of a run against single frames.
+fn line(trace: &Path, more: &[&str]) -> Value {
+    let (prices, trace) = (prices(), trace.to_str().expect("a name"));
+    let fixed =
+        ["advise", "--format", "json", "--baseline", "4K", "--prices", prices.to_str().expect("a name")];
+    let said = said(&[&fixed, more, &[trace]].concat());
+    assert_eq!(said.lines().count(), 1, "{said}");
+    serde_json::from_str(&said).expect("a JSON object")
+}
+
+/// The same for readers; no line is too long.
+fn shown(trace: &Path, more: &[&str]) -> String {
+    let (prices, trace) = (prices(), trace.to_str().expect("a name"));
+    let fixed = ["advise", "--baseline", "4K", "--prices", prices.to_str().expect("a name")];
+    let said = said(&[&fixed, more, &[trace]].concat());
+    let long: Vec<&str> = said.lines().filter(|line| line.chars().count() > 80).collect();
+    assert!(long.is_empty(), "{long:?} in\n{said}");
+    said
+}
+
+/// Words with one space between them.
+fn words(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+fn number(value: &Value, field: &str) -> u64 {
+    value.pointer(field).and_then(Value::as_u64).unwrap_or_else(|| panic!("no number {field} in {value}"))
+}
+
+fn sets(line: &Value) -> &[Value] {
+    line["sets"].as_array().expect("sets")
+}
+
+fn set<'a>(line: &'a Value, folio: &Value) -> &'a Value {
+    sets(line).iter().find(|set| set["folio"] == *folio).unwrap_or_else(|| panic!("no {folio} in {line}"))
+}
+
+fn trace(name: &str) -> PathBuf {
+    directory().join(name)
+}
+
+#[test]
+fn figures_are_those_of_replays() {
+    for name in ["gcc.qtrace", "sqlite.qtrace"] {
+        let path = trace(name);
+        let line = line(&path, &[]);
+        let names: Vec<&str> = sets(&line).iter().filter_map(|set| set["folio"].as_str()).collect();
+        let tried =
+            ["4K", "16K", "32K", "64K", "128K", "256K", "512K", "1M", "2M", "64K+2M", "16K+64K+2M", "all"];
+        assert_eq!(names, tried);
+        for folio in ["sweep", "64K,2M", "all"] {
+            let file = path.to_str().expect("a name");
+            let replayed = said(&["replay", "--rounds", "1", "--json", "-", "--folio", folio, file]);
+            for replay in replayed.lines() {
+                let replay: Value = serde_json::from_str(replay).expect("a JSON object");
+                let set = set(&line, &replay["folio"]);
+                for (own, other) in [
+                    ("/faults", "/faults_taken"),
+                    ("/wasted_bytes", "/peak/wasted"),
+                    ("/page_tables_bytes", "/peak/page_tables"),
+                ] {
+                    assert_eq!(number(set, own), number(&replay, other), "{name} {}", replay["folio"]);
+                }
+                let absorbed = replay.pointer("/faults/absorbed/count").and_then(Value::as_u64).unwrap_or(0);
+                assert_eq!(number(set, "/absorbed"), absorbed, "{name} {}", replay["folio"]);
+            }
+        }
+        sets(&line).iter().for_each(check_sums);
+    }
+}
+
+/// Mappings are all there is, and the prices are those that were given.
+fn check_sums(set: &Value) {
+    let mappings = set["mappings"].as_array().expect("mappings");
+    let sum = |field: &str| mappings.iter().map(|mapping| number(mapping, field)).sum::<u64>();
+    assert_eq!(sum("/faults") + number(set, "/signals"), number(set, "/faults"), "{set}");
+    assert_eq!(sum("/wasted_bytes"), number(set, "/wasted_bytes"), "{set}");
+    let kinds = set["kinds"].as_object().expect("kinds");
+    let counted: u64 = kinds.values().filter_map(Value::as_u64).sum();
+    assert_eq!(counted + number(set, "/signals"), number(set, "/faults"), "{set}");
+    let folios = set["folios"].as_object().expect("folios");
+    let brought_in: u64 = folios.values().filter_map(Value::as_u64).sum();
+    assert_eq!(brought_in, number(set, "/kinds/anon"), "{set}");
+    let times = mappings.iter().filter_map(|mapping| mapping["time_ns"].as_f64()).sum::<f64>();
+    let time = set["time_ns"].as_f64().expect("a time");
+    assert!((times - time).abs() < 1.0, "{times} of {time}");
+    let steps = set["timeline"].as_array().expect("steps");
+    assert_eq!(steps.len(), 48, "{set}");
+    let most = steps.iter().map(|step| number(step, "/resident")).max();
+    assert!(most >= Some(number(set, "/memory_bytes")), "the peak is in one of the steps: {set}");
+}
+
+#[test]
+fn what_is_chosen_keeps_to_the_waste_and_is_shown() {
+    let path = trace("sqlite.qtrace");
+    for (most, goal) in [("5", "throughput"), ("0.5", "throughput"), ("100", "throughput"), ("5", "memory")] {
+        let options = ["--max-waste", most, "--goal", goal];
+        let line = line(&path, &options);
+        let best = set(&line, &line["best"]);
+        let waste = 100.0 * number(best, "/wasted_bytes") as f64 / number(best, "/memory_bytes") as f64;
+        assert!(waste <= most.parse().expect("a number"), "{waste} of {most}: {best}");
+        assert_eq!(best["within_waste"], true);
+        let shown = shown(&path, &options);
+        match line["chosen"].as_str() {
+            Some(chosen) => {
+                assert_eq!(line["chosen"], line["best"]);
+                assert!(
+                    shown.contains(&format!("\n{chosen}:")) && shown.contains(&format!("{chosen} *")),
+                    "{shown}"
+                );
+            }
+            None => assert!(shown.contains("\nverdict: "), "{shown}"),
+        }
+        assert!(words(&shown).contains("sqlite3 3.40.1-2+deb12u2: ran 1.08 s"), "{shown}");
+    }
+}
+
+/// Touches each page of a range that is a multiple of `every`.
+fn touches(trace: &mut SmallTrace, start: u64, pages: u64, every: usize) {
+    for page in (0..pages).step_by(every) {
+        trace.event(10, fault(start + page * 4096, Access::Write, false));
+    }
+}
+
+fn grow_heap(trace: &mut SmallTrace, bytes: u64) {
+    trace.event(10, call(Call::Brk, [0; 6], HEAP as i64));
+    trace.event(10, call(Call::Brk, [HEAP + bytes, 0, 0, 0, 0, 0], (HEAP + bytes) as i64));
+}
+
+const SPARSE: u64 = 0x1000_0000;
+
+#[test]
+fn a_heap_that_gains_beside_a_mapping_that_wastes_gets_folios_alone() {
+    let mut small = program();
+    grow_heap(&mut small, 2 << 20);
+    touches(&mut small, HEAP, 512, 1);
+    small.event(10, anonymous(SPARSE, 4 << 20));
+    touches(&mut small, SPARSE, 1024, 16);
+    small.exit(10);
+    let file = small.write();
+    let line = line(&file, &[]);
+    assert_eq!((&line["chosen"], &line["best"]), (&Value::Null, &Value::from("4K")), "{line}");
+    for set in sets(&line).iter().filter(|set| set["folio"] != "4K") {
+        assert_eq!(set["within_waste"], false, "{set}");
+    }
+    let plan = &line["plan"];
+    // Larger ones save less than a hundredth more.
+    assert_eq!(plan["folio"], "256K", "{plan}");
+    let mappings = plan["mappings"].as_array().expect("mappings");
+    assert_eq!((mappings.len(), &mappings[0]["kind"]), (1, &Value::from("heap")), "{plan}");
+    // 8 for the heap, 64 for the other mapping.
+    assert_eq!((number(plan, "/faults"), number(plan, "/wasted_bytes")), (72, 0), "{plan}");
+    let shown = words(&shown(&file, &[]));
+    let better =
+        "better: 256K only where it pays, by madvise(MADV_HUGEPAGE) on the heap at 0x555500000000, 2.0 MiB";
+    assert!(shown.contains(better), "{shown}");
+    assert!(shown.contains("faults 576 → 72 (-88 %)"), "{shown}");
+    assert!(shown.contains("no set of sizes for all memory is worth a change within the waste"), "{shown}");
+    // Where waste does not matter, clearing the other mapping still takes its time.
+    let all = self::line(&file, &["--max-waste", "100"]);
+    assert_eq!((&all["chosen"], &all["plan"]["folio"]), (&Value::from("16K"), &Value::from("256K")), "{all}");
+}
+
+#[test]
+fn a_heap_alone_gets_folios_for_all_and_says_why() {
+    let mut small = program();
+    grow_heap(&mut small, 4 << 20);
+    touches(&mut small, HEAP, 1024, 1);
+    small.exit(10);
+    let file = small.write();
+    let line = line(&file, &[]);
+    assert_eq!((&line["chosen"], &line["plan"]), (&Value::from("2M"), &Value::Null), "{line}");
+    let shown = words(&shown(&file, &[]));
+    assert!(shown.contains("2M: faults 1,024 → 2 (-100 %)"), "{shown}");
+    let why = "why: 100 % of the time is saved in one mapping: the heap at 0x555500000000, 4.0 MiB";
+    assert!(shown.contains(why), "{shown}");
+    assert!(shown.contains("measured: what Linux takes for a fault by folio size"), "{shown}");
+    let latency = self::line(&file, &["--goal", "latency"]);
+    assert_eq!((&latency["best"], &latency["chosen"]), (&Value::from("4K"), &Value::Null), "{latency}");
+}
+
+#[test]
+fn where_nothing_is_worth_doing_one_line_says_so() {
+    let mut small = program();
+    small.event(10, anonymous(SPARSE, 4 << 20));
+    touches(&mut small, SPARSE, 1024, 256);
+    small.exit(10);
+    let file = small.write();
+    let line = line(&file, &[]);
+    assert_eq!((&line["chosen"], &line["plan"]), (&Value::Null, &Value::Null), "{line}");
+    let shown = shown(&file, &[]);
+    assert!(words(&shown).contains("verdict: nothing to do: no other set of sizes is better"), "{shown}");
+    assert!(!shown.contains("do:\n") && !shown.contains('│'), "{shown}");
+}
+
+#[test]
+fn a_command_is_recorded_and_its_exit_code_told() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let kept = directory.path().join("kept.qtrace");
+    let kept = kept.to_str().expect("a name");
+    let shown = said(&["advise", "-o", kept, "--", "sh", "-c", "exit 3"]);
+    assert!(words(&shown).contains("exit code 3"), "{shown}");
+    assert!(words(&said(&["advise", kept])).starts_with("sh: ran "), "the trace is kept");
+    let output = quire(&["advise", "--format", "json", "--", "sh", "-c", "echo hello"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let line: Value = serde_json::from_slice(&output.stdout).expect("one JSON object and nothing else");
+    assert_eq!((&line["exit_code"], &line["program"]), (&Value::from(0), &Value::from("sh")));
+    assert!(text(&output.stderr).contains("hello"));
+    let described =
+        std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/advise.md"))
+            .expect("the page is there");
+    let fields = [&line, &sets(&line)[0], &sets(&line)[0]["mappings"][0], &sets(&line)[0]["timeline"][0]];
+    for field in fields.iter().flat_map(|value| value.as_object().expect("an object").keys()) {
+        assert!(described.contains(&format!("`{field}`")), "docs/advise.md does not say what `{field}` is");
+    }
+}
+
+#[test]
+fn what_cannot_be_done_is_one_line() {
+    let gcc = trace("gcc.qtrace");
+    let gcc = gcc.to_str().expect("a name");
+    for (arguments, code) in [
+        (&["advise"][..], 2),
+        (&["advise", gcc, "--", "true"], 2),
+        (&["advise", "-o", "x.qtrace", gcc], 2),
+        (&["advise", "--max-waste", "101", gcc], 2),
+        (&["advise", "--baseline", "8K", gcc], 2),
+        (&["advise", "/no/such/file"], 1),
+        (&["advise", "--prices", gcc, gcc], 1),
+        (&["advise", "--memory-limit", "16M", gcc], 1),
+        (&["advise", "--", "/no/such/program"], 127),
+    ] {
+        let output = quire(arguments);
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {}", text(&output.stderr));
+        assert!(output.stdout.is_empty(), "{arguments:?}");
+    }
+}

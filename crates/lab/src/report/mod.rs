@@ -36,7 +36,7 @@ pub struct Args {
 enum Command {
     /// Write one HTML file that shows figures: it needs no network, and fits a phone, a desk and paper.
     Html {
-        /// Files that `compare --json`, `bench --json` or `verify --format json` wrote. Programs of several files are shown together.
+        /// Files that `advise --format json`, `verify --format json`, `compare --json` or `bench --json` wrote. Programs of several files are shown together.
         #[arg(value_name = "FILE", required = true)]
         files: Vec<PathBuf>,
         /// The file to write.

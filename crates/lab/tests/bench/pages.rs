@@ -19,7 +19,10 @@ pub(crate) fn show(figures: &[&Path], folder: &Path) -> String {
     assert!(!plots.is_empty());
     for plot in plots {
         let plot = plot.split("</svg>").next().unwrap();
-        assert!(["<circle", "<polygon"].iter().any(|mark| plot.contains(mark)), "no marks in {plot}");
+        assert!(
+            ["<circle", "<polygon", "<polyline"].iter().any(|mark| plot.contains(mark)),
+            "no marks in {plot}"
+        );
     }
     let outside = written.replace("http://www.w3.org/2000/svg", "");
     assert!(!outside.contains("http") && !outside.contains("<script"), "not self-contained");
@@ -72,10 +75,25 @@ fn predictions_stand_beside_what_was_measured() {
 }
 
 #[test]
+fn advice_shows_memory_over_time_and_faults_by_policy() {
+    let trace = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../traces/gcc.qtrace");
+    let mut advise = Command::new(env!("CARGO_BIN_EXE_quire"));
+    let output = advise.args(["advise", "--format", "json"]).arg(trace).output().unwrap();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("advice.json");
+    std::fs::write(&file, &output.stdout).unwrap();
+    let page = show(&[&file], folder.path());
+    let words = ["Folio sizes for gcc", "% faults", "echo always", "Where the time is saved", "cc1: heap"];
+    words.into_iter().for_each(|word| assert!(page.contains(word), "no `{word}` in {page}"));
+    assert_eq!(page.matches("<svg").count(), 2);
+}
+
+#[test]
 fn a_file_of_something_else_is_refused_by_its_name() {
     let folder = tempfile::tempdir().unwrap();
     for (text_of_file, reason) in
-        [("", "it is empty"), ("[1]\n", "none of them wrote this"), ("x", "no JSON object")]
+        [("", "it is empty"), ("[1]\n", "none of them wrote"), ("x", "no JSON object")]
     {
         let file = folder.path().join("other.json");
         std::fs::write(&file, text_of_file).unwrap();

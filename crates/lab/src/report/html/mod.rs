@@ -4,9 +4,10 @@
 //! page      the frame of the page: head, styles, sections        style.css   light and dark, phone and print
 //! plot      the plots, as SVG whose colours the page chooses
 //! compare   what `quire compare --json` and `quire bench --json` wrote
-//! verify    what `quire verify --format json` wrote
+//! verify    what `quire verify --format json` wrote        advise    the same of `quire advise`
 //! ```
 
+mod advise;
 mod compare;
 mod page;
 mod plot;
@@ -36,6 +37,9 @@ pub(super) fn write(files: &[impl AsRef<Path>], out: &Path) -> Result<()> {
         match read(&text).with_context(|| format!("cannot show {}", quoted(file.as_ref())))? {
             Figures::Compared(rows) => sections.push(compare::section(&rows)?),
             Figures::Verified(more) => programs.extend(more),
+            Figures::Advised(advice) => {
+                sections.extend(advice.iter().map(advise::section).collect::<Result<Vec<_>>>()?);
+            }
         }
     }
     if !programs.is_empty() {
@@ -48,6 +52,7 @@ pub(super) fn write(files: &[impl AsRef<Path>], out: &Path) -> Result<()> {
 enum Figures {
     Compared(Vec<Row>),
     Verified(Vec<verify::Program>),
+    Advised(Vec<advise::Advice>),
 }
 
 /// The figures of a file of JSON lines.
@@ -58,9 +63,12 @@ fn read(text: &str) -> Result<Figures> {
         Ok(Figures::Compared(all(text)?))
     } else if first.get("recorded_faults").is_some() {
         Ok(Figures::Verified(all(text)?))
+    } else if first.get("sets").is_some() {
+        Ok(Figures::Advised(all(text)?))
     } else {
         bail!(
-            "compare, bench or verify write such files with --json or --format json; none of them wrote this one"
+            "advise, verify, compare and bench write such files with --format json or --json; none of them wrote \
+             this one"
         )
     }
 }

@@ -5,6 +5,7 @@ use anyhow::{Result, anyhow};
 use maud::{Markup, PreEscaped, html};
 use plotters::coord::CoordTranslate;
 use plotters::coord::ranged1d::SegmentValue;
+use plotters::coord::types::RangedCoordf64;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
@@ -32,6 +33,7 @@ pub(super) struct Ratios {
 type Chart<'a, 'b, C> = ChartContext<'a, SVGBackend<'b>, C>;
 
 const WIDTH: u32 = 440;
+const HEIGHT: u32 = 300;
 const ROW: u32 = 28;
 
 /// Marks by row on a logarithmic axis of ratios, with a line at 1.
@@ -135,6 +137,88 @@ pub(super) fn diagonal(
     Ok(figure(&svg, told))
 }
 
+/// Marks with their names on two linear axes from 0.
+///
+/// # Errors
+/// Those of the plotting library.
+pub(super) fn named(points: &[(Mark, String, f64, f64)], axes: [&str; 2], told: &str) -> Result<Markup> {
+    let most = |of: fn(&(Mark, String, f64, f64)) -> f64, least: f64| {
+        points.iter().map(of).fold(least, f64::max) * 1.15
+    };
+    let (right, top) = (most(|point| point.2, 1.0), most(|point| point.3, 1.0));
+    let mut svg = String::new();
+    {
+        let area = SVGBackend::with_string(&mut svg, (WIDTH, HEIGHT)).into_drawing_area();
+        let mut chart = linear(&area, 0.0..right, 0.0..top, axes, &|value| thousands(value))?;
+        for (mark, name, x, y) in points {
+            draw(&mut chart, *mark, (*x, *y))?;
+            let style = text(12).pos(Pos::new(HPos::Left, VPos::Bottom));
+            let label = EmptyElement::at((*x, *y)) + Text::new(name.clone(), (6, -3), style);
+            chart.draw_series([label]).map_err(failed)?;
+        }
+        area.present().map_err(failed)?;
+    }
+    Ok(figure(&svg, told))
+}
+
+/// Lines on two linear axes from 0, in the colours of their marks.
+///
+/// # Errors
+/// Those of the plotting library.
+pub(super) fn lines(series: &[(Mark, Vec<(f64, f64)>)], axes: [&str; 2], told: &str) -> Result<Markup> {
+    let points = || series.iter().flat_map(|(_, points)| points);
+    let right = points().map(|point| point.0).fold(f64::MIN_POSITIVE, f64::max);
+    let top = points().map(|point| point.1).fold(f64::MIN_POSITIVE, f64::max) * 1.1;
+    let mut svg = String::new();
+    {
+        let area = SVGBackend::with_string(&mut svg, (WIDTH, HEIGHT)).into_drawing_area();
+        let mut chart = linear(&area, 0.0..right, 0.0..top, axes, &|value| thousands(value))?;
+        for (mark, points) in series {
+            let line = LineSeries::new(points.iter().copied(), SERIES[*mark as usize].stroke_width(3));
+            chart.draw_series(line).map_err(failed)?;
+        }
+        area.present().map_err(failed)?;
+    }
+    Ok(figure(&svg, told))
+}
+
+type Area<'a> = DrawingArea<SVGBackend<'a>, plotters::coord::Shift>;
+type Plane = Cartesian2d<RangedCoordf64, RangedCoordf64>;
+
+/// Two linear axes; those upright in the words of `shown`.
+fn linear<'a, 'b>(
+    area: &'a Area<'b>,
+    across: std::ops::Range<f64>,
+    upright: std::ops::Range<f64>,
+    axes: [&str; 2],
+    shown: &dyn Fn(f64) -> String,
+) -> Result<Chart<'a, 'b, Plane>> {
+    let digits = if across.end < 2.0 { 2 } else { usize::from(across.end < 10.0) };
+    let mut chart = ChartBuilder::on(area)
+        .margin(10)
+        .margin_right(24)
+        .set_label_area_size(LabelAreaPosition::Left, 78)
+        .set_label_area_size(LabelAreaPosition::Bottom, 44)
+        .build_cartesian_2d(across, upright)
+        .map_err(failed)?;
+    chart
+        .configure_mesh()
+        .light_line_style(TRANSPARENT)
+        .bold_line_style(SOFT)
+        .axis_style(SOFT)
+        .x_labels(6)
+        .y_labels(6)
+        .x_label_formatter(&|value| format!("{value:.digits$}"))
+        .y_label_formatter(&|value| shown(*value))
+        .x_desc(axes[0])
+        .y_desc(axes[1])
+        .label_style(text(14))
+        .axis_desc_style(text(14))
+        .draw()
+        .map_err(failed)?;
+    Ok(chart)
+}
+
 /// Draws one mark.
 fn draw<'a, 'b, X, Y, C>(chart: &mut Chart<'a, 'b, C>, mark: Mark, at: (X, Y)) -> Result<()>
 where
@@ -165,6 +249,19 @@ fn figure(svg: &str, told: &str) -> Markup {
 fn text(size: i32) -> TextStyle<'static> {
     let style = ("sans-serif", size).into_text_style(&(1, 1));
     style.color(&INK).pos(Pos::new(HPos::Left, VPos::Top))
+}
+
+/// A number with its thousands apart.
+pub(super) fn thousands(number: f64) -> String {
+    let digits = format!("{number:.0}");
+    let at = |place: usize| place > 0 && (digits.len() - place).is_multiple_of(3);
+    digits.chars().enumerate().fold(String::new(), |mut text, (place, digit)| {
+        if at(place) {
+            text.push('\u{202f}');
+        }
+        text.push(digit);
+        text
+    })
 }
 
 /// A ratio at an axis.

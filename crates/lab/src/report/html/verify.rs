@@ -5,7 +5,7 @@ use maud::{Markup, html};
 use serde::Deserialize;
 
 use super::page::Section;
-use super::plot::{self, Mark};
+use super::plot::{self, Mark, thousands};
 use crate::output::{duration, quoted};
 
 const MIB: f64 = (1 << 20) as f64;
@@ -66,7 +66,7 @@ impl Verdict {
 /// # Errors
 /// A plot that cannot be drawn.
 pub(super) fn section(programs: &[Program]) -> Result<Section> {
-    let faults = card("Page faults", programs, |size| &size.faults, 1.0, count)?;
+    let faults = card("Page faults", programs, |size| &size.faults, 1.0, thousands)?;
     let memory = card(
         "Peak resident memory",
         programs,
@@ -132,7 +132,7 @@ fn table(program: &Program) -> Markup {
             } }
             tbody { @for size in &program.sizes { tr {
                 td { (size.folio) }
-                (cells(&size.faults, count))
+                (cells(&size.faults, thousands))
                 td { (format!("{:.1} %", size.faults.measured.spread_percent)) }
                 (cells(&size.peak_rss_bytes, mebibytes))
                 td { (duration(size.kernel_ns.median as f64)) }
@@ -153,19 +153,6 @@ fn cells(figure: &Figure, shown: fn(f64) -> String) -> Markup {
         td { (shown(figure.measured.median as f64)) }
         td.two[figure.verdict == Verdict::Missed] { (format!("{:+.1} %", figure.error_percent)) }
     }
-}
-
-/// A number with its thousands apart.
-fn count(number: f64) -> String {
-    let digits = format!("{number:.0}");
-    let at = |place: usize| place > 0 && (digits.len() - place).is_multiple_of(3);
-    digits.chars().enumerate().fold(String::new(), |mut text, (place, digit)| {
-        if at(place) {
-            text.push('\u{202f}');
-        }
-        text.push(digit);
-        text
-    })
 }
 
 fn mebibytes(bytes: f64) -> String {

@@ -1,0 +1,253 @@
+//! Advice: the verdict, memory over time, faults against memory that is never touched, and the mappings.
+
+use anyhow::{Result, bail};
+use maud::{Markup, html};
+use serde::Deserialize;
+
+use super::page::Section;
+use super::plot::{self, Mark, thousands};
+use crate::output::{duration, quoted};
+
+/// What `quire advise --format json` says of a program.
+#[derive(Deserialize)]
+pub(super) struct Advice {
+    program: String,
+    command: Vec<String>,
+    wall_ns: u64,
+    max_waste_percent: f64,
+    chosen: Option<String>,
+    sets: Vec<Set>,
+    prices: Prices,
+    #[serde(rename = "do")]
+    commands: Vec<String>,
+    undo: Vec<String>,
+    asks: Option<String>,
+}
+
+/// A set of folio sizes; the baseline is the first.
+#[derive(Deserialize)]
+struct Set {
+    folio: String,
+    within_waste: bool,
+    faults: u64,
+    time_ns: f64,
+    longest_ns: f64,
+    memory_bytes: u64,
+    wasted_bytes: u64,
+    mappings: Vec<Mapping>,
+    timeline: Vec<Moment>,
+}
+
+#[derive(Deserialize)]
+struct Mapping {
+    program: String,
+    kind: String,
+    file: Option<String>,
+    address: u64,
+    bytes: u64,
+    faults: u64,
+    time_ns: f64,
+    wasted_bytes: u64,
+}
+
+#[derive(Deserialize)]
+struct Moment {
+    resident: u64,
+}
+
+#[derive(Deserialize)]
+struct Prices {
+    from: String,
+}
+
+const MIB: f64 = (1 << 20) as f64;
+/// Mappings that the page shows, those that save most first.
+const MAPPINGS: usize = 12;
+
+/// The section of one program.
+///
+/// # Errors
+/// Advice without a set of sizes, or a plot that cannot be drawn.
+pub(super) fn section(advice: &Advice) -> Result<Section> {
+    let Some(baseline) = advice.sets.first() else { bail!("it has no set of folio sizes") };
+    let chosen = advice.chosen.as_ref().and_then(|name| advice.sets.iter().find(|set| set.folio == *name));
+    let title = format!("Folio sizes for {}", advice.program);
+    let body = html! {
+        p.soft { code { (words(&advice.command)) } }
+        (verdict(advice, baseline, chosen))
+        div.cards {
+            (over_time(advice, baseline, chosen)?)
+            (policies(advice, baseline)?)
+        }
+        @if let Some(chosen) = chosen { (mappings(baseline, chosen)) }
+        (sets(advice))
+    };
+    Ok(Section { title, body })
+}
+
+fn verdict(advice: &Advice, baseline: &Set, chosen: Option<&Set>) -> Markup {
+    let Some(chosen) = chosen else {
+        return html! {
+            div.ratio { "Change nothing" }
+            p { "No set of folio sizes is worth a change: " (thousands(baseline.faults as f64)) " faults take "
+                (duration(baseline.time_ns)) " of " (duration(advice.wall_ns as f64)) "." }
+        };
+    };
+    let saved = baseline.time_ns - chosen.time_ns;
+    html! {
+        div.ratio { (chosen.folio) ": " (change(baseline.faults as f64, chosen.faults as f64)) " faults" }
+        p {
+            (thousands(baseline.faults as f64)) " → " (thousands(chosen.faults as f64)) " faults; time in faults "
+            (duration(baseline.time_ns)) " → " (duration(chosen.time_ns)) ", "
+            (format!("{:.1} %", saved / advice.wall_ns.max(1) as f64 * 100.0)) " of the run time; memory at the peak "
+            (mebibytes(baseline.memory_bytes)) " → " (mebibytes(chosen.memory_bytes)) ", "
+            (untouched(chosen)) " of it never touched. Counts are a replay's; the price of a fault is "
+            (advice.prices.from) "."
+        }
+        @if !advice.commands.is_empty() {
+            p { "Do:" } pre { (advice.commands.join("\n")) }
+            p { "Undo:" } pre { (advice.undo.join("\n")) }
+        }
+        @if let Some(asks) = &advice.asks { p { "Or for this program alone: " code { (asks) } } }
+    }
+}
+
+fn over_time(advice: &Advice, baseline: &Set, chosen: Option<&Set>) -> Result<Markup> {
+    let step = advice.wall_ns as f64 / 1e9 / baseline.timeline.len().max(1) as f64;
+    let line = |set: &Set| -> Vec<(f64, f64)> {
+        let resident = set.timeline.iter().map(|moment| moment.resident as f64 / MIB);
+        (1..).map(|at| f64::from(at) * step).zip(resident).collect()
+    };
+    let mut series = vec![(Mark::Circle, line(baseline))];
+    series.extend(chosen.map(|set| (Mark::Triangle, line(set))));
+    let told = format!(
+        "Resident memory over {:.2} s, at the most {} under {}{}.",
+        advice.wall_ns as f64 / 1e9,
+        mebibytes(baseline.memory_bytes),
+        baseline.folio,
+        chosen.map_or_else(String::new, |set| {
+            format!(" and {} under {}", mebibytes(set.memory_bytes), set.folio)
+        })
+    );
+    Ok(html! {
+        div.card {
+            h2 { "Resident memory over time" }
+            div.soft {
+                span.key.one { (baseline.folio) " (now)" }
+                @if let Some(chosen) = chosen { span.key.two { (chosen.folio) } }
+            }
+            (plot::lines(&series, ["seconds", "MiB"], &told)?)
+        }
+    })
+}
+
+fn policies(advice: &Advice, baseline: &Set) -> Result<Markup> {
+    let mark = |set: &Set| match () {
+        () if set.folio == baseline.folio => Mark::Circle,
+        () if Some(&set.folio) == advice.chosen.as_ref() => Mark::Triangle,
+        () => Mark::Cross,
+    };
+    let points: Vec<(Mark, String, f64, f64)> = advice
+        .sets
+        .iter()
+        .map(|set| (mark(set), set.folio.clone(), waste_percent(set), set.faults as f64))
+        .collect();
+    let told = advice
+        .sets
+        .iter()
+        .map(|set| format!("{}: {} faults, {} untouched.", set.folio, set.faults, untouched(set)));
+    let told = told.collect::<Vec<_>>().join(" ");
+    Ok(html! {
+        div.card {
+            h2 { "Faults against memory that is never touched" }
+            div.soft {
+                span.key.circle.one { "now" } span.key.triangle.two { "advised" } span.key.cross.three { "others" }
+                "at most " (advice.max_waste_percent) " % may stay untouched"
+            }
+            (plot::named(&points, ["% of memory never touched", "faults"], &told)?)
+        }
+    })
+}
+
+fn mappings(baseline: &Set, chosen: &Set) -> Markup {
+    let mut pairs: Vec<(&Mapping, &Mapping)> = baseline
+        .mappings
+        .iter()
+        .filter_map(|before| {
+            Some((before, chosen.mappings.iter().find(|after| after.is_the_same_as(before))?))
+        })
+        .collect();
+    let saved = |pair: &(&Mapping, &Mapping)| pair.0.time_ns - pair.1.time_ns;
+    pairs.sort_by(|one, other| saved(other).total_cmp(&saved(one)));
+    html! {
+        h2 { "Where the time is saved" }
+        div.scroll { table {
+            thead { tr {
+                th { "mapping" } th { "size" } th { "faults now" } th { (chosen.folio) } th { "time saved" }
+                th { "never touched" }
+            } }
+            tbody { @for pair in pairs.iter().take(MAPPINGS) { tr {
+                td { (pair.0.name()) }
+                td { (mebibytes(pair.0.bytes)) }
+                td { (thousands(pair.0.faults as f64)) }
+                td { (thousands(pair.1.faults as f64)) }
+                td { (duration(saved(pair))) }
+                td { (mebibytes(pair.1.wasted_bytes)) }
+            } } }
+        } }
+    }
+}
+
+fn sets(advice: &Advice) -> Markup {
+    html! {
+        h2 { "Every set of sizes" }
+        div.scroll { table {
+            thead { tr {
+                th { "folios" } th { "faults" } th { "time in faults" } th { "longest" } th { "memory" }
+                th { "never touched" }
+            } }
+            tbody { @for set in &advice.sets { tr {
+                td { (set.folio) }
+                td { (thousands(set.faults as f64)) }
+                td { (duration(set.time_ns)) }
+                td { (duration(set.longest_ns)) }
+                td { (mebibytes(set.memory_bytes)) }
+                td.two[!set.within_waste] { (untouched(set)) }
+            } } }
+        } }
+    }
+}
+
+impl Mapping {
+    fn is_the_same_as(&self, other: &Self) -> bool {
+        (&self.program, &self.kind, &self.file, self.address)
+            == (&other.program, &other.kind, &other.file, other.address)
+    }
+
+    fn name(&self) -> String {
+        let place = self.file.clone().unwrap_or_else(|| format!("{:#x}", self.address));
+        format!("{}: {} {place}", self.program, self.kind)
+    }
+}
+
+fn words(command: &[String]) -> String {
+    command.iter().map(|word| quoted(word).to_string()).collect::<Vec<_>>().join(" ")
+}
+
+/// By how many percent a figure changes.
+fn change(from: f64, to: f64) -> String {
+    let percent = (to - from) / from.max(1.0) * 100.0;
+    format!("{percent:+.0} %").replace('-', "−")
+}
+
+fn waste_percent(set: &Set) -> f64 {
+    set.wasted_bytes as f64 / set.memory_bytes.max(1) as f64 * 100.0
+}
+
+fn untouched(set: &Set) -> String {
+    format!("{:.1} %", waste_percent(set))
+}
+
+fn mebibytes(bytes: u64) -> String {
+    format!("{:.1} MiB", bytes as f64 / MIB)
+}

@@ -77,10 +77,15 @@ fn predictions_stand_beside_what_was_measured() {
 #[test]
 fn advice_shows_memory_over_time_and_faults_by_policy() {
     let trace = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../traces/gcc.qtrace");
-    let mut advise = Command::new(env!("CARGO_BIN_EXE_quire"));
-    let output = advise.args(["advise", "--format", "json"]).arg(trace).output().unwrap();
-    assert!(output.status.success(), "{}", text(&output.stderr));
     let folder = tempfile::tempdir().unwrap();
+    // The same on every machine.
+    let prices = folder.path().join("prices.json");
+    let saved = json!({"version": 1, "kernel": "6.18", "cpu": "one", "fault_ns": {"4": 500, "32": 900, "2048": 60_000}});
+    std::fs::write(&prices, saved.to_string()).unwrap();
+    let mut advise = Command::new(env!("CARGO_BIN_EXE_quire"));
+    advise.args(["advise", "--format", "json", "--baseline", "4K", "--prices"]).arg(prices).arg(trace);
+    let output = advise.output().unwrap();
+    assert!(output.status.success(), "{}", text(&output.stderr));
     let file = folder.path().join("advice.json");
     std::fs::write(&file, &output.stdout).unwrap();
     let page = show(&[&file], folder.path());

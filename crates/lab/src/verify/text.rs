@@ -24,11 +24,8 @@ pub(super) fn section(compared: &Compared) -> String {
     }
     let judged = |of: fn(&Row) -> &Figure, what, allowed| {
         let reached = compared.sizes.iter().filter(|row| of(row).verdict != Verdict::Missed).count();
-        let spread = compared.sizes.iter().filter(|row| of(row).verdict == Verdict::WithinSpread).count();
-        format!(
-            "{what}: {reached} of {} within {allowed} %, or within the runs' own spread ({spread}).\n",
-            compared.sizes.len()
-        )
+        let sizes = compared.sizes.len();
+        format!("{what}: {reached} of {sizes} within {allowed} %, or within the runs' own spread.\n")
     };
     text + &judged(|row| &row.faults, "Faults", FAULTS_PERCENT)
         + &judged(|row| &row.peak_rss_bytes, "Peak RSS", RSS_PERCENT)

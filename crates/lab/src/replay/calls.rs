@@ -1,13 +1,14 @@
 //! Recorded calls and the mappings that no call made.
 
 use super::error::ReplayError;
-use super::plan::{Answer, EFAULT, ENOMEM, Plan, mapping, plan};
+use super::plan::{self, Answer, EFAULT, ENOMEM, Plan, mapping, plan};
 use super::processes::Key;
 use super::replayer::Replayer;
-use super::verb::{PAGE, Verb};
+use super::verb::{Mapping, PAGE, Verb};
 use crate::trace::{Event, EventKind, FileId, MapCause, Syscall};
 use quire::arch::Protection;
 use quire::error::MmError;
+use quire::vm::Advice;
 
 impl Replayer<'_> {
     /// A recorded call.
@@ -31,7 +32,16 @@ impl Replayer<'_> {
                 *self.counts.skipped.entry(name).or_default() += 1;
                 Ok(())
             }
-            Plan::Do(verb, answer) => self.verb(key, &verb, answer, Some((name, call.duration_ns))).map(drop),
+            Plan::Do(verb, answer) => {
+                self.verb(key, &verb, answer, Some((name, call.duration_ns)))?;
+                match (answer, plan::is_stack(call), verb) {
+                    (Answer::At(_), true, Verb::Mmap(Mapping { addr, len, .. })) => {
+                        let small = Verb::Madvise { addr, len, advice: Advice::NoHugePage };
+                        self.verb(key, &small, Answer::Done, None).map(drop)
+                    }
+                    _ => Ok(()),
+                }
+            }
             Plan::Heap { ask, got } => self.heap(key, ask, got, call.duration_ns),
             Plan::Detach(addr) => match self.mapping_at(key, addr) {
                 Some((start, len)) => {

@@ -111,6 +111,12 @@ fn plan_mmap(call: &Syscall, mut number: impl FnMut(&FileId) -> u64) -> Plan {
     Plan::Skip
 }
 
+/// Whether the call maps the stack of a thread, which Linux gives single pages since version 6.7.
+pub(super) const fn is_stack(call: &Syscall) -> bool {
+    let wanted = flag::STACK | flag::ANONYMOUS;
+    matches!(call.call, Call::Mmap) && call.args[3] & wanted == wanted
+}
+
 mod flag {
     pub(super) const SHARING: u64 = 0xf;
     pub(super) const PRIVATE: u64 = 2;

@@ -37,6 +37,13 @@ impl Settings {
         }
     }
 
+    /// Whether the settings are still as [`Self::always`] has left them.
+    pub fn is_always(&self, kib: usize) -> bool {
+        let wanted = |size: usize| if size == kib { "always" } else { "never" };
+        let mut sizes = sizes(&self.places().settings).into_iter();
+        sizes.all(|(size, path)| selected(&path).as_deref() == Some(wanted(size)))
+    }
+
     /// The folio sizes of this kernel in KiB, single pages among them.
     pub fn folio_sizes(places: &Places) -> Vec<usize> {
         std::iter::once(4).chain(sizes(&places.settings).into_keys()).collect()

@@ -220,3 +220,21 @@ fn a_damaged_journal_is_an_error_at_every_start() {
     fs::write(places.journal(), "{\"values\":").unwrap();
     assert!(put_back_left(places).is_err());
 }
+
+#[test]
+fn one_size_is_always_until_another_program_changes_one() {
+    let Copy { places, .. } = &copy();
+    let settings = Settings::acquire(places).unwrap();
+    assert_eq!(Settings::folio_sizes(places), [4, 16, 64, 2048]);
+    for kib in Settings::folio_sizes(places) {
+        settings.always(kib).unwrap();
+        assert!(settings.is_always(kib));
+        let own = SIZES.map(|(size, _)| (size, if size == kib { "always" } else { "never" }.to_owned()));
+        assert_eq!(values(places), own);
+    }
+    fs::write(places.settings.join("hugepages-16kB/enabled"), "madvise").unwrap();
+    assert!(!settings.is_always(2048));
+    assert!(settings.always(8).is_err());
+    drop(settings);
+    assert_eq!(values(places), original());
+}

@@ -4,9 +4,11 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::measure::{Measured, Runs};
-use crate::host::machine;
+use crate::host::{machine, threads};
 use crate::record::{Counted, Peak};
 use crate::replay::{FolioSize, Predicted};
+
+const PAGE: u64 = 4096;
 
 /// The version of the fields below.
 const SCHEMA: u32 = 1;
@@ -77,6 +79,8 @@ pub(super) struct Spread {
 pub(super) enum Verdict {
     /// As near as it should be.
     Within,
+    /// As near as the kernel counts.
+    WithinGrain,
     /// As near as the runs are to each other.
     WithinSpread,
     /// Neither.
@@ -99,11 +103,12 @@ impl Compared {
             Some(Row {
                 folio: size.name(),
                 replayed_faults: prediction.faults,
-                faults: Figure::new(faults, spread(|run| run.faults), FAULTS_PERCENT),
+                faults: Figure::new(faults, spread(|run| run.faults), FAULTS_PERCENT, 0),
                 peak_rss_bytes: Figure::new(
                     prediction.peak_rss_bytes,
                     spread(|run| run.peak_rss_bytes),
                     RSS_PERCENT,
+                    rss_grain(),
                 ),
                 kernel_ns: spread(|run| run.kernel_ns),
                 run_ns: spread(|run| run.run_ns),
@@ -135,11 +140,20 @@ fn expected_faults(recorded: u64, small: u64, sized: u64) -> u64 {
     if recorded == 0 { sized } else { (recorded + sized).saturating_sub(small) }
 }
 
+/// Bytes of resident memory that the kernel's count may miss: each CPU keeps up to 32 pages, or two for each CPU of
+/// the machine, to itself.
+fn rss_grain() -> u64 {
+    let cpus = threads::allowed_cpus().len() as u64;
+    (2 * cpus).max(32) * cpus * PAGE
+}
+
 impl Figure {
-    fn new(predicted: u64, measured: Spread, allowed_percent: f64) -> Self {
+    /// `grain` is what the kernel's count of a run may miss.
+    fn new(predicted: u64, measured: Spread, allowed_percent: f64, grain: u64) -> Self {
         let error_percent = percent(predicted as f64 - measured.median as f64, measured.median);
         let verdict = match error_percent.abs() {
             error if error <= allowed_percent => Verdict::Within,
+            _ if predicted.abs_diff(measured.median) <= grain => Verdict::WithinGrain,
             error if error <= measured.spread_percent => Verdict::WithinSpread,
             _ => Verdict::Missed,
         };

@@ -13,7 +13,7 @@ use nix::sys::prctl;
 use nix::sys::signal::Signal;
 
 use super::streams::Streams;
-use crate::output::quoted;
+use crate::output::{quoted, say};
 use crate::record::{Counted, Peak, run_unrecorded};
 use crate::replay::FolioSize;
 use crate::settings::{Places, Settings};
@@ -24,6 +24,9 @@ const SUBCOMMAND: &str = "verify-run";
 /// A program with less memory may have less than the process that starts it, whose memory the kernel counts as the
 /// program's. Its peak is read at the end of each of its processes.
 const SMALL_BYTES: u64 = 32 << 20;
+
+/// Runs until the folio sizes stay as they were set.
+const ATTEMPTS: usize = 5;
 
 /// All runs of a program.
 #[derive(Clone, Debug)]
@@ -66,14 +69,29 @@ impl Measuring<'_> {
         let mut measured = vec![Runs::default(); sizes.len()];
         for _ in 0..runs {
             for (size, measured) in sizes.iter().zip(&mut measured) {
-                settings.always(size.kib())?;
-                let fell_back = || settings.fell_back(size.kib()).unwrap_or(0);
+                let kib = size.kib();
+                let fell_back = || settings.fell_back(kib).unwrap_or(0);
                 let before = fell_back();
-                measured.runs.push(self.run(peak)?);
+                measured.runs.push(self.run_undisturbed(&settings, kib, peak)?);
                 measured.fell_back += fell_back() - before;
             }
         }
         Ok(Measured { sizes: measured, peak })
+    }
+
+    /// Runs the command under one size, again if another program has changed the sizes meanwhile.
+    fn run_undisturbed(self, settings: &Settings, kib: usize, peak: Peak) -> Result<Counted> {
+        for _ in 0..ATTEMPTS {
+            settings.always(kib)?;
+            let counted = self.run(peak)?;
+            if settings.is_always(kib) {
+                return Ok(counted);
+            }
+            say(
+                "quire: another program has changed the folio sizes of the kernel: running the program again",
+            );
+        }
+        bail!("another program keeps changing the folio sizes of the kernel: end it first")
     }
 
     /// Runs the command once, in a process of its own.

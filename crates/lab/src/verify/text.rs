@@ -12,6 +12,11 @@ const NOTE: &str = "\
 Predicted faults: those of the recorded run, less what a replay under the size
 saves against one under 4K. Peak RSS: of the largest process. Measured: medians.";
 
+/// For a program of little memory.
+const STOPPED: &str = "\
+Each process was stopped at its end, to read its peak; the times contain that.
+";
+
 pub(super) fn section(compared: &Compared) -> String {
     let mut text = heading(compared);
     text.push_str("                  faults                       peak RSS, MiB       seconds\n");
@@ -24,16 +29,14 @@ pub(super) fn section(compared: &Compared) -> String {
     }
     let judged = |of: fn(&Row) -> &Figure, what, allowed| {
         let reached = compared.sizes.iter().filter(|row| of(row).verdict != Verdict::Missed).count();
-        let spread = compared.sizes.iter().filter(|row| of(row).verdict == Verdict::WithinSpread).count();
-        format!(
-            "{what}: {reached} of {} within {allowed} %, or within the runs' own spread ({spread}).\n",
-            compared.sizes.len()
-        )
+        let sizes = compared.sizes.len();
+        format!("{what}: {reached} of {sizes} within {allowed} %, or within the runs' own spread.\n")
     };
     text + &judged(|row| &row.faults, "Faults", FAULTS_PERCENT)
         + &judged(|row| &row.peak_rss_bytes, "Peak RSS", RSS_PERCENT)
         + NOTE
         + "\n"
+        + if compared.stopped_at_exit { STOPPED } else { "" }
 }
 
 fn heading(compared: &Compared) -> String {
@@ -75,3 +78,6 @@ fn notes(text: &mut String, row: &Row) {
         let _ = writeln!(text, "{}: the program ended with {}.", row.folio, codes.join(", "));
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -401,3 +401,19 @@ fn too_little_memory_is_one_line_that_says_how_to_give_more() {
         );
     }
 }
+
+/// Linux gives the stack of a thread (`MAP_STACK`) single pages under every setting, since version 6.7.
+#[test]
+fn the_stack_of_a_thread_has_single_pages() {
+    let taken = |flags: u64| {
+        let mut trace = program();
+        let len = 2 << 20;
+        trace.event(10, call(Call::Mmap, [0, len, 3, 0x22 | flags, u64::MAX, 0], HEAP as i64));
+        for page in 0..16 {
+            trace.event(10, fault(HEAP + page * 4096, Access::Write, false));
+        }
+        trace.exit(10);
+        number(&lines(&["--folio", "64K", "--check"], &[&trace.write()])[0], "/faults_taken")
+    };
+    assert_eq!((taken(0), taken(0x2_0000)), (1, 16));
+}

@@ -4,11 +4,31 @@ use std::collections::BTreeMap;
 use std::fs::OpenOptions;
 use std::path::PathBuf;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use lab::host::thp::{root, selected, sizes};
+use lab::settings::Places;
 use serde_json::Value;
 
-/// All settings that a run changes.
+/// Longer than other runs hold the settings.
+const PATIENCE: Duration = Duration::from_secs(600);
+
+/// All settings that a run changes, at a moment at which no run of another process has changed them.
+fn settled() -> BTreeMap<PathBuf, Option<String>> {
+    let journal = Places::of_this_machine().journal();
+    let since = Instant::now();
+    loop {
+        assert!(since.elapsed() < PATIENCE, "another run has changed the settings for long");
+        if !journal.exists() {
+            let found = settings();
+            if !journal.exists() {
+                return found;
+            }
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
 fn settings() -> BTreeMap<PathBuf, Option<String>> {
     let khugepaged =
         ["pages_to_scan", "scan_sleep_millisecs"].map(|name| root().join("khugepaged").join(name));
@@ -27,14 +47,14 @@ fn a_program_is_measured_beside_its_prediction() {
         eprintln!("no folios of 64 KiB that this user may choose: not tested");
         return;
     }
-    let before = settings();
+    let before = settled();
     let script =
         "i=0; while [ $i -lt 3000 ]; do i=$((i + 1)); v=$v.abcdefghijklmnopqrstuvwxyz; done; echo said";
     let output =
         quire(&["verify", "--sizes", "4k,64K", "--runs", "3", "--format", "json", "--", "sh", "-c", script]);
     let error = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success(), "{error}");
-    assert_eq!(settings(), before, "the settings are as before");
+    assert_eq!(settled(), before, "the settings are as before");
     let compared: Value = serde_json::from_slice(&output.stdout).expect("one line of JSON: nothing said");
     assert_eq!((&compared["program"], &compared["runs"]), (&"sh".into(), &3.into()));
     let rows = compared["sizes"].as_array().expect("a list");

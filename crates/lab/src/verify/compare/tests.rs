@@ -19,13 +19,15 @@ fn the_median_of_an_even_number_is_between_the_middle_two() {
 
 #[test]
 fn an_error_is_judged_by_what_is_allowed_and_then_by_the_spread() {
-    let verdict = |predicted, runs: &[u64]| Figure::new(predicted, Spread::of(runs.to_vec()), 5.0).verdict;
+    let verdict = |predicted, runs: &[u64]| Figure::new(predicted, Spread::of(runs.to_vec()), 5.0, 0).verdict;
     assert_eq!(verdict(105, &[100, 100, 100]), Verdict::Within);
     assert_eq!(verdict(95, &[100, 100, 100]), Verdict::Within);
     assert_eq!(verdict(106, &[100, 100, 100]), Verdict::Missed);
     assert_eq!(verdict(106, &[97, 100, 103]), Verdict::WithinSpread);
     assert_eq!(verdict(107, &[97, 100, 103]), Verdict::Missed);
+    let coarse = |predicted| Figure::new(predicted, Spread::of(vec![100]), 5.0, 10).verdict;
+    assert_eq!([104, 110, 111].map(coarse), [Verdict::Within, Verdict::WithinGrain, Verdict::Missed]);
     assert_eq!(verdict(0, &[0]), Verdict::Within);
     assert_eq!(verdict(1, &[0]), Verdict::Missed);
-    assert_eq!(Figure::new(90, Spread::of(vec![100]), 5.0).error_percent, -10.0);
+    assert_eq!(Figure::new(90, Spread::of(vec![100]), 5.0, 0).error_percent, -10.0);
 }

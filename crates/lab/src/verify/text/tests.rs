@@ -1,0 +1,59 @@
+use super::super::compare::{Figure, Spread};
+use super::*;
+
+fn compared(command: &[&str]) -> Compared {
+    let spread = |median| Spread { median, least: median, most: median, spread_percent: 103.7 };
+    let figure = |predicted, median, verdict| Figure {
+        predicted,
+        measured: spread(median),
+        error_percent: -102.8,
+        verdict,
+    };
+    let row = |folio, verdict| Row {
+        folio,
+        replayed_faults: 1,
+        faults: figure(123_456_789, 12_345_678, verdict),
+        peak_rss_bytes: figure(12_345 << 20, 12_346 << 20, Verdict::Missed),
+        kernel_ns: spread(12_345_000_000),
+        run_ns: spread(1_234_567_000_000),
+        fell_back: 7,
+        exit_codes: vec![0, 3],
+    };
+    Compared {
+        schema: 1,
+        program: "p".to_owned(),
+        program_version: String::new(),
+        command: command.iter().map(|&word| word.to_owned()).collect(),
+        recorded_kernel: "6.18".to_owned(),
+        recorded_faults: 1,
+        runs: 5,
+        stopped_at_exit: true,
+        sizes: vec![
+            row("128K", Verdict::Within),
+            row("2M", Verdict::WithinSpread),
+            row("4K", Verdict::Missed),
+        ],
+        machine: serde_json::Value::Null,
+        commit: "",
+    }
+}
+
+#[test]
+fn no_line_is_longer_than_80_columns() {
+    let text = section(&compared(&["program", &"argument ".repeat(30)]));
+    assert!(text.ends_with("the times contain that.\n"), "{text}");
+    for line in text.lines() {
+        assert!(line.chars().count() <= 80, "{line}");
+    }
+    assert!(text.lines().next().is_some_and(|first| first.ends_with("…, 5 runs of each size")), "{text}");
+}
+
+#[test]
+fn the_summary_counts_what_holds() {
+    let text = section(&compared(&["p"]));
+    assert!(text.starts_with("p, 5 runs of each size\n"), "{text}");
+    assert!(text.contains("\nFaults: 2 of 3 within 5 %"), "{text}");
+    assert!(text.contains("\nPeak RSS: 0 of 3 within 3 %"), "{text}");
+    assert!(text.contains("\n2M: 7 faults of the system found no free folio.\n"), "{text}");
+    assert!(text.contains("\n2M: the program ended with 0, 3.\n"), "{text}");
+}

@@ -48,6 +48,7 @@ struct Spread {
 enum Verdict {
     Within,
     WithinSpread,
+    WithinGrain,
     Missed,
 }
 
@@ -56,7 +57,7 @@ impl Verdict {
         match self {
             Self::Within => Mark::Circle,
             Self::Missed => Mark::Triangle,
-            Self::WithinSpread => Mark::Cross,
+            Self::WithinSpread | Self::WithinGrain => Mark::Cross,
         }
     }
 }
@@ -84,7 +85,7 @@ pub(super) fn section(programs: &[Program]) -> Result<Section> {
         }
         p {
             span.key.circle.one { "as near as it should be (5 % of faults, 3 % of memory)" }
-            span.key.cross.three { "nearer than the runs are to each other" }
+            span.key.cross.three { "nearer than the runs are to each other, or than the kernel counts" }
             span.key.triangle.two { "missed" }
         }
         div.cards { (faults) (memory) }
@@ -102,12 +103,14 @@ fn card(
 ) -> Result<Markup> {
     let figures: Vec<&Figure> = programs.iter().flat_map(|program| &program.sizes).map(of).collect();
     let held = figures.iter().filter(|figure| figure.verdict != Verdict::Missed).count();
-    let points: Vec<(Mark, f64, f64)> = figures
+    // Those that missed are drawn on top.
+    let mut points: Vec<(Mark, f64, f64)> = figures
         .iter()
         .map(|figure| {
             (figure.verdict.mark(), figure.measured.median as f64 / unit, figure.predicted as f64 / unit)
         })
         .collect();
+    points.sort_by_key(|(mark, ..)| *mark == Mark::Triangle);
     let told = format!("{name}: {held} of {} predictions hold.", figures.len());
     let plot = plot::diagonal(&points, shown, ["measured", "predicted"], &told)?;
     Ok(html! {

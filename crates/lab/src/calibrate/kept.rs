@@ -90,9 +90,9 @@ pub fn clearing_ns_per_frame() -> f64 {
 
 /// The shortest of a few passes over more memory than most caches hold: other work on the machine only adds time.
 fn quick_clearing_ns() -> f64 {
-    const BYTES: usize = 32 << 20;
+    const BYTES: usize = 128 << 20;
     let mut memory = vec![1_u8; BYTES];
-    let passes = [(); 9].map(|()| {
+    let passes = [(); 5].map(|()| {
         let start = Instant::now();
         memory.fill(0);
         std::hint::black_box(&mut memory);

@@ -5,7 +5,7 @@ use maud::{Markup, html};
 use serde::Deserialize;
 
 use super::page::Section;
-use super::plot::{self, Mark, thousands};
+use super::plot::{self, Mark, Named, thousands};
 use crate::output::{duration, quoted};
 
 /// What `quire advise --format json` says of a program.
@@ -147,11 +147,14 @@ fn policies(advice: &Advice, baseline: &Set) -> Result<Markup> {
         () if Some(&set.folio) == advice.chosen.as_ref() => Mark::Triangle,
         () => Mark::Cross,
     };
-    let points: Vec<(Mark, String, f64, f64)> = advice
-        .sets
-        .iter()
-        .map(|set| (mark(set), set.folio.clone(), waste_percent(set), set.faults as f64))
-        .collect();
+    let point = |set: &Set| Named {
+        mark: mark(set),
+        name: set.folio.clone(),
+        at: (waste_percent(set), set.faults as f64),
+    };
+    let mut points: Vec<Named> = advice.sets.iter().map(point).collect();
+    // The advised set is drawn last, over the others.
+    points.sort_by_key(|point| (point.mark != Mark::Cross, point.mark == Mark::Triangle));
     let told = advice
         .sets
         .iter()

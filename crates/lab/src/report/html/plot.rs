@@ -98,10 +98,7 @@ pub(super) fn diagonal(
     told: &str,
 ) -> Result<Markup> {
     let values = || points.iter().flat_map(|&(_, x, y)| [x, y]).filter(|value| *value > 0.0);
-    // From one power of ten to another, so that the axes have at least two numbers.
-    let (least, most) = (values().fold(f64::MAX, f64::min), values().fold(1.0, f64::max));
-    let (least, most) =
-        (10f64.powf(least.min(most).log10().floor()), 10f64.powf((most * 1.01).log10().ceil()));
+    let (least, most) = decades(values().fold(f64::MAX, f64::min), values().fold(1.0, f64::max));
     let mut svg = String::new();
     {
         let area = SVGBackend::with_string(&mut svg, (WIDTH, WIDTH - 40)).into_drawing_area();
@@ -137,28 +134,75 @@ pub(super) fn diagonal(
     Ok(figure(&svg, told))
 }
 
-/// Marks with their names on two linear axes from 0.
+/// A mark with its name.
+pub(super) struct Named {
+    pub mark: Mark,
+    pub name: String,
+    pub at: (f64, f64),
+}
+
+/// Marks with their names, on a linear axis from 0 across and a logarithmic one upright. Later points are drawn over
+/// earlier ones; a name that would lie on that of a later point is left out.
 ///
 /// # Errors
 /// Those of the plotting library.
-pub(super) fn named(points: &[(Mark, String, f64, f64)], axes: [&str; 2], told: &str) -> Result<Markup> {
-    let most = |of: fn(&(Mark, String, f64, f64)) -> f64, least: f64| {
-        points.iter().map(of).fold(least, f64::max) * 1.15
-    };
-    let (right, top) = (most(|point| point.2, 1.0), most(|point| point.3, 1.0));
+pub(super) fn named(points: &[Named], axes: [&str; 2], told: &str) -> Result<Markup> {
+    // A third of the width is left for the name of the point furthest to the right.
+    let right = points.iter().map(|point| point.at.0).fold(0.5, f64::max) * 1.35;
+    let upright = || points.iter().map(|point| point.at.1);
+    let (bottom, top) = decades(upright().fold(f64::MAX, f64::min), upright().fold(1.0, f64::max));
     let mut svg = String::new();
     {
         let area = SVGBackend::with_string(&mut svg, (WIDTH, HEIGHT)).into_drawing_area();
-        let mut chart = linear(&area, 0.0..right, 0.0..top, axes, &|value| thousands(value))?;
-        for (mark, name, x, y) in points {
-            draw(&mut chart, *mark, (*x, *y))?;
-            let style = text(12).pos(Pos::new(HPos::Left, VPos::Bottom));
-            let label = EmptyElement::at((*x, *y)) + Text::new(name.clone(), (6, -3), style);
+        let mut chart = ChartBuilder::on(&area)
+            .margin(10)
+            .set_label_area_size(LabelAreaPosition::Left, 78)
+            .set_label_area_size(LabelAreaPosition::Bottom, 44)
+            .build_cartesian_2d(0.0..right, (bottom..top).log_scale())
+            .map_err(failed)?;
+        let digits = usize::from(right < 10.0);
+        chart
+            .configure_mesh()
+            .light_line_style(TRANSPARENT)
+            .bold_line_style(SOFT)
+            .axis_style(SOFT)
+            .x_labels(6)
+            .y_labels(4)
+            .x_label_formatter(&|value| format!("{value:.digits$}"))
+            .y_label_formatter(&|value| thousands(*value))
+            .x_desc(axes[0])
+            .y_desc(axes[1])
+            .label_style(text(14))
+            .axis_desc_style(text(14))
+            .draw()
+            .map_err(failed)?;
+        let mut places: Vec<(i32, i32)> = Vec::new();
+        let mut named = Vec::new();
+        for point in points.iter().rev() {
+            let place = chart.backend_coord(&point.at);
+            let covers =
+                |other: &(i32, i32)| (other.0 - place.0).abs() < 60 && (other.1 - place.1).abs() < 13;
+            if !places.iter().any(covers) {
+                places.push(place);
+                named.push(point);
+            }
+        }
+        for point in points {
+            draw(&mut chart, point.mark, point.at)?;
+        }
+        for point in named {
+            let style = text(13).pos(Pos::new(HPos::Left, VPos::Bottom));
+            let label = EmptyElement::at(point.at) + Text::new(point.name.clone(), (7, -3), style);
             chart.draw_series([label]).map_err(failed)?;
         }
         area.present().map_err(failed)?;
     }
     Ok(figure(&svg, told))
+}
+
+/// The powers of ten around a range, so that a logarithmic axis has at least two numbers.
+fn decades(least: f64, most: f64) -> (f64, f64) {
+    (10f64.powf(least.min(most).log10().floor()), 10f64.powf((most * 1.01).log10().ceil()))
 }
 
 /// Lines on two linear axes from 0, in the colours of their marks.

@@ -45,6 +45,7 @@ enum Command {
     #[cfg(feature = "bench")]
     Compare(crate::compare::Args),
     Completions(crate::manual::Completions),
+    Export(crate::export::Args),
     Man(crate::manual::Man),
     Record(crate::record::Args),
     Replay(crate::replay::Args),
@@ -88,6 +89,7 @@ pub fn main() -> ExitCode {
         #[cfg(feature = "bench")]
         Command::Compare(args) => crate::compare::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Completions(args) => args.run(&mut Cli::command()).map(|()| ExitCode::SUCCESS),
+        Command::Export(args) => crate::export::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Man(args) => args.run(Cli::command()).map(|()| ExitCode::SUCCESS),
         Command::Record(args) => crate::record::run(&args),
         Command::Replay(args) => crate::replay::run(&args),

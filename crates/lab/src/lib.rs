@@ -9,6 +9,7 @@ pub mod calibrate;
 pub mod cli;
 #[cfg(feature = "bench")]
 pub mod compare;
+pub mod export;
 pub mod host;
 pub mod manual;
 pub mod output;

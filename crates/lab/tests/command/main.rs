@@ -5,6 +5,7 @@ mod boot;
 mod bundled;
 mod bundled_traces;
 mod calibrate;
+mod export;
 mod forged;
 mod i386;
 mod limits;

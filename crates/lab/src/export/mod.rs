@@ -1,0 +1,123 @@
+//! `quire export`: a recording in the formats that memory simulators and scripts read.
+//!
+//! ```text
+//! touches   the pages that a process touches, in order
+//! format    how a touch is written: ChampSim, Ramulator, and a table of all events
+//! ```
+
+mod format;
+mod touches;
+
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use clap::ValueEnum;
+
+use crate::output::{Draft, Target, quoted, say};
+use crate::trace::TraceReader;
+use format::Written;
+use touches::touches;
+
+/// Write a recording in a format that simulators of memory, or scripts, read.
+///
+/// A recording knows the first touch of each page, and touches after the page was taken away; it knows no access in
+/// between. docs/export.md describes each format and what a simulator can learn from it.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// A trace that `quire record` wrote.
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    /// The format to write.
+    #[arg(long, value_enum, default_value_t = Format::Csv)]
+    format: Format,
+    /// Only this process [default for simulators: the one that touches most pages].
+    #[arg(long, value_name = "PID")]
+    pid: Option<u32>,
+    /// The file to write; `-` is standard output.
+    #[arg(short, long, value_name = "FILE", default_value = "-")]
+    output: PathBuf,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  quire export redis.qtrace | head                         every event, a line each
+  quire export --format ramulator -o redis.trace redis.qtrace
+  quire export --format champsim redis.qtrace | xz >redis.champsimtrace.xz";
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Format {
+    /// Every event, as a table with commas.
+    Csv,
+    /// Load and store lines of Ramulator 2.
+    Ramulator,
+    /// Binary instructions of ChampSim.
+    Champsim,
+}
+
+/// Runs `quire export`.
+///
+/// # Errors
+/// A trace that cannot be read, a process that is not in it, or output that cannot be written.
+pub fn run(args: &Args) -> Result<()> {
+    let mut draft = Draft::of(Target::named(&args.output)?)?;
+    let mut out = BufWriter::new(draft.file());
+    let in_file = || quoted(&args.file).to_string();
+    let written = match args.format {
+        Format::Csv => events(&args.file, args.pid, &mut out).with_context(in_file)?,
+        Format::Ramulator => pages(args, &mut out, format::ramulator).with_context(in_file)?,
+        Format::Champsim => pages(args, &mut out, format::champsim).with_context(in_file)?,
+    };
+    out.flush()?;
+    drop(out);
+    draft.finish()?;
+    say(format_args!("{}: {written}", in_file()));
+    Ok(())
+}
+
+/// Every event of the trace, or of one process.
+fn events(file: &Path, pid: Option<u32>, out: &mut impl Write) -> Result<Written> {
+    let mut reader = TraceReader::open(file)?;
+    let mut count = 0;
+    let mut table = csv::Writer::from_writer(out);
+    table.write_record(format::HEADING)?;
+    while let Some(event) = reader.next() {
+        let event = event?;
+        if pid.is_none_or(|pid| pid == event.pid) {
+            table.write_record(format::csv(&event, &reader))?;
+            count += 1;
+        }
+    }
+    if count == 0 {
+        bail!("no event of process {}: leave out --pid to see them all", pid.unwrap_or_default());
+    }
+    table.flush()?;
+    Ok(Written::Events(count))
+}
+
+/// The touched pages of one process.
+fn pages<W: Write>(
+    args: &Args,
+    out: &mut W,
+    write: fn(&touches::Touch, &mut W) -> std::io::Result<()>,
+) -> Result<Written> {
+    let pid = match args.pid {
+        Some(pid) => pid,
+        None => touches::largest(&args.file)?,
+    };
+    let mut count = 0;
+    for event in TraceReader::open(&args.file)? {
+        let event = event?;
+        if event.pid == pid {
+            for touch in touches(&event) {
+                write(&touch, out)?;
+                count += 1;
+            }
+        }
+    }
+    if count == 0 {
+        bail!("process {pid} touches no page: leave out --pid to get the one that touches most");
+    }
+    Ok(Written::Touches { pid, count })
+}

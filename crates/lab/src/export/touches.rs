@@ -1,0 +1,48 @@
+//! The pages that a process touches, in order.
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+
+use crate::trace::{Access, Event, EventKind, PopulateCause, TraceReader};
+
+const PAGE: u64 = 4096;
+
+/// A touch of one page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Touch {
+    /// The virtual address: exact for a fault, the start of the page otherwise.
+    pub addr: u64,
+    pub store: bool,
+}
+
+/// What an event touches. Ranges that the kernel brings in around a fault are not touches of the program.
+pub(super) fn touches(event: &Event) -> impl Iterator<Item = Touch> + use<> {
+    let (start, len, store) = match &event.kind {
+        // Without a resolution the program got a signal. An unknown access may store.
+        EventKind::Fault { addr, access, duration_ns, .. }
+            if duration_ns.is_some() || *access == Access::Unknown =>
+        {
+            (*addr, 1, matches!(access, Access::Write | Access::Unknown))
+        }
+        EventKind::Populate { start, len, cause } => (*start, *len, *cause != PopulateCause::PopulateRead),
+        _ => (0, 0, false),
+    };
+    (0..len.div_ceil(PAGE)).map(move |page| Touch { addr: start + page * PAGE, store })
+}
+
+/// The process that touches most pages.
+///
+/// # Errors
+/// A trace that cannot be read, or in which none touches a page.
+pub(super) fn largest(file: &Path) -> Result<u32> {
+    let mut counts: HashMap<u32, usize> = HashMap::new();
+    for event in TraceReader::open(file)? {
+        let event = event?;
+        *counts.entry(event.pid).or_default() += touches(&event).count();
+    }
+    // Of equals, the one that was started first has the smaller number, mostly.
+    let most = counts.into_iter().filter(|(_, count)| *count > 0).max_by_key(|&(pid, count)| (count, !pid));
+    most.map(|(pid, _)| pid).context("no process touches a page")
+}

@@ -1,0 +1,88 @@
+//! `quire export`: what other programs read is what the trace says.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use lab::trace::{Access, EventKind, TraceReader};
+
+fn trace() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../traces/gcc.qtrace")
+}
+
+fn export(arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_quire"));
+    command.arg("export").args(arguments).arg(trace()).output().unwrap()
+}
+
+/// Addresses that the compiler proper, process `pid`, faulted at, and whether it stored.
+fn faults(pid: u32) -> Vec<(u64, bool)> {
+    let events = TraceReader::open(trace()).unwrap().map(Result::unwrap).filter(|event| event.pid == pid);
+    let resolved = |event: lab::trace::Event| match event.kind {
+        EventKind::Fault { addr, access, duration_ns: Some(_), .. } => Some((addr, access == Access::Write)),
+        EventKind::Populate { .. } => panic!("none is recorded here"),
+        _ => None,
+    };
+    events.filter_map(resolved).collect()
+}
+
+/// The process that touches most pages.
+const CC1: u32 = 3118;
+
+#[test]
+fn a_simulator_of_memory_gets_loads_and_stores() {
+    let output = export(&["--format", "ramulator"]);
+    assert!(output.status.success());
+    let lines: Vec<(u64, bool)> = String::from_utf8(output.stdout)
+        .unwrap()
+        .lines()
+        .map(|line| {
+            let (kind, addr) = line.split_once(" 0x").unwrap();
+            assert!(kind == "LD" || kind == "ST", "{line}");
+            (u64::from_str_radix(addr, 16).unwrap(), kind == "ST")
+        })
+        .collect();
+    assert_eq!(lines, faults(CC1));
+}
+
+#[test]
+fn a_simulator_of_processors_gets_instructions_of_64_bytes() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("gcc.champsimtrace");
+    assert!(export(&["--format", "champsim", "-o", file.to_str().unwrap()]).status.success());
+    let bytes = std::fs::read(file).unwrap();
+    assert_eq!(bytes.len() % 64, 0);
+    let word = |part: &[u8]| u64::from_le_bytes(part.try_into().unwrap());
+    let touches: Vec<(u64, bool)> = bytes
+        .chunks(64)
+        .map(|instruction| {
+            // No branch, no registers; one address, stored to or loaded.
+            assert!(word(&instruction[..8]) != 0 && instruction[8..16] == [0; 8]);
+            let (stored, loaded) = (word(&instruction[16..24]), word(&instruction[32..40]));
+            assert!((stored == 0) != (loaded == 0) && instruction[40..] == [0; 24]);
+            if stored == 0 { (loaded, false) } else { (stored, true) }
+        })
+        .collect();
+    assert_eq!(touches, faults(CC1));
+}
+
+#[test]
+fn a_table_has_every_event() {
+    let output = export(&[]);
+    let mut table = csv::Reader::from_reader(output.stdout.as_slice());
+    let rows: Vec<csv::StringRecord> = table.records().map(Result::unwrap).collect();
+    let events = TraceReader::open(trace()).unwrap().header().events;
+    assert_eq!(rows.len() as u64, events);
+    let faults_of_cc1 = rows.iter().filter(|row| &row[3] == "fault" && row[1] == CC1.to_string()).count();
+    assert_eq!(faults_of_cc1, faults(CC1).len());
+    assert!(rows.iter().any(|row| &row[3] == "mmap" && row[6].contains(" = ")));
+}
+
+#[test]
+fn a_process_that_is_not_there_is_refused() {
+    for format in ["csv", "ramulator", "champsim"] {
+        let output = export(&["--format", format, "--pid", "1"]);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && output.stdout.is_empty(), "{said}");
+        assert!(said.contains("gcc.qtrace") && said.contains("leave out --pid"), "{said}");
+    }
+}

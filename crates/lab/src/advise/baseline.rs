@@ -40,6 +40,11 @@ impl Settings {
         Self { overall, by_order }
     }
 
+    /// The sizes that this kernel has.
+    pub(super) fn known(&self) -> FolioSet {
+        self.by_order.keys().fold(FolioSet::FRAMES, |set, order| set.and(*order))
+    }
+
     /// The sizes that a program gets.
     pub(super) fn set(&self) -> FolioSet {
         let with = |wanted: &str| {

@@ -41,13 +41,14 @@ impl Case {
     }
 }
 
-/// The sets that are tried: each size alone, and a few together. What `baseline` gives to memory that asks, all of them
-/// give too.
-pub(super) fn tried(baseline: FolioSet) -> Vec<FolioSet> {
+/// The sets that are tried, of the sizes in `known`: each alone, and a few together. What `baseline` gives to memory that
+/// asks, all of them give too.
+pub(super) fn tried(baseline: FolioSet, known: FolioSet) -> Vec<FolioSet> {
     let of = |orders: &[u8]| orders.iter().fold(FolioSet::FRAMES, |set, order| set.and(*order));
-    let some = [of(&[4, 9]), of(&[2, 4, 9]), FolioSet::all()];
+    let several = [of(&[4, 9]), of(&[2, 4, 9]), known];
     let mut sets = vec![baseline];
-    for set in FolioSet::each().chain(some).map(|set| set.on_request(baseline.requested())) {
+    for set in FolioSet::each().chain(several).filter(|set| set.is_within(known)) {
+        let set = set.on_request(baseline.requested());
         if !sets.contains(&set) {
             sets.push(set);
         }

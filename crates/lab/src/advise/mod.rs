@@ -29,9 +29,9 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use clap::ValueEnum;
 
-use crate::host::{machine, thp};
 use crate::output::{self, Target, parse_bytes, quoted, say};
 use crate::replay::{FolioSet, Trial, parse_set};
+use crate::settings::Places;
 use baseline::Settings;
 use objective::Goal;
 use verdict::{Verdict, Wish};
@@ -43,7 +43,7 @@ use verdict::{Verdict, Wish};
 /// says what each line means.
 ///
 /// Among the sets of sizes that leave at most --max-waste of peak memory untouched, `throughput` takes the least time in
-/// faults, `memory` the least memory, `latency` the shortest longest fault. Equals (within 1 % of the baseline's time, 0.1 % of
+/// faults, `memory` the least memory, `latency` the shortest longest fault. Equals (within 5 % of the baseline's time, 0.1 % of
 /// its memory) are told apart by time, then fewer sizes, memory, smaller sizes. A change is advised if it saves 1 % of the run time or
 /// half of the faults; with `memory` 1 % of memory, with `latency` half of the longest fault.
 #[derive(Clone, Debug, clap::Args)]
@@ -109,10 +109,13 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let exit_code = recorded.as_ref().map(|recorded| recorded.exit_code);
     let files =
         recorded.as_ref().map_or(args.files.as_slice(), |recorded| std::slice::from_ref(&recorded.path));
-    if machine::is_quick_build() {
-        say("quire: built without --release: replays take long");
+    let places = Places::of_this_machine();
+    if places.journal().exists() {
+        say(
+            "quire: another run has changed the settings of folios for a while; the advice starts from those",
+        );
     }
-    let settings = Settings::read(&thp::root());
+    let settings = Settings::read(&places.settings);
     let wish = Wish {
         goal: args.goal,
         most_waste: args.max_waste / 100.0,

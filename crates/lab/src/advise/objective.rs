@@ -30,8 +30,8 @@ pub(super) struct Score {
     pub(super) wasted: u64,
 }
 
-/// Times that differ by less than this part of the baseline's are equal: the prices are no better.
-const EQUAL_TIME: f64 = 0.01;
+/// Times that differ by less than this part of the baseline's are equal: the prediction is no better.
+const EQUAL_TIME: f64 = 0.05;
 /// The same for memory.
 const EQUAL_MEMORY: f64 = 0.001;
 /// A change is worth its while if it saves this part of the run time …

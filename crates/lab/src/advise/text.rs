@@ -109,12 +109,20 @@ fn why(verdict: &Verdict, case: &Case, names: &Names<'_>) -> String {
         _ => format!("{} ({})", names.prose(&gain.part), percent(gain.saved_ns() / all)),
     };
     let said: Vec<String> = causes.iter().map(one).collect();
-    let number =
-        if causes.len() == 1 { "one mapping".to_owned() } else { format!("{} mappings", causes.len()) };
-    let mut text = labelled(
-        "why:",
-        &format!("{} of the time is saved in {number}: {}", percent(share), said.join("; ")),
-    );
+    let number = match causes.len() {
+        1 => "one mapping".to_owned(),
+        many => format!("{many} mappings"),
+    };
+    let mut text = if share < 0.5 {
+        let many = gains.iter().filter(|gain| gain.saved_ns() > 0.0).count();
+        labelled(
+            "why:",
+            &format!("many mappings gain a little, {} in all; the most: {}", count(many as u64), said[0]),
+        )
+    } else {
+        let said = said.join("; ");
+        labelled("why:", &format!("{} of the saved time comes from {number}: {said}", percent(share)))
+    };
     let wasted = gains.iter().max_by_key(|gain| gain.part.wasted).filter(|gain| {
         gain.part.wasted * 2 > case.score.wasted
             && gain.part.wasted >= 64 << 10
@@ -149,11 +157,20 @@ fn not(verdict: &Verdict, case: &Case, wish: Wish<'_>) -> String {
         let (share, waste) = (part_of(saved(&block.score), own), percent(block.score.waste()));
         said.push(format!("{} saves {share}, {waste} untouched, and needs 2 MiB in one piece", block.name()));
     }
-    let largest = case.set().orders().last().unwrap_or(0);
-    let mut smaller = verdict.cases.iter().filter(|other| other.set().orders().count() == 1);
-    let smaller = smaller.rfind(|other| other.set().orders().all(|order| order < largest));
-    if let Some(other) = smaller.filter(|_| own > 0.0) {
-        said.push(format!("{} saves {}", other.name(), part_of(saved(&other.score), own)));
+    let single = || verdict.cases.iter().filter(|other| other.set().orders().count() == 1);
+    let other = match case.score.sizes {
+        0 | 1 => {
+            let largest = case.set().orders().last().unwrap_or(0);
+            single().rfind(|other| other.set().orders().all(|order| order < largest))
+        }
+        // A user who wants one size alone.
+        _ => single()
+            .filter(|other| other.score.is_within(wish.most_waste))
+            .min_by(|a, b| a.score.time_ns.total_cmp(&b.score.time_ns)),
+    };
+    if let Some(other) = other.filter(|_| own > 0.0) {
+        let alone = if case.score.sizes > 1 { " alone" } else { "" };
+        said.push(format!("{}{alone} saves {}", other.name(), part_of(saved(&other.score), own)));
     }
     if said.is_empty() { String::new() } else { labelled("not:", &said.join("; ")) }
 }
@@ -323,12 +340,23 @@ fn table(verdict: &Verdict, wish: Wish<'_>) -> String {
     text
 }
 
-/// A label and its text, wrapped.
+/// A label and its text, wrapped; no line ends between a number and its unit, or within a name.
 fn labelled(label: &str, text: &str) -> String {
+    const UNITS: [&str; 7] = ["%", "KiB", "MiB", "ns", "us", "ms", "s"];
+    const JOINED: &str = "\u{a0}";
     let width = Width::of_output().columns.map_or(COLUMNS, |columns| columns.min(COLUMNS));
     let (first, further) = (format!("{label:<0$} ", LABEL - 1), " ".repeat(LABEL));
-    let options = textwrap::Options::new(width).initial_indent(&first).subsequent_indent(&further);
-    textwrap::fill(text, options) + "\n"
+    let options = textwrap::Options::new(width)
+        .initial_indent(&first)
+        .subsequent_indent(&further)
+        .word_splitter(textwrap::WordSplitter::NoHyphenation);
+    let is_unit = |word: &str| UNITS.contains(&word.trim_end_matches([',', ';', ')', '.']));
+    let joined = text.split(' ').fold(String::new(), |text, word| match is_unit(word) {
+        _ if text.is_empty() => word.to_owned(),
+        true => text + JOINED + word,
+        false => text + " " + word,
+    });
+    textwrap::fill(&joined, options).replace(JOINED, " ") + "\n"
 }
 
 /// A label and commands, each on a line of its own, unbroken.

@@ -103,6 +103,11 @@ impl FolioSet {
         Self { always: self.always | other.always, madvise: self.madvise | other.madvise }
     }
 
+    /// Whether the other set has all its orders for all memory.
+    pub(crate) const fn is_within(self, other: Self) -> bool {
+        self.always & !other.always == 0
+    }
+
     /// The orders for all memory, without 4 KiB, small to large.
     pub(crate) fn orders(self) -> impl Iterator<Item = u8> {
         (1..16).filter(move |order| self.always >> order & 1 == 1)

@@ -10,6 +10,7 @@ pub mod cli;
 #[cfg(feature = "bench")]
 pub mod compare;
 pub mod export;
+pub mod files;
 pub mod host;
 pub mod manual;
 pub mod output;

@@ -29,6 +29,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use clap::ValueEnum;
 
+use crate::files::{self, Shard};
 use crate::output::{self, Target, parse_bytes, quoted, say};
 use crate::replay::{FolioSet, Trial, parse_set};
 use crate::settings::Places;
@@ -49,9 +50,12 @@ use verdict::{Verdict, Wish};
 #[derive(Clone, Debug, clap::Args)]
 #[command(group = clap::ArgGroup::new("what").required(true).args(["files", "command"]))]
 pub struct Args {
-    /// Traces that `quire record` wrote.
+    /// Traces that `quire record` wrote, or folders of them.
     #[arg(value_name = "FILE")]
     files: Vec<PathBuf>,
+    /// Only share I of N of the traces, when N machines share them.
+    #[arg(long, value_name = "I/N", conflicts_with = "command")]
+    shard: Option<Shard>,
     /// The program to record first, and its arguments.
     #[arg(last = true, value_name = "COMMAND")]
     command: Vec<OsString>,
@@ -107,8 +111,10 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         false => Some(recorded::record(&args.command, args.output.as_deref())?),
     };
     let exit_code = recorded.as_ref().map(|recorded| recorded.exit_code);
-    let files =
-        recorded.as_ref().map_or(args.files.as_slice(), |recorded| std::slice::from_ref(&recorded.path));
+    let files = match &recorded {
+        Some(recorded) => vec![recorded.path.to_path_buf()],
+        None => files::chosen(&args.files, "qtrace", args.shard)?,
+    };
     let places = Places::of_this_machine();
     if places.journal().exists() {
         say(
@@ -123,7 +129,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         prices: args.prices.as_deref(),
     };
     let mut lines = Vec::new();
-    for path in files {
+    for path in &files {
         let name = || quoted(path).to_string();
         let trial = Trial::open(path, args.memory_limit).with_context(name)?;
         let verdict = Verdict::of(&trial, &settings, wish).with_context(name)?;

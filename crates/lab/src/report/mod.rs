@@ -23,6 +23,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 
 use crate::bench::row::Row;
+use crate::files;
 use crate::output::{self, Target, quoted};
 
 /// Show figures in a browser; keep figures of `quire bench --json`, and write the page of tables from them.
@@ -36,7 +37,8 @@ pub struct Args {
 enum Command {
     /// Write one HTML file that shows figures: it needs no network, and fits a phone, a desk and paper.
     Html {
-        /// Files that `advise --format json`, `verify --format json`, `compare --json` or `bench --json` wrote. Programs of several files are shown together.
+        /// Files that `advise --format json`, `verify --format json`, `compare --json` or `bench --json` wrote. Programs of several files are shown together; of a folder, all files
+        /// whose names end in .json.
         #[arg(value_name = "FILE", required = true)]
         files: Vec<PathBuf>,
         /// The file to write.
@@ -77,7 +79,7 @@ enum Command {
 /// A file that cannot be read or written, figures that may not be kept, or a page that differs from its data.
 pub fn run(args: &Args) -> Result<()> {
     match &args.command {
-        Command::Html { files, output } => html::write(files, output),
+        Command::Html { files, output } => html::write(&files::chosen(files, "json", None)?, output),
         Command::Add { files, results, remark } => add(files, results, remark.as_deref()),
         Command::Tables { results, page, check } => tables(results, page, *check),
     }

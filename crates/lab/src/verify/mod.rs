@@ -21,6 +21,7 @@ use clap::{ValueEnum, value_parser};
 pub use measure::RunArgs;
 pub(crate) use measure::run_once;
 
+use crate::files::{self, Shard};
 use crate::output::{self, quoted, say};
 use crate::record::{self, Wait};
 use crate::replay::{self, FolioSize, Predicted, parse_size};
@@ -37,9 +38,12 @@ use streams::Streams;
 /// settings are put back afterwards. Needs root. docs/verify.md says what is compared.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
-    /// Traces that `quire record` wrote.
+    /// Traces that `quire record` wrote, or folders of them.
     #[arg(value_name = "FILE", required_unless_present = "command", conflicts_with = "command")]
     files: Vec<PathBuf>,
+    /// Only share I of N of the traces, when N machines share them.
+    #[arg(long, value_name = "I/N", conflicts_with = "command")]
+    shard: Option<Shard>,
     /// Folio sizes, 4K to 2M, with commas between them [default: all that the kernel has].
     #[arg(long, value_name = "SIZES", value_delimiter = ',', value_parser = parse_size)]
     sizes: Vec<FolioSize>,
@@ -73,7 +77,8 @@ enum Format {
 /// A program that cannot be recorded or run, a trace that cannot be replayed, settings that this user may not change.
 pub fn run(args: &Args) -> Result<()> {
     if args.command.is_empty() {
-        return args.files.iter().try_for_each(|file| verify(args, file));
+        let files = files::chosen(&args.files, "qtrace", args.shard)?;
+        return files.iter().try_for_each(|file| verify(args, file));
     }
     let directory = tempfile::tempdir()?;
     let trace = directory.path().join("program.qtrace");

@@ -94,6 +94,31 @@ fn advice_shows_memory_over_time_and_faults_by_policy() {
     assert_eq!(page.matches("<svg").count(), 2);
 }
 
+/// As two tasks of an array do.
+#[test]
+fn shards_of_a_folder_of_recordings_make_one_page() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let folder = tempfile::tempdir().unwrap();
+    let (recordings, results) = (folder.path().join("recordings"), folder.path().join("results"));
+    std::fs::create_dir(&recordings).unwrap();
+    for name in ["one", "two", "three"] {
+        std::fs::copy(root.join("traces/gcc.qtrace"), recordings.join(name).with_extension("qtrace"))
+            .unwrap();
+    }
+    for task in ["1", "2"] {
+        let mut script = Command::new("bash");
+        script.arg(root.join("deploy/advise.slurm")).arg(&recordings).arg(&results);
+        script.env("QUIRE", env!("CARGO_BIN_EXE_quire"));
+        let output =
+            script.env("SLURM_ARRAY_TASK_ID", task).env("SLURM_ARRAY_TASK_COUNT", "2").output().unwrap();
+        assert!(output.status.success(), "{}", text(&output.stderr));
+    }
+    let lines = |name: &str| std::fs::read_to_string(results.join(name)).unwrap().lines().count();
+    assert_eq!([lines("advice-1-of-2.json"), lines("advice-2-of-2.json")], [2, 1]);
+    let page = show(&[&results], folder.path());
+    assert_eq!(page.matches("Folio sizes for gcc</h1>").count(), 3);
+}
+
 #[test]
 fn a_file_of_something_else_is_refused_by_its_name() {
     let folder = tempfile::tempdir().unwrap();

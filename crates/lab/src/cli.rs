@@ -19,7 +19,7 @@ Exit codes:
   2        the command line is wrong
   3        `replay --check` stopped at a gap in a trace and found no divergence
   124      the time that `boot` gave the program ran out
-  125      `record`, `advise` or `verify` could not record the program, or the kernel of `boot` failed
+  125      `record`, `advise` or `verify` could not record, or the kernel of `boot` failed
   126      `record`, `advise`, `verify` or `boot` could not execute the program
   127      `record`, `advise`, `verify` or `boot` did not find the program
   128 + N  signal N ended the program under `record` or `boot`

@@ -280,6 +280,22 @@ fn a_heap_that_gains_beside_a_mapping_that_wastes_gets_folios_alone() {
     assert_eq!((&all["chosen"], &all["plan"]["folio"]), (&Value::from("16K"), &Value::from("64K")), "{all}");
 }
 
+/// Half of the other mapping's pages are touched: folios save its faults too, and waste as much as it uses.
+#[test]
+fn a_plan_keeps_to_the_waste() {
+    let mut small = program();
+    grow_heap(&mut small, 2 << 20);
+    touches(&mut small, HEAP, 512, 1);
+    small.event(10, anonymous(SPARSE, 4 << 20));
+    touches(&mut small, SPARSE, 1024, 2);
+    small.exit(10);
+    let file = small.write();
+    let plan = &line(&file, &[])["plan"];
+    let mappings = plan["mappings"].as_array().unwrap_or_else(|| panic!("{plan}"));
+    assert_eq!((mappings.len(), &mappings[0]["kind"]), (1, &Value::from("heap")), "{plan}");
+    assert_eq!((number(plan, "/faults"), number(plan, "/wasted_bytes")), (64 + 512, 0), "{plan}");
+}
+
 #[test]
 fn a_heap_alone_gets_folios_for_all_and_says_why() {
     let mut small = program();

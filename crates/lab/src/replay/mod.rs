@@ -8,9 +8,8 @@
 //! replayer   applies events: lives (fork, exec, exit), calls (by plan and verb), faults; on processes and their CPUs
 //! background the same beside a collapser of small pages and a splitter of folios, for an experiment
 //! check      the same in lockstep with the naive model        costs, memory    what it took in time and space
-//! predict    faults and resident memory alone, for `quire verify`
 //! report     as JSON lines                                    text     as tables
-//! trial      the same under many sets of sizes for `advise`   parts, timeline   faults and memory by mapping, and over time
+//! trial      many sets of sizes, for `advise` and `verify`      parts, timeline   faults and memory by mapping, and over time
 //! ```
 
 mod background;
@@ -31,7 +30,6 @@ mod pages;
 mod parts;
 mod plan;
 mod policy;
-mod predict;
 mod processes;
 mod progress;
 mod replayer;
@@ -54,7 +52,6 @@ pub(crate) use background::{Behind, Moment, Plan as BackgroundPlan, Recording};
 pub use error::ReplayError;
 pub(crate) use parts::{Part, PartKind};
 pub(crate) use policy::{FolioSet, FolioSize, order_name, parse_set, parse_size};
-pub(crate) use predict::{Predicted, predict};
 pub(crate) use timeline::Sample;
 pub(crate) use trial::{Figures, Trial};
 

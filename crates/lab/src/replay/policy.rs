@@ -61,7 +61,7 @@ impl FolioSize {
     }
 
     /// This size alone.
-    pub(super) const fn set(self) -> FolioSet {
+    pub(crate) const fn set(self) -> FolioSet {
         FolioSet::FRAMES.and(self.order.get())
     }
 }

@@ -6,7 +6,7 @@ use serde_json::Value;
 use super::measure::{Measured, Runs};
 use crate::host::{machine, threads};
 use crate::record::{Counted, Peak};
-use crate::replay::{FolioSize, Predicted};
+use crate::replay::{Figures, FolioSize, Trial};
 
 const PAGE: u64 = 4096;
 
@@ -88,24 +88,24 @@ pub(super) enum Verdict {
 }
 
 impl Compared {
-    /// `runs` in the order of `sizes`.
-    pub(super) fn new(predicted: &Predicted, sizes: &[FolioSize], measured: &Measured) -> Self {
-        let header = &predicted.header;
+    /// `measured` in the order of `sizes`; `replayed` under single pages first.
+    pub(super) fn new(trial: &Trial, replayed: &[Figures], sizes: &[FolioSize], measured: &Measured) -> Self {
+        let header = trial.header();
         let recorded = header.totals.kernel_faults;
-        let small = predicted.sizes.first().map_or(0, |size| size.faults);
+        let small = replayed.first().map_or(0, Figures::faults);
         let row = |(size, runs): (&FolioSize, &Runs)| {
-            let prediction = predicted.sizes.iter().find(|prediction| prediction.size == *size)?;
-            let faults = expected_faults(recorded, small, prediction.faults);
+            let prediction = replayed.iter().find(|figures| figures.set == size.set())?;
+            let faults = expected_faults(recorded, small, prediction.faults());
             let mut exit_codes: Vec<u8> = runs.runs.iter().map(|run| run.exit_code).collect();
             exit_codes.sort_unstable();
             exit_codes.dedup();
             let spread = |of: fn(&Counted) -> u64| Spread::of(runs.runs.iter().map(of).collect());
             Some(Row {
                 folio: size.name(),
-                replayed_faults: prediction.faults,
+                replayed_faults: prediction.faults(),
                 faults: Figure::new(faults, spread(|run| run.faults), FAULTS_PERCENT, 0),
                 peak_rss_bytes: Figure::new(
-                    prediction.peak_rss_bytes,
+                    prediction.peak_rss,
                     spread(|run| run.peak_rss_bytes),
                     RSS_PERCENT,
                     rss_grain(),

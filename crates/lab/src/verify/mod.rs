@@ -24,7 +24,7 @@ pub(crate) use measure::run_once;
 use crate::files::{self, Shard};
 use crate::output::{self, quoted, say};
 use crate::record::{self, Wait};
-use crate::replay::{self, FolioSize, Predicted, parse_size};
+use crate::replay::{FolioSize, ReplayError, Trial, parse_size};
 use crate::settings::{Places, Settings};
 use crate::trace::{Program, Tier};
 use compare::Compared;
@@ -109,20 +109,24 @@ fn record(args: &Args, trace: &Path) -> Result<()> {
 fn verify(args: &Args, trace: &Path) -> Result<()> {
     let held = Places::of_this_machine();
     let sizes = sizes(args, &held);
+    let in_trace = |error: ReplayError| anyhow!("{}: {error}", quoted(trace));
+    let trial = Trial::open(trace, None).map_err(in_trace)?;
     // The replay under single pages is what the others are compared with.
-    let mut replayed = vec![FolioSize::PAGE];
-    replayed.extend(sizes.iter().copied().filter(|size| *size != FolioSize::PAGE));
-    let predicted =
-        replay::predict(trace, &replayed).map_err(|error| anyhow!("{}: {error}", quoted(trace)))?;
-    warn(trace, &predicted);
+    let mut sets = vec![FolioSize::PAGE.set()];
+    sets.extend(sizes.iter().filter(|size| **size != FolioSize::PAGE).map(|size| size.set()));
+    let (replayed, left_out) = trial.replay(&sets).map_err(in_trace)?;
+    if let Some(error) = left_out.into_iter().next() {
+        return Err(in_trace(error));
+    }
+    warn(trace, &trial);
     let command: Vec<OsString> = match args.command.is_empty() {
-        true => predicted.header.command.iter().map(OsString::from).collect(),
+        true => trial.header().command.iter().map(OsString::from).collect(),
         false => args.command.clone(),
     };
     // Changed only while the programs run, and by a process without other threads until then.
     let program = Measuring { command: &command, prepare: args.prepare.as_deref(), shown: args.show_output };
     let measured = program.measure(&held, &sizes, args.runs)?;
-    let compared = Compared::new(&predicted, &sizes, &measured);
+    let compared = Compared::new(&trial, &replayed, &sizes, &measured);
     match args.format {
         Format::Text => output::show(&(text::section(&compared) + "\n"))?,
         Format::Json => output::show(&(serde_json::to_string(&compared)? + "\n"))?,
@@ -140,15 +144,15 @@ fn sizes(args: &Args, places: &Places) -> Vec<FolioSize> {
 }
 
 /// Says what the recording lacks for a comparison.
-fn warn(trace: &Path, predicted: &Predicted) {
+fn warn(trace: &Path, trial: &Trial) {
     let path = quoted(trace);
-    if predicted.lost > 0 {
+    if trial.lost() > 0 {
         say(format_args!(
             "quire: {path}: {} records were lost; record again with a larger --ring",
-            predicted.lost
+            trial.lost()
         ));
     }
-    if predicted.header.tier == Tier::User {
+    if trial.header().tier == Tier::User {
         say(format_args!("quire: {path} was recorded as an ordinary user, without faults from kernel mode"));
     }
 }

@@ -11,6 +11,7 @@ use quire::platform::FileId;
 use quire::stats::Stat;
 use quire::vm::{Advice, Backing, FolioPolicy, MapRequest, OrderPolicy, Sharing};
 
+use crate::hugetlb::world;
 use crate::migrate::support::{PAGE, frame_at};
 use crate::migrate::world::{MIB, Manager, Space, anonymous, load, run, store, with_manager};
 use testkit::order;
@@ -206,6 +207,46 @@ fn orders_above_nine_are_served_by_moving() {
             assert_eq!(manager.resize_huge(HugeSize::Size2M, NodeSet::ALL, 20).after, 20);
             check(machine, mm, 108 * MIB, 32);
             let _ = manager.resize_huge(HugeSize::Size2M, NodeSet::ALL, 0);
+        });
+    });
+}
+
+/// Otherwise the time to grow a pool by moving grows with the square of the memory.
+#[test]
+fn blocks_looked_at_for_a_page_do_not_grow_with_the_memory() {
+    for bytes in [512 * MIB, GIB] {
+        with_manager(HostedConfig::new(bytes), |machine, manager| {
+            run(manager, |mm| {
+                let (mapped, pages) = (bytes / 8 * 7, bytes / (4 * MIB));
+                fragment(machine, mm, mapped, 64);
+                assert_eq!(manager.resize_huge(HugeSize::Size2M, NodeSet::ALL, pages).after, pages);
+                check(machine, mm, mapped, 64);
+                let emptied = manager.stat(Stat::ContigAllocSuccess);
+                assert!(emptied > pages / 2, "{emptied} of {pages} pages were moved for");
+                let each = manager.stat(Stat::ContigScanned) / emptied;
+                println!("{each} blocks for each of {emptied} pages");
+                assert!(each < 32, "{each} blocks for each page of {bytes} bytes");
+                assert_eq!(manager.resize_huge(HugeSize::Size2M, NodeSet::ALL, 0).after, 0);
+            });
+        });
+    }
+}
+
+/// A window of descriptors is flushed twice for each batch of pages, and not for each page.
+#[test]
+fn pages_that_were_moved_for_join_a_pool_in_batches() {
+    let machine = HostedConfig::new(512 * MIB);
+    world::with_config(machine, HugeSize::Size2M, 0, |machine, manager| {
+        run(manager, |mm| {
+            fragment(machine, mm, 400 * MIB, 64);
+            let flushes = || machine.counters().flushes_kernel;
+            let before = flushes();
+            assert_eq!(manager.resize_huge(HugeSize::Size2M, NodeSet::ALL, 150).after, 150);
+            let moved_for = manager.stat(Stat::ContigAllocSuccess);
+            assert!(moved_for > 50, "{moved_for} pages were moved for");
+            assert!(flushes() - before <= 6, "{} flushes for {moved_for} pages", flushes() - before);
+            check(machine, mm, 400 * MIB, 64);
+            assert_eq!(manager.resize_huge(HugeSize::Size2M, NodeSet::ALL, 0).after, 0);
         });
     });
 }

@@ -15,7 +15,7 @@ use core::sync::atomic::Ordering;
 use crate::addr::{BlockNumber, Frame, FrameRange, Order};
 use crate::error::AllocError;
 use crate::limits::{BLOCK_FRAMES, CONTIG_ROUNDS, CONTIG_TRIES};
-use crate::memmap::BlockState;
+use crate::memmap::{Block, BlockState, FrameMask};
 use crate::page_alloc::allocator::PageAllocator;
 use crate::page_alloc::frames::owned::{Folio, FrameRun};
 use crate::page_alloc::request::gfp::Gfp;
@@ -176,7 +176,10 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
                 };
                 (at, cost) = (at + 1, cost + more);
                 if at - start == shape.blocks {
-                    note(&mut best, (cost, BlockNumber(start)));
+                    // Else blocks with page tables, of which little must move, are tried again and again.
+                    if shape.blocks > 1 || !self.has_unmovable(BlockNumber(start)) {
+                        note(&mut best, (cost, BlockNumber(start)));
+                    }
                     if best[CONTIG_TRIES - 1].is_some_and(|(cost, _)| cost <= enough) {
                         ended = Some(at);
                         break 'regions;
@@ -232,22 +235,44 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
     }
 
     /// Collects entirely free blocks of the range. Returns how many frames are free, and whether some are
-    /// neither free, mapped nor held: these cannot be moved.
+    /// neither free, mapped nor held: these are on a list, or cannot be moved.
     fn survey(&self, zone: &Zone, first: BlockNumber, blocks: u32) -> (u64, bool) {
         let (mut free, mut stuck) = (0, false);
         for number in (first.0..first.0 + blocks).map(BlockNumber) {
             self.store().merge_isolated(zone, number);
             let block = self.frames().memmap.block(number);
             block.lock(self.platform());
-            if block.state() == BlockState::Small {
-                let mapped = block.small_maps(self.platform()).nonzero();
-                let unmovable = block.used.load().without(mapped).without(block.held.load());
-                free += u64::from(block.free.load(Ordering::Relaxed));
-                stuck |= !unmovable.is_empty();
+            match block.state() {
+                BlockState::Small => {
+                    free += u64::from(block.free.load(Ordering::Relaxed));
+                    stuck |= !self.unmapped(block).is_empty();
+                }
+                state => stuck |= state == BlockState::Listed,
             }
             block.unlock(self.platform());
         }
         (free + u64::from(self.store().collected(zone, first)) * BLOCK_FRAMES as u64, stuck)
+    }
+
+    /// Frames of a block in small pieces that are not free, and neither mapped nor held. Under its lock.
+    fn unmapped(&self, block: &Block) -> FrameMask {
+        let mapped = block.small_maps(self.platform()).nonzero();
+        block.used.load().without(mapped).without(block.held.load())
+    }
+
+    /// Whether some of these are not on a list either.
+    fn has_unmovable(&self, number: BlockNumber) -> bool {
+        let block = self.frames().memmap.block(number);
+        self.frames().in_store(|| {
+            block.lock(self.platform());
+            let found = block.state() == BlockState::Small && {
+                let folios = self.unmapped(block).intersection(block.heads.load());
+                let in_use = |at| !self.frames().is_marked_free(number.first_frame().add(at as u64));
+                folios.runs().any(|(start, count)| (start..start + count).any(in_use))
+            };
+            block.unlock(self.platform());
+            found
+        })
     }
 }
 

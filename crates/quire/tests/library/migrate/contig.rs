@@ -232,6 +232,31 @@ fn blocks_looked_at_for_a_page_do_not_grow_with_the_memory() {
     }
 }
 
+/// Blocks in which a page table stands are the cheapest by their records, and were tried for each page.
+#[test]
+fn blocks_with_one_frame_that_cannot_move_do_not_end_the_growth_of_a_pool() {
+    with_manager(HostedConfig::new(256 * MIB), |machine, manager| {
+        run(manager, |mm| {
+            let (pages, bytes) = (manager.pages(), 128 * MIB);
+            fragment(machine, mm, bytes, 64);
+            pages.lists().drain_all();
+            let whole: Vec<Frame> =
+                std::iter::from_fn(|| pages.alloc_raw(Gfp::USER, Order::BLOCK).ok()).collect();
+            assert!(whole.len() > 40, "{} blocks", whole.len());
+            for &block in &whole {
+                pages.split_raw(block, Order::FRAME).unwrap();
+                (1..512).for_each(|at| pages.free_raw(block.add(at), Order::FRAME).unwrap());
+            }
+            pages.lists().drain_all();
+            assert_eq!(manager.resize_huge(HugeSize::Size2M, NodeSet::ALL, 30).after, 30);
+            assert_eq!(manager.stat(Stat::ContigAllocFail), 0);
+            check(machine, mm, bytes, 64);
+            assert_eq!(manager.resize_huge(HugeSize::Size2M, NodeSet::ALL, 0).after, 0);
+            whole.iter().for_each(|&frame| pages.free_raw(frame, Order::FRAME).unwrap());
+        });
+    });
+}
+
 /// A window of descriptors is flushed twice for each batch of pages, and not for each page.
 #[test]
 fn pages_that_were_moved_for_join_a_pool_in_batches() {

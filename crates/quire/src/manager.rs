@@ -382,27 +382,30 @@ impl<'p, P: Platform> MemoryManager<'p, P> {
     }
 
     /// Resizes a pool as [`HugePools::resize`] does. When no free memory of that size is left, migrates
-    /// folios to make some, a page at a time, until that fails too. The caller holds no lock.
+    /// folios to make some, until that fails too. The caller holds no lock.
     pub fn resize_huge(&self, size: HugeSize, nodes: NodeSet, wanted: u64) -> Resized {
         let (pages, pools) = (self.memory.sleepable().pages(), self.huge_pools());
         let mut done = pools.resize(pages, size, nodes, wanted);
         let before = done.before;
-        while done.stopped == Some(Stopped::OutOfMemory) && self.add_huge(size, nodes) {
+        while done.stopped == Some(Stopped::OutOfMemory)
+            && self.add_huge(size, nodes, done.wanted - done.after)
+        {
             done = pools.resize(pages, size, nodes, wanted);
         }
         Resized { before, ..done }
     }
 
-    /// Adds one page to a pool, and migrates folios to make room for it if necessary. Returns whether it did.
-    /// The pool may become too large, which its next resize corrects. The caller holds no lock.
-    pub fn add_huge(&self, size: HugeSize, nodes: NodeSet) -> bool {
+    /// Adds up to `count` pages to a pool, a batch at most, and migrates folios to make room for them if necessary.
+    /// Returns whether it added any. The pool may become too large, which its next resize corrects. The caller
+    /// holds no lock.
+    pub fn add_huge(&self, size: HugeSize, nodes: NodeSet, count: u64) -> bool {
         let there = NodeSet::first(self.pages().requests().node_count().min(MAX_NODES));
         let gfp = Gfp::USER.from_nodes(NodePolicy::Bind(nodes.intersection(there)));
         let move_out = |range| {
             Migration::of(self.memory.sleepable()).move_out(range);
         };
-        let found = self.pages().alloc_moving(gfp, size.order(), move_out);
-        found.map(|folio| self.huge_pools().adopt(self.pages(), size, folio)).is_ok()
+        let found = core::iter::from_fn(|| self.pages().alloc_moving(gfp, size.order(), move_out).ok());
+        self.huge_pools().adopt(self.pages(), size, found.take(count as usize)) > 0
     }
 
     /// Checks all invariants that hold between operations, except those of address spaces ([`Mm::validate`]).

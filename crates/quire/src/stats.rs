@@ -182,6 +182,8 @@ stats! {
     ContigAllocSuccess = "contig_alloc_success",
     /// Ranges of blocks that could not be emptied because some contents could not be moved.
     ContigAllocFail = "contig_alloc_fail",
+    /// Blocks whose records a search for a range to empty looked at.
+    ContigScanned = "contig_scanned",
     /// Frames that hold small objects now.
     NrSlab = "nr_slab_unreclaimable",
 }

@@ -21,9 +21,9 @@ pub fn write_pool_file<P: Platform>(
 ) -> Result<Outcome, ControlError> {
     let write = || manager.huge_pools().write_file(manager.pages(), nodes, path, text);
     let mut done = write()?;
-    while let Outcome::Resized(Resized { stopped: Some(Stopped::OutOfMemory), .. }) = done
+    while let Outcome::Resized(Resized { stopped: Some(Stopped::OutOfMemory), after, wanted, .. }) = done
         && let Some((size, nodes)) = manager.huge_pools().file_pool(manager.pages(), nodes, path)
-        && manager.add_huge(size, nodes)
+        && manager.add_huge(size, nodes, wanted - after)
     {
         done = write()?;
     }

@@ -202,15 +202,29 @@ impl HugePools<'_> {
         got
     }
 
-    /// Adds a folio that the caller has allocated to the pool.
-    pub fn adopt<P: Platform>(&self, pages: &PageAllocator<'_, P>, size: HugeSize, folio: Folio) {
-        debug_assert_eq!(folio.order(), size.order());
-        let frame = folio.into_raw();
-        pages.frames().make_huge(frame);
-        pages.count(Stat::HtlbBuddyAllocSuccess, 1);
-        self.describe(pages, size, core::iter::once(frame));
-        join(&mut self.lock(pages, size), pages, pages.store().node_of_frame(frame), frame);
+    /// Adds folios that the caller has allocated to the pool, a batch at most; returns how many.
+    pub fn adopt<P: Platform>(
+        &self,
+        pages: &PageAllocator<'_, P>,
+        size: HugeSize,
+        folios: impl Iterator<Item = Folio>,
+    ) -> usize {
+        let mut frames = [Frame(0); HUGE_BATCH];
+        let mut got = 0;
+        for (frame, folio) in frames[..batch_of(size)].iter_mut().zip(folios) {
+            debug_assert_eq!(folio.order(), size.order());
+            *frame = folio.into_raw();
+            pages.frames().make_huge(*frame);
+            got += 1;
+        }
+        let frames = &frames[..got];
+        pages.count(Stat::HtlbBuddyAllocSuccess, got as u64);
+        self.describe(pages, size, frames.iter().copied());
+        let mut pool = self.lock(pages, size);
+        frames.iter().for_each(|&frame| join(&mut pool, pages, pages.store().node_of_frame(frame), frame));
+        drop(pool);
         self.shed_bad(pages, size);
+        got
     }
 
     /// Removes one batch.

@@ -54,6 +54,15 @@ impl<'a> SmallMaps<'a> {
         self.tables != 0 || self.lanes.is_some_and(Lanes::any)
     }
 
+    /// The frames of a run that no leaf maps.
+    pub(crate) fn unmapped(self, start: usize, count: usize) -> FrameMask {
+        match count {
+            1 if self.get(start) > 0 => FrameMask::EMPTY,
+            1 => FrameMask::run(start, 1),
+            _ => FrameMask::run(start, count).without(self.nonzero()),
+        }
+    }
+
     pub(crate) fn nonzero(self) -> FrameMask {
         if self.tables != 0 { FrameMask::ALL } else { self.lanes.map_or(FrameMask::EMPTY, Lanes::nonzero) }
     }

@@ -1,16 +1,21 @@
 //! Allocates ranges of blocks after moving what is in them elsewhere (Linux: `alloc_contig_range`).
 //!
 //! By the blocks' records it finds the movable ranges of which least must move, and tries the best few. Each
-//! is *isolated* ([`isolated`](crate::page_alloc::store::isolated)), the lists are drained, and the caller's
-//! function moves what it can. If all of the range becomes free it is taken, else given back as it is.
+//! is *isolated* ([`isolated`](crate::page_alloc::store::isolated)), the lists are drained if they may have
+//! frames of it, and the caller's function moves what it can. If all of the range becomes free it is taken,
+//! else given back as it is.
+//!
+//! A search for a range of several blocks looks at all blocks. One for a single block must not, since a pool
+//! that grows makes one for each page: see `candidates`.
 #![forbid(unsafe_code)]
 
+use core::cell::Cell;
 use core::sync::atomic::Ordering;
 
 use crate::addr::{BlockNumber, Frame, FrameRange, Order};
 use crate::error::AllocError;
 use crate::limits::{BLOCK_FRAMES, CONTIG_ROUNDS, CONTIG_TRIES};
-use crate::memmap::BlockState;
+use crate::memmap::{Block, BlockState, FrameMask};
 use crate::page_alloc::allocator::PageAllocator;
 use crate::page_alloc::frames::owned::{Folio, FrameRun};
 use crate::page_alloc::request::gfp::Gfp;
@@ -93,9 +98,11 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
                 self.platform().relax();
             }
             // Moving does not change the number of free frames; draining the lists does.
-            self.lists().drain_all();
-            let allowed = zone.allowance(gfp.urgency, gfp.zone) >= frames;
-            let found = if allowed { self.empty_in(zone, shape, &mut move_out) } else { None };
+            let allowed = || zone.allowance(gfp.urgency, gfp.zone) >= frames;
+            if !allowed() {
+                self.lists().drain_all();
+            }
+            let found = if allowed() { self.empty_in(zone, shape, &mut move_out) } else { None };
             zone.isolated.give_back();
             if let Some(first) = found {
                 let pinned = Pinned::new(self.platform());
@@ -126,14 +133,40 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         None
     }
 
+    /// The ranges to try. A search for one block starts where the last one ended, and ends once it has found
+    /// enough of them that cost at most twice as much as the best ones did when all blocks were last looked at.
+    /// Where it comes to the end of the zone first, it looks at all blocks: so it finds what was freed behind it.
     fn candidates(&self, zone: &Zone, shape: Shape) -> Candidates {
-        let cost_of = |number: u32| self.store().cost_of(self.frames().memmap.block(BlockNumber(number)));
-        let mut best: Candidates = [None; CONTIG_TRIES];
-        for pool in zone.pools.iter() {
+        let (one, last) = (shape.blocks == 1, &zone.isolated);
+        if one {
+            let (from, enough) = (last.next.load(Ordering::Relaxed), last.enough.load(Ordering::Relaxed));
+            if let (best, Some(next)) = self.cheapest(zone, shape, from, enough) {
+                last.next.store(next, Ordering::Relaxed);
+                return best;
+            }
+        }
+        let (best, next) = self.cheapest(zone, shape, 0, 0);
+        if one {
+            last.next.store(next.unwrap_or(0), Ordering::Relaxed);
+            last.enough.store(best[CONTIG_TRIES - 1].map_or(0, |(cost, _)| 2 * cost), Ordering::Relaxed);
+        }
+        best
+    }
+
+    /// Looks at the blocks from `from` on. Where all places are taken by ranges that cost at most `enough`, the
+    /// search ends; returns at which block.
+    fn cheapest(&self, zone: &Zone, shape: Shape, from: u32, enough: u64) -> (Candidates, Option<u32>) {
+        let looked_at = Cell::new(0);
+        let cost_of = |number: u32| {
+            looked_at.set(looked_at.get() + 1);
+            self.store().cost_of(self.frames().memmap.block(BlockNumber(number)))
+        };
+        let (mut best, mut ended): (Candidates, _) = ([None; CONTIG_TRIES], None);
+        'regions: for pool in zone.pools.iter() {
             let (first, count) = pool.lock(self.platform()).region();
             let end = first.0 + count;
             // The blocks from `start` up to `at` will do, with this cost.
-            let (mut start, mut cost) = (first.0.next_multiple_of(shape.align), 0);
+            let (mut start, mut cost) = (first.0.max(from).next_multiple_of(shape.align), 0);
             let mut at = start;
             while at < end {
                 let Some(more) = cost_of(at) else {
@@ -143,17 +176,23 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
                 };
                 (at, cost) = (at + 1, cost + more);
                 if at - start == shape.blocks {
-                    note(&mut best, (cost, BlockNumber(start)));
-                    let next = start + shape.align;
-                    for gone in start..next.min(at) {
-                        cost -= cost_of(gone).unwrap_or(0).min(cost);
+                    // Else blocks with page tables, of which little must move, are tried again and again.
+                    if shape.blocks > 1 || !self.has_unmovable(BlockNumber(start)) {
+                        note(&mut best, (cost, BlockNumber(start)));
                     }
+                    if best[CONTIG_TRIES - 1].is_some_and(|(cost, _)| cost <= enough) {
+                        ended = Some(at);
+                        break 'regions;
+                    }
+                    let next = start + shape.align;
+                    let gone = |cost: u64, gone| cost.saturating_sub(cost_of(gone).unwrap_or(0));
+                    cost = if next < at { (start..next).fold(cost, gone) } else { 0 };
                     (start, at) = (next, at.max(next));
-                    cost = if at == next { 0 } else { cost };
                 }
             }
         }
-        best
+        self.count(Stat::ContigScanned, looked_at.get());
+        (best, ended)
     }
 
     /// Empties an isolated range, if all of it can be moved.
@@ -166,9 +205,16 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
     ) -> bool {
         let range = FrameRange::new(first.first_frame(), u64::from(blocks) * BLOCK_FRAMES as u64);
         for round in 0..CONTIG_ROUNDS {
-            self.lists().drain_all();
-            let (aside, stuck) = self.frames().in_store(|| self.survey(zone, first, blocks));
-            zone.isolated.aside.store(aside as i64, Ordering::Relaxed);
+            let survey = || {
+                let (aside, stuck) = self.frames().in_store(|| self.survey(zone, first, blocks));
+                zone.isolated.aside.store(aside as i64, Ordering::Relaxed);
+                stuck
+            };
+            // Frames on lists are neither mapped nor held.
+            let stuck = survey() && {
+                self.lists().drain_all();
+                survey()
+            };
             if self.store().collected(zone, first) == blocks {
                 return true;
             }
@@ -189,22 +235,44 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
     }
 
     /// Collects entirely free blocks of the range. Returns how many frames are free, and whether some are
-    /// neither free, mapped nor held: these cannot be moved.
+    /// neither free, mapped nor held: these are on a list, or cannot be moved.
     fn survey(&self, zone: &Zone, first: BlockNumber, blocks: u32) -> (u64, bool) {
         let (mut free, mut stuck) = (0, false);
         for number in (first.0..first.0 + blocks).map(BlockNumber) {
             self.store().merge_isolated(zone, number);
             let block = self.frames().memmap.block(number);
             block.lock(self.platform());
-            if block.state() == BlockState::Small {
-                let mapped = block.small_maps(self.platform()).nonzero();
-                let unmovable = block.used.load().without(mapped).without(block.held.load());
-                free += u64::from(block.free.load(Ordering::Relaxed));
-                stuck |= !unmovable.is_empty();
+            match block.state() {
+                BlockState::Small => {
+                    free += u64::from(block.free.load(Ordering::Relaxed));
+                    stuck |= !self.unmapped(block).is_empty();
+                }
+                state => stuck |= state == BlockState::Listed,
             }
             block.unlock(self.platform());
         }
         (free + u64::from(self.store().collected(zone, first)) * BLOCK_FRAMES as u64, stuck)
+    }
+
+    /// Frames of a block in small pieces that are not free, and neither mapped nor held. Under its lock.
+    fn unmapped(&self, block: &Block) -> FrameMask {
+        let mapped = block.small_maps(self.platform()).nonzero();
+        block.used.load().without(mapped).without(block.held.load())
+    }
+
+    /// Whether some of these are not on a list either.
+    fn has_unmovable(&self, number: BlockNumber) -> bool {
+        let block = self.frames().memmap.block(number);
+        self.frames().in_store(|| {
+            block.lock(self.platform());
+            let found = block.state() == BlockState::Small && {
+                let folios = self.unmapped(block).intersection(block.heads.load());
+                let in_use = |at| !self.frames().is_marked_free(number.first_frame().add(at as u64));
+                folios.runs().any(|(start, count)| (start..start + count).any(in_use))
+            };
+            block.unlock(self.platform());
+            found
+        })
     }
 }
 

@@ -31,21 +31,22 @@ impl<P: FramePlatform> Frames<'_, P> {
 
     /// The order of the anonymous folio that starts at an index of a block, if any. Under the block's lock.
     fn movable_at(&self, block: &Block, index: usize) -> Option<Order> {
-        let mapped = block.small_maps(self.platform).nonzero();
+        let maps = block.small_maps(self.platform);
         match block.state() {
-            BlockState::Small if block.heads.contains(index) && mapped.contains(index) => {
+            BlockState::Small if block.heads.contains(index) && maps.get(index) > 0 => {
                 let frames = block.folio_frames(index);
                 let order = Order::new(frames.ilog2() as u8).filter(|_| frames.is_power_of_two())?;
                 let folio = FrameMask::run(index, frames);
                 let free = block.held.load().intersection(folio).is_empty();
-                (free && folio.without(mapped).is_empty()).then_some(order)
+                let mapped = (index..index + frames).all(|at| maps.get(at) > 0);
+                (free && mapped).then_some(order)
             }
             BlockState::Folio
                 if index == 0
                     && block.order.load(Ordering::Relaxed) == Order::BLOCK.get()
                     && block.held.load().is_empty()
                     && !block.folio().has(DescriptorFlags::HUGE)
-                    && (block.large_maps.load(Ordering::Relaxed) > 0 || !mapped.is_empty()) =>
+                    && (block.large_maps.load(Ordering::Relaxed) > 0 || maps.any()) =>
             {
                 Some(Order::BLOCK)
             }

@@ -1,7 +1,7 @@
 //! Gives up holds, by which the page cache and pools own frames besides the leaves that map them.
 
 use crate::addr::FrameRange;
-use crate::memmap::{BlockState, FrameMask};
+use crate::memmap::BlockState;
 use crate::page_alloc::mapcount::MapCounts;
 use crate::page_alloc::mapcount::counter::Counter;
 use crate::page_alloc::request::gfp::Contents;
@@ -30,8 +30,8 @@ impl<P: FramePlatform> Counter<'_, '_, P> {
         debug_assert!(block.held.contains_run(start, count));
         block.held.remove_run(start, count);
         if block.state() == BlockState::Small {
-            let mapped = block.small_maps(self.counts.platform()).nonzero();
-            return self.add_freed(block, FrameMask::run(start, count).without(mapped));
+            let unmapped = block.small_maps(self.counts.platform()).unmapped(start, count);
+            return self.add_freed(block, unmapped);
         }
         self.free_folio_if_unmapped(piece.start, block, Contents::Unknown)
     }

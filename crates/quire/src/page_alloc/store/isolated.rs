@@ -16,7 +16,7 @@
 //! When all are collected, the range is free and belongs to the task that isolated it.
 #![forbid(unsafe_code)]
 
-use core::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 
 use crate::addr::BlockNumber;
 
@@ -31,6 +31,9 @@ pub(in crate::page_alloc) struct Isolated {
     /// Frames that count as free and are not allocated.
     pub(in crate::page_alloc) aside: AtomicI64,
     taken: AtomicBool,
+    /// The block at which the next search for a single one to empty starts, and the frames to move that end it.
+    pub(in crate::page_alloc) next: AtomicU32,
+    pub(in crate::page_alloc) enough: AtomicU64,
 }
 
 impl Isolated {

@@ -201,7 +201,7 @@ fn a_page_on_its_way_is_found_where_it_arrives() {
         let frame = folio.frame();
         assert_eq!(fail(world, frame.add(9)), Err(Verdict::Marked));
         assert_eq!(fail(world, frame.add(9)), Err(Verdict::Already));
-        pools.adopt(pages, Size2M, folio);
+        assert_eq!(pools.adopt(pages, Size2M, std::iter::once(folio)), 1);
         assert_eq!(world.info(Size2M).total, 0, "it did not stay");
         world.check();
         // The same for a folio that is freed to a list.

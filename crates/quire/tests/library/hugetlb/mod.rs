@@ -28,5 +28,5 @@ mod window;
 mod window_failures;
 mod window_mixed;
 mod window_walkers;
-mod world;
+pub(crate) mod world;
 mod zeroes;

@@ -11,6 +11,7 @@ use quire::platform::FileId;
 use quire::stats::Stat;
 use quire::vm::{Advice, Backing, FolioPolicy, MapRequest, OrderPolicy, Sharing};
 
+use crate::hugetlb::world;
 use crate::migrate::support::{PAGE, frame_at};
 use crate::migrate::world::{MIB, Manager, Space, anonymous, load, run, store, with_manager};
 use testkit::order;
@@ -206,6 +207,71 @@ fn orders_above_nine_are_served_by_moving() {
             assert_eq!(manager.resize_huge(HugeSize::Size2M, NodeSet::ALL, 20).after, 20);
             check(machine, mm, 108 * MIB, 32);
             let _ = manager.resize_huge(HugeSize::Size2M, NodeSet::ALL, 0);
+        });
+    });
+}
+
+/// Otherwise the time to grow a pool by moving grows with the square of the memory.
+#[test]
+fn blocks_looked_at_for_a_page_do_not_grow_with_the_memory() {
+    for bytes in [512 * MIB, GIB] {
+        with_manager(HostedConfig::new(bytes), |machine, manager| {
+            run(manager, |mm| {
+                let (mapped, pages) = (bytes / 8 * 7, bytes / (4 * MIB));
+                fragment(machine, mm, mapped, 64);
+                assert_eq!(manager.resize_huge(HugeSize::Size2M, NodeSet::ALL, pages).after, pages);
+                check(machine, mm, mapped, 64);
+                let emptied = manager.stat(Stat::ContigAllocSuccess);
+                assert!(emptied > pages / 2, "{emptied} of {pages} pages were moved for");
+                let each = manager.stat(Stat::ContigScanned) / emptied;
+                println!("{each} blocks for each of {emptied} pages");
+                assert!(each < 32, "{each} blocks for each page of {bytes} bytes");
+                assert_eq!(manager.resize_huge(HugeSize::Size2M, NodeSet::ALL, 0).after, 0);
+            });
+        });
+    }
+}
+
+/// Blocks in which a page table stands are the cheapest by their records, and were tried for each page.
+#[test]
+fn blocks_with_one_frame_that_cannot_move_do_not_end_the_growth_of_a_pool() {
+    with_manager(HostedConfig::new(256 * MIB), |machine, manager| {
+        run(manager, |mm| {
+            let (pages, bytes) = (manager.pages(), 128 * MIB);
+            fragment(machine, mm, bytes, 64);
+            pages.lists().drain_all();
+            let whole: Vec<Frame> =
+                std::iter::from_fn(|| pages.alloc_raw(Gfp::USER, Order::BLOCK).ok()).collect();
+            assert!(whole.len() > 40, "{} blocks", whole.len());
+            for &block in &whole {
+                pages.split_raw(block, Order::FRAME).unwrap();
+                (1..512).for_each(|at| pages.free_raw(block.add(at), Order::FRAME).unwrap());
+            }
+            pages.lists().drain_all();
+            assert_eq!(manager.resize_huge(HugeSize::Size2M, NodeSet::ALL, 30).after, 30);
+            assert_eq!(manager.stat(Stat::ContigAllocFail), 0);
+            check(machine, mm, bytes, 64);
+            assert_eq!(manager.resize_huge(HugeSize::Size2M, NodeSet::ALL, 0).after, 0);
+            whole.iter().for_each(|&frame| pages.free_raw(frame, Order::FRAME).unwrap());
+        });
+    });
+}
+
+/// A window of descriptors is flushed twice for each batch of pages, and not for each page.
+#[test]
+fn pages_that_were_moved_for_join_a_pool_in_batches() {
+    let machine = HostedConfig::new(512 * MIB);
+    world::with_config(machine, HugeSize::Size2M, 0, |machine, manager| {
+        run(manager, |mm| {
+            fragment(machine, mm, 400 * MIB, 64);
+            let flushes = || machine.counters().flushes_kernel;
+            let before = flushes();
+            assert_eq!(manager.resize_huge(HugeSize::Size2M, NodeSet::ALL, 150).after, 150);
+            let moved_for = manager.stat(Stat::ContigAllocSuccess);
+            assert!(moved_for > 50, "{moved_for} pages were moved for");
+            assert!(flushes() - before <= 6, "{} flushes for {moved_for} pages", flushes() - before);
+            check(machine, mm, 400 * MIB, 64);
+            assert_eq!(manager.resize_huge(HugeSize::Size2M, NodeSet::ALL, 0).after, 0);
         });
     });
 }

@@ -61,8 +61,9 @@ impl Ground {
         let pages = bytes / PAGE_BYTES;
         let touched = touched(policy, pages, moved, promised.get())?;
         let window = if policy == DescriptorPolicy::InBlock { 0 } else { bytes / 24 };
-        // Pages in use, pages that have moved, and as much again with a 64th: some blocks cannot be emptied.
-        let moved = if moved > 0 { 3 * moved * pages * 4096 + bytes / 64 + SLACK } else { 0 };
+        // Pages in use, pages that have moved, and as much again with an 8th: blocks with page tables cannot be
+        // emptied, and the lowest zone keeps a reserve.
+        let moved = if moved > 0 { 3 * moved * pages * 4096 + bytes / 8 + SLACK } else { 0 };
         let bytes = bytes + window + moved + bytes / MARKS_SHARE + SLACK;
         let config = HostedConfig {
             prefault: false,

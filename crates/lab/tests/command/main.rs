@@ -1,5 +1,6 @@
 //! The command as its users meet it, and what it writes and reads.
 
+mod attach_script;
 mod boot;
 mod bundled;
 mod bundled_traces;
@@ -11,6 +12,7 @@ mod memory_script;
 mod outputs;
 mod pty;
 mod record;
+mod record_attach;
 mod record_compat;
 mod record_lost;
 mod record_order;

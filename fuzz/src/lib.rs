@@ -19,6 +19,7 @@ pub fn header(tier: Tier, events: u64) -> Header {
         faults: FaultKinds::of(tier),
         ring_bytes: 1 << 20,
         limits: None,
+        attached: false,
         totals: Totals::default(),
         events,
     }

@@ -3,12 +3,21 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::ValueEnum;
 
-use super::{Options, Recorded, Wait, record};
+use super::attach::{Attach, attach};
+use super::options::{Options, Wait};
+use super::{Recorded, Subject, record};
 use crate::output::{parse_bytes, quoted, say};
 use crate::trace::{Program, Tier};
+
+const EXAMPLES: &str = "\
+Examples:
+  quire record -o gcc.qtrace -- gcc -O2 -c big.c
+  quire record --pid 4711 --duration 60s -o service.qtrace
+  quire record --cgroup /sys/fs/cgroup/system.slice/foo.service --duration 60s -o service.qtrace";
 
 /// Record a program's memory life, with all its threads and children.
 ///
@@ -16,10 +25,15 @@ use crate::trace::{Program, Tier};
 /// ordinary user lacks faults from kernel mode, access kinds, fault durations and fault-around. Transparent huge pages are
 /// off for the program.
 ///
+/// With `--pid` or `--cgroup` the command attaches to what already runs, as root, and lets go of it after `--duration`,
+/// when it ends, or at Ctrl-C. The trace then begins with the mappings and present pages of that moment; huge pages stay
+/// as they are, and the exit code is 0.
+///
 /// The exit code is the program's, or 128 + N after signal N. It is 127 when the program was not found, 126 when it could
 /// not be executed, and 125 when nothing could be recorded, or when the program ended with 0 and its trace could not be
 /// kept. When the disk is full, the program goes on, and the trace has the events until then.
 #[derive(Clone, Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
 pub struct Args {
     /// File for the trace, by custom NAME.qtrace. A regular file is replaced when the trace is whole; devices, FIFOs and
     /// sockets are written to. `-` is standard output, which must not be a terminal; the program's own standard output
@@ -44,11 +58,28 @@ pub struct Args {
     /// When the recording ends.
     #[arg(long, value_enum, default_value_t)]
     wait: Wait,
+    /// Attach to this process, with all its threads and the children that it starts.
+    #[arg(long, value_name = "PID", group = "running", conflicts_with_all = ["command", "tier", "wait"])]
+    pid: Option<i32>,
+    /// Attach to the processes of this control group (version 2), with those that join.
+    #[arg(long, value_name = "DIRECTORY", group = "running", conflicts_with_all = ["command", "tier", "wait"])]
+    cgroup: Option<PathBuf>,
+    /// How long to record what runs, for example 60s [default: until it ends, or Ctrl-C].
+    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration, requires = "running")]
+    duration: Option<Duration>,
+    /// Percent of its time that recording may cost what runs. Beyond that, faults are not recorded but counted as lost.
+    #[arg(long, value_name = "PERCENT", default_value = "5", value_parser = parse_percent, requires = "running")]
+    max_overhead: f64,
     /// Print no summary.
     #[arg(short, long)]
     quiet: bool,
     /// The program and its arguments.
-    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "COMMAND")]
+    #[arg(
+        required_unless_present = "running",
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        value_name = "COMMAND"
+    )]
     command: Vec<OsString>,
 }
 
@@ -67,6 +98,21 @@ enum TierChoice {
 /// # Errors
 /// The trace is not whole; see [`super::RecordError`].
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let subject = args.pid.map(Subject::Process).or(args.cgroup.clone().map(Subject::Cgroup));
+    if let Some(subject) = subject {
+        let recorded = attach(&Attach {
+            output: args.output.clone(),
+            subject,
+            duration: args.duration,
+            max_overhead: args.max_overhead / 100.0,
+            ring_bytes: args.ring,
+            name: args.name.clone(),
+            version: args.program_version.clone(),
+            no_arguments: args.no_arguments,
+        })?;
+        tell(args, &recorded);
+        return Ok(ExitCode::SUCCESS);
+    }
     let name = args.name.clone().unwrap_or_else(|| {
         let program = Path::new(args.command.first().map_or("".as_ref(), OsString::as_os_str));
         program.file_name().unwrap_or_default().to_string_lossy().into_owned()
@@ -99,6 +145,13 @@ fn tell(args: &Args, recorded: &Recorded) {
         say(format_args!(
             "quire: {path} has the first {kept} of {all} events ({cause}); make room for it and record again"
         ));
+    }
+}
+
+fn parse_percent(text: &str) -> Result<f64, String> {
+    match text.trim_end_matches('%').trim().parse::<f64>() {
+        Ok(percent) if percent > 0.0 && percent <= 1000.0 => Ok(percent),
+        _ => Err("a share is a number of percent above 0".to_owned()),
     }
 }
 

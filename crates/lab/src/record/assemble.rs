@@ -2,6 +2,7 @@
 
 mod calls;
 mod emit;
+mod existing;
 mod known;
 mod locks;
 mod tasks;
@@ -52,6 +53,8 @@ pub(super) struct Assembler {
     last_ns: u64,
     /// The program has started.
     started: bool,
+    /// The recording attaches to processes that run, and knows them by their state at that time.
+    attaches: bool,
 }
 
 #[derive(Default)]
@@ -125,7 +128,13 @@ impl Assembler {
             summary: Summary::default(),
             last_ns: 0,
             started: false,
+            attaches: false,
         }
+    }
+
+    /// Of processes that run before the recording; each is known from its [`RawKind::Existing`] on.
+    pub(super) fn attached(writer: TraceWriter) -> Assembler {
+        Assembler { started: true, attaches: true, ..Assembler::new(writer) }
     }
 
     /// Takes a record of the kernel. The order does not matter until [`Assembler::advance`] reaches its time.
@@ -170,6 +179,10 @@ impl Assembler {
         if !self.started {
             return Ok(());
         }
+        let is_known = || self.processes.contains_key(&pid);
+        if self.attaches && !matches!(kind, RawKind::Existing(_) | RawKind::Lost { .. }) && !is_known() {
+            return Ok(());
+        }
         if pid == 0 {
             // The user tier's calls carry only a thread.
             pid = self.threads.get(&tid).map_or(tid, |thread| thread.pid);
@@ -197,6 +210,7 @@ impl Assembler {
             RawKind::Locked { mm, write: false } => self.shares_lock(key, pid, tid, mm),
             RawKind::Unlocked { mm } => self.unlocked(key, pid, tid, mm),
             RawKind::Lost { records } => self.put(key, pid, tid, EventKind::Lost { records }),
+            RawKind::Existing(existing) => self.existing(key, pid, *existing)?,
         }
         Ok(())
     }
@@ -232,13 +246,7 @@ impl Assembler {
     }
 
     fn mapping(&mut self, key: Key, pid: u32, tid: u32, mapping: &Mapping) -> Result<(), TraceError> {
-        let file = match mapping.is_file() {
-            true => {
-                let path = self.writer.path(&mapping.name)?;
-                Some(FileId { device: mapping.device, inode: mapping.inode, path })
-            }
-            false => None,
-        };
+        let file = self.file_of(mapping)?;
         let thread = self.thread(pid, tid);
         let cause = if thread.in_exec {
             exec_cause(mapping)

@@ -6,6 +6,7 @@ use std::sync::mpsc::Receiver;
 use nix::time::{ClockId, clock_gettime};
 
 use super::assemble::Assembler;
+use super::overhead::{Governor, Overhead};
 use super::parse::Parser;
 use super::perf::{self, Events};
 use super::raw::Raw;
@@ -34,6 +35,8 @@ pub(super) struct Collected {
     pub(super) summary: Summary,
     /// Size in bytes of the largest ring, if the rings of the start became too small.
     pub(super) grown_to: Option<usize>,
+    /// Of a recording that attached.
+    pub(super) overhead: Option<Overhead>,
 }
 
 /// The clock of all times in a trace.
@@ -53,24 +56,27 @@ pub(super) const ALL_HEARD: u64 = u64::MAX;
 pub(super) fn run(
     mut events: Events,
     parser: &Parser,
-    writer: TraceWriter,
+    mut assembler: Assembler,
+    mut governor: Option<Governor>,
     messages: Receiver<Message>,
     heard_ns: &AtomicU64,
     end_ns: &AtomicU64,
 ) -> Result<Collected, TraceError> {
-    let mut assembler = Assembler::new(writer);
     loop {
         let end_ns = end_ns.load(Ordering::Acquire);
         let last = end_ns != GO_ON;
         if last {
             // A record that a ring has no room for from here on is behind the end, and not lost.
-            events.sinks.iter().for_each(Sink::disable);
+            events.sinks.iter().for_each(|sink| sink.disable(|_| true));
         }
         // Read before the messages: those that it promises are among them then.
         let heard_ns = heard_ns.load(Ordering::Acquire);
         let horizon = now_ns().min(heard_ns).saturating_sub(LATENESS_NS);
         for sink in &mut events.sinks {
-            sink.drain(parser, |raw| assembler.push(raw));
+            sink.drain(parser, |raw| {
+                governor.iter_mut().for_each(|governor| governor.saw(&raw));
+                assembler.push(raw);
+            });
             if last {
                 sink.untold().into_iter().for_each(|raw| assembler.push(raw));
             }
@@ -82,10 +88,15 @@ pub(super) fn run(
             }
         }
         if last {
+            let (overhead, gap) = governor.map(|governor| governor.end(&events.sinks, end_ns)).unzip();
+            gap.flatten().into_iter().for_each(|raw| assembler.push(raw));
             let rings = events.sinks.iter().map(Sink::bytes).max().unwrap_or_default();
             let (writer, summary) = assembler.finish(end_ns)?;
-            return Ok(Collected { writer, summary, grown_to: (rings > events.ring_bytes).then_some(rings) });
+            let grown_to = (rings > events.ring_bytes).then_some(rings);
+            return Ok(Collected { writer, summary, grown_to, overhead });
         }
+        let gap = governor.as_mut().and_then(|governor| governor.turn(&events.sinks, now_ns()));
+        gap.into_iter().for_each(|raw| assembler.push(raw));
         assembler.advance(horizon)?;
         perf::wait(&events.sinks, POLL_MS);
     }

@@ -72,6 +72,70 @@ pub enum RecordError {
         /// What the system said.
         source: io::Error,
     },
+    /// An ordinary user cannot attach.
+    #[error(
+        "attaching to what runs needs root; run this command by sudo, or start the program by `quire record -- COMMAND`"
+    )]
+    NeedsRoot,
+    /// There is no such process.
+    #[error("there is no process {pid}; `ps -e` lists those that run")]
+    NoProcess {
+        /// Which.
+        pid: i32,
+    },
+    /// It ended.
+    #[error("process {pid} has ended; start the program by `quire record -- COMMAND` to record all of it")]
+    Ended {
+        /// Which.
+        pid: i32,
+    },
+    /// A thread is not a process.
+    #[error("{tid} is a thread of process {pid}; give `--pid {pid}` for all its threads")]
+    Thread {
+        /// The thread.
+        tid: i32,
+        /// Its process.
+        pid: i32,
+    },
+    /// A thread of the kernel.
+    #[error("{pid} is a thread of the kernel, without memory of its own; `ps -e` lists programs too")]
+    KernelThread {
+        /// Which.
+        pid: i32,
+    },
+    /// The recorder itself.
+    #[error("a recorder cannot record itself; `ps -e` lists other processes")]
+    Myself,
+    /// Another process traces it.
+    #[error("process {pid} is traced by process {by}, and a process has one tracer at most; end {by} first")]
+    Traced {
+        /// Which.
+        pid: i32,
+        /// By which.
+        by: i32,
+    },
+    /// The kernel does not stop it, or does not let its memory be read.
+    #[error(
+        "cannot look at the memory of process {pid}: {source}; run as root outside of the container, or give it \
+         CAP_SYS_PTRACE and CAP_PERFMON"
+    )]
+    NotStopped {
+        /// Which.
+        pid: i32,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// No control group whose tasks can be followed.
+    #[error(
+        "cannot follow the control group {path} ({source}); give a directory of a cgroup2 file system, which `mount -t \
+         cgroup2` lists"
+    )]
+    NoCgroup {
+        /// Which.
+        path: String,
+        /// What the system said.
+        source: io::Error,
+    },
     /// A system call failed that should not.
     #[error("{what} failed: {source}; see `dmesg`, or record with `--tier user`")]
     System {

@@ -13,10 +13,11 @@ use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid, waitpid};
 use nix::unistd::Pid;
 
 use super::collect::{Message, now_ns};
+use super::options::Wait;
 use super::report::Report;
 use super::signals::{Request, Signals};
 use super::tracer::Tracer;
-use super::{RecordError, Wait, tree};
+use super::{RecordError, tree};
 
 /// Reports are read in batches, so that the recorder does not wake up for each.
 const BUNCH: Duration = Duration::from_millis(1);

@@ -4,6 +4,9 @@
 //! child, setup           the process that waits at a gate until everything is set up, then becomes the program
 //! perf, sink, ring       the kernel's events, one ring for each CPU
 //! tracer, calls_by_ptrace, report   an ordinary user's system calls, traced by a process of its own
+//! attach, subject        the same of what already runs
+//! stop, present          stops a process for a moment; its mappings and present pages
+//! overhead               what a recording costs the program, and a bound on it
 //! abi, privilege         numbers and arguments of calls; programs that gain rights by their file
 //! follow, signals, tree  waits for the program's end; signals; the processes that descend from it
 //! parse, assemble        records to events, in order of time
@@ -14,6 +17,7 @@
 mod abi;
 mod args;
 mod assemble;
+mod attach;
 mod calls_by_ptrace;
 mod child;
 mod collect;
@@ -24,9 +28,12 @@ mod follow;
 pub mod fuzzing;
 mod hold;
 mod locks;
+mod options;
+mod overhead;
 mod parse;
 mod perf;
 mod populate;
+mod present;
 mod privilege;
 mod queue;
 mod raw;
@@ -35,62 +42,37 @@ mod ring;
 mod setup;
 mod signals;
 mod sink;
+mod stop;
+mod subject;
 mod summary;
+mod target;
 mod tracefs;
 mod tracer;
 mod tree;
 mod unrecorded;
 
-use std::ffi::OsString;
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::thread;
 
-use clap::ValueEnum;
 use nix::sys::prctl;
 
 pub use args::{Args, run};
+pub use attach::{Attach, attach};
 pub use error::RecordError;
-pub use summary::{Faults, Recorded, Summary};
+pub use options::{Options, Wait};
+pub use overhead::{Costs, Overhead};
+pub use subject::Subject;
+pub use summary::{Attached, Faults, Recorded, Summary};
 pub use unrecorded::{Counted, Peak, run_unrecorded};
 
 use crate::output::{Target, quoted, say};
-use crate::trace::{Header, Program, Tier, Totals, TraceError, TraceWriter};
+use crate::trace::{Header, Tier, Totals, TraceWriter};
+use assemble::Assembler;
 use collect::Collected;
 use follow::{Ended, Following};
 use setup::Setup;
 use signals::Signals;
-
-/// What to record, and how.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// The trace's target; `-` is standard output, and the program's own standard output then goes to
-    /// standard error.
-    pub output: PathBuf,
-    /// The program and its arguments.
-    pub command: Vec<OsString>,
-    /// The tier; `None` for the best that is permitted.
-    pub tier: Option<Tier>,
-    /// Bytes of each CPU's ring, a power of two of at least a page; `None` for the tier's default.
-    pub ring_bytes: Option<usize>,
-    /// Name and version of the program, as far as known.
-    pub program: Program,
-    /// Whether to leave the arguments out of the trace, and keep only the program's name.
-    pub no_arguments: bool,
-    /// When the recording ends.
-    pub wait: Wait,
-}
-
-/// When a recording ends.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum Wait {
-    /// When the program and all processes that it started have ended.
-    #[default]
-    All,
-    /// When the program itself has ended; processes that it leaves behind run on unrecorded.
-    Main,
-}
 
 /// Runs the command to its end, with all that it starts, and writes the trace.
 ///
@@ -100,10 +82,7 @@ pub enum Wait {
 /// See [`RecordError`]. A regular file that is the output is then as it was before.
 pub fn record(options: &Options) -> Result<Recorded, RecordError> {
     // Opened before the program's process is made, which inherits the standard output that is left then.
-    let target = Target::open(&options.output).map_err(|error| cannot_write(options, error.into()))?;
-    if target.is_terminal() {
-        return Err(RecordError::Terminal);
-    }
+    let target = target::open(&options.output)?;
     let signals = Signals::keep()?;
     let of = |tier| Setup::of(tier, options, &signals.inherited()).map_err(|error| error.in_tier(tier));
     let setup = match options.tier {
@@ -128,10 +107,6 @@ pub fn record(options: &Options) -> Result<Recorded, RecordError> {
     with_setup(options, setup, signals, target).map_err(|error| error.in_tier(tier))
 }
 
-fn cannot_write(options: &Options, source: TraceError) -> RecordError {
-    RecordError::Output { path: quoted(&options.output).to_string(), source }
-}
-
 fn with_setup(
     options: &Options,
     setup: Setup,
@@ -145,7 +120,8 @@ fn with_setup(
         program: options.program.clone(),
         ..setup::header(tier, shown, fault_around)?
     };
-    let writer = TraceWriter::to(target, &header).map_err(|error| cannot_write(options, error))?;
+    let writer =
+        TraceWriter::to(target, &header).map_err(|error| target::cannot_write(&options.output, error))?;
     let (sender, receiver) = mpsc::channel();
     let end_ns = AtomicU64::new(collect::GO_ON);
     let heard_ns = AtomicU64::new(if tracer.is_some() { 0 } else { collect::ALL_HEARD });
@@ -153,7 +129,10 @@ fn with_setup(
     // end.
     prctl::set_child_subreaper(true).map_err(RecordError::system("becoming subreaper"))?;
     let (started, ended, collected) = thread::scope(|scope| {
-        let collector = scope.spawn(|| collect::run(events, &parser, writer, receiver, &heard_ns, &end_ns));
+        let collector = scope.spawn(|| {
+            let assembler = Assembler::new(writer);
+            collect::run(events, &parser, assembler, None, receiver, &heard_ns, &end_ns)
+        });
         let followed = (|| {
             let before = follow::fault_counts(gated.pid).unwrap_or_default();
             let started = gated.start()?;
@@ -186,8 +165,8 @@ fn with_setup(
         source,
         program_exit_code: exit_code,
     };
-    let Collected { writer, summary, grown_to } = collected.map_err(not_kept)?;
+    let Collected { writer, summary, grown_to, .. } = collected.map_err(not_kept)?;
     let totals = Totals { lost: summary.lost, wall_ns: summary.wall_ns(), kernel_faults };
     let written = writer.close(totals).map_err(not_kept)?;
-    Ok(Recorded { exit_code, tier, written, summary, totals, grown_to, unprivileged })
+    Ok(Recorded { exit_code, tier, written, summary, totals, grown_to, unprivileged, attached: None })
 }

@@ -83,7 +83,7 @@ impl Parser {
         let (pid, tid, time_ns) = (u32_at(body, 8)?, u32_at(body, 12)?, u64_at(body, 16)?);
         let rest = body.get(24..)?;
         let kind = match source {
-            Source::Records => return None,
+            Source::Records | Source::Time | Source::Faults => return None,
             Source::Minor | Source::Major => {
                 RawKind::Resolved { addr: u64_at(rest, 0)?, major: source == Source::Major }
             }
@@ -134,7 +134,7 @@ fn tracepoint(source: Source, fields: &Fields, data: &[u8], behind: &[u8]) -> Op
             RawKind::Locked { mm: fields.locked_mm.read(data)?, write: fields.locked_write.read(data)? != 0 }
         }
         Source::Unlocked => RawKind::Unlocked { mm: fields.unlocked_mm.read(data)? },
-        Source::Records | Source::Minor | Source::Major => return None,
+        Source::Records | Source::Minor | Source::Major | Source::Time | Source::Faults => return None,
     })
 }
 

@@ -6,11 +6,11 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 
 use perf_event_open_sys::bindings::{
-    PERF_COUNT_SW_DUMMY, PERF_COUNT_SW_PAGE_FAULTS_MAJ, PERF_COUNT_SW_PAGE_FAULTS_MIN, PERF_FLAG_FD_CLOEXEC,
-    PERF_FORMAT_LOST, PERF_REG_X86_DI, PERF_REG_X86_R8, PERF_REG_X86_R9, PERF_REG_X86_R10, PERF_REG_X86_SI,
-    PERF_REG_X86_SP, PERF_SAMPLE_ADDR, PERF_SAMPLE_IDENTIFIER, PERF_SAMPLE_RAW, PERF_SAMPLE_REGS_USER,
-    PERF_SAMPLE_STACK_USER, PERF_SAMPLE_TID, PERF_SAMPLE_TIME, PERF_TYPE_SOFTWARE, PERF_TYPE_TRACEPOINT,
-    perf_event_attr,
+    PERF_COUNT_SW_CPU_CLOCK, PERF_COUNT_SW_DUMMY, PERF_COUNT_SW_PAGE_FAULTS, PERF_COUNT_SW_PAGE_FAULTS_MAJ,
+    PERF_COUNT_SW_PAGE_FAULTS_MIN, PERF_FLAG_FD_CLOEXEC, PERF_FLAG_PID_CGROUP, PERF_FORMAT_LOST,
+    PERF_REG_X86_DI, PERF_REG_X86_R8, PERF_REG_X86_R9, PERF_REG_X86_R10, PERF_REG_X86_SI, PERF_REG_X86_SP,
+    PERF_SAMPLE_ADDR, PERF_SAMPLE_IDENTIFIER, PERF_SAMPLE_RAW, PERF_SAMPLE_REGS_USER, PERF_SAMPLE_STACK_USER,
+    PERF_SAMPLE_TID, PERF_SAMPLE_TIME, PERF_TYPE_SOFTWARE, PERF_TYPE_TRACEPOINT, perf_event_attr,
 };
 use perf_event_open_sys::{ioctls, perf_event_open};
 
@@ -34,6 +34,22 @@ pub(super) enum Source {
     NewTask,
     Locked,
     Unlocked,
+    /// Records nothing: counts nanoseconds on CPUs.
+    Time,
+    /// Records nothing: counts faults.
+    Faults,
+}
+
+impl Source {
+    /// Whether its records tell of faults.
+    pub(super) const fn is_fault(self) -> bool {
+        use Source::{FaultKernel, FaultUser, Major, MapPages, Minor};
+        matches!(self, Minor | Major | FaultUser | FaultKernel | MapPages)
+    }
+
+    const fn only_counts(self) -> bool {
+        matches!(self, Source::Time | Source::Faults)
+    }
 }
 
 /// Registers of the program that are sampled when it enters a call: stack pointer, and arguments of a 64-bit call. In
@@ -72,10 +88,20 @@ pub(super) struct Events {
     pub(super) ring_bytes: usize,
 }
 
+fn software(source: Source, config: u32, what: &'static str) -> Wanted {
+    Wanted { source, config: Config::Software(u64::from(config)), what }
+}
+
+/// The events that count what a recording costs the program.
+pub(super) fn counts() -> [Wanted; 2] {
+    [
+        software(Source::Time, PERF_COUNT_SW_CPU_CLOCK, "the time of the program"),
+        software(Source::Faults, PERF_COUNT_SW_PAGE_FAULTS, "the number of faults"),
+    ]
+}
+
 /// The events of every tier: records, and resolved faults.
 pub(super) fn common() -> Vec<Wanted> {
-    let software =
-        |source, config, what| Wanted { source, config: Config::Software(u64::from(config)), what };
     vec![
         software(Source::Records, PERF_COUNT_SW_DUMMY, "mappings and forks"),
         software(Source::Minor, PERF_COUNT_SW_PAGE_FAULTS_MIN, "minor faults"),
@@ -83,7 +109,18 @@ pub(super) fn common() -> Vec<Wanted> {
     ]
 }
 
-fn attributes(wanted: &Wanted, kernel: bool) -> perf_event_attr {
+/// What events follow.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Followed<'a> {
+    /// A process that waits to become the program, from its exec on.
+    Program(i32),
+    /// A thread, and what it starts. Its events are disabled at first.
+    Thread(i32),
+    /// The tasks of a control group. Its events are disabled at first.
+    Cgroup(&'a OwnedFd),
+}
+
+fn attributes(wanted: &Wanted, kernel: bool, followed: Followed<'_>) -> perf_event_attr {
     let mut attr = perf_event_attr::default();
     attr.size = size_of::<perf_event_attr>() as u32;
     let sample = PERF_SAMPLE_IDENTIFIER | PERF_SAMPLE_TID | PERF_SAMPLE_TIME;
@@ -107,10 +144,10 @@ fn attributes(wanted: &Wanted, kernel: bool) -> perf_event_attr {
         attr.sample_type |= u64::from(PERF_SAMPLE_STACK_USER);
         attr.sample_stack_user = STACK_BYTES;
     }
-    attr.__bindgen_anon_1.sample_period = 1;
+    attr.__bindgen_anon_1.sample_period = u64::from(!wanted.source.only_counts());
     attr.set_disabled(1);
-    attr.set_enable_on_exec(1);
-    attr.set_inherit(1);
+    attr.set_enable_on_exec(u64::from(matches!(followed, Followed::Program(_))));
+    attr.set_inherit(u64::from(!matches!(followed, Followed::Cgroup(_))));
     attr.set_exclude_hv(1);
     attr.set_exclude_kernel(u64::from(!kernel));
     attr.set_sample_id_all(1);
@@ -133,12 +170,12 @@ fn attributes(wanted: &Wanted, kernel: bool) -> perf_event_attr {
 /// reader.
 pub(super) fn open_owner(cpu: i32, kernel: bool, ring_bytes: usize) -> Result<OwnedFd, RecordError> {
     let config = Config::Software(u64::from(PERF_COUNT_SW_DUMMY));
-    let mut attr = attributes(&Wanted { source: Source::Minor, config, what: "a ring" }, kernel);
+    let wanted = Wanted { source: Source::Minor, config, what: "a ring" };
+    let mut attr = attributes(&wanted, kernel, Followed::Thread(0));
     attr.set_inherit(0);
-    attr.set_enable_on_exec(0);
     attr.__bindgen_anon_2.wakeup_watermark = (ring_bytes / 8) as u32;
     attr.set_watermark(1);
-    open_one(&mut attr, 0, cpu).map_err(|source| refused("a ring", source))
+    open_one(&mut attr, Followed::Thread(0), cpu).map_err(|source| refused("a ring", source))
 }
 
 fn refused(what: &'static str, source: io::Error) -> RecordError {
@@ -148,14 +185,11 @@ fn refused(what: &'static str, source: io::Error) -> RecordError {
     }
 }
 
-/// Opens the wanted events for a process that has not started its program yet, and for all its later
-/// children.
+/// Makes a ring for each CPU.
 ///
 /// Without a size, rings that the kernel refuses to lock are halved down to 64 KiB, and grow as far as the
 /// kernel permits.
-pub(super) fn open(
-    wanted: &[Wanted],
-    pid: i32,
+pub(super) fn rings(
     kernel: bool,
     ring_bytes: Option<usize>,
     default_bytes: usize,
@@ -163,55 +197,60 @@ pub(super) fn open(
     let adapts = ring_bytes.is_none();
     let mut ring_bytes = ring_bytes.unwrap_or(default_bytes);
     loop {
-        match open_sized(wanted, pid, kernel, ring_bytes, adapts) {
+        let sinks = online_cpus()?.into_iter().map(|cpu| Sink::open(cpu, kernel, ring_bytes, adapts));
+        match sinks.collect() {
             Err(RecordError::Ring { .. }) if adapts && ring_bytes > 64 * 1024 => ring_bytes /= 2,
-            outcome => return outcome,
+            outcome => return Ok(Events { sinks: outcome?, sources: HashMap::new(), ring_bytes }),
         }
     }
 }
 
-fn open_sized(
-    wanted: &[Wanted],
-    pid: i32,
-    kernel: bool,
-    ring_bytes: usize,
-    may_grow: bool,
-) -> Result<Events, RecordError> {
-    let mut events = Events { sinks: vec![], sources: HashMap::new(), ring_bytes };
-    for cpu in online_cpus()? {
-        let mut sink = Sink::open(cpu, kernel, ring_bytes, may_grow)?;
-        for event in wanted {
-            let mut attr = attributes(event, kernel);
-            let fd = open_one(&mut attr, pid, cpu).map_err(|source| refused(event.what, source))?;
-            if let Config::Tracepoint { filter: Some(filter), .. } = &event.config {
-                control("filter", || {
-                    // SAFETY: C3: the event is open, and the filter is a C string that outlives the call, which
-                    // only reads it.
-                    unsafe { ioctls::SET_FILTER(fd.as_raw_fd(), filter.as_ptr().cast_mut()) }
+impl Events {
+    /// Opens the wanted events on every CPU.
+    pub(super) fn follow(
+        &mut self,
+        wanted: &[Wanted],
+        followed: Followed<'_>,
+        kernel: bool,
+    ) -> Result<(), RecordError> {
+        for sink in &mut self.sinks {
+            for event in wanted {
+                let mut attr = attributes(event, kernel, followed);
+                let fd = open_one(&mut attr, followed, sink.cpu())
+                    .map_err(|source| refused(event.what, source))?;
+                if let Config::Tracepoint { filter: Some(filter), .. } = &event.config {
+                    control("filter", || {
+                        // SAFETY: C3: the event is open, and the filter is a C string that outlives the call, which
+                        // only reads it.
+                        unsafe { ioctls::SET_FILTER(fd.as_raw_fd(), filter.as_ptr().cast_mut()) }
+                    })?;
+                }
+                let mut id = 0;
+                control("event number", || {
+                    // SAFETY: C3: the event is open, and the kernel writes one u64 to `id`.
+                    unsafe { ioctls::ID(fd.as_raw_fd(), &raw mut id) }
                 })?;
+                self.sources.insert(id, event.source);
+                sink.add(event.source, fd)?;
             }
-            let mut id = 0;
-            control("event number", || {
-                // SAFETY: C3: the event is open, and the kernel writes one u64 to `id`.
-                unsafe { ioctls::ID(fd.as_raw_fd(), &raw mut id) }
-            })?;
-            events.sources.insert(id, event.source);
-            sink.add(fd)?;
         }
-        events.sinks.push(sink);
+        Ok(())
     }
-    Ok(events)
 }
 
 /// Opens an event; on a kernel before Linux 6.0 without its count of lost records.
-fn open_one(attr: &mut perf_event_attr, pid: i32, cpu: i32) -> io::Result<OwnedFd> {
+fn open_one(attr: &mut perf_event_attr, followed: Followed<'_>, cpu: i32) -> io::Result<OwnedFd> {
+    let (pid, of) = match followed {
+        Followed::Program(pid) | Followed::Thread(pid) => (pid, 0),
+        Followed::Cgroup(group) => (group.as_raw_fd(), PERF_FLAG_PID_CGROUP),
+    };
     // SAFETY: C3: `attr` is initialised and says its own size; the kernel reads it and writes at most its size
     // field.
-    let fd = unsafe { perf_event_open(attr, pid, cpu, -1, PERF_FLAG_FD_CLOEXEC.into()) };
+    let fd = unsafe { perf_event_open(attr, pid, cpu, -1, (PERF_FLAG_FD_CLOEXEC | of).into()) };
     if fd < 0 {
         let error = io::Error::last_os_error();
         if error.raw_os_error() == Some(libc::EINVAL) && std::mem::take(&mut attr.read_format) != 0 {
-            return open_one(attr, pid, cpu);
+            return open_one(attr, followed, cpu);
         }
         return Err(error);
     }
@@ -221,10 +260,20 @@ fn open_one(attr: &mut perf_event_attr, pid: i32, cpu: i32) -> io::Result<OwnedF
 
 /// Records of an event and its children that the kernel has lost; `None` where it does not count them.
 pub(super) fn lost(event: &OwnedFd) -> Option<u64> {
-    // The event's value, then the lost records.
-    let mut counts = [0; 16];
-    let read = nix::unistd::read(event, &mut counts).ok()?;
-    (read == counts.len()).then(|| u64::from_le_bytes(*counts.last_chunk().expect("two words")))
+    counts_of(event)[1]
+}
+
+/// The count of an event and its children.
+pub(super) fn value(event: &OwnedFd) -> Option<u64> {
+    counts_of(event)[0]
+}
+
+/// The event's value, then the lost records.
+fn counts_of(event: &OwnedFd) -> [Option<u64>; 2] {
+    let mut bytes = [0; 16];
+    let read = nix::unistd::read(event, &mut bytes).unwrap_or(0);
+    let word = |at: usize| Some(u64::from_le_bytes(*bytes[..read].get(at * 8..)?.first_chunk()?));
+    [word(0), word(1)]
 }
 
 fn control(what: &'static str, call: impl FnOnce() -> i32) -> Result<(), RecordError> {

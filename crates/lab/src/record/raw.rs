@@ -40,6 +40,31 @@ pub(super) enum RawKind {
     Unlocked { mm: u64 },
     /// So many records were lost.
     Lost { records: u64 },
+    /// The process was there before the recording attached to it.
+    Existing(Box<Existing>),
+}
+
+/// A process as it was when the recording attached to it.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Existing {
+    /// Its name.
+    pub(super) name: String,
+    /// Its threads; the first one is not among them if it has ended.
+    pub(super) threads: Vec<u32>,
+    /// Where its heap starts and ends.
+    pub(super) heap: Option<(u64, u64)>,
+    /// Its mappings by address.
+    pub(super) mappings: Vec<Present>,
+}
+
+/// A mapping with its present pages.
+#[derive(Clone, Debug)]
+pub(super) struct Present {
+    pub(super) mapping: Mapping,
+    /// The advice of `madvise` that it has.
+    pub(super) advice: Vec<u64>,
+    /// Ranges by address: start, length in bytes, and whether the process had written these pages.
+    pub(super) pages: Vec<(u64, u64, bool)>,
 }
 
 /// A mapping as the kernel describes it.

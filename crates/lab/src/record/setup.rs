@@ -7,16 +7,17 @@ use nix::sys::utsname::uname;
 
 use super::child::{self, Folios, Gated};
 use super::locks::{self, LockTracepoints};
+use super::options::Options;
 use super::parse::{Fields, Parser};
-use super::perf::{self, Config, Events, Source, Wanted};
+use super::perf::{self, Config, Events, Followed, Source, Wanted};
 use super::signals::Inherited;
 use super::tracefs::{Tracefs, Tracepoint};
 use super::tracer::{self, Tracer};
-use super::{Options, RecordError, abi, calls_by_ptrace};
+use super::{RecordError, abi, calls_by_ptrace};
 use crate::trace::{Clock, FaultKinds, Header, Limits, Overcommit, Program, Tier, Totals, VERSION};
 
 /// No record was lost with this size at over a million faults a second.
-const PRIVILEGED_RING: usize = 32 << 20;
+pub(super) const PRIVILEGED_RING: usize = 32 << 20;
 
 /// The size that an ordinary user may lock on most machines.
 const USER_RING: usize = 4 << 20;
@@ -53,7 +54,8 @@ fn privileged(options: &Options, inherited: &Inherited) -> Result<Setup, RecordE
     let gated = child::prepare(&options.command, Folios::Small, inherited)?;
     raise_open_files()?;
     let pid = gated.pid.as_raw();
-    let events = perf::open(&wanted, pid, true, options.ring_bytes, PRIVILEGED_RING)?;
+    let mut events = perf::rings(true, options.ring_bytes, PRIVILEGED_RING)?;
+    events.follow(&wanted, Followed::Program(pid), true)?;
     let parser = Parser::new(events.sources.clone(), Some(fields));
     Ok(Setup { tier: Tier::Privileged, gated, tracer: None, events, parser, fault_around })
 }
@@ -62,7 +64,8 @@ fn user(options: &Options, inherited: &Inherited) -> Result<Setup, RecordError> 
     let (gated, tracer) = tracer::start(&options.command, &calls_by_ptrace::filter(), inherited)?;
     raise_open_files()?;
     let pid = gated.pid.as_raw();
-    let events = perf::open(&perf::common(), pid, false, options.ring_bytes, USER_RING)?;
+    let mut events = perf::rings(false, options.ring_bytes, USER_RING)?;
+    events.follow(&perf::common(), Followed::Program(pid), false)?;
     let parser = Parser::new(events.sources.clone(), None);
     Ok(Setup { tier: Tier::User, gated, tracer: Some(tracer), events, parser, fault_around: false })
 }
@@ -83,7 +86,10 @@ fn call_filters() -> (String, String) {
 }
 
 /// Adds the tracepoints of the privileged tier. Returns their fields, and whether fault-around is among them.
-fn tracepoints(tracefs: &Tracefs, wanted: &mut Vec<Wanted>) -> Result<(Fields, bool), RecordError> {
+pub(super) fn tracepoints(
+    tracefs: &Tracefs,
+    wanted: &mut Vec<Wanted>,
+) -> Result<(Fields, bool), RecordError> {
     let fault_user = tracefs.tracepoint("exceptions/page_fault_user")?;
     let fault_kernel = tracefs.tracepoint("exceptions/page_fault_kernel")?;
     let enter = tracefs.tracepoint("raw_syscalls/sys_enter")?;
@@ -135,17 +141,21 @@ fn tracepoints(tracefs: &Tracefs, wanted: &mut Vec<Wanted>) -> Result<(Fields, b
 
 /// Raises the limit of open files, since each CPU has several events. Called after the program's process was
 /// made, whose limit stays as it was.
-fn raise_open_files() -> Result<(), RecordError> {
+pub(super) fn raise_open_files() -> Result<(), RecordError> {
     let (_, hard) =
         getrlimit(Resource::RLIMIT_NOFILE).map_err(RecordError::system("reading the file limit"))?;
     setrlimit(Resource::RLIMIT_NOFILE, hard, hard).map_err(RecordError::system("raising the file limit"))
 }
 
-/// The memory limits of this process, which the program inherits. `None` where /proc does not show them.
-fn limits() -> Option<Limits> {
+/// The limits of this process, which the program inherits.
+fn own_limit(resource: Resource) -> Option<u64> {
+    getrlimit(resource).ok().map(|(soft, _)| soft)
+}
+
+/// The memory limits of a program, by its soft limits. `None` where /proc does not show them.
+pub(super) fn limits(soft: impl Fn(Resource) -> Option<u64>) -> Option<Limits> {
     let setting =
         |name: &str| std::fs::read_to_string(format!("/proc/sys/vm/{name}")).ok()?.trim().parse::<u64>().ok();
-    let soft = |resource| getrlimit(resource).ok().map(|(soft, _)| soft);
     Some(Limits {
         mappings: setting("max_map_count")?,
         overcommit: match setting("overcommit_memory")? {
@@ -179,7 +189,8 @@ pub(super) fn header(tier: Tier, command: &[OsString], fault_around: bool) -> Re
         thp_disabled: true,
         faults: FaultKinds { fault_around, ..FaultKinds::of(tier) },
         ring_bytes: 0,
-        limits: limits(),
+        limits: limits(own_limit),
+        attached: false,
         totals: Totals::default(),
         events: 0,
     })

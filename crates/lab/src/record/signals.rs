@@ -112,6 +112,11 @@ impl Signals {
         Request::Continue
     }
 
+    /// Whether a signal has arrived that asks the recorder to end.
+    pub(super) fn asks_to_end(&self) -> bool {
+        std::iter::from_fn(|| self.next()).any(|(signal, _)| ENDING.contains(&signal))
+    }
+
     /// The oldest waiting signal, and whether the kernel sent it of its own accord.
     fn next(&self) -> Option<(Signal, bool)> {
         let info = self.arrived.read_signal().ok().flatten()?;

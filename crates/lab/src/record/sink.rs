@@ -10,7 +10,7 @@ use perf_event_open_sys::ioctls;
 
 use super::RecordError;
 use super::parse::Parser;
-use super::perf;
+use super::perf::{self, Source};
 use super::raw::{Raw, RawKind};
 use super::ring::Ring;
 
@@ -30,7 +30,7 @@ pub(super) struct Sink {
     current: Held,
     /// The former ring: records may have been under way to it when its events were redirected.
     former: Option<Held>,
-    events: Vec<OwnedFd>,
+    events: Vec<(Source, OwnedFd)>,
     /// The last record that was read.
     last: (u64, u32, u32),
     /// Lost records that the kernel has reported.
@@ -61,9 +61,9 @@ impl Sink {
     }
 
     /// Makes this event write into the ring.
-    pub(super) fn add(&mut self, event: OwnedFd) -> Result<(), RecordError> {
+    pub(super) fn add(&mut self, source: Source, event: OwnedFd) -> Result<(), RecordError> {
         redirect(&event, &self.current.owner)?;
-        self.events.push(event);
+        self.events.push((source, event));
         Ok(())
     }
 
@@ -92,7 +92,12 @@ impl Sink {
     /// Records that the kernel has lost and not reported, since no record followed.
     pub(super) fn untold(&mut self) -> Option<Raw> {
         let (time_ns, pid, tid) = self.last;
-        let records = self.events.iter().filter_map(perf::lost).sum::<u64>().checked_sub(self.lost)?;
+        let records = self
+            .events
+            .iter()
+            .filter_map(|(_, event)| perf::lost(event))
+            .sum::<u64>()
+            .checked_sub(self.lost)?;
         self.lost += records;
         (records > 0).then_some(Raw { time_ns, pid, tid, kind: RawKind::Lost { records } })
     }
@@ -101,12 +106,35 @@ impl Sink {
         self.current.bytes
     }
 
-    /// Disables all events.
-    pub(super) fn disable(&self) {
-        for event in &self.events {
+    pub(super) fn cpu(&self) -> i32 {
+        self.cpu
+    }
+
+    /// Enables the events that are of these sources.
+    pub(super) fn enable(&self, of: impl Fn(Source) -> bool) {
+        for (_, event) in self.events.iter().filter(|(source, _)| of(*source)) {
+            // SAFETY: C3: the event is open, and the request takes no memory.
+            unsafe { ioctls::ENABLE(event.as_raw_fd(), 0) };
+        }
+    }
+
+    /// Disables the events that are of these sources.
+    pub(super) fn disable(&self, of: impl Fn(Source) -> bool) {
+        for (_, event) in self.events.iter().filter(|(source, _)| of(*source)) {
             // SAFETY: C3: the event is open, and the request takes no memory.
             unsafe { ioctls::DISABLE(event.as_raw_fd(), 0) };
         }
+    }
+
+    /// What the events of a source have counted together.
+    pub(super) fn counted(&self, of: Source) -> u64 {
+        let events = self.events.iter().filter(|(source, _)| *source == of);
+        events.filter_map(|(_, event)| perf::value(event)).sum()
+    }
+
+    /// Takes the events, which write into the ring until they are dropped.
+    pub(super) fn take_events(&mut self) -> Vec<(Source, OwnedFd)> {
+        std::mem::take(&mut self.events)
     }
 
     fn grow(&mut self) {
@@ -117,7 +145,7 @@ impl Sink {
             self.may_grow = false;
             return;
         };
-        let send_all = |owner| self.events.iter().try_for_each(|event| redirect(event, owner));
+        let send_all = |owner| self.events.iter().try_for_each(|(_, event)| redirect(event, owner));
         if send_all(&larger.owner).is_err() {
             // Sending an event back cannot fail: it was there before.
             let _ = send_all(&self.current.owner);

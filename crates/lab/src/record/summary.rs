@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
-use crate::trace::{Access, Call, Event, EventKind, ForkKind, Tier, Totals, Written};
+use super::overhead::Overhead;
+use crate::trace::{Access, Call, Event, EventKind, ForkKind, MapCause, Tier, Totals, Written};
 
 /// What a recording contains.
 #[derive(Clone, Debug, Default)]
@@ -25,6 +26,8 @@ pub struct Summary {
     pub threads: u64,
     /// Ranges that calls populated, and their bytes.
     pub populated: (u64, u64),
+    /// Mappings that were there before the recording attached, and the bytes of their present pages.
+    pub before: (u64, u64),
     /// Records that are missing.
     pub lost: u64,
     /// Time of the first and the last event.
@@ -56,6 +59,8 @@ impl Summary {
         let first = self.span_ns.map_or(event.time_ns, |(first, _)| first);
         self.span_ns = Some((first, event.time_ns));
         match &event.kind {
+            EventKind::Map { cause: MapCause::Before, .. } => self.before.0 += 1,
+            EventKind::Populate { len, cause, .. } if cause.is_before() => self.before.1 += len,
             EventKind::Exec { .. } => self.execs += 1,
             EventKind::Fork { kind, .. } => {
                 self.forks += 1;
@@ -92,6 +97,19 @@ impl Summary {
     }
 }
 
+/// What attaching did.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Attached {
+    /// Processes that were there before.
+    pub processes: u64,
+    /// Mappings and bytes of present pages that were there before.
+    pub before: (u64, u64),
+    /// The longest time for which a process was stopped.
+    pub stopped: Duration,
+    /// What the recording cost the program.
+    pub overhead: Overhead,
+}
+
 /// A finished recording.
 #[derive(Debug)]
 pub struct Recorded {
@@ -107,6 +125,8 @@ pub struct Recorded {
     pub totals: Totals,
     /// Size in bytes of the largest ring, if those of the start became too small.
     pub grown_to: Option<usize>,
+    /// Of a recording that attached to what ran.
+    pub attached: Option<Attached>,
     /// Names of programs that ran without the privilege that their files grant.
     pub unprivileged: Vec<String>,
 }
@@ -126,7 +146,10 @@ impl fmt::Display for Recorded {
         writeln!(
             out,
             "  processes: {} forked, {} of them sharing memory; {} programs started, {} threads",
-            summary.forks, summary.vforks, summary.execs, summary.threads
+            summary.forks,
+            summary.vforks,
+            summary.execs - self.attached.map_or(0, |attached| attached.processes).min(summary.execs),
+            summary.threads
         )?;
         write!(out, "  faults: {}", faults.all)?;
         if self.tier == Tier::Privileged {
@@ -164,6 +187,9 @@ impl fmt::Display for Recorded {
             let names = self.unprivileged.join(", ");
             write!(out, "\n  ran without the privilege of their files: {names}; record as root to keep it")?;
         }
+        if let Some(attached) = &self.attached {
+            write!(out, "\n{attached}")?;
+        }
         if let Some(bytes) = self.grown_to {
             write!(out, "\n  rings grew to {bytes} bytes")?;
         }
@@ -175,5 +201,17 @@ impl fmt::Display for Recorded {
             )?;
         }
         Ok(())
+    }
+}
+
+impl fmt::Display for Attached {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Attached { processes, before: (mappings, bytes), stopped, overhead } = self;
+        writeln!(
+            out,
+            "  before: {processes} processes, {mappings} mappings, {bytes} bytes present; stopped for {:.1} ms",
+            stopped.as_secs_f64() * 1e3
+        )?;
+        write!(out, "{overhead}")
     }
 }

@@ -13,8 +13,9 @@ use nix::unistd::Pid;
 use super::child::{self, Folios};
 use super::exits::{self, Exits};
 use super::follow::{self, FaultCounts, Following};
+use super::options::Wait;
 use super::signals::Signals;
-use super::{RecordError, Wait, collect};
+use super::{RecordError, collect};
 
 /// What the kernel counted for a program and all that it started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]

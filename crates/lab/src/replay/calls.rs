@@ -26,6 +26,8 @@ impl Replayer<'_> {
             self.verbs.add("fork", Some(ns), Some(call.duration_ns));
             return Ok(());
         }
+        // One that took no time stands for calls before the recording.
+        let cost = (call.duration_ns > 0).then_some((name, call.duration_ns));
         let numbers = &self.survey.numbers;
         match plan(call, |file| number(numbers, file)) {
             Plan::Do(verb, Answer::Failure) if self.may_be_refused(key, &verb, call.result) => {
@@ -33,7 +35,7 @@ impl Replayer<'_> {
                 Ok(())
             }
             Plan::Do(verb, answer) => {
-                self.verb(key, &verb, answer, Some((name, call.duration_ns)))?;
+                self.verb(key, &verb, answer, cost)?;
                 match (answer, plan::is_stack(call), verb) {
                     (Answer::At(_), true, Verb::Mmap(Mapping { addr, len, .. })) => {
                         let small = Verb::Madvise { addr, len, advice: Advice::NoHugePage };
@@ -42,7 +44,7 @@ impl Replayer<'_> {
                     _ => Ok(()),
                 }
             }
-            Plan::Heap { ask, got } => self.heap(key, ask, got, call.duration_ns),
+            Plan::Heap { ask, got } => self.heap(key, ask, got, cost),
             Plan::Detach(addr) => match self.mapping_at(key, addr) {
                 Some((start, len)) => {
                     let verb = Verb::Munmap { addr: start, len };
@@ -75,6 +77,11 @@ impl Replayer<'_> {
         let mut mapping = mapping(u64::from(*prot), u64::from(*flags), file);
         (mapping.addr, mapping.len) = (*start, *len);
         let ns = self.verb(key, &Verb::Mmap(mapping), Answer::At(*start), None)?;
+        if *cause == MapCause::Before {
+            // The program made it before the recording, and has started long ago.
+            self.starting.remove(&pid);
+            return Ok(());
+        }
         match self.starting.get_mut(&pid) {
             Some(sum) => *sum += ns,
             None => self.verbs.add("map", Some(ns), None),
@@ -83,7 +90,13 @@ impl Replayer<'_> {
     }
 
     /// `brk`. The first call of a program shows the start of its heap.
-    fn heap(&mut self, key: Key, ask: u64, got: u64, linux_ns: u64) -> Result<(), ReplayError> {
+    fn heap(
+        &mut self,
+        key: Key,
+        ask: u64,
+        got: u64,
+        cost: Option<(&'static str, u64)>,
+    ) -> Result<(), ReplayError> {
         let space = self.processes.get_mut(key);
         let Some(from) = space.heap else {
             space.heap = Some(got);
@@ -97,9 +110,20 @@ impl Replayer<'_> {
             // A query, or a refusal that may be due to a limit.
             return Ok(());
         }
-        self.verb(key, &Verb::Brk { from, to: ask }, Answer::At(got), Some(("brk", linux_ns)))?;
+        self.verb(key, &Verb::Brk { from, to: ask }, Answer::At(got), cost)?;
         self.processes.get_mut(key).heap = Some(got);
         Ok(())
+    }
+
+    /// Changes a protection at no cost.
+    pub(super) fn protect(
+        &mut self,
+        key: Key,
+        addr: u64,
+        len: u64,
+        prot: Protection,
+    ) -> Result<(), ReplayError> {
+        self.verb(key, &Verb::Mprotect { addr, len, prot }, Answer::Done, None).map(drop)
     }
 
     /// Calls a verb, compares the answer with the recorded one and the model's, and returns its nanoseconds.

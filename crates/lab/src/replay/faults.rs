@@ -1,6 +1,7 @@
 //! Recorded faults, and the pages that the kernel mapped around them.
 
-use quire::addr::VirtAddr;
+use quire::addr::{VirtAddr, VirtRange};
+use quire::arch::Protection;
 use quire::error::FaultError;
 use quire::vm::{Access, FaultKind, FaultOutcome};
 
@@ -84,6 +85,43 @@ impl Replayer<'_> {
             if got.is_ok_and(|outcome| outcome.kind != FaultKind::Spurious) {
                 self.counts.around_touched += 1;
             }
+        }
+        Ok(())
+    }
+
+    /// Pages that were present before the recording: the program has brought them in, by faults that no figure
+    /// contains, and maybe when their mapping permitted more.
+    pub(super) fn bring_back(
+        &mut self,
+        key: Key,
+        start: u64,
+        len: u64,
+        stores: bool,
+    ) -> Result<(), ReplayError> {
+        let end = start.saturating_add(len);
+        let (access, needed) = match stores {
+            true => (trace::Access::Write, Protection::READ | Protection::WRITE),
+            false => (trace::Access::Read, Protection::READ),
+        };
+        let mut closed = Vec::new();
+        self.processes.get(key).mm.vmas_in(VirtRange { start: VirtAddr(start), end: VirtAddr(end) }, |vma| {
+            if !vma.protection.contains(needed) {
+                closed.push((vma.range.start.0, vma.range.len(), vma.protection));
+            }
+        });
+        for (addr, len, _) in &closed {
+            self.protect(key, *addr, *len, needed)?;
+        }
+        for addr in (start..end).step_by(PAGE as usize) {
+            let (got, _) = self.access(key, addr, access)?;
+            match got {
+                Ok(_) => self.counts.present_before += 1,
+                Err(error) => self
+                    .differs(|| format!("a page at {addr:#x} was present, and {access:?} fails: {error}"))?,
+            }
+        }
+        for (addr, len, protection) in closed {
+            self.protect(key, addr, len, protection)?;
         }
         Ok(())
     }

@@ -38,8 +38,9 @@ impl Replayer<'_> {
 
     /// A process starts another program. Its cost is everything up to the return of the call.
     pub(super) fn exec(&mut self, pid: u32, name: PathId, cpu: CpuId) -> Result<(), ReplayError> {
-        if self.processes.key(pid).is_none() && self.counts.processes == 0 {
-            self.counts.processes = 1;
+        // The program's own process, or one that ran before the recording.
+        if self.processes.key(pid).is_none() {
+            self.counts.processes += 1;
         }
         let gone = self.drop_space(pid)?.unwrap_or(0);
         let (made, ns) = self.watch.time(|| self.manager.new_mm());

@@ -37,6 +37,8 @@ pub(super) struct Counts {
     pub(super) given_up: u64,
     /// The most resident pages that one process had.
     pub(super) peak_rss: u64,
+    /// Pages that were present before the recording attached, and were brought in outside of all figures.
+    pub(super) present_before: u64,
     /// Calls that were not replayed, by name.
     pub(super) skipped: BTreeMap<&'static str, u64>,
     /// Calls and faults that Quire answered differently from Linux.
@@ -180,7 +182,11 @@ impl<'m> Replayer<'m> {
                 let key = self.enter(pid, cpu)?;
                 self.fault_around(key, *start, *len)?;
             }
-            EventKind::Populate { start, len, .. } => {
+            EventKind::Populate { start, len, cause } => {
+                if cause.is_before() {
+                    let key = self.enter(pid, cpu)?;
+                    self.bring_back(key, *start, *len, cause.stores())?;
+                }
                 // The verb has populated the pages; only the program's use of them is recorded here.
                 let key = self.enter(pid, cpu)?;
                 let space = self.processes.get_mut(key);

@@ -50,6 +50,8 @@ pub(super) struct Report {
     pub(super) pages_mapped_around: u64,
     pub(super) pages_touched_around: u64,
     pub(super) faults_given_up: u64,
+    /// Pages that were present before the recording attached; no other figure of faults contains them.
+    pub(super) pages_present_before: u64,
     /// By verb.
     pub(super) verbs: BTreeMap<&'static str, Cost>,
     /// Everything on Quire together; `null` when checking.
@@ -200,6 +202,7 @@ impl Report {
             pages_mapped_around: outcome.mapped_around,
             pages_touched_around: outcome.counts.around_touched,
             faults_given_up: outcome.counts.given_up,
+            pages_present_before: outcome.counts.present_before,
             verbs: costs(&outcome.verbs),
             quire_ns: timed.then(|| outcome.quire_ns()),
             clock_ns: context.watch.empty_ns(),

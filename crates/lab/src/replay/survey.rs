@@ -15,8 +15,8 @@ use super::policy::FolioSet;
 use super::progress::Progress;
 use super::verb::{Mapping, PAGE, Verb};
 use crate::trace::{
-    self, Access, Event, EventKind, FileId, ForkKind, Header, Layouts, MapCause, PathId, PopulateCause,
-    Syscall, Tier, TraceReader,
+    self, Access, Event, EventKind, FileId, ForkKind, Header, Layouts, MapCause, PathId, Syscall, Tier,
+    TraceReader,
 };
 
 /// The number of each file, by device and inode.
@@ -165,9 +165,7 @@ impl Walk {
             }
             EventKind::Fault { .. } => self.work_of(pid, |life| life.mappings / 16),
             EventKind::FaultAround { start, len } => self.use_range(pid, *start, *len, false),
-            EventKind::Populate { start, len, cause } => {
-                self.use_range(pid, *start, *len, *cause != PopulateCause::PopulateRead)
-            }
+            EventKind::Populate { start, len, cause } => self.use_range(pid, *start, *len, cause.stores()),
             EventKind::Lost { records } => {
                 self.lost = self.lost.saturating_add(*records);
                 Ok(())

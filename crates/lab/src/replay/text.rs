@@ -25,6 +25,17 @@ pub(super) fn heading(report: &Report) -> String {
     if recorded.tier == "user" {
         text += "recorded as an ordinary user: access kinds are guessed, Linux's fault times and faults from kernel mode are missing\n";
     }
+    if !recorded.thp_disabled {
+        text += "recorded with transparent huge pages as they were set: one fault may have brought in up to 2 MiB, so folios of less have too few faults\n";
+    }
+    if report.pages_present_before > 0 {
+        let _ = writeln!(
+            text,
+            "{} pages were present before the recording attached: no figure contains the faults that brought them in; \
+             flushes and cleared bytes contain their return here",
+            report.pages_present_before
+        );
+    }
     if recorded.records_lost > 0 {
         let _ = writeln!(
             text,
@@ -251,7 +262,9 @@ pub(super) fn sweep(reports: &[Report]) -> String {
     let mut text = format!("{rows}\n");
     reports.iter().for_each(|report| text += &fell_back(report));
     if let Some(linux) = reports.first().and_then(|report| report.fault_ns().1) {
-        let _ = writeln!(text, "Linux took {} for all recorded faults, one of 4K each", duration(linux));
+        let small = reports.iter().all(|report| report.recorded.thp_disabled);
+        let each = if small { ", one of 4K each" } else { "" };
+        let _ = writeln!(text, "Linux took {} for all recorded faults{each}", duration(linux));
     }
     if let Some(report) = reports.iter().find(|report| report.differences > 0) {
         text += &verdict(report);

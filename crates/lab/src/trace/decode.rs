@@ -210,6 +210,7 @@ fn map_cause(code: u8) -> Result<MapCause, Malformed> {
         3 => MapCause::StackGrowth,
         4 => MapCause::Vdso,
         5 => MapCause::Other,
+        6 => MapCause::Before,
         _ => return Err(Malformed),
     })
 }
@@ -230,6 +231,8 @@ fn populate_cause(code: u8) -> Result<PopulateCause, Malformed> {
         2 => PopulateCause::Mlock,
         3 => PopulateCause::PopulateRead,
         4 => PopulateCause::PopulateWrite,
+        5 => PopulateCause::BeforeRead,
+        6 => PopulateCause::BeforeWritten,
         _ => return Err(Malformed),
     })
 }

@@ -225,6 +225,7 @@ fn map_code(cause: MapCause) -> u8 {
         MapCause::StackGrowth => 3,
         MapCause::Vdso => 4,
         MapCause::Other => 5,
+        MapCause::Before => 6,
     }
 }
 
@@ -244,5 +245,7 @@ fn populate_code(cause: PopulateCause) -> u8 {
         PopulateCause::Mlock => 2,
         PopulateCause::PopulateRead => 3,
         PopulateCause::PopulateWrite => 4,
+        PopulateCause::BeforeRead => 5,
+        PopulateCause::BeforeWritten => 6,
     }
 }

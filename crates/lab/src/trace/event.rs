@@ -100,7 +100,8 @@ pub enum EventKind {
         /// Length in bytes.
         len: u64,
     },
-    /// The kernel made this range present on behalf of the call before this event in the same thread, without fault events.
+    /// The kernel made this range present without fault events: on behalf of the call before this event in the same
+    /// thread, or before the recording attached to the process.
     Populate {
         /// First address.
         start: u64,
@@ -196,6 +197,8 @@ pub enum MapCause {
     Vdso,
     /// A call that the trace does not contain.
     Other,
+    /// It was there before the recording attached to the process.
+    Before,
 }
 
 /// Why the kernel made a range present without fault events.
@@ -211,6 +214,22 @@ pub enum PopulateCause {
     PopulateRead,
     /// `madvise(MADV_POPULATE_WRITE)`: as if each page were written.
     PopulateWrite,
+    /// The recording attached to the process and found these pages present: shared ones, of a file, or of zeroes.
+    BeforeRead,
+    /// The same of private pages, which the process had written.
+    BeforeWritten,
+}
+
+impl PopulateCause {
+    /// Whether the pages are as if the program had written them.
+    pub const fn stores(self) -> bool {
+        !matches!(self, PopulateCause::PopulateRead | PopulateCause::BeforeRead)
+    }
+
+    /// Whether a recording that attached to the process found them present.
+    pub const fn is_before(self) -> bool {
+        matches!(self, PopulateCause::BeforeRead | PopulateCause::BeforeWritten)
+    }
 }
 
 /// The `CLONE_*` flags that matter to memory.

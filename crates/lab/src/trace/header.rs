@@ -30,6 +30,8 @@ pub struct Header {
     pub ring_bytes: u64,
     /// The memory limits of the program; `None` in recordings of version 1.
     pub limits: Option<Limits>,
+    /// The recording attached to processes that ran already.
+    pub attached: bool,
     /// The totals, known only at the end.
     pub totals: Totals,
     /// Number of events. Filled in by the writer.
@@ -217,6 +219,7 @@ impl Header {
         if let Some(limits) = &self.limits {
             limits.encode(&mut sink);
         }
+        sink.byte(u8::from(self.attached));
         sink.into_bytes()
     }
 
@@ -258,6 +261,14 @@ impl Header {
                 _ => return Err(Malformed),
             },
         };
+        let attached = match version {
+            1 | 2 => false,
+            _ => match cursor.byte()? {
+                0 => false,
+                1 => true,
+                _ => return Err(Malformed),
+            },
+        };
         if !cursor.is_empty() || !page_size.is_power_of_two() {
             return Err(Malformed);
         }
@@ -274,6 +285,7 @@ impl Header {
             faults,
             ring_bytes,
             limits,
+            attached,
             totals,
             events,
         })

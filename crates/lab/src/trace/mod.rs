@@ -30,9 +30,10 @@ pub use settle::{Placed, Settled};
 pub use writer::{TraceWriter, Written};
 
 /// The format version that this build writes.
-pub const VERSION: u16 = 2;
+pub const VERSION: u16 = 3;
 
-/// The oldest format version that this build reads: its header ends without limits.
+/// The oldest format version that this build reads: its header ends without limits. Version 2 has nothing
+/// of processes that ran before their recording.
 pub const OLDEST_VERSION: u16 = 1;
 
 /// The first eight bytes of every trace.

@@ -1,6 +1,7 @@
 //! The command as its users meet it, and what it writes and reads.
 
 mod advise;
+mod attach_script;
 mod boot;
 mod bundled;
 mod bundled_traces;
@@ -13,6 +14,7 @@ mod memory_script;
 mod outputs;
 mod pty;
 mod record;
+mod record_attach;
 mod record_compat;
 mod record_lost;
 mod record_order;

@@ -113,6 +113,7 @@ fn hostile(path: &std::path::Path) {
         faults: FaultKinds::of(Tier::Privileged),
         ring_bytes: 4096,
         limits: None,
+        attached: false,
         totals: Totals::default(),
         events: 0,
     };

@@ -38,6 +38,7 @@ fn header() -> Header {
         faults: FaultKinds::of(Tier::Privileged),
         ring_bytes: 16 << 20,
         limits: Some(LIMITS),
+        attached: true,
         totals: Totals::default(),
         events: 0,
     }
@@ -105,8 +106,8 @@ fn fault() -> impl Strategy<Value = EventKind> {
 }
 
 fn map() -> impl Strategy<Value = EventKind> {
-    use MapCause::{ExecAnonymous, ExecImage, Other, Stack, StackGrowth, Vdso};
-    let causes = select(vec![ExecImage, ExecAnonymous, Stack, StackGrowth, Vdso, Other]);
+    use MapCause::{Before, ExecAnonymous, ExecImage, Other, Stack, StackGrowth, Vdso};
+    let causes = select(vec![ExecImage, ExecAnonymous, Stack, StackGrowth, Vdso, Other, Before]);
     (causes, number(), number(), any::<[u32; 2]>(), file(), number()).prop_map(
         |(cause, start, len, [prot, flags], file, file_offset)| EventKind::Map {
             cause,
@@ -131,8 +132,11 @@ fn syscall(time_ns: u64) -> impl Strategy<Value = EventKind> {
 }
 
 fn kind(time_ns: u64) -> impl Strategy<Value = EventKind> {
-    use PopulateCause::{MapLocked, MapPopulate, Mlock, PopulateRead, PopulateWrite};
-    let populates = select(vec![MapPopulate, MapLocked, Mlock, PopulateRead, PopulateWrite]);
+    use PopulateCause::{
+        BeforeRead, BeforeWritten, MapLocked, MapPopulate, Mlock, PopulateRead, PopulateWrite,
+    };
+    let populates =
+        select(vec![MapPopulate, MapLocked, Mlock, PopulateRead, PopulateWrite, BeforeRead, BeforeWritten]);
     let forks = select(vec![ForkKind::Copy, ForkKind::SharedMemory]);
     let exits = (any::<Option<u64>>(), any::<Option<u64>>(), any::<u64>());
     prop_oneof![
@@ -281,22 +285,30 @@ fn a_wrong_version_and_a_foreign_file_are_named() {
     }
 }
 
-#[test]
-fn a_header_of_version_1_ends_without_limits() {
+/// What an older version would have written, whose header lacks the last bytes.
+fn of_version(version: u8, missing: usize) -> Vec<u8> {
     let mut old = bytes_of(&small());
     let length = u32::from_le_bytes(old[10..14].try_into().expect("four bytes")) as usize;
-    assert_eq!(TraceReader::new(&old[..]).expect("whole").header().limits, Some(LIMITS));
-    // A flag, and what the limits above take.
     let end = 18 + length;
-    let limits = 1 + 3 + 1 + 1 + 5 + 10 + 1 + 4 + 3;
-    old.drain(end - limits..end);
-    old[8] = 1;
-    old[10..14].copy_from_slice(&((length - limits) as u32).to_le_bytes());
-    let checksum = crc32fast::hash(&old[18..end - limits]);
+    old.drain(end - missing..end);
+    old[8] = version;
+    old[10..14].copy_from_slice(&((length - missing) as u32).to_le_bytes());
+    let checksum = crc32fast::hash(&old[18..end - missing]);
     old[14..18].copy_from_slice(&checksum.to_le_bytes());
-    let reader = TraceReader::new(&old[..]).expect("version 1 is read");
-    assert_eq!((reader.header().version, reader.header().limits), (1, None));
-    assert_eq!(reader.map(|event| event.expect("whole")).collect::<Vec<_>>(), small());
+    old
+}
+
+#[test]
+fn a_header_of_version_1_ends_without_limits_and_one_of_version_2_with_them() {
+    // A flag, and what the limits above take; then the flag of a recording that attached.
+    let limits = 1 + 3 + 1 + 1 + 5 + 10 + 1 + 4 + 3;
+    for (version, missing, known) in [(1, limits + 1, None), (2, 1, Some(LIMITS)), (3, 0, Some(LIMITS))] {
+        let old = of_version(version, missing);
+        let reader = TraceReader::new(&old[..]).expect("an old version is read");
+        assert_eq!((reader.header().version, reader.header().limits), (u16::from(version), known));
+        assert_eq!(reader.header().attached, version == 3);
+        assert_eq!(reader.map(|event| event.expect("whole")).collect::<Vec<_>>(), small());
+    }
 }
 
 #[test]

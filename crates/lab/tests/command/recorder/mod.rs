@@ -36,6 +36,13 @@ impl Recording {
         Recording::start(options, &["sh", "-c", script], None, in_own_group)
     }
 
+    /// Starts one of what already runs, and waits until it is attached.
+    pub(crate) fn attached(options: &[&str]) -> Recording {
+        let run = Recording::start(options, &[], None, in_own_group);
+        wait_until(|| run.stderr().contains("attached to"), || format!("not attached: {}", run.stderr()));
+        run
+    }
+
     pub(crate) fn start(
         options: &[&str],
         command: &[&str],
@@ -55,7 +62,10 @@ impl Recording {
         }
         let file = |name| std::fs::File::create(directory.path().join(name)).expect("a file");
         quire.current_dir(directory.path()).args(["record", "-o", "t.qtrace"]).args(options);
-        quire.arg("--").args(command).stdin(Stdio::null()).stdout(file("stdout")).stderr(file("stderr"));
+        if !command.is_empty() {
+            quire.arg("--").args(command);
+        }
+        quire.stdin(Stdio::null()).stdout(file("stdout")).stderr(file("stderr"));
         // SAFETY: between fork and exec only the actions of two signals are set, which may be ignored where tests run.
         unsafe {
             quire.pre_exec(|| {

@@ -160,6 +160,11 @@ impl Seen {
                 assert!(mapping.start <= *start && start + len <= mapping.end, "{event:x?} in {mapping:x?}");
                 assert!(*len > 0 && (start | len) % 4096 == 0, "{event:x?}");
             }
+            EventKind::Populate { start, len, cause } if cause.is_before() => {
+                assert!(*len > 0 && (start | len) % 4096 == 0, "{event:x?}");
+                let mapping = self.layouts.find(pid, *start).expect("pages are in a mapping");
+                assert!(start + len <= mapping.end, "{event:x?} in {mapping:x?}");
+            }
             EventKind::Populate { start, len, .. } => {
                 assert!(*len > 0 && (start | len) % 4096 == 0, "{event:x?}");
                 assert!(self.last_call[&tid].ok(), "populated by a call that succeeded: {event:x?}");

@@ -83,6 +83,7 @@ impl SmallTrace {
             faults: FaultKinds::of(self.tier),
             ring_bytes: 1 << 20,
             limits: self.limits,
+            attached: false,
             totals: Totals::default(),
             events: 0,
         };

@@ -1,0 +1,196 @@
+//! What a recording costs the program, and a bound on it.
+
+use std::fmt;
+use std::time::{Duration, Instant};
+
+use memmap2::{Advice, MmapMut};
+
+use super::RecordError;
+use super::perf::{Events, Followed, Source, Wanted};
+use super::raw::{Raw, RawKind};
+use super::sink::Sink;
+
+/// Faults and calls of one measurement. All their records fit into a ring of the smallest size.
+const REPEATS: usize = 256;
+
+/// The fastest of so many measurements counts.
+const ROUNDS: usize = 9;
+
+const PAGE: usize = 4096;
+
+/// How often the recorder compares the cost with the bound.
+const TURN: Duration = Duration::from_millis(50);
+
+/// Time of the program whose share may be spent at once.
+const CREDIT_NS: f64 = 500e6;
+
+/// Nanoseconds that a recording adds to a fault and to a call.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Costs {
+    /// To a fault.
+    pub fault_ns: f64,
+    /// To a call.
+    pub call_ns: f64,
+}
+
+/// What a recording has cost.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Overhead {
+    /// Of one event.
+    pub costs: Costs,
+    /// Recorded faults and calls.
+    pub events: (u64, u64),
+    /// Nanoseconds of all together.
+    pub spent_ns: f64,
+    /// Nanoseconds that the program ran on CPUs.
+    pub program_ns: u64,
+    /// Faults that were not recorded, since they would have cost too much.
+    pub dropped: u64,
+}
+
+/// Measures the costs on this thread, whose events are opened for that and taken from the rings again. As
+/// long as they are held, opening more events like them takes the kernel little time.
+pub(super) fn measure(
+    events: &mut Events,
+    wanted: &[Wanted],
+) -> Result<(Costs, impl Drop + use<>), RecordError> {
+    let fastest = |work: fn() -> Duration| (0..ROUNDS).map(|_| work()).min().unwrap_or_default();
+    let plain = (fastest(faults), fastest(calls));
+    events.follow(wanted, Followed::Thread(0), true)?;
+    events.sinks.iter().for_each(|sink| sink.enable(|_| true));
+    let recorded = (fastest(faults), fastest(calls));
+    events.sinks.iter().for_each(|sink| sink.disable(|_| true));
+    let held: Vec<_> = events.sinks.iter_mut().flat_map(Sink::take_events).collect();
+    events.sources.clear();
+    let each = |recorded: Duration, plain: Duration| {
+        recorded.saturating_sub(plain).as_nanos() as f64 / REPEATS as f64
+    };
+    let costs = Costs { fault_ns: each(recorded.0, plain.0), call_ns: each(recorded.1, plain.1) };
+    Ok((costs, held))
+}
+
+/// The time of faults of single pages.
+fn faults() -> Duration {
+    let Ok(mut memory) = MmapMut::map_anon(REPEATS * PAGE) else { return Duration::ZERO };
+    let _ = memory.advise(Advice::NoHugePage);
+    let since = Instant::now();
+    memory.iter_mut().step_by(PAGE).for_each(|byte| *byte = 1);
+    since.elapsed()
+}
+
+/// The time of calls that change nothing.
+fn calls() -> Duration {
+    let Ok(memory) = MmapMut::map_anon(PAGE) else { return Duration::ZERO };
+    let since = Instant::now();
+    for _ in 0..REPEATS {
+        let _ = memory.advise(Advice::Normal);
+    }
+    since.elapsed()
+}
+
+/// Counts the cost of a recording, and stops recording faults while it is beyond the bound.
+pub(super) struct Governor {
+    /// The share of the program's time that may be spent.
+    bound: f64,
+    overhead: Overhead,
+    /// Nanoseconds that may be spent now. Below zero, faults are not recorded.
+    credit_ns: f64,
+    /// The kernel's count of faults when the recorder ceased to record them.
+    paused: Option<u64>,
+    next: Instant,
+}
+
+impl Governor {
+    pub(super) fn new(costs: Costs, bound: f64) -> Governor {
+        let overhead = Overhead { costs, ..Overhead::default() };
+        let (credit_ns, next) = (bound * CREDIT_NS, Instant::now());
+        Governor { bound, overhead, credit_ns, paused: None, next }
+    }
+
+    /// Counts a record.
+    pub(super) fn saw(&mut self, raw: &Raw) {
+        match raw.kind {
+            RawKind::Resolved { .. } => self.overhead.events.0 += 1,
+            RawKind::Enter { .. } => self.overhead.events.1 += 1,
+            _ => {}
+        }
+    }
+
+    /// Compares the cost with the bound. Returns lost records, where a gap begins or ends.
+    pub(super) fn turn(&mut self, sinks: &[Sink], now_ns: u64) -> Option<Raw> {
+        if Instant::now() < self.next {
+            return None;
+        }
+        self.next = Instant::now() + TURN;
+        let (program_ns, spent_ns) = (self.overhead.program_ns, self.overhead.spent_ns);
+        self.tally(sinks);
+        let earned = self.bound * (self.overhead.program_ns - program_ns) as f64;
+        let spent = self.overhead.spent_ns - spent_ns;
+        self.credit_ns = (self.credit_ns + earned - spent).min(self.bound * CREDIT_NS);
+        match self.paused {
+            None if self.credit_ns < 0.0 => {
+                sinks.iter().for_each(|sink| sink.disable(Source::is_fault));
+                self.paused = Some(counted(sinks, Source::Faults));
+                // A gap is marked where it begins, by the first record that it lacks.
+                Some(self.lost(1, now_ns))
+            }
+            Some(before) if self.credit_ns > self.bound * CREDIT_NS / 2.0 => {
+                sinks.iter().for_each(|sink| sink.enable(Source::is_fault));
+                self.paused = None;
+                self.gap(sinks, before, now_ns)
+            }
+            _ => None,
+        }
+    }
+
+    /// Ends the recording.
+    pub(super) fn end(mut self, sinks: &[Sink], now_ns: u64) -> (Overhead, Option<Raw>) {
+        self.tally(sinks);
+        let lost = self.paused.and_then(|before| self.gap(sinks, before, now_ns));
+        (self.overhead, lost)
+    }
+
+    fn tally(&mut self, sinks: &[Sink]) {
+        let overhead = &mut self.overhead;
+        let ((faults, calls), costs) = (overhead.events, overhead.costs);
+        overhead.program_ns = overhead.program_ns.max(counted(sinks, Source::Time));
+        overhead.spent_ns = faults as f64 * costs.fault_ns + calls as f64 * costs.call_ns;
+    }
+
+    /// The rest of a gap.
+    fn gap(&mut self, sinks: &[Sink], before: u64, now_ns: u64) -> Option<Raw> {
+        let rest = counted(sinks, Source::Faults).saturating_sub(before).saturating_sub(1);
+        (rest > 0).then(|| self.lost(rest, now_ns))
+    }
+
+    fn lost(&mut self, records: u64, time_ns: u64) -> Raw {
+        self.overhead.dropped += records;
+        Raw { time_ns, pid: 0, tid: 0, kind: RawKind::Lost { records } }
+    }
+}
+
+fn counted(sinks: &[Sink], source: Source) -> u64 {
+    sinks.iter().map(|sink| sink.counted(source)).sum()
+}
+
+impl fmt::Display for Overhead {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Overhead { costs, events: (faults, calls), spent_ns, program_ns, dropped } = *self;
+        let share = 100.0 * spent_ns / (program_ns.max(1) as f64);
+        write!(
+            out,
+            "  cost: {faults} faults at {:.2} us and {calls} calls at {:.2} us, {share:.1} % of the {:.3} s that the \
+             program ran",
+            costs.fault_ns / 1e3,
+            costs.call_ns / 1e3,
+            Duration::from_nanos(program_ns).as_secs_f64(),
+        )?;
+        if dropped > 0 {
+            write!(
+                out,
+                "\n  NOT RECORDED: {dropped} faults, to stay within --max-overhead; counted as lost"
+            )?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,321 @@
+//! Recordings of what already runs.
+
+use std::collections::BTreeMap;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::time::{Duration, Instant};
+
+use crate::attach_script::{OTHERS, PAGE, PAGES, Script};
+use crate::recorder::{ORDINARY_USER, Recording, is_root, lives, tiers, wait_until};
+use crate::rules;
+use lab::trace::{Access, Event, EventKind, Layouts, PopulateCause};
+use nix::sys::ptrace;
+use nix::sys::signal::Signal;
+use nix::unistd::Pid;
+use procfs::process::{MMapPath, PageInfo, Process};
+
+/// Whether this machine lets a recorder attach; says why not.
+fn can_attach() -> bool {
+    let can = is_root() && tiers().contains(&"privileged");
+    if !can {
+        println!("skipped: attaching needs root and the kernel's tracepoints");
+    }
+    can
+}
+
+/// The present pages of a process, by page.
+fn present(pid: i32) -> Vec<u64> {
+    let process = Process::new(pid).expect("it lives");
+    let mut pagemap = process.pagemap().expect("root may read it");
+    let mut found = Vec::new();
+    for map in process.maps().expect("root may read them") {
+        if map.pathname == MMapPath::Vsyscall {
+            continue;
+        }
+        let (first, end) = (map.address.0 / PAGE, map.address.1 / PAGE);
+        let pages = pagemap.get_range_info(first as usize..end as usize).expect("a page map");
+        let is_present = |info: &PageInfo| match info {
+            PageInfo::MemoryPage(flags) => flags.contains(procfs::process::MemoryPageFlags::PRESENT),
+            PageInfo::SwapPage(_) => false,
+        };
+        found.extend(pages.iter().zip(first..).filter(|(info, _)| is_present(info)).map(|(_, page)| page));
+    }
+    found
+}
+
+/// The pages that the trace says were present, and whether the process had written them.
+fn recorded_present(events: &[Event], pid: i32) -> BTreeMap<u64, bool> {
+    let mut found = BTreeMap::new();
+    for event in events.iter().filter(|event| event.pid == pid as u32) {
+        if let EventKind::Populate { start, len, cause } = event.kind
+            && cause.is_before()
+        {
+            let pages = start / PAGE..(start + len) / PAGE;
+            found.extend(pages.map(|page| (page, cause == PopulateCause::BeforeWritten)));
+        }
+    }
+    found
+}
+
+fn replay(path: &Path, options: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_quire"))
+        .arg("replay")
+        .args(options)
+        .arg(path)
+        .output()
+        .expect("quire runs")
+}
+
+/// Replays it under every size: no divergence, no frame left.
+fn assert_replays(path: &Path) {
+    let checked = replay(path, &["--check", "--folio", "sweep", "--json", "-"]);
+    let text = String::from_utf8_lossy(&checked.stdout);
+    assert!(checked.status.success(), "{checked:?}");
+    assert!(text.lines().count() > 3, "{text}");
+    for line in text.lines() {
+        assert!(line.contains(r#""frames_leaked":0"#) && line.contains(r#""differences":0"#), "{line}");
+        assert!(!line.contains(r#""pages_present_before":0"#), "{line}");
+    }
+    let plain = replay(path, &[]);
+    let text = String::from_utf8_lossy(&plain.stdout);
+    assert!(text.contains("pages were present before the recording attached"), "{text}");
+}
+
+fn pid_of(script: &Script) -> String {
+    script.pid().to_string()
+}
+
+#[test]
+fn what_was_there_is_in_the_trace_and_then_the_faults() {
+    if !can_attach() {
+        return;
+    }
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let mut script = Script::start(directory.path(), false);
+    let (before, pid) = (present(script.pid()), script.pid());
+    let mut run = Recording::attached(&["--pid", &pid_of(&script)]);
+    std::fs::write(directory.path().join("touch"), "").expect("the directory is ours");
+    script.line("TOUCHED");
+    run.signal(Signal::SIGINT);
+    assert!(run.end().success(), "{}", run.stderr());
+    assert!(lives(pid), "the script lives on");
+    script.end(directory.path(), true);
+
+    let (kept, living) = rules::check_living(&run.path("t.qtrace"));
+    assert!(kept.header.attached && living == [pid as u32], "{living:?}");
+    let (_, events) = run.trace();
+    let recorded = recorded_present(&events, pid);
+    // It looks for a file now and then, and may have met another page since.
+    let missing: Vec<&u64> = before.iter().filter(|page| !recorded.contains_key(page)).collect();
+    assert!(missing.is_empty(), "present and not recorded: {missing:x?}");
+    assert!(recorded.len() < before.len() + 16, "{} for {} pages", recorded.len(), before.len());
+    let [memory, closed, read] = script.at.map(|at| at / PAGE);
+    for page in 0..PAGES {
+        let expected = (page % 2 == 0).then_some(true);
+        assert_eq!(recorded.get(&(memory + page)).copied(), expected, "page {page}");
+    }
+    for page in 0..OTHERS {
+        assert_eq!(recorded.get(&(closed + page)), Some(&true), "written before it was closed");
+        assert_eq!(recorded.get(&(read + page)), Some(&false), "a page of zeroes");
+    }
+    let faulted = events.iter().filter(|event| match event.kind {
+        EventKind::Fault { addr, access: Access::Write, duration_ns: Some(_), .. } => {
+            (memory..memory + PAGES).contains(&(addr / PAGE)) && addr / PAGE % 2 != memory % 2
+        }
+        _ => false,
+    });
+    assert_eq!(faulted.count() as u64, PAGES / 2);
+    assert_replays(&run.path("t.qtrace"));
+}
+
+#[test]
+fn the_layout_of_the_trace_is_that_of_the_process() {
+    if !can_attach() {
+        return;
+    }
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let mut script = Script::start(directory.path(), false);
+    let mut run = Recording::attached(&["--pid", &pid_of(&script), "--duration", "50ms"]);
+    assert!(run.end().success(), "{}", run.stderr());
+    let (_, events) = run.trace();
+    let mut layouts = Layouts::default();
+    events.iter().for_each(|event| layouts.apply(event));
+    for map in Process::new(script.pid()).and_then(|process| process.maps()).expect("root may read them") {
+        if map.pathname == MMapPath::Vsyscall {
+            continue;
+        }
+        let found = layouts.find(script.pid() as u32, map.address.0).unwrap_or_else(|| panic!("no {map:x?}"));
+        assert!(found.end >= map.address.1, "{found:x?} {map:x?}");
+        assert_eq!(found.file.map(|file| file.inode).unwrap_or(0), map.inode, "{map:x?}");
+        assert_eq!(found.prot, u32::from(map.perms.bits() & 7), "{map:x?}");
+    }
+    script.end(directory.path(), false);
+}
+
+#[test]
+fn threads_and_children_are_followed_for_the_duration() {
+    if !can_attach() {
+        return;
+    }
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let mut script = Script::start(directory.path(), true);
+    let started = Instant::now();
+    let mut run =
+        Recording::attached(&["--pid", &pid_of(&script), "--duration", "700ms", "--max-overhead", "900"]);
+    assert!(run.end().success(), "{}", run.stderr());
+    assert!(started.elapsed() >= Duration::from_millis(700), "it ended early");
+    let stderr = run.stderr();
+    assert!(stderr.contains("stopped for") && stderr.contains("cost:"), "{stderr}");
+    let (kept, _) = rules::check_living(&run.path("t.qtrace"));
+    assert!((600_000_000..5_000_000_000).contains(&kept.header.totals.wall_ns), "{:?}", kept.header.totals);
+    let (_, events) = run.trace();
+    let threads = events.iter().filter(|event| matches!(event.kind, EventKind::ThreadStart { .. }));
+    let execs = events.iter().filter(|event| matches!(event.kind, EventKind::Exec { .. })).count();
+    assert!(threads.count() >= 3 && execs > 1, "{execs} programs");
+    assert_replays(&run.path("t.qtrace"));
+    script.end(directory.path(), false);
+}
+
+#[test]
+fn a_recording_ends_with_the_process_that_it_attached_to() {
+    if !can_attach() {
+        return;
+    }
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let mut script = Script::start(directory.path(), false);
+    let mut run = Recording::attached(&["--quiet", "--pid", &pid_of(&script)]);
+    script.end(directory.path(), false);
+    assert!(run.end().success(), "{}", run.stderr());
+    rules::check(&run.path("t.qtrace"));
+    assert_replays(&run.path("t.qtrace"));
+}
+
+/// A new control group of version 2, which is removed again.
+struct Group(PathBuf);
+
+impl Group {
+    fn new() -> Option<Group> {
+        let mounts = std::fs::read_to_string("/proc/mounts").ok()?;
+        let mounted = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>());
+        let root = mounted.into_iter().find(|fields| fields.get(2) == Some(&"cgroup2"))?[1].to_owned();
+        let path = Path::new(&root).join(format!("quire-test-{}", std::process::id()));
+        std::fs::create_dir(&path).ok()?;
+        Some(Group(path))
+    }
+
+    fn add(&self, pid: i32) {
+        std::fs::write(self.0.join("cgroup.procs"), pid.to_string()).expect("root may move processes");
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        wait_until(|| std::fs::remove_dir(&self.0).is_ok(), || format!("{:?} stays", self.0));
+    }
+}
+
+#[test]
+fn a_control_group_is_followed_with_what_joins_it() {
+    if !can_attach() {
+        return;
+    }
+    let Some(group) = Group::new() else { return println!("skipped: no control group can be made here") };
+    let directories = [0, 1].map(|_| tempfile::tempdir().expect("a temporary directory"));
+    let [mut first, mut second] = [0, 1].map(|at: usize| Script::start(directories[at].path(), at == 0));
+    group.add(first.pid());
+    let mut run = Recording::attached(&["--cgroup", &group.0.to_string_lossy(), "--max-overhead", "900"]);
+    group.add(second.pid());
+    std::thread::sleep(Duration::from_millis(600));
+    std::fs::write(directories[1].path().join("touch"), "").expect("the directory is ours");
+    second.line("TOUCHED");
+    first.end(directories[0].path(), false);
+    second.end(directories[1].path(), true);
+    // It ends when the group is empty.
+    assert!(run.end().success(), "{}", run.stderr());
+    let (_, events) = run.trace();
+    for (script, faults) in [(&first, 1), (&second, PAGES as usize / 2)] {
+        let pid = script.pid();
+        assert!(recorded_present(&events, pid).contains_key(&(script.at[0] / PAGE)), "{pid} was there");
+        let faulted =
+            |event: &&Event| event.pid == pid as u32 && matches!(event.kind, EventKind::Fault { .. });
+        assert!(events.iter().filter(faulted).count() >= faults, "{pid} faults");
+    }
+    assert_replays(&run.path("t.qtrace"));
+}
+
+#[test]
+fn faults_are_dropped_rather_than_time() {
+    if !can_attach() {
+        return;
+    }
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let mut script = Script::start(directory.path(), true);
+    let pid = pid_of(&script);
+    let mut run = Recording::attached(&["--pid", &pid, "--duration", "1s", "--max-overhead", "0.001"]);
+    assert!(run.end().success(), "{}", run.stderr());
+    assert!(run.stderr().contains("NOT RECORDED"), "{}", run.stderr());
+    let (header, events) = run.trace();
+    let told = events.iter().map(|event| match event.kind {
+        EventKind::Lost { records } => records,
+        _ => 0,
+    });
+    assert!(header.totals.lost > 100 && told.sum::<u64>() == header.totals.lost, "{:?}", header.totals);
+    let faults = events.iter().filter(|event| matches!(event.kind, EventKind::Fault { .. })).count() as u64;
+    assert!(faults < header.totals.lost, "{faults} are recorded");
+    assert_eq!(replay(&run.path("t.qtrace"), &["--check"]).status.code(), Some(3), "the gap is found");
+    script.end(directory.path(), false);
+}
+
+#[test]
+fn errors_name_the_cure() {
+    if !can_attach() {
+        return;
+    }
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let mut script = Script::start(directory.path(), true);
+    let task = std::fs::read_dir(format!("/proc/{}/task", script.pid())).expect("it lives");
+    let names = task.map(|entry| entry.expect("an entry").file_name().to_string_lossy().into_owned());
+    let thread = names.filter(|name| *name != pid_of(&script)).max().expect("it has threads");
+    let nowhere = directory.path().to_string_lossy().into_owned();
+    let cases: [(&[&str], &str); 6] = [
+        (&["--pid", "4194304"], "ps -e"),
+        (&["--pid", "2"], "thread of the kernel"),
+        (&["--pid", &thread], &format!("give `--pid {}`", script.pid())),
+        (&["--cgroup", &nowhere], "cgroup2"),
+        (&["--pid", "1", "--wait", "main"], "cannot be used"),
+        (&["--duration", "1s"], "--pid"),
+    ];
+    for (options, cure) in cases {
+        let mut run = Recording::start(options, &[], None, |_| ());
+        let code = run.end().code();
+        assert!(
+            matches!(code, Some(125 | 2)) && run.stderr().contains(cure),
+            "{options:?}: {}",
+            run.stderr()
+        );
+        assert!(!run.path("t.qtrace").exists() && run.partial().is_none());
+    }
+    let mut run = Recording::start(&["--pid", &pid_of(&script)], &[], Some(ORDINARY_USER), |_| ());
+    assert!(run.end().code() == Some(125) && run.stderr().contains("needs root"), "{}", run.stderr());
+    script.end(directory.path(), false);
+}
+
+#[test]
+fn a_traced_process_is_left_to_its_tracer() {
+    if !can_attach() {
+        return;
+    }
+    let mut sleeper = Command::new("sleep");
+    let mut sleeper = sleeper.arg("60").process_group(0).spawn().expect("sleep runs");
+    let pid = Pid::from_raw(sleeper.id() as i32);
+    ptrace::seize(pid, ptrace::Options::empty()).expect("it is ours");
+    let mut run = Recording::start(&["--pid", &pid.to_string()], &[], None, |_| ());
+    assert!(
+        run.end().code() == Some(125) && run.stderr().contains("is traced by process"),
+        "{}",
+        run.stderr()
+    );
+    sleeper.kill().expect("it lives");
+    sleeper.wait().expect("it is ours");
+}

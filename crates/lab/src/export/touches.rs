@@ -5,7 +5,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 
-use crate::trace::{Access, Event, EventKind, PopulateCause, TraceReader};
+use crate::trace::{Access, Event, EventKind, TraceReader};
 
 const PAGE: u64 = 4096;
 
@@ -26,7 +26,7 @@ pub(super) fn touches(event: &Event) -> impl Iterator<Item = Touch> + use<> {
         {
             (*addr, 1, matches!(access, Access::Write | Access::Unknown))
         }
-        EventKind::Populate { start, len, cause } => (*start, *len, *cause != PopulateCause::PopulateRead),
+        EventKind::Populate { start, len, cause } => (*start, *len, cause.stores()),
         _ => (0, 0, false),
     };
     (0..len.div_ceil(PAGE)).map(move |page| Touch { addr: start + page * PAGE, store })

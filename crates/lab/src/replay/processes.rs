@@ -65,8 +65,7 @@ impl<'m> Space<'m> {
 
     /// Notes resident memory before some of it is freed.
     pub(super) fn look_at_rss(&mut self) {
-        let rss = self.mm.rss();
-        self.rss = self.rss.max(rss.anon + rss.file + rss.shmem);
+        self.rss = self.rss.max(self.mm.resident_frames());
     }
 }
 

@@ -53,6 +53,12 @@ impl<P: Platform> Mm<'_, P> {
         Observation::of(self.sleepable()).rss()
     }
 
+    /// Resident frames: anonymous, of files and shared. They are only counted, so unlike [`Mm::rss`] this does not
+    /// look at every mapping.
+    pub fn resident_frames(&self) -> u64 {
+        Observation::of(self.sleepable()).resident_frames()
+    }
+
     /// Checks the mappings, and the page table against them, while no other task uses the address space.
     ///
     /// # Errors

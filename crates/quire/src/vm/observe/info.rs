@@ -123,6 +123,12 @@ impl<P: Platform> Observation<'_, '_, P> {
         }
     }
 
+    /// See [`Mm::resident_frames`](crate::vm::Mm::resident_frames).
+    pub(in crate::vm) fn resident_frames(self) -> u64 {
+        let resident = self.rss.sum();
+        resident.anon + resident.file + resident.shmem
+    }
+
     /// See [`Mm::validate`](crate::vm::Mm::validate).
     pub(in crate::vm) fn validate(self) -> Result<(), MmFault> {
         let space = self.space.read(self.memory.platform());

@@ -144,13 +144,18 @@ impl Following<'_> {
     /// Opens the events, and looks at what is there.
     fn start(&mut self, found: &Found, events: &mut Events, wanted: &[Wanted]) -> Result<(), RecordError> {
         let Found::Cgroup(group) = found else {
-            return self.look(|threads| {
+            self.look(|threads| {
                 for tid in threads {
                     events.follow(wanted, Followed::Thread(*tid as i32), true)?;
                 }
                 events.sinks.iter().for_each(|sink| sink.enable(|_| true));
                 Ok(())
-            });
+            })?;
+            // It may have ended since it was found.
+            return match (self.attached.processes, self.subject) {
+                (0, Subject::Process(pid)) => Err(RecordError::Ended { pid: *pid }),
+                _ => Ok(()),
+            };
         };
         events.follow(wanted, Followed::Cgroup(group), true).map_err(|error| match error {
             RecordError::System { source, .. } => {
@@ -209,6 +214,9 @@ impl Following<'_> {
             let waiting = stopped.waiting.len();
             drop(stopped);
             let found = read.map_err(|source| gone(pid, source))?;
+            if found.existing.mappings.is_empty() {
+                return Err(RecordError::Ended { pid });
+            }
             Ok((time_ns, found, waiting, since.elapsed()))
         };
         let joined = thread::scope(|scope| scope.spawn(read).join());

@@ -1,11 +1,13 @@
 //! What a recording costs the program, and a bound on it.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::time::{Duration, Instant};
 
 use memmap2::{Advice, MmapMut};
 
 use super::RecordError;
+use super::parse::Parser;
 use super::perf::{Events, Followed, Source, Wanted};
 use super::raw::{Raw, RawKind};
 use super::sink::Sink;
@@ -62,6 +64,8 @@ pub(super) fn measure(
     events.sinks.iter().for_each(|sink| sink.disable(|_| true));
     let held: Vec<_> = events.sinks.iter_mut().flat_map(Sink::take_events).collect();
     events.sources.clear();
+    let ignore = Parser::new(HashMap::new(), None);
+    events.sinks.iter_mut().for_each(|sink| sink.drain(&ignore, |_| ()));
     let each = |recorded: Duration, plain: Duration| {
         recorded.saturating_sub(plain).as_nanos() as f64 / REPEATS as f64
     };
@@ -175,14 +179,13 @@ fn counted(sinks: &[Sink], source: Source) -> u64 {
 
 impl fmt::Display for Overhead {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Overhead { costs, events: (faults, calls), spent_ns, program_ns, dropped } = *self;
-        let share = 100.0 * spent_ns / (program_ns.max(1) as f64);
+        let Overhead { costs, spent_ns, program_ns, dropped, .. } = *self;
         write!(
             out,
-            "  cost: {faults} faults at {:.2} us and {calls} calls at {:.2} us, {share:.1} % of the {:.3} s that the \
-             program ran",
+            "  cost: {:.2} us a fault and {:.2} us a call, about {:.1} % of the {:.3} s that the program ran on CPUs",
             costs.fault_ns / 1e3,
             costs.call_ns / 1e3,
+            100.0 * spent_ns / (program_ns.max(1) as f64),
             Duration::from_nanos(program_ns).as_secs_f64(),
         )?;
         if dropped > 0 {

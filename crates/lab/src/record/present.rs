@@ -64,10 +64,13 @@ pub(super) struct Zeroes {
 
 /// Reads a process whose threads are stopped.
 pub(super) fn read(pid: Pid, threads: Vec<u32>, zeroes: &mut Zeroes, deadline: Instant) -> io::Result<Found> {
-    let areas = parse(&fs::read_to_string(format!("/proc/{pid}/smaps"))?);
-    let pagemap = File::open(format!("/proc/{pid}/pagemap"))?;
+    // A first thread that has ended has no memory.
+    let tid = threads.last().copied().unwrap_or_default();
+    let text = |name: &str| fs::read_to_string(format!("/proc/{pid}/task/{tid}/{name}"));
+    let areas = parse(&text("smaps")?);
+    let pagemap = File::open(format!("/proc/{pid}/task/{tid}/pagemap"))?;
     let name = fs::read_to_string(format!("/proc/{pid}/comm"))?.trim_end_matches('\n').to_owned();
-    let heap = heap(&fs::read_to_string(format!("/proc/{pid}/stat"))?, &areas);
+    let heap = heap(&text("stat")?, &areas);
     let mut unread = 0;
     let mut mappings = Vec::with_capacity(areas.len());
     for Area { mut mapping, resident, locked, device, advice } in areas {

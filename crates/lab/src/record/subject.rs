@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use nix::unistd::Pid;
-use procfs::process::Process;
+use procfs::process::{Process, Stat};
 use rustix::fs::{Mode, OFlags};
 
 use super::RecordError;
@@ -98,10 +98,15 @@ fn check(pid: i32) -> Result<(), RecordError> {
     if stat.flags & KERNEL_THREAD != 0 {
         return Err(RecordError::KernelThread { pid });
     }
-    if stat.state == 'Z' && stat.num_threads <= 1 {
+    if has_ended(&stat) {
         return Err(RecordError::Ended { pid });
     }
     not_traced(pid)
+}
+
+/// A first thread that has ended stays until the other threads have ended.
+fn has_ended(stat: &Stat) -> bool {
+    stat.state == 'Z' && stat.num_threads <= 1
 }
 
 /// A thread has one tracer at most.
@@ -137,7 +142,7 @@ impl Members {
         if is_told {
             self.known.insert(pid, stat.starttime);
         }
-        !is_told && stat.state != 'Z'
+        !is_told && !has_ended(&stat)
     }
 
     /// The recording has looked at this process.

@@ -9,6 +9,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use memmap2::{Advice, MmapMut};
+use nix::sys::signal::Signal;
+use nix::unistd::Pid;
 
 /// Name of the test below.
 const TEST: &str = "attach_script::the_script_itself";
@@ -21,20 +23,29 @@ pub(crate) const PAGES: u64 = 64;
 /// Pages that it writes, and forbids to write then; and pages that it only reads.
 pub(crate) const OTHERS: u64 = 4;
 
+/// How the script goes about it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Manner {
+    /// It uses memory only when it is told to.
+    Calm,
+    /// Threads and children of it use memory all the time.
+    Busy,
+}
+
 /// The script, running in a directory.
 pub(crate) struct Script {
-    pub(crate) child: Child,
+    child: Child,
     output: BufReader<ChildStdout>,
     /// The addresses of the mapping, of the pages that are written no more, and of those that are read.
     pub(crate) at: [u64; 3],
 }
 
 impl Script {
-    /// Starts it. With `busy`, threads and children use memory all the time.
-    pub(crate) fn start(directory: &Path, busy: bool) -> Script {
+    /// Starts it.
+    pub(crate) fn start(directory: &Path, manner: Manner) -> Script {
         let mut script = Command::new(std::env::current_exe().expect("this test has a path"));
         script.args(["--exact", TEST, "--nocapture"]).current_dir(directory);
-        script.env("QUIRE_ATTACH_SCRIPT", if busy { "busy" } else { "calm" });
+        script.env("QUIRE_ATTACH_SCRIPT", format!("{manner:?}"));
         script.stdin(Stdio::null()).stdout(Stdio::piped()).process_group(0);
         let mut child = script.spawn().expect("the script starts");
         let output = BufReader::new(child.stdout.take().expect("it is piped"));
@@ -72,7 +83,8 @@ impl Script {
 
 impl Drop for Script {
     fn drop(&mut self) {
-        // Only a test that failed leaves it running.
+        // Only a test that failed leaves it running, with its children.
+        let _ = nix::sys::signal::killpg(Pid::from_raw(self.child.id() as i32), Signal::SIGKILL);
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -87,7 +99,14 @@ fn pages(count: u64) -> MmapMut {
 #[test]
 fn the_script_itself() {
     // Only a recording asks for it; the test that records checks what it does.
-    let Ok(wanted) = std::env::var("QUIRE_ATTACH_SCRIPT") else { return };
+    match std::env::var("QUIRE_ATTACH_SCRIPT").as_deref() {
+        Ok("Busy") => work(true),
+        Ok(_) => work(false),
+        Err(_) => {}
+    }
+}
+
+fn work(busy: bool) {
     let (mut memory, mut closed, read) = (pages(PAGES), pages(OTHERS), pages(OTHERS));
     memory.iter_mut().step_by(2 * PAGE as usize).for_each(|byte| *byte = 1);
     closed.iter_mut().step_by(PAGE as usize).for_each(|byte| *byte = 1);
@@ -96,7 +115,7 @@ fn the_script_itself() {
     assert_eq!(zeroes as u64, OTHERS);
     let end = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        if wanted == "busy" {
+        if busy {
             for _ in 0..3 {
                 scope.spawn(|| churn(&end));
             }
@@ -109,7 +128,7 @@ fn the_script_itself() {
                 println!("TOUCHED");
                 is_touched = true;
             }
-            if wanted == "busy" {
+            if busy {
                 assert!(Command::new("true").status().expect("a child").success());
             }
             std::thread::sleep(Duration::from_millis(2));

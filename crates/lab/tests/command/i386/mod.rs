@@ -114,6 +114,15 @@ impl Program {
         child
     }
 
+    /// Makes a thread, which goes on alone: the first one ends.
+    pub(crate) fn leave_to_a_thread(&mut self) {
+        const LIKE_A_THREAD: u32 = 0x5_0f00;
+        self.call(120, &[Number(LIKE_A_THREAD), Stack, Number(0), Number(0), Number(0)]);
+        // test eax, eax; jz over the exit
+        self.code.extend([0x85, 0xc0, 0x74, 7]);
+        self.code.extend([0xb8, 1, 0, 0, 0, 0xcd, 0x80]);
+    }
+
     /// Writes the file: the program ends with all results on its standard output, as words of 32 bits.
     pub(crate) fn write(mut self, path: &Path) {
         let bytes = 4 * self.calls as u32;

@@ -241,13 +241,13 @@ fn threads_and_children_are_followed_for_the_duration() {
     let mut script = Script::start(directory.path(), Manner::Busy);
     let started = Instant::now();
     let mut run =
-        Recording::attached(&["--pid", &pid_of(&script), "--duration", "700ms", "--max-overhead", "900"]);
+        Recording::attached(&["--pid", &pid_of(&script), "--duration", "300ms", "--max-overhead", "900"]);
     assert!(run.end().success(), "{}", run.stderr());
-    assert!(started.elapsed() >= Duration::from_millis(700), "it ended early");
+    assert!(started.elapsed() >= Duration::from_millis(300), "it ended early");
     let stderr = run.stderr();
     assert!(stderr.contains("stopped for") && stderr.contains("cost:"), "{stderr}");
     let (kept, _) = rules::check_living(&run.path("t.qtrace"));
-    assert!((600_000_000..5_000_000_000).contains(&kept.header.totals.wall_ns), "{:?}", kept.header.totals);
+    assert!((280_000_000..5_000_000_000).contains(&kept.header.totals.wall_ns), "{:?}", kept.header.totals);
     let (_, events) = run.trace();
     let threads = events.iter().filter(|event| matches!(event.kind, EventKind::ThreadStart { .. }));
     let execs = events.iter().filter(|event| matches!(event.kind, EventKind::Exec { .. })).count();
@@ -306,7 +306,7 @@ fn a_control_group_is_followed_with_what_joins_it() {
     group.add(first.pid());
     let mut run = Recording::attached(&["--cgroup", &group.0.to_string_lossy(), "--max-overhead", "900"]);
     group.add(second.pid());
-    std::thread::sleep(Duration::from_millis(600));
+    std::thread::sleep(Duration::from_millis(250));
     std::fs::write(directories[1].path().join("touch"), "").expect("the directory is ours");
     second.line("TOUCHED");
     first.end(directories[0].path(), false);

@@ -48,8 +48,8 @@ fn a_program_is_measured_beside_its_prediction() {
         return;
     }
     let before = settled();
-    let script =
-        "i=0; while [ $i -lt 3000 ]; do i=$((i + 1)); v=$v.abcdefghijklmnopqrstuvwxyz; done; echo said";
+    // 30 MB in pieces of the heap: a folio more or less at its start does not matter.
+    let script = "head -c 40000000 /dev/zero | tail -c 30000000";
     let output =
         quire(&["verify", "--sizes", "4k,64K", "--runs", "3", "--format", "json", "--", "sh", "-c", script]);
     let error = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -67,7 +67,7 @@ fn a_program_is_measured_beside_its_prediction() {
         assert!(number("/run_ns/median") > 0.0, "{row}");
         assert!(number("/peak_rss_bytes/measured/median") > 5e5, "{row}");
         // A loose bound: a busy machine may reclaim and migrate.
-        assert!(number("/faults/error_percent").abs() < 30.0, "{row}");
+        assert!(number("/faults/error_percent").abs() < 20.0, "{row}");
     }
 }
 

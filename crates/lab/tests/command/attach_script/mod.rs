@@ -107,6 +107,8 @@ fn the_script_itself() {
 }
 
 fn work(busy: bool) {
+    // Other tests change the folio sizes of the machine, and pages that it does not touch would be present.
+    nix::sys::prctl::set_thp_disable(true).expect("any process may");
     let (mut memory, mut closed, read) = (pages(PAGES), pages(OTHERS), pages(OTHERS));
     memory.iter_mut().step_by(2 * PAGE as usize).for_each(|byte| *byte = 1);
     closed.iter_mut().step_by(PAGE as usize).for_each(|byte| *byte = 1);

@@ -147,7 +147,10 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         let trial = Trial::open(path, args.memory_limit).with_context(name)?;
         let mut verdict = Verdict::of(&trial, &settings, wish).with_context(name)?;
         if let Some(time) = args.instrumented {
-            verdict.translations = Some(Translations::of(&args.command, &verdict, time)?);
+            match Translations::of(&args.command, &verdict, time) {
+                Ok(translations) => verdict.translations = Some(translations),
+                Err(error) => say(format_args!("quire: no TLB figures: {error:#}")),
+            }
         }
         if json.is_some() {
             lines.extend(json::line((path, &trial), &verdict, (&settings, wish), exit_code)?);

@@ -231,7 +231,7 @@ fn walks(trial: &Trial, verdict: &Verdict) -> String {
     let ns = translations.walk_ns.map(time);
     let _ = match (ns, share(now).zip(share(then))) {
         (Some(ns), Some((now, then))) => {
-            write!(said, "; at most {} → {} of the run time, {ns} a walk", percent(now), percent(then))
+            write!(said, "; walks take about {} → {} of the run time, {ns} each", percent(now), percent(then))
         }
         (Some(_), None) => write!(said, "; the program was ended early"),
         (None, _) => write!(said, "; what a walk takes could not be measured"),

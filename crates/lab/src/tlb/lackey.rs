@@ -15,6 +15,7 @@ use rustix::io::{FdFlags, fcntl_setfd};
 use super::backing::{Backing, Ranges};
 use super::model::{Counts, Model};
 use super::processor::{Access, Processor};
+use crate::output::quoted;
 
 const VALGRIND: &str = "valgrind";
 const PAGE: u64 = 4096;
@@ -63,7 +64,7 @@ pub(crate) fn run(
         child.kill().context("cannot end the instrumented program")?;
     }
     let status = child.wait()?;
-    read.context("cannot read the accesses of the instrumented program")?;
+    read?;
     ensure!(models.fetches > 0, "valgrind cannot run the command ({status})");
     Ok(models.end(cut))
 }
@@ -90,7 +91,7 @@ fn feed(
     mut lines: File,
     child: &mut Child,
     deadline: Option<Instant>,
-) -> io::Result<bool> {
+) -> Result<bool> {
     let mut buffer = vec![0; 1 << 16];
     let mut kept = 0;
     loop {
@@ -99,8 +100,12 @@ fn feed(
         }
         // A process that the program left behind may keep the pipe open.
         let mut wanted = [PollFd::new(lines.as_fd(), PollFlags::POLLIN)];
-        match poll(&mut wanted, PollTimeout::from(100u8)) {
+        match poll(&mut wanted, PollTimeout::from(10u8)) {
             Ok(0) if child.try_wait()?.is_some() => return Ok(true),
+            Ok(0) if models.fetches > 0 => {
+                follows(child.id())?;
+                continue;
+            }
             Ok(0) | Err(Errno::EINTR) => continue,
             ready => ready?,
         };
@@ -110,6 +115,14 @@ fn feed(
         }
         kept = models.lines(&mut buffer, kept + count);
     }
+}
+
+/// Fails if the process has become a program that valgrind does not run.
+fn follows(pid: u32) -> Result<()> {
+    let program = std::fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
+    let is_other = program.file_name().is_some_and(|name| !name.to_string_lossy().contains("lackey"));
+    ensure!(!is_other, "the command becomes {}: give that program itself", quoted(&program));
+    Ok(())
 }
 
 /// A model for each backing, those that are the same only once.

@@ -109,7 +109,7 @@ impl Processor {
         }
     }
 
-    /// A usual processor of a vendor: AMD's Zen 3, or Intel's Ice Lake.
+    /// A usual processor of a vendor: AMD's Zen 3, or Intel's Golden Cove (Sapphire Rapids).
     pub(crate) fn assumed(vendor: &str) -> Self {
         let amd = is_amd(vendor);
         let tlbs = if amd {
@@ -121,10 +121,11 @@ impl Processor {
             ]
         } else {
             vec![
-                Tlb::fetches(1, SMALL, (128, 8)),
-                Tlb::fetches(1, LARGE, (16, 16)),
-                Tlb::data(1, SMALL, (64, 4)),
-                Tlb::data(1, LARGE, (32, 4)),
+                Tlb::fetches(1, SMALL, (256, 8)),
+                Tlb::fetches(1, LARGE, (32, 8)),
+                Tlb { stores: false, ..Tlb::data(1, SMALL, (96, 6)) },
+                Tlb { stores: false, ..Tlb::data(1, LARGE, (32, 4)) },
+                Tlb { loads: false, ..Tlb::data(1, BOTH, (16, 16)) },
                 Tlb::unified(2, BOTH, (2048, 16)),
             ]
         };

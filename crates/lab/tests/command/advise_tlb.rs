@@ -143,6 +143,20 @@ fn misses_are_shown_and_described() {
     }
 }
 
+#[test]
+fn a_command_that_becomes_another_program_has_no_figures() {
+    let arguments = ["advise", "--format", "json", "--instrumented", "--", "sh", "-c", "exec sleep 0.5"];
+    if Command::new("valgrind").arg("--version").output().is_err() {
+        eprintln!("there is no valgrind: not tested");
+        return;
+    }
+    let output = quire(&arguments);
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(error.contains("no TLB figures: the command becomes ") && error.contains("/sleep"), "{error}");
+    let line: Value = serde_json::from_slice(&output.stdout).expect("one JSON object");
+    assert_eq!((&line["tlb"], &line["sets"][0]["tlb"]), (&Value::Null, &Value::Null));
+}
+
 /// The second run would take an hour.
 #[test]
 fn a_run_that_takes_long_is_ended() {

@@ -22,5 +22,6 @@ pub mod replay;
 pub mod report;
 pub mod restore;
 pub mod settings;
+mod tlb;
 pub mod trace;
 pub mod verify;

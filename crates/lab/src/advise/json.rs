@@ -11,6 +11,7 @@ use super::baseline::Settings;
 use super::case::Case;
 use super::objective::Goal;
 use super::prices::{Prices, Source};
+use super::translations::Translations;
 use super::verdict::{Verdict, Wish};
 use super::ways::Runtime;
 use super::words::Names;
@@ -39,6 +40,7 @@ struct Report<'a> {
     left_out: &'a [String],
     plan: Option<Value>,
     prices: Value,
+    tlb: Option<Value>,
     #[serde(rename = "do")]
     do_: Vec<String>,
     undo: Vec<String>,
@@ -65,6 +67,7 @@ struct Set<'a> {
     differences: u64,
     mappings: Vec<Value>,
     timeline: &'a [Sample],
+    tlb: Option<Value>,
 }
 
 /// One line.
@@ -93,7 +96,7 @@ pub(super) fn line(
         baseline: verdict.baseline().name(),
         chosen: verdict.chosen().map(Case::name),
         best: verdict.best.map(|at| verdict.cases[at].name()),
-        sets: verdict.cases.iter().map(|case| set(case, &names, &verdict.prices, wish)).collect(),
+        sets: (0..verdict.cases.len()).map(|at| set(verdict, at, &names, wish)).collect(),
         left_out: &verdict.left_out,
         plan: verdict.plan.as_ref().map(|plan| {
             json!({
@@ -108,6 +111,7 @@ pub(super) fn line(
             })
         }),
         prices: prices(&verdict.prices),
+        tlb: verdict.translations.as_ref().map(translations),
         do_: changes.iter().map(|change| change.run.clone()).collect(),
         undo: changes.into_iter().map(|change| change.undo).collect(),
         asks: runtime.asks(settings.overall.as_deref()),
@@ -119,7 +123,8 @@ pub(super) fn line(
     Ok(line)
 }
 
-fn set<'a>(case: &'a Case, names: &Names<'_>, prices: &Prices, wish: Wish<'_>) -> Set<'a> {
+fn set<'a>(verdict: &'a Verdict, at: usize, names: &Names<'_>, wish: Wish<'_>) -> Set<'a> {
+    let case = &verdict.cases[at];
     let (figures, score) = (&case.figures, &case.score);
     let kinds = quire::vm::FaultKind::NAMES.into_iter().zip(figures.kinds);
     let folios = (0..).zip(figures.folios);
@@ -141,8 +146,9 @@ fn set<'a>(case: &'a Case, names: &Names<'_>, prices: &Prices, wish: Wish<'_>) -
         page_tables_bytes: figures.peak.page_tables,
         peak_rss_bytes: figures.peak_rss,
         differences: figures.differences,
-        mappings: figures.parts.iter().map(|own| part(own, names, prices)).collect(),
+        mappings: figures.parts.iter().map(|own| part(own, names, &verdict.prices)).collect(),
         timeline: &figures.timeline,
+        tlb: verdict.translations.as_ref().map(|translations| missed(translations, at)),
     }
 }
 
@@ -157,6 +163,28 @@ fn part(part: &Part, names: &Names<'_>, prices: &Prices) -> Value {
         "time_ns": prices.sum(&part.kinds, &part.folios),
         "resident_bytes": part.resident,
         "wasted_bytes": part.wasted,
+    })
+}
+
+/// What the TLBs miss under one set.
+fn missed(translations: &Translations, at: usize) -> Value {
+    let counts = &translations.run.counts[at];
+    json!({
+        "second_level": counts.second,
+        "walks": counts.walks,
+        "fetch_second_level": counts.fetch_second,
+        "fetch_walks": counts.fetch_walks,
+        "time_ns": translations.time_ns(counts),
+    })
+}
+
+fn translations(translations: &Translations) -> Value {
+    json!({
+        "processor": translations.processor,
+        "accesses": translations.run.accesses,
+        "fetches": translations.run.fetches,
+        "ended_early": translations.run.cut,
+        "walk_ns": translations.walk_ns,
     })
 }
 

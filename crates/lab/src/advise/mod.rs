@@ -6,6 +6,7 @@
 //! prices     what Linux pays for a fault of each kind and size
 //! case       one replay with its prices; the sets that are tried        mappings   which of them gain and which waste
 //! objective  chooses a set by its figures alone                          verdict    all of that together
+//! translations   what the TLBs miss under each set, by a second, instrumented run
 //! ways       settings of allocators and runtimes                         words      numbers and names in prose
 //! text       for readers                                                 json       for programs
 //! ```
@@ -18,6 +19,7 @@ mod objective;
 mod prices;
 mod recorded;
 mod text;
+mod translations;
 mod verdict;
 mod ways;
 mod words;
@@ -25,6 +27,7 @@ mod words;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::ValueEnum;
@@ -33,8 +36,10 @@ use crate::files::{self, Shard};
 use crate::output::{self, Target, parse_bytes, quoted, say};
 use crate::replay::{FolioSet, Trial, parse_set};
 use crate::settings::Places;
+use crate::tlb;
 use baseline::Settings;
 use objective::Goal;
+use translations::Translations;
 use verdict::{Verdict, Wish};
 
 /// Tell which folio sizes (transparent huge pages) suit a program, and the commands that set them.
@@ -62,6 +67,11 @@ pub struct Args {
     /// Keep the trace of COMMAND in FILE.
     #[arg(short, long, value_name = "FILE", conflicts_with = "files")]
     output: Option<PathBuf>,
+    /// Run COMMAND a second time under valgrind, some hundred times slower, and count what the TLBs miss under each set of sizes;
+    /// its end comes after TIME at the latest.
+    #[arg(long, value_name = "TIME", value_parser = parse_time, conflicts_with = "files", num_args = 0..=1, require_equals = true,
+        default_missing_value = "10min")]
+    instrumented: Option<Duration>,
     /// What counts.
     #[arg(long, value_enum, default_value_t)]
     goal: Goal,
@@ -106,6 +116,9 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         Format::Text => None,
     };
     args.show.apply();
+    if args.instrumented.is_some() {
+        tlb::require()?;
+    }
     let recorded = match args.command.is_empty() {
         true => None,
         false => Some(recorded::record(&args.command, args.output.as_deref())?),
@@ -132,7 +145,13 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     for path in &files {
         let name = || quoted(path).to_string();
         let trial = Trial::open(path, args.memory_limit).with_context(name)?;
-        let verdict = Verdict::of(&trial, &settings, wish).with_context(name)?;
+        let mut verdict = Verdict::of(&trial, &settings, wish).with_context(name)?;
+        if let Some(time) = args.instrumented {
+            match Translations::of(&args.command, &verdict, time) {
+                Ok(translations) => verdict.translations = Some(translations),
+                Err(error) => say(format_args!("quire: no TLB figures: {error:#}")),
+            }
+        }
         if json.is_some() {
             lines.extend(json::line((path, &trial), &verdict, (&settings, wish), exit_code)?);
         } else {
@@ -143,6 +162,12 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         json.write(&lines)?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Parses a time that is not null.
+fn parse_time(text: &str) -> Result<Duration, String> {
+    let time = humantime::parse_duration(text).map_err(|error| error.to_string())?;
+    if time.is_zero() { Err("give a time".to_owned()) } else { Ok(time) }
 }
 
 /// Parses 0 to 100.

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use quire::vm::FaultKind;
 
-use crate::calibrate;
+use crate::calibrate::{self, KernelPrices};
 use crate::replay::{Figures, order_name};
 
 /// Orders with a price: 4 KiB to 2 MiB.
@@ -26,6 +26,8 @@ pub(super) struct Prices {
     kinds: [f64; KINDS],
     /// Nanoseconds of a fault that brings in a folio of zeroes, by order.
     pub(super) folios: [f64; ORDERS],
+    /// Nanoseconds of a walk through the page tables, if they were measured with the others.
+    pub(super) walk_ns: Option<f64>,
     pub(super) source: Source,
 }
 
@@ -53,27 +55,28 @@ impl Prices {
             Err(why) => {
                 let (first_ns, recorded) = (kinds[anon], recorded(anon).is_some());
                 let folios = std::array::from_fn(|order| first_ns + further(order, 0) * further_ns);
-                Self { kinds, folios, source: Source::Assumed { recorded, first_ns, further_ns, why } }
+                Self {
+                    kinds,
+                    folios,
+                    walk_ns: None,
+                    source: Source::Assumed { recorded, first_ns, further_ns, why },
+                }
             }
         })
     }
 
-    fn measured(
-        mut kinds: [f64; KINDS],
-        measured: &BTreeMap<u8, f64>,
-        further_ns: f64,
-        path: PathBuf,
-    ) -> Self {
+    fn measured(mut kinds: [f64; KINDS], measured: &KernelPrices, further_ns: f64, path: PathBuf) -> Self {
+        let by_order = measured.by_order();
         let usual = (0, USUAL_NS[FaultKind::Anon as usize]);
         let folios = std::array::from_fn(|order| {
             // A size that this kernel lacks costs the next smaller one, and the clearing of the rest.
             let below =
-                measured.range(..=order as u8).next_back().map(|(order, ns)| (usize::from(*order), *ns));
+                by_order.range(..=order as u8).next_back().map(|(order, ns)| (usize::from(*order), *ns));
             let (known, ns) = below.unwrap_or(usual);
             ns + further(order, known) * further_ns
         });
         kinds[FaultKind::Anon as usize] = folios[0];
-        Self { kinds, folios, source: Source::Measured(path) }
+        Self { kinds, folios, walk_ns: measured.walk_ns, source: Source::Measured(path) }
     }
 
     /// Nanoseconds of faults, by kind and by order.

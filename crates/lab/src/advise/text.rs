@@ -35,7 +35,7 @@ pub(super) fn section(
             text += &not(verdict, case, wish);
         }
         None if verdict.plan.is_none() => {
-            return text + &nothing(trial, verdict, wish) + "\n";
+            return text + &nothing(trial, verdict, wish) + &walks(trial, verdict) + "\n";
         }
         None => {
             text += &labelled("all:", "no set of sizes for all memory is worth a change within the waste");
@@ -46,6 +46,7 @@ pub(super) fn section(
         text += &commands(trial, verdict.baseline(), case, settings);
         text += &over_time(trial, verdict.baseline(), case);
     }
+    text += &walks(trial, verdict);
     text + &certainty(trial, verdict) + &table(verdict, wish) + "\n"
 }
 
@@ -211,6 +212,42 @@ fn nothing(trial: &Trial, verdict: &Verdict, wish: Wish<'_>) -> String {
     labelled("verdict:", &format!("nothing worth doing: the best, {}, saves {said}", best.name()))
 }
 
+/// What the TLBs miss under the chosen set, or else under the one that misses least.
+fn walks(trial: &Trial, verdict: &Verdict) -> String {
+    let Some(translations) = &verdict.translations else { return String::new() };
+    let counts = &translations.run.counts;
+    let chosen = verdict.best.filter(|_| verdict.changes);
+    let least = || (0..counts.len()).min_by_key(|&at| counts[at].walks + counts[at].fetch_walks);
+    let Some(at) = chosen.or_else(least) else { return String::new() };
+    let (now, then) = (&counts[0], &counts[at]);
+    let ((data, fetches), (data_then, fetches_then)) =
+        (translations.walks_per_thousand(now), translations.walks_per_thousand(then));
+    let mut said = format!(
+        "with {}, of 1,000 data accesses {data:.2} → {data_then:.2} miss all levels, of 1,000 instruction fetches \
+         {fetches:.2} → {fetches_then:.2}",
+        verdict.cases[at].name()
+    );
+    let share = |counts| Some(translations.time_ns(counts)? / trial.wall_ns().max(1) as f64);
+    let ns = translations.walk_ns.map(time);
+    let _ = match (ns, share(now).zip(share(then))) {
+        (Some(ns), Some((now, then))) => {
+            write!(said, "; walks take about {} → {} of the run time, {ns} each", percent(now), percent(then))
+        }
+        (Some(_), None) => write!(said, "; the program was ended early"),
+        (None, _) => write!(said, "; what a walk takes could not be measured"),
+    };
+    let million = |number: u64| format!("{:.1}", number as f64 / 1e6);
+    let run = &translations.run;
+    let _ = write!(
+        said,
+        "; from {} million accesses and {} million fetches; {}",
+        million(run.accesses),
+        million(run.fetches),
+        translations.processor
+    );
+    labelled("TLB:", &said)
+}
+
 fn plan(trial: &Trial, verdict: &Verdict, settings: &Settings, names: &Names<'_>) -> String {
     let Some(plan) = &verdict.plan else { return String::new() };
     let where_to: Vec<String> = plan.asking.iter().map(|gain| names.prose(&gain.part)).collect();
@@ -307,7 +344,8 @@ fn certainty(trial: &Trial, verdict: &Verdict) -> String {
             )
         }
     };
-    text + &labelled("unknown:", "TLB (no samples), khugepaged, compaction where memory is fragmented")
+    let tlb = if verdict.translations.is_some() { "" } else { "TLB (no samples), " };
+    text + &labelled("unknown:", &format!("{tlb}khugepaged, compaction where memory is fragmented"))
 }
 
 /// Every set that was tried.

@@ -11,6 +11,7 @@ use super::case::{self, Case};
 use super::mappings::{self, Gain, Plan};
 use super::objective::{Goal, choose, is_worth};
 use super::prices::Prices;
+use super::translations::Translations;
 
 /// What the user wants.
 #[derive(Clone, Copy, Debug)]
@@ -37,6 +38,8 @@ pub(super) struct Verdict {
     pub(super) plan: Option<Plan>,
     /// Why sets were not tried.
     pub(super) left_out: Vec<String>,
+    /// What the TLBs miss, if the program was run for that.
+    pub(super) translations: Option<Translations>,
 }
 
 impl Verdict {
@@ -82,7 +85,7 @@ impl Verdict {
             })
             .flatten()
             .filter(|plan| is_worth(&baseline, &plan.score, wish.goal, wall_ns));
-        Self { cases, prices, best, changes, plan, left_out }
+        Self { cases, prices, best, changes, plan, left_out, translations: None }
     }
 
     pub(super) fn baseline(&self) -> &Case {

@@ -7,7 +7,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, ensure};
 use memmap2::{Advice, MmapOptions};
 
-use super::KernelPrices;
+use super::{KernelPrices, walk_ns};
 use crate::settings::{Places, Settings};
 
 /// The largest folio, to whose multiples the memory is aligned.
@@ -38,6 +38,10 @@ pub(super) fn measure(smoke: bool) -> Result<KernelPrices> {
             }
         }
     }
+    let walk = match measured.contains_key(&2048) {
+        true => settings.only(2048).map(|()| walk_ns())?,
+        false => None,
+    };
     drop(settings);
     let prices: BTreeMap<u64, f64> = measured
         .into_iter()
@@ -45,7 +49,7 @@ pub(super) fn measure(smoke: bool) -> Result<KernelPrices> {
         .map(|(kib, times)| (kib as u64, median(times)))
         .collect();
     ensure!(prices.contains_key(&4), "no fault was measured");
-    Ok(KernelPrices::of_this_machine(prices))
+    Ok(KernelPrices::of_this_machine(prices, walk))
 }
 
 /// Nanoseconds of each fault that a store to the first byte of every folio takes.

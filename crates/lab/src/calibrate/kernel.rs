@@ -23,12 +23,15 @@ pub struct KernelPrices {
     cpu: String,
     /// Nanoseconds of a fault that brings in a folio of zeroes, by KiB of the folio; medians.
     pub fault_ns: BTreeMap<u64, f64>,
+    /// Nanoseconds that an access takes longer if it misses the TLBs; files of older commands lack it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub walk_ns: Option<f64>,
 }
 
 impl KernelPrices {
     /// Those of this kernel and processor.
-    pub fn of_this_machine(fault_ns: BTreeMap<u64, f64>) -> Self {
-        Self { version: VERSION, kernel: release(), cpu: cpu(), fault_ns }
+    pub fn of_this_machine(fault_ns: BTreeMap<u64, f64>, walk_ns: Option<f64>) -> Self {
+        Self { version: VERSION, kernel: release(), cpu: cpu(), fault_ns, walk_ns }
     }
 
     /// By order of the folio.
@@ -46,6 +49,8 @@ impl KernelPrices {
             ensure!(power && ns.is_finite() && *ns > 0.0, "it has no price for folios of {kib} KiB");
         }
         ensure!(prices.fault_ns.contains_key(&4), "it has no price for 4 KiB");
+        let walk = prices.walk_ns.unwrap_or_default();
+        ensure!(walk.is_finite() && walk >= 0.0, "it has no time of a walk");
         Ok(prices)
     }
 
@@ -92,8 +97,8 @@ pub fn kernel_place() -> Option<PathBuf> {
     Some(kept::place()?.with_file_name("kernel-prices.json"))
 }
 
-/// Prices by order, and their file.
-pub type Found = (PathBuf, BTreeMap<u8, f64>);
+/// Prices, and their file.
+pub type Found = (PathBuf, KernelPrices);
 
 /// The prices in `asked`, of whatever machine, or those that are kept of this machine, The inner
 /// error says why there are none, and the cure.
@@ -103,14 +108,14 @@ pub type Found = (PathBuf, BTreeMap<u8, f64>);
 pub fn kernel_prices(asked: Option<&Path>) -> Result<Result<Found, String>> {
     const CURE: &str = "run `quire calibrate --kernel` as root";
     if let Some(path) = asked {
-        return Ok(Ok((path.to_owned(), KernelPrices::load(path)?.by_order())));
+        return Ok(Ok((path.to_owned(), KernelPrices::load(path)?)));
     }
     let Some(place) = kernel_place().filter(|place| place.exists()) else {
         return Ok(Err(format!("this machine's Linux was never measured: {CURE}")));
     };
     let usable = KernelPrices::load(&place).and_then(|prices| prices.check_machine().map(|()| prices));
     Ok(match usable {
-        Ok(prices) => Ok((place, prices.by_order())),
+        Ok(prices) => Ok((place, prices)),
         Err(error) => Err(format!("{error:#}: {CURE}")),
     })
 }

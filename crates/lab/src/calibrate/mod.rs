@@ -8,6 +8,7 @@ mod kernel;
 mod measure;
 mod saved;
 mod show;
+mod walk;
 
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -20,6 +21,7 @@ pub use kept::{Chosen, choose, clearing_ns_per_frame, place};
 pub use kernel::{Found, KernelPrices, kernel_place, kernel_prices};
 pub use measure::{Effort, measure};
 pub use saved::{Saved, load, save};
+pub(crate) use walk::walk_ns;
 
 use crate::output::{self, Target, quoted, say};
 
@@ -34,7 +36,7 @@ pub struct Args {
     /// Show the measurement saved in FILE instead of taking one.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["save", "smoke"])]
     load: Option<PathBuf>,
-    /// Measure what this machine's Linux takes for a fault instead, by folio size, for `quire advise`. Changes the settings of
+    /// Measure what this machine's Linux takes for a fault instead, by folio size, and what a walk after a TLB miss takes, for `quire advise`. Changes the settings of
     /// transparent huge pages meanwhile and puts them back; needs root. Kept in kernel-prices.json beside the other file.
     #[arg(long, conflicts_with_all = ["load", "vectors_ns"])]
     kernel: bool,

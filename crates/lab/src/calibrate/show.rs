@@ -65,7 +65,10 @@ pub(super) fn prices(prices: &KernelPrices) -> String {
     for (kib, ns) in &prices.fault_ns {
         sheet.add_row([extent(kib << 10), duration(*ns), duration(ns * 4.0 / *kib as f64)]);
     }
-    format!("faults of this machine's Linux that bring in folios of zeroes\n{sheet}\n")
+    let walk = prices.walk_ns.map_or_else(String::new, |ns| {
+        format!("an access that misses the TLBs takes {} longer\n", duration(ns))
+    });
+    format!("faults of this machine's Linux that bring in folios of zeroes\n{sheet}\n{walk}")
 }
 
 /// A row for each stretch length, a column for each number of threads; `None` if nothing was measured.

@@ -4,10 +4,12 @@ use super::*;
 fn prices_are_kept_and_read_again() {
     let directory = tempfile::tempdir().expect("a directory");
     let place = directory.path().join("quire/kernel-prices.json");
-    let prices = KernelPrices::of_this_machine([(4, 500.0), (64, 1500.5), (2048, 60_000.0)].into());
+    let prices =
+        KernelPrices::of_this_machine([(4, 500.0), (64, 1500.5), (2048, 60_000.0)].into(), Some(25.5));
     prices.keep(&place).expect("they are kept");
-    let (file, by_order) = kernel_prices(Some(&place)).expect("it is read").expect("it is usable");
-    assert_eq!((file, by_order), (place.clone(), [(0, 500.0), (4, 1500.5), (9, 60_000.0)].into()));
+    let (file, found) = kernel_prices(Some(&place)).expect("it is read").expect("it is usable");
+    assert_eq!((&file, &found), (&place, &prices));
+    assert_eq!(found.by_order(), [(0, 500.0), (4, 1500.5), (9, 60_000.0)].into());
     let read = KernelPrices::load(&place).expect("it is read");
     read.check_machine().expect("it is this machine");
     for other in
@@ -21,7 +23,8 @@ fn prices_are_kept_and_read_again() {
 #[test]
 fn what_is_no_price_is_refused() {
     let of = |fault_ns: &str| format!(r#"{{"version":1,"kernel":"","cpu":"","fault_ns":{fault_ns}}}"#);
-    KernelPrices::parse(of(r#"{"4":1.0}"#).as_bytes()).expect("the form is right");
+    let old = KernelPrices::parse(of(r#"{"4":1.0}"#).as_bytes()).expect("the form is right");
+    assert_eq!(old.walk_ns, None, "it was written before walks were measured");
     let version = of(r#"{"4":1.0}"#).replace("\"version\":1", "\"version\":2");
     let wrong = [
         r#"{}"#,
@@ -30,6 +33,7 @@ fn what_is_no_price_is_refused() {
         r#"{"4":-1.0}"#,
         r#"{"4":1.0,"5":1.0}"#,
         r#"{"4":1.0,"4096":1.0}"#,
+        r#"{"4":1.0},"walk_ns":-1.0"#,
     ];
     for text in wrong.into_iter().map(of).chain([version, String::new()]) {
         assert!(KernelPrices::parse(text.as_bytes()).is_err(), "{text}");

@@ -1,0 +1,45 @@
+use super::*;
+use crate::tlb::Leaves;
+
+#[test]
+fn lines_are_read_and_all_else_is_left() {
+    assert_eq!(parse(b"I  0401ab73,5"), Some((Access::Fetch, 0x0401_ab73, 5)));
+    assert_eq!(parse(b" S 1fff000748,8"), Some((Access::Store, 0x1f_ff00_0748, 8)));
+    assert_eq!(parse(b" L 04032e40,16"), Some((Access::Load, 0x0403_2e40, 16)));
+    assert_eq!(parse(b" M 04033e06,1"), Some((Access::Load, 0x0403_3e06, 1)));
+    let others: [&[u8]; 8] =
+        [b"", b"I", b"I  ", b"==12== Lackey", b" L xyz,8", b" L 10", b" X 10,8", b" L 11112222333344445,8"];
+    for other in others {
+        assert_eq!(parse(other), None, "{}", String::from_utf8_lossy(other));
+    }
+}
+
+#[test]
+fn lines_may_be_cut_anywhere() {
+    let text = b"==1== x\nI  1000,4\n L 1ffc,8\nI  1004,4\n S 5000,4\n";
+    let processor = Processor::assumed("GenuineIntel");
+    let large = Backing { heap: Leaves::default(), anonymous: Leaves { large: true, grouped: true } };
+    let backings = [Backing::default(), large, Backing::default()];
+    let run = |cuts: &[usize]| {
+        let mut models = Models::new(&processor, &backings, std::process::id());
+        assert_eq!(models.models.len(), 2, "the same backings have one model");
+        let (mut buffer, mut kept, mut from) = ([0; 40], 0, 0);
+        for to in cuts.iter().copied().chain([text.len()]) {
+            for piece in text[from..to].chunks(20) {
+                buffer[kept..kept + piece.len()].copy_from_slice(piece);
+                kept = models.lines(&mut buffer, kept + piece.len());
+            }
+            from = to;
+        }
+        assert_eq!(kept, 0);
+        models.end(false)
+    };
+    let whole = run(&[]);
+    // The load crosses into a second page. No mapping is there, so that no page is large. What is loaded where
+    // instructions were fetched hits the second level.
+    let counts = Counts { second: 1, walks: 2, fetch_second: 0, fetch_walks: 1 };
+    assert_eq!(whole, Run { accesses: 3, fetches: 2, counts: vec![counts; 3], cut: false });
+    for cut in 1..text.len() {
+        assert_eq!(run(&[cut]), whole, "cut at {cut}");
+    }
+}

@@ -22,6 +22,14 @@ pub(super) struct Advice {
     commands: Vec<String>,
     undo: Vec<String>,
     asks: Option<String>,
+    /// Of a second run under an instrumenting tool.
+    #[serde(default)]
+    tlb: Option<Accesses>,
+}
+
+#[derive(Deserialize)]
+struct Accesses {
+    accesses: u64,
 }
 
 /// A set of folio sizes; the baseline is the first.
@@ -36,6 +44,13 @@ struct Set {
     wasted_bytes: u64,
     mappings: Vec<Mapping>,
     timeline: Vec<Moment>,
+    #[serde(default)]
+    tlb: Option<Misses>,
+}
+
+#[derive(Deserialize)]
+struct Misses {
+    walks: u64,
 }
 
 #[derive(Deserialize)]
@@ -104,12 +119,21 @@ fn verdict(advice: &Advice, baseline: &Set, chosen: Option<&Set>) -> Markup {
             (untouched(chosen)) " of it never touched. Counts are a replay's; the price of a fault is "
             (advice.prices.from) "."
         }
+        @if let Some(walks) = walks(advice, baseline, chosen) { p { (walks) } }
         @if !advice.commands.is_empty() {
             p { "Do:" } pre { (advice.commands.join("\n")) }
             p { "Undo:" } pre { (advice.undo.join("\n")) }
         }
         @if let Some(asks) = &advice.asks { p { "Or for this program alone: " code { (asks) } } }
     }
+}
+
+/// What misses the TLBs, if it was counted.
+fn walks(advice: &Advice, baseline: &Set, chosen: &Set) -> Option<String> {
+    let accesses = advice.tlb.as_ref()?.accesses.max(1) as f64;
+    let of = |set: &Set| Some(set.tlb.as_ref()?.walks as f64 / accesses * 1000.0);
+    let (before, after) = (of(baseline)?, of(chosen)?);
+    Some(format!("Of 1,000 accesses, {before:.2} → {after:.2} miss every TLB, by a model of this processor."))
 }
 
 fn over_time(advice: &Advice, baseline: &Set, chosen: Option<&Set>) -> Result<Markup> {

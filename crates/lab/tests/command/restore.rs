@@ -3,13 +3,14 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::symlink;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use lab::host::thp::selected;
 use lab::settings::Places;
-use nix::sys::signal::{Signal, kill};
+use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::Pid;
 use tempfile::{TempDir, TempPath};
 
@@ -84,7 +85,7 @@ impl Copy {
     fn run_that_changes(&self) -> Child {
         let original = original();
         let mut command = self.quire(&["verify", "--sizes", "16K,64K,2M", "--runs", "1000"]);
-        command.arg(&self.trace as &Path).stdout(Stdio::null()).stderr(Stdio::null());
+        command.arg(&self.trace as &Path).stdout(Stdio::null()).stderr(Stdio::null()).process_group(0);
         let mut child = command.spawn().expect("quire runs");
         let since = Instant::now();
         while self.values() == original {
@@ -155,7 +156,8 @@ fn restore_tells_what_it_did() {
     while selected(&own).as_deref() == Some("4096") {
         assert!(since.elapsed() < PATIENCE, "the run changes nothing");
     }
-    run.kill().expect("it is ours");
+    // With the run that it has started: at its start that one would put back what its parent has left.
+    killpg(Pid::from_raw(run.id() as i32), Signal::SIGKILL).expect("it is ours");
     run.wait().expect("it is ours");
     // The user has set this one since.
     fs::write(&own, "77").expect("a file");

@@ -77,7 +77,7 @@ pub(super) const WORKS: [Work; 14] = [
         kernel: Some("linux-saving"),
         more: "a write to /proc",
         published: hvo("alloc 524288 x 2MiB"),
-        seconds: 9,
+        seconds: 1,
     },
     Work {
         system: POOLS,
@@ -87,7 +87,7 @@ pub(super) const WORKS: [Work; 14] = [
         kernel: Some("linux-saving"),
         more: "a write to /proc",
         published: hvo("free 524288 x 2MiB"),
-        seconds: 9,
+        seconds: 1,
     },
     Work {
         system: PIECES,
@@ -97,7 +97,7 @@ pub(super) const WORKS: [Work; 14] = [
         kernel: None,
         more: "",
         published: None,
-        seconds: 10,
+        seconds: 6,
     },
     Work {
         system: PIECES,
@@ -107,7 +107,7 @@ pub(super) const WORKS: [Work; 14] = [
         kernel: None,
         more: "",
         published: None,
-        seconds: 8,
+        seconds: 6,
     },
     Work {
         system: PIECES,
@@ -117,7 +117,7 @@ pub(super) const WORKS: [Work; 14] = [
         kernel: Some("linux"),
         more: "a system call",
         published: None,
-        seconds: 12,
+        seconds: 6,
     },
     Work {
         system: LISTS,
@@ -132,7 +132,7 @@ pub(super) const WORKS: [Work; 14] = [
             before: "vanilla",
             after: "irqsafe",
         }),
-        seconds: 3,
+        seconds: 1,
     },
     Work {
         system: LISTS,
@@ -142,7 +142,7 @@ pub(super) const WORKS: [Work; 14] = [
         kernel: Some("linux"),
         more: FAULT,
         published: None,
-        seconds: 4,
+        seconds: 1,
     },
     Work {
         system: LISTS,
@@ -152,7 +152,7 @@ pub(super) const WORKS: [Work; 14] = [
         kernel: Some("linux"),
         more: FAULT,
         published: None,
-        seconds: 4,
+        seconds: 1,
     },
     Work {
         system: TEARDOWN,
@@ -162,7 +162,7 @@ pub(super) const WORKS: [Work; 14] = [
         kernel: Some("linux"),
         more: "a system call",
         published: zap("munmap 1GiB folio 4KiB"),
-        seconds: 8,
+        seconds: 6,
     },
     Work {
         system: TEARDOWN,
@@ -192,7 +192,7 @@ pub(super) const WORKS: [Work; 14] = [
         kernel: Some("linux"),
         more: "a system call",
         published: None,
-        seconds: 5,
+        seconds: 6,
     },
     Work {
         system: CLEARING,
@@ -207,7 +207,7 @@ pub(super) const WORKS: [Work; 14] = [
             before: "clear_page_erms",
             after: "clear_page_nt",
         }),
-        seconds: 10,
+        seconds: 38,
     },
     Work {
         system: CLEARING,
@@ -217,7 +217,7 @@ pub(super) const WORKS: [Work; 14] = [
         kernel: Some("linux"),
         more: "a system call",
         published: None,
-        seconds: 10,
+        seconds: 22,
     },
 ];
 

@@ -5,7 +5,7 @@ use quire::clear::ClearPolicy;
 use quire::platform::TouchHint;
 
 use crate::bench::experiment::{Better, Metric};
-use crate::bench::runner::Runner;
+use crate::bench::runner::{Runner, Scale};
 use crate::calibrate::{self, Effort};
 
 /// Clearing rate.
@@ -23,7 +23,9 @@ impl Setting {
     /// # Errors
     /// If there is too little memory to measure in.
     pub fn of(runner: &Runner) -> anyhow::Result<Self> {
-        let (policy, _) = calibrate::of_this_run(runner.scale.pick(Effort::SMOKE, Effort::FULL))?;
+        let is_quick = runner.scale.rounds < Scale::FULL.rounds;
+        let effort = runner.scale.pick(Effort::SMOKE, if is_quick { Effort::QUICK } else { Effort::FULL });
+        let (policy, _) = calibrate::of_this_run(effort)?;
         Ok(Self { policy, cpus: runner.cpus.clone() })
     }
 }

@@ -46,6 +46,16 @@ pub(crate) fn lines<'a>(groups: &[Group], smoke: bool, rows: &'a [Row]) -> Resul
 }
 
 impl<'a> Line<'a> {
+    /// How many times as long the kernel takes, where it does the same work.
+    pub(crate) fn over_kernel(&self) -> Option<f64> {
+        times(self.kernel.filter(|_| self.work.is_comparable())?, self.own?)
+    }
+
+    /// How many times as long the fastest other takes.
+    pub(crate) fn over_other(&self) -> Option<f64> {
+        times(self.other?, self.own?)
+    }
+
     fn of(work: &'static Work, case: &str, rows: &'a [Row]) -> Result<Self> {
         let all: Vec<&Row> = times_of(work.experiment, case, rows).collect();
         if all.is_empty() {
@@ -108,7 +118,7 @@ fn fastest<'a>(rows: impl Iterator<Item = &'a Row>) -> Option<&'a Row> {
 }
 
 /// How many times as long as `under` a row takes.
-pub(crate) fn times(row: &Row, under: &Row) -> Option<f64> {
+fn times(row: &Row, under: &Row) -> Option<f64> {
     let (long, short) = (row.median?, under.median?);
     (short > 0.0).then(|| long / short)
 }

@@ -1,6 +1,7 @@
 //! This machine in a line.
 
 use bytesize::ByteSize;
+use serde_json::Value;
 
 use crate::host::machine;
 
@@ -28,9 +29,8 @@ pub(super) fn line() -> String {
     )
 }
 
-/// The release of the kernel, to head its column.
-pub(super) fn kernel() -> String {
-    let release = machine::describe()["kernel"].as_str().map(str::to_owned).unwrap_or_default();
-    let short: Vec<&str> = release.split('.').take(2).collect();
-    format!("Linux {}", short.join("."))
+/// The release of a machine's kernel, to head its column.
+pub(crate) fn kernel_of(machine: &Value) -> String {
+    let release = machine["kernel"].as_str().unwrap_or_default();
+    format!("Linux {}", release.split('.').take(2).collect::<Vec<_>>().join("."))
 }

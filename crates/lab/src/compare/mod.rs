@@ -24,7 +24,8 @@ use crate::bench::row::{self, Row};
 use crate::bench::runner::{Runner, Scale};
 use crate::output::{self, Target, say};
 
-pub(crate) use lines::{Line, Lost, lines, lost, times};
+pub(crate) use lines::{Line, Lost, lines, lost};
+pub(crate) use machine::kernel_of;
 pub(crate) use table::{factor, shown};
 pub(crate) use works::{Group, groups};
 

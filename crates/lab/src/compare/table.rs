@@ -2,15 +2,16 @@
 
 use std::fmt::Write;
 
-use super::lines::{Line, Lost, times};
-use super::machine;
+use super::lines::{Line, Lost};
+use super::machine::kernel_of;
 use crate::bench::row::Row;
 use crate::bench::table::{distinct, quantity, skipped};
 use crate::output::Sheet;
 
 /// The table, the cases that Quire loses, and what a reader must know.
 pub(super) fn render(lines: &[Line<'_>], lost: &[Lost<'_>], rows: &[Row]) -> String {
-    let mut text = format!("{}\n", sheet(lines));
+    let kernel = rows.first().map(|row| kernel_of(&row.machine)).unwrap_or_default();
+    let mut text = format!("{}\n", sheet(lines, &kernel));
     text.push_str(
         "times: how many times as fast Quire is; below 1 it is slower. best other: the fastest published design or \
          crate. published: how many times as fast its change made the kernel of its time, on its machine.\n",
@@ -19,7 +20,9 @@ pub(super) fn render(lines: &[Line<'_>], lost: &[Lost<'_>], rows: &[Row]) -> Str
     let notes: Vec<(&str, &str)> = with_more.map(|line| (line.work.more, line.work.system)).collect();
     for more in distinct(notes.iter().map(|(more, _)| *more)) {
         let systems = distinct(notes.iter().filter(|note| note.0 == more).map(|note| note.1)).join("; ");
-        let _ = writeln!(text, "note: the kernel's figures contain {more} as well: {systems}");
+        let comparable = lines.iter().any(|line| line.work.more == more && line.work.is_comparable());
+        let why = if comparable { "" } else { "; so there is no ratio" };
+        let _ = writeln!(text, "note: the kernel's figures contain {more} as well: {systems}{why}");
     }
     let sources = distinct(lines.iter().filter_map(|line| Some(line.published.as_ref()?.1.as_str())));
     let _ = writeln!(text, "published by: {}", sources.join(", "));
@@ -30,24 +33,22 @@ pub(super) fn render(lines: &[Line<'_>], lost: &[Lost<'_>], rows: &[Row]) -> Str
     text
 }
 
-fn sheet(lines: &[Line<'_>]) -> Sheet {
-    let kernel = machine::kernel();
-    let header = ["work", "Quire", &kernel, "times", "best other", "times", "published", "best other is"];
+fn sheet(lines: &[Line<'_>], kernel: &str) -> Sheet {
+    let header = ["work", "Quire", kernel, "times", "best other", "times", "published", "best other is"];
     let mut sheet = Sheet::new(&header.map(str::to_owned), 1);
     let mut system = "";
     for line in lines {
         if std::mem::replace(&mut system, line.work.system) != line.work.system {
             sheet.add_row(std::iter::once(system.to_owned()).chain(vec![String::new(); header.len() - 1]));
         }
-        let over =
-            |row: Option<&Row>| row.and_then(|row| times(row, line.own?)).map(factor).unwrap_or_default();
+        let over = |times: Option<f64>| times.map(factor).unwrap_or_default();
         sheet.add_row([
             format!("  {}", line.work.what),
             line.own.map(shown).unwrap_or_default(),
             line.kernel.map(shown).unwrap_or_default(),
-            over(line.kernel),
+            over(line.over_kernel()),
             line.other.map(shown).unwrap_or_default(),
-            over(line.other),
+            over(line.over_other()),
             line.published.as_ref().map(|(times, _)| factor(*times)).unwrap_or_default(),
             line.other.map(|row| row.arm.clone()).unwrap_or_default(),
         ]);

@@ -6,7 +6,7 @@ use crate::bench::experiment::Experiment;
 use crate::bench::experiments::{
     clear, collapse, collapse_thp, hugetlb_pool, mapcount, mlock_gigantic, page_alloc, unmap,
 };
-use crate::bench::published;
+use crate::bench::published::figures;
 
 /// A line of the table.
 pub(crate) struct Work {
@@ -40,7 +40,7 @@ impl Published {
     /// # Errors
     /// When the bundled figures are malformed, which a test rules out.
     pub(crate) fn times(&self) -> Result<Option<(f64, String)>> {
-        let figures = published::figures(self.system)?;
+        let figures = figures(self.system)?;
         let of = |variant: &str| {
             figures.iter().find(|figure| figure.case == self.case && figure.variant == variant)
         };
@@ -56,170 +56,102 @@ const LISTS: &str = "3 per-CPU lists";
 const TEARDOWN: &str = "4 teardown: munmap 1 GiB";
 const CLEARING: &str = "5 clearing 1 GiB";
 
-const fn hvo(case: &'static str) -> Option<Published> {
-    Some(Published { system: "hvo", case, before: "hvo=1 before", after: "hvo=1 batched" })
+const fn published(
+    system: &'static str,
+    case: &'static str,
+    before: &'static str,
+    after: &'static str,
+) -> Published {
+    Published { system, case, before, after }
 }
 
-const fn zap(case: &'static str) -> Option<Published> {
-    Some(Published { system: "zap", case, before: "before", after: "batched" })
+const fn hvo(case: &'static str) -> Published {
+    published("hvo", case, "hvo=1 before", "hvo=1 batched")
 }
 
-/// The kernel's part of a page that a program gets or gives back.
+const fn zap(case: &'static str) -> Published {
+    published("zap", case, "before", "batched")
+}
+
+/// What a process cannot have without the rest of a page fault.
 const FAULT: &str = "a page fault or system call, and clearing";
+const CALL: &str = "a system call";
+
+impl Work {
+    /// A work that takes so many seconds; the case has the same name in a smoke run.
+    const fn new(
+        system: &'static str,
+        what: &'static str,
+        experiment: &'static Experiment,
+        case: &'static str,
+        seconds: u64,
+    ) -> Self {
+        let case = (case, case);
+        Self { system, what, experiment, case, kernel: None, more: "", published: None, seconds }
+    }
+
+    const fn smoke(self, case: &'static str) -> Self {
+        Self { case: (self.case.0, case), ..self }
+    }
+
+    const fn kernel(self, arm: &'static str, more: &'static str) -> Self {
+        Self { kernel: Some(arm), more, ..self }
+    }
+
+    const fn published(self, published: Published) -> Self {
+        Self { published: Some(published), ..self }
+    }
+
+    /// Whether the kernel's figure is of the same work, but for a call that starts it. Otherwise a ratio would flatter.
+    pub(crate) fn is_comparable(&self) -> bool {
+        self.more != FAULT
+    }
+
+    /// The case that a run of this size has.
+    pub(crate) fn case_at(&self, smoke: bool) -> &'static str {
+        if smoke { self.case.1 } else { self.case.0 }
+    }
+}
 
 /// Every line, in the order of the systems.
-pub(super) const WORKS: [Work; 14] = [
-    Work {
-        system: POOLS,
-        what: "grow by 1000, a page",
-        experiment: &hugetlb_pool::EXPERIMENT,
-        case: ("grow/1000/fresh", "grow/20/fresh"),
-        kernel: Some("linux-saving"),
-        more: "a write to /proc",
-        published: hvo("alloc 524288 x 2MiB"),
-        seconds: 1,
-    },
-    Work {
-        system: POOLS,
-        what: "shrink by 1000, a page",
-        experiment: &hugetlb_pool::EXPERIMENT,
-        case: ("shrink/1000/fresh", "shrink/20/fresh"),
-        kernel: Some("linux-saving"),
-        more: "a write to /proc",
-        published: hvo("free 524288 x 2MiB"),
-        seconds: 1,
-    },
-    Work {
-        system: PIECES,
-        what: "collapse 1 GiB to a leaf",
-        experiment: &collapse::EXPERIMENT,
-        case: ("direct", "direct"),
-        kernel: None,
-        more: "",
-        published: None,
-        seconds: 6,
-    },
-    Work {
-        system: PIECES,
-        what: "map 1 GiB by 4 KiB",
-        experiment: &mapcount::EXPERIMENT,
-        case: ("map", "map"),
-        kernel: None,
-        more: "",
-        published: None,
-        seconds: 6,
-    },
-    Work {
-        system: PIECES,
-        what: "collapse 1 GiB to 2 MiB",
-        experiment: &collapse_thp::EXPERIMENT,
-        case: ("4KiB", "4KiB"),
-        kernel: Some("linux"),
-        more: "a system call",
-        published: None,
-        seconds: 6,
-    },
-    Work {
-        system: LISTS,
-        what: "page allocated, freed",
-        experiment: &page_alloc::EXPERIMENT,
-        case: ("pair", "pair"),
-        kernel: Some("linux"),
-        more: FAULT,
-        published: Some(Published {
-            system: "pcp",
-            case: "alloc order-0 batch 1",
-            before: "vanilla",
-            after: "irqsafe",
-        }),
-        seconds: 1,
-    },
-    Work {
-        system: LISTS,
-        what: "16384 in bulk, a page",
-        experiment: &page_alloc::EXPERIMENT,
-        case: ("bulk-alloc/16384", "bulk-alloc/16384"),
-        kernel: Some("linux"),
-        more: FAULT,
-        published: None,
-        seconds: 1,
-    },
-    Work {
-        system: LISTS,
-        what: "random free, a page",
-        experiment: &page_alloc::EXPERIMENT,
-        case: ("random-free/16384", "random-free/16384"),
-        kernel: Some("linux"),
-        more: FAULT,
-        published: None,
-        seconds: 1,
-    },
-    Work {
-        system: TEARDOWN,
-        what: "folios of 4 KiB",
-        experiment: &unmap::EXPERIMENT,
-        case: ("4KiB", "4KiB"),
-        kernel: Some("linux"),
-        more: "a system call",
-        published: zap("munmap 1GiB folio 4KiB"),
-        seconds: 6,
-    },
-    Work {
-        system: TEARDOWN,
-        what: "folios of 64 KiB",
-        experiment: &unmap::EXPERIMENT,
-        case: ("64KiB", "64KiB"),
-        kernel: Some("linux"),
-        more: "a system call",
-        published: zap("munmap 1GiB folio 64KiB"),
-        seconds: 6,
-    },
-    Work {
-        system: TEARDOWN,
-        what: "2 MiB mapped by PTEs",
-        experiment: &unmap::EXPERIMENT,
-        case: ("2MiB-pte", "2MiB-pte"),
-        kernel: Some("linux"),
-        more: "a system call",
-        published: zap("munmap 1GiB folio 2048KiB"),
-        seconds: 6,
-    },
-    Work {
-        system: TEARDOWN,
-        what: "2 MiB mapped by PMDs",
-        experiment: &unmap::EXPERIMENT,
-        case: ("2MiB-pmd", "2MiB-pmd"),
-        kernel: Some("linux"),
-        more: "a system call",
-        published: None,
-        seconds: 6,
-    },
-    Work {
-        system: CLEARING,
-        what: "in one extent",
-        experiment: &clear::EXPERIMENT,
-        case: ("1GiB", "2MiB"),
-        kernel: None,
-        more: "",
-        published: Some(Published {
-            system: "clear",
-            case: "per 1GiB page",
-            before: "clear_page_erms",
-            after: "clear_page_nt",
-        }),
-        seconds: 38,
-    },
-    Work {
-        system: CLEARING,
-        what: "mlock of a pool page",
-        experiment: &mlock_gigantic::EXPERIMENT,
-        case: ("1GiB", "16MiB"),
-        kernel: Some("linux"),
-        more: "a system call",
-        published: None,
-        seconds: 22,
-    },
-];
+pub(super) const WORKS: [Work; 14] =
+    [
+        Work::new(POOLS, "grow by 1000, a page", &hugetlb_pool::EXPERIMENT, "grow/1000/fresh", 1)
+            .smoke("grow/20/fresh")
+            .kernel("linux-saving", "a write to /proc")
+            .published(hvo("alloc 524288 x 2MiB")),
+        Work::new(POOLS, "shrink by 1000, a page", &hugetlb_pool::EXPERIMENT, "shrink/1000/fresh", 1)
+            .smoke("shrink/20/fresh")
+            .kernel("linux-saving", "a write to /proc")
+            .published(hvo("free 524288 x 2MiB")),
+        Work::new(PIECES, "collapse 1 GiB to a leaf", &collapse::EXPERIMENT, "direct", 6),
+        Work::new(PIECES, "map 1 GiB by 4 KiB", &mapcount::EXPERIMENT, "map", 6),
+        Work::new(PIECES, "collapse 1 GiB to 2 MiB", &collapse_thp::EXPERIMENT, "4KiB", 6)
+            .kernel("linux", CALL),
+        Work::new(LISTS, "page allocated, freed", &page_alloc::EXPERIMENT, "pair", 1)
+            .kernel("linux", FAULT)
+            .published(published("pcp", "alloc order-0 batch 1", "vanilla", "irqsafe")),
+        Work::new(LISTS, "16384 in bulk, a page", &page_alloc::EXPERIMENT, "bulk-alloc/16384", 1)
+            .kernel("linux", FAULT),
+        Work::new(LISTS, "random free, a page", &page_alloc::EXPERIMENT, "random-free/16384", 1)
+            .kernel("linux", FAULT),
+        Work::new(TEARDOWN, "folios of 4 KiB", &unmap::EXPERIMENT, "4KiB", 6)
+            .kernel("linux", CALL)
+            .published(zap("munmap 1GiB folio 4KiB")),
+        Work::new(TEARDOWN, "folios of 64 KiB", &unmap::EXPERIMENT, "64KiB", 6)
+            .kernel("linux", CALL)
+            .published(zap("munmap 1GiB folio 64KiB")),
+        Work::new(TEARDOWN, "2 MiB mapped by PTEs", &unmap::EXPERIMENT, "2MiB-pte", 6)
+            .kernel("linux", CALL)
+            .published(zap("munmap 1GiB folio 2048KiB")),
+        Work::new(TEARDOWN, "2 MiB mapped by PMDs", &unmap::EXPERIMENT, "2MiB-pmd", 6).kernel("linux", CALL),
+        Work::new(CLEARING, "in one extent", &clear::EXPERIMENT, "1GiB", 38)
+            .smoke("2MiB")
+            .published(published("clear", "per 1GiB page", "clear_page_erms", "clear_page_nt")),
+        Work::new(CLEARING, "mlock of a pool page", &mlock_gigantic::EXPERIMENT, "1GiB", 22)
+            .smoke("16MiB")
+            .kernel("linux", CALL),
+    ];
 
 /// The works of one experiment, and how many minutes all of its cases take.
 pub(crate) struct Group {
@@ -232,13 +164,6 @@ impl Group {
     /// The cases of its works.
     pub(crate) fn cases(&self, smoke: bool) -> Vec<&'static str> {
         self.works.iter().map(|work| work.case_at(smoke)).collect()
-    }
-}
-
-impl Work {
-    /// The case that a run of this size has.
-    pub(crate) fn case_at(&self, smoke: bool) -> &'static str {
-        if smoke { self.case.1 } else { self.case.0 }
     }
 }
 

@@ -19,10 +19,9 @@ pub(crate) fn show(figures: &[&Path], folder: &Path) -> String {
     assert!(!plots.is_empty());
     for plot in plots {
         let plot = plot.split("</svg>").next().unwrap();
-        assert!(
-            ["<circle", "<polygon", "<polyline"].iter().any(|mark| plot.contains(mark)),
-            "no marks in {plot}"
-        );
+        // The colours of marks and lines; axes and text have others.
+        let drawn = (11..=14).any(|series| plot.contains(&format!("\"#0000{series}\"")));
+        assert!(drawn, "no marks in {plot}");
     }
     let outside = written.replace("http://www.w3.org/2000/svg", "");
     assert!(!outside.contains("http") && !outside.contains("<script"), "not self-contained");
@@ -69,6 +68,7 @@ fn predictions_stand_beside_what_was_measured() {
     std::fs::write(&file, format!("{program}\n{program}\n")).unwrap();
     let page = show(&[&file], folder.path());
     assert!(page.contains("2 of 4") && page.contains("4 of 4"), "{page}");
+    assert!(page.contains("missed: faults of sort under 64K, +50.0 %"), "{page}");
     assert!(page.contains("+50.0 %") && page.contains("41\u{202f}000"));
     // A name from elsewhere is text.
     assert!(page.contains("&lt;b&gt;") && !page.contains("<b>"));

@@ -4,9 +4,9 @@ use anyhow::{Result, bail};
 use maud::{Markup, html};
 use serde::Deserialize;
 
-use super::page::Section;
+use super::page::{MIB, Section, command, mebibytes};
 use super::plot::{self, Mark, Named, thousands};
-use crate::output::{duration, quoted};
+use crate::output::duration;
 
 /// What `quire advise --format json` says of a program.
 #[derive(Deserialize)]
@@ -75,7 +75,6 @@ struct Prices {
     from: String,
 }
 
-const MIB: f64 = (1 << 20) as f64;
 /// Mappings that the page shows, those that save most first.
 const MAPPINGS: usize = 12;
 
@@ -88,7 +87,7 @@ pub(super) fn section(advice: &Advice) -> Result<Section> {
     let chosen = advice.chosen.as_ref().and_then(|name| advice.sets.iter().find(|set| set.folio == *name));
     let title = format!("Folio sizes for {}", advice.program);
     let body = html! {
-        p.soft { code { (words(&advice.command)) } }
+        p.soft { code { (command(&advice.command)) } }
         (verdict(advice, baseline, chosen))
         div.cards {
             (over_time(advice, baseline, chosen)?)
@@ -257,10 +256,6 @@ impl Mapping {
     }
 }
 
-fn words(command: &[String]) -> String {
-    command.iter().map(|word| quoted(word).to_string()).collect::<Vec<_>>().join(" ")
-}
-
 /// By how many percent a figure changes.
 fn change(from: f64, to: f64) -> String {
     let percent = (to - from) / from.max(1.0) * 100.0;
@@ -273,8 +268,4 @@ fn waste_percent(set: &Set) -> f64 {
 
 fn untouched(set: &Set) -> String {
     format!("{:.1} %", waste_percent(set))
-}
-
-fn mebibytes(bytes: u64) -> String {
-    format!("{:.1} MiB", bytes as f64 / MIB)
 }

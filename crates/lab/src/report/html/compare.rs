@@ -7,7 +7,7 @@ use super::page::Section;
 use super::plot::{self, Mark, Ratios};
 use crate::bench::row::Row;
 use crate::bench::table::distinct;
-use crate::compare::{Group, Line, Lost, factor, groups, lines, lost, shown, times};
+use crate::compare::{Group, Line, Lost, factor, groups, kernel_of, lines, lost, shown};
 
 /// The section of the figures of one run.
 ///
@@ -27,7 +27,7 @@ pub(super) fn section(rows: &[Row]) -> Result<Section> {
         bail!("none of its cases is of the five systems: write it with `quire compare --json`");
     }
     let lost = lost(&groups, rows);
-    let kernel = kernel(rows);
+    let kernel = rows.first().map(|row| kernel_of(&row.machine)).unwrap_or_default();
     let systems = distinct(lines.iter().map(|line| line.work.system));
     let cards =
         systems.into_iter().map(|system| card(system, &lines, &kernel)).collect::<Result<Vec<_>>>()?;
@@ -48,14 +48,13 @@ pub(super) fn section(rows: &[Row]) -> Result<Section> {
 
 fn card(system: &str, lines: &[Line<'_>], kernel: &str) -> Result<Markup> {
     let lines: Vec<&Line<'_>> = lines.iter().filter(|line| line.work.system == system).collect();
-    let ratio = |line: &Line<'_>, row: Option<&Row>| times(row?, line.own?);
     let rows: Vec<Ratios> = lines
         .iter()
         .map(|line| {
             let marks = [
                 (Mark::Cross, line.published.as_ref().map(|(times, _)| *times)),
-                (Mark::Triangle, ratio(line, line.other)),
-                (Mark::Circle, ratio(line, line.kernel)),
+                (Mark::Triangle, line.over_other()),
+                (Mark::Circle, line.over_kernel()),
             ];
             let marks = marks.into_iter().filter_map(|(mark, value)| Some((mark, value?))).collect();
             Ratios { name: line.work.what.to_owned(), marks }
@@ -66,10 +65,10 @@ fn card(system: &str, lines: &[Line<'_>], kernel: &str) -> Result<Markup> {
         let all = lines.iter().filter_map(|line| Some((of(line)?, line.work.what)));
         all.min_by(|one, other| one.0.total_cmp(&other.0))
     };
-    let over_kernel = worst(|line| times(line.kernel?, line.own?));
+    let over_kernel = worst(|line| line.over_kernel());
     let (large, beside) = match over_kernel {
         Some(found) => (Some(found), kernel.to_owned()),
-        None => (worst(|line| times(line.other?, line.own?)), "the best other".to_owned()),
+        None => (worst(|line| line.over_other()), "the best other".to_owned()),
     };
     let told = lines.iter().map(|line| sentence(line, kernel)).collect::<Vec<_>>().join(" ");
     let plot = plot::ratios(&rows, "times as long as Quire", &told)?;
@@ -87,13 +86,14 @@ fn card(system: &str, lines: &[Line<'_>], kernel: &str) -> Result<Markup> {
 
 /// A line in words, for readers who do not see the plot.
 fn sentence(line: &Line<'_>, kernel: &str) -> String {
-    let over = |name: &str, row: Option<&Row>| {
-        let times = times(row?, line.own?)?;
-        Some(format!("{name} {} ({} times)", shown(row?), factor(times)))
+    let beside = |name: &str, row: Option<&Row>, times: Option<f64>| {
+        let times = times.map_or_else(String::new, |times| format!(" ({} times)", factor(times)));
+        row.map(|row| format!("{name} {}{times}", shown(row)))
     };
     let own = line.own.map(|row| format!("Quire {}", shown(row)));
     let other = line.other.map_or("", |row| row.arm.as_str());
-    let parts = [own, over(kernel, line.kernel), over(other, line.other)];
+    let kernel = beside(kernel, line.kernel, line.over_kernel());
+    let parts = [own, kernel, beside(other, line.other, line.over_other())];
     format!("{}: {}.", line.work.what, parts.into_iter().flatten().collect::<Vec<_>>().join(", "))
 }
 
@@ -116,9 +116,7 @@ fn losses(lost: &[Lost<'_>]) -> Markup {
 }
 
 fn all(lines: &[Line<'_>], kernel: &str) -> Markup {
-    let over = |line: &Line<'_>, row: Option<&Row>| {
-        row.and_then(|row| times(row, line.own?)).map(factor).unwrap_or_default()
-    };
+    let over = |times: Option<f64>| times.map(factor).unwrap_or_default();
     html! {
         h2 { "Every figure" }
         div.scroll { table {
@@ -130,9 +128,9 @@ fn all(lines: &[Line<'_>], kernel: &str) -> Markup {
                 td { (line.work.system) ", " (line.work.what) }
                 td { (line.own.map(shown).unwrap_or_default()) }
                 td { (line.kernel.map(shown).unwrap_or_default()) }
-                td { (over(line, line.kernel)) }
+                td { (over(line.over_kernel())) }
                 td { (line.other.map(shown).unwrap_or_default()) }
-                td { (over(line, line.other)) }
+                td { (over(line.over_other())) }
                 td.word { (line.other.map_or("", |row| row.arm.as_str())) }
                 td { (line.published.as_ref().map(|(times, _)| factor(*times)).unwrap_or_default()) }
                 td.word { (line.published.as_ref().map_or("", |(_, source)| source.as_str())) }
@@ -155,11 +153,6 @@ fn more(lines: &[Line<'_>]) -> Vec<(&'static str, String)> {
         distinct(with().filter(|line| line.work.more == more).map(|line| line.work.system)).join("; ")
     };
     distinct(with().map(|line| line.work.more)).into_iter().map(|more| (more, systems(more))).collect()
-}
-
-fn kernel(rows: &[Row]) -> String {
-    let release = rows.first().and_then(|row| row.machine["kernel"].as_str()).unwrap_or_default();
-    format!("Linux {}", release.split('.').take(2).collect::<Vec<_>>().join("."))
 }
 
 /// The machine and the commit, and how quiet it was.

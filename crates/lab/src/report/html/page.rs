@@ -2,12 +2,25 @@
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
+use crate::output::quoted;
+
 const STYLE: &str = include_str!("style.css");
 
 /// What one file says: the first screen, and the details below it.
 pub(super) struct Section {
     pub title: String,
     pub body: Markup,
+}
+
+/// A command as a shell would take it.
+pub(super) fn command(words: &[String]) -> String {
+    words.iter().map(|word| quoted(word).to_string()).collect::<Vec<_>>().join(" ")
+}
+
+pub(super) const MIB: f64 = (1 << 20) as f64;
+
+pub(super) fn mebibytes(bytes: u64) -> String {
+    format!("{:.1} MiB", bytes as f64 / MIB)
 }
 
 /// The whole page.

@@ -4,8 +4,7 @@
 use anyhow::{Result, anyhow};
 use maud::{Markup, PreEscaped, html};
 use plotters::coord::CoordTranslate;
-use plotters::coord::ranged1d::SegmentValue;
-use plotters::coord::types::RangedCoordf64;
+use plotters::coord::ranged1d::{AsRangedCoord, SegmentValue, ValueFormatter};
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
@@ -94,7 +93,7 @@ pub(super) fn ratios(rows: &[Ratios], axis: &str, told: &str) -> Result<Markup> 
 pub(super) fn diagonal(
     points: &[(Mark, f64, f64)],
     shown: fn(f64) -> String,
-    axes: [&str; 2],
+    names: [&str; 2],
     told: &str,
 ) -> Result<Markup> {
     let values = || points.iter().flat_map(|&(_, x, y)| [x, y]).filter(|value| *value > 0.0);
@@ -102,28 +101,8 @@ pub(super) fn diagonal(
     let mut svg = String::new();
     {
         let area = SVGBackend::with_string(&mut svg, (WIDTH, WIDTH - 40)).into_drawing_area();
-        let mut chart = ChartBuilder::on(&area)
-            .margin(10)
-            .margin_right(36)
-            .set_label_area_size(LabelAreaPosition::Left, 78)
-            .set_label_area_size(LabelAreaPosition::Bottom, 44)
-            .build_cartesian_2d((least..most).log_scale(), (least..most).log_scale())
-            .map_err(failed)?;
-        chart
-            .configure_mesh()
-            .light_line_style(TRANSPARENT)
-            .bold_line_style(SOFT)
-            .axis_style(SOFT)
-            .x_labels(4)
-            .y_labels(4)
-            .x_label_formatter(&|value| shown(*value))
-            .y_label_formatter(&|value| shown(*value))
-            .x_desc(axes[0])
-            .y_desc(axes[1])
-            .label_style(text(14))
-            .axis_desc_style(text(14))
-            .draw()
-            .map_err(failed)?;
+        let range = || (least..most).log_scale();
+        let mut chart = axes(&area, range(), range(), names, [&shown, &shown])?;
         let line = [(least, least), (most, most)];
         chart.draw_series(std::iter::once(PathElement::new(line, INK.stroke_width(1)))).map_err(failed)?;
         for &(mark, x, y) in points.iter().filter(|(_, x, y)| *x > 0.0 && *y > 0.0) {
@@ -146,7 +125,7 @@ pub(super) struct Named {
 ///
 /// # Errors
 /// Those of the plotting library.
-pub(super) fn named(points: &[Named], axes: [&str; 2], told: &str) -> Result<Markup> {
+pub(super) fn named(points: &[Named], names: [&str; 2], told: &str) -> Result<Markup> {
     // A third of the width is left for the name of the point furthest to the right.
     let right = points.iter().map(|point| point.at.0).fold(0.5, f64::max) * 1.35;
     let upright = || points.iter().map(|point| point.at.1);
@@ -154,28 +133,8 @@ pub(super) fn named(points: &[Named], axes: [&str; 2], told: &str) -> Result<Mar
     let mut svg = String::new();
     {
         let area = SVGBackend::with_string(&mut svg, (WIDTH, HEIGHT)).into_drawing_area();
-        let mut chart = ChartBuilder::on(&area)
-            .margin(10)
-            .set_label_area_size(LabelAreaPosition::Left, 78)
-            .set_label_area_size(LabelAreaPosition::Bottom, 44)
-            .build_cartesian_2d(0.0..right, (bottom..top).log_scale())
-            .map_err(failed)?;
-        let digits = usize::from(right < 10.0);
-        chart
-            .configure_mesh()
-            .light_line_style(TRANSPARENT)
-            .bold_line_style(SOFT)
-            .axis_style(SOFT)
-            .x_labels(6)
-            .y_labels(4)
-            .x_label_formatter(&|value| format!("{value:.digits$}"))
-            .y_label_formatter(&|value| thousands(*value))
-            .x_desc(axes[0])
-            .y_desc(axes[1])
-            .label_style(text(14))
-            .axis_desc_style(text(14))
-            .draw()
-            .map_err(failed)?;
+        let upright = (bottom..top).log_scale();
+        let mut chart = axes(&area, 0.0..right, upright, names, [&|value| plain(value, right), &thousands])?;
         let mut places: Vec<(i32, i32)> = Vec::new();
         let mut named = Vec::new();
         for point in points.iter().rev() {
@@ -209,14 +168,14 @@ fn decades(least: f64, most: f64) -> (f64, f64) {
 ///
 /// # Errors
 /// Those of the plotting library.
-pub(super) fn lines(series: &[(Mark, Vec<(f64, f64)>)], axes: [&str; 2], told: &str) -> Result<Markup> {
+pub(super) fn lines(series: &[(Mark, Vec<(f64, f64)>)], names: [&str; 2], told: &str) -> Result<Markup> {
     let points = || series.iter().flat_map(|(_, points)| points);
     let right = points().map(|point| point.0).fold(f64::MIN_POSITIVE, f64::max);
     let top = points().map(|point| point.1).fold(f64::MIN_POSITIVE, f64::max) * 1.1;
     let mut svg = String::new();
     {
         let area = SVGBackend::with_string(&mut svg, (WIDTH, HEIGHT)).into_drawing_area();
-        let mut chart = linear(&area, 0.0..right, 0.0..top, axes, &|value| thousands(value))?;
+        let mut chart = axes(&area, 0.0..right, 0.0..top, names, [&|value| plain(value, right), &thousands])?;
         for (mark, points) in series {
             let line = LineSeries::new(points.iter().copied(), SERIES[*mark as usize].stroke_width(3));
             chart.draw_series(line).map_err(failed)?;
@@ -227,20 +186,25 @@ pub(super) fn lines(series: &[(Mark, Vec<(f64, f64)>)], axes: [&str; 2], told: &
 }
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, plotters::coord::Shift>;
-type Plane = Cartesian2d<RangedCoordf64, RangedCoordf64>;
+type Plane<X, Y> = Cartesian2d<<X as AsRangedCoord>::CoordDescType, <Y as AsRangedCoord>::CoordDescType>;
 
-/// Two linear axes; those upright in the words of `shown`.
-fn linear<'a, 'b>(
+/// Two axes with their names and numbers.
+fn axes<'a, 'b, X, Y>(
     area: &'a Area<'b>,
-    across: std::ops::Range<f64>,
-    upright: std::ops::Range<f64>,
-    axes: [&str; 2],
-    shown: &dyn Fn(f64) -> String,
-) -> Result<Chart<'a, 'b, Plane>> {
-    let digits = if across.end < 2.0 { 2 } else { usize::from(across.end < 10.0) };
+    across: X,
+    upright: Y,
+    names: [&str; 2],
+    shown: [&dyn Fn(f64) -> String; 2],
+) -> Result<Chart<'a, 'b, Plane<X, Y>>>
+where
+    X: AsRangedCoord<Value = f64>,
+    Y: AsRangedCoord<Value = f64>,
+    X::CoordDescType: ValueFormatter<f64>,
+    Y::CoordDescType: ValueFormatter<f64>,
+{
     let mut chart = ChartBuilder::on(area)
         .margin(10)
-        .margin_right(24)
+        .margin_right(36)
         .set_label_area_size(LabelAreaPosition::Left, 78)
         .set_label_area_size(LabelAreaPosition::Bottom, 44)
         .build_cartesian_2d(across, upright)
@@ -252,15 +216,21 @@ fn linear<'a, 'b>(
         .axis_style(SOFT)
         .x_labels(6)
         .y_labels(6)
-        .x_label_formatter(&|value| format!("{value:.digits$}"))
-        .y_label_formatter(&|value| shown(*value))
-        .x_desc(axes[0])
-        .y_desc(axes[1])
+        .x_label_formatter(&|value| shown[0](*value))
+        .y_label_formatter(&|value| shown[1](*value))
+        .x_desc(names[0])
+        .y_desc(names[1])
         .label_style(text(14))
         .axis_desc_style(text(14))
         .draw()
         .map_err(failed)?;
     Ok(chart)
+}
+
+/// A number at an axis that ends at `most`, with as many digits as tell its numbers apart.
+fn plain(number: f64, most: f64) -> String {
+    let digits = if most < 2.0 { 2 } else { usize::from(most < 10.0) };
+    format!("{number:.digits$}")
 }
 
 /// Draws one mark.

@@ -4,15 +4,14 @@ use anyhow::Result;
 use maud::{Markup, html};
 use serde::Deserialize;
 
-use super::page::Section;
+use super::page::{MIB, Section, command, mebibytes};
 use super::plot::{self, Mark, thousands};
-use crate::output::{duration, quoted};
-
-const MIB: f64 = (1 << 20) as f64;
+use crate::output::duration;
 
 /// What `quire verify --format json` says of a program.
 #[derive(Deserialize)]
 pub(super) struct Program {
+    program: String,
     command: Vec<String>,
     runs: usize,
     sizes: Vec<Size>,
@@ -89,9 +88,25 @@ pub(super) fn section(programs: &[Program]) -> Result<Section> {
             span.key.triangle.two { "missed" }
         }
         div.cards { (faults) (memory) }
+        @for line in programs.iter().flat_map(missed) { p.two { (line) } }
         @for program in programs { (table(program)) }
     };
     Ok(Section { title: "Predicted by a replay, measured on this kernel".to_owned(), body })
+}
+
+/// What was predicted wrong.
+fn missed(program: &Program) -> impl Iterator<Item = String> {
+    let figures = |size: &Size, of, figure: &Figure| {
+        let told = format!(
+            "missed: {of} of {} under {}, {:+.1} %",
+            program.program, size.folio, figure.error_percent
+        );
+        (figure.verdict == Verdict::Missed).then_some(told)
+    };
+    let of_size = move |size: &Size| {
+        [figures(size, "faults", &size.faults), figures(size, "peak memory", &size.peak_rss_bytes)]
+    };
+    program.sizes.iter().flat_map(of_size).flatten()
 }
 
 fn card(
@@ -127,7 +142,7 @@ fn card(
 
 fn table(program: &Program) -> Markup {
     html! {
-        h2 { (command(program)) }
+        h2 { (command(&program.command)) }
         div.scroll { table {
             thead { tr {
                 th { "folios" } th { "faults predicted" } th { "measured" } th { "error" } th { "spread" }
@@ -135,7 +150,7 @@ fn table(program: &Program) -> Markup {
             } }
             tbody { @for size in &program.sizes { tr {
                 td { (size.folio) }
-                (cells(&size.faults, thousands))
+                (cells(&size.faults, |count| thousands(count as f64)))
                 td { (format!("{:.1} %", size.faults.measured.spread_percent)) }
                 (cells(&size.peak_rss_bytes, mebibytes))
                 td { (duration(size.kernel_ns.median as f64)) }
@@ -145,19 +160,10 @@ fn table(program: &Program) -> Markup {
     }
 }
 
-/// The command as a shell would take it.
-fn command(program: &Program) -> String {
-    program.command.iter().map(|word| quoted(word).to_string()).collect::<Vec<_>>().join(" ")
-}
-
-fn cells(figure: &Figure, shown: fn(f64) -> String) -> Markup {
+fn cells(figure: &Figure, shown: fn(u64) -> String) -> Markup {
     html! {
-        td { (shown(figure.predicted as f64)) }
-        td { (shown(figure.measured.median as f64)) }
+        td { (shown(figure.predicted)) }
+        td { (shown(figure.measured.median)) }
         td.two[figure.verdict == Verdict::Missed] { (format!("{:+.1} %", figure.error_percent)) }
     }
-}
-
-fn mebibytes(bytes: f64) -> String {
-    format!("{:.1} MiB", bytes / MIB)
 }

@@ -43,7 +43,7 @@ impl Case {
 
 /// The sets that are tried, of the sizes in `known`: each alone, and a few together. What `baseline` gives to memory that
 /// asks, all of them give too.
-pub(super) fn tried(baseline: FolioSet, known: FolioSet) -> Vec<FolioSet> {
+pub(crate) fn tried(baseline: FolioSet, known: FolioSet) -> Vec<FolioSet> {
     let of = |orders: &[u8]| orders.iter().fold(FolioSet::FRAMES, |set, order| set.and(*order));
     let several = [of(&[4, 9]), of(&[2, 4, 9]), known];
     let mut sets = vec![baseline];

@@ -37,8 +37,13 @@ use crate::output::{self, Target, parse_bytes, quoted, say};
 use crate::replay::{FolioSet, Trial, parse_set};
 use crate::settings::Places;
 use crate::tlb;
+
+pub(crate) use case::tried;
+pub(crate) use prices::Prices;
+pub(crate) use verdict::advised;
+
 use baseline::Settings;
-use objective::Goal;
+use objective::{Goal, MAX_WASTE};
 use translations::Translations;
 use verdict::{Verdict, Wish};
 
@@ -76,7 +81,7 @@ pub struct Args {
     #[arg(long, value_enum, default_value_t)]
     goal: Goal,
     /// The share of peak memory that may be untouched.
-    #[arg(long, value_name = "PERCENT", value_parser = parse_percent, default_value = "5")]
+    #[arg(long, value_name = "PERCENT", value_parser = parse_percent, default_value_t = MAX_WASTE)]
     max_waste: f64,
     /// Folio sizes to compare with: 4K to 2M, or several as 64K,2M [default: the settings of this machine].
     #[arg(long, value_name = "SIZES", value_parser = parse_set)]

@@ -30,6 +30,9 @@ pub(super) struct Score {
     pub(super) wasted: u64,
 }
 
+/// Percent of peak memory that may be untouched, unless the user says otherwise.
+pub(super) const MAX_WASTE: f64 = 5.0;
+
 /// Times that differ by less than this part of the baseline's are equal: the prediction is no better.
 const EQUAL_TIME: f64 = 0.05;
 /// The same for memory.

@@ -21,7 +21,7 @@ const USUAL_NS: [f64; KINDS] = [500.0, 800.0, 1000.0, 500.0, 700.0, 100_000.0, 0
 
 /// The prices of one trace.
 #[derive(Clone, Debug)]
-pub(super) struct Prices {
+pub(crate) struct Prices {
     /// Nanoseconds by kind; of the anonymous ones those of 4 KiB.
     kinds: [f64; KINDS],
     /// Nanoseconds of a fault that brings in a folio of zeroes, by order.
@@ -45,7 +45,7 @@ impl Prices {
     ///
     /// # Errors
     /// A file that was asked for and cannot be used.
-    pub(super) fn of(frames: &Figures, file: Option<&std::path::Path>) -> anyhow::Result<Self> {
+    pub(crate) fn of(frames: &Figures, file: Option<&std::path::Path>) -> anyhow::Result<Self> {
         let recorded = |kind: usize| frames.recorded_ns.get(FaultKind::NAMES[kind]).map(|ns| *ns as f64);
         let kinds = std::array::from_fn(|kind| recorded(kind).unwrap_or(USUAL_NS[kind]));
         let anon = FaultKind::Anon as usize;
@@ -79,8 +79,18 @@ impl Prices {
         Self { kinds, folios, walk_ns: measured.walk_ns, source: Source::Measured(path) }
     }
 
+    /// Nanoseconds of a fault that brings in a single page of zeroes.
+    pub(crate) const fn of_a_page(&self) -> f64 {
+        self.folios[0]
+    }
+
+    /// Whether this machine was measured.
+    pub(crate) const fn are_measured(&self) -> bool {
+        matches!(self.source, Source::Measured(_))
+    }
+
     /// Nanoseconds of faults, by kind and by order.
-    pub(super) fn sum(&self, kinds: &[u64; KINDS], folios: &[u64; ORDERS]) -> f64 {
+    pub(crate) fn sum(&self, kinds: &[u64; KINDS], folios: &[u64; ORDERS]) -> f64 {
         let others = (0..KINDS).filter(|&kind| kind != FaultKind::Anon as usize);
         let of_kinds: f64 = others.map(|kind| kinds[kind] as f64 * self.kinds[kind]).sum();
         let of_folios: f64 = folios.iter().zip(self.folios).map(|(count, ns)| *count as f64 * ns).sum();

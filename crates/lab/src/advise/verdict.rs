@@ -9,7 +9,7 @@ use crate::replay::{Figures, FolioSet, Trial};
 use super::baseline::Settings;
 use super::case::{self, Case};
 use super::mappings::{self, Gain, Plan};
-use super::objective::{Goal, choose, is_worth};
+use super::objective::{Goal, MAX_WASTE, choose, is_worth};
 use super::prices::Prices;
 use super::translations::Translations;
 
@@ -23,6 +23,17 @@ pub(super) struct Wish<'a> {
     pub(super) baseline: Option<FolioSet>,
     /// Measured prices; `None` for the kept ones.
     pub(super) prices: Option<&'a Path>,
+}
+
+/// What is advised where a program has single pages so far, no goal is given, and a twentieth may be wasted.
+///
+/// `replayed` are the replays under [`case::tried`], that of single pages first. Returns the set and the share of the peak
+/// that was never touched.
+pub(crate) fn advised(replayed: &[Figures], prices: &Prices, trial: &Trial) -> (FolioSet, f64) {
+    let wish = Wish { goal: Goal::default(), most_waste: MAX_WASTE / 100.0, baseline: None, prices: None };
+    let verdict = Verdict::judged(replayed.to_vec(), prices.clone(), Vec::new(), wish, trial.wall_ns());
+    let case = verdict.chosen().unwrap_or_else(|| verdict.baseline());
+    (case.set(), case.score.waste())
 }
 
 /// The verdict.

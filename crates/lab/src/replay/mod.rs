@@ -51,7 +51,7 @@ use serde_json::Value;
 pub(crate) use background::{Behind, Moment, Plan as BackgroundPlan, Recording};
 pub use error::ReplayError;
 pub(crate) use parts::{Part, PartKind};
-pub(crate) use policy::{FolioSet, FolioSize, order_name, parse_set, parse_size};
+pub(crate) use policy::{FolioSet, order_name, parse_set, parse_size};
 pub(crate) use timeline::Sample;
 pub(crate) use trial::{Figures, Trial};
 

@@ -19,13 +19,6 @@ const SIZES: [(&str, u8); 9] = [
     ("2M", 9),
 ];
 
-/// One folio size.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct FolioSize {
-    name: &'static str,
-    order: Order,
-}
-
 /// The folio sizes of anonymous memory: a fault takes the largest that fits, at last 4 KiB; as Linux with these
 /// sizes on `always`, and others on `madvise` for memory that asks.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
@@ -43,29 +36,6 @@ pub(super) enum FolioChoice {
     Sweep,
 }
 
-impl FolioSize {
-    /// Single pages.
-    pub(crate) const PAGE: Self = Self { name: SIZES[0].0, order: Order::FRAME };
-
-    pub(crate) fn all() -> impl Iterator<Item = Self> {
-        SIZES.into_iter().filter_map(|(name, order)| Some(Self { name, order: Order::new(order)? }))
-    }
-
-    pub(crate) const fn name(self) -> &'static str {
-        self.name
-    }
-
-    /// The size in KiB.
-    pub(crate) const fn kib(self) -> usize {
-        self.order.bytes() as usize / 1024
-    }
-
-    /// This size alone.
-    pub(crate) const fn set(self) -> FolioSet {
-        FolioSet::FRAMES.and(self.order.get())
-    }
-}
-
 impl FolioSet {
     /// Single frames only.
     pub(crate) const FRAMES: Self = Self { always: 0, madvise: 0 };
@@ -77,7 +47,7 @@ impl FolioSet {
 
     /// Each size alone, small to large.
     pub(crate) fn each() -> impl Iterator<Item = Self> {
-        FolioSize::all().map(FolioSize::set)
+        SIZES.into_iter().map(|(_, order)| Self::FRAMES.and(order))
     }
 
     /// The set with one more order.
@@ -111,6 +81,11 @@ impl FolioSet {
     /// The orders for all memory, without 4 KiB, small to large.
     pub(crate) fn orders(self) -> impl Iterator<Item = u8> {
         (1..16).filter(move |order| self.always >> order & 1 == 1)
+    }
+
+    /// The sizes for all memory in KiB, without 4 KiB.
+    pub(crate) fn kib(self) -> impl Iterator<Item = usize> {
+        self.orders().map(|order| 4 << order)
     }
 
     /// `4K`, `64K`, `64K+2M`, `all`; behind a comma what memory gets that asks.
@@ -162,15 +137,16 @@ pub(crate) fn parse_set(text: &str) -> Result<FolioSet, String> {
     if text.eq_ignore_ascii_case("all") {
         return Ok(FolioSet::all());
     }
-    let with = |set: FolioSet, name: &str| Ok(set.with(parse_size(name.trim())?.set()));
+    let with = |set: FolioSet, name: &str| Ok(set.with(parse_size(name.trim())?));
     text.split([',', '+'])
         .try_fold(FolioSet::FRAMES, with)
         .map_err(|error: String| format!("{error}, several of them between commas, or all"))
 }
 
 /// `4K` to `2M`, in either case of letters.
-pub(crate) fn parse_size(text: &str) -> Result<FolioSize, String> {
-    FolioSize::all().find(|size| size.name.eq_ignore_ascii_case(text)).ok_or_else(|| {
+pub(crate) fn parse_size(text: &str) -> Result<FolioSet, String> {
+    let size = SIZES.into_iter().find(|(name, _)| name.eq_ignore_ascii_case(text));
+    size.map(|(_, order)| FolioSet::FRAMES.and(order)).ok_or_else(|| {
         let names: Vec<&str> = SIZES.iter().map(|(name, _)| *name).collect();
         format!("no such folio size; choose {}", names.join(", "))
     })

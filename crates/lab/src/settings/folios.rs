@@ -20,26 +20,25 @@ impl Settings {
         let Some(wanted) = sizes.get(&kib) else {
             return Err(SettingsError(format!("this kernel has no anonymous folios of {kib} KiB")));
         };
-        self.choose(&sizes, Some((wanted, "madvise")))
+        self.choose(&sizes, &[(wanted, "madvise")])
     }
 
-    /// Gives folios of `kib` KiB, where they fit, to all anonymous memory, whether it asks for them or not. With 4
-    /// all memory has single pages.
+    /// Gives folios of these sizes in KiB, where they fit, to all anonymous memory, whether it asks for them or not.
+    /// Without a size all memory has single pages.
     ///
     /// # Errors
-    /// [`SettingsError`] when the kernel has no such size or refuses the setting.
-    pub fn always(&self, kib: usize) -> Result<(), SettingsError> {
+    /// [`SettingsError`] when the kernel lacks a size or refuses the setting.
+    pub fn always(&self, kib: &[usize]) -> Result<(), SettingsError> {
         let sizes = self.sizes()?;
-        match (kib, sizes.get(&kib)) {
-            (4, _) => self.choose(&sizes, None),
-            (_, Some(wanted)) => self.choose(&sizes, Some((wanted, "always"))),
-            (_, None) => Err(SettingsError(format!("this kernel has no anonymous folios of {kib} KiB"))),
-        }
+        let wanted = |kib| sizes.get(kib).map(|path| (path.as_path(), "always")).ok_or(*kib);
+        let wanted: Result<Vec<_>, usize> = kib.iter().map(wanted).collect();
+        let lacking = |kib| SettingsError(format!("this kernel has no anonymous folios of {kib} KiB"));
+        self.choose(&sizes, &wanted.map_err(lacking)?)
     }
 
     /// Whether the settings are still as [`Self::always`] has left them.
-    pub fn is_always(&self, kib: usize) -> bool {
-        let wanted = |size: usize| if size == kib { "always" } else { "never" };
+    pub fn is_always(&self, kib: &[usize]) -> bool {
+        let wanted = |size: usize| if kib.contains(&size) { "always" } else { "never" };
         let mut sizes = sizes(&self.places().settings).into_iter();
         sizes.all(|(size, path)| selected(&path).as_deref() == Some(wanted(size)))
     }
@@ -69,18 +68,19 @@ impl Settings {
         self.count(kib, "anon_fault_fallback")
     }
 
-    /// Sets one size to a value, and all others to `never`.
+    /// Sets some sizes to values, and all others to `never`.
     fn choose(
         &self,
         sizes: &BTreeMap<usize, PathBuf>,
-        chosen: Option<(&Path, &str)>,
+        chosen: &[(&Path, &str)],
     ) -> Result<(), SettingsError> {
-        // Sets the chosen size first, so that huge pages are never all off between two choices: the kernel would
+        // Sets the chosen sizes first, so that huge pages are never all off between two choices: the kernel would
         // then stop khugepaged and change its memory reserves.
-        let wanted = chosen.map(|(path, _)| path);
-        let others = sizes.values().map(PathBuf::as_path).filter(|path| Some(*path) != wanted);
+        let is_chosen = |path: &Path| chosen.iter().any(|(wanted, _)| *wanted == path);
+        let others = sizes.values().map(PathBuf::as_path).filter(|path| !is_chosen(path));
         let changes: Vec<(&Path, &str)> = chosen
-            .into_iter()
+            .iter()
+            .copied()
             .chain(others.map(|path| (path, "never")))
             .filter(|(path, value)| selected(path).as_deref() != Some(value))
             .collect();

@@ -3,10 +3,12 @@
 use serde::Serialize;
 use serde_json::Value;
 
+use super::fault_time::SAMPLE_NS;
 use super::measure::{Measured, Runs};
+use super::priced::Priced;
 use crate::host::{machine, threads};
 use crate::record::{Counted, Peak};
-use crate::replay::{Figures, FolioSize, Trial};
+use crate::replay::{FolioSet, Trial};
 
 const PAGE: u64 = 4096;
 
@@ -17,6 +19,10 @@ const SCHEMA: u32 = 1;
 pub(super) const FAULTS_PERCENT: f64 = 5.0;
 /// Percent by which a prediction of peak memory may miss.
 pub(super) const RSS_PERCENT: f64 = 3.0;
+/// Percent by which a prediction of the time in faults may miss.
+pub(super) const FAULT_TIME_PERCENT: f64 = 15.0;
+/// Percent by which a run under the advice may take longer than the best.
+pub(super) const ADVICE_PERCENT: f64 = 2.0;
 
 /// A program under all sizes.
 #[derive(Clone, Debug, Serialize)]
@@ -32,7 +38,13 @@ pub(super) struct Compared {
     pub(super) runs: usize,
     /// Whether each process was stopped at its end to read its peak: a program of little memory.
     pub(super) stopped_at_exit: bool,
+    /// Runs under each size whose time in faults was sampled.
+    pub(super) sampled_runs: usize,
+    /// Whether this machine's prices were measured (`quire calibrate --kernel`), or are assumed.
+    pub(super) prices_measured: bool,
     pub(super) sizes: Vec<Row>,
+    /// What `quire advise` chooses where a program has single pages, if it was measured.
+    pub(super) advice: Option<Advice>,
     pub(super) machine: Value,
     pub(super) commit: &'static str,
 }
@@ -40,17 +52,36 @@ pub(super) struct Compared {
 /// A program under one size.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Row {
-    pub(super) folio: &'static str,
+    pub(super) folio: String,
     /// Faults that Quire took in the replay.
     pub(super) replayed_faults: u64,
     pub(super) faults: Figure,
     pub(super) peak_rss_bytes: Figure,
+    /// Nanoseconds in page faults, if they were measured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) fault_ns: Option<Figure>,
     pub(super) kernel_ns: Spread,
     pub(super) run_ns: Spread,
     /// Faults of all runs, in the whole system, that found no free folio.
     pub(super) fell_back: u64,
     /// The program's exit codes, each once.
     pub(super) exit_codes: Vec<u8>,
+}
+
+/// What is advised, beside the best that was measured.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(super) struct Advice {
+    pub(super) folio: String,
+    /// Peak memory that was never touched, as the replay predicts it.
+    pub(super) waste_percent: f64,
+    /// The run time, and the least of all sets and its name; medians.
+    pub(super) run_ns: u64,
+    pub(super) best: String,
+    pub(super) best_run_ns: u64,
+    /// By how much the run under the advice takes longer than the best.
+    pub(super) longer_percent: f64,
+    /// Whether that is no more than it may be.
+    pub(super) verdict: Verdict,
 }
 
 /// A prediction beside measured runs.
@@ -88,56 +119,76 @@ pub(super) enum Verdict {
 }
 
 impl Compared {
-    /// `measured` in the order of `sizes`; `replayed` under single pages first.
-    pub(super) fn new(trial: &Trial, replayed: &[Figures], sizes: &[FolioSize], measured: &Measured) -> Self {
+    /// `measured` in the order of `sets`.
+    pub(super) fn new(trial: &Trial, priced: &Priced, sets: &[FolioSet], measured: &Measured) -> Self {
         let header = trial.header();
-        let recorded = header.totals.kernel_faults;
-        let small = replayed.first().map_or(0, Figures::faults);
-        let row = |(size, runs): (&FolioSize, &Runs)| {
-            let prediction = replayed.iter().find(|figures| figures.set == size.set())?;
-            let faults = expected_faults(recorded, small, prediction.faults());
+        let row = |(set, runs): (&FolioSet, &Runs)| {
+            let prediction = priced.of(*set)?;
             let mut exit_codes: Vec<u8> = runs.runs.iter().map(|run| run.exit_code).collect();
             exit_codes.sort_unstable();
             exit_codes.dedup();
             let spread = |of: fn(&Counted) -> u64| Spread::of(runs.runs.iter().map(of).collect());
             Some(Row {
-                folio: size.name(),
-                replayed_faults: prediction.faults(),
-                faults: Figure::new(faults, spread(|run| run.faults), FAULTS_PERCENT, 0),
+                folio: set.name(),
+                replayed_faults: prediction.replayed,
+                faults: Figure::new(prediction.faults, spread(|run| run.faults), FAULTS_PERCENT, 0),
                 peak_rss_bytes: Figure::new(
                     prediction.peak_rss,
                     spread(|run| run.peak_rss_bytes),
                     RSS_PERCENT,
                     rss_grain(),
                 ),
+                fault_ns: (!runs.fault_ns.is_empty()).then(|| {
+                    let measured = Spread::of(runs.fault_ns.clone());
+                    // However much the runs differ: samples of a busy machine prove nothing.
+                    let measured_alone = Spread { spread_percent: 0.0, ..measured };
+                    let figure =
+                        Figure::new(prediction.fault_ns, measured_alone, FAULT_TIME_PERCENT, SAMPLE_NS);
+                    Figure { measured, ..figure }
+                }),
                 kernel_ns: spread(|run| run.kernel_ns),
                 run_ns: spread(|run| run.run_ns),
                 fell_back: runs.fell_back,
                 exit_codes,
             })
         };
+        let sizes: Vec<Row> = sets.iter().zip(&measured.sizes).filter_map(row).collect();
         Self {
             schema: SCHEMA,
             program: header.program.name.clone(),
             program_version: header.program.version.clone(),
             command: header.command.clone(),
             recorded_kernel: header.kernel.clone(),
-            recorded_faults: recorded,
+            recorded_faults: header.totals.kernel_faults,
             runs: measured.sizes.first().map_or(0, |runs| runs.runs.len()),
             stopped_at_exit: measured.peak == Peak::Seen,
-            sizes: sizes.iter().zip(&measured.sizes).filter_map(row).collect(),
+            sampled_runs: measured.sizes.first().map_or(0, |runs| runs.fault_ns.len()),
+            prices_measured: priced.measured,
+            advice: Advice::of(priced.advised, &sizes),
+            sizes,
             machine: machine::describe(),
             commit: machine::commit(),
         }
     }
 }
 
-/// The faults of the kernel under a size: those of the recorded run, less those that the replay under this size
-/// saves against the replay under single pages. So faults that no event of a trace is about (arguments that `execve`
-/// copies, for example) and faults that Quire takes otherwise than Linux under any size do not count as errors of the
-/// size. Without the kernel's count, what the replay took.
-fn expected_faults(recorded: u64, small: u64, sized: u64) -> u64 {
-    if recorded == 0 { sized } else { (recorded + sized).saturating_sub(small) }
+impl Advice {
+    fn of((set, waste): (FolioSet, f64), rows: &[Row]) -> Option<Self> {
+        let chosen = rows.iter().find(|row| row.folio == set.name())?;
+        let best = rows.iter().min_by_key(|row| row.run_ns.median)?;
+        let (run_ns, best_run_ns) = (chosen.run_ns.median, best.run_ns.median);
+        let longer_percent = percent((run_ns - best_run_ns) as f64, best_run_ns);
+        let verdict = if longer_percent <= ADVICE_PERCENT { Verdict::Within } else { Verdict::Missed };
+        Some(Self {
+            folio: set.name(),
+            waste_percent: waste * 100.0,
+            run_ns,
+            best: best.folio.clone(),
+            best_run_ns,
+            longer_percent,
+            verdict,
+        })
+    }
 }
 
 /// Bytes of resident memory that the kernel's count may miss: each CPU keeps up to 32 pages, or two for each CPU of

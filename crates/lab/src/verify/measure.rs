@@ -1,4 +1,4 @@
-//! Runs a program under each folio size, and reads what the kernel counted.
+//! Runs a program under each set of folio sizes, and reads what the kernel counted.
 //!
 //! Each run has a process of its own between this one and the program. The kernel counts the memory of a process
 //! before it execs as the program's peak, and this process has much of it after a replay.
@@ -12,10 +12,11 @@ use anyhow::{Context, Result, bail};
 use nix::sys::prctl;
 use nix::sys::signal::Signal;
 
+use super::fault_time::{self, SAMPLE_NS};
 use super::streams::Streams;
 use crate::output::{quoted, say};
 use crate::record::{Counted, Peak, run_unrecorded};
-use crate::replay::FolioSize;
+use crate::replay::FolioSet;
 use crate::settings::{Places, Settings};
 
 /// The name of the subcommand below.
@@ -28,20 +29,27 @@ const SMALL_BYTES: u64 = 32 << 20;
 /// Runs until the folio sizes stay as they were set.
 const ATTEMPTS: usize = 5;
 
+/// A run whose time in faults is sampled says little if it has few samples: as many runs together should have this time in
+/// faults, as far as there are no more of them.
+const SAMPLED_NS: u64 = 500 * SAMPLE_NS;
+const SAMPLED_RUNS: u32 = 15;
+
 /// All runs of a program.
 #[derive(Clone, Debug)]
 pub(super) struct Measured {
-    /// In the order in which the sizes were given.
+    /// In the order in which the sets were given.
     pub(super) sizes: Vec<Runs>,
     pub(super) peak: Peak,
 }
 
-/// The runs under one size.
+/// The runs under one set of sizes.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Runs {
     pub(super) runs: Vec<Counted>,
-    /// Faults in the whole system that found no free folio of the size meanwhile.
+    /// Faults in the whole system that found no free folio of these sizes meanwhile.
     pub(super) fell_back: u64,
+    /// Nanoseconds in faults of further runs.
+    pub(super) fault_ns: Vec<u64>,
 }
 
 /// A program to run.
@@ -52,35 +60,50 @@ pub(super) struct Measuring<'a> {
     pub(super) prepare: Option<&'a OsStr>,
     /// Whether the user sees what it writes.
     pub(super) shown: bool,
+    /// Runs whose time in faults is sampled, under each set.
+    pub(super) sampled: u32,
+}
+
+/// How many runs to sample of a program that is so long in faults, if at least `runs`.
+pub(super) fn sampled_runs(runs: u32, fault_ns: u64) -> u32 {
+    let enough = SAMPLED_NS.div_ceil(fault_ns.max(1)).min(SAMPLED_RUNS.into());
+    runs.max(enough as u32)
 }
 
 impl Measuring<'_> {
-    /// Runs the command once to warm the page cache, and then `runs` times under each size, the sizes in turn.
+    /// Runs the command once to warm the page cache, and then `runs` times under each set of sizes, the sets in turn.
     ///
     /// # Errors
     /// A command that cannot be run, settings that this user may not change.
-    pub(super) fn measure(self, places: &Places, sizes: &[FolioSize], runs: u32) -> Result<Measured> {
+    pub(super) fn measure(self, places: &Places, sets: &[FolioSet], runs: u32) -> Result<Measured> {
         let settings = Settings::acquire(places)?;
         settings.hold_khugepaged()?;
-        settings.always(4)?;
+        settings.always(&[])?;
         // This run warms the page cache.
         let first = self.run(Peak::Seen)?;
         let peak = if first.peak_rss_bytes < SMALL_BYTES { Peak::Seen } else { Peak::Counted };
-        let mut measured = vec![Runs::default(); sizes.len()];
+        let mut measured = vec![Runs::default(); sets.len()];
         for _ in 0..runs {
-            for (size, measured) in sizes.iter().zip(&mut measured) {
-                let kib = size.kib();
-                let fell_back = || settings.fell_back(kib).unwrap_or(0);
+            for (set, measured) in sets.iter().zip(&mut measured) {
+                let kib: Vec<usize> = set.kib().collect();
+                let fell_back = || kib.iter().filter_map(|kib| settings.fell_back(*kib)).sum::<u64>();
                 let before = fell_back();
-                measured.runs.push(self.run_undisturbed(&settings, kib, peak)?);
+                measured.runs.push(self.run_undisturbed(&settings, &kib, peak)?);
                 measured.fell_back += fell_back() - before;
+            }
+        }
+        for _ in 0..self.sampled {
+            for (set, measured) in sets.iter().zip(&mut measured) {
+                prepare(self.prepare)?;
+                settings.always(&set.kib().collect::<Vec<_>>())?;
+                measured.fault_ns.push(fault_time::sample(self.command, self.shown)?);
             }
         }
         Ok(Measured { sizes: measured, peak })
     }
 
-    /// Runs the command under one size, again if another program has changed the sizes meanwhile.
-    fn run_undisturbed(self, settings: &Settings, kib: usize, peak: Peak) -> Result<Counted> {
+    /// Runs the command under one set, again if another program has changed the sizes meanwhile.
+    fn run_undisturbed(self, settings: &Settings, kib: &[usize], peak: Peak) -> Result<Counted> {
         for _ in 0..ATTEMPTS {
             settings.always(kib)?;
             let counted = self.run(peak)?;

@@ -2,13 +2,17 @@
 //!
 //! ```text
 //! measure   the runs: a process of its own for each, so that its memory does not count as the program's
+//! fault_time further runs, of which samples tell how long they are in faults
 //! streams   what the program reads and writes meanwhile
+//! priced    what the replays predict, time in faults included
 //! compare   predictions, medians, errors and spreads
 //! text      the table
 //! ```
 
 mod compare;
+mod fault_time;
 mod measure;
+mod priced;
 mod streams;
 mod text;
 
@@ -21,14 +25,16 @@ use clap::{ValueEnum, value_parser};
 pub use measure::RunArgs;
 pub(crate) use measure::run_once;
 
+use crate::advise;
 use crate::files::{self, Shard};
 use crate::output::{self, quoted, say};
 use crate::record::{self, Wait};
-use crate::replay::{FolioSize, ReplayError, Trial, parse_size};
+use crate::replay::{FolioSet, ReplayError, Trial, parse_size};
 use crate::settings::{Places, Settings};
 use crate::trace::{Program, Tier};
 use compare::Compared;
 use measure::Measuring;
+use priced::Priced;
 use streams::Streams;
 
 /// Run programs on this machine's Linux under each folio size, beside what a replay predicts.
@@ -46,10 +52,14 @@ pub struct Args {
     shard: Option<Shard>,
     /// Folio sizes, 4K to 2M, with commas between them [default: all that the kernel has].
     #[arg(long, value_name = "SIZES", value_delimiter = ',', value_parser = parse_size)]
-    sizes: Vec<FolioSize>,
+    sizes: Vec<FolioSet>,
     /// Runs under each size.
     #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..=1000), default_value_t = 5)]
     runs: u32,
+    /// Further runs under each size of which `perf` samples the time in faults; 0: none [default: as many as --runs, and
+    /// up to 15 of a program that is in faults for a short time only].
+    #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(0..=1000))]
+    sampled_runs: Option<u32>,
     /// A shell command before each run, not measured: it removes what the run before has written.
     #[arg(long, value_name = "SCRIPT")]
     prepare: Option<OsString>,
@@ -112,8 +122,8 @@ fn verify(args: &Args, trace: &Path) -> Result<()> {
     let in_trace = |error: ReplayError| anyhow!("{}: {error}", quoted(trace));
     let trial = Trial::open(trace, None).map_err(in_trace)?;
     // The replay under single pages is what the others are compared with.
-    let mut sets = vec![FolioSize::PAGE.set()];
-    sets.extend(sizes.iter().filter(|size| **size != FolioSize::PAGE).map(|size| size.set()));
+    let known = sizes.iter().fold(FolioSet::FRAMES, |all, size| all.with(*size));
+    let sets = advise::tried(FolioSet::FRAMES, known);
     let (replayed, left_out) = trial.replay(&sets).map_err(in_trace)?;
     if let Some(error) = left_out.into_iter().next() {
         return Err(in_trace(error));
@@ -124,9 +134,23 @@ fn verify(args: &Args, trace: &Path) -> Result<()> {
         false => args.command.clone(),
     };
     // Changed only while the programs run, and by a process without other threads until then.
-    let program = Measuring { command: &command, prepare: args.prepare.as_deref(), shown: args.show_output };
-    let measured = program.measure(&held, &sizes, args.runs)?;
-    let compared = Compared::new(&trial, &replayed, &sizes, &measured);
+    let priced = Priced::new(&trial, &replayed)?;
+    let sampled = match fault_time::missing() {
+        Some(why) if args.sampled_runs != Some(0) => {
+            say(format_args!("quire: the time in faults is not measured: {why}"));
+            0
+        }
+        Some(_) => 0,
+        None => args.sampled_runs.unwrap_or_else(|| measure::sampled_runs(args.runs, priced.least_ns())),
+    };
+    let prepare = args.prepare.as_deref();
+    let program = Measuring { command: &command, prepare, shown: args.show_output, sampled };
+    let mut runs = sizes;
+    if !runs.contains(&priced.advised.0) {
+        runs.push(priced.advised.0);
+    }
+    let measured = program.measure(&held, &runs, args.runs)?;
+    let compared = Compared::new(&trial, &priced, &runs, &measured);
     match args.format {
         Format::Text => output::show(&(text::section(&compared) + "\n"))?,
         Format::Json => output::show(&(serde_json::to_string(&compared)? + "\n"))?,
@@ -135,12 +159,12 @@ fn verify(args: &Args, trace: &Path) -> Result<()> {
 }
 
 /// The sizes that were asked for, or all that the kernel has, small to large.
-fn sizes(args: &Args, places: &Places) -> Vec<FolioSize> {
+fn sizes(args: &Args, places: &Places) -> Vec<FolioSet> {
     if !args.sizes.is_empty() {
         return args.sizes.clone();
     }
     let known = Settings::folio_sizes(places);
-    FolioSize::all().filter(|size| known.contains(&size.kib())).collect()
+    FolioSet::each().filter(|set| set.kib().all(|kib| known.contains(&kib))).collect()
 }
 
 /// Says what the recording lacks for a comparison.

@@ -2,7 +2,9 @@
 
 use std::fmt::Write;
 
-use super::compare::{Compared, FAULTS_PERCENT, Figure, RSS_PERCENT, Row, Verdict};
+use super::compare::{
+    Advice, Compared, FAULT_TIME_PERCENT, FAULTS_PERCENT, Figure, RSS_PERCENT, Row, Verdict,
+};
 use crate::output::quoted;
 
 const COLUMNS: usize = 80;
@@ -24,19 +26,69 @@ pub(super) fn section(compared: &Compared) -> String {
     for row in &compared.sizes {
         let _ = writeln!(text, "{}", line(row));
     }
+    fault_times(&mut text, compared);
     for row in &compared.sizes {
         notes(&mut text, row);
     }
-    let judged = |of: fn(&Row) -> &Figure, what, allowed| {
-        let reached = compared.sizes.iter().filter(|row| of(row).verdict != Verdict::Missed).count();
-        let sizes = compared.sizes.len();
-        format!("{what}: {reached} of {sizes} within {allowed} %, or within the runs' own spread.\n")
+    let judged = |of: fn(&Row) -> Option<&Figure>, what, allowed| {
+        let figures: Vec<&Figure> = compared.sizes.iter().filter_map(of).collect();
+        let reached = figures.iter().filter(|figure| figure.verdict != Verdict::Missed).count();
+        let all = figures.len();
+        match all {
+            0 => String::new(),
+            _ => format!("{what}: {reached} of {all} within {allowed} %"),
+        }
     };
-    text + &judged(|row| &row.faults, "Faults", FAULTS_PERCENT)
-        + &judged(|row| &row.peak_rss_bytes, "Peak RSS", RSS_PERCENT)
+    let or_spread = ", or within the runs' own spread.\n";
+    let prices = match (compared.sampled_runs, compared.prices_measured) {
+        (0, _) => "",
+        (_, true) => ".\n",
+        (_, false) => " (prices assumed: `calibrate --kernel`).\n",
+    };
+    text + &judged(|row| Some(&row.faults), "Faults", FAULTS_PERCENT)
+        + or_spread
+        + &judged(|row| Some(&row.peak_rss_bytes), "Peak RSS", RSS_PERCENT)
+        + or_spread
+        + &judged(|row| row.fault_ns.as_ref(), "Time in faults", FAULT_TIME_PERCENT)
+        + prices
+        + &compared.advice.as_ref().map_or_else(String::new, advice)
         + NOTE
         + "\n"
         + if compared.stopped_at_exit { STOPPED } else { "" }
+}
+
+/// The run under the advice beside the best one.
+fn advice(advice: &Advice) -> String {
+    let Advice { folio, best, waste_percent, longer_percent, .. } = advice;
+    let seconds = |ns: u64| format!("{:.3} s", ns as f64 / 1e9);
+    let (run, least) = (seconds(advice.run_ns), seconds(advice.best_run_ns));
+    let beside = match folio == best {
+        true => "the fastest".to_owned(),
+        false => format!("fastest {best} {least} ({longer_percent:+.1}%)"),
+    };
+    format!("Advice: {folio}, untouched {waste_percent:.1} %; {run}, {beside}.\n")
+}
+
+/// The table of the time in faults, if it was measured.
+fn fault_times(text: &mut String, compared: &Compared) {
+    if compared.sampled_runs == 0 {
+        return;
+    }
+    let _ = writeln!(text, "     time in faults, ms, {} further runs", compared.sampled_runs);
+    text.push_str("size predicted measured   error  spread\n");
+    for row in &compared.sizes {
+        let Some(time) = &row.fault_ns else { continue };
+        let ms = |ns: u64| format!("{:.2}", ns as f64 / 1e6);
+        let _ = writeln!(
+            text,
+            "{:<4}{:>10}{:>9}{:>8}{:>8}",
+            row.folio,
+            ms(time.predicted),
+            ms(time.measured.median),
+            format!("{:+.1}%", time.error_percent),
+            format!("{:.1}%", time.measured.spread_percent),
+        );
+    }
 }
 
 fn heading(compared: &Compared) -> String {

@@ -68,7 +68,17 @@ fn a_program_is_measured_beside_its_prediction() {
         assert!(number("/peak_rss_bytes/measured/median") > 5e5, "{row}");
         // A loose bound: a busy machine may reclaim and migrate.
         assert!(number("/faults/error_percent").abs() < 20.0, "{row}");
+        if compared["sampled_runs"] == 0 {
+            assert!(error.contains("the time in faults is not measured: "), "{error}");
+        } else {
+            let ns = number("/fault_ns/measured/median");
+            assert!(ns > 1e5 && ns < number("/run_ns/median") * 10.0, "{row}");
+        }
     }
+    let advice = &compared["advice"];
+    assert!(["4K", "64K"].iter().any(|size| advice["folio"] == *size), "{advice}");
+    let least = rows.iter().filter_map(|row| row.pointer("/run_ns/median")?.as_u64()).min();
+    assert_eq!(advice["best_run_ns"].as_u64(), least);
 }
 
 #[test]

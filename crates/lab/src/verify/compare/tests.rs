@@ -1,15 +1,6 @@
 use super::*;
 
 #[test]
-fn a_replay_changes_the_recorded_count_by_what_it_saves() {
-    assert_eq!(expected_faults(1000, 900, 900), 1000);
-    assert_eq!(expected_faults(1000, 900, 100), 200, "100 faults have no event");
-    assert_eq!(expected_faults(1000, 900, 950), 1050, "a size may cost faults too");
-    assert_eq!(expected_faults(10, 900, 100), 0);
-    assert_eq!(expected_faults(0, 900, 100), 100, "the kernel did not tell");
-}
-
-#[test]
 fn the_median_of_an_even_number_is_between_the_middle_two() {
     let spread = Spread::of(vec![40, 10, 30, 20]);
     assert_eq!(spread, Spread { median: 25, least: 10, most: 40, spread_percent: 120.0 });
@@ -30,4 +21,32 @@ fn an_error_is_judged_by_what_is_allowed_and_then_by_the_spread() {
     assert_eq!(verdict(0, &[0]), Verdict::Within);
     assert_eq!(verdict(1, &[0]), Verdict::Missed);
     assert_eq!(Figure::new(90, Spread::of(vec![100]), 5.0, 0).error_percent, -10.0);
+}
+
+#[test]
+fn the_advice_is_judged_by_the_fastest_set() {
+    let rows = |times: &[(&str, u64)]| -> Vec<Row> {
+        let row = |(folio, run_ns): &(&str, u64)| {
+            let figure = Figure::new(1, Spread::of(vec![1]), 5.0, 0);
+            Row {
+                folio: (*folio).to_owned(),
+                replayed_faults: 1,
+                faults: figure,
+                peak_rss_bytes: figure,
+                fault_ns: None,
+                kernel_ns: Spread::of(vec![1]),
+                run_ns: Spread::of(vec![*run_ns]),
+                fell_back: 0,
+                exit_codes: vec![0],
+            }
+        };
+        times.iter().map(row).collect()
+    };
+    let set = |order| (FolioSet::FRAMES.and(order), 0.04);
+    let advice = Advice::of(set(4), &rows(&[("4K", 1100), ("64K", 1020), ("2M", 1000)])).unwrap();
+    assert_eq!((advice.best.as_str(), advice.best_run_ns, advice.verdict), ("2M", 1000, Verdict::Within));
+    assert_eq!((advice.waste_percent, advice.longer_percent), (4.0, 2.0));
+    let advice = Advice::of(set(4), &rows(&[("4K", 999), ("64K", 1020)])).unwrap();
+    assert_eq!(advice.verdict, Verdict::Missed);
+    assert_eq!(Advice::of(set(4), &rows(&[("4K", 999)])), None, "it was not measured");
 }

@@ -1,4 +1,4 @@
-use super::super::compare::{Figure, Spread};
+use super::super::compare::{Advice, Figure, Spread};
 use super::*;
 
 fn compared(command: &[&str]) -> Compared {
@@ -10,10 +10,11 @@ fn compared(command: &[&str]) -> Compared {
         verdict,
     };
     let row = |folio, verdict| Row {
-        folio,
+        folio: str::to_owned(folio),
         replayed_faults: 1,
         faults: figure(123_456_789, 12_345_678, verdict),
         peak_rss_bytes: figure(12_345 << 20, 12_346 << 20, Verdict::Missed),
+        fault_ns: Some(figure(12_345_678_900, 1_234_567_890, verdict)),
         kernel_ns: spread(12_345_000_000),
         run_ns: spread(1_234_567_000_000),
         fell_back: 7,
@@ -28,11 +29,22 @@ fn compared(command: &[&str]) -> Compared {
         recorded_faults: 1,
         runs: 5,
         stopped_at_exit: true,
+        sampled_runs: 7,
+        prices_measured: false,
         sizes: vec![
             row("128K", Verdict::Within),
             row("2M", Verdict::WithinSpread),
             row("4K", Verdict::Missed),
         ],
+        advice: Some(Advice {
+            folio: "64K+2M".to_owned(),
+            waste_percent: 4.96,
+            run_ns: 1_234_567_000_000,
+            best: "128K".to_owned(),
+            best_run_ns: 1_134_567_000_000,
+            longer_percent: 108.8,
+            verdict: Verdict::WithinSpread,
+        }),
         machine: serde_json::Value::Null,
         commit: "",
     }
@@ -54,6 +66,8 @@ fn the_summary_counts_what_holds() {
     assert!(text.starts_with("p, 5 runs of each size\n"), "{text}");
     assert!(text.contains("\nFaults: 2 of 3 within 5 %"), "{text}");
     assert!(text.contains("\nPeak RSS: 0 of 3 within 3 %"), "{text}");
+    assert!(text.contains("\nTime in faults: 2 of 3 within 15 %"), "{text}");
+    assert!(text.contains("\nAdvice: 64K+2M, "), "{text}");
     assert!(text.contains("\n2M: 7 faults of the system found no free folio.\n"), "{text}");
     assert!(text.contains("\n2M: the program ended with 0, 3.\n"), "{text}");
 }

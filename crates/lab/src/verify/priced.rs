@@ -1,0 +1,82 @@
+//! What replays predict of a program under each size: its faults, the time in them, and its peak memory.
+
+use anyhow::{Context, Result};
+
+use crate::advise::{self, Prices};
+use crate::replay::{Figures, FolioSet, Trial};
+
+/// The predictions, of single pages first.
+#[derive(Clone, Debug)]
+pub(super) struct Priced {
+    sizes: Vec<Prediction>,
+    /// Whether the prices of folios were measured on this machine.
+    pub(super) measured: bool,
+    /// What `quire advise` would choose among all that was replayed, and the share of its peak that was never touched.
+    pub(super) advised: (FolioSet, f64),
+}
+
+/// A program under one size.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Prediction {
+    set: FolioSet,
+    /// Faults that Quire took in the replay.
+    pub(super) replayed: u64,
+    pub(super) faults: u64,
+    pub(super) fault_ns: u64,
+    pub(super) peak_rss: u64,
+}
+
+impl Priced {
+    /// From the replays, of single pages first.
+    ///
+    /// # Errors
+    /// Prices of this machine that cannot be read.
+    pub(super) fn new(trial: &Trial, replayed: &[Figures]) -> Result<Self> {
+        let small = replayed.first().context("nothing was replayed")?;
+        let prices = Prices::of(small, None)?;
+        let recorded = trial.header().totals.kernel_faults;
+        let predicted = |figures: &Figures| {
+            let replayed = figures.faults();
+            let faults = expected_faults(recorded, small.faults(), replayed);
+            // What no event is about is mostly memory of single pages that `execve` fills.
+            let unseen = faults as f64 - replayed as f64;
+            let ns = prices.sum(&figures.kinds, &figures.folios) + unseen * prices.of_a_page();
+            let (set, peak_rss) = (figures.set, figures.peak_rss);
+            Prediction { set, replayed, faults, fault_ns: ns.max(0.0) as u64, peak_rss }
+        };
+        let advised = advise::advised(replayed, &prices, trial);
+        let sizes = replayed.iter().map(predicted).collect();
+        Ok(Self { sizes, measured: prices.are_measured(), advised })
+    }
+
+    pub(super) fn of(&self, set: FolioSet) -> Option<Prediction> {
+        self.sizes.iter().copied().find(|prediction| prediction.set == set)
+    }
+
+    /// The shortest time in faults under any size.
+    pub(super) fn least_ns(&self) -> u64 {
+        self.sizes.iter().map(|prediction| prediction.fault_ns).min().unwrap_or(0)
+    }
+}
+
+/// The faults of the kernel under a size: those of the recorded run, less those that the replay under this size
+/// saves against the replay under single pages. So faults that no event of a trace is about (arguments that `execve`
+/// copies, for example) and faults that Quire takes otherwise than Linux under any size do not count as errors of the
+/// size. Without the kernel's count, what the replay took.
+fn expected_faults(recorded: u64, small: u64, sized: u64) -> u64 {
+    if recorded == 0 { sized } else { (recorded + sized).saturating_sub(small) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_replay_changes_the_recorded_count_by_what_it_saves() {
+        assert_eq!(expected_faults(1000, 900, 900), 1000);
+        assert_eq!(expected_faults(1000, 900, 100), 200, "100 faults have no event");
+        assert_eq!(expected_faults(1000, 900, 950), 1050, "a size may cost faults too");
+        assert_eq!(expected_faults(10, 900, 100), 0);
+        assert_eq!(expected_faults(0, 900, 100), 100, "the kernel did not tell");
+    }
+}

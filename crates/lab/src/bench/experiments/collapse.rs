@@ -91,7 +91,10 @@ fn run(experiment: &Experiment, runner: &Runner) -> anyhow::Result<Measured> {
     let direct = To::Gigantic(CollapseSteps::Direct);
     let staged = To::Gigantic(CollapseSteps::Staged);
     let stepped = runner.scale.pick(0, 4);
-    let plain = Collapse { to: direct, spaces: 1, touched_on: None, virtual_cpu: false, stepped };
+    // What it touches takes memory of the host.
+    let guest_bytes = runner.scale.pick(64 << 20, 1 << 30);
+    let plain =
+        Collapse { to: direct, spaces: 1, touched_on: None, virtual_cpu: false, guest_bytes, stepped };
     let mut cases = vec![
         case("direct", Collapse { stepped: runner.scale.pick(1, 4), ..plain }),
         case("staged", Collapse { to: staged, ..plain }),

@@ -37,6 +37,8 @@ pub struct Collapse {
     pub touched_on: Option<usize>,
     /// A virtual CPU does so instead, through second-stage tables.
     pub virtual_cpu: bool,
+    /// The first bytes of the page, which the virtual CPU uses.
+    pub guest_bytes: u64,
     /// Tables that are collapsed one instruction at a time, to count the locked ones; none in most cases of a small
     /// run.
     pub stepped: u64,

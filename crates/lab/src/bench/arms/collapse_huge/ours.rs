@@ -268,7 +268,7 @@ fn beside(
         let touching = scope.spawn(|| {
             let _pinned = Pinned::to(processor);
             world.machine.run_on(CpuId(1), || match &nested {
-                Some(nested) => touch_as_guest(nested, mm, &begun, &over),
+                Some(nested) => touch_as_guest(nested, mm, case.guest_bytes, &begun, &over),
                 None => touch(world.machine, mm, &begun, &over),
             })
         });
@@ -318,23 +318,24 @@ fn touch(machine: &Hosted, mm: &Mm<'_, Hosted>, begun: &AtomicBool, over: &Atomi
     (met, longest)
 }
 
-/// As `touch`, by a virtual CPU that loads and stores. Its tables have every other page, so that it faults on
-/// the others meanwhile.
+/// As `touch`, by a virtual CPU that loads and stores. Its tables have every other of its pages, so that it
+/// faults on the others meanwhile.
 fn touch_as_guest(
     nested: &Nested<'_>,
     mm: &Mm<'_, Hosted>,
+    bytes: u64,
     begun: &AtomicBool,
     over: &AtomicBool,
 ) -> (u64, f64) {
     let cpu = nested.cpu(0);
-    for at in (0..GIB).step_by(2 * PAGE as usize) {
+    for at in (0..bytes).step_by(2 * PAGE as usize) {
         let _ = cpu.store(mm, at, at);
     }
     begun.store(true, Ordering::Release);
     let mut rng = fastrand::Rng::with_seed(7);
     while !over.load(Ordering::Acquire) {
-        let _ = cpu.load(mm, rng.u64(..GIB / PAGE) * PAGE);
-        let at = rng.u64(..GIB / PAGE) * PAGE;
+        let _ = cpu.load(mm, rng.u64(..bytes / PAGE) * PAGE);
+        let at = rng.u64(..bytes / PAGE) * PAGE;
         let _ = cpu.store(mm, at, at);
     }
     let stats = nested.stats();

@@ -9,6 +9,7 @@ use crate::replay::{Part, Sample, Trial, order_name};
 
 use super::baseline::Settings;
 use super::case::Case;
+use super::khugepaged;
 use super::objective::Goal;
 use super::prices::{Prices, Source};
 use super::translations::Translations;
@@ -41,6 +42,7 @@ struct Report<'a> {
     plan: Option<Value>,
     prices: Value,
     tlb: Option<Value>,
+    khugepaged: Option<Value>,
     #[serde(rename = "do")]
     do_: Vec<String>,
     undo: Vec<String>,
@@ -112,6 +114,7 @@ pub(super) fn line(
         }),
         prices: prices(&verdict.prices),
         tlb: verdict.translations.as_ref().map(translations),
+        khugepaged: verdict.khugepaged.as_ref().map(khugepaged::json),
         do_: changes.iter().map(|change| change.run.clone()).collect(),
         undo: changes.into_iter().map(|change| change.undo).collect(),
         asks: runtime.asks(settings.overall.as_deref()),

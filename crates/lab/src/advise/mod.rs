@@ -7,13 +7,16 @@
 //! case       one replay with its prices; the sets that are tried        mappings   which of them gain and which waste
 //! objective  chooses a set by its figures alone                          verdict    all of that together
 //! translations   what the TLBs miss under each set, by a second, instrumented run
+//! khugepaged     what collapses and splits folios later
 //! ways       settings of allocators and runtimes                         words      numbers and names in prose
-//! text       for readers                                                 json       for programs
+//! text       for readers, in lines with labels (lines)                   json       for programs
 //! ```
 
 mod baseline;
 mod case;
 mod json;
+mod khugepaged;
+mod lines;
 mod mappings;
 mod objective;
 mod prices;
@@ -38,6 +41,7 @@ use crate::replay::{FolioSet, Trial, parse_set};
 use crate::settings::Places;
 use crate::tlb;
 use baseline::Settings;
+use khugepaged::Khugepaged;
 use objective::Goal;
 use translations::Translations;
 use verdict::{Verdict, Wish};
@@ -85,6 +89,10 @@ pub struct Args {
     /// without them, recorded times and the cost of clearing].
     #[arg(long, value_name = "FILE")]
     prices: Option<PathBuf>,
+    /// Settings under which khugepaged is replayed, as max_ptes_none=64,scan_sleep_millisecs=100, or `off` [default: those of this
+    /// machine].
+    #[arg(long, value_name = "NAME=N,...", value_parser = khugepaged::parse)]
+    khugepaged: Option<khugepaged::Asked>,
     /// Leave out sizes whose replay takes more than SIZE of the host's memory [default: what is available, within the limits of
     /// control groups].
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
@@ -140,6 +148,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         most_waste: args.max_waste / 100.0,
         baseline: args.baseline,
         prices: args.prices.as_deref(),
+        khugepaged: Khugepaged::read(&places.settings, args.khugepaged.as_ref()),
     };
     let mut lines = Vec::new();
     for path in &files {

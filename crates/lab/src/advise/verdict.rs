@@ -8,6 +8,7 @@ use crate::replay::{Figures, FolioSet, Trial};
 
 use super::baseline::Settings;
 use super::case::{self, Case};
+use super::khugepaged::{Beside, Khugepaged};
 use super::mappings::{self, Gain, Plan};
 use super::objective::{Goal, choose, is_worth};
 use super::prices::Prices;
@@ -23,6 +24,8 @@ pub(super) struct Wish<'a> {
     pub(super) baseline: Option<FolioSet>,
     /// Measured prices; `None` for the kept ones.
     pub(super) prices: Option<&'a Path>,
+    /// What collapses and splits folios in the background.
+    pub(super) khugepaged: Option<Khugepaged>,
 }
 
 /// The verdict.
@@ -40,6 +43,8 @@ pub(super) struct Verdict {
     pub(super) left_out: Vec<String>,
     /// What the TLBs miss, if the program was run for that.
     pub(super) translations: Option<Translations>,
+    /// What khugepaged changes under the baseline, and under the set to change to.
+    pub(super) khugepaged: Option<Beside>,
 }
 
 impl Verdict {
@@ -62,7 +67,16 @@ impl Verdict {
         };
         let prices = Prices::of(frames, wish.prices)?;
         let left_out = left_out.iter().map(ToString::to_string).collect();
-        Ok(Self::judged(figures, prices, left_out, wish, trial.wall_ns()))
+        let mut verdict = Self::judged(figures, prices, left_out, wish, trial.wall_ns());
+        if let Some(settings) = wish.khugepaged {
+            let sets: Vec<FolioSet> =
+                [Some(verdict.baseline()), verdict.chosen()].into_iter().flatten().map(Case::set).collect();
+            match Beside::of(trial, settings, &sets) {
+                Ok(beside) => verdict.khugepaged = Some(beside),
+                Err(error) => verdict.left_out.push(format!("khugepaged: {error}")),
+            }
+        }
+        Ok(verdict)
     }
 
     fn judged(
@@ -85,7 +99,7 @@ impl Verdict {
             })
             .flatten()
             .filter(|plan| is_worth(&baseline, &plan.score, wish.goal, wall_ns));
-        Self { cases, prices, best, changes, plan, left_out, translations: None }
+        Self { cases, prices, best, changes, plan, left_out, translations: None, khugepaged: None }
     }
 
     pub(super) fn baseline(&self) -> &Case {

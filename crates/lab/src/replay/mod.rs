@@ -6,7 +6,7 @@
 //! need       the estimate of memory and work, and what of it is allowed              host     what this host has
 //! run        a machine, a manager, the events, and what is left at the end           files    the page cache, warm
 //! replayer   applies events: lives (fork, exec, exit), calls (by plan and verb), faults; on processes and their CPUs
-//! background the same beside a collapser of small pages and a splitter of folios, for an experiment
+//! background the same beside a collapser of small pages and a splitter of folios
 //! check      the same in lockstep with the naive model        costs, memory    what it took in time and space
 //! report     as JSON lines                                    text     as tables
 //! trial      many sets of sizes, for `advise` and `verify`      parts, timeline   faults and memory by mapping, and over time
@@ -48,11 +48,11 @@ use anyhow::{Result, anyhow};
 use clap::value_parser;
 use serde_json::Value;
 
-pub(crate) use background::{Behind, Moment, Plan as BackgroundPlan, Recording};
+pub(crate) use background::{Behind, Moment, Pace, Plan as BackgroundPlan, Recording};
 pub use error::ReplayError;
 pub(crate) use parts::{Part, PartKind};
 pub(crate) use policy::{FolioSet, FolioSize, order_name, parse_set, parse_size};
-pub(crate) use timeline::Sample;
+pub(crate) use timeline::{STEPS, Sample};
 pub(crate) use trial::{Figures, Trial};
 
 use crate::calibrate::{self, Chosen};

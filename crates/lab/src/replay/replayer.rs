@@ -136,9 +136,12 @@ impl<'m> Replayer<'m> {
         let cpu = self.processes.cpu_of(event.tid);
         let machine = self.machine;
         machine.run_on(cpu, || {
+            if let Some(background) = &mut self.background {
+                background.before(event.time_ns, (machine, self.manager), self.watch, &self.processes);
+            }
             self.apply(event, cpu)?;
             if let Some(background) = &mut self.background {
-                background.turn(self.event, (machine, self.manager), self.watch, self.processes.spaces());
+                background.after(self.event, (machine, self.manager), self.watch, &self.processes);
             }
             Ok::<_, ReplayError>(())
         })?;

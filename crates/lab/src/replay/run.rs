@@ -137,7 +137,8 @@ impl World {
         machine.reset_counters();
         let mut replayer =
             Replayer::new(machine, &manager, watch, survey, files.map_err(|_| full())?, self.check, set);
-        replayer.background = self.background.map(|plan| Background::new(plan, survey.header.events));
+        replayer.background =
+            self.background.map(|plan| Background::new(plan, survey.header.events, survey.span_ns));
         replayer.parts = self.observes.then(Parts::default);
         replayer.timeline = self.observes.then(|| Timeline::new(survey.span_ns));
         let replayed = replay_events(path, &mut replayer, progress);

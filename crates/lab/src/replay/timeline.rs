@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::verb::PAGE;
 
 /// Steps of one replay.
-const STEPS: u64 = 48;
+pub(crate) const STEPS: u64 = 48;
 
 /// The most memory in one step, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]

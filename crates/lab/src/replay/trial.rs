@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use quire::vm::FaultKind;
 
+use super::background::{self, Behind, Plan};
 use super::costs::Stopwatch;
 use super::error::ReplayError;
 use super::faults::{ABSORBED, SIGNAL};
@@ -118,6 +119,11 @@ impl Trial {
         self.survey.asks
     }
 
+    /// Nanoseconds from the first event to the last.
+    pub(crate) const fn span_ns(&self) -> u64 {
+        self.survey.span_ns.1 - self.survey.span_ns.0
+    }
+
     /// Nanoseconds that the program ran.
     pub(crate) const fn wall_ns(&self) -> u64 {
         match self.survey.header.totals.wall_ns {
@@ -140,11 +146,10 @@ impl Trial {
             ReplayError::NoRoom { folio: set.name(), needed, allowed }
         };
         let memory = fit.iter().map(|&set| self.survey.needed(set)).max().unwrap_or(0);
-        let cpus = self.survey.header.cpus.clamp(1, quire::limits::MAX_CPUS as u32) as usize;
         let mut progress = Progress::new(quoted(&self.path).to_string());
         progress.expect(self.survey.header.events * fit.len() as u64);
         let watch = Stopwatch::new();
-        let mut world = World::new(memory, cpus, false)?;
+        let mut world = World::new(memory, self.cpus(), false)?;
         world.observes = true;
         let mut replay = |set: FolioSet| {
             progress.show(set.name());
@@ -152,5 +157,27 @@ impl Trial {
         };
         let figures = fit.into_iter().map(&mut replay).collect::<Result<Vec<_>, _>>()?;
         Ok((figures, rest.into_iter().map(left_out).collect()))
+    }
+
+    /// Replays the trace beside a background.
+    ///
+    /// # Errors
+    /// [`ReplayError`]; [`ReplayError::NoRoom`] where that needs more memory than there is.
+    pub(crate) fn beside(&self, plan: Plan) -> Result<Behind, ReplayError> {
+        let memory = background::needed(&self.survey);
+        if need::taken(memory) > self.bounds.memory {
+            let (needed, allowed) = (need::shown(need::taken(memory)), need::shown(self.bounds.memory));
+            return Err(ReplayError::NoRoom { folio: plan.set.name(), needed, allowed });
+        }
+        let mut progress = Progress::new(quoted(&self.path).to_string());
+        progress.expect(self.survey.header.events);
+        progress.show("khugepaged".to_owned());
+        let mut world = World::new(memory, self.cpus(), false)?;
+        background::beside(&self.path, &self.survey, (&mut world, plan), &Stopwatch::new(), &mut progress)
+    }
+
+    /// CPUs of the machine that replays.
+    fn cpus(&self) -> usize {
+        self.survey.header.cpus.clamp(1, quire::limits::MAX_CPUS as u32) as usize
     }
 }

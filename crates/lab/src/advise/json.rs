@@ -9,6 +9,7 @@ use crate::replay::{Part, Sample, Trial, order_name};
 
 use super::baseline::Settings;
 use super::case::Case;
+use super::fragmentation;
 use super::khugepaged;
 use super::objective::Goal;
 use super::prices::{Prices, Source};
@@ -43,6 +44,7 @@ struct Report<'a> {
     prices: Value,
     tlb: Option<Value>,
     khugepaged: Option<Value>,
+    fragmentation: Option<Value>,
     #[serde(rename = "do")]
     do_: Vec<String>,
     undo: Vec<String>,
@@ -60,6 +62,7 @@ struct Set<'a> {
     folios: BTreeMap<String, u64>,
     signals: u64,
     absorbed: u64,
+    fell_back: u64,
     time_ns: f64,
     longest_ns: f64,
     memory_bytes: u64,
@@ -115,6 +118,7 @@ pub(super) fn line(
         prices: prices(&verdict.prices),
         tlb: verdict.translations.as_ref().map(translations),
         khugepaged: verdict.khugepaged.as_ref().map(khugepaged::json),
+        fragmentation: trial.fragments().map(fragmentation::json),
         do_: changes.iter().map(|change| change.run.clone()).collect(),
         undo: changes.into_iter().map(|change| change.undo).collect(),
         asks: runtime.asks(settings.overall.as_deref()),
@@ -142,6 +146,7 @@ fn set<'a>(verdict: &'a Verdict, at: usize, names: &Names<'_>, wish: Wish<'_>) -
             .collect(),
         signals: figures.signals,
         absorbed: figures.absorbed,
+        fell_back: figures.fell_back,
         time_ns: score.time_ns,
         longest_ns: score.longest_ns,
         memory_bytes: score.memory,

@@ -7,13 +7,14 @@
 //! case       one replay with its prices; the sets that are tried        mappings   which of them gain and which waste
 //! objective  chooses a set by its figures alone                          verdict    all of that together
 //! translations   what the TLBs miss under each set, by a second, instrumented run
-//! khugepaged     what collapses and splits folios later
+//! khugepaged     what collapses and splits folios later                  fragmentation   where no large folios are free
 //! ways       settings of allocators and runtimes                         words      numbers and names in prose
 //! text       for readers, in lines with labels (lines)                   json       for programs
 //! ```
 
 mod baseline;
 mod case;
+mod fragmentation;
 mod json;
 mod khugepaged;
 mod lines;
@@ -93,6 +94,10 @@ pub struct Args {
     /// machine].
     #[arg(long, value_name = "NAME=N,...", value_parser = khugepaged::parse)]
     khugepaged: Option<khugepaged::Asked>,
+    /// The share of free memory that is in pieces below 2 MiB when the program starts, or `machine` for that of this machine
+    /// (/proc/buddyinfo) [default: all of it is in one piece].
+    #[arg(long, value_name = "PERCENT", value_parser = fragmentation::parse)]
+    fragmentation: Option<fragmentation::Asked>,
     /// Leave out sizes whose replay takes more than SIZE of the host's memory [default: what is available, within the limits of
     /// control groups].
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
@@ -150,10 +155,11 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         prices: args.prices.as_deref(),
         khugepaged: Khugepaged::read(&places.settings, args.khugepaged.as_ref()),
     };
+    let fragments = args.fragmentation.map(|asked| asked.fragments(&places.buddyinfo)).transpose()?;
     let mut lines = Vec::new();
     for path in &files {
         let name = || quoted(path).to_string();
-        let trial = Trial::open(path, args.memory_limit).with_context(name)?;
+        let trial = Trial::open(path, args.memory_limit).with_context(name)?.on(fragments);
         let mut verdict = Verdict::of(&trial, &settings, wish).with_context(name)?;
         if let Some(time) = args.instrumented {
             match Translations::of(&args.command, &verdict, time) {

@@ -7,6 +7,7 @@ use crate::replay::{Sample, Trial};
 
 use super::baseline::{Change, Settings};
 use super::case::Case;
+use super::fragmentation;
 use super::khugepaged;
 use super::lines::{COLUMNS, labelled, listed};
 use super::mappings;
@@ -54,7 +55,9 @@ pub(super) fn section(
 
 /// Other policies of memory.
 fn further(trial: &Trial, verdict: &Verdict) -> String {
-    verdict.khugepaged.as_ref().map_or_else(String::new, |beside| khugepaged::text(beside, trial))
+    let none = String::new;
+    trial.fragments().map_or_else(none, |fragments| fragmentation::text(fragments, verdict))
+        + &verdict.khugepaged.as_ref().map_or_else(none, |beside| khugepaged::text(beside, trial))
 }
 
 fn heading(trial: &Trial, verdict: &Verdict, wish: Wish<'_>, exit_code: Option<u8>) -> String {

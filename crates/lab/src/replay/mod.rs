@@ -3,6 +3,7 @@
 //! ```text
 //! survey     reads a trace to its end: is it whole, which files, what will it need   pages    sets of pages
 //! limits     those that the program ran under
+//! fragments  a machine whose free memory is in pieces
 //! need       the estimate of memory and work, and what of it is allowed              host     what this host has
 //! run        a machine, a manager, the events, and what is left at the end           files    the page cache, warm
 //! replayer   applies events: lives (fork, exec, exit), calls (by plan and verb), faults; on processes and their CPUs
@@ -19,6 +20,7 @@ mod costs;
 mod error;
 mod faults;
 mod files;
+mod fragments;
 #[cfg(fuzzing)]
 pub mod fuzzing;
 mod host;
@@ -50,6 +52,7 @@ use serde_json::Value;
 
 pub(crate) use background::{Behind, Moment, Pace, Plan as BackgroundPlan, Recording};
 pub use error::ReplayError;
+pub(crate) use fragments::Fragments;
 pub(crate) use parts::{Part, PartKind};
 pub(crate) use policy::{FolioSet, FolioSize, order_name, parse_set, parse_size};
 pub(crate) use timeline::{STEPS, Sample};

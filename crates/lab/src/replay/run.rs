@@ -15,7 +15,8 @@ use super::costs::{Costs, Stopwatch};
 use super::error::ReplayError;
 use super::faults::{NOT_TAKEN, kinds};
 use super::files;
-use super::memory::Usage;
+use super::fragments::Fragments;
+use super::memory::{Peak, Usage};
 use super::parts::{Part, Parts};
 use super::policy::{FolioSet, exact_bytes};
 use super::progress::Progress;
@@ -38,6 +39,8 @@ pub(super) struct World {
     clear: Option<ClearPolicy>,
     /// Whether mappings and memory over time are observed.
     pub(super) observes: bool,
+    /// The pieces of free memory at the start; `None` for memory in one piece.
+    pub(super) fragments: Option<Fragments>,
 }
 
 /// The outcome of one replay.
@@ -90,7 +93,16 @@ impl World {
             HostedConfig { real_ipis: false, ..HostedConfig::bench(bytes) }
         };
         let machine = config.with_cpus(cpus).build()?;
-        Ok(Self { machine, bytes, check, fresh: true, background: None, clear: None, observes: false })
+        Ok(Self {
+            machine,
+            bytes,
+            check,
+            fresh: true,
+            background: None,
+            clear: None,
+            observes: false,
+            fragments: None,
+        })
     }
 
     /// The same with this policy for clearing and copying; `None` for the one that the processor's features
@@ -131,6 +143,9 @@ impl World {
         let manager = machine
             .run_on(CpuId(0), || hosted::raw::memory_manager(machine, &ranges, &config))
             .map_err(|source| ReplayError::TooSmall { bytes: self.bytes, source })?;
+        let hold =
+            |fragments: Fragments| machine.run_on(CpuId(0), || fragments.hold(&manager, machine, self.bytes));
+        let held = self.fragments.map_or(0, hold);
         drain(machine, &manager);
         let before = manager.pages().memory_info().used;
         let files = machine.run_on(CpuId(0), || files::open(machine, &manager, &survey.files));
@@ -140,7 +155,8 @@ impl World {
         replayer.background =
             self.background.map(|plan| Background::new(plan, survey.header.events, survey.span_ns));
         replayer.parts = self.observes.then(Parts::default);
-        replayer.timeline = self.observes.then(|| Timeline::new(survey.span_ns));
+        replayer.timeline = self.observes.then(|| Timeline::new(survey.span_ns, held));
+        replayer.peak = Peak::above(held);
         let replayed = replay_events(path, &mut replayer, progress);
         let counted = machine.counters();
         let (outcome, event) = machine.run_on(CpuId(0), || finish(replayer, counted));

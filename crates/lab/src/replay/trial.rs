@@ -9,6 +9,7 @@ use super::background::{self, Behind, Plan};
 use super::costs::Stopwatch;
 use super::error::ReplayError;
 use super::faults::{ABSORBED, SIGNAL};
+use super::fragments::Fragments;
 use super::host;
 use super::memory::Usage;
 use super::need::{self, Bounds};
@@ -28,6 +29,7 @@ pub(crate) struct Trial {
     path: PathBuf,
     survey: Survey,
     bounds: Bounds,
+    fragments: Option<Fragments>,
 }
 
 /// The figures of one replay.
@@ -51,6 +53,8 @@ pub(crate) struct Figures {
     pub(crate) peak_rss: u64,
     /// Calls and faults that Quire answered differently from Linux.
     pub(crate) differences: u64,
+    /// Requests for larger folios that found none free.
+    pub(crate) fell_back: u64,
 }
 
 impl Figures {
@@ -69,6 +73,7 @@ impl Figures {
             peak: outcome.peak,
             peak_rss: outcome.counts.peak_rss * PAGE,
             differences: outcome.counts.differences,
+            fell_back: outcome.fell_back,
             parts: outcome.parts,
             timeline: outcome.timeline,
         }
@@ -89,7 +94,22 @@ impl Trial {
         let memory = memory_limit.unwrap_or_else(host::available);
         let bounds = Bounds { memory, work: memory / PAGE * 4 };
         let survey = Survey::of(path, bounds, &mut Progress::new(format!("reading {}", quoted(path))))?;
-        Ok(Self { path: path.to_owned(), survey, bounds })
+        Ok(Self { path: path.to_owned(), survey, bounds, fragments: None })
+    }
+
+    /// The same on a machine whose free memory is in these pieces, as much as the largest folio size needs.
+    pub(crate) fn on(self, fragments: Option<Fragments>) -> Self {
+        Self { fragments, ..self }
+    }
+
+    /// The pieces of free memory at the start.
+    pub(crate) const fn fragments(&self) -> Option<&Fragments> {
+        self.fragments.as_ref()
+    }
+
+    /// Bytes of a machine with so many free ones.
+    fn machine(&self, free: u64) -> u64 {
+        self.fragments.map_or(free, |fragments| fragments.machine(free))
     }
 
     /// The header of the trace.
@@ -138,7 +158,7 @@ impl Trial {
     /// # Errors
     /// [`ReplayError`], of the first replay that fails.
     pub(crate) fn replay(&self, sets: &[FolioSet]) -> Result<(Vec<Figures>, Vec<ReplayError>), ReplayError> {
-        let taken = |set: FolioSet| need::taken(self.survey.needed(set));
+        let taken = |set: FolioSet| need::taken(self.machine(self.survey.needed(set)));
         let (fit, rest): (Vec<_>, Vec<_>) =
             sets.iter().copied().partition(|&set| taken(set) <= self.bounds.memory);
         let left_out = |set: FolioSet| {
@@ -149,8 +169,8 @@ impl Trial {
         let mut progress = Progress::new(quoted(&self.path).to_string());
         progress.expect(self.survey.header.events * fit.len() as u64);
         let watch = Stopwatch::new();
-        let mut world = World::new(memory, self.cpus(), false)?;
-        world.observes = true;
+        let mut world = World::new(self.machine(memory), self.cpus(), false)?;
+        (world.observes, world.fragments) = (true, self.fragments);
         let mut replay = |set: FolioSet| {
             progress.show(set.name());
             world.replay(&self.path, &self.survey, set, &watch, &mut progress).map(Figures::of)
@@ -164,7 +184,7 @@ impl Trial {
     /// # Errors
     /// [`ReplayError`]; [`ReplayError::NoRoom`] where that needs more memory than there is.
     pub(crate) fn beside(&self, plan: Plan) -> Result<Behind, ReplayError> {
-        let memory = background::needed(&self.survey);
+        let memory = self.machine(background::needed(&self.survey));
         if need::taken(memory) > self.bounds.memory {
             let (needed, allowed) = (need::shown(need::taken(memory)), need::shown(self.bounds.memory));
             return Err(ReplayError::NoRoom { folio: plan.set.name(), needed, allowed });
@@ -173,6 +193,7 @@ impl Trial {
         progress.expect(self.survey.header.events);
         progress.show("khugepaged".to_owned());
         let mut world = World::new(memory, self.cpus(), false)?;
+        world.fragments = self.fragments;
         background::beside(&self.path, &self.survey, (&mut world, plan), &Stopwatch::new(), &mut progress)
     }
 

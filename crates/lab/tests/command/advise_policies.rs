@@ -1,8 +1,9 @@
 //! Policies of memory beyond folio sizes, as `quire advise` shows them.
 
 use std::path::Path;
+use std::process::Command;
 
-use crate::advise::{grow_heap, line, number, quire, shown, text, touches, words};
+use crate::advise::{grow_heap, line, number, quire, sets, shown, text, touches, words};
 use crate::small_trace::{HEAP, SmallTrace, call, program};
 use lab::trace::Call;
 use serde_json::Value;
@@ -92,4 +93,75 @@ fn khugepaged_is_shown_with_what_is_assumed() {
     let refused = quire(&["advise", "--khugepaged", "max_ptes_none=512", "x.qtrace"]);
     assert_eq!(refused.status.code(), Some(2));
     assert!(text(&refused.stderr).contains("max_ptes_none is 0 to 511"), "{}", text(&refused.stderr));
+}
+
+/// All pages of a heap of 8 MiB are touched.
+fn full() -> tempfile::TempPath {
+    let mut small = program();
+    grow_heap(&mut small, 8 << 20);
+    touches(&mut small, HEAP, 2048, 1);
+    small.exit(10);
+    small.write()
+}
+
+/// Faults and failed requests under a set.
+fn faults(line: &Value, folio: &str) -> (u64, u64) {
+    let set = sets(line).iter().find(|set| set["folio"] == folio).unwrap_or_else(|| panic!("{line}"));
+    (number(set, "/faults"), number(set, "/fell_back"))
+}
+
+#[test]
+fn where_free_memory_is_in_pieces_large_folios_fail_and_smaller_ones_do_not() {
+    let trace = full();
+    let (whole, pieces) = (line(&trace, &[]), line(&trace, &["--fragmentation", "100"]));
+    assert_eq!((faults(&whole, "2M"), &whole["fragmentation"]), ((4, 0), &Value::Null), "{whole}");
+    // A fault that gets one page leaves no room for a larger folio beside it.
+    assert_eq!((faults(&pieces, "2M"), faults(&pieces, "64K")), ((2048, 4), (128, 0)), "{pieces}");
+    assert_eq!((&whole["chosen"], &pieces["chosen"]), (&Value::from("2M"), &Value::from("64K")), "{pieces}");
+    assert!((pieces["fragmentation"]["percent"].as_f64().expect("a share") - 100.0).abs() < 1e-6);
+    for field in ["/memory_bytes", "/timeline/47/resident", "/peak_rss_bytes"] {
+        assert_eq!(
+            number(&sets(&whole)[0], field),
+            number(&sets(&pieces)[0], field),
+            "what others hold counts"
+        );
+    }
+    let said = words(&shown(&trace, &["--fragmentation", "100%"]));
+    for part in [
+        "pieces: 100 % of free memory is in pieces below 2 MiB at the start",
+        "under 64K every request for a larger folio finds one",
+        "under 2M 4 requests for larger folios find none, 0 find one",
+        "no compaction joins pieces",
+    ] {
+        assert!(said.contains(part), "no `{part}` in {said}");
+    }
+}
+
+#[test]
+fn pieces_are_those_of_the_machine_if_asked() {
+    let (trace, root) = (full(), tempfile::tempdir().expect("a directory"));
+    let advise = |buddyinfo: &str| {
+        std::fs::create_dir_all(root.path().join("proc")).expect("it is made");
+        std::fs::write(root.path().join("proc/buddyinfo"), buddyinfo).expect("it is written");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_quire"));
+        command
+            .args(["advise", "--format", "json", "--baseline", "4K", "--fragmentation", "machine"])
+            .arg(&trace);
+        command.env("QUIRE_SETTINGS", root.path()).output().expect("the command runs")
+    };
+    let output = advise(
+        "Node 0, zone   Normal   9000      0      0      0      0      0      0      0      0      0      0\n",
+    );
+    let line: Value = serde_json::from_slice(&output.stdout).expect("a JSON object");
+    assert_eq!((faults(&line, "64K"), faults(&line, "4K")), ((2048, 128), (2048, 0)), "{line}");
+    let output = advise(
+        "Node 0, zone   Normal      0      0      0      0      0      0      0      0      0      0      9\n",
+    );
+    let line: Value = serde_json::from_slice(&output.stdout).expect("a JSON object");
+    assert_eq!(faults(&line, "2M"), (4, 0), "{line}");
+    let output = advise("nothing\n");
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("names no free memory"), "{}", text(&output.stderr));
+    let refused = quire(&["advise", "--fragmentation", "all", "x.qtrace"]);
+    assert_eq!(refused.status.code(), Some(2), "{}", text(&refused.stderr));
 }

@@ -182,8 +182,8 @@ pub(super) fn text(beside: &Beside, trial: &Trial) -> String {
     }
     text + &labelled(
         "assumed:",
-        "khugepaged scans this program alone, first half a sleep after its start, and finds folios of 2M that \
-         faults under smaller sizes did not; pages without a store are zero; splits come as if memory were short",
+        "khugepaged scans this program alone, first half a sleep after its start, and collapses also where faults \
+         bring smaller folios; pages without a store are zero; splits come as if memory were short",
     )
 }
 

@@ -8,6 +8,7 @@
 //! objective  chooses a set by its figures alone                          verdict    all of that together
 //! translations   what the TLBs miss under each set, by a second, instrumented run
 //! khugepaged     what collapses and splits folios later                  fragmentation   where no large folios are free
+//! hugetlb        huge pages of a pool                                     processes       the memory of each process
 //! ways       settings of allocators and runtimes                         words      numbers and names in prose
 //! text       for readers, in lines with labels (lines)                   json       for programs
 //! ```
@@ -15,12 +16,14 @@
 mod baseline;
 mod case;
 mod fragmentation;
+mod hugetlb;
 mod json;
 mod khugepaged;
 mod lines;
 mod mappings;
 mod objective;
 mod prices;
+mod processes;
 mod recorded;
 mod text;
 mod translations;
@@ -154,6 +157,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         baseline: args.baseline,
         prices: args.prices.as_deref(),
         khugepaged: Khugepaged::read(&places.settings, args.khugepaged.as_ref()),
+        pools: &places.pools,
     };
     let fragments = args.fragmentation.map(|asked| asked.fragments(&places.buddyinfo)).transpose()?;
     let mut lines = Vec::new();

@@ -8,11 +8,13 @@ use crate::replay::{Sample, Trial};
 use super::baseline::{Change, Settings};
 use super::case::Case;
 use super::fragmentation;
+use super::hugetlb;
 use super::khugepaged;
 use super::lines::{COLUMNS, labelled, listed};
 use super::mappings;
 use super::objective::{Goal, Score};
 use super::prices::Source;
+use super::processes;
 use super::verdict::{Verdict, Wish};
 use super::ways::Runtime;
 use super::words::{Names, change, count, percent, size, time};
@@ -36,7 +38,7 @@ pub(super) fn section(
             return text
                 + &nothing(trial, verdict, wish)
                 + &walks(trial, verdict)
-                + &further(trial, verdict)
+                + &further(trial, verdict, &names)
                 + "\n";
         }
         None => {
@@ -49,15 +51,17 @@ pub(super) fn section(
         text += &over_time(trial, verdict.baseline(), case);
     }
     text += &walks(trial, verdict);
-    text += &further(trial, verdict);
+    text += &further(trial, verdict, &names);
     text + &certainty(trial, verdict) + &table(verdict, wish) + "\n"
 }
 
 /// Other policies of memory.
-fn further(trial: &Trial, verdict: &Verdict) -> String {
+fn further(trial: &Trial, verdict: &Verdict, names: &Names<'_>) -> String {
     let none = String::new;
     trial.fragments().map_or_else(none, |fragments| fragmentation::text(fragments, verdict))
         + &verdict.khugepaged.as_ref().map_or_else(none, |beside| khugepaged::text(beside, trial))
+        + &verdict.pools.as_ref().map_or_else(none, |pools| hugetlb::text(pools, trial, names))
+        + &processes::text(trial, verdict)
 }
 
 fn heading(trial: &Trial, verdict: &Verdict, wish: Wish<'_>, exit_code: Option<u8>) -> String {

@@ -8,6 +8,7 @@ use crate::replay::{Figures, FolioSet, Trial};
 
 use super::baseline::Settings;
 use super::case::{self, Case};
+use super::hugetlb::Pools;
 use super::khugepaged::{Beside, Khugepaged};
 use super::mappings::{self, Gain, Plan};
 use super::objective::{Goal, choose, is_worth};
@@ -26,6 +27,8 @@ pub(super) struct Wish<'a> {
     pub(super) prices: Option<&'a Path>,
     /// What collapses and splits folios in the background.
     pub(super) khugepaged: Option<Khugepaged>,
+    /// The directory of this machine's pools of huge pages.
+    pub(super) pools: &'a Path,
 }
 
 /// The verdict.
@@ -45,6 +48,8 @@ pub(super) struct Verdict {
     pub(super) translations: Option<Translations>,
     /// What khugepaged changes under the baseline, and under the set to change to.
     pub(super) khugepaged: Option<Beside>,
+    /// Huge pages of pools that the program uses, or that would carry its mappings.
+    pub(super) pools: Option<Pools>,
 }
 
 impl Verdict {
@@ -76,6 +81,7 @@ impl Verdict {
                 Err(error) => verdict.left_out.push(format!("khugepaged: {error}")),
             }
         }
+        verdict.pools = Pools::of(trial, &verdict, wish);
         Ok(verdict)
     }
 
@@ -99,7 +105,17 @@ impl Verdict {
             })
             .flatten()
             .filter(|plan| is_worth(&baseline, &plan.score, wish.goal, wall_ns));
-        Self { cases, prices, best, changes, plan, left_out, translations: None, khugepaged: None }
+        Self {
+            cases,
+            prices,
+            best,
+            changes,
+            plan,
+            left_out,
+            translations: None,
+            khugepaged: None,
+            pools: None,
+        }
     }
 
     pub(super) fn baseline(&self) -> &Case {

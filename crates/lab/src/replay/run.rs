@@ -12,6 +12,7 @@ use quire::stats::Stat;
 
 use super::background::{Background, Plan};
 use super::costs::{Costs, Stopwatch};
+use super::each::{Each, Process};
 use super::error::ReplayError;
 use super::faults::{NOT_TAKEN, kinds};
 use super::files;
@@ -64,6 +65,8 @@ pub(super) struct Outcome {
     /// The parts and memory over time, if they were observed.
     pub(super) parts: Vec<Part>,
     pub(super) timeline: Vec<Sample>,
+    /// The processes, if they were observed.
+    pub(super) each: Vec<Process>,
 }
 
 impl Outcome {
@@ -156,6 +159,7 @@ impl World {
             self.background.map(|plan| Background::new(plan, survey.header.events, survey.span_ns));
         replayer.parts = self.observes.then(Parts::default);
         replayer.timeline = self.observes.then(|| Timeline::new(survey.span_ns, held));
+        replayer.each = self.observes.then(Each::default);
         replayer.peak = Peak::above(held);
         let replayed = replay_events(path, &mut replayer, progress);
         let counted = machine.counters();
@@ -179,7 +183,8 @@ impl World {
 /// Ends the processes of a replay that stopped early, closes the files, and keeps the counts.
 fn finish(mut replayer: Replayer<'_>, counted: Counters) -> (Outcome, u64) {
     replayer.processes.release_all();
-    let Replayer { set, counts, verbs, faults, peak, event, background, parts, timeline, .. } = replayer;
+    let Replayer { set, counts, verbs, faults, peak, event, background, parts, timeline, each, .. } =
+        replayer;
     let outcome = Outcome {
         set,
         counts,
@@ -194,6 +199,7 @@ fn finish(mut replayer: Replayer<'_>, counted: Counters) -> (Outcome, u64) {
         background,
         parts: parts.map(Parts::end).unwrap_or_default(),
         timeline: timeline.map(Timeline::end).unwrap_or_default(),
+        each: each.map(Each::end).unwrap_or_default(),
     };
     (outcome, event)
 }

@@ -42,16 +42,18 @@ impl Timeline {
         Self { first_ns, span_ns: last_ns - first_ns + 1, held, steps: Vec::new() }
     }
 
-    /// Looks at memory at the first event of each step.
-    pub(super) fn pass(&mut self, time_ns: u64, manager: &MemoryManager<'_, Hosted>) {
+    /// Looks at memory at the first event of each step. Returns how many steps have begun since the last event.
+    pub(super) fn pass(&mut self, time_ns: u64, manager: &MemoryManager<'_, Hosted>) -> u64 {
         let passed = u128::from(time_ns.saturating_sub(self.first_ns)) * u128::from(STEPS);
         let step = (passed / u128::from(self.span_ns)).min(u128::from(STEPS) - 1) as usize;
-        if step >= self.steps.len() {
+        let begun = (step + 1).saturating_sub(self.steps.len());
+        if begun > 0 {
             // Nothing happened in the steps between.
             let before = self.steps.last().copied().unwrap_or_default();
             self.steps.resize(step, before);
             self.steps.push(look(manager, self.held));
         }
+        begun as u64
     }
 
     /// Looks at memory before some of it is freed.

@@ -7,9 +7,11 @@ use quire::vm::FaultKind;
 
 use super::background::{self, Behind, Plan};
 use super::costs::Stopwatch;
+use super::each::Process;
 use super::error::ReplayError;
 use super::faults::{ABSORBED, SIGNAL};
 use super::fragments::Fragments;
+use super::heat::Heat;
 use super::host;
 use super::memory::Usage;
 use super::need::{self, Bounds};
@@ -51,6 +53,8 @@ pub(crate) struct Figures {
     pub(crate) timeline: Vec<Sample>,
     /// The most resident memory of one process.
     pub(crate) peak_rss: u64,
+    /// Every process, in the order in which they were first seen.
+    pub(crate) processes: Vec<Process>,
     /// Calls and faults that Quire answered differently from Linux.
     pub(crate) differences: u64,
     /// Requests for larger folios that found none free.
@@ -76,6 +80,7 @@ impl Figures {
             fell_back: outcome.fell_back,
             parts: outcome.parts,
             timeline: outcome.timeline,
+            processes: outcome.each,
         }
     }
 
@@ -139,6 +144,11 @@ impl Trial {
         self.survey.asks
     }
 
+    /// Huge pages of pools that the program maps itself: the most at once of 2 MiB and of 1 GiB, and mappings refused.
+    pub(crate) const fn huge(&self) -> ([u64; 2], u64) {
+        (self.survey.huge(), self.survey.huge_refused)
+    }
+
     /// Nanoseconds from the first event to the last.
     pub(crate) const fn span_ns(&self) -> u64 {
         self.survey.span_ns.1 - self.survey.span_ns.0
@@ -195,6 +205,14 @@ impl Trial {
         let mut world = World::new(memory, self.cpus(), false)?;
         world.fragments = self.fragments;
         background::beside(&self.path, &self.survey, (&mut world, plan), &Stopwatch::new(), &mut progress)
+    }
+
+    /// First touches by address and time.
+    ///
+    /// # Errors
+    /// A trace that has changed meanwhile.
+    pub(crate) fn heat(&self) -> Result<Option<Heat>, ReplayError> {
+        Heat::of(&self.path, self.survey.span_ns)
     }
 
     /// CPUs of the machine that replays.

@@ -107,8 +107,8 @@ fn advice_shows_memory_over_time_and_faults_by_policy() {
         "2M leaves",
     ];
     words.into_iter().for_each(|word| assert!(page.contains(word), "no `{word}` in {page}"));
-    // Memory, policies, and khugepaged beside the baseline and the advised set.
-    assert_eq!(page.matches("<svg").count(), 4);
+    // Memory, policies, processes, first touches, and khugepaged beside the baseline and the advised set.
+    assert_eq!(page.matches("<svg").count(), 6);
 }
 
 /// As two tasks of an array do.

@@ -4,8 +4,8 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::advise::{grow_heap, line, number, quire, sets, shown, text, touches, words};
-use crate::small_trace::{HEAP, SmallTrace, call, program};
-use lab::trace::Call;
+use crate::small_trace::{HEAP, SmallTrace, anonymous, call, fault, program};
+use lab::trace::{Access, Call, EventKind, ForkKind};
 use serde_json::Value;
 
 /// Nanoseconds pass: two microseconds for each of these queries.
@@ -164,4 +164,194 @@ fn pieces_are_those_of_the_machine_if_asked() {
     assert!(text(&output.stderr).contains("names no free memory"), "{}", text(&output.stderr));
     let refused = quire(&["advise", "--fragmentation", "all", "x.qtrace"]);
     assert_eq!(refused.status.code(), Some(2), "{}", text(&refused.stderr));
+}
+
+/// A large mapping is touched in full, and a second one by halves; both stay.
+fn large() -> SmallTrace {
+    let mut small = program();
+    small.event(10, anonymous(LARGE, 64 << 20));
+    small.event(10, anonymous(HALF, 64 << 20));
+    touches(&mut small, LARGE, 64 << 8, 1);
+    touches(&mut small, HALF, 64 << 8, 2);
+    // What is mapped in the last third is no reason for a pool.
+    small.event(10, anonymous(SHORT, 48 << 20));
+    touches(&mut small, SHORT, 48 << 8, 1);
+    small
+}
+
+const LARGE: u64 = 0x10_0000_0000;
+const HALF: u64 = 0x20_0000_0000;
+const SHORT: u64 = 0x30_0000_0000;
+
+/// What is said with a pool of 2 MiB that has `all` pages, of which `free` are free.
+fn with_pool(trace: &Path, all: u64, free: u64) -> Value {
+    let root = tempfile::tempdir().expect("a directory");
+    let pool = root.path().join("sys/kernel/mm/hugepages/hugepages-2048kB");
+    std::fs::create_dir_all(&pool).expect("it is made");
+    for (name, number) in [("nr_hugepages", all), ("free_hugepages", free)] {
+        std::fs::write(pool.join(name), format!("{number}\n")).expect("it is written");
+    }
+    let mut command = Command::new(env!("CARGO_BIN_EXE_quire"));
+    command.args(["advise", "--format", "json", "--baseline", "4K"]).arg(trace);
+    let output = command.env("QUIRE_SETTINGS", root.path()).output().expect("the command runs");
+    let line: Value = serde_json::from_slice(&output.stdout).expect("a JSON object");
+    line["hugetlb"].clone()
+}
+
+/// The number of pages that a command writes.
+fn written(commands: &Value) -> Vec<u64> {
+    let commands = commands.as_array().expect("commands").iter().filter_map(Value::as_str);
+    commands
+        .map(|command| command.split_whitespace().nth(1).expect("a number").parse().expect("a number"))
+        .collect()
+}
+
+#[test]
+fn a_pool_is_advised_for_what_is_large_lives_long_and_is_touched_in_full() {
+    let mut small = large();
+    small.exit(10);
+    let trace = small.write();
+    let pool = with_pool(&trace, 5, 2);
+    let mappings = pool["mappings"].as_array().unwrap_or_else(|| panic!("{pool}"));
+    assert_eq!((mappings.len(), number(&mappings[0], "/address")), (1, LARGE), "{pool}");
+    assert_eq!(
+        (number(&pool, "/pages_2m"), &pool["pages_1g"]),
+        (32, &Value::Null),
+        "64 MiB of 1 GiB: {pool}"
+    );
+    assert_eq!(
+        (number(&pool, "/faults_saved"), number(&pool, "/page_tables_saved_bytes")),
+        ((64 << 8) - 32, 32 << 12)
+    );
+    // Two of five are free.
+    assert_eq!((written(&pool["do"]), written(&pool["undo"])), (vec![35], vec![5]), "{pool}");
+    assert_eq!(written(&with_pool(&trace, 40, 32)["do"]), [0; 0], "the pool has them");
+    let said = words(&shown(&trace, &[]));
+    let carry = "hugetlb: 32 pages of 2M carry what is large, lives long and is touched in full: anonymous memory at \
+                 0x1000000000, 64.0 MiB. They save 16,352 faults";
+    assert!(
+        said.contains(carry) && said.contains("needs: 64.0 MiB set aside before the program starts"),
+        "{said}"
+    );
+    let small = half_used();
+    assert_eq!(line(&small, &[])["hugetlb"], Value::Null, "a heap of 4 MiB needs no pool");
+}
+
+#[test]
+fn huge_pages_that_the_program_maps_itself_are_counted() {
+    let map = |addr: u64, len: u64, flags: u64, result: i64| {
+        call(
+            Call::Mmap,
+            [0, len, 3, 0x22 | flags, u64::MAX, 0],
+            if result < 0 { result } else { addr as i64 },
+        )
+    };
+    let mut small = program();
+    small.event(10, map(LARGE, 5 << 20, 0x4_0000, 0));
+    small.event(10, map(HALF, 2 << 30, 0x4_0000 | 30 << 26, 0));
+    small.event(10, map(SHORT, 1 << 30, 0x4_0000, -12));
+    touches(&mut small, LARGE, 3 << 9, 512);
+    small.event(10, call(Call::Munmap, [LARGE, 6 << 20, 0, 0, 0, 0], 0));
+    small.event(10, map(LARGE, 2 << 20, 0x4_0000, 0));
+    waits(&mut small, 10);
+    small.exit(10);
+    let trace = small.write();
+    let pool = with_pool(&trace, 1, 1);
+    assert_eq!(
+        (number(&pool, "/used_2m"), number(&pool, "/used_1g"), number(&pool, "/refused")),
+        (3, 2, 1),
+        "{pool}"
+    );
+    // This machine has no pool of 1 GiB.
+    assert_eq!((written(&pool["do"]), written(&pool["undo"])), (vec![3], vec![1]), "{pool}");
+    let said = words(&shown(&trace, &[]));
+    assert!(
+        said.contains("the program maps 3 pages of 2M and 2 pages of 1G by itself at the most"),
+        "{said}"
+    );
+    assert!(said.contains("1 mappings of huge pages were refused"), "{said}");
+}
+
+/// Process 10 makes process 11, which runs a program of its own, and process 12, which goes on with a copy.
+fn family() -> tempfile::TempPath {
+    let fork = |pid: u32, kind| EventKind::Fork { child_pid: pid, child_tid: pid, flags: 0, kind };
+    let touch = |trace: &mut SmallTrace, pid: u32, start: u64, pages: u64| {
+        (0..pages).for_each(|page| trace.event(pid, fault(start + page * 4096, Access::Write, false)));
+    };
+    let mut small = program();
+    grow_heap(&mut small, 8 << 20);
+    touch(&mut small, 10, HEAP, 512);
+    small.event(10, fork(11, ForkKind::SharedMemory));
+    small.exec(11);
+    small.event(11, anonymous(LARGE, 1 << 20));
+    touch(&mut small, 11, LARGE, 64);
+    waits(&mut small, 300);
+    small.exit(11);
+    small.event(10, fork(12, ForkKind::Copy));
+    small.event(12, anonymous(HALF, 1 << 20));
+    touch(&mut small, 12, HALF, 100);
+    small.exit(12);
+    touch(&mut small, 10, HEAP + (2 << 20), 256);
+    waits(&mut small, 300);
+    small.exit(10);
+    small.write()
+}
+
+#[test]
+fn each_process_has_its_peak_and_its_memory_over_time() {
+    let trace = family();
+    let line = line(&trace, &[]);
+    let set = &sets(&line)[0];
+    let processes = set["processes"].as_array().unwrap_or_else(|| panic!("{set}"));
+    let of =
+        |pid: u64| processes.iter().find(|process| process["pid"] == pid).unwrap_or_else(|| panic!("{set}"));
+    let page = 4096;
+    assert_eq!(processes.len(), 3, "{set}");
+    assert_eq!(number(of(10), "/peak_rss_bytes"), (512 + 256) * page, "{set}");
+    // Until it started a program it had its parent's memory, which getrusage counts as its own.
+    assert_eq!(number(of(11), "/peak_rss_bytes"), 512 * page, "{set}");
+    assert_eq!(number(of(12), "/peak_rss_bytes"), (512 + 100) * page, "{set}");
+    assert_eq!(number(set, "/peak_rss_bytes"), number(of(10), "/peak_rss_bytes"), "the most of one: {set}");
+    let over_time = |pid: u64| -> Vec<u64> {
+        of(pid)["resident"].as_array().expect("steps").iter().filter_map(Value::as_u64).collect()
+    };
+    let last = |pid: u64| over_time(pid).last().copied();
+    assert_eq!((over_time(10).len(), last(10)), (48, Some((512 + 256) * page)), "{set}");
+    assert_eq!((last(11), number(of(10), "/first_step")), (Some(64 * page), 0), "{set}");
+    let (first, steps) = (number(of(11), "/first_step"), over_time(11).len() as u64);
+    assert!(first > 10 && first + steps < 40 && steps > 5, "it lived from {first} for {steps}: {set}");
+    assert_eq!(sets(&line)[1]["processes"].is_null(), line["best"] != sets(&line)[1]["folio"], "{line}");
+    let said = shown(&trace, &[]);
+    assert!(
+        words(&said).contains("processes: 3, those with the highest peaks of resident memory: small"),
+        "{said}"
+    );
+    assert!(said.contains(" 3.0 MiB\n") && said.contains(" 2.4 MiB\n"), "{said}");
+    assert!(!shown(&half_used(), &[]).contains("processes:"), "one alone needs no list");
+}
+
+#[test]
+fn first_touches_are_told_by_address_and_time() {
+    let mut small = program();
+    grow_heap(&mut small, 8 << 20);
+    touches(&mut small, HEAP, 512, 1);
+    small.event(10, anonymous(LARGE, 1 << 20));
+    // No first touch: the page is there.
+    (0..100).for_each(|page| small.event(10, fault(HEAP + page * 4096, Access::Write, true)));
+    waits(&mut small, 1000);
+    touches(&mut small, LARGE, 256, 1);
+    small.exit(10);
+    let line = line(&small.write(), &[]);
+    let heat = &line["heat"];
+    let rows = heat["rows"].as_array().unwrap_or_else(|| panic!("{line}"));
+    let places: Vec<(u64, u64)> =
+        rows.iter().map(|row| (number(row, "/start"), number(row, "/end"))).collect();
+    let row = |start: u64| (start, start + (2 << 20));
+    assert_eq!((number(heat, "/pid"), places), (10, vec![row(LARGE), row(HEAP)]), "{heat}");
+    let pages = |row: &Value| -> Vec<u64> {
+        row["pages"].as_array().expect("steps").iter().filter_map(Value::as_u64).collect()
+    };
+    let (large, heap) = (pages(&rows[0]), pages(&rows[1]));
+    assert_eq!((large.len(), large.iter().sum::<u64>(), heap.iter().sum::<u64>()), (48, 256, 512), "{heat}");
+    assert_eq!((large[..24].iter().sum::<u64>(), heap[24..].iter().sum::<u64>()), (0, 0), "{heat}");
 }

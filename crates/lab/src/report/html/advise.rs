@@ -4,6 +4,7 @@ use anyhow::{Result, bail};
 use maud::{Markup, html};
 use serde::Deserialize;
 
+use super::memory::{self, Heat, Process};
 use super::page::{MIB, Section, command, mebibytes};
 use super::plot::{self, Mark, Named, thousands};
 use crate::output::duration;
@@ -27,6 +28,8 @@ pub(super) struct Advice {
     tlb: Option<Accesses>,
     #[serde(default)]
     khugepaged: Option<Khugepaged>,
+    #[serde(default)]
+    heat: Option<Heat>,
 }
 
 #[derive(Deserialize)]
@@ -69,6 +72,8 @@ struct Set {
     wasted_bytes: u64,
     mappings: Vec<Mapping>,
     timeline: Vec<Moment>,
+    #[serde(default)]
+    processes: Option<Vec<Process>>,
     #[serde(default)]
     tlb: Option<Misses>,
 }
@@ -117,6 +122,10 @@ pub(super) fn section(advice: &Advice) -> Result<Section> {
         div.cards {
             (over_time(advice, baseline, chosen)?)
             (policies(advice, baseline)?)
+            @if let Some(processes) = &chosen.unwrap_or(baseline).processes {
+                (memory::of_processes(processes, advice.wall_ns, &chosen.unwrap_or(baseline).folio)?)
+            }
+            @if let Some(heat) = &advice.heat { (memory::touches(heat, advice.wall_ns)?) }
             @for beside in advice.khugepaged.iter().flat_map(|khugepaged| &khugepaged.sets) {
                 (collapsed(advice, beside)?)
             }

@@ -99,7 +99,11 @@ fn khugepaged_is_shown_with_what_is_assumed() {
 fn full() -> tempfile::TempPath {
     let mut small = program();
     grow_heap(&mut small, 8 << 20);
-    touches(&mut small, HEAP, 2048, 1);
+    touches(&mut small, HEAP, 1792, 1);
+    // Memory is looked at before an unmap, and again after an eighth more.
+    small.event(10, anonymous(LARGE, 4096));
+    small.event(10, call(Call::Munmap, [LARGE, 4096, 0, 0, 0, 0], 0));
+    touches(&mut small, HEAP + (7 << 20), 256, 1);
     small.exit(10);
     small.write()
 }
@@ -252,7 +256,7 @@ fn huge_pages_that_the_program_maps_itself_are_counted() {
     small.event(10, map(SHORT, 1 << 30, 0x4_0000, -12));
     touches(&mut small, LARGE, 3 << 9, 512);
     small.event(10, call(Call::Munmap, [LARGE, 6 << 20, 0, 0, 0, 0], 0));
-    small.event(10, map(LARGE, 2 << 20, 0x4_0000, 0));
+    small.event(10, map(LARGE + (1 << 30), 2 << 20, 0x4_0000, 0));
     waits(&mut small, 10);
     small.exit(10);
     let trace = small.write();

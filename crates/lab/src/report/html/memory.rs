@@ -46,7 +46,7 @@ fn named(program: Option<&str>, pid: u32) -> String {
 const STEPS: f64 = 48.0;
 const MARKS: [(Mark, &str); 3] = [(Mark::Circle, "one"), (Mark::Triangle, "two"), (Mark::Cross, "three")];
 /// Processes of the table, those with the highest peaks.
-const SHOWN: usize = 12;
+const SHOWN: usize = 6;
 
 /// The processes with the highest peaks over time, under one set of sizes; nothing of a single one.
 pub(super) fn of_processes(processes: &[Process], wall_ns: u64, folio: &str) -> Result<Markup> {
@@ -68,7 +68,7 @@ pub(super) fn of_processes(processes: &[Process], wall_ns: u64, folio: &str) -> 
     Ok(html! {
         div.card {
             h2 { "Resident memory by process, with folios of " (folio) }
-            div.soft { @for (process, (_, class)) in shown() { span.key class=(class) { (process.name()) } } }
+            div.soft { @for (process, (_, class)) in shown() { span class={ "key " (class) } { (process.name()) } } }
             (plot::lines(&series, ["seconds", "MiB"], &told)?)
             div.scroll { table {
                 thead { tr { th { "process" } th { "peak, as getrusage counts" } } }
@@ -84,7 +84,7 @@ pub(super) fn of_processes(processes: &[Process], wall_ns: u64, folio: &str) -> 
 /// Where and when memory is first touched.
 pub(super) fn touches(heat: &Heat, wall_ns: u64) -> Result<Markup> {
     let row = |row: &Row| {
-        (format!("{:#x}", row.start), row.pages.iter().map(|pages| *pages as f64).collect::<Vec<_>>())
+        (format!("{:x}", row.start >> 20), row.pages.iter().map(|pages| *pages as f64).collect::<Vec<_>>())
     };
     let rows: Vec<_> = heat.rows.iter().map(row).collect();
     let pages: u64 = heat.rows.iter().flat_map(|row| &row.pages).sum();
@@ -101,7 +101,7 @@ pub(super) fn touches(heat: &Heat, wall_ns: u64) -> Result<Markup> {
                 (told) " The darker, the more pages in one step. A recording shows the faults of first touches, not the \
                  accesses that follow. Addresses that were never touched are left out."
             }
-            (plot::heat(&rows, wall_ns as f64 / 1e9, ["seconds", "address"], &told)?)
+            (plot::heat(&rows, wall_ns as f64 / 1e9, ["seconds", "address in MiB (hexadecimal)"], &told)?)
         }
     })
 }

@@ -99,8 +99,16 @@ fn khugepaged_is_shown_with_what_is_assumed() {
 fn full() -> tempfile::TempPath {
     let mut small = program();
     grow_heap(&mut small, 8 << 20);
+    touches(&mut small, HEAP, 2048, 1);
+    small.exit(10);
+    small.write()
+}
+
+/// Memory is looked at before an unmap, and again after an eighth more is touched.
+fn grows() -> tempfile::TempPath {
+    let mut small = program();
+    grow_heap(&mut small, 8 << 20);
     touches(&mut small, HEAP, 1792, 1);
-    // Memory is looked at before an unmap, and again after an eighth more.
     small.event(10, anonymous(LARGE, 4096));
     small.event(10, call(Call::Munmap, [LARGE, 4096, 0, 0, 0, 0], 0));
     touches(&mut small, HEAP + (7 << 20), 256, 1);
@@ -123,13 +131,6 @@ fn where_free_memory_is_in_pieces_large_folios_fail_and_smaller_ones_do_not() {
     assert_eq!((faults(&pieces, "2M"), faults(&pieces, "64K")), ((2048, 4), (128, 0)), "{pieces}");
     assert_eq!((&whole["chosen"], &pieces["chosen"]), (&Value::from("2M"), &Value::from("64K")), "{pieces}");
     assert!((pieces["fragmentation"]["percent"].as_f64().expect("a share") - 100.0).abs() < 1e-6);
-    for field in ["/memory_bytes", "/timeline/47/resident", "/peak_rss_bytes"] {
-        assert_eq!(
-            number(&sets(&whole)[0], field),
-            number(&sets(&pieces)[0], field),
-            "what others hold counts"
-        );
-    }
     let said = words(&shown(&trace, &["--fragmentation", "100%"]));
     for part in [
         "pieces: 100 % of free memory is in pieces below 2 MiB at the start",
@@ -138,6 +139,15 @@ fn where_free_memory_is_in_pieces_large_folios_fail_and_smaller_ones_do_not() {
         "no compaction joins pieces",
     ] {
         assert!(said.contains(part), "no `{part}` in {said}");
+    }
+}
+
+#[test]
+fn what_others_hold_counts_for_no_program() {
+    let trace = grows();
+    let (whole, pieces) = (line(&trace, &[]), line(&trace, &["--fragmentation", "100"]));
+    for field in ["/memory_bytes", "/timeline/47/resident", "/peak_rss_bytes"] {
+        assert_eq!(number(&sets(&whole)[0], field), number(&sets(&pieces)[0], field), "{field}: {pieces}");
     }
 }
 

@@ -5,12 +5,16 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::replay::{Part, Sample, Trial, order_name};
+use crate::replay::{Heat, HeatRow, Part, Sample, Trial, order_name};
 
 use super::baseline::Settings;
 use super::case::Case;
+use super::fragmentation;
+use super::hugetlb;
+use super::khugepaged;
 use super::objective::Goal;
 use super::prices::{Prices, Source};
+use super::processes;
 use super::translations::Translations;
 use super::verdict::{Verdict, Wish};
 use super::ways::Runtime;
@@ -41,6 +45,10 @@ struct Report<'a> {
     plan: Option<Value>,
     prices: Value,
     tlb: Option<Value>,
+    khugepaged: Option<Value>,
+    fragmentation: Option<Value>,
+    hugetlb: Option<Value>,
+    heat: Option<Value>,
     #[serde(rename = "do")]
     do_: Vec<String>,
     undo: Vec<String>,
@@ -58,6 +66,7 @@ struct Set<'a> {
     folios: BTreeMap<String, u64>,
     signals: u64,
     absorbed: u64,
+    fell_back: u64,
     time_ns: f64,
     longest_ns: f64,
     memory_bytes: u64,
@@ -67,6 +76,8 @@ struct Set<'a> {
     differences: u64,
     mappings: Vec<Value>,
     timeline: &'a [Sample],
+    /// Of the baseline and of the best set.
+    processes: Option<Vec<Value>>,
     tlb: Option<Value>,
 }
 
@@ -76,7 +87,7 @@ pub(super) fn line(
     verdict: &Verdict,
     (settings, wish): (&Settings, Wish<'_>),
     exit_code: Option<u8>,
-) -> serde_json::Result<Vec<u8>> {
+) -> anyhow::Result<Vec<u8>> {
     let header = trial.header();
     let names = Names::new(trial, &verdict.baseline().figures.parts);
     let changes = verdict.chosen().and_then(|case| settings.changes(case.set()).ok()).unwrap_or_default();
@@ -96,7 +107,7 @@ pub(super) fn line(
         baseline: verdict.baseline().name(),
         chosen: verdict.chosen().map(Case::name),
         best: verdict.best.map(|at| verdict.cases[at].name()),
-        sets: (0..verdict.cases.len()).map(|at| set(verdict, at, &names, wish)).collect(),
+        sets: (0..verdict.cases.len()).map(|at| set((trial, verdict), at, &names, wish)).collect(),
         left_out: &verdict.left_out,
         plan: verdict.plan.as_ref().map(|plan| {
             json!({
@@ -112,6 +123,10 @@ pub(super) fn line(
         }),
         prices: prices(&verdict.prices),
         tlb: verdict.translations.as_ref().map(translations),
+        khugepaged: verdict.khugepaged.as_ref().map(khugepaged::json),
+        fragmentation: trial.fragments().map(fragmentation::json),
+        hugetlb: verdict.pools.as_ref().map(|pools| hugetlb::json(pools, &names)),
+        heat: trial.heat()?.map(|heat| self::heat(&heat, trial)),
         do_: changes.iter().map(|change| change.run.clone()).collect(),
         undo: changes.into_iter().map(|change| change.undo).collect(),
         asks: runtime.asks(settings.overall.as_deref()),
@@ -123,7 +138,7 @@ pub(super) fn line(
     Ok(line)
 }
 
-fn set<'a>(verdict: &'a Verdict, at: usize, names: &Names<'_>, wish: Wish<'_>) -> Set<'a> {
+fn set<'a>((trial, verdict): (&Trial, &'a Verdict), at: usize, names: &Names<'_>, wish: Wish<'_>) -> Set<'a> {
     let case = &verdict.cases[at];
     let (figures, score) = (&case.figures, &case.score);
     let kinds = quire::vm::FaultKind::NAMES.into_iter().zip(figures.kinds);
@@ -139,6 +154,7 @@ fn set<'a>(verdict: &'a Verdict, at: usize, names: &Names<'_>, wish: Wish<'_>) -
             .collect(),
         signals: figures.signals,
         absorbed: figures.absorbed,
+        fell_back: figures.fell_back,
         time_ns: score.time_ns,
         longest_ns: score.longest_ns,
         memory_bytes: score.memory,
@@ -148,6 +164,7 @@ fn set<'a>(verdict: &'a Verdict, at: usize, names: &Names<'_>, wish: Wish<'_>) -
         differences: figures.differences,
         mappings: figures.parts.iter().map(|own| part(own, names, &verdict.prices)).collect(),
         timeline: &figures.timeline,
+        processes: (at == 0 || verdict.best == Some(at)).then(|| processes::json(trial, case)),
         tlb: verdict.translations.as_ref().map(|translations| missed(translations, at)),
     }
 }
@@ -164,6 +181,12 @@ fn part(part: &Part, names: &Names<'_>, prices: &Prices) -> Value {
         "resident_bytes": part.resident,
         "wasted_bytes": part.wasted,
     })
+}
+
+fn heat(heat: &Heat, trial: &Trial) -> Value {
+    let program = heat.program.and_then(|name| trial.names().get(name.0 as usize));
+    let row = |row: &HeatRow| json!({ "start": row.start, "end": row.end, "pages": row.pages });
+    json!({ "pid": heat.pid, "program": program, "rows": heat.rows.iter().map(row).collect::<Vec<_>>() })
 }
 
 /// What the TLBs miss under one set.

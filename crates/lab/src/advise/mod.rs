@@ -7,16 +7,23 @@
 //! case       one replay with its prices; the sets that are tried        mappings   which of them gain and which waste
 //! objective  chooses a set by its figures alone                          verdict    all of that together
 //! translations   what the TLBs miss under each set, by a second, instrumented run
+//! khugepaged     what collapses and splits folios later                  fragmentation   where no large folios are free
+//! hugetlb        huge pages of a pool                                     processes       the memory of each process
 //! ways       settings of allocators and runtimes                         words      numbers and names in prose
-//! text       for readers                                                 json       for programs
+//! text       for readers, in lines with labels (lines)                   json       for programs
 //! ```
 
 mod baseline;
 mod case;
+mod fragmentation;
+mod hugetlb;
 mod json;
+mod khugepaged;
+mod lines;
 mod mappings;
 mod objective;
 mod prices;
+mod processes;
 mod recorded;
 mod text;
 mod translations;
@@ -43,6 +50,7 @@ pub(crate) use prices::Prices;
 pub(crate) use verdict::advised;
 
 use baseline::Settings;
+use khugepaged::Khugepaged;
 use objective::{Goal, MAX_WASTE};
 use translations::Translations;
 use verdict::{Verdict, Wish};
@@ -90,6 +98,14 @@ pub struct Args {
     /// without them, recorded times and the cost of clearing].
     #[arg(long, value_name = "FILE")]
     prices: Option<PathBuf>,
+    /// Settings under which khugepaged is replayed, as max_ptes_none=64,scan_sleep_millisecs=100, or `off` [default: those of this
+    /// machine].
+    #[arg(long, value_name = "NAME=N,...", value_parser = khugepaged::parse)]
+    khugepaged: Option<khugepaged::Asked>,
+    /// The share of free memory that is in pieces below 2 MiB when the program starts, or `machine` for that of this machine
+    /// (/proc/buddyinfo) [default: all of it is in one piece].
+    #[arg(long, value_name = "PERCENT", value_parser = fragmentation::parse)]
+    fragmentation: Option<fragmentation::Asked>,
     /// Leave out sizes whose replay takes more than SIZE of the host's memory [default: what is available, within the limits of
     /// control groups].
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
@@ -145,11 +161,14 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         most_waste: args.max_waste / 100.0,
         baseline: args.baseline,
         prices: args.prices.as_deref(),
+        khugepaged: Khugepaged::read(&places.settings, args.khugepaged.as_ref()),
+        pools: &places.pools,
     };
+    let fragments = args.fragmentation.map(|asked| asked.fragments(&places.buddyinfo)).transpose()?;
     let mut lines = Vec::new();
     for path in &files {
         let name = || quoted(path).to_string();
-        let trial = Trial::open(path, args.memory_limit).with_context(name)?;
+        let trial = Trial::open(path, args.memory_limit).with_context(name)?.on(fragments);
         let mut verdict = Verdict::of(&trial, &settings, wish).with_context(name)?;
         if let Some(time) = args.instrumented {
             match Translations::of(&args.command, &verdict, time) {

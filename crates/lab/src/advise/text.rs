@@ -7,17 +7,17 @@ use crate::replay::{Sample, Trial};
 
 use super::baseline::{Change, Settings};
 use super::case::Case;
+use super::fragmentation;
+use super::hugetlb;
+use super::khugepaged;
+use super::lines::{COLUMNS, labelled, listed};
 use super::mappings;
 use super::objective::{Goal, Score};
 use super::prices::Source;
+use super::processes;
 use super::verdict::{Verdict, Wish};
 use super::ways::Runtime;
 use super::words::{Names, change, count, percent, size, time};
-
-/// The most columns.
-const COLUMNS: usize = 80;
-/// Columns of a label.
-const LABEL: usize = 10;
 
 /// Everything on one trace. `exit_code` is that of a program that was recorded just now.
 pub(super) fn section(
@@ -35,7 +35,11 @@ pub(super) fn section(
             text += &not(verdict, case, wish);
         }
         None if verdict.plan.is_none() => {
-            return text + &nothing(trial, verdict, wish) + &walks(trial, verdict) + "\n";
+            return text
+                + &nothing(trial, verdict, wish)
+                + &walks(trial, verdict)
+                + &further(trial, verdict, &names)
+                + "\n";
         }
         None => {
             text += &labelled("all:", "no set of sizes for all memory is worth a change within the waste");
@@ -47,7 +51,17 @@ pub(super) fn section(
         text += &over_time(trial, verdict.baseline(), case);
     }
     text += &walks(trial, verdict);
+    text += &further(trial, verdict, &names);
     text + &certainty(trial, verdict) + &table(verdict, wish) + "\n"
+}
+
+/// Other policies of memory.
+fn further(trial: &Trial, verdict: &Verdict, names: &Names<'_>) -> String {
+    let none = String::new;
+    trial.fragments().map_or_else(none, |fragments| fragmentation::text(fragments, verdict))
+        + &verdict.khugepaged.as_ref().map_or_else(none, |beside| khugepaged::text(beside, trial))
+        + &verdict.pools.as_ref().map_or_else(none, |pools| hugetlb::text(pools, trial, names))
+        + &processes::text(trial, verdict)
 }
 
 fn heading(trial: &Trial, verdict: &Verdict, wish: Wish<'_>, exit_code: Option<u8>) -> String {
@@ -345,7 +359,8 @@ fn certainty(trial: &Trial, verdict: &Verdict) -> String {
         }
     };
     let tlb = if verdict.translations.is_some() { "" } else { "TLB (no samples), " };
-    text + &labelled("unknown:", &format!("{tlb}khugepaged, compaction where memory is fragmented"))
+    let collapses = if verdict.khugepaged.is_some() { "" } else { "khugepaged, " };
+    text + &labelled("unknown:", &format!("{tlb}{collapses}compaction where memory is fragmented"))
 }
 
 /// Every set that was tried.
@@ -376,29 +391,4 @@ fn table(verdict: &Verdict, wish: Wish<'_>) -> String {
         text += &labelled("", why);
     }
     text
-}
-
-/// A label and its text, wrapped; no line ends between a number and its unit, or within a name.
-fn labelled(label: &str, text: &str) -> String {
-    const UNITS: [&str; 7] = ["%", "KiB", "MiB", "ns", "us", "ms", "s"];
-    const JOINED: &str = "\u{a0}";
-    let width = Width::of_output().columns.map_or(COLUMNS, |columns| columns.min(COLUMNS));
-    let (first, further) = (format!("{label:<0$} ", LABEL - 1), " ".repeat(LABEL));
-    let options = textwrap::Options::new(width)
-        .initial_indent(&first)
-        .subsequent_indent(&further)
-        .word_splitter(textwrap::WordSplitter::NoHyphenation);
-    let is_unit = |word: &str| UNITS.contains(&word.trim_end_matches([',', ';', ')', '.']));
-    let joined = text.split(' ').fold(String::new(), |text, word| match is_unit(word) {
-        _ if text.is_empty() => word.to_owned(),
-        true => text + JOINED + word,
-        false => text + " " + word,
-    });
-    textwrap::fill(&joined, options).replace(JOINED, " ") + "\n"
-}
-
-/// A label and commands, each on a line of its own, unbroken.
-fn listed<'a>(label: &str, commands: impl Iterator<Item = &'a str>) -> String {
-    let lines: Vec<String> = commands.map(|command| format!("  {command}\n")).collect();
-    if lines.is_empty() { String::new() } else { format!("{label}\n{}", lines.concat()) }
 }

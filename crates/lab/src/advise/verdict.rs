@@ -8,6 +8,8 @@ use crate::replay::{Figures, FolioSet, Trial};
 
 use super::baseline::Settings;
 use super::case::{self, Case};
+use super::hugetlb::Pools;
+use super::khugepaged::{Beside, Khugepaged};
 use super::mappings::{self, Gain, Plan};
 use super::objective::{Goal, MAX_WASTE, choose, is_worth};
 use super::prices::Prices;
@@ -23,6 +25,10 @@ pub(super) struct Wish<'a> {
     pub(super) baseline: Option<FolioSet>,
     /// Measured prices; `None` for the kept ones.
     pub(super) prices: Option<&'a Path>,
+    /// What collapses and splits folios in the background.
+    pub(super) khugepaged: Option<Khugepaged>,
+    /// The directory of this machine's pools of huge pages.
+    pub(super) pools: &'a Path,
 }
 
 /// What is advised where a program has single pages so far, no goal is given, and a twentieth may be wasted.
@@ -30,10 +36,13 @@ pub(super) struct Wish<'a> {
 /// `replayed` are the replays under [`case::tried`], that of single pages first. Returns the set and the share of the peak
 /// that was never touched.
 pub(crate) fn advised(replayed: &[Figures], prices: &Prices, trial: &Trial) -> (FolioSet, f64) {
-    let wish = Wish { goal: Goal::default(), most_waste: MAX_WASTE / 100.0, baseline: None, prices: None };
-    let verdict = Verdict::judged(replayed.to_vec(), prices.clone(), Vec::new(), wish, trial.wall_ns());
-    let case = verdict.chosen().unwrap_or_else(|| verdict.baseline());
-    (case.set(), case.score.waste())
+    let cases: Vec<Case> = replayed.iter().map(|figures| Case::new(figures.clone(), prices)).collect();
+    let scores: Vec<_> = cases.iter().map(|case| case.score).collect();
+    let (goal, baseline) = (Goal::default(), scores[0]);
+    let best = choose(&baseline, &scores, goal, MAX_WASTE / 100.0);
+    let worth = |at: &usize| is_worth(&baseline, &scores[*at], goal, trial.wall_ns());
+    let chosen = best.filter(worth).unwrap_or(0);
+    (cases[chosen].set(), scores[chosen].waste())
 }
 
 /// The verdict.
@@ -51,6 +60,10 @@ pub(super) struct Verdict {
     pub(super) left_out: Vec<String>,
     /// What the TLBs miss, if the program was run for that.
     pub(super) translations: Option<Translations>,
+    /// What khugepaged changes under the baseline, and under the set to change to.
+    pub(super) khugepaged: Option<Beside>,
+    /// Huge pages of pools that the program uses, or that would carry its mappings.
+    pub(super) pools: Option<Pools>,
 }
 
 impl Verdict {
@@ -73,7 +86,17 @@ impl Verdict {
         };
         let prices = Prices::of(frames, wish.prices)?;
         let left_out = left_out.iter().map(ToString::to_string).collect();
-        Ok(Self::judged(figures, prices, left_out, wish, trial.wall_ns()))
+        let mut verdict = Self::judged(figures, prices, left_out, wish, trial.wall_ns());
+        if let Some(settings) = wish.khugepaged {
+            let sets: Vec<FolioSet> =
+                [Some(verdict.baseline()), verdict.chosen()].into_iter().flatten().map(Case::set).collect();
+            match Beside::of(trial, settings, &sets) {
+                Ok(beside) => verdict.khugepaged = Some(beside),
+                Err(error) => verdict.left_out.push(format!("khugepaged: {error}")),
+            }
+        }
+        verdict.pools = Pools::of(trial, &verdict, wish);
+        Ok(verdict)
     }
 
     fn judged(
@@ -96,7 +119,17 @@ impl Verdict {
             })
             .flatten()
             .filter(|plan| is_worth(&baseline, &plan.score, wish.goal, wall_ns));
-        Self { cases, prices, best, changes, plan, left_out, translations: None }
+        Self {
+            cases,
+            prices,
+            best,
+            changes,
+            plan,
+            left_out,
+            translations: None,
+            khugepaged: None,
+            pools: None,
+        }
     }
 
     pub(super) fn baseline(&self) -> &Case {

@@ -46,6 +46,15 @@ impl Runtime {
         }
     }
 
+    /// What makes the program ask for huge pages of a pool.
+    pub(super) const fn asks_for_pool(self) -> &'static str {
+        match self {
+            Self::Java => "java -XX:+UseLargePages …",
+            Self::Glibc => "GLIBC_TUNABLES=glibc.malloc.hugetlb=2 … (glibc 2.35 or later; memory of malloc)",
+            Self::Go | Self::Jemalloc | Self::Other => "mmap with MAP_HUGETLB in the program",
+        }
+    }
+
     /// The setting that keeps folios from the program.
     pub(super) const fn refuses(self) -> &'static str {
         match self {

@@ -1,5 +1,5 @@
 //! A replay with collapsing and splitting in the background, to show the effect of a policy on a recorded
-//! program over time.
+//! program over time: for the experiment `khugepaged`, and for `advise`.
 //!
 //! A recording shows the pages to which a program stored first, not the stored contents. Here each page with
 //! a store fault has contents from then on, and all others are zero; so a folio is as full as the program has
@@ -16,7 +16,7 @@ use super::costs::Stopwatch;
 use super::error::ReplayError;
 use super::need::Bounds;
 use super::policy::FolioSet;
-use super::processes::Space;
+use super::processes::{Processes, Space};
 use super::progress::Progress;
 use super::run::World;
 use super::survey::Survey;
@@ -32,12 +32,28 @@ const FOLIOS: u64 = 32;
 /// The background work of a replay.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Plan {
-    /// Whether faults bring folios of 2 MiB, rather than single frames.
-    pub(crate) large_faults: bool,
+    /// The folio sizes of faults.
+    pub(crate) set: FolioSet,
     /// The limits within which small pages are collapsed.
     pub(crate) collapse: Option<CollapseLimits>,
     /// The number of zero pages above which folios are split.
     pub(crate) split: Option<usize>,
+    pub(crate) pace: Pace,
+}
+
+/// When the background has a turn, and when memory is sampled.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Pace {
+    /// 256 turns and 32 samples, equally many events apart.
+    Events,
+    /// A turn after each sleep of recorded time, the first after half of one; a sample in the middle of each step.
+    Time {
+        sleep_ns: u64,
+        /// Pages that one turn scans.
+        pages: u64,
+        /// Steps of the recorded time.
+        steps: u64,
+    },
 }
 
 /// A sample of memory.
@@ -54,8 +70,12 @@ pub(crate) struct Moment {
 /// The result of a replay with a background.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Behind {
-    /// Samples, equally many events apart.
+    /// Samples, equally far apart.
     pub(crate) moments: Vec<Moment>,
+    /// Turns.
+    pub(crate) turns: u64,
+    /// Nanoseconds from the start of the recording to the first turn that changed memory, if time paces turns.
+    pub(crate) first_ns: Option<u64>,
     /// Ranges of 2 MiB that were collapsed.
     pub(crate) collapsed: u64,
     /// Folios that were split.
@@ -76,46 +96,100 @@ pub(super) struct Background {
     collapser: Collapser,
     splitter: Splitter,
     events: u64,
+    /// The times of the first and of the last event.
+    span_ns: (u64, u64),
     behind: Behind,
 }
 
 impl Background {
-    pub(super) fn new(plan: Plan, events: u64) -> Self {
-        let collapser = plan.collapse.map_or_else(Collapser::default, Collapser::within);
+    /// Of a recording with so many events, the first and the last at these times.
+    pub(super) fn new(plan: Plan, events: u64, span_ns: (u64, u64)) -> Self {
+        let mut collapser = plan.collapse.map_or_else(Collapser::default, Collapser::within);
+        if let Pace::Time { pages, .. } = plan.pace {
+            collapser.pages_to_scan = pages;
+        }
         let splitter = Splitter::new(plan.split.unwrap_or(0));
-        Self { plan, collapser, splitter, events, behind: Behind { events, ..Behind::default() } }
+        let behind = Behind { events, ..Behind::default() };
+        Self { plan, collapser, splitter, events, span_ns, behind }
     }
 
-    /// The background's turn after an event, if it is due, on the caller's CPU.
-    pub(super) fn turn<'s, 'm: 's>(
+    /// What is due before an event at this time, on the caller's CPU.
+    pub(super) fn before(
+        &mut self,
+        time_ns: u64,
+        (machine, manager): (&Hosted, &MemoryManager<'_, Hosted>),
+        watch: &Stopwatch,
+        processes: &Processes<'_>,
+    ) {
+        let Pace::Time { sleep_ns, steps, .. } = self.plan.pace else { return };
+        let (span, passed) = (self.span_ns.1 - self.span_ns.0, time_ns.saturating_sub(self.span_ns.0));
+        // Scans of all memory that changed nothing. After a whole one, nothing will change until the event.
+        let mut idle = 0;
+        loop {
+            let sampled = self.behind.moments.len() as u64;
+            let sample = share(span, 2 * sampled + 1, 2 * steps);
+            let turn = (sleep_ns / 2).saturating_add(sleep_ns.saturating_mul(self.behind.turns));
+            if sampled < steps && sample < passed && sample <= turn {
+                self.behind.moments.push(look(machine, manager, processes.spaces()));
+            } else if turn < passed && idle < 2 {
+                let (done, ns) = watch.time(|| self.work(manager));
+                self.behind.background_ns += ns;
+                self.behind.turns += 1;
+                if done.changed {
+                    self.behind.first_ns.get_or_insert(turn);
+                    idle = 0;
+                } else {
+                    idle += u32::from(done.whole);
+                }
+            } else if turn < passed {
+                self.behind.turns += 1;
+            } else {
+                return;
+            }
+        }
+    }
+
+    /// What is due after an event, on the caller's CPU.
+    pub(super) fn after(
         &mut self,
         event: u64,
         (machine, manager): (&Hosted, &MemoryManager<'_, Hosted>),
         watch: &Stopwatch,
-        spaces: impl Iterator<Item = &'s Space<'m>>,
+        processes: &Processes<'_>,
     ) {
+        if self.plan.pace != Pace::Events {
+            return;
+        }
         if due(event, self.events, TURNS) {
-            let ((), ns) = watch.time(|| self.work(manager));
+            let (_, ns) = watch.time(|| self.work(manager));
             self.behind.background_ns += ns;
+            self.behind.turns += 1;
         }
         if due(event, self.events, MOMENTS) {
-            self.behind.moments.push(look(machine, manager, spaces));
+            self.behind.moments.push(look(machine, manager, processes.spaces()));
         }
     }
 
-    fn work(&mut self, manager: &MemoryManager<'_, Hosted>) {
+    fn work(&mut self, manager: &MemoryManager<'_, Hosted>) -> Turn {
+        let mut turn = Turn { changed: false, whole: true };
         if self.plan.collapse.is_some() {
-            // Faults keep single frames, as if no folio of 2 MiB had been free then.
+            // Faults keep their sizes, as if no folio of 2 MiB had been free then.
             let faults = manager.folio_policy();
             manager.set_folio_policy(FolioPolicy::only(Order::BLOCK));
-            self.behind.collapsed += manager.collapse_ahead(&mut self.collapser).collapsed.collapsed();
+            let scanned = manager.collapse_ahead(&mut self.collapser);
             manager.set_folio_policy(faults);
+            let collapsed = scanned.collapsed.collapsed();
+            self.behind.collapsed += collapsed;
+            turn = Turn { changed: collapsed > 0, whole: scanned.full_scan };
         }
         if self.plan.split.is_some() {
             let done = manager.split_underused(&mut self.splitter, FOLIOS);
             self.behind.split += done.split;
             self.behind.freed += done.freed;
+            turn.changed |= done.split > 0;
+            turn.whole &= done.full_scan;
         }
+        turn
     }
 
     pub(super) fn end(self, program_ns: u64) -> Behind {
@@ -123,10 +197,22 @@ impl Background {
     }
 }
 
+/// The outcome of one turn.
+struct Turn {
+    changed: bool,
+    /// Whether it came to the end of all address spaces.
+    whole: bool,
+}
+
 /// Whether one of `turns` equally spaced turns is due at this event.
 fn due(event: u64, events: u64, turns: u64) -> bool {
     let turn = |event: u64| event * turns / events.max(1);
     turn(event + 1) > turn(event)
+}
+
+/// So many parts of `of` parts of a span.
+fn share(span: u64, parts: u64, of: u64) -> u64 {
+    (u128::from(span) * u128::from(parts) / u128::from(of.max(1))) as u64
 }
 
 /// Reads all page tables.
@@ -173,10 +259,7 @@ impl Recording {
     /// [`ReplayError`].
     pub(crate) fn open(path: &Path) -> Result<Self, ReplayError> {
         let survey = Survey::of(path, Bounds::NONE, &mut Progress::new(String::new()))?;
-        let largest = FolioSet::FRAMES.and(Order::BLOCK.get());
-        let needed = survey.needed(largest);
-        // A folio is allocated before the pages that it replaces are freed.
-        let world = World::new(needed + needed / 2, survey.header.cpus as usize, false)?;
+        let world = World::new(needed(&survey), survey.header.cpus as usize, false)?;
         Ok(Self { path: path.to_owned(), survey, world, watch: Stopwatch::new() })
     }
 
@@ -185,12 +268,28 @@ impl Recording {
     /// # Errors
     /// [`ReplayError`].
     pub(crate) fn replay(&mut self, plan: Plan) -> Result<Behind, ReplayError> {
-        self.world.background = Some(plan);
-        let order = if plan.large_faults { Order::BLOCK } else { Order::FRAME };
-        let set = FolioSet::FRAMES.and(order.get());
         let mut progress = Progress::new(String::new());
-        let outcome = self.world.replay(&self.path, &self.survey, set, &self.watch, &mut progress)?;
-        let program_ns = outcome.quire_ns();
-        Ok(outcome.background.map_or_else(Behind::default, |background| background.end(program_ns)))
+        beside(&self.path, &self.survey, (&mut self.world, plan), &self.watch, &mut progress)
     }
+}
+
+/// Replays a trace beside a background, on a machine with [`needed`] memory.
+pub(super) fn beside(
+    path: &Path,
+    survey: &Survey,
+    (world, plan): (&mut World, Plan),
+    watch: &Stopwatch,
+    progress: &mut Progress,
+) -> Result<Behind, ReplayError> {
+    world.background = Some(plan);
+    let outcome = world.replay(path, survey, plan.set, watch, progress)?;
+    let program_ns = outcome.quire_ns();
+    Ok(outcome.background.map_or_else(Behind::default, |background| background.end(program_ns)))
+}
+
+/// Bytes of a machine for a replay with a background.
+pub(super) fn needed(survey: &Survey) -> u64 {
+    let needed = survey.needed(FolioSet::FRAMES.and(Order::BLOCK.get()));
+    // A folio is allocated before the pages that it replaces are freed.
+    needed.saturating_add(needed / 2)
 }

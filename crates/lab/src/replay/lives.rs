@@ -60,6 +60,9 @@ impl Replayer<'_> {
         if let Some(ns) = self.drop_space(pid)? {
             self.verbs.add("exit", Some(ns), None);
         }
+        if let Some(each) = &mut self.each {
+            each.ended(pid);
+        }
         self.starting.remove(&pid);
         Ok(())
     }
@@ -67,10 +70,13 @@ impl Replayer<'_> {
     /// Takes an address space from a process. The last process that has it ends it; returns the nanoseconds
     /// of that.
     fn drop_space(&mut self, pid: u32) -> Result<Option<u64>, ReplayError> {
-        if self.processes.key(pid).is_none() {
-            return Ok(None);
-        }
+        let Some(key) = self.processes.key(pid) else { return Ok(None) };
         self.look_at_memory()?;
+        if let Some(each) = &mut self.each {
+            let space = self.processes.get_mut(key);
+            space.look_at_rss();
+            each.left(pid, space.parts.program, space.rss);
+        }
         let Some(mut space) = self.processes.release(pid) else { return Ok(None) };
         space.look_at_rss();
         self.counts.peak_rss = self.counts.peak_rss.max(space.rss);

@@ -3,25 +3,32 @@
 //! ```text
 //! survey     reads a trace to its end: is it whole, which files, what will it need   pages    sets of pages
 //! limits     those that the program ran under
+//! fragments  a machine whose free memory is in pieces
 //! need       the estimate of memory and work, and what of it is allowed              host     what this host has
+//! huge       huge pages of pools that the program maps itself
 //! run        a machine, a manager, the events, and what is left at the end           files    the page cache, warm
 //! replayer   applies events: lives (fork, exec, exit), calls (by plan and verb), faults; on processes and their CPUs
-//! background the same beside a collapser of small pages and a splitter of folios, for an experiment
+//! background the same beside a collapser of small pages and a splitter of folios
 //! check      the same in lockstep with the naive model        costs, memory    what it took in time and space
 //! report     as JSON lines                                    text     as tables
-//! trial      many sets of sizes, for `advise` and `verify`      parts, timeline   faults and memory by mapping, and over time
+//! trial      many sets of sizes, for `advise` and `verify`      parts, timeline, each   faults and memory by mapping, over time, by process
+//! heat       first touches by address and time
 //! ```
 
 mod background;
 mod calls;
 mod check;
 mod costs;
+mod each;
 mod error;
 mod faults;
 mod files;
+mod fragments;
 #[cfg(fuzzing)]
 pub mod fuzzing;
+mod heat;
 mod host;
+mod huge;
 mod limits;
 mod lives;
 mod memory;
@@ -48,11 +55,14 @@ use anyhow::{Result, anyhow};
 use clap::value_parser;
 use serde_json::Value;
 
-pub(crate) use background::{Behind, Moment, Plan as BackgroundPlan, Recording};
+pub(crate) use background::{Behind, Moment, Pace, Plan as BackgroundPlan, Recording};
+pub(crate) use each::Process;
 pub use error::ReplayError;
+pub(crate) use fragments::Fragments;
+pub(crate) use heat::{Heat, Row as HeatRow};
 pub(crate) use parts::{Part, PartKind};
 pub(crate) use policy::{FolioSet, order_name, parse_set, parse_size};
-pub(crate) use timeline::Sample;
+pub(crate) use timeline::{STEPS, Sample};
 pub(crate) use trial::{Figures, Trial};
 
 use crate::calibrate::{self, Chosen};

@@ -4,6 +4,7 @@
 //! walks over: a page costs some hundred nanoseconds at most, so the bound limits the time.
 
 use super::error::ReplayError;
+use super::huge::{BITS, HugeMaps};
 use super::pages::{ORDERS, PageSet};
 use super::policy::exact_bytes;
 use super::verb::PAGE;
@@ -56,6 +57,7 @@ pub(super) struct Life {
     pub(super) locks: bool,
     /// Whether later mappings are locked.
     pub(super) locks_future: bool,
+    pub(super) huge: HugeMaps,
 }
 
 /// The estimate so far.
@@ -65,6 +67,8 @@ pub(super) struct Estimate {
     now: Sums,
     /// The largest need so far, by folio order.
     most: [u64; ORDERS],
+    /// The most huge pages of pools that were mapped, by size.
+    pub(super) huge: [u64; BITS.len()],
     work: u64,
 }
 
@@ -74,11 +78,12 @@ struct Sums {
     frames: u64,
     mappings: u64,
     cached: u64,
+    huge: [u64; BITS.len()],
 }
 
 impl Estimate {
     pub(super) fn new(bounds: Bounds) -> Self {
-        Self { bounds, event: 0, now: Sums::default(), most: [0; ORDERS], work: 0 }
+        Self { bounds, event: 0, now: Sums::default(), most: [0; ORDERS], huge: [0; BITS.len()], work: 0 }
     }
 
     /// Adds an address space like `life`.
@@ -88,6 +93,7 @@ impl Estimate {
         }
         self.now.frames += life.frames();
         self.now.mappings += life.mappings;
+        self.now.huge.iter_mut().zip(life.huge.pages()).for_each(|(sum, pages)| *sum += pages);
     }
 
     /// Removes an address space like `life`.
@@ -97,6 +103,7 @@ impl Estimate {
         }
         self.now.frames -= life.frames();
         self.now.mappings -= life.mappings;
+        self.now.huge.iter_mut().zip(life.huge.pages()).for_each(|(sum, pages)| *sum -= pages);
     }
 
     /// Adds frames of the page cache.
@@ -125,6 +132,7 @@ impl Estimate {
         for (order, most) in self.most.iter_mut().enumerate() {
             *most = (*most).max(self.now.bytes(order));
         }
+        self.huge.iter_mut().zip(self.now.huge).for_each(|(most, now)| *most = now.max(*most));
         if self.most[0] > self.bounds.memory {
             return Err(ReplayError::TooLarge {
                 event: self.event,
@@ -157,9 +165,15 @@ impl Life {
         self.used.chunks() * 2 + SPACE_FRAMES
     }
 
-    /// The copy in a forked child: no page was stored to.
+    /// The copy in a forked child: no page was stored to, and no huge page is reserved.
     pub(super) fn forked(&self) -> Self {
-        Self { written: PageSet::default(), locks: false, locks_future: false, ..self.clone() }
+        Self {
+            written: PageSet::default(),
+            locks: false,
+            locks_future: false,
+            huge: HugeMaps::default(),
+            ..self.clone()
+        }
     }
 
     /// Pages of work to copy it or walk over it: an entry costs less than a page.

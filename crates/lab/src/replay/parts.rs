@@ -58,6 +58,10 @@ pub(crate) struct Part {
     /// Bytes of private memory at the peak, and of these what was never touched.
     pub(crate) resident: u64,
     pub(crate) wasted: u64,
+    /// Steps of the recorded time in which it was mapped.
+    pub(crate) steps: u64,
+    /// The most bytes that one process had mapped at the start of a step.
+    pub(crate) mapped: u64,
     /// Whether it could be written to from the start.
     writable: bool,
 }
@@ -74,6 +78,8 @@ impl Part {
 pub(super) struct Parts {
     by_key: HashMap<PartKey, PartId>,
     all: Vec<Part>,
+    /// Those that were mapped when last looked.
+    mapped: HashMap<PartId, u64>,
 }
 
 /// The mappings of one address space.
@@ -125,6 +131,28 @@ impl Parts {
             let part = &mut self.all[part.unwrap_or(unknown).0];
             part.resident += PAGE;
             part.wasted += if touched { 0 } else { PAGE };
+        }
+    }
+
+    /// Looks which are mapped, at the start of the last of so many steps; in those before nothing changed.
+    pub(super) fn look<'s>(&mut self, steps: u64, maps: impl Iterator<Item = &'s PartMap>) {
+        let Some(before) = steps.checked_sub(1) else { return };
+        self.mapped.keys().for_each(|part| self.all[part.0].steps += before);
+        self.mapped.clear();
+        for map in maps {
+            let mut of_one: HashMap<PartId, u64> = HashMap::new();
+            for (first, (end, part)) in &map.ranges {
+                *of_one.entry(*part).or_default() += (end - first) * PAGE;
+            }
+            for (part, bytes) in of_one {
+                let most = self.mapped.entry(part).or_default();
+                *most = bytes.max(*most);
+            }
+        }
+        for (part, bytes) in &self.mapped {
+            let part = &mut self.all[part.0];
+            part.steps += 1;
+            part.mapped = part.mapped.max(*bytes);
         }
     }
 
@@ -187,7 +215,18 @@ impl Parts {
         let all = &mut self.all;
         *self.by_key.entry(key).or_insert_with(|| {
             let (kinds, folios) = ([0; FaultKind::NAMES.len()], [0; ORDERS]);
-            all.push(Part { key, address, bytes: 0, kinds, folios, resident: 0, wasted: 0, writable });
+            all.push(Part {
+                key,
+                address,
+                bytes: 0,
+                kinds,
+                folios,
+                resident: 0,
+                wasted: 0,
+                steps: 0,
+                mapped: 0,
+                writable,
+            });
             PartId(all.len() - 1)
         })
     }

@@ -10,6 +10,7 @@ use quire::vm::File;
 use super::background::Background;
 use super::check::Check;
 use super::costs::{Costs, Stopwatch};
+use super::each::Each;
 use super::error::ReplayError;
 use super::memory::Peak;
 use super::parts::Parts;
@@ -86,6 +87,8 @@ pub(super) struct Replayer<'m> {
     pub(super) parts: Option<Parts>,
     /// Memory over time, if it is observed.
     pub(super) timeline: Option<Timeline>,
+    /// The memory of each process, if it is observed.
+    pub(super) each: Option<Each>,
     /// Of the current event: whether it rests on an unknown order, and its outcome.
     in_doubt: bool,
     agreement: Agreement,
@@ -121,6 +124,7 @@ impl<'m> Replayer<'m> {
             background: None,
             parts: None,
             timeline: None,
+            each: None,
             in_doubt: false,
             agreement: Agreement::AsRecorded,
         }
@@ -136,14 +140,23 @@ impl<'m> Replayer<'m> {
         let cpu = self.processes.cpu_of(event.tid);
         let machine = self.machine;
         machine.run_on(cpu, || {
+            if let Some(background) = &mut self.background {
+                background.before(event.time_ns, (machine, self.manager), self.watch, &self.processes);
+            }
             self.apply(event, cpu)?;
             if let Some(background) = &mut self.background {
-                background.turn(self.event, (machine, self.manager), self.watch, self.processes.spaces());
+                background.after(self.event, (machine, self.manager), self.watch, &self.processes);
             }
             Ok::<_, ReplayError>(())
         })?;
         if let Some(timeline) = &mut self.timeline {
-            timeline.pass(event.time_ns, self.manager);
+            let steps = timeline.pass(event.time_ns, self.manager);
+            if let Some(parts) = &mut self.parts {
+                parts.look(steps, self.processes.spaces().map(|space| &space.parts));
+            }
+            if let Some(each) = &mut self.each {
+                each.look(steps, &self.processes);
+            }
         }
         self.event += 1;
         Ok(self.agreement)

@@ -12,10 +12,12 @@ use quire::stats::Stat;
 
 use super::background::{Background, Plan};
 use super::costs::{Costs, Stopwatch};
+use super::each::{Each, Process};
 use super::error::ReplayError;
 use super::faults::{NOT_TAKEN, kinds};
 use super::files;
-use super::memory::Usage;
+use super::fragments::Fragments;
+use super::memory::{Peak, Usage};
 use super::parts::{Part, Parts};
 use super::policy::{FolioSet, exact_bytes};
 use super::progress::Progress;
@@ -38,6 +40,8 @@ pub(super) struct World {
     clear: Option<ClearPolicy>,
     /// Whether mappings and memory over time are observed.
     pub(super) observes: bool,
+    /// The pieces of free memory at the start; `None` for memory in one piece.
+    pub(super) fragments: Option<Fragments>,
 }
 
 /// The outcome of one replay.
@@ -61,6 +65,8 @@ pub(super) struct Outcome {
     /// The parts and memory over time, if they were observed.
     pub(super) parts: Vec<Part>,
     pub(super) timeline: Vec<Sample>,
+    /// The processes, if they were observed.
+    pub(super) each: Vec<Process>,
 }
 
 impl Outcome {
@@ -90,7 +96,16 @@ impl World {
             HostedConfig { real_ipis: false, ..HostedConfig::bench(bytes) }
         };
         let machine = config.with_cpus(cpus).build()?;
-        Ok(Self { machine, bytes, check, fresh: true, background: None, clear: None, observes: false })
+        Ok(Self {
+            machine,
+            bytes,
+            check,
+            fresh: true,
+            background: None,
+            clear: None,
+            observes: false,
+            fragments: None,
+        })
     }
 
     /// The same with this policy for clearing and copying; `None` for the one that the processor's features
@@ -131,15 +146,21 @@ impl World {
         let manager = machine
             .run_on(CpuId(0), || hosted::raw::memory_manager(machine, &ranges, &config))
             .map_err(|source| ReplayError::TooSmall { bytes: self.bytes, source })?;
+        let hold =
+            |fragments: Fragments| machine.run_on(CpuId(0), || fragments.hold(&manager, machine, self.bytes));
+        let held = self.fragments.map_or(0, hold);
         drain(machine, &manager);
         let before = manager.pages().memory_info().used;
         let files = machine.run_on(CpuId(0), || files::open(machine, &manager, &survey.files));
         machine.reset_counters();
         let mut replayer =
             Replayer::new(machine, &manager, watch, survey, files.map_err(|_| full())?, self.check, set);
-        replayer.background = self.background.map(|plan| Background::new(plan, survey.header.events));
+        replayer.background =
+            self.background.map(|plan| Background::new(plan, survey.header.events, survey.span_ns));
         replayer.parts = self.observes.then(Parts::default);
-        replayer.timeline = self.observes.then(|| Timeline::new(survey.span_ns));
+        replayer.timeline = self.observes.then(|| Timeline::new(survey.span_ns, held));
+        replayer.each = self.observes.then(Each::default);
+        replayer.peak = Peak::above(held);
         let replayed = replay_events(path, &mut replayer, progress);
         let counted = machine.counters();
         let (outcome, event) = machine.run_on(CpuId(0), || finish(replayer, counted));
@@ -162,7 +183,8 @@ impl World {
 /// Ends the processes of a replay that stopped early, closes the files, and keeps the counts.
 fn finish(mut replayer: Replayer<'_>, counted: Counters) -> (Outcome, u64) {
     replayer.processes.release_all();
-    let Replayer { set, counts, verbs, faults, peak, event, background, parts, timeline, .. } = replayer;
+    let Replayer { set, counts, verbs, faults, peak, event, background, parts, timeline, each, .. } =
+        replayer;
     let outcome = Outcome {
         set,
         counts,
@@ -177,6 +199,7 @@ fn finish(mut replayer: Replayer<'_>, counted: Counters) -> (Outcome, u64) {
         background,
         parts: parts.map(Parts::end).unwrap_or_default(),
         timeline: timeline.map(Timeline::end).unwrap_or_default(),
+        each: each.map(Each::end).unwrap_or_default(),
     };
     (outcome, event)
 }

@@ -15,8 +15,8 @@ use super::policy::FolioSet;
 use super::progress::Progress;
 use super::verb::{Mapping, PAGE, Verb};
 use crate::trace::{
-    self, Access, Event, EventKind, FileId, ForkKind, Header, Layouts, MapCause, PathId, Syscall, Tier,
-    TraceReader,
+    self, Access, Call, Event, EventKind, FileId, ForkKind, Header, Layouts, MapCause, PathId, Syscall, Tier,
+    TraceReader, huge_bits,
 };
 
 /// The number of each file, by device and inode.
@@ -48,6 +48,8 @@ pub(super) struct Survey {
     pub(super) span_ns: (u64, u64),
     /// Whether the program asks for large folios (`MADV_HUGEPAGE`).
     pub(super) asks: bool,
+    /// Mappings of huge pages of pools (`MAP_HUGETLB`) that Linux refused.
+    pub(super) huge_refused: u64,
     /// The names of programs and files, by number.
     pub(super) paths: Vec<String>,
     estimate: Estimate,
@@ -66,6 +68,7 @@ struct Walk {
     /// Mappings that an address space may have.
     mapping_limit: u64,
     asks: bool,
+    huge_refused: u64,
 }
 
 impl Survey {
@@ -92,6 +95,7 @@ impl Survey {
             privileged: header.tier == Tier::Privileged,
             mapping_limit: header.limits.map_or(MAX_MAPPINGS as u64, |limits| limits.mappings),
             asks: false,
+            huge_refused: 0,
         };
         let mut span_ns = None;
         for event in reader.by_ref() {
@@ -107,9 +111,14 @@ impl Survey {
             // Pages of this file start as zeroes, so none is read in.
             file.warm = PageSet::default();
         }
-        let Walk { files, numbers, lost, asks, estimate, .. } = walk;
+        let Walk { files, numbers, lost, asks, huge_refused, estimate, .. } = walk;
         let (span_ns, paths) = (span_ns.unwrap_or_default(), reader.paths().to_vec());
-        Ok(Self { header, files, numbers, lost, span_ns, asks, paths, estimate })
+        Ok(Self { header, files, numbers, lost, span_ns, asks, huge_refused, paths, estimate })
+    }
+
+    /// The most huge pages of pools that were mapped at once, of 2 MiB and of 1 GiB.
+    pub(super) const fn huge(&self) -> [u64; 2] {
+        self.estimate.huge
     }
 
     /// Bytes of a machine that is large enough under these folio sizes.
@@ -148,6 +157,7 @@ impl Walk {
                 self.life(pid, |life| {
                     life.mappings += 1;
                     life.locks |= mapping.locked;
+                    life.huge.map(*start, *len, u64::from(*flags));
                 });
                 if *cause == MapCause::StackGrowth {
                     return self.grow(pid, *start, *len);
@@ -202,6 +212,9 @@ impl Walk {
     }
 
     fn call(&mut self, pid: u32, call: &Syscall, heap: Option<u64>) -> Result<(), ReplayError> {
+        if call.call == Call::Mmap && !call.ok() && huge_bits(call.args[3]).is_some() {
+            self.huge_refused += 1;
+        }
         let planned = plan(call, |file| number(&mut self.numbers, &mut self.files, file));
         let (verb, answer) = match planned {
             Plan::Do(verb, answer) => (verb, answer),
@@ -246,6 +259,7 @@ impl Walk {
             Verb::Brk { .. } | Verb::Mlockall { .. } | Verb::Munlockall => u64::MAX,
         };
         self.work_of(pid, |life| life.sweep(len))?;
+        self.work_of(pid, |life| life.huge.mappings() as u64 / 16)?;
         let moves = matches!(verb, Verb::Mmap(_) | Verb::Mremap { .. } | Verb::Munmap { .. }) && call.ok();
         if moves {
             self.note_extent(pid, call.result as u64);
@@ -256,6 +270,7 @@ impl Walk {
             if moves {
                 verb.apply_to(&mut life.written);
                 verb.apply_to(&mut life.used);
+                life.huge.apply(call, verb);
             }
             // Both ends may cut a mapping.
             life.mappings = (life.mappings + 2).min(most);

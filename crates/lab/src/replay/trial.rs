@@ -5,9 +5,13 @@ use std::path::{Path, PathBuf};
 
 use quire::vm::FaultKind;
 
+use super::background::{self, Behind, Plan};
 use super::costs::Stopwatch;
+use super::each::Process;
 use super::error::ReplayError;
 use super::faults::{ABSORBED, SIGNAL};
+use super::fragments::Fragments;
+use super::heat::Heat;
 use super::host;
 use super::memory::Usage;
 use super::need::{self, Bounds};
@@ -27,6 +31,7 @@ pub(crate) struct Trial {
     path: PathBuf,
     survey: Survey,
     bounds: Bounds,
+    fragments: Option<Fragments>,
 }
 
 /// The figures of one replay.
@@ -48,8 +53,12 @@ pub(crate) struct Figures {
     pub(crate) timeline: Vec<Sample>,
     /// The most resident memory of one process.
     pub(crate) peak_rss: u64,
+    /// Every process, in the order in which they were first seen.
+    pub(crate) processes: Vec<Process>,
     /// Calls and faults that Quire answered differently from Linux.
     pub(crate) differences: u64,
+    /// Requests for larger folios that found none free.
+    pub(crate) fell_back: u64,
 }
 
 impl Figures {
@@ -68,8 +77,10 @@ impl Figures {
             peak: outcome.peak,
             peak_rss: outcome.counts.peak_rss * PAGE,
             differences: outcome.counts.differences,
+            fell_back: outcome.fell_back,
             parts: outcome.parts,
             timeline: outcome.timeline,
+            processes: outcome.each,
         }
     }
 
@@ -88,7 +99,22 @@ impl Trial {
         let memory = memory_limit.unwrap_or_else(host::available);
         let bounds = Bounds { memory, work: memory / PAGE * 4 };
         let survey = Survey::of(path, bounds, &mut Progress::new(format!("reading {}", quoted(path))))?;
-        Ok(Self { path: path.to_owned(), survey, bounds })
+        Ok(Self { path: path.to_owned(), survey, bounds, fragments: None })
+    }
+
+    /// The same on a machine whose free memory is in these pieces, as much as the largest folio size needs.
+    pub(crate) fn on(self, fragments: Option<Fragments>) -> Self {
+        Self { fragments, ..self }
+    }
+
+    /// The pieces of free memory at the start.
+    pub(crate) const fn fragments(&self) -> Option<&Fragments> {
+        self.fragments.as_ref()
+    }
+
+    /// Bytes of a machine with so many free ones.
+    fn machine(&self, free: u64) -> u64 {
+        self.fragments.map_or(free, |fragments| fragments.machine(free))
     }
 
     /// The header of the trace.
@@ -118,6 +144,16 @@ impl Trial {
         self.survey.asks
     }
 
+    /// Huge pages of pools that the program maps itself: the most at once of 2 MiB and of 1 GiB, and mappings refused.
+    pub(crate) const fn huge(&self) -> ([u64; 2], u64) {
+        (self.survey.huge(), self.survey.huge_refused)
+    }
+
+    /// Nanoseconds from the first event to the last.
+    pub(crate) const fn span_ns(&self) -> u64 {
+        self.survey.span_ns.1 - self.survey.span_ns.0
+    }
+
     /// Nanoseconds that the program ran.
     pub(crate) const fn wall_ns(&self) -> u64 {
         match self.survey.header.totals.wall_ns {
@@ -132,7 +168,7 @@ impl Trial {
     /// # Errors
     /// [`ReplayError`], of the first replay that fails.
     pub(crate) fn replay(&self, sets: &[FolioSet]) -> Result<(Vec<Figures>, Vec<ReplayError>), ReplayError> {
-        let taken = |set: FolioSet| need::taken(self.survey.needed(set));
+        let taken = |set: FolioSet| need::taken(self.machine(self.survey.needed(set)));
         let (fit, rest): (Vec<_>, Vec<_>) =
             sets.iter().copied().partition(|&set| taken(set) <= self.bounds.memory);
         let left_out = |set: FolioSet| {
@@ -140,17 +176,47 @@ impl Trial {
             ReplayError::NoRoom { folio: set.name(), needed, allowed }
         };
         let memory = fit.iter().map(|&set| self.survey.needed(set)).max().unwrap_or(0);
-        let cpus = self.survey.header.cpus.clamp(1, quire::limits::MAX_CPUS as u32) as usize;
         let mut progress = Progress::new(quoted(&self.path).to_string());
         progress.expect(self.survey.header.events * fit.len() as u64);
         let watch = Stopwatch::new();
-        let mut world = World::new(memory, cpus, false)?;
-        world.observes = true;
+        let mut world = World::new(self.machine(memory), self.cpus(), false)?;
+        (world.observes, world.fragments) = (true, self.fragments);
         let mut replay = |set: FolioSet| {
             progress.show(set.name());
             world.replay(&self.path, &self.survey, set, &watch, &mut progress).map(Figures::of)
         };
         let figures = fit.into_iter().map(&mut replay).collect::<Result<Vec<_>, _>>()?;
         Ok((figures, rest.into_iter().map(left_out).collect()))
+    }
+
+    /// Replays the trace beside a background.
+    ///
+    /// # Errors
+    /// [`ReplayError`]; [`ReplayError::NoRoom`] where that needs more memory than there is.
+    pub(crate) fn beside(&self, plan: Plan) -> Result<Behind, ReplayError> {
+        let memory = self.machine(background::needed(&self.survey));
+        if need::taken(memory) > self.bounds.memory {
+            let (needed, allowed) = (need::shown(need::taken(memory)), need::shown(self.bounds.memory));
+            return Err(ReplayError::NoRoom { folio: plan.set.name(), needed, allowed });
+        }
+        let mut progress = Progress::new(quoted(&self.path).to_string());
+        progress.expect(self.survey.header.events);
+        progress.show("khugepaged".to_owned());
+        let mut world = World::new(memory, self.cpus(), false)?;
+        world.fragments = self.fragments;
+        background::beside(&self.path, &self.survey, (&mut world, plan), &Stopwatch::new(), &mut progress)
+    }
+
+    /// First touches by address and time.
+    ///
+    /// # Errors
+    /// A trace that has changed meanwhile.
+    pub(crate) fn heat(&self) -> Result<Option<Heat>, ReplayError> {
+        Heat::of(&self.path, self.survey.span_ns)
+    }
+
+    /// CPUs of the machine that replays.
+    fn cpus(&self) -> usize {
+        self.survey.header.cpus.clamp(1, quire::limits::MAX_CPUS as u32) as usize
     }
 }

@@ -10,6 +10,10 @@ pub struct Places {
     pub settings: PathBuf,
     /// A file beside them whose value the kernel changes along (`vm.min_free_kbytes`).
     pub min_free: PathBuf,
+    /// The directory of the pools of huge pages.
+    pub pools: PathBuf,
+    /// How much memory is free in pieces of each size.
+    pub buddyinfo: PathBuf,
     /// The directory of the journal and of the lock file; emptied by a restart of the machine, as the settings are.
     pub state: PathBuf,
 }
@@ -25,6 +29,8 @@ impl Places {
         Self {
             settings: root.join("sys/kernel/mm/transparent_hugepage"),
             min_free: root.join("proc/sys/vm/min_free_kbytes"),
+            pools: root.join("sys/kernel/mm/hugepages"),
+            buddyinfo: root.join("proc/buddyinfo"),
             state: root.join("run"),
         }
     }

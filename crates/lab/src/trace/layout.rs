@@ -314,16 +314,22 @@ impl Mapping {
 
 /// The bytes that an `mmap` really maps: whole pages, of the huge size if it asks for those.
 pub fn mmap_length(call: &Syscall) -> u64 {
-    const HUGETLB: u64 = 0x4_0000;
     let [_, length, _, flags, ..] = call.args;
-    if flags & HUGETLB == 0 {
-        return round_up(length);
+    match huge_bits(flags) {
+        Some(bits) => length.checked_next_multiple_of(1 << bits).unwrap_or(length),
+        None => round_up(length),
     }
-    let order = match flags >> 26 & 0x3f {
-        0 => 21,
-        order => order,
-    };
-    length.checked_next_multiple_of(1 << order).unwrap_or(length)
+}
+
+/// Of a mapping with these flags that asks for huge pages (`MAP_HUGETLB`): their size as a power of two.
+pub const fn huge_bits(flags: u64) -> Option<u64> {
+    const HUGETLB: u64 = 0x4_0000;
+    match flags >> 26 & 0x3f {
+        _ if flags & HUGETLB == 0 => None,
+        // The usual size.
+        0 => Some(21),
+        bits => Some(bits),
+    }
 }
 
 fn round_up(length: u64) -> u64 {

@@ -83,15 +83,32 @@ fn advice_shows_memory_over_time_and_faults_by_policy() {
     let saved = json!({"version": 1, "kernel": "6.18", "cpu": "one", "fault_ns": {"4": 500, "32": 900, "2048": 60_000}});
     std::fs::write(&prices, saved.to_string()).unwrap();
     let mut advise = Command::new(env!("CARGO_BIN_EXE_quire"));
-    advise.args(["advise", "--format", "json", "--baseline", "4K", "--prices"]).arg(prices).arg(trace);
+    advise.args([
+        "advise",
+        "--format",
+        "json",
+        "--baseline",
+        "4K",
+        "--khugepaged",
+        "scan_sleep_millisecs=10",
+    ]);
+    advise.arg("--prices").arg(prices).arg(trace);
     let output = advise.output().unwrap();
     assert!(output.status.success(), "{}", text(&output.stderr));
     let file = folder.path().join("advice.json");
     std::fs::write(&file, &output.stdout).unwrap();
     let page = show(&[&file], folder.path());
-    let words = ["Folio sizes for gcc", "% faults", "echo always", "Where the time is saved", "cc1: heap"];
+    let words = [
+        "Folio sizes for gcc",
+        "% faults",
+        "echo always",
+        "Where the time is saved",
+        "cc1: heap",
+        "2M leaves",
+    ];
     words.into_iter().for_each(|word| assert!(page.contains(word), "no `{word}` in {page}"));
-    assert_eq!(page.matches("<svg").count(), 2);
+    // Memory, policies, processes, first touches, and khugepaged beside the baseline and the advised set.
+    assert_eq!(page.matches("<svg").count(), 6);
 }
 
 /// As two tasks of an array do.

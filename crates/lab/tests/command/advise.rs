@@ -10,25 +10,25 @@ use lab::trace::{Access, Call};
 use serde_json::Value;
 
 /// A user without kept measurements.
-fn quire(arguments: &[&str]) -> Output {
+pub(crate) fn quire(arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_quire"));
     command.args(arguments).env("XDG_CACHE_HOME", env!("CARGO_TARGET_TMPDIR")).env_remove("COLUMNS");
     command.output().expect("the command runs")
 }
 
-fn text(bytes: &[u8]) -> String {
+pub(crate) fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).expect("what is printed is text")
 }
 
 /// The output of a run that succeeds.
-fn said(arguments: &[&str]) -> String {
+pub(crate) fn said(arguments: &[&str]) -> String {
     let output = quire(arguments);
     assert!(output.status.success(), "{arguments:?}: {}", text(&output.stderr));
     text(&output.stdout)
 }
 
 /// Prices that are the same on every machine: 500 ns for 4 KiB, and 100 ns for each further 4 KiB.
-fn prices() -> tempfile::TempPath {
+pub(crate) fn prices() -> tempfile::TempPath {
     let (mut file, path) = tempfile::NamedTempFile::new().expect("a file").into_parts();
     let price = |kib: u64| format!("\"{kib}\":{}", 400 + kib / 4 * 100);
     let sizes: Vec<String> = [4, 16, 32, 64, 128, 256, 512, 1024, 2048].map(price).into();
@@ -38,17 +38,17 @@ fn prices() -> tempfile::TempPath {
 }
 
 /// The JSON line of a run against single frames.
-fn line(trace: &Path, more: &[&str]) -> Value {
+pub(crate) fn line(trace: &Path, more: &[&str]) -> Value {
     let (prices, trace) = (prices(), trace.to_str().expect("a name"));
-    let fixed =
-        ["advise", "--format", "json", "--baseline", "4K", "--prices", prices.to_str().expect("a name")];
-    let said = said(&[&fixed, more, &[trace]].concat());
+    let fixed = ["advise", "--format", "json", "--prices", prices.to_str().expect("a name")];
+    let baseline: &[&str] = if more.contains(&"--baseline") { &[] } else { &["--baseline", "4K"] };
+    let said = said(&[&fixed, baseline, more, &[trace]].concat());
     assert_eq!(said.lines().count(), 1, "{said}");
     serde_json::from_str(&said).expect("a JSON object")
 }
 
 /// The same for readers; no line is too long.
-fn shown(trace: &Path, more: &[&str]) -> String {
+pub(crate) fn shown(trace: &Path, more: &[&str]) -> String {
     let (prices, trace) = (prices(), trace.to_str().expect("a name"));
     let fixed = ["advise", "--baseline", "4K", "--prices", prices.to_str().expect("a name")];
     let said = said(&[&fixed, more, &[trace]].concat());
@@ -58,15 +58,15 @@ fn shown(trace: &Path, more: &[&str]) -> String {
 }
 
 /// Words with one space between them.
-fn words(text: &str) -> String {
+pub(crate) fn words(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-fn number(value: &Value, field: &str) -> u64 {
+pub(crate) fn number(value: &Value, field: &str) -> u64 {
     value.pointer(field).and_then(Value::as_u64).unwrap_or_else(|| panic!("no number {field} in {value}"))
 }
 
-fn sets(line: &Value) -> &[Value] {
+pub(crate) fn sets(line: &Value) -> &[Value] {
     line["sets"].as_array().expect("sets")
 }
 
@@ -74,7 +74,7 @@ fn set<'a>(line: &'a Value, folio: &Value) -> &'a Value {
     sets(line).iter().find(|set| set["folio"] == *folio).unwrap_or_else(|| panic!("no {folio} in {line}"))
 }
 
-fn trace(name: &str) -> PathBuf {
+pub(crate) fn trace(name: &str) -> PathBuf {
     directory().join(name)
 }
 
@@ -155,13 +155,13 @@ fn what_is_chosen_keeps_to_the_waste_and_is_shown() {
 }
 
 /// Touches each page of a range that is a multiple of `every`.
-fn touches(trace: &mut SmallTrace, start: u64, pages: u64, every: usize) {
+pub(crate) fn touches(trace: &mut SmallTrace, start: u64, pages: u64, every: usize) {
     for page in (0..pages).step_by(every) {
         trace.event(10, fault(start + page * 4096, Access::Write, false));
     }
 }
 
-fn grow_heap(trace: &mut SmallTrace, bytes: u64) {
+pub(crate) fn grow_heap(trace: &mut SmallTrace, bytes: u64) {
     trace.event(10, call(Call::Brk, [0; 6], HEAP as i64));
     trace.event(10, call(Call::Brk, [HEAP + bytes, 0, 0, 0, 0, 0], (HEAP + bytes) as i64));
 }

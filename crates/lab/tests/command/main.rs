@@ -1,6 +1,7 @@
 //! The command as its users meet it, and what it writes and reads.
 
 mod advise;
+mod advise_policies;
 mod advise_tlb;
 mod attach_script;
 mod boot;

@@ -1,9 +1,10 @@
-//! Advice: the verdict, memory over time, faults against memory that is never touched, and the mappings.
+//! Advice: the verdict, memory over time, faults against memory that is never touched, other policies, and the mappings.
 
 use anyhow::{Result, bail};
 use maud::{Markup, html};
 use serde::Deserialize;
 
+use super::memory::{self, Heat, Process};
 use super::page::{MIB, Section, command, mebibytes};
 use super::plot::{self, Mark, Named, thousands};
 use crate::output::duration;
@@ -25,6 +26,33 @@ pub(super) struct Advice {
     /// Of a second run under an instrumenting tool.
     #[serde(default)]
     tlb: Option<Accesses>,
+    #[serde(default)]
+    khugepaged: Option<Khugepaged>,
+    #[serde(default)]
+    heat: Option<Heat>,
+}
+
+#[derive(Deserialize)]
+struct Khugepaged {
+    sets: Vec<Beside>,
+}
+
+/// A set of folio sizes without khugepaged and with it.
+#[derive(Deserialize)]
+struct Beside {
+    folio: String,
+    collapsed: u64,
+    split: u64,
+    without: Vec<Private>,
+    with: Vec<Private>,
+}
+
+/// Private memory.
+#[derive(Deserialize)]
+struct Private {
+    resident: u64,
+    untouched: u64,
+    large: u64,
 }
 
 #[derive(Deserialize)]
@@ -44,6 +72,8 @@ struct Set {
     wasted_bytes: u64,
     mappings: Vec<Mapping>,
     timeline: Vec<Moment>,
+    #[serde(default)]
+    processes: Option<Vec<Process>>,
     #[serde(default)]
     tlb: Option<Misses>,
 }
@@ -92,6 +122,13 @@ pub(super) fn section(advice: &Advice) -> Result<Section> {
         div.cards {
             (over_time(advice, baseline, chosen)?)
             (policies(advice, baseline)?)
+            @if let Some(processes) = &chosen.unwrap_or(baseline).processes {
+                (memory::of_processes(processes, advice.wall_ns, &chosen.unwrap_or(baseline).folio)?)
+            }
+            @if let Some(heat) = &advice.heat { (memory::touches(heat, advice.wall_ns)?) }
+            @for beside in advice.khugepaged.iter().flat_map(|khugepaged| &khugepaged.sets) {
+                (collapsed(advice, beside)?)
+            }
         }
         @if let Some(chosen) = chosen { (mappings(baseline, chosen)) }
         (sets(advice))
@@ -160,6 +197,32 @@ fn over_time(advice: &Advice, baseline: &Set, chosen: Option<&Set>) -> Result<Ma
                 @if let Some(chosen) = chosen { span.key.two { (chosen.folio) } }
             }
             (plot::lines(&series, ["seconds", "MiB"], &told)?)
+        }
+    })
+}
+
+/// What khugepaged changes under one set.
+fn collapsed(advice: &Advice, beside: &Beside) -> Result<Markup> {
+    let step = advice.wall_ns as f64 / 1e9 / beside.with.len().max(1) as f64;
+    let line = |samples: &[Private]| -> Vec<(f64, f64)> {
+        let share = |at: &Private| at.large as f64 * 100.0 / (at.resident - at.untouched).max(1) as f64;
+        (0..).map(|at| (f64::from(at) + 0.5) * step).zip(samples.iter().map(share)).collect()
+    };
+    let untouched = |samples: &[Private]| samples.iter().map(|at| at.untouched).max().unwrap_or(0);
+    let told = format!(
+        "{} ranges of 2 MiB are collapsed and {} folios split; at the most {} → {} are never touched.",
+        beside.collapsed,
+        beside.split,
+        mebibytes(untouched(&beside.without)),
+        mebibytes(untouched(&beside.with)),
+    );
+    let series = [(Mark::Circle, line(&beside.without)), (Mark::Triangle, line(&beside.with))];
+    Ok(html! {
+        div.card {
+            h2 { "Memory under 2M leaves, with folios of " (beside.folio) }
+            div.soft { span.key.one { "faults alone" } span.key.two { "and khugepaged" } }
+            (plot::lines(&series, ["seconds", "% of touched memory"], &told)?)
+            p.soft { (told) }
         }
     })
 }

@@ -5,10 +5,12 @@
 //! plot      the plots, as SVG whose colours the page chooses
 //! compare   what `quire compare --json` and `quire bench --json` wrote
 //! verify    what `quire verify --format json` wrote        advise    the same of `quire advise`
+//! memory    of its cards those of processes and of first touches
 //! ```
 
 mod advise;
 mod compare;
+mod memory;
 mod page;
 mod plot;
 mod verify;

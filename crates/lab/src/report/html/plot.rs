@@ -185,6 +185,37 @@ pub(super) fn lines(series: &[(Mark, Vec<(f64, f64)>)], names: [&str; 2], told: 
     Ok(figure(&svg, told))
 }
 
+/// A row of a heat map: its name, and a value for each step.
+pub(super) type Row = (String, Vec<f64>);
+
+/// Values by row, the first at the bottom, and by step, over `across` in all: the higher, the darker.
+///
+/// # Errors
+/// Those of the plotting library.
+pub(super) fn heat(rows: &[Row], across: f64, names: [&str; 2], told: &str) -> Result<Markup> {
+    let most = rows.iter().flat_map(|(_, values)| values).copied().fold(f64::MIN_POSITIVE, f64::max);
+    let (right, top) = (across.max(f64::MIN_POSITIVE), rows.len().max(1) as f64);
+    let name = |at: f64| rows.get(at as usize).map_or_else(String::new, |(name, _)| name.clone());
+    let mut svg = String::new();
+    {
+        let area = SVGBackend::with_string(&mut svg, (WIDTH, WIDTH - 40)).into_drawing_area();
+        let mut chart = axes(&area, 0.0..right, 0.0..top, names, [&|value| plain(value, right), &name])?;
+        for (at, (_, values)) in rows.iter().enumerate() {
+            let step = right / values.len().max(1) as f64;
+            let cells =
+                values.iter().enumerate().filter(|(_, value)| **value > 0.0).map(|(column, value)| {
+                    let corners =
+                        [(column as f64 * step, at as f64), ((column + 1) as f64 * step, at as f64 + 1.0)];
+                    // One page in a step is seen too.
+                    Rectangle::new(corners, SERIES[0].mix(0.15 + 0.85 * (value / most).sqrt()).filled())
+                });
+            chart.draw_series(cells).map_err(failed)?;
+        }
+        area.present().map_err(failed)?;
+    }
+    Ok(figure(&svg, told))
+}
+
 type Area<'a> = DrawingArea<SVGBackend<'a>, plotters::coord::Shift>;
 type Plane<X, Y> = Cartesian2d<<X as AsRangedCoord>::CoordDescType, <Y as AsRangedCoord>::CoordDescType>;
 

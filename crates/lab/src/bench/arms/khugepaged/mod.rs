@@ -3,10 +3,11 @@
 
 use std::path::PathBuf;
 
+use quire::addr::Order;
 use quire::vm::CollapseLimits;
 
 use crate::bench::experiment::{Arm, Better, Metric, Prepared, Sample, Skip};
-use crate::replay::{BackgroundPlan, Behind, Moment, Recording};
+use crate::replay::{BackgroundPlan, Behind, FolioSet, Moment, Pace, Recording};
 
 /// Nanoseconds of collapsing and splitting; [`TIME`](crate::bench::experiment::TIME) is that of the program's
 /// own faults and calls.
@@ -109,8 +110,10 @@ impl Arm<Life> for Quire {
         let Way { large_faults, collapses, splits, .. } = self.way;
         let max_ptes_none = case.max_ptes_none;
         let limits = CollapseLimits { max_ptes_none, ..CollapseLimits::default() };
+        let set = if large_faults { FolioSet::FRAMES.and(Order::BLOCK.get()) } else { FolioSet::FRAMES };
         let plan = BackgroundPlan {
-            large_faults,
+            set,
+            pace: Pace::Events,
             collapse: collapses.then_some(limits),
             split: splits.then_some(max_ptes_none),
         };

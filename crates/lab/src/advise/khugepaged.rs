@@ -1,0 +1,255 @@
+//! What `khugepaged` and the splitter of underused folios change later on: a replay beside them, at their pace.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::Result;
+use quire::vm::CollapseLimits;
+use serde_json::{Map, Value, json};
+
+use super::lines::labelled;
+use super::words::{count, percent, size, time};
+use crate::output::sparkline;
+use crate::replay::{BackgroundPlan, Behind, FolioSet, Moment, Pace, STEPS, Trial};
+
+const PAGE: u64 = 4096;
+/// Pages of a table, of which one less may be missing.
+const MOST_PTES: u64 = 511;
+
+/// Every setting: its name, which is that of its file, Linux's value, and the least and the largest.
+const KEYS: [(&str, u64, u64, u64); 6] = [
+    ("max_ptes_none", MOST_PTES, 0, MOST_PTES),
+    ("max_ptes_swap", 64, 0, MOST_PTES),
+    ("max_ptes_shared", 256, 0, MOST_PTES),
+    ("pages_to_scan", 4096, 1, u32::MAX as u64),
+    // Linux allows 0, which means without a pause.
+    ("scan_sleep_millisecs", 10_000, 1, u32::MAX as u64),
+    (SPLITS, 1, 0, 1),
+];
+/// The setting that is not in the directory of khugepaged, but beside it.
+const SPLITS: &str = "shrink_underused";
+
+/// The settings of a machine, in the order of [`KEYS`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Khugepaged([u64; KEYS.len()]);
+
+/// What `--khugepaged` says: settings that differ from those of this machine, or that it stays out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Asked {
+    Off,
+    With(Vec<(usize, u64)>),
+}
+
+/// Parses `off`, or settings as `max_ptes_none=64,scan_sleep_millisecs=100`.
+pub(super) fn parse(text: &str) -> Result<Asked, String> {
+    if text == "off" {
+        return Ok(Asked::Off);
+    }
+    let one = |text: &str| {
+        let (name, value) =
+            text.split_once('=').ok_or("write off, or NAME=NUMBER, several between commas")?;
+        let at = KEYS.iter().position(|(key, ..)| *key == name.trim()).ok_or_else(|| {
+            let names: Vec<&str> = KEYS.iter().map(|(key, ..)| *key).collect();
+            format!("no such setting; choose {}", names.join(", "))
+        })?;
+        let (_, _, least, most) = KEYS[at];
+        let value = value.trim().parse().ok().filter(|value| (least..=most).contains(value));
+        Ok((at, value.ok_or_else(|| format!("{} is {least} to {most}", KEYS[at].0))?))
+    };
+    text.split(',').map(one).collect::<Result<_, String>>().map(Asked::With)
+}
+
+impl Khugepaged {
+    /// Those of the kernel whose settings of folios are in `root`, with the changes that were asked for; `None` if it has no
+    /// khugepaged and nothing was asked, or if it shall stay out.
+    pub(super) fn read(root: &Path, asked: Option<&Asked>) -> Option<Self> {
+        let folder = root.join("khugepaged");
+        if asked == Some(&Asked::Off) || asked.is_none() && !folder.is_dir() {
+            return None;
+        }
+        let mut values = KEYS.map(|(name, usual, least, most)| {
+            let file = if name == SPLITS { root.join(name) } else { folder.join(name) };
+            let found = fs::read_to_string(file).ok().and_then(|text| text.trim().parse::<u64>().ok());
+            found.unwrap_or(usual).clamp(least, most)
+        });
+        if let Some(Asked::With(changes)) = asked {
+            changes.iter().for_each(|&(at, value)| values[at] = value);
+        }
+        Some(Self(values))
+    }
+
+    /// Nanoseconds from one scan to the next.
+    fn sleep_ns(&self) -> u64 {
+        self.0[4] * 1_000_000
+    }
+
+    /// The number of zero pages above which folios are split, if any are.
+    fn splits_above(&self) -> Option<usize> {
+        (self.0[5] == 1 && self.0[0] < MOST_PTES).then_some(self.0[0] as usize)
+    }
+
+    fn limits(&self) -> CollapseLimits {
+        let [max_ptes_none, max_ptes_swap, max_ptes_shared, ..] = self.0.map(|value| value as usize);
+        CollapseLimits { max_ptes_none, max_ptes_swap, max_ptes_shared }
+    }
+}
+
+/// Replays of some sets, each without and with it.
+pub(super) struct Beside {
+    settings: Khugepaged,
+    /// None if the program ended before the first scan.
+    sets: Vec<(FolioSet, Behind, Behind)>,
+}
+
+impl Beside {
+    /// Replays the trace under these sets.
+    ///
+    /// # Errors
+    /// Of the replays.
+    pub(super) fn of(trial: &Trial, settings: Khugepaged, sets: &[FolioSet]) -> Result<Self> {
+        let mut all = Self { settings, sets: Vec::new() };
+        if trial.span_ns() <= settings.sleep_ns() / 2 {
+            return Ok(all);
+        }
+        for &set in sets {
+            let pace = Pace::Time { sleep_ns: settings.sleep_ns(), pages: settings.0[3], steps: STEPS };
+            let without = BackgroundPlan { set, collapse: None, split: None, pace };
+            let with = BackgroundPlan {
+                collapse: Some(settings.limits()),
+                split: settings.splits_above(),
+                ..without
+            };
+            all.sets.push((set, trial.beside(without)?, trial.beside(with)?));
+        }
+        Ok(all)
+    }
+}
+
+/// The share of touched memory that leaves of 2 MiB map, over all samples.
+fn covered(behind: &Behind) -> f64 {
+    let sum = |of: fn(&Moment) -> u64| behind.moments.iter().map(of).sum::<u64>() as f64;
+    sum(|moment| moment.large) / sum(|moment| moment.touched).max(1.0)
+}
+
+fn most(behind: &Behind, of: fn(&Moment) -> u64) -> String {
+    size(behind.moments.iter().map(of).max().unwrap_or(0) * PAGE)
+}
+
+/// What it changes, for readers.
+pub(super) fn text(beside: &Beside, trial: &Trial) -> String {
+    let settings = &beside.settings;
+    let sleep = time(settings.sleep_ns() as f64);
+    if beside.sets.is_empty() {
+        let said = format!(
+            "scans once in {sleep}, and the program ran {}: it comes too late (--khugepaged \
+             scan_sleep_millisecs=1 shows what it could do)",
+            time(trial.wall_ns() as f64)
+        );
+        return labelled("khugepaged:", &said);
+    }
+    let splits = match settings.splits_above() {
+        Some(zeroes) => format!("folios with more than {zeroes} untouched pages of 512 are split again"),
+        None => "no folio is split again".to_owned(),
+    };
+    let said =
+        format!("{} pages in {sleep}, max_ptes_none {}; {splits}", count(settings.0[3]), settings.0[0]);
+    let mut text = labelled("khugepaged:", &said);
+    for (set, without, with) in &beside.sets {
+        let first =
+            with.first_ns.map_or_else(String::new, |ns| format!(", the first after {}", time(ns as f64)));
+        let split = match with.split {
+            0 => String::new(),
+            split => format!(", {} split, which freed {}", count(split), size(with.freed * PAGE)),
+        };
+        let said = format!(
+            "under {}: {} ranges collapsed{first}{split}; 2M leaves map {} → {} of touched memory on average; \
+             private memory {} → {} at the most, untouched {} → {}",
+            set.name(),
+            count(with.collapsed),
+            percent(covered(without)),
+            percent(covered(with)),
+            most(without, |moment| moment.resident),
+            most(with, |moment| moment.resident),
+            most(without, |moment| moment.resident - moment.touched),
+            most(with, |moment| moment.resident - moment.touched),
+        );
+        text += &labelled("", &said);
+        for (name, behind) in [("without", without), ("with", with)] {
+            let shares =
+                behind.moments.iter().map(|moment| moment.large as f64 / moment.touched.max(1) as f64);
+            text += &format!("  {name:<8}{} of touched memory\n", sparkline(shares, 1.0));
+        }
+    }
+    text + &labelled(
+        "assumed:",
+        "khugepaged scans this program alone, first half a sleep after its start, and collapses also where faults \
+         bring smaller folios; pages without a store are zero; splits come as if memory were short",
+    )
+}
+
+/// The same for programs.
+pub(super) fn json(beside: &Beside) -> Value {
+    let settings: Map<String, Value> = KEYS
+        .iter()
+        .zip(beside.settings.0)
+        .map(|((name, ..), value)| ((*name).to_owned(), value.into()))
+        .collect();
+    let samples = |behind: &Behind| -> Vec<Value> {
+        let bytes = |moment: &Moment| {
+            json!({
+                "resident": moment.resident * PAGE,
+                "untouched": (moment.resident - moment.touched) * PAGE,
+                "large": moment.large * PAGE,
+            })
+        };
+        behind.moments.iter().map(bytes).collect()
+    };
+    let set = |(set, without, with): &(FolioSet, Behind, Behind)| {
+        json!({
+            "folio": set.name(),
+            "scans": with.turns,
+            "collapsed": with.collapsed,
+            "split": with.split,
+            "freed_bytes": with.freed * PAGE,
+            "first_ns": with.first_ns,
+            "without": samples(without),
+            "with": samples(with),
+        })
+    };
+    json!({ "settings": settings, "sets": beside.sets.iter().map(set).collect::<Vec<_>>() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_are_those_of_the_machine_unless_asked_otherwise() {
+        let root = tempfile::tempdir().expect("a directory");
+        assert_eq!(Khugepaged::read(root.path(), None), None);
+        let defaults =
+            Khugepaged::read(root.path(), Some(&Asked::With(Vec::new()))).expect("it was asked for");
+        assert_eq!(defaults.0, [511, 64, 256, 4096, 10_000, 1]);
+        assert_eq!(defaults.splits_above(), None, "at 511 Linux splits nothing");
+        fs::create_dir(root.path().join("khugepaged")).expect("it is made");
+        for (name, value) in [("max_ptes_none", "128\n"), ("scan_sleep_millisecs", "0\n")] {
+            fs::write(root.path().join("khugepaged").join(name), value).expect("it is written");
+        }
+        let asked = parse("max_ptes_shared=0, pages_to_scan=512").expect("two settings");
+        let read = Khugepaged::read(root.path(), Some(&asked)).expect("it is there");
+        assert_eq!(read.0, [128, 64, 0, 512, 1, 1]);
+        assert_eq!(read.splits_above(), Some(128));
+        fs::write(root.path().join(SPLITS), "0\n").expect("it is written");
+        assert_eq!(Khugepaged::read(root.path(), None).expect("it is there").splits_above(), None);
+        assert_eq!(Khugepaged::read(root.path(), Some(&Asked::Off)), None);
+    }
+
+    #[test]
+    fn settings_that_linux_refuses_are_refused() {
+        for text in
+            ["", "max_ptes_none", "max_ptes_none=512", "pages_to_scan=0", "pages=1", "off,max_ptes_none=1"]
+        {
+            assert!(parse(text).is_err(), "{text}");
+        }
+    }
+}

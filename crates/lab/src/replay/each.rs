@@ -1,0 +1,83 @@
+//! The resident memory of each process: its peak as `getrusage` counts it, and over time.
+
+use std::collections::HashMap;
+
+use super::processes::Processes;
+use super::verb::PAGE;
+use crate::trace::PathId;
+
+/// One process.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Process {
+    pub(crate) pid: u32,
+    /// The last program that it ran; `None` if its start is missing.
+    pub(crate) program: Option<PathId>,
+    /// The most resident bytes of all that it ran.
+    pub(crate) peak: u64,
+    /// The first step of the recorded time at whose start it lived.
+    pub(crate) first_step: u64,
+    /// Resident bytes at the start of that step and of the following ones, while it lived.
+    pub(crate) resident: Vec<u64>,
+}
+
+/// All processes of a replay.
+#[derive(Default)]
+pub(super) struct Each {
+    /// The places of living ones, by number.
+    living: HashMap<u32, usize>,
+    all: Vec<Process>,
+    steps: u64,
+}
+
+impl Each {
+    /// Looks at all that live, at the start of the last of so many steps; in those before nothing changed.
+    pub(super) fn look(&mut self, steps: u64, processes: &Processes<'_>) {
+        if steps == 0 {
+            return;
+        }
+        for place in self.living.values() {
+            let resident = &mut self.all[*place].resident;
+            if let Some(&last) = resident.last() {
+                resident.resize(resident.len() + steps as usize - 1, last);
+            }
+        }
+        self.steps += steps;
+        for pid in processes.pids() {
+            let Some(key) = processes.key(pid) else { continue };
+            let space = processes.get(key);
+            let step = self.steps - 1;
+            let process = self.process(pid, space.parts.program);
+            if process.resident.is_empty() {
+                process.first_step = step;
+            }
+            process.resident.push(space.mm.resident_frames() * PAGE);
+        }
+    }
+
+    /// Notes the most pages that an address space had which a process leaves. One that shared its parent's until it started a
+    /// program has had those too, as Linux counts.
+    pub(super) fn left(&mut self, pid: u32, program: Option<PathId>, pages: u64) {
+        let process = self.process(pid, program);
+        process.peak = process.peak.max(pages * PAGE);
+    }
+
+    /// Notes the end of a process, whose number may be reused.
+    pub(super) fn ended(&mut self, pid: u32) {
+        self.living.remove(&pid);
+    }
+
+    pub(super) fn end(self) -> Vec<Process> {
+        self.all
+    }
+
+    fn process(&mut self, pid: u32, program: Option<PathId>) -> &mut Process {
+        let all = &mut self.all;
+        let place = *self.living.entry(pid).or_insert_with(|| {
+            all.push(Process { pid, ..Process::default() });
+            all.len() - 1
+        });
+        let process = &mut all[place];
+        process.program = program.or(process.program);
+        process
+    }
+}

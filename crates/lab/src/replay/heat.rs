@@ -1,0 +1,98 @@
+//! First touches of memory by address and time, as the faults of a recording show them.
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::Path;
+
+use super::error::ReplayError;
+use super::timeline::STEPS;
+use crate::trace::{EventKind, PathId, TraceReader};
+
+/// Rows of one map.
+const ROWS: usize = 64;
+/// Bytes of a row at least.
+const ROW: u64 = 2 << 20;
+
+/// The process with the most touches.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Heat {
+    pub(crate) pid: u32,
+    /// The last program that it ran.
+    pub(crate) program: Option<PathId>,
+    /// By address. What lies between two rows was never touched.
+    pub(crate) rows: Vec<Row>,
+}
+
+/// A range of addresses.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Row {
+    pub(crate) start: u64,
+    pub(crate) end: u64,
+    /// Pages that were touched in each step of the recorded time.
+    pub(crate) pages: Vec<u64>,
+}
+
+/// Of one process: for each 2 MiB the pages that were touched, by step.
+type Touches = BTreeMap<u64, [u64; STEPS as usize]>;
+
+impl Heat {
+    /// That of a trace whose first and last events have these times; `None` without a fault.
+    ///
+    /// # Errors
+    /// As those of the reader.
+    pub(super) fn of(path: &Path, (first_ns, last_ns): (u64, u64)) -> Result<Option<Self>, ReplayError> {
+        let mut all: HashMap<u32, (u64, Touches)> = HashMap::new();
+        let mut programs: HashMap<u32, PathId> = HashMap::new();
+        let span = u128::from(last_ns - first_ns + 1);
+        for event in TraceReader::open(path)? {
+            let event = event?;
+            let addr = match event.kind {
+                EventKind::Exec { name } => {
+                    programs.insert(event.pid, name);
+                    continue;
+                }
+                // A page that was there and could not be written to was touched before.
+                EventKind::Fault { addr, protection: false, .. } => addr,
+                _ => continue,
+            };
+            let passed = u128::from(event.time_ns.saturating_sub(first_ns)) * u128::from(STEPS);
+            let step = (passed / span).min(u128::from(STEPS) - 1) as usize;
+            let (count, touches) = all.entry(event.pid).or_default();
+            *count += 1;
+            touches.entry(addr / ROW).or_insert([0; STEPS as usize])[step] += 1;
+        }
+        let most = all.into_iter().max_by_key(|(pid, (count, _))| (*count, std::cmp::Reverse(*pid)));
+        Ok(most.map(|(pid, (_, touches))| Self {
+            pid,
+            program: programs.get(&pid).copied(),
+            rows: rows(&touches),
+        }))
+    }
+}
+
+/// Joins neighbours, so that few rows are left.
+fn rows(touches: &Touches) -> Vec<Row> {
+    let all: Vec<_> = touches.iter().collect();
+    let join = |several: &[(&u64, &[u64; STEPS as usize])]| {
+        let sum = |step: usize| several.iter().map(|(_, pages)| pages[step]).sum();
+        let (first, last) = (several[0].0, several[several.len() - 1].0);
+        Row { start: first * ROW, end: (last + 1) * ROW, pages: (0..STEPS as usize).map(sum).collect() }
+    };
+    all.chunks(all.len().div_ceil(ROWS).max(1)).map(join).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_are_few_and_lose_nothing() {
+        let touches: Touches = (0..200).map(|block| (block * 3, [block; STEPS as usize])).collect();
+        let rows = rows(&touches);
+        assert!(rows.len() <= ROWS && rows.len() > ROWS / 2, "{}", rows.len());
+        assert!(rows.windows(2).all(|pair| pair[0].end <= pair[1].start));
+        let sum: u64 = rows.iter().flat_map(|row| &row.pages).sum();
+        assert_eq!(sum, (0..200).sum::<u64>() * STEPS);
+        assert_eq!((rows[0].start, rows[0].end), (0, 10 << 21), "blocks 0, 3, 6 and 9");
+        assert!(self::rows(&Touches::new()).is_empty());
+    }
+}

@@ -1,0 +1,107 @@
+//! Memory by process, and by address and time.
+
+use anyhow::Result;
+use maud::{Markup, html};
+use serde::Deserialize;
+
+use super::page::{MIB, mebibytes};
+use super::plot::{self, Mark};
+
+/// First touches by address and time.
+#[derive(Deserialize)]
+pub(super) struct Heat {
+    pid: u32,
+    program: Option<String>,
+    rows: Vec<Row>,
+}
+
+#[derive(Deserialize)]
+struct Row {
+    start: u64,
+    end: u64,
+    pages: Vec<u64>,
+}
+
+/// The resident memory of a process.
+#[derive(Deserialize)]
+pub(super) struct Process {
+    pid: u32,
+    program: Option<String>,
+    peak_rss_bytes: u64,
+    first_step: u64,
+    resident: Vec<u64>,
+}
+
+impl Process {
+    fn name(&self) -> String {
+        named(self.program.as_deref(), self.pid)
+    }
+}
+
+fn named(program: Option<&str>, pid: u32) -> String {
+    format!("{} ({pid})", program.unwrap_or("?"))
+}
+
+/// Steps of the recorded time.
+const STEPS: f64 = 48.0;
+const MARKS: [(Mark, &str); 3] = [(Mark::Circle, "one"), (Mark::Triangle, "two"), (Mark::Cross, "three")];
+/// Processes of the table, those with the highest peaks.
+const SHOWN: usize = 6;
+
+/// The processes with the highest peaks over time, under one set of sizes; nothing of a single one.
+pub(super) fn of_processes(processes: &[Process], wall_ns: u64, folio: &str) -> Result<Markup> {
+    if processes.len() < 2 {
+        return Ok(html! {});
+    }
+    let mut order: Vec<&Process> = processes.iter().collect();
+    order.sort_by_key(|process| std::cmp::Reverse(process.peak_rss_bytes));
+    let step = wall_ns as f64 / 1e9 / STEPS;
+    let line = |process: &Process| -> Vec<(f64, f64)> {
+        let at = |place: usize| (process.first_step as f64 + place as f64) * step;
+        process.resident.iter().enumerate().map(|(place, bytes)| (at(place), *bytes as f64 / MIB)).collect()
+    };
+    let shown = || order.iter().zip(MARKS);
+    let series: Vec<_> = shown().map(|(process, (mark, _))| (mark, line(process))).collect();
+    let told =
+        shown().map(|(process, _)| format!("{}: {}.", process.name(), mebibytes(process.peak_rss_bytes)));
+    let told = format!("Peaks of resident memory: {}", told.collect::<Vec<_>>().join(" "));
+    Ok(html! {
+        div.card {
+            h2 { "Resident memory by process, with folios of " (folio) }
+            div.soft { @for (process, (_, class)) in shown() { span class={ "key " (class) } { (process.name()) } } }
+            (plot::lines(&series, ["seconds", "MiB"], &told)?)
+            div.scroll { table {
+                thead { tr { th { "process" } th { "peak, as getrusage counts" } } }
+                tbody { @for process in order.iter().take(SHOWN) { tr {
+                    td { (process.name()) } td { (mebibytes(process.peak_rss_bytes)) }
+                } } }
+            } }
+            @if order.len() > SHOWN { p.soft { (order.len() - SHOWN) " more processes have less." } }
+        }
+    })
+}
+
+/// Where and when memory is first touched.
+pub(super) fn touches(heat: &Heat, wall_ns: u64) -> Result<Markup> {
+    let row = |row: &Row| {
+        (format!("{:x}", row.start >> 20), row.pages.iter().map(|pages| *pages as f64).collect::<Vec<_>>())
+    };
+    let rows: Vec<_> = heat.rows.iter().map(row).collect();
+    let pages: u64 = heat.rows.iter().flat_map(|row| &row.pages).sum();
+    let range = match (heat.rows.first(), heat.rows.last()) {
+        (Some(first), Some(last)) => format!("from {:#x} to {:#x}", first.start, last.end),
+        _ => "nowhere".to_owned(),
+    };
+    let name = named(heat.program.as_deref(), heat.pid);
+    let told = format!("{name} touches {pages} pages for the first time, {range}.");
+    Ok(html! {
+        div.card {
+            h2 { "First touches by address and time" }
+            p.soft {
+                (told) " The darker, the more pages in one step. A recording shows the faults of first touches, not the \
+                 accesses that follow. Addresses that were never touched are left out."
+            }
+            (plot::heat(&rows, wall_ns as f64 / 1e9, ["seconds", "address in MiB (hexadecimal)"], &told)?)
+        }
+    })
+}

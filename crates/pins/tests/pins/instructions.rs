@@ -1,10 +1,11 @@
 //! How many instructions of the library the common case takes, counted by the processor's trap flag.
 
 use hosted::raw::RawPages;
-use hosted::{HostedConfig, InterruptPlan};
+use hosted::{Hosted, HostedConfig, InterruptPlan};
 use quire::addr::{Frame, Order};
 use quire::cpu::CpuId;
-use quire::page_alloc::{AllocatorConfig, Gfp, PageAllocator};
+use quire::error::AllocError;
+use quire::page_alloc::{AllocatorConfig, Gfp, PageAllocator, Urgency};
 use quire::platform::Context;
 
 use super::ranges_of;
@@ -14,6 +15,9 @@ use pins::Machine;
 /// checks and a call around each; where all of it is inlined and optimised there are some 26 and 40.
 const ALLOC_AT_MOST: u64 = 48;
 const FREE_AT_MOST: u64 = 74;
+
+/// A request that nothing can serve, after another one found all lists empty.
+const REFUSAL_AT_MOST: u64 = 1760;
 
 type Allocator<'a> = PageAllocator<'a, Machine<'a, false>>;
 
@@ -27,6 +31,14 @@ fn free(allocator: &Allocator<'_>, frame: Frame) {
     allocator.free_raw(frame, Order::FRAME).unwrap();
 }
 
+/// Instructions of `work`, and of the trap itself.
+fn steps_of(machine: &Hosted, work: &mut dyn FnMut()) -> u64 {
+    // SAFETY: H7: the handler does nothing.
+    let counted =
+        unsafe { machine.interrupt_at_steps(InterruptPlan::Count, Context::HardInterrupt, || (), work) };
+    counted.unwrap().events
+}
+
 #[test]
 fn the_common_case_is_short() {
     let config = HostedConfig { tlb_model: false, check_ranks: false, ..HostedConfig::new(64 << 20) };
@@ -35,13 +47,7 @@ fn the_common_case_is_short() {
         let plain = Machine::new(&machine);
         let allocator =
             hosted::raw::page_allocator(&plain, &ranges_of(&machine), AllocatorConfig::default()).unwrap();
-        let steps = |work: &mut dyn FnMut()| {
-            // SAFETY: H7: the handler does nothing.
-            let counted = unsafe {
-                machine.interrupt_at_steps(InterruptPlan::Count, Context::HardInterrupt, || (), work)
-            };
-            counted.unwrap().events
-        };
+        let steps = |work: &mut dyn FnMut()| steps_of(&machine, work);
         let mut frame = alloc(&allocator);
         free(&allocator, frame);
         let nothing = steps(&mut || ());
@@ -62,5 +68,25 @@ fn the_common_case_is_short() {
         };
         let (one, three) = (pairs(1), pairs(3));
         assert!(three >= 3 * (of_alloc + of_free) - 20 && three <= 3 * one + 20, "{one} {three}");
+    });
+}
+
+#[test]
+fn a_second_refusal_is_short() {
+    const ALL: Gfp = Gfp { urgency: Urgency::Reserve, ..Gfp::USER };
+    let config = HostedConfig { tlb_model: false, check_ranks: false, ..HostedConfig::new(64 << 20) };
+    let machine = config.build().unwrap();
+    machine.run_on(CpuId(0), || {
+        let plain = Machine::<false>::new(&machine);
+        let allocator =
+            hosted::raw::page_allocator(&plain, &ranges_of(&machine), AllocatorConfig::default()).unwrap();
+        let refused = || assert_eq!(allocator.alloc_raw(ALL, Order::FRAME), Err(AllocError::OutOfMemory));
+        while allocator.alloc_raw(ALL, Order::FRAME).is_ok() {}
+        let second = steps_of(&machine, &mut || refused());
+        println!("instructions: {second} of a refusal");
+        assert!(
+            second <= REFUSAL_AT_MOST,
+            "a refusal takes {second} instructions, at most {REFUSAL_AT_MOST} are allowed"
+        );
     });
 }

@@ -81,6 +81,12 @@ impl Lease {
         self.taken.store(false, Ordering::Release);
     }
 
+    /// Whether the lease is guarded or revoked. In one total order with what a revoker does.
+    #[inline]
+    pub(crate) fn is_shut(&self) -> bool {
+        self.gate.load(Ordering::SeqCst) != 0
+    }
+
     /// Keeps the owner out from now on. After a barrier on its CPU, the revoker calls [`Self::wait_left`].
     pub fn revoke(&self) {
         self.gate.fetch_add(REVOKED, Ordering::SeqCst);

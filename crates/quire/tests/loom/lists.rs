@@ -34,14 +34,20 @@ struct Level {
 }
 
 impl Level {
-    /// A list with two folios and a free slot.
-    fn new() -> Arc<Self> {
+    /// An open list with two folios and a free slot, or a shut one with the first folio alone.
+    fn new(open: bool) -> Arc<Self> {
         let slots = BootSlice(&Box::leak(Box::new(Home::default())).0);
         let states: Vec<_> = (0..=FRAMES).map(|_| AtomicU8::new(0)).collect();
-        let level = Self { lease: Lease::new(false), list: FrameList::new(slots, false), states };
+        let level = Self { lease: Lease::new(false), list: FrameList::new(slots), states };
         assert!(level.lease.enter());
         (0..FRAMES).for_each(|frame| assert!(level.list.push(Frame(frame), &level.states[frame as usize])));
-        level.list.set_open(true);
+        if open {
+            level.list.open(&level.lease);
+        } else {
+            level.list.pop();
+            level.list.note_flow(1);
+            level.list.shut();
+        }
         level.lease.leave();
         Arc::new(level)
     }
@@ -69,23 +75,32 @@ impl Level {
         put
     }
 
+    /// As the slow path of a free, which opens a shut list.
+    fn put_slowly(&self, frame: Frame) -> bool {
+        if !self.lease.enter() {
+            return false;
+        }
+        self.list.open(&self.lease);
+        let put = self.list.push(frame, &self.states[frame.0 as usize]);
+        self.lease.leave();
+        put
+    }
+
     /// As `PageAllocator::drain_cpu`: takes everything on the list.
     fn drain(&self, cpu: &Cpu) -> Vec<Frame> {
         self.lease.revoke();
-        self.list.set_open(false);
+        self.list.shut();
         cpu.fence_cpus(&CpuSet::first(1));
         self.lease.wait_left(cpu);
         let frames: Vec<_> = std::iter::from_fn(|| self.list.pop()).map(|(frame, _)| frame).collect();
         self.list.note_flow(frames.len() as i64);
-        self.list.set_open(true);
         self.lease.give_back();
         frames
     }
 }
 
 /// The owner does `own`, which returns what it has in the end, while another CPU empties the list.
-fn each_comes_out_once(own: fn(&Level) -> Vec<Frame>) {
-    let level = Level::new();
+fn each_comes_out_once(level: Arc<Level>, own: fn(&Level) -> Vec<Frame>) {
     let owner = {
         let level = level.clone();
         thread::spawn(move || own(&level))
@@ -102,13 +117,26 @@ fn each_comes_out_once(own: fn(&Level) -> Vec<Frame>) {
 #[test]
 fn a_list_that_is_emptied_gives_each_folio_once() {
     holds_but_not(&[Unfenced, NotTotal, Relaxed], || {
-        each_comes_out_once(|level| level.take().into_iter().chain(level.take()).collect());
+        each_comes_out_once(Level::new(true), |level| level.take().into_iter().chain(level.take()).collect());
     });
 }
 
 #[test]
 fn a_list_that_is_emptied_loses_no_folio_that_comes_back() {
     holds_but_not(&[Unfenced, NotTotal, Relaxed], || {
-        each_comes_out_once(|level| level.take().into_iter().filter(|&frame| !level.put(frame)).collect());
+        each_comes_out_once(Level::new(true), |level| {
+            level.take().into_iter().filter(|&frame| !level.put(frame)).collect()
+        });
+    });
+}
+
+/// The list is shut, and its owner opens it while another CPU revokes the lease.
+#[test]
+fn a_list_that_is_opened_and_emptied_gives_each_folio_once() {
+    holds_but_not(&[Unfenced, NotTotal, Relaxed], || {
+        each_comes_out_once(Level::new(false), |level| {
+            let kept = Some(Frame(1)).filter(|&frame| !level.put_slowly(frame));
+            kept.into_iter().chain(level.take()).collect()
+        });
     });
 }

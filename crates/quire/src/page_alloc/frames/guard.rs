@@ -19,12 +19,10 @@ impl<P: FramePlatform> Frames<'_, P> {
 
     /// Whether the common path may use the lists. It includes the lease, which is all that the library's own
     /// guard needs, and a guard that the platform names.
+    #[cfg(feature = "published")]
     #[inline(always)]
     pub(in crate::page_alloc) fn lists_are_open(&self) -> bool {
-        #[cfg(feature = "published")]
-        return guarded::are_open::<P>(self.guard);
-        #[cfg(not(feature = "published"))]
-        true
+        guarded::are_open::<P>(self.guard)
     }
 
     /// Visits the store, with interrupts off where the guard wants its locks to be safe against interrupts.

@@ -139,7 +139,7 @@ impl Layout<'_> {
                     // SAFETY: M1: zero bytes are a valid `Slot`, and none is looked at before it was set.
                     *slots = unsafe { boot.zeroed_table_at(node, len, align) }?;
                 }
-                Ok(slots.map(|slots| CpuLists::make_list(slots, guarded)))
+                Ok(slots.map(CpuLists::make_list))
             })?;
         }
         // SAFETY: M1: zero bytes are a valid `SortEntry`: it holds no frame.

@@ -64,10 +64,8 @@ impl<P: FramePlatform> Lists<'_, P> {
     /// Revokes a CPU's leases and empties its arrays; returns how many frames.
     fn drain_arrays(&self, own: CpuId, cpu: CpuId, lists: &CpuLists) -> u64 {
         let _revoker = lists.drain.lock(self.platform());
-        lists.levels.iter().for_each(|level| {
-            level.lease.revoke();
-            level.set_open(false);
-        });
+        lists.levels.iter().for_each(|level| level.lease.revoke());
+        lists.levels[0].shut();
         if cpu != own && self.platform().online_cpus().contains(cpu) {
             let mut target = CpuSet::EMPTY;
             target.insert(cpu);
@@ -75,10 +73,11 @@ impl<P: FramePlatform> Lists<'_, P> {
         }
         lists.levels.iter().for_each(|level| level.lease.wait_left(self.platform()));
         let frames = lists.levels.iter().map(|level| self.drain_level(level, &lists.sorter)).sum();
-        lists.levels.iter().for_each(|level| {
-            level.set_open(self.frames().lists_are_open());
-            level.lease.give_back();
-        });
+        // The owner may have parked magazines before its lease was revoked.
+        if !lists.levels[0].all_parked().any(|(.., parked)| parked.count() > 0) {
+            lists.empty.store(true, Ordering::Relaxed);
+        }
+        lists.levels.iter().for_each(|level| level.lease.give_back());
         self.free_deferred(lists);
         frames
     }
@@ -109,9 +108,9 @@ impl<P: FramePlatform> Lists<'_, P> {
     /// such frames, it drains the interrupts' lists. Returns how many frames and blocks.
     pub(in crate::page_alloc) fn scrape(&self, access: &ListAccess<'_>) -> u64 {
         let merged = self.store.merge_all_spares() as u64;
-        let Some(level) = access.level() else { return merged };
+        let Some(level) = access.level().filter(|_| !access.lists.known_empty()) else { return merged };
         let mut scraped = 0;
-        for (at, list) in level.indexed() {
+        for (at, list) in level.filled() {
             let Some(own) = self.own_list(access, at) else { break };
             let room = (SCRAPE_FRAMES - scraped) >> order_of(own.number).get();
             let take = || self.pop_loading(own).or_else(|| self.pop_last(list)).map(|(frame, _)| frame);
@@ -123,6 +122,9 @@ impl<P: FramePlatform> Lists<'_, P> {
         }
         if scraped == 0 {
             scraped = self.drain_nested(access.lists);
+            if scraped == 0 && access.level == Some(0) {
+                access.lists.note_empty();
+            }
         }
         scraped + merged
     }
@@ -143,7 +145,7 @@ impl<P: FramePlatform> Lists<'_, P> {
             list.batch.store(4, Ordering::Relaxed);
             self.drain_list(list, at % LISTS, Most::ALL, sorter, || self.pop_arrays(list))
         };
-        level.indexed().filter(|(_, list)| list.cached() > 0).map(drain).sum()
+        level.filled().map(drain).sum()
     }
 
     /// Whether any other CPU's lists have folios of these zones.
@@ -152,7 +154,8 @@ impl<P: FramePlatform> Lists<'_, P> {
             let frames = |&zone: &u8| -> u64 {
                 lists.levels.iter().map(|level| level.frames_of_zone(zone.into())).sum()
             };
-            zones.iter().map(frames).sum::<u64>() + lists.deferred_frames.load(Ordering::Relaxed) > 0
+            lists.deferred_frames.load(Ordering::Relaxed) > 0
+                || !lists.known_empty() && zones.iter().any(|zone| frames(zone) > 0)
         };
         self.cpus.iter().enumerate().any(|(other, lists)| other != cpu.index() && hoards(lists))
     }

@@ -11,6 +11,8 @@
 //! on one machine, the lists are shut to the common path, and the slow path begins here.
 #![forbid(unsafe_code)]
 
+use core::sync::atomic::Ordering;
+
 use crate::addr::{Frame, FrameRange, Order};
 use crate::cpu::CpuId;
 use crate::memmap::{BlockState, FrameState};
@@ -76,8 +78,10 @@ impl<P: FramePlatform> Lists<'_, P> {
         let Some((list_at, state)) = self.frames().list_of_untouched(block, frame, order) else {
             return false;
         };
-        let level = &self.lists_of(cpu).levels[0];
+        let lists = self.lists_of(cpu);
+        let level = &lists.levels[0];
         let put = self.guarded(level, || {
+            lists.empty.store(false, Ordering::Relaxed);
             level.list_at(list_at).push(frame, state).then(|| {
                 FrameState::FREE.put(state);
                 if order == Order::BLOCK {

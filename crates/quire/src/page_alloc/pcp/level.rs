@@ -12,7 +12,7 @@
 //! A folio on a list has the state [`FrameState::FREE`](crate::memmap::FrameState::FREE), so that a second
 //! free is noticed. The common path writes only that byte, the array and two counters, and no descriptor.
 
-use core::sync::atomic::AtomicU64;
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::addr::Order;
 use crate::limits::{BLOCK_FRAMES, MAGAZINE_FRAMES, MAX_NODES, NESTED_SLOTS, SORTER_BLOCKS};
@@ -83,8 +83,9 @@ pub(in crate::page_alloc) struct Level {
 }
 
 impl Level {
-    pub(in crate::page_alloc) fn set_open(&self, open: bool) {
-        self.lists.as_slice().as_flattened().iter().for_each(|list| list.set_open(open));
+    /// Shuts the lists to the common path, which uses the first level's alone.
+    pub(in crate::page_alloc) fn shut(&self) {
+        self.indexed().for_each(|(_, list)| list.shut());
     }
 
     /// The parked magazines of the list with this index in the level.
@@ -123,6 +124,12 @@ impl Level {
         self.lists.as_slice().as_flattened().iter().enumerate().filter(|(_, list)| list.capacity() > 0)
     }
 
+    /// The lists that have folios, with their indices.
+    pub(in crate::page_alloc) fn filled(&self) -> impl Iterator<Item = (usize, &FrameList)> {
+        let parked = |at: usize| self.parked(at).is_some_and(|parked| parked.count() > 0);
+        self.indexed().filter(move |&(at, list)| list.cached() > 0 || parked(at))
+    }
+
     /// The lists that may park, with their indices.
     pub(in crate::page_alloc) fn all_parked(&self) -> impl Iterator<Item = (usize, &FrameList, &Parked)> {
         self.indexed().filter_map(|(at, list)| Some((at, list, self.parked(at)?)))
@@ -142,6 +149,10 @@ impl Level {
 /// All that a CPU keeps for itself.
 pub(in crate::page_alloc) struct CpuLists {
     pub(in crate::page_alloc) levels: [Level; LEVELS],
+    /// Whether all lists of all levels are empty, parked magazines included, and those of the first level
+    /// shut. So a request that nothing can serve need not look at them. Set while no other code uses them, or
+    /// by a task that has the first level's lease; cleared before the slow path puts a folio onto one.
+    pub(in crate::page_alloc) empty: AtomicBool,
     /// Folios that interrupts could not give back, linked through their descriptors.
     pub(in crate::page_alloc) deferred: Stack,
     pub(in crate::page_alloc) deferred_frames: AtomicU64,
@@ -199,6 +210,7 @@ impl CpuLists {
         let [Some(task), Some(soft), Some(hard)] = levels else { return None };
         Some(Self {
             levels: [task, soft, hard],
+            empty: AtomicBool::new(true),
             deferred: Stack::new(),
             deferred_frames: AtomicU64::new(0),
             drain: SpinLock::new(Rank::ListDrain, ()),
@@ -206,8 +218,24 @@ impl CpuLists {
         })
     }
 
-    pub(in crate::page_alloc) fn make_list(slots: BootSlice<Slot>, guarded: bool) -> FrameList {
-        FrameList::new(slots, guarded)
+    pub(in crate::page_alloc) fn make_list(slots: BootSlice<Slot>) -> FrameList {
+        FrameList::new(slots)
+    }
+
+    /// Whether all lists are known to be empty.
+    pub(in crate::page_alloc) fn known_empty(&self) -> bool {
+        self.empty.load(Ordering::Relaxed)
+    }
+
+    /// Notes that this CPU's lists are empty, unless an interrupt has put folios onto some. The caller is a
+    /// task that has the first level's lease, and found that level empty.
+    pub(in crate::page_alloc) fn note_empty(&self) {
+        // First, so that an interrupt from now on clears it.
+        self.empty.store(true, Ordering::SeqCst);
+        self.levels[0].shut();
+        if self.levels[1..].iter().any(|level| level.filled().next().is_some()) {
+            self.empty.store(false, Ordering::Relaxed);
+        }
     }
 }
 

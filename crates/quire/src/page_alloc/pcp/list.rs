@@ -20,6 +20,7 @@ use core::ptr::NonNull;
 use crate::addr::{Frame, Order};
 use crate::atomic::{AtomicI64, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use crate::memmap::BootSlice;
+use crate::sync::Lease;
 
 /// A folio on a list and the address of its state, so that a pop needs no look into the memory map.
 #[derive(Default)]
@@ -57,9 +58,10 @@ const _: () = assert!(SLOT.is_power_of_two());
 pub(crate) struct FrameList {
     /// The next free slot of the loaded array.
     cursor: AtomicPtr<Slot>,
-    /// The address bits that differ between slots of an array; zero while the level's lease is guarded or
-    /// revoked, which makes the list look empty and full to the common path. The common path must read the
-    /// mask anyway, so it serves as the flag of the lease's protocol at no cost.
+    /// The address bits that differ between slots of an array; zero while the list is *shut*, which makes it
+    /// look empty and full to the common path. The common path must read the mask anyway, so it serves as the
+    /// flag of the lease's protocol at no cost. A list is shut while its level's lease is guarded or revoked,
+    /// and from then on until the slow path puts a folio onto it.
     open: AtomicU32,
     /// Folios in the other array.
     other_len: AtomicU32,
@@ -76,8 +78,8 @@ pub(crate) struct FrameList {
 }
 
 impl FrameList {
-    /// A list whose home has no slots, or a power of two to whose size it is aligned.
-    pub(crate) fn new(home: BootSlice<Slot>, guarded: bool) -> Self {
+    /// A shut list whose home has no slots, or a power of two to whose size it is aligned.
+    pub(crate) fn new(home: BootSlice<Slot>) -> Self {
         let head = home.as_slice().as_ptr().cast_mut();
         let list = Self {
             cursor: AtomicPtr::new(head.wrapping_add(1)),
@@ -90,7 +92,6 @@ impl FrameList {
             batch: AtomicU32::new(4),
         };
         debug_assert!(head.addr() & list.mask() == 0 && (list.mask() + 1).is_power_of_two());
-        list.set_open(!guarded);
         list
     }
 
@@ -195,9 +196,24 @@ impl FrameList {
         true
     }
 
-    /// Opens the list to the common path, or shuts it.
-    pub(crate) fn set_open(&self, open: bool) {
-        self.open.store(if open { self.mask() as u32 } else { 0 }, Ordering::SeqCst);
+    /// Shuts the list to the common path.
+    pub(crate) fn shut(&self) {
+        if self.open.load(Ordering::SeqCst) != 0 {
+            self.open.store(0, Ordering::SeqCst);
+        }
+    }
+
+    /// Opens the list to the common path, unless `lease`, which the caller has entered, is guarded or revoked.
+    pub(crate) fn open(&self, lease: &Lease) {
+        if self.open.load(Ordering::Relaxed) != 0 || lease.is_shut() {
+            return;
+        }
+        self.open.store(self.mask() as u32, Ordering::SeqCst);
+        // A revoker raises its flag before it shuts the list. Either it finds the list open, or its flag is
+        // seen here.
+        if lease.is_shut() {
+            self.shut();
+        }
     }
 
     #[inline]

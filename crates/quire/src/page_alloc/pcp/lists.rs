@@ -107,6 +107,17 @@ impl<P: FramePlatform> Lists<'_, P> {
         Some((frame, self.frames().state_cell(self.frames().memmap.block(frame.block()), frame)))
     }
 
+    /// Must come before a list of the caller's gets a folio: from now on other CPUs look at this CPU's lists,
+    /// and the common path at this one.
+    fn note_filled(&self, access: &ListAccess<'_>, list: &FrameList) {
+        if access.lists.known_empty() {
+            access.lists.empty.store(false, Ordering::Relaxed);
+        }
+        if access.level == Some(0) {
+            list.open(&access.lists.levels[0].lease);
+        }
+    }
+
     /// Refills an empty list from the zone, within its mark, and takes one folio.
     #[cold]
     #[inline(never)]
@@ -138,6 +149,9 @@ impl<P: FramePlatform> Lists<'_, P> {
         let out = &mut frames[..wanted];
         let got = self.frames().in_store(|| self.fetch(access, own.zone, own.number, gfp, out));
         self.frames().count(Stat::PcpRefill, 1);
+        if got > 0 {
+            self.note_filled(access, own.list);
+        }
         // The lowest address is popped first, so that neighbours in time are neighbours in memory.
         let mut last = None;
         for &frame in frames[..got].iter().rev() {
@@ -205,6 +219,7 @@ impl<P: FramePlatform> Lists<'_, P> {
             .own_list(access, block.zone() * LISTS + number)
             .filter(|_| number != HUGE || block.lanes_at().is_none() && block.used.load().is_empty());
         let Some(own) = own.filter(|own| self.has_room(*own)) else { return Ok(false) };
+        self.note_filled(access, own.list);
         self.frames().note_freed(FrameRange::folio(frame, order));
         self.frames().mark_free(block, frame, order, false);
         self.push_loading(own, block, frame);

@@ -103,9 +103,11 @@ impl<P: FramePlatform> Requests<'_, P> {
         order: Order,
     ) -> Option<Frame> {
         loop {
-            let scraped = self.frames().in_store(|| self.lists.scrape(access));
+            if self.frames().in_store(|| self.lists.scrape(access)) == 0 {
+                return None;
+            }
             let found = self.alloc_from(access, zones, gfp, order);
-            if found.is_some() || scraped == 0 || !is_thorough(gfp, order) {
+            if found.is_some() || !is_thorough(gfp, order) {
                 return found;
             }
         }

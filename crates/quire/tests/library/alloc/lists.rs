@@ -146,6 +146,54 @@ fn memory_is_not_out_while_another_cpu_keeps_a_frame() {
     });
 }
 
+/// A CPU that found no memory remembers which CPUs' lists are empty. A folio that comes onto any list of any
+/// CPU from then on, by a task or an interrupt, serves the next request.
+#[test]
+fn a_refusal_is_not_repeated_once_a_folio_is_on_a_list() {
+    for (guard, cpu, size, call) in GUARDS.iter().flat_map(|guard| {
+        (0..2).flat_map(move |cpu| (0..12).map(move |at| (guard, cpu, [0, 2, 9][at % 3], at as u64 / 3)))
+    }) {
+        let machine = HostedConfig::new(64 * MIB).with_cpus(3).build().unwrap();
+        let allocator = machine.run_on(CpuId(0), || allocator(&machine, *guard));
+        let folios: Vec<_> = machine
+            .run_on(CpuId(cpu), || (0..4).map(|_| allocator.alloc_raw(ALL, order(size)).unwrap()).collect());
+        let exhaust = || {
+            machine.run_on(CpuId(0), || {
+                let frames: Vec<_> =
+                    std::iter::from_fn(|| allocator.alloc_raw(ALL, Order::FRAME).ok()).collect();
+                assert_eq!(allocator.alloc_raw(ALL, Order::FRAME), Err(AllocError::OutOfMemory));
+                let info = allocator.memory_info();
+                assert_eq!(
+                    (info.free, info.cached),
+                    (0, 0),
+                    "{guard:?}, CPU {cpu}, order {size}, call {call}"
+                );
+                frames
+            })
+        };
+        let mut frames = exhaust();
+        // Twice: the first folios reopen the lists, on which the second ones find no slow path.
+        for pair in folios.chunks(2) {
+            machine.run_on(CpuId(cpu), || {
+                let free = |folio| allocator.free_raw(folio, order(size)).unwrap();
+                let (plan, context) = (InterruptPlan::Nth(call), Context::HardInterrupt);
+                let ran = machine.interrupt_at_calls(plan, context, || free(pair[0]), || free(pair[1]));
+                if ran.delivered == 0 {
+                    free(pair[0]);
+                }
+            });
+            let got = exhaust();
+            assert_eq!(got.len(), 2 << size, "{guard:?}, CPU {cpu}, order {size}, call {call}");
+            frames.extend(got);
+        }
+        machine.run_on(CpuId(0), || {
+            give(&allocator, &frames);
+            allocator.lists().drain_all();
+            allocator.validate().unwrap();
+        });
+    }
+}
+
 /// Folios that interrupts left on lists of their own are found as well, by a task of their CPU.
 #[test]
 fn memory_is_not_out_while_an_interrupts_list_has_a_frame() {

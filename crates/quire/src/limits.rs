@@ -20,7 +20,7 @@ pub const TABLE_ENTRIES: usize = 512;
 pub const CONTIG_TRIES: usize = 4;
 /// Times that a request scans one of them, since frames in use at one moment may be movable at the next.
 pub const CONTIG_ROUNDS: usize = 8;
-/// Leaves that one flush moves to other frames, at most: as many as a flush names one by one.
+/// Leaves that one flush moves to other frames, at most, and frames of the folios that move together.
 pub const MOVE_LEAVES: usize = 32;
 
 /// Rounds in which a collapse by copy recopies pages stored to meanwhile, before it does so under the lock.

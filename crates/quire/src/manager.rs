@@ -404,7 +404,12 @@ impl<'p, P: Platform> MemoryManager<'p, P> {
         let move_out = |range| {
             Migration::of(self.memory.sleepable()).move_out(range);
         };
-        let found = core::iter::from_fn(|| self.pages().alloc_moving(gfp, size.order(), move_out).ok());
+        // The first request finds what is free and on lists; after it, none of that size is.
+        let mut first = true;
+        let found = core::iter::from_fn(|| match core::mem::take(&mut first) {
+            true => self.pages().alloc_moving(gfp, size.order(), move_out).ok(),
+            false => self.pages().alloc_emptied(gfp, size.order(), move_out).ok(),
+        });
         self.huge_pools().adopt(self.pages(), size, found.take(count as usize)) > 0
     }
 

@@ -68,13 +68,21 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
             return Err(AllocError::BadOrder);
         }
         match self.alloc(gfp, order) {
-            Err(AllocError::OutOfMemory) => {
-                let blocks = blocks_of(order);
-                let start = self.empty_one(gfp, Shape { blocks, align: blocks, order }, move_out)?;
-                Ok(self.frames().folio(start, order))
-            }
+            Err(AllocError::OutOfMemory) => self.alloc_emptied(gfp, order, move_out),
             done => done,
         }
+    }
+
+    /// The same where the caller knows that no such folio is free.
+    pub(crate) fn alloc_emptied(
+        &self,
+        gfp: Gfp,
+        order: Order,
+        move_out: impl FnMut(FrameRange),
+    ) -> Result<Folio, AllocError> {
+        let blocks = blocks_of(order);
+        let start = self.empty_one(gfp, Shape { blocks, align: blocks, order }, move_out)?;
+        Ok(self.frames().folio(start, order))
     }
 
     /// Empties a range in one of the zones that the request allows, and takes it.
@@ -120,46 +128,61 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         shape: Shape,
         move_out: &mut impl FnMut(FrameRange),
     ) -> Option<BlockNumber> {
-        let candidates = self.candidates(zone, shape);
-        for (_, first) in candidates.into_iter().flatten() {
-            self.frames().in_store(|| self.store().isolate(zone, first, shape.blocks));
-            let emptied = self.empty(zone, first, shape.blocks, move_out);
-            self.frames().in_store(|| self.store().end_isolation(zone, first, shape, emptied));
-            self.count(if emptied { Stat::ContigAllocSuccess } else { Stat::ContigAllocFail }, 1);
-            if emptied {
-                return Some(first);
+        let mut tries = CONTIG_TRIES;
+        while tries > 0 {
+            let candidates = self.candidates(zone, shape);
+            candidates[0]?;
+            for (_, first) in candidates.into_iter().flatten().take(tries) {
+                self.frames().in_store(|| self.store().isolate(zone, first, shape.blocks));
+                let emptied = self.empty(zone, first, shape.blocks, move_out);
+                self.frames().in_store(|| self.store().end_isolation(zone, first, shape, emptied));
+                self.count(if emptied { Stat::ContigAllocSuccess } else { Stat::ContigAllocFail }, 1);
+                if emptied {
+                    return Some(first);
+                }
+                tries -= 1;
+            }
+            if shape.blocks > 1 {
+                break;
             }
         }
         None
     }
 
-    /// The ranges to try. A search for one block starts where the last one ended, and ends once it has found
-    /// enough of them that cost at most twice as much as the best ones did when all blocks were last looked at.
-    /// Where it comes to the end of the zone first, it looks at all blocks: so it finds what was freed behind it.
+    /// The ranges to try next. A search for one block starts where the last one ended, and ends at the first
+    /// that costs at most twice as much as the best ones did when all blocks were last looked at. Where it
+    /// comes to the end of the zone first, it looks at all blocks: so it finds what was freed behind it.
     fn candidates(&self, zone: &Zone, shape: Shape) -> Candidates {
         let (one, last) = (shape.blocks == 1, &zone.isolated);
         if one {
             let (from, enough) = (last.next.load(Ordering::Relaxed), last.enough.load(Ordering::Relaxed));
-            if let (best, Some(next)) = self.cheapest(zone, shape, from, enough) {
+            if let (only, Some(next)) = self.cheapest(zone, shape, from, Some(enough)) {
                 last.next.store(next, Ordering::Relaxed);
-                return best;
+                return only;
             }
         }
-        let (best, next) = self.cheapest(zone, shape, 0, 0);
+        let (best, _) = self.cheapest(zone, shape, 0, None);
         if one {
-            last.next.store(next.unwrap_or(0), Ordering::Relaxed);
+            last.next.store(0, Ordering::Relaxed);
             last.enough.store(best[CONTIG_TRIES - 1].map_or(0, |(cost, _)| 2 * cost), Ordering::Relaxed);
         }
         best
     }
 
-    /// Looks at the blocks from `from` on. Where all places are taken by ranges that cost at most `enough`, the
-    /// search ends; returns at which block.
-    fn cheapest(&self, zone: &Zone, shape: Shape, from: u32, enough: u64) -> (Candidates, Option<u32>) {
+    /// The cheapest ranges from a block on, or the first that costs at most `enough` and the block behind it.
+    fn cheapest(
+        &self,
+        zone: &Zone,
+        shape: Shape,
+        from: u32,
+        enough: Option<u64>,
+    ) -> (Candidates, Option<u32>) {
         let looked_at = Cell::new(0);
         let cost_of = |number: u32| {
             looked_at.set(looked_at.get() + 1);
-            self.store().cost_of(self.frames().memmap.block(BlockNumber(number)))
+            // A page of a pool costs more than a block, since another one replaces it: its block is no gain.
+            let cost = self.store().cost_of(self.frames().memmap.block(BlockNumber(number)));
+            cost.filter(|&cost| shape.blocks > 1 || cost <= BLOCK_FRAMES as u64)
         };
         let (mut best, mut ended): (Candidates, _) = ([None; CONTIG_TRIES], None);
         'regions: for pool in zone.pools.iter() {
@@ -176,13 +199,18 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
                 };
                 (at, cost) = (at + 1, cost + more);
                 if at - start == shape.blocks {
+                    let range = (cost, BlockNumber(start));
+                    let fits = match enough {
+                        Some(enough) => cost <= enough,
+                        None => best[CONTIG_TRIES - 1].is_none_or(|worst| range < worst),
+                    };
                     // Else blocks with page tables, of which little must move, are tried again and again.
-                    if shape.blocks > 1 || !self.has_unmovable(BlockNumber(start)) {
-                        note(&mut best, (cost, BlockNumber(start)));
-                    }
-                    if best[CONTIG_TRIES - 1].is_some_and(|(cost, _)| cost <= enough) {
-                        ended = Some(at);
-                        break 'regions;
+                    if fits && (shape.blocks > 1 || !self.has_unmovable(range.1)) {
+                        note(&mut best, range);
+                        if enough.is_some() {
+                            ended = Some(at);
+                            break 'regions;
+                        }
                     }
                     let next = start + shape.align;
                     let gone = |cost: u64, gone| cost.saturating_sub(cost_of(gone).unwrap_or(0));
@@ -205,6 +233,9 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
     ) -> bool {
         let range = FrameRange::new(first.first_frame(), u64::from(blocks) * BLOCK_FRAMES as u64);
         for round in 0..CONTIG_ROUNDS {
+            if self.store().collected(zone, first) == blocks {
+                return true;
+            }
             let survey = || {
                 let (aside, stuck) = self.frames().in_store(|| self.survey(zone, first, blocks));
                 zone.isolated.aside.store(aside as i64, Ordering::Relaxed);

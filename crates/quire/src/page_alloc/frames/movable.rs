@@ -1,12 +1,14 @@
 //! Finds anonymous folios that can be moved, and sets them aside for it.
 #![forbid(unsafe_code)]
 
+use core::ops::Range;
 use core::sync::atomic::Ordering;
 
 use crate::addr::{BlockNumber, Frame, FrameRange, Order};
 use crate::limits::BLOCK_FRAMES;
 use crate::memmap::{Block, BlockState, DescriptorFlags, FrameMask};
 use crate::page_alloc::frames::Frames;
+use crate::page_alloc::frames::origins::Origin;
 use crate::page_alloc::frames::state::touch;
 use crate::platform::FramePlatform;
 use crate::stats::Stat;
@@ -17,16 +19,38 @@ impl<P: FramePlatform> Frames<'_, P> {
     /// freed, and no leaf of it gains the right to store, since its address space does not own it alone.
     /// [`release`](crate::page_alloc::MapCounts::release) of the same frames ends this.
     pub fn set_aside(&self, frame: Frame) -> Option<Order> {
-        let block = self.memmap.get(frame.block())?;
+        let (at, mut order) = (frame.index_in_block(), None);
+        self.set_aside_some(frame.block(), at..at + 1, |folio, _| {
+            order = Order::new(folio.count.trailing_zeros() as u8);
+            false
+        });
+        order
+    }
+
+    /// As [`Self::set_aside`], for all such folios that start in these places of a block. Shows each with its
+    /// origin until `show` wants no more. Returns the place behind the last one.
+    pub(crate) fn set_aside_some(
+        &self,
+        number: BlockNumber,
+        starts: Range<usize>,
+        mut show: impl FnMut(FrameRange, Origin) -> bool,
+    ) -> usize {
+        let Some(block) = self.memmap.get(number) else { return starts.end };
+        let (mut from, mut held, mut more) = (starts.start, 0, true);
         block.lock(self.platform);
-        let order = self.movable_at(block, frame.index_in_block());
-        if let Some(order) = order {
-            let (start, count) = (frame.index_in_block(), order.frames() as usize);
-            block.held.insert_run(start, count);
-            touch(block, start, count);
+        while more && let Some((start, order)) = self.movable_in(block, from..starts.end) {
+            let folio = FrameRange::folio(number.first_frame().add(start as u64), order);
+            let frames = folio.count as usize;
+            from = start + frames;
+            let Some(origin) = self.origin_in(block, folio.start) else { continue };
+            block.held.insert_run(start, frames);
+            touch(block, start, frames);
+            held += folio.count;
+            more = show(folio, origin);
         }
         block.unlock(self.platform);
-        order.inspect(|order| self.count(Stat::CompactIsolated, order.frames()))
+        self.count(Stat::CompactIsolated, held);
+        if more { starts.end } else { from }
     }
 
     /// The order of the anonymous folio that starts at an index of a block, if any. Under the block's lock.
@@ -58,21 +82,24 @@ impl<P: FramePlatform> Frames<'_, P> {
     pub fn next_movable(&self, number: BlockNumber, from: usize) -> Option<Frame> {
         let block = self.memmap.get(number)?;
         block.lock(self.platform);
-        let mut at = from;
-        let found = loop {
-            if at >= BLOCK_FRAMES || !matches!(block.state(), BlockState::Small | BlockState::Folio) {
-                break None;
-            }
-            if self.movable_at(block, at).is_some() {
-                break Some(number.first_frame().add(at as u64));
+        let found = self.movable_in(block, from..BLOCK_FRAMES);
+        block.unlock(self.platform);
+        found.map(|(at, _)| number.first_frame().add(at as u64))
+    }
+
+    /// The first that starts in these places, and its order. Under the block's lock.
+    fn movable_in(&self, block: &Block, starts: Range<usize>) -> Option<(usize, Order)> {
+        let mut at = starts.start;
+        while at < starts.end && matches!(block.state(), BlockState::Small | BlockState::Folio) {
+            if let Some(order) = self.movable_at(block, at) {
+                return Some((at, order));
             }
             at = match block.state() {
                 BlockState::Small => block.heads.load().next_set(at + 1).unwrap_or(BLOCK_FRAMES),
                 _ => BLOCK_FRAMES,
             };
-        };
-        block.unlock(self.platform);
-        found
+        }
+        None
     }
 
     /// Whether one of these frames is held, and not as the manager's metadata: they may be page cache.

@@ -12,7 +12,7 @@ use core::sync::atomic::Ordering;
 
 use crate::addr::{Frame, FrameRange, Order, VirtAddr};
 use crate::limits::FRAME_SHIFT;
-use crate::memmap::{BlockState, Columns, DescriptorFlags};
+use crate::memmap::{Block, BlockState, Columns, DescriptorFlags};
 use crate::page_alloc::frames::Frames;
 use crate::page_alloc::frames::state::head_of;
 use crate::platform::FramePlatform;
@@ -31,6 +31,8 @@ impl Origin {
     pub(crate) const NOBODY: u64 = 0;
     /// Of memory that the manager holds for itself.
     pub(in crate::page_alloc) const MANAGER: Self = Self(1 << (Self::PAGE_BITS - 1));
+    /// Of no page.
+    pub(crate) const NONE: Self = Self(0);
     /// Of a page of a file.
     const FILE: Self = Self(1 << (Self::PAGE_BITS - 2));
 
@@ -118,22 +120,28 @@ impl<P: FramePlatform> Frames<'_, P> {
 
     /// The origin of a frame of an anonymous folio in use.
     pub(crate) fn origin(&self, frame: Frame) -> Option<Origin> {
-        let (block, index) = (self.memmap.get(frame.block())?, frame.index_in_block());
+        let block = self.memmap.get(frame.block())?;
         block.lock(self.platform);
-        let start = match (block.state(), block.columns()) {
-            (BlockState::Small, Some(columns)) if block.used.contains(index) => block
-                .heads
-                .load()
-                .previous_set(index)
-                .map(|head| columns.origin(head).wrapping_add((index - head) as u64)),
+        let origin = self.origin_in(block, frame);
+        block.unlock(self.platform);
+        origin
+    }
+
+    /// The same, under the lock of the frame's block.
+    pub(in crate::page_alloc) fn origin_in(&self, block: &Block, frame: Frame) -> Option<Origin> {
+        let index = frame.index_in_block();
+        let origin = match (block.state(), block.columns()) {
+            (BlockState::Small, Some(columns)) if block.used.contains(index) => {
+                let head = block.heads.load().previous_set(index)?;
+                columns.origin(head).wrapping_add((index - head) as u64)
+            }
             (BlockState::Folio | BlockState::FolioTail, _) => {
                 let head = head_of(frame.block(), block.order.load(Ordering::Relaxed));
                 let origin = self.memmap.block(head).folio().index.load(Ordering::Relaxed);
-                Some(origin.wrapping_add(frame.0 - head.first_frame().0))
+                origin.wrapping_add(frame.0 - head.first_frame().0)
             }
-            _ => None,
+            _ => return None,
         };
-        block.unlock(self.platform);
-        start.map(Origin)
+        Some(Origin(origin))
     }
 }

@@ -17,6 +17,15 @@ impl<P: FramePlatform> MapCounts<'_, P> {
         self.release_held(frames)
     }
 
+    /// As [`Self::release`], for several runs: neighbours in one block share one hold of its lock.
+    ///
+    /// # Safety
+    /// As for [`Self::release`].
+    pub(crate) unsafe fn release_runs(&self, runs: impl Iterator<Item = FrameRange>) -> u64 {
+        let mut counter = self.counter();
+        runs.flat_map(FrameRange::by_block).map(|piece| counter.release(piece)).sum()
+    }
+
     pub(in crate::page_alloc) fn release_held(&self, frames: FrameRange) -> u64 {
         let mut counter = self.counter();
         frames.by_block().map(|piece| counter.release(piece)).sum()

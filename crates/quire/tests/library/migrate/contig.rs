@@ -257,6 +257,49 @@ fn blocks_with_one_frame_that_cannot_move_do_not_end_the_growth_of_a_pool() {
     });
 }
 
+/// A page of a pool is replaced by another one, so its block is no gain. Once no other block was left, four
+/// such pages were tried eight times each, and some moved to a lower zone.
+#[test]
+fn a_pool_does_not_move_its_own_pages_to_grow() {
+    with_manager(HostedConfig::new(256 * MIB), |_, manager| {
+        let (pages, size) = (manager.pages(), HugeSize::Size2M);
+        let blocks = std::iter::from_fn(|| pages.alloc_raw(Gfp::USER, Order::BLOCK).ok());
+        let pinned: Vec<Frame> = blocks.take(40).collect();
+        for &block in &pinned {
+            pages.split_raw(block, Order::FRAME).unwrap();
+            (1..512).for_each(|at| pages.free_raw(block.add(at), Order::FRAME).unwrap());
+        }
+        pages.lists().drain_all();
+        let grown = manager.resize_huge(size, NodeSet::ALL, 1000);
+        assert!(grown.after > 40 && grown.stopped == Some(Stopped::OutOfMemory), "{grown:?}");
+        assert_eq!(manager.stat(Stat::ContigAllocFail), 0);
+        assert_eq!(manager.resize_huge(size, NodeSet::ALL, 0).after, 0);
+        pinned.iter().for_each(|&frame| pages.free_raw(frame, Order::FRAME).unwrap());
+        manager.validate().unwrap();
+    });
+}
+
+/// The pages of a block leave it together, with one flush of an address space that maps them, instead of one
+/// for each page.
+#[test]
+fn a_block_is_emptied_with_one_flush() {
+    with_manager(HostedConfig::new(512 * MIB), |machine, manager| {
+        run(manager, |mm| {
+            fragment(machine, mm, 448 * MIB, 64);
+            let (flushes, moved) = (machine.counters().flushes_local, manager.stat(Stat::PgmigrateSuccess));
+            assert_eq!(manager.resize_huge(HugeSize::Size2M, NodeSet::ALL, 128).after, 128);
+            let blocks = manager.stat(Stat::ContigAllocSuccess);
+            let pages = manager.stat(Stat::PgmigrateSuccess) - moved;
+            let flushes = machine.counters().flushes_local - flushes;
+            println!("{flushes} flushes for {pages} pages of {blocks} blocks");
+            assert!(blocks > 64 && pages > 7 * blocks, "{pages} pages of {blocks} blocks moved");
+            assert!(flushes <= blocks + pages / 32, "{flushes} flushes for {pages} pages of {blocks} blocks");
+            check(machine, mm, 448 * MIB, 64);
+            assert_eq!(manager.resize_huge(HugeSize::Size2M, NodeSet::ALL, 0).after, 0);
+        });
+    });
+}
+
 /// A window of descriptors is flushed twice for each batch of pages, and not for each page.
 #[test]
 fn pages_that_were_moved_for_join_a_pool_in_batches() {

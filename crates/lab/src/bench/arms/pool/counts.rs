@@ -7,8 +7,11 @@ use quire::vmemmap::Window;
 
 use crate::bench::experiment::Sample;
 
-const COUNTED: [(&str, Stat); 8] = [
+const COUNTED: [(&str, Stat); 11] = [
     ("pages_moved", Stat::PgmigrateSuccess),
+    ("blocks_emptied", Stat::ContigAllocSuccess),
+    ("blocks_not_emptied", Stat::ContigAllocFail),
+    ("blocks_looked_at", Stat::ContigScanned),
     ("grace_periods", Stat::VmemmapGrace),
     ("window_entries", Stat::VmemmapEntry),
     ("leaves_split", Stat::VmemmapSplit),

@@ -35,7 +35,7 @@ pub fn allows_fork(space: &Mm<'_, Machine>) -> bool {
     match SETTINGS.overcommit_memory.load(Ordering::Relaxed) {
         0 => {
             space.vmas(|vma| largest = largest.max(if is_charged(vma) { vma.range.pages() } else { 0 }));
-            largest <= total()
+            largest <= manager().pages().total_frames()
         }
         1 => true,
         _ => committed().saturating_add(charged(space)) <= limit(),

@@ -45,14 +45,16 @@ impl FileTable {
     /// Copies bytes of a frame that the page cache holds. `at` and the length lie in one frame.
     pub(crate) fn read_frame<P: Platform>(&self, platform: &P, frame: Frame, at: usize, bytes: &mut [u8]) {
         let words = words(platform, frame);
-        let mut rest = bytes;
-        let mut at = at;
-        while !rest.is_empty() {
-            let (word, inside) = (&words[at / WORD], at % WORD);
-            let (part, behind) = rest.split_at_mut((WORD - inside).min(rest.len()));
-            part.copy_from_slice(&load(word)[inside..][..part.len()]);
-            at += part.len();
-            rest = behind;
+        let inside = at % WORD;
+        let (first, rest) = bytes.split_at_mut(((WORD - inside) % WORD).min(bytes.len()));
+        if !first.is_empty() {
+            first.copy_from_slice(&load(&words[at / WORD])[inside..][..first.len()]);
+        }
+        let mut words = words[(at + first.len()) / WORD..].iter();
+        let (whole, last) = rest.as_chunks_mut();
+        whole.iter_mut().zip(words.by_ref()).for_each(|(part, word)| *part = load(word));
+        if let Some(word) = words.next() {
+            last.copy_from_slice(&load(word)[..last.len()]);
         }
     }
 

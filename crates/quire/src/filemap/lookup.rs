@@ -22,13 +22,11 @@ impl FileTable {
         out.fill(None);
         let end = from + out.len() as u64;
         let cached = file.node().pages.lock(platform);
-        let mut at = from;
-        while let Some((index, page)) = cached.next(at).filter(|&(index, _)| index < end) {
+        cached.for_each(from..end, |index, page| {
             if !page.is_busy() && !page.is_lost() && !file.node().is_cut_off(index) {
                 out[(index - from) as usize] = Some(page.frame());
             }
-            at = index + 1;
-        }
+        });
     }
 
     /// The first of these pages that is in memory.

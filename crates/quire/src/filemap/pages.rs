@@ -1,6 +1,8 @@
 //! The pages of one file, under its lock.
 #![forbid(unsafe_code)]
 
+use core::ops::Range;
+
 use super::radix::{NodeMemory, RadixTree};
 use crate::addr::Frame;
 use crate::limits::{FRAME_SHIFT, MAX_HUGE_GROUPS};
@@ -116,6 +118,11 @@ impl FilePages {
             0 => None,
             word => Some(CachedPage(word)),
         }
+    }
+
+    /// Shows each page of a short range that is in memory.
+    pub(super) fn for_each(&self, range: Range<u64>, mut show: impl FnMut(u64, CachedPage)) {
+        self.tree.for_each(range, |index, word| show(index, CachedPage(word)));
     }
 
     /// The first page at or after `from`.

@@ -10,6 +10,7 @@
 //! R4. No node is empty, save for those on the way to an index during [`RadixTree::insert`].
 
 use core::mem::MaybeUninit;
+use core::ops::Range;
 use core::ptr::NonNull;
 
 const BITS: u32 = 6;
@@ -170,6 +171,27 @@ impl RadixTree {
             index = ((index >> shift) + 1) << shift;
         }
         None
+    }
+
+    /// Shows the index and the word of each index in the range that has one, in ascending order. For a range
+    /// that few lowest nodes cover: a missing one costs a walk.
+    pub(super) fn for_each(&self, range: Range<u64>, mut show: impl FnMut(u64, u64)) {
+        let mut start = range.start;
+        while start < range.end {
+            let end = range.end.min((start | (WIDTH as u64 - 1)) + 1);
+            if let Some(node) = self.lowest(start) {
+                // SAFETY: R1, R3: a live node that is only read.
+                let slots = &unsafe { node.as_ref() }.slots[slot_of(start, 0)..][..(end - start) as usize];
+                for (index, slot) in (start..end).zip(slots) {
+                    // SAFETY: R2: at the lowest level slots hold words.
+                    match unsafe { slot.word } {
+                        0 => {}
+                        word => show(index, word),
+                    }
+                }
+            }
+            start = end;
+        }
     }
 
     #[inline]

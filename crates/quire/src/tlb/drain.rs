@@ -5,7 +5,7 @@
 
 use core::sync::atomic::Ordering;
 
-use super::marks::{carry, carry_each, recorded};
+use super::marks::{carry, carry_each, carry_page, recorded};
 use super::release::Release;
 use super::scatter::{SHORT, Scattered, is_scattered};
 use super::unmapped::Leaves;
@@ -189,7 +189,7 @@ impl<'a, 'p, P: TablePlatform> Drain<'a, 'p, P> {
                 self.rss.anon -= 1;
             } else {
                 self.rss.file -= 1;
-                carry(self.allocator, FrameRange::new(leaf.frame(), 1), PageSize::Size4K, recorded(leaf));
+                carry_page(self.allocator, leaf);
             }
             scattered.push(leaf.frame());
         }

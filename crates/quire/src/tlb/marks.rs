@@ -27,16 +27,37 @@ pub(crate) fn recorded(leaf: Entry) -> EntryFlags {
     if has_marks { leaf.flags().intersection(RECORDED) } else { EntryFlags::NONE }
 }
 
+/// Marks the page of a file to which a 4 KiB leaf led.
+#[inline]
+pub(super) fn carry_page<P: TablePlatform>(allocator: &PageAllocator<'_, P>, leaf: Entry) {
+    let (recorded, frame) = (recorded(leaf), leaf.frame());
+    if recorded != EntryFlags::NONE {
+        let bit_if = |flag| u64::from(recorded.contains(flag)) << (frame.0 % WORD_FRAMES);
+        allocator.frames().mark(frame, bit_if(EntryFlags::ACCESSED), bit_if(EntryFlags::DIRTY));
+    }
+}
+
 /// Marks pages of files to which leaves of `size` led that all recorded the same.
+#[inline]
 pub(super) fn carry<P: TablePlatform>(
     allocator: &PageAllocator<'_, P>,
     frames: FrameRange,
     size: PageSize,
     recorded: EntryFlags,
 ) {
-    if recorded == EntryFlags::NONE {
-        return;
+    // Anonymous memory, which is unmapped most, records nothing: it pays for no call.
+    if recorded != EntryFlags::NONE {
+        mark_all(allocator, frames, size, recorded);
     }
+}
+
+#[inline(never)]
+fn mark_all<P: TablePlatform>(
+    allocator: &PageAllocator<'_, P>,
+    frames: FrameRange,
+    size: PageSize,
+    recorded: EntryFlags,
+) {
     let step = if size == PageSize::Size4K { frames.count } else { size.frames() };
     for start in (0..frames.count).step_by(step as usize) {
         let first = frames.start.add(start);

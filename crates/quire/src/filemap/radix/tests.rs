@@ -1,6 +1,7 @@
 use std::boxed::Box;
 use std::cell::Cell;
 use std::collections::BTreeMap;
+use std::vec::Vec;
 
 use super::*;
 
@@ -58,6 +59,13 @@ fn lockstep_with_a_map() {
             2 => {
                 let expected = model.range(index..).next().map(|(&index, &word)| (index, word));
                 assert_eq!(tree.next(index), expected);
+                let range = index..index + random(&mut state, 200);
+                let mut shown = Vec::new();
+                tree.for_each(range.clone(), |index, word| shown.push((index, word)));
+                assert_eq!(
+                    shown,
+                    model.range(range).map(|(&index, &word)| (index, word)).collect::<Vec<_>>()
+                );
             }
             _ => {
                 let index = model.range(index..).next().map_or(index, |(&index, _)| index);

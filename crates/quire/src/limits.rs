@@ -68,8 +68,8 @@ pub const READER_SLOTS: usize = 16;
 /// Frames moved between a per-CPU list and the store under one hold of a lock, at most.
 pub const PCP_BATCH: usize = 128;
 /// Blocks that a request visits to fill a list or to make room on one, at most: in fragmented memory each
-/// folio may be of another block, whose record is in no cache. These visits are the longest part of a call.
-pub const VISIT_BLOCKS: usize = 8;
+/// folio may be of another block, whose record is in no cache.
+pub const VISIT_BLOCKS: usize = 16;
 /// Folios of a magazine: as many as 4 KiB have room to name, including the folio that contains the names.
 pub const MAGAZINE_FRAMES: usize = 256;
 /// Folios of one array of a per-CPU list, at most; a list has two.
@@ -83,9 +83,7 @@ pub const PCP_AGE_MAGAZINES: u32 = 4;
 /// Magazines that one call of [`drain_cpu`](crate::page_alloc::Lists::drain_cpu) gives back, at most.
 pub const DRAIN_MAGAZINES: u32 = 64;
 /// Frames that a failed request gives back from its CPU's lists before it retries (of a list of blocks, one).
-/// With 32, a memory that is 90 % full refused as many requests of orders 1 to 9 in a row, and each call cost
-/// nearly twice the instructions.
-pub const SCRAPE_FRAMES: u64 = 8;
+pub const SCRAPE_FRAMES: u64 = 32;
 /// Blocks of a shard that one search for an entirely free one examines, for each mobility group.
 pub const FREE_BLOCKS_LOOKED_AT: usize = 32;
 /// Frames of each piece cleared ahead in small blocks: 64 KiB; users clear smaller ones in their caches.

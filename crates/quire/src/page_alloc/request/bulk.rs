@@ -1,15 +1,15 @@
 //! Many folios in one call: one lock for all that one block gives or takes, and no per-CPU list in between.
 
-use crate::addr::{Frame, FrameRange, Order};
+use crate::addr::{BlockNumber, Frame, FrameRange, Order};
 use crate::cpu::CpuId;
 use crate::error::FreeError;
 use crate::limits::BLOCK_FRAMES;
-use crate::memmap::FrameState;
+use crate::memmap::{Block, Columns, FrameState};
 use crate::page_alloc::frames::owned::{Folio, Folios};
 use crate::page_alloc::pcp::list_access::ListAccess;
 use crate::page_alloc::request::Requests;
 use crate::page_alloc::request::gfp::{Contents, Gfp};
-use crate::page_alloc::store::sorting::{SortEntry, Sorting, add_folio};
+use crate::page_alloc::store::sorting::{BlockWords, SortEntry, Sorting, add_folio};
 use crate::platform::{Context, FramePlatform};
 use crate::stats::Stat;
 use crate::sync::Pinned;
@@ -156,44 +156,34 @@ impl<P: FramePlatform> Requests<'_, P> {
         frames: &[Frame],
     ) -> Result<(), (usize, FreeError)> {
         let mut sorting = Sorting::new(sorter);
-        let mut at = 0;
-        while let Some(&frame) = frames.get(at) {
-            let together = self.free_neighbours(&mut sorting, order, &frames[at..]);
-            at += together;
-            if together == 0 {
-                if let Err(error) = self.check_unsorted(&sorting, frame, order) {
-                    self.store().sort_out(&mut sorting);
-                    return Err((at, error));
-                }
-                self.frames().note_freed(FrameRange::folio(frame, order));
-                self.store().sort_in(&mut sorting, frame, order);
-                at += 1;
+        // The block of the frame before, unless that needed a check.
+        let mut last: Option<(BlockNumber, &Columns, &BlockWords)> = None;
+        for (at, &frame) in frames.iter().enumerate() {
+            let (number, index) = (frame.block(), frame.index_in_block());
+            if last.is_none_or(|(block, ..)| block != number) {
+                let columns = self.frames().memmap.get(number).and_then(Block::columns);
+                let words = |columns| (number, columns, self.store().sorted_words(&mut sorting, number));
+                last = columns.map(words);
             }
+            let cell = last.map(|(_, columns, words)| (columns.state_cell(index), words));
+            if let Some((cell, words)) = cell
+                && FrameState::of(cell) == FrameState::in_use(order)
+            {
+                FrameState::FREE.put(cell);
+                self.frames().note_freed(FrameRange::folio(frame, order));
+                add_folio(words, index, order);
+                continue;
+            }
+            last = None;
+            if let Err(error) = self.check_unsorted(&sorting, frame, order) {
+                self.store().sort_out(&mut sorting);
+                return Err((at, error));
+            }
+            self.frames().note_freed(FrameRange::folio(frame, order));
+            self.store().sort_in(&mut sorting, frame, order);
         }
         self.store().sort_out(&mut sorting);
         Ok(())
-    }
-
-    /// Sorts in the folios at the start of `frames` that lie in one block and need no check; how many.
-    fn free_neighbours(&self, sorting: &mut Sorting<'_>, order: Order, frames: &[Frame]) -> usize {
-        let Some(number) = frames.first().map(|frame| frame.block()) else { return 0 };
-        let Some(columns) = self.frames().memmap.get(number).and_then(|block| block.columns()) else {
-            return 0;
-        };
-        let words = self.store().sorted_words(sorting, number);
-        let mut together = 0;
-        for &frame in frames {
-            let index = frame.index_in_block();
-            let cell = columns.state_cell(index);
-            if frame.block() != number || FrameState::of(cell) != FrameState::in_use(order) {
-                break;
-            }
-            FrameState::FREE.put(cell);
-            self.frames().note_freed(FrameRange::folio(frame, order));
-            add_folio(words, index, order);
-            together += 1;
-        }
-        together
     }
 
     /// The checks of a folio whose state does not say that it needs none.

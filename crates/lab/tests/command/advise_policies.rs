@@ -183,13 +183,13 @@ fn pieces_are_those_of_the_machine_if_asked() {
 /// A large mapping is touched in full, and a second one by halves; both stay.
 fn large() -> SmallTrace {
     let mut small = program();
-    small.event(10, anonymous(LARGE, 64 << 20));
-    small.event(10, anonymous(HALF, 64 << 20));
-    touches(&mut small, LARGE, 64 << 8, 1);
-    touches(&mut small, HALF, 64 << 8, 2);
+    small.event(10, anonymous(LARGE, 32 << 20));
+    small.event(10, anonymous(HALF, 32 << 20));
+    touches(&mut small, LARGE, 32 << 8, 1);
+    touches(&mut small, HALF, 32 << 8, 2);
     // What is mapped in the last third is no reason for a pool.
-    small.event(10, anonymous(SHORT, 48 << 20));
-    touches(&mut small, SHORT, 48 << 8, 1);
+    small.event(10, anonymous(SHORT, 32 << 20));
+    touches(&mut small, SHORT, 32 << 8, 1);
     small
 }
 
@@ -230,21 +230,21 @@ fn a_pool_is_advised_for_what_is_large_lives_long_and_is_touched_in_full() {
     assert_eq!((mappings.len(), number(&mappings[0], "/address")), (1, LARGE), "{pool}");
     assert_eq!(
         (number(&pool, "/pages_2m"), &pool["pages_1g"]),
-        (32, &Value::Null),
-        "64 MiB of 1 GiB: {pool}"
+        (16, &Value::Null),
+        "32 MiB of 1 GiB: {pool}"
     );
     assert_eq!(
         (number(&pool, "/faults_saved"), number(&pool, "/page_tables_saved_bytes")),
-        ((64 << 8) - 32, 32 << 12)
+        ((32 << 8) - 16, 16 << 12)
     );
     // Two of five are free.
-    assert_eq!((written(&pool["do"]), written(&pool["undo"])), (vec![35], vec![5]), "{pool}");
+    assert_eq!((written(&pool["do"]), written(&pool["undo"])), (vec![19], vec![5]), "{pool}");
     assert_eq!(written(&with_pool(&trace, 40, 32)["do"]), [0; 0], "the pool has them");
     let said = words(&shown(&trace, &[]));
-    let carry = "hugetlb: 32 pages of 2M carry what is large, lives long and is touched in full: anonymous memory at \
-                 0x1000000000, 64.0 MiB. They save 16,352 faults";
+    let carry = "hugetlb: 16 pages of 2M carry what is large, lives long and is touched in full: anonymous memory at \
+                 0x1000000000, 32.0 MiB. They save 8,176 faults";
     assert!(
-        said.contains(carry) && said.contains("needs: 64.0 MiB set aside before the program starts"),
+        said.contains(carry) && said.contains("needs: 32.0 MiB set aside before the program starts"),
         "{said}"
     );
     let small = half_used();

@@ -70,6 +70,17 @@ impl Series {
         self.sum
     }
 
+    /// The mean without what was interrupted: times of more than 16 medians. `None` when nothing was added.
+    pub(super) fn usual(&self) -> Option<u64> {
+        let longest = 16 * self.median()?;
+        let (mut count, mut sum) = (0, 0);
+        for bucket in self.histogram.iter_recorded().filter(|bucket| bucket.value_iterated_to() <= longest) {
+            count += bucket.count_at_value();
+            sum += bucket.count_at_value() * bucket.value_iterated_to();
+        }
+        sum.checked_div(count)
+    }
+
     /// `None` when nothing was added.
     pub(super) fn median(&self) -> Option<u64> {
         (!self.histogram.is_empty()).then(|| self.histogram.value_at_quantile(0.5))

@@ -46,7 +46,7 @@ pub(crate) struct Figures {
     pub(crate) signals: u64,
     /// Recorded faults that were not taken.
     pub(crate) absorbed: u64,
-    /// Nanoseconds of the median recorded fault, by kind.
+    /// Nanoseconds of a recorded fault that was not interrupted, by kind; the mean.
     pub(crate) recorded_ns: BTreeMap<&'static str, u64>,
     pub(crate) peak: Usage,
     pub(crate) parts: Vec<Part>,
@@ -66,7 +66,7 @@ impl Figures {
         let faults = &outcome.faults;
         let sum = |of: fn(&Part, usize) -> u64, at| outcome.parts.iter().map(|part| of(part, at)).sum();
         let count = |kind| faults.get(kind).map_or(0, |pair| pair.quire.count().max(pair.linux.count()));
-        let recorded = faults.iter().filter_map(|(kind, pair)| Some((kind, pair.linux.median()?)));
+        let recorded = faults.iter().filter_map(|(kind, pair)| Some((kind, pair.linux.usual()?)));
         Self {
             set: outcome.set,
             kinds: std::array::from_fn(|kind| sum(|part, kind| part.kinds[kind], kind)),

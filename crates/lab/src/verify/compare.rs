@@ -97,6 +97,7 @@ pub(super) struct Figure {
 /// Measured runs.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub(super) struct Spread {
+    /// Of sampled times the mean: a run has few samples.
     pub(super) median: u64,
     pub(super) least: u64,
     pub(super) most: u64,
@@ -139,7 +140,8 @@ impl Compared {
                     rss_grain(),
                 ),
                 fault_ns: (!runs.fault_ns.is_empty()).then(|| {
-                    let measured = Spread::of(runs.fault_ns.clone());
+                    let mean = runs.fault_ns.iter().sum::<u64>() / runs.fault_ns.len() as u64;
+                    let measured = Spread { median: mean, ..Spread::of(runs.fault_ns.clone()) };
                     // However much the runs differ: samples of a busy machine prove nothing.
                     let measured_alone = Spread { spread_percent: 0.0, ..measured };
                     let figure =

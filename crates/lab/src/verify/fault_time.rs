@@ -1,7 +1,8 @@
 //! How long a program is in page faults, from samples of the kernel: `perf` looks thousands of times a second where it is.
 //!
 //! A sample is in a fault if the trap's entry is in its call chain. Taking one lasts some 13 us in a virtual machine, and
-//! lengthens what it interrupts: at this rate by 3 %. These runs are others than those that are timed.
+//! lengthens what it interrupts: at this rate by 3 %. These runs are others than those that are timed. All of each processor is
+//! sampled: a clock that began anew with each process would miss those that are shorter than its period.
 
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
@@ -29,7 +30,7 @@ pub(super) fn missing() -> Option<&'static str> {
     (!runs).then_some("there is no `perf`: install the package `linux-perf`")
 }
 
-/// Runs the command once; returns the nanoseconds that all its processes were in page faults.
+/// Runs the command once; returns the nanoseconds that all processes of the machine were in page faults meanwhile.
 ///
 /// # Errors
 /// Samples that cannot be taken or read.
@@ -37,11 +38,20 @@ pub(super) fn sample(command: &[OsString], shown: bool) -> Result<u64> {
     let directory = tempfile::tempdir()?;
     let samples = directory.path().join("samples");
     let mut perf = Command::new(PERF);
-    perf.args(["record", "--quiet", "--no-buildid", "--kernel-callchains", "--event", "cpu-clock:k", "-g"])
-        .args(["--freq", &RATE.to_string(), "--output"])
-        .arg(&samples)
-        .arg("--")
-        .args(command);
+    perf.args([
+        "record",
+        "--quiet",
+        "--no-buildid",
+        "--kernel-callchains",
+        "--event",
+        "cpu-clock:k",
+        "-g",
+        "-a",
+    ])
+    .args(["--freq", &RATE.to_string(), "--output"])
+    .arg(&samples)
+    .arg("--")
+    .args(command);
     let streams = Streams::of_program(shown)?;
     // Its status may be that of the program.
     let status = perf.status();

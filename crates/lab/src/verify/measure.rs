@@ -31,8 +31,8 @@ const ATTEMPTS: usize = 5;
 
 /// A run whose time in faults is sampled says little if it has few samples: as many runs together should have this time in
 /// faults, as far as there are no more of them.
-const SAMPLED_NS: u64 = 400 * SAMPLE_NS;
-const SAMPLED_RUNS: u32 = 25;
+const SAMPLED_NS: u64 = 200 * SAMPLE_NS;
+const SAMPLED_RUNS: u32 = 15;
 
 /// All runs of a program.
 #[derive(Clone, Debug)]

@@ -1,6 +1,7 @@
 //! What replays predict of a program under each size: its faults, the time in them, and its peak memory.
 
 use anyhow::{Context, Result};
+use quire::vm::FaultKind;
 
 use crate::advise::{self, Prices};
 use crate::replay::{Figures, FolioSet, Trial};
@@ -40,7 +41,11 @@ impl Priced {
             let faults = expected_faults(recorded, small.faults(), replayed);
             // What no event is about is mostly memory of single pages that `execve` fills.
             let unseen = faults as f64 - replayed as f64;
-            let ns = prices.sum(&figures.kinds, &figures.folios) + unseen * prices.of_a_page();
+            // The page cache is warm.
+            let mut kinds = figures.kinds;
+            kinds[FaultKind::FileMinor as usize] +=
+                core::mem::take(&mut kinds[FaultKind::FileMajor as usize]);
+            let ns = prices.sum(&kinds, &figures.folios) + unseen * prices.of_a_page();
             let (set, peak_rss) = (figures.set, figures.peak_rss);
             Prediction { set, replayed, faults, fault_ns: ns.max(0.0) as u64, peak_rss }
         };

@@ -132,7 +132,7 @@ mod tests {
     fn what_was_interrupted_is_no_usual_time() {
         let mut series = Series::new();
         assert_eq!(series.usual(), None);
-        [100, 100, 100, 500].map(|ns| series.add(ns));
+        [100, 100, 100, 500].into_iter().for_each(|ns| series.add(ns));
         assert_eq!(series.usual(), Some(200), "a long one counts");
         series.add(5_000_000);
         assert_eq!((series.usual(), series.median()), (Some(200), Some(100)));

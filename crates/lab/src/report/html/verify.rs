@@ -77,6 +77,9 @@ impl Verdict {
     }
 }
 
+/// More missed predictions are folded.
+const LINES_SHOWN: usize = 8;
+
 /// The section of some programs.
 ///
 /// # Errors
@@ -87,6 +90,7 @@ pub(super) fn section(programs: &[Program]) -> Result<Section> {
     let memory = card("Peak resident memory", programs, |size| Some(&size.peak_rss_bytes), MIB, in_mib)?;
     let in_ms = |ms| format!("{ms:.0} ms");
     let time = card("Time in faults", programs, |size| size.fault_ns.as_ref(), 1e6, in_ms)?;
+    let lines: Vec<String> = programs.iter().flat_map(missed).collect();
     let body = html! {
         @if let Some(first) = programs.first() {
             p.soft {
@@ -101,7 +105,12 @@ pub(super) fn section(programs: &[Program]) -> Result<Section> {
             span.key.triangle.two { "missed" }
         }
         div.cards { (faults) (memory) (time) }
-        @for line in programs.iter().flat_map(missed) { p.two { (line) } }
+        @if !lines.is_empty() {
+            details open[lines.len() <= LINES_SHOWN] {
+                summary { (lines.len()) " predictions missed" }
+                @for line in &lines { p.two { (line) } }
+            }
+        }
         @for program in programs { (table(program)) }
     };
     Ok(Section { title: "Predicted by a replay, measured on this kernel".to_owned(), body })

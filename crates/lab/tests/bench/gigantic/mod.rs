@@ -92,7 +92,10 @@ fn check_mlock(all: &[Row], rows: &[&Row]) {
             None => row.case.starts_with("none").then_some(1),
         };
         if let (Some(points), Some(wanted)) = (row.counters.get("points"), wanted) {
-            assert_eq!(*points, threads * 8 * wanted, "{name}");
+            // A task that gets pages which another has cleared passes one after every second page.
+            let others = if threads > 1 { threads * 8 / 2 } else { 0 };
+            let passed = threads * 8 * wanted;
+            assert!((passed..=passed + others).contains(points), "{name}: {points} points, not {passed}");
         }
         let has = |metric: &str| {
             all.iter().any(|one| one.case == row.case && one.arm == row.arm && one.metric == metric)

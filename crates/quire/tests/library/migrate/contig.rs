@@ -19,20 +19,21 @@ use testkit::order;
 const BASE: u64 = 0x1_0000_0000;
 const GIB: u64 = 1 << 30;
 
-/// Maps memory and stores a word to each page; then unmaps all but one in `kept` pages, so that every block
-/// is in use.
-fn fragment(machine: &Hosted, mm: &Space<'_>, bytes: u64, kept: u64) {
+/// Maps memory of which one in `kept` pages is present, one in each stretch of so many frames, so that
+/// every block is in use. The frames between them are allocated meanwhile, and freed then.
+fn fragment(machine: &Hosted, manager: &Manager<'_>, mm: &Space<'_>, bytes: u64, kept: u64) {
     mm.mmap(&anonymous(BASE, bytes)).unwrap();
     // Page tables are allocated first, side by side: they cannot be moved.
     for table in 0..bytes / (2 * MIB) {
         load(machine, mm, BASE + table * 2 * MIB).unwrap();
     }
-    for page in 0..bytes / PAGE {
-        store(machine, mm, BASE + page * PAGE, page).unwrap();
-    }
+    let pages = manager.pages();
+    let mut between = Vec::new();
     for page in (0..bytes / PAGE).step_by(kept as usize) {
-        mm.madvise(VirtAddr(BASE + (page + 1) * PAGE), (kept - 1) * PAGE, Advice::DontNeed).unwrap();
+        store(machine, mm, BASE + page * PAGE, page).unwrap();
+        between.extend((1..kept).map(|_| pages.alloc_raw(Gfp::USER, Order::FRAME).unwrap()));
     }
+    between.into_iter().for_each(|frame| pages.free_raw(frame, Order::FRAME).unwrap());
 }
 
 fn check(machine: &Hosted, mm: &Space<'_>, bytes: u64, kept: u64) {
@@ -64,7 +65,7 @@ fn give_back(manager: &Manager<'_>, run: FrameRun) {
 fn blocks_in_a_row_are_emptied_where_least_must_move() {
     with_manager(HostedConfig::new(128 * MIB), |machine, manager| {
         run(manager, |mm| {
-            fragment(machine, mm, 108 * MIB, 16);
+            fragment(machine, manager, mm, 108 * MIB, 16);
             manager.pages().lists().drain_all();
             assert_eq!(manager.pages().alloc_contig_raw(Gfp::USER, 16, 1), Err(AllocError::OutOfMemory));
             // A stretch in the middle needs few pages to be moved.
@@ -168,7 +169,7 @@ fn a_pool_of_gigantic_pages_grows_in_fragmented_memory() {
     with_manager(HostedConfig::new(3 * GIB), |machine, manager| {
         run(manager, |mm| {
             let (bytes, kept) = (2 * GIB + 900 * MIB, 64);
-            fragment(machine, mm, bytes, kept);
+            fragment(machine, manager, mm, bytes, kept);
             let pools = manager.huge_pools();
             let plain = pools.resize(manager.pages(), HugeSize::Size1G, NodeSet::ALL, 2);
             assert_eq!((plain.after, plain.stopped), (0, Some(Stopped::OutOfMemory)));
@@ -198,7 +199,7 @@ fn a_pool_of_gigantic_pages_grows_in_fragmented_memory() {
 fn orders_above_nine_are_served_by_moving() {
     with_manager(HostedConfig::new(128 * MIB), |machine, manager| {
         run(manager, |mm| {
-            fragment(machine, mm, 108 * MIB, 32);
+            fragment(machine, manager, mm, 108 * MIB, 32);
             let move_out = |_: FrameRange| {};
             let pages = manager.pages();
             assert_eq!(pages.alloc_moving(Gfp::USER, order(13), move_out), Err(AllocError::OutOfMemory));
@@ -218,7 +219,7 @@ fn blocks_looked_at_for_a_page_do_not_grow_with_the_memory() {
         with_manager(HostedConfig::new(bytes), |machine, manager| {
             run(manager, |mm| {
                 let (mapped, pages) = (bytes / 8 * 7, bytes / (4 * MIB));
-                fragment(machine, mm, mapped, 64);
+                fragment(machine, manager, mm, mapped, 64);
                 assert_eq!(manager.resize_huge(HugeSize::Size2M, NodeSet::ALL, pages).after, pages);
                 check(machine, mm, mapped, 64);
                 let emptied = manager.stat(Stat::ContigAllocSuccess);
@@ -238,7 +239,7 @@ fn blocks_with_one_frame_that_cannot_move_do_not_end_the_growth_of_a_pool() {
     with_manager(HostedConfig::new(256 * MIB), |machine, manager| {
         run(manager, |mm| {
             let (pages, bytes) = (manager.pages(), 128 * MIB);
-            fragment(machine, mm, bytes, 64);
+            fragment(machine, manager, mm, bytes, 64);
             pages.lists().drain_all();
             let whole: Vec<Frame> =
                 std::iter::from_fn(|| pages.alloc_raw(Gfp::USER, Order::BLOCK).ok()).collect();
@@ -285,7 +286,7 @@ fn a_pool_does_not_move_its_own_pages_to_grow() {
 fn a_block_is_emptied_with_one_flush() {
     with_manager(HostedConfig::new(512 * MIB), |machine, manager| {
         run(manager, |mm| {
-            fragment(machine, mm, 448 * MIB, 64);
+            fragment(machine, manager, mm, 448 * MIB, 64);
             let (flushes, moved) = (machine.counters().flushes_local, manager.stat(Stat::PgmigrateSuccess));
             assert_eq!(manager.resize_huge(HugeSize::Size2M, NodeSet::ALL, 128).after, 128);
             let blocks = manager.stat(Stat::ContigAllocSuccess);
@@ -306,7 +307,7 @@ fn pages_that_were_moved_for_join_a_pool_in_batches() {
     let machine = HostedConfig::new(512 * MIB);
     world::with_config(machine, HugeSize::Size2M, 0, |machine, manager| {
         run(manager, |mm| {
-            fragment(machine, mm, 400 * MIB, 64);
+            fragment(machine, manager, mm, 400 * MIB, 64);
             let flushes = || machine.counters().flushes_kernel;
             let before = flushes();
             assert_eq!(manager.resize_huge(HugeSize::Size2M, NodeSet::ALL, 150).after, 150);

@@ -156,3 +156,41 @@ fn one_page_never_takes_more_instructions_than_entry_by_entry() {
         }
     });
 }
+
+/// The published way frees folio by folio, so it falls with their size. To ask at each page how far its folio
+/// goes made it rise again.
+#[cfg(not(miri))]
+#[test]
+fn entry_by_entry_falls_with_the_size_of_folios() {
+    let machine = HostedConfig { tlb_model: false, check_ranks: false, ..HostedConfig::new(256 << 20) };
+    let machine = machine.build().unwrap();
+    machine.run_on(CpuId(0), || {
+        let counting = Counting::new(&machine);
+        let steps = |order: u8| {
+            let allocator = crate::allocator(&counting, &machine);
+            let context = PageTables::create(&allocator, PagingMode::FourLevel).unwrap();
+            let context = context.with_zap(ZapStrategy::PerPage);
+            let flags = EntryFlags::leaf(Protection::READ | Protection::WRITE) | EntryFlags::ANON;
+            for page in (0..64).step_by(1 << order) {
+                let order = Order::new(order).unwrap();
+                let frames = FrameRange::folio(allocator.alloc_raw(Gfp::USER, order).unwrap(), order);
+                PageTables::new(&allocator, &context).map_raw(range(page, 1).start, frames, flags).unwrap();
+            }
+            let unmap = || {
+                let mut gather = MmuGather::new(&allocator, &context);
+                let zap = Zap::tables(range(0, 64), range(0, 64));
+                PageTables::new(&allocator, &context).unmap(&zap, &mut gather).unwrap();
+                gather.finish();
+            };
+            // SAFETY: H7: the handler does nothing.
+            let counted = unsafe {
+                machine.interrupt_at_steps(InterruptPlan::Count, Context::HardInterrupt, || (), unmap)
+            };
+            PageTables::destroy(&allocator, context);
+            counted.unwrap().events
+        };
+        let (of_16, of_64) = (steps(4), steps(6));
+        println!("64 pages, in folios of 16: {of_16} instructions, of 64: {of_64}");
+        assert!(of_64 < of_16, "{of_64} instructions, {of_16} in smaller folios");
+    });
+}

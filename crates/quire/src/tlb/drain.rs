@@ -76,7 +76,7 @@ impl<'a, 'p, P: TablePlatform> Drain<'a, 'p, P> {
         let end = leaves.frames.end();
         let goes_on = leaves.size == PageSize::Size4K
             && follower == Some(end)
-            && self.allocator.frames().folio_rest(Frame(end.0 - 1)) > 1;
+            && self.allocator.frames().folio_goes_on(Frame(end.0 - 1));
         self.release.part_of_folio(leaves, !goes_on, unmapped);
         self.count_resident(leaves);
         goes_on

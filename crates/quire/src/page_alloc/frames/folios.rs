@@ -57,6 +57,22 @@ impl<P: FramePlatform> Frames<'_, P> {
         frames - frame.0 % frames
     }
 
+    /// Whether the frame right behind this one is of the same folio. The caller keeps the folio from being
+    /// freed or split.
+    #[cfg(feature = "published")]
+    pub(crate) fn folio_goes_on(&self, frame: Frame) -> bool {
+        let block = self.memmap.block(frame.block());
+        if block.state() != BlockState::Small {
+            let frames = 1 << block.order.load(Ordering::Relaxed).max(Order::BLOCK.get());
+            return !(frame.0 + 1).is_multiple_of(frames);
+        }
+        let after = frame.index_in_block() + 1;
+        after < BLOCK_FRAMES
+            && block.used.contains(after)
+            && !block.heads.contains(after)
+            && state_outside(block, after).is_none()
+    }
+
     /// Whether the frame is of a folio of order 9 or more. The caller keeps that from being freed or split.
     #[inline]
     pub(crate) fn is_of_whole_blocks(&self, frame: Frame) -> bool {

@@ -115,9 +115,9 @@ pub fn long() -> bool {
     std::env::var("QUIRE_LONG").is_ok_and(|value| value != "0")
 }
 
-/// The time that a test may take: `short` of it, or thirty times that in long runs.
-pub fn budget(short: Duration) -> Duration {
-    if long() { short * 30 } else { short }
+/// The time that a test may take: half of `time`, or thirty times that in long runs.
+pub fn budget(time: Duration) -> Duration {
+    if long() { time * 30 } else { time / 2 }
 }
 
 /// Fixed seeds at the start of every run, as far as its time goes; the first [`SURE`] in any case.
@@ -125,9 +125,9 @@ const SAME: u64 = 60;
 const SURE: u64 = 8;
 
 /// The seeds of a test: `QUIRE_SEED` alone if it is set, else the same ones each time, so that a change is
-/// judged by its own effect. Long runs continue with new ones for as long as `short` allows.
-pub fn seeds(short: Duration) -> impl Iterator<Item = u64> {
-    let (start, limit) = (Instant::now(), budget(short));
+/// judged by its own effect. Long runs continue with new ones for as long as `time` allows.
+pub fn seeds(time: Duration) -> impl Iterator<Item = u64> {
+    let (start, limit) = (Instant::now(), budget(time));
     let given = std::env::var("QUIRE_SEED").ok().and_then(|text| text.parse::<u64>().ok());
     let mut next = 0;
     std::iter::from_fn(move || {

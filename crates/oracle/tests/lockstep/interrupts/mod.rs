@@ -212,7 +212,7 @@ fn interrupts_on_top_of_interrupts() {
     in_each_arm(|machine, guard| {
         let (soft, hard) = (AtomicU64::new(0), AtomicU64::new(0));
         for_each_seed(machine, guard, |rng, scene| {
-            for _ in 0..4 {
+            for _ in 0..2 {
                 let mut call = draw(rng, scene);
                 let plan = [
                     InterruptPlan::Every(rng.u64(1..200)),

@@ -13,6 +13,9 @@ use crate::settings::{Places, Settings};
 /// The largest folio, to whose multiples the memory is aligned.
 const ALIGN: usize = 2 << 20;
 
+/// What a program reads between two faults, in bytes: more than the caches next to the processor hold.
+const BETWEEN: usize = 256 << 10;
+
 /// Touches fresh anonymous memory under each folio size in turn, several times. The first pass is not counted: the host of a
 /// virtual machine may have to find the memory.
 ///
@@ -52,16 +55,29 @@ pub(super) fn measure(smoke: bool) -> Result<KernelPrices> {
     Ok(KernelPrices::of_this_machine(prices, walk))
 }
 
-/// Nanoseconds of each fault that a store to the first byte of every folio takes.
+/// Nanoseconds of a fault that a store to the first byte of every folio takes. Between two faults a program uses its
+/// memory, so that the kernel finds less of what it needs in the caches: other memory is read before each.
 fn touch(kib: usize, bytes: usize) -> io::Result<f64> {
     let mut memory = MmapOptions::new().len(bytes + ALIGN).map_anon()?;
     memory.advise(if kib == 4 { Advice::NoHugePage } else { Advice::HugePage })?;
     let first = memory.as_ptr().align_offset(ALIGN);
-    let folios = bytes / 1024 / kib;
-    let start = Instant::now();
-    memory[first..first + bytes].iter_mut().step_by(kib * 1024).for_each(|byte| *byte = 1);
+    let between = vec![1u8; BETWEEN];
+    let clock = clock_ns();
+    let (mut ns, mut folios) = (0.0, 0.0);
+    for byte in memory[first..first + bytes].iter_mut().step_by(kib * 1024) {
+        std::hint::black_box(between.iter().step_by(64).map(|&byte| u64::from(byte)).sum::<u64>());
+        let start = Instant::now();
+        *std::hint::black_box(byte) = 1;
+        ns += start.elapsed().as_nanos() as f64;
+        folios += 1.0;
+    }
     std::hint::black_box(&mut memory);
-    Ok(start.elapsed().as_nanos() as f64 / folios as f64)
+    Ok((ns / folios - clock).max(1.0))
+}
+
+/// Nanoseconds that it takes to read the clock; the median.
+fn clock_ns() -> f64 {
+    median((0..1000).map(|_| Instant::now().elapsed().as_nanos() as f64).collect())
 }
 
 fn median(mut times: Vec<f64>) -> f64 {

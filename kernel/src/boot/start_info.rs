@@ -1,7 +1,7 @@
 //! What the loader hands over: the memory map, the command line and the initial RAM disk.
 //!
-//! The structures are those of Xen's `public/arch-x86/hvm/start_info.h`, version 1. They lie in low memory, which
-//! the kernel never hands to the memory manager.
+//! The structures are those of Xen's `public/arch-x86/hvm/start_info.h`, version 1. They lie in low memory, of
+//! which the kernel keeps what it reads later ([`BootInfo::kept`]).
 
 use core::ffi::CStr;
 
@@ -89,6 +89,18 @@ impl BootInfo {
         let line = core::ptr::with_exposed_provenance(self.map + self.info.command_line as usize);
         // SAFETY: the loader passes a string that ends by a zero byte.
         unsafe { CStr::from_ptr(line) }.to_str().unwrap_or("")
+    }
+
+    /// What of the loader's data is read after the memory manager has started: the kernel's command line, the
+    /// memory map and the list of modules. The start info itself was copied.
+    pub fn kept(self) -> [PhysBytes; 3] {
+        let StartInfo { command_line, memory_map, modules, .. } = self.info;
+        let of = |start: u64, bytes: usize| PhysBytes { start: PhysAddr(start), bytes: bytes as u64 };
+        [
+            of(command_line, self.command_line().len() + 1),
+            of(memory_map, self.info.memory_map_entries as usize * size_of::<MemoryMapEntry>()),
+            of(modules, self.info.module_count as usize * size_of::<Module>()),
+        ]
     }
 
     /// Where the firmware's root of ACPI tables lies, if it has any.

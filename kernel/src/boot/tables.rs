@@ -5,13 +5,14 @@
 //! (`crate::memory::kernel_half`). So the entries for later mappings exist from the start.
 
 use core::cell::UnsafeCell;
+use core::ops::Range;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use quire::addr::{Frame, PhysAddr};
 
 use super::five_levels;
 use super::start_info::PhysBytes;
-use crate::cpu::features;
+use crate::cpu::{area, features};
 use crate::memory::kernel_half;
 use crate::memory::kernel_map::{self, Rights, SIZE_1G, SIZE_2M, SIZE_4K, SIZE_512G, Table, Tables};
 use crate::memory::layout::{self, DIRECT_MAP, KERNEL_BASE};
@@ -19,23 +20,32 @@ use crate::memory::layout::{self, DIRECT_MAP, KERNEL_BASE};
 /// Enough for about 56 GiB in pages of 2 MiB, and for all memory in pages of 1 GiB.
 const POOL_TABLES: usize = 64;
 
+/// What [`build_start_up`] takes: a root, the tables of three levels below it, and the top of five levels.
+const START_UP_TABLES: usize = 5;
+
 /// The memory of the tables: Quire does not run yet.
 struct Pool {
     tables: UnsafeCell<[Table; POOL_TABLES]>,
     used: AtomicUsize,
+    /// So many at the end are not the pool's any more.
+    given_up: AtomicUsize,
 }
 
 // SAFETY: `take` gives out each table once.
 unsafe impl Sync for Pool {}
 
-static POOL: Pool =
-    Pool { tables: UnsafeCell::new([const { Table::new() }; POOL_TABLES]), used: AtomicUsize::new(0) };
+static POOL: Pool = Pool {
+    tables: UnsafeCell::new([const { Table::new() }; POOL_TABLES]),
+    used: AtomicUsize::new(0),
+    given_up: AtomicUsize::new(0),
+};
 
 impl Pool {
     fn take(&self) -> Option<&'static Table> {
         let index = self.used.fetch_add(1, Ordering::Relaxed);
         // SAFETY: the index is in bounds and was never given out before.
-        (index < POOL_TABLES).then(|| unsafe { &*self.tables.get().cast::<Table>().add(index) })
+        (index < POOL_TABLES - self.given_up.load(Ordering::Relaxed))
+            .then(|| unsafe { &*self.tables.get().cast::<Table>().add(index) })
     }
 }
 
@@ -44,6 +54,16 @@ fn take() -> Option<PhysAddr> {
 }
 
 const TOO_FEW: &str = "too much memory for pages of 2 MiB: use a CPU that has pages of 1 GiB";
+
+/// Gives up the pool's tables that nothing will use: all that are left, but those for other CPUs' start.
+pub fn give_up_unused() -> Range<u64> {
+    let kept = if area::count() > 1 { START_UP_TABLES } else { 0 };
+    let end = (POOL.used.load(Ordering::Relaxed) + kept).min(POOL_TABLES);
+    POOL.given_up.store(POOL_TABLES - end, Ordering::Relaxed);
+    let start = POOL.tables.get().addr() as u64;
+    let at = |table: usize| start + (table * size_of::<Table>()) as u64;
+    at(end)..at(POOL_TABLES)
+}
 
 /// Builds the tables and returns the frame of the top-level one.
 pub fn build(usable: impl Iterator<Item = PhysBytes>) -> Frame {

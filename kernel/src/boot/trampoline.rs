@@ -14,8 +14,9 @@ use x86_64::registers::model_specific::Efer;
 use super::{start_info::BootInfo, tables};
 use crate::memory::layout;
 
-/// The page, which the kernel's memory map must call usable. What it contains is put back.
-const PAGE: u64 = 0x8000;
+/// The page, which the loader's memory map must call usable, and which Quire does not get. What it contains is
+/// put back.
+pub const PAGE: u64 = 0x8000;
 const PAGE_BYTES: usize = 4096;
 /// The number that a start-up interrupt carries.
 pub const START_PAGE: u8 = (PAGE >> 12) as u8;

@@ -3,6 +3,7 @@
 use core::arch::asm;
 use core::cell::{Cell, UnsafeCell};
 use core::mem::offset_of;
+use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use quire::cpu::CpuId;
@@ -230,8 +231,15 @@ pub fn current() -> *const () {
     current
 }
 
-/// The area of any CPU.
+/// The memory of the areas that have no CPU. Nothing reaches them any more.
+pub fn unused() -> Range<u64> {
+    let Range { start, end } = AREAS.as_ptr_range();
+    start.wrapping_add(count()).addr() as u64..end.addr() as u64
+}
+
+/// The area of a CPU, of which there are [`count`].
 pub fn of(cpu: CpuId) -> &'static CpuArea {
+    debug_assert!(cpu.index() < count(), "a CPU of this machine");
     &AREAS[cpu.index()]
 }
 

@@ -12,12 +12,14 @@ use quire::limits::FRAME_SIZE;
 use quire_interop::Heap;
 
 use super::platform::Machine;
-use crate::cpu::area;
+use crate::cpu::area::{self, MAX_CPUS};
 
-/// How many folios of 1, 2, 4, 8 and 16 frames are set aside: single frames for the objects that eight CPUs make in
-/// one call each, and larger ones for lists that grow.
+/// How many folios of 1, 2, 4, 8 and 16 frames are set aside where there are [`MAX_CPUS`]: single frames for
+/// the objects that as many CPUs make in one call each, and larger ones for lists that grow.
 const FOLIOS: [usize; 5] = [128, 4, 2, 2, 2];
 const SLOTS: usize = 128 + 4 + 2 + 2 + 2;
+/// Fewer CPUs set their share aside, but not less than that of so many: one call may make more than others.
+const LEAST_CPUS: usize = 2;
 
 /// The heap with its reserve.
 pub struct KernelHeap {
@@ -79,7 +81,9 @@ impl KernelHeap {
     }
 
     fn slots(&self) -> impl Iterator<Item = (&AtomicPtr<u8>, Layout)> {
-        let layouts = FOLIOS.iter().enumerate().flat_map(|(order, &count)| {
+        let cpus = area::count().max(LEAST_CPUS);
+        let layouts = FOLIOS.iter().enumerate().flat_map(move |(order, &most)| {
+            let count = (most * cpus).div_ceil(MAX_CPUS);
             let bytes = (FRAME_SIZE as usize) << order;
             let layout = Layout::from_size_align(bytes, bytes).expect("a small power of two");
             core::iter::repeat_n(layout, count)

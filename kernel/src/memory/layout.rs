@@ -76,6 +76,4 @@ segments! {
     data: data_start..data_end;
     /// The kernel's stack.
     stack: stack_start..stack_end;
-    /// The whole image.
-    image: image_start..image_end;
 }

@@ -4,7 +4,7 @@
 //! ([`super::parked`]). One of the two is *loaded*: folios are pushed and popped at its end. The other is
 //! empty or full, so that a CPU whose loaded array runs full or empty exchanges the two. Others are parked.
 //!
-//! An array has a power of two of slots, and is aligned to its size. Slot 0, its *head*, has no folio to
+//! An array has a power of two of slots, and is aligned to its size. ListEntry 0, its *head*, has no folio to
 //! allocate. So one pointer, the *cursor*, says which array is loaded, how many folios it has, and whether it
 //! is full or empty: it points to the next free slot, and its low bits are slot 1's, or zero.
 //!
@@ -26,12 +26,12 @@ use crate::sync::Lease;
 #[derive(Default)]
 // Under loom atomics are larger; the size must be a power of two all the same.
 #[cfg_attr(loom, repr(align(128)))]
-pub(crate) struct Slot {
+pub(crate) struct ListEntry {
     frame: AtomicU64,
     state: AtomicPtr<AtomicU8>,
 }
 
-impl Slot {
+impl ListEntry {
     #[inline(always)]
     pub(crate) fn frame(&self) -> Frame {
         Frame(self.frame.load(Ordering::Relaxed))
@@ -50,14 +50,14 @@ impl Slot {
     }
 }
 
-const SLOT: usize = size_of::<Slot>();
+const SLOT: usize = size_of::<ListEntry>();
 const _: () = assert!(SLOT.is_power_of_two());
 
 /// One list, on a cache line of its own.
 #[repr(align(64))]
 pub(crate) struct FrameList {
     /// The next free slot of the loaded array.
-    cursor: AtomicPtr<Slot>,
+    cursor: AtomicPtr<ListEntry>,
     /// The address bits that differ between slots of an array; zero while the list is *shut*, which makes it
     /// look empty and full to the common path. The common path must read the mask anyway, so it serves as the
     /// flag of the lease's protocol at no cost. A list is shut while its level's lease is guarded or revoked,
@@ -70,16 +70,16 @@ pub(crate) struct FrameList {
     /// Folios that left the loaded array other than by an allocation, less those that entered it other than
     /// by a free. So frees need no counter: they are allocations, plus this flow, plus the array's folios.
     flow: AtomicI64,
-    home: BootSlice<Slot>,
+    home: BootSlice<ListEntry>,
     /// The head of the other array: home if a magazine is loaded, else a magazine or null.
-    other: AtomicPtr<Slot>,
+    other: AtomicPtr<ListEntry>,
     /// Folios to fetch at the next refill: doubles while refills follow each other, as in Linux since 6.7.
     pub(crate) batch: AtomicU32,
 }
 
 impl FrameList {
     /// A shut list whose home has no slots, or a power of two to whose size it is aligned.
-    pub(crate) fn new(home: BootSlice<Slot>) -> Self {
+    pub(crate) fn new(home: BootSlice<ListEntry>) -> Self {
         let head = home.as_slice().as_ptr().cast_mut();
         let list = Self {
             cursor: AtomicPtr::new(head.wrapping_add(1)),
@@ -101,7 +101,7 @@ impl FrameList {
         (self.home.len() * SLOT).saturating_sub(1)
     }
 
-    fn loaded(&self) -> *mut Slot {
+    fn loaded(&self) -> *mut ListEntry {
         self.cursor.load(Ordering::Relaxed).wrapping_sub(1).map_addr(|last| last & !self.mask())
     }
 
@@ -247,7 +247,7 @@ impl FrameList {
     }
 
     /// Loads the array at `head`, with `len` folios; the loaded one becomes the other.
-    fn put_aside(&self, head: *mut Slot, len: usize) {
+    fn put_aside(&self, head: *mut ListEntry, len: usize) {
         let (loaded, loaded_len) = (self.loaded(), self.len());
         self.note_flow(loaded_len as i64 - len as i64);
         self.cursor.store(head.wrapping_add(1 + len), Ordering::Relaxed);
@@ -277,7 +277,7 @@ impl FrameList {
 
     /// The folios in both arrays, and the one that a magazine stands in; for `validate`, at rest.
     pub(crate) fn frames(&self) -> impl Iterator<Item = Frame> + '_ {
-        let of = |head: *mut Slot, len: usize| {
+        let of = |head: *mut ListEntry, len: usize| {
             // SAFETY: G1, G3: the caller has the lease or has revoked it; `len` slots follow the head.
             (0..len).map(move |at| unsafe { &*head.add(1 + at) }.frame())
         };
@@ -300,7 +300,7 @@ pub(crate) enum Other {
 
 /// An array in a free folio, by its head, which names that folio.
 #[derive(Clone, Copy)]
-pub(crate) struct Magazine(NonNull<Slot>);
+pub(crate) struct Magazine(NonNull<ListEntry>);
 
 impl Magazine {
     /// The magazine in the free folio at `memory`.
@@ -312,7 +312,7 @@ impl Magazine {
         Self(unsafe { NonNull::new_unchecked(memory.cast()) })
     }
 
-    fn head(&self) -> &Slot {
+    fn head(&self) -> &ListEntry {
         // SAFETY: G1: the head is part of the folio, which is the caller's.
         unsafe { self.0.as_ref() }
     }

@@ -23,7 +23,7 @@ use core::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 
 use crate::addr::Frame;
 use crate::limits::{FRAME_SIZE, MAGAZINE_FRAMES, PCP_CAPACITY};
-use crate::page_alloc::pcp::list::{FrameList, Magazine, Slot};
+use crate::page_alloc::pcp::list::{FrameList, ListEntry, Magazine};
 use crate::page_alloc::store::zone::Zone;
 use crate::platform::FramePlatform;
 use crate::rank::Rank;
@@ -184,4 +184,4 @@ pub(in crate::page_alloc) fn start_magazine<P: FramePlatform>(
 }
 
 const _: () = assert!(MAGAZINE_FRAMES == PCP_CAPACITY + 1);
-const _: () = assert!(cfg!(loom) || (MAGAZINE_FRAMES * size_of::<Slot>()) as u64 <= FRAME_SIZE);
+const _: () = assert!(cfg!(loom) || (MAGAZINE_FRAMES * size_of::<ListEntry>()) as u64 <= FRAME_SIZE);

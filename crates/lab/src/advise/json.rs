@@ -1,4 +1,4 @@
-//! The verdict as one JSON object a line. `docs/advise.md` explains each field.
+//! The verdict as one JSON object a line. `docs/advise-json.md` explains each field.
 
 use std::collections::BTreeMap;
 

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::baseline::Change;
 use super::case::Case;
 use super::lines::{labelled, listed};
-use super::verdict::{Verdict, Wish};
+use super::verdict::{Goals, Verdict};
 use super::ways::Runtime;
 use super::words::{Names, count, size, time};
 use crate::replay::{Part, PartKind, STEPS, Trial};
@@ -38,7 +38,7 @@ pub(super) struct Pools {
 
 impl Pools {
     /// `None` if the program maps no huge pages, and none would carry a mapping.
-    pub(super) fn of(trial: &Trial, verdict: &Verdict, wish: Wish<'_>) -> Option<Self> {
+    pub(super) fn of(trial: &Trial, verdict: &Verdict, wish: Goals<'_>) -> Option<Self> {
         let (used, refused) = trial.huge();
         let frames = verdict.cases.iter().find(|case| case.set().orders().next().is_none())?;
         // The replay takes huge pages of pools for other memory.

@@ -16,7 +16,7 @@ use super::objective::Goal;
 use super::prices::{Prices, Source};
 use super::processes;
 use super::translations::Translations;
-use super::verdict::{Verdict, Wish};
+use super::verdict::{Goals, Verdict};
 use super::ways::Runtime;
 use super::words::Names;
 
@@ -85,7 +85,7 @@ struct Set<'a> {
 pub(super) fn line(
     (trace, trial): (&std::path::Path, &Trial),
     verdict: &Verdict,
-    (settings, wish): (&Settings, Wish<'_>),
+    (settings, wish): (&Settings, Goals<'_>),
     exit_code: Option<u8>,
 ) -> anyhow::Result<Vec<u8>> {
     let header = trial.header();
@@ -138,7 +138,12 @@ pub(super) fn line(
     Ok(line)
 }
 
-fn set<'a>((trial, verdict): (&Trial, &'a Verdict), at: usize, names: &Names<'_>, wish: Wish<'_>) -> Set<'a> {
+fn set<'a>(
+    (trial, verdict): (&Trial, &'a Verdict),
+    at: usize,
+    names: &Names<'_>,
+    wish: Goals<'_>,
+) -> Set<'a> {
     let case = &verdict.cases[at];
     let (figures, score) = (&case.figures, &case.score);
     let kinds = quire::vm::FaultKind::NAMES.into_iter().zip(figures.kinds);

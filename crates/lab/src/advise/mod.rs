@@ -53,7 +53,7 @@ use baseline::Settings;
 use khugepaged::Khugepaged;
 use objective::{Goal, MAX_WASTE};
 use translations::Translations;
-use verdict::{Verdict, Wish};
+use verdict::{Goals, Verdict};
 
 /// Tell which folio sizes (transparent huge pages) suit a program, and the commands that set them.
 ///
@@ -156,7 +156,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         );
     }
     let settings = Settings::read(&places.settings);
-    let wish = Wish {
+    let wish = Goals {
         goal: args.goal,
         most_waste: args.max_waste / 100.0,
         baseline: args.baseline,

@@ -15,7 +15,7 @@ use super::mappings;
 use super::objective::{Goal, Score};
 use super::prices::Source;
 use super::processes;
-use super::verdict::{Verdict, Wish};
+use super::verdict::{Goals, Verdict};
 use super::ways::Runtime;
 use super::words::{Names, change, count, percent, size, time};
 
@@ -23,7 +23,7 @@ use super::words::{Names, change, count, percent, size, time};
 pub(super) fn section(
     trial: &Trial,
     verdict: &Verdict,
-    (settings, wish): (&Settings, Wish<'_>),
+    (settings, wish): (&Settings, Goals<'_>),
     exit_code: Option<u8>,
 ) -> String {
     let mut text = heading(trial, verdict, wish, exit_code);
@@ -64,7 +64,7 @@ fn further(trial: &Trial, verdict: &Verdict, names: &Names<'_>) -> String {
         + &processes::text(trial, verdict)
 }
 
-fn heading(trial: &Trial, verdict: &Verdict, wish: Wish<'_>, exit_code: Option<u8>) -> String {
+fn heading(trial: &Trial, verdict: &Verdict, wish: Goals<'_>, exit_code: Option<u8>) -> String {
     let header = trial.header();
     let version = match header.program.version.as_str() {
         "" => String::new(),
@@ -152,7 +152,7 @@ fn why(verdict: &Verdict, case: &Case, names: &Names<'_>) -> String {
 }
 
 /// Why not another set: the one that saves more, 2 MiB, and the next smaller.
-fn not(verdict: &Verdict, case: &Case, wish: Wish<'_>) -> String {
+fn not(verdict: &Verdict, case: &Case, wish: Goals<'_>) -> String {
     let before = verdict.baseline().score.time_ns;
     let saved = |score: &Score| before - score.time_ns;
     let own = saved(&case.score);
@@ -195,7 +195,7 @@ fn part_of(saved: f64, own: f64) -> String {
     if saved <= 0.0 { "nothing".to_owned() } else { format!("{} of that", percent(saved / own.max(1.0))) }
 }
 
-fn nothing(trial: &Trial, verdict: &Verdict, wish: Wish<'_>) -> String {
+fn nothing(trial: &Trial, verdict: &Verdict, wish: Goals<'_>) -> String {
     let before = &verdict.baseline().score;
     let Some(best) = verdict.best.map(|at| &verdict.cases[at]) else {
         return labelled(
@@ -364,7 +364,7 @@ fn certainty(trial: &Trial, verdict: &Verdict) -> String {
 }
 
 /// Every set that was tried.
-fn table(verdict: &Verdict, wish: Wish<'_>) -> String {
+fn table(verdict: &Verdict, wish: Goals<'_>) -> String {
     let header = ["folios", "faults", "time in faults", "memory", "untouched", "longest fault", "tables"];
     let mut rows = Sheet::new(&header.map(str::to_owned), 1);
     for (at, case) in verdict.cases.iter().enumerate() {

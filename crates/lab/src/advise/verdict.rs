@@ -17,7 +17,7 @@ use super::translations::Translations;
 
 /// What the user wants.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Wish<'a> {
+pub(super) struct Goals<'a> {
     pub(super) goal: Goal,
     /// The share of peak memory that may be untouched.
     pub(super) most_waste: f64,
@@ -71,7 +71,7 @@ impl Verdict {
     ///
     /// # Errors
     /// Of the replays, and of the file with prices.
-    pub(super) fn of(trial: &Trial, settings: &Settings, wish: Wish<'_>) -> Result<Self> {
+    pub(super) fn of(trial: &Trial, settings: &Settings, wish: Goals<'_>) -> Result<Self> {
         let found = wish.baseline.unwrap_or_else(|| settings.set());
         // Sizes that nothing asks for are no part of what the program got.
         let baseline = if trial.asks() { found } else { found.unrequested() };
@@ -103,7 +103,7 @@ impl Verdict {
         figures: Vec<Figures>,
         prices: Prices,
         left_out: Vec<String>,
-        wish: Wish<'_>,
+        wish: Goals<'_>,
         wall_ns: u64,
     ) -> Self {
         let cases: Vec<Case> = figures.into_iter().map(|figures| Case::new(figures, &prices)).collect();

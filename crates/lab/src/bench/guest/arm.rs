@@ -110,11 +110,11 @@ const PROGRAM: &str = "bin/guest";
 pub const SOURCE: &str = include_str!("program.c");
 
 /// What all arms share: the program and the archives.
-pub struct Workshop {
+pub struct GuestFiles {
     folder: tempfile::TempDir,
 }
 
-impl Workshop {
+impl GuestFiles {
     /// Builds the program and packs the archives.
     ///
     /// # Errors

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
-use super::output::{Line, Told};
+use super::output::{Line, Report};
 use super::rows::Machine;
 use super::tools::QEMU;
 use crate::output::say;
@@ -38,7 +38,7 @@ pub struct Boot {
 #[derive(Clone, Debug, Default)]
 pub struct Ended {
     /// What the program told.
-    pub told: Told,
+    pub told: Report,
     /// Time from the start of QEMU to the program's first line.
     pub first_line: Option<Duration>,
     /// Why the machine ended before the program was done.

@@ -1,6 +1,6 @@
 use super::archive::{self, Entry};
 use super::arm::SOURCE;
-use super::output::{Line, Told};
+use super::output::{Line, Report};
 use super::rows::{self, Machine, ROWS};
 use crate::bench::experiments::guest::EXPERIMENT;
 
@@ -19,7 +19,7 @@ fn lines_of_the_program_are_told_from_others() {
 
 #[test]
 fn a_run_keeps_rows_the_group_and_the_last_foreign_lines() {
-    let mut told = Told::default();
+    let mut told = Report::default();
     for number in 0..100 {
         told.line(&format!("noise {number}\r"));
     }

@@ -50,7 +50,7 @@ pub struct Churn {
 }
 
 /// The work of one thread, with its start and end.
-struct Stint {
+struct ChurnSpan {
     start: Moment,
     end: Moment,
     pieces: u64,
@@ -80,7 +80,7 @@ impl Churn {
     }
 
     /// The mean time of a piece on its thread.
-    fn sample(&self, stints: &[Stint]) -> Result<Sample, Skip> {
+    fn sample(&self, stints: &[ChurnSpan]) -> Result<Sample, Skip> {
         let Some(first) = stints.first() else { return Err(Skip("no thread did anything".to_owned())) };
         let start = stints.iter().fold(first.start, |moment, stint| moment.earlier(stint.start));
         let end = stints.iter().fold(first.end, |moment, stint| moment.later(stint.end));

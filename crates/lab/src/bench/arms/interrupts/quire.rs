@@ -55,7 +55,7 @@ struct Cpu {
 }
 
 /// The work of one thread, with its start and end.
-struct Stint {
+struct PairSpan {
     start: Moment,
     end: Moment,
     pairs: u64,
@@ -86,7 +86,7 @@ impl<P: OnBare> Prepared for Ready<'_, P> {
 }
 
 impl<P: OnBare> Ready<'_, P> {
-    fn work(&self, frames: &mut [Frame; ROUND], meeting: &Meeting) -> Stint {
+    fn work(&self, frames: &mut [Frame; ROUND], meeting: &Meeting) -> PairSpan {
         let (by_interrupt, by_task) = frames.split_at_mut(self.case.by_interrupt);
         meeting.wait();
         let start = Moment::now();
@@ -103,7 +103,7 @@ impl<P: OnBare> Ready<'_, P> {
                 }
             };
         }
-        Stint { start, end: Moment::now(), pairs }
+        PairSpan { start, end: Moment::now(), pairs }
     }
 
     fn interrupt<R>(&self, work: impl FnOnce() -> R) -> R {

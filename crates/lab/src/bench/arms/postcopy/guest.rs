@@ -14,7 +14,7 @@ const HOT_ACCESSES: u64 = 5;
 const WAITED_NS: u64 = 2_000;
 
 /// The waits of one virtual CPU.
-pub(super) struct Felt {
+pub(super) struct GuestWaits {
     pub(super) fetches: Vec<u64>,
     pub(super) stall: u64,
     pub(super) accesses: u64,
@@ -30,9 +30,9 @@ pub(super) fn run(
     fetched: &[AtomicBool],
     seed: u64,
     over: &AtomicBool,
-) -> Felt {
+) -> GuestWaits {
     let mut rng = fastrand::Rng::with_seed(seed);
-    let mut felt = Felt { fetches: Vec::new(), stall: 0, accesses: 0, wrong: None };
+    let mut felt = GuestWaits { fetches: Vec::new(), stall: 0, accesses: 0, wrong: None };
     while !over.load(Ordering::Relaxed) {
         let hot = rng.u64(..HOT_ACCESSES) > 0;
         let page = if hot { scattered(rng.u64(..pages / HOT_SHARE), pages) } else { rng.u64(..pages) };

@@ -28,7 +28,7 @@ pub(super) struct Worker<F: Frames> {
 }
 
 /// The work of one thread, with its start and end.
-pub(super) struct Stint {
+pub(super) struct ThreadWork {
     pub(super) start: Moment,
     pub(super) end: Moment,
     pub(super) taken: u64,
@@ -36,7 +36,7 @@ pub(super) struct Stint {
 
 /// CPU time per page: the time from the first start to the last end, times the working CPUs, over all pages.
 /// With no more threads than CPUs, this is the time of a page as its thread sees it.
-pub(super) fn per_page(case: &PageAlloc, stints: &[Stint]) -> Result<(Span, u64), Skip> {
+pub(super) fn per_page(case: &PageAlloc, stints: &[ThreadWork]) -> Result<(Span, u64), Skip> {
     let expected = (case.count * case.repeats) as u64;
     if let Some(short) = stints.iter().find(|stint| stint.taken < expected) {
         return Err(no_frame(short.taken, expected));

@@ -30,7 +30,7 @@ impl Line {
     }
 }
 
-/// What one run of a machine has told.
+/// What the program in a machine reported in one run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Report {
     /// The rows so far.

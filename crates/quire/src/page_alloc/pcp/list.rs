@@ -4,16 +4,16 @@
 //! ([`super::parked`]). One of the two is *loaded*: folios are pushed and popped at its end. The other is
 //! empty or full, so that a CPU whose loaded array runs full or empty exchanges the two. Others are parked.
 //!
-//! An array has a power of two of slots, and is aligned to its size. ListEntry 0, its *head*, has no folio to
+//! An array has a power of two of entries, and is aligned to its size. Entry 0, its *head*, has no folio to
 //! allocate. So one pointer, the *cursor*, says which array is loaded, how many folios it has, and whether it
-//! is full or empty: it points to the next free slot, and its low bits are slot 1's, or zero.
+//! is full or empty: it points to the next free entry, and its low bits are entry 1's, or zero.
 //!
 //! # Invariants
 //!
 //! G1 and G2 stand in [`super::parked`].
 //!
-//! G3. Every array of a list has as many slots as its home, a power of two, and is aligned to their size. The
-//!     cursor is at the slot after the head, or beyond it, up to the array's end.
+//! G3. Every array of a list has as many entries as its home, a power of two, and is aligned to their size. The
+//!     cursor is at the entry after the head, or beyond it, up to the array's end.
 
 use core::ptr::NonNull;
 
@@ -45,7 +45,7 @@ impl ListEntry {
 
     #[inline(always)]
     fn state(&self) -> &AtomicU8 {
-        // SAFETY: G2: the slot was set from a reference to the state, which stays while the folio is listed.
+        // SAFETY: G2: the entry was set from a reference to the state, which stays while the folio is listed.
         unsafe { &*self.state.load(Ordering::Relaxed) }
     }
 }
@@ -56,9 +56,9 @@ const _: () = assert!(SLOT.is_power_of_two());
 /// One list, on a cache line of its own.
 #[repr(align(64))]
 pub(crate) struct FrameList {
-    /// The next free slot of the loaded array.
+    /// The next free entry of the loaded array.
     cursor: AtomicPtr<ListEntry>,
-    /// The address bits that differ between slots of an array; zero while the list is *shut*, which makes it
+    /// The address bits that differ between entries of an array; zero while the list is *shut*, which makes it
     /// look empty and full to the common path. The common path must read the mask anyway, so it serves as the
     /// flag of the lease's protocol at no cost. A list is shut while its level's lease is guarded or revoked,
     /// and from then on until the slow path puts a folio onto it.
@@ -78,7 +78,7 @@ pub(crate) struct FrameList {
 }
 
 impl FrameList {
-    /// A shut list whose home has no slots, or a power of two to whose size it is aligned.
+    /// A shut list whose home has no entries, or a power of two to whose size it is aligned.
     pub(crate) fn new(home: BootSlice<ListEntry>) -> Self {
         let head = home.as_slice().as_ptr().cast_mut();
         let list = Self {
@@ -95,7 +95,7 @@ impl FrameList {
         list
     }
 
-    /// The address bits that differ between slots of an array.
+    /// The address bits that differ between entries of an array.
     #[inline]
     fn mask(&self) -> usize {
         (self.home.len() * SLOT).saturating_sub(1)
@@ -165,13 +165,13 @@ impl FrameList {
             return None;
         }
         self.cursor.store(last, Ordering::Relaxed);
-        // SAFETY: G1, G3: the list and its loaded array are the caller's; the cursor was beyond the slot
-        // after the head, so the one before it is a slot.
+        // SAFETY: G1, G3: the list and its loaded array are the caller's; the cursor was beyond the entry
+        // after the head, so the one before it is an entry.
         let slot = unsafe { &*last };
         Some((slot.frame(), slot.state()))
     }
 
-    /// Pushes a folio onto the loaded array, if it has a free slot and the list is open.
+    /// Pushes a folio onto the loaded array, if it has a free entry and the list is open.
     #[inline(always)]
     pub(crate) fn push_open(&self, frame: Frame, state: &AtomicU8) -> bool {
         // The flag first, as in `pop_open`.
@@ -278,7 +278,7 @@ impl FrameList {
     /// The folios in both arrays, and the one that a magazine stands in; for `validate`, at rest.
     pub(crate) fn frames(&self) -> impl Iterator<Item = Frame> + '_ {
         let of = |head: *mut ListEntry, len: usize| {
-            // SAFETY: G1, G3: the caller has the lease or has revoked it; `len` slots follow the head.
+            // SAFETY: G1, G3: the caller has the lease or has revoked it; `len` entries follow the head.
             (0..len).map(move |at| unsafe { &*head.add(1 + at) }.frame())
         };
         let (loaded, other) = (self.loaded(), self.other.load(Ordering::Relaxed));

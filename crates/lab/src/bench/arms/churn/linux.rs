@@ -43,9 +43,9 @@ impl Prepared for Ready {
         let region =
             Region::map(case.range_bytes().max(PAGE)).map_err(|error| Skip::because("mmap", error))?;
         let mut threads: Vec<usize> = (0..case.threads).collect();
-        let stints =
+        let threads =
             together(&mut threads, &case.cpus, |thread, meeting| work(case, &region, *thread, meeting));
-        case.sample(&stints)
+        case.sample(&threads)
     }
 }
 

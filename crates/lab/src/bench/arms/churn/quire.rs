@@ -80,10 +80,10 @@ impl Prepared for Ready<'_> {
         }
         let counted = Counted::start(&manager, machine, None);
         let mut cpus: Vec<CpuId> = (0..case.threads).map(|cpu| CpuId(cpu as u32)).collect();
-        let stints = together(&mut cpus, &case.cpus, |cpu, meeting| {
+        let threads = together(&mut cpus, &case.cpus, |cpu, meeting| {
             machine.run_on(*cpu, || work(&mm, case, cpu.0 as usize, meeting))
         });
-        let sample = counted.add_to(case.sample(&stints)?);
+        let sample = counted.add_to(case.sample(&threads)?);
         machine.run_on(CpuId(0), || mm.exit());
         Ok(sample)
     }

@@ -66,16 +66,16 @@ impl<P: OnBare> Prepared for Ready<'_, P> {
         let case = &self.case;
         let cpu = |cpu| Cpu { id: CpuId(cpu as u32), frames: [Frame(0); ROUND] };
         let mut cpus: Vec<Cpu> = (0..case.threads).map(cpu).collect();
-        let stints = together(&mut cpus, &case.cpus, |cpu, meeting| {
+        let threads = together(&mut cpus, &case.cpus, |cpu, meeting| {
             self.machine.run_on(cpu.id, || self.work(&mut cpu.frames, meeting))
         });
         let expected = (case.rounds * ROUND) as u64;
-        if let Some(short) = stints.iter().find(|stint| stint.pairs < expected) {
+        if let Some(short) = threads.iter().find(|thread| thread.pairs < expected) {
             return Err(Skip(format!("{} of {expected} requests were served", short.pairs)));
         }
-        let Some(first) = stints.first() else { return Err(Skip("no thread did anything".to_owned())) };
-        let start = stints.iter().fold(first.start, |moment, stint| moment.earlier(stint.start));
-        let end = stints.iter().fold(first.end, |moment, stint| moment.later(stint.end));
+        let Some(first) = threads.first() else { return Err(Skip("no thread did anything".to_owned())) };
+        let start = threads.iter().fold(first.start, |moment, thread| moment.earlier(thread.start));
+        let end = threads.iter().fold(first.end, |moment, thread| moment.later(thread.end));
         let pairs = expected * case.threads as u64;
         let (span, busy) = (start.until(end), case.threads.min(case.cpus.len()) as f64);
         Ok(Sample::of(span * busy, pairs as f64, pairs)

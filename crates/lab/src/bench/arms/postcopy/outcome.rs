@@ -31,12 +31,12 @@ pub(super) fn sample(
     let (mut stall, mut accesses, mut end) = (0, 0, None);
     for part in parts {
         match part {
-            Part::GuestWaits(felt) => {
-                if let Some(page) = felt.wrong {
+            Part::GuestWaits(waits) => {
+                if let Some(page) = waits.wrong {
                     return Err(Skip(format!("page {page} held other contents than were sent")));
                 }
-                felt.fetches.iter().for_each(|&took| fetches.saturating_record(took));
-                (stall, accesses) = (stall + felt.stall, accesses + felt.accesses);
+                waits.fetches.iter().for_each(|&took| fetches.saturating_record(took));
+                (stall, accesses) = (stall + waits.stall, accesses + waits.accesses);
             }
             Part::Received { received, busy, large } => end = Some((received, busy, large)),
         }

@@ -31,7 +31,7 @@ pub(super) fn run<F: Frames>(case: &PageAlloc, workers: &mut [Worker<F>]) -> Res
     let mut frames = [Role::Takes(sent, &mut taker.source), Role::Gives(received, &mut giver.source)];
     let count = case.count * case.repeats;
     let short = AtomicBool::new(false);
-    let stints = together(&mut frames, &case.cpus, |role, meeting| match role {
+    let threads = together(&mut frames, &case.cpus, |role, meeting| match role {
         Role::Takes(ring, source) => {
             source.as_cpu(|source| send(ring, count, &short, meeting, |_| source.take::<0>()))
         }
@@ -39,7 +39,7 @@ pub(super) fn run<F: Frames>(case: &PageAlloc, workers: &mut [Worker<F>]) -> Res
             source.as_cpu(|source| receive(ring, count, &short, meeting, |frame| source.give::<0>(frame)))
         }
     });
-    let taken = stints[0].taken;
+    let taken = threads[0].taken;
     if taken < count as u64 {
         return Err(no_frame(taken, count as u64));
     }
@@ -50,10 +50,11 @@ pub(super) fn run<F: Frames>(case: &PageAlloc, workers: &mut [Worker<F>]) -> Res
         Role::Gives(ring, ()) => receive(ring, count, &short, meeting, |_| ()),
     });
     // Both threads work on the same frames: the time of a page is the whole time over the pages that passed.
-    let page =
-        |stints: &[ThreadWork]| -> Result<Span, Skip> { Ok(per_page(case, stints)?.0 * (2.0 / busy(case))) };
+    let page = |threads: &[ThreadWork]| -> Result<Span, Skip> {
+        Ok(per_page(case, threads)?.0 * (2.0 / busy(case)))
+    };
     let ring = page(&ring)?;
-    Ok(Sample::of(page(&stints)?, 1.0, taken).metric(RING, ring.nanoseconds).count("frames", taken))
+    Ok(Sample::of(page(&threads)?, 1.0, taken).metric(RING, ring.nanoseconds).count("frames", taken))
 }
 
 fn busy(case: &PageAlloc) -> f64 {

@@ -24,10 +24,10 @@ pub(super) fn run<F: Frames>(case: &PageAlloc, workers: &mut [Worker<F>], order:
         other => return Err(Skip(format!("no loop is compiled for order {other}"))),
     };
     let count = case.count * case.repeats;
-    let stints = together(workers, &case.cpus, |worker: &mut Worker<F>, meeting: &Meeting| {
+    let threads = together(workers, &case.cpus, |worker: &mut Worker<F>, meeting: &Meeting| {
         worker.source.as_cpu(|source| pairs(source, count, meeting))
     });
-    let (span, taken) = per_page(case, &stints)?;
+    let (span, taken) = per_page(case, &threads)?;
     Ok(Sample::of(span, 1.0, taken).count("frames", taken << order))
 }
 

@@ -21,11 +21,11 @@ struct Halves {
 
 pub(super) fn run<F: Frames>(case: &PageAlloc, workers: &mut [Worker<F>]) -> Result<Sample, Skip> {
     let repeats = case.repeats;
-    let stints = together(workers, &case.cpus, |worker: &mut Worker<F>, meeting: &Meeting| {
+    let threads = together(workers, &case.cpus, |worker: &mut Worker<F>, meeting: &Meeting| {
         let Worker { source, frames } = worker;
         source.as_cpu(|source| whole(source, frames, repeats, meeting))
     });
-    let (total, taken) = per_page(case, &stints)?;
+    let (total, taken) = per_page(case, &threads)?;
     let halves = together(workers, &case.cpus, |worker: &mut Worker<F>, meeting: &Meeting| {
         let Worker { source, frames } = worker;
         source.as_cpu(|source| apart(source, frames, repeats, meeting))

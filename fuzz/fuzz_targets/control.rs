@@ -1,4 +1,4 @@
-//! The control files of the pools of huge pages: paths and texts that anybody with the right to write may give.
+//! The control files of the pools of huge pages: any path, and any text that may be written there.
 #![no_main]
 
 use arbitrary::Arbitrary;

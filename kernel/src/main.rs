@@ -64,14 +64,15 @@ fn leave_boot_tables(start_info: PhysAddr) -> BootInfo {
     cpu::features::enable();
     // Locks count for the CPU that takes them.
     cpu::area::install(CpuId(0));
-    // SAFETY: the loader passed the address; the boot tables map the first GiB, where its structures lie, at 0.
+    // SAFETY: X1: the loader passed the address; the boot tables map the first GiB, where its structures lie,
+    // at 0.
     let early = unsafe { BootInfo::read(start_info, 0) };
     if five_levels::wanted(early.command_line()) && !five_levels::are_on() {
-        // SAFETY: the boot tables are loaded, and nothing but the control registers has changed.
+        // SAFETY: X1: the boot tables are loaded, and only the control registers have changed.
         unsafe { five_levels::enter_again(start_info) };
     }
     kernel_half::install(boot::tables::build(early.usable_memory()));
-    // SAFETY: the structures lie in low memory, which the direct map contains.
+    // SAFETY: X1, X5: the structures lie in low memory, which the direct map contains.
     unsafe { BootInfo::read(start_info, DIRECT_MAP as usize) }
 }
 
@@ -81,7 +82,7 @@ fn start_processor(info: BootInfo) {
     cpu::traps::mask_legacy_interrupts();
     let mut topology = Topology::new(apic::id_by_cpuid());
     if let Some(rsdp) = info.rsdp() {
-        // SAFETY: the loader says that the tables are there.
+        // SAFETY: X1: the loader says that the tables are there.
         unsafe { boot::acpi::read(rsdp, &mut topology) };
     }
     if let Some(most) = command::option("cpus").and_then(|most| most.parse().ok()) {
@@ -97,11 +98,11 @@ fn start_processor(info: BootInfo) {
 
 /// Hands all free memory to Quire. The kernel can allocate from here on.
 fn start_memory(info: BootInfo) {
-    // SAFETY: `manageable` leaves out all that the kernel uses by itself.
+    // SAFETY: invariant 1: `manageable` leaves out all that the kernel uses by itself.
     unsafe { manager::start(&ranges::manageable(info)) };
     boot::tables::hand_over(kernel_half::root());
     if let Some(initrd) = info.initrd() {
-        // SAFETY: `manageable` leaves it out.
+        // SAFETY: invariant 1: `manageable` leaves it out, so Quire was not given it.
         unsafe { files::initramfs::install(initrd) };
     }
 }

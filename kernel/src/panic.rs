@@ -55,7 +55,7 @@ fn panic(info: &PanicInfo<'_>) -> ! {
 
 fn show_cause(info: &PanicInfo<'_>) {
     let (rip, rbp): (u64, u64);
-    // SAFETY: reads the frame pointer.
+    // SAFETY: X7: the instruction reads the frame pointer alone.
     unsafe { asm!("mov {}, rbp", out(reg) rbp, options(nomem, nostack, preserves_flags)) };
     rip = read_rip().as_u64();
     log!("panic on CPU {}", OWNER.load(Ordering::Relaxed));
@@ -75,7 +75,7 @@ fn backtrace(rip: u64, mut rbp: u64) {
             return;
         }
         let frame = core::ptr::with_exposed_provenance::<[u64; 2]>(rbp as usize);
-        // SAFETY: the address is on a stack. If it is not mapped, the panic goes on with its next stage.
+        // SAFETY: X5: the address is on a stack. If it is not mapped, the panic goes on with its next stage.
         let [caller, return_address] = unsafe { frame.read_volatile() };
         if !layout::text().contains(&return_address) {
             return;

@@ -187,6 +187,6 @@ fn count_wrong(wrong: bool) {
 
 /// Accesses without a look at the page tables before.
 fn user_memory() -> UserMemory {
-    // SAFETY: the lower half holds this check's memory alone, and the kernel requires SMAP.
+    // SAFETY: K2, K3: the lower half holds this check's memory alone, and the kernel requires SMAP.
     unsafe { UserMemory::new(manager::paging(), CpuFeatures::detect(), true) }
 }

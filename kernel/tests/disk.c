@@ -53,6 +53,7 @@ static unsigned long free_blocks(void) {
 }
 
 // Shared stores reach the disk by msync and show in read; private ones do not. The host looks at the file later.
+// Pages that the device has filled are whole (Q1).
 static void mapped(void) {
     int fd = make("/mnt/mapped", 3 * PAGE + 100, 'a');
     char *shared = mmap(NULL, 4 * PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
@@ -170,6 +171,7 @@ static void names(void) {
     FAILS(umount("/mnt/many"), EINVAL);
 }
 
+// What the driver of the disk did for one descriptor, the others see (X6).
 static void device(void) {
     int fd = open("/dev/vda", O_RDWR);
     CHECK(fd >= 0);
@@ -230,7 +232,8 @@ static long requests(void) {
     return reads;
 }
 
-// A disk that is read from its start to its end is read ahead, also the second time.
+// A disk that is read from its start to its end is read ahead, also the second time. No page is read before
+// the device has filled it (Q1).
 static void ahead(void) {
     static char chunk[64 * 1024];
     for (int round = 0; round < 3; round++) {
@@ -273,7 +276,7 @@ static long nested(void) {
 }
 
 // The handler allocates read-ahead while threads allocate on its CPU: sooner or later it comes while one of them uses
-// the CPU's list, and takes from the list of its own level.
+// the CPU's list, and takes from the list of its own level. The handler is the one that the driver stored (X8).
 static void interrupts(void) {
     CHECK(nested() >= 0);
     int fd = open("/dev/vda", O_RDONLY);

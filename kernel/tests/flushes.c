@@ -136,6 +136,7 @@ static void ask(enum look what, void *at, uint64_t value)
     }
 }
 
+/* Runs on a CPU of its own, with that CPU's area (X2). */
 static void *serve(void *number)
 {
     for (unsigned seen = 1;; seen++) {

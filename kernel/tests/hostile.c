@@ -170,6 +170,7 @@ static void install_handlers(void)
     setitimer(ITIMER_REAL, &often, NULL);
 }
 
+/* Drawn addresses include the kernel's, whose mappings stay as they are (X5). */
 static void attack(int calls)
 {
     for (int i = 0; i < calls; i++) {

@@ -57,7 +57,8 @@ static int churn(void)
     return 0;
 }
 
-/* mremap keeps contents; mprotect is enforced for the kernel's accesses too. */
+/* mremap keeps contents; mprotect is enforced for the kernel's accesses too. Runs on several machines, so it also shows
+ * that the kernel starts there (X1). */
 static int verbs(void)
 {
     size_t bytes = 8UL << 20;

@@ -236,6 +236,7 @@ static char state_of(long tid)
     return strrchr(text, ')')[2];
 }
 
+/* Tasks that sleep and are woken go on where they were (X4). */
 static void futexes(void)
 {
     struct words words = { 0 };

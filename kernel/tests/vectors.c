@@ -91,6 +91,7 @@ static void destroy(int signal)
         ::: "xmm0", "xmm7", "xmm15", "memory");
 }
 
+/* The registers are this thread's (X3), and the kernel itself does not use them (X7). */
 static void *keep(void *number)
 {
     Values in, out;
@@ -138,6 +139,7 @@ static void unmark(int signal, siginfo_t *info, void *context)
     memset(image + MARKS, 0, 4);
 }
 
+/* The task alone changes its image of the registers, by a handler (X3). */
 static void changed(void (*handler)(int, siginfo_t *, void *), uint8_t low, uint8_t high)
 {
     Values in, out;

@@ -56,7 +56,7 @@ fn signals(machine: &Hosted) {
     let context = Context::SoftInterrupt;
     let per_step = |plan| {
         let start = Instant::now();
-        // SAFETY: the handler does nothing.
+        // SAFETY: H7: the handler does nothing.
         let ran = unsafe { machine.interrupt_at_steps(plan, context, || (), || work(1000)) };
         let ran = ran.expect("the host has signals");
         (start.elapsed().as_secs_f64() * 1e9 / ran.events as f64, ran.events)
@@ -69,7 +69,7 @@ fn signals(machine: &Hosted) {
     println!("a step, interrupted {ns:>35.0} ns");
     for period in [50, 100, 1000].map(std::time::Duration::from_micros) {
         let start = Instant::now();
-        // SAFETY: the handler does nothing.
+        // SAFETY: H7: the handler does nothing.
         let ran = unsafe { machine.with_interrupts(period, context, || (), || work(20_000_000)) };
         let ran = ran.expect("the host has timers");
         let with = start.elapsed();

@@ -136,12 +136,12 @@ unsafe impl FramePlatform for Bare {
     }
 
     unsafe fn clear(&self, frames: FrameRange, kernel: ReadyClear) {
-        // SAFETY: by this function's contract, which is the same.
+        // SAFETY: K1: this function's contract is the same: the caller owns the target.
         unsafe { self.0.clear(frames, kernel) };
     }
 
     unsafe fn copy(&self, from: FrameRange, to: Frame, kernel: ReadyCopy) {
-        // SAFETY: by this function's contract, which is the same.
+        // SAFETY: K1: this function's contract is the same: the caller owns the target.
         unsafe { self.0.copy(from, to, kernel) };
     }
 
@@ -193,7 +193,7 @@ unsafe impl TablePlatform for Bare {
     }
 }
 
-// SAFETY: every call is the machine's own.
+// SAFETY: C7: every call is passed on to the machine, with the same arguments.
 unsafe impl Platform for Bare {
     type Pager = SyntheticFiles;
 

@@ -4,25 +4,7 @@
 //! many. It serves three purposes: tests (every check on), benches (every check off, real interrupts on), and
 //! the replay of recorded programs. [`HostedConfig`] selects its checks and models.
 //!
-//! # Invariants
-//!
-//! The `SAFETY` arguments of this crate cite these.
-//!
-//! - **H1** An arena maps every byte of the machine's ranges, readable and writable, from construction until it is
-//!   dropped, at `zero + physical address`; no other part of the process knows that memory.
-//! - **H2** The space between two ranges (and around them, up to the reservation's ends) is reserved and
-//!   inaccessible, so that a stray access faults and never reaches the process's other memory.
-//! - **H3** At most one thread at a time is a given CPU of a given machine.
-//! - **H4** The software MMU reaches memory only through frames that lie in a range, and only with atomic operations.
-//! - **H5** An access of the software MMU happens wholly under the lock of its CPU's modelled TLB, so that a flush that
-//!   has returned leaves no access through an older translation in flight.
-//! - **H6** A source of interrupts and a watch, with its timer and handler, are on their thread's list from
-//!   the making of a guard until the guard is dropped, in stack order; the guard borrows them, and no other
-//!   thread touches them.
-//! - **H7** The handlers of the two signals touch only this crate's variables of the thread, which need no construction
-//!   and no destructor, keep `errno`, let no panic out, and call foreign code only where an unsafe function's caller
-//!   promised that it may be called so.
-//! - **H8** A system call reads and writes only the structures that it is given, which live until it returns.
+//! `SAFETY` comments cite H1 to H8 of `docs/invariants/hosted-and-command.md` in the repository.
 #![deny(unsafe_code)]
 
 mod arena;

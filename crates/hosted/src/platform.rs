@@ -406,7 +406,7 @@ unsafe impl TablePlatform for Hosted {
     }
 }
 
-// SAFETY: a sleeper reads its word again each time it is woken, and after a store that came before the call.
+// SAFETY: invariant 2: this trait adds no flush to those of `TablePlatform`, and its calls sleep, wake and name files.
 unsafe impl Platform for Hosted {
     type Pager = SyntheticFiles;
 

@@ -1,4 +1,10 @@
-//! Record a program's memory life, replay it under other policies, measure it against Linux.
+//! The command `quire`: records a program's memory calls and faults, replays them under other policies, and measures
+//! the library beside Linux. One module for each subcommand; `cli` chooses among them.
+//!
+//! | feature | default | what it adds |
+//! |---|---|---|
+//! | `bench` | on | `quire bench`, `compare` and `report`: more than half of the code |
+//! | `boot` | on | `quire boot`, which packs a program for the example kernel |
 
 pub mod advise;
 #[cfg(feature = "bench")]

@@ -29,7 +29,7 @@ unsafe extern "C" {
 pub fn on(number: u32) -> bool {
     let reached = REACHED.load(Ordering::Relaxed);
     if !reached.is_null() {
-        // SAFETY: the mapping has `REACHED_BYTES`, stays until the process ends, and numbers are below that.
+        // SAFETY: C1: the mapping has `REACHED_BYTES`, stays until the process ends, and numbers are below that.
         unsafe { (*reached.add(number as usize)).store(1, Ordering::Relaxed) }
     }
     ACTIVE.load(Ordering::Relaxed) == number
@@ -40,7 +40,7 @@ pub fn on(number: u32) -> bool {
 static READ_ENVIRONMENT: extern "C" fn(c_int, *const *const c_char, *const *const c_char) = read_environment;
 
 extern "C" fn read_environment(_: c_int, _: *const *const c_char, mut variable: *const *const c_char) {
-    // SAFETY: the loader hands over the environment, an array of strings that ends with null.
+    // SAFETY: C3: the loader hands over the environment, an array of strings that ends with null.
     unsafe {
         while !(*variable).is_null() {
             let text = CStr::from_ptr(*variable).to_bytes();
@@ -60,7 +60,7 @@ extern "C" fn read_environment(_: c_int, _: *const *const c_char, mut variable: 
 /// # Safety
 /// `path` is a string that ends with zero.
 unsafe fn share(path: *const c_char) {
-    // SAFETY: the caller's string; a mapping wherever the kernel puts it overwrites nothing.
+    // SAFETY: C3: the caller's string; a mapping wherever the kernel puts it overwrites nothing.
     unsafe {
         let file = open(path, READ_WRITE);
         let at = mmap(ptr::null_mut(), REACHED_BYTES, PROT_READ_WRITE, MAP_SHARED, file, 0);

@@ -71,7 +71,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     machine.files().set_size(program, 3 * 4096);
     machine.run_on(CpuId(0), || {
         let memory = MemoryRange { frames: FrameRange::new(Frame(0), BYTES / 4096), node: 0, zeroed: true };
-        // SAFETY: nothing else uses the memory of this machine.
+        // SAFETY: invariant 1: nothing else uses the memory of this machine.
         let manager = unsafe { MemoryManager::new(&machine, &[memory], &Config::default()) }?;
         let mm = manager.new_mm()?;
         mm.switch_in();

@@ -92,7 +92,7 @@ unsafe impl Platform for Machine {
 fn run() {
     let memory =
         MemoryRange { frames: FrameRange::new(Frame(0), BYTES as u64 / FRAME_SIZE), node: 0, zeroed: true };
-    // SAFETY: nothing else uses these 16 MiB.
+    // SAFETY: invariant 1: nothing else uses these 16 MiB.
     let manager = unsafe { MemoryManager::new(&Machine, &[memory], &Config::default()) };
     let manager = manager.expect("16 MiB suffice");
     let mm = manager.new_mm().expect("memory is free");

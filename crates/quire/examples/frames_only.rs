@@ -57,7 +57,7 @@ unsafe impl FramePlatform for Machine {
 fn run() {
     let memory =
         MemoryRange { frames: FrameRange::new(Frame(0), BYTES as u64 / FRAME_SIZE), node: 0, zeroed: true };
-    // SAFETY: nothing else uses these 4 MiB.
+    // SAFETY: invariant 1: nothing else uses these 4 MiB.
     let pages = unsafe { PageAllocator::new(&Machine, &[memory], AllocatorConfig::default()) };
     let pages = pages.expect("4 MiB suffice");
 

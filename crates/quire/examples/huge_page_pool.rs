@@ -22,7 +22,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let machine = HostedConfig::new(BYTES).build()?;
     machine.run_on(CpuId(0), || {
         let memory = MemoryRange { frames: FrameRange::new(Frame(0), BYTES / 4096), node: 0, zeroed: true };
-        // SAFETY: nothing else uses the memory of this machine.
+        // SAFETY: invariant 1: nothing else uses the memory of this machine.
         let manager = unsafe { MemoryManager::new(&machine, &[memory], &Config::default()) }?;
 
         // `MemoryManager::resize_huge` moves what is in the way elsewhere, so it succeeds long after start-up;

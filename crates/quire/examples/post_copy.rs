@@ -80,7 +80,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let machine = HostedConfig::new(BYTES).with_cpus(2).build()?;
     machine.run_on(CpuId(0), || {
         let memory = MemoryRange { frames: FrameRange::new(Frame(0), BYTES / 4096), node: 0, zeroed: true };
-        // SAFETY: nothing else uses the memory of this machine.
+        // SAFETY: invariant 1: nothing else uses the memory of this machine.
         let manager = unsafe { MemoryManager::new(&machine, &[memory], &Config::default()) }?;
         let mm = manager.new_mm()?;
         let prot = Protection::READ | Protection::WRITE;

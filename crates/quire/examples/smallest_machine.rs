@@ -22,7 +22,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     // From here on, this thread is CPU 0 of the machine.
     machine.run_on(CpuId(0), || {
         let memory = MemoryRange { frames: FrameRange::new(Frame(0), BYTES / 4096), node: 0, zeroed: true };
-        // SAFETY: nothing else uses the memory of this machine.
+        // SAFETY: invariant 1: nothing else uses the memory of this machine.
         let manager = unsafe { MemoryManager::new(&machine, &[memory], &Config::default()) }?;
 
         // A process: an address space that this CPU runs.

@@ -58,10 +58,18 @@ pub mod vm;
 #[cfg(feature = "published")]
 pub mod vmemmap;
 
-/// The examples of the README are run as tests.
+/// The examples of the READMEs are run as tests.
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 mod readme {}
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+mod package_readme {}
+
+#[cfg(doctest)]
+#[doc = include_str!("../../hosted/README.md")]
+mod hosted_readme {}
 
 /// So are the programs in `examples/`, each in a module, since rustdoc compiles such tests together.
 #[cfg(doctest)]

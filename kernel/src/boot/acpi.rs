@@ -29,7 +29,7 @@ impl AcpiHandler for Mapper {
         let place = kernel_map::map_firmware(PhysAddr(start as u64), bytes as u64);
         let place = place.expect("tables of the boot pool for the firmware's tables");
         let place = NonNull::new(place.cast()).expect("an address of the upper half");
-        // SAFETY: the range is mapped there, for ever.
+        // SAFETY: X5: `map_firmware` mapped the range there, for ever.
         unsafe { PhysicalMapping::new(start, place, bytes, bytes, Self) }
     }
 
@@ -42,7 +42,7 @@ macro_rules! tables {
         #[repr(transparent)]
         struct $name(SdtHeader);
 
-        // SAFETY: a table begins with this header.
+        // SAFETY: X1: each table of the firmware begins with this header.
         unsafe impl AcpiTable for $name {
             const SIGNATURE: Signature = Signature::$signature;
 
@@ -65,7 +65,7 @@ tables! {
 /// # Safety
 /// The firmware's tables are at this address, as the loader said.
 pub unsafe fn read(rsdp: PhysAddr, topology: &mut Topology) {
-    // SAFETY: the caller promises it.
+    // SAFETY: X1: the caller promises that the firmware's tables are there.
     let tables = match unsafe { AcpiTables::from_rsdp(Mapper, rsdp.0 as usize) } {
         Ok(tables) => tables,
         Err(error) => return log!("ACPI tables cannot be used, so one CPU runs: {error:?}"),
@@ -84,7 +84,7 @@ pub unsafe fn read(rsdp: PhysAddr, topology: &mut Topology) {
 /// The bytes of a table after its header.
 fn contents<T: AcpiTable>(table: &PhysicalMapping<Mapper, T>) -> &[u8] {
     let all = table.virtual_start().as_ptr().cast::<u8>();
-    // SAFETY: the mapping has so many bytes, which begin with the header.
+    // SAFETY: X5: the mapping has so many bytes, which begin with the header.
     let all = unsafe { core::slice::from_raw_parts(all, table.region_length()) };
     &all[size_of::<SdtHeader>()..]
 }

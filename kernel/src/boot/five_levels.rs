@@ -26,7 +26,8 @@ pub fn are_on() -> bool {
 /// The boot tables are loaded, interrupts are off, and nothing that the kernel did so far needs to be kept.
 pub unsafe fn enter_again(start_info: PhysAddr) -> ! {
     let low = (&raw const boot_five_levels).addr();
-    // SAFETY: the code runs at its physical address, which the boot tables map; it takes the address in EBX.
+    // SAFETY: X1: the code runs at its physical address, which the boot tables map; it takes the address in
+    // EBX.
     unsafe {
         core::arch::asm!(
             "mov rbx, {start_info}",

@@ -65,7 +65,7 @@ impl BootInfo {
     /// The address is what the loader passed, and physical memory up to there and to what the structure points to
     /// is mapped from the virtual address `map` on, for ever.
     pub unsafe fn read(start_info: PhysAddr, map: usize) -> Self {
-        // SAFETY: the caller promises that a start info is mapped there.
+        // SAFETY: X1: the caller promises that a start info is mapped there.
         let info: StartInfo = unsafe { read(map, start_info.0) };
         assert_eq!((info.magic, info.version >= 1), (MAGIC, true), "the loader does not speak PVH version 1");
         Self { info, map }
@@ -75,7 +75,8 @@ impl BootInfo {
     pub fn usable_memory(self) -> impl Iterator<Item = PhysBytes> {
         let places = (0..u64::from(self.info.memory_map_entries))
             .map(move |index| self.info.memory_map + index * size_of::<MemoryMapEntry>() as u64);
-        // SAFETY: the loader says that so many entries stand there, in memory that `read` knows to be mapped.
+        // SAFETY: X1: the loader says that so many entries stand there, in memory that `read` knows to be
+        // mapped.
         let entries = places.map(move |place| unsafe { read::<MemoryMapEntry>(self.map, place) });
         let usable = entries.filter(|entry| entry.kind == RAM);
         usable.map(|entry| PhysBytes { start: PhysAddr(entry.start), bytes: entry.bytes })
@@ -87,7 +88,7 @@ impl BootInfo {
             return "";
         }
         let line = core::ptr::with_exposed_provenance(self.map + self.info.command_line as usize);
-        // SAFETY: the loader passes a string that ends by a zero byte.
+        // SAFETY: X1: the loader passes a string that ends by a zero byte.
         unsafe { CStr::from_ptr(line) }.to_str().unwrap_or("")
     }
 
@@ -113,7 +114,7 @@ impl BootInfo {
         if self.info.module_count == 0 {
             return None;
         }
-        // SAFETY: the loader passes at least one module.
+        // SAFETY: X1: the loader passes at least one module.
         let module: Module = unsafe { read(self.map, self.info.modules) };
         Some(PhysBytes { start: PhysAddr(module.start), bytes: module.bytes })
     }
@@ -125,6 +126,6 @@ impl BootInfo {
 /// A `T` is mapped there, and every pattern of bits is a `T`.
 unsafe fn read<T>(map: usize, addr: u64) -> T {
     let place = core::ptr::with_exposed_provenance::<T>(map + addr as usize);
-    // SAFETY: the caller promises it.
+    // SAFETY: X1: the caller promises that such a structure is mapped there.
     unsafe { place.read_unaligned() }
 }

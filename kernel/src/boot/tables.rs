@@ -31,7 +31,7 @@ struct Pool {
     given_up: AtomicUsize,
 }
 
-// SAFETY: `take` gives out each table once.
+// SAFETY: X1: `take` gives out each table once.
 unsafe impl Sync for Pool {}
 
 static POOL: Pool = Pool {
@@ -43,7 +43,7 @@ static POOL: Pool = Pool {
 impl Pool {
     fn take(&self) -> Option<&'static Table> {
         let index = self.used.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the index is in bounds and was never given out before.
+        // SAFETY: X1: the index is in bounds and was never given out before.
         (index < POOL_TABLES - self.given_up.load(Ordering::Relaxed))
             .then(|| unsafe { &*self.tables.get().cast::<Table>().add(index) })
     }
@@ -68,7 +68,7 @@ pub fn give_up_unused() -> Range<u64> {
 /// Builds the tables and returns the frame of the top-level one.
 pub fn build(usable: impl Iterator<Item = PhysBytes>) -> Frame {
     let root = POOL.take().expect(TOO_FEW);
-    // SAFETY: the root is new, and all tables are of the pool, which the image contains.
+    // SAFETY: X1: the root is new, and all tables are of the pool, which the image contains.
     let mut tables = unsafe { Tables::new(root, layout::image_at, take) };
     usable.for_each(|range| map_direct(&mut tables, range));
     map_image(&mut tables);
@@ -86,11 +86,12 @@ pub fn build(usable: impl Iterator<Item = PhysBytes>) -> Frame {
 pub fn hand_over(root: Frame) {
     let mut top = root.addr();
     if five_levels::are_on() {
-        // SAFETY: the table is of the pool.
+        // SAFETY: X5: the table is of the pool, which is a part of the image.
         let fifth = unsafe { &*layout::image_at(top).cast::<Table>() };
         top = PhysAddr(fifth.0[511].load(Ordering::Relaxed) & !0xfff);
     }
-    // SAFETY: the root is of the pool, and the tables are those that `build` made, in the direct map like all memory.
+    // SAFETY: X5: the root is of the pool, and the tables are those that `build` made, in the direct map like
+    // all memory.
     let tables = unsafe {
         let root = &*layout::image_at(top).cast::<Table>();
         Tables::new(root, layout::direct_map, kernel_map::take_frame)
@@ -101,10 +102,10 @@ pub fn hand_over(root: Frame) {
 /// Tables that map the kernel and one page of low memory at its own address, executable, for CPUs that start.
 pub fn build_start_up(page: PhysAddr) -> Option<Frame> {
     let root = POOL.take()?;
-    // SAFETY: the root is new, and its tables in the lower half are of the pool.
+    // SAFETY: X1: the root is new, and its tables in the lower half are of the pool.
     let mut tables = unsafe { Tables::new(root, layout::image_at, take) };
     tables.map(page.0, page, SIZE_4K, Rights::StartUp).ok()?;
-    // SAFETY: the kernel's root is a table of the pool, and its upper half does not change.
+    // SAFETY: X5: the kernel's root is a table of the pool, and its upper half does not change.
     let kernel = unsafe { &*layout::image_at(kernel_half::root().addr()).cast::<Table>() };
     let top = if five_levels::are_on() {
         let top = POOL.take()?;

@@ -56,7 +56,8 @@ impl Trampoline {
         let tables = tables::build_start_up(PhysAddr(PAGE))?;
         let mut before = [0; PAGE_BYTES];
         let length = (&raw const trampoline_end).addr() - (&raw const trampoline_start).addr();
-        // SAFETY: the page is memory that Quire was not given, in the direct map. Nothing reads it until `drop`.
+        // SAFETY: X1: the page is usable memory below 1 MiB, which Quire is not given, in the direct map. No
+        // code reads it until `drop`.
         unsafe {
             page().copy_to_nonoverlapping(before.as_mut_ptr(), PAGE_BYTES);
             page().copy_from_nonoverlapping(&raw const trampoline_start, length);
@@ -77,14 +78,14 @@ impl Trampoline {
             entry: entry as usize as u64,
         };
         let offset = (&raw const trampoline_values).addr() - (&raw const trampoline_start).addr();
-        // SAFETY: the values' place is in the page, aligned, and no CPU is starting.
+        // SAFETY: X1: the values' place is in the page, aligned, and no CPU is starting.
         unsafe { page().add(offset).cast::<Values>().write_volatile(values) };
     }
 }
 
 impl Drop for Trampoline {
     fn drop(&mut self) {
-        // SAFETY: as in `prepare`; all CPUs have left the page.
+        // SAFETY: X1: the page is the one that `prepare` copied, and all CPUs have left it.
         unsafe { page().copy_from_nonoverlapping(self.before.as_ptr(), PAGE_BYTES) };
     }
 }

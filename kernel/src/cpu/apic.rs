@@ -85,13 +85,14 @@ fn place(offset: usize) -> *mut u32 {
 
 fn read(offset: usize) -> u32 {
     debug_assert!(is_mapped());
-    // SAFETY: the registers are mapped for ever, and these offsets read without effect.
+    // SAFETY: X5, X6: the registers are mapped for ever, and these offsets read without effect.
     unsafe { place(offset).read_volatile() }
 }
 
 fn write(offset: usize, value: u32) {
     debug_assert!(is_mapped());
-    // SAFETY: the registers are mapped for ever. They touch no memory; what an interrupt does is its handler's matter.
+    // SAFETY: X5, X6: the registers are mapped for ever. They touch no memory; an interrupt does what its
+    // handler does.
     unsafe { place(offset).write_volatile(value) };
 }
 

@@ -65,7 +65,7 @@ pub struct Handover {
     pub runnable: bool,
 }
 
-// SAFETY: the cells are used by their own CPU alone; the rest is atomic.
+// SAFETY: X2: the cells are used by their own CPU alone; the rest is atomic.
 unsafe impl Sync for CpuArea {}
 
 impl CpuArea {
@@ -94,7 +94,8 @@ impl CpuArea {
     /// The running code is this CPU, with interrupts off, and `end` is the end of a task's registers.
     pub unsafe fn set_registers_end(&self, end: u64) {
         self.registers_end.set(end);
-        // SAFETY: the processor reads the task state only when it leaves a program, and this CPU runs the kernel.
+        // SAFETY: X2: the processor reads the task state only when it leaves a program, and this CPU runs the
+        // kernel.
         unsafe { (*self.segments.get()).set_trap_stack(end) };
     }
 
@@ -178,7 +179,7 @@ pub fn recover() {
 #[inline]
 pub fn this() -> &'static CpuArea {
     let area: *const CpuArea;
-    // SAFETY: GS leads to an area while the kernel runs, and the area's address never changes.
+    // SAFETY: X2: GS leads to an area while the kernel runs, and the area's address never changes.
     unsafe {
         asm!("mov {}, gs:[24]", out(reg) area, options(nostack, preserves_flags, readonly));
         &*area
@@ -188,14 +189,14 @@ pub fn this() -> &'static CpuArea {
 /// Counts a spin lock of Quire in, which the running code holds or waits for.
 #[inline]
 pub fn add_spin_lock() {
-    // SAFETY: as in `this`; a handler leaves the field as it found it.
+    // SAFETY: X2: the field is of the running CPU's area; a handler leaves it as it found it.
     unsafe { asm!("inc dword ptr gs:[{}]", const offset_of!(CpuArea, spin_locks), options(nostack)) };
 }
 
 /// Counts a spin lock of Quire out.
 #[inline]
 pub fn remove_spin_lock() {
-    // SAFETY: as in `add_spin_lock`.
+    // SAFETY: X2: the field is of the running CPU's area; a handler leaves it as it found it.
     unsafe { asm!("dec dword ptr gs:[{}]", const offset_of!(CpuArea, spin_locks), options(nostack)) };
 }
 
@@ -203,7 +204,7 @@ pub fn remove_spin_lock() {
 #[inline]
 pub fn in_interrupt() -> bool {
     let depth: u32;
-    // SAFETY: as in `this`.
+    // SAFETY: X2: the field is of the running CPU's area, which GS leads to.
     unsafe {
         asm!(
             "mov {:e}, gs:[{}]",
@@ -219,7 +220,7 @@ pub fn in_interrupt() -> bool {
 #[inline]
 pub fn current() -> *const () {
     let current: *const ();
-    // SAFETY: as in `this`.
+    // SAFETY: X2: the field is of the running CPU's area, which GS leads to.
     unsafe {
         asm!(
             "mov {}, gs:[{}]",
@@ -247,7 +248,7 @@ pub fn of(cpu: CpuId) -> &'static CpuArea {
 #[inline]
 pub fn cpu_id() -> CpuId {
     let id: u32;
-    // SAFETY: as in `this`.
+    // SAFETY: X2: the field is of the running CPU's area, which GS leads to.
     unsafe { asm!("mov {:e}, gs:[32]", out(reg) id, options(nostack, preserves_flags, readonly)) };
     CpuId(id as _)
 }

@@ -26,12 +26,13 @@ pub fn can_have_five_levels() -> bool {
 /// - Programs may use SSE and AVX, whose registers [`fpu`] saves.
 pub fn enable() {
     require_smep_smap_and_xsave();
-    // SAFETY: the kernel's tables use the bit that forbids fetches as NXE defines it; the entry set it already.
+    // SAFETY: X7: the kernel's tables use the bit that forbids fetches as NXE defines it; the entry set it
+    // already.
     unsafe {
         Efer::update(|flags| flags.insert(EferFlags::NO_EXECUTE_ENABLE | EferFlags::SYSTEM_CALL_EXTENSIONS))
     };
     let kernel = Cr0Flags::WRITE_PROTECT | Cr0Flags::MONITOR_COPROCESSOR | Cr0Flags::NUMERIC_ERROR;
-    // SAFETY: the kernel maps what it writes writable, and uses no floating point itself.
+    // SAFETY: X7: the kernel maps what it writes writable, and uses no floating point itself.
     unsafe {
         Cr0::update(|flags| {
             flags.insert(kernel);
@@ -40,7 +41,8 @@ pub fn enable() {
     }
     let vectors = Cr4Flags::OSFXSR | Cr4Flags::OSXMMEXCPT_ENABLE | Cr4Flags::OSXSAVE;
     let guards = Cr4Flags::SUPERVISOR_MODE_EXECUTION_PROTECTION | Cr4Flags::SUPERVISOR_MODE_ACCESS_PREVENTION;
-    // SAFETY: the processor has these, and only `crate::memory::user` touches user memory, between STAC and CLAC.
+    // SAFETY: X7, K3: the processor has these, and only `crate::memory::user` touches user memory, between
+    // STAC and CLAC.
     unsafe { Cr4::update(|flags| flags.insert(Cr4Flags::PAGE_GLOBAL | vectors | guards)) };
     fpu::enable(__cpuid(1).ecx >> 28 & 1 == 1);
 }

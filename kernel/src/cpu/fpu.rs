@@ -37,15 +37,15 @@ impl FpuState {
 
     /// Stores the processor's registers here.
     pub fn save(&mut self) {
-        // SAFETY: the image has the alignment and, for the parts that are on, the size of XSAVE's; the kernel
-        // compiles without these registers, so they hold the program's values.
+        // SAFETY: X3, X7: the image has the alignment and, for the parts that are on, the size of XSAVE's.
+        // The kernel compiles without these registers, so they hold the program's values.
         unsafe { save(self.0.as_mut_ptr()) }
     }
 
     /// Loads the processor's registers from here.
     pub fn restore(&self) {
-        // SAFETY: as in `save`. XRSTOR faults at an image that is not of XSAVE, and `sanitise` cleared what a program
-        // can spoil.
+        // SAFETY: X3: the image is large and aligned enough, as in `save`. XRSTOR faults at an image that is
+        // not of XSAVE, and `sanitise` cleared what a program can spoil.
         unsafe { restore(self.0.as_ptr()) }
     }
 
@@ -69,7 +69,7 @@ impl FpuState {
 /// Lets the running CPU use and save the registers. `CR4.OSXSAVE` is on.
 pub fn enable(has_avx: bool) {
     let parts = if has_avx { PARTS } else { PARTS.difference(XCr0Flags::AVX) };
-    // SAFETY: the processor has these parts, and each task saves them.
+    // SAFETY: X7: the processor has these parts, and each task saves them.
     unsafe { XCr0::write(parts) }
 }
 
@@ -85,14 +85,15 @@ pub fn borrow_registers() -> bool {
     if area.in_interrupt() {
         return false;
     }
-    // SAFETY: no handler uses the image, and calls do not nest.
+    // SAFETY: X2: the image is of the running CPU's area. No handler uses it, and calls do not nest.
     unsafe { (*area.vectors.get()).save() };
     true
 }
 
 /// Loads what [`borrow_registers`] saved.
 pub fn give_back_registers() {
-    // SAFETY: as in `borrow_registers`.
+    // SAFETY: X2: the image is the one that `borrow_registers` filled, on the same CPU, since the caller
+    // switches no tasks.
     unsafe { (*area::this().vectors.get()).restore() };
 }
 
@@ -101,7 +102,7 @@ pub fn give_back_registers() {
 #[inline]
 unsafe fn save(image: *mut u8) {
     let parts = PARTS.bits() as u32;
-    // SAFETY: the caller's image; `enable` has turned the instruction on.
+    // SAFETY: X7: the image is the caller's; `enable` has turned the instruction on.
     unsafe {
         asm!("xsave64 [{}]", in(reg) image, in("eax") parts, in("edx") 0, options(nostack, preserves_flags))
     };
@@ -112,7 +113,7 @@ unsafe fn save(image: *mut u8) {
 #[inline]
 unsafe fn restore(image: *const u8) {
     let parts = PARTS.bits() as u32;
-    // SAFETY: as in `save`.
+    // SAFETY: X7: the image is the caller's; `enable` has turned the instruction on.
     unsafe {
         asm!("xrstor64 [{}]", in(reg) image, in("eax") parts, in("edx") 0, options(nostack, preserves_flags))
     };

@@ -90,7 +90,7 @@ fn serve_device(vector: u8) {
     if handler.is_null() {
         return;
     }
-    // SAFETY: what is not null is a function that `connect` stored.
+    // SAFETY: X8: a word that is not null is a function that `connect` stored.
     let handler: fn() = unsafe { core::mem::transmute(handler) };
     handler();
 }

@@ -37,7 +37,7 @@ impl IoApic {
     }
 
     fn read(&self, register: u32) -> u32 {
-        // SAFETY: the registers are mapped for ever, and the lock of the table of APICs is held.
+        // SAFETY: X5, X6: the registers are mapped for ever, and the lock of the table of APICs is held.
         unsafe {
             self.place(SELECT).write_volatile(register);
             self.place(WINDOW).read_volatile()
@@ -45,7 +45,7 @@ impl IoApic {
     }
 
     fn write(&self, register: u32, value: u32) {
-        // SAFETY: as in `read`.
+        // SAFETY: X5, X6: the registers are mapped for ever, and the lock of the table of APICs is held.
         unsafe {
             self.place(SELECT).write_volatile(register);
             self.place(WINDOW).write_volatile(value);

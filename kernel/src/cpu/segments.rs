@@ -47,7 +47,7 @@ impl Segments {
 
 /// Loads the running CPU's segments and task state. Called once on each CPU, after `area::install`.
 pub fn load() {
-    // SAFETY: this CPU alone uses its segments, once, and the area is a static.
+    // SAFETY: X2: this CPU alone uses its segments, once, and the area is a static.
     let segments: &'static mut Segments = unsafe { &mut *area::this().segments.get() };
     for (slot, stack) in [(FATAL_STACK, &raw const segments.fatal), (NMI_STACK, &raw const segments.nmi)] {
         let top = stack.addr() + FATAL_STACK_BYTES;
@@ -61,11 +61,11 @@ pub fn load() {
     let user_data = gdt.append(Descriptor::user_data_segment());
     let user_code = gdt.append(Descriptor::user_code_segment());
     assert_eq!((user_code.0, user_data.0), (USER_CODE, USER_DATA));
-    // SAFETY: the task state is part of a static.
+    // SAFETY: X7: the task state is a part of a static.
     let tss = gdt.append(unsafe { Descriptor::tss_segment_unchecked(tss) });
-    // SAFETY: the table is part of a static, and nothing changes it any more.
+    // SAFETY: X7: the table is a part of a static, and does not change any more.
     unsafe { gdt.load_unsafe() };
-    // SAFETY: the selectors are of the table that was just loaded.
+    // SAFETY: X7: the selectors are of the table that was just loaded.
     unsafe {
         CS::set_reg(code);
         SS::set_reg(data);

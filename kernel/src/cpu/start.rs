@@ -73,7 +73,7 @@ extern "C" fn entry(cpu: u64) -> ! {
     features::enable();
     prepare(CpuId(cpu as u32));
     apic::enable();
-    // SAFETY: the kernel runs in ring 0.
+    // SAFETY: X7: the kernel runs at privilege level 0.
     let state = unsafe { ProcessorState::read() };
     state.check(manager::paging()).expect("the state of the first CPU");
     ipi::set_online();

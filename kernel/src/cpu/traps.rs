@@ -27,7 +27,7 @@ pub fn load() {
         let mut table: RawTable = [Entry::missing(); 256];
         for (vector, entry) in table.iter_mut().enumerate().take(VECTORS) {
             let stub = (&raw const trap_stubs).addr() + vector * STUB_BYTES;
-            // SAFETY: each stub is the entry of its vector; fatal ones have a stack.
+            // SAFETY: X7: each stub is the entry of its vector; fatal ones have a stack.
             unsafe {
                 let options = entry.set_handler_addr(VirtAddr::new(stub as u64));
                 if vector == NMI as usize {
@@ -37,7 +37,8 @@ pub fn load() {
                 }
             }
         }
-        // SAFETY: the table is 256 entries of one layout; their handler types exist for the compiler alone.
+        // SAFETY: X7: the table is 256 entries of one layout; their handler types exist for the compiler
+        // alone.
         unsafe { core::mem::transmute::<RawTable, InterruptDescriptorTable>(table) }
     })
     .load();
@@ -46,7 +47,7 @@ pub fn load() {
 /// The legacy interrupt controllers would deliver their timer as vector 8, a double fault.
 pub fn mask_legacy_interrupts() {
     for data_port in [0x21, 0xa1] {
-        // SAFETY: masks all lines of one controller.
+        // SAFETY: X6: the write masks all lines of one controller.
         unsafe { Port::<u8>::new(data_port).write(0xff) };
     }
 }

@@ -60,7 +60,7 @@ pub fn initial_registers(entry: VirtAddr, stack: VirtAddr) -> Registers {
 /// space is loaded.
 pub unsafe fn run(registers: *mut Registers) -> Stop {
     // The program's registers replace all that a call may lose, and four that it keeps.
-    // SAFETY: the caller promises it.
+    // SAFETY: X3: the caller promises that the registers are the running task's.
     unsafe {
         asm!(
             "call {}",
@@ -75,7 +75,7 @@ pub unsafe fn run(registers: *mut Registers) -> Stop {
     }
     // The next fault overwrites CR2, so it is read before interrupts are on.
     let fault_address = VirtAddr(Cr2::read_raw());
-    // SAFETY: the program does not run any more, so this is the only use of its registers.
+    // SAFETY: X3: the program does not run any more, so this is the only use of its registers.
     let registers = unsafe { &*registers };
     if registers.vector == PAGE_FAULT {
         // Quire handles a fault with interrupts on, because it may have to interrupt other CPUs.

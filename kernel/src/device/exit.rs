@@ -49,7 +49,7 @@ impl fmt::Display for Outcome {
 /// Ends the machine. The last line of the log says how, since QEMU's status has fewer bits.
 pub fn exit(outcome: Outcome) -> ! {
     log!("end: {outcome}");
-    // SAFETY: a write to this port ends QEMU; without the device it does nothing.
+    // SAFETY: X6: a write to this port ends QEMU; without the device it does nothing.
     unsafe { Port::<u32>::new(PORT).write(u32::from(outcome.value())) };
     loop {
         x86_64::instructions::hlt();

@@ -29,7 +29,7 @@ impl Write for Log {
             return Serial.write_str(text);
         }
         for &byte in text.as_bytes() {
-            // SAFETY: a write to the console touches no memory.
+            // SAFETY: X6: a write to the console touches no memory.
             unsafe { Port::<u8>::new(DEBUG_CONSOLE).write(byte) };
         }
         Ok(())
@@ -44,7 +44,7 @@ pub fn print(line: fmt::Arguments<'_>) {
             patience -= 1;
             core::hint::spin_loop();
         }
-        // SAFETY: reads the port; without the console it reads as all ones.
+        // SAFETY: X6: this reads the port; without the console it reads as all ones.
         let has_console = unsafe { Port::<u8>::new(DEBUG_CONSOLE).read() } == PRESENT;
         // Neither device can fail.
         let _ = writeln!(Log { has_console }, "[quire] {line}");

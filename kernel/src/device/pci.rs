@@ -38,7 +38,7 @@ impl Ports {
     fn select(function: DeviceFunction, register: u8) {
         let DeviceFunction { bus, device, function } = function;
         let place = u32::from(bus) << 16 | u32::from(device) << 11 | u32::from(function) << 8;
-        // SAFETY: the port says which register the other one is, and touches no memory.
+        // SAFETY: X6: the port says which register the other one is, and touches no memory.
         unsafe { Port::<u32>::new(ADDRESS).write(ENABLE | place | u32::from(register & !3)) };
     }
 }
@@ -46,14 +46,14 @@ impl Ports {
 impl ConfigurationAccess for Ports {
     fn read_word(&self, function: DeviceFunction, register: u8) -> u32 {
         Self::select(function, register);
-        // SAFETY: registers of the configuration read without effect; without a bus all bits are ones.
+        // SAFETY: X6: registers of the configuration read without effect; without a bus all bits are ones.
         unsafe { Port::<u32>::new(DATA).read() }
     }
 
     fn write_word(&mut self, function: DeviceFunction, register: u8, value: u32) {
         Self::select(function, register);
-        // SAFETY: callers set commands, sizes and capabilities of a device that no other code drives; DMA begins only
-        // with a queue, whose memory is the driver's.
+        // SAFETY: X6: callers set commands, sizes and capabilities of a device that no other code drives. DMA
+        // begins only with a queue, whose memory is the driver's (Q1).
         unsafe { Port::<u32>::new(DATA).write(value) };
     }
 
@@ -75,7 +75,7 @@ pub fn send_messages(root: &mut PciRoot<Ports>, function: DeviceFunction, vector
     let table = registers(root, function, place as u8 & 7, place & !7, ENTRY_BYTES)?.cast::<u32>();
     let apic_id = topology::get().apic_ids()[CpuId(0).index()];
     for (at, word) in [APIC_MESSAGES | apic_id << 12, 0, u32::from(vector), 0].into_iter().enumerate() {
-        // SAFETY: `registers` mapped the four words of the table's first entry for ever.
+        // SAFETY: X5, X6: `registers` mapped the four words of the table's first entry for ever.
         unsafe { table.add(at).write_volatile(word) };
     }
     let control = Ports.read_word(function, capability);
@@ -86,7 +86,8 @@ pub fn send_messages(root: &mut PciRoot<Ports>, function: DeviceFunction, vector
     let common = all.find(|found| found.id == VENDOR && is_common(found.private_header))?.offset;
     let (bar, offset) = (Ports.read_word(function, common + 4), Ports.read_word(function, common + 8));
     let common = registers(root, function, bar as u8, offset, COMMON_BYTES)?;
-    // SAFETY: `registers` mapped them for ever, and this CPU alone starts the device. The table's entry 0 is set.
+    // SAFETY: X5, X6: `registers` mapped them for ever, and this CPU alone starts the device. The table's
+    // entry 0 is set.
     let accepted = unsafe {
         common.add(QUEUE_SELECT).cast::<u16>().write_volatile(0);
         common.add(QUEUE_MESSAGE).cast::<u16>().write_volatile(0);

@@ -26,7 +26,7 @@ impl Serial {
     pub fn send(&self, bytes: &[u8]) {
         let (mut data, mut status) = (Port::<u8>::new(COM1), Port::<u8>::new(COM1 + 5));
         for &byte in bytes {
-            // SAFETY: the ports of a 16550; reading the status and sending a byte touch no memory.
+            // SAFETY: X6: the ports of a 16550; reading the status and sending a byte touch no memory.
             unsafe {
                 while status.read() & CAN_SEND == 0 {}
                 data.write(byte);
@@ -36,7 +36,7 @@ impl Serial {
 
     /// The next byte that was received, if there is one.
     pub fn receive(&self) -> Option<u8> {
-        // SAFETY: the ports of a 16550; reading a received byte touches no memory.
+        // SAFETY: X6: the ports of a 16550; reading a received byte touches no memory.
         unsafe {
             let has_byte = Port::<u8>::new(COM1 + 5).read() & HAS_BYTE != 0;
             has_byte.then(|| Port::<u8>::new(COM1).read())
@@ -47,7 +47,7 @@ impl Serial {
     /// whether the machine can.
     pub fn on_receive(&self, handler: fn()) -> bool {
         let connected = interrupts::connect_isa(LINE, handler);
-        // SAFETY: the ports of a 16550; interrupts touch no memory.
+        // SAFETY: X6: the ports of a 16550; its interrupts touch no memory.
         unsafe {
             Port::<u8>::new(COM1 + 4).write(READY);
             Port::<u8>::new(COM1 + 1).write(ON_RECEIVE);

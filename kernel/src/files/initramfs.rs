@@ -59,7 +59,7 @@ pub struct File {
 /// # Safety
 /// The memory stays as it is for ever: Quire was not given it.
 pub unsafe fn install(initrd: PhysBytes) {
-    // SAFETY: usable memory is in the direct map, and the caller promises that it does not change.
+    // SAFETY: X5: usable memory is in the direct map, and the caller promises that it does not change.
     ARCHIVE.call_once(|| unsafe {
         slice::from_raw_parts(layout::direct_map(initrd.start), initrd.bytes as usize)
     });

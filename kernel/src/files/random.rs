@@ -39,7 +39,7 @@ fn seed() -> [u8; 32] {
 /// The manual advises ten attempts.
 fn random_word() -> Option<u64> {
     let mut value = 0;
-    // SAFETY: the caller has found that the processor has the instruction.
+    // SAFETY: X7: the caller has found that the processor has the instruction.
     (0..10).any(|_| unsafe { rdrand(&mut value) }).then_some(value)
 }
 

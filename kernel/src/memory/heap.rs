@@ -57,13 +57,13 @@ impl KernelHeap {
         if !slot.load(Ordering::Relaxed).is_null() {
             return true;
         }
-        // SAFETY: the layout is not empty.
+        // SAFETY: E1: the layout is not empty.
         let folio = unsafe { self.heap.alloc(layout) };
         if folio.is_null() {
             return false;
         }
         if slot.compare_exchange(null_mut(), folio, Ordering::Release, Ordering::Relaxed).is_err() {
-            // SAFETY: it was just allocated with this layout, and another CPU has filled the slot.
+            // SAFETY: E1: it was just allocated with this layout, and another CPU has filled the slot.
             unsafe { self.heap.dealloc(folio, layout) };
         }
         true
@@ -98,17 +98,17 @@ impl KernelHeap {
     }
 }
 
-// SAFETY: each allocation is one of Quire's heap. A folio of the reserve is what that heap gives to interrupts and for
-// large layouts, and its slot is empty while it is in use.
+// SAFETY: E1: each allocation is one of Quire's heap. A folio of the reserve is what that heap gives to
+// interrupts and for large layouts, and its slot is empty while it is in use (X8).
 unsafe impl GlobalAlloc for KernelHeap {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: the caller's contract is the same.
+        // SAFETY: E1: the caller's contract is the same.
         let memory = unsafe { self.heap.alloc(layout) };
         if memory.is_null() { self.take(layout) } else { memory }
     }
 
     unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
-        // SAFETY: the memory is the inner heap's, and the caller's contract is the same.
+        // SAFETY: E1: the memory is the inner heap's, and the caller's contract is the same.
         unsafe { self.heap.dealloc(memory, layout) }
     }
 }

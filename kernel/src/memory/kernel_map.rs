@@ -136,7 +136,7 @@ impl Tables {
             entry.store(table.0 | WRITE | PRESENT, Ordering::Release);
         }
         let table = (self.view)(PhysAddr(entry.load(Ordering::Relaxed) & ADDRESS));
-        // SAFETY: by the contract of `new` the entry leads to a table, and `view` to its words.
+        // SAFETY: X5: by the contract of `new` the entry leads to a table, and `view` to its words.
         Ok(unsafe { &*table.cast::<Table>() })
     }
 }

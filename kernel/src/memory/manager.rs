@@ -32,7 +32,7 @@ static HEAP: KernelHeap = KernelHeap::new();
 /// # Safety
 /// Nothing else uses this memory, now or later (invariant 1).
 pub unsafe fn start(memory: &MemoryMap) {
-    // SAFETY: the caller hands the memory over.
+    // SAFETY: invariant 1: the caller hands the memory over.
     let manager = MANAGER.call_once(|| unsafe {
         MemoryManager::new(&MACHINE, memory.ranges(), &config(memory)).expect("memory that can be managed")
     });

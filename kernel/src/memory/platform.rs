@@ -144,7 +144,7 @@ unsafe impl FramePlatform for Machine {
 // SAFETY: each flush removes what it must before it returns (invariant 2).
 unsafe impl TablePlatform for Machine {
     fn processor_state(&self) -> ProcessorState {
-        // SAFETY: the kernel runs at privilege level 0.
+        // SAFETY: X7: the kernel runs at privilege level 0.
         unsafe { ProcessorState::read() }
     }
 
@@ -176,7 +176,8 @@ unsafe impl TablePlatform for Machine {
     }
 }
 
-// SAFETY: as for `TablePlatform`.
+// SAFETY: invariant 2: each flush of `TablePlatform` is done when it returns. Calls of this trait touch no
+// memory of Quire's.
 unsafe impl Platform for Machine {
     type Pager = Storage;
 

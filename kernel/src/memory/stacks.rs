@@ -83,7 +83,7 @@ impl Drop for KernelStack {
 
 fn push(slot: Slot) {
     let mut free = FREE.lock();
-    // SAFETY: the stack is mapped, and the task that ran on it is gone.
+    // SAFETY: X5: the stack is mapped, and the task that ran on it is gone.
     unsafe { slot.link().write(free.first) };
     free.first = Some(slot);
     free.count += 1;
@@ -92,7 +92,7 @@ fn push(slot: Slot) {
 fn pop() -> Option<Slot> {
     let mut free = FREE.lock();
     let slot = free.first?;
-    // SAFETY: a free stack is mapped and begins with its link.
+    // SAFETY: X5: a free stack is mapped and begins with its link.
     free.first = unsafe { slot.link().read() };
     free.count -= 1;
     Some(slot)
@@ -138,7 +138,7 @@ fn unmap_pages(slot: Slot, pages: usize) {
 
 fn free_frame(frame: Frame) {
     let pages = manager::manager().pages();
-    // SAFETY: `map_page` took the frame from Quire, and no translation leads to it.
+    // SAFETY: invariant 1: `map_page` took the frame from Quire, and no translation leads to it.
     let folio = unsafe { pages.frames().folio_from_raw(frame, Order::FRAME) };
     let freed = pages.free(folio);
     debug_assert!(freed.is_ok(), "a frame of a stack");

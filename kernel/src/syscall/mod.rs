@@ -41,7 +41,7 @@ struct Call<'s> {
 /// Serves the call in the running task's registers.
 pub fn serve(task: &Task) {
     let registers = task.registers();
-    // SAFETY: the program does not run, so the running task alone uses its registers.
+    // SAFETY: X3: the program does not run, so the running task alone uses its registers.
     let Registers { rax: number, rdi, rsi, rdx, r10, r8, r9, .. } = unsafe { (*registers).clone() };
     let arguments = [rdi, rsi, rdx, r10, r8, r9];
     let answer = match number as u32 {
@@ -64,7 +64,7 @@ pub fn serve(task: &Task) {
             errno.as_result()
         }
     };
-    // SAFETY: as above.
+    // SAFETY: X3: the program still does not run.
     unsafe { (*registers).rax = result };
 }
 

@@ -50,7 +50,7 @@ impl Call<'_> {
                 Ok(0)
             }
             ARCH_GET_FS => {
-                // SAFETY: the task is the running one, and its program does not run.
+                // SAFETY: X3: the task is the running one, and its program does not run.
                 let base = unsafe { self.task.user() }.fs_base.0;
                 self.store_words(self.arguments[1], &[base])?;
                 Ok(0)

@@ -139,7 +139,7 @@ impl Call<'_> {
 
     pub(super) fn sigaltstack(&self) -> Answer {
         let [new, old, ..] = self.arguments;
-        // SAFETY: the task is the running one, and its program does not run.
+        // SAFETY: X3: the task is the running one, and its program does not run.
         let rsp = unsafe { self.task.user() }.registers.rsp;
         let before = self.task.signals.0.lock().alt_stack;
         let on_it = before.bytes != 0 && before.contains(rsp);

@@ -147,7 +147,7 @@ fn child_process(
 }
 
 fn child_context(task: &Task, request: &CloneRequest) -> UserContext {
-    // SAFETY: the task is the running one, and its program does not run.
+    // SAFETY: X3: the task is the running one, and its program does not run.
     let own = unsafe { task.user() };
     own.fpu.save();
     let mut context = own.clone();

@@ -83,7 +83,7 @@ fn begin(task: &Arc<Task>, context: UserContext, identity: Identity, credentials
     end_vfork(process);
     context.fpu.restore();
     task.set_fs_base(context.fs_base);
-    // SAFETY: the task is the running one, and its program does not run.
+    // SAFETY: X3: the task is the running one, and its program does not run.
     *unsafe { task.user() } = context;
     task.clear_child_tid.store(0, Ordering::Relaxed);
     task.robust_list.store(0, Ordering::Relaxed);

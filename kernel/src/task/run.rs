@@ -43,7 +43,8 @@ pub fn user_loop() {
             oom::refill_heap(task);
             continue;
         }
-        // SAFETY: the registers are the running task's, and signal frames and calls change them as a program could.
+        // SAFETY: X3: the registers are the running task's, and signal frames and calls change them as a
+        // program could.
         match unsafe { user_mode::run(task.registers()) } {
             Stop::SystemCall => syscall::serve(task),
             Stop::PageFault(addr, access) => fault(task, addr, access),
@@ -62,7 +63,7 @@ fn fault(task: &Task, addr: VirtAddr, access: Access) {
     match error.signal() {
         Some(signal) => {
             note_signal(task);
-            // SAFETY: the program does not run.
+            // SAFETY: X3: the task is the running one, and its program does not run.
             unsafe { task.user() }.fault_address = addr.0;
             let info = SigInfo::fault(signal.number as u32, signal.code, addr.0);
             signal::send::force(task, info);
@@ -76,7 +77,7 @@ fn fault(task: &Task, addr: VirtAddr, access: Access) {
 
 /// The signal for a trap of the processor, as Linux has it.
 fn trap(task: &Task, vector: u64) {
-    // SAFETY: the program does not run.
+    // SAFETY: X3: the task is the running one, and its program does not run.
     let rip = unsafe { task.user() }.registers.rip;
     let info = match vector {
         0 => SigInfo::fault(abi::SIGFPE, abi::FPE_INTDIV as i32, rip),

@@ -19,7 +19,7 @@ struct Queue {
     length: usize,
 }
 
-// SAFETY: `last` points to a task of the queue, which can go to any CPU.
+// SAFETY: X4: `last` points to a task of the queue, which can go to any CPU.
 unsafe impl Send for Queue {}
 
 static QUEUES: [IrqLock<Queue>; MAX_CPUS] =
@@ -32,7 +32,8 @@ impl Queue {
         let new = Arc::as_ptr(&task);
         let place = match self.first {
             None => &mut self.first,
-            // SAFETY: the queue holds a reference to its last task, and is the only user of the link of a task in it.
+            // SAFETY: X4: the queue holds a reference to its last task, and is the only user of the link of a
+            // task in it.
             Some(_) => unsafe { &mut *(*self.last).next_in_queue.get() },
         };
         *place = Some(task);
@@ -43,7 +44,7 @@ impl Queue {
 
     fn pop_front(&mut self) -> Option<Arc<Task>> {
         let task = self.first.take()?;
-        // SAFETY: the task is in this queue, which is the only user of its link.
+        // SAFETY: X4: the task is in this queue, which is the only user of its link.
         self.first = unsafe { (*task.next_in_queue.get()).take() };
         self.length -= 1;
         WAITING.fetch_sub(1, Ordering::SeqCst);

@@ -41,7 +41,7 @@ static IDLE: [IrqLock<Option<Arc<Task>>>; area::MAX_CPUS] = [const { IrqLock::ne
 /// The running task.
 pub fn current() -> Arc<Task> {
     let task = area::current().cast::<Task>();
-    // SAFETY: the CPU holds a strong reference to the running task, from which this is counted up.
+    // SAFETY: X4: the CPU holds a strong reference to the running task, from which this is counted up.
     unsafe {
         Arc::increment_strong_count(task);
         Arc::from_raw(task)
@@ -50,15 +50,15 @@ pub fn current() -> Arc<Task> {
 
 /// The running task, for as long as the caller runs in it.
 pub fn current_ref() -> &'static Task {
-    // SAFETY: the CPU holds a strong reference to the task that runs, and the caller is that task: what it has on its
-    // stack does not outlive it.
+    // SAFETY: X4: the CPU holds a strong reference to the task that runs, and the caller is that task: what
+    // it has on its stack does not outlive it.
     unsafe { &*area::current().cast::<Task>() }
 }
 
 /// The running task, as [`current_ref`]; `None` while the kernel starts.
 #[inline]
 pub fn running() -> Option<&'static Task> {
-    // SAFETY: as in `current_ref`.
+    // SAFETY: X4: the CPU holds a strong reference to the task that runs, or the word is null.
     unsafe { area::current().cast::<Task>().as_ref() }
 }
 
@@ -212,8 +212,8 @@ fn switch_away(runnable: bool) {
     while next.on_cpu.swap(true, Ordering::Acquire) {
         core::hint::spin_loop();
     }
-    // SAFETY: interrupts are off; `previous` is the running task, whose reference the CPU holds until the handover;
-    // `next` runs nowhere, and was taken out of its queue.
+    // SAFETY: X3, X4: interrupts are off; `previous` is the running task, whose reference the CPU holds until
+    // the handover; `next` runs nowhere, and was taken out of its queue.
     unsafe { switch_to(&*previous, next, runnable) };
     restore(enabled);
 }
@@ -230,12 +230,12 @@ unsafe fn switch_to(previous: &Task, next: Arc<Task>, runnable: bool) {
     note_switch(area::cpu_id(), previous);
     let area = area::this();
     let next = ManuallyDrop::new(next);
-    // SAFETY: the caller switches from one task to the other.
+    // SAFETY: X3: the caller switches from one task to the other.
     unsafe { load_user_context(previous, &next) };
     timer::begin_slice(run_queue::has_work(area::cpu_id()));
     area.handover.set(Handover { previous: core::ptr::from_ref(previous).cast(), runnable });
     area.set_current(Arc::as_ptr(&next).cast());
-    // SAFETY: the stack pointer was stored when `next` was switched away from, or made for its first run.
+    // SAFETY: X4: the stack pointer was stored when `next` was switched away from, or made for its first run.
     unsafe { switch_stacks(previous.stack_pointer.get(), *next.stack_pointer.get()) };
     finish_switch();
 }
@@ -245,7 +245,7 @@ unsafe fn switch_to(previous: &Task, next: Arc<Task>, runnable: bool) {
 /// # Safety
 /// As for [`switch_to`].
 unsafe fn load_user_context(previous: &Task, next: &Task) {
-    // SAFETY: the caller switches between these tasks.
+    // SAFETY: X3: the caller switches between these tasks.
     let (from, to) = unsafe { (previous.space_to_load(), next.space_to_load()) };
     match (from, to) {
         (Some(from), Some(to)) => from.switch_to(to),
@@ -254,15 +254,15 @@ unsafe fn load_user_context(previous: &Task, next: &Task) {
         (None, None) => {}
     }
     if from.is_some() {
-        // SAFETY: the task is the running one until the stacks are switched.
+        // SAFETY: X3: the task is the running one until the stacks are switched.
         unsafe { previous.user().fpu.save() };
     }
     // Also for a task without an address space: it may be about to execute its first program.
     let end = next.registers().wrapping_add(1).addr() as u64;
-    // SAFETY: interrupts are off, the task is about to run, and these are its registers.
+    // SAFETY: X2, X3: interrupts are off, the task is about to run, and these are its registers.
     unsafe { area::this().set_registers_end(end) };
     if to.is_some() {
-        // SAFETY: as above, and its program does not run yet.
+        // SAFETY: X3: interrupts are off, the task is about to run, and its program does not run yet.
         let user = unsafe { next.user() };
         user.fpu.restore();
         FsBase::write(x86_64::VirtAddr::new_truncate(user.fs_base.0));
@@ -272,7 +272,7 @@ unsafe fn load_user_context(previous: &Task, next: &Task) {
 /// The first thing that a task does after a switch: the task before it has left its stack.
 pub fn finish_switch() {
     let Handover { previous, runnable } = area::this().handover.get();
-    // SAFETY: the CPU's reference to the task that it ran before goes to this value.
+    // SAFETY: X4: the CPU's reference to the task that it ran before goes to this value.
     let previous = unsafe { Arc::from_raw(previous.cast::<Task>()) };
     previous.on_cpu.store(false, Ordering::Release);
     if runnable {

@@ -13,7 +13,7 @@ pub struct SleepLock<T> {
     value: UnsafeCell<T>,
 }
 
-// SAFETY: one task at a time holds the lock and uses the value.
+// SAFETY: L1: one task at a time holds the lock and uses the value.
 unsafe impl<T: Send> Sync for SleepLock<T> {}
 
 impl<T: Default> Default for SleepLock<T> {
@@ -43,14 +43,14 @@ impl<T> Deref for SleepGuard<'_, T> {
     type Target = T;
 
     fn deref(&self) -> &T {
-        // SAFETY: the guard holds the lock.
+        // SAFETY: L1: the guard holds the lock.
         unsafe { &*self.0.value.get() }
     }
 }
 
 impl<T> DerefMut for SleepGuard<'_, T> {
     fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: the guard holds the lock, and is borrowed alone.
+        // SAFETY: L1: the guard holds the lock, and is borrowed alone.
         unsafe { &mut *self.0.value.get() }
     }
 }

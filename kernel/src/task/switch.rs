@@ -25,7 +25,7 @@ pub unsafe extern "C" fn switch_stacks(from: *mut u64, to: u64) {
 /// It was stored by [`switch_stacks`] or made by [`prepare`], and its code does not run.
 pub unsafe fn goes_on_at(stack_pointer: u64) -> [u64; 2] {
     let words = ptr::with_exposed_provenance::<u64>(stack_pointer as usize);
-    // SAFETY: six registers and the address stand there; RBP is the fifth from below.
+    // SAFETY: X4: six registers and the address stand there; RBP is the fifth from below.
     unsafe { [words.add(6).read(), words.add(4).read()] }
 }
 
@@ -40,7 +40,7 @@ pub unsafe fn prepare(end: *mut u64, start: extern "C" fn() -> !) -> u64 {
     let frame = end.wrapping_sub(8);
     for word in 0..8 {
         let value = if word == 6 { start as usize as u64 } else { 0 };
-        // SAFETY: the caller owns the bytes.
+        // SAFETY: X4: the stack is new, and its bytes are the caller's.
         unsafe { frame.add(word).write(value) };
     }
     frame.addr() as u64

@@ -93,10 +93,10 @@ pub struct Task {
     _number: NumberInUse,
 }
 
-// SAFETY: `stack_pointer`, `user` and `space` are used by the CPU that runs the task, or before it first runs;
-// `next_in_queue` under the lock of the queue that the task is in.
+// SAFETY: X3, X4: `stack_pointer`, `user` and `space` are used by the CPU that runs the task, or before it
+// first runs; `next_in_queue` under the lock of the queue that the task is in.
 unsafe impl Send for Task {}
-// SAFETY: as above; all else is atomic or immutable.
+// SAFETY: X3, X4: these fields have one user at a time, as for `Send`; all else is atomic or immutable.
 unsafe impl Sync for Task {}
 
 impl Task {
@@ -112,7 +112,7 @@ impl Task {
         start: extern "C" fn() -> !,
     ) -> Result<Arc<Self>, Errno> {
         let stack = KernelStack::new()?;
-        // SAFETY: the stack is new, and ends at a multiple of 16.
+        // SAFETY: X4: the stack is new, and ends at a multiple of 16.
         let stack_pointer = unsafe { switch::prepare(stack.end(), start) };
         Ok(Arc::new(Self::with_stack(process, id, user, space, stack_pointer, Some(stack))))
     }
@@ -120,7 +120,7 @@ impl Task {
     /// The instruction and the frame pointer with which it goes on, unless it runs. For a panic, when no CPU switches.
     pub(super) fn waits_at(&self) -> Option<[u64; 2]> {
         let is_away = !self.on_cpu.load(Ordering::Acquire);
-        // SAFETY: it is on no CPU, so its stack pointer was stored.
+        // SAFETY: X4: it is on no CPU, so its stack pointer was stored.
         is_away.then(|| unsafe { switch::goes_on_at(*self.stack_pointer.get()) })
     }
 
@@ -166,7 +166,7 @@ impl Task {
     /// Where the program's registers stand.
     pub fn registers(&self) -> *mut Registers {
         // No reference is made: the processor stores there while a program runs.
-        // SAFETY: the pointer stays inside the task.
+        // SAFETY: X3: the pointer stays inside the task.
         unsafe { &raw mut (*self.user.get()).registers }
     }
 
@@ -176,7 +176,7 @@ impl Task {
     /// The task is the running one, or does not run yet, and no other reference to the state is in use.
     #[expect(clippy::mut_from_ref, reason = "the contract makes it the only reference")]
     pub unsafe fn user(&self) -> &mut UserContext {
-        // SAFETY: the caller promises it.
+        // SAFETY: X3: the caller promises that this is the only use.
         unsafe { &mut *self.user.get() }
     }
 
@@ -186,14 +186,14 @@ impl Task {
     /// For a task of the kernel, which has none.
     pub fn space(&self) -> &Space {
         debug_assert!(core::ptr::eq(self, super::sched::current_ref()));
-        // SAFETY: only the task itself changes it, in `replace_space` and `leave_space`, which are called where no
-        // reference is live.
+        // SAFETY: X3: only the task itself changes it, in `replace_space` and `leave_space`, which are called
+        // where no reference is live.
         unsafe { (*self.space.get()).as_deref() }.expect("a program's task has an address space")
     }
 
     /// A handle on the running task's own address space.
     pub fn space_handle(&self) -> Option<Arc<Space>> {
-        // SAFETY: as in `space`.
+        // SAFETY: X3: only the task itself changes it, and it runs this code.
         unsafe { (*self.space.get()).clone() }
     }
 
@@ -202,13 +202,14 @@ impl Task {
     /// # Safety
     /// The caller switches to or from the task.
     pub(super) unsafe fn space_to_load(&self) -> Option<&Space> {
-        // SAFETY: the task runs on this CPU, or does not run.
+        // SAFETY: X3: the task runs on this CPU, or does not run.
         unsafe { (*self.space.get()).as_deref() }
     }
 
     /// Gives the running task another address space and loads it. The old one goes with its last task.
     pub fn replace_space(&self, new: Arc<Space>) {
-        // SAFETY: the task is the running one, and its callers hold no reference to the old address space.
+        // SAFETY: X3: the task is the running one, and its callers hold no reference to the old address
+        // space.
         let slot = unsafe { &mut *self.space.get() };
         match slot.as_deref() {
             Some(old) => old.switch_to(&new),
@@ -219,7 +220,8 @@ impl Task {
 
     /// Takes the address space from the running task, which never returns to its program.
     pub fn leave_space(&self) {
-        // SAFETY: as in `replace_space`.
+        // SAFETY: X3: the task is the running one, and its callers hold no reference to the old address
+        // space.
         let slot = unsafe { &mut *self.space.get() };
         if let Some(space) = slot.take() {
             space.switch_out();
@@ -228,7 +230,7 @@ impl Task {
 
     /// Sets the base of thread-local storage of the running task.
     pub fn set_fs_base(&self, base: VirtAddr) {
-        // SAFETY: the task is the running one.
+        // SAFETY: X3: the task is the running one, and its program does not run.
         unsafe { self.user().fs_base = base };
         FsBase::write(x86_64::VirtAddr::new(base.0));
     }

@@ -102,7 +102,7 @@ fn window() -> Speeds {
 }
 
 fn start_pit() {
-    // SAFETY: the PIT is the kernel's, and its interrupt is masked.
+    // SAFETY: X6: the PIT is the kernel's, and its interrupt is masked.
     unsafe {
         Port::<u8>::new(COMMAND).write(COUNT_DOWN);
         let mut data = Port::<u8>::new(COUNTER_0);
@@ -112,7 +112,7 @@ fn start_pit() {
 }
 
 fn pit() -> u16 {
-    // SAFETY: as in `start_pit`.
+    // SAFETY: X6: the PIT is the kernel's, and its interrupt is masked.
     unsafe {
         Port::<u8>::new(COMMAND).write(LATCH);
         let mut data = Port::<u8>::new(COUNTER_0);

@@ -31,7 +31,7 @@ pub fn start() {
 /// The processor's counter, the same on all CPUs.
 #[inline]
 fn counter() -> u64 {
-    // SAFETY: each 64-bit processor has it, and the kernel may read it.
+    // SAFETY: X7: each 64-bit processor has it, and the kernel may read it.
     unsafe { _rdtsc() }
 }
 

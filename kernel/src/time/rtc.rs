@@ -18,7 +18,7 @@ type Fields = [u8; 7];
 const REGISTERS: Fields = [0, 2, 4, 7, 8, 9, CENTURY];
 
 fn read(register: u8) -> u8 {
-    // SAFETY: reads one byte of the clock.
+    // SAFETY: X6: these ports read one byte of the clock.
     unsafe {
         Port::<u8>::new(INDEX).write(register);
         Port::<u8>::new(DATA).read()

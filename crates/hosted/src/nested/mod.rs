@@ -9,13 +9,13 @@
 //! show that this would be noticed.
 
 mod brackets;
+mod calls;
 mod cpu;
 mod guest;
 mod radix;
 mod registry;
 mod slot;
 mod tables;
-mod told;
 
 pub use brackets::{BracketStats, during};
 pub use cpu::VirtualCpu;

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::baseline::Change;
 use super::case::Case;
 use super::lines::{labelled, listed};
-use super::verdict::{Verdict, Wish};
+use super::verdict::{AdviseRequest, Verdict};
 use super::ways::Runtime;
 use super::words::{Names, count, size, time};
 use crate::replay::{Part, PartKind, STEPS, Trial};
@@ -38,14 +38,14 @@ pub(super) struct Pools {
 
 impl Pools {
     /// `None` if the program maps no huge pages, and none would carry a mapping.
-    pub(super) fn of(trial: &Trial, verdict: &Verdict, wish: Wish<'_>) -> Option<Self> {
+    pub(super) fn of(trial: &Trial, verdict: &Verdict, request: AdviseRequest<'_>) -> Option<Self> {
         let (used, refused) = trial.huge();
         let frames = verdict.cases.iter().find(|case| case.set().orders().next().is_none())?;
         // The replay takes huge pages of pools for other memory.
         let uses = used.iter().any(|pages| *pages > 0);
-        let parts = frames.figures.parts.iter().filter(|part| !uses && suits(part, wish.most_waste));
+        let parts = frames.figures.parts.iter().filter(|part| !uses && suits(part, request.most_waste));
         let with_pages = |part: &Part| {
-            let pages = pages(part, wish.most_waste);
+            let pages = pages(part, request.most_waste);
             pages[0].map(|_| (part.clone(), pages))
         };
         let carried: Vec<_> = parts.filter_map(with_pages).collect();
@@ -64,7 +64,7 @@ impl Pools {
         }
         let mut needed = used;
         carried.iter().for_each(|(_, pages)| needed[0] += pages[0].unwrap_or(0));
-        let of_size = |at: usize| (needed[at] > 0).then(|| change(wish.pools, at, needed[at])).flatten();
+        let of_size = |at: usize| (needed[at] > 0).then(|| change(request.pools, at, needed[at])).flatten();
         let changes = (0..SIZES.len()).filter_map(of_size).collect();
         let found = uses || refused > 0 || !carried.is_empty();
         found.then_some(Self { used, refused, carried, faults, time_ns, tables, changes })

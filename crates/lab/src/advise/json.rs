@@ -1,4 +1,4 @@
-//! The verdict as one JSON object a line. `docs/advise.md` explains each field.
+//! The verdict as one JSON object a line. `docs/advise-json.md` explains each field.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ use super::objective::Goal;
 use super::prices::{Prices, Source};
 use super::processes;
 use super::translations::Translations;
-use super::verdict::{Verdict, Wish};
+use super::verdict::{AdviseRequest, Verdict};
 use super::ways::Runtime;
 use super::words::Names;
 
@@ -85,7 +85,7 @@ struct Set<'a> {
 pub(super) fn line(
     (trace, trial): (&std::path::Path, &Trial),
     verdict: &Verdict,
-    (settings, wish): (&Settings, Wish<'_>),
+    (settings, request): (&Settings, AdviseRequest<'_>),
     exit_code: Option<u8>,
 ) -> anyhow::Result<Vec<u8>> {
     let header = trial.header();
@@ -102,12 +102,12 @@ pub(super) fn line(
         wall_ns: trial.wall_ns(),
         events: header.events,
         records_lost: trial.lost(),
-        goal: wish.goal,
-        max_waste_percent: wish.most_waste * 100.0,
+        goal: request.goal,
+        max_waste_percent: request.most_waste * 100.0,
         baseline: verdict.baseline().name(),
         chosen: verdict.chosen().map(Case::name),
         best: verdict.best.map(|at| verdict.cases[at].name()),
-        sets: (0..verdict.cases.len()).map(|at| set((trial, verdict), at, &names, wish)).collect(),
+        sets: (0..verdict.cases.len()).map(|at| set((trial, verdict), at, &names, request)).collect(),
         left_out: &verdict.left_out,
         plan: verdict.plan.as_ref().map(|plan| {
             json!({
@@ -138,14 +138,19 @@ pub(super) fn line(
     Ok(line)
 }
 
-fn set<'a>((trial, verdict): (&Trial, &'a Verdict), at: usize, names: &Names<'_>, wish: Wish<'_>) -> Set<'a> {
+fn set<'a>(
+    (trial, verdict): (&Trial, &'a Verdict),
+    at: usize,
+    names: &Names<'_>,
+    request: AdviseRequest<'_>,
+) -> Set<'a> {
     let case = &verdict.cases[at];
     let (figures, score) = (&case.figures, &case.score);
     let kinds = quire::vm::FaultKind::NAMES.into_iter().zip(figures.kinds);
     let folios = (0..).zip(figures.folios);
     Set {
         folio: case.name(),
-        within_waste: score.is_within(wish.most_waste),
+        within_waste: score.is_within(request.most_waste),
         faults: score.faults,
         kinds: kinds.filter(|(_, count)| *count > 0).collect(),
         folios: folios

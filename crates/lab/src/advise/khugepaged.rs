@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 use super::lines::labelled;
 use super::words::{count, percent, size, time};
 use crate::output::sparkline;
-use crate::replay::{BackgroundPlan, Behind, FolioSet, Moment, Pace, STEPS, Trial};
+use crate::replay::{BackgroundPlan, BackgroundResult, FolioSet, Moment, Pace, STEPS, Trial};
 
 const PAGE: u64 = 4096;
 /// Pages of a table, of which one less may be missing.
@@ -98,7 +98,7 @@ impl Khugepaged {
 pub(super) struct Beside {
     settings: Khugepaged,
     /// None if the program ended before the first scan.
-    sets: Vec<(FolioSet, Behind, Behind)>,
+    sets: Vec<(FolioSet, BackgroundResult, BackgroundResult)>,
 }
 
 impl Beside {
@@ -126,12 +126,12 @@ impl Beside {
 }
 
 /// The share of touched memory that leaves of 2 MiB map, over all samples.
-fn covered(behind: &Behind) -> f64 {
+fn covered(behind: &BackgroundResult) -> f64 {
     let sum = |of: fn(&Moment) -> u64| behind.moments.iter().map(of).sum::<u64>() as f64;
     sum(|moment| moment.large) / sum(|moment| moment.touched).max(1.0)
 }
 
-fn most(behind: &Behind, of: fn(&Moment) -> u64) -> String {
+fn most(behind: &BackgroundResult, of: fn(&Moment) -> u64) -> String {
     size(behind.moments.iter().map(of).max().unwrap_or(0) * PAGE)
 }
 
@@ -194,7 +194,7 @@ pub(super) fn json(beside: &Beside) -> Value {
         .zip(beside.settings.0)
         .map(|((name, ..), value)| ((*name).to_owned(), value.into()))
         .collect();
-    let samples = |behind: &Behind| -> Vec<Value> {
+    let samples = |behind: &BackgroundResult| -> Vec<Value> {
         let bytes = |moment: &Moment| {
             json!({
                 "resident": moment.resident * PAGE,
@@ -204,7 +204,7 @@ pub(super) fn json(beside: &Beside) -> Value {
         };
         behind.moments.iter().map(bytes).collect()
     };
-    let set = |(set, without, with): &(FolioSet, Behind, Behind)| {
+    let set = |(set, without, with): &(FolioSet, BackgroundResult, BackgroundResult)| {
         json!({
             "folio": set.name(),
             "scans": with.turns,

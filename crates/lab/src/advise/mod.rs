@@ -53,7 +53,7 @@ use baseline::Settings;
 use khugepaged::Khugepaged;
 use objective::{Goal, MAX_WASTE};
 use translations::Translations;
-use verdict::{Verdict, Wish};
+use verdict::{AdviseRequest, Verdict};
 
 /// Tell which folio sizes (transparent huge pages) suit a program, and the commands that set them.
 ///
@@ -156,7 +156,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         );
     }
     let settings = Settings::read(&places.settings);
-    let wish = Wish {
+    let request = AdviseRequest {
         goal: args.goal,
         most_waste: args.max_waste / 100.0,
         baseline: args.baseline,
@@ -169,7 +169,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     for path in &files {
         let name = || quoted(path).to_string();
         let trial = Trial::open(path, args.memory_limit).with_context(name)?.on(fragments);
-        let mut verdict = Verdict::of(&trial, &settings, wish).with_context(name)?;
+        let mut verdict = Verdict::of(&trial, &settings, request).with_context(name)?;
         if let Some(time) = args.instrumented {
             match Translations::of(&args.command, &verdict, time) {
                 Ok(translations) => verdict.translations = Some(translations),
@@ -177,9 +177,9 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             }
         }
         if json.is_some() {
-            lines.extend(json::line((path, &trial), &verdict, (&settings, wish), exit_code)?);
+            lines.extend(json::line((path, &trial), &verdict, (&settings, request), exit_code)?);
         } else {
-            output::show(&text::section(&trial, &verdict, (&settings, wish), exit_code))?;
+            output::show(&text::section(&trial, &verdict, (&settings, request), exit_code))?;
         }
     }
     if let Some(json) = json {

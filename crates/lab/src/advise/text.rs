@@ -15,7 +15,7 @@ use super::mappings;
 use super::objective::{Goal, Score};
 use super::prices::Source;
 use super::processes;
-use super::verdict::{Verdict, Wish};
+use super::verdict::{AdviseRequest, Verdict};
 use super::ways::Runtime;
 use super::words::{Names, change, count, percent, size, time};
 
@@ -23,20 +23,20 @@ use super::words::{Names, change, count, percent, size, time};
 pub(super) fn section(
     trial: &Trial,
     verdict: &Verdict,
-    (settings, wish): (&Settings, Wish<'_>),
+    (settings, request): (&Settings, AdviseRequest<'_>),
     exit_code: Option<u8>,
 ) -> String {
-    let mut text = heading(trial, verdict, wish, exit_code);
+    let mut text = heading(trial, verdict, request, exit_code);
     let names = Names::new(trial, &verdict.baseline().figures.parts);
     match verdict.chosen() {
         Some(case) => {
             text += &gain(&format!("{}:", case.name()), &verdict.baseline().score, &case.score, trial);
             text += &why(verdict, case, &names);
-            text += &not(verdict, case, wish);
+            text += &not(verdict, case, request);
         }
         None if verdict.plan.is_none() => {
             return text
-                + &nothing(trial, verdict, wish)
+                + &nothing(trial, verdict, request)
                 + &walks(trial, verdict)
                 + &further(trial, verdict, &names)
                 + "\n";
@@ -52,7 +52,7 @@ pub(super) fn section(
     }
     text += &walks(trial, verdict);
     text += &further(trial, verdict, &names);
-    text + &certainty(trial, verdict) + &table(verdict, wish) + "\n"
+    text + &certainty(trial, verdict) + &table(verdict, request) + "\n"
 }
 
 /// Other policies of memory.
@@ -64,7 +64,7 @@ fn further(trial: &Trial, verdict: &Verdict, names: &Names<'_>) -> String {
         + &processes::text(trial, verdict)
 }
 
-fn heading(trial: &Trial, verdict: &Verdict, wish: Wish<'_>, exit_code: Option<u8>) -> String {
+fn heading(trial: &Trial, verdict: &Verdict, request: AdviseRequest<'_>, exit_code: Option<u8>) -> String {
     let header = trial.header();
     let version = match header.program.version.as_str() {
         "" => String::new(),
@@ -72,7 +72,7 @@ fn heading(trial: &Trial, verdict: &Verdict, wish: Wish<'_>, exit_code: Option<u
     };
     let faults: u64 = verdict.baseline().score.faults;
     let code = exit_code.map_or_else(String::new, |code| format!(", exit code {code}"));
-    let from = if wish.baseline.is_some() { "as asked" } else { "the settings of this machine" };
+    let from = if request.baseline.is_some() { "as asked" } else { "the settings of this machine" };
     let mut text = labelled(
         &format!("{}{version}:", quoted(&header.program.name)),
         &format!(
@@ -152,12 +152,12 @@ fn why(verdict: &Verdict, case: &Case, names: &Names<'_>) -> String {
 }
 
 /// Why not another set: the one that saves more, 2 MiB, and the next smaller.
-fn not(verdict: &Verdict, case: &Case, wish: Wish<'_>) -> String {
+fn not(verdict: &Verdict, case: &Case, request: AdviseRequest<'_>) -> String {
     let before = verdict.baseline().score.time_ns;
     let saved = |score: &Score| before - score.time_ns;
     let own = saved(&case.score);
     let mut said = Vec::new();
-    let faster = verdict.cases.iter().filter(|other| !other.score.is_within(wish.most_waste));
+    let faster = verdict.cases.iter().filter(|other| !other.score.is_within(request.most_waste));
     let faster = faster.min_by(|a, b| a.score.time_ns.total_cmp(&b.score.time_ns));
     let block = verdict.cases.iter().find(|other| other.set().orders().eq([9]) && other.set() != case.set());
     if let Some(other) = faster.filter(|other| saved(&other.score) > own) {
@@ -180,7 +180,7 @@ fn not(verdict: &Verdict, case: &Case, wish: Wish<'_>) -> String {
         }
         // A user who wants one size alone.
         _ => single()
-            .filter(|other| other.score.is_within(wish.most_waste))
+            .filter(|other| other.score.is_within(request.most_waste))
             .min_by(|a, b| a.score.time_ns.total_cmp(&b.score.time_ns)),
     };
     if let Some(other) = other.filter(|_| own > 0.0) {
@@ -195,7 +195,7 @@ fn part_of(saved: f64, own: f64) -> String {
     if saved <= 0.0 { "nothing".to_owned() } else { format!("{} of that", percent(saved / own.max(1.0))) }
 }
 
-fn nothing(trial: &Trial, verdict: &Verdict, wish: Wish<'_>) -> String {
+fn nothing(trial: &Trial, verdict: &Verdict, request: AdviseRequest<'_>) -> String {
     let before = &verdict.baseline().score;
     let Some(best) = verdict.best.map(|at| &verdict.cases[at]) else {
         return labelled(
@@ -207,7 +207,7 @@ fn nothing(trial: &Trial, verdict: &Verdict, wish: Wish<'_>) -> String {
         return labelled("verdict:", "nothing to do: no other set of sizes is better for this goal");
     }
     let after = &best.score;
-    let said = match wish.goal {
+    let said = match request.goal {
         Goal::Throughput => format!(
             "{} of the run time and {} of the faults",
             percent((before.time_ns - after.time_ns).max(0.0) / trial.wall_ns().max(1) as f64),
@@ -364,7 +364,7 @@ fn certainty(trial: &Trial, verdict: &Verdict) -> String {
 }
 
 /// Every set that was tried.
-fn table(verdict: &Verdict, wish: Wish<'_>) -> String {
+fn table(verdict: &Verdict, request: AdviseRequest<'_>) -> String {
     let header = ["folios", "faults", "time in faults", "memory", "untouched", "longest fault", "tables"];
     let mut rows = Sheet::new(&header.map(str::to_owned), 1);
     for (at, case) in verdict.cases.iter().enumerate() {
@@ -374,7 +374,7 @@ fn table(verdict: &Verdict, wish: Wish<'_>) -> String {
             at if verdict.changes && verdict.best == Some(at) => " *",
             _ => "",
         };
-        let over = if score.is_within(wish.most_waste) { "" } else { "!" };
+        let over = if score.is_within(request.most_waste) { "" } else { "!" };
         rows.add_row([
             format!("{}{mark}", case.name()),
             count(score.faults),

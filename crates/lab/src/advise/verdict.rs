@@ -17,7 +17,7 @@ use super::translations::Translations;
 
 /// What the user wants.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Wish<'a> {
+pub(super) struct AdviseRequest<'a> {
     pub(super) goal: Goal,
     /// The share of peak memory that may be untouched.
     pub(super) most_waste: f64,
@@ -71,12 +71,12 @@ impl Verdict {
     ///
     /// # Errors
     /// Of the replays, and of the file with prices.
-    pub(super) fn of(trial: &Trial, settings: &Settings, wish: Wish<'_>) -> Result<Self> {
-        let found = wish.baseline.unwrap_or_else(|| settings.set());
+    pub(super) fn of(trial: &Trial, settings: &Settings, request: AdviseRequest<'_>) -> Result<Self> {
+        let found = request.baseline.unwrap_or_else(|| settings.set());
         // Sizes that nothing asks for are no part of what the program got.
         let baseline = if trial.asks() { found } else { found.unrequested() };
         // A baseline that the user gives may be that of another machine.
-        let known = if wish.baseline.is_some() { FolioSet::all() } else { settings.known() };
+        let known = if request.baseline.is_some() { FolioSet::all() } else { settings.known() };
         let sets = case::tried(baseline, known);
         let (figures, left_out) = trial.replay(&sets)?;
         let frames = figures.iter().find(|figures| figures.set.orders().next().is_none());
@@ -84,10 +84,10 @@ impl Verdict {
             let why = left_out.into_iter().next();
             return Err(why.map_or_else(|| anyhow!("the trace cannot be replayed"), anyhow::Error::new));
         };
-        let prices = Prices::of(frames, wish.prices)?;
+        let prices = Prices::of(frames, request.prices)?;
         let left_out = left_out.iter().map(ToString::to_string).collect();
-        let mut verdict = Self::judged(figures, prices, left_out, wish, trial.wall_ns());
-        if let Some(settings) = wish.khugepaged {
+        let mut verdict = Self::judged(figures, prices, left_out, request, trial.wall_ns());
+        if let Some(settings) = request.khugepaged {
             let sets: Vec<FolioSet> =
                 [Some(verdict.baseline()), verdict.chosen()].into_iter().flatten().map(Case::set).collect();
             match Beside::of(trial, settings, &sets) {
@@ -95,7 +95,7 @@ impl Verdict {
                 Err(error) => verdict.left_out.push(format!("khugepaged: {error}")),
             }
         }
-        verdict.pools = Pools::of(trial, &verdict, wish);
+        verdict.pools = Pools::of(trial, &verdict, request);
         Ok(verdict)
     }
 
@@ -103,22 +103,22 @@ impl Verdict {
         figures: Vec<Figures>,
         prices: Prices,
         left_out: Vec<String>,
-        wish: Wish<'_>,
+        request: AdviseRequest<'_>,
         wall_ns: u64,
     ) -> Self {
         let cases: Vec<Case> = figures.into_iter().map(|figures| Case::new(figures, &prices)).collect();
         let scores: Vec<_> = cases.iter().map(|case| case.score).collect();
         let baseline = scores[0];
-        let best = choose(&baseline, &scores, wish.goal, wish.most_waste);
-        let worth = |at: &usize| is_worth(&baseline, &scores[*at], wish.goal, wall_ns);
+        let best = choose(&baseline, &scores, request.goal, request.most_waste);
+        let worth = |at: &usize| is_worth(&baseline, &scores[*at], request.goal, wall_ns);
         let changes = best.as_ref().is_some_and(worth);
-        let plan = (wish.goal == Goal::Throughput)
+        let plan = (request.goal == Goal::Throughput)
             .then(|| {
                 let chosen = best.filter(|_| changes).map_or(baseline, |at| scores[at]);
-                mappings::plan(&cases[0], &cases, &chosen, &prices, wish.most_waste)
+                mappings::plan(&cases[0], &cases, &chosen, &prices, request.most_waste)
             })
             .flatten()
-            .filter(|plan| is_worth(&baseline, &plan.score, wish.goal, wall_ns));
+            .filter(|plan| is_worth(&baseline, &plan.score, request.goal, wall_ns));
         Self {
             cases,
             prices,

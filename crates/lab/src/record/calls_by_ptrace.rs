@@ -17,7 +17,7 @@ use super::follow;
 use super::hold::Turns;
 use super::privilege;
 use super::raw::{Raw, RawKind};
-use super::report::{Report, Teller};
+use super::report::{Report, Reporter};
 use crate::trace::{Call, clone_flags};
 
 /// The audit subsystem's numbers of architectures, which filters and ptrace get.
@@ -75,7 +75,7 @@ pub(super) fn attach(pid: Pid) -> nix::Result<()> {
 
 /// The state of the threads that are inside a memory call.
 struct Tracer<'a> {
-    teller: &'a mut Teller,
+    teller: &'a mut Reporter,
     /// Threads whose next stop is the exit of a call, and its number.
     in_call: HashMap<Pid, u64>,
     /// The flags of a call that makes a task, by the calling thread.
@@ -89,7 +89,7 @@ struct Tracer<'a> {
 type Entered = (u64, Call, [u64; 6]);
 
 /// Runs until the program and all its descendants have ended.
-pub(super) fn follow(program: Pid, teller: &mut Teller) {
+pub(super) fn follow(program: Pid, teller: &mut Reporter) {
     let (in_call, flags, held) = Default::default();
     let mut tracer = Tracer { teller, in_call, flags, turns: Turns::default(), held };
     tracer.turns.own(program);

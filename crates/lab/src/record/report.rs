@@ -100,14 +100,14 @@ impl Report {
 }
 
 /// The tracer's end.
-pub(super) struct Teller {
+pub(super) struct Reporter {
     /// `None` once the recorder has ended.
     pipe: Option<File>,
 }
 
-impl Teller {
-    pub(super) fn new(pipe: OwnedFd) -> Teller {
-        Teller { pipe: Some(pipe.into()) }
+impl Reporter {
+    pub(super) fn new(pipe: OwnedFd) -> Reporter {
+        Reporter { pipe: Some(pipe.into()) }
     }
 
     /// Whether the recorder still listens, as far as the last report showed.

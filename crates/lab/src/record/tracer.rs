@@ -19,7 +19,7 @@ use seccompiler::BpfProgram;
 use super::RecordError;
 use super::calls_by_ptrace;
 use super::child::{Gated, Prepared};
-use super::report::{Listener, Report, Teller};
+use super::report::{Listener, Report, Reporter};
 use super::signals::Inherited;
 
 /// The recorder's handle of the tracer.
@@ -79,7 +79,7 @@ impl Tracer {
 /// All that the tracer does, until the last traced process has ended.
 fn trace(prepared: Prepared, filter: &BpfProgram, inherited: &Inherited, pipe: OwnedFd) {
     let kept = pipe.as_raw_fd();
-    let mut teller = Teller::new(pipe);
+    let mut teller = Reporter::new(pipe);
     // Descendants whose parent has ended become children of the tracer, which can wait only for children.
     let started = prctl::set_child_subreaper(true)
         .and_then(|()| prepared.fork(Some(filter), inherited))

@@ -69,7 +69,7 @@ pub(crate) struct Moment {
 
 /// The result of a replay with a background.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Behind {
+pub(crate) struct BackgroundResult {
     /// Samples, equally far apart.
     pub(crate) moments: Vec<Moment>,
     /// Turns.
@@ -98,7 +98,7 @@ pub(super) struct Background {
     events: u64,
     /// The times of the first and of the last event.
     span_ns: (u64, u64),
-    behind: Behind,
+    behind: BackgroundResult,
 }
 
 impl Background {
@@ -109,7 +109,7 @@ impl Background {
             collapser.pages_to_scan = pages;
         }
         let splitter = Splitter::new(plan.split.unwrap_or(0));
-        let behind = Behind { events, ..Behind::default() };
+        let behind = BackgroundResult { events, ..BackgroundResult::default() };
         Self { plan, collapser, splitter, events, span_ns, behind }
     }
 
@@ -192,8 +192,8 @@ impl Background {
         turn
     }
 
-    pub(super) fn end(self, program_ns: u64) -> Behind {
-        Behind { program_ns, ..self.behind }
+    pub(super) fn end(self, program_ns: u64) -> BackgroundResult {
+        BackgroundResult { program_ns, ..self.behind }
     }
 }
 
@@ -267,7 +267,7 @@ impl Recording {
     ///
     /// # Errors
     /// [`ReplayError`].
-    pub(crate) fn replay(&mut self, plan: Plan) -> Result<Behind, ReplayError> {
+    pub(crate) fn replay(&mut self, plan: Plan) -> Result<BackgroundResult, ReplayError> {
         let mut progress = Progress::new(String::new());
         beside(&self.path, &self.survey, (&mut self.world, plan), &self.watch, &mut progress)
     }
@@ -280,11 +280,11 @@ pub(super) fn beside(
     (world, plan): (&mut World, Plan),
     watch: &Stopwatch,
     progress: &mut Progress,
-) -> Result<Behind, ReplayError> {
+) -> Result<BackgroundResult, ReplayError> {
     world.background = Some(plan);
     let outcome = world.replay(path, survey, plan.set, watch, progress)?;
     let program_ns = outcome.quire_ns();
-    Ok(outcome.background.map_or_else(Behind::default, |background| background.end(program_ns)))
+    Ok(outcome.background.map_or_else(BackgroundResult::default, |background| background.end(program_ns)))
 }
 
 /// Bytes of a machine for a replay with a background.

@@ -55,7 +55,7 @@ use anyhow::{Result, anyhow};
 use clap::value_parser;
 use serde_json::Value;
 
-pub(crate) use background::{Behind, Moment, Pace, Plan as BackgroundPlan, Recording};
+pub(crate) use background::{BackgroundResult, Moment, Pace, Plan as BackgroundPlan, Recording};
 pub(crate) use each::Process;
 pub use error::ReplayError;
 pub(crate) use fragments::Fragments;

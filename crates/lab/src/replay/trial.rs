@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use quire::vm::FaultKind;
 
-use super::background::{self, Behind, Plan};
+use super::background::{self, BackgroundResult, Plan};
 use super::costs::Stopwatch;
 use super::each::Process;
 use super::error::ReplayError;
@@ -193,7 +193,7 @@ impl Trial {
     ///
     /// # Errors
     /// [`ReplayError`]; [`ReplayError::NoRoom`] where that needs more memory than there is.
-    pub(crate) fn beside(&self, plan: Plan) -> Result<Behind, ReplayError> {
+    pub(crate) fn beside(&self, plan: Plan) -> Result<BackgroundResult, ReplayError> {
         let memory = self.machine(background::needed(&self.survey));
         if need::taken(memory) > self.bounds.memory {
             let (needed, allowed) = (need::shown(need::taken(memory)), need::shown(self.bounds.memory));

@@ -303,8 +303,8 @@ fn an_output_that_cannot_be_written() {
 
 #[test]
 fn what_is_lost_is_counted_and_said() {
-    // A fault a microsecond, by the hundred thousand, and more of them at once than there are processors: whoever empties
-    // the rings must wait for its turn on one, however idle the machine is otherwise.
+    // A fault a microsecond, by the hundred thousand, and more of them at once than there are processors: the thread that
+    // empties the rings must wait for a processor, however idle the machine is otherwise.
     let faults = "dd if=/dev/zero of=/dev/null bs=64M count=1 2>/dev/null &";
     let processors = std::thread::available_parallelism().map_or(2, usize::from);
     let together = format!("{} wait", faults.repeat(3 * processors));

@@ -1,8 +1,11 @@
-//! Pages lead somewhere: links between them, and the paths that they name.
+//! Pages lead somewhere: links between them, and the paths that they name. Their lines are at most 100 columns long.
 
 use std::collections::HashSet;
 
 use crate::source::Source;
+
+/// The longest line of prose.
+const COLUMNS: usize = 100;
 
 pub(crate) fn check(sources: &[Source]) -> Vec<String> {
     let mut known: HashSet<&str> = HashSet::new();
@@ -19,6 +22,24 @@ pub(crate) fn check(sources: &[Source]) -> Vec<String> {
         complaints.extend(named.map(|file| format!("{}: there is no file `{file}`", page.path)));
         let gone = links.chain(paths).filter(|path| !known.contains(path.as_str()));
         complaints.extend(gone.map(|path| format!("{}: leads to `{path}`, which is not there", page.path)));
+    }
+    complaints
+}
+
+/// Lines of prose that are longer than `COLUMNS`. Tables and code stay as they are, and so does a single long word.
+pub(crate) fn unwrapped(sources: &[Source]) -> Vec<String> {
+    let mut complaints = Vec::new();
+    for page in sources.iter().filter(|source| source.path.ends_with(".md")) {
+        let mut is_code = false;
+        for (at, line) in page.text.lines().enumerate() {
+            let fence = line.trim_start().starts_with("```");
+            is_code ^= fence;
+            let stays = is_code || fence || line.starts_with('|') || line.split_whitespace().count() == 1;
+            let columns = line.chars().count();
+            if columns > COLUMNS && !stays {
+                complaints.push(format!("{}:{}: {columns} columns", page.path, at + 1));
+            }
+        }
     }
     complaints
 }
@@ -86,6 +107,15 @@ fn a_link_that_leads_nowhere_is_found() {
     for bad in ["[c](b/d.md)", "`docs/b/d.md`"] {
         assert_eq!(check(&pages(bad)), ["docs/a.md: leads to `docs/b/d.md`, which is not there"]);
     }
+}
+
+#[test]
+fn a_long_line_of_prose_is_found() {
+    let long = "word ".repeat(21);
+    let exempt = format!("| {long}|\n```\n{long}\n```\n{}\n{}", "w".repeat(101), "ä ".repeat(50));
+    assert_eq!(unwrapped(&[Source::new("a.md", &exempt), Source::new("a.rs", &long)]), [""; 0]);
+    let found = unwrapped(&[Source::new("a.md", &format!("{exempt}\n{long}"))]);
+    assert_eq!(found, ["a.md:7: 105 columns"]);
 }
 
 #[test]

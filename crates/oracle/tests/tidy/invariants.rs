@@ -28,7 +28,7 @@ pub(crate) fn parse(page: &str) -> Vec<Invariant> {
             for word in line.split('`').skip(1).step_by(2) {
                 let file = last.tests.last().map(|(file, _)| file.clone()).unwrap_or_default();
                 let named = last.tests.last().is_some_and(|(_, test)| test.is_empty());
-                match word.ends_with(".rs") {
+                match [".rs", ".c"].iter().any(|end| word.ends_with(end)) {
                     true => last.tests.push((word.into(), String::new())),
                     false if named => last.tests.last_mut().expect("just seen").1 = word.into(),
                     false => last.tests.push((file, word.into())),
@@ -55,7 +55,11 @@ pub(crate) fn check(invariants: &[Invariant], files: &[Source]) -> Vec<String> {
                 complaints.push(format!("invariant {name}: `{path}` is no test"));
                 continue;
             };
-            if !file.text.contains(&format!("fn {test}(")) {
+            let is_defined = match path.ends_with(".c") {
+                true => file.text.lines().any(|line| defines_in_c(line, test)),
+                false => file.text.contains(&format!("fn {test}(")),
+            };
+            if !is_defined {
                 complaints.push(format!("invariant {name}: `{path}` has no test `{test}`"));
             }
             cited |= cites(&file.text, name);
@@ -73,6 +77,11 @@ pub(crate) fn check(invariants: &[Invariant], files: &[Source]) -> Vec<String> {
         }
     }
     complaints
+}
+
+/// Whether a line of C starts the definition of a function of its file.
+fn defines_in_c(line: &str, function: &str) -> bool {
+    line.starts_with("static ") && line.contains(&format!("{function}(")) && !line.ends_with(';')
 }
 
 /// Whether a text says `invariant 3` (or `invariants 2 and 3`), or for a name with a letter, the name.
@@ -149,6 +158,10 @@ mod broken {
             complaints(x, y, "// SAFETY: by\n// M3.\n"),
             ["a/src/z.rs: cites M3, which is not defined"]
         );
+        let c = Source::new("a/tests/y.c", "/* M2 */\nstatic int *three(void)\n{\n    four(2);\n}");
+        let in_c = |test: &str| parse(&format!("**M2. Two.**\nTests: `a/tests/y.c` `{test}`."));
+        assert_eq!(check(&in_c("three"), std::slice::from_ref(&c)), [""; 0]);
+        assert_eq!(check(&in_c("four"), &[c]), ["invariant M2: `a/tests/y.c` has no test `four`"]);
         let gone = check(&invariants, &files(x, y, code)[1..]);
         assert!(gone.contains(&"invariant 1: `a/tests/x.rs` is no test".to_string()));
     }

@@ -28,7 +28,7 @@ impl LostPage {
 
 /// The place of the page that a frame holds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum SoughtPage {
+pub enum FoundPage {
     /// In the file at this index; the caller has made it busy.
     Found(u64),
     /// In the file; another task reads, writes or moves it.
@@ -47,21 +47,21 @@ impl FileTable {
         file: &FileClosed<'_>,
         frame: Frame,
         from: u64,
-    ) -> SoughtPage {
+    ) -> FoundPage {
         let mut cached = file.node().pages.lock(platform);
         let mut at = from;
         for _ in 0..LOCK_HOLD_FRAMES {
             match cached.next(at) {
-                None => return SoughtPage::Elsewhere,
+                None => return FoundPage::Elsewhere,
                 Some((index, page)) if page.frame() != frame => at = index + 1,
-                Some((_, page)) if page.is_busy() => return SoughtPage::Busy,
+                Some((_, page)) if page.is_busy() => return FoundPage::Busy,
                 Some((index, _)) => {
                     cached.set_busy(index, true);
-                    return SoughtPage::Found(index);
+                    return FoundPage::Found(index);
                 }
             }
         }
-        SoughtPage::NotBefore(at)
+        FoundPage::NotBefore(at)
     }
 
     /// Finds out what is lost with a page that the caller has made busy.

@@ -40,7 +40,7 @@ pub use collapse::{BlockSurvey, NotMoved, PagesMoving};
 pub use file::{FileClosed, FileCollapse, FileKind, FileNode, FileRef, FileResize, FileUse};
 pub use fill::Filled;
 pub use huge::HugePage;
-pub use loss::{LostPage, SoughtPage};
+pub use loss::{FoundPage, LostPage};
 pub use reclaim::PageRuns;
 pub use relocate::MovedPage;
 pub use table::FileTable;

@@ -1,7 +1,7 @@
 //! Demotes a page of 1 GiB to 512 pages of 2 MiB, and promotes 512 to one.
 #![forbid(unsafe_code)]
 
-use super::failure::join;
+use super::failure::add_page;
 use super::pool::Pool;
 use super::{HugePools, HugeSize, Stopped};
 use crate::addr::{BlockNumber, Frame, Order};
@@ -28,18 +28,18 @@ impl HugePools<'_> {
         self.each_gigantic(pages, count, || {
             let mut from = self.lock(pages, HugeSize::Size1G);
             let node = from.node_by(nodes, |node| node.spare()).filter(|_| from.unreserved() > 0);
-            let found = node.and_then(|node| Some((node, from.leave(pages.frames(), node)?)));
+            let found = node.and_then(|node| Some((node, from.remove_free(pages.frames(), node)?)));
             let (node, frame) = found.ok_or(Stopped::OutOfMemory)?;
             drop(from);
             self.settle(pages, HugeSize::Size1G, [frame]);
             if self.undescribe(pages, HugeSize::Size1G, core::iter::once(frame)).is_err() {
-                join(&mut self.lock(pages, HugeSize::Size1G), pages, node, frame);
+                add_page(&mut self.lock(pages, HugeSize::Size1G), pages, node, frame);
                 return Err(Stopped::NoDescriptors(1));
             }
             pages.frames().split_huge(frame);
             self.describe(pages, HugeSize::Size2M, parts(frame));
             let mut to = self.lock(pages, HugeSize::Size2M);
-            parts(frame).rev().for_each(|part| join(&mut to, pages, node, part));
+            parts(frame).rev().for_each(|part| add_page(&mut to, pages, node, part));
             drop(to);
             self.shed_bad(pages, HugeSize::Size2M);
             Ok(true)
@@ -69,12 +69,12 @@ impl HugePools<'_> {
             self.settle(pages, HugeSize::Size2M, parts(frame));
             if self.undescribe(pages, HugeSize::Size2M, parts(frame)).is_err() {
                 let mut back = self.lock(pages, HugeSize::Size2M);
-                parts(frame).rev().for_each(|part| join(&mut back, pages, node, part));
+                parts(frame).rev().for_each(|part| add_page(&mut back, pages, node, part));
                 return Err(Stopped::NoDescriptors(SECTION_BLOCKS as u64));
             }
-            pages.frames().join_huge(frame);
+            pages.frames().merge_huge(frame);
             self.describe(pages, HugeSize::Size1G, core::iter::once(frame));
-            join(&mut self.lock(pages, HugeSize::Size1G), pages, node, frame);
+            add_page(&mut self.lock(pages, HugeSize::Size1G), pages, node, frame);
             self.shed_bad(pages, HugeSize::Size1G);
             Ok(true)
         })

@@ -30,8 +30,8 @@ pub enum HugeFailure {
 }
 
 /// Adds a page to a pool, free, and counts it if it is bad.
-pub(super) fn join<P: Platform>(pool: &mut Pool, pages: &PageAllocator<'_, P>, node: u8, frame: Frame) {
-    pool.join(pages.frames(), node, frame);
+pub(super) fn add_page<P: Platform>(pool: &mut Pool, pages: &PageAllocator<'_, P>, node: u8, frame: Frame) {
+    pool.add_free(pages.frames(), node, frame);
     pool.bad += u64::from(pages.frames().has_bad(frame));
 }
 
@@ -80,7 +80,7 @@ impl HugePools<'_> {
             if pool.unreserved() == 0 {
                 pool.claimed += 1;
                 drop(pool);
-                if self.join_claimed(pages, size, pages.requests().nodes_by_distance(), 1, true) == 0 {
+                if self.add_batch(pages, size, pages.requests().nodes_by_distance(), 1, true) == 0 {
                     return;
                 }
                 continue;

@@ -100,7 +100,7 @@ pub(super) const FREE: u8 = 0;
 pub(super) const LIVE: u8 = 1;
 pub(super) const REMOVED: u8 = 2;
 
-pub(super) struct Slot {
+pub(super) struct GroupRecord {
     pub(super) state: AtomicU8,
     pub(super) parent: AtomicU16,
     /// Groups, removed ones included, that are directly part of it.
@@ -109,13 +109,13 @@ pub(super) struct Slot {
     pub(super) events: [Events; 2],
 }
 
-pub(super) struct Groups(BootTable<DeferredTable<Slot>>);
+pub(super) struct Groups(BootTable<DeferredTable<GroupRecord>>);
 
 impl Groups {
     pub(super) fn new<P: FramePlatform>(tables: &mut TableFrames<'_, '_, P>) -> Result<Self, InitError> {
         let late = |at: usize| DeferredTable::new(HUGE_GROUPS_AT_START << at);
         let groups = Self(tables.table(HUGE_GROUP_TABLES, |_, at| Ok(late(at)))?);
-        groups.0[0].set(tables.table(HUGE_GROUPS_AT_START, |_, _| Ok(Slot::new()))?);
+        groups.0[0].set(tables.table(HUGE_GROUPS_AT_START, |_, _| Ok(GroupRecord::new()))?);
         Ok(groups)
     }
 
@@ -125,31 +125,31 @@ impl Groups {
         tables: &mut TableFrames<'_, '_, P>,
     ) -> Result<(), HugeGroupError> {
         let late = self.0.iter().find(|table| table.is_empty()).ok_or(HugeGroupError::TooMany)?;
-        let made = tables.table(late.capacity(), |_, _| Ok(Slot::new()));
+        let made = tables.table(late.capacity(), |_, _| Ok(GroupRecord::new()));
         late.set(made.map_err(|_| HugeGroupError::NoMemory)?);
         Ok(())
     }
 
-    pub(super) fn slot(&self, group: HugeGroup) -> Option<&Slot> {
+    pub(super) fn slot(&self, group: HugeGroup) -> Option<&GroupRecord> {
         let place = usize::from(group.0).checked_sub(1)? + HUGE_GROUPS_AT_START;
         let table = (place / HUGE_GROUPS_AT_START).ilog2();
         self.0.get(table as usize)?.get(place - (HUGE_GROUPS_AT_START << table))
     }
 
     /// All groups for which there is memory.
-    pub(super) fn all(&self) -> impl Iterator<Item = (HugeGroup, &Slot)> {
+    pub(super) fn all(&self) -> impl Iterator<Item = (HugeGroup, &GroupRecord)> {
         (1..).map(HugeGroup).zip(self.0.iter().flat_map(|table| table.iter()))
     }
 
     /// The group and all that it is part of, outwards.
-    pub(super) fn around(&self, group: HugeGroup) -> impl Iterator<Item = &Slot> {
-        let parent = |slot: &&Slot| self.slot(HugeGroup(slot.parent.load(Ordering::Relaxed)));
+    pub(super) fn around(&self, group: HugeGroup) -> impl Iterator<Item = &GroupRecord> {
+        let parent = |slot: &&GroupRecord| self.slot(HugeGroup(slot.parent.load(Ordering::Relaxed)));
         core::iter::successors(self.slot(group), parent)
     }
 
     /// Frees a removed group that has no charges and no children left, and then its parent, if that was
     /// waiting for it.
-    pub(super) fn settle(&self, slot: &Slot) {
+    pub(super) fn settle(&self, slot: &GroupRecord) {
         let idle = slot.children.load(Ordering::Acquire) == 0 && !slot.is_charged();
         let order = (Ordering::AcqRel, Ordering::Relaxed);
         if idle && slot.state.compare_exchange(REMOVED, FREE, order.0, order.1).is_ok() {
@@ -162,7 +162,7 @@ impl Groups {
     }
 }
 
-impl Slot {
+impl GroupRecord {
     const fn new() -> Self {
         Self {
             state: AtomicU8::new(FREE),

@@ -108,20 +108,24 @@ impl Pool {
     }
 
     /// Adds a page to the pool, free.
-    pub(super) fn join<P: FramePlatform>(&mut self, frames: &Frames<'_, P>, node: u8, frame: Frame) {
+    pub(super) fn add_free<P: FramePlatform>(&mut self, frames: &Frames<'_, P>, node: u8, frame: Frame) {
         self.count(node, |counts| counts.total += 1);
         self.push(frames, node, frame);
     }
 
     /// Removes a free page of a node from the pool, one that is not known to be zero if there is one.
-    pub(super) fn leave<P: FramePlatform>(&mut self, frames: &Frames<'_, P>, node: u8) -> Option<Frame> {
+    pub(super) fn remove_free<P: FramePlatform>(
+        &mut self,
+        frames: &Frames<'_, P>,
+        node: u8,
+    ) -> Option<Frame> {
         let frame = self.pop(frames, node, [OTHER, ZERO])?;
         self.count(node, |counts| counts.total -= 1);
         Some(frame)
     }
 
     /// Adds a page to the pool that is in use.
-    pub(super) fn join_used(&mut self, node: u8) {
+    pub(super) fn add_used(&mut self, node: u8) {
         self.count(node, |counts| counts.total += 1);
     }
 
@@ -137,7 +141,7 @@ impl Pool {
     /// Frees a page of the pool.
     pub(super) fn push<P: FramePlatform>(&mut self, frames: &Frames<'_, P>, node: u8, frame: Frame) {
         let order = self.size.order();
-        let is_zero = frames.is_huge_zero(frame, order) || frames.join_huge_zeroes(frame, order, 0);
+        let is_zero = frames.is_huge_zero(frame, order) || frames.merge_huge_zeroes(frame, order, 0);
         let list = if is_zero { ZERO } else { OTHER };
         self.link(frames.memmap(), node, frame.block(), list);
         self.count(node, |counts| counts.free += 1);

@@ -5,7 +5,7 @@
 
 use core::sync::atomic::Ordering;
 
-use super::failure::join;
+use super::failure::add_page;
 use super::pool::Pool;
 use super::resize::take_from_node;
 use super::{HugePools, HugeSize};
@@ -81,7 +81,7 @@ impl HugePools<'_> {
         self.freeze(pages, old);
         let mut pool = self.lock(pages, size);
         pool.forget(pages.store().node_of_frame(old));
-        pool.join_used(pages.store().node_of_frame(new.frame));
+        pool.add_used(pages.store().node_of_frame(new.frame));
         move_surplus(&mut pool, pages, old, new.frame);
         drop(pool);
         self.release(pages, size, &[old]);
@@ -97,7 +97,7 @@ impl HugePools<'_> {
         if page.is_new {
             let mut pool = self.lock(pages, size);
             let node = pages.store().node_of_frame(page.frame);
-            pool.join_used(node);
+            pool.add_used(node);
             pool.change_surplus(node, 1);
         }
     }
@@ -131,7 +131,7 @@ impl HugePools<'_> {
             pool.bad -= u64::from(pages.frames().has_bad(old));
             match new.take() {
                 Some(new) => {
-                    join(&mut pool, pages, pages.store().node_of_frame(new), new);
+                    add_page(&mut pool, pages, pages.store().node_of_frame(new), new);
                     move_surplus(&mut pool, pages, old, new);
                 }
                 None => {

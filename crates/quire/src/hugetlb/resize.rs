@@ -4,7 +4,7 @@
 //! allocated; a pool shrinks by its free, unreserved pages, and then pages in use become surplus.
 
 use super::descriptors::Gathered;
-use super::failure::join;
+use super::failure::add_page;
 use super::pool::Pool;
 use super::{HugePools, HugeSize};
 use crate::addr::{Frame, FrameRange, Order};
@@ -70,17 +70,17 @@ impl HugePools<'_> {
             };
             match step {
                 // Look again once this CPU's pages have joined: another CPU may fail to add those it claimed.
-                Step::Done if wanted > before && !moving.gathered.is_empty() => {
-                    self.join_gathered(pages, size, core::mem::take(&mut moving.gathered));
+                Progress::Done if wanted > before && !moving.gathered.is_empty() => {
+                    self.add_gathered(pages, size, core::mem::take(&mut moving.gathered));
                 }
-                Step::Done => break,
-                Step::Stopped(why) => stopped = Some(why),
-                Step::More if pages.platform().is_dying() => stopped = Some(Stopped::Interrupted),
-                Step::More => pages.platform().reschedule_point(),
+                Progress::Done => break,
+                Progress::Stopped(why) => stopped = Some(why),
+                Progress::More if pages.platform().is_dying() => stopped = Some(Stopped::Interrupted),
+                Progress::More => pages.platform().reschedule_point(),
             }
         }
         if wanted > before {
-            self.join_gathered(pages, size, moving.gathered);
+            self.add_gathered(pages, size, moving.gathered);
         } else {
             moving.kept += self.release_all(pages, size, moving.gathered);
         }
@@ -116,20 +116,20 @@ impl HugePools<'_> {
         nodes: &mut NodeSet,
         wanted: u64,
         moving: &mut Moving,
-    ) -> Step {
+    ) -> Progress {
         let mut pool = self.lock(pages, size);
         let missing = wanted.saturating_sub(pool.all().persistent() + pool.claimed);
         if missing == 0 {
             let others_may_fail = pool.claimed > 0 && moving.gathered.is_empty();
-            return if others_may_fail { Step::More } else { Step::Done };
+            return if others_may_fail { Progress::More } else { Progress::Done };
         }
         if let Some(node) = pool.node_by(*nodes, |node| node.surplus) {
             let kept = missing.min(pool.node(node).surplus);
             pool.change_surplus(node, -(kept as i64));
-            return Step::More;
+            return Progress::More;
         }
         let Some(node) = pool.node_by(*nodes, |node| u64::MAX - node.total) else {
-            return Step::Stopped(Stopped::OutOfMemory);
+            return Progress::Stopped(Stopped::OutOfMemory);
         };
         let count = (missing.div_ceil(nodes.len().max(1) as u64) as usize).min(batch_of(size));
         pool.claimed += count as u64;
@@ -142,7 +142,7 @@ impl HugePools<'_> {
         if got < count {
             *nodes = nodes.without(node);
         }
-        Step::More
+        Progress::More
     }
 
     /// Allocates claimed pages, a batch at most, from a node, and gathers them; returns how many.
@@ -172,13 +172,13 @@ impl HugePools<'_> {
         count: usize,
         surplus: bool,
     ) -> usize {
-        let got = self.join_claimed(pages, size, nodes, count, surplus);
+        let got = self.add_batch(pages, size, nodes, count, surplus);
         self.shed_bad(pages, size);
         got
     }
 
     /// As [`Self::add_claimed`], without shedding pages that went bad meanwhile.
-    pub(super) fn join_claimed<P: Platform>(
+    pub(super) fn add_batch<P: Platform>(
         &self,
         pages: &PageAllocator<'_, P>,
         size: HugeSize,
@@ -196,7 +196,7 @@ impl HugePools<'_> {
         pool.claimed -= count as u64;
         for &frame in &frames[..got] {
             let node = pages.store().node_of_frame(frame);
-            join(&mut pool, pages, node, frame);
+            add_page(&mut pool, pages, node, frame);
             pool.change_surplus(node, i64::from(surplus));
         }
         got
@@ -221,7 +221,9 @@ impl HugePools<'_> {
         pages.count(Stat::HtlbBuddyAllocSuccess, got as u64);
         self.describe(pages, size, frames.iter().copied());
         let mut pool = self.lock(pages, size);
-        frames.iter().for_each(|&frame| join(&mut pool, pages, pages.store().node_of_frame(frame), frame));
+        frames
+            .iter()
+            .for_each(|&frame| add_page(&mut pool, pages, pages.store().node_of_frame(frame), frame));
         drop(pool);
         self.shed_bad(pages, size);
         got
@@ -235,7 +237,7 @@ impl HugePools<'_> {
         nodes: NodeSet,
         wanted: u64,
         moving: &mut Moving,
-    ) -> Step {
+    ) -> Progress {
         let mut frames = [Frame(0); HUGE_BATCH];
         let mut count = 0;
         let mut pool = self.lock(pages, size);
@@ -244,7 +246,7 @@ impl HugePools<'_> {
         let node = pool.node_by(nodes, |node| node.spare());
         let most = node.map_or(0, |node| most.min(pool.node(node).spare() as usize));
         while let Some(node) = node.filter(|_| count < most)
-            && let Some(frame) = pool.leave(pages.frames(), node)
+            && let Some(frame) = pool.remove_free(pages.frames(), node)
         {
             frames[count] = frame;
             count += 1;
@@ -262,7 +264,7 @@ impl HugePools<'_> {
         } else {
             moving.kept += self.release(pages, size, &frames[..count]);
         }
-        Step::More
+        Progress::More
     }
 }
 
@@ -290,7 +292,7 @@ fn take_leftover<P: Platform>(
         && moving.leftover > 0
         && pool.unreserved() > 0
         && let Some(node) = pool.node_by(nodes, |node| node.free.min(node.surplus))
-        && let Some(frame) = pool.leave(pages.frames(), node)
+        && let Some(frame) = pool.remove_free(pages.frames(), node)
     {
         pool.change_surplus(node, -1);
         moving.leftover -= 1;
@@ -300,14 +302,14 @@ fn take_leftover<P: Platform>(
     count
 }
 
-enum Step {
+enum Progress {
     Done,
     More,
     Stopped(Stopped),
 }
 
 /// Makes persistent pages beyond `wanted` surplus.
-fn make_surplus(pool: &mut Pool, nodes: NodeSet, wanted: u64) -> Step {
+fn make_surplus(pool: &mut Pool, nodes: NodeSet, wanted: u64) -> Progress {
     let beyond = pool.all().persistent().saturating_sub(wanted);
     let mut left = beyond;
     while left > 0 {
@@ -316,7 +318,7 @@ fn make_surplus(pool: &mut Pool, nodes: NodeSet, wanted: u64) -> Step {
         pool.change_surplus(node, some as i64);
         left -= some;
     }
-    if beyond == 0 { Step::Done } else { Step::Stopped(Stopped::InUse(beyond)) }
+    if beyond == 0 { Progress::Done } else { Progress::Stopped(Stopped::InUse(beyond)) }
 }
 
 /// Pages that one step moves.

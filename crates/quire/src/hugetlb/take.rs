@@ -167,7 +167,7 @@ impl HugePools<'_> {
             let Some(node) = pool.node_by(NodeSet::ALL, both).filter(|_| pool.unreserved() > 0) else {
                 return;
             };
-            let Some(frame) = pool.leave(pages.frames(), node) else { return };
+            let Some(frame) = pool.remove_free(pages.frames(), node) else { return };
             pool.change_surplus(node, -1);
             drop(pool);
             self.settle(pages, size, [frame]);

@@ -3,9 +3,9 @@
 use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
 use super::bitmap::{Bitmap, FrameMask};
+use super::block_mapcount::SmallMaps;
 use super::columns::{Columns, TakenTables};
 use super::descriptor::Descriptor;
-use super::folio_maps::SmallMaps;
 use super::lanes::{LaneWidth, Lanes};
 use crate::addr::{Frame, PhysAddr};
 use crate::platform::FramePlatform;

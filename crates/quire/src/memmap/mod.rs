@@ -9,22 +9,22 @@
 
 mod bitmap;
 mod block;
+mod block_mapcount;
 mod boot;
 mod columns;
 mod descriptor;
-mod folio_maps;
 mod lanes;
 mod record_maps;
 
 pub use bitmap::{Bitmap, FrameMask};
 pub use block::{Block, BlockState};
 pub(crate) use block::{LIST_BYTES, LISTS};
+pub use block_mapcount::SmallMaps;
 pub use boot::{BootCell, BootMemory, BootRef, BootSlice};
 pub(crate) use boot::{BootTable, DeferredTable};
 pub(crate) use columns::{COUNTS_AT, TakenTables};
 pub use columns::{Columns, FrameState};
 pub use descriptor::{Descriptor, DescriptorFlags};
-pub use folio_maps::SmallMaps;
 pub use lanes::{LaneError, LaneWidth, Lanes};
 pub(crate) use record_maps::{RecordNeed, SlotPromises};
 

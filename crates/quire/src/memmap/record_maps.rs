@@ -13,7 +13,7 @@ use core::sync::atomic::Ordering;
 
 use super::bitmap::FrameMask;
 use super::block::{Block, BlockState};
-use super::folio_maps::{NARROW_MOST, TABLES_MASK};
+use super::block_mapcount::{NARROW_MOST, TABLES_MASK};
 use super::lanes::{LaneError, LaneWidth, Lanes};
 use crate::addr::PhysAddr;
 use crate::limits::BLOCK_FRAMES;

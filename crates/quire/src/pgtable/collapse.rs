@@ -63,7 +63,7 @@ struct Common {
 
 /// A table that a leaf replaces.
 #[derive(Clone, Copy)]
-struct Piece<'a> {
+struct ReplacedTable<'a> {
     index: usize,
     table: Table<'a>,
     /// The entry that points to the table.
@@ -198,7 +198,7 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
             } else {
                 self.describe(piece.table);
             }
-            gather.make_room();
+            gather.reserve();
             gather.add(Unmapped::table(piece.pointer, parent.level()));
         }
         if counted == tables { Ok(counted) } else { Err(Obstacle::Frames) }
@@ -211,7 +211,7 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
         index: usize,
         size: PageSize,
         checked: bool,
-    ) -> Result<Option<Piece<'p>>, Obstacle> {
+    ) -> Result<Option<ReplacedTable<'p>>, Obstacle> {
         let pointer = parent.load(index);
         if pointer.is_leaf(parent.level()) {
             return Ok(None);
@@ -231,7 +231,7 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
             Some(history) => common.history = history,
             None => common.add_table(self.platform(), table, 0)?,
         }
-        Ok(Some(Piece { index, table, pointer, leaf: common.leaf(size), moved: false }))
+        Ok(Some(ReplacedTable { index, table, pointer, leaf: common.leaf(size), moved: false }))
     }
 
     /// What was recorded in a lowest-level table when it was compared, if it has not changed since.
@@ -250,7 +250,7 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
     }
 
     /// Counts the large leaves. Where a folio was split meanwhile, that piece and those behind it stay.
-    fn count_large(&self, pieces: &mut [Option<Piece<'p>>], size: PageSize) -> u64 {
+    fn count_large(&self, pieces: &mut [Option<ReplacedTable<'p>>], size: PageSize) -> u64 {
         let mut counter = self.allocator.counts().counter();
         let mut counted = 0;
         let mut whole = true;
@@ -270,7 +270,7 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
     }
 
     /// Takes the tables out, flushes, and puts the leaves in.
-    fn exchange(&self, parent: Table<'p>, range: VirtRange, pieces: &[Option<Piece<'p>>]) {
+    fn exchange(&self, parent: Table<'p>, range: VirtRange, pieces: &[Option<ReplacedTable<'p>>]) {
         if pieces.iter().all(Option::is_none) {
             return;
         }

@@ -34,7 +34,7 @@ const EXPECTED: usize = 1024;
 
 /// What the page table has at an address that is a multiple of 2 MiB.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Stands {
+pub enum Survey {
     /// Nothing is mapped, in so many bytes from there on.
     Nothing(u64),
     /// A leaf of 2 MiB or more.
@@ -153,24 +153,24 @@ impl Run {
 impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
     /// What is at `addr`, a multiple of 2 MiB, and which pages are not yet `copied`. Shared; the answer may
     /// be old.
-    pub fn survey(&self, addr: VirtAddr, copied: &Copied) -> Stands {
+    pub fn survey(&self, addr: VirtAddr, copied: &Copied) -> Survey {
         let mut table = self.root();
         let mut shared = false;
         while table.level() > Level::PTE {
             let entry = table.load(table.index(addr));
             if entry.is_leaf(table.level()) {
-                return Stands::Large;
+                return Survey::Large;
             }
             if entry.is_empty() {
-                return Stands::Nothing(table.extent(addr).end.0 - addr.0);
+                return Survey::Nothing(table.extent(addr).end.0 - addr.0);
             }
             if !entry.is_table(table.level()) {
-                return if entry.is_poison() { Stands::Lost } else { Stands::Busy };
+                return if entry.is_poison() { Survey::Lost } else { Survey::Busy };
             }
             shared = entry.is_shared_table(table.level());
             table = table.child(self.platform(), entry);
         }
-        Stands::Table(self.survey_table(table, shared, copied))
+        Survey::Table(self.survey_table(table, shared, copied))
     }
 
     fn survey_table(&self, table: Table<'p>, shared: bool, copied: &Copied) -> TableSurvey {
@@ -327,7 +327,7 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
         gather: &mut MmuGather<'_, '_, P>,
         show: impl FnMut(Run),
     ) -> Option<u64> {
-        gather.make_room();
+        gather.reserve();
         let parent = self.find(addr, Level::PMD)?;
         let index = parent.index(addr);
         let pointer = parent.load(index);

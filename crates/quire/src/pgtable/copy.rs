@@ -2,7 +2,7 @@
 
 use super::PageTables;
 use super::lock::LockedTable;
-use super::walk::Step;
+use super::walk::TableRange;
 use crate::addr::{FrameRange, PageSize, VirtRange};
 use crate::arch::{Entry, EntryFlags, Level};
 use crate::error::{AllocError, MapError};
@@ -87,7 +87,7 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
     /// Copies the entries of a lowest-level table from `first` on.
     fn copy_leaves(
         &self,
-        step: &Step<'p>,
+        step: &TableRange<'p>,
         target: Table<'p>,
         first: usize,
         copied: &mut Copied<'_>,
@@ -163,7 +163,7 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
     ) -> Result<(), MapError> {
         let (mut owed, mut rss) = (FlushBatch::new(), RssChange::default());
         let mut copied = Copied { mode: CopyMode::Private, owed: &mut owed, rss: &mut rss };
-        let step = Step { table: shared, range: extent, shared: true };
+        let step = TableRange { table: shared, range: extent, shared: true };
         let outcome = self.copy_leaves(&step, target, 0, &mut copied);
         // No CPU could store through the shared table, so none has that right cached.
         owed.forgive();
@@ -171,7 +171,12 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
     }
 
     /// Copies the large leaf of an upper table's entry.
-    fn copy_large(&self, child: &Self, step: &Step<'p>, copied: &mut Copied<'_>) -> Result<(), MapError> {
+    fn copy_large(
+        &self,
+        child: &Self,
+        step: &TableRange<'p>,
+        copied: &mut Copied<'_>,
+    ) -> Result<(), MapError> {
         let level = step.table.level();
         let Some(size) = level.leaf_size() else { return Ok(()) };
         debug_assert_eq!(step.range.len(), size.bytes(), "a leaf reaches over the range's end");

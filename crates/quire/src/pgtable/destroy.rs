@@ -17,7 +17,7 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
             let unmapped = PageTables::new(allocator, &context).unmap(&Zap::tables(all, all), &mut gather);
             debug_assert_eq!(unmapped, Ok(()), "no leaf reaches out of the user half");
         }
-        gather.make_room();
+        gather.reserve();
         if context.has_secondary() {
             gather.owe_tables(context.mode().user_range());
         }

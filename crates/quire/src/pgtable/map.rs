@@ -57,7 +57,7 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
             }
         }
         self.allocator.set_origin(FrameRange::new(frame, 1), origin)?;
-        // SAFETY: this function's contract is that of `map`.
+        // SAFETY: invariant 1: this function's contract is that of `map`.
         unsafe { self.map(addr, FrameRange::new(frame, 1), flags) }
     }
 

@@ -47,7 +47,7 @@ mod validate;
 mod walk;
 
 pub use collapse::Obstacle;
-pub use collapse_copy::{Copied, Run, Stands, TableSurvey};
+pub use collapse_copy::{Copied, Run, Survey, TableSurvey};
 pub use copy::CopyMode;
 pub use leaves::Leaf;
 pub use move_range::MoveError;

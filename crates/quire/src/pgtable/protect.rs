@@ -2,7 +2,7 @@
 
 use super::PageTables;
 use super::lock::LockedTable;
-use super::walk::Step;
+use super::walk::TableRange;
 use crate::addr::{Frame, PageSize, VirtRange};
 use crate::arch::{Entry, EntryFlags, Protection};
 use crate::error::MapError;
@@ -69,7 +69,13 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
         }
     }
 
-    fn protect_step(&self, step: &Step<'p>, rights: EntryFlags, grant: GrantWrite, owed: &mut FlushBatch) {
+    fn protect_step(
+        &self,
+        step: &TableRange<'p>,
+        rights: EntryFlags,
+        grant: GrantWrite,
+        owed: &mut FlushBatch,
+    ) {
         let Some(size) = step.table.level().leaf_size() else { return };
         let mut change = Change { allocator: self.allocator, rights, size, grant, group: None, sole: 0 };
         let indices = step.indices();
@@ -195,7 +201,7 @@ impl<P: TablePlatform> Change<'_, '_, P> {
     }
 }
 
-impl Step<'_> {
+impl TableRange<'_> {
     /// Whether the entry above the lowest level is a leaf.
     #[inline]
     pub(super) fn holds_leaf(&self) -> bool {

@@ -140,7 +140,7 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
         for extent in shared {
             let index = directory.index(extent.start);
             // Another mapping in its extent may have shared it already.
-            if to.load(index).is_empty() && self.join(child, (&from, &to), index, rss) {
+            if to.load(index).is_empty() && self.share_table(child, (&from, &to), index, rss) {
                 owed.add_tables(extent);
             }
         }
@@ -158,7 +158,7 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
 
     /// Lets the child reach the table below an entry; returns whether the entry lost the right to store.
     #[inline]
-    fn join(
+    fn share_table(
         &self,
         child: &Self,
         (from, to): (&LockedTable<'_, P>, &LockedTable<'_, P>),
@@ -180,7 +180,7 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
             from.update(index, entry, |entry| entry.without(EntryFlags::WRITE));
             self.context.note_shared();
         } else {
-            sharers::join(descriptor.sharers());
+            sharers::add(descriptor.sharers());
         }
         to.fill(index, Entry::shared_table(table.frame()));
         child.context.add_tables(1);
@@ -229,7 +229,7 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
         let (mut rest, mut done) = (range, Ok(()));
         while let Some(shared) = self.next_shared(&mut rest) {
             if wanted(&shared) {
-                gather.make_room();
+                gather.reserve();
                 done = self.make_own(&shared, &mut gather);
             }
             if done.is_err() {
@@ -252,7 +252,7 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
             if detached || !shared.maps(shared.part) || shared.maps_outside() {
                 continue;
             }
-            gather.make_room();
+            gather.reserve();
             let entry = self.lock(shared.parent).exchange(shared.index, Entry::EMPTY);
             gather.add(Unmapped::table(entry, Level::PMD));
             gather.owe_tables(shared.extent);

@@ -12,7 +12,7 @@ use crate::tlb::FlushBatch;
 use crate::tlb::words::Table;
 
 /// A large leaf to split, and the table that replaces it.
-struct Piece<'a, 'p, P: TablePlatform> {
+struct LeafSplit<'a, 'p, P: TablePlatform> {
     /// The leaf's first address.
     addr: VirtAddr,
     /// Empty until the leaf is taken out.
@@ -21,9 +21,9 @@ struct Piece<'a, 'p, P: TablePlatform> {
 }
 
 /// Leaves of one table that are split together.
-type Pieces<'a, 'p, P> = [Option<Piece<'a, 'p, P>>; SPLIT_BATCH];
+type LeafSplits<'a, 'p, P> = [Option<LeafSplit<'a, 'p, P>>; SPLIT_BATCH];
 
-impl<P: TablePlatform> Piece<'_, '_, P> {
+impl<P: TablePlatform> LeafSplit<'_, '_, P> {
     fn is_taken(&self) -> bool {
         !self.leaf.is_empty()
     }
@@ -88,7 +88,7 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
         table: Table<'p>,
         range: VirtRange,
         gfp: Gfp,
-        pieces: &mut Pieces<'s, 'p, P>,
+        pieces: &mut LeafSplits<'s, 'p, P>,
     ) -> Result<(), MapError> {
         let level = table.level();
         let batch = if level == Level::PMD { SPLIT_BATCH } else { 1 };
@@ -97,7 +97,7 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
         let leaves = addrs.filter(|&addr| table.load(table.index(addr)).is_leaf(level));
         for (piece, addr) in pieces[..batch].iter_mut().zip(leaves) {
             let fresh = FreshTable::by(self.allocator, level.below(), gfp)?;
-            *piece = Some(Piece { addr, leaf: Entry::EMPTY, fresh });
+            *piece = Some(LeafSplit { addr, leaf: Entry::EMPTY, fresh });
         }
         Ok(())
     }
@@ -107,7 +107,7 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
         &self,
         table: Table<'p>,
         size: PageSize,
-        piece: &mut Piece<'_, 'p, P>,
+        piece: &mut LeafSplit<'_, 'p, P>,
     ) -> Result<(), MapError> {
         let mut prepared = None;
         let done = loop {
@@ -129,7 +129,7 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
         &self,
         table: Table<'p>,
         size: PageSize,
-        piece: &mut Piece<'_, 'p, P>,
+        piece: &mut LeafSplit<'_, 'p, P>,
     ) -> Result<(), CountError> {
         let index = table.index(piece.addr);
         let locked = self.lock(table);
@@ -146,7 +146,7 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
     }
 
     /// Flushes once for all leaves that were taken out, and installs their tables.
-    fn finish_split(&self, table: Table<'p>, size: PageSize, pieces: &mut Pieces<'_, 'p, P>) {
+    fn finish_split(&self, table: Table<'p>, size: PageSize, pieces: &mut LeafSplits<'_, 'p, P>) {
         let (mut owed, mut split) = (FlushBatch::new(), 0);
         for piece in pieces.iter().flatten().filter(|piece| piece.is_taken()) {
             piece.fill(size);

@@ -2,7 +2,7 @@
 
 use super::PageTables;
 use super::lock::LockedTable;
-use super::walk::Step;
+use super::walk::TableRange;
 use crate::addr::{PageSize, VirtAddr, VirtRange};
 use crate::arch::{Entry, EntryFlags, Level};
 use crate::error::MapError;
@@ -166,8 +166,8 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
     #[inline(always)]
     fn unmap_in(&self, table: Table<'p>, mut rest: VirtRange, gather: &mut MmuGather<'_, '_, P>) {
         while !rest.is_empty() {
-            gather.make_room();
-            rest.start = self.unmap_leaves(&Step { table, range: rest, shared: false }, gather);
+            gather.reserve();
+            rest.start = self.unmap_leaves(&TableRange { table, range: rest, shared: false }, gather);
             gather.reschedule();
         }
     }
@@ -180,7 +180,7 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
     fn unmap_pass(&self, zap: &Zap, pass: Pass, gather: &mut MmuGather<'_, '_, P>) {
         let mut rest = zap.range;
         while !rest.is_empty() {
-            gather.make_room();
+            gather.reserve();
             rest.start = self.unmap_step(rest, zap, pass, gather);
             gather.reschedule();
         }
@@ -220,7 +220,7 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
         let bytes =
             if table.level() == Level::PTE { Level::PTE.table_bytes() } else { table.level().entry_bytes() };
         let end = rest.end.min(rest.start.align_down(bytes).add(bytes));
-        let step = Step { table, range: VirtRange::new(rest.start, end), shared };
+        let step = TableRange { table, range: VirtRange::new(rest.start, end), shared };
         // A table that is still shared maps nothing in the range.
         if !pass.leaves || shared {
             end
@@ -252,7 +252,7 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
     }
 
     /// Unmaps the entries of a lowest-level table; returns where to go on.
-    fn unmap_leaves(&self, step: &Step<'p>, gather: &mut MmuGather<'_, '_, P>) -> VirtAddr {
+    fn unmap_leaves(&self, step: &TableRange<'p>, gather: &mut MmuGather<'_, '_, P>) -> VirtAddr {
         let indices = step.indices();
         let locked = self.lock(step.table);
         let (at, taken, stop) = self.take_leaves(&locked, indices.clone(), gather);
@@ -329,7 +329,7 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
             let found = self.lookup(addr);
             let large = found.leaf_size() == Some(PageSize::Size2M) && !found.entry.has(EntryFlags::ANON);
             let Some(table) = self.find(addr, Level::PMD).filter(|_| large) else { return };
-            gather.make_room();
+            gather.reserve();
             let leaf = table.extent(addr);
             if self.unmap_large(table, leaf, false, gather) == leaf.end {
                 return;

@@ -45,7 +45,7 @@ pub struct LeafRun {
 }
 
 /// The lowest table that a walk found for the start of a range, and the part of the range that it stands for.
-pub(super) struct Step<'a> {
+pub(super) struct TableRange<'a> {
     pub(super) table: Table<'a>,
     /// For a lowest-level table the part of the range that it covers; above, the part that one entry covers.
     pub(super) range: VirtRange,
@@ -53,7 +53,7 @@ pub(super) struct Step<'a> {
     pub(super) shared: bool,
 }
 
-impl Step<'_> {
+impl TableRange<'_> {
     /// The entries of the lowest-level table that the range concerns, or the one entry above.
     #[inline]
     pub(super) fn indices(&self) -> core::ops::Range<usize> {
@@ -155,9 +155,9 @@ impl<'a, 'p, P: TablePlatform> PageTables<'a, 'p, P> {
         }
     }
 
-    /// The [`Step`] for the start of a range, which is not empty.
+    /// The [`TableRange`] for the start of a range, which is not empty.
     #[inline]
-    pub(super) fn step(&self, range: VirtRange) -> Step<'p> {
+    pub(super) fn step(&self, range: VirtRange) -> TableRange<'p> {
         let mut table = self.root();
         let shared = loop {
             let entry = table.load(table.index(range.start));
@@ -169,12 +169,12 @@ impl<'a, 'p, P: TablePlatform> PageTables<'a, 'p, P> {
                 }
             } else {
                 let end = range.end.min(table.extent(range.start).end);
-                return Step { table, range: VirtRange::new(range.start, end), shared: false };
+                return TableRange { table, range: VirtRange::new(range.start, end), shared: false };
             }
         };
         let covered = table.level().table_bytes();
         let end = range.end.min(range.start.align_down(covered).add(covered));
-        Step { table, range: VirtRange::new(range.start, end), shared }
+        TableRange { table, range: VirtRange::new(range.start, end), shared }
     }
 
     /// The table of `level` for `addr`; adds it, and those above it, where missing.

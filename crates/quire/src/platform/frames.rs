@@ -177,7 +177,7 @@ pub unsafe trait FramePlatform: Sync {
 
     /// The number of the running task. A handler of faults reads it with the task's faults. Does not block.
     ///
-    /// Default: 0.
+    /// Default: 0. Such a handler then cannot tell threads apart.
     #[inline]
     fn thread_number(&self) -> u64 {
         0
@@ -229,7 +229,9 @@ pub unsafe trait FramePlatform: Sync {
         false
     }
 
-    /// Returns the registers that [`Self::vectors_begin`] granted. Default: nothing.
+    /// Returns the registers that [`Self::vectors_begin`] granted.
+    ///
+    /// Default: nothing, at no cost, which fits the default of [`Self::vectors_begin`]: it grants none.
     #[inline]
     fn vectors_end(&self) {}
 
@@ -280,7 +282,7 @@ pub unsafe trait FramePlatform: Sync {
     /// Precondition: none. Any context, perhaps pinned; the caller may hold locks of the library. Does not
     /// block, and does not call the library: a logger that allocates from it must defer the event.
     ///
-    /// Default: nothing.
+    /// Default: nothing. The machine then learns of such events from the counters alone.
     #[inline]
     fn event(&self, _event: Event) {}
 
@@ -302,11 +304,13 @@ pub unsafe trait FramePlatform: Sync {
     /// Called before the library waits for a lock, and after it takes one without waiting. A machine that
     /// checks records the ranks that each task holds and refuses a wrong order (see [`crate::sync`]).
     ///
-    /// Default: nothing.
+    /// Default: nothing, at no cost, as for [`Self::lock_dropped`].
     #[inline]
     fn lock_taken(&self, _rank: Rank) {}
 
-    /// Called after a lock was released. Default: nothing.
+    /// Called after a lock was released.
+    ///
+    /// Default: nothing, at no cost. Locks are then taken in an order that is not checked.
     #[inline]
     fn lock_dropped(&self, _rank: Rank) {}
 

@@ -144,7 +144,8 @@ pub unsafe trait TablePlatform: FramePlatform {
 
     /// Closes the bracket that [`Self::secondary_invalidate_start`] opened: the CPUs are flushed, and a
     /// secondary MMU may copy what the page table holds now. Preconditions as there. May block likewise.
-    /// Default: nothing.
+    ///
+    /// Default: nothing, at no cost, for a machine without secondary MMUs.
     #[inline]
     fn secondary_invalidate_end(&self, _root: Frame, _range: VirtRange) {}
 

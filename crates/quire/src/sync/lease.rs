@@ -70,14 +70,14 @@ impl Lease {
         }
         let open = self.gate.load(Ordering::Acquire) & shut == 0;
         if !open {
-            self.leave();
+            self.release();
         }
         open
     }
 
     /// Releases the lease.
     #[inline(always)]
-    pub fn leave(&self) {
+    pub fn release(&self) {
         self.taken.store(false, Ordering::Release);
     }
 

@@ -19,13 +19,13 @@ use crate::limits::READER_SLOTS;
 use crate::platform::FramePlatform;
 
 #[repr(align(64))]
-struct Slot(AtomicU32);
+struct ReaderCount(AtomicU32);
 
 /// A value that many tasks may read or one may change.
 pub struct RwLock<T> {
     rank: Rank,
     writer: RawLock,
-    readers: [Slot; READER_SLOTS],
+    readers: [ReaderCount; READER_SLOTS],
     /// How often the lock was taken for writing, modulo 2^32. Only its holder for writing changes it.
     writes: AtomicU32,
     value: UnsafeCell<T>,
@@ -41,7 +41,7 @@ impl<T> RwLock<T> {
         Self {
             rank,
             writer: RawLock::new(),
-            readers: [const { Slot(AtomicU32::new(0)) }; READER_SLOTS],
+            readers: [const { ReaderCount(AtomicU32::new(0)) }; READER_SLOTS],
             writes: AtomicU32::new(0),
             value: UnsafeCell::new(value),
         }

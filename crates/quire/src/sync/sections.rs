@@ -20,7 +20,7 @@ use crate::platform::FramePlatform;
 
 #[derive(Default)]
 #[repr(align(64))]
-struct Slot([AtomicU32; 2]);
+struct SectionCounts([AtomicU32; 2]);
 
 /// Sections of one kind, and grace periods that wait for them.
 #[derive(Default)]
@@ -28,7 +28,7 @@ pub struct Sections {
     /// Taken by the writer that waits for a grace period: one at a time.
     waiting: RawLock,
     current: AtomicU32,
-    slots: [Slot; READER_SLOTS],
+    slots: [SectionCounts; READER_SLOTS],
 }
 
 impl Sections {
@@ -37,7 +37,7 @@ impl Sections {
         Self {
             waiting: RawLock::new(),
             current: AtomicU32::new(0),
-            slots: [const { Slot([const { AtomicU32::new(0) }; 2]) }; READER_SLOTS],
+            slots: [const { SectionCounts([const { AtomicU32::new(0) }; 2]) }; READER_SLOTS],
         }
     }
 

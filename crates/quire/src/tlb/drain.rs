@@ -97,7 +97,7 @@ impl<'a, 'p, P: TablePlatform> Drain<'a, 'p, P> {
     pub(super) fn subtree(&mut self, frame: Frame, level: Level, first: VirtAddr) {
         let table = Table::at(self.allocator.platform(), frame, level);
         let descriptor = self.allocator.frames().descriptor(frame);
-        if level == Level::PTE && self.leave(table, descriptor) {
+        if level == Level::PTE && self.give_up_share(table, descriptor) {
             return;
         }
         let population = usize::from(descriptor.population.load(Ordering::Relaxed));
@@ -223,12 +223,12 @@ impl<'a, 'p, P: TablePlatform> Drain<'a, 'p, P> {
 
     /// Gives up the share in a table that other address spaces reach as well. Returns whether they do.
     #[inline]
-    fn leave(&mut self, table: Table<'_>, descriptor: &Descriptor) -> bool {
+    fn give_up_share(&mut self, table: Table<'_>, descriptor: &Descriptor) -> bool {
         if super::sharers::is_last(descriptor.sharers()) {
             return false;
         }
         let resident = super::resident(table, descriptor);
-        let left = super::sharers::leave(descriptor.sharers());
+        let left = super::sharers::remove(descriptor.sharers());
         if left {
             self.rss += RssChange { anon: -resident.anon, file: -resident.file };
             self.context.remove_tables(1);

@@ -159,15 +159,15 @@ impl<'a, 'p, P: TablePlatform> MmuGather<'a, 'p, P> {
 
     /// Makes room for two spans, one of them a table, by a page or a flush. Under no page-table lock.
     #[inline]
-    pub(crate) fn make_room(&mut self) {
+    pub(crate) fn reserve(&mut self) {
         if self.span_room() < 2 || self.table_count == GATHER_TABLES {
-            self.make_room_slow();
+            self.reserve_slow();
         }
     }
 
     #[cold]
     #[inline(never)]
-    fn make_room_slow(&mut self) {
+    fn reserve_slow(&mut self) {
         if self.table_count < GATHER_TABLES
             && self.page_count < GATHER_PAGES
             && let Ok(page) = self.allocator.alloc(Gfp::KERNEL, Order::FRAME)

@@ -12,7 +12,7 @@ pub(crate) fn begin(sharers: &AtomicU64) {
 
 /// Another address space is about to reach a table in which the caller has a share.
 #[inline]
-pub(crate) fn join(sharers: &AtomicU64) {
+pub(crate) fn add(sharers: &AtomicU64) {
     sharers.fetch_add(1, Ordering::Relaxed);
 }
 
@@ -26,7 +26,7 @@ pub(crate) fn is_last(sharers: &AtomicU64) -> bool {
 /// Gives up the caller's share. Returns whether others still have theirs: then the caller must not look at
 /// the table any more. Otherwise the table is the caller's alone, as after [`is_last`].
 #[inline]
-pub(crate) fn leave(sharers: &AtomicU64) -> bool {
+pub(crate) fn remove(sharers: &AtomicU64) -> bool {
     let one_less = |sharers: u64| sharers.checked_sub(1);
     sharers.fetch_update(Ordering::AcqRel, Ordering::Acquire, one_less).is_ok()
 }

@@ -33,7 +33,7 @@ use crate::platform::TablePlatform;
 use crate::stats::Stat;
 
 impl Window {
-    /// Whether callers should give one request's pages to [`Self::join`] and [`Self::restore_all`] together.
+    /// Whether callers should give one request's pages to [`Self::add_pages`] and [`Self::restore_all`] together.
     pub fn wants_all(&self) -> bool {
         self.policy == DescriptorPolicy::Batched
     }
@@ -41,7 +41,7 @@ impl Window {
     /// Describes the caller's pages, which are to join a pool, and optimises them unless saving is off.
     ///
     /// Precondition: the task is in no section and holds no lock but that of an address space.
-    pub fn join<P: TablePlatform>(&self, pages: &PageAllocator<'_, P>, chain: &PageChain, order: Order) {
+    pub fn add_pages<P: TablePlatform>(&self, pages: &PageAllocator<'_, P>, chain: &PageChain, order: Order) {
         let saving = self.is_saving();
         let described = if saving { 1 } else { frames_of(order) };
         self.each(pages, chain, |page| {
@@ -59,7 +59,7 @@ impl Window {
     /// Restores pages that are to leave a pool, from the first on, and moves them from `chain` to `whole`.
     /// Only the caller has them, and they stay described until [`Self::forget`].
     ///
-    /// Precondition: as for [`Self::join`].
+    /// Precondition: as for [`Self::add_pages`].
     ///
     /// # Errors
     /// [`AllocError::OutOfMemory`]: the first page of `chain` could not be restored.

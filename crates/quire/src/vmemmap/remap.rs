@@ -5,7 +5,7 @@ use core::sync::atomic::Ordering;
 use super::Window;
 use super::chain::FrameChain;
 use super::descriptor::{WORDS, descriptor_addr};
-use super::tables::{READ_ONLY, Slot, WRITABLE};
+use super::tables::{READ_ONLY, WRITABLE, WindowLeaf};
 use super::write::{frames_of, write_tail};
 use crate::addr::{Frame, FrameRange, Order, PageSize, VirtAddr, VirtRange};
 use crate::arch::{Entry, Level};
@@ -158,14 +158,14 @@ impl Window {
         platform: &P,
         page: Frame,
         order: Order,
-        mut act: impl FnMut(Slot<'_>),
+        mut act: impl FnMut(WindowLeaf<'_>),
     ) {
         let mut at = 1;
         while at < frames_of(order) {
-            let Slot { table, index } = self.slot(platform, window_page(page, at));
+            let WindowLeaf { table, index } = self.slot(platform, window_page(page, at));
             debug_assert_eq!(table.level(), Level::PTE);
             let here = (TABLE_ENTRIES - index).min((frames_of(order) - at) as usize);
-            (index..index + here).for_each(|index| act(Slot { table, index }));
+            (index..index + here).for_each(|index| act(WindowLeaf { table, index }));
             at += here as u64;
         }
     }

@@ -25,12 +25,12 @@ const SPLITTING: EntryFlags = EntryFlags::SPECIAL;
 
 /// An entry of the window's tables that is a leaf.
 #[derive(Clone, Copy)]
-pub(super) struct Slot<'a> {
+pub(super) struct WindowLeaf<'a> {
     pub(super) table: Table<'a>,
     pub(super) index: usize,
 }
 
-impl Slot<'_> {
+impl WindowLeaf<'_> {
     pub(super) fn load(self) -> Entry {
         self.table.load(self.index)
     }
@@ -42,14 +42,14 @@ impl Slot<'_> {
 
 impl Window {
     /// The leaf for an address of the window.
-    pub(super) fn slot<'a, P: TablePlatform>(&self, platform: &'a P, addr: VirtAddr) -> Slot<'a> {
+    pub(super) fn slot<'a, P: TablePlatform>(&self, platform: &'a P, addr: VirtAddr) -> WindowLeaf<'a> {
         let mut table = Table::at(platform, self.root, Level::P4D);
         loop {
             let index = table.index(addr);
             let entry = table.load(index);
             if !entry.is_table(table.level()) {
                 debug_assert!(entry.is_present(), "the window is mapped for all memory");
-                return Slot { table, index };
+                return WindowLeaf { table, index };
             }
             table = table.child(platform, entry);
         }

@@ -34,7 +34,7 @@ impl Leased {
         assert!(leased.lease.enter());
         leased.data.increment();
         leased.open.store(1, Ordering::SeqCst);
-        leased.lease.leave();
+        leased.lease.release();
         drop(leased.revoking.lock(&Cpu(2)));
         Arc::new(leased)
     }
@@ -56,7 +56,7 @@ impl Leased {
         let entered = self.lease.enter();
         if entered {
             self.data.increment();
-            self.lease.leave();
+            self.lease.release();
         }
         entered.into()
     }
@@ -70,7 +70,7 @@ impl Leased {
         if open {
             self.data.increment();
         }
-        self.lease.leave();
+        self.lease.release();
         open.into()
     }
 
@@ -79,7 +79,7 @@ impl Leased {
         let entered = self.lease.enter_open();
         self.data.get();
         if entered {
-            self.lease.leave();
+            self.lease.release();
         }
         0
     }
@@ -93,7 +93,7 @@ impl Leased {
         if open {
             self.data.increment();
         }
-        self.lease.leave();
+        self.lease.release();
         open.into()
     }
 }

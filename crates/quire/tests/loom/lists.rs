@@ -10,7 +10,7 @@ use crate::holds_but_not;
 use crate::machine::Cpu;
 use crate::memmap::BootSlice;
 use crate::sync::Lease;
-use list::{FrameList, Slot};
+use list::{FrameList, ListEntry};
 use quire::cpu::CpuSet;
 use quire::platform::FramePlatform;
 
@@ -23,7 +23,7 @@ const FRAMES: u64 = 2;
 /// The slots of a list: a head, and three folios.
 #[derive(Default)]
 #[repr(align(512))]
-struct Home([Slot; 4]);
+struct Home([ListEntry; 4]);
 const _: () = assert!(size_of::<Home>() == 512);
 
 struct Level {
@@ -48,7 +48,7 @@ impl Level {
             level.list.note_flow(1);
             level.list.shut();
         }
-        level.lease.leave();
+        level.lease.release();
         Arc::new(level)
     }
 
@@ -58,7 +58,7 @@ impl Level {
             return None;
         }
         let popped = self.list.pop_open();
-        self.lease.leave();
+        self.lease.release();
         popped.map(|(frame, state)| {
             assert!(std::ptr::eq(state, &raw const self.states[frame.0 as usize]), "the slot is torn");
             frame
@@ -71,7 +71,7 @@ impl Level {
             return false;
         }
         let put = self.list.push_open(frame, &self.states[frame.0 as usize]);
-        self.lease.leave();
+        self.lease.release();
         put
     }
 
@@ -82,7 +82,7 @@ impl Level {
         }
         self.list.open(&self.lease);
         let put = self.list.push(frame, &self.states[frame.0 as usize]);
-        self.lease.leave();
+        self.lease.release();
         put
     }
 

@@ -87,7 +87,7 @@ impl Table {
         if !sharers::is_last(&self.sharers) {
             // Reads how much memory the entry stands for.
             self.memory.get();
-            if sharers::leave(&self.sharers) {
+            if sharers::remove(&self.sharers) {
                 return NOTHING;
             }
         }
@@ -136,7 +136,7 @@ impl Table {
 
     /// Forks again, and the new child exits; then stores.
     fn fork_and_store(&self, cpu: &Cpu) -> Outcome {
-        sharers::join(&self.sharers);
+        sharers::add(&self.sharers);
         self.load();
         self.drain(cpu);
         self.store(cpu)

@@ -4,10 +4,7 @@
 //! `virtio-drivers` keeps the rings. Its own driver of disks takes one buffer for each request; here a request has
 //! many pages, and the interrupt handler completes it.
 //!
-//! # Memory
-//!
-//! Q1. From [`Queue::submit`] until the slot is done, its memory is the device's: the header and the outcome stand in
-//! the slot, which does not move, and the caller keeps the parts and does not touch them.
+//! From [`Queue::submit`] until the slot is done, its memory is the device's (Q1 of `docs/invariants/kernel.md`).
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -106,7 +103,8 @@ unsafe impl Hal for Dma {
     unsafe fn dma_dealloc(addr: u64, _: NonNull<u8>, pages: usize) -> i32 {
         let order = order_of(pages).expect("as it was allocated");
         let all = manager::manager().pages();
-        // SAFETY: `dma_alloc` gave this folio up by its number, and the queue that used it is gone.
+        // SAFETY: invariant 1: `dma_alloc` gave this folio up by its number, and the queue that used it is
+        // gone.
         let folio = unsafe { all.frames().folio_from_raw(PhysAddr(addr).frame(), order) };
         if all.free(folio).is_ok() { 0 } else { -1 }
     }
@@ -231,7 +229,7 @@ impl Queue {
         let token = self.rings.peek_used()?;
         let slot = self.slots.iter_mut().find(|slot| slot.token == token && slot.is_running())?;
         let rings = &mut self.rings;
-        // SAFETY: these are the buffers of `submit`.
+        // SAFETY: Q1: these are the buffers of `submit`.
         let popped = slot.with_buffers(|inputs, outputs| unsafe { rings.pop_used(token, inputs, outputs) });
         let went_well = popped.is_ok() && slot.outcome == [0];
         let usage = slot.usage;

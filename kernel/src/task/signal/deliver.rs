@@ -63,7 +63,7 @@ fn wait_while_stopped(task: &Task) {
 fn restart_call(task: &Task, handler: Option<&Action>) {
     let Some(number) = task.take_interrupted_call() else { return };
     let again = handler.is_none_or(|action| action.has(abi::SA_RESTART) && restarts(number));
-    // SAFETY: the task is the running one, and its program does not run.
+    // SAFETY: X3: the task is the running one, and its program does not run.
     let registers = &mut unsafe { task.user() }.registers;
     if again && registers.rax == Errno::EINTR.as_result() {
         registers.rax = number;

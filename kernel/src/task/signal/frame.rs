@@ -40,7 +40,7 @@ type Words = [u64; WORDS];
 /// # Errors
 /// [`Errno::EFAULT`] where the stack has no room.
 pub fn push(task: &Task, info: SigInfo, action: Action) -> Result<(), Errno> {
-    // SAFETY: the task is the running one, and its program does not run.
+    // SAFETY: X3: the task is the running one, and its program does not run.
     let user = unsafe { task.user() };
     let (mask, alt_stack) = {
         let mut own = task.signals.0.lock();
@@ -125,7 +125,7 @@ fn encode(user: &UserContext, action: Action, alt_stack: AltStack, mask: u64, fp
 /// # Errors
 /// [`Errno::EFAULT`] where the frame cannot be read.
 pub fn restore(task: &Task) -> Result<(), Errno> {
-    // SAFETY: the task is the running one, and its program does not run.
+    // SAFETY: X3: the task is the running one, and its program does not run.
     let user = unsafe { task.user() };
     // The handler has popped its return address.
     let at = user.registers.rsp.wrapping_sub(8);

@@ -119,7 +119,7 @@ fn tell_parent(process: &Process, code: u32, signal: u32) {
 /// Ends the running task's process by a signal that it does not handle.
 pub fn terminate(task: &Task, info: SigInfo) {
     if set_of(info.signal) & (super::SYNCHRONOUS | UNSTOPPABLE) != 0 {
-        // SAFETY: the task is the running one, and its program does not run.
+        // SAFETY: X3: the task is the running one, and its program does not run.
         let registers = &unsafe { task.user() }.registers;
         log!(
             "process {} is killed by signal {}, address {:#x}\n{registers}",

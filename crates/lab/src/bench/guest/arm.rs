@@ -110,11 +110,11 @@ const PROGRAM: &str = "bin/guest";
 pub const SOURCE: &str = include_str!("program.c");
 
 /// What all arms share: the program and the archives.
-pub struct Workshop {
+pub struct GuestFiles {
     folder: tempfile::TempDir,
 }
 
-impl Workshop {
+impl GuestFiles {
     /// Builds the program and packs the archives.
     ///
     /// # Errors
@@ -168,12 +168,12 @@ impl Workshop {
                 command_line: arm.command_line(machine, left),
             };
             let ended = qemu::run(machine, &boot, show)?;
-            figures.extend(ended.told.rows);
+            figures.extend(ended.report.rows);
             if let (Machine::BootWall, Some(time)) = (machine, ended.first_line) {
                 figures.insert("boot/time".to_owned(), Ok(time.as_nanos() as f64));
             }
             let Some(broken) = ended.broken else { break };
-            let begun = ended.told.group;
+            let begun = ended.report.group;
             let died = begun.as_deref().unwrap_or(first);
             let after = left.iter().position(|group| *group == died).map_or(left.len(), |at| at + 1);
             // A machine that does not come to the program will not come to it the next time.

@@ -32,7 +32,7 @@ use super::progress::Progress;
 use super::row::Row;
 use super::runner::Runner;
 use crate::host::machine;
-use arm::{ARMS, Arm, Figures, Workshop};
+use arm::{ARMS, Arm, Figures, GuestFiles};
 use rows::{Machine, ROWS, RowSpec};
 
 /// The groups of a smoke run.
@@ -52,7 +52,7 @@ pub fn measure(experiment: &Experiment, runner: &Runner) -> Result<Measured> {
         return Ok(measured);
     }
     let emulator = qemu::version()?;
-    let workshop = Workshop::new()?;
+    let workshop = GuestFiles::new()?;
     let groups: usize = Machine::ALL.into_iter().map(|machine| groups_of(machine, &chosen).len()).sum();
     let mut progress = Progress::new(experiment.name, ARMS.len() * groups);
     for arm in ARMS {

@@ -30,9 +30,9 @@ impl Line {
     }
 }
 
-/// What one run of a machine has told.
+/// What the program in a machine reported in one run.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Told {
+pub struct Report {
     /// The rows so far.
     pub rows: Vec<(String, Result<f64, String>)>,
     /// The group that runs.
@@ -46,7 +46,7 @@ pub struct Told {
 /// The number of foreign lines that are kept.
 const KEPT: usize = 40;
 
-impl Told {
+impl Report {
     /// Takes in one line.
     pub fn line(&mut self, text: &str) {
         match Line::of(text) {

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
-use super::output::{Line, Told};
+use super::output::{Line, Report};
 use super::rows::Machine;
 use super::tools::QEMU;
 use crate::output::say;
@@ -37,8 +37,8 @@ pub struct Boot {
 /// How a machine ended.
 #[derive(Clone, Debug, Default)]
 pub struct Ended {
-    /// What the program told.
-    pub told: Told,
+    /// What the program reported.
+    pub report: Report,
     /// Time from the start of QEMU to the program's first line.
     pub first_line: Option<Duration>,
     /// Why the machine ended before the program was done.
@@ -86,11 +86,11 @@ pub fn run(machine: Machine, boot: &Boot, show: &mut dyn FnMut(&str)) -> Result<
         let left = LIMIT.saturating_sub(started.elapsed());
         match running.lines.recv_timeout(left) {
             Ok(line) => {
-                ended.told.line(&line);
+                ended.report.line(&line);
                 if ended.first_line.is_none() && Line::of(&line).is_some() {
                     ended.first_line = Some(started.elapsed());
                 }
-                if let Some(group) = &ended.told.group {
+                if let Some(group) = &ended.report.group {
                     show(group);
                 }
             }
@@ -102,11 +102,11 @@ pub fn run(machine: Machine, boot: &Boot, show: &mut dyn FnMut(&str)) -> Result<
         }
     }
     let status = running.end()?;
-    if ended.told.done && status.code() == Some(CHECKS_FAILED) {
+    if ended.report.done && status.code() == Some(CHECKS_FAILED) {
         say("quire: the kernel's checks after the program's end failed: `kernel/test` says more");
     }
-    if ended.broken.is_none() && !ended.told.done {
-        let last = ended.told.other.iter().rev().find(|line| !line.is_empty());
+    if ended.broken.is_none() && !ended.report.done {
+        let last = ended.report.other.iter().rev().find(|line| !line.is_empty());
         let last = last.map(|line| format!(", after: {line}")).unwrap_or_default();
         ended.broken = Some(format!("the machine ended ({status}){last}"));
     }

@@ -1,6 +1,6 @@
 use super::archive::{self, Entry};
 use super::arm::SOURCE;
-use super::output::{Line, Told};
+use super::output::{Line, Report};
 use super::rows::{self, Machine, ROWS};
 use crate::bench::experiments::guest::EXPERIMENT;
 
@@ -19,18 +19,18 @@ fn lines_of_the_program_are_told_from_others() {
 
 #[test]
 fn a_run_keeps_rows_the_group_and_the_last_foreign_lines() {
-    let mut told = Told::default();
+    let mut report = Report::default();
     for number in 0..100 {
-        told.line(&format!("noise {number}\r"));
+        report.line(&format!("noise {number}\r"));
     }
     for line in ["begin touch", "row touch 1 page", "begin fork", "panic"] {
-        told.line(line);
+        report.line(line);
     }
-    assert_eq!(told.row("touch"), Some(&Ok(1.0)));
-    assert_eq!(told.row("fork"), None);
-    assert_eq!(told.group.as_deref(), Some("fork"));
-    assert!(!told.done);
-    assert_eq!((told.other.len(), told.other.last().map(String::as_str)), (40, Some("panic")));
+    assert_eq!(report.row("touch"), Some(&Ok(1.0)));
+    assert_eq!(report.row("fork"), None);
+    assert_eq!(report.group.as_deref(), Some("fork"));
+    assert!(!report.done);
+    assert_eq!((report.other.len(), report.other.last().map(String::as_str)), (40, Some("panic")));
 }
 
 #[test]

@@ -6,7 +6,7 @@ use super::*;
 
 fn told(reports: &[Report]) -> Vec<String> {
     let (read, write): (OwnedFd, OwnedFd) = pipe().expect("a pipe");
-    let mut teller = Teller::new(write);
+    let mut teller = Reporter::new(write);
     reports.iter().for_each(|report| teller.tell(report));
     drop(teller);
     let mut listener = Listener::new(read);
@@ -36,7 +36,7 @@ fn reports_arrive_as_they_were_told() {
 fn a_recorder_that_has_gone_is_told_nothing() {
     let (read, write) = pipe().expect("a pipe");
     drop(read);
-    let mut teller = Teller::new(write);
+    let mut teller = Reporter::new(write);
     assert!(teller.is_heard());
     teller.tell(&Report::AllEnded { faults: 0 });
     assert!(!teller.is_heard());

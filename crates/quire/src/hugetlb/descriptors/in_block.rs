@@ -34,7 +34,7 @@ impl HugePools<'_> {
         debug_assert!(!self.gathers());
     }
 
-    pub(in crate::hugetlb) fn join_gathered<P: Platform>(
+    pub(in crate::hugetlb) fn add_gathered<P: Platform>(
         &self,
         _pages: &PageAllocator<'_, P>,
         _size: HugeSize,

@@ -4,7 +4,7 @@
 use crate::addr::Frame;
 use crate::error::{AllocError, InitError};
 use crate::hugetlb::descriptors::state::Gathered;
-use crate::hugetlb::failure::join;
+use crate::hugetlb::failure::add_page;
 use crate::hugetlb::resize::give_back;
 use crate::hugetlb::{DescriptorPolicy, HugePools, HugeSize, PoolInfo};
 use crate::limits::HUGE_BATCH;
@@ -75,26 +75,26 @@ impl HugePools<'_> {
         frames: impl Iterator<Item = Frame>,
     ) {
         if let Some(window) = self.window() {
-            window.join(pages, &PageChain::of(pages.memmap(), frames), size.order());
+            window.add_pages(pages, &PageChain::of(pages.memmap(), frames), size.order());
         }
     }
 
     /// Adds pages that the caller has claimed and gathered to their pool, free.
-    pub(in crate::hugetlb) fn join_gathered<P: Platform>(
+    pub(in crate::hugetlb) fn add_gathered<P: Platform>(
         &self,
         pages: &PageAllocator<'_, P>,
         size: HugeSize,
         mut chain: PageChain,
     ) {
         if let Some(window) = self.window() {
-            window.join(pages, &chain, size.order());
+            window.add_pages(pages, &chain, size.order());
         }
         while !chain.is_empty() {
             let mut pool = self.lock(pages, size);
             for _ in 0..HUGE_BATCH {
                 let Some(frame) = chain.pop(pages.memmap()) else { break };
                 pool.claimed -= 1;
-                join(&mut pool, pages, pages.store().node_of_frame(frame), frame);
+                add_page(&mut pool, pages, pages.store().node_of_frame(frame), frame);
             }
             drop(pool);
             pages.platform().reschedule_point();
@@ -174,7 +174,7 @@ impl HugePools<'_> {
     fn keep_as_surplus<P: Platform>(&self, pages: &PageAllocator<'_, P>, size: HugeSize, frame: Frame) {
         let node = pages.store().node_of_frame(frame);
         let mut pool = self.lock(pages, size);
-        join(&mut pool, pages, node, frame);
+        add_page(&mut pool, pages, node, frame);
         pool.change_surplus(node, 1);
     }
 

@@ -11,7 +11,7 @@ use crate::limits::{BLOCK_FRAMES, BLOCK_ORDER};
 use crate::memmap::{Block, BlockState, DescriptorFlags, FrameMask, FrameState};
 use crate::page_alloc::allocator::PageAllocator;
 use crate::page_alloc::frames::owned::{Folio, FrameRun};
-use crate::page_alloc::frames::remainders::{make_heads, split_remainders};
+use crate::page_alloc::frames::partial_free::{make_heads, split_remainders};
 use crate::page_alloc::request::gfp::Gfp;
 use crate::page_alloc::store::slots::CountSlot;
 use crate::platform::FramePlatform;
@@ -172,7 +172,6 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         for (start, count) in freed.runs() {
             self.frames().note_freed(FrameRange::new(number.first_frame().add(start as u64), count as u64));
         }
-        // Unlocks the block, and counts what is free now.
         self.store().store_put(number, block, freed);
         if let Some(slot) = slot {
             self.store().give_slot(slot);

@@ -55,7 +55,7 @@ impl<P: FramePlatform> Frames<'_, P> {
     }
 
     /// Joins 512 free pages of 2 MiB of a pool, in a row, to one of 1 GiB. The caller has them to itself.
-    pub(crate) fn join_huge(&self, frame: Frame) {
+    pub(crate) fn merge_huge(&self, frame: Frame) {
         self.reshape(frame, |at| {
             (if at == 0 { BlockState::Folio } else { BlockState::FolioTail }, Order::GIGANTIC)
         });

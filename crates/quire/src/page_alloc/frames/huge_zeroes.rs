@@ -64,7 +64,7 @@ impl<P: FramePlatform> Frames<'_, P> {
 
     /// Makes one mark of those of a page's blocks, if all are there, and returns whether they are. The caller
     /// has the page to itself. It looks first behind the block `from`, where one is missing most likely.
-    pub(crate) fn join_huge_zeroes(&self, frame: Frame, order: Order, from: u32) -> bool {
+    pub(crate) fn merge_huge_zeroes(&self, frame: Frame, order: Order, from: u32) -> bool {
         let all = self.blocks_behind(frame, order, from).all(|(_, block)| is_zero(mark_of(block)));
         if all {
             self.note_all_huge_zero(frame, order);

@@ -15,7 +15,7 @@ pub(super) mod info;
 pub(super) mod movable;
 pub(super) mod origins;
 pub(super) mod owned;
-pub(super) mod remainders;
+pub(super) mod partial_free;
 pub(super) mod scheme;
 pub(super) mod state;
 pub(super) mod states;

@@ -28,7 +28,7 @@ impl Origin {
     /// Bits kept of a family's number: families that agree in them are not told apart.
     const FAMILY_BITS: u32 = u64::BITS - Self::PAGE_BITS;
     /// What is kept of a family's number for memory that has none.
-    pub(crate) const NOBODY: u64 = 0;
+    pub(crate) const NO_FAMILY: u64 = 0;
     /// Of memory that the manager holds for itself.
     pub(in crate::page_alloc) const MANAGER: Self = Self(1 << (Self::PAGE_BITS - 1));
     /// Of no page.
@@ -53,7 +53,7 @@ impl Origin {
     }
 
     fn is_of_file(self) -> bool {
-        self.family() == Self::NOBODY
+        self.family() == Self::NO_FAMILY
     }
 
     /// The origin of the folio that starts at an index of a block in small pieces.

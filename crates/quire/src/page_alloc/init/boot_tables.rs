@@ -14,7 +14,7 @@ use crate::page_alloc::init::start::{last_block, whole_blocks};
 #[cfg(feature = "published")]
 use crate::page_alloc::pcp::guarded;
 use crate::page_alloc::pcp::level::{CpuLists, LEVELS, ListSizes};
-use crate::page_alloc::pcp::list::Slot;
+use crate::page_alloc::pcp::list::ListEntry;
 use crate::page_alloc::pcp::parked::Parked;
 use crate::page_alloc::request::gfp::{KINDS, ZoneKind};
 use crate::page_alloc::request::placement::Placement;
@@ -135,8 +135,8 @@ impl Layout<'_> {
                 let mut slots = [BootSlice::empty(); LISTS];
                 for (number, slots) in slots.iter_mut().enumerate() {
                     let len = sizes.slots(level, zone * LISTS + number);
-                    let align = (len * size_of::<Slot>()).max(align_of::<Slot>());
-                    // SAFETY: M1: zero bytes are a valid `Slot`, and none is looked at before it was set.
+                    let align = (len * size_of::<ListEntry>()).max(align_of::<ListEntry>());
+                    // SAFETY: M1: zero bytes are a valid `ListEntry`, and none is looked at before it was set.
                     *slots = unsafe { boot.zeroed_table_at(node, len, align) }?;
                 }
                 Ok(slots.map(CpuLists::make_list))

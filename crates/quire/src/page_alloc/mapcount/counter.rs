@@ -5,7 +5,7 @@ use core::sync::atomic::Ordering;
 use crate::addr::{BlockNumber, Frame, FrameRange, Order, PageSize};
 use crate::limits::BLOCK_FRAMES;
 use crate::memmap::{Block, BlockState, DescriptorFlags, FrameMask, FrameState, LaneError};
-use crate::page_alloc::frames::remainders::split_remainders;
+use crate::page_alloc::frames::partial_free::split_remainders;
 use crate::page_alloc::frames::state::{head_of, touch};
 use crate::page_alloc::mapcount::MapCounts;
 use crate::page_alloc::mapcount::blocks::FreedBlocks;
@@ -94,7 +94,7 @@ impl<'a, P: FramePlatform> Counter<'a, '_, P> {
                     done += piece.count;
                 }
                 Err(LaneError::Full) => {
-                    self.leave();
+                    self.unlock_block();
                     return Err(CountError::Prepare { done, at: piece.start });
                 }
                 Err(LaneError::Underflow) => unreachable!("counting up never reaches below zero"),
@@ -166,7 +166,7 @@ impl<'a, P: FramePlatform> Counter<'a, '_, P> {
 
     #[cold]
     fn panic_underflow(&mut self, frame: Frame, leaves: usize) -> ! {
-        self.leave();
+        self.unlock_block();
         panic_underflow(frame, leaves);
     }
 
@@ -260,7 +260,7 @@ impl<'a, P: FramePlatform> Counter<'a, '_, P> {
         }
         let maps = if size == PageSize::Size1G { &block.gigantic_maps } else { &block.large_maps };
         if maps.load(Ordering::Relaxed) == 0 {
-            self.leave();
+            self.unlock_block();
             panic!("{frame:?}: a folio was unmapped more often than mapped (invariant 5)");
         }
         maps.fetch_sub(1, Ordering::Relaxed);
@@ -286,7 +286,7 @@ impl<'a, P: FramePlatform> Counter<'a, '_, P> {
         freed.count() as u64
     }
 
-    /// Takes the current block's slot if nothing is counted in it; `leave` gives it back.
+    /// Takes the current block's slot if nothing is counted in it; `unlock_block` gives it back.
     #[inline]
     pub(in crate::page_alloc) fn note_unused_slot(&mut self, block: &Block) {
         if let Some(slot) = block.take_unused_slot(self.counts.platform()) {
@@ -375,7 +375,7 @@ impl<'a, P: FramePlatform> Counter<'a, '_, P> {
         let zeroed = contents == Contents::Zeroed && self.counts.store().zeroes.remember;
         FrameState::FREE.with_zeroes(zeroed).put(head.folio_state_cell());
         let zone = head.zone();
-        self.leave();
+        self.unlock_block();
         if order == Order::BLOCK {
             self.whole.add(self.counts, FreedBlocks::one(number, zone, zeroed));
         } else {
@@ -392,7 +392,7 @@ impl<'a, P: FramePlatform> Counter<'a, '_, P> {
         {
             return block;
         }
-        self.leave();
+        self.unlock_block();
         let block = self.counts.frames().memmap.block(number);
         block.lock(self.counts.platform());
         self.current = Some((number, block));
@@ -401,7 +401,7 @@ impl<'a, P: FramePlatform> Counter<'a, '_, P> {
 
     /// Gives the current block's lock back, and its freed frames to the store.
     #[inline]
-    pub(in crate::page_alloc) fn leave(&mut self) {
+    pub(in crate::page_alloc) fn unlock_block(&mut self) {
         let Some((number, block)) = self.current.take() else { return };
         if self.freed_count > 0 {
             return self.free_and_unlock(number, block);
@@ -443,7 +443,7 @@ impl<'a, P: FramePlatform> Counter<'a, '_, P> {
 
 impl<P: FramePlatform> Drop for Counter<'_, '_, P> {
     fn drop(&mut self) {
-        self.leave();
+        self.unlock_block();
         self.whole.put(self.counts);
     }
 }

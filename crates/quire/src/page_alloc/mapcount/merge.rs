@@ -43,7 +43,7 @@ impl<P: FramePlatform> Counter<'_, '_, P> {
         if !block.remove_table(&promises)
             && block.remove_small(platform, &promises, 0, BLOCK_FRAMES, &mut unmapped).is_err()
         {
-            self.leave();
+            self.unlock_block();
             panic!("{frame:?}: a table was unmapped more often than mapped (invariant 5)");
         }
         self.excess |= promises.excess.get();

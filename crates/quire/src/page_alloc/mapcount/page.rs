@@ -3,7 +3,7 @@
 use crate::addr::{BlockNumber, Frame, FrameRange, Order};
 use crate::memmap::{Block, BlockState, FrameMask, FrameState};
 use crate::page_alloc::frames::origins::Origin;
-use crate::page_alloc::frames::remainders::{is_single, split_remainders};
+use crate::page_alloc::frames::partial_free::{is_single, split_remainders};
 use crate::page_alloc::mapcount::MapCounts;
 use crate::page_alloc::mapcount::counter::CountError;
 use crate::platform::FramePlatform;

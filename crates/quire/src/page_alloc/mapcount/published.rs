@@ -17,7 +17,7 @@ impl<'a, P: FramePlatform> Counter<'a, '_, P> {
     /// Counts a run of 4 KiB leaves of a folio of whole blocks. The published ways need no lock.
     #[inline(never)]
     pub(in crate::page_alloc) fn map_as_published(&mut self, run: FrameRange) -> Result<(), CountError> {
-        self.leave();
+        self.unlock_block();
         let mut done = 0;
         for piece in run.by_block() {
             let block = self.counts.frames().memmap.block(piece.start.block());
@@ -36,7 +36,7 @@ impl<'a, P: FramePlatform> Counter<'a, '_, P> {
     /// Counts a run down; returns how many frames became free.
     #[inline(never)]
     pub(in crate::page_alloc) fn unmap_as_published(&mut self, run: FrameRange) -> u64 {
-        self.leave();
+        self.unlock_block();
         let mut freed = 0;
         for piece in run.by_block() {
             let block = self.counts.frames().memmap.block(piece.start.block());
@@ -53,7 +53,7 @@ impl<'a, P: FramePlatform> Counter<'a, '_, P> {
 
     /// Counts a leaf of 2 MiB or 1 GiB.
     pub(in crate::page_alloc) fn map_large_as_published(&mut self, frame: Frame, size: PageSize) {
-        self.leave();
+        self.unlock_block();
         let block = self.counts.frames().memmap.block(frame.block());
         if self.counts.frames().scheme == CountScheme::PerFrame {
             let whole = block.order.load(Ordering::Relaxed) == size.order().get();
@@ -69,7 +69,7 @@ impl<'a, P: FramePlatform> Counter<'a, '_, P> {
 
     /// Counts a leaf of 2 MiB in place of 512 leaves of 4 KiB.
     pub(in crate::page_alloc) fn merge_as_published(&mut self, frame: Frame) {
-        self.leave();
+        self.unlock_block();
         let block = self.counts.frames().memmap.block(frame.block());
         self.change_head(frame, block, 1 - BLOCK_FRAMES as i64);
         FrameState::UNKNOWN.put(block.folio_state_cell());
@@ -82,7 +82,7 @@ impl<'a, P: FramePlatform> Counter<'a, '_, P> {
         size: PageSize,
         contents: Contents,
     ) -> u64 {
-        self.leave();
+        self.unlock_block();
         let block = self.counts.frames().memmap.block(frame.block());
         if self.counts.frames().scheme == CountScheme::PerFrame {
             let maps = if size == PageSize::Size1G { &block.gigantic_maps } else { &block.large_maps };

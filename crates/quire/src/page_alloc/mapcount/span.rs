@@ -27,7 +27,7 @@ impl<P: FramePlatform> Counter<'_, '_, P> {
         } else {
             run.by_block().for_each(|piece| self.keep_part(piece, unmapped));
         }
-        self.leave();
+        self.unlock_block();
     }
 
     fn keep_part(&mut self, piece: FrameRange, unmapped: &mut FrameMask) {
@@ -46,7 +46,7 @@ impl<P: FramePlatform> Counter<'_, '_, P> {
         };
         self.excess |= promises.excess.get();
         if counted.is_err() {
-            self.leave();
+            self.unlock_block();
             panic!("{piece:?}: a frame was unmapped more often than mapped (invariant 5)");
         }
         if block.state() == BlockState::Small {

@@ -49,7 +49,7 @@ impl<P: FramePlatform> Lists<'_, P> {
         if popped.is_some() {
             add_own(&list.allocated, 1);
         }
-        level.lease.leave();
+        level.lease.release();
         popped
     }
 
@@ -95,7 +95,7 @@ impl<P: FramePlatform> Lists<'_, P> {
             }
             self.frames().note_freed(FrameRange::new(frame, order.frames()));
         }
-        level.lease.leave();
+        level.lease.release();
         put
     }
 }

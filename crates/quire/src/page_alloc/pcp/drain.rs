@@ -100,7 +100,7 @@ impl<P: FramePlatform> Lists<'_, P> {
             return sort(&[]);
         }
         let result = sort(&own.sorter);
-        own.levels[0].lease.leave();
+        own.levels[0].lease.release();
         result
     }
 
@@ -134,7 +134,7 @@ impl<P: FramePlatform> Lists<'_, P> {
         let mut given = 0;
         for level in lists.levels[1..].iter().filter(|level| level.lease.enter_guarded()) {
             given += self.drain_level(level, &[]);
-            level.lease.leave();
+            level.lease.release();
         }
         given
     }
@@ -149,15 +149,15 @@ impl<P: FramePlatform> Lists<'_, P> {
     }
 
     /// Whether any other CPU's lists have folios of these zones.
-    pub(in crate::page_alloc) fn others_hoard(&self, zones: ZoneOrder<'_>, cpu: CpuId) -> bool {
-        let hoards = |lists: &CpuLists| {
+    pub(in crate::page_alloc) fn others_hold_frames(&self, zones: ZoneOrder<'_>, cpu: CpuId) -> bool {
+        let holds = |lists: &CpuLists| {
             let frames = |&zone: &u8| -> u64 {
                 lists.levels.iter().map(|level| level.frames_of_zone(zone.into())).sum()
             };
             lists.deferred_frames.load(Ordering::Relaxed) > 0
                 || !lists.known_empty() && zones.iter().any(|zone| frames(zone) > 0)
         };
-        self.cpus.iter().enumerate().any(|(other, lists)| other != cpu.index() && hoards(lists))
+        self.cpus.iter().enumerate().any(|(other, lists)| other != cpu.index() && holds(lists))
     }
 
     /// Drains some of every other CPU's lists; returns whether there is more.

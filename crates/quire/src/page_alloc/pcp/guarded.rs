@@ -97,7 +97,7 @@ impl<P: FramePlatform> Lists<'_, P> {
     fn guarded<R>(&self, level: &Level, usage: impl FnOnce() -> Option<R>) -> Option<R> {
         let inside = || {
             let result = level.lease.enter_guarded().then(usage)?;
-            level.lease.leave();
+            level.lease.release();
             result
         };
         match self.frames().guard {

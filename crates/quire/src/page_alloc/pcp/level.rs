@@ -18,7 +18,7 @@ use crate::addr::Order;
 use crate::limits::{BLOCK_FRAMES, MAGAZINE_FRAMES, MAX_NODES, NESTED_SLOTS, SORTER_BLOCKS};
 use crate::memmap::{BootCell, BootSlice, LIST_BYTES, LISTS};
 use crate::page_alloc::frames::CONTEXTS;
-use crate::page_alloc::pcp::list::{FrameList, Slot};
+use crate::page_alloc::pcp::list::{FrameList, ListEntry};
 use crate::page_alloc::pcp::parked::Parked;
 use crate::page_alloc::request::gfp::{KINDS, Mobility, ZoneKind};
 use crate::page_alloc::store::sorting::SortEntry;
@@ -218,7 +218,7 @@ impl CpuLists {
         })
     }
 
-    pub(in crate::page_alloc) fn make_list(slots: BootSlice<Slot>) -> FrameList {
+    pub(in crate::page_alloc) fn make_list(slots: BootSlice<ListEntry>) -> FrameList {
         FrameList::new(slots)
     }
 

@@ -4,16 +4,16 @@
 //! ([`super::parked`]). One of the two is *loaded*: folios are pushed and popped at its end. The other is
 //! empty or full, so that a CPU whose loaded array runs full or empty exchanges the two. Others are parked.
 //!
-//! An array has a power of two of slots, and is aligned to its size. Slot 0, its *head*, has no folio to
+//! An array has a power of two of entries, and is aligned to its size. Entry 0, its *head*, has no folio to
 //! allocate. So one pointer, the *cursor*, says which array is loaded, how many folios it has, and whether it
-//! is full or empty: it points to the next free slot, and its low bits are slot 1's, or zero.
+//! is full or empty: it points to the next free entry, and its low bits are entry 1's, or zero.
 //!
 //! # Invariants
 //!
 //! G1 and G2 stand in [`super::parked`].
 //!
-//! G3. Every array of a list has as many slots as its home, a power of two, and is aligned to their size. The
-//!     cursor is at the slot after the head, or beyond it, up to the array's end.
+//! G3. Every array of a list has as many entries as its home, a power of two, and is aligned to their size. The
+//!     cursor is at the entry after the head, or beyond it, up to the array's end.
 
 use core::ptr::NonNull;
 
@@ -26,12 +26,12 @@ use crate::sync::Lease;
 #[derive(Default)]
 // Under loom atomics are larger; the size must be a power of two all the same.
 #[cfg_attr(loom, repr(align(128)))]
-pub(crate) struct Slot {
+pub(crate) struct ListEntry {
     frame: AtomicU64,
     state: AtomicPtr<AtomicU8>,
 }
 
-impl Slot {
+impl ListEntry {
     #[inline(always)]
     pub(crate) fn frame(&self) -> Frame {
         Frame(self.frame.load(Ordering::Relaxed))
@@ -45,20 +45,20 @@ impl Slot {
 
     #[inline(always)]
     fn state(&self) -> &AtomicU8 {
-        // SAFETY: G2: the slot was set from a reference to the state, which stays while the folio is listed.
+        // SAFETY: G2: the entry was set from a reference to the state, which stays while the folio is listed.
         unsafe { &*self.state.load(Ordering::Relaxed) }
     }
 }
 
-const SLOT: usize = size_of::<Slot>();
+const SLOT: usize = size_of::<ListEntry>();
 const _: () = assert!(SLOT.is_power_of_two());
 
 /// One list, on a cache line of its own.
 #[repr(align(64))]
 pub(crate) struct FrameList {
-    /// The next free slot of the loaded array.
-    cursor: AtomicPtr<Slot>,
-    /// The address bits that differ between slots of an array; zero while the list is *shut*, which makes it
+    /// The next free entry of the loaded array.
+    cursor: AtomicPtr<ListEntry>,
+    /// The address bits that differ between entries of an array; zero while the list is *shut*, which makes it
     /// look empty and full to the common path. The common path must read the mask anyway, so it serves as the
     /// flag of the lease's protocol at no cost. A list is shut while its level's lease is guarded or revoked,
     /// and from then on until the slow path puts a folio onto it.
@@ -70,16 +70,16 @@ pub(crate) struct FrameList {
     /// Folios that left the loaded array other than by an allocation, less those that entered it other than
     /// by a free. So frees need no counter: they are allocations, plus this flow, plus the array's folios.
     flow: AtomicI64,
-    home: BootSlice<Slot>,
+    home: BootSlice<ListEntry>,
     /// The head of the other array: home if a magazine is loaded, else a magazine or null.
-    other: AtomicPtr<Slot>,
+    other: AtomicPtr<ListEntry>,
     /// Folios to fetch at the next refill: doubles while refills follow each other, as in Linux since 6.7.
     pub(crate) batch: AtomicU32,
 }
 
 impl FrameList {
-    /// A shut list whose home has no slots, or a power of two to whose size it is aligned.
-    pub(crate) fn new(home: BootSlice<Slot>) -> Self {
+    /// A shut list whose home has no entries, or a power of two to whose size it is aligned.
+    pub(crate) fn new(home: BootSlice<ListEntry>) -> Self {
         let head = home.as_slice().as_ptr().cast_mut();
         let list = Self {
             cursor: AtomicPtr::new(head.wrapping_add(1)),
@@ -95,13 +95,13 @@ impl FrameList {
         list
     }
 
-    /// The address bits that differ between slots of an array.
+    /// The address bits that differ between entries of an array.
     #[inline]
     fn mask(&self) -> usize {
         (self.home.len() * SLOT).saturating_sub(1)
     }
 
-    fn loaded(&self) -> *mut Slot {
+    fn loaded(&self) -> *mut ListEntry {
         self.cursor.load(Ordering::Relaxed).wrapping_sub(1).map_addr(|last| last & !self.mask())
     }
 
@@ -165,13 +165,13 @@ impl FrameList {
             return None;
         }
         self.cursor.store(last, Ordering::Relaxed);
-        // SAFETY: G1, G3: the list and its loaded array are the caller's; the cursor was beyond the slot
-        // after the head, so the one before it is a slot.
+        // SAFETY: G1, G3: the list and its loaded array are the caller's; the cursor was beyond the entry
+        // after the head, so the one before it is an entry.
         let slot = unsafe { &*last };
         Some((slot.frame(), slot.state()))
     }
 
-    /// Pushes a folio onto the loaded array, if it has a free slot and the list is open.
+    /// Pushes a folio onto the loaded array, if it has a free entry and the list is open.
     #[inline(always)]
     pub(crate) fn push_open(&self, frame: Frame, state: &AtomicU8) -> bool {
         // The flag first, as in `pop_open`.
@@ -247,7 +247,7 @@ impl FrameList {
     }
 
     /// Loads the array at `head`, with `len` folios; the loaded one becomes the other.
-    fn put_aside(&self, head: *mut Slot, len: usize) {
+    fn put_aside(&self, head: *mut ListEntry, len: usize) {
         let (loaded, loaded_len) = (self.loaded(), self.len());
         self.note_flow(loaded_len as i64 - len as i64);
         self.cursor.store(head.wrapping_add(1 + len), Ordering::Relaxed);
@@ -277,8 +277,8 @@ impl FrameList {
 
     /// The folios in both arrays, and the one that a magazine stands in; for `validate`, at rest.
     pub(crate) fn frames(&self) -> impl Iterator<Item = Frame> + '_ {
-        let of = |head: *mut Slot, len: usize| {
-            // SAFETY: G1, G3: the caller has the lease or has revoked it; `len` slots follow the head.
+        let of = |head: *mut ListEntry, len: usize| {
+            // SAFETY: G1, G3: the caller has the lease or has revoked it; `len` entries follow the head.
             (0..len).map(move |at| unsafe { &*head.add(1 + at) }.frame())
         };
         let (loaded, other) = (self.loaded(), self.other.load(Ordering::Relaxed));
@@ -300,7 +300,7 @@ pub(crate) enum Other {
 
 /// An array in a free folio, by its head, which names that folio.
 #[derive(Clone, Copy)]
-pub(crate) struct Magazine(NonNull<Slot>);
+pub(crate) struct Magazine(NonNull<ListEntry>);
 
 impl Magazine {
     /// The magazine in the free folio at `memory`.
@@ -312,7 +312,7 @@ impl Magazine {
         Self(unsafe { NonNull::new_unchecked(memory.cast()) })
     }
 
-    fn head(&self) -> &Slot {
+    fn head(&self) -> &ListEntry {
         // SAFETY: G1: the head is part of the folio, which is the caller's.
         unsafe { self.0.as_ref() }
     }

@@ -71,7 +71,7 @@ impl<P: FramePlatform> Lists<'_, P> {
     #[inline]
     pub(in crate::page_alloc) fn end(&self, access: &ListAccess<'_>) {
         if let Some(level) = access.level() {
-            level.lease.leave();
+            level.lease.release();
         }
         #[cfg(feature = "published")]
         if let Some(state) = access.restore {

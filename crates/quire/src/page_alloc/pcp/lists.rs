@@ -233,7 +233,7 @@ impl<P: FramePlatform> Lists<'_, P> {
             return false;
         }
         let full = list.len() == list.capacity() && list.other() == Other::Full;
-        !full || self.make_room(own)
+        !full || self.park_or_drain(own)
     }
 
     /// Pushes a folio marked free onto a list with room: into either array, or as a new magazine.
@@ -254,7 +254,7 @@ impl<P: FramePlatform> Lists<'_, P> {
 
     /// Parks the magazine of a full list, or drains its older array; returns whether there is room now.
     #[cold]
-    fn make_room(&self, own: OwnList<'_>) -> bool {
+    fn park_or_drain(&self, own: OwnList<'_>) -> bool {
         let park = |parked: &Parked| {
             parked.park(self.platform(), own.list, own.zone, own.magazine_frames(), own.wait)
         };

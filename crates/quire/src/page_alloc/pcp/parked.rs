@@ -12,7 +12,7 @@
 //! G1. A magazine's array stands in a free folio that is part of it, so it belongs to the code that holds the
 //!     lock of its chain, or that has the list. A list's arrays belong to the code that holds its lease, or
 //!     has revoked it.
-//! G2. A slot, of any array, names a folio and the place of its state. The state stands in the block's
+//! G2. An entry, of any array, names a folio and the place of its state. The state stands in the block's
 //!     descriptors or in its record; a block keeps its descriptors, and a record its folio, while any of it
 //!     is listed.
 //! G4. There are lists and counters for each CPU that the platform can name ([`FramePlatform::cpu_count`]).
@@ -23,7 +23,7 @@ use core::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 
 use crate::addr::Frame;
 use crate::limits::{FRAME_SIZE, MAGAZINE_FRAMES, PCP_CAPACITY};
-use crate::page_alloc::pcp::list::{FrameList, Magazine, Slot};
+use crate::page_alloc::pcp::list::{FrameList, ListEntry, Magazine};
 use crate::page_alloc::store::zone::Zone;
 use crate::platform::FramePlatform;
 use crate::rank::Rank;
@@ -184,4 +184,4 @@ pub(in crate::page_alloc) fn start_magazine<P: FramePlatform>(
 }
 
 const _: () = assert!(MAGAZINE_FRAMES == PCP_CAPACITY + 1);
-const _: () = assert!(cfg!(loom) || (MAGAZINE_FRAMES * size_of::<Slot>()) as u64 <= FRAME_SIZE);
+const _: () = assert!(cfg!(loom) || (MAGAZINE_FRAMES * size_of::<ListEntry>()) as u64 <= FRAME_SIZE);

@@ -116,7 +116,7 @@ impl<P: FramePlatform> Requests<'_, P> {
     /// The last resort: drains other CPUs' lists, some frames at a time.
     #[cold]
     fn alloc_from_others(&self, cpu: CpuId, zones: ZoneOrder<'_>, gfp: Gfp, order: Order) -> Option<Frame> {
-        if !self.lists.others_hoard(zones, cpu) {
+        if !self.lists.others_hold_frames(zones, cpu) {
             return None;
         }
         loop {

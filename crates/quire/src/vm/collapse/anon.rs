@@ -31,7 +31,7 @@ use crate::limits::{
     BLOCK_SIZE, CLEAR_STRETCH_BYTES, COLLAPSE_RECOPIED, COLLAPSE_ROUNDS, FRAME_SIZE, TABLE_ENTRIES,
 };
 use crate::page_alloc::{Contents, Folio, Gfp, Origin};
-use crate::pgtable::{Copied, PageTables, Run, Stands, TableSurvey};
+use crate::pgtable::{Copied, PageTables, Run, Survey, TableSurvey};
 use crate::platform::{Platform, TouchHint};
 use crate::stats::Stat;
 use crate::tlb::MmuGather;
@@ -92,11 +92,11 @@ impl<P: Platform> Collapse<'_, '_, P> {
         extent: VirtRange,
     ) -> Result<Option<TableSurvey>, Refusal> {
         match PageTables::new(self.pages(), &body.context).survey(extent.start, &Copied::NOTHING) {
-            Stands::Large => Ok(None),
-            Stands::Nothing(_) => Ok(Some(TableSurvey::default())),
-            Stands::Table(survey) => Ok(Some(survey)),
-            Stands::Lost => Err(Refusal::Lost),
-            Stands::Busy => Err(Refusal::Busy),
+            Survey::Large => Ok(None),
+            Survey::Nothing(_) => Ok(Some(TableSurvey::default())),
+            Survey::Table(survey) => Ok(Some(survey)),
+            Survey::Lost => Err(Refusal::Lost),
+            Survey::Busy => Err(Refusal::Busy),
         }
     }
 
@@ -212,7 +212,7 @@ impl<P: Platform> Collapse<'_, '_, P> {
         let tables = PageTables::new(self.pages(), &job.body.context);
         // Leaves are checked before the table is unshared: in a shared table all pages count as shared.
         let survey = |tables: &PageTables<'_, '_, P>| match tables.survey(job.extent.start, &job.copied) {
-            Stands::Table(survey) => Ok(survey),
+            Survey::Table(survey) => Ok(survey),
             _ => Err(Refusal::Busy),
         };
         let before = survey(&tables)?;

@@ -13,7 +13,7 @@ pub(super) struct Cursor {
 
 impl Cursor {
     /// Goes on to the next address space.
-    pub(super) fn leave(&mut self) {
+    pub(super) fn next_space(&mut self) {
         *self = Self { key: (self.key.0, self.key.1 + 1), at: VirtAddr(0) };
     }
 }

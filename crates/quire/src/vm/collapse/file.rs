@@ -33,7 +33,7 @@ use crate::filemap::{
 };
 use crate::limits::{BLOCK_FRAMES, BLOCK_SIZE, COLLAPSE_FILE_PAGES, COLLAPSE_FILE_TRIES};
 use crate::page_alloc::{BlockReservation, Contents};
-use crate::pgtable::{Copied, PageTables, Stands, TableSurvey, Zap};
+use crate::pgtable::{Copied, PageTables, Survey, TableSurvey, Zap};
 use crate::platform::{Platform, TouchHint};
 use crate::stats::Stat;
 use crate::tlb::MmuGather;
@@ -342,7 +342,7 @@ impl<P: Platform> Collapse<'_, '_, P> {
             let found = FoundSpace::new(self.0, &body, &space, node);
             let tables = found.tables();
             found.each_part(&pages, |vma, range| {
-                let Stands::Table(survey) = tables.survey(range.start, &Copied::NOTHING) else { return };
+                let Survey::Table(survey) = tables.survey(range.start, &Copied::NOTHING) else { return };
                 if vma.may_map_block(range).is_none() || check_leaves(&survey).is_err() {
                     return;
                 }

@@ -6,7 +6,7 @@ use super::limits::{CollapseLimits, Terms};
 use super::report::{Collapsed, Refusal};
 use crate::addr::{VirtAddr, VirtRange};
 use crate::limits::{BLOCK_SIZE, COLLAPSE_SCAN_PAGES, TABLE_ENTRIES};
-use crate::pgtable::{Copied, PageTables, Stands};
+use crate::pgtable::{Copied, PageTables, Survey};
 use crate::platform::Platform;
 use crate::vm::collapse::Collapse;
 use crate::vm::collapse::next_space::next_space;
@@ -86,7 +86,7 @@ impl<P: Platform> Collapse<'_, '_, P> {
                 break;
             };
             match self.next_small(&body, collapser.cursor.at, &terms) {
-                Next::End => collapser.cursor.leave(),
+                Next::End => collapser.cursor.next_space(),
                 Next::Skip(to) => {
                     collapser.cursor.at = to;
                     done.pages += 1;
@@ -131,9 +131,9 @@ impl<P: Platform> Collapse<'_, '_, P> {
         }
         let tables = PageTables::new(self.pages(), &body.context);
         match tables.survey(extent.start, &Copied::NOTHING) {
-            Stands::Table(_) => Next::Extent(extent),
-            Stands::Nothing(bytes) => Next::Skip(extent.start.add(bytes)),
-            Stands::Large | Stands::Lost | Stands::Busy => Next::Skip(extent.end),
+            Survey::Table(_) => Next::Extent(extent),
+            Survey::Nothing(bytes) => Next::Skip(extent.start.add(bytes)),
+            Survey::Large | Survey::Lost | Survey::Busy => Next::Skip(extent.end),
         }
     }
 }

@@ -97,7 +97,7 @@ impl<P: Platform> UnderusedFolios<'_, '_, P> {
                 break;
             };
             match self.next_large(&body, splitter.cursor.at) {
-                Next::End => splitter.cursor.leave(),
+                Next::End => splitter.cursor.next_space(),
                 Next::Skip(to) => splitter.cursor.at = to,
                 Next::Folio(extent, frame) => {
                     done.folios += 1;

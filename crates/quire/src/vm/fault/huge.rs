@@ -35,7 +35,7 @@ pub(in crate::vm) struct Own {
 }
 
 /// A claimed place for a huge page: no other task fills it, and the file drops no page meanwhile.
-pub(in crate::vm) struct Place<'a> {
+pub(in crate::vm) struct HugePlace<'a> {
     pub(in crate::vm) size: HugeSize,
     pub(in crate::vm) start: VirtAddr,
     /// The huge page's number in its file.
@@ -95,7 +95,7 @@ impl<'a, P: Platform> Faults<'a, '_, P> {
     pub(in crate::vm) fn clear_first(
         self,
         vma: &Vma,
-        place: &Place<'_>,
+        place: &HugePlace<'_>,
         reserved: bool,
         caller: Caller,
     ) -> Option<Step> {
@@ -178,7 +178,7 @@ impl<'a, P: Platform> Faults<'a, '_, P> {
     }
 
     /// Claims the place around an address; `None` while another task holds it, or the file is closed.
-    pub(in crate::vm) fn place_of<'v>(self, vma: &'v Vma, addr: VirtAddr) -> Option<Place<'v>>
+    pub(in crate::vm) fn place_of<'v>(self, vma: &'v Vma, addr: VirtAddr) -> Option<HugePlace<'v>>
     where
         'a: 'v,
     {
@@ -193,14 +193,14 @@ impl<'a, P: Platform> Faults<'a, '_, P> {
             (object_of(node), index)
         };
         let claim = self.0.memory.huge().claim(object, number)?;
-        Some(Place { size, start, index, file: used, _claim: claim })
+        Some(HugePlace { size, start, index, file: used, _claim: claim })
     }
 
     /// Allocates a private page and fills it. `first`: the address space has none for this place yet.
     pub(in crate::vm) fn own_page(
         self,
         vma: &Vma,
-        place: &Place<'_>,
+        place: &HugePlace<'_>,
         first: bool,
         fill: impl FnOnce(Frame) -> Result<(), Cancelled>,
     ) -> Result<Own, FaultError> {
@@ -209,7 +209,7 @@ impl<'a, P: Platform> Faults<'a, '_, P> {
     }
 
     /// Takes a private page, which is not zero, from its pool.
-    fn take_own(self, vma: &Vma, place: &Place<'_>, first: bool) -> Result<Own, FaultError> {
+    fn take_own(self, vma: &Vma, place: &HugePlace<'_>, first: bool) -> Result<Own, FaultError> {
         let reserved = first && vma.attributes.flags.contains(VmaFlags::RESERVED);
         let request = Reservations::of(self.0).request(&vma.attributes, reserved, place.index);
         let pages = self.memory.pages();
@@ -257,7 +257,7 @@ impl<'a, P: Platform> Faults<'a, '_, P> {
     fn map_zeroes(
         self,
         vma: &Vma,
-        place: &Place<'_>,
+        place: &HugePlace<'_>,
         addr: VirtAddr,
         caller: Caller,
     ) -> Result<Step, FaultError> {
@@ -280,14 +280,20 @@ impl<'a, P: Platform> Faults<'a, '_, P> {
     }
 
     /// Copies the file's page for a store to a private mapping that maps nothing yet.
-    fn map_copy(self, vma: &Vma, place: &Place<'_>, from: Frame) -> Result<Step, FaultError> {
+    fn map_copy(self, vma: &Vma, place: &HugePlace<'_>, from: Frame) -> Result<Step, FaultError> {
         let pages = self.memory.pages();
         let own = self.own_page(vma, place, true, |frame| copy_page(pages, place, from, frame))?;
         pages.count(Stat::CowCopy, 1);
         self.map_own(vma, place, &own, FaultKind::Cow)
     }
 
-    fn map_own(self, vma: &Vma, place: &Place<'_>, own: &Own, kind: FaultKind) -> Result<Step, FaultError> {
+    fn map_own(
+        self,
+        vma: &Vma,
+        place: &HugePlace<'_>,
+        own: &Own,
+        kind: FaultKind,
+    ) -> Result<Step, FaultError> {
         let flags = leaf_flags(&vma.attributes, true).union(EntryFlags::ANON);
         let step = self.map_huge(place, own.frame, flags, kind);
         if !matches!(step, Ok(Step::Done(_) | Step::Marked(_))) {
@@ -300,7 +306,7 @@ impl<'a, P: Platform> Faults<'a, '_, P> {
     fn fill_file(
         self,
         vma: &Vma,
-        place: &Place<'_>,
+        place: &HugePlace<'_>,
         reserved: bool,
         extent: impl FnOnce(Frame) -> Extent,
     ) -> Result<Frame, FaultError> {
@@ -314,7 +320,7 @@ impl<'a, P: Platform> Faults<'a, '_, P> {
     }
 
     /// Whether the page's memory for an address went bad; for a page that is mapped whole, any of its memory.
-    fn is_lost(self, vma: &Vma, place: &Place<'_>, frame: Frame, addr: VirtAddr) -> bool {
+    fn is_lost(self, vma: &Vma, place: &HugePlace<'_>, frame: Frame, addr: VirtAddr) -> bool {
         let pages = self.memory.pages();
         let part = frame.add((addr.0 - place.start.0) >> FRAME_SHIFT);
         pages.frames().has_bad(frame)
@@ -325,7 +331,7 @@ impl<'a, P: Platform> Faults<'a, '_, P> {
     fn map_part_of_file(
         self,
         vma: &Vma,
-        place: &Place<'_>,
+        place: &HugePlace<'_>,
         frame: Frame,
         addr: VirtAddr,
     ) -> Result<Step, FaultError> {
@@ -347,7 +353,7 @@ impl<'a, P: Platform> Faults<'a, '_, P> {
 
     pub(in crate::vm) fn map_huge(
         self,
-        place: &Place<'_>,
+        place: &HugePlace<'_>,
         frame: Frame,
         flags: EntryFlags,
         kind: FaultKind,
@@ -382,7 +388,7 @@ pub(super) fn extent_of(size: HugeSize, frame: Frame, addr: VirtAddr, caller: Ca
 
 fn copy_page<P: Platform>(
     pages: &PageAllocator<'_, P>,
-    place: &Place<'_>,
+    place: &HugePlace<'_>,
     from: Frame,
     to: Frame,
 ) -> Result<(), Cancelled> {

@@ -9,4 +9,4 @@ pub(super) mod huge;
 pub(super) mod stack;
 pub(super) mod step;
 
-pub(super) use huge::Place;
+pub(super) use huge::HugePlace;

@@ -20,7 +20,7 @@
 use crate::addr::{Frame, FrameRange, Order, PageSize, VirtAddr, VirtRange};
 use crate::arch::EntryFlags;
 use crate::error::{MemoryFailureError, SplitError};
-use crate::filemap::{FileClosed, SoughtPage};
+use crate::filemap::{FileClosed, FoundPage};
 use crate::limits::{BLOCK_SIZE, FRAME_SHIFT, FRAME_SIZE};
 use crate::page_alloc::Verdict;
 use crate::pgtable::{PageTables, Zap};
@@ -277,10 +277,10 @@ impl<P: Platform> MemoryLoss<'_, '_, P> {
         let mut from = 0;
         let index = loop {
             match self.files().begin_loss(self.platform(), file, frame, from) {
-                SoughtPage::Found(index) => break index,
-                SoughtPage::NotBefore(at) => from = at,
-                SoughtPage::Busy => return Err(MemoryFailureError::Busy),
-                SoughtPage::Elsewhere => return Ok(None),
+                FoundPage::Found(index) => break index,
+                FoundPage::NotBefore(at) => from = at,
+                FoundPage::Busy => return Err(MemoryFailureError::Busy),
+                FoundPage::Elsewhere => return Ok(None),
             }
         };
         let prepared = self.files().prepare_loss(self.pages(), file, index);

@@ -48,11 +48,11 @@ impl<'m, P: Platform> AddressSpace<'m, P> {
         zap: ZapStrategy,
     ) -> Result<Self, MmError> {
         let made = Self::new_unpublished(memory, mode, zap, None)?;
-        made.join_family();
+        made.enter_family();
         Ok(made)
     }
 
-    /// An empty address space that cannot be found yet: [`Self::join_family`] publishes it. It gets a family
+    /// An empty address space that cannot be found yet: [`Self::enter_family`] publishes it. It gets a family
     /// of its own if none is named.
     pub(in crate::vm) fn new_unpublished(
         memory: &'m MmShared<'m, P>,
@@ -90,8 +90,8 @@ impl<'m, P: Platform> AddressSpace<'m, P> {
     }
 
     /// Makes the address space one of its family: from here on the reverse map finds it.
-    pub(in crate::vm) fn join_family(&self) {
-        self.memory.families().join(self.body().as_ptr(), self.family, self.mapper.number());
+    pub(in crate::vm) fn enter_family(&self) {
+        self.memory.families().insert(self.body().as_ptr(), self.family, self.mapper.number());
     }
 
     /// Removes the address space from its family and from all files, and waits until nothing pins it.
@@ -104,7 +104,7 @@ impl<'m, P: Platform> AddressSpace<'m, P> {
             }
         }
         drop(space);
-        self.memory.families().leave(self.body().as_ptr());
+        self.memory.families().remove(self.body().as_ptr());
         while self.mapper.is_pinned() {
             platform.relax();
         }

@@ -73,7 +73,7 @@ impl Families {
         Ptr(unsafe { NonNull::new_unchecked(UnsafeCell::raw_get(cell.cast())) })
     }
 
-    pub(in crate::vm) fn join(&mut self, body: NonNull<MmBody>, family: u64, number: u64) {
+    pub(in crate::vm) fn insert(&mut self, body: NonNull<MmBody>, family: u64, number: u64) {
         let new = Self::member(body);
         let key = (Origin::kept(family), number);
         let (mut parent, mut at, mut left) = (None, self.avl.root, false);
@@ -89,7 +89,7 @@ impl Families {
     }
 
     /// Removes an address space from its family, if it is in one.
-    pub(in crate::vm) fn leave(&mut self, body: NonNull<MmBody>) {
+    pub(in crate::vm) fn remove(&mut self, body: NonNull<MmBody>) {
         let member = Self::member(body);
         if self.avl.node_mut(member).body.take().is_none() {
             return;

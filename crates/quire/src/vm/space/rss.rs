@@ -16,7 +16,7 @@ const SLOTS: usize = 16;
 /// below zero; the sum is exact.
 #[derive(Default)]
 #[repr(align(64))]
-struct Slot {
+struct RssShare {
     anon: AtomicI64,
     file: AtomicI64,
     shmem: AtomicI64,
@@ -44,7 +44,7 @@ impl From<FileKind> for Counted {
     }
 }
 
-impl Slot {
+impl RssShare {
     fn cell(&self, counted: Counted) -> &AtomicI64 {
         match counted {
             Counted::File => &self.file,
@@ -55,7 +55,7 @@ impl Slot {
 }
 
 #[derive(Default)]
-pub(in crate::vm) struct RssCells([Slot; SLOTS]);
+pub(in crate::vm) struct RssCells([RssShare; SLOTS]);
 
 /// Sums over all CPUs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -84,7 +84,7 @@ impl Resident {
 }
 
 impl RssCells {
-    fn slot<P: Platform>(&self, platform: &P) -> &Slot {
+    fn slot<P: Platform>(&self, platform: &P) -> &RssShare {
         &self.0[Pinned::new(platform).cpu().index() % SLOTS]
     }
 
@@ -110,7 +110,7 @@ impl RssCells {
 
     /// The sums; exact when no task changes them.
     pub(in crate::vm) fn sum(&self) -> Resident {
-        let sum = |cell: fn(&Slot) -> &AtomicI64| {
+        let sum = |cell: fn(&RssShare) -> &AtomicI64| {
             self.0.iter().map(|slot| cell(slot).load(Ordering::Relaxed)).sum::<i64>().max(0) as u64
         };
         Resident {

@@ -206,6 +206,6 @@ impl<'p, P: Platform> MmShared<'p, P> {
     /// A number for a new address space: larger than all before, and usable as that of a family.
     pub(in crate::vm) fn next_number(&self) -> u64 {
         let number = self.number.fetch_add(1, Ordering::Relaxed) + 1;
-        if Origin::kept(number) == Origin::NOBODY { self.next_number() } else { number }
+        if Origin::kept(number) == Origin::NO_FAMILY { self.next_number() } else { number }
     }
 }

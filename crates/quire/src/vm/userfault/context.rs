@@ -41,7 +41,7 @@ pub(super) struct State {
     /// How many handlers with this number have closed.
     generation: u32,
     pub(super) wants: UserfaultChanges,
-    pub(super) faults: BootTable<Slot>,
+    pub(super) faults: BootTable<FaultState>,
     pub(super) changes: BootTable<Option<Change>>,
     /// Changes under way that cannot be read yet.
     pub(super) announced: u32,
@@ -54,7 +54,7 @@ pub(super) struct State {
 }
 
 #[derive(Clone, Copy)]
-pub(super) enum Slot {
+pub(super) enum FaultState {
     Free,
     /// A fault that no handler thread has read yet, and its order.
     Pending(u64, UserfaultFault),
@@ -74,7 +74,7 @@ pub(super) struct Change {
 #[must_use = "a place at which no task waits is lost"]
 pub(in crate::vm) struct Waiting {
     number: u8,
-    place: Place,
+    place: WaitWord,
     seen: u32,
     /// The task must wake handler threads first.
     rouse: bool,
@@ -83,7 +83,7 @@ pub(in crate::vm) struct Waiting {
 }
 
 #[derive(Clone, Copy)]
-pub(super) enum Place {
+pub(super) enum WaitWord {
     Fault(usize),
     Change(usize),
     Room,
@@ -108,7 +108,7 @@ pub(super) struct Owed {
 }
 
 impl Waiting {
-    fn at(number: u8, place: Place, seen: u32, rouse: bool) -> Self {
+    fn at(number: u8, place: WaitWord, seen: u32, rouse: bool) -> Self {
         Self { number, place, seen, rouse, vain: false }
     }
 
@@ -164,20 +164,20 @@ impl Contexts {
             return Posted::Dead;
         }
         let number = registration.number;
-        let Some(slot) = state.faults.iter().position(|slot| matches!(slot, Slot::Free)) else {
+        let Some(slot) = state.faults.iter().position(|slot| matches!(slot, FaultState::Free)) else {
             return Posted::Full(context.wait_for_room(&mut state, number));
         };
         let seen = context.faults[slot].load(Ordering::Relaxed);
         let ticket = Ticket { slot: slot as u32, round: seen };
-        state.faults[slot] = Slot::Pending(state.next(), UserfaultFault { ticket, ..fault });
+        state.faults[slot] = FaultState::Pending(state.next(), UserfaultFault { ticket, ..fault });
         let rouse = context.arrive(&state);
-        Posted::Placed(Waiting::at(number, Place::Fault(slot), seen, rouse))
+        Posted::Placed(Waiting::at(number, WaitWord::Fault(slot), seen, rouse))
     }
 
     /// Frees the place of a fault whose thread does not wait after all. The caller holds no lock.
     fn retract<P: Platform>(&self, platform: &P, waiting: &Waiting) {
         let context = &self.0[usize::from(waiting.number)];
-        let Place::Fault(slot) = waiting.place else { return };
+        let WaitWord::Fault(slot) = waiting.place else { return };
         let mut owed = Owed::default();
         let mut state = context.lock(platform);
         if context.faults[slot].load(Ordering::Relaxed) == waiting.seen {
@@ -223,7 +223,7 @@ impl Contexts {
         let Some(mut state) = context.lock_open(platform, registration) else { return };
         let mut owed = Owed::default();
         for slot in 0..USERFAULT_SLOTS {
-            if let Slot::Pending(_, fault) | Slot::Taken(_, fault) = state.faults[slot]
+            if let FaultState::Pending(_, fault) | FaultState::Taken(_, fault) = state.faults[slot]
                 && fault.space == space
                 && range.contains(fault.addr)
             {
@@ -237,7 +237,7 @@ impl Contexts {
 
 impl Context {
     fn new<P: Platform>(tables: &mut TableFrames<'_, '_, P>) -> Result<Self, InitError> {
-        let faults = tables.table(USERFAULT_SLOTS, |_, _| Ok(Slot::Free))?;
+        let faults = tables.table(USERFAULT_SLOTS, |_, _| Ok(FaultState::Free))?;
         let changes = tables.table(USERFAULT_CHANGES, |_, _| Ok(None))?;
         Ok(Self {
             state: SpinLock::new(Rank::Userfault, State::new(faults, changes)),
@@ -263,11 +263,11 @@ impl Context {
         (state.open && state.generation == registration.generation).then_some(state)
     }
 
-    fn word(&self, place: Place) -> &AtomicU32 {
+    fn word(&self, place: WaitWord) -> &AtomicU32 {
         match place {
-            Place::Fault(slot) => &self.faults[slot],
-            Place::Change(slot) => &self.changes[slot],
-            Place::Room => &self.room,
+            WaitWord::Fault(slot) => &self.faults[slot],
+            WaitWord::Change(slot) => &self.changes[slot],
+            WaitWord::Room => &self.room,
         }
     }
 
@@ -283,17 +283,17 @@ impl Context {
 
     pub(super) fn wait_for_room(&self, state: &mut State, number: u8) -> Waiting {
         state.crowded = true;
-        Waiting::at(number, Place::Room, self.room.load(Ordering::Relaxed), false)
+        Waiting::at(number, WaitWord::Room, self.room.load(Ordering::Relaxed), false)
     }
 
     /// For the verb that entered a change.
     pub(super) fn wait_for_reader(&self, number: u8, slot: usize, rouse: bool) -> Waiting {
-        Waiting::at(number, Place::Change(slot), self.changes[slot].load(Ordering::Relaxed), rouse)
+        Waiting::at(number, WaitWord::Change(slot), self.changes[slot].load(Ordering::Relaxed), rouse)
     }
 
     /// Frees a place, and lets the task that waits at it go on.
     fn give_up(&self, state: &mut State, slot: usize, owed: &mut Owed) {
-        state.faults[slot] = Slot::Free;
+        state.faults[slot] = FaultState::Free;
         self.changed(&self.faults[slot]);
         owed.faults |= 1 << slot;
         self.admit_waiting(state, owed);
@@ -361,7 +361,7 @@ impl Context {
 }
 
 impl State {
-    const fn new(faults: BootTable<Slot>, changes: BootTable<Option<Change>>) -> Self {
+    const fn new(faults: BootTable<FaultState>, changes: BootTable<Option<Change>>) -> Self {
         Self {
             open: false,
             generation: 0,

@@ -14,7 +14,7 @@ use crate::error::{Cancelled, FaultError, MapError, UserfaultError};
 use crate::filemap::HugePage;
 use crate::limits::{FRAME_SHIFT, FRAME_SIZE};
 use crate::platform::{Platform, TouchHint};
-use crate::vm::fault::Place;
+use crate::vm::fault::HugePlace;
 use crate::vm::fault::faults::Faults;
 use crate::vm::fault::step::{Caller, FaultKind, Step};
 use crate::vm::hugetlb::file::HugeFiles;
@@ -106,7 +106,7 @@ impl<P: Platform> Answers<'_, '_, P> {
 
     /// Checks that an answer may map something at `at`. Refuses it if the file has the page and the mapping
     /// maps pages whole; returns the file's page if it maps parts.
-    fn check_huge(self, vma: &Vma, place: &Place<'_>, at: VirtAddr) -> Result<Option<Frame>, Stop> {
+    fn check_huge(self, vma: &Vma, place: &HugePlace<'_>, at: VirtAddr) -> Result<Option<Frame>, Stop> {
         let splits = vma.attributes.flags.contains(VmaFlags::SPLIT);
         let found = self.tables().lookup(at);
         match (FileNotices::of(self.memory).page_behind(vma, at), self.huge_page_at(place)) {
@@ -124,7 +124,7 @@ impl<P: Platform> Answers<'_, '_, P> {
     fn bring_huge(
         self,
         vma: &Vma,
-        place: &Place<'_>,
+        place: &HugePlace<'_>,
         left: u64,
         mode: AnswerMode,
         fill: impl FnOnce(Frame) -> Result<(), Cancelled>,
@@ -150,7 +150,7 @@ impl<P: Platform> Answers<'_, '_, P> {
     }
 
     /// The file's page, a new one of zeroes if the file has none.
-    fn page_of_file(self, vma: &Vma, place: &Place<'_>, there: Option<Frame>) -> Result<Frame, Stop> {
+    fn page_of_file(self, vma: &Vma, place: &HugePlace<'_>, there: Option<Frame>) -> Result<Frame, Stop> {
         match there {
             Some(frame) => Ok(frame),
             None => {
@@ -161,34 +161,34 @@ impl<P: Platform> Answers<'_, '_, P> {
     }
 
     /// Stops where a page should first be cleared in its pool.
-    fn check_clear(self, vma: &Vma, place: &Place<'_>) -> Result<(), Stop> {
+    fn check_clear(self, vma: &Vma, place: &HugePlace<'_>) -> Result<(), Stop> {
         let caller = Caller::Populate { bytes: place.size.bytes() };
         let step = Faults::of(self.0).clear_first(vma, place, self.is_reserved(place), caller);
         step.map_or(Ok(()), |step| Err(Stop::Step(step)))
     }
 
-    fn is_reserved(self, place: &Place<'_>) -> bool {
+    fn is_reserved(self, place: &HugePlace<'_>) -> bool {
         matches!(self.huge_page_at(place), Some(HugePage::Reserved { .. }))
     }
 
     fn fill_page_of_file(
         self,
         vma: &Vma,
-        place: &Place<'_>,
+        place: &HugePlace<'_>,
         fill: impl FnOnce(Frame) -> Result<(), Cancelled>,
     ) -> Result<Frame, FaultError> {
         let request = Reservations::of(self.0).request(&vma.attributes, self.is_reserved(place), place.index);
         HugeFiles::of(self.memory).fill_huge(place.file.node(), (place.size, place.index), request, fill)
     }
 
-    fn clear_whole(self, place: &Place<'_>, frame: Frame) -> Result<(), Cancelled> {
+    fn clear_whole(self, place: &HugePlace<'_>, frame: Frame) -> Result<(), Cancelled> {
         let frames = FrameRange::folio(frame, place.size.order());
         let extent = Extent::new(frames, TouchHint::Unknown).part_of(place.size.bytes());
         // SAFETY: invariant 1: the page was just taken from its pool, and the file does not name it yet.
         unsafe { self.memory.pages().store().clear_huge(&extent, place.size.order()) }
     }
 
-    fn huge_page_at(self, place: &Place<'_>) -> Option<HugePage> {
+    fn huge_page_at(self, place: &HugePlace<'_>) -> Option<HugePage> {
         self.memory.files().huge_page(self.memory.platform(), place.file.node(), place.index)
     }
 
@@ -216,7 +216,7 @@ impl<P: Platform> Answers<'_, '_, P> {
 }
 
 /// The part of `page` that stands at `at`, `bytes` long.
-fn part_of(place: &Place<'_>, page: Frame, at: VirtAddr, bytes: u64) -> HugePart {
+fn part_of(place: &HugePlace<'_>, page: Frame, at: VirtAddr, bytes: u64) -> HugePart {
     let whole = HugePart { addr: place.start, frames: FrameRange::folio(page, place.size.order()) };
     whole.within(VirtRange::from_len(at, bytes))
 }

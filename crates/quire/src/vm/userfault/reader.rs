@@ -3,7 +3,7 @@
 
 use core::sync::atomic::Ordering;
 
-use super::context::{Context, Owed, Slot, State};
+use super::context::{Context, FaultState, Owed, State};
 use super::event::{Ticket, UserfaultEvent, UserfaultFault};
 use super::registration::Registration;
 use crate::platform::Platform;
@@ -87,10 +87,10 @@ impl Context {
         let Some(mut state) = self.lock_open(platform, registration) else { return 0 };
         let mut count = 0;
         for slot in state.faults.iter_mut() {
-            if let Slot::Taken(order, fault) = *slot
+            if let FaultState::Taken(order, fault) = *slot
                 && only.is_none_or(|only| only == fault.ticket)
             {
-                *slot = Slot::Pending(order, fault);
+                *slot = FaultState::Pending(order, fault);
                 count += 1;
             }
         }
@@ -102,10 +102,10 @@ impl Context {
 
     pub(super) fn info<P: Platform>(&self, platform: &P, registration: Registration) -> UserfaultInfo {
         let Some(state) = self.lock_open(platform, registration) else { return UserfaultInfo::default() };
-        let count = |of: fn(&Slot) -> bool| state.faults.iter().filter(|slot| of(slot)).count();
+        let count = |of: fn(&FaultState) -> bool| state.faults.iter().filter(|slot| of(slot)).count();
         UserfaultInfo {
-            pending: count(|slot| matches!(slot, Slot::Pending(..))),
-            taken: count(|slot| matches!(slot, Slot::Taken(..))),
+            pending: count(|slot| matches!(slot, FaultState::Pending(..))),
+            taken: count(|slot| matches!(slot, FaultState::Taken(..))),
             changes: state.changes.iter().flatten().count(),
         }
     }
@@ -119,11 +119,11 @@ impl State {
 
     fn take_fault(&mut self) -> Option<UserfaultFault> {
         let pending = self.faults.iter_mut().filter_map(|slot| match *slot {
-            Slot::Pending(order, fault) => Some((order, fault, slot)),
-            Slot::Free | Slot::Taken(..) => None,
+            FaultState::Pending(order, fault) => Some((order, fault, slot)),
+            FaultState::Free | FaultState::Taken(..) => None,
         });
         let (order, fault, slot) = pending.min_by_key(|&(order, ..)| order)?;
-        *slot = Slot::Taken(order, fault);
+        *slot = FaultState::Taken(order, fault);
         Some(fault)
     }
 }

@@ -52,7 +52,7 @@ impl<'m, P: Platform> Fork<'_, 'm, P> {
         owed.flush(self.memory.pages(), self.context());
         // Before the parent's lock is released, so that the reverse map finds each leaf in one of the two.
         drop(fresh);
-        child.join_family();
+        child.enter_family();
         drop(space);
         self.memory.discard_list(gone);
         if let Some(handlers) = handlers {

@@ -4,7 +4,7 @@
 mod emulated;
 mod faults;
 #[cfg(not(miri))]
-mod forming;
+mod gigantic_clear;
 mod kernels;
 mod lengths;
 mod policy;

@@ -10,7 +10,7 @@ use quire::addr::{Frame, FrameRange, Order, PageSize, VirtAddr};
 use quire::arch::{EntryFlags, Protection, ReadyCopy};
 use quire::cpu::CpuId;
 use quire::page_alloc::Gfp;
-use quire::pgtable::{Copied, GrantWrite, Run, Stands, TableSurvey};
+use quire::pgtable::{Copied, GrantWrite, Run, Survey, TableSurvey};
 use quire::platform::Context;
 use quire::stats::Stat;
 use quire::tlb::{FlushBatch, MmContext, MmuGather};
@@ -34,7 +34,7 @@ fn bring(machine: &Hosted, to: Frame, run: &Run) {
 
 fn survey(tables: &Tables<'_, '_>, copied: &Copied) -> TableSurvey {
     match tables.survey(AT, copied) {
-        Stands::Table(survey) => survey,
+        Survey::Table(survey) => survey,
         other => panic!("{other:?}"),
     }
 }
@@ -222,11 +222,11 @@ fn a_lost_flush_of_the_table_is_noticed() {
 fn what_stands_there_is_told_apart() {
     with_two(|machine, allocator, context| {
         let tables = Tables::new(allocator, context);
-        assert_eq!(tables.survey(AT, &Copied::NOTHING), Stands::Nothing(511 * GIB));
+        assert_eq!(tables.survey(AT, &Copied::NOTHING), Survey::Nothing(511 * GIB));
         let to = target(machine, allocator);
         tables.map_large_raw(AT, to, PageSize::Size2M, written()).unwrap();
-        assert_eq!(tables.survey(AT, &Copied::NOTHING), Stands::Large);
-        assert_eq!(tables.survey(AT.add(2 * MIB), &Copied::NOTHING), Stands::Nothing(2 * MIB));
+        assert_eq!(tables.survey(AT, &Copied::NOTHING), Survey::Large);
+        assert_eq!(tables.survey(AT.add(2 * MIB), &Copied::NOTHING), Survey::Nothing(2 * MIB));
         tables.split_at(AT.add(PAGE)).unwrap();
         let all = survey(&tables, &Copied::NOTHING);
         assert_eq!((all.present, all.in_order, all.shared, all.first), (512, true, 0, Some(to)));

@@ -6,7 +6,7 @@ use std::ptr::null_mut;
 use nix::sys::prctl;
 use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect, munmap};
 
-use super::{Churn, Drop, Stint, Work};
+use super::{Churn, ChurnSpan, Drop, Work};
 use crate::bench::experiment::{Arm, Prepared, Sample, Skip};
 use crate::bench::folio::PAGE;
 use crate::bench::linux::region::Region;
@@ -43,13 +43,13 @@ impl Prepared for Ready {
         let region =
             Region::map(case.range_bytes().max(PAGE)).map_err(|error| Skip::because("mmap", error))?;
         let mut threads: Vec<usize> = (0..case.threads).collect();
-        let stints =
+        let threads =
             together(&mut threads, &case.cpus, |thread, meeting| work(case, &region, *thread, meeting));
-        case.sample(&stints)
+        case.sample(&threads)
     }
 }
 
-fn work(case: &Churn, region: &Region, thread: usize, meeting: &Meeting) -> Stint {
+fn work(case: &Churn, region: &Region, thread: usize, meeting: &Meeting) -> ChurnSpan {
     meeting.wait();
     let start = Moment::now();
     let one = |round| match case.work {
@@ -60,7 +60,7 @@ fn work(case: &Churn, region: &Region, thread: usize, meeting: &Meeting) -> Stin
     let end = Moment::now();
     // This CPU receives the other threads' flushes until all are done.
     meeting.wait();
-    Stint { start, end, pieces }
+    ChurnSpan { start, end, pieces }
 }
 
 /// Touches one piece of the region, and drops its pages; `None` if the kernel refuses.

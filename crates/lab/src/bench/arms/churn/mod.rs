@@ -50,7 +50,7 @@ pub struct Churn {
 }
 
 /// The work of one thread, with its start and end.
-struct Stint {
+struct ChurnSpan {
     start: Moment,
     end: Moment,
     pieces: u64,
@@ -80,11 +80,11 @@ impl Churn {
     }
 
     /// The mean time of a piece on its thread.
-    fn sample(&self, stints: &[Stint]) -> Result<Sample, Skip> {
-        let Some(first) = stints.first() else { return Err(Skip("no thread did anything".to_owned())) };
-        let start = stints.iter().fold(first.start, |moment, stint| moment.earlier(stint.start));
-        let end = stints.iter().fold(first.end, |moment, stint| moment.later(stint.end));
-        let pieces: u64 = stints.iter().map(|stint| stint.pieces).sum();
+    fn sample(&self, threads: &[ChurnSpan]) -> Result<Sample, Skip> {
+        let Some(first) = threads.first() else { return Err(Skip("no thread did anything".to_owned())) };
+        let start = threads.iter().fold(first.start, |moment, thread| moment.earlier(thread.start));
+        let end = threads.iter().fold(first.end, |moment, thread| moment.later(thread.end));
+        let pieces: u64 = threads.iter().map(|thread| thread.pieces).sum();
         let (span, busy) = (start.until(end), self.threads.min(self.cpus.len()) as f64);
         Ok(Sample::of(span * busy, pieces as f64, pieces)
             .metric(RATE, pieces as f64 * 1e9 / span.nanoseconds)

@@ -6,7 +6,7 @@ use quire::cpu::CpuId;
 use quire::manager::Config;
 use quire::vm::{Access, Advice, MapRequest, Mm, Placement};
 
-use super::{Churn, Drop, Stint, Work};
+use super::{Churn, ChurnSpan, Drop, Work};
 use crate::bench::experiment::{Arm, Prepared, Sample, Skip};
 use crate::bench::folio::{Folio, PAGE};
 use crate::bench::ours;
@@ -80,16 +80,16 @@ impl Prepared for Ready<'_> {
         }
         let counted = Counted::start(&manager, machine, None);
         let mut cpus: Vec<CpuId> = (0..case.threads).map(|cpu| CpuId(cpu as u32)).collect();
-        let stints = together(&mut cpus, &case.cpus, |cpu, meeting| {
+        let threads = together(&mut cpus, &case.cpus, |cpu, meeting| {
             machine.run_on(*cpu, || work(&mm, case, cpu.0 as usize, meeting))
         });
-        let sample = counted.add_to(case.sample(&stints)?);
+        let sample = counted.add_to(case.sample(&threads)?);
         machine.run_on(CpuId(0), || mm.exit());
         Ok(sample)
     }
 }
 
-fn work(mm: &Mm<'_, Bare>, case: &Churn, thread: usize, meeting: &Meeting) -> Stint {
+fn work(mm: &Mm<'_, Bare>, case: &Churn, thread: usize, meeting: &Meeting) -> ChurnSpan {
     mm.switch_in();
     meeting.wait();
     let start = Moment::now();
@@ -102,7 +102,7 @@ fn work(mm: &Mm<'_, Bare>, case: &Churn, thread: usize, meeting: &Meeting) -> St
     // This CPU receives the other threads' flushes until all are done, as in a program.
     meeting.wait();
     mm.switch_out();
-    Stint { start, end, pieces }
+    ChurnSpan { start, end, pieces }
 }
 
 /// Maps memory at a place of the range, and unmaps what was there; `None` if memory runs out.

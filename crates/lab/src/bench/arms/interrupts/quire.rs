@@ -55,7 +55,7 @@ struct Cpu {
 }
 
 /// The work of one thread, with its start and end.
-struct Stint {
+struct PairSpan {
     start: Moment,
     end: Moment,
     pairs: u64,
@@ -66,16 +66,16 @@ impl<P: OnBare> Prepared for Ready<'_, P> {
         let case = &self.case;
         let cpu = |cpu| Cpu { id: CpuId(cpu as u32), frames: [Frame(0); ROUND] };
         let mut cpus: Vec<Cpu> = (0..case.threads).map(cpu).collect();
-        let stints = together(&mut cpus, &case.cpus, |cpu, meeting| {
+        let threads = together(&mut cpus, &case.cpus, |cpu, meeting| {
             self.machine.run_on(cpu.id, || self.work(&mut cpu.frames, meeting))
         });
         let expected = (case.rounds * ROUND) as u64;
-        if let Some(short) = stints.iter().find(|stint| stint.pairs < expected) {
+        if let Some(short) = threads.iter().find(|thread| thread.pairs < expected) {
             return Err(Skip(format!("{} of {expected} requests were served", short.pairs)));
         }
-        let Some(first) = stints.first() else { return Err(Skip("no thread did anything".to_owned())) };
-        let start = stints.iter().fold(first.start, |moment, stint| moment.earlier(stint.start));
-        let end = stints.iter().fold(first.end, |moment, stint| moment.later(stint.end));
+        let Some(first) = threads.first() else { return Err(Skip("no thread did anything".to_owned())) };
+        let start = threads.iter().fold(first.start, |moment, thread| moment.earlier(thread.start));
+        let end = threads.iter().fold(first.end, |moment, thread| moment.later(thread.end));
         let pairs = expected * case.threads as u64;
         let (span, busy) = (start.until(end), case.threads.min(case.cpus.len()) as f64);
         Ok(Sample::of(span * busy, pairs as f64, pairs)
@@ -86,7 +86,7 @@ impl<P: OnBare> Prepared for Ready<'_, P> {
 }
 
 impl<P: OnBare> Ready<'_, P> {
-    fn work(&self, frames: &mut [Frame; ROUND], meeting: &Meeting) -> Stint {
+    fn work(&self, frames: &mut [Frame; ROUND], meeting: &Meeting) -> PairSpan {
         let (by_interrupt, by_task) = frames.split_at_mut(self.case.by_interrupt);
         meeting.wait();
         let start = Moment::now();
@@ -103,7 +103,7 @@ impl<P: OnBare> Ready<'_, P> {
                 }
             };
         }
-        Stint { start, end: Moment::now(), pairs }
+        PairSpan { start, end: Moment::now(), pairs }
     }
 
     fn interrupt<R>(&self, work: impl FnOnce() -> R) -> R {

@@ -7,7 +7,7 @@ use quire::addr::Order;
 use quire::vm::CollapseLimits;
 
 use crate::bench::experiment::{Arm, Better, Metric, Prepared, Sample, Skip};
-use crate::replay::{BackgroundPlan, Behind, FolioSet, Moment, Pace, Recording};
+use crate::replay::{BackgroundPlan, BackgroundResult, FolioSet, Moment, Pace, Recording};
 
 /// Nanoseconds of collapsing and splitting; [`TIME`](crate::bench::experiment::TIME) is that of the program's
 /// own faults and calls.
@@ -139,7 +139,7 @@ impl Prepared for Ready {
     }
 }
 
-fn sample(behind: &Behind) -> Sample {
+fn sample(behind: &BackgroundResult) -> Sample {
     let moments = &behind.moments;
     let mean =
         |value: fn(&Moment) -> f64| moments.iter().map(value).sum::<f64>() / moments.len().max(1) as f64;

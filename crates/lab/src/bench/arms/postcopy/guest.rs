@@ -14,7 +14,7 @@ const HOT_ACCESSES: u64 = 5;
 const WAITED_NS: u64 = 2_000;
 
 /// The waits of one virtual CPU.
-pub(super) struct Felt {
+pub(super) struct GuestWaits {
     pub(super) fetches: Vec<u64>,
     pub(super) stall: u64,
     pub(super) accesses: u64,
@@ -30,9 +30,9 @@ pub(super) fn run(
     fetched: &[AtomicBool],
     seed: u64,
     over: &AtomicBool,
-) -> Felt {
+) -> GuestWaits {
     let mut rng = fastrand::Rng::with_seed(seed);
-    let mut felt = Felt { fetches: Vec::new(), stall: 0, accesses: 0, wrong: None };
+    let mut waits = GuestWaits { fetches: Vec::new(), stall: 0, accesses: 0, wrong: None };
     while !over.load(Ordering::Relaxed) {
         let hot = rng.u64(..HOT_ACCESSES) > 0;
         let page = if hot { scattered(rng.u64(..pages / HOT_SHARE), pages) } else { rng.u64(..pages) };
@@ -40,20 +40,20 @@ pub(super) fn run(
         let start = Instant::now();
         let seen = load(page * PAGE as u64 + word * 8);
         let took = start.elapsed().as_nanos() as u64;
-        felt.accesses += 1;
+        waits.accesses += 1;
         if seen != Some(tag(page)) {
-            felt.wrong = Some(page);
-            return felt;
+            waits.wrong = Some(page);
+            return waits;
         }
         if took > WAITED_NS {
-            felt.stall += took;
+            waits.stall += took;
             let fetch = &fetched[(page * PAGE as u64 / piece) as usize];
             if fetch.load(Ordering::Acquire) && fetch.swap(false, Ordering::AcqRel) {
-                felt.fetches.push(took);
+                waits.fetches.push(took);
             }
         }
     }
-    felt
+    waits
 }
 
 /// Spreads the hot pages: a different page for each number below a tenth of all.

@@ -203,7 +203,7 @@ impl Scene<'_> {
                     Some(self.memory.load(at))
                 };
                 let seed = case.seed + number as u64;
-                return Ok(Part::Felt(guest::run(load, shape, &self.fetched, seed, &self.over)));
+                return Ok(Part::GuestWaits(guest::run(load, shape, &self.fetched, seed, &self.over)));
             }
             let part = self.receive();
             self.over.store(true, Ordering::Relaxed);

@@ -3,7 +3,7 @@
 use hdrhistogram::Histogram;
 
 use super::case::{IDLE, LARGE, LONGEST, P99, STALL, THERE};
-use super::guest::Felt;
+use super::guest::GuestWaits;
 use super::receiver::Received;
 use crate::bench::experiment::{Sample, Skip};
 use crate::bench::folio::PAGE;
@@ -14,7 +14,7 @@ const LONGEST_NS: u64 = 60_000_000_000;
 /// The result of one thread.
 pub(super) enum Part {
     /// A virtual CPU.
-    Felt(Felt),
+    GuestWaits(GuestWaits),
     /// The receiver's work, for how long the wire was busy, and when the largest leaves mapped all memory.
     Received { received: Received, busy: u64, large: u64 },
 }
@@ -31,12 +31,12 @@ pub(super) fn sample(
     let (mut stall, mut accesses, mut end) = (0, 0, None);
     for part in parts {
         match part {
-            Part::Felt(felt) => {
-                if let Some(page) = felt.wrong {
+            Part::GuestWaits(waits) => {
+                if let Some(page) = waits.wrong {
                     return Err(Skip(format!("page {page} held other contents than were sent")));
                 }
-                felt.fetches.iter().for_each(|&took| fetches.saturating_record(took));
-                (stall, accesses) = (stall + felt.stall, accesses + felt.accesses);
+                waits.fetches.iter().for_each(|&took| fetches.saturating_record(took));
+                (stall, accesses) = (stall + waits.stall, accesses + waits.accesses);
             }
             Part::Received { received, busy, large } => end = Some((received, busy, large)),
         }

@@ -191,7 +191,7 @@ impl Scene<'_> {
                     let shape = (case.bytes / PAGE as u64, self.piece);
                     let seed = case.seed + number as u64;
                     let load = |at| cpu.load(self.guest, at).ok();
-                    Ok(Part::Felt(guest::run(load, shape, &self.fetched, seed, &self.over)))
+                    Ok(Part::GuestWaits(guest::run(load, shape, &self.fetched, seed, &self.over)))
                 } else {
                     meeting.wait();
                     let part = self.receive();

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use rtrb::{Consumer, Producer, RingBuffer};
 
-use super::work::{RING, Stint, Worker, no_frame, per_page};
+use super::work::{RING, ThreadWork, Worker, no_frame, per_page};
 use crate::bench::arms::page_alloc::case::{Frames, PageAlloc};
 use crate::bench::experiment::{Sample, Skip};
 use crate::host::cycles::{Moment, Span};
@@ -31,7 +31,7 @@ pub(super) fn run<F: Frames>(case: &PageAlloc, workers: &mut [Worker<F>]) -> Res
     let mut frames = [Role::Takes(sent, &mut taker.source), Role::Gives(received, &mut giver.source)];
     let count = case.count * case.repeats;
     let short = AtomicBool::new(false);
-    let stints = together(&mut frames, &case.cpus, |role, meeting| match role {
+    let threads = together(&mut frames, &case.cpus, |role, meeting| match role {
         Role::Takes(ring, source) => {
             source.as_cpu(|source| send(ring, count, &short, meeting, |_| source.take::<0>()))
         }
@@ -39,7 +39,7 @@ pub(super) fn run<F: Frames>(case: &PageAlloc, workers: &mut [Worker<F>]) -> Res
             source.as_cpu(|source| receive(ring, count, &short, meeting, |frame| source.give::<0>(frame)))
         }
     });
-    let taken = stints[0].taken;
+    let taken = threads[0].taken;
     if taken < count as u64 {
         return Err(no_frame(taken, count as u64));
     }
@@ -50,10 +50,11 @@ pub(super) fn run<F: Frames>(case: &PageAlloc, workers: &mut [Worker<F>]) -> Res
         Role::Gives(ring, ()) => receive(ring, count, &short, meeting, |_| ()),
     });
     // Both threads work on the same frames: the time of a page is the whole time over the pages that passed.
-    let page =
-        |stints: &[Stint]| -> Result<Span, Skip> { Ok(per_page(case, stints)?.0 * (2.0 / busy(case))) };
+    let page = |threads: &[ThreadWork]| -> Result<Span, Skip> {
+        Ok(per_page(case, threads)?.0 * (2.0 / busy(case)))
+    };
     let ring = page(&ring)?;
-    Ok(Sample::of(page(&stints)?, 1.0, taken).metric(RING, ring.nanoseconds).count("frames", taken))
+    Ok(Sample::of(page(&threads)?, 1.0, taken).metric(RING, ring.nanoseconds).count("frames", taken))
 }
 
 fn busy(case: &PageAlloc) -> f64 {
@@ -67,7 +68,7 @@ fn send<T: Copy + Default>(
     short: &AtomicBool,
     meeting: &Meeting,
     mut make: impl FnMut(usize) -> Option<T>,
-) -> Stint {
+) -> ThreadWork {
     let mut things = [T::default(); HANDED_OVER];
     meeting.wait();
     let start = Moment::now();
@@ -88,7 +89,7 @@ fn send<T: Copy + Default>(
             break;
         }
     }
-    Stint { start, end: Moment::now(), taken: taken as u64 }
+    ThreadWork { start, end: Moment::now(), taken: taken as u64 }
 }
 
 fn receive<T>(
@@ -97,7 +98,7 @@ fn receive<T>(
     short: &AtomicBool,
     meeting: &Meeting,
     mut take: impl FnMut(T),
-) -> Stint {
+) -> ThreadWork {
     meeting.wait();
     let start = Moment::now();
     let (mut taken, mut turns) = (0, 0_u32);
@@ -113,7 +114,7 @@ fn receive<T>(
             _ => pause(&mut turns),
         }
     }
-    Stint { start, end: Moment::now(), taken: taken as u64 }
+    ThreadWork { start, end: Moment::now(), taken: taken as u64 }
 }
 
 /// Waits briefly. With fewer CPUs than threads, it yields, since the other thread may need this CPU.

@@ -2,7 +2,7 @@
 
 use std::hint::black_box;
 
-use super::work::{Stint, Worker, per_page};
+use super::work::{ThreadWork, Worker, per_page};
 use crate::bench::arms::page_alloc::case::{Frames, PageAlloc};
 use crate::bench::experiment::{Sample, Skip};
 use crate::host::cycles::Moment;
@@ -10,7 +10,7 @@ use crate::host::threads::{Meeting, together};
 
 pub(super) fn run<F: Frames>(case: &PageAlloc, workers: &mut [Worker<F>], order: u8) -> Result<Sample, Skip> {
     // Kernel code requests constant orders, so each order has its own compiled loop.
-    let pairs: fn(&mut F, usize, &Meeting) -> Stint = match order {
+    let pairs: fn(&mut F, usize, &Meeting) -> ThreadWork = match order {
         0 => pairs::<F, 0>,
         1 => pairs::<F, 1>,
         2 => pairs::<F, 2>,
@@ -24,18 +24,18 @@ pub(super) fn run<F: Frames>(case: &PageAlloc, workers: &mut [Worker<F>], order:
         other => return Err(Skip(format!("no loop is compiled for order {other}"))),
     };
     let count = case.count * case.repeats;
-    let stints = together(workers, &case.cpus, |worker: &mut Worker<F>, meeting: &Meeting| {
+    let threads = together(workers, &case.cpus, |worker: &mut Worker<F>, meeting: &Meeting| {
         worker.source.as_cpu(|source| pairs(source, count, meeting))
     });
-    let (span, taken) = per_page(case, &stints)?;
+    let (span, taken) = per_page(case, &threads)?;
     Ok(Sample::of(span, 1.0, taken).count("frames", taken << order))
 }
 
-fn pairs<F: Frames, const ORDER: u8>(source: &mut F, count: usize, meeting: &Meeting) -> Stint {
+fn pairs<F: Frames, const ORDER: u8>(source: &mut F, count: usize, meeting: &Meeting) -> ThreadWork {
     meeting.wait();
     let start = Moment::now();
     let taken = pairs_of::<F, ORDER>(source, count);
-    Stint { start, end: Moment::now(), taken }
+    ThreadWork { start, end: Moment::now(), taken }
 }
 
 /// Allocates and frees a folio, `count` times; returns how often it got one.

@@ -6,7 +6,7 @@
 
 use std::hint::black_box;
 
-use super::work::{ALLOC_CYCLES, FREE_CYCLES, Stint, Worker, different, no_frame, per_page};
+use super::work::{ALLOC_CYCLES, FREE_CYCLES, ThreadWork, Worker, different, no_frame, per_page};
 use crate::bench::arms::page_alloc::case::{Frames, PageAlloc, give_each, take_each};
 use crate::bench::experiment::{ALLOC, FREE, Sample, Skip};
 use crate::host::cycles::{self, Moment, Span};
@@ -21,11 +21,11 @@ struct Halves {
 
 pub(super) fn run<F: Frames>(case: &PageAlloc, workers: &mut [Worker<F>]) -> Result<Sample, Skip> {
     let repeats = case.repeats;
-    let stints = together(workers, &case.cpus, |worker: &mut Worker<F>, meeting: &Meeting| {
+    let threads = together(workers, &case.cpus, |worker: &mut Worker<F>, meeting: &Meeting| {
         let Worker { source, frames } = worker;
         source.as_cpu(|source| whole(source, frames, repeats, meeting))
     });
-    let (total, taken) = per_page(case, &stints)?;
+    let (total, taken) = per_page(case, &threads)?;
     let halves = together(workers, &case.cpus, |worker: &mut Worker<F>, meeting: &Meeting| {
         let Worker { source, frames } = worker;
         source.as_cpu(|source| apart(source, frames, repeats, meeting))
@@ -51,7 +51,12 @@ pub(super) fn run<F: Frames>(case: &PageAlloc, workers: &mut [Worker<F>]) -> Res
         .count("different", held))
 }
 
-fn whole<F: Frames>(source: &mut F, frames: &mut [F::Frame], repeats: usize, meeting: &Meeting) -> Stint {
+fn whole<F: Frames>(
+    source: &mut F,
+    frames: &mut [F::Frame],
+    repeats: usize,
+    meeting: &Meeting,
+) -> ThreadWork {
     batch(source, frames);
     meeting.wait();
     let start = Moment::now();
@@ -59,7 +64,7 @@ fn whole<F: Frames>(source: &mut F, frames: &mut [F::Frame], repeats: usize, mee
     for _ in 0..repeats {
         taken += batch(source, frames);
     }
-    Stint { start, end: Moment::now(), taken }
+    ThreadWork { start, end: Moment::now(), taken }
 }
 
 /// Allocates and frees a batch; returns the frames that it had.

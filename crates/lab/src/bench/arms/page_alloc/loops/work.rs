@@ -28,7 +28,7 @@ pub(super) struct Worker<F: Frames> {
 }
 
 /// The work of one thread, with its start and end.
-pub(super) struct Stint {
+pub(super) struct ThreadWork {
     pub(super) start: Moment,
     pub(super) end: Moment,
     pub(super) taken: u64,
@@ -36,15 +36,15 @@ pub(super) struct Stint {
 
 /// CPU time per page: the time from the first start to the last end, times the working CPUs, over all pages.
 /// With no more threads than CPUs, this is the time of a page as its thread sees it.
-pub(super) fn per_page(case: &PageAlloc, stints: &[Stint]) -> Result<(Span, u64), Skip> {
+pub(super) fn per_page(case: &PageAlloc, threads: &[ThreadWork]) -> Result<(Span, u64), Skip> {
     let expected = (case.count * case.repeats) as u64;
-    if let Some(short) = stints.iter().find(|stint| stint.taken < expected) {
+    if let Some(short) = threads.iter().find(|thread| thread.taken < expected) {
         return Err(no_frame(short.taken, expected));
     }
-    let Some(first) = stints.first() else { return Err(Skip("no thread did anything".to_owned())) };
-    let start = stints.iter().fold(first.start, |moment, stint| moment.earlier(stint.start));
-    let end = stints.iter().fold(first.end, |moment, stint| moment.later(stint.end));
-    let taken: u64 = stints.iter().map(|stint| stint.taken).sum();
+    let Some(first) = threads.first() else { return Err(Skip("no thread did anything".to_owned())) };
+    let start = threads.iter().fold(first.start, |moment, thread| moment.earlier(thread.start));
+    let end = threads.iter().fold(first.end, |moment, thread| moment.later(thread.end));
+    let taken: u64 = threads.iter().map(|thread| thread.taken).sum();
     let busy = case.threads.min(case.cpus.len()) as f64;
     Ok((start.until(end) * (busy / taken as f64), taken))
 }

@@ -8,7 +8,7 @@ use super::costs::Stopwatch;
 use super::need::Bounds;
 use super::policy::{FolioSet, parse_folio, parse_memory};
 use super::progress::Progress;
-use super::run::World;
+use super::run::{Purpose, World};
 use super::survey::Survey;
 use super::verb::PAGE;
 
@@ -25,7 +25,8 @@ pub fn replay(path: &Path, memory: u64, check: bool, folio: u8) -> Result<(), Re
     let survey = Survey::of(path, bounds, &mut progress)?;
     let sizes: Vec<FolioSet> = FolioSet::each().collect();
     let size = sizes[usize::from(folio) % sizes.len()];
-    let replayed = World::new(memory, 2, check)?.replay(path, &survey, size, watch, &mut progress);
+    let purpose = if check { Purpose::Check } else { Purpose::Time };
+    let replayed = World::new(memory, 2, purpose)?.replay(path, &survey, size, watch, &mut progress);
     match replayed {
         Err(ReplayError::Divergence { what, .. }) if only_forged(&what) => Ok(()),
         other => other.map(drop),

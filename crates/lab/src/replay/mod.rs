@@ -73,7 +73,7 @@ use need::Bounds;
 use policy::{FolioChoice, parse_folio, parse_memory};
 use progress::Progress;
 use report::{Context, Report};
-use run::{Outcome, World};
+use run::{Outcome, Purpose, World};
 use survey::Survey;
 
 /// Replay recorded programs on Quire, and show what their memory calls and faults cost there.
@@ -228,7 +228,7 @@ fn replay_file(
 ) -> Result<Vec<Report>, ReplayError> {
     let memory_bytes = sizes.iter().map(|size| args.memory_of(survey, *size)).max().unwrap_or(0);
     let cpus = args.cpus.unwrap_or(survey.header.cpus).clamp(1, quire::limits::MAX_CPUS as u32) as usize;
-    let rounds = if args.check { 1 } else { args.rounds };
+    let (rounds, purpose) = if args.check { (1, Purpose::Check) } else { (args.rounds, Purpose::Time) };
     let context =
         Context { path, survey, watch, machine, memory_bytes, cpus, rounds, check: args.check, clear };
     let mut progress = Progress::new(quoted(path).to_string());
@@ -243,7 +243,7 @@ fn replay_file(
             let kept = world.take().filter(|_| !args.check);
             let world = world.insert(match kept {
                 Some(world) => world,
-                None => World::new(memory_bytes, cpus, args.check)?.clearing_by(clear.policy),
+                None => World::new(memory_bytes, cpus, purpose)?.clearing_by(clear.policy),
             });
             let outcome = world.replay(path, survey, *size, watch, &mut progress)?;
             if best.as_ref().is_none_or(|best| outcome.quire_ns() < best.quire_ns()) {

@@ -82,24 +82,40 @@ impl Outcome {
     }
 }
 
+/// What replays on a machine are for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Purpose {
+    /// All checks are on.
+    Check,
+    /// Memory is populated from the start, so that no time includes a fault of the host.
+    Time,
+    /// Memory takes what is touched of it.
+    Contents,
+    /// The same, and clearing and copying are counted only: no figure depends on what is in memory.
+    Counts,
+}
+
 impl World {
-    /// A machine with `bytes` of memory and `cpus` CPUs. When checking, all checks are on; otherwise memory
-    /// is populated from the start, so that no time includes a fault of the host.
+    /// A machine with `bytes` of memory and `cpus` CPUs.
     ///
     /// # Errors
     /// [`ReplayError::Host`].
-    pub(super) fn new(bytes: u64, cpus: usize, check: bool) -> Result<Self, ReplayError> {
-        let config = if check {
-            HostedConfig { on_violation: OnViolation::Record, ..HostedConfig::sparse(bytes) }
-        } else {
-            // One thread plays all CPUs, so interrupts are counted and not sent.
-            HostedConfig { real_ipis: false, ..HostedConfig::bench(bytes) }
+    pub(super) fn new(bytes: u64, cpus: usize, purpose: Purpose) -> Result<Self, ReplayError> {
+        // One thread plays all CPUs, so interrupts are counted and not sent.
+        let bench = HostedConfig { real_ipis: false, ..HostedConfig::bench(bytes) };
+        let config = match purpose {
+            Purpose::Check => {
+                HostedConfig { on_violation: OnViolation::Record, ..HostedConfig::sparse(bytes) }
+            }
+            Purpose::Time => bench,
+            Purpose::Contents => HostedConfig { prefault: false, ..bench },
+            Purpose::Counts => HostedConfig { prefault: false, clearing: false, ..bench },
         };
         let machine = config.with_cpus(cpus).build()?;
         Ok(Self {
             machine,
             bytes,
-            check,
+            check: purpose == Purpose::Check,
             fresh: true,
             background: None,
             clear: None,

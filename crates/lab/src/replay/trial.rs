@@ -19,7 +19,7 @@ use super::pages::ORDERS;
 use super::parts::Part;
 use super::policy::FolioSet;
 use super::progress::Progress;
-use super::run::{Outcome, World};
+use super::run::{Outcome, Purpose, World};
 use super::survey::Survey;
 use super::timeline::Sample;
 use super::verb::PAGE;
@@ -179,7 +179,7 @@ impl Trial {
         let mut progress = Progress::new(quoted(&self.path).to_string());
         progress.expect(self.survey.header.events * fit.len() as u64);
         let watch = Stopwatch::new();
-        let mut world = World::new(self.machine(memory), self.cpus(), false)?;
+        let mut world = World::new(self.machine(memory), self.cpus(), Purpose::Counts)?;
         (world.observes, world.fragments) = (true, self.fragments);
         let mut replay = |set: FolioSet| {
             progress.show(set.name());
@@ -202,7 +202,7 @@ impl Trial {
         let mut progress = Progress::new(quoted(&self.path).to_string());
         progress.expect(self.survey.header.events);
         progress.show("khugepaged".to_owned());
-        let mut world = World::new(memory, self.cpus(), false)?;
+        let mut world = World::new(memory, self.cpus(), Purpose::Contents)?;
         world.fragments = self.fragments;
         background::beside(&self.path, &self.survey, (&mut world, plan), &Stopwatch::new(), &mut progress)
     }

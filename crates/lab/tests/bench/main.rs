@@ -242,6 +242,14 @@ fn check_other_allocator_experiments(rows: &[Row]) {
         }
         assert!(of(experiment, "time").iter().all(|row| row.skipped.is_none()), "{experiment}");
     }
+    for experiment in ["mapcount", "khugepaged"] {
+        let rows = of(experiment, "time");
+        assert!(rows.len() >= 5 && rows.iter().all(|row| row.skipped.is_none()), "{experiment}");
+    }
+    let collapses = of("collapse", "time");
+    let watched = collapses.iter().find(|row| row.case == "direct/watched").unwrap();
+    assert!(watched.arm == "quire" && watched.counters["atomics_of_4_tables"] > 0, "{watched:?}");
+    assert!(collapses.iter().all(|row| row.arm != "quire" || row.skipped.is_none()), "collapse");
     let blocks = of("mobility", "whole-blocks");
     assert_eq!(blocks.len(), 3 * 2);
     for pair in blocks.chunks(2) {

@@ -86,9 +86,9 @@ fn known_misses_are_predicted() {
     let directory = tempfile::tempdir().expect("a directory");
     let Some(program) = program(directory.path()) else { return };
     // More pages than any TLB has entries, in the order in which each drops them: one walk a visit.
-    let chase = line(&[&program, "cm", "16384", "15"]);
+    let chase = line(&[&program, "cm", "16384", "5"]);
     let stream = line(&[&program, "sm", "16384", "2"]);
-    for (line, visits) in [(&chase, 16.0 * 16384.0), (&stream, 2.0 * 16384.0)] {
+    for (line, visits) in [(&chase, 6.0 * 16384.0), (&stream, 2.0 * 16384.0)] {
         let found = walks(line, "4K");
         assert!((found / visits - 1.0).abs() < 0.1, "{found} walks, {visits} visits");
         assert_eq!(line["tlb"]["ended_early"], false);
@@ -100,7 +100,7 @@ fn known_misses_are_predicted() {
         assert_eq!(walks(line, "64K+2M"), walks(line, "2M"));
     }
     // As many as fit: each page once, and a few hundred of the loader.
-    let few = walks(&line(&[&program, "cm", "512", "100"]), "4K");
+    let few = walks(&line(&[&program, "cm", "512", "20"]), "4K");
     assert!((512.0..1500.0).contains(&few), "{few}");
 }
 
@@ -111,9 +111,9 @@ fn a_heap_has_large_leaves_unless_it_grows_in_steps() {
     let directory = tempfile::tempdir().expect("a directory");
     let Some(program) = program(directory.path()) else { return };
     for (walk, share) in [("ch", 0.3..0.7), ("cg", 0.98..1.02)] {
-        let line = line(&[&program, walk, "1536", "50"]);
+        let line = line(&[&program, walk, "1536", "25"]);
         let all = |folio: &str| walks(&line, folio) + missed(&line, folio, "second_level");
-        let (found, visits) = (all("4K"), 51.0 * 1536.0);
+        let (found, visits) = (all("4K"), 26.0 * 1536.0);
         assert!((found / visits - 1.0).abs() < 0.1, "{walk}: {found} misses, {visits} visits");
         assert!(share.contains(&(all("2M") / found)), "{walk}: {} of {found}", all("2M"));
     }

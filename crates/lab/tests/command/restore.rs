@@ -20,7 +20,7 @@ use crate::small_trace::program;
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Runs that are killed.
-const KILLS: usize = 20;
+const KILLS: usize = 12;
 
 const SETTINGS: [(&str, &str); 7] = [
     ("thp/hugepages-16kB/enabled", "never"),
@@ -89,6 +89,7 @@ impl Copy {
         let mut child = command.spawn().expect("quire runs");
         let since = Instant::now();
         while self.values() == original {
+            std::thread::sleep(Duration::from_micros(200));
             assert!(child.try_wait().expect("it is ours").is_none(), "the run ended and changed nothing");
             assert!(since.elapsed() < PATIENCE, "the run changes nothing");
         }

@@ -92,11 +92,11 @@ fn run(experiment: &Experiment, runner: &Runner) -> anyhow::Result<Measured> {
     let staged = To::Gigantic(CollapseSteps::Staged);
     let stepped = runner.scale.pick(0, 4);
     // What it touches takes memory of the host.
-    let guest_bytes = runner.scale.pick(64 << 20, 1 << 30);
+    let guest_bytes = runner.scale.pick(16 << 20, 1 << 30);
     let plain =
         Collapse { to: direct, spaces: 1, touched_on: None, virtual_cpu: false, guest_bytes, stepped };
     let mut cases = vec![
-        case("direct", Collapse { stepped: runner.scale.pick(1, 4), ..plain }),
+        case("direct", plain),
         case("staged", Collapse { to: staged, ..plain }),
         case("2MiB", Collapse { to: To::Large, ..plain }),
         case("direct/8spaces", Collapse { spaces: 8, ..plain }),
@@ -110,12 +110,19 @@ fn run(experiment: &Experiment, runner: &Runner) -> anyhow::Result<Measured> {
             cases.push(case(&format!("{name}/guest"), Collapse { virtual_cpu: true, ..touched }));
         }
     }
+    let mut arms = collapse_huge::all();
+    let mut watched = None;
     if runner.scale.smoke {
+        // An instruction that is watched takes 10 us.
+        let one_table = case("direct/watched", Collapse { stepped: 1, ..plain });
+        watched = Some(runner.measure(experiment, &[one_table], &mut arms[..1])?);
         // Making eight mappings takes long, and so does the kernel's search for a gigabyte of contiguous 2
         // MiB.
         cases.retain(|case| !case.name.ends_with("8spaces") && case.name != "2MiB");
     }
-    runner.measure(experiment, &cases, &mut collapse_huge::all())
+    let mut measured = runner.measure(experiment, &cases, &mut arms)?;
+    measured.rows.extend(watched.into_iter().flat_map(|watched| watched.rows));
+    Ok(measured)
 }
 
 fn case(name: &str, spec: Collapse) -> Case<Collapse> {

@@ -199,7 +199,8 @@ fn amount(shape: &Shape, runner: &Runner) -> (usize, usize) {
 fn case(shape: Shape, runner: &Runner) -> Case<PageAlloc> {
     let (count, repeats) = amount(&shape, runner);
     let crowded = matches!(shape.operation, Operation::Crowded(_));
-    let smoke_frames = if crowded { FRAMES / 64 } else { FRAMES / 8 };
+    // Twice what the threads hold at most.
+    let smoke_frames = if crowded { FRAMES / 128 } else { 2 * BULK * shape.threads };
     let spec = PageAlloc {
         operation: shape.operation,
         threads: shape.threads,

@@ -28,7 +28,7 @@ fn replay(world: &mut World, name: &str, folio: &str) -> Result<Outcome, ReplayE
 #[test]
 fn a_lost_flush_is_a_divergence() {
     for plan in [FailurePlan::From(0), FailurePlan::Every(2)] {
-        let mut world = World::new(256 << 20, 2, true).expect("a machine");
+        let mut world = World::new(256 << 20, 2, Purpose::Check).expect("a machine");
         world.machine.lose_flushes(plan);
         match replay(&mut world, "java.qtrace", "4K") {
             Err(ReplayError::Divergence { .. }) => {}
@@ -39,7 +39,7 @@ fn a_lost_flush_is_a_divergence() {
 }
 
 #[test]
-fn what_the_library_is_asked_does_not_depend_on_the_round_or_on_checking() {
+fn what_the_library_is_asked_does_not_depend_on_the_round_or_on_the_purpose() {
     let counted = |world: &mut World| {
         let outcome = replay(world, "gcc.qtrace", "64K").expect("it is replayed");
         let faults: Vec<_> = outcome
@@ -50,10 +50,16 @@ fn what_the_library_is_asked_does_not_depend_on_the_round_or_on_checking() {
         assert_eq!(outcome.leaked, 0);
         (faults, outcome.counts.folios, outcome.peak, outcome.machine.bytes_cleared)
     };
-    let mut world = World::new(256 << 20, 2, false).expect("a machine");
+    let mut world = World::new(256 << 20, 2, Purpose::Time).expect("a machine");
     let first = counted(&mut world);
     assert_eq!(first, counted(&mut world), "memory that was used before");
-    assert_eq!(first, counted(&mut World::new(256 << 20, 2, true).expect("a machine")));
+    for purpose in [Purpose::Check, Purpose::Contents, Purpose::Counts] {
+        let mut world = World::new(256 << 20, 2, purpose).expect("a machine");
+        assert_eq!(first, counted(&mut world), "{purpose:?}");
+        if purpose != Purpose::Check {
+            assert_eq!(first, counted(&mut world), "{purpose:?}, memory that was used before");
+        }
+    }
 }
 
 /// A policy that the machine cannot run fails, which shows that it is used.
@@ -61,7 +67,7 @@ fn what_the_library_is_asked_does_not_depend_on_the_round_or_on_checking() {
 fn the_policy_that_was_chosen_is_the_one_that_clears() {
     let policy = ClearPolicy::only(ClearKernel::Nt16, CopyKernel::String);
     let plain = HostedConfig::bench(256 << 20).with_cpus(2).without(Feature::Sse2);
-    let world = World::new(256 << 20, 2, false).expect("a machine");
+    let world = World::new(256 << 20, 2, Purpose::Time).expect("a machine");
     let mut world = World { machine: plain.build().expect("a machine"), ..world }.clearing_by(Some(policy));
     match replay(&mut world, "gcc.qtrace", "4K") {
         Err(ReplayError::TooSmall { source: InitError::BadKernel(_), .. }) => {}

@@ -88,7 +88,7 @@ fn a_look_at_the_descriptor_of_each_frame_is_found() {
     });
     assert_eq!(descriptors, BLOCK_FRAMES as u64 + 1 + ALWAYS);
     let (descriptors, _) = seen(Config::default(), PAGES, 1, |manager, mm, frames| {
-        manager.pages().describe(frames[77]).unwrap().word.store(0, Ordering::Relaxed);
+        assert!(!manager.pages().describe(frames[77]).unwrap().has(DescriptorFlags::TABLE));
         unmap(mm, 1);
     });
     assert_eq!(descriptors, 1 + 1 + ALWAYS);

@@ -4,13 +4,15 @@
 use quire::error::InitError;
 use quire::manager::{Config, MemoryManager};
 use quire::page_alloc::{AllocatorConfig, MemoryRange, PageAllocator};
-use quire::platform::{FramePlatform, Platform};
+use quire::platform::Platform;
+
+use super::IsolatedMemory;
 
 /// A page allocator on memory that the test or the measurement owns as a whole.
 ///
 /// # Errors
 /// [`InitError`].
-pub fn page_allocator<'p, P: FramePlatform>(
+pub fn page_allocator<'p, P: IsolatedMemory>(
     platform: &'p P,
     ranges: &[MemoryRange],
     config: AllocatorConfig,
@@ -23,7 +25,7 @@ pub fn page_allocator<'p, P: FramePlatform>(
 ///
 /// # Errors
 /// [`InitError`].
-pub fn page_allocator_with_later<'p, P: FramePlatform>(
+pub fn page_allocator_with_later<'p, P: IsolatedMemory>(
     platform: &'p P,
     ranges: &[MemoryRange],
     later: &[MemoryRange],
@@ -37,7 +39,7 @@ pub fn page_allocator_with_later<'p, P: FramePlatform>(
 ///
 /// # Errors
 /// [`InitError`].
-pub fn memory_manager<'p, P: Platform>(
+pub fn memory_manager<'p, P: Platform + IsolatedMemory>(
     platform: &'p P,
     ranges: &[MemoryRange],
     config: &Config,

@@ -20,7 +20,7 @@ mod memory;
 mod pools;
 mod tables;
 
-pub use memory::{memory_manager, page_allocator, page_allocator_with_later};
+pub use memory::{memory_manager, memory_manager_with_later, page_allocator, page_allocator_with_later};
 pub use pools::RawPools;
 pub use tables::RawTables;
 
@@ -29,7 +29,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use quire::addr::{BlockNumber, Frame, FrameRange, Order, PageSize};
 use quire::arch::{ClearKernel, CopyKernel, Entry, ReadyClear, ReadyCopy};
 use quire::clear::{Clearer, Copier, Cost, Extent};
-use quire::error::{AllocError, Cancelled, FreeError, KernelError, SplitError};
+use quire::error::{AllocError, Cancelled, FreeError, HotplugError, KernelError, SplitError};
 use quire::limits::TABLE_ENTRIES;
 use quire::memmap::FrameMask;
 use quire::page_alloc::{Contents, Counter, Folio, Gfp, PageAllocator};
@@ -70,6 +70,7 @@ pub trait RawPages {
     fn release_raw(&self, frames: FrameRange) -> u64;
     fn split_raw(&self, frame: Frame, to: Order) -> Result<u64, SplitError>;
     fn split_mapped_raw(&self, frame: Frame, to: Order) -> Result<u64, SplitError>;
+    fn add_memory_raw(&self, range: FrameRange, zeroed: bool) -> Result<(), HotplugError>;
 }
 
 impl<P: IsolatedMemory> RawPages for PageAllocator<'_, P> {
@@ -162,6 +163,11 @@ impl<P: IsolatedMemory> RawPages for PageAllocator<'_, P> {
     fn split_mapped_raw(&self, frame: Frame, to: Order) -> Result<u64, SplitError> {
         // SAFETY: invariant 1: the test owns the machine's memory.
         unsafe { self.split_mapped(frame, to) }
+    }
+
+    fn add_memory_raw(&self, range: FrameRange, zeroed: bool) -> Result<(), HotplugError> {
+        // SAFETY: invariant 1: the test owns the machine's memory.
+        unsafe { self.add_memory(range, zeroed) }
     }
 }
 

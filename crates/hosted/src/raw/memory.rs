@@ -47,3 +47,17 @@ pub fn memory_manager<'p, P: Platform + IsolatedMemory>(
     // SAFETY: invariant 1: the test owns the machine's memory, and uses one manager at a time.
     unsafe { MemoryManager::new(platform, ranges, config) }
 }
+
+/// The same, where memory in `later` may be added after start-up.
+///
+/// # Errors
+/// [`InitError`].
+pub fn memory_manager_with_later<'p, P: Platform + IsolatedMemory>(
+    platform: &'p P,
+    ranges: &[MemoryRange],
+    later: &[MemoryRange],
+    config: &Config,
+) -> Result<MemoryManager<'p, P>, InitError> {
+    // SAFETY: invariant 1: the test owns the machine's memory, and uses one manager at a time.
+    unsafe { MemoryManager::with_later(platform, ranges, later, config) }
+}

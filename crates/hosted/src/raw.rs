@@ -22,7 +22,7 @@ mod tables;
 
 pub use memory::{memory_manager, memory_manager_with_later, page_allocator, page_allocator_with_later};
 pub use pools::RawPools;
-pub use tables::RawTables;
+pub use tables::{RawTables, page_tables};
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

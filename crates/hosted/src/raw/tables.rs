@@ -5,11 +5,22 @@ use quire::addr::{Frame, FrameRange, PageSize, VirtAddr};
 use quire::arch::{Entry, EntryFlags};
 use quire::error::MapError;
 use quire::memmap::FrameMask;
+use quire::page_alloc::PageAllocator;
 use quire::pgtable::{Copied, PageTables, Relocation, Run};
 use quire::platform::TablePlatform;
-use quire::tlb::MmuGather;
+use quire::tlb::{MmContext, MmuGather};
 
 use super::IsolatedMemory;
+
+/// The page tables of `context`, which the test uses as it pleases.
+#[inline(always)]
+pub fn page_tables<'a, 'p, P: TablePlatform + IsolatedMemory>(
+    allocator: &'a PageAllocator<'p, P>,
+    context: &'a MmContext,
+) -> PageTables<'a, 'p, P> {
+    // SAFETY: W6: the test holds the locks that it needs; no value of the process depends on what a leaf maps.
+    unsafe { PageTables::new(allocator, context) }
+}
 
 /// Page tables that map any frames that the test names.
 #[allow(missing_docs, clippy::missing_errors_doc)]

@@ -1,29 +1,54 @@
 //! Frames by number, for tests and measurements that own a machine's memory as a whole.
 //!
 //! The library's own interface takes memory over, frees and writes only what its caller owns. A test frees
-//! frames twice, frees mapped frames and names frames by number, on purpose. That is sound: the memory of a
-//! [`Hosted`](crate::Hosted) machine holds no value of the process, so a frame that is freed too early
-//! confuses only the machine in it, which the test watches. No other code has a use for these traits.
+//! frames twice, frees mapped frames and names frames by number, on purpose. That is sound where the memory
+//! holds no value of the process ([`IsolatedMemory`]): a frame that is freed too early confuses only the
+//! machine in it, which the test watches. No other code has a use for these traits.
+//!
+//! A kernel's own memory has none of these calls:
+//!
+//! ```compile_fail,E0277
+//! # use hosted::raw::RawPages;
+//! # use quire::{addr::{Frame, Order}, page_alloc::PageAllocator, platform::FramePlatform};
+//! fn free_any<P: FramePlatform>(pages: &PageAllocator<'_, P>) {
+//!     let freed = RawPages::free_raw(pages, Frame(42), Order::FRAME);
+//! }
+//! ```
 #![allow(unsafe_code)]
 
 mod memory;
 mod pools;
+mod tables;
 
-pub use memory::{memory_manager, page_allocator, page_allocator_with_later};
+pub use memory::{memory_manager, memory_manager_with_later, page_allocator, page_allocator_with_later};
 pub use pools::RawPools;
+pub use tables::{RawTables, page_tables};
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use quire::addr::{BlockNumber, Frame, FrameRange, Order, PageSize, VirtAddr};
-use quire::arch::{ClearKernel, CopyKernel, Entry, EntryFlags, ReadyClear, ReadyCopy};
+use quire::addr::{BlockNumber, Frame, FrameRange, Order, PageSize};
+use quire::arch::{ClearKernel, CopyKernel, Entry, ReadyClear, ReadyCopy};
 use quire::clear::{Clearer, Copier, Cost, Extent};
-use quire::error::{AllocError, Cancelled, FreeError, KernelError, MapError, SplitError};
+use quire::error::{AllocError, Cancelled, FreeError, HotplugError, KernelError, SplitError};
 use quire::limits::TABLE_ENTRIES;
 use quire::memmap::FrameMask;
 use quire::page_alloc::{Contents, Counter, Folio, Gfp, PageAllocator};
-use quire::pgtable::{Copied, PageTables, Relocation, Run};
-use quire::platform::{FramePlatform, TablePlatform, TouchHint};
-use quire::tlb::MmuGather;
+use quire::platform::{FramePlatform, TouchHint};
+
+use crate::bare::Bare;
+use crate::machine::Hosted;
+
+/// A platform whose memory was set aside for one machine.
+///
+/// # Safety
+/// The process keeps no value of its own in the frames (H1). So a frame that is written, freed or mapped by its
+/// number concerns only the machine, and the test that owns it.
+pub unsafe trait IsolatedMemory: FramePlatform {}
+
+// SAFETY: H1: no other part of the process knows the arena.
+unsafe impl IsolatedMemory for Hosted {}
+// SAFETY: H1: its memory is the hosted machine's.
+unsafe impl IsolatedMemory for Bare {}
 
 /// A page allocator whose folios are numbers.
 #[allow(missing_docs, clippy::missing_errors_doc)]
@@ -45,9 +70,10 @@ pub trait RawPages {
     fn release_raw(&self, frames: FrameRange) -> u64;
     fn split_raw(&self, frame: Frame, to: Order) -> Result<u64, SplitError>;
     fn split_mapped_raw(&self, frame: Frame, to: Order) -> Result<u64, SplitError>;
+    fn add_memory_raw(&self, range: FrameRange, zeroed: bool) -> Result<(), HotplugError>;
 }
 
-impl<P: FramePlatform> RawPages for PageAllocator<'_, P> {
+impl<P: IsolatedMemory> RawPages for PageAllocator<'_, P> {
     #[inline(always)]
     fn alloc_raw(&self, gfp: Gfp, order: Order) -> Result<Frame, AllocError> {
         Ok(self.alloc(gfp, order)?.into_raw())
@@ -138,6 +164,11 @@ impl<P: FramePlatform> RawPages for PageAllocator<'_, P> {
         // SAFETY: invariant 1: the test owns the machine's memory.
         unsafe { self.split_mapped(frame, to) }
     }
+
+    fn add_memory_raw(&self, range: FrameRange, zeroed: bool) -> Result<(), HotplugError> {
+        // SAFETY: invariant 1: the test owns the machine's memory.
+        unsafe { self.add_memory(range, zeroed) }
+    }
 }
 
 /// A counter of leaves that only the test uses.
@@ -148,7 +179,7 @@ pub trait RawCounts {
     fn unmap_large_raw(&mut self, frame: Frame, size: PageSize, contents: Contents) -> u64;
 }
 
-impl<P: FramePlatform> RawCounts for Counter<'_, '_, P> {
+impl<P: IsolatedMemory> RawCounts for Counter<'_, '_, P> {
     #[inline(always)]
     fn unmap_raw(&mut self, run: FrameRange) -> u64 {
         // SAFETY: invariant 5: a count that was not counted up panics, and the test owns the machine's memory.
@@ -168,141 +199,9 @@ impl<P: FramePlatform> RawCounts for Counter<'_, '_, P> {
     }
 }
 
-/// Page tables that map any frames that the test names.
-#[allow(missing_docs, clippy::missing_errors_doc)]
-pub trait RawTables<'p, P: TablePlatform> {
-    fn map_raw(&self, addr: VirtAddr, run: FrameRange, flags: EntryFlags) -> Result<(), MapError>;
-    fn map_where_empty_raw(
-        &self,
-        addr: VirtAddr,
-        run: FrameRange,
-        flags: EntryFlags,
-    ) -> Result<u64, MapError>;
-    fn map_large_raw(
-        &self,
-        addr: VirtAddr,
-        frame: Frame,
-        size: PageSize,
-        flags: EntryFlags,
-    ) -> Result<(), MapError>;
-    fn map_special_raw(&self, addr: VirtAddr, frame: Frame, flags: EntryFlags) -> Result<(), MapError>;
-    fn replace_raw(
-        &self,
-        addr: VirtAddr,
-        size: PageSize,
-        expected: Entry,
-        new: Entry,
-        gather: &mut MmuGather<'_, 'p, P>,
-    ) -> Result<bool, MapError>;
-    fn relocate_raw(
-        &self,
-        leaves: &mut [Option<Relocation>],
-        size: PageSize,
-        gather: &mut MmuGather<'_, 'p, P>,
-        copy: impl FnMut(&Relocation),
-    ) -> Result<usize, MapError>;
-    fn drop_zeroes_raw(
-        &self,
-        addr: VirtAddr,
-        candidates: FrameMask,
-        zero: (Frame, EntryFlags),
-        gather: &mut MmuGather<'_, 'p, P>,
-    ) -> u64;
-    fn put_leaf_raw(
-        &self,
-        addr: VirtAddr,
-        to: Frame,
-        flags: EntryFlags,
-        copied: &mut Copied,
-        gather: &mut MmuGather<'_, 'p, P>,
-        show: impl FnMut(Run),
-    ) -> Option<u64>;
-}
-
-impl<'p, P: TablePlatform> RawTables<'p, P> for PageTables<'_, 'p, P> {
-    #[inline(always)]
-    fn map_raw(&self, addr: VirtAddr, run: FrameRange, flags: EntryFlags) -> Result<(), MapError> {
-        // SAFETY: invariant 1: the test owns the machine's memory.
-        unsafe { self.map(addr, run, flags) }
-    }
-
-    fn map_where_empty_raw(
-        &self,
-        addr: VirtAddr,
-        run: FrameRange,
-        flags: EntryFlags,
-    ) -> Result<u64, MapError> {
-        // SAFETY: invariant 1: the test owns the machine's memory.
-        unsafe { self.map_where_empty(addr, run, flags) }
-    }
-
-    fn map_large_raw(
-        &self,
-        addr: VirtAddr,
-        frame: Frame,
-        size: PageSize,
-        flags: EntryFlags,
-    ) -> Result<(), MapError> {
-        // SAFETY: invariant 1: the test owns the machine's memory.
-        unsafe { self.map_large(addr, frame, size, flags) }
-    }
-
-    fn map_special_raw(&self, addr: VirtAddr, frame: Frame, flags: EntryFlags) -> Result<(), MapError> {
-        // SAFETY: invariant 1: the test owns the machine's memory.
-        unsafe { self.map_special(addr, frame, flags) }
-    }
-
-    fn replace_raw(
-        &self,
-        addr: VirtAddr,
-        size: PageSize,
-        expected: Entry,
-        new: Entry,
-        gather: &mut MmuGather<'_, 'p, P>,
-    ) -> Result<bool, MapError> {
-        // SAFETY: invariant 1: the test owns the machine's memory.
-        unsafe { self.replace(addr, size, expected, new, gather) }
-    }
-
-    fn relocate_raw(
-        &self,
-        leaves: &mut [Option<Relocation>],
-        size: PageSize,
-        gather: &mut MmuGather<'_, 'p, P>,
-        copy: impl FnMut(&Relocation),
-    ) -> Result<usize, MapError> {
-        // SAFETY: invariant 1: the test owns the machine's memory.
-        unsafe { self.relocate(leaves, size, gather, copy) }
-    }
-
-    fn drop_zeroes_raw(
-        &self,
-        addr: VirtAddr,
-        candidates: FrameMask,
-        zero: (Frame, EntryFlags),
-        gather: &mut MmuGather<'_, 'p, P>,
-    ) -> u64 {
-        // SAFETY: invariant 1: the test owns the machine's memory.
-        unsafe { self.drop_zeroes(addr, candidates, zero, gather) }
-    }
-
-    fn put_leaf_raw(
-        &self,
-        addr: VirtAddr,
-        to: Frame,
-        flags: EntryFlags,
-        copied: &mut Copied,
-        gather: &mut MmuGather<'_, 'p, P>,
-        show: impl FnMut(Run),
-    ) -> Option<u64> {
-        // SAFETY: invariant 1: the test owns the machine's memory.
-        unsafe { self.put_leaf(addr, to, flags, copied, gather, show) }
-    }
-}
-
 /// A machine that clears and copies any of its frames.
 #[allow(missing_docs)]
-pub trait RawMachine: FramePlatform {
+pub trait RawMachine: IsolatedMemory {
     fn clear_raw(&self, frames: FrameRange, kernel: ReadyClear) {
         // SAFETY: invariant 1: the test owns the machine's memory; a process's vector registers may be used.
         unsafe { self.clear(frames, kernel) }
@@ -325,7 +224,7 @@ pub trait RawMachine: FramePlatform {
 }
 
 /// The word at `index` of a page table.
-fn entry_word<P: FramePlatform + ?Sized>(platform: &P, table: Frame, index: usize) -> &AtomicU64 {
+fn entry_word<P: IsolatedMemory + ?Sized>(platform: &P, table: Frame, index: usize) -> &AtomicU64 {
     assert!(index < TABLE_ENTRIES, "a table has {TABLE_ENTRIES} entries");
     let words = platform.direct_map(table.addr()).cast::<u64>();
     // SAFETY: H1: the frame is memory of the machine for as long as that lives, aligned to 4 KiB, and the index lies in
@@ -333,20 +232,20 @@ fn entry_word<P: FramePlatform + ?Sized>(platform: &P, table: Frame, index: usiz
     unsafe { AtomicU64::from_ptr(words.add(index)) }
 }
 
-impl<P: FramePlatform> RawMachine for P {}
+impl<P: IsolatedMemory> RawMachine for P {}
 
 /// A clearer that clears and copies any frames of a machine.
 #[allow(missing_docs, clippy::missing_errors_doc)]
 pub trait RawClearer {
-    fn clear_raw<P: FramePlatform>(&self, platform: &P, frames: FrameRange, hint: TouchHint);
-    fn clear_extent_raw<P: FramePlatform>(
+    fn clear_raw<P: IsolatedMemory>(&self, platform: &P, frames: FrameRange, hint: TouchHint);
+    fn clear_extent_raw<P: IsolatedMemory>(
         &self,
         platform: &P,
         extent: &Extent,
         cancel: impl FnMut() -> bool,
     ) -> Result<(), Cancelled>;
-    fn copy_raw<P: FramePlatform>(&self, platform: &P, from: FrameRange, to: Frame, hint: TouchHint);
-    fn copy_extent_raw<P: FramePlatform>(
+    fn copy_raw<P: IsolatedMemory>(&self, platform: &P, from: FrameRange, to: Frame, hint: TouchHint);
+    fn copy_extent_raw<P: IsolatedMemory>(
         &self,
         platform: &P,
         from: FrameRange,
@@ -357,12 +256,12 @@ pub trait RawClearer {
 }
 
 impl RawClearer for Clearer {
-    fn clear_raw<P: FramePlatform>(&self, platform: &P, frames: FrameRange, hint: TouchHint) {
+    fn clear_raw<P: IsolatedMemory>(&self, platform: &P, frames: FrameRange, hint: TouchHint) {
         // SAFETY: invariant 1: the test owns the machine's memory.
         unsafe { self.clear(platform, frames, hint) }
     }
 
-    fn clear_extent_raw<P: FramePlatform>(
+    fn clear_extent_raw<P: IsolatedMemory>(
         &self,
         platform: &P,
         extent: &Extent,
@@ -372,12 +271,12 @@ impl RawClearer for Clearer {
         unsafe { self.clear_extent(platform, extent, cancel) }
     }
 
-    fn copy_raw<P: FramePlatform>(&self, platform: &P, from: FrameRange, to: Frame, hint: TouchHint) {
+    fn copy_raw<P: IsolatedMemory>(&self, platform: &P, from: FrameRange, to: Frame, hint: TouchHint) {
         // SAFETY: invariant 1: the test owns the machine's memory.
         unsafe { self.copy(platform, from, to, hint) }
     }
 
-    fn copy_extent_raw<P: FramePlatform>(
+    fn copy_extent_raw<P: IsolatedMemory>(
         &self,
         platform: &P,
         from: FrameRange,
@@ -396,7 +295,7 @@ pub trait RawCopier {
     fn copy_raw(&self, from: FrameRange, to: Frame);
 }
 
-impl<P: FramePlatform> RawCopier for Copier<'_, P> {
+impl<P: IsolatedMemory> RawCopier for Copier<'_, P> {
     fn copy_raw(&self, from: FrameRange, to: Frame) {
         // SAFETY: invariant 1: the test owns the machine's memory.
         unsafe { self.copy(from, to) }
@@ -407,7 +306,7 @@ impl<P: FramePlatform> RawCopier for Copier<'_, P> {
 ///
 /// # Errors
 /// As there.
-pub fn measure_clear<P: FramePlatform>(
+pub fn measure_clear<P: IsolatedMemory>(
     platform: &P,
     clearer: &Clearer,
     kernel: ClearKernel,
@@ -423,7 +322,7 @@ pub fn measure_clear<P: FramePlatform>(
 ///
 /// # Errors
 /// As there.
-pub fn measure_copy<P: FramePlatform>(
+pub fn measure_copy<P: IsolatedMemory>(
     platform: &P,
     clearer: &Clearer,
     kernel: CopyKernel,

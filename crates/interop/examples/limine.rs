@@ -35,7 +35,8 @@ fn run() -> Option<u64> {
 
     // Here a kernel switches to page tables and a stack of its own. Then what the boot loader used is free.
     for blocks in later.whole_blocks() {
-        pages.add_memory(blocks, false).ok()?;
+        // SAFETY: invariant 1: nothing uses the boot loader's memory any more.
+        unsafe { pages.add_memory(blocks, false) }.ok()?;
     }
     Some(pages.memory_info().free)
 }

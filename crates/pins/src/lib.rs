@@ -278,3 +278,6 @@ unsafe impl<const WATCHES: bool> Platform for Machine<'_, WATCHES> {
         self.machine.pager()
     }
 }
+
+// SAFETY: H1: its memory is the hosted machine's.
+unsafe impl<const WATCHES: bool> hosted::raw::IsolatedMemory for Machine<'_, WATCHES> {}

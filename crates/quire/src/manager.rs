@@ -93,11 +93,29 @@ impl<'p, P: Platform> MemoryManager<'p, P> {
     /// # Errors
     /// [`InitError`]. A processor that is not set up ([`crate::arch::ProcessorState`]) is found before the
     /// memory is used.
-    #[inline(never)]
     pub unsafe fn new(platform: &'p P, ranges: &[MemoryRange], config: &Config) -> Result<Self, InitError> {
+        // SAFETY: invariant 1: the caller hands the memory over, and no more comes later.
+        unsafe { Self::with_later(platform, ranges, &[], config) }
+    }
+
+    /// [`Self::new`] for a machine that may add the memory in `later`, in ascending order, after start-up
+    /// ([`Self::add_memory`]), as [`PageAllocator::with_later`] does.
+    ///
+    /// # Safety
+    /// As for [`PageAllocator::with_later`].
+    ///
+    /// # Errors
+    /// As for [`Self::new`].
+    #[inline(never)]
+    pub unsafe fn with_later(
+        platform: &'p P,
+        ranges: &[MemoryRange],
+        later: &[MemoryRange],
+        config: &Config,
+    ) -> Result<Self, InitError> {
         platform.processor_state().check(config.paging)?;
         // SAFETY: invariant 1: the caller hands the memory over.
-        unsafe { PageAllocator::new(platform, ranges, config.allocator) }
+        unsafe { PageAllocator::with_later(platform, ranges, later, config.allocator) }
             .and_then(|pages| Self::with_pages(pages, config))
     }
 
@@ -364,10 +382,14 @@ impl<'p, P: Platform> MemoryManager<'p, P> {
 
     /// Adds memory as [`PageAllocator::add_memory`] does.
     ///
+    /// # Safety
+    /// As there.
+    ///
     /// # Errors
     /// As there.
-    pub fn add_memory(&self, range: FrameRange, zeroed: bool) -> Result<(), HotplugError> {
-        self.pages().add_memory(range, zeroed)
+    pub unsafe fn add_memory(&self, range: FrameRange, zeroed: bool) -> Result<(), HotplugError> {
+        // SAFETY: invariant 1: the caller hands the memory over.
+        unsafe { self.pages().add_memory(range, zeroed) }
     }
 
     /// Removes memory as [`PageAllocator::remove_memory`] does, and migrates its folios. The caller holds no

@@ -4,13 +4,15 @@
 use quire::error::InitError;
 use quire::manager::{Config, MemoryManager};
 use quire::page_alloc::{AllocatorConfig, MemoryRange, PageAllocator};
-use quire::platform::{FramePlatform, Platform};
+use quire::platform::Platform;
+
+use super::IsolatedMemory;
 
 /// A page allocator on memory that the test or the measurement owns as a whole.
 ///
 /// # Errors
 /// [`InitError`].
-pub fn page_allocator<'p, P: FramePlatform>(
+pub fn page_allocator<'p, P: IsolatedMemory>(
     platform: &'p P,
     ranges: &[MemoryRange],
     config: AllocatorConfig,
@@ -23,7 +25,7 @@ pub fn page_allocator<'p, P: FramePlatform>(
 ///
 /// # Errors
 /// [`InitError`].
-pub fn page_allocator_with_later<'p, P: FramePlatform>(
+pub fn page_allocator_with_later<'p, P: IsolatedMemory>(
     platform: &'p P,
     ranges: &[MemoryRange],
     later: &[MemoryRange],
@@ -37,11 +39,25 @@ pub fn page_allocator_with_later<'p, P: FramePlatform>(
 ///
 /// # Errors
 /// [`InitError`].
-pub fn memory_manager<'p, P: Platform>(
+pub fn memory_manager<'p, P: Platform + IsolatedMemory>(
     platform: &'p P,
     ranges: &[MemoryRange],
     config: &Config,
 ) -> Result<MemoryManager<'p, P>, InitError> {
     // SAFETY: invariant 1: the test owns the machine's memory, and uses one manager at a time.
     unsafe { MemoryManager::new(platform, ranges, config) }
+}
+
+/// The same, where memory in `later` may be added after start-up.
+///
+/// # Errors
+/// [`InitError`].
+pub fn memory_manager_with_later<'p, P: Platform + IsolatedMemory>(
+    platform: &'p P,
+    ranges: &[MemoryRange],
+    later: &[MemoryRange],
+    config: &Config,
+) -> Result<MemoryManager<'p, P>, InitError> {
+    // SAFETY: invariant 1: the test owns the machine's memory, and uses one manager at a time.
+    unsafe { MemoryManager::with_later(platform, ranges, later, config) }
 }

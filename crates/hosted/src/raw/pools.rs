@@ -6,10 +6,12 @@ use quire::hugetlb::{HugePools, HugeSize};
 use quire::page_alloc::PageAllocator;
 use quire::platform::Platform;
 
+use super::IsolatedMemory;
+
 /// Pools of huge pages whose pages are numbers.
 #[allow(missing_docs)]
 pub trait RawPools {
-    fn give_raw<P: Platform>(
+    fn give_raw<P: Platform + IsolatedMemory>(
         &self,
         pages: &PageAllocator<'_, P>,
         size: HugeSize,
@@ -19,7 +21,7 @@ pub trait RawPools {
 }
 
 impl RawPools for HugePools<'_> {
-    fn give_raw<P: Platform>(
+    fn give_raw<P: Platform + IsolatedMemory>(
         &self,
         pages: &PageAllocator<'_, P>,
         size: HugeSize,

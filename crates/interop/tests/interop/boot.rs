@@ -4,6 +4,7 @@ use bootloader_api::info::{MemoryRegion, MemoryRegionKind};
 use limine::memory_map::{Entry, EntryType};
 use multiboot2::{BootInformation, ElfSectionsTag, MemoryArea, MemoryAreaType, MemoryMapTag, ModuleTag};
 
+use hosted::raw::RawPages;
 use hosted::{HostedConfig, MemoryRange};
 use quire::cpu::CpuId;
 use quire::manager::Config;
@@ -73,7 +74,7 @@ fn limine_entries_become_ranges() {
         let pages =
             hosted::raw::page_allocator_with_later(&machine, map.ranges(), later.ranges(), config).unwrap();
         let before = pages.memory_info().total;
-        later.whole_blocks().for_each(|blocks| pages.add_memory(blocks, false).unwrap());
+        later.whole_blocks().for_each(|blocks| pages.add_memory_raw(blocks, false).unwrap());
         assert_eq!(pages.memory_info().total, before + 1024, "two blocks of 2 MiB");
         assert_eq!(pages.validate(), Ok(()));
     });

@@ -46,6 +46,9 @@ unsafe impl FramePlatform for Logging<'_> {
     }
 }
 
+// SAFETY: H1: its memory is the hosted machine's.
+unsafe impl hosted::raw::IsolatedMemory for Logging<'_> {}
+
 /// Keeps the records of the library.
 struct Kept(Mutex<Vec<(Level, String)>>);
 

@@ -87,7 +87,7 @@ impl<'p> FrameLockstep<'p> {
         // The first of two successive allocators shows what can be allocated.
         let survey = || {
             new(shape).map(|first| {
-                let add = |range: &MemoryRange| first.add_memory(range.frames, range.zeroed);
+                let add = |range: &MemoryRange| first.add_memory_raw(range.frames, range.zeroed);
                 shape.ranges_of(true).iter().try_for_each(add).map(|()| Room::survey(shape, &first))
             })
         };

@@ -2,6 +2,7 @@
 
 use hosted::raw::RawPages;
 use hosted::raw::RawTables;
+use hosted::raw::page_tables;
 use std::collections::{HashMap, VecDeque};
 
 use hosted::{FailurePlan, FaultCause, Hosted, HostedConfig, OnViolation, PageFault};
@@ -114,7 +115,7 @@ impl TableLockstep<'_, '_> {
     }
 
     fn tables(&self) -> PageTables<'_, '_, Hosted> {
-        PageTables::new(self.allocator, self.context)
+        page_tables(self.allocator, self.context)
     }
 
     fn step(&mut self, op: TableOp) -> Outcome {

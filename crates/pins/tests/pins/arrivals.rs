@@ -1,6 +1,6 @@
 //! The cost of leaves of 4 KiB that arrive one at a time inside one page of 1 GiB, in two address spaces.
 
-use hosted::raw::{RawPages, RawTables};
+use hosted::raw::{RawPages, RawTables, page_tables};
 use hosted::{Hosted, HostedConfig, InterruptPlan};
 use quire::addr::{FrameRange, Order, VirtAddr, VirtRange};
 use quire::arch::{EntryFlags, PagingMode, Protection};
@@ -44,7 +44,7 @@ fn arrive<const WATCHES: bool, R>(
             for context in &spaces {
                 let run = FrameRange::new(page.add(piece), 1);
                 let flags = leaf | EntryFlags::ACCESSED | EntryFlags::DIRTY;
-                PageTables::new(&allocator, context).map_raw(AT.add(piece * FRAME_SIZE), run, flags).unwrap();
+                page_tables(&allocator, context).map_raw(AT.add(piece * FRAME_SIZE), run, flags).unwrap();
             }
         };
         (0..BEFORE).for_each(arrive);
@@ -53,7 +53,7 @@ fn arrive<const WATCHES: bool, R>(
         for context in spaces {
             let mut gather = MmuGather::new(&allocator, &context);
             let range = VirtRange::from_len(AT.add(BLOCK_SIZE), BLOCK_SIZE);
-            let tables = PageTables::new(&allocator, &context);
+            let tables = page_tables(&allocator, &context);
             assert_eq!(tables.collapse_tables(range, false, &mut gather), Ok(1));
             gather.finish();
             PageTables::destroy(&allocator, context);

@@ -2,6 +2,7 @@
 
 use hosted::raw::RawPages;
 use hosted::raw::RawTables;
+use hosted::raw::page_tables;
 use hosted::{HostedConfig, InterruptPlan};
 use quire::addr::{FrameRange, Order, PageSize, VirtAddr, VirtRange};
 use quire::arch::{EntryFlags, PagingMode, Protection};
@@ -28,7 +29,7 @@ fn in_pieces(allocator: &Allocator<'_>, mark: EntryFlags, act: impl FnOnce(&MmCo
     for table in 0..TABLES {
         let folio = FrameRange::folio(folio.add(table * Order::BLOCK.frames()), Order::BLOCK);
         let addr = AT.add(table * PageSize::Size2M.bytes());
-        PageTables::new(allocator, &context).map_raw(addr, folio, flags).unwrap();
+        page_tables(allocator, &context).map_raw(addr, folio, flags).unwrap();
     }
     act(&context);
     PageTables::destroy(allocator, context);
@@ -41,7 +42,7 @@ fn collapse<R>(
     checked: bool,
     count: impl FnOnce(&mut dyn FnMut()) -> R,
 ) -> R {
-    let (tables, size) = (PageTables::new(allocator, context), PageSize::Size2M);
+    let (tables, size) = (page_tables(allocator, context), PageSize::Size2M);
     for table in 0..TABLES {
         let addr = AT.add(table * size.bytes());
         let part = VirtRange::from_len(addr, size.bytes());
@@ -125,8 +126,7 @@ fn of_detached_tables(mark: EntryFlags) -> u64 {
             let range = VirtRange::from_len(AT, TABLES * PageSize::Size2M.bytes());
             let unmap = || {
                 let mut gather = MmuGather::new(&allocator, context);
-                let done =
-                    PageTables::new(&allocator, context).unmap(&Zap::tables(range, range), &mut gather);
+                let done = page_tables(&allocator, context).unmap(&Zap::tables(range, range), &mut gather);
                 assert_eq!(done, Ok(()));
                 gather.finish();
             };

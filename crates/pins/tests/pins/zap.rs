@@ -3,6 +3,7 @@
 
 use hosted::raw::RawPages;
 use hosted::raw::RawTables;
+use hosted::raw::page_tables;
 use hosted::{HostedConfig, InterruptPlan};
 use quire::addr::{FrameRange, Order, PageSize, VirtAddr, VirtRange};
 use quire::arch::{EntryFlags, PagingMode, Protection};
@@ -64,7 +65,7 @@ fn staged<R>(
     act: impl FnOnce(&MmContext) -> R,
 ) -> R {
     let context = PageTables::create(allocator, PagingMode::FourLevel).unwrap().with_zap(zap);
-    let tables = PageTables::new(allocator, &context);
+    let tables = page_tables(allocator, &context);
     let flags = EntryFlags::leaf(Protection::READ | Protection::WRITE) | EntryFlags::ANON;
     let mut spare = Vec::new();
     for page in scene.from..scene.from + scene.mapped {
@@ -85,7 +86,7 @@ fn unmap(allocator: &Allocator<'_>, context: &MmContext, scene: Scene) {
     let part = range(scene.gone.0, scene.gone.1);
     let limits = if scene.alone { context.mode().user_range() } else { part };
     let mut gather = MmuGather::new(allocator, context);
-    PageTables::new(allocator, context).unmap(&Zap::tables(part, limits), &mut gather).unwrap();
+    page_tables(allocator, context).unmap(&Zap::tables(part, limits), &mut gather).unwrap();
     assert_eq!(gather.finish().anon, -(scene.gone.1 as i64));
 }
 

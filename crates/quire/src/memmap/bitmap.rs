@@ -232,7 +232,7 @@ impl Bitmap {
 
     /// Replaces the set. Under the block's lock.
     #[inline]
-    pub fn store(&self, mask: FrameMask) {
+    pub(crate) fn store(&self, mask: FrameMask) {
         (0..WORDS).for_each(|word| self.set_word(word, mask.0[word]));
     }
 
@@ -302,7 +302,7 @@ impl Bitmap {
 
     /// Removes the aligned group of `order`, below a block's, at `start`. Under the block's lock.
     #[inline]
-    pub fn remove_group(&self, start: usize, order: Order) {
+    pub(crate) fn remove_group(&self, start: usize, order: Order) {
         self.change_group(start, order, |word, group| word & !group);
     }
 

@@ -47,13 +47,13 @@ pub struct Block {
     lock: RawLock,
     state: AtomicU8,
     /// The order of the folio that starts here, while the state is [`BlockState::Folio`].
-    pub order: AtomicU8,
+    pub(crate) order: AtomicU8,
     /// One more than the largest order of a free aligned group; 0 without one, as in any block not in small
     /// pieces.
-    pub free_order: AtomicU8,
+    pub(crate) free_order: AtomicU8,
     /// The list of its shard's index that the block is on, which may promise more than the block has; 0 on
     /// none. Changes under the shard's lock.
-    pub listed: AtomicU8,
+    pub(crate) listed: AtomicU8,
     /// How large map counts are ([`LaneWidth`]).
     width: AtomicU8,
     /// The state of the folio of order 9 that starts here, as [`super::FrameState`].
@@ -62,36 +62,36 @@ pub struct Block {
     /// a pool of huge pages: what is known of the block ([`Self::huge_zeroes`]).
     has_zeroed: AtomicU8,
     /// The shard that the block belongs to.
-    pub shard: AtomicU16,
+    pub(crate) shard: AtomicU16,
     /// Free frames.
-    pub free: AtomicU16,
+    pub(crate) free: AtomicU16,
     /// Frames that can be free at once: not those beyond a range's edge, bad ones, and tables of blocks.
-    pub capacity: AtomicU16,
+    pub(crate) capacity: AtomicU16,
     /// The zone and the mobility group that the block serves, as the offset of its per-CPU lists, in
     /// [`GROUP_UNIT`]s. Valid unless the state is [`BlockState::Whole`].
     group: AtomicU16,
     /// Next block on the shard's list, as block number plus one. Both links change under the shard's lock.
-    pub next: AtomicU32,
+    pub(crate) next: AtomicU32,
     /// The previous one.
-    pub previous: AtomicU32,
+    pub(crate) previous: AtomicU32,
     /// 2 MiB leaves that map this block.
-    pub large_maps: AtomicU32,
+    pub(crate) large_maps: AtomicU32,
     /// 1 GiB leaves that map the gigantic folio starting here.
-    pub gigantic_maps: AtomicU32,
+    pub(crate) gigantic_maps: AtomicU32,
     /// Leaves of any size that map the folio of order 10 or more starting here.
-    pub folio_maps: AtomicU64,
+    pub(crate) folio_maps: AtomicU64,
     columns: AtomicPtr<Columns>,
     /// The address of the block's first state, less the number of its first frame, so that a frame's number
     /// indexes it directly. Null together with `columns`.
     states: AtomicPtr<AtomicU8>,
     lanes: AtomicU64,
     /// Frames that are not free.
-    pub used: Bitmap,
+    pub(crate) used: Bitmap,
     /// The first frame of each folio in use. In a block inside a folio, if it has no slot for counts: frames
     /// that one 4 KiB leaf maps (`small_maps`).
-    pub heads: Bitmap,
+    pub(crate) heads: Bitmap,
     /// Frames that have an owner besides the leaves that map them.
-    pub held: Bitmap,
+    pub(crate) held: Bitmap,
 }
 
 const _: () = assert!(size_of::<Block>() == 256);
@@ -100,19 +100,19 @@ const _: () = assert!(size_of::<Bitmap>() >= size_of::<Descriptor>());
 impl Block {
     /// Takes the block's lock.
     #[inline]
-    pub fn lock<P: FramePlatform>(&self, platform: &P) {
+    pub(crate) fn lock<P: FramePlatform>(&self, platform: &P) {
         self.lock.lock(platform, Rank::Block);
     }
 
     /// Takes the block's lock if it is free.
     #[inline]
-    pub fn try_lock<P: FramePlatform>(&self, platform: &P) -> bool {
+    pub(crate) fn try_lock<P: FramePlatform>(&self, platform: &P) -> bool {
         self.lock.try_lock(platform, Rank::Block)
     }
 
     /// Gives the block's lock back.
     #[inline]
-    pub fn unlock<P: FramePlatform>(&self, platform: &P) {
+    pub(crate) fn unlock<P: FramePlatform>(&self, platform: &P) {
         self.lock.unlock(platform, Rank::Block);
     }
 
@@ -379,7 +379,7 @@ impl Block {
     }
 
     /// Makes the record all zero, except for the lock, which the caller holds.
-    pub fn reset(&self) {
+    pub(crate) fn reset(&self) {
         for field in [&self.state, &self.order, &self.free_order, &self.listed] {
             field.store(0, Ordering::Relaxed);
         }

@@ -21,7 +21,7 @@ struct Source {
 }
 
 /// Takes tables from the front of physical ranges, of the requested node's largest range first.
-pub struct BootMemory<'p, P: FramePlatform> {
+pub(crate) struct BootMemory<'p, P: FramePlatform> {
     platform: &'p P,
     sources: [Source; MAX_RANGES],
     count: usize,
@@ -30,7 +30,7 @@ pub struct BootMemory<'p, P: FramePlatform> {
 impl<'p, P: FramePlatform> BootMemory<'p, P> {
     /// Creates a source without memory. Not inlined: the caller would need the stack of two.
     #[inline(never)]
-    pub fn new(platform: &'p P) -> Self {
+    pub(crate) fn new(platform: &'p P) -> Self {
         Self { platform, sources: [Source::default(); MAX_RANGES], count: 0 }
     }
 
@@ -38,7 +38,7 @@ impl<'p, P: FramePlatform> BootMemory<'p, P> {
     ///
     /// # Errors
     /// [`InitError::TooManyRanges`].
-    pub fn add(&mut self, frames: FrameRange, node: u8, zeroed: bool) -> Result<(), InitError> {
+    pub(crate) fn add(&mut self, frames: FrameRange, node: u8, zeroed: bool) -> Result<(), InitError> {
         let slot = self.sources.get_mut(self.count).ok_or(InitError::TooManyRanges)?;
         *slot = Source { frames, node, zeroed, taken: 0 };
         self.count += 1;
@@ -46,7 +46,7 @@ impl<'p, P: FramePlatform> BootMemory<'p, P> {
     }
 
     /// The frames taken from range `index`, rounded up to whole frames.
-    pub fn taken(&self, index: usize) -> FrameRange {
+    pub(crate) fn taken(&self, index: usize) -> FrameRange {
         let source = &self.sources[index];
         FrameRange::new(source.frames.start, source.taken.div_ceil(FRAME_SIZE))
     }
@@ -55,7 +55,7 @@ impl<'p, P: FramePlatform> BootMemory<'p, P> {
     ///
     /// # Errors
     /// [`InitError::TooSmall`] when no range has room.
-    pub fn table<T>(
+    pub(crate) fn table<T>(
         &mut self,
         node: u8,
         len: usize,

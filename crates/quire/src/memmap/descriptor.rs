@@ -51,24 +51,25 @@ const COMPARED: u64 = 0x10;
 
 /// A page descriptor. The frame's owner defines the fields; all are atomics because a stale reader may look.
 /// A new owner finds the last owner's values until it calls [`Self::reset`].
+#[derive(Default)]
 #[repr(C, align(64))]
 pub struct Descriptor {
     flags: AtomicU32,
     lock: RawLock,
     /// The level of a page table.
-    pub level: core::sync::atomic::AtomicU8,
+    pub(crate) level: core::sync::atomic::AtomicU8,
     /// Non-empty entries of a page table, or objects in use in a slab frame.
-    pub population: AtomicU16,
+    pub(crate) population: AtomicU16,
     /// The owner: a cache of small objects, or a file's page cache.
-    pub owner: AtomicU64,
+    pub(crate) owner: AtomicU64,
     /// The page's index within its owner, in 4 KiB pages; for a page table [`Self::sharers`].
-    pub index: AtomicU64,
+    pub(crate) index: AtomicU64,
     /// Link of the list that the frame is on.
-    pub next: AtomicU64,
+    pub(crate) next: AtomicU64,
     /// The other direction; for a page table `grain`.
-    pub previous: AtomicU64,
+    pub(crate) previous: AtomicU64,
     /// The owner's word: which objects of a slab frame are free; where a page table is installed.
-    pub word: AtomicU64,
+    pub(crate) word: AtomicU64,
 }
 
 const _: () = assert!(size_of::<Descriptor>() == crate::limits::DESCRIPTOR_SIZE);
@@ -76,7 +77,7 @@ const _: () = assert!(size_of::<Descriptor>() == crate::limits::DESCRIPTOR_SIZE)
 impl Descriptor {
     /// Clears everything that an earlier owner of the frame left, including the lock. The caller owns the
     /// frame, and no other code uses its descriptor yet.
-    pub fn reset(&self) {
+    pub(crate) fn reset(&self) {
         self.flags.store(0, Ordering::Relaxed);
         self.level.store(0, Ordering::Relaxed);
         self.population.store(0, Ordering::Relaxed);
@@ -94,13 +95,13 @@ impl Descriptor {
 
     /// Replaces all flags. The caller owns the frame, so no other code changes them.
     #[inline]
-    pub fn set_flags(&self, flags: DescriptorFlags) {
+    pub(crate) fn set_flags(&self, flags: DescriptorFlags) {
         self.flags.store(flags.0, Ordering::Relaxed);
     }
 
     /// Clears all flags. The caller owns the frame.
     #[inline]
-    pub fn clear_flags(&self) {
+    pub(crate) fn clear_flags(&self) {
         self.flags.store(0, Ordering::Relaxed);
     }
 
@@ -118,7 +119,7 @@ impl Descriptor {
 
     /// How many address spaces besides one reach the page table in the frame.
     #[inline]
-    pub fn sharers(&self) -> &AtomicU64 {
+    pub(crate) fn sharers(&self) -> &AtomicU64 {
         &self.index
     }
 

@@ -20,8 +20,8 @@ pub use bitmap::{Bitmap, FrameMask};
 pub use block::{Block, BlockState};
 pub(crate) use block::{LIST_BYTES, LISTS};
 pub use block_mapcount::SmallMaps;
-pub use boot::{BootCell, BootMemory, BootRef, BootSlice};
-pub(crate) use boot::{BootTable, DeferredTable};
+pub use boot::{BootCell, BootRef, BootSlice};
+pub(crate) use boot::{BootMemory, BootTable, DeferredTable};
 pub(crate) use columns::{COUNTS_AT, TakenTables};
 pub use columns::{Columns, FrameState};
 pub use descriptor::{Descriptor, DescriptorFlags};
@@ -52,6 +52,47 @@ impl Section {
 }
 
 /// Finds block records and page descriptors by number.
+///
+/// Every caller may read them:
+///
+/// ```
+/// # use quire::{addr::Frame, memmap::BlockState, page_alloc::PageAllocator, platform::FramePlatform};
+/// # fn example<P: FramePlatform>(pages: &PageAllocator<'_, P>, frame: Frame) {
+/// let block = pages.memmap().block(frame.block());
+/// if block.state() == BlockState::Small {
+///     pages.frames().descriptor(frame);
+/// }
+/// # }
+/// ```
+///
+/// Only the manager changes them. A frame is not marked free or allocated from outside:
+///
+/// ```compile_fail,E0616
+/// # use quire::{addr::Frame, memmap::FrameMask, page_alloc::PageAllocator, platform::FramePlatform};
+/// # fn example<P: FramePlatform>(pages: &PageAllocator<'_, P>, frame: Frame) {
+/// pages.memmap().block(frame.block()).used;
+/// # }
+/// ```
+///
+/// ```compile_fail,E0624
+/// # use quire::{addr::Frame, page_alloc::PageAllocator, platform::FramePlatform};
+/// # fn example<P: FramePlatform>(pages: &PageAllocator<'_, P>, frame: Frame) {
+/// pages.memmap().block(frame.block()).reset();
+/// # }
+/// ```
+///
+/// ```compile_fail,E0624
+/// # use quire::{addr::Frame, page_alloc::PageAllocator, platform::FramePlatform};
+/// # fn example<P: FramePlatform>(pages: &PageAllocator<'_, P>, frame: Frame) {
+/// pages.frames().descriptor(frame).reset();
+/// # }
+/// ```
+///
+/// The memory that holds them is laid out at start-up alone:
+///
+/// ```compile_fail,E0603
+/// use quire::memmap::BootMemory;
+/// ```
 pub struct MemMap {
     first_section: usize,
     sections: BootSlice<Section>,

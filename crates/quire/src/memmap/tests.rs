@@ -159,3 +159,17 @@ fn a_bit_that_is_clear_is_not_counted_down() {
     lanes.decrement_each(FrameMask::run(60, 9), &mut zeroed).unwrap();
     assert!(zeroed == FrameMask::run(60, 9) && lanes.nonzero() == FrameMask::run(69, 1));
 }
+
+#[test]
+fn nothing_of_an_earlier_owner_is_left_after_a_reset() {
+    let row = Descriptor::default();
+    row.set_flags(DescriptorFlags(!0));
+    row.level.store(3, Ordering::Relaxed);
+    row.population.store(5, Ordering::Relaxed);
+    let words = [&row.owner, &row.index, &row.next, &row.previous, &row.word];
+    words.iter().for_each(|word| word.store(7, Ordering::Relaxed));
+    row.reset();
+    assert!((0..32).all(|bit| !row.has(DescriptorFlags(1 << bit))));
+    assert!(words.iter().all(|word| word.load(Ordering::Relaxed) == 0));
+    assert_eq!((row.level.load(Ordering::Relaxed), row.population.load(Ordering::Relaxed)), (0, 0));
+}

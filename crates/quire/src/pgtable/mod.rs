@@ -20,7 +20,8 @@
 //! Callers that set the accessed bit of what they map, and the dirty bit of what they map writable, save a
 //! locked operation per entry later on.
 //!
-//! Each method says which hold of the address-space lock it needs: *shared* or *exclusive*.
+//! Each method says which hold of the address-space lock it needs: *shared* or *exclusive*. The caller of
+//! [`PageTables::new`] promises it (W6).
 
 mod collapse;
 mod collapse_copy;
@@ -84,8 +85,26 @@ impl<P: TablePlatform> Copy for PageTables<'_, '_, P> {}
 
 impl<'a, 'p, P: TablePlatform> PageTables<'a, 'p, P> {
     /// A handle on the tables of `context`, whose frames are those of `allocator`.
+    ///
+    /// # Safety
+    /// W6, for every call by this handle and its copies:
+    ///
+    /// - `context` was created with `allocator`.
+    /// - The caller holds the lock of the address space as the method says. A call that says nothing is *shared*.
+    /// - A gather or a flush batch that it passes is for the same address space, and is flushed before an exclusive
+    ///   hold ends.
+    /// - A leaf gains rights only over frames that may be accessed so: all owners of the frame allow it.
+    ///
+    /// A handle is made in `unsafe` code only:
+    ///
+    /// ```compile_fail,E0133
+    /// # use quire::{page_alloc::PageAllocator, pgtable::PageTables, platform::TablePlatform, tlb::MmContext};
+    /// # fn example<P: TablePlatform>(pages: &PageAllocator<'_, P>, context: &MmContext) {
+    /// PageTables::new(pages, context);
+    /// # }
+    /// ```
     #[inline]
-    pub fn new(allocator: &'a PageAllocator<'p, P>, context: &'a MmContext) -> Self {
+    pub unsafe fn new(allocator: &'a PageAllocator<'p, P>, context: &'a MmContext) -> Self {
         Self { allocator, context }
     }
 

@@ -268,3 +268,6 @@ unsafe impl Platform for Watched<'_> {
         self.machine.wake(word);
     }
 }
+
+// SAFETY: H1: its memory is the hosted machine's.
+unsafe impl hosted::raw::IsolatedMemory for Watched<'_> {}

@@ -130,3 +130,6 @@ unsafe impl TablePlatform for Counting<'_> {
 unsafe impl Platform for Counting<'_> {
     spaces_passed_on!();
 }
+
+// SAFETY: H1: its memory is the hosted machine's.
+unsafe impl hosted::raw::IsolatedMemory for Counting<'_> {}

@@ -4,6 +4,7 @@
 use std::marker::PhantomData;
 
 use hosted::Bare;
+use hosted::raw::IsolatedMemory;
 use quire::addr::{Frame, FrameRange};
 use quire::arch::{ReadyClear, ReadyCopy};
 use quire::cpu::CpuSet;
@@ -38,7 +39,7 @@ pub struct Guarding<G> {
 }
 
 /// A platform that is the bare machine under another type.
-pub trait OnBare: FramePlatform + Sized {
+pub trait OnBare: IsolatedMemory + Sized {
     /// The same machine.
     fn on(bare: &Bare) -> &Self;
 }
@@ -84,6 +85,9 @@ unsafe impl<G: Guard> FramePlatform for Guarding<G> {
         self.bare.now_ns()
     }
 }
+
+// SAFETY: H1: its memory is the bare machine's.
+unsafe impl<G: Guard> IsolatedMemory for Guarding<G> {}
 
 /// Runs code with `$platform` as the type of the bare machine with this guard.
 macro_rules! with_guard {

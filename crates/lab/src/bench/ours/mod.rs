@@ -14,6 +14,7 @@ pub mod verbs;
 
 use std::time::Instant;
 
+use hosted::raw::IsolatedMemory;
 use hosted::{Bare, Hosted, HostedConfig};
 use quire::addr::{FrameRange, Order, VirtAddr};
 use quire::arch::Protection;
@@ -107,7 +108,7 @@ pub fn with_folios(config: Config, folio: Folio) -> Result<Config, Skip> {
 }
 
 /// The same through this platform.
-fn with_manager_of<P: Platform, R>(
+fn with_manager_of<P: Platform + IsolatedMemory, R>(
     machine: &Hosted,
     platform: &P,
     config: &Config,

@@ -240,3 +240,6 @@ unsafe impl TablePlatform for Scheduled<'_> {
 unsafe impl Platform for Scheduled<'_> {
     spaces_passed_on!();
 }
+
+// SAFETY: H1: its memory is the hosted machine's.
+unsafe impl hosted::raw::IsolatedMemory for Scheduled<'_> {}

@@ -1,5 +1,6 @@
 //! Frames by number, exact numbers of frames, and memory that comes and goes.
 
+use hosted::raw::RawPages;
 use quire::addr::{Frame, FrameRange, Order};
 use quire::error::{AllocError, HotplugError};
 
@@ -76,7 +77,7 @@ impl FrameLockstep<'_> {
     }
 
     pub(super) fn add(&mut self, range: FrameRange) -> Outcome {
-        let got = self.allocator.add_memory(range, false);
+        let got = self.allocator.add_memory_raw(range, false);
         let there = self.model.has(range);
         let want = if there { Err(HotplugError::Present) } else { Ok(()) };
         if got != want {

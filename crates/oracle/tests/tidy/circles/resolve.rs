@@ -25,8 +25,14 @@ pub(crate) fn targets(place: &[String], modules: &Modules) -> Vec<(usize, String
         }
     }
     for glob in &module.globs {
-        if let Some(Found::Module(used)) = resolve(place, glob, modules, STEPS) {
-            found.push((modules[&used].file, "*".to_string()));
+        let Some(Found::Module(used)) = resolve(place, glob, modules, STEPS) else { continue };
+        found.push((modules[&used].file, "*".to_string()));
+        // The module may pass on what it imports itself.
+        for word in module.words.iter().filter(|word| !knows(module, word)) {
+            if let Some(Found::Item(file)) = descend(used.clone(), std::slice::from_ref(word), modules, STEPS)
+            {
+                found.push((file, word.clone()));
+            }
         }
     }
     found

@@ -25,10 +25,14 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
     /// Adds memory that was announced at start-up, or removed since. `zeroed` promises that it reads as zero.
     /// Updates the watermarks of all zones.
     ///
+    /// # Safety
+    /// Invariant 1 starts here for `range`: the memory is there, and only this allocator uses it, until
+    /// [`Self::remove_memory`] returns it. If `zeroed`, all of it reads as zero now.
+    ///
     /// # Errors
     /// [`HotplugError::Unaligned`], [`HotplugError::NotExpected`], [`HotplugError::Present`]; nothing has
     /// changed then.
-    pub fn add_memory(&self, range: FrameRange, zeroed: bool) -> Result<(), HotplugError> {
+    pub unsafe fn add_memory(&self, range: FrameRange, zeroed: bool) -> Result<(), HotplugError> {
         let (first, end) = blocks_of_range(range)?;
         let blocks = || (first.0..end.0).map(BlockNumber);
         for number in blocks() {

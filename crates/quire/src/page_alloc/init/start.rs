@@ -33,8 +33,9 @@ impl<'p, P: FramePlatform> PageAllocator<'p, P> {
     ///
     /// # Safety
     /// Invariant 1 starts here: from this call on, only this allocator uses the memory in `ranges`, and it
-    /// writes to it. No other allocator has any of it. Callers free to the allocator that they allocated
-    /// from: with different direct maps, two allocators may use the same numbers for different memory.
+    /// writes to it. No other allocator has any of it. Where a range says that it is zeroed, it reads as zero
+    /// now. Callers free to the allocator that they allocated from: with different direct maps, two allocators
+    /// may use the same numbers for different memory.
     ///
     /// # Errors
     /// [`InitError`].
@@ -51,7 +52,7 @@ impl<'p, P: FramePlatform> PageAllocator<'p, P> {
     /// ([`PageAllocator::add_memory`]). It is not touched before. Its records take 1.6 KiB for each 2 MiB.
     ///
     /// # Safety
-    /// As for [`Self::new`]; for `later`, from the call that adds the memory to the one that removes it.
+    /// As for [`Self::new`]. The memory in `later` is handed over by [`PageAllocator::add_memory`].
     ///
     /// # Errors
     /// [`InitError`].

@@ -91,7 +91,7 @@ impl<P: Platform> Collapse<'_, '_, P> {
         body: &MmBody,
         extent: VirtRange,
     ) -> Result<Option<TableSurvey>, Refusal> {
-        match PageTables::new(self.pages(), &body.context).survey(extent.start, &Copied::NOTHING) {
+        match body.tables(self.pages()).survey(extent.start, &Copied::NOTHING) {
             Survey::Large => Ok(None),
             Survey::Nothing(_) => Ok(Some(TableSurvey::default())),
             Survey::Table(survey) => Ok(Some(survey)),
@@ -104,7 +104,7 @@ impl<P: Platform> Collapse<'_, '_, P> {
     fn collapse_shape(self, body: &MmBody, extent: VirtRange, terms: &Terms) -> Result<bool, Refusal> {
         let space = body.space.write(self.platform());
         terms.mapping(&space, extent, self.policy())?;
-        let tables = PageTables::new(self.pages(), &body.context);
+        let tables = body.tables(self.pages());
         let done = tables.collapse(extent.start).map_err(|_| Refusal::NoMemory)?;
         self.pages().count(Stat::ThpCollapseShape, u64::from(done));
         Ok(done)
@@ -177,7 +177,7 @@ impl<P: Platform> Collapse<'_, '_, P> {
             }
             let survey = self.prepare_round(job, &space)?;
             self.pages().count(Stat::ThpCollapseRounds, 1);
-            let tables = PageTables::new(self.pages(), &job.body.context);
+            let tables = job.body.tables(self.pages());
             let last = round == COLLAPSE_ROUNDS;
             if survey.missing > COLLAPSE_RECOPIED {
                 tables.begin_copies(job.extent.start, &mut job.copied);
@@ -209,7 +209,7 @@ impl<P: Platform> Collapse<'_, '_, P> {
     /// Checks mapping and leaves anew, and unshares the table. The caller holds the lock for writing.
     fn prepare_round(self, job: &Job<'_, P>, space: &Space) -> Result<TableSurvey, Refusal> {
         let vma = job.terms.mapping(space, job.extent, self.policy())?;
-        let tables = PageTables::new(self.pages(), &job.body.context);
+        let tables = job.body.tables(self.pages());
         // Leaves are checked before the table is unshared: in a shared table all pages count as shared.
         let survey = |tables: &PageTables<'_, '_, P>| match tables.survey(job.extent.start, &job.copied) {
             Survey::Table(survey) => Ok(survey),
@@ -256,7 +256,7 @@ impl<P: Platform> Collapse<'_, '_, P> {
             .frames()
             .set_whole_origin(job.to, Origin::new(job.body.family, vma.attributes.origin_of(start)));
         let (to, copier) = (job.to, &job.copier);
-        let tables = PageTables::new(self.pages(), &job.body.context);
+        let tables = job.body.tables(self.pages());
         // SAFETY: invariant 1: the collapse owns the folio, and gives its value up once the leaf is there.
         let again = unsafe {
             tables.put_leaf(start, to, flags, &mut job.copied, gather, |run| {

@@ -33,7 +33,7 @@ use crate::filemap::{
 };
 use crate::limits::{BLOCK_FRAMES, BLOCK_SIZE, COLLAPSE_FILE_PAGES, COLLAPSE_FILE_TRIES};
 use crate::page_alloc::{BlockReservation, Contents};
-use crate::pgtable::{Copied, PageTables, Survey, TableSurvey, Zap};
+use crate::pgtable::{Copied, Survey, TableSurvey, Zap};
 use crate::platform::{Platform, TouchHint};
 use crate::stats::Stat;
 use crate::tlb::MmuGather;
@@ -307,7 +307,7 @@ impl<P: Platform> Collapse<'_, '_, P> {
         let survey = self.files().survey_block(self.platform(), file.node(), first);
         let block = survey.in_order.ok_or(Refusal::Busy)?;
         let writable = vma.may_map_block(extent).ok_or(Refusal::Busy)?;
-        let tables = PageTables::new(self.pages(), &body.context);
+        let tables = body.tables(self.pages());
         if self.is_large_file(body, extent)? {
             return Ok(());
         }

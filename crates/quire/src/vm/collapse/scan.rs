@@ -6,7 +6,7 @@ use super::limits::{CollapseLimits, Terms};
 use super::report::{Collapsed, Refusal};
 use crate::addr::{VirtAddr, VirtRange};
 use crate::limits::{BLOCK_SIZE, COLLAPSE_SCAN_PAGES, TABLE_ENTRIES};
-use crate::pgtable::{Copied, PageTables, Survey};
+use crate::pgtable::{Copied, Survey};
 use crate::platform::Platform;
 use crate::vm::collapse::Collapse;
 use crate::vm::collapse::next_space::next_space;
@@ -129,7 +129,7 @@ impl<P: Platform> Collapse<'_, '_, P> {
         if suits.is_err() {
             return Next::Skip(vma.range.end);
         }
-        let tables = PageTables::new(self.pages(), &body.context);
+        let tables = body.tables(self.pages());
         match tables.survey(extent.start, &Copied::NOTHING) {
             Survey::Table(_) => Next::Extent(extent),
             Survey::Nothing(bytes) => Next::Skip(extent.start.add(bytes)),

@@ -133,7 +133,7 @@ impl<P: Platform> UnderusedFolios<'_, '_, P> {
         if suits(&space, extent).is_none() {
             return Next::Skip(vma.range.end);
         }
-        let tables = PageTables::new(self.pages(), &body.context);
+        let tables = body.tables(self.pages());
         match self.own_folio(&tables, start) {
             Some(frame) => Next::Folio(extent, frame),
             None => Next::Skip(tables.end_of_nothing(start).unwrap_or(extent.end)),
@@ -167,7 +167,7 @@ impl<P: Platform> UnderusedFolios<'_, '_, P> {
 
     /// Splits the folio at an address, if it is underused; returns how many frames became free.
     fn split_if_underused(self, body: &MmBody, extent: VirtRange, max_ptes_none: usize) -> Option<u64> {
-        let tables = PageTables::new(self.pages(), &body.context);
+        let tables = body.tables(self.pages());
         let space = body.space.write(self.platform());
         suits(&space, extent)?;
         let frame = self.own_folio(&tables, extent.start)?;

@@ -22,7 +22,6 @@ use crate::clear::Extent;
 use crate::error::Cancelled;
 use crate::limits::{BLOCK_SIZE, FRAME_SIZE};
 use crate::page_alloc::{self, Origin};
-use crate::pgtable::PageTables;
 use crate::platform::{Platform, TouchHint};
 use crate::vm::fault::flags::fresh_flags;
 use crate::vm::fault::step::Caller;
@@ -102,7 +101,7 @@ impl<P: Platform> GiganticClearing<'_, '_, P> {
             && self.pages().frames().origin(frames.start).map(|origin| origin.addr())
                 == Some(vma.attributes.origin_of(addr));
         let flags = fresh_flags(&vma.attributes, caller);
-        let tables = PageTables::new(self.pages(), &body.context);
+        let tables = body.tables(self.pages());
         // SAFETY: invariant 1: the folio is held while pieces of it are mapped.
         let mapped = fits && unsafe { tables.map_large(addr, frames.start, PageSize::Size2M, flags) }.is_ok();
         if mapped {
@@ -134,7 +133,7 @@ impl<P: Platform> GiganticClearing<'_, '_, P> {
         let collapsed = self.find_body(cleared.family, cleared.owner).is_some_and(|body| {
             let space = body.space.write(self.platform());
             let one = space.tree.find(cleared.base).is_some_and(|vma| vma.range.covers(all));
-            one && PageTables::new(self.pages(), &body.context).collapse_gigantic(cleared.base) == Ok(true)
+            one && body.tables(self.pages()).collapse_gigantic(cleared.base) == Ok(true)
         });
         if !collapsed {
             self.pages().counts().defer_if_partly_mapped(cleared.frame);

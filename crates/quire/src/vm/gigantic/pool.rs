@@ -23,7 +23,7 @@ use crate::filemap::FileNode;
 use crate::hugetlb::HugeSize;
 use crate::limits::GIGANTIC_CLEARS;
 use crate::page_alloc::BlockClear;
-use crate::pgtable::{PageTables, Zap};
+use crate::pgtable::Zap;
 use crate::platform::{Platform, TouchHint};
 use crate::tlb::MmuGather;
 use crate::vm::fault::flags::leaf_flags;
@@ -130,7 +130,7 @@ impl<P: Platform> PoolClears<'_, '_, P> {
     /// for reading, so that the page is not cancelled.
     fn map_piece(self, body: &MmBody, vma: &Vma, piece: &Piece) -> Result<bool, MapError> {
         let flags = leaf_flags(&vma.attributes, true).union(EntryFlags::ANON);
-        let tables = PageTables::new(self.pages(), &body.context);
+        let tables = body.tables(self.pages());
         let frames = piece.frames();
         // SAFETY: invariant 1: the entry owns the page while pieces of it are mapped.
         let mapped = unsafe { tables.map_large(piece.addr(), frames.start, PageSize::Size2M, flags) };
@@ -166,7 +166,7 @@ impl<P: Platform> PoolClears<'_, '_, P> {
     }
 
     fn end_one(self, body: &MmBody, slot: usize, folio: &Folio) {
-        let one = PageTables::new(self.pages(), &body.context).collapse_gigantic(folio.base);
+        let one = body.tables(self.pages()).collapse_gigantic(folio.base);
         debug_assert_eq!(one, Ok(true), "512 leaves with the same rights");
         self.pages().frames().lend_huge(folio.frame);
         self.end_entry(slot);
@@ -212,7 +212,7 @@ impl<P: Platform> PoolClears<'_, '_, P> {
         }
         pages.frames().wait_for_huge_clears(folio.frame, Order::GIGANTIC);
         let mut gather = MmuGather::new(pages, &body.context);
-        let done = PageTables::new(pages, &body.context).unmap(&Zap::tables(whole, whole), &mut gather);
+        let done = body.tables(pages).unmap(&Zap::tables(whole, whole), &mut gather);
         debug_assert_eq!(done, Ok(()), "no leaf reaches over an end");
         body.add_rss(pages, gather.finish(), Counted::Huge);
         self.end_entry(slot);

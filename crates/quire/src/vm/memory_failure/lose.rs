@@ -160,7 +160,7 @@ impl<P: Platform> MemoryLoss<'_, '_, P> {
         while let Some(body) = FoundBody::next_of_family(self.0, origin.family(), after) {
             after = body.mapper.number();
             let space = body.space.write(self.platform());
-            let tables = PageTables::new(self.pages(), &body.context);
+            let tables = body.tables(self.pages());
             let Some(addr) = place_in(&space, &tables, frame, origin.addr()) else { continue };
             if tables.lookup(addr).shared {
                 let table = VirtRange::from_len(addr.align_down(BLOCK_SIZE), BLOCK_SIZE);
@@ -195,7 +195,7 @@ impl<P: Platform> MemoryLoss<'_, '_, P> {
         while let Some((body, next)) = FoundBody::next_of_all(self.0, after) {
             after = next;
             let space = body.space.write(self.platform());
-            let tables = PageTables::new(self.pages(), &body.context);
+            let tables = body.tables(self.pages());
             for vma in space.tree.iter().filter(|_| space.huge) {
                 // A mapping of pages of another size cannot map this one, but may map its neighbours.
                 let size = vma
@@ -232,7 +232,7 @@ impl<P: Platform> MemoryLoss<'_, '_, P> {
                 continue;
             }
             let space = body.space.write(self.platform());
-            let tables = PageTables::new(pages, &body.context);
+            let tables = body.tables(pages);
             let Some(addr) = place_in(&space, &tables, head, origin.addr()) else { continue };
             let found = tables.lookup(addr);
             if let Some(size) = found.leaf_size() {

@@ -155,7 +155,7 @@ impl<P: Platform> HugeMigration<'_, '_, P> {
         while let Some(body) = FoundBody::next_of_family(self.0, origin.family(), after) {
             after = body.mapper.number();
             let space = body.space.write(self.platform());
-            let tables = PageTables::new(self.pages(), &body.context);
+            let tables = body.tables(self.pages());
             if let Some(addr) = place_in(&space, &tables, page, origin.addr()) {
                 show(&tables, addr, tables.lookup(addr).entry);
             }

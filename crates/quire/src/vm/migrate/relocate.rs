@@ -263,7 +263,7 @@ impl<P: Platform> Migration<'_, '_, P> {
         family: u64,
         job: &mut Job<'_, P>,
     ) -> Result<(), MigrateError> {
-        let tables = PageTables::new(self.pages(), &body.context);
+        let tables = body.tables(self.pages());
         let (mut batch, mut count) = ([const { None }; MOVE_LEAVES], 0);
         for folio in job.folios.iter().filter(|folio| folio.origin.family() == family) {
             let mut at = 0;

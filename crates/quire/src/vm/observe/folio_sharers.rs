@@ -160,7 +160,7 @@ impl<P: Platform> PageSurvey<'_, '_, P> {
     /// Whether an address space maps any part of a folio; `origin` is `None` for a file's.
     fn maps_folio(self, body: &MmBody, folio: FrameRange, origin: Option<Origin>) -> bool {
         let space = body.space.read(self.platform());
-        let tables = PageTables::new(self.pages(), &body.context);
+        let tables = body.tables(self.pages());
         let Some(origin) = origin else {
             let of_file = |vma: &&Vma| matches!(vma.attributes.backing, Backing::File { .. });
             return space.tree.iter().filter(of_file).any(|vma| {

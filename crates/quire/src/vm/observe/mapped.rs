@@ -23,7 +23,7 @@ use crate::addr::{Frame, FrameRange, PageSize, VirtAddr, VirtRange};
 use crate::arch::EntryFlags;
 use crate::limits::FRAME_SHIFT;
 use crate::page_alloc::{CountGroup, Origin};
-use crate::pgtable::{Leaf, PageTables};
+use crate::pgtable::Leaf;
 use crate::platform::Platform;
 use crate::vm::observe::view::{Observation, PageSurvey};
 use crate::vm::rmap::reverse::place_in;
@@ -204,7 +204,7 @@ impl<P: Platform> PageSurvey<'_, '_, P> {
         while let Some(body) = FoundBody::next_of_family(self.0, family, after) {
             after = body.mapper.number();
             let space = body.space.read(self.platform());
-            let tables = PageTables::new(self.pages(), &body.context);
+            let tables = body.tables(self.pages());
             for (frame, found) in frames.iter().zip(&mut *found) {
                 let origin = frame.and_then(|frame| Some((frame, self.pages().frames().origin(frame)?)));
                 let place =

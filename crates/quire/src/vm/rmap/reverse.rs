@@ -64,7 +64,7 @@ impl<'p, P: Platform> ReverseMap<'_, 'p, P> {
         while let Some(body) = FoundBody::next_of_family(self.0, origin.family(), after) {
             after = body.mapper.number();
             let space = body.space.read(self.platform());
-            let tables = PageTables::new(self.pages(), &body.context);
+            let tables = body.tables(self.pages());
             if let Some(addr) = place_in(&space, &tables, frame, origin.addr()) {
                 visit(&body, addr);
             }
@@ -105,7 +105,7 @@ impl<'p, P: Platform> ReverseMap<'_, 'p, P> {
     fn split_leaves(self, frame: Frame, size: PageSize) -> Result<(), SplitError> {
         let mut split = Ok(());
         self.each_anon_mapping(frame, |body, addr| {
-            let tables = PageTables::new(self.pages(), &body.context);
+            let tables = body.tables(self.pages());
             if split.is_ok() && tables.lookup(addr).leaf_size() == Some(size) {
                 let part = if size == PageSize::Size1G { PageSize::Size2M } else { PageSize::Size4K };
                 split = tables.split_at(addr.align_down(size.bytes()).add(part.bytes()));
@@ -156,7 +156,7 @@ impl<'a, 'p, P: Platform> FoundSpace<'a, 'p, P> {
     }
 
     pub(in crate::vm) fn tables(&self) -> PageTables<'_, 'p, P> {
-        PageTables::new(self.memory.pages(), &self.body.context)
+        self.body.tables(self.memory.pages())
     }
 }
 

@@ -134,7 +134,7 @@ impl<'m, P: Platform> AddressSpace<'m, P> {
 
     #[inline]
     pub(in crate::vm) fn tables(&self) -> PageTables<'_, 'm, P> {
-        PageTables::new(self.memory.pages(), &self.context)
+        self.body.tables(self.memory.pages())
     }
 
     /// Takes the lock for writing. Its release first tells the files which mappings changed.

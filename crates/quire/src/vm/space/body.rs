@@ -8,6 +8,7 @@ use core::sync::atomic::{AtomicU16, Ordering};
 use crate::filemap::{Mapper, ViewPtr};
 use crate::hugetlb::HugeGroup;
 use crate::page_alloc::PageAllocator;
+use crate::pgtable::PageTables;
 use crate::platform::Platform;
 use crate::stats::Stat;
 use crate::sync::RwLock;
@@ -47,6 +48,18 @@ unsafe impl Send for BodyBox {}
 unsafe impl Sync for BodyBox {}
 
 impl MmBody {
+    /// The page tables. The caller holds the lock `space` as the method that it calls says, or the address space
+    /// is not published yet.
+    #[inline]
+    pub(in crate::vm) fn tables<'a, 'p, P: Platform>(
+        &'a self,
+        pages: &'a PageAllocator<'p, P>,
+    ) -> PageTables<'a, 'p, P> {
+        // SAFETY: W6: a body's context is made with the allocator of the machine's memory, which is the only one
+        // here; the verbs of `vm` hold the lock, and gather and flush for the body that they change.
+        unsafe { PageTables::new(pages, &self.context) }
+    }
+
     pub(in crate::vm) fn group(&self) -> HugeGroup {
         HugeGroup::from_number(self.group.load(Ordering::Relaxed))
     }

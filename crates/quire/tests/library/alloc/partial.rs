@@ -147,15 +147,15 @@ fn announced_memory_is_used_once_it_is_added() {
             (beyond, HotplugError::NotExpected),
             (FrameRange::new(Frame(late.start.0 - BLOCK), 2 * BLOCK), HotplugError::Present),
         ] {
-            assert_eq!(pages.add_memory(range, false), Err(why), "{range:?}");
+            assert_eq!(pages.add_memory_raw(range, false), Err(why), "{range:?}");
         }
         let half = FrameRange::new(late.start, late.count / 2);
-        pages.add_memory(half, true).unwrap();
-        assert_eq!(pages.add_memory(late, false), Err(HotplugError::Present));
+        pages.add_memory_raw(half, true).unwrap();
+        assert_eq!(pages.add_memory_raw(late, false), Err(HotplugError::Present));
         assert_eq!(pages.memory_info().total, total + half.count);
         assert_eq!(pages.memory_info().free, free + half.count);
         pages.validate().unwrap();
-        pages.add_memory(FrameRange::new(half.end(), half.count), false).unwrap();
+        pages.add_memory_raw(FrameRange::new(half.end(), half.count), false).unwrap();
         let run = pages.alloc_contig(Gfp::USER, 16, 1).unwrap();
         pages.free_range(run).unwrap();
         pages.verify_zeroes().unwrap();
@@ -165,14 +165,14 @@ fn announced_memory_is_used_once_it_is_added() {
 #[test]
 fn memory_is_removed_when_what_is_in_it_can_be_moved() {
     with_later(64, 32, |_, pages, late| {
-        pages.add_memory(late, false).unwrap();
+        pages.add_memory_raw(late, false).unwrap();
         let total = pages.memory_info().total;
         // Free memory is removed at once, and can be added again.
         pages.remove_memory(late, |_| ()).unwrap();
         assert_eq!(pages.memory_info().total, total - late.count);
         assert_eq!(pages.remove_memory(late, |_| ()), Err(HotplugError::Absent));
         pages.validate().unwrap();
-        pages.add_memory(late, false).unwrap();
+        pages.add_memory_raw(late, false).unwrap();
         // Memory in use is shown to the caller, which moves it.
         let mut held = Some(pages.alloc_at(FrameRange::new(late.start.add(700), 30)).unwrap());
         assert_eq!(pages.remove_memory(late, |_| ()), Err(HotplugError::InUse));
@@ -236,7 +236,7 @@ fn memory_comes_and_goes_while_others_allocate() {
             }
             let mut removed = 0;
             for _ in 0..40 {
-                pages.add_memory(late, false).unwrap();
+                pages.add_memory_raw(late, false).unwrap();
                 while pages.remove_memory(late, |_| ()).is_err() {
                     std::thread::yield_now();
                 }

@@ -355,7 +355,7 @@ fn marks_rise_with_added_memory_and_fall_with_removed() {
             let (mut below, mut above) = (32 * 256, 64 * 256);
             marks_follow_memory(allocator, [below, above]);
             let before = zone(allocator, ZoneKind::Dma32).marks;
-            allocator.add_memory(low, false).unwrap();
+            allocator.add_memory_raw(low, false).unwrap();
             below += low.count;
             marks_follow_memory(allocator, [below, above]);
             let min = zone(allocator, ZoneKind::Dma32).marks.min;
@@ -373,11 +373,11 @@ fn marks_rise_with_added_memory_and_fall_with_removed() {
             stops_at(movable(Gfp::DMA32), min);
             stops_at(movable(Gfp::KERNEL), min + above / 256);
             // More memory in one zone changes the share of the other.
-            allocator.add_memory(high, false).unwrap();
+            allocator.add_memory_raw(high, false).unwrap();
             above += high.count;
             marks_follow_memory(allocator, [below, above]);
             stops_at(movable(Gfp::KERNEL), zone(allocator, ZoneKind::Dma32).marks.min + above / 256);
-            assert_eq!(allocator.add_memory(high, false), Err(HotplugError::Present));
+            assert_eq!(allocator.add_memory_raw(high, false), Err(HotplugError::Present));
             marks_follow_memory(allocator, [below, above]);
             allocator.remove_memory(low, |_| ()).unwrap();
             below -= low.count;
@@ -396,7 +396,7 @@ fn marks_are_right_after_two_cpus_change_the_memory_at_once() {
                 let range = late[cpu.index()];
                 // Every second round, one CPU adds memory while the other removes it.
                 if round % 2 == 0 || cpu.index() == 0 {
-                    allocator.add_memory(range, false).unwrap();
+                    allocator.add_memory_raw(range, false).unwrap();
                 }
                 if round % 2 == 1 || cpu.index() == 0 {
                     allocator.remove_memory(range, |_| ()).unwrap();

@@ -1,7 +1,7 @@
 //! Clearing by idle CPUs: how long at a time, on which node, and how it goes on after the memory was used.
 
 use crate::watched::{Event, Watched};
-use hosted::raw::RawPages;
+use hosted::raw::{IsolatedMemory, RawPages};
 use hosted::{Hosted, HostedConfig, MemoryRange as Range};
 use quire::addr::{Frame, FrameRange, Order};
 use quire::cpu::CpuId;
@@ -14,24 +14,28 @@ const MIB: u64 = 1 << 20;
 const PIECE: Order = Order::new(ZERO_AHEAD_FRAMES.ilog2() as u8).unwrap();
 
 /// An allocator over memory that is not known to be zero.
-fn stale<'m, P: Platform>(platform: &'m P, machine: &Hosted, zeroes: Zeroes) -> PageAllocator<'m, P> {
+fn stale<'m, P: Platform + IsolatedMemory>(
+    platform: &'m P,
+    machine: &Hosted,
+    zeroes: Zeroes,
+) -> PageAllocator<'m, P> {
     let ranges = ranges_of(machine).into_iter().map(|range| MemoryRange { zeroed: false, ..range });
     let config = AllocatorConfig { zeroes, ..AllocatorConfig::default() };
     hosted::raw::page_allocator(platform, &ranges.collect::<Vec<_>>(), config).unwrap()
 }
 
-fn zeroed<P: Platform>(pages: &PageAllocator<'_, P>) -> u64 {
+fn zeroed<P: Platform + IsolatedMemory>(pages: &PageAllocator<'_, P>) -> u64 {
     pages.zone_info().map(|zone| zone.zeroed).sum()
 }
 
-fn check<P: Platform>(pages: &PageAllocator<'_, P>) {
+fn check<P: Platform + IsolatedMemory>(pages: &PageAllocator<'_, P>) {
     pages.validate().unwrap();
     pages.verify_zeroes().unwrap();
 }
 
 /// Leaves no block whole: the first free frame of each block stays in use, and the others are free. One block
 /// in `known` is known to be zero.
-fn break_blocks<P: Platform>(pages: &PageAllocator<'_, P>, known: Option<u64>) {
+fn break_blocks<P: Platform + IsolatedMemory>(pages: &PageAllocator<'_, P>, known: Option<u64>) {
     let gfp = Gfp { urgency: Urgency::Reserve, ..Gfp::USER };
     let mut frames: Vec<Frame> = std::iter::from_fn(|| pages.alloc_raw(gfp, Order::FRAME).ok()).collect();
     frames.sort_unstable();

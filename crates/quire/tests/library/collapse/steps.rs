@@ -4,7 +4,7 @@
 use fastrand::Rng;
 use hosted::raw::RawMachine;
 use hosted::raw::RawPages;
-use hosted::raw::RawTables;
+use hosted::raw::{RawTables, page_tables};
 use hosted::{FailurePlan, Hosted, HostedConfig, InterruptPlan, OnViolation, Violation};
 use quire::addr::{Frame, FrameRange, Order, PageSize, VirtAddr};
 use quire::arch::{EntryFlags, Protection, ReadyCopy};
@@ -80,7 +80,7 @@ fn a_store_at_any_moment_of_a_copy_is_in_the_folio() {
         let mut rng = Rng::with_seed(first.wrapping_add(number));
         with_two(|machine, allocator, context| {
             populate(machine, allocator, context, range(AT.0, 2 * MIB), order(rng.u8(..6)));
-            let tables = Tables::new(allocator, context);
+            let tables = page_tables(allocator, context);
             let mut model = [0; 512];
             let often = rng.u64(1..200);
             let mut touch = |model: &mut [u64; 512]| {
@@ -129,7 +129,7 @@ fn a_store_at_any_moment_of_a_copy_is_in_the_folio() {
 #[test]
 fn leaves_that_come_meanwhile_are_copied() {
     with_two(|machine, allocator, context| {
-        let tables = Tables::new(allocator, context);
+        let tables = page_tables(allocator, context);
         populate(machine, allocator, context, range(AT.0, MIB), Order::FRAME);
         (0..256).for_each(|page| assert!(store(machine, page, page + 1)));
         let (to, mut copied) = (target(machine, allocator), Copied::NOTHING);
@@ -170,7 +170,7 @@ fn a_lost_flush_loses_a_store() {
     let config = HostedConfig { on_violation: OnViolation::Record, ..small_machine() };
     for lost in [false, true] {
         with_two_of(config.clone(), |machine, allocator, context| {
-            let tables = Tables::new(allocator, context);
+            let tables = page_tables(allocator, context);
             populate(machine, allocator, context, range(AT.0, 2 * MIB), Order::FRAME);
             // CPU 1 has the page cached as dirty.
             assert!(store(machine, 5, 1));
@@ -201,7 +201,7 @@ fn a_lost_flush_of_the_table_is_noticed() {
         let allocator = hosted::raw::page_allocator(&machine, &ranges, Default::default()).unwrap();
         let context = Tables::create(&allocator, Default::default()).unwrap();
         running(&machine, &context, &[0, 1], || {
-            let tables = Tables::new(&allocator, &context);
+            let tables = page_tables(&allocator, &context);
             populate(&machine, &allocator, &context, range(AT.0, 2 * MIB), Order::FRAME);
             assert!(store(&machine, 5, 1));
             let (to, mut copied) = (target(&machine, &allocator), Copied::NOTHING);
@@ -221,7 +221,7 @@ fn a_lost_flush_of_the_table_is_noticed() {
 #[test]
 fn what_stands_there_is_told_apart() {
     with_two(|machine, allocator, context| {
-        let tables = Tables::new(allocator, context);
+        let tables = page_tables(allocator, context);
         assert_eq!(tables.survey(AT, &Copied::NOTHING), Survey::Nothing(511 * GIB));
         let to = target(machine, allocator);
         tables.map_large_raw(AT, to, PageSize::Size2M, written()).unwrap();
@@ -241,7 +241,7 @@ fn what_stands_there_is_told_apart() {
 #[test]
 fn a_survey_asks_once_for_64_frames_whether_they_are_shared() {
     with_two(|machine, allocator, context| {
-        let tables = Tables::new(allocator, context);
+        let tables = page_tables(allocator, context);
         let all = range(AT.0, 2 * MIB);
         populate(machine, allocator, context, all, BLOCK);
         let mut owed = FlushBatch::new();

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use hosted::raw::IsolatedMemory;
 use hosted::{FailurePlan, Hosted, HostedConfig};
 use quire::addr::{Order, VirtAddr};
 use quire::cpu::CpuId;
@@ -32,7 +33,7 @@ fn request(pages: u64) -> MapRequest<'static> {
 }
 
 /// A machine with a pool of so many pages, none known to be zero; all are back at the end.
-fn with_pages<P: Platform>(
+fn with_pages<P: Platform + IsolatedMemory>(
     platform: &P,
     machine: &Hosted,
     pages: u64,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use hosted::raw::RawPools;
+use hosted::raw::{IsolatedMemory, RawPools};
 use hosted::{Hosted, HostedConfig};
 use quire::addr::{Frame, VirtAddr};
 use quire::arch::Access;
@@ -29,7 +29,7 @@ use HugeSize::{Size1G, Size2M};
 const GIB: u64 = 1 << 30;
 
 /// Runs `test` on a machine whose memory is zero at the start, if `promised`.
-fn with_zeroes<P: Platform>(
+fn with_zeroes<P: Platform + IsolatedMemory>(
     platform: &P,
     machine: &Hosted,
     promised: bool,
@@ -50,7 +50,7 @@ fn with_zeroes<P: Platform>(
     });
 }
 
-fn resize<P: Platform>(manager: &MemoryManager<'_, P>, size: HugeSize, pages: u64) {
+fn resize<P: Platform + IsolatedMemory>(manager: &MemoryManager<'_, P>, size: HugeSize, pages: u64) {
     let done = manager.huge_pools().resize(manager.pages(), size, NodeSet::ALL, pages);
     assert_eq!((done.after, done.stopped), (pages, None));
 }

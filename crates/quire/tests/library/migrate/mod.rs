@@ -3,6 +3,7 @@
 mod contig;
 mod failures;
 mod folios;
+mod hotplug;
 mod kernels;
 mod lockstep;
 mod poison;

@@ -24,13 +24,13 @@ const VERBS: &[(&str, Verb)] = &[
     }),
     ("unmap leaves", |_, allocator, context| {
         let mut gather = MmuGather::new(allocator, context);
-        Tables::new(allocator, context).unmap(&Zap::leaves(range(AT.0, 4 * MIB)), &mut gather).unwrap();
+        page_tables(allocator, context).unmap(&Zap::leaves(range(AT.0, 4 * MIB)), &mut gather).unwrap();
         gather.finish();
         false
     }),
     ("protect", |machine, allocator, context| {
         let mut owed = FlushBatch::new();
-        let tables = Tables::new(allocator, context);
+        let tables = page_tables(allocator, context);
         tables.protect(range(AT.0, 4 * MIB), Protection::READ, GrantWrite::Never, &mut owed).unwrap();
         owed.flush(allocator, context);
         store(machine)
@@ -38,9 +38,9 @@ const VERBS: &[(&str, Verb)] = &[
     ("copy", |machine, allocator, context| {
         let child = Tables::create(allocator, context.mode()).unwrap();
         let (mut owed, mut rss) = (FlushBatch::new(), RssChange::default());
-        Tables::new(allocator, context)
+        page_tables(allocator, context)
             .copy(
-                &Tables::new(allocator, &child),
+                &page_tables(allocator, &child),
                 range(AT.0, 4 * MIB),
                 CopyMode::Private,
                 &mut owed,
@@ -64,26 +64,26 @@ const VERBS: &[(&str, Verb)] = &[
         share(allocator, context, &child);
         // The child exits last, and frees tables that the parent's CPUs may still walk.
         reload(machine);
-        Tables::new(allocator, context).unshare(range(AT.0, 4 * MIB)).unwrap();
+        page_tables(allocator, context).unshare(range(AT.0, 4 * MIB)).unwrap();
         Tables::destroy(allocator, child);
         false
     }),
     ("move", |machine, allocator, context| {
         let mut owed = FlushBatch::new();
-        let tables = Tables::new(allocator, context);
+        let tables = page_tables(allocator, context);
         tables.move_range(range(AT.0, 4 * MIB), VirtAddr(3 * GIB), &mut owed).unwrap();
         owed.flush(allocator, context);
         store(machine)
     }),
     ("move leaves", |machine, allocator, context| {
         let mut owed = FlushBatch::new();
-        let tables = Tables::new(allocator, context);
+        let tables = page_tables(allocator, context);
         tables.move_range(range(AT.0, 4 * MIB), VirtAddr(3 * GIB + 4096), &mut owed).unwrap();
         owed.flush(allocator, context);
         store(machine)
     }),
     ("replace", |machine, allocator, context| {
-        let tables = Tables::new(allocator, context);
+        let tables = page_tables(allocator, context);
         let new = folio(machine, allocator, Order::FRAME).unwrap();
         let mut gather = MmuGather::new(allocator, context);
         let leaf = Entry::leaf(new, PageSize::Size4K, written());
@@ -93,24 +93,24 @@ const VERBS: &[(&str, Verb)] = &[
         false
     }),
     ("collapse", |_, allocator, context| {
-        assert_eq!(Tables::new(allocator, context).collapse(AT.add(2 * MIB)), Ok(true));
+        assert_eq!(page_tables(allocator, context).collapse(AT.add(2 * MIB)), Ok(true));
         false
     }),
     ("clear soft-dirty", |machine, allocator, context| {
         let mut owed = FlushBatch::new();
-        Tables::new(allocator, context).clear_soft_dirty(range(AT.0, 4 * MIB), &mut owed).unwrap();
+        page_tables(allocator, context).clear_soft_dirty(range(AT.0, 4 * MIB), &mut owed).unwrap();
         owed.flush(allocator, context);
         store(machine)
     }),
     ("mark for a handler", |machine, allocator, context| {
         let mut owed = FlushBatch::new();
-        Tables::new(allocator, context).mark_write_protected(range(AT.0, 4 * MIB), &mut owed).unwrap();
+        page_tables(allocator, context).mark_write_protected(range(AT.0, 4 * MIB), &mut owed).unwrap();
         owed.flush(allocator, context);
         store(machine)
     }),
     ("mark lazy free", |machine, allocator, context| {
         let mut owed = FlushBatch::new();
-        let tables = Tables::new(allocator, context);
+        let tables = page_tables(allocator, context);
         tables.mark_lazy_free(range(AT.0, 4 * MIB), &mut owed).unwrap();
         owed.flush(allocator, context);
         store(machine) && !tables.lookup(AT).entry.has(EntryFlags::DIRTY)
@@ -120,7 +120,7 @@ const VERBS: &[(&str, Verb)] = &[
 fn share(allocator: &Allocator<'_>, context: &MmContext, child: &MmContext) {
     let (mut owed, mut rss) = (FlushBatch::new(), RssChange::default());
     let (from, to, all) =
-        (Tables::new(allocator, context), Tables::new(allocator, child), range(AT.0, 4 * MIB));
+        (page_tables(allocator, context), page_tables(allocator, child), range(AT.0, 4 * MIB));
     from.share(&to, all, all, CopyMode::Private, &mut owed, &mut rss).unwrap();
     owed.flush(allocator, context);
     assert_eq!(rss.anon, 1024);

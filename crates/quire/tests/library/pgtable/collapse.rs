@@ -33,7 +33,7 @@ fn map_small(
 ) {
     for at in 0..blocks {
         let run = FrameRange::folio(first.add(at * 512), Order::BLOCK);
-        Tables::new(allocator, context).map_raw(addr.add(at * LARGE), run, flags).expect("nothing is there");
+        page_tables(allocator, context).map_raw(addr.add(at * LARGE), run, flags).expect("nothing is there");
     }
 }
 
@@ -56,14 +56,14 @@ fn collapse_checked(
 ) -> Result<u64, Obstacle> {
     let mut gather = MmuGather::new(allocator, context);
     let range = range(addr.0, tables * LARGE);
-    let done = Tables::new(allocator, context).collapse_tables(range, checked, &mut gather);
+    let done = page_tables(allocator, context).collapse_tables(range, checked, &mut gather);
     gather.finish();
     done
 }
 
 fn unmap_page(allocator: &Allocator<'_>, context: &MmContext, at: VirtAddr) {
     let mut gather = MmuGather::new(allocator, context);
-    Tables::new(allocator, context).unmap(&Zap::leaves(range(at.0, PAGE)), &mut gather).unwrap();
+    page_tables(allocator, context).unmap(&Zap::leaves(range(at.0, PAGE)), &mut gather).unwrap();
     gather.finish();
 }
 
@@ -146,22 +146,22 @@ fn what_cannot_be_one_leaf_stays_as_it_is() {
         }),
         (Obstacle::Rights, |_, allocator, context, at| {
             let mut owed = FlushBatch::new();
-            Tables::new(allocator, context).mark_write_protected(range(at.0, PAGE), &mut owed).unwrap();
+            page_tables(allocator, context).mark_write_protected(range(at.0, PAGE), &mut owed).unwrap();
             owed.flush(allocator, context);
         }),
         (Obstacle::Frames, |machine, allocator, context, at| {
             unmap_page(allocator, context, at);
             let other = folio(machine, allocator, Order::FRAME).unwrap();
-            Tables::new(allocator, context).map_raw(at, FrameRange::new(other, 1), clean()).unwrap();
+            page_tables(allocator, context).map_raw(at, FrameRange::new(other, 1), clean()).unwrap();
         }),
         (Obstacle::Frames, |_, allocator, context, at| {
-            let tables = Tables::new(allocator, context);
+            let tables = page_tables(allocator, context);
             let same = tables.lookup(at).entry.frame();
             unmap_page(allocator, context, at);
             tables.map_special_raw(at, same, clean()).unwrap();
         }),
         (Obstacle::Lost, |_, allocator, context, at| {
-            let tables = Tables::new(allocator, context);
+            let tables = page_tables(allocator, context);
             let mut gather = MmuGather::new(allocator, context);
             assert!(tables.poison(at, PageSize::Size4K, tables.lookup(at).entry, &mut gather));
             gather.finish();
@@ -175,7 +175,7 @@ fn what_cannot_be_one_leaf_stays_as_it_is() {
                     allocator.frames().hold(FrameRange::folio(block, BLOCK));
                     map_small(allocator, context, VirtAddr(GIB + at as u64 * LARGE), block, 1, clean());
                 }
-                let tables = Tables::new(allocator, context);
+                let tables = page_tables(allocator, context);
                 for at in [VirtAddr(GIB), VirtAddr(GIB + LARGE)] {
                     assert_eq!(tables.check_collapse(at, PageSize::Size2M, range(at.0, LARGE)), Ok(()));
                 }
@@ -220,7 +220,7 @@ fn a_gigantic_leaf_comes_in_the_place_of_whatever_maps_its_folio() {
         let order = Order::GIGANTIC;
         let first = allocator.alloc_raw(Gfp::USER, order).expect("a gigabyte");
         let at = VirtAddr(4 * GIB);
-        let tables = Tables::new(allocator, context);
+        let tables = page_tables(allocator, context);
         for block in 0..512 {
             let (addr, frame) = (at.add(block * LARGE), first.add(block * 512));
             if block % 3 == 1 {
@@ -262,7 +262,7 @@ fn a_gigantic_leaf_comes_in_the_place_of_whatever_maps_its_folio() {
 fn a_leaf_is_never_larger_than_its_folio() {
     with_space(gigantic_machine(), |machine, allocator, context| {
         let first = allocator.alloc_contig_raw(Gfp::USER, 512, 512).expect("a gigabyte");
-        let (at, tables) = (VirtAddr(4 * GIB), Tables::new(allocator, context));
+        let (at, tables) = (VirtAddr(4 * GIB), page_tables(allocator, context));
         for block in 0..512 {
             let flags = written();
             tables
@@ -286,7 +286,7 @@ fn a_leaf_is_never_larger_than_its_folio() {
 #[test]
 fn a_gigantic_leaf_is_known_to_be_zero_if_all_leaves_in_its_place_were() {
     with_space(gigantic_machine(), |_, allocator, context| {
-        let (at, tables) = (VirtAddr(4 * GIB), Tables::new(allocator, context));
+        let (at, tables) = (VirtAddr(4 * GIB), page_tables(allocator, context));
         let known_zero = || allocator.zone_info().map(|zone| zone.zeroed).sum::<u64>();
         for zeroes in [0, 511, 512] {
             let first = allocator.alloc_raw(Gfp::USER, Order::GIGANTIC).expect("a gigabyte");

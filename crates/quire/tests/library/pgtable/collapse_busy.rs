@@ -29,7 +29,7 @@ fn seen(
 
 /// Each way to collapse the range to leaves of `size`, and each survey of it, reports the moving leaf.
 fn in_the_way(allocator: &Allocator<'_>, context: &MmContext, moving: VirtAddr, size: PageSize) {
-    let tables = Tables::new(allocator, context);
+    let tables = page_tables(allocator, context);
     let large = moving.align_down(LARGE);
     let mut gather = MmuGather::new(allocator, context);
     for checked in [true, false] {
@@ -57,7 +57,7 @@ fn move_one(machine: HostedConfig, size: PageSize, at: u64, leaf: PageSize) {
         let other = allocator.alloc_raw(Gfp::USER, leaf.order()).expect("a place to move to");
         let (folio, place) = (FrameRange::folio(first, size.order()), FrameRange::folio(other, leaf.order()));
         allocator.frames().hold(place);
-        let tables = Tables::new(allocator, context);
+        let tables = page_tables(allocator, context);
         // Every third block is one leaf, and the block of the moving leaf has leaves of its size.
         for block in 0..size.frames() / 512 {
             let (addr, frame) = (BASE.add(block * LARGE), first.add(block * 512));
@@ -123,7 +123,7 @@ fn a_lookup_that_waits_long_needs_no_more_stack() {
         let other = allocator.alloc_raw(Gfp::USER, Order::new(0).unwrap()).expect("a place to move to");
         let place = FrameRange::new(other, 1);
         allocator.frames().hold(place);
-        let tables = Tables::new(allocator, context);
+        let tables = page_tables(allocator, context);
         tables.map_raw(BASE, FrameRange::new(first, 1), written()).unwrap();
         let mut one = [Some(Relocation::new(BASE, tables.lookup(BASE).entry, other))];
         let mut gather = MmuGather::new(allocator, context);
@@ -131,7 +131,7 @@ fn a_lookup_that_waits_long_needs_no_more_stack() {
             let moved = tables.relocate_raw(&mut one, PageSize::Size4K, &mut gather, |_| {
                 let before = machine.spin_turns();
                 let reader = std::thread::Builder::new().stack_size(256 << 10);
-                let look = move || Tables::new(allocator, context).lookup(BASE).entry.frame();
+                let look = move || page_tables(allocator, context).lookup(BASE).entry.frame();
                 reader.spawn_scoped(scope, move || assert_eq!(look(), other)).expect("a thread");
                 while machine.spin_turns() < before + TURNS {
                     std::thread::yield_now();

@@ -49,7 +49,7 @@ fn tables_shared_with_neighbours_stay_and_their_leaves_go_one_by_one() {
     with_space(small_machine(), |machine, allocator, context| {
         let all = range(GIB, 8 * MIB);
         populate(machine, allocator, context, all, order(2));
-        let tables = Tables::new(allocator, context);
+        let tables = page_tables(allocator, context);
         // Half of the first table, all of the second and third, half of the fourth.
         let zap = Zap::tables(range(GIB + MIB, 6 * MIB), range(GIB + MIB, 6 * MIB));
         let zaps = counted(allocator, ZAPS, || {
@@ -84,7 +84,7 @@ fn few_pages_are_flushed_by_address_and_many_at_once() {
                 populate(machine, allocator, context, all, Order::FRAME);
                 machine.reset_counters();
                 let mut gather = MmuGather::new(allocator, context);
-                Tables::new(allocator, context).unmap(&Zap::leaves(all), &mut gather).unwrap();
+                page_tables(allocator, context).unmap(&Zap::leaves(all), &mut gather).unwrap();
                 gather.finish();
                 let counters = machine.counters();
                 assert_eq!(
@@ -102,7 +102,7 @@ fn protecting_what_is_so_already_flushes_nothing() {
     with_space(small_machine(), |machine, allocator, context| {
         let all = range(GIB, 4 * MIB);
         populate(machine, allocator, context, all, order(3));
-        let tables = Tables::new(allocator, context);
+        let tables = page_tables(allocator, context);
         running(machine, context, &[0, 2], || {
             let flushes = |protection| {
                 machine.reset_counters();
@@ -133,7 +133,7 @@ fn a_fork_owes_one_flush_and_leaves_exact_counts() {
         running(machine, context, &[0, 1], || {
             machine.reset_counters();
             let (mut owed, mut rss) = (FlushBatch::new(), RssChange::default());
-            let (from, to) = (Tables::new(allocator, context), Tables::new(allocator, &child));
+            let (from, to) = (page_tables(allocator, context), page_tables(allocator, &child));
             for part in [all, range(2 * GIB, 2 * MIB)] {
                 from.copy(&to, part, CopyMode::Private, &mut owed, &mut rss).unwrap();
             }
@@ -153,7 +153,7 @@ fn a_fork_owes_one_flush_and_leaves_exact_counts() {
 #[test]
 fn a_fork_counts_a_run_over_two_blocks_to_its_end() {
     with_space(small_machine(), |machine, allocator, context| {
-        let tables = Tables::new(allocator, context);
+        let tables = page_tables(allocator, context);
         let first = folio(machine, allocator, order(10)).expect("out of memory").add(256);
         let halves = [first, first.add(256)].map(|start| FrameRange::new(start, 256));
         for (at, half) in halves.into_iter().enumerate() {
@@ -163,7 +163,7 @@ fn a_fork_counts_a_run_over_two_blocks_to_its_end() {
         (1..255).for_each(|_| allocator.counts().counter().map(halves[1]).unwrap());
         let child = Tables::create(allocator, context.mode()).unwrap();
         let (mut owed, mut rss) = (FlushBatch::new(), RssChange::default());
-        let to = Tables::new(allocator, &child);
+        let to = page_tables(allocator, &child);
         tables.copy(&to, range(GIB, 2 * MIB), CopyMode::Private, &mut owed, &mut rss).unwrap();
         owed.flush(allocator, context);
         let counts = || [0, 255, 256, 511].map(|at| allocator.counts().mapcount(first.add(at)));
@@ -185,7 +185,7 @@ fn a_gigabyte_is_forked_by_sharing_512_tables() {
         let all = range(7 * GIB, GIB);
         let frames = populate(machine, allocator, context, all, order(4));
         let child = Tables::create(allocator, context.mode()).unwrap();
-        let (from, to) = (Tables::new(allocator, context), Tables::new(allocator, &child));
+        let (from, to) = (page_tables(allocator, context), page_tables(allocator, &child));
         let leaves = machine.leaves(context.root());
         let tables = allocator.lists().stat(Stat::NrPageTablePages);
         running(machine, context, &[0, 1], || {
@@ -240,7 +240,7 @@ fn a_gigabyte_is_forked_by_sharing_512_tables() {
 #[test]
 fn tables_are_detached_in_bounded_batches() {
     with_space(small_machine(), |machine, allocator, context| {
-        let tables = Tables::new(allocator, context);
+        let tables = page_tables(allocator, context);
         let all = range(GIB, 65 * 2 * MIB);
         for at in 0..65 {
             populate(machine, allocator, context, range(GIB + at * 2 * MIB, 4096), Order::FRAME);
@@ -262,7 +262,7 @@ fn tables_are_detached_in_bounded_batches() {
 #[test]
 fn large_leaves_go_together_under_the_shared_lock() {
     with_space(small_machine(), |machine, allocator, context| {
-        let tables = Tables::new(allocator, context);
+        let tables = page_tables(allocator, context);
         let all = range(GIB, 8 * MIB);
         for at in 0..4 {
             populate_large(machine, allocator, context, VirtAddr(GIB + at * 2 * MIB));
@@ -312,7 +312,7 @@ fn points_for(
     let folios = (0..2 * count).map(|_| allocator.alloc_raw(Gfp::USER, size).unwrap()).collect::<Vec<_>>();
     for (at, pair) in folios.chunks(2).enumerate() {
         let addr = VirtAddr(GIB + at as u64 * size.bytes());
-        Tables::new(allocator, context).map_raw(addr, FrameRange::folio(pair[0], size), written()).unwrap();
+        page_tables(allocator, context).map_raw(addr, FrameRange::folio(pair[0], size), written()).unwrap();
     }
     machine.reset_counters();
     unmap_all(allocator, context, range(GIB, GIB));
@@ -357,7 +357,7 @@ fn a_gigabyte_off_its_alignment_is_flushed_eight_times() {
             machine.reset_counters();
             let zaps = counted(allocator, ZAPS, || {
                 let mut gather = MmuGather::new(allocator, context);
-                Tables::new(allocator, context).unmap(&Zap::tables(all, all), &mut gather).unwrap();
+                page_tables(allocator, context).unmap(&Zap::tables(all, all), &mut gather).unwrap();
                 assert_eq!(gather.finish().anon, -262144);
             });
             assert_eq!(zaps, [512, 0, 0]);
@@ -390,7 +390,7 @@ fn large_folios_in_a_row_go_back_to_the_pools_of_their_regions() {
         folios.sort_unstable();
         let meet = |pair: &[Frame]| starts.contains(&pair[1]) && pair[0].add(512) == pair[1];
         assert!(folios.windows(2).any(meet));
-        let tables = Tables::new(&allocator, &context);
+        let tables = page_tables(&allocator, &context);
         for (addr, &frame) in (GIB..).step_by(2 * MIB as usize).zip(&folios) {
             tables.map_large_raw(VirtAddr(addr), frame, PageSize::Size2M, written()).unwrap();
         }

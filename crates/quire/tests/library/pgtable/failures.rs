@@ -26,20 +26,20 @@ const VERBS: &[(&str, Verb)] = &[
     ("map", |allocator, context| {
         let frame = allocator.alloc_raw(Gfp::USER, order(2))?;
         let run = FrameRange::folio(frame, order(2));
-        let mapped = Tables::new(allocator, context).map_raw(VirtAddr(600 * GIB), run, written());
+        let mapped = page_tables(allocator, context).map_raw(VirtAddr(600 * GIB), run, written());
         mapped.inspect_err(|_| allocator.free_raw(frame, order(2)).unwrap())
     }),
     ("map a whole block by small leaves", |allocator, context| {
         let frame = allocator.alloc_raw(Gfp::USER, BLOCK)?;
         let run = FrameRange::folio(frame, BLOCK);
-        let mapped = Tables::new(allocator, context).map_raw(VirtAddr(600 * GIB), run, written());
+        let mapped = page_tables(allocator, context).map_raw(VirtAddr(600 * GIB), run, written());
         mapped.inspect_err(|_| allocator.free_raw(frame, BLOCK).unwrap())
     }),
-    ("split", |allocator, context| Tables::new(allocator, context).split_at(VirtAddr(GIB + 5 * MIB))),
+    ("split", |allocator, context| page_tables(allocator, context).split_at(VirtAddr(GIB + 5 * MIB))),
     ("unmap", |allocator, context| {
         let mut gather = MmuGather::new(allocator, context);
         let part = range(GIB + MIB, 6 * MIB);
-        let unmapped = Tables::new(allocator, context).unmap(&Zap::tables(part, part), &mut gather);
+        let unmapped = page_tables(allocator, context).unmap(&Zap::tables(part, part), &mut gather);
         gather.finish();
         unmapped
     }),
@@ -47,25 +47,25 @@ const VERBS: &[(&str, Verb)] = &[
         let mut owed = FlushBatch::new();
         let part = range(GIB + MIB, 6 * MIB);
         let grant = GrantWrite::Exclusive;
-        let done = Tables::new(allocator, context).protect(part, Protection::READ, grant, &mut owed);
+        let done = page_tables(allocator, context).protect(part, Protection::READ, grant, &mut owed);
         owed.flush(allocator, context);
         done
     }),
     ("mark lazy free", |allocator, context| {
         let mut owed = FlushBatch::new();
-        let done = Tables::new(allocator, context).mark_lazy_free(range(GIB + MIB, 6 * MIB), &mut owed);
+        let done = page_tables(allocator, context).mark_lazy_free(range(GIB + MIB, 6 * MIB), &mut owed);
         owed.flush(allocator, context);
         done.map(drop)
     }),
     ("clear soft-dirty", |allocator, context| {
         let mut owed = FlushBatch::new();
-        let done = Tables::new(allocator, context).clear_soft_dirty(range(GIB + MIB, 6 * MIB), &mut owed);
+        let done = page_tables(allocator, context).clear_soft_dirty(range(GIB + MIB, 6 * MIB), &mut owed);
         owed.flush(allocator, context);
         done
     }),
     ("mark", |allocator, context| {
         let mut owed = FlushBatch::new();
-        let tables = Tables::new(allocator, context);
+        let tables = page_tables(allocator, context);
         let done = tables.mark_write_protected(range(GIB + MIB, 6 * MIB), &mut owed);
         owed.flush(allocator, context);
         done.and_then(|()| tables.unmark_write_protected(range(GIB + 3 * MIB, 2 * MIB)))
@@ -73,8 +73,8 @@ const VERBS: &[(&str, Verb)] = &[
     ("copy", |allocator, context| {
         let child = Tables::create(allocator, context.mode())?;
         let (mut owed, mut rss) = (FlushBatch::new(), RssChange::default());
-        let tables = Tables::new(allocator, context);
-        let to = Tables::new(allocator, &child);
+        let tables = page_tables(allocator, context);
+        let to = page_tables(allocator, &child);
         let copied = tables.copy(&to, range(GIB, 8 * MIB), CopyMode::Private, &mut owed, &mut rss);
         owed.flush(allocator, context);
         assert_eq!(check(allocator, &child).resident, rss, "the child has what it was said to have");
@@ -84,7 +84,7 @@ const VERBS: &[(&str, Verb)] = &[
     ("unshare", |allocator, context| {
         let child = Tables::create(allocator, context.mode())?;
         let (mut owed, mut rss) = (FlushBatch::new(), RssChange::default());
-        let (tables, to) = (Tables::new(allocator, context), Tables::new(allocator, &child));
+        let (tables, to) = (page_tables(allocator, context), page_tables(allocator, &child));
         let all = range(GIB, 8 * MIB);
         let shared = tables.share(&to, all, all, CopyMode::Private, &mut owed, &mut rss);
         owed.flush(allocator, context);
@@ -99,7 +99,7 @@ const VERBS: &[(&str, Verb)] = &[
     ("verbs on shared tables", |allocator, context| {
         let child = Tables::create(allocator, context.mode())?;
         let (mut owed, mut rss) = (FlushBatch::new(), RssChange::default());
-        let (tables, to) = (Tables::new(allocator, context), Tables::new(allocator, &child));
+        let (tables, to) = (page_tables(allocator, context), page_tables(allocator, &child));
         let shared = tables.share(
             &to,
             range(GIB, 4 * MIB),
@@ -124,7 +124,7 @@ const VERBS: &[(&str, Verb)] = &[
     ("move to another alignment", |allocator, context| {
         let mut owed = FlushBatch::new();
         let (from, to) = (range(GIB, 8 * MIB), VirtAddr(700 * GIB + 4096));
-        let tables = Tables::new(allocator, context);
+        let tables = page_tables(allocator, context);
         let moved = tables.move_range(from, to, &mut owed).map_err(|error| {
             // Moving the part back needs no memory.
             let back = range(to.0, error.moved);
@@ -177,7 +177,7 @@ fn every_verb_survives_every_failed_allocation() {
 fn a_gather_without_memory_flushes_more_often() {
     for (plan, flushes) in [(FailurePlan::Off, 1), (FailurePlan::From(0), 16)] {
         with_space(small_machine(), |machine, allocator, context| {
-            let tables = Tables::new(allocator, context);
+            let tables = page_tables(allocator, context);
             let all = range(GIB, 2 * MIB);
             let frames =
                 (0..1024).map(|_| folio(machine, allocator, Order::FRAME).unwrap()).collect::<Vec<_>>();
@@ -208,7 +208,7 @@ fn a_gather_without_memory_flushes_more_often() {
 #[test]
 fn a_replacement_makes_room_for_counts_or_leaves_the_old_leaf() {
     with_space(small_machine(), |machine, allocator, context| {
-        let (tables, addr) = (Tables::new(allocator, context), VirtAddr(GIB));
+        let (tables, addr) = (page_tables(allocator, context), VirtAddr(GIB));
         let old = populate(machine, allocator, context, range(addr.0, 4096), Order::FRAME)[0];
         let new = folio(machine, allocator, BLOCK).unwrap().add(5);
         let expected = tables.lookup(addr).entry;

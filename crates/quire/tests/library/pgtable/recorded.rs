@@ -29,7 +29,7 @@ fn each_page_of_a_file_gets_what_its_leaf_recorded() {
     let ways = [ZapStrategy::Tables, ZapStrategy::Runs, ZapStrategy::PerPage];
     for (seed, zap) in (first..first + 4).flat_map(|seed| ways.map(|zap| (seed, zap))) {
         with_space_of(small_machine(), zap, |machine, allocator, context| {
-            let (mut rng, tables) = (Rng::with_seed(seed), Tables::new(allocator, context));
+            let (mut rng, tables) = (Rng::with_seed(seed), page_tables(allocator, context));
             let orders = [BLOCK, order(0), order(6), order(3), order(0), BLOCK, order(8), order(1), order(4)];
             let folios =
                 orders.map(|order| FrameRange::folio(folio(machine, allocator, order).unwrap(), order));
@@ -86,7 +86,7 @@ fn each_page_of_a_file_gets_what_its_leaf_recorded() {
 fn a_large_leaf_marks_all_pages_that_it_maps() {
     for detach in [false, true] {
         with_space(small_machine(), |machine, allocator, context| {
-            let tables = Tables::new(allocator, context);
+            let tables = page_tables(allocator, context);
             let whole = FrameRange::folio(folio(machine, allocator, BLOCK).unwrap(), BLOCK);
             let pieces = FrameRange::folio(folio(machine, allocator, BLOCK).unwrap(), BLOCK);
             allocator.split_raw(pieces.start, Order::FRAME).unwrap();

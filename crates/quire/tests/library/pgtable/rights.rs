@@ -28,14 +28,14 @@ impl Scene<'_, '_> {
     fn protect(&self, protection: Protection, grant: GrantWrite) {
         let mut owed = FlushBatch::new();
         let all = range(AT.0, LARGE);
-        Tables::new(self.allocator, self.context).protect(all, protection, grant, &mut owed).unwrap();
+        page_tables(self.allocator, self.context).protect(all, protection, grant, &mut owed).unwrap();
         owed.flush(self.allocator, self.context);
     }
 
     /// The child maps the parent's pages, then only `kept` of them, whichever way the parent maps them.
     fn fork(&self, kept: std::ops::Range<u64>) {
         let (mut owed, mut rss) = (FlushBatch::new(), RssChange::default());
-        let (from, to) = (Tables::new(self.allocator, self.context), Tables::new(self.allocator, self.child));
+        let (from, to) = (page_tables(self.allocator, self.context), page_tables(self.allocator, self.child));
         from.copy(&to, range(AT.0, LARGE), CopyMode::Private, &mut owed, &mut rss).unwrap();
         owed.flush(self.allocator, self.context);
         let mut gather = MmuGather::new(self.allocator, self.child);
@@ -83,7 +83,7 @@ const CASES: &[Case] = &[
         "stores are to be noticed",
         EntryFlags::NONE,
         |scene| {
-            let tables = Tables::new(scene.allocator, scene.context);
+            let tables = page_tables(scene.allocator, scene.context);
             let mut owed = FlushBatch::new();
             tables.clear_soft_dirty(range(AT.0, LARGE), &mut owed).unwrap();
             owed.flush(scene.allocator, scene.context);
@@ -95,7 +95,7 @@ const CASES: &[Case] = &[
         "marked for a handler",
         EntryFlags::NONE,
         |scene| {
-            let tables = Tables::new(scene.allocator, scene.context);
+            let tables = page_tables(scene.allocator, scene.context);
             let mut owed = FlushBatch::new();
             tables.mark_write_protected(range(AT.0, LARGE), &mut owed).unwrap();
             owed.flush(scene.allocator, scene.context);
@@ -111,7 +111,7 @@ fn outcome(case: &Case, large: bool, grant: GrantWrite) -> u64 {
     let mut writable = 0;
     with_space(HostedConfig::new(64 * MIB).with_cpus(2), |machine, allocator, context| {
         let frame = folio(machine, allocator, BLOCK).unwrap();
-        let (tables, flags) = (Tables::new(allocator, context), written().without(lacking));
+        let (tables, flags) = (page_tables(allocator, context), written().without(lacking));
         if large {
             tables.map_large_raw(AT, frame, PageSize::Size2M, flags).unwrap();
         } else {
@@ -150,7 +150,7 @@ fn a_gigantic_leaf_waits_for_the_fault() {
     let config = HostedConfig { tlb_model: false, clearing: false, ..HostedConfig::new(2 * GIB + 64 * MIB) };
     with_space(config, |machine, allocator, context| {
         let frame = folio(machine, allocator, quire::addr::Order::GIGANTIC).expect("no gigantic folio");
-        let tables = Tables::new(allocator, context);
+        let tables = page_tables(allocator, context);
         tables.map_large_raw(AT, frame, PageSize::Size1G, written()).unwrap();
         for (protection, writable) in [(BOTH, true), (Protection::READ, false), (BOTH, false)] {
             let mut owed = FlushBatch::new();

@@ -30,7 +30,7 @@ fn frames_all_over_memory_are_counted_down_exactly() {
     for seed in first..first + 6 {
         with_space(machine(), |machine, allocator, context| {
             let mut rng = Rng::with_seed(seed);
-            let tables = Tables::new(allocator, context);
+            let tables = page_tables(allocator, context);
             let (pages, distinct) = (512 * rng.u64(1..=9), rng.usize(200..5000));
             let mut frames: Vec<Frame> =
                 (0..distinct).map(|_| allocator.alloc_raw(Gfp::USER, Order::FRAME).unwrap()).collect();
@@ -96,7 +96,7 @@ fn holds_for(allocator: &Allocator<'_>, context: &MmContext, leaves: u64) -> u64
     for page in 0..leaves {
         let frame = if page % 2 == 0 { here.pop() } else { there.pop() }.unwrap();
         let addr = VirtAddr(GIB + page * 4096);
-        Tables::new(allocator, context).map_raw(addr, FrameRange::new(frame, 1), written()).unwrap();
+        page_tables(allocator, context).map_raw(addr, FrameRange::new(frame, 1), written()).unwrap();
     }
     let [holds] = counted(allocator, [Stat::BlockLock], || {
         assert_eq!(unmap_all(allocator, context, range(GIB, 2 * MIB)).anon, -(leaves as i64));

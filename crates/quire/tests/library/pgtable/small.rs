@@ -20,7 +20,7 @@ use testkit::{order, with_allocator};
 #[test]
 fn what_is_mapped_is_found_and_nothing_else() {
     with_space(small_machine(), |machine, allocator, context| {
-        let tables = Tables::new(allocator, context);
+        let tables = page_tables(allocator, context);
         let addr = VirtAddr(5 * GIB + 3 * 4096);
         assert_eq!(tables.lookup(addr).entry, Entry::EMPTY);
         let frame = folio(machine, allocator, Order::FRAME).unwrap();
@@ -41,7 +41,7 @@ fn what_is_mapped_is_found_and_nothing_else() {
 #[test]
 fn malformed_requests_are_refused_by_name() {
     with_space(small_machine(), |_, allocator, context| {
-        let tables = Tables::new(allocator, context);
+        let tables = page_tables(allocator, context);
         let map = |addr, frame, count| {
             tables.map_raw(VirtAddr(addr), FrameRange::new(Frame(frame), count), written())
         };
@@ -62,7 +62,7 @@ fn malformed_requests_are_refused_by_name() {
 #[test]
 fn runs_are_shown_as_runs() {
     with_space(small_machine(), |machine, allocator, context| {
-        let tables = Tables::new(allocator, context);
+        let tables = page_tables(allocator, context);
         populate(machine, allocator, context, range(GIB, 64 * 4096), order(6));
         let large = populate_large(machine, allocator, context, VirtAddr(GIB + 4 * MIB));
         let mut seen = Vec::new();
@@ -75,7 +75,7 @@ fn runs_are_shown_as_runs() {
 #[test]
 fn mapping_around_a_fault_fills_the_gaps_only() {
     with_space(small_machine(), |machine, allocator, context| {
-        let tables = Tables::new(allocator, context);
+        let tables = page_tables(allocator, context);
         populate(machine, allocator, context, range(GIB + 3 * 4096, 4096), Order::FRAME);
         let frame = folio(machine, allocator, order(4)).unwrap();
         allocator.frames().hold(FrameRange::folio(frame, order(4)));
@@ -95,7 +95,7 @@ fn mapping_around_a_fault_fills_the_gaps_only() {
 fn stores_through_file_pages_mark_them_dirty() {
     with_space(small_machine(), |machine, allocator, context| {
         for detach in [false, true] {
-            let tables = Tables::new(allocator, context);
+            let tables = page_tables(allocator, context);
             let frames = FrameRange::folio(folio(machine, allocator, order(3)).unwrap(), order(3));
             allocator.frames().hold(frames);
             let flags = EntryFlags::leaf(Protection::READ | Protection::WRITE);
@@ -119,7 +119,7 @@ fn stores_through_file_pages_mark_them_dirty() {
 fn a_store_marks_its_own_folio_in_a_run_over_two() {
     with_space(small_machine(), |machine, allocator, context| {
         for (detach, stored) in [false, true].into_iter().flat_map(|detach| [0, 1].map(|at| (detach, at))) {
-            let tables = Tables::new(allocator, context);
+            let tables = page_tables(allocator, context);
             let mut folios = [(); 2].map(|()| folio(machine, allocator, BLOCK).unwrap());
             folios.sort_unstable();
             assert_eq!(folios[0].add(512), folios[1], "they are neighbours");
@@ -152,7 +152,7 @@ fn a_store_marks_its_own_folio_in_a_run_over_two() {
 fn dirty_file_pages_stay_counted_until_the_flush_is_over() {
     with_space(small_machine(), |machine, allocator, context| {
         for detach in [false, true] {
-            let tables = Tables::new(allocator, context);
+            let tables = page_tables(allocator, context);
             let frames = FrameRange::folio(folio(machine, allocator, order(3)).unwrap(), order(3));
             allocator.frames().hold(frames);
             tables
@@ -192,7 +192,7 @@ fn dirty_file_pages_stay_counted_until_the_flush_is_over() {
 #[test]
 fn the_zero_frame_is_mapped_without_being_counted() {
     with_space(small_machine(), |machine, allocator, context| {
-        let tables = Tables::new(allocator, context);
+        let tables = page_tables(allocator, context);
         let zero = folio(machine, allocator, Order::FRAME).unwrap();
         let flags = EntryFlags::leaf(Protection::READ);
         tables.map_special_raw(VirtAddr(GIB), zero, flags).unwrap();
@@ -221,7 +221,7 @@ fn the_zero_frame_is_mapped_without_being_counted() {
 #[test]
 fn a_large_leaf_splits_and_collapses_with_exact_counts() {
     with_space(small_machine(), |machine, allocator, context| {
-        let tables = Tables::new(allocator, context);
+        let tables = page_tables(allocator, context);
         let frame = populate_large(machine, allocator, context, VirtAddr(GIB));
         running(machine, context, &[0, 1], || {
             machine.run_on(CpuId(1), || machine.write(VirtAddr(GIB + 7), &[42]).unwrap());
@@ -244,7 +244,7 @@ fn a_large_leaf_splits_and_collapses_with_exact_counts() {
 fn gigantic_leaves_split_twice_and_go_in_any_state() {
     let config = HostedConfig::new(2 * GIB + 64 * MIB).with_cpus(2);
     with_space(HostedConfig { clearing: false, ..config }, |machine, allocator, context| {
-        let tables = Tables::new(allocator, context);
+        let tables = page_tables(allocator, context);
         let map = || {
             let frame = folio(machine, allocator, Order::GIGANTIC).expect("no gigantic folio");
             tables.map_large_raw(VirtAddr(4 * GIB), frame, PageSize::Size1G, written()).unwrap();
@@ -272,7 +272,7 @@ fn gigantic_leaves_split_twice_and_go_in_any_state() {
 #[test]
 fn whole_tables_move_by_their_entry() {
     with_space(small_machine(), |machine, allocator, context| {
-        let tables = Tables::new(allocator, context);
+        let tables = page_tables(allocator, context);
         populate(machine, allocator, context, range(GIB, 4 * MIB), order(4));
         let large = populate_large(machine, allocator, context, VirtAddr(GIB + 4 * MIB));
         let count = context.tables();
@@ -300,7 +300,7 @@ fn whole_tables_move_by_their_entry() {
 #[test]
 fn a_move_beyond_the_last_address_moves_nothing() {
     with_space(small_machine(), |machine, allocator, context| {
-        let tables = Tables::new(allocator, context);
+        let tables = page_tables(allocator, context);
         let frames = populate(machine, allocator, context, range(GIB, 2 * 4096), Order::FRAME);
         let mut owed = FlushBatch::new();
         let moved = tables.move_range(range(GIB, 2 * 4096), VirtAddr(0x7fff_ffff_e000), &mut owed);
@@ -314,7 +314,7 @@ fn a_move_beyond_the_last_address_moves_nothing() {
 #[test]
 fn a_search_for_the_end_of_nothing_skips_whole_entries_and_no_table_of_leaves() {
     with_space(small_machine(), |machine, allocator, context| {
-        let tables = Tables::new(allocator, context);
+        let tables = page_tables(allocator, context);
         let end = |addr| tables.end_of_nothing(VirtAddr(addr)).map(|end| end.0);
         assert_eq!(end(GIB), Some(512 * GIB));
         populate_large(machine, allocator, context, VirtAddr(GIB + 2 * MIB));
@@ -330,7 +330,7 @@ fn a_search_for_the_end_of_nothing_skips_whole_entries_and_no_table_of_leaves() 
 #[test]
 fn a_page_that_is_not_zero_can_still_be_stored_to_when_zeroes_are_dropped() {
     with_space(small_machine(), |machine, allocator, context| {
-        let tables = Tables::new(allocator, context);
+        let tables = page_tables(allocator, context);
         let (all, kept) = (range(GIB, 8 * 4096), VirtAddr(GIB + 3 * 4096));
         let frames = populate(machine, allocator, context, all, Order::FRAME);
         let zero = folio(machine, allocator, Order::FRAME).unwrap();
@@ -356,7 +356,7 @@ fn an_address_space_may_have_five_levels() {
     let config = HostedConfig { five_level: true, ..small_machine() };
     with_allocator(config, |machine, allocator| {
         let context = Tables::create(allocator, PagingMode::FiveLevel).unwrap();
-        let tables = Tables::new(allocator, &context);
+        let tables = page_tables(allocator, &context);
         let addr = VirtAddr(0x00ff_ffff_ffe0_0000 - 4096);
         let frame = allocator.alloc_raw(Gfp::USER, Order::FRAME).unwrap();
         tables.map_raw(addr, FrameRange::new(frame, 1), written()).unwrap();
@@ -364,5 +364,16 @@ fn an_address_space_may_have_five_levels() {
         running(machine, &context, &[0], || machine.write(addr, &[1, 2, 3]).unwrap());
         assert_eq!(check(allocator, &context).leaves, 1);
         assert_eq!(Tables::destroy(allocator, context).anon, -1);
+    });
+}
+
+/// Invariants 4 and W6: in release builds too.
+#[test]
+#[should_panic(expected = "a CPU still runs the address space")]
+fn an_address_space_that_runs_is_not_destroyed() {
+    with_allocator(small_machine(), |machine, allocator| {
+        let context = Tables::create(allocator, PagingMode::FourLevel).unwrap();
+        context.switch_in(machine);
+        Tables::destroy(allocator, context);
     });
 }

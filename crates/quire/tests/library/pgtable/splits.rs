@@ -37,7 +37,7 @@ fn move_to(
     to: VirtAddr,
 ) -> Result<(), MoveError> {
     let mut owed = FlushBatch::new();
-    let moved = Tables::new(allocator, context).move_range(from, to, &mut owed);
+    let moved = page_tables(allocator, context).move_range(from, to, &mut owed);
     owed.flush(allocator, context);
     moved
 }
@@ -132,7 +132,7 @@ fn a_gigantic_leaf_is_split_with_17_flushes() {
     let config = HostedConfig { tlb_model: false, clearing: false, ..HostedConfig::new(2 * GIB + 64 * MIB) };
     with_space(config, |machine, allocator, context| {
         let frame = folio(machine, allocator, Order::GIGANTIC).expect("no gigantic folio");
-        let tables = Tables::new(allocator, context);
+        let tables = page_tables(allocator, context);
         tables.map_large_raw(VirtAddr(4 * GIB), frame, PageSize::Size1G, written()).unwrap();
         running(machine, context, &[0], || {
             machine.reset_counters();
@@ -162,7 +162,7 @@ fn a_store_at_any_moment_of_a_split_is_found_or_faults() {
                 for at in 0..2 {
                     let frame = folio(machine, allocator, BLOCK).unwrap();
                     let addr = all.start.add(at * LARGE);
-                    Tables::new(allocator, context)
+                    page_tables(allocator, context)
                         .map_large_raw(addr, frame, PageSize::Size2M, clean)
                         .unwrap();
                 }
@@ -213,7 +213,7 @@ fn stores_while_leaves_are_split_are_not_lost() {
             for at in 0..LEAVES {
                 let frame = folio(machine, allocator, BLOCK).unwrap();
                 let addr = VirtAddr(GIB + at * LARGE);
-                Tables::new(allocator, context).map_large_raw(addr, frame, PageSize::Size2M, clean).unwrap();
+                page_tables(allocator, context).map_large_raw(addr, frame, PageSize::Size2M, clean).unwrap();
             }
             let (started, moved) = (AtomicBool::new(false), AtomicBool::new(false));
             let place =

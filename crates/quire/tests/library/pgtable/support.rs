@@ -2,6 +2,7 @@
 
 use hosted::raw::RawPages;
 use hosted::raw::RawTables;
+pub use hosted::raw::page_tables;
 use hosted::{Hosted, HostedConfig, Translation};
 use quire::addr::{Frame, FrameRange, Order, PageSize, VirtAddr, VirtRange};
 use quire::arch::ReadyClear;
@@ -62,7 +63,7 @@ pub fn used(allocator: &Allocator<'_>) -> u64 {
 }
 
 pub fn check(allocator: &Allocator<'_>, context: &MmContext) -> TableCensus {
-    Tables::new(allocator, context).validate().expect("the tables are broken")
+    page_tables(allocator, context).validate().expect("the tables are broken")
 }
 
 pub fn folio(machine: &Hosted, allocator: &Allocator<'_>, order: Order) -> Option<Frame> {
@@ -88,7 +89,7 @@ pub fn populate(
     range: VirtRange,
     order: Order,
 ) -> Vec<Frame> {
-    let tables = Tables::new(allocator, context);
+    let tables = page_tables(allocator, context);
     let addrs = (range.start.0..range.end.0).step_by(order.bytes() as usize);
     addrs
         .map(|addr| {
@@ -106,7 +107,7 @@ pub fn populate_large(
     addr: VirtAddr,
 ) -> Frame {
     let frame = folio(machine, allocator, BLOCK).expect("out of memory");
-    Tables::new(allocator, context)
+    page_tables(allocator, context)
         .map_large_raw(addr, frame, PageSize::Size2M, written())
         .expect("not mapped");
     frame
@@ -116,7 +117,7 @@ pub fn populate_large(
 pub fn unmap_all(allocator: &Allocator<'_>, context: &MmContext, range: VirtRange) -> RssChange {
     let mut gather = MmuGather::new(allocator, context);
     let zap = Zap::tables(range, context.mode().user_range());
-    let outcome = Tables::new(allocator, context).unmap(&zap, &mut gather);
+    let outcome = page_tables(allocator, context).unmap(&zap, &mut gather);
     let change = gather.finish();
     outcome.expect("not unmapped");
     change

@@ -30,7 +30,7 @@ struct Shared<'s, 'p> {
 
 impl Shared<'_, '_> {
     fn tables(&self) -> Tables<'_, '_> {
-        Tables::new(self.allocator, self.context)
+        page_tables(self.allocator, self.context)
     }
 
     fn any_range(&self, rng: &mut Rng) -> VirtRange {
@@ -139,7 +139,7 @@ impl Shared<'_, '_> {
     fn fork(&self, part: VirtRange, owed: &mut FlushBatch) {
         let whole = VirtRange::new(part.start.align_down(2 * MIB), part.end.align_up(2 * MIB).unwrap());
         let Ok(child) = Tables::create(self.allocator, Default::default()) else { return };
-        let (to, mut rss) = (Tables::new(self.allocator, &child), RssChange::default());
+        let (to, mut rss) = (page_tables(self.allocator, &child), RssChange::default());
         let _ = self.tables().copy(&to, whole, CopyMode::Private, owed, &mut rss);
         owed.flush(self.allocator, self.context);
         let change = Tables::destroy(self.allocator, child);
@@ -171,7 +171,7 @@ impl Shared<'_, '_> {
 
 /// Invariants 2 to 5 under real concurrency: the machine panics at the first frame or table that is freed while a CPU
 /// still reaches it, and the tables and counts are exact at the end.
-/// Invariants 4 and W1.
+/// Invariants 4, W1 and W6.
 #[test]
 fn threads_fault_unmap_and_move_at_once() {
     let seed = seed(fastrand::u64(..));

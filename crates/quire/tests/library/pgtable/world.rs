@@ -35,7 +35,7 @@ pub struct World<'w, 'p> {
 
 impl<'w, 'p> World<'w, 'p> {
     pub fn tables(&self, space: usize) -> Tables<'_, 'p> {
-        Tables::new(self.allocator, &self.spaces[space].0)
+        page_tables(self.allocator, &self.spaces[space].0)
     }
 
     pub fn add_space(&mut self) {

@@ -150,9 +150,7 @@ fn bad_frames_say_so() {
             assert_eq!(word(manager, beside).0, 1 << 11 | 1 << 12, "its folio came apart");
         }
         compare_flags(machine, manager, std::slice::from_ref(&mm), true);
-        // A frame with an owner: its descriptor says nothing once it is reset.
         let own = manager.pages().alloc_raw(Gfp::KERNEL, order(0)).unwrap();
-        manager.pages().describe(own).unwrap().reset();
         assert_eq!(word(manager, own).0, 0);
         manager.pages().free_raw(own, order(0)).unwrap();
         assert_eq!(word(manager, own).0, 1 << 10);

@@ -1,6 +1,6 @@
 //! The kernel's half of each root, and the state of the processor that start-up asks for.
 
-use hosted::raw::RawMachine;
+use hosted::raw::{RawMachine, page_tables};
 use hosted::{FaultCause, Hosted, HostedConfig, MemoryRange};
 use quire::addr::{Frame, PageSize, VirtAddr};
 use quire::arch::{Entry, EntryFlags, PagingMode, ProcessorState, Protection};
@@ -180,7 +180,7 @@ fn no_user_mapping_reaches_the_kernels_half() {
 fn a_changed_half_of_the_kernel_is_found() {
     with_kernel(PagingMode::FourLevel, ForkStrategy::default(), |machine, manager| {
         let context = PageTables::create(manager.pages(), PagingMode::FourLevel).unwrap();
-        let tables = PageTables::new(manager.pages(), &context);
+        let tables = page_tables(manager.pages(), &context);
         assert_eq!(tables.validate().unwrap().tables, 1);
         let entry = machine.load_entry_raw(ROOT, 300);
         // What hardware records is no change.

@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
+use hosted::raw::IsolatedMemory;
 use hosted::{Hosted, HostedConfig, Nested, during};
 use quire::addr::VirtAddr;
 use quire::arch::Protection;
@@ -136,7 +137,7 @@ struct World<'w, 'm, P: Platform> {
 }
 
 impl Ready {
-    fn with_world<P: Platform, R>(
+    fn with_world<P: Platform + IsolatedMemory, R>(
         &self,
         platform: &P,
         work: impl FnOnce(&World<'_, '_, P>) -> Result<R, Skip>,

@@ -2,6 +2,7 @@
 
 use hosted::raw::RawPages;
 use hosted::raw::RawTables;
+use hosted::raw::page_tables;
 use std::time::Instant;
 
 use hosted::{Bare, Hosted, HostedConfig};
@@ -135,7 +136,7 @@ impl World<'_, '_> {
     }
 
     fn tables(&self) -> PageTables<'_, '_, Bare> {
-        PageTables::new(self.allocator, self.context)
+        page_tables(self.allocator, self.context)
     }
 
     /// Maps the whole folio, `bytes` at a time.
@@ -152,7 +153,7 @@ impl World<'_, '_> {
             | EntryFlags::DIRTY
             | EntryFlags::SOFT_DIRTY;
         let run = FrameRange::new(self.first.add(at / PAGE), bytes / PAGE);
-        PageTables::new(self.allocator, context).map_raw(START.add(at), run, flags)
+        page_tables(self.allocator, context).map_raw(START.add(at), run, flags)
     }
 
     /// Maps pieces as they arrive, here and in another address space, and collapses both; returns the time of
@@ -184,7 +185,7 @@ impl World<'_, '_> {
     fn fork(&self) -> Result<f64, MapError> {
         self.map(BLOCK)?;
         let context = PageTables::create(self.allocator, PagingMode::FourLevel)?;
-        let child = PageTables::new(self.allocator, &context);
+        let child = page_tables(self.allocator, &context);
         let (mut owed, mut rss) = (FlushBatch::new(), RssChange::default());
         let start = Instant::now();
         let copied = self.tables().copy(&child, ALL, CopyMode::Shared, &mut owed, &mut rss);
@@ -196,7 +197,7 @@ impl World<'_, '_> {
 
     fn collapse(&self, context: &MmContext) -> Result<(), MapError> {
         let mut gather = MmuGather::new(self.allocator, context);
-        let collapsed = PageTables::new(self.allocator, context).collapse_whole(START, &mut gather);
+        let collapsed = page_tables(self.allocator, context).collapse_whole(START, &mut gather);
         gather.finish();
         if collapsed == Ok(true) { Ok(()) } else { Err(MapError::Occupied) }
     }

@@ -1,6 +1,6 @@
 //! The load: its requests and their lifetimes.
 
-use hosted::raw::RawPages;
+use hosted::raw::{IsolatedMemory, RawPages};
 use quire::addr::{Frame, Order};
 use quire::page_alloc::{Gfp, PageAllocator};
 use quire::platform::Platform;
@@ -25,7 +25,7 @@ pub(super) struct Done {
 }
 
 /// The folios in use.
-struct Load<'a, 'p, P: Platform> {
+struct Load<'a, 'p, P: Platform + IsolatedMemory> {
     pages: &'a PageAllocator<'p, P>,
     rng: fastrand::Rng,
     frames: u64,
@@ -41,7 +41,10 @@ struct Load<'a, 'p, P: Platform> {
 
 /// Makes all requests of `case`, then frees every folio that is movable or short-lived. Returns those that
 /// pin blocks.
-pub(super) fn run<P: Platform>(pages: &PageAllocator<'_, P>, case: &Mobilities) -> (Done, Vec<Held>) {
+pub(super) fn run<P: Platform + IsolatedMemory>(
+    pages: &PageAllocator<'_, P>,
+    case: &Mobilities,
+) -> (Done, Vec<Held>) {
     let frames = case.bytes / 4096;
     let mut load = Load {
         pages,
@@ -65,7 +68,7 @@ pub(super) fn run<P: Platform>(pages: &PageAllocator<'_, P>, case: &Mobilities) 
     (load.done, load.forever)
 }
 
-impl<P: Platform> Load<'_, '_, P> {
+impl<P: Platform + IsolatedMemory> Load<'_, '_, P> {
     fn request(&mut self) {
         self.done.requests += 1;
         match self.rng.u16(..1000) {

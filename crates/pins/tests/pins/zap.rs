@@ -175,12 +175,12 @@ fn entry_by_entry_falls_with_the_size_of_folios() {
             for page in (0..64).step_by(1 << order) {
                 let order = Order::new(order).unwrap();
                 let frames = FrameRange::folio(allocator.alloc_raw(Gfp::USER, order).unwrap(), order);
-                PageTables::new(&allocator, &context).map_raw(range(page, 1).start, frames, flags).unwrap();
+                page_tables(&allocator, &context).map_raw(range(page, 1).start, frames, flags).unwrap();
             }
             let unmap = || {
                 let mut gather = MmuGather::new(&allocator, &context);
                 let zap = Zap::tables(range(0, 64), range(0, 64));
-                PageTables::new(&allocator, &context).unmap(&zap, &mut gather).unwrap();
+                page_tables(&allocator, &context).unmap(&zap, &mut gather).unwrap();
                 gather.finish();
             };
             // SAFETY: H7: the handler does nothing.

@@ -39,8 +39,10 @@ pub const COLLAPSE_SCAN_PAGES: u64 = 4096;
 pub const HUGE_BATCH: usize = 128;
 
 /// Page descriptors in a frame of the window.
+#[cfg(feature = "published")]
 pub const WINDOW_DESCRIPTORS: u64 = FRAME_SIZE / DESCRIPTOR_SIZE as u64;
 /// Huge pages of 2 MiB whose part of the window a batch changes between two reschedule points.
+#[cfg(feature = "published")]
 pub const WINDOW_STRIDE: u64 = 64;
 
 /// Bytes of a page descriptor.

@@ -6,19 +6,19 @@
 use core::sync::atomic::{AtomicU64, Ordering};
 
 macro_rules! stats {
-    ($($(#[$doc:meta])* $variant:ident = $name:literal),* $(,)?) => {
+    ($($(#[doc = $doc:literal])* $(#[cfg($when:meta)])? $variant:ident = $name:literal),* $(,)?) => {
         /// A counted event or amount.
         #[derive(Clone, Copy, PartialEq, Eq, Debug)]
         #[repr(usize)]
-        pub enum Stat { $($(#[$doc])* $variant),* }
+        pub enum Stat { $($(#[doc = $doc])* $(#[cfg($when)])? $variant),* }
 
         impl Stat {
             /// Every counter.
-            pub const ALL: &'static [Self] = &[$(Self::$variant),*];
+            pub const ALL: &'static [Self] = &[$($(#[cfg($when)])? Self::$variant),*];
 
             /// The name in `/proc/vmstat`, or in its style where Linux has no such counter.
             pub const fn name(self) -> &'static str {
-                match self { $(Self::$variant => $name),* }
+                match self { $($(#[cfg($when)])? Self::$variant => $name),* }
             }
         }
     };
@@ -76,18 +76,25 @@ stats! {
     /// Holds of a pool's lock.
     HugetlbLock = "hugetlb_lock",
     /// Flushes of the window of page descriptors on all CPUs.
+    #[cfg(feature = "published")]
     VmemmapFlush = "vmemmap_flush",
     /// Grace periods before frames of the window were taken while walkers might read them.
+    #[cfg(feature = "published")]
     VmemmapGrace = "vmemmap_grace",
     /// Changed entries of the window's page tables: leaves made tables, other frames, other rights to store.
+    #[cfg(feature = "published")]
     VmemmapEntry = "vmemmap_entry",
     /// Leaves of 2 MiB of the window that became tables.
+    #[cfg(feature = "published")]
     VmemmapSplit = "vmemmap_split",
     /// Frames of the window that were freed.
+    #[cfg(feature = "published")]
     VmemmapFree = "vmemmap_free",
     /// Frames allocated for the window after start-up: tables, copies of retained frames, restored frames.
+    #[cfg(feature = "published")]
     VmemmapAlloc = "vmemmap_alloc",
     /// Page descriptors of the window, 64 bytes each, written one by one or copied with their frame.
+    #[cfg(feature = "published")]
     VmemmapWrite = "vmemmap_write",
     /// Page faults.
     Pgfault = "pgfault",

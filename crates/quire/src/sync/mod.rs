@@ -15,6 +15,7 @@
 mod lease;
 mod pinned;
 mod rwlock;
+#[cfg(feature = "published")]
 mod sections;
 mod spin;
 mod stack;
@@ -22,6 +23,7 @@ mod stack;
 pub use lease::Lease;
 pub use pinned::Pinned;
 pub use rwlock::{ReadGuard, RwLock, WriteGuard};
+#[cfg(feature = "published")]
 pub use sections::{Section, Sections};
 pub use spin::{RawLock, SpinGuard, SpinLock};
 pub use stack::{Stack, Taken};

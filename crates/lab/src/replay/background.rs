@@ -21,7 +21,6 @@ use super::progress::Progress;
 use super::run::{Purpose, World};
 use super::survey::Survey;
 use super::verb::PAGE;
-use crate::host::machine;
 
 /// Turns of the background in one replay.
 const TURNS: u64 = 256;
@@ -259,10 +258,8 @@ impl Recording {
     /// # Errors
     /// [`ReplayError`].
     pub(crate) fn open(path: &Path) -> Result<Self, ReplayError> {
-        // The times of a build without optimisation are compared with nothing.
-        let purpose = if machine::is_quick_build() { Purpose::Contents } else { Purpose::Time };
         let survey = Survey::of(path, Bounds::NONE, &mut Progress::new(String::new()))?;
-        let world = World::new(needed(&survey), survey.header.cpus as usize, purpose)?;
+        let world = World::new(needed(&survey), survey.header.cpus as usize, Purpose::Time)?;
         Ok(Self { path: path.to_owned(), survey, world, watch: Stopwatch::new() })
     }
 

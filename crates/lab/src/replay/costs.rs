@@ -42,6 +42,9 @@ impl Stopwatch {
     }
 }
 
+/// The longest distinguished time: an hour.
+const LONGEST_NS: u64 = 3_600_000_000_000;
+
 /// Durations in nanoseconds: their sum exact, their median to three digits, in bounded memory.
 #[derive(Clone)]
 pub(super) struct Series {
@@ -51,14 +54,14 @@ pub(super) struct Series {
 
 impl Series {
     fn new() -> Self {
-        // An hour is the longest distinguished time; a histogram of that range has some 300 KiB at most.
-        const HOUR_NS: u64 = 3_600_000_000_000;
-        let histogram = Histogram::new_with_max(HOUR_NS, 3).expect("the range and three digits are allowed");
+        // It grows to the range of what it has, which is small for most.
+        let histogram = Histogram::new(3).expect("three digits are allowed");
         Self { histogram, sum: 0 }
     }
 
     pub(super) fn add(&mut self, ns: u64) {
-        self.histogram.saturating_record(ns);
+        // A histogram of that range has some 300 KiB.
+        self.histogram.record(ns.min(LONGEST_NS)).expect("it grows to that range");
         self.sum += ns;
     }
 
@@ -136,5 +139,16 @@ mod tests {
         assert_eq!(series.usual(), Some(200), "a long one counts");
         series.add(5_000_000);
         assert_eq!((series.usual(), series.median()), (Some(200), Some(100)));
+    }
+
+    #[test]
+    fn medians_of_any_length_have_three_digits() {
+        for ns in [2_047, 2_048, 5_000_000, 999_999_999_999, LONGEST_NS, u64::MAX / 2] {
+            let mut series = Series::new();
+            [ns, 1].into_iter().cycle().take(3).for_each(|ns| series.add(ns.min(LONGEST_NS)));
+            let median = series.median().expect("it has times");
+            let error = median.abs_diff(ns.min(LONGEST_NS));
+            assert!(error <= median / 1000, "{median} of {ns}");
+        }
     }
 }

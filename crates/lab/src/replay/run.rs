@@ -87,7 +87,8 @@ impl Outcome {
 pub(super) enum Purpose {
     /// All checks are on.
     Check,
-    /// Memory is populated from the start, so that no time includes a fault of the host.
+    /// Memory is populated from the start, so that no time includes a fault of the host. A build with assertions does
+    /// without, since its times say nothing.
     Time,
     /// Memory takes what is touched of it.
     Contents,
@@ -107,7 +108,7 @@ impl World {
             Purpose::Check => {
                 HostedConfig { on_violation: OnViolation::Record, ..HostedConfig::sparse(bytes) }
             }
-            Purpose::Time => bench,
+            Purpose::Time => HostedConfig { prefault: !cfg!(debug_assertions), ..bench },
             Purpose::Contents => HostedConfig { prefault: false, ..bench },
             Purpose::Counts => HostedConfig { prefault: false, clearing: false, ..bench },
         };

@@ -50,7 +50,7 @@ const GRAIN: u64 = 0xf;
 const COMPARED: u64 = 0x10;
 
 /// A page descriptor. The frame's owner defines the fields; all are atomics because a stale reader may look.
-/// A new owner finds the last owner's values until it calls [`Self::reset`].
+/// A new owner finds the last owner's values until the library resets it.
 #[derive(Default)]
 #[repr(C, align(64))]
 pub struct Descriptor {

@@ -63,16 +63,16 @@ fn touch(kib: usize, bytes: usize) -> io::Result<f64> {
     let first = memory.as_ptr().align_offset(ALIGN);
     let between = vec![1u8; BETWEEN];
     let clock = clock_ns();
-    let (mut ns, mut folios) = (0.0, 0.0);
+    let mut ns = 0.0;
     for byte in memory[first..first + bytes].iter_mut().step_by(kib * 1024) {
         std::hint::black_box(between.iter().step_by(64).map(|&byte| u64::from(byte)).sum::<u64>());
         let start = Instant::now();
         *std::hint::black_box(byte) = 1;
         ns += start.elapsed().as_nanos() as f64;
-        folios += 1.0;
     }
     std::hint::black_box(&mut memory);
-    Ok((ns / folios - clock).max(1.0))
+    let folios = bytes / 1024 / kib;
+    Ok((ns / folios as f64 - clock).max(1.0))
 }
 
 /// Nanoseconds that it takes to read the clock; the median.

@@ -32,7 +32,7 @@ fn free(allocator: &Allocator<'_>, frame: Frame) {
 }
 
 /// Instructions of `work`, and of the trap itself.
-fn steps_of(machine: &Hosted, work: &mut dyn FnMut()) -> u64 {
+pub(super) fn steps_of(machine: &Hosted, work: &mut dyn FnMut()) -> u64 {
     // SAFETY: H7: the handler does nothing.
     let counted =
         unsafe { machine.interrupt_at_steps(InterruptPlan::Count, Context::HardInterrupt, || (), work) };

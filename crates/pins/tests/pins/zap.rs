@@ -15,6 +15,8 @@ use quire::stats::Stat;
 use quire::tlb::{MmContext, MmuGather, ZapStrategy};
 
 use crate::Allocator;
+#[cfg(not(miri))]
+use crate::instructions::steps_of;
 use pins::{Calls, Counting};
 
 /// In the middle of the tables of upper levels.
@@ -177,18 +179,15 @@ fn entry_by_entry_falls_with_the_size_of_folios() {
                 let frames = FrameRange::folio(allocator.alloc_raw(Gfp::USER, order).unwrap(), order);
                 page_tables(&allocator, &context).map_raw(range(page, 1).start, frames, flags).unwrap();
             }
-            let unmap = || {
+            let mut unmap = || {
                 let mut gather = MmuGather::new(&allocator, &context);
                 let zap = Zap::tables(range(0, 64), range(0, 64));
                 page_tables(&allocator, &context).unmap(&zap, &mut gather).unwrap();
                 gather.finish();
             };
-            // SAFETY: H7: the handler does nothing.
-            let counted = unsafe {
-                machine.interrupt_at_steps(InterruptPlan::Count, Context::HardInterrupt, || (), unmap)
-            };
+            let steps = steps_of(&machine, &mut unmap);
             PageTables::destroy(&allocator, context);
-            counted.unwrap().events
+            steps
         };
         let (of_16, of_64) = (steps(4), steps(6));
         println!("64 pages, in folios of 16: {of_16} instructions, of 64: {of_64}");

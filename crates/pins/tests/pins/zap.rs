@@ -1,16 +1,15 @@
 //! Large folios must not make unmapping of single pages dearer: by every counter, the batched way costs at
 //! most what going entry by entry does.
 
+use hosted::HostedConfig;
 use hosted::raw::RawPages;
 use hosted::raw::RawTables;
 use hosted::raw::page_tables;
-use hosted::{HostedConfig, InterruptPlan};
 use quire::addr::{FrameRange, Order, PageSize, VirtAddr, VirtRange};
 use quire::arch::{EntryFlags, PagingMode, Protection};
 use quire::cpu::CpuId;
 use quire::page_alloc::Gfp;
 use quire::pgtable::{PageTables, Zap};
-use quire::platform::Context;
 use quire::stats::Stat;
 use quire::tlb::{MmContext, MmuGather, ZapStrategy};
 
@@ -145,12 +144,7 @@ fn one_page_never_takes_more_instructions_than_entry_by_entry() {
             let steps = |zap| {
                 let allocator = crate::allocator(&counting, &machine);
                 staged(&counting, &allocator, zap, scene, |context| {
-                    let work = || unmap(&allocator, context, scene);
-                    // SAFETY: H7: the handler does nothing.
-                    let counted = unsafe {
-                        machine.interrupt_at_steps(InterruptPlan::Count, Context::HardInterrupt, || (), work)
-                    };
-                    counted.unwrap().events
+                    steps_of(&machine, &mut || unmap(&allocator, context, scene))
                 })
             };
             let (way, singly) = (steps(ZapStrategy::Tables), steps(ZapStrategy::PerPage));

@@ -15,9 +15,12 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitPidFlag, waitpid};
 use nix::unistd::Pid;
 
+use everything::NAMES;
+
 mod clears;
 mod compare;
 mod counts;
+mod everything;
 mod gigantic;
 mod guests;
 mod instructions;
@@ -76,23 +79,8 @@ fn may_change_settings() -> bool {
 fn a_smoke_run_of_everything_writes_whole_lines_and_restores_the_machine() {
     let _alone = alone();
     let before = settled();
-    let directory = tempfile::tempdir().unwrap();
-    let file = directory.path().join("results.json");
-    let output = output(&["--smoke", "--ipi-price", "252", "--json", file.to_str().unwrap()]);
-    assert!(output.status.success(), "{}", text(&output.stderr));
+    let (table, rows) = everything::smoke();
     assert_eq!(settings(), before);
-    let table = text(&output.stdout);
-    let rows = rows(&std::fs::read_to_string(&file).unwrap());
-    for row in &rows {
-        check(row);
-        assert!(
-            table.contains(&row.case) && table.contains(&row.arm),
-            "{} {} not in the table",
-            row.case,
-            row.arm
-        );
-    }
-    assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1, "no temporary file is left");
     let cases = |experiment: &str| -> BTreeSet<String> {
         rows.iter().filter(|row| row.experiment == experiment).map(|row| row.case.clone()).collect()
     };
@@ -266,39 +254,6 @@ fn check_other_allocator_experiments(rows: &[Row]) {
         assert!(row.samples.iter().all(|sample| *sample == whole), "{} {}", row.case, row.arm);
     }
 }
-
-const NAMES: [&str; 30] = [
-    "boot",
-    "page-alloc",
-    "time-bench",
-    "pcp-interrupt",
-    "mobility",
-    "page-test",
-    "brk-test",
-    "fault",
-    "unmap",
-    "dontneed",
-    "exit",
-    "fork",
-    "protect",
-    "move",
-    "churn",
-    "collapse",
-    "mapcount",
-    "collapse-thp",
-    "khugepaged",
-    "clear",
-    "clear-cache",
-    "clear-then-use",
-    "first-touch",
-    "mlock-gigantic",
-    "hugetlb-pool",
-    "demote",
-    "hugetlb-churn",
-    "brackets",
-    "postcopy",
-    "guest",
-];
 
 /// Our own arms of the experiments on the page allocator.
 const OURS: [&str; 3] = ["quire", "irq-off", "task-only"];

@@ -132,7 +132,7 @@ fn check_sums(set: &Value) {
 #[test]
 fn what_is_chosen_keeps_to_the_waste_and_is_shown() {
     let path = trace("gcc.qtrace");
-    for (most, goal) in [("5", "throughput"), ("0.5", "throughput"), ("100", "throughput"), ("5", "memory")] {
+    for (most, goal) in [("0.5", "throughput"), ("100", "throughput"), ("5", "memory")] {
         let options = ["--max-waste", most, "--goal", goal];
         let line = line(&path, &options);
         let best = set(&line, &line["best"]);

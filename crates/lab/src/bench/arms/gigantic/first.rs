@@ -137,7 +137,7 @@ impl Arm<First> for Ours {
         if self.shared.processors.len() < cpus {
             return Err(Skip("this machine has one processor, so no other CPU can help".to_owned()));
         }
-        let machine = self.shared.machine(GIB)?;
+        let machine = self.shared.machine(GIB, GIB)?;
         let ahead = |way| if self.way == way { u64::MAX } else { 0 };
         let zeroes = Zeroes {
             blocks_ahead: ahead(Way::Ahead),

@@ -15,6 +15,9 @@ use crate::bench::experiment::Skip;
 /// Bytes of a gigantic folio.
 pub(super) const GIB: usize = 1 << 30;
 
+/// Bytes that the tables of a small machine do not exceed.
+const TABLES: usize = 64 << 20;
+
 /// Bytes between two marks: the last word before each multiple of them.
 const MARKED: usize = 256 << 10;
 /// Faults after which a store counts as impossible.
@@ -32,10 +35,10 @@ impl Shared {
         Self { policy: setting.policy, processors: setting.cpus.clone(), kept: RefCell::new(None) }
     }
 
-    /// A machine with `bytes` bytes in aligned folios of 1 GiB and a CPU for each processor.
-    pub(super) fn machine(&self, bytes: usize) -> Result<Rc<Hosted>, Skip> {
-        // One GiB more, so that enough folios are aligned wherever the tables are.
-        let bytes = (bytes.next_multiple_of(GIB) + GIB) as u64;
+    /// A machine with `bytes` bytes in aligned pages of `page` bytes and a CPU for each processor.
+    pub(super) fn machine(&self, bytes: usize, page: usize) -> Result<Rc<Hosted>, Skip> {
+        // More, so that enough pages are aligned wherever the tables are.
+        let bytes = (bytes.next_multiple_of(page) + page.max(TABLES)) as u64;
         let mut kept = self.kept.borrow_mut();
         if let Some(machine) = kept.as_ref().filter(|machine| machine.ranges()[0].bytes >= bytes) {
             return Ok(machine.clone());

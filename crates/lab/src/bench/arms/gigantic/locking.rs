@@ -190,7 +190,7 @@ impl Arm<Locking> for Ours {
             },
             ..Config::default()
         };
-        let machine = self.shared.machine(case.total())?;
+        let machine = self.shared.machine(case.total(), case.page)?;
         let (processors, saves) = (&self.shared.processors, matches!(self.way, Way::Saving));
         Ok(Box::new(Ready { case: *case, processors, machine, config, pool, saves }))
     }

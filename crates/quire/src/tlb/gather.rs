@@ -324,8 +324,8 @@ impl<'a, 'p, P: TablePlatform> MmuGather<'a, 'p, P> {
             next += 1;
             match self.span(at).content() {
                 #[cfg(feature = "published")]
-                Content::Leaves(_) if !self.context.zap().is_by_table() => {
-                    next = self.drain_folio(&mut drain, at);
+                Content::Leaves(leaves) if !self.context.zap().is_by_table() => {
+                    next = self.drain_folio(&mut drain, leaves, next);
                 }
                 Content::Leaves(leaves) => drain.leaves(leaves),
                 Content::Table { frame, level } => {

@@ -46,8 +46,8 @@ fn ranks(machine: &Hosted) {
 }
 
 fn interrupts(machine: &Hosted) {
-    let state = machine.interrupts_off();
-    machine.interrupts_restore(state);
+    let state = machine.disable_interrupts();
+    machine.restore_interrupts(state);
 }
 
 /// What it takes to interrupt work, and to follow it step by step.

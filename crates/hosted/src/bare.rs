@@ -12,7 +12,7 @@ use std::sync::atomic::AtomicU32;
 use quire::addr::{Frame, FrameRange, PhysAddr, VirtRange};
 use quire::arch::{Caches, CpuFeatures, ProcessorState, ReadyClear, ReadyCopy};
 use quire::cpu::{CpuId, CpuSet};
-use quire::platform::{Context, FlushRequest, FramePlatform, InterruptState, Platform, TablePlatform};
+use quire::platform::{Context, FlushRequest, FramePlatform, Platform, TablePlatform};
 
 use crate::files::SyntheticFiles;
 use crate::machine::Hosted;
@@ -77,14 +77,16 @@ unsafe impl FramePlatform for Bare {
         Task::with(Task::unpinned);
     }
 
+    #[cfg(feature = "published")]
     #[inline]
-    fn interrupts_off(&self) -> InterruptState {
+    fn interrupts_off(&self) -> bool {
         self.0.interrupts_off()
     }
 
+    #[cfg(feature = "published")]
     #[inline]
-    fn interrupts_restore(&self, state: InterruptState) {
-        self.0.interrupts_restore(state);
+    fn interrupts_restore(&self, were_on: bool) {
+        self.0.interrupts_restore(were_on);
     }
 
     #[inline]
@@ -176,6 +178,7 @@ unsafe impl TablePlatform for Bare {
         self.0.flush_remote_wait(targets, request);
     }
 
+    #[cfg(feature = "published")]
     fn flush_kernel(&self, range: VirtRange) {
         self.0.flush_kernel(range);
     }

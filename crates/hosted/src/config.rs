@@ -84,7 +84,7 @@ pub struct HostedConfig {
     /// The least time that a flush of the kernel's addresses takes, as on a machine with more processors. The
     /// caller spins for what is left of it.
     pub kernel_flush: Duration,
-    /// Let [`quire::platform::FramePlatform::interrupts_off`] and `interrupts_restore` execute a kernel's
+    /// Let [`crate::Hosted::disable_interrupts`] and `restore_interrupts` execute a kernel's
     /// instructions as far as a process can: saving and restoring the processor's flags (`pushf`, `popf`),
     /// which is most of the price. Interrupts themselves are modelled either way.
     pub interrupt_price: bool,

@@ -10,9 +10,7 @@ use quire::addr::{Frame, FrameRange, PhysAddr, VirtRange};
 use quire::arch::{Caches, CpuFeatures, PagingMode, ProcessorState, ReadyClear, ReadyCopy};
 use quire::cpu::{CpuId, CpuSet};
 use quire::limits::FRAME_SIZE;
-use quire::platform::{
-    Context, FlushExtent, FlushRequest, FramePlatform, InterruptState, Platform, TablePlatform,
-};
+use quire::platform::{Context, FlushExtent, FlushRequest, FramePlatform, Platform, TablePlatform};
 use quire::rank::Rank;
 use rustix::thread::{futex, sched_yield};
 
@@ -57,6 +55,34 @@ impl Hosted {
             task.ranks.at_most(Rank::AddressSpace);
             debug_assert_eq!(task.pins(), 0, "a pinned task cannot wait for a secondary MMU");
             debug_assert!(!task.interrupts_off(), "a secondary MMU was told with interrupts off");
+        });
+    }
+
+    /// Turns interrupts off on the running CPU, and returns whether they were on. Calls nest in stack order.
+    #[inline]
+    pub fn disable_interrupts(&self) -> bool {
+        Task::with(|task| {
+            if self.config.interrupt_price {
+                task.flags.store(save_flags(), Ordering::Relaxed);
+            }
+            let off = task.interrupts_off();
+            task.set_interrupts_off(true);
+            !off
+        })
+    }
+
+    /// Turns interrupts on again if the matching [`Self::disable_interrupts`] found them on. Those that waited
+    /// arrive then.
+    #[inline]
+    pub fn restore_interrupts(&self, were_on: bool) {
+        Task::with(|task| {
+            task.set_interrupts_off(!were_on);
+            if self.config.interrupt_price {
+                restore_flags(task.flags.load(Ordering::Relaxed));
+            }
+            if were_on {
+                called(task);
+            }
         });
     }
 
@@ -113,29 +139,16 @@ unsafe impl FramePlatform for Hosted {
         }
     }
 
+    #[cfg(feature = "published")]
     #[inline]
-    fn interrupts_off(&self) -> InterruptState {
-        Task::with(|task| {
-            if self.config.interrupt_price {
-                task.flags.store(save_flags(), Ordering::Relaxed);
-            }
-            let off = task.interrupts_off();
-            task.set_interrupts_off(true);
-            InterruptState(!off)
-        })
+    fn interrupts_off(&self) -> bool {
+        self.disable_interrupts()
     }
 
+    #[cfg(feature = "published")]
     #[inline]
-    fn interrupts_restore(&self, state: InterruptState) {
-        Task::with(|task| {
-            task.set_interrupts_off(!state.0);
-            if self.config.interrupt_price {
-                restore_flags(task.flags.load(Ordering::Relaxed));
-            }
-            if state.0 {
-                called(task);
-            }
-        });
+    fn interrupts_restore(&self, were_on: bool) {
+        self.restore_interrupts(were_on);
     }
 
     #[inline]
@@ -363,28 +376,9 @@ unsafe impl TablePlatform for Hosted {
         }
     }
 
-    /// Flushes the modelled TLBs of all CPUs, offline ones too.
+    #[cfg(feature = "published")]
     fn flush_kernel(&self, range: VirtRange) {
-        debug_assert!(!Task::with(Task::interrupts_off), "a kernel flush was sent with interrupts off");
-        Task::with(|task| {
-            debug_assert_eq!(task.pins(), 0, "a pinned task cannot wait for all CPUs");
-            task.ranks.at_most(Rank::AddressSpace);
-        });
-        let begun = (!self.config.kernel_flush.is_zero()).then(Instant::now);
-        let counters = self.own_counters();
-        let others = self.online.snapshot().len() - 1;
-        counters.flushes_kernel.add(1);
-        counters.cpus_targeted.add(others as u64);
-        if self.config.real_ipis && others > 0 {
-            counters.ipis.add(1);
-            barriers::interrupt_processors();
-        }
-        if !self.tlbs.losses.fail() {
-            self.tlbs.flush_kernel(range);
-        }
-        while begun.is_some_and(|begun| begun.elapsed() < self.config.kernel_flush) {
-            std::hint::spin_loop();
-        }
+        self.flush_kernel_range(range);
     }
 
     fn secondary_invalidate_start(&self, root: Frame, range: VirtRange) {

@@ -8,7 +8,7 @@ use quire::rank::Rank;
 /// finds a wrong order.
 pub(crate) struct HeldRanks(AtomicU32);
 
-const ALL: [Rank; Rank::Parked as usize] = [
+const ALL: &[Rank] = &[
     Rank::AddressSpace,
     Rank::Families,
     Rank::FileTable,
@@ -22,6 +22,7 @@ const ALL: [Rank; Rank::Parked as usize] = [
     Rank::PageTableSecond,
     Rank::HugeFs,
     Rank::HugePool,
+    #[cfg(feature = "published")]
     Rank::Sections,
     Rank::Slab,
     Rank::ListDrain,
@@ -32,6 +33,9 @@ const ALL: [Rank; Rank::Parked as usize] = [
     Rank::Pool,
     Rank::Parked,
 ];
+
+#[cfg(feature = "published")]
+const _: () = assert!(ALL.len() == Rank::Parked as usize, "a rank has no name");
 
 impl HeldRanks {
     pub(crate) const fn none() -> Self {
@@ -80,7 +84,7 @@ impl HeldRanks {
 
 /// The ranks in a set, lowest first.
 pub(crate) fn names(held: u32) -> Vec<Rank> {
-    ALL.into_iter().filter(|&rank| held >> rank as u32 & 1 == 1).collect()
+    ALL.iter().copied().filter(|&rank| held >> rank as u32 & 1 == 1).collect()
 }
 
 #[cold]

@@ -7,7 +7,7 @@ use hosted::Hosted;
 use quire::addr::{Frame, FrameRange, PhysAddr};
 use quire::arch::{Caches, CpuFeatures, ProcessorState, ReadyClear, ReadyCopy};
 use quire::cpu::{CpuId, CpuSet};
-use quire::platform::{Context, FlushRequest, FramePlatform, InterruptState, Platform, TablePlatform};
+use quire::platform::{Context, FlushRequest, FramePlatform, Platform, TablePlatform};
 use quire::rank::Rank;
 
 macro_rules! calls {
@@ -108,14 +108,14 @@ unsafe impl<const WATCHES: bool> FramePlatform for Machine<'_, WATCHES> {
         self.machine.unpin();
     }
 
-    fn interrupts_off(&self) -> InterruptState {
+    fn interrupts_off(&self) -> bool {
         one(&self.counts.interrupt_switches);
         self.machine.interrupts_off()
     }
 
-    fn interrupts_restore(&self, state: InterruptState) {
+    fn interrupts_restore(&self, were_on: bool) {
         one(&self.counts.interrupt_switches);
-        self.machine.interrupts_restore(state);
+        self.machine.interrupts_restore(were_on);
     }
 
     fn context(&self) -> Context {

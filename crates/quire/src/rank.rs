@@ -31,6 +31,7 @@ pub enum Rank {
     /// The pool of huge pages of one size.
     HugePool,
     /// The right to wait for a grace period.
+    #[cfg(feature = "published")]
     Sections,
     /// A cache of small objects.
     Slab,

@@ -2,7 +2,7 @@
 
 use core::sync::atomic::AtomicU32;
 
-use quire::addr::{Frame, PhysAddr, VirtRange};
+use quire::addr::{Frame, PhysAddr};
 use quire::arch::{CpuFeatures, ProcessorState};
 use quire::cpu::{CpuId, CpuSet};
 use quire::page_alloc::NodePolicy;
@@ -169,10 +169,6 @@ unsafe impl TablePlatform for Machine {
 
     fn flush_remote_wait(&self, _targets: &CpuSet, _request: &FlushRequest) {
         ipi::wait_for_flush();
-    }
-
-    fn flush_kernel(&self, range: VirtRange) {
-        ipi::flush_kernel(range);
     }
 }
 

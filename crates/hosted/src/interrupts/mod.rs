@@ -3,9 +3,9 @@
 //!
 //! Each runs its handler as [`Hosted::interrupt`](crate::Hosted::interrupt) would, on the same CPU and
 //! thread, if the modelled interrupts are on; else it waits for
-//! [`FramePlatform::interrupts_restore`](quire::platform::FramePlatform::interrupts_restore). The machine's
-//! own work in one call (a walk of its MMU, a flush of its TLBs) is one step to them, as in hardware. They
-//! nest as on a real CPU: a soft interrupt interrupts tasks only, a hard one also soft ones.
+//! [`Hosted::restore_interrupts`](crate::Hosted::restore_interrupts). The machine's own work in one call (a
+//! walk of its MMU, a flush of its TLBs) is one step to them, as in hardware. They nest as on a real CPU: a
+//! soft interrupt interrupts tasks only, a hard one also soft ones.
 
 #[cfg(not(miri))]
 mod instruction;

@@ -41,7 +41,7 @@ impl Hosted {
     /// says, without signals and at the cost of a call.
     ///
     /// Counted are the calls that `body` makes in the context that this is called in: `pin`, `lock_taken` and
-    /// `lock_dropped` where ranks are checked, `frames_freed` where TLBs are modelled, `interrupts_restore` when it turns
+    /// `lock_dropped` where ranks are checked, `frames_freed` where TLBs are modelled, `restore_interrupts` when it turns
     /// interrupts on, `online_cpus`, `fence_cpus`, `relax`, and in debug builds `unpin`.
     ///
     /// # Panics

@@ -1,12 +1,16 @@
 //! Accesses in kernel mode, through the kernel's page table and each CPU's cached translations of it.
 
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
-use quire::addr::{Frame, PhysAddr, VirtAddr};
+use quire::addr::{Frame, PhysAddr, VirtAddr, VirtRange};
+use quire::rank::Rank;
 
 use super::Access;
 use super::fault::PageFault;
+use crate::barriers;
 use crate::machine::Hosted;
+use crate::task::Task;
 
 impl Hosted {
     /// Makes `root`, a table of the machine's highest level, the kernel's page table on all CPUs, or leaves
@@ -14,6 +18,30 @@ impl Hosted {
     /// against cached ones of this one. Address spaces that are created from now on have its upper half.
     pub fn set_kernel_root(&self, root: Option<Frame>) {
         self.tlbs.load_kernel(root);
+    }
+
+    /// Flushes the kernel's translations of `range` on all CPUs, offline ones too.
+    pub fn flush_kernel_range(&self, range: VirtRange) {
+        debug_assert!(!Task::with(Task::interrupts_off), "a kernel flush was sent with interrupts off");
+        Task::with(|task| {
+            debug_assert_eq!(task.pins(), 0, "a pinned task cannot wait for all CPUs");
+            task.ranks.at_most(Rank::AddressSpace);
+        });
+        let begun = (!self.config.kernel_flush.is_zero()).then(Instant::now);
+        let counters = self.own_counters();
+        let others = self.online.snapshot().len() - 1;
+        counters.flushes_kernel.add(1);
+        counters.cpus_targeted.add(others as u64);
+        if self.config.real_ipis && others > 0 {
+            counters.ipis.add(1);
+            barriers::interrupt_processors();
+        }
+        if !self.tlbs.losses.fail() {
+            self.tlbs.flush_kernel(range);
+        }
+        while begun.is_some_and(|begun| begun.elapsed() < self.config.kernel_flush) {
+            std::hint::spin_loop();
+        }
     }
 
     /// Reads the aligned word at `addr` in kernel mode, as the running CPU.

@@ -10,8 +10,8 @@ fn refused(action: impl FnOnce()) -> String {
 #[test]
 fn ascending_orders_pass_and_may_be_given_back_in_any_order() {
     let held = HeldRanks::none();
-    ALL.into_iter().for_each(|rank| held.take(rank));
-    ALL.into_iter().for_each(|rank| held.give_back(rank));
+    ALL.iter().for_each(|&rank| held.take(rank));
+    ALL.iter().for_each(|&rank| held.give_back(rank));
     held.take(Rank::PageTable);
     held.take(Rank::PageTableSecond);
     held.give_back(Rank::PageTable);

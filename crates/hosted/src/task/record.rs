@@ -49,8 +49,7 @@ pub(crate) struct Task {
     /// Turns of spin loops, to yield the processor now and then.
     turns: AtomicU32,
     /// The processor's flags that
-    /// [`FramePlatform::interrupts_off`](quire::platform::FramePlatform::interrupts_off) saved, where it has
-    /// its real price.
+    /// [`Hosted::disable_interrupts`](crate::Hosted::disable_interrupts) saved, where it has its real price.
     pub(crate) flags: AtomicU64,
     /// The sources that interrupt this thread, the newest first; each lives until it removes itself.
     pub(crate) sources: AtomicPtr<Source>,

@@ -60,18 +60,18 @@ fn an_interrupt_waits_until_interrupts_are_on() {
     machine.run_on(CPU0, || {
         let came = Cell::new(0);
         let work = || {
-            let outer = machine.interrupts_off();
+            let outer = machine.disable_interrupts();
             machine.relax();
             machine.relax();
-            let inner = machine.interrupts_off();
-            machine.interrupts_restore(inner);
+            let inner = machine.disable_interrupts();
+            machine.restore_interrupts(inner);
             assert_eq!(came.get(), 0);
-            machine.interrupts_restore(outer);
+            machine.restore_interrupts(outer);
             assert_eq!(came.get(), 2, "once, however often it arrived, and once for the call that restores");
             machine.run_on(CpuId(1), || machine.relax());
         };
         let handler = || {
-            assert!(!machine.interrupts_off().0, "a hard interrupt runs with interrupts off");
+            assert!(!machine.disable_interrupts(), "a hard interrupt runs with interrupts off");
             came.set(came.get() + 1);
         };
         let ran = machine.interrupt_at_calls(InterruptPlan::Every(1), HARD, handler, work);
@@ -161,16 +161,16 @@ fn the_price_of_interrupts_changes_nothing_else() {
     let config = HostedConfig::new(MIB);
     let machine = HostedConfig { interrupt_price: true, ..config }.build().unwrap();
     machine.run_on(CPU0, || {
-        let on = machine.interrupts_off();
-        let off = machine.interrupts_off();
-        assert!(on.0 && !off.0);
-        machine.interrupts_restore(off);
+        let on = machine.disable_interrupts();
+        let off = machine.disable_interrupts();
+        assert!(on && !off);
+        machine.restore_interrupts(off);
         let came = AtomicU64::new(0);
         let handler = || _ = came.fetch_add(1, Ordering::Relaxed);
         let ran = machine.interrupt_at_calls(InterruptPlan::Every(1), HARD, handler, || {
             machine.relax();
             assert_eq!(came.load(Ordering::Relaxed), 0);
-            machine.interrupts_restore(on);
+            machine.restore_interrupts(on);
         });
         assert_eq!((ran.events, ran.delivered), (2, 2));
     });

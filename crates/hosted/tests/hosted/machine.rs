@@ -211,16 +211,16 @@ fn interrupts_nest_and_start_with_nothing_held() {
             machine.lock_taken(Rank::Block);
             machine.interrupt(Context::HardInterrupt, || {
                 assert_eq!(machine.context(), Context::HardInterrupt);
-                assert!(!machine.interrupts_off().0);
+                assert!(!machine.disable_interrupts());
             });
             machine.lock_dropped(Rank::Block);
         });
         machine.lock_dropped(Rank::Pool);
-        let on = machine.interrupts_off();
-        assert!(on.0 && !machine.interrupts_off().0);
+        let on = machine.disable_interrupts();
+        assert!(on && !machine.disable_interrupts());
         let refused = panic_message(|| machine.interrupt(Context::HardInterrupt, || ()));
         assert!(refused.contains("interrupts are off"), "{refused}");
-        machine.interrupts_restore(on);
+        machine.restore_interrupts(on);
         let left =
             panic_message(|| machine.interrupt(Context::HardInterrupt, || machine.lock_taken(Rank::Slab)));
         assert!(left.contains("Slab"), "{left}");

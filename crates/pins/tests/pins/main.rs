@@ -9,6 +9,7 @@ mod descriptors;
 #[cfg(not(miri))]
 mod instructions;
 mod mappings;
+mod pools;
 mod zap;
 
 use hosted::raw::RawPages;

@@ -4,7 +4,7 @@
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use super::size::HugeSize;
-use crate::addr::{BlockNumber, Frame};
+use crate::addr::{BlockNumber, Frame, Order};
 use crate::error::InitError;
 use crate::limits::MAX_NODES;
 use crate::memmap::{Block, BlockState, BootTable, DescriptorFlags, MemMap};
@@ -109,8 +109,8 @@ impl Pool {
 
     /// Adds a page to the pool, free.
     pub(super) fn add_free<P: FramePlatform>(&mut self, frames: &Frames<'_, P>, node: u8, frame: Frame) {
-        self.count(node, |counts| counts.total += 1);
-        self.push(frames, node, frame);
+        self.list_free(frames, node, frame);
+        self.count(node, |counts| (counts.total, counts.free) = (counts.total + 1, counts.free + 1));
     }
 
     /// Removes a free page of a node from the pool, one that is not known to be zero if there is one.
@@ -140,11 +140,16 @@ impl Pool {
 
     /// Frees a page of the pool.
     pub(super) fn push<P: FramePlatform>(&mut self, frames: &Frames<'_, P>, node: u8, frame: Frame) {
+        self.list_free(frames, node, frame);
+        self.count(node, |counts| counts.free += 1);
+    }
+
+    fn list_free<P: FramePlatform>(&mut self, frames: &Frames<'_, P>, node: u8, frame: Frame) {
         let order = self.size.order();
-        let is_zero = frames.is_huge_zero(frame, order) || frames.merge_huge_zeroes(frame, order, 0);
+        let is_zero = frames.is_huge_zero(frame, order)
+            || order > Order::BLOCK && frames.merge_huge_zeroes(frame, order, 0);
         let list = if is_zero { ZERO } else { OTHER };
         self.link(frames.memmap(), node, frame.block(), list);
-        self.count(node, |counts| counts.free += 1);
     }
 
     /// Takes a free page of a node for a use that needs zeroes.

@@ -197,7 +197,9 @@ impl HugePools<'_> {
         for &frame in &frames[..got] {
             let node = pages.store().node_of_frame(frame);
             add_page(&mut pool, pages, node, frame);
-            pool.change_surplus(node, i64::from(surplus));
+            if surplus {
+                pool.change_surplus(node, 1);
+            }
         }
         got
     }
@@ -350,9 +352,9 @@ pub(super) fn take_from_node<P: Platform>(
 
 /// Frees huge pages that have left their pool.
 pub(super) fn give_back<P: Platform>(pages: &PageAllocator<'_, P>, order: Order, frames: &[Frame]) {
-    for &frame in frames {
-        // SAFETY: invariant 1: the pool held the folio, and names it no more.
-        let freed = unsafe { pages.counts().release(FrameRange::folio(frame, Order::FRAME)) };
-        debug_assert_eq!(freed, order.frames(), "a free huge page is not mapped");
-    }
+    // A pool hands out last what it was given first: in this order, neighbours are freed together.
+    let heads = frames.iter().rev().map(|&frame| FrameRange::folio(frame, Order::FRAME));
+    // SAFETY: invariant 1: the pool held the folios, and names them no more.
+    let freed = unsafe { pages.counts().release_runs(heads) };
+    debug_assert_eq!(freed, order.frames() * frames.len() as u64, "a free huge page is not mapped");
 }

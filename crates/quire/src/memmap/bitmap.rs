@@ -50,6 +50,12 @@ impl FrameMask {
         self.0[index / 64] >> (index % 64) & 1 == 1
     }
 
+    /// Adds one frame.
+    #[inline]
+    pub(crate) fn insert(&mut self, index: usize) {
+        self.0[index / 64] |= 1 << (index % 64);
+    }
+
     /// Frames in `self` and not in `other`.
     #[inline]
     #[must_use]
@@ -284,6 +290,12 @@ impl Bitmap {
         for word in start / 64..(start + count).div_ceil(64) {
             self.set_word(word, self.word(word) | run_in_word(word, start, count));
         }
+    }
+
+    /// Removes one frame. Under the block's lock.
+    #[inline]
+    pub(crate) fn remove(&self, index: usize) {
+        self.set_word(index / 64, self.word(index / 64) & !(1 << (index % 64)));
     }
 
     /// Removes the frames `start .. start + count`. Under the block's lock.

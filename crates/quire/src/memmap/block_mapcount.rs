@@ -166,6 +166,14 @@ impl Block {
             }
             return Ok(());
         }
+        if let (1, 0, Lanes::Bits(bits)) = (count, tables, lanes) {
+            if !bits.contains(start) {
+                return Err(LaneError::Underflow);
+            }
+            bits.remove(start);
+            zeroed.insert(start);
+            return Ok(());
+        }
         self.remove_from_slot(platform, lanes, FrameMask::run(start, count), zeroed)
     }
 

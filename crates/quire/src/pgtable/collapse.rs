@@ -198,7 +198,7 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
             } else {
                 self.describe(piece.table);
             }
-            gather.reserve();
+            gather.reserve(self.context);
             gather.add(Unmapped::table(piece.pointer, parent.level()));
         }
         if counted == tables { Ok(counted) } else { Err(Obstacle::Frames) }

@@ -327,7 +327,7 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
         gather: &mut MmuGather<'_, '_, P>,
         show: impl FnMut(Run),
     ) -> Option<u64> {
-        gather.reserve();
+        gather.reserve(self.context);
         let parent = self.find(addr, Level::PMD)?;
         let index = parent.index(addr);
         let pointer = parent.load(index);

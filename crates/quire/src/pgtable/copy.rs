@@ -62,6 +62,7 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
         rss: &mut RssChange,
     ) -> Result<(), MapError> {
         self.check(range)?;
+        owed.owe_for(self.context);
         let mut copied = Copied { mode, owed, rss };
         let mut rest = range;
         while !rest.is_empty() {

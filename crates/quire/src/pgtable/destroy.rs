@@ -21,7 +21,7 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
                 PageTables { allocator, context: &context }.unmap(&Zap::tables(all, all), &mut gather);
             debug_assert_eq!(unmapped, Ok(()), "no leaf reaches out of the user half");
         }
-        gather.reserve();
+        gather.reserve(&context);
         if context.has_secondary() {
             gather.owe_tables(context.mode().user_range());
         }

@@ -47,7 +47,7 @@ impl<P: TablePlatform> PageTables<'_, '_, P> {
         let could_store = self.stop_stores(addr, candidates);
         let (mut dropped, mut at) = (0, 0);
         while at < TABLE_ENTRIES {
-            gather.reserve();
+            gather.reserve(self.context);
             let locked = self.lock(table);
             let Some(start) = candidates.next_set(at) else { break };
             let mut run: Option<(Entry, u64)> = None;

@@ -46,6 +46,7 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
 
     /// Moves what one entry or one table maps at the start of `rest`; returns how many bytes.
     fn move_step(&self, rest: VirtRange, to: VirtAddr, owed: &mut FlushBatch) -> Result<u64, MapError> {
+        owed.owe_for(self.context);
         let mut table = self.root();
         loop {
             let entry = table.load(table.index(rest.start));

@@ -25,7 +25,7 @@ impl<P: TablePlatform> PageTables<'_, '_, P> {
         expected: Entry,
         gather: &mut MmuGather<'_, '_, P>,
     ) -> bool {
-        gather.reserve();
+        gather.reserve(self.context);
         let Some((table, index)) = self.slot(addr, size) else { return false };
         let locked = self.lock(table);
         if !same_leaf(locked.load(index), expected) {

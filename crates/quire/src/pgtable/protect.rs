@@ -77,6 +77,7 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
         owed: &mut FlushBatch,
     ) {
         let Some(size) = step.table.level().leaf_size() else { return };
+        owed.owe_for(self.context);
         let mut change = Change { allocator: self.allocator, rights, size, grant, group: None, sole: 0 };
         let indices = step.indices();
         let (mut at, mut first_lost, mut end_lost) = (indices.start, usize::MAX, 0);

@@ -48,7 +48,7 @@ impl<P: TablePlatform> PageTables<'_, '_, P> {
     ) -> Result<usize, MapError> {
         let mut taken = 0;
         let done = leaves.iter_mut().flatten().try_for_each(|one| {
-            gather.reserve();
+            gather.reserve(self.context);
             self.take_busy(one, size, gather)?;
             taken += usize::from(one.taken);
             Ok(())

@@ -28,7 +28,7 @@ impl<P: TablePlatform> PageTables<'_, '_, P> {
         gather: &mut MmuGather<'_, '_, P>,
     ) -> Result<bool, MapError> {
         let Some((table, index)) = self.slot(addr, size) else { return Ok(false) };
-        gather.reserve();
+        gather.reserve(self.context);
         let old = loop {
             let locked = self.lock(table);
             if !same_leaf(locked.load(index), expected) {

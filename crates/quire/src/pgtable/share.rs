@@ -121,6 +121,7 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
         owed: &mut FlushBatch,
         rss: &mut RssChange,
     ) -> Result<VirtAddr, MapError> {
+        owed.owe_for(self.context);
         let base = part.start.align_down(Level::PMD.entry_bytes());
         let count = (part.end.0 - base.0).div_ceil(Level::PMD.entry_bytes());
         let extents = (0..count).map(|at| directory.extent(base.add(at * Level::PMD.entry_bytes())));
@@ -229,7 +230,7 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
         let (mut rest, mut done) = (range, Ok(()));
         while let Some(shared) = self.next_shared(&mut rest) {
             if wanted(&shared) {
-                gather.reserve();
+                gather.reserve(self.context);
                 done = self.make_own(&shared, &mut gather);
             }
             if done.is_err() {
@@ -252,7 +253,7 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
             if detached || !shared.maps(shared.part) || shared.maps_outside() {
                 continue;
             }
-            gather.reserve();
+            gather.reserve(self.context);
             let entry = self.lock(shared.parent).exchange(shared.index, Entry::EMPTY);
             gather.add(Unmapped::table(entry, Level::PMD));
             gather.owe_tables(shared.extent);

@@ -166,7 +166,7 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
     #[inline(always)]
     fn unmap_in(&self, table: Table<'p>, mut rest: VirtRange, gather: &mut MmuGather<'_, '_, P>) {
         while !rest.is_empty() {
-            gather.reserve();
+            gather.reserve(self.context);
             rest.start = self.unmap_leaves(&TableRange { table, range: rest, shared: false }, gather);
             gather.reschedule();
         }
@@ -180,7 +180,7 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
     fn unmap_pass(&self, zap: &Zap, pass: Pass, gather: &mut MmuGather<'_, '_, P>) {
         let mut rest = zap.range;
         while !rest.is_empty() {
-            gather.reserve();
+            gather.reserve(self.context);
             rest.start = self.unmap_step(rest, zap, pass, gather);
             gather.reschedule();
         }
@@ -329,7 +329,7 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
             let found = self.lookup(addr);
             let large = found.leaf_size() == Some(PageSize::Size2M) && !found.entry.has(EntryFlags::ANON);
             let Some(table) = self.find(addr, Level::PMD).filter(|_| large) else { return };
-            gather.reserve();
+            gather.reserve(self.context);
             let leaf = table.extent(addr);
             if self.unmap_large(table, leaf, false, gather) == leaf.end {
                 return;

@@ -24,6 +24,7 @@ impl<P: TablePlatform> PageTables<'_, '_, P> {
         self.check(range)?;
         self.split_ends(range)?;
         self.unshare(range)?;
+        owed.owe_for(self.context);
         let mut rest = range;
         while !rest.is_empty() {
             let step = self.step(rest);

@@ -18,10 +18,6 @@ pub enum Context {
     HardInterrupt,
 }
 
-/// The state that [`FramePlatform::interrupts_off`] found, for [`FramePlatform::interrupts_restore`].
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct InterruptState(pub bool);
-
 /// How the per-CPU lists are protected from an interrupt while a task uses them. The library's own way is
 /// [`Self::Reentry`]; the others are published ways to compare with.
 #[cfg(feature = "published")]
@@ -184,17 +180,20 @@ pub unsafe trait FramePlatform: Sync {
     }
 
     /// Turns interrupts off on this CPU and returns whether they were on. Does not block. Any context. Only
-    /// the published guards of per-CPU lists call it (feature `published`).
+    /// the published guards of per-CPU lists call it.
     ///
     /// Default: panics.
-    fn interrupts_off(&self) -> InterruptState {
+    #[cfg(feature = "published")]
+    fn interrupts_off(&self) -> bool {
         panic!("a list guard that turns interrupts off needs a platform that can")
     }
 
-    /// Restores the state that [`Self::interrupts_off`] returned; calls nest in stack order.
+    /// Turns interrupts on again if the matching [`Self::interrupts_off`] found them on; calls nest in stack
+    /// order.
     ///
     /// Default: panics, like [`Self::interrupts_off`].
-    fn interrupts_restore(&self, _state: InterruptState) {
+    #[cfg(feature = "published")]
+    fn interrupts_restore(&self, _were_on: bool) {
         panic!("a list guard that turns interrupts off needs a platform that can")
     }
 

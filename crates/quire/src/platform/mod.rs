@@ -21,6 +21,6 @@ mod tables;
 pub use event::Event;
 #[cfg(feature = "published")]
 pub use frames::ListGuard;
-pub use frames::{Context, FramePlatform, InterruptState, TouchHint};
+pub use frames::{Context, FramePlatform, TouchHint};
 pub use spaces::{FileId, NoFiles, Pager, PagerError, Platform};
 pub use tables::{FlushExtent, FlushRequest, TablePlatform};

@@ -117,6 +117,7 @@ pub unsafe trait TablePlatform: FramePlatform {
     /// May wait for other CPUs to take an interrupt, and for nothing else.
     ///
     /// Default: panics.
+    #[cfg(feature = "published")]
     fn flush_kernel(&self, _range: VirtRange) {
         panic!("a window of page descriptors needs a platform that flushes the kernel's translations")
     }

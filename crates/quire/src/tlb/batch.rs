@@ -2,6 +2,8 @@
 
 use super::MmContext;
 use super::secondary::bracketed;
+#[cfg(debug_assertions)]
+use crate::addr::Frame;
 use crate::addr::{PageSize, VirtAddr, VirtRange};
 use crate::limits::{FLUSH_PAGES_CEILING, FRAME_SIZE};
 use crate::page_alloc::PageAllocator;
@@ -23,13 +25,43 @@ pub struct FlushBatch {
     tables: bool,
     /// Frames or rights changed, so copies of a secondary MMU are stale.
     copies: bool,
+    /// The root of the address space that owes the flush, where that is known.
+    #[cfg(debug_assertions)]
+    root: Option<Frame>,
 }
 
 impl FlushBatch {
     /// Nothing is owed.
     #[inline]
     pub fn new() -> Self {
-        Self { range: VirtRange::default(), stride: PageSize::Size1G, tables: false, copies: false }
+        Self {
+            range: VirtRange::default(),
+            stride: PageSize::Size1G,
+            tables: false,
+            copies: false,
+            #[cfg(debug_assertions)]
+            root: None,
+        }
+    }
+
+    /// Notes whose flush is owed until it is made; debug builds refuse that of two address spaces in one batch.
+    #[inline]
+    pub(crate) fn owe_for(&mut self, _context: &MmContext) {
+        #[cfg(debug_assertions)]
+        {
+            self.check_root(_context);
+            self.root = Some(_context.root());
+        }
+    }
+
+    #[cfg(debug_assertions)]
+    fn check_root(&mut self, context: &MmContext) {
+        assert!(
+            self.is_empty() || self.root.is_none_or(|root| root == context.root()),
+            "a batch owes the flush of another address space (invariant 2): flush it first, with the context of \
+             the tables that filled it, or use a batch for each address space"
+        );
+        self.root = None;
     }
 
     /// Whether nothing is owed.
@@ -75,6 +107,8 @@ impl FlushBatch {
     /// changed, and no secondary MMU a copy of one. Waits for other CPUs and the secondary MMU, so the caller
     /// holds no lock but that of an address space.
     pub fn flush<P: TablePlatform>(&mut self, allocator: &PageAllocator<'_, P>, context: &MmContext) {
+        #[cfg(debug_assertions)]
+        self.check_root(context);
         if self.is_empty() {
             return;
         }

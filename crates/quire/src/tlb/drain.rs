@@ -64,22 +64,25 @@ impl<'a, 'p, P: TablePlatform> Drain<'a, 'p, P> {
         self.count_resident(&leaves);
     }
 
-    /// Drops the counts of one span, under its own hold of the block's lock. Returns whether the span that
-    /// begins at `follower` continues the folio; then nothing is freed, and `unmapped` collects what will be.
+    /// Drops the counts of one span, under its own hold of the block's lock. Returns the span that follows, if it
+    /// continues the folio; then nothing is freed, and `unmapped` collects what will be.
     #[cfg(feature = "published")]
+    #[inline]
     pub(super) fn span(
         &mut self,
         leaves: &Leaves,
-        follower: Option<Frame>,
+        follower: Option<Leaves>,
         unmapped: &mut FrameMask,
-    ) -> bool {
+    ) -> Option<Leaves> {
         let end = leaves.frames.end();
-        let goes_on = leaves.size == PageSize::Size4K
-            && follower == Some(end)
-            && self.allocator.frames().folio_goes_on(Frame(end.0 - 1));
-        self.release.part_of_folio(leaves, !goes_on, unmapped);
+        let follower = follower.filter(|follower| {
+            leaves.size == PageSize::Size4K
+                && follower.frames.start == end
+                && self.allocator.frames().folio_goes_on(Frame(end.0 - 1))
+        });
+        self.release.part_of_folio(leaves, follower.is_none(), unmapped);
         self.count_resident(leaves);
-        goes_on
+        follower
     }
 
     #[inline]

@@ -157,9 +157,15 @@ impl<'a, 'p, P: TablePlatform> MmuGather<'a, 'p, P> {
         GATHER_SPANS + self.page_count * TABLE_ENTRIES - self.span_count
     }
 
-    /// Makes room for two spans, one of them a table, by a page or a flush. Under no page-table lock.
+    /// Makes room for two spans of this address space, one of them a table, by a page or a flush. Under no
+    /// page-table lock.
     #[inline]
-    pub(crate) fn reserve(&mut self) {
+    pub(crate) fn reserve(&mut self, context: &MmContext) {
+        debug_assert!(
+            self.context.root() == context.root(),
+            "a gather was created with the context of another address space, whose CPUs it flushes \
+             (invariant 2): create it with the context of the tables that it is given to"
+        );
         if self.span_room() < 2 || self.table_count == GATHER_TABLES {
             self.reserve_slow();
         }
@@ -324,8 +330,8 @@ impl<'a, 'p, P: TablePlatform> MmuGather<'a, 'p, P> {
             next += 1;
             match self.span(at).content() {
                 #[cfg(feature = "published")]
-                Content::Leaves(_) if !self.context.zap().is_by_table() => {
-                    next = self.drain_folio(&mut drain, at);
+                Content::Leaves(leaves) if !self.context.zap().is_by_table() => {
+                    next = self.drain_folio(&mut drain, leaves, next);
                 }
                 Content::Leaves(leaves) => drain.leaves(leaves),
                 Content::Table { frame, level } => {

@@ -54,7 +54,9 @@ impl<'a, 'p, P: TablePlatform> Release<'a, 'p, P> {
             unsafe { self.counter.unmap_part(leaves.frames, last, unmapped) };
             self.spend(1, leaves.frames.count);
         }
-        self.unlock();
+        if last {
+            self.unlock();
+        }
     }
 
     /// Drops the count of one 4 KiB leaf of each of these frames, the last ones of their block.

@@ -9,7 +9,7 @@ use quire::addr::{Frame, FrameRange, PhysAddr};
 use quire::arch::{Caches, ClearKernel, CopyKernel, CpuFeatures, ProcessorState, ReadyClear, ReadyCopy};
 use quire::cpu::{CpuId, CpuSet};
 use quire::page_alloc::NodePolicy;
-use quire::platform::{Context, FlushRequest, FramePlatform, InterruptState, Platform, TablePlatform};
+use quire::platform::{Context, FlushRequest, FramePlatform, Platform, TablePlatform};
 use quire::rank::Rank;
 
 /// What the library did.
@@ -111,12 +111,12 @@ unsafe impl FramePlatform for Watched<'_> {
         self.machine.unpin();
     }
 
-    fn interrupts_off(&self) -> InterruptState {
+    fn interrupts_off(&self) -> bool {
         self.machine.interrupts_off()
     }
 
-    fn interrupts_restore(&self, state: InterruptState) {
-        self.machine.interrupts_restore(state);
+    fn interrupts_restore(&self, were_on: bool) {
+        self.machine.interrupts_restore(were_on);
     }
 
     fn context(&self) -> Context {

@@ -1,11 +1,9 @@
 //! A platform with only a CPU number and a thread that can yield, which is all that locks and leases need.
 
-use quire::addr::{Frame, FrameRange, PhysAddr, VirtRange};
+use quire::addr::{Frame, FrameRange, PhysAddr};
 use quire::arch::{ProcessorState, ReadyClear, ReadyCopy};
 use quire::cpu::{CpuId, CpuSet};
-use quire::platform::{
-    Context, FlushRequest, FramePlatform, InterruptState, NoFiles, Platform, TablePlatform,
-};
+use quire::platform::{Context, FlushRequest, FramePlatform, NoFiles, Platform, TablePlatform};
 
 /// One thread's view of the machine: it is this CPU.
 pub(crate) struct Cpu(pub(crate) u32);
@@ -24,14 +22,6 @@ unsafe impl FramePlatform for Cpu {
 
     fn relax(&self) {
         crate::atomic::turn();
-    }
-
-    fn interrupts_off(&self) -> InterruptState {
-        no_lock_asks()
-    }
-
-    fn interrupts_restore(&self, _state: InterruptState) {
-        no_lock_asks()
     }
 
     fn context(&self) -> Context {
@@ -92,10 +82,6 @@ unsafe impl TablePlatform for Cpu {
     }
 
     fn flush_remote_wait(&self, _targets: &CpuSet, _request: &FlushRequest) {
-        no_lock_asks()
-    }
-
-    fn flush_kernel(&self, _range: VirtRange) {
         no_lock_asks()
     }
 }

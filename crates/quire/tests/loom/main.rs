@@ -1,7 +1,7 @@
 //! The lock-free protocols of the library under every interleaving of three threads, as `loom` explores them.
 //! The library's own files are compiled here, with the atomics of [`atomic`] in place of the processor's.
 //!
-//! `RUSTFLAGS="--cfg loom" cargo test -p quire-mm --test loom --release`
+//! `RUSTFLAGS="--cfg loom" cargo test -p quire-mm --features published --test loom --release`
 //!
 //! Each protocol is also run *weakened*, with every order relaxed, without the one total order or without its fences, and
 //! must fail then: a model that cannot tell a lock from no lock proves nothing. So do variants that do the right steps in

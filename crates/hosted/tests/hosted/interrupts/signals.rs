@@ -80,10 +80,10 @@ fn no_instruction_is_interrupted_while_interrupts_are_off() {
         machine.run_on(CPU0, || {
             let inside = AtomicU64::new(0);
             let work = || {
-                let state = machine.interrupts_off();
+                let state = machine.disable_interrupts();
                 inside.store(1, Ordering::SeqCst);
                 inside.store(0, Ordering::SeqCst);
-                machine.interrupts_restore(state);
+                machine.restore_interrupts(state);
             };
             let handler = || assert_eq!(inside.load(Ordering::SeqCst), 0);
             let (all, _) = steps(&machine, InterruptPlan::Count, HARD, || (), work);
@@ -169,11 +169,11 @@ fn ticks_arrive_while_the_work_goes_on() {
                 let deadline = Instant::now() + Duration::from_secs(20);
                 while ticks.load(Ordering::Relaxed) < 50 {
                     assert!(Instant::now() < deadline, "the timer stands still");
-                    let state = machine.interrupts_off();
+                    let state = machine.disable_interrupts();
                     inside.store(1, Ordering::SeqCst);
                     (0..100).for_each(|_| std::hint::spin_loop());
                     inside.store(0, Ordering::SeqCst);
-                    machine.interrupts_restore(state);
+                    machine.restore_interrupts(state);
                 }
             };
             // SAFETY: the handler touches atomics and the machine alone.

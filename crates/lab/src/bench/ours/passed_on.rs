@@ -15,13 +15,13 @@ macro_rules! frames_passed_on {
         }
 
         #[inline]
-        fn interrupts_off(&self) -> quire::platform::InterruptState {
+        fn interrupts_off(&self) -> bool {
             self.bare.interrupts_off()
         }
 
         #[inline]
-        fn interrupts_restore(&self, state: quire::platform::InterruptState) {
-            self.bare.interrupts_restore(state);
+        fn interrupts_restore(&self, were_on: bool) {
+            self.bare.interrupts_restore(were_on);
         }
 
         #[inline]

@@ -64,7 +64,7 @@ impl<P: FramePlatform> Frames<'_, P> {
         let block = self.memmap.block(frame.block());
         if block.state() != BlockState::Small {
             let frames = 1 << block.order.load(Ordering::Relaxed).max(Order::BLOCK.get());
-            return !(frame.0 + 1).is_multiple_of(frames);
+            return (frame.0 + 1) & (frames - 1) != 0;
         }
         let after = frame.index_in_block() + 1;
         after < BLOCK_FRAMES

@@ -134,8 +134,16 @@ impl<P: FramePlatform> Frames<'_, P> {
     /// caller holds no lock that a CPU may spin for, since a task with a claim may have been preempted.
     #[inline]
     pub(crate) fn wait_for_huge_clears(&self, frame: Frame, order: Order) {
+        let first = mark_of(self.memmap.block(frame.block()));
+        if first != PAGE && (order > Order::BLOCK || first == CLAIMED) {
+            self.wait_for_claims(frame, order);
+        }
+    }
+
+    #[cold]
+    fn wait_for_claims(&self, frame: Frame, order: Order) {
         let claimed = || self.blocks(frame, order).any(|block| mark_of(block) == CLAIMED);
-        if self.is_huge_zero(frame, order) || !claimed() {
+        if !claimed() {
             return;
         }
         let flags = self.memmap.block(frame.block()).folio();

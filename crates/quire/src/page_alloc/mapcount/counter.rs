@@ -36,7 +36,7 @@ pub struct Counter<'a, 'p, P: FramePlatform> {
     /// Frames of the current block that are neither mapped nor held any more.
     pub(in crate::page_alloc) freed: FrameMask,
     /// How many these are.
-    freed_count: usize,
+    pub(super) freed_count: usize,
     /// The current block's slot, once nothing is counted in it.
     slot: Option<CountSlot>,
     /// Whether promises were released, so that a frame of slots may be free.
@@ -150,22 +150,8 @@ impl<'a, P: FramePlatform> Counter<'a, '_, P> {
         freed
     }
 
-    /// Counts down one leaf of one frame of a block in small pieces. `None` for other blocks.
-    #[inline]
-    fn unmap_one(&mut self, frame: Frame) -> Option<u64> {
-        let (block, index) = (self.enter(frame.block()), frame.index_in_block());
-        let lanes = block.piece_lanes(self.counts.platform())?;
-        let Ok(zero) = lanes.decrement_one(index) else { self.panic_underflow(frame, 1) };
-        if !zero || block.held.contains(index) {
-            return Some(0);
-        }
-        self.freed.0[index / 64] |= 1 << (index % 64);
-        self.freed_count += 1;
-        Some(1)
-    }
-
     #[cold]
-    fn panic_underflow(&mut self, frame: Frame, leaves: usize) -> ! {
+    pub(super) fn panic_underflow(&mut self, frame: Frame, leaves: usize) -> ! {
         self.unlock_block();
         panic_underflow(frame, leaves);
     }

@@ -5,7 +5,7 @@ use crate::memmap::{Block, BlockState, FrameMask, FrameState};
 use crate::page_alloc::frames::origins::Origin;
 use crate::page_alloc::frames::partial_free::{is_single, split_remainders};
 use crate::page_alloc::mapcount::MapCounts;
-use crate::page_alloc::mapcount::counter::CountError;
+use crate::page_alloc::mapcount::counter::{CountError, Counter};
 use crate::platform::FramePlatform;
 
 impl<P: FramePlatform> MapCounts<'_, P> {
@@ -106,6 +106,29 @@ impl<P: FramePlatform> MapCounts<'_, P> {
         }
         self.frames().note_freed(FrameRange::new(number.first_frame().add(index as u64), 1));
         self.store().store_put_one(number, block, index, Order::FRAME);
+    }
+}
+
+impl<P: FramePlatform> Counter<'_, '_, P> {
+    /// Counts down one leaf of one frame of a block in small pieces, and frees the frame. `None` for other blocks.
+    #[inline]
+    pub(super) fn unmap_one(&mut self, frame: Frame) -> Option<u64> {
+        let unused = self.count_one_down(frame)?;
+        if unused {
+            self.freed.insert(frame.index_in_block());
+            self.freed_count += 1;
+        }
+        Some(unused.into())
+    }
+
+    /// Counts down one leaf of one frame of a block in small pieces. Returns whether the frame is neither mapped
+    /// nor held any more; `None` for other blocks.
+    #[inline(always)]
+    pub(super) fn count_one_down(&mut self, frame: Frame) -> Option<bool> {
+        let (block, index) = (self.enter(frame.block()), frame.index_in_block());
+        let lanes = block.piece_lanes(self.counts.platform())?;
+        let Ok(zero) = lanes.decrement_one(index) else { self.panic_underflow(frame, 1) };
+        Some(zero && !block.held.contains(index))
     }
 }
 

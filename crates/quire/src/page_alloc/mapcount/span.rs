@@ -31,8 +31,16 @@ impl<P: FramePlatform> Counter<'_, '_, P> {
     }
 
     fn keep_part(&mut self, piece: FrameRange, unmapped: &mut FrameMask) {
-        let block = self.enter(piece.start.block());
         self.counts.frames().count(Stat::BlockLock, 1);
+        if piece.count == 1
+            && let Some(unused) = self.count_one_down(piece.start)
+        {
+            if unused {
+                unmapped.insert(piece.start.index_in_block());
+            }
+            return;
+        }
+        let block = self.enter(piece.start.block());
         let (start, count) = (piece.start.index_in_block(), piece.count as usize);
         let (platform, promises) = (self.counts.platform(), Promises::new(self.counts.store()));
         if count == BLOCK_FRAMES && block.remove_table(&promises) {

@@ -14,9 +14,9 @@ use crate::cpu::CpuId;
 use crate::error::FreeError;
 use crate::page_alloc::pcp::Lists;
 use crate::page_alloc::pcp::level::{CpuLists, Level};
-use crate::platform::{Context, FramePlatform};
 #[cfg(feature = "published")]
-use crate::platform::{InterruptState, ListGuard};
+use crate::platform::ListGuard;
+use crate::platform::{Context, FramePlatform};
 use crate::stats::Stat;
 
 /// What is stored about a folio on a deferred stack.
@@ -34,7 +34,7 @@ pub(in crate::page_alloc) struct ListAccess<'a> {
     /// Whether it may wait for locks.
     pub(in crate::page_alloc) wait: bool,
     #[cfg(feature = "published")]
-    pub(in crate::page_alloc) restore: Option<InterruptState>,
+    pub(in crate::page_alloc) restore: Option<bool>,
 }
 
 impl<'a> ListAccess<'a> {

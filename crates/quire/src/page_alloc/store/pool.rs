@@ -151,11 +151,12 @@ impl Pool {
 
     /// Marks blocks taken; returns whether all of them are known to be zero.
     fn take_bits(&mut self, bit: usize, blocks: u32) -> bool {
-        self.take_all(bit, blocks as usize);
+        let mut stale = 0;
+        for (word, mask) in masks(bit, blocks as usize) {
+            self.set_taken(word, self.word(word) | mask);
+            stale += (self.stale[word].load(Ordering::Relaxed) & mask).count_ones();
+        }
         self.free -= blocks;
-        let stale: u32 = masks(bit, blocks as usize)
-            .map(|(word, mask)| (self.stale[word].load(Ordering::Relaxed) & mask).count_ones())
-            .sum();
         self.zeroed -= blocks - stale;
         stale == 0
     }

@@ -5,24 +5,26 @@ use super::{Content, MmuGather};
 use crate::memmap::FrameMask;
 use crate::platform::TablePlatform;
 use crate::tlb::drain::Drain;
+use crate::tlb::unmapped::Leaves;
 
 impl<P: TablePlatform> MmuGather<'_, '_, P> {
-    /// Drops the counts of the spans from `at` on that hold leaves onto one folio: one by one, as the
-    /// published ways call their reverse map for each, and frees the folio with the last, as they drop its
-    /// references then. Returns the index of the span that follows.
+    /// Drops the counts of `span` and of those from `next` on that hold leaves onto the same folio: one by one,
+    /// as the published ways call their reverse map for each, and frees the folio with the last, as they drop
+    /// its references then. Returns the index of the span that follows.
     #[inline(never)]
-    pub(super) fn drain_folio(&self, drain: &mut Drain<'_, '_, P>, at: usize) -> usize {
+    pub(super) fn drain_folio(
+        &self,
+        drain: &mut Drain<'_, '_, P>,
+        mut span: Leaves,
+        mut next: usize,
+    ) -> usize {
         let leaves = |at: usize| match (at < self.span_count).then(|| self.span(at).content()) {
             Some(Content::Leaves(leaves)) => Some(leaves),
             _ => None,
         };
-        let (mut next, mut unmapped) = (at, FrameMask::EMPTY);
-        while let Some(these) = leaves(next) {
-            next += 1;
-            let follower = leaves(next).map(|leaves| leaves.frames.start);
-            if !drain.span(&these, follower, &mut unmapped) {
-                break;
-            }
+        let mut unmapped = FrameMask::EMPTY;
+        while let Some(more) = drain.span(&span, leaves(next), &mut unmapped) {
+            (span, next) = (more, next + 1);
         }
         next
     }

@@ -5,6 +5,7 @@
 mod canary;
 mod collapse;
 mod collapse_busy;
+mod contexts;
 mod counters;
 mod failures;
 mod forks;

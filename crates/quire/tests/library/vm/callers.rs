@@ -44,9 +44,9 @@ fn other_callers_that_must_not_wait_are_refused() {
             fault()
         });
         assert!(message.contains("a pinned task made a call that may sleep"), "{message}");
-        let state = machine.interrupts_off();
+        let state = machine.disable_interrupts();
         let message = panic_message(fault);
-        machine.interrupts_restore(state);
+        machine.restore_interrupts(state);
         assert!(message.ends_with("was made with interrupts off"), "{message}");
         machine.lock_taken(Rank::Families);
         let message = panic_message(fault);

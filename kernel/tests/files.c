@@ -139,6 +139,7 @@ static int users(void)
     CHECK(close(fresh("common/root", O_RDWR)) == 0 && close(fresh("private/file", O_RDWR)) == 0);
     CHECK(chmod("common/root", 0600) == 0);
     pid_t child = fork();
+    CHECK(child >= 0);
     if (child == 0) {
 #define EXPECT(what) do { if (!(what)) { printf("line %d: %s (errno %d)\n", __LINE__, #what, errno); exit(1); } } while (0)
         EXPECT(setgroups(0, NULL) == 0 && setgid(65534) == 0 && seteuid(65534) == 0);
@@ -438,6 +439,7 @@ static int locks(void)
     char byte = 0;
     CHECK(pipe(ready) == 0);
     pid_t parent = getpid(), child = fork();
+    CHECK(child >= 0);
     if (child == 0) {
         struct flock mine = {.l_type = F_RDLCK, .l_whence = SEEK_SET, .l_start = 15, .l_len = 0};
         if (fcntl(fd, F_SETLK, &mine) != -1 || (errno != EAGAIN && errno != EACCES))
@@ -501,6 +503,7 @@ static int pipes(void)
     CHECK(close(ends[1]) == 0);
     signal(SIGPIPE, SIG_DFL);
     pid_t child = fork();
+    CHECK(child >= 0);
     if (child == 0) {
         pipe(ends);
         close(ends[0]);
@@ -525,7 +528,8 @@ static int pipes(void)
     /* A named one: the ends wait for each other. */
     CHECK(mkfifo("pipes", 0600) == 0);
     FAILS(open("pipes", O_WRONLY | O_NONBLOCK), ENXIO);
-    if ((child = fork()) == 0) {
+    CHECK((child = fork()) >= 0);
+    if (child == 0) {
         int fd = open("pipes", O_WRONLY);
         _exit(write(fd, "named", 5) != 5);
     }
@@ -534,7 +538,8 @@ static int pipes(void)
     CHECK(waitpid(child, &count, 0) == child && count == 0);
     /* A writer that has closed again before the reader looks was there all the same. */
     CHECK(pipe(ends) == 0);
-    if ((child = fork()) == 0) {
+    CHECK((child = fork()) >= 0);
+    if (child == 0) {
         for (int round = 0; round < 300; round++)
             if ((fd = open("pipes", O_WRONLY)) < 0 || write(fd, "x", 1) != 1 || close(fd) || read(ends[0], buffer, 1) != 1)
                 _exit(1);
@@ -564,6 +569,7 @@ static int waits(void)
     struct pollfd polled[3] = {{ends[0], POLLIN, 0}, {-1, POLLIN, 9}, {99, POLLIN, 0}};
     CHECK(poll(polled, 2, 10) == 0 && polled[1].revents == 0 && poll(polled, 3, -1) == 1 && polled[2].revents == POLLNVAL);
     pid_t child = fork();
+    CHECK(child >= 0);
     if (child == 0) {
         usleep(30000);
         _exit(write(ends[1], "x", 1) != 1);
@@ -602,7 +608,8 @@ static int waits(void)
     CHECK(epoll_wait(set, events, 4, 0) == 0);
     events[0] = (struct epoll_event){EPOLLIN, {.u64 = 4}};
     CHECK(epoll_ctl(set, EPOLL_CTL_ADD, counter, events) == 0 && epoll_wait(set, events, 4, 10) == 0);
-    if ((child = fork()) == 0) {
+    CHECK((child = fork()) >= 0);
+    if (child == 0) {
         usleep(30000);
         value = 1;
         _exit(write(counter, &value, 8) != 8);

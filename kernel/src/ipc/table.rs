@@ -185,10 +185,16 @@ pub fn remove_all() {
     drop(slots);
 }
 
-/// All segments.
-pub fn all() -> Vec<Arc<Segment>> {
+/// All segments. Programs make so many that a list of them may not fit into memory.
+pub fn all() -> impl Iterator<Item = Arc<Segment>> {
     collect();
-    TABLE.lock().slots.iter().flatten().cloned().collect()
+    let mut next = 0;
+    core::iter::from_fn(move || {
+        let table = TABLE.lock();
+        let at = next + table.slots.get(next..)?.iter().position(Option::is_some)?;
+        next = at + 1;
+        table.slots[at].clone()
+    })
 }
 
 /// What all segments take.

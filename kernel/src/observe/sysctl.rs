@@ -64,7 +64,7 @@ fn add_kernel(list: &mut List) {
             "key", "shmid", "perms", "size", "cpid", "lpid", "nattch", "uid", "gid", "cuid", "cgid", "atime", "dtime",
             "ctime", "rss", "swap"
         )?;
-        ipc::all().iter().try_for_each(|segment| segment.line(out))
+        ipc::all().try_for_each(|segment| segment.line(out))
     });
 }
 

@@ -23,6 +23,9 @@ const SIGNAL: usize = FaultKind::NAMES.len();
 const ARGUMENTS: usize = SIGNAL + 1;
 const FAULTS: usize = SIGNAL + OWN.len();
 
+/// More pages than one instruction needs: code, source and target on two pages each.
+const PAGES_OF_INSTRUCTION: u64 = 8;
+
 /// How many faults of each [`FaultKind`] there were, and how many of the kernel's own kinds.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub struct FaultCounts([u64; FAULTS]);
@@ -49,24 +52,42 @@ pub struct Usage {
     ran: AtomicU64,
     /// As in [`FaultCounts`].
     faults: [AtomicU64; FAULTS],
-    /// How often in a row memory was short for a fault of the task, and at which address.
-    shortages: AtomicU64,
+    /// How often memory was short for a fault of the task at one address, and how often at others since.
     short_at: AtomicU64,
+    shortages: AtomicU64,
+    elsewhere: AtomicU64,
 }
 
 impl Usage {
-    /// Counts that memory was short for a fault, by the task itself. Returns how often in a row for the same address:
-    /// to make room, pages may have been reclaimed that the instruction needs too, so other faults prove nothing.
+    /// Counts that memory was short for a fault, by the task itself. Returns how often it was at this address since
+    /// the last system call; at least 1.
+    ///
+    /// Shortages at a few other addresses do not end the count: to make room for one page that an instruction
+    /// needs, another one of its pages may have been reclaimed, and that one is short next.
     pub fn note_shortage(&self, addr: u64) -> u64 {
-        if self.short_at.swap(addr, Ordering::Relaxed) != addr {
-            self.shortages.store(0, Ordering::Relaxed);
+        if self.short_at.load(Ordering::Relaxed) == addr {
+            self.elsewhere.store(0, Ordering::Relaxed);
+            return self.shortages.fetch_add(1, Ordering::Relaxed) + 1;
         }
-        self.shortages.fetch_add(1, Ordering::Relaxed) + 1
+        if self.elsewhere.fetch_add(1, Ordering::Relaxed) + 1 >= PAGES_OF_INSTRUCTION {
+            self.elsewhere.store(0, Ordering::Relaxed);
+            self.short_at.store(addr, Ordering::Relaxed);
+            self.shortages.store(1, Ordering::Relaxed);
+        }
+        1
     }
 
-    /// What failed for want of memory has worked.
-    pub fn end_shortage(&self) {
+    /// The program makes a system call, so it is held up at no instruction.
+    #[inline]
+    pub fn note_call(&self) {
         self.shortages.store(0, Ordering::Relaxed);
+    }
+
+    /// What was short at this address is there. It proves nothing about other addresses.
+    pub fn end_shortage(&self, addr: u64) {
+        if self.short_at.load(Ordering::Relaxed) == addr {
+            self.shortages.store(0, Ordering::Relaxed);
+        }
     }
 
     /// Nanoseconds on a processor, up to the last switch of tasks.

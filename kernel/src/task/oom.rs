@@ -18,7 +18,7 @@ use crate::observe::badness;
 
 /// How often other tasks get the CPU before the caller tries again.
 const PATIENCE: usize = 1000;
-/// How often in a row a task tries again before a process is killed: a failure may pass, as other CPUs free memory.
+/// How often a task tries again at one address before a process is killed: a failure may pass, as other CPUs free memory.
 const TRIES: u64 = 8;
 /// The same while there are pages to reclaim. They may be those that the task needs, so this has an end too.
 const TRIES_WITH_CACHE: u64 = 64;
@@ -61,7 +61,7 @@ pub fn refill_heap(task: &Task) {
         make_room(VirtAddr(0));
     }
     if is_short {
-        task.usage.end_shortage();
+        task.usage.end_shortage(0);
     }
 }
 
@@ -102,7 +102,8 @@ fn choose(task: &Task) -> Option<Arc<Process>> {
     VICTIM.compare_exchange(last, victim.id, Ordering::Relaxed, Ordering::Relaxed).ok()?;
     let (id, kib) = (victim.id, resident(&victim) * FRAME_SIZE / 1024);
     let name = victim.identity.lock().name;
-    log!("out of memory: process {id} ({}) is killed, which has {kib} kB", name.escape_ascii());
+    let name = name.split(|&byte| byte == 0).next().unwrap_or_default().escape_ascii();
+    log!("out of memory: process {id} ({name}) is killed, which has {kib} kB");
     victim.begin_exit(Exit::Killed(abi::SIGKILL));
     Some(victim)
 }

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::arm::{ARMS, Arm};
-use super::rows::{ROWS, RowSpec};
+use super::rows::{Metric, ROWS, RowSpec};
 use crate::bench::experiment::{Experiment, Measured};
 use crate::bench::goal::{Bound, Goal, Over};
 use crate::bench::row::Row;
@@ -72,8 +72,12 @@ fn line(experiment: &Experiment, spec: &RowSpec, rows: &[Row]) -> (f64, Vec<Stri
         Verdict::Alone => (0.0, "not compared".to_owned()),
         Verdict::Reached => (0.0, if goal.is_some() { "reached" } else { "no worse" }.to_owned()),
     };
-    let mut cells =
-        vec![spec.name.to_owned(), spec.per.to_owned(), goal.map(bound).unwrap_or_default(), words];
+    let mut cells = vec![
+        spec.name.to_owned(),
+        spec.per.to_owned(),
+        goal.map(|goal| bound(spec, goal)).unwrap_or_default(),
+        words,
+    ];
     cells.extend(ARMS.iter().rev().map(|arm| figure(spec, *arm, rows)));
     (place, cells)
 }
@@ -84,10 +88,17 @@ fn find<'a>(spec: &RowSpec, arm: &str, rows: &'a [Row]) -> Option<&'a Row> {
 
 fn figure(spec: &RowSpec, arm: Arm, rows: &[Row]) -> String {
     match find(spec, arm.name(), rows) {
-        Some(Row { median: Some(value), unit, .. }) if unit == "instructions" => short(*value),
-        Some(Row { median: Some(value), unit, .. }) => quantity(*value, unit),
+        Some(Row { median: Some(value), .. }) => amount(spec, *value),
         Some(_) => "n/a".to_owned(),
         None => String::new(),
+    }
+}
+
+/// A value in the unit of the row; instructions without it.
+fn amount(spec: &RowSpec, value: f64) -> String {
+    match spec.metric {
+        Metric::Instructions => short(value),
+        metric => quantity(value, metric.names().1),
     }
 }
 
@@ -119,9 +130,9 @@ fn verdict(spec: &RowSpec, goal: Option<&Goal>, rows: &[Row]) -> Verdict {
 }
 
 /// A figure to reach, in words.
-fn bound(goal: &Goal) -> String {
+fn bound(spec: &RowSpec, goal: &Goal) -> String {
     match (goal.over, goal.bound) {
-        (Over::Nothing, Bound::AtMost(most)) => format!("at most {}", short(most)),
+        (Over::Nothing, Bound::AtMost(most)) => format!("at most {}", amount(spec, most)),
         (_, Bound::AtMost(most)) => format!("1/{:.0}", 1.0 / most),
         (_, Bound::Times(times)) => format!("{times:.0} times as fast"),
         (_, Bound::AtLeast(least)) => format!("at least {least}"),

@@ -68,3 +68,12 @@ fn so_many_times_as_fast_is_a_ratio_of_times() {
     assert_eq!(order(&with(100.0, 100.0))[0].1, "2.00 times too much");
     assert_eq!(order(&[row("threads", "quire", Ok(1.0))])[0].1, "not compared");
 }
+
+#[test]
+fn a_figure_to_reach_has_the_unit_of_its_row() {
+    let rows = ["boot", "boot/time", "memory"].map(|name| row(name, "quire", Ok(1.0)));
+    let text = sheet(&EXPERIMENT, &rows).fit(None);
+    for figure in ["at most 50.00 M ", "at most 50.0 ms ", "at most 4096 KiB "] {
+        assert!(text.contains(figure), "{figure} in {text}");
+    }
+}

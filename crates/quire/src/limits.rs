@@ -16,7 +16,8 @@ pub const MAX_ORDER: u8 = 18;
 /// Entries in one page-table page.
 pub const TABLE_ENTRIES: usize = 512;
 
-/// Ranges that one request for consecutive blocks tries to empty, those with the fewest frames to move first.
+/// Ranges that one request for consecutive blocks tries to empty in each zone, those with the fewest frames to
+/// move first. A pool of 2 MiB pages that grows tries all blocks.
 pub const CONTIG_TRIES: usize = 4;
 /// Times that a request scans one of them, since frames in use at one moment may be movable at the next.
 pub const CONTIG_ROUNDS: usize = 8;

@@ -12,7 +12,9 @@ use crate::hugetlb::{
     HugeFailure, HugeFsError, HugeFsLimits, HugePools, HugeSize, PoolInfo, Resized, Stopped,
 };
 use crate::limits::MAX_NODES;
-use crate::page_alloc::{AllocatorConfig, FrameRun, Gfp, NodePolicy, NodeSet, PageAllocator, Violation};
+use crate::page_alloc::{
+    AllocatorConfig, Effort, FrameRun, Gfp, NodePolicy, NodeSet, PageAllocator, Violation,
+};
 use crate::platform::{FileId, Platform};
 use crate::stats::Stat;
 use crate::tlb::ZapStrategy;
@@ -426,11 +428,13 @@ impl<'p, P: Platform> MemoryManager<'p, P> {
         let move_out = |range| {
             Migration::of(self.memory.sleepable()).move_out(range);
         };
-        // The first request finds what is free and on lists; after it, none of that size is.
+        let emptied = || self.pages().alloc_emptied(gfp, size.order(), Effort::All, move_out);
+        // The first request finds what is free and on lists; after it, none of that size is. A page that can be
+        // had is not refused, however many blocks cannot be emptied.
         let mut first = true;
         let found = core::iter::from_fn(|| match core::mem::take(&mut first) {
-            true => self.pages().alloc_moving(gfp, size.order(), move_out).ok(),
-            false => self.pages().alloc_emptied(gfp, size.order(), move_out).ok(),
+            true => self.pages().alloc(gfp, size.order()).or_else(|_| emptied()).ok(),
+            false => emptied().ok(),
         });
         self.huge_pools().adopt(self.pages(), size, found.take(count as usize)) > 0
     }

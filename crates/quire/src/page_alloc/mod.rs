@@ -33,6 +33,7 @@ pub use crate::nodes::{NodePolicy, NodeSet};
 #[cfg(feature = "published")]
 pub use crate::platform::ListGuard;
 pub use allocator::PageAllocator;
+pub(crate) use contig::isolate::Effort;
 pub use folio::bad::Verdict;
 pub use frames::Frames;
 pub(crate) use frames::bad::has_marks;

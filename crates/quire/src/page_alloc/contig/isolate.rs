@@ -1,12 +1,12 @@
 //! Allocates ranges of blocks after moving what is in them elsewhere (Linux: `alloc_contig_range`).
 //!
-//! By the blocks' records it finds the movable ranges of which least must move, and tries the best few. Each
-//! is *isolated* ([`isolated`](crate::page_alloc::store::isolated)), the lists are drained if they may have
-//! frames of it, and the caller's function moves what it can. If all of the range becomes free it is taken,
-//! else given back as it is.
+//! By the blocks' records it finds the movable ranges of which least must move, and tries the best few, or all
+//! single blocks when a pool grows. Each is *isolated* ([`isolated`](crate::page_alloc::store::isolated)), the
+//! lists are drained if they may have frames of it, and the caller's function moves what it can. If all of the
+//! range becomes free it is taken, else given back as it is.
 //!
 //! A search for a range of several blocks looks at all blocks. One for a single block must not, since a pool
-//! that grows makes one for each page: see `candidates`.
+//! that grows makes one for each page: see [`search`](super::search).
 #![forbid(unsafe_code)]
 
 use core::cell::Cell;
@@ -17,6 +17,7 @@ use crate::error::AllocError;
 use crate::limits::{BLOCK_FRAMES, CONTIG_ROUNDS, CONTIG_TRIES};
 use crate::memmap::{Block, BlockState, FrameMask};
 use crate::page_alloc::allocator::PageAllocator;
+use crate::page_alloc::contig::search::{ANY, CHEAP};
 use crate::page_alloc::frames::owned::{Folio, FrameRun};
 use crate::page_alloc::request::gfp::Gfp;
 use crate::page_alloc::store::isolate::Shape;
@@ -28,6 +29,15 @@ use crate::sync::Pinned;
 
 /// Ranges to try, and how many frames of each would move, the fewest first.
 type Candidates = [Option<(u64, BlockNumber)>; CONTIG_TRIES];
+
+/// How many ranges a request tries to empty.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Effort {
+    /// [`CONTIG_TRIES`] in each zone.
+    Some,
+    /// If it is for one block, every block that may be emptied, those of all zones that cost little first.
+    All,
+}
 
 impl<P: FramePlatform> PageAllocator<'_, P> {
     /// As [`Self::alloc_contig`]; where no such range is free, `move_out` empties one: it gets the range up
@@ -47,7 +57,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         match self.alloc_contig(gfp, blocks, align_blocks) {
             Err(AllocError::OutOfMemory) => {
                 let shape = Shape { blocks, align: align_blocks, order: Order::BLOCK };
-                let start = self.empty_one(gfp, shape, move_out)?;
+                let start = self.empty_one(gfp, shape, Effort::Some, move_out)?;
                 Ok(self.frames().run(FrameRange::new(start, u64::from(blocks) * BLOCK_FRAMES as u64)))
             }
             done => done,
@@ -68,7 +78,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
             return Err(AllocError::BadOrder);
         }
         match self.alloc(gfp, order) {
-            Err(AllocError::OutOfMemory) => self.alloc_emptied(gfp, order, move_out),
+            Err(AllocError::OutOfMemory) => self.alloc_emptied(gfp, order, Effort::Some, move_out),
             done => done,
         }
     }
@@ -78,10 +88,11 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         &self,
         gfp: Gfp,
         order: Order,
+        effort: Effort,
         move_out: impl FnMut(FrameRange),
     ) -> Result<Folio, AllocError> {
         let blocks = blocks_of(order);
-        let start = self.empty_one(gfp, Shape { blocks, align: blocks, order }, move_out)?;
+        let start = self.empty_one(gfp, Shape { blocks, align: blocks, order }, effort, move_out)?;
         Ok(self.frames().folio(start, order))
     }
 
@@ -91,6 +102,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         &self,
         gfp: Gfp,
         shape: Shape,
+        effort: Effort,
         mut move_out: impl FnMut(FrameRange),
     ) -> Result<Frame, AllocError> {
         if self.platform().context() != Context::Task {
@@ -99,8 +111,13 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         let cpu = Pinned::new(self.platform()).cpu();
         let frames = u64::from(shape.blocks) * BLOCK_FRAMES as u64;
         let zones = self.requests().zones_again(cpu, gfp)?;
-        for &number in zones.iter() {
+        let thorough = effort == Effort::All && shape.blocks == 1;
+        let limits: &[u16] = if thorough { &[CHEAP, ANY] } else { &[ANY] };
+        for (&limit, &number) in limits.iter().flat_map(|limit| zones.iter().map(move |zone| (limit, zone))) {
             let zone = &self.store().zones[usize::from(number)];
+            if limit == CHEAP && zone.is_barren() {
+                continue;
+            }
             while !zone.isolated.try_take() {
                 self.platform().reschedule_point();
                 self.platform().relax();
@@ -110,7 +127,8 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
             if !allowed() {
                 self.lists().drain_all();
             }
-            let found = if allowed() { self.empty_in(zone, shape, &mut move_out) } else { None };
+            let found =
+                if allowed() { self.empty_in(zone, shape, (limit, effort), &mut move_out) } else { None };
             zone.isolated.give_back();
             if let Some(first) = found {
                 let pinned = Pinned::new(self.platform());
@@ -126,70 +144,45 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         &self,
         zone: &Zone,
         shape: Shape,
+        (limit, effort): (u16, Effort),
         move_out: &mut impl FnMut(FrameRange),
     ) -> Option<BlockNumber> {
-        let mut tries = CONTIG_TRIES;
-        while tries > 0 {
-            let candidates = self.candidates(zone, shape);
-            candidates[0]?;
-            for (_, first) in candidates.into_iter().flatten().take(tries) {
-                self.frames().in_store(|| self.store().isolate(zone, first, shape.blocks));
-                let emptied = self.empty(zone, first, shape.blocks, move_out);
-                self.frames().in_store(|| self.store().end_isolation(zone, first, shape, emptied));
-                self.count(if emptied { Stat::ContigAllocSuccess } else { Stat::ContigAllocFail }, 1);
-                if emptied {
-                    return Some(first);
-                }
-                tries -= 1;
-            }
-            if shape.blocks > 1 {
-                break;
-            }
+        if shape.blocks == 1 {
+            let tries = if effort == Effort::All { usize::MAX } else { CONTIG_TRIES };
+            return self.empty_any_block(zone, shape, (limit, tries), move_out);
         }
-        None
+        let candidates = self.cheapest(zone, shape).into_iter().flatten();
+        candidates.map(|(_, first)| first).find(|&first| self.empty_this(zone, first, shape, move_out))
     }
 
-    /// The ranges to try next. A search for one block starts where the last one ended, and ends at the first
-    /// that costs at most twice as much as the best ones did when all blocks were last looked at. Where it
-    /// comes to the end of the zone first, it looks at all blocks: so it finds what was freed behind it.
-    fn candidates(&self, zone: &Zone, shape: Shape) -> Candidates {
-        let (one, last) = (shape.blocks == 1, &zone.isolated);
-        if one {
-            let (from, enough) = (last.next.load(Ordering::Relaxed), last.enough.load(Ordering::Relaxed));
-            if let (only, Some(next)) = self.cheapest(zone, shape, from, Some(enough)) {
-                last.next.store(next, Ordering::Relaxed);
-                return only;
-            }
-        }
-        let (best, _) = self.cheapest(zone, shape, 0, None);
-        if one {
-            last.next.store(0, Ordering::Relaxed);
-            last.enough.store(best[CONTIG_TRIES - 1].map_or(0, |(cost, _)| 2 * cost), Ordering::Relaxed);
-        }
-        best
-    }
-
-    /// The cheapest ranges from a block on, or the first that costs at most `enough` and the block behind it.
-    fn cheapest(
+    /// Empties a range and takes it, if all of it can be moved.
+    pub(super) fn empty_this(
         &self,
         zone: &Zone,
+        first: BlockNumber,
         shape: Shape,
-        from: u32,
-        enough: Option<u64>,
-    ) -> (Candidates, Option<u32>) {
+        move_out: &mut impl FnMut(FrameRange),
+    ) -> bool {
+        self.frames().in_store(|| self.store().isolate(zone, first, shape.blocks));
+        let emptied = self.empty(zone, first, shape.blocks, move_out);
+        self.frames().in_store(|| self.store().end_isolation(zone, first, shape, emptied));
+        self.count(if emptied { Stat::ContigAllocSuccess } else { Stat::ContigAllocFail }, 1);
+        emptied
+    }
+
+    /// The ranges of several blocks of which least must move.
+    fn cheapest(&self, zone: &Zone, shape: Shape) -> Candidates {
         let looked_at = Cell::new(0);
         let cost_of = |number: u32| {
             looked_at.set(looked_at.get() + 1);
-            // A page of a pool costs more than a block, since another one replaces it: its block is no gain.
-            let cost = self.store().cost_of(self.frames().memmap.block(BlockNumber(number)));
-            cost.filter(|&cost| shape.blocks > 1 || cost <= BLOCK_FRAMES as u64)
+            self.store().cost_of(self.frames().memmap.block(BlockNumber(number)))
         };
-        let (mut best, mut ended): (Candidates, _) = ([None; CONTIG_TRIES], None);
-        'regions: for pool in zone.pools.iter() {
+        let mut best: Candidates = [None; CONTIG_TRIES];
+        for pool in zone.pools.iter() {
             let (first, count) = pool.lock(self.platform()).region();
             let end = first.0 + count;
             // The blocks from `start` up to `at` will do, with this cost.
-            let (mut start, mut cost) = (first.0.max(from).next_multiple_of(shape.align), 0);
+            let (mut start, mut cost) = (first.0.next_multiple_of(shape.align), 0);
             let mut at = start;
             while at < end {
                 let Some(more) = cost_of(at) else {
@@ -199,19 +192,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
                 };
                 (at, cost) = (at + 1, cost + more);
                 if at - start == shape.blocks {
-                    let range = (cost, BlockNumber(start));
-                    let fits = match enough {
-                        Some(enough) => cost <= enough,
-                        None => best[CONTIG_TRIES - 1].is_none_or(|worst| range < worst),
-                    };
-                    // Else blocks with page tables, of which little must move, are tried again and again.
-                    if fits && (shape.blocks > 1 || !self.has_unmovable(range.1)) {
-                        note(&mut best, range);
-                        if enough.is_some() {
-                            ended = Some(at);
-                            break 'regions;
-                        }
-                    }
+                    note(&mut best, (cost, BlockNumber(start)));
                     let next = start + shape.align;
                     let gone = |cost: u64, gone| cost.saturating_sub(cost_of(gone).unwrap_or(0));
                     cost = if next < at { (start..next).fold(cost, gone) } else { 0 };
@@ -220,7 +201,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
             }
         }
         self.count(Stat::ContigScanned, looked_at.get());
-        (best, ended)
+        best
     }
 
     /// Empties an isolated range, if all of it can be moved.
@@ -286,24 +267,9 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
     }
 
     /// Frames of a block in small pieces that are not free, and neither mapped nor held. Under its lock.
-    fn unmapped(&self, block: &Block) -> FrameMask {
+    pub(super) fn unmapped(&self, block: &Block) -> FrameMask {
         let mapped = block.small_maps(self.platform()).nonzero();
         block.used.load().without(mapped).without(block.held.load())
-    }
-
-    /// Whether some of these are not on a list either.
-    fn has_unmovable(&self, number: BlockNumber) -> bool {
-        let block = self.frames().memmap.block(number);
-        self.frames().in_store(|| {
-            block.lock(self.platform());
-            let found = block.state() == BlockState::Small && {
-                let folios = self.unmapped(block).intersection(block.heads.load());
-                let in_use = |at| !self.frames().is_marked_free(number.first_frame().add(at as u64));
-                folios.runs().any(|(start, count)| (start..start + count).any(in_use))
-            };
-            block.unlock(self.platform());
-            found
-        })
     }
 }
 

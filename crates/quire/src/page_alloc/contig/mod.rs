@@ -3,3 +3,4 @@
 pub(super) mod blocks;
 pub(super) mod exact;
 pub(super) mod isolate;
+pub(super) mod search;

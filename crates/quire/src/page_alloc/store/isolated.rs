@@ -16,7 +16,7 @@
 //! When all are collected, the range is free and belongs to the task that isolated it.
 #![forbid(unsafe_code)]
 
-use core::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI64, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
 use crate::addr::BlockNumber;
 
@@ -31,9 +31,45 @@ pub(in crate::page_alloc) struct Isolated {
     /// Frames that count as free and are not allocated.
     pub(in crate::page_alloc) aside: AtomicI64,
     taken: AtomicBool,
-    /// The block at which the next search for a single one to empty starts, and the frames to move that end it.
-    pub(in crate::page_alloc) next: AtomicU32,
-    pub(in crate::page_alloc) enough: AtomicU64,
+    pub(in crate::page_alloc) walk: Walk,
+    /// The zone's free frames when a search found no more blocks that cost little.
+    pub(in crate::page_alloc) barren_at: AtomicU64,
+}
+
+/// Where the search for single blocks to empty goes on. Changes under the right to isolate.
+#[derive(Default)]
+pub(in crate::page_alloc) struct Walk {
+    next: AtomicU32,
+    least: AtomicU16,
+    most: AtomicU16,
+    beyond: AtomicU16,
+}
+
+/// A pass over a zone's blocks. Zero in all is the start of a round.
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
+pub(in crate::page_alloc) struct WalkState {
+    /// The block that comes next.
+    pub(in crate::page_alloc) next: u32,
+    /// The fewest and most frames to move of the blocks that the pass shows.
+    pub(in crate::page_alloc) least: u16,
+    pub(in crate::page_alloc) most: u16,
+    /// The fewest frames to move of a block that the pass left for later; 0 if there was none.
+    pub(in crate::page_alloc) beyond: u16,
+}
+
+impl Walk {
+    pub(in crate::page_alloc) fn load(&self) -> WalkState {
+        let of = |field: &AtomicU16| field.load(Ordering::Relaxed);
+        let next = self.next.load(Ordering::Relaxed);
+        WalkState { next, least: of(&self.least), most: of(&self.most), beyond: of(&self.beyond) }
+    }
+
+    pub(in crate::page_alloc) fn store(&self, pass: WalkState) {
+        self.next.store(pass.next, Ordering::Relaxed);
+        self.least.store(pass.least, Ordering::Relaxed);
+        self.most.store(pass.most, Ordering::Relaxed);
+        self.beyond.store(pass.beyond, Ordering::Relaxed);
+    }
 }
 
 impl Isolated {

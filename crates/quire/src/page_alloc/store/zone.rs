@@ -61,6 +61,12 @@ impl Zone {
         self.free.0.load(Ordering::Relaxed).max(0) as u64
     }
 
+    /// Whether no frame became free since a search found no block that costs little. A hint: frames may have been
+    /// freed and allocated since.
+    pub(in crate::page_alloc) fn is_barren(&self) -> bool {
+        self.free_frames() <= self.isolated.barren_at.load(Ordering::Relaxed)
+    }
+
     /// Counts frames that entered the store (or left it, when negative).
     #[inline]
     pub(in crate::page_alloc) fn add_free(&self, frames: i64) {

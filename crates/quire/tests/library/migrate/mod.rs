@@ -1,6 +1,7 @@
 //! Folios in use move to other frames, and ranges of blocks are emptied by it.
 
 mod contig;
+mod exhaustion;
 mod failures;
 mod folios;
 mod hotplug;

@@ -12,6 +12,7 @@ use super::case::Case;
 use super::fragmentation;
 use super::hugetlb;
 use super::khugepaged;
+use super::limit;
 use super::objective::Goal;
 use super::prices::{Prices, Source};
 use super::processes;
@@ -47,6 +48,7 @@ struct Report<'a> {
     tlb: Option<Value>,
     khugepaged: Option<Value>,
     fragmentation: Option<Value>,
+    memory_high_bytes: Option<u64>,
     hugetlb: Option<Value>,
     heat: Option<Value>,
     #[serde(rename = "do")]
@@ -73,6 +75,8 @@ struct Set<'a> {
     wasted_bytes: u64,
     page_tables_bytes: u64,
     peak_rss_bytes: u64,
+    above_high_bytes: Option<u64>,
+    above_high_percent: Option<f64>,
     differences: u64,
     mappings: Vec<Value>,
     timeline: &'a [Sample],
@@ -125,6 +129,7 @@ pub(super) fn line(
         tlb: verdict.translations.as_ref().map(translations),
         khugepaged: verdict.khugepaged.as_ref().map(khugepaged::json),
         fragmentation: trial.fragments().map(fragmentation::json),
+        memory_high_bytes: request.high,
         hugetlb: verdict.pools.as_ref().map(|pools| hugetlb::json(pools, &names)),
         heat: trial.heat()?.map(|heat| self::heat(&heat, trial)),
         do_: changes.iter().map(|change| change.run.clone()).collect(),
@@ -166,6 +171,8 @@ fn set<'a>(
         wasted_bytes: score.wasted,
         page_tables_bytes: figures.peak.page_tables,
         peak_rss_bytes: figures.peak_rss,
+        above_high_bytes: request.high.map(|_| score.above()),
+        above_high_percent: limit::time_above(case).map(|share| share * 100.0),
         differences: figures.differences,
         mappings: figures.parts.iter().map(|own| part(own, names, &verdict.prices)).collect(),
         timeline: &figures.timeline,

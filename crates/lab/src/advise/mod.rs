@@ -9,6 +9,7 @@
 //! translations   what the TLBs miss under each set, by a second, instrumented run
 //! khugepaged     what collapses and splits folios later                  fragmentation   where no large folios are free
 //! hugetlb        huge pages of a pool                                     processes       the memory of each process
+//! limit          which sets exceed `memory.high`
 //! ways       settings of allocators and runtimes                         words      numbers and names in prose
 //! text       for readers, in lines with labels (lines)                   json       for programs
 //! ```
@@ -19,6 +20,7 @@ mod fragmentation;
 mod hugetlb;
 mod json;
 mod khugepaged;
+mod limit;
 mod lines;
 mod mappings;
 mod objective;
@@ -106,6 +108,9 @@ pub struct Args {
     /// (/proc/buddyinfo) [default: all of it is in one piece].
     #[arg(long, value_name = "PERCENT", value_parser = fragmentation::parse)]
     fragmentation: Option<fragmentation::Asked>,
+    /// The limit of the program's control group (`memory.high`): sets that keep below it are preferred.
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
+    memory_high: Option<u64>,
     /// Leave out sizes whose replay takes more than SIZE of the host's memory [default: what is available, within the limits of
     /// control groups].
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
@@ -161,6 +166,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         most_waste: args.max_waste / 100.0,
         baseline: args.baseline,
         prices: args.prices.as_deref(),
+        high: args.memory_high,
         khugepaged: Khugepaged::read(&places.settings, args.khugepaged.as_ref()),
         pools: &places.pools,
     };

@@ -10,6 +10,7 @@ use super::case::Case;
 use super::fragmentation;
 use super::hugetlb;
 use super::khugepaged;
+use super::limit;
 use super::lines::{COLUMNS, labelled, listed};
 use super::mappings;
 use super::objective::{Goal, Score};
@@ -61,6 +62,7 @@ fn further(trial: &Trial, verdict: &Verdict, names: &Names<'_>) -> String {
     trial.fragments().map_or_else(none, |fragments| fragmentation::text(fragments, verdict))
         + &verdict.khugepaged.as_ref().map_or_else(none, |beside| khugepaged::text(beside, trial))
         + &verdict.pools.as_ref().map_or_else(none, |pools| hugetlb::text(pools, trial, names))
+        + &limit::text(verdict)
         + &processes::text(trial, verdict)
 }
 
@@ -166,6 +168,18 @@ fn not(verdict: &Verdict, case: &Case, request: AdviseRequest<'_>) -> String {
         said.push(format!(
             "{} would save {more} more, and {waste} of memory would be untouched",
             other.name()
+        ));
+    }
+    let higher = verdict.cases.iter().filter(|other| {
+        other.score.is_within(request.most_waste) && other.score.above() > case.score.above()
+    });
+    let higher = higher.min_by(|a, b| a.score.time_ns.total_cmp(&b.score.time_ns));
+    if let Some(other) = higher.filter(|other| saved(&other.score) > own) {
+        let more = percent((saved(&other.score) - own) / before.max(1.0));
+        said.push(format!(
+            "{} would save {more} more, and exceed memory.high by {}",
+            other.name(),
+            size(other.score.above())
         ));
     }
     if let Some(block) = block.filter(|block| faster.is_none_or(|other| other.set() != block.set())) {
@@ -379,7 +393,7 @@ fn table(verdict: &Verdict, request: AdviseRequest<'_>) -> String {
             format!("{}{mark}", case.name()),
             count(score.faults),
             time(score.time_ns),
-            size(score.memory),
+            format!("{}{}", if score.above() > 0 { "!" } else { "" }, size(score.memory)),
             format!("{over}{}", percent(score.waste())),
             time(score.longest_ns),
             size(case.figures.peak.page_tables),

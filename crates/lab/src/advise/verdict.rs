@@ -27,6 +27,8 @@ pub(super) struct AdviseRequest<'a> {
     pub(super) prices: Option<&'a Path>,
     /// What collapses and splits folios in the background.
     pub(super) khugepaged: Option<Khugepaged>,
+    /// The limit of the program's control group (`memory.high`), if it has one.
+    pub(super) high: Option<u64>,
     /// The directory of this machine's pools of huge pages.
     pub(super) pools: &'a Path,
 }
@@ -36,7 +38,7 @@ pub(super) struct AdviseRequest<'a> {
 /// `replayed` are the replays under [`case::tried`], that of single pages first. Returns the set and the share of the peak
 /// that was never touched.
 pub(crate) fn advised(replayed: &[Figures], prices: &Prices, trial: &Trial) -> (FolioSet, f64) {
-    let cases: Vec<Case> = replayed.iter().map(|figures| Case::new(figures.clone(), prices)).collect();
+    let cases: Vec<Case> = replayed.iter().map(|figures| Case::new(figures.clone(), prices, None)).collect();
     let scores: Vec<_> = cases.iter().map(|case| case.score).collect();
     let (goal, baseline) = (Goal::default(), scores[0]);
     let best = choose(&baseline, &scores, goal, MAX_WASTE / 100.0);
@@ -106,7 +108,8 @@ impl Verdict {
         request: AdviseRequest<'_>,
         wall_ns: u64,
     ) -> Self {
-        let cases: Vec<Case> = figures.into_iter().map(|figures| Case::new(figures, &prices)).collect();
+        let cases: Vec<Case> =
+            figures.into_iter().map(|figures| Case::new(figures, &prices, request.high)).collect();
         let scores: Vec<_> = cases.iter().map(|case| case.score).collect();
         let baseline = scores[0];
         let best = choose(&baseline, &scores, request.goal, request.most_waste);

@@ -91,6 +91,10 @@ fn advice_shows_memory_over_time_and_faults_by_policy() {
         "4K",
         "--khugepaged",
         "scan_sleep_millisecs=10",
+        "--memory-high",
+        "40M",
+        "--fragmentation",
+        "50",
     ]);
     advise.arg("--prices").arg(prices).arg(trace);
     let output = advise.output().unwrap();
@@ -105,6 +109,9 @@ fn advice_shows_memory_over_time_and_faults_by_policy() {
         "Where the time is saved",
         "cc1: heap",
         "2M leaves",
+        "Other policies",
+        "40.0 MiB: exceeded under",
+        "50 % of free memory is in pieces below 2 MiB",
     ];
     words.into_iter().for_each(|word| assert!(page.contains(word), "no `{word}` in {page}"));
     // Memory, policies, processes, first touches, and khugepaged beside the baseline and the advised set.

@@ -180,6 +180,42 @@ fn pieces_are_those_of_the_machine_if_asked() {
     assert_eq!(refused.status.code(), Some(2), "{}", text(&refused.stderr));
 }
 
+#[test]
+fn sets_that_exceed_a_limit_are_not_chosen() {
+    let trace = half_used();
+    let free = line(&trace, &["--baseline", "2M", "--max-waste", "100"]);
+    assert_eq!((&free["chosen"], &free["memory_high_bytes"]), (&Value::Null, &Value::Null), "{free}");
+    assert_eq!(sets(&free)[0]["above_high_bytes"], Value::Null, "{free}");
+    let options = ["--baseline", "2M", "--max-waste", "100", "--memory-high", "3M"];
+    let held = line(&trace, &options);
+    assert_eq!(
+        (&held["chosen"], number(&held, "/memory_high_bytes")),
+        (&Value::from("4K"), 3 << 20),
+        "{held}"
+    );
+    let of = |folio: &str| sets(&held).iter().find(|set| set["folio"] == folio).expect("a set");
+    for set in sets(&held) {
+        let over = number(set, "/memory_bytes").saturating_sub(3 << 20);
+        assert_eq!(number(set, "/above_high_bytes"), over, "{set}");
+    }
+    let share = |folio: &str| of(folio)["above_high_percent"].as_f64().expect("a share");
+    // The second folio of 2 MiB comes after half of the first of five milliseconds.
+    assert!((share("2M") - 90.0).abs() < 3.0 && share("4K") == 0.0, "{held}");
+    assert!((1 << 20..(1 << 20) + (64 << 10)).contains(&number(of("2M"), "/above_high_bytes")), "{held}");
+    let told = words(&shown(&trace, &["--max-waste", "100", "--memory-high", "3M"]));
+    for part in [
+        "limit: memory.high of 3.0 MiB: 4K stay below it",
+        "2M exceeds it by 1.0 MiB, in 90 % of the time; 1.0 MiB of it are no file pages, and need a swap",
+        "assumed: nothing is reclaimed",
+    ] {
+        assert!(told.contains(part), "no `{part}` in {told}");
+    }
+    let all = words(&shown(&trace, &["--memory-high", "1M"]));
+    assert!(all.contains("limit: memory.high of 1.0 MiB: every set exceeds it"), "{all}");
+    let none = words(&shown(&trace, &["--memory-high", "1G"]));
+    assert!(none.contains("every set stays below it") && !none.contains("exceeds"), "{none}");
+}
+
 /// A large mapping is touched in full, and a second one by halves; both stay.
 fn large() -> SmallTrace {
     let mut small = program();

@@ -1,0 +1,93 @@
+//! Advice about other policies than the sizes of anonymous folios, in sentences.
+
+use maud::{Markup, html};
+use serde::Deserialize;
+
+use super::page::mebibytes;
+use super::plot::thousands;
+
+/// What an advice says of them.
+#[derive(Deserialize)]
+pub(super) struct Policies {
+    #[serde(default)]
+    pub(super) memory_high_bytes: Option<u64>,
+    #[serde(default)]
+    fragmentation: Option<Fragmentation>,
+    #[serde(default)]
+    hugetlb: Option<Pools>,
+}
+
+#[derive(Deserialize)]
+struct Fragmentation {
+    percent: f64,
+}
+
+#[derive(Deserialize)]
+struct Pools {
+    used_2m: u64,
+    used_1g: u64,
+    refused: u64,
+    pages_2m: Option<u64>,
+    faults_saved: u64,
+    #[serde(rename = "do")]
+    commands: Vec<String>,
+}
+
+/// Of a set of sizes.
+pub(super) struct OfSet<'a> {
+    pub(super) name: &'a str,
+    pub(super) fell_back: u64,
+    pub(super) above_high: u64,
+}
+
+/// All policies of which something is known.
+pub(super) fn section(policies: &Policies, sets: &[OfSet<'_>]) -> Markup {
+    let limit = policies.memory_high_bytes.map(|high| ("memory.high", limit(high, sets)));
+    let pieces = policies.fragmentation.as_ref().map(|pieces| ("Fragmented memory", fragments(pieces, sets)));
+    let pools = policies.hugetlb.as_ref().map(|pools| ("Huge pages of a pool", self::pools(pools)));
+    let told: Vec<_> = [limit, pieces, pools].into_iter().flatten().collect();
+    html! {
+        @if !told.is_empty() {
+            h2 { "Other policies" }
+            div.scroll { table { tbody { @for (name, said) in told { tr { td { (name) } td { (said) } } } } } }
+        }
+    }
+}
+
+fn limit(high: u64, sets: &[OfSet<'_>]) -> Markup {
+    let above: Vec<String> = sets
+        .iter()
+        .filter(|set| set.above_high > 0)
+        .map(|set| format!("{} by {}", set.name, mebibytes(set.above_high)))
+        .collect();
+    html! {
+        (mebibytes(high)) ": "
+        @if above.is_empty() { "every set stays below it." } @else { "exceeded under " (above.join(", ")) "." }
+    }
+}
+
+fn fragments(pieces: &Fragmentation, sets: &[OfSet<'_>]) -> Markup {
+    let failed: Vec<String> = sets
+        .iter()
+        .filter(|set| set.fell_back > 0)
+        .map(|set| format!("{} under {}", thousands(set.fell_back as f64), set.name))
+        .collect();
+    html! {
+        (format!("{:.0} %", pieces.percent)) " of free memory is in pieces below 2 MiB. "
+        @if failed.is_empty() { "Every request for a larger folio finds one." }
+        @else { "Requests for larger folios that find none: " (failed.join(", ")) "." }
+    }
+}
+
+fn pools(pools: &Pools) -> Markup {
+    html! {
+        @if pools.used_2m + pools.used_1g + pools.refused > 0 {
+            "The program itself maps " (pools.used_2m) " pages of 2 MiB and " (pools.used_1g) " of 1 GiB; "
+            (pools.refused) " mappings were refused. "
+        }
+        @if let Some(pages) = pools.pages_2m {
+            (pages) " pages of 2 MiB would save " (thousands(pools.faults_saved as f64)) " faults. "
+        }
+        @for command in &pools.commands { code { (command) } " " }
+    }
+}

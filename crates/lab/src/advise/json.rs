@@ -9,6 +9,7 @@ use crate::replay::{Heat, HeatRow, Part, Sample, Trial, order_name};
 
 use super::baseline::Settings;
 use super::case::Case;
+use super::code;
 use super::fragmentation;
 use super::hugetlb;
 use super::khugepaged;
@@ -20,6 +21,7 @@ use super::translations::Translations;
 use super::verdict::{AdviseRequest, Verdict};
 use super::ways::Runtime;
 use super::words::Names;
+use crate::tlb::Counts;
 
 /// The version of the fields below.
 const SCHEMA: u32 = 1;
@@ -49,6 +51,7 @@ struct Report<'a> {
     khugepaged: Option<Value>,
     fragmentation: Option<Value>,
     memory_high_bytes: Option<u64>,
+    code: Option<Value>,
     hugetlb: Option<Value>,
     heat: Option<Value>,
     #[serde(rename = "do")]
@@ -130,6 +133,7 @@ pub(super) fn line(
         khugepaged: verdict.khugepaged.as_ref().map(khugepaged::json),
         fragmentation: trial.fragments().map(fragmentation::json),
         memory_high_bytes: request.high,
+        code: verdict.code.as_ref().map(|code| code::json(code, trial)),
         hugetlb: verdict.pools.as_ref().map(|pools| hugetlb::json(pools, &names)),
         heat: trial.heat()?.map(|heat| self::heat(&heat, trial)),
         do_: changes.iter().map(|change| change.run.clone()).collect(),
@@ -177,7 +181,7 @@ fn set<'a>(
         mappings: figures.parts.iter().map(|own| part(own, names, &verdict.prices)).collect(),
         timeline: &figures.timeline,
         processes: (at == 0 || verdict.best == Some(at)).then(|| processes::json(trial, case)),
-        tlb: verdict.translations.as_ref().map(|translations| missed(translations, at)),
+        tlb: verdict.translations.as_ref().map(|run| missed(run, &run.run.counts[at])),
     }
 }
 
@@ -201,9 +205,8 @@ fn heat(heat: &Heat, trial: &Trial) -> Value {
     json!({ "pid": heat.pid, "program": program, "rows": heat.rows.iter().map(row).collect::<Vec<_>>() })
 }
 
-/// What the TLBs miss under one set.
-fn missed(translations: &Translations, at: usize) -> Value {
-    let counts = &translations.run.counts[at];
+/// What the TLBs miss.
+fn missed(translations: &Translations, counts: &Counts) -> Value {
     json!({
         "second_level": counts.second,
         "walks": counts.walks,
@@ -220,6 +223,7 @@ fn translations(translations: &Translations) -> Value {
         "fetches": translations.run.fetches,
         "ended_early": translations.run.cut,
         "walk_ns": translations.walk_ns,
+        "with_code_in_2m": missed(translations, &translations.code),
     })
 }
 

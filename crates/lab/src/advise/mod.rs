@@ -9,13 +9,14 @@
 //! translations   what the TLBs miss under each set, by a second, instrumented run
 //! khugepaged     what collapses and splits folios later                  fragmentation   where no large folios are free
 //! hugetlb        huge pages of a pool                                     processes       the memory of each process
-//! limit          which sets exceed `memory.high`
+//! limit          which sets exceed `memory.high`                             code            program text in huge pages
 //! ways       settings of allocators and runtimes                         words      numbers and names in prose
 //! text       for readers, in lines with labels (lines)                   json       for programs
 //! ```
 
 mod baseline;
 mod case;
+mod code;
 mod fragmentation;
 mod hugetlb;
 mod json;

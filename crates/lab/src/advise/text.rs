@@ -7,6 +7,7 @@ use crate::replay::{Sample, Trial};
 
 use super::baseline::{Change, Settings};
 use super::case::Case;
+use super::code;
 use super::fragmentation;
 use super::hugetlb;
 use super::khugepaged;
@@ -62,6 +63,7 @@ fn further(trial: &Trial, verdict: &Verdict, names: &Names<'_>) -> String {
     trial.fragments().map_or_else(none, |fragments| fragmentation::text(fragments, verdict))
         + &verdict.khugepaged.as_ref().map_or_else(none, |beside| khugepaged::text(beside, trial))
         + &verdict.pools.as_ref().map_or_else(none, |pools| hugetlb::text(pools, trial, names))
+        + &verdict.code.as_ref().map_or_else(none, |code| code::text(code, trial))
         + &limit::text(verdict)
         + &processes::text(trial, verdict)
 }
@@ -245,7 +247,7 @@ fn walks(trial: &Trial, verdict: &Verdict) -> String {
     let Some(translations) = &verdict.translations else { return String::new() };
     let counts = &translations.run.counts;
     let chosen = verdict.best.filter(|_| verdict.changes);
-    let least = || (0..counts.len()).min_by_key(|&at| counts[at].walks + counts[at].fetch_walks);
+    let least = || (0..verdict.cases.len()).min_by_key(|&at| counts[at].walks + counts[at].fetch_walks);
     let Some(at) = chosen.or_else(least) else { return String::new() };
     let (now, then) = (&counts[0], &counts[at]);
     let ((data, fetches), (data_then, fetches_then)) =
@@ -264,6 +266,12 @@ fn walks(trial: &Trial, verdict: &Verdict) -> String {
         (Some(_), None) => write!(said, "; the program was ended early"),
         (None, _) => write!(said, "; what a walk takes could not be measured"),
     };
+    let code = &translations.code;
+    let (fetches, share_of_code) = (translations.walks_per_thousand(code).1, share(code).zip(share(then)));
+    let _ = write!(said, "; with program text in 2M too, {fetches:.2}");
+    if let Some((with, without)) = share_of_code {
+        let _ = write!(said, " and {} instead of {} of the run time", percent(with), percent(without));
+    }
     let million = |number: u64| format!("{:.1}", number as f64 / 1e6);
     let run = &translations.run;
     let _ = write!(

@@ -8,6 +8,7 @@ use crate::replay::{Figures, FolioSet, Trial};
 
 use super::baseline::Settings;
 use super::case::{self, Case};
+use super::code::Code;
 use super::hugetlb::Pools;
 use super::khugepaged::{Beside, Khugepaged};
 use super::mappings::{self, Gain, Plan};
@@ -66,6 +67,8 @@ pub(super) struct Verdict {
     pub(super) khugepaged: Option<Beside>,
     /// Huge pages of pools that the program uses, or that would carry its mappings.
     pub(super) pools: Option<Pools>,
+    /// The code that the program uses, if the recording shows it.
+    pub(super) code: Option<Code>,
 }
 
 impl Verdict {
@@ -98,6 +101,7 @@ impl Verdict {
             }
         }
         verdict.pools = Pools::of(trial, &verdict, request);
+        verdict.code = Code::of(trial)?;
         Ok(verdict)
     }
 
@@ -132,6 +136,7 @@ impl Verdict {
             translations: None,
             khugepaged: None,
             pools: None,
+            code: None,
         }
     }
 

@@ -12,12 +12,13 @@
 //! check      the same in lockstep with the naive model        costs, memory    what it took in time and space
 //! report     as JSON lines                                    text     as tables
 //! trial      many sets of sizes, for `advise` and `verify`      parts, timeline, each   faults and memory by mapping, over time, by process
-//! heat       first touches by address and time
+//! heat       first touches by address and time               code    the pages of its code that a program uses
 //! ```
 
 mod background;
 mod calls;
 mod check;
+mod code;
 mod costs;
 mod each;
 mod error;
@@ -56,6 +57,7 @@ use clap::value_parser;
 use serde_json::Value;
 
 pub(crate) use background::{BackgroundResult, Moment, Pace, Plan as BackgroundPlan, Recording};
+pub(crate) use code::{Code, CodeMapping};
 pub(crate) use each::Process;
 pub use error::ReplayError;
 pub(crate) use fragments::Fragments;

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use quire::vm::FaultKind;
 
 use super::background::{self, BackgroundResult, Plan};
+use super::code::Code;
 use super::costs::Stopwatch;
 use super::each::Process;
 use super::error::ReplayError;
@@ -213,6 +214,14 @@ impl Trial {
     /// A trace that has changed meanwhile.
     pub(crate) fn heat(&self) -> Result<Option<Heat>, ReplayError> {
         Heat::of(&self.path, self.survey.span_ns)
+    }
+
+    /// The pages of its code that the program uses.
+    ///
+    /// # Errors
+    /// A trace that has changed meanwhile.
+    pub(crate) fn code(&self) -> Result<Option<Code>, ReplayError> {
+        Code::of(&self.path)
     }
 
     /// CPUs of the machine that replays.

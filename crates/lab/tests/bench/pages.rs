@@ -110,6 +110,7 @@ fn advice_shows_memory_over_time_and_faults_by_policy() {
         "cc1: heap",
         "2M leaves",
         "Other policies",
+        "pages of code are used",
         "40.0 MiB: exceeded under",
         "50 % of free memory is in pieces below 2 MiB",
     ];

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use crate::advise::{grow_heap, line, number, quire, sets, shown, text, touches, words};
 use crate::small_trace::{HEAP, SmallTrace, anonymous, call, fault, program};
-use lab::trace::{Access, Call, EventKind, ForkKind};
+use lab::trace::{Access, Call, EventKind, FileId, ForkKind, MapCause, PathId};
 use serde_json::Value;
 
 /// Nanoseconds pass: two microseconds for each of these queries.
@@ -214,6 +214,59 @@ fn sets_that_exceed_a_limit_are_not_chosen() {
     assert!(all.contains("limit: memory.high of 1.0 MiB: every set exceeds it"), "{all}");
     let none = words(&shown(&trace, &["--memory-high", "1G"]));
     assert!(none.contains("every set stays below it") && !none.contains("exceeds"), "{none}");
+}
+
+const TEXT: u64 = 0x40_1000;
+
+/// A program whose text of 6 MiB and 65 pages starts at no multiple of 2 MiB uses the first `pages` of it.
+fn runs_code(pages: u64) -> SmallTrace {
+    let mut small = program();
+    let file = Some(FileId { device: 1, inode: 7, path: PathId(0) });
+    let text = |len: u64, prot: u32, start: u64| {
+        let cause = MapCause::ExecImage;
+        EventKind::Map { cause, start, len, prot, flags: 2, file, file_offset: 0 }
+    };
+    small.event(10, text((6 << 20) + (65 << 12), 5, TEXT));
+    // What is read and not executed is no code.
+    small.event(10, text(1 << 20, 1, LARGE));
+    small.event(10, fault(LARGE, Access::Read, false));
+    (0..pages).for_each(|page| small.event(10, fault(TEXT + page * 4096, Access::Execute, false)));
+    small
+}
+
+#[test]
+fn code_counts_against_the_instruction_tlb() {
+    let mut small = runs_code(1000);
+    // Behind the last whole 2 MiB, with what Linux maps around it.
+    small.event(10, fault(TEXT + (1600 << 12), Access::Execute, false));
+    small.event(10, EventKind::FaultAround { start: TEXT + (1592 << 12), len: 8 << 12 });
+    small.event(10, EventKind::Fork { child_pid: 11, child_tid: 11, flags: 0, kind: ForkKind::Copy });
+    small.event(11, fault(TEXT, Access::Execute, false));
+    small.exit(11);
+    small.exit(10);
+    let trace = small.write();
+    let code = line(&trace, &[])["code"].clone();
+    assert_eq!((number(&code, "/pid"), number(&code, "/pages")), (10, 1009), "{code}");
+    assert_eq!((number(&code, "/entries_2m"), number(&code, "/entries_4k")), (2, 9), "{code}");
+    assert_eq!((&code["pays"], &code["mappings"][0]["file"]), (&true.into(), &"small".into()), "{code}");
+    assert_eq!(number(&code, "/mappings/0/bytes"), (6 << 20) + (65 << 12), "{code}");
+    let told = words(&shown(&trace, &[]));
+    for part in [
+        "code: small uses about 1,009 pages of code of 4K: 3.9 MiB of 6.3 MiB in small. The instruction TLB has ",
+        "text in huge pages needs 2 entries of 2M (of ",
+        ") and 9 of 4K",
+        "how: link with -Wl,-z,max-page-size=0x200000",
+    ] {
+        assert!(told.contains(part), "no `{part}` in {told}");
+    }
+    let mut small = runs_code(20);
+    small.exit(10);
+    let trace = small.write();
+    let told = words(&shown(&trace, &[]));
+    assert!(told.contains("they fit into its first level") && !told.contains("how:"), "{told}");
+    let mut none = program();
+    none.exit(10);
+    assert_eq!(line(&none.write(), &[])["code"], Value::Null);
 }
 
 /// A large mapping is touched in full, and a second one by halves; both stay.

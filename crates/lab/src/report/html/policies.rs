@@ -15,6 +15,8 @@ pub(super) struct Policies {
     fragmentation: Option<Fragmentation>,
     #[serde(default)]
     hugetlb: Option<Pools>,
+    #[serde(default)]
+    code: Option<Code>,
 }
 
 #[derive(Deserialize)]
@@ -33,6 +35,16 @@ struct Pools {
     commands: Vec<String>,
 }
 
+#[derive(Deserialize)]
+struct Code {
+    pages: u64,
+    entries_2m: u64,
+    entries_4k: u64,
+    tlb_first_4k: u64,
+    pays: bool,
+    how: Option<String>,
+}
+
 /// Of a set of sizes.
 pub(super) struct OfSet<'a> {
     pub(super) name: &'a str,
@@ -45,7 +57,8 @@ pub(super) fn section(policies: &Policies, sets: &[OfSet<'_>]) -> Markup {
     let limit = policies.memory_high_bytes.map(|high| ("memory.high", limit(high, sets)));
     let pieces = policies.fragmentation.as_ref().map(|pieces| ("Fragmented memory", fragments(pieces, sets)));
     let pools = policies.hugetlb.as_ref().map(|pools| ("Huge pages of a pool", self::pools(pools)));
-    let told: Vec<_> = [limit, pieces, pools].into_iter().flatten().collect();
+    let code = policies.code.as_ref().map(|code| ("Program text in huge pages", self::code(code)));
+    let told: Vec<_> = [limit, pieces, pools, code].into_iter().flatten().collect();
     html! {
         @if !told.is_empty() {
             h2 { "Other policies" }
@@ -89,5 +102,15 @@ fn pools(pools: &Pools) -> Markup {
             (pages) " pages of 2 MiB would save " (thousands(pools.faults_saved as f64)) " faults. "
         }
         @for command in &pools.commands { code { (command) } " " }
+    }
+}
+
+fn code(code: &Code) -> Markup {
+    html! {
+        "About " (thousands(code.pages as f64)) " pages of code are used; the first instruction TLB has "
+        (thousands(code.tlb_first_4k as f64)) " entries. In huge pages they need " (thousands(code.entries_2m as f64))
+        " entries of 2 MiB and " (thousands(code.entries_4k as f64)) " of 4 KiB: "
+        @if code.pays { "that may pay." } @else { "that saves little." }
+        @if let Some(how) = &code.how { " How: " (how) }
     }
 }

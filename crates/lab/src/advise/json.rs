@@ -17,6 +17,7 @@ use super::limit;
 use super::objective::Goal;
 use super::prices::{Prices, Source};
 use super::processes;
+use super::shmem;
 use super::translations::Translations;
 use super::verdict::{AdviseRequest, Verdict};
 use super::ways::Runtime;
@@ -52,6 +53,7 @@ struct Report<'a> {
     fragmentation: Option<Value>,
     memory_high_bytes: Option<u64>,
     code: Option<Value>,
+    shmem: Option<Value>,
     hugetlb: Option<Value>,
     heat: Option<Value>,
     #[serde(rename = "do")]
@@ -134,6 +136,7 @@ pub(super) fn line(
         fragmentation: trial.fragments().map(fragmentation::json),
         memory_high_bytes: request.high,
         code: verdict.code.as_ref().map(|code| code::json(code, trial)),
+        shmem: verdict.shmem.as_ref().map(|shmem| shmem::json(shmem, request.most_waste)),
         hugetlb: verdict.pools.as_ref().map(|pools| hugetlb::json(pools, &names)),
         heat: trial.heat()?.map(|heat| self::heat(&heat, trial)),
         do_: changes.iter().map(|change| change.run.clone()).collect(),

@@ -10,6 +10,7 @@
 //! khugepaged     what collapses and splits folios later                  fragmentation   where no large folios are free
 //! hugetlb        huge pages of a pool                                     processes       the memory of each process
 //! limit          which sets exceed `memory.high`                             code            program text in huge pages
+//! shmem          folio sizes of shared memory
 //! ways       settings of allocators and runtimes                         words      numbers and names in prose
 //! text       for readers, in lines with labels (lines)                   json       for programs
 //! ```
@@ -28,6 +29,7 @@ mod objective;
 mod prices;
 mod processes;
 mod recorded;
+mod shmem;
 mod text;
 mod translations;
 mod verdict;
@@ -162,6 +164,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         );
     }
     let settings = Settings::read(&places.settings);
+    let shmem = Settings::of_shmem(&places.settings);
     let request = AdviseRequest {
         goal: args.goal,
         most_waste: args.max_waste / 100.0,
@@ -170,6 +173,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         high: args.memory_high,
         khugepaged: Khugepaged::read(&places.settings, args.khugepaged.as_ref()),
         pools: &places.pools,
+        shmem: &shmem,
     };
     let fragments = args.fragmentation.map(|asked| asked.fragments(&places.buddyinfo)).transpose()?;
     let mut lines = Vec::new();

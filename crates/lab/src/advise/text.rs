@@ -17,6 +17,7 @@ use super::mappings;
 use super::objective::{Goal, Score};
 use super::prices::Source;
 use super::processes;
+use super::shmem;
 use super::verdict::{AdviseRequest, Verdict};
 use super::ways::Runtime;
 use super::words::{Names, change, count, percent, size, time};
@@ -64,6 +65,7 @@ fn further(trial: &Trial, verdict: &Verdict, names: &Names<'_>) -> String {
         + &verdict.khugepaged.as_ref().map_or_else(none, |beside| khugepaged::text(beside, trial))
         + &verdict.pools.as_ref().map_or_else(none, |pools| hugetlb::text(pools, trial, names))
         + &verdict.code.as_ref().map_or_else(none, |code| code::text(code, trial))
+        + &verdict.shmem.as_ref().map_or_else(none, shmem::text)
         + &limit::text(verdict)
         + &processes::text(trial, verdict)
 }

@@ -14,6 +14,7 @@ use super::khugepaged::{Beside, Khugepaged};
 use super::mappings::{self, Gain, Plan};
 use super::objective::{Goal, MAX_WASTE, choose, is_worth};
 use super::prices::Prices;
+use super::shmem::Shmem;
 use super::translations::Translations;
 
 /// What the user wants.
@@ -32,6 +33,8 @@ pub(super) struct AdviseRequest<'a> {
     pub(super) high: Option<u64>,
     /// The directory of this machine's pools of huge pages.
     pub(super) pools: &'a Path,
+    /// This machine's folio sizes of shared memory.
+    pub(super) shmem: &'a Settings,
 }
 
 /// What is advised where a program has single pages so far, no goal is given, and a twentieth may be wasted.
@@ -69,6 +72,8 @@ pub(super) struct Verdict {
     pub(super) pools: Option<Pools>,
     /// The code that the program uses, if the recording shows it.
     pub(super) code: Option<Code>,
+    /// Shared memory, if the program touches some.
+    pub(super) shmem: Option<Shmem>,
 }
 
 impl Verdict {
@@ -102,6 +107,7 @@ impl Verdict {
         }
         verdict.pools = Pools::of(trial, &verdict, request);
         verdict.code = Code::of(trial)?;
+        verdict.shmem = Shmem::of(trial, request.shmem, &verdict.prices, request)?;
         Ok(verdict)
     }
 
@@ -137,6 +143,7 @@ impl Verdict {
             khugepaged: None,
             pools: None,
             code: None,
+            shmem: None,
         }
     }
 

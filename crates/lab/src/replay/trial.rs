@@ -21,6 +21,7 @@ use super::parts::Part;
 use super::policy::FolioSet;
 use super::progress::Progress;
 use super::run::{Outcome, Purpose, World};
+use super::shmem::Shmem;
 use super::survey::Survey;
 use super::timeline::Sample;
 use super::verb::PAGE;
@@ -222,6 +223,14 @@ impl Trial {
     /// A trace that has changed meanwhile.
     pub(crate) fn code(&self) -> Result<Option<Code>, ReplayError> {
         Code::of(&self.path)
+    }
+
+    /// Shared memory under each of these sets; `None` if the program touches none.
+    ///
+    /// # Errors
+    /// A trace that has changed meanwhile.
+    pub(crate) fn shmem(&self, sets: &[FolioSet]) -> Result<Option<Shmem>, ReplayError> {
+        Shmem::of(&self.path, sets, &self.survey.paths)
     }
 
     /// CPUs of the machine that replays.

@@ -52,7 +52,9 @@ pub(crate) fn shown(trace: &Path, more: &[&str]) -> String {
     let (prices, trace) = (prices(), trace.to_str().expect("a name"));
     let fixed = ["advise", "--baseline", "4K", "--prices", prices.to_str().expect("a name")];
     let said = said(&[&fixed, more, &[trace]].concat());
-    let long: Vec<&str> = said.lines().filter(|line| line.chars().count() > 80).collect();
+    // A command is not broken.
+    let is_long = |line: &&str| line.chars().count() > 80 && !line.starts_with("  echo ");
+    let long: Vec<&str> = said.lines().filter(is_long).collect();
     assert!(long.is_empty(), "{long:?} in\n{said}");
     said
 }

@@ -17,6 +17,8 @@ pub(super) struct Policies {
     hugetlb: Option<Pools>,
     #[serde(default)]
     code: Option<Code>,
+    #[serde(default)]
+    shmem: Option<Shmem>,
 }
 
 #[derive(Deserialize)]
@@ -45,6 +47,22 @@ struct Code {
     how: Option<String>,
 }
 
+#[derive(Deserialize)]
+struct Shmem {
+    names: Vec<String>,
+    chosen: Option<String>,
+    sets: Vec<ShmemSet>,
+    #[serde(rename = "do")]
+    commands: Vec<String>,
+}
+
+#[derive(Deserialize)]
+struct ShmemSet {
+    folio: String,
+    faults: u64,
+    memory_bytes: u64,
+}
+
 /// Of a set of sizes.
 pub(super) struct OfSet<'a> {
     pub(super) name: &'a str,
@@ -58,7 +76,8 @@ pub(super) fn section(policies: &Policies, sets: &[OfSet<'_>]) -> Markup {
     let pieces = policies.fragmentation.as_ref().map(|pieces| ("Fragmented memory", fragments(pieces, sets)));
     let pools = policies.hugetlb.as_ref().map(|pools| ("Huge pages of a pool", self::pools(pools)));
     let code = policies.code.as_ref().map(|code| ("Program text in huge pages", self::code(code)));
-    let told: Vec<_> = [limit, pieces, pools, code].into_iter().flatten().collect();
+    let shmem = policies.shmem.as_ref().map(|shmem| ("Shared memory", self::shmem(shmem)));
+    let told: Vec<_> = [limit, pieces, pools, code, shmem].into_iter().flatten().collect();
     html! {
         @if !told.is_empty() {
             h2 { "Other policies" }
@@ -112,5 +131,22 @@ fn code(code: &Code) -> Markup {
         " entries of 2 MiB and " (thousands(code.entries_4k as f64)) " of 4 KiB: "
         @if code.pays { "that may pay." } @else { "that saves little." }
         @if let Some(how) = &code.how { " How: " (how) }
+    }
+}
+
+fn shmem(shmem: &Shmem) -> Markup {
+    let told = |set: &ShmemSet| {
+        let (faults, memory) = (thousands(set.faults as f64), mebibytes(set.memory_bytes));
+        format!("{}: {faults} faults, {memory}", set.folio)
+    };
+    let chosen = |set: &&ShmemSet| shmem.chosen.as_ref() == Some(&set.folio);
+    html! {
+        (shmem.names.join(", ")) ". "
+        @if let Some(now) = shmem.sets.first() { (told(now)) ". " }
+        @match shmem.sets.iter().find(chosen) {
+            Some(set) => { (told(set)) ". " }
+            None => { "No other size of its folios is worth a change." }
+        }
+        @for command in &shmem.commands { code { (command) } " " }
     }
 }

@@ -10,6 +10,7 @@ use crate::replay::{Heat, HeatRow, Part, Sample, Trial, order_name};
 use super::baseline::Settings;
 use super::case::Case;
 use super::code;
+use super::defrag;
 use super::fragmentation;
 use super::hugetlb;
 use super::khugepaged;
@@ -51,6 +52,7 @@ struct Report<'a> {
     tlb: Option<Value>,
     khugepaged: Option<Value>,
     fragmentation: Option<Value>,
+    defrag: Option<Value>,
     memory_high_bytes: Option<u64>,
     code: Option<Value>,
     shmem: Option<Value>,
@@ -134,6 +136,7 @@ pub(super) fn line(
         tlb: verdict.translations.as_ref().map(translations),
         khugepaged: verdict.khugepaged.as_ref().map(khugepaged::json),
         fragmentation: trial.fragments().map(fragmentation::json),
+        defrag: verdict.defrag.as_ref().map(defrag::json),
         memory_high_bytes: request.high,
         code: verdict.code.as_ref().map(|code| code::json(code, trial)),
         shmem: verdict.shmem.as_ref().map(|shmem| shmem::json(shmem, request.most_waste)),

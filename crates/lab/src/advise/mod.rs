@@ -10,7 +10,7 @@
 //! khugepaged     what collapses and splits folios later                  fragmentation   where no large folios are free
 //! hugetlb        huge pages of a pool                                     processes       the memory of each process
 //! limit          which sets exceed `memory.high`                             code            program text in huge pages
-//! shmem          folio sizes of shared memory
+//! shmem          folio sizes of shared memory                               defrag          what a fault does that finds no folio
 //! ways       settings of allocators and runtimes                         words      numbers and names in prose
 //! text       for readers, in lines with labels (lines)                   json       for programs
 //! ```
@@ -18,6 +18,7 @@
 mod baseline;
 mod case;
 mod code;
+mod defrag;
 mod fragmentation;
 mod hugetlb;
 mod json;
@@ -45,6 +46,7 @@ use anyhow::{Context, Result};
 use clap::ValueEnum;
 
 use crate::files::{self, Shard};
+use crate::host::thp::selected;
 use crate::output::{self, Target, parse_bytes, quoted, say};
 use crate::replay::{FolioSet, Trial, parse_set};
 use crate::settings::Places;
@@ -165,6 +167,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     }
     let settings = Settings::read(&places.settings);
     let shmem = Settings::of_shmem(&places.settings);
+    let defrag = selected(&places.settings.join("defrag"));
     let request = AdviseRequest {
         goal: args.goal,
         most_waste: args.max_waste / 100.0,
@@ -174,6 +177,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         khugepaged: Khugepaged::read(&places.settings, args.khugepaged.as_ref()),
         pools: &places.pools,
         shmem: &shmem,
+        defrag: defrag.as_deref(),
     };
     let fragments = args.fragmentation.map(|asked| asked.fragments(&places.buddyinfo)).transpose()?;
     let mut lines = Vec::new();

@@ -6,11 +6,19 @@ use crate::replay::{FolioSet, ShmemFigures, Trial, order_name};
 
 use super::baseline::{Change, Settings};
 use super::lines::{labelled, listed};
-use super::objective::{Score, choose, is_worth};
+use super::objective::{Goal, Score, choose, is_worth};
 use super::prices::Prices;
-use super::verdict::AdviseRequest;
 use super::words::{change, count, percent, size, time};
 use crate::output::quoted;
+
+/// What the user wants.
+#[derive(Clone, Copy)]
+pub(super) struct Wanted {
+    /// A baseline that was asked for: shared memory has single pages under it.
+    pub(super) baseline: Option<FolioSet>,
+    pub(super) goal: Goal,
+    pub(super) most_waste: f64,
+}
 
 /// Shared memory under every size.
 pub(super) struct Shmem {
@@ -32,9 +40,9 @@ impl Shmem {
         trial: &Trial,
         settings: &Settings,
         prices: &Prices,
-        request: AdviseRequest<'_>,
+        wanted: Wanted,
     ) -> anyhow::Result<Option<Self>> {
-        let (baseline, known) = match request.baseline {
+        let (baseline, known) = match wanted.baseline {
             Some(_) => (FolioSet::FRAMES, FolioSet::all()),
             None => (settings.set().unrequested(), settings.known()),
         };
@@ -48,8 +56,8 @@ impl Shmem {
         };
         let sets: Vec<_> = shmem.sets.into_iter().map(scored).collect();
         let scores: Vec<Score> = sets.iter().map(|(_, score)| *score).collect();
-        let best = choose(&scores[0], &scores, request.goal, request.most_waste);
-        let worth = |at: &usize| is_worth(&scores[0], &scores[*at], request.goal, trial.wall_ns());
+        let best = choose(&scores[0], &scores, wanted.goal, wanted.most_waste);
+        let worth = |at: &usize| is_worth(&scores[0], &scores[*at], wanted.goal, trial.wall_ns());
         let changes = best.as_ref().is_some_and(worth);
         let wanted = best.filter(|_| changes).map(|at| sets[at].0.set);
         let commands = wanted.and_then(|set| settings.changes(set).ok()).unwrap_or_default();

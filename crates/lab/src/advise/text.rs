@@ -8,6 +8,7 @@ use crate::replay::{Sample, Trial};
 use super::baseline::{Change, Settings};
 use super::case::Case;
 use super::code;
+use super::defrag;
 use super::fragmentation;
 use super::hugetlb;
 use super::khugepaged;
@@ -62,6 +63,7 @@ pub(super) fn section(
 fn further(trial: &Trial, verdict: &Verdict, names: &Names<'_>) -> String {
     let none = String::new;
     trial.fragments().map_or_else(none, |fragments| fragmentation::text(fragments, verdict))
+        + &verdict.defrag.as_ref().map_or_else(none, defrag::text)
         + &verdict.khugepaged.as_ref().map_or_else(none, |beside| khugepaged::text(beside, trial))
         + &verdict.pools.as_ref().map_or_else(none, |pools| hugetlb::text(pools, trial, names))
         + &verdict.code.as_ref().map_or_else(none, |code| code::text(code, trial))

@@ -9,12 +9,13 @@ use crate::replay::{Figures, FolioSet, Trial};
 use super::baseline::Settings;
 use super::case::{self, Case};
 use super::code::Code;
+use super::defrag::Defrag;
 use super::hugetlb::Pools;
 use super::khugepaged::{Beside, Khugepaged};
 use super::mappings::{self, Gain, Plan};
 use super::objective::{Goal, MAX_WASTE, choose, is_worth};
 use super::prices::Prices;
-use super::shmem::Shmem;
+use super::shmem::{Shmem, Wanted};
 use super::translations::Translations;
 
 /// What the user wants.
@@ -35,6 +36,8 @@ pub(super) struct AdviseRequest<'a> {
     pub(super) pools: &'a Path,
     /// This machine's folio sizes of shared memory.
     pub(super) shmem: &'a Settings,
+    /// This machine's mode of compaction, if it has the setting.
+    pub(super) defrag: Option<&'a str>,
 }
 
 /// What is advised where a program has single pages so far, no goal is given, and a twentieth may be wasted.
@@ -74,6 +77,8 @@ pub(super) struct Verdict {
     pub(super) code: Option<Code>,
     /// Shared memory, if the program touches some.
     pub(super) shmem: Option<Shmem>,
+    /// What faults do that find no folio, if some do.
+    pub(super) defrag: Option<Defrag>,
 }
 
 impl Verdict {
@@ -107,7 +112,10 @@ impl Verdict {
         }
         verdict.pools = Pools::of(trial, &verdict, request);
         verdict.code = Code::of(trial)?;
-        verdict.shmem = Shmem::of(trial, request.shmem, &verdict.prices, request)?;
+        verdict.defrag = Defrag::of(trial, &verdict.telling(), &verdict.prices, request.defrag)?;
+        let wanted =
+            Wanted { baseline: request.baseline, goal: request.goal, most_waste: request.most_waste };
+        verdict.shmem = Shmem::of(trial, request.shmem, &verdict.prices, wanted)?;
         Ok(verdict)
     }
 
@@ -144,6 +152,7 @@ impl Verdict {
             pools: None,
             code: None,
             shmem: None,
+            defrag: None,
         }
     }
 
@@ -154,6 +163,18 @@ impl Verdict {
     /// The set to change to.
     pub(super) fn chosen(&self) -> Option<&Case> {
         self.best.filter(|_| self.changes).map(|at| &self.cases[at])
+    }
+
+    /// The set to change to and that of 2 MiB, or else the baseline: they tell what becomes of large folios.
+    pub(super) fn telling(&self) -> Vec<&Case> {
+        let block = |case: &&Case| case.set().orders().eq([9]);
+        let mut telling: Vec<&Case> =
+            self.chosen().into_iter().chain(self.cases.iter().find(block)).collect();
+        if telling.is_empty() {
+            telling.push(self.baseline());
+        }
+        telling.dedup_by_key(|case| case.set());
+        telling
     }
 
     /// The gains of all mappings under a set.

@@ -170,6 +170,25 @@ impl Trial {
     /// # Errors
     /// [`ReplayError`], of the first replay that fails.
     pub(crate) fn replay(&self, sets: &[FolioSet]) -> Result<(Vec<Figures>, Vec<ReplayError>), ReplayError> {
+        self.replay_on(sets, self.fragments)
+    }
+
+    /// The same on a machine whose free memory is in one piece.
+    ///
+    /// # Errors
+    /// As [`Self::replay`].
+    pub(crate) fn replay_whole(
+        &self,
+        sets: &[FolioSet],
+    ) -> Result<(Vec<Figures>, Vec<ReplayError>), ReplayError> {
+        self.replay_on(sets, None)
+    }
+
+    fn replay_on(
+        &self,
+        sets: &[FolioSet],
+        fragments: Option<Fragments>,
+    ) -> Result<(Vec<Figures>, Vec<ReplayError>), ReplayError> {
         let taken = |set: FolioSet| need::taken(self.machine(self.survey.needed(set)));
         let (fit, rest): (Vec<_>, Vec<_>) =
             sets.iter().copied().partition(|&set| taken(set) <= self.bounds.memory);
@@ -182,7 +201,7 @@ impl Trial {
         progress.expect(self.survey.header.events * fit.len() as u64);
         let watch = Stopwatch::new();
         let mut world = World::new(self.machine(memory), self.cpus(), Purpose::Counts)?;
-        (world.observes, world.fragments) = (true, self.fragments);
+        (world.observes, world.fragments) = (true, fragments);
         let mut replay = |set: FolioSet| {
             progress.show(set.name());
             world.replay(&self.path, &self.survey, set, &watch, &mut progress).map(Figures::of)

@@ -143,6 +143,47 @@ fn where_free_memory_is_in_pieces_large_folios_fail_and_smaller_ones_do_not() {
 }
 
 #[test]
+fn faults_that_find_no_folio_fall_back_or_wait() {
+    let (trace, root) = (full(), tempfile::tempdir().expect("a directory"));
+    let settings = root.path().join("sys/kernel/mm/transparent_hugepage");
+    std::fs::create_dir_all(&settings).expect("it is made");
+    let advise = |mode: &str, more: &[&str]| {
+        std::fs::write(settings.join("defrag"), format!("{mode}\n")).expect("it is written");
+        let prices = crate::advise::prices();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_quire"));
+        command.args(["advise", "--baseline", "4K", "--fragmentation", "100", "--prices"]).arg(&*prices);
+        command.args(more).arg(&trace).env("QUIRE_SETTINGS", root.path()).env_remove("COLUMNS");
+        text(&command.output().expect("the command runs").stdout)
+    };
+    let line =
+        |mode| -> Value { serde_json::from_str(&advise(mode, &["--format", "json"])).expect("an object") };
+    let always = line("always never [madvise]");
+    let (defrag, copy) = (&always["defrag"], always["prices"]["ns"]["cow-copy"].as_f64().expect("a price"));
+    let set = &defrag["sets"][0];
+    // 64K is chosen and finds all its folios.
+    assert_eq!((&set["folio"], defrag["sets"].as_array().map(Vec::len)), (&"2M".into(), Some(1)), "{defrag}");
+    assert_eq!((number(set, "/falls_back/faults"), number(set, "/waits/faults")), (2048, 4), "{defrag}");
+    assert_eq!((number(set, "/waiting_faults"), number(set, "/moved_pages")), (4, 4 * 256), "{defrag}");
+    let ns = |field: &str| set.pointer(field).and_then(Value::as_f64).expect("a time");
+    let folio = 400.0 + 512.0 * 100.0;
+    assert!((ns("/waits/longest_ns") - folio - 256.0 * copy).abs() < 1.0, "{defrag}");
+    assert!((ns("/waits/time_ns") - 4.0 * (folio + 256.0 * copy)).abs() < 1.0, "{defrag}");
+    assert_eq!(ns("/falls_back/time_ns"), 2048.0 * 500.0, "{defrag}");
+    for (mode, waits) in [("[always] never", true), ("always [madvise]", false), ("[never]", false)] {
+        assert_eq!(line(mode)["defrag"]["waits_now"], waits, "{mode}");
+    }
+    let told = words(&advise("always [defer+madvise]", &[]));
+    for part in [
+        "defrag: 2M: a fault that finds no folio takes pages under `never`, `defer`, `madvise`: 2,048 faults",
+        "under `always` 4 of 4 faults wait until 1,024 pages have moved",
+        "this machine has `defer+madvise`: faults of this program do not wait",
+    ] {
+        assert!(told.contains(part), "no `{part}` in {told}");
+    }
+    assert_eq!(self::line(&trace, &[])["defrag"], Value::Null, "memory is in one piece");
+}
+
+#[test]
 fn what_others_hold_counts_for_no_program() {
     let trace = grows();
     let (whole, pieces) = (line(&trace, &[]), line(&trace, &["--fragmentation", "100"]));

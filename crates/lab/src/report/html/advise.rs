@@ -7,7 +7,7 @@ use serde::Deserialize;
 use super::memory::{self, Heat, Process};
 use super::page::{MIB, Section, command, mebibytes};
 use super::plot::{self, Mark, Named, thousands};
-use super::policies::{self, OfSet, Policies};
+use super::policies::{self, Policies, SetCounts};
 use crate::output::duration;
 
 /// What `quire advise --format json` says of a program.
@@ -122,7 +122,7 @@ const MAPPINGS: usize = 12;
 pub(super) fn section(advice: &Advice) -> Result<Section> {
     let Some(baseline) = advice.sets.first() else { bail!("it has no set of folio sizes") };
     let chosen = advice.chosen.as_ref().and_then(|name| advice.sets.iter().find(|set| set.folio == *name));
-    let of_sets: Vec<OfSet<'_>> = advice.sets.iter().map(Set::for_policies).collect();
+    let of_sets: Vec<SetCounts<'_>> = advice.sets.iter().map(Set::for_policies).collect();
     let title = format!("Folio sizes for {}", advice.program);
     let body = html! {
         p.soft { code { (command(&advice.command)) } }
@@ -321,9 +321,9 @@ fn sets(advice: &Advice) -> Markup {
 }
 
 impl Set {
-    fn for_policies(&self) -> OfSet<'_> {
+    fn for_policies(&self) -> SetCounts<'_> {
         let above_high = self.above_high_bytes.unwrap_or(0);
-        OfSet { name: &self.folio, fell_back: self.fell_back, above_high }
+        SetCounts { name: &self.folio, fell_back: self.fell_back, above_high }
     }
 }
 

@@ -5,6 +5,7 @@ use serde::Deserialize;
 
 use super::page::mebibytes;
 use super::plot::thousands;
+use crate::output::duration;
 
 /// What an advice says of them.
 #[derive(Deserialize)]
@@ -13,6 +14,8 @@ pub(super) struct Policies {
     pub(super) memory_high_bytes: Option<u64>,
     #[serde(default)]
     fragmentation: Option<Fragmentation>,
+    #[serde(default)]
+    defrag: Option<Defrag>,
     #[serde(default)]
     hugetlb: Option<Pools>,
     #[serde(default)]
@@ -24,6 +27,25 @@ pub(super) struct Policies {
 #[derive(Deserialize)]
 struct Fragmentation {
     percent: f64,
+}
+
+#[derive(Deserialize)]
+struct Defrag {
+    sets: Vec<Bounds>,
+}
+
+#[derive(Deserialize)]
+struct Bounds {
+    folio: String,
+    falls_back: Faults,
+    waits: Faults,
+    waiting_faults: u64,
+}
+
+#[derive(Deserialize)]
+struct Faults {
+    faults: u64,
+    time_ns: f64,
 }
 
 #[derive(Deserialize)]
@@ -64,20 +86,21 @@ struct ShmemSet {
 }
 
 /// Of a set of sizes.
-pub(super) struct OfSet<'a> {
+pub(super) struct SetCounts<'a> {
     pub(super) name: &'a str,
     pub(super) fell_back: u64,
     pub(super) above_high: u64,
 }
 
 /// All policies of which something is known.
-pub(super) fn section(policies: &Policies, sets: &[OfSet<'_>]) -> Markup {
+pub(super) fn section(policies: &Policies, sets: &[SetCounts<'_>]) -> Markup {
     let limit = policies.memory_high_bytes.map(|high| ("memory.high", limit(high, sets)));
     let pieces = policies.fragmentation.as_ref().map(|pieces| ("Fragmented memory", fragments(pieces, sets)));
     let pools = policies.hugetlb.as_ref().map(|pools| ("Huge pages of a pool", self::pools(pools)));
     let code = policies.code.as_ref().map(|code| ("Program text in huge pages", self::code(code)));
     let shmem = policies.shmem.as_ref().map(|shmem| ("Shared memory", self::shmem(shmem)));
-    let told: Vec<_> = [limit, pieces, pools, code, shmem].into_iter().flatten().collect();
+    let defrag = policies.defrag.as_ref().map(|defrag| ("Compaction", self::defrag(defrag)));
+    let told: Vec<_> = [limit, pieces, defrag, pools, code, shmem].into_iter().flatten().collect();
     html! {
         @if !told.is_empty() {
             h2 { "Other policies" }
@@ -86,7 +109,7 @@ pub(super) fn section(policies: &Policies, sets: &[OfSet<'_>]) -> Markup {
     }
 }
 
-fn limit(high: u64, sets: &[OfSet<'_>]) -> Markup {
+fn limit(high: u64, sets: &[SetCounts<'_>]) -> Markup {
     let above: Vec<String> = sets
         .iter()
         .filter(|set| set.above_high > 0)
@@ -98,7 +121,7 @@ fn limit(high: u64, sets: &[OfSet<'_>]) -> Markup {
     }
 }
 
-fn fragments(pieces: &Fragmentation, sets: &[OfSet<'_>]) -> Markup {
+fn fragments(pieces: &Fragmentation, sets: &[SetCounts<'_>]) -> Markup {
     let failed: Vec<String> = sets
         .iter()
         .filter(|set| set.fell_back > 0)
@@ -148,5 +171,17 @@ fn shmem(shmem: &Shmem) -> Markup {
             None => { "No other size of its folios is worth a change." }
         }
         @for command in &shmem.commands { code { (command) } " " }
+    }
+}
+
+fn defrag(defrag: &Defrag) -> Markup {
+    let faults = |faults: &Faults| {
+        format!("{} faults in {}", thousands(faults.faults as f64), duration(faults.time_ns))
+    };
+    html! {
+        @for set in &defrag.sets {
+            (set.folio) ": " (faults(&set.falls_back)) " if nothing is compacted, or " (faults(&set.waits)) " of which "
+            (thousands(set.waiting_faults as f64)) " wait for compaction. "
+        }
     }
 }

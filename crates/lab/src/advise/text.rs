@@ -94,6 +94,10 @@ fn heading(trial: &Trial, verdict: &Verdict, request: AdviseRequest<'_>, exit_co
     if trial.lost() > 0 {
         text += &labelled("", &format!("{} records were lost: figures are too low", count(trial.lost())));
     }
+    if !header.thp_disabled {
+        let said = "folios were not off while it was recorded: of each that it got, only the page that faulted counts as touched";
+        text += &labelled("", said);
+    }
     text
 }
 

@@ -2,6 +2,7 @@
 
 use super::case::Case;
 use super::lines::labelled;
+use super::shmem::Shmem;
 use super::verdict::Verdict;
 use super::words::{percent, size};
 
@@ -25,8 +26,17 @@ pub(super) fn text(verdict: &Verdict) -> String {
         (below, _) => format!("{} stay below it", names(below)),
     };
     let mut text = labelled("limit:", &said);
-    for case in above {
-        text += &labelled("", &format!("{} exceeds it by {}", case.name(), excess(case)));
+    let mut shown = vec![verdict.baseline()];
+    shown.extend(verdict.telling());
+    let (shown, others): (Vec<&Case>, Vec<&Case>) =
+        above.into_iter().partition(|case| shown.iter().any(|shown| shown.set() == case.set()));
+    for case in shown {
+        text += &labelled("", &format!("{} exceeds it by {}", case.name(), excess(case, verdict)));
+    }
+    let excesses = || others.iter().map(|case| case.score.above());
+    if let (Some(least), Some(most)) = (excesses().min(), excesses().max()) {
+        let said = format!("{} others exceed it, by {} to {}", others.len(), size(least), size(most));
+        text += &labelled("", &said);
     }
     text + &labelled(
         "assumed:",
@@ -35,8 +45,11 @@ pub(super) fn text(verdict: &Verdict) -> String {
 }
 
 /// How much and how long, and how much of it Linux cannot drop.
-fn excess(case: &Case) -> String {
-    let (above, file) = (case.score.above(), case.figures.peak.file);
+fn excess(case: &Case, verdict: &Verdict) -> String {
+    let peak = &case.figures.peak;
+    // To the replay a memfd is a file.
+    let shared = verdict.shmem.as_ref().map_or(0, Shmem::memory).saturating_sub(peak.shared);
+    let (above, file) = (case.score.above(), peak.file.saturating_sub(shared));
     let lasts = percent(time_above(case).unwrap_or(0.0));
     let rest = match above.saturating_sub(file) {
         0 => "file pages that can be dropped are more than that".to_owned(),

@@ -99,8 +99,8 @@ pub struct Args {
     output: Option<PathBuf>,
     /// Run COMMAND a second time under valgrind, some hundred times slower, and count what the TLBs miss under each set of sizes;
     /// its end comes after TIME at the latest.
-    #[arg(long, value_name = "TIME", value_parser = parse_time, conflicts_with_all = ["files", "running"], num_args = 0..=1, require_equals = true,
-        default_missing_value = "10min")]
+    #[arg(long, value_name = "TIME", value_parser = parse_time, conflicts_with_all = ["files", "running"],
+        num_args = 0..=1, require_equals = true, default_missing_value = "10min")]
     instrumented: Option<Duration>,
     /// What counts.
     #[arg(long, value_enum, default_value_t)]

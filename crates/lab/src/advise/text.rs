@@ -95,7 +95,8 @@ fn heading(trial: &Trial, verdict: &Verdict, request: AdviseRequest<'_>, exit_co
         text += &labelled("", &format!("{} records were lost: figures are too low", count(trial.lost())));
     }
     if !header.thp_disabled {
-        let said = "folios were not off while it was recorded: of each that it got, only the page that faulted counts as touched";
+        let said = "folios were not off while it was recorded: of each that it got, only the page that faulted counts \
+                    as touched";
         text += &labelled("", said);
     }
     text

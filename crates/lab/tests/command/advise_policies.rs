@@ -247,6 +247,7 @@ fn sets_that_exceed_a_limit_are_not_chosen() {
     for part in [
         "limit: memory.high of 3.0 MiB: 4K stay below it",
         "2M exceeds it by 1.0 MiB, in 90 % of the time; 1.0 MiB of it are no file pages, and need a swap",
+        "others exceed it, by 1.0 MiB to 1.0 MiB",
         "assumed: nothing is reclaimed",
     ] {
         assert!(told.contains(part), "no `{part}` in {told}");

@@ -58,6 +58,19 @@ fn linux_aligns_shared_anonymous_memory_and_no_memfd() {
 }
 
 #[test]
+fn shared_memory_is_no_file_that_can_be_dropped() {
+    let mut small = program();
+    map(&mut small, AT, 2 << 20, ZERO, 5);
+    touches(&mut small, AT, 512, 1);
+    map(&mut small, 2 * AT, 2 << 20, NAMED, 6);
+    touches(&mut small, 2 * AT, 512, 1);
+    small.exit(10);
+    let told = words(&shown(&small.write(), &["--memory-high", "1M"]));
+    assert!(told.contains("every set exceeds it 4K exceeds it by 3.0 MiB"), "{told}");
+    assert!(told.contains("; 3.0 MiB of it are no file pages, and need a swap"), "{told}");
+}
+
+#[test]
 fn every_process_faults_on_shared_memory_itself() {
     let mut small = program();
     map(&mut small, AT, 2 << 20, ZERO, 5);

@@ -104,7 +104,7 @@ pub(super) fn section(policies: &Policies, sets: &[SetCounts<'_>]) -> Markup {
     html! {
         @if !told.is_empty() {
             h2 { "Other policies" }
-            div.scroll { table { tbody { @for (name, said) in told { tr { td { (name) } td { (said) } } } } } }
+            @for (name, said) in told { p { b { (name) ": " } (said) } }
         }
     }
 }

@@ -6,11 +6,15 @@ use std::path::{Path, PathBuf};
 use crate::host::thp::{selected, sizes};
 use crate::replay::FolioSet;
 
-/// The settings of a machine, as they were found.
+/// The settings of a machine, as they were found: of anonymous memory, or of shared memory.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Settings {
-    /// `enabled` of all sizes; `None` without transparent huge pages.
+    /// The setting of all sizes; `None` without transparent huge pages.
     pub(super) overall: Option<String>,
+    /// What gives all memory folios of a size.
+    always: &'static str,
+    /// The file of `overall`.
+    path: PathBuf,
     /// The setting of each order, and its file.
     by_order: BTreeMap<u8, (PathBuf, String)>,
 }
@@ -25,19 +29,31 @@ pub(super) struct Change {
 impl Settings {
     /// Those of the kernel whose settings are in `root`.
     pub(super) fn read(root: &Path) -> Self {
-        let overall = selected(&root.join("enabled"));
+        Self::of_kind(root, "enabled", "always")
+    }
+
+    /// Those of shared memory. `within_size` saves as many faults as `always`, since a fault's folio lies in its mapping, and
+    /// writes nothing beyond the end of a file.
+    pub(super) fn of_shmem(root: &Path) -> Self {
+        Self::of_kind(root, "shmem_enabled", "within_size")
+    }
+
+    fn of_kind(root: &Path, name: &str, always: &'static str) -> Self {
+        let path = root.join(name);
+        let overall = selected(&path);
         let order = |kib: usize| u8::try_from((kib / 4).ilog2()).ok().filter(|_| kib >= 8);
         let mut by_order: BTreeMap<u8, (PathBuf, String)> = sizes(root)
             .into_iter()
+            .map(|(kib, path)| (kib, path.with_file_name(name)))
             .filter_map(|(kib, path)| Some((order(kib)?, (path.clone(), selected(&path)?))))
             .collect();
         if by_order.is_empty()
             && let Some(value) = &overall
         {
             // Before Linux 6.8 the one setting is that of 2 MiB.
-            by_order.insert(9, (root.join("enabled"), value.clone()));
+            by_order.insert(9, (path.clone(), value.clone()));
         }
-        Self { overall, by_order }
+        Self { overall, always, path, by_order }
     }
 
     /// The sizes that this kernel has.
@@ -47,14 +63,17 @@ impl Settings {
 
     /// The sizes that a program gets.
     pub(super) fn set(&self) -> FolioSet {
-        let with = |wanted: &str| {
-            let has = |value: &str| {
-                value == wanted || value == "inherit" && self.overall.as_deref() == Some(wanted)
-            };
+        let overall = self.overall.as_deref();
+        let with = |wanted: [&str; 2]| {
+            let is = |value: &str| wanted.contains(&value);
+            let has = |value: &str| is(value) || value == "inherit" && overall.is_some_and(is);
             let orders = self.by_order.iter().filter(|(_, (_, value))| has(value));
             orders.fold(FolioSet::FRAMES, |set, (order, _)| set.and(*order))
         };
-        with("always").on_request(with("madvise"))
+        if overall == Some("deny") {
+            return FolioSet::FRAMES;
+        }
+        with(["always", "within_size"]).on_request(with(["madvise", "advise"]))
     }
 
     /// The commands that give all memory the orders of `set`, and their inverses. The error is an order that this kernel
@@ -65,9 +84,13 @@ impl Settings {
         }
         let has: Vec<u8> = self.set().orders().collect();
         let wants: Vec<u8> = set.orders().collect();
-        let on = wants.iter().filter(|order| !has.contains(order)).map(|order| (order, "always"));
+        let on = wants.iter().filter(|order| !has.contains(order)).map(|order| (order, self.always));
         let off = has.iter().filter(|order| !wants.contains(order)).map(|order| (order, "never"));
-        Ok(on.chain(off).map(|(order, value)| self.change(*order, value)).collect())
+        // Linux gives shared memory no folios then, whatever the sizes say.
+        let denied = self.overall.as_deref() == Some("deny") && !wants.is_empty();
+        let allow = denied.then(|| Self::set_to(&self.path, "never", "deny"));
+        let sizes = on.chain(off).map(|(order, value)| self.change(*order, value));
+        Ok(allow.into_iter().chain(sizes).collect())
     }
 
     /// The commands that let memory that asks have the orders of `set`.
@@ -81,6 +104,10 @@ impl Settings {
 
     fn change(&self, order: u8, value: &str) -> Change {
         let (path, before) = &self.by_order[&order];
+        Self::set_to(path, value, before)
+    }
+
+    fn set_to(path: &Path, value: &str, before: &str) -> Change {
         let echo = |value: &str| format!("echo {value} > {}", path.display());
         Change { run: echo(value), undo: echo(before) }
     }

@@ -13,7 +13,8 @@ pub(super) struct Case {
 }
 
 impl Case {
-    pub(super) fn new(figures: Figures, prices: &Prices) -> Self {
+    /// `high` is the limit of the program's control group, if it has one.
+    pub(super) fn new(figures: Figures, prices: &Prices, high: Option<u64>) -> Self {
         let peak = &figures.peak;
         let score = Score {
             sizes: figures.set.orders().count(),
@@ -23,6 +24,7 @@ impl Case {
             // What Quire's own records take is another matter on Linux.
             memory: peak.anonymous + peak.file + peak.shared + peak.page_tables,
             wasted: peak.wasted,
+            high,
         };
         Self { figures, score }
     }

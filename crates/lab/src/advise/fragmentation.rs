@@ -52,13 +52,6 @@ impl Asked {
 pub(super) fn text(fragments: &Fragments, verdict: &Verdict) -> String {
     let mut said =
         format!("{} of free memory is in pieces below 2 MiB at the start; ", percent(fragments.share()));
-    let block = |case: &&Case| case.set().orders().eq([9]);
-    let mut shown: Vec<&Case> =
-        verdict.chosen().into_iter().chain(verdict.cases.iter().find(block)).collect();
-    if shown.is_empty() {
-        shown.push(verdict.baseline());
-    }
-    shown.dedup_by_key(|case| case.set());
     let one = |case: &Case| {
         let larger: u64 = case.figures.folios.iter().skip(1).sum();
         match case.figures.fell_back {
@@ -71,12 +64,12 @@ pub(super) fn text(fragments: &Fragments, verdict: &Verdict) -> String {
             ),
         }
     };
-    said += &shown.into_iter().map(one).collect::<Vec<_>>().join("; ");
+    said += &verdict.telling().into_iter().map(one).collect::<Vec<_>>().join("; ");
     labelled("pieces:", &said)
         + &labelled(
             "assumed:",
-            "free memory is what the largest set needs; no compaction joins pieces (as with defrag `never`), and \
-             what is in use between them stays",
+            "free memory is what the largest set needs; in the table no compaction joins pieces (as with defrag `never`), \
+             and what is in use between them stays",
         )
 }
 

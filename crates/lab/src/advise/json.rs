@@ -9,16 +9,21 @@ use crate::replay::{Heat, HeatRow, Part, Sample, Trial, order_name};
 
 use super::baseline::Settings;
 use super::case::Case;
+use super::code;
+use super::defrag;
 use super::fragmentation;
 use super::hugetlb;
 use super::khugepaged;
+use super::limit;
 use super::objective::Goal;
 use super::prices::{Prices, Source};
 use super::processes;
+use super::shmem;
 use super::translations::Translations;
 use super::verdict::{AdviseRequest, Verdict};
 use super::ways::Runtime;
 use super::words::Names;
+use crate::tlb::Counts;
 
 /// The version of the fields below.
 const SCHEMA: u32 = 1;
@@ -47,6 +52,10 @@ struct Report<'a> {
     tlb: Option<Value>,
     khugepaged: Option<Value>,
     fragmentation: Option<Value>,
+    defrag: Option<Value>,
+    memory_high_bytes: Option<u64>,
+    code: Option<Value>,
+    shmem: Option<Value>,
     hugetlb: Option<Value>,
     heat: Option<Value>,
     #[serde(rename = "do")]
@@ -73,6 +82,8 @@ struct Set<'a> {
     wasted_bytes: u64,
     page_tables_bytes: u64,
     peak_rss_bytes: u64,
+    above_high_bytes: Option<u64>,
+    above_high_percent: Option<f64>,
     differences: u64,
     mappings: Vec<Value>,
     timeline: &'a [Sample],
@@ -125,6 +136,10 @@ pub(super) fn line(
         tlb: verdict.translations.as_ref().map(translations),
         khugepaged: verdict.khugepaged.as_ref().map(khugepaged::json),
         fragmentation: trial.fragments().map(fragmentation::json),
+        defrag: verdict.defrag.as_ref().map(defrag::json),
+        memory_high_bytes: request.high,
+        code: verdict.code.as_ref().map(|code| code::json(code, trial)),
+        shmem: verdict.shmem.as_ref().map(|shmem| shmem::json(shmem, request.most_waste)),
         hugetlb: verdict.pools.as_ref().map(|pools| hugetlb::json(pools, &names)),
         heat: trial.heat()?.map(|heat| self::heat(&heat, trial)),
         do_: changes.iter().map(|change| change.run.clone()).collect(),
@@ -166,11 +181,13 @@ fn set<'a>(
         wasted_bytes: score.wasted,
         page_tables_bytes: figures.peak.page_tables,
         peak_rss_bytes: figures.peak_rss,
+        above_high_bytes: request.high.map(|_| score.above()),
+        above_high_percent: limit::time_above(case).map(|share| share * 100.0),
         differences: figures.differences,
         mappings: figures.parts.iter().map(|own| part(own, names, &verdict.prices)).collect(),
         timeline: &figures.timeline,
         processes: (at == 0 || verdict.best == Some(at)).then(|| processes::json(trial, case)),
-        tlb: verdict.translations.as_ref().map(|translations| missed(translations, at)),
+        tlb: verdict.translations.as_ref().map(|run| missed(run, &run.run.counts[at])),
     }
 }
 
@@ -194,9 +211,8 @@ fn heat(heat: &Heat, trial: &Trial) -> Value {
     json!({ "pid": heat.pid, "program": program, "rows": heat.rows.iter().map(row).collect::<Vec<_>>() })
 }
 
-/// What the TLBs miss under one set.
-fn missed(translations: &Translations, at: usize) -> Value {
-    let counts = &translations.run.counts[at];
+/// What the TLBs miss.
+fn missed(translations: &Translations, counts: &Counts) -> Value {
     json!({
         "second_level": counts.second,
         "walks": counts.walks,
@@ -213,6 +229,7 @@ fn translations(translations: &Translations) -> Value {
         "fetches": translations.run.fetches,
         "ended_early": translations.run.cut,
         "walk_ns": translations.walk_ns,
+        "with_code_in_2m": missed(translations, &translations.code),
     })
 }
 

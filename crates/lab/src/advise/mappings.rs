@@ -121,8 +121,9 @@ fn plan_of(baseline: &Case, case: &Case, prices: &Prices, most: f64) -> Option<P
             longest_ns: case.score.longest_ns,
             memory: (score.memory + gain.part.resident).saturating_sub(resident),
             wasted: (score.wasted + gain.part.wasted).saturating_sub(gain.wasted_before),
+            high: score.high,
         };
-        if with.is_within(most) {
+        if with.is_within(most) && with.above() <= baseline.score.above() {
             plan.score = with;
             plan.asking.push(gain);
         }

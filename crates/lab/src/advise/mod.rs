@@ -9,22 +9,28 @@
 //! translations   what the TLBs miss under each set, by a second, instrumented run
 //! khugepaged     what collapses and splits folios later                  fragmentation   where no large folios are free
 //! hugetlb        huge pages of a pool                                     processes       the memory of each process
+//! limit          which sets exceed `memory.high`                             code            program text in huge pages
+//! shmem          folio sizes of shared memory                               defrag          what a fault does that finds no folio
 //! ways       settings of allocators and runtimes                         words      numbers and names in prose
 //! text       for readers, in lines with labels (lines)                   json       for programs
 //! ```
 
 mod baseline;
 mod case;
+mod code;
+mod defrag;
 mod fragmentation;
 mod hugetlb;
 mod json;
 mod khugepaged;
+mod limit;
 mod lines;
 mod mappings;
 mod objective;
 mod prices;
 mod processes;
 mod recorded;
+mod shmem;
 mod text;
 mod translations;
 mod verdict;
@@ -40,7 +46,9 @@ use anyhow::{Context, Result};
 use clap::ValueEnum;
 
 use crate::files::{self, Shard};
+use crate::host::thp::selected;
 use crate::output::{self, Target, parse_bytes, quoted, say};
+use crate::record::Subject;
 use crate::replay::{FolioSet, Trial, parse_set};
 use crate::settings::Places;
 use crate::tlb;
@@ -66,24 +74,33 @@ use verdict::{AdviseRequest, Verdict};
 /// its memory) are told apart by time, then fewer sizes, memory, smaller sizes. A change is advised if it saves 1 % of the run time or
 /// half of the faults; with `memory` 1 % of memory, with `latency` half of the longest fault.
 #[derive(Clone, Debug, clap::Args)]
-#[command(group = clap::ArgGroup::new("what").required(true).args(["files", "command"]))]
+#[command(group = clap::ArgGroup::new("what").required(true).args(["files", "command", "pid", "cgroup"]))]
 pub struct Args {
     /// Traces that `quire record` wrote, or folders of them.
     #[arg(value_name = "FILE")]
     files: Vec<PathBuf>,
     /// Only share I of N of the traces, when N machines share them.
-    #[arg(long, value_name = "I/N", conflicts_with = "command")]
+    #[arg(long, value_name = "I/N", conflicts_with_all = ["command", "running"])]
     shard: Option<Shard>,
     /// The program to record first, and its arguments.
     #[arg(last = true, value_name = "COMMAND")]
     command: Vec<OsString>,
-    /// Keep the trace of COMMAND in FILE.
+    /// Record this process, with all its threads and the children that it starts, as root.
+    #[arg(long, value_name = "PID", group = "running")]
+    pid: Option<i32>,
+    /// Record the processes of this control group (version 2), with those that join, as root.
+    #[arg(long, value_name = "DIRECTORY", group = "running")]
+    cgroup: Option<PathBuf>,
+    /// How long to record what runs, for example 60s [default: until it ends, or Ctrl-C].
+    #[arg(long, value_name = "TIME", value_parser = parse_time, requires = "running")]
+    duration: Option<Duration>,
+    /// Keep the trace of what is recorded in FILE.
     #[arg(short, long, value_name = "FILE", conflicts_with = "files")]
     output: Option<PathBuf>,
     /// Run COMMAND a second time under valgrind, some hundred times slower, and count what the TLBs miss under each set of sizes;
     /// its end comes after TIME at the latest.
-    #[arg(long, value_name = "TIME", value_parser = parse_time, conflicts_with = "files", num_args = 0..=1, require_equals = true,
-        default_missing_value = "10min")]
+    #[arg(long, value_name = "TIME", value_parser = parse_time, conflicts_with_all = ["files", "running"],
+        num_args = 0..=1, require_equals = true, default_missing_value = "10min")]
     instrumented: Option<Duration>,
     /// What counts.
     #[arg(long, value_enum, default_value_t)]
@@ -106,6 +123,9 @@ pub struct Args {
     /// (/proc/buddyinfo) [default: all of it is in one piece].
     #[arg(long, value_name = "PERCENT", value_parser = fragmentation::parse)]
     fragmentation: Option<fragmentation::Asked>,
+    /// The limit of the program's control group (`memory.high`): sets that keep below it are preferred.
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
+    memory_high: Option<u64>,
     /// Leave out sizes whose replay takes more than SIZE of the host's memory [default: what is available, within the limits of
     /// control groups].
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
@@ -115,6 +135,13 @@ pub struct Args {
     format: Format,
     #[command(flatten)]
     show: output::Show,
+}
+
+impl Args {
+    /// What runs already.
+    fn subject(&self) -> Option<Subject> {
+        self.pid.map(Subject::Process).or(self.cgroup.clone().map(Subject::Cgroup))
+    }
 }
 
 /// A form of the advice.
@@ -140,11 +167,13 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     if args.instrumented.is_some() {
         tlb::require()?;
     }
-    let recorded = match args.command.is_empty() {
-        true => None,
-        false => Some(recorded::record(&args.command, args.output.as_deref())?),
+    let (subject, output) = (args.subject(), args.output.as_deref());
+    let recorded = match (subject, args.command.is_empty()) {
+        (Some(subject), _) => Some(recorded::attach(subject, args.duration, output)?),
+        (None, false) => Some(recorded::record(&args.command, output)?),
+        (None, true) => None,
     };
-    let exit_code = recorded.as_ref().map(|recorded| recorded.exit_code);
+    let exit_code = recorded.as_ref().and_then(|recorded| recorded.exit_code);
     let files = match &recorded {
         Some(recorded) => vec![recorded.path.to_path_buf()],
         None => files::chosen(&args.files, "qtrace", args.shard)?,
@@ -156,13 +185,18 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         );
     }
     let settings = Settings::read(&places.settings);
+    let shmem = Settings::of_shmem(&places.settings);
+    let defrag = selected(&places.settings.join("defrag"));
     let request = AdviseRequest {
         goal: args.goal,
         most_waste: args.max_waste / 100.0,
         baseline: args.baseline,
         prices: args.prices.as_deref(),
+        high: args.memory_high,
         khugepaged: Khugepaged::read(&places.settings, args.khugepaged.as_ref()),
         pools: &places.pools,
+        shmem: &shmem,
+        defrag: defrag.as_deref(),
     };
     let fragments = args.fragmentation.map(|asked| asked.fragments(&places.buddyinfo)).transpose()?;
     let mut lines = Vec::new();

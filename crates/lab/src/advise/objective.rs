@@ -28,6 +28,8 @@ pub(super) struct Score {
     /// Bytes at the peak, and those among them that were never touched.
     pub(super) memory: u64,
     pub(super) wasted: u64,
+    /// The most bytes that the program's control group lets it have (`memory.high`), if it has a limit.
+    pub(super) high: Option<u64>,
 }
 
 /// Percent of peak memory that may be untouched, unless the user says otherwise.
@@ -52,13 +54,19 @@ impl Score {
         self.wasted as f64 / self.memory.max(1) as f64
     }
 
-    /// Whether that is at most `most`.
+    /// Bytes at the peak beyond the limit.
+    pub(super) fn above(&self) -> u64 {
+        self.high.map_or(0, |high| self.memory.saturating_sub(high))
+    }
+
+    /// Whether the share that was never touched is at most `most`.
     pub(super) fn is_within(&self, most: f64) -> bool {
         self.waste() <= most
     }
 }
 
-/// The number of the set to choose, among those that waste at most `most`; `None` if there is none.
+/// The number of the set to choose, among those that waste at most `most`, and of these among those that exceed the limit by
+/// least; `None` if there is none.
 pub(super) fn choose(baseline: &Score, scores: &[Score], goal: Goal, most: f64) -> Option<usize> {
     let (first, equal) = match goal {
         Goal::Latency => ((|score| score.longest_ns) as fn(&Score) -> f64, baseline.longest_ns * EQUAL_TIME),
@@ -68,6 +76,9 @@ pub(super) fn choose(baseline: &Score, scores: &[Score], goal: Goal, most: f64) 
         }
     };
     let within = || scores.iter().enumerate().filter(|(_, score)| score.is_within(most));
+    // To reclaim memory takes longer than any faults.
+    let above = within().map(|(_, score)| score.above()).min()?;
+    let within = || within().filter(|(_, score)| score.above() == above);
     let least = within().map(|(_, score)| first(score)).min_by(f64::total_cmp)?;
     // Among equals, time decides unless it was what counts; then the simpler setting and the smaller memory.
     let rest = |score: &Score| match goal {
@@ -84,6 +95,11 @@ pub(super) fn choose(baseline: &Score, scores: &[Score], goal: Goal, most: f64) 
 
 /// Whether a change from the baseline is worth its while, for a program that ran `wall_ns`.
 pub(super) fn is_worth(baseline: &Score, score: &Score, goal: Goal, wall_ns: u64) -> bool {
+    let (before, after) = (baseline.above(), score.above());
+    let relief = before.saturating_sub(after) as f64;
+    if after > before || relief > 0.0 {
+        return after < before && (after == 0 || relief >= baseline.memory as f64 * WORTH_MEMORY);
+    }
     match goal {
         Goal::Throughput => {
             let saved = baseline.faults.saturating_sub(score.faults) as f64;

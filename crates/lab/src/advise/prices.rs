@@ -84,6 +84,11 @@ impl Prices {
         self.folios[0]
     }
 
+    /// Nanoseconds of a fault that copies a page.
+    pub(super) const fn of_a_copy(&self) -> f64 {
+        self.kinds[FaultKind::Cow as usize]
+    }
+
     /// Whether this machine was measured.
     pub(crate) const fn are_measured(&self) -> bool {
         matches!(self.source, Source::Measured(_))

@@ -1,37 +1,34 @@
-//! Records the command to give advice on.
+//! Records the command to give advice on, or what runs already.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 
 use crate::output::say;
-use crate::record::{self, Options, Wait};
+use crate::record::{self, Attach, Options, Subject, Wait};
 use crate::trace::Program;
 
 /// A trace that was just recorded; a temporary one goes with the value.
 pub(super) struct Recorded {
     pub(super) path: PathBuf,
-    pub(super) exit_code: u8,
+    /// `None` for what ran already.
+    pub(super) exit_code: Option<u8>,
     _temporary: Option<tempfile::TempDir>,
 }
+
+/// Percent of its time that recording may cost what runs already, as `quire record` has it.
+const MOST_OVERHEAD: f64 = 5.0;
 
 /// Records the command to `output`, or to a temporary file.
 ///
 /// # Errors
 /// As `quire record`.
 pub(super) fn record(command: &[OsString], output: Option<&Path>) -> Result<Recorded> {
-    let temporary = match output {
-        Some(_) => None,
-        None => Some(tempfile::tempdir().context("cannot make a directory for the trace; give -o FILE")?),
-    };
     let program = Path::new(command.first().map_or("".as_ref(), OsString::as_os_str));
     let name = program.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    let path = match (output, &temporary) {
-        (Some(path), _) => path.to_owned(),
-        (None, Some(directory)) => directory.path().join(format!("{}.qtrace", name.replace('/', "_"))),
-        (None, None) => PathBuf::new(),
-    };
+    let (path, temporary) = place(output, &name)?;
     let recorded = record::record(&Options {
         output: path.clone(),
         command: command.to_vec(),
@@ -41,8 +38,45 @@ pub(super) fn record(command: &[OsString], output: Option<&Path>) -> Result<Reco
         no_arguments: false,
         wait: Wait::All,
     })?;
+    tell(&recorded);
+    Ok(Recorded { path, exit_code: Some(recorded.exit_code), _temporary: temporary })
+}
+
+/// The same of what runs already, for a time or until it ends.
+///
+/// # Errors
+/// As `quire record --pid`.
+pub(super) fn attach(
+    subject: Subject,
+    duration: Option<Duration>,
+    output: Option<&Path>,
+) -> Result<Recorded> {
+    let (path, temporary) = place(output, "running")?;
+    let recorded = record::attach(&Attach {
+        output: path.clone(),
+        subject,
+        duration,
+        max_overhead: MOST_OVERHEAD / 100.0,
+        ring_bytes: None,
+        name: None,
+        version: String::new(),
+        no_arguments: false,
+    })?;
+    tell(&recorded);
+    Ok(Recorded { path, exit_code: None, _temporary: temporary })
+}
+
+/// The file of the trace, and the directory that holds it if it is a temporary one.
+fn place(output: Option<&Path>, name: &str) -> Result<(PathBuf, Option<tempfile::TempDir>)> {
+    if let Some(path) = output {
+        return Ok((path.to_owned(), None));
+    }
+    let directory = tempfile::tempdir().context("cannot make a directory for the trace; give -o FILE")?;
+    Ok((directory.path().join(format!("{}.qtrace", name.replace('/', "_"))), Some(directory)))
+}
+
+fn tell(recorded: &record::Recorded) {
     if let Some(cause) = &recorded.written.cut {
         say(format_args!("quire: the trace has only the first {} events ({cause})", recorded.written.events));
     }
-    Ok(Recorded { path, exit_code: recorded.exit_code, _temporary: temporary })
 }

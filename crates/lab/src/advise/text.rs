@@ -7,14 +7,18 @@ use crate::replay::{Sample, Trial};
 
 use super::baseline::{Change, Settings};
 use super::case::Case;
+use super::code;
+use super::defrag;
 use super::fragmentation;
 use super::hugetlb;
 use super::khugepaged;
+use super::limit;
 use super::lines::{COLUMNS, labelled, listed};
 use super::mappings;
 use super::objective::{Goal, Score};
 use super::prices::Source;
 use super::processes;
+use super::shmem;
 use super::verdict::{AdviseRequest, Verdict};
 use super::ways::Runtime;
 use super::words::{Names, change, count, percent, size, time};
@@ -59,8 +63,12 @@ pub(super) fn section(
 fn further(trial: &Trial, verdict: &Verdict, names: &Names<'_>) -> String {
     let none = String::new;
     trial.fragments().map_or_else(none, |fragments| fragmentation::text(fragments, verdict))
+        + &verdict.defrag.as_ref().map_or_else(none, defrag::text)
         + &verdict.khugepaged.as_ref().map_or_else(none, |beside| khugepaged::text(beside, trial))
         + &verdict.pools.as_ref().map_or_else(none, |pools| hugetlb::text(pools, trial, names))
+        + &verdict.code.as_ref().map_or_else(none, |code| code::text(code, trial))
+        + &verdict.shmem.as_ref().map_or_else(none, shmem::text)
+        + &limit::text(verdict)
         + &processes::text(trial, verdict)
 }
 
@@ -85,6 +93,11 @@ fn heading(trial: &Trial, verdict: &Verdict, request: AdviseRequest<'_>, exit_co
     );
     if trial.lost() > 0 {
         text += &labelled("", &format!("{} records were lost: figures are too low", count(trial.lost())));
+    }
+    if !header.thp_disabled {
+        let said = "folios were not off while it was recorded: of each that it got, only the page that faulted counts \
+                    as touched";
+        text += &labelled("", said);
     }
     text
 }
@@ -168,6 +181,18 @@ fn not(verdict: &Verdict, case: &Case, request: AdviseRequest<'_>) -> String {
             other.name()
         ));
     }
+    let higher = verdict.cases.iter().filter(|other| {
+        other.score.is_within(request.most_waste) && other.score.above() > case.score.above()
+    });
+    let higher = higher.min_by(|a, b| a.score.time_ns.total_cmp(&b.score.time_ns));
+    if let Some(other) = higher.filter(|other| saved(&other.score) > own) {
+        let more = percent((saved(&other.score) - own) / before.max(1.0));
+        said.push(format!(
+            "{} would save {more} more, and exceed memory.high by {}",
+            other.name(),
+            size(other.score.above())
+        ));
+    }
     if let Some(block) = block.filter(|block| faster.is_none_or(|other| other.set() != block.set())) {
         let (share, waste) = (part_of(saved(&block.score), own), percent(block.score.waste()));
         said.push(format!("{} saves {share}, {waste} untouched, and needs 2 MiB in one piece", block.name()));
@@ -231,7 +256,7 @@ fn walks(trial: &Trial, verdict: &Verdict) -> String {
     let Some(translations) = &verdict.translations else { return String::new() };
     let counts = &translations.run.counts;
     let chosen = verdict.best.filter(|_| verdict.changes);
-    let least = || (0..counts.len()).min_by_key(|&at| counts[at].walks + counts[at].fetch_walks);
+    let least = || (0..verdict.cases.len()).min_by_key(|&at| counts[at].walks + counts[at].fetch_walks);
     let Some(at) = chosen.or_else(least) else { return String::new() };
     let (now, then) = (&counts[0], &counts[at]);
     let ((data, fetches), (data_then, fetches_then)) =
@@ -250,6 +275,12 @@ fn walks(trial: &Trial, verdict: &Verdict) -> String {
         (Some(_), None) => write!(said, "; the program was ended early"),
         (None, _) => write!(said, "; what a walk takes could not be measured"),
     };
+    let code = &translations.code;
+    let (fetches, share_of_code) = (translations.walks_per_thousand(code).1, share(code).zip(share(then)));
+    let _ = write!(said, "; with program text in 2M too, {fetches:.2}");
+    if let Some((with, without)) = share_of_code {
+        let _ = write!(said, " and {} instead of {} of the run time", percent(with), percent(without));
+    }
     let million = |number: u64| format!("{:.1}", number as f64 / 1e6);
     let run = &translations.run;
     let _ = write!(
@@ -379,7 +410,7 @@ fn table(verdict: &Verdict, request: AdviseRequest<'_>) -> String {
             format!("{}{mark}", case.name()),
             count(score.faults),
             time(score.time_ns),
-            size(score.memory),
+            format!("{}{}", if score.above() > 0 { "!" } else { "" }, size(score.memory)),
             format!("{over}{}", percent(score.waste())),
             time(score.longest_ns),
             size(case.figures.peak.page_tables),

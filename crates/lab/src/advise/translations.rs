@@ -17,6 +17,8 @@ pub(super) struct Translations {
     pub(super) processor: Processor,
     /// Its counts are those of the verdict's sets, in their order.
     pub(super) run: Run,
+    /// Under the set to change to, or else the baseline, with program text in huge pages.
+    pub(super) code: Counts,
     /// Nanoseconds of a walk; `None` if they cannot be measured.
     pub(super) walk_ns: Option<f64>,
 }
@@ -33,11 +35,15 @@ impl Translations {
             anonymous: leaves(figures, &processor, |kind| {
                 matches!(kind, PartKind::Anonymous(_) | PartKind::ThreadStacks)
             }),
+            code: false,
         };
-        let backings: Vec<Backing> = verdict.cases.iter().map(|case| backing(&case.figures)).collect();
-        let run = tlb::run(command, &processor, &backings, time)?;
+        let mut backings: Vec<Backing> = verdict.cases.iter().map(|case| backing(&case.figures)).collect();
+        let chosen = verdict.chosen().unwrap_or_else(|| verdict.baseline());
+        backings.push(Backing { code: true, ..backing(&chosen.figures) });
+        let mut run = tlb::run(command, &processor, &backings, time)?;
+        let code = run.counts.pop().unwrap_or_default();
         let walk_ns = verdict.prices.walk_ns.or_else(calibrate::walk_ns);
-        Ok(Self { processor, run, walk_ns })
+        Ok(Self { processor, run, code, walk_ns })
     }
 
     /// What data accesses and fetches of a set walk for, of a thousand of each.

@@ -8,11 +8,14 @@ use crate::replay::{Figures, FolioSet, Trial};
 
 use super::baseline::Settings;
 use super::case::{self, Case};
+use super::code::Code;
+use super::defrag::Defrag;
 use super::hugetlb::Pools;
 use super::khugepaged::{Beside, Khugepaged};
 use super::mappings::{self, Gain, Plan};
 use super::objective::{Goal, MAX_WASTE, choose, is_worth};
 use super::prices::Prices;
+use super::shmem::{Shmem, Wanted};
 use super::translations::Translations;
 
 /// What the user wants.
@@ -27,8 +30,14 @@ pub(super) struct AdviseRequest<'a> {
     pub(super) prices: Option<&'a Path>,
     /// What collapses and splits folios in the background.
     pub(super) khugepaged: Option<Khugepaged>,
+    /// The limit of the program's control group (`memory.high`), if it has one.
+    pub(super) high: Option<u64>,
     /// The directory of this machine's pools of huge pages.
     pub(super) pools: &'a Path,
+    /// This machine's folio sizes of shared memory.
+    pub(super) shmem: &'a Settings,
+    /// This machine's mode of compaction, if it has the setting.
+    pub(super) defrag: Option<&'a str>,
 }
 
 /// What is advised where a program has single pages so far, no goal is given, and a twentieth may be wasted.
@@ -36,7 +45,7 @@ pub(super) struct AdviseRequest<'a> {
 /// `replayed` are the replays under [`case::tried`], that of single pages first. Returns the set and the share of the peak
 /// that was never touched.
 pub(crate) fn advised(replayed: &[Figures], prices: &Prices, trial: &Trial) -> (FolioSet, f64) {
-    let cases: Vec<Case> = replayed.iter().map(|figures| Case::new(figures.clone(), prices)).collect();
+    let cases: Vec<Case> = replayed.iter().map(|figures| Case::new(figures.clone(), prices, None)).collect();
     let scores: Vec<_> = cases.iter().map(|case| case.score).collect();
     let (goal, baseline) = (Goal::default(), scores[0]);
     let best = choose(&baseline, &scores, goal, MAX_WASTE / 100.0);
@@ -64,6 +73,12 @@ pub(super) struct Verdict {
     pub(super) khugepaged: Option<Beside>,
     /// Huge pages of pools that the program uses, or that would carry its mappings.
     pub(super) pools: Option<Pools>,
+    /// The code that the program uses, if the recording shows it.
+    pub(super) code: Option<Code>,
+    /// Shared memory, if the program touches some.
+    pub(super) shmem: Option<Shmem>,
+    /// What faults do that find no folio, if some do.
+    pub(super) defrag: Option<Defrag>,
 }
 
 impl Verdict {
@@ -96,6 +111,11 @@ impl Verdict {
             }
         }
         verdict.pools = Pools::of(trial, &verdict, request);
+        verdict.code = Code::of(trial)?;
+        verdict.defrag = Defrag::of(trial, &verdict.telling(), &verdict.prices, request.defrag)?;
+        let wanted =
+            Wanted { baseline: request.baseline, goal: request.goal, most_waste: request.most_waste };
+        verdict.shmem = Shmem::of(trial, request.shmem, &verdict.prices, wanted)?;
         Ok(verdict)
     }
 
@@ -106,7 +126,8 @@ impl Verdict {
         request: AdviseRequest<'_>,
         wall_ns: u64,
     ) -> Self {
-        let cases: Vec<Case> = figures.into_iter().map(|figures| Case::new(figures, &prices)).collect();
+        let cases: Vec<Case> =
+            figures.into_iter().map(|figures| Case::new(figures, &prices, request.high)).collect();
         let scores: Vec<_> = cases.iter().map(|case| case.score).collect();
         let baseline = scores[0];
         let best = choose(&baseline, &scores, request.goal, request.most_waste);
@@ -129,6 +150,9 @@ impl Verdict {
             translations: None,
             khugepaged: None,
             pools: None,
+            code: None,
+            shmem: None,
+            defrag: None,
         }
     }
 
@@ -139,6 +163,18 @@ impl Verdict {
     /// The set to change to.
     pub(super) fn chosen(&self) -> Option<&Case> {
         self.best.filter(|_| self.changes).map(|at| &self.cases[at])
+    }
+
+    /// The set to change to and that of 2 MiB, or else the baseline: they tell what becomes of large folios.
+    pub(super) fn telling(&self) -> Vec<&Case> {
+        let block = |case: &&Case| case.set().orders().eq([9]);
+        let mut telling: Vec<&Case> =
+            self.chosen().into_iter().chain(self.cases.iter().find(block)).collect();
+        if telling.is_empty() {
+            telling.push(self.baseline());
+        }
+        telling.dedup_by_key(|case| case.set());
+        telling
     }
 
     /// The gains of all mappings under a set.

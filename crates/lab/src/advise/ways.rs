@@ -7,6 +7,7 @@ use std::path::Path;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Runtime {
     Java,
+    Node,
     Go,
     Jemalloc,
     Glibc,
@@ -20,6 +21,8 @@ impl Runtime {
         let named = |part: &str| files.iter().any(|file| base(file).contains(part));
         if named("libjvm.so") {
             Self::Java
+        } else if files.first().is_some_and(|program| base(program) == "node") {
+            Self::Node
         } else if named("jemalloc") {
             Self::Jemalloc
         } else if named("tcmalloc") || named("mimalloc") {
@@ -39,7 +42,7 @@ impl Runtime {
         match (self, overall) {
             (Self::Java, Some("madvise" | "always")) => Some("java -XX:+UseTransparentHugePages …"),
             (Self::Jemalloc, Some("madvise")) => Some("MALLOC_CONF=thp:always … (jemalloc 5.1 or later)"),
-            (Self::Glibc, Some("madvise")) => {
+            (Self::Glibc | Self::Node, Some("madvise")) => {
                 Some("GLIBC_TUNABLES=glibc.malloc.hugetlb=1 … (glibc 2.35 or later; memory of malloc)")
             }
             _ => None,
@@ -51,7 +54,21 @@ impl Runtime {
         match self {
             Self::Java => "java -XX:+UseLargePages …",
             Self::Glibc => "GLIBC_TUNABLES=glibc.malloc.hugetlb=2 … (glibc 2.35 or later; memory of malloc)",
-            Self::Go | Self::Jemalloc | Self::Other => "mmap with MAP_HUGETLB in the program",
+            Self::Go | Self::Node | Self::Jemalloc | Self::Other => "mmap with MAP_HUGETLB in the program",
+        }
+    }
+
+    /// What puts its program text into huge pages.
+    pub(super) const fn huge_text(self) -> &'static str {
+        match self {
+            Self::Java => "java -XX:+UseTransparentHugePages … (what is compiled at run time)",
+            Self::Node => "node --use-largepages=on … (its own text)",
+            Self::Go | Self::Jemalloc | Self::Glibc | Self::Other => {
+                "link with -Wl,-z,max-page-size=0x200000,-z,common-page-size=0x200000; then MADV_COLLAPSE, or khugepaged \
+                 with madvise(MADV_HUGEPAGE) or `always` (a kernel with CONFIG_READ_ONLY_THP_FOR_FS); a glibc of 2026 or \
+                 later aligns large segments itself with GLIBC_TUNABLES=glibc.elf.thp=1. On other kernels a library can \
+                 copy the text into anonymous memory"
+            }
         }
     }
 
@@ -60,7 +77,7 @@ impl Runtime {
         match self {
             Self::Go => "GODEBUG=disablethp=1 … (Go 1.21.6 or later; its heap)",
             Self::Jemalloc => "MALLOC_CONF=thp:never … (jemalloc 5.1 or later)",
-            Self::Java | Self::Glibc | Self::Other => {
+            Self::Java | Self::Node | Self::Glibc | Self::Other => {
                 "prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0) before it starts"
             }
         }
@@ -91,6 +108,7 @@ mod tests {
         assert_eq!(of(&["/usr/bin/gcc", libc]), Runtime::Glibc);
         assert_eq!(of(&["/usr/bin/redis-server", libc, "/usr/lib/libjemalloc.so.2"]), Runtime::Jemalloc);
         assert_eq!(of(&["/usr/bin/java", libc, "/usr/lib/jvm/lib/server/libjvm.so"]), Runtime::Java);
+        assert_eq!(of(&["/usr/bin/node", libc]), Runtime::Node);
         assert_eq!(of(&["/opt/x", libc, "/usr/lib/libtcmalloc.so.4"]), Runtime::Other);
         assert_eq!(of(&["/no/such/program"]), Runtime::Other);
         assert_eq!(of(&[]), Runtime::Other);

@@ -12,12 +12,14 @@
 //! check      the same in lockstep with the naive model        costs, memory    what it took in time and space
 //! report     as JSON lines                                    text     as tables
 //! trial      many sets of sizes, for `advise` and `verify`      parts, timeline, each   faults and memory by mapping, over time, by process
-//! heat       first touches by address and time
+//! heat       first touches by address and time               code    the pages of its code that a program uses
+//! shmem      shared memory under other folio sizes, by a model of Linux's faults
 //! ```
 
 mod background;
 mod calls;
 mod check;
+mod code;
 mod costs;
 mod each;
 mod error;
@@ -42,6 +44,7 @@ mod progress;
 mod replayer;
 mod report;
 mod run;
+mod shmem;
 mod survey;
 mod text;
 mod timeline;
@@ -56,12 +59,14 @@ use clap::value_parser;
 use serde_json::Value;
 
 pub(crate) use background::{BackgroundResult, Moment, Pace, Plan as BackgroundPlan, Recording};
+pub(crate) use code::{Code, CodeMapping};
 pub(crate) use each::Process;
 pub use error::ReplayError;
 pub(crate) use fragments::Fragments;
 pub(crate) use heat::{Heat, Row as HeatRow};
 pub(crate) use parts::{Part, PartKind};
 pub(crate) use policy::{FolioSet, order_name, parse_set, parse_size};
+pub(crate) use shmem::ShmemFigures;
 pub(crate) use timeline::{STEPS, Sample};
 pub(crate) use trial::{Figures, Trial};
 

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use quire::vm::FaultKind;
 
 use super::background::{self, BackgroundResult, Plan};
+use super::code::Code;
 use super::costs::Stopwatch;
 use super::each::Process;
 use super::error::ReplayError;
@@ -20,6 +21,7 @@ use super::parts::Part;
 use super::policy::FolioSet;
 use super::progress::Progress;
 use super::run::{Outcome, Purpose, World};
+use super::shmem::Shmem;
 use super::survey::Survey;
 use super::timeline::Sample;
 use super::verb::PAGE;
@@ -168,6 +170,25 @@ impl Trial {
     /// # Errors
     /// [`ReplayError`], of the first replay that fails.
     pub(crate) fn replay(&self, sets: &[FolioSet]) -> Result<(Vec<Figures>, Vec<ReplayError>), ReplayError> {
+        self.replay_on(sets, self.fragments)
+    }
+
+    /// The same on a machine whose free memory is in one piece.
+    ///
+    /// # Errors
+    /// As [`Self::replay`].
+    pub(crate) fn replay_whole(
+        &self,
+        sets: &[FolioSet],
+    ) -> Result<(Vec<Figures>, Vec<ReplayError>), ReplayError> {
+        self.replay_on(sets, None)
+    }
+
+    fn replay_on(
+        &self,
+        sets: &[FolioSet],
+        fragments: Option<Fragments>,
+    ) -> Result<(Vec<Figures>, Vec<ReplayError>), ReplayError> {
         let taken = |set: FolioSet| need::taken(self.machine(self.survey.needed(set)));
         let (fit, rest): (Vec<_>, Vec<_>) =
             sets.iter().copied().partition(|&set| taken(set) <= self.bounds.memory);
@@ -180,7 +201,7 @@ impl Trial {
         progress.expect(self.survey.header.events * fit.len() as u64);
         let watch = Stopwatch::new();
         let mut world = World::new(self.machine(memory), self.cpus(), Purpose::Counts)?;
-        (world.observes, world.fragments) = (true, self.fragments);
+        (world.observes, world.fragments) = (true, fragments);
         let mut replay = |set: FolioSet| {
             progress.show(set.name());
             world.replay(&self.path, &self.survey, set, &watch, &mut progress).map(Figures::of)
@@ -213,6 +234,22 @@ impl Trial {
     /// A trace that has changed meanwhile.
     pub(crate) fn heat(&self) -> Result<Option<Heat>, ReplayError> {
         Heat::of(&self.path, self.survey.span_ns)
+    }
+
+    /// The pages of its code that the program uses.
+    ///
+    /// # Errors
+    /// A trace that has changed meanwhile.
+    pub(crate) fn code(&self) -> Result<Option<Code>, ReplayError> {
+        Code::of(&self.path)
+    }
+
+    /// Shared memory under each of these sets; `None` if the program touches none.
+    ///
+    /// # Errors
+    /// A trace that has changed meanwhile.
+    pub(crate) fn shmem(&self, sets: &[FolioSet]) -> Result<Option<Shmem>, ReplayError> {
+        Shmem::of(&self.path, sets, &self.survey.paths)
     }
 
     /// CPUs of the machine that replays.

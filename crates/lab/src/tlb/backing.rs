@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use procfs::process::{MMPermissions, MMapPath, Process};
+use procfs::process::{MMPermissions, MMapPath, MemoryMap, MemoryMaps, Process};
 
 use super::model::Page;
 use super::processor::{Processor, Size};
@@ -17,11 +17,13 @@ pub(crate) struct Leaves {
     pub(crate) grouped: bool,
 }
 
-/// The leaves of private anonymous memory. All other memory has 4 KiB.
+/// The leaves of private anonymous memory and of program text. All other memory has 4 KiB.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Backing {
     pub(crate) heap: Leaves,
     pub(crate) anonymous: Leaves,
+    /// Whether program text has leaves of 2 MiB, as if each of its mappings started at a multiple of that.
+    pub(crate) code: bool,
 }
 
 /// The kind of a mapping.
@@ -36,8 +38,11 @@ const RANGE: u64 = 2 << 20;
 const PAGE: u64 = 4096;
 
 impl Backing {
-    /// The page of an address in a range of this kind.
-    pub(super) fn page(&self, addr: u64, kind: Kind, processor: &Processor) -> Page {
+    /// The page of an address in a range of this kind. An address of program text has the number `code` of its 2 MiB.
+    pub(super) fn page(&self, addr: u64, kind: Kind, code: Option<u64>, processor: &Processor) -> Page {
+        if let Some(number) = code.filter(|_| self.code) {
+            return Page { number, size: Size::Large };
+        }
         let leaves = match kind {
             Kind::Heap => self.heap,
             Kind::Anonymous => self.anonymous,
@@ -59,31 +64,53 @@ pub(super) struct Ranges {
     /// A range that lies wholly in a mapping has its kind, from its first access on, as a fault on Linux decides it.
     kinds: HashMap<u64, Kind>,
     last: (u64, Kind),
+    /// Executable mappings of files, as far as whole 2 MiB of them go: start and end.
+    code: Vec<(u64, u64)>,
 }
 
 impl Ranges {
     pub(super) fn new(pid: u32) -> Self {
-        Self { pid, kinds: HashMap::new(), last: (u64::MAX, Kind::Other) }
+        Self { pid, kinds: HashMap::new(), last: (u64::MAX, Kind::Other), code: Vec::new() }
     }
 
     /// The kind of the range around an address.
     pub(super) fn kind(&mut self, addr: u64) -> Kind {
         let range = addr / RANGE;
         if self.last.0 != range {
-            let pid = self.pid;
-            let kind = *self.kinds.entry(range).or_insert_with(|| kind_of(pid, range * RANGE));
+            let known = self.kinds.get(&range).copied();
+            let kind = known.unwrap_or_else(|| self.look(range * RANGE));
+            self.kinds.insert(range, kind);
             self.last = (range, kind);
         }
         self.last.1
     }
+
+    /// The number of the 2 MiB of program text around an address whose range was looked at. No other large page has it: they
+    /// lie wholly in other mappings.
+    pub(super) fn code(&self, addr: u64) -> Option<u64> {
+        let (start, _) = self.code.iter().find(|(start, end)| (*start..*end).contains(&addr))?;
+        Some(start / RANGE + (addr - start) / RANGE)
+    }
+
+    /// Reads the maps of the process: where its text is, and the kind of the mapping that a range lies in; other memory if the
+    /// process has ended.
+    fn look(&mut self, start: u64) -> Kind {
+        let process = i32::try_from(self.pid).ok().and_then(|pid| Process::new(pid).ok());
+        let Some(maps) = process.and_then(|process| process.maps().ok()) else { return Kind::Other };
+        let is_code = |map: &&MemoryMap| {
+            map.perms.contains(MMPermissions::EXECUTE) && matches!(map.pathname, MMapPath::Path(_))
+        };
+        let whole =
+            |map: &MemoryMap| (map.address.0, map.address.1 - (map.address.1 - map.address.0) % RANGE);
+        self.code = maps.iter().filter(is_code).map(whole).collect();
+        kind_in(&maps, start)
+    }
 }
 
-/// The kind of the mapping that a range lies in, by the maps of the process; other memory if it has ended.
-fn kind_of(pid: u32, start: u64) -> Kind {
-    let maps = i32::try_from(pid).ok().and_then(|pid| Process::new(pid).ok()?.maps().ok());
-    let around = |map: &&procfs::process::MemoryMap| map.address.0 <= start && start + RANGE <= map.address.1;
-    let maps = maps.as_ref().into_iter().flatten();
-    let Some(map) = maps.clone().find(around).filter(|map| map.pathname == MMapPath::Anonymous) else {
+/// The kind of the mapping that a range lies in.
+fn kind_in(maps: &MemoryMaps, start: u64) -> Kind {
+    let around = |map: &&MemoryMap| map.address.0 <= start && start + RANGE <= map.address.1;
+    let Some(map) = maps.iter().find(around).filter(|map| map.pathname == MMapPath::Anonymous) else {
         return Kind::Other;
     };
     let has = |wanted| map.perms.contains(wanted);

@@ -182,8 +182,9 @@ impl<'a> Models<'a> {
             self.accesses += 1;
         }
         let kind = self.ranges.kind(addr);
+        let code = if access == Access::Fetch { self.ranges.code(addr) } else { None };
         for (backing, model) in &mut self.models {
-            model.access(access, backing.page(addr, kind, self.processor));
+            model.access(access, backing.page(addr, kind, code, self.processor));
         }
     }
 

@@ -18,4 +18,4 @@ mod table;
 pub(crate) use backing::{Backing, Leaves};
 pub(crate) use lackey::{Run, require, run};
 pub(crate) use model::Counts;
-pub(crate) use processor::Processor;
+pub(crate) use processor::{Access, Processor, Size};

@@ -109,6 +109,12 @@ impl Processor {
         }
     }
 
+    /// Entries of the first TLB of a level that serves such an access; 0 if none does.
+    pub(crate) fn entries(&self, level: u8, access: Access, size: Size) -> u32 {
+        let serving = self.tlbs.iter().find(|tlb| tlb.level == level && tlb.serves(access, size));
+        serving.map_or(0, |tlb| tlb.entries)
+    }
+
     /// A usual processor of a vendor: AMD's Zen 3, or Intel's Golden Cove (Sapphire Rapids).
     pub(crate) fn assumed(vendor: &str) -> Self {
         let amd = is_amd(vendor);
@@ -232,12 +238,9 @@ fn is_real(tlb: &Tlb) -> bool {
 
 impl fmt::Display for Processor {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let entries = |level: u8, size: Size| {
-            let serving = self.tlbs.iter().find(|tlb| tlb.level == level && tlb.serves(Access::Load, size));
-            serving.map_or(0, |tlb| tlb.entries)
-        };
         let all = [(1, Size::Small), (1, Size::Large), (2, Size::Small), (2, Size::Large)];
-        let [first, first_large, second, second_large] = all.map(|(level, size)| entries(level, size));
+        let [first, first_large, second, second_large] =
+            all.map(|(level, size)| self.entries(level, Access::Load, size));
         write!(
             out,
             "{first} and {second} data entries for 4 KiB, {first_large} and {second_large} for 2 MiB"

@@ -91,20 +91,41 @@ fn advice_shows_memory_over_time_and_faults_by_policy() {
         "4K",
         "--khugepaged",
         "scan_sleep_millisecs=10",
+        "--memory-high",
+        "40M",
+        "--fragmentation",
+        "50",
     ]);
     advise.arg("--prices").arg(prices).arg(trace);
     let output = advise.output().unwrap();
     assert!(output.status.success(), "{}", text(&output.stderr));
     let file = folder.path().join("advice.json");
-    std::fs::write(&file, &output.stdout).unwrap();
+    let mut advice: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    // The recording has no shared memory, and all its requests find folios.
+    let set = |folio: &str, faults| json!({"folio": folio, "faults": faults, "memory_bytes": 8 << 20});
+    advice["shmem"] = json!({
+        "names": ["/memfd:a <b>"], "chosen": "64K", "sets": [set("4K", 2048), set("64K", 128)],
+        "do": ["echo within_size > shmem_enabled"],
+    });
+    let bound = |faults| json!({"faults": faults, "time_ns": 2e6});
+    let bounds = json!({"folio": "2M", "falls_back": bound(2000), "waits": bound(4), "waiting_faults": 3});
+    advice["defrag"] = json!({"sets": [bounds]});
+    std::fs::write(&file, advice.to_string()).unwrap();
     let page = show(&[&file], folder.path());
     let words = [
+        "/memfd:a &lt;b&gt;. 4K: 2\u{202f}048 faults, 8.0 MiB. 64K: 128 faults, 8.0 MiB.",
+        "echo within_size",
+        "2M: 2\u{202f}000 faults in 2.00 ms if nothing is compacted, or 4 faults in 2.00 ms of which 3 wait",
         "Folio sizes for gcc",
         "% faults",
         "echo always",
         "Where the time is saved",
         "cc1: heap",
         "2M leaves",
+        "Other policies",
+        "pages of code are used",
+        "40.0 MiB: exceeded under",
+        "50 % of free memory is in pieces below 2 MiB",
     ];
     words.into_iter().for_each(|word| assert!(page.contains(word), "no `{word}` in {page}"));
     // Memory, policies, processes, first touches, and khugepaged beside the baseline and the advised set.

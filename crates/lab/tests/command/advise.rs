@@ -52,7 +52,9 @@ pub(crate) fn shown(trace: &Path, more: &[&str]) -> String {
     let (prices, trace) = (prices(), trace.to_str().expect("a name"));
     let fixed = ["advise", "--baseline", "4K", "--prices", prices.to_str().expect("a name")];
     let said = said(&[&fixed, more, &[trace]].concat());
-    let long: Vec<&str> = said.lines().filter(|line| line.chars().count() > 80).collect();
+    // A command is not broken.
+    let is_long = |line: &&str| line.chars().count() > 80 && !line.starts_with("  echo ");
+    let long: Vec<&str> = said.lines().filter(is_long).collect();
     assert!(long.is_empty(), "{long:?} in\n{said}");
     said
 }
@@ -361,6 +363,9 @@ fn what_cannot_be_done_is_one_line() {
         (&["advise"][..], 2),
         (&["advise", gcc, "--", "true"], 2),
         (&["advise", "-o", "x.qtrace", gcc], 2),
+        (&["advise", "--pid", "1", gcc], 2),
+        (&["advise", "--duration", "1s", gcc], 2),
+        (&["advise", "--instrumented", "--pid", "1"], 2),
         (&["advise", "--max-waste", "101", gcc], 2),
         (&["advise", "--baseline", "8K", gcc], 2),
         (&["advise", "/no/such/file"], 1),

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use crate::advise::{grow_heap, line, number, quire, sets, shown, text, touches, words};
 use crate::small_trace::{HEAP, SmallTrace, anonymous, call, fault, program};
-use lab::trace::{Access, Call, EventKind, ForkKind};
+use lab::trace::{Access, Call, EventKind, FileId, ForkKind, MapCause, PathId};
 use serde_json::Value;
 
 /// Nanoseconds pass: two microseconds for each of these queries.
@@ -143,6 +143,47 @@ fn where_free_memory_is_in_pieces_large_folios_fail_and_smaller_ones_do_not() {
 }
 
 #[test]
+fn faults_that_find_no_folio_fall_back_or_wait() {
+    let (trace, root) = (full(), tempfile::tempdir().expect("a directory"));
+    let settings = root.path().join("sys/kernel/mm/transparent_hugepage");
+    std::fs::create_dir_all(&settings).expect("it is made");
+    let advise = |mode: &str, more: &[&str]| {
+        std::fs::write(settings.join("defrag"), format!("{mode}\n")).expect("it is written");
+        let prices = crate::advise::prices();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_quire"));
+        command.args(["advise", "--baseline", "4K", "--fragmentation", "100", "--prices"]).arg(&*prices);
+        command.args(more).arg(&trace).env("QUIRE_SETTINGS", root.path()).env_remove("COLUMNS");
+        text(&command.output().expect("the command runs").stdout)
+    };
+    let line =
+        |mode| -> Value { serde_json::from_str(&advise(mode, &["--format", "json"])).expect("an object") };
+    let always = line("always never [madvise]");
+    let (defrag, copy) = (&always["defrag"], always["prices"]["ns"]["cow-copy"].as_f64().expect("a price"));
+    let set = &defrag["sets"][0];
+    // 64K is chosen and finds all its folios.
+    assert_eq!((&set["folio"], defrag["sets"].as_array().map(Vec::len)), (&"2M".into(), Some(1)), "{defrag}");
+    assert_eq!((number(set, "/falls_back/faults"), number(set, "/waits/faults")), (2048, 4), "{defrag}");
+    assert_eq!((number(set, "/waiting_faults"), number(set, "/moved_pages")), (4, 4 * 256), "{defrag}");
+    let ns = |field: &str| set.pointer(field).and_then(Value::as_f64).expect("a time");
+    let folio = 400.0 + 512.0 * 100.0;
+    assert!((ns("/waits/longest_ns") - folio - 256.0 * copy).abs() < 1.0, "{defrag}");
+    assert!((ns("/waits/time_ns") - 4.0 * (folio + 256.0 * copy)).abs() < 1.0, "{defrag}");
+    assert_eq!(ns("/falls_back/time_ns"), 2048.0 * 500.0, "{defrag}");
+    for (mode, waits) in [("[always] never", true), ("always [madvise]", false), ("[never]", false)] {
+        assert_eq!(line(mode)["defrag"]["waits_now"], waits, "{mode}");
+    }
+    let told = words(&advise("always [defer+madvise]", &[]));
+    for part in [
+        "defrag: 2M: a fault that finds no folio takes pages under `never`, `defer`, `madvise`: 2,048 faults",
+        "under `always` 4 of 4 faults wait until 1,024 pages have moved",
+        "this machine has `defer+madvise`: faults of this program do not wait",
+    ] {
+        assert!(told.contains(part), "no `{part}` in {told}");
+    }
+    assert_eq!(self::line(&trace, &[])["defrag"], Value::Null, "memory is in one piece");
+}
+
+#[test]
 fn what_others_hold_counts_for_no_program() {
     let trace = grows();
     let (whole, pieces) = (line(&trace, &[]), line(&trace, &["--fragmentation", "100"]));
@@ -178,6 +219,96 @@ fn pieces_are_those_of_the_machine_if_asked() {
     assert!(text(&output.stderr).contains("names no free memory"), "{}", text(&output.stderr));
     let refused = quire(&["advise", "--fragmentation", "all", "x.qtrace"]);
     assert_eq!(refused.status.code(), Some(2), "{}", text(&refused.stderr));
+}
+
+#[test]
+fn sets_that_exceed_a_limit_are_not_chosen() {
+    let trace = half_used();
+    let free = line(&trace, &["--baseline", "2M", "--max-waste", "100"]);
+    assert_eq!((&free["chosen"], &free["memory_high_bytes"]), (&Value::Null, &Value::Null), "{free}");
+    assert_eq!(sets(&free)[0]["above_high_bytes"], Value::Null, "{free}");
+    let options = ["--baseline", "2M", "--max-waste", "100", "--memory-high", "3M"];
+    let held = line(&trace, &options);
+    assert_eq!(
+        (&held["chosen"], number(&held, "/memory_high_bytes")),
+        (&Value::from("4K"), 3 << 20),
+        "{held}"
+    );
+    let of = |folio: &str| sets(&held).iter().find(|set| set["folio"] == folio).expect("a set");
+    for set in sets(&held) {
+        let over = number(set, "/memory_bytes").saturating_sub(3 << 20);
+        assert_eq!(number(set, "/above_high_bytes"), over, "{set}");
+    }
+    let share = |folio: &str| of(folio)["above_high_percent"].as_f64().expect("a share");
+    // The second folio of 2 MiB comes after half of the first of five milliseconds.
+    assert!((share("2M") - 90.0).abs() < 3.0 && share("4K") == 0.0, "{held}");
+    assert!((1 << 20..(1 << 20) + (64 << 10)).contains(&number(of("2M"), "/above_high_bytes")), "{held}");
+    let told = words(&shown(&trace, &["--max-waste", "100", "--memory-high", "3M"]));
+    for part in [
+        "limit: memory.high of 3.0 MiB: 4K stay below it",
+        "2M exceeds it by 1.0 MiB, in 90 % of the time; 1.0 MiB of it are no file pages, and need a swap",
+        "others exceed it, by 1.0 MiB to 1.0 MiB",
+        "assumed: nothing is reclaimed",
+    ] {
+        assert!(told.contains(part), "no `{part}` in {told}");
+    }
+    let all = words(&shown(&trace, &["--memory-high", "1M"]));
+    assert!(all.contains("limit: memory.high of 1.0 MiB: every set exceeds it"), "{all}");
+    let none = words(&shown(&trace, &["--memory-high", "1G"]));
+    assert!(none.contains("every set stays below it") && !none.contains("exceeds"), "{none}");
+}
+
+const TEXT: u64 = 0x40_1000;
+
+/// A program whose text of 6 MiB and 65 pages starts at no multiple of 2 MiB uses the first `pages` of it.
+fn runs_code(pages: u64) -> SmallTrace {
+    let mut small = program();
+    let file = Some(FileId { device: 1, inode: 7, path: PathId(0) });
+    let text = |len: u64, prot: u32, start: u64| {
+        let cause = MapCause::ExecImage;
+        EventKind::Map { cause, start, len, prot, flags: 2, file, file_offset: 0 }
+    };
+    small.event(10, text((6 << 20) + (65 << 12), 5, TEXT));
+    // What is read and not executed is no code.
+    small.event(10, text(1 << 20, 1, LARGE));
+    small.event(10, fault(LARGE, Access::Read, false));
+    (0..pages).for_each(|page| small.event(10, fault(TEXT + page * 4096, Access::Execute, false)));
+    small
+}
+
+#[test]
+fn code_counts_against_the_instruction_tlb() {
+    let mut small = runs_code(1000);
+    // Behind the last whole 2 MiB, with what Linux maps around it.
+    small.event(10, fault(TEXT + (1600 << 12), Access::Execute, false));
+    small.event(10, EventKind::FaultAround { start: TEXT + (1592 << 12), len: 8 << 12 });
+    small.event(10, EventKind::Fork { child_pid: 11, child_tid: 11, flags: 0, kind: ForkKind::Copy });
+    small.event(11, fault(TEXT, Access::Execute, false));
+    small.exit(11);
+    small.exit(10);
+    let trace = small.write();
+    let code = line(&trace, &[])["code"].clone();
+    assert_eq!((number(&code, "/pid"), number(&code, "/pages")), (10, 1009), "{code}");
+    assert_eq!((number(&code, "/entries_2m"), number(&code, "/entries_4k")), (2, 9), "{code}");
+    assert_eq!((&code["pays"], &code["mappings"][0]["file"]), (&true.into(), &"small".into()), "{code}");
+    assert_eq!(number(&code, "/mappings/0/bytes"), (6 << 20) + (65 << 12), "{code}");
+    let told = words(&shown(&trace, &[]));
+    for part in [
+        "code: small uses about 1,009 pages of code of 4K: 3.9 MiB of 6.3 MiB in small. The instruction TLB has ",
+        "text in huge pages needs 2 entries of 2M (of ",
+        ") and 9 of 4K",
+        "how: link with -Wl,-z,max-page-size=0x200000",
+    ] {
+        assert!(told.contains(part), "no `{part}` in {told}");
+    }
+    let mut small = runs_code(20);
+    small.exit(10);
+    let trace = small.write();
+    let told = words(&shown(&trace, &[]));
+    assert!(told.contains("they fit into its first level") && !told.contains("how:"), "{told}");
+    let mut none = program();
+    none.exit(10);
+    assert_eq!(line(&none.write(), &[])["code"], Value::Null);
 }
 
 /// A large mapping is touched in full, and a second one by halves; both stay.

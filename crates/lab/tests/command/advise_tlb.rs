@@ -46,8 +46,12 @@ fn quire(arguments: &[&str]) -> Output {
     command.output().expect("the command runs")
 }
 
-/// The program, or `None` with a word why it is not tested.
 fn program(directory: &Path) -> Option<String> {
+    compiled(directory, PROGRAM)
+}
+
+/// The program, or `None` with a word why it is not tested.
+fn compiled(directory: &Path, text: &str) -> Option<String> {
     for tool in ["gcc", "valgrind"] {
         if Command::new(tool).arg("--version").output().is_err() {
             eprintln!("there is no {tool}: not tested");
@@ -55,7 +59,7 @@ fn program(directory: &Path) -> Option<String> {
         }
     }
     let (source, program) = (directory.join("walker.c"), directory.join("walker"));
-    std::fs::write(&source, PROGRAM).expect("it is written");
+    std::fs::write(&source, text).expect("it is written");
     let built =
         Command::new("gcc").args(["-O1", "-o"]).arg(&program).arg(&source).status().expect("gcc runs");
     assert!(built.success());
@@ -102,6 +106,39 @@ fn known_misses_are_predicted() {
     // As many as fit: each page once, and a few hundred of the loader.
     let few = walks(&line(&[&program, "cm", "512", "20"]), "4K");
     assert!((512.0..1500.0).contains(&few), "{few}");
+}
+
+/// Calls functions that have a page of text each, in turn.
+const CALLER: &str = r#"
+#include <stdlib.h>
+enum { PAGES = 3000 };
+extern char text[];
+__asm__(".text\n.p2align 12\ntext:\n.rept 3000\nret\n.p2align 12\n.endr\n");
+int main(int count, char **arguments) {
+    for (long round = atol(arguments[1]); round > 0; round--)
+        for (long page = 0; page < PAGES; page++) ((void (*)(void))(text + page * 4096))();
+    return 0;
+}
+"#;
+
+/// More pages of text than all levels have entries, in the order in which each drops them: one walk a call. Six entries of 2
+/// MiB translate them.
+#[test]
+fn text_in_huge_pages_saves_known_walks() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let Some(program) = compiled(directory.path(), CALLER) else { return };
+    let line = line(&[&program, "6"]);
+    let (walks, calls) = (missed(&line, "4K", "fetch_walks"), 6.0 * 3000.0);
+    assert!((walks / calls - 1.0).abs() < 0.1, "{walks} walks, {calls} calls");
+    let with = &line["tlb"]["with_code_in_2m"]["fetch_walks"];
+    assert!(with.as_f64() < Some(0.05 * walks), "{with} of {walks}");
+    // Linux maps the rest with whole folios of the page cache, of which a recording shows 64 KiB.
+    let (pages, code) = (line["code"]["pages"].as_u64().expect("pages"), &line["code"]);
+    assert!((2000..3400).contains(&pages) && code["pays"] == true, "{code}");
+    let shown = quire(&["advise", "--baseline", "4K", "--instrumented", "--", &program, "1"]);
+    let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
+    let words = shown.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(words.contains("; with program text in 2M too, "), "{shown}");
 }
 
 /// A heap of 6 MiB has two ranges of 2 MiB at least, and the first level has no entries for a third of its small pages. Linux

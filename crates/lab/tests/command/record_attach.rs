@@ -84,6 +84,39 @@ fn assert_replays(path: &Path) {
     assert!(text.contains("pages were present before the recording attached"), "{text}");
 }
 
+#[test]
+fn advice_is_given_on_what_runs() {
+    if !can_attach() {
+        return;
+    }
+    // A child for each string of 32 KB.
+    let script = "while :; do (x=aaaaaaaa; for i in 1 2 3 4 5 6 7 8 9 10 11 12; do x=$x$x; done); done";
+    let mut running = Command::new("sh").args(["-c", script]).spawn().expect("a shell");
+    let pid = running.id().to_string();
+    let directory = tempfile::tempdir().expect("a directory");
+    let kept = directory.path().join("kept.qtrace");
+    let advise = |more: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_quire"));
+        command.args(["advise", "--baseline", "4K", "--pid", &pid, "--duration", "300ms"]).args(more);
+        command.output().expect("quire runs")
+    };
+    let output = advise(&["--format", "json", "-o", kept.to_str().expect("a name")]);
+    let alive = running.try_wait().expect("it is a child").is_none();
+    let text = advise(&["--khugepaged", "off"]);
+    running.kill().and_then(|()| running.wait()).expect("it ends");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let line: serde_json::Value = serde_json::from_slice(&output.stdout).expect("one JSON object");
+    assert_eq!((alive, &line["exit_code"]), (true, &serde_json::Value::Null), "{line}");
+    assert!(line["wall_ns"].as_u64() >= Some(250_000_000), "{line}");
+    assert!(line["sets"][0]["faults"].as_u64() > Some(500), "{}", line["sets"][0]);
+    assert!(kept.exists(), "the trace is kept");
+    let told = String::from_utf8_lossy(&text.stdout);
+    assert!(
+        text.status.success() && told.contains("folios were not off while") && !told.contains("exit code"),
+        "{told}"
+    );
+}
+
 fn pid_of(script: &Script) -> String {
     script.pid().to_string()
 }

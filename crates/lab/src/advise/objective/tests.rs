@@ -9,7 +9,7 @@ fn score() -> impl Strategy<Value = Score> {
     (0..4_usize, 1..50_u64, time, longest, 1..2000_u64, 0.0..0.2_f64).prop_map(
         |(sizes, faults, time_ns, longest_ns, memory, waste)| {
             let wasted = (memory as f64 * waste) as u64;
-            Score { sizes, faults, time_ns, longest_ns, memory, wasted }
+            Score { sizes, faults, time_ns, longest_ns, memory, wasted, high: None }
         },
     )
 }
@@ -30,9 +30,14 @@ proptest! {
         scores in prop::collection::vec(score(), 0..8),
         goal in prop_oneof![Just(Goal::Latency), Just(Goal::Throughput), Just(Goal::Memory)],
         most in prop_oneof![Just(0.0), Just(0.05), Just(1.0)],
+        high in prop_oneof![Just(None), (1..2000_u64).prop_map(Some)],
     ) {
-        let allowed: Vec<&Score> =
+        let scores: Vec<Score> = scores.into_iter().map(|score| Score { high, ..score }).collect();
+        let mut allowed: Vec<&Score> =
             scores.iter().filter(|score| score.wasted as f64 / score.memory as f64 <= most).collect();
+        let above = |score: &Score| high.map_or(0, |high| score.memory.max(high) - high);
+        let least = allowed.iter().map(|score| above(score)).min();
+        allowed.retain(|score| Some(above(score)) == least);
         let chosen = choose(&baseline, &scores, goal, most).map(|at| &scores[at]);
         prop_assert_eq!(chosen.is_some(), !allowed.is_empty());
         let Some(chosen) = chosen else { return Ok(()) };
@@ -67,6 +72,21 @@ fn a_change_is_worth_a_hundredth_of_the_run_time_or_half_of_the_faults() {
     assert!(!worth(51, 999.0, 1_000_000), "less");
     assert!(!worth(10, 1000.0, 1_000_000), "fewer faults that take as long");
     assert!(!worth(10, 2000.0, 0), "fewer faults that take longer");
+}
+
+#[test]
+fn a_limit_comes_before_all_goals() {
+    let high = Some(900);
+    let baseline =
+        Score { faults: 9, time_ns: 9.0, longest_ns: 10.0, memory: 1000, high, ..Score::default() };
+    for goal in [Goal::Latency, Goal::Throughput, Goal::Memory] {
+        let worth =
+            |memory| is_worth(&baseline, &Score { memory, faults: 99, time_ns: 99.0, ..baseline }, goal, 1);
+        assert!(worth(900), "it stays below");
+        assert!(worth(990) && !worth(991), "a hundredth of memory is relief");
+        let free = Score { memory: 1001, faults: 0, time_ns: 0.0, longest_ns: 0.0, ..baseline };
+        assert!(!is_worth(&baseline, &free, goal, 1), "it goes further beyond");
+    }
 }
 
 #[test]

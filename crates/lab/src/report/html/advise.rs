@@ -7,6 +7,7 @@ use serde::Deserialize;
 use super::memory::{self, Heat, Process};
 use super::page::{MIB, Section, command, mebibytes};
 use super::plot::{self, Mark, Named, thousands};
+use super::policies::{self, Policies, SetCounts};
 use crate::output::duration;
 
 /// What `quire advise --format json` says of a program.
@@ -30,6 +31,8 @@ pub(super) struct Advice {
     khugepaged: Option<Khugepaged>,
     #[serde(default)]
     heat: Option<Heat>,
+    #[serde(flatten)]
+    policies: Policies,
 }
 
 #[derive(Deserialize)]
@@ -68,6 +71,10 @@ struct Set {
     faults: u64,
     time_ns: f64,
     longest_ns: f64,
+    #[serde(default)]
+    fell_back: u64,
+    #[serde(default)]
+    above_high_bytes: Option<u64>,
     memory_bytes: u64,
     wasted_bytes: u64,
     mappings: Vec<Mapping>,
@@ -115,6 +122,7 @@ const MAPPINGS: usize = 12;
 pub(super) fn section(advice: &Advice) -> Result<Section> {
     let Some(baseline) = advice.sets.first() else { bail!("it has no set of folio sizes") };
     let chosen = advice.chosen.as_ref().and_then(|name| advice.sets.iter().find(|set| set.folio == *name));
+    let of_sets: Vec<SetCounts<'_>> = advice.sets.iter().map(Set::for_policies).collect();
     let title = format!("Folio sizes for {}", advice.program);
     let body = html! {
         p.soft { code { (command(&advice.command)) } }
@@ -131,6 +139,7 @@ pub(super) fn section(advice: &Advice) -> Result<Section> {
             }
         }
         @if let Some(chosen) = chosen { (mappings(baseline, chosen)) }
+        (policies::section(&advice.policies, &of_sets))
         (sets(advice))
     };
     Ok(Section { title, body })
@@ -180,6 +189,9 @@ fn over_time(advice: &Advice, baseline: &Set, chosen: Option<&Set>) -> Result<Ma
     };
     let mut series = vec![(Mark::Circle, line(baseline))];
     series.extend(chosen.map(|set| (Mark::Triangle, line(set))));
+    let high = advice.policies.memory_high_bytes.map(|high| high as f64 / MIB);
+    let end = advice.wall_ns as f64 / 1e9;
+    series.extend(high.map(|high| (Mark::Cross, vec![(0.0, high), (end, high)])));
     let told = format!(
         "Resident memory over {:.2} s, at the most {} under {}{}.",
         advice.wall_ns as f64 / 1e9,
@@ -195,6 +207,7 @@ fn over_time(advice: &Advice, baseline: &Set, chosen: Option<&Set>) -> Result<Ma
             div.soft {
                 span.key.one { (baseline.folio) " (now)" }
                 @if let Some(chosen) = chosen { span.key.two { (chosen.folio) } }
+                @if high.is_some() { span.key.three { "memory.high" } }
             }
             (plot::lines(&series, ["seconds", "MiB"], &told)?)
         }
@@ -304,6 +317,13 @@ fn sets(advice: &Advice) -> Markup {
                 td.two[!set.within_waste] { (untouched(set)) }
             } } }
         } }
+    }
+}
+
+impl Set {
+    fn for_policies(&self) -> SetCounts<'_> {
+        let above_high = self.above_high_bytes.unwrap_or(0);
+        SetCounts { name: &self.folio, fell_back: self.fell_back, above_high }
     }
 }
 

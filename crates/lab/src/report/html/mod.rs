@@ -5,7 +5,7 @@
 //! plot      the plots, as SVG whose colours the page chooses
 //! compare   what `quire compare --json` and `quire bench --json` wrote
 //! verify    what `quire verify --format json` wrote        advise    the same of `quire advise`
-//! memory    of its cards those of processes and of first touches
+//! memory    of its cards those of processes and of first touches        policies  other policies than sizes of folios
 //! ```
 
 mod advise;
@@ -13,6 +13,7 @@ mod compare;
 mod memory;
 mod page;
 mod plot;
+mod policies;
 mod verify;
 
 use std::fs;

@@ -18,7 +18,8 @@ fn lines_are_read_and_all_else_is_left() {
 fn lines_may_be_cut_anywhere() {
     let text = b"==1== x\nI  1000,4\n L 1ffc,8\nI  1004,4\n S 5000,4\n";
     let processor = Processor::assumed("GenuineIntel");
-    let large = Backing { heap: Leaves::default(), anonymous: Leaves { large: true, grouped: true } };
+    let anonymous = Leaves { large: true, grouped: true };
+    let large = Backing { anonymous, ..Backing::default() };
     let backings = [Backing::default(), large, Backing::default()];
     let run = |cuts: &[usize]| {
         let mut models = Models::new(&processor, &backings, std::process::id());

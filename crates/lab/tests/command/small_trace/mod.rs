@@ -8,6 +8,9 @@ use lab::trace::{
 /// Where the heap of these programs starts.
 pub(crate) const HEAP: u64 = 0x5555_0000_0000;
 
+/// The names in these traces, by number: of the program, and of shared memory.
+const NAMES: [&str; 3] = ["small", "/dev/zero (deleted)", "/memfd:named (deleted)"];
+
 /// Nanoseconds that every recorded call and fault took.
 const LINUX_NS: u64 = 1000;
 
@@ -88,7 +91,9 @@ impl SmallTrace {
             events: 0,
         };
         let mut writer = TraceWriter::create(&path, &header).expect("a trace is started");
-        writer.path("small").expect("a name is written");
+        for name in NAMES {
+            writer.path(name).expect("a name is written");
+        }
         self.events.iter().for_each(|event| writer.write(event).expect("an event is written"));
         writer.finish(Totals::default()).expect("the trace is written");
         path

@@ -56,8 +56,9 @@ impl<P: FramePlatform> Lists<'_, P> {
     /// The common free, of a folio never mapped or held. `false`: take the slow path, which finds errors.
     #[inline(always)]
     pub(in crate::page_alloc) fn put_untouched(&self, cpu: CpuId, frame: Frame, order: Order) -> bool {
-        let block = self.frames().memmap.get_main(frame.block());
-        block.is_some_and(|block| self.put_untouched_of(cpu, block, frame, order))
+        // No closure, which the compiler may leave a call.
+        let Some(block) = self.frames().memmap.get_main(frame.block()) else { return false };
+        self.put_untouched_of(cpu, block, frame, order)
     }
 
     /// As [`Self::put_untouched`], for a block whose record is in none of the two longest runs.

@@ -39,7 +39,7 @@ impl<P: FramePlatform> MapCounts<'_, P> {
     }
 
     /// Counts one more leaf of one frame of a pool's page, as pieces arrive one by one. Returns whether it
-    /// could; a [`Counter`](super::counter::Counter) counts all others.
+    /// could; a [`Counter`] counts all others.
     #[inline]
     pub(crate) fn map_piece(&self, frame: Frame) -> bool {
         let (block, index) = (self.frames().memmap.block(frame.block()), frame.index_in_block());

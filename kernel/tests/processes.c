@@ -38,12 +38,14 @@
 #define ROUNDS 1000
 #define FORK_BYTES (256 << 10)
 #define SEGMENTS 8500
+#define SLICES 10
 
 static volatile sig_atomic_t signals;
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 static long counted, turn;
 static volatile int spinning;
+static volatile long computing, computed;
 
 static void handler(int signal, siginfo_t *info, void *context)
 {
@@ -83,6 +85,30 @@ static void *spin(void *unused)
     while (spinning < 2 * THREADS)
         __builtin_ia32_pause();
     return unused;
+}
+
+/* Computes until its turn comes, and gives its CPU up at no time. */
+static void *compute(void *own)
+{
+    for (int i = 0; i < SLICES; i++) {
+        while (computed % computing != (intptr_t)own)
+            __builtin_ia32_pause();
+        computed++;
+    }
+    return NULL;
+}
+
+/* One thread more than there are CPUs, so that two share one: the slice of the second ends too. */
+static void slices(void)
+{
+    computing = sysconf(_SC_NPROCESSORS_ONLN) + 1;
+    pthread_t threads[computing];
+    for (intptr_t i = 1; i < computing; i++)
+        CHECK(pthread_create(&threads[i], NULL, compute, (void *)i) == 0);
+    compute((void *)0);
+    for (int i = 1; i < computing; i++)
+        CHECK(pthread_join(threads[i], NULL) == 0);
+    CHECK(computed == computing * SLICES);
 }
 
 static void run_threads(void *(*work)(void *), int number)
@@ -405,6 +431,7 @@ int main(int count, char **arguments)
     }
     futexes();
     polls();
+    slices();
     all(arguments[0]);
     return 5;
 }

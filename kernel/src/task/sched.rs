@@ -232,7 +232,8 @@ unsafe fn switch_to(previous: &Task, next: Arc<Task>, runnable: bool) {
     let next = ManuallyDrop::new(next);
     // SAFETY: X3: the caller switches from one task to the other.
     unsafe { load_user_context(previous, &next) };
-    timer::begin_slice(run_queue::has_work(area::cpu_id()));
+    // The previous task, if it can run on, is not in the queue yet, but waits for this CPU from now on.
+    timer::begin_slice(runnable || run_queue::has_work(area::cpu_id()));
     area.handover.set(Handover { previous: core::ptr::from_ref(previous).cast(), runnable });
     area.set_current(Arc::as_ptr(&next).cast());
     // SAFETY: X4: the stack pointer was stored when `next` was switched away from, or made for its first run.

@@ -63,6 +63,13 @@ use objective::{Goal, MAX_WASTE};
 use translations::Translations;
 use verdict::{AdviseRequest, Verdict};
 
+const EXAMPLES: &str = "\
+Examples:
+  quire advise -- gcc -O2 -c big.c
+  quire advise --pid 4711 --duration 60s
+  quire advise --max-waste 2% --goal memory service.qtrace
+  quire advise --format json -- sort big.txt >advice.json; quire report html advice.json";
+
 /// Tell which folio sizes (transparent huge pages) suit a program, and the commands that set them.
 ///
 /// The program is replayed under each size alone and a few together, as Linux would have faulted. Time in faults is predicted:
@@ -74,6 +81,7 @@ use verdict::{AdviseRequest, Verdict};
 /// its memory) are told apart by time, then fewer sizes, memory, smaller sizes. A change is advised if it saves 1 % of the run time or
 /// half of the faults; with `memory` 1 % of memory, with `latency` half of the longest fault.
 #[derive(Clone, Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
 #[command(group = clap::ArgGroup::new("what").required(true).args(["files", "command", "pid", "cgroup"]))]
 pub struct Args {
     /// Traces that `quire record` wrote, or folders of them.

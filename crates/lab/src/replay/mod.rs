@@ -81,11 +81,18 @@ use report::{Context, Report};
 use run::{Outcome, Purpose, World};
 use survey::Survey;
 
+const EXAMPLES: &str = "\
+Examples:
+  quire replay gcc.qtrace
+  quire replay --folio sweep gcc.qtrace
+  quire replay --folio 64K,2M --memory 4G service.qtrace";
+
 /// Replay recorded programs on Quire, and show what their memory calls and faults cost there.
 ///
 /// Each process gets an address space. Recorded faults and calls run in recorded order, with real clearing and copying of
 /// pages; their times stand beside the times on Linux. docs/replay-figures.md says what each figure means.
 #[derive(Clone, Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
 pub struct Args {
     /// Traces that `quire record` wrote.
     #[arg(required = true, value_name = "FILE")]

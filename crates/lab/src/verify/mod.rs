@@ -37,12 +37,19 @@ use measure::Measuring;
 use priced::Priced;
 use streams::Streams;
 
+const EXAMPLES: &str = "\
+Examples:
+  quire verify -- sort big.txt
+  quire verify --sizes 4K,64K,2M --runs 3 -- gcc -O2 -c -o big.o big.c
+  quire verify traces/*.qtrace";
+
 /// Run programs on this machine's Linux under each folio size, beside what a replay predicts.
 ///
 /// A program is a command, which is recorded first, or a trace, whose command is run again in this directory. Under
 /// each size it runs several times, the sizes in turn, with this one size on `always` and all others on `never`. The
 /// settings are put back afterwards. Needs root. docs/verify.md says what is compared.
 #[derive(Clone, Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
 pub struct Args {
     /// Traces that `quire record` wrote, or folders of them.
     #[arg(value_name = "FILE", required_unless_present = "command", conflicts_with = "command")]

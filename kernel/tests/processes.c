@@ -1,12 +1,14 @@
 /* Processes, threads and signals, as kernel/test runs them in the kernel; it passes on Linux too.
  *
  *   processes all    every case; status 5 at the end, so that a status is seen to get through
+ *   processes lists  calls with long lists, some of which fail where memory is short
  *   processes segments    more shared segments than a list of 64 KiB holds; it leaves them behind, so not for Linux
  *   processes oom    a child that takes all memory is killed, and its parent goes on
  */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <grp.h>
 #include <limits.h>
 #include <linux/futex.h>
 #include <poll.h>
@@ -17,6 +19,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/select.h>
 #include <sys/shm.h>
 #include <sys/stat.h>
@@ -39,6 +42,8 @@
 #define FORK_BYTES (256 << 10)
 #define SEGMENTS 8500
 #define SLICES 10
+#define LONG 20000
+#define LISTS 50
 
 static volatile sig_atomic_t signals;
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
@@ -417,12 +422,40 @@ static void segments(void)
         CHECK(shmctl(0, SHM_INFO, (struct shmid_ds *)&info) >= 0 && info.used_ids == SEGMENTS);
 }
 
+/* A list that finds no memory makes its call fail, and no more. */
+static void lists(char *program)
+{
+    static struct pollfd entries[LONG];
+    static gid_t groups[LONG];
+    static char *arguments[LONG + 1];
+    struct rlimit limit = { LONG, LONG };
+    CHECK(setrlimit(RLIMIT_NOFILE, &limit) == 0);
+    for (int i = 0; i < LONG; i++)
+        arguments[i] = i == 0 ? program : i == 1 ? "child" : "";
+    for (int i = 0; i < LISTS; i++) {
+        CHECK(poll(entries, LONG, 0) >= 0 || errno == ENOMEM);
+        CHECK(setgroups(LONG, groups) == 0 || errno == ENOMEM);
+        CHECK(getgroups(LONG, groups) >= 0 || errno == ENOMEM);
+        pid_t child = fork();
+        if (child == 0) {
+            execv(program, arguments);
+            CHECK(errno == ENOMEM);
+            _exit(7);
+        }
+        CHECK(child < 0 || exits_with(child, 7));
+    }
+}
+
 int main(int count, char **arguments)
 {
     if (count > 1 && !strcmp(arguments[1], "child"))
         return 7;
     if (count > 1 && !strcmp(arguments[1], "oom")) {
         oom();
+        return 0;
+    }
+    if (count > 1 && !strcmp(arguments[1], "lists")) {
+        lists(arguments[0]);
         return 0;
     }
     if (count > 1 && !strcmp(arguments[1], "segments")) {

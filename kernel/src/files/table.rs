@@ -8,6 +8,7 @@ use super::limits;
 use super::locks;
 use super::open::OpenFile;
 use crate::errno::Errno;
+use crate::memory::list;
 use crate::sync::Mutex;
 
 /// What `CLONE_FILES` shares: which open file each descriptor stands for.
@@ -172,11 +173,13 @@ impl FileTable {
         }
     }
 
-    /// The descriptors that are open, and their files.
-    pub fn list(&self) -> Vec<(u64, Arc<OpenFile>)> {
+    /// The descriptors that are open.
+    ///
+    /// # Errors
+    /// [`Errno::ENOMEM`].
+    pub fn list(&self) -> Result<Vec<u64>, Errno> {
         let slots = self.slots.lock();
-        let open = slots.iter().enumerate();
-        open.filter_map(|(at, slot)| Some((at as u64, slot.as_ref()?.file.clone()))).collect()
+        list::collect(slots.iter().zip(0..).filter(|(slot, _)| slot.is_some()).map(|(_, at)| at))
     }
 
     /// A descriptor of this table no longer stands for a file. The table's lock is not held.

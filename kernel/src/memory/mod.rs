@@ -5,6 +5,7 @@ pub mod heap;
 pub mod kernel_half;
 pub mod kernel_map;
 pub mod layout;
+pub mod list;
 pub mod manager;
 pub mod platform;
 pub mod ranges;

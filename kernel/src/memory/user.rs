@@ -14,6 +14,7 @@ use quire::vm::Access;
 use quire_interop::user_memory;
 use spin::Once;
 
+use super::list;
 use super::manager::{self, Space};
 use crate::errno::Errno;
 use crate::observe::usage::note_fault;
@@ -111,7 +112,7 @@ impl<'s> UserMemory<'s> {
     /// The bytes up to a zero, which is not among them.
     ///
     /// # Errors
-    /// As [`Self::read`]; `too_long` when there is no zero among the first `most`.
+    /// As [`Self::read`]; [`Errno::ENOMEM`]; `too_long` when there is no zero among the first `most`.
     pub fn read_string(self, from: VirtAddr, most: usize, too_long: Errno) -> Result<Vec<u8>, Errno> {
         let mut string = Vec::new();
         let mut chunk = [0; 64];
@@ -120,11 +121,13 @@ impl<'s> UserMemory<'s> {
             // Chunks end where a line of the cache does, so no chunk crosses into a page without need.
             let part = &mut chunk[..64 - (at % 64) as usize];
             self.read(VirtAddr(at), part)?;
-            if let Some(end) = part.iter().position(|&byte| byte == 0) {
-                string.extend_from_slice(&part[..end]);
+            let end = part.iter().position(|&byte| byte == 0);
+            let found = &part[..end.unwrap_or(part.len())];
+            list::reserve(&mut string, found.len())?;
+            string.extend_from_slice(found);
+            if end.is_some() {
                 return if string.len() < most { Ok(string) } else { Err(too_long) };
             }
-            string.extend_from_slice(part);
         }
         Err(too_long)
     }

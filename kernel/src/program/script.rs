@@ -4,6 +4,7 @@ use alloc::vec::Vec;
 
 use super::image::ProgramFile;
 use crate::errno::Errno;
+use crate::memory::list;
 use crate::task::exec::Strings;
 
 /// The longest first line, as in Linux (`BINPRM_BUF_SIZE`).
@@ -15,14 +16,14 @@ const MOST: usize = 5;
 /// program itself.
 ///
 /// # Errors
-/// [`Errno::ENOENT`], [`Errno::ENOEXEC`], [`Errno::ELOOP`].
+/// [`Errno::ENOENT`], [`Errno::ENOEXEC`], [`Errno::ELOOP`], [`Errno::ENOMEM`].
 pub fn resolve(mut file: ProgramFile, mut strings: Strings) -> Result<(ProgramFile, Strings), Errno> {
     for _ in 0..=MOST {
         let Some((interpreter, argument)) = first_line(&file.head)? else { return Ok((file, strings)) };
         let rest = strings.arguments.into_iter().skip(1);
         let first = [interpreter.to_vec()].into_iter();
-        strings.arguments =
-            first.chain(argument.map(<[u8]>::to_vec)).chain([file.path.clone()]).chain(rest).collect();
+        let first = first.chain(argument.map(<[u8]>::to_vec)).chain([file.path.clone()]);
+        strings.arguments = list::collect(first.chain(rest))?;
         file = ProgramFile::open(interpreter)?;
     }
     Err(Errno::ELOOP)

@@ -13,6 +13,7 @@ use quire::vm::{Access, MapRequest, Placement};
 use super::image::Loaded;
 use super::script;
 use crate::errno::Errno;
+use crate::memory::list;
 use crate::memory::manager::Space;
 use crate::memory::user::UserMemory;
 use crate::observe::ProgramLayout;
@@ -57,14 +58,10 @@ pub fn build(space: &Space, loaded: &Loaded, strings: &Strings, path: &[u8]) -> 
     let arguments_end = stack.at;
     let arguments = stack.push_strings(&strings.arguments)?;
     let arguments_start = stack.at;
-    let mut words = Vec::with_capacity(arguments.len() + environment.len() + 48);
-    words.push(arguments.len() as u64);
-    words.extend(arguments);
-    words.push(0);
-    words.extend(environment);
-    words.push(0);
+    let counted = [arguments.len() as u64].into_iter().chain(arguments);
+    let mut words = list::collect(counted.chain([0]).chain(environment).chain([0]))?;
     let auxiliary = words.len() as u64 * 8;
-    words.extend(auxiliary_vector(loaded, name, random, platform).into_iter().flatten());
+    list::append(&mut words, auxiliary_vector(loaded, name, random, platform).into_iter().flatten())?;
     let stack = stack.push_words(&words)?;
     Ok(ProgramLayout {
         code: loaded.program.code.clone(),
@@ -149,7 +146,8 @@ impl Pusher<'_> {
 
     /// The first string stands lowest, as in Linux: programs that change their title write over all of them.
     fn push_strings(&mut self, strings: &[Vec<u8>]) -> Result<Vec<u64>, Errno> {
-        let mut places = Vec::with_capacity(strings.len());
+        let mut places = Vec::new();
+        list::reserve(&mut places, strings.len())?;
         for string in strings.iter().rev() {
             places.push(self.push_string(string)?.0);
         }
@@ -160,8 +158,8 @@ impl Pusher<'_> {
     /// The first word ends up at a multiple of 16, where the stack pointer of a new program is.
     fn push_words(&mut self, words: &[u64]) -> Result<VirtAddr, Errno> {
         let start = VirtAddr(self.at.0 - words.len() as u64 * 8).align_down(16);
-        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
-        self.memory.write(start, &bytes)?;
+        let bytes = list::collect(words.iter().map(|word| word.to_le_bytes()))?;
+        self.memory.write(start, bytes.as_flattened())?;
         Ok(start)
     }
 }

@@ -10,6 +10,7 @@ use super::Answer;
 use crate::errno::Errno;
 use crate::files::node::Kind;
 use crate::files::walk::{PATH_BYTES, Walk};
+use crate::memory::list;
 use crate::memory::user::UserMemory;
 use crate::program::image::ProgramFile;
 use crate::program::stack::STRINGS_BYTES;
@@ -84,6 +85,6 @@ fn read_strings(memory: UserMemory<'_>, list: u64, left: &mut usize) -> Result<V
         }
         let string = memory.read_string(VirtAddr(pointer), STRING_BYTES, Errno::E2BIG)?;
         *left = left.checked_sub(string.len() + 1 + size_of::<u64>()).ok_or(Errno::E2BIG)?;
-        strings.push(string);
+        list::append(&mut strings, [string])?;
     }
 }

@@ -8,6 +8,7 @@ use quire::addr::VirtAddr;
 
 use super::{Answer, Call};
 use crate::errno::Errno;
+use crate::memory::list;
 use crate::task::credentials::{self, Credentials, Ids, Right};
 use crate::task::process::Process;
 use crate::task::table;
@@ -155,8 +156,8 @@ impl Call<'_> {
             if (count as i32) < groups.len() as i32 {
                 return Err(Errno::EINVAL);
             }
-            let bytes: Vec<u8> = groups.iter().flat_map(|group| group.to_le_bytes()).collect();
-            self.memory.write(VirtAddr(at), &bytes)?;
+            let bytes = list::collect(groups.iter().map(|group| group.to_le_bytes()))?;
+            self.memory.write(VirtAddr(at), bytes.as_flattened())?;
         }
         Ok(groups.len() as u64)
     }
@@ -168,6 +169,7 @@ impl Call<'_> {
             return Err(Errno::EINVAL);
         }
         let mut groups = Vec::new();
+        list::reserve(&mut groups, count as u32 as usize)?;
         for index in 0..u64::from(count as u32) {
             groups.push(self.memory.read_u32(VirtAddr(at.checked_add(index * 4).ok_or(Errno::EFAULT)?))?);
         }

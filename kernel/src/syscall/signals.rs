@@ -1,5 +1,7 @@
 //! The calls about signals.
 
+use alloc::sync::Arc;
+use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 
 use linux_raw_sys::general as abi;
@@ -7,6 +9,7 @@ use quire::addr::VirtAddr;
 
 use super::{Answer, Call};
 use crate::errno::Errno;
+use crate::memory::list;
 use crate::task::credentials::Right;
 use crate::task::process::Process;
 use crate::task::signal::action::Action;
@@ -172,19 +175,20 @@ impl Call<'_> {
         let [pid, signal, ..] = self.arguments;
         let signal = self.signal_or_zero(signal)?;
         let own_group = self.process().group.load(Ordering::Relaxed);
-        let targets: alloc::vec::Vec<_> = match pid as i32 {
-            0 => group(own_group),
+        let mut targets: Vec<_> = match pid as i32 {
+            0 => group(own_group)?,
             -1 => {
                 let all = table::processes();
-                all.filter(|process| process.id != table::INIT && process.id != self.process().id).collect()
+                list::collect(
+                    all.filter(|process| process.id != table::INIT && process.id != self.process().id),
+                )?
             }
-            number if number < 0 => group(number.unsigned_abs()),
+            number if number < 0 => group(number.unsigned_abs())?,
             number => table::process(number as u32).into_iter().collect(),
         };
         if targets.is_empty() {
             return Err(Errno::ESRCH);
         }
-        let mut targets = targets;
         targets.retain(|process| self.may_signal(process));
         if targets.is_empty() {
             return Err(Errno::EPERM);
@@ -242,6 +246,6 @@ impl Call<'_> {
     }
 }
 
-fn group(id: u32) -> alloc::vec::Vec<alloc::sync::Arc<crate::task::process::Process>> {
-    table::processes().filter(|process| process.group.load(Ordering::Relaxed) == id).collect()
+fn group(id: u32) -> Result<Vec<Arc<Process>>, Errno> {
+    list::collect(table::processes().filter(|process| process.group.load(Ordering::Relaxed) == id))
 }

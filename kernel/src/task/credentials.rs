@@ -4,6 +4,7 @@
 //! the same ones.
 
 use alloc::sync::Arc;
+use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 
 use super::process::Process;
@@ -70,7 +71,7 @@ pub struct Credentials {
     /// Its group.
     pub groups: Ids,
     /// More groups.
-    pub others: Arc<[u32]>,
+    pub others: Arc<Vec<u32>>,
     /// The rights that it uses.
     pub effective: Rights,
     /// The rights that it may use.

@@ -9,6 +9,7 @@ use super::item::{Item, Ready};
 use crate::errno::Errno;
 use crate::files::events::{Events, READABLE, Waiters, Watcher};
 use crate::files::open::{Closing, File, OpenFile};
+use crate::memory::list;
 use crate::sync::Mutex;
 
 /// A file, by its address, and the descriptor: one descriptor may stand for several files in turn.
@@ -143,7 +144,7 @@ impl Inner {
         if core::ptr::eq(self, other) || depth == 0 {
             return Err(Errno::ELOOP);
         }
-        let items: Vec<Arc<Item>> = self.items.lock().values().cloned().collect();
+        let items = list::collect(self.items.lock().values().cloned())?;
         for file in items.iter().filter_map(|item| item.file()) {
             if let Some(set) = file.file_as::<Epoll>() {
                 set.inner.check_nesting(other, depth - 1)?;
@@ -175,7 +176,9 @@ impl File for Epoll {
     }
 
     fn poll(&self) -> Events {
-        let candidates: Vec<Arc<Item>> = self.inner.ready.items.lock().iter().cloned().collect();
+        let candidates = list::collect(self.inner.ready.items.lock().iter().cloned());
+        // Without memory it is not known: the program asks for reports, and may get none.
+        let Ok(candidates) = candidates else { return READABLE };
         if candidates.iter().any(|item| item.events() != 0) { READABLE } else { 0 }
     }
 

@@ -41,6 +41,7 @@ use self::layout::{Geometry, ROOT, SUPERBLOCK, put_u16, put_u32, superblock, u16
 use super::node::FsInfo;
 use crate::device::disk::{self, SECTOR};
 use crate::errno::Errno;
+use crate::memory::list;
 use crate::task::sleep_lock::{SleepGuard, SleepLock};
 
 pub use inode::Inode;
@@ -136,7 +137,7 @@ impl Ext2 {
     /// # Errors
     /// [`Errno::EIO`]; what could be written is.
     pub fn sync(&self) -> Result<(), Errno> {
-        let inodes: Vec<_> = self.inodes.lock().values().cloned().collect();
+        let inodes = list::collect(self.inodes.lock().values().cloned())?;
         let contents = inodes.iter().map(|inode| inode.write_back()).fold(Ok(()), Result::and);
         contents.and(self.flush())
     }
@@ -154,12 +155,12 @@ impl Ext2 {
     /// Frees the files that have neither name nor user, and with `all`, or when there are many, forgets the other
     /// inodes without user.
     fn collect(&self, all: bool) -> Result<(), Errno> {
-        let unused: Vec<_> = {
+        let unused = {
             let inodes = self.inodes.lock();
             let all = all || inodes.len() > MOST_INODES;
             let is_unused =
                 |inode: &&Arc<Inode>| Arc::strong_count(inode) == 1 && (all || inode.is_nameless());
-            inodes.values().filter(is_unused).cloned().collect()
+            list::collect(inodes.values().filter(is_unused).cloned())?
         };
         let mut outcome = Ok(());
         for inode in unused {

@@ -12,6 +12,7 @@ use crate::errno::Errno;
 use crate::files::dentry::Dentry;
 use crate::files::node::{Attributes, Directory, Entry, Kind};
 use crate::files::table::FileTable;
+use crate::memory::list;
 use crate::task::process::Process;
 
 /// The numbers of links begin here.
@@ -59,6 +60,6 @@ impl Directory for DescriptorFolder {
             number: number(&self.process, FIRST + descriptor as usize),
             kind: Kind::Symlink,
         };
-        Ok(self.table().list().iter().map(|(descriptor, _)| entry(*descriptor)).collect())
+        list::collect(self.table().list()?.into_iter().map(entry))
     }
 }

@@ -14,6 +14,7 @@ use super::{FolderNode, Generated};
 use crate::errno::Errno;
 use crate::files::dentry::Dentry;
 use crate::files::node::{Attributes, Directory, Entry, Kind, Node};
+use crate::memory::list;
 use crate::observe::ProcessFile;
 use crate::task::process::Process;
 use crate::task::table;
@@ -150,10 +151,10 @@ impl Directory for Folder {
             let attributes = node.attributes();
             Entry { name: name.clone(), number: attributes.number, kind: attributes.kind }
         };
-        let mut list: Vec<Entry> = self.entries.read().iter().map(|(name, node)| entry(name, node)).collect();
+        let mut all = list::collect(self.entries.read().iter().map(|(name, node)| entry(name, node)))?;
         if self.processes.is_some() {
-            list.extend(table::processes().map(|process| process::entry(&process)));
+            list::append(&mut all, table::processes().map(|process| process::entry(&process)))?;
         }
-        Ok(list)
+        Ok(all)
     }
 }

@@ -15,6 +15,7 @@ use super::{CGROUP_MAGIC, FolderNode, Generated};
 use crate::errno::Errno;
 use crate::files::dentry::Dentry;
 use crate::files::node::{Attributes, Directory, Entry, Kind, New, NewKind, Node};
+use crate::memory::list;
 use crate::memory::manager::manager;
 use crate::observe::{Control, MachineFile};
 use crate::task::group::{self, ControlGroup};
@@ -141,7 +142,7 @@ impl Directory for GroupFolder {
         let files = self.files().into_iter().zip(1..).map(|(file, number)| {
             entry(file.path.as_bytes().into(), self.group.number * MOST_FILES + number, Kind::Regular)
         });
-        Ok(children.chain(files).collect())
+        list::collect(children.chain(files))
     }
 
     fn create(&self, here: &Arc<Dentry>, name: &[u8], new: New) -> Result<Arc<Dentry>, Errno> {

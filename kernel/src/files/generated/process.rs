@@ -12,6 +12,7 @@ use super::{FolderNode, Generated};
 use crate::errno::Errno;
 use crate::files::dentry::Dentry;
 use crate::files::node::{Attributes, Directory, Entry, Kind, Node};
+use crate::memory::list;
 use crate::observe::ProcessFile;
 use crate::task::process::Process;
 use crate::task::sched;
@@ -152,6 +153,6 @@ impl Directory for Threads {
             number: u64::from(id) << 32 | 1 << 31,
             kind: Kind::Directory,
         };
-        Ok(threads.iter().map(|thread| entry(thread.id)).collect())
+        list::collect(threads.iter().map(|thread| entry(thread.id)))
     }
 }

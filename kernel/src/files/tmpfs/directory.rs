@@ -11,6 +11,7 @@ use super::rename;
 use crate::errno::Errno;
 use crate::files::dentry::Dentry;
 use crate::files::node::{Directory, Entry, Kind, New, NewKind, Node, Rename};
+use crate::memory::list;
 
 /// The most names of one node.
 const MOST_LINKS: u32 = 32000;
@@ -33,12 +34,12 @@ impl Entries {
         self.0.write().remove(name)
     }
 
-    pub(super) fn take_all(&self) -> Vec<Arc<Dentry>> {
-        core::mem::take(&mut *self.0.write()).into_values().collect()
+    pub(super) fn take_first(&self) -> Option<Arc<Dentry>> {
+        self.0.write().pop_first().map(|(_, entry)| entry)
     }
 
-    pub(super) fn all(&self) -> Vec<Arc<Dentry>> {
-        self.0.read().values().cloned().collect()
+    pub(super) fn all(&self) -> Result<Vec<Arc<Dentry>>, Errno> {
+        list::collect(self.0.read().values().cloned())
     }
 
     pub(super) fn len(&self) -> usize {
@@ -95,13 +96,10 @@ impl Directory for Inode {
 
     fn list(&self) -> Result<Vec<Entry>, Errno> {
         let entries = self.entries()?.0.read();
-        let mut list = Vec::new();
-        list.try_reserve_exact(entries.len()).map_err(|_| Errno::ENOMEM)?;
-        list.extend(entries.iter().map(|(name, entry)| {
+        list::collect(entries.iter().map(|(name, entry)| {
             let attributes = entry.node().attributes();
             Entry { name: name.clone(), number: attributes.number, kind: attributes.kind }
-        }));
-        Ok(list)
+        }))
     }
 
     fn create(&self, here: &Arc<Dentry>, name: &[u8], new: New) -> Result<Arc<Dentry>, Errno> {

@@ -2,7 +2,6 @@
 
 use alloc::boxed::Box;
 use alloc::sync::{Arc, Weak};
-use alloc::vec::Vec;
 use core::any::Any;
 
 use super::TmpFs;
@@ -143,9 +142,9 @@ impl Inode {
         }
     }
 
-    /// Takes all entries out of a directory that is about to go.
-    pub(super) fn take_entries(&self) -> Vec<Arc<Dentry>> {
-        self.entries().map(Entries::take_all).unwrap_or_default()
+    /// Takes an entry out of a directory that is about to go, if there is one.
+    pub(super) fn take_entry(&self) -> Option<Arc<Dentry>> {
+        self.entries().ok().and_then(Entries::take_first)
     }
 
     /// Its contents were read.

@@ -18,6 +18,7 @@ mod regular;
 mod rename;
 
 use alloc::sync::Arc;
+use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use quire::hugetlb::{HugeFsInfo, HugeSize};
@@ -25,12 +26,13 @@ use quire::limits::FRAME_SIZE;
 use quire::vm::HugeFs;
 
 pub use body::{Body, Contents};
-use directory::Entries;
+use directory::{Entries, is_directory};
 pub use inode::Inode;
 
 use super::dentry::Dentry;
-use super::node::{FsInfo, Kind};
+use super::node::FsInfo;
 use crate::errno::Errno;
+use crate::memory::list;
 use crate::memory::manager::manager;
 use crate::memory::platform::Machine;
 use crate::sync::Mutex;
@@ -100,35 +102,37 @@ impl TmpFs {
     }
 }
 
-/// Whether anything but the tree itself refers to an entry at or below `root`, to which the caller knows `expected`
+/// Fails if anything but the tree itself refers to an entry at or below `root`, to which the caller knows `expected`
 /// references.
-pub fn is_used(root: &Arc<Dentry>, expected: usize) -> bool {
+///
+/// # Errors
+/// [`Errno::EBUSY`], [`Errno::ENOMEM`].
+pub fn check_unused(root: &Arc<Dentry>, expected: usize) -> Result<(), Errno> {
     let mut directories = alloc::vec![(root.clone(), expected)];
     while let Some((entry, expected)) = directories.pop() {
-        let below = Inode::of(entry.node())
-            .and_then(|inode| inode.entries().ok())
-            .map(Entries::all)
-            .unwrap_or_default();
+        let entries = Inode::of(entry.node()).and_then(|inode| inode.entries().ok());
+        let below = entries.map_or(Ok(Vec::new()), Entries::all)?;
         // Each entry refers to the directory that it is in. This list is one more reference.
         if Arc::strong_count(&entry) > expected + below.len() + 1 || entry.is_mount_point() && expected == 1 {
-            return true;
+            return Err(Errno::EBUSY);
         }
         // The directory and the list below refer to an entry.
-        directories.extend(below.into_iter().map(|entry| (entry, 1)));
+        list::append(&mut directories, below.into_iter().map(|entry| (entry, 1)))?;
     }
-    false
+    Ok(())
 }
 
 /// Removes all entries below a directory, so that directories and their entries no longer keep each other alive.
 /// Files that are open stay as long as they are open.
 pub fn dismantle(root: &Arc<Dentry>) {
-    let mut directories = alloc::vec![root.clone()];
-    while let Some(directory) = directories.pop() {
-        let Some(inode) = Inode::of(directory.node()) else { continue };
-        for entry in inode.take_entries() {
-            if entry.node().kind() == Kind::Directory {
-                directories.push(entry);
-            }
-        }
+    let mut at = root.clone();
+    loop {
+        // An entry that was taken still knows the directory above, which has no other reference maybe.
+        at = match Inode::of(at.node()).and_then(Inode::take_entry) {
+            Some(entry) if is_directory(&entry) => entry,
+            Some(_) => at,
+            None if Arc::ptr_eq(&at, root) => return,
+            None => at.parent().expect("below the root"),
+        };
     }
 }

@@ -10,6 +10,7 @@ use crate::errno::Errno;
 use crate::files::events::ALWAYS;
 use crate::files::open::OpenFile;
 use crate::files::poll::{self, Files};
+use crate::memory::list;
 use crate::syscall::{Answer, Call};
 use crate::task::limits::UNLIMITED;
 use crate::time;
@@ -48,7 +49,7 @@ impl Call<'_> {
     fn poll_until(&self, deadline: Option<u64>) -> Answer {
         let [array, count, ..] = self.arguments;
         let entries = self.entries(array, count)?;
-        let files: Files = entries.iter().filter_map(|entry| entry.file.clone()).collect();
+        let files: Files = list::collect(entries.iter().filter_map(|entry| entry.file.clone()))?;
         // What the last look saw is the answer: meanwhile another task may have taken what there was.
         let mut answers = Vec::new();
         answers.try_reserve_exact(entries.len()).map_err(|_| Errno::ENOMEM)?;

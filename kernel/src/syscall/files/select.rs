@@ -11,6 +11,7 @@ use crate::errno::Errno;
 use crate::files::events::{Events, READABLE, WRITABLE};
 use crate::files::open::OpenFile;
 use crate::files::poll::{self, Files};
+use crate::memory::list;
 use crate::syscall::{Answer, Call};
 use crate::time;
 
@@ -72,7 +73,7 @@ impl Call<'_> {
         let most = self.process().limits.get(abi::RLIMIT_NOFILE)?.soft;
         let count = u64::try_from(count).map_err(|_| Errno::EINVAL)?.min(most);
         let members = self.members(count)?;
-        let files: Files = members.iter().map(|member| member.file.clone()).collect();
+        let files: Files = list::collect(members.iter().map(|member| member.file.clone()))?;
         // What the last look saw is the answer: meanwhile another task may have taken what there was.
         let mut ready: Vec<&Member> = Vec::new();
         ready.try_reserve_exact(members.len()).map_err(|_| Errno::ENOMEM)?;

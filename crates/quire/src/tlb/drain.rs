@@ -64,8 +64,8 @@ impl<'a, 'p, P: TablePlatform> Drain<'a, 'p, P> {
         self.count_resident(&leaves);
     }
 
-    /// Drops the counts of one span, under its own hold of the block's lock. Returns the span that follows, if it
-    /// continues the folio; then nothing is freed, and `unmapped` collects what will be.
+    /// Drops the counts of one span. Returns the span that follows, if it continues the folio; then nothing is
+    /// freed, the block's lock stays held, and `unmapped` collects what will be freed.
     #[cfg(feature = "published")]
     #[inline]
     pub(super) fn span(

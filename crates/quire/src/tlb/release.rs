@@ -43,7 +43,7 @@ impl<'a, 'p, P: TablePlatform> Release<'a, 'p, P> {
         }
     }
 
-    /// Drops the counts of a part of a folio, under its own hold of the lock. Only the `last` part frees.
+    /// Drops the counts of a part of a folio. Only the `last` part frees, and gives the block's lock back.
     #[cfg(feature = "published")]
     pub(super) fn part_of_folio(&mut self, leaves: &Leaves, last: bool, unmapped: &mut FrameMask) {
         if last && unmapped.is_empty() {

@@ -6,8 +6,8 @@
 #[cfg_attr(feature = "published", repr(u8))]
 #[cfg_attr(not(feature = "published"), allow(unreachable_pub))]
 pub enum ZapStrategy {
-    /// Every entry by itself: one exchange, one span of the gather, one hold of the block's lock to count
-    /// down and free. Linux did so until 6.8.
+    /// Every entry by itself: one exchange, one span of the gather, one count, under one hold of the block's
+    /// lock for each folio. Linux did so until 6.8.
     #[cfg(feature = "published")]
     PerPage,
     /// Runs of consecutive entries of one folio: one exchange for each entry, one span and one hold of the

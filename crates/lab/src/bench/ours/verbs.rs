@@ -119,8 +119,8 @@ pub const ZAPS: &[Way] = &[
     Way {
         name: PER_PAGE,
         about: Some(
-            "as `quire`, with every entry by itself: one exchange, one span, one hold of a block's lock to \
-             count down and free it; tables are freed empty (ZapStrategy::PerPage; Linux up to 6.8).",
+            "as `quire`, with every entry by itself: one exchange, one span, one count, under one hold of \
+             the block's lock for each folio; tables are freed empty (ZapStrategy::PerPage; Linux up to 6.8).",
         ),
         choose: |config| Config { zap: ZapStrategy::PerPage, ..config },
     },

@@ -1,6 +1,7 @@
 /* Processes, threads and signals, as kernel/test runs them in the kernel; it passes on Linux too.
  *
  *   processes all    every case; status 5 at the end, so that a status is seen to get through
+ *   processes crossings    pairs of threads that wake each other, many times
  *   processes lists  calls with long lists, some of which fail where memory is short
  *   processes segments    more shared segments than a list of 64 KiB holds; it leaves them behind, so not for Linux
  *   processes oom    a child that takes all memory is killed, and its parent goes on
@@ -42,6 +43,8 @@
 #define FORK_BYTES (256 << 10)
 #define SEGMENTS 8500
 #define SLICES 10
+#define PAIRS 3
+#define CROSSINGS 100000
 #define LONG 20000
 #define LISTS 50
 
@@ -114,6 +117,20 @@ static void slices(void)
     for (int i = 1; i < computing; i++)
         CHECK(pthread_join(threads[i], NULL) == 0);
     CHECK(computed == computing * SLICES);
+}
+
+/* Each thread waits until its partner has written the word, and writes it. */
+static void *cross(void *own)
+{
+    static uint32_t words[PAIRS][16];
+    uint32_t *word = words[(intptr_t)own / 2], side = (intptr_t)own % 2, value;
+    for (int i = 0; i < CROSSINGS; i++) {
+        while ((value = __atomic_load_n(word, __ATOMIC_SEQ_CST)) % 2 != side)
+            syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, value, NULL, NULL, 0);
+        __atomic_store_n(word, value + 1, __ATOMIC_SEQ_CST);
+        syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
+    }
+    return NULL;
 }
 
 static void run_threads(void *(*work)(void *), int number)
@@ -452,6 +469,10 @@ int main(int count, char **arguments)
         return 7;
     if (count > 1 && !strcmp(arguments[1], "oom")) {
         oom();
+        return 0;
+    }
+    if (count > 1 && !strcmp(arguments[1], "crossings")) {
+        run_threads(cross, 2 * PAIRS);
         return 0;
     }
     if (count > 1 && !strcmp(arguments[1], "lists")) {

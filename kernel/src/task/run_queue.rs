@@ -42,10 +42,25 @@ impl Queue {
         WAITING.fetch_add(1, Ordering::SeqCst);
     }
 
-    fn pop_front(&mut self) -> Option<Arc<Task>> {
-        let task = self.first.take()?;
+    /// Takes the first task that `current`'s CPU can run: the others are still on the CPU that they slept on.
+    fn take(&mut self, current: *const Task) -> Option<Arc<Task>> {
+        let mut place = &mut self.first;
+        let mut before = ptr::null();
+        loop {
+            let task = place.as_ref()?;
+            if Arc::as_ptr(task) == current || !task.on_cpu.swap(true, Ordering::Acquire) {
+                break;
+            }
+            before = Arc::as_ptr(task);
+            // SAFETY: X4: the task is in this queue, which is the only user of its link.
+            place = unsafe { &mut *task.next_in_queue.get() };
+        }
+        let task = place.take()?;
         // SAFETY: X4: the task is in this queue, which is the only user of its link.
-        self.first = unsafe { (*task.next_in_queue.get()).take() };
+        *place = unsafe { (*task.next_in_queue.get()).take() };
+        if self.last == Arc::as_ptr(&task) {
+            self.last = before;
+        }
         self.length -= 1;
         WAITING.fetch_sub(1, Ordering::SeqCst);
         Some(task)
@@ -62,18 +77,19 @@ pub fn push(task: Arc<Task>) -> CpuId {
 }
 
 /// Puts a task at the end of a CPU's queue.
-pub fn push_back(cpu: CpuId, task: Arc<Task>) {
+fn push_back(cpu: CpuId, task: Arc<Task>) {
     task.queued_on.store(cpu.0, Ordering::Relaxed);
     QUEUES[cpu.index()].lock().push_back(task);
 }
 
-/// Takes the next task for a CPU: from its own queue, or else from the longest other one.
-pub fn pop(cpu: CpuId) -> Option<Arc<Task>> {
+/// Takes the next task for a CPU, on which `current` runs, and marks it as on a CPU: from the CPU's own queue, or else from
+/// the longest other one.
+pub fn pop(cpu: CpuId, current: *const Task) -> Option<Arc<Task>> {
     if waiting() == 0 {
         return None;
     }
-    let own = QUEUES[cpu.index()].lock().pop_front();
-    own.or_else(|| steal(cpu))
+    let own = QUEUES[cpu.index()].lock().take(current);
+    own.or_else(|| steal(cpu, current))
 }
 
 /// Whether a task waits for this CPU.
@@ -86,10 +102,10 @@ pub fn waiting() -> usize {
     WAITING.load(Ordering::SeqCst)
 }
 
-fn steal(thief: CpuId) -> Option<Arc<Task>> {
+fn steal(thief: CpuId, current: *const Task) -> Option<Arc<Task>> {
     let others = (0..area::count()).filter(|&cpu| cpu != thief.index());
     let longest = others.max_by_key(|&cpu| QUEUES[cpu].lock().length)?;
-    let task = QUEUES[longest].lock().pop_front()?;
+    let task = QUEUES[longest].lock().take(current)?;
     task.queued_on.store(thief.0, Ordering::Relaxed);
     Some(task)
 }

@@ -11,8 +11,9 @@
 //! A task that waits for a condition first enters a wait queue, then checks the condition, then parks. A waker
 //! changes the condition, then wakes. So no wake-up is lost, and a wake-up may come for nothing.
 //!
-//! A woken task may be taken by another CPU before its own CPU has left its stack. `on_cpu` says when it has: the
-//! next task clears it (*release*), and the taker waits for that (*acquire*).
+//! A woken task may be in a queue before its own CPU has left its stack. `on_cpu` says when it has: the next task clears
+//! it (*release*). Until then other CPUs pass it by (*acquire*), and none waits for it: two CPUs that each want the
+//! task which the other one is about to leave would wait for ever.
 
 use alloc::sync::Arc;
 use core::mem::ManuallyDrop;
@@ -200,22 +201,32 @@ fn switch_away(runnable: bool) {
     interrupts::disable();
     let cpu = area::cpu_id();
     let previous = area::current().cast::<Task>();
-    let next = match run_queue::pop(cpu) {
+    let next = match run_queue::pop(cpu, previous) {
         Some(task) => task,
-        None if runnable => return restore(enabled),
-        None => IDLE[cpu.index()].lock().clone().expect("each CPU has an idle task"),
+        None if runnable => {
+            // Those that wait could not be taken yet.
+            if run_queue::has_work(cpu) {
+                timer::begin_slice(true);
+            }
+            return restore(enabled);
+        }
+        None => idle_task(cpu),
     };
     if core::ptr::eq(Arc::as_ptr(&next), previous) {
         // Woken on the way here. The CPU has its reference already.
         return restore(enabled);
     }
-    while next.on_cpu.swap(true, Ordering::Acquire) {
-        core::hint::spin_loop();
-    }
     // SAFETY: X3, X4: interrupts are off; `previous` is the running task, whose reference the CPU holds until
     // the handover; `next` runs nowhere, and was taken out of its queue.
     unsafe { switch_to(&*previous, next, runnable) };
     restore(enabled);
+}
+
+/// The idle task of the running CPU, marked as on a CPU.
+fn idle_task(cpu: CpuId) -> Arc<Task> {
+    let task = IDLE[cpu.index()].lock().clone().expect("each CPU has an idle task");
+    task.on_cpu.store(true, Ordering::Relaxed);
+    task
 }
 
 fn restore(enabled: bool) {
@@ -277,6 +288,6 @@ pub fn finish_switch() {
     let previous = unsafe { Arc::from_raw(previous.cast::<Task>()) };
     previous.on_cpu.store(false, Ordering::Release);
     if runnable {
-        run_queue::push_back(area::cpu_id(), previous);
+        kick(run_queue::push(previous));
     }
 }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use serde_json::{Value, json};
 
+use crate::calibrate::FaultSpread;
 use crate::replay::{Heat, HeatRow, Part, Sample, Trial, order_name};
 
 use super::baseline::Settings;
@@ -238,5 +239,7 @@ fn prices(prices: &Prices) -> Value {
         Source::Measured(path) => ("measured", Some(path.display().to_string()), None),
         Source::Assumed { why, .. } => ("assumed", None, Some(why)),
     };
-    json!({ "from": from, "file": file, "why": why, "ns": prices.named() })
+    let spread = |(order, spread): (&u8, &FaultSpread)| (order_name(*order), json!(spread));
+    let spreads: BTreeMap<String, Value> = prices.spreads.iter().map(spread).collect();
+    json!({ "from": from, "file": file, "why": why, "ns": prices.named(), "faults": spreads })
 }

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use quire::vm::FaultKind;
 
-use crate::calibrate::{self, KernelPrices};
+use crate::calibrate::{self, FaultSpread, KernelPrices};
 use crate::replay::{Figures, order_name};
 
 /// Orders with a price: 4 KiB to 2 MiB.
@@ -28,6 +28,8 @@ pub(crate) struct Prices {
     pub(super) folios: [f64; ORDERS],
     /// Nanoseconds of a walk through the page tables, if they were measured with the others.
     pub(super) walk_ns: Option<f64>,
+    /// How far single faults of a folio size are apart, by order, if that was measured with the others.
+    pub(super) spreads: BTreeMap<u8, FaultSpread>,
     pub(super) source: Source,
 }
 
@@ -59,6 +61,7 @@ impl Prices {
                     kinds,
                     folios,
                     walk_ns: None,
+                    spreads: BTreeMap::new(),
                     source: Source::Assumed { recorded, first_ns, further_ns, why },
                 }
             }
@@ -66,7 +69,7 @@ impl Prices {
     }
 
     fn measured(mut kinds: [f64; KINDS], measured: &KernelPrices, further_ns: f64, path: PathBuf) -> Self {
-        let by_order = measured.by_order();
+        let by_order = KernelPrices::by_order(&measured.fault_ns);
         let usual = (0, USUAL_NS[FaultKind::Anon as usize]);
         let folios = std::array::from_fn(|order| {
             // A size that this kernel lacks costs the next smaller one, and the clearing of the rest.
@@ -76,7 +79,8 @@ impl Prices {
             ns + further(order, known) * further_ns
         });
         kinds[FaultKind::Anon as usize] = folios[0];
-        Self { kinds, folios, walk_ns: measured.walk_ns, source: Source::Measured(path) }
+        let spreads = KernelPrices::by_order(&measured.fault_spread);
+        Self { kinds, folios, walk_ns: measured.walk_ns, spreads, source: Source::Measured(path) }
     }
 
     /// Nanoseconds of a fault that brings in a single page of zeroes.
@@ -108,6 +112,12 @@ impl Prices {
         let copies =
             (figures.kinds[FaultKind::Cow as usize] > 0).then_some(self.kinds[FaultKind::Cow as usize]);
         folios.map(|(_, ns)| ns).chain(copies).fold(0.0, f64::max)
+    }
+
+    /// What was measured of single faults of the sizes that a replay had, by order.
+    pub(super) fn spreads_of(&self, figures: &Figures) -> impl Iterator<Item = (u8, FaultSpread)> {
+        let spreads = self.spreads.iter().map(|(order, spread)| (*order, *spread));
+        spreads.filter(|(order, _)| figures.folios.get(usize::from(*order)).is_some_and(|count| *count > 0))
     }
 
     /// Nanoseconds by kind and by folio size, with their names.

@@ -1,9 +1,11 @@
 //! The verdict for readers: lines with a label each, within 80 columns.
 
+use std::collections::BTreeMap;
 use std::fmt::Write;
 
+use crate::calibrate::FaultSpread;
 use crate::output::{Sheet, Width, quoted, sparkline};
-use crate::replay::{Sample, Trial};
+use crate::replay::{Sample, Trial, order_name};
 
 use super::baseline::{Change, Settings};
 use super::case::Case;
@@ -389,9 +391,26 @@ fn certainty(trial: &Trial, verdict: &Verdict) -> String {
             )
         }
     };
+    text += &single_faults(verdict);
     let tlb = if verdict.translations.is_some() { "" } else { "TLB (no samples), " };
     let collapses = if verdict.khugepaged.is_some() { "" } else { "khugepaged, " };
     text + &labelled("unknown:", &format!("{tlb}{collapses}compaction where memory is fragmented"))
+}
+
+/// How far single faults are apart, of the sizes that the program gets now and would get.
+fn single_faults(verdict: &Verdict) -> String {
+    let cases = [Some(verdict.baseline()), verdict.best.map(|at| &verdict.cases[at])];
+    let spreads: BTreeMap<u8, FaultSpread> =
+        cases.into_iter().flatten().flat_map(|case| verdict.prices.spreads_of(&case.figures)).collect();
+    let words = spreads.into_iter().map(|(order, spread)| {
+        let [median, p99, longest] = [spread.median_ns, spread.p99_ns, spread.longest_ns].map(time);
+        format!("{} {median}, {p99}, {longest}", order_name(order))
+    });
+    let words: Vec<String> = words.collect();
+    match words.is_empty() {
+        true => String::new(),
+        false => labelled("", &format!("one fault, median, 99 % and longest: {}", words.join("; "))),
+    }
 }
 
 /// Every set that was tried.

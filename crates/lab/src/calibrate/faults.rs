@@ -7,7 +7,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, ensure};
 use memmap2::{Advice, MmapOptions};
 
-use super::{KernelPrices, walk_ns};
+use super::{FaultSpread, KernelPrices, walk_ns};
 use crate::settings::{Places, Settings};
 
 /// The largest folio, to whose multiples the memory is aligned.
@@ -26,18 +26,18 @@ pub(super) fn measure(smoke: bool) -> Result<KernelPrices> {
     let places = Places::of_this_machine();
     let settings = Settings::acquire(&places)?;
     let sizes = Settings::folio_sizes(&places).into_iter().filter(|kib| *kib * 1024 <= ALIGN);
-    let mut measured: BTreeMap<usize, Vec<f64>> = sizes.map(|kib| (kib, Vec::new())).collect();
+    let mut measured: BTreeMap<usize, Vec<Vec<f64>>> = sizes.map(|kib| (kib, Vec::new())).collect();
     for round in 0..=rounds {
         for (&kib, times) in &mut measured {
             if kib > 4 {
                 settings.only(kib)?;
             }
             let before = settings.allocated(kib);
-            let ns = touch(kib, bytes).context("there is too little memory")?;
+            let faults = touch(kib, bytes).context("there is too little memory")?;
             // Where memory is fragmented, faults fall back to single frames, and are another size's.
             let given = settings.allocated(kib).zip(before).map(|(after, before)| after - before);
             if round > 0 && given.is_none_or(|given| given as usize >= bytes / 1024 / kib * 9 / 10) {
-                times.push(ns);
+                times.push(faults);
             }
         }
     }
@@ -46,41 +46,42 @@ pub(super) fn measure(smoke: bool) -> Result<KernelPrices> {
         false => None,
     };
     drop(settings);
-    let prices: BTreeMap<u64, f64> = measured
-        .into_iter()
-        .filter(|(_, times)| !times.is_empty())
-        .map(|(kib, times)| (kib as u64, median(times)))
+    let measured = || measured.iter().filter(|(_, rounds)| !rounds.is_empty());
+    let prices: BTreeMap<u64, f64> = measured()
+        .map(|(kib, rounds)| (*kib as u64, median(rounds.iter().map(|times| mean(times)))))
         .collect();
     ensure!(prices.contains_key(&4), "no fault was measured");
-    Ok(KernelPrices::of_this_machine(prices, walk))
+    let spreads = measured().map(|(kib, rounds)| (*kib as u64, FaultSpread::of(rounds.concat()))).collect();
+    Ok(KernelPrices::of_this_machine(prices, spreads, walk))
 }
 
-/// Nanoseconds of a fault that a store to the first byte of every folio takes. Between two faults a program uses its
+/// Nanoseconds of each fault, which a store to the first byte of every folio takes. Between two faults a program uses its
 /// memory, so that the kernel finds less of what it needs in the caches: other memory is read before each.
-fn touch(kib: usize, bytes: usize) -> io::Result<f64> {
+fn touch(kib: usize, bytes: usize) -> io::Result<Vec<f64>> {
     let mut memory = MmapOptions::new().len(bytes + ALIGN).map_anon()?;
     memory.advise(if kib == 4 { Advice::NoHugePage } else { Advice::HugePage })?;
     let first = memory.as_ptr().align_offset(ALIGN);
     let between = vec![1u8; BETWEEN];
-    let clock = clock_ns();
-    let mut ns = 0.0;
-    for byte in memory[first..first + bytes].iter_mut().step_by(kib * 1024) {
+    let clock = median((0..1000).map(|_| Instant::now().elapsed().as_nanos() as f64));
+    // Filled beforehand: a page of it that is new would be a fault of its own.
+    let mut faults = vec![1.0; bytes / 1024 / kib];
+    let folios = memory[first..first + bytes].iter_mut().step_by(kib * 1024);
+    for (byte, ns) in folios.zip(&mut faults) {
         std::hint::black_box(between.iter().step_by(64).map(|&byte| u64::from(byte)).sum::<u64>());
         let start = Instant::now();
         *std::hint::black_box(byte) = 1;
-        ns += start.elapsed().as_nanos() as f64;
+        *ns = (start.elapsed().as_nanos() as f64 - clock).max(1.0);
     }
     std::hint::black_box(&mut memory);
-    let folios = bytes / 1024 / kib;
-    Ok((ns / folios as f64 - clock).max(1.0))
+    Ok(faults)
 }
 
-/// Nanoseconds that it takes to read the clock; the median.
-fn clock_ns() -> f64 {
-    median((0..1000).map(|_| Instant::now().elapsed().as_nanos() as f64).collect())
+fn mean(times: &[f64]) -> f64 {
+    times.iter().sum::<f64>() / times.len() as f64
 }
 
-fn median(mut times: Vec<f64>) -> f64 {
+fn median(times: impl Iterator<Item = f64>) -> f64 {
+    let mut times: Vec<f64> = times.collect();
     times.sort_by(f64::total_cmp);
     times[times.len() / 2]
 }

@@ -21,23 +21,56 @@ pub struct KernelPrices {
     /// The kernel's release, and the processor's name for itself.
     kernel: String,
     cpu: String,
-    /// Nanoseconds of a fault that brings in a folio of zeroes, by KiB of the folio; medians.
+    /// Nanoseconds of a fault that brings in a folio of zeroes, by KiB of the folio: the mean of a round, and of the rounds
+    /// the median.
     pub fault_ns: BTreeMap<u64, f64>,
+    /// How far single faults are apart, by KiB of the folio; files of older commands lack it.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub fault_spread: BTreeMap<u64, FaultSpread>,
     /// Nanoseconds that an access takes longer if it misses the TLBs; files of older commands lack it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub walk_ns: Option<f64>,
 }
 
+/// Nanoseconds of single faults of one folio size.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct FaultSpread {
+    /// Half of the faults take longer.
+    pub median_ns: f64,
+    /// One fault in a hundred takes longer.
+    pub p99_ns: f64,
+    /// The longest of all.
+    pub longest_ns: f64,
+}
+
+impl FaultSpread {
+    /// That of these faults, of which there is at least one.
+    pub(super) fn of(mut faults: Vec<f64>) -> Self {
+        faults.sort_by(f64::total_cmp);
+        let at = |part: f64| faults[((faults.len() - 1) as f64 * part).ceil() as usize];
+        Self { median_ns: at(0.5), p99_ns: at(0.99), longest_ns: at(1.0) }
+    }
+
+    /// Whether they are times, the shorter ones first.
+    fn is_sound(&self) -> bool {
+        let times = [0.0, self.median_ns, self.p99_ns, self.longest_ns];
+        times.iter().all(|ns| ns.is_finite()) && times.is_sorted()
+    }
+}
+
 impl KernelPrices {
     /// Those of this kernel and processor.
-    pub fn of_this_machine(fault_ns: BTreeMap<u64, f64>, walk_ns: Option<f64>) -> Self {
-        Self { version: VERSION, kernel: release(), cpu: cpu(), fault_ns, walk_ns }
+    pub fn of_this_machine(
+        fault_ns: BTreeMap<u64, f64>,
+        fault_spread: BTreeMap<u64, FaultSpread>,
+        walk_ns: Option<f64>,
+    ) -> Self {
+        Self { version: VERSION, kernel: release(), cpu: cpu(), fault_ns, fault_spread, walk_ns }
     }
 
     /// By order of the folio.
-    pub fn by_order(&self) -> BTreeMap<u8, f64> {
-        let prices = self.fault_ns.iter();
-        prices.map(|(kib, ns)| ((kib / 4).checked_ilog2().unwrap_or(0) as u8, *ns)).collect()
+    pub fn by_order<T: Copy>(by_kib: &BTreeMap<u64, T>) -> BTreeMap<u8, T> {
+        by_kib.iter().map(|(kib, of)| ((kib / 4).checked_ilog2().unwrap_or(0) as u8, *of)).collect()
     }
 
     fn parse(bytes: &[u8]) -> Result<Self> {
@@ -49,6 +82,10 @@ impl KernelPrices {
             ensure!(power && ns.is_finite() && *ns > 0.0, "it has no price for folios of {kib} KiB");
         }
         ensure!(prices.fault_ns.contains_key(&4), "it has no price for 4 KiB");
+        for (kib, spread) in &prices.fault_spread {
+            let known = prices.fault_ns.contains_key(kib) && spread.is_sound();
+            ensure!(known, "it has no times of single faults of {kib} KiB");
+        }
         let walk = prices.walk_ns.unwrap_or_default();
         ensure!(walk.is_finite() && walk >= 0.0, "it has no time of a walk");
         Ok(prices)

@@ -18,7 +18,7 @@ use quire::arch::CpuFeatures;
 use quire::clear::{Calibration, ClearPolicy};
 
 pub use kept::{Chosen, choose, clearing_ns_per_frame, place};
-pub use kernel::{Found, KernelPrices, kernel_place, kernel_prices};
+pub use kernel::{FaultSpread, Found, KernelPrices, kernel_place, kernel_prices};
 pub use measure::{Effort, measure};
 pub use saved::{Saved, load, save};
 pub(crate) use walk::walk_ns;

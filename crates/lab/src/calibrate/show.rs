@@ -60,10 +60,18 @@ pub(super) fn text(calibration: &Calibration, features: CpuFeatures) -> String {
 
 /// What Linux takes for a fault, by folio size.
 pub(super) fn prices(prices: &KernelPrices) -> String {
-    let header = ["folio", "fault", "each 4 KiB of it"].map(str::to_owned);
+    let header = ["folio", "fault", "each 4 KiB of it", "median", "99 %", "longest"].map(str::to_owned);
     let mut sheet = Sheet::new(&header, 1);
     for (kib, ns) in &prices.fault_ns {
-        sheet.add_row([extent(kib << 10), duration(*ns), duration(ns * 4.0 / *kib as f64)]);
+        let mut cells = vec![extent(kib << 10), duration(*ns), duration(ns * 4.0 / *kib as f64)];
+        cells.extend(
+            prices
+                .fault_spread
+                .get(kib)
+                .iter()
+                .flat_map(|spread| [spread.median_ns, spread.p99_ns, spread.longest_ns].map(duration)),
+        );
+        sheet.add_row(cells);
     }
     let walk = prices.walk_ns.map_or_else(String::new, |ns| {
         format!("an access that misses the TLBs takes {} longer\n", duration(ns))

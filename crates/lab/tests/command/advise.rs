@@ -32,7 +32,11 @@ pub(crate) fn prices() -> tempfile::TempPath {
     let (mut file, path) = tempfile::NamedTempFile::new().expect("a file").into_parts();
     let price = |kib: u64| format!("\"{kib}\":{}", 400 + kib / 4 * 100);
     let sizes: Vec<String> = [4, 16, 32, 64, 128, 256, 512, 1024, 2048].map(price).into();
-    let saved = format!(r#"{{"version":1,"kernel":"6.18","cpu":"one","fault_ns":{{{}}}}}"#, sizes.join(","));
+    let single = r#""4":{"median_ns":450.0,"p99_ns":900.0,"longest_ns":30000.0}"#;
+    let saved = format!(
+        r#"{{"version":1,"kernel":"6.18","cpu":"one","fault_ns":{{{}}},"fault_spread":{{{single}}}}}"#,
+        sizes.join(",")
+    );
     file.write_all(saved.as_bytes()).expect("it is written");
     path
 }
@@ -312,6 +316,7 @@ fn a_heap_alone_gets_folios_for_all_and_says_why() {
     let why = "why: 100 % of the saved time comes from one mapping: the heap at 0x555500000000, 4.0 MiB";
     assert!(shown.contains(why), "{shown}");
     assert!(shown.contains("measured: what Linux takes for a fault by folio size"), "{shown}");
+    assert!(shown.contains("one fault, median, 99 % and longest: 4K 450 ns, 900 ns, 30.0 us"), "{shown}");
     let latency = self::line(&file, &["--goal", "latency"]);
     assert_eq!((&latency["best"], &latency["chosen"]), (&Value::from("4K"), &Value::Null), "{latency}");
 }

@@ -133,6 +133,11 @@ fn prices_of_the_kernel_are_saved_and_settings_put_back() {
     let prices = saved["fault_ns"].as_object().unwrap();
     assert_eq!(prices.keys().collect::<Vec<_>>(), ["2048", "4", "64"], "{saved}");
     assert!(prices.values().all(|price| price.as_f64().unwrap() > 0.0), "{saved}");
+    for kib in prices.keys() {
+        let of = |part: &str| saved["fault_spread"][kib][part].as_f64().expect("a time");
+        let [median, p99, longest] = ["median_ns", "p99_ns", "longest_ns"].map(of);
+        assert!(0.0 < median && median <= p99 && p99 <= longest, "{kib}: {saved}");
+    }
     let shown = text(&measured.stdout);
     assert!(["4KiB", "64KiB", "2MiB"].iter().all(|size| shown.contains(size)), "{shown}");
     let trace = concat!(env!("CARGO_MANIFEST_DIR"), "/../../traces/gcc.qtrace");
@@ -140,4 +145,5 @@ fn prices_of_the_kernel_are_saved_and_settings_put_back() {
     let line: Value = serde_json::from_slice(&advised.stdout).unwrap();
     assert_eq!(line["prices"]["from"], "measured");
     assert_eq!(line["prices"]["ns"]["anon-4K"], prices["4"]);
+    assert_eq!(line["prices"]["faults"]["64K"], saved["fault_spread"]["64"]);
 }

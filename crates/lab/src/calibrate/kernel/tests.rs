@@ -4,12 +4,13 @@ use super::*;
 fn prices_are_kept_and_read_again() {
     let directory = tempfile::tempdir().expect("a directory");
     let place = directory.path().join("quire/kernel-prices.json");
-    let prices =
-        KernelPrices::of_this_machine([(4, 500.0), (64, 1500.5), (2048, 60_000.0)].into(), Some(25.5));
+    let faults = [(4, 500.0), (64, 1500.5), (2048, 60_000.0)].into();
+    let spread = [(4, FaultSpread { median_ns: 450.0, p99_ns: 900.5, longest_ns: 30_000.0 })].into();
+    let prices = KernelPrices::of_this_machine(faults, spread, Some(25.5));
     prices.keep(&place).expect("they are kept");
     let (file, found) = kernel_prices(Some(&place)).expect("it is read").expect("it is usable");
     assert_eq!((&file, &found), (&place, &prices));
-    assert_eq!(found.by_order(), [(0, 500.0), (4, 1500.5), (9, 60_000.0)].into());
+    assert_eq!(KernelPrices::by_order(&found.fault_ns), [(0, 500.0), (4, 1500.5), (9, 60_000.0)].into());
     let read = KernelPrices::load(&place).expect("it is read");
     read.check_machine().expect("it is this machine");
     for other in
@@ -18,6 +19,14 @@ fn prices_are_kept_and_read_again() {
         let why = other.check_machine().expect_err("another machine").to_string();
         assert!(why.contains(&other.kernel) && why.contains(&other.cpu), "{why}");
     }
+}
+
+#[test]
+fn one_fault_in_a_hundred_is_longer_than_99_percent() {
+    let of = |faults: u32| FaultSpread::of((1..=faults).rev().map(f64::from).collect());
+    assert_eq!(of(1), FaultSpread { median_ns: 1.0, p99_ns: 1.0, longest_ns: 1.0 });
+    assert_eq!(of(101), FaultSpread { median_ns: 51.0, p99_ns: 100.0, longest_ns: 101.0 });
+    assert_eq!(of(1001), FaultSpread { median_ns: 501.0, p99_ns: 991.0, longest_ns: 1001.0 });
 }
 
 #[test]
@@ -34,6 +43,8 @@ fn what_is_no_price_is_refused() {
         r#"{"4":1.0,"5":1.0}"#,
         r#"{"4":1.0,"4096":1.0}"#,
         r#"{"4":1.0},"walk_ns":-1.0"#,
+        r#"{"4":1.0},"fault_spread":{"4":{"median_ns":2.0,"p99_ns":1.0,"longest_ns":3.0}}"#,
+        r#"{"4":1.0},"fault_spread":{"4":{"median_ns":-1.0,"p99_ns":1.0,"longest_ns":3.0}}"#,
     ];
     for text in wrong.into_iter().map(of).chain([version, String::new()]) {
         assert!(KernelPrices::parse(text.as_bytes()).is_err(), "{text}");

@@ -37,7 +37,7 @@ fn last<'a>(set: &'a Value, which: &str) -> &'a Value {
 #[test]
 fn khugepaged_collapses_at_its_pace_and_within_its_limits() {
     let trace = half_used();
-    let set = beside(&trace, "4K", "scan_sleep_millisecs=1,max_ptes_none=511");
+    let set = beside(&trace, "4K", "scan_sleep_millisecs=1,pages_to_scan=4096,max_ptes_none=511");
     // At 0.5 ms and then each ms of 5.
     assert_eq!(
         (number(&set, "/scans"), number(&set, "/collapsed"), number(&set, "/split")),
@@ -52,7 +52,7 @@ fn khugepaged_collapses_at_its_pace_and_within_its_limits() {
     // The half that was never touched is resident now.
     let with = last(&set, "with");
     assert_eq!((number(with, "/large"), number(with, "/untouched")), (2 << 20, 2 << 20), "{set}");
-    let strict = beside(&trace, "4K", "scan_sleep_millisecs=1,max_ptes_none=64");
+    let strict = beside(&trace, "4K", "scan_sleep_millisecs=1,pages_to_scan=4096,max_ptes_none=64");
     assert_eq!((number(&strict, "/collapsed"), &strict["first_ns"]), (0, &Value::Null), "{strict}");
     let slow = beside(&trace, "4K", "scan_sleep_millisecs=4,max_ptes_none=511,pages_to_scan=512");
     assert_eq!(number(&slow, "/scans"), 1, "at 2 ms and no more: {slow}");
@@ -62,13 +62,13 @@ fn khugepaged_collapses_at_its_pace_and_within_its_limits() {
 #[test]
 fn the_splitter_frees_what_was_never_touched() {
     let trace = half_used();
-    let set = beside(&trace, "2M", "scan_sleep_millisecs=1,max_ptes_none=64");
+    let set = beside(&trace, "2M", "scan_sleep_millisecs=1,pages_to_scan=4096,max_ptes_none=64");
     assert_eq!(number(&set, "/split"), 2, "{set}");
     assert!(number(&set, "/freed_bytes") >= 2 << 20, "{set}");
     assert_eq!(number(last(&set, "without"), "/untouched"), 2 << 20, "{set}");
     assert_eq!(number(last(&set, "with"), "/untouched"), 0, "{set}");
     for unsplit in ["max_ptes_none=511", "max_ptes_none=64,shrink_underused=0"] {
-        let set = beside(&trace, "2M", &format!("scan_sleep_millisecs=1,{unsplit}"));
+        let set = beside(&trace, "2M", &format!("scan_sleep_millisecs=1,pages_to_scan=4096,{unsplit}"));
         assert_eq!((number(&set, "/split"), number(&set, "/freed_bytes")), (0, 0), "{unsplit}: {set}");
     }
 }
@@ -78,7 +78,10 @@ fn khugepaged_is_shown_with_what_is_assumed() {
     let trace = half_used();
     let short = words(&shown(&trace, &["--khugepaged", "scan_sleep_millisecs=10000"]));
     assert!(short.contains("khugepaged: scans once in 10.0 s, and the program ran"), "{short}");
-    let said = words(&shown(&trace, &["--khugepaged", "scan_sleep_millisecs=1,max_ptes_none=511"]));
+    let said = words(&shown(
+        &trace,
+        &["--khugepaged", "scan_sleep_millisecs=1,pages_to_scan=4096,max_ptes_none=511"],
+    ));
     for part in [
         "khugepaged: 4,096 pages in 1.00 ms, max_ptes_none 511; no folio is split again",
         "under 4K: 2 ranges collapsed, the first after 500 us; 2M leaves map 0.0 % →",

@@ -1,13 +1,13 @@
 //! Allocates ranges of blocks after moving what is in them elsewhere (Linux: `alloc_contig_range`).
 //!
 //! By the blocks' records it finds the movable ranges of which least must move, and tries the best few, or all
-//! when a pool grows. Each is *isolated* ([`isolated`](crate::page_alloc::store::isolated)), the
-//! lists are drained if they may have frames of it, and the caller's function moves what it can. If all of the
-//! range becomes free it is taken, else given back as it is.
+//! when a pool grows. Each is *isolated* ([`isolated`](crate::page_alloc::store::isolated)), the lists are
+//! drained if they may have frames of it, and the caller's function moves what it can. If all of the range
+//! becomes free it is taken, else given back as it is.
 //!
-//! A search for a range of several blocks looks at all blocks, once for each few ranges that it tries, which costs
-//! less than these tries. One for a single block must not, since a pool
-//! that grows makes one for each page: see [`search`](super::search).
+//! A search for a range of several blocks looks at all blocks, once for each [`CONTIG_TRIES`] ranges that it
+//! tries. One for a single block must not, since a pool that grows makes one for each page: see
+//! [`search`](super::search).
 #![forbid(unsafe_code)]
 
 use core::cell::Cell;

@@ -184,8 +184,8 @@ impl<P: Platform> Madvise<'_, '_, P> {
             && !self.memory.gigantic_clears().any()
     }
 
-    /// Drops pages of one mapping while faults run; page tables stay. `None`, with nothing changed, where that
-    /// cannot be: the caller then takes the lock for writing.
+    /// Drops pages of one mapping while faults run; page tables stay. `None`, with nothing changed, where
+    /// that cannot be: the caller then takes the lock for writing.
     #[inline]
     fn drop_beside_faults(
         self,

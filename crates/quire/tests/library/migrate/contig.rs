@@ -196,8 +196,8 @@ fn a_pool_of_gigantic_pages_grows_in_fragmented_memory() {
     });
 }
 
-/// Of all ranges of 1 GiB only the one with most to move can be emptied, and a zone has more of the others than
-/// one request for blocks in a row tries.
+/// Of all ranges of 1 GiB only the one with most to move can be emptied, and its zone has more of the others
+/// than one request for blocks in a row tries.
 #[test]
 fn a_pool_of_gigantic_pages_tries_every_range() {
     const ALL: Gfp = Gfp { urgency: Urgency::Reserve, ..Gfp::USER };

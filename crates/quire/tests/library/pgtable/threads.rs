@@ -194,8 +194,8 @@ fn race(seed: u64, zap: ZapStrategy) {
     });
 }
 
-/// A fault maps a large leaf while the half of 2 MiB where nothing was mapped is dropped: the leaf's other half
-/// stays, whatever of the drop has been done by then.
+/// A fault maps a large leaf while half of its 2 MiB, where nothing was mapped, is dropped: the other half
+/// stays, however far the drop has come by then.
 #[test]
 fn a_leaf_that_comes_while_half_of_its_range_is_dropped_keeps_the_other_half() {
     let (half, outside) = (range(GIB + MIB, MIB), VirtAddr(GIB));

@@ -354,21 +354,6 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
         }
     }
 
-    /// Splits the large leaves that reach over the start or the end of the range. Shared.
-    ///
-    /// # Errors
-    /// As [`Self::split_at`].
-    pub(crate) fn split_ends(&self, range: VirtRange) -> Result<(), MapError> {
-        let table = range.start.align_down(Level::PTE.table_bytes());
-        let within_table = range.end.0 - table.0 <= Level::PTE.table_bytes();
-        if within_table && self.lookup(range.start).level == Level::PTE {
-            // A table of 4 KiB leaves maps all of the range.
-            return Ok(());
-        }
-        self.split_at(range.start)?;
-        self.split_at(range.end)
-    }
-
     /// Takes leaves out until the gather is full. Returns where it stopped, how many it took, and why it
     /// stopped.
     fn take_leaves(

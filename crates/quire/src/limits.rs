@@ -17,7 +17,7 @@ pub const MAX_ORDER: u8 = 18;
 pub const TABLE_ENTRIES: usize = 512;
 
 /// Ranges that one request for consecutive blocks tries to empty in each zone, those with the fewest frames to
-/// move first. A pool of 2 MiB pages that grows tries all blocks.
+/// move first. A pool that grows tries all.
 pub const CONTIG_TRIES: usize = 4;
 /// Times that a request scans one of them, since frames in use at one moment may be movable at the next.
 pub const CONTIG_ROUNDS: usize = 8;

@@ -64,6 +64,21 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
         }
     }
 
+    /// Splits the large leaves that reach over the start or the end of the range. Shared.
+    ///
+    /// # Errors
+    /// As [`Self::split_at`].
+    pub(crate) fn split_ends(&self, range: VirtRange) -> Result<(), MapError> {
+        let table = range.start.align_down(Level::PTE.table_bytes());
+        let within_table = range.end.0 - table.0 <= Level::PTE.table_bytes();
+        if within_table && self.lookup(range.start).level == Level::PTE {
+            // A table of 4 KiB leaves maps all of the range.
+            return Ok(());
+        }
+        self.split_at(range.start)?;
+        self.split_at(range.end)
+    }
+
     /// Splits the first [`SPLIT_BATCH`] large leaves in the range, which one table of `level` covers, with
     /// one flush for all; one of 1 GiB gets its own flush. Other tasks may do the same, so the caller looks
     /// again. Shared.

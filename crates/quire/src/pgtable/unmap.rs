@@ -214,8 +214,9 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
         }
         let index = table.index(rest.start);
         if table.level() != Level::PTE && table.load(index).is_empty() {
-            let empty = table.empty_from(index, TABLE_ENTRIES) as u64 * table.level().entry_bytes();
-            return rest.end.min(table.extent(rest.start).start.add(empty));
+            // A fault may fill the first entry now; the step must not go back to its start.
+            let empty = 1 + table.empty_from(index + 1, TABLE_ENTRIES) as u64;
+            return rest.end.min(table.extent(rest.start).start.add(empty * table.level().entry_bytes()));
         }
         let bytes =
             if table.level() == Level::PTE { Level::PTE.table_bytes() } else { table.level().entry_bytes() };
@@ -269,7 +270,7 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
     }
 
     /// Unmaps the leaves of an upper table from the start of `rest` on, up to the first entry that is none or
-    /// the end of the gather's room; returns where to go on.
+    /// the end of the gather's room; returns where to go on. With the lock shared, leaves over an end stay.
     fn unmap_large(
         &self,
         table: Table<'p>,
@@ -283,7 +284,13 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
             return rest.start;
         }
         let Some(size) = level.leaf_size() else { return rest.start };
-        let end = (first + rest.len().div_ceil(size.bytes()) as usize).min(TABLE_ENTRIES);
+        let extent = table.extent(rest.start);
+        if !exclusive && !rest.covers(extent) {
+            // No leaf was here when the ends were cut: a fault has mapped it since, as if after this call.
+            return extent.end.min(rest.end);
+        }
+        let whole = (rest.len() / size.bytes()).max(1) as usize;
+        let end = (first + whole).min(TABLE_ENTRIES);
         let (mut at, mut taken) = (first, 0);
         let locked = self.lock(table);
         while at < end && gather.span_room() >= 2 {
@@ -311,11 +318,11 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
         if at == first {
             return rest.start;
         }
-        let start = table.extent(rest.start).start;
-        let next = start.add((at - first) as u64 * size.bytes());
+        let next = extent.start.add((at - first) as u64 * size.bytes());
         if taken > 0 {
-            debug_assert!(rest.covers(VirtRange::new(start, next)), "a leaf reaches over the range's end");
-            gather.owe(VirtRange::new(start, next), size);
+            let taken_from = VirtRange::new(extent.start, next);
+            debug_assert!(rest.covers(taken_from), "a leaf reaches over the range's end");
+            gather.owe(taken_from, size);
             self.allocator.count(Stat::ZapEntry, taken);
         }
         next.min(rest.end)
@@ -345,21 +352,6 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
         while table.load(index).is_busy() {
             self.platform().relax();
         }
-    }
-
-    /// Splits the large leaves that reach over the start or the end of the range. Shared.
-    ///
-    /// # Errors
-    /// As [`Self::split_at`].
-    pub(crate) fn split_ends(&self, range: VirtRange) -> Result<(), MapError> {
-        let table = range.start.align_down(Level::PTE.table_bytes());
-        let within_table = range.end.0 - table.0 <= Level::PTE.table_bytes();
-        if within_table && self.lookup(range.start).level == Level::PTE {
-            // A table of 4 KiB leaves maps all of the range.
-            return Ok(());
-        }
-        self.split_at(range.start)?;
-        self.split_at(range.end)
     }
 
     /// Takes leaves out until the gather is full. Returns where it stopped, how many it took, and why it

@@ -88,6 +88,20 @@ impl<T> RwLock<T> {
         WriteGuard { lock: self, platform, ranked: true }
     }
 
+    /// Locks for writing if no other task holds the lock now.
+    pub(crate) fn try_write<'a, P: FramePlatform>(&'a self, platform: &'a P) -> Option<WriteGuard<'a, T, P>> {
+        if !self.writer.try_lock_seq() {
+            return None;
+        }
+        if self.readers.iter().take(platform.cpu_count()).any(|slot| slot.0.load(Ordering::SeqCst) != 0) {
+            self.writer.unlock_seq();
+            return None;
+        }
+        platform.lock_taken(self.rank);
+        self.note_write();
+        Some(WriteGuard { lock: self, platform, ranked: true })
+    }
+
     /// Locks for writing a lock that nothing else names yet. No task can wait for it, so it has no rank here.
     pub(crate) fn write_unknown<'a, P: FramePlatform>(&'a self, platform: &'a P) -> WriteGuard<'a, T, P> {
         let taken = self.writer.try_lock_seq();

@@ -96,3 +96,17 @@ fn readers_that_share_a_slot_keep_a_writer_out_until_both_are_gone() {
 fn writers_exclude_each_other_and_a_reader() {
     readers_and_writers(|cpu| cpu != 0);
 }
+
+/// A writer that does not wait announces itself as well before it looks for readers.
+#[test]
+fn a_writer_that_tries_excludes_readers_or_says_no() {
+    holds_but_not(&[Relaxed, NotTotal], || {
+        let lock = Arc::new(RwLock::new(Rank::AddressSpace, Watched::new()));
+        lock.write(&Cpu(2)).increment();
+        three(lock, |lock, cpu| match cpu.0 {
+            0 => assert!(lock.read(cpu).get() > 0),
+            1 => lock.write(cpu).increment(),
+            _ => _ = lock.try_write(cpu).map(|value| value.increment()),
+        });
+    });
+}

@@ -1,12 +1,13 @@
 //! Allocates ranges of blocks after moving what is in them elsewhere (Linux: `alloc_contig_range`).
 //!
 //! By the blocks' records it finds the movable ranges of which least must move, and tries the best few, or all
-//! single blocks when a pool grows. Each is *isolated* ([`isolated`](crate::page_alloc::store::isolated)), the
-//! lists are drained if they may have frames of it, and the caller's function moves what it can. If all of the
-//! range becomes free it is taken, else given back as it is.
+//! when a pool grows. Each is *isolated* ([`isolated`](crate::page_alloc::store::isolated)), the lists are
+//! drained if they may have frames of it, and the caller's function moves what it can. If all of the range
+//! becomes free it is taken, else given back as it is.
 //!
-//! A search for a range of several blocks looks at all blocks. One for a single block must not, since a pool
-//! that grows makes one for each page: see [`search`](super::search).
+//! A search for a range of several blocks looks at all blocks, once for each [`CONTIG_TRIES`] ranges that it
+//! tries. One for a single block must not, since a pool that grows makes one for each page: see
+//! [`search`](super::search).
 #![forbid(unsafe_code)]
 
 use core::cell::Cell;
@@ -35,7 +36,7 @@ type Candidates = [Option<(u64, BlockNumber)>; CONTIG_TRIES];
 pub(crate) enum Effort {
     /// [`CONTIG_TRIES`] in each zone.
     Some,
-    /// If it is for one block, every block that may be emptied, those of all zones that cost little first.
+    /// Every range that may be emptied; if it is for one block, those of all zones that cost little first.
     All,
 }
 
@@ -151,8 +152,28 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
             let tries = if effort == Effort::All { usize::MAX } else { CONTIG_TRIES };
             return self.empty_any_block(zone, shape, (limit, tries), move_out);
         }
-        let candidates = self.cheapest(zone, shape).into_iter().flatten();
-        candidates.map(|(_, first)| first).find(|&first| self.empty_this(zone, first, shape, move_out))
+        // Costs change meanwhile, so a range might come again: no more tries than there are ranges.
+        let ranges = if effort == Effort::All { zone.blocks(self.platform()) / shape.align } else { 0 };
+        let (mut last, mut tried) = (None, 0);
+        loop {
+            let candidates = self.cheapest(zone, shape, last);
+            for range in candidates.into_iter().flatten() {
+                let hopeless = tried >= CONTIG_TRIES && self.has_unmovable_in(range.1, shape.blocks);
+                if !hopeless && self.empty_this(zone, range.1, shape, move_out) {
+                    return Some(range.1);
+                }
+                (last, tried) = (Some(range), tried + 1);
+            }
+            let seen_all = candidates[CONTIG_TRIES - 1].is_none();
+            if seen_all || tried >= ranges as usize || self.platform().is_dying() {
+                return None;
+            }
+        }
+    }
+
+    /// Whether some block of a range surely cannot be emptied, by its folios.
+    fn has_unmovable_in(&self, first: BlockNumber, blocks: u32) -> bool {
+        (first.0..first.0 + blocks).any(|number| self.has_unmovable(BlockNumber(number)))
     }
 
     /// Empties a range and takes it, if all of it can be moved.
@@ -170,8 +191,8 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         emptied
     }
 
-    /// The ranges of several blocks of which least must move.
-    fn cheapest(&self, zone: &Zone, shape: Shape) -> Candidates {
+    /// The ranges of several blocks of which least must move, after the one that was tried last.
+    fn cheapest(&self, zone: &Zone, shape: Shape, last: Option<(u64, BlockNumber)>) -> Candidates {
         let looked_at = Cell::new(0);
         let cost_of = |number: u32| {
             looked_at.set(looked_at.get() + 1);
@@ -192,7 +213,10 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
                 };
                 (at, cost) = (at + 1, cost + more);
                 if at - start == shape.blocks {
-                    note(&mut best, (cost, BlockNumber(start)));
+                    let range = (cost, BlockNumber(start));
+                    if Some(range) > last {
+                        note(&mut best, range);
+                    }
                     let next = start + shape.align;
                     let gone = |cost: u64, gone| cost.saturating_sub(cost_of(gone).unwrap_or(0));
                     cost = if next < at { (start..next).fold(cost, gone) } else { 0 };

@@ -94,7 +94,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
 
     /// Whether a block has folios that are neither mapped, held nor on a list. By its record it may cost little,
     /// but a page table, say, cannot move.
-    fn has_unmovable(&self, number: BlockNumber) -> bool {
+    pub(super) fn has_unmovable(&self, number: BlockNumber) -> bool {
         let block = self.frames().memmap.block(number);
         self.frames().in_store(|| {
             block.lock(self.platform());

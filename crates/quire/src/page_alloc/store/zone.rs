@@ -193,6 +193,11 @@ impl Zone {
         self.pools.iter().map(|pool| u64::from(pool.lock(platform).zeroed)).sum()
     }
 
+    /// How many blocks it has.
+    pub(in crate::page_alloc) fn blocks<P: FramePlatform>(&self, platform: &P) -> u32 {
+        self.pools.iter().map(|pool| pool.lock(platform).region().1).sum()
+    }
+
     pub(in crate::page_alloc) fn whole_blocks<P: FramePlatform>(&self, platform: &P) -> u64 {
         self.pools.iter().map(|pool| u64::from(pool.lock(platform).free)).sum()
     }

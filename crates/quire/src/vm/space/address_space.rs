@@ -3,7 +3,7 @@
 //! # Locks
 //!
 //! `space` (rank `AddressSpace`) guards the mappings and the existence of page-table pages. Faults, populating
-//! and advice that drops few pages take it for reading, so any number run at once; each then locks the one
+//! and advice that drops pages take it for reading, so any number run at once; each then locks the one
 //! leaf table that it changes, and checks again under that lock. Verbs that change mappings, or detach tables,
 //! take it for writing. A fault that needs more (to grow a stack, to reclaim, to read a page of a file)
 //! releases the lock first and starts over.
@@ -143,7 +143,13 @@ impl<'m, P: Platform> AddressSpace<'m, P> {
         SpaceGuard { space, body: &self.body, platform: self.memory.platform() }
     }
 
-    /// The same for an address space that is not published yet, whatever locks the caller holds.
+    /// The same if no other task holds the lock now.
+    pub(in crate::vm) fn try_lock(&self) -> Option<SpaceGuard<'_, P>> {
+        let space = self.space.try_write(self.memory.platform())?;
+        Some(SpaceGuard { space, body: &self.body, platform: self.memory.platform() })
+    }
+
+    /// As [`Self::lock`] for an address space that is not published yet, whatever locks the caller holds.
     pub(in crate::vm) fn lock_unpublished(&self) -> SpaceGuard<'_, P> {
         let space = self.space.write_unknown(self.memory.platform());
         SpaceGuard { space, body: &self.body, platform: self.memory.platform() }

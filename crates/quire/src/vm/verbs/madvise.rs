@@ -149,10 +149,16 @@ impl<P: Platform> Madvise<'_, '_, P> {
     }
 
     fn dont_need(self, range: VirtRange, suits: fn(&VmaAttributes) -> bool) -> Result<(), MmError> {
-        if let Some(done) = self.drop_few_pages(range, suits) {
-            return done;
-        }
-        let space = self.lock();
+        // Tables that go whole are detached, which is by far the fastest, but keeps faults out. So that is
+        // done only where nothing has to be waited for; otherwise tables stand.
+        let alone = if range.len() >= BLOCK_SIZE { self.try_lock() } else { None };
+        let space = match alone {
+            Some(space) => space,
+            None => match self.drop_beside_faults(range, suits) {
+                Some(done) => return done,
+                None => self.lock(),
+            },
+        };
         if !space.handled {
             return self.drop_pages(&space, range, suits);
         }
@@ -178,18 +184,14 @@ impl<P: Platform> Madvise<'_, '_, P> {
             && !self.memory.gigantic_clears().any()
     }
 
-    /// Drops pages of one mapping that fill no table, while faults run. `None`, with nothing changed, where
+    /// Drops pages of one mapping while faults run; page tables stay. `None`, with nothing changed, where
     /// that cannot be: the caller then takes the lock for writing.
     #[inline]
-    fn drop_few_pages(
+    fn drop_beside_faults(
         self,
         range: VirtRange,
         suits: fn(&VmaAttributes) -> bool,
     ) -> Option<Result<(), MmError>> {
-        if range.len() >= BLOCK_SIZE {
-            // A table that goes whole is detached, which keeps faults out.
-            return None;
-        }
         let space = self.space.read(self.memory.platform());
         let vma = space.tree.find(range.start).filter(|vma| vma.range.covers(range))?;
         if !self.allows_faults(&space) {

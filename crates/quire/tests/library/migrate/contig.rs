@@ -6,7 +6,8 @@ use hosted::{Hosted, HostedConfig};
 use quire::addr::{Frame, FrameRange, Order, VirtAddr};
 use quire::error::AllocError;
 use quire::hugetlb::{HugeSize, Stopped};
-use quire::page_alloc::{FrameRun, Gfp, NodeSet};
+use quire::limits::CONTIG_TRIES;
+use quire::page_alloc::{FrameRun, Gfp, NodeSet, Urgency};
 use quire::platform::FileId;
 use quire::stats::Stat;
 use quire::vm::{Advice, Backing, FolioPolicy, MapRequest, OrderPolicy, Sharing};
@@ -191,6 +192,55 @@ fn a_pool_of_gigantic_pages_grows_in_fragmented_memory() {
             assert_eq!(manager.stat(Stat::PgmigrateSuccess), moved, "nothing was moved in vain");
             check(machine, mm, bytes, kept);
             kept_frames.iter().for_each(|&frame| manager.pages().free_raw(frame, Order::FRAME).unwrap());
+        });
+    });
+}
+
+/// Of all ranges of 1 GiB only the one with most to move can be emptied, and its zone has more of the others
+/// than one request for blocks in a row tries.
+#[test]
+fn a_pool_of_gigantic_pages_tries_every_range() {
+    const ALL: Gfp = Gfp { urgency: Urgency::Reserve, ..Gfp::USER };
+    with_manager(HostedConfig::new(11 * GIB), |machine, manager| {
+        run(manager, |mm| {
+            let (pages, touched) = (manager.pages(), 600);
+            mm.mmap(&anonymous(BASE, 4 * MIB)).unwrap();
+            // Page tables lie elsewhere: they cannot be moved.
+            (0..2).for_each(|table| _ = load(machine, mm, BASE + table * 2 * MIB).unwrap());
+            let all = |order| std::iter::from_fn(move || pages.alloc_raw(ALL, order).ok());
+            let mut gigantic: Vec<Frame> = all(Order::GIGANTIC).collect();
+            gigantic.sort();
+            let (blocks, frames): (Vec<_>, Vec<_>) =
+                (all(Order::BLOCK).collect(), all(Order::FRAME).collect());
+            let (&last, others) = gigantic.split_last().unwrap();
+            let in_its_zone = others.iter().filter(|frame| frame.0 * PAGE >= 4 * GIB).count();
+            assert!(in_its_zone > CONTIG_TRIES, "{in_its_zone} ranges");
+            let blocks_of = |range: Frame| {
+                pages.split_raw(range, Order::BLOCK).unwrap();
+                (0..512).map(move |at| range.add(at * 512))
+            };
+            let free = |frame, order| pages.free_raw(frame, order).unwrap();
+            let mut of_last = blocks_of(last);
+            of_last.by_ref().take(64).for_each(|block| free(block, Order::BLOCK));
+            (0..touched).for_each(|page| store(machine, mm, BASE + page * PAGE, page).unwrap());
+            of_last.for_each(|block| free(block, Order::BLOCK));
+            for &range in others {
+                blocks_of(range).skip(1).for_each(|block| free(block, Order::BLOCK));
+                pages.split_raw(range, Order::FRAME).unwrap();
+                (1..512).for_each(|at| free(range.add(at), Order::FRAME));
+            }
+            blocks.into_iter().for_each(|block| free(block, Order::BLOCK));
+            frames.into_iter().for_each(|frame| free(frame, Order::FRAME));
+            pages.lists().drain_all();
+            let done = manager.resize_huge(HugeSize::Size1G, NodeSet::ALL, 1);
+            assert_eq!((done.after, done.stopped), (1, None));
+            assert_eq!(manager.stat(Stat::PgmigrateSuccess), touched);
+            // There is no other.
+            let more = manager.resize_huge(HugeSize::Size1G, NodeSet::ALL, 2);
+            assert_eq!((more.after, more.stopped), (1, Some(Stopped::OutOfMemory)));
+            check(machine, mm, touched * PAGE, 1);
+            assert_eq!(manager.resize_huge(HugeSize::Size1G, NodeSet::ALL, 0).after, 0);
+            others.iter().for_each(|&frame| free(frame, Order::FRAME));
         });
     });
 }

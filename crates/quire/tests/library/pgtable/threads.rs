@@ -3,6 +3,8 @@
 
 use hosted::raw::RawPages;
 use hosted::raw::RawTables;
+use std::hint::spin_loop;
+use std::sync::Barrier;
 use std::time::Instant;
 
 use fastrand::Rng;
@@ -190,4 +192,36 @@ fn race(seed: u64, zap: ZapStrategy) {
         println!("{zap:?}: {faults:?} faults, {census:?}");
         unmap_all(allocator, context, range(ALL.0, ALL.1));
     });
+}
+
+/// A fault maps a large leaf while half of its 2 MiB, where nothing was mapped, is dropped: the other half
+/// stays, however far the drop has come by then.
+#[test]
+fn a_leaf_that_comes_while_half_of_its_range_is_dropped_keeps_the_other_half() {
+    let (half, outside) = (range(GIB + MIB, MIB), VirtAddr(GIB));
+    for round in 0..2000_u64 {
+        with_space(HostedConfig::new(16 * MIB).with_cpus(2), |machine, allocator, context| {
+            // For the upper tables.
+            populate_large(machine, allocator, context, VirtAddr(GIB + 8 * MIB));
+            let frame = folio(machine, allocator, BLOCK).expect("memory");
+            let tables = page_tables(allocator, context);
+            let start = Barrier::new(2);
+            machine.spawn_cpus(2, |cpu| {
+                let mut gather = MmuGather::new(allocator, context);
+                start.wait();
+                // The two meet at another moment each time.
+                (0..round * [31, 7919][cpu.0 as usize] % 400).for_each(|_| spin_loop());
+                if cpu.0 == 0 {
+                    tables.unmap(&Zap::leaves(half), &mut gather).expect("no memory is short");
+                } else {
+                    tables
+                        .map_large_raw(outside, frame, PageSize::Size2M, written())
+                        .expect("nothing is there");
+                }
+                gather.finish();
+            });
+            assert!(!tables.lookup(outside).entry.is_empty(), "round {round}");
+            unmap_all(allocator, context, range(GIB, 16 * MIB));
+        });
+    }
 }

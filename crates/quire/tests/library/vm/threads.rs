@@ -334,7 +334,7 @@ fn threads_drop_pages_that_others_fault() {
         }
         let page = rng.u64(..pages);
         let at = VirtAddr(BASE + page * 4096);
-        let most = rng.u64(1..=500);
+        let most = rng.u64(1..=pages);
         let len = rng.u64(1..=most).min(pages - page) * 4096;
         let done = match rng.u32(..24) {
             0..6 => mm.madvise(at, len, Advice::DontNeed),
@@ -392,6 +392,43 @@ fn few_pages_are_dropped_beside_faults() {
         // Where it holds the lock of a block, it is waited for.
         assert!(in_time > moments.len() / 3, "{advice:?}: at {in_time} of {} moments", moments.len());
     }
+}
+
+/// The same of 2 MiB and more: large leaves, tables, and a hole. Pages that were never touched stay none.
+#[test]
+fn many_pages_are_dropped_beside_faults() {
+    let scene = |plan: InterruptPlan| {
+        let mut held = None;
+        with_forks(HostedConfig::new(64 * MIB).with_cpus(2), FORKS[0], |machine, manager| {
+            let mm = manager.new_mm().expect("memory");
+            mm.mmap(&anonymous(BASE, 16 * MIB)).expect("memory");
+            let populate =
+                |at: u64, pages: u64| mm.madvise(VirtAddr(at), pages * 4096, Advice::PopulateWrite);
+            populate(BASE + 4 * MIB, 600).expect("memory");
+            manager.set_folio_policy(FolioPolicy::only(Order::BLOCK));
+            populate(BASE + 10 * MIB, 600).expect("memory");
+            manager.set_folio_policy(FolioPolicy::FRAMES);
+            let touch = || populate(BASE, 24);
+            // Its ends lie in a table and in a large leaf.
+            let drop = || mm.madvise(VirtAddr(BASE + 5 * MIB), 6 * MIB + 4096, Advice::DontNeed);
+            let ran = held_up(machine, plan, PATIENCE, touch, drop);
+            assert_eq!((ran.first, ran.second), (Ok(()), Ok(())));
+            held = Some((ran.calls, ran.in_time));
+            assert_eq!(mm.rss().anon, 24 + 256 + 1024 - 257);
+            mm.switch_in();
+            assert_eq!(store(machine, &mm, BASE + 10 * MIB, 1), Ok(()));
+            assert_eq!(load(machine, &mm, BASE + 11 * MIB + 4096), Ok(0));
+            mm.switch_out();
+            mm.validate().expect("broken address space");
+            mm.exit();
+        });
+        held.expect("it ran")
+    };
+    let (calls, _) = scene(InterruptPlan::Count);
+    let moments: Vec<u64> = (0..calls).step_by((calls / 40).max(1) as usize).collect();
+    let in_time = moments.iter().filter(|&&moment| scene(InterruptPlan::Nth(moment)).1).count();
+    // Where it holds the lock of a block, it is waited for.
+    assert!(in_time > moments.len() / 3, "at {in_time} of {} moments", moments.len());
 }
 
 /// No lock of the address space is held while the pager reads: mappings change meanwhile.

@@ -28,6 +28,7 @@ mod recorder;
 mod remap_script;
 mod replay;
 mod replay_limits;
+mod replay_memfd;
 mod report;
 mod restore;
 mod rules;

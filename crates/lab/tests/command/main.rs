@@ -2,6 +2,7 @@
 
 mod advise;
 mod advise_policies;
+mod advise_reach;
 mod advise_shmem;
 mod advise_tlb;
 mod attach_script;

@@ -166,7 +166,11 @@ impl Sampler {
             return Ok(());
         }
         let since = Instant::now();
-        let smaps = fs::read_to_string(format!("/proc/{pid}/smaps"))?;
+        let smaps = fs::read_to_string(format!("/proc/{pid}/smaps")).map_err(|error| why(pid, error))?;
+        if smaps.is_empty() {
+            // It has ended, and its parent has not seen that yet.
+            return Ok(());
+        }
         if let Some(process) = self.living.get_mut(&pid) {
             let interval = since.duration_since(process.cleared);
             self.intervals = (self.intervals.0 + 1, self.intervals.1 + interval);
@@ -181,16 +185,7 @@ impl Sampler {
             return Ok(());
         }
         let since = Instant::now();
-        let path = format!("/proc/{pid}/clear_refs");
-        match fs::write(&path, "1") {
-            Err(error)
-                if error.kind() == ErrorKind::NotFound && Path::new(&format!("/proc/{pid}")).exists() =>
-            {
-                let said = "this kernel has no /proc/PID/clear_refs (CONFIG_PROC_PAGE_MONITOR)";
-                return Err(io::Error::new(ErrorKind::Unsupported, said));
-            }
-            written => written?,
-        }
+        fs::write(format!("/proc/{pid}/clear_refs"), "1").map_err(|error| why(pid, error))?;
         let cleared = Instant::now();
         self.found.longest = self.found.longest.max(cleared - since);
         self.living.entry(pid).or_insert_with(|| Living::new(cleared)).cleared = cleared;
@@ -249,6 +244,16 @@ impl Living {
     }
 }
 
+/// A file that a process lacks while it lives is one that the kernel lacks.
+fn why(pid: i32, error: io::Error) -> io::Error {
+    let lives = || Path::new(&format!("/proc/{pid}")).exists();
+    if error.kind() == ErrorKind::NotFound && lives() {
+        let said = "this kernel has no /proc/PID/smaps and clear_refs (CONFIG_PROC_PAGE_MONITOR)";
+        return io::Error::new(ErrorKind::Unsupported, said);
+    }
+    error
+}
+
 /// The referenced bytes of all mappings.
 fn sum(mappings: &[ReferencedMapping]) -> u64 {
     mappings.iter().map(|mapping| mapping.referenced).sum()
@@ -292,5 +297,14 @@ mod tests {
         assert_eq!((found.intervals, found.most, sum(&found.median)), (3000, 4 << 20, 4 << 10));
         assert_eq!((found.median[0].large, found.median[0].anonymous), (2 << 20, true));
         assert!(Living::new(Instant::now()).ended(1).is_none());
+    }
+
+    #[test]
+    fn a_kernel_without_the_files_is_not_a_process_that_has_ended() {
+        let of = |pid: u32| why(pid as i32, ErrorKind::NotFound.into()).kind();
+        assert_eq!(of(std::process::id()), ErrorKind::Unsupported);
+        // No process has the number of the largest one and more.
+        assert_eq!(of(1 << 30), ErrorKind::NotFound);
+        assert_eq!(why(1, ErrorKind::PermissionDenied.into()).kind(), ErrorKind::PermissionDenied);
     }
 }

@@ -19,6 +19,7 @@ use super::limit;
 use super::objective::Goal;
 use super::prices::{Prices, Source};
 use super::processes;
+use super::reach;
 use super::shmem;
 use super::translations::Translations;
 use super::verdict::{AdviseRequest, Verdict};
@@ -51,6 +52,7 @@ struct Report<'a> {
     plan: Option<Value>,
     prices: Value,
     tlb: Option<Value>,
+    reach: Option<Value>,
     khugepaged: Option<Value>,
     fragmentation: Option<Value>,
     defrag: Option<Value>,
@@ -135,6 +137,7 @@ pub(super) fn line(
         }),
         prices: prices(&verdict.prices),
         tlb: verdict.translations.as_ref().map(translations),
+        reach: verdict.reach.as_ref().map(reach::json),
         khugepaged: verdict.khugepaged.as_ref().map(khugepaged::json),
         fragmentation: trial.fragments().map(fragmentation::json),
         defrag: verdict.defrag.as_ref().map(defrag::json),

@@ -7,6 +7,7 @@
 //! case       one replay with its prices; the sets that are tried        mappings   which of them gain and which waste
 //! objective  chooses a set by its figures alone                          verdict    all of that together
 //! translations   what the TLBs miss under each set, by a second, instrumented run
+//! reach          the TLB entries that referenced memory needs
 //! khugepaged     what collapses and splits folios later                  fragmentation   where no large folios are free
 //! hugetlb        huge pages of a pool                                     processes       the memory of each process
 //! limit          which sets exceed `memory.high`                             code            program text in huge pages
@@ -29,6 +30,7 @@ mod mappings;
 mod objective;
 mod prices;
 mod processes;
+mod reach;
 mod recorded;
 mod shmem;
 mod text;
@@ -48,7 +50,7 @@ use clap::ValueEnum;
 use crate::files::{self, Shard};
 use crate::host::thp::selected;
 use crate::output::{self, Target, parse_bytes, quoted, say};
-use crate::record::Subject;
+use crate::record::{Sampling, Subject};
 use crate::replay::{FolioSet, Trial, parse_set};
 use crate::settings::Places;
 use crate::tlb;
@@ -60,13 +62,14 @@ pub(crate) use verdict::advised;
 use baseline::Settings;
 use khugepaged::Khugepaged;
 use objective::{Goal, MAX_WASTE};
+use reach::Reach;
 use translations::Translations;
 use verdict::{AdviseRequest, Verdict};
 
 const EXAMPLES: &str = "\
 Examples:
   quire advise -- gcc -O2 -c big.c
-  quire advise --pid 4711 --duration 60s
+  quire advise --pid 4711 --duration 60s --referenced
   quire advise --max-waste 2% --goal memory service.qtrace
   quire advise --format json -- sort big.txt >advice.json; quire report html advice.json";
 
@@ -110,6 +113,11 @@ pub struct Args {
     #[arg(long, value_name = "TIME", value_parser = parse_time, conflicts_with_all = ["files", "running"],
         num_args = 0..=1, require_equals = true, default_missing_value = "10min")]
     instrumented: Option<Duration>,
+    /// Sample meanwhile which memory is referenced: clear the accessed bits of the program's pages, and read after TIME at least
+    /// how much of each mapping has them again; tells the TLB entries which that memory needs.
+    #[arg(long, value_name = "TIME", value_parser = parse_time, conflicts_with = "files", num_args = 0..=1,
+        require_equals = true, default_missing_value = "100ms")]
+    referenced: Option<Duration>,
     /// What counts.
     #[arg(long, value_enum, default_value_t)]
     goal: Goal,
@@ -176,9 +184,11 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         tlb::require()?;
     }
     let (subject, output) = (args.subject(), args.output.as_deref());
+    let sampling =
+        args.referenced.map(|interval| Sampling { interval, max_overhead: recorded::MOST_OVERHEAD });
     let recorded = match (subject, args.command.is_empty()) {
-        (Some(subject), _) => Some(recorded::attach(subject, args.duration, output)?),
-        (None, false) => Some(recorded::record(&args.command, output)?),
+        (Some(subject), _) => Some(recorded::attach(subject, args.duration, output, sampling)?),
+        (None, false) => Some(recorded::record(&args.command, output, sampling)?),
         (None, true) => None,
     };
     let exit_code = recorded.as_ref().and_then(|recorded| recorded.exit_code);
@@ -218,6 +228,8 @@ pub fn run(args: &Args) -> Result<ExitCode> {
                 Err(error) => say(format_args!("quire: no TLB figures: {error:#}")),
             }
         }
+        let referenced = recorded.as_ref().and_then(|recorded| recorded.referenced.as_ref());
+        verdict.reach = referenced.map(|referenced| Reach::of(referenced, recorded::MOST_OVERHEAD));
         if json.is_some() {
             lines.extend(json::line((path, &trial), &verdict, (&settings, request), exit_code)?);
         } else {

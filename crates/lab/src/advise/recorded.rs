@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 
 use crate::output::say;
-use crate::record::{self, Attach, Options, Subject, Wait};
+use crate::record::{self, Attach, Options, Referenced, Sampling, Subject, Wait};
 use crate::trace::Program;
 
 /// A trace that was just recorded; a temporary one goes with the value.
@@ -15,17 +15,23 @@ pub(super) struct Recorded {
     pub(super) path: PathBuf,
     /// `None` for what ran already.
     pub(super) exit_code: Option<u8>,
+    /// What was referenced meanwhile, if that was sampled.
+    pub(super) referenced: Option<Referenced>,
     _temporary: Option<tempfile::TempDir>,
 }
 
-/// Percent of its time that recording may cost what runs already, as `quire record` has it.
-const MOST_OVERHEAD: f64 = 5.0;
+/// The share of its time that recording may cost what runs already, as `quire record` has it, and that sampling may take.
+pub(super) const MOST_OVERHEAD: f64 = 0.05;
 
 /// Records the command to `output`, or to a temporary file.
 ///
 /// # Errors
 /// As `quire record`.
-pub(super) fn record(command: &[OsString], output: Option<&Path>) -> Result<Recorded> {
+pub(super) fn record(
+    command: &[OsString],
+    output: Option<&Path>,
+    referenced: Option<Sampling>,
+) -> Result<Recorded> {
     let program = Path::new(command.first().map_or("".as_ref(), OsString::as_os_str));
     let name = program.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let (path, temporary) = place(output, &name)?;
@@ -37,9 +43,11 @@ pub(super) fn record(command: &[OsString], output: Option<&Path>) -> Result<Reco
         program: Program { name, version: String::new() },
         no_arguments: false,
         wait: Wait::All,
+        referenced,
     })?;
     tell(&recorded);
-    Ok(Recorded { path, exit_code: Some(recorded.exit_code), _temporary: temporary })
+    let (exit_code, referenced) = (Some(recorded.exit_code), recorded.referenced);
+    Ok(Recorded { path, exit_code, referenced, _temporary: temporary })
 }
 
 /// The same of what runs already, for a time or until it ends.
@@ -50,20 +58,22 @@ pub(super) fn attach(
     subject: Subject,
     duration: Option<Duration>,
     output: Option<&Path>,
+    referenced: Option<Sampling>,
 ) -> Result<Recorded> {
     let (path, temporary) = place(output, "running")?;
     let recorded = record::attach(&Attach {
         output: path.clone(),
         subject,
         duration,
-        max_overhead: MOST_OVERHEAD / 100.0,
+        max_overhead: MOST_OVERHEAD,
         ring_bytes: None,
         name: None,
         version: String::new(),
         no_arguments: false,
+        referenced,
     })?;
     tell(&recorded);
-    Ok(Recorded { path, exit_code: None, _temporary: temporary })
+    Ok(Recorded { path, exit_code: None, referenced: recorded.referenced, _temporary: temporary })
 }
 
 /// The file of the trace, and the directory that holds it if it is a temporary one.

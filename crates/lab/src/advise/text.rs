@@ -20,6 +20,7 @@ use super::mappings;
 use super::objective::{Goal, Score};
 use super::prices::Source;
 use super::processes;
+use super::reach;
 use super::shmem;
 use super::verdict::{AdviseRequest, Verdict};
 use super::ways::Runtime;
@@ -64,7 +65,8 @@ pub(super) fn section(
 /// Other policies of memory.
 fn further(trial: &Trial, verdict: &Verdict, names: &Names<'_>) -> String {
     let none = String::new;
-    trial.fragments().map_or_else(none, |fragments| fragmentation::text(fragments, verdict))
+    verdict.reach.as_ref().map_or_else(none, reach::text)
+        + &trial.fragments().map_or_else(none, |fragments| fragmentation::text(fragments, verdict))
         + &verdict.defrag.as_ref().map_or_else(none, defrag::text)
         + &verdict.khugepaged.as_ref().map_or_else(none, |beside| khugepaged::text(beside, trial))
         + &verdict.pools.as_ref().map_or_else(none, |pools| hugetlb::text(pools, trial, names))
@@ -392,7 +394,11 @@ fn certainty(trial: &Trial, verdict: &Verdict) -> String {
         }
     };
     text += &single_faults(verdict);
-    let tlb = if verdict.translations.is_some() { "" } else { "TLB (no samples), " };
+    let tlb = match (&verdict.translations, &verdict.reach) {
+        (Some(_), _) => "",
+        (None, Some(_)) => "TLB misses (referenced bits tell no accesses), ",
+        (None, None) => "TLB (no samples), ",
+    };
     let collapses = if verdict.khugepaged.is_some() { "" } else { "khugepaged, " };
     text + &labelled("unknown:", &format!("{tlb}{collapses}compaction where memory is fragmented"))
 }

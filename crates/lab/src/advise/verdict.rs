@@ -15,6 +15,7 @@ use super::khugepaged::{Beside, Khugepaged};
 use super::mappings::{self, Gain, Plan};
 use super::objective::{Goal, MAX_WASTE, choose, is_worth};
 use super::prices::Prices;
+use super::reach::Reach;
 use super::shmem::{Shmem, Wanted};
 use super::translations::Translations;
 
@@ -69,6 +70,8 @@ pub(super) struct Verdict {
     pub(super) left_out: Vec<String>,
     /// What the TLBs miss, if the program was run for that.
     pub(super) translations: Option<Translations>,
+    /// The TLB entries that the memory needs which the program references, if that was sampled.
+    pub(super) reach: Option<Reach>,
     /// What khugepaged changes under the baseline, and under the set to change to.
     pub(super) khugepaged: Option<Beside>,
     /// Huge pages of pools that the program uses, or that would carry its mappings.
@@ -148,6 +151,7 @@ impl Verdict {
             plan,
             left_out,
             translations: None,
+            reach: None,
             khugepaged: None,
             pools: None,
             code: None,

@@ -109,6 +109,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
             name: args.name.clone(),
             version: args.program_version.clone(),
             no_arguments: args.no_arguments,
+            referenced: None,
         })?;
         tell(args, &recorded);
         return Ok(ExitCode::SUCCESS);
@@ -129,6 +130,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         program: Program { name, version: args.program_version.clone() },
         no_arguments: args.no_arguments,
         wait: args.wait,
+        referenced: None,
     })?;
     tell(args, &recorded);
     Ok(ExitCode::from(recorded.exit_code))

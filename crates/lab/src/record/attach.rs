@@ -21,12 +21,13 @@ use super::parse::Parser;
 use super::perf::{self, Events, Followed, Wanted};
 use super::present::{self, Zeroes};
 use super::raw::{Raw, RawKind};
+use super::referenced::{self, Running, Sampling};
 use super::signals::Signals;
 use super::stop::Stopped;
 use super::subject::{Found, Members, Subject, not_traced};
 use super::summary::{Attached, Recorded};
 use super::tracefs::Tracefs;
-use super::{RecordError, setup, target};
+use super::{RecordError, setup, target, tree};
 use crate::host::thp;
 use crate::output::{quoted, say};
 use crate::trace::{Header, Limits, Program, Tier, Totals, TraceWriter};
@@ -59,6 +60,8 @@ pub struct Attach {
     pub version: String,
     /// Whether to leave the arguments out of the trace.
     pub no_arguments: bool,
+    /// What to sample of the processes meanwhile.
+    pub referenced: Option<Sampling>,
 }
 
 /// Attaches to what runs, records it, and lets go of it.
@@ -103,14 +106,16 @@ pub fn attach(options: &Attach) -> Result<Recorded, RecordError> {
     let parser = Parser::new(events.sources.clone(), Some(fields));
     let governor = Some(Governor::new(costs, options.max_overhead));
     let (heard_ns, end_ns) = (AtomicU64::new(collect::ALL_HEARD), AtomicU64::new(collect::GO_ON));
-    let collected = thread::scope(|scope| {
+    let (collected, referenced) = thread::scope(|scope| {
+        let sampler = options.referenced.map(|how| referenced::start(scope, how, || living(subject)));
         let collector = scope.spawn(|| {
             let assembler = Assembler::attached(writer);
             collect::run(events, &parser, assembler, governor, receiver, &heard_ns, &end_ns)
         });
         following.until_end(&found, &signals, options.duration, &heard_ns);
         end_ns.store(now_ns(), Ordering::Release);
-        collector.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        let referenced = sampler.map(Running::end);
+        (collector.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)), referenced)
     });
     following.tell();
     let not_kept = |source| RecordError::NotKept {
@@ -124,7 +129,7 @@ pub fn attach(options: &Attach) -> Result<Recorded, RecordError> {
     let (before, overhead) = (summary.before, overhead.unwrap_or_default());
     let attached = Some(Attached { before, overhead, ..following.attached });
     let (exit_code, tier, unprivileged) = (0, Tier::Privileged, vec![]);
-    Ok(Recorded { exit_code, tier, written, summary, totals, grown_to, attached, unprivileged })
+    Ok(Recorded { exit_code, tier, written, summary, totals, grown_to, attached, unprivileged, referenced })
 }
 
 /// The processes that the recording follows.
@@ -283,6 +288,17 @@ impl Following<'_> {
                 self.waiting
             ));
         }
+    }
+}
+
+/// The processes that are recorded now.
+fn living(subject: &Subject) -> Vec<i32> {
+    match subject {
+        Subject::Process(pid) => {
+            let below = tree::below(Pid::from_raw(*pid));
+            below.iter().map(|member| member.pid.as_raw()).chain([*pid]).collect()
+        }
+        Subject::Cgroup(_) => subject.processes(),
     }
 }
 

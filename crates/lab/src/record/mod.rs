@@ -7,6 +7,7 @@
 //! attach, subject        the same of what already runs
 //! stop, present          stops a process for a moment; its mappings and present pages
 //! overhead               what a recording costs the program, and a bound on it
+//! referenced             beside a recording: how many bytes of each mapping are referenced in an interval
 //! abi, privilege         numbers and arguments of calls; programs that gain rights by their file
 //! follow, signals, tree  waits for the program's end; signals; the processes that descend from it
 //! parse, assemble        records to events, in order of time
@@ -37,6 +38,7 @@ mod present;
 mod privilege;
 mod queue;
 mod raw;
+mod referenced;
 mod report;
 mod ring;
 mod setup;
@@ -56,12 +58,14 @@ use std::sync::mpsc;
 use std::thread;
 
 use nix::sys::prctl;
+use nix::unistd::Pid;
 
 pub use args::{Args, run};
 pub use attach::{Attach, attach};
 pub use error::RecordError;
 pub use options::{Options, Wait};
 pub use overhead::{Costs, Overhead};
+pub use referenced::{Referenced, ReferencedMapping, ReferencedProcess, Sampling};
 pub use subject::Subject;
 pub use summary::{Attached, Faults, Recorded, Summary};
 pub use unrecorded::{Counted, Peak, run_unrecorded};
@@ -71,6 +75,7 @@ use crate::trace::{Header, Tier, Totals, TraceWriter};
 use assemble::Assembler;
 use collect::Collected;
 use follow::{Ended, Following};
+use referenced::Running;
 use setup::Setup;
 use signals::Signals;
 
@@ -128,14 +133,17 @@ fn with_setup(
     // Descendants whose parent has ended become children of the recorder, so that it sees the last of them
     // end.
     prctl::set_child_subreaper(true).map_err(RecordError::system("becoming subreaper"))?;
-    let (started, ended, collected) = thread::scope(|scope| {
+    let (started, ended, collected, referenced) = thread::scope(|scope| {
         let collector = scope.spawn(|| {
             let assembler = Assembler::new(writer);
             collect::run(events, &parser, assembler, None, receiver, &heard_ns, &end_ns)
         });
+        let mut sampler = None;
         let followed = (|| {
             let before = follow::fault_counts(gated.pid).unwrap_or_default();
             let started = gated.start()?;
+            let traced_by = tracer.as_ref().map(|tracer| tracer.pid);
+            sampler = options.referenced.map(|how| referenced::start(scope, how, move || pids(traced_by)));
             let (program, wait) = (started.pid, options.wait);
             let (signals, messages, heard_ns) = (&mut signals, &sender, &heard_ns);
             let following = Following { program, before, signals, wait, messages, heard_ns };
@@ -147,8 +155,9 @@ fn with_setup(
         })();
         let end = followed.as_ref().ok().and_then(|(_, ended)| ended.early_ns);
         end_ns.store(end.unwrap_or(u64::MAX), Ordering::Release);
+        let referenced = sampler.map(Running::end);
         let collected = collector.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-        followed.map(|(started, ended)| (started, ended, collected))
+        followed.map(|(started, ended)| (started, ended, collected, referenced))
     })?;
     prctl::set_child_subreaper(false).map_err(RecordError::system("being subreaper no more"))?;
     started.outcome()?;
@@ -168,5 +177,11 @@ fn with_setup(
     let Collected { writer, summary, grown_to, .. } = collected.map_err(not_kept)?;
     let totals = Totals { lost: summary.lost, wall_ns: summary.wall_ns(), kernel_faults };
     let written = writer.close(totals).map_err(not_kept)?;
-    Ok(Recorded { exit_code, tier, written, summary, totals, grown_to, unprivileged, attached: None })
+    let attached = None;
+    Ok(Recorded { exit_code, tier, written, summary, totals, grown_to, unprivileged, attached, referenced })
+}
+
+/// The numbers of all living descendants of this process, without the tracer.
+fn pids(tracer: Option<Pid>) -> Vec<i32> {
+    tree::members(tracer).iter().map(|member| member.pid.as_raw()).collect()
 }

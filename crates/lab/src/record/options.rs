@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use clap::ValueEnum;
 
+use super::referenced::Sampling;
 use crate::trace::{Program, Tier};
 
 /// What to record, and how.
@@ -25,6 +26,8 @@ pub struct Options {
     pub no_arguments: bool,
     /// When the recording ends.
     pub wait: Wait,
+    /// What to sample of the processes meanwhile.
+    pub referenced: Option<Sampling>,
 }
 
 /// When a recording ends.

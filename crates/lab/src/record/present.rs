@@ -40,6 +40,9 @@ pub(super) struct Area {
     pub(super) mapping: Mapping,
     /// Bytes of its present pages.
     pub(super) resident: u64,
+    /// Bytes of pages with an accessed bit, and of memory under leaves of 2 MiB.
+    pub(super) referenced: u64,
+    pub(super) large: u64,
     pub(super) locked: bool,
     /// Memory of a device, which has no pages.
     pub(super) device: bool,
@@ -73,7 +76,7 @@ pub(super) fn read(pid: Pid, threads: Vec<u32>, zeroes: &mut Zeroes, deadline: I
     let heap = heap(&text("stat")?, &areas);
     let mut unread = 0;
     let mut mappings = Vec::with_capacity(areas.len());
-    for Area { mut mapping, resident, locked, device, advice } in areas {
+    for Area { mut mapping, resident, locked, device, advice, .. } in areas {
         let mut pages = Vec::new();
         if !device {
             let missing = runs(&pagemap, &mapping, resident, zeroes, deadline, &mut pages)?;
@@ -197,10 +200,9 @@ pub(super) fn parse(smaps: &str) -> Vec<Area> {
         if let Some(key) = first.strip_suffix(':') {
             let Some(area) = areas.last_mut() else { continue };
             match key {
-                "Rss" => {
-                    let kib = rest.split_whitespace().next().and_then(|kib| kib.parse::<u64>().ok());
-                    area.resident = kib.unwrap_or(0) * 1024;
-                }
+                "Rss" => area.resident = bytes(rest),
+                "Referenced" => area.referenced = bytes(rest),
+                "AnonHugePages" | "ShmemPmdMapped" | "FilePmdMapped" => area.large += bytes(rest),
                 "VmFlags" => rest.split_whitespace().for_each(|flag| area.has(flag)),
                 _ => {}
             }
@@ -210,6 +212,12 @@ pub(super) fn parse(smaps: &str) -> Vec<Area> {
     }
     areas.retain(|area| area.mapping.start < USER_END);
     areas
+}
+
+/// A number of KiB.
+fn bytes(text: &str) -> u64 {
+    let kib = text.split_whitespace().next().and_then(|kib| kib.parse::<u64>().ok());
+    kib.unwrap_or(0).saturating_mul(1024)
 }
 
 /// The line of `maps`: addresses, protection, offset, device, inode, name.
@@ -230,7 +238,8 @@ fn heading(line: &str) -> Option<Area> {
     let flags = if rights.ends_with('s') { MAP_SHARED } else { MAP_PRIVATE };
     let offset = if inode == 0 { 0 } else { offset };
     let mapping = Mapping { start, len: end.checked_sub(start)?, offset, device, inode, prot, flags, name };
-    Some(Area { mapping, resident: 0, locked: false, device: false, advice: vec![] })
+    let (resident, referenced, large) = (0, 0, 0);
+    Some(Area { mapping, resident, referenced, large, locked: false, device: false, advice: vec![] })
 }
 
 impl Area {

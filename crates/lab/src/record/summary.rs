@@ -5,6 +5,7 @@ use std::fmt;
 use std::time::Duration;
 
 use super::overhead::Overhead;
+use super::referenced::Referenced;
 use crate::trace::{Access, Call, Event, EventKind, ForkKind, MapCause, Tier, Totals, Written};
 
 /// What a recording contains.
@@ -127,6 +128,8 @@ pub struct Recorded {
     pub grown_to: Option<usize>,
     /// Of a recording that attached to what ran.
     pub attached: Option<Attached>,
+    /// What the processes referenced, if that was sampled.
+    pub referenced: Option<Referenced>,
     /// Names of programs that ran without the privilege that their files grant.
     pub unprivileged: Vec<String>,
 }

@@ -20,6 +20,13 @@ pub(super) struct Member {
 
 /// All living descendants of this process, without the tracer.
 pub(super) fn members(tracer: Option<Pid>) -> Vec<Member> {
+    let mut members = below(Pid::this());
+    members.retain(|member| Some(member.pid) != tracer);
+    members
+}
+
+/// All living descendants of a process.
+pub(super) fn below(root: Pid) -> Vec<Member> {
     let mut children: HashMap<i32, Vec<Member>> = HashMap::new();
     for process in procfs::process::all_processes().into_iter().flatten().flatten() {
         if let Ok(stat) = process.stat()
@@ -31,11 +38,11 @@ pub(super) fn members(tracer: Option<Pid>) -> Vec<Member> {
         }
     }
     let mut found = Vec::new();
-    let mut parents = vec![Pid::this()];
+    let mut parents = vec![root];
     while let Some(parent) = parents.pop() {
         let born = children.remove(&parent.as_raw()).unwrap_or_default();
         parents.extend(born.iter().map(|member| member.pid));
-        found.extend(born.into_iter().filter(|member| Some(member.pid) != tracer));
+        found.extend(born);
     }
     found
 }

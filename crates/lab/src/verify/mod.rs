@@ -113,6 +113,7 @@ fn record(args: &Args, trace: &Path) -> Result<()> {
         program: Program { name, version: String::new() },
         no_arguments: false,
         wait: Wait::All,
+        referenced: None,
     };
     measure::prepare(args.prepare.as_deref())?;
     let streams = Streams::of_program(args.show_output)?;

@@ -63,6 +63,15 @@ pub(crate) fn shown(trace: &Path, more: &[&str]) -> String {
     said
 }
 
+/// The page that `quire report html` makes of a line.
+pub(crate) fn page(line: &Value) -> String {
+    let folder = tempfile::tempdir().expect("a directory");
+    let [advice, page] = ["advice.json", "report.html"].map(|name| folder.path().join(name));
+    std::fs::write(&advice, line.to_string()).expect("it is written");
+    said(&["report", "html", "-o", page.to_str().expect("a name"), advice.to_str().expect("a name")]);
+    std::fs::read_to_string(page).expect("the page is there")
+}
+
 /// Words with one space between them.
 pub(crate) fn words(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
@@ -281,6 +290,18 @@ fn a_heap_that_gains_beside_a_mapping_that_wastes_gets_folios_alone() {
     assert!(shown.contains(better), "{shown}");
     assert!(shown.contains("faults 576 → 96 (-83 %)"), "{shown}");
     assert!(shown.contains("no set of sizes for all memory is worth a change within the waste"), "{shown}");
+    let page = page(&line);
+    let told = [
+        "64K for some mappings: −83 % faults",
+        "576 → 96 faults; ",
+        "No set of sizes for all memory is worth a change within the waste.",
+        "Folios of 64K for these mappings alone",
+        "<td>small: heap 0x555500000000</td><td data-name=\"size\">2.0 MiB</td><td data-name=\"faults\">512 → 32</td>",
+        "<td data-name=\"never touched\">0.0 MiB</td>",
+        "<td class=\"word\" data-name=\"how to set it\"><code>madvise(MADV_HUGEPAGE)</code></td>",
+    ];
+    told.into_iter().for_each(|told| assert!(page.contains(told), "no `{told}` in {page}"));
+    assert!(!page.contains("Change nothing") && page.matches("MADV_HUGEPAGE").count() == 1, "{page}");
     // Where waste does not matter, clearing the other mapping still takes its time.
     let all = self::line(&file, &["--max-waste", "100"]);
     assert_eq!((&all["chosen"], &all["plan"]["folio"]), (&Value::from("16K"), &Value::from("64K")), "{all}");

@@ -2,6 +2,7 @@
 
 mod advise;
 mod advise_policies;
+mod advise_reach;
 mod advise_shmem;
 mod advise_tlb;
 mod attach_script;
@@ -28,6 +29,7 @@ mod recorder;
 mod remap_script;
 mod replay;
 mod replay_limits;
+mod replay_memfd;
 mod report;
 mod restore;
 mod rules;

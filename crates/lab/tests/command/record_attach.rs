@@ -357,6 +357,46 @@ fn a_control_group_is_followed_with_what_joins_it() {
     assert_replays(&run.path("t.qtrace"));
 }
 
+/// A shell in the group starts a child for each string of 32 KB.
+#[test]
+fn advice_is_given_on_a_control_group() {
+    if !can_attach() {
+        return;
+    }
+    let Some(group) = Group::new() else { return println!("skipped: no control group can be made here") };
+    // Only processes that it starts from here on fault so often: it waits for the file.
+    let directory = tempfile::tempdir().expect("a directory");
+    let go = directory.path().join("go");
+    let script = "while [ ! -e $0 ]; do sleep 0.01; done; while :; do \
+                  (x=aaaaaaaa; for i in 1 2 3 4 5 6 7 8 9 10 11 12; do x=$x$x; done); done";
+    let shell = Command::new("sh").args(["-c", script]).arg(&go).spawn().expect("a shell");
+    let mut shell = Killed(shell);
+    let pid = shell.0.id() as i32;
+    group.add(pid);
+    std::fs::write(&go, "").expect("the directory is ours");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_quire"));
+    command.args(["advise", "--format", "json", "--baseline", "4K", "--khugepaged", "off"]);
+    let output =
+        command.args(["--duration", "500ms", "--cgroup"]).arg(&group.0).output().expect("quire runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(shell.0.try_wait().expect("it is a child").is_none(), "it runs on");
+    let line: serde_json::Value = serde_json::from_slice(&output.stdout).expect("one JSON object");
+    let name = group.0.file_name().expect("a name").to_string_lossy();
+    assert_eq!((&line["exit_code"], &line["program"]), (&serde_json::Value::Null, &name.as_ref().into()));
+    let processes = line["sets"][0]["processes"].as_array().expect("processes");
+    let pids: Vec<i64> = processes.iter().filter_map(|process| process["pid"].as_i64()).collect();
+    assert!(pids.contains(&pid.into()) && pids.len() > 2, "{pids:?} are not {pid} with its children");
+    let children: u64 = processes
+        .iter()
+        .filter(|process| process["pid"] != pid)
+        .map(|process| process["peak_rss_bytes"].as_u64().expect("a number"))
+        .sum();
+    assert!(children > 0 && line["sets"][0]["faults"].as_u64() > Some(500), "{line}");
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(error.contains("attached to") && !error.contains("not recorded"), "{error}");
+    drop(shell);
+}
+
 #[test]
 fn faults_are_dropped_rather_than_time() {
     if !can_attach() {

@@ -57,5 +57,8 @@ fn only_failures_that_the_arguments_tell_are_repeated() {
     assert!(fails(Call::Mremap, [0x1000, 0x1000, 0x2000, 0, 0, 0], ENOMEM));
     assert!(!fails(Call::Mremap, [0x1000, 0x1000, 0x2000, 1, 0, 0], ENOMEM));
     assert_eq!(planned(Call::Madvise, [0, 0x1000, 10, 0, 0, 0], 0), Plan::Skip, "MADV_DONTFORK");
+    let removed = Verb::Madvise { addr: 0x1000, len: 0x1000, advice: quire::vm::Advice::DontNeed };
+    assert_eq!(planned(Call::Madvise, [0x1000, 0x1000, 9, 0, 0, 0], 0), Plan::Do(removed, Answer::Done));
+    assert_eq!(planned(Call::Madvise, [0x1000, 0x1000, 9, 0, 0, 0], EINVAL), Plan::Skip, "private memory");
     assert_eq!(planned(Call::Clone, [0; 6], 77), Plan::Told);
 }

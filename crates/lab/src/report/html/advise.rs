@@ -4,6 +4,7 @@ use anyhow::{Result, bail};
 use maud::{Markup, html};
 use serde::Deserialize;
 
+use super::mappings::{self, Mapping, Plan};
 use super::memory::{self, Heat, Process};
 use super::page::{MIB, Section, command, mebibytes};
 use super::plot::{self, Mark, Named, thousands};
@@ -24,6 +25,9 @@ pub(super) struct Advice {
     commands: Vec<String>,
     undo: Vec<String>,
     asks: Option<String>,
+    /// Folios for some mappings alone, where that is much better.
+    #[serde(default)]
+    plan: Option<Plan>,
     /// Of a second run under an instrumenting tool.
     #[serde(default)]
     tlb: Option<Accesses>,
@@ -91,18 +95,6 @@ struct Misses {
 }
 
 #[derive(Deserialize)]
-struct Mapping {
-    program: String,
-    kind: String,
-    file: Option<String>,
-    address: u64,
-    bytes: u64,
-    faults: u64,
-    time_ns: f64,
-    wasted_bytes: u64,
-}
-
-#[derive(Deserialize)]
 struct Moment {
     resident: u64,
 }
@@ -111,9 +103,6 @@ struct Moment {
 struct Prices {
     from: String,
 }
-
-/// Mappings that the page shows, those that save most first.
-const MAPPINGS: usize = 12;
 
 /// The section of one program.
 ///
@@ -138,39 +127,92 @@ pub(super) fn section(advice: &Advice) -> Result<Section> {
                 (collapsed(advice, beside)?)
             }
         }
-        @if let Some(chosen) = chosen { (mappings(baseline, chosen)) }
+        @if let Some(plan) = &advice.plan { (mappings::plan(plan, &baseline.mappings, advice.asks.as_deref())) }
+        @if let Some(chosen) = chosen {
+            (mappings::saved(&chosen.folio, &baseline.mappings, &chosen.mappings))
+        }
         (policies::section(&advice.policies, &of_sets))
         (sets(advice))
     };
     Ok(Section { title, body })
 }
 
+/// What a change makes of the baseline.
+struct Change<'a> {
+    folio: &'a str,
+    faults: u64,
+    time_ns: f64,
+    memory_bytes: u64,
+    wasted_bytes: u64,
+}
+
 fn verdict(advice: &Advice, baseline: &Set, chosen: Option<&Set>) -> Markup {
-    let Some(chosen) = chosen else {
-        return html! {
-            div.ratio { "Change nothing" }
-            p { "No set of folio sizes is worth a change: " (thousands(baseline.faults as f64)) " faults take "
-                (duration(baseline.time_ns)) " of " (duration(advice.wall_ns as f64)) "." }
-        };
-    };
-    let saved = baseline.time_ns - chosen.time_ns;
+    let all = chosen.map(|set| Change {
+        folio: &set.folio,
+        faults: set.faults,
+        time_ns: set.time_ns,
+        memory_bytes: set.memory_bytes,
+        wasted_bytes: set.wasted_bytes,
+    });
+    let some = advice.plan.as_ref().map(|plan| Change {
+        folio: &plan.folio,
+        faults: plan.faults,
+        time_ns: plan.time_ns,
+        memory_bytes: plan.memory_bytes,
+        wasted_bytes: plan.wasted_bytes,
+    });
     html! {
-        div.ratio { (chosen.folio) ": " (change(baseline.faults as f64, chosen.faults as f64)) " faults" }
-        p {
-            (thousands(baseline.faults as f64)) " → " (thousands(chosen.faults as f64)) " faults; time in faults "
-            (duration(baseline.time_ns)) " → " (duration(chosen.time_ns)) ", "
-            (format!("{:.1} %", saved / advice.wall_ns.max(1) as f64 * 100.0)) " of the run time; memory at the peak "
-            (mebibytes(baseline.memory_bytes)) " → " (mebibytes(chosen.memory_bytes)) ", "
-            (untouched(chosen)) " of it never touched. Counts are a replay's; the price of a fault is "
-            (advice.prices.from) "."
+        @match (&all, &some) {
+            (Some(all), _) => { (changed(advice, baseline, all, "")) }
+            (None, Some(some)) => { (changed(advice, baseline, some, " for some mappings")) }
+            (None, None) => {
+                div.ratio { "Change nothing" }
+                p { "No set of folio sizes is worth a change: " (thousands(baseline.faults as f64)) " faults take "
+                    (duration(baseline.time_ns)) " of " (duration(advice.wall_ns as f64)) "." }
+            }
         }
-        @if let Some(walks) = walks(advice, baseline, chosen) { p { (walks) } }
+        @match (&all, &some) {
+            (Some(_), Some(some)) => p {
+                "Better: " (some.folio) " for some mappings alone, listed below: "
+                (effect(advice, baseline, some)) "."
+            }
+            (None, Some(_)) => p { "No set of sizes for all memory is worth a change within the waste." }
+            _ => {}
+        }
+        @if let Some(walks) = chosen.and_then(|chosen| walks(advice, baseline, chosen)) { p { (walks) } }
         @if !advice.commands.is_empty() {
             p { "Do:" } pre { (advice.commands.join("\n")) }
             p { "Undo:" } pre { (advice.undo.join("\n")) }
         }
-        @if let Some(asks) = &advice.asks { p { "Or for this program alone: " code { (asks) } } }
+        @if let Some(asks) = advice.asks.as_ref().filter(|_| chosen.is_some()) {
+            p { "Or for this program alone: " code { (asks) } }
+        }
     }
+}
+
+fn changed(advice: &Advice, baseline: &Set, to: &Change<'_>, place: &str) -> Markup {
+    html! {
+        div.ratio { (to.folio) (place) ": " (change(baseline.faults as f64, to.faults as f64)) " faults" }
+        p {
+            (effect(advice, baseline, to)) ". Counts are a replay's; the price of a fault is " (advice.prices.from) "."
+        }
+    }
+}
+
+fn effect(advice: &Advice, baseline: &Set, to: &Change<'_>) -> String {
+    let saved = baseline.time_ns - to.time_ns;
+    format!(
+        "{} → {} faults; time in faults {} → {}, {:.1} % of the run time; memory at the peak {} → {}, {:.1} % of it never \
+         touched",
+        thousands(baseline.faults as f64),
+        thousands(to.faults as f64),
+        duration(baseline.time_ns),
+        duration(to.time_ns),
+        saved / advice.wall_ns.max(1) as f64 * 100.0,
+        mebibytes(baseline.memory_bytes),
+        mebibytes(to.memory_bytes),
+        share(to.wasted_bytes, to.memory_bytes),
+    )
 }
 
 /// What misses the TLBs, if it was counted.
@@ -271,35 +313,6 @@ fn policies(advice: &Advice, baseline: &Set) -> Result<Markup> {
     })
 }
 
-fn mappings(baseline: &Set, chosen: &Set) -> Markup {
-    let mut pairs: Vec<(&Mapping, &Mapping)> = baseline
-        .mappings
-        .iter()
-        .filter_map(|before| {
-            Some((before, chosen.mappings.iter().find(|after| after.is_the_same_as(before))?))
-        })
-        .collect();
-    let saved = |pair: &(&Mapping, &Mapping)| pair.0.time_ns - pair.1.time_ns;
-    pairs.sort_by(|one, other| saved(other).total_cmp(&saved(one)));
-    html! {
-        h2 { "Where the time is saved" }
-        div.scroll { table {
-            thead { tr {
-                th { "mapping" } th { "size" } th { "faults now" } th { (chosen.folio) } th { "time saved" }
-                th { "never touched" }
-            } }
-            tbody { @for pair in pairs.iter().take(MAPPINGS) { tr {
-                td { (pair.0.name()) }
-                td { (mebibytes(pair.0.bytes)) }
-                td { (thousands(pair.0.faults as f64)) }
-                td { (thousands(pair.1.faults as f64)) }
-                td { (duration(saved(pair))) }
-                td { (mebibytes(pair.1.wasted_bytes)) }
-            } } }
-        } }
-    }
-}
-
 fn sets(advice: &Advice) -> Markup {
     html! {
         h2 { "Every set of sizes" }
@@ -327,18 +340,6 @@ impl Set {
     }
 }
 
-impl Mapping {
-    fn is_the_same_as(&self, other: &Self) -> bool {
-        (&self.program, &self.kind, &self.file, self.address)
-            == (&other.program, &other.kind, &other.file, other.address)
-    }
-
-    fn name(&self) -> String {
-        let place = self.file.clone().unwrap_or_else(|| format!("{:#x}", self.address));
-        format!("{}: {} {place}", self.program, self.kind)
-    }
-}
-
 /// By how many percent a figure changes.
 fn change(from: f64, to: f64) -> String {
     let percent = (to - from) / from.max(1.0) * 100.0;
@@ -346,7 +347,11 @@ fn change(from: f64, to: f64) -> String {
 }
 
 fn waste_percent(set: &Set) -> f64 {
-    set.wasted_bytes as f64 / set.memory_bytes.max(1) as f64 * 100.0
+    share(set.wasted_bytes, set.memory_bytes)
+}
+
+fn share(part: u64, all: u64) -> f64 {
+    part as f64 / all.max(1) as f64 * 100.0
 }
 
 fn untouched(set: &Set) -> String {

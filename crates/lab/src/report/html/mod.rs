@@ -6,10 +6,12 @@
 //! compare   what `quire compare --json` and `quire bench --json` wrote
 //! verify    what `quire verify --format json` wrote        advise    the same of `quire advise`
 //! memory    of its cards those of processes and of first touches        policies  other policies than sizes of folios
+//! mappings  its tables of mappings, and of a plan for some of them alone
 //! ```
 
 mod advise;
 mod compare;
+mod mappings;
 mod memory;
 mod page;
 mod plot;

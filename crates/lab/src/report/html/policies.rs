@@ -22,6 +22,35 @@ pub(super) struct Policies {
     code: Option<Code>,
     #[serde(default)]
     shmem: Option<Shmem>,
+    #[serde(default)]
+    reach: Option<Reach>,
+}
+
+/// Of referenced bits.
+#[derive(Deserialize)]
+struct Reach {
+    interval_ns: u64,
+    process: Option<ReferencedProcess>,
+    tlb_last_4k: u64,
+    tlb_last_2m: u64,
+    overhead_percent: f64,
+}
+
+#[derive(Deserialize)]
+struct ReferencedProcess {
+    program: String,
+    intervals: u64,
+    median_bytes: u64,
+    most_bytes: u64,
+    entries_4k: u64,
+    with_2m: With2m,
+}
+
+#[derive(Deserialize)]
+struct With2m {
+    least_2m: u64,
+    most_2m: u64,
+    entries_4k: u64,
 }
 
 #[derive(Deserialize)]
@@ -100,12 +129,29 @@ pub(super) fn section(policies: &Policies, sets: &[SetCounts<'_>]) -> Markup {
     let code = policies.code.as_ref().map(|code| ("Program text in huge pages", self::code(code)));
     let shmem = policies.shmem.as_ref().map(|shmem| ("Shared memory", self::shmem(shmem)));
     let defrag = policies.defrag.as_ref().map(|defrag| ("Compaction", self::defrag(defrag)));
-    let told: Vec<_> = [limit, pieces, defrag, pools, code, shmem].into_iter().flatten().collect();
+    let reach = policies.reach.as_ref().map(|reach| ("TLB reach", self::reach(reach)));
+    let told: Vec<_> = [reach, limit, pieces, defrag, pools, code, shmem].into_iter().flatten().collect();
     html! {
         @if !told.is_empty() {
             h2 { "Other policies" }
             @for (name, said) in told { p { b { (name) ": " } (said) } }
         }
+    }
+}
+
+fn reach(reach: &Reach) -> Markup {
+    let Some(process) = &reach.process else {
+        return html! { "Unknown: no interval came to its end." };
+    };
+    let With2m { least_2m, most_2m, entries_4k } = &process.with_2m;
+    html! {
+        "A model from referenced bits, interval " (duration(reach.interval_ns as f64)) ": " (process.program)
+        " references " (mebibytes(process.median_bytes)) " in the median of " (process.intervals) " intervals, "
+        (mebibytes(process.most_bytes)) " in the process. That takes " (thousands(process.entries_4k as f64))
+        " entries of 4 KiB, of which the last level has " (thousands(reach.tlb_last_4k as f64))
+        "; with anonymous memory in 2 MiB " (thousands(*least_2m as f64)) " to " (thousands(*most_2m as f64))
+        " of 2 MiB (of " (thousands(reach.tlb_last_2m as f64)) ") and " (thousands(*entries_4k as f64))
+        " of 4 KiB. Clearing and reading the bits took " (format!("{:.1} %", reach.overhead_percent)) " of the time."
     }
 }
 

@@ -1,0 +1,223 @@
+//! A reach model from referenced bits: the TLB entries that the memory needs which a program references in an interval,
+//! against those that the processor has.
+
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use super::lines::labelled;
+use super::words::{count, percent, size};
+use crate::output::{duration, quoted};
+use crate::record::{Referenced, ReferencedMapping};
+use crate::tlb::{Access, Processor, Size};
+
+const PAGE: u64 = 4096;
+const BLOCK: u64 = 2 << 20;
+
+/// What one program references, on one processor.
+pub(super) struct Reach {
+    referenced: Referenced,
+    /// The share of the time that sampling was allowed to take.
+    bound: f64,
+    processor: Processor,
+    /// Whether the kernel has bits by frame (`page_idle`); they are not used.
+    idle: bool,
+}
+
+/// Entries that memory takes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Entries {
+    /// All in 4 KiB.
+    small: u64,
+    /// With private anonymous memory in 2 MiB wherever it has an aligned range of that: those of 2 MiB, if the referenced pages
+    /// lie side by side and if they lie apart; and those of 4 KiB for the rest.
+    least: u64,
+    most: u64,
+    rest: u64,
+}
+
+impl Reach {
+    /// `bound` is the share of the time that sampling was allowed to take.
+    pub(super) fn of(referenced: &Referenced, bound: f64) -> Self {
+        let (referenced, processor) = (referenced.clone(), Processor::of_this_machine());
+        Self { referenced, bound, processor, idle: Path::new("/sys/kernel/mm/page_idle").exists() }
+    }
+
+    /// Entries of the last level for data.
+    fn last(&self, size: Size) -> u64 {
+        let entries = [2, 1].map(|level| u64::from(self.processor.entries(level, Access::Load, size)));
+        entries.into_iter().find(|entries| *entries > 0).unwrap_or(0)
+    }
+
+    /// The share of the time that sampling took.
+    fn overhead(&self) -> f64 {
+        self.referenced.spent.as_secs_f64() / self.referenced.sampled.as_secs_f64().max(1e-9)
+    }
+}
+
+impl Entries {
+    fn of(mappings: &[ReferencedMapping]) -> Self {
+        let mut sum = Self::default();
+        for mapping in mappings {
+            let pages = mapping.referenced / PAGE;
+            let aligned = (mapping.start + mapping.len) / BLOCK;
+            let blocks = aligned.saturating_sub(mapping.start.div_ceil(BLOCK));
+            sum.small += pages;
+            if mapping.anonymous && blocks > 0 {
+                sum.least += mapping.referenced.div_ceil(BLOCK).min(blocks);
+                sum.most += pages.min(blocks);
+            } else {
+                sum.rest += pages;
+            }
+        }
+        sum
+    }
+}
+
+fn sum(mappings: &[ReferencedMapping]) -> u64 {
+    mappings.iter().map(|mapping| mapping.referenced).sum()
+}
+
+/// For readers.
+pub(super) fn text(reach: &Reach) -> String {
+    let Referenced { process, refused, left_out, longest, interval, .. } = &reach.referenced;
+    let skipped = match left_out {
+        0 => String::new(),
+        processes => {
+            format!("; {processes} processes were left out, since they take more than 0.5 s at once")
+        }
+    };
+    let cost = format!(
+        "clearing and reading the bits took {} of the time (the aim is {} at most), {} at once{skipped}",
+        percent(reach.overhead()),
+        percent(reach.bound),
+        duration(longest.as_nanos() as f64),
+    );
+    let Some(process) = process else {
+        let why = refused.clone().unwrap_or_else(|| format!("no interval came to its end; {cost}"));
+        return labelled("reach:", &format!("unknown: {why}"));
+    };
+    let Entries { small, least, most: apart, rest } = Entries::of(&process.median);
+    let (small_tlb, large_tlb) = (reach.last(Size::Small), reach.last(Size::Large));
+    let fits = |entries: u64, tlb: u64| if entries <= tlb { "fit" } else { "do not fit" };
+    let mut text = labelled(
+        "reach:",
+        &format!(
+            "reach model from referenced bits, interval {:.2} s: {} ({}) references {} in the median of {} intervals, \
+             and {} at most",
+            interval.as_secs_f64(),
+            quoted(&process.program),
+            process.pid,
+            size(sum(&process.median)),
+            count(process.intervals),
+            size(process.most),
+        ),
+    );
+    let huge = match (least, apart) {
+        (0, _) => "no mapping has room for 2 MiB".to_owned(),
+        (least, apart) => format!(
+            "with anonymous memory in 2 MiB {} of 2 MiB ({} of {}) and {} of 4 KiB",
+            if least == apart { count(least) } else { format!("{} to {}", count(least), count(apart)) },
+            fits(apart, large_tlb),
+            count(large_tlb),
+            count(rest)
+        ),
+    };
+    let assumed = if reach.processor.leaf.is_none() { "; the TLB is assumed, CPUID hides it" } else { "" };
+    text += &labelled(
+        "",
+        &format!(
+            "that takes {} entries of 4 KiB, which {} into the {} of the last level; {huge}{assumed}",
+            count(small),
+            fits(small, small_tlb),
+            count(small_tlb),
+        ),
+    );
+    let mut mappings: Vec<&ReferencedMapping> = process.median.iter().collect();
+    mappings.sort_by_key(|mapping| std::cmp::Reverse(mapping.referenced));
+    let named: Vec<String> = mappings.iter().take(3).map(|mapping| named(mapping)).collect();
+    text += &labelled("", &format!("most in {}", named.join("; ")));
+    let large: u64 = process.median.iter().map(|mapping| mapping.large).sum();
+    if large > 0 {
+        let said = format!("{} lie in folios of 2 MiB, of which one byte references all", size(large));
+        text += &labelled("", &said);
+    }
+    let idle = match reach.idle {
+        true => "this kernel's page_idle could tell, and is not used",
+        false => "this kernel has no page_idle, which could tell",
+    };
+    text + &labelled("", &format!("unknown is which pages of a mapping they are: {idle}; {cost}"))
+}
+
+fn named(mapping: &ReferencedMapping) -> String {
+    let name = match mapping.name.as_str() {
+        "" => format!("anonymous memory at {:#x}", mapping.start),
+        name => quoted(name.rsplit('/').next().unwrap_or(name)).to_string(),
+    };
+    format!("{name}, {} of {}", size(mapping.referenced), size(mapping.len))
+}
+
+/// For programs.
+pub(super) fn json(reach: &Reach) -> Value {
+    let Referenced { process, refused, left_out, longest, interval, .. } = &reach.referenced;
+    let mapping = |mapping: &ReferencedMapping| {
+        json!({
+            "name": mapping.name,
+            "address": mapping.start,
+            "bytes": mapping.len,
+            "referenced_bytes": mapping.referenced,
+            "in_2m_bytes": mapping.large,
+        })
+    };
+    let process = process.as_ref().map(|process| {
+        let entries = Entries::of(&process.median);
+        json!({
+            "pid": process.pid,
+            "program": process.program,
+            "intervals": process.intervals,
+            "median_bytes": sum(&process.median),
+            "most_bytes": process.most,
+            "entries_4k": entries.small,
+            "with_2m": { "least_2m": entries.least, "most_2m": entries.most, "entries_4k": entries.rest },
+            "mappings": process.median.iter().map(mapping).collect::<Vec<_>>(),
+        })
+    });
+    json!({
+        "interval_ns": interval.as_nanos() as u64,
+        "process": process,
+        "tlb_last_4k": reach.last(Size::Small),
+        "tlb_last_2m": reach.last(Size::Large),
+        "tlb_assumed": reach.processor.leaf.is_none(),
+        "overhead_percent": reach.overhead() * 100.0,
+        "max_overhead_percent": reach.bound * 100.0,
+        "longest_ns": longest.as_nanos() as u64,
+        "left_out": left_out,
+        "refused": refused,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::slice::from_ref;
+
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    fn mapping(start: u64, len: u64, referenced: u64, anonymous: bool) -> ReferencedMapping {
+        ReferencedMapping { name: String::new(), start, len, anonymous, referenced, large: 0 }
+    }
+
+    #[test]
+    fn entries_lie_between_pages_side_by_side_and_apart() {
+        // 3 of 4 MiB lie in whole ranges of 2 MiB: one range.
+        let odd = mapping(MIB, 4 * MIB - 4096, 3 * PAGE, true);
+        let large = mapping(0, 64 * MIB, 4 * MIB, true);
+        let file = mapping(0, 64 * MIB, 8 * MIB, false);
+        let none = mapping(MIB, 2 * MIB, MIB, true);
+        assert_eq!(Entries::of(from_ref(&odd)), Entries { small: 3, least: 1, most: 1, rest: 0 });
+        assert_eq!(Entries::of(from_ref(&large)), Entries { small: 1024, least: 2, most: 32, rest: 0 });
+        let all = Entries::of(&[odd, large, file, none]);
+        assert_eq!(all, Entries { small: 3 + 1024 + 2048 + 256, least: 3, most: 33, rest: 2048 + 256 });
+    }
+}

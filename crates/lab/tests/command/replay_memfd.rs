@@ -1,0 +1,94 @@
+//! The peak memory of programs that map a memfd, beside what the kernel counts of the same run.
+
+use std::collections::BTreeMap;
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::advise::{quire, text};
+
+/// Fills a memfd, gives half of it back in the way that the argument says, and fills other memory: the peak is the second.
+/// Each process writes its peak as `getrusage` counts it.
+const PROGRAM: &str = r#"
+#define _GNU_SOURCE
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+enum { MIB = 1 << 20, ALL = 32 * MIB };
+static void fill(char *memory, long bytes) {
+    for (long at = 0; at < bytes; at += 4096) memory[at] = 1;
+}
+static void *fresh(long bytes) {
+    char *memory = mmap(0, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    fill(memory, bytes);
+    return memory;
+}
+static void tell(void) {
+    struct rusage usage;
+    getrusage(RUSAGE_SELF, &usage);
+    fprintf(stderr, "peak %d %ld\n", getpid(), usage.ru_maxrss);
+}
+int main(int count, char **arguments) {
+    const char *how = arguments[1];
+    int file = memfd_create("memory", 0);
+    if (ftruncate(file, ALL) != 0) return 1;
+    char *memory = mmap(0, ALL, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    if (memory == MAP_FAILED) return 1;
+    fill(memory, ALL);
+    if (strcmp(how, "fork") == 0) {
+        if (fork() == 0) {
+            fill(memory, ALL);
+            fresh(8 * MIB);
+            tell();
+            _exit(0);
+        }
+        wait(0);
+    }
+    if (strcmp(how, "remove") == 0)
+        madvise(memory, ALL / 2, MADV_REMOVE);
+    else
+        munmap(memory, ALL / 2);
+    fresh(24 * MIB);
+    tell();
+    return 0;
+}
+"#;
+
+#[test]
+fn peaks_of_a_memfd_are_those_that_getrusage_counts() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let [source, program, trace] = ["memory.c", "memory", "t.qtrace"]
+        .map(|name| directory.path().join(name).to_string_lossy().into_owned());
+    std::fs::write(&source, PROGRAM).expect("it is written");
+    let Ok(built) = Command::new("gcc").args(["-O1", "-o", &program, &source]).status() else {
+        return println!("skipped: there is no gcc");
+    };
+    assert!(built.success());
+    for how in ["unmap", "remove", "fork"] {
+        let recorded = quire(&["record", "--quiet", "-o", &trace, "--", &program, how]);
+        let said = text(&recorded.stderr);
+        assert!(recorded.status.success(), "{how}: {said}");
+        let counted: BTreeMap<u64, f64> = said.lines().filter_map(counted).collect();
+        assert_eq!(counted.len(), if how == "fork" { 2 } else { 1 }, "{said}");
+        let advised =
+            quire(&["advise", "--format", "json", "--baseline", "4K", "--khugepaged", "off", &trace]);
+        let line: Value = serde_json::from_slice(&advised.stdout).expect("a JSON object");
+        let processes = line["sets"][0]["processes"].as_array().expect("processes");
+        assert_eq!(processes.len(), counted.len(), "{how}: {processes:?}");
+        for process in processes {
+            let kib = process["peak_rss_bytes"].as_f64().expect("a number") / 1024.0;
+            let linux = counted[&process["pid"].as_u64().expect("a number")];
+            assert!((kib / linux - 1.0).abs() < 0.03, "{how}: {kib} KiB, Linux counted {linux}");
+        }
+    }
+}
+
+/// The process and the KiB of a line.
+fn counted(line: &str) -> Option<(u64, f64)> {
+    let (pid, kib) = line.strip_prefix("peak ")?.split_once(' ')?;
+    Some((pid.parse().ok()?, kib.parse().ok()?))
+}

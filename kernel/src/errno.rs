@@ -97,6 +97,8 @@ errnos! {
     ERANGE = 34,
     /// A path that is too long.
     ENAMETOOLONG = 36,
+    /// No memory for a lock.
+    ENOLCK = 37,
     /// No such call.
     ENOSYS = 38,
     /// A directory with entries.

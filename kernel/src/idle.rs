@@ -7,6 +7,7 @@ use x86_64::instructions::interrupts;
 use crate::cpu::area;
 use crate::memory::manager::manager;
 use crate::task::process::Process;
+use crate::task::wait::WaitQueue;
 use crate::task::{Task, sched};
 
 /// CPUs that found nothing to clear when they last looked, one bit each.
@@ -14,6 +15,7 @@ static DONE: AtomicU64 = AtomicU64::new(0);
 /// CPUs that clear memory, whose frames count as in use meanwhile.
 static CLEARING: AtomicUsize = AtomicUsize::new(0);
 static PAUSED: AtomicBool = AtomicBool::new(false);
+static STOPPED: WaitQueue = WaitQueue::new();
 
 /// Makes the running code the idle task of its CPU.
 pub fn become_idle() {
@@ -43,15 +45,17 @@ fn clear_ahead() -> bool {
     CLEARING.fetch_add(1, Ordering::SeqCst);
     let cleared = !PAUSED.load(Ordering::SeqCst) && (manager().clear_ahead() || manager().zero_ahead());
     CLEARING.fetch_sub(1, Ordering::SeqCst);
+    if PAUSED.load(Ordering::SeqCst) {
+        STOPPED.wake_all();
+    }
     cleared
 }
 
-/// Runs while no CPU clears memory ahead, so that all frames in use are counted where they belong.
+/// Runs while no CPU clears memory ahead, so that all frames in use are counted where they belong. Sleeps
+/// until then: it may be this CPU's idle task that clears, and has let the caller run.
 pub fn paused<R>(run: impl FnOnce() -> R) -> R {
     PAUSED.store(true, Ordering::SeqCst);
-    while CLEARING.load(Ordering::SeqCst) > 0 {
-        core::hint::spin_loop();
-    }
+    STOPPED.wait_uninterruptible(|| (CLEARING.load(Ordering::SeqCst) == 0).then_some(()));
     let result = run();
     PAUSED.store(false, Ordering::SeqCst);
     result

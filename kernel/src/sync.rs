@@ -2,9 +2,17 @@
 //!
 //! | lock | while it is held | for |
 //! |---|---|---|
-//! | [`Mutex`] | the task does not sleep or yield, which builds with checks look at | data that only tasks use |
-//! | [`IrqLock`] | and interrupts are off | data that interrupt handlers use too |
+//! | [`Mutex`] | the task does not sleep or yield | data that only tasks use |
+//! | [`IrqLock`] | and interrupts are off; no heap, no [`Mutex`] | data that interrupt handlers use too |
 //! | [`SleepLock`](crate::task::sleep_lock::SleepLock) | the task may sleep | what a task holds across a verb of Quire |
+//!
+//! Builds with checks look at these rules. They exclude two circles of CPUs that wait for each other:
+//!
+//! - A holder that allocates may wait until other CPUs have flushed. So a CPU that waits for a lock serves
+//!   flushes. Its interrupts may be off: a task is freed right after a switch to another one, which takes the
+//!   lock of the table of tasks.
+//! - A handler may have interrupted the holder of a [`Mutex`] or of a lock of Quire's, and wait for an
+//!   [`IrqLock`]. So the holder of an [`IrqLock`] waits for neither of them.
 
 use core::ops::{Deref, DerefMut};
 
@@ -25,7 +33,8 @@ impl<T> Mutex<T> {
     /// Takes the lock. The CPU counts it: its holder must not be switched away from, since others may spin here.
     pub fn lock(&self) -> MutexGuard<'_, T> {
         area::add_spin_lock();
-        MutexGuard(Some(self.0.lock()))
+        debug_assert!(!area::this().has_irq_locks(), "a handler may wait for the holder of an `IrqLock`");
+        MutexGuard(Some(wait_for(|| self.0.try_lock())))
     }
 
     /// Takes the lock if it is free.
@@ -75,18 +84,31 @@ impl<T> IrqLock<T> {
         Self(spin::Mutex::new(value))
     }
 
-    /// Takes the lock. Its holder may wait for this CPU to flush, if it allocates memory, so flushes are served.
+    /// Takes the lock.
     pub fn lock(&self) -> IrqGuard<'_, T> {
         let enabled = interrupts::are_enabled();
         interrupts::disable();
-        loop {
-            if let Some(guard) = self.0.try_lock() {
-                return IrqGuard { guard: Some(guard), enabled };
-            }
-            ipi::serve_flushes();
-            core::hint::spin_loop();
-        }
+        area::this().add_irq_lock();
+        IrqGuard { guard: Some(wait_for(|| self.0.try_lock())), enabled }
     }
+}
+
+/// Tries until there is a guard. The holder may wait for this CPU to flush.
+#[inline]
+fn wait_for<G>(mut attempt: impl FnMut() -> Option<G>) -> G {
+    loop {
+        if let Some(guard) = attempt() {
+            return guard;
+        }
+        wait_a_turn();
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn wait_a_turn() {
+    ipi::serve_flushes();
+    core::hint::spin_loop();
 }
 
 /// Holds an [`IrqLock`].
@@ -112,6 +134,7 @@ impl<T> DerefMut for IrqGuard<'_, T> {
 impl<T> Drop for IrqGuard<'_, T> {
     fn drop(&mut self) {
         self.guard = None;
+        area::this().remove_irq_lock();
         if self.enabled {
             interrupts::enable();
         }

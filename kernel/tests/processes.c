@@ -2,7 +2,10 @@
  *
  *   processes all    every case; status 5 at the end, so that a status is seen to get through
  *   processes crossings    pairs of threads that wake each other, many times
+ *   processes requeues    waiters whose time is up while they are moved to another word
  *   processes lists  calls with long lists, some of which fail where memory is short
+ *   processes crowd  a folder of many descriptors is read while no memory is left; not for Linux
+ *   processes groups a path of more control groups than the kernel's stack has room for; not for Linux
  *   processes segments    more shared segments than a list of 64 KiB holds; it leaves them behind, so not for Linux
  *   processes oom    a child that takes all memory is killed, and its parent goes on
  */
@@ -19,6 +22,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/select.h>
@@ -47,6 +51,11 @@
 #define CROSSINGS 100000
 #define LONG 20000
 #define LISTS 50
+#define WAITERS 24
+#define NESTED 300
+#define LINKS 40
+#define LOCKS 3000
+#define GROUPS 1000
 
 static volatile sig_atomic_t signals;
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
@@ -385,7 +394,8 @@ static void *poll_and_read(void *by_select)
     return NULL;
 }
 
-/* What a thread has waited for may be gone when it looks, but the wait itself has an answer. */
+/* What a thread has waited for may be gone when it looks, but the wait itself has an answer. The threads enter
+ * and leave the same queues (X9). */
 static void polls(void)
 {
     pthread_t threads[THREADS];
@@ -428,6 +438,30 @@ static void oom(void)
     memset(memory, 1, bytes);
 }
 
+static void crowd(void)
+{
+    struct rlimit limit = { LONG, LONG };
+    CHECK(setrlimit(RLIMIT_NOFILE, &limit) == 0);
+    while (dup(0) >= 0)
+        ;
+    CHECK(errno == EMFILE && close(LONG - 1) == 0);
+    for (int i = 0; i < 6; i++) {
+        pid_t child = fork();
+        if (child == 0)
+            for (;;) {
+                char *memory = malloc(1 << 20);
+                if (memory)
+                    memset(memory, 1, 1 << 20);
+            }
+        char names[4096];
+        while (child > 0 && waitpid(child, NULL, WNOHANG) == 0) {
+            int folder = open("/proc/self/fd", O_RDONLY | O_DIRECTORY);
+            CHECK(syscall(SYS_getdents64, folder, names, sizeof names) > 0 || errno == ENOMEM);
+            CHECK(close(folder) == 0);
+        }
+    }
+}
+
 static void segments(void)
 {
     struct shm_info info;
@@ -437,6 +471,90 @@ static void segments(void)
         ;
     for (int i = 0; i < ROUNDS; i++)
         CHECK(shmctl(0, SHM_INFO, (struct shmid_ds *)&info) >= 0 && info.used_ids == SEGMENTS);
+}
+
+static uint32_t requeue_words[2][64];
+static volatile int requeues_end;
+
+/* Waits again and again, for a time that is soon up. */
+static void *wait_shortly(void *own)
+{
+    struct timespec time = { 0, 20000 + (intptr_t)own * 3000 };
+    while (!requeues_end)
+        syscall(SYS_futex, requeue_words[0], FUTEX_WAIT_PRIVATE, 0, &time, NULL, 0);
+    return NULL;
+}
+
+/* A waiter that leaves is in no queue, wherever it is moved meanwhile: no wake-up is lost on it. */
+static void requeues(void)
+{
+    pthread_t threads[WAITERS];
+    for (intptr_t i = 0; i < WAITERS; i++)
+        CHECK(pthread_create(&threads[i], NULL, wait_shortly, (void *)i) == 0);
+    for (int i = 0; i < 100 * ROUNDS; i++)
+        syscall(SYS_futex, requeue_words[0], FUTEX_REQUEUE_PRIVATE, 0, INT_MAX, requeue_words[1], 0);
+    requeues_end = 1;
+    for (int i = 0; i < WAITERS; i++)
+        CHECK(pthread_join(threads[i], NULL) == 0);
+    for (int i = 0; i < 2; i++)
+        CHECK(syscall(SYS_futex, requeue_words[i], FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0) == 0);
+}
+
+/* Each group is part of the one before. */
+static void groups(void)
+{
+    static char line[3 * GROUPS + 100];
+    CHECK(mkdir("/groups", 0755) == 0 && mount("groups", "/groups", "cgroup2", 0, NULL) == 0);
+    CHECK(chdir("/groups") == 0);
+    for (int i = 0; i < GROUPS; i++)
+        CHECK(mkdir("g", 0755) == 0 && chdir("g") == 0);
+    int members = open("cgroup.procs", O_WRONLY), own = open("/proc/self/cgroup", O_RDONLY);
+    CHECK(members >= 0 && own >= 0 && write(members, "0", 1) == 1);
+    CHECK(read(own, line, sizeof line) == 3 + 2 * GROUPS + 1);
+    members = open("/groups/cgroup.procs", O_WRONLY);
+    CHECK(members >= 0 && write(members, "0", 1) == 1);
+    for (int i = 0; i < GROUPS; i++)
+        CHECK(chdir("..") == 0 && rmdir("g") == 0);
+}
+
+/* Calls until it succeeds: every other failure but one for want of memory ends the test. */
+#define AT_LAST(call) \
+    do { \
+        while ((call) != 0) \
+            CHECK(errno == ENOMEM); \
+    } while (0)
+
+/* Makes directories whose path has more than 64 KiB, and works in the last one. */
+static void nest(void)
+{
+    static char name[256];
+    memset(name, 'd', 255);
+    for (int i = 0; i < NESTED; i++) {
+        AT_LAST(mkdir(name, 0755));
+        AT_LAST(chdir(name));
+    }
+}
+
+/* Makes symbolic links that lead to one another, so that what is left of the path grows with each. */
+static void link_up(void)
+{
+    static char target[4000], name[8];
+    for (int i = 0; i < LINKS; i++) {
+        int at = snprintf(target, sizeof target, "l%d", i + 1);
+        while (at + 2 < (int)sizeof target)
+            at += sprintf(target + at, "/x");
+        snprintf(name, sizeof name, "l%d", i);
+        AT_LAST(symlink(target, name));
+    }
+}
+
+/* Locks every other byte, so that each lock stands by itself. */
+static void lock_bytes(int file)
+{
+    for (int i = 0; i < LOCKS; i++) {
+        struct flock lock = { .l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = 2 * i, .l_len = 1 };
+        CHECK(fcntl(file, F_SETLK, &lock) == 0 || errno == ENOMEM || errno == ENOLCK);
+    }
 }
 
 /* A list that finds no memory makes its call fail, and no more. */
@@ -449,7 +567,20 @@ static void lists(char *program)
     CHECK(setrlimit(RLIMIT_NOFILE, &limit) == 0);
     for (int i = 0; i < LONG; i++)
         arguments[i] = i == 0 ? program : i == 1 ? "child" : "";
+    nest();
+    link_up();
+    char path[4096];
     for (int i = 0; i < LISTS; i++) {
+        CHECK(syscall(SYS_getcwd, path, sizeof path) < 0 && (errno == ENAMETOOLONG || errno == ENOMEM));
+        long bytes = readlink("/proc/self/cwd", path, sizeof path);
+        CHECK(bytes == sizeof path || errno == ENOMEM || errno == ENAMETOOLONG);
+        CHECK(open("l0", O_RDONLY) < 0 && (errno == ELOOP || errno == ENOENT || errno == ENOMEM));
+        int file;
+        while ((file = open("locked", O_RDWR | O_CREAT, 0600)) < 0)
+            CHECK(errno == ENOMEM);
+        if (i % 10 == 0)
+            lock_bytes(file);
+        CHECK(close(file) == 0);
         CHECK(poll(entries, LONG, 0) >= 0 || errno == ENOMEM);
         CHECK(setgroups(LONG, groups) == 0 || errno == ENOMEM);
         CHECK(getgroups(LONG, groups) >= 0 || errno == ENOMEM);
@@ -473,6 +604,18 @@ int main(int count, char **arguments)
     }
     if (count > 1 && !strcmp(arguments[1], "crossings")) {
         run_threads(cross, 2 * PAIRS);
+        return 0;
+    }
+    if (count > 1 && !strcmp(arguments[1], "requeues")) {
+        requeues();
+        return 0;
+    }
+    if (count > 1 && !strcmp(arguments[1], "crowd")) {
+        crowd();
+        return 0;
+    }
+    if (count > 1 && !strcmp(arguments[1], "groups")) {
+        groups();
         return 0;
     }
     if (count > 1 && !strcmp(arguments[1], "lists")) {

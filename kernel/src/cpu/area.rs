@@ -42,6 +42,9 @@ pub struct CpuArea {
     current: Cell<*const ()>,
     /// Spin locks of Quire that the running code holds or waits for.
     spin_locks: Cell<u32>,
+    /// Spin locks that handlers take too, and that the running code holds or waits for; builds with checks
+    /// count them.
+    irq_locks: Cell<u32>,
     /// Turns of loops that wait for other tasks.
     turns: Cell<u32>,
     /// The running task should let others run, when it can.
@@ -79,6 +82,7 @@ impl CpuArea {
             interrupt_depth: Cell::new(0),
             current: Cell::new(core::ptr::null()),
             spin_locks: Cell::new(0),
+            irq_locks: Cell::new(0),
             turns: Cell::new(0),
             need_resched: AtomicBool::new(false),
             idle: AtomicBool::new(false),
@@ -137,6 +141,28 @@ impl CpuArea {
     /// Whether the running code may let another task run: no handler runs, and no spin lock is held.
     pub fn may_switch(&self) -> bool {
         self.spin_locks.get() == 0 && !self.in_interrupt()
+    }
+
+    /// Counts a lock in that handlers take too, with interrupts off. The matching call is
+    /// [`Self::remove_irq_lock`].
+    #[inline]
+    pub fn add_irq_lock(&self) {
+        if cfg!(debug_assertions) {
+            self.irq_locks.set(self.irq_locks.get() + 1);
+        }
+    }
+
+    /// Counts such a lock out.
+    #[inline]
+    pub fn remove_irq_lock(&self) {
+        if cfg!(debug_assertions) {
+            self.irq_locks.set(self.irq_locks.get() - 1);
+        }
+    }
+
+    /// Whether a task holds or waits for such a lock, as far as the build counts them.
+    pub fn has_irq_locks(&self) -> bool {
+        self.irq_locks.get() > 0 && !self.in_interrupt()
     }
 
     /// Counts a turn of a loop that waits, and returns the number.

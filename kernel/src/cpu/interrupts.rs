@@ -44,10 +44,18 @@ pub enum Kind {
     Flush,
 }
 
-/// How often each CPU was interrupted, by vector from [`FIRST_DEVICE`] on.
+/// How often each CPU was interrupted: by devices, and by the three vectors from [`RESCHEDULE`] on.
 static COUNTS: [[AtomicU64; COUNTED]; MAX_CPUS] =
     [const { [const { AtomicU64::new(0) }; COUNTED] }; MAX_CPUS];
-const COUNTED: usize = 256 - FIRST_DEVICE as usize;
+const COUNTED: usize = DEVICES + 3;
+
+/// The place of a vector of [`kinds`] among a CPU's counts.
+fn place_of(vector: u8) -> usize {
+    match vector.checked_sub(RESCHEDULE) {
+        Some(own) => DEVICES + usize::from(own),
+        None => usize::from(vector.wrapping_sub(FIRST_DEVICE)),
+    }
+}
 
 /// The vectors in use, and what each is for.
 pub fn kinds() -> impl Iterator<Item = (u8, Kind)> {
@@ -58,16 +66,14 @@ pub fn kinds() -> impl Iterator<Item = (u8, Kind)> {
 
 /// How often a CPU was interrupted by a vector of [`kinds`].
 pub fn count(cpu: usize, vector: u8) -> u64 {
-    COUNTS[cpu][usize::from(vector - FIRST_DEVICE)].load(Ordering::Relaxed)
+    COUNTS[cpu][place_of(vector)].load(Ordering::Relaxed)
 }
 
 /// Serves an interrupt. Interrupts are off.
 pub fn handle(vector: u64) {
     let area = area::this();
     area.enter_interrupt();
-    if let Some(count) =
-        COUNTS[area::cpu_id().index()].get((vector as usize).wrapping_sub(FIRST_DEVICE.into()))
-    {
+    if let Some(count) = COUNTS[area::cpu_id().index()].get(place_of(vector as u8)) {
         count.fetch_add(1, Ordering::Relaxed);
     }
     match vector as u8 {

@@ -8,6 +8,8 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use super::node::Node;
+use crate::errno::Errno;
+use crate::memory::list;
 use crate::sync::Mutex;
 
 /// A name of a node.
@@ -122,28 +124,31 @@ impl Dentry {
     }
 
     /// The path from the root of everything, as `/proc` shows it.
-    pub fn path(self: &Arc<Self>) -> Vec<u8> {
-        let mut path = self.path_below(None);
-        if self.is_removed() {
-            path.extend_from_slice(b" (deleted)");
-        }
-        path
+    ///
+    /// # Errors
+    /// [`Errno::ENOMEM`]: a program may nest directories as deep as it likes.
+    pub fn path(self: &Arc<Self>) -> Result<Vec<u8>, Errno> {
+        let path = self.path_below(None)?;
+        if self.is_removed() { list::concat([&path, b" (deleted)".as_slice()].into_iter()) } else { Ok(path) }
     }
 
     /// The path from `root`, or from the top where that is not above.
-    pub fn path_below(self: &Arc<Self>, root: Option<&Arc<Dentry>>) -> Vec<u8> {
+    ///
+    /// # Errors
+    /// As [`Self::path`].
+    pub fn path_below(self: &Arc<Self>, root: Option<&Arc<Dentry>>) -> Result<Vec<u8>, Errno> {
         let mut names: Vec<Arc<[u8]>> = Vec::new();
         let mut at = self.clone();
         while !root.is_some_and(|root| Arc::ptr_eq(root, &at)) {
             let Some(parent) = at.parent() else { break };
-            names.push(at.name());
+            list::append(&mut names, [at.name()])?;
             at = parent;
         }
         if names.is_empty() {
             // The root, or a node without a place.
-            return if root.is_some() { b"/".to_vec() } else { at.name().to_vec() };
+            return Ok(if root.is_some() { b"/".to_vec() } else { at.name().to_vec() });
         }
-        names.iter().rev().flat_map(|name| [b"/".as_slice(), name]).flatten().copied().collect()
+        list::concat(names.iter().rev().flat_map(|name| [b"/".as_slice(), name]))
     }
 }
 

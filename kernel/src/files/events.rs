@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use linux_raw_sys::general as abi;
 
 use crate::errno::Errno;
-use crate::sync::IrqLock;
+use crate::sync::Mutex;
 use crate::task::wait::WaitQueue;
 
 /// What a file is ready for: the bits of `poll(2)`.
@@ -29,13 +29,13 @@ pub trait Watcher: Send + Sync {
 #[derive(Default)]
 pub struct Waiters {
     queue: WaitQueue,
-    watchers: IrqLock<Vec<Arc<dyn Watcher>>>,
+    watchers: Mutex<Vec<Arc<dyn Watcher>>>,
 }
 
 impl Waiters {
     /// None yet.
     pub const fn new() -> Self {
-        Self { queue: WaitQueue::new(), watchers: IrqLock::new(Vec::new()) }
+        Self { queue: WaitQueue::new(), watchers: Mutex::new(Vec::new()) }
     }
 
     /// Sleeps until `condition` gives a value; with `nonblocking` it fails instead.

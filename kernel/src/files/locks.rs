@@ -11,6 +11,7 @@ use core::ptr;
 use super::open::OpenFile;
 use super::table::FileTable;
 use crate::errno::Errno;
+use crate::memory::list;
 use crate::sync::Mutex;
 use crate::task::wait::WaitQueue;
 
@@ -88,7 +89,7 @@ fn key(file: &OpenFile) -> NodeKey {
 ///
 /// # Errors
 /// [`Errno::EAGAIN`] when another owner's lock is in the way and the caller does not wait; [`Errno::EINTR`],
-/// [`Errno::EDEADLK`] are not told apart: a wait ends by a signal only.
+/// [`Errno::EDEADLK`] are not told apart: a wait ends by a signal only; [`Errno::ENOLCK`] without memory.
 pub fn acquire(file: &OpenFile, lock: Lock, waits: bool) -> Result<(), Errno> {
     let key = key(file);
     let attempt = || {
@@ -97,52 +98,59 @@ pub fn acquire(file: &OpenFile, lock: Lock, waits: bool) -> Result<(), Errno> {
         if held.iter().any(|other| other.conflicts(&lock)) {
             return None;
         }
-        let weaker = replace(held, &lock, true);
+        let replaced = replace(held, &lock, true);
         drop(locks);
-        if weaker {
+        if replaced == Ok(true) {
             RELEASED.wake_all();
         }
-        Some(())
+        Some(replaced.map(drop))
     };
-    if waits { RELEASED.wait_until(attempt) } else { attempt().ok_or(Errno::EAGAIN) }
+    if waits { RELEASED.wait_until(attempt)? } else { attempt().ok_or(Errno::EAGAIN)? }
 }
 
 /// Gives up what the lock's owner has locked of its range.
-pub fn release(file: &OpenFile, lock: Lock) {
+///
+/// # Errors
+/// [`Errno::ENOLCK`] without memory: what is left on both sides of the range may need some.
+pub fn release(file: &OpenFile, lock: Lock) -> Result<(), Errno> {
     let mut locks = LOCKS.lock();
     if let Some(held) = locks.get_mut(&key(file)) {
-        replace(held, &lock, false);
+        replace(held, &lock, false)?;
         if held.is_empty() {
             locks.remove(&key(file));
         }
     }
     drop(locks);
     RELEASED.wake_all();
+    Ok(())
 }
 
 /// Cuts the range of `lock` out of what its owner has, and puts the lock there if `keep`. Returns whether something
 /// became free.
-fn replace(held: &mut Vec<Lock>, lock: &Lock, keep: bool) -> bool {
-    let mut rest = Vec::new();
+///
+/// # Errors
+/// [`Errno::ENOLCK`] without memory; nothing has changed then.
+fn replace(held: &mut Vec<Lock>, lock: &Lock, keep: bool) -> Result<bool, Errno> {
+    // An owner's locks do not overlap each other, so only the first and the last that are cut leave
+    // something.
+    list::reserve(held, 3).map_err(|_| Errno::ENOLCK)?;
+    let (mut before, mut after) = (None, None);
     let mut freed = false;
     held.retain(|old| {
         let cut = old.is_alike(lock) && old.overlaps(lock);
         if cut {
             freed |= !keep || old.exclusive && !lock.exclusive;
             if old.start < lock.start {
-                rest.push(Lock { last: lock.start - 1, ..*old });
+                before = Some(Lock { last: lock.start - 1, ..*old });
             }
             if old.last > lock.last {
-                rest.push(Lock { start: lock.last + 1, ..*old });
+                after = Some(Lock { start: lock.last + 1, ..*old });
             }
         }
         !cut
     });
-    held.append(&mut rest);
-    if keep {
-        held.push(*lock);
-    }
-    freed
+    held.extend(before.into_iter().chain(after).chain(keep.then_some(*lock)));
+    Ok(freed)
 }
 
 /// The first lock of another owner that is in the way of this one.

@@ -189,7 +189,8 @@ pub fn end() {
         if let Some(fs) = &mounted.disk
             && let Err(errno) = fs.unmount()
         {
-            log!("{} cannot be unmounted: {errno}", mounted.root.path().escape_ascii());
+            let path = mounted.root.path().unwrap_or_default();
+            log!("{} cannot be unmounted: {errno}", path.escape_ascii());
         }
         tmpfs::dismantle(&mounted.root);
         if let Some(below) = &mounted.below {

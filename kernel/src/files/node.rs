@@ -219,7 +219,7 @@ pub trait Node: Any + Send + Sync {
     fn link_text(&self) -> Result<Vec<u8>, Errno> {
         match self.target()? {
             Target::Path(path) => Ok(path),
-            Target::Place(place) => Ok(place.path()),
+            Target::Place(place) => place.path(),
         }
     }
 

@@ -15,6 +15,7 @@ use super::io::{Sink, Source};
 use super::locks;
 use super::node::{Attributes, Entry, Kind};
 use crate::errno::Errno;
+use crate::memory::list;
 use crate::memory::manager::KernelFile;
 use crate::memory::user::UserMemory;
 use crate::sync::Mutex;
@@ -221,10 +222,13 @@ impl OpenFile {
     }
 
     /// Tells `listener` when the file goes.
-    pub fn tell_closing(&self, listener: Weak<dyn Closing>) {
+    ///
+    /// # Errors
+    /// [`Errno::ENOMEM`].
+    pub fn tell_closing(&self, listener: Weak<dyn Closing>) -> Result<(), Errno> {
         let mut told = self.told.lock();
         told.retain(|other| other.strong_count() > 0 && !other.ptr_eq(&listener));
-        told.push(listener);
+        list::append(&mut told, [listener])
     }
 
     /// Where it was opened.

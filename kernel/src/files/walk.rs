@@ -8,6 +8,7 @@ use linux_raw_sys::general as abi;
 use super::dentry::Dentry;
 use super::node::{Directory, Kind, Target};
 use crate::errno::Errno;
+use crate::memory::list;
 use crate::task::credentials::{EXECUTE, WRITE, check_file, check_owner, check_search};
 
 /// The longest path, with the zero byte at its end (`PATH_MAX`).
@@ -202,12 +203,11 @@ impl Walker<'_> {
             return Err(Errno::ELOOP);
         }
         match link.node().target()? {
-            Target::Path(mut path) => {
+            Target::Path(path) => {
                 if path.is_empty() {
                     return Err(Errno::ENOENT);
                 }
-                path.extend_from_slice(&self.rest);
-                self.rest = path;
+                self.rest = list::concat([path.as_slice(), &self.rest].into_iter())?;
                 self.start()?;
                 Ok(false)
             }

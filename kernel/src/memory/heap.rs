@@ -2,7 +2,8 @@
 //!
 //! Rust's small containers cannot report that memory is short. So when Quire has none, an allocation of at most 64 KiB
 //! gets a folio that was set aside, and the task that took it fills the reserve again before it returns to its program
-//! (`crate::task::oom`). Larger allocations fail, and their callers must expect it.
+//! (`crate::task::oom`). Larger allocations fail, and their callers must expect it. What a call makes many of goes
+//! to a list, which fails when half of the reserve is used ([`super::list`]).
 
 use core::alloc::{GlobalAlloc, Layout};
 use core::ptr::null_mut;
@@ -28,13 +29,16 @@ pub struct KernelHeap {
     reserve: [AtomicPtr<u8>; SLOTS],
     /// A folio was taken since [`Self::refill`] found all there.
     is_used: AtomicBool,
+    /// See [`Self::is_short`].
+    is_short: AtomicBool,
 }
 
 impl KernelHeap {
     /// A heap that has no memory yet.
     pub const fn new() -> Self {
         let reserve = [const { AtomicPtr::new(null_mut()) }; SLOTS];
-        Self { heap: Heap::new(), reserve, is_used: AtomicBool::new(true) }
+        let (is_used, is_short) = (AtomicBool::new(true), AtomicBool::new(false));
+        Self { heap: Heap::new(), reserve, is_used, is_short }
     }
 
     /// Quire's heap below.
@@ -50,7 +54,19 @@ impl KernelHeap {
         // Each slot is tried: the next allocation may succeed.
         let empty = self.slots().filter(|&(slot, layout)| !self.fill(slot, layout)).count();
         self.is_used.fetch_or(empty != 0, Ordering::Relaxed);
+        self.note_use();
         empty == 0
+    }
+
+    /// Whether half of the single frames are used.
+    pub fn is_short(&self) -> bool {
+        self.is_short.load(Ordering::Relaxed)
+    }
+
+    fn note_use(&self) {
+        let singles = || self.slots().filter(|(_, layout)| layout.size() == FRAME_SIZE as usize);
+        let empty = singles().filter(|(slot, _)| slot.load(Ordering::Relaxed).is_null()).count();
+        self.is_short.store(2 * empty >= singles().count(), Ordering::Relaxed);
     }
 
     fn fill(&self, slot: &AtomicPtr<u8>, layout: Layout) -> bool {
@@ -77,7 +93,9 @@ impl KernelHeap {
         let order = wanted.size().max(wanted.align()).div_ceil(FRAME_SIZE as usize).next_power_of_two();
         let fitting = self.slots().filter(|(_, layout)| layout.size() == order * FRAME_SIZE as usize);
         let mut folios = fitting.map(|(slot, _)| slot.swap(null_mut(), Ordering::Acquire));
-        folios.find(|folio| !folio.is_null()).unwrap_or(null_mut())
+        let folio = folios.find(|folio| !folio.is_null()).unwrap_or(null_mut());
+        self.note_use();
+        folio
     }
 
     fn slots(&self) -> impl Iterator<Item = (&AtomicPtr<u8>, Layout)> {
@@ -102,12 +120,20 @@ impl KernelHeap {
 // interrupts and for large layouts, and its slot is empty while it is in use (X8).
 unsafe impl GlobalAlloc for KernelHeap {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        debug_assert!(
+            !area::this().has_irq_locks(),
+            "a handler may have interrupted the holder of a slab's lock"
+        );
         // SAFETY: E1: the caller's contract is the same.
         let memory = unsafe { self.heap.alloc(layout) };
         if memory.is_null() { self.take(layout) } else { memory }
     }
 
     unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
+        debug_assert!(
+            !area::this().has_irq_locks(),
+            "a handler may have interrupted the holder of a slab's lock"
+        );
         // SAFETY: E1: the memory is the inner heap's, and the caller's contract is the same.
         unsafe { self.heap.dealloc(memory, layout) }
     }

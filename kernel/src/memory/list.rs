@@ -1,7 +1,11 @@
 //! Lists that a program can make long. An allocation of more than 64 KiB can fail (`super::heap`), so these report it.
+//!
+//! Their items may be small objects, which come out of the heap's reserve when memory is short. A list that
+//! still grows then fails too, before there is nothing left for calls that make few objects.
 
 use alloc::vec::Vec;
 
+use super::manager;
 use crate::errno::Errno;
 
 /// The items as a list.
@@ -28,10 +32,22 @@ pub fn append<T>(list: &mut Vec<T>, items: impl IntoIterator<Item = T>) -> Resul
     Ok(())
 }
 
+/// The parts one after the other.
+///
+/// # Errors
+/// [`Errno::ENOMEM`].
+pub fn concat<'p>(parts: impl Iterator<Item = &'p [u8]> + Clone) -> Result<Vec<u8>, Errno> {
+    let mut whole = Vec::new();
+    reserve(&mut whole, parts.clone().map(<[u8]>::len).sum())?;
+    parts.for_each(|part| whole.extend_from_slice(part));
+    Ok(whole)
+}
+
 /// Makes room for more items.
 ///
 /// # Errors
 /// [`Errno::ENOMEM`].
 pub fn reserve<T>(list: &mut Vec<T>, more: usize) -> Result<(), Errno> {
-    list.try_reserve(more).map_err(|_| Errno::ENOMEM)
+    let has_room = !manager::is_heap_short() && list.try_reserve(more).is_ok();
+    has_room.then_some(()).ok_or(Errno::ENOMEM)
 }

@@ -57,6 +57,11 @@ pub fn refill_heap() -> bool {
     HEAP.refill()
 }
 
+/// Whether much of that reserve is used.
+pub fn is_heap_short() -> bool {
+    HEAP.is_short()
+}
+
 /// Idle CPUs keep this share of the memory cleared, in blocks of 2 MiB, so that programs find it zero, and as
 /// much of each pool of huge pages.
 const CLEARED_SHARE: u64 = 8;

@@ -10,7 +10,9 @@ use alloc::vec::Vec;
 use quire::addr::VirtAddr;
 use quire_interop::proc::MappedFile;
 
+use crate::errno::Errno;
 use crate::files::dentry::Dentry;
+use crate::memory::list;
 use crate::sync::Mutex;
 use crate::task::table;
 
@@ -34,15 +36,18 @@ struct Places {
 static PLACES: Mutex<Places> = Mutex::new(Places { by_number: BTreeMap::new(), limit: MANY });
 
 /// A program maps, or is about to map, the file with this number.
-pub fn note_mapped(number: u64, dentry: &Arc<Dentry>) {
+///
+/// # Errors
+/// [`Errno::ENOMEM`].
+pub fn note_mapped(number: u64, dentry: &Arc<Dentry>) -> Result<(), Errno> {
     let known = |place: &Place| core::ptr::eq(place.dentry.as_ptr(), Arc::as_ptr(dentry));
     if PLACES.lock().by_number.get(&number).is_some_and(known) {
-        return;
+        return Ok(());
     }
     let attributes = dentry.node().attributes();
     let device = ((attributes.fs >> 8) as u32, (attributes.fs & 0xff) as u32);
     let file = MappedFile { device, inode: attributes.number };
-    let place = Place { dentry: Arc::downgrade(dentry), path: dentry.path(), file };
+    let place = Place { dentry: Arc::downgrade(dentry), path: dentry.path()?, file };
     let (old, many) = {
         let mut places = PLACES.lock();
         let old = places.by_number.insert(number, place);
@@ -50,22 +55,31 @@ pub fn note_mapped(number: u64, dentry: &Arc<Dentry>) {
     };
     drop(old);
     if many {
-        forget_unmapped();
+        forget_unmapped()?;
     }
+    Ok(())
 }
 
-/// Where the file with this number is: its path as it is now, device and inode.
-pub(super) fn place_of(number: u64) -> Option<(Vec<u8>, MappedFile)> {
-    let (dentry, path, file) = {
+/// The device and the inode of the file with this number.
+pub(super) fn file_of(number: u64) -> Option<MappedFile> {
+    PLACES.lock().by_number.get(&number).map(|place| place.file)
+}
+
+/// The path of the file with this number, as it is now.
+///
+/// # Errors
+/// [`Errno::ENOMEM`].
+pub(super) fn path_of(number: u64) -> Result<Option<Vec<u8>>, Errno> {
+    let (dentry, path) = {
         let places = PLACES.lock();
-        let place = places.by_number.get(&number)?;
-        (place.dentry.upgrade(), place.path.clone(), place.file)
+        let Some(place) = places.by_number.get(&number) else { return Ok(None) };
+        (place.dentry.upgrade(), list::concat([place.path.as_slice()].into_iter())?)
     };
-    Some(match dentry {
-        Some(dentry) => (dentry.path(), file),
-        None if path.ends_with(DELETED) => (path, file),
-        None => ([&path, DELETED].concat(), file),
-    })
+    match dentry {
+        Some(dentry) => dentry.path().map(Some),
+        None if path.ends_with(DELETED) => Ok(Some(path)),
+        None => list::concat([path.as_slice(), DELETED].into_iter()).map(Some),
+    }
 }
 
 /// What follows the path of a file that was removed.
@@ -77,8 +91,8 @@ pub fn forget() {
     drop(gone);
 }
 
-fn forget_unmapped() {
-    let mapped = mapped_numbers();
+fn forget_unmapped() -> Result<(), Errno> {
+    let mapped = mapped_numbers()?;
     let gone = {
         let mut places = PLACES.lock();
         let (kept, gone): (BTreeMap<_, _>, BTreeMap<_, _>) =
@@ -90,10 +104,11 @@ fn forget_unmapped() {
         gone
     };
     drop(gone);
+    Ok(())
 }
 
 /// The files that any process maps, in ascending order.
-fn mapped_numbers() -> Vec<u64> {
+fn mapped_numbers() -> Result<Vec<u64>, Errno> {
     let mut numbers = Vec::new();
     for process in table::processes() {
         let Some(space) = process.space_handle() else { continue };
@@ -101,11 +116,11 @@ fn mapped_numbers() -> Vec<u64> {
         while let Some(vma) = space.next_vma(at) {
             at = vma.range.end;
             if vma.file_number != 0 {
-                numbers.push(vma.file_number);
+                list::append(&mut numbers, [vma.file_number])?;
             }
         }
     }
     numbers.sort_unstable();
     numbers.dedup();
-    numbers
+    Ok(numbers)
 }

@@ -42,7 +42,7 @@ pub use fault_log::program_ends;
 pub use oom::badness;
 pub use settings::{SETTINGS, VERSION};
 pub use stat::note_idle;
-pub use text::Text;
+pub use text::{Text, write_bytes};
 
 /// Writes the text of a file.
 pub type Writer = Box<dyn Fn(&mut dyn Write) -> Result<(), Errno> + Send + Sync>;

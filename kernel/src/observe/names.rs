@@ -7,7 +7,7 @@ use quire::filemap::FileKind;
 use quire::vm::VmaInfo;
 use quire_interop::proc::{MappedFile, Names};
 
-use super::mapped_files::place_of;
+use super::mapped_files::{file_of, path_of};
 use super::text::write_name;
 use crate::ipc;
 use crate::task::process::Process;
@@ -29,12 +29,11 @@ impl ProcessNames {
 impl Names for ProcessNames {
     fn file(&self, vma: &VmaInfo) -> MappedFile {
         let segment = || ipc::of_file(vma.file_number).map_or(0, |segment| segment.id.into());
-        let place = place_of(vma.file_number).map(|(_, file)| file);
-        place.unwrap_or_else(|| MappedFile { device: NO_PLACE, inode: segment() })
+        file_of(vma.file_number).unwrap_or_else(|| MappedFile { device: NO_PLACE, inode: segment() })
     }
 
     fn path(&self, vma: &VmaInfo, out: &mut dyn Write) -> fmt::Result {
-        if let Some((path, _)) = place_of(vma.file_number) {
+        if let Some(path) = path_of(vma.file_number).map_err(|_| fmt::Error)? {
             return write_name(out, &path);
         }
         if let Some(segment) = ipc::of_file(vma.file_number) {

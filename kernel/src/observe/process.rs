@@ -46,7 +46,7 @@ pub(super) static FILES: &[ProcessFile] = &[
     file("status", 0o444, ProcessContent::Thread(status::status)),
     file("stat", 0o444, ProcessContent::Thread(stat::stat)),
     text("statm", statm),
-    text("cgroup", |process, out| out.write_str(&generated::group_line(process))),
+    text("cgroup", |process, out| generated::write_group(process, out)),
     text("limits", |process, out| {
         limits::limits(out, |resource| {
             process.limits.get(resource).map_or([0; 2], |limit| [limit.soft, limit.hard])

@@ -56,7 +56,7 @@ impl Write for Text {
 }
 
 /// Writes bytes that are meant to be text. What is none becomes a replacement character.
-pub(super) fn write_bytes(out: &mut dyn Write, bytes: &[u8]) -> fmt::Result {
+pub fn write_bytes(out: &mut dyn Write, bytes: &[u8]) -> fmt::Result {
     for chunk in bytes.utf8_chunks() {
         out.write_str(chunk.valid())?;
         if !chunk.invalid().is_empty() {

@@ -72,7 +72,7 @@ impl ProgramFile {
     pub fn file(&self) -> Result<&KernelFile, Errno> {
         match self.open.mapping() {
             Ok(Mapping::File(file)) => {
-                note_mapped(file.number(), &self.place);
+                note_mapped(file.number(), &self.place)?;
                 Ok(file)
             }
             _ => Err(Errno::ENOEXEC),

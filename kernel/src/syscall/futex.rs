@@ -40,7 +40,7 @@ impl Call<'_> {
                 Err(Errno::EINVAL)
             }
             abi::FUTEX_REQUEUE => {
-                let (woken, moved) = futex::requeue(key(at)?, key(second)?, value, fourth as u32);
+                let (woken, moved) = futex::requeue(key(at)?, key(second)?, value, fourth as u32)?;
                 Ok(woken + moved)
             }
             abi::FUTEX_CMP_REQUEUE => {
@@ -48,7 +48,7 @@ impl Call<'_> {
                 if self.memory.read_u32(VirtAddr(at))? != bits {
                     return Err(Errno::EAGAIN);
                 }
-                let (woken, moved) = futex::requeue(from, to, value, fourth as u32);
+                let (woken, moved) = futex::requeue(from, to, value, fourth as u32)?;
                 Ok(woken + moved)
             }
             abi::FUTEX_WAKE_OP => {

@@ -10,6 +10,7 @@ use super::process::Process;
 use super::thread::{Task, UserContext};
 use super::{run, sched, table};
 use crate::errno::Errno;
+use crate::memory::list;
 use crate::memory::manager::Space;
 use crate::memory::user::UserMemory;
 use crate::observe::allows_fork;
@@ -93,15 +94,20 @@ fn build(task: &Task, request: &CloneRequest, id: u32) -> Result<Arc<Task>, Errn
     let space = child_space(task, request)?;
     let is_thread = request.has(abi::CLONE_THREAD);
     let process = if is_thread { task.process.clone() } else { child_process(task, request, id, &space)? };
+    // Both lists can grow long. They are added to later, where nothing can fail.
+    list::reserve(&mut process.threads.lock(), 1)?;
+    let parent = (!is_thread).then(|| parent_of_child(task, request));
+    if let Some(parent) = &parent {
+        list::reserve(&mut parent.children.lock(), 1)?;
+    }
     let new = Task::new(process, id, child_context(task, request), Some(space), run::task_start)?;
     let child_tid = |flag| if request.has(flag) { request.child_tid } else { 0 };
     new.clear_child_tid.store(child_tid(abi::CLONE_CHILD_CLEARTID), Ordering::Relaxed);
     new.store_child_id_at.store(child_tid(abi::CLONE_CHILD_SETTID), Ordering::Relaxed);
     new.nodes.inherit(&task.nodes);
     new.signals.inherit(&task.signals, request.has(abi::CLONE_VM) && !request.has(abi::CLONE_VFORK));
-    if !is_thread {
-        let parent = parent_of_child(task, request);
-        super::exit::adopt(&parent, &new.process);
+    if let Some(parent) = &parent {
+        super::exit::adopt(parent, &new.process);
     }
     Ok(new)
 }

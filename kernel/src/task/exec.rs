@@ -39,6 +39,7 @@ pub fn execute(task: &Arc<Task>, file: ProgramFile, strings: Strings) -> Result<
         // A program may rely on its first argument.
         strings.arguments.push(Vec::new());
     }
+    let executable = file.place.path()?;
     program_ends(&task.process);
     let old = task.space_handle();
     task.replace_space(Arc::new(manager().new_mm()?));
@@ -51,7 +52,7 @@ pub fn execute(task: &Arc<Task>, file: ProgramFile, strings: Strings) -> Result<
             let own = |bit: u32, id: u32| Some(id).filter(|_| attributes.mode & bit != 0);
             let (user, group) = (own(abi::S_ISUID, attributes.uid), own(abi::S_ISGID, attributes.gid));
             let credentials = task.process.credentials().for_program(user, group);
-            begin(task, context, identity(file), credentials);
+            begin(task, context, identity(file, executable), credentials);
             *task.process.account.program.lock() = layout;
             Ok(())
         }
@@ -118,11 +119,11 @@ fn end_other_threads(task: &Arc<Task>) {
     process.child_events.wait_uninterruptible(|| (process.threads.lock().len() <= 1).then_some(()));
 }
 
-fn identity(file: ProgramFile) -> Identity {
+fn identity(file: ProgramFile, executable: Vec<u8>) -> Identity {
     let path = &file.path;
     let base = path.rsplit(|&byte| byte == b'/').next().unwrap_or(path);
     let mut name = [0; 16];
     let length = base.len().min(15);
     name[..length].copy_from_slice(&base[..length]);
-    Identity { name, executable: file.place.path(), claim: Some(file.claim) }
+    Identity { name, executable, claim: Some(file.claim) }
 }

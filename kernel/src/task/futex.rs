@@ -14,8 +14,9 @@ use quire::vm::Access;
 use super::sched;
 use super::thread::Task;
 use crate::errno::Errno;
+use crate::memory::list;
 use crate::memory::user::UserMemory;
-use crate::sync::IrqLock;
+use crate::sync::Mutex;
 use crate::time;
 
 const BUCKETS: usize = 64;
@@ -57,24 +58,32 @@ impl Key {
         }
     }
 
-    fn bucket(self) -> &'static IrqLock<Vec<Arc<Waiter>>> {
+    fn bucket(self) -> &'static Bucket {
+        &QUEUES[self.bucket_number()]
+    }
+
+    fn bucket_number(self) -> usize {
         let word = match self {
             Self::Private(space, addr) => addr ^ space << 32,
             Self::Shared(addr) => addr,
         };
         let mixed = word.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        &QUEUES[(mixed >> 58) as usize % BUCKETS]
+        (mixed >> 58) as usize % BUCKETS
     }
 }
 
 struct Waiter {
     task: Arc<Task>,
-    key: IrqLock<Key>,
+    /// Changes while the buckets of the old and of the new key are locked.
+    key: Mutex<Key>,
     bits: u32,
     woken: AtomicBool,
 }
 
-static QUEUES: [IrqLock<Vec<Arc<Waiter>>>; BUCKETS] = [const { IrqLock::new(Vec::new()) }; BUCKETS];
+/// The waiters of some keys, the one that waits longest first.
+type Bucket = Mutex<Vec<Arc<Waiter>>>;
+
+static QUEUES: [Bucket; BUCKETS] = [const { Mutex::new(Vec::new()) }; BUCKETS];
 
 /// A word to wait for.
 #[derive(Clone, Copy, Debug)]
@@ -91,16 +100,17 @@ pub struct Word {
 /// which one it was.
 ///
 /// # Errors
-/// [`Errno::EAGAIN`] if one has another value, [`Errno::ETIMEDOUT`], [`Errno::EINTR`], [`Errno::EFAULT`].
+/// [`Errno::EAGAIN`] if one has another value, [`Errno::ETIMEDOUT`], [`Errno::EINTR`], [`Errno::EFAULT`],
+/// [`Errno::ENOMEM`].
 pub fn wait(words: &[Word], bits: u32, deadline: Option<u64>) -> Result<usize, Errno> {
     let task = sched::current();
     let mut waiters: Vec<Arc<Waiter>> = Vec::new();
     waiters.try_reserve_exact(words.len()).map_err(|_| Errno::ENOMEM)?;
     let entered = words.iter().try_for_each(|word| {
         let waiter =
-            Waiter { task: task.clone(), key: IrqLock::new(word.key), bits, woken: AtomicBool::new(false) };
+            Waiter { task: task.clone(), key: Mutex::new(word.key), bits, woken: AtomicBool::new(false) };
         let waiter = Arc::new(waiter);
-        word.key.bucket().lock().push(waiter.clone());
+        list::append(&mut word.key.bucket().lock(), [waiter.clone()])?;
         waiters.push(waiter);
         let value = UserMemory::of(task.space()).read_u32(word.addr)?;
         if value == word.expected { Ok(()) } else { Err(Errno::EAGAIN) }
@@ -169,23 +179,36 @@ pub fn wake_key(key: Key, most: u32, bits: u32) -> u64 {
 
 /// Wakes up to `most` waiters, and moves up to `move_most` others to another futex. Returns how many were woken and
 /// how many moved.
-pub fn requeue(from: Key, to: Key, most: u32, move_most: u32) -> (u64, u64) {
+///
+/// # Errors
+/// [`Errno::ENOMEM`]; none moved then.
+pub fn requeue(from: Key, to: Key, most: u32, move_most: u32) -> Result<(u64, u64), Errno> {
     let woken = wake_key(from, most, ANY);
-    let mut moved = Vec::new();
-    from.bucket().lock().retain(|waiter| {
-        let chosen = (moved.len() as u64) < u64::from(move_most) && *waiter.key.lock() == from;
-        if chosen {
-            moved.push(waiter.clone());
-        }
-        !chosen
-    });
-    let count = moved.len() as u64;
-    for waiter in moved {
-        let mut queue = to.bucket().lock();
-        *waiter.key.lock() = to;
-        queue.push(waiter);
+    let is_chosen = |waiter: &mut Arc<Waiter>| *waiter.key.lock() == from;
+    let (first, second) = (from.bucket_number(), to.bucket_number());
+    if first == second {
+        let mut queue = from.bucket().lock();
+        let chosen = queue.iter_mut().filter_map(|waiter| is_chosen(waiter).then_some(waiter));
+        let moved = chosen.take(move_most as usize).map(|waiter| *waiter.key.lock() = to).count();
+        return Ok((woken, moved as u64));
     }
-    (woken, count)
+    // Both are locked at once, in one order for all: a waiter that leaves meanwhile finds itself in one of
+    // them.
+    let lower = QUEUES[first.min(second)].lock();
+    let upper = QUEUES[first.max(second)].lock();
+    let (mut old, mut new) = if first < second { (lower, upper) } else { (upper, lower) };
+    let count =
+        old.iter_mut().filter_map(|waiter| is_chosen(waiter).then_some(())).take(move_most as usize).count();
+    list::reserve(&mut new, count)?;
+    let mut left = count;
+    new.extend(old.extract_if(.., |waiter| {
+        let chosen = left > 0 && is_chosen(waiter);
+        left -= usize::from(chosen);
+        chosen
+    }));
+    let start = new.len() - count;
+    new[start..].iter().for_each(|waiter| *waiter.key.lock() = to);
+    Ok((woken, count as u64))
 }
 
 /// Marks the robust futexes that the task holds as left by a dead owner, and wakes a waiter of each.

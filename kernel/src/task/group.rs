@@ -4,9 +4,9 @@
 //! (`cgroup.subtree_control`); otherwise its processes are counted where the other one's are. As in Linux, a group
 //! that gives the controller has no processes of its own, unless it is the root.
 
-use alloc::string::String;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
+use core::iter;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use quire::hugetlb::HugeGroup;
@@ -16,6 +16,7 @@ use super::process::Process;
 use super::sleep_lock::SleepLock;
 use super::table;
 use crate::errno::Errno;
+use crate::memory::list;
 use crate::memory::manager::manager;
 use crate::sync::Mutex;
 
@@ -74,16 +75,20 @@ impl ControlGroup {
         self.parent.as_ref()?.upgrade()
     }
 
-    /// Its path from the root.
-    pub fn path(&self) -> String {
-        match self.parent() {
-            None => "/".into(),
-            Some(parent) => {
-                let above = parent.path();
-                let gap = if above.ends_with('/') { "" } else { "/" };
-                alloc::format!("{above}{gap}{}", String::from_utf8_lossy(&self.name))
-            }
+    /// The names on its path from the root, its own first. A loop, since a program may nest groups deeper
+    /// than the kernel's stack.
+    ///
+    /// # Errors
+    /// [`Errno::ENOMEM`].
+    pub fn names(&self) -> Result<Vec<Arc<[u8]>>, Errno> {
+        let named = |group: Option<Arc<Self>>| group.filter(|group| group.parent.is_some());
+        let mut names = Vec::new();
+        if self.parent.is_some() {
+            list::append(&mut names, [self.name.clone()])?;
         }
+        let above = iter::successors(named(self.parent()), |group| named(group.parent()));
+        list::append(&mut names, above.map(|group| group.name.clone()))?;
+        Ok(names)
     }
 
     /// Whether it may count huge pages, or give this to its children.
@@ -102,8 +107,16 @@ impl ControlGroup {
     }
 
     /// Its children.
-    pub fn children(&self) -> Vec<Arc<Self>> {
-        self.children.lock().clone()
+    ///
+    /// # Errors
+    /// [`Errno::ENOMEM`].
+    pub fn children(&self) -> Result<Vec<Arc<Self>>, Errno> {
+        list::collect(self.children.lock().iter().cloned())
+    }
+
+    /// Its child of this name.
+    pub fn child(&self, name: &[u8]) -> Option<Arc<Self>> {
+        self.children.lock().iter().find(|child| *child.name == *name).cloned()
     }
 
     /// Its processes.
@@ -118,13 +131,18 @@ impl ControlGroup {
     /// [`Errno::EEXIST`]; those of [`HugeGroupError`](quire::hugetlb::HugeGroupError).
     pub fn make(self: &Arc<Self>, name: &[u8]) -> Result<Arc<Self>, Errno> {
         let _one_at_a_time = CHANGES.lock();
-        if self.children().iter().any(|child| *child.name == *name) {
+        if self.child(name).is_some() {
             return Err(Errno::EEXIST);
         }
         let huge = if self.gives() { self.make_counter()? } else { *self.huge.lock() };
         let child = Self::new(name.into(), Some(Arc::downgrade(self)), huge);
-        self.children.lock().push(child.clone());
-        Ok(child)
+        let added = list::append(&mut self.children.lock(), [child.clone()]);
+        if added.is_err()
+            && let Some(counter) = child.counter()
+        {
+            manager().huge_pools().remove_group(counter);
+        }
+        added.map(|()| child)
     }
 
     fn make_counter(&self) -> Result<HugeGroup, Errno> {
@@ -139,7 +157,7 @@ impl ControlGroup {
     /// [`Errno::ENOENT`]; [`Errno::EBUSY`] while it has processes or children.
     pub fn remove(&self, name: &[u8]) -> Result<(), Errno> {
         let _one_at_a_time = CHANGES.lock();
-        let found = self.children().into_iter().find(|child| *child.name == *name).ok_or(Errno::ENOENT)?;
+        let found = self.child(name).ok_or(Errno::ENOENT)?;
         if found.processes().next().is_some() || !found.children.lock().is_empty() {
             return Err(Errno::EBUSY);
         }
@@ -168,13 +186,13 @@ impl ControlGroup {
         let busy = if gives {
             self.parent.is_some() && self.processes().next().is_some()
         } else {
-            self.children().iter().any(|child| child.gives())
+            self.children.lock().iter().any(|child| child.gives())
         };
         if busy {
             return Err(Errno::EBUSY);
         }
         let own = *self.huge.lock();
-        for child in self.children() {
+        for child in self.children()? {
             let counter = if gives { self.make_counter()? } else { own };
             let old = core::mem::replace(&mut *child.huge.lock(), counter);
             child.processes().for_each(|process| count_where(&process, counter));

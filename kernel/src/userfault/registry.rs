@@ -7,6 +7,7 @@ use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use super::handler::Handler;
 use crate::errno::Errno;
 use crate::files::events::Waiters;
+use crate::memory::list;
 use crate::memory::manager::Space;
 use crate::sync::Mutex;
 
@@ -38,7 +39,11 @@ pub(super) fn add(handler: Weak<Handler>, word: &AtomicU32, readers: Arc<Waiters
 /// Forgets a handler, if it was added.
 pub(super) fn remove(readers: &Arc<Waiters>) {
     let mut entries = ENTRIES.lock();
-    let gone: Vec<Entry> = entries.extract_if(.., |entry| Arc::ptr_eq(&entry.readers, readers)).collect();
+    // A handler has one entry.
+    let gone = entries
+        .iter()
+        .position(|entry| Arc::ptr_eq(&entry.readers, readers))
+        .map(|at| entries.swap_remove(at));
     COUNT.store(entries.len(), Ordering::Relaxed);
     drop(entries);
     drop(gone);
@@ -64,7 +69,6 @@ pub fn after_fork(parent: &Space, child: &Arc<Space>) -> Result<(), Errno> {
     if COUNT.load(Ordering::Relaxed) == 0 {
         return Ok(());
     }
-    let handlers: Vec<Arc<Handler>> =
-        ENTRIES.lock().iter().filter_map(|entry| entry.handler.upgrade()).collect();
+    let handlers = list::collect(ENTRIES.lock().iter().filter_map(|entry| entry.handler.upgrade()))?;
     handlers.iter().filter(|handler| handler.is_of(parent)).try_for_each(|handler| handler.settle(child))
 }

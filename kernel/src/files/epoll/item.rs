@@ -9,12 +9,12 @@ use linux_raw_sys::general as abi;
 use super::Report;
 use crate::files::events::{ALWAYS, Events, Waiters, Watcher};
 use crate::files::open::OpenFile;
-use crate::sync::IrqLock;
+use crate::sync::Mutex;
 
 /// The items that may be ready, and what waits for them.
 #[derive(Default)]
 pub(super) struct Ready {
-    pub(super) items: IrqLock<VecDeque<Arc<Item>>>,
+    pub(super) items: Mutex<VecDeque<Arc<Item>>>,
     pub(super) waiters: Waiters,
 }
 

@@ -66,12 +66,11 @@ impl Epoll {
             items.insert(key, item.clone());
         }
         let watcher: Arc<dyn Watcher> = item.clone();
-        if let Err(errno) = waiters.watch(watcher) {
+        let inner: Weak<dyn Closing> = Arc::downgrade(&self.inner) as Weak<dyn Closing>;
+        if let Err(errno) = file.tell_closing(inner).and_then(|()| waiters.watch(watcher)) {
             self.inner.take(descriptor, file);
             return Err(errno);
         }
-        let inner: Weak<dyn Closing> = Arc::downgrade(&self.inner) as Weak<dyn Closing>;
-        file.tell_closing(inner);
         report_now(&item);
         Ok(())
     }

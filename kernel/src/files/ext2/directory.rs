@@ -145,7 +145,7 @@ impl Directory for Inode {
         let mut list = Vec::new();
         let mut is_short = false;
         self.fs.core.lock().each_entry(self.number, |number, name, kind| {
-            is_short |= list.try_reserve(1).is_err();
+            is_short |= crate::memory::list::reserve(&mut list, 1).is_err();
             if !is_short {
                 list.push(Entry { name: Arc::from(name), number: number.into(), kind: kind_by_type(kind) });
             }

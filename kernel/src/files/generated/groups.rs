@@ -1,8 +1,7 @@
 //! The file system of control groups (`cgroup2`): a folder for each group.
 
 use alloc::boxed::Box;
-use alloc::format;
-use alloc::string::{String, ToString};
+use alloc::string::ToString;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt::{self, Write};
@@ -17,7 +16,7 @@ use crate::files::dentry::Dentry;
 use crate::files::node::{Attributes, Directory, Entry, Kind, New, NewKind, Node};
 use crate::memory::list;
 use crate::memory::manager::manager;
-use crate::observe::{Control, MachineFile};
+use crate::observe::{Control, MachineFile, write_bytes};
 use crate::task::group::{self, ControlGroup};
 use crate::task::process::Process;
 use crate::task::{sched, table};
@@ -121,7 +120,7 @@ impl FolderNode for GroupFolder {
 
 impl Directory for GroupFolder {
     fn find(&self, here: &Arc<Dentry>, name: &[u8]) -> Result<Arc<Dentry>, Errno> {
-        let child = self.group.children().into_iter().find(|child| *child.name == *name);
+        let child = self.group.child(name);
         let node = match child {
             Some(child) => self.of(child),
             None => {
@@ -136,7 +135,7 @@ impl Directory for GroupFolder {
 
     fn list(&self) -> Result<Vec<Entry>, Errno> {
         let entry = |name: Arc<[u8]>, number, kind| Entry { name, number, kind };
-        let children = self.group.children().into_iter();
+        let children = self.group.children()?.into_iter();
         let children =
             children.map(|child| entry(child.name.clone(), child.number * MOST_FILES, Kind::Directory));
         let files = self.files().into_iter().zip(1..).map(|(file, number)| {
@@ -166,8 +165,17 @@ impl Directory for GroupFolder {
     }
 }
 
-/// The line of `/proc/PID/cgroup`.
-pub fn group_line(process: &Process) -> String {
+/// Writes `/proc/PID/cgroup`.
+///
+/// # Errors
+/// Those of the writer.
+pub fn write_group(process: &Process, out: &mut dyn Write) -> fmt::Result {
     let group = process.control_group.lock().clone();
-    format!("0::{}\n", group.path())
+    let names = group.names().map_err(|_| fmt::Error)?;
+    out.write_str(if names.is_empty() { "0::/" } else { "0::" })?;
+    for name in names.iter().rev() {
+        out.write_char('/')?;
+        write_bytes(out, name)?;
+    }
+    out.write_char('\n')
 }

@@ -34,7 +34,7 @@ use crate::errno::Errno;
 use crate::observe::{MachineFile, ProcessFile};
 
 pub use folder::Folder;
-pub use groups::{group_line, group_root};
+pub use groups::{group_root, write_group};
 pub use mounts::{add as add_mounts, mountinfo, mounts};
 
 /// The magic numbers of `statfs(2)`.

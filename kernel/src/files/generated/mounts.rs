@@ -8,6 +8,7 @@ use alloc::vec::Vec;
 use core::fmt::{self, Write};
 
 use crate::errno::Errno;
+use crate::files::dentry::Dentry;
 use crate::files::mounted;
 use crate::files::mounts::{self as table, Mounted};
 use crate::observe::{MachineFile, Writer};
@@ -22,7 +23,7 @@ pub fn mounts(out: &mut dyn Write) -> fmt::Result {
         writeln!(
             out,
             "{source} {} {kind} {},relatime{options} 0 0",
-            root.path().escape_ascii(),
+            path(root)?.escape_ascii(),
             mounted.rights()
         )
     })
@@ -38,7 +39,7 @@ pub fn mountinfo(out: &mut dyn Write) -> fmt::Result {
         let Mounted { source, kind, options, root, .. } = &**mounted;
         let above = |other: &Arc<Mounted>| root.parent().is_some_and(|place| place.is_below(&other.root));
         let parent = all.iter().rposition(above).unwrap_or(0) + 1;
-        let (at, fs) = (root.path(), root.node().attributes().fs);
+        let (at, fs) = (path(root)?, root.node().attributes().fs);
         let at = at.escape_ascii();
         let (device, rights) = (format!("{}:{}", fs >> 8, fs & 0xff), mounted.rights());
         writeln!(
@@ -48,6 +49,11 @@ pub fn mountinfo(out: &mut dyn Write) -> fmt::Result {
         )?;
     }
     Ok(())
+}
+
+/// Without memory for it the text ends with an error, as for want of memory for itself.
+fn path(place: &Arc<Dentry>) -> Result<Vec<u8>, fmt::Error> {
+    place.path().map_err(|_| fmt::Error)
 }
 
 /// Adds the files that show them.

@@ -59,7 +59,7 @@ impl Call<'_> {
             abi::LOCK_SH => {}
             abi::LOCK_EX => lock.exclusive = true,
             abi::LOCK_UN => {
-                crate::files::locks::release(&file, lock);
+                crate::files::locks::release(&file, lock)?;
                 return Ok(0);
             }
             _ => return Err(Errno::EINVAL),

@@ -41,7 +41,7 @@ impl Call<'_> {
         if places.current.is_removed() {
             return Err(Errno::ENOENT);
         }
-        let mut path = places.current.path_below(Some(&places.root));
+        let mut path = places.current.path_below(Some(&places.root))?;
         if path.len() >= PATH_BYTES {
             return Err(Errno::ENAMETOOLONG);
         }

@@ -41,7 +41,7 @@ impl Call<'_> {
         match kind {
             abi::F_RDLCK if !file.can_read() => return Err(Errno::EBADF),
             abi::F_WRLCK if !file.can_write() => return Err(Errno::EBADF),
-            abi::F_UNLCK => locks::release(file, lock),
+            abi::F_UNLCK => locks::release(file, lock)?,
             _ => {
                 let waits = matches!(command, abi::F_SETLKW | abi::F_OFD_SETLKW);
                 locks::acquire(file, lock, waits)?;

@@ -139,7 +139,7 @@ impl Call<'_> {
         if flags.has(abi::MAP_HUGETLB) && !matches!(backed.node().kind(), FileKind::Huge { .. }) {
             return Err(Errno::EINVAL);
         }
-        observe::mapped_files::note_mapped(backed.number(), file.place());
+        observe::mapped_files::note_mapped(backed.number(), file.place())?;
         let backing = Backing::File { file: backed, page_offset: offset / FRAME_SIZE };
         self.map(&MapRequest { backing, sharing, forbid, ..*request })
     }

@@ -2,7 +2,7 @@
 
 use super::queue::Pending;
 use super::{SignalSet, UNSTOPPABLE};
-use crate::sync::IrqLock;
+use crate::sync::Mutex;
 
 /// A stack for handlers (`sigaltstack(2)`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -37,7 +37,7 @@ pub struct Own {
 
 /// See the module.
 #[derive(Default)]
-pub struct OwnSignals(pub IrqLock<Own>);
+pub struct OwnSignals(pub Mutex<Own>);
 
 impl OwnSignals {
     /// A new task has its maker's mask, and its stack for handlers unless both run in one address space.

@@ -20,9 +20,8 @@ pub fn to_process(process: &Arc<Process>, info: SigInfo) {
     if is_handled_at_once(process, info) {
         return;
     }
-    let threads = process.threads.lock().clone();
     let bit = set_of(info.signal);
-    let taker = threads.iter().find(|thread| thread.signals.mask() & bit == 0);
+    let taker = process.threads.lock().iter().find(|thread| thread.signals.mask() & bit == 0).cloned();
     if taker.is_some() && process.signals.action(info.signal).effect(info.signal) == Effect::Ignore {
         return;
     }

@@ -6,14 +6,14 @@ use linux_raw_sys::general as abi;
 
 use super::action::{Action, Actions};
 use super::queue::Pending;
-use crate::sync::IrqLock;
+use crate::sync::Mutex;
 
 /// See the module.
 #[derive(Default)]
 pub struct SharedSignals {
     /// What was sent to the process.
-    pub pending: IrqLock<Pending>,
-    actions: IrqLock<Arc<IrqLock<Actions>>>,
+    pub pending: Mutex<Pending>,
+    actions: Mutex<Arc<Mutex<Actions>>>,
 }
 
 impl SharedSignals {
@@ -27,10 +27,10 @@ impl SharedSignals {
                 if clear_handlers {
                     copy.reset_handlers();
                 }
-                Arc::new(IrqLock::new(copy))
+                Arc::new(Mutex::new(copy))
             }
         };
-        Self { pending: IrqLock::default(), actions: IrqLock::new(actions) }
+        Self { pending: Mutex::default(), actions: Mutex::new(actions) }
     }
 
     /// The action for a signal.
@@ -56,10 +56,10 @@ impl SharedSignals {
     pub fn reset_for_program(&self) {
         let mut copy = self.handle().lock().clone();
         copy.reset_handlers();
-        *self.actions.lock() = Arc::new(IrqLock::new(copy));
+        *self.actions.lock() = Arc::new(Mutex::new(copy));
     }
 
-    fn handle(&self) -> Arc<IrqLock<Actions>> {
+    fn handle(&self) -> Arc<Mutex<Actions>> {
         self.actions.lock().clone()
     }
 }

@@ -46,7 +46,7 @@
 #define PAIRS 3
 #define CROSSINGS 100000
 #define LONG 20000
-#define LISTS 50
+#define LISTS 20
 
 static volatile sig_atomic_t signals;
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;

@@ -44,7 +44,7 @@ static int numbered(const uint64_t *memory, size_t bytes)
 /* Maps, touches and unmaps more memory in all than the machine has. */
 static int churn(void)
 {
-    for (int round = 0; round < 16; round++) {
+    for (int round = 0; round < 8; round++) {
         size_t bytes = 64UL << 20;
         uint64_t *memory = map(bytes);
         CHECK(memory);

@@ -50,7 +50,7 @@
 #define PAIRS 3
 #define CROSSINGS 100000
 #define LONG 20000
-#define LISTS 50
+#define LISTS 20
 #define WAITERS 24
 #define NESTED 300
 #define LINKS 40

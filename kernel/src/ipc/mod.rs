@@ -8,4 +8,6 @@ mod segment;
 mod table;
 
 pub use segment::{Owner, Segment};
-pub use table::{New, all, collect, create, find, get, of_file, remove, remove_all, slot, totals, with_file};
+pub use table::{
+    New, all, collect, create, find, get, of_file, pages, remove, remove_all, slot, totals, with_file,
+};

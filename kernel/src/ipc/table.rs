@@ -197,6 +197,12 @@ pub fn all() -> impl Iterator<Item = Arc<Segment>> {
     })
 }
 
+/// The pages that all segments may have. [`totals`] would visit their files too.
+pub fn pages() -> u64 {
+    collect();
+    TABLE.lock().slots.iter().flatten().map(|segment| segment.bytes.div_ceil(FRAME_SIZE)).sum()
+}
+
 /// What all segments take.
 pub fn totals() -> Totals {
     let mut totals = Totals::default();

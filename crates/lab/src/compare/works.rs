@@ -132,8 +132,10 @@ pub(super) const WORKS: [Work; 14] =
             .kernel("linux", FAULT)
             .published(published("pcp", "alloc order-0 batch 1", "vanilla", "irqsafe")),
         Work::new(LISTS, "16384 in bulk, a page", &page_alloc::EXPERIMENT, "bulk-alloc/16384", 1)
+            .smoke("bulk-alloc/1024")
             .kernel("linux", FAULT),
         Work::new(LISTS, "random free, a page", &page_alloc::EXPERIMENT, "random-free/16384", 1)
+            .smoke("random-free/1024")
             .kernel("linux", FAULT),
         Work::new(TEARDOWN, "folios of 4 KiB", &unmap::EXPERIMENT, "4KiB", 6)
             .kernel("linux", CALL)

@@ -93,7 +93,7 @@ fn rings_grow_when_they_fill_up() {
     for tier in tiers().into_iter().filter(|tier| *tier == "privileged") {
         let mut run = Recording::start(&["--tier", tier], &["sh", "-c", &script], None, on_one_processor);
         run.wait_for("ready");
-        let (_, rings_before) = run_rings(&run).expect("the recorder lives");
+        let before = rings(&run).expect("the recorder lives").len();
         for (go, done) in [("one", "first"), ("two", "second")] {
             run.signal(Signal::SIGSTOP);
             std::fs::write(run.path(go), "").expect("the directory is ours");
@@ -101,11 +101,9 @@ fn rings_grow_when_they_fill_up() {
             run.signal(Signal::SIGCONT);
             if go == "one" {
                 // The new ring is there, and the one before it has been emptied and is gone.
-                let grown = format!("{} kB", (128 << 10) + 4);
-                let has_grown = || {
-                    run_rings(&run)
-                        .is_some_and(|(maps, rings)| maps.contains(&grown) && rings == rings_before)
-                };
+                let grown = (128 << 20) + 4096;
+                let has_grown =
+                    || rings(&run).is_some_and(|rings| rings.contains(&grown) && rings.len() == before);
                 wait_until(has_grown, || "the ring does not grow".into());
             }
         }
@@ -157,11 +155,15 @@ fn faults_do_not_overtake_the_calls_that_mapped_their_memory() {
     }
 }
 
-/// The mappings of the recorder, and how many of them are rings.
-fn run_rings(run: &Recording) -> Option<(String, usize)> {
-    let maps = std::fs::read_to_string(format!("/proc/{}/smaps", run.pid())).ok()?;
-    let rings = maps.matches("[perf_event]").count();
-    Some((maps, rings))
+/// The bytes of each ring that the recorder has mapped.
+fn rings(run: &Recording) -> Option<Vec<u64>> {
+    let maps = std::fs::read_to_string(format!("/proc/{}/maps", run.pid())).ok()?;
+    let address = |text: &str| u64::from_str_radix(text, 16).expect("an address");
+    let bytes = |line: &str| {
+        let (start, end) = line.split(' ').next()?.split_once('-')?;
+        Some(address(end) - address(start))
+    };
+    maps.lines().filter(|line| line.contains("[perf_event]")).map(bytes).collect()
 }
 
 /// The user tier's ring is refused by the kernel sooner than it is filled: then it stays as it is.

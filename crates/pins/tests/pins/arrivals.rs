@@ -18,7 +18,7 @@ const AT: VirtAddr = VirtAddr(4 << 30);
 /// Pieces that arrive before the measured ones.
 const BEFORE: u64 = 100;
 /// Pieces whose arrival is measured.
-const COUNTED: u64 = 32;
+const COUNTED: u64 = 8;
 
 /// Maps all pieces of one block in a scattered order, in so many address spaces, and collapses it in each.
 /// `measure` runs some of the arrivals.

@@ -56,7 +56,7 @@ impl Call<'_> {
         if bytes == 0 || bytes > most {
             return Err(Errno::EINVAL);
         }
-        if bytes.div_ceil(FRAME_SIZE).saturating_add(ipc::totals().pages) > most_pages {
+        if bytes.div_ceil(FRAME_SIZE).saturating_add(ipc::pages()) > most_pages {
             return Err(Errno::ENOSPC);
         }
         let log = flags >> abi::MAP_HUGE_SHIFT & abi::MAP_HUGE_MASK;

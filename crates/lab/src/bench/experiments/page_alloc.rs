@@ -14,7 +14,7 @@ use crate::bench::goal::{
 use crate::bench::ours::guards;
 use crate::bench::published;
 use crate::bench::row::Row;
-use crate::bench::runner::Runner;
+use crate::bench::runner::{Runner, Scale};
 
 /// The experiment `page-alloc`.
 pub const EXPERIMENT: Experiment = Experiment {
@@ -130,9 +130,12 @@ const FRAMES: usize = 1 << 20;
 /// Frames of a bulk case, and of the largest batch.
 const BULK: usize = 16384;
 
+/// The same in a smoke run: still several times what a list of a CPU keeps.
+const SMOKE_BULK: usize = 1024;
+
 fn run(experiment: &Experiment, runner: &Runner) -> anyhow::Result<Measured> {
     let cases: Vec<Case<PageAlloc>> =
-        shapes(runner.scale.smoke).into_iter().map(|shape| case(shape, runner)).collect();
+        shapes(runner.scale).into_iter().map(|shape| case(shape, runner)).collect();
     runner.measure(experiment, &cases, &mut page_alloc::all())
 }
 
@@ -144,30 +147,31 @@ struct Shape {
     batch: usize,
 }
 
-fn shapes(smoke: bool) -> Vec<Shape> {
+fn shapes(scale: Scale) -> Vec<Shape> {
     let shape = |name: &str, operation, threads, batch| {
         let name = if threads == 1 { name.to_owned() } else { format!("{name}/{threads}threads") };
         Shape { name, operation, threads, batch }
     };
     let half = |timed, back, bulk| Operation::Half(Half { timed, back, bulk });
+    let most = scale.pick(SMOKE_BULK, BULK);
     let mut shapes = Vec::new();
     for threads in [1, 2, 4] {
         shapes.push(shape("pair", Operation::Pair(0), threads, 1));
     }
     for (name, operation) in [
-        ("bulk-alloc/16384", half(Timed::Alloc, Back::NewestFirst, true)),
-        ("bulk-free/16384", half(Timed::Free, Back::NewestFirst, true)),
-        ("single-alloc/16384", half(Timed::Alloc, Back::NewestFirst, false)),
-        ("single-free/16384", half(Timed::Free, Back::NewestFirst, false)),
-        ("random-free/16384", half(Timed::Free, Back::Random, false)),
-        ("random-free/16384/bulk", half(Timed::Free, Back::Random, true)),
+        (format!("bulk-alloc/{most}"), half(Timed::Alloc, Back::NewestFirst, true)),
+        (format!("bulk-free/{most}"), half(Timed::Free, Back::NewestFirst, true)),
+        (format!("single-alloc/{most}"), half(Timed::Alloc, Back::NewestFirst, false)),
+        (format!("single-free/{most}"), half(Timed::Free, Back::NewestFirst, false)),
+        (format!("random-free/{most}"), half(Timed::Free, Back::Random, false)),
+        (format!("random-free/{most}/bulk"), half(Timed::Free, Back::Random, true)),
     ] {
-        shapes.extend([1, 2].map(|threads| shape(name, operation, threads, BULK)));
+        shapes.extend([1, 2].map(|threads| shape(&name, operation, threads, most)));
     }
     for threads in [1, 2, 4] {
         let sweep = |batch: usize| shape(&format!("batch/{batch}"), Operation::Sweep, threads, batch);
         // Every batch sets up its own memory, which a smoke run does not do for all of them.
-        let powers = (0..=BULK.ilog2()).filter(|power| !smoke || power % 7 == 0);
+        let powers = (0..=most.ilog2()).filter(|power| !scale.smoke || power % 5 == 0);
         shapes.extend(powers.map(|power| sweep(1 << power)));
     }
     shapes.extend((1..=8).map(|order| shape(&format!("pair/order{order}"), Operation::Pair(order), 1, 1)));
@@ -198,13 +202,11 @@ fn amount(shape: &Shape, runner: &Runner) -> (usize, usize) {
 
 fn case(shape: Shape, runner: &Runner) -> Case<PageAlloc> {
     let (count, repeats) = amount(&shape, runner);
-    let crowded = matches!(shape.operation, Operation::Crowded(_));
-    // Twice what the threads hold at most.
-    let smoke_frames = if crowded { FRAMES / 128 } else { 2 * BULK * shape.threads };
     let spec = PageAlloc {
         operation: shape.operation,
         threads: shape.threads,
-        frames: runner.scale.pick(smoke_frames, FRAMES),
+        // Twice what four threads hold at most.
+        frames: runner.scale.pick(2 * 4 * SMOKE_BULK, FRAMES),
         count,
         repeats,
         cpus: runner.cpus.clone(),

@@ -64,8 +64,18 @@ pub struct CpuArea {
 pub struct Handover {
     /// A strong reference to the task, or null.
     pub previous: *const (),
-    /// It can run on, and goes to the end of the queue.
-    pub runnable: bool,
+    pub leaves: Leaves,
+}
+
+/// How a task leaves its CPU.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Leaves {
+    /// It sleeps, or has ended.
+    Asleep,
+    /// It could run on, and does so on an idle CPU if there is one.
+    Preempted,
+    /// It waits for a lock, and for this CPU: on another one it would only wait beside the lock's holder.
+    Spinning,
 }
 
 // SAFETY: X2: the cells are used by their own CPU alone; the rest is atomic.
@@ -86,7 +96,7 @@ impl CpuArea {
             turns: Cell::new(0),
             need_resched: AtomicBool::new(false),
             idle: AtomicBool::new(false),
-            handover: Cell::new(Handover { previous: core::ptr::null(), runnable: false }),
+            handover: Cell::new(Handover { previous: core::ptr::null(), leaves: Leaves::Asleep }),
             vectors: UnsafeCell::new(FpuState::new()),
             segments: UnsafeCell::new(Segments::new()),
         }

@@ -77,7 +77,7 @@ pub fn push(task: Arc<Task>) -> CpuId {
 }
 
 /// Puts a task at the end of a CPU's queue.
-fn push_back(cpu: CpuId, task: Arc<Task>) {
+pub fn push_back(cpu: CpuId, task: Arc<Task>) {
     task.queued_on.store(cpu.0, Ordering::Relaxed);
     QUEUES[cpu.index()].lock().push_back(task);
 }

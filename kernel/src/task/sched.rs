@@ -26,7 +26,7 @@ use x86_64::registers::model_specific::FsBase;
 use super::run_queue;
 use super::switch::switch_stacks;
 use super::thread::Task;
-use crate::cpu::area::{self, Handover};
+use crate::cpu::area::{self, Handover, Leaves};
 use crate::cpu::ipi;
 use crate::observe::note_idle;
 use crate::observe::usage::note_switch;
@@ -85,7 +85,7 @@ pub fn park() {
     let task = current_ref();
     let parked = task.state.compare_exchange(RUNNING, PARKED, Ordering::AcqRel, Ordering::Acquire);
     match parked {
-        Ok(_) => switch_away(false),
+        Ok(_) => switch_away(Leaves::Asleep),
         Err(_) => task.state.store(RUNNING, Ordering::Release),
     }
 }
@@ -109,8 +109,12 @@ pub fn is_parked(task: &Task) -> bool {
 
 /// Lets other tasks run, if any wait. The running task goes to the end of the queue.
 pub fn schedule() {
+    make_way(Leaves::Preempted);
+}
+
+fn make_way(leaves: Leaves) {
     area::this().set_need_resched(false);
-    switch_away(true);
+    switch_away(leaves);
 }
 
 /// Turns of a loop that waits for another task until that may need this CPU.
@@ -127,10 +131,10 @@ pub fn let_others_run() {
     }
     if area.is_idle() {
         area.set_idle(false);
-        switch_away(false);
+        switch_away(Leaves::Asleep);
         area.set_idle(true);
     } else {
-        schedule();
+        make_way(Leaves::Spinning);
     }
 }
 
@@ -151,7 +155,7 @@ pub fn end_task() -> ! {
     interrupts::disable();
     // A wake-up must not put it in a queue again.
     current_ref().state.store(NOTIFIED, Ordering::Release);
-    switch_away(false);
+    switch_away(Leaves::Asleep);
     unreachable!("a task that has ended runs");
 }
 
@@ -168,7 +172,7 @@ pub fn idle_loop(wait: impl Fn()) -> ! {
             note_idle(area::cpu_id(), false);
             area::this().set_need_resched(false);
             interrupts::enable();
-            switch_away(false);
+            switch_away(Leaves::Asleep);
         } else {
             wait();
         }
@@ -194,8 +198,8 @@ pub fn others_wait() {
     }
 }
 
-/// Switches to the next task, or to the idle task if there is none. A runnable task goes on if it is alone.
-fn switch_away(runnable: bool) {
+/// Switches to the next task, or to the idle task if there is none. A task that can run on does so if it is alone.
+fn switch_away(leaves: Leaves) {
     debug_assert!(area::this().may_switch(), "a task that holds a spin lock must not be switched away from");
     let enabled = interrupts::are_enabled();
     interrupts::disable();
@@ -203,7 +207,7 @@ fn switch_away(runnable: bool) {
     let previous = area::current().cast::<Task>();
     let next = match run_queue::pop(cpu, previous) {
         Some(task) => task,
-        None if runnable => {
+        None if leaves != Leaves::Asleep => {
             // Those that wait could not be taken yet.
             if run_queue::has_work(cpu) {
                 timer::begin_slice(true);
@@ -218,7 +222,7 @@ fn switch_away(runnable: bool) {
     }
     // SAFETY: X3, X4: interrupts are off; `previous` is the running task, whose reference the CPU holds until
     // the handover; `next` runs nowhere, and was taken out of its queue.
-    unsafe { switch_to(&*previous, next, runnable) };
+    unsafe { switch_to(&*previous, next, leaves) };
     restore(enabled);
 }
 
@@ -237,15 +241,15 @@ fn restore(enabled: bool) {
 
 /// # Safety
 /// Interrupts are off. `previous` runs on this CPU, and `next`, marked as on a CPU, runs nowhere.
-unsafe fn switch_to(previous: &Task, next: Arc<Task>, runnable: bool) {
+unsafe fn switch_to(previous: &Task, next: Arc<Task>, leaves: Leaves) {
     note_switch(area::cpu_id(), previous);
     let area = area::this();
     let next = ManuallyDrop::new(next);
     // SAFETY: X3: the caller switches from one task to the other.
     unsafe { load_user_context(previous, &next) };
     // The previous task, if it can run on, is not in the queue yet, but waits for this CPU from now on.
-    timer::begin_slice(runnable || run_queue::has_work(area::cpu_id()));
-    area.handover.set(Handover { previous: core::ptr::from_ref(previous).cast(), runnable });
+    timer::begin_slice(leaves != Leaves::Asleep || run_queue::has_work(area::cpu_id()));
+    area.handover.set(Handover { previous: core::ptr::from_ref(previous).cast(), leaves });
     area.set_current(Arc::as_ptr(&next).cast());
     // SAFETY: X4: the stack pointer was stored when `next` was switched away from, or made for its first run.
     unsafe { switch_stacks(previous.stack_pointer.get(), *next.stack_pointer.get()) };
@@ -283,11 +287,13 @@ unsafe fn load_user_context(previous: &Task, next: &Task) {
 
 /// The first thing that a task does after a switch: the task before it has left its stack.
 pub fn finish_switch() {
-    let Handover { previous, runnable } = area::this().handover.get();
+    let Handover { previous, leaves } = area::this().handover.get();
     // SAFETY: X4: the CPU's reference to the task that it ran before goes to this value.
     let previous = unsafe { Arc::from_raw(previous.cast::<Task>()) };
     previous.on_cpu.store(false, Ordering::Release);
-    if runnable {
-        kick(run_queue::push(previous));
+    match leaves {
+        Leaves::Asleep => {}
+        Leaves::Preempted => kick(run_queue::push(previous)),
+        Leaves::Spinning => run_queue::push_back(area::cpu_id(), previous),
     }
 }

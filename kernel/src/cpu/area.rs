@@ -74,7 +74,7 @@ pub enum Leaves {
     Asleep,
     /// It could run on, and does so on an idle CPU if there is one.
     Preempted,
-    /// It waits for a lock, and for this CPU: on another one it would only wait beside the lock's holder.
+    /// It waits for a lock, and stays here: on another CPU it would only wait beside the lock's holder.
     Spinning,
 }
 

@@ -386,11 +386,7 @@ fn few_pages_are_dropped_beside_faults() {
             });
             held.expect("it ran")
         };
-        let (calls, _) = scene(InterruptPlan::Count);
-        let moments: Vec<u64> = (0..calls).step_by((calls / 40).max(1) as usize).collect();
-        let in_time = moments.iter().filter(|&&moment| scene(InterruptPlan::Nth(moment)).1).count();
-        // Where it holds the lock of a block, it is waited for.
-        assert!(in_time > moments.len() / 3, "{advice:?}: at {in_time} of {} moments", moments.len());
+        mostly_waits_for_none(scene, &format!("{advice:?}"));
     }
 }
 
@@ -424,11 +420,16 @@ fn many_pages_are_dropped_beside_faults() {
         });
         held.expect("it ran")
     };
+    mostly_waits_for_none(scene, "many pages");
+}
+
+/// Holds up one of two calls at some forty moments: at more than a third of them the other one ends meanwhile. Where
+/// the first holds the lock of a block, it is waited for.
+fn mostly_waits_for_none(scene: impl Fn(InterruptPlan) -> (u64, bool), what: &str) {
     let (calls, _) = scene(InterruptPlan::Count);
     let moments: Vec<u64> = (0..calls).step_by((calls / 40).max(1) as usize).collect();
     let in_time = moments.iter().filter(|&&moment| scene(InterruptPlan::Nth(moment)).1).count();
-    // Where it holds the lock of a block, it is waited for.
-    assert!(in_time > moments.len() / 3, "at {in_time} of {} moments", moments.len());
+    assert!(in_time > moments.len() / 3, "{what}: at {in_time} of {} moments", moments.len());
 }
 
 /// No lock of the address space is held while the pager reads: mappings change meanwhile.

@@ -65,7 +65,8 @@ unsafe impl FramePlatform for Machine {
     }
 
     /// The holder of a lock may wait for this CPU to flush, while interrupts are off here. The holder of an address
-    /// space's lock may wait for a CPU, since it may have been switched away from in [`Self::reschedule_point`].
+    /// space's lock, for which tasks spin before they sleep, may wait for a CPU, since it may have been switched
+    /// away from in [`Self::reschedule_point`].
     #[inline]
     fn relax(&self) {
         ipi::serve_flushes();

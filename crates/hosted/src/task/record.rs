@@ -12,6 +12,7 @@ use std::sync::atomic::{
 
 use quire::cpu::CpuId;
 use quire::platform::Context;
+use quire::rank::Rank;
 
 use super::source::Source;
 use crate::ranks::HeldRanks;
@@ -182,6 +183,23 @@ impl Task {
         let was = self.flush_lost.load(Ordering::Relaxed);
         self.flush_lost.store(lost, Ordering::Relaxed);
         was
+    }
+
+    /// Debug builds refuse to ask for an address space's lock, and so perhaps to wait, where no task may sleep.
+    #[inline]
+    pub(crate) fn check_lock(&self, rank: Rank) {
+        if cfg!(debug_assertions) && rank == Rank::AddressSpace {
+            assert_eq!(self.pins(), 0, "a pinned task asked for an address space's lock");
+            assert_eq!(self.context(), Context::Task, "only a task may ask for an address space's lock");
+            assert!(!self.interrupts_off(), "an address space's lock was asked for with interrupts off");
+        }
+    }
+
+    /// Debug builds refuse to give an address space's lock back, and so perhaps to wake others, under another.
+    #[inline]
+    pub(crate) fn check_unlock(&self, rank: Rank) {
+        let may_wake = rank != Rank::AddressSpace || self.ranks.is_none();
+        debug_assert!(may_wake, "a task that holds a lock gave an address space's back");
     }
 
     /// Whether interrupts wait for the machine itself, see [`hold`](super::entered::hold).

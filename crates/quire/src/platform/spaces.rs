@@ -31,14 +31,16 @@ pub unsafe trait Platform: TablePlatform {
     }
 
     /// Waits until `word` differs from `seen`, or a task calls [`Self::wake`] on it. May return at any other
-    /// time: the caller checks again. A kernel puts the task to sleep in a queue found by the word's address,
-    /// as Linux's `futex` does, and wakes it when the task is to be killed
-    /// ([`is_dying`](super::FramePlatform::is_dying)).
+    /// time: the caller checks again. A wait for the lock of an address space comes here after
+    /// [`LOCK_TURNS`](crate::limits::LOCK_TURNS) turns of a spin loop, and so does each wait for a fault handler. A
+    /// kernel puts the task to sleep in a queue found by the word's address, as Linux's `futex` does, and wakes
+    /// it when the task is to be killed ([`is_dying`](super::FramePlatform::is_dying)).
     ///
     /// Precondition: a task, interrupts on, not pinned by the library, that holds no lock. Postcondition: a
     /// store to the word before a `wake`, or before this call, does not leave the caller asleep. Blocks.
     ///
-    /// Default: one turn of a spin loop. A task that waits for a fault handler then keeps its CPU busy.
+    /// Default: one turn of a spin loop. A task that waits for a fault handler, or for the `munmap` of another
+    /// task, then keeps its CPU busy.
     fn wait(&self, word: &AtomicU32, seen: u32) {
         if word.load(Ordering::Acquire) == seen {
             self.relax();
@@ -47,7 +49,7 @@ pub unsafe trait Platform: TablePlatform {
 
     /// Wakes every task that waits for `word`, which the caller has changed before. The memory of the word
     /// may have been reused: a task that waits at this address for another purpose wakes early at worst. Does
-    /// not block. The caller holds no lock.
+    /// not block. The caller holds no lock but perhaps that of an address space.
     ///
     /// Default: nothing, which fits the default of [`Self::wait`].
     #[inline]

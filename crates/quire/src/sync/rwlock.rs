@@ -1,4 +1,4 @@
-//! A reader-writer lock whose readers do not share a cache line.
+//! A reader-writer lock whose readers do not share a cache line, and whose waiters sleep.
 //!
 //! Page faults on every CPU take it for reading at once, so the count of readers is split: a reader counts
 //! itself in the slot of its current CPU, and remembers the slot. A writer sets a flag, which keeps new
@@ -9,14 +9,35 @@
 //! marks. All four are sequentially consistent, so at least one of the two sees the other. The stores that
 //! take mark and flag back need not be, but are: checkers that let a sequentially consistent load return an
 //! older store of another order would see a race. This costs an exchange for each writer.
+//!
+//! # Sleep
+//!
+//! A waiter looks a few times and then sleeps ([`Platform::wait`]), since a holder may work for milliseconds,
+//! or may be a task that lost its CPU.
+//!
+//! - *For a writer.* The sleeper makes the flag `AWAITED`. A writer that leaves and finds that wakes all
+//!   sleepers; each looks again, and says so again before it sleeps again.
+//! - *For readers.* Only the writer that has the flag does. A slot holds one more than its readers, the lock's
+//!   own mark. The writer takes that mark before it sleeps. So the reader that makes a slot 0 wakes it, and
+//!   finds this out from the subtraction itself: no reader looks at the flag on its way out.
 
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
 
-use super::{Pinned, Rank, RawLock};
+use super::{Pinned, Rank};
 use crate::atomic::{AtomicU32, Ordering};
-use crate::limits::READER_SLOTS;
-use crate::platform::FramePlatform;
+use crate::limits::{LOCK_TURNS, READER_SLOTS};
+use crate::platform::Platform;
+
+/// No task holds the lock for writing, or waits until it may.
+const FREE: u32 = 0;
+/// A task holds the lock for writing, or waits for the last readers.
+const HELD: u32 = 1;
+/// As `HELD`, and tasks sleep until it is `FREE`.
+const AWAITED: u32 = 2;
+
+/// What a slot holds if there is no reader.
+const EMPTY: u32 = 1;
 
 #[repr(align(64))]
 struct ReaderCount(AtomicU32);
@@ -24,7 +45,7 @@ struct ReaderCount(AtomicU32);
 /// A value that many tasks may read or one may change.
 pub struct RwLock<T> {
     rank: Rank,
-    writer: RawLock,
+    writer: AtomicU32,
     readers: [ReaderCount; READER_SLOTS],
     /// How often the lock was taken for writing, modulo 2^32. Only its holder for writing changes it.
     writes: AtomicU32,
@@ -40,20 +61,20 @@ impl<T> RwLock<T> {
     pub const fn new(rank: Rank, value: T) -> Self {
         Self {
             rank,
-            writer: RawLock::new(),
-            readers: [const { ReaderCount(AtomicU32::new(0)) }; READER_SLOTS],
+            writer: AtomicU32::new(FREE),
+            readers: [const { ReaderCount(AtomicU32::new(EMPTY)) }; READER_SLOTS],
             writes: AtomicU32::new(0),
             value: UnsafeCell::new(value),
         }
     }
 
-    /// Locks for reading, waiting for a writer.
+    /// Locks for reading, waiting for a writer. May sleep: a task, not pinned, that holds no other lock.
     #[inline]
-    pub fn read<'a, P: FramePlatform>(&'a self, platform: &'a P) -> ReadGuard<'a, T, P> {
+    pub fn read<'a, P: Platform>(&'a self, platform: &'a P) -> ReadGuard<'a, T, P> {
         platform.lock_taken(self.rank);
         let slot = Pinned::new(platform).cpu().index() % READER_SLOTS;
         self.readers[slot].0.fetch_add(1, Ordering::SeqCst);
-        if self.writer.is_locked_seq() {
+        if self.writer.load(Ordering::SeqCst) != FREE {
             self.wait_and_mark(platform, slot);
         }
         ReadGuard { lock: self, platform, slot }
@@ -62,39 +83,104 @@ impl<T> RwLock<T> {
     /// Withdraws a reader's mark, and sets it again when no writer is there.
     #[cold]
     #[inline(never)]
-    fn wait_and_mark<P: FramePlatform>(&self, platform: &P, slot: usize) {
+    fn wait_and_mark<P: Platform>(&self, platform: &P, slot: usize) {
         loop {
-            self.readers[slot].0.fetch_sub(1, Ordering::SeqCst);
-            while self.writer.is_locked() {
-                platform.relax();
-            }
+            self.leave(platform, slot);
+            self.wait_for_writer(platform);
+            platform.lock_taken(self.rank);
             self.readers[slot].0.fetch_add(1, Ordering::SeqCst);
-            if !self.writer.is_locked_seq() {
+            if self.writer.load(Ordering::SeqCst) == FREE {
                 return;
             }
         }
     }
 
-    /// Locks for writing, waiting for readers and other writers.
-    pub fn write<'a, P: FramePlatform>(&'a self, platform: &'a P) -> WriteGuard<'a, T, P> {
-        self.writer.lock_seq(platform, self.rank);
+    /// Takes a reader's mark back.
+    #[inline]
+    fn leave<P: Platform>(&self, platform: &P, slot: usize) {
+        let count = &self.readers[slot].0;
+        let is_last = count.fetch_sub(1, Ordering::SeqCst) == 1;
+        platform.lock_dropped(self.rank);
+        if is_last {
+            wake_writer(platform, count);
+        }
+    }
+
+    /// Waits until the flag was free for a moment. The task holds no lock.
+    fn wait_for_writer<P: Platform>(&self, platform: &P) {
+        loop {
+            for _ in 0..LOCK_TURNS {
+                if self.writer.load(Ordering::Relaxed) == FREE {
+                    return;
+                }
+                platform.relax();
+            }
+            let said = self.writer.compare_exchange(HELD, AWAITED, Ordering::Relaxed, Ordering::Relaxed);
+            if said != Err(FREE) {
+                platform.wait(&self.writer, AWAITED);
+            }
+        }
+    }
+
+    /// Locks for writing, waiting for readers and other writers. May sleep, as [`Self::read`].
+    pub fn write<'a, P: Platform>(&'a self, platform: &'a P) -> WriteGuard<'a, T, P> {
+        platform.lock_taken(self.rank);
+        while !self.set_flag() {
+            platform.lock_dropped(self.rank);
+            self.wait_for_writer(platform);
+            platform.lock_taken(self.rank);
+        }
         // Mostly nothing reads. CPUs use the first slots.
         for slot in self.readers.iter().take(platform.cpu_count()) {
-            while slot.0.load(Ordering::SeqCst) != 0 {
-                platform.relax();
+            if slot.0.load(Ordering::SeqCst) != EMPTY {
+                self.wait_for_readers(platform, &slot.0);
             }
         }
         self.note_write();
         WriteGuard { lock: self, platform, ranked: true }
     }
 
+    /// Sets the writer's flag if it is free.
+    fn set_flag(&self) -> bool {
+        self.writer.compare_exchange(FREE, HELD, Ordering::SeqCst, Ordering::Relaxed).is_ok()
+    }
+
+    /// Takes the writer's flag back, and wakes the tasks that sleep until then. The task holds no lock.
+    fn clear_flag<P: Platform>(&self, platform: &P) {
+        if self.writer.swap(FREE, Ordering::SeqCst) == AWAITED {
+            platform.wake(&self.writer);
+        }
+    }
+
+    /// Waits until a slot has no reader. The task has the writer's flag, and holds no other lock.
+    #[cold]
+    #[inline(never)]
+    fn wait_for_readers<P: Platform>(&self, platform: &P, slot: &AtomicU32) {
+        for _ in 0..LOCK_TURNS {
+            platform.relax();
+            if slot.load(Ordering::SeqCst) == EMPTY {
+                return;
+            }
+        }
+        platform.lock_dropped(self.rank);
+        let mut left = slot.fetch_sub(EMPTY, Ordering::SeqCst) - EMPTY;
+        while left != 0 {
+            platform.wait(slot, left);
+            platform.relax();
+            left = slot.load(Ordering::SeqCst);
+        }
+        slot.fetch_add(EMPTY, Ordering::SeqCst);
+        platform.lock_taken(self.rank);
+    }
+
     /// Locks for writing if no other task holds the lock now.
-    pub(crate) fn try_write<'a, P: FramePlatform>(&'a self, platform: &'a P) -> Option<WriteGuard<'a, T, P>> {
-        if !self.writer.try_lock_seq() {
+    pub(crate) fn try_write<'a, P: Platform>(&'a self, platform: &'a P) -> Option<WriteGuard<'a, T, P>> {
+        if !self.set_flag() {
             return None;
         }
-        if self.readers.iter().take(platform.cpu_count()).any(|slot| slot.0.load(Ordering::SeqCst) != 0) {
-            self.writer.unlock_seq();
+        let is_read = |slot: &ReaderCount| slot.0.load(Ordering::SeqCst) != EMPTY;
+        if self.readers.iter().take(platform.cpu_count()).any(is_read) {
+            self.clear_flag(platform);
             return None;
         }
         platform.lock_taken(self.rank);
@@ -103,8 +189,8 @@ impl<T> RwLock<T> {
     }
 
     /// Locks for writing a lock that nothing else names yet. No task can wait for it, so it has no rank here.
-    pub(crate) fn write_unknown<'a, P: FramePlatform>(&'a self, platform: &'a P) -> WriteGuard<'a, T, P> {
-        let taken = self.writer.try_lock_seq();
+    pub(crate) fn write_unknown<'a, P: Platform>(&'a self, platform: &'a P) -> WriteGuard<'a, T, P> {
+        let taken = self.set_flag();
         debug_assert!(taken, "the lock is in use");
         self.note_write();
         WriteGuard { lock: self, platform, ranked: false }
@@ -121,14 +207,21 @@ impl<T> RwLock<T> {
     }
 }
 
+/// Wakes the writer that sleeps until this slot has no reader.
+#[cold]
+#[inline(never)]
+fn wake_writer<P: Platform>(platform: &P, slot: &AtomicU32) {
+    platform.wake(slot);
+}
+
 /// Shared access to the value of an [`RwLock`] until dropped.
-pub struct ReadGuard<'a, T, P: FramePlatform> {
+pub struct ReadGuard<'a, T, P: Platform> {
     lock: &'a RwLock<T>,
     platform: &'a P,
     slot: usize,
 }
 
-impl<T, P: FramePlatform> ReadGuard<'_, T, P> {
+impl<T, P: Platform> ReadGuard<'_, T, P> {
     /// How often the lock was taken for writing, modulo 2^32. While it stays, so does the value.
     #[inline]
     pub fn writes(&self) -> u32 {
@@ -136,7 +229,7 @@ impl<T, P: FramePlatform> ReadGuard<'_, T, P> {
     }
 }
 
-impl<T, P: FramePlatform> WriteGuard<'_, T, P> {
+impl<T, P: Platform> WriteGuard<'_, T, P> {
     /// As [`ReadGuard::writes`], this holder included.
     #[inline]
     pub fn writes(&self) -> u32 {
@@ -144,7 +237,7 @@ impl<T, P: FramePlatform> WriteGuard<'_, T, P> {
     }
 }
 
-impl<T, P: FramePlatform> Deref for ReadGuard<'_, T, P> {
+impl<T, P: Platform> Deref for ReadGuard<'_, T, P> {
     type Target = T;
     #[inline]
     fn deref(&self) -> &T {
@@ -153,45 +246,44 @@ impl<T, P: FramePlatform> Deref for ReadGuard<'_, T, P> {
     }
 }
 
-impl<T, P: FramePlatform> Drop for ReadGuard<'_, T, P> {
+impl<T, P: Platform> Drop for ReadGuard<'_, T, P> {
     #[inline]
     fn drop(&mut self) {
-        self.lock.readers[self.slot].0.fetch_sub(1, Ordering::SeqCst);
-        self.platform.lock_dropped(self.lock.rank);
+        self.lock.leave(self.platform, self.slot);
     }
 }
 
 /// Exclusive access to the value of an [`RwLock`] until dropped.
-pub struct WriteGuard<'a, T, P: FramePlatform> {
+pub struct WriteGuard<'a, T, P: Platform> {
     lock: &'a RwLock<T>,
     platform: &'a P,
     ranked: bool,
 }
 
-impl<T, P: FramePlatform> Deref for WriteGuard<'_, T, P> {
+impl<T, P: Platform> Deref for WriteGuard<'_, T, P> {
     type Target = T;
     #[inline]
     fn deref(&self) -> &T {
-        // SAFETY: L1: the guard exists only while this task holds `writer`, and saw every reader's mark gone.
+        // SAFETY: L1: the guard exists only while this task has the flag, and saw every reader's mark gone.
         unsafe { &*self.lock.value.get() }
     }
 }
 
-impl<T, P: FramePlatform> DerefMut for WriteGuard<'_, T, P> {
+impl<T, P: Platform> DerefMut for WriteGuard<'_, T, P> {
     #[inline]
     fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: L1: the guard exists only while this task holds `writer`, after it saw every reader's mark
+        // SAFETY: L1: the guard exists only while this task has the flag, after it saw every reader's mark
         // gone; `&mut self` excludes a second borrow through this guard.
         unsafe { &mut *self.lock.value.get() }
     }
 }
 
-impl<T, P: FramePlatform> Drop for WriteGuard<'_, T, P> {
+impl<T, P: Platform> Drop for WriteGuard<'_, T, P> {
     #[inline]
     fn drop(&mut self) {
-        self.lock.writer.unlock_seq();
         if self.ranked {
             self.platform.lock_dropped(self.lock.rank);
         }
+        self.lock.clear_flag(self.platform);
     }
 }

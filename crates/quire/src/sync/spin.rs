@@ -58,39 +58,12 @@ impl RawLock {
         taken
     }
 
-    /// Locks as [`Self::lock`] does, ordered before every later load that is sequentially consistent.
-    pub(super) fn lock_seq<P: FramePlatform>(&self, platform: &P, rank: Rank) {
-        platform.lock_taken(rank);
-        while self.0.compare_exchange_weak(false, true, Ordering::SeqCst, Ordering::Relaxed).is_err() {
-            while self.0.load(Ordering::Relaxed) {
-                platform.relax();
-            }
-        }
-    }
-
-    /// Whether the lock is held, ordered after every earlier store that is sequentially consistent.
-    #[inline]
-    pub(super) fn is_locked_seq(&self) -> bool {
-        self.0.load(Ordering::SeqCst)
-    }
-
     /// Unlocks. The caller holds the lock.
     #[inline]
     pub fn unlock<P: FramePlatform>(&self, platform: &P, rank: Rank) {
         debug_assert!(self.is_locked());
         self.0.store(false, Ordering::Release);
         platform.lock_dropped(rank);
-    }
-
-    /// Locks if the lock is free, ordered as [`Self::lock_seq`] does. The caller reports the rank.
-    pub(super) fn try_lock_seq(&self) -> bool {
-        self.0.compare_exchange(false, true, Ordering::SeqCst, Ordering::Relaxed).is_ok()
-    }
-
-    /// Unlocks as [`Self::unlock`] does, in sequentially consistent order. The caller reports the rank.
-    pub(super) fn unlock_seq(&self) {
-        debug_assert!(self.is_locked());
-        self.0.store(false, Ordering::SeqCst);
     }
 
     /// Whether the lock is held; for assertions.

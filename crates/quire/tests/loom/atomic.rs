@@ -8,6 +8,7 @@ use std::cell::Cell;
 use std::sync::OnceLock;
 
 use loom::sync::atomic as real;
+use loom::sync::{Condvar, Mutex};
 pub(crate) use real::Ordering;
 
 /// How much of the orders of accesses is kept.
@@ -30,6 +31,8 @@ thread_local! {
     static TURNS_TAKEN: Cell<u32> = const { Cell::new(0) };
     /// The atomic that every access changes in this interleaving.
     static TOUCHED: Cell<Option<&'static real::AtomicU32>> = const { Cell::new(None) };
+    /// Where threads sleep in this interleaving.
+    static BED: Cell<Option<&'static (Mutex<()>, Condvar)>> = const { Cell::new(None) };
 }
 
 pub(crate) fn set_orders(orders: Orders) {
@@ -50,6 +53,24 @@ pub(crate) fn turn() {
 pub(crate) fn start() {
     TURNS_TAKEN.set(0);
     TOUCHED.set(Some(Box::leak(Box::new(real::AtomicU32::new(0)))));
+    BED.set(Some(Box::leak(Box::new((Mutex::new(()), Condvar::new())))));
+}
+
+/// Sleeps until [`wake_sleepers`], unless the word has another value than `seen`. A thread that nothing wakes is
+/// a deadlock, which `loom` reports.
+pub(crate) fn sleep(word: &AtomicU32, seen: u32) {
+    let (awake, bed) = BED.get().expect("an interleaving has begun");
+    let guard = awake.lock().expect("no thread panics meanwhile");
+    if word.load(Ordering::Acquire) == seen {
+        drop(bed.wait(guard).expect("no thread panics meanwhile"));
+    }
+}
+
+/// Wakes all threads that sleep, for whatever word.
+pub(crate) fn wake_sleepers() {
+    let (awake, bed) = BED.get().expect("an interleaving has begun");
+    let _guard = awake.lock().expect("no thread panics meanwhile");
+    bed.notify_all();
 }
 
 fn weak(order: Ordering) -> Ordering {
@@ -192,6 +213,10 @@ impl AtomicU32 {
 
     pub(crate) fn fetch_sub(&self, by: u32, order: Ordering) -> u32 {
         ordered(order, |order| self.cell().fetch_sub(by, order))
+    }
+
+    pub(crate) fn swap(&self, value: u32, order: Ordering) -> u32 {
+        ordered(order, |order| self.cell().swap(value, order))
     }
 }
 

@@ -1,9 +1,12 @@
-//! A platform with only a CPU number and a thread that can yield, which is all that locks and leases need.
+//! A platform with only a CPU number and a thread that can yield and sleep, which is all that locks and leases need.
 
 use quire::addr::{Frame, FrameRange, PhysAddr};
 use quire::arch::{ProcessorState, ReadyClear, ReadyCopy};
 use quire::cpu::{CpuId, CpuSet};
-use quire::platform::{Context, FlushRequest, FramePlatform, NoFiles, Platform, TablePlatform};
+use quire::platform::{Context, FlushRequest, FramePlatform, NoFiles, TablePlatform};
+
+use crate::atomic::{self, AtomicU32};
+use crate::platform::Platform;
 
 /// One thread's view of the machine: it is this CPU.
 pub(crate) struct Cpu(pub(crate) u32);
@@ -86,8 +89,18 @@ unsafe impl TablePlatform for Cpu {
     }
 }
 
-// SAFETY: this platform is not used for waiting.
-unsafe impl Platform for Cpu {
+impl Platform for Cpu {
+    fn wait(&self, word: &AtomicU32, seen: u32) {
+        atomic::sleep(word, seen);
+    }
+
+    fn wake(&self, _word: &AtomicU32) {
+        atomic::wake_sleepers();
+    }
+}
+
+// SAFETY: this platform names no files.
+unsafe impl quire::platform::Platform for Cpu {
     type Pager = NoFiles;
 
     fn pager(&self) -> &NoFiles {

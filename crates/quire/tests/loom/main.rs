@@ -15,6 +15,8 @@ mod limits {
     /// One word of CPUs and two slots of readers are as good as many, and leave less to explore.
     pub(crate) const MAX_CPUS: usize = 64;
     pub(crate) const READER_SLOTS: usize = 2;
+    /// One look before a sleep.
+    pub(crate) const LOCK_TURNS: u32 = 1;
 }
 
 mod addr {
@@ -50,6 +52,14 @@ mod memmap {
 
 mod platform {
     pub(crate) use quire::platform::FramePlatform;
+
+    use crate::atomic::AtomicU32;
+
+    /// The part of the library's trait that locks use, with the atomics of the models.
+    pub(crate) trait Platform: FramePlatform {
+        fn wait(&self, word: &AtomicU32, seen: u32);
+        fn wake(&self, word: &AtomicU32);
+    }
 }
 
 // The library's own sources, with loom's atomics in place of the processor's: as a dependency it is compiled with the

@@ -97,6 +97,7 @@ fn start(path: &[u8], strings: Strings) -> Result<(), Errno> {
     mount::open_standard(&files)?;
     let process =
         Process::new(id, None, None, files, Some(FsContext::first(mount::root())), SharedSignals::default());
+    process.threads.lock().reserve_one()?;
     let context = UserContext::new(Registers::default());
     let task = Task::new(process, id, context, None, first_program)?;
     *COMMAND.lock() = Some((path.to_vec(), strings));

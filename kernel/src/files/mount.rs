@@ -48,7 +48,8 @@ const LINKS: [(&str, &str); 4] = [
 static ROOT: Mutex<Option<Arc<Dentry>>> = Mutex::new(None);
 static UNNAMED: Once<Arc<TmpFs>> = Once::new();
 
-/// Builds the tree: the archive's files, and the file systems that are mounted over them. ///
+/// Builds the tree: the archive's files, and the file systems that are mounted over them.
+///
 /// # Errors
 /// [`Errno::ENOMEM`].
 pub fn start() -> Result<(), Errno> {
@@ -57,13 +58,13 @@ pub fn start() -> Result<(), Errno> {
     for (name, mode) in DIRECTORIES {
         directory(&root, name, mode)?;
     }
-    mounts::add_root(&root);
-    fill_devices(&mounts::put("tmpfs", &at(&root, "dev")?, TmpFs::with_root(DEV_FS, 0o755)))?;
+    mounts::add_root(&root)?;
+    fill_devices(&mounts::put("tmpfs", &at(&root, "dev")?, TmpFs::with_root(DEV_FS, 0o755))?)?;
     let mut machine = observe::machine_files();
     generated::add_mounts(&mut machine);
     let trees = Trees::new((PROC_FS, SYS_FS), machine, observe::process_files())?;
-    mounts::put("proc", &at(&root, "proc")?, trees.proc);
-    mounts::put("sysfs", &at(&root, "sys")?, trees.sys);
+    mounts::put("proc", &at(&root, "proc")?, trees.proc)?;
+    mounts::put("sysfs", &at(&root, "sys")?, trees.sys)?;
     *ROOT.lock() = Some(root);
     Ok(())
 }
@@ -131,6 +132,6 @@ fn fill_devices(dev: &Arc<Dentry>) -> Result<(), Errno> {
         make(dev, name, NewKind::Symlink(target.as_bytes().into()), 0o777)?;
     }
     directory(dev, "shm", 0o1777)?;
-    mounts::put("tmpfs", &at(dev, "shm")?, TmpFs::with_root(SHM_FS, 0o1777));
+    mounts::put("tmpfs", &at(dev, "shm")?, TmpFs::with_root(SHM_FS, 0o1777))?;
     Ok(())
 }

@@ -1,7 +1,6 @@
 //! Disks, and the file systems on them that are mounted.
 
 use alloc::sync::Arc;
-use alloc::vec::Vec;
 use core::fmt::{self, Write};
 
 use super::dentry::Dentry;
@@ -18,13 +17,13 @@ pub fn disk_name(index: usize) -> [u8; 3] {
     [b'v', b'd', b'a' + index as u8]
 }
 
-fn all() -> Vec<Arc<Ext2>> {
-    mounts::all().iter().filter_map(|mounted| mounted.disk.clone()).collect()
+fn all() -> impl Iterator<Item = Arc<Ext2>> {
+    mounts::all().filter_map(|mounted| mounted.disk.clone())
 }
 
 /// The file system of a disk.
 pub fn on_disk(index: usize) -> Option<Arc<Ext2>> {
-    all().into_iter().find(|fs| fs.disk == index)
+    all().find(|fs| fs.disk == index)
 }
 
 /// Loads the file system of a disk, to be mounted, under the lock of mounts.
@@ -45,7 +44,7 @@ pub(super) fn load(source: &Dentry, read_only: bool) -> Result<Arc<Ext2>, Errno>
 /// # Errors
 /// [`Errno::EIO`].
 pub fn sync() -> Result<(), Errno> {
-    all().iter().map(|fs| fs.sync()).fold(Ok(()), Result::and)
+    all().map(|fs| fs.sync()).fold(Ok(()), Result::and)
 }
 
 /// Says what the disks did, at the end.

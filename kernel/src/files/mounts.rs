@@ -17,11 +17,14 @@ use super::node::Node;
 use super::tmpfs::{self, TmpFs};
 use crate::device::serial::log;
 use crate::errno::Errno;
+use crate::memory::list;
 use crate::memory::manager::manager;
 use crate::task::sleep_lock::SleepLock;
 
 /// A mounted file system.
 pub struct Mounted {
+    /// Its number, which no other one has had. The root of everything has the first.
+    pub number: u64,
     /// What was mounted, in the words of its program.
     pub source: String,
     /// The type.
@@ -48,28 +51,49 @@ pub static CHANGES: SleepLock<()> = SleepLock::new(());
 static TABLE: Mutex<Vec<Arc<Mounted>>> = Mutex::new(Vec::new());
 /// The number for the next file system that a program mounts.
 static NEXT: AtomicU64 = AtomicU64::new(super::mount::FIRST_FREE_FS);
+/// The last number of a mount.
+static LAST_MOUNT: AtomicU64 = AtomicU64::new(0);
 
-/// All of them, in the order in which they were mounted.
-pub fn all() -> Vec<Arc<Mounted>> {
-    TABLE.lock().clone()
+/// All of them, in the order in which they were mounted. Needs no memory, and misses none that is there all the time.
+pub fn all() -> impl Iterator<Item = Arc<Mounted>> {
+    let mut after = 0;
+    core::iter::from_fn(move || {
+        let table = TABLE.lock();
+        // The table is in the order of the numbers.
+        let next = table.partition_point(|mounted| mounted.number <= after);
+        let mounted = table.get(next)?.clone();
+        after = mounted.number;
+        Some(mounted)
+    })
 }
 
 /// Adds the root of everything.
-pub fn add_root(root: &Arc<Dentry>) {
-    let (source, kind, options) = ("tmpfs".into(), "tmpfs", String::new());
-    TABLE.lock().push(Arc::new(Mounted {
-        source,
-        kind,
-        options,
-        root: root.clone(),
-        below: None,
-        disk: None,
-    }));
+///
+/// # Errors
+/// [`Errno::ENOMEM`].
+pub fn add_root(root: &Arc<Dentry>) -> Result<(), Errno> {
+    reserve()?;
+    add(
+        "tmpfs",
+        None,
+        root,
+        New { kind: "tmpfs", options: String::new(), root: root.node().clone(), disk: None },
+    );
+    Ok(())
 }
 
 /// Puts a file system over a directory.
-pub fn put(kind: &'static str, below: &Arc<Dentry>, root: Arc<dyn Node>) -> Arc<Dentry> {
-    put_new(kind, below, New { kind, options: String::new(), root, disk: None })
+///
+/// # Errors
+/// [`Errno::ENOMEM`].
+pub fn put(kind: &'static str, below: &Arc<Dentry>, root: Arc<dyn Node>) -> Result<Arc<Dentry>, Errno> {
+    reserve()?;
+    Ok(put_new(kind, below, New { kind, options: String::new(), root, disk: None }))
+}
+
+/// Makes the table large enough for one more, which nothing but its caller adds.
+fn reserve() -> Result<(), Errno> {
+    list::reserve(&mut TABLE.lock(), 1)
 }
 
 /// A file system that is about to be mounted.
@@ -81,24 +105,24 @@ struct New {
 }
 
 fn put_new(source: &str, below: &Arc<Dentry>, new: New) -> Arc<Dentry> {
-    let New { kind, options, root, disk } = new;
-    let root = below.mount(root);
-    let below = Some(below.clone());
-    TABLE.lock().push(Arc::new(Mounted {
-        source: source.into(),
-        kind,
-        options,
-        root: root.clone(),
-        below,
-        disk,
-    }));
+    let root = below.mount(new.root.clone());
+    add(source, Some(below.clone()), &root, new);
     root
+}
+
+/// Adds an entry, for which the caller has reserved memory.
+fn add(source: &str, below: Option<Arc<Dentry>>, root: &Arc<Dentry>, new: New) {
+    let New { kind, options, disk, .. } = new;
+    let (number, source, root) =
+        (LAST_MOUNT.fetch_add(1, Ordering::Relaxed) + 1, source.into(), root.clone());
+    let mounted = Arc::new(Mounted { number, source, kind, options, root, below, disk });
+    TABLE.lock().push(mounted);
 }
 
 /// Mounts a file system of a type over a directory: one on a disk, whose file the caller gives, or another one.
 ///
 /// # Errors
-/// As `mount(2)`: [`Errno::ENODEV`] for an unknown type, [`Errno::EINVAL`] for an unknown option.
+/// As `mount(2)`: [`Errno::ENODEV`] for an unknown type, [`Errno::EINVAL`] for an unknown option, [`Errno::ENOMEM`].
 pub fn mount(
     (source, disk): (&str, Option<Arc<Dentry>>),
     at: &Arc<Dentry>,
@@ -110,6 +134,8 @@ pub fn mount(
         return Err(Errno::ENOTDIR);
     }
     let _one_at_a_time = CHANGES.lock();
+    // First: what is loaded has to be mounted.
+    reserve()?;
     let new = match disk {
         Some(disk) => {
             let fs = mounted::load(&disk, read_only)?;
@@ -184,8 +210,8 @@ pub fn unmount(place: &Arc<Dentry>, lazy: bool) -> Result<(), Errno> {
 
 /// Unmounts everything. No program runs.
 pub fn end() {
-    let all = all();
-    for mounted in all.iter().rev() {
+    loop {
+        let Some(mounted) = TABLE.lock().last().cloned() else { break };
         if let Some(fs) = &mounted.disk
             && let Err(errno) = fs.unmount()
         {
@@ -196,8 +222,12 @@ pub fn end() {
         if let Some(below) = &mounted.below {
             drop(below.take_mounted());
         }
+        let removed = TABLE.lock().pop();
+        drop(removed);
     }
-    TABLE.lock().clear();
+    // Its memory too, which is no slab when there were many.
+    let table = core::mem::take(&mut *TABLE.lock());
+    drop(table);
 }
 
 /// The options of a file system in memory.

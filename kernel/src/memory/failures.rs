@@ -4,8 +4,10 @@
 //! While a program runs, one of each N requests for frames on each CPU fails as if memory were out: for pages of
 //! programs, page tables, slabs of the kernel's heap. Which one of the N is drawn: else a step that needs a certain
 //! number of requests would fail whenever it is tried again.
+//!
+//! With `fail-large=BYTES` the kernel's heap refuses what is larger, as if no frames were in a row.
 
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use crate::boot::command;
 use crate::cpu::area::{self, MAX_CPUS};
@@ -15,16 +17,28 @@ static EACH: AtomicU64 = AtomicU64::new(0);
 /// The requests of each CPU.
 static ASKED: [AtomicU64; MAX_CPUS] = [const { AtomicU64::new(0) }; MAX_CPUS];
 
+/// The largest allocation of the kernel's heap that does not fail.
+static LARGEST: AtomicUsize = AtomicUsize::new(usize::MAX);
+
 /// From here on requests fail, if the command line says so.
 pub fn start() {
     let each = command::option("fail-nth").and_then(|value| value.parse().ok()).unwrap_or(0);
     EACH.store(each, Ordering::Relaxed);
+    let largest = command::option("fail-large").and_then(|value| value.parse().ok()).unwrap_or(usize::MAX);
+    LARGEST.store(largest, Ordering::Relaxed);
 }
 
 /// From here on none does. Returns about how many did.
 pub fn stop() -> u64 {
+    LARGEST.store(usize::MAX, Ordering::Relaxed);
     let asked: u64 = ASKED.iter().map(|asked| asked.load(Ordering::Relaxed)).sum();
     asked.checked_div(EACH.swap(0, Ordering::Relaxed)).unwrap_or(0)
+}
+
+/// Whether an allocation of the kernel's heap fails, which is larger than a frame.
+#[cold]
+pub fn fails_large(bytes: usize) -> bool {
+    bytes > LARGEST.load(Ordering::Relaxed)
 }
 
 /// Whether the request that is made now fails.

@@ -12,6 +12,7 @@ use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use quire::limits::FRAME_SIZE;
 use quire_interop::Heap;
 
+use super::failures;
 use super::platform::Machine;
 use crate::cpu::area::{self, MAX_CPUS};
 
@@ -124,6 +125,9 @@ unsafe impl GlobalAlloc for KernelHeap {
             !area::this().has_irq_locks(),
             "a handler may have interrupted the holder of a slab's lock"
         );
+        if layout.size() > FRAME_SIZE as usize && failures::fails_large(layout.size()) {
+            return null_mut();
+        }
         // SAFETY: E1: the caller's contract is the same.
         let memory = unsafe { self.heap.alloc(layout) };
         if memory.is_null() { self.take(layout) } else { memory }

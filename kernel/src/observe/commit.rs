@@ -7,6 +7,7 @@ use quire::vm::Mm;
 use quire_interop::proc::is_charged;
 
 use super::settings::SETTINGS;
+use crate::errno::Errno;
 use crate::memory::manager::manager;
 use crate::memory::platform::Machine;
 use crate::task::table;
@@ -25,7 +26,7 @@ pub fn allows(bytes: u64) -> bool {
     match SETTINGS.overcommit_memory.load(Ordering::Relaxed) {
         0 => pages <= manager().pages().total_frames(),
         1 => true,
-        _ => committed().saturating_add(pages) <= limit(),
+        _ => is_below_limit(pages),
     }
 }
 
@@ -38,8 +39,13 @@ pub fn allows_fork(space: &Mm<'_, Machine>) -> bool {
             largest <= manager().pages().total_frames()
         }
         1 => true,
-        _ => committed().saturating_add(charged(space)) <= limit(),
+        _ => is_below_limit(charged(space)),
     }
+}
+
+/// Whether that many pages more can be promised. Without memory to count what is promised, none can.
+fn is_below_limit(pages: u64) -> bool {
+    committed().is_ok_and(|committed| committed.saturating_add(pages) <= limit())
 }
 
 /// The most that may be promised when overcommit is refused (`CommitLimit`), in pages.
@@ -58,18 +64,23 @@ pub fn pool_pages() -> u64 {
 
 /// What is promised now (`Committed_AS`), in pages: private memory that can be stored to, and shared memory that
 /// exists.
-pub fn committed() -> u64 {
+///
+/// # Errors
+/// [`Errno::ENOMEM`]: there are so many processes that a list of their address spaces finds no memory.
+pub fn committed() -> Result<u64, Errno> {
     let spaces = table::processes().filter_map(|process| process.space_handle());
     let mut seen = alloc::vec::Vec::new();
     let mut pages = manager().meminfo().shmem;
     for space in spaces {
         // The parent and the child of a `vfork` have the same one.
         if !seen.contains(&space.number()) {
+            // Not `list::reserve`: the text of `/proc/meminfo` is wanted when memory is short, too.
+            seen.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
             seen.push(space.number());
             pages += charged(&space);
         }
     }
-    pages
+    Ok(pages)
 }
 
 fn charged(space: &Mm<'_, Machine>) -> u64 {

@@ -32,9 +32,10 @@ fn stack_kib() -> u64 {
 }
 
 fn meminfo(out: &mut dyn Write) -> fmt::Result {
+    let committed = commit::committed().map_err(|_| fmt::Error)?;
     let kernel = KernelMemory {
         stacks: stack_kib(),
-        commit: (commit::limit() * 4, commit::committed() * 4),
+        commit: (commit::limit() * 4, committed * 4),
         per_cpu: (area::count() * area::BYTES / 1024) as u64,
         mappings: ((STACKS.end - STACKS.start) / 1024, stack_kib()),
         direct_map: tables::direct_map_bytes().map(|bytes| bytes / 1024),

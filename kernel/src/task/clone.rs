@@ -10,7 +10,7 @@ use super::process::Process;
 use super::thread::{Task, UserContext};
 use super::{run, sched, table};
 use crate::errno::Errno;
-use crate::memory::list;
+use crate::memory::list::ReservedList;
 use crate::memory::manager::Space;
 use crate::memory::user::UserMemory;
 use crate::observe::allows_fork;
@@ -94,22 +94,55 @@ fn build(task: &Task, request: &CloneRequest, id: u32) -> Result<Arc<Task>, Errn
     let space = child_space(task, request)?;
     let is_thread = request.has(abi::CLONE_THREAD);
     let process = if is_thread { task.process.clone() } else { child_process(task, request, id, &space)? };
-    // Both lists can grow long. They are added to later, where nothing can fail.
-    list::reserve(&mut process.threads.lock(), 1)?;
     let parent = (!is_thread).then(|| parent_of_child(task, request));
-    if let Some(parent) = &parent {
-        list::reserve(&mut parent.children.lock(), 1)?;
-    }
-    let new = Task::new(process, id, child_context(task, request), Some(space), run::task_start)?;
+    let reserved = Reserved::new(&process, parent.as_deref())?;
+    let new = Task::new(process.clone(), id, child_context(task, request), Some(space), run::task_start)?;
+    reserved.keep();
     let child_tid = |flag| if request.has(flag) { request.child_tid } else { 0 };
     new.clear_child_tid.store(child_tid(abi::CLONE_CHILD_CLEARTID), Ordering::Relaxed);
     new.store_child_id_at.store(child_tid(abi::CLONE_CHILD_SETTID), Ordering::Relaxed);
     new.nodes.inherit(&task.nodes);
     new.signals.inherit(&task.signals, request.has(abi::CLONE_VM) && !request.has(abi::CLONE_VFORK));
     if let Some(parent) = &parent {
-        super::exit::adopt(parent, &new.process);
+        super::exit::adopt(parent, &new.process, ReservedList::push);
     }
     Ok(new)
+}
+
+/// Places in the lists that a new task will stand in. They are added to later, where nothing can fail, and several
+/// tasks of a process may clone at once. Dropped, it gives the places back.
+struct Reserved<'p> {
+    process: &'p Process,
+    /// That of a new process.
+    parent: Option<&'p Process>,
+}
+
+impl<'p> Reserved<'p> {
+    fn new(process: &'p Process, parent: Option<&'p Process>) -> Result<Self, Errno> {
+        if parent.is_some() {
+            // Each process may become a child of the first one, when its parent has ended.
+            let init = table::process(table::INIT);
+            init.map_or(Ok(()), |init| init.children.lock().reserve_for(table::count()))?;
+        }
+        process.threads.lock().reserve_one()?;
+        let reserved = parent.map_or(Ok(()), |parent| parent.children.lock().reserve_one());
+        reserved.inspect_err(|_| process.threads.lock().cancel())?;
+        Ok(Self { process, parent })
+    }
+
+    /// The places will be filled.
+    fn keep(self) {
+        core::mem::forget(self);
+    }
+}
+
+impl Drop for Reserved<'_> {
+    fn drop(&mut self) {
+        self.process.threads.lock().cancel();
+        if let Some(parent) = self.parent {
+            parent.children.lock().cancel();
+        }
+    }
 }
 
 fn child_space(task: &Task, request: &CloneRequest) -> Result<Arc<Space>, Errno> {

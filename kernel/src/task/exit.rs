@@ -12,6 +12,7 @@ use super::thread::Task;
 use super::{futex, sched, table, timers};
 use crate::device::serial::log;
 use crate::ipc;
+use crate::memory::list::ReservedList;
 use crate::memory::user::UserMemory;
 use crate::observe::program_ends;
 
@@ -46,7 +47,7 @@ pub fn finish() {
 /// The end of a first task whose program could not be loaded.
 pub fn abandon() {
     let task = sched::current();
-    task.process.threads.lock().clear();
+    task.process.threads.lock().retain(|_| false);
     table::forget(&task.process);
 }
 
@@ -110,23 +111,31 @@ pub fn end_vfork(process: &Process) {
 /// The first process waits for the children of a process that has ended. Its own are waited for by none.
 fn give_children_to_init(process: &Arc<Process>) {
     let heir = table::process(table::INIT).filter(|init| !Arc::ptr_eq(init, process));
-    let orphans = core::mem::take(&mut *process.children.lock());
-    for orphan in orphans {
+    process.children.lock().reverse();
+    loop {
+        // One at a time: a sibling may have reserved a place here (`CLONE_PARENT`), so the list keeps its memory.
+        let Some(orphan) = process.children.lock().pop() else { break };
         match &heir {
             Some(init) => {
                 // It may have been made to send any signal at its end.
                 orphan.exit_signal.store(abi::SIGCHLD, Ordering::Relaxed);
-                adopt(init, &orphan);
+                // Its place was reserved when it was made.
+                adopt(init, &orphan, ReservedList::push_within);
             }
             None => abandon_child(&orphan),
         }
     }
 }
 
-/// Makes a process the parent of another one, unless it has ended.
-pub fn adopt(parent: &Arc<Process>, child: &Arc<Process>) {
+/// Makes a process the parent of another one, unless it has ended. `push` adds the child to the list, which has a
+/// place for it.
+pub fn adopt(
+    parent: &Arc<Process>,
+    child: &Arc<Process>,
+    push: fn(&mut ReservedList<Arc<Process>>, Arc<Process>),
+) {
     *child.parent.lock() = Arc::downgrade(parent);
-    parent.children.lock().push(child.clone());
+    push(&mut parent.children.lock(), child.clone());
     if parent.has_ended() {
         // Its own end may have come before, and missed the new child.
         parent.children.lock().retain(|other| !Arc::ptr_eq(other, child));

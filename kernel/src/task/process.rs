@@ -16,6 +16,7 @@ use super::wait::WaitQueue;
 use crate::files::claim::Claim;
 use crate::files::context::FsContext;
 use crate::files::table::FileTable;
+use crate::memory::list::ReservedList;
 use crate::memory::manager::Space;
 use crate::observe::Account;
 use crate::sync::Mutex;
@@ -66,9 +67,9 @@ pub struct Process {
     /// The process that waits for it. Empty for the first one.
     pub parent: Mutex<Weak<Process>>,
     /// Its children that run, and those that it has not waited for.
-    pub children: Mutex<Vec<Arc<Process>>>,
+    pub children: Mutex<ReservedList<Arc<Process>>>,
     /// Its tasks. Empty when it has ended.
-    pub threads: Mutex<Vec<Arc<Task>>>,
+    pub threads: Mutex<ReservedList<Arc<Task>>>,
     /// Its address space, which its tasks have too. `None` when it has ended, and for the kernel's own.
     pub space: Mutex<Option<Arc<Space>>>,
     /// Its open files, which it may share.
@@ -138,8 +139,8 @@ impl Process {
             identity: Mutex::new(parent.map(|parent| parent.identity.lock().clone()).unwrap_or_default()),
             account: Account::for_child(parent.map(|parent| &parent.account)),
             parent: Mutex::new(parent.map(Arc::downgrade).unwrap_or_default()),
-            children: Mutex::new(Vec::new()),
-            threads: Mutex::new(Vec::new()),
+            children: Mutex::new(ReservedList::new()),
+            threads: Mutex::new(ReservedList::new()),
             space: Mutex::new(space),
             files: Mutex::new(files),
             fs: Mutex::new(fs),

@@ -90,7 +90,7 @@ fn trap(task: &Task, vector: u64) {
     signal::send::force(task, info);
 }
 
-/// Starts a task that was just made.
+/// Starts a task that was just made, for which its process has reserved a place.
 pub fn launch(task: Arc<Task>) {
     task.process.threads.lock().push(task.clone());
     super::table::publish(&task);

@@ -107,6 +107,11 @@ pub fn task_count() -> usize {
     TABLE.lock().entries.values().filter(|entry| entry.task.strong_count() > 0).count()
 }
 
+/// How many numbers are in use: at least as many as there are processes.
+pub fn count() -> usize {
+    TABLE.lock().entries.len()
+}
+
 /// The number that was given last.
 pub fn last_id() -> u32 {
     TABLE.lock().last

@@ -18,8 +18,8 @@ use crate::observe::{MachineFile, Writer};
 /// # Errors
 /// Those of the writer.
 pub fn mounts(out: &mut dyn Write) -> fmt::Result {
-    table::all().iter().try_for_each(|mounted| {
-        let Mounted { source, kind, options, root, .. } = &**mounted;
+    table::all().try_for_each(|mounted| {
+        let Mounted { source, kind, options, root, .. } = &*mounted;
         writeln!(
             out,
             "{source} {} {kind} {},relatime{options} 0 0",
@@ -29,23 +29,21 @@ pub fn mounts(out: &mut dyn Write) -> fmt::Result {
     })
 }
 
-/// Writes `/proc/PID/mountinfo`. A mount has the number of its line; the root is its own parent.
+/// Writes `/proc/PID/mountinfo`. The root is its own parent.
 ///
 /// # Errors
 /// Those of the writer.
 pub fn mountinfo(out: &mut dyn Write) -> fmt::Result {
-    let all = table::all();
-    for (line, mounted) in all.iter().enumerate() {
-        let Mounted { source, kind, options, root, .. } = &**mounted;
+    for mounted in table::all() {
+        let Mounted { number, source, kind, options, root, .. } = &*mounted;
         let above = |other: &Arc<Mounted>| root.parent().is_some_and(|place| place.is_below(&other.root));
-        let parent = all.iter().rposition(above).unwrap_or(0) + 1;
+        let parent = table::all().filter(above).last().map_or(1, |other| other.number);
         let (at, fs) = (path(root)?, root.node().attributes().fs);
         let at = at.escape_ascii();
         let (device, rights) = (format!("{}:{}", fs >> 8, fs & 0xff), mounted.rights());
         writeln!(
             out,
-            "{} {parent} {device} / {at} {rights},relatime - {kind} {source} {rights}{options}",
-            line + 1
+            "{number} {parent} {device} / {at} {rights},relatime - {kind} {source} {rights}{options}"
         )?;
     }
     Ok(())

@@ -21,6 +21,7 @@ pub const EXPERIMENT: Experiment = Experiment {
          QEMU has not, Linux stores 8 bytes at a time, and Quire's kernel 32, between XSAVE and XRSTOR.",
         "`single` is to be trusted to 2 %, its parts to 20 %: Linux frees some things later.",
         "`threads` is real time under emulation with four CPUs, and depends on this machine.",
+        "`boot` and `memory` are of QEMU's machine `microvm`, whose firmware is short, and all else of `pc`.",
         "Needs qemu-system-x86, gcc with libc6-dev, busybox-static, and apt for Debian's kernels, which are \
          unpacked in the user's cache folder and not installed. It takes three to ten minutes.",
     ],

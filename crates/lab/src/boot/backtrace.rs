@@ -23,8 +23,8 @@ struct Loaded {
 type Section = EndianSlice<'static, gimli::LittleEndian>;
 
 impl Loaded {
-    /// `addr2line` has a loader too. It brings the formats of all systems and two decompressors, and cargo compresses no
-    /// section.
+    /// `addr2line` has a loader too, which brings the formats of all systems and two decompressors. Cargo
+    /// compresses no section.
     fn new(kernel: &Path) -> Option<Loaded> {
         // All names borrow from the file. A run reads one kernel, and may keep its bytes until the end.
         let bytes: &'static [u8] = std::fs::read(kernel).ok()?.leak();

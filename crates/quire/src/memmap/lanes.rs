@@ -42,7 +42,7 @@ pub enum LaneWidth {
 /// A count that has a cache line to itself.
 #[cfg(feature = "published")]
 #[repr(align(64))]
-pub struct CountCell(AtomicU32);
+pub struct CountCell(pub(super) AtomicU32);
 
 /// The lanes of one block, under its lock.
 #[derive(Clone, Copy)]
@@ -88,25 +88,6 @@ impl<'a> Lanes<'a> {
             LaneWidth::Bits => size_of::<Bitmap>(),
             #[cfg(feature = "published")]
             LaneWidth::Cells => BLOCK_FRAMES * size_of::<CountCell>(),
-        }
-    }
-
-    /// Adds one to each cell of a run by an atomic; `false` if these lanes are no cells.
-    #[cfg(feature = "published")]
-    pub(super) fn count_cells_up(self, start: usize, count: usize) -> bool {
-        let Self::Cells(cells) = self else { return false };
-        for cell in &cells[start..start + count] {
-            cell.0.fetch_add(1, Ordering::Relaxed);
-        }
-        true
-    }
-
-    #[cfg(feature = "published")]
-    pub(super) fn count_cells_down(self, start: usize, count: usize) {
-        let Self::Cells(cells) = self else { return };
-        for cell in &cells[start..start + count] {
-            let before = cell.0.fetch_sub(1, Ordering::AcqRel);
-            assert!(before > 0, "a frame was unmapped more often than mapped (invariant 5)");
         }
     }
 

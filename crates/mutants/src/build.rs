@@ -40,9 +40,18 @@ fn said(messages: &[Value]) -> String {
     messages.iter().filter_map(|message| message["message"]["rendered"].as_str()).collect()
 }
 
-/// The bugs at the places of the message.
+/// The bugs at the places of the message; if there are none, those at the places of its notes.
 fn switches_of(copy: &Copy, message: &Value) -> Vec<u32> {
-    let spans = message["spans"].as_array().into_iter().flatten();
+    let named = switches_at(copy, &message["spans"]);
+    if !named.is_empty() {
+        return named;
+    }
+    let notes = message["children"].as_array().into_iter().flatten();
+    notes.flat_map(|note| switches_at(copy, &note["spans"])).collect()
+}
+
+fn switches_at(copy: &Copy, spans: &Value) -> Vec<u32> {
+    let spans = spans.as_array().into_iter().flatten();
     let mut numbers = Vec::new();
     for span in spans {
         let number = |name: &str| span[name].as_u64().unwrap_or(0) as usize;
@@ -94,4 +103,28 @@ fn cargo(copy: &Copy, arguments: &[&str]) -> Result<(Vec<Value>, bool)> {
     let lines = output.stdout.split(|&byte| byte == b'\n').filter(|line| line.starts_with(b"{"));
     let messages = lines.map(serde_json::from_slice).collect::<Result<_, _>>()?;
     Ok((messages, output.status.success()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use serde_json::json;
+
+    use super::*;
+
+    /// As the compiler refuses a value that is moved in a loop, since the statement that sets it anew has a switch.
+    #[test]
+    fn a_bug_that_only_a_note_points_at_is_to_blame() {
+        let file = "crates/quire/src/vm/fault/faults.rs";
+        let ranges = HashMap::from([(file.to_owned(), vec![(10..20, 3), (50..60, 4)])]);
+        let copy = Copy { root: PathBuf::new(), ranges };
+        let span = |start: u32, end: u32| json!({ "file_name": file, "byte_start": start, "byte_end": end });
+        let note = json!({ "spans": [span(55, 56)], "children": [] });
+        let moved = json!({ "spans": [span(30, 34)], "children": [note] });
+        assert_eq!(switches_of(&copy, &moved), [4]);
+        // A note of an error that names its bug may point at innocent ones.
+        let named = json!({ "spans": [span(12, 13)], "children": [note] });
+        assert_eq!(switches_of(&copy, &named), [3]);
+    }
 }

@@ -3,12 +3,39 @@
 use std::cell::OnceCell;
 use std::path::{Path, PathBuf};
 
-use addr2line::{Frame, Loader, demangle_auto};
+use addr2line::gimli::{self, Dwarf, EndianSlice};
+use addr2line::{Context, Frame, demangle_auto};
+use object::read::elf::ElfFile64;
+use object::{LittleEndian, Object, ObjectSection, SymbolMap, SymbolMapName};
 
 /// The kernel's functions, read when the first address is to be named.
 pub(super) struct Symbols {
     kernel: PathBuf,
-    loaded: OnceCell<Option<Loader>>,
+    loaded: OnceCell<Option<Loaded>>,
+}
+
+/// What an ELF file says about addresses.
+struct Loaded {
+    context: Context<Section>,
+    symbols: SymbolMap<SymbolMapName<'static>>,
+}
+
+type Section = EndianSlice<'static, gimli::LittleEndian>;
+
+impl Loaded {
+    /// `addr2line` has a loader too, which brings the formats of all systems and two decompressors. Cargo
+    /// compresses no section.
+    fn new(kernel: &Path) -> Option<Loaded> {
+        // All names borrow from the file. A run reads one kernel, and may keep its bytes until the end.
+        let bytes: &'static [u8] = std::fs::read(kernel).ok()?.leak();
+        let file = ElfFile64::<LittleEndian>::parse(bytes).ok()?;
+        let section = |id: gimli::SectionId| {
+            let data = file.section_by_name(id.name()).and_then(|section| section.data().ok());
+            Ok::<_, gimli::Error>(EndianSlice::new(data.unwrap_or_default(), gimli::LittleEndian))
+        };
+        let context = Context::from_dwarf(Dwarf::load(section).ok()?).ok()?;
+        Some(Loaded { context, symbols: file.symbol_map() })
+    }
 }
 
 impl Symbols {
@@ -30,17 +57,16 @@ impl Symbols {
 
     /// The functions at an address, the innermost first.
     fn names(&self, number: u32, address: u64) -> Vec<String> {
-        let Some(loader) = self.loaded.get_or_init(|| Loader::new(&self.kernel).ok()) else {
-            return Vec::new();
-        };
+        let Some(loaded) = self.loaded.get_or_init(|| Loaded::new(&self.kernel)) else { return Vec::new() };
+        let symbol_at = |address| loaded.symbols.containing(address);
         // An address of a caller is the one behind its call, which may belong to the next line or function
         // already. The first address is either such a one, or that of a faulting instruction: exact at the
         // start of a function.
-        let is_start = loader.find_symbol_info(address).is_some_and(|symbol| symbol.address() == address);
+        let is_start = symbol_at(address).is_some_and(|symbol| symbol.address() == address);
         let at = if number == 0 && is_start { address } else { address.saturating_sub(1) };
-        let symbol = loader.find_symbol(at).map(|name| demangle_auto(name.into(), None).into_owned());
+        let symbol = symbol_at(at).map(|symbol| demangle_auto(symbol.name().into(), None).into_owned());
         let mut found = Vec::new();
-        if let Ok(mut frames) = loader.find_frames(at) {
+        if let Ok(mut frames) = loaded.context.find_frames(at).skip_all_loads() {
             while let Ok(Some(frame)) = frames.next() {
                 found.extend(named(&frame));
             }
@@ -56,7 +82,7 @@ impl Symbols {
 }
 
 /// A function's name, and where in its source.
-fn named<R: addr2line::gimli::Reader>(frame: &Frame<'_, R>) -> Option<(String, String)> {
+fn named<R: gimli::Reader>(frame: &Frame<'_, R>) -> Option<(String, String)> {
     let function = frame.function.as_ref()?.demangle().ok()?.into_owned();
     let location = frame.location.as_ref().and_then(|location| Some((location.file?, location.line?)));
     Some((function, location.map(|(file, line)| format!(" at {file}:{line}")).unwrap_or_default()))

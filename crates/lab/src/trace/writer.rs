@@ -23,8 +23,9 @@ use crate::output::{Draft, Target};
 /// A full disk loses at most this much of the events that would fit.
 const CHUNK_TARGET: usize = 16 * 1024;
 
-/// Compression level: the highest whose memory stays moderate; traces are written once and read often.
-const LEVEL: i32 = 15;
+/// Compression level. For the traces in `traces/`, level 15 makes files 0.2 % smaller and takes ten times the
+/// processor time, half a second for 1 MiB of events; level 6 makes them 0.4 % larger and takes half.
+const LEVEL: i32 = 9;
 
 /// Writes a trace. Until [`TraceWriter::finish`] a regular target file stays as it was; a dropped writer
 /// leaves nothing behind.

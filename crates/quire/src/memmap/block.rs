@@ -243,8 +243,9 @@ impl Block {
         match self.width.load(Ordering::Relaxed) {
             0 => LaneWidth::Narrow,
             1 => LaneWidth::Wide,
-            2 => LaneWidth::Bits,
-            _ => LaneWidth::Cells,
+            #[cfg(feature = "published")]
+            3 => LaneWidth::Cells,
+            _ => LaneWidth::Bits,
         }
     }
 

@@ -265,10 +265,11 @@ impl Block {
 
     /// Removes the slot of a block of a folio of whole blocks if its counts are zero. Under the block's lock.
     pub(crate) fn take_unused_slot<P: FramePlatform>(&self, platform: &P) -> Option<(PhysAddr, LaneWidth)> {
-        let unused = self.columns().is_none()
-            && self.lanes_at()?.1 != LaneWidth::Cells
-            && self.tables() == 0
-            && !self.slot_lanes(platform)?.any();
+        #[cfg(feature = "published")]
+        if self.lanes_at()?.1 == LaneWidth::Cells {
+            return None;
+        }
+        let unused = self.columns().is_none() && self.tables() == 0 && !self.slot_lanes(platform)?.any();
         let slot = self.lanes_at().filter(|_| unused);
         slot.inspect(|_| self.set_lanes(None))
     }
@@ -295,6 +296,7 @@ fn has_room(tables: u32, lanes: Lanes<'_>, start: usize, count: usize) -> bool {
     match lanes {
         Lanes::Wide(_) => true,
         Lanes::Bits(_) => tables + 1 < NARROW_MOST,
+        #[cfg(feature = "published")]
         Lanes::Cells(_) => true,
         Lanes::Narrow(_) if tables == 0 && count < BLOCK_FRAMES => true,
         Lanes::Narrow(_) => (start..start + count).all(|index| lanes.get(index) + tables < NARROW_MOST),

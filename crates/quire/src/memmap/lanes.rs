@@ -34,13 +34,15 @@ pub enum LaneWidth {
     Wide = 1,
     /// A bit. Only blocks of folios of whole blocks have them.
     Bits = 2,
-    /// Four bytes every 64, changed without a lock (`CountScheme::PerFrame`, feature `published`).
+    /// Four bytes every 64, changed without a lock (`CountScheme::PerFrame`).
+    #[cfg(feature = "published")]
     Cells = 3,
 }
 
 /// A count that has a cache line to itself.
+#[cfg(feature = "published")]
 #[repr(align(64))]
-pub struct CountCell(AtomicU32);
+pub struct CountCell(pub(super) AtomicU32);
 
 /// The lanes of one block, under its lock.
 #[derive(Clone, Copy)]
@@ -48,6 +50,7 @@ pub enum Lanes<'a> {
     /// One bit each, so no frame is counted twice.
     Bits(&'a Bitmap),
     /// One cell every 64 bytes, as far apart as page descriptors.
+    #[cfg(feature = "published")]
     Cells(&'a [CountCell; BLOCK_FRAMES]),
     /// One byte each, eight to a word, lane 0 in the lowest byte.
     Narrow(&'a [AtomicU64; BLOCK_FRAMES / 8]),
@@ -71,6 +74,7 @@ impl<'a> Lanes<'a> {
                 LaneWidth::Narrow => Self::Narrow(&*pointer.cast()),
                 LaneWidth::Wide => Self::Wide(&*pointer.cast()),
                 LaneWidth::Bits => Self::Bits(&*pointer.cast()),
+                #[cfg(feature = "published")]
                 LaneWidth::Cells => Self::Cells(&*pointer.cast()),
             }
         }
@@ -82,26 +86,8 @@ impl<'a> Lanes<'a> {
             LaneWidth::Narrow => Self::NARROW_BYTES,
             LaneWidth::Wide => Self::WIDE_BYTES,
             LaneWidth::Bits => size_of::<Bitmap>(),
+            #[cfg(feature = "published")]
             LaneWidth::Cells => BLOCK_FRAMES * size_of::<CountCell>(),
-        }
-    }
-
-    /// Adds one to each cell of a run by an atomic; `false` if these lanes are no cells.
-    #[cfg(feature = "published")]
-    pub(super) fn count_cells_up(self, start: usize, count: usize) -> bool {
-        let Self::Cells(cells) = self else { return false };
-        for cell in &cells[start..start + count] {
-            cell.0.fetch_add(1, Ordering::Relaxed);
-        }
-        true
-    }
-
-    #[cfg(feature = "published")]
-    pub(super) fn count_cells_down(self, start: usize, count: usize) {
-        let Self::Cells(cells) = self else { return };
-        for cell in &cells[start..start + count] {
-            let before = cell.0.fetch_sub(1, Ordering::AcqRel);
-            assert!(before > 0, "a frame was unmapped more often than mapped (invariant 5)");
         }
     }
 
@@ -117,6 +103,7 @@ impl<'a> Lanes<'a> {
                 word.store(others | u64::from(count) << shift, Ordering::Relaxed);
             }
             Self::Wide(lanes) => lanes[index].store(count, Ordering::Relaxed),
+            #[cfg(feature = "published")]
             Self::Cells(cells) => cells[index].0.store(count, Ordering::Relaxed),
         }
     }
@@ -130,6 +117,7 @@ impl<'a> Lanes<'a> {
             }
             Self::Wide(lanes) => lanes[index].load(Ordering::Relaxed),
             Self::Bits(bits) => bits.contains(index).into(),
+            #[cfg(feature = "published")]
             Self::Cells(cells) => cells[index].0.load(Ordering::Relaxed),
         }
     }
@@ -162,7 +150,9 @@ impl<'a> Lanes<'a> {
                 Ok(fresh)
             }
             // Code that counts in bits checks first that they are clear.
-            Self::Bits(_) | Self::Cells(_) => Err(LaneError::Full),
+            Self::Bits(_) => Err(LaneError::Full),
+            #[cfg(feature = "published")]
+            Self::Cells(_) => Err(LaneError::Full),
         }
     }
 
@@ -180,7 +170,9 @@ impl<'a> Lanes<'a> {
         match self {
             Self::Narrow(words) => decrement_narrow(words, start, count, zeroed),
             Self::Wide(lanes) => decrement_wide(lanes, start, count, zeroed),
-            Self::Bits(_) | Self::Cells(_) => self.decrement_each(FrameMask::run(start, count), zeroed),
+            Self::Bits(_) => self.decrement_each(FrameMask::run(start, count), zeroed),
+            #[cfg(feature = "published")]
+            Self::Cells(_) => Err(LaneError::Underflow),
         }
     }
 
@@ -213,6 +205,7 @@ impl<'a> Lanes<'a> {
                 *zeroed = zeroed.union(frames);
                 Ok(())
             }
+            #[cfg(feature = "published")]
             Self::Cells(_) => Err(LaneError::Underflow),
             Self::Narrow(words) => decrement_narrow_each(words, frames, zeroed),
             Self::Wide(lanes) => {
@@ -236,6 +229,7 @@ impl<'a> Lanes<'a> {
                 ones | u64::from(lanes[group * 64 + at].load(Ordering::Relaxed) == 1) << at
             }),
             Self::Bits(bits) => bits.word(group),
+            #[cfg(feature = "published")]
             Self::Cells(_) => {
                 (0..64).fold(0, |ones, at| ones | u64::from(self.get(group * 64 + at) == 1) << at)
             }
@@ -249,6 +243,7 @@ impl<'a> Lanes<'a> {
             Self::Narrow(words) => words.iter().fold(0, |all, word| all | load(word)) != 0,
             Self::Wide(lanes) => lanes.iter().fold(0, |all, lane| all | lane.load(Ordering::Relaxed)) != 0,
             Self::Bits(bits) => !bits.load().is_empty(),
+            #[cfg(feature = "published")]
             Self::Cells(_) => !self.nonzero().is_empty(),
         }
     }
@@ -268,6 +263,7 @@ impl<'a> Lanes<'a> {
                 }
             }
             Self::Bits(bits) => mask = bits.load(),
+            #[cfg(feature = "published")]
             Self::Cells(cells) => {
                 for (index, cell) in cells.iter().enumerate() {
                     mask.0[index / 64] |= u64::from(cell.0.load(Ordering::Relaxed) != 0) << (index % 64);

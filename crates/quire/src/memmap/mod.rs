@@ -11,6 +11,8 @@ mod bitmap;
 mod block;
 mod block_mapcount;
 mod boot;
+#[cfg(feature = "published")]
+mod cells;
 mod columns;
 mod descriptor;
 mod lanes;

@@ -20,7 +20,9 @@ use crate::page_alloc::frames::scheme::CountScheme;
 use crate::page_alloc::frames::state::head_of;
 use crate::page_alloc::mapcount::MapCounts;
 use crate::page_alloc::request::gfp::{Gfp, Urgency};
-use crate::page_alloc::store::slots::{CELLS, CountRoom, CountSlot, EMPTY, PER_FRAME};
+#[cfg(feature = "published")]
+use crate::page_alloc::store::slots::CELLS;
+use crate::page_alloc::store::slots::{CountRoom, CountSlot, EMPTY, PER_FRAME};
 use crate::platform::FramePlatform;
 use crate::stats::Stat;
 use crate::sync::SpinGuard;
@@ -128,6 +130,7 @@ impl<P: FramePlatform> MapCounts<'_, P> {
 
     /// Takes a slot for lanes of a width; its bytes are arbitrary. No block's lock may be held.
     pub(in crate::page_alloc) fn take_slot(&self, width: LaneWidth) -> Result<CountSlot, AllocError> {
+        #[cfg(feature = "published")]
         if width == LaneWidth::Cells {
             let frame = self.requests.alloc(ROOM, CELLS)?.into_raw();
             self.frames().change(Stat::NrMapCountPages, CELLS.frames() as i64);

@@ -5,10 +5,14 @@ use core::cell::Cell;
 use core::sync::atomic::Ordering;
 
 use crate::addr::{Frame, Order, PhysAddr};
-use crate::memmap::{Descriptor, LaneWidth, SlotPromises};
+#[cfg(feature = "published")]
+use crate::memmap::LaneWidth;
+use crate::memmap::{Descriptor, SlotPromises};
 use crate::page_alloc::request::gfp::Contents;
 use crate::page_alloc::store::Store;
-use crate::page_alloc::store::slots::{CELLS, CountRoom, CountSlot, EMPTY, PER_FRAME, all_of, bytes_of};
+#[cfg(feature = "published")]
+use crate::page_alloc::store::slots::CELLS;
+use crate::page_alloc::store::slots::{CountRoom, CountSlot, EMPTY, PER_FRAME, all_of, bytes_of};
 use crate::platform::FramePlatform;
 use crate::stats::Stat;
 use crate::sync::SpinGuard;
@@ -36,6 +40,7 @@ impl<P: FramePlatform> Store<'_, P> {
     /// No block's lock may be held.
     pub(in crate::page_alloc) fn give_slot(&self, slot: CountSlot) {
         let (frame, class) = (slot.at.frame(), slot.class());
+        #[cfg(feature = "published")]
         if slot.width == LaneWidth::Cells {
             return self.free_room(frame, CELLS);
         }

@@ -1,7 +1,9 @@
 //! The data of slots for map counts: their sizes, and lists of frames with slots.
 #![forbid(unsafe_code)]
 
-use crate::addr::{Order, PhysAddr};
+#[cfg(feature = "published")]
+use crate::addr::Order;
+use crate::addr::PhysAddr;
 use crate::limits::FRAME_SIZE;
 use crate::memmap::{LaneWidth, Lanes};
 
@@ -60,9 +62,11 @@ pub(in crate::page_alloc) const fn all_of(class: usize) -> u64 {
 }
 
 /// A folio for the cells of one block.
+#[cfg(feature = "published")]
 pub(in crate::page_alloc) const CELLS: Order = match Order::new(3) {
     Some(order) => order,
     None => Order::FRAME,
 };
 
+#[cfg(feature = "published")]
 const _: () = assert!(CELLS.bytes() == Lanes::bytes(LaneWidth::Cells) as u64);

@@ -131,8 +131,8 @@ fn pages_wrap_at_100_columns() {
 fn pages_name_files_that_exist_and_the_commands_that_are_run() {
     let sources = all();
     expect_none(&docs::check(&sources));
-    let script = page(&sources, ".ci/run");
-    let command = script.lines().rev().find_map(|line| line.strip_prefix("step ")).expect("it has steps");
-    assert!(command.starts_with("cargo test "), "the last step of .ci/run is the test command");
+    let last = page(&sources, ".ci/run").lines().last().unwrap_or_default().to_string();
+    let command =
+        last.strip_prefix("step ").expect("the last step of .ci/run is the test command").to_string();
     assert!(page(&sources, "README.md").contains(&format!("\n{command}\n")), "README.md lacks `{command}`");
 }

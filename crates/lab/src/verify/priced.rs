@@ -34,7 +34,7 @@ impl Priced {
     /// Prices of this machine that cannot be read.
     pub(super) fn new(trial: &Trial, replayed: &[Figures]) -> Result<Self> {
         let small = replayed.first().context("nothing was replayed")?;
-        let prices = Prices::of(small, None)?;
+        let prices = Prices::of(small, trial.header(), None)?;
         let recorded = trial.header().totals.kernel_faults;
         let predicted = |figures: &Figures| {
             let replayed = figures.faults();

@@ -31,6 +31,7 @@ fn header() -> Header {
         page_size: 4096,
         kernel: "6.18.0".into(),
         cpus: 2,
+        cpu: "one".into(),
         command: vec!["/bin/true".into(), "--x=\u{e9}".into(), String::new()],
         program: Program { name: "true".into(), version: "9.1".into() },
         tier: Tier::Privileged,

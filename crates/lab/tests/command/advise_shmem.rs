@@ -5,7 +5,7 @@ use std::fs::OpenOptions;
 use std::path::Path;
 use std::process::Command;
 
-use crate::advise::{grow_heap, line, number, said, shown, touches, words};
+use crate::advise::{grow_heap, line, number, prices, said, shown, touches, words};
 use crate::small_trace::{HEAP, SmallTrace, call, fault, program};
 use lab::host::thp::{root, selected, sizes};
 use lab::settings::{Places, Settings};
@@ -185,9 +185,15 @@ fn the_commands_are_those_of_shared_memory() {
         std::fs::create_dir_all(path.parent().expect("a directory")).expect("it is made");
         std::fs::write(path, format!("{value}\n")).expect("it is written");
     }
+    // Without them clearing is measured anew each time.
+    let prices = prices();
     let advise = || -> Value {
         let mut command = Command::new(env!("CARGO_BIN_EXE_quire"));
-        command.args(["advise", "--format", "json"]).arg(&trace).env("QUIRE_SETTINGS", copy.path());
+        command
+            .args(["advise", "--format", "json", "--prices"])
+            .arg(&*prices)
+            .arg(&trace)
+            .env("QUIRE_SETTINGS", copy.path());
         serde_json::from_slice(&command.output().expect("the command runs").stdout).expect("a JSON object")
     };
     let run = |commands: &Value| {

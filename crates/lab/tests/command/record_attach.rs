@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output};
+use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
 use crate::attach_script::{Manner, OTHERS, PAGE, PAGES, Script};
 use crate::i386::{Program, Value};
-use crate::recorder::{Killed, ORDINARY_USER, Recording, can_attach, is_root, lives, tiers, wait_until};
+use crate::recorder::{Killed, ORDINARY_USER, Recording, can_attach, lives, wait_until};
 use crate::rules;
 use lab::trace::{Access, Event, EventKind, Layouts, PopulateCause};
 use nix::sys::ptrace;

@@ -13,7 +13,7 @@
 //! limit          which sets exceed `memory.high`                             code            program text in huge pages
 //! shmem          folio sizes of shared memory                               defrag          what a fault does that finds no folio
 //! ways       settings of allocators and runtimes                         words      numbers and names in prose
-//! trust      what is known, measured, assumed and unknown
+//! known      what is known, measured, assumed and unknown
 //! text       for readers, in lines with labels (lines)                   json       for programs
 //! ```
 
@@ -25,6 +25,7 @@ mod fragmentation;
 mod hugetlb;
 mod json;
 mod khugepaged;
+mod known;
 mod limit;
 mod lines;
 mod mappings;
@@ -36,7 +37,6 @@ mod recorded;
 mod shmem;
 mod text;
 mod translations;
-mod trust;
 mod verdict;
 mod ways;
 mod words;

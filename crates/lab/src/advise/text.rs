@@ -12,6 +12,7 @@ use super::defrag;
 use super::fragmentation;
 use super::hugetlb;
 use super::khugepaged;
+use super::known;
 use super::limit;
 use super::lines::{COLUMNS, labelled, listed};
 use super::mappings;
@@ -19,7 +20,6 @@ use super::objective::{Goal, Score};
 use super::processes;
 use super::reach;
 use super::shmem;
-use super::trust;
 use super::verdict::{AdviseRequest, Verdict};
 use super::ways::Runtime;
 use super::words::{Names, change, count, percent, size, time};
@@ -57,7 +57,7 @@ pub(super) fn section(
     }
     text += &walks(trial, verdict);
     text += &further(trial, verdict, &names);
-    text + &trust::text(trial, verdict) + &table(verdict, request) + "\n"
+    text + &known::text(trial, verdict) + &table(verdict, request) + "\n"
 }
 
 /// Other policies of memory.

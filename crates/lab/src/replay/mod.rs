@@ -8,7 +8,7 @@
 //! huge       huge pages of pools that the program maps itself
 //! run        a machine, a manager, the events, and what is left at the end           files    the page cache, warm
 //! replayer   applies events: lives (fork, exec, exit), calls (by plan and verb), faults; on processes and their CPUs
-//! cuts       pages that programs take from files
+//! truncate   pages that programs take from files
 //! background the same beside a collapser of small pages and a splitter of folios
 //! check      the same in lockstep with the naive model        costs, memory    what it took in time and space
 //! report     as JSON lines                                    text     as tables
@@ -22,7 +22,6 @@ mod calls;
 mod check;
 mod code;
 mod costs;
-mod cuts;
 mod each;
 mod error;
 mod faults;
@@ -51,6 +50,7 @@ mod survey;
 mod text;
 mod timeline;
 mod trial;
+mod truncate;
 mod verb;
 
 use std::path::{Path, PathBuf};

@@ -183,5 +183,5 @@ fn what_threads_are_given_was_released_before() {
     }
 }
 
-mod cuts;
 mod locked;
+mod truncate;

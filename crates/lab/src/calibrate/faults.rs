@@ -129,7 +129,11 @@ mod tests {
         let stop = AtomicBool::new(false);
         std::thread::scope(|scope| {
             for _ in 0..4 * crate::host::threads::allowed_cpus().len() {
-                scope.spawn(|| while !stop.load(Ordering::Relaxed) {});
+                scope.spawn(|| {
+                    while !stop.load(Ordering::Relaxed) {
+                        std::hint::spin_loop()
+                    }
+                });
             }
             let (wall, own) = (Instant::now(), own_time().expect("Linux counts it"));
             let faults = touch(4, 2 << 20);

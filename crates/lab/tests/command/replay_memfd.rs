@@ -73,8 +73,11 @@ fn peaks_of_a_memfd_are_those_that_getrusage_counts() {
         return println!("skipped: there is no gcc");
     };
     assert!(built.success());
-    for how in ["unmap", "remove", "truncate", "punch", "fork"] {
-        let recorded = quire(&["record", "--quiet", "-o", &trace, "--", &program, how]);
+    let ways = [("", "unmap"), ("", "remove"), ("", "truncate"), ("", "punch"), ("", "fork")];
+    for (tier, how) in ways.into_iter().chain([("--tier=user", "truncate"), ("--tier=user", "punch")]) {
+        let tier: Vec<&str> = [tier].into_iter().filter(|tier| !tier.is_empty()).collect();
+        let recorded =
+            quire(&[&["record", "--quiet"], &tier[..], &["-o", &trace, "--", &program, how]].concat());
         let said = text(&recorded.stderr);
         assert!(recorded.status.success(), "{how}: {said}");
         let counted: BTreeMap<u64, f64> = said.lines().filter_map(counted).collect();

@@ -239,7 +239,7 @@ fn translations(translations: &Translations) -> Value {
 
 fn prices(prices: &Prices) -> Value {
     let (from, file, why) = match &prices.source {
-        Source::Measured(path) => ("measured", Some(path.display().to_string()), None),
+        Source::Measured { file, .. } => ("measured", Some(file.display().to_string()), None),
         Source::Assumed { why, .. } => ("assumed", None, Some(why)),
     };
     let spread = |(order, spread): (&u8, &FaultSpread)| (order_name(*order), json!(spread));

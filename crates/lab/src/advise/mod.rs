@@ -13,6 +13,7 @@
 //! limit          which sets exceed `memory.high`                             code            program text in huge pages
 //! shmem          folio sizes of shared memory                               defrag          what a fault does that finds no folio
 //! ways       settings of allocators and runtimes                         words      numbers and names in prose
+//! known      what is known, measured, assumed and unknown
 //! text       for readers, in lines with labels (lines)                   json       for programs
 //! ```
 
@@ -24,6 +25,7 @@ mod fragmentation;
 mod hugetlb;
 mod json;
 mod khugepaged;
+mod known;
 mod limit;
 mod lines;
 mod mappings;

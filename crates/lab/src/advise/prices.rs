@@ -1,15 +1,18 @@
 //! What Linux pays for a fault, by kind and by folio size.
 //!
-//! Faults that bring in folios of zeroes cost what `quire calibrate --kernel` measured on this machine. Without that, a
-//! folio costs the recorded fault of 4 KiB and the clearing of its further memory. All other kinds cost what was recorded.
+//! All kinds of faults cost what was recorded: how long one takes depends on what the program does to the caches between them.
+//! A folio of zeroes above 4 KiB costs what `quire calibrate --kernel` measured it to take longer on this machine; without that,
+//! the clearing of its further memory. In a program that was recorded on another machine, faults that bring in folios of zeroes
+//! cost what was measured here alone.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use quire::vm::FaultKind;
 
 use crate::calibrate::{self, FaultSpread, KernelPrices};
 use crate::replay::{Figures, order_name};
+use crate::trace::Header;
 
 /// Orders with a price: 4 KiB to 2 MiB.
 pub(super) const ORDERS: usize = 10;
@@ -36,24 +39,27 @@ pub(crate) struct Prices {
 /// The origin of the prices of folios.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Source {
-    /// This machine was measured.
-    Measured(PathBuf),
+    /// This machine was measured; `recorded` if 4 KiB cost the recorded time of the program on it.
+    Measured { file: PathBuf, recorded: bool },
     /// 4 KiB cost the recorded nanoseconds, or usual ones; each further 4 KiB cost those of clearing them.
     Assumed { recorded: bool, first_ns: f64, further_ns: f64, why: String },
 }
 
 impl Prices {
-    /// Those for the trace that `frames` replays with single frames; `file` has measured ones of this machine.
+    /// Those for the trace with this header that `frames` replays with single frames; `file` has measured ones of this machine.
     ///
     /// # Errors
     /// A file that was asked for and cannot be used.
-    pub(crate) fn of(frames: &Figures, file: Option<&std::path::Path>) -> anyhow::Result<Self> {
+    pub(crate) fn of(frames: &Figures, header: &Header, file: Option<&Path>) -> anyhow::Result<Self> {
         let recorded = |kind: usize| frames.recorded_ns.get(FaultKind::NAMES[kind]).map(|ns| *ns as f64);
         let kinds = std::array::from_fn(|kind| recorded(kind).unwrap_or(USUAL_NS[kind]));
         let anon = FaultKind::Anon as usize;
         let further_ns = calibrate::clearing_ns_per_frame();
         Ok(match calibrate::kernel_prices(file)? {
-            Ok((path, measured)) => Self::measured(kinds, &measured, further_ns, path),
+            Ok((path, measured)) => {
+                let here = measured.are_of(&header.kernel, &header.cpu);
+                Self::measured(kinds, &measured, further_ns, recorded(anon).filter(|_| here), path)
+            }
             Err(why) => {
                 let (first_ns, recorded) = (kinds[anon], recorded(anon).is_some());
                 let folios = std::array::from_fn(|order| first_ns + further(order, 0) * further_ns);
@@ -68,19 +74,29 @@ impl Prices {
         })
     }
 
-    fn measured(mut kinds: [f64; KINDS], measured: &KernelPrices, further_ns: f64, path: PathBuf) -> Self {
+    /// `of_a_page` is the recorded time of a fault of 4 KiB on this machine.
+    fn measured(
+        mut kinds: [f64; KINDS],
+        measured: &KernelPrices,
+        further_ns: f64,
+        of_a_page: Option<f64>,
+        file: PathBuf,
+    ) -> Self {
         let by_order = KernelPrices::by_order(&measured.fault_ns);
         let usual = (0, USUAL_NS[FaultKind::Anon as usize]);
-        let folios = std::array::from_fn(|order| {
+        let folios: [f64; ORDERS] = std::array::from_fn(|order| {
             // A size that this kernel lacks costs the next smaller one, and the clearing of the rest.
             let below =
                 by_order.range(..=order as u8).next_back().map(|(order, ns)| (usize::from(*order), *ns));
             let (known, ns) = below.unwrap_or(usual);
             ns + further(order, known) * further_ns
         });
-        kinds[FaultKind::Anon as usize] = folios[0];
+        let first = of_a_page.unwrap_or(folios[0]);
+        let folios = folios.map(|ns| first + (ns - folios[0]).max(0.0));
+        kinds[FaultKind::Anon as usize] = first;
         let spreads = KernelPrices::by_order(&measured.fault_spread);
-        Self { kinds, folios, walk_ns: measured.walk_ns, spreads, source: Source::Measured(path) }
+        let source = Source::Measured { file, recorded: of_a_page.is_some() };
+        Self { kinds, folios, walk_ns: measured.walk_ns, spreads, source }
     }
 
     /// Nanoseconds of a fault that brings in a single page of zeroes.
@@ -95,7 +111,7 @@ impl Prices {
 
     /// Whether this machine was measured.
     pub(crate) const fn are_measured(&self) -> bool {
-        matches!(self.source, Source::Measured(_))
+        matches!(self.source, Source::Measured { .. })
     }
 
     /// Nanoseconds of faults, by kind and by order.
@@ -133,4 +149,25 @@ impl Prices {
 /// The frames of an order beyond those of another.
 fn further(order: usize, than: usize) -> f64 {
     ((1u64 << order) - (1u64 << than)) as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_of_this_machine_pays_its_recorded_price_and_what_larger_folios_take_longer() {
+        let fault_ns = [(4, 500.0), (16, 700.0), (2048, 50_500.0)].into();
+        let measured = KernelPrices::of_this_machine(fault_ns, BTreeMap::new(), None);
+        let kinds = [900.0; KINDS];
+        let own = Prices::measured(kinds, &measured, 100.0, Some(900.0), PathBuf::new());
+        assert_eq!((own.folios[0], own.folios[2], own.folios[9]), (900.0, 1100.0, 50_900.0));
+        assert_eq!(
+            own.folios[3], 1500.0,
+            "one that was not measured: the next smaller, and clearing four pages"
+        );
+        let other = Prices::measured(kinds, &measured, 100.0, None, PathBuf::new());
+        assert_eq!((other.folios[0], other.folios[2], other.folios[9]), (500.0, 700.0, 50_500.0));
+        assert_eq!((other.kinds[FaultKind::Anon as usize], other.of_a_copy()), (500.0, 900.0));
+    }
 }

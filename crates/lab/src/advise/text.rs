@@ -1,11 +1,9 @@
 //! The verdict for readers: lines with a label each, within 80 columns.
 
-use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use crate::calibrate::FaultSpread;
 use crate::output::{Sheet, Width, quoted, sparkline};
-use crate::replay::{Sample, Trial, order_name};
+use crate::replay::{Sample, Trial};
 
 use super::baseline::{Change, Settings};
 use super::case::Case;
@@ -14,11 +12,11 @@ use super::defrag;
 use super::fragmentation;
 use super::hugetlb;
 use super::khugepaged;
+use super::known;
 use super::limit;
 use super::lines::{COLUMNS, labelled, listed};
 use super::mappings;
 use super::objective::{Goal, Score};
-use super::prices::Source;
 use super::processes;
 use super::reach;
 use super::shmem;
@@ -59,7 +57,7 @@ pub(super) fn section(
     }
     text += &walks(trial, verdict);
     text += &further(trial, verdict, &names);
-    text + &certainty(trial, verdict) + &table(verdict, request) + "\n"
+    text + &known::text(trial, verdict) + &table(verdict, request) + "\n"
 }
 
 /// Other policies of memory.
@@ -88,8 +86,8 @@ fn heading(trial: &Trial, verdict: &Verdict, request: AdviseRequest<'_>, exit_co
     let mut text = labelled(
         &format!("{}{version}:", quoted(&header.program.name)),
         &format!(
-            "ran {}{code}; {} faults and {} at the peak with folios of {} ({from})",
-            time(trial.wall_ns() as f64),
+            "{}{code}; {} faults and {} at the peak with folios of {} ({from})",
+            lasted(header.attached, trial.wall_ns()),
             count(faults),
             size(verdict.baseline().score.memory),
             verdict.baseline().name(),
@@ -104,6 +102,15 @@ fn heading(trial: &Trial, verdict: &Verdict, request: AdviseRequest<'_>, exit_co
         text += &labelled("", said);
     }
     text
+}
+
+/// How long the program ran, or how much of it is known.
+fn lasted(attached: bool, wall_ns: u64) -> String {
+    match (attached, wall_ns) {
+        (_, 0) => "recorded without an event".to_owned(),
+        (true, ns) => format!("recorded for {} while it ran", time(ns as f64)),
+        (false, ns) => format!("ran {}", time(ns as f64)),
+    }
 }
 
 /// What a set changes.
@@ -362,61 +369,6 @@ fn over_time(trial: &Trial, before: &Case, after: &Case) -> String {
     let tables = |case: &Case| size(most(case, |sample| sample.page_tables));
     let _ = writeln!(text, "  page tables {} → {} at the most", tables(before), tables(after));
     text
-}
-
-/// What is known, assumed and unknown.
-fn certainty(trial: &Trial, verdict: &Verdict) -> String {
-    let events = count(trial.header().events);
-    let mut known = format!("faults and memory, by a replay of {events} events");
-    let differences = verdict.baseline().figures.differences;
-    if differences > 0 {
-        let _ = write!(known, ", of which {} went otherwise than on Linux", count(differences));
-    }
-    let mut text = labelled("known:", &known);
-    text += &match &verdict.prices.source {
-        Source::Measured(path) => labelled(
-            "measured:",
-            &format!(
-                "what Linux takes for a fault by folio size ({}); other kinds as recorded",
-                quoted(path)
-            ),
-        ),
-        Source::Assumed { recorded, first_ns, further_ns, why } => {
-            let first = if *recorded { "as recorded" } else { "as usual, since this trace has no times" };
-            labelled(
-                "assumed:",
-                &format!(
-                    "a fault of 4K takes {} ({first}), each further 4K {}; {why}",
-                    time(*first_ns),
-                    time(*further_ns)
-                ),
-            )
-        }
-    };
-    text += &single_faults(verdict);
-    let tlb = match (&verdict.translations, &verdict.reach) {
-        (Some(_), _) => "",
-        (None, Some(_)) => "TLB misses (referenced bits tell no accesses), ",
-        (None, None) => "TLB (no samples), ",
-    };
-    let collapses = if verdict.khugepaged.is_some() { "" } else { "khugepaged, " };
-    text + &labelled("unknown:", &format!("{tlb}{collapses}compaction where memory is fragmented"))
-}
-
-/// How far single faults are apart, of the sizes that the program gets now and would get.
-fn single_faults(verdict: &Verdict) -> String {
-    let cases = [Some(verdict.baseline()), verdict.best.map(|at| &verdict.cases[at])];
-    let spreads: BTreeMap<u8, FaultSpread> =
-        cases.into_iter().flatten().flat_map(|case| verdict.prices.spreads_of(&case.figures)).collect();
-    let words = spreads.into_iter().map(|(order, spread)| {
-        let [median, p99, longest] = [spread.median_ns, spread.p99_ns, spread.longest_ns].map(time);
-        format!("{} {median}, {p99}, {longest}", order_name(order))
-    });
-    let words: Vec<String> = words.collect();
-    match words.is_empty() {
-        true => String::new(),
-        false => labelled("", &format!("one fault, median, 99 % and longest: {}", words.join("; "))),
-    }
 }
 
 /// Every set that was tried.

@@ -102,7 +102,7 @@ impl Verdict {
             let why = left_out.into_iter().next();
             return Err(why.map_or_else(|| anyhow!("the trace cannot be replayed"), anyhow::Error::new));
         };
-        let prices = Prices::of(frames, request.prices)?;
+        let prices = Prices::of(frames, trial.header(), request.prices)?;
         let left_out = left_out.iter().map(ToString::to_string).collect();
         let mut verdict = Self::judged(figures, prices, left_out, request, trial.wall_ns());
         if let Some(settings) = request.khugepaged {

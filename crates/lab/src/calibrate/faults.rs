@@ -2,10 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use memmap2::{Advice, MmapOptions};
+use nix::time::{ClockId, clock_gettime};
+use quire::arch::Caches;
 
 use super::{FaultSpread, KernelPrices, walk_ns};
 use crate::settings::{Places, Settings};
@@ -13,11 +15,15 @@ use crate::settings::{Places, Settings};
 /// The largest folio, to whose multiples the memory is aligned.
 const ALIGN: usize = 2 << 20;
 
-/// What a program reads between two faults, in bytes: more than the caches next to the processor hold.
-const BETWEEN: usize = 256 << 10;
+/// Bounds of the cache before the last one, in bytes, where the processor hides it or has an unusual one.
+const LEAST_CACHE: usize = 256 << 10;
+const MOST_CACHE: usize = 4 << 20;
 
-/// Touches fresh anonymous memory under each folio size in turn, several times. The first pass is not counted: the host of a
-/// virtual machine may have to find the memory.
+/// The most folios that are touched in a row: more tell nothing new of small ones.
+const MOST_FOLIOS: usize = 2048;
+
+/// Touches fresh anonymous memory under each folio size in turn, several times. So each size gets what others have freed, as
+/// programs do: where the host of a virtual machine takes free memory back, it has to find some of it again.
 ///
 /// # Errors
 /// Settings that this user may not change, or too little memory.
@@ -27,7 +33,7 @@ pub(super) fn measure(smoke: bool) -> Result<KernelPrices> {
     let settings = Settings::acquire(&places)?;
     let sizes = Settings::folio_sizes(&places).into_iter().filter(|kib| *kib * 1024 <= ALIGN);
     let mut measured: BTreeMap<usize, Vec<Vec<f64>>> = sizes.map(|kib| (kib, Vec::new())).collect();
-    for round in 0..=rounds {
+    for _ in 0..rounds {
         for (&kib, times) in &mut measured {
             if kib > 4 {
                 settings.only(kib)?;
@@ -36,7 +42,7 @@ pub(super) fn measure(smoke: bool) -> Result<KernelPrices> {
             let faults = touch(kib, bytes).context("there is too little memory")?;
             // Where memory is fragmented, faults fall back to single frames, and are another size's.
             let given = settings.allocated(kib).zip(before).map(|(after, before)| after - before);
-            if round > 0 && given.is_none_or(|given| given as usize >= bytes / 1024 / kib * 9 / 10) {
+            if given.is_none_or(|given| given as usize >= faults.len() * 9 / 10) {
                 times.push(faults);
             }
         }
@@ -48,7 +54,7 @@ pub(super) fn measure(smoke: bool) -> Result<KernelPrices> {
     drop(settings);
     let measured = || measured.iter().filter(|(_, rounds)| !rounds.is_empty());
     let prices: BTreeMap<u64, f64> = measured()
-        .map(|(kib, rounds)| (*kib as u64, median(rounds.iter().map(|times| mean(times)))))
+        .map(|(kib, rounds)| (*kib as u64, usual(rounds.iter().map(|times| mean(times)).collect())))
         .collect();
     ensure!(prices.contains_key(&4), "no fault was measured");
     let spreads = measured().map(|(kib, rounds)| (*kib as u64, FaultSpread::of(rounds.concat()))).collect();
@@ -56,32 +62,76 @@ pub(super) fn measure(smoke: bool) -> Result<KernelPrices> {
 }
 
 /// Nanoseconds of each fault, which a store to the first byte of every folio takes. Between two faults a program uses its
-/// memory, so that the kernel finds less of what it needs in the caches: other memory is read before each.
+/// memory, so that the kernel finds its code and data in the caches of the last level: twice what those before it hold is read.
 fn touch(kib: usize, bytes: usize) -> io::Result<Vec<f64>> {
     let mut memory = MmapOptions::new().len(bytes + ALIGN).map_anon()?;
     memory.advise(if kib == 4 { Advice::NoHugePage } else { Advice::HugePage })?;
     let first = memory.as_ptr().align_offset(ALIGN);
-    let between = vec![1u8; BETWEEN];
+    let between = vec![1u8; 2 * (Caches::detect().second as usize).clamp(LEAST_CACHE, MOST_CACHE)];
     let clock = median((0..1000).map(|_| Instant::now().elapsed().as_nanos() as f64));
     // Filled beforehand: a page of it that is new would be a fault of its own.
-    let mut faults = vec![1.0; bytes / 1024 / kib];
+    let mut faults = vec![1.0; (bytes / 1024 / kib).min(MOST_FOLIOS)];
     let folios = memory[first..first + bytes].iter_mut().step_by(kib * 1024);
+    let mut spent = own_time()?;
     for (byte, ns) in folios.zip(&mut faults) {
         std::hint::black_box(between.iter().step_by(64).map(|&byte| u64::from(byte)).sum::<u64>());
-        let start = Instant::now();
-        *std::hint::black_box(byte) = 1;
-        *ns = (start.elapsed().as_nanos() as f64 - clock).max(1.0);
+        let took = time(&mut spent, || *std::hint::black_box(byte) = 1)?;
+        *ns = (took.as_nanos() as f64 - clock).max(1.0);
     }
     std::hint::black_box(&mut memory);
     Ok(faults)
+}
+
+/// How long the action took, without the time in which other programs ran. `spent` is the processor time of this thread at an
+/// earlier moment, and then at the end.
+fn time(spent: &mut Duration, action: impl FnOnce()) -> io::Result<Duration> {
+    let start = Instant::now();
+    action();
+    let elapsed = start.elapsed();
+    let until = own_time()?;
+    let most = until.saturating_sub(*spent);
+    *spent = until;
+    Ok(elapsed.min(most))
+}
+
+/// The processor time of this thread.
+fn own_time() -> io::Result<Duration> {
+    Ok(clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID)?.into())
 }
 
 fn mean(times: &[f64]) -> f64 {
     times.iter().sum::<f64>() / times.len() as f64
 }
 
+/// The mean of the middle half.
+fn usual(mut times: Vec<f64>) -> f64 {
+    times.sort_by(f64::total_cmp);
+    let beside = times.len() / 4;
+    mean(&times[beside..times.len() - beside])
+}
+
 fn median(times: impl Iterator<Item = f64>) -> f64 {
     let mut times: Vec<f64> = times.collect();
     times.sort_by(f64::total_cmp);
     times[times.len() / 2]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rounds_far_from_the_others_do_not_count() {
+        assert_eq!(usual(vec![7.0]), 7.0);
+        assert_eq!(usual(vec![1.0, 2.0, 6.0]), 3.0, "too few");
+        assert_eq!(usual(vec![900.0, 4.0, 2.0, 1.0]), 3.0);
+    }
+
+    #[test]
+    fn time_in_which_the_thread_does_not_run_does_not_count() {
+        let asleep = Duration::from_millis(200);
+        let mut spent = own_time().expect("Linux counts it");
+        let took = time(&mut spent, || std::thread::sleep(asleep)).expect("Linux counts it");
+        assert!(took < asleep / 2, "{took:?}");
+    }
 }

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail, ensure};
 use serde::{Deserialize, Serialize};
 
 use super::kept;
-use super::saved::cpu;
+use crate::host::machine::processor;
 use crate::output::{Target, quoted};
 
 /// Version of the form below.
@@ -65,7 +65,12 @@ impl KernelPrices {
         fault_spread: BTreeMap<u64, FaultSpread>,
         walk_ns: Option<f64>,
     ) -> Self {
-        Self { version: VERSION, kernel: release(), cpu: cpu(), fault_ns, fault_spread, walk_ns }
+        Self { version: VERSION, kernel: release(), cpu: processor(), fault_ns, fault_spread, walk_ns }
+    }
+
+    /// Whether they are of this kernel and processor.
+    pub fn are_of(&self, kernel: &str, cpu: &str) -> bool {
+        !cpu.is_empty() && (&*self.kernel, &*self.cpu) == (kernel, cpu)
     }
 
     /// By order of the folio.
@@ -100,7 +105,7 @@ impl KernelPrices {
 
     /// Fails for another kernel or processor.
     fn check_machine(&self) -> Result<()> {
-        let (kernel, cpu) = (release(), cpu());
+        let (kernel, cpu) = (release(), processor());
         if (&self.kernel, &self.cpu) != (&kernel, &cpu) {
             bail!("it was measured with Linux {} on {}", self.kernel, self.cpu);
         }

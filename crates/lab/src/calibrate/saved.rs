@@ -3,11 +3,11 @@
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
-use procfs::Current;
 use quire::arch::{Caches, ClearKernel, CopyKernel, CpuFeatures, Feature};
 use quire::clear::{Calibration, Cost, Measured, STRETCHES, Stretch, THREADS, bytes_of, class_of, cpus_of};
 use serde::{Deserialize, Serialize};
 
+use crate::host::machine::processor;
 use crate::output::{Target, quoted};
 
 /// Version of the form below. Version 2 named the machine by its processor's name alone.
@@ -63,19 +63,13 @@ struct StretchFigure {
     fill_ns_per_mib: u32,
 }
 
-/// The processor's name for itself.
-pub(super) fn cpu() -> String {
-    let found = procfs::CpuInfo::current().ok();
-    found.and_then(|info| info.model_name(0).map(str::to_owned)).unwrap_or_default()
-}
-
 impl Machine {
     /// This machine.
     fn this() -> Self {
         let (features, caches) = (CpuFeatures::detect(), Caches::detect());
         let names = Feature::ALL.into_iter().filter(|&feature| features.has(feature));
         Self {
-            cpu: cpu(),
+            cpu: processor(),
             features: names.map(|feature| feature.name().to_owned()).collect(),
             first_cache_bytes: caches.first,
             second_cache_bytes: caches.second,

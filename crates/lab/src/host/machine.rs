@@ -17,6 +17,12 @@ pub fn is_quick_build() -> bool {
     env!("QUIRE_OPT_LEVEL") != "3"
 }
 
+/// The processor's name for itself; empty if it says none.
+pub fn processor() -> String {
+    let found = procfs::CpuInfo::current().ok();
+    found.and_then(|info| info.model_name(0).map(str::to_owned)).unwrap_or_default()
+}
+
 /// CPU, memory, kernel, compiler and settings. A value that the system does not provide is `null`.
 pub fn describe() -> Value {
     let cpu = procfs::CpuInfo::current().ok();

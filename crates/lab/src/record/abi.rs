@@ -9,13 +9,14 @@ use crate::trace::Call;
 pub(super) const X32: u64 = 0x4000_0000;
 
 /// i386 numbers and their calls; `mmap`, `mmap2` and `ipc` pass their arguments otherwise.
-const I386: [(u64, Call); 33] = [
+const I386: [(u64, Call); 36] = [
     (2, Call::Fork),
     (11, Call::Execve),
     (45, Call::Brk),
     (OLD_MMAP, Call::Mmap),
     (91, Call::Munmap),
     (IPC, Call::Shmat),
+    (93, Call::Ftruncate),
     (120, Call::Clone),
     (125, Call::Mprotect),
     (144, Call::Msync),
@@ -26,6 +27,7 @@ const I386: [(u64, Call); 33] = [
     (163, Call::Mremap),
     (190, Call::Vfork),
     (MMAP2, Call::Mmap),
+    (FTRUNCATE64, Call::Ftruncate),
     (218, Call::Mincore),
     (219, Call::Madvise),
     (257, Call::RemapFilePages),
@@ -33,6 +35,7 @@ const I386: [(u64, Call); 33] = [
     (276, Call::SetMempolicy),
     (294, Call::MigratePages),
     (317, Call::MovePages),
+    (FALLOCATE, Call::Fallocate),
     (358, Call::Execveat),
     (374, Call::Userfaultfd),
     (376, Call::Mlock2),
@@ -50,6 +53,10 @@ pub(super) const OLD_MMAP: u64 = 90;
 
 /// `mmap` with its offset in pages of 4 KiB.
 const MMAP2: u64 = 192;
+
+/// `ftruncate` and `fallocate` with 64-bit numbers in two arguments each, the lower half first.
+const FTRUNCATE64: u64 = 194;
+const FALLOCATE: u64 = 324;
 
 /// All calls of System V IPC.
 const IPC: u64 = 117;
@@ -114,6 +121,10 @@ fn i386(
     match number {
         OLD_MMAP => Some((Call::Mmap, block(first)?.map(u64::from))),
         MMAP2 => Some((Call::Mmap, [first, second, third, fourth, fifth, sixth << 12])),
+        FTRUNCATE64 => Some((Call::Ftruncate, [first, second | third << 32, 0, 0, 0, 0])),
+        FALLOCATE => {
+            Some((Call::Fallocate, [first, second, third | fourth << 32, fifth | sixth << 32, 0, 0]))
+        }
         // The upper half is a version of the interface.
         IPC => match first & 0xffff {
             // (call, id, flags, where the address goes, address)

@@ -48,6 +48,8 @@ pub(super) struct Assembler {
     /// Faults that the kernel counted, by process: minor, major.
     counted: HashMap<u32, (u64, u64)>,
     layouts: Layouts,
+    /// Files that were mapped, by device and inode.
+    files: HashMap<(u64, u64), FileId>,
     known: Known,
     summary: Summary,
     last_ns: u64,
@@ -80,6 +82,8 @@ struct PendingCall {
     shown: Option<Key>,
     /// Whether another thread was inside a call of the same memory meanwhile.
     beside_others: bool,
+    /// The file from which it took the first page, by device and inode.
+    cut: Option<(u64, u64)>,
     /// The start of the mapping that `shmat` made.
     attached: Option<u64>,
 }
@@ -124,6 +128,7 @@ impl Assembler {
             locks: Locks::default(),
             counted: HashMap::new(),
             layouts: Layouts::default(),
+            files: HashMap::new(),
             known: Known::default(),
             summary: Summary::default(),
             last_ns: 0,
@@ -206,6 +211,7 @@ impl Assembler {
                     fault.around.push(DraftKind::Around { addr: fault.addr, device, inode, first, last });
                 }
             }
+            RawKind::Dropped { device, inode } => self.dropped(key, pid, tid, (device, inode)),
             RawKind::Locked { mm, write: true } => self.locked(key, pid, tid, mm),
             RawKind::Locked { mm, write: false } => self.shares_lock(key, pid, tid, mm),
             RawKind::Unlocked { mm } => self.unlocked(key, pid, tid, mm),

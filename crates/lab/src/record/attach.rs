@@ -106,16 +106,19 @@ pub fn attach(options: &Attach) -> Result<Recorded, RecordError> {
     let parser = Parser::new(events.sources.clone(), Some(fields));
     let governor = Some(Governor::new(costs, options.max_overhead));
     let (heard_ns, end_ns) = (AtomicU64::new(collect::ALL_HEARD), AtomicU64::new(collect::GO_ON));
-    let (collected, referenced) = thread::scope(|scope| {
+    let (collected, referenced, recorded_ns) = thread::scope(|scope| {
         let sampler = options.referenced.map(|how| referenced::start(scope, how, || living(subject)));
         let collector = scope.spawn(|| {
             let assembler = Assembler::attached(writer);
             collect::run(events, &parser, assembler, governor, receiver, &heard_ns, &end_ns)
         });
+        let started_ns = now_ns();
         following.until_end(&found, &signals, options.duration, &heard_ns);
-        end_ns.store(now_ns(), Ordering::Release);
+        let ended_ns = now_ns();
+        end_ns.store(ended_ns, Ordering::Release);
         let referenced = sampler.map(Running::end);
-        (collector.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)), referenced)
+        let collected = collector.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        (collected, referenced, ended_ns - started_ns)
     });
     following.tell();
     let not_kept = |source| RecordError::NotKept {
@@ -124,7 +127,9 @@ pub fn attach(options: &Attach) -> Result<Recorded, RecordError> {
         program_exit_code: 0,
     };
     let Collected { writer, summary, grown_to, overhead } = collected.map_err(not_kept)?;
-    let totals = Totals { lost: summary.lost, wall_ns: summary.wall_ns(), kernel_faults: 0 };
+    // It may have been attached to before that, one process after the other.
+    let wall_ns = recorded_ns.max(summary.wall_ns());
+    let totals = Totals { lost: summary.lost, wall_ns, kernel_faults: 0 };
     let written = writer.close(totals).map_err(not_kept)?;
     let (before, overhead) = (summary.before, overhead.unwrap_or_default());
     let attached = Some(Attached { before, overhead, ..following.attached });

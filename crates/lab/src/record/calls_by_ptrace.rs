@@ -156,6 +156,14 @@ impl Tracer<'_> {
     fn start_call(&mut self, tid: Pid, (number, call, args): Entered) -> Result<(), Errno> {
         self.in_call.insert(tid, number);
         self.tell(tid, RawKind::Enter { number, call, args });
+        if call.cuts_file()
+            && let Ok(file) = rustix::fs::stat(format!("/proc/{tid}/fd/{}", args[0] as i32))
+        {
+            let [major, minor] = [rustix::fs::major(file.st_dev), rustix::fs::minor(file.st_dev)];
+            // Whether it takes pages is not known.
+            let device = u64::from(major) << 32 | u64::from(minor);
+            self.tell(tid, RawKind::Dropped { device, inode: file.st_ino });
+        }
         ptrace::syscall(tid, None)
     }
 

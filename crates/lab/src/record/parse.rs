@@ -26,6 +26,8 @@ pub(super) struct Fields {
     pub(super) map_inode: Field,
     pub(super) map_first: Field,
     pub(super) map_last: Field,
+    pub(super) dropped_device: Field,
+    pub(super) dropped_inode: Field,
     pub(super) task_tid: Field,
     pub(super) task_flags: Field,
     pub(super) locked_mm: Field,
@@ -125,6 +127,10 @@ fn tracepoint(source: Source, fields: &Fields, data: &[u8], behind: &[u8]) -> Op
             inode: fields.map_inode.read(data)?,
             first: fields.map_first.read(data)?,
             last: fields.map_last.read(data)?,
+        },
+        Source::Dropped => RawKind::Dropped {
+            device: device(fields.dropped_device.read(data)?),
+            inode: fields.dropped_inode.read(data)?,
         },
         Source::NewTask => RawKind::NewTask {
             child_tid: fields.task_tid.read(data)? as u32,

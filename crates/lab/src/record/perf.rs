@@ -31,6 +31,8 @@ pub(super) enum Source {
     EnterOldMmap,
     Leave,
     MapPages,
+    /// Pages leave a file.
+    Dropped,
     NewTask,
     Locked,
     Unlocked,

@@ -34,6 +34,8 @@ pub(super) enum RawKind {
     Resolved { addr: u64, major: bool },
     /// Pages of the page cache, by index, were mapped around a fault.
     MapPages { device: u64, inode: u64, first: u64, last: u64 },
+    /// A page has left a file.
+    Dropped { device: u64, inode: u64 },
     /// The thread has taken an address space's lock, or downgraded it to one for reading.
     Locked { mm: u64, write: bool },
     /// It is about to release a lock for writing.

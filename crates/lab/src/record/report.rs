@@ -67,6 +67,10 @@ impl Report {
                         words[0] = 7;
                         words[3..5].copy_from_slice(&[u64::from(*child_tid), *flags]);
                     }
+                    RawKind::Dropped { device, inode } => {
+                        words[0] = 8;
+                        words[3..5].copy_from_slice(&[*device, *inode]);
+                    }
                     other => unreachable!("a tracer does not see {other:?}"),
                 }
             }
@@ -94,6 +98,7 @@ impl Report {
             }
             6 => raw(RawKind::Leave { number: words[3], result: words[4] as i64 }),
             7 => raw(RawKind::NewTask { child_tid: u32::try_from(words[3]).ok()?, flags: words[4] }),
+            8 => raw(RawKind::Dropped { device: words[3], inode: words[4] }),
             _ => None,
         }
     }

@@ -4,6 +4,7 @@ use std::ffi::{CString, OsString};
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::utsname::uname;
+use rustix::fs::MemfdFlags;
 
 use super::child::{self, Folios, Gated};
 use super::locks::{self, LockTracepoints};
@@ -14,6 +15,7 @@ use super::signals::Inherited;
 use super::tracefs::{Tracefs, Tracepoint};
 use super::tracer::{self, Tracer};
 use super::{RecordError, abi, calls_by_ptrace};
+use crate::host::machine;
 use crate::trace::{Clock, FaultKinds, Header, Limits, Overcommit, Program, Tier, Totals, VERSION};
 
 /// No record was lost with this size at over a million faults a second.
@@ -85,6 +87,14 @@ fn call_filters() -> (String, String) {
     (any(&numbers), leave)
 }
 
+/// A filter for files that no path leads to: each `memfd` and each shared anonymous mapping is one of the same device.
+fn nameless_files() -> Option<String> {
+    let file = rustix::fs::memfd_create("quire", MemfdFlags::CLOEXEC).ok()?;
+    let device = rustix::fs::fstat(file).ok()?.st_dev;
+    // The kernel's own device number has 20 bits of minor number.
+    Some(format!("s_dev == {}", rustix::fs::major(device) << 20 | rustix::fs::minor(device)))
+}
+
 /// Adds the tracepoints of the privileged tier. Returns their fields, and whether fault-around is among them.
 pub(super) fn tracepoints(
     tracefs: &Tracefs,
@@ -97,6 +107,8 @@ pub(super) fn tracepoints(
     let new_task = tracefs.tracepoint("task/task_newtask")?;
     // This tracepoint is newer; a kernel without it still reports everything else.
     let map_pages = tracefs.tracepoint("filemap/mm_filemap_map_pages").ok();
+    let dropped = tracefs.tracepoint("filemap/mm_filemap_delete_from_page_cache").ok();
+    let dropped = dropped.zip(nameless_files());
     let locks = LockTracepoints::find(tracefs);
     let addresses = format!("address < {USER_END}");
     let (entries, exits) = call_filters();
@@ -114,11 +126,16 @@ pub(super) fn tracepoints(
     if let Some(map_pages) = &map_pages {
         add(Source::MapPages, map_pages, None, "fault-around");
     }
+    if let Some((dropped, filter)) = &dropped {
+        add(Source::Dropped, dropped, Some(filter), "pages that leave files");
+    }
     if let Some(locks) = &locks {
         add(Source::Locked, &locks.taken, Some(locks::TAKEN), locks::WHAT);
         add(Source::Unlocked, &locks.released, Some(locks::RELEASED), locks::WHAT);
     }
     let map_field = |name: &str| map_pages.as_ref().map(|tracepoint| tracepoint.field(name)).transpose();
+    let dropped_field =
+        |name: &str| dropped.as_ref().map(|(tracepoint, _)| tracepoint.field(name)).transpose();
     let fields = Fields {
         fault_address: fault_user.field("address")?,
         fault_error_code: fault_user.field("error_code")?,
@@ -130,6 +147,8 @@ pub(super) fn tracepoints(
         map_inode: map_field("i_ino")?.unwrap_or_default(),
         map_first: map_field("index")?.unwrap_or_default(),
         map_last: map_field("last_index")?.unwrap_or_default(),
+        dropped_device: dropped_field("s_dev")?.unwrap_or_default(),
+        dropped_inode: dropped_field("i_ino")?.unwrap_or_default(),
         task_tid: new_task.field("pid")?,
         task_flags: new_task.field("clone_flags")?,
         locked_mm: locks.as_ref().map(LockTracepoints::taken_mm).transpose()?.unwrap_or_default(),
@@ -183,6 +202,7 @@ pub(super) fn header(tier: Tier, command: &[OsString], fault_around: bool) -> Re
         page_size: page_size.unwrap_or(4096) as u32,
         kernel,
         cpus: perf::online_cpus()?.len() as u32,
+        cpu: machine::processor(),
         command: command.iter().map(|argument| argument.to_string_lossy().into_owned()).collect(),
         program: Program::default(),
         tier,

@@ -45,6 +45,7 @@ impl Replayer<'_> {
                 }
             }
             Plan::Heap { ask, got } => self.heap(key, ask, got, cost),
+            Plan::Cut { file, first, end } => self.cut(file, (first, end)),
             Plan::Detach(addr) => match self.mapping_at(key, addr) {
                 Some((start, len)) => {
                     let verb = Verb::Munmap { addr: start, len };
@@ -128,7 +129,7 @@ impl Replayer<'_> {
 
     /// Calls a verb, compares the answer with the recorded one and the model's, and returns its nanoseconds.
     /// Adds the cost, and the recorded time, under the name `cost`.
-    fn verb(
+    pub(super) fn verb(
         &mut self,
         key: Key,
         verb: &Verb,

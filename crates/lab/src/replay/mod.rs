@@ -8,6 +8,7 @@
 //! huge       huge pages of pools that the program maps itself
 //! run        a machine, a manager, the events, and what is left at the end           files    the page cache, warm
 //! replayer   applies events: lives (fork, exec, exit), calls (by plan and verb), faults; on processes and their CPUs
+//! truncate   pages that programs take from files
 //! background the same beside a collapser of small pages and a splitter of folios
 //! check      the same in lockstep with the naive model        costs, memory    what it took in time and space
 //! report     as JSON lines                                    text     as tables
@@ -49,6 +50,7 @@ mod survey;
 mod text;
 mod timeline;
 mod trial;
+mod truncate;
 mod verb;
 
 use std::path::{Path, PathBuf};

@@ -27,6 +27,8 @@ pub(super) enum Plan {
     Heap { ask: u64, got: u64 },
     /// `shmdt` of what is mapped at this address.
     Detach(u64),
+    /// Pages `first..end` of the file with this number are gone.
+    Cut { file: u64, first: u64, end: u64 },
     /// A lock that failed: because of a limit, without any change, or because of the range, of which a part
     /// is then locked.
     FailedLock(Verb),
@@ -65,9 +67,30 @@ pub(super) fn plan(call: &Syscall, number: impl FnMut(&FileId) -> u64) -> Plan {
             judged(call, verb, &[])
         }
         Call::Munlockall => judged(call, Verb::Munlockall, &[]),
+        Call::Ftruncate | Call::Fallocate => plan_cut(call, number),
         Call::Shmdt if call.ok() => Plan::Detach(first),
         Call::Shmat | Call::RemapFilePages if call.ok() => Plan::Told,
         call if call.makes_task() || call.is_exec() => Plan::Told,
+        _ => Plan::Skip,
+    }
+}
+
+/// The pages that a call takes from a file, without those of which it clears a part.
+pub(super) fn cut(call: &Syscall) -> Option<(u64, u64)> {
+    const PUNCH_HOLE: u64 = 2;
+    let [_, second, third, fourth, ..] = call.args;
+    let (start, end) = match call.call {
+        Call::Ftruncate => (second, u64::MAX),
+        Call::Fallocate if second & PUNCH_HOLE != 0 => (third, third.saturating_add(fourth)),
+        _ => return None,
+    };
+    let (first, end) = (start.div_ceil(PAGE), end / PAGE);
+    (call.ok() && first < end).then_some((first, end))
+}
+
+fn plan_cut(call: &Syscall, mut number: impl FnMut(&FileId) -> u64) -> Plan {
+    match (cut(call), &call.file) {
+        (Some((first, end)), Some(file)) => Plan::Cut { file: number(file), first, end },
         _ => Plan::Skip,
     }
 }

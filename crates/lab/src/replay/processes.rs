@@ -115,6 +115,11 @@ impl<'m> Processes<'m> {
         self.spaces.values()
     }
 
+    /// The numbers of all living address spaces.
+    pub(super) fn keys(&self) -> Vec<Key> {
+        self.spaces.keys().copied().collect()
+    }
+
     /// Processes that live, ascending.
     pub(super) fn pids(&self) -> Vec<u32> {
         let mut pids: Vec<u32> = self.by_pid.keys().copied().collect();

@@ -10,7 +10,7 @@ use std::path::Path;
 
 use super::error::ReplayError;
 use super::pages::{ORDERS, PageSet};
-use super::plan::{Plan, plan};
+use super::plan::{Plan, cut, plan};
 use super::policy::FolioSet;
 use super::verb::PAGE;
 use crate::trace::{self, Access, Event, EventKind, FileId, Layouts, Mapping, TraceReader};
@@ -188,6 +188,11 @@ impl Pass {
             true => self.files(&mut std::iter::once(event.pid), is_shmem),
             false => HashSet::new(),
         };
+        if let EventKind::Syscall(call) = &event.kind
+            && let (Some(pages), Some(file)) = (cut(call), call.file)
+        {
+            self.cut((file.device, file.inode), pages);
+        }
         self.layouts.apply(event);
         if let (Some(number), Some(verb)) = (number, verb) {
             let mapped = self.models.iter_mut().filter_map(|model| model.mapped.get_mut(&number));
@@ -205,6 +210,26 @@ impl Pass {
                 self.models.iter_mut().for_each(|model| model.drop_file(*file));
             }
         }
+    }
+
+    /// Pages of a file are gone, and every process has lost them.
+    fn cut(&mut self, file: File, (first, end): (u64, u64)) {
+        for pid in &self.pids {
+            let Some(number) = self.layouts.number_of(*pid) else { continue };
+            let own = |mapping: &Mapping| mapping.file.is_some_and(|own| (own.device, own.inode) == file);
+            for mapping in self.layouts.mappings(*pid).filter(own) {
+                let (start, offset) = (mapping.start / PAGE, mapping.offset / PAGE);
+                let from = first.max(offset);
+                let until = end.min(offset + mapping.end / PAGE - start);
+                let mapped = self.models.iter_mut().filter_map(|model| model.mapped.get_mut(&number));
+                if from < until {
+                    mapped.for_each(|mapped| {
+                        mapped.remove_range(start + from - offset, start + until - offset)
+                    });
+                }
+            }
+        }
+        self.models.iter_mut().for_each(|model| model.cut(file, (first, end)));
     }
 
     /// The files that processes map.
@@ -287,6 +312,24 @@ impl Model {
             self.figures.memory = self.pages * PAGE;
             self.figures.wasted = (self.pages - self.touched) * PAGE;
         }
+    }
+
+    /// Pages `first..end` of the file are gone. A folio that loses some is split to single pages.
+    fn cut(&mut self, file: File, (first, end): (u64, u64)) {
+        let Some(cached) = self.files.get_mut(&file) else { return };
+        let from = cached.folio(first).map_or(first, |(start, _)| start);
+        let folios: Vec<(u64, u8)> =
+            cached.folios.range(from..end).map(|(start, order)| (*start, *order)).collect();
+        for (start, order) in folios {
+            cached.folios.remove(&start);
+            let (pages, kept) = (start..start + (1 << order), |page: &u64| *page < first || *page >= end);
+            self.pages -= pages.clone().filter(|page| !kept(page)).count() as u64;
+            cached.pages -= pages.clone().filter(|page| !kept(page)).count() as u64;
+            cached.folios.extend(pages.filter(kept).map(|page| (page, 0)));
+        }
+        let touched = cached.touched.len();
+        cached.touched.remove_range(first, end);
+        self.touched -= touched - cached.touched.len();
     }
 
     /// The file is gone, with its memory.

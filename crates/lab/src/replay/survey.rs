@@ -224,7 +224,7 @@ impl Walk {
                 return self.grow(pid, from, got.saturating_sub(from));
             }
             Plan::Detach(_) => return self.work_of(pid, |life| life.mappings / 4),
-            Plan::Skip | Plan::Told => return Ok(()),
+            Plan::Cut { .. } | Plan::Skip | Plan::Told => return Ok(()),
         };
         if let (Verb::Mmap(mapping), Some(file)) = (&verb, &call.file) {
             if call.ok() {

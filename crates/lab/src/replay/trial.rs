@@ -86,6 +86,11 @@ impl Figures {
         }
     }
 
+    /// Nanoseconds of a recorded fault that Quire took none for; `None` without one that has a time.
+    pub(crate) fn absorbed_ns(&self) -> Option<u64> {
+        self.recorded_ns.get(ABSORBED).copied()
+    }
+
     /// Faults that were taken, as `faults_taken` of `quire replay`.
     pub(crate) fn faults(&self) -> u64 {
         self.kinds.iter().sum::<u64>() + self.signals

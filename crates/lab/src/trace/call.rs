@@ -104,6 +104,10 @@ calls! {
     Execve = 29, "execve", 59;
     /// `execveat(dir, path, argv, envp, flags)`
     Execveat = 30, "execveat", 322;
+    /// `ftruncate(fd, length)` that took pages from a file without a path
+    Ftruncate = 31, "ftruncate", 77;
+    /// `fallocate(fd, mode, offset, length)` that did
+    Fallocate = 32, "fallocate", 285;
 }
 
 impl Call {
@@ -120,12 +124,18 @@ impl Call {
             Call::Munlockall | Call::Fork | Call::Vfork => 0,
             Call::Brk | Call::Mlockall | Call::Shmdt | Call::Userfaultfd => 1,
             Call::Munmap | Call::Mlock | Call::Munlock | Call::ProcessMrelease | Call::Clone3 => 2,
+            Call::Ftruncate => 2,
             Call::Mprotect | Call::Madvise | Call::Mlock2 | Call::Msync | Call::Mincore | Call::Shmat => 3,
             Call::SetMempolicy | Call::Mseal | Call::Execve => 3,
-            Call::PkeyMprotect | Call::MigratePages => 4,
+            Call::PkeyMprotect | Call::MigratePages | Call::Fallocate => 4,
             Call::Mremap | Call::ProcessMadvise | Call::RemapFilePages | Call::Clone | Call::Execveat => 5,
             Call::Mmap | Call::Mbind | Call::MovePages => 6,
         }
+    }
+
+    /// Whether it takes pages from a file.
+    pub const fn cuts_file(self) -> bool {
+        matches!(self, Call::Ftruncate | Call::Fallocate)
     }
 
     /// Whether it makes a process or a thread.

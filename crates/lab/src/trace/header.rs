@@ -16,6 +16,8 @@ pub struct Header {
     pub kernel: String,
     /// CPUs online at that time.
     pub cpus: u32,
+    /// The processor's name for itself; empty in recordings before version 4.
+    pub cpu: String,
     /// The recorded command, argument by argument.
     pub command: Vec<String>,
     /// The program's name and version.
@@ -75,7 +77,8 @@ pub enum Overcommit {
 pub struct Totals {
     /// Kernel records lost in all; the trace is complete when it is 0.
     pub lost: u64,
-    /// From the start of the program to the exit of its last process, in nanoseconds.
+    /// From the start of the program to the exit of its last process, in nanoseconds; where the recording attached to it, how
+    /// long it was recorded.
     pub wall_ns: u64,
     /// Minor and major faults that the kernel counted for all processes together; 0 if it could not be read.
     /// This minus the resolved fault events are the faults that the kernel resolved without an event.
@@ -220,6 +223,7 @@ impl Header {
             limits.encode(&mut sink);
         }
         sink.byte(u8::from(self.attached));
+        sink.string(&self.cpu);
         sink.into_bytes()
     }
 
@@ -269,6 +273,7 @@ impl Header {
                 _ => return Err(Malformed),
             },
         };
+        let cpu = if version < 4 { String::new() } else { cursor.string()? };
         if !cursor.is_empty() || !page_size.is_power_of_two() {
             return Err(Malformed);
         }
@@ -278,6 +283,7 @@ impl Header {
             page_size,
             kernel,
             cpus,
+            cpu,
             command,
             program,
             tier,

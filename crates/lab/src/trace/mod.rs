@@ -30,7 +30,7 @@ pub use settle::{Placed, Settled};
 pub use writer::{TraceWriter, Written};
 
 /// The format version that this build writes.
-pub const VERSION: u16 = 3;
+pub const VERSION: u16 = 4;
 
 /// The oldest format version that this build reads: its header ends without limits. Version 2 has nothing
 /// of processes that ran before their recording.

@@ -1,8 +1,9 @@
 //! How long a program is in page faults, from samples of the kernel: `perf` looks thousands of times a second where it is.
 //!
 //! A sample is in a fault if the trap's entry is in its call chain. Taking one lasts some 13 us in a virtual machine, and
-//! lengthens what it interrupts: at this rate by 3 %. These runs are others than those that are timed. All of each processor is
-//! sampled: a clock that began anew with each process would miss those that are shorter than its period.
+//! lengthens what it interrupts: at this rate by 3 %. These runs are others than those that are timed. The clock runs on each
+//! processor while it runs the program's control group: one that began anew with each process would miss those that are shorter
+//! than its period.
 
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
@@ -10,6 +11,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
 
+use super::group::Group;
 use super::streams::Streams;
 
 /// The program that samples, of Debian's package `linux-perf`.
@@ -30,11 +32,15 @@ pub(super) fn missing() -> Option<&'static str> {
     (!runs).then_some("there is no `perf`: install the package `linux-perf`")
 }
 
-/// Runs the command once; returns the nanoseconds that all processes of the machine were in page faults meanwhile.
+/// Joins the control group of the first argument, and becomes the program of the others.
+const JOIN: &str = "echo $$ >\"$1\" && shift && exec \"$@\"";
+
+/// Runs the command once; returns the nanoseconds that it and all processes that it started were in page faults. Without a
+/// control group those of all processes of the machine count.
 ///
 /// # Errors
 /// Samples that cannot be taken or read.
-pub(super) fn sample(command: &[OsString], shown: bool) -> Result<u64> {
+pub(super) fn sample(command: &[OsString], group: Option<&Group>, shown: bool) -> Result<u64> {
     let directory = tempfile::tempdir()?;
     let samples = directory.path().join("samples");
     let mut perf = Command::new(PERF);
@@ -49,9 +55,14 @@ pub(super) fn sample(command: &[OsString], shown: bool) -> Result<u64> {
         "-a",
     ])
     .args(["--freq", &RATE.to_string(), "--output"])
-    .arg(&samples)
-    .arg("--")
-    .args(command);
+    .arg(&samples);
+    match group {
+        Some(group) => {
+            perf.args(["--cgroup", &group.name, "--", "sh", "-c", JOIN, "sh"]);
+            perf.arg(group.members()).args(command);
+        }
+        None => drop(perf.arg("--").args(command)),
+    }
     let streams = Streams::of_program(shown)?;
     // Its status may be that of the program.
     let status = perf.status();

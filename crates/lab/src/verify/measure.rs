@@ -13,6 +13,7 @@ use nix::sys::prctl;
 use nix::sys::signal::Signal;
 
 use super::fault_time::{self, SAMPLE_NS};
+use super::group::Group;
 use super::streams::Streams;
 use crate::output::{quoted, say};
 use crate::record::{Counted, Peak, run_unrecorded};
@@ -92,11 +93,15 @@ impl Measuring<'_> {
                 measured.fell_back += fell_back() - before;
             }
         }
+        let group = (self.sampled > 0).then(Group::make).flatten();
+        if self.sampled > 0 && group.is_none() {
+            say("quire: no control group can be made: faults of other programs count in the time in faults");
+        }
         for _ in 0..self.sampled {
             for (set, measured) in sets.iter().zip(&mut measured) {
                 prepare(self.prepare)?;
                 settings.always(&set.kib().collect::<Vec<_>>())?;
-                measured.fault_ns.push(fault_time::sample(self.command, self.shown)?);
+                measured.fault_ns.push(fault_time::sample(self.command, group.as_ref(), self.shown)?);
             }
         }
         Ok(Measured { sizes: measured, peak })

@@ -3,6 +3,7 @@
 //! ```text
 //! measure   the runs: a process of its own for each, so that its memory does not count as the program's
 //! fault_time further runs, of which samples tell how long they are in faults
+//! group     a control group for them, so that faults of other programs do not count
 //! streams   what the program reads and writes meanwhile
 //! priced    what the replays predict, time in faults included
 //! compare   predictions, medians, errors and spreads
@@ -11,6 +12,7 @@
 
 mod compare;
 mod fault_time;
+mod group;
 mod measure;
 mod priced;
 mod streams;

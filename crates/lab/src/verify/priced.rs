@@ -34,18 +34,20 @@ impl Priced {
     /// Prices of this machine that cannot be read.
     pub(super) fn new(trial: &Trial, replayed: &[Figures]) -> Result<Self> {
         let small = replayed.first().context("nothing was replayed")?;
-        let prices = Prices::of(small, None)?;
+        let prices = Prices::of(small, trial.header(), None)?;
         let recorded = trial.header().totals.kernel_faults;
         let predicted = |figures: &Figures| {
             let replayed = figures.faults();
             let faults = expected_faults(recorded, small.faults(), replayed);
-            // What no event is about is mostly memory of single pages that `execve` fills.
-            let unseen = faults as f64 - replayed as f64;
+            // Linux takes these under each size. Others that the kernel counts and no event is about are taken inside a call,
+            // as for the arguments of `execve`: not by a trap, and so not in the time that is sampled.
+            let each = small.absorbed_ns().map_or(prices.of_a_page(), |ns| ns as f64);
+            let absorbed_ns = small.absorbed as f64 * each;
             // The page cache is warm.
             let mut kinds = figures.kinds;
             kinds[FaultKind::FileMinor as usize] +=
                 core::mem::take(&mut kinds[FaultKind::FileMajor as usize]);
-            let ns = prices.sum(&kinds, &figures.folios) + unseen * prices.of_a_page();
+            let ns = prices.sum(&kinds, &figures.folios) + absorbed_ns;
             let (set, peak_rss) = (figures.set, figures.peak_rss);
             Prediction { set, replayed, faults, fault_ns: ns.max(0.0) as u64, peak_rss }
         };

@@ -195,14 +195,72 @@ fn shards_of_a_folder_of_recordings_make_one_page() {
     assert_eq!(page.matches("Folio sizes for gcc</h1>").count(), 3);
 }
 
+/// The value behind a key of the Job.
+fn value<'a>(job: &'a str, key: &str) -> &'a str {
+    let line = job.lines().find_map(|line| line.trim_start_matches(['-', ' ']).strip_prefix(key));
+    line.unwrap_or_else(|| panic!("no {key}")).trim().trim_matches('"')
+}
+
+/// As the pods of an indexed Job do: their script, with their variables, on folders in place of their volumes.
+#[test]
+fn pods_of_a_job_make_one_page() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let job = std::fs::read_to_string(root.join("deploy/advise-job.yaml")).unwrap();
+    assert_eq!((value(&job, "apiVersion:"), value(&job, "kind:")), ("batch/v1", "Job"));
+    assert_eq!(value(&job, "completionMode:"), "Indexed", "else the pods do not know their numbers");
+    let (pods, env) = (value(&job, "completions:"), job.split_once("- name: TASKS").unwrap().1);
+    assert_eq!((value(env, "value:"), value(&job, "parallelism:")), (pods, pods));
+    assert_eq!(value(&job, "command:"), r#"["/bin/sh", "-euc"]"#);
+    let (_, block) = job.split_once("- |\n").unwrap();
+    let depth = block.len() - block.trim_start().len();
+    let lines = block.lines().take_while(|line| line.len() - line.trim_start().len() >= depth);
+    let folder = tempfile::tempdir().unwrap();
+    let path_of = |volume: &str| folder.path().join(volume).display().to_string();
+    let mounted = |volume: &str| {
+        let mounts = job.split_once(&format!("{{ name: {volume}, mountPath: ")).unwrap().1;
+        mounts.split([',', ' ', '}']).next().unwrap().to_owned()
+    };
+    let mut script = lines.map(|line| &line[depth..]).collect::<Vec<_>>().join("\n");
+    for volume in ["recordings", "results"] {
+        std::fs::create_dir(folder.path().join(volume)).unwrap();
+        let path = mounted(volume);
+        assert!(script.contains(&path), "{path} is mounted and not used");
+        script = script.replace(&path, &path_of(volume));
+    }
+    for name in ["one", "two", "three"] {
+        let to = folder.path().join("recordings").join(name).with_extension("qtrace");
+        std::fs::copy(root.join("traces/gcc.qtrace"), to).unwrap();
+    }
+    let quire = Path::new(env!("CARGO_BIN_EXE_quire")).parent().unwrap().display().to_string();
+    let pod = |index: &str| {
+        let mut shell = Command::new("/bin/sh");
+        shell.args(["-euc", &script]).env("PATH", format!("{quire}:/usr/bin:/bin"));
+        shell.env("TASKS", "2").env("JOB_COMPLETION_INDEX", index).output().unwrap()
+    };
+    for index in ["0", "1"] {
+        let output = pod(index);
+        assert!(output.status.success(), "{}", text(&output.stderr));
+    }
+    let results = folder.path().join("results");
+    let lines = |name: &str| std::fs::read_to_string(results.join(name)).unwrap().lines().count();
+    assert_eq!([lines("advice-1-of-2.json"), lines("advice-2-of-2.json")], [2, 1]);
+    let page = show(&[&results], folder.path());
+    assert_eq!(page.matches("Folio sizes for gcc</h1>").count(), 3);
+    // One that fails leaves no file that counts, and the Job starts it again.
+    std::fs::remove_dir_all(folder.path().join("recordings")).unwrap();
+    std::fs::remove_file(results.join("advice-1-of-2.json")).unwrap();
+    assert!(!pod("0").status.success());
+    assert!(!results.join("advice-1-of-2.json").exists());
+}
+
 #[test]
 fn a_file_of_something_else_is_refused_by_its_name() {
     let folder = tempfile::tempdir().unwrap();
-    for (text_of_file, reason) in
+    for (script_file, reason) in
         [("", "it is empty"), ("[1]\n", "none of them wrote"), ("x", "no JSON object")]
     {
         let file = folder.path().join("other.json");
-        std::fs::write(&file, text_of_file).unwrap();
+        std::fs::write(&file, script_file).unwrap();
         let mut report = Command::new(env!("CARGO_BIN_EXE_quire"));
         let output = report.args(["report", "html"]).arg(&file).current_dir(&folder).output().unwrap();
         let said = text(&output.stderr);

@@ -5,7 +5,7 @@ use std::fs::OpenOptions;
 use std::path::Path;
 use std::process::Command;
 
-use crate::advise::{grow_heap, line, number, said, shown, touches, words};
+use crate::advise::{grow_heap, line, number, prices, said, shown, touches, words};
 use crate::small_trace::{HEAP, SmallTrace, call, fault, program};
 use lab::host::thp::{root, selected, sizes};
 use lab::settings::{Places, Settings};
@@ -136,6 +136,38 @@ fn memory_goes_with_its_last_mapping() {
 }
 
 #[test]
+fn memory_that_is_cut_from_the_file_is_gone() {
+    const PUNCH_HOLE: u64 = 3;
+    let named = FileId { device: 1, inode: 6, path: NAMED };
+    let cut = |small: &mut SmallTrace, which: Call, args: [u64; 4]| {
+        let [first, second, third, fourth] = args;
+        let EventKind::Syscall(cut) = call(which, [first, second, third, fourth, 0, 0], 0) else { return };
+        small.event(10, EventKind::Syscall(Syscall { file: Some(named), ..cut }));
+    };
+    // Of a folio of 64 KiB at the end of what stays, the pages before it stay.
+    let mut small = program();
+    map(&mut small, AT - PAGE, 1 << 20, NAMED, 6);
+    touches(&mut small, AT - PAGE, 256, 1);
+    cut(&mut small, Call::Ftruncate, [3, 40 * PAGE, 0, 0]);
+    map(&mut small, AT + (4 << 20), 1 << 20, ZERO, 5);
+    touches(&mut small, AT + (4 << 20), 216, 1);
+    small.exit(10);
+    let line = self::line(&small.write(), &[]);
+    assert_eq!(set(&line, "4K"), (256 + 216, 256, 0), "{line}");
+    assert_eq!(set(&line, "64K").1, 40 + 224, "the last folio reaches beyond: {line}");
+    // What is touched again is a fault again.
+    let mut small = program();
+    map(&mut small, AT - PAGE, 1 << 20, NAMED, 6);
+    touches(&mut small, AT - PAGE, 256, 1);
+    cut(&mut small, Call::Fallocate, [3, PUNCH_HOLE, 64 * PAGE, 64 * PAGE]);
+    touches(&mut small, AT - PAGE, 256, 1);
+    small.exit(10);
+    let line = self::line(&small.write(), &[]);
+    assert_eq!(set(&line, "4K"), (256 + 64, 256, 0), "{line}");
+    assert_eq!(set(&line, "64K"), (16 + 4, 256, 0), "{line}");
+}
+
+#[test]
 fn the_commands_are_those_of_shared_memory() {
     let mut small = program();
     map(&mut small, AT, 4 << 20, ZERO, 5);
@@ -153,9 +185,15 @@ fn the_commands_are_those_of_shared_memory() {
         std::fs::create_dir_all(path.parent().expect("a directory")).expect("it is made");
         std::fs::write(path, format!("{value}\n")).expect("it is written");
     }
+    // Without them clearing is measured anew each time.
+    let prices = prices();
     let advise = || -> Value {
         let mut command = Command::new(env!("CARGO_BIN_EXE_quire"));
-        command.args(["advise", "--format", "json"]).arg(&trace).env("QUIRE_SETTINGS", copy.path());
+        command
+            .args(["advise", "--format", "json", "--prices"])
+            .arg(&*prices)
+            .arg(&trace)
+            .env("QUIRE_SETTINGS", copy.path());
         serde_json::from_slice(&command.output().expect("the command runs").stdout).expect("a JSON object")
     };
     let run = |commands: &Value| {

@@ -1,6 +1,7 @@
 //! The command as its users meet it, and what it writes and reads.
 
 mod advise;
+mod advise_limit;
 mod advise_policies;
 mod advise_reach;
 mod advise_shmem;
@@ -19,6 +20,7 @@ mod outputs;
 mod pty;
 mod record;
 mod record_attach;
+mod record_attach_idle;
 mod record_compat;
 mod record_lost;
 mod record_order;

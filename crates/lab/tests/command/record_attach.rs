@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output};
+use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
 use crate::attach_script::{Manner, OTHERS, PAGE, PAGES, Script};
 use crate::i386::{Program, Value};
-use crate::recorder::{ORDINARY_USER, Recording, is_root, lives, tiers, wait_until};
+use crate::recorder::{Killed, ORDINARY_USER, Recording, can_attach, lives, wait_until};
 use crate::rules;
 use lab::trace::{Access, Event, EventKind, Layouts, PopulateCause};
 use nix::sys::ptrace;
@@ -16,15 +16,6 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 use procfs::process::{MMapPath, PageInfo, Process};
-
-/// Whether this machine lets a recorder attach; says why not.
-fn can_attach() -> bool {
-    let can = is_root() && tiers().contains(&"privileged");
-    if !can {
-        println!("skipped: attaching needs root and the kernel's tracepoints");
-    }
-    can
-}
 
 /// The present pages of a process, by page.
 fn present(pid: i32) -> Vec<u64> {
@@ -234,16 +225,6 @@ fn a_32_bit_process_whose_first_thread_has_ended_is_recorded() {
     assert_eq!(written, WRITTEN);
     assert!(events.iter().any(|event| event.tid == pid as u32 && event.kind == EventKind::ThreadExit));
     assert_replays(&run.path("t.qtrace"));
-}
-
-/// A process that ends with the test.
-struct Killed(Child);
-
-impl Drop for Killed {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
 }
 
 #[test]

@@ -11,6 +11,7 @@ use crate::advise::{quire, text};
 /// Each process writes its peak as `getrusage` counts it.
 const PROGRAM: &str = r#"
 #define _GNU_SOURCE
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -48,7 +49,11 @@ int main(int count, char **arguments) {
         }
         wait(0);
     }
-    if (strcmp(how, "remove") == 0)
+    if (strcmp(how, "truncate") == 0) {
+        if (ftruncate(file, ALL / 2) != 0 || ftruncate(file, ALL) != 0) return 1;
+    } else if (strcmp(how, "punch") == 0) {
+        if (fallocate(file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, ALL / 4, ALL / 2) != 0) return 1;
+    } else if (strcmp(how, "remove") == 0)
         madvise(memory, ALL / 2, MADV_REMOVE);
     else
         munmap(memory, ALL / 2);
@@ -68,8 +73,11 @@ fn peaks_of_a_memfd_are_those_that_getrusage_counts() {
         return println!("skipped: there is no gcc");
     };
     assert!(built.success());
-    for how in ["unmap", "remove", "fork"] {
-        let recorded = quire(&["record", "--quiet", "-o", &trace, "--", &program, how]);
+    let ways = [("", "unmap"), ("", "remove"), ("", "truncate"), ("", "punch"), ("", "fork")];
+    for (tier, how) in ways.into_iter().chain([("--tier=user", "truncate"), ("--tier=user", "punch")]) {
+        let tier: Vec<&str> = [tier].into_iter().filter(|tier| !tier.is_empty()).collect();
+        let recorded =
+            quire(&[&["record", "--quiet"], &tier[..], &["-o", &trace, "--", &program, how]].concat());
         let said = text(&recorded.stderr);
         assert!(recorded.status.success(), "{how}: {said}");
         let counted: BTreeMap<u64, f64> = said.lines().filter_map(counted).collect();

@@ -106,6 +106,7 @@ fn hostile(path: &std::path::Path) {
         page_size: 4096,
         kernel: name.into(),
         cpus: 1,
+        cpu: name.into(),
         command: vec![name.into(), name.into()],
         program: Program { name: name.into(), version: name.into() },
         tier: Tier::Privileged,

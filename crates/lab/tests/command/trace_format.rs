@@ -31,6 +31,7 @@ fn header() -> Header {
         page_size: 4096,
         kernel: "6.18.0".into(),
         cpus: 2,
+        cpu: "one".into(),
         command: vec!["/bin/true".into(), "--x=\u{e9}".into(), String::new()],
         program: Program { name: "true".into(), version: "9.1".into() },
         tier: Tier::Privileged,
@@ -302,11 +303,18 @@ fn of_version(version: u8, missing: usize) -> Vec<u8> {
 fn a_header_of_version_1_ends_without_limits_and_one_of_version_2_with_them() {
     // A flag, and what the limits above take; then the flag of a recording that attached.
     let limits = 1 + 3 + 1 + 1 + 5 + 10 + 1 + 4 + 3;
-    for (version, missing, known) in [(1, limits + 1, None), (2, 1, Some(LIMITS)), (3, 0, Some(LIMITS))] {
+    let cpu = 1 + header().cpu.len();
+    for (version, missing, known) in [
+        (1, limits + 1 + cpu, None),
+        (2, 1 + cpu, Some(LIMITS)),
+        (3, cpu, Some(LIMITS)),
+        (4, 0, Some(LIMITS)),
+    ] {
         let old = of_version(version, missing);
         let reader = TraceReader::new(&old[..]).expect("an old version is read");
         assert_eq!((reader.header().version, reader.header().limits), (u16::from(version), known));
-        assert_eq!(reader.header().attached, version == 3);
+        assert_eq!(reader.header().attached, version >= 3);
+        assert_eq!(reader.header().cpu, if version == 4 { header().cpu } else { String::new() });
         assert_eq!(reader.map(|event| event.expect("whole")).collect::<Vec<_>>(), small());
     }
 }

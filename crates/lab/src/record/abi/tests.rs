@@ -40,6 +40,19 @@ fn clone_of_i386_has_its_last_two_the_other_way_round() {
 }
 
 #[test]
+fn numbers_of_64_bits_take_two_arguments_of_i386() {
+    assert_eq!(i386_call(93, [3, 0x1000, 9, 9, 9, 9]), Some((Call::Ftruncate, [3, 0x1000, 9, 9, 9, 9])));
+    assert_eq!(
+        i386_call(194, [3, 0x1000, 2, 9, 9, 9]),
+        Some((Call::Ftruncate, [3, 0x2_0000_1000, 0, 0, 0, 0]))
+    );
+    assert_eq!(
+        i386_call(324, [3, 1, 0x1000, 2, 0x3000, 4]),
+        Some((Call::Fallocate, [3, 1, 0x2_0000_1000, 0x4_0000_3000, 0, 0]))
+    );
+}
+
+#[test]
 fn a_number_means_one_call_in_each_way() {
     assert_eq!(Abi::Native.decode(11, [0; 6], no_block), Some((Call::Munmap, [0; 6])));
     assert_eq!(i386_call(11, [0; 6]), Some((Call::Execve, [0; 6])));

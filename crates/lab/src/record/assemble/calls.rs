@@ -12,8 +12,8 @@ use crate::trace::{Call, EventKind, Syscall};
 
 impl PendingCall {
     fn new(key: Key, (number, call): (u64, Call), args: [u64; 6]) -> PendingCall {
-        let (file, section, shown, attached) = (None, None, None, None);
-        PendingCall { key, number, call, args, file, section, shown, attached, beside_others: false }
+        let (file, section, shown, cut, attached) = (None, None, None, None, None);
+        PendingCall { key, number, call, args, file, section, shown, cut, attached, beside_others: false }
     }
 
     /// A moment at which it took effect.
@@ -51,7 +51,7 @@ impl Assembler {
             // It may take effect at any moment up to its exit.
             self.queue.hold(key);
         }
-        if !told_by_task(call) {
+        if !told_by_task(call) && !call.cuts_file() {
             pending.beside_others = self.comes_beside(pid, tid);
         }
         if let Some(unfinished) = self.thread(pid, tid).call.replace(pending) {
@@ -86,7 +86,14 @@ impl Assembler {
             return;
         }
         let (place, unordered) = self.place(&pending, key, pid, tid);
-        let PendingCall { key: entry, call, args, file, attached, .. } = pending;
+        let PendingCall { key: entry, call, args, mut file, cut, attached, .. } = pending;
+        if call.cuts_file() {
+            file = cut.and_then(|cut| self.files.get(&cut).copied());
+            if file.is_none() {
+                // It took no page, or no program has mapped the file.
+                return;
+            }
+        }
         // Through `ipc` it returns a status; its mapping has the address.
         let at = attached.filter(|_| call == Call::Shmat && result == 0);
         let result = at.map_or(result, |address| address as i64);
@@ -130,6 +137,16 @@ impl Assembler {
         }
         // A call may discard pages right after its entry, so a fault meanwhile may be its effect.
         (if call.changes_mappings() { exit } else { entry }, false)
+    }
+
+    /// Takes a record that a page has left a file. Its mappings have lost it just before.
+    pub(super) fn dropped(&mut self, key: Key, pid: u32, tid: u32, file: (u64, u64)) {
+        if let Some(call) = &mut self.thread(pid, tid).call
+            && call.call.cuts_file()
+            && call.cut.is_none()
+        {
+            (call.cut, call.shown) = (Some(file), Some(key));
+        }
     }
 
     /// The moment at which the thread's call copies the memory, if a lock record shows it.

@@ -64,7 +64,9 @@ impl Assembler {
             return Ok(None);
         }
         let path = self.writer.path(&mapping.name)?;
-        Ok(Some(FileId { device: mapping.device, inode: mapping.inode, path }))
+        let file = FileId { device: mapping.device, inode: mapping.inode, path };
+        self.files.insert((file.device, file.inode), file);
+        Ok(Some(file))
     }
 }
 

@@ -62,3 +62,13 @@ fn only_failures_that_the_arguments_tell_are_repeated() {
     assert_eq!(planned(Call::Madvise, [0x1000, 0x1000, 9, 0, 0, 0], EINVAL), Plan::Skip, "private memory");
     assert_eq!(planned(Call::Clone, [0; 6], 77), Plan::Told);
 }
+
+#[test]
+fn a_file_loses_whole_pages() {
+    let cut = |which, args, result| super::cut(&call(which, args, result));
+    assert_eq!(cut(Call::Ftruncate, [3, 0x1001, 0, 0, 0, 0], 0), Some((2, u64::MAX / PAGE)));
+    assert_eq!(cut(Call::Ftruncate, [3, 0, 0, 0, 0, 0], EINVAL), None);
+    assert_eq!(cut(Call::Fallocate, [3, 3, 0x1001, 0x2fff, 0, 0], 0), Some((2, 4)));
+    assert_eq!(cut(Call::Fallocate, [3, 3, 0x1001, 0x1000, 0, 0], 0), None, "parts of two pages");
+    assert_eq!(cut(Call::Fallocate, [3, 0, 0, 0x9000, 0, 0], 0), None, "it allocates");
+}

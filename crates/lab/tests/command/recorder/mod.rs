@@ -173,3 +173,22 @@ pub(crate) fn tiers() -> Vec<&'static str> {
 pub(crate) fn is_root() -> bool {
     nix::unistd::geteuid().is_root()
 }
+
+/// Whether this machine lets a recorder attach; says why not.
+pub(crate) fn can_attach() -> bool {
+    let can = is_root() && tiers().contains(&"privileged");
+    if !can {
+        println!("skipped: attaching needs root and the kernel's tracepoints");
+    }
+    can
+}
+
+/// A process that ends with the test.
+pub(crate) struct Killed(pub(crate) Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}

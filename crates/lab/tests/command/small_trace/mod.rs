@@ -79,6 +79,7 @@ impl SmallTrace {
             page_size: 4096,
             kernel: "6.18.0".into(),
             cpus: 2,
+            cpu: "one".into(),
             command: vec!["small".into()],
             program: Program { name: "small".into(), version: "1".into() },
             tier: self.tier,

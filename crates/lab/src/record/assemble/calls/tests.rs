@@ -184,3 +184,4 @@ fn what_threads_are_given_was_released_before() {
 }
 
 mod locked;
+mod truncate;

@@ -48,6 +48,21 @@ static int fresh(const char *path, int flags)
     return open(path, O_CREAT | O_EXCL | flags, 0644);
 }
 
+/* Whether a private mapping of /dev/zero between two anonymous ones is a mapping of its own in /proc/self/maps. */
+static int stays_apart(int zero)
+{
+    char *around = mmap(NULL, 3 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), *between = around + PAGE;
+    if (around == MAP_FAILED || mmap(between, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED, zero, 0) != between)
+        return 0;
+    char line[300], wanted[40];
+    int found = 0;
+    sprintf(wanted, "%lx-%lx ", (unsigned long)between, (unsigned long)between + PAGE);
+    FILE *maps = fopen("/proc/self/maps", "r");
+    while (maps && fgets(line, sizeof line, maps))
+        found |= !strncmp(line, wanted, strlen(wanted));
+    return maps && fclose(maps) == 0 && munmap(around, 3 * PAGE) == 0 && found;
+}
+
 /* Calls and mappings, shared and private, see the same bytes. */
 static int mapped(void)
 {
@@ -84,7 +99,8 @@ static int mapped(void)
     close(fd);
     fd = open("/dev/zero", O_RDWR);
     shared = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE, fd, 0);
-    CHECK(shared != MAP_FAILED && (shared[1] = 1) && munmap(shared, PAGE) == 0 && close(fd) == 0);
+    CHECK(shared != MAP_FAILED && (shared[1] = 1) && munmap(shared, PAGE) == 0);
+    CHECK(stays_apart(fd) && close(fd) == 0);
     fd = open("/dev/null", O_RDWR);
     FAILS(mmap(NULL, PAGE, PROT_READ, MAP_PRIVATE, fd, 0), ENODEV);
     return close(fd) || unlink("mapped");

@@ -134,7 +134,10 @@ impl Call<'_> {
             if sharing == Sharing::Shared && !may_store { Protection::WRITE } else { Protection::NONE };
         let backed = match mapping {
             Mapping::File(file) => file,
-            Mapping::Zeroes => return self.map(&MapRequest { sharing, forbid, ..*request }),
+            Mapping::Zeroes => {
+                let apart = sharing == Sharing::Private;
+                return self.map(&MapRequest { sharing, forbid, apart, ..*request });
+            }
         };
         if flags.has(abi::MAP_HUGETLB) && !matches!(backed.node().kind(), FileKind::Huge { .. }) {
             return Err(Errno::EINVAL);

@@ -134,7 +134,7 @@ impl Seen {
         if chosen && call.ok() {
             let (start, end) = (call.result as u64, call.result as u64 + length);
             let taken = self.layouts.mappings(event.pid).find(|taken| taken.start < end && start < taken.end);
-            assert_eq!(taken, None, "{event:x?} maps what is mapped");
+            assert_eq!(taken, None, "{event:x?} maps what is mapped\n{}", context(&self.path, event));
         }
     }
 

@@ -29,6 +29,7 @@ flag_set!(
     NOT_DUMPED,
     RANDOM,
     SEQUENTIAL,
+    APART,
 );
 
 impl VmaFlags {
@@ -56,6 +57,9 @@ impl VmaFlags {
     pub const RANDOM: Self = Self(1 << 10);
     /// `MADV_SEQUENTIAL`. The library does not use it.
     pub const SEQUENTIAL: Self = Self(1 << 11);
+    /// The mapping never becomes one with a neighbour, as a private mapping of `/dev/zero` in Linux, which keeps
+    /// its file. Programs map it for that (`free_hugepage_region` of libhugetlbfs frees the whole mapping).
+    pub const APART: Self = Self(1 << 12);
 }
 
 /// What a mapping maps.
@@ -155,11 +159,12 @@ impl VmaAttributes {
     }
 
     /// Whether a mapping of `pages` pages with these attributes and an adjacent one with `next` can become
-    /// one: everything agrees, and a file continues at the right offset.
+    /// one: everything agrees, neither stays apart, and a file continues at the right offset.
     pub fn merges_with(&self, next: &Self, pages: u64) -> bool {
         self.protection == next.protection
             && self.may == next.may
             && self.flags == next.flags
+            && !self.flags.contains(VmaFlags::APART)
             && self.advice == next.advice
             && self.folios == next.folios
             && self.nodes == next.nodes

@@ -76,7 +76,8 @@ impl<P: Platform> Mmap<'_, '_, P> {
         let flags = VmaFlags::NONE
             .with_if(VmaFlags::SHARED, request.sharing == Sharing::Shared)
             .with_if(VmaFlags::GROWS_DOWN, request.grows_down)
-            .with_if(VmaFlags::NO_RESERVE, request.noreserve);
+            .with_if(VmaFlags::NO_RESERVE, request.noreserve)
+            .with_if(VmaFlags::APART, request.apart);
         let usual = VmaAttributes::anonymous(request.prot);
         let may = usual.may.without(request.forbid);
         let attributes = VmaAttributes { flags, backing, may, ..usual };

@@ -57,6 +57,8 @@ pub struct MapRequest<'a> {
     pub locked: bool,
     /// Reserve nothing (`MAP_NORESERVE`).
     pub noreserve: bool,
+    /// Never becomes one mapping with a neighbour (a private mapping of `/dev/zero`).
+    pub apart: bool,
     /// Huge pages of this size for anonymous memory (`MAP_HUGETLB`, `MAP_HUGE_2MB`, `MAP_HUGE_1GB`). Files
     /// have their own.
     pub huge: Option<HugeSize>,

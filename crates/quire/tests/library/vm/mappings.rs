@@ -150,6 +150,21 @@ fn pages_of_moved_mappings_are_found_wherever_they_come_from() {
     });
 }
 
+/// A program that frees whole mappings, as libhugetlbfs does by `/proc/self/maps`, freed a neighbour with its own.
+#[test]
+fn a_mapping_that_stays_apart_joins_no_neighbour() {
+    small(|_, manager| {
+        run(manager, |mm| {
+            mm.mmap(&anonymous(BASE, 4 * PAGE)).unwrap();
+            mm.mmap(&MapRequest { apart: true, ..anonymous(BASE + 4 * PAGE, 4 * PAGE) }).unwrap();
+            mm.mmap(&MapRequest { apart: true, ..anonymous(BASE + 8 * PAGE, 4 * PAGE) }).unwrap();
+            mm.mmap(&anonymous(BASE + 12 * PAGE, 4 * PAGE)).unwrap();
+            assert_eq!(mm.mappings(), 4);
+            mm.validate().unwrap();
+        });
+    });
+}
+
 /// A stack that was moved up by almost all of its address, and grows down by more than the rest.
 #[test]
 fn a_page_that_would_come_from_below_all_addresses_is_found() {

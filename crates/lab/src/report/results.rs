@@ -3,6 +3,7 @@
 //! The first line is the [`Header`], each other one a [`Series`]: a metric of an arm in a case, with the spread of the
 //! samples of each launch.
 
+use std::collections::HashSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
@@ -113,8 +114,12 @@ pub fn keep(rows: &[Row], folder: &Path, remark: Option<&str>) -> Result<Vec<Pat
     let mut written = Vec::new();
     let mut rest = rows;
     while let Some(first) = rest.first() {
-        let alike = |row: &Row| {
-            (&row.experiment, &row.commit, &row.machine) == (&first.experiment, &first.commit, &first.machine)
+        // An experiment that starts programs describes the machine for each of them, with another load. So the rows of a
+        // launch are those until one has been there before.
+        let mut seen = HashSet::new();
+        let mut alike = |row: &Row| {
+            (&row.experiment, &row.commit) == (&first.experiment, &first.commit)
+                && seen.insert((row.case.clone(), row.arm.clone(), row.metric.clone()))
         };
         let end = rest.iter().position(|row| !alike(row)).unwrap_or(rest.len());
         let (launch, others) = rest.split_at(end);

@@ -52,3 +52,26 @@ fn a_smoke_run_is_not_kept() {
     assert_eq!(added.status.code(), Some(1));
     assert!(said(&added).contains("smoke"), "{}", said(&added));
 }
+
+/// The load of the machine differs from program to program that an experiment starts. Each was taken for a launch of its
+/// own, and no ratio was found between two arms.
+#[test]
+fn rows_with_another_load_are_of_the_same_launch() {
+    let folder = tempfile::tempdir().unwrap();
+    let row = |arm: &str, ns: f64, load: f64| {
+        serde_json::json!({"experiment": "guest", "case": "threads", "arm": arm, "metric": "time", "unit": "ns",
+            "better": "lower", "median": ns, "samples": [ns], "counters": {}, "params": {}, "commit": "0123456789ab",
+            "code": "", "machine": {"cpu": "a", "cpus": 2, "opt_level": "3", "load_at_start": load}})
+    };
+    let (rows, results) = (folder.path().join("rows.json"), folder.path().join("results"));
+    std::fs::write(&rows, format!("{}\n{}\n", row("linux-6.1", 9.0, 0.1), row("quire", 3.0, 1.2))).unwrap();
+    let add = ["add", rows.to_str().unwrap(), "--results", results.to_str().unwrap()];
+    for launches in 1..=2 {
+        let added = report(&add);
+        assert!(added.status.success(), "{}", said(&added));
+        let kept = std::fs::read_dir(results.join("guest")).unwrap().next().unwrap().unwrap().path();
+        let kept = std::fs::read_to_string(kept).unwrap();
+        let header: serde_json::Value = serde_json::from_str(kept.lines().next().unwrap()).unwrap();
+        assert_eq!(header["launches"].as_array().unwrap().len(), launches, "{kept}");
+    }
+}

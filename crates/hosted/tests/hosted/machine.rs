@@ -228,6 +228,24 @@ fn interrupts_nest_and_start_with_nothing_held() {
     });
 }
 
+/// A task may sleep for an address space's lock, and wakes others when it gives it back.
+#[test]
+fn the_lock_of_an_address_space_is_asked_for_and_given_back_where_a_task_may_do_so() {
+    let machine = machine(1);
+    machine.run_on(CPU0, || {
+        machine.pin();
+        let pinned = panic_message(|| machine.lock_taken(Rank::AddressSpace));
+        assert!(pinned.contains("a pinned task asked"), "{pinned}");
+        machine.lock_dropped(Rank::AddressSpace);
+        machine.unpin();
+        machine.lock_taken(Rank::AddressSpace);
+        machine.lock_taken(Rank::PageTable);
+        let under = panic_message(|| machine.lock_dropped(Rank::AddressSpace));
+        assert!(under.contains("a task that holds a lock gave"), "{under}");
+        machine.lock_dropped(Rank::PageTable);
+    });
+}
+
 #[test]
 fn locks_in_a_wrong_order_are_refused_with_both_names() {
     let machine = machine(1);

@@ -119,6 +119,7 @@ pub fn keep(rows: &[Row], folder: &Path, remark: Option<&str>) -> Result<Vec<Pat
         let mut seen = HashSet::new();
         let mut alike = |row: &Row| {
             (&row.experiment, &row.commit) == (&first.experiment, &first.commit)
+                && lasting(&row.machine) == lasting(&first.machine)
                 && seen.insert((row.case.clone(), row.arm.clone(), row.metric.clone()))
         };
         let end = rest.iter().position(|row| !alike(row)).unwrap_or(rest.len());
@@ -129,18 +130,27 @@ pub fn keep(rows: &[Row], folder: &Path, remark: Option<&str>) -> Result<Vec<Pat
     Ok(written)
 }
 
-/// Adds the rows of one launch of one experiment; `first` is one of them.
-fn keep_one(first: &Row, rows: &[Row], folder: &Path, remark: Option<&str>) -> Result<PathBuf> {
-    let mut machine = first.machine.clone();
+/// The description of a machine without what is another at each launch.
+fn lasting(machine: &Value) -> Value {
+    let mut machine = machine.clone();
     let mut apart = |name: &str| machine.as_object_mut()?.remove(name)?.as_f64();
-    let (load, tsc_hertz) = (apart("load_at_start"), apart("tsc_hertz"));
-    let (others, stolen) = (apart("cpu_of_others"), apart("cpu_stolen"));
-    let rounded = |share: Option<f64>, parts: f64| share.map(|share| (share * parts).round() / parts);
-    // Left out: each arm sets the folio sizes that it needs, and another bench may do so at the same time.
-    let _ = apart("thp");
+    // Folio sizes too: each arm sets those that it needs, and another bench may do so at the same time.
+    for name in ["load_at_start", "tsc_hertz", "cpu_of_others", "cpu_stolen", "thp"] {
+        apart(name);
+    }
     // Rounded, since it varies: a pool's saved descriptors add to it, for one.
     let memory = apart("memory_bytes").map(|bytes| (bytes / f64::from(1 << 30)).round());
     machine["memory_gib"] = json!(memory);
+    machine
+}
+
+/// Adds the rows of one launch of one experiment; `first` is one of them.
+fn keep_one(first: &Row, rows: &[Row], folder: &Path, remark: Option<&str>) -> Result<PathBuf> {
+    let machine = lasting(&first.machine);
+    let now = |name: &str| first.machine.get(name)?.as_f64();
+    let (load, tsc_hertz) = (now("load_at_start"), now("tsc_hertz"));
+    let (others, stolen) = (now("cpu_of_others"), now("cpu_stolen"));
+    let rounded = |share: Option<f64>, parts: f64| share.map(|share| (share * parts).round() / parts);
     let directory = folder.join(&first.experiment);
     fs::create_dir_all(&directory).with_context(|| format!("cannot create {}", quoted(&directory)))?;
     let path = directory.join(format!("{}-{}.jsonl", slug(&machine), first.commit));

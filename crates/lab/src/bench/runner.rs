@@ -188,7 +188,8 @@ impl Runner {
     }
 }
 
-/// Runs one arm once and keeps the sample, unless it is a warm-up.
+/// Runs one arm once and keeps the sample, unless it is a warm-up. An arm that gives up has a second try: memory may have
+/// been too scattered for its folios, and is not any more.
 fn step(
     experiment: &Experiment,
     case: &str,
@@ -197,7 +198,7 @@ fn step(
     checksum: &mut Option<(&'static str, u64)>,
 ) -> Result<()> {
     let Ok(prepared) = &mut track.state else { return Ok(()) };
-    let sample = match prepared.run() {
+    let sample = match prepared.run().or_else(|_| prepared.run()) {
         Ok(sample) => sample,
         Err(skip) => {
             track.samples.clear();

@@ -22,6 +22,12 @@ pub fn sizes(root: &Path) -> BTreeMap<usize, PathBuf> {
     entries.filter_map(size).collect()
 }
 
+/// Asks the kernel to move pages together, so that larger folios can be had. Where this user may not ask, nothing happens,
+/// and trying again is all that is left.
+pub fn compact() {
+    let _ = fs::write("/proc/sys/vm/compact_memory", "1");
+}
+
 /// The value in brackets in the first line of the setting `path`, or the whole line if it has no brackets.
 pub fn selected(path: &Path) -> Option<String> {
     let text = fs::read_to_string(path).ok()?;

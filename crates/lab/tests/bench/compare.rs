@@ -42,7 +42,9 @@ fn a_comparison_ends_with_a_table_and_the_cases_that_are_lost() {
     }
     assert!(rows.iter().all(|row| row.experiment == "unmap"));
     if may_change_settings() {
-        assert!(time("64KiB", "linux").is_some());
+        // Linux may not find memory for the folios, even after it moved pages together: then the reason is said.
+        let told = unfilled.contains("skipped: linux at 64KiB: only");
+        assert!(time("64KiB", "linux").is_some() || told, "{shown}");
     } else {
         assert!(shown.contains("skipped: linux"), "{shown}");
     }

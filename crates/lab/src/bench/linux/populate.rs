@@ -6,6 +6,7 @@ use super::census;
 use super::region::Region;
 use crate::bench::experiment::Skip;
 use crate::bench::folio::{Folio, PAGE};
+use crate::host::thp::compact;
 use crate::settings::{Places, Settings};
 
 /// Share of the folios that must have the wanted size: the kernel may fall back for a few of them.
@@ -80,7 +81,8 @@ impl FolioChooser {
             return Ok(wanted);
         }
         let got = self.allocated(folio).saturating_sub(before);
-        enough(got, wanted, folio)?;
+        // The caller may try once more.
+        enough(got, wanted, folio).inspect_err(|_| compact())?;
         Ok(got)
     }
 }

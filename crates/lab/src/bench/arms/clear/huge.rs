@@ -10,6 +10,7 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mlock, mmap_anonymous, mu
 
 use crate::bench::experiment::Skip;
 use crate::bench::linux::populate::FolioChooser;
+use crate::host::thp::compact;
 use crate::output::say;
 
 /// Attempts to compact memory for a pool that came out too small.
@@ -43,8 +44,7 @@ impl Pool {
             if got == count.to_string() {
                 break;
             }
-            // Asks the kernel to compact memory. Where this user may not, trying again is all that is left.
-            let _ = fs::write("/proc/sys/vm/compact_memory", "1");
+            compact();
             got = ask()?;
         }
         if got != count.to_string() {

@@ -8,9 +8,9 @@ use quire::hugetlb::HugeSize;
 
 use crate::bench::arms::clear::huge::Chooser;
 use crate::bench::experiment::Skip;
+use crate::host::thp::compact;
 
 const SAVING: &str = "/proc/sys/vm/hugetlb_optimize_vmemmap";
-const COMPACT: &str = "/proc/sys/vm/compact_memory";
 /// Requests to the kernel for pages that it cannot find contiguous at first.
 const ATTEMPTS: usize = 3;
 /// Bytes that stay free beside a pool.
@@ -115,8 +115,7 @@ pub(super) fn resize(size: HugeSize, wanted: u64) -> Result<(), Skip> {
         if total(size) == wanted {
             return Ok(());
         }
-        // Where this user may not compact memory, trying again is all that is left.
-        let _ = fs::write(COMPACT, "1");
+        compact();
     }
     check(size, wanted)
 }
@@ -131,7 +130,7 @@ pub(super) fn check(size: HugeSize, wanted: u64) -> Result<(), Skip> {
         return Ok(());
     }
     Err(Skip(format!(
-        "the kernel has {got} pages of {} instead of {wanted}: free or compact memory ({COMPACT})",
+        "the kernel has {got} pages of {} instead of {wanted}: free or compact memory (/proc/sys/vm/compact_memory)",
         words(size)
     )))
 }

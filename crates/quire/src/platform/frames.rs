@@ -307,7 +307,7 @@ pub unsafe trait FramePlatform: Sync {
     #[inline]
     fn lock_taken(&self, _rank: Rank) {}
 
-    /// Called after a lock was released.
+    /// Called after a spin lock was released, and just before the lock of an address space is.
     ///
     /// Default: nothing, at no cost. Locks are then taken in an order that is not checked.
     #[inline]

@@ -99,9 +99,9 @@ impl<T> RwLock<T> {
     #[inline]
     fn leave<P: Platform>(&self, platform: &P, slot: usize) {
         let count = &self.readers[slot].0;
-        let is_last = count.fetch_sub(1, Ordering::SeqCst) == 1;
+        // Said first: then the subtraction's own flags answer the question, and nothing is kept meanwhile.
         platform.lock_dropped(self.rank);
-        if is_last {
+        if count.fetch_sub(1, Ordering::SeqCst) == 1 {
             wake_writer(platform, count);
         }
     }

@@ -42,6 +42,10 @@ impl PageSet {
 
     /// Adds the pages `first..end`.
     pub(super) fn insert_range(&mut self, first: u64, end: u64) {
+        if end == first + 1 {
+            self.insert(first);
+            return;
+        }
         for chunk in first / CHUNK..end.div_ceil(CHUNK) {
             let words = self.chunks.entry(chunk).or_default();
             let before = groups(words);
@@ -90,15 +94,13 @@ impl PageSet {
     /// The members among `first..end`, ascending.
     pub(super) fn pages_in(&self, first: u64, end: u64) -> impl Iterator<Item = u64> + '_ {
         let chunks = self.chunks.range(first / CHUNK..end.div_ceil(CHUNK).max(first / CHUNK));
-        chunks
-            .flat_map(|(chunk, words)| {
-                words.iter().zip(0u64..).flat_map(move |(word, index)| {
-                    (0..64u64)
-                        .filter(move |bit| word >> bit & 1 == 1)
-                        .map(move |bit| chunk * CHUNK + index * 64 + bit)
-                })
+        chunks.flat_map(move |(&chunk, words)| {
+            let within = span(chunk, first, end);
+            words.iter().enumerate().flat_map(move |(index, word)| {
+                let base = chunk * CHUNK + index as u64 * 64;
+                members(word & bits(index, &within)).map(move |bit| base + u64::from(bit))
             })
-            .filter(move |page| (first..end).contains(page))
+        })
     }
 
     /// The members as runs `(first, count)`, ascending.
@@ -127,6 +129,15 @@ impl PageSet {
     pub(super) const fn chunks(&self) -> u64 {
         self.groups[ORDERS - 1]
     }
+}
+
+/// The bits that are set in a word, ascending.
+fn members(mut word: u64) -> impl Iterator<Item = u32> {
+    std::iter::from_fn(move || {
+        let lowest = (word != 0).then(|| word.trailing_zeros())?;
+        word &= word - 1;
+        Some(lowest)
+    })
 }
 
 /// Whether the group of this order around the page `index` of a chunk has no member.

@@ -138,6 +138,15 @@ static int file(void)
     return 0;
 }
 
+/* A program that can stand anywhere stands where its alignment wants it. */
+extern const char __ehdr_start;
+static int aligned(const char *wanted)
+{
+    uintptr_t start = (uintptr_t)&__ehdr_start;
+    CHECK(start && start % strtoul(wanted, NULL, 0) == 0);
+    return 0;
+}
+
 /* Grows the stack far beyond what is mapped at first. */
 static int stack(int depth)
 {
@@ -166,6 +175,8 @@ int main(int count, char **arguments)
         return file();
     if (!strcmp(name, "heap"))
         return heap();
+    if (!strcmp(name, "aligned") && count > 2)
+        return aligned(arguments[2]);
     if (!strcmp(name, "stack"))
         return stack(400) != 0;
     if (!strcmp(name, "overflow"))

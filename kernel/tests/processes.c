@@ -241,6 +241,33 @@ static void exit_signals(void)
         ;
 }
 
+static char alt_stack[1 << 16];
+static volatile int on_alt_stack, disarmed;
+
+static void on_a_stack(int signal)
+{
+    char here;
+    stack_t now;
+    (void)signal;
+    CHECK(sigaltstack(NULL, &now) == 0);
+    on_alt_stack += (uintptr_t)&here - (uintptr_t)alt_stack < sizeof alt_stack;
+    disarmed += now.ss_flags == SS_DISABLE;
+}
+
+/* A stack that is disarmed while a handler runs is armed again for the next signal. */
+static void autodisarm(void)
+{
+    const int flag = 1 << 31;
+    stack_t stack = { .ss_sp = alt_stack, .ss_size = sizeof alt_stack, .ss_flags = SS_ONSTACK | flag };
+    struct sigaction action = { .sa_handler = on_a_stack, .sa_flags = SA_ONSTACK }, before;
+    CHECK(sigaltstack(&stack, NULL) == 0 && sigaction(SIGUSR2, &action, &before) == 0);
+    for (int count = 1; count < 4; count++)
+        CHECK(raise(SIGUSR2) == 0 && on_alt_stack == count && disarmed == count);
+    stack_t none = { .ss_flags = SS_DISABLE };
+    CHECK(sigaction(SIGUSR2, &before, NULL) == 0 && sigaltstack(&none, &stack) == 0);
+    CHECK(stack.ss_flags == flag && stack.ss_sp == alt_stack);
+}
+
 /* Processes that come and go together, each with memory of its own. */
 static void forks(void)
 {
@@ -263,6 +290,7 @@ static void forks(void)
 static void all(char *program)
 {
     exit_signals();
+    autodisarm();
     endless_times();
     no_new_privileges();
     pid_t child = fork();

@@ -3,6 +3,7 @@
 use quire::arch::PagingMode;
 use quire::manager::{Config, MemoryManager};
 use quire::page_alloc::{AllocatorConfig, Zeroes};
+use quire::stats::Stat;
 use quire::vm::{File, Mm};
 use quire_interop::{HugeOptions, MemoryMap, Shortage};
 use spin::Once;
@@ -109,6 +110,8 @@ pub fn manager() -> &'static MemoryManager<'static, Machine> {
 pub struct Balance {
     used: u64,
     slab: u64,
+    /// Frames of counts: how often each page of a block is mapped.
+    counts: u64,
     anon: u64,
     mapped: u64,
     page_tables: u64,
@@ -123,17 +126,19 @@ impl Balance {
     }
 
     fn read() -> Self {
-        let info = manager().meminfo();
+        let (info, counts) = (manager().meminfo(), manager().stat(Stat::NrMapCountPages));
         Self {
             // Frames that went bad stay in use for ever, and a pool of huge pages stays as large as it was made.
             used: info.frames.used
                 - info.slab
+                - counts
                 - info.bad
                 - commit::pool_pages()
                 - kernel_map::table_frames()
                 - HEAP.reserved_frames()
                 - stacks::kept_frames(),
             slab: info.slab,
+            counts,
             anon: info.anon,
             mapped: info.mapped,
             page_tables: info.page_tables,
@@ -145,6 +150,9 @@ impl Balance {
 /// How many frames of small objects more there may be at the end: the kernel's queues keep the memory that they grew
 /// to.
 const SLAB_GROWTH: u64 = 16;
+/// The same for counts: a block of which a page was mapped more than 255 times has wide ones as long as anything in
+/// it is in use.
+const COUNTS_GROWTH: u64 = 16;
 
 /// Checks Quire's invariants and the balance. Returns whether both hold.
 pub fn check(before: Balance) -> bool {
@@ -161,5 +169,7 @@ pub fn check(before: Balance) -> bool {
 }
 
 fn balances(before: Balance, after: Balance) -> bool {
-    Balance { slab: after.slab.min(before.slab + SLAB_GROWTH), ..before } == after
+    let slab = after.slab.min(before.slab + SLAB_GROWTH);
+    let counts = after.counts.min(before.counts + COUNTS_GROWTH);
+    Balance { slab, counts, ..before } == after
 }

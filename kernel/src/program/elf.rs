@@ -76,7 +76,8 @@ impl<'f> Elf<'f> {
         path.strip_suffix(b"\0").map(Some).ok_or(Errno::ENOEXEC)
     }
 
-    /// Maps the segments. A file that can stand anywhere stands at `base`, or where there is room.
+    /// Maps the segments. A file that can stand anywhere stands at `base`, or as far below it as its alignment asks
+    /// for. Without a base it stands where there is room.
     ///
     /// # Errors
     /// [`Errno::ENOEXEC`] for headers that contradict themselves, [`Errno::ENOMEM`].
@@ -117,6 +118,12 @@ impl<'f> Elf<'f> {
         self.segments.iter().filter(|segment| segment.p_type(LE) == PT_LOAD)
     }
 
+    /// The largest alignment that a segment asks for: a page at least.
+    fn alignment(&self) -> u64 {
+        let asked = self.loads().map(|segment| segment.p_align(LE)).filter(|align| align.is_power_of_two());
+        asked.max().unwrap_or(0).max(FRAME_SIZE)
+    }
+
     /// Decides how much higher than linked the file stands. Its addresses are free then.
     fn place(&self, space: &Space, base: Option<u64>) -> Result<u64, Errno> {
         if self.header.e_type(LE) == ET_EXEC {
@@ -128,7 +135,10 @@ impl<'f> Elf<'f> {
         let first = first & !(FRAME_SIZE - 1);
         let len = (end - first).checked_next_multiple_of(FRAME_SIZE).ok_or(Errno::ENOEXEC)?;
         if let Some(base) = base {
-            return Ok(base.wrapping_sub(first));
+            return match base & !(self.alignment() - 1) {
+                0 => Err(Errno::ENOEXEC),
+                aligned => Ok(aligned.wrapping_sub(first)),
+            };
         }
         // A mapping finds the room, and makes it again.
         let found = space.mmap(&MapRequest { len, prot: Protection::NONE, ..MapRequest::default() })?;

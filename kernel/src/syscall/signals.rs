@@ -145,7 +145,7 @@ impl Call<'_> {
         // SAFETY: X3: the task is the running one, and its program does not run.
         let rsp = unsafe { self.task.user() }.registers.rsp;
         let before = self.task.signals.0.lock().alt_stack;
-        let on_it = before.bytes != 0 && before.contains(rsp);
+        let on_it = before.bytes != 0 && before.is_used(rsp);
         if new != 0 {
             let [start, flags, bytes] = self.load_words(new)?;
             let flags = flags as u32;

@@ -67,6 +67,15 @@ static void seals(void)
     FAILS(EPERM, ftruncate(file, PAGE));
     FAILS(EPERM, write(file, "x", 1));
     OK(ftruncate(file, 3 * PAGE));
+    /* Only what is open for writing adds seals. */
+    char path[32];
+    snprintf(path, sizeof path, "/proc/self/fd/%d", file);
+    int reader = open(path, O_RDONLY);
+    CHECK(reader >= 0 && fcntl(reader, F_GET_SEALS) == (F_SEAL_WRITE | F_SEAL_SHRINK));
+    FAILS(EPERM, fcntl(reader, F_ADD_SEALS, F_SEAL_GROW));
+    OK(close(reader));
+    OK(fcntl(file, F_ADD_SEALS, F_SEAL_GROW));
+    FAILS(EPERM, ftruncate(file, 4 * PAGE));
 }
 
 static void no_huge_pages(void)

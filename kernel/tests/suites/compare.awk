@@ -9,8 +9,11 @@ function verdict(suite, status) {
 }
 
 BEGIN {
-    while ((getline line < page) > 0)
-        if (split(line, part, "`") >= 3 && line ~ /^\| `/) listed[part[2]] = 1
+    # A test in the page's other tables must pass: its defect is mended.
+    while ((getline line < page) > 0) {
+        if (line ~ /^## /) explains = line ~ /pass on Linux only/
+        if (explains && split(line, part, "`") >= 3 && line ~ /^\| `/) listed[part[2]] = 1
+    }
 }
 FILENAME == ARGV[1] { linux[$1 " " $2] = verdict($1, $3); next }
 {

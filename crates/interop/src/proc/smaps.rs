@@ -36,19 +36,19 @@ pub fn smaps<P: Platform>(
     })
 }
 
-/// `/proc/PID/smaps_rollup`: the sum over all mappings. Writes nothing for an empty address space.
+/// `/proc/PID/smaps_rollup`: the sum over all mappings. All is zero for an empty address space.
 ///
 /// # Errors
 /// Those of the writer.
 pub fn smaps_rollup<P: Platform>(out: &mut dyn Write, mm: &Mm<'_, P>) -> Result {
-    let Some(first) = mm.next_vma(VirtAddr(0)) else { return Ok(()) };
-    let (mut end, mut usage) = (first.range.end, Usage::default());
+    let start = mm.next_vma(VirtAddr(0)).map_or(VirtAddr(0), |first| first.range.start);
+    let (mut end, mut usage) = (start, Usage::default());
     each(mm, |vma| {
         usage += mm.usage(vma.range);
         end = vma.range.end;
         Ok(())
     })?;
-    rollup_line(out, VirtRange::new(first.range.start, end))?;
+    rollup_line(out, VirtRange::new(start, end))?;
     rows(out, &usage, true)
 }
 

@@ -160,6 +160,17 @@ fn smaps_has_the_rows_of_linux() {
 }
 
 #[test]
+fn an_empty_address_space_has_a_rollup_of_zeroes() {
+    with_manager(|_, mm| {
+        let rollup = text(|out| proc::smaps_rollup(out, mm));
+        let head = "00000000-00000000 ---p 00000000 00:00 0                                  [rollup]\n";
+        let first = format!("{head}Rss:                   0 kB\n");
+        assert!(rollup.starts_with(&first) && rollup.lines().count() == 23, "{rollup}");
+        assert!(rollup.lines().skip(1).all(|line| line.ends_with(" 0 kB")), "{rollup}");
+    });
+}
+
+#[test]
 fn sizes_are_those_of_statm_and_status() {
     with_manager(|manager, mm| {
         let file = manager.shmem(8 * PAGE).unwrap();

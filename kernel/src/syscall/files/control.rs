@@ -38,6 +38,8 @@ impl Call<'_> {
             // No signal is sent when a file becomes ready.
             abi::F_GETOWN | abi::F_GETSIG => Ok(0),
             abi::F_SETOWN | abi::F_SETSIG => Ok(0),
+            // A reader of a file that others write must not take that from them.
+            abi::F_ADD_SEALS if !file.can_write() => Err(Errno::EPERM),
             command => file.file().control(command, argument),
         }
     }

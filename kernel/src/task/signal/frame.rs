@@ -74,7 +74,7 @@ pub fn push(task: &Task, info: SigInfo, action: Action) -> Result<(), Errno> {
 
 fn stack_end(user: &UserContext, action: Action, alt_stack: AltStack) -> u64 {
     let rsp = user.registers.rsp;
-    let switches = action.has(abi::SA_ONSTACK) && alt_stack.bytes != 0 && !alt_stack.contains(rsp);
+    let switches = action.has(abi::SA_ONSTACK) && alt_stack.bytes != 0 && !alt_stack.is_used(rsp);
     if switches { alt_stack.start + alt_stack.bytes } else { rsp.wrapping_sub(RED_ZONE) }
 }
 
@@ -86,8 +86,9 @@ fn encode(user: &UserContext, action: Action, alt_stack: AltStack, mask: u64, fp
     words[STACK] = alt_stack.start;
     words[STACK + 1] = match alt_stack.bytes {
         0 => u64::from(abi::SS_DISABLE),
-        _ if alt_stack.contains(registers.rsp) => u64::from(abi::SS_ONSTACK),
-        _ => 0,
+        _ if alt_stack.is_used(registers.rsp) => u64::from(abi::SS_ONSTACK),
+        // The return from the handler arms it again.
+        _ => u64::from(alt_stack.flags),
     };
     words[STACK + 2] = alt_stack.bytes;
     words[REGISTERS..SEGMENTS].copy_from_slice(&[

@@ -1,5 +1,7 @@
 //! The signals of one task: those sent to it alone, its mask, and its stack for handlers.
 
+use linux_raw_sys::general as abi;
+
 use super::queue::Pending;
 use super::{SignalSet, UNSTOPPABLE};
 use crate::sync::Mutex;
@@ -16,9 +18,10 @@ pub struct AltStack {
 }
 
 impl AltStack {
-    /// Whether a stack pointer is on it.
-    pub fn contains(&self, stack_pointer: u64) -> bool {
-        stack_pointer > self.start && stack_pointer - self.start <= self.bytes
+    /// Whether a handler may be running on it. While one runs on a stack with `SS_AUTODISARM`, the task has none.
+    pub fn is_used(&self, stack_pointer: u64) -> bool {
+        let is_inside = stack_pointer > self.start && stack_pointer - self.start <= self.bytes;
+        is_inside && self.flags & abi::SS_AUTODISARM == 0
     }
 }
 

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use nix::unistd::Pid;
 
-use super::progress::{Look, State};
+use super::progress::{Sample, State};
 
 /// The longest time that a call keeps others waiting, without the time in which it was ready to run and had
 /// no processor; a hundred times what most calls take.
@@ -49,7 +49,7 @@ struct Watch {
     ran_ns: u64,
     last: Instant,
     /// The last change, and the moment at which it was seen.
-    seen: Look,
+    seen: Sample,
     since: Instant,
 }
 
@@ -59,7 +59,7 @@ impl Turn {
     }
 
     /// Whether the thread inside has had its time. Looks at it only now and then.
-    fn is_over(&mut self, now: Instant, look: impl Fn(Pid) -> Option<Look>) -> bool {
+    fn is_over(&mut self, now: Instant, look: impl Fn(Pid) -> Option<Sample>) -> bool {
         let due =
             self.watch.as_ref().map_or(self.since + PATIENCE - DOZE, |watch| watch.last + BETWEEN_LOOKS);
         if self.waiting.is_empty() || now < due {
@@ -133,7 +133,7 @@ impl Turns {
     }
 
     /// The threads that have waited long enough; they get their turn although another is inside.
-    pub(super) fn overdue(&mut self, now: Instant, look: impl Fn(Pid) -> Option<Look>) -> Vec<Pid> {
+    pub(super) fn overdue(&mut self, now: Instant, look: impl Fn(Pid) -> Option<Sample>) -> Vec<Pid> {
         let late =
             self.turns.iter_mut().filter_map(|(memory, turn)| turn.is_over(now, &look).then_some(*memory));
         let late: Vec<u32> = late.collect();

@@ -6,7 +6,7 @@ use nix::unistd::Pid;
 
 /// A thread at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Look {
+pub(super) struct Sample {
     pub(super) state: State,
     /// How long it has run on processors.
     pub(super) ran_ns: u64,
@@ -24,13 +24,13 @@ pub(super) enum State {
 }
 
 /// Looks at a thread. `None` if it is gone, or if the kernel does not show how long threads run.
-pub(super) fn look(tid: Pid) -> Option<Look> {
+pub(super) fn look(tid: Pid) -> Option<Sample> {
     let stat = read_to_string(format!("/proc/{tid}/stat")).ok()?;
     let times = read_to_string(format!("/proc/{tid}/schedstat")).ok()?;
     parse(&stat, &times)
 }
 
-fn parse(stat: &str, times: &str) -> Option<Look> {
+fn parse(stat: &str, times: &str) -> Option<Sample> {
     // The name may contain any character, so the state is what follows its closing bracket.
     let (_, fields) = stat.rsplit_once(')')?;
     let state = match fields.split_whitespace().next()? {
@@ -41,7 +41,7 @@ fn parse(stat: &str, times: &str) -> Option<Look> {
     let mut times = times.split_whitespace().map(|time| time.parse::<u64>().ok());
     let mut next = || times.next().flatten();
     let (ran_ns, _ready_ns, slices) = (next()?, next()?, next()?);
-    Some(Look { state, ran_ns, slices })
+    Some(Sample { state, ran_ns, slices })
 }
 
 #[cfg(test)]

@@ -33,12 +33,12 @@ fn another_memory_does_not_wait() {
 }
 
 /// What the test lets a thread do: nothing, for the kernel shows nothing.
-fn unseen(_: Pid) -> Option<Look> {
+fn unseen(_: Pid) -> Option<Sample> {
     None
 }
 
-fn seen(state: State, ran: Duration, slices: u64) -> impl Fn(Pid) -> Option<Look> {
-    move |_| Some(Look { state, ran_ns: ran.as_nanos() as u64, slices })
+fn seen(state: State, ran: Duration, slices: u64) -> impl Fn(Pid) -> Option<Sample> {
+    move |_| Some(Sample { state, ran_ns: ran.as_nanos() as u64, slices })
 }
 
 /// A is inside a call, and B and C wait. Also the time at which that began, or a little later.

@@ -7,7 +7,7 @@ use super::*;
 #[test]
 fn a_name_may_look_like_a_state() {
     let at = |state| parse(&format!("7 (a) R (b) {state} 1 7 7"), "30 20 4\n");
-    let look = |state| Some(Look { state, ran_ns: 30, slices: 4 });
+    let look = |state| Some(Sample { state, ran_ns: 30, slices: 4 });
     assert_eq!(at("R"), look(State::Ready));
     assert_eq!((at("S"), at("D")), (look(State::Sleeps), look(State::Sleeps)));
     assert_eq!((at("t"), at("Z")), (look(State::Stopped), look(State::Stopped)));

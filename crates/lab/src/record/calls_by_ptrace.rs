@@ -2,6 +2,7 @@
 //! them.
 
 use std::collections::HashMap;
+use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::libc;
@@ -16,6 +17,7 @@ use super::collect::now_ns;
 use super::follow;
 use super::hold::Turns;
 use super::privilege;
+use super::progress;
 use super::raw::{Raw, RawKind};
 use super::report::{Report, Reporter};
 use crate::trace::{Call, clone_flags};
@@ -125,7 +127,7 @@ fn waited_faults() -> u64 {
 
 /// While threads wait for their turn: polls for a stop before sleeping, and the time to sleep.
 const LOOKS: u32 = 200;
-const NAP: std::time::Duration = std::time::Duration::from_micros(50);
+const NAP: Duration = Duration::from_micros(50);
 
 impl Tracer<'_> {
     /// Waits for the next stop or end. Meanwhile threads that have waited long enough get their turn.
@@ -138,7 +140,7 @@ impl Tracer<'_> {
                 other => return other,
             }
             looks += 1;
-            let overdue = self.turns.overdue();
+            let overdue = self.turns.overdue(Instant::now(), progress::look);
             self.let_go(overdue);
         }
         waitpid(Pid::from_raw(-1), Some(WaitPidFlag::__WALL))

@@ -3,7 +3,7 @@
 //! ```text
 //! child, setup           the process that waits at a gate until everything is set up, then becomes the program
 //! perf, sink, ring       the kernel's events, one ring for each CPU
-//! tracer, calls_by_ptrace, report   an ordinary user's system calls, traced by a process of its own
+//! tracer, calls_by_ptrace, report, hold, progress   an ordinary user's system calls, traced by a process of its own
 //! attach, subject        the same of what already runs
 //! stop, present          stops a process for a moment; its mappings and present pages
 //! overhead               what a recording costs the program, and a bound on it
@@ -36,6 +36,7 @@ mod perf;
 mod populate;
 mod present;
 mod privilege;
+mod progress;
 mod queue;
 mod raw;
 mod referenced;

@@ -15,7 +15,7 @@ const MOST_EVENTS: u64 = 1_500_000;
 fn check(path: &Path) {
     let name = path.file_name().expect("it has a name").to_string_lossy();
     println!("{name}:");
-    let rules::Kept { header, faults, resolved, probes, processes } = rules::check(path);
+    let rules::Kept { header, faults, resolved, probes, processes, in_doubt } = rules::check(path);
     assert_eq!(header.tier, Tier::Privileged, "{name}");
     assert!(header.thp_disabled && !header.command.is_empty(), "{name}");
     assert!(
@@ -23,6 +23,7 @@ fn check(path: &Path) {
         "{name} has no name or version"
     );
     assert!(header.events <= MOST_EVENTS, "{name} has {} events", header.events);
+    assert_eq!(in_doubt, 0, "{name}");
     assert!(faults > 1000, "{name} has only {faults} faults");
     println!(
         "  {} events, {faults} faults ({} not resolved, {probes} probes), {processes} processes, {} of {} faults \

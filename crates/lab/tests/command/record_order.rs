@@ -1,6 +1,8 @@
 //! Threads that change the same addresses at once: the order in a recording is one in which it may have happened.
 
+use crate::recorder::tiers;
 use crate::remap_script;
+use crate::rules;
 use std::path::Path;
 use std::process::{Command, Output};
 
@@ -11,17 +13,6 @@ const QUIRE: &str = env!("CARGO_BIN_EXE_quire");
 
 fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
-}
-
-/// The tiers that this machine permits to this user.
-fn tiers() -> Vec<&'static str> {
-    let permitted = |tier: &&str| {
-        let directory = tempfile::tempdir().expect("a temporary directory");
-        let mut quire = Command::new(QUIRE);
-        quire.args(["record", "--quiet", "--tier", tier, "-o"]).arg(directory.path().join("t.qtrace"));
-        quire.args(["--", "true"]).output().expect("quire runs").status.success()
-    };
-    ["privileged", "user"].into_iter().filter(permitted).collect()
 }
 
 /// Records the script with what it is asked for. Gives what it printed.
@@ -152,6 +143,47 @@ fn a_check_still_finds_what_no_order_explains() {
     (0..600).for_each(|_| trace.on_thread(10, 13, call(Call::Brk, [0; 6], HEAP as i64)));
     let said = ended_by_a_store(&mut trace);
     assert!(said.contains("first divergence"), "{said}");
+}
+
+/// Thread 11 maps where thread 10 unmaps. If its place is not known, its call may stand before the other.
+fn mapped_where_another_thread_unmaps(trace: &mut SmallTrace, how: impl Fn(EventKind) -> EventKind) {
+    trace.thread(10, 11);
+    trace.event(10, map_fixed(3));
+    let given = call(Call::Mmap, [0, PAGE, 3, 0x22, u64::MAX, 0], AT as i64);
+    trace.on_thread(10, 11, how(given));
+}
+
+fn end(mut trace: SmallTrace) -> rules::Kept {
+    trace.on_thread(10, 11, fault(AT, Access::Write, false));
+    trace.on_thread(10, 11, EventKind::ThreadExit);
+    trace.exit(10);
+    rules::check(&trace.write())
+}
+
+#[test]
+fn the_rules_judge_a_call_at_the_place_that_is_found_for_it() {
+    let mut trace = program();
+    mapped_where_another_thread_unmaps(&mut trace, |kind| unordered(kind, LONG));
+    trace.event(10, call(Call::Munmap, [AT, PAGE, 0, 0, 0, 0], 0));
+    let kept = end(trace);
+    assert_eq!((kept.faults, kept.in_doubt), (1, 0));
+}
+
+#[test]
+#[should_panic(expected = "maps what is mapped")]
+fn the_rules_refuse_a_place_that_is_told_and_was_taken() {
+    let mut trace = program();
+    mapped_where_another_thread_unmaps(&mut trace, |kind| kind);
+    trace.event(10, call(Call::Munmap, [AT, PAGE, 0, 0, 0, 0], 0));
+    end(trace);
+}
+
+#[test]
+#[should_panic(expected = "maps what is mapped")]
+fn the_rules_refuse_a_call_for_which_no_place_is_free() {
+    let mut trace = program();
+    mapped_where_another_thread_unmaps(&mut trace, |kind| unordered(kind, LONG));
+    end(trace);
 }
 
 /// Linux keeps neighbours apart whose pages came from different places, and resizes none that spans two.

@@ -87,17 +87,21 @@ fn a_second_signal_ends_the_recording_and_leaves_the_program() {
         tiers().into_iter().flat_map(|tier| [(tier, Signal::SIGINT), (tier, Signal::SIGQUIT)])
     {
         // It goes on with its life, and asks for memory.
-        let script = "trap '' INT QUIT; echo ready $$
+        let script = "trap 'echo heard' INT QUIT; echo ready $$
             while [ ! -e go ]; do sleep 0.01; done
             head -c 5000000 /dev/zero | tail -c 1 | wc -c > after; exit 4";
         let mut run = Recording::of_script(&["--tier", tier], script);
         run.wait_for("ready");
         run.signal(signal);
+        // The recorder has taken the first one.
+        run.wait_for("heard");
         std::thread::sleep(LATER);
         run.signal(signal);
         assert_eq!(run.end().code(), Some(128 + signal as i32), "tier {tier}: {}", run.stderr());
         run.trace();
-        let program: i32 = run.text("stdout").trim_start_matches("ready ").trim().parse().expect("a number");
+        let said = run.text("stdout");
+        let program = said.lines().next().and_then(|line| line.strip_prefix("ready ")).expect("it was ready");
+        let program: i32 = program.parse().expect("a number");
         assert!(run.stderr().contains(&format!("{program}")), "{}", run.stderr());
         assert!(lives(program));
         std::fs::write(run.path("go"), "").expect("the directory is ours");
@@ -106,16 +110,17 @@ fn a_second_signal_ends_the_recording_and_leaves_the_program() {
     }
 }
 
-/// A signal that is sent twice at once, as `timeout` does, is one request.
+/// A request that is made twice at once, as `timeout` does, is one request. The recorder is stopped meanwhile, so that
+/// it finds both when it goes on, and the kernel merges none with the other: they are two signals.
 #[test]
 fn an_echo_of_a_request_is_no_second_one() {
-    let script = "trap 'sleep 0.3; echo late; exit 6' TERM; echo ready; while :; do sleep 0.05; done";
+    let script = "trap 'sleep 0.3; echo late; exit 6' HUP TERM; echo ready; while :; do sleep 0.05; done";
     for tier in tiers() {
         let mut run = Recording::of_script(&["--quiet", "--tier", tier], script);
         run.wait_for("ready");
-        run.signal(Signal::SIGTERM);
-        std::thread::sleep(Duration::from_millis(10));
-        run.signal(Signal::SIGTERM);
+        for signal in [Signal::SIGSTOP, Signal::SIGHUP, Signal::SIGTERM, Signal::SIGCONT] {
+            run.signal(signal);
+        }
         assert_eq!(run.end().code(), Some(6), "{}", run.stderr());
         assert!(run.text("stdout").contains("late"));
     }

@@ -32,15 +32,80 @@ fn another_memory_does_not_wait() {
     assert!(turns.enters(B));
 }
 
-#[test]
-fn a_call_that_waits_for_one_that_waits_here_is_passed() {
+/// What the test lets a thread do: nothing, for the kernel shows nothing.
+fn unseen(_: Pid) -> Option<Sample> {
+    None
+}
+
+fn seen(state: State, ran: Duration, slices: u64) -> impl Fn(Pid) -> Option<Sample> {
+    move |_| Some(Sample { state, ran_ns: ran.as_nanos() as u64, slices })
+}
+
+/// A is inside a call, and B and C wait. Also the time at which that began, or a little later.
+fn one_inside() -> (Turns, Instant) {
     let mut turns = three();
     assert!(turns.enters(A) && !turns.enters(B) && !turns.enters(C));
-    assert_eq!(turns.overdue(), []);
-    std::thread::sleep(PATIENCE + Duration::from_millis(1));
-    assert_eq!(turns.overdue(), [B]);
-    assert_eq!(turns.left(A), None, "the turn is not its own any more");
-    assert_eq!(turns.left(B), Some(C));
+    (turns, Instant::now())
+}
+
+#[test]
+fn a_call_that_waits_for_one_that_waits_here_is_passed() {
+    for look in [seen(State::Sleeps, DOZE, 3), seen(State::Sleeps, Duration::ZERO, 0)] {
+        let (mut turns, start) = one_inside();
+        assert_eq!(turns.overdue(start, &look), []);
+        assert_eq!(turns.overdue(start + PATIENCE - DOZE, &look), []);
+        assert_eq!(turns.overdue(start + PATIENCE, &look), [B]);
+        assert_eq!(turns.left(A), None, "the turn is not its own any more");
+        assert_eq!(turns.left(B), Some(C));
+    }
+}
+
+#[test]
+fn a_call_of_a_thread_that_the_kernel_does_not_show_is_passed() {
+    let (mut turns, start) = one_inside();
+    assert_eq!(turns.overdue(start + PATIENCE - DOZE, unseen), []);
+    assert_eq!(turns.overdue(start + PATIENCE, unseen), [B]);
+}
+
+#[test]
+fn a_call_that_gets_no_processor_keeps_its_turn() {
+    let (mut turns, start) = one_inside();
+    for waited in 1..100 {
+        let look = seen(State::Ready, Duration::from_micros(waited), waited);
+        assert_eq!(turns.overdue(start + PATIENCE * waited as u32, look), []);
+    }
+    assert_eq!(turns.left(A), Some(B));
+}
+
+#[test]
+fn a_call_that_has_ended_unheard_keeps_its_turn() {
+    let (mut turns, start) = one_inside();
+    for waited in 1..100 {
+        assert_eq!(turns.overdue(start + PATIENCE * waited, seen(State::Stopped, PATIENCE, 9)), []);
+    }
+    assert_eq!(turns.left(A), Some(B));
+}
+
+#[test]
+fn a_call_that_sleeps_for_moments_keeps_its_turn() {
+    let (mut turns, start) = one_inside();
+    for waited in 1..100 {
+        let look = seen(State::Sleeps, Duration::from_micros(waited), waited);
+        assert_eq!(turns.overdue(start + PATIENCE * waited as u32, look), []);
+    }
+    assert_eq!(turns.left(A), Some(B));
+}
+
+#[test]
+fn a_call_that_runs_for_long_is_passed() {
+    let (mut turns, start) = one_inside();
+    let ran = Duration::from_secs(7);
+    assert_eq!(turns.overdue(start + PATIENCE, seen(State::Ready, ran, 1)), []);
+    assert_eq!(turns.overdue(start + PATIENCE * 2, seen(State::Ready, ran + PATIENCE, 2)), [B]);
+    // The next one has a time of its own.
+    let now = Instant::now();
+    assert_eq!(turns.overdue(now + PATIENCE, seen(State::Ready, ran + PATIENCE, 2)), []);
+    assert_eq!(turns.overdue(now + PATIENCE * 2, seen(State::Ready, ran + PATIENCE * 2, 3)), [C]);
 }
 
 #[test]

@@ -5,6 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{LazyLock, Mutex};
 use std::time::{Duration, Instant};
 
 use lab::trace::{Event, Header, TraceReader};
@@ -161,13 +162,46 @@ pub(crate) fn lives(pid: i32) -> bool {
 
 /// The tiers that this machine permits to this user.
 pub(crate) fn tiers() -> Vec<&'static str> {
-    let permitted = |tier: &&str| {
-        let mut run = Recording::of_script(&["--quiet", "--tier", *tier], "true");
-        let permitted = run.end().success();
-        assert!(permitted || run.stderr().contains("run as root"), "{}", run.stderr());
-        permitted
-    };
-    ["privileged", "user"].into_iter().filter(permitted).collect()
+    static TIERS: LazyLock<Vec<&str>> = LazyLock::new(|| {
+        let permitted = |tier: &&str| {
+            let mut run = Recording::of_script(&["--quiet", "--tier", *tier], "true");
+            let permitted = run.end().success();
+            assert!(permitted || run.stderr().contains("run as root"), "{}", run.stderr());
+            permitted
+        };
+        let tiers: Vec<&str> = ["privileged", "user"].into_iter().filter(permitted).collect();
+        if tiers.contains(&"privileged") {
+            keep_tracepoints();
+        }
+        tiers
+    });
+    TIERS.clone()
+}
+
+/// Keeps the tracepoints of the privileged tier in use until these tests end.
+///
+/// When the last user of a tracepoint goes, the kernel waits until no processor can be inside of it. Meanwhile no
+/// other recording starts, forks or ends. Without this, each recording ends with ten such waits, 0.3 s in all, and
+/// the tests beside it wait too.
+fn keep_tracepoints() {
+    // It ends when its standard input does, however this process ends.
+    static KEEPER: Mutex<Option<Child>> = Mutex::new(None);
+    let mut quire = Command::new(env!("CARGO_BIN_EXE_quire"));
+    quire.args([
+        "record",
+        "--quiet",
+        "--tier",
+        "privileged",
+        "--ring",
+        "64K",
+        "-o",
+        "/dev/null",
+        "--",
+        "cat",
+    ]);
+    in_own_group(&mut quire);
+    let keeper = quire.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+    *KEEPER.lock().expect("no test panics here") = Some(keeper.expect("quire runs"));
 }
 
 pub(crate) fn is_root() -> bool {

@@ -1,10 +1,14 @@
 //! The rules of a trace that a replayer relies on.
+//!
+//! What the mappings show is judged as a reader does it: the place of an *unordered* call is found by
+//! [`Settled`], and nothing is judged that depends on an order which the trace does not tell.
 
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
 use lab::trace::{
-    Call, Event, EventKind, ForkKind, Header, Layouts, Syscall, Tier, TraceReader, clone_flags, mmap_length,
+    Call, Event, EventKind, ForkKind, Header, Layouts, Placed, Settled, Syscall, Tier, TraceReader,
+    clone_flags, mmap_length,
 };
 
 /// Below this nothing is ever mapped (`vm.mmap_min_addr`); Java, for one, probes address 0 on purpose.
@@ -18,6 +22,8 @@ pub(crate) struct Kept {
     /// Faults at addresses where nothing can ever be mapped.
     pub(crate) probes: u64,
     pub(crate) processes: u64,
+    /// Events that are not judged by the mappings, since these depend on an unknown order.
+    pub(crate) in_doubt: u64,
 }
 
 /// Reads a whole trace and checks every rule; panics at the first that is broken.
@@ -37,8 +43,9 @@ pub(crate) fn check_living(path: &Path) -> (Kept, Vec<u32>) {
         let event = event.unwrap_or_else(|error| panic!("{}: {error}", path.display()));
         assert!(event.time_ns >= last_ns, "time runs backwards at {event:?}");
         last_ns = event.time_ns;
-        seen.event(&event);
+        seen.event(event);
     }
+    seen.end();
     assert_eq!(reader.events_read(), header.events);
     assert_eq!(header.totals.lost, 0, "records are lost");
     assert!(
@@ -48,8 +55,8 @@ pub(crate) fn check_living(path: &Path) -> (Kept, Vec<u32>) {
         seen.faults,
         &seen.unexplained[..seen.unexplained.len().min(5)]
     );
-    let Seen { faults, resolved, probes, processes, threads, .. } = seen;
-    (Kept { header, faults, resolved, probes, processes }, threads.into_keys().collect())
+    let Seen { faults, resolved, probes, processes, in_doubt, threads, .. } = seen;
+    (Kept { header, faults, resolved, probes, processes, in_doubt }, threads.into_keys().collect())
 }
 
 /// What has been seen of a trace.
@@ -57,6 +64,8 @@ pub(crate) fn check_living(path: &Path) -> (Kept, Vec<u32>) {
 struct Seen {
     path: PathBuf,
     tier: Option<Tier>,
+    settled: Settled,
+    /// The mappings after the last event whose place is known.
     layouts: Layouts,
     /// Threads that live, by process.
     threads: HashMap<u32, HashSet<u32>>,
@@ -65,16 +74,34 @@ struct Seen {
     probes: u64,
     unexplained: Vec<String>,
     processes: u64,
+    in_doubt: u64,
     last_fault: HashMap<u32, u64>,
     last_call: HashMap<u32, Syscall>,
 }
 
 impl Seen {
-    fn event(&mut self, event: &Event) {
-        self.tasks(event);
-        self.placement(event);
-        self.layouts.apply(event);
-        self.memory(event);
+    fn event(&mut self, event: Event) {
+        self.tasks(&event);
+        time_of_call(&event);
+        self.settled.push(event);
+        self.take_placed();
+    }
+
+    fn end(&mut self) {
+        self.settled.finish();
+        self.take_placed();
+    }
+
+    /// Judges the events that have found their place by the mappings of that place.
+    fn take_placed(&mut self) {
+        while let Some(Placed { event, in_doubt, .. }) = self.settled.pop() {
+            self.in_doubt += u64::from(in_doubt);
+            if !in_doubt {
+                self.placement(&event);
+            }
+            self.layouts.apply(&event);
+            self.memory(&event, in_doubt);
+        }
     }
 
     /// Forks come before their child's events, ends come last.
@@ -138,8 +165,8 @@ impl Seen {
         }
     }
 
-    fn memory(&mut self, event: &Event) {
-        let Event { time_ns, pid, tid, ref kind } = *event;
+    fn memory(&mut self, event: &Event, in_doubt: bool) {
+        let Event { pid, tid, ref kind, .. } = *event;
         match kind {
             EventKind::Fault { addr, duration_ns, .. } => {
                 self.faults += 1;
@@ -149,16 +176,21 @@ impl Seen {
                 if *addr < LOWEST_MAPPED {
                     self.probes += 1;
                     assert_eq!(*duration_ns, None, "nothing is there to resolve it: {event:?}");
-                } else if self.layouts.find(pid, *addr).is_none() {
+                } else if !in_doubt && self.layouts.find(pid, *addr).is_none() {
                     self.unexplained.push(format!("{event:x?}"));
                 }
             }
             EventKind::FaultAround { start, len } => {
-                let fault = self.last_fault[&tid];
-                let mapping = self.layouts.find(pid, fault).expect("the fault is in a mapping");
-                assert!(mapping.file.is_some(), "only files are mapped around: {event:x?}");
-                assert!(mapping.start <= *start && start + len <= mapping.end, "{event:x?} in {mapping:x?}");
                 assert!(*len > 0 && (start | len) % 4096 == 0, "{event:x?}");
+                if !in_doubt {
+                    let fault = self.last_fault[&tid];
+                    let mapping = self.layouts.find(pid, fault).expect("the fault is in a mapping");
+                    assert!(mapping.file.is_some(), "only files are mapped around: {event:x?}");
+                    assert!(
+                        mapping.start <= *start && start + len <= mapping.end,
+                        "{event:x?} in {mapping:x?}"
+                    );
+                }
             }
             EventKind::Populate { start, len, cause } if cause.is_before() => {
                 assert!(*len > 0 && (start | len) % 4096 == 0, "{event:x?}");
@@ -169,14 +201,7 @@ impl Seen {
                 assert!(*len > 0 && (start | len) % 4096 == 0, "{event:x?}");
                 assert!(self.last_call[&tid].ok(), "populated by a call that succeeded: {event:x?}");
             }
-            EventKind::Syscall(call) => {
-                let (enter, exit) = (call.enter_ns, call.enter_ns + call.duration_ns);
-                assert!(enter <= time_ns && time_ns <= exit, "{event:x?} from {enter} to {exit}");
-                if call.unordered {
-                    assert_eq!(time_ns, enter, "{event:x?}");
-                }
-                self.last_call.insert(tid, call.clone());
-            }
+            EventKind::Syscall(call) => drop(self.last_call.insert(tid, call.clone())),
             EventKind::Map { start, len, .. } => {
                 assert!(*len > 0 && (start | len) % 4096 == 0, "{event:x?}");
             }
@@ -185,12 +210,24 @@ impl Seen {
     }
 }
 
+/// A call stands between its entry and its exit; one whose place is not known, at its entry.
+fn time_of_call(event: &Event) {
+    let EventKind::Syscall(call) = &event.kind else { return };
+    let (enter, exit) = (call.enter_ns, call.enter_ns + call.duration_ns);
+    assert!(enter <= event.time_ns && event.time_ns <= exit, "{event:x?} from {enter} to {exit}");
+    if call.unordered {
+        assert_eq!(event.time_ns, enter, "{event:x?}");
+    }
+}
+
 /// What a trace says of the thread of a bad event: forks and ends that concern its process or its parent, the events
 /// just before and behind it, and the end of the trace.
 fn context(path: &Path, bad: &Event) -> String {
     const BESIDE: usize = 8;
     let events: Vec<Event> = TraceReader::open(path).into_iter().flatten().map_while(Result::ok).collect();
-    let at = events.iter().position(|event| event == bad).unwrap_or(0);
+    // The time of a call that was moved to its place is another one.
+    let is_bad = |event: &Event| (event.tid, &event.kind) == (bad.tid, &bad.kind);
+    let at = events.iter().position(is_bad).unwrap_or(0);
     let child_of = |event: &Event| match event.kind {
         EventKind::Fork { child_pid, .. } => Some(child_pid),
         _ => None,

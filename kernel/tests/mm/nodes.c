@@ -88,6 +88,14 @@ static void pages(void)
     int status[4] = { 9, 9, 9, 9 }, nodes[4] = { 0, 0, 0, 0 };
     OK(syscall(SYS_move_pages, 0, 4, at, NULL, status, 0));
     CHECK(status[0] == 0 && status[1] == -ENOENT && status[2] == 0 && status[3] == -EFAULT);
+    // A page that was only read is the one of zeroes, which all programs share.
+    CHECK(*(volatile char *)(memory + 3 * PAGE) == 0);
+    at[3] = memory + 3 * PAGE;
+    for (int wanted = 0; wanted < 2; wanted++) {
+        status[3] = 9;
+        OK(syscall(SYS_move_pages, 0, 1, at + 3, wanted ? nodes : NULL, status + 3, 0));
+        CHECK(status[3] == -EFAULT);
+    }
     FAILS(EINVAL, syscall(SYS_move_pages, 0, 4, at, NULL, status, 1));
     FAILS(ESRCH, syscall(SYS_move_pages, 999999, 4, at, NULL, status, 0));
     FAILS(EFAULT, syscall(SYS_move_pages, 0, 4, (void *)8, NULL, status, 0));

@@ -5,10 +5,11 @@
 use alloc::sync::Arc;
 
 use linux_raw_sys::mempolicy as abi;
-use quire::addr::{Frame, VirtAddr, VirtRange};
+use quire::addr::{Frame, FrameRange, VirtAddr, VirtRange};
 use quire::error::MigrateError;
 use quire::limits::FRAME_SIZE;
 use quire::page_alloc::{NodePolicy, NodeSet};
+use quire::vm::PageFlags;
 
 use crate::cpu::topology;
 use crate::errno::Errno;
@@ -171,6 +172,13 @@ fn move_to(space: &Space, at: VirtAddr, node: u8, all: bool) -> i32 {
     }
 }
 
+/// Whether a frame is the one of zeroes that all programs share.
+fn is_zero_page(frame: Frame) -> bool {
+    let mut found = false;
+    manager().kpageflags(FrameRange::new(frame, 1), |_, flags| found = flags.0 & PageFlags::ZERO_PAGE != 0);
+    found
+}
+
 /// The node of a page, or a negated error: `EFAULT` where nothing is mapped or only zeroes are, `ENOENT` where no page
 /// is in memory.
 fn node_or_error(space: &Space, at: VirtAddr) -> i32 {
@@ -180,7 +188,11 @@ fn node_or_error(space: &Space, at: VirtAddr) -> i32 {
     }
     let mut answer = -Errno::ENOENT.number();
     space.pagemap(VirtRange::from_len(at, FRAME_SIZE), |_, word| {
-        answer = word.frame().map_or(answer, |frame| i32::from(node_of(frame)));
+        answer = match word.frame() {
+            Some(frame) if is_zero_page(frame) => -Errno::EFAULT.number(),
+            Some(frame) => i32::from(node_of(frame)),
+            None => answer,
+        };
     });
     answer
 }

@@ -1,8 +1,7 @@
 //! Whether a thread gets on: what it does at one moment, as `/proc` shows it.
 
-use std::fs::read_to_string;
-
 use nix::unistd::Pid;
+use procfs::process::Process;
 
 /// A thread at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,23 +24,14 @@ pub(super) enum State {
 
 /// Looks at a thread. `None` if it is gone, or if the kernel does not show how long threads run.
 pub(super) fn look(tid: Pid) -> Option<Sample> {
-    let stat = read_to_string(format!("/proc/{tid}/stat")).ok()?;
-    let times = read_to_string(format!("/proc/{tid}/schedstat")).ok()?;
-    parse(&stat, &times)
-}
-
-fn parse(stat: &str, times: &str) -> Option<Sample> {
-    // The name may contain any character, so the state is what follows its closing bracket.
-    let (_, fields) = stat.rsplit_once(')')?;
-    let state = match fields.split_whitespace().next()? {
-        "R" => State::Ready,
-        "T" | "t" | "Z" | "X" => State::Stopped,
+    let thread = Process::new(tid.as_raw()).ok()?;
+    let (stat, times) = (thread.stat().ok()?, thread.schedstat().ok()?);
+    let state = match stat.state {
+        'R' => State::Ready,
+        'T' | 't' | 'Z' | 'X' => State::Stopped,
         _ => State::Sleeps,
     };
-    let mut times = times.split_whitespace().map(|time| time.parse::<u64>().ok());
-    let mut next = || times.next().flatten();
-    let (ran_ns, _ready_ns, slices) = (next()?, next()?, next()?);
-    Some(Sample { state, ran_ns, slices })
+    Some(Sample { state, ran_ns: times.sum_exec_runtime, slices: times.pcount })
 }
 
 #[cfg(test)]

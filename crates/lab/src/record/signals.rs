@@ -93,21 +93,19 @@ impl Signals {
     }
 
     /// Passes the arrived signals on. The first request to end goes to all recorded processes; a second one
-    /// ends the recording. What waits already when the first has been passed on is the same request: on a busy
-    /// machine passing on may take longer than [`SAME_REQUEST`].
+    /// ends the recording. The time between them begins when the first has been passed on, which takes long on a
+    /// busy machine.
     pub(super) fn answer(&mut self, program: Pid, tracer: Option<Pid>) -> Request {
-        let mut is_first = false;
         while let Some((signal, by_kernel)) = self.next() {
             if PROGRAMS_OWN.contains(&signal) {
                 tree::send(signal, &[program]);
             } else if ENDING.contains(&signal) {
                 match self.asked {
-                    Some((first, _)) if is_first || first.elapsed() < SAME_REQUEST => {}
+                    Some((first, _)) if first.elapsed() < SAME_REQUEST => {}
                     Some(_) => return Request::End(signal),
                     None => {
                         pass_on(signal, by_kernel, tracer);
                         self.asked = Some((Instant::now(), signal));
-                        is_first = true;
                     }
                 }
             }

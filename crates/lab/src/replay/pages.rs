@@ -42,6 +42,7 @@ impl PageSet {
 
     /// Adds the pages `first..end`.
     pub(super) fn insert_range(&mut self, first: u64, end: u64) {
+        // As a fault of 4 KiB: no count of the whole bitmap, before and after.
         if end == first + 1 {
             self.insert(first);
             return;

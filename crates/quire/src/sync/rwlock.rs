@@ -99,7 +99,7 @@ impl<T> RwLock<T> {
     #[inline]
     fn leave<P: Platform>(&self, platform: &P, slot: usize) {
         let count = &self.readers[slot].0;
-        // Said first: then the subtraction's own flags answer the question, and nothing is kept meanwhile.
+        // Reported first, so that the branch can use the flags which the subtraction sets.
         platform.lock_dropped(self.rank);
         if count.fetch_sub(1, Ordering::SeqCst) == 1 {
             wake_writer(platform, count);

@@ -67,33 +67,28 @@ fn a_call_of_a_thread_that_the_kernel_does_not_show_is_passed() {
     assert_eq!(turns.overdue(start + PATIENCE, unseen), [B]);
 }
 
-#[test]
-fn a_call_that_gets_no_processor_keeps_its_turn() {
+/// Looks a hundred times at a call that takes a hundred times as long as it may.
+fn keeps_its_turn(seen: impl Fn(u64) -> Sample) {
     let (mut turns, start) = one_inside();
     for waited in 1..100 {
-        let look = seen(State::Ready, Duration::from_micros(waited), waited);
-        assert_eq!(turns.overdue(start + PATIENCE * waited as u32, look), []);
+        assert_eq!(turns.overdue(start + PATIENCE * waited as u32, |_| Some(seen(waited))), []);
     }
     assert_eq!(turns.left(A), Some(B));
 }
 
 #[test]
-fn a_call_that_has_ended_unheard_keeps_its_turn() {
-    let (mut turns, start) = one_inside();
-    for waited in 1..100 {
-        assert_eq!(turns.overdue(start + PATIENCE * waited, seen(State::Stopped, PATIENCE, 9)), []);
-    }
-    assert_eq!(turns.left(A), Some(B));
+fn a_call_that_gets_no_processor_keeps_its_turn() {
+    keeps_its_turn(|waited| Sample { state: State::Ready, ran_ns: waited * 1000, slices: waited });
 }
 
 #[test]
 fn a_call_that_sleeps_for_moments_keeps_its_turn() {
-    let (mut turns, start) = one_inside();
-    for waited in 1..100 {
-        let look = seen(State::Sleeps, Duration::from_micros(waited), waited);
-        assert_eq!(turns.overdue(start + PATIENCE * waited as u32, look), []);
-    }
-    assert_eq!(turns.left(A), Some(B));
+    keeps_its_turn(|waited| Sample { state: State::Sleeps, ran_ns: waited * 1000, slices: waited });
+}
+
+#[test]
+fn a_call_that_has_ended_unheard_keeps_its_turn() {
+    keeps_its_turn(|_| Sample { state: State::Stopped, ran_ns: PATIENCE.as_nanos() as u64, slices: 9 });
 }
 
 #[test]

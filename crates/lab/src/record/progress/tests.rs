@@ -1,17 +1,22 @@
+use std::process::Command;
 use std::sync::mpsc;
 
+use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::{WaitPidFlag, waitpid};
 use nix::unistd::gettid;
 
 use super::*;
 
 #[test]
-fn a_name_may_look_like_a_state() {
-    let at = |state| parse(&format!("7 (a) R (b) {state} 1 7 7"), "30 20 4\n");
-    let look = |state| Some(Sample { state, ran_ns: 30, slices: 4 });
-    assert_eq!(at("R"), look(State::Ready));
-    assert_eq!((at("S"), at("D")), (look(State::Sleeps), look(State::Sleeps)));
-    assert_eq!((at("t"), at("Z")), (look(State::Stopped), look(State::Stopped)));
-    assert_eq!(parse("7 (a) R 1", "30"), None);
+fn a_stopped_program_is_seen_as_such() {
+    let mut program = Command::new("sleep").arg("100").spawn().expect("it starts");
+    let pid = Pid::from_raw(program.id() as i32);
+    kill(pid, Signal::SIGSTOP).expect("it lives");
+    waitpid(pid, Some(WaitPidFlag::WUNTRACED)).expect("it stops");
+    let state = look(pid).map(|sample| sample.state);
+    program.kill().expect("it lives");
+    program.wait().expect("it ends");
+    assert!(state.is_none_or(|state| state == State::Stopped), "{state:?}");
 }
 
 #[test]

@@ -7,6 +7,7 @@ use clap::error::ContextValue;
 use clap::{CommandFactory, Parser, Subcommand};
 use signal_hook::consts::SIGPIPE;
 
+use crate::host::machine::{Build, set_build};
 use crate::output::{line, say};
 use crate::record::RecordError;
 use crate::settings::{Left, Places, put_back_left};
@@ -74,6 +75,11 @@ impl Command {
 
 /// Parses the command line, runs the subcommand and turns an error into one line on standard error.
 pub fn main() -> ExitCode {
+    set_build(Build {
+        commit: env!("QUIRE_COMMIT"),
+        rustc: env!("QUIRE_RUSTC"),
+        opt_level: env!("QUIRE_OPT_LEVEL"),
+    });
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => return refuse(error),

@@ -55,6 +55,7 @@ fn unsafe_code_stands_where_the_pages_say() {
     files.extend(rust(&sources, "crates/hosted/"));
     files.extend(rust(&sources, "crates/interop/"));
     files.extend(rust(&sources, "crates/lab/"));
+    files.extend(rust(&sources, "crates/replay/"));
     files.extend(rust(&sources, "crates/pins/"));
     files.extend(rust(&sources, "kernel/"));
     expect_none(&unsafe_code::check(&listed, &files));
@@ -63,7 +64,7 @@ fn unsafe_code_stands_where_the_pages_say() {
 #[test]
 fn names_are_made_of_words_that_are_ordinary_or_explained() {
     let sources = all();
-    let crates = ["quire", "hosted", "interop", "lab", "oracle", "pins", "testkit"];
+    let crates = ["quire", "hosted", "interop", "lab", "oracle", "pins", "replay", "testkit"];
     let files: Vec<Source> =
         crates.iter().flat_map(|name| rust(&sources, &format!("crates/{name}/"))).collect();
     expect_none(&glossary::check(&page(&sources, "docs/glossary.md"), glossary::ORDINARY, &files));

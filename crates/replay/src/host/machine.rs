@@ -1,5 +1,7 @@
 //! Describes the machine: enough to tell whether two results may be compared.
 
+use std::sync::OnceLock;
+
 use procfs::Current;
 use serde_json::{Map, Value, json};
 
@@ -7,14 +9,37 @@ use super::cycles;
 use super::thp;
 use super::threads;
 
+/// How a binary was built. Results name it.
+#[derive(Clone, Copy, Debug)]
+pub struct Build {
+    /// The commit, `-dirty` added when the sources differed from it.
+    pub commit: &'static str,
+    /// The compiler and its version.
+    pub rustc: &'static str,
+    /// The compiler's level of optimisation, as Cargo names it.
+    pub opt_level: &'static str,
+}
+
+static BUILD: OnceLock<Build> = OnceLock::new();
+
+/// Says how this binary was built, which only its own build script knows. The first call holds.
+pub fn set_build(build: Build) {
+    BUILD.get_or_init(|| build);
+}
+
+fn build() -> Build {
+    const UNKNOWN: Build = Build { commit: "unknown", rustc: "unknown", opt_level: "unknown" };
+    *BUILD.get().unwrap_or(&UNKNOWN)
+}
+
 /// The commit that this binary was built from, `-dirty` added when the sources differed from it.
 pub fn commit() -> &'static str {
-    env!("QUIRE_COMMIT")
+    build().commit
 }
 
 /// Whether this binary was built without release optimisation, so that its figures say little.
 pub fn is_quick_build() -> bool {
-    env!("QUIRE_OPT_LEVEL") != "3"
+    build().opt_level != "3"
 }
 
 /// The processor's name for itself; empty if it says none.
@@ -39,8 +64,8 @@ pub fn describe() -> Value {
         "tsc_hertz": cycles::hertz().round(),
         "memory_bytes": memory,
         "kernel": read("/proc/sys/kernel/osrelease"),
-        "rustc": env!("QUIRE_RUSTC"),
-        "opt_level": env!("QUIRE_OPT_LEVEL"),
+        "rustc": build().rustc,
+        "opt_level": build().opt_level,
         "load_at_start": load,
         "mitigations": mitigations(),
         "thp": transparent_huge_pages(),

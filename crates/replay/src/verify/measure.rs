@@ -175,7 +175,7 @@ pub struct RunArgs {
 ///
 /// # Errors
 /// See [`RecordError`](crate::record::RecordError).
-pub(crate) fn run_once(args: &RunArgs) -> Result<()> {
+pub fn run_once(args: &RunArgs) -> Result<()> {
     // A run without its measurement is of no use: the signal is passed on to the program.
     prctl::set_pdeathsig(Signal::SIGTERM)?;
     let streams = Streams::of_program(args.show_output)?;

@@ -24,8 +24,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, anyhow};
 use clap::{ValueEnum, value_parser};
 
-pub use measure::RunArgs;
-pub(crate) use measure::run_once;
+pub use measure::{RunArgs, run_once};
 
 use crate::advise;
 use crate::files::{self, Shard};

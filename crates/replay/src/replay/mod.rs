@@ -60,14 +60,15 @@ use anyhow::{Result, anyhow};
 use clap::value_parser;
 use serde_json::Value;
 
-pub(crate) use background::{BackgroundResult, Moment, Pace, Plan as BackgroundPlan, Recording};
+pub use background::{BackgroundResult, Moment, Pace, Plan as BackgroundPlan, Recording};
 pub(crate) use code::{Code, CodeMapping};
 pub(crate) use each::Process;
 pub use error::ReplayError;
 pub(crate) use fragments::Fragments;
 pub(crate) use heat::{Heat, Row as HeatRow};
 pub(crate) use parts::{Part, PartKind};
-pub(crate) use policy::{FolioSet, order_name, parse_set, parse_size};
+pub use policy::FolioSet;
+pub(crate) use policy::{order_name, parse_set, parse_size};
 pub(crate) use shmem::ShmemFigures;
 pub(crate) use timeline::{STEPS, Sample};
 pub(crate) use trial::{Figures, Trial};

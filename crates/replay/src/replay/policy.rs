@@ -22,7 +22,7 @@ const SIZES: [(&str, u8); 9] = [
 /// The folio sizes of anonymous memory: a fault takes the largest that fits, at last 4 KiB; as Linux with these
 /// sizes on `always`, and others on `madvise` for memory that asks.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-pub(crate) struct FolioSet {
+pub struct FolioSet {
     /// One bit for each order above 0.
     always: u16,
     madvise: u16,
@@ -38,58 +38,58 @@ pub(super) enum FolioChoice {
 
 impl FolioSet {
     /// Single frames only.
-    pub(crate) const FRAMES: Self = Self { always: 0, madvise: 0 };
+    pub const FRAMES: Self = Self { always: 0, madvise: 0 };
 
     /// All sizes.
-    pub(crate) fn all() -> Self {
+    pub fn all() -> Self {
         Self::each().fold(Self::FRAMES, Self::with)
     }
 
     /// Each size alone, small to large.
-    pub(crate) fn each() -> impl Iterator<Item = Self> {
+    pub fn each() -> impl Iterator<Item = Self> {
         SIZES.into_iter().map(|(_, order)| Self::FRAMES.and(order))
     }
 
     /// The set with one more order.
     #[must_use]
-    pub(crate) const fn and(self, order: u8) -> Self {
+    pub const fn and(self, order: u8) -> Self {
         Self { always: self.always | 1 << order & !1, ..self }
     }
 
     /// The set with these orders for memory that asks, as far as it has not got them already.
     #[must_use]
-    pub(crate) const fn on_request(self, orders: Self) -> Self {
+    pub const fn on_request(self, orders: Self) -> Self {
         Self { madvise: orders.always & !self.always, ..self }
     }
 
     /// The orders for memory that asks and for no other.
-    pub(crate) const fn requested(self) -> Self {
+    pub const fn requested(self) -> Self {
         Self { always: self.madvise, madvise: 0 }
     }
 
     /// The orders of both sets.
     #[must_use]
-    pub(crate) const fn with(self, other: Self) -> Self {
+    pub const fn with(self, other: Self) -> Self {
         Self { always: self.always | other.always, madvise: self.madvise | other.madvise }
     }
 
     /// Whether the other set has all its orders for all memory.
-    pub(crate) const fn is_within(self, other: Self) -> bool {
+    pub const fn is_within(self, other: Self) -> bool {
         self.always & !other.always == 0
     }
 
     /// The orders for all memory, without 4 KiB, small to large.
-    pub(crate) fn orders(self) -> impl Iterator<Item = u8> {
+    pub fn orders(self) -> impl Iterator<Item = u8> {
         (1..16).filter(move |order| self.always >> order & 1 == 1)
     }
 
     /// The sizes for all memory in KiB, without 4 KiB.
-    pub(crate) fn kib(self) -> impl Iterator<Item = usize> {
+    pub fn kib(self) -> impl Iterator<Item = usize> {
         self.orders().map(|order| 4 << order)
     }
 
     /// `4K`, `64K`, `64K+2M`, `all`; behind a comma what memory gets that asks.
-    pub(crate) fn name(self) -> String {
+    pub fn name(self) -> String {
         let names: Vec<String> = self.orders().map(order_name).collect();
         let name = match names.len() {
             0 => order_name(0),
@@ -104,7 +104,7 @@ impl FolioSet {
 
     /// The orders for all memory alone.
     #[must_use]
-    pub(crate) const fn unrequested(self) -> Self {
+    pub const fn unrequested(self) -> Self {
         Self { madvise: 0, ..self }
     }
 

@@ -31,23 +31,25 @@ const FOLIOS: u64 = 32;
 
 /// The background work of a replay.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Plan {
+pub struct Plan {
     /// The folio sizes of faults.
-    pub(crate) set: FolioSet,
+    pub set: FolioSet,
     /// The limits within which small pages are collapsed.
-    pub(crate) collapse: Option<CollapseLimits>,
+    pub collapse: Option<CollapseLimits>,
     /// The number of zero pages above which folios are split.
-    pub(crate) split: Option<usize>,
-    pub(crate) pace: Pace,
+    pub split: Option<usize>,
+    /// When it has a turn.
+    pub pace: Pace,
 }
 
 /// When the background has a turn, and when memory is sampled.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Pace {
+pub enum Pace {
     /// 256 turns and 32 samples, equally many events apart.
     Events,
     /// A turn after each sleep of recorded time, the first after half of one; a sample in the middle of each step.
     Time {
+        /// Nanoseconds between two turns.
         sleep_ns: u64,
         /// Pages that one turn scans.
         pages: u64,
@@ -58,36 +60,36 @@ pub(crate) enum Pace {
 
 /// A sample of memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(crate) struct Moment {
+pub struct Moment {
     /// Resident pages of private memory, each where it is mapped.
-    pub(crate) resident: u64,
+    pub resident: u64,
     /// Those among them that the program has touched.
-    pub(crate) touched: u64,
+    pub touched: u64,
     /// Touched ones in leaves of 2 MiB.
-    pub(crate) large: u64,
+    pub large: u64,
 }
 
 /// The result of a replay with a background.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct BackgroundResult {
+pub struct BackgroundResult {
     /// Samples, equally far apart.
-    pub(crate) moments: Vec<Moment>,
+    pub moments: Vec<Moment>,
     /// Turns.
-    pub(crate) turns: u64,
+    pub turns: u64,
     /// Nanoseconds from the start of the recording to the first turn that changed memory, if time paces turns.
-    pub(crate) first_ns: Option<u64>,
+    pub first_ns: Option<u64>,
     /// Ranges of 2 MiB that were collapsed.
-    pub(crate) collapsed: u64,
+    pub collapsed: u64,
     /// Folios that were split.
-    pub(crate) split: u64,
+    pub split: u64,
     /// Frames that the splits freed.
-    pub(crate) freed: u64,
+    pub freed: u64,
     /// Nanoseconds of collapsing and splitting.
-    pub(crate) background_ns: u64,
+    pub background_ns: u64,
     /// Nanoseconds of the program's own faults and calls.
-    pub(crate) program_ns: u64,
+    pub program_ns: u64,
     /// Events of the recording.
-    pub(crate) events: u64,
+    pub events: u64,
 }
 
 /// The background of one replay.
@@ -245,7 +247,7 @@ pub(super) fn mark(machine: &Hosted, addr: u64) {
 }
 
 /// A bundled recording, ready to be replayed.
-pub(crate) struct Recording {
+pub struct Recording {
     path: PathBuf,
     survey: Survey,
     world: World,
@@ -257,7 +259,7 @@ impl Recording {
     ///
     /// # Errors
     /// [`ReplayError`].
-    pub(crate) fn open(path: &Path) -> Result<Self, ReplayError> {
+    pub fn open(path: &Path) -> Result<Self, ReplayError> {
         let survey = Survey::of(path, Bounds::NONE, &mut Progress::new(String::new()))?;
         let world = World::new(needed(&survey), survey.header.cpus as usize, Purpose::Time)?;
         Ok(Self { path: path.to_owned(), survey, world, watch: Stopwatch::new() })
@@ -267,7 +269,7 @@ impl Recording {
     ///
     /// # Errors
     /// [`ReplayError`].
-    pub(crate) fn replay(&mut self, plan: Plan) -> Result<BackgroundResult, ReplayError> {
+    pub fn replay(&mut self, plan: Plan) -> Result<BackgroundResult, ReplayError> {
         let mut progress = Progress::new(String::new());
         beside(&self.path, &self.survey, (&mut self.world, plan), &self.watch, &mut progress)
     }

@@ -90,13 +90,13 @@ fn known_misses_are_predicted() {
     let directory = tempfile::tempdir().expect("a directory");
     let Some(program) = program(directory.path()) else { return };
     // More pages than any TLB has entries, in the order in which each drops them: one walk a visit.
-    let chase = line(&[&program, "cm", "16384", "5"]);
-    let stream = line(&[&program, "sm", "16384", "2"]);
-    for (line, visits) in [(&chase, 6.0 * 16384.0), (&stream, 2.0 * 16384.0)] {
+    let chase = line(&[&program, "cm", "8192", "5"]);
+    let stream = line(&[&program, "sm", "8192", "2"]);
+    for (line, visits) in [(&chase, 6.0 * 8192.0), (&stream, 2.0 * 8192.0)] {
         let found = walks(line, "4K");
         assert!((found / visits - 1.0).abs() < 0.1, "{found} walks, {visits} visits");
         assert_eq!(line["tlb"]["ended_early"], false);
-        // Folios below 2 MiB change nothing where pages are not coalesced; 32 entries of 2 MiB are few.
+        // Folios below 2 MiB change nothing where pages are not coalesced; 16 entries of 2 MiB are few.
         if line["tlb"]["processor"]["coalesces"] == 1 {
             assert_eq!(walks(line, "64K"), found);
         }

@@ -9,7 +9,7 @@ use quire::platform::Context;
 /// How long a CPU waits for another CPU, which may be waiting for it.
 pub const PATIENCE: Duration = Duration::from_millis(40);
 
-/// Turns of spin loops after which a CPU waits for a lock whose holder is held up: any other wait is shorter.
+/// Turns of spin loops after which a CPU spins for a lock whose holder is held up: any other wait is shorter.
 const STUCK_TURNS: u64 = 5_000;
 
 /// Two CPUs of which the first was held up in the middle of its work until the second had done its own.
@@ -96,11 +96,12 @@ impl Stress {
     }
 }
 
-/// As [`within`], on a CPU of the machine; ends as soon as another CPU has spun for so many turns that it waits for
-/// this one.
+/// As [`within`], on one of two CPUs of the machine; ends as soon as the other CPU waits for this one: it has gone to
+/// sleep, and no other CPU could wake it, or it has spun for so many turns.
 pub fn unless_stuck(machine: &Hosted, time: Duration, came: impl Fn() -> bool) -> bool {
-    let stuck = machine.spin_turns() + STUCK_TURNS;
-    within(time, || came() || machine.spin_turns() > stuck) && came()
+    let (turns, waits) = (machine.spin_turns() + STUCK_TURNS, machine.counters().waits);
+    let waits_for_us = || machine.counters().waits > waits || machine.spin_turns() > turns;
+    within(time, || came() || waits_for_us()) && came()
 }
 
 /// Waits until `came` is true, for at most `time`; returns whether it became so.

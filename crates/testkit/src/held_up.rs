@@ -6,6 +6,8 @@ use std::time::{Duration, Instant};
 use hosted::{Hosted, InterruptPlan};
 use quire::platform::Context;
 
+use crate::share::long;
+
 /// How long a CPU waits for another CPU, which may be waiting for it.
 pub const PATIENCE: Duration = Duration::from_millis(40);
 
@@ -72,8 +74,7 @@ pub fn held_up_to_look<A: Send, B: Send>(
 
 /// How long the threads of a stress test run: `QUIRE_LONG=1` asks for thirty times as long.
 pub fn stress_time() -> Duration {
-    let long = std::env::var("QUIRE_LONG").is_ok_and(|value| value != "0");
-    Duration::from_millis(if long { 18_000 } else { 600 })
+    Duration::from_millis(if long() { 18_000 } else { 600 })
 }
 
 /// The time of a stress test, and more on a host so busy that little happened in it.

@@ -18,7 +18,7 @@ use crate::usage::flags::compare_flags;
 use crate::usage::lockstep::World;
 use crate::usage::naive::compare;
 use crate::usage::world::{FORKS, MIB, Manager, RW, Space, anonymous, with_config};
-use testkit::{long, order, seed};
+use testkit::{order, seed};
 
 const PAGE: u64 = 4096;
 const BASE: u64 = 1 << 30;
@@ -154,18 +154,16 @@ fn drawn(fork: ForkStrategy, counts: CountScheme, seed: u64, sums: &mut [usize; 
         let (file, shared, parts) = (&own.0, &own.1, &own.2);
         let mut world = World { manager, file, shared, parts: Some(parts), spaces: vec![first], rng };
         let mut seen = [0; 3];
-        // What goes wrong in a count stays wrong, so that a later comparison finds it too.
-        let every = if long() { 20 } else { 40 };
         for step in 0..480 {
             world.step();
             if step % 5 == 0 {
                 hole(&mut world);
             }
-            if step % every == 0 {
+            if step % 20 == 0 {
                 let more = compare_folios(machine, manager, &world.spaces, counts);
                 (0..3).for_each(|at| seen[at] += more[at]);
                 let by_frame = matches!(counts, CountScheme::Dense | CountScheme::PerFrame);
-                if step % (3 * every) == 0 {
+                if step % 60 == 0 {
                     compare_flags(machine, manager, &world.spaces, by_frame);
                 }
                 if counts == CountScheme::Dense {

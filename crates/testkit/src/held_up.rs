@@ -6,10 +6,12 @@ use std::time::{Duration, Instant};
 use hosted::{Hosted, InterruptPlan};
 use quire::platform::Context;
 
+use crate::share::long;
+
 /// How long a CPU waits for another CPU, which may be waiting for it.
 pub const PATIENCE: Duration = Duration::from_millis(40);
 
-/// Turns of spin loops after which a CPU waits for a lock whose holder is held up: any other wait is shorter.
+/// Turns of spin loops after which a CPU spins for a lock whose holder is held up: any other wait is shorter.
 const STUCK_TURNS: u64 = 5_000;
 
 /// Two CPUs of which the first was held up in the middle of its work until the second had done its own.
@@ -72,8 +74,7 @@ pub fn held_up_to_look<A: Send, B: Send>(
 
 /// How long the threads of a stress test run: `QUIRE_LONG=1` asks for thirty times as long.
 pub fn stress_time() -> Duration {
-    let long = std::env::var("QUIRE_LONG").is_ok_and(|value| value != "0");
-    Duration::from_millis(if long { 18_000 } else { 600 })
+    Duration::from_millis(if long() { 18_000 } else { 600 })
 }
 
 /// The time of a stress test, and more on a host so busy that little happened in it.
@@ -96,11 +97,12 @@ impl Stress {
     }
 }
 
-/// As [`within`], on a CPU of the machine; ends as soon as another CPU has spun for so many turns that it waits for
-/// this one.
+/// As [`within`], on one of two CPUs of the machine; ends as soon as the other CPU waits for this one: it has gone to
+/// sleep, and no other CPU could wake it, or it has spun for so many turns.
 pub fn unless_stuck(machine: &Hosted, time: Duration, came: impl Fn() -> bool) -> bool {
-    let stuck = machine.spin_turns() + STUCK_TURNS;
-    within(time, || came() || machine.spin_turns() > stuck) && came()
+    let (turns, waits) = (machine.spin_turns() + STUCK_TURNS, machine.counters().waits);
+    let waits_for_us = || machine.counters().waits > waits || machine.spin_turns() > turns;
+    within(time, || came() || waits_for_us()) && came()
 }
 
 /// Waits until `came` is true, for at most `time`; returns whether it became so.

@@ -10,7 +10,7 @@ use quire::cpu::CpuId;
 use quire::error::FaultError;
 use quire::hugetlb::{HugeSize, PoolInfo};
 use quire::manager::Config;
-use quire::page_alloc::NodeSet;
+use quire::page_alloc::{AllocatorConfig, NodeSet, Zeroes};
 use quire::vm::Sharing::Shared;
 use quire::vm::{Access, Advice, AnswerMode, CollapseSteps, File, UserfaultChanges, UserfaultModes};
 
@@ -22,14 +22,17 @@ const GIB: u64 = 1 << 30;
 /// How long one CPU waits for another, which may in turn wait for the first.
 const PATIENCE: Duration = Duration::from_millis(15);
 
-/// A machine whose pool of 1 GiB has one page, or may take a surplus one; no page is cleared. All memory is
-/// free at the end.
+/// A machine whose pool of 1 GiB has one page, or may take a surplus one; no page is cleared, nor read to see
+/// that it need not be. All memory is free at the end.
 fn with_page(surplus: bool, test: impl FnOnce(&Hosted, &Manager<'_>)) {
     let config = HostedConfig { clearing: false, ..HostedConfig::new(2 * GIB + (64 << 20)) };
     let machine = config.with_cpus(2).build().expect("the host refused a machine");
+    let zeroes = Zeroes { verify: false, ..Zeroes::default() };
+    let allocator = AllocatorConfig { zeroes, ..AllocatorConfig::default() };
     machine.run_on(CpuId(0), || {
-        let manager = hosted::raw::memory_manager(&machine, &ranges_of(&machine), &Config::default())
-            .expect("a manager");
+        let config = Config { allocator, ..Config::default() };
+        let manager =
+            hosted::raw::memory_manager(&machine, &ranges_of(&machine), &config).expect("a manager");
         manager.pages().lists().drain_local();
         let before = manager.meminfo().frames.used;
         let pools = manager.huge_pools();

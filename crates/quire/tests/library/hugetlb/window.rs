@@ -63,13 +63,23 @@ pub(crate) fn pages_of(world: &World<'_, '_>, size: HugeSize) -> Vec<Frame> {
 
 /// Checks every descriptor of a page of the pool through the window, as the running CPU.
 pub(crate) fn check_page(world: &World<'_, '_>, page: Frame, size: HugeSize, references: u64) {
+    check_descriptors(world, (page, size), references, 0..size.order().frames());
+}
+
+/// The same for the head, and for those of these frames of the page.
+pub(crate) fn check_descriptors(
+    world: &World<'_, '_>,
+    (page, size): (Frame, HugeSize),
+    references: u64,
+    frames: impl Iterator<Item = u64>,
+) {
     let (kernel, window) = (Kernel(world.machine), world.pools.window().unwrap());
     let _section = window.walkers().enter(world.machine);
     let head = walker::head_at(&kernel, page).expect("a page of a pool has a head");
     assert_eq!((head.order, head.node), (size.order(), world.pages.store().node_of_frame(page)));
     assert_eq!(head.optimised, window.is_optimised(world.pages, page));
     assert_eq!(walker::references(&kernel, page), references);
-    for at in 0..size.order().frames() {
+    for at in frames {
         assert_eq!(walker::head_of(&kernel, page.add(at)), Some(page), "frame {at} of {page:?}");
     }
 }

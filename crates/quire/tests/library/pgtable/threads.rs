@@ -199,8 +199,9 @@ fn race(seed: u64, zap: ZapStrategy) {
 #[test]
 fn a_leaf_that_comes_while_half_of_its_range_is_dropped_keeps_the_other_half() {
     let (half, outside) = (range(GIB + MIB, MIB), VirtAddr(GIB));
-    for round in 0..2000_u64 {
-        with_space(HostedConfig::new(16 * MIB).with_cpus(2), |machine, allocator, context| {
+    with_space(HostedConfig::new(16 * MIB).with_cpus(2), |machine, allocator, context| {
+        let before = used(allocator);
+        for round in 0..2000_u64 {
             // For the upper tables.
             populate_large(machine, allocator, context, VirtAddr(GIB + 8 * MIB));
             let frame = folio(machine, allocator, BLOCK).expect("memory");
@@ -221,7 +222,10 @@ fn a_leaf_that_comes_while_half_of_its_range_is_dropped_keeps_the_other_half() {
                 gather.finish();
             });
             assert!(!tables.lookup(outside).entry.is_empty(), "round {round}");
+            check(allocator, context);
             unmap_all(allocator, context, range(GIB, 16 * MIB));
-        });
-    }
+            assert_eq!(used(allocator), before, "memory was lost in round {round}");
+            assert_eq!(allocator.validate(), Ok(()));
+        }
+    });
 }

@@ -135,9 +135,12 @@ fn a_root_that_was_used_before_has_the_kernels_half_only() {
             let mm = manager.new_mm().unwrap();
             mm.switch_in();
             let at = mm.mmap(&anonymous(0x1000_0000, 64 * FRAME_SIZE)).unwrap();
-            for word in (at.0..at.0 + 64 * FRAME_SIZE).step_by(8) {
-                assert_eq!(load(machine, &mm, word), Ok(0), "user memory holds entries of the kernel");
-                store(machine, &mm, word, u64::MAX).unwrap();
+            for page in (at.0..at.0 + 64 * FRAME_SIZE).step_by(FRAME_SIZE as usize) {
+                let mut bytes = [1; FRAME_SIZE as usize];
+                mm.fault(VirtAddr(page), Access::Write).unwrap();
+                machine.read(VirtAddr(page), &mut bytes).unwrap();
+                assert!(bytes.iter().all(|&byte| byte == 0), "user memory holds entries of the kernel");
+                machine.write(VirtAddr(page), &[u8::MAX; FRAME_SIZE as usize]).unwrap();
             }
             check(machine, &mm);
             mm.switch_out();

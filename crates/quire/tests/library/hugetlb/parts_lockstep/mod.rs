@@ -23,7 +23,7 @@ use quire::vm::CollapseSteps;
 
 use crate::hugetlb::world::{BASE, HUGE, Space, info};
 use model::{Mapping, Model, Places, Slot, cells_of};
-use testkit::{ranges_of, seed};
+use testkit::{long, ranges_of, seed};
 use verbs::{Both, Piece, RealSpace};
 
 const PAGE: u64 = 4096;
@@ -239,8 +239,8 @@ fn agree(descriptors: DescriptorPolicy, counts: CountScheme, runs: u64) {
     let allocator = AllocatorConfig { counts, ..AllocatorConfig::default() };
     let config = Config { allocator, descriptors, ..Config::default() };
     let first = seed(descriptors as u64 * 1000 + counts as u64 * 100);
-    let long = if std::env::var_os("QUIRE_LONG").is_some() { 30 } else { 1 };
-    for seed in first..first + runs * long {
+    let times = if long() { 30 } else { 1 };
+    for seed in first..first + runs * times {
         lockstep(&config, seed, 250);
     }
 }

@@ -1,8 +1,9 @@
 //! What a kernel pays for the use of vector registers: the program's are stored before, and loaded after.
 
 use std::arch::asm;
-use std::arch::x86_64::__cpuid_count;
 use std::cell::RefCell;
+
+use raw_cpuid::CpuId;
 
 /// The parts that are stored: x87, SSE, AVX and AVX-512, as XCR0 names them.
 const PARTS: u32 = 0xe7;
@@ -14,8 +15,12 @@ struct Line([u8; 64]);
 
 thread_local! {
     /// Large enough for all parts that the system has switched on (CPUID leaf 0xd).
-    static IMAGE: RefCell<Vec<Line>> =
-        RefCell::new(vec![Line([0; 64]); (__cpuid_count(0xd, 0).ebx as usize).div_ceil(64)]);
+    static IMAGE: RefCell<Vec<Line>> = RefCell::new(vec![Line([0; 64]); lines()]);
+}
+
+fn lines() -> usize {
+    let parts = CpuId::new().get_extended_state_info().expect("a processor of x86-64 that has XSAVE");
+    (parts.xsave_area_size_enabled_features() as usize).div_ceil(64)
 }
 
 /// Does some work between XSAVE and XRSTOR of the running thread's registers.

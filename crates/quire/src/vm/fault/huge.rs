@@ -74,17 +74,19 @@ impl<'a, P: Platform> Faults<'a, '_, P> {
                 self.map_copy(vma, &place, frame)
             }
             Some(HugePage::Present { frame, .. }) => self.map_part_of_file(vma, &place, frame, addr),
-            there
-                if (caller != Caller::Access || !PoolFaults::of(self.0).may_begin(vma, place.size))
-                    && let Some(step) = self.clear_first(vma, &place, there.is_some(), caller) =>
-            {
-                Ok(step)
-            }
-            _ if private => self.map_zeroes(vma, &place, addr, caller),
             there => {
-                let extent = |frame| extent_of(place.size, frame, addr, caller);
-                let frame = self.fill_file(vma, &place, there.is_some(), extent)?;
-                self.map_part_of_file(vma, &place, frame, addr)
+                let begins = caller == Caller::Access && PoolFaults::of(self.0).may_begin(vma, place.size);
+                let first =
+                    if begins { None } else { self.clear_first(vma, &place, there.is_some(), caller) };
+                match first {
+                    Some(step) => Ok(step),
+                    None if private => self.map_zeroes(vma, &place, addr, caller),
+                    None => {
+                        let extent = |frame| extent_of(place.size, frame, addr, caller);
+                        let frame = self.fill_file(vma, &place, there.is_some(), extent)?;
+                        self.map_part_of_file(vma, &place, frame, addr)
+                    }
+                }
             }
         }
     }

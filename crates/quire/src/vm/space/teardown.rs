@@ -67,29 +67,24 @@ impl<'m, P: Platform> AddressSpace<'m, P> {
         cut: RangeEnds<'m>,
     ) {
         Cancellation::of(self.memory).cancel(self.mapper.number(), within);
-        // One gather for neighbours of the same kind.
+        // One gather for neighbours of the same kind. What is before them has no leaves any more, so the last one
+        // that reaches into a table detaches it.
+        let up_to = |sum, end| Zap::tables(sum, VirtRange::new(limits.start, end));
         let mut open: Option<(VirtRange, Counted)> = None;
-        let mut floor = limits.start;
         for vma in vmas {
             let (range, counted) = (vma.range.intersect(within), counted(vma));
             match &mut open {
                 Some((sum, alike)) if *alike == counted => sum.end = range.end,
                 _ => {
                     if let Some((sum, counted)) = open {
-                        self.zap_alike(
-                            Zap::tables(sum, VirtRange::new(floor, sum.end)),
-                            within,
-                            cut,
-                            counted,
-                        );
-                        floor = range.start;
+                        self.zap_alike(up_to(sum, sum.end), within, cut, counted);
                     }
                     open = Some((range, counted));
                 }
             }
         }
         if let Some((sum, counted)) = open {
-            self.zap_alike(Zap::tables(sum, VirtRange::new(floor, limits.end)), within, cut, counted);
+            self.zap_alike(up_to(sum, limits.end), within, cut, counted);
         }
     }
 

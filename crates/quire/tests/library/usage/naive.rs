@@ -86,7 +86,10 @@ fn add(usage: &mut Usage, vma: &VmaInfo, leaf: &Translation, spaces: u64) {
     usage.referenced += flag(leaf.accessed);
     usage.anonymous += flag(anon);
     usage.lazy_free += flag(has(leaf, EntryFlags::LAZY_FREE) && !leaf.dirty);
-    usage.anon_huge += flag(anon && leaf.frames > 1);
+    let (is_large, is_shmem) = (leaf.frames > 1, matches!(vma.file, Some((FileKind::Shmem { .. }, _))));
+    usage.anon_huge += flag(is_large && anon);
+    usage.shmem_large += flag(is_large && !anon && is_shmem);
+    usage.file_large += flag(is_large && !anon && !is_shmem);
     usage.locked += if vma.flags.contains(VmaFlags::LOCKED) { share } else { 0 };
 }
 

@@ -22,14 +22,16 @@ impl<P: Platform> PageSurvey<'_, '_, P> {
             while at < end {
                 let (mut count, mut run) = (0, end.0 - at.0);
                 if let Some(group) = &group {
+                    let by_spaces = |at: Frame| {
+                        let of_file = || group.is_held(at) && self.pages().frames().is_of_file(at);
+                        shares && group.small(at) > 0 && !of_file()
+                    };
                     count = group.leaves(at);
-                    let alike = |&frame: &u64| group.leaves(Frame(frame)) == count;
-                    run = 1 + (at.0 + 1..end.0).take_while(alike).count() as u64;
-                    if shares
-                        && group.small(at) > 0
-                        && !(group.is_held(at) && self.pages().frames().is_of_file(at))
-                    {
+                    if by_spaces(at) {
                         (count, run) = (self.spaces_of(at).max(count), 1);
+                    } else {
+                        let alike = |at: &Frame| group.leaves(*at) == count && !by_spaces(*at);
+                        run = 1 + (at.0 + 1..end.0).map(Frame).take_while(alike).count() as u64;
                     }
                 }
                 match &mut open {

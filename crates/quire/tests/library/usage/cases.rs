@@ -1,7 +1,7 @@
 //! Small cases with known results.
 
 use hosted::{Hosted, HostedConfig};
-use quire::addr::{FrameRange, VirtAddr, VirtRange};
+use quire::addr::{Frame, FrameRange, VirtAddr, VirtRange};
 use quire::vm::{Access, Advice, Backing, File, FolioPolicy, ForkStrategy, MapRequest, Sharing, Usage};
 
 use crate::usage::naive::compare;
@@ -14,6 +14,49 @@ const PAGE: u64 = 4096;
 fn store(mm: &Space<'_>, at: u64, len: u64) {
     (at..at + len).step_by(PAGE as usize).for_each(|at| {
         mm.fault(VirtAddr(at), Access::Write).unwrap();
+    });
+}
+
+/// A file's page is counted by leaves, and the anonymous pages behind it, with as many leaves, by address spaces.
+#[test]
+fn a_file_s_page_in_front_of_shared_ones_does_not_hide_them() {
+    with_forks(HostedConfig::new(64 * MIB), ForkStrategy::Share, |_, manager| {
+        let (mm, file) = (manager.new_mm().unwrap(), manager.shmem(PAGE).unwrap());
+        mm.mmap(&anonymous(BASE, PAGE * 4)).unwrap();
+        let backing = Backing::File { file: &file, page_offset: 0 };
+        mm.mmap(&MapRequest { sharing: Sharing::Shared, backing, ..anonymous(BASE + 2 * MIB, PAGE) })
+            .unwrap();
+        for _ in 0..8 {
+            // The order in which lists give frames decides which of them is in front.
+            store(&mm, BASE + 2 * MIB, PAGE);
+            store(&mm, BASE, PAGE * 4);
+            let child = mm.fork().unwrap();
+            let mut counts = 0;
+            manager.kpagecount(FrameRange::new(Frame(0), 64 * MIB / PAGE), |frames, count| {
+                counts += frames.count * count;
+            });
+            assert_eq!(counts, 4 * 2 + 1, "four pages of two address spaces, and one of one");
+            child.exit();
+            mm.madvise(VirtAddr(BASE), PAGE * 4, Advice::DontNeed).unwrap();
+        }
+        mm.exit();
+    });
+}
+
+/// Neighbours of different kinds are unmapped one after the other, and the table that maps both goes with the last. A table
+/// without entries that stays makes each fault of a huge page there try again for ever.
+#[test]
+fn a_table_of_two_kinds_of_mappings_goes_with_them() {
+    small(|machine, manager| {
+        let (mm, file) = (manager.new_mm().unwrap(), manager.shmem(MIB).unwrap());
+        let before = machine.tables(mm.root()).len();
+        mm.mmap(&anonymous(BASE, MIB)).unwrap();
+        let backing = Backing::File { file: &file, page_offset: 0 };
+        mm.mmap(&MapRequest { sharing: Sharing::Shared, backing, ..anonymous(BASE + MIB, MIB) }).unwrap();
+        store(&mm, BASE, 2 * MIB);
+        mm.munmap(VirtAddr(BASE), 2 * MIB).unwrap();
+        assert_eq!(machine.tables(mm.root()).len(), before);
+        mm.exit();
     });
 }
 

@@ -33,7 +33,7 @@ impl Run {
         if let Some(uid) = uid {
             // Others may not reach the build directory.
             let copy = directory.path().join("quire");
-            std::fs::copy(QUIRE, &copy).expect("the binary can be copied");
+            recorder::copy_program(QUIRE, &copy);
             quire = Command::new(copy);
             quire.uid(uid).gid(uid);
         }

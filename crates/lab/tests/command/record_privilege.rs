@@ -3,13 +3,13 @@
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 
-use crate::recorder::{ORDINARY_USER, Recording, is_root, tiers};
+use crate::recorder::{ORDINARY_USER, Recording, copy_program, is_root, tiers};
 
 /// A set-uid program of another user that ends at once with this option: made here, or one that the system has.
 fn set_uid_program(directory: &Path) -> Option<(PathBuf, &'static str)> {
     if is_root() {
         let copy = directory.join("granted");
-        std::fs::copy("/usr/bin/id", &copy).ok()?;
+        Path::new("/usr/bin/id").exists().then(|| copy_program("/usr/bin/id", &copy))?;
         chown(&copy, Some(ORDINARY_USER), Some(ORDINARY_USER)).expect("root may");
         // Behind the change of owner, which takes the bit away.
         std::fs::set_permissions(&copy, std::fs::Permissions::from_mode(0o4755)).expect("root may");

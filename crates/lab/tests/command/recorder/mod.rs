@@ -3,7 +3,7 @@
 use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{LazyLock, Mutex};
 use std::time::{Duration, Instant};
@@ -29,6 +29,13 @@ pub(crate) fn in_own_group(command: &mut Command) {
 pub(crate) struct Recording {
     pub(crate) directory: TempDir,
     child: Child,
+}
+
+/// Copies a program. Another process writes the copy: if this one did, a test beside it could fork while the copy is open, and
+/// it could not be executed until that child has become its own program.
+pub(crate) fn copy_program(program: &str, copy: &Path) {
+    let copied = Command::new("cp").arg(program).arg(copy).status().expect("cp runs");
+    assert!(copied.success(), "{program} cannot be copied");
 }
 
 impl Recording {
@@ -57,7 +64,7 @@ impl Recording {
         if let Some(uid) = uid {
             // Others may not reach the build directory.
             let copy = directory.path().join("quire");
-            std::fs::copy(env!("CARGO_BIN_EXE_quire"), &copy).expect("the binary can be copied");
+            copy_program(env!("CARGO_BIN_EXE_quire"), &copy);
             quire = Command::new(copy);
             quire.uid(uid).gid(uid);
         }

@@ -1,4 +1,4 @@
-//! Tests of which each case is dear take a share of the cases, and all of them in long runs.
+//! Tests whose single cases take long run a share of them, and all of them in long runs.
 
 use crate::machines::seed;
 

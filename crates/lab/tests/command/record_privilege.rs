@@ -8,8 +8,11 @@ use crate::recorder::{ORDINARY_USER, Recording, copy_program, is_root, tiers};
 /// A set-uid program of another user that ends at once with this option: made here, or one that the system has.
 fn set_uid_program(directory: &Path) -> Option<(PathBuf, &'static str)> {
     if is_root() {
-        let copy = directory.join("granted");
-        Path::new("/usr/bin/id").exists().then(|| copy_program("/usr/bin/id", &copy))?;
+        let (program, copy) = ("/usr/bin/id", directory.join("granted"));
+        if !Path::new(program).exists() {
+            return None;
+        }
+        copy_program(program, &copy);
         chown(&copy, Some(ORDINARY_USER), Some(ORDINARY_USER)).expect("root may");
         // Behind the change of owner, which takes the bit away.
         std::fs::set_permissions(&copy, std::fs::Permissions::from_mode(0o4755)).expect("root may");

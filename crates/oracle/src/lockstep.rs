@@ -7,7 +7,9 @@ mod shrink;
 mod tally;
 mod touched;
 
-pub use run::{Report, budget, check_list, check_seed, check_steps, in_time, long, seeds, within};
+pub use run::{
+    Report, budget, check_list, check_seed, check_steps, given_seed, in_time, long, seeds, within,
+};
 pub use shrink::shrink;
 pub use tally::{Answer, Tally};
 use touched::Extent;

@@ -124,15 +124,19 @@ pub fn budget(time: Duration) -> Duration {
 const SAME: u64 = 60;
 const SURE: u64 = 8;
 
+/// The seed that `QUIRE_SEED` asks for. One seed meets less than many do.
+pub fn given_seed() -> Option<u64> {
+    std::env::var("QUIRE_SEED").ok().and_then(|text| text.parse().ok())
+}
+
 /// The seeds of a test: `QUIRE_SEED` alone if it is set, else the same ones each time, so that a change is
 /// judged by its own effect. Long runs continue with new ones for as long as `time` allows.
 pub fn seeds(time: Duration) -> impl Iterator<Item = u64> {
     let (start, limit) = (Instant::now(), budget(time));
-    let given = std::env::var("QUIRE_SEED").ok().and_then(|text| text.parse::<u64>().ok());
     let mut next = 0;
     std::iter::from_fn(move || {
         next += 1;
-        match given {
+        match given_seed() {
             Some(seed) => (next == 1).then_some(seed),
             None if next <= SURE || next <= SAME && start.elapsed() < limit => Some(next),
             None => (long() && start.elapsed() < limit).then(|| fastrand::u64(..)),

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use fastrand::Rng;
 use hosted::{Hosted, InterruptPlan, Interrupted};
-use oracle::lockstep::{budget, in_time, long, seeds};
+use oracle::lockstep::{budget, given_seed, in_time, long, seeds};
 use quire::cpu::CpuId;
 use quire::page_alloc::{Gfp, ListGuard};
 use quire::platform::{Context, FramePlatform};
@@ -202,7 +202,7 @@ fn an_interrupt_at_drawn_steps_of_long_operations() {
             }
         });
         println!("{guard:?}: {calls} calls, {delivered} interrupts, up to step {longest}");
-        assert!(delivered > 20);
+        assert!(2 * delivered > calls, "most calls have as many steps");
     });
 }
 
@@ -239,7 +239,7 @@ fn interrupts_on_top_of_interrupts() {
         });
         let (soft, hard) = (soft.into_inner(), hard.into_inner());
         println!("{guard:?}: {soft} soft interrupts, {hard} hard ones on top of them");
-        assert!(soft > 5 && hard > 5);
+        assert!(soft > 5 && hard > 5 || given_seed().is_some());
     });
 }
 

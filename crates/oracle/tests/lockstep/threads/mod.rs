@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use fastrand::Rng;
 use hosted::{Hosted, HostedConfig};
 use oracle::counts::Mapped;
-use oracle::lockstep::{Lockstep, budget, in_time};
+use oracle::lockstep::{Lockstep, budget, given_seed, in_time};
 use oracle::ops::{Draw, Left, draw};
 use oracle::space::Rules;
 use quire::addr::{FrameRange, Order, VirtAddr};
@@ -30,8 +30,7 @@ const CPUS: usize = 3;
 const BYTES: u64 = 512 << 20;
 
 fn seed() -> u64 {
-    let given = std::env::var("QUIRE_SEED").ok().and_then(|text| text.parse().ok());
-    given.unwrap_or_else(|| fastrand::u64(..))
+    given_seed().unwrap_or_else(|| fastrand::u64(..))
 }
 
 fn machine() -> (Hosted, Vec<MemoryRange>) {

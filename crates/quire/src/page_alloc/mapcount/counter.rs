@@ -69,9 +69,14 @@ impl<'a, P: FramePlatform> Counter<'a, '_, P> {
     #[inline]
     pub fn map(&mut self, run: FrameRange) -> Result<(), CountError> {
         #[cfg(feature = "published")]
-        if self.counts.is_counted_as_published(run.start) {
+        if self.counts.has_parts_counted_as_published(run) {
             return self.map_as_published(run);
         }
+        self.map_densely(run)
+    }
+
+    #[inline]
+    pub(super) fn map_densely(&mut self, run: FrameRange) -> Result<(), CountError> {
         let mut done = 0;
         for piece in run.by_block() {
             let block = self.enter(piece.start.block());
@@ -122,7 +127,7 @@ impl<'a, P: FramePlatform> Counter<'a, '_, P> {
     #[inline]
     pub(in crate::page_alloc) fn count_down_run(&mut self, run: FrameRange) -> u64 {
         #[cfg(feature = "published")]
-        if self.counts.is_counted_as_published(run.start) {
+        if self.counts.has_parts_counted_as_published(run) {
             return self.unmap_as_published(run);
         }
         if run.count == 1
@@ -133,7 +138,7 @@ impl<'a, P: FramePlatform> Counter<'a, '_, P> {
         run.by_block().map(|piece| self.unmap_in_block(piece)).sum()
     }
 
-    fn unmap_in_block(&mut self, piece: FrameRange) -> u64 {
+    pub(super) fn unmap_in_block(&mut self, piece: FrameRange) -> u64 {
         let (start, count) = (piece.start.index_in_block(), piece.count as usize);
         let (platform, promises) = (self.counts.platform(), Promises::new(self.counts.store()));
         if count == BLOCK_FRAMES && self.enter(piece.start.block()).remove_table(&promises) {

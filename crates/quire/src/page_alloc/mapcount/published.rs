@@ -14,12 +14,19 @@ use crate::page_alloc::request::gfp::Contents;
 use crate::platform::FramePlatform;
 
 impl<'a, P: FramePlatform> Counter<'a, '_, P> {
-    /// Counts a run of 4 KiB leaves of a folio of whole blocks. The published ways need no lock.
+    /// Counts a run of 4 KiB leaves: those of folios of whole blocks as published, which needs no lock.
     #[inline(never)]
     pub(in crate::page_alloc) fn map_as_published(&mut self, run: FrameRange) -> Result<(), CountError> {
-        self.unlock_block();
         let mut done = 0;
         for piece in run.by_block() {
+            if !self.counts.frames().is_of_whole_blocks(piece.start) {
+                self.map_densely(piece).map_err(|CountError::Prepare { done: more, at }| {
+                    CountError::Prepare { done: done + more, at }
+                })?;
+                done += piece.count;
+                continue;
+            }
+            self.unlock_block();
             let block = self.counts.frames().memmap.block(piece.start.block());
             let (start, count) = (piece.start.index_in_block(), piece.count as usize);
             if self.counts.frames().scheme == CountScheme::PerFrame
@@ -36,9 +43,13 @@ impl<'a, P: FramePlatform> Counter<'a, '_, P> {
     /// Counts a run down; returns how many frames became free.
     #[inline(never)]
     pub(in crate::page_alloc) fn unmap_as_published(&mut self, run: FrameRange) -> u64 {
-        self.unlock_block();
         let mut freed = 0;
         for piece in run.by_block() {
+            if !self.counts.frames().is_of_whole_blocks(piece.start) {
+                freed += self.unmap_in_block(piece);
+                continue;
+            }
+            self.unlock_block();
             let block = self.counts.frames().memmap.block(piece.start.block());
             if self.counts.frames().scheme == CountScheme::PerFrame {
                 let (start, count) = (piece.start.index_in_block(), piece.count as usize);
@@ -117,6 +128,15 @@ impl<P: FramePlatform> MapCounts<'_, P> {
     #[inline]
     pub(in crate::page_alloc) fn is_counted_as_published(&self, frame: Frame) -> bool {
         self.frames().scheme != CountScheme::Dense && self.frames().is_of_whole_blocks(frame)
+    }
+
+    /// Whether a published scheme counts some of these frames. A run can cross from one folio to the next, which counts in
+    /// another way.
+    #[inline]
+    pub(in crate::page_alloc) fn has_parts_counted_as_published(&self, run: FrameRange) -> bool {
+        self.is_counted_as_published(run.start)
+            || self.frames().scheme != CountScheme::Dense
+                && run.start.index_in_block() as u64 + run.count > BLOCK_FRAMES as u64
     }
 
     /// The one count of the folio of whole blocks around a frame; `None` where each frame has its own.

@@ -2,7 +2,7 @@
 
 use hosted::HostedConfig;
 use hosted::raw::{RawCounts, RawPages};
-use quire::addr::{FrameRange, Order, PageSize};
+use quire::addr::{Frame, FrameRange, Order, PageSize};
 use quire::cpu::CpuId;
 use quire::page_alloc::{AllocatorConfig, Contents, CountScheme, Gfp};
 
@@ -10,9 +10,13 @@ use super::{Allocator, BLOCK, MIB, count_frames, map, unmap};
 use testkit::ranges_of;
 
 fn by_frame(bytes: u64, test: impl FnOnce(&Allocator<'_>)) {
+    counting(CountScheme::PerFrame, bytes, test);
+}
+
+fn counting(counts: CountScheme, bytes: u64, test: impl FnOnce(&Allocator<'_>)) {
     let machine = HostedConfig { clearing: false, ..HostedConfig::new(bytes) }.build().unwrap();
     machine.run_on(CpuId(0), || {
-        let config = AllocatorConfig { counts: CountScheme::PerFrame, ..AllocatorConfig::default() };
+        let config = AllocatorConfig { counts, ..AllocatorConfig::default() };
         test(&hosted::raw::page_allocator(&machine, &ranges_of(&machine), config).unwrap());
     });
 }
@@ -59,4 +63,32 @@ fn numbers_in_which_nothing_is_counted_stay_as_long_as_their_folio() {
         allocator.lists().drain_local();
         assert_eq!((count_frames(allocator), allocator.memory_info().used), (0, 0));
     });
+}
+
+/// A gather makes one run of leaves onto consecutive frames, whose folios can count in different ways. The way of the
+/// first frame's folio counted for all.
+#[test]
+fn a_run_across_folios_counts_each_in_its_own_way() {
+    use CountScheme::{Dense, HeadOnly, HeadOnlyByLeaf, PerFrame};
+    for counts in [Dense, PerFrame, HeadOnly, HeadOnlyByLeaf] {
+        counting(counts, 64 * MIB, |allocator| {
+            let blocks = allocator.alloc_contig_raw(Gfp::USER, 3, 1).unwrap();
+            allocator.free_contig_raw(blocks, 3).unwrap();
+            // A whole block between two halves, which are in pieces.
+            let run = FrameRange::new(blocks.add(BLOCK / 2), 2 * BLOCK);
+            assert_eq!(allocator.alloc_at(run).unwrap().into_raw(), run);
+            let whole = blocks.add(BLOCK);
+            assert_eq!(allocator.counts().folio_maps(whole).unwrap().folio, FrameRange::new(whole, BLOCK));
+            for (maps, of_whole) in [(1, BLOCK), (2, 2 * BLOCK)] {
+                map(allocator, run);
+                let count = |frame: Frame| allocator.counts().folio_maps(frame).unwrap().mapcount;
+                let edges = [run.start, whole.add(7), Frame(run.end().0 - 1)].map(count);
+                assert_eq!(edges, [maps, of_whole, maps], "{counts:?}");
+            }
+            assert_eq!(unmap(allocator, run), 0);
+            assert_eq!(unmap(allocator, run), run.count, "{counts:?}");
+            allocator.lists().drain_local();
+            allocator.validate().unwrap();
+        });
+    }
 }

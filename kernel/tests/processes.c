@@ -1,7 +1,7 @@
 /* Processes, threads and signals, as kernel/test runs them in the kernel; it passes on Linux too.
  *
  *   processes all    every case; status 5 at the end, so that a status is seen to get through
- *   processes crossings    pairs of threads that wake each other, many times
+ *   processes crossings NUMBER    pairs of threads that wake each other so many times
  *   processes requeues    waiters whose time is up while they are moved to another word
  *   processes lists  calls with long lists, some of which fail where memory is short
  *   processes crowd  a folder of many descriptors is read while no memory is left; not for Linux
@@ -48,7 +48,6 @@
 #define SEGMENTS 8500
 #define SLICES 10
 #define PAIRS 3
-#define CROSSINGS 100000
 #define LONG 20000
 #define LISTS 20
 #define WAITERS 24
@@ -128,12 +127,14 @@ static void slices(void)
     CHECK(computed == computing * SLICES);
 }
 
+static long crossings;
+
 /* Each thread waits until its partner has written the word, and writes it. */
 static void *cross(void *own)
 {
     static uint32_t words[PAIRS][16];
     uint32_t *word = words[(intptr_t)own / 2], side = (intptr_t)own % 2, value;
-    for (int i = 0; i < CROSSINGS; i++) {
+    for (long i = 0; i < crossings; i++) {
         while ((value = __atomic_load_n(word, __ATOMIC_SEQ_CST)) % 2 != side)
             syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, value, NULL, NULL, 0);
         __atomic_store_n(word, value + 1, __ATOMIC_SEQ_CST);
@@ -630,7 +631,8 @@ int main(int count, char **arguments)
         oom();
         return 0;
     }
-    if (count > 1 && !strcmp(arguments[1], "crossings")) {
+    if (count > 2 && !strcmp(arguments[1], "crossings")) {
+        crossings = atol(arguments[2]);
         run_threads(cross, 2 * PAIRS);
         return 0;
     }

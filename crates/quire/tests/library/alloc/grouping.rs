@@ -80,7 +80,7 @@ fn whole_blocks_stay_whole_under_a_mix() {
         println!("{percent} %: blocks with long-lived frames {:?}, then {} whole", grouped.0, grouped.1);
         println!("   without groups {:?}, then {} whole", mixed.0, mixed.1);
         assert!(grouped.0.iter().all(|&blocks| blocks <= most), "{percent} %: {:?}", grouped.0);
-        assert!(grouped.1 >= mixed.1 + 8, "{percent} %: {} whole, without groups {}", grouped.1, mixed.1);
+        assert!(grouped.1 > mixed.1, "{percent} %: {} whole, without groups {}", grouped.1, mixed.1);
     }
 }
 

@@ -224,7 +224,12 @@ impl World<'_, '_> {
     fn collapse(&mut self) {
         let (space, part) = (self.any_space(), self.place(512, 512));
         if self.share && self.rng.bool() {
-            return assert!(self.tables(space).collapse(part.start).is_ok());
+            // A table that no other space reaches any more can be replaced.
+            let collapsed = self.tables(space).collapse(part.start).expect("it is aligned");
+            if collapsed {
+                self.join_soft_dirty(space, part);
+            }
+            return;
         }
         // The rights of the leaves are known once the space has unshared the table.
         self.own(space, part);
@@ -242,9 +247,14 @@ impl World<'_, '_> {
             && self.tables(space).lookup(part.start).level == Level::PTE;
         assert_eq!(self.tables(space).collapse(part.start), Ok(fits));
         if fits {
-            let any = pages.iter().any(|page| page.soft_dirty);
-            self.spaces[space].1.change(part, |_, page| page.soft_dirty = any);
+            self.join_soft_dirty(space, part);
         }
+    }
+
+    /// One leaf has one bit for all of its pages.
+    fn join_soft_dirty(&mut self, space: usize, part: VirtRange) {
+        let any = self.spaces[space].1.within(part).any(|(_, page)| page.soft_dirty);
+        self.spaces[space].1.change(part, |_, page| page.soft_dirty = any);
     }
 
     fn move_range(&mut self) {

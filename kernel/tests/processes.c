@@ -631,7 +631,8 @@ int main(int count, char **arguments)
         oom();
         return 0;
     }
-    if (count > 2 && !strcmp(arguments[1], "crossings")) {
+    if (count > 1 && !strcmp(arguments[1], "crossings")) {
+        CHECK(count == 3);
         crossings = atol(arguments[2]);
         run_threads(cross, 2 * PAIRS);
         return 0;

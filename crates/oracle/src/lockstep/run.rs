@@ -132,11 +132,11 @@ pub fn given_seed() -> Option<u64> {
 /// The seeds of a test: `QUIRE_SEED` alone if it is set, else the same ones each time, so that a change is
 /// judged by its own effect. Long runs continue with new ones for as long as `time` allows.
 pub fn seeds(time: Duration) -> impl Iterator<Item = u64> {
-    let (start, limit) = (Instant::now(), budget(time));
+    let (start, limit, given) = (Instant::now(), budget(time), given_seed());
     let mut next = 0;
     std::iter::from_fn(move || {
         next += 1;
-        match given_seed() {
+        match given {
             Some(seed) => (next == 1).then_some(seed),
             None if next <= SURE || next <= SAME && start.elapsed() < limit => Some(next),
             None => (long() && start.elapsed() < limit).then(|| fastrand::u64(..)),

@@ -75,6 +75,7 @@ impl<'a, P: FramePlatform> Counter<'a, '_, P> {
         self.map_densely(run)
     }
 
+    /// As [`Self::map`], with a count for each frame.
     #[inline]
     pub(super) fn map_densely(&mut self, run: FrameRange) -> Result<(), CountError> {
         let mut done = 0;

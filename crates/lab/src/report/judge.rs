@@ -55,15 +55,15 @@ pub struct Slower<'a> {
     pub launches: (usize, usize),
 }
 
-/// Orders `all` by experiment and machine, and takes each case from the newest run that has it.
+/// Orders `all` by experiment and machine, and takes each case from the newest run that has it: of the runs of one day from
+/// that of today's code.
 pub fn newest(all: &[Results]) -> Vec<Measured<'_>> {
-    let mut ordered: Vec<&Results> = all.iter().collect();
-    ordered.sort_by_key(|results| results.header.taken.clone());
     let mut measured = Vec::new();
     let mut number = 0;
     for experiment in experiments::ALL {
-        let runs: Vec<&Results> =
-            ordered.iter().copied().filter(|results| results.header.experiment == experiment.name).collect();
+        let mut runs: Vec<&Results> =
+            all.iter().filter(|results| results.header.experiment == experiment.name).collect();
+        runs.sort_by_key(|results| (&results.header.taken, since(experiment, results) == "same"));
         let mut machines: Vec<&str> = runs.iter().map(|results| processor(results)).collect();
         machines.sort_unstable();
         machines.dedup();

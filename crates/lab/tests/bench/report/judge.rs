@@ -57,3 +57,15 @@ fn a_case_is_taken_from_the_newest_run_that_has_it() {
     };
     assert_eq!([from(0), from(1)], [("4KiB", "newer"), ("8KiB", "0123456789ab")]);
 }
+
+#[test]
+fn of_the_runs_of_a_day_that_of_todays_code_is_taken() {
+    let now = lab::bench::code::hash(lab::bench::experiments::unmap::EXPERIMENT.code);
+    // By the names of their commits the run of today's code would come first.
+    let run = |commit: &str, code: &str| {
+        let row = row("unmap", "4KiB", "quire", "time", &[1.0]);
+        vec![Row { commit: commit.to_owned(), code: code.to_owned(), ..row }]
+    };
+    let all = kept(&[run("1111", &now), run("2222", "other")]);
+    assert_eq!(newest(&all)[0].cases[0].run.results.header.commit, "1111");
+}

@@ -90,5 +90,6 @@ pub fn vma(info: &VmaInfo) -> Vma {
             HugeAdvice::Huge => Huge::Yes,
             HugeAdvice::NoHuge => Huge::No,
         },
+        accounted: info.flags.contains(VmaFlags::ACCOUNTED),
     }
 }

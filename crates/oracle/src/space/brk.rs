@@ -59,5 +59,6 @@ fn heap(start: u64, end: u64, locked: Locked) -> Vma {
         grows_down: false,
         locked,
         huge: Huge::Default,
+        accounted: false,
     }
 }

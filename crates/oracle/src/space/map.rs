@@ -162,7 +162,7 @@ impl Family {
         };
         let future = self.space(id).lock_future;
         let locked = if map.locked && future == Locked::No { Locked::Now } else { future };
-        let vma = Vma {
+        let mut vma = Vma {
             start: addr,
             end: addr + len,
             prot: map.prot,
@@ -172,7 +172,9 @@ impl Family {
             grows_down: map.grows_down,
             locked,
             huge: Huge::Default,
+            accounted: false,
         };
+        vma.protect(map.prot);
         let space = self.space_mut(id);
         space.remove(addr, addr + len);
         space.insert(vma);

@@ -37,7 +37,7 @@ impl Family {
             if copies && vma.prot != prot {
                 made_private.push((vma.start, vma.end));
             }
-            vma.prot = prot;
+            vma.protect(prot);
         }
         for (from, to) in made_private {
             let _ = self.populate(id, from, to);

@@ -99,6 +99,8 @@ pub struct Vma {
     pub locked: Locked,
     /// The advice about large folios.
     pub huge: Huge,
+    /// Whether it is private, of a file, and allowed stores at some time (`VM_ACCOUNT`).
+    pub accounted: bool,
 }
 
 impl Vma {
@@ -120,6 +122,12 @@ impl Vma {
     /// Whether a written page becomes private to the address space.
     pub fn is_private(&self) -> bool {
         !self.shared
+    }
+
+    /// Sets the allowed accesses.
+    pub(crate) fn protect(&mut self, prot: Prot) {
+        self.prot = prot;
+        self.accounted |= prot.writes() && self.is_private() && self.backing != Backing::Anonymous;
     }
 
     /// Cuts at `addr`, which is inside; keeps the lower part and returns the upper.

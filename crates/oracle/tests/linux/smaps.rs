@@ -74,6 +74,7 @@ fn mapping(start: u64, end: u64, rest: &str, file: &impl Fn(u64) -> Option<u64>)
         grows_down: false,
         locked: Locked::No,
         huge: Huge::Default,
+        accounted: false,
     }
 }
 
@@ -84,6 +85,7 @@ fn set_flags(vma: &mut Vma, flags: &str) {
             // `lf` follows.
             "lo" => vma.locked = Locked::Now,
             "lf" => vma.locked = Locked::OnFault,
+            "ac" => vma.accounted = vma.is_private() && vma.backing != Backing::Anonymous,
             "hg" => vma.huge = Huge::Yes,
             "nh" => vma.huge = Huge::No,
             _ => {}

@@ -155,6 +155,21 @@ impl<'a, 'p, P: TablePlatform> PageTables<'a, 'p, P> {
         }
     }
 
+    /// Whether any leaf in the range maps anonymous memory. Shared; takes no lock, so the answer may be old.
+    pub fn maps_anonymous(&self, range: VirtRange) -> bool {
+        let mut rest = range;
+        while !rest.is_empty() {
+            let step = self.step(rest);
+            rest.start = step.range.end;
+            let level = step.table.level();
+            let is_anonymous = |entry: Entry| entry.is_leaf(level) && entry.has(EntryFlags::ANON);
+            if step.indices().any(|index| is_anonymous(step.table.load(index))) {
+                return true;
+            }
+        }
+        false
+    }
+
     /// The [`TableRange`] for the start of a range, which is not empty.
     #[inline]
     pub(super) fn step(&self, range: VirtRange) -> TableRange<'p> {

@@ -3,7 +3,8 @@
 //!
 //! As Linux 6.18 does it: a fault on a page that the file lacks allocates the largest folio of the set that lies in the
 //! mapping, at the same place in its size in file and addresses, with no page of it there; it maps all of a folio where none of
-//! its pages is mapped, and a page alone otherwise. A read also maps the folios that are there in the 64 KiB around it.
+//! its pages is mapped, and a page alone otherwise. A read also maps the folios that are there in 64 KiB around it,
+//! which begin at a multiple of 64 KiB or with the mapping.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::Path;
@@ -271,7 +272,8 @@ impl Model {
                 let beyond = (index.wrapping_add(skew) / size * size + size).wrapping_sub(skew);
                 (from.max(start).max(offset), until.min(beyond).min(offset + (end - first)))
             };
-            let (mut next, until) = within(AROUND, 0, u64::MAX);
+            let (from, _) = within(AROUND, 0, u64::MAX);
+            let (mut next, until) = within(BLOCK, from, from + AROUND);
             while next < until {
                 let Some((start, order)) = cached.folio(next) else {
                     next += 1;

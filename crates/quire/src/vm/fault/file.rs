@@ -140,12 +140,14 @@ impl<P: Platform> Faults<'_, '_, P> {
         Ok(Step::done(Order::FRAME, FaultKind::FileMinor))
     }
 
-    /// Maps the neighbours of a page that are in memory, inside the aligned 64 KiB and the mapping. Pages
-    /// that cannot be mapped are left to their own faults.
+    /// Maps the neighbours of a page that are in memory: of 64 KiB that start at a multiple of their size, or where
+    /// the mapping does, inside the mapping and the page's table. So does Linux (`do_fault_around`). Pages that
+    /// cannot be mapped are left to their own faults.
     fn map_around(self, vma: &Vma, addr: VirtAddr, file: &FileUse<'_>, writable: bool) {
         let window = FAULT_AROUND_PAGES * FRAME_SIZE;
         let start = addr.align_down(window).max(vma.range.start);
-        let end = addr.align_down(window).add(window).min(vma.range.end);
+        let table_end = addr.align_down(BLOCK_SIZE).add(BLOCK_SIZE);
+        let end = start.add(window).min(vma.range.end).min(table_end);
         let Some(first) = vma.file_page(start) else { return };
         let mut frames = [None; FAULT_AROUND_PAGES as usize];
         let frames = &mut frames[..((end.0 - start.0) / FRAME_SIZE) as usize];

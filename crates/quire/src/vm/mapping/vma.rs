@@ -30,6 +30,7 @@ flag_set!(
     RANDOM,
     SEQUENTIAL,
     APART,
+    ACCOUNTED,
 );
 
 impl VmaFlags {
@@ -60,6 +61,10 @@ impl VmaFlags {
     /// The mapping never becomes one with a neighbour, as a private mapping of `/dev/zero` in Linux, which keeps
     /// its file. Programs map it for that (`free_hugepage_region` of libhugetlbfs frees the whole mapping).
     pub const APART: Self = Self(1 << 12);
+    /// A private mapping of a file that allowed stores at some time. It becomes one with no neighbour that never did, as in
+    /// Linux, which charges it for pages of its own (`VM_ACCOUNT`). So a library's constants stay apart from what its
+    /// loader changed and then protected, and `fork` leaves them to faults.
+    pub const ACCOUNTED: Self = Self(1 << 13);
 }
 
 /// What a mapping maps.
@@ -150,6 +155,14 @@ impl VmaAttributes {
             handler: Registration::NONE,
             backing: Backing::Anonymous,
         }
+    }
+
+    /// Sets what accesses may do now.
+    pub fn protect(&mut self, protection: Protection) {
+        self.protection = protection;
+        let of_a_file = !self.is_anonymous() && self.huge_size().is_none();
+        let accounts = protection.contains(Protection::WRITE) && self.is_private() && of_a_file;
+        self.flags = self.flags.with_if(VmaFlags::ACCOUNTED, accounts);
     }
 
     /// A copy for a mapping that starts `pages` further on. Takes one more count on a file.

@@ -89,7 +89,6 @@ impl<'m, P: Platform> Fork<'_, 'm, P> {
         child: &AddressSpace<'m, P>,
         owed: &mut FlushBatch,
     ) -> Result<(), MmError> {
-        let protects = |vma: &Vma| vma.attributes.handler.catches(UserfaultModes::WRITE_PROTECT);
         if parent.handled && parent.tree.iter().any(protects) {
             child.context().note_marks();
         }
@@ -97,7 +96,7 @@ impl<'m, P: Platform> Fork<'_, 'm, P> {
             child.context().note_lost();
         }
         for vma in parent.tree.iter().filter(|vma| has_pages_in_child(vma)) {
-            if !vma.attributes.is_private() && !protects(vma) {
+            if !self.must_copy(vma) {
                 let copied = self.tables().copy_poison(&child.tables(), vma.range);
                 copied.map_err(|_| MmError::NoMemory)?;
                 continue;
@@ -119,6 +118,20 @@ impl<'m, P: Platform> Fork<'_, 'm, P> {
         }
         Ok(())
     }
+
+    /// Whether a child needs the leaves of a mapping. Those of a file's pages it does not: its faults bring them in, and most
+    /// children start another program first. Where the parent has private pages of a file, all leaves are copied,
+    /// as in Linux (`vma_needs_copy`).
+    fn must_copy(self, vma: &Vma) -> bool {
+        let lacks_file_pages = vma.attributes.is_anonymous() || vma.attributes.huge_size().is_some();
+        protects(vma)
+            || vma.attributes.is_private() && (lacks_file_pages || self.tables().maps_anonymous(vma.range))
+    }
+}
+
+/// Whether a handler write-protects pages of the mapping.
+fn protects(vma: &Vma) -> bool {
+    vma.attributes.handler.catches(UserfaultModes::WRITE_PROTECT)
 }
 
 /// Whether tables that map only this mapping may be shared. Not for files: truncation unmaps their pages in

@@ -80,7 +80,8 @@ impl<P: Platform> Mmap<'_, '_, P> {
             .with_if(VmaFlags::APART, request.apart);
         let usual = VmaAttributes::anonymous(request.prot);
         let may = usual.may.without(request.forbid);
-        let attributes = VmaAttributes { flags, backing, may, ..usual };
+        let mut attributes = VmaAttributes { flags, backing, may, ..usual };
+        attributes.protect(request.prot);
         *node = Vma::new(VirtRange::from_len(VirtAddr(0), len), attributes);
         Ok(node)
     }

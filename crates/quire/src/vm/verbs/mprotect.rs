@@ -59,7 +59,7 @@ impl<P: Platform> Mprotect<'_, '_, P> {
         let part = VirtRange::new(range.start, end);
         let mut gone = VmaList::new();
         let changed = self.unshare(part).and_then(|()| {
-            let set = |vma: &mut VmaAttributes| vma.protection = prot;
+            let set = |vma: &mut VmaAttributes| vma.protect(prot);
             AttributeChange::of(self.0).change_range(&mut space, part, &mut gone, set)
         });
         if changed.is_ok() {

@@ -117,8 +117,10 @@ fn text_is_collapsed_in_every_address_space_that_runs_it() {
             child.validate().unwrap();
         });
         counts(manager, frame_at(machine, mm, BASE).unwrap(), |_| 2);
-        // A second child inherits the leaf.
+        // A second child maps the leaf at its first access.
         let second = mm.fork().unwrap();
+        counts(manager, frame_at(machine, mm, BASE).unwrap(), |_| 2);
+        inside(mm, &second, || check_text(machine, &second, BASE, 511..512));
         assert!(is_large(machine, &second, BASE));
         counts(manager, frame_at(machine, mm, BASE).unwrap(), |_| 3);
         assert_eq!(second.rss().file, mm.rss().file);

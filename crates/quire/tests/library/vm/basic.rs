@@ -5,7 +5,7 @@ use quire::platform::FileId;
 use quire::stats::Stat;
 use quire::vm::{Access, Advice, Backing, FaultKind, FolioPolicy, MapRequest, Placement, Remap, Sharing};
 
-use crate::vm::world::{FORKS, MIB, R, RW, anonymous, load, run, small, store, with_forks};
+use crate::vm::world::{FORKS, MIB, R, RW, Space, anonymous, load, run, small, store, with_forks};
 use testkit::order;
 
 const BASE: u64 = 0x1000_0000;
@@ -107,6 +107,70 @@ fn fork_of_a_large_leaf_copies_single_pages() {
     });
 }
 
+/// As in Linux. Otherwise a replay has no faults where Linux has some, and too much resident memory.
+#[test]
+fn a_child_takes_its_own_faults_for_the_pages_of_a_file() {
+    small(|machine, manager| {
+        let file = manager.shmem(32 * 4096).unwrap();
+        run(manager, |parent| {
+            let backing = Backing::File { file: &file, page_offset: 0 };
+            for (at, sharing) in [(BASE, Sharing::Shared), (2 * BASE, Sharing::Private)] {
+                parent.mmap(&MapRequest { sharing, backing, ..anonymous(at, 32 * 4096) }).unwrap();
+            }
+            store(machine, parent, BASE, 7).unwrap();
+            for page in 0..32 {
+                load(machine, parent, 2 * BASE + page * 4096).unwrap();
+            }
+            let resident = |mm: &Space<'_>| (mm.rss().anon, mm.rss().shmem);
+            let child = parent.fork().unwrap();
+            assert_eq!((resident(parent), resident(&child)), ((0, 33), (0, 0)));
+            store(machine, parent, 2 * BASE, 8).unwrap();
+            let after_a_store = parent.fork().unwrap();
+            assert_eq!(resident(&after_a_store), (1, 31), "a mapping with a page of its own is copied whole");
+            parent.switch_out();
+            for (mm, first) in [(&child, 7), (&after_a_store, 8)] {
+                mm.switch_in();
+                assert_eq!(load(machine, mm, 2 * BASE), Ok(first));
+                assert_eq!(load(machine, mm, 2 * BASE + 4096), Ok(0));
+                mm.validate().unwrap();
+                mm.switch_out();
+            }
+            parent.switch_in();
+        });
+    });
+}
+
+/// As a loader of programs does with what it relocates. Otherwise all constants of a library would be copied with it.
+#[test]
+fn what_allowed_stores_stays_apart_from_its_neighbour() {
+    small(|machine, manager| {
+        let file = manager.shmem(16 * 4096).unwrap();
+        run(manager, |parent| {
+            let backing = Backing::File { file: &file, page_offset: 0 };
+            parent.mmap(&MapRequest { backing, prot: R, ..anonymous(BASE, 16 * 4096) }).unwrap();
+            let mappings = |mm: &Space<'_>| {
+                let mut lengths = Vec::new();
+                mm.vmas(|vma| lengths.push(vma.range.pages()));
+                lengths
+            };
+            let relocated = VirtAddr(BASE + 8 * 4096);
+            parent.mprotect(relocated, 8 * 4096, RW).unwrap();
+            for page in 0..16 {
+                load(machine, parent, BASE + page * 4096).unwrap();
+            }
+            store(machine, parent, relocated.0, 1).unwrap();
+            parent.mprotect(relocated, 8 * 4096, R).unwrap();
+            assert_eq!(mappings(parent), [8, 8]);
+            let child = parent.fork().unwrap();
+            assert_eq!((mappings(&child), child.rss().anon, child.rss().shmem), (vec![8, 8], 1, 7));
+            // A neighbour that allowed stores as well joins it.
+            parent.mprotect(VirtAddr(BASE), 8 * 4096, RW).unwrap();
+            parent.mprotect(VirtAddr(BASE), 8 * 4096, R).unwrap();
+            assert_eq!(mappings(parent), [16]);
+        });
+    });
+}
+
 /// Invariant F1.
 #[test]
 fn files_are_read_once_shared_and_written_back() {
@@ -156,6 +220,18 @@ fn reads_map_what_is_cached_around() {
             assert_eq!(file.resident(), 32);
             assert_eq!(mm.fault(VirtAddr(BASE + 5 * 4096), Access::Read).unwrap().kind, FaultKind::FileMinor);
             assert_eq!(mm.rss().file, 16);
+            // A mapping that starts between two multiples of 64 KiB: from its start, but not into another table.
+            for (start, faulted, mapped) in
+                [(2 * BASE + 5 * 4096, 7, 16), (2 * BASE + 2 * MIB - 5 * 4096, 2, 5)]
+            {
+                let before = mm.rss().file;
+                mm.mmap(&MapRequest { backing, prot: R, ..anonymous(start, 32 * 4096) }).unwrap();
+                mm.fault(VirtAddr(start + faulted * 4096), Access::Read).unwrap();
+                assert_eq!(mm.rss().file - before, mapped);
+                let is_mapped =
+                    |page: u64| mm.translate(VirtAddr(start + page * 4096), Access::Read).is_some();
+                assert!((0..mapped).all(is_mapped) && !is_mapped(mapped));
+            }
         });
     });
 }

@@ -66,6 +66,7 @@ fn as_model(vma: &VmaInfo) -> Vma {
             HugeAdvice::Huge => Huge::Yes,
             HugeAdvice::NoHuge => Huge::No,
         },
+        accounted: has(VmaFlags::ACCOUNTED),
     }
 }
 

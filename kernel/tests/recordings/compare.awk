@@ -1,9 +1,7 @@
 # Compares the faults of a replay (the first file, JSON) and of the kernel (the second one, its log), by kind.
 #
-# Four things differ for a reason, and are allowed for:
+# Three things differ for a reason, and are allowed for:
 #
-# - Pages that Linux may have mapped around a fault: the replay touches them ("pages_touched_around"), although the
-#   program may never use them, or may have faulted there. The kernel sees how it was.
 # - Linux maps a page of code and one of data for its clock (vdso, vvar) in each program, which the replay takes for
 #   anonymous memory. The kernel has no such pages.
 # - An instruction that reads and writes memory is two accesses in QEMU: where it touches a page first, the kernel sees
@@ -64,7 +62,7 @@ END {
     count = of_replay("cow-reuse")
     compare("cow-reuse", count, count, 0, kernel["cow-reuse"])
     count = of_replay("file-minor") + of_replay("file-major")
-    compare("file", count, count + of_replay("pages_touched_around"), 0, kernel["file-minor"] + kernel["file-major"])
+    compare("file", count, count, 2, kernel["file-minor"] + kernel["file-major"])
     count = of_replay("signal")
     compare("signal", count, count + of_replay("faults_given_up"), 0, kernel["signal"])
     exit failed

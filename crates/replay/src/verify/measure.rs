@@ -122,9 +122,31 @@ impl Measuring<'_> {
         bail!("another program keeps changing the folio sizes of the kernel: end it first")
     }
 
+    /// Runs the command once and keeps nothing of it: what it reads is in the page cache then. A command that cannot be run is
+    /// left to the recorder, which says why.
+    ///
+    /// # Errors
+    /// As [`prepare`], and a process that cannot be started.
+    pub(super) fn warm(self) -> Result<()> {
+        prepare(self.prepare)?;
+        let mut run = self.one_run(Peak::Counted)?;
+        run.stderr(Stdio::null()).output().context("cannot start a run")?;
+        Ok(())
+    }
+
     /// Runs the command once, in a process of its own.
     fn run(self, peak: Peak) -> Result<Counted> {
         prepare(self.prepare)?;
+        let output = self.one_run(peak)?.stderr(Stdio::inherit()).output().context("cannot start a run")?;
+        if !output.status.success() {
+            let name = self.command.first().map_or(OsStr::new(""), OsString::as_os_str);
+            bail!("a run of {} was not completed ({})", quoted(name), output.status);
+        }
+        serde_json::from_slice(&output.stdout).context("a run did not tell its counts")
+    }
+
+    /// The process of one run, without a standard input.
+    fn one_run(self, peak: Peak) -> Result<Command> {
         let itself = env::current_exe().context("cannot find this command's own file")?;
         let mut run = Command::new(itself);
         let seen = (peak == Peak::Seen).then_some("--see-peak");
@@ -132,14 +154,9 @@ impl Measuring<'_> {
             .args(seen)
             .args(self.shown.then_some("--show-output"))
             .arg("--")
-            .args(self.command);
-        let output =
-            run.stdin(Stdio::null()).stderr(Stdio::inherit()).output().context("cannot start a run")?;
-        if !output.status.success() {
-            let name = self.command.first().map_or(OsStr::new(""), OsString::as_os_str);
-            bail!("a run of {} was not completed ({})", quoted(name), output.status);
-        }
-        serde_json::from_slice(&output.stdout).context("a run did not tell its counts")
+            .args(self.command)
+            .stdin(Stdio::null());
+        Ok(run)
     }
 }
 

@@ -116,7 +116,11 @@ fn record(args: &Args, trace: &Path) -> Result<()> {
         wait: Wait::All,
         referenced: None,
     };
-    measure::prepare(args.prepare.as_deref())?;
+    // All runs that are measured find their files in the page cache. So does the recorded one: its faults are prices, and a wait
+    // for a disk is none.
+    let prepare = args.prepare.as_deref();
+    Measuring { command: &args.command, prepare, shown: false, sampled: 0 }.warm()?;
+    measure::prepare(prepare)?;
     let streams = Streams::of_program(args.show_output)?;
     let recorded = record::record(&options);
     drop(streams);

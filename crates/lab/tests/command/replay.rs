@@ -177,6 +177,35 @@ fn forking() -> SmallTrace {
 }
 
 #[test]
+fn a_load_of_untouched_memory_maps_linux_huge_page_of_zeroes() {
+    const BASE: u64 = 0x1000_0000;
+    let mut trace = program();
+    trace.event(10, anonymous(BASE, 4 << 20));
+    let second = BASE + (2 << 20);
+    for addr in [BASE, BASE + 0x1000, second] {
+        trace.event(10, fault(addr, Access::Read, false));
+    }
+    for addr in [BASE + 0x5000, BASE + 0x6000] {
+        trace.event(10, fault(addr, Access::Write, false));
+    }
+    trace.event(10, call(Call::Madvise, [second, 2 << 20, 4, 0, 0, 0], 0));
+    trace.event(10, fault(second, Access::Read, false));
+    trace.exit(10);
+    let file = trace.write();
+    let line = &lines(&["--check", "--folio", "2M"], &[&file])[0];
+    let count = |kind| faults(line, kind);
+    assert_eq!((count("anon-zero"), count("anon"), count("absorbed")), (3, 1, 2), "{line}");
+    assert_eq!(line["folios"], serde_json::json!({ "2M": 1 }));
+    assert_eq!(number(line, "/peak/wasted"), (512 - 4) << 12, "loads count as touches: {line}");
+    let line = &lines(&["--check", "--folio", "1M"], &[&file])[0];
+    assert_eq!(
+        (faults(line, "anon-zero"), faults(line, "absorbed")),
+        (4, 0),
+        "no other size has one: {line}"
+    );
+}
+
+#[test]
 fn faults_and_waste_of_a_small_trace_are_exact() {
     let file = forking().write();
     let line = &lines(&["--check", "--folio", "4K"], &[&file])[0];

@@ -149,6 +149,7 @@ impl Replayer<'_> {
         if got.is_ok() {
             verb.apply_to(&mut space.touched);
             verb.apply_to(&mut space.seen);
+            verb.apply_to(&mut space.zeroes);
             if let Some(parts) = &mut self.parts {
                 parts.apply(&mut space.parts, verb);
             }

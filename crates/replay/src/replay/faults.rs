@@ -31,7 +31,10 @@ impl Replayer<'_> {
         if self.tells_all && duration_ns.is_none() {
             return self.unresolved(key, addr, access);
         }
-        let (got, ns) = self.access(key, addr, access)?;
+        let (got, ns) = match self.huge_zero(key, addr, access) {
+            Some(outcome) => (Ok(outcome), 0),
+            None => self.access(key, addr, access)?,
+        };
         let outcome = match got {
             Ok(outcome) => outcome,
             Err(error) => return self.differs(|| format!("{access:?} at {addr:#x} fails: {error}")),
@@ -40,6 +43,9 @@ impl Replayer<'_> {
         let page = addr / PAGE;
         let seen_before = !space.seen.insert(page);
         space.touched.insert(page);
+        if !matches!(outcome.kind, FaultKind::AnonZero | FaultKind::Spurious) {
+            space.forget_zeroes(page, outcome.order);
+        }
         if self.background.is_some() && matches!(access, trace::Access::Write | trace::Access::Unknown) {
             background::mark(self.machine, addr);
         }

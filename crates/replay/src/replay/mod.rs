@@ -9,6 +9,7 @@
 //! run        a machine, a manager, the events, and what is left at the end           files    the page cache, warm
 //! replayer   applies events: lives (fork, exec, exit), calls (by plan and verb), faults; on processes and their CPUs
 //! truncate   pages that programs take from files
+//! zeroes     Linux's huge page of zeroes
 //! background the same beside a collapser of small pages and a splitter of folios
 //! check      the same in lockstep with the naive model        costs, memory    what it took in time and space
 //! report     as JSON lines                                    text     as tables
@@ -52,6 +53,7 @@ mod timeline;
 mod trial;
 mod truncate;
 mod verb;
+mod zeroes;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;

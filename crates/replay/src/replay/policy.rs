@@ -108,6 +108,12 @@ impl FolioSet {
         Self { madvise: 0, ..self }
     }
 
+    /// Whether memory gets this order, if it asks or does not.
+    pub(super) const fn gives(self, order: Order, asks: bool) -> bool {
+        let orders = if asks { self.always | self.madvise } else { self.always };
+        orders >> order.get() & 1 == 1
+    }
+
     /// The largest order, asked for or not.
     pub(super) const fn largest(self) -> Order {
         let orders = self.always | self.madvise | 1;

@@ -21,6 +21,8 @@ pub(super) struct Space<'m> {
     pub(super) touched: PageSet,
     /// Pages that the program touched in this address space itself.
     pub(super) seen: PageSet,
+    /// Untouched pages that Linux would map by its huge page of zeroes.
+    pub(super) zeroes: PageSet,
     /// The most resident memory so far, in pages.
     pub(super) rss: u64,
     /// Its mappings, if they are observed.
@@ -55,6 +57,7 @@ impl<'m> Space<'m> {
             mm,
             touched: PageSet::default(),
             seen: PageSet::default(),
+            zeroes: PageSet::default(),
             rss: 0,
             parts: PartMap::default(),
             heap: None,

@@ -285,3 +285,27 @@ fn completions_and_man_pages_name_every_command() {
     assert!(directory.path().join("quire-replay.1").exists());
     assert_eq!(output(&["man", "/no/such/directory"]).status.code(), Some(1));
 }
+
+/// It was taken for the program to run.
+#[test]
+fn a_mistyped_option_is_named_with_the_one_that_was_meant() {
+    for (arguments, meant) in [
+        (["record", "--quite", "-o", "t.qtrace", "--", "true"].as_slice(), "'--quiet'"),
+        (&["boot", "--cpu", "4", "--", "true"], "'--cpus'"),
+    ] {
+        let output = output(arguments);
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert!(said.contains("unexpected argument") && said.contains(meant), "{said}");
+    }
+}
+
+/// What follows the program is its own.
+#[test]
+fn options_behind_the_program_are_left_to_it() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let trace = directory.path().join("t.qtrace").to_string_lossy().into_owned();
+    let output =
+        output(&["record", "--quiet", "-o", &trace, "sh", "-c", "echo \"$@\"", "sh", "--quite", "-o"]);
+    assert_eq!((output.status.code(), text(&output.stdout)), (Some(0), "--quite -o\n".to_owned()));
+}

@@ -74,12 +74,7 @@ pub struct Args {
     #[arg(short, long)]
     quiet: bool,
     /// The program and its arguments.
-    #[arg(
-        required_unless_present = "running",
-        trailing_var_arg = true,
-        allow_hyphen_values = true,
-        value_name = "COMMAND"
-    )]
+    #[arg(required_unless_present = "running", trailing_var_arg = true, value_name = "COMMAND")]
     command: Vec<OsString>,
 }
 

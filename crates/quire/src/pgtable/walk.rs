@@ -155,15 +155,18 @@ impl<'a, 'p, P: TablePlatform> PageTables<'a, 'p, P> {
         }
     }
 
-    /// Whether any leaf in the range maps anonymous memory. Shared; takes no lock, so the answer may be old.
-    pub fn maps_anonymous(&self, range: VirtRange) -> bool {
+    /// Whether any leaf in the range maps something else than a page of a file: anonymous memory, or the page of zeroes in its
+    /// place. Shared; takes no lock, so the answer may be old.
+    pub fn maps_private(&self, range: VirtRange) -> bool {
         let mut rest = range;
         while !rest.is_empty() {
             let step = self.step(rest);
             rest.start = step.range.end;
             let level = step.table.level();
-            let is_anonymous = |entry: Entry| entry.is_leaf(level) && entry.has(EntryFlags::ANON);
-            if step.indices().any(|index| is_anonymous(step.table.load(index))) {
+            let is_private = |entry: Entry| {
+                entry.is_leaf(level) && (entry.has(EntryFlags::ANON) || entry.has(EntryFlags::SPECIAL))
+            };
+            if step.indices().any(|index| is_private(step.table.load(index))) {
                 return true;
             }
         }

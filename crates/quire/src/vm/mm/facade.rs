@@ -50,7 +50,8 @@ impl<'m, P: Platform> Mm<'m, P> {
     /// Makes a second address space with the same mappings. Private pages are shared until either side stores
     /// to them; locks are not inherited. Faults map pages of shared mappings into the child, and those of files
     /// whose mapping has no private page here, as in Linux; pages that are lost here are lost there too. The child
-    /// inherits handlers of faults, and the marks of those that write-protect. A handler that asked for the event has read it when this returns.
+    /// inherits handlers of faults, and the marks of those that write-protect. A handler that asked for the event
+    /// has read it when this returns.
     ///
     /// # Errors
     /// [`MmError::NoMemory`]; this address space sees no change then.

@@ -125,7 +125,7 @@ impl<'m, P: Platform> Fork<'_, 'm, P> {
     fn must_copy(self, vma: &Vma) -> bool {
         let lacks_file_pages = vma.attributes.is_anonymous() || vma.attributes.huge_size().is_some();
         protects(vma)
-            || vma.attributes.is_private() && (lacks_file_pages || self.tables().maps_anonymous(vma.range))
+            || vma.attributes.is_private() && (lacks_file_pages || self.tables().maps_private(vma.range))
     }
 }
 

@@ -88,6 +88,28 @@ fn zeroes_poison_and_unregistered_pages_are_answers() {
     });
 }
 
+/// They are no pages of the file, so the child's own faults could not bring them.
+#[test]
+fn a_child_keeps_zeroes_in_the_place_of_a_file() {
+    machine_of("zeroes in a child", 1, |machine, manager| {
+        let file = manager.shmem(2 * PAGE).unwrap();
+        let mm = manager.new_mm().unwrap();
+        let handler = handler(manager);
+        mm.mmap(&of_file(&file, Sharing::Shared, 2 * BASE, 2 * PAGE)).unwrap();
+        mm.mmap(&of_file(&file, Sharing::Private, BASE, 2 * PAGE)).unwrap();
+        register(&mm, &handler, BASE, 2 * PAGE, MISSING);
+        assert_eq!(mm.userfault_zeropage(VirtAddr(BASE), PAGE, WAKE).all(), Ok(PAGE));
+        mm.switch_in();
+        store(machine, &mm, 2 * BASE, 7).unwrap();
+        mm.switch_out();
+        let child = mm.fork().unwrap();
+        child.switch_in();
+        assert_eq!((load(machine, &child, BASE), load(machine, &child, 2 * BASE)), (Ok(0), Ok(7)));
+        child.switch_out();
+        child.validate().unwrap();
+    });
+}
+
 #[test]
 fn shmem_is_missing_once_and_minor_from_then_on() {
     machine_of("shmem", 2, |machine, manager| {

@@ -13,7 +13,7 @@ use super::replayer::Replayer;
 use super::verb::PAGE;
 use crate::trace::Access;
 
-const BLOCK: u64 = 512;
+const BLOCK: u64 = Order::BLOCK.frames();
 
 impl Replayer<'_> {
     /// What becomes of an access that the huge page of zeroes serves; `None` for all others.

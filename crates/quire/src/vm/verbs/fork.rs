@@ -119,9 +119,9 @@ impl<'m, P: Platform> Fork<'_, 'm, P> {
         Ok(())
     }
 
-    /// Whether a child needs the leaves of a mapping. Those of a file's pages it does not: its faults bring them in, and most
-    /// children start another program first. Where the parent has private pages of a file, all leaves are copied,
-    /// as in Linux (`vma_needs_copy`).
+    /// Whether a child needs the leaves of a mapping. Its own faults bring in pages of a file as well, and most children
+    /// start another program before they use them. Where the parent has private pages of a file, all leaves are
+    /// copied, as in Linux (`vma_needs_copy`).
     fn must_copy(self, vma: &Vma) -> bool {
         let lacks_file_pages = vma.attributes.is_anonymous() || vma.attributes.huge_size().is_some();
         protects(vma)

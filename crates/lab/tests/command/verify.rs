@@ -76,7 +76,11 @@ fn a_program_is_measured_beside_its_prediction() {
             assert!(ns > 1e5 && ns < number("/run_ns/median") * 10.0, "{row}");
         }
     }
+    // The program is recorded once before it is run, and once in each turn of sampled runs.
+    assert_eq!(compared["price_recordings"].as_u64(), compared["sampled_runs"].as_u64().map(|runs| runs + 1));
     let advice = &compared["advice"];
+    let [least, most] = [0, 1].map(|end: usize| advice["between_percent"][end].as_f64());
+    assert!(least <= most && least.is_some(), "{advice}");
     assert!(["4K", "64K"].iter().any(|size| advice["folio"] == *size), "{advice}");
     let least = rows.iter().filter_map(|row| row.pointer("/run_ns/median")?.as_u64()).min();
     assert_eq!(advice["best_run_ns"].as_u64(), least);

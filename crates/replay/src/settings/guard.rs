@@ -10,6 +10,7 @@ use std::io;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
+use nix::sys::signal::{SigSet, Signal};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use signal_hook::low_level::emulate_default_handler;
@@ -155,6 +156,10 @@ fn put_back_on_signals() {
             }
         };
         std::thread::spawn(move || {
+            // A recorder waits for the ends of children by their signal: this thread, which blocks nothing else, would take it.
+            let mut of_children = SigSet::empty();
+            of_children.add(Signal::SIGCHLD);
+            let _ = of_children.thread_block();
             for signal in signals.forever() {
                 // Kept locked: nothing may be changed again before the process ends.
                 let mut changed = changed();

@@ -40,6 +40,8 @@ pub(super) struct Compared {
     pub(super) stopped_at_exit: bool,
     /// Runs under each size whose time in faults was sampled.
     pub(super) sampled_runs: usize,
+    /// Recordings of which a fault's time is the mean.
+    pub(super) price_recordings: usize,
     /// Whether this machine's prices were measured (`quire calibrate --kernel`), or are assumed.
     pub(super) prices_measured: bool,
     pub(super) sizes: Vec<Row>,
@@ -80,7 +82,9 @@ pub(super) struct Advice {
     pub(super) best_run_ns: u64,
     /// By how much the run under the advice takes longer than the best.
     pub(super) longer_percent: f64,
-    /// Whether that is no more than it may be.
+    /// The same turn by turn: the least and the most that it may be, for which there is a chance of nine in ten or more.
+    pub(super) between_percent: (f64, f64),
+    /// Whether that is no more than it may be; `WithinSpread` where the turns cannot tell.
     pub(super) verdict: Verdict,
 }
 
@@ -165,8 +169,9 @@ impl Compared {
             runs: measured.sizes.first().map_or(0, |runs| runs.runs.len()),
             stopped_at_exit: measured.peak == Peak::Seen,
             sampled_runs: measured.sizes.first().map_or(0, |runs| runs.fault_ns.len()),
+            price_recordings: 1 + measured.recordings.len(),
             prices_measured: priced.measured,
-            advice: Advice::of(priced.advised, &sizes),
+            advice: Advice::of(priced.advised, &sizes, &run_times(measured)),
             sizes,
             machine: machine::describe(),
             commit: machine::commit(),
@@ -174,13 +179,25 @@ impl Compared {
     }
 }
 
+/// The run times of each set, in the order of the turns.
+fn run_times(measured: &Measured) -> Vec<Vec<u64>> {
+    measured.sizes.iter().map(|runs| runs.runs.iter().map(|run| run.run_ns).collect()).collect()
+}
+
 impl Advice {
-    fn of((set, waste): (FolioSet, f64), rows: &[Row]) -> Option<Self> {
-        let chosen = rows.iter().find(|row| row.folio == set.name())?;
-        let best = rows.iter().min_by_key(|row| row.run_ns.median)?;
+    /// `times` are the runs of each row, in the order of the turns.
+    fn of((set, waste): (FolioSet, f64), rows: &[Row], times: &[Vec<u64>]) -> Option<Self> {
+        let at = rows.iter().position(|row| row.folio == set.name())?;
+        let best_at = (0..rows.len()).min_by_key(|&row| rows[row].run_ns.median)?;
+        let (chosen, best) = (&rows[at], &rows[best_at]);
         let (run_ns, best_run_ns) = (chosen.run_ns.median, best.run_ns.median);
         let longer_percent = percent((run_ns - best_run_ns) as f64, best_run_ns);
-        let verdict = if longer_percent <= ADVICE_PERCENT { Verdict::Within } else { Verdict::Missed };
+        let between_percent = longer_by_turn(&times[at], &times[best_at]);
+        let verdict = match between_percent {
+            _ if longer_percent <= ADVICE_PERCENT => Verdict::Within,
+            (least, _) if least <= ADVICE_PERCENT => Verdict::WithinSpread,
+            _ => Verdict::Missed,
+        };
         Some(Self {
             folio: set.name(),
             waste_percent: waste * 100.0,
@@ -188,9 +205,39 @@ impl Advice {
             best: best.folio.clone(),
             best_run_ns,
             longer_percent,
+            between_percent,
             verdict,
         })
     }
+}
+
+/// By how many percent runs take longer than others of the same turns: the interval that contains the median of all such turns
+/// with a chance of nine in ten, as far as there are turns enough (five). It supposes nothing of how the times are distributed.
+fn longer_by_turn(runs: &[u64], others: &[u64]) -> (f64, f64) {
+    let longer = runs.iter().zip(others).map(|(run, other)| percent(*run as f64 - *other as f64, *other));
+    let mut longer: Vec<f64> = longer.collect();
+    longer.sort_by(f64::total_cmp);
+    match longer.len().checked_sub(1) {
+        Some(last) => {
+            let left_out = left_out(longer.len());
+            (longer[left_out], longer[last - left_out])
+        }
+        None => (0.0, 0.0),
+    }
+}
+
+/// Of so many sorted values, how many at each end the interval above can do without: fewer than these are below the median of
+/// all with a chance of one in twenty at most.
+fn left_out(values: usize) -> usize {
+    let (mut ways, mut chance) = (1.0, 0.0);
+    for at in 0..values / 2 {
+        chance += ways / 2_f64.powi(values as i32);
+        if chance > 0.05 {
+            return at.saturating_sub(1);
+        }
+        ways *= (values - at) as f64 / (at + 1) as f64;
+    }
+    (values / 2).saturating_sub(1)
 }
 
 /// Bytes of resident memory that the kernel's count may miss: each CPU keeps up to 32 pages, or two for each CPU of

@@ -6,6 +6,7 @@
 use std::env;
 use std::ffi::{OsStr, OsString};
 use std::io::Write;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
@@ -16,9 +17,10 @@ use super::fault_time::{self, SAMPLE_NS};
 use super::group::Group;
 use super::streams::Streams;
 use crate::output::{quoted, say};
-use crate::record::{Counted, Peak, run_unrecorded};
+use crate::record::{self, Counted, Peak, Wait, run_unrecorded};
 use crate::replay::FolioSet;
 use crate::settings::{Places, Settings};
+use crate::trace::{Program, Tier};
 
 /// The name of the subcommand below.
 const SUBCOMMAND: &str = "verify-run";
@@ -41,6 +43,9 @@ pub(super) struct Measured {
     /// In the order in which the sets were given.
     pub(super) sizes: Vec<Runs>,
     pub(super) peak: Peak,
+    /// Recordings of the program, one in each turn of sampled runs. A processor's clock may change by half between two runs: what
+    /// a fault costs is then a mean of as many moments as what it is held against.
+    pub(super) recordings: Vec<PathBuf>,
 }
 
 /// The runs under one set of sizes.
@@ -63,6 +68,8 @@ pub(super) struct Measuring<'a> {
     pub(super) shown: bool,
     /// Runs whose time in faults is sampled, under each set.
     pub(super) sampled: u32,
+    /// Where a recording is made in each turn of sampled runs, if there; see [`Measured::recordings`].
+    pub(super) recorded: Option<&'a Path>,
 }
 
 /// How many runs to sample of a program that is so long in faults, if at least `runs`.
@@ -97,14 +104,44 @@ impl Measuring<'_> {
         if self.sampled > 0 && group.is_none() {
             say("quire: no control group can be made: faults of other programs count in the time in faults");
         }
-        for _ in 0..self.sampled {
+        let mut recordings = Vec::new();
+        for turn in 0..self.sampled {
+            if let Some(directory) = self.recorded {
+                let trace = directory.join(format!("turn-{turn}.qtrace"));
+                self.record(&trace)?;
+                recordings.push(trace);
+            }
             for (set, measured) in sets.iter().zip(&mut measured) {
                 prepare(self.prepare)?;
                 settings.always(&set.kib().collect::<Vec<_>>())?;
                 measured.fault_ns.push(fault_time::sample(self.command, group.as_ref(), self.shown)?);
             }
         }
-        Ok(Measured { sizes: measured, peak })
+        Ok(Measured { sizes: measured, peak, recordings })
+    }
+
+    /// Records the command.
+    ///
+    /// # Errors
+    /// As [`prepare`] and [`record::record`].
+    pub(super) fn record(self, trace: &Path) -> Result<()> {
+        let name = Path::new(&self.command[0]).file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let options = record::Options {
+            output: trace.to_owned(),
+            command: self.command.to_owned(),
+            tier: Some(Tier::Privileged),
+            ring_bytes: None,
+            program: Program { name, version: String::new() },
+            no_arguments: false,
+            wait: Wait::All,
+            referenced: None,
+        };
+        prepare(self.prepare)?;
+        let streams = Streams::of_program(self.shown)?;
+        let recorded = record::record(&options);
+        drop(streams);
+        recorded?;
+        Ok(())
     }
 
     /// Runs the command under one set, again if another program has changed the sizes meanwhile.

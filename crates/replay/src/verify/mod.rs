@@ -29,14 +29,12 @@ pub use measure::{RunArgs, run_once};
 use crate::advise;
 use crate::files::{self, Shard};
 use crate::output::{self, quoted, say};
-use crate::record::{self, Wait};
 use crate::replay::{FolioSet, ReplayError, Trial, parse_size};
 use crate::settings::{Places, Settings};
-use crate::trace::{Program, Tier};
+use crate::trace::Tier;
 use compare::Compared;
 use measure::Measuring;
 use priced::Priced;
-use streams::Streams;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -100,32 +98,24 @@ pub fn run(args: &Args) -> Result<()> {
     }
     let directory = tempfile::tempdir()?;
     let trace = directory.path().join("program.qtrace");
-    record(args, &trace)?;
+    let program = args.measuring(&args.command, 0, None);
+    // All runs that are measured find their files in the page cache. So does the recorded one: its faults are prices, and a wait
+    // for a disk is none.
+    Measuring { shown: false, ..program }.warm()?;
+    program.record(&trace)?;
     verify(args, &trace)
 }
 
-fn record(args: &Args, trace: &Path) -> Result<()> {
-    let name = Path::new(&args.command[0]).file_name().unwrap_or_default().to_string_lossy().into_owned();
-    let options = record::Options {
-        output: trace.to_owned(),
-        command: args.command.clone(),
-        tier: Some(Tier::Privileged),
-        ring_bytes: None,
-        program: Program { name, version: String::new() },
-        no_arguments: false,
-        wait: Wait::All,
-        referenced: None,
-    };
-    // All runs that are measured find their files in the page cache. So does the recorded one: its faults are prices, and a wait
-    // for a disk is none.
-    let prepare = args.prepare.as_deref();
-    Measuring { command: &args.command, prepare, shown: false, sampled: 0 }.warm()?;
-    measure::prepare(prepare)?;
-    let streams = Streams::of_program(args.show_output)?;
-    let recorded = record::record(&options);
-    drop(streams);
-    recorded?;
-    Ok(())
+impl Args {
+    fn measuring<'a>(
+        &'a self,
+        command: &'a [OsString],
+        sampled: u32,
+        recorded: Option<&'a Path>,
+    ) -> Measuring<'a> {
+        let prepare = self.prepare.as_deref();
+        Measuring { command, prepare, shown: self.show_output, sampled, recorded }
+    }
 }
 
 /// Predicts, measures and shows one program.
@@ -137,17 +127,14 @@ fn verify(args: &Args, trace: &Path) -> Result<()> {
     // The replay under single pages is what the others are compared with.
     let known = sizes.iter().fold(FolioSet::FRAMES, |all, size| all.with(*size));
     let sets = advise::tried(FolioSet::FRAMES, known);
-    let (replayed, left_out) = trial.replay(&sets).map_err(in_trace)?;
-    if let Some(error) = left_out.into_iter().next() {
-        return Err(in_trace(error));
-    }
+    let replayed = priced::replay(&trial, &sets).map_err(in_trace)?;
     warn(trace, &trial);
     let command: Vec<OsString> = match args.command.is_empty() {
         true => trial.header().command.iter().map(OsString::from).collect(),
         false => args.command.clone(),
     };
     // Changed only while the programs run, and by a process without other threads until then.
-    let priced = Priced::new(&trial, &replayed)?;
+    let mut priced = Priced::new(&trial, &replayed)?;
     let sampled = match fault_time::missing() {
         Some(why) if args.sampled_runs != Some(0) => {
             say(format_args!("quire: the time in faults is not measured: {why}"));
@@ -156,13 +143,18 @@ fn verify(args: &Args, trace: &Path) -> Result<()> {
         Some(_) => 0,
         None => args.sampled_runs.unwrap_or_else(|| measure::sampled_runs(args.runs, priced.least_ns())),
     };
-    let prepare = args.prepare.as_deref();
-    let program = Measuring { command: &command, prepare, shown: args.show_output, sampled };
+    // The program of a file is not recorded again: it may be one of another machine.
+    let recordings = tempfile::tempdir()?;
+    let recorded = (!args.command.is_empty()).then_some(recordings.path());
+    let program = args.measuring(&command, sampled, recorded);
     let mut runs = sizes;
     if !runs.contains(&priced.advised.0) {
         runs.push(priced.advised.0);
     }
     let measured = program.measure(&held, &runs, args.runs)?;
+    if !measured.recordings.is_empty() {
+        priced = priced.with_prices_of(&measured.recordings, &trial, replayed)?;
+    }
     let compared = Compared::new(&trial, &priced, &runs, &measured);
     match args.format {
         Format::Text => output::show(&(text::section(&compared) + "\n"))?,

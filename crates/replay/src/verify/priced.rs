@@ -1,10 +1,13 @@
 //! What replays predict of a program under each size: its faults, the time in them, and its peak memory.
 
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
 use anyhow::{Context, Result};
 use quire::vm::FaultKind;
 
 use crate::advise::{self, Prices};
-use crate::replay::{Figures, FolioSet, Trial};
+use crate::replay::{Figures, FolioSet, ReplayError, Trial};
 
 /// The predictions, of single pages first.
 #[derive(Clone, Debug)]
@@ -56,6 +59,27 @@ impl Priced {
         Ok(Self { sizes, measured: prices.are_measured(), advised })
     }
 
+    /// The same, where a fault costs the mean of what it took in `trial`, of which the replays are, and in these further
+    /// recordings of the program.
+    ///
+    /// # Errors
+    /// A recording that cannot be replayed.
+    pub(super) fn with_prices_of(
+        self,
+        recordings: &[PathBuf],
+        trial: &Trial,
+        mut replayed: Vec<Figures>,
+    ) -> Result<Self> {
+        let small = replayed.first_mut().context("nothing was replayed")?;
+        let mut times = vec![small.recorded_ns.clone()];
+        for path in recordings {
+            let figures = replay(&Trial::open(path, None)?, &[FolioSet::FRAMES])?;
+            times.extend(figures.into_iter().map(|figures| figures.recorded_ns));
+        }
+        small.recorded_ns = means(&times);
+        Ok(Self { advised: self.advised, ..Self::new(trial, &replayed)? })
+    }
+
     pub(super) fn of(&self, set: FolioSet) -> Option<Prediction> {
         self.sizes.iter().copied().find(|prediction| prediction.set == set)
     }
@@ -64,6 +88,26 @@ impl Priced {
     pub(super) fn least_ns(&self) -> u64 {
         self.sizes.iter().map(|prediction| prediction.fault_ns).min().unwrap_or(0)
     }
+}
+
+/// Replays under all of these sets.
+///
+/// # Errors
+/// A replay that fails, or needs more memory than there is.
+pub(super) fn replay(trial: &Trial, sets: &[FolioSet]) -> Result<Vec<Figures>, ReplayError> {
+    let (figures, left_out) = trial.replay(sets)?;
+    left_out.into_iter().next().map_or(Ok(figures), Err)
+}
+
+/// The mean time by kind, of the recordings that have the kind.
+fn means(times: &[BTreeMap<&'static str, u64>]) -> BTreeMap<&'static str, u64> {
+    let mut sums = BTreeMap::<&str, (u64, u64)>::new();
+    for (kind, ns) in times.iter().flatten() {
+        let (sum, count) = sums.entry(kind).or_default();
+        *sum += ns;
+        *count += 1;
+    }
+    sums.into_iter().map(|(kind, (sum, count))| (kind, sum / count)).collect()
 }
 
 /// The faults of the kernel under a size: those of the recorded run, less those that the replay under this size
@@ -77,6 +121,12 @@ fn expected_faults(recorded: u64, small: u64, sized: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_fault_costs_the_mean_of_the_recordings_that_have_its_kind() {
+        let times = [[("anon", 100), ("cow", 70)].into(), [("anon", 301)].into()];
+        assert_eq!(means(&times), [("anon", 200), ("cow", 70)].into());
+    }
 
     #[test]
     fn a_replay_changes_the_recorded_count_by_what_it_saves() {

@@ -66,7 +66,14 @@ fn advice(advice: &Advice) -> String {
         true => "the fastest".to_owned(),
         false => format!("fastest {best} {least} ({longer_percent:+.1}%)"),
     };
-    format!("Advice: {folio}, untouched {waste_percent:.1} %; {run}, {beside}.\n")
+    let line = format!("Advice: {folio}, untouched {waste_percent:.1} %; {run}, {beside}.\n");
+    let (least, most) = advice.between_percent;
+    let turns = format!("        Turn by turn {least:+.1} to {most:+.1} %");
+    match advice.verdict {
+        Verdict::Within | Verdict::WithinGrain => line,
+        Verdict::WithinSpread => line + &turns + ": cannot be told by these runs.\n",
+        Verdict::Missed => line + &turns + ".\n",
+    }
 }
 
 /// The table of the time in faults, if it was measured.

@@ -174,6 +174,7 @@ fn table(program: &Program) -> Markup {
                 "Advice: " (advice.folio) ", " (format!("{:.1} %", advice.waste_percent)) " untouched; "
                 @if advice.folio == advice.best { "the fastest." }
                 @else { (format!("runs {:.1} % longer than the fastest, {}.", advice.longer_percent, advice.best)) }
+                @if advice.verdict == Verdict::WithinSpread { " Turn by turn the runs differ too much to tell." }
             }
         }
         div.scroll { table {

@@ -30,6 +30,7 @@ fn compared(command: &[&str]) -> Compared {
         runs: 5,
         stopped_at_exit: true,
         sampled_runs: 7,
+        price_recordings: 8,
         prices_measured: false,
         sizes: vec![
             row("128K", Verdict::Within),
@@ -43,6 +44,7 @@ fn compared(command: &[&str]) -> Compared {
             best: "128K".to_owned(),
             best_run_ns: 1_134_567_000_000,
             longer_percent: 108.8,
+            between_percent: (-100.4, 1234.5),
             verdict: Verdict::WithinSpread,
         }),
         machine: serde_json::Value::Null,
@@ -68,6 +70,10 @@ fn the_summary_counts_what_holds() {
     assert!(text.contains("\nPeak RSS: 0 of 3 within 3 %"), "{text}");
     assert!(text.contains("\nTime in faults: 2 of 3 within 15 %"), "{text}");
     assert!(text.contains("\nAdvice: 64K+2M, "), "{text}");
+    assert!(
+        text.contains("\n        Turn by turn -100.4 to +1234.5 %: cannot be told by these runs"),
+        "{text}"
+    );
     assert!(text.contains("\n2M: 7 faults of the system found no free folio.\n"), "{text}");
     assert!(text.contains("\n2M: the program ended with 0, 3.\n"), "{text}");
 }

@@ -10,7 +10,7 @@ use procfs::{CurrentSI, KernelStats};
 /// Shares of all CPU time.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Shares {
-    /// Used by processes that this one did not start.
+    /// Used by processes that this one did not start, khugepaged left out.
     pub others: f64,
     /// Given by the host to other machines.
     pub stolen: f64,
@@ -67,7 +67,7 @@ impl Times {
         Some(Times {
             busy: ticks.iter().sum::<u64>() as f64 / second,
             stolen: stat.steal.unwrap_or(0) as f64 / second,
-            own: own.sum::<Option<f64>>()?,
+            own: own.sum::<Option<f64>>()? + of_khugepaged() / second,
             cpus,
         })
     }
@@ -78,6 +78,13 @@ impl Times {
         let share = |seconds: f64| (seconds / all).clamp(0.0, 1.0);
         Shares { others: share(self.busy - before.busy - own), stolen: share(self.stolen - before.stolen) }
     }
+}
+
+/// Ticks of the kernel's thread that collapses memory: what it finds to do is what was measured. 0 where it cannot be seen.
+fn of_khugepaged() -> f64 {
+    let processes = procfs::process::all_processes().into_iter().flatten().flatten();
+    let found = processes.filter_map(|process| process.stat().ok()).find(|stat| stat.comm == "khugepaged");
+    found.map_or(0.0, |stat| (stat.utime + stat.stime) as f64)
 }
 
 #[cfg(test)]

@@ -86,6 +86,7 @@ fn predictions_stand_beside_what_was_measured() {
             size("4K", figure(41_000, 40_900, "within"), figure(200 << 20, 200 << 20, "within")),
             size("64K", figure(3_000, 2_000, "missed"), figure(201 << 20, 202 << 20, "within-spread")),
         ],
+        "advice": {"folio": "64K", "waste_percent": 0.5, "best": "4K", "longer_percent": 7.0, "verdict": "within-spread"},
         "machine": {"cpu": "a processor", "kernel": "6.18.1"}, "commit": "0123",
     });
     let folder = tempfile::tempdir().unwrap();
@@ -95,6 +96,11 @@ fn predictions_stand_beside_what_was_measured() {
     assert!(page.contains("2 of 4") && page.contains("4 of 4"), "{page}");
     assert!(page.contains("missed: faults of sort under 64K, +50.0 %"), "{page}");
     assert!(page.contains("+50.0 %") && page.contains("41\u{202f}000"));
+    assert!(
+        page.contains(
+            "runs 7.0 % longer than the fastest, 4K. Turn by turn the runs differ too much to tell."
+        )
+    );
     // A name from elsewhere is text.
     assert!(page.contains("&lt;b&gt;") && !page.contains("<b>"));
 }

@@ -226,8 +226,8 @@ fn longer_by_turn(runs: &[u64], others: &[u64]) -> (f64, f64) {
     }
 }
 
-/// Of so many sorted values, how many at each end the interval above can do without: fewer than these are below the median of
-/// all with a chance of one in twenty at most.
+/// How many of so many sorted values the interval above leaves out at each end: the chance that no more than these lie below
+/// the median of all turns is one in twenty at most.
 fn left_out(values: usize) -> usize {
     let (mut ways, mut chance) = (1.0, 0.0);
     for at in 0..values / 2 {

@@ -134,7 +134,7 @@ fn verify(args: &Args, trace: &Path) -> Result<()> {
         false => args.command.clone(),
     };
     // Changed only while the programs run, and by a process without other threads until then.
-    let mut priced = Priced::new(&trial, &replayed)?;
+    let priced = Priced::new(&trial, &replayed)?;
     let sampled = match fault_time::missing() {
         Some(why) if args.sampled_runs != Some(0) => {
             say(format_args!("quire: the time in faults is not measured: {why}"));
@@ -152,9 +152,7 @@ fn verify(args: &Args, trace: &Path) -> Result<()> {
         runs.push(priced.advised.0);
     }
     let measured = program.measure(&held, &runs, args.runs)?;
-    if !measured.recordings.is_empty() {
-        priced = priced.with_prices_of(&measured.recordings, &trial, replayed)?;
-    }
+    let priced = priced.with_prices_of(&measured.recordings, &trial, replayed)?;
     let compared = Compared::new(&trial, &priced, &runs, &measured);
     match args.format {
         Format::Text => output::show(&(text::section(&compared) + "\n"))?,

@@ -120,12 +120,31 @@ fn expected_faults(recorded: u64, small: u64, sized: u64) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
 
     #[test]
     fn a_fault_costs_the_mean_of_the_recordings_that_have_its_kind() {
         let times = [[("anon", 100), ("cow", 70)].into(), [("anon", 301)].into()];
         assert_eq!(means(&times), [("anon", 200), ("cow", 70)].into());
+    }
+
+    #[test]
+    fn further_recordings_change_prices_and_no_counts() {
+        let path = |name: &str| Path::new(env!("CARGO_MANIFEST_DIR")).join("../../traces").join(name);
+        let trial = Trial::open(&path("gcc.qtrace"), None).unwrap();
+        let replayed = replay(&trial, &[FolioSet::FRAMES]).unwrap();
+        let alone = Priced::new(&trial, &replayed).unwrap();
+        let with = |names: &[&str]| {
+            let recordings: Vec<_> = names.iter().map(|name| path(name)).collect();
+            alone.clone().with_prices_of(&recordings, &trial, replayed.clone()).unwrap().sizes[0]
+        };
+        let (first, other) = (alone.sizes[0], with(&["node.qtrace"]));
+        assert_eq!(with(&[]).fault_ns, first.fault_ns);
+        assert_eq!(with(&["gcc.qtrace"]).fault_ns, first.fault_ns);
+        assert_ne!(other.fault_ns, first.fault_ns);
+        assert_eq!((other.faults, other.peak_rss), (first.faults, first.peak_rss));
     }
 
     #[test]

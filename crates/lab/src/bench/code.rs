@@ -29,6 +29,21 @@ pub const LIBRARY_AND_MACHINE: &[&str] = &["crates/quire/src/", "crates/hosted/s
 /// The kernels that clear memory and the policy that chooses one.
 pub const CLEARING: &[&str] = &["crates/quire/src/clear/", "crates/quire/src/arch/"];
 
+/// What runs the arms of every experiment, and the kernel's side of them.
+pub const RUNNER: &[&str] = &[
+    "crates/lab/src/bench/runner.rs",
+    "crates/lab/src/bench/stats.rs",
+    "crates/lab/src/bench/counts.rs",
+    "crates/lab/src/bench/beside.rs",
+    "crates/lab/src/bench/folio.rs",
+    "crates/lab/src/bench/memory.rs",
+    "crates/lab/src/bench/linux/",
+    "crates/lab/src/bench/ours/",
+    "crates/replay/src/host/cycles.rs",
+    "crates/replay/src/host/threads.rs",
+    "crates/hosted/src/",
+];
+
 /// The hash of the sources below the paths of `lists`, in hexadecimal, as of this build. Empty if a path has
 /// no source, as in a build outside the repository.
 pub fn hash(lists: &[&[&str]]) -> String {

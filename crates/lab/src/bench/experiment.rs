@@ -43,6 +43,8 @@ pub struct Experiment {
     pub apart: &'static [&'static str],
     /// Figures to reach.
     pub goals: &'static [Goal],
+    /// The file of the repository that says what is measured: `file!()` there.
+    pub file: &'static str,
     /// Folders (with `/` behind them) and files of the repository whose code is measured, in lists.
     pub code: &'static [&'static [&'static str]],
     /// Builds cases and arms and measures them.

@@ -38,6 +38,10 @@ pub struct Row {
     /// sources.
     #[serde(default)]
     pub code: String,
+    /// The hash of the code that measures: what runs the arms, the other side, and the experiment's own file; empty
+    /// as above.
+    #[serde(default)]
+    pub runner: String,
     /// Why there are no samples; `null` when there are.
     pub skipped: Option<String>,
 }

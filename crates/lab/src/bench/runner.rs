@@ -172,6 +172,7 @@ impl Runner {
             machine: self.machine.clone(),
             commit: machine::commit().to_owned(),
             code: code::hash(experiment.code),
+            runner: code::hash(&[code::RUNNER, &[experiment.file]]),
             skipped,
         };
         match &track.state {

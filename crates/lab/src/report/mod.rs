@@ -2,7 +2,7 @@
 //! figures.
 //!
 //! ```text
-//! results   one file for each experiment, machine and commit: medians and spread of each launch
+//! results   one file for each experiment, machine and state of the code: medians and spread of each launch
 //! judge     which figures missed their goal, and where this library is slower than another arm
 //! page      the page, from the results, the goals beside the experiments and the notes
 //! html      a page for a browser, from the figures of a run
@@ -47,7 +47,7 @@ enum Command {
     },
     /// Keep the medians and the spread of one launch of `quire bench --json`.
     ///
-    /// Launches of the same experiment on the same machine and commit go into one file.
+    /// Launches of the same experiment on the same machine go into one file while the code is the same.
     Add {
         /// Files that `quire bench --json` wrote, one for each launch.
         #[arg(value_name = "FILE", required = true)]

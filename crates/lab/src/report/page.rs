@@ -212,6 +212,8 @@ fn of_run(run: Run<'_>) -> [String; 12] {
         (Some(others), Some(stolen)) => format!("{:.1} %, {:.1} %", others * 100.0, stolen * 100.0),
         _ => "not recorded".to_owned(),
     };
+    let later = header.launches.iter().filter_map(|launch| launch.commit.as_deref());
+    let commits = distinct(std::iter::once(header.commit.as_str()).chain(later));
     let remarks = distinct(header.launches.iter().filter_map(|launch| launch.remark.as_deref()));
     [
         run.number.to_string(),
@@ -219,7 +221,7 @@ fn of_run(run: Run<'_>) -> [String; 12] {
         processor,
         format!("{}, {} GiB", number("cpus"), number("memory_gib")),
         word("kernel"),
-        header.commit.clone(),
+        commits.join(", "),
         word("rustc"),
         header.taken.clone(),
         header.launches.len().to_string(),

@@ -1,4 +1,5 @@
-//! The files that keep results: one for each experiment, machine and commit, as JSON lines.
+//! The files that keep results: one for each experiment, machine and state of the code, as JSON lines. It is named after
+//! the first commit that was measured in this state.
 //!
 //! The first line is the [`Header`], each other one a [`Series`]: a metric of an arm in a case, with the spread of the
 //! samples of each launch.
@@ -21,9 +22,13 @@ use crate::output::{Target, quoted};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Header {
     pub experiment: String,
+    /// The commit of the first launch.
     pub commit: String,
     /// The hash of the measured code.
     pub code: String,
+    /// The hash of the code that measured; empty if it is not known.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub runner: String,
     /// The day of the last launch.
     pub taken: String,
     /// The machine, the kernel and the compiler.
@@ -34,6 +39,9 @@ pub struct Header {
 /// The common part of one launch's lines.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Launch {
+    /// Its commit, if it is not the first launch's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub commit: Option<String>,
     /// The load average of one minute when it began.
     pub load: Option<f64>,
     /// The share of the CPU time that other processes used meanwhile.
@@ -153,21 +161,9 @@ fn keep_one(first: &Row, rows: &[Row], folder: &Path, remark: Option<&str>) -> R
     let rounded = |share: Option<f64>, parts: f64| share.map(|share| (share * parts).round() / parts);
     let directory = folder.join(&first.experiment);
     fs::create_dir_all(&directory).with_context(|| format!("cannot create {}", quoted(&directory)))?;
-    let path = directory.join(format!("{}-{}.jsonl", slug(&machine), first.commit));
-    let mut results = if path.exists() {
-        read(&path)?
-    } else {
-        let header = Header {
-            experiment: first.experiment.clone(),
-            commit: first.commit.clone(),
-            code: first.code.clone(),
-            taken: String::new(),
-            machine: machine.clone(),
-            launches: Vec::new(),
-        };
-        Results { header, series: Vec::new() }
-    };
-    if results.header.code != first.code || results.header.machine != machine {
+    let (path, mut results) = file_of(first, &machine, &directory)?;
+    let same_code = (&results.header.code, &results.header.runner) == (&first.code, &first.runner);
+    if !same_code || results.header.machine != machine {
         bail!(
             "{} has figures of other code or of another state of the machine: remove it, or measure a clean commit",
             quoted(&path)
@@ -177,6 +173,7 @@ fn keep_one(first: &Row, rows: &[Row], folder: &Path, remark: Option<&str>) -> R
     let number = results.header.launches.len();
     let remark = remark.map(str::to_owned);
     results.header.launches.push(Launch {
+        commit: (first.commit != results.header.commit).then(|| first.commit.clone()),
         load: rounded(load, 100.0),
         others: rounded(others, 1000.0),
         stolen: rounded(stolen, 1000.0),
@@ -186,6 +183,34 @@ fn keep_one(first: &Row, rows: &[Row], folder: &Path, remark: Option<&str>) -> R
     rows.iter().for_each(|row| results.add(number, row));
     Target::named(&path)?.write(&results.bytes()?)?;
     Ok(path)
+}
+
+/// The file that a launch with the row `first` on `machine` belongs to, and what it holds: that of the same code, measured
+/// in the same way, whatever the commit; else one of its own.
+fn file_of(first: &Row, machine: &Value, directory: &Path) -> Result<(PathBuf, Results)> {
+    let path = directory.join(format!("{}-{}.jsonl", slug(machine), first.commit));
+    if path.exists() {
+        let results = read(&path)?;
+        return Ok((path, results));
+    }
+    for other in entries(directory)?.into_iter().filter(|path| is_results(path)) {
+        let results = read(&other)?;
+        let header = &results.header;
+        let same_code = (&header.code, &header.runner) == (&first.code, &first.runner);
+        if same_code && !header.code.is_empty() && !header.runner.is_empty() && header.machine == *machine {
+            return Ok((other, results));
+        }
+    }
+    let header = Header {
+        experiment: first.experiment.clone(),
+        commit: first.commit.clone(),
+        code: first.code.clone(),
+        runner: first.runner.clone(),
+        taken: String::new(),
+        machine: machine.clone(),
+        launches: Vec::new(),
+    };
+    Ok((path, Results { header, series: Vec::new() }))
 }
 
 impl Results {
@@ -257,8 +282,12 @@ pub fn load(folder: &Path) -> Result<Vec<Results>> {
             paths.extend(entries(&directory)?);
         }
     }
-    paths.retain(|path| path.extension().is_some_and(|extension| extension == "jsonl"));
+    paths.retain(|path| is_results(path));
     paths.iter().map(|path| read(path)).collect()
+}
+
+fn is_results(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension == "jsonl")
 }
 
 fn entries(folder: &Path) -> Result<Vec<PathBuf>> {

@@ -28,6 +28,7 @@ pub const EXPERIMENT: Experiment = Experiment {
         Goal::new("metadata under 0.02 % of 1 TiB", "quire", &["1TiB"], AtMost(200.0))
             .counter("metadata_ppm"),
     ],
+    file: file!(),
     code: &[code::FRAMES, &["crates/lab/src/bench/arms/boot/"]],
     run,
     appendix: Some(metadata),

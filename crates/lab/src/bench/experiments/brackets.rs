@@ -41,6 +41,7 @@ pub const EXPERIMENT: Experiment = Experiment {
         AtMost(0.0),
     )
     .counter("brackets")],
+    file: file!(),
     code: &[code::LIBRARY_AND_MACHINE, &["crates/lab/src/bench/arms/brackets/"]],
     run,
     appendix: Some(by_verb),

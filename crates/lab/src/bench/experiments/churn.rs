@@ -34,6 +34,7 @@ pub const EXPERIMENT: Experiment = Experiment {
     apart: &[],
     goals: &[Goal::new("one page: never slower than `per-page`", "quire", &["4KiB"], AtMost(1.0))
         .over(BestOf(&["per-page"]))],
+    file: file!(),
     code: &[code::LIBRARY_AND_MACHINE, &["crates/lab/src/bench/arms/churn/"]],
     run,
     appendix: Some(|rows| Ok(format!("{}\n{}", beside::per_page(rows), counts::per_gib(rows)))),

@@ -75,6 +75,7 @@ pub const EXPERIMENT: Experiment = Experiment {
         .metric("rate")
         .over(Over::ArmInCase("linux", "populate/1GiB")),
     ],
+    file: file!(),
     code: &[code::LIBRARY_AND_MACHINE, &["crates/lab/src/bench/arms/clear/"]],
     run,
     appendix: Some(goals),

@@ -39,6 +39,7 @@ pub const EXPERIMENT: Experiment = Experiment {
         AtMost(1.15),
     )
     .over(BestOf(&["none"]))],
+    file: file!(),
     code: &[code::CLEARING, &["crates/lab/src/bench/arms/clear/"]],
     run,
     appendix: Some(goals),

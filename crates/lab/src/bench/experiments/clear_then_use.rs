@@ -51,6 +51,7 @@ pub const EXPERIMENT: Experiment = Experiment {
         AtMost(1.05),
     )
     .over(BestOf(KERNELS))],
+    file: file!(),
     code: &[code::CLEARING, &["crates/lab/src/bench/arms/clear/"]],
     run,
     appendix: Some(goals),

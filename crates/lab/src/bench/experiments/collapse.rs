@@ -81,6 +81,7 @@ pub const EXPERIMENT: Experiment = Experiment {
         Goal::new("no notifier bracket", "quire", &["staged/guest", "direct/guest"], AtMost(0.0))
             .counter("invalidate_brackets"),
     ],
+    file: file!(),
     code: &[code::LIBRARY_AND_MACHINE, &["crates/lab/src/bench/arms/collapse_huge/"]],
     run,
     appendix: Some(beside_each_other),

@@ -40,6 +40,7 @@ pub const EXPERIMENT: Experiment = Experiment {
         Times(3.0),
     )
     .over(BestOf(&["linux"]))],
+    file: file!(),
     code: &[code::LIBRARY_AND_MACHINE, &["crates/lab/src/bench/arms/collapse/"]],
     run,
     appendix: Some(appendix),

@@ -37,6 +37,7 @@ pub const EXPERIMENT: Experiment = Experiment {
     own: &["in-block"],
     apart: &[],
     goals: &[],
+    file: file!(),
     code: &[code::LIBRARY_AND_MACHINE, &["crates/lab/src/bench/arms/pool/"]],
     run,
     appendix: Some(beside_published),

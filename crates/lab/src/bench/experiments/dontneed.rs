@@ -23,6 +23,7 @@ pub const EXPERIMENT: Experiment = Experiment {
     own: &["quire"],
     apart: &[],
     goals: &[],
+    file: file!(),
     code: &[code::LIBRARY_AND_MACHINE, &["crates/lab/src/bench/arms/dontneed/"]],
     run,
     appendix: Some(|rows| Ok(format!("{}\n{}", beside::per_page(rows), counts::per_gib(rows)))),

@@ -34,6 +34,7 @@ pub const EXPERIMENT: Experiment = Experiment {
         Goal::new("no flush", "quire", &["4KiB", "64KiB", "2MiB-pte", "2MiB-pmd"], AtMost(0.0))
             .counter("nr_tlb_local_flush_all"),
     ],
+    file: file!(),
     code: &[code::LIBRARY_AND_MACHINE, &["crates/lab/src/bench/arms/exit/"]],
     run,
     appendix: Some(|rows| Ok(format!("{}\n{}", beside::per_page(rows), counts::per_gib(rows)))),

@@ -34,6 +34,7 @@ pub const EXPERIMENT: Experiment = Experiment {
         AtMost(150.0 * 262_144.0),
     )
     .metric(REST.name)],
+    file: file!(),
     code: &[code::LIBRARY_AND_MACHINE, &["crates/lab/src/bench/arms/fault/"]],
     run,
     appendix: None,

@@ -47,6 +47,7 @@ pub const EXPERIMENT: Experiment = Experiment {
             AtMost(1e4),
         ),
     ],
+    file: file!(),
     code: &[code::LIBRARY_AND_MACHINE, &["crates/lab/src/bench/arms/gigantic/"]],
     run,
     appendix: Some(goals),

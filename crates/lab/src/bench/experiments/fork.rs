@@ -52,6 +52,7 @@ pub const EXPERIMENT: Experiment = Experiment {
         )
         .over(BestOf(&["copied"])),
     ],
+    file: file!(),
     code: &[code::LIBRARY_AND_MACHINE, &["crates/lab/src/bench/arms/fork/"]],
     run,
     appendix: Some(appendix),

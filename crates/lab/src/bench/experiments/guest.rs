@@ -59,6 +59,7 @@ pub const EXPERIMENT: Experiment = Experiment {
         Goal::new("the first program after 50 ms", "quire", &["boot/time"], AtMost(50e6)),
         Goal::new("under 4 MiB of 1 GiB in use", "quire", &["memory"], AtMost(4096.0)).metric("memory"),
     ],
+    file: file!(),
     code: &[code::LIBRARY, &["kernel/src/", "crates/interop/src/", "crates/lab/src/bench/guest/"]],
     run: guest::measure,
     appendix: None,

@@ -109,6 +109,7 @@ pub const EXPERIMENT: Experiment = Experiment {
         Goal::new("no broadcast", "in-block", &["grow/*", "shrink/*"], AtMost(0.0)).counter("broadcasts"),
         Goal::new("no allocation to shrink", "in-block", &["shrink/*"], AtMost(0.0)).counter("frames_needed"),
     ],
+    file: file!(),
     code: &[code::LIBRARY_AND_MACHINE, &["crates/lab/src/bench/arms/pool/"]],
     run,
     appendix: Some(beside_published),

@@ -31,6 +31,7 @@ pub const EXPERIMENT: Experiment = Experiment {
     own: &["collapse"],
     apart: &["frames", "collapse-split", "large", "large-split"],
     goals: &[],
+    file: file!(),
     code: &[code::LIBRARY_AND_MACHINE, &["crates/lab/src/bench/arms/khugepaged/"]],
     run,
     appendix: Some(appendix),

@@ -50,6 +50,7 @@ pub const EXPERIMENT: Experiment = Experiment {
         )
         .over(BestOf(&["head-only-by-leaf"])),
     ],
+    file: file!(),
     code: &[code::LIBRARY_AND_MACHINE, &["crates/lab/src/bench/arms/mapcount/"]],
     run,
     appendix: Some(beside_each_other),

@@ -59,6 +59,7 @@ pub const EXPERIMENT: Experiment = Experiment {
         AtMost(1e5),
     )
     .metric("longest-stretch")],
+    file: file!(),
     code: &[code::LIBRARY_AND_MACHINE, &["crates/lab/src/bench/arms/gigantic/"]],
     run,
     appendix: Some(beside_published),

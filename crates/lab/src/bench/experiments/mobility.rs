@@ -26,6 +26,7 @@ pub const EXPERIMENT: Experiment = Experiment {
     own: &["quire"],
     apart: &[],
     goals: &[],
+    file: file!(),
     code: &[code::FRAMES, &["crates/lab/src/bench/arms/mobility/"]],
     run,
     appendix: Some(blocks),

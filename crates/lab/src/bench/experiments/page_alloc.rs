@@ -119,6 +119,7 @@ pub const EXPERIMENT: Experiment = Experiment {
         Goal::new("no request is refused while a frame is free", "quire", &["near-exhaustion"], AtMost(0.0))
             .counter("left"),
     ],
+    file: file!(),
     code: &[code::FRAMES, &["crates/lab/src/bench/arms/page_alloc/"]],
     run,
     appendix: Some(sweep_beside_published),

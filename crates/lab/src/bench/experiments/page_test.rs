@@ -25,6 +25,7 @@ pub const EXPERIMENT: Experiment = Experiment {
     own: &["quire"],
     apart: &[],
     goals: &[],
+    file: file!(),
     code: &[code::LIBRARY_AND_MACHINE, &["crates/lab/src/bench/arms/heap/"]],
     run,
     appendix: Some(appendix),

@@ -59,6 +59,7 @@ pub const EXPERIMENT: Experiment = Experiment {
         )
         .over(Over::Case("pairs/2threads/0")),
     ],
+    file: file!(),
     code: &[code::FRAMES, &["crates/lab/src/bench/arms/interrupts/"]],
     run,
     appendix: Some(cliff),

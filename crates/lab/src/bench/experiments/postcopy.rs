@@ -54,6 +54,7 @@ pub const EXPERIMENT: Experiment = Experiment {
         Goal::new("the same asleep: no longer than `linux`", "4KiB-sleeping", &["1GiB/10Gbit"], AtMost(1.0))
             .over(BestOf(&["linux"])),
     ],
+    file: file!(),
     code: &[code::LIBRARY_AND_MACHINE, &["crates/lab/src/bench/arms/postcopy/"]],
     run,
     appendix: Some(over_the_link),

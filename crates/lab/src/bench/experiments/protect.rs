@@ -28,6 +28,7 @@ pub const EXPERIMENT: Experiment = Experiment {
             .over(BestOf(&["linux"])),
         Goal::new("folios of 64 KiB: 10 times", "quire", &["64KiB"], Times(10.0)).over(BestOf(&["linux"])),
     ],
+    file: file!(),
     code: &[code::LIBRARY_AND_MACHINE, &["crates/lab/src/bench/arms/protect/"]],
     run,
     appendix: Some(|rows| Ok(counts::per_gib(rows))),

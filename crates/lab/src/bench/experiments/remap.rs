@@ -27,6 +27,7 @@ pub const EXPERIMENT: Experiment = Experiment {
     own: &["quire"],
     apart: &[],
     goals: &[],
+    file: file!(),
     code: &[code::LIBRARY_AND_MACHINE, &["crates/lab/src/bench/arms/remap/"]],
     run,
     appendix: Some(|rows| Ok(counts::per_gib(rows))),

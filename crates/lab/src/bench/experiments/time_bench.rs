@@ -30,6 +30,7 @@ pub const EXPERIMENT: Experiment = Experiment {
     own: &["quire"],
     apart: &[],
     goals: &[],
+    file: file!(),
     code: &[code::FRAMES, &["crates/lab/src/bench/arms/primitives/"]],
     run,
     appendix: Some(beside_published),

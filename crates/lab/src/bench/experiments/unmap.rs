@@ -84,6 +84,7 @@ pub const EXPERIMENT: Experiment = Experiment {
         )
         .counter("ipis"),
     ],
+    file: file!(),
     code: &[code::LIBRARY_AND_MACHINE, &["crates/lab/src/bench/arms/unmap/"]],
     run,
     appendix: Some(appendix),

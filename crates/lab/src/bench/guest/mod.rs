@@ -117,6 +117,7 @@ fn row(
         machine: machine::describe(),
         commit: machine::commit().to_owned(),
         code: code::hash(experiment.code),
+        runner: code::hash(&[code::RUNNER, &[experiment.file]]),
         skipped: figure.err(),
     }
 }

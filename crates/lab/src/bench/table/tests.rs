@@ -15,6 +15,7 @@ const QUESTION: Experiment = Experiment {
     own: &["first"],
     apart: &[],
     goals: &[],
+    file: "",
     code: &[],
     run: |_, _| Ok(Measured { rows: Vec::new(), about: Vec::new() }),
     appendix: None,
@@ -37,6 +38,7 @@ fn row(arm: &str, samples: &[f64], skipped: Option<&str>) -> Row {
         machine: json!({}),
         commit: String::new(),
         code: String::new(),
+        runner: String::new(),
         skipped: skipped.map(str::to_owned),
     }
 }

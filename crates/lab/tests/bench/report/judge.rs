@@ -45,7 +45,8 @@ fn a_faster_arm_is_found_with_the_launches_in_which_it_is() {
 fn a_case_is_taken_from_the_newest_run_that_has_it() {
     let old =
         vec![row("unmap", "4KiB", "quire", "time", &[1.0]), row("unmap", "8KiB", "quire", "time", &[1.0])];
-    let new = vec![Row { commit: "newer".to_owned(), ..row("unmap", "4KiB", "quire", "time", &[1.0]) }];
+    let row = row("unmap", "4KiB", "quire", "time", &[1.0]);
+    let new = vec![Row { commit: "newer".to_owned(), code: "other".to_owned(), ..row }];
     let mut all = kept(&[old, new]);
     for results in &mut all {
         let day = if results.header.commit == "newer" { "2026-02-01" } else { "2026-01-31" };

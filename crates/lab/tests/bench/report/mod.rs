@@ -24,6 +24,7 @@ fn row(experiment: &str, case: &str, arm: &str, metric: &str, samples: &[f64]) -
         machine: json!({ "cpu": "A CPU", "cpus": 2, "opt_level": "3", "load_at_start": 0.5, "cpu_of_others": 0.01234, "cpu_stolen": 0.0 }),
         commit: "0123456789ab".to_owned(),
         code: "code".to_owned(),
+        runner: "runner".to_owned(),
         skipped: samples.is_empty().then(|| "a reason".to_owned()),
     }
 }
@@ -71,10 +72,33 @@ fn figures_that_say_nothing_are_refused() {
 }
 
 #[test]
-fn experiments_and_commits_have_files_of_their_own() {
+fn experiments_and_other_code_have_files_of_their_own() {
     let fault = row("fault", "4KiB", "quire", "time", &[1.0]);
-    let later = Row { commit: "ba9876543210".to_owned(), ..fault.clone() };
-    assert_eq!(kept(&[vec![row("unmap", "4KiB", "quire", "time", &[1.0]), fault], vec![later]]).len(), 3);
+    let later = |code: &str, runner: &str| Row {
+        commit: "ba9876543210".to_owned(),
+        code: code.to_owned(),
+        runner: runner.to_owned(),
+        ..fault.clone()
+    };
+    let unmap = row("unmap", "4KiB", "quire", "time", &[1.0]);
+    let files = |later: Row| kept(&[vec![unmap.clone(), fault.clone()], vec![later]]).len();
+    assert_eq!(files(later("other", "runner")), 3, "the library has changed");
+    assert_eq!(files(later("code", "other")), 3, "the way of measuring has changed");
+    let unknown = Row { runner: String::new(), ..fault.clone() };
+    assert_eq!(kept(&[vec![unknown], vec![later("code", "")]]).len(), 2, "may have changed");
+}
+
+#[test]
+fn launches_of_later_commits_add_up_while_what_is_measured_and_measures_is_the_same() {
+    let first = row("unmap", "4KiB", "quire", "time", &[1.0]);
+    let later = Row { commit: "ba9876543210".to_owned(), samples: vec![3.0], ..first.clone() };
+    let again = Row { commit: "ba9876543210".to_owned(), samples: vec![5.0], ..first.clone() };
+    let all = kept(&[vec![first], vec![later], vec![again]]);
+    let [results] = all.as_slice() else { panic!("one file") };
+    assert_eq!(results.header.commit, "0123456789ab");
+    let commits: Vec<_> = results.header.launches.iter().map(|launch| launch.commit.as_deref()).collect();
+    assert_eq!(commits, [None, Some("ba9876543210"), Some("ba9876543210")]);
+    assert_eq!(results.series[0].of_all().unwrap().median, 3.0);
 }
 
 #[test]
@@ -85,5 +109,7 @@ fn every_experiment_names_code_that_exists() {
             "{}: a path of `code` has no source",
             experiment.name
         );
+        let runner = lab::bench::code::hash(&[lab::bench::code::RUNNER, &[experiment.file]]);
+        assert!(!runner.is_empty(), "{}: no source", experiment.name);
     }
 }

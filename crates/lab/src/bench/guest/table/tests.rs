@@ -22,6 +22,7 @@ fn row(name: &str, arm: &str, figure: Result<f64, &str>) -> Row {
         machine: serde_json::Value::Null,
         commit: String::new(),
         code: String::new(),
+        runner: String::new(),
         skipped: figure.err().map(str::to_owned),
     }
 }

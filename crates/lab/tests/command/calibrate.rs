@@ -140,6 +140,14 @@ fn prices_of_the_kernel_are_saved_and_settings_put_back() {
     }
     let shown = text(&measured.stdout);
     assert!(["4KiB", "64KiB", "2MiB"].iter().all(|size| shown.contains(size)), "{shown}");
+    match saved["recorder_ns"].as_object() {
+        Some(kinds) => {
+            assert_eq!(kinds.keys().collect::<Vec<_>>(), ["anon", "cow-copy", "file-minor"], "{saved}");
+            assert!(shown.contains("a fault takes longer in a recording by"), "{shown}");
+        }
+        // Without the right to record.
+        None => assert!(text(&measured.stderr).contains("what a recording adds to a fault is not known")),
+    }
     let trace = concat!(env!("CARGO_MANIFEST_DIR"), "/../../traces/gcc.qtrace");
     let advised = quire(directory.path(), &["advise", "--format", "json", "--prices", name, trace]);
     let line: Value = serde_json::from_slice(&advised.stdout).unwrap();

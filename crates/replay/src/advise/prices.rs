@@ -1,6 +1,7 @@
 //! What Linux pays for a fault, by kind and by folio size.
 //!
 //! All kinds of faults cost what was recorded: how long one takes depends on what the program does to the caches between them.
+//! Where `quire calibrate --kernel` measured what the recording itself adds, on the machine of the recording, they cost less by it.
 //! A folio of zeroes above 4 KiB costs what `quire calibrate --kernel` measured it to take longer on this machine; without that,
 //! the clearing of its further memory. In a program that was recorded on another machine, faults that bring in folios of zeroes
 //! cost what was measured here alone.
@@ -31,6 +32,8 @@ pub(crate) struct Prices {
     pub(super) folios: [f64; ORDERS],
     /// Nanoseconds of a walk through the page tables, if they were measured with the others.
     pub(super) walk_ns: Option<f64>,
+    /// Nanoseconds that a recorded time of a fault of no special kind is too long; those above lack them already.
+    recorder_ns: f64,
     /// How far single faults of a folio size are apart, by order, if that was measured with the others.
     pub(super) spreads: BTreeMap<u8, FaultSpread>,
     pub(super) source: Source,
@@ -58,7 +61,14 @@ impl Prices {
         Ok(match calibrate::kernel_prices(file)? {
             Ok((path, measured)) => {
                 let here = measured.are_of(&header.kernel, &header.cpu);
-                Self::measured(kinds, &measured, further_ns, recorded(anon).filter(|_| here), path)
+                let recorder_ns = |kind| if here { measured.of_recorder(kind) } else { 0.0 };
+                let known =
+                    |kind: usize| Some((recorded(kind)? - recorder_ns(FaultKind::NAMES[kind])).max(0.0));
+                let kinds = std::array::from_fn(|kind| known(kind).unwrap_or(USUAL_NS[kind]));
+                Self {
+                    recorder_ns: recorder_ns(FaultKind::Anon.name()),
+                    ..Self::measured(kinds, &measured, further_ns, known(anon).filter(|_| here), path)
+                }
             }
             Err(why) => {
                 let (first_ns, recorded) = (kinds[anon], recorded(anon).is_some());
@@ -67,6 +77,7 @@ impl Prices {
                     kinds,
                     folios,
                     walk_ns: None,
+                    recorder_ns: 0.0,
                     spreads: BTreeMap::new(),
                     source: Source::Assumed { recorded, first_ns, further_ns, why },
                 }
@@ -96,12 +107,17 @@ impl Prices {
         kinds[FaultKind::Anon as usize] = first;
         let spreads = KernelPrices::by_order(&measured.fault_spread);
         let source = Source::Measured { file, recorded: of_a_page.is_some() };
-        Self { kinds, folios, walk_ns: measured.walk_ns, spreads, source }
+        Self { kinds, folios, walk_ns: measured.walk_ns, recorder_ns: 0.0, spreads, source }
     }
 
     /// Nanoseconds of a fault that brings in a single page of zeroes.
     pub(crate) const fn of_a_page(&self) -> f64 {
         self.folios[0]
+    }
+
+    /// Nanoseconds of a fault of no kind above, from its recorded time.
+    pub(crate) fn without_recorder(&self, recorded_ns: u64) -> f64 {
+        (recorded_ns as f64 - self.recorder_ns).max(0.0)
     }
 
     /// Nanoseconds of a fault that copies a page.
@@ -153,7 +169,10 @@ fn further(order: usize, than: usize) -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::{Value, json};
+
     use super::*;
+    use crate::replay::{FolioSet, Trial};
 
     #[test]
     fn a_program_of_this_machine_pays_its_recorded_price_and_what_larger_folios_take_longer() {
@@ -169,5 +188,35 @@ mod tests {
         let other = Prices::measured(kinds, &measured, 100.0, None, PathBuf::new());
         assert_eq!((other.folios[0], other.folios[2], other.folios[9]), (500.0, 700.0, 50_500.0));
         assert_eq!((other.kinds[FaultKind::Anon as usize], other.of_a_copy()), (500.0, 900.0));
+    }
+
+    #[test]
+    fn what_a_recording_adds_is_no_price() {
+        let trace = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../traces/gcc.qtrace");
+        let trial = Trial::open(&trace, None).unwrap();
+        let frames = trial.replay(&[FolioSet::FRAMES]).unwrap().0.remove(0);
+        let header = Header { cpu: "a processor".into(), ..trial.header().clone() };
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("prices.json");
+        let prices = |recorder: &str, cpu: &str| {
+            let text = json!({ "version": 1, "kernel": header.kernel, "cpu": cpu, "fault_ns": { "4": 500.0, "64": 9500.0 },
+                "recorder_ns": serde_json::from_str::<Value>(recorder).unwrap() });
+            std::fs::write(&file, text.to_string()).unwrap();
+            Prices::of(&frames, &header, Some(&file)).unwrap()
+        };
+        let (before, after) =
+            (prices("{}", &header.cpu), prices(r#"{"anon":100.0,"file-minor":150.0}"#, &header.cpu));
+        let apart = |kind: FaultKind| before.kinds[kind as usize] - after.kinds[kind as usize];
+        let kinds = [FaultKind::Anon, FaultKind::FileMinor, FaultKind::Cow];
+        assert_eq!(kinds.map(apart), [100.0, 150.0, 100.0]);
+        assert_eq!(after.of_a_page(), before.of_a_page() - 100.0);
+        assert_eq!(
+            after.folios[4] - after.folios[0],
+            9000.0,
+            "what a larger folio takes longer is not recorded"
+        );
+        assert_eq!((after.without_recorder(700), before.without_recorder(700)), (600.0, 700.0));
+        let elsewhere = prices(r#"{"anon":100.0}"#, "another");
+        assert_eq!(elsewhere.kinds[FaultKind::Cow as usize], before.kinds[FaultKind::Cow as usize]);
     }
 }

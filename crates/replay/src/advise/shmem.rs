@@ -49,7 +49,10 @@ impl Shmem {
         let mut tried = vec![baseline];
         tried.extend(FolioSet::each().filter(|set| set.is_within(known) && *set != baseline));
         let Some(shmem) = trial.shmem(&tried)? else { return Ok(None) };
-        let first_ns = if shmem.recorded_ns > 0 { shmem.recorded_ns as f64 } else { prices.of_a_page() };
+        let first_ns = match shmem.recorded_ns {
+            0 => prices.of_a_page(),
+            recorded => prices.without_recorder(recorded),
+        };
         let scored = |figures: ShmemFigures| {
             let score = score(&figures, prices, first_ns);
             (figures, score)

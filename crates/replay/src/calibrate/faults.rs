@@ -9,7 +9,8 @@ use memmap2::{Advice, MmapOptions};
 use nix::time::{ClockId, clock_gettime};
 use quire::arch::Caches;
 
-use super::{FaultSpread, KernelPrices, walk_ns};
+use super::{FaultSpread, KernelPrices, recorder, walk_ns};
+use crate::output::say;
 use crate::settings::{Places, Settings};
 
 /// The largest folio, to whose multiples the memory is aligned.
@@ -58,27 +59,42 @@ pub(super) fn measure(smoke: bool) -> Result<KernelPrices> {
         .collect();
     ensure!(prices.contains_key(&4), "no fault was measured");
     let spreads = measured().map(|(kib, rounds)| (*kib as u64, FaultSpread::of(rounds.concat()))).collect();
-    Ok(KernelPrices::of_this_machine(prices, spreads, walk))
+    let recorder = recorder::measure(smoke).unwrap_or_else(|error| {
+        say(format_args!("quire: what a recording adds to a fault is not known: {error:#}"));
+        BTreeMap::new()
+    });
+    Ok(KernelPrices::of_this_machine(prices, spreads, walk).with_recorder(recorder))
 }
 
-/// Nanoseconds of each fault, which a store to the first byte of every folio takes. Between two faults a program uses its
-/// memory, so that the kernel finds its code and data in the caches of the last level: twice what those before it hold is read.
+/// Nanoseconds of each fault, which a store to the first byte of every folio takes.
 fn touch(kib: usize, bytes: usize) -> io::Result<Vec<f64>> {
     let mut memory = MmapOptions::new().len(bytes + ALIGN).map_anon()?;
     memory.advise(if kib == 4 { Advice::NoHugePage } else { Advice::HugePage })?;
     let first = memory.as_ptr().align_offset(ALIGN);
-    let between = vec![1u8; 2 * (Caches::detect().second as usize).clamp(LEAST_CACHE, MOST_CACHE)];
+    let count = (bytes / 1024 / kib).min(MOST_FOLIOS);
+    let faults = each(count, twice_the_caches(), |at| memory[first + at * kib * 1024] = 1)?;
+    std::hint::black_box(&mut memory);
+    Ok(faults)
+}
+
+/// Twice the bytes that the caches before the last one hold: a program that reads them between two faults leaves the kernel's
+/// code and data in caches of the last level.
+fn twice_the_caches() -> usize {
+    2 * (Caches::detect().second as usize).clamp(LEAST_CACHE, MOST_CACHE)
+}
+
+/// Nanoseconds of each of these faults, which `fault` takes; `between` bytes are read between two of them.
+pub(super) fn each(count: usize, between: usize, mut fault: impl FnMut(usize)) -> io::Result<Vec<f64>> {
+    let between = vec![1u8; between];
     let clock = median((0..1000).map(|_| Instant::now().elapsed().as_nanos() as f64));
     // Filled beforehand: a page of it that is new would be a fault of its own.
-    let mut faults = vec![1.0; (bytes / 1024 / kib).min(MOST_FOLIOS)];
-    let folios = memory[first..first + bytes].iter_mut().step_by(kib * 1024);
+    let mut faults = vec![1.0; count];
     let mut spent = own_time()?;
-    for (byte, ns) in folios.zip(&mut faults) {
+    for (at, ns) in faults.iter_mut().enumerate() {
         std::hint::black_box(between.iter().step_by(64).map(|&byte| u64::from(byte)).sum::<u64>());
-        let took = time(&mut spent, || *std::hint::black_box(byte) = 1)?;
+        let took = time(&mut spent, || fault(std::hint::black_box(at)))?;
         *ns = (took.as_nanos() as f64 - clock).max(1.0);
     }
-    std::hint::black_box(&mut memory);
     Ok(faults)
 }
 
@@ -104,7 +120,7 @@ fn mean(times: &[f64]) -> f64 {
 }
 
 /// The mean of the middle half.
-fn usual(mut times: Vec<f64>) -> f64 {
+pub(crate) fn usual(mut times: Vec<f64>) -> f64 {
     times.sort_by(f64::total_cmp);
     let beside = times.len() / 4;
     mean(&times[beside..times.len() - beside])

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
+use quire::vm::FaultKind;
 use serde::{Deserialize, Serialize};
 
 use super::kept;
@@ -30,6 +31,9 @@ pub struct KernelPrices {
     /// Nanoseconds that an access takes longer if it misses the TLBs; files of older commands lack it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub walk_ns: Option<f64>,
+    /// Nanoseconds that a fault takes longer in a recording, by the name of its kind; files of older commands lack it.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub recorder_ns: BTreeMap<String, f64>,
 }
 
 /// Nanoseconds of single faults of one folio size.
@@ -65,7 +69,21 @@ impl KernelPrices {
         fault_spread: BTreeMap<u64, FaultSpread>,
         walk_ns: Option<f64>,
     ) -> Self {
-        Self { version: VERSION, kernel: release(), cpu: processor(), fault_ns, fault_spread, walk_ns }
+        let (kernel, cpu, recorder_ns) = (release(), processor(), BTreeMap::new());
+        Self { version: VERSION, kernel, cpu, fault_ns, fault_spread, walk_ns, recorder_ns }
+    }
+
+    /// The same, and what a recording adds to a fault.
+    #[must_use]
+    pub fn with_recorder(self, recorder_ns: BTreeMap<String, f64>) -> Self {
+        Self { recorder_ns, ..self }
+    }
+
+    /// Nanoseconds that a fault of this kind takes longer in a recording. Kinds that were not measured have what one has that
+    /// brings in a page of zeroes: the records of its begin and its end.
+    pub fn of_recorder(&self, kind: &str) -> f64 {
+        let of = |kind| self.recorder_ns.get(kind).copied();
+        of(kind).or_else(|| of(FaultKind::Anon.name())).unwrap_or(0.0)
     }
 
     /// Whether they are of this kernel and processor.
@@ -93,6 +111,11 @@ impl KernelPrices {
         }
         let walk = prices.walk_ns.unwrap_or_default();
         ensure!(walk.is_finite() && walk >= 0.0, "it has no time of a walk");
+        let recorder = prices
+            .recorder_ns
+            .iter()
+            .find(|(kind, ns)| !FaultKind::NAMES.contains(&kind.as_str()) || !ns.is_finite());
+        ensure!(recorder.is_none(), "it has no times of a recorder");
         Ok(prices)
     }
 

@@ -6,6 +6,7 @@ pub mod fuzzing;
 mod kept;
 mod kernel;
 mod measure;
+mod recorder;
 mod saved;
 mod show;
 mod walk;
@@ -17,6 +18,7 @@ use anyhow::Result;
 use quire::arch::CpuFeatures;
 use quire::clear::{Calibration, ClearPolicy};
 
+pub(crate) use faults::usual;
 pub use kept::{Chosen, choose, clearing_ns_per_frame, place};
 pub use kernel::{FaultSpread, Found, KernelPrices, kernel_place, kernel_prices};
 pub use measure::{Effort, measure};
@@ -36,7 +38,7 @@ pub struct Args {
     /// Show the measurement saved in FILE instead of taking one.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["save", "smoke"])]
     load: Option<PathBuf>,
-    /// Measure what this machine's Linux takes for a fault instead, by folio size, and what a walk after a TLB miss takes, for `quire advise`. Changes the settings of
+    /// Measure what this machine's Linux takes for a fault instead, by folio size, what a walk after a TLB miss takes, and how much longer a fault takes in a recording, for `quire advise`. Changes the settings of
     /// transparent huge pages meanwhile and puts them back; needs root. Kept in kernel-prices.json beside the other file.
     #[arg(long, conflicts_with_all = ["load", "vectors_ns"])]
     kernel: bool,

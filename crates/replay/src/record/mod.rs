@@ -6,6 +6,7 @@
 //! tracer, calls_by_ptrace, report, hold, progress   an ordinary user's system calls, traced by a process of its own
 //! attach, subject        the same of what already runs
 //! stop, present          stops a process for a moment; its mappings and present pages
+//! own                    faults of the calling thread, to learn what a recording adds to them
 //! overhead               what a recording costs the program, and a bound on it
 //! referenced             beside a recording: how many bytes of each mapping are referenced in an interval
 //! abi, privilege         numbers and arguments of calls; programs that gain rights by their file
@@ -31,6 +32,7 @@ mod hold;
 mod locks;
 mod options;
 mod overhead;
+mod own;
 mod parse;
 mod perf;
 mod populate;
@@ -66,6 +68,7 @@ pub use attach::{Attach, attach};
 pub use error::RecordError;
 pub use options::{Options, Wait};
 pub use overhead::{Costs, Overhead};
+pub(crate) use own::{OwnFault, OwnFaults};
 pub use referenced::{Referenced, ReferencedMapping, ReferencedProcess, Sampling};
 pub use subject::Subject;
 pub use summary::{Attached, Faults, Recorded, Summary};

@@ -6,6 +6,7 @@ use serde_json::Value;
 use super::fault_time::SAMPLE_NS;
 use super::measure::{Measured, Runs};
 use super::priced::Priced;
+use crate::calibrate::usual;
 use crate::host::{machine, threads};
 use crate::record::{Counted, Peak};
 use crate::replay::{FolioSet, Trial};
@@ -40,7 +41,7 @@ pub(super) struct Compared {
     pub(super) stopped_at_exit: bool,
     /// Runs under each size whose time in faults was sampled.
     pub(super) sampled_runs: usize,
-    /// Recordings of which a fault's time is the mean.
+    /// Recordings of which a fault's time is the mean of the middle half.
     pub(super) price_recordings: usize,
     /// Whether this machine's prices were measured (`quire calibrate --kernel`), or are assumed.
     pub(super) prices_measured: bool,
@@ -101,7 +102,7 @@ pub(super) struct Figure {
 /// Measured runs.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub(super) struct Spread {
-    /// Of sampled times the mean: a run has few samples.
+    /// Of sampled times the mean of the middle half: a run has few samples.
     pub(super) median: u64,
     pub(super) least: u64,
     pub(super) most: u64,
@@ -144,8 +145,8 @@ impl Compared {
                     rss_grain(),
                 ),
                 fault_ns: (!runs.fault_ns.is_empty()).then(|| {
-                    let mean = runs.fault_ns.iter().sum::<u64>() / runs.fault_ns.len() as u64;
-                    let measured = Spread { median: mean, ..Spread::of(runs.fault_ns.clone()) };
+                    let usual = usual(runs.fault_ns.iter().map(|ns| *ns as f64).collect()) as u64;
+                    let measured = Spread { median: usual, ..Spread::of(runs.fault_ns.clone()) };
                     // However much the runs differ: samples of a busy machine prove nothing.
                     let measured_alone = Spread { spread_percent: 0.0, ..measured };
                     let figure =

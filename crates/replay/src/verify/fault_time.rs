@@ -3,13 +3,17 @@
 //! A sample is in a fault if the trap's entry is in its call chain. Taking one lasts some 13 us in a virtual machine, and
 //! lengthens what it interrupts: at this rate by 3 %. These runs are others than those that are timed. The clock runs on each
 //! processor while it runs the program's control group: one that began anew with each process would miss those that are shorter
-//! than its period.
+//! than its period. One `perf` takes the samples of all runs, since it needs a second to begin and to end; the time of a sample
+//! tells its run.
 
-use std::ffi::{OsStr, OsString};
-use std::path::Path;
-use std::process::{Command, Stdio};
+use std::ffi::OsString;
+use std::io::{BufRead, BufReader, Read};
+use std::process::{ChildStdin, ChildStdout, Command, Stdio};
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use nix::time::{ClockId, clock_gettime};
+use tempfile::TempDir;
 
 use super::group::Group;
 use super::streams::Streams;
@@ -17,13 +21,20 @@ use super::streams::Streams;
 /// The program that samples, of Debian's package `linux-perf`.
 const PERF: &str = "perf";
 
-/// Samples of each second of processor time, in the kernel alone.
-const RATE: u32 = 2_000;
-/// What the time of a run is a multiple of.
-pub(super) const SAMPLE_NS: u64 = 1_000_000_000 / RATE as u64;
+/// The time between two samples of a processor, in the kernel alone; what the time of a run is a multiple of.
+pub(super) const SAMPLE_NS: u64 = 500_000;
 
 /// Where the processor enters the kernel for a page fault.
-const ENTRY: &str = "^asm_exc_page_fault$";
+const ENTRY: &str = "asm_exc_page_fault";
+
+/// Starts the command of the arguments as a process that is no child of this one: a recording waits for all children.
+const APART: &str = "exec 3<&0; \"$@\" <&3 3<&- &";
+
+/// What `perf` waits for: it says that the samples have begun, and ends with its standard input, so with this process too.
+const WORK: &str = "echo begun; exec cat";
+
+/// Joins the control group of the first argument, and becomes the program of the others.
+const JOIN: &str = "echo $$ >\"$1\" && shift && exec \"$@\"";
 
 /// Why no time in faults can be measured here, if so.
 pub(super) fn missing() -> Option<&'static str> {
@@ -32,74 +43,137 @@ pub(super) fn missing() -> Option<&'static str> {
     (!runs).then_some("there is no `perf`: install the package `linux-perf`")
 }
 
-/// Joins the control group of the first argument, and becomes the program of the others.
-const JOIN: &str = "echo $$ >\"$1\" && shift && exec \"$@\"";
+/// Takes samples while programs run.
+pub(super) struct Sampler {
+    /// Its end is the end of `perf`.
+    input: ChildStdin,
+    /// Where it says that it has begun, and then nothing until it has ended.
+    output: BufReader<ChildStdout>,
+    directory: TempDir,
+    group: Option<Group>,
+    /// When each run began and ended.
+    runs: Vec<(Duration, Duration)>,
+}
 
-/// Runs the command once; returns the nanoseconds that it and all processes that it started were in page faults. Without a
-/// control group those of all processes of the machine count.
-///
-/// # Errors
-/// Samples that cannot be taken or read.
-pub(super) fn sample(command: &[OsString], group: Option<&Group>, shown: bool) -> Result<u64> {
-    let directory = tempfile::tempdir()?;
-    let samples = directory.path().join("samples");
-    let mut perf = Command::new(PERF);
-    perf.args([
-        "record",
-        "--quiet",
-        "--no-buildid",
-        "--kernel-callchains",
-        "--event",
-        "cpu-clock:k",
-        "-g",
-        "-a",
-    ])
-    .args(["--freq", &RATE.to_string(), "--output"])
-    .arg(&samples);
-    match group {
-        Some(group) => {
-            perf.args(["--cgroup", &group.name, "--", "sh", "-c", JOIN, "sh"]);
-            perf.arg(group.members()).args(command);
+impl Sampler {
+    /// Begins. Without a control group the samples of all processes of the machine count.
+    ///
+    /// # Errors
+    /// Samples that cannot be taken.
+    pub(super) fn begin(group: Option<Group>) -> Result<Self> {
+        let directory = tempfile::tempdir()?;
+        let mut perf = Command::new("sh");
+        perf.args([
+            "-c",
+            APART,
+            "sh",
+            PERF,
+            "record",
+            "--quiet",
+            "--no-buildid",
+            "--kernel-callchains",
+            "--event",
+            "cpu-clock:k",
+        ])
+        .args(["-g", "-a", "--count", &SAMPLE_NS.to_string(), "--clockid", "CLOCK_MONOTONIC", "--output"])
+        .arg(directory.path().join("samples"));
+        if let Some(group) = &group {
+            perf.args(["--cgroup", &group.name]);
         }
-        None => drop(perf.arg("--").args(command)),
+        perf.args(["--", "sh", "-c", WORK]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut shell = perf.spawn().context("cannot run perf")?;
+        let input = shell.stdin.take().context("perf has an input")?;
+        let mut output = BufReader::new(shell.stdout.take().context("perf has an output")?);
+        shell.wait()?;
+        let mut said = String::new();
+        output.read_line(&mut said)?;
+        ensure!(said.trim() == "begun", "perf takes no samples");
+        Ok(Self { input, output, directory, group, runs: Vec::new() })
     }
-    let streams = Streams::of_program(shown)?;
-    // Its status may be that of the program.
-    let status = perf.status();
-    drop(streams);
-    status.context("cannot run perf")?;
-    in_faults(&report(&samples)?)
+
+    /// Runs the command once.
+    ///
+    /// # Errors
+    /// A process that cannot be started.
+    pub(super) fn run(&mut self, command: &[OsString], shown: bool) -> Result<()> {
+        let mut program = match &self.group {
+            Some(group) => {
+                let mut shell = Command::new("sh");
+                shell.args(["-c", JOIN, "sh"]).arg(group.members()).args(command);
+                shell
+            }
+            None => {
+                let mut program = Command::new(&command[0]);
+                program.args(&command[1..]);
+                program
+            }
+        };
+        let streams = Streams::of_program(shown)?;
+        let begun = now();
+        // Its status may be that of the program.
+        let status = program.status();
+        let ended = now();
+        drop(streams);
+        status.context("cannot start a run")?;
+        self.runs.push((begun, ended));
+        Ok(())
+    }
+
+    /// Ends; returns the nanoseconds that the program and all processes that it started were in page faults, by run.
+    ///
+    /// # Errors
+    /// Samples that cannot be read.
+    pub(super) fn end(self) -> Result<Vec<u64>> {
+        let Self { input, mut output, directory, group: _group, runs } = self;
+        drop(input);
+        output.read_to_string(&mut String::new())?;
+        let mut script = Command::new(PERF)
+            .args(["script", "--ns", "-F", "time,ip,sym", "--input"])
+            .arg(directory.path().join("samples"))
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .context("cannot run perf")?;
+        let samples = BufReader::new(script.stdout.take().context("perf has an output")?);
+        let counted = in_faults(samples, &runs)?;
+        let mut said = String::new();
+        script.stderr.take().context("perf has an output")?.read_to_string(&mut said)?;
+        ensure!(script.wait()?.success(), "perf cannot read its samples: {}", said.trim());
+        Ok(counted.into_iter().map(|samples| samples * SAMPLE_NS).collect())
+    }
 }
 
-/// The samples by whether a fault is in their call chain, as text.
-fn report(samples: &Path) -> Result<String> {
-    let words =
-        ["report", "--stdio", "--no-children", "--call-graph", "none", "--sort", "parent", "--parent"];
-    let output = Command::new(PERF)
-        .args(words.map(OsStr::new))
-        .args([OsStr::new(ENTRY), OsStr::new("--input"), samples.as_os_str()])
-        .stdin(Stdio::null())
-        .output()
-        .context("cannot run perf")?;
-    ensure!(
-        output.status.success(),
-        "perf took no samples: {}",
-        String::from_utf8_lossy(&output.stderr).trim()
-    );
-    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+/// The clock that samples have.
+fn now() -> Duration {
+    clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(Duration::ZERO, Duration::from)
 }
 
-/// Reads the nanoseconds of all samples, and the share of those in faults.
-fn in_faults(report: &str) -> Result<u64> {
-    let after =
-        |line: &str, start| line.trim_start_matches(['#', ' ']).strip_prefix(start).map(str::to_owned);
-    let all = report.lines().find_map(|line| after(line, "Event count (approx.): "));
-    let all: u64 =
-        all.and_then(|count| count.trim().parse().ok()).context("perf does not count its samples")?;
-    let share = report.lines().find_map(|line| line.trim().strip_suffix("asm_exc_page_fault"));
-    let percent = share.map_or(Some(0.0), |share| share.trim().strip_suffix('%')?.parse().ok());
-    let percent: f64 = percent.context("perf does not tell shares")?;
-    Ok((all as f64 * percent / 100.0) as u64)
+/// Counts the samples in faults that lie in each of the runs, which are in the order of time. A sample is a line with its
+/// time and one for each function of its call chain.
+fn in_faults(samples: impl BufRead, runs: &[(Duration, Duration)]) -> Result<Vec<u64>> {
+    let mut counted = vec![0; runs.len()];
+    let mut run = None;
+    for line in samples.lines() {
+        let line = line?;
+        let mut words = line.split_whitespace();
+        match (words.next(), words.next()) {
+            (Some(time), None) if time.ends_with(':') => {
+                let time = time.trim_end_matches(':').parse().ok().map(Duration::from_secs_f64);
+                let time = time.context("perf tells no times")?;
+                let at = runs.partition_point(|(_, ended)| *ended < time);
+                run = runs.get(at).is_some_and(|(begun, _)| *begun <= time).then_some(at);
+            }
+            (Some(_), Some(ENTRY)) => {
+                // A fault inside another one is a part of it.
+                if let Some(run) = run.take() {
+                    counted[run] += 1;
+                }
+            }
+            _ => {}
+        }
+    }
+    Ok(counted)
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use anyhow::{Context, Result, bail};
 use nix::sys::prctl;
 use nix::sys::signal::Signal;
 
-use super::fault_time::{self, SAMPLE_NS};
+use super::fault_time::{SAMPLE_NS, Sampler};
 use super::group::Group;
 use super::streams::Streams;
 use crate::output::{quoted, say};
@@ -33,9 +33,12 @@ const SMALL_BYTES: u64 = 32 << 20;
 const ATTEMPTS: usize = 5;
 
 /// A run whose time in faults is sampled says little if it has few samples: as many runs together should have this time in
-/// faults, as far as there are no more of them.
-const SAMPLED_NS: u64 = 200 * SAMPLE_NS;
-const SAMPLED_RUNS: u32 = 15;
+/// faults, as far as there are no more of them: the share of 500 samples is known to 5 %.
+const SAMPLED_NS: u64 = 500 * SAMPLE_NS;
+const SAMPLED_RUNS: u32 = 40;
+
+/// At most so many recordings are made between them.
+const RECORDINGS: u32 = 15;
 
 /// All runs of a program.
 #[derive(Clone, Debug)]
@@ -43,8 +46,8 @@ pub(super) struct Measured {
     /// In the order in which the sets were given.
     pub(super) sizes: Vec<Runs>,
     pub(super) peak: Peak,
-    /// Recordings of the program, one in each turn of sampled runs. A processor's clock may change by half between two runs: what
-    /// a fault costs is then a mean of as many moments as what it is held against.
+    /// Recordings of the program between the turns of sampled runs. A processor's clock may change by half between two runs: what
+    /// a fault costs is then of as many moments as what it is held against.
     pub(super) recordings: Vec<PathBuf>,
 }
 
@@ -68,7 +71,7 @@ pub(super) struct Measuring<'a> {
     pub(super) shown: bool,
     /// Runs whose time in faults is sampled, under each set.
     pub(super) sampled: u32,
-    /// Where a recording is made in each turn of sampled runs, if there; see [`Measured::recordings`].
+    /// Where recordings are made between the turns of sampled runs, if there; see [`Measured::recordings`].
     pub(super) recorded: Option<&'a Path>,
 }
 
@@ -100,24 +103,38 @@ impl Measuring<'_> {
                 measured.fell_back += fell_back() - before;
             }
         }
-        let group = (self.sampled > 0).then(Group::make).flatten();
-        if self.sampled > 0 && group.is_none() {
+        let recordings = self.sample(&settings, sets, &mut measured)?;
+        Ok(Measured { sizes: measured, peak, recordings })
+    }
+
+    /// Further runs of which samples tell the time in faults, the sets in turn; returns the recordings between them.
+    fn sample(self, settings: &Settings, sets: &[FolioSet], measured: &mut [Runs]) -> Result<Vec<PathBuf>> {
+        let mut recordings = Vec::new();
+        if self.sampled == 0 {
+            return Ok(recordings);
+        }
+        let group = Group::make();
+        if group.is_none() {
             say("quire: no control group can be made: faults of other programs count in the time in faults");
         }
-        let mut recordings = Vec::new();
+        let mut sampler = Sampler::begin(group)?;
+        let apart = self.sampled.div_ceil(RECORDINGS);
         for turn in 0..self.sampled {
-            if let Some(directory) = self.recorded {
+            if let Some(directory) = self.recorded.filter(|_| turn % apart == 0) {
                 let trace = directory.join(format!("turn-{turn}.qtrace"));
                 self.record(&trace)?;
                 recordings.push(trace);
             }
-            for (set, measured) in sets.iter().zip(&mut measured) {
+            for set in sets {
                 prepare(self.prepare)?;
                 settings.always(&set.kib().collect::<Vec<_>>())?;
-                measured.fault_ns.push(fault_time::sample(self.command, group.as_ref(), self.shown)?);
+                sampler.run(self.command, self.shown)?;
             }
         }
-        Ok(Measured { sizes: measured, peak, recordings })
+        for (run, ns) in sampler.end()?.into_iter().enumerate() {
+            measured[run % sets.len()].fault_ns.push(ns);
+        }
+        Ok(recordings)
     }
 
     /// Records the command.

@@ -63,7 +63,7 @@ pub struct Args {
     #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..=1000), default_value_t = 5)]
     runs: u32,
     /// Further runs under each size of which `perf` samples the time in faults; 0: none [default: as many as --runs, and
-    /// up to 15 of a program that is in faults for a short time only].
+    /// up to 40 of a program that is in faults for a short time only].
     #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(0..=1000))]
     sampled_runs: Option<u32>,
     /// A shell command before each run, not measured: it removes what the run before has written.

@@ -7,6 +7,7 @@ use anyhow::{Context, Result};
 use quire::vm::FaultKind;
 
 use crate::advise::{self, Prices};
+use crate::calibrate::usual;
 use crate::replay::{Figures, FolioSet, ReplayError, Trial};
 
 /// The predictions, of single pages first.
@@ -44,7 +45,7 @@ impl Priced {
             let faults = expected_faults(recorded, small.faults(), replayed);
             // Linux takes these under each size. Others that the kernel counts and no event is about are taken inside a call,
             // as for the arguments of `execve`: not by a trap, and so not in the time that is sampled.
-            let each = small.absorbed_ns().map_or(prices.of_a_page(), |ns| ns as f64);
+            let each = small.absorbed_ns().map_or(prices.of_a_page(), |ns| prices.without_recorder(ns));
             let absorbed_ns = small.absorbed as f64 * each;
             // The page cache is warm.
             let mut kinds = figures.kinds;
@@ -59,7 +60,7 @@ impl Priced {
         Ok(Self { sizes, measured: prices.are_measured(), advised })
     }
 
-    /// The same, where a fault costs the mean of what it took in `trial`, of which the replays are, and in these further
+    /// The same, where a fault costs the usual of what it took in `trial`, of which the replays are, and in these further
     /// recordings of the program.
     ///
     /// # Errors
@@ -76,7 +77,7 @@ impl Priced {
             let figures = replay(&Trial::open(path, None)?, &[FolioSet::FRAMES])?;
             times.extend(figures.into_iter().map(|figures| figures.recorded_ns));
         }
-        small.recorded_ns = means(&times);
+        small.recorded_ns = usual_times(&times);
         Ok(Self { advised: self.advised, ..Self::new(trial, &replayed)? })
     }
 
@@ -99,15 +100,13 @@ pub(super) fn replay(trial: &Trial, sets: &[FolioSet]) -> Result<Vec<Figures>, R
     left_out.into_iter().next().map_or(Ok(figures), Err)
 }
 
-/// The mean time by kind, of the recordings that have the kind.
-fn means(times: &[BTreeMap<&'static str, u64>]) -> BTreeMap<&'static str, u64> {
-    let mut sums = BTreeMap::<&str, (u64, u64)>::new();
+/// The usual time by kind, of the recordings that have the kind.
+fn usual_times(times: &[BTreeMap<&'static str, u64>]) -> BTreeMap<&'static str, u64> {
+    let mut of_kinds = BTreeMap::<&str, Vec<f64>>::new();
     for (kind, ns) in times.iter().flatten() {
-        let (sum, count) = sums.entry(kind).or_default();
-        *sum += ns;
-        *count += 1;
+        of_kinds.entry(kind).or_default().push(*ns as f64);
     }
-    sums.into_iter().map(|(kind, (sum, count))| (kind, sum / count)).collect()
+    of_kinds.into_iter().map(|(kind, times)| (kind, usual(times) as u64)).collect()
 }
 
 /// The faults of the kernel under a size: those of the recorded run, less those that the replay under this size
@@ -125,9 +124,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_fault_costs_the_mean_of_the_recordings_that_have_its_kind() {
+    fn a_fault_costs_the_usual_of_the_recordings_that_have_its_kind() {
         let times = [[("anon", 100), ("cow", 70)].into(), [("anon", 301)].into()];
-        assert_eq!(means(&times), [("anon", 200), ("cow", 70)].into());
+        assert_eq!(usual_times(&times), [("anon", 200), ("cow", 70)].into());
+        let with_a_stranger = [100, 200, 301, 9000].map(|ns| [("anon", ns)].into());
+        assert_eq!(
+            usual_times(&with_a_stranger),
+            [("anon", 250)].into(),
+            "one that was disturbed does not count"
+        );
     }
 
     #[test]

@@ -6,11 +6,16 @@ fn prices_are_kept_and_read_again() {
     let place = directory.path().join("quire/kernel-prices.json");
     let faults = [(4, 500.0), (64, 1500.5), (2048, 60_000.0)].into();
     let spread = [(4, FaultSpread { median_ns: 450.0, p99_ns: 900.5, longest_ns: 30_000.0 })].into();
-    let prices = KernelPrices::of_this_machine(faults, spread, Some(25.5));
+    let prices = KernelPrices::of_this_machine(faults, spread, Some(25.5))
+        .with_recorder([("anon".to_owned(), 600.0), ("file-minor".to_owned(), 1500.0)].into());
     prices.keep(&place).expect("they are kept");
     let (file, found) = kernel_prices(Some(&place)).expect("it is read").expect("it is usable");
     assert_eq!((&file, &found), (&place, &prices));
     assert_eq!(KernelPrices::by_order(&found.fault_ns), [(0, 500.0), (4, 1500.5), (9, 60_000.0)].into());
+    assert_eq!(
+        ["anon", "file-minor", "cow-copy"].map(|kind| found.of_recorder(kind)),
+        [600.0, 1500.0, 600.0]
+    );
     let read = KernelPrices::load(&place).expect("it is read");
     read.check_machine().expect("it is this machine");
     for other in
@@ -34,6 +39,7 @@ fn what_is_no_price_is_refused() {
     let of = |fault_ns: &str| format!(r#"{{"version":1,"kernel":"","cpu":"","fault_ns":{fault_ns}}}"#);
     let old = KernelPrices::parse(of(r#"{"4":1.0}"#).as_bytes()).expect("the form is right");
     assert_eq!(old.walk_ns, None, "it was written before walks were measured");
+    assert_eq!(old.of_recorder("anon"), 0.0, "nor was the recorder");
     let version = of(r#"{"4":1.0}"#).replace("\"version\":1", "\"version\":2");
     let wrong = [
         r#"{}"#,
@@ -43,6 +49,7 @@ fn what_is_no_price_is_refused() {
         r#"{"4":1.0,"5":1.0}"#,
         r#"{"4":1.0,"4096":1.0}"#,
         r#"{"4":1.0},"walk_ns":-1.0"#,
+        r#"{"4":1.0},"recorder_ns":{"of no kind":1.0}"#,
         r#"{"4":1.0},"fault_spread":{"4":{"median_ns":2.0,"p99_ns":1.0,"longest_ns":3.0}}"#,
         r#"{"4":1.0},"fault_spread":{"4":{"median_ns":-1.0,"p99_ns":1.0,"longest_ns":3.0}}"#,
     ];

@@ -18,6 +18,7 @@ const QUESTION: Experiment = Experiment {
     own: &["first"],
     apart: &[],
     goals: &[],
+    file: "",
     code: &[],
     run: |_, _| Ok(Measured { rows: Vec::new(), about: Vec::new() }),
     appendix: None,

@@ -10,12 +10,13 @@ use super::prices::Prices;
 pub(super) struct Case {
     pub(super) figures: Figures,
     pub(super) score: Score,
+    prices: Prices,
 }
 
 impl Case {
     /// `high` is the limit of the program's control group, if it has one.
     pub(super) fn new(figures: Figures, prices: &Prices, high: Option<u64>) -> Self {
-        let peak = &figures.peak;
+        let (peak, prices) = (&figures.peak, prices.under(&figures));
         let score = Score {
             sizes: figures.set.orders().count(),
             faults: figures.faults(),
@@ -26,7 +27,12 @@ impl Case {
             wasted: peak.wasted,
             high,
         };
-        Self { figures, score }
+        Self { figures, score, prices }
+    }
+
+    /// Nanoseconds of the faults of a part of it.
+    pub(super) fn ns(&self, part: &Part) -> f64 {
+        self.prices.sum(&part.kinds, &part.folios)
     }
 
     pub(super) fn set(&self) -> FolioSet {

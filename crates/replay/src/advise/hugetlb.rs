@@ -51,7 +51,7 @@ impl Pools {
         let carried: Vec<_> = parts.filter_map(with_pages).collect();
         let before = |case: &Case, part: &Part| -> (u64, f64) {
             let part = case.part(part);
-            part.map_or((0, 0.0), |part| (part.faults(), verdict.prices.sum(&part.kinds, &part.folios)))
+            part.map_or((0, 0.0), |part| (part.faults(), case.ns(part)))
         };
         let (mut faults, mut time_ns, mut tables) = (0, 0.0, 0);
         for (part, [small, _]) in &carried {

@@ -126,7 +126,7 @@ pub(super) fn line(
         plan: verdict.plan.as_ref().map(|plan| {
             json!({
                 "folio": plan.set.unrequested().name(),
-                "mappings": plan.asking.iter().map(|gain| part(&gain.part, &names, &verdict.prices)).collect::<Vec<_>>(),
+                "mappings": plan.asking.iter().map(|gain| part(&gain.part, &names, gain.ns)).collect::<Vec<_>>(),
                 "faults": plan.score.faults,
                 "time_ns": plan.score.time_ns,
                 "memory_bytes": plan.score.memory,
@@ -188,14 +188,14 @@ fn set<'a>(
         above_high_bytes: request.high.map(|_| score.above()),
         above_high_percent: limit::time_above(case).map(|share| share * 100.0),
         differences: figures.differences,
-        mappings: figures.parts.iter().map(|own| part(own, names, &verdict.prices)).collect(),
+        mappings: figures.parts.iter().map(|own| part(own, names, case.ns(own))).collect(),
         timeline: &figures.timeline,
         processes: (at == 0 || verdict.best == Some(at)).then(|| processes::json(trial, case)),
         tlb: verdict.translations.as_ref().map(|run| missed(run, &run.run.counts[at])),
     }
 }
 
-fn part(part: &Part, names: &Names<'_>, prices: &Prices) -> Value {
+fn part(part: &Part, names: &Names<'_>, time_ns: f64) -> Value {
     json!({
         "program": names.program(part),
         "kind": Names::kind(part),
@@ -203,7 +203,7 @@ fn part(part: &Part, names: &Names<'_>, prices: &Prices) -> Value {
         "address": part.address,
         "bytes": part.bytes,
         "faults": part.faults(),
-        "time_ns": prices.sum(&part.kinds, &part.folios),
+        "time_ns": time_ns,
         "resident_bytes": part.resident,
         "wasted_bytes": part.wasted,
     })

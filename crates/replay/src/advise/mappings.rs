@@ -4,7 +4,6 @@ use crate::replay::{Part, PartKind};
 
 use super::case::Case;
 use super::objective::{Goal, Score, choose};
-use super::prices::Prices;
 
 /// The gain of one mapping by another set.
 #[derive(Clone, Debug)]
@@ -36,15 +35,14 @@ impl Gain {
 }
 
 /// The gains of all mappings, the largest first.
-pub(super) fn gains(baseline: &Case, case: &Case, prices: &Prices) -> Vec<Gain> {
-    let ns = |part: &Part| prices.sum(&part.kinds, &part.folios);
+pub(super) fn gains(baseline: &Case, case: &Case) -> Vec<Gain> {
     let gain = |part: &Part| {
         let before = baseline.part(part);
         Gain {
             faults_before: before.map_or(0, Part::faults),
-            ns_before: before.map_or(0.0, ns),
+            ns_before: before.map_or(0.0, |before| baseline.ns(before)),
             wasted_before: before.map_or(0, |before| before.wasted),
-            ns: ns(part),
+            ns: case.ns(part),
             part: part.clone(),
         }
     };
@@ -84,15 +82,9 @@ const MUCH_MORE: f64 = 1.25;
 const MOST: usize = 3;
 
 /// The plan that is best within the waste `most`, if it is much better than `chosen`.
-pub(super) fn plan(
-    baseline: &Case,
-    cases: &[Case],
-    chosen: &Score,
-    prices: &Prices,
-    most: f64,
-) -> Option<Plan> {
+pub(super) fn plan(baseline: &Case, cases: &[Case], chosen: &Score, most: f64) -> Option<Plan> {
     let others = cases.iter().filter(|case| case.set() != baseline.set());
-    let mut plans: Vec<Plan> = others.filter_map(|case| plan_of(baseline, case, prices, most)).collect();
+    let mut plans: Vec<Plan> = others.filter_map(|case| plan_of(baseline, case, most)).collect();
     let scores: Vec<Score> = plans.iter().map(|plan| plan.score).collect();
     let best = plans.swap_remove(choose(&baseline.score, &scores, Goal::Throughput, most)?);
     let before = baseline.score.time_ns;
@@ -101,12 +93,10 @@ pub(super) fn plan(
 }
 
 /// The mappings that gain by the set, those that waste the least for it first, while the waste stays within `most`.
-fn plan_of(baseline: &Case, case: &Case, prices: &Prices, most: f64) -> Option<Plan> {
+fn plan_of(baseline: &Case, case: &Case, most: f64) -> Option<Plan> {
     let least = baseline.score.time_ns * MUCH_BETTER / MOST as f64;
-    let mut useful: Vec<Gain> = gains(baseline, case, prices)
-        .into_iter()
-        .filter(|gain| gain.can_ask() && gain.saved_ns() >= least)
-        .collect();
+    let mut useful: Vec<Gain> =
+        gains(baseline, case).into_iter().filter(|gain| gain.can_ask() && gain.saved_ns() >= least).collect();
     let worth = |gain: &Gain| gain.saved_ns() / (gain.wastes() + 4096) as f64;
     useful.sort_by(|a, b| worth(b).total_cmp(&worth(a)));
     let mut plan = Plan { set: case.set(), asking: Vec::new(), score: baseline.score };

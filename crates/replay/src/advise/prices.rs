@@ -32,8 +32,12 @@ pub(crate) struct Prices {
     pub(super) folios: [f64; ORDERS],
     /// Nanoseconds of a walk through the page tables, if they were measured with the others.
     pub(super) walk_ns: Option<f64>,
-    /// Nanoseconds that a recorded time of a fault of no special kind is too long; those above lack them already.
-    recorder_ns: f64,
+    /// Nanoseconds that a recorded time is too long, by kind; those above lack them already.
+    recorder: [f64; KINDS],
+    /// Nanoseconds that the recorded faults took, without those, by kind.
+    recorded: [Option<f64>; KINDS],
+    /// How long a fault takes by the time since the last one; see [`GapFigures::parts`].
+    by_gap: Vec<f64>,
     /// How far single faults of a folio size are apart, by order, if that was measured with the others.
     pub(super) spreads: BTreeMap<u8, FaultSpread>,
     pub(super) source: Source,
@@ -54,30 +58,34 @@ impl Prices {
     /// # Errors
     /// A file that was asked for and cannot be used.
     pub(crate) fn of(frames: &Figures, header: &Header, file: Option<&Path>) -> anyhow::Result<Self> {
-        let recorded = |kind: usize| frames.recorded_ns.get(FaultKind::NAMES[kind]).map(|ns| *ns as f64);
+        let recorded = |kind: usize| recorded(frames, kind);
         let kinds = std::array::from_fn(|kind| recorded(kind).unwrap_or(USUAL_NS[kind]));
         let anon = FaultKind::Anon as usize;
         let further_ns = calibrate::clearing_ns_per_frame();
         Ok(match calibrate::kernel_prices(file)? {
             Ok((path, measured)) => {
                 let here = measured.are_of(&header.kernel, &header.cpu);
-                let recorder_ns = |kind| if here { measured.of_recorder(kind) } else { 0.0 };
-                let known =
-                    |kind: usize| Some((recorded(kind)? - recorder_ns(FaultKind::NAMES[kind])).max(0.0));
-                let kinds = std::array::from_fn(|kind| known(kind).unwrap_or(USUAL_NS[kind]));
-                Self {
-                    recorder_ns: recorder_ns(FaultKind::Anon.name()),
-                    ..Self::measured(kinds, &measured, further_ns, known(anon).filter(|_| here), path)
-                }
+                let recorder =
+                    FaultKind::NAMES.map(|kind| if here { measured.of_recorder(kind) } else { 0.0 });
+                let recorded = |kind: usize| Some((recorded(kind)? - recorder[kind]).max(0.0));
+                let kinds = std::array::from_fn(|kind| recorded(kind).unwrap_or(USUAL_NS[kind]));
+                let recorded = std::array::from_fn(recorded);
+                let of_a_page = recorded[anon].filter(|_| here);
+                let by_gap = frames.gaps.parts.clone();
+                let measured = Self::measured(kinds, &measured, further_ns, of_a_page, path);
+                Self { recorder, recorded, by_gap, ..measured }
             }
             Err(why) => {
+                let of_kind = recorded;
                 let (first_ns, recorded) = (kinds[anon], recorded(anon).is_some());
                 let folios = std::array::from_fn(|order| first_ns + further(order, 0) * further_ns);
                 Self {
                     kinds,
                     folios,
                     walk_ns: None,
-                    recorder_ns: 0.0,
+                    recorder: [0.0; KINDS],
+                    recorded: std::array::from_fn(of_kind),
+                    by_gap: frames.gaps.parts.clone(),
                     spreads: BTreeMap::new(),
                     source: Source::Assumed { recorded, first_ns, further_ns, why },
                 }
@@ -107,7 +115,8 @@ impl Prices {
         kinds[FaultKind::Anon as usize] = first;
         let spreads = KernelPrices::by_order(&measured.fault_spread);
         let source = Source::Measured { file, recorded: of_a_page.is_some() };
-        Self { kinds, folios, walk_ns: measured.walk_ns, recorder_ns: 0.0, spreads, source }
+        let (recorder, recorded, by_gap) = ([0.0; KINDS], [None; KINDS], Vec::new());
+        Self { kinds, folios, walk_ns: measured.walk_ns, recorder, recorded, by_gap, spreads, source }
     }
 
     /// Nanoseconds of a fault that brings in a single page of zeroes.
@@ -117,7 +126,25 @@ impl Prices {
 
     /// Nanoseconds of a fault of no kind above, from its recorded time.
     pub(crate) fn without_recorder(&self, recorded_ns: u64) -> f64 {
-        (recorded_ns as f64 - self.recorder_ns).max(0.0)
+        (recorded_ns as f64 - self.recorder[FaultKind::Anon as usize]).max(0.0)
+    }
+
+    /// Those of the faults of a replay. A larger folio saves the faults that follow another one in its memory. Those that are
+    /// left take longer than the mean of all: they were the first after the program has done something else, and the one before
+    /// them is farther away now.
+    pub(crate) fn under(&self, figures: &Figures) -> Self {
+        let mut prices = self.clone();
+        let anon = FaultKind::Anon as usize;
+        for kind in 0..KINDS {
+            let (Some(all), Some(left)) = (self.recorded[kind], recorded(figures, kind)) else { continue };
+            if all > 0.0 {
+                prices.kinds[kind] *= (left - self.recorder[kind]).max(0.0) / all;
+            }
+            prices.kinds[kind] += figures.gaps.longer(kind, &self.by_gap) * self.kinds[anon];
+        }
+        let longer = prices.kinds[anon] - self.kinds[anon];
+        prices.folios = self.folios.map(|ns| ns + longer);
+        prices
     }
 
     /// Nanoseconds of a fault that copies a page.
@@ -160,6 +187,11 @@ impl Prices {
         let folios = orders.map(|order| (format!("anon-{}", order_name(order as u8)), self.folios[order]));
         kinds.chain(folios).collect()
     }
+}
+
+/// Nanoseconds of the recorded faults that a replay took as this kind.
+fn recorded(figures: &Figures, kind: usize) -> Option<f64> {
+    figures.recorded_ns.get(FaultKind::NAMES[kind]).map(|ns| *ns as f64)
 }
 
 /// The frames of an order beyond those of another.
@@ -218,5 +250,27 @@ mod tests {
         assert_eq!((after.without_recorder(700), before.without_recorder(700)), (600.0, 700.0));
         let elsewhere = prices(r#"{"anon":100.0}"#, "another");
         assert_eq!(elsewhere.kinds[FaultKind::Cow as usize], before.kinds[FaultKind::Cow as usize]);
+    }
+
+    #[test]
+    fn faults_that_larger_folios_leave_take_longer() {
+        let trace = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../traces/sqlite.qtrace");
+        let trial = Trial::open(&trace, None).unwrap();
+        let replayed = trial.replay(&[FolioSet::FRAMES, FolioSet::FRAMES.and(4)]).unwrap().0;
+        let kinds = replayed[0].recorded_ns.clone();
+        let measured = KernelPrices::of_this_machine([(4, 500.0)].into(), BTreeMap::new(), None);
+        let of = |kind: &str| kinds.get(kind).map_or(900.0, |ns| *ns as f64);
+        let own = Prices {
+            recorded: FaultKind::NAMES.map(|kind| kinds.get(kind).map(|ns| *ns as f64)),
+            by_gap: replayed[0].gaps.parts.clone(),
+            ..Prices::measured(FaultKind::NAMES.map(of), &measured, 100.0, Some(of("anon")), PathBuf::new())
+        };
+        let [frames, large] = [0, 1].map(|set: usize| own.under(&replayed[set]));
+        assert_eq!(frames.kinds, own.kinds, "none is missing");
+        assert_eq!(frames.folios, own.folios);
+        let longer = large.of_a_page() / own.of_a_page();
+        assert!((1.02..2.0).contains(&longer), "{longer}");
+        let further = |prices: &Prices| prices.folios[4] - prices.folios[0];
+        assert!((further(&large) - further(&own)).abs() < 1e-6, "clearing takes as long");
     }
 }

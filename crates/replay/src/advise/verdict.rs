@@ -139,7 +139,7 @@ impl Verdict {
         let plan = (request.goal == Goal::Throughput)
             .then(|| {
                 let chosen = best.filter(|_| changes).map_or(baseline, |at| scores[at]);
-                mappings::plan(&cases[0], &cases, &chosen, &prices, request.most_waste)
+                mappings::plan(&cases[0], &cases, &chosen, request.most_waste)
             })
             .flatten()
             .filter(|plan| is_worth(&baseline, &plan.score, request.goal, wall_ns));
@@ -183,6 +183,6 @@ impl Verdict {
 
     /// The gains of all mappings under a set.
     pub(super) fn gains(&self, case: &Case) -> Vec<Gain> {
-        mappings::gains(self.baseline(), case, &self.prices)
+        mappings::gains(self.baseline(), case)
     }
 }

@@ -53,7 +53,7 @@ pub(super) struct Series {
 }
 
 impl Series {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         // It grows to the range of what it has, which is small for most.
         let histogram = Histogram::new(3).expect("three digits are allowed");
         Self { histogram, sum: 0 }

@@ -10,7 +10,7 @@ use super::error::ReplayError;
 use super::processes::Key;
 use super::replayer::Replayer;
 use super::verb::PAGE;
-use crate::trace::{self, EventKind};
+use crate::trace::{self, Event, EventKind};
 
 /// A larger folio, fault-around or a fork had mapped the page already.
 pub(super) const ABSORBED: &str = "absorbed";
@@ -26,8 +26,10 @@ pub(super) fn kinds() -> impl Iterator<Item = &'static str> {
 
 impl Replayer<'_> {
     /// A recorded fault.
-    pub(super) fn fault(&mut self, key: Key, event: &EventKind) -> Result<(), ReplayError> {
-        let EventKind::Fault { addr, access, protection, duration_ns, .. } = *event else { return Ok(()) };
+    pub(super) fn fault(&mut self, key: Key, event: &Event) -> Result<(), ReplayError> {
+        let EventKind::Fault { addr, access, protection, duration_ns, .. } = event.kind else {
+            return Ok(());
+        };
         if self.tells_all && duration_ns.is_none() {
             return self.unresolved(key, addr, access);
         }
@@ -63,6 +65,9 @@ impl Replayer<'_> {
             parts.fault(&mut self.processes.get_mut(key).parts, page, &outcome);
         }
         self.faults.add(kind, taken.then_some(ns), duration_ns);
+        if let Some(duration_ns) = duration_ns {
+            self.gaps.fault(event.tid, event.time_ns, duration_ns, taken.then_some(outcome.kind));
+        }
         Ok(())
     }
 

@@ -12,6 +12,7 @@ use super::check::Check;
 use super::costs::{Costs, Stopwatch};
 use super::each::Each;
 use super::error::ReplayError;
+use super::gaps::Gaps;
 use super::memory::Peak;
 use super::parts::Parts;
 use super::policy::{FolioSet, exact_bytes};
@@ -73,6 +74,7 @@ pub(super) struct Replayer<'m> {
     pub(super) event: u64,
     pub(super) verbs: Costs,
     pub(super) faults: Costs,
+    pub(super) gaps: Gaps,
     pub(super) counts: Counts,
     pub(super) peak: Peak,
     /// The cost of a fork, by the thread that has not returned from the call yet.
@@ -116,6 +118,7 @@ impl<'m> Replayer<'m> {
             event: 0,
             verbs: Costs::default(),
             faults: Costs::default(),
+            gaps: Gaps::new(),
             counts: Counts::default(),
             peak: Peak::default(),
             forked: HashMap::new(),
@@ -189,7 +192,7 @@ impl<'m> Replayer<'m> {
             }
             EventKind::Fault { .. } => {
                 let key = self.enter(pid, cpu)?;
-                self.fault(key, &event.kind)?;
+                self.fault(key, event)?;
             }
             EventKind::FaultAround { start, len } => {
                 let key = self.enter(pid, cpu)?;

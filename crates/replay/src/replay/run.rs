@@ -17,6 +17,7 @@ use super::error::ReplayError;
 use super::faults::{NOT_TAKEN, kinds};
 use super::files;
 use super::fragments::Fragments;
+use super::gaps::Gaps;
 use super::memory::{Peak, Usage};
 use super::parts::{Part, Parts};
 use super::policy::{FolioSet, exact_bytes};
@@ -50,6 +51,7 @@ pub(super) struct Outcome {
     pub(super) counts: Counts,
     pub(super) verbs: Costs,
     pub(super) faults: Costs,
+    pub(super) gaps: Gaps,
     pub(super) peak: Usage,
     pub(super) machine: Counters,
     /// Flushes that no CPU needed.
@@ -200,13 +202,14 @@ impl World {
 /// Ends the processes of a replay that stopped early, closes the files, and keeps the counts.
 fn finish(mut replayer: Replayer<'_>, counted: Counters) -> (Outcome, u64) {
     replayer.processes.release_all();
-    let Replayer { set, counts, verbs, faults, peak, event, background, parts, timeline, each, .. } =
+    let Replayer { set, counts, verbs, faults, gaps, peak, event, background, parts, timeline, each, .. } =
         replayer;
     let outcome = Outcome {
         set,
         counts,
         verbs,
         faults,
+        gaps,
         peak: peak.usage(),
         machine: counted,
         flushes_avoided: 0,

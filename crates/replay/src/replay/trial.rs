@@ -12,6 +12,7 @@ use super::each::Process;
 use super::error::ReplayError;
 use super::faults::{ABSORBED, SIGNAL};
 use super::fragments::Fragments;
+use super::gaps::GapFigures;
 use super::heat::Heat;
 use super::host;
 use super::memory::Usage;
@@ -50,6 +51,7 @@ pub(crate) struct Figures {
     pub(crate) absorbed: u64,
     /// Nanoseconds of a recorded fault that was not interrupted, by kind; the mean.
     pub(crate) recorded_ns: BTreeMap<&'static str, u64>,
+    pub(crate) gaps: GapFigures,
     pub(crate) peak: Usage,
     pub(crate) parts: Vec<Part>,
     pub(crate) timeline: Vec<Sample>,
@@ -69,13 +71,15 @@ impl Figures {
         let sum = |of: fn(&Part, usize) -> u64, at| outcome.parts.iter().map(|part| of(part, at)).sum();
         let count = |kind| faults.get(kind).map_or(0, |pair| pair.quire.count().max(pair.linux.count()));
         let recorded = faults.iter().filter_map(|(kind, pair)| Some((kind, pair.linux.usual()?)));
+        let recorded_ns: BTreeMap<_, _> = recorded.collect();
         Self {
             set: outcome.set,
             kinds: std::array::from_fn(|kind| sum(|part, kind| part.kinds[kind], kind)),
             folios: std::array::from_fn(|order| sum(|part, order| part.folios[order], order)),
             signals: count(SIGNAL),
             absorbed: count(ABSORBED),
-            recorded_ns: recorded.collect(),
+            gaps: outcome.gaps.figures(recorded_ns.get(FaultKind::Anon.name()).copied()),
+            recorded_ns,
             peak: outcome.peak,
             peak_rss: outcome.counts.peak_rss * PAGE,
             differences: outcome.counts.differences,

@@ -51,7 +51,7 @@ impl Priced {
             let mut kinds = figures.kinds;
             kinds[FaultKind::FileMinor as usize] +=
                 core::mem::take(&mut kinds[FaultKind::FileMajor as usize]);
-            let ns = prices.sum(&kinds, &figures.folios) + absorbed_ns;
+            let ns = prices.under(figures).sum(&kinds, &figures.folios) + absorbed_ns;
             let (set, peak_rss) = (figures.set, figures.peak_rss);
             Prediction { set, replayed, faults, fault_ns: ns.max(0.0) as u64, peak_rss }
         };
@@ -71,13 +71,16 @@ impl Priced {
         trial: &Trial,
         mut replayed: Vec<Figures>,
     ) -> Result<Self> {
-        let small = replayed.first_mut().context("nothing was replayed")?;
-        let mut times = vec![small.recorded_ns.clone()];
+        let first = replayed.first().context("nothing was replayed")?.recorded_ns.clone();
+        let mut times = vec![first.clone()];
         for path in recordings {
             let figures = replay(&Trial::open(path, None)?, &[FolioSet::FRAMES])?;
             times.extend(figures.into_iter().map(|figures| figures.recorded_ns));
         }
-        small.recorded_ns = usual_times(&times);
+        let usual = usual_times(&times);
+        for figures in &mut replayed {
+            scale(&mut figures.recorded_ns, &first, &usual);
+        }
         Ok(Self { advised: self.advised, ..Self::new(trial, &replayed)? })
     }
 
@@ -98,6 +101,19 @@ impl Priced {
 pub(super) fn replay(trial: &Trial, sets: &[FolioSet]) -> Result<Vec<Figures>, ReplayError> {
     let (figures, left_out) = trial.replay(sets)?;
     left_out.into_iter().next().map_or(Ok(figures), Err)
+}
+
+/// Changes times of the first recording as the usual ones differ from its own.
+fn scale(
+    times: &mut BTreeMap<&'static str, u64>,
+    first: &BTreeMap<&'static str, u64>,
+    usual: &BTreeMap<&'static str, u64>,
+) {
+    for (kind, ns) in times {
+        if let (Some(first), Some(usual)) = (first.get(kind), usual.get(kind)) {
+            *ns = (*ns as f64 * *usual as f64 / (*first).max(1) as f64) as u64;
+        }
+    }
 }
 
 /// The usual time by kind, of the recordings that have the kind.

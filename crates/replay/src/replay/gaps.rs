@@ -14,8 +14,10 @@ use super::costs::Series;
 pub(crate) const CLASSES: usize = 21;
 const KINDS: usize = FaultKind::NAMES.len();
 
-/// With fewer recorded faults a class tells nothing.
-const FEW: u64 = 8;
+/// With fewer recorded faults, or a smaller part of all, a class tells nothing of the others: in a short program, the faults after
+/// long gaps are those of its start, which take longer for other reasons.
+const FEW: u64 = 32;
+const PART: u64 = 50;
 
 /// Faults by the gap before them.
 pub(crate) type ByGap = [u64; CLASSES];
@@ -81,7 +83,8 @@ impl Gaps {
 
     /// What they tell, where a fault that brings in a page of zeroes takes `usual_ns`.
     pub(super) fn figures(&self, usual_ns: Option<u64>) -> GapFigures {
-        let known = |series: &Series| series.usual().filter(|_| series.count() >= FEW);
+        let enough = FEW.max(self.times.iter().map(Series::count).sum::<u64>() / PART);
+        let known = |series: &Series| series.usual().filter(|_| series.count() >= enough);
         let first = self.times.iter().find_map(known);
         let parts = first.zip(usual_ns.filter(|ns| *ns > 0)).map(|(first, usual)| {
             let mut last = first;
@@ -119,7 +122,7 @@ mod tests {
     fn pairs(taken: impl Fn(u64) -> bool) -> Gaps {
         let mut gaps = Gaps::new();
         let mut now = 10_000_000;
-        for fault in 0..40 {
+        for fault in 0..80 {
             let (gap, duration) = if fault % 2 == 0 { (1 << 20, 1000) } else { (1000, 100) };
             now += gap + duration;
             gaps.fault(7, now, duration, taken(fault).then_some(FaultKind::Anon));
@@ -157,5 +160,13 @@ mod tests {
         let mut gaps = Gaps::new();
         gaps.fault(7, 1000, 100, Some(FaultKind::Anon));
         assert!(gaps.figures(Some(100)).parts.is_empty());
+        let mut now = 1000;
+        for fault in 0..10_000 {
+            // The first hundred are those of a start: slow, and far apart.
+            let (gap, duration) = if fault < 100 { (1 << 19, 9000) } else { (1000, 100) };
+            now += gap + duration;
+            gaps.fault(7, now, duration, Some(FaultKind::Anon));
+        }
+        assert!(gaps.figures(Some(100)).parts.iter().all(|part| *part == 1.0));
     }
 }

@@ -271,6 +271,8 @@ mod tests {
         assert!(apart < 1.0, "one fault is missing, that Quire does not take: {apart}");
         let longer = large.of_a_page() / own.of_a_page();
         assert!((1.02..2.0).contains(&longer), "{longer}");
+        let near = Prices { by_gap: Vec::new(), ..own.clone() }.under(&replayed[1]).of_a_page();
+        assert!(large.of_a_page() > near * 1.01, "they are farther apart: {} {near}", large.of_a_page());
         let further = |prices: &Prices| prices.folios[4] - prices.folios[0];
         assert!((further(&large) - further(&own)).abs() < 1e-6, "clearing takes as long");
     }

@@ -57,6 +57,9 @@ enum Command {
     /// One run of `verify`.
     #[command(hide = true)]
     VerifyRun(crate::verify::RunArgs),
+    /// A process of `verify` that only faults.
+    #[command(hide = true)]
+    VerifyFaults(crate::verify::FaultsArgs),
 }
 
 impl Command {
@@ -104,6 +107,7 @@ pub fn main() -> ExitCode {
         Command::Restore(args) => crate::restore::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Verify(args) => crate::verify::run(&args).map(|()| ExitCode::SUCCESS),
         Command::VerifyRun(args) => crate::verify::run_once(&args).map(|()| ExitCode::SUCCESS),
+        Command::VerifyFaults(args) => crate::verify::fault(&args).map(|()| ExitCode::SUCCESS),
     };
     match outcome {
         Ok(code) => code,

@@ -76,6 +76,8 @@ fn a_program_is_measured_beside_its_prediction() {
             assert!(ns > 1e5 && ns < number("/run_ns/median") * 10.0, "{row}");
         }
     }
+    let unsampled_ns = compared["unsampled_ns"].as_f64().expect("a number");
+    assert!((0.0..1e4).contains(&unsampled_ns), "{unsampled_ns}");
     // The program is recorded once before it is run, and once in each turn of sampled runs.
     assert_eq!(compared["price_recordings"].as_u64(), compared["sampled_runs"].as_u64().map(|runs| runs + 1));
     let advice = &compared["advice"];

@@ -111,7 +111,7 @@ fn time(spent: &mut Duration, action: impl FnOnce()) -> io::Result<Duration> {
 }
 
 /// The processor time of this thread.
-fn own_time() -> io::Result<Duration> {
+pub(crate) fn own_time() -> io::Result<Duration> {
     Ok(clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID)?.into())
 }
 

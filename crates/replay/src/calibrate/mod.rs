@@ -18,7 +18,7 @@ use anyhow::Result;
 use quire::arch::CpuFeatures;
 use quire::clear::{Calibration, ClearPolicy};
 
-pub(crate) use faults::usual;
+pub(crate) use faults::{own_time, usual};
 pub use kept::{Chosen, choose, clearing_ns_per_frame, place};
 pub use kernel::{FaultSpread, Found, KernelPrices, kernel_place, kernel_prices};
 pub use measure::{Effort, measure};

@@ -41,6 +41,8 @@ pub(super) struct Compared {
     pub(super) stopped_at_exit: bool,
     /// Runs under each size whose time in faults was sampled.
     pub(super) sampled_runs: usize,
+    /// Nanoseconds that each fault takes longer than samples see, as a process told that only faults.
+    pub(super) unsampled_ns: f64,
     /// Recordings of which a fault's time is the mean of the middle half.
     pub(super) price_recordings: usize,
     /// Whether this machine's prices were measured (`quire calibrate --kernel`), or are assumed.
@@ -145,13 +147,8 @@ impl Compared {
                     rss_grain(),
                 ),
                 fault_ns: (!runs.fault_ns.is_empty()).then(|| {
-                    let usual = usual(runs.fault_ns.iter().map(|ns| *ns as f64).collect()) as u64;
-                    let measured = Spread { median: usual, ..Spread::of(runs.fault_ns.clone()) };
-                    // However much the runs differ: samples of a busy machine prove nothing.
-                    let measured_alone = Spread { spread_percent: 0.0, ..measured };
-                    let figure =
-                        Figure::new(prediction.fault_ns, measured_alone, FAULT_TIME_PERCENT, SAMPLE_NS);
-                    Figure { measured, ..figure }
+                    let unsampled_ns = prediction.traps as f64 * measured.unsampled_ns;
+                    Figure::of_time(prediction.fault_ns, &runs.fault_ns, unsampled_ns as u64)
                 }),
                 kernel_ns: spread(|run| run.kernel_ns),
                 run_ns: spread(|run| run.run_ns),
@@ -170,6 +167,7 @@ impl Compared {
             runs: measured.sizes.first().map_or(0, |runs| runs.runs.len()),
             stopped_at_exit: measured.peak == Peak::Seen,
             sampled_runs: measured.sizes.first().map_or(0, |runs| runs.fault_ns.len()),
+            unsampled_ns: measured.unsampled_ns,
             price_recordings: 1 + measured.recordings.len(),
             prices_measured: priced.measured,
             advice: Advice::of(priced.advised, &sizes, &run_times(measured)),
@@ -259,6 +257,16 @@ impl Figure {
             _ => Verdict::Missed,
         };
         Self { predicted, measured, error_percent, verdict }
+    }
+
+    /// Of times in faults; `unsampled_ns` is what the samples of each run lack.
+    fn of_time(predicted: u64, sampled: &[u64], unsampled_ns: u64) -> Self {
+        let times: Vec<u64> = sampled.iter().map(|ns| ns + unsampled_ns).collect();
+        let median = usual(times.iter().map(|ns| *ns as f64).collect()) as u64;
+        let measured = Spread { median, ..Spread::of(times) };
+        // However much the runs differ: samples of a busy machine prove nothing.
+        let alone = Spread { spread_percent: 0.0, ..measured };
+        Self { measured, ..Self::new(predicted, alone, FAULT_TIME_PERCENT, SAMPLE_NS) }
     }
 }
 

@@ -4,7 +4,7 @@
 //! lengthens what it interrupts: at this rate by 3 %. These runs are others than those that are timed. The clock runs on each
 //! processor while it runs the program's control group: one that began anew with each process would miss those that are shorter
 //! than its period. One `perf` takes the samples of all runs, since it needs a second to begin and to end; the time of a sample
-//! tells its run.
+//! tells its run. Samples do not see all of a fault; [`unsampled`](super::unsampled) has the rest.
 
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Read};
@@ -17,6 +17,7 @@ use tempfile::TempDir;
 
 use super::group::Group;
 use super::streams::Streams;
+use super::unsampled::Faulted;
 
 /// The program that samples, of Debian's package `linux-perf`.
 const PERF: &str = "perf";
@@ -51,7 +52,7 @@ pub(super) struct Sampler {
     output: BufReader<ChildStdout>,
     directory: TempDir,
     group: Option<Group>,
-    /// When each run began and ended.
+    /// When each run began and ended, and each round of a process that only faults.
     runs: Vec<(Duration, Duration)>,
 }
 
@@ -96,7 +97,33 @@ impl Sampler {
     /// # Errors
     /// A process that cannot be started.
     pub(super) fn run(&mut self, command: &[OsString], shown: bool) -> Result<()> {
-        let mut program = match &self.group {
+        let streams = Streams::of_program(shown)?;
+        let begun = now();
+        // Its status may be that of the program.
+        let status = self.process(command).status();
+        let ended = now();
+        drop(streams);
+        status.context("cannot start a run")?;
+        self.runs.push((begun, ended));
+        Ok(())
+    }
+
+    /// Runs a process that only faults; each of its rounds is a run.
+    ///
+    /// # Errors
+    /// A process that cannot be started, or has not done its work.
+    pub(super) fn run_faults(&mut self) -> Result<Faulted> {
+        let place = self.directory.path().join("faulted");
+        let status = self.process(&Faulted::command(&place)?).status().context("cannot start a run")?;
+        ensure!(status.success(), "the process that only faults failed ({status})");
+        let faulted = Faulted::read(&place)?;
+        self.runs.extend(&faulted.rounds);
+        Ok(faulted)
+    }
+
+    /// A process whose samples count.
+    fn process(&self, command: &[OsString]) -> Command {
+        match &self.group {
             Some(group) => {
                 let mut shell = Command::new("sh");
                 shell.args(["-c", JOIN, "sh"]).arg(group.members()).args(command);
@@ -107,16 +134,7 @@ impl Sampler {
                 program.args(&command[1..]);
                 program
             }
-        };
-        let streams = Streams::of_program(shown)?;
-        let begun = now();
-        // Its status may be that of the program.
-        let status = program.status();
-        let ended = now();
-        drop(streams);
-        status.context("cannot start a run")?;
-        self.runs.push((begun, ended));
-        Ok(())
+        }
     }
 
     /// Ends; returns the nanoseconds that the program and all processes that it started were in page faults, by run.
@@ -145,7 +163,7 @@ impl Sampler {
 }
 
 /// The clock that samples have.
-fn now() -> Duration {
+pub(super) fn now() -> Duration {
     clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(Duration::ZERO, Duration::from)
 }
 

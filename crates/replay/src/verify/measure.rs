@@ -16,6 +16,7 @@ use nix::sys::signal::Signal;
 use super::fault_time::{SAMPLE_NS, Sampler};
 use super::group::Group;
 use super::streams::Streams;
+use crate::calibrate::usual;
 use crate::output::{quoted, say};
 use crate::record::{self, Counted, Peak, Wait, run_unrecorded};
 use crate::replay::FolioSet;
@@ -49,6 +50,8 @@ pub(super) struct Measured {
     /// Recordings of the program between the turns of sampled runs. A processor's clock may change by half between two runs: what
     /// a fault costs is then of as many moments as what it is held against.
     pub(super) recordings: Vec<PathBuf>,
+    /// Nanoseconds of each fault that samples do not see.
+    pub(super) unsampled_ns: f64,
 }
 
 /// The runs under one set of sizes.
@@ -103,15 +106,21 @@ impl Measuring<'_> {
                 measured.fell_back += fell_back() - before;
             }
         }
-        let recordings = self.sample(&settings, sets, &mut measured)?;
-        Ok(Measured { sizes: measured, peak, recordings })
+        let (recordings, unsampled_ns) = self.sample(&settings, sets, &mut measured)?;
+        Ok(Measured { sizes: measured, peak, recordings, unsampled_ns })
     }
 
-    /// Further runs of which samples tell the time in faults, the sets in turn; returns the recordings between them.
-    fn sample(self, settings: &Settings, sets: &[FolioSet], measured: &mut [Runs]) -> Result<Vec<PathBuf>> {
-        let mut recordings = Vec::new();
+    /// Further runs of which samples tell the time in faults, the sets in turn. Returns the recordings between them, and the
+    /// nanoseconds of each fault that samples do not see.
+    fn sample(
+        self,
+        settings: &Settings,
+        sets: &[FolioSet],
+        measured: &mut [Runs],
+    ) -> Result<(Vec<PathBuf>, f64)> {
+        let (mut recordings, mut faulted) = (Vec::new(), Vec::new());
         if self.sampled == 0 {
-            return Ok(recordings);
+            return Ok((recordings, 0.0));
         }
         let group = Group::make();
         if group.is_none() {
@@ -130,11 +139,17 @@ impl Measuring<'_> {
                 settings.always(&set.kib().collect::<Vec<_>>())?;
                 sampler.run(self.command, self.shown)?;
             }
+            faulted.push(sampler.run_faults()?);
         }
-        for (run, ns) in sampler.end()?.into_iter().enumerate() {
-            measured[run % sets.len()].fault_ns.push(ns);
+        let mut sampled = sampler.end()?.into_iter();
+        let mut unsampled = Vec::new();
+        for faulted in &faulted {
+            for (measured, ns) in measured.iter_mut().zip(sampled.by_ref()) {
+                measured.fault_ns.push(ns);
+            }
+            unsampled.push(faulted.unsampled_ns(sampled.by_ref().take(faulted.rounds.len()).sum()));
         }
-        Ok(recordings)
+        Ok((recordings, usual(unsampled).max(0.0)))
     }
 
     /// Records the command.

@@ -3,6 +3,7 @@
 //! ```text
 //! measure   the runs: a process of its own for each, so that its memory does not count as the program's
 //! fault_time further runs, of which samples tell how long they are in faults
+//! unsampled  what samples do not see of a fault
 //! group     a control group for them, so that faults of other programs do not count
 //! streams   what the program reads and writes meanwhile
 //! priced    what the replays predict, time in faults included
@@ -17,6 +18,7 @@ mod measure;
 mod priced;
 mod streams;
 mod text;
+mod unsampled;
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -25,6 +27,7 @@ use anyhow::{Result, anyhow};
 use clap::{ValueEnum, value_parser};
 
 pub use measure::{RunArgs, run_once};
+pub use unsampled::{FaultsArgs, fault};
 
 use crate::advise;
 use crate::files::{self, Shard};

@@ -27,6 +27,8 @@ pub(super) struct Prediction {
     /// Faults that Quire took in the replay.
     pub(super) replayed: u64,
     pub(super) faults: u64,
+    /// Those of them that are taken by a trap: the others are taken inside a call, as for the arguments of `execve`.
+    pub(super) traps: u64,
     pub(super) fault_ns: u64,
     pub(super) peak_rss: u64,
 }
@@ -43,8 +45,9 @@ impl Priced {
         let predicted = |figures: &Figures| {
             let replayed = figures.faults();
             let faults = expected_faults(recorded, small.faults(), replayed);
-            // Linux takes these under each size. Others that the kernel counts and no event is about are taken inside a call,
-            // as for the arguments of `execve`: not by a trap, and so not in the time that is sampled.
+            // Linux takes these under each size. Others that the kernel counts and no event is about are not taken by a trap, and
+            // so not in the time that is sampled.
+            let traps = replayed + small.absorbed;
             let each = small.absorbed_ns().map_or(prices.of_a_page(), |ns| prices.without_recorder(ns));
             let absorbed_ns = small.absorbed as f64 * each;
             // The page cache is warm.
@@ -53,7 +56,7 @@ impl Priced {
                 core::mem::take(&mut kinds[FaultKind::FileMajor as usize]);
             let ns = prices.under(figures).sum(&kinds, &figures.folios) + absorbed_ns;
             let (set, peak_rss) = (figures.set, figures.peak_rss);
-            Prediction { set, replayed, faults, fault_ns: ns.max(0.0) as u64, peak_rss }
+            Prediction { set, replayed, faults, traps, fault_ns: ns.max(0.0) as u64, peak_rss }
         };
         let advised = advise::advised(replayed, &prices, trial);
         let sizes = replayed.iter().map(predicted).collect();

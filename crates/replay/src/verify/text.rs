@@ -81,7 +81,11 @@ fn fault_times(text: &mut String, compared: &Compared) {
     if compared.sampled_runs == 0 {
         return;
     }
-    let _ = writeln!(text, "     time in faults, ms, {} further runs", compared.sampled_runs);
+    let Compared { sampled_runs, unsampled_ns, .. } = compared;
+    let _ = writeln!(
+        text,
+        "     time in faults, ms, {sampled_runs} further runs: samples, and {unsampled_ns:.0} ns of a fault"
+    );
     text.push_str("size predicted measured   error  spread\n");
     for row in &compared.sizes {
         let Some(time) = &row.fault_ns else { continue };

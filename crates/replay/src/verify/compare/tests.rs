@@ -24,6 +24,21 @@ fn an_error_is_judged_by_what_is_allowed_and_then_by_the_spread() {
 }
 
 #[test]
+fn a_time_in_faults_has_what_samples_do_not_see() {
+    let ms = 1_000_000;
+    let sampled = [9 * ms, 11 * ms, 10 * ms, 90 * ms];
+    let figure = Figure::of_time(12 * ms, &sampled, 2 * ms);
+    let Spread { median, least, most, .. } = figure.measured;
+    assert_eq!((median, least, most), (25 * ms / 2, 11 * ms, 92 * ms), "the middle half counts");
+    assert_eq!((figure.error_percent, figure.verdict), (-4.0, Verdict::Within));
+    assert_eq!(
+        Figure::of_time(15 * ms, &sampled, 2 * ms).verdict,
+        Verdict::Missed,
+        "however much runs differ"
+    );
+}
+
+#[test]
 fn the_advice_is_judged_by_the_fastest_set() {
     let rows = |times: &[(&str, u64)]| -> Vec<Row> {
         let row = |(folio, run_ns): &(&str, u64)| {

@@ -133,7 +133,10 @@ fn prices_of_the_kernel_are_saved_and_settings_put_back() {
     let prices = saved["fault_ns"].as_object().unwrap();
     assert_eq!(prices.keys().collect::<Vec<_>>(), ["2048", "4", "64"], "{saved}");
     assert!(prices.values().all(|price| price.as_f64().unwrap() > 0.0), "{saved}");
+    let recycled = saved["recycled_ns"].as_object().unwrap();
+    assert!(prices.keys().eq(recycled.keys()), "{saved}");
     for kib in prices.keys() {
+        assert!(recycled[kib].as_f64().unwrap() > 0.0, "{saved}");
         let of = |part: &str| saved["fault_spread"][kib][part].as_f64().expect("a time");
         let [median, p99, longest] = ["median_ns", "p99_ns", "longest_ns"].map(of);
         assert!(0.0 < median && median <= p99 && p99 <= longest, "{kib}: {saved}");

@@ -30,6 +30,8 @@ pub(crate) struct Prices {
     kinds: [f64; KINDS],
     /// Nanoseconds of a fault that brings in a folio of zeroes, by order.
     pub(super) folios: [f64; ORDERS],
+    /// Nanoseconds that such a fault takes less if its memory was freed a moment ago, beyond what one of a page does.
+    recycled: [f64; ORDERS],
     /// Nanoseconds of a walk through the page tables, if they were measured with the others.
     pub(super) walk_ns: Option<f64>,
     /// Nanoseconds that a recorded time is too long, by kind; those above lack them already.
@@ -82,6 +84,7 @@ impl Prices {
                 Self {
                     kinds,
                     folios,
+                    recycled: [0.0; ORDERS],
                     walk_ns: None,
                     recorder: [0.0; KINDS],
                     recorded: std::array::from_fn(of_kind),
@@ -112,11 +115,17 @@ impl Prices {
         });
         let first = of_a_page.unwrap_or(folios[0]);
         let folios = folios.map(|ns| first + (ns - folios[0]).max(0.0));
+        let fresh = KernelPrices::by_order(&measured.recycled_ns);
+        let recycled = std::array::from_fn(|order| match (fresh.get(&0), fresh.get(&(order as u8))) {
+            (Some(page), Some(ns)) => (folios[order] - folios[0] - (ns - page).max(0.0)).max(0.0),
+            _ => 0.0,
+        });
         kinds[FaultKind::Anon as usize] = first;
         let spreads = KernelPrices::by_order(&measured.fault_spread);
         let source = Source::Measured { file, recorded: of_a_page.is_some() };
         let (recorder, recorded, by_gap) = ([0.0; KINDS], [None; KINDS], Vec::new());
-        Self { kinds, folios, walk_ns: measured.walk_ns, recorder, recorded, by_gap, spreads, source }
+        let walk_ns = measured.walk_ns;
+        Self { kinds, folios, recycled, walk_ns, recorder, recorded, by_gap, spreads, source }
     }
 
     /// Nanoseconds of a fault that brings in a single page of zeroes.
@@ -143,7 +152,11 @@ impl Prices {
             prices.kinds[kind] += figures.gaps.longer(kind, &self.by_gap) * self.kinds[anon];
         }
         let longer = prices.kinds[anon] - self.kinds[anon];
-        prices.folios = self.folios.map(|ns| ns + longer);
+        prices.folios = std::array::from_fn(|order| {
+            let frames = (figures.folios[order] << order).max(1);
+            let recycled = (figures.recycled[order] as f64 / frames as f64).min(1.0);
+            self.folios[order] + longer - recycled * self.recycled[order]
+        });
         prices
     }
 
@@ -220,6 +233,26 @@ mod tests {
         let other = Prices::measured(kinds, &measured, 100.0, None, PathBuf::new());
         assert_eq!((other.folios[0], other.folios[2], other.folios[9]), (500.0, 700.0, 50_500.0));
         assert_eq!((other.kinds[FaultKind::Anon as usize], other.of_a_copy()), (500.0, 900.0));
+    }
+
+    #[test]
+    fn a_folio_of_memory_that_was_just_freed_is_cheaper() {
+        let trace = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../traces/sqlite.qtrace");
+        let replayed =
+            Trial::open(&trace, None).unwrap().replay(&[FolioSet::FRAMES.and(4)]).unwrap().0.remove(0);
+        let order = |order: usize, count: u64| std::array::from_fn(|of| if of == order { count } else { 0 });
+        // Of four folios of 64 KiB one.
+        let figures = Figures { folios: order(4, 4), recycled: order(4, 16), ..replayed };
+        let prices = |recycled_ns: &[(u64, f64)]| {
+            let measured =
+                KernelPrices::of_this_machine([(4, 500.0), (64, 9500.0)].into(), BTreeMap::new(), None)
+                    .with_recycled(recycled_ns.iter().copied().collect());
+            let all = Prices::measured([900.0; KINDS], &measured, 100.0, None, PathBuf::new());
+            all.under(&figures).folios[4]
+        };
+        assert_eq!(prices(&[]), 9500.0, "how long such ones take is not known");
+        assert_eq!(prices(&[(4, 300.0), (64, 1300.0)]), 9500.0 - (9000.0 - 1000.0) / 4.0);
+        assert_eq!(prices(&[(4, 300.0), (64, 99_000.0)]), 9500.0, "they take no longer");
     }
 
     #[test]

@@ -20,6 +20,10 @@ const ALIGN: usize = 2 << 20;
 const LEAST_CACHE: usize = 256 << 10;
 const MOST_CACHE: usize = 4 << 20;
 
+/// Memory that is freed and taken again, at least a folio of it, and how often.
+const RECYCLED: usize = 128 << 10;
+const RECYCLINGS: usize = 20;
+
 /// The most folios that are touched in a row: more tell nothing new of small ones.
 const MOST_FOLIOS: usize = 2048;
 
@@ -34,6 +38,7 @@ pub(super) fn measure(smoke: bool) -> Result<KernelPrices> {
     let settings = Settings::acquire(&places)?;
     let sizes = Settings::folio_sizes(&places).into_iter().filter(|kib| *kib * 1024 <= ALIGN);
     let mut measured: BTreeMap<usize, Vec<Vec<f64>>> = sizes.map(|kib| (kib, Vec::new())).collect();
+    let mut recycled: BTreeMap<u64, Vec<f64>> = BTreeMap::new();
     for _ in 0..rounds {
         for (&kib, times) in &mut measured {
             if kib > 4 {
@@ -45,6 +50,7 @@ pub(super) fn measure(smoke: bool) -> Result<KernelPrices> {
             let given = settings.allocated(kib).zip(before).map(|(after, before)| after - before);
             if given.is_none_or(|given| given as usize >= faults.len() * 9 / 10) {
                 times.push(faults);
+                recycled.entry(kib as u64).or_default().push(touch_recycled(kib)?);
             }
         }
     }
@@ -63,7 +69,8 @@ pub(super) fn measure(smoke: bool) -> Result<KernelPrices> {
         say(format_args!("quire: what a recording adds to a fault is not known: {error:#}"));
         BTreeMap::new()
     });
-    Ok(KernelPrices::of_this_machine(prices, spreads, walk).with_recorder(recorder))
+    let recycled = recycled.into_iter().map(|(kib, rounds)| (kib, usual(rounds))).collect();
+    Ok(KernelPrices::of_this_machine(prices, spreads, walk).with_recycled(recycled).with_recorder(recorder))
 }
 
 /// Nanoseconds of each fault, which a store to the first byte of every folio takes.
@@ -75,6 +82,27 @@ fn touch(kib: usize, bytes: usize) -> io::Result<Vec<f64>> {
     let faults = each(count, twice_the_caches(), |at| memory[first + at * kib * 1024] = 1)?;
     std::hint::black_box(&mut memory);
     Ok(faults)
+}
+
+/// The usual nanoseconds of a fault whose memory was freed just before.
+fn touch_recycled(kib: usize) -> io::Result<f64> {
+    let count = (RECYCLED / 1024 / kib).max(1);
+    let mut faults = Vec::with_capacity(RECYCLINGS * count);
+    for recycling in 0..=RECYCLINGS {
+        let mut memory = MmapOptions::new().len(count * kib * 1024 + ALIGN).map_anon()?;
+        memory.advise(if kib == 4 { Advice::NoHugePage } else { Advice::HugePage })?;
+        let first = memory.as_ptr().align_offset(ALIGN);
+        for at in 0..count {
+            let start = Instant::now();
+            memory[first + at * kib * 1024] = 1;
+            let took = start.elapsed();
+            // Memory of the first one comes from anywhere.
+            if recycling > 0 {
+                faults.push(took.as_nanos() as f64);
+            }
+        }
+    }
+    Ok(usual(faults))
 }
 
 /// Twice the bytes that the caches before the last one hold: a program that reads them between two faults leaves the kernel's

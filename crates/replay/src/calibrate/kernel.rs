@@ -28,6 +28,9 @@ pub struct KernelPrices {
     /// How far single faults are apart, by KiB of the folio; files of older commands lack it.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub fault_spread: BTreeMap<u64, FaultSpread>,
+    /// Nanoseconds of such a fault whose memory was freed a moment ago, by KiB of the folio; files of older commands lack it.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub recycled_ns: BTreeMap<u64, f64>,
     /// Nanoseconds that an access takes longer if it misses the TLBs; files of older commands lack it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub walk_ns: Option<f64>,
@@ -69,8 +72,15 @@ impl KernelPrices {
         fault_spread: BTreeMap<u64, FaultSpread>,
         walk_ns: Option<f64>,
     ) -> Self {
-        let (kernel, cpu, recorder_ns) = (release(), processor(), BTreeMap::new());
-        Self { version: VERSION, kernel, cpu, fault_ns, fault_spread, walk_ns, recorder_ns }
+        let (kernel, cpu) = (release(), processor());
+        let (recycled_ns, recorder_ns) = (BTreeMap::new(), BTreeMap::new());
+        Self { version: VERSION, kernel, cpu, fault_ns, fault_spread, recycled_ns, walk_ns, recorder_ns }
+    }
+
+    /// The same, and faults whose memory was freed a moment ago.
+    #[must_use]
+    pub fn with_recycled(self, recycled_ns: BTreeMap<u64, f64>) -> Self {
+        Self { recycled_ns, ..self }
     }
 
     /// The same, and what a recording adds to a fault.
@@ -100,7 +110,7 @@ impl KernelPrices {
         let prices: Self =
             serde_json::from_slice(bytes).context("it is no result of `quire calibrate --kernel`")?;
         ensure!(prices.version == VERSION, "it has version {}, this command reads {VERSION}", prices.version);
-        for (kib, ns) in &prices.fault_ns {
+        for (kib, ns) in prices.fault_ns.iter().chain(&prices.recycled_ns) {
             let power = kib.is_power_of_two() && (4..=2048).contains(kib);
             ensure!(power && ns.is_finite() && *ns > 0.0, "it has no price for folios of {kib} KiB");
         }

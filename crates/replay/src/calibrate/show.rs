@@ -60,10 +60,12 @@ pub(super) fn text(calibration: &Calibration, features: CpuFeatures) -> String {
 
 /// What Linux takes for a fault, by folio size.
 pub(super) fn prices(prices: &KernelPrices) -> String {
-    let header = ["folio", "fault", "each 4 KiB of it", "median", "99 %", "longest"].map(str::to_owned);
+    let header = ["folio", "fault", "each 4 KiB of it", "just freed", "median", "99 %", "longest"];
+    let header = header.map(str::to_owned);
     let mut sheet = Sheet::new(&header, 1);
     for (kib, ns) in &prices.fault_ns {
-        let mut cells = vec![extent(kib << 10), duration(*ns), duration(ns * 4.0 / *kib as f64)];
+        let recycled = prices.recycled_ns.get(kib).map_or_else(String::new, |ns| duration(*ns));
+        let mut cells = vec![extent(kib << 10), duration(*ns), duration(ns * 4.0 / *kib as f64), recycled];
         cells.extend(
             prices
                 .fault_spread

@@ -7,6 +7,7 @@ use quire::vm::{Access, FaultKind, FaultOutcome};
 
 use super::background;
 use super::error::ReplayError;
+use super::pages::ORDERS;
 use super::processes::Key;
 use super::replayer::Replayer;
 use super::verb::PAGE;
@@ -58,7 +59,9 @@ impl Replayer<'_> {
             kind => kind.name(),
         };
         if matches!(outcome.kind, FaultKind::Anon | FaultKind::Cow) {
-            self.counts.folios[usize::from(outcome.order.get()).min(9)] += 1;
+            let order = usize::from(outcome.order.get()).min(ORDERS - 1);
+            self.counts.folios[order] += 1;
+            self.recycled.taken(event.time_ns, order, outcome.kind == FaultKind::Anon);
         }
         let taken = outcome.kind != FaultKind::Spurious;
         if let Some(parts) = self.parts.as_mut().filter(|_| taken) {

@@ -12,7 +12,7 @@
 //! zeroes     Linux's huge page of zeroes
 //! background the same beside a collapser of small pages and a splitter of folios
 //! check      the same in lockstep with the naive model        costs, memory    what it took in time and space
-//! gaps       how long threads work between two faults
+//! gaps       how long threads work between two faults              recycled  frames that were freed a moment ago
 //! report     as JSON lines                                    text     as tables
 //! trial      many sets of sizes, for `advise` and `verify`      parts, timeline, each   faults and memory by mapping, over time, by process
 //! heat       first touches by address and time               code    the pages of its code that a program uses
@@ -45,6 +45,7 @@ mod plan;
 mod policy;
 mod processes;
 mod progress;
+mod recycled;
 mod replayer;
 mod report;
 mod run;

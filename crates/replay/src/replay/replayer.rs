@@ -17,6 +17,7 @@ use super::memory::Peak;
 use super::parts::Parts;
 use super::policy::{FolioSet, exact_bytes};
 use super::processes::{Key, Processes, Space};
+use super::recycled::Recycled;
 use super::survey::Survey;
 use super::timeline::Timeline;
 use super::verb::PAGE;
@@ -75,6 +76,7 @@ pub(super) struct Replayer<'m> {
     pub(super) verbs: Costs,
     pub(super) faults: Costs,
     pub(super) gaps: Gaps,
+    pub(super) recycled: Recycled,
     pub(super) counts: Counts,
     pub(super) peak: Peak,
     /// The cost of a fork, by the thread that has not returned from the call yet.
@@ -119,6 +121,7 @@ impl<'m> Replayer<'m> {
             verbs: Costs::default(),
             faults: Costs::default(),
             gaps: Gaps::new(),
+            recycled: Recycled::default(),
             counts: Counts::default(),
             peak: Peak::default(),
             forked: HashMap::new(),
@@ -146,7 +149,12 @@ impl<'m> Replayer<'m> {
             if let Some(background) = &mut self.background {
                 background.before(event.time_ns, (machine, self.manager), self.watch, &self.processes);
             }
+            let before = self.used_before(&event.kind);
             self.apply(event, cpu)?;
+            if let Some(before) = before {
+                let used = self.manager.pages().memory_info().used;
+                self.recycled.freed(event.time_ns, before.saturating_sub(used));
+            }
             if let Some(background) = &mut self.background {
                 background.after(self.event, (machine, self.manager), self.watch, &self.processes);
             }
@@ -163,6 +171,13 @@ impl<'m> Replayer<'m> {
         }
         self.event += 1;
         Ok(self.agreement)
+    }
+
+    /// Frames in use before an event that may free some, if memory is observed.
+    fn used_before(&self, kind: &EventKind) -> Option<u64> {
+        let may_free =
+            matches!(kind, EventKind::Syscall(_) | EventKind::Exec { .. } | EventKind::ProcessExit { .. });
+        (may_free && self.timeline.is_some()).then(|| self.manager.pages().memory_info().used)
     }
 
     fn apply(&mut self, event: &Event, cpu: CpuId) -> Result<(), ReplayError> {

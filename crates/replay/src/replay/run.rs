@@ -22,6 +22,7 @@ use super::memory::{Peak, Usage};
 use super::parts::{Part, Parts};
 use super::policy::{FolioSet, exact_bytes};
 use super::progress::Progress;
+use super::recycled::Recycled;
 use super::replayer::{Agreement, Counts, Replayer};
 use super::survey::Survey;
 use super::timeline::{Sample, Timeline};
@@ -52,6 +53,7 @@ pub(super) struct Outcome {
     pub(super) verbs: Costs,
     pub(super) faults: Costs,
     pub(super) gaps: Gaps,
+    pub(super) recycled: Recycled,
     pub(super) peak: Usage,
     pub(super) machine: Counters,
     /// Flushes that no CPU needed.
@@ -202,14 +204,28 @@ impl World {
 /// Ends the processes of a replay that stopped early, closes the files, and keeps the counts.
 fn finish(mut replayer: Replayer<'_>, counted: Counters) -> (Outcome, u64) {
     replayer.processes.release_all();
-    let Replayer { set, counts, verbs, faults, gaps, peak, event, background, parts, timeline, each, .. } =
-        replayer;
+    let Replayer {
+        set,
+        counts,
+        verbs,
+        faults,
+        gaps,
+        recycled,
+        peak,
+        event,
+        background,
+        parts,
+        timeline,
+        each,
+        ..
+    } = replayer;
     let outcome = Outcome {
         set,
         counts,
         verbs,
         faults,
         gaps,
+        recycled,
         peak: peak.usage(),
         machine: counted,
         flushes_avoided: 0,

@@ -52,6 +52,8 @@ pub(crate) struct Figures {
     /// Nanoseconds of a recorded fault that was not interrupted, by kind; the mean.
     pub(crate) recorded_ns: BTreeMap<&'static str, u64>,
     pub(crate) gaps: GapFigures,
+    /// Frames of such folios that were freed only a moment before, by order.
+    pub(crate) recycled: [u64; ORDERS],
     pub(crate) peak: Usage,
     pub(crate) parts: Vec<Part>,
     pub(crate) timeline: Vec<Sample>,
@@ -80,6 +82,7 @@ impl Figures {
             absorbed: count(ABSORBED),
             gaps: outcome.gaps.figures(recorded_ns.get(FaultKind::Anon.name()).copied()),
             recorded_ns,
+            recycled: outcome.recycled.by_order(),
             peak: outcome.peak,
             peak_rss: outcome.counts.peak_rss * PAGE,
             differences: outcome.counts.differences,

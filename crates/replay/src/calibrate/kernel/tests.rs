@@ -48,6 +48,7 @@ fn what_is_no_price_is_refused() {
         r#"{"4":-1.0}"#,
         r#"{"4":1.0,"5":1.0}"#,
         r#"{"4":1.0,"4096":1.0}"#,
+        r#"{"4":1.0},"recycled_ns":{"4":0.0}"#,
         r#"{"4":1.0},"walk_ns":-1.0"#,
         r#"{"4":1.0},"recorder_ns":{"of no kind":1.0}"#,
         r#"{"4":1.0},"fault_spread":{"4":{"median_ns":2.0,"p99_ns":1.0,"longest_ns":3.0}}"#,

@@ -10,6 +10,9 @@ use std::time::{Duration, Instant};
 use procfs::ProcResult;
 use procfs::process::{MountInfo, Process};
 
+/// The names of such groups, before the number of the process that made them.
+const NAME: &str = "quire-verify-";
+
 /// How long the group's last process may take to end.
 const PATIENCE: Duration = Duration::from_secs(1);
 
@@ -23,8 +26,11 @@ pub(super) struct Group {
 impl Group {
     /// Makes one where `perf` looks for groups; `None` where this user cannot.
     pub(super) fn make() -> Option<Self> {
-        let name = format!("quire-verify-{}", process::id());
-        let directory = hierarchy(&mounts().ok()?)?.join(&name);
+        let name = format!("{NAME}{}", process::id());
+        let mounts = mounts().ok()?;
+        let root = hierarchy(&mounts)?;
+        remove_left(root);
+        let directory = root.join(&name);
         match fs::create_dir(&directory) {
             // Of a killed run whose process had this number.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
@@ -49,6 +55,17 @@ impl Drop for Group {
     }
 }
 
+/// Removes the groups of killed runs, but for those in which a program runs still.
+fn remove_left(root: &Path) {
+    for entry in fs::read_dir(root).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let maker = name.to_str().and_then(|name| name.strip_prefix(NAME)?.parse::<u32>().ok());
+        if maker.is_some_and(|pid| !Path::new("/proc").join(pid.to_string()).exists()) {
+            let _ = fs::remove_dir(entry.path());
+        }
+    }
+}
+
 fn mounts() -> ProcResult<Vec<MountInfo>> {
     Ok(Process::myself()?.mountinfo()?.0)
 }
@@ -67,6 +84,21 @@ mod tests {
 
     fn parsed(lines: &[&str]) -> Vec<MountInfo> {
         lines.iter().map(|line| MountInfo::from_line(line).expect("a line of mountinfo")).collect()
+    }
+
+    #[test]
+    fn groups_of_killed_runs_are_removed() {
+        let root = tempfile::tempdir().unwrap();
+        // No process has so high a number.
+        let (left, full) = (format!("{NAME}4200000000"), format!("{NAME}4200000001"));
+        let (own, other) = (format!("{NAME}{}", process::id()), format!("{NAME}x"));
+        for name in [&left, &full, &own, &other] {
+            fs::create_dir(root.path().join(name)).unwrap();
+        }
+        fs::write(root.path().join(&full).join("member"), "").unwrap();
+        remove_left(root.path());
+        let stays = [&left, &full, &own, &other].map(|name| root.path().join(name).exists());
+        assert_eq!(stays, [false, true, true, true]);
     }
 
     #[test]

@@ -115,11 +115,12 @@ impl Prices {
         });
         let first = of_a_page.unwrap_or(folios[0]);
         let folios = folios.map(|ns| first + (ns - folios[0]).max(0.0));
-        let fresh = KernelPrices::by_order(&measured.recycled_ns);
-        let recycled = std::array::from_fn(|order| match (fresh.get(&0), fresh.get(&(order as u8))) {
-            (Some(page), Some(ns)) => (folios[order] - folios[0] - (ns - page).max(0.0)).max(0.0),
-            _ => 0.0,
-        });
+        let just_freed = KernelPrices::by_order(&measured.recycled_ns);
+        let recycled =
+            std::array::from_fn(|order| match (just_freed.get(&0), just_freed.get(&(order as u8))) {
+                (Some(page), Some(ns)) => (folios[order] - folios[0] - (ns - page).max(0.0)).max(0.0),
+                _ => 0.0,
+            });
         kinds[FaultKind::Anon as usize] = first;
         let spreads = KernelPrices::by_order(&measured.fault_spread);
         let source = Source::Measured { file, recorded: of_a_page.is_some() };

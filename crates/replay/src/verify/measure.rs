@@ -16,6 +16,7 @@ use nix::sys::signal::Signal;
 use super::fault_time::{SAMPLE_NS, Sampler};
 use super::group::Group;
 use super::streams::Streams;
+use super::unsampled::Faulted;
 use crate::calibrate::usual;
 use crate::output::{quoted, say};
 use crate::record::{self, Counted, Peak, Wait, run_unrecorded};
@@ -141,15 +142,7 @@ impl Measuring<'_> {
             }
             faulted.push(sampler.run_faults()?);
         }
-        let mut sampled = sampler.end()?.into_iter();
-        let mut unsampled = Vec::new();
-        for faulted in &faulted {
-            for (measured, ns) in measured.iter_mut().zip(sampled.by_ref()) {
-                measured.fault_ns.push(ns);
-            }
-            unsampled.push(faulted.unsampled_ns(sampled.by_ref().take(faulted.rounds.len()).sum()));
-        }
-        Ok((recordings, usual(unsampled).max(0.0)))
+        Ok((recordings, deal(sampler.end()?, &faulted, measured)))
     }
 
     /// Records the command.
@@ -229,6 +222,20 @@ impl Measuring<'_> {
     }
 }
 
+/// Gives the sampled times to what was run: in each turn a run under each set, then the rounds of the process that only faults.
+/// Returns the nanoseconds of each fault that samples do not see.
+fn deal(sampled: Vec<u64>, faulted: &[Faulted], measured: &mut [Runs]) -> f64 {
+    let mut sampled = sampled.into_iter();
+    let mut unsampled = Vec::new();
+    for faulted in faulted {
+        for (measured, ns) in measured.iter_mut().zip(sampled.by_ref()) {
+            measured.fault_ns.push(ns);
+        }
+        unsampled.push(faulted.unsampled_ns(sampled.by_ref().take(faulted.rounds.len()).sum()));
+    }
+    usual(unsampled).max(0.0)
+}
+
 /// Runs the shell command of `--prepare`.
 ///
 /// # Errors
@@ -269,4 +276,30 @@ pub fn run_once(args: &RunArgs) -> Result<()> {
     drop(streams);
     let counted = serde_json::to_vec(&counted?)?;
     Ok(std::io::stdout().write_all(&counted)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn sampled_times_go_to_their_runs() {
+        let mut measured = vec![Runs::default(); 2];
+        // Two turns, and two rounds of the process that only faults in each.
+        let faulted = || {
+            let mut faulted = Faulted::default();
+            faulted.rounds = vec![Default::default(); 2];
+            faulted.took = Duration::from_nanos(65_536 * 100 + 1000);
+            faulted
+        };
+        let unsampled =
+            deal(vec![10, 20, 600, 400, 11, 21, 500, 500], &[faulted(), faulted()], &mut measured);
+        assert_eq!(measured[0].fault_ns, [10, 11]);
+        assert_eq!(measured[1].fault_ns, [20, 21]);
+        assert_eq!(unsampled, 100.0);
+        let more_than_it_took = vec![10, 20, 600_000_000, 400];
+        assert_eq!(deal(more_than_it_took, &[faulted()], &mut measured), 0.0);
+    }
 }

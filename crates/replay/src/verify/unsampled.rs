@@ -34,7 +34,7 @@ pub(super) struct Faulted {
     /// When each round of faults began and ended.
     pub(super) rounds: Vec<(Duration, Duration)>,
     /// How long the process ran in them, and in the same accesses afterwards, without faults.
-    took: Duration,
+    pub(super) took: Duration,
     again: Duration,
 }
 

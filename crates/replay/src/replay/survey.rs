@@ -146,10 +146,13 @@ impl Walk {
             self.estimate.remove(&life);
         }
         match &event.kind {
-            EventKind::Fault { addr: start, .. } | EventKind::FaultAround { start, .. }
-                if !is_canonical(*start) =>
-            {
+            EventKind::Fault { addr, .. } if !are_canonical(*addr, 1) => {
                 self.impossible("faults at an address that no processor translates")
+            }
+            EventKind::FaultAround { start, len } | EventKind::Populate { start, len, .. }
+                if !are_canonical(*start, *len) =>
+            {
+                self.impossible("has pages at an address that no processor translates")
             }
             EventKind::Fork { child_pid, kind: ForkKind::Copy, .. } => self.fork(pid, *child_pid),
             EventKind::Map { cause, start, len, prot, flags, file, file_offset } => {
@@ -433,9 +436,10 @@ impl Walk {
     }
 }
 
-/// Whether four levels of page tables can translate it.
-const fn is_canonical(addr: u64) -> bool {
-    (addr as i64) << 16 >> 16 == addr as i64
+/// Whether four levels of page tables can translate all of it.
+fn are_canonical(start: u64, len: u64) -> bool {
+    let last = start.saturating_add(len.saturating_sub(1));
+    (start as i64) << 16 >> 16 == start as i64 && (start ^ last) >> 47 == 0
 }
 
 fn number(numbers: &mut Numbers, files: &mut Vec<SurveyedFile>, file: &FileId) -> u64 {

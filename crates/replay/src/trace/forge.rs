@@ -1,4 +1,4 @@
-//! Files for the fuzzer: any header and any events, with valid checksums.
+//! Files for the fuzzer, and for what it found: any header and any events, with valid checksums.
 
 use super::encode::Encoder;
 use super::wire::Sink;

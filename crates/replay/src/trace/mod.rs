@@ -9,7 +9,7 @@ mod decode;
 mod encode;
 mod error;
 mod event;
-#[cfg(fuzzing)]
+#[cfg(any(fuzzing, test))]
 pub mod forge;
 mod header;
 mod layout;

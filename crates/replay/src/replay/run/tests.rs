@@ -5,6 +5,7 @@ use quire::error::InitError;
 use super::*;
 use crate::replay::need::Bounds;
 use crate::replay::policy::{FolioChoice, parse_folio};
+use crate::trace::{Access, Event, EventKind, Header, PathId, PopulateCause, forge};
 
 fn trace(name: &str) -> std::path::PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../traces").join(name)
@@ -34,6 +35,44 @@ fn a_lost_flush_is_a_divergence() {
             Err(ReplayError::Divergence { .. }) => {}
             Err(other) => panic!("{other}"),
             Ok(_) => panic!("the divergence went unnoticed"),
+        }
+    }
+}
+
+/// Found by the fuzzer: pages that were present before a recording could be anywhere.
+#[test]
+fn pages_where_no_processor_translates_are_refused() {
+    const HOLE: u64 = 1 << 47;
+    let fault = |addr| EventKind::Fault {
+        addr,
+        access: Access::Read,
+        protection: false,
+        kernel_mode: false,
+        major: false,
+        duration_ns: Some(1000),
+    };
+    let populate = |start, len| EventKind::Populate { start, len, cause: PopulateCause::BeforeRead };
+    let wrong = [
+        fault(HOLE),
+        EventKind::FaultAround { start: HOLE - 4096, len: 8192 },
+        populate(0x64de_0625_2187_3087, 1),
+        populate(HOLE - 4096, 4097),
+    ];
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("forged.qtrace");
+    for kind in wrong {
+        let event = |time_ns, kind| Event { time_ns, pid: 10, tid: 10, kind };
+        let events = [event(1000, EventKind::Exec { name: PathId(0) }), event(2000, kind)];
+        let recorded = TraceReader::open(trace("gcc.qtrace")).expect("a trace").header().clone();
+        let header = forge::header(&Header { events: 2, ..recorded });
+        let bytes = forge::around(&header, &forge::stream(&["small"], &events), 2);
+        std::fs::write(&path, bytes).expect("it is written");
+        let mut world = World::new(64 << 20, 2, Purpose::Check).expect("a machine");
+        match replay(&mut world, path.to_str().expect("a path"), "4K") {
+            Err(ReplayError::Impossible { event: 1, what }) => {
+                assert!(what.ends_with("an address that no processor translates"), "{what}");
+            }
+            other => panic!("{:?}", other.map(drop)),
         }
     }
 }

@@ -204,38 +204,24 @@ impl World {
 /// Ends the processes of a replay that stopped early, closes the files, and keeps the counts.
 fn finish(mut replayer: Replayer<'_>, counted: Counters) -> (Outcome, u64) {
     replayer.processes.release_all();
-    let Replayer {
-        set,
-        counts,
-        verbs,
-        faults,
-        gaps,
-        recycled,
-        peak,
-        event,
-        background,
-        parts,
-        timeline,
-        each,
-        ..
-    } = replayer;
+    let event = replayer.event;
     let outcome = Outcome {
-        set,
-        counts,
-        verbs,
-        faults,
-        gaps,
-        recycled,
-        peak: peak.usage(),
+        set: replayer.set,
+        counts: replayer.counts,
+        verbs: replayer.verbs,
+        faults: replayer.faults,
+        gaps: replayer.gaps,
+        recycled: replayer.recycled,
+        peak: replayer.peak.usage(),
         machine: counted,
         flushes_avoided: 0,
         mapped_around: 0,
         fell_back: 0,
         leaked: 0,
-        background,
-        parts: parts.map(Parts::end).unwrap_or_default(),
-        timeline: timeline.map(Timeline::end).unwrap_or_default(),
-        each: each.map(Each::end).unwrap_or_default(),
+        background: replayer.background,
+        parts: replayer.parts.map(Parts::end).unwrap_or_default(),
+        timeline: replayer.timeline.map(Timeline::end).unwrap_or_default(),
+        each: replayer.each.map(Each::end).unwrap_or_default(),
     };
     (outcome, event)
 }

@@ -54,8 +54,11 @@ fn with_endless_mapping() -> SmallTrace {
 #[test]
 fn an_endless_fault_around_is_refused() {
     let mut trace = with_endless_mapping();
-    trace.event(10, EventKind::FaultAround { start: 1 << 30, len: u64::MAX });
+    trace.event(10, EventKind::FaultAround { start: 1 << 30, len: ENDLESS });
     refused(&trace, 4, "--work-limit");
+    let mut trace = with_endless_mapping();
+    trace.event(10, EventKind::FaultAround { start: 1 << 30, len: u64::MAX });
+    refused(&trace, 4, "no processor translates");
 }
 
 #[test]
@@ -65,8 +68,11 @@ fn an_endless_populate_is_refused_mapped_or_not() {
     trace.event(10, EventKind::Populate { start: 1 << 30, len: ENDLESS, cause });
     refused(&trace, 4, "--work-limit");
     let mut trace = program();
-    trace.event(10, EventKind::Populate { start: 0, len: u64::MAX, cause });
+    trace.event(10, EventKind::Populate { start: 0, len: ENDLESS, cause });
     refused(&trace, 2, "--work-limit");
+    let mut trace = program();
+    trace.event(10, EventKind::Populate { start: 0, len: u64::MAX, cause });
+    refused(&trace, 2, "no processor translates");
 }
 
 #[test]

@@ -21,7 +21,9 @@ pub const EXPERIMENT: Experiment = Experiment {
          QEMU has not, Linux stores 8 bytes at a time, and Quire's kernel 32, between XSAVE and XRSTOR.",
         "`single` is to be trusted to 2 %, its parts to 20 %: Linux frees some things later.",
         "`threads` is real time under emulation with four CPUs, and depends on this machine.",
-        "`boot` and `memory` are of QEMU's machine `microvm`, whose firmware is short, and all else of `pc`.",
+        "`boot` and `memory` are of QEMU's machine `microvm`, whose firmware is short, and all else of `pc`. Their first \
+         program is a file of 2 KiB without a library, so that what is in use is the kernel's; until November 2026 it was \
+         that of the other rows, which `memory/libc` still has: its file and its pages are 1.3 MiB.",
         "Needs qemu-system-x86, gcc with libc6-dev, busybox-static, and apt for Debian's kernels, which are \
          unpacked in the user's cache folder and not installed. It takes three to ten minutes.",
     ],
@@ -57,7 +59,8 @@ pub const EXPERIMENT: Experiment = Experiment {
             .metric("interrupts"),
         count("the first program after 50 ms, an instruction being a nanosecond", &["boot"], AtMost(50e6)),
         Goal::new("the first program after 50 ms", "quire", &["boot/time"], AtMost(50e6)),
-        Goal::new("under 4 MiB of 1 GiB in use", "quire", &["memory"], AtMost(4096.0)).metric("memory"),
+        Goal::new("under 4 MiB of 1 GiB in use", "quire", &["memory", "memory/libc"], AtMost(4096.0))
+            .metric("memory"),
     ],
     file: file!(),
     code: &[code::LIBRARY, &["kernel/src/", "crates/interop/src/", "crates/lab/src/bench/guest/"]],

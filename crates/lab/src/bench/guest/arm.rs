@@ -85,13 +85,15 @@ impl Arm {
             // Memory that was never written might be known to be zero.
             Machine::Counts => format!("mode={mode} dirty=3000 groups=,{},", groups.join(",")),
             Machine::Wall => format!("mode={mode} groups=,{},", groups.join(",")),
-            Machine::Boot | Machine::BootWall => format!("mode={mode} memory={}", qemu::BOOT_MIB),
+            Machine::Boot | Machine::BootWall | Machine::BootLibc => {
+                format!("mode={mode} memory={}", qemu::BOOT_MIB)
+            }
         };
         let Self::Linux { charged, .. } = self else { return format!("/{PROGRAM} {arguments}") };
         arguments += match machine {
             Machine::Counts => " settle=30",
             Machine::Wall => " settle=5",
-            Machine::Boot | Machine::BootWall => "",
+            Machine::Boot | Machine::BootWall | Machine::BootLibc => "",
         };
         let mut options = "console=ttyS0 quiet panic=-1 nokaslr init_on_alloc=0".to_owned();
         if charged {
@@ -109,40 +111,62 @@ const PROGRAM: &str = "bin/guest";
 /// The source of the program.
 pub const SOURCE: &str = include_str!("program.c");
 
-/// What all arms share: the program and the archives.
+/// The source of the program of a machine that is only started.
+pub const FIRST: &str = include_str!("first.c");
+
+/// How the program is built.
+const STATIC: [&str; 2] = ["-static", "-pthread"];
+
+/// How the one without a library is built: what it does not need is not in its file.
+const ALONE: [&str; 8] = [
+    "-static",
+    "-nostdlib",
+    "-ffreestanding",
+    "-fno-stack-protector",
+    "-fno-asynchronous-unwind-tables",
+    "-fcf-protection=none",
+    "-s",
+    "-Wl,--build-id=none,-z,noseparate-code",
+];
+
+/// What all arms share: the programs and the archives.
 pub struct GuestFiles {
     folder: tempfile::TempDir,
 }
 
 impl GuestFiles {
-    /// Builds the program and packs the archives.
+    /// Builds the programs and packs the archives.
     ///
     /// # Errors
     /// A missing tool, in one line.
     pub fn new() -> Result<Self> {
         let folder = tempfile::tempdir()?;
         let busybox = fs::read(BUSYBOX.path()?)?;
-        let program = folder.path().join("guest");
-        fs::write(folder.path().join("program.c"), SOURCE)?;
-        let mut gcc = GCC.command()?;
-        gcc.args(["-std=gnu11", "-O2", "-static", "-pthread", "-o"]).arg(&program);
-        tools::output(gcc.arg(folder.path().join("program.c")))?;
-        let program = fs::read(program)?;
+        let program = build(folder.path(), SOURCE, &STATIC)?;
+        let first = build(folder.path(), FIRST, &ALONE)?;
         let bin = Entry { path: "bin", bytes: None };
-        let guest = Entry { path: PROGRAM, bytes: Some(&program) };
-        let small = archive::pack(&[bin.clone(), guest.clone()]);
-        fs::write(folder.path().join("small"), small)?;
+        let file = |path, bytes| Entry { path, bytes: Some(bytes) };
+        let only = |program| archive::pack(&[bin.clone(), file(PROGRAM, program)]);
         // A copy, not a link: every kernel that reads archives has files.
-        let shell = |path| Entry { path, bytes: Some(&busybox) };
-        let whole = archive::pack(&[bin, shell("bin/busybox"), guest, shell("bin/true")]);
-        fs::write(folder.path().join("whole"), whole)?;
+        let whole = archive::pack(&[
+            bin.clone(),
+            file("bin/busybox", &busybox),
+            file(PROGRAM, &program),
+            file("bin/true", &busybox),
+        ]);
+        for (name, archive) in [("first", only(&first)), ("libc", only(&program)), ("whole", whole)] {
+            fs::write(folder.path().join(name), archive)?;
+        }
         Ok(Self { folder })
     }
 
     /// The archive for `machine`. The first program's memory is to be measured without a shell beside it.
     fn initramfs(&self, machine: Machine) -> PathBuf {
-        let name = if matches!(machine, Machine::Boot | Machine::BootWall) { "small" } else { "whole" };
-        self.folder.path().join(name)
+        self.folder.path().join(match machine {
+            Machine::Boot | Machine::BootWall => "first",
+            Machine::BootLibc => "libc",
+            Machine::Wall | Machine::Counts => "whole",
+        })
     }
 
     /// Measures `groups` of `machine` on `arm`. When the machine dies in a group, that group has the reason, and another
@@ -185,6 +209,16 @@ impl GuestFiles {
         }
         Ok(figures)
     }
+}
+
+/// The file of the program `source`.
+fn build(folder: &Path, source: &str, flags: &[&str]) -> Result<Vec<u8>> {
+    let (text, program) = (folder.join("program.c"), folder.join("program"));
+    fs::write(&text, source)?;
+    let mut gcc = GCC.command()?;
+    gcc.args(["-std=gnu11", "-O2"]).args(flags).arg("-o").arg(&program).arg(&text);
+    tools::output(&mut gcc)?;
+    Ok(fs::read(program)?)
 }
 
 /// The figure of each row, or why there is none.

@@ -3,6 +3,7 @@
 //! ```text
 //! rows       what the program prints, on which machine
 //! program.c  the program
+//! first.c    the one of a machine that is only started
 //! output     reads its lines
 //! arm        the kernels, their command lines, and runs that go on after a machine died
 //! debian     fetches and unpacks Debian's kernels

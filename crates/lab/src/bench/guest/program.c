@@ -9,7 +9,7 @@
 // Time is the time-stamp counter. With `-icount shift=0` it counts instructions.
 //
 // Arguments: KEY=VALUE, each optional.
-//   mode=counts|wall|boot    one CPU and instructions; four CPUs and time; only what the start of the machine took
+//   mode=counts|wall|boot    one CPU and instructions; four CPUs and time; only what the machine has in use
 //   settle=SECONDS           sleep before the first row, so that the kernel's background work is done
 //   dirty=MIB                memory to write once before the first row, so that the kernel cannot know it to be zero
 //   groups=,NAME,NAME,       only these groups, each between commas
@@ -459,23 +459,15 @@ static void run_group(const struct Group *group) {
     }
 }
 
-// What the start of the machine took. `at_start` is the counter at the first instruction of `main`.
-static void report_boot(uint64_t at_start, unsigned long long machine_kib) {
-    printf("row boot %llu machine\n", (unsigned long long)at_start);
+// What a machine has in use that has started this program. What the start itself took is in first.c.
+static void report_boot(unsigned long long machine_kib) {
     FILE *file = fopen("/proc/meminfo", "r");
-    char line[128], name[64];
-    unsigned long long kib, total = 0, free = 0, available = 0;
-    while (file && fgets(line, sizeof line, file)) {
-        if (sscanf(line, "%63[^:]: %llu", name, &kib) != 2) continue;
-        if (!strcmp(name, "MemTotal")) total = kib;
-        if (!strcmp(name, "MemFree")) free = kib;
-        if (!strcmp(name, "MemAvailable")) available = kib;
-    }
+    char line[128];
+    unsigned long long free = 0;
+    while (file && !free && fgets(line, sizeof line, file)) sscanf(line, "MemFree: %llu", &free);
     if (file) fclose(file);
-    if (free) printf("row memory %llu KiB\n", machine_kib - free);
-    else printf("row memory n/a: no MemFree in /proc/meminfo\n");
-    if (available) printf("row memory/used %llu KiB\n", total - available);
-    else printf("row memory/used n/a: no MemAvailable in /proc/meminfo\n");
+    if (free) printf("row memory/libc %llu KiB\n", machine_kib - free);
+    else printf("row memory/libc n/a: no MemFree in /proc/meminfo\n");
 }
 
 // Moves this program into a memory cgroup below the root, since the root's memory is not charged.
@@ -503,14 +495,13 @@ static const char *option(int count, char **words, const char *name) {
 }
 
 int main(int count, char **words) {
-    uint64_t at_start = now();
     setvbuf(stdout, NULL, _IOLBF, 0);
     // Each of these fails where the kernel does without.
     mkdir("/proc", 0755), mkdir("/sys", 0755);
     mount("proc", "/proc", "proc", 0, NULL), mount("sys", "/sys", "sysfs", 0, NULL);
     const char *mode = option(count, words, "mode");
     if (!strcmp(mode, "boot")) {
-        report_boot(at_start, strtoull(option(count, words, "memory"), NULL, 10) * 1024);
+        report_boot(strtoull(option(count, words, "memory"), NULL, 10) * 1024);
         end_machine();
     }
     set(THP "enabled", "madvise");

@@ -17,10 +17,7 @@ use crate::output::say;
 /// A run ends after this time, whatever it does. A machine that is only started has seconds of work: Debian's kernel was
 /// once seen to hang at its start.
 fn limit(machine: Machine) -> Duration {
-    let minutes = match machine {
-        Machine::Boot | Machine::BootWall => 2,
-        Machine::Wall | Machine::Counts => 15,
-    };
+    let minutes = if machine.only_starts() { 2 } else { 15 };
     Duration::from_secs(60 * minutes)
 }
 
@@ -63,12 +60,9 @@ fn options(machine: Machine) -> Vec<String> {
     let (cpus, memory) = match machine {
         Machine::Counts => (1, 4096),
         Machine::Wall => (4, 4096),
-        Machine::Boot | Machine::BootWall => (1, BOOT_MIB),
+        Machine::Boot | Machine::BootWall | Machine::BootLibc => (1, BOOT_MIB),
     };
-    let model = match machine {
-        Machine::Counts | Machine::Wall => "pc",
-        Machine::Boot | Machine::BootWall => "microvm",
-    };
+    let model = if machine.only_starts() { "microvm" } else { "pc" };
     let mut words = vec!["-M".to_owned(), model.to_owned()];
     words.extend(
         "-cpu max,-rdrand,-rdseed,-erms -seed 1 -nodefaults -display none -no-reboot \

@@ -1,5 +1,5 @@
 use super::archive::{self, Entry};
-use super::arm::SOURCE;
+use super::arm::{FIRST, SOURCE};
 use super::output::{Line, Report};
 use super::rows::{self, Machine, ROWS};
 use crate::bench::experiments::guest::EXPERIMENT;
@@ -50,8 +50,11 @@ fn the_program_and_the_list_have_the_same_rows() {
             at += SOURCE[at..].find(line).unwrap_or(0);
         }
     }
-    for row in rows::of(Machine::Boot) {
+    for row in rows::of(Machine::BootLibc) {
         assert!(SOURCE.contains(&format!("row {} %llu", row.name)), "{}", row.name);
+    }
+    for row in rows::of(Machine::Boot) {
+        assert!(FIRST.contains(&format!("row(\"{}\", ", row.name)), "{}", row.name);
     }
 }
 

@@ -89,6 +89,8 @@ pub const PCP_AGE_MAGAZINES: u32 = 4;
 pub const DRAIN_MAGAZINES: u32 = 64;
 /// Frames that a failed request gives back from its CPU's lists before it retries (of a list of blocks, one).
 pub const SCRAPE_FRAMES: u64 = 32;
+/// Refused requests of a CPU for which its lists stay as they are, at most, once giving frames back did not help.
+pub const SCRAPE_REST: u32 = 15;
 /// Blocks of a shard that one search for an entirely free one examines, for each mobility group.
 pub const FREE_BLOCKS_LOOKED_AT: usize = 32;
 /// Frames of each piece cleared ahead in small blocks: 64 KiB; users clear smaller ones in their caches.

@@ -104,11 +104,12 @@ impl<P: FramePlatform> Lists<'_, P> {
         result
     }
 
-    /// Gives up to [`SCRAPE_FRAMES`] frames of this CPU's lists back, and makes spare blocks whole; without
-    /// such frames, it drains the interrupts' lists. Returns how many frames and blocks.
-    pub(in crate::page_alloc) fn scrape(&self, access: &ListAccess<'_>) -> u64 {
+    /// Makes spare blocks whole, and unless the lists rest gives up to [`SCRAPE_FRAMES`] frames of this CPU's back;
+    /// without such frames, it drains the interrupts' lists. Returns how many frames and blocks.
+    pub(in crate::page_alloc) fn scrape(&self, access: &ListAccess<'_>, rests: bool) -> u64 {
         let merged = self.store.merge_all_spares() as u64;
-        let Some(level) = access.level().filter(|_| !access.lists.known_empty()) else { return merged };
+        let skipped = rests || access.lists.known_empty();
+        let Some(level) = access.level().filter(|_| !skipped) else { return merged };
         let mut scraped = 0;
         for (at, list) in level.filled() {
             let Some(own) = self.own_list(access, at) else { break };

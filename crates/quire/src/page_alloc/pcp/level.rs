@@ -20,6 +20,7 @@ use crate::memmap::{BootCell, BootSlice, LIST_BYTES, LISTS};
 use crate::page_alloc::frames::CONTEXTS;
 use crate::page_alloc::pcp::list::{FrameList, ListEntry};
 use crate::page_alloc::pcp::parked::Parked;
+use crate::page_alloc::pcp::rest::Rest;
 use crate::page_alloc::request::gfp::{KINDS, Mobility, ZoneKind};
 use crate::page_alloc::store::sorting::SortEntry;
 use crate::rank::Rank;
@@ -153,6 +154,8 @@ pub(in crate::page_alloc) struct CpuLists {
     /// shut. So a request that nothing can serve need not look at them. Set while no other code uses them, or
     /// by a task that has the first level's lease; cleared before the slow path puts a folio onto one.
     pub(in crate::page_alloc) empty: AtomicBool,
+    /// Whether refused requests leave the lists alone. The first level's lease protects it.
+    pub(in crate::page_alloc) rest: Rest,
     /// Folios that interrupts could not give back, linked through their descriptors.
     pub(in crate::page_alloc) deferred: Stack,
     pub(in crate::page_alloc) deferred_frames: AtomicU64,
@@ -211,6 +214,7 @@ impl CpuLists {
         Some(Self {
             levels: [task, soft, hard],
             empty: AtomicBool::new(true),
+            rest: Rest::new(),
             deferred: Stack::new(),
             deferred_frames: AtomicU64::new(0),
             drain: SpinLock::new(Rank::ListDrain, ()),

@@ -33,6 +33,15 @@ pub(in crate::page_alloc) struct OwnList<'a> {
     pub(in crate::page_alloc) wait: bool,
 }
 
+/// Why a list gave no folio.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(in crate::page_alloc) enum NotTaken {
+    /// There is no list, or the store was not asked to refill it.
+    NoneListed,
+    /// The zone's store has none either.
+    NoneFree,
+}
+
 impl OwnList<'_> {
     pub(in crate::page_alloc) fn magazine_frames(&self) -> u64 {
         self.list.magazine_frames(order_of(self.number))
@@ -65,14 +74,14 @@ impl<P: FramePlatform> Lists<'_, P> {
         zone: usize,
         number: usize,
         gfp: Gfp,
-    ) -> Option<Frame> {
-        let own = self.own_list(access, zone * LISTS + number)?;
-        let popped = self.pop_loading(own).or_else(|| self.refill(access, own, gfp));
-        let (frame, state) = popped.or_else(|| self.pop_last(own.list))?;
+    ) -> Result<Frame, NotTaken> {
+        let own = self.own_list(access, zone * LISTS + number).ok_or(NotTaken::NoneListed)?;
+        let popped = self.pop_loading(own).map_or_else(|| self.refill(access, own, gfp), Ok);
+        let (frame, state) = popped.or_else(|why| self.pop_last(own.list).ok_or(why))?;
         let zeroed = FrameState::of(state).is_zeroed() && gfp.contents == Contents::Zeroed;
         self.frames().mark_in_use(frame, state, order_of(number), zeroed);
         add_own(&own.list.allocated, 1);
-        Some(frame)
+        Ok(frame)
     }
 
     /// Pops a folio from the loaded array, the other, or a parked magazine.
@@ -126,20 +135,23 @@ impl<P: FramePlatform> Lists<'_, P> {
         access: &ListAccess<'_>,
         own: OwnList<'a>,
         gfp: Gfp,
-    ) -> Option<(Frame, &'a AtomicU8)> {
+    ) -> Result<(Frame, &'a AtomicU8), NotTaken> {
         let (list, zone, order) = (own.list, own.zone, order_of(own.number));
         let most = if own.parked.is_some() { PCP_BATCH } else { NESTED_BATCH };
         let batch = (list.batch.load(Ordering::Relaxed) as usize).min(list.capacity()).min(most);
-        list.batch.store((batch as u32 * 2).clamp(4, PCP_BATCH as u32), Ordering::Relaxed);
         let allowed = zone.allowance(gfp.urgency, gfp.zone) >> order.get();
         let wanted = batch.min(allowed as usize);
         // A zone that is short refills nothing; the next one serves.
         let got = if wanted > 0 { self.fetch_onto(access, own, gfp, wanted) } else { 0 };
+        // A zone without a folio to give is not asked for more of them the next time.
+        if got > 0 {
+            list.batch.store((batch as u32 * 2).clamp(4, PCP_BATCH as u32), Ordering::Relaxed);
+        }
         list.note_flow(-(got as i64));
         if let Some(parked) = own.parked {
             parked.raise_mark(self.platform(), own.wait, got, zone.free_frames() < zone.marks.high());
         }
-        list.pop()
+        list.pop().ok_or(if wanted > 0 && own.wait { NotTaken::NoneFree } else { NotTaken::NoneListed })
     }
 
     /// Takes folios from the zone's store onto an empty list; returns how many.

@@ -12,6 +12,7 @@ pub(super) mod list;
 pub(super) mod list_access;
 pub(super) mod lists;
 pub(super) mod parked;
+pub(super) mod rest;
 
 use crate::memmap::BootSlice;
 use crate::page_alloc::frames::Frames;

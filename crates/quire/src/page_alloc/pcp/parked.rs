@@ -124,6 +124,9 @@ impl Parked {
         got: usize,
         short: bool,
     ) {
+        if got == 0 && !short {
+            return;
+        }
         if let Some(mut chain) = self.lock(platform, wait) {
             chain.high = if short { 0 } else { chain.high + u32::from(got > 0) };
         }

@@ -7,6 +7,7 @@ use crate::nodes::NodePolicy;
 use crate::page_alloc::frames::owned::Folio;
 use crate::page_alloc::pcp::level as pcp;
 use crate::page_alloc::pcp::list_access::ListAccess;
+use crate::page_alloc::pcp::lists::NotTaken;
 use crate::page_alloc::request::Requests;
 use crate::page_alloc::request::gfp::{Contents, Gfp, Urgency};
 use crate::page_alloc::request::placement::{ZoneOrder, node_of};
@@ -92,8 +93,8 @@ impl<P: FramePlatform> Requests<'_, P> {
         found.ok_or(AllocError::OutOfMemory)
     }
 
-    /// Drains this CPU's lists some frames at a time and tries again: once, or if thorough until they are
-    /// empty.
+    /// Drains this CPU's lists some frames at a time and tries again: once, unless they rest, or if thorough until they
+    /// are empty.
     #[cold]
     fn alloc_scraping(
         &self,
@@ -102,12 +103,21 @@ impl<P: FramePlatform> Requests<'_, P> {
         gfp: Gfp,
         order: Order,
     ) -> Option<Frame> {
+        let thorough = is_thorough(gfp, order);
+        let free = || zones.iter().map(|&zone| self.store().zones[usize::from(zone)].free_frames()).sum();
+        let rest = &access.lists.rest;
+        let rests = !thorough && rest.holds(free());
         loop {
-            if self.frames().in_store(|| self.lists.scrape(access)) == 0 {
+            if self.frames().in_store(|| self.lists.scrape(access, rests)) == 0 {
                 return None;
             }
             let found = self.alloc_from(access, zones, gfp, order);
-            if found.is_some() || !is_thorough(gfp, order) {
+            if found.is_some() {
+                rest.end();
+            } else if !thorough && !rests {
+                rest.begin(free());
+            }
+            if found.is_some() || !thorough {
                 return found;
             }
         }
@@ -174,15 +184,16 @@ impl<P: FramePlatform> Requests<'_, P> {
         zones.iter().find_map(|&number| {
             let zone = &self.store().zones[usize::from(number)];
             let listed = pcp::list_of(order, gfp.mobility)
+                .ok_or(NotTaken::NoneListed)
                 .and_then(|list| self.lists.list_take(access, usize::from(number), list, gfp));
-            if listed.is_some() {
+            if let Ok(frame) = listed {
                 self.count_placed(access.cpu, gfp, zones, number.into(), order.frames());
                 if order == Order::FRAME {
                     self.serve_from(access, zones, gfp, number);
                 }
-                return listed;
+                return Some(frame);
             }
-            if zone.allowance(gfp.urgency, gfp.zone) < order.frames() {
+            if listed == Err(NotTaken::NoneFree) || zone.allowance(gfp.urgency, gfp.zone) < order.frames() {
                 return None;
             }
             let frame = self.frames().in_store(|| self.take_one(access, zone, gfp, order))?;

@@ -3,7 +3,8 @@
 use core::sync::atomic::Ordering;
 
 use crate::addr::{BlockNumber, Frame, Order};
-use crate::memmap::FrameMask;
+use crate::arch::expect_changes;
+use crate::memmap::{Block, FrameMask};
 use crate::page_alloc::store::Store;
 use crate::page_alloc::store::sorting::{BlockWords, Sorting, add_folio};
 use crate::platform::FramePlatform;
@@ -40,6 +41,11 @@ impl<P: FramePlatform> Store<'_, P> {
     #[cold]
     fn start_block(&self, sorting: &mut Sorting<'_>, at: usize, block: u32) {
         self.put_entry(sorting, at);
+        // In fragmented memory each folio is of another block, whose record is in no near cache.
+        expect_changes(
+            core::ptr::from_ref(self.frames.memmap.block(BlockNumber(block))).cast(),
+            size_of::<Block>(),
+        );
         sorting.visited += 1;
         sorting.entries[at].block.store(block, Ordering::Relaxed);
         sorting.pending |= 1 << at;

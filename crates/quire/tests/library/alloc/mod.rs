@@ -10,6 +10,7 @@ mod numa;
 mod owned;
 mod pages;
 mod partial;
+mod refusals;
 mod slab;
 mod split;
 mod tables;

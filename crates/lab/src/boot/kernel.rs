@@ -5,6 +5,9 @@ use std::fs::File;
 use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::thread;
+use std::time::Duration;
 
 use super::error::BootError;
 use crate::output::{quoted, say};
@@ -16,6 +19,9 @@ const VARIABLE: &str = "QUIRE_KERNEL";
 /// What the caller's own build may have set, and the kernel's `Cargo.toml` and `config.toml` say otherwise.
 const SETTINGS: [&str; 4] =
     ["CARGO_ENCODED_RUSTFLAGS", "RUSTFLAGS", "CARGO_BUILD_RUSTFLAGS", "CARGO_BUILD_TARGET"];
+
+/// A build that takes longer than this has something to compile, which takes a minute or more.
+const SOON: Duration = Duration::from_secs(2);
 
 /// The kernel's ELF file: the given one, that of the variable, or the one that is built from the source
 /// beside this package. `checks` builds it with the library's debug checks.
@@ -52,21 +58,34 @@ fn build(folder: &Path, checks: bool) -> Result<PathBuf, BootError> {
     if !checks {
         command.arg("--release");
     }
-    // The first build takes a minute, of which the user sees the progress; later ones have nothing to tell.
+    // On a terminal the user sees the progress of the first build. Most later ones have nothing to tell.
     if kernel.exists() || !io::stderr().is_terminal() {
         command.arg("--quiet");
-    } else {
-        say("quire: building the kernel");
     }
     let profile = |name: &String| name.starts_with("CARGO_PROFILE_");
     let profiles = env::vars_os().filter_map(|(name, _)| name.into_string().ok()).filter(profile);
     profiles.chain(SETTINGS.map(str::to_owned)).for_each(|name| _ = command.env_remove(name));
-    let status = command.stdin(Stdio::null()).stdout(Stdio::null()).status();
-    match status {
+    command.stdin(Stdio::null()).stdout(Stdio::null());
+    match telling(|| command.status()) {
         Ok(status) if status.success() => Ok(kernel),
         Ok(status) => Err(failed(status.to_string())),
         Err(error) => Err(failed(error.to_string())),
     }
+}
+
+/// Builds, and says so if that is not done soon.
+fn telling<T>(build: impl FnOnce() -> T) -> T {
+    let (done, waits) = channel::<()>();
+    let teller = thread::spawn(move || {
+        if waits.recv_timeout(SOON) == Err(RecvTimeoutError::Timeout) {
+            say("quire: building the kernel, which takes a minute or two");
+        }
+    });
+    let built = build();
+    drop(done);
+    // It only prints.
+    let _ = teller.join();
+    built
 }
 
 /// Whether the compiler has the target's libraries. A compiler that does not answer is left to cargo's own

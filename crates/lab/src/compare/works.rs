@@ -124,33 +124,33 @@ pub(super) const WORKS: [Work; 14] =
             .smoke("shrink/20/fresh")
             .kernel("linux-saving", "a write to /proc")
             .published(hvo("free 524288 x 2MiB")),
-        Work::new(PIECES, "collapse 1 GiB to a leaf", &collapse::EXPERIMENT, "direct", 6),
-        Work::new(PIECES, "map 1 GiB by 4 KiB", &mapcount::EXPERIMENT, "map", 6),
-        Work::new(PIECES, "collapse 1 GiB to 2 MiB", &collapse_thp::EXPERIMENT, "4KiB", 6)
+        Work::new(PIECES, "collapse 1 GiB to a leaf", &collapse::EXPERIMENT, "direct", 4),
+        Work::new(PIECES, "map 1 GiB by 4 KiB", &mapcount::EXPERIMENT, "map", 4),
+        Work::new(PIECES, "collapse 1 GiB to 2 MiB", &collapse_thp::EXPERIMENT, "4KiB", 4)
             .kernel("linux", CALL),
-        Work::new(LISTS, "page allocated, freed", &page_alloc::EXPERIMENT, "pair", 1)
+        Work::new(LISTS, "page allocated, freed", &page_alloc::EXPERIMENT, "pair", 2)
             .kernel("linux", FAULT)
             .published(published("pcp", "alloc order-0 batch 1", "vanilla", "irqsafe")),
-        Work::new(LISTS, "16384 in bulk, a page", &page_alloc::EXPERIMENT, "bulk-alloc/16384", 1)
+        Work::new(LISTS, "16384 in bulk, a page", &page_alloc::EXPERIMENT, "bulk-alloc/16384", 2)
             .smoke("bulk-alloc/1024")
             .kernel("linux", FAULT),
-        Work::new(LISTS, "random free, a page", &page_alloc::EXPERIMENT, "random-free/16384", 1)
+        Work::new(LISTS, "random free, a page", &page_alloc::EXPERIMENT, "random-free/16384", 2)
             .smoke("random-free/1024")
             .kernel("linux", FAULT),
-        Work::new(TEARDOWN, "folios of 4 KiB", &unmap::EXPERIMENT, "4KiB", 6)
+        Work::new(TEARDOWN, "folios of 4 KiB", &unmap::EXPERIMENT, "4KiB", 3)
             .kernel("linux", CALL)
             .published(zap("munmap 1GiB folio 4KiB")),
-        Work::new(TEARDOWN, "folios of 64 KiB", &unmap::EXPERIMENT, "64KiB", 6)
+        Work::new(TEARDOWN, "folios of 64 KiB", &unmap::EXPERIMENT, "64KiB", 3)
             .kernel("linux", CALL)
             .published(zap("munmap 1GiB folio 64KiB")),
-        Work::new(TEARDOWN, "2 MiB mapped by PTEs", &unmap::EXPERIMENT, "2MiB-pte", 6)
+        Work::new(TEARDOWN, "2 MiB mapped by PTEs", &unmap::EXPERIMENT, "2MiB-pte", 3)
             .kernel("linux", CALL)
             .published(zap("munmap 1GiB folio 2048KiB")),
-        Work::new(TEARDOWN, "2 MiB mapped by PMDs", &unmap::EXPERIMENT, "2MiB-pmd", 6).kernel("linux", CALL),
-        Work::new(CLEARING, "in one extent", &clear::EXPERIMENT, "1GiB", 38)
+        Work::new(TEARDOWN, "2 MiB mapped by PMDs", &unmap::EXPERIMENT, "2MiB-pmd", 3).kernel("linux", CALL),
+        Work::new(CLEARING, "in one extent", &clear::EXPERIMENT, "1GiB", 32)
             .smoke("2MiB")
             .published(published("clear", "per 1GiB page", "clear_page_erms", "clear_page_nt")),
-        Work::new(CLEARING, "mlock of a pool page", &mlock_gigantic::EXPERIMENT, "1GiB", 22)
+        Work::new(CLEARING, "mlock of a pool page", &mlock_gigantic::EXPERIMENT, "1GiB", 20)
             .smoke("16MiB")
             .kernel("linux", CALL),
     ];

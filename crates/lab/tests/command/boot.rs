@@ -227,6 +227,29 @@ fn what_is_missing_is_told_in_one_line() {
     assert!(code == Some(2) && said.contains("--icount"), "{said}");
 }
 
+#[test]
+fn a_build_that_takes_long_is_announced_without_a_terminal_too() {
+    let stand_in = StandIn::new("exit 1");
+    let tool = |name: &str, body: &str| {
+        let path = stand_in.0.path().join(name);
+        fs::write(&path, format!("#!/bin/sh\n{body}\n")).expect("a file");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("it is ours");
+        path
+    };
+    // A compiler that has the target, and a build that takes a moment longer than one without work.
+    let (rustc, cargo) = (tool("rustc", "echo /"), tool("cargo", "sleep 3; exit 1"));
+    let mut path = stand_in.0.path().as_os_str().to_owned();
+    path.push(":");
+    path.push(std::env::var_os("PATH").expect("a path"));
+    let mut command = Command::new(QUIRE);
+    command.args(["boot", "--", "sh"]).env("PATH", path).env("RUSTC", rustc).env("CARGO", cargo);
+    let output = command.env_remove("QUIRE_KERNEL").stdin(Stdio::null()).output().expect("quire runs");
+    let told = stderr(&output);
+    assert_eq!(output.status.code(), Some(125), "{told}");
+    let first = "quire: building the kernel, which takes a minute or two\n";
+    assert!(told.starts_with(first) && told.contains("`cargo build` failed"), "{told}");
+}
+
 /// Whether this machine can run the kernel of the source tree, and has built it with its debug checks before.
 /// The first build takes as long as a fifth of the workspace; `.ci/run` does it before these tests. A build that
 /// is out of date is brought up to date.

@@ -31,6 +31,7 @@ mod recorder;
 mod remap_script;
 mod replay;
 mod replay_limits;
+mod replay_major;
 mod replay_memfd;
 mod report;
 mod restore;

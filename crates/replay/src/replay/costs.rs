@@ -95,6 +95,19 @@ impl Series {
 pub(super) struct Pair {
     pub(super) quire: Series,
     pub(super) linux: Series,
+    /// Recorded major faults: they waited for a disk, which a replay has none of, so they are no time of Linux'.
+    pub(super) major: Series,
+}
+
+impl Pair {
+    fn new() -> Self {
+        Self { quire: Series::new(), linux: Series::new(), major: Series::new() }
+    }
+
+    /// Faults of this kind or calls of this verb.
+    pub(super) fn count(&self) -> u64 {
+        self.quire.count().max(self.linux.count() + self.major.count())
+    }
 }
 
 /// Costs by name.
@@ -104,13 +117,16 @@ pub(super) struct Costs(BTreeMap<&'static str, Pair>);
 impl Costs {
     /// Adds a time; either side may be unknown.
     pub(super) fn add(&mut self, name: &'static str, quire: Option<u64>, linux: Option<u64>) {
-        let pair = self.0.entry(name).or_insert_with(|| Pair { quire: Series::new(), linux: Series::new() });
-        if let Some(ns) = quire {
-            pair.quire.add(ns);
-        }
-        if let Some(ns) = linux {
-            pair.linux.add(ns);
-        }
+        let pair = self.0.entry(name).or_insert_with(Pair::new);
+        quire.into_iter().for_each(|ns| pair.quire.add(ns));
+        linux.into_iter().for_each(|ns| pair.linux.add(ns));
+    }
+
+    /// The same of a fault that was a major one on Linux.
+    pub(super) fn add_major(&mut self, name: &'static str, quire: Option<u64>, major: Option<u64>) {
+        let pair = self.0.entry(name).or_insert_with(Pair::new);
+        quire.into_iter().for_each(|ns| pair.quire.add(ns));
+        major.into_iter().for_each(|ns| pair.major.add(ns));
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = (&'static str, &Pair)> {
@@ -119,6 +135,11 @@ impl Costs {
 
     pub(super) fn get(&self, name: &str) -> Option<&Pair> {
         self.0.get(name)
+    }
+
+    /// How many recorded faults were major, and their nanoseconds.
+    pub(super) fn major(&self) -> (u64, u64) {
+        self.0.values().fold((0, 0), |(count, ns), pair| (count + pair.major.count(), ns + pair.major.sum()))
     }
 
     /// Everything on Quire together.

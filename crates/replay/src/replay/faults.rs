@@ -6,6 +6,7 @@ use quire::error::FaultError;
 use quire::vm::{Access, FaultKind, FaultOutcome};
 
 use super::background;
+use super::costs::Costs;
 use super::error::ReplayError;
 use super::pages::ORDERS;
 use super::processes::Key;
@@ -28,7 +29,7 @@ pub(super) fn kinds() -> impl Iterator<Item = &'static str> {
 impl Replayer<'_> {
     /// A recorded fault.
     pub(super) fn fault(&mut self, key: Key, event: &Event) -> Result<(), ReplayError> {
-        let EventKind::Fault { addr, access, protection, duration_ns, .. } = event.kind else {
+        let EventKind::Fault { addr, access, protection, major, duration_ns, .. } = event.kind else {
             return Ok(());
         };
         if self.tells_all && duration_ns.is_none() {
@@ -67,7 +68,8 @@ impl Replayer<'_> {
         if let Some(parts) = self.parts.as_mut().filter(|_| taken) {
             parts.fault(&mut self.processes.get_mut(key).parts, page, &outcome);
         }
-        self.faults.add(kind, taken.then_some(ns), duration_ns);
+        let add = if major { Costs::add_major } else { Costs::add };
+        add(&mut self.faults, kind, taken.then_some(ns), duration_ns);
         if let Some(duration_ns) = duration_ns {
             self.gaps.fault(event.tid, event.time_ns, duration_ns, taken.then_some(outcome.kind));
         }

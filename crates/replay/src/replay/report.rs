@@ -50,6 +50,9 @@ pub(super) struct Report {
     pub(super) pages_mapped_around: u64,
     pub(super) pages_touched_around: u64,
     pub(super) faults_given_up: u64,
+    /// Of the recorded faults those that waited for a disk, and their nanoseconds, which `faults` leaves out.
+    pub(super) faults_major: u64,
+    pub(super) major_ns: u64,
     /// Pages that were present before the recording attached; no other figure of faults contains them.
     pub(super) pages_present_before: u64,
     /// By verb.
@@ -128,7 +131,7 @@ impl Cost {
     pub(super) fn of(pair: &Pair, timed: bool) -> Self {
         let sum = |series: &Series| (series.count() > 0).then(|| series.sum());
         Self {
-            count: pair.quire.count().max(pair.linux.count()),
+            count: pair.count(),
             quire_ns: sum(&pair.quire).filter(|_| timed),
             quire_median_ns: pair.quire.median().filter(|_| timed),
             linux_ns: sum(&pair.linux),
@@ -156,6 +159,7 @@ impl Report {
         let timed = !context.check;
         let costs = |costs: &Costs| costs.iter().map(|(name, pair)| (name, Cost::of(pair, timed))).collect();
         let machine = &outcome.machine;
+        let (faults_major, major_ns) = outcome.faults.major();
         Self {
             schema: SCHEMA,
             trace: context.path.display().to_string(),
@@ -202,6 +206,8 @@ impl Report {
             pages_mapped_around: outcome.mapped_around,
             pages_touched_around: outcome.counts.around_touched,
             faults_given_up: outcome.counts.given_up,
+            faults_major,
+            major_ns,
             pages_present_before: outcome.counts.present_before,
             verbs: costs(&outcome.verbs),
             quire_ns: timed.then(|| outcome.quire_ns()),

@@ -81,6 +81,7 @@ pub(super) fn section(report: &Report) -> String {
         report.cpus
     );
     let _ = writeln!(text, "{}", costs_table("fault", faults::kinds(), report, &report.faults, true));
+    text += &major(report);
     let verbs = report.verbs.keys().copied();
     let _ = writeln!(text, "{}", costs_table("verb", verbs, report, &report.verbs, false));
     let _ = writeln!(text, "{}", memory_table(report));
@@ -266,12 +267,24 @@ pub(super) fn sweep(reports: &[Report]) -> String {
         let each = if small { ", one of 4K each" } else { "" };
         let _ = writeln!(text, "Linux took {} for all recorded faults{each}", duration(linux));
     }
+    text += &reports.first().map(major).unwrap_or_default();
     if let Some(report) = reports.iter().find(|report| report.differences > 0) {
         text += &verdict(report);
     } else if let Some(report) = reports.first() {
         text += &verdict(report);
     }
     text
+}
+
+/// Says so if recorded faults waited for a disk.
+fn major(report: &Report) -> String {
+    match report.faults_major {
+        0 => String::new(),
+        count => format!(
+            "{count} of the recorded faults waited for a disk, {} in all, which the times of Linux leave out\n",
+            duration(report.major_ns)
+        ),
+    }
 }
 
 /// Says so if the size of the machine has decided the figures.

@@ -7,7 +7,7 @@ use quire::vm::FaultKind;
 
 use super::background::{self, BackgroundResult, Plan};
 use super::code::Code;
-use super::costs::Stopwatch;
+use super::costs::{Pair, Stopwatch};
 use super::each::Process;
 use super::error::ReplayError;
 use super::faults::{ABSORBED, SIGNAL};
@@ -71,7 +71,7 @@ impl Figures {
     fn of(outcome: Outcome) -> Self {
         let faults = &outcome.faults;
         let sum = |of: fn(&Part, usize) -> u64, at| outcome.parts.iter().map(|part| of(part, at)).sum();
-        let count = |kind| faults.get(kind).map_or(0, |pair| pair.quire.count().max(pair.linux.count()));
+        let count = |kind| faults.get(kind).map_or(0, Pair::count);
         let recorded = faults.iter().filter_map(|(kind, pair)| Some((kind, pair.linux.usual()?)));
         let recorded_ns: BTreeMap<_, _> = recorded.collect();
         Self {

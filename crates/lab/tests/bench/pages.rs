@@ -91,7 +91,11 @@ fn predictions_stand_beside_what_was_measured() {
     });
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("verified.json");
-    std::fs::write(&file, format!("{program}\n{program}\n")).unwrap();
+    let mut decided = program.clone();
+    decided["advice"]["run_off"] =
+        json!({"turns": 40, "longer_percent": 0.5, "between_percent": [-1.5, 1.9]});
+    decided["advice"]["verdict"] = json!("within");
+    std::fs::write(&file, format!("{program}\n{decided}\n")).unwrap();
     let page = show(&[&file], folder.path());
     assert!(page.contains("2 of 4") && page.contains("4 of 4"), "{page}");
     assert!(page.contains("missed: faults of sort under 64K, +50.0 %"), "{page}");
@@ -101,6 +105,9 @@ fn predictions_stand_beside_what_was_measured() {
             "runs 7.0 % longer than the fastest, 4K. Turn by turn the runs differ too much to tell."
         )
     );
+    let further =
+        "fastest, 4K. In 40 further turns of both it takes +0.5 %, -1.5 to +1.9 %: it is within 2 %.";
+    assert!(page.contains(further), "{page}");
     // A name from elsewhere is text.
     assert!(page.contains("&lt;b&gt;") && !page.contains("<b>"));
 }

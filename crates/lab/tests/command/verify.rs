@@ -51,8 +51,8 @@ fn a_program_is_measured_beside_its_prediction() {
     // 30 MB in pieces of the heap: a folio more or less at its start does not matter.
     let script = "head -c 40000000 /dev/zero | tail -c 30000000";
     // Sampled runs take most of the time, and a run of this program has ten samples or so.
-    let options = ["verify", "--sizes", "4k,64K", "--runs", "3", "--sampled-runs", "2", "--format", "json"];
-    let output = quire(&[&options[..], &["--", "sh", "-c", script]].concat());
+    let options = ["verify", "--sizes", "4k,64K", "--runs", "3", "--sampled-runs", "2", "--run-off", "4"];
+    let output = quire(&[&options[..], &["--format", "json", "--", "sh", "-c", script]].concat());
     let error = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success(), "{error}");
     assert_eq!(settled(), before, "the settings are as before");
@@ -84,6 +84,10 @@ fn a_program_is_measured_beside_its_prediction() {
     let [least, most] = [0, 1].map(|end: usize| advice["between_percent"][end].as_f64());
     assert!(least <= most && least.is_some(), "{advice}");
     assert!(["4K", "64K"].iter().any(|size| advice["folio"] == *size), "{advice}");
+    // Where another size was the fastest, the two have run again.
+    let run_off = &advice["run_off"];
+    assert_eq!(run_off.is_null(), advice["folio"] == advice["best"], "{advice}");
+    assert!(run_off.is_null() || (1..=4).contains(&run_off["turns"].as_u64().expect("a number")), "{advice}");
     let least = rows.iter().filter_map(|row| row.pointer("/run_ns/median")?.as_u64()).min();
     assert_eq!(advice["best_run_ns"].as_u64(), least);
 }

@@ -6,6 +6,8 @@ use serde_json::Value;
 use super::fault_time::SAMPLE_NS;
 use super::measure::{Measured, Runs};
 use super::priced::Priced;
+use super::run_off::RunOff;
+use super::turns::{TAIL, between, longer, percent};
 use crate::calibrate::usual;
 use crate::host::{machine, threads};
 use crate::record::{Counted, Peak};
@@ -87,6 +89,8 @@ pub(super) struct Advice {
     pub(super) longer_percent: f64,
     /// The same turn by turn: the least and the most that it may be, for which there is a chance of nine in ten or more.
     pub(super) between_percent: (f64, f64),
+    /// Further turns of these two alone, if there were any.
+    pub(super) run_off: Option<RunOff>,
     /// Whether that is no more than it may be; `WithinSpread` where the turns cannot tell.
     pub(super) verdict: Verdict,
 }
@@ -170,7 +174,7 @@ impl Compared {
             unsampled_ns: measured.unsampled_ns,
             price_recordings: 1 + measured.recordings.len(),
             prices_measured: priced.measured,
-            advice: Advice::of(priced.advised, &sizes, &run_times(measured)),
+            advice: Advice::of(priced.advised, &sizes, &run_times(measured), measured.run_off),
             sizes,
             machine: machine::describe(),
             commit: machine::commit(),
@@ -185,16 +189,24 @@ fn run_times(measured: &Measured) -> Vec<Vec<u64>> {
 
 impl Advice {
     /// `times` are the runs of each row, in the order of the turns.
-    fn of((set, waste): (FolioSet, f64), rows: &[Row], times: &[Vec<u64>]) -> Option<Self> {
+    fn of(
+        (set, waste): (FolioSet, f64),
+        rows: &[Row],
+        times: &[Vec<u64>],
+        run_off: Option<RunOff>,
+    ) -> Option<Self> {
         let at = rows.iter().position(|row| row.folio == set.name())?;
         let best_at = (0..rows.len()).min_by_key(|&row| rows[row].run_ns.median)?;
         let (chosen, best) = (&rows[at], &rows[best_at]);
         let (run_ns, best_run_ns) = (chosen.run_ns.median, best.run_ns.median);
         let longer_percent = percent((run_ns - best_run_ns) as f64, best_run_ns);
-        let between_percent = longer_by_turn(&times[at], &times[best_at]);
-        let verdict = match between_percent {
-            _ if longer_percent <= ADVICE_PERCENT => Verdict::Within,
-            (least, _) if least <= ADVICE_PERCENT => Verdict::WithinSpread,
+        let turns = times[at].iter().copied().zip(times[best_at].iter().copied());
+        let between_percent = between(&longer(turns), TAIL);
+        // The turns of the run-off are many, and of two sets that nobody has picked for their luck in them.
+        let verdict = match (run_off.map(|run_off| run_off.between_percent), between_percent) {
+            (Some((_, most)), _) if most <= ADVICE_PERCENT => Verdict::Within,
+            (None, _) if longer_percent <= ADVICE_PERCENT => Verdict::Within,
+            (Some((least, _)), _) | (None, (least, _)) if least <= ADVICE_PERCENT => Verdict::WithinSpread,
             _ => Verdict::Missed,
         };
         Some(Self {
@@ -205,38 +217,10 @@ impl Advice {
             best_run_ns,
             longer_percent,
             between_percent,
+            run_off,
             verdict,
         })
     }
-}
-
-/// By how many percent runs take longer than others of the same turns: the interval that contains the median of all such turns
-/// with a chance of nine in ten, as far as there are turns enough (five). It supposes nothing of how the times are distributed.
-fn longer_by_turn(runs: &[u64], others: &[u64]) -> (f64, f64) {
-    let longer = runs.iter().zip(others).map(|(run, other)| percent(*run as f64 - *other as f64, *other));
-    let mut longer: Vec<f64> = longer.collect();
-    longer.sort_by(f64::total_cmp);
-    match longer.len().checked_sub(1) {
-        Some(last) => {
-            let left_out = left_out(longer.len());
-            (longer[left_out], longer[last - left_out])
-        }
-        None => (0.0, 0.0),
-    }
-}
-
-/// How many of so many sorted values the interval above leaves out at each end: the chance that no more than these lie below
-/// the median of all turns is one in twenty at most.
-fn left_out(values: usize) -> usize {
-    let (mut ways, mut chance) = (1.0, 0.0);
-    for at in 0..values / 2 {
-        chance += ways / 2_f64.powi(values as i32);
-        if chance > 0.05 {
-            return at.saturating_sub(1);
-        }
-        ways *= (values - at) as f64 / (at + 1) as f64;
-    }
-    (values / 2).saturating_sub(1)
 }
 
 /// Bytes of resident memory that the kernel's count may miss: each CPU keeps up to 32 pages, or two for each CPU of
@@ -280,11 +264,6 @@ impl Spread {
         let median = low.midpoint(high);
         Self { median, least, most, spread_percent: percent((most - least) as f64, median) }
     }
-}
-
-/// A part of the whole in percent; all of nothing is 0 %.
-fn percent(part: f64, whole: u64) -> f64 {
-    if part == 0.0 { 0.0 } else { part * 100.0 / (whole as f64).max(1.0) }
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ use std::ffi::{OsStr, OsString};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use nix::sys::prctl;
@@ -15,6 +16,7 @@ use nix::sys::signal::Signal;
 
 use super::fault_time::{SAMPLE_NS, Sampler};
 use super::group::Group;
+use super::run_off::{Limits, RunOff};
 use super::streams::Streams;
 use super::unsampled::Faulted;
 use crate::calibrate::usual;
@@ -42,6 +44,9 @@ const SAMPLED_RUNS: u32 = 40;
 /// At most so many recordings are made between them.
 const RECORDINGS: u32 = 15;
 
+/// A run-off may take so long in any case, and as long as all runs before it.
+const RUN_OFF_TIME: Duration = Duration::from_secs(60);
+
 /// All runs of a program.
 #[derive(Clone, Debug)]
 pub(super) struct Measured {
@@ -53,6 +58,8 @@ pub(super) struct Measured {
     pub(super) recordings: Vec<PathBuf>,
     /// Nanoseconds of each fault that samples do not see.
     pub(super) unsampled_ns: f64,
+    /// Further turns of what is advised and of the fastest set, if that is another one.
+    pub(super) run_off: Option<RunOff>,
 }
 
 /// The runs under one set of sizes.
@@ -63,6 +70,18 @@ pub(super) struct Runs {
     pub(super) fell_back: u64,
     /// Nanoseconds in faults of further runs.
     pub(super) fault_ns: Vec<u64>,
+}
+
+impl Runs {
+    /// The median of the run times.
+    fn median_ns(&self) -> u64 {
+        let mut times: Vec<u64> = self.runs.iter().map(|run| run.run_ns).collect();
+        times.sort_unstable();
+        match times.len() {
+            0 => u64::MAX,
+            runs => times[(runs - 1) / 2].midpoint(times[runs / 2]),
+        }
+    }
 }
 
 /// A program to run.
@@ -77,6 +96,8 @@ pub(super) struct Measuring<'a> {
     pub(super) sampled: u32,
     /// Where recordings are made between the turns of sampled runs, if there; see [`Measured::recordings`].
     pub(super) recorded: Option<&'a Path>,
+    /// The most turns of a run-off.
+    pub(super) run_off: u32,
 }
 
 /// How many runs to sample of a program that is so long in faults, if at least `runs`.
@@ -86,11 +107,19 @@ pub(super) fn sampled_runs(runs: u32, fault_ns: u64) -> u32 {
 }
 
 impl Measuring<'_> {
-    /// Runs the command once to warm the page cache, and then `runs` times under each set of sizes, the sets in turn.
+    /// Runs the command once to warm the page cache, and then `runs` times under each set of sizes, the sets in turn. `advised`
+    /// is one of them, which may take so many percent longer than the fastest.
     ///
     /// # Errors
     /// A command that cannot be run, settings that this user may not change.
-    pub(super) fn measure(self, places: &Places, sets: &[FolioSet], runs: u32) -> Result<Measured> {
+    pub(super) fn measure(
+        self,
+        places: &Places,
+        sets: &[FolioSet],
+        runs: u32,
+        advised: (FolioSet, f64),
+    ) -> Result<Measured> {
+        let began = Instant::now();
         let settings = Settings::acquire(places)?;
         settings.hold_khugepaged()?;
         settings.always(&[])?;
@@ -108,7 +137,28 @@ impl Measuring<'_> {
             }
         }
         let (recordings, unsampled_ns) = self.sample(&settings, sets, &mut measured)?;
-        Ok(Measured { sizes: measured, peak, recordings, unsampled_ns })
+        let fastest =
+            sets.iter().zip(&measured).min_by_key(|(_, runs)| runs.median_ns()).map(|(set, _)| *set);
+        let time = began.elapsed().max(RUN_OFF_TIME);
+        let limits = Limits { turns: self.run_off as usize, time, percent: advised.1 };
+        let run_off = match fastest.filter(|fastest| *fastest != advised.0) {
+            Some(fastest) => RunOff::of(limits, |turn| self.turn(&settings, (advised.0, fastest), turn))?,
+            None => None,
+        };
+        Ok(Measured { sizes: measured, peak, recordings, unsampled_ns, run_off })
+    }
+
+    /// The run times under two sets; every other turn begins with the second one.
+    fn turn(self, settings: &Settings, sets: (FolioSet, FolioSet), turn: usize) -> Result<(u64, u64)> {
+        let run = |set: FolioSet| -> Result<u64> {
+            let kib: Vec<usize> = set.kib().collect();
+            Ok(self.run_undisturbed(settings, &kib, Peak::Counted)?.run_ns)
+        };
+        if turn.is_multiple_of(2) {
+            return Ok((run(sets.0)?, run(sets.1)?));
+        }
+        let second = run(sets.1)?;
+        Ok((run(sets.0)?, second))
     }
 
     /// Further runs of which samples tell the time in faults, the sets in turn. Returns the recordings between them, and the
@@ -280,8 +330,6 @@ pub fn run_once(args: &RunArgs) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     #[test]

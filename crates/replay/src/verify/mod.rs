@@ -6,6 +6,8 @@
 //! unsampled  what samples do not see of a fault
 //! group     a control group for them, so that faults of other programs do not count
 //! streams   what the program reads and writes meanwhile
+//! run_off   further turns of what is advised and of the fastest set
+//! turns     by how much runs take longer than others of the same turns, and what chance may have made of it
 //! priced    what the replays predict, time in faults included
 //! compare   predictions, medians, errors and spreads
 //! text      the table
@@ -16,8 +18,10 @@ mod fault_time;
 mod group;
 mod measure;
 mod priced;
+mod run_off;
 mod streams;
 mod text;
+mod turns;
 mod unsampled;
 
 use std::ffi::OsString;
@@ -35,7 +39,7 @@ use crate::output::{self, quoted, say};
 use crate::replay::{FolioSet, ReplayError, Trial, parse_size};
 use crate::settings::{Places, Settings};
 use crate::trace::Tier;
-use compare::Compared;
+use compare::{ADVICE_PERCENT, Compared};
 use measure::Measuring;
 use priced::Priced;
 
@@ -69,6 +73,10 @@ pub struct Args {
     /// up to 40 of a program that is in faults for a short time only].
     #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(0..=1000))]
     sampled_runs: Option<u32>,
+    /// The most further turns of what `quire advise` chooses and of the fastest size. They end as soon as they tell whether
+    /// the choice takes more than 2 % longer, or when they have taken a minute and as long as all runs before; 0: none.
+    #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(0..=10_000), default_value_t = 160)]
+    run_off: u32,
     /// A shell command before each run, not measured: it removes what the run before has written.
     #[arg(long, value_name = "SCRIPT")]
     prepare: Option<OsString>,
@@ -117,7 +125,8 @@ impl Args {
         recorded: Option<&'a Path>,
     ) -> Measuring<'a> {
         let prepare = self.prepare.as_deref();
-        Measuring { command, prepare, shown: self.show_output, sampled, recorded }
+        let (shown, run_off) = (self.show_output, self.run_off);
+        Measuring { command, prepare, shown, sampled, recorded, run_off }
     }
 }
 
@@ -154,7 +163,7 @@ fn verify(args: &Args, trace: &Path) -> Result<()> {
     if !runs.contains(&priced.advised.0) {
         runs.push(priced.advised.0);
     }
-    let measured = program.measure(&held, &runs, args.runs)?;
+    let measured = program.measure(&held, &runs, args.runs, (priced.advised.0, ADVICE_PERCENT))?;
     let priced = priced.with_prices_of(&measured.recordings, &trial, replayed)?;
     let compared = Compared::new(&trial, &priced, &runs, &measured);
     match args.format {

@@ -5,6 +5,7 @@ use std::fmt::Write;
 use super::compare::{
     Advice, Compared, FAULT_TIME_PERCENT, FAULTS_PERCENT, Figure, RSS_PERCENT, Row, Verdict,
 };
+use super::run_off::RunOff;
 use crate::output::quoted;
 
 const COLUMNS: usize = 80;
@@ -67,6 +68,9 @@ fn advice(advice: &Advice) -> String {
         false => format!("fastest {best} {least} ({longer_percent:+.1}%)"),
     };
     let line = format!("Advice: {folio}, untouched {waste_percent:.1} %; {run}, {beside}.\n");
+    if let Some(run_off) = &advice.run_off {
+        return line + &further(run_off, advice.verdict);
+    }
     let (least, most) = advice.between_percent;
     let turns = format!("        Turn by turn {least:+.1} to {most:+.1} %");
     match advice.verdict {
@@ -74,6 +78,19 @@ fn advice(advice: &Advice) -> String {
         Verdict::WithinSpread => line + &turns + ": cannot be told by these runs.\n",
         Verdict::Missed => line + &turns + ".\n",
     }
+}
+
+/// The run-off of the two sets.
+fn further(run_off: &RunOff, verdict: Verdict) -> String {
+    let RunOff { turns, longer_percent, between_percent: (least, most) } = run_off;
+    let verdict = match verdict {
+        Verdict::Missed => "slower",
+        Verdict::WithinSpread => "cannot tell",
+        Verdict::Within | Verdict::WithinGrain => "within 2 %",
+    };
+    format!(
+        "        {turns} further turns of both {longer_percent:+.1} %, {least:+.1} to {most:+.1} %: {verdict}.\n"
+    )
 }
 
 /// The table of the time in faults, if it was measured.

@@ -41,7 +41,17 @@ struct Advice {
     waste_percent: f64,
     best: String,
     longer_percent: f64,
+    /// Further turns of the two alone, if there were any.
+    #[serde(default)]
+    run_off: Option<RunOff>,
     verdict: Verdict,
+}
+
+#[derive(Deserialize)]
+struct RunOff {
+    turns: u64,
+    longer_percent: f64,
+    between_percent: (f64, f64),
 }
 
 #[derive(Deserialize)]
@@ -174,7 +184,11 @@ fn table(program: &Program) -> Markup {
                 "Advice: " (advice.folio) ", " (format!("{:.1} %", advice.waste_percent)) " untouched; "
                 @if advice.folio == advice.best { "the fastest." }
                 @else { (format!("runs {:.1} % longer than the fastest, {}.", advice.longer_percent, advice.best)) }
-                @if advice.verdict == Verdict::WithinSpread { " Turn by turn the runs differ too much to tell." }
+                @match &advice.run_off {
+                    Some(run_off) => { (further(run_off, advice.verdict)) }
+                    None if advice.verdict == Verdict::WithinSpread => { " Turn by turn the runs differ too much to tell." }
+                    None => {}
+                }
             }
         }
         div.scroll { table {
@@ -195,6 +209,18 @@ fn table(program: &Program) -> Markup {
             } } }
         } }
     }
+}
+
+fn further(run_off: &RunOff, verdict: Verdict) -> String {
+    let RunOff { turns, longer_percent, between_percent: (least, most) } = run_off;
+    let said = match verdict {
+        Verdict::Missed => "it is slower",
+        Verdict::WithinSpread => "these differ too much to tell",
+        Verdict::Within | Verdict::WithinGrain => "it is within 2 %",
+    };
+    format!(
+        " In {turns} further turns of both it takes {longer_percent:+.1} %, {least:+.1} to {most:+.1} %: {said}."
+    )
 }
 
 fn cells(figure: &Figure, shown: fn(u64) -> String) -> Markup {

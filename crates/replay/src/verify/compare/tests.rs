@@ -60,24 +60,23 @@ fn the_advice_is_judged_by_the_fastest_set() {
     let set = |order| (FolioSet::FRAMES.and(order), 0.04);
     let in_turns = |turns: [&[u64]; 3]| turns.map(<[u64]>::to_vec);
     let times = in_turns([&[1100; 5], &[1020; 5], &[1000; 5]]);
-    let advice = Advice::of(set(4), &rows(&[("4K", 1100), ("64K", 1020), ("2M", 1000)]), &times).unwrap();
+    let advice =
+        Advice::of(set(4), &rows(&[("4K", 1100), ("64K", 1020), ("2M", 1000)]), &times, None).unwrap();
     assert_eq!((advice.best.as_str(), advice.best_run_ns, advice.verdict), ("2M", 1000, Verdict::Within));
     assert_eq!((advice.waste_percent, advice.longer_percent), (4.0, 2.0));
     let missed = rows(&[("4K", 999), ("64K", 1020)]);
     let times = in_turns([&[999; 5], &[1020; 5], &[]]);
-    assert_eq!(Advice::of(set(4), &missed, &times).unwrap().verdict, Verdict::Missed);
-    assert_eq!(Advice::of(set(4), &rows(&[("4K", 999)]), &times), None, "it was not measured");
+    assert_eq!(Advice::of(set(4), &missed, &times, None).unwrap().verdict, Verdict::Missed);
+    assert_eq!(Advice::of(set(4), &rows(&[("4K", 999)]), &times, None), None, "it was not measured");
     // In one turn of five it was the faster one.
     let times = in_turns([&[999, 999, 999, 999, 1200], &[1020; 5], &[]]);
-    let advice = Advice::of(set(4), &missed, &times).unwrap();
+    let advice = Advice::of(set(4), &missed, &times, None).unwrap();
     assert_eq!((advice.verdict, advice.between_percent.0), (Verdict::WithinSpread, -15.0));
-}
-
-/// From the binomial distribution: 1/32, 9/256, 67/2048 and 1/16 of all samples, the next value would be too many.
-#[test]
-fn the_interval_of_turns_leaves_out_what_chance_allows() {
-    assert_eq!([1, 2, 4, 5, 7, 8, 11, 1000].map(left_out), [0, 0, 0, 0, 0, 1, 2, 473]);
-    let others = [100; 8];
-    assert_eq!(longer_by_turn(&[90, 130, 101, 102, 103, 104, 105, 400], &others), (1.0, 30.0));
-    assert_eq!(longer_by_turn(&[], &[]), (0.0, 0.0));
+    // Of further turns of the two alone, these count.
+    let judged = |between_percent| {
+        let run_off = RunOff { turns: 40, longer_percent: 1.0, between_percent };
+        Advice::of(set(4), &missed, &times, Some(run_off)).unwrap().verdict
+    };
+    let verdicts = [(-1.0, 2.0), (-1.0, 2.1), (2.1, 9.0)].map(judged);
+    assert_eq!(verdicts, [Verdict::Within, Verdict::WithinSpread, Verdict::Missed]);
 }

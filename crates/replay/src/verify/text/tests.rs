@@ -46,6 +46,7 @@ fn compared(command: &[&str]) -> Compared {
             best_run_ns: 1_134_567_000_000,
             longer_percent: 108.8,
             between_percent: (-100.4, 1234.5),
+            run_off: None,
             verdict: Verdict::WithinSpread,
         }),
         machine: serde_json::Value::Null,
@@ -77,4 +78,26 @@ fn the_summary_counts_what_holds() {
     );
     assert!(text.contains("\n2M: 7 faults of the system found no free folio.\n"), "{text}");
     assert!(text.contains("\n2M: the program ended with 0, 3.\n"), "{text}");
+}
+
+#[test]
+fn further_turns_stand_in_the_place_of_the_first_ones() {
+    let mut compared = compared(&["p"]);
+    let advice = compared.advice.as_mut().unwrap();
+    advice.run_off =
+        Some(RunOff { turns: 10_000, longer_percent: -100.5, between_percent: (-100.4, 1234.5) });
+    let line = "\n        10000 further turns of both -100.5 %, -100.4 to +1234.5 %: ";
+    for (verdict, said) in [
+        (Verdict::Within, "within 2 %.\n"),
+        (Verdict::WithinSpread, "cannot tell.\n"),
+        (Verdict::Missed, "slower.\n"),
+    ] {
+        compared.advice.as_mut().unwrap().verdict = verdict;
+        let text = section(&compared);
+        assert!(text.contains(&(line.to_owned() + said)), "{text}");
+        assert!(
+            !text.contains("Turn by turn") && text.lines().all(|line| line.chars().count() <= 80),
+            "{text}"
+        );
+    }
 }

@@ -44,7 +44,8 @@ const SAMPLED_RUNS: u32 = 40;
 /// At most so many recordings are made between them.
 const RECORDINGS: u32 = 15;
 
-/// A run-off may take so long in any case, and as long as all runs before it.
+/// A run-off ends after so many turns, and when it has taken so long, and as long as all runs before it.
+const RUN_OFF_TURNS: u32 = 160;
 const RUN_OFF_TIME: Duration = Duration::from_secs(60);
 
 /// All runs of a program.
@@ -96,8 +97,8 @@ pub(super) struct Measuring<'a> {
     pub(super) sampled: u32,
     /// Where recordings are made between the turns of sampled runs, if there; see [`Measured::recordings`].
     pub(super) recorded: Option<&'a Path>,
-    /// The most turns of a run-off.
-    pub(super) run_off: u32,
+    /// The most turns of a run-off, however long they take; `None` for what is usual.
+    pub(super) run_off: Option<u32>,
 }
 
 /// How many runs to sample of a program that is so long in faults, if at least `runs`.
@@ -139,8 +140,11 @@ impl Measuring<'_> {
         let (recordings, unsampled_ns) = self.sample(&settings, sets, &mut measured)?;
         let fastest =
             sets.iter().zip(&measured).min_by_key(|(_, runs)| runs.median_ns()).map(|(set, _)| *set);
-        let time = began.elapsed().max(RUN_OFF_TIME);
-        let limits = Limits { turns: self.run_off as usize, time, percent: advised.1 };
+        let (turns, time) = match self.run_off {
+            Some(turns) => (turns, Duration::MAX),
+            None => (RUN_OFF_TURNS, began.elapsed().max(RUN_OFF_TIME)),
+        };
+        let limits = Limits { turns: turns as usize, time, percent: advised.1 };
         let run_off = match fastest.filter(|fastest| *fastest != advised.0) {
             Some(fastest) => RunOff::of(limits, |turn| self.turn(&settings, (advised.0, fastest), turn))?,
             None => None,

@@ -74,9 +74,10 @@ pub struct Args {
     #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(0..=1000))]
     sampled_runs: Option<u32>,
     /// The most further turns of what `quire advise` chooses and of the fastest size. They end as soon as they tell whether
-    /// the choice takes more than 2 % longer, or when they have taken a minute and as long as all runs before; 0: none.
-    #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(0..=10_000), default_value_t = 160)]
-    run_off: u32,
+    /// the choice takes more than 2 % longer; 0: none [default: 160, which also end when they have taken a minute and as long
+    /// as all runs before].
+    #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(0..=10_000))]
+    run_off: Option<u32>,
     /// A shell command before each run, not measured: it removes what the run before has written.
     #[arg(long, value_name = "SCRIPT")]
     prepare: Option<OsString>,

@@ -89,7 +89,7 @@ pub(super) struct Advice {
     pub(super) longer_percent: f64,
     /// The same turn by turn: the least and the most that it may be, for which there is a chance of nine in ten or more.
     pub(super) between_percent: (f64, f64),
-    /// Further turns of these two alone, if there were any.
+    /// Further turns, if there were any.
     pub(super) run_off: Option<RunOff>,
     /// Whether that is no more than it may be; `WithinSpread` where the turns cannot tell.
     pub(super) verdict: Verdict,
@@ -174,7 +174,7 @@ impl Compared {
             unsampled_ns: measured.unsampled_ns,
             price_recordings: 1 + measured.recordings.len(),
             prices_measured: priced.measured,
-            advice: Advice::of(priced.advised, &sizes, &run_times(measured), measured.run_off),
+            advice: Advice::of(priced.advised, &sizes, &run_times(measured), measured.run_off.clone()),
             sizes,
             machine: machine::describe(),
             commit: machine::commit(),
@@ -202,11 +202,12 @@ impl Advice {
         let longer_percent = percent((run_ns - best_run_ns) as f64, best_run_ns);
         let turns = times[at].iter().copied().zip(times[best_at].iter().copied());
         let between_percent = between(&longer(turns), TAIL);
-        // The turns of the run-off are many, and of two sets that nobody has picked for their luck in them.
-        let verdict = match (run_off.map(|run_off| run_off.between_percent), between_percent) {
-            (Some((_, most)), _) if most <= ADVICE_PERCENT => Verdict::Within,
-            (None, _) if longer_percent <= ADVICE_PERCENT => Verdict::Within,
-            (Some((least, _)), _) | (None, (least, _)) if least <= ADVICE_PERCENT => Verdict::WithinSpread,
+        // Of further turns all of the interval must be within; the first ones are too few for that.
+        let first = run_off.as_ref().and_then(|run_off| run_off.against.first());
+        let judged = first.map_or((between_percent.0, longer_percent), |first| first.between_percent);
+        let verdict = match judged {
+            (_, most) if most <= ADVICE_PERCENT => Verdict::Within,
+            (least, _) if least <= ADVICE_PERCENT => Verdict::WithinSpread,
             _ => Verdict::Missed,
         };
         Some(Self {

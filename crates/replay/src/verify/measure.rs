@@ -59,7 +59,7 @@ pub(super) struct Measured {
     pub(super) recordings: Vec<PathBuf>,
     /// Nanoseconds of each fault that samples do not see.
     pub(super) unsampled_ns: f64,
-    /// Further turns of what is advised and of the fastest set, if that is another one.
+    /// Further turns of what is advised and of the other sets.
     pub(super) run_off: Option<RunOff>,
 }
 
@@ -71,18 +71,6 @@ pub(super) struct Runs {
     pub(super) fell_back: u64,
     /// Nanoseconds in faults of further runs.
     pub(super) fault_ns: Vec<u64>,
-}
-
-impl Runs {
-    /// The median of the run times.
-    fn median_ns(&self) -> u64 {
-        let mut times: Vec<u64> = self.runs.iter().map(|run| run.run_ns).collect();
-        times.sort_unstable();
-        match times.len() {
-            0 => u64::MAX,
-            runs => times[(runs - 1) / 2].midpoint(times[runs / 2]),
-        }
-    }
 }
 
 /// A program to run.
@@ -138,31 +126,30 @@ impl Measuring<'_> {
             }
         }
         let (recordings, unsampled_ns) = self.sample(&settings, sets, &mut measured)?;
-        let fastest =
-            sets.iter().zip(&measured).min_by_key(|(_, runs)| runs.median_ns()).map(|(set, _)| *set);
         let (turns, time) = match self.run_off {
             Some(turns) => (turns, Duration::MAX),
             None => (RUN_OFF_TURNS, began.elapsed().max(RUN_OFF_TIME)),
         };
         let limits = Limits { turns: turns as usize, time, percent: advised.1 };
-        let run_off = match fastest.filter(|fastest| *fastest != advised.0) {
-            Some(fastest) => RunOff::of(limits, |turn| self.turn(&settings, (advised.0, fastest), turn))?,
-            None => None,
-        };
+        let others: Vec<FolioSet> = sets.iter().copied().filter(|set| *set != advised.0).collect();
+        let names = others.iter().map(|set| set.name()).collect();
+        let run_off = RunOff::of(limits, names, |turn, running| {
+            let running = running.iter().map(|&at| others[at]);
+            let sets: Vec<FolioSet> = std::iter::once(advised.0).chain(running).collect();
+            self.turn(&settings, &sets, turn)
+        })?;
         Ok(Measured { sizes: measured, peak, recordings, unsampled_ns, run_off })
     }
 
-    /// The run times under two sets; every other turn begins with the second one.
-    fn turn(self, settings: &Settings, sets: (FolioSet, FolioSet), turn: usize) -> Result<(u64, u64)> {
-        let run = |set: FolioSet| -> Result<u64> {
-            let kib: Vec<usize> = set.kib().collect();
-            Ok(self.run_undisturbed(settings, &kib, Peak::Counted)?.run_ns)
-        };
-        if turn.is_multiple_of(2) {
-            return Ok((run(sets.0)?, run(sets.1)?));
+    /// The run times under these sets. Each turn begins with another one.
+    fn turn(self, settings: &Settings, sets: &[FolioSet], turn: usize) -> Result<Vec<u64>> {
+        let mut times = vec![0; sets.len()];
+        for at in 0..sets.len() {
+            let at = (at + turn) % sets.len();
+            let kib: Vec<usize> = sets[at].kib().collect();
+            times[at] = self.run_undisturbed(settings, &kib, Peak::Counted)?.run_ns;
         }
-        let second = run(sets.1)?;
-        Ok((run(sets.0)?, second))
+        Ok(times)
     }
 
     /// Further runs of which samples tell the time in faults, the sets in turn. Returns the recordings between them, and the

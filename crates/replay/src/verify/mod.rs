@@ -6,7 +6,7 @@
 //! unsampled  what samples do not see of a fault
 //! group     a control group for them, so that faults of other programs do not count
 //! streams   what the program reads and writes meanwhile
-//! run_off   further turns of what is advised and of the fastest set
+//! run_off   further turns, until they tell whether another set is faster than what is advised
 //! turns     by how much runs take longer than others of the same turns, and what chance may have made of it
 //! priced    what the replays predict, time in faults included
 //! compare   predictions, medians, errors and spreads
@@ -73,8 +73,8 @@ pub struct Args {
     /// up to 40 of a program that is in faults for a short time only].
     #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(0..=1000))]
     sampled_runs: Option<u32>,
-    /// The most further turns of what `quire advise` chooses and of the fastest size. They end as soon as they tell whether
-    /// the choice takes more than 2 % longer; 0: none [default: 160, which also end when they have taken a minute and as long
+    /// The most further turns of what `quire advise` chooses and of the other sizes. A size leaves them when they tell that
+    /// the choice takes at most 2 % longer, and they end when they tell that it takes more; 0: none [default: 160, which also end when they have taken a minute and as long
     /// as all runs before].
     #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(0..=10_000))]
     run_off: Option<u32>,

@@ -1,8 +1,8 @@
-//! A run-off between two sets of folio sizes: further turns of these alone, until they tell whether the one takes longer than it
-//! may.
+//! A run-off: further turns of what is advised and of all other sets of folio sizes, until they tell whether any of these is
+//! faster than it may be.
 //!
-//! Of nine sets the fastest is the luckiest too, and a few turns of all nine leave open which it is. So only the turns of the
-//! run-off count.
+//! A few turns of nine sets do not tell which is the fastest: on a machine whose clock changes it is the luckiest. So only the
+//! turns of the run-off count, and a set leaves it as soon as its turns show that it is not faster.
 
 use std::time::{Duration, Instant};
 
@@ -19,110 +19,106 @@ const FIRST: usize = 10;
 pub(super) struct Limits {
     pub(super) turns: usize,
     pub(super) time: Duration,
-    /// By how many percent the one may take longer.
+    /// By how many percent a run under the advice may take longer than one under any other set.
     pub(super) percent: f64,
 }
 
-/// What the turns say.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+/// What the turns say of each other set, the one that may be the fastest first.
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub(super) struct RunOff {
+    pub(super) against: Vec<Against>,
+}
+
+/// The runs under the advice beside those under another set.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(super) struct Against {
+    pub(super) folio: String,
     pub(super) turns: usize,
-    /// By how much the one takes longer: the median of the turns.
+    /// By how much a run under the advice takes longer: the median of the turns.
     pub(super) longer_percent: f64,
-    /// The interval that contains the median of all such turns with a chance of nine in ten, of all looks together.
+    /// The interval that contains the median of all such turns. All looks together are deceived with a chance of one in twenty
+    /// about its upper end; about the lower ends all sets together are.
     pub(super) between_percent: (f64, f64),
 }
 
+/// A set in the run-off: its run times, each behind that of the advised set in the same turn.
+struct Rival {
+    folio: String,
+    times: Vec<(u64, u64)>,
+}
+
 impl RunOff {
-    /// Calls `turn` until its run times, those of the one and of the other, tell. It is given the number of the turn, which says
-    /// what runs first. `None` without a turn.
+    /// Calls `turn` until its run times tell of each of the `others`: first the one of the advised set, then those of the named
+    /// others. It is given the number of the turn, which says what runs first. `None` without a turn.
     ///
     /// # Errors
     /// Those of `turn`.
     pub(super) fn of(
         limits: Limits,
-        mut turn: impl FnMut(usize) -> Result<(u64, u64)>,
+        others: Vec<String>,
+        mut turn: impl FnMut(usize, &[usize]) -> Result<Vec<u64>>,
     ) -> Result<Option<Self>> {
         let began = Instant::now();
-        // Each look may be deceived by chance, so each has its share of the chance that all have together.
         let looks: Vec<usize> = std::iter::successors(Some(FIRST), |turns| Some(turns * 2))
-            .take_while(|&at| at < limits.turns)
+            .take_while(|&turns| turns < limits.turns)
             .collect();
-        let tail = TAIL / (looks.len() + 1) as f64;
-        let mut times = Vec::new();
-        while times.len() < limits.turns && (times.is_empty() || began.elapsed() < limits.time) {
-            if looks.contains(&times.len()) && Self::from(&times, tail).tells(limits.percent) {
-                break;
+        let tails = Tails::of(looks.len() + 1, others.len());
+        let mut rivals: Vec<Rival> =
+            others.into_iter().map(|folio| Rival { folio, times: Vec::new() }).collect();
+        let mut running: Vec<usize> = (0..rivals.len()).collect();
+        let mut turns = 0;
+        while !running.is_empty() && turns < limits.turns && (turns == 0 || began.elapsed() < limits.time) {
+            let times = turn(turns, &running)?;
+            for (&rival, &time) in running.iter().zip(&times[1..]) {
+                rivals[rival].times.push((times[0], time));
             }
-            times.push(turn(times.len())?);
+            turns += 1;
+            if looks.contains(&turns) {
+                running.retain(|&rival| rivals[rival].judged(tails).between_percent.1 > limits.percent);
+                if running.iter().any(|&rival| rivals[rival].judged(tails).between_percent.0 > limits.percent)
+                {
+                    break;
+                }
+            }
         }
-        Ok((!times.is_empty()).then(|| Self::from(&times, tail)))
+        let mut against: Vec<Against> = rivals.iter().map(|rival| rival.judged(tails)).collect();
+        // What is known to be faster comes first, then what may be.
+        let order = |one: &Against| {
+            let (least, most) = one.between_percent;
+            (least > limits.percent, if least > limits.percent { least } else { most })
+        };
+        against.sort_by(|one, other| {
+            let (one, other) = (order(one), order(other));
+            other.0.cmp(&one.0).then(other.1.total_cmp(&one.1))
+        });
+        Ok((turns > 0 && !against.is_empty()).then_some(Self { against }))
     }
+}
 
-    fn from(times: &[(u64, u64)], tail: f64) -> Self {
-        let longer = longer(times.iter().copied());
-        let (longer_percent, between_percent) = (median(&longer), between(&longer, tail));
-        Self { turns: times.len(), longer_percent, between_percent }
+/// The chances that the ends of an interval are wrong.
+#[derive(Clone, Copy)]
+struct Tails {
+    below: f64,
+    above: f64,
+}
+
+impl Tails {
+    /// Each look may be deceived by chance, so each has its share of what all may be together. The advice fails if a single set
+    /// is shown to be faster, so these share it too; it holds only if each one is shown not to be.
+    fn of(looks: usize, others: usize) -> Self {
+        let above = TAIL / looks as f64;
+        Self { below: above / others.max(1) as f64, above }
     }
+}
 
-    /// Whether the one takes no longer than it may, or does.
-    fn tells(&self, percent: f64) -> bool {
-        let (least, most) = self.between_percent;
-        most <= percent || least > percent
+impl Rival {
+    fn judged(&self, tails: Tails) -> Against {
+        let longer = longer(self.times.iter().copied());
+        let between_percent = (between(&longer, tails.below).0, between(&longer, tails.above).1);
+        let (turns, longer_percent) = (self.times.len(), median(&longer));
+        Against { folio: self.folio.clone(), turns, longer_percent, between_percent }
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const LIMITS: Limits = Limits { turns: 160, time: Duration::from_secs(3600), percent: 2.0 };
-
-    /// Two programs whose runs differ by a tenth, as on a machine whose clock changes: the one takes so much longer.
-    fn drawn(seed: u64, factor: f64) -> RunOff {
-        let mut random = fastrand::Rng::with_seed(seed);
-        let mut time = move |length: f64| {
-            // Twelve draws are about normally distributed, with a deviation of one.
-            let chance: f64 = (0..12).map(|_| random.f64()).sum::<f64>() - 6.0;
-            (1e8 * length * (1.0 + chance / 14.0)) as u64
-        };
-        RunOff::of(LIMITS, |_| Ok((time(factor), time(1.0)))).unwrap().unwrap()
-    }
-
-    #[test]
-    fn a_run_off_is_seldom_deceived() {
-        let (seeds, below, above) = (200, LIMITS.percent, LIMITS.percent);
-        let within =
-            |factor| (0..seeds).filter(|&seed| drawn(seed, factor).between_percent.1 <= below).count();
-        let longer =
-            |factor| (0..seeds).filter(|&seed| drawn(seed, factor).between_percent.0 > above).count();
-        // At the border itself either answer may be given in one of twenty cases; further away the right one is.
-        assert!(within(1.02) <= 10 && longer(1.02) <= 10, "{} and {}", within(1.02), longer(1.02));
-        assert_eq!((within(1.08), longer(0.96)), (0, 0));
-        assert!(longer(1.08) >= 190 && within(0.96) >= 190, "{} and {}", longer(1.08), within(0.96));
-    }
-
-    #[test]
-    fn a_run_off_ends_when_it_is_decided() {
-        let turns = |one, other| RunOff::of(LIMITS, |_| Ok((one, other))).unwrap().unwrap();
-        assert_eq!(
-            turns(130, 100),
-            RunOff { turns: 10, longer_percent: 30.0, between_percent: (30.0, 30.0) }
-        );
-        assert_eq!(turns(100, 100).turns, 10, "as fast is no longer");
-        // What cannot be told takes all of it.
-        let unsteady =
-            RunOff::of(LIMITS, |turn| Ok((if turn % 2 == 0 { 90 } else { 120 }, 100))).unwrap().unwrap();
-        assert_eq!((unsteady.turns, unsteady.between_percent), (160, (-10.0, 20.0)));
-    }
-
-    #[test]
-    fn a_run_off_keeps_to_its_limits() {
-        let turn = |_| Ok((130, 100));
-        assert_eq!(RunOff::of(Limits { turns: 0, ..LIMITS }, turn).unwrap(), None);
-        assert_eq!(RunOff::of(Limits { turns: 3, ..LIMITS }, turn).unwrap().unwrap().turns, 3);
-        // The run that is measured is told in any case.
-        assert_eq!(RunOff::of(Limits { time: Duration::ZERO, ..LIMITS }, turn).unwrap().unwrap().turns, 1);
-        assert!(RunOff::of(LIMITS, |_| anyhow::bail!("killed")).is_err());
-    }
-}
+mod tests;

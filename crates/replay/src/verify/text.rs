@@ -5,7 +5,7 @@ use std::fmt::Write;
 use super::compare::{
     Advice, Compared, FAULT_TIME_PERCENT, FAULTS_PERCENT, Figure, RSS_PERCENT, Row, Verdict,
 };
-use super::run_off::RunOff;
+use super::run_off::Against;
 use crate::output::quoted;
 
 const COLUMNS: usize = 80;
@@ -68,8 +68,8 @@ fn advice(advice: &Advice) -> String {
         false => format!("fastest {best} {least} ({longer_percent:+.1}%)"),
     };
     let line = format!("Advice: {folio}, untouched {waste_percent:.1} %; {run}, {beside}.\n");
-    if let Some(run_off) = &advice.run_off {
-        return line + &further(run_off, advice.verdict);
+    if let Some(first) = advice.run_off.as_ref().and_then(|run_off| run_off.against.first()) {
+        return line + &further(first, advice.verdict);
     }
     let (least, most) = advice.between_percent;
     let turns = format!("        Turn by turn {least:+.1} to {most:+.1} %");
@@ -80,16 +80,16 @@ fn advice(advice: &Advice) -> String {
     }
 }
 
-/// The run-off of the two sets.
-fn further(run_off: &RunOff, verdict: Verdict) -> String {
-    let RunOff { turns, longer_percent, between_percent: (least, most) } = run_off;
+/// The set of the run-off that may be the fastest.
+fn further(first: &Against, verdict: Verdict) -> String {
+    let Against { folio, turns, longer_percent, between_percent: (least, most) } = first;
     let verdict = match verdict {
         Verdict::Missed => "slower",
-        Verdict::WithinSpread => "cannot tell",
+        Verdict::WithinSpread => "open",
         Verdict::Within | Verdict::WithinGrain => "within 2 %",
     };
     format!(
-        "        {turns} further turns of both {longer_percent:+.1} %, {least:+.1} to {most:+.1} %: {verdict}.\n"
+        "        {turns} further turns: beside {folio} {longer_percent:+.1} %, {least:+.1} to {most:+.1} %: {verdict}.\n"
     )
 }
 

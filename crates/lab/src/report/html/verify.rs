@@ -41,14 +41,21 @@ struct Advice {
     waste_percent: f64,
     best: String,
     longer_percent: f64,
-    /// Further turns of the two alone, if there were any.
+    /// Further turns, if there were any.
     #[serde(default)]
     run_off: Option<RunOff>,
     verdict: Verdict,
 }
 
+/// What further turns say of each other set, the one that may be the fastest first.
 #[derive(Deserialize)]
 struct RunOff {
+    against: Vec<Against>,
+}
+
+#[derive(Deserialize)]
+struct Against {
+    folio: String,
     turns: u64,
     longer_percent: f64,
     between_percent: (f64, f64),
@@ -184,8 +191,8 @@ fn table(program: &Program) -> Markup {
                 "Advice: " (advice.folio) ", " (format!("{:.1} %", advice.waste_percent)) " untouched; "
                 @if advice.folio == advice.best { "the fastest." }
                 @else { (format!("runs {:.1} % longer than the fastest, {}.", advice.longer_percent, advice.best)) }
-                @match &advice.run_off {
-                    Some(run_off) => { (further(run_off, advice.verdict)) }
+                @match advice.run_off.as_ref().and_then(|run_off| run_off.against.first()) {
+                    Some(first) => { (further(first, advice.verdict)) }
                     None if advice.verdict == Verdict::WithinSpread => { " Turn by turn the runs differ too much to tell." }
                     None => {}
                 }
@@ -211,15 +218,16 @@ fn table(program: &Program) -> Markup {
     }
 }
 
-fn further(run_off: &RunOff, verdict: Verdict) -> String {
-    let RunOff { turns, longer_percent, between_percent: (least, most) } = run_off;
+fn further(first: &Against, verdict: Verdict) -> String {
+    let Against { folio, turns, longer_percent, between_percent: (least, most) } = first;
     let said = match verdict {
         Verdict::Missed => "it is slower",
-        Verdict::WithinSpread => "these differ too much to tell",
-        Verdict::Within | Verdict::WithinGrain => "it is within 2 %",
+        Verdict::WithinSpread => "these do not tell",
+        Verdict::Within | Verdict::WithinGrain => "it is within 2 % of each",
     };
     format!(
-        " In {turns} further turns of both it takes {longer_percent:+.1} %, {least:+.1} to {most:+.1} %: {said}."
+        " In further turns of all, {folio} came nearest: after {turns} it takes {longer_percent:+.1} % longer, \
+         {least:+.1} to {most:+.1} %: {said}."
     )
 }
 

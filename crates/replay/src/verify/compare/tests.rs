@@ -1,3 +1,4 @@
+use super::super::run_off::Against;
 use super::*;
 
 #[test]
@@ -72,10 +73,10 @@ fn the_advice_is_judged_by_the_fastest_set() {
     let times = in_turns([&[999, 999, 999, 999, 1200], &[1020; 5], &[]]);
     let advice = Advice::of(set(4), &missed, &times, None).unwrap();
     assert_eq!((advice.verdict, advice.between_percent.0), (Verdict::WithinSpread, -15.0));
-    // Of further turns of the two alone, these count.
+    // Where there are further turns, these count.
     let judged = |between_percent| {
-        let run_off = RunOff { turns: 40, longer_percent: 1.0, between_percent };
-        Advice::of(set(4), &missed, &times, Some(run_off)).unwrap().verdict
+        let first = Against { folio: "4K".to_owned(), turns: 40, longer_percent: 1.0, between_percent };
+        Advice::of(set(4), &missed, &times, Some(RunOff { against: vec![first] })).unwrap().verdict
     };
     let verdicts = [(-1.0, 2.0), (-1.0, 2.1), (2.1, 9.0)].map(judged);
     assert_eq!(verdicts, [Verdict::Within, Verdict::WithinSpread, Verdict::Missed]);

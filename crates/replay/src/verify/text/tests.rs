@@ -1,4 +1,5 @@
 use super::super::compare::{Advice, Figure, Spread};
+use super::super::run_off::RunOff;
 use super::*;
 
 fn compared(command: &[&str]) -> Compared {
@@ -84,12 +85,13 @@ fn the_summary_counts_what_holds() {
 fn further_turns_stand_in_the_place_of_the_first_ones() {
     let mut compared = compared(&["p"]);
     let advice = compared.advice.as_mut().unwrap();
-    advice.run_off =
-        Some(RunOff { turns: 10_000, longer_percent: -100.5, between_percent: (-100.4, 1234.5) });
-    let line = "\n        10000 further turns of both -100.5 %, -100.4 to +1234.5 %: ";
+    let between_percent = (-20.4, 1234.5);
+    let first = Against { folio: "128K".to_owned(), turns: 1600, longer_percent: -10.5, between_percent };
+    advice.run_off = Some(RunOff { against: vec![first] });
+    let line = "\n        1600 further turns: beside 128K -10.5 %, -20.4 to +1234.5 %: ";
     for (verdict, said) in [
         (Verdict::Within, "within 2 %.\n"),
-        (Verdict::WithinSpread, "cannot tell.\n"),
+        (Verdict::WithinSpread, "open.\n"),
         (Verdict::Missed, "slower.\n"),
     ] {
         compared.advice.as_mut().unwrap().verdict = verdict;

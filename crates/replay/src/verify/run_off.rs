@@ -11,13 +11,17 @@ use serde::Serialize;
 
 use super::turns::{TAIL, between, longer, median};
 
-/// Turns before the first look at whether they tell. Before each further look their number doubles.
+/// Turns before the first look at whether they tell. Before each further look their number doubles. Fewer tell nothing: with ten
+/// other sets and five looks, an end of an interval may be wrong in one of a thousand cases, and ten values in a row are on one
+/// side of their median in one of 1024.
 const FIRST: usize = 10;
 
 /// How long a run-off may be.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
+    /// At least [`FIRST`], or none.
     pub(super) turns: usize,
+    /// Ends the run-off after [`FIRST`] turns.
     pub(super) time: Duration,
     /// By how many percent a run under the advice may take longer than one under any other set.
     pub(super) percent: f64,
@@ -59,15 +63,16 @@ impl RunOff {
         mut turn: impl FnMut(usize, &[usize]) -> Result<Vec<u64>>,
     ) -> Result<Option<Self>> {
         let began = Instant::now();
+        let most = if limits.turns == 0 { 0 } else { limits.turns.max(FIRST) };
         let looks: Vec<usize> = std::iter::successors(Some(FIRST), |turns| Some(turns * 2))
-            .take_while(|&turns| turns < limits.turns)
+            .take_while(|&turns| turns < most)
             .collect();
         let tails = Tails::of(looks.len() + 1, others.len());
         let mut rivals: Vec<Rival> =
             others.into_iter().map(|folio| Rival { folio, times: Vec::new() }).collect();
         let mut running: Vec<usize> = (0..rivals.len()).collect();
         let mut turns = 0;
-        while !running.is_empty() && turns < limits.turns && (turns == 0 || began.elapsed() < limits.time) {
+        while !running.is_empty() && turns < most && (turns < FIRST || began.elapsed() < limits.time) {
             let times = turn(turns, &running)?;
             for (&rival, &time) in running.iter().zip(&times[1..]) {
                 rivals[rival].times.push((times[0], time));

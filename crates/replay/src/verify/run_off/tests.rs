@@ -67,12 +67,17 @@ fn a_run_off_ends_when_a_set_is_faster() {
 
 #[test]
 fn a_run_off_keeps_to_its_limits() {
-    let turn = |_, running: &[usize]| Ok(vec![130; running.len() + 1]);
+    // It may be faster, and it may not.
+    let turn = |turn: usize, running: &[usize]| {
+        let other = if turn.is_multiple_of(2) { 90 } else { 110 };
+        Ok(std::iter::once(100).chain(running.iter().map(|_| other)).collect())
+    };
     let turns = |limits| RunOff::of(limits, names(2), turn).unwrap().map(|run_off| run_off.against[0].turns);
     assert_eq!(turns(Limits { turns: 0, ..LIMITS }), None);
-    assert_eq!(turns(Limits { turns: 3, ..LIMITS }), Some(3));
-    // The run that is measured is told in any case.
-    assert_eq!(turns(Limits { time: Duration::ZERO, ..LIMITS }), Some(1));
+    assert_eq!(turns(Limits { turns: 15, ..LIMITS }), Some(15));
+    // Fewer would tell nothing.
+    assert_eq!(turns(Limits { turns: 3, ..LIMITS }), Some(10));
+    assert_eq!(turns(Limits { time: Duration::ZERO, ..LIMITS }), Some(10));
     assert_eq!(RunOff::of(LIMITS, names(0), turn).unwrap(), None);
     assert!(RunOff::of(LIMITS, names(1), |_, _| anyhow::bail!("killed")).is_err());
 }

@@ -73,9 +73,9 @@ pub struct Args {
     /// up to 40 of a program that is in faults for a short time only].
     #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(0..=1000))]
     sampled_runs: Option<u32>,
-    /// The most further turns of what `quire advise` chooses and of the other sizes. A size leaves them when they tell that
-    /// the choice takes at most 2 % longer, and they end when they tell that it takes more; at least 10, or 0: none [default: 160, which also end when they have taken a minute and as long
-    /// as all runs before].
+    /// The most further turns of what `quire advise` chooses and of the other sizes; at least 10, or 0: none. A size
+    /// leaves them when they tell that the choice takes at most 2 % longer, and they end when they tell that it takes
+    /// more [default: 160, which also end when they have taken a minute and as long as all runs before].
     #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(0..=10_000))]
     run_off: Option<u32>,
     /// A shell command before each run, not measured: it removes what the run before has written.

@@ -92,8 +92,8 @@ fn predictions_stand_beside_what_was_measured() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("verified.json");
     let mut decided = program.clone();
-    decided["advice"]["run_off"] =
-        json!({"turns": 40, "longer_percent": 0.5, "between_percent": [-1.5, 1.9]});
+    let first = json!({"folio": "2M", "turns": 40, "longer_percent": 0.5, "between_percent": [-1.5, 1.9]});
+    decided["advice"]["run_off"] = json!({"against": [first]});
     decided["advice"]["verdict"] = json!("within");
     std::fs::write(&file, format!("{program}\n{decided}\n")).unwrap();
     let page = show(&[&file], folder.path());
@@ -106,7 +106,7 @@ fn predictions_stand_beside_what_was_measured() {
         )
     );
     let further =
-        "fastest, 4K. In 40 further turns of both it takes +0.5 %, -1.5 to +1.9 %: it is within 2 %.";
+        "2M came nearest: after 40 it takes +0.5 % longer, -1.5 to +1.9 %: it is within 2 % of each.";
     assert!(page.contains(further), "{page}");
     // A name from elsewhere is text.
     assert!(page.contains("&lt;b&gt;") && !page.contains("<b>"));

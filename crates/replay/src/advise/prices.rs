@@ -38,7 +38,7 @@ pub(crate) struct Prices {
     recorder: [f64; KINDS],
     /// Nanoseconds that the recorded faults took, without those, by kind.
     recorded: [Option<f64>; KINDS],
-    /// How long a fault takes by the time since the last one; see [`GapFigures::parts`].
+    /// How long a fault takes by the time since the last one: what a replay tells of its gaps, a part of that of all.
     by_gap: Vec<f64>,
     /// How far single faults of a folio size are apart, by order, if that was measured with the others.
     pub(super) spreads: BTreeMap<u8, FaultSpread>,

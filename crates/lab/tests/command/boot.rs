@@ -1,6 +1,7 @@
 //! `quire boot`: with a stand-in for QEMU, which says what a kernel would, and with QEMU itself where it is
 //! installed.
 
+use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
@@ -24,24 +25,36 @@ struct StandIn(TempDir);
 impl StandIn {
     fn new(body: &str) -> StandIn {
         let folder = tempfile::tempdir().expect("a temporary directory");
-        let path = folder.path().join(QEMU);
         let text = format!(
             "#!/bin/sh\nfor word; do case $word in file,id=log,path=*) log=${{word#*path=}};; esac\n\
              if [ \"$last\" = -initrd ]; then archive=$word; fi; last=$word; done\n{body}\n"
         );
-        fs::write(&path, text).expect("a file");
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("it is ours");
         fs::write(folder.path().join("kernel"), "").expect("a file");
-        StandIn(folder)
+        let stand_in = StandIn(folder);
+        stand_in.tool(QEMU, &text);
+        stand_in
     }
 
-    fn boot(&self, options: &[&str]) -> Command {
+    /// One more program in the folder.
+    fn tool(&self, name: &str, text: &str) -> PathBuf {
+        let path = self.0.path().join(name);
+        fs::write(&path, text).expect("a file");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("it is ours");
+        path
+    }
+
+    /// The variable `PATH` with the folder in front.
+    fn path(&self) -> OsString {
         let mut path = self.0.path().as_os_str().to_owned();
         path.push(":");
         path.push(std::env::var_os("PATH").expect("a path"));
+        path
+    }
+
+    fn boot(&self, options: &[&str]) -> Command {
         let mut command = Command::new(QUIRE);
         command.arg("boot").arg("--kernel").arg(self.0.path().join("kernel")).args(options);
-        command.args(["--", "sh", "-c", "a 'b'"]).env("PATH", path).stdin(Stdio::null());
+        command.args(["--", "sh", "-c", "a 'b'"]).env("PATH", self.path()).stdin(Stdio::null());
         command
     }
 }
@@ -230,19 +243,11 @@ fn what_is_missing_is_told_in_one_line() {
 #[test]
 fn a_build_that_takes_long_is_announced_without_a_terminal_too() {
     let stand_in = StandIn::new("exit 1");
-    let tool = |name: &str, body: &str| {
-        let path = stand_in.0.path().join(name);
-        fs::write(&path, format!("#!/bin/sh\n{body}\n")).expect("a file");
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("it is ours");
-        path
-    };
     // A compiler that has the target, and a build that takes a moment longer than one without work.
-    let (rustc, cargo) = (tool("rustc", "echo /"), tool("cargo", "sleep 3; exit 1"));
-    let mut path = stand_in.0.path().as_os_str().to_owned();
-    path.push(":");
-    path.push(std::env::var_os("PATH").expect("a path"));
+    let rustc = stand_in.tool("rustc", "#!/bin/sh\necho /\n");
+    let cargo = stand_in.tool("cargo", "#!/bin/sh\nsleep 3; exit 1\n");
     let mut command = Command::new(QUIRE);
-    command.args(["boot", "--", "sh"]).env("PATH", path).env("RUSTC", rustc).env("CARGO", cargo);
+    command.args(["boot", "--", "sh"]).env("PATH", stand_in.path()).env("RUSTC", rustc).env("CARGO", cargo);
     let output = command.env_remove("QUIRE_KERNEL").stdin(Stdio::null()).output().expect("quire runs");
     let told = stderr(&output);
     assert_eq!(output.status.code(), Some(125), "{told}");

@@ -45,7 +45,7 @@ const SAMPLED_RUNS: u32 = 40;
 const RECORDINGS: u32 = 15;
 
 /// A run-off ends after so many turns, and when it has taken so long, and as long as all runs before it.
-const RUN_OFF_TURNS: u32 = 160;
+const RUN_OFF_TURNS: usize = 160;
 const RUN_OFF_TIME: Duration = Duration::from_secs(60);
 
 /// All runs of a program.
@@ -108,8 +108,8 @@ impl Measuring<'_> {
         runs: u32,
         advised: (FolioSet, f64),
     ) -> Result<Measured> {
-        let began = Instant::now();
         let settings = Settings::acquire(places)?;
+        let began = Instant::now();
         settings.hold_khugepaged()?;
         settings.always(&[])?;
         // This run warms the page cache.
@@ -126,19 +126,29 @@ impl Measuring<'_> {
             }
         }
         let (recordings, unsampled_ns) = self.sample(&settings, sets, &mut measured)?;
-        let (turns, time) = match self.run_off {
-            Some(turns) => (turns, Duration::MAX),
-            None => (RUN_OFF_TURNS, began.elapsed().max(RUN_OFF_TIME)),
-        };
-        let limits = Limits { turns: turns as usize, time, percent: advised.1 };
-        let others: Vec<FolioSet> = sets.iter().copied().filter(|set| *set != advised.0).collect();
-        let names = others.iter().map(|set| set.name()).collect();
-        let run_off = RunOff::of(limits, names, |turn, running| {
-            let running = running.iter().map(|&at| others[at]);
-            let sets: Vec<FolioSet> = std::iter::once(advised.0).chain(running).collect();
-            self.turn(&settings, &sets, turn)
-        })?;
+        let run_off = self.further(&settings, sets, advised, began.elapsed())?;
         Ok(Measured { sizes: measured, peak, recordings, unsampled_ns, run_off })
+    }
+
+    /// The run-off of the advised set against the others, after runs that took so long.
+    fn further(
+        self,
+        settings: &Settings,
+        sets: &[FolioSet],
+        (advised, percent): (FolioSet, f64),
+        so_far: Duration,
+    ) -> Result<Option<RunOff>> {
+        let (turns, time) = match self.run_off {
+            Some(turns) => (turns as usize, Duration::MAX),
+            None => (RUN_OFF_TURNS, so_far.max(RUN_OFF_TIME)),
+        };
+        let others: Vec<FolioSet> = sets.iter().copied().filter(|set| *set != advised).collect();
+        let names = others.iter().map(|set| set.name()).collect();
+        RunOff::of(Limits { turns, time, percent }, names, |turn, running| {
+            let running = running.iter().map(|&at| others[at]);
+            let sets: Vec<FolioSet> = std::iter::once(advised).chain(running).collect();
+            self.turn(settings, &sets, turn)
+        })
     }
 
     /// The run times under these sets. Each turn begins with another one.

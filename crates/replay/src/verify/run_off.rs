@@ -11,9 +11,8 @@ use serde::Serialize;
 
 use super::turns::{TAIL, between, longer, median};
 
-/// Turns before the first look at whether they tell. Before each further look their number doubles. Fewer tell nothing: with ten
-/// other sets and five looks, an end of an interval may be wrong in one of a thousand cases, and ten values in a row are on one
-/// side of their median in one of 1024.
+/// Turns before the first look at whether they tell. Before each further look their number doubles. Fewer tell little: ten values
+/// are all on one side of their median in one of 1024 cases.
 const FIRST: usize = 10;
 
 /// How long a run-off may be.
@@ -119,8 +118,12 @@ impl Tails {
 impl Rival {
     fn judged(&self, tails: Tails) -> Against {
         let longer = longer(self.times.iter().copied());
-        let between_percent = (between(&longer, tails.below).0, between(&longer, tails.above).1);
         let (turns, longer_percent) = (self.times.len(), median(&longer));
+        // Where the least value may be above the median by a greater chance, nothing is known but that no run takes less than no
+        // time. For the upper end the first turns are enough.
+        let is_known = 0.5_f64.powi(turns as i32) <= tails.below;
+        let least = if is_known { between(&longer, tails.below).0 } else { -100.0 };
+        let between_percent = (least, between(&longer, tails.above).1);
         Against { folio: self.folio.clone(), turns, longer_percent, between_percent }
     }
 }

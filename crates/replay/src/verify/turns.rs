@@ -60,7 +60,7 @@ mod tests {
             [1, 2, 4, 5, 7, 8, 11, 1000].map(|values| left_out(values, TAIL)),
             [0, 0, 0, 0, 0, 1, 2, 473]
         );
-        // 11/1024 is more than a hundredth, 21/2^20 less; 211/2^20 too.
+        // 11/1024 is more than a hundredth, 6196/2^20 is less, and 21700/2^20 more.
         assert_eq!([10, 20].map(|values| left_out(values, 0.01)), [0, 4]);
         let runs = [90, 130, 101, 102, 103, 104, 105, 400];
         let longer = longer(runs.into_iter().map(|run| (run, 100)));

@@ -66,6 +66,17 @@ fn a_run_off_ends_when_a_set_is_faster() {
 }
 
 #[test]
+fn ten_turns_are_too_few_among_many_sets() {
+    let turn = |_, running: &[usize]| Ok([&[130][..], &vec![100; running.len()]].concat());
+    let told = |others| {
+        let against = RunOff::of(LIMITS, names(others), turn).unwrap().unwrap().against;
+        (against[0].turns, against[0].between_percent)
+    };
+    // Ten values above the median are a chance of one in 1024. Each of ten sets may have one in 1000, each of eleven less.
+    assert_eq!([told(10), told(11)], [(10, (30.0, 30.0)), (20, (30.0, 30.0))]);
+}
+
+#[test]
 fn a_run_off_keeps_to_its_limits() {
     // It may be faster, and it may not.
     let turn = |turn: usize, running: &[usize]| {

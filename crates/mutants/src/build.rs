@@ -70,7 +70,7 @@ fn switches_at(copy: &Copy, spans: &Value) -> Vec<u32> {
 /// # Errors
 /// The copy does not compile.
 pub(crate) fn programs(copy: &Copy) -> Result<Vec<Program>> {
-    let packages = ["-p", "quire-mm", "-p", "quire-oracle", "-p", "quire-pins"];
+    let packages = ["-p", "quire-mm", "-p", "quire-mm-tests", "-p", "quire-oracle", "-p", "quire-pins"];
     let mut arguments = vec!["test", "--no-run", "--lib", "--tests"];
     arguments.extend(packages);
     let (messages, done) = cargo(copy, &arguments)?;

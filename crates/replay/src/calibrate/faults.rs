@@ -5,7 +5,7 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use memmap2::{Advice, MmapOptions};
+use memmap2::{Advice, MmapMut, MmapOptions};
 use nix::time::{ClockId, clock_gettime};
 use quire::arch::Caches;
 
@@ -27,8 +27,7 @@ const RECYCLINGS: usize = 20;
 /// The most folios that are touched in a row: more tell nothing new of small ones.
 const MOST_FOLIOS: usize = 2048;
 
-/// Touches fresh anonymous memory under each folio size in turn, several times. So each size gets what others have freed, as
-/// programs do: where the host of a virtual machine takes free memory back, it has to find some of it again.
+/// Touches anonymous memory under each folio size in turn, several times, after as many folios of it were touched and freed.
 ///
 /// # Errors
 /// Settings that this user may not change, or too little memory.
@@ -44,6 +43,7 @@ pub(super) fn measure(smoke: bool) -> Result<KernelPrices> {
             if kib > 4 {
                 settings.only(kib)?;
             }
+            warm(kib, bytes).context("there is too little memory")?;
             let before = settings.allocated(kib);
             let faults = touch(kib, bytes).context("there is too little memory")?;
             // Where memory is fragmented, faults fall back to single frames, and are another size's.
@@ -61,7 +61,9 @@ pub(super) fn measure(smoke: bool) -> Result<KernelPrices> {
     drop(settings);
     let measured = || measured.iter().filter(|(_, rounds)| !rounds.is_empty());
     let prices: BTreeMap<u64, f64> = measured()
-        .map(|(kib, rounds)| (*kib as u64, usual(rounds.iter().map(|times| mean(times)).collect())))
+        .map(|(kib, rounds)| {
+            (*kib as u64, usual(rounds.iter().map(|times| mean(&uninterrupted(times))).collect()))
+        })
         .collect();
     ensure!(prices.contains_key(&4), "no fault was measured");
     let spreads = measured().map(|(kib, rounds)| (*kib as u64, FaultSpread::of(rounds.concat()))).collect();
@@ -73,11 +75,26 @@ pub(super) fn measure(smoke: bool) -> Result<KernelPrices> {
     Ok(KernelPrices::of_this_machine(prices, spreads, walk).with_recycled(recycled).with_recorder(recorder))
 }
 
-/// Nanoseconds of each fault, which a store to the first byte of every folio takes.
-fn touch(kib: usize, bytes: usize) -> io::Result<Vec<f64>> {
-    let mut memory = MmapOptions::new().len(bytes + ALIGN).map_anon()?;
+/// Memory for this many bytes of folios, and where in it the first one begins.
+fn memory_for(kib: usize, bytes: usize) -> io::Result<(MmapMut, usize)> {
+    let memory = MmapOptions::new().len(bytes + ALIGN).map_anon()?;
     memory.advise(if kib == 4 { Advice::NoHugePage } else { Advice::HugePage })?;
     let first = memory.as_ptr().align_offset(ALIGN);
+    Ok((memory, first))
+}
+
+/// Touches folios and frees them, so that those of the next faults come from what is there. The host of a virtual machine may
+/// take back what is free for seconds: then faults wait for the host, 180 us and more for one of 4 KiB, as often as chance has it.
+fn warm(kib: usize, bytes: usize) -> io::Result<()> {
+    let (mut memory, first) = memory_for(kib, bytes)?;
+    memory[first..first + bytes].iter_mut().step_by(kib * 1024).for_each(|byte| *byte = 1);
+    std::hint::black_box(&mut memory);
+    Ok(())
+}
+
+/// Nanoseconds of each fault, which a store to the first byte of every folio takes.
+fn touch(kib: usize, bytes: usize) -> io::Result<Vec<f64>> {
+    let (mut memory, first) = memory_for(kib, bytes)?;
     let count = (bytes / 1024 / kib).min(MOST_FOLIOS);
     let faults = each(count, twice_the_caches(), |at| memory[first + at * kib * 1024] = 1)?;
     std::hint::black_box(&mut memory);
@@ -89,9 +106,7 @@ fn touch_recycled(kib: usize) -> io::Result<f64> {
     let count = (RECYCLED / 1024 / kib).max(1);
     let mut faults = Vec::with_capacity(RECYCLINGS * count);
     for recycling in 0..=RECYCLINGS {
-        let mut memory = MmapOptions::new().len(count * kib * 1024 + ALIGN).map_anon()?;
-        memory.advise(if kib == 4 { Advice::NoHugePage } else { Advice::HugePage })?;
-        let first = memory.as_ptr().align_offset(ALIGN);
+        let (mut memory, first) = memory_for(kib, count * kib * 1024)?;
         for at in 0..count {
             let start = Instant::now();
             memory[first + at * kib * 1024] = 1;
@@ -147,6 +162,12 @@ fn mean(times: &[f64]) -> f64 {
     times.iter().sum::<f64>() / times.len() as f64
 }
 
+/// Those that did not wait for the host: at most 16 medians, as with recorded faults.
+fn uninterrupted(times: &[f64]) -> Vec<f64> {
+    let longest = 16.0 * median(times.iter().copied());
+    times.iter().copied().filter(|&ns| ns <= longest).collect()
+}
+
 /// The mean of the middle half.
 pub(crate) fn usual(mut times: Vec<f64>) -> f64 {
     times.sort_by(f64::total_cmp);
@@ -169,6 +190,12 @@ mod tests {
         assert_eq!(usual(vec![7.0]), 7.0);
         assert_eq!(usual(vec![1.0, 2.0, 6.0]), 3.0, "too few");
         assert_eq!(usual(vec![900.0, 4.0, 2.0, 1.0]), 3.0);
+    }
+
+    #[test]
+    fn a_fault_that_waited_for_the_host_does_not_count() {
+        assert_eq!(mean(&uninterrupted(&[4.0, 5.0, 6.0, 180.0])), 5.0);
+        assert_eq!(uninterrupted(&[4.0, 64.0]), [4.0, 64.0], "some faults are long");
     }
 
     #[test]

@@ -27,7 +27,8 @@ const RECYCLINGS: usize = 20;
 /// The most folios that are touched in a row: more tell nothing new of small ones.
 const MOST_FOLIOS: usize = 2048;
 
-/// Touches anonymous memory under each folio size in turn, several times, after as many folios of it were touched and freed.
+/// Touches anonymous memory under each folio size in turn, several times, after at least as many folios of the
+/// size were touched and freed.
 ///
 /// # Errors
 /// Settings that this user may not change, or too little memory.

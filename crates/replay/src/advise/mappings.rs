@@ -3,7 +3,7 @@
 use crate::replay::{Part, PartKind};
 
 use super::case::Case;
-use super::objective::{Goal, Score, choose};
+use super::objective::{Rule, Score};
 
 /// The gain of one mapping by another set.
 #[derive(Clone, Debug)]
@@ -81,12 +81,12 @@ const MUCH_MORE: f64 = 1.25;
 /// Mappings that one plan names: a program cannot ask everywhere.
 const MOST: usize = 3;
 
-/// The plan that is best within the waste `most`, if it is much better than `chosen`.
-pub(super) fn plan(baseline: &Case, cases: &[Case], chosen: &Score, most: f64) -> Option<Plan> {
+/// The plan that is best by the rule, if it is much better than `chosen`.
+pub(super) fn plan(baseline: &Case, cases: &[Case], chosen: &Score, rule: Rule) -> Option<Plan> {
     let others = cases.iter().filter(|case| case.set() != baseline.set());
-    let mut plans: Vec<Plan> = others.filter_map(|case| plan_of(baseline, case, most)).collect();
+    let mut plans: Vec<Plan> = others.filter_map(|case| plan_of(baseline, case, rule.most_waste)).collect();
     let scores: Vec<Score> = plans.iter().map(|plan| plan.score).collect();
-    let best = plans.swap_remove(choose(&baseline.score, &scores, Goal::Throughput, most)?);
+    let best = plans.swap_remove(rule.choose(&baseline.score, &scores)?);
     let before = baseline.score.time_ns;
     let (own, other) = (before - best.score.time_ns, before - chosen.time_ns);
     (own >= other * MUCH_MORE && own - other >= before * MUCH_BETTER).then_some(best)

@@ -37,6 +37,9 @@ pub(super) const MAX_WASTE: f64 = 5.0;
 
 /// Times that differ by less than this part of the baseline's are equal: the prediction is no better.
 const EQUAL_TIME: f64 = 0.05;
+/// Nor may they differ by more than this part of the run time: a program that faults a lot would be slower by more than can be
+/// measured.
+const EQUAL_RUN: f64 = 0.005;
 /// The same for memory.
 const EQUAL_MEMORY: f64 = 0.001;
 /// A change is worth its while if it saves this part of the run time …
@@ -65,53 +68,75 @@ impl Score {
     }
 }
 
-/// The number of the set to choose, among those that waste at most `most`, and of these among those that exceed the limit by
-/// least; `None` if there is none.
-pub(super) fn choose(baseline: &Score, scores: &[Score], goal: Goal, most: f64) -> Option<usize> {
-    let (first, equal) = match goal {
-        Goal::Latency => ((|score| score.longest_ns) as fn(&Score) -> f64, baseline.longest_ns * EQUAL_TIME),
-        Goal::Throughput => ((|score| score.time_ns) as fn(&Score) -> f64, baseline.time_ns * EQUAL_TIME),
-        Goal::Memory => {
-            ((|score| score.memory as f64) as fn(&Score) -> f64, baseline.memory as f64 * EQUAL_MEMORY)
-        }
-    };
-    let within = || scores.iter().enumerate().filter(|(_, score)| score.is_within(most));
-    // To reclaim memory takes longer than any faults.
-    let above = within().map(|(_, score)| score.above()).min()?;
-    let within = || within().filter(|(_, score)| score.above() == above);
-    let least = within().map(|(_, score)| first(score)).min_by(f64::total_cmp)?;
-    // Among equals, time decides unless it was what counts; then the simpler setting and the smaller memory.
-    let rest = |score: &Score| match goal {
-        Goal::Throughput => (0.0, score.sizes, score.memory),
-        _ => (score.time_ns, score.sizes, score.memory),
-    };
-    let equals = within().filter(|(_, score)| first(score) <= least + equal);
-    let by_rest = |a: &Score, b: &Score| {
-        let (a, b) = (rest(a), rest(b));
-        a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)).then(a.2.cmp(&b.2))
-    };
-    equals.min_by(|(_, a), (_, b)| by_rest(a, b)).map(|(at, _)| at)
+/// The rule that chooses a set for a program.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Rule {
+    pub(super) goal: Goal,
+    /// The share of peak memory that may be untouched.
+    pub(super) most_waste: f64,
+    /// How long the program ran.
+    pub(super) wall_ns: u64,
 }
 
-/// Whether a change from the baseline is worth its while, for a program that ran `wall_ns`.
-pub(super) fn is_worth(baseline: &Score, score: &Score, goal: Goal, wall_ns: u64) -> bool {
-    let (before, after) = (baseline.above(), score.above());
-    let relief = before.saturating_sub(after) as f64;
-    if after > before || relief > 0.0 {
-        return after < before && (after == 0 || relief >= baseline.memory as f64 * WORTH_MEMORY);
+impl Rule {
+    /// The number of the set to choose, among those that do not waste too much, and of these among those that exceed the
+    /// limit by least; `None` if there is none.
+    pub(super) fn choose(&self, baseline: &Score, scores: &[Score]) -> Option<usize> {
+        let (first, equal) = match self.goal {
+            Goal::Latency => {
+                ((|score| score.longest_ns) as fn(&Score) -> f64, baseline.longest_ns * EQUAL_TIME)
+            }
+            Goal::Throughput => {
+                let equal = (baseline.time_ns * EQUAL_TIME).min(self.of_run(EQUAL_RUN));
+                ((|score| score.time_ns) as fn(&Score) -> f64, equal)
+            }
+            Goal::Memory => {
+                ((|score| score.memory as f64) as fn(&Score) -> f64, baseline.memory as f64 * EQUAL_MEMORY)
+            }
+        };
+        let within = || scores.iter().enumerate().filter(|(_, score)| score.is_within(self.most_waste));
+        // To reclaim memory takes longer than any faults.
+        let above = within().map(|(_, score)| score.above()).min()?;
+        let within = || within().filter(|(_, score)| score.above() == above);
+        let least = within().map(|(_, score)| first(score)).min_by(f64::total_cmp)?;
+        // Among equals, time decides unless it was what counts; then the simpler setting and the smaller memory.
+        let rest = |score: &Score| match self.goal {
+            Goal::Throughput => (0.0, score.sizes, score.memory),
+            _ => (score.time_ns, score.sizes, score.memory),
+        };
+        let equals = within().filter(|(_, score)| first(score) <= least + equal);
+        let by_rest = |a: &Score, b: &Score| {
+            let (a, b) = (rest(a), rest(b));
+            a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)).then(a.2.cmp(&b.2))
+        };
+        equals.min_by(|(_, a), (_, b)| by_rest(a, b)).map(|(at, _)| at)
     }
-    match goal {
-        Goal::Throughput => {
-            let saved = baseline.faults.saturating_sub(score.faults) as f64;
-            let gain = baseline.time_ns - score.time_ns;
-            gain > 0.0
-                && (gain >= wall_ns as f64 * WORTH_TIME || saved >= baseline.faults as f64 * WORTH_FAULTS)
+
+    /// Whether a change from the baseline is worth its while.
+    pub(super) fn is_worth(&self, baseline: &Score, score: &Score) -> bool {
+        let (before, after) = (baseline.above(), score.above());
+        let relief = before.saturating_sub(after) as f64;
+        if after > before || relief > 0.0 {
+            return after < before && (after == 0 || relief >= baseline.memory as f64 * WORTH_MEMORY);
         }
-        Goal::Memory => {
-            let saved = baseline.memory.saturating_sub(score.memory);
-            saved > 0 && saved as f64 >= baseline.memory as f64 * WORTH_MEMORY
+        match self.goal {
+            Goal::Throughput => {
+                let saved = baseline.faults.saturating_sub(score.faults) as f64;
+                let gain = baseline.time_ns - score.time_ns;
+                gain > 0.0
+                    && (gain >= self.of_run(WORTH_TIME) || saved >= baseline.faults as f64 * WORTH_FAULTS)
+            }
+            Goal::Memory => {
+                let saved = baseline.memory.saturating_sub(score.memory);
+                saved > 0 && saved as f64 >= baseline.memory as f64 * WORTH_MEMORY
+            }
+            Goal::Latency => baseline.longest_ns - score.longest_ns >= baseline.longest_ns * WORTH_LONGEST,
         }
-        Goal::Latency => baseline.longest_ns - score.longest_ns >= baseline.longest_ns * WORTH_LONGEST,
+    }
+
+    /// A part of the run time.
+    fn of_run(&self, part: f64) -> f64 {
+        self.wall_ns as f64 * part
     }
 }
 

@@ -6,7 +6,7 @@ use crate::replay::{FolioSet, ShmemFigures, Trial, order_name};
 
 use super::baseline::{Change, Settings};
 use super::lines::{labelled, listed};
-use super::objective::{Goal, Score, choose, is_worth};
+use super::objective::{Rule, Score};
 use super::prices::Prices;
 use super::words::{change, count, percent, size, time};
 use crate::output::quoted;
@@ -16,8 +16,7 @@ use crate::output::quoted;
 pub(super) struct Wanted {
     /// A baseline that was asked for: shared memory has single pages under it.
     pub(super) baseline: Option<FolioSet>,
-    pub(super) goal: Goal,
-    pub(super) most_waste: f64,
+    pub(super) rule: Rule,
 }
 
 /// Shared memory under every size.
@@ -59,8 +58,8 @@ impl Shmem {
         };
         let sets: Vec<_> = shmem.sets.into_iter().map(scored).collect();
         let scores: Vec<Score> = sets.iter().map(|(_, score)| *score).collect();
-        let best = choose(&scores[0], &scores, wanted.goal, wanted.most_waste);
-        let worth = |at: &usize| is_worth(&scores[0], &scores[*at], wanted.goal, trial.wall_ns());
+        let best = wanted.rule.choose(&scores[0], &scores);
+        let worth = |at: &usize| wanted.rule.is_worth(&scores[0], &scores[*at]);
         let changes = best.as_ref().is_some_and(worth);
         let wanted = best.filter(|_| changes).map(|at| sets[at].0.set);
         let commands = wanted.and_then(|set| settings.changes(set).ok()).unwrap_or_default();

@@ -13,7 +13,7 @@ use super::defrag::Defrag;
 use super::hugetlb::Pools;
 use super::khugepaged::{Beside, Khugepaged};
 use super::mappings::{self, Gain, Plan};
-use super::objective::{Goal, MAX_WASTE, choose, is_worth};
+use super::objective::{Goal, MAX_WASTE, Rule};
 use super::prices::Prices;
 use super::reach::Reach;
 use super::shmem::{Shmem, Wanted};
@@ -48,10 +48,9 @@ pub(super) struct AdviseRequest<'a> {
 pub(crate) fn advised(replayed: &[Figures], prices: &Prices, trial: &Trial) -> (FolioSet, f64) {
     let cases: Vec<Case> = replayed.iter().map(|figures| Case::new(figures.clone(), prices, None)).collect();
     let scores: Vec<_> = cases.iter().map(|case| case.score).collect();
-    let (goal, baseline) = (Goal::default(), scores[0]);
-    let best = choose(&baseline, &scores, goal, MAX_WASTE / 100.0);
-    let worth = |at: &usize| is_worth(&baseline, &scores[*at], goal, trial.wall_ns());
-    let chosen = best.filter(worth).unwrap_or(0);
+    let rule = Rule { goal: Goal::default(), most_waste: MAX_WASTE / 100.0, wall_ns: trial.wall_ns() };
+    let worth = |at: &usize| rule.is_worth(&scores[0], &scores[*at]);
+    let chosen = rule.choose(&scores[0], &scores).filter(worth).unwrap_or(0);
     (cases[chosen].set(), scores[chosen].waste())
 }
 
@@ -104,7 +103,8 @@ impl Verdict {
         };
         let prices = Prices::of(frames, trial.header(), request.prices)?;
         let left_out = left_out.iter().map(ToString::to_string).collect();
-        let mut verdict = Self::judged(figures, prices, left_out, request, trial.wall_ns());
+        let rule = Rule { goal: request.goal, most_waste: request.most_waste, wall_ns: trial.wall_ns() };
+        let mut verdict = Self::judged(figures, prices, left_out, rule, request.high);
         if let Some(settings) = request.khugepaged {
             let sets: Vec<FolioSet> =
                 [Some(verdict.baseline()), verdict.chosen()].into_iter().flatten().map(Case::set).collect();
@@ -116,8 +116,7 @@ impl Verdict {
         verdict.pools = Pools::of(trial, &verdict, request);
         verdict.code = Code::of(trial)?;
         verdict.defrag = Defrag::of(trial, &verdict.telling(), &verdict.prices, request.defrag)?;
-        let wanted =
-            Wanted { baseline: request.baseline, goal: request.goal, most_waste: request.most_waste };
+        let wanted = Wanted { baseline: request.baseline, rule };
         verdict.shmem = Shmem::of(trial, request.shmem, &verdict.prices, wanted)?;
         Ok(verdict)
     }
@@ -126,23 +125,22 @@ impl Verdict {
         figures: Vec<Figures>,
         prices: Prices,
         left_out: Vec<String>,
-        request: AdviseRequest<'_>,
-        wall_ns: u64,
+        rule: Rule,
+        high: Option<u64>,
     ) -> Self {
-        let cases: Vec<Case> =
-            figures.into_iter().map(|figures| Case::new(figures, &prices, request.high)).collect();
+        let cases: Vec<Case> = figures.into_iter().map(|figures| Case::new(figures, &prices, high)).collect();
         let scores: Vec<_> = cases.iter().map(|case| case.score).collect();
         let baseline = scores[0];
-        let best = choose(&baseline, &scores, request.goal, request.most_waste);
-        let worth = |at: &usize| is_worth(&baseline, &scores[*at], request.goal, wall_ns);
+        let best = rule.choose(&baseline, &scores);
+        let worth = |at: &usize| rule.is_worth(&baseline, &scores[*at]);
         let changes = best.as_ref().is_some_and(worth);
-        let plan = (request.goal == Goal::Throughput)
+        let plan = (rule.goal == Goal::Throughput)
             .then(|| {
                 let chosen = best.filter(|_| changes).map_or(baseline, |at| scores[at]);
-                mappings::plan(&cases[0], &cases, &chosen, request.most_waste)
+                mappings::plan(&cases[0], &cases, &chosen, rule)
             })
             .flatten()
-            .filter(|plan| is_worth(&baseline, &plan.score, request.goal, wall_ns));
+            .filter(|plan| rule.is_worth(&baseline, &plan.score));
         Self {
             cases,
             prices,

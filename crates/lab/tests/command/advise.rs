@@ -99,8 +99,21 @@ fn figures_are_those_of_replays() {
         let path = trace(name);
         let line = line(&path, &[]);
         let names: Vec<&str> = sets(&line).iter().filter_map(|set| set["folio"].as_str()).collect();
-        let tried =
-            ["4K", "16K", "32K", "64K", "128K", "256K", "512K", "1M", "2M", "64K+2M", "16K+64K+2M", "all"];
+        let tried = [
+            "4K",
+            "16K",
+            "32K",
+            "64K",
+            "128K",
+            "256K",
+            "512K",
+            "1M",
+            "2M",
+            "16K+64K",
+            "64K+2M",
+            "16K+64K+2M",
+            "all",
+        ];
         assert_eq!(names, tried);
         for folio in ["sweep", "64K,2M", "all"] {
             let file = path.to_str().expect("a name");

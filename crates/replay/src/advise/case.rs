@@ -53,7 +53,7 @@ impl Case {
 /// asks, all of them give too.
 pub(crate) fn tried(baseline: FolioSet, known: FolioSet) -> Vec<FolioSet> {
     let of = |orders: &[u8]| orders.iter().fold(FolioSet::FRAMES, |set, order| set.and(*order));
-    let several = [of(&[4, 9]), of(&[2, 4, 9]), known];
+    let several = [of(&[2, 4]), of(&[4, 9]), of(&[2, 4, 9]), known];
     let mut sets = vec![baseline];
     for set in FolioSet::each().chain(several).filter(|set| set.is_within(known)) {
         let set = set.on_request(baseline.requested());

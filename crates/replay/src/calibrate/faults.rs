@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
@@ -24,6 +25,11 @@ const MOST_CACHE: usize = 4 << 20;
 const RECYCLED: usize = 128 << 10;
 const RECYCLINGS: usize = 20;
 
+/// Rounds of the largest folios, and how long free memory rests before each: Linux tells a virtual machine's host of whole free
+/// blocks after two seconds (`mm/page_reporting.c`), and a host that takes them back has to give them again.
+const RESTED: usize = 3;
+const REST: Duration = Duration::from_secs(3);
+
 /// The most folios that are touched in a row: more tell nothing new of small ones.
 const MOST_FOLIOS: usize = 2048;
 
@@ -39,12 +45,20 @@ pub(super) fn measure(smoke: bool) -> Result<KernelPrices> {
     let sizes = Settings::folio_sizes(&places).into_iter().filter(|kib| *kib * 1024 <= ALIGN);
     let mut measured: BTreeMap<usize, Vec<Vec<f64>>> = sizes.map(|kib| (kib, Vec::new())).collect();
     let mut recycled: BTreeMap<u64, Vec<f64>> = BTreeMap::new();
-    for _ in 0..rounds {
+    for round in 0..rounds {
         for (&kib, times) in &mut measured {
+            let whole_blocks = kib * 1024 == ALIGN;
+            if whole_blocks && round >= RESTED {
+                continue;
+            }
             if kib > 4 {
                 settings.only(kib)?;
             }
             warm(kib, bytes).context("there is too little memory")?;
+            // Smaller folios come from blocks that are in use already.
+            if whole_blocks && !smoke {
+                sleep(REST);
+            }
             let before = settings.allocated(kib);
             let faults = touch(kib, bytes).context("there is too little memory")?;
             // Where memory is fragmented, faults fall back to single frames, and are another size's.
@@ -203,7 +217,7 @@ mod tests {
     fn time_in_which_the_thread_does_not_run_does_not_count() {
         let asleep = Duration::from_millis(200);
         let mut spent = own_time().expect("Linux counts it");
-        let took = time(&mut spent, || std::thread::sleep(asleep)).expect("Linux counts it");
+        let took = time(&mut spent, || sleep(asleep)).expect("Linux counts it");
         assert!(took < asleep / 2, "{took:?}");
     }
 }

@@ -57,8 +57,8 @@ impl Faults {
         (fault.write, fault.protection) == (write, protection)
     }
 
-    /// Takes them; returns the nanoseconds of each as this process finds them.
-    fn take(self) -> io::Result<Vec<f64>> {
+    /// Takes them, those of files in `file`; returns the nanoseconds of each as this process finds them.
+    fn take(self, file: &File) -> io::Result<Vec<f64>> {
         match self {
             Self::Anon => {
                 let mut memory = MmapMut::map_anon(FAULTS * PAGE)?;
@@ -66,13 +66,13 @@ impl Faults {
                 each(FAULTS, 0, |at| memory[at * PAGE] = 1)
             }
             Self::File => {
-                let file = cached(FAULTS * AROUND)?;
+                let file = map(file, FAULTS * AROUND)?;
                 each(FAULTS, 0, |at| {
                     std::hint::black_box(file[at * AROUND]);
                 })
             }
             Self::Copy => {
-                let mut file = cached(FAULTS * PAGE)?;
+                let mut file = map(file, FAULTS * PAGE)?;
                 std::hint::black_box(file.iter().step_by(PAGE).map(|&byte| u64::from(byte)).sum::<u64>());
                 each(FAULTS, 0, |at| file[at * PAGE] = 1)
             }
@@ -80,12 +80,18 @@ impl Faults {
     }
 }
 
-/// A private mapping of a file whose pages are in the page cache.
-fn cached(bytes: usize) -> io::Result<MmapMut> {
+/// A file whose pages are in the page cache.
+fn cached(bytes: usize) -> io::Result<File> {
     let mut file = File::from(memfd_create("quire-calibrate", MemfdFlags::CLOEXEC)?);
     file.write_all(&vec![1; bytes])?;
-    // SAFETY: C1: nothing else knows this file, so its bytes change by this mapping alone, which the value owns.
-    unsafe { MmapOptions::new().len(bytes).map_copy(&file) }
+    Ok(file)
+}
+
+/// A private mapping of the begin of such a file.
+fn map(file: &File, bytes: usize) -> io::Result<MmapMut> {
+    // SAFETY: C1: nothing else knows the file of `cached`, and nothing writes to it after that: stores to the mapping, which the
+    // value owns, go to pages of its own.
+    unsafe { MmapOptions::new().len(bytes).map_copy(file) }
 }
 
 /// Nanoseconds that a fault takes longer in a recording, by the name of its kind.
@@ -95,22 +101,29 @@ fn cached(bytes: usize) -> io::Result<MmapMut> {
 pub(super) fn measure(smoke: bool) -> Result<BTreeMap<String, f64>> {
     let rounds = if smoke { 2 } else { 25 };
     let mut recorder = OwnFaults::of_this_thread()?;
+    // One file for all: how long a fault takes depends on where the pages that it maps lie, by more than what is measured.
+    let file = cached(FAULTS * AROUND).context(LITTLE)?;
     let mut longer: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
-    for _ in 0..rounds {
+    for round in 0..rounds {
         for faults in Faults::ALL {
-            let apart = apart(faults, &mut recorder)?;
+            let apart = apart(faults, &file, &mut recorder, round % 2 == 1)?;
             longer.entry(faults.kind().name()).or_default().push(apart);
         }
     }
     Ok(longer.into_iter().map(|(kind, apart)| (kind.to_owned(), usual(apart))).collect())
 }
 
-/// The recorded time less that of a fault alone, of one round.
-fn apart(faults: Faults, recorder: &mut OwnFaults) -> Result<f64> {
-    let little = "there is too little memory";
-    let alone = usual(faults.take().context(little)?);
-    let (taken, recorded) = recorder.during(|| faults.take());
-    taken.context(little)?;
+const LITTLE: &str = "there is too little memory";
+
+/// The recorded time less that of a fault alone, of one round. What was mapped before decides which memory the kernel has at hand,
+/// and what it frees meanwhile: both follow faults of their kind, and each comes first in half of the rounds.
+fn apart(faults: Faults, file: &File, recorder: &mut OwnFaults, recorded_first: bool) -> Result<f64> {
+    let alone = || Ok::<_, anyhow::Error>(usual(faults.take(file).context(LITTLE)?));
+    alone()?;
+    let before = if recorded_first { None } else { Some(alone()?) };
+    let (taken, recorded) = recorder.during(|| faults.take(file));
+    taken.context(LITTLE)?;
+    let alone = before.map_or_else(alone, Ok)?;
     let recorded: Vec<f64> =
         recorded.iter().filter(|fault| faults.has(fault)).map(|fault| fault.ns as f64).collect();
     ensure!(recorded.len() >= FAULTS, "the recording lacks faults");

@@ -99,21 +99,8 @@ fn figures_are_those_of_replays() {
         let path = trace(name);
         let line = line(&path, &[]);
         let names: Vec<&str> = sets(&line).iter().filter_map(|set| set["folio"].as_str()).collect();
-        let tried = [
-            "4K",
-            "16K",
-            "32K",
-            "64K",
-            "128K",
-            "256K",
-            "512K",
-            "1M",
-            "2M",
-            "16K+64K",
-            "64K+2M",
-            "16K+64K+2M",
-            "all",
-        ];
+        let tried: Vec<&str> =
+            "4K 16K 32K 64K 128K 256K 512K 1M 2M 16K+64K 64K+2M 16K+64K+2M all".split(' ').collect();
         assert_eq!(names, tried);
         for folio in ["sweep", "64K,2M", "all"] {
             let file = path.to_str().expect("a name");
@@ -283,6 +270,7 @@ fn a_heap_that_gains_beside_a_mapping_that_wastes_gets_folios_alone() {
     touches(&mut small, HEAP, 512, 1);
     small.event(10, anonymous(SPARSE, 4 << 20));
     touches(&mut small, SPARSE, 1024, 16);
+    small.computes(10_000_000);
     small.exit(10);
     let file = small.write();
     let line = line(&file, &[]);
@@ -328,6 +316,7 @@ fn a_plan_keeps_to_the_waste() {
     touches(&mut small, HEAP, 512, 1);
     small.event(10, anonymous(SPARSE, 4 << 20));
     touches(&mut small, SPARSE, 1024, 2);
+    small.computes(10_000_000);
     small.exit(10);
     let file = small.write();
     let plan = &line(&file, &[])["plan"];

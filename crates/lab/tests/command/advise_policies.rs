@@ -103,6 +103,7 @@ fn full() -> tempfile::TempPath {
     let mut small = program();
     grow_heap(&mut small, 8 << 20);
     touches(&mut small, HEAP, 2048, 1);
+    small.computes(10_000_000);
     small.exit(10);
     small.write()
 }

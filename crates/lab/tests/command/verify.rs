@@ -3,11 +3,13 @@
 use std::collections::BTreeMap;
 use std::fs::OpenOptions;
 use std::path::PathBuf;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use lab::host::thp::{root, selected, sizes};
 use lab::settings::Places;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::Value;
 
 /// Longer than other runs hold the settings.
@@ -16,17 +18,11 @@ const PATIENCE: Duration = Duration::from_secs(600);
 /// All settings that a run changes, at a moment at which no run of another process has changed them.
 fn settled() -> BTreeMap<PathBuf, Option<String>> {
     let journal = Places::of_this_machine().journal();
-    let since = Instant::now();
-    loop {
-        assert!(since.elapsed() < PATIENCE, "another run has changed the settings for long");
-        if !journal.exists() {
-            let found = settings();
-            if !journal.exists() {
-                return found;
-            }
-        }
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    // Another run may have changed them.
+    until(|| {
+        let found = (!journal.exists()).then(settings)?;
+        (!journal.exists()).then_some(found)
+    })
 }
 
 fn settings() -> BTreeMap<PathBuf, Option<String>> {
@@ -89,6 +85,51 @@ fn a_program_is_measured_beside_its_prediction() {
     assert_eq!(against[0]["turns"], 10, "{advice}");
     let least = rows.iter().filter_map(|row| row.pointer("/run_ns/median")?.as_u64()).min();
     assert_eq!(advice["best_run_ns"].as_u64(), least);
+}
+
+/// After an interrupt a program went on that was recorded between the sampled runs, or `verify` did: the recorder and the thread
+/// that puts settings back both wait for the signal. Killed, neither sees it.
+#[test]
+fn the_program_that_is_recorded_again_ends_with_the_command() {
+    let chosen = sizes(&root()).remove(&64).filter(|size| OpenOptions::new().write(true).open(size).is_ok());
+    if chosen.is_none() || Command::new("perf").arg("--version").output().is_err() {
+        eprintln!("no settings that this user may change, or no perf: not tested");
+        return;
+    }
+    let before = settled();
+    // Recorded programs are kept from large folios: the second one of these says its number, and sleeps.
+    let script = "grep -q 'THP_enabled:.*0' /proc/self/status || exit 0; \
+                  test -e first && echo $$ >number && mv number second && exec sleep 1000; echo >first";
+    for signal in [Signal::SIGINT, Signal::SIGKILL] {
+        let directory = tempfile::tempdir().expect("a directory");
+        let mut verify = Command::new(env!("CARGO_BIN_EXE_quire"))
+            .args(["verify", "--sizes", "4K", "--runs", "1", "--sampled-runs", "1", "--", "sh", "-c", script])
+            .current_dir(&directory)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("quire runs");
+        let recorded = until(|| std::fs::read_to_string(directory.path().join("second")).ok());
+        kill(Pid::from_raw(verify.id() as i32), signal).expect("it is ours");
+        assert!(!verify.wait().expect("it is ours").success(), "{signal}");
+        // One that has ended has none.
+        let command_line = PathBuf::from("/proc").join(recorded.trim()).join("cmdline");
+        until(|| std::fs::read(&command_line).unwrap_or_default().is_empty().then_some(()));
+        assert!(quire(&["restore"]).status.success());
+        assert_eq!(settled(), before, "{signal}: the settings are as before");
+    }
+}
+
+/// Waits until there is something.
+fn until<T>(there_is: impl Fn() -> Option<T>) -> T {
+    let since = Instant::now();
+    loop {
+        assert!(since.elapsed() < PATIENCE, "nothing happens");
+        if let Some(found) = there_is() {
+            return found;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }
 
 #[test]

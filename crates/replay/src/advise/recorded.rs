@@ -43,6 +43,7 @@ pub(super) fn record(
         program: Program { name, version: String::new() },
         no_arguments: false,
         wait: Wait::All,
+        ends_with_recorder: false,
         referenced,
     })?;
     tell(&recorded);

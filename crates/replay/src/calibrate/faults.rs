@@ -11,7 +11,7 @@ use nix::time::{ClockId, clock_gettime};
 use quire::arch::Caches;
 
 use super::{FaultSpread, KernelPrices, recorder, walk_ns};
-use crate::output::say;
+use crate::output::{Progress, say};
 use crate::settings::{Places, Settings};
 
 /// The largest folio, to whose multiples the memory is aligned.
@@ -45,8 +45,11 @@ pub(super) fn measure(smoke: bool) -> Result<KernelPrices> {
     let sizes = Settings::folio_sizes(&places).into_iter().filter(|kib| *kib * 1024 <= ALIGN);
     let mut measured: BTreeMap<usize, Vec<Vec<f64>>> = sizes.map(|kib| (kib, Vec::new())).collect();
     let mut recycled: BTreeMap<u64, Vec<f64>> = BTreeMap::new();
+    let mut progress = Progress::new("calibrate", rounds * measured.len());
     for round in 0..rounds {
         for (&kib, times) in &mut measured {
+            progress.show("faults of", &format!("{kib} KiB"));
+            progress.advance();
             let whole_blocks = kib * 1024 == ALIGN;
             if whole_blocks && round >= RESTED {
                 continue;
@@ -69,6 +72,7 @@ pub(super) fn measure(smoke: bool) -> Result<KernelPrices> {
             }
         }
     }
+    progress.finish();
     let walk = match measured.contains_key(&2048) {
         true => settings.only(2048).map(|()| walk_ns())?,
         false => None,

@@ -38,7 +38,8 @@ pub struct Args {
     /// Show the measurement saved in FILE instead of taking one.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["save", "smoke"])]
     load: Option<PathBuf>,
-    /// Measure what this machine's Linux takes for a fault instead, by folio size, what a walk after a TLB miss takes, and how much longer a fault takes in a recording, for `quire advise`. Changes the settings of
+    /// Measure what this machine's Linux takes for a fault instead, by folio size, what a walk after a TLB miss takes, and how
+    /// much longer a fault takes in a recording, for `quire advise`. Takes a quarter of a minute. Changes the settings of
     /// transparent huge pages meanwhile and puts them back; needs root. Kept in kernel-prices.json beside the other file.
     #[arg(long, conflicts_with_all = ["load", "vectors_ns"])]
     kernel: bool,

@@ -6,11 +6,12 @@
 //! quote     names and lines from elsewhere, escaped so that they cannot steer the terminal
 //! number    figures in the unit that suits them, and sizes that were typed
 //! sheet     tables with as many columns as fit            width     how many there are, and prose that fits them
-//! sparkline values over time in one line
+//! sparkline values over time in one line        progress how far long work is
 //! ```
 
 mod draft;
 mod number;
+mod progress;
 mod quote;
 mod sheet;
 mod sparkline;
@@ -19,6 +20,7 @@ mod width;
 
 pub use draft::Draft;
 pub use number::{duration, parse_bytes};
+pub use progress::Progress;
 pub use quote::{line, quoted};
 pub use sheet::Sheet;
 pub use sparkline::sparkline;

@@ -125,6 +125,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         program: Program { name, version: args.program_version.clone() },
         no_arguments: args.no_arguments,
         wait: args.wait,
+        ends_with_recorder: false,
         referenced: None,
     })?;
     tell(args, &recorded);

@@ -134,7 +134,20 @@ pub fn attach(options: &Attach) -> Result<Recorded, RecordError> {
     let (before, overhead) = (summary.before, overhead.unwrap_or_default());
     let attached = Some(Attached { before, overhead, ..following.attached });
     let (exit_code, tier, unprivileged) = (0, Tier::Privileged, vec![]);
-    Ok(Recorded { exit_code, tier, written, summary, totals, grown_to, attached, unprivileged, referenced })
+    // Such a request ends the recording, and no more.
+    let asked_to_end = None;
+    Ok(Recorded {
+        exit_code,
+        tier,
+        written,
+        summary,
+        totals,
+        grown_to,
+        unprivileged,
+        asked_to_end,
+        attached,
+        referenced,
+    })
 }
 
 /// The processes that the recording follows.

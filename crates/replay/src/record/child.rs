@@ -21,6 +21,7 @@ use super::signals::Inherited;
 pub(super) struct Prepared {
     name: String,
     folios: Folios,
+    ends_with_recorder: bool,
     arguments: Vec<CString>,
     gate: (OwnedFd, OwnedFd),
     failure: (OwnedFd, OwnedFd),
@@ -53,13 +54,14 @@ pub(super) struct Started {
     failure: Option<File>,
 }
 
-/// Makes the process as a child of the recorder.
+/// Makes the process as a child of the recorder; see [`Options::ends_with_recorder`](super::Options::ends_with_recorder).
 pub(super) fn prepare(
     command: &[OsString],
     folios: Folios,
+    ends_with_recorder: bool,
     inherited: &Inherited,
 ) -> Result<Gated, RecordError> {
-    let prepared = Prepared { folios, ..Prepared::new(command)? };
+    let prepared = Prepared { folios, ends_with_recorder, ..Prepared::new(command)? };
     let pid = prepared.fork(None, inherited).map_err(RecordError::system("fork"))?;
     Ok(prepared.gated(pid, pid))
 }
@@ -77,7 +79,8 @@ impl Prepared {
             return Err(cannot(io::ErrorKind::InvalidInput.into()));
         }
         let pipe = || pipe2(OFlag::O_CLOEXEC).map_err(RecordError::system("pipe"));
-        Ok(Prepared { folios: Folios::Small, gate: pipe()?, failure: pipe()?, name, arguments })
+        let (gate, failure) = (pipe()?, pipe()?);
+        Ok(Prepared { folios: Folios::Small, ends_with_recorder: false, gate, failure, name, arguments })
     }
 
     /// Makes the process. With `filter`, its tracer gets the system calls that match.
@@ -105,6 +108,10 @@ impl Prepared {
         unsafe { signal(Signal::SIGPIPE, SigHandler::SigDfl) }?;
         // The setting survives fork and exec.
         prctl::set_thp_disable(self.folios == Folios::Small)?;
+        // If the recorder has ended already, the gate says so.
+        if self.ends_with_recorder {
+            prctl::set_pdeathsig(Signal::SIGTERM)?;
+        }
         if read(&self.gate.0, &mut [0])? == 0 {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }

@@ -26,6 +26,9 @@ pub struct Options {
     pub no_arguments: bool,
     /// When the recording ends.
     pub wait: Wait,
+    /// Whether the program gets SIGTERM when the recorder ends before it, as one does that a command runs for itself. In the
+    /// privileged tier.
+    pub ends_with_recorder: bool,
     /// What to sample of the processes meanwhile.
     pub referenced: Option<Sampling>,
 }

@@ -53,7 +53,7 @@ fn privileged(options: &Options, inherited: &Inherited) -> Result<Setup, RecordE
     let tracefs = Tracefs::find()?;
     let mut wanted = perf::common();
     let (fields, fault_around) = tracepoints(&tracefs, &mut wanted)?;
-    let gated = child::prepare(&options.command, Folios::Small, inherited)?;
+    let gated = child::prepare(&options.command, Folios::Small, options.ends_with_recorder, inherited)?;
     raise_open_files()?;
     let pid = gated.pid.as_raw();
     let mut events = perf::rings(true, options.ring_bytes, PRIVILEGED_RING)?;

@@ -113,6 +113,11 @@ impl Signals {
         Request::Continue
     }
 
+    /// The first signal that asked the recorder to end, as far as [`Self::answer`] has passed it on.
+    pub(super) fn asked(&self) -> Option<Signal> {
+        self.asked.map(|(_, signal)| signal)
+    }
+
     /// Whether a signal has arrived that asks the recorder to end.
     pub(super) fn asks_to_end(&self) -> bool {
         std::iter::from_fn(|| self.next()).any(|(signal, _)| ENDING.contains(&signal))

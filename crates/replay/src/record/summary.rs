@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
+use nix::sys::signal::Signal;
+
 use super::overhead::Overhead;
 use super::referenced::Referenced;
 use crate::trace::{Access, Call, Event, EventKind, ForkKind, MapCause, Tier, Totals, Written};
@@ -126,6 +128,8 @@ pub struct Recorded {
     pub totals: Totals,
     /// Size in bytes of the largest ring, if those of the start became too small.
     pub grown_to: Option<usize>,
+    /// The signal that asked the recorder to end, if one did.
+    pub asked_to_end: Option<Signal>,
     /// Of a recording that attached to what ran.
     pub attached: Option<Attached>,
     /// What the processes referenced, if that was sampled.

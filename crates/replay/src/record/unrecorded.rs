@@ -49,7 +49,7 @@ pub enum Peak {
 /// See [`RecordError`].
 pub fn run_unrecorded(command: &[OsString], peak: Peak) -> Result<Counted, RecordError> {
     let mut signals = Signals::keep()?;
-    let gated = child::prepare(command, Folios::AsSet, &signals.inherited())?;
+    let gated = child::prepare(command, Folios::AsSet, false, &signals.inherited())?;
     prctl::set_child_subreaper(true).map_err(RecordError::system("becoming subreaper"))?;
     wait_at_gate(gated.pid);
     let before = follow::fault_counts(gated.pid).unwrap_or_default();

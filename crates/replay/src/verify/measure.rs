@@ -20,7 +20,7 @@ use super::run_off::{Limits, RunOff};
 use super::streams::Streams;
 use super::unsampled::Faulted;
 use crate::calibrate::usual;
-use crate::output::{quoted, say};
+use crate::output::{Progress, quoted, say};
 use crate::record::{self, Counted, Peak, Wait, run_unrecorded};
 use crate::replay::FolioSet;
 use crate::settings::{Places, Settings};
@@ -116,18 +116,29 @@ impl Measuring<'_> {
         let first = self.run(Peak::Seen)?;
         let peak = if first.peak_rss_bytes < SMALL_BYTES { Peak::Seen } else { Peak::Counted };
         let mut measured = vec![Runs::default(); sets.len()];
+        let mut progress = Progress::new("verify", runs as usize * sets.len());
         for turn in 0..runs {
             for at in order(turn, sets.len()) {
+                self.tell(&mut progress, "runs", &sets[at].name());
                 let kib: Vec<usize> = sets[at].kib().collect();
                 let fell_back = || kib.iter().filter_map(|kib| settings.fell_back(*kib)).sum::<u64>();
                 let before = fell_back();
                 measured[at].runs.push(self.run_undisturbed(&settings, &kib, peak)?);
                 measured[at].fell_back += fell_back() - before;
+                progress.advance();
             }
         }
+        progress.finish();
         let (recordings, unsampled_ns) = self.sample(&settings, sets, &mut measured)?;
         let run_off = self.further(&settings, sets, advised, began.elapsed())?;
         Ok(Measured { sizes: measured, peak, recordings, unsampled_ns, run_off })
+    }
+
+    /// Shows how far the runs are, unless the program writes to the same terminal.
+    fn tell(self, progress: &mut Progress, part: &str, what: &str) {
+        if !self.shown {
+            progress.show(part, what);
+        }
     }
 
     /// The run-off of the advised set against the others, after runs that took so long.
@@ -144,11 +155,17 @@ impl Measuring<'_> {
         };
         let others: Vec<FolioSet> = sets.iter().copied().filter(|set| *set != advised).collect();
         let names = others.iter().map(|set| set.name()).collect();
-        RunOff::of(Limits { turns, time, percent }, names, |turn, running| {
+        let mut progress = Progress::new("verify", turns);
+        let run_off = RunOff::of(Limits { turns, time, percent }, names, |turn, running| {
+            self.tell(&mut progress, "turns of the run-off, at most;", &format!("{} open", running.len()));
             let running = running.iter().map(|&at| others[at]);
             let sets: Vec<FolioSet> = std::iter::once(advised).chain(running).collect();
-            self.turn(settings, &sets, turn as u32)
-        })
+            let times = self.turn(settings, &sets, turn as u32);
+            progress.advance();
+            times
+        });
+        progress.finish();
+        run_off
     }
 
     /// The run times under these sets.
@@ -179,6 +196,7 @@ impl Measuring<'_> {
         }
         let mut sampler = Sampler::begin(group)?;
         let apart = self.sampled.div_ceil(RECORDINGS);
+        let mut progress = Progress::new("verify", self.sampled as usize * sets.len());
         for turn in 0..self.sampled {
             if let Some(directory) = self.recorded.filter(|_| turn % apart == 0) {
                 let trace = directory.join(format!("turn-{turn}.qtrace"));
@@ -186,12 +204,15 @@ impl Measuring<'_> {
                 recordings.push(trace);
             }
             for at in order(turn, sets.len()) {
+                self.tell(&mut progress, "sampled runs", &sets[at].name());
                 prepare(self.prepare)?;
                 settings.always(&sets[at].kib().collect::<Vec<_>>())?;
                 sampler.run(self.command, self.shown)?;
+                progress.advance();
             }
             faulted.push(sampler.run_faults()?);
         }
+        progress.finish();
         Ok((recordings, deal(sampler.end()?, &faulted, measured)))
     }
 
@@ -209,14 +230,19 @@ impl Measuring<'_> {
             program: Program { name, version: String::new() },
             no_arguments: false,
             wait: Wait::All,
+            // The settings are changed, so a signal ends this process as soon as they are put back.
+            ends_with_recorder: true,
             referenced: None,
         };
         prepare(self.prepare)?;
         let streams = Streams::of_program(self.shown)?;
         let recorded = record::record(&options);
         drop(streams);
-        recorded?;
-        Ok(())
+        // The recorder may be faster than the thread that puts settings back.
+        match recorded?.asked_to_end {
+            Some(signal) => bail!("{signal} has ended the program while it was recorded"),
+            None => Ok(()),
+        }
     }
 
     /// Runs the command under one set, again if another program has changed the sizes meanwhile.

@@ -37,10 +37,9 @@ pub(super) const MAX_WASTE: f64 = 5.0;
 
 /// Times that differ by less than this part of the baseline's are equal: the prediction is no better.
 const EQUAL_TIME: f64 = 0.05;
-/// Nor may they differ by more than this part of the run time: a program that faults a lot would be slower by more than can be
-/// measured.
+/// Nor are they if they differ by more than this part of the run time: of a program that faults a lot, 5 % would be noticed.
 const EQUAL_RUN: f64 = 0.005;
-/// The same for memory.
+/// The same for memory, as a part of the baseline's.
 const EQUAL_MEMORY: f64 = 0.001;
 /// A change is worth its while if it saves this part of the run time …
 const WORTH_TIME: f64 = 0.01;

@@ -34,8 +34,12 @@ impl Progress {
         self.bar.inc(1);
     }
 
-    /// Removes the bar.
-    pub fn finish(self) {
+    /// Removes the bar, as dropping it does.
+    pub fn finish(self) {}
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
         self.bar.finish_and_clear();
     }
 }

@@ -133,21 +133,8 @@ pub fn attach(options: &Attach) -> Result<Recorded, RecordError> {
     let written = writer.close(totals).map_err(not_kept)?;
     let (before, overhead) = (summary.before, overhead.unwrap_or_default());
     let attached = Some(Attached { before, overhead, ..following.attached });
-    let (exit_code, tier, unprivileged) = (0, Tier::Privileged, vec![]);
-    // Such a request ends the recording, and no more.
-    let asked_to_end = None;
-    Ok(Recorded {
-        exit_code,
-        tier,
-        written,
-        summary,
-        totals,
-        grown_to,
-        unprivileged,
-        asked_to_end,
-        attached,
-        referenced,
-    })
+    let recorded = Recorded::of(0, Tier::Privileged, written, summary, totals, grown_to);
+    Ok(Recorded { attached, referenced, ..recorded })
 }
 
 /// The processes that the recording follows.

@@ -181,19 +181,8 @@ fn with_setup(
     let Collected { writer, summary, grown_to, .. } = collected.map_err(not_kept)?;
     let totals = Totals { lost: summary.lost, wall_ns: summary.wall_ns(), kernel_faults };
     let written = writer.close(totals).map_err(not_kept)?;
-    let (attached, asked_to_end) = (None, signals.asked());
-    Ok(Recorded {
-        exit_code,
-        tier,
-        written,
-        summary,
-        totals,
-        grown_to,
-        unprivileged,
-        asked_to_end,
-        attached,
-        referenced,
-    })
+    let recorded = Recorded::of(exit_code, tier, written, summary, totals, grown_to);
+    Ok(Recorded { unprivileged, asked_to_end: signals.asked(), referenced, ..recorded })
 }
 
 /// The numbers of all living descendants of this process, without the tracer.

@@ -128,7 +128,7 @@ pub struct Recorded {
     pub totals: Totals,
     /// Size in bytes of the largest ring, if those of the start became too small.
     pub grown_to: Option<usize>,
-    /// The signal that asked the recorder to end, if one did.
+    /// The signal that asked the recorder to end, if one did before the program had ended.
     pub asked_to_end: Option<Signal>,
     /// Of a recording that attached to what ran.
     pub attached: Option<Attached>,
@@ -136,6 +136,32 @@ pub struct Recorded {
     pub referenced: Option<Referenced>,
     /// Names of programs that ran without the privilege that their files grant.
     pub unprivileged: Vec<String>,
+}
+
+impl Recorded {
+    /// A recording of which there is no more to say.
+    pub(super) fn of(
+        exit_code: u8,
+        tier: Tier,
+        written: Written,
+        summary: Summary,
+        totals: Totals,
+        grown_to: Option<usize>,
+    ) -> Self {
+        let (asked_to_end, attached, referenced, unprivileged) = (None, None, None, Vec::new());
+        Self {
+            exit_code,
+            tier,
+            written,
+            summary,
+            totals,
+            grown_to,
+            asked_to_end,
+            attached,
+            referenced,
+            unprivileged,
+        }
+    }
 }
 
 impl fmt::Display for Recorded {

@@ -18,8 +18,7 @@ const PATIENCE: Duration = Duration::from_secs(600);
 /// All settings that a run changes, at a moment at which no run of another process has changed them.
 fn settled() -> BTreeMap<PathBuf, Option<String>> {
     let journal = Places::of_this_machine().journal();
-    // Another run may have changed them.
-    until(|| {
+    until("another run has changed the settings for long", || {
         let found = (!journal.exists()).then(settings)?;
         (!journal.exists()).then_some(found)
     })
@@ -87,8 +86,8 @@ fn a_program_is_measured_beside_its_prediction() {
     assert_eq!(advice["best_run_ns"].as_u64(), least);
 }
 
-/// After an interrupt a program went on that was recorded between the sampled runs, or `verify` did: the recorder and the thread
-/// that puts settings back both wait for the signal. Killed, neither sees it.
+/// A program that was recorded between the sampled runs went on after an interrupt, or `verify` did: the recorder and the thread
+/// that puts settings back both wait for the signal, and one of them gets it. Neither sees SIGKILL.
 #[test]
 fn the_program_that_is_recorded_again_ends_with_the_command() {
     let chosen = sizes(&root()).remove(&64).filter(|size| OpenOptions::new().write(true).open(size).is_ok());
@@ -109,22 +108,26 @@ fn the_program_that_is_recorded_again_ends_with_the_command() {
             .stderr(Stdio::null())
             .spawn()
             .expect("quire runs");
-        let recorded = until(|| std::fs::read_to_string(directory.path().join("second")).ok());
+        let recorded = until("the program was not recorded again", || {
+            std::fs::read_to_string(directory.path().join("second")).ok()
+        });
         kill(Pid::from_raw(verify.id() as i32), signal).expect("it is ours");
         assert!(!verify.wait().expect("it is ours").success(), "{signal}");
         // One that has ended has none.
         let command_line = PathBuf::from("/proc").join(recorded.trim()).join("cmdline");
-        until(|| std::fs::read(&command_line).unwrap_or_default().is_empty().then_some(()));
+        until("the program goes on", || {
+            std::fs::read(&command_line).unwrap_or_default().is_empty().then_some(())
+        });
         assert!(quire(&["restore"]).status.success());
         assert_eq!(settled(), before, "{signal}: the settings are as before");
     }
 }
 
 /// Waits until there is something.
-fn until<T>(there_is: impl Fn() -> Option<T>) -> T {
+fn until<T>(otherwise: &str, there_is: impl Fn() -> Option<T>) -> T {
     let since = Instant::now();
     loop {
-        assert!(since.elapsed() < PATIENCE, "nothing happens");
+        assert!(since.elapsed() < PATIENCE, "{otherwise}");
         if let Some(found) = there_is() {
             return found;
         }

@@ -253,7 +253,7 @@ impl Following<'_> {
         let end = duration.and_then(|duration| Instant::now().checked_add(duration));
         loop {
             let left = end.map(|end| end.saturating_duration_since(Instant::now()));
-            if left == Some(Duration::ZERO) || signals.asks_to_end() {
+            if left == Some(Duration::ZERO) || signals.asked().is_some() {
                 return;
             }
             match found {

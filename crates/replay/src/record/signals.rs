@@ -113,14 +113,11 @@ impl Signals {
         Request::Continue
     }
 
-    /// The first signal that asked the recorder to end, as far as [`Self::answer`] has passed it on.
+    /// The first signal that asked the recorder to end, passed on already or waiting.
     pub(super) fn asked(&self) -> Option<Signal> {
-        self.asked.map(|(_, signal)| signal)
-    }
-
-    /// Whether a signal has arrived that asks the recorder to end.
-    pub(super) fn asks_to_end(&self) -> bool {
-        std::iter::from_fn(|| self.next()).any(|(signal, _)| ENDING.contains(&signal))
+        let passed_on = self.asked.map(|(_, signal)| signal);
+        let mut waiting = std::iter::from_fn(|| self.next()).map(|(signal, _)| signal);
+        passed_on.or_else(|| waiting.find(|signal| ENDING.contains(signal)))
     }
 
     /// The oldest waiting signal, and whether the kernel sent it of its own accord.

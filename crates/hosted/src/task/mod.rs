@@ -1,6 +1,7 @@
 //! The running thread as a CPU: its record, other identities that it takes for a while, and its sources of
 //! interrupts.
 
+mod by_register;
 mod entered;
 #[cfg(not(miri))]
 mod mask;

@@ -14,6 +14,7 @@ use quire::cpu::CpuId;
 use quire::platform::Context;
 use quire::rank::Rank;
 
+use super::by_register::by_register;
 use super::source::Source;
 use crate::ranks::HeldRanks;
 
@@ -81,7 +82,7 @@ impl Task {
     /// The record of the running thread.
     #[inline(always)]
     pub(crate) fn with<R>(action: impl FnOnce(&Self) -> R) -> R {
-        TASK.with(action)
+        TASK.with(|task| action(by_register(task)))
     }
 
     /// Whether the thread is a CPU of the machine at `machine`, and a call needs no further work.

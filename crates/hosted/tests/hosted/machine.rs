@@ -1,5 +1,7 @@
 //! The machine as the library sees it: memory, CPUs, contexts, locks.
 
+use std::sync::Barrier;
+
 use hosted::raw::RawMachine;
 use hosted::{Backing, FailurePlan, Hosted, HostedConfig, HostedError, MemoryRange};
 use quire::addr::{Frame, FrameRange, PhysAddr};
@@ -146,6 +148,25 @@ fn one_thread_at_a_time_is_a_cpu() {
     });
     assert!(panic_message(|| machine.run_on(CpuId(2), || ())).contains("does not exist"));
     machine.run_on(CpuId(1), || ());
+}
+
+/// H9.
+#[test]
+fn each_thread_finds_its_own_record() {
+    let machine = machine(2);
+    let both = Barrier::new(2);
+    std::thread::scope(|scope| {
+        for cpu in [CPU0, CpuId(1)] {
+            let (machine, both) = (&machine, &both);
+            scope.spawn(move || {
+                machine.run_on(cpu, || {
+                    both.wait();
+                    assert_eq!(machine.this_cpu(), cpu);
+                    both.wait();
+                });
+            });
+        }
+    });
 }
 
 #[test]

@@ -74,7 +74,7 @@ fn a_program_is_measured_beside_its_prediction() {
     let unsampled_ns = compared["unsampled_ns"].as_f64().expect("a number");
     assert!((0.0..1e4).contains(&unsampled_ns), "{unsampled_ns}");
     // The program is recorded once before it is run, and once in each turn of sampled runs.
-    assert_eq!(compared["price_recordings"].as_u64(), compared["sampled_runs"].as_u64().map(|runs| runs + 1));
+    assert_eq!(compared["recordings"].as_u64(), compared["sampled_runs"].as_u64().map(|runs| runs + 1));
     let advice = &compared["advice"];
     let [least, most] = [0, 1].map(|end: usize| advice["between_percent"][end].as_f64());
     assert!(least <= most && least.is_some(), "{advice}");

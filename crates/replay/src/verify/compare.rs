@@ -11,7 +11,8 @@ use super::turns::{TAIL, between, longer, percent};
 use crate::calibrate::usual;
 use crate::host::{machine, threads};
 use crate::record::{Counted, Peak};
-use crate::replay::{FolioSet, Trial};
+use crate::replay::FolioSet;
+use crate::trace::Header;
 
 const PAGE: u64 = 4096;
 
@@ -45,8 +46,8 @@ pub(super) struct Compared {
     pub(super) sampled_runs: usize,
     /// Nanoseconds that each fault takes longer than samples see, as a process told that only faults.
     pub(super) unsampled_ns: f64,
-    /// Recordings of which a fault's time is the mean of the middle half.
-    pub(super) price_recordings: usize,
+    /// Recordings of which a prediction is the median.
+    pub(super) recordings: usize,
     /// Whether this machine's prices were measured (`quire calibrate --kernel`), or are assumed.
     pub(super) prices_measured: bool,
     pub(super) sizes: Vec<Row>,
@@ -132,8 +133,7 @@ pub(super) enum Verdict {
 
 impl Compared {
     /// `measured` in the order of `sets`.
-    pub(super) fn new(trial: &Trial, priced: &Priced, sets: &[FolioSet], measured: &Measured) -> Self {
-        let header = trial.header();
+    pub(super) fn new(header: &Header, priced: &Priced, sets: &[FolioSet], measured: &Measured) -> Self {
         let row = |(set, runs): (&FolioSet, &Runs)| {
             let prediction = priced.of(*set)?;
             let mut exit_codes: Vec<u8> = runs.runs.iter().map(|run| run.exit_code).collect();
@@ -172,7 +172,7 @@ impl Compared {
             stopped_at_exit: measured.peak == Peak::Seen,
             sampled_runs: measured.sizes.first().map_or(0, |runs| runs.fault_ns.len()),
             unsampled_ns: measured.unsampled_ns,
-            price_recordings: 1 + measured.recordings.len(),
+            recordings: 1 + measured.recordings.len(),
             prices_measured: priced.measured,
             advice: Advice::of(priced.advised, &sizes, &run_times(measured), measured.run_off.clone()),
             sizes,

@@ -8,6 +8,7 @@ use std::ffi::{OsStr, OsString};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -73,12 +74,19 @@ pub(super) struct Runs {
     pub(super) fault_ns: Vec<u64>,
 }
 
+/// What comes before each run, and is not measured.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Before<'a> {
+    pub(super) script: Option<&'a OsStr>,
+    /// The host may take back the memory that the run before has freed.
+    pub(super) rest: Duration,
+}
+
 /// A program to run.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Measuring<'a> {
     pub(super) command: &'a [OsString],
-    /// A shell command before each run.
-    pub(super) prepare: Option<&'a OsStr>,
+    pub(super) before: Before<'a>,
     /// Whether the user sees what it writes.
     pub(super) shown: bool,
     /// Runs whose time in faults is sampled, under each set.
@@ -205,7 +213,7 @@ impl Measuring<'_> {
             }
             for at in order(turn, sets.len()) {
                 self.tell(&mut progress, "sampled runs", &sets[at].name());
-                prepare(self.prepare)?;
+                self.before.each_run()?;
                 settings.always(&sets[at].kib().collect::<Vec<_>>())?;
                 sampler.run(self.command, self.shown)?;
                 progress.advance();
@@ -219,7 +227,7 @@ impl Measuring<'_> {
     /// Records the command.
     ///
     /// # Errors
-    /// As [`prepare`] and [`record::record`].
+    /// As [`Before::each_run`] and [`record::record`].
     pub(super) fn record(self, trace: &Path) -> Result<()> {
         let name = Path::new(&self.command[0]).file_name().unwrap_or_default().to_string_lossy().into_owned();
         let options = record::Options {
@@ -234,7 +242,7 @@ impl Measuring<'_> {
             ends_with_recorder: true,
             referenced: None,
         };
-        prepare(self.prepare)?;
+        self.before.each_run()?;
         let streams = Streams::of_program(self.shown)?;
         let recorded = record::record(&options);
         drop(streams);
@@ -264,9 +272,9 @@ impl Measuring<'_> {
     /// left to the recorder, which says why.
     ///
     /// # Errors
-    /// As [`prepare`], and a process that cannot be started.
+    /// As [`Before::each_run`], and a process that cannot be started.
     pub(super) fn warm(self) -> Result<()> {
-        prepare(self.prepare)?;
+        self.before.each_run()?;
         let mut run = self.one_run(Peak::Counted)?;
         run.stderr(Stdio::null()).output().context("cannot start a run")?;
         Ok(())
@@ -274,7 +282,7 @@ impl Measuring<'_> {
 
     /// Runs the command once, in a process of its own.
     fn run(self, peak: Peak) -> Result<Counted> {
-        prepare(self.prepare)?;
+        self.before.each_run()?;
         let output = self.one_run(peak)?.stderr(Stdio::inherit()).output().context("cannot start a run")?;
         if !output.status.success() {
             let name = self.command.first().map_or(OsStr::new(""), OsString::as_os_str);
@@ -320,20 +328,24 @@ fn deal(sampled: Vec<u64>, faulted: &[Faulted], measured: &mut [Runs]) -> f64 {
     usual(unsampled).max(0.0)
 }
 
-/// Runs the shell command of `--prepare`.
-///
-/// # Errors
-/// A command that cannot be run, or fails.
-pub(super) fn prepare(script: Option<&OsStr>) -> Result<()> {
-    let Some(script) = script else { return Ok(()) };
-    let null = Stdio::null;
-    let mut shell = Command::new("sh");
-    shell.arg("-c").arg(script).stdin(null()).stdout(null());
-    let status = shell.status().context("cannot run --prepare")?;
-    if !status.success() {
-        bail!("--prepare {} failed ({status})", quoted(script));
+impl Before<'_> {
+    /// Runs the shell command of `--prepare`, and waits.
+    ///
+    /// # Errors
+    /// A command that cannot be run, or fails.
+    fn each_run(self) -> Result<()> {
+        if let Some(script) = self.script {
+            let null = Stdio::null;
+            let mut shell = Command::new("sh");
+            shell.arg("-c").arg(script).stdin(null()).stdout(null());
+            let status = shell.status().context("cannot run --prepare")?;
+            if !status.success() {
+                bail!("--prepare {} failed ({status})", quoted(script));
+            }
+        }
+        thread::sleep(self.rest);
+        Ok(())
     }
-    Ok(())
 }
 
 /// One run, as `quire verify` starts it: prints what the kernel counted.

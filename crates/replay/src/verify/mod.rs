@@ -26,6 +26,7 @@ mod unsampled;
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Result, anyhow};
 use clap::{ValueEnum, value_parser};
@@ -40,7 +41,7 @@ use crate::replay::{FolioSet, ReplayError, Trial, parse_size};
 use crate::settings::{Places, Settings};
 use crate::trace::Tier;
 use compare::{ADVICE_PERCENT, Compared};
-use measure::Measuring;
+use measure::{Before, Measuring};
 use priced::Priced;
 
 const EXAMPLES: &str = "\
@@ -78,6 +79,10 @@ pub struct Args {
     /// more [default: 160, which also end when they have taken a minute and as long as all runs before].
     #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(0..=10_000))]
     run_off: Option<u32>,
+    /// A pause before each run, as `3s`. The host of a virtual machine may take back what has been free for some seconds:
+    /// then a program that is started alone finds other memory than one that runs behind another.
+    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration, default_value = "0s")]
+    rest: Duration,
     /// A shell command before each run, not measured: it removes what the run before has written.
     #[arg(long, value_name = "SCRIPT")]
     prepare: Option<OsString>,
@@ -125,9 +130,9 @@ impl Args {
         sampled: u32,
         recorded: Option<&'a Path>,
     ) -> Measuring<'a> {
-        let prepare = self.prepare.as_deref();
+        let before = Before { script: self.prepare.as_deref(), rest: self.rest };
         let (shown, run_off) = (self.show_output, self.run_off);
-        Measuring { command, prepare, shown, sampled, recorded, run_off }
+        Measuring { command, before, shown, sampled, recorded, run_off }
     }
 }
 
@@ -165,8 +170,9 @@ fn verify(args: &Args, trace: &Path) -> Result<()> {
         runs.push(priced.advised.0);
     }
     let measured = program.measure(&held, &runs, args.runs, (priced.advised.0, ADVICE_PERCENT))?;
-    let priced = priced.with_prices_of(&measured.recordings, &trial, replayed)?;
-    let compared = Compared::new(&trial, &priced, &runs, &measured);
+    let header = trial.header().clone();
+    let priced = priced.with_recordings(&measured.recordings, trial, replayed)?;
+    let compared = Compared::new(&header, &priced, &runs, &measured);
     match args.format {
         Format::Text => output::show(&(text::section(&compared) + "\n"))?,
         Format::Json => output::show(&(serde_json::to_string(&compared)? + "\n"))?,

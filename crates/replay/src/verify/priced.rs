@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use anyhow::{Context, Result};
 use quire::vm::FaultKind;
 
+use super::turns::median;
 use crate::advise::{self, Prices};
 use crate::calibrate::usual;
 use crate::replay::{Figures, FolioSet, ReplayError, Trial};
@@ -63,28 +64,34 @@ impl Priced {
         Ok(Self { sizes, measured: prices.are_measured(), advised })
     }
 
-    /// The same, where a fault costs the usual of what it took in `trial`, of which the replays are, and in these further
-    /// recordings of the program.
+    /// Of these further recordings of the program too: the median of what each predicts, where a fault costs the usual of
+    /// what it took in all of them. The advice stays that of the first, `trial`, as `quire advise` has one recording.
     ///
     /// # Errors
     /// A recording that cannot be replayed.
-    pub(super) fn with_prices_of(
+    pub(super) fn with_recordings(
         self,
         recordings: &[PathBuf],
-        trial: &Trial,
-        mut replayed: Vec<Figures>,
+        trial: Trial,
+        replayed: Vec<Figures>,
     ) -> Result<Self> {
-        let first = replayed.first().context("nothing was replayed")?.recorded_ns.clone();
-        let mut times = vec![first.clone()];
+        let sets: Vec<FolioSet> = replayed.iter().map(|figures| figures.set).collect();
+        let mut all = vec![(trial, replayed)];
         for path in recordings {
-            let figures = replay(&Trial::open(path, None)?, &[FolioSet::FRAMES])?;
-            times.extend(figures.into_iter().map(|figures| figures.recorded_ns));
+            let trial = Trial::open(path, None)?;
+            let replayed = replay(&trial, &sets)?;
+            all.push((trial, replayed));
         }
+        let times: Vec<_> =
+            all.iter().filter_map(|(_, replayed)| Some(&replayed.first()?.recorded_ns)).collect();
         let usual = usual_times(&times);
-        for figures in &mut replayed {
-            scale(&mut figures.recorded_ns, &first, &usual);
+        let mut predicted = Vec::new();
+        for (trial, mut replayed) in all {
+            price_as(&mut replayed, &usual);
+            predicted.push(Self::new(&trial, &replayed)?.sizes);
         }
-        Ok(Self { advised: self.advised, ..Self::new(trial, &replayed)? })
+        let sizes = (0..sets.len()).map(|at| Prediction::median(&predicted, at)).collect();
+        Ok(Self { sizes, ..self })
     }
 
     pub(super) fn of(&self, set: FolioSet) -> Option<Prediction> {
@@ -97,6 +104,25 @@ impl Priced {
     }
 }
 
+impl Prediction {
+    /// What is in the middle of the predictions under the set at this place, each figure for itself.
+    fn median(predicted: &[Vec<Self>], at: usize) -> Self {
+        let of = |figure: fn(&Self) -> u64| {
+            let mut figures: Vec<f64> = predicted.iter().map(|sizes| figure(&sizes[at]) as f64).collect();
+            figures.sort_by(f64::total_cmp);
+            median(&figures) as u64
+        };
+        Self {
+            set: predicted[0][at].set,
+            replayed: of(|of| of.replayed),
+            faults: of(|of| of.faults),
+            traps: of(|of| of.traps),
+            fault_ns: of(|of| of.fault_ns),
+            peak_rss: of(|of| of.peak_rss),
+        }
+    }
+}
+
 /// Replays under all of these sets.
 ///
 /// # Errors
@@ -106,23 +132,22 @@ pub(super) fn replay(trial: &Trial, sets: &[FolioSet]) -> Result<Vec<Figures>, R
     left_out.into_iter().next().map_or(Ok(figures), Err)
 }
 
-/// Changes times of the first recording as the usual ones differ from its own.
-fn scale(
-    times: &mut BTreeMap<&'static str, u64>,
-    first: &BTreeMap<&'static str, u64>,
-    usual: &BTreeMap<&'static str, u64>,
-) {
-    for (kind, ns) in times {
-        if let (Some(first), Some(usual)) = (first.get(kind), usual.get(kind)) {
-            *ns = (*ns as f64 * *usual as f64 / (*first).max(1) as f64) as u64;
+/// Prices the faults of a recording as the usual times differ from its own.
+fn price_as(replayed: &mut [Figures], usual: &BTreeMap<&'static str, u64>) {
+    let Some(own) = replayed.first().map(|figures| figures.recorded_ns.clone()) else { return };
+    for figures in replayed {
+        for (kind, ns) in &mut figures.recorded_ns {
+            if let (Some(own), Some(usual)) = (own.get(kind), usual.get(kind)) {
+                *ns = (*ns as f64 * *usual as f64 / (*own).max(1) as f64) as u64;
+            }
         }
     }
 }
 
 /// The usual time by kind, of the recordings that have the kind.
-fn usual_times(times: &[BTreeMap<&'static str, u64>]) -> BTreeMap<&'static str, u64> {
+fn usual_times(times: &[&BTreeMap<&'static str, u64>]) -> BTreeMap<&'static str, u64> {
     let mut of_kinds = BTreeMap::<&str, Vec<f64>>::new();
-    for (kind, ns) in times.iter().flatten() {
+    for (kind, ns) in times.iter().copied().flatten() {
         of_kinds.entry(kind).or_default().push(*ns as f64);
     }
     of_kinds.into_iter().map(|(kind, times)| (kind, usual(times) as u64)).collect()
@@ -144,31 +169,38 @@ mod tests {
 
     #[test]
     fn a_fault_costs_the_usual_of_the_recordings_that_have_its_kind() {
-        let times = [[("anon", 100), ("cow", 70)].into(), [("anon", 301)].into()];
-        assert_eq!(usual_times(&times), [("anon", 200), ("cow", 70)].into());
-        let with_a_stranger = [100, 200, 301, 9000].map(|ns| [("anon", ns)].into());
-        assert_eq!(
-            usual_times(&with_a_stranger),
-            [("anon", 250)].into(),
-            "one that was disturbed does not count"
-        );
+        let times = |all: &[&[(&'static str, u64)]]| {
+            let all: Vec<BTreeMap<_, _>> = all.iter().map(|kinds| kinds.iter().copied().collect()).collect();
+            usual_times(&all.iter().collect::<Vec<_>>())
+        };
+        let both = times(&[&[("anon", 100), ("cow", 70)], &[("anon", 301)]]);
+        assert_eq!(both, [("anon", 200), ("cow", 70)].into());
+        let with_a_stranger = [100, 200, 301, 9000].map(|ns| [("anon", ns)]);
+        let of_the_others = times(&with_a_stranger.each_ref().map(|kinds| &kinds[..]));
+        assert_eq!(of_the_others, [("anon", 250)].into(), "one that was disturbed does not count");
     }
 
     #[test]
-    fn further_recordings_change_prices_and_no_counts() {
+    fn a_prediction_is_the_median_of_all_recordings() {
         let path = |name: &str| Path::new(env!("CARGO_MANIFEST_DIR")).join("../../traces").join(name);
-        let trial = Trial::open(&path("gcc.qtrace"), None).unwrap();
-        let replayed = replay(&trial, &[FolioSet::FRAMES]).unwrap();
-        let alone = Priced::new(&trial, &replayed).unwrap();
-        let with = |names: &[&str]| {
-            let recordings: Vec<_> = names.iter().map(|name| path(name)).collect();
-            alone.clone().with_prices_of(&recordings, &trial, replayed.clone()).unwrap().sizes[0]
+        let alone = |name: &str| {
+            let trial = Trial::open(&path(name), None).unwrap();
+            let replayed = replay(&trial, &[FolioSet::FRAMES]).unwrap();
+            (Priced::new(&trial, &replayed).unwrap(), trial, replayed)
         };
-        let (first, other) = (alone.sizes[0], with(&["node.qtrace"]));
-        assert_eq!(with(&[]).fault_ns, first.fault_ns);
+        let with = |names: &[&str]| {
+            let (priced, trial, replayed) = alone("gcc.qtrace");
+            let recordings: Vec<_> = names.iter().map(|name| path(name)).collect();
+            priced.with_recordings(&recordings, trial, replayed).unwrap().sizes[0]
+        };
+        let counts = |of: Prediction| (of.replayed, of.faults, of.traps, of.peak_rss);
+        let (first, other) = (alone("gcc.qtrace").0.sizes[0], alone("node.qtrace").0.sizes[0]);
+        assert_eq!(counts(with(&[])), counts(first));
         assert_eq!(with(&["gcc.qtrace"]).fault_ns, first.fault_ns);
-        assert_ne!(other.fault_ns, first.fault_ns);
-        assert_eq!((other.faults, other.peak_rss), (first.faults, first.peak_rss));
+        assert_eq!(counts(with(&["gcc.qtrace", "node.qtrace"])), counts(first));
+        let mostly_another = with(&["node.qtrace", "node.qtrace"]);
+        assert_eq!(counts(mostly_another), counts(other));
+        assert_ne!(mostly_another.fault_ns, other.fault_ns, "prices are of all");
     }
 
     #[test]

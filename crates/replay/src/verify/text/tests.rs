@@ -32,7 +32,7 @@ fn compared(command: &[&str]) -> Compared {
         stopped_at_exit: true,
         sampled_runs: 7,
         unsampled_ns: 12_345.6,
-        price_recordings: 8,
+        recordings: 8,
         prices_measured: false,
         sizes: vec![
             row("128K", Verdict::Within),

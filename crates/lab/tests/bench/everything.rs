@@ -5,7 +5,7 @@ use std::thread;
 use lab::bench::row::Row;
 
 /// The names of all experiments, in the order in which they run.
-pub(crate) const NAMES: [&str; 30] = [
+pub(crate) const NAMES: [&str; 31] = [
     "boot",
     "page-alloc",
     "time-bench",
@@ -20,6 +20,7 @@ pub(crate) const NAMES: [&str; 30] = [
     "fork",
     "protect",
     "move",
+    "aged",
     "churn",
     "collapse",
     "mapcount",

@@ -308,6 +308,22 @@ fn a_heap_that_gains_beside_a_mapping_that_wastes_gets_folios_alone() {
     assert_eq!((&all["chosen"], &all["plan"]["folio"]), (&Value::from("16K"), &Value::from("64K")), "{all}");
 }
 
+/// All memory has folios of 2 MiB, and memory that asks has them too, whatever else it may have. A plan of 4K for the other
+/// mapping was advised, of which few pages are touched: asking cannot take folios away.
+#[test]
+fn a_plan_has_the_sizes_that_all_memory_has() {
+    let mut small = program();
+    grow_heap(&mut small, 2 << 20);
+    touches(&mut small, HEAP, 512, 1);
+    small.event(10, anonymous(SPARSE, 4 << 20));
+    touches(&mut small, SPARSE, 1024, 64);
+    small.computes(1_000_000);
+    small.exit(10);
+    let line = line(&small.write(), &["--baseline", "2M", "--max-waste", "100"]);
+    let plan = line["plan"]["folio"].as_str();
+    assert!(plan.is_none_or(|folio| folio.contains("2M") || folio == "all"), "{line}");
+}
+
 /// Half of the other mapping's pages are touched: folios save its faults too, and waste as much as it uses.
 #[test]
 fn a_plan_keeps_to_the_waste() {

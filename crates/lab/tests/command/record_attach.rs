@@ -182,6 +182,10 @@ fn the_layout_of_the_trace_is_that_of_the_process() {
         assert_eq!(found.prot, u32::from(map.perms.bits() & 7), "{map:x?}");
     }
     script.end(directory.path(), false);
+    let mut verify = Command::new(env!("CARGO_BIN_EXE_quire"));
+    let refused = verify.arg("verify").arg(run.path("t.qtrace")).output().expect("it runs");
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success() && said.contains("when the program ran already"), "{said}");
 }
 
 fn state(pid: i32) -> char {

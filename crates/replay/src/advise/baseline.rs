@@ -93,13 +93,16 @@ impl Settings {
         Ok(allow.into_iter().chain(sizes).collect())
     }
 
-    /// The commands that let memory that asks have the orders of `set`.
+    /// The commands that give memory that asks the orders of `set` and no others, which contains what all memory gets: of
+    /// the sizes that it may have, the kernel takes the largest that fits.
     pub(super) fn requests(&self, set: FolioSet) -> Vec<Change> {
         let has = self.set();
         let asked: Vec<u8> = has.orders().chain(has.requested().orders()).collect();
-        let lacking =
-            set.orders().filter(|order| !asked.contains(order) && self.by_order.contains_key(order));
-        lacking.map(|order| self.change(order, "madvise")).collect()
+        let wants: Vec<u8> = set.orders().filter(|order| self.by_order.contains_key(order)).collect();
+        let on = wants.iter().filter(|order| !asked.contains(order)).map(|order| (*order, "madvise"));
+        let off =
+            has.requested().orders().filter(|order| !wants.contains(order)).map(|order| (order, "never"));
+        on.chain(off).map(|(order, value)| self.change(order, value)).collect()
     }
 
     fn change(&self, order: u8, value: &str) -> Change {

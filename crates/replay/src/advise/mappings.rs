@@ -83,7 +83,9 @@ const MOST: usize = 3;
 
 /// The plan that is best by the rule, if it is much better than `chosen`.
 pub(super) fn plan(baseline: &Case, cases: &[Case], chosen: &Score, rule: Rule) -> Option<Plan> {
-    let others = cases.iter().filter(|case| case.set() != baseline.set());
+    // Memory that asks gets what all memory gets too, and what has asked already.
+    let has = baseline.set().unrequested().with(baseline.set().requested());
+    let others = cases.iter().filter(|case| case.set() != baseline.set() && has.is_within(case.set()));
     let mut plans: Vec<Plan> = others.filter_map(|case| plan_of(baseline, case, rule.most_waste)).collect();
     let scores: Vec<Score> = plans.iter().map(|plan| plan.score).collect();
     let best = plans.swap_remove(rule.choose(&baseline.score, &scores)?);

@@ -129,7 +129,10 @@ impl Rule {
                 let saved = baseline.memory.saturating_sub(score.memory);
                 saved > 0 && saved as f64 >= baseline.memory as f64 * WORTH_MEMORY
             }
-            Goal::Latency => baseline.longest_ns - score.longest_ns >= baseline.longest_ns * WORTH_LONGEST,
+            Goal::Latency => {
+                let gain = baseline.longest_ns - score.longest_ns;
+                gain > 0.0 && gain >= baseline.longest_ns * WORTH_LONGEST
+            }
         }
     }
 

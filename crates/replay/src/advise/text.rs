@@ -341,6 +341,10 @@ fn commands(trial: &Trial, before: &Case, case: &Case, settings: &Settings) -> S
         let refuses = Runtime::of(&trial.files()).refuses();
         return text + &labelled("or:", &format!("for this program alone: {refuses}"));
     }
+    // Memory that asks gets what all memory gets too.
+    if !settings.set().unrequested().is_within(case.set()) {
+        return text;
+    }
     let requests = settings.requests(case.set());
     let run: Vec<&str> = requests.iter().map(|change: &Change| change.run.as_str()).collect();
     let ask = asks(trial, settings);

@@ -51,16 +51,20 @@ impl Width {
         Self { columns: (!WIDE.load(Ordering::Relaxed)).then_some(columns), prose: terminal }
     }
 
-    /// The text with each of its lines wrapped between words, except for those of a table.
+    /// The text with each of its lines wrapped between words, except for those of a table, and for commands: one that is
+    /// broken cannot be copied into a shell.
     pub fn wrap(self, text: &str) -> Cow<'_, str> {
         let Some(columns) = self.prose else { return text.into() };
-        let wrapped = |line: &str| match line.starts_with(is_border) {
+        let wrapped = |line: &str| match line.starts_with(is_border) || line.starts_with(COMMAND) {
             true => line.to_owned(),
             false => textwrap::fill(line, textwrap::Options::new(columns).subsequent_indent("  ")),
         };
         text.split('\n').map(wrapped).collect::<Vec<_>>().join("\n").into()
     }
 }
+
+/// What the lines of commands begin with: all of them write to settings.
+const COMMAND: &str = "  echo ";
 
 /// The characters that the lines of a table begin with.
 fn is_border(letter: char) -> bool {
@@ -69,4 +73,19 @@ fn is_border(letter: char) -> bool {
 
 fn from_environment() -> Option<usize> {
     std::env::var("COLUMNS").ok()?.parse().ok().filter(|columns| *columns > 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn prose_is_wrapped_and_commands_and_tables_are_not() {
+        let width = Width { columns: Some(20), prose: Some(20) };
+        let command = "  echo always > /sys/kernel/mm/transparent_hugepage/hugepages-64kB/enabled";
+        let table = "│ a table that is wider │";
+        assert_eq!(width.wrap(command), command);
+        assert_eq!(width.wrap(table), table);
+        assert_eq!(width.wrap("words that go on and on"), "words that go on and\n  on");
+    }
 }

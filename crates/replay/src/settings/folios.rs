@@ -4,10 +4,15 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use anyhow::bail;
+
 use super::Places;
 use super::guard::{Settings, SettingsError};
 use crate::host::thp::{selected, sizes};
-use crate::output::quoted;
+use crate::output::{quoted, say};
+
+/// How often something is done until the folio sizes stay as they were set.
+const ATTEMPTS: usize = 5;
 
 impl Settings {
     /// Lets only folios of `kib` KiB be used for anonymous memory that asks for large folios. The size is set
@@ -36,8 +41,31 @@ impl Settings {
         self.choose(&sizes, &wanted.map_err(lacking)?)
     }
 
+    /// Does something while all anonymous memory has these sizes, as [`Self::always`] gives them: again if another program
+    /// has changed them meanwhile.
+    ///
+    /// # Errors
+    /// As [`Self::always`], those of `run`, and a program that changes the sizes again and again.
+    pub fn while_always<T>(
+        &self,
+        kib: &[usize],
+        mut run: impl FnMut() -> anyhow::Result<T>,
+    ) -> anyhow::Result<T> {
+        for _ in 0..ATTEMPTS {
+            self.always(kib)?;
+            let done = run()?;
+            if self.is_always(kib) {
+                return Ok(done);
+            }
+            say(
+                "quire: another program has changed the folio sizes of the kernel: running the program again",
+            );
+        }
+        bail!("another program keeps changing the folio sizes of the kernel: end it first")
+    }
+
     /// Whether the settings are still as [`Self::always`] has left them.
-    pub fn is_always(&self, kib: &[usize]) -> bool {
+    pub(super) fn is_always(&self, kib: &[usize]) -> bool {
         let wanted = |size: usize| if kib.contains(&size) { "always" } else { "never" };
         let mut sizes = sizes(&self.places().settings).into_iter();
         sizes.all(|(size, path)| selected(&path).as_deref() == Some(wanted(size)))

@@ -239,3 +239,27 @@ fn sizes_are_always_until_another_program_changes_one() {
     drop(settings);
     assert_eq!(values(places), original());
 }
+
+#[test]
+fn what_ran_while_another_program_changed_the_sizes_is_done_again() {
+    let Copy { places, .. } = &copy();
+    let settings = Settings::acquire(places).unwrap();
+    let write = |value: &str| fs::write(places.settings.join("hugepages-16kB/enabled"), value).unwrap();
+    let mut runs = 0;
+    let seen = settings.while_always(&[64], || {
+        runs += 1;
+        if runs == 1 {
+            write("always");
+        }
+        Ok(values(places))
+    });
+    let only_64 = [(16, "never"), (64, "always"), (2048, "never")];
+    assert_eq!(seen.unwrap(), only_64.map(|(kib, value)| (kib, value.to_owned())));
+    assert_eq!(runs, 2);
+    let always = settings.while_always(&[64], || {
+        write("always");
+        Ok(())
+    });
+    assert!(always.unwrap_err().to_string().contains("keeps changing"));
+    assert_eq!(settings.while_always(&[64], || anyhow::Ok(7)).unwrap(), 7);
+}

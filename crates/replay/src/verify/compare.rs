@@ -224,9 +224,9 @@ impl Advice {
     }
 }
 
-/// Bytes of resident memory that the kernel's count may miss: each CPU keeps up to 32 pages, or two for each CPU of
+/// The most bytes of resident memory that the kernel's count may miss: each CPU keeps up to 32 pages, or two for each CPU of
 /// the machine, to itself.
-fn rss_grain() -> u64 {
+pub(super) fn rss_grain() -> u64 {
     let cpus = threads::allowed_cpus().len() as u64;
     (2 * cpus).max(32) * cpus * PAGE
 }
@@ -251,7 +251,9 @@ impl Figure {
         let measured = Spread { median, ..Spread::of(times) };
         // However much the runs differ: samples of a busy machine prove nothing.
         let alone = Spread { spread_percent: 0.0, ..measured };
-        Self { measured, ..Self::new(predicted, alone, FAULT_TIME_PERCENT, SAMPLE_NS) }
+        // A run has whole samples; the mean of several is as much finer.
+        let grain = SAMPLE_NS / sampled.len().max(1) as u64;
+        Self { measured, ..Self::new(predicted, alone, FAULT_TIME_PERCENT, grain) }
     }
 }
 

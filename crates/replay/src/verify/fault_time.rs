@@ -92,11 +92,11 @@ impl Sampler {
         Ok(Self { input, output, directory, group, runs: Vec::new() })
     }
 
-    /// Runs the command once.
+    /// Runs the command once; when it began and ended.
     ///
     /// # Errors
     /// A process that cannot be started.
-    pub(super) fn run(&mut self, command: &[OsString], shown: bool) -> Result<()> {
+    pub(super) fn run(&self, command: &[OsString], shown: bool) -> Result<(Duration, Duration)> {
         let streams = Streams::of_program(shown)?;
         let begun = now();
         // Its status may be that of the program.
@@ -104,8 +104,12 @@ impl Sampler {
         let ended = now();
         drop(streams);
         status.context("cannot start a run")?;
-        self.runs.push((begun, ended));
-        Ok(())
+        Ok((begun, ended))
+    }
+
+    /// The samples of this run count, which is later than those before it.
+    pub(super) fn count(&mut self, run: (Duration, Duration)) {
+        self.runs.push(run);
     }
 
     /// Runs a process that only faults; each of its rounds is a run.

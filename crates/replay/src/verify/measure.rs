@@ -34,9 +34,6 @@ const SUBCOMMAND: &str = "verify-run";
 /// program's. Its peak is read at the end of each of its processes.
 const SMALL_BYTES: u64 = 32 << 20;
 
-/// Runs until the folio sizes stay as they were set.
-const ATTEMPTS: usize = 5;
-
 /// A run whose time in faults is sampled says little if it has few samples: as many runs together should have this time in
 /// faults, as far as there are no more of them: the share of 500 samples is known to 5 %.
 const SAMPLED_NS: u64 = 500 * SAMPLE_NS;
@@ -128,10 +125,9 @@ impl Measuring<'_> {
         for turn in 0..runs {
             for at in order(turn, sets.len()) {
                 self.tell(&mut progress, "runs", &sets[at].name());
-                let kib: Vec<usize> = sets[at].kib().collect();
-                let fell_back = || kib.iter().filter_map(|kib| settings.fell_back(*kib)).sum::<u64>();
+                let fell_back = || sets[at].kib().filter_map(|kib| settings.fell_back(kib)).sum::<u64>();
                 let before = fell_back();
-                measured[at].runs.push(self.run_undisturbed(&settings, &kib, peak)?);
+                measured[at].runs.push(settings.while_always(&kib_of(sets[at]), || self.run(peak))?);
                 measured[at].fell_back += fell_back() - before;
                 progress.advance();
             }
@@ -180,8 +176,7 @@ impl Measuring<'_> {
     fn turn(self, settings: &Settings, sets: &[FolioSet], turn: u32) -> Result<Vec<u64>> {
         let mut times = vec![0; sets.len()];
         for at in order(turn, sets.len()) {
-            let kib: Vec<usize> = sets[at].kib().collect();
-            times[at] = self.run_undisturbed(settings, &kib, Peak::Counted)?.run_ns;
+            times[at] = settings.while_always(&kib_of(sets[at]), || self.run(Peak::Counted))?.run_ns;
         }
         Ok(times)
     }
@@ -213,9 +208,11 @@ impl Measuring<'_> {
             }
             for at in order(turn, sets.len()) {
                 self.tell(&mut progress, "sampled runs", &sets[at].name());
-                self.before.each_run()?;
-                settings.always(&sets[at].kib().collect::<Vec<_>>())?;
-                sampler.run(self.command, self.shown)?;
+                let run = settings.while_always(&kib_of(sets[at]), || {
+                    self.before.each_run()?;
+                    sampler.run(self.command, self.shown)
+                })?;
+                sampler.count(run);
                 progress.advance();
             }
             faulted.push(sampler.run_faults()?);
@@ -251,21 +248,6 @@ impl Measuring<'_> {
             Some(signal) => bail!("{signal} has ended the program while it was recorded"),
             None => Ok(()),
         }
-    }
-
-    /// Runs the command under one set, again if another program has changed the sizes meanwhile.
-    fn run_undisturbed(self, settings: &Settings, kib: &[usize], peak: Peak) -> Result<Counted> {
-        for _ in 0..ATTEMPTS {
-            settings.always(kib)?;
-            let counted = self.run(peak)?;
-            if settings.is_always(kib) {
-                return Ok(counted);
-            }
-            say(
-                "quire: another program has changed the folio sizes of the kernel: running the program again",
-            );
-        }
-        bail!("another program keeps changing the folio sizes of the kernel: end it first")
     }
 
     /// Runs the command once and keeps nothing of it: what it reads is in the page cache then. A command that cannot be run is
@@ -304,6 +286,10 @@ impl Measuring<'_> {
             .stdin(Stdio::null());
         Ok(run)
     }
+}
+
+fn kib_of(set: FolioSet) -> Vec<usize> {
+    set.kib().collect()
 }
 
 /// The order in which a turn runs so many sets, drawn by the number of the turn. A run gets the memory that the run before it has

@@ -28,7 +28,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Result, anyhow};
+use anyhow::{Result, anyhow, bail};
 use clap::{ValueEnum, value_parser};
 
 pub use measure::{RunArgs, run_once};
@@ -142,6 +142,12 @@ fn verify(args: &Args, trace: &Path) -> Result<()> {
     let sizes = sizes(args, &held);
     let in_trace = |error: ReplayError| anyhow!("{}: {error}", quoted(trace));
     let trial = Trial::open(trace, None).map_err(in_trace)?;
+    if trial.header().attached {
+        bail!(
+            "{}: its recording began when the program ran already; verify needs one from the program's start",
+            quoted(trace)
+        );
+    }
     // The replay under single pages is what the others are compared with.
     let known = sizes.iter().fold(FolioSet::FRAMES, |all, size| all.with(*size));
     let sets = advise::tried(FolioSet::FRAMES, known);

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::compare::{
-    Advice, Compared, FAULT_TIME_PERCENT, FAULTS_PERCENT, Figure, RSS_PERCENT, Row, Verdict,
+    Advice, Compared, FAULT_TIME_PERCENT, FAULTS_PERCENT, Figure, RSS_PERCENT, Row, Verdict, rss_grain,
 };
 use super::run_off::Against;
 use crate::output::quoted;
@@ -41,6 +41,8 @@ pub(super) fn section(compared: &Compared) -> String {
         }
     };
     let or_spread = ", or within the runs' own spread.\n";
+    let grain = mib(rss_grain());
+    let or_grain = format!(", the runs' own spread, or {grain} MiB (kernel's count).\n");
     let prices = match (compared.sampled_runs, compared.prices_measured) {
         (0, _) => "",
         (_, true) => ".\n",
@@ -49,7 +51,7 @@ pub(super) fn section(compared: &Compared) -> String {
     text + &judged(|row| Some(&row.faults), "Faults", FAULTS_PERCENT)
         + or_spread
         + &judged(|row| Some(&row.peak_rss_bytes), "Peak RSS", RSS_PERCENT)
-        + or_spread
+        + &or_grain
         + &judged(|row| row.fault_ns.as_ref(), "Time in faults", FAULT_TIME_PERCENT)
         + prices
         + &compared.advice.as_ref().map_or_else(String::new, advice)
@@ -132,7 +134,6 @@ fn heading(compared: &Compared) -> String {
 
 fn line(row: &Row) -> String {
     let (faults, rss) = (&row.faults, &row.peak_rss_bytes);
-    let mib = |bytes: u64| format!("{:.1}", bytes as f64 / f64::from(1 << 20));
     let seconds = |ns: u64| format!("{:.3}", ns as f64 / 1e9);
     format!(
         "{:<4}{:>10}{:>9}{:>8}{:>8}{:>10}{:>9}{:>7}{:>7}{:>8}",
@@ -147,6 +148,10 @@ fn line(row: &Row) -> String {
         seconds(row.kernel_ns.median),
         seconds(row.run_ns.median)
     )
+}
+
+fn mib(bytes: u64) -> String {
+    format!("{:.1}", bytes as f64 / f64::from(1 << 20))
 }
 
 fn notes(text: &mut String, row: &Row) {

@@ -1,5 +1,6 @@
 //! The arms, one file each, by experiment. A new arm is a file here and its name in the list `all` beside it.
 
+pub mod aged;
 pub mod boot;
 pub mod brackets;
 pub mod churn;

@@ -1,5 +1,6 @@
 //! The experiments, one question per file.
 
+pub mod aged;
 pub mod boot;
 pub mod brackets;
 pub mod brk_test;
@@ -49,6 +50,7 @@ pub const ALL: &[&Experiment] = &[
     &fork::EXPERIMENT,
     &protect::EXPERIMENT,
     &remap::EXPERIMENT,
+    &aged::EXPERIMENT,
     &churn::EXPERIMENT,
     &collapse::EXPERIMENT,
     &mapcount::EXPERIMENT,

@@ -29,16 +29,19 @@ use serde_json::Value;
 use crate::bench::row::Row;
 use crate::output::{Target, quoted};
 
-/// Writes the page of `files` to `out`.
+/// Writes the page of `files` to `out`. An empty file is that of a shard that had no recording.
 ///
 /// # Errors
-/// A file that cannot be read, or that no command of this one wrote.
+/// A file that cannot be read, or that no command of this one wrote; files that are all empty.
 pub(super) fn write(files: &[impl AsRef<Path>], out: &Path) -> Result<()> {
     let target = Target::named(out)?;
     let (mut sections, mut programs) = (Vec::new(), Vec::new());
     for file in files {
         let text =
             fs::read_to_string(file).with_context(|| format!("cannot read {}", quoted(file.as_ref())))?;
+        if text.is_empty() {
+            continue;
+        }
         match read(&text).with_context(|| format!("cannot show {}", quoted(file.as_ref())))? {
             Figures::Compared(rows) => sections.push(compare::section(&rows)?),
             Figures::Verified(more) => programs.extend(more),
@@ -49,6 +52,9 @@ pub(super) fn write(files: &[impl AsRef<Path>], out: &Path) -> Result<()> {
     }
     if !programs.is_empty() {
         sections.insert(0, verify::section(&programs)?);
+    }
+    if let (true, Some(file)) = (sections.is_empty(), files.first()) {
+        bail!("{} is empty, and no other file has figures", quoted(file.as_ref()));
     }
     target.write(page::text(&sections).as_bytes())
 }
@@ -62,7 +68,7 @@ enum Figures {
 
 /// The figures of a file of JSON lines.
 fn read(text: &str) -> Result<Figures> {
-    let Some(first) = text.lines().next() else { bail!("it is empty") };
+    let first = text.lines().next().unwrap_or_default();
     let first: Value = serde_json::from_str(first).context("its first line is no JSON object")?;
     if first.get("experiment").is_some() {
         Ok(Figures::Compared(all(text)?))

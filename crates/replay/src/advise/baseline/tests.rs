@@ -43,7 +43,7 @@ fn sizes_are_as_the_kernel_has_them() {
     );
     let asked: Vec<String> =
         found.requests(set("16K,64K,2M")).iter().map(|change| short(&change.run)).collect();
-    assert_eq!(asked, ["echo madvise > hugepages-64kB"]);
+    assert_eq!(asked, ["echo madvise > hugepages-64kB", "echo never > hugepages-512kB"]);
     assert_eq!(found.changes(set("16K")), Ok(Vec::new()));
 }
 

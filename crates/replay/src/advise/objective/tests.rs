@@ -120,3 +120,10 @@ fn memory_and_latency_have_measures_of_their_own() {
     assert!(!worth(Score { longest_ns: 5.1, time_ns: 0.0, ..baseline }, Goal::Latency));
     assert!(!worth(baseline, Goal::Memory) && !worth(baseline, Goal::Throughput));
 }
+
+/// An idle service takes no fault that a folio could spare: 4K was advised, since no fault was half as long.
+#[test]
+fn without_a_fault_no_change_makes_the_longest_shorter() {
+    let baseline = Score { faults: 3, memory: 1000, ..Score::default() };
+    assert!(!rule(Goal::Latency, 1000).is_worth(&baseline, &Score { sizes: 0, ..baseline }));
+}

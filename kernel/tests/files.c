@@ -633,6 +633,19 @@ static int waits(void)
     CHECK(epoll_wait(set, events, 4, 10000) == 1 && events[0].data.u64 == 4 && waitpid(child, &status, 0) == child);
     /* A file that is closed leaves its sets. */
     CHECK(close(counter) == 0 && epoll_wait(set, events, 4, 0) == 0);
+    /* The end of the other side is reported even if nothing was asked for. */
+    int added[2], changed[2];
+    CHECK(pipe(added) == 0 && pipe(changed) == 0);
+    events[0] = (struct epoll_event){0, {.u64 = 5}};
+    events[1] = (struct epoll_event){EPOLLOUT, {.u64 = 6}};
+    CHECK(epoll_ctl(set, EPOLL_CTL_ADD, added[0], events) == 0 && epoll_ctl(set, EPOLL_CTL_ADD, changed[1], events + 1) == 0);
+    events[1].events = 0;
+    CHECK(epoll_ctl(set, EPOLL_CTL_MOD, changed[1], events + 1) == 0);
+    CHECK(write(added[1], "x", 1) == 1 && epoll_wait(set, events, 4, 0) == 0 && close(added[1]) == 0);
+    CHECK(epoll_wait(set, events, 4, 0) == 1 && events[0].data.u64 == 5 && events[0].events == EPOLLHUP);
+    CHECK(close(added[0]) == 0 && close(changed[0]) == 0);
+    CHECK(epoll_wait(set, events, 4, 0) == 1 && events[0].data.u64 == 6 && events[0].events == EPOLLERR);
+    CHECK(close(changed[1]) == 0 && epoll_wait(set, events, 4, 0) == 0);
     return close(set) || close(outer) || close(ends[0]) || close(ends[1]) || close(one_by_one);
 }
 

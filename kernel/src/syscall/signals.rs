@@ -106,15 +106,14 @@ impl Call<'_> {
             0 => None,
             at => Some(time::now_ns().saturating_add(self.load_time(at)?)),
         };
-        // The signals wake the task although it blocks them: for the duration of the call it does not.
-        let mask = self.task.signals.mask();
-        self.task.signals.set_mask(mask & !set);
+        // The signals wake the task although it blocks or ignores them.
+        self.task.signals.0.lock().awaited = set;
         let found = WaitQueue::new().wait_until_deadline(deadline, || self.take_pending(set));
         let found = match found {
             Err(Errno::EINTR) => self.take_pending(set).map(Some).ok_or(Errno::EINTR),
             other => other,
         };
-        self.task.signals.set_mask(mask);
+        self.task.signals.0.lock().awaited = 0;
         let taken = found?.ok_or(Errno::EAGAIN)?;
         if info != 0 {
             self.memory.write(VirtAddr(info), &taken.bytes())?;

@@ -1,13 +1,15 @@
 //! The calls about timers that send signals.
 
+use alloc::sync::Arc;
+
 use linux_raw_sys::general as abi;
 use quire::addr::VirtAddr;
 
 use super::{Answer, Call};
 use crate::errno::Errno;
 use crate::task::signal::info::SigInfo;
-use crate::task::timers::{self, REAL, Setting, TimerId};
-use crate::time;
+use crate::task::table;
+use crate::task::timers::{self, Notice, REAL, Setting, TimerId};
 
 const SECOND: u64 = 1_000_000_000;
 const MICROSECOND: u64 = 1000;
@@ -42,23 +44,27 @@ impl Call<'_> {
     pub(super) fn timer_create(&self) -> Answer {
         let [clock, event, number_at, ..] = self.arguments;
         self.clock(clock as u32)?;
-        let info = self.timer_signal(event)?;
-        let number = timers::create(self.process(), info)?;
+        let notice = self.timer_notice(event)?;
+        let number = timers::create(self.process(), clock as u32, notice)?;
         self.memory.write(VirtAddr(number_at), &number.to_le_bytes())?;
         Ok(0)
     }
 
-    /// The signal that a `struct sigevent` asks for. One for a thread goes to the process.
-    fn timer_signal(&self, event: u64) -> Result<Option<SigInfo>, Errno> {
+    /// What a `struct sigevent` asks for. Its third word begins with the number of a thread of the caller's process.
+    fn timer_notice(&self, event: u64) -> Result<Notice, Errno> {
         if event == 0 {
-            return Ok(Some(SigInfo { signal: abi::SIGALRM, code: CODE, words: [0; 3] }));
+            return Ok(Notice::Process(SigInfo { signal: abi::SIGALRM, code: CODE, words: [0; 3] }));
         }
-        let [value, kinds] = self.load_words(event)?;
+        let [value, kinds, thread] = self.load_words(event)?;
         let (signal, notify) = (kinds as u32, (kinds >> 32) as u32);
+        let info = SigInfo { signal, code: CODE, words: [0, value, 0] };
         match notify {
-            abi::SIGEV_NONE => Ok(None),
-            abi::SIGEV_SIGNAL | abi::SIGEV_THREAD_ID if (1..=64).contains(&signal) => {
-                Ok(Some(SigInfo { signal, code: CODE, words: [0, value, 0] }))
+            abi::SIGEV_NONE => Ok(Notice::None),
+            abi::SIGEV_SIGNAL if (1..=64).contains(&signal) => Ok(Notice::Process(info)),
+            abi::SIGEV_THREAD_ID if (1..=64).contains(&signal) => {
+                let task = table::task(thread as u32).ok_or(Errno::EINVAL)?;
+                let is_own = Arc::ptr_eq(&task.process, self.process());
+                is_own.then(|| Notice::Task(Arc::downgrade(&task), info)).ok_or(Errno::EINVAL)
             }
             _ => Err(Errno::EINVAL),
         }
@@ -69,7 +75,8 @@ impl Call<'_> {
         let interval = self.load_time(new)?;
         let mut value = self.load_time(new.checked_add(16).ok_or(Errno::EFAULT)?)?;
         if flags as u32 & abi::TIMER_ABSTIME != 0 && value != 0 {
-            value = value.saturating_sub(time::now_ns()).max(1);
+            let now = self.clock(timers::clock(self.timer(number))?)?;
+            value = value.saturating_sub(now).max(1);
         }
         let before = timers::set(self.timer(number), Setting { value, interval })?;
         self.store_setting(old, before)?;

@@ -2,7 +2,7 @@
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::sync::atomic::Ordering;
+use core::sync::atomic::Ordering::{self, AcqRel, Release};
 
 use linux_raw_sys::general as abi;
 use quire::limits::FRAME_SIZE;
@@ -29,6 +29,32 @@ pub struct Strings {
     pub environment: Vec<Vec<u8>>,
 }
 
+/// The right to execute a program, which one task of a process has at a time. It ends the others: two that wait for each
+/// other's end would wait for ever.
+struct Execution<'p>(&'p Process);
+
+impl<'p> Execution<'p> {
+    /// Waits while another task of the process has the right.
+    ///
+    /// # Errors
+    /// [`Errno::EINTR`]: the other task executes its program, and this one must end.
+    fn begin(task: &'p Task) -> Result<Self, Errno> {
+        let process = &task.process;
+        let is_first = process.child_events.wait_uninterruptible(|| {
+            let is_first = !process.is_executing.swap(true, AcqRel);
+            (is_first || task.is_dying()).then_some(is_first)
+        });
+        if is_first { Ok(Self(process)) } else { Err(Errno::EINTR) }
+    }
+}
+
+impl Drop for Execution<'_> {
+    fn drop(&mut self) {
+        self.0.is_executing.store(false, Release);
+        self.0.child_events.wake_all();
+    }
+}
+
 /// Replaces the running task's program by a file, or by what a script asks for. The old one is untouched if this fails.
 ///
 /// # Errors
@@ -40,6 +66,7 @@ pub fn execute(task: &Arc<Task>, file: ProgramFile, strings: Strings) -> Result<
         strings.arguments.push(Vec::new());
     }
     let executable = file.place.path()?;
+    let _execution = Execution::begin(task)?;
     program_ends(&task.process);
     let old = task.space_handle();
     task.replace_space(Arc::new(manager().new_mm()?));

@@ -9,7 +9,8 @@ use core::sync::atomic::{AtomicBool, Ordering};
 
 use linux_raw_sys::general as abi;
 use quire::addr::VirtAddr;
-use quire::vm::Access;
+use quire::limits::FRAME_SIZE;
+use quire::vm::vma::VmaFlags;
 
 use super::sched;
 use super::thread::Task;
@@ -28,10 +29,11 @@ const ROBUST_LIMIT: usize = 2048;
 /// What a futex is known by.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Key {
-    /// The address in one address space, by its number (`FUTEX_PRIVATE_FLAG`).
+    /// The address in one address space, by its number: with `FUTEX_PRIVATE_FLAG`, and in private mappings. The
+    /// frame there may change while a task waits: a store after `fork` copies the page.
     Private(u64, u64),
-    /// The byte of physical memory, for address spaces that share it.
-    Shared(u64),
+    /// The byte of a mapped file, by the file's number, for address spaces that share it.
+    Shared(u64, u64),
 }
 
 impl Key {
@@ -46,16 +48,15 @@ impl Key {
         if private {
             return Ok(Self::Private(task.space().number(), addr.0));
         }
-        loop {
-            // A word that is written by another process must not be a private copy later: ask as for a store.
-            match task.space().translate(addr, Access::Write) {
-                Some(leaf) => {
-                    let inside = addr.0 - leaf.addr.0;
-                    return Ok(Self::Shared(leaf.frame.addr().0 + inside));
-                }
-                None => task.space().fault(addr, Access::Write).map_err(|_| Errno::EFAULT)?,
-            };
-        }
+        UserMemory::of(task.space()).read_u32(addr)?;
+        let vma = task.space().next_vma(addr).filter(|vma| vma.range.contains(addr)).ok_or(Errno::EFAULT)?;
+        Ok(match vma.file {
+            Some((_, page)) if vma.flags.contains(VmaFlags::SHARED) => {
+                let start = page.wrapping_mul(FRAME_SIZE);
+                Self::Shared(vma.file_number, start.wrapping_add(addr.0 - vma.range.start.0))
+            }
+            _ => Self::Private(task.space().number(), addr.0),
+        })
     }
 
     fn bucket(self) -> &'static Bucket {
@@ -65,7 +66,7 @@ impl Key {
     fn bucket_number(self) -> usize {
         let word = match self {
             Self::Private(space, addr) => addr ^ space << 32,
-            Self::Shared(addr) => addr,
+            Self::Shared(file, byte) => file.rotate_left(32) ^ byte,
         };
         let mixed = word.wrapping_mul(0x9e37_79b9_7f4a_7c15);
         (mixed >> 58) as usize % BUCKETS
@@ -157,9 +158,9 @@ fn leave(waiter: &Arc<Waiter>) {
 /// # Errors
 /// As for [`Key::of`].
 pub fn wake(task: &Task, addr: VirtAddr, most: u32) -> Result<u64, Errno> {
-    let private = wake_key(Key::of(task, addr, true)?, most, ANY);
-    let shared = wake_key(Key::of(task, addr, false)?, most, ANY);
-    Ok(private + shared)
+    let (private, shared) = (Key::of(task, addr, true)?, Key::of(task, addr, false)?);
+    let woken = wake_key(private, most, ANY);
+    Ok(if shared == private { woken } else { woken + wake_key(shared, most, ANY) })
 }
 
 /// Wakes up to `most` waiters that have one of the bits. Returns how many.

@@ -92,6 +92,8 @@ pub struct Process {
     pub vfork_done: WaitQueue,
     /// The child shares its parent's address space by `vfork`.
     pub is_vforked: AtomicBool,
+    /// One of its tasks executes a program: see `super::exec`.
+    pub is_executing: AtomicBool,
     /// A program has been executed since the last `fork` (`setpgid(2)`).
     pub has_executed: AtomicBool,
     /// The signal that its parent gets at its end; 0 for none.
@@ -148,6 +150,7 @@ impl Process {
             child_events: WaitQueue::new(),
             vfork_done: WaitQueue::new(),
             is_vforked: AtomicBool::new(false),
+            is_executing: AtomicBool::new(false),
             has_executed: AtomicBool::new(false),
             exit_signal: AtomicU32::new(0),
             stopped: AtomicBool::new(false),

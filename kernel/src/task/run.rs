@@ -92,7 +92,15 @@ fn trap(task: &Task, vector: u64) {
 
 /// Starts a task that was just made, for which its process has reserved a place.
 pub fn launch(task: Arc<Task>) {
-    task.process.threads.lock().push(task.clone());
+    let maker = sched::current_ref();
+    let mut threads = task.process.threads.lock();
+    threads.push(task.clone());
+    // A call that ends all threads, or all but its own, marks those in the list. If it came before this one was in it, it
+    // has marked the maker.
+    if maker.is_dying() && Arc::ptr_eq(&maker.process, &task.process) {
+        task.kill();
+    }
+    drop(threads);
     super::table::publish(&task);
     sched::start(task);
 }

@@ -5,11 +5,16 @@
 //! | state | meaning | left by |
 //! |---|---|---|
 //! | `RUNNING` | runs, or waits in a run queue | `park`, to `PARKED`; `wake`, to `NOTIFIED` |
-//! | `NOTIFIED` | runs, and the next `park` returns at once | `park`, to `RUNNING` |
+//! | `NOTIFIED` | runs, and the next `park` returns at once | `park`, to `RUNNING`; `wake` writes it again |
 //! | `PARKED` | sleeps | `wake`, to `RUNNING`; the waker puts it in a run queue |
 //!
 //! A task that waits for a condition first enters a wait queue, then checks the condition, then parks. A waker
 //! changes the condition, then wakes. So no wake-up is lost, and a wake-up may come for nothing.
+//!
+//! Each `wake` and each `park` changes the state in one atomic step that reads what the one before wrote, also where the
+//! value stays the same. So a `park` that uses up a wake-up sees what its waker changed. With a load or a store instead,
+//! the processor could delay the store behind a later load: a waker that still finds `NOTIFIED` would do nothing, while
+//! the task still finds the old condition, and sleeps.
 //!
 //! A woken task may be in a queue before its own CPU has left its stack. `on_cpu` says when it has: the next task clears
 //! it (*release*). Until then other CPUs pass it by (*acquire*), and none waits for it: two CPUs that each want the
@@ -86,14 +91,14 @@ pub fn park() {
     let parked = task.state.compare_exchange(RUNNING, PARKED, Ordering::AcqRel, Ordering::Acquire);
     match parked {
         Ok(_) => switch_away(Leaves::Asleep),
-        Err(_) => task.state.store(RUNNING, Ordering::Release),
+        Err(_) => _ = task.state.swap(RUNNING, Ordering::AcqRel),
     }
 }
 
 /// Ends a task's sleep, or its next one. May be called from handlers.
 pub fn wake(task: &Arc<Task>) {
     let next = |state| match state {
-        RUNNING => Some(NOTIFIED),
+        RUNNING | NOTIFIED => Some(NOTIFIED),
         PARKED => Some(RUNNING),
         _ => None,
     };

@@ -6,9 +6,12 @@
 use alloc::collections::BTreeMap;
 use alloc::sync::{Arc, Weak};
 
+use linux_raw_sys::general as abi;
+
 use super::process::Process;
 use super::signal::info::SigInfo;
 use super::signal::send;
+use super::thread::Task;
 use super::wait::WaitQueue;
 use crate::errno::Errno;
 use crate::sync::Mutex;
@@ -28,11 +31,24 @@ pub const REAL: u32 = u32::MAX;
 /// The most timers of a process.
 const MOST: u32 = 64;
 
+/// What a timer sends when it is due.
+#[derive(Clone)]
+pub enum Notice {
+    /// Nothing.
+    None,
+    /// A signal to its process.
+    Process(SigInfo),
+    /// A signal to one task (`SIGEV_THREAD_ID`), while there is that task.
+    Task(Weak<Task>, SigInfo),
+}
+
 /// A timer, in nanoseconds.
 #[derive(Clone)]
 struct Timer {
     process: Weak<Process>,
-    info: Option<SigInfo>,
+    /// The clock of its absolute times (`CLOCK_*`).
+    clock: u32,
+    notice: Notice,
     /// When it is due next; `None` while it is not set.
     due: Option<u64>,
     /// The time between repetitions; 0 for none.
@@ -53,15 +69,16 @@ pub struct Setting {
 static TIMERS: Mutex<BTreeMap<TimerId, Timer>> = Mutex::new(BTreeMap::new());
 static CHANGED: WaitQueue = WaitQueue::new();
 
-/// Makes a timer of the process, which sends this signal, or none. Returns its number.
+/// Makes a timer of the process. Returns its number.
 ///
 /// # Errors
 /// [`Errno::EAGAIN`] when the process has too many.
-pub fn create(process: &Arc<Process>, info: Option<SigInfo>) -> Result<u32, Errno> {
+pub fn create(process: &Arc<Process>, clock: u32, notice: Notice) -> Result<u32, Errno> {
     let mut timers = TIMERS.lock();
     let id = |number| TimerId { process: process.id, number };
     let free = (0..MOST).find(|&number| !timers.contains_key(&id(number))).ok_or(Errno::EAGAIN)?;
-    let timer = Timer { process: Arc::downgrade(process), info, due: None, interval: 0, overruns: 0 };
+    let timer =
+        Timer { process: Arc::downgrade(process), clock, notice, due: None, interval: 0, overruns: 0 };
     timers.insert(id(free), timer);
     Ok(free)
 }
@@ -88,7 +105,8 @@ pub fn set_real(process: &Arc<Process>, setting: Setting) -> Setting {
     let id = TimerId { process: process.id, number: REAL };
     TIMERS.lock().entry(id).or_insert_with(|| Timer {
         process: Arc::downgrade(process),
-        info: Some(SigInfo::kernel(linux_raw_sys::general::SIGALRM)),
+        clock: abi::CLOCK_MONOTONIC,
+        notice: Notice::Process(SigInfo::kernel(abi::SIGALRM)),
         due: None,
         interval: 0,
         overruns: 0,
@@ -102,6 +120,14 @@ pub fn set_real(process: &Arc<Process>, setting: Setting) -> Setting {
 /// [`Errno::EINVAL`] if there is no such timer.
 pub fn get(id: TimerId) -> Result<Setting, Errno> {
     TIMERS.lock().get(&id).map(|timer| remaining(timer, time::now_ns())).ok_or(Errno::EINVAL)
+}
+
+/// The clock that a timer was made with.
+///
+/// # Errors
+/// [`Errno::EINVAL`] if there is no such timer.
+pub fn clock(id: TimerId) -> Result<u32, Errno> {
+    TIMERS.lock().get(&id).map(|timer| timer.clock).ok_or(Errno::EINVAL)
 }
 
 /// How often a timer was due beyond the last signal.
@@ -150,19 +176,25 @@ pub fn serve() -> ! {
 }
 
 fn send_due(now: u64) {
-    while let Some((process, info)) = take_due(now) {
-        if let (Some(process), Some(info)) = (process.upgrade(), info) {
-            send::to_process(&process, info);
+    while let Some((process, notice)) = take_due(now) {
+        match (process.upgrade(), notice) {
+            (Some(process), Notice::Process(info)) => send::to_process(&process, info),
+            (_, Notice::Task(task, info)) => {
+                if let Some(task) = task.upgrade() {
+                    send::to_task(&task, info);
+                }
+            }
+            _ => {}
         }
     }
 }
 
-fn take_due(now: u64) -> Option<(Weak<Process>, Option<SigInfo>)> {
+fn take_due(now: u64) -> Option<(Weak<Process>, Notice)> {
     let mut timers = TIMERS.lock();
     let timer = timers.values_mut().find(|timer| timer.due.is_some_and(|due| due <= now))?;
     let due = timer.due?;
     let missed = (now - due).checked_div(timer.interval);
     timer.overruns = missed.unwrap_or(0);
     timer.due = missed.map(|missed| due.saturating_add((missed + 1).saturating_mul(timer.interval)));
-    Some((timer.process.clone(), timer.info))
+    Some((timer.process.clone(), timer.notice.clone()))
 }

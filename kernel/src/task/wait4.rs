@@ -68,19 +68,18 @@ pub fn wait(process: &Arc<Process>, wanted: Wanted) -> Result<Option<(Arc<Proces
 
 fn look(process: &Arc<Process>, wanted: Wanted) -> Result<Option<(Arc<Process>, Event)>, Errno> {
     let mut any = false;
-    let mut found = None;
-    for child in process.children.lock().iter().filter(|child| matches(child, wanted.children)) {
+    // Until the child is removed: another thread that waits must not find it too.
+    let mut children = process.children.lock();
+    let found = children.iter().filter(|child| matches(child, wanted.children)).find_map(|child| {
         any = true;
-        if let Some(event) = event_of(child, wanted) {
-            found = Some((child.clone(), event));
-            break;
-        }
-    }
+        event_of(child, wanted).map(|event| (child.clone(), event))
+    });
     let Some((child, event)) = found else {
         return if any { Ok(None) } else { Err(Errno::ECHILD) };
     };
     if matches!(event, Event::Ended(_)) && !wanted.keep {
-        process.children.lock().retain(|other| !Arc::ptr_eq(other, &child));
+        children.retain(|other| !Arc::ptr_eq(other, &child));
+        drop(children);
         process.account.note_child(&child.account);
         table::forget(&child);
     }

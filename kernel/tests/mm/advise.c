@@ -179,6 +179,17 @@ static void ruined(void *memory)
     *(volatile char *)memory = 1;
 }
 
+/* Not every user may take memory out of use. */
+static void poison_as_user(void *memory)
+{
+    OK(setuid(65534));
+    for (int advice = 100; advice < 102; advice++) {
+        FAILS(EPERM, madvise(memory, PAGE, advice));
+        FAILS(EINVAL, madvise((char *)memory + 1, PAGE, advice));
+        OK(madvise(memory, 0, advice));
+    }
+}
+
 /* The only test that takes memory out of use: not on a machine that others need. */
 static void poisoned(void)
 {
@@ -186,6 +197,7 @@ static void poisoned(void)
         return;
     char *memory = map(2 * PAGE, RW, ANON);
     memset(memory, 1, 2 * PAGE);
+    CHECK(in_child(poison_as_user, memory) == 0);
     OK(madvise(memory, PAGE, 101));
     CHECK(memory[0] == 1);
     OK(madvise(memory, PAGE, 100));

@@ -55,6 +55,20 @@ static void data(void)
     CHECK((void *)syscall(SYS_brk, (char *)end + MIB) == (char *)end + MIB);
 }
 
+/* Memory that a user without rights may lock. The sum of what is locked and what is asked for has no overflow. */
+static void locked(void)
+{
+    if (geteuid() != 0)
+        return;
+    set(RLIMIT_MEMLOCK, 16 * PAGE);
+    OK(setuid(65534));
+    char *memory = map(2 * PAGE, RW, ANON);
+    OK(mlock(memory, PAGE));
+    FAILS(ENOMEM, mmap(NULL, -PAGE, RW, ANON | MAP_LOCKED, -1, 0));
+    FAILS(EAGAIN, mmap(NULL, 16 * PAGE, RW, ANON | MAP_LOCKED, -1, 0));
+    map(15 * PAGE, RW, ANON | MAP_LOCKED);
+}
+
 static char *theirs;
 
 static void other_process(void)
@@ -101,4 +115,4 @@ static void other_process(void)
     FAILS(ESRCH, process_vm_readv(child, own, 2, other, 2, 0));
 }
 
-MAIN(CASE(limits), CASE(address_space), CASE(data), CASE(other_process))
+MAIN(CASE(limits), CASE(address_space), CASE(data), CASE(locked), CASE(other_process))

@@ -346,6 +346,47 @@ static void events(void)
     CHECK(watched.seen[3].event == UFFD_EVENT_UNMAP && watched.seen[3].arg.remove.end == (uintptr_t)place + PAGE);
 }
 
+struct narrowed {
+    char *memory;
+    int ends[2];
+};
+
+static void *fill(void *argument)
+{
+    struct narrowed *narrowed = argument;
+    CHECK(write(narrowed->ends[1], narrowed->memory, 4 * PAGE) == 4 * (long)PAGE);
+    return NULL;
+}
+
+static void *narrow(void *argument)
+{
+    struct narrowed *narrowed = argument;
+    CHECK(fcntl(narrowed->ends[1], F_SETPIPE_SZ, PAGE) == (long)PAGE || errno == EBUSY);
+    return NULL;
+}
+
+/* A pipe is made smaller while a writer waits for what it copies. */
+static void narrowed(void)
+{
+    struct narrowed narrowed = { .memory = map(4 * PAGE, RW, ANON) };
+    int handler = open_handler(O_CLOEXEC, 0);
+    add(handler, narrowed.memory, 4 * PAGE, UFFDIO_REGISTER_MODE_MISSING);
+    OK(pipe2(narrowed.ends, O_NONBLOCK));
+    struct uffd_msg message;
+    static char page[PAGE], got[8 * PAGE];
+    pthread_t writer, resizer;
+    OK(pthread_create(&writer, NULL, fill, &narrowed));
+    CHECK(read(handler, &message, sizeof message) == sizeof message);
+    OK(pthread_create(&resizer, NULL, narrow, &narrowed));
+    usleep(50000);
+    for (size_t at = 0; at < 4; at++)
+        CHECK(copy(handler, narrowed.memory + at * PAGE, page, PAGE, 0) == (long long)PAGE);
+    OK(pthread_join(writer, NULL));
+    OK(pthread_join(resizer, NULL));
+    CHECK(write(narrowed.ends[1], page, PAGE) == (long)PAGE || errno == EAGAIN);
+    CHECK(read(narrowed.ends[0], got, sizeof got) >= 4 * (long)PAGE);
+}
+
 /* A task that waits for an answer can be killed. */
 static void killed(void)
 {
@@ -360,4 +401,5 @@ static void killed(void)
     /* The process ends while its thread reads. */
 }
 
-MAIN(CASE(errors), CASE(missing), CASE(protected), CASE(failing), CASE(exact), CASE(minor), CASE(poisoned), CASE(forks), CASE(events), CASE(killed))
+MAIN(CASE(errors), CASE(missing), CASE(protected), CASE(failing), CASE(exact), CASE(minor), CASE(poisoned), CASE(forks), CASE(events), CASE(narrowed),
+     CASE(killed))

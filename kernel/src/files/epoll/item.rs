@@ -7,7 +7,7 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use linux_raw_sys::general as abi;
 
 use super::Report;
-use crate::files::events::{ALWAYS, Events, Waiters, Watcher};
+use crate::files::events::{Events, Waiters, Watcher};
 use crate::files::open::OpenFile;
 use crate::sync::Mutex;
 
@@ -73,12 +73,16 @@ impl Item {
 
     /// What there is to report now.
     pub(super) fn events(&self) -> Events {
-        let asked = self.asked.load(Ordering::Acquire);
-        if asked & !OPTIONS == 0 {
-            // A one-shot item that has been reported.
+        self.events_of(self.asked.load(Ordering::Acquire))
+    }
+
+    fn events_of(&self, asked: u32) -> Events {
+        let asked = asked & !OPTIONS;
+        if asked == 0 {
+            // A one-shot item that has been reported, or one that was removed.
             return 0;
         }
-        self.file().map_or(0, |file| file.file().poll() & (asked & !OPTIONS | ALWAYS))
+        self.file().map_or(0, |file| file.file().poll() & asked)
     }
 
     /// Puts it on the list, unless it is there.
@@ -94,17 +98,24 @@ impl Item {
     /// It was taken off the list. Returns what to report, and puts it back if that may be repeated.
     pub(super) fn take_report(&self) -> Option<Report> {
         self.queued.store(false, Ordering::Release);
-        let events = self.events();
-        if events == 0 {
-            return None;
+        loop {
+            let asked = self.asked.load(Ordering::Acquire);
+            let report = (self.events_of(asked), self.data.load(Ordering::Relaxed));
+            if report.0 == 0 {
+                return None;
+            }
+            if asked & abi::EPOLLONESHOT == 0 {
+                if asked & abi::EPOLLET == 0 {
+                    self.queue();
+                }
+                return Some(report);
+            }
+            // Another task may have taken it off the list too: one of them reports it.
+            let done = asked & OPTIONS;
+            if self.asked.compare_exchange(asked, done, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+                return Some(report);
+            }
         }
-        let asked = self.asked.load(Ordering::Acquire);
-        if asked & abi::EPOLLONESHOT != 0 {
-            self.asked.fetch_and(OPTIONS, Ordering::AcqRel);
-        } else if asked & abi::EPOLLET == 0 {
-            self.queue();
-        }
-        Some((events, self.data.load(Ordering::Relaxed)))
     }
 }
 

@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 use super::Report;
 use super::item::{Item, Ready};
 use crate::errno::Errno;
-use crate::files::events::{Events, READABLE, Waiters, Watcher};
+use crate::files::events::{ALWAYS, Events, READABLE, Waiters, Watcher};
 use crate::files::open::{Closing, File, OpenFile};
 use crate::memory::list;
 use crate::sync::Mutex;
@@ -53,7 +53,7 @@ impl Epoll {
         if let Some(other) = file.file_as::<Self>() {
             other.inner.check_nesting(&self.inner, MOST_DEPTH)?;
         }
-        let item = Item::new(&self.inner.ready, file, asked, data);
+        let item = Item::new(&self.inner.ready, file, asked | ALWAYS, data);
         {
             let mut items = self.inner.items.lock();
             let key = key(descriptor, file);
@@ -81,7 +81,7 @@ impl Epoll {
     /// [`Errno::ENOENT`].
     pub fn change(&self, descriptor: u64, file: &OpenFile, asked: u32, data: u64) -> Result<(), Errno> {
         let item = self.inner.items.lock().get(&key(descriptor, file)).cloned().ok_or(Errno::ENOENT)?;
-        item.change(asked, data);
+        item.change(asked | ALWAYS, data);
         report_now(&item);
         Ok(())
     }

@@ -47,7 +47,7 @@ struct State {
 
 impl State {
     fn free(&self) -> usize {
-        self.capacity - self.bytes.len()
+        self.capacity.saturating_sub(self.bytes.len())
     }
 
     /// How many bytes a read may take at once: no more than those that files came with.
@@ -342,12 +342,15 @@ impl Pipe {
             return Err(Errno::EPERM);
         }
         let bytes = bytes.max(ATOMIC_BYTES).next_power_of_two();
+        // A writer copies as much as fits, and may sleep before it appends that: there must be room for it still.
+        let writing = self.writing.lock();
         let mut state = self.state.lock();
         if bytes < state.bytes.len() {
             return Err(Errno::EBUSY);
         }
         state.capacity = bytes;
         drop(state);
+        drop(writing);
         self.writers.notify();
         Ok(bytes)
     }

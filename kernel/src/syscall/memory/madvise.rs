@@ -9,6 +9,7 @@ use super::page_range;
 use crate::errno::Errno;
 use crate::memory::manager::{Space, manager};
 use crate::syscall::{Answer, Call};
+use crate::task::credentials::{self, Right};
 
 impl Call<'_> {
     /// `madvise`
@@ -64,7 +65,8 @@ fn known(advice: u32) -> Option<Advice> {
     })
 }
 
-/// Brings each page of a range in, and gives its frame to `end`.
+/// Brings each page of a range in, and gives its frame to `end`. The machine has less memory afterwards, which not every
+/// program may do.
 fn lose(
     space: &Space,
     start: VirtAddr,
@@ -75,6 +77,9 @@ fn lose(
         return Err(Errno::EINVAL);
     }
     let VirtRange { start: mut at, end: stop } = page_range(start, len).ok_or(Errno::EINVAL)?;
+    if at < stop {
+        credentials::check(Right::Administrate)?;
+    }
     while at < stop {
         let Some(leaf) = space.translate(at, Access::Read) else {
             space.fault(at, Access::Read).map_err(|_| Errno::EFAULT)?;

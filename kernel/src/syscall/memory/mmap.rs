@@ -148,6 +148,10 @@ impl Call<'_> {
     }
 
     fn map(&self, request: &MapRequest<'_>) -> Answer {
+        // As in Linux before the limits. The sum below overflows without it.
+        if request.len > self.memory.end().0 {
+            return Err(Errno::ENOMEM);
+        }
         if request.locked
             && let Some(limit) = self.lock_limit()?
         {

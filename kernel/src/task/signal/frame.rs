@@ -46,10 +46,12 @@ pub fn push(task: &Task, info: SigInfo, action: Action) -> Result<(), Errno> {
         let mut own = task.signals.0.lock();
         (own.saved_mask.take().unwrap_or(own.mask), own.alt_stack)
     };
-    let end = stack_end(user, action, alt_stack);
-    let fpu_at = end.checked_sub(vectors::BYTES).ok_or(Errno::EFAULT)? & !63;
+    // The program chooses the stack, so nothing about these addresses is certain.
+    let below = |end: u64, bytes: u64| end.checked_sub(bytes).ok_or(Errno::EFAULT);
+    let end = stack_end(user, action, alt_stack).ok_or(Errno::EFAULT)?;
+    let fpu_at = below(end, vectors::BYTES)? & !63;
     // A function finds its return address 8 bytes below a multiple of 16.
-    let at = (fpu_at.checked_sub(FRAME_BYTES).ok_or(Errno::EFAULT)? & !15) - 8;
+    let at = below(below(fpu_at, FRAME_BYTES)? & !15, 8)?;
 
     let words = encode(user, action, alt_stack, mask, fpu_at);
     let memory = UserMemory::of(task.space());
@@ -72,10 +74,10 @@ pub fn push(task: &Task, info: SigInfo, action: Action) -> Result<(), Errno> {
     Ok(())
 }
 
-fn stack_end(user: &UserContext, action: Action, alt_stack: AltStack) -> u64 {
+fn stack_end(user: &UserContext, action: Action, alt_stack: AltStack) -> Option<u64> {
     let rsp = user.registers.rsp;
     let switches = action.has(abi::SA_ONSTACK) && alt_stack.bytes != 0 && !alt_stack.is_used(rsp);
-    if switches { alt_stack.start + alt_stack.bytes } else { rsp.wrapping_sub(RED_ZONE) }
+    if switches { alt_stack.start.checked_add(alt_stack.bytes) } else { rsp.checked_sub(RED_ZONE) }
 }
 
 fn encode(user: &UserContext, action: Action, alt_stack: AltStack, mask: u64, fpu_at: u64) -> Words {

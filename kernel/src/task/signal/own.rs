@@ -32,6 +32,8 @@ pub struct Own {
     pub pending: Pending,
     /// What it blocks.
     pub mask: SignalSet,
+    /// What the call waits for in which it is (`sigtimedwait(2)`). None of it is ignored meanwhile.
+    pub awaited: SignalSet,
     /// The mask to restore after a call that changed it for its duration (`sigsuspend(2)`, `ppoll(2)`).
     pub saved_mask: Option<SignalSet>,
     /// Its stack for handlers.
@@ -62,6 +64,12 @@ impl OwnSignals {
     /// What the task blocks.
     pub fn mask(&self) -> SignalSet {
         self.0.lock().mask
+    }
+
+    /// What the task blocks, and what it waits for.
+    pub fn mask_and_awaited(&self) -> (SignalSet, SignalSet) {
+        let own = self.0.lock();
+        (own.mask, own.awaited)
     }
 
     /// Sets it, and returns the old one. Some signals cannot be blocked.

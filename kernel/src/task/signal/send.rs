@@ -15,19 +15,62 @@ use crate::task::thread::Task;
 const STOPS: SignalSet =
     set_of(abi::SIGSTOP) | set_of(abi::SIGTSTP) | set_of(abi::SIGTTIN) | set_of(abi::SIGTTOU);
 
-/// Sends a signal to a process: one of its tasks that does not block it will take it.
+/// Sends a signal to a process: a task that waits for it will take it, or one that does not block it.
 pub fn to_process(process: &Arc<Process>, info: SigInfo) {
     if is_handled_at_once(process, info) {
         return;
     }
-    let bit = set_of(info.signal);
-    let taker = process.threads.lock().iter().find(|thread| thread.signals.mask() & bit == 0).cloned();
-    if taker.is_some() && process.signals.action(info.signal).effect(info.signal) == Effect::Ignore {
+    if process.signals.action(info.signal).effect(info.signal) == Effect::Ignore
+        && takers(process, info.signal) == Takers::Open
+    {
         return;
     }
     process.signals.pending.lock().add(info);
-    if let Some(taker) = taker {
-        taker.signal_arrived();
+    // Asked only now: a task that unblocks the signal or waits for it later finds it pending.
+    wake_takers(process, info.signal);
+}
+
+/// Which tasks of a process could take a signal now.
+#[derive(PartialEq, Eq)]
+enum Takers {
+    /// None: all block it.
+    None,
+    /// Those that do not block it. None waits for it.
+    Open,
+    /// Those that wait for it.
+    Waiting,
+}
+
+fn takers(process: &Process, signal: u32) -> Takers {
+    let mut found = Takers::None;
+    for thread in process.threads.lock().iter() {
+        let (mask, awaited) = thread.signals.mask_and_awaited();
+        if awaited & set_of(signal) != 0 {
+            return Takers::Waiting;
+        }
+        if mask & set_of(signal) == 0 {
+            found = Takers::Open;
+        }
+    }
+    found
+}
+
+/// Wakes the tasks that wait for a signal. Without any, wakes the first one that does not block it.
+fn wake_takers(process: &Process, signal: u32) {
+    let threads = process.threads.lock();
+    let mut open = None;
+    let mut waits = false;
+    for thread in threads.iter() {
+        let (mask, awaited) = thread.signals.mask_and_awaited();
+        if awaited & set_of(signal) != 0 {
+            thread.signal_arrived();
+            waits = true;
+        } else if mask & set_of(signal) == 0 && open.is_none() {
+            open = Some(thread);
+        }
+    }
+    if let (false, Some(thread)) = (waits, open) {
+        thread.signal_arrived();
     }
 }
 
@@ -36,8 +79,9 @@ pub fn to_task(task: &Arc<Task>, info: SigInfo) {
     if is_handled_at_once(&task.process, info) {
         return;
     }
-    let blocked = task.signals.mask() & set_of(info.signal) != 0;
-    if !blocked && task.process.signals.action(info.signal).effect(info.signal) == Effect::Ignore {
+    let (mask, awaited) = task.signals.mask_and_awaited();
+    let keeps = (mask | awaited) & set_of(info.signal) != 0;
+    if !keeps && task.process.signals.action(info.signal).effect(info.signal) == Effect::Ignore {
         return;
     }
     task.signals.0.lock().pending.add(info);

@@ -34,13 +34,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#define CHECK(what) \
-    do { \
-        if (!(what)) { \
-            printf("line %d: %s (errno %d)\n", __LINE__, #what, errno); \
-            exit(1); \
-        } \
-    } while (0)
+#include "child.h"
 
 #define THREADS 4
 #define ROUNDS 1000
@@ -150,27 +144,6 @@ static void run_threads(void *(*work)(void *), int number)
         CHECK(pthread_create(&threads[i], NULL, work, (void *)i) == 0);
     for (int i = 0; i < number; i++)
         CHECK(pthread_join(threads[i], NULL) == 0);
-}
-
-/* Waits for a child and returns its status word. */
-static int status_of(pid_t child)
-{
-    int status;
-    CHECK(child > 0);
-    CHECK(waitpid(child, &status, 0) == child);
-    return status;
-}
-
-static int exits_with(pid_t child, int expected)
-{
-    int status = status_of(child);
-    return WIFEXITED(status) && WEXITSTATUS(status) == expected;
-}
-
-static int is_killed_by(pid_t child, int expected)
-{
-    int status = status_of(child);
-    return WIFSIGNALED(status) && WTERMSIG(status) == expected;
 }
 
 static void execute_child(char *program)

@@ -21,14 +21,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#define CHECK(what) \
-    do { \
-        if (!(what)) { \
-            printf("line %d: %s (errno %d)\n", __LINE__, #what, errno); \
-            fflush(stdout); \
-            _exit(1); \
-        } \
-    } while (0)
+#include "child.h"
 
 #define PAGE 4096UL
 #define ROUNDS 100
@@ -52,25 +45,6 @@ static pid_t forked(void)
     if (child == 0)
         limit();
     return child;
-}
-
-static int status_of(pid_t child)
-{
-    int status;
-    CHECK(waitpid(child, &status, 0) == child);
-    return status;
-}
-
-static int exits_with(pid_t child, int expected)
-{
-    int status = status_of(child);
-    return WIFEXITED(status) && WEXITSTATUS(status) == expected;
-}
-
-static int is_killed_by(pid_t child, int expected)
-{
-    int status = status_of(child);
-    return WIFSIGNALED(status) && WTERMSIG(status) == expected;
 }
 
 static void *pause_thread(void *unused)

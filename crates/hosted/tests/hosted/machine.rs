@@ -1,6 +1,6 @@
 //! The machine as the library sees it: memory, CPUs, contexts, locks.
 
-use std::sync::Barrier;
+use std::sync::mpsc::channel;
 
 use hosted::raw::RawMachine;
 use hosted::{Backing, FailurePlan, Hosted, HostedConfig, HostedError, MemoryRange};
@@ -153,19 +153,24 @@ fn one_thread_at_a_time_is_a_cpu() {
 /// H9.
 #[test]
 fn each_thread_finds_its_own_record() {
-    let machine = machine(2);
-    let both = Barrier::new(2);
-    std::thread::scope(|scope| {
-        for cpu in [CPU0, CpuId(1)] {
-            let (machine, both) = (&machine, &both);
-            scope.spawn(move || {
-                machine.run_on(cpu, || {
-                    both.wait();
-                    assert_eq!(machine.this_cpu(), cpu);
-                    both.wait();
-                });
-            });
-        }
+    let machine = &machine(2);
+    let ((here, arrived), (over, end)) = (channel(), channel::<()>());
+    let other = move || {
+        machine.run_on(CpuId(1), || {
+            here.send(()).expect("the other thread waits");
+            // An error: the other thread has looked.
+            let _ = end.recv();
+            machine.this_cpu()
+        })
+    };
+    machine.run_on(CPU0, || {
+        std::thread::scope(|scope| {
+            let other = scope.spawn(other);
+            arrived.recv().expect("it is a CPU");
+            let own = machine.this_cpu();
+            drop(over);
+            assert_eq!((own, other.join().expect("it ends")), (CPU0, CpuId(1)));
+        });
     });
 }
 

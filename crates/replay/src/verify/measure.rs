@@ -387,6 +387,17 @@ mod tests {
         assert_eq!(deal(more_than_it_took, &[faulted()], &mut measured), 0.0);
     }
 
+    #[test]
+    fn a_run_comes_after_the_script_and_the_rest() {
+        let before = |script, rest| Before { script: Some(OsStr::new(script)), rest };
+        let rest = Duration::from_millis(20);
+        let begun = Instant::now();
+        before("true", rest).each_run().unwrap();
+        assert!(begun.elapsed() >= rest);
+        let error = before("exit 3", Duration::ZERO).each_run().unwrap_err().to_string();
+        assert!(error.contains("--prepare 'exit 3' failed") && error.contains('3'), "{error}");
+    }
+
     /// `java` under 64K and 2M always ran behind 2M, and took 5 % longer than under 64K alone; behind 64K it took no longer.
     #[test]
     fn no_set_always_runs_behind_the_same_one() {

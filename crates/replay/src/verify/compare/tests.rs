@@ -37,6 +37,9 @@ fn a_time_in_faults_has_what_samples_do_not_see() {
         Verdict::Missed,
         "however much runs differ"
     );
+    let twenty_short = [ms; 20];
+    assert_eq!(Figure::of_time(6 * ms / 5, &twenty_short, 0).verdict, Verdict::Missed, "0.2 ms are 20 %");
+    assert_eq!(Figure::of_time(6 * ms / 5, &twenty_short[..2], 0).verdict, Verdict::WithinGrain);
 }
 
 #[test]

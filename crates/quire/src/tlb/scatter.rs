@@ -15,9 +15,9 @@ use crate::memmap::FrameMask;
 use crate::platform::TablePlatform;
 
 /// Bits by which one pass sorts, at most.
-const DIGIT: u32 = 8;
+const DIGIT: u32 = 9;
 /// The base-two logarithm of the number of blocks that need no sorting.
-const FEW_BITS: u32 = 3;
+const FEW_BITS: u32 = 4;
 /// Places at which a table is examined to find whether its entries are scattered.
 const SAMPLES: usize = 8;
 /// A run shorter than this costs more on its own than its frames cost in order.
@@ -99,34 +99,48 @@ impl<'a> Scattered<'a> {
     }
 
     /// Sorts frames whose block numbers differ in the lowest `bits` bits alone, and counts them down.
-    /// Recurses once per digit of a block number.
+    /// Recurses once per digit of a block number. Only one array of a kibibyte stays on the stack meanwhile.
     fn sort<P: TablePlatform>(&self, part: Range<usize>, bits: u32, release: &mut Release<'_, '_, P>) {
         if bits <= FEW_BITS || part.len() <= 1 {
             return self.release_few(part, release);
         }
-        let width = bits.min(DIGIT);
+        let width = (bits - FEW_BITS).min(DIGIT);
+        let mut ends = [0u16; 1 << DIGIT];
         let shift = u32::from(BLOCK_ORDER) + bits - width;
         let digit = |frame: u64| (frame >> shift) as usize & ((1 << width) - 1);
-        // Relative to the part: up to where each digit's frames are in place, and where they end.
-        let (mut done, mut ends) = ([0u16; 1 << DIGIT], [0u16; 1 << DIGIT]);
+        self.partition(part.clone(), &mut ends[..1 << width], digit, release);
+        let mut start = 0;
+        for &end in &ends[..1 << width] {
+            self.sort(part.start + start..part.start + usize::from(end), bits - width, release);
+            start = usize::from(end);
+        }
+    }
+
+    /// Sorts frames by one digit. Writes to `ends`, for each digit, where its frames end, from the start of
+    /// the part.
+    #[inline(never)]
+    fn partition<P: TablePlatform>(
+        &self,
+        part: Range<usize>,
+        ends: &mut [u16],
+        digit: impl Fn(u64) -> usize + Copy,
+        release: &mut Release<'_, '_, P>,
+    ) {
         part.clone().for_each(|at| ends[digit(self.get(at))] += 1);
         release.spend(0, part.len() as u64);
+        // Up to where each digit's frames are in place.
+        let mut done = [0u16; 1 << DIGIT];
         let mut sum = 0;
         for (end, done) in ends.iter_mut().zip(&mut done) {
             *done = sum;
             sum += *end;
             *end = sum;
         }
-        for bucket in 0..1 << width {
-            while done[bucket] < ends[bucket] {
+        for (bucket, &end) in ends.iter().enumerate() {
+            while done[bucket] < end {
                 let moved = self.settle(part.start, bucket, &mut done, digit);
                 release.spend(0, moved);
             }
-        }
-        let mut start = 0;
-        for &end in ends.iter().take(1 << width) {
-            self.sort(part.start + start..part.start + usize::from(end), bits - width, release);
-            start = usize::from(end);
         }
     }
 
@@ -151,6 +165,7 @@ impl<'a> Scattered<'a> {
     }
 
     /// Counts down frames of blocks whose numbers differ in the lowest few bits alone.
+    #[inline(never)]
     fn release_few<P: TablePlatform>(&self, part: Range<usize>, release: &mut Release<'_, '_, P>) {
         let Some(first) = part.clone().next() else { return };
         let base = Frame(self.get(first)).block().0 & !((1 << FEW_BITS) - 1);

@@ -10,13 +10,15 @@ use crate::platform::TablePlatform;
 use crate::tlb::{FlushBatch, MmuGather, Unmapped};
 
 impl<P: TablePlatform> PageTables<'_, '_, P> {
-    /// Clears the dirty bit of every leaf in the range, and the mark that depends on it. Until the caller
-    /// makes the flush that it owes, a store may go unnoticed. Shared.
+    /// Clears the dirty bit of every leaf in the range, and the marks that depend on it: what was stored to
+    /// since it was freed lazily must not be dropped. Until the caller makes the flush that it owes, a store
+    /// may go unnoticed. Shared.
     ///
     /// # Errors
     /// [`MapError::BadAddress`], [`MapError::OutOfMemory`]; nothing has changed then.
     pub(crate) fn clear_dirty(&self, range: VirtRange, owed: &mut FlushBatch) -> Result<(), MapError> {
-        let clear = |leaf: Entry| leaf.without(EntryFlags::DIRTY.union(EntryFlags::ZEROED));
+        let marks = EntryFlags::DIRTY.union(EntryFlags::ZEROED).union(EntryFlags::LAZY_FREE);
+        let clear = |leaf: Entry| if leaf.has(EntryFlags::DIRTY) { leaf.without(marks) } else { leaf };
         self.update_leaves(range, owed, clear, |before, _| before.has(EntryFlags::DIRTY))
     }
 

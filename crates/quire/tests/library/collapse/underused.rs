@@ -5,7 +5,7 @@ use hosted::{FailurePlan, HostedConfig};
 use quire::addr::{Order, VirtAddr};
 use quire::error::FaultError;
 use quire::stats::Stat;
-use quire::vm::{FolioPolicy, Splitter, Underused};
+use quire::vm::{Advice, FolioPolicy, Splitter, Underused};
 
 use crate::collapse::support::{BASE, HUGE, PAGE, check, copied, fill, is_large, leaf};
 use crate::collapse::world::{FORKS, MIB, Manager, anonymous, load, run, small, store, with_forks};
@@ -110,6 +110,28 @@ fn zeroes_are_the_last_reserve() {
                 assert_eq!((stored == 512, stored == 0), (limit == 400, limit == 511));
                 (0..4).for_each(|at| check(machine, mm, BASE + at * HUGE, |page| page == 9));
                 kept.into_iter().for_each(|frame| manager.pages().free_raw(frame, Order::FRAME).unwrap());
+            });
+        });
+    }
+}
+
+/// A folio that was freed lazily and stored to since keeps what was stored, whether it is split or only looked
+/// at: its leaves lose the dirty bit, so they must lose the mark too.
+#[test]
+fn stores_to_lazily_freed_memory_outlive_a_look_at_the_folio() {
+    for (limit, splits) in [(511, 0), (400, 1)] {
+        small(|machine, manager| {
+            manager.set_folio_policy(FolioPolicy::only(Order::BLOCK));
+            run(manager, |mm| {
+                mm.mmap(&anonymous(BASE, HUGE)).unwrap();
+                store(machine, mm, BASE + 3 * PAGE, 1).unwrap();
+                mm.madvise(VirtAddr(BASE), HUGE, Advice::Free).unwrap();
+                assert_eq!(mm.usage_of_all().lazy_free, HUGE);
+                store(machine, mm, BASE + 3 * PAGE, 7).unwrap();
+                assert_eq!(split(manager, limit).split, splits);
+                assert_eq!(mm.usage_of_all().lazy_free, 0);
+                manager.reclaim();
+                assert_eq!(load(machine, mm, BASE + 3 * PAGE), Ok(7));
             });
         });
     }

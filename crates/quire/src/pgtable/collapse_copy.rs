@@ -103,7 +103,8 @@ impl Copied {
     #[inline]
     fn has(&self, index: usize, entry: Entry) -> bool {
         if maps_frame(entry) {
-            self.pages.contains(index) && !entry.has(EntryFlags::DIRTY) && !entry.has(EntryFlags::ZEROED)
+            let since = EntryFlags::DIRTY.union(EntryFlags::ZEROED).union(EntryFlags::LAZY_FREE);
+            self.pages.contains(index) && entry.flags().intersection(since).is_empty()
         } else {
             self.zeroes.contains(index)
         }

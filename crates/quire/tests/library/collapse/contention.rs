@@ -122,44 +122,78 @@ fn what_was_zero_may_be_stored_to_at_any_moment() {
     );
 }
 
-/// Pages that are dropped beside a collapse, at any moment of it, read as zero afterwards: it must not bring
-/// over what it copied of them before.
-#[test]
-fn pages_that_are_dropped_while_they_are_copied_stay_dropped() {
-    let scene = |plan: InterruptPlan| {
-        let mut held = None;
-        with_manager(HostedConfig::new(64 * MIB).with_cpus(2), |machine, manager| {
-            manager.set_folio_policy(FolioPolicy::FRAMES);
-            let mm = manager.new_mm().expect("memory");
-            mm.mmap(&anonymous(BASE, HUGE)).expect("memory");
+/// Collapses 2 MiB, in which each page has its number and one, and is held up as the plan says while another
+/// CPU works on pages 100 to 109. Then each of these has one of the words that `may_have` allows. Returns
+/// how many moments there were, and whether the other CPU was done in time.
+fn beside_a_collapse(
+    plan: InterruptPlan,
+    work: impl Fn(&Hosted, &Space<'_>) -> Result<(), MmError> + Sync,
+    may_have: impl Fn(u64) -> bool,
+) -> (u64, bool) {
+    let mut held = None;
+    with_manager(HostedConfig::new(64 * MIB).with_cpus(2), |machine, manager| {
+        manager.set_folio_policy(FolioPolicy::FRAMES);
+        let mm = manager.new_mm().expect("memory");
+        mm.mmap(&anonymous(BASE, HUGE)).expect("memory");
+        mm.switch_in();
+        (0..512).for_each(|page| store(machine, &mm, BASE + page * PAGE, page + 1).expect("memory"));
+        mm.switch_out();
+        let collapse = || mm.madvise(VirtAddr(BASE), HUGE, Advice::Collapse);
+        let ran = held_up(machine, plan, PATIENCE, collapse, || {
             mm.switch_in();
-            (0..512).for_each(|page| store(machine, &mm, BASE + page * PAGE, page + 1).expect("memory"));
+            let done = work(machine, &mm);
             mm.switch_out();
-            let collapse = || mm.madvise(VirtAddr(BASE), HUGE, Advice::Collapse);
-            let drop = || {
-                mm.madvise(VirtAddr(BASE + 100 * PAGE), 10 * PAGE, Advice::DontNeed)?;
-                // The frame of zeroes comes by a leaf that no store has marked.
-                for page in 100..110 {
-                    mm.fault(VirtAddr(BASE + page * PAGE), Access::Read).expect("mapped");
-                }
-                Ok::<(), MmError>(())
-            };
-            let ran = held_up(machine, plan, PATIENCE, collapse, drop);
-            assert_eq!(ran.second, Ok(()));
-            mm.switch_in();
-            for page in 0..512 {
-                let expected = if (100..110).contains(&page) { 0 } else { page + 1 };
-                assert_eq!(load(machine, &mm, BASE + page * PAGE), Ok(expected), "page {page}, {plan:?}");
-            }
-            mm.switch_out();
-            mm.validate().expect("broken address space");
-            mm.exit();
-            held = Some((ran.calls, ran.in_time));
+            done
         });
-        held.expect("it ran")
-    };
+        assert_eq!(ran.second, Ok(()));
+        mm.switch_in();
+        for page in 0..512 {
+            let word = load(machine, &mm, BASE + page * PAGE).expect("mapped");
+            let right = if (100..110).contains(&page) { may_have(word) } else { word == page + 1 };
+            assert!(right, "page {page} has {word}, {plan:?}");
+        }
+        mm.switch_out();
+        mm.validate().expect("broken address space");
+        mm.exit();
+        held = Some((ran.calls, ran.in_time));
+    });
+    held.expect("it ran")
+}
+
+/// The same at sixty moments of a collapse.
+fn beside_a_collapse_at_moments(
+    work: impl Fn(&Hosted, &Space<'_>) -> Result<(), MmError> + Sync,
+    may_have: impl Fn(u64) -> bool,
+) {
+    let scene = |plan| beside_a_collapse(plan, &work, &may_have);
     let (calls, _) = scene(InterruptPlan::Count);
     let moments = (0..calls).step_by((calls / 60).max(1) as usize);
     let in_time = moments.filter(|&moment| scene(InterruptPlan::Nth(moment)).1).count();
     assert!(in_time > 10, "only at {in_time} moments of {calls} calls");
+}
+
+/// Pages that are dropped beside a collapse, at any moment of it, read as zero afterwards: it must not bring
+/// over what it copied of them before.
+#[test]
+fn pages_that_are_dropped_while_they_are_copied_stay_dropped() {
+    let drop = |_: &Hosted, mm: &Space<'_>| {
+        mm.madvise(VirtAddr(BASE + 100 * PAGE), 10 * PAGE, Advice::DontNeed)?;
+        // The frame of zeroes comes by a leaf that no store has marked.
+        for page in 100..110 {
+            mm.fault(VirtAddr(BASE + page * PAGE), Access::Read).expect("mapped");
+        }
+        Ok(())
+    };
+    beside_a_collapse_at_moments(drop, |word| word == 0);
+}
+
+/// What was stored beside a collapse and then freed lazily is there or is zero: the dirty bit is gone, but
+/// what was copied before the store must not come back.
+#[test]
+fn stores_that_were_freed_lazily_while_pages_are_copied_are_not_undone() {
+    let store_and_free = |machine: &Hosted, mm: &Space<'_>| {
+        (100..110).for_each(|page| store(machine, mm, BASE + page * PAGE, 7000).expect("mapped"));
+        mm.madvise(VirtAddr(BASE + 100 * PAGE), 10 * PAGE, Advice::Free)
+    };
+    beside_a_collapse_at_moments(store_and_free, |word| [0, 7000].contains(&word));
 }

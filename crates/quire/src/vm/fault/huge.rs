@@ -135,10 +135,13 @@ impl<'a, P: Platform> Faults<'a, '_, P> {
         let Some(leaf_size) = found.leaf_size() else { return Ok(Step::Again) };
         let (pages, size, leaf) = (self.memory.pages(), place.size, found.entry);
         let own = leaf.has(EntryFlags::ANON);
+        // In this order: a move marks the page before it counts down its leaves, one of which this count may
+        // miss. And it comes to this leaf after this task has released its lock.
+        let alone = own && pages.counts().mapcount(leaf.frame()) == 1;
         if own && pages.frames().is_huge_moving(leaf.frame()) {
             return Ok(Step::Again);
         }
-        if !vma.attributes.is_private() || own && pages.counts().mapcount(leaf.frame()) == 1 {
+        if !vma.attributes.is_private() || alone {
             if !self.tables().upgrade(addr.align_down(leaf_size.bytes()), leaf_size, leaf, STORED) {
                 return Ok(Step::Again);
             }

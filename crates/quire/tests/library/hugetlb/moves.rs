@@ -574,3 +574,33 @@ fn stores_at_every_moment_of_a_move_stay_with_their_process() {
         assert!(in_time > 5, "the stores waited in all rounds but {in_time}");
     });
 }
+
+/// A store for which a page is made writable in its last address space, held up at any moment while the page
+/// moves: the count of one may be of a page of which another address space has the new one already.
+#[test]
+fn a_page_that_moves_while_it_becomes_writable_stays_shared() {
+    let machine = HostedConfig::new(64 * MIB).with_cpus(2);
+    with_config(machine, Size2M, 6, |machine, manager| {
+        let scene = |moment| {
+            let mm = manager.new_mm().unwrap();
+            within(&mm, || {
+                mm.mmap(&private(BASE, 1)).unwrap();
+                store(machine, &mm, BASE, 10).unwrap();
+            });
+            let child = mm.fork().unwrap();
+            let old = frame_at(&mm, BASE);
+            let put = || within(&child, || store(machine, &child, BASE, 11).unwrap());
+            let (plan, patience) = (InterruptPlan::Nth(moment), Duration::from_millis(15));
+            let held = held_up(machine, plan, patience, put, || _ = manager.migrate(old));
+            let word = |mm: &Space<'_>| within(mm, || load(machine, mm, BASE).unwrap());
+            assert_eq!((word(&mm), word(&child)), (10, 11), "at moment {moment}");
+            child.exit();
+            mm.exit();
+            check(manager);
+            (held.calls, held.in_time)
+        };
+        let (calls, _) = scene(u64::MAX);
+        let in_time = (0..calls).filter(|&moment| scene(moment).1).count();
+        assert!(in_time > 5, "the move waited in all rounds but {in_time} of {calls}");
+    });
+}

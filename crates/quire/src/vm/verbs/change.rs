@@ -23,7 +23,7 @@ impl<P: Platform> AttributeChange<'_, '_, P> {
         change: impl FnMut(&mut VmaAttributes),
     ) -> Result<(), MmError> {
         let need = edit::splits(&space.tree, range);
-        if space.tree.len() + need > space.mapping_limit {
+        if need > 0 && space.tree.len() + need > space.mapping_limit {
             return Err(MmError::NoMemory);
         }
         let mut spares = self.memory.spares(need)?;

@@ -52,6 +52,12 @@ fn a_limit_is_reached_exactly_by_each_verb() {
         assert_eq!(mm.mprotect(VirtAddr(long + 0x1000), 0x1000, Protection::READ), Ok(()), "one");
         assert_eq!(mm.brk(VirtAddr(MIB + 0x1000)), VirtAddr(MIB + 0x1000), "a ninth");
         assert_eq!((count(mm), island(mm, 9)), (9, FULL));
+        assert_eq!(mm.mprotect(VirtAddr(BASE + 0x4000), 0x1000, Protection::NONE), Ok(()), "no cut");
+        assert_eq!(
+            (mm.mlock(VirtAddr(MIB), 0x1000, false), mm.munlockall()),
+            (Ok(()), Ok(())),
+            "none either"
+        );
         let child = mm.fork().unwrap();
         assert_eq!(island(&child, 9), FULL, "a child has its parent's limit");
         child.exit();

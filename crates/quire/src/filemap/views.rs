@@ -176,6 +176,22 @@ impl FileViews {
         self.avl.repair_upwards(view, None);
     }
 
+    /// The same, but what it showed before stays. Returns whether that is more.
+    pub fn show_more(
+        &mut self,
+        view: ViewPtr,
+        mapper: NonNull<Mapper>,
+        number: u64,
+        pages: Range<u64>,
+        addr: VirtAddr,
+    ) -> bool {
+        let before = self.avl.node(view).shown.map_or((pages.start, pages.end), |shown| shown.pages);
+        let both = pages.start.min(before.0)..pages.end.max(before.1);
+        let more = both != pages;
+        self.show(view, mapper, number, both, addr);
+        more
+    }
+
     /// Forgets a mapping, also one that is not known. The caller owns it.
     pub fn hide(&mut self, view: ViewPtr) {
         if self.avl.node_mut(view).shown.take().is_none() {

@@ -66,8 +66,19 @@ fn lockstep_with_a_set() {
                 let most = if random.below(8) == 0 { span } else { 4 };
                 let end = first + 1 + random.below(most);
                 let addr = (at as u64 + 1) << 30 | first << 12;
-                views.show(nodes[at], NonNull::from(mapper), mapper.number(), first..end, VirtAddr(addr));
-                shown[at] = Some((mapper.number(), first, addr, end));
+                let (mapper, number) = (NonNull::from(mapper), mapper.number());
+                let before = views.avl.node(nodes[at]).shown.filter(|_| random.below(2) == 0);
+                match before.map(|before| (first.min(before.pages.0), end.max(before.pages.1))) {
+                    None => {
+                        views.show(nodes[at], mapper, number, first..end, VirtAddr(addr));
+                        shown[at] = Some((number, first, addr, end));
+                    }
+                    Some(both) => {
+                        let more = views.show_more(nodes[at], mapper, number, first..end, VirtAddr(addr));
+                        assert_eq!(more, both != (first, end));
+                        shown[at] = Some((number, both.0, addr, both.1));
+                    }
+                }
                 model.extend(shown[at]);
             }
             let start = random.below(span + 4);

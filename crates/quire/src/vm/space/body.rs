@@ -1,11 +1,11 @@
 //! The part of an address space that never moves, so that files can point to it.
 
 use core::mem::{ManuallyDrop, MaybeUninit};
-use core::ops::{Deref, DerefMut};
+use core::ops::{Deref, DerefMut, Range};
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU16, Ordering};
 
-use crate::filemap::{Mapper, ViewPtr};
+use crate::filemap::{FileViews, Mapper, ViewPtr};
 use crate::hugetlb::HugeGroup;
 use crate::page_alloc::PageAllocator;
 use crate::pgtable::PageTables;
@@ -114,8 +114,25 @@ impl BodyBox {
     }
 
     /// Tells the files which of their mappings are new or changed. The lock is held for writing.
+    ///
+    /// A search in a file meanwhile must find this address space for every page that it maps (`vm/rmap`), and
+    /// pages may have passed from one mapping to another. So first each view gets what its mapping has now,
+    /// and keeps what it had. Only when all have theirs do views lose pages.
     pub(in crate::vm) fn show_changed<P: Platform>(&self, platform: &P, tree: &mut VmaTree) {
-        tree.show_changed(|view, vma| self.show(platform, view, vma));
+        let Some(ranges) = tree.take_changed() else { return };
+        let mut more = false;
+        tree.views_in(&ranges, |view, vma| {
+            self.with_views(platform, vma, |views, mapper, number, pages| {
+                more |= views.show_more(view, mapper, number, pages, vma.range.start);
+            });
+        });
+        if more {
+            tree.views_in(&ranges, |view, vma| {
+                self.with_views(platform, vma, |views, mapper, number, pages| {
+                    views.show(view, mapper, number, pages, vma.range.start);
+                });
+            });
+        }
     }
 
     /// Whether the file of a mapping knows its current place and pages.
@@ -125,11 +142,17 @@ impl BodyBox {
         file.node().views(platform).knows(view, self.mapper.number(), pages, vma.range.start)
     }
 
-    fn show<P: Platform>(&self, platform: &P, view: ViewPtr, vma: &Vma) {
+    /// Calls `change` with the views of the file of a mapping, this address space as views name it, and the
+    /// pages that the mapping shows. Does nothing for a mapping without a file.
+    fn with_views<P: Platform>(
+        &self,
+        platform: &P,
+        vma: &Vma,
+        change: impl FnOnce(&mut FileViews, NonNull<Mapper>, u64, Range<u64>),
+    ) {
         let Backing::File { file, page_offset } = &vma.attributes.backing else { return };
         let pages = *page_offset..page_offset.saturating_add(vma.range.pages());
-        let mapper = self.0.cast::<Mapper>();
-        file.node().views(platform).show(view, mapper, self.mapper.number(), pages, vma.range.start);
+        change(&mut file.node().views(platform), self.0.cast::<Mapper>(), self.mapper.number(), pages);
     }
 }
 

@@ -26,13 +26,15 @@ impl VmaTree {
         self.changed[at] = hull(self.changed[at]);
     }
 
-    /// Shows the mappings that may be new or changed since the last call, and their views.
+    /// Where mappings of files may be new or changed since the last call.
     #[inline]
-    pub fn show_changed(&mut self, mut show: impl FnMut(ViewPtr, &Vma)) {
-        if self.changed == [NOWHERE; 2] {
-            return;
-        }
-        for range in core::mem::replace(&mut self.changed, [NOWHERE; 2]) {
+    pub fn take_changed(&mut self) -> Option<[VirtRange; 2]> {
+        (self.changed != [NOWHERE; 2]).then(|| core::mem::replace(&mut self.changed, [NOWHERE; 2]))
+    }
+
+    /// Shows the mappings in these ranges, and their views.
+    pub fn views_in(&self, ranges: &[VirtRange], mut show: impl FnMut(ViewPtr, &Vma)) {
+        for range in ranges {
             let mut at = if range.is_empty() { None } else { self.ptr_from(range.start) };
             while let Some(here) = at.filter(|&at| self.avl.node(at).vma.range.start < range.end) {
                 show(view_of(here), &self.avl.node(here).vma);

@@ -43,7 +43,7 @@ const NOWHERE: VirtRange = VirtRange { start: VirtAddr(0), end: VirtAddr(0) };
 pub struct VmaTree {
     avl: Avl<VmaNode>,
     count: usize,
-    /// Where mappings of files were added or changed since [`Self::show_changed`].
+    /// Where mappings of files were added or changed since [`Self::take_changed`].
     changed: [VirtRange; 2],
 }
 

@@ -24,5 +24,6 @@ mod switch;
 mod threads;
 mod track;
 mod truncate;
+mod views;
 pub(crate) mod world;
 mod zeroes;

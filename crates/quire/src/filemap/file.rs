@@ -4,6 +4,7 @@ use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use super::pages::FilePages;
+use super::references::References;
 use super::views::FileViews;
 use crate::addr::Order;
 use crate::limits::FRAME_SIZE;
@@ -37,9 +38,10 @@ pub enum FileKind {
 /// # Invariants
 ///
 /// F1. A node lives as long as its count is above zero; each [`FileRef`] accounts for one.
-/// F2. The count of a node in the table falls to zero under the table's lock only, together with its removal.
+/// F2. A node leaves the table under the table's lock, while its last reference is the remover's; its count
+///     falls to zero only afterwards.
 pub struct FileNode {
-    references: AtomicU64,
+    references: References,
     /// The number of users ([`FileUse`]), and [`CLOSED`].
     users: AtomicU32,
     kind: FileKind,
@@ -96,7 +98,7 @@ impl FileNode {
     /// A node whose count accounts for its first reference.
     pub(crate) const fn new(kind: FileKind) -> Self {
         Self {
-            references: AtomicU64::new(1),
+            references: References::one(),
             users: AtomicU32::new(0),
             kind,
             bytes: AtomicU64::new(match kind {
@@ -175,7 +177,7 @@ impl FileNode {
 
     /// How many references there are.
     pub fn references(&self) -> u64 {
-        self.references.load(Ordering::Relaxed)
+        self.references.count()
     }
 
     /// Whether the file has users or is closed. Under the file's lock.
@@ -327,7 +329,7 @@ impl FileRef {
 
     /// One more reference to the same file.
     pub fn again(&self) -> Self {
-        self.node().references.fetch_add(1, Ordering::Relaxed);
+        self.node().references.add();
         Self(self.0)
     }
 
@@ -336,22 +338,22 @@ impl FileRef {
     /// # Errors
     /// The reference, if it is.
     pub(crate) fn give_back_unless_last(self) -> Result<(), Self> {
-        let references = &self.node().references;
-        let mut count = references.load(Ordering::Relaxed);
-        while count > 1 {
-            match references.compare_exchange_weak(count, count - 1, Ordering::AcqRel, Ordering::Relaxed) {
-                Ok(_) => return Ok(()),
-                Err(now) => count = now,
-            }
-        }
-        Err(self)
+        if self.node().references.give_back_unless_last() { Ok(()) } else { Err(self) }
+    }
+
+    /// The same; if it is the last one, `unlink` has taken the file out of the table that `lock` locks.
+    pub(super) fn give_back_or_unlink<G>(
+        self,
+        lock: impl FnOnce() -> G,
+        unlink: impl FnOnce(&G, *mut FileNode),
+    ) -> Result<(), Self> {
+        let unlink = |table: &G| unlink(table, self.as_ptr());
+        if self.node().references.give_back_or_unlink(lock, unlink) { Ok(()) } else { Err(self) }
     }
 
     /// Gives the reference back. Returns the node if this was the last one: the caller then owns it.
     pub fn give_back(self) -> Option<NonNull<FileNode>> {
-        let before = self.node().references.fetch_sub(1, Ordering::AcqRel);
-        debug_assert!(before > 0, "more references given back than taken");
-        (before == 1).then_some(self.0)
+        self.node().references.give_back().then_some(self.0)
     }
 
     /// The node's address, for comparison.

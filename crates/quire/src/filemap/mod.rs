@@ -29,6 +29,7 @@ mod pages;
 mod put;
 mod radix;
 mod reclaim;
+mod references;
 mod relocate;
 mod table;
 mod truncate;

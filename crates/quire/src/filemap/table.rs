@@ -7,6 +7,7 @@ use super::file::{FileKind, FileNode, FileRef};
 use super::radix::{NodeMemory, RadixNode};
 use crate::addr::{FrameRange, Order};
 use crate::error::{AllocError, InitError, MmError};
+use crate::limits::LOCK_HOLD_FRAMES;
 use crate::memmap::BootTable;
 use crate::page_alloc::{PageAllocator, TableFrames};
 use crate::platform::{FileId, FramePlatform, Platform};
@@ -134,11 +135,10 @@ impl FileTable {
     /// Gives a reference to a file of huge pages back. If it is the last one it comes back instead, and no walk
     /// over all files finds the file any more.
     pub(crate) fn withdraw<P: Platform>(&self, platform: &P, file: FileRef) -> Result<(), FileRef> {
-        file.give_back_unless_last().or_else(|file| {
-            let buckets = self.buckets.lock(platform);
-            // A walk may have found it just before.
-            file.give_back_unless_last().inspect_err(|file| unlink(&buckets[NAMELESS], file.as_ptr()))
-        })
+        file.give_back_or_unlink(
+            || self.buckets.lock(platform),
+            |buckets, node| unlink(&buckets[NAMELESS], node),
+        )
     }
 
     /// Gives a reference back. The last one writes dirty pages back and drops all pages.
@@ -147,31 +147,23 @@ impl FileTable {
     /// [`MmError::Io`] when a dirty page could not be written: its contents are lost, and the reference is
     /// given back.
     pub fn close<P: Platform>(&self, pages: &PageAllocator<'_, P>, file: FileRef) -> Result<(), MmError> {
-        let Err(file) = file.give_back_unless_last() else { return Ok(()) };
         let FileKind::Paged(name) = file.node().kind() else {
-            let buckets = self.buckets.lock(pages.platform());
-            if file.node().references() == 1 {
-                unlink(&buckets[NAMELESS], file.as_ptr());
-            }
-            let node = file.give_back();
-            drop(buckets);
-            self.finish(pages, node);
-            return Ok(());
+            return Ok(self.withdraw(pages.platform(), file).unwrap_or_else(|last| self.finish(pages, last)));
         };
+        let Err(mut last) = file.give_back_unless_last() else { return Ok(()) };
         loop {
-            let written = self.write_back(pages, file.node(), |_| {});
+            let written = self.write_back(pages, last.node(), |_| {});
             let buckets = self.buckets.lock(pages.platform());
-            let last = file.node().references() == 1;
-            // A task opened it, wrote to it and closed it meanwhile: once more.
-            if last && written.is_ok() && file.node().pages.lock(pages.platform()).dirty() > 0 {
+            // A task may have opened it meanwhile.
+            let Err(file) = last.give_back_unless_last() else { return written };
+            // Or opened it, written to it and closed it: once more.
+            if written.is_ok() && file.node().pages.lock(pages.platform()).dirty() > 0 {
+                last = file;
                 continue;
             }
-            if last {
-                unlink(&buckets[bucket_of(name)], file.as_ptr());
-            }
-            let node = file.give_back();
+            unlink(&buckets[bucket_of(name)], file.as_ptr());
             drop(buckets);
-            self.finish(pages, node);
+            self.finish(pages, file);
             return written;
         }
     }
@@ -246,21 +238,31 @@ impl FileTable {
         }
     }
 
-    /// Drops all pages of a file without references, and its node.
-    fn finish<P: Platform>(&self, pages: &PageAllocator<'_, P>, node: Option<NonNull<FileNode>>) {
-        let Some(at) = node else { return };
-        // SAFETY: F1, F2: the last reference gave the node to us alone.
-        let node = unsafe { at.as_ref() };
+    /// Gives the last reference to a file back that has left the table. Drops its pages, some at a time, and its
+    /// node.
+    fn finish<P: Platform>(&self, pages: &PageAllocator<'_, P>, file: FileRef) {
+        while self.drop_some(pages, file.node()) {
+            pages.platform().reschedule_point();
+        }
+        let Some(node) = file.give_back() else {
+            return debug_assert!(false, "the file has other references");
+        };
+        self.free_node(pages, node);
+    }
+
+    /// Drops pages of a file that no other task knows, as many as one hold of its lock may. Returns whether some
+    /// may be left.
+    fn drop_some<P: Platform>(&self, pages: &PageAllocator<'_, P>, node: &FileNode) -> bool {
         let mut cached = node.pages.lock(pages.platform());
         debug_assert!(node.huge_order().is_none() || cached.len() == 0, "huge pages go back to their pool");
-        self.count_cached(node.kind(), -(cached.len() as i64));
-        while let Some((index, page)) = cached.next(0) {
+        for _ in 0..LOCK_HOLD_FRAMES {
+            let Some((index, page)) = cached.next(0) else { return false };
             cached.remove(index, |memory| self.free_radix(pages, memory));
+            self.count_cached(node.kind(), -1);
             // SAFETY: invariant 1: the page cache held the frame, and names it no more.
             unsafe { pages.counts().release(FrameRange::folio(page.frame(), Order::FRAME)) };
         }
-        drop(cached);
-        self.free_node(pages, at);
+        true
     }
 
     fn free_node<P: Platform>(&self, pages: &PageAllocator<'_, P>, node: NonNull<FileNode>) {

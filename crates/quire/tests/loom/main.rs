@@ -71,10 +71,15 @@ mod cpu;
 #[allow(dead_code, unreachable_pub)]
 mod sync;
 
+#[allow(dead_code)]
+#[path = "../../src/filemap/references.rs"]
+mod counted;
+
 mod cpus;
 mod leases;
 mod lists;
 mod locks;
+mod references;
 mod sections;
 mod shootdown;
 mod stacks;

@@ -17,5 +17,5 @@ mod stack;
 pub use lease::Lease;
 pub use rwlock::RwLock;
 pub use sections::Sections;
-pub use spin::{RawLock, SpinLock};
+pub use spin::{RawLock, SpinGuard, SpinLock};
 pub use stack::Stack;

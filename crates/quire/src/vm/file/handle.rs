@@ -60,7 +60,7 @@ impl<'m, P: Platform> File<'m, P> {
     /// Shows the root of each address space that maps a page of the file, and the address, without private
     /// copies. The caller holds no lock.
     pub fn mappings(&self, page: u64, mut show: impl FnMut(Frame, VirtAddr)) {
-        let pages = page..page + 1;
+        let pages = page..page.saturating_add(1);
         ReverseMap::of(self.memory.sleepable()).each_mapper(self.node(), &pages, |found| {
             found.each_part(&pages, |_, range| {
                 let leaf = found.tables().lookup(range.start).entry;

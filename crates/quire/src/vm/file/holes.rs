@@ -24,12 +24,10 @@ impl<P: Platform> File<'_, P> {
     /// size stays. The caller holds no lock.
     ///
     /// # Errors
-    /// [`MmError::Invalid`] for a file of the pager, and for an empty range.
+    /// [`MmError::Invalid`] for a file of the pager, and for an empty range; [`MmError::Overflow`].
     pub fn punch_hole(&self, bytes: Range<u64>) -> Result<(), MmError> {
         let memory = self.memory().sleepable();
-        if bytes.is_empty() {
-            return Err(MmError::Invalid);
-        }
+        check_bytes(&bytes)?;
         match self.node().kind() {
             FileKind::Paged(_) => Err(MmError::Invalid),
             FileKind::Shmem { .. } => {
@@ -48,9 +46,7 @@ impl<P: Platform> File<'_, P> {
     /// [`MmError::NoMemory`] when there are no more pages: those before stay.
     pub fn allocate(&self, bytes: Range<u64>) -> Result<(), MmError> {
         let memory = self.memory().sleepable();
-        if bytes.is_empty() {
-            return Err(MmError::Invalid);
-        }
+        check_bytes(&bytes)?;
         match self.node().kind() {
             FileKind::Paged(_) => Err(MmError::Invalid),
             FileKind::Shmem { .. } => Holes::of(memory).fill(&self.node().resize(memory.platform()), bytes),
@@ -70,6 +66,14 @@ impl<P: Platform> File<'_, P> {
         let size = self.size();
         (offset < size).then(|| Holes::of(self.memory()).next_hole(self.node(), offset, size))
     }
+}
+
+/// A range of bytes of a file is not empty and ends where files may end.
+fn check_bytes(bytes: &Range<u64>) -> Result<(), MmError> {
+    if bytes.is_empty() {
+        return Err(MmError::Invalid);
+    }
+    if bytes.end > i64::MAX as u64 { Err(MmError::Overflow) } else { Ok(()) }
 }
 
 handle! { Holes of MmShared }
@@ -129,9 +133,6 @@ impl<P: Platform> Holes<'_, '_, P> {
     }
 
     fn fill(self, file: &FileResize<'_>, bytes: Range<u64>) -> Result<(), MmError> {
-        if bytes.end > i64::MAX as u64 {
-            return Err(MmError::Overflow);
-        }
         let before = file.node().size(self.platform());
         for index in bytes.start / FRAME_SIZE..bytes.end.div_ceil(FRAME_SIZE) {
             let filled = Reader::of(self.0).with_user(file.node(), |user| {

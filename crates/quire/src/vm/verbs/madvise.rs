@@ -1,11 +1,13 @@
 //! `madvise`: what a program says about its use of a range. File `advise.rs` has the advices that mappings keep.
 #![forbid(unsafe_code)]
 
+use core::ops::Range;
+
 use crate::addr::{VirtAddr, VirtRange};
 use crate::arch::Access;
 use crate::arch::Protection;
 use crate::error::{FaultError, MmError};
-use crate::filemap::FileKind;
+use crate::filemap::{FileKind, FileNode};
 use crate::limits::{BLOCK_SIZE, FRAME_SHIFT, FRAME_SIZE};
 use crate::pgtable::Zap;
 use crate::platform::Platform;
@@ -282,7 +284,8 @@ impl<P: Platform> Madvise<'_, '_, P> {
         outcome.and(covered)
     }
 
-    /// Reads the file pages of a range into the page cache. Pages that fail are left to their first access.
+    /// Reads the file pages of a range into the page cache. Shared memory that was never stored to stays as it
+    /// is, as in Linux, which reads only what it has written to swap.
     fn will_need(self, range: VirtRange) -> Result<(), MmError> {
         let (memory, mut at) = (self.memory, range.start);
         let mut covered = Ok(());
@@ -296,7 +299,7 @@ impl<P: Platform> Madvise<'_, '_, P> {
             };
             let part = vma.range.intersect(VirtRange::new(at, range.end));
             if let Backing::File { file, .. } = &vma.attributes.backing
-                && vma.attributes.huge_size().is_none()
+                && matches!(file.node().kind(), FileKind::Paged(_))
                 // Missing pages come from the handler alone.
                 && !vma.attributes.handler.catches(UserfaultModes::MISSING)
             {
@@ -304,19 +307,28 @@ impl<P: Platform> Madvise<'_, '_, P> {
                 let first = vma.file_page(part.start).unwrap_or(0);
                 // The pager is called without the lock.
                 drop(space);
-                let Some(used) = file.node().enter() else {
-                    memory.platform().relax();
-                    continue;
-                };
-                for page in first..first + part.pages() {
-                    match memory.files().page(memory.pages(), &used, page) {
-                        Err(FaultError::OutOfMemory) => return Err(MmError::NoMemory),
-                        Err(_) => break,
-                        Ok(_) => {}
-                    }
-                }
+                self.read_ahead(file.node(), first..first + part.pages());
             }
             at = part.end;
+        }
+    }
+
+    /// Reads pages of a file until one cannot be had. Those from there on are left to their first access.
+    fn read_ahead(self, file: &FileNode, pages: Range<u64>) {
+        let (memory, platform) = (self.memory, self.memory.platform());
+        for page in pages {
+            let used = loop {
+                match file.enter() {
+                    Some(used) => break used,
+                    None => platform.relax(),
+                }
+            };
+            let read = memory.files().page(memory.pages(), &used, page);
+            drop(used);
+            platform.reschedule_point();
+            if read.is_err() || platform.is_dying() {
+                return;
+            }
         }
     }
 

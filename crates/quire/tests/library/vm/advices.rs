@@ -128,3 +128,18 @@ fn a_mapping_never_allows_what_was_forbidden() {
         });
     });
 }
+
+/// As on Linux, which reads back only what it has written to swap.
+#[test]
+fn shared_memory_that_was_never_touched_is_not_read_ahead() {
+    small(|_, manager| {
+        let file = manager.shmem(16 * PAGE).unwrap();
+        run(manager, |mm| {
+            let backing = Backing::File { file: &file, page_offset: 0 };
+            mm.mmap(&MapRequest { sharing: Sharing::Shared, backing, ..anonymous(BASE, 16 * PAGE) }).unwrap();
+            mm.madvise(VirtAddr(BASE), 16 * PAGE, Advice::WillNeed).unwrap();
+            assert_eq!(file.resident(), 0);
+        });
+        drop(file);
+    });
+}

@@ -7,6 +7,8 @@ use hosted::{FailurePlan, Hosted, HostedConfig, SyntheticFiles};
 use quire::addr::VirtAddr;
 use quire::cpu::CpuId;
 use quire::error::{FaultError, MmError};
+use quire::hugetlb::HugeSize;
+use quire::limits::LOCK_HOLD_FRAMES;
 use quire::platform::FileId;
 use quire::vm::{Access, Advice, Backing, File, MapRequest, Remap, Sharing};
 
@@ -228,4 +230,32 @@ fn truncation_meets_faults_forks_and_exits() {
             mm.exit();
         });
     }
+}
+
+/// Invariant 7: the lock of a file is held for so many of its pages at most.
+#[test]
+fn a_file_that_is_closed_drops_some_pages_at_a_time() {
+    small(|machine, manager| {
+        let pages = 4 * LOCK_HOLD_FRAMES as u64;
+        let file = manager.shmem(pages * PAGE).unwrap();
+        file.allocate(0..pages * PAGE).unwrap();
+        assert_eq!(file.resident(), pages);
+        let before = machine.counters().reschedule_points;
+        drop(file);
+        assert_eq!((machine.counters().reschedule_points - before, manager.meminfo().shmem), (4, 0));
+    });
+}
+
+#[test]
+fn holes_end_where_files_may_end() {
+    small(|_, manager| {
+        for file in [manager.shmem(4 * PAGE), manager.huge_file(HugeSize::Size2M, 2 * MIB)] {
+            let file = file.unwrap();
+            for end in [1 << 63, u64::MAX] {
+                assert_eq!(file.punch_hole(end - 10..end), Err(MmError::Overflow));
+            }
+            file.punch_hole((1 << 63) - 10..(1 << 63) - 1).unwrap();
+            file.mappings(u64::MAX, |_, _| unreachable!("the file is not mapped"));
+        }
+    });
 }

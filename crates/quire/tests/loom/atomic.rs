@@ -225,6 +225,10 @@ impl AtomicU64 {
         ordered(order, |order| self.cell().fetch_add(by, order))
     }
 
+    pub(crate) fn fetch_sub(&self, by: u64, order: Ordering) -> u64 {
+        ordered(order, |order| self.cell().fetch_sub(by, order))
+    }
+
     pub(crate) fn fetch_update(
         &self,
         set: Ordering,

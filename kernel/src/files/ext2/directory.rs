@@ -243,11 +243,12 @@ impl Directory for Inode {
             core.add_links(target.number, 1)?;
         }
         core.add_links(node.number, 0)?;
-        drop(core);
         let name: Arc<[u8]> = Arc::from(name);
         self.places.lock().remove(&old_name);
         entry.set_place(to, name.clone());
         target.places.lock().insert(name, Arc::downgrade(entry));
+        // Only now: a task that makes the old name must not find this entry there.
+        drop(core);
         Ok(())
     }
 }

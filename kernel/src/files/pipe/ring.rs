@@ -132,6 +132,17 @@ impl Pipe {
         self.notify();
     }
 
+    /// Drops what it contains once its reader has gone for ever.
+    pub fn clear(&self) {
+        let mut state = self.state.lock();
+        let bytes = core::mem::take(&mut state.bytes);
+        state.taken += bytes.len() as u64;
+        let rights = core::mem::take(&mut state.rights);
+        drop(state);
+        // Without the lock: this may close files.
+        drop(rights);
+    }
+
     /// Whether it is open for reading.
     pub fn has_readers(&self) -> bool {
         self.state.lock().readers > 0

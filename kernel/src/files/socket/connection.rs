@@ -207,5 +207,7 @@ impl Drop for Connection {
             self.reset();
         }
         self.shut_down(READ | WRITE | DEAF);
+        // Files among them are closed, although the other side is still there.
+        self.input().clear();
     }
 }

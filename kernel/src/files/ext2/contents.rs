@@ -131,6 +131,10 @@ impl Inode {
     /// # Errors
     /// [`Errno::ENOSPC`], [`Errno::EFBIG`], [`Errno::EROFS`], [`Errno::EIO`].
     pub fn prepare(&self, start: u64, end: u64) -> Result<u64, Errno> {
+        self.fs.with_space(|| self.try_prepare(start, end))
+    }
+
+    fn try_prepare(&self, start: u64, end: u64) -> Result<u64, Errno> {
         let each = self.fs.geometry.block_bytes as u64;
         if end.div_ceil(each) > self.fs.geometry.most_blocks() {
             return Err(Errno::EFBIG);

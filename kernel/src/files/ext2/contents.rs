@@ -121,7 +121,7 @@ impl Inode {
             return Ok((block, false));
         }
         let before = index.checked_sub(1).map(|index| core.block_of(self.number, index, None)).transpose()?;
-        let near = before.flatten().map_or_else(|| core.near(self.number), |block| block + 1);
+        let near = before.flatten().map_or_else(|| core.near(self.number), |block| block.saturating_add(1));
         let block = core.block_of(self.number, index, Some(near))?.ok_or(Errno::EIO)?;
         Ok((block, true))
     }

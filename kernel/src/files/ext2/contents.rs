@@ -136,7 +136,7 @@ impl Inode {
 
     fn try_prepare(&self, start: u64, end: u64) -> Result<u64, Errno> {
         let each = self.fs.geometry.block_bytes as u64;
-        if end.div_ceil(each) > self.fs.geometry.most_blocks() {
+        if !self.fs.geometry.may_have(end) {
             return Err(Errno::EFBIG);
         }
         let mut unwritten = self.io.lock();
@@ -172,7 +172,7 @@ impl Inode {
     pub fn resize(&self, bytes: u64) -> Result<(), Errno> {
         let each = self.fs.geometry.block_bytes as u64;
         let mut unwritten = self.io.lock();
-        if bytes.div_ceil(each) > self.fs.geometry.most_blocks() {
+        if !self.fs.geometry.may_have(bytes) {
             return Err(Errno::EFBIG);
         }
         let mut core = self.fs.change()?;

@@ -167,6 +167,11 @@ impl Geometry {
         (DIRECT + numbers + numbers.pow(2) + numbers.pow(3)).min(u32::MAX.into())
     }
 
+    /// Whether a file may have so many bytes.
+    pub fn may_have(&self, bytes: u64) -> bool {
+        bytes.div_ceil(self.block_bytes as u64) <= self.most_blocks()
+    }
+
     /// The sector with which a block begins.
     pub fn sector(&self, block: u32) -> u64 {
         u64::from(block) * (self.block_bytes / crate::device::disk::SECTOR) as u64

@@ -50,6 +50,8 @@ impl Inode {
             put_u32(inode, at, now());
         }
         put_u16(inode, inode::LINKS, 1);
+        put_id(inode, inode::USER, new.owner.0);
+        put_id(inode, inode::GROUP, new.owner.1);
         match &new.kind {
             NewKind::Symlink(target) => write_link(core, number, target)?,
             NewKind::Other(Kind::Directory) => {

@@ -10,7 +10,7 @@ use super::inode::Inode;
 use super::rename;
 use crate::errno::Errno;
 use crate::files::dentry::Dentry;
-use crate::files::node::{Directory, Entry, Kind, New, NewKind, Node, Rename};
+use crate::files::node::{Directory, Entry, Kind, New, Node, Rename};
 use crate::memory::list;
 
 /// The most names of one node.
@@ -114,9 +114,9 @@ impl Directory for Inode {
         self.add(here, name, Inode::new(&self.fs, new)?)
     }
 
-    fn create_unnamed(&self, mode: u32, linkable: bool) -> Result<Arc<dyn Node>, Errno> {
+    fn create_unnamed(&self, new: New, linkable: bool) -> Result<Arc<dyn Node>, Errno> {
         self.check_alive()?;
-        let node = Inode::new(&self.fs, New { kind: NewKind::Other(Kind::Regular), mode })?;
+        let node = Inode::new(&self.fs, new)?;
         node.meta.lock().linkable = linkable;
         Ok(node)
     }

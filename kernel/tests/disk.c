@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/mount.h>
@@ -125,6 +126,118 @@ static void nameless(void) {
     CHECK(munmap(map, PAGE) == 0 && unlink("/mnt/other") == 0);
     close(3);
     CHECK(free_blocks() >= before - 1);
+}
+
+static volatile int is_done;
+
+static void *make_often(void *unused) {
+    while (!is_done) {
+        CHECK(mkdir("/mnt/often", 0755) == 0 && rmdir("/mnt/often") == 0);
+    }
+    return unused;
+}
+
+// Locks are kept by node. What a node is, a file system may have to wait for.
+static void locks(void) {
+    pthread_t thread;
+    int fd = make("/mnt/locked", 100, 'l');
+    CHECK(pthread_create(&thread, NULL, make_often, NULL) == 0);
+    for (int round = 0; round < 2000; round++) {
+        struct flock lock = { .l_type = F_WRLCK, .l_whence = SEEK_SET, .l_len = 10 };
+        CHECK(fcntl(fd, F_SETLK, &lock) == 0);
+        lock.l_type = F_RDLCK;
+        CHECK(fcntl(fd, F_OFD_GETLK, &lock) == 0 && lock.l_type == F_WRLCK && lock.l_pid == getpid());
+        lock = (struct flock){ .l_type = F_UNLCK, .l_whence = SEEK_SET, .l_len = 5 };
+        CHECK(fcntl(fd, F_SETLK, &lock) == 0 && close(dup(fd)) == 0);
+    }
+    is_done = 1;
+    CHECK(pthread_join(thread, NULL) == 0 && close(fd) == 0 && unlink("/mnt/locked") == 0);
+}
+
+// Files that are gone give way to those that grow, and to new names.
+static void deleted(void) {
+    int full = open("/mnt/full", O_RDWR | O_CREAT, 0644), fd = make("/mnt/grows", 0, 0), count = 0;
+    static char chunk[64 * 1024];
+    CHECK(full >= 0 && mkdir("/mnt/names", 0755) == 0);
+    for (int round = 0; round < 2; round++) {
+        while (write(full, chunk, sizeof chunk) > 0) {
+        }
+        FAILS(write(fd, chunk, sizeof chunk), ENOSPC);
+        CHECK(unlink("/mnt/full") == 0 && close(full) == 0);
+        if (round == 0) {
+            CHECK(write(fd, chunk, sizeof chunk) == sizeof chunk);
+            full = open("/mnt/full", O_RDWR | O_CREAT, 0644);
+            continue;
+        }
+        // More names than the directory's block has room for.
+        for (char path[300]; count < 40; count++) {
+            snprintf(path, sizeof path, "/mnt/names/%0200d", count);
+            CHECK(link("/mnt/grows", path) == 0);
+        }
+    }
+    CHECK(unlink("/mnt/grows") == 0);
+}
+
+// A size that no file can have.
+static void large(void) {
+    int fd = make("/mnt/large", 10, 'l');
+    FAILS(ftruncate(fd, 1L << 45), EFBIG);
+    FAILS(truncate("/mnt/large", 1L << 45), EFBIG);
+    struct stat stat;
+    CHECK(fstat(fd, &stat) == 0 && stat.st_size == 10 && close(fd) == 0 && unlink("/mnt/large") == 0);
+}
+
+static int owned_by(const char *path, unsigned user, unsigned group) {
+    struct stat stat;
+    CHECK(lstat(path, &stat) == 0);
+    return stat.st_uid == user && stat.st_gid == group;
+}
+
+// What a user makes is the user's. A directory with set-group-ID passes on its group, and the bit to directories.
+static void owners(void) {
+    CHECK(mkdir("/mnt/user", 0777) == 0 && chmod("/mnt/user", 0777) == 0);
+    CHECK(setresgid(-1, 70002, -1) == 0 && setresuid(-1, 70001, -1) == 0);
+    CHECK(close(make("/mnt/user/file", 0, 0)) == 0 && owned_by("/mnt/user/file", 70001, 70002));
+    CHECK(mkdir("/mnt/user/group", 0755) == 0 && owned_by("/mnt/user/group", 70001, 70002));
+    CHECK(setresuid(-1, 0, -1) == 0 && chown("/mnt/user/group", 0, 70003) == 0 && chmod("/mnt/user/group", 02777) == 0);
+    CHECK(setresuid(-1, 70001, -1) == 0);
+    CHECK(symlink("x", "/mnt/user/group/link") == 0 && owned_by("/mnt/user/group/link", 70001, 70003));
+    struct stat stat;
+    CHECK(mkdir("/mnt/user/group/below", 0755) == 0 && lstat("/mnt/user/group/below", &stat) == 0);
+    CHECK(stat.st_gid == 70003 && stat.st_mode == (S_IFDIR | 02755));
+    CHECK(setresuid(-1, 0, -1) == 0 && setresgid(-1, 0, -1) == 0);
+}
+
+static volatile int is_renamed;
+
+static void *rename_often(void *unused) {
+    for (int i = 0; i < 3000; i++) {
+        CHECK(rename("/mnt/raced/a", "/mnt/raced/b") == 0);
+        while (renameat2(AT_FDCWD, "/mnt/raced/b", AT_FDCWD, "/mnt/raced/a", RENAME_NOREPLACE) != 0) {
+            CHECK(errno == EEXIST);
+        }
+    }
+    is_renamed = 1;
+    return unused;
+}
+
+// A name that became free while a file got another one leads to what is made there, not to that file.
+static void raced(void) {
+    pthread_t thread;
+    CHECK(mkdir("/mnt/raced", 0755) == 0 && close(make("/mnt/raced/a", 10, 'a')) == 0);
+    CHECK(pthread_create(&thread, NULL, rename_often, NULL) == 0);
+    while (!is_renamed) {
+        int fd = open("/mnt/raced/a", O_RDWR | O_CREAT | O_EXCL, 0644);
+        if (fd < 0) {
+            CHECK(errno == EEXIST);
+            continue;
+        }
+        struct stat made, found;
+        CHECK(fstat(fd, &made) == 0 && made.st_size == 0);
+        CHECK(lstat("/mnt/raced/a", &found) == 0 && found.st_ino == made.st_ino);
+        CHECK(close(fd) == 0 && unlink("/mnt/raced/a") == 0);
+    }
+    CHECK(pthread_join(thread, NULL) == 0);
 }
 
 static void names(void) {
@@ -247,8 +360,6 @@ static void ahead(void) {
     }
 }
 
-static volatile int is_done;
-
 static void *touch(void *unused) {
     while (!is_done) {
         char *map = mmap(NULL, 2 * MIB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -309,7 +420,8 @@ int main(int count, char **words) {
     } cases[] = {
         { "mapped", mapped }, { "truncated", truncated }, { "full", full },     { "nameless", nameless },
         { "names", names },   { "device", device },       { "broken", broken }, { "interrupts", interrupts },
-        { "pressure", pressure }, { "ahead", ahead },
+        { "pressure", pressure }, { "ahead", ahead },     { "locks", locks },   { "deleted", deleted },
+        { "large", large },   { "owners", owners },       { "raced", raced },
     };
     for (int word = 1; word < count; word++) {
         int found = 0;

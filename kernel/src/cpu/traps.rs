@@ -2,10 +2,10 @@
 
 use quire_interop::user_memory::fixup;
 use spin::Once;
-use x86_64::VirtAddr;
 use x86_64::instructions::port::Port;
 use x86_64::registers::control::Cr2;
 use x86_64::structures::idt::{Entry, HandlerFunc, InterruptDescriptorTable};
+use x86_64::{PrivilegeLevel, VirtAddr};
 
 use super::registers::Registers;
 use super::segments::{FATAL_STACK, NMI_STACK};
@@ -14,6 +14,8 @@ use super::{area, interrupts, stop};
 
 /// The vector of interrupts that cannot be masked.
 const NMI: u64 = 2;
+/// The vector of `int3`, which programs may execute: debuggers and sanitizers do.
+const BREAKPOINT: usize = 3;
 /// The vector of page faults.
 pub const PAGE_FAULT: u64 = 14;
 
@@ -30,6 +32,9 @@ pub fn load() {
             // SAFETY: X7: each stub is the entry of its vector; fatal ones have a stack.
             unsafe {
                 let options = entry.set_handler_addr(VirtAddr::new(stub as u64));
+                if vector == BREAKPOINT {
+                    options.set_privilege_level(PrivilegeLevel::Ring3);
+                }
                 if vector == NMI as usize {
                     options.set_stack_index(NMI_STACK);
                 } else if vector < 32 && FATAL >> vector & 1 == 1 {

@@ -2,11 +2,26 @@
 
 use linux_raw_sys::general as abi;
 
+use crate::errno::Errno;
 use crate::task::sched;
+use crate::task::signal::info::SigInfo;
+use crate::task::signal::send;
 
 /// The largest file that it may write (`RLIMIT_FSIZE`).
 pub fn file_size() -> u64 {
     limit(abi::RLIMIT_FSIZE).min(i64::MAX as u64)
+}
+
+/// Fails with a signal if a file of this size is larger than the running process may write.
+///
+/// # Errors
+/// [`Errno::EFBIG`].
+pub fn check_file_size(bytes: u64) -> Result<(), Errno> {
+    if bytes <= file_size() {
+        return Ok(());
+    }
+    send::to_task(&sched::current(), SigInfo::kernel(abi::SIGXFSZ));
+    Err(Errno::EFBIG)
 }
 
 /// One more than the largest descriptor that it may have (`RLIMIT_NOFILE`).

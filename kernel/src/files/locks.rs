@@ -80,6 +80,7 @@ impl Lock {
     }
 }
 
+/// The node of a file. Without the lock of the table: a file system may read its disk for the attributes.
 fn key(file: &OpenFile) -> NodeKey {
     let attributes = file.attributes();
     (attributes.fs, attributes.number)
@@ -113,11 +114,12 @@ pub fn acquire(file: &OpenFile, lock: Lock, waits: bool) -> Result<(), Errno> {
 /// # Errors
 /// [`Errno::ENOLCK`] without memory: what is left on both sides of the range may need some.
 pub fn release(file: &OpenFile, lock: Lock) -> Result<(), Errno> {
+    let key = key(file);
     let mut locks = LOCKS.lock();
-    if let Some(held) = locks.get_mut(&key(file)) {
+    if let Some(held) = locks.get_mut(&key) {
         replace(held, &lock, false)?;
         if held.is_empty() {
-            locks.remove(&key(file));
+            locks.remove(&key);
         }
     }
     drop(locks);
@@ -155,13 +157,9 @@ fn replace(held: &mut Vec<Lock>, lock: &Lock, keep: bool) -> Result<bool, Errno>
 
 /// The first lock of another owner that is in the way of this one.
 pub fn conflict(file: &OpenFile, lock: &Lock) -> Option<Lock> {
+    let key = key(file);
     let locks = LOCKS.lock();
-    locks
-        .get(&key(file))?
-        .iter()
-        .filter(|other| other.conflicts(lock))
-        .min_by_key(|other| other.start)
-        .copied()
+    locks.get(&key)?.iter().filter(|other| other.conflicts(lock)).min_by_key(|other| other.start).copied()
 }
 
 /// An open file is gone, and with it its locks.
@@ -175,11 +173,12 @@ pub fn release_process_locks(table: &FileTable, file: &Arc<OpenFile>) {
 }
 
 fn release_owner(file: &OpenFile, owner: Owner) {
-    let mut locks = LOCKS.lock();
-    if locks.is_empty() {
+    // Most files are closed while there is no lock at all. One that this owner has is in the table by now.
+    if LOCKS.lock().is_empty() {
         return;
     }
     let key = key(file);
+    let mut locks = LOCKS.lock();
     let Some(held) = locks.get_mut(&key) else { return };
     let before = held.len();
     held.retain(|lock| lock.owner != owner);

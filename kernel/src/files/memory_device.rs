@@ -3,6 +3,7 @@
 use super::io::{Chunk, Sink, Source};
 use super::open::{File, Io, Mapping};
 use crate::errno::Errno;
+use crate::task::sched;
 
 /// Takes everything, and gives nothing.
 pub struct Null;
@@ -53,7 +54,7 @@ fn put_zeroes(to: &mut dyn Sink) -> Result<usize, Errno> {
         match to.put(&chunk[..part]) {
             Ok(put) => {
                 done += put;
-                if put < part {
+                if put < part || sched::call_shall_end() {
                     break;
                 }
             }

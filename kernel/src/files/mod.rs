@@ -32,7 +32,7 @@ mod ext2;
 pub mod generated;
 pub mod initramfs;
 pub mod io;
-mod limits;
+pub mod limits;
 pub mod locks;
 mod memory_device;
 pub mod mount;

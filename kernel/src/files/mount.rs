@@ -114,7 +114,7 @@ fn directory(parent: &Arc<Dentry>, name: &str, mode: u32) -> Result<(), Errno> {
 
 /// Makes an entry unless there is one.
 fn make(parent: &Arc<Dentry>, name: &str, kind: NewKind, mode: u32) -> Result<(), Errno> {
-    match parent.node().directory()?.create(parent, name.as_bytes(), New { kind, mode }) {
+    match parent.node().directory()?.create(parent, name.as_bytes(), New::own(kind, mode)) {
         Ok(_) | Err(Errno::EEXIST) => Ok(()),
         Err(errno) => Err(errno),
     }

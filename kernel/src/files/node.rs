@@ -10,6 +10,7 @@ use linux_raw_sys::general as abi;
 use super::dentry::Dentry;
 use super::open::{File, Opening};
 use crate::errno::Errno;
+use crate::task::credentials;
 
 /// What a node is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -149,6 +150,32 @@ pub struct New {
     pub kind: NewKind,
     /// Its permissions, without those that the umask takes.
     pub mode: u32,
+    /// Its user and its group.
+    pub owner: (u32, u32),
+}
+
+impl New {
+    /// One of the running process, wherever it is made.
+    pub fn own(kind: NewKind, mode: u32) -> Self {
+        Self { kind, mode, owner: credentials::owner() }
+    }
+
+    /// One that the running process makes in a directory. With set-group-ID the directory passes on its group, and the bit
+    /// to directories. Programs get it from members of the group only.
+    pub fn within(directory: &Attributes, kind: NewKind, mode: u32) -> Self {
+        let mut new = Self::own(kind, mode);
+        if directory.mode & abi::S_ISGID == 0 {
+            return new;
+        }
+        new.owner.1 = directory.gid;
+        const PROGRAM: u32 = abi::S_ISGID | abi::S_IXGRP;
+        if matches!(new.kind, NewKind::Other(Kind::Directory)) {
+            new.mode |= abi::S_ISGID;
+        } else if mode & PROGRAM == PROGRAM && !credentials::own().may_set_group(directory.gid) {
+            new.mode &= !abi::S_ISGID;
+        }
+        new
+    }
 }
 
 /// What to make.
@@ -265,7 +292,7 @@ pub trait Directory {
     ///
     /// # Errors
     /// [`Errno::EOPNOTSUPP`] where this is not possible.
-    fn create_unnamed(&self, _mode: u32, _linkable: bool) -> Result<Arc<dyn Node>, Errno> {
+    fn create_unnamed(&self, _new: New, _linkable: bool) -> Result<Arc<dyn Node>, Errno> {
         Err(Errno::EOPNOTSUPP)
     }
 

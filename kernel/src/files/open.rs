@@ -284,11 +284,19 @@ impl OpenFile {
     /// # Errors
     /// [`Errno::EBADF`] if it was not opened for reading, and as [`File::read`].
     pub fn read(&self, to: &mut dyn Sink) -> Result<usize, Errno> {
+        self.read_as(to, self.io())
+    }
+
+    /// The same with the behaviour that a call asks for.
+    ///
+    /// # Errors
+    /// As [`Self::read`].
+    pub fn read_as(&self, to: &mut dyn Sink, io: Io) -> Result<usize, Errno> {
         self.check_read()?;
         if !self.file.is_seekable() {
-            return self.file.read(&mut 0, to, self.io());
+            return self.file.read(&mut 0, to, io);
         }
-        self.file.read(&mut self.position.lock(), to, self.io())
+        self.file.read(&mut self.position.lock(), to, io)
     }
 
     /// Writes at the position.
@@ -296,11 +304,19 @@ impl OpenFile {
     /// # Errors
     /// [`Errno::EBADF`] if it was not opened for writing, and as [`File::write`].
     pub fn write(&self, from: &mut dyn Source) -> Result<usize, Errno> {
+        self.write_as(from, self.io())
+    }
+
+    /// The same with the behaviour that a call asks for.
+    ///
+    /// # Errors
+    /// As [`Self::write`].
+    pub fn write_as(&self, from: &mut dyn Source, io: Io) -> Result<usize, Errno> {
         self.check_write()?;
         if !self.file.is_seekable() {
-            return self.file.write(&mut 0, from, self.io());
+            return self.file.write(&mut 0, from, io);
         }
-        self.file.write(&mut self.position.lock(), from, self.io())
+        self.file.write(&mut self.position.lock(), from, io)
     }
 
     /// Reads at an offset.

@@ -10,6 +10,7 @@ use super::io::{Chunk, Sink, Source};
 use super::open::{File, Io};
 use crate::errno::Errno;
 use crate::sync::Mutex;
+use crate::task::sched;
 
 /// The bit of CPUID leaf 1, ECX, for RDRAND.
 const RDRAND: u32 = 1 << 30;
@@ -63,7 +64,7 @@ pub fn read(to: &mut dyn Sink) -> Result<usize, Errno> {
         match to.put(&chunk[..part]) {
             Ok(put) => {
                 done += put;
-                if put < part {
+                if put < part || sched::call_shall_end() {
                     break;
                 }
             }

@@ -22,8 +22,31 @@ pub struct FileTable {
 /// A descriptor.
 #[derive(Clone)]
 struct Descriptor {
-    file: Arc<OpenFile>,
+    /// `None` while it is reserved: for other calls it is closed, but not free.
+    file: Option<Arc<OpenFile>>,
     close_on_exec: bool,
+}
+
+/// A descriptor for a file that the call does not have yet. It is free again if the call fails.
+pub struct Reserved<'t> {
+    table: &'t FileTable,
+    at: usize,
+}
+
+impl Reserved<'_> {
+    /// Makes it stand for a file.
+    pub fn fill(self, file: Arc<OpenFile>, close_on_exec: bool) -> u64 {
+        self.table.slots.lock()[self.at] = Some(Descriptor { file: Some(file), close_on_exec });
+        core::mem::ManuallyDrop::new(self).at as u64
+    }
+}
+
+impl Drop for Reserved<'_> {
+    fn drop(&mut self) {
+        let mut slots = self.table.slots.lock();
+        slots[self.at] = None;
+        self.table.lowest.fetch_min(self.at, Ordering::Relaxed);
+    }
 }
 
 impl FileTable {
@@ -33,8 +56,8 @@ impl FileTable {
     /// [`Errno::EBADF`].
     pub fn get(&self, descriptor: u64) -> Result<Arc<OpenFile>, Errno> {
         let slots = self.slots.lock();
-        let slot = index(descriptor).and_then(|index| slots.get(index));
-        Ok(slot.and_then(Option::as_ref).ok_or(Errno::EBADF)?.file.clone())
+        let slot = index(descriptor).and_then(|index| slots.get(index)?.as_ref());
+        slot.and_then(|descriptor| descriptor.file.clone()).ok_or(Errno::EBADF)
     }
 
     /// Gives an open file the lowest free descriptor.
@@ -51,6 +74,19 @@ impl FileTable {
     /// [`Errno::EINVAL`] when `least` is beyond the limit, and as [`Self::add`].
     pub fn add_from(&self, least: u64, file: Arc<OpenFile>, close_on_exec: bool) -> Result<u64, Errno> {
         let least = index(least).filter(|index| *index < limits::descriptors()).ok_or(Errno::EINVAL)?;
+        Ok(self.take_from(least, Descriptor { file: Some(file), close_on_exec })? as u64)
+    }
+
+    /// Reserves the lowest free descriptor.
+    ///
+    /// # Errors
+    /// As [`Self::add`].
+    pub fn reserve(&self) -> Result<Reserved<'_>, Errno> {
+        let at = self.take_from(0, Descriptor { file: None, close_on_exec: false })?;
+        Ok(Reserved { table: self, at })
+    }
+
+    fn take_from(&self, least: usize, descriptor: Descriptor) -> Result<usize, Errno> {
         let mut slots = self.slots.lock();
         let lowest = self.lowest.load(Ordering::Relaxed);
         let start = least.max(lowest);
@@ -60,22 +96,25 @@ impl FileTable {
             return Err(Errno::EMFILE);
         }
         grow(&mut slots, free)?;
-        slots[free] = Some(Descriptor { file, close_on_exec });
+        slots[free] = Some(descriptor);
         if least <= lowest {
             self.lowest.store(free + 1, Ordering::Relaxed);
         }
-        Ok(free as u64)
+        Ok(free)
     }
 
     /// Makes a descriptor stand for an open file, whatever it stood for (`dup2`).
     ///
     /// # Errors
-    /// [`Errno::EBADF`] beyond the limit, [`Errno::ENOMEM`].
+    /// [`Errno::EBADF`] beyond the limit, [`Errno::EBUSY`] if it is reserved, [`Errno::ENOMEM`].
     pub fn set(&self, descriptor: u64, file: Arc<OpenFile>, close_on_exec: bool) -> Result<u64, Errno> {
         let at = index(descriptor).filter(|index| *index < limits::descriptors()).ok_or(Errno::EBADF)?;
         let mut slots = self.slots.lock();
         grow(&mut slots, at)?;
-        let old = slots[at].replace(Descriptor { file, close_on_exec });
+        if is_reserved(&slots[at]) {
+            return Err(Errno::EBUSY);
+        }
+        let old = slots[at].replace(Descriptor { file: Some(file), close_on_exec });
         drop(slots);
         self.closed(old);
         Ok(descriptor)
@@ -88,6 +127,9 @@ impl FileTable {
     pub fn close(&self, descriptor: u64) -> Result<(), Errno> {
         let mut slots = self.slots.lock();
         let at = index(descriptor).filter(|index| *index < slots.len()).ok_or(Errno::EBADF)?;
+        if is_reserved(&slots[at]) {
+            return Err(Errno::EBADF);
+        }
         let old = slots[at].take();
         self.lowest.fetch_min(at, Ordering::Relaxed);
         drop(slots);
@@ -154,7 +196,8 @@ impl FileTable {
         let slots = self.slots.lock();
         let mut copy = Vec::new();
         copy.try_reserve_exact(slots.len()).map_err(|_| Errno::ENOMEM)?;
-        copy.extend(slots.iter().map(|slot| slot.clone().filter(&keep)));
+        let keep = |descriptor: &Descriptor| descriptor.file.is_some() && keep(descriptor);
+        copy.extend(slots.iter().map(|slot| slot.clone().filter(keep)));
         Ok(Arc::new(Self { slots: Mutex::new(copy), lowest: AtomicUsize::new(0) }))
     }
 
@@ -179,13 +222,14 @@ impl FileTable {
     /// [`Errno::ENOMEM`].
     pub fn list(&self) -> Result<Vec<u64>, Errno> {
         let slots = self.slots.lock();
-        list::collect(slots.iter().zip(0..).filter(|(slot, _)| slot.is_some()).map(|(_, at)| at))
+        let is_open = |slot: &Option<Descriptor>| slot.is_some() && !is_reserved(slot);
+        list::collect(slots.iter().zip(0..).filter(|(slot, _)| is_open(slot)).map(|(_, at)| at))
     }
 
     /// A descriptor of this table no longer stands for a file. The table's lock is not held.
     fn closed(&self, old: Option<Descriptor>) {
-        if let Some(old) = old {
-            locks::release_process_locks(self, &old.file);
+        if let Some(file) = old.and_then(|old| old.file) {
+            locks::release_process_locks(self, &file);
         }
     }
 }
@@ -196,6 +240,10 @@ impl Drop for FileTable {
             self.closed(slot);
         }
     }
+}
+
+fn is_reserved(slot: &Option<Descriptor>) -> bool {
+    slot.as_ref().is_some_and(|descriptor| descriptor.file.is_none())
 }
 
 fn index(descriptor: u64) -> Option<usize> {

@@ -74,7 +74,7 @@ fn make(
         Kind::Symlink => NewKind::Symlink(file.bytes.into()),
         kind => NewKind::Other(kind),
     };
-    match target.create(directory, name, New { kind, mode }) {
+    match target.create(directory, name, New::own(kind, mode)) {
         Ok(place) => Ok(place.node().clone()),
         // A directory may stand in the archive behind its files.
         Err(Errno::EEXIST) => Ok(target.find(directory, name)?.node().clone()),
@@ -99,7 +99,7 @@ fn parent<'p>(root: &Arc<Dentry>, path: &'p [u8]) -> Result<Option<Entry<'p>>, E
         at = match directory.find(&at, name) {
             Ok(place) => place,
             Err(Errno::ENOENT) => {
-                let new = New { kind: NewKind::Other(Kind::Directory), mode: 0o755 };
+                let new = New::own(NewKind::Other(Kind::Directory), 0o755);
                 directory.create(&at, name, new)?
             }
             Err(errno) => return Err(errno),

@@ -56,12 +56,15 @@ pub struct New {
     pub huge: Option<HugeSize>,
     /// Reserve huge pages at once.
     pub reserve: bool,
+    /// Fail if another segment has the key.
+    pub exclusive: bool,
 }
 
 /// Makes a segment. Returns the one that got the key in the meantime, if there is one.
 ///
 /// # Errors
-/// [`Errno::ENOSPC`] when there are too many, [`Errno::ENOMEM`].
+/// [`Errno::EEXIST`] if there is one and the new one is exclusive; [`Errno::ENOSPC`] when there are too many,
+/// [`Errno::ENOMEM`].
 pub fn create(new: New) -> Result<Arc<Segment>, Errno> {
     let id = {
         let mut table = TABLE.lock();
@@ -97,7 +100,7 @@ fn insert(segment: Arc<Segment>, new: New) -> Result<Arc<Segment>, Errno> {
     if let Some(other) = table.find(new.key) {
         drop(table);
         drop(segment);
-        return Ok(other);
+        return if new.exclusive { Err(Errno::EEXIST) } else { Ok(other) };
     }
     if slot >= table.slots.len() {
         let more = slot + 1 - table.slots.len();

@@ -46,7 +46,9 @@ impl Default for ProgramLayout {
 pub struct Account {
     /// How much rather (1000) or never (-1000) the process is killed when memory is out.
     pub oom_score_adj: AtomicI32,
-    /// `PR_SET_NO_NEW_PRIVS`: no program that it executes gives it more rights, which none does here.
+    /// The least that a process without rights may set it to: what one with rights has set.
+    pub least_adj: AtomicI32,
+    /// `PR_SET_NO_NEW_PRIVS`: no program that it executes gives it more rights.
     pub no_new_privs: AtomicBool,
     /// Where its program is.
     pub program: Mutex<ProgramLayout>,
@@ -66,9 +68,11 @@ impl Account {
     /// That of a new child of a process with this one, or of the first process.
     pub fn for_child(parent: Option<&Self>) -> Self {
         let adj = parent.map_or(0, |parent| parent.oom_score_adj.load(Ordering::Relaxed));
+        let least_adj = parent.map_or(0, |parent| parent.least_adj.load(Ordering::Relaxed));
         let no_new_privs = parent.is_some_and(|parent| parent.no_new_privs.load(Ordering::Relaxed));
         Self {
             oom_score_adj: AtomicI32::new(adj),
+            least_adj: AtomicI32::new(least_adj),
             no_new_privs: AtomicBool::new(no_new_privs),
             program: Mutex::new(parent.map(|parent| parent.program.lock().clone()).unwrap_or_default()),
             usage: Usage::default(),

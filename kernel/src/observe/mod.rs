@@ -34,6 +34,7 @@ use alloc::vec::Vec;
 use core::fmt::{self, Write};
 
 use crate::errno::Errno;
+use crate::memory::manager::Space;
 use crate::task::process::Process;
 
 pub use account::{Account, ProgramLayout};
@@ -65,10 +66,10 @@ pub struct MachineFile {
     pub bytes: Option<Bytes>,
 }
 
-/// Reads bytes about a process from an offset; returns how many.
-pub type ProcessBytes = fn(&Arc<Process>, u64, &mut [u8]) -> Result<usize, Errno>;
+/// Reads bytes about a program's memory from an offset; returns how many.
+pub type SpaceBytes = fn(&Space, u64, &mut [u8]) -> Result<usize, Errno>;
 /// Stores bytes at an offset; returns how many.
-pub type ProcessStore = fn(&Arc<Process>, u64, &[u8]) -> Result<usize, Errno>;
+pub type SpaceStore = fn(&Space, u64, &[u8]) -> Result<usize, Errno>;
 /// Does what a text that is written to a process's file asks for.
 pub type ProcessControl = fn(&Arc<Process>, &str) -> Result<(), Errno>;
 
@@ -80,10 +81,12 @@ pub enum ProcessContent {
     Thread(fn(&Arc<Process>, u32, &mut dyn Write) -> fmt::Result),
     /// Bytes, likewise.
     Whole(fn(&Arc<Process>) -> Result<Vec<u8>, Errno>),
+    /// The same, about the memory of the program that the process ran when the file was opened, as all that follow.
+    Memory(fn(&Process, &Space) -> Result<Vec<u8>, Errno>),
     /// Bytes that are read at an offset.
-    At(ProcessBytes),
+    At(SpaceBytes),
     /// Bytes that are read at an offset, and written there.
-    Both(ProcessBytes, ProcessStore),
+    Both(SpaceBytes, SpaceStore),
     /// Nothing can be read.
     Nothing,
 }

@@ -17,6 +17,7 @@ use crate::errno::Errno;
 use crate::files::generated;
 use crate::memory::manager::{Space, manager};
 use crate::memory::user::UserMemory;
+use crate::task::credentials::{Right, check};
 use crate::task::process::Process;
 use crate::task::sched;
 
@@ -64,9 +65,17 @@ pub(super) static FILES: &[ProcessFile] = &[
     ),
     writable(text("comm", comm), 0o644, set_comm),
     writable(file("clear_refs", 0o200, ProcessContent::Nothing), 0o200, clear_refs),
-    file("cmdline", 0o444, ProcessContent::Whole(|process| strings(process, |program| &program.arguments))),
-    file("environ", 0o400, ProcessContent::Whole(|process| strings(process, |program| &program.environment))),
-    file("auxv", 0o400, ProcessContent::Whole(|process| strings(process, |program| &program.auxiliary))),
+    file("cmdline", 0o444, ProcessContent::Whole(arguments)),
+    file(
+        "environ",
+        0o400,
+        ProcessContent::Memory(|process, space| strings(process, space, |program| &program.environment)),
+    ),
+    file(
+        "auxv",
+        0o400,
+        ProcessContent::Memory(|process, space| strings(process, space, |program| &program.auxiliary)),
+    ),
     file("mem", 0o600, ProcessContent::Both(memory, store)),
     file("pagemap", 0o400, ProcessContent::At(pagemap)),
 ];
@@ -105,6 +114,13 @@ fn set_comm(process: &Arc<Process>, text: &str) -> Result<(), Errno> {
 fn set_oom_score_adj(process: &Arc<Process>, text: &str) -> Result<(), Errno> {
     let adj =
         text.trim().parse::<i32>().ok().filter(|adj| (-1000..=1000).contains(adj)).ok_or(Errno::EINVAL)?;
+    let may_lower = check(Right::ExceedLimits).is_ok();
+    if !may_lower && adj < process.account.least_adj.load(Ordering::Relaxed) {
+        return Err(Errno::EACCES);
+    }
+    if may_lower {
+        process.account.least_adj.store(adj, Ordering::Relaxed);
+    }
     process.account.oom_score_adj.store(adj, Ordering::Relaxed);
     Ok(())
 }
@@ -133,30 +149,28 @@ fn clear_soft_dirty(space: &Space) -> Result<(), Errno> {
     Ok(())
 }
 
-fn pagemap(process: &Arc<Process>, offset: u64, bytes: &mut [u8]) -> Result<usize, Errno> {
-    let Some(space) = process.space_handle() else { return Ok(0) };
-    proc::read_pagemap(&space, offset, bytes).map_err(|_| Errno::EINVAL)
+fn pagemap(space: &Space, offset: u64, bytes: &mut [u8]) -> Result<usize, Errno> {
+    proc::read_pagemap(space, offset, bytes).map_err(|_| Errno::EINVAL)
 }
 
 /// The program's memory by its addresses, as far as the program itself could read it.
-fn memory(process: &Arc<Process>, offset: u64, bytes: &mut [u8]) -> Result<usize, Errno> {
-    by_pages(process, offset, bytes.len(), |other, at, part| other.read(at, &mut bytes[part]))
+fn memory(space: &Space, offset: u64, bytes: &mut [u8]) -> Result<usize, Errno> {
+    by_pages(space, offset, bytes.len(), |other, at, part| other.read(at, &mut bytes[part]))
 }
 
 /// Stores to it, where the program itself could store.
-fn store(process: &Arc<Process>, offset: u64, bytes: &[u8]) -> Result<usize, Errno> {
-    by_pages(process, offset, bytes.len(), |other, at, part| other.write(at, &bytes[part]))
+fn store(space: &Space, offset: u64, bytes: &[u8]) -> Result<usize, Errno> {
+    by_pages(space, offset, bytes.len(), |other, at, part| other.write(at, &bytes[part]))
 }
 
 /// Copies up to the first page that cannot be used.
 fn by_pages(
-    process: &Process,
+    space: &Space,
     offset: u64,
     bytes: usize,
     mut copy: impl FnMut(&UserMemory<'_>, VirtAddr, Range<usize>) -> Result<(), Errno>,
 ) -> Result<usize, Errno> {
-    let Some(space) = process.space_handle() else { return Ok(0) };
-    let other = UserMemory::of_other(sched::current_ref().space(), &space);
+    let other = UserMemory::of_other(sched::current_ref().space(), space);
     let mut done = 0;
     while done < bytes {
         let at = offset.checked_add(done as u64).ok_or(Errno::EIO)?;
@@ -171,13 +185,21 @@ fn by_pages(
 }
 
 /// What stands in a part of the program's memory now: it may have changed its arguments to be seen here.
-fn strings(process: &Arc<Process>, part: fn(&ProgramLayout) -> &Range<VirtAddr>) -> Result<Vec<u8>, Errno> {
+fn strings(
+    process: &Process,
+    space: &Space,
+    part: fn(&ProgramLayout) -> &Range<VirtAddr>,
+) -> Result<Vec<u8>, Errno> {
     let range = part(&process.account.program.lock()).clone();
     let length = (range.end.0 - range.start.0) as usize;
-    let Some(space) = process.space_handle() else { return Ok(Vec::new()) };
     let mut bytes = Vec::new();
     bytes.try_reserve_exact(length).map_err(|_| Errno::ENOMEM)?;
     bytes.resize(length, 0);
-    UserMemory::of_other(sched::current_ref().space(), &space).read(range.start, &mut bytes)?;
+    UserMemory::of_other(sched::current_ref().space(), space).read(range.start, &mut bytes)?;
     Ok(bytes)
+}
+
+fn arguments(process: &Arc<Process>) -> Result<Vec<u8>, Errno> {
+    let Some(space) = process.space_handle() else { return Ok(Vec::new()) };
+    strings(process, &space, |program| &program.arguments)
 }

@@ -18,6 +18,7 @@ use crate::memory::manager::Space;
 use crate::memory::user::UserMemory;
 use crate::observe::ProgramLayout;
 use crate::observe::usage::note_arguments;
+use crate::task::credentials::{Credentials, EFFECTIVE, REAL};
 use crate::task::exec::Strings;
 use crate::task::sched;
 
@@ -42,7 +43,13 @@ const RANDOM: [u8; 16] = *b"not random at al";
 ///
 /// # Errors
 /// [`Errno::ENOMEM`], and [`Errno::E2BIG`] if the strings do not fit.
-pub fn build(space: &Space, loaded: &Loaded, strings: &Strings, path: &[u8]) -> Result<ProgramLayout, Errno> {
+pub fn build(
+    space: &Space,
+    loaded: &Loaded,
+    strings: &Strings,
+    path: &[u8],
+    credentials: &Credentials,
+) -> Result<ProgramLayout, Errno> {
     let bytes = script::size(&strings.arguments) + script::size(&strings.environment);
     if bytes > STRINGS_BYTES {
         return Err(Errno::E2BIG);
@@ -61,7 +68,8 @@ pub fn build(space: &Space, loaded: &Loaded, strings: &Strings, path: &[u8]) -> 
     let counted = [arguments.len() as u64].into_iter().chain(arguments);
     let mut words = list::collect(counted.chain([0]).chain(environment).chain([0]))?;
     let auxiliary = words.len() as u64 * 8;
-    list::append(&mut words, auxiliary_vector(loaded, name, random, platform).into_iter().flatten())?;
+    let entries = auxiliary_vector(loaded, credentials, [name, random, platform]);
+    list::append(&mut words, entries.into_iter().flatten())?;
     let stack = stack.push_words(&words)?;
     Ok(ProgramLayout {
         code: loaded.program.code.clone(),
@@ -101,8 +109,13 @@ fn bring_in_strings(space: &Space, strings: &Strings, path: &[u8]) {
     }
 }
 
-fn auxiliary_vector(loaded: &Loaded, name: VirtAddr, random: VirtAddr, platform: VirtAddr) -> [[u64; 2]; 18] {
+fn auxiliary_vector(
+    loaded: &Loaded,
+    credentials: &Credentials,
+    [name, random, platform]: [VirtAddr; 3],
+) -> [[u64; 2]; 19] {
     let program = &loaded.program;
+    let (users, groups) = (credentials.users.map(u64::from), credentials.groups.map(u64::from));
     [
         (aux::AT_PHDR, program.headers.0),
         (aux::AT_PHENT, PROGRAM_HEADER_BYTES),
@@ -111,10 +124,11 @@ fn auxiliary_vector(loaded: &Loaded, name: VirtAddr, random: VirtAddr, platform:
         (aux::AT_BASE, loaded.interpreter_base),
         (aux::AT_FLAGS, 0),
         (aux::AT_ENTRY, program.entry.0),
-        (aux::AT_UID, 0),
-        (aux::AT_EUID, 0),
-        (aux::AT_GID, 0),
-        (aux::AT_EGID, 0),
+        (aux::AT_UID, users[REAL]),
+        (aux::AT_EUID, users[EFFECTIVE]),
+        (aux::AT_GID, groups[REAL]),
+        (aux::AT_EGID, groups[EFFECTIVE]),
+        (aux::AT_SECURE, credentials.is_secure().into()),
         (aux::AT_PLATFORM, platform.0),
         (aux::AT_HWCAP, u64::from(__cpuid(1).edx)),
         (aux::AT_CLKTCK, CLOCK_TICKS),

@@ -24,6 +24,8 @@ pub enum Right {
     ReadAnyFile = 2,
     /// `CAP_FOWNER`
     OwnAnyFile = 3,
+    /// `CAP_FSETID`
+    KeepSetId = 4,
     /// `CAP_KILL`
     Kill = 5,
     /// `CAP_SETGID`
@@ -34,6 +36,8 @@ pub enum Right {
     LockMemory = 14,
     /// `CAP_IPC_OWNER`
     UseAnySegment = 15,
+    /// `CAP_SYS_CHROOT`
+    ChangeRoot = 18,
     /// `CAP_SYS_PTRACE`
     Trace = 19,
     /// `CAP_SYS_ADMIN`
@@ -42,6 +46,8 @@ pub enum Right {
     Nice = 23,
     /// `CAP_SYS_RESOURCE`
     ExceedLimits = 24,
+    /// `CAP_MKNOD`
+    MakeDevice = 27,
 }
 
 /// Sets of rights have a bit for each.
@@ -53,8 +59,10 @@ pub const ROOT: u32 = 0;
 
 /// A real, an effective and a saved number.
 pub type Ids = [u32; 3];
-const REAL: usize = 0;
-const EFFECTIVE: usize = 1;
+/// The places in [`Ids`].
+pub const REAL: usize = 0;
+/// See [`REAL`].
+pub const EFFECTIVE: usize = 1;
 
 /// What a file lets its owner, its group or all others do.
 pub const READ: u32 = 4;
@@ -138,6 +146,16 @@ impl Credentials {
         self.effective = if self.user() == ROOT { self.permitted } else { 0 };
         self.keeps = false;
         self
+    }
+
+    /// Whether a program gets a user or a group that its caller is not (`AT_SECURE`).
+    pub fn is_secure(&self) -> bool {
+        self.users[EFFECTIVE] != self.users[REAL] || self.groups[EFFECTIVE] != self.groups[REAL]
+    }
+
+    /// Whether it may let programs run as this group.
+    pub fn may_set_group(&self, group: u32) -> bool {
+        self.is_in(group) || self.has(Right::KeepSetId)
     }
 
     /// As `access(2)` asks: by the real user and group.

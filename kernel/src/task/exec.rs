@@ -7,7 +7,7 @@ use core::sync::atomic::Ordering::{self, AcqRel, Release};
 use linux_raw_sys::general as abi;
 use quire::limits::FRAME_SIZE;
 
-use super::credentials::Credentials;
+use super::credentials::{ALL, Credentials};
 use super::exit::end_vfork;
 use super::process::{Identity, Process};
 use super::thread::{Task, UserContext};
@@ -66,19 +66,16 @@ pub fn execute(task: &Arc<Task>, file: ProgramFile, strings: Strings) -> Result<
         strings.arguments.push(Vec::new());
     }
     let executable = file.place.path()?;
+    let credentials = credentials_for(&task.process, &file);
     let _execution = Execution::begin(task)?;
     program_ends(&task.process);
     let old = task.space_handle();
     task.replace_space(Arc::new(manager().new_mm()?));
     group::apply(&task.process);
-    match load(task.space(), &file, &strings) {
+    match load(task.space(), &file, &strings, &credentials) {
         Ok((context, layout)) => {
             drop(old);
             ipc::collect();
-            let attributes = file.place.node().attributes();
-            let own = |bit: u32, id: u32| Some(id).filter(|_| attributes.mode & bit != 0);
-            let (user, group) = (own(abi::S_ISUID, attributes.uid), own(abi::S_ISGID, attributes.gid));
-            let credentials = task.process.credentials().for_program(user, group);
             begin(task, context, identity(file, executable), credentials);
             *task.process.account.program.lock() = layout;
             Ok(())
@@ -93,13 +90,31 @@ pub fn execute(task: &Arc<Task>, file: ProgramFile, strings: Strings) -> Result<
     }
 }
 
+/// What a process has that runs a file: with set-user-ID and set-group-ID the file's user and group, unless the process
+/// wants no new ones.
+fn credentials_for(process: &Process, file: &ProgramFile) -> Credentials {
+    let attributes = file.place.node().attributes();
+    let gives = !process.account.no_new_privs.load(Ordering::Relaxed);
+    let own = |bit: u32, id: u32| Some(id).filter(|_| gives && attributes.mode & bit != 0);
+    let (user, group) = (own(abi::S_ISUID, attributes.uid), own(abi::S_ISGID, attributes.gid));
+    let old = process.credentials();
+    let rights = if gives { ALL } else { old.permitted };
+    let new = old.for_program(user, group);
+    Credentials { permitted: new.permitted & rights, effective: new.effective & rights, ..new }
+}
+
 /// Maps the program in an empty address space that is loaded. Returns what its first task starts with.
-fn load(space: &Space, file: &ProgramFile, strings: &Strings) -> Result<(UserContext, ProgramLayout), Errno> {
+fn load(
+    space: &Space,
+    file: &ProgramFile,
+    strings: &Strings,
+    credentials: &Credentials,
+) -> Result<(UserContext, ProgramLayout), Errno> {
     let loaded = image::load(space, file)?;
     space.set_mapping_limit(SETTINGS.max_map_count.load(Ordering::Relaxed));
     // As Linux does: the heap begins with a page of its own.
     space.set_brk_start(loaded.program.end.align_up(FRAME_SIZE).ok_or(Errno::ENOMEM)?);
-    let layout = stack::build(space, &loaded, strings, &file.path)?;
+    let layout = stack::build(space, &loaded, strings, &file.path, credentials)?;
     Ok((UserContext::new(initial_registers(loaded.entry, layout.stack)), layout))
 }
 
@@ -107,6 +122,8 @@ fn load(space: &Space, file: &ProgramFile, strings: &Strings) -> Result<(UserCon
 fn begin(task: &Arc<Task>, context: UserContext, identity: Identity, credentials: Credentials) {
     let process = &task.process;
     end_other_threads(task);
+    // First, so that a caller that may not look at the new program does not find its memory.
+    process.set_credentials(credentials);
     *process.space.lock() = task.space_handle();
     end_vfork(process);
     context.fpu.restore();
@@ -121,7 +138,6 @@ fn begin(task: &Arc<Task>, context: UserContext, identity: Identity, credentials
     process.limits.apply(task.space());
     timers::delete_all(process.id, false);
     process.has_executed.store(true, Ordering::Relaxed);
-    process.set_credentials(credentials);
     *process.identity.lock() = identity;
     close_files(process);
 }

@@ -81,7 +81,8 @@ fn trap(task: &Task, vector: u64) {
     let rip = unsafe { task.user() }.registers.rip;
     let info = match vector {
         0 => SigInfo::fault(abi::SIGFPE, abi::FPE_INTDIV as i32, rip),
-        1 | 3 => SigInfo::fault(abi::SIGTRAP, abi::TRAP_BRKPT as i32, rip),
+        1 => SigInfo::fault(abi::SIGTRAP, abi::TRAP_BRKPT as i32, rip),
+        3 => SigInfo::kernel_fault(abi::SIGTRAP),
         6 => SigInfo::fault(abi::SIGILL, abi::ILL_ILLOPN as i32, rip),
         16 | 19 => SigInfo::fault(abi::SIGFPE, abi::FPE_FLTINV as i32, rip),
         17 => SigInfo::fault(abi::SIGBUS, abi::BUS_ADRALN as i32, 0),

@@ -122,6 +122,14 @@ fn make_way(leaves: Leaves) {
     switch_away(leaves);
 }
 
+/// Between the parts of a long call: lets other tasks run if its time is up. Returns whether a signal wants to end it.
+pub fn call_shall_end() -> bool {
+    if area::this().need_resched() {
+        schedule();
+    }
+    current_ref().is_interrupted()
+}
+
 /// Turns of a loop that waits for another task until that may need this CPU.
 const TURNS: u32 = 32;
 

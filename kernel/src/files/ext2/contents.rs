@@ -121,7 +121,7 @@ impl Inode {
             return Ok((block, false));
         }
         let before = index.checked_sub(1).map(|index| core.block_of(self.number, index, None)).transpose()?;
-        let near = before.flatten().map_or_else(|| core.near(self.number), |block| block + 1);
+        let near = before.flatten().map_or_else(|| core.near(self.number), |block| block.saturating_add(1));
         let block = core.block_of(self.number, index, Some(near))?.ok_or(Errno::EIO)?;
         Ok((block, true))
     }
@@ -131,8 +131,12 @@ impl Inode {
     /// # Errors
     /// [`Errno::ENOSPC`], [`Errno::EFBIG`], [`Errno::EROFS`], [`Errno::EIO`].
     pub fn prepare(&self, start: u64, end: u64) -> Result<u64, Errno> {
+        self.fs.with_space(|| self.try_prepare(start, end))
+    }
+
+    fn try_prepare(&self, start: u64, end: u64) -> Result<u64, Errno> {
         let each = self.fs.geometry.block_bytes as u64;
-        if end.div_ceil(each) > self.fs.geometry.most_blocks() {
+        if !self.fs.geometry.may_have(end) {
             return Err(Errno::EFBIG);
         }
         let mut unwritten = self.io.lock();
@@ -168,7 +172,7 @@ impl Inode {
     pub fn resize(&self, bytes: u64) -> Result<(), Errno> {
         let each = self.fs.geometry.block_bytes as u64;
         let mut unwritten = self.io.lock();
-        if bytes.div_ceil(each) > self.fs.geometry.most_blocks() {
+        if !self.fs.geometry.may_have(bytes) {
             return Err(Errno::EFBIG);
         }
         let mut core = self.fs.change()?;

@@ -155,7 +155,8 @@ impl Core {
         let (group, index) =
             ((number - 1) / self.geometry.inodes_per_group, (number - 1) % self.geometry.inodes_per_group);
         let at = index as usize * self.geometry.inode_bytes;
-        let block = self.group_field(group, group::INODES)? + (at / self.geometry.block_bytes) as u32;
+        let table = self.group_field(group, group::INODES)?;
+        let block = table.checked_add((at / self.geometry.block_bytes) as u32).ok_or(Errno::EIO)?;
         Ok((block, at % self.geometry.block_bytes))
     }
 

@@ -50,6 +50,8 @@ impl Inode {
             put_u32(inode, at, now());
         }
         put_u16(inode, inode::LINKS, 1);
+        put_id(inode, inode::USER, new.owner.0);
+        put_id(inode, inode::GROUP, new.owner.1);
         match &new.kind {
             NewKind::Symlink(target) => write_link(core, number, target)?,
             NewKind::Other(Kind::Directory) => {
@@ -180,16 +182,7 @@ impl Directory for Inode {
         if node.kind() == Kind::Directory {
             return Err(Errno::EPERM);
         }
-        let mut core = self.fs.change()?;
-        self.check_new(&mut core, name)?;
-        if node.is_nameless() {
-            return Err(Errno::ENOENT);
-        }
-        if u16_at(core.inode(node.number)?, inode::LINKS) >= MOST_LINKS {
-            return Err(Errno::EMLINK);
-        }
-        core.add_entry(self.number, (name, node.number, node.kind()))?;
-        core.add_links(node.number, 1).map(drop)
+        self.fs.with_space(|| self.try_link(name, node))
     }
 
     fn remove(&self, entry: &Arc<Dentry>, directory: bool) -> Result<(), Errno> {
@@ -214,6 +207,31 @@ impl Directory for Inode {
         if how == Rename::Exchange {
             return Err(Errno::EINVAL);
         }
+        self.fs.with_space(|| self.try_rename(entry, (target, to), name, how))
+    }
+}
+
+impl Inode {
+    fn try_link(&self, name: &[u8], node: &Inode) -> Result<(), Errno> {
+        let mut core = self.fs.change()?;
+        self.check_new(&mut core, name)?;
+        if node.is_nameless() {
+            return Err(Errno::ENOENT);
+        }
+        if u16_at(core.inode(node.number)?, inode::LINKS) >= MOST_LINKS {
+            return Err(Errno::EMLINK);
+        }
+        core.add_entry(self.number, (name, node.number, node.kind()))?;
+        core.add_links(node.number, 1).map(drop)
+    }
+
+    fn try_rename(
+        &self,
+        entry: &Arc<Dentry>,
+        (target, to): (&Inode, &Arc<Dentry>),
+        name: &[u8],
+        how: Rename,
+    ) -> Result<(), Errno> {
         let mut core = self.fs.change()?;
         let (old_name, node) = (entry.name(), Inode::of(entry.node()).ok_or(Errno::EBUSY)?);
         let found = core.find(self.number, &old_name)?.filter(|found| found.inode == node.number);
@@ -243,16 +261,15 @@ impl Directory for Inode {
             core.add_links(target.number, 1)?;
         }
         core.add_links(node.number, 0)?;
-        drop(core);
         let name: Arc<[u8]> = Arc::from(name);
         self.places.lock().remove(&old_name);
         entry.set_place(to, name.clone());
         target.places.lock().insert(name, Arc::downgrade(entry));
+        // Only now: a task that makes the old name must not find this entry there.
+        drop(core);
         Ok(())
     }
-}
 
-impl Inode {
     /// Gives the entry `new` one more name here, in place of what has it. `None`: there was nothing; `Some(false)`: it
     /// was the same node, and nothing is to be done.
     fn replace(

@@ -196,12 +196,9 @@ impl Node for Inode {
         if let Some(mode) = change.mode {
             put_u16(bytes, inode::MODE, (self.kind.mode_bits() | mode & PERMISSIONS) as u16);
         }
-        for (id, low, high) in
-            [(change.uid, inode::UID, inode::UID_HIGH), (change.gid, inode::GID, inode::GID_HIGH)]
-        {
+        for (id, halves) in [(change.uid, inode::USER), (change.gid, inode::GROUP)] {
             if let Some(id) = id {
-                put_u16(bytes, low, id as u16);
-                put_u16(bytes, high, (id >> 16) as u16);
+                put_id(bytes, halves, id);
             }
         }
         for (time, at) in [(change.accessed, inode::ACCESSED), (change.modified, inode::MODIFIED)] {
@@ -228,6 +225,8 @@ impl Node for Inode {
     fn truncate(&self, bytes: u64) -> Result<(), Errno> {
         match self.kind {
             Kind::Regular if self.fs.read_only => Err(Errno::EROFS),
+            // Quire would pass on only that it failed.
+            Kind::Regular if !self.fs.geometry.may_have(bytes) => Err(Errno::EFBIG),
             Kind::Regular => self.body.truncate(bytes),
             Kind::Directory => Err(Errno::EISDIR),
             _ => Err(Errno::EINVAL),

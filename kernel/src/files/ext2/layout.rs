@@ -62,6 +62,9 @@ pub mod inode {
     pub const SIZE_HIGH: usize = 108;
     pub const UID_HIGH: usize = 120;
     pub const GID_HIGH: usize = 122;
+    /// The halves of a number.
+    pub const USER: (usize, usize) = (UID, UID_HIGH);
+    pub const GROUP: (usize, usize) = (GID, GID_HIGH);
     /// The flag of a directory with a tree of hashes, which this code does not keep.
     pub const INDEXED: u32 = 0x1000;
 }
@@ -84,6 +87,12 @@ pub fn put_u16(bytes: &mut [u8], at: usize, value: u16) {
 /// Stores a number of four bytes.
 pub fn put_u32(bytes: &mut [u8], at: usize, value: u32) {
     bytes[at..at + 4].copy_from_slice(&value.to_le_bytes());
+}
+
+/// Stores the number of a user or group, whose halves stand apart.
+pub fn put_id(bytes: &mut [u8], (low, high): (usize, usize), id: u32) {
+    put_u16(bytes, low, id as u16);
+    put_u16(bytes, high, (id >> 16) as u16);
 }
 
 /// Changes a count of two bytes.
@@ -165,6 +174,11 @@ impl Geometry {
     pub fn most_blocks(&self) -> u64 {
         let numbers = self.numbers();
         (DIRECT + numbers + numbers.pow(2) + numbers.pow(3)).min(u32::MAX.into())
+    }
+
+    /// Whether a file may have so many bytes.
+    pub fn may_have(&self, bytes: u64) -> bool {
+        bytes.div_ceil(self.block_bytes as u64) <= self.most_blocks()
     }
 
     /// The sector with which a block begins.

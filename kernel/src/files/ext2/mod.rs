@@ -203,6 +203,15 @@ impl Ext2 {
         Ok(())
     }
 
+    /// Does what may need a block. If none is free, frees the files that nothing uses any more, and tries once more. The
+    /// caller holds neither lock.
+    fn with_space<T>(&self, mut attempt: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
+        attempt().or_else(|errno| match errno {
+            Errno::ENOSPC => self.collect(false).and_then(|()| attempt()),
+            errno => Err(errno),
+        })
+    }
+
     fn set_state(&self, change: impl Fn(u16) -> u16) -> Result<(), Errno> {
         let mut core = self.core.lock();
         let bytes = core.superblock()?;

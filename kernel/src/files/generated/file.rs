@@ -1,7 +1,7 @@
 //! Files whose contents are made when they are read.
 
 use alloc::boxed::Box;
-use alloc::sync::Arc;
+use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 
 use super::Generated;
@@ -10,6 +10,7 @@ use crate::errno::Errno;
 use crate::files::io::{Chunk, Sink, Source};
 use crate::files::node::{Attributes, Change, FsInfo, Kind, Node};
 use crate::files::open::{File, Io, Opening};
+use crate::memory::manager::Space;
 use crate::observe::{MachineFile, ProcessContent, ProcessFile, Text};
 use crate::task::process::Process;
 use crate::task::sleep_lock::SleepLock;
@@ -105,6 +106,9 @@ pub(super) struct ProcessNode {
     process: Arc<Process>,
     thread: u32,
     file: &'static ProcessFile,
+    /// The address space when the node was found. A program that the process executes later is not the one that the
+    /// caller was allowed to look at.
+    space: Weak<Space>,
 }
 
 impl ProcessNode {
@@ -115,16 +119,30 @@ impl ProcessNode {
         (process, thread): (Arc<Process>, Option<u32>),
         file: &'static ProcessFile,
     ) -> Self {
-        Self { fs, number, thread: thread.unwrap_or(process.id), process, file }
+        // Before the caller's rights are compared with the process's, which a program changes before it gets its memory.
+        let space = process.space_handle().map_or_else(Weak::new, |space| Arc::downgrade(&space));
+        Self { fs, number, thread: thread.unwrap_or(process.id), process, file, space }
+    }
+}
+
+impl ProcessNode {
+    /// The address space, if the process still has the one that it had when the node was found.
+    fn space(&self) -> Option<Arc<Space>> {
+        self.process.space_handle().filter(|now| Arc::as_ptr(now) == self.space.as_ptr())
     }
 }
 
 impl Contents for Arc<ProcessNode> {
     fn make(&self, enough: usize) -> Option<Result<Made, Errno>> {
-        let made = match &self.file.content {
-            ProcessContent::Text(write) => Text::of(enough, |out| write(&self.process, out)),
-            ProcessContent::Thread(write) => Text::of(enough, |out| write(&self.process, self.thread, out)),
-            ProcessContent::Whole(make) => make(&self.process).map(|bytes| (bytes, true)),
+        let ProcessNode { process, thread, file, .. } = &**self;
+        let made = match &file.content {
+            ProcessContent::Text(write) => Text::of(enough, |out| write(process, out)),
+            ProcessContent::Thread(write) => Text::of(enough, |out| write(process, *thread, out)),
+            ProcessContent::Whole(make) => make(process).map(|bytes| (bytes, true)),
+            ProcessContent::Memory(make) => {
+                let bytes = self.space().map_or(Ok(Vec::new()), |space| make(process, &space));
+                bytes.map(|bytes| (bytes, true))
+            }
             ProcessContent::At(_) | ProcessContent::Both(..) | ProcessContent::Nothing => return None,
         };
         Some(made.map(|(bytes, is_whole)| Made { bytes, is_whole }))
@@ -132,14 +150,16 @@ impl Contents for Arc<ProcessNode> {
 
     fn at(&self, offset: u64, bytes: &mut [u8]) -> Result<usize, Errno> {
         match &self.file.content {
-            ProcessContent::At(read) | ProcessContent::Both(read, _) => read(&self.process, offset, bytes),
+            ProcessContent::At(read) | ProcessContent::Both(read, _) => {
+                self.space().map_or(Ok(0), |space| read(&space, offset, bytes))
+            }
             _ => Err(Errno::EINVAL),
         }
     }
 
     fn store(&self, offset: u64, bytes: &[u8]) -> Result<usize, Errno> {
         if let ProcessContent::Both(_, store) = &self.file.content {
-            return store(&self.process, offset, bytes);
+            return self.space().map_or(Ok(0), |space| store(&space, offset, bytes));
         }
         self.file.control.ok_or(Errno::EINVAL)?(&self.process, text_of(bytes)?)?;
         Ok(bytes.len())

@@ -14,22 +14,26 @@ use super::dentry::Dentry;
 use super::node::{Attributes, FsInfo, Kind, Node};
 use super::open::{File, OpenFile, Opening};
 use crate::errno::Errno;
+use crate::task::credentials;
 use linux_raw_sys::general as abi;
 
 /// The node of a pipe without a name.
 struct PipeNode {
     pipe: Arc<Pipe>,
     number: u64,
+    /// The user and the group that made it.
+    owner: (u32, u32),
 }
 
 impl Node for PipeNode {
     fn attributes(&self) -> Attributes {
-        anonymous::attributes(self.number, Kind::Fifo)
+        let (uid, gid) = self.owner;
+        Attributes { uid, gid, ..anonymous::attributes(self.number, Kind::Fifo) }
     }
 
-    /// Through `/proc/PID/fd`: one more end.
+    /// Through `/proc/PID/fd`: one more end. It does not wait for the other one, which no name leads to.
     fn open(self: Arc<Self>, opening: &Opening<'_>) -> Result<Box<dyn File>, Errno> {
-        open_fifo(&self.pipe, opening)
+        Ok(Box::new(PipeEnd::new(&self.pipe, opening.reads(), opening.writes())))
     }
 
     fn fs_info(&self) -> FsInfo {
@@ -43,7 +47,8 @@ pub fn open_pair(flags: u32) -> (Arc<OpenFile>, Arc<OpenFile>) {
     let number = anonymous::take_number();
     let name = alloc::format!("pipe:[{number}]");
     let ends = [(true, false), (false, true)].map(|(reads, writes)| PipeEnd::new(&pipe, reads, writes));
-    let place = Dentry::unnamed(name.as_bytes(), Arc::new(PipeNode { pipe, number }));
+    let node = PipeNode { pipe, number, owner: credentials::owner() };
+    let place = Dentry::unnamed(name.as_bytes(), Arc::new(node));
     let [reader, writer] = ends;
     let reader = OpenFile::new(Box::new(reader), place.clone(), flags | abi::O_RDONLY);
     let writer = OpenFile::new(Box::new(writer), place, flags | abi::O_WRONLY);

@@ -4,6 +4,7 @@ use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use core::ops::Range;
 
+use super::end::broken_pipe;
 use crate::errno::Errno;
 use crate::files::events::{Events, READABLE, WRITABLE, Waiters};
 use crate::files::io::{Chunk, Sink, Source};
@@ -132,6 +133,17 @@ impl Pipe {
         self.notify();
     }
 
+    /// Drops what it contains once its reader has gone for ever.
+    pub fn clear(&self) {
+        let mut state = self.state.lock();
+        let bytes = core::mem::take(&mut state.bytes);
+        state.taken += bytes.len() as u64;
+        let rights = core::mem::take(&mut state.rights);
+        drop(state);
+        // Without the lock: this may close files.
+        drop(rights);
+    }
+
     /// Whether it is open for reading.
     pub fn has_readers(&self) -> bool {
         self.state.lock().readers > 0
@@ -229,18 +241,23 @@ impl Pipe {
         state.taken += count as u64;
     }
 
-    /// Writes all bytes, and waits for room.
+    /// Writes all bytes, and waits for room. Without a reader the writer gets `SIGPIPE`, also when some were written.
     pub(super) fn write(&self, from: &mut dyn Source, io: Io) -> Result<usize, Errno> {
         let whole = from.left();
         let least = if whole <= ATOMIC_BYTES { whole } else { 1 };
         let mut done = 0;
         while done < whole {
+            // Less than the whole was written at once where the buffer faults: the rest is not waited for.
+            let least = if done == 0 { least } else { 1 };
             let step = self.write_now(from, least, &mut None).and_then(|count| {
                 if count == 0 {
                     self.writers.wait(io.nonblocking, || self.has_room(least).then_some(()))?;
                 }
                 Ok(count)
             });
+            if step == Err(Errno::EPIPE) {
+                broken_pipe();
+            }
             match step {
                 Ok(count) => done += count,
                 Err(_) if done > 0 => break,

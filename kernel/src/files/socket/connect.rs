@@ -3,9 +3,9 @@
 use alloc::sync::Arc;
 
 use super::address::{Address, Family};
-use super::connection::{Connection, Side};
+use super::connection::{Connection, Maker, Side};
 use super::registry::{self, Name};
-use super::{Role, Socket, State, own_process};
+use super::{Role, Socket, State};
 use crate::errno::Errno;
 use crate::files::open::Io;
 
@@ -61,7 +61,7 @@ impl Socket {
             }
             (_, bound) => (bound.unwrap_or_else(|| Address::none(self.family)), None),
         };
-        listener.connect(Side::new(own_process(), &self.endpoint, near), reached, now)
+        listener.connect(Side::new(Maker::running(), &self.endpoint, near), reached, now)
     }
 
     /// Waits until the connection that is under way is established or refused.

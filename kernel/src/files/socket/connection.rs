@@ -19,6 +19,7 @@ use crate::errno::Errno;
 use crate::files::events::{Events, READABLE, WRITABLE, Waiters};
 use crate::files::pipe::Pipe;
 use crate::files::rights::Traffic;
+use crate::task::{credentials, sched};
 
 /// What a socket and its connection share: what waits, and the error to report next.
 #[derive(Default)]
@@ -55,21 +56,40 @@ const DEAF: u32 = 4;
 /// This side knows that the other one is closed: it has sent something that was answered by a reset.
 const TOLD: u32 = 8;
 
+/// The process that made a side, and the user and the group as which it did (`SO_PEERCRED`).
+#[derive(Clone, Copy)]
+pub struct Maker {
+    /// The process.
+    pub process: u32,
+    /// Its user.
+    pub user: u32,
+    /// Its group.
+    pub group: u32,
+}
+
+impl Maker {
+    /// The running process.
+    pub fn running() -> Self {
+        let (user, group) = credentials::owner();
+        Self { process: sched::current_ref().process.id, user, group }
+    }
+}
+
 /// What is known of a side.
 pub struct Side {
     /// Its endpoint.
     pub endpoint: Arc<Endpoint>,
     /// Its address.
     pub address: Address,
-    /// The process that made it (`SO_PEERCRED`).
-    pub process: u32,
+    /// What made it.
+    pub maker: Maker,
     shut: AtomicU32,
 }
 
 impl Side {
     /// A side of this process.
-    pub fn new(process: u32, endpoint: &Arc<Endpoint>, address: Address) -> Self {
-        Self { endpoint: endpoint.clone(), address, process, shut: AtomicU32::new(0) }
+    pub fn new(maker: Maker, endpoint: &Arc<Endpoint>, address: Address) -> Self {
+        Self { endpoint: endpoint.clone(), address, maker, shut: AtomicU32::new(0) }
     }
 }
 
@@ -207,5 +227,7 @@ impl Drop for Connection {
             self.reset();
         }
         self.shut_down(READ | WRITE | DEAF);
+        // Files among them are closed, although the other side is still there.
+        self.input().clear();
     }
 }

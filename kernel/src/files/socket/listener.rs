@@ -6,7 +6,7 @@ use alloc::sync::Arc;
 use crate::sync::Mutex;
 
 use super::address::{Address, Family};
-use super::connection::{Connection, Endpoint, Side};
+use super::connection::{Connection, Endpoint, Maker, Side};
 use crate::errno::Errno;
 
 /// The most connections that wait to be accepted, as in Linux (`net.core.somaxconn`).
@@ -20,7 +20,7 @@ pub struct Listener {
     pub endpoint: Arc<Endpoint>,
     /// Its address, which accepted sockets of unix have too.
     address: Address,
-    process: u32,
+    maker: Maker,
     queue: Mutex<Queue>,
 }
 
@@ -33,9 +33,9 @@ struct Queue {
 
 impl Listener {
     /// A listener of this process without connections.
-    pub fn new(process: u32, family: Family, endpoint: &Arc<Endpoint>, address: Address) -> Arc<Self> {
+    pub fn new(maker: Maker, family: Family, endpoint: &Arc<Endpoint>, address: Address) -> Arc<Self> {
         let queue = Mutex::new(Queue { waiting: VecDeque::new(), most: 0, open: true });
-        Arc::new(Self { family, endpoint: endpoint.clone(), address, process, queue })
+        Arc::new(Self { family, endpoint: endpoint.clone(), address, maker, queue })
     }
 
     /// Says how many connections may wait. As in Linux, one more may.
@@ -61,7 +61,7 @@ impl Listener {
         }
         queue.waiting.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
         let address = reached.unwrap_or_else(|| self.address.clone());
-        let own = Side::new(self.process, &Arc::default(), address);
+        let own = Side::new(self.maker, &Arc::default(), address);
         let [near, far] = Connection::pair(self.family, [from, own], room);
         queue.waiting.push_back(far);
         drop(queue);

@@ -32,7 +32,7 @@ use linux_raw_sys::ioctl::{FIONREAD, TIOCOUTQ};
 use quire::addr::VirtAddr;
 
 use self::address::{Address, Family, is_local};
-use self::connection::{Connection, Endpoint, READ, Side};
+use self::connection::{Connection, Endpoint, Maker, READ, Side};
 use self::listener::Listener;
 use self::options::Options;
 use self::registry::{Binding, Name};
@@ -42,7 +42,6 @@ use super::io::{Sink, Source};
 use super::open::{File, Io, Ioctl};
 use super::pipe::broken_pipe;
 use crate::errno::Errno;
-use crate::task::sched;
 use crate::time;
 
 /// A socket.
@@ -99,7 +98,7 @@ impl Socket {
 
     /// Two sockets of unix that are connected to each other.
     pub fn pair() -> [Self; 2] {
-        let side = || Side::new(own_process(), &Arc::default(), Address::none(Family::Unix));
+        let side = || Side::new(Maker::running(), &Arc::default(), Address::none(Family::Unix));
         let connections = Connection::pair(Family::Unix, [side(), side()], true);
         connections.map(|connection| Self::connected(Family::Unix, Options::new(), connection))
     }
@@ -198,7 +197,7 @@ impl Socket {
         let listener = match (&state.role, &state.bound) {
             (Role::Listener(listener), _) => listener.clone(),
             (Role::Idle, Some((binding, address))) => {
-                let listener = Listener::new(own_process(), self.family, &self.endpoint, address.clone());
+                let listener = Listener::new(Maker::running(), self.family, &self.endpoint, address.clone());
                 registry::listen(binding, listener.clone())?;
                 listener
             }
@@ -262,11 +261,6 @@ impl Socket {
             None => Err(missing),
         }
     }
-}
-
-/// The number of the running process.
-fn own_process() -> u32 {
-    sched::current_ref().process.id
 }
 
 impl Drop for Socket {

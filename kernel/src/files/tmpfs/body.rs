@@ -11,6 +11,7 @@ use spin::Once;
 use crate::errno::Errno;
 use crate::files::archive;
 use crate::files::io::{Chunk, Sink, Source};
+use crate::files::limits;
 use crate::files::stored::{self, Stored};
 use crate::memory::manager::{KernelFile, manager};
 use crate::task::sleep_lock::SleepLock;
@@ -107,7 +108,7 @@ impl Body {
                 Ok((got, put)) => {
                     *position += put as u64;
                     done += put;
-                    self.relieve(0)?;
+                    self.relieve(0);
                     if put < got || got < part {
                         break;
                     }
@@ -149,6 +150,8 @@ impl Body {
             limit
         };
         if start >= limit {
+            // The limit may be the process's, or only that of files.
+            limits::check_file_size(start.saturating_add(1))?;
             return Err(Errno::EFBIG);
         }
         let wanted = from.left().min(usize::try_from(limit - start).unwrap_or(usize::MAX));
@@ -165,7 +168,7 @@ impl Body {
             match outcome {
                 Ok((taken, written)) => {
                     done += written;
-                    self.relieve(written)?;
+                    self.relieve(written);
                     if taken < part || written < taken {
                         break;
                     }
@@ -283,8 +286,11 @@ impl Body {
     }
 
     /// After a part of a file on a disk was read or written: its pages are not to take all memory.
-    fn relieve(&self, written: usize) -> Result<(), Errno> {
-        if let Contents::Stored(_) = self.contents { stored::relieve(written) } else { Ok(()) }
+    fn relieve(&self, written: usize) {
+        if let Contents::Stored(_) = self.contents {
+            // What cannot be written back may be another file's; `fsync` of that one says so.
+            let _ = stored::relieve(written);
+        }
     }
 
     /// A file system in memory that is out of memory has no space left.

@@ -10,7 +10,7 @@ use super::inode::Inode;
 use super::rename;
 use crate::errno::Errno;
 use crate::files::dentry::Dentry;
-use crate::files::node::{Directory, Entry, Kind, New, NewKind, Node, Rename};
+use crate::files::node::{Directory, Entry, Kind, New, Node, Rename};
 use crate::memory::list;
 
 /// The most names of one node.
@@ -58,19 +58,27 @@ impl Inode {
         if self.meta.lock().links == 0 { Err(Errno::ENOENT) } else { Ok(()) }
     }
 
-    /// A node has one name more or less. Names of directories count for the directory that they are in, too.
+    /// A node has one name more or less, in a directory.
     pub(super) fn count_name(&self, directory: &Inode, more: bool) {
-        let change =
-            |links: &mut u32, by: u32| *links = if more { *links + by } else { links.saturating_sub(by) };
-        if self.entries().is_ok() {
-            // Its links are 2 while it has its one name, and 0 later.
-            self.meta.lock().links = if more { 2 } else { 0 };
-            change(&mut directory.meta.lock().links, 1);
-        } else {
-            change(&mut self.meta.lock().links, 1);
-        }
+        let mut meta = self.meta.lock();
+        meta.links = match (self.entries().is_ok(), more) {
+            // Its links are 2 while it has its one name and no directory in it, and 0 later.
+            (true, true) => 2,
+            (true, false) => 0,
+            (false, _) => changed(meta.links, more),
+        };
+        drop(meta);
         self.note_change();
-        directory.note_write();
+        directory.count_entry(self, more);
+    }
+
+    /// A directory has this entry more or less. If the entry is a directory, its `..` is a link to this one.
+    pub(super) fn count_entry(&self, entry: &Inode, more: bool) {
+        if entry.entries().is_ok() {
+            let mut meta = self.meta.lock();
+            meta.links = changed(meta.links, more);
+        }
+        self.note_write();
     }
 
     /// Adds a node that has no name yet, or one more.
@@ -106,9 +114,9 @@ impl Directory for Inode {
         self.add(here, name, Inode::new(&self.fs, new)?)
     }
 
-    fn create_unnamed(&self, mode: u32, linkable: bool) -> Result<Arc<dyn Node>, Errno> {
+    fn create_unnamed(&self, new: New, linkable: bool) -> Result<Arc<dyn Node>, Errno> {
         self.check_alive()?;
-        let node = Inode::new(&self.fs, New { kind: NewKind::Other(Kind::Regular), mode })?;
+        let node = Inode::new(&self.fs, new)?;
         node.meta.lock().linkable = linkable;
         Ok(node)
     }
@@ -152,6 +160,11 @@ impl Directory for Inode {
     fn rename(&self, entry: &Arc<Dentry>, to: &Arc<Dentry>, name: &[u8], how: Rename) -> Result<(), Errno> {
         rename::rename(self, entry, to, name, how)
     }
+}
+
+/// A count of links with one more or less.
+fn changed(links: u32, more: bool) -> u32 {
+    if more { links + 1 } else { links.saturating_sub(1) }
 }
 
 /// Fails for an entry that must not go. Under the lock of the tree.

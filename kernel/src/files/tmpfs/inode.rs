@@ -73,14 +73,16 @@ impl Inode {
 
     /// A node that has no name yet.
     pub(super) fn new(fs: &Arc<TmpFs>, new: New) -> Result<Arc<Self>, Errno> {
-        let content = match new.kind {
-            NewKind::Symlink(target) => Content::Symlink(target),
-            NewKind::Other(Kind::Directory) => return Ok(Self::directory(fs, new.mode)),
-            NewKind::Other(Kind::Regular) => Content::Regular(fs.new_body()?),
-            NewKind::Other(Kind::Fifo) => Content::Fifo(Mutex::default()),
-            NewKind::Other(kind) => Content::Other(kind),
+        let (content, links) = match new.kind {
+            NewKind::Symlink(target) => (Content::Symlink(target), 0),
+            NewKind::Other(Kind::Directory) => (Content::Directory(Entries::default()), 2),
+            NewKind::Other(Kind::Regular) => (Content::Regular(fs.new_body()?), 0),
+            NewKind::Other(Kind::Fifo) => (Content::Fifo(Mutex::default()), 0),
+            NewKind::Other(kind) => (Content::Other(kind), 0),
         };
-        Ok(Self::with(fs, content, new.mode, 0))
+        let node = Self::with(fs, content, new.mode, links);
+        node.restore_owner(new.owner.0, new.owner.1);
+        Ok(node)
     }
 
     fn with(fs: &Arc<TmpFs>, content: Content, mode: u32, links: u32) -> Arc<Self> {
@@ -171,7 +173,7 @@ impl Inode {
         (meta.accessed, meta.modified, meta.changed, meta.created) = (modified, modified, modified, modified);
     }
 
-    /// Sets the owner of a new file system's root.
+    /// Sets the owner of a new node.
     pub fn restore_owner(&self, uid: u32, gid: u32) {
         let mut meta = self.meta.lock();
         (meta.uid, meta.gid) = (uid, gid);

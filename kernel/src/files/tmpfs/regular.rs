@@ -71,8 +71,8 @@ impl File for RegularFile {
         const PUNCH: u32 = abi::FALLOC_FL_PUNCH_HOLE | abi::FALLOC_FL_KEEP_SIZE;
         match mode {
             0 | abi::FALLOC_FL_KEEP_SIZE => {
-                if mode == 0 && end > limits::file_size() {
-                    return Err(Errno::EFBIG);
+                if mode == 0 {
+                    limits::check_file_size(end)?;
                 }
                 self.body().allocate(offset, end, mode != 0)?;
             }

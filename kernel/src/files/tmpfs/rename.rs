@@ -37,6 +37,8 @@ pub(super) fn rename(
     let done = match (&there, how) {
         (Some(_), Rename::Keep) => Err(Errno::EEXIST),
         (None, Rename::Exchange) => Err(Errno::ENOENT),
+        // Two names of one node, or twice the same: nothing happens.
+        (Some(there), _) if Arc::ptr_eq(entry.node(), there.node()) => Ok(()),
         (Some(there), Rename::Exchange) => exchange(from, entry, target, there),
         (Some(there), Rename::Replace) => replace(from, entry, (target, to), there),
         (None, _) => {
@@ -60,10 +62,6 @@ fn replace(
     (target, to): (&Inode, &Arc<Dentry>),
     there: &Arc<Dentry>,
 ) -> Result<(), Errno> {
-    if Arc::ptr_eq(entry.node(), there.node()) {
-        // Two names of one node: nothing happens.
-        return Ok(());
-    }
     // A directory above the entry is not empty.
     if entry.is_below(there) {
         return Err(Errno::ENOTEMPTY);
@@ -85,8 +83,9 @@ fn move_entry(from: &Inode, entry: &Arc<Dentry>, (target, to): (&Inode, &Arc<Den
     // The caller holds what was there.
     drop(new.put(name, entry.clone()));
     drop(moved);
-    inode.count_name(from, false);
-    inode.count_name(target, true);
+    inode.note_change();
+    from.count_entry(inode, false);
+    target.count_entry(inode, true);
 }
 
 /// Exchanges two entries.
@@ -99,15 +98,14 @@ fn exchange(from: &Inode, entry: &Arc<Dentry>, target: &Inode, there: &Arc<Dentr
     }
     let (Some(first), Some(second)) = (entry.parent(), there.parent()) else { return Err(Errno::EBUSY) };
     let (one, other) = (entry.name(), there.name());
-    for (inode, directory) in [(inode_of(entry)?, from), (inode_of(there)?, target)] {
-        inode.count_name(directory, false);
-    }
     entry.set_place(&second, other.clone());
     there.set_place(&first, one.clone());
     drop(from.entries()?.put(one, there.clone()));
     drop(target.entries()?.put(other, entry.clone()));
-    for (inode, directory) in [(inode_of(entry)?, target), (inode_of(there)?, from)] {
-        inode.count_name(directory, true);
+    for (inode, old, new) in [(inode_of(entry)?, from, target), (inode_of(there)?, target, from)] {
+        inode.note_change();
+        old.count_entry(inode, false);
+        new.count_entry(inode, true);
     }
     Ok(())
 }

@@ -72,8 +72,7 @@ impl Line {
         } else if settings.is(byte, abi::VEOF) {
             return self.end();
         } else {
-            let ends = byte == b'\n' || settings.is(byte, abi::VEOL) || settings.is(byte, abi::VEOL2);
-            return self.add(byte, settings, ends);
+            return self.add(byte, settings, ends_line(byte, settings));
         }
         Input::Nothing
     }
@@ -150,8 +149,7 @@ impl Line {
 
     /// The length of the first line, with its end.
     fn first_line(&self, settings: &Settings) -> usize {
-        let ends =
-            |byte: &u8| *byte == b'\n' || settings.is(*byte, abi::VEOL) || settings.is(*byte, abi::VEOL2);
+        let ends = |byte: &u8| ends_line(*byte, settings);
         let line = self.bytes[..self.ready].iter().position(ends).map_or(self.ready, |at| at + 1);
         if self.end_count > 0 { line.min(self.ends[0]) } else { line }
     }
@@ -164,13 +162,19 @@ impl Line {
         (self.length, self.ready) = (self.length - count, self.ready - count);
         let ends = &mut self.ends[..self.end_count];
         ends.iter_mut().for_each(|end| *end = end.saturating_sub(count));
-        // An end of input that was reached is gone.
-        if settings.is_canonical() && ends.first() == Some(&0) {
+        // An end of input that was reached is gone. Behind a whole line it is the end that the next read finds.
+        let is_line = count > 0 && ends_line(to[count - 1], settings);
+        if settings.is_canonical() && ends.first() == Some(&0) && !is_line {
             self.ends.copy_within(1.., 0);
             self.end_count -= 1;
         }
         count
     }
+}
+
+/// Whether a byte is the last one of its line.
+fn ends_line(byte: u8, settings: &Settings) -> bool {
+    byte == b'\n' || settings.is(byte, abi::VEOL) || settings.is(byte, abi::VEOL2)
 }
 
 fn signal_of(byte: u8, settings: &Settings) -> Option<u32> {

@@ -145,25 +145,28 @@ impl TtyFile {
         Self
     }
 
-    fn wait_for_input(io: Io, wanted: usize) -> Result<(), Errno> {
+    /// Waits for input and takes it. Another reader may have taken what this one was woken for.
+    fn take_input(io: Io, wanted: usize, to: &mut [u8]) -> Result<usize, Errno> {
         let mut seen = (0, time::now_ns());
         loop {
-            let ready = || {
-                let state = TERMINAL.state.lock();
-                let length = state.line.available(&state.settings);
+            let take = || {
+                let mut state = TERMINAL.state.lock();
+                let State { settings, line } = &mut *state;
+                let length = line.available(settings);
                 if length != seen.0 {
                     seen = (length, time::now_ns());
                 }
-                state.line.is_readable(&state.settings, wanted, time::now_ns() - seen.1).then_some(())
+                let is_readable = line.is_readable(settings, wanted, time::now_ns() - seen.1);
+                is_readable.then(|| line.take(to, settings))
             };
             if io.nonblocking {
-                return TERMINAL.waiters.wait(true, ready);
+                return TERMINAL.waiters.wait(true, take);
             }
             // Between bytes only as long as the settings say; they may change while the task sleeps.
             let patience = TERMINAL.state.lock().settings.reading_patience_ns();
             let deadline = patience.map(|ns| time::now_ns() + ns);
-            if TERMINAL.waiters.queue().wait_until_deadline(deadline, ready)?.is_some() {
-                return Ok(());
+            if let Some(count) = TERMINAL.waiters.queue().wait_until_deadline(deadline, take)? {
+                return Ok(count);
             }
         }
     }
@@ -184,13 +187,8 @@ impl File for TtyFile {
         if wanted == 0 {
             return Ok(0);
         }
-        Self::wait_for_input(io, wanted)?;
         let mut chunk = Chunk::for_bytes(wanted.min(line::MOST_BYTES))?;
-        let count = {
-            let mut state = TERMINAL.state.lock();
-            let State { settings, line } = &mut *state;
-            line.take(&mut chunk, settings)
-        };
+        let count = Self::take_input(io, wanted, &mut chunk)?;
         to.put(&chunk[..count])
     }
 

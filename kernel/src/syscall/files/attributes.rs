@@ -14,6 +14,7 @@ use crate::time;
 
 const PERMISSIONS: u64 = 0o7777;
 const SET_IDS: u32 = 0o6000;
+const SET_GROUP: u64 = 0o2000;
 /// An owner that stays as it is.
 const KEEP: u32 = u32::MAX;
 const UTIME_NOW: u64 = 0x3fff_ffff;
@@ -143,8 +144,12 @@ fn change_mode(place: &Arc<Dentry>, mode: u64) -> Answer {
     if place.node().kind() == Kind::Symlink {
         return Err(Errno::EOPNOTSUPP);
     }
-    check_owner(&place.node().attributes())?;
-    let mode = Some((mode & PERMISSIONS) as u32);
+    let file = place.node().attributes();
+    check_owner(&file)?;
+    // Only a member of the group lets programs run as the group.
+    let kept =
+        if credentials::own().may_set_group(file.gid) { PERMISSIONS } else { PERMISSIONS & !SET_GROUP };
+    let mode = Some((mode & kept) as u32);
     place.node().change(&Change { mode, ..Change::default() })?;
     Ok(0)
 }

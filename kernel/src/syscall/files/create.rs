@@ -11,6 +11,7 @@ use crate::files::dentry::Dentry;
 use crate::files::node::{Kind, New, NewKind};
 use crate::files::walk::Found;
 use crate::syscall::{Answer, Call};
+use crate::task::credentials::{self, Right};
 
 const PERMISSIONS: u32 = 0o7777;
 /// What a new directory may have: set-group-id comes from its parent alone.
@@ -29,7 +30,7 @@ impl Call<'_> {
         let mut found = self.walk(directory, &self.path(path)?, false)?;
         found.slash = false;
         let mode = mode as u32 & DIRECTORY_PERMISSIONS & !self.places().umask;
-        make(&found, New { kind: NewKind::Other(Kind::Directory), mode })?;
+        make(&found, NewKind::Other(Kind::Directory), mode)?;
         Ok(0)
     }
 
@@ -67,7 +68,7 @@ impl Call<'_> {
     fn make_node_at(&self, directory: u64, path: &[u8], mode: u32, kind: Kind) -> Result<Arc<Dentry>, Errno> {
         let found = self.walk(directory, path, false)?;
         let mode = mode & PERMISSIONS & !self.places().umask;
-        make(&found, New { kind: NewKind::Other(kind), mode })
+        make(&found, NewKind::Other(kind), mode)
     }
 
     pub(in crate::syscall) fn symlink(&self) -> Answer {
@@ -84,7 +85,7 @@ impl Call<'_> {
             return Err(Errno::ENOENT);
         }
         let found = self.walk(directory, &self.path(path)?, false)?;
-        make(&found, New { kind: NewKind::Symlink(target.into()), mode: 0o777 })?;
+        make(&found, NewKind::Symlink(target.into()), 0o777)?;
         Ok(0)
     }
 
@@ -152,14 +153,20 @@ impl Call<'_> {
 }
 
 /// Makes a node where none is.
-fn make(found: &Found, new: New) -> Result<Arc<Dentry>, Errno> {
+fn make(found: &Found, kind: NewKind, mode: u32) -> Result<Arc<Dentry>, Errno> {
     if found.place.is_some() {
         return Err(Errno::EEXIST);
     }
     if found.slash {
         return Err(Errno::ENOENT);
     }
-    found.writable_directory()?.create(&found.directory, &found.name, new)
+    let directory = found.writable_directory()?;
+    // A character device with the number 0 stands for no device.
+    if let NewKind::Other(Kind::CharDevice(1..) | Kind::BlockDevice(_)) = kind {
+        credentials::check(Right::MakeDevice)?;
+    }
+    let new = New::within(&found.directory.node().attributes(), kind, mode);
+    directory.create(&found.directory, &found.name, new)
 }
 
 /// Why the last name of a path, which is `.`, `..` or the root, cannot be removed.

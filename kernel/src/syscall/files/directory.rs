@@ -14,6 +14,7 @@ use crate::files::node::{Entry, Kind};
 use crate::files::open::OpenFile;
 use crate::files::walk::PATH_BYTES;
 use crate::syscall::{Answer, Call};
+use crate::task::credentials::{self, Right, check_search};
 
 /// The bytes of `struct linux_dirent64` before the name.
 const HEADER_BYTES: usize = 19;
@@ -66,8 +67,9 @@ impl Call<'_> {
     }
 
     pub(in crate::syscall) fn chroot(&self) -> Answer {
-        let place = self.place(current(), &self.path(0)?, 0)?;
-        self.fs_context().set_root(directory(place)?);
+        let place = directory(self.place(current(), &self.path(0)?, 0)?)?;
+        credentials::check(Right::ChangeRoot)?;
+        self.fs_context().set_root(place);
         Ok(0)
     }
 
@@ -76,8 +78,13 @@ impl Call<'_> {
     }
 }
 
+/// A directory in which the caller may look up names.
 fn directory(place: Arc<Dentry>) -> Result<Arc<Dentry>, Errno> {
-    if place.node().is_directory() { Ok(place) } else { Err(Errno::ENOTDIR) }
+    if !place.node().is_directory() {
+        return Err(Errno::ENOTDIR);
+    }
+    check_search(|| place.node().attributes())?;
+    Ok(place)
 }
 
 /// The entries from a position on that fit, and the position behind them. The first two are `.` and `..`.

@@ -1,5 +1,7 @@
 //! Locks of ranges of bytes (`fcntl(2)`, "Advisory record locking").
 
+use core::ptr;
+
 use linux_raw_sys::general as abi;
 use quire::addr::VirtAddr;
 
@@ -45,9 +47,20 @@ impl Call<'_> {
             _ => {
                 let waits = matches!(command, abi::F_SETLKW | abi::F_OFD_SETLKW);
                 locks::acquire(file, lock, waits)?;
+                self.keep_lock(file, lock)?;
             }
         }
         Ok(0)
+    }
+
+    /// A process has locks of files that it has open. The descriptor may have been closed while the call waited.
+    fn keep_lock(&self, file: &OpenFile, lock: Lock) -> Result<(), Errno> {
+        let is_open = || self.table().get(self.arguments[0]).is_ok_and(|now| ptr::eq(&*now, file));
+        if lock.process == OF_FILE || is_open() {
+            return Ok(());
+        }
+        locks::release(file, lock)?;
+        Err(Errno::EBADF)
     }
 
     fn lock_request(&self, file: &OpenFile, command: u32) -> Result<Request, Errno> {

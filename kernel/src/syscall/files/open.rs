@@ -13,7 +13,7 @@ use crate::files::node::{Kind, New, NewKind, Node};
 use crate::files::open::{File, Io, OpenFile, Opening};
 use crate::files::walk::{Found, Walk};
 use crate::syscall::{Answer, Call};
-use crate::task::credentials::{READ, WRITE, check_file};
+use crate::task::credentials::{EXECUTE, READ, WRITE, check_file};
 
 /// `__O_TMPFILE`: with `O_DIRECTORY` it makes `O_TMPFILE`.
 const UNNAMED: u32 = 0o20000000;
@@ -169,7 +169,7 @@ impl Call<'_> {
         }
         let directory = found.writable_directory()?;
         let mode = request.mode & !self.places().umask;
-        let new = New { kind: NewKind::Other(Kind::Regular), mode };
+        let new = New::within(&found.directory.node().attributes(), NewKind::Other(Kind::Regular), mode);
         match directory.create(&found.directory, &found.name, new) {
             Ok(place) => Ok((place, true)),
             Err(Errno::EEXIST) if !request.has(abi::O_EXCL) => {
@@ -188,9 +188,12 @@ impl Call<'_> {
             return Err(Errno::EINVAL);
         }
         let directory = found.existing()?;
+        let target = directory.node().directory()?;
+        let attributes = directory.node().attributes();
+        check_file(WRITE | EXECUTE, || attributes)?;
         let mode = request.mode & !self.places().umask;
-        let node: Arc<dyn Node> =
-            directory.node().directory()?.create_unnamed(mode, !request.has(abi::O_EXCL))?;
+        let new = New::within(&attributes, NewKind::Other(Kind::Regular), mode);
+        let node: Arc<dyn Node> = target.create_unnamed(new, !request.has(abi::O_EXCL))?;
         let name = alloc::format!("#{}", node.attributes().number);
         let place = Dentry::new(&directory, name.as_bytes().into(), node);
         place.set_removed();

@@ -44,11 +44,12 @@ impl Call<'_> {
         if (old.slash || new.slash) && !is_directory {
             return Err(Errno::ENOTDIR);
         }
-        if new.place.is_some() {
-            new.directory_without(&self::entry(&new)?)?;
-        } else {
-            new.writable_directory()?;
-        }
+        match self::entry(&new) {
+            Ok(there) => new.directory_without(&there)?,
+            // There is none, or no longer.
+            Err(Errno::ENOENT) => new.writable_directory()?,
+            Err(errno) => return Err(errno),
+        };
         old.directory_without(&entry)?.rename(&entry, &new.directory, &new.name, how)?;
         Ok(0)
     }

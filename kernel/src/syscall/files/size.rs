@@ -1,8 +1,12 @@
 //! The size of files, and the pages behind it (`truncate(2)`, `fallocate(2)`).
 
+use alloc::sync::Arc;
+
 use super::current;
 use crate::errno::Errno;
 use crate::files::claim::Claim;
+use crate::files::dentry::Dentry;
+use crate::files::limits;
 use crate::files::node::Kind;
 use crate::syscall::{Answer, Call};
 use crate::task::credentials::{WRITE, check_file};
@@ -16,7 +20,7 @@ impl Call<'_> {
             Kind::Regular => {
                 check_file(WRITE, || place.node().attributes())?;
                 let _claim = Claim::to_write(place.node())?;
-                place.node().truncate(bytes)?;
+                set_size(&place, bytes)?;
             }
             _ => return Err(Errno::EINVAL),
         }
@@ -29,7 +33,7 @@ impl Call<'_> {
         if !file.can_write() || !file.is_regular() {
             return Err(Errno::EINVAL);
         }
-        file.place().node().truncate(bytes)?;
+        set_size(file.place(), bytes)?;
         Ok(0)
     }
 
@@ -46,6 +50,14 @@ impl Call<'_> {
         file.file().allocate(mode as u32, offset, bytes)?;
         Ok(0)
     }
+}
+
+/// Sets a file's size. It grows only to the process's limit.
+fn set_size(place: &Arc<Dentry>, bytes: u64) -> Result<(), Errno> {
+    if bytes > place.node().attributes().size {
+        limits::check_file_size(bytes)?;
+    }
+    place.node().truncate(bytes)
 }
 
 fn size(argument: u64) -> Result<u64, Errno> {

@@ -60,7 +60,7 @@ impl Call<'_> {
         let file = self.file(0)?;
         let io = io_of(&file, self.arguments[5])?;
         match self.arguments[3] {
-            POSITION => Ok(file.read(&mut self.argument_buffers()?)? as u64),
+            POSITION => Ok(file.read_as(&mut self.argument_buffers()?, io)? as u64),
             at => Ok(file.read_at(offset(at)?, &mut self.argument_buffers()?, io)? as u64),
         }
     }
@@ -69,7 +69,7 @@ impl Call<'_> {
         let file = self.file(0)?;
         let io = io_of(&file, self.arguments[5])?;
         match self.arguments[3] {
-            POSITION => Ok(file.write(&mut self.argument_buffers()?)? as u64),
+            POSITION => Ok(file.write_as(&mut self.argument_buffers()?, io)? as u64),
             at => Ok(file.write_at(offset(at)?, &mut self.argument_buffers()?, io)? as u64),
         }
     }

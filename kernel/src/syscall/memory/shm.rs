@@ -74,6 +74,7 @@ impl Call<'_> {
             mode: flags,
             huge,
             reserve: flags & SHM_NORESERVE == 0,
+            exclusive: flags & IPC_EXCL != 0,
         };
         Ok(u64::from(ipc::create(new)?.id))
     }

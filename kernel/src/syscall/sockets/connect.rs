@@ -3,6 +3,7 @@
 use linux_raw_sys::general::{O_CLOEXEC, O_NONBLOCK};
 use linux_raw_sys::net as abi;
 
+use super::create::open;
 use crate::errno::Errno;
 use crate::files::socket::connection::{READ, WRITE};
 use crate::syscall::{Answer, Call};
@@ -30,11 +31,14 @@ impl Call<'_> {
         }
         let [_, at, length_at, ..] = self.arguments;
         let socket = self.socket_argument()?;
+        let table = self.table();
+        // First, so that without a descriptor the connection waits on.
+        let descriptor = table.reserve()?;
         let accepted = socket.accept(socket.io())?;
         if at != 0 {
             self.store_address(&accepted, &accepted.peer_name()?, at, length_at)?;
         }
-        self.add_socket(accepted, flags)
+        Ok(descriptor.fill(open(accepted, flags), flags & O_CLOEXEC != 0))
     }
 
     pub(in crate::syscall) fn shutdown(&self) -> Answer {

@@ -1,6 +1,7 @@
 //! Making sockets.
 
 use alloc::boxed::Box;
+use alloc::sync::Arc;
 
 use linux_raw_sys::general::{O_CLOEXEC, O_NONBLOCK, O_RDWR};
 use linux_raw_sys::net as abi;
@@ -8,6 +9,7 @@ use quire::addr::VirtAddr;
 
 use crate::errno::Errno;
 use crate::files::anonymous;
+use crate::files::open::OpenFile;
 use crate::files::socket::Socket;
 use crate::files::socket::address::Family;
 use crate::syscall::{Answer, Call};
@@ -41,8 +43,7 @@ impl Call<'_> {
 
     /// Gives a socket a descriptor, with `SOCK_CLOEXEC` and `SOCK_NONBLOCK`, which are flags of `open`.
     pub(super) fn add_socket(&self, socket: Socket, flags: u32) -> Answer {
-        let file = anonymous::open_socket(Box::new(socket), O_RDWR | flags & O_NONBLOCK);
-        self.table().add(file, flags & O_CLOEXEC != 0)
+        self.table().add(open(socket, flags), flags & O_CLOEXEC != 0)
     }
 
     /// Which kind of socket the first three arguments want, and the flags.
@@ -61,4 +62,9 @@ impl Call<'_> {
             _ => Err(Errno::ESOCKTNOSUPPORT),
         }
     }
+}
+
+/// A socket as an open file.
+pub(super) fn open(socket: Socket, flags: u32) -> Arc<OpenFile> {
+    anonymous::open_socket(Box::new(socket), O_RDWR | flags & O_NONBLOCK)
 }

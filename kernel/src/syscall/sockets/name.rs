@@ -8,6 +8,7 @@ use crate::files::socket::Socket;
 use crate::files::socket::address::{Address, is_local, reached};
 use crate::files::socket::registry::{self, Name};
 use crate::syscall::{Answer, Call};
+use crate::task::credentials::{WRITE, check_file};
 
 impl Call<'_> {
     pub(in crate::syscall) fn bind(&self) -> Answer {
@@ -41,6 +42,7 @@ impl Call<'_> {
             Address::Unix(path) => {
                 let node = self.existing_node(path)?;
                 let node = node.node().attributes();
+                check_file(WRITE, || node)?;
                 if node.kind != Kind::Socket {
                     return Err(Errno::ECONNREFUSED);
                 }

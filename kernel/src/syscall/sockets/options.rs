@@ -56,10 +56,11 @@ impl Call<'_> {
                 image[..8].copy_from_slice(&socket.linger.load(Ordering::Relaxed).to_le_bytes());
             }
             (abi::SOL_SOCKET, abi::SO_PEERCRED) => {
-                // All programs are the root user's. Without a peer the number of the process is 0, and there is no user.
-                let process = socket.connection().map(|connection| connection.far().process);
-                image[..4].copy_from_slice(&process.unwrap_or(0).to_le_bytes());
-                image[4..12].fill(if process.is_some() { 0 } else { 0xff });
+                // Without a peer there is no process, no user and no group.
+                let maker = socket.connection().map(|connection| connection.far().maker);
+                let peer =
+                    maker.map_or([0, u32::MAX, u32::MAX], |peer| [peer.process, peer.user, peer.group]);
+                image[..12].copy_from_slice(peer.map(u32::to_le_bytes).as_flattened());
             }
             _ => image[..4].copy_from_slice(&number(&socket, level, name)?.to_le_bytes()),
         }

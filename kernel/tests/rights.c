@@ -1,0 +1,294 @@
+/* What users without rights may do, and whose their files are. kernel/test runs each case on Linux too, as root.
+ *
+ * The first argument chooses the case, or all of them. Each one has a process of its own, which may become another user.
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <grp.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/auxv.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "child.h"
+
+/* The call fails with this error. */
+#define FAILS(call, error) CHECK((errno = 0, (long)(call) == -1 && errno == (error)))
+#define USER 1000
+#define GROUP 100
+#define OWNER 1234
+#define OWNERS 55
+#define UNNAMED (O_TMPFILE | O_RDWR)
+
+static char program[4096];
+
+static int fresh(const char *path, int mode)
+{
+    unlink(path);
+    int file = open(path, O_CREAT | O_EXCL | O_RDWR, mode);
+    CHECK(file >= 0 && fchmod(file, mode) == 0);
+    return file;
+}
+
+static void become_user(void)
+{
+    CHECK(setgroups(0, NULL) == 0 && setresgid(GROUP, GROUP, GROUP) == 0 && setresuid(USER, USER, USER) == 0);
+}
+
+static struct stat stat_of(const char *path)
+{
+    struct stat stat;
+    CHECK(lstat(path, &stat) == 0);
+    return stat;
+}
+
+/* Devices are made by root alone. */
+static void devices(void)
+{
+    become_user();
+    FAILS(mknod("device", S_IFCHR | 0600, makedev(1, 3)), EPERM);
+    FAILS(mknod("device", S_IFBLK | 0600, makedev(254, 0)), EPERM);
+    CHECK(mknod("fifo", S_IFIFO | 0600, 0) == 0 && unlink("fifo") == 0);
+    CHECK(mknod("socket", S_IFSOCK | 0600, 0) == 0 && unlink("socket") == 0);
+    CHECK(mknod("file", S_IFREG | 0600, 0) == 0 && unlink("file") == 0);
+}
+
+/* A copy of this program, which every user can execute, with this owner and this mode. */
+static void copy_program(const char *path, int user, int group, int mode)
+{
+    static char block[1 << 16];
+    int from = open(program, O_RDONLY), to = fresh(path, 0755);
+    long count;
+    CHECK(from >= 0);
+    while ((count = read(from, block, sizeof block)) > 0)
+        CHECK(write(to, block, count) == count);
+    CHECK(fchown(to, user, group) == 0 && fchmod(to, mode) == 0 && close(to) == 0 && close(from) == 0);
+}
+
+/* Runs a program that compares what it is with these numbers. */
+static int runs_as(const char *path, int user, int group, int secure)
+{
+    char words[3][20];
+    sprintf(words[0], "%d", user);
+    sprintf(words[1], "%d", group);
+    sprintf(words[2], "%d", secure);
+    pid_t child = fork();
+    if (child == 0) {
+        execl(path, path, "who", words[0], words[1], words[2], NULL);
+        _exit(1);
+    }
+    return exits_with(child, 0);
+}
+
+static int who(char **expected)
+{
+    CHECK(getuid() == USER && getgid() == GROUP);
+    CHECK(geteuid() == (uid_t)atoi(expected[0]) && getegid() == (gid_t)atoi(expected[1]));
+    CHECK(getauxval(AT_UID) == getuid() && getauxval(AT_GID) == getgid());
+    CHECK(getauxval(AT_EUID) == geteuid() && getauxval(AT_EGID) == getegid());
+    CHECK(getauxval(AT_SECURE) == (unsigned long)atoi(expected[2]));
+    return 0;
+}
+
+/* A program learns as whom it runs, and whether its caller is another user. One that gets no new rights does not. */
+static void programs(void)
+{
+    copy_program("plain", 0, 0, 0755);
+    copy_program("owned", OWNER, OWNERS, 06755);
+    become_user();
+    CHECK(runs_as("plain", USER, GROUP, 0));
+    CHECK(runs_as("owned", OWNER, OWNERS, 1));
+    CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
+    CHECK(runs_as("owned", USER, GROUP, 0));
+}
+
+/* What was opened of a process's memory stays the memory of the program that it ran then. */
+static void memories(void)
+{
+    static const char *const names[] = { "mem", "environ", "pagemap" };
+    int files[3], go[2];
+    static char secret[4096] = "secret";
+    char path[60], got[8];
+    CHECK(pipe(go) == 0);
+    pid_t child = fork();
+    if (child == 0) {
+        CHECK(read(go[0], got, 1) == 1);
+        execl(program, program, "wait", NULL);
+        _exit(1);
+    }
+    for (int i = 0; i < 3; i++) {
+        sprintf(path, "/proc/%d/%s", child, names[i]);
+        CHECK((files[i] = open(path, O_RDONLY)) >= 0);
+    }
+    CHECK(pread(files[0], got, 6, (long)secret) == 6 && !memcmp(got, "secret", 6));
+    CHECK(pread(files[1], got, 1, 0) == 1 && pread(files[2], got, 8, (unsigned long)secret / 4096 * 8) == 8);
+    CHECK(write(go[1], "x", 1) == 1);
+    sprintf(path, "/proc/%d/cmdline", child);
+    char line[5000] = "";
+    while (!memmem(line, sizeof line, "wait", 4)) {
+        int file = open(path, O_RDONLY);
+        CHECK(read(file, line, sizeof line) >= 0 && close(file) == 0);
+        usleep(10000);
+    }
+    CHECK(pread(files[0], got, 6, (long)secret) == 0);
+    CHECK(pread(files[1], got, 1, 0) == 0 && pread(files[2], got, 8, (unsigned long)secret / 4096 * 8) == 0);
+    CHECK(kill(child, SIGKILL) == 0 && is_killed_by(child, SIGKILL));
+}
+
+static struct ucred peer_of(int socket)
+{
+    struct ucred peer;
+    socklen_t bytes = sizeof peer;
+    CHECK(getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) == 0 && bytes == sizeof peer);
+    return peer;
+}
+
+/* Each side of a connection learns which user the other one is; a socket's file says who may connect. */
+static void peers(void)
+{
+    struct sockaddr_un address = { .sun_family = AF_UNIX, .sun_path = "peers" };
+    int listener = socket(AF_UNIX, SOCK_STREAM, 0), client = socket(AF_UNIX, SOCK_STREAM, 0), sockets[2];
+    unlink("peers");
+    CHECK(bind(listener, (struct sockaddr *)&address, sizeof address) == 0 && chmod("peers", 0755) == 0);
+    CHECK(listen(listener, 5) == 0 && setresgid(-1, GROUP, -1) == 0 && setresuid(-1, USER, -1) == 0);
+    FAILS(connect(client, (struct sockaddr *)&address, sizeof address), EACCES);
+    CHECK(setresuid(-1, 0, -1) == 0 && chmod("peers", 0777) == 0 && setresuid(-1, USER, -1) == 0);
+    CHECK(connect(client, (struct sockaddr *)&address, sizeof address) == 0);
+    CHECK(setresuid(-1, 0, -1) == 0 && setresgid(-1, 0, -1) == 0);
+    int server = accept(listener, NULL, NULL);
+    struct ucred peer = peer_of(server);
+    CHECK(peer.pid == getpid() && peer.uid == USER && peer.gid == GROUP);
+    peer = peer_of(client);
+    CHECK(peer.pid == getpid() && peer.uid == 0 && peer.gid == 0);
+    become_user();
+    CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, sockets) == 0);
+    peer = peer_of(sockets[0]);
+    CHECK(peer.uid == USER && peer.gid == GROUP);
+}
+
+/* To enter a directory needs the right to search it, and to change the root needs a right of root's. */
+static void directories(void)
+{
+    CHECK(mkdir("closed", 0700) == 0 && chown("closed", USER, GROUP) == 0 && chmod("closed", 0600) == 0);
+    pid_t child = fork();
+    if (child == 0) {
+        become_user();
+        int closed = open("closed", O_RDONLY | O_DIRECTORY);
+        CHECK(closed >= 0);
+        FAILS(chdir("closed"), EACCES);
+        FAILS(fchdir(closed), EACCES);
+        FAILS(chroot("closed"), EACCES);
+        FAILS(chroot("/"), EPERM);
+        CHECK(chdir("/") == 0);
+        _exit(0);
+    }
+    CHECK(exits_with(child, 0) && rmdir("closed") == 0);
+}
+
+/* A file without a name is made in a directory that can be written. */
+static void unnamed(void)
+{
+    CHECK(mkdir("shut", 0755) == 0);
+    pid_t child = fork();
+    if (child == 0) {
+        become_user();
+        FAILS(open("shut", UNNAMED, 0600), EACCES);
+        int file = open(".", UNNAMED, 0600);
+        struct stat stat;
+        CHECK(file >= 0 && fstat(file, &stat) == 0 && stat.st_uid == USER && stat.st_gid == GROUP);
+        _exit(0);
+    }
+    CHECK(exits_with(child, 0) && rmdir("shut") == 0);
+}
+
+/* A process may let itself be killed sooner, but not later than root wants. */
+static void scores(void)
+{
+    int file = open("/proc/self/oom_score_adj", O_WRONLY);
+    CHECK(file >= 0);
+    become_user();
+    CHECK(write(file, "700", 3) == 3 && write(file, "900", 3) == 3 && write(file, "700", 3) == 3);
+    FAILS(write(file, "-900", 4), EACCES);
+}
+
+/* What is made in a directory of a group belongs to that group. */
+static void groups(void)
+{
+    CHECK(mkdir("shared", 0777) == 0 && chown("shared", 0, OWNERS) == 0 && chmod("shared", 02777) == 0);
+    pid_t child = fork();
+    if (child == 0) {
+        become_user();
+        umask(0);
+        CHECK(close(fresh("shared/file", 0644)) == 0 && stat_of("shared/file").st_gid == OWNERS);
+        CHECK(stat_of("shared/file").st_uid == USER && mkdir("shared/below", 0755) == 0);
+        CHECK(stat_of("shared/below").st_gid == OWNERS && stat_of("shared/below").st_mode == (S_IFDIR | 02755));
+        CHECK(symlink("x", "shared/link") == 0 && stat_of("shared/link").st_gid == OWNERS);
+        int file = open("shared", UNNAMED, 0600);
+        struct stat stat;
+        CHECK(file >= 0 && fstat(file, &stat) == 0 && stat.st_gid == OWNERS);
+        /* Only a member of the group lets a program run as the group. */
+        CHECK(chmod("shared/file", 02755) == 0 && stat_of("shared/file").st_mode == (S_IFREG | 0755));
+        CHECK(open("shared/new", O_CREAT | O_WRONLY, 02755) >= 0 && stat_of("shared/new").st_mode == (S_IFREG | 0755));
+        CHECK(close(fresh("own", 0644)) == 0 && chmod("own", 02755) == 0 && stat_of("own").st_mode == (S_IFREG | 02755));
+        CHECK(unlink("own") == 0);
+        _exit(0);
+    }
+    CHECK(exits_with(child, 0) && chmod("shared/file", 02755) == 0 && stat_of("shared/file").st_mode == (S_IFREG | 02755));
+    CHECK(unlink("shared/file") == 0 && unlink("shared/new") == 0 && unlink("shared/link") == 0);
+    CHECK(rmdir("shared/below") == 0 && rmdir("shared") == 0);
+}
+
+static const struct {
+    const char *name;
+    void (*run)(void);
+} CASES[] = {
+    {"devices", devices}, {"programs", programs}, {"memories", memories}, {"peers", peers}, {"directories", directories},
+    {"unnamed", unnamed}, {"scores", scores},     {"groups", groups},
+};
+
+int main(int count, char **arguments)
+{
+    const char *name = count > 1 ? arguments[1] : "";
+    int status = 2;
+    if (count == 5 && !strcmp(name, "who"))
+        return who(arguments + 2);
+    if (!strcmp(name, "wait"))
+        return pause();
+    if (geteuid() != 0)
+        return 0;
+    /* The first process of a machine may have no environment, which one case reads. */
+    if (!getenv("RIGHTS"))
+        return setenv("RIGHTS", "1", 1) || execv("/proc/self/exe", arguments);
+    CHECK(readlink("/proc/self/exe", program, sizeof program - 1) > 0);
+    char folder[] = "/tmp/rightsXXXXXX";
+    CHECK(mkdtemp(folder) && chmod(folder, 0777) == 0 && chdir(folder) == 0);
+    for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
+        if (strcmp(name, CASES[i].name) && strcmp(name, "all"))
+            continue;
+        pid_t child = fork();
+        if (child == 0) {
+            alarm(40);
+            CASES[i].run();
+            _exit(0);
+        }
+        int outcome = status_of(child);
+        if (outcome)
+            printf("%s failed: status %#x\n", CASES[i].name, outcome);
+        fflush(stdout);
+        status = (status == 2 ? 0 : status) | !!outcome;
+    }
+    unlink("plain");
+    unlink("owned");
+    unlink("peers");
+    rmdir(folder);
+    return status;
+}

@@ -147,8 +147,8 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
             Err(SplitError::NotAFolio)
         } else if block.large_maps.load(Ordering::Relaxed) != 0 {
             Err(SplitError::InUse)
-        } else if block.folio_maps.load(Ordering::Acquire) != 0 && !matches!(only, Only::Part { .. }) {
-            // Another task splits the folio that it was part of.
+        } else if block.folio_maps.load(Ordering::Acquire) != u64::from(matches!(only, Only::Part { .. })) {
+            // Another task splits the folio that it was part of, or is about to count down a leaf of that.
             Err(SplitError::InUse)
         } else if !self.is_still(block, only) {
             Err(SplitError::NotAFolio)

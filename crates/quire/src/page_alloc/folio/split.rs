@@ -247,6 +247,8 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         // If another task holds the part by now, the release of that hold frees it.
         let free = left == 0 && small.is_empty() && !large && mapped && !block.held.contains(0);
         if free {
+            // Leaves that went since the part became a folio may have deferred its split.
+            self.counts().forget_deferred(number, block);
             block.set_state(BlockState::Listed);
         } else if mapped && !large && !small.is_empty() && small != FrameMask::ALL {
             self.counts().defer_split(number, block);

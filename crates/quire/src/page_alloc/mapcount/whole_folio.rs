@@ -11,7 +11,7 @@
 use core::sync::atomic::Ordering;
 
 use crate::addr::{BlockNumber, Frame, Order};
-use crate::memmap::{Block, BlockState, DescriptorFlags, FrameMask, FrameState};
+use crate::memmap::{Block, BlockState, FrameMask, FrameState};
 use crate::page_alloc::frames::state::head_of;
 use crate::page_alloc::mapcount::blocks::FreedBlocks;
 use crate::page_alloc::mapcount::counter::Counter;
@@ -65,7 +65,7 @@ impl<P: FramePlatform> Counter<'_, '_, P> {
         let mapped =
             block.large_maps.load(Ordering::Relaxed) != 0 || block.small_maps(self.counts.platform()).any();
         // A pool's page mapped in parts is a file's, which may reuse it as soon as this lock is free.
-        if mapped || head.folio().has(DescriptorFlags::HUGE) {
+        if mapped || self.counts.is_part_of_huge(frame, block) {
             head.folio_maps.fetch_sub(leaves, Ordering::AcqRel);
             return 0;
         }

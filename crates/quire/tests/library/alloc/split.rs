@@ -429,3 +429,33 @@ fn a_leaf_of_a_part_keeps_its_folio_until_it_is_counted_down() {
         });
     }
 }
+
+/// The leaf of a part of a folio goes at every moment of the folio's split. No part that is free or mapped as a whole
+/// waits for a split of its own then, whichever CPU freed it (invariant 1).
+#[test]
+fn a_part_without_unmapped_frames_waits_for_no_split() {
+    let others = [(Order::BLOCK, 512, 0), (Order::BLOCK, 512, 512), (order(10), 1536, 0)];
+    for (to, at, mapped) in others {
+        with_allocator(HostedConfig::new(64 * MIB).with_cpus(2), |machine, allocator| {
+            allocator.lists().drain_local();
+            let before = allocator.memory_info();
+            let (mut round, mut met, mut calls) = (0, 0, 0);
+            while round <= calls {
+                let folio = allocator.alloc_raw(Gfp::USER, order(11)).unwrap();
+                let (leaf, first) = (FrameRange::new(folio.add(at), 1), FrameRange::new(folio, mapped));
+                [leaf, first].iter().for_each(|&run| map(allocator, run));
+                let (plan, split) = (InterruptPlan::Nth(round), || allocator.split_mapped_raw(folio, to));
+                let unmap = || allocator.counts().counter().unmap_raw(leaf);
+                let held = held_up(machine, plan, PATIENCE, split, unmap);
+                assert_eq!(allocator.counts().deferred_splits(), 0, "{to:?}, {mapped}, call {round}");
+                allocator.counts().counter().unmap_raw(first);
+                machine.spawn_cpus(2, |_| allocator.lists().drain_local());
+                allocator.validate().unwrap();
+                assert_eq!(allocator.memory_info(), before, "{to:?}, {mapped}, call {round}");
+                (round, met, calls) = (round + 1, met + u64::from(held.in_time), held.calls);
+            }
+            println!("{to:?}, {mapped}: {round} moments, met at {met}");
+            assert!(met > 0, "{to:?}, {mapped}");
+        });
+    }
+}

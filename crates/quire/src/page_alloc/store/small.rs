@@ -81,20 +81,23 @@ impl<P: FramePlatform> Store<'_, P> {
         } else if !block.try_lock(self.frames.platform) {
             return None;
         }
-        let shard = &zone.shards[usize::from(block.shard.load(Ordering::Relaxed))].0;
+        let shard = &zone.shards[usize::from(block.shard.load(Ordering::Relaxed))];
         // Without waiting, the shard's lock comes first, since the block must be relisted.
-        let index = if search.wait { None } else { shard.try_lock(self.frames.platform) };
+        let index = if search.wait { None } else { shard.0.try_lock(self.frames.platform) };
         if !search.wait && index.is_none() {
             block.unlock(self.frames.platform);
             return None;
         }
         let mut got = 0;
-        // A block that is no longer in small pieces has no free group.
-        if !zone.isolated.contains(number) {
+        let lock = || shard.0.lock(self.frames.platform);
+        if zone.isolated.contains(number) {
+            // This code may have interrupted the task that is about to hide it, and would find it again and again.
+            shard.hide(&mut index.unwrap_or_else(lock), &self.frames.memmap, number, block);
+        } else {
+            // A block that is no longer in small pieces has no free group.
             got = take_fitting(zone, number, block, search, out);
             if ShardIndex::wanted_list(block) != block.listed.load(Ordering::Relaxed) {
-                let mut index = index.unwrap_or_else(|| shard.lock(self.frames.platform));
-                index.relist(&self.frames.memmap, number, block);
+                index.unwrap_or_else(lock).relist(&self.frames.memmap, number, block);
             }
         }
         block.unlock(self.frames.platform);

@@ -31,10 +31,12 @@ impl<P: FramePlatform> Store<'_, P> {
         // A list takes less where memory is full of holes, and each folio may need another block.
         while got < out.len() && !(search.listed && blocks == VISIT_BLOCKS) {
             let Some(number) = self.find_block(zone, search) else { break };
-            blocks += 1;
             // This CPU may have locked the block itself, and the search would find it again.
             let Some(taken) = self.take_from(zone, number, search, &mut out[got..]) else { break };
             got += taken;
+            // A block that had less than the index said is listed anew. A list that gave up after some of them would
+            // find no memory where there is some.
+            blocks += usize::from(taken > 0);
         }
         got
     }
@@ -137,7 +139,13 @@ impl<P: FramePlatform> Store<'_, P> {
 
     /// As [`Self::store_put_one`] for a folio that is known to be zero.
     #[cold]
-    fn put_zeroed(&self, number: BlockNumber, block: &Block, index: usize, order: Order) {
+    fn put_zeroed(
+        &self,
+        number: BlockNumber,
+        block: &Block,
+        index: usize,
+        order: Order,
+    ) {
         let grown = mark_bits_free(block, index, order);
         let folio = FrameMask::run(index, order.frames() as usize);
         zeroes::change(&self.zones[block.zone()], block, block.zeroed().union(folio));

@@ -139,7 +139,7 @@ impl<P: FramePlatform> Store<'_, P> {
 
     /// As [`Self::store_put_one`] for a folio that is known to be zero.
     #[cold]
-    fn put_zeroed(
+    pub(in crate::page_alloc) fn put_zeroed(
         &self,
         number: BlockNumber,
         block: &Block,

@@ -13,6 +13,7 @@ mod partial;
 mod refusals;
 mod slab;
 mod split;
+mod stats;
 mod tables;
 mod watermarks;
 mod worn;

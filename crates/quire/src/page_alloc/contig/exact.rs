@@ -4,7 +4,7 @@ use core::sync::atomic::Ordering;
 
 use crate::addr::{BlockNumber, Frame, FrameRange, Order};
 use crate::error::{AllocError, FreeError, SplitError};
-use crate::limits::BLOCK_FRAMES;
+use crate::limits::{BLOCK_FRAMES, FRAME_SIZE, MAX_PHYS_BYTES};
 use crate::memmap::{Block, BlockState, FrameMask, FrameState};
 use crate::page_alloc::allocator::PageAllocator;
 use crate::page_alloc::frames::owned::FrameRun;
@@ -47,6 +47,9 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
     pub fn alloc_at(&self, range: FrameRange) -> Result<FrameRun, AllocError> {
         if range.count == 0 {
             return Err(AllocError::BadOrder);
+        }
+        if range.start.0.checked_add(range.count).is_none_or(|end| end > MAX_PHYS_BYTES / FRAME_SIZE) {
+            return Err(AllocError::NotFree);
         }
         if self.platform().fail_allocation() {
             return Err(AllocError::OutOfMemory);

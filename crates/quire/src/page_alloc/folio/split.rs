@@ -77,8 +77,8 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
     }
 
     fn split_only(&self, frame: Frame, to: Order, only: Only) -> Result<u64, SplitError> {
+        let block = self.frames().memmap.get_around(frame).ok_or(SplitError::NotAFolio)?;
         let number = frame.block();
-        let block = self.frames().memmap.get(number).ok_or(SplitError::NotAFolio)?;
         block.lock(self.platform());
         let (state, order) = (block.state(), block.order.load(Ordering::Relaxed));
         let small =

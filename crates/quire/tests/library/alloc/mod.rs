@@ -4,6 +4,7 @@ mod contig;
 mod drain;
 mod free_groups;
 mod grouping;
+mod interrupts;
 mod lists;
 mod metadata;
 mod numa;

@@ -109,7 +109,7 @@ impl Frame {
         PhysAddr(self.0 << FRAME_SHIFT)
     }
 
-    /// The block that contains this frame.
+    /// The block that contains this frame, which is memory or next to it: the number of any other may be too large.
     #[inline]
     pub const fn block(self) -> BlockNumber {
         BlockNumber((self.0 / BLOCK_FRAMES as u64) as u32)
@@ -251,9 +251,9 @@ impl FrameRange {
             if at >= end {
                 return None;
             }
-            let stop = Frame(end.0.min(at.block().first_frame().0 + BLOCK_FRAMES as u64));
-            let piece = FrameRange::new(at, stop.0 - at.0);
-            at = stop;
+            let count = (end.0 - at.0).min((BLOCK_FRAMES - at.index_in_block()) as u64);
+            let piece = FrameRange::new(at, count);
+            at = piece.end();
             Some(piece)
         })
     }

@@ -412,7 +412,8 @@ impl<'p, P: Platform> MemoryManager<'p, P> {
         let mut done = pools.resize(pages, size, nodes, wanted);
         let before = done.before;
         while done.stopped == Some(Stopped::OutOfMemory)
-            && self.add_huge(size, nodes, done.wanted - done.after)
+            // Another CPU may have added more pages than are wanted.
+            && self.add_huge(size, nodes, done.wanted.saturating_sub(done.after))
         {
             done = pools.resize(pages, size, nodes, wanted);
         }

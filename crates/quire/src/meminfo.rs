@@ -31,7 +31,7 @@ impl Meminfo {
     pub fn lines(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let free = self.frames.free + self.frames.cached;
         [
-            ("MemTotal", self.frames.total - self.frames.metadata),
+            ("MemTotal", self.frames.total.saturating_sub(self.frames.metadata)),
             ("MemFree", free),
             ("MemAvailable", free + self.cached),
             ("Cached", self.cached + self.shmem),

@@ -81,9 +81,7 @@ impl HugePools<'_> {
                     }
                     _ => Ok(()),
                 });
-            reserved.inspect_err(|_| {
-                self.leave_fs(pages.platform(), account.fs, count);
-            })
+            reserved.inspect_err(|_| self.undo_use_fs(pages, size, account.fs, (count, needed)))
         });
         reserved.inspect_err(|_| self.uncharge(account.group, size, Charge::Reservation, count))
     }
@@ -121,8 +119,11 @@ impl HugePools<'_> {
         // A page that the pool keeps for the file system is reserved, too.
         let needed = if reserved { Ok(0) } else { self.use_fs(pages.platform(), fs, 1) };
         let taken = needed.and_then(|needed| {
-            self.take_marked(pages, size, (nodes, turn), needed == 0).inspect_err(|_| {
-                self.leave_fs(pages.platform(), fs, 1);
+            let taken = self.take_marked(pages, size, (nodes, turn), needed == 0);
+            taken.inspect_err(|_| {
+                if !reserved {
+                    self.undo_use_fs(pages, size, fs, (1, needed));
+                }
             })
         });
         let note = Owed { group: account.group, fs }.to_note();

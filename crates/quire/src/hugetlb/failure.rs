@@ -40,6 +40,12 @@ impl Pool {
         (0..MAX_NODES as u8).map(|node| self.bad_pages(memmap, node).count() as u64).sum()
     }
 
+    /// Counts the bad pages anew. The page allocator marks a frame of a free page before the pool is told, so that the
+    /// number may be that of an earlier moment.
+    pub(super) fn recount_bad<P: Platform>(&mut self, pages: &PageAllocator<'_, P>) {
+        self.bad = if pages.frames().bad_frames() == 0 { 0 } else { self.count_bad(pages.memmap()) };
+    }
+
     fn bad_pages<'m>(&self, memmap: &'m MemMap, node: u8) -> impl Iterator<Item = Frame> + 'm {
         self.free_pages(memmap, node).filter(|&frame| has_marks(memmap, frame))
     }
@@ -61,7 +67,7 @@ impl HugePools<'_> {
             if !pages.frames().is_huge(head, size.order()) || !pool.is_free(pages.memmap(), head) {
                 continue;
             }
-            pool.bad = pool.count_bad(pages.memmap());
+            pool.recount_bad(pages);
             drop(pool);
             self.shed_bad(pages, size);
             let pool = self.lock(pages, size);
@@ -86,7 +92,7 @@ impl HugePools<'_> {
                 continue;
             }
             pool.leave_from(pages.frames(), node, frame);
-            pool.bad -= 1;
+            pool.recount_bad(pages);
             let left = pool.node(node);
             pool.change_surplus(node, -i64::from(left.surplus > left.total));
             drop(pool);

@@ -93,15 +93,36 @@ impl HugePools<'_> {
         }
     }
 
+    /// Undoes [`Self::use_fs`], which has returned `needed`. The pool keeps again what it kept, unless the file system
+    /// was unmounted since.
+    pub(super) fn undo_use_fs<P: Platform>(
+        &self,
+        pages: &PageAllocator<'_, P>,
+        size: HugeSize,
+        number: u8,
+        (count, needed): (u64, u64),
+    ) {
+        let taken = count - needed;
+        let kept = self.leave_fs_keeping(pages.platform(), number, count, taken);
+        if kept < taken {
+            self.unreserve(pages, size, taken - kept);
+        }
+    }
+
     /// Counts pages as no longer used by a file system; returns how many of them the pool must keep for it.
     pub(super) fn leave_fs<P: Platform>(&self, platform: &P, number: u8, pages: u64) -> u64 {
+        self.leave_fs_keeping(platform, number, pages, pages)
+    }
+
+    /// As [`Self::leave_fs`], where the pool can keep only some of the pages.
+    fn leave_fs_keeping<P: Platform>(&self, platform: &P, number: u8, pages: u64, most: u64) -> u64 {
         if number == 0 {
             return 0;
         }
         let fs = &mut self.fs(platform)[usize::from(number) - 1];
         debug_assert!(fs.used >= pages);
         fs.used -= pages;
-        let kept = fs.limits.min.saturating_sub(fs.used + fs.kept).min(pages);
+        let kept = fs.limits.min.saturating_sub(fs.used + fs.kept).min(most);
         fs.kept += kept;
         kept
     }

@@ -128,7 +128,7 @@ impl HugePools<'_> {
         if replaced {
             let node = pages.store().node_of_frame(old);
             pool.leave_from(pages.frames(), node, old);
-            pool.bad -= u64::from(pages.frames().has_bad(old));
+            pool.recount_bad(pages);
             match new.take() {
                 Some(new) => {
                     add_page(&mut pool, pages, pages.store().node_of_frame(new), new);

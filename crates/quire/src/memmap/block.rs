@@ -26,7 +26,7 @@ const GROUP_UNIT: usize = 2;
 pub enum BlockState {
     /// Whole, free, and in its region's pool. The record is all zero.
     Whole = 0,
-    /// Used in small pieces: bitmaps and descriptors are valid.
+    /// Used in small pieces: bitmaps and columns are valid.
     Small = 1,
     /// The start of a folio of order 9 or more.
     Folio = 2,

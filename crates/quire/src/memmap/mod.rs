@@ -31,7 +31,7 @@ pub use lanes::{LaneError, LaneWidth, Lanes};
 pub(crate) use record_maps::{RecordNeed, SlotPromises};
 
 use crate::addr::{BlockNumber, Frame};
-use crate::limits::SECTION_BLOCKS;
+use crate::limits::{BLOCK_FRAMES, SECTION_BLOCKS};
 
 /// The records of the blocks `first .. first + records.len()` of one section.
 #[derive(Clone, Copy)]
@@ -161,6 +161,14 @@ impl MemMap {
             Some(record) => Some(record),
             None => self.get_anywhere(block),
         }
+    }
+
+    /// The record of the block around any frame, or `None` where the machine has no memory: a caller's number may be too
+    /// large for that of a block.
+    #[inline]
+    pub(crate) fn get_around(&self, frame: Frame) -> Option<&Block> {
+        let number = u32::try_from(frame.0 / BLOCK_FRAMES as u64).ok()?;
+        self.get(BlockNumber(number))
     }
 
     /// The record of a block of one of the two longest runs.

@@ -4,7 +4,7 @@ use core::sync::atomic::Ordering;
 
 use crate::addr::{BlockNumber, Frame, FrameRange, Order};
 use crate::error::{AllocError, FreeError, SplitError};
-use crate::limits::BLOCK_FRAMES;
+use crate::limits::{BLOCK_FRAMES, FRAME_SIZE, MAX_PHYS_BYTES};
 use crate::memmap::{Block, BlockState, FrameMask, FrameState};
 use crate::page_alloc::allocator::PageAllocator;
 use crate::page_alloc::frames::owned::FrameRun;
@@ -20,11 +20,15 @@ const SMALL: u64 = BLOCK_FRAMES as u64 / 2;
 
 impl<P: FramePlatform> PageAllocator<'_, P> {
     /// Allocates exactly this many frames in a row (Linux: `alloc_pages_exact`), and frees at once what the
-    /// smallest fitting folio, or run of blocks, has beyond them.
+    /// smallest fitting folio, or run of blocks, has beyond them. It waits for locks.
     ///
     /// # Errors
-    /// [`AllocError::BadOrder`] for no frames; otherwise as [`Self::alloc`] and [`Self::alloc_contig`].
+    /// [`AllocError::BadOrder`] for no frames; [`AllocError::OutOfMemory`] in an interrupt; otherwise as
+    /// [`Self::alloc`] and [`Self::alloc_contig`].
     pub fn alloc_exact(&self, gfp: Gfp, frames: u64) -> Result<FrameRun, AllocError> {
+        if self.platform().context() != Context::Task {
+            return Err(AllocError::OutOfMemory);
+        }
         let size = frames.checked_next_power_of_two().ok_or(AllocError::OutOfMemory)?;
         let order = Order::new(size.trailing_zeros() as u8);
         let run = match order {
@@ -39,20 +43,23 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
     }
 
     /// Allocates the frames of a range, all or none: those that a device or a boot loader names by number.
-    /// Drains per-CPU lists when some of the range seem to be in use.
+    /// Drains per-CPU lists when some of the range seem to be in use. It waits for locks.
     ///
     /// # Errors
-    /// [`AllocError::NotFree`] when some frames are in use or no memory; [`AllocError::OutOfMemory`] when
-    /// there is no memory for the descriptors of a block to split; [`AllocError::BadOrder`] for no frames.
+    /// [`AllocError::NotFree`] when some frames are in use or no memory; [`AllocError::OutOfMemory`] in an interrupt;
+    /// [`AllocError::BadOrder`] for no frames.
     pub fn alloc_at(&self, range: FrameRange) -> Result<FrameRun, AllocError> {
         if range.count == 0 {
             return Err(AllocError::BadOrder);
         }
-        if self.platform().fail_allocation() {
+        if range.start.0.checked_add(range.count).is_none_or(|end| end > MAX_PHYS_BYTES / FRAME_SIZE) {
+            return Err(AllocError::NotFree);
+        }
+        if self.platform().context() != Context::Task || self.platform().fail_allocation() {
             return Err(AllocError::OutOfMemory);
         }
         let found = self.take_range(range);
-        if found != Err(AllocError::NotFree) || self.platform().context() != Context::Task {
+        if found != Err(AllocError::NotFree) {
             return found;
         }
         self.lists().drain_all();

@@ -54,7 +54,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
     /// such a call does a fault that maps a marked folio take its bad frames out of use. Otherwise they stay
     /// marked until the folio is freed.
     pub fn condemn(&self, frame: Frame) -> Verdict {
-        let Some(block) = self.frames().memmap.get(frame.block()) else { return Verdict::NotMemory };
+        let Some(block) = self.frames().memmap.get_around(frame) else { return Verdict::NotMemory };
         for _ in 0..ROUNDS {
             let verdict = self.frames().in_store(|| match block.state() {
                 BlockState::Small => self.condemn_small(frame, block),

@@ -77,8 +77,8 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
     }
 
     fn split_only(&self, frame: Frame, to: Order, only: Only) -> Result<u64, SplitError> {
+        let block = self.frames().memmap.get_around(frame).ok_or(SplitError::NotAFolio)?;
         let number = frame.block();
-        let block = self.frames().memmap.get(number).ok_or(SplitError::NotAFolio)?;
         block.lock(self.platform());
         let (state, order) = (block.state(), block.order.load(Ordering::Relaxed));
         let small =
@@ -147,8 +147,8 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
             Err(SplitError::NotAFolio)
         } else if block.large_maps.load(Ordering::Relaxed) != 0 {
             Err(SplitError::InUse)
-        } else if block.folio_maps.load(Ordering::Acquire) != 0 && !matches!(only, Only::Part { .. }) {
-            // Another task splits the folio that it was part of.
+        } else if block.folio_maps.load(Ordering::Acquire) != u64::from(matches!(only, Only::Part { .. })) {
+            // Another task splits the folio that it was part of, or is about to count down a leaf of that.
             Err(SplitError::InUse)
         } else if !self.is_still(block, only) {
             Err(SplitError::NotAFolio)
@@ -247,6 +247,8 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         // If another task holds the part by now, the release of that hold frees it.
         let free = left == 0 && small.is_empty() && !large && mapped && !block.held.contains(0);
         if free {
+            // Leaves that went since the part became a folio may have deferred its split.
+            self.counts().forget_deferred(number, block);
             block.set_state(BlockState::Listed);
         } else if mapped && !large && !small.is_empty() && small != FrameMask::ALL {
             self.counts().defer_split(number, block);

@@ -30,7 +30,7 @@ impl<P: FramePlatform> Frames<'_, P> {
 
     /// Whether a frame is known to be bad.
     pub fn is_bad(&self, frame: Frame) -> bool {
-        let Some(block) = self.memmap.get(frame.block()) else { return false };
+        let Some(block) = self.memmap.get_around(frame) else { return false };
         let index = frame.index_in_block();
         block.lock(self.platform);
         let bad = match block.state() {

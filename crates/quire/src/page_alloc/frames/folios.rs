@@ -14,7 +14,7 @@ use crate::platform::FramePlatform;
 impl<P: FramePlatform> Frames<'_, P> {
     /// The first frame of the folio in use around a frame.
     pub(crate) fn folio_start(&self, frame: Frame) -> Option<Frame> {
-        let (block, index) = (self.memmap.get(frame.block())?, frame.index_in_block());
+        let (block, index) = (self.memmap.get_around(frame)?, frame.index_in_block());
         block.lock(self.platform);
         let start = match block.state() {
             BlockState::Small if block.used.contains(index) => block
@@ -148,7 +148,7 @@ impl<P: FramePlatform> Frames<'_, P> {
 
     /// Whether a folio of order 9 starts at the frame.
     pub(crate) fn is_block_folio(&self, frame: Frame) -> bool {
-        let Some(block) = self.memmap.get(frame.block()) else { return false };
+        let Some(block) = self.memmap.get_around(frame) else { return false };
         block.state() == BlockState::Folio
             && frame.is_aligned(Order::BLOCK)
             && block.order.load(Ordering::Relaxed) == Order::BLOCK.get()

@@ -22,12 +22,12 @@ impl<P: FramePlatform> Frames<'_, P> {
 
     /// Whether the block of a frame is in small pieces, and all its frames are held. A hint.
     pub(crate) fn is_block_held(&self, frame: Frame) -> bool {
-        let block = self.memmap.get(frame.block());
+        let block = self.memmap.get_around(frame);
         block.is_some_and(|block| block.state() == BlockState::Small && block.held.load() == FrameMask::ALL)
     }
 
     /// Whether something besides leaves owns the frame.
     pub fn is_held(&self, frame: Frame) -> bool {
-        self.memmap.get(frame.block()).is_some_and(|block| block.held.contains(frame.index_in_block()))
+        self.memmap.get_around(frame).is_some_and(|block| block.held.contains(frame.index_in_block()))
     }
 }

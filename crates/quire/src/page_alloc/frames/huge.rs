@@ -36,7 +36,7 @@ impl<P: FramePlatform> Frames<'_, P> {
 
     /// Whether a folio of this order that belongs to a pool starts at the frame.
     pub fn is_huge(&self, frame: Frame, order: Order) -> bool {
-        let Some(block) = self.memmap.get(frame.block()).filter(|_| frame.index_in_block() == 0) else {
+        let Some(block) = self.memmap.get_around(frame).filter(|_| frame.index_in_block() == 0) else {
             return false;
         };
         block.state() == BlockState::Folio

@@ -8,7 +8,7 @@
 
 use core::sync::atomic::Ordering;
 
-use crate::addr::{BlockNumber, Frame, FrameRange, Order};
+use crate::addr::{Frame, FrameRange, Order};
 use crate::arch::expect_changes;
 use crate::limits::BLOCK_FRAMES;
 use crate::memmap::{Block, BlockState, COUNTS_AT, DescriptorFlags};
@@ -45,8 +45,7 @@ pub enum FrameInfo {
 impl<P: FramePlatform> Frames<'_, P> {
     /// What this frame is. The answer may be stale at return, unless the caller keeps the frame in use.
     pub fn frame_info(&self, frame: Frame) -> FrameInfo {
-        let Ok(number) = u32::try_from(frame.0 / Order::BLOCK.frames()) else { return FrameInfo::NotMemory };
-        let Some(block) = self.memmap.get(BlockNumber(number)) else { return FrameInfo::NotMemory };
+        let Some(block) = self.memmap.get_around(frame) else { return FrameInfo::NotMemory };
         block.lock(self.platform);
         let state = block.state();
         let info = match state {
@@ -75,7 +74,7 @@ impl<P: FramePlatform> Frames<'_, P> {
     /// Whether a frame's user has set a flag in its descriptor. Of a frame without user the descriptor is
     /// stale. Of one that may be moved, which has no such flags, it is not read.
     pub(crate) fn descriptor_has(&self, frame: Frame, flag: DescriptorFlags) -> bool {
-        let Some(block) = self.memmap.get(frame.block()) else { return false };
+        let Some(block) = self.memmap.get_around(frame) else { return false };
         block.lock(self.platform);
         let own = block.columns().filter(|_| block.mobility() != Mobility::Movable as u8);
         let row = own.and_then(|columns| columns.row(frame.index_in_block()));

@@ -120,7 +120,7 @@ impl<P: FramePlatform> Frames<'_, P> {
 
     /// The origin of a frame of an anonymous folio in use.
     pub(crate) fn origin(&self, frame: Frame) -> Option<Origin> {
-        let block = self.memmap.get(frame.block())?;
+        let block = self.memmap.get_around(frame)?;
         block.lock(self.platform);
         let origin = self.origin_in(block, frame);
         block.unlock(self.platform);

@@ -280,6 +280,9 @@ const _: () = assert!(MAX_RANGES <= u64::BITS as usize);
 
 /// Refuses what no machine can have; how many nodes it has, those of CPUs without memory included.
 fn check<P: FramePlatform>(platform: &P, ranges: &[MemoryRange]) -> Result<usize, InitError> {
+    if ranges.len() > MAX_RANGES {
+        return Err(InitError::TooManyRanges);
+    }
     let limit = MAX_PHYS_BYTES / FRAME_SIZE;
     for range in ranges {
         let end = range.frames.start.0.checked_add(range.frames.count);

@@ -2,11 +2,11 @@
 
 use core::sync::atomic::Ordering;
 
-use crate::addr::{BlockNumber, Frame, FrameRange, Order, PageSize};
+use crate::addr::{BlockNumber, Frame, FrameRange, PageSize};
 use crate::limits::BLOCK_FRAMES;
-use crate::memmap::{Block, BlockState, DescriptorFlags, FrameMask, FrameState, LaneError};
+use crate::memmap::{Block, BlockState, FrameMask, FrameState, LaneError};
 use crate::page_alloc::frames::partial_free::split_remainders;
-use crate::page_alloc::frames::state::{head_of, touch};
+use crate::page_alloc::frames::state::touch;
 use crate::page_alloc::mapcount::MapCounts;
 use crate::page_alloc::mapcount::blocks::FreedBlocks;
 use crate::page_alloc::mapcount::page::panic_underflow;
@@ -42,7 +42,7 @@ pub struct Counter<'a, 'p, P: FramePlatform> {
     /// Whether promises were released, so that a frame of slots may be free.
     pub(in crate::page_alloc) excess: bool,
     /// Folios of one block that were freed and go to their pool together.
-    whole: FreedBlocks,
+    pub(super) whole: FreedBlocks,
 }
 
 impl<'p, P: FramePlatform> MapCounts<'p, P> {
@@ -199,12 +199,15 @@ impl<'a, P: FramePlatform> Counter<'a, '_, P> {
         if block.state() == BlockState::Small {
             return self.add_freed(block, zeroed);
         }
-        let stays = self.count_small(frame, block, -(leaves as i64));
         if zeroed.is_empty() {
+            self.count_small(frame, block, -(leaves as i64));
             return 0;
         }
         self.note_unused_slot(block);
-        if stays { 0 } else { self.free_folio_if_unmapped(frame, block, Contents::Unknown) }
+        if self.counts.counts_in_record(frame, block) {
+            return 0;
+        }
+        self.count_folio_down(frame, block, leaves as u64, Contents::Unknown)
     }
 
     /// Counts one more leaf of 2 MiB or 1 GiB that maps the folio at `frame`.
@@ -256,14 +259,10 @@ impl<'a, P: FramePlatform> Counter<'a, '_, P> {
             panic!("{frame:?}: a folio was unmapped more often than mapped (invariant 5)");
         }
         maps.fetch_sub(1, Ordering::Relaxed);
-        let stays = self.count_folio(frame, block, -1);
         // A slot may have been prepared for 4 KiB leaves that were never mapped.
         self.note_unused_slot(block);
-        if stays {
-            return 0;
-        }
         let whole = block.order.load(Ordering::Relaxed) == size.order().get();
-        self.free_folio_if_unmapped(frame, block, if whole { contents } else { Contents::Unknown })
+        self.count_folio_down(frame, block, 1, if whole { contents } else { Contents::Unknown })
     }
 
     /// Marks frames that no leaf maps any more as freed, unless they are held; returns how many.
@@ -285,95 +284,6 @@ impl<'a, P: FramePlatform> Counter<'a, '_, P> {
             debug_assert!(self.slot.is_none(), "a block has one slot");
             self.slot = Some(CountSlot::of(slot));
         }
-    }
-
-    /// As [`Self::count_folio`] for 4 KiB leaves, which pages of a pool do not count at their start.
-    #[inline]
-    pub(in crate::page_alloc) fn count_small(&self, frame: Frame, block: &Block, leaves: i64) -> bool {
-        if block.state() == BlockState::Small {
-            return false;
-        }
-        if block.state() == BlockState::FolioTail && self.counts.counts_in_record(frame, block) {
-            return true;
-        }
-        self.count_folio(frame, block, leaves)
-    }
-
-    /// A folio of more than one block counts all its leaves together at its start. Returns whether the folio
-    /// stays as it is: other leaves map it, and it is held besides.
-    pub(in crate::page_alloc) fn count_folio(&self, frame: Frame, block: &Block, leaves: i64) -> bool {
-        let order = block.order.load(Ordering::Relaxed);
-        if order <= Order::BLOCK.get() || block.state() == BlockState::Small {
-            return false;
-        }
-        let head = self.counts.frames().memmap.block(head_of(frame.block(), order));
-        let before = head.folio_maps.fetch_add(leaves as u64, Ordering::AcqRel);
-        before.wrapping_add(leaves as u64) != 0 && head.held.contains(0)
-    }
-
-    /// Frees the folio of whole blocks around `frame`, if no leaf maps it and nothing holds it; gives the
-    /// lock back then. `contents` is what the caller knows of its memory.
-    pub(in crate::page_alloc) fn free_folio_if_unmapped(
-        &mut self,
-        frame: Frame,
-        block: &Block,
-        contents: Contents,
-    ) -> u64 {
-        let order = Order::new(block.order.load(Ordering::Relaxed)).unwrap_or(Order::BLOCK);
-        let number = head_of(frame.block(), order.get());
-        if order == Order::BLOCK {
-            let small = block.small_maps(self.counts.platform()).nonzero();
-            let large =
-                block.large_maps.load(Ordering::Relaxed) + block.folio_maps.load(Ordering::Relaxed) as u32;
-            if large != 0 || !small.is_empty() || block.held.contains(0) {
-                if large == 0 && block.held.contains(0) && small.is_empty() {
-                    self.counts.unmapped_while_held(number, block);
-                } else if large == 0 && small != FrameMask::ALL && !block.held.contains(0) {
-                    self.counts.defer_split(number, block);
-                }
-                return 0;
-            }
-            self.counts.forget_deferred(number, block);
-        } else {
-            if block.state() == BlockState::FolioTail
-                && self.counts.frames().memmap.block(number).folio().has(DescriptorFlags::HUGE)
-            {
-                // A pool's page mapped in parts is a file's, which may reuse it as soon as this lock is free.
-                return 0;
-            }
-            let small = block.small_maps(self.counts.platform()).any();
-            let unmapped = !small && block.large_maps.load(Ordering::Relaxed) == 0;
-            // One CPU takes the whole folio's count to zero, and frees it under the head's lock.
-            let head = self.enter(number);
-            if head.state() != BlockState::Folio {
-                return 0;
-            }
-            if head.held.contains(0) {
-                if head.folio_maps.load(Ordering::Acquire) == 0 {
-                    self.counts.unmapped_while_held(number, head);
-                }
-                return 0;
-            }
-            if head.folio_maps.load(Ordering::Acquire) != 0 {
-                if unmapped && head.gigantic_maps.load(Ordering::Relaxed) == 0 {
-                    self.counts.defer_split(number, head);
-                }
-                return 0;
-            }
-            self.counts.forget_deferred(number, head);
-        }
-        let head = self.counts.frames().memmap.block(number);
-        head.set_state(BlockState::Listed);
-        let zeroed = contents == Contents::Zeroed && self.counts.store().zeroes.remember;
-        FrameState::FREE.with_zeroes(zeroed).put(head.folio_state_cell());
-        let zone = head.zone();
-        self.unlock_block();
-        if order == Order::BLOCK {
-            self.whole.add(self.counts, FreedBlocks::one(number, zone, zeroed));
-        } else {
-            self.counts.store().put_whole(number, order);
-        }
-        order.frames()
     }
 
     /// Locks a block, after it gave back the lock of the one before.

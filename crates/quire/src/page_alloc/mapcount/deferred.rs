@@ -40,10 +40,10 @@ impl<P: FramePlatform> MapCounts<'_, P> {
         block.unlock(self.platform());
     }
 
-    /// Under the folio's lock.
+    /// Puts a folio on the list, unless it is there or is being split already. Under the folio's lock.
     pub(in crate::page_alloc) fn defer_split(&self, number: BlockNumber, block: &Block) {
         let folio = block.folio();
-        if folio.has(DescriptorFlags::DEFERRED) {
+        if folio.has(DescriptorFlags::DEFERRED) || folio.has(DescriptorFlags::SPLITTING) {
             return;
         }
         folio.add_flags(DescriptorFlags::DEFERRED);

@@ -68,7 +68,7 @@ impl<P: FramePlatform> MapCounts<'_, P> {
 
     /// Of a folio in a block of small pieces; `None` if it is no folio any more.
     fn small_folio_maps(&self, folio: FrameRange) -> Option<FolioMaps> {
-        let block = self.frames().memmap.get(folio.start.block())?;
+        let block = self.frames().memmap.get_around(folio.start)?;
         block.lock(self.platform());
         let same = FrameInfo::InUse { head: folio.start, frames: folio.count, huge: false };
         let found = (block.state() == BlockState::Small
@@ -89,7 +89,7 @@ impl<P: FramePlatform> MapCounts<'_, P> {
     fn whole_folio_maps(&self, folio: FrameRange) -> Option<FolioMaps> {
         let (mut mapcount, mut leaves, mut mapped, mut gigantic, mut large) = (0, 0, 0, 0, 0);
         for piece in folio.by_block() {
-            let block = self.frames().memmap.get(piece.start.block())?;
+            let block = self.frames().memmap.get_around(piece.start)?;
             let is_head = piece.start == folio.start;
             block.lock(self.platform());
             let state = if is_head { BlockState::Folio } else { BlockState::FolioTail };

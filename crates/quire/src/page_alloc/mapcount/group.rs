@@ -1,7 +1,7 @@
 //! Reads the map counts of neighbouring frames with one hold of their block's lock.
 #![forbid(unsafe_code)]
 
-use crate::addr::{BlockNumber, Frame, FrameRange};
+use crate::addr::{Frame, FrameRange};
 use crate::limits::BLOCK_FRAMES;
 use crate::memmap::BlockState;
 use crate::page_alloc::mapcount::MapCounts;
@@ -50,8 +50,7 @@ impl<P: FramePlatform> MapCounts<'_, P> {
     /// The counts of the 64 aligned frames around `frame`, or of its whole block where no leaf of 4 KiB maps
     /// any of it. `None` where there is no memory.
     pub(crate) fn count_group(&self, frame: Frame) -> Option<CountGroup> {
-        let number = u32::try_from(frame.0 / BLOCK_FRAMES as u64).ok()?;
-        let block = self.frames().memmap.get(BlockNumber(number))?;
+        let block = self.frames().memmap.get_around(frame)?;
         let (index, first) = (frame.index_in_block() / GROUP * GROUP, frame.block().first_frame());
         block.lock(self.platform());
         let mut small = [0; GROUP];

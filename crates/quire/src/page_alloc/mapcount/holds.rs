@@ -42,6 +42,6 @@ impl<P: FramePlatform> Counter<'_, '_, P> {
             let unmapped = block.small_maps(self.counts.platform()).unmapped(start, count);
             return self.add_freed(block, unmapped);
         }
-        self.free_folio_if_unmapped(piece.start, block, Contents::Unknown)
+        self.free_folio_if_unmapped(piece.start.block(), block, Contents::Unknown)
     }
 }

@@ -11,7 +11,7 @@ use crate::platform::FramePlatform;
 impl<P: FramePlatform> MapCounts<'_, P> {
     /// How many leaves of any size map the frame.
     pub fn mapcount(&self, frame: Frame) -> u64 {
-        let Some(block) = self.frames().memmap.get(frame.block()) else { return 0 };
+        let Some(block) = self.frames().memmap.get_around(frame) else { return 0 };
         block.lock(self.platform());
         let small = block.small_maps(self.platform()).get(frame.index_in_block());
         let large = self.large_leaves(frame, block);
@@ -22,7 +22,7 @@ impl<P: FramePlatform> MapCounts<'_, P> {
     /// Of the 64 aligned frames around `frame`, those that one 4 KiB leaf and no larger leaf maps, and that
     /// are not held. Bit 0 is the first.
     pub fn mapped_once(&self, frame: Frame) -> u64 {
-        let Some(block) = self.frames().memmap.get(frame.block()) else { return 0 };
+        let Some(block) = self.frames().memmap.get_around(frame) else { return 0 };
         let group = frame.index_in_block() / 64;
         block.lock(self.platform());
         let ones = block.small_maps(self.platform()).ones(group);
@@ -33,7 +33,7 @@ impl<P: FramePlatform> MapCounts<'_, P> {
 
     /// Whether the only leaf that maps any of the block of `frame` is one of 2 MiB, and it is not held.
     pub(crate) fn is_block_mapped_once(&self, frame: Frame) -> bool {
-        let Some(block) = self.frames().memmap.get(frame.block()) else { return false };
+        let Some(block) = self.frames().memmap.get_around(frame) else { return false };
         block.lock(self.platform());
         let small = block.small_maps(self.platform()).any();
         let head = match block.state() {
@@ -49,7 +49,7 @@ impl<P: FramePlatform> MapCounts<'_, P> {
 
     /// Whether the only leaf that maps any of the folio at `frame` is one of 1 GiB, and it is not held.
     pub(crate) fn is_gigantic_mapped_once(&self, frame: Frame) -> bool {
-        let Some(block) = self.frames().memmap.get(frame.block()) else { return false };
+        let Some(block) = self.frames().memmap.get_around(frame) else { return false };
         block.lock(self.platform());
         let maps = block.folio_maps.load(Ordering::Acquire);
         let large = u64::from(block.gigantic_maps.load(Ordering::Relaxed));

@@ -18,6 +18,7 @@ pub(super) mod returned;
 pub(super) mod slot_frames;
 #[cfg(feature = "published")]
 mod span;
+mod whole_folio;
 
 use crate::page_alloc::frames::Frames;
 use crate::page_alloc::mapcount::deferred_list::DeferredSplits;

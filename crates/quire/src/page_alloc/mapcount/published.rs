@@ -119,7 +119,7 @@ impl<'a, P: FramePlatform> Counter<'a, '_, P> {
 
     fn free_if_unmapped(&mut self, frame: Frame, contents: Contents) -> u64 {
         let block = self.enter(frame.block());
-        self.free_folio_if_unmapped(frame, block, contents)
+        self.count_folio_down(frame, block, 0, contents)
     }
 }
 

@@ -122,10 +122,16 @@ impl<P: FramePlatform> MapCounts<'_, P> {
     /// Whether the counts of a block of a folio of whole blocks may stand in its record. They may in a pool's
     /// pages, which are not split while they are mapped.
     pub(in crate::page_alloc) fn counts_in_record(&self, frame: Frame, block: &Block) -> bool {
-        let order = block.order.load(Ordering::Relaxed);
-        self.frames().scheme.is_dense()
-            && block.state() == BlockState::FolioTail
-            && self.frames().memmap.block(head_of(frame.block(), order)).folio().has(DescriptorFlags::HUGE)
+        self.frames().scheme.is_dense() && self.is_part_of_huge(frame, block)
+    }
+
+    /// Whether the block is a part, not the first, of a pool's page.
+    pub(in crate::page_alloc) fn is_part_of_huge(&self, frame: Frame, block: &Block) -> bool {
+        let head = || self.frames().memmap.block(head_of(frame.block(), block.order.load(Ordering::Relaxed)));
+        // The head of a part that is being split off has no descriptor yet.
+        let is_huge =
+            |head: &Block| head.state() == BlockState::Folio && head.folio().has(DescriptorFlags::HUGE);
+        block.state() == BlockState::FolioTail && is_huge(head())
     }
 
     /// Takes a slot for lanes of a width; its bytes are arbitrary. No block's lock may be held.

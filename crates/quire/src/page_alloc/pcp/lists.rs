@@ -36,9 +36,9 @@ pub(in crate::page_alloc) struct OwnList<'a> {
 /// Why a list gave no folio.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(in crate::page_alloc) enum NotTaken {
-    /// There is no list, or the store was not asked to refill it.
+    /// There is no list, or the store was not asked to refill it, or an interrupt asked it and skipped what was locked.
     NoneListed,
-    /// The zone's store has none either.
+    /// The zone's store has none either: a search that waits for locks has looked everywhere.
     NoneFree,
 }
 

@@ -13,10 +13,10 @@
 //!     lock of its chain, or that has the list. A list's arrays belong to the code that holds its lease, or
 //!     has revoked it.
 //! G2. An entry, of any array, names a folio and the place of its state. The state stands in the block's
-//!     descriptors or in its record; a block keeps its descriptors, and a record its folio, while any of it
-//!     is listed.
+//!     columns or in its record; a block uses its columns, and a record has its folio, while any of it is on
+//!     a list.
 //! G4. There are lists and counters for each CPU that the platform can name ([`FramePlatform::cpu_count`]).
-//! G5. A record that names descriptors, or has a folio in use, names an existing zone and mobility group. The
+//! G5. A record that names columns, or has a folio in use, names an existing zone and mobility group. The
 //!     zone and group are written first.
 
 use core::sync::atomic::{AtomicU8, AtomicU32, Ordering};

@@ -27,7 +27,7 @@ pub enum Violation {
     /// A free frame is marked as a folio's start, as held, or has a map count (invariants 1 and 5).
     FreeInUse(BlockNumber),
     /// A frame's state says that a folio which starts there needs no check when freed, but it is free,
-    /// mapped, held or of another order; or a block in small pieces has no descriptors.
+    /// mapped, held or of another order; or a block in small pieces has no columns.
     State(BlockNumber),
     /// A whole block's record is not all zero, or its pool's bit disagrees.
     Whole(BlockNumber),

@@ -16,7 +16,7 @@
 //!
 //! In the store only free frames have marks, so a free need not look at them: code that takes frames takes
 //! their marks off. A list's magazine is written into a folio that was freed without a mark. A block that
-//! becomes whole again contained its descriptors, so it is not known to be zero.
+//! becomes whole again is known to be zero if all its frames are: one that contains tables is not.
 
 use crate::addr::Order;
 use crate::error::{AllocError, FreeError};

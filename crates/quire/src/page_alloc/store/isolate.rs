@@ -76,11 +76,7 @@ impl<P: FramePlatform> Store<'_, P> {
             block.lock(self.frames.platform);
             if block.state() == BlockState::Small {
                 let shard = &zone.shards[usize::from(block.shard.load(Ordering::Relaxed))];
-                let mut index = shard.0.lock(self.frames.platform);
-                index.unlist(&self.frames.memmap, number, block);
-                if shard.spare() == Some(number) {
-                    shard.set_spare(None);
-                }
+                shard.hide(&mut shard.0.lock(self.frames.platform), &self.frames.memmap, number, block);
             }
             block.unlock(self.frames.platform);
         }

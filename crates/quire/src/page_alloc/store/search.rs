@@ -175,12 +175,13 @@ impl<P: FramePlatform> Store<'_, P> {
     /// Splits a whole block into small pieces, in the searcher's shard. `spares_last`: not one of the last
     /// whole blocks, which are taken when all else is used.
     fn split_whole(&self, zone: &Zone, search: Search, spares_last: bool) -> Option<BlockNumber> {
-        let (number, zeroed) =
+        let (pool, number, zeroed) =
             zone.take_block(self.frames.platform, search.contents, search.wait, spares_last)?;
         let (block, shard) = (self.frames.memmap.block(number), &zone.shards[search.home].0);
-        // This code may have interrupted the holder of either lock; then the block goes back.
+        // This code may have interrupted the holder of either lock; then the block goes back. What it interrupted may
+        // hold another pool, but not this one, whose lock was free a moment ago.
         let Some(mut index) = self.lock_both(block, shard, search.wait) else {
-            zone.put_blocks(self.frames.platform, &self.frames.memmap, number, 1, zeroed);
+            pool.lock(self.frames.platform).put(&self.frames.memmap, number, 1, zeroed);
             return None;
         };
         self.make_small(zone, number, block, FrameMask::EMPTY, zeroed);

@@ -48,6 +48,20 @@ impl Shard {
     pub(in crate::page_alloc) fn set_spare(&self, block: Option<BlockNumber>) {
         self.1.store(block.map_or(0, |block| block.0 + 1), Ordering::Relaxed);
     }
+
+    /// Keeps searches from finding an isolated block. Under its lock and the shard's, whose `index` this is.
+    pub(in crate::page_alloc) fn hide(
+        &self,
+        index: &mut ShardIndex,
+        memmap: &MemMap,
+        number: BlockNumber,
+        block: &Block,
+    ) {
+        index.unlist(memmap, number, block);
+        if self.spare() == Some(number) {
+            self.set_spare(None);
+        }
+    }
 }
 
 /// The first block of each list, as its number plus one.

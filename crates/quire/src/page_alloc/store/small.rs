@@ -31,10 +31,12 @@ impl<P: FramePlatform> Store<'_, P> {
         // A list takes less where memory is full of holes, and each folio may need another block.
         while got < out.len() && !(search.listed && blocks == VISIT_BLOCKS) {
             let Some(number) = self.find_block(zone, search) else { break };
-            blocks += 1;
             // This CPU may have locked the block itself, and the search would find it again.
             let Some(taken) = self.take_from(zone, number, search, &mut out[got..]) else { break };
             got += taken;
+            // A block that had less than the index said is listed anew. A list that gave up after some of them would
+            // find no memory where there is some.
+            blocks += usize::from(taken > 0);
         }
         got
     }
@@ -81,20 +83,23 @@ impl<P: FramePlatform> Store<'_, P> {
         } else if !block.try_lock(self.frames.platform) {
             return None;
         }
-        let shard = &zone.shards[usize::from(block.shard.load(Ordering::Relaxed))].0;
+        let shard = &zone.shards[usize::from(block.shard.load(Ordering::Relaxed))];
         // Without waiting, the shard's lock comes first, since the block must be relisted.
-        let index = if search.wait { None } else { shard.try_lock(self.frames.platform) };
+        let index = if search.wait { None } else { shard.0.try_lock(self.frames.platform) };
         if !search.wait && index.is_none() {
             block.unlock(self.frames.platform);
             return None;
         }
         let mut got = 0;
-        // A block that is no longer in small pieces has no free group.
-        if !zone.isolated.contains(number) {
+        let lock = || shard.0.lock(self.frames.platform);
+        if zone.isolated.contains(number) {
+            // This code may have interrupted the task that is about to hide it, and would find it again and again.
+            shard.hide(&mut index.unwrap_or_else(lock), &self.frames.memmap, number, block);
+        } else {
+            // A block that is no longer in small pieces has no free group.
             got = take_fitting(zone, number, block, search, out);
             if ShardIndex::wanted_list(block) != block.listed.load(Ordering::Relaxed) {
-                let mut index = index.unwrap_or_else(|| shard.lock(self.frames.platform));
-                index.relist(&self.frames.memmap, number, block);
+                index.unwrap_or_else(lock).relist(&self.frames.memmap, number, block);
             }
         }
         block.unlock(self.frames.platform);
@@ -134,7 +139,13 @@ impl<P: FramePlatform> Store<'_, P> {
 
     /// As [`Self::store_put_one`] for a folio that is known to be zero.
     #[cold]
-    fn put_zeroed(&self, number: BlockNumber, block: &Block, index: usize, order: Order) {
+    pub(in crate::page_alloc) fn put_zeroed(
+        &self,
+        number: BlockNumber,
+        block: &Block,
+        index: usize,
+        order: Order,
+    ) {
         let grown = mark_bits_free(block, index, order);
         let folio = FrameMask::run(index, order.frames() as usize);
         zeroes::change(&self.zones[block.zone()], block, block.zeroed().union(folio));

@@ -10,7 +10,6 @@ use crate::addr::{BlockNumber, Frame, FrameRange, Order};
 use crate::clear::Extent;
 use crate::limits::{BLOCK_FRAMES, ZERO_AHEAD_FRAMES};
 use crate::memmap::{Block, BlockState, FrameMask};
-use crate::page_alloc::request::gfp::Contents;
 use crate::page_alloc::store::capacity::could_be_whole;
 use crate::page_alloc::store::search::Search;
 use crate::page_alloc::store::shard::Shard;
@@ -73,9 +72,7 @@ impl<P: FramePlatform> Store<'_, P> {
         for _ in 0..BLOCK_FRAMES / ZERO_AHEAD_FRAMES {
             let Some(folio) = self.frames.interrupts_guarded(|| self.take_stale(zone, number)) else { break };
             cleared = self.zero_frames(FrameRange::folio(folio, PIECE));
-            let contents = if cleared { Contents::Zeroed } else { Contents::Unknown };
-            let freed = self.frames.interrupts_guarded(|| self.store_free(folio, PIECE, contents));
-            debug_assert_eq!(freed, Ok(()), "a folio of our own");
+            self.frames.interrupts_guarded(|| self.put_piece(folio, cleared));
             if !cleared {
                 break;
             }
@@ -106,6 +103,19 @@ impl<P: FramePlatform> Store<'_, P> {
         Some(number.first_frame().add(index as u64))
     }
 
+    /// Frees a piece that [`Self::take_stale`] took.
+    fn put_piece(&self, folio: Frame, cleared: bool) {
+        let (number, index) = (folio.block(), folio.index_in_block());
+        let block = self.frames.memmap.block(number);
+        block.lock(self.frames.platform);
+        self.frames.note_freed(FrameRange::folio(folio, PIECE));
+        if cleared {
+            self.put_zeroed(number, block, index, PIECE);
+        } else {
+            self.store_put_one(number, block, index, PIECE);
+        }
+    }
+
     /// Clears frames taken out of the store unless the task is dying; returns whether it did. Reschedules.
     fn zero_frames(&self, frames: FrameRange) -> bool {
         let extent = Extent::new(frames, TouchHint::Later);
@@ -127,12 +137,13 @@ fn stale_piece(block: &Block) -> Option<usize> {
     pieces.find(|&at| block.used.misses_run(at, ZERO_AHEAD_FRAMES) && !is_zero(at))
 }
 
-/// Marks the first such piece as a used folio; returns its index. Under the block's lock.
+/// Marks the first such piece as a used folio, with the state of one on a list: a task that looks at it waits until it is
+/// free. Returns its index. Under the block's lock.
 fn take_piece(zone: &Zone, block: &Block) -> Option<usize> {
     let piece = FrameMask::run(stale_piece(block)?, ZERO_AHEAD_FRAMES);
     // Without marks, a search for unknown contents takes it first.
     zeroes::change(zone, block, block.zeroed().without(piece));
-    let index = take_group(zone, block, &Search::within(PIECE))?;
+    let index = take_group(zone, block, &Search { listed: true, ..Search::within(PIECE) })?;
     count_taken(block, 1, PIECE);
     Some(index)
 }

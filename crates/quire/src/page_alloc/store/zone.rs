@@ -130,18 +130,19 @@ impl Zone {
         }
     }
 
-    /// Takes one whole block to split. `keep_some`: not from regions that have as few as
-    /// [`crate::limits::WHOLE_BLOCKS_SHORT`] says.
+    /// Takes one whole block to split, and returns its region's pool as well. `keep_some`: not from regions that have as
+    /// few as [`crate::limits::WHOLE_BLOCKS_SHORT`] says.
     pub(in crate::page_alloc) fn take_block<P: FramePlatform>(
         &self,
         platform: &P,
         contents: Contents,
         wait: bool,
         keep_some: bool,
-    ) -> Option<(BlockNumber, bool)> {
-        self.pools.iter().find_map(|pool| {
-            let mut pool = if wait { pool.lock(platform) } else { pool.try_lock(platform)? };
-            if keep_some && pool.is_short() { None } else { pool.take(1, 1, contents) }
+    ) -> Option<(&SpinLock<Pool>, BlockNumber, bool)> {
+        self.pools.iter().find_map(|lock| {
+            let mut pool = if wait { lock.lock(platform) } else { lock.try_lock(platform)? };
+            let taken = if keep_some && pool.is_short() { None } else { pool.take(1, 1, contents) };
+            taken.map(|(number, zeroed)| (lock, number, zeroed))
         })
     }
 

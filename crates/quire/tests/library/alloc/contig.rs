@@ -3,14 +3,17 @@
 
 use hosted::raw::{RawCounts, RawPages};
 use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
-use hosted::{Hosted, HostedConfig, MemoryRange as Range};
-use quire::addr::{Frame, FrameRange, Order, PageSize};
+use hosted::{Hosted, HostedConfig, InterruptPlan, MemoryRange as Range};
+use quire::addr::{BlockNumber, Frame, FrameRange, Order, PageSize};
 use quire::cpu::CpuId;
 use quire::error::{AllocError, FreeError};
 use quire::limits::{CONTIG_ROUNDS, CONTIG_TRIES};
 use quire::page_alloc::{AllocatorConfig, Contents, Gfp, PageAllocator, Urgency};
-use testkit::{order, ranges_of, seed, with_allocator};
+use quire::platform::Context;
+use testkit::{order, ranges_of, seed, with_allocator, within};
 
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
@@ -366,5 +369,67 @@ fn a_spare_block_becomes_whole_and_the_lists_keep_theirs() {
         assert_eq!((whole.block().0, allocator.memory_info().cached), (spare, 10));
         allocator.free_bulk_raw(Order::FRAME, used).unwrap();
         all.iter().filter(|&&block| block != broken).for_each(|&block| give(allocator, block));
+    });
+}
+
+/// An interrupt allocates at every moment at which another request empties the only block with free frames. It finds
+/// some or none, and does not come back to the isolated block for ever.
+#[test]
+fn an_interrupt_does_not_search_an_isolated_block_for_ever() {
+    with_allocator(HostedConfig::new(14 * MIB).with_cpus(2), |machine, allocator| {
+        let frames = take_frames(allocator);
+        let free = |block: BlockNumber, wanted: fn(usize) -> bool| {
+            let some = frames.iter().filter(|at| at.block() == block && wanted(at.index_in_block()));
+            some.for_each(|&frame| allocator.free_raw(frame, Order::FRAME).unwrap());
+            allocator.lists().drain_local();
+        };
+        let [emptied, other, single] = [3, 4, 5].map(BlockNumber);
+        free(emptied, |at| at >= 8);
+        // A request for a block needs as many free frames.
+        free(single, |at| at % 2 == 0);
+        // Only a block of which all that is in use could be moved is isolated.
+        let held = FrameRange::new(emptied.first_frame(), 8);
+        allocator.frames().hold(held);
+        let [endless, through] = [const { AtomicBool::new(false) }; 2];
+        let search = || {
+            let found = || {
+                machine.interrupt_at_calls(
+                    InterruptPlan::Nth(2000),
+                    Context::HardInterrupt,
+                    || endless.store(true, Ordering::SeqCst),
+                    || allocator.alloc_raw(ALL, order(3)),
+                )
+            };
+            let give_back = |frame| allocator.free_raw(frame, order(3)).unwrap();
+            _ = found().result.map(give_back);
+        };
+        let empty = || allocator.alloc_contig_moving(ALL, 1, 1, |_| ());
+        machine.spawn_cpus(2, |cpu| {
+            if cpu == CpuId(1) {
+                within(Duration::from_secs(60), || {
+                    [&endless, &through].iter().any(|end| end.load(Ordering::SeqCst))
+                });
+                // Ends a search that would not end.
+                return free(other, |at| (8..16).contains(&at));
+            }
+            let (mut round, mut calls) = (0, 0);
+            while round <= calls && !endless.load(Ordering::SeqCst) {
+                let ran = machine.interrupt_at_calls(
+                    InterruptPlan::Nth(round),
+                    Context::SoftInterrupt,
+                    search,
+                    empty,
+                );
+                assert_eq!(ran.result, Err(AllocError::OutOfMemory), "some frames are in use");
+                allocator.lists().drain_local();
+                (round, calls) = (round + 1, ran.events);
+            }
+            through.store(true, Ordering::SeqCst);
+            println!("{round} moments");
+        });
+        assert!(!endless.into_inner(), "an interrupt searches for ever");
+        allocator.release_raw(held);
+        free(other, |at| !(8..16).contains(&at));
+        free(single, |at| at % 2 == 1);
     });
 }

@@ -505,3 +505,24 @@ fn a_machine_that_watches_frees_hears_of_those_to_a_list() {
         });
     }
 }
+
+/// Blocks of which the last free frames were allocated by number are still in the index. However many they are, a
+/// request passes them by and finds whole blocks.
+#[test]
+fn blocks_that_were_used_up_by_number_do_not_end_a_search() {
+    const BLOCKS: usize = 8 * VISIT_BLOCKS;
+    with_allocator(HostedConfig::new(512 * MIB), |_, allocator| {
+        let mut frames = take(allocator, BLOCKS * 512);
+        let mut seen = std::collections::BTreeSet::new();
+        let single: Vec<Frame> = frames.iter().copied().filter(|frame| seen.insert(frame.block())).collect();
+        assert!(single.len() >= BLOCKS);
+        give(allocator, &single);
+        allocator.lists().drain_all();
+        for &frame in &single {
+            _ = allocator.alloc_at(FrameRange::new(frame, 1)).expect("it is free").into_raw();
+        }
+        assert!(allocator.memory_info().free > 100 * 512);
+        frames.push(allocator.alloc_raw(Gfp::USER, Order::FRAME).expect("whole blocks are free"));
+        give(allocator, &frames);
+    });
+}

@@ -8,6 +8,7 @@ use quire::addr::{Frame, FrameRange, Order};
 use quire::cpu::CpuId;
 use quire::error::InitError;
 use quire::hugetlb::{Charge, HugeGroup, HugePools, HugeSize};
+use quire::limits::MAX_RANGES;
 use quire::memmap::Descriptor;
 use quire::page_alloc::{AllocatorConfig, Gfp, MemoryRange, Urgency};
 use quire::platform::FramePlatform;
@@ -103,5 +104,16 @@ fn a_block_inside_a_larger_folio_has_no_descriptors() {
             hosted::raw::page_allocator(&machine, &ranges_of(&machine), AllocatorConfig::default()).unwrap();
         let folio = allocator.alloc_raw(Gfp::USER, order(10)).unwrap();
         allocator.frames().descriptor(folio.add(512));
+    });
+}
+
+#[test]
+fn more_ranges_than_there_can_be_are_refused() {
+    let machine = HostedConfig::new(MIB).build().unwrap();
+    let range = |at: u64| MemoryRange { frames: FrameRange::new(Frame(2 * at), 1), node: 0, zeroed: true };
+    let ranges: Vec<MemoryRange> = (0..MAX_RANGES as u64 + 1).map(range).collect();
+    machine.run_on(CpuId(0), || {
+        let made = hosted::raw::page_allocator(&machine, &ranges, AllocatorConfig::default());
+        assert_eq!(made.err(), Some(InitError::TooManyRanges));
     });
 }

@@ -7,7 +7,7 @@ use hosted::{FailurePlan, Hosted, HostedConfig, InterruptPlan};
 use quire::addr::{Frame, FrameRange, Order, PageSize};
 use quire::cpu::CpuId;
 use quire::error::SplitError;
-use quire::page_alloc::{Contents, CountError, Gfp, PageAllocator};
+use quire::page_alloc::{Contents, CountError, Gfp, PageAllocator, Urgency};
 use quire::stats::Stat;
 use testkit::{PATIENCE, held_up, order, seed, with_allocator};
 
@@ -380,5 +380,82 @@ fn a_folio_of_blocks_is_split_by_one_at_a_time() {
                 assert!(met > 0, "{name}, {to:?}");
             });
         }
+    }
+}
+
+/// One CPU unmaps a leaf of a part of a folio of several blocks, and is held up at every moment. Meanwhile another
+/// CPU unmaps the last leaf and allocates the same memory again, or splits the folio. The first CPU frees no
+/// memory that is in use by then (invariants 1 and 5).
+#[test]
+fn a_leaf_of_a_part_keeps_its_folio_until_it_is_counted_down() {
+    let unmap = |allocator: &Allocator<'_>, frame| {
+        allocator.counts().counter().unmap_raw(FrameRange::new(frame, 1));
+    };
+    let gfp = Gfp { urgency: Urgency::Reserve, ..Gfp::USER };
+    let again: Other = |allocator, folio| {
+        allocator.counts().counter().unmap_raw(FrameRange::new(folio.add(1536), 1));
+        let gfp = Gfp { urgency: Urgency::Reserve, ..Gfp::USER };
+        allocator.alloc_raw(gfp, order(11)).ok().map(|again| FrameRange::folio(again, order(11)))
+    };
+    let in_blocks: Other = |allocator, folio| allocator.split_mapped_raw(folio, Order::BLOCK).ok().and(None);
+    let in_frames: Other = |allocator, folio| allocator.split_mapped_raw(folio, Order::FRAME).ok().and(None);
+    for (name, other) in [("in blocks", in_blocks), ("in frames", in_frames), ("again", again)] {
+        with_allocator(HostedConfig::new(64 * MIB).with_cpus(2), |machine, allocator| {
+            allocator.lists().drain_local();
+            // All but one of the folios of this size are in use.
+            let all: Vec<Frame> = std::iter::from_fn(|| allocator.alloc_raw(gfp, order(11)).ok()).collect();
+            allocator.free_raw(all[0], order(11)).unwrap();
+            let before = allocator.memory_info();
+            let (mut round, mut met, mut calls) = (0, 0, 0);
+            while round <= calls {
+                let folio = allocator.alloc_raw(gfp, order(11)).unwrap();
+                [512, 1536].iter().for_each(|&at| map(allocator, FrameRange::new(folio.add(at), 1)));
+                let (plan, first) = (InterruptPlan::Nth(round), || unmap(allocator, folio.add(512)));
+                let held = held_up(machine, plan, PATIENCE, first, || other(allocator, folio));
+                allocator.validate().unwrap_or_else(|fault| panic!("{name}, call {round}: {fault:?}"));
+                match held.second {
+                    Some(again) => allocator.free_raw(again.start, order(11)).unwrap(),
+                    None if name == "again" => {}
+                    None => unmap(allocator, folio.add(1536)),
+                }
+                machine.spawn_cpus(2, |_| allocator.lists().drain_local());
+                allocator.validate().unwrap();
+                assert_eq!(allocator.memory_info(), before, "{name}, call {round}");
+                (round, met, calls) = (round + 1, met + u64::from(held.in_time), held.calls);
+            }
+            println!("{name}: {round} moments, met at {met}");
+            assert!(met > 0, "{name}");
+            all[1..].iter().for_each(|&folio| allocator.free_raw(folio, order(11)).unwrap());
+        });
+    }
+}
+
+/// The leaf of a part of a folio goes at every moment of the folio's split. No part that is free or mapped as a whole
+/// waits for a split of its own then, whichever CPU freed it (invariant 1).
+#[test]
+fn a_part_without_unmapped_frames_waits_for_no_split() {
+    let others = [(Order::BLOCK, 512, 0), (Order::BLOCK, 512, 512), (order(10), 1536, 0)];
+    for (to, at, mapped) in others {
+        with_allocator(HostedConfig::new(64 * MIB).with_cpus(2), |machine, allocator| {
+            allocator.lists().drain_local();
+            let before = allocator.memory_info();
+            let (mut round, mut met, mut calls) = (0, 0, 0);
+            while round <= calls {
+                let folio = allocator.alloc_raw(Gfp::USER, order(11)).unwrap();
+                let (leaf, first) = (FrameRange::new(folio.add(at), 1), FrameRange::new(folio, mapped));
+                [leaf, first].iter().for_each(|&run| map(allocator, run));
+                let (plan, split) = (InterruptPlan::Nth(round), || allocator.split_mapped_raw(folio, to));
+                let unmap = || allocator.counts().counter().unmap_raw(leaf);
+                let held = held_up(machine, plan, PATIENCE, split, unmap);
+                assert_eq!(allocator.counts().deferred_splits(), 0, "{to:?}, {mapped}, call {round}");
+                allocator.counts().counter().unmap_raw(first);
+                machine.spawn_cpus(2, |_| allocator.lists().drain_local());
+                allocator.validate().unwrap();
+                assert_eq!(allocator.memory_info(), before, "{to:?}, {mapped}, call {round}");
+                (round, met, calls) = (round + 1, met + u64::from(held.in_time), held.calls);
+            }
+            println!("{to:?}, {mapped}: {round} moments, met at {met}");
+            assert!(met > 0, "{to:?}, {mapped}");
+        });
     }
 }

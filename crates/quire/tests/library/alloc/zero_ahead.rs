@@ -2,13 +2,15 @@
 
 use crate::watched::{Event, Watched};
 use hosted::raw::{IsolatedMemory, RawPages};
-use hosted::{Hosted, HostedConfig, MemoryRange as Range};
+use hosted::{Hosted, HostedConfig, InterruptPlan, MemoryRange as Range};
 use quire::addr::{Frame, FrameRange, Order};
 use quire::cpu::CpuId;
 use quire::limits::{CLEAR_STRETCH_BYTES, ZERO_AHEAD_FRAMES};
-use quire::page_alloc::{AllocatorConfig, Contents, Gfp, MemoryRange, PageAllocator, Urgency, Zeroes};
+use quire::page_alloc::{
+    AllocatorConfig, Contents, Gfp, MemoryRange, PageAllocator, Urgency, Verdict, Zeroes,
+};
 use quire::platform::{Platform, TouchHint};
-use testkit::ranges_of;
+use testkit::{PATIENCE, held_up, ranges_of};
 
 const MIB: u64 = 1 << 20;
 const PIECE: Order = Order::new(ZERO_AHEAD_FRAMES.ilog2() as u8).unwrap();
@@ -36,7 +38,12 @@ fn check<P: Platform + IsolatedMemory>(pages: &PageAllocator<'_, P>) {
 /// Leaves no block whole: the first free frame of each block stays in use, and the others are free. One block
 /// in `known` is known to be zero.
 fn break_blocks<P: Platform + IsolatedMemory>(pages: &PageAllocator<'_, P>, known: Option<u64>) {
-    let gfp = Gfp { urgency: Urgency::Reserve, ..Gfp::USER };
+    break_blocks_of(pages, Gfp::USER, known);
+}
+
+/// The same, for blocks that served such requests.
+fn break_blocks_of<P: Platform + IsolatedMemory>(pages: &PageAllocator<'_, P>, gfp: Gfp, known: Option<u64>) {
+    let gfp = Gfp { urgency: Urgency::Reserve, ..gfp };
     let mut frames: Vec<Frame> = std::iter::from_fn(|| pages.alloc_raw(gfp, Order::FRAME).ok()).collect();
     frames.sort_unstable();
     let mut kept = None;
@@ -179,4 +186,40 @@ fn blocks_behind_many_that_are_zero_are_cleared() {
         assert_eq!(zeroed(&pages), 100 * 512);
         pages.validate().unwrap();
     });
+}
+
+/// A frame that an idle CPU clears is free: it goes bad in a moment, and no machine stops for it.
+#[test]
+fn a_frame_that_goes_bad_while_it_is_cleared_is_free_soon() {
+    let pieces = |machine: &Hosted| {
+        machine.run_on(CpuId(0), || {
+            let watched = Watched::new(machine);
+            let pages = stale(&watched, machine, Zeroes { pieces_ahead: 2048, ..Zeroes::default() });
+            break_blocks_of(&pages, Gfp::KERNEL, None);
+            watched.events();
+            assert!(pages.store().zero_ahead());
+            let clear =
+                |event: &Event| if let Event::Clear(frames, _) = *event { Some(frames.start) } else { None };
+            watched.events().iter().find_map(clear).expect("it cleared a piece")
+        })
+    };
+    let config = HostedConfig::new(32 * MIB).with_cpus(2);
+    let frame = pieces(&config.clone().build().unwrap()).add(3);
+    let (mut round, mut calls, mut verdicts) = (0, 0, Vec::new());
+    while round <= calls && !verdicts.ends_with(&[Verdict::Busy, Verdict::Lost]) {
+        let machine = config.clone().build().unwrap();
+        let pages = machine.run_on(CpuId(0), || {
+            let pages = stale(&machine, &machine, Zeroes { pieces_ahead: 2048, ..Zeroes::default() });
+            break_blocks_of(&pages, Gfp::KERNEL, None);
+            pages
+        });
+        let plan = InterruptPlan::Nth(round);
+        let held = held_up(&machine, plan, PATIENCE, || pages.store().zero_ahead(), || pages.condemn(frame));
+        verdicts.extend(held.in_time.then_some(held.second));
+        machine.run_on(CpuId(0), || check(&pages));
+        (round, calls) = (round + 1, held.calls);
+    }
+    println!("{round} moments, {verdicts:?}");
+    assert!(verdicts.contains(&Verdict::Busy), "it was being cleared");
+    assert!(verdicts.iter().all(|verdict| matches!(verdict, Verdict::Busy | Verdict::Lost)), "{verdicts:?}");
 }

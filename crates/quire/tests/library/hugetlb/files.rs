@@ -520,3 +520,31 @@ fn a_private_mapping_and_one_for_reads_store_nothing_to_the_file() {
         assert!(!file.may_be_stored_to());
     });
 }
+
+/// A fault that finds no page leaves the file system as it was: the pool keeps no page for it that it kept not before
+/// (invariant 10).
+#[test]
+fn a_refused_page_is_not_kept_for_its_file_system() {
+    with_huge(2, |machine, manager| {
+        let fs = manager.huge_fs(Size2M, HugeFsLimits { max: 4, min: 2 }).unwrap();
+        let file = fs.create(4 * HUGE).unwrap();
+        run(manager, |mm| {
+            mm.mmap(&of_file(&file, Private, BASE, (0, 2))).unwrap();
+            (0..2).for_each(|page| store(machine, mm, BASE + page * HUGE, 1).unwrap());
+            let child = fork(mm);
+            mm.munmap(VirtAddr(BASE), 2 * HUGE).unwrap();
+            assert_eq!(
+                (free_and_promised(manager), used_and_kept(&fs)),
+                ((0, 0), (0, 0)),
+                "a child has them"
+            );
+            let loose = MapRequest { noreserve: true, ..of_file(&file, Private, BASE + 16 * HUGE, (2, 1)) };
+            mm.mmap(&loose).unwrap();
+            assert_eq!(store(machine, mm, BASE + 16 * HUGE, 1), Err(FaultError::NoHugePage));
+            assert_eq!((free_and_promised(manager), used_and_kept(&fs)), ((0, 0), (0, 0)));
+            child.exit();
+            store(machine, mm, BASE + 16 * HUGE, 1).unwrap();
+            manager.huge_pools().validate(manager.pages()).unwrap();
+        });
+    });
+}

@@ -6,7 +6,7 @@ use quire::cpu::CpuId;
 use quire::error::FaultError;
 use quire::hugetlb::{HugeFailure, HugeSize, PoolInfo};
 use quire::manager::{Config, Failed};
-use quire::page_alloc::NodeSet;
+use quire::page_alloc::{NodeSet, Verdict};
 use quire::vm::Sharing::{Private, Shared};
 use quire::vm::{Access, Advice, Mm, Remap};
 
@@ -157,5 +157,24 @@ fn a_bad_page_costs_no_page_of_another_size_behind_it() {
         drop((gigantic, large));
         manager.validate().unwrap();
         machine.assert_clean();
+    });
+}
+
+/// A free page with a bad frame is moved before the pool has been told of the frame. The pool counts the bad pages
+/// that it has.
+#[test]
+fn a_page_moves_before_its_pool_knows_that_it_is_bad() {
+    with_pool(HugeSize::Size2M, 64 << 20, 3, |_, manager| {
+        let (pools, pages) = (manager.huge_pools(), manager.pages());
+        let mut free = Vec::new();
+        pools.each_free(pages, HugeSize::Size2M, |frame| free.push(frame));
+        let [first, second] = [free[0].add(5), free[1].add(6)];
+        assert_eq!([first, second].map(|frame| pages.condemn(frame)), [Verdict::Huge; 2]);
+        manager.migrate(first).unwrap();
+        pools.validate(pages).unwrap();
+        assert_eq!(pools.memory_failure(pages, first), HugeFailure::Dissolved);
+        assert_eq!(pools.memory_failure(pages, second), HugeFailure::Dissolved);
+        pools.validate(pages).unwrap();
+        assert_eq!(manager.meminfo().bad, 2);
     });
 }

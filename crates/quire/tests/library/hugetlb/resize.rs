@@ -1,13 +1,15 @@
 //! A pool grows and shrinks: how far, at what cost, and with which counters.
 
 use hosted::raw::{RawPages, RawPools};
-use hosted::{HostedConfig, MemoryRange};
+use hosted::{HostedConfig, InterruptPlan, MemoryRange};
 use quire::addr::{Frame, Order};
 use quire::cpu::CpuId;
 use quire::hugetlb::{HugeSize, Resized, Stopped};
 use quire::limits::HUGE_BATCH;
+use quire::manager::Config;
 use quire::page_alloc::{Gfp, NodeSet, Urgency};
 use quire::stats::Stat;
+use testkit::{PATIENCE, held_up, ranges_of};
 
 use crate::hugetlb::support::{BOTH, GIB, MIB, two_nodes, with_pools};
 
@@ -203,4 +205,39 @@ fn several_cpus_grow_and_shrink_one_pool_together() {
             assert_eq!((info.total, info.free), (wanted, wanted));
         }
     }
+}
+
+/// A pool runs out of memory as another CPU makes it larger than wanted: then no page is missing.
+#[test]
+fn a_pool_that_another_cpu_made_larger_wants_no_more() {
+    let machine = HostedConfig::new(32 << 20).with_cpus(2).build().expect("the host refused a machine");
+    machine.run_on(CpuId(0), || {
+        let manager =
+            hosted::raw::memory_manager(&machine, &ranges_of(&machine), &Config::default()).unwrap();
+        let (pages, pools) = (manager.pages(), manager.huge_pools());
+        let gfp = Gfp { urgency: Urgency::Reserve, ..Gfp::USER };
+        let (mut round, mut calls, mut over) = (0, 0, 0);
+        while round <= calls {
+            let mut blocks: Vec<Frame> =
+                std::iter::from_fn(|| pages.alloc_raw(gfp, Order::BLOCK).ok()).collect();
+            let rest = blocks.split_off(6);
+            pages.free_raw(blocks.pop().unwrap(), Order::BLOCK).unwrap();
+            machine.spawn_cpus(2, |_| pages.lists().drain_local());
+            let grow = || manager.resize_huge(Size2M, NodeSet::ALL, 2);
+            let grow_more = || {
+                blocks.iter().for_each(|&block| pages.free_raw(block, Order::BLOCK).unwrap());
+                pages.lists().drain_local();
+                pools.resize(pages, Size2M, NodeSet::ALL, 4).after
+            };
+            let held = held_up(&machine, InterruptPlan::Nth(round), PATIENCE, grow, grow_more);
+            over += u64::from(held.first.after > 2);
+            (round, calls) = (round + 1, held.calls);
+            pools.validate(pages).unwrap();
+            let _ = pools.resize(pages, Size2M, NodeSet::ALL, 0);
+            rest.iter().for_each(|&block| pages.free_raw(block, Order::BLOCK).unwrap());
+            machine.spawn_cpus(2, |_| pages.lists().drain_local());
+        }
+        println!("{round} moments, too large at {over}");
+        assert!(over > 0);
+    });
 }

@@ -4,9 +4,9 @@
 use hosted::HostedConfig;
 use hosted::raw::RawPages;
 use quire::addr::{Frame, FrameRange, Order, VirtAddr};
-use quire::error::MemoryFailureError;
+use quire::error::{AllocError, MemoryFailureError};
 use quire::manager::MemoryRange;
-use quire::page_alloc::{FrameInfo, Gfp};
+use quire::page_alloc::{FrameInfo, FrameRun, Gfp};
 use quire::vm::{Advice, FolioPolicy, ForkStrategy, MemoryFailure};
 
 use crate::migrate::poison::{fail, with_bad};
@@ -105,4 +105,30 @@ fn memory_that_is_held_can_be_given_up_later() {
             });
         });
     }
+}
+
+/// The number of a block has 32 bits. A frame whose block has a larger one is no memory, and no other frame.
+#[test]
+fn frames_beyond_all_memory_are_no_memory() {
+    with_bad(64 * MIB, ForkStrategy::Copy, 1, |machine, manager| {
+        run(manager, |mm| {
+            mm.mmap(&anonymous(BASE, PAGE)).unwrap();
+            store(machine, mm, BASE, 1).unwrap();
+            let mapped = frame_at(machine, mm, BASE);
+            let (pages, beyond) = (manager.pages(), 1 << 41);
+            for frame in [Frame(beyond), mapped.add(beyond), mapped.add(5 * beyond), Frame(u64::MAX)] {
+                assert_eq!(fail(manager, frame), Err(MemoryFailureError::NotMemory), "{frame:?}");
+                assert_eq!(manager.soft_offline(frame), Err(MemoryFailureError::NotMemory), "{frame:?}");
+                assert!(manager.migrate(frame).is_err(), "{frame:?}");
+                assert_eq!(pages.frames().frame_info(frame), FrameInfo::NotMemory);
+                assert!(!pages.frames().is_bad(frame) && !pages.frames().is_held(frame));
+                assert_eq!((pages.counts().mapcount(frame), pages.counts().folio_maps(frame)), (0, None));
+                for count in [1, 600] {
+                    let refused = pages.alloc_at(FrameRange::new(frame, count)).map(FrameRun::into_raw);
+                    assert_eq!(refused, Err(AllocError::NotFree), "{frame:?}");
+                }
+            }
+            assert_eq!(load(machine, mm, BASE), Ok(1));
+        });
+    });
 }

@@ -10,7 +10,7 @@ use memmap2::{Advice, MmapMut, MmapOptions};
 use nix::time::{ClockId, clock_gettime};
 use quire::arch::Caches;
 
-use super::{FaultSpread, KernelPrices, recorder, walk_ns};
+use super::{FaultSpread, KernelPrices, host, recorder, walk_ns};
 use crate::output::{Progress, say};
 use crate::settings::{Places, Settings};
 
@@ -25,8 +25,9 @@ const MOST_CACHE: usize = 4 << 20;
 const RECYCLED: usize = 128 << 10;
 const RECYCLINGS: usize = 20;
 
-/// Rounds of the largest folios, and how long free memory rests before each: Linux tells a virtual machine's host of whole free
-/// blocks after two seconds (`mm/page_reporting.c`), and a host that takes them back has to give them again.
+/// Rounds of the largest folios whose memory the host had taken, and how long free memory rests before each: Linux tells a
+/// virtual machine's host of whole free blocks after two seconds (`mm/page_reporting.c`), of some at a time, and a host that
+/// takes them back has to give them again.
 const RESTED: usize = 3;
 const REST: Duration = Duration::from_secs(3);
 
@@ -45,13 +46,15 @@ pub(super) fn measure(smoke: bool) -> Result<KernelPrices> {
     let sizes = Settings::folio_sizes(&places).into_iter().filter(|kib| *kib * 1024 <= ALIGN);
     let mut measured: BTreeMap<usize, Vec<Vec<f64>>> = sizes.map(|kib| (kib, Vec::new())).collect();
     let mut recycled: BTreeMap<u64, Vec<f64>> = BTreeMap::new();
+    let rests = !smoke && host::takes_free_memory(&places.root);
+    let mut taken = Vec::new();
     let mut progress = Progress::new("calibrate", rounds * measured.len());
-    for round in 0..rounds {
+    for _ in 0..rounds {
         for (&kib, times) in &mut measured {
             progress.show("faults of", &format!("{kib} KiB"));
             progress.advance();
             let whole_blocks = kib * 1024 == ALIGN;
-            if whole_blocks && round >= RESTED {
+            if whole_blocks && taken.len() == RESTED {
                 continue;
             }
             if kib > 4 {
@@ -59,7 +62,7 @@ pub(super) fn measure(smoke: bool) -> Result<KernelPrices> {
             }
             warm(kib, bytes).context("there is too little memory")?;
             // Smaller folios come from blocks that are in use already.
-            if whole_blocks && !smoke {
+            if whole_blocks && rests {
                 sleep(REST);
             }
             let before = settings.allocated(kib);
@@ -67,12 +70,20 @@ pub(super) fn measure(smoke: bool) -> Result<KernelPrices> {
             // Where memory is fragmented, faults fall back to single frames, and are another size's.
             let given = settings.allocated(kib).zip(before).map(|(after, before)| after - before);
             if given.is_none_or(|given| given as usize >= faults.len() * 9 / 10) {
+                let again = touch_recycled(kib)?;
+                recycled.entry(kib as u64).or_default().push(again);
+                if whole_blocks && rests && host::had_taken(&faults, again) {
+                    taken.push(faults.clone());
+                }
                 times.push(faults);
-                recycled.entry(kib as u64).or_default().push(touch_recycled(kib)?);
             }
         }
     }
     progress.finish();
+    // What a program gets that is started alone. Rounds whose memory the host had not taken yet say nothing of that.
+    if !taken.is_empty() {
+        measured.insert(ALIGN / 1024, taken);
+    }
     let walk = match measured.contains_key(&2048) {
         true => settings.only(2048).map(|()| walk_ns())?,
         false => None,

@@ -3,6 +3,7 @@
 mod faults;
 #[cfg(fuzzing)]
 pub mod fuzzing;
+mod host;
 mod kept;
 mod kernel;
 mod measure;

@@ -6,6 +6,8 @@ use std::path::PathBuf;
 /// The paths of the settings and of the journal: a parameter, so that tests can use a copy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Places {
+    /// The root directory of all of them.
+    pub root: PathBuf,
     /// The directory of the settings of transparent huge pages.
     pub settings: PathBuf,
     /// A file beside them whose value the kernel changes along (`vm.min_free_kbytes`).
@@ -32,6 +34,7 @@ impl Places {
             pools: root.join("sys/kernel/mm/hugepages"),
             buddyinfo: root.join("proc/buddyinfo"),
             state: root.join("run"),
+            root,
         }
     }
 

@@ -27,7 +27,7 @@ fn events_that_come_while_they_are_counted_do_not_count_below_zero() {
         alloc();
         let plan = InterruptPlan::Every(1);
         let count = || allocator.lists().stat(Stat::Pgfree);
-        // SAFETY: H2: the handler uses the library and a local array.
+        // SAFETY: H7: neither the count nor the handler uses the heap or locks of the standard library.
         let ran = unsafe { machine.interrupt_at_steps(plan, Context::HardInterrupt, alloc, count) };
         let freed = ran.expect("signals").result;
         assert!(freed < 4096, "{freed}");

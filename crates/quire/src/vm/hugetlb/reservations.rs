@@ -44,7 +44,7 @@ impl<P: Platform> Reservations<'_, '_, P> {
             return;
         }
         let (memory, mut own) = (self.memory, 0);
-        self.each_own_page(vma.range, |_| own += 1);
+        self.each_own_page((vma.range, size), |_| own += 1);
         // Pages that went bad have used their reservations, and are back in the pool already.
         own += self.tables().count_poison(vma.range, size.leaf());
         let count = vma.range.len() / size.bytes();
@@ -53,7 +53,7 @@ impl<P: Platform> Reservations<'_, '_, P> {
         let mut kept =
             memory.huge().uncharge_reservations(memory.pages(), size, account, (count, count - own));
         // Pages about to go serve the reservations that the file system keeps, if no other leaf maps them.
-        self.each_own_page(vma.range, |frame| {
+        self.each_own_page((vma.range, size), |frame| {
             if kept > 0 && memory.pages().counts().mapcount(frame) == 1 {
                 memory.pages().frames().renew_huge(frame);
                 kept -= 1;
@@ -83,7 +83,7 @@ impl<P: Platform> Reservations<'_, '_, P> {
             let (others, alone) = (&mut others[size as usize], &mut alone[size as usize]);
             // Pages that went bad do not come back: reserve others.
             *others += self.tables().count_poison(part, size.leaf());
-            self.each_own_page(part, |frame| match pages.counts().mapcount(frame) {
+            self.each_own_page((part, size), |frame| match pages.counts().mapcount(frame) {
                 1 => *alone += 1,
                 _ => *others += 1,
             });
@@ -96,7 +96,7 @@ impl<P: Platform> Reservations<'_, '_, P> {
         // Renew no more than were counted: a child may have unmapped a page for which another was reserved.
         for (part, size) in parts() {
             let alone = &mut alone[size as usize];
-            self.each_own_page(part, |frame| {
+            self.each_own_page((part, size), |frame| {
                 if *alone > 0 && pages.counts().mapcount(frame) == 1 {
                     pages.frames().renew_huge(frame);
                     *alone -= 1;
@@ -106,10 +106,11 @@ impl<P: Platform> Reservations<'_, '_, P> {
         Ok(())
     }
 
-    /// Shows the first frame of each private huge page that is mapped in the range.
-    pub(in crate::vm) fn each_own_page(self, range: VirtRange, mut show: impl FnMut(Frame)) {
+    /// Shows the first frame of each private huge page that one leaf maps in the range. A page in pieces goes back with
+    /// its reservation when it is cancelled.
+    fn each_own_page(self, (range, size): (VirtRange, HugeSize), mut show: impl FnMut(Frame)) {
         self.tables().runs(range, |run| {
-            if run.first.has(EntryFlags::ANON) {
+            if run.first.has(EntryFlags::ANON) && run.size == size.leaf() {
                 let frames = FrameRange::new(run.first.frame(), run.count * run.size.frames());
                 (0..run.count).for_each(|at| show(frames.start.add(at * run.size.frames())));
             }

@@ -248,8 +248,9 @@ impl<P: Platform> Madvise<'_, '_, P> {
             return outcome.and(covered);
         }
         let cut = self.cut(part)?;
-        PoolClears::of(self.memory).cancel(self.body(), part);
+        // In this order: a page that is cancelled has lost its contents, and the reservations may be refused.
         Reservations::of(self.0).renew_reservations(space, part)?;
+        PoolClears::of(self.memory).cancel(self.body(), part);
         self.zap(vmas.take_while(|vma| vma.range.start < part.end), part, part, cut);
         outcome.and(covered)
     }

@@ -1,14 +1,22 @@
 //! What was reserved stays reserved: beside verbs that fail, pages that move, and other tasks' mappings.
 
-use hosted::HostedConfig;
+use std::time::Duration;
+
+use hosted::{HostedConfig, InterruptPlan};
 use quire::addr::VirtAddr;
 use quire::error::MmError;
-use quire::hugetlb::HugeSize::Size1G;
+use quire::hugetlb::HugeSize::{Size1G, Size2M};
 use quire::hugetlb::PoolInfo;
-use quire::vm::{Advice, MapRequest};
+use quire::vm::Sharing::Private;
+use quire::vm::{Access, Advice, MapRequest};
+use testkit::held_up;
 
-use crate::hugetlb::support::GIB;
-use crate::hugetlb::world::{BASE, HUGE, info, load, private, run, store, with_config};
+use crate::hugetlb::support::{GIB, MIB};
+use crate::hugetlb::world::{
+    BASE, HUGE, check, info, load, of_file, private, run, store, with_config, within,
+};
+
+const PATIENCE: Duration = Duration::from_millis(15);
 
 /// `MADV_DONTNEED` finds no page to reserve for one that a child shares. A page beside it, of which a piece was
 /// stored to, keeps its contents.
@@ -34,5 +42,67 @@ fn a_refused_dontneed_keeps_a_page_in_pieces() {
             mm.madvise(VirtAddr(BASE), 2 * GIB, Advice::DontNeed).unwrap();
             assert_eq!(info(manager, Size1G), PoolInfo { total: 2, free: 2, reserved: 2, surplus: 0 });
         });
+    });
+}
+
+/// Calls `scene` with moments at which a CPU is held up: all of the last hundred, and some of the others. Returns
+/// at how many the other CPU was done in time.
+fn at_moments(scene: impl Fn(u64) -> (u64, bool)) -> usize {
+    let (calls, _) = scene(u64::MAX);
+    let late = calls.saturating_sub(100);
+    let early = (0..late).step_by((late / 20).max(1) as usize);
+    early.chain(late..calls).filter(|&moment| scene(moment).1).count()
+}
+
+/// A parent drops a page while it moves: the leaves of the family are spread over the old page and the new one, so
+/// that a count of one is not the only leaf. What the parent reserved is there.
+#[test]
+fn a_page_that_is_dropped_while_it_moves_is_reserved_again() {
+    with_config(HostedConfig::new(64 * MIB).with_cpus(2), Size2M, 6, |machine, manager| {
+        let in_time = at_moments(|moment| {
+            let mm = manager.new_mm().unwrap();
+            within(&mm, || {
+                mm.mmap(&private(BASE, 1)).unwrap();
+                store(machine, &mm, BASE, 10).unwrap();
+            });
+            let child = mm.fork().unwrap();
+            let old = mm.translate(VirtAddr(BASE), Access::Read).unwrap().frame;
+            let drop_page = || within(&mm, || mm.madvise(VirtAddr(BASE), HUGE, Advice::DontNeed).unwrap());
+            let plan = InterruptPlan::Nth(moment);
+            let held = held_up(machine, plan, PATIENCE, || _ = manager.migrate(old), drop_page);
+            assert_eq!(info(manager, Size2M).reserved, 1, "at moment {moment} of {}", held.calls);
+            within(&child, || assert_eq!(load(machine, &child, BASE), Ok(10)));
+            within(&mm, || assert_eq!(load(machine, &mm, BASE), Ok(0)));
+            child.exit();
+            mm.exit();
+            check(manager);
+            (held.calls, held.in_time)
+        });
+        assert!(in_time > 5, "{in_time}");
+    });
+}
+
+/// A hole in a file takes a private page while it moves. The reservation holds again, wherever its leaf was.
+#[test]
+fn a_page_that_a_hole_takes_while_it_moves_is_reserved_again() {
+    with_config(HostedConfig::new(64 * MIB).with_cpus(2), Size2M, 6, |machine, manager| {
+        let in_time = at_moments(|moment| {
+            let file = manager.huge_file(Size2M, HUGE).unwrap();
+            let mm = manager.new_mm().unwrap();
+            within(&mm, || {
+                mm.mmap(&of_file(&file, Private, BASE, (0, 1))).unwrap();
+                store(machine, &mm, BASE, 10).unwrap();
+            });
+            let old = mm.translate(VirtAddr(BASE), Access::Read).unwrap().frame;
+            let punch = || file.punch_hole(0..HUGE).unwrap();
+            let plan = InterruptPlan::Nth(moment);
+            let held = held_up(machine, plan, PATIENCE, || _ = manager.migrate(old), punch);
+            assert_eq!(info(manager, Size2M).reserved, 1, "at moment {moment} of {}", held.calls);
+            mm.exit();
+            drop(file);
+            check(manager);
+            (held.calls, held.in_time)
+        });
+        assert!(in_time > 5, "{in_time}");
     });
 }

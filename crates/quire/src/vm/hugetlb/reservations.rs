@@ -50,18 +50,8 @@ impl<P: Platform> Reservations<'_, '_, P> {
         let count = vma.range.len() / size.bytes();
         // The group that was charged for the reservations: this address space may be in another one now.
         let account = Account { group: vma.attributes.group, fs: fs_of(&vma.attributes) };
-        let mut kept =
-            memory.huge().uncharge_reservations(memory.pages(), size, account, (count, count - own));
-        // Pages about to go serve the reservations that the file system keeps, if no other leaf maps them.
-        self.each_own_page((vma.range, size), |frame| {
-            if kept > 0 && self.has_one_leaf(frame) {
-                memory.pages().frames().renew_huge(frame);
-                kept -= 1;
-            }
-        });
-        if kept > 0 {
-            memory.huge().keep_fewer(memory.platform(), account.fs, kept);
-        }
+        memory.huge().uncharge_reservations(memory.pages(), size, account, (count, count - own));
+        self.each_own_page((vma.range, size), |frame| memory.huge().offer(memory.pages(), frame, account.fs));
     }
 
     /// Makes the reservations of pages hold again that are about to be unmapped while their mappings stay.

@@ -2,24 +2,24 @@
 
 use std::time::Duration;
 
-use hosted::{HostedConfig, InterruptPlan};
+use hosted::{Hosted, HostedConfig, InterruptPlan};
 use quire::addr::VirtAddr;
 use quire::error::MmError;
 use quire::hugetlb::HugeSize::{Size1G, Size2M};
-use quire::hugetlb::PoolInfo;
-use quire::vm::Sharing::Private;
-use quire::vm::{Access, Advice, MapRequest};
+use quire::hugetlb::{HugeFsInfo, HugeFsLimits, PoolInfo};
+use quire::vm::Sharing::{self, Private, Shared};
+use quire::vm::{Access, Advice, MapRequest, Mm};
 use testkit::held_up;
 
 use crate::hugetlb::support::{GIB, MIB};
 use crate::hugetlb::world::{
-    BASE, HUGE, check, info, load, of_file, private, run, store, with_config, within,
+    BASE, HUGE, Manager, check, info, load, of_file, private, run, store, with_config, within,
 };
 
 const PATIENCE: Duration = Duration::from_millis(15);
 
 /// `MADV_DONTNEED` finds no page to reserve for one that a child shares. A page beside it, of which a piece was
-/// stored to, keeps its contents.
+/// stored to, keeps its contents (invariant 6).
 #[test]
 fn a_refused_dontneed_keeps_a_page_in_pieces() {
     let machine = HostedConfig::new(4 * GIB);
@@ -55,7 +55,8 @@ fn at_moments(scene: impl Fn(u64) -> (u64, bool)) -> usize {
 }
 
 /// A parent drops a page while it moves: the leaves of the family are spread over the old page and the new one, so
-/// that a count of one is not the only leaf. What the parent reserved is there.
+/// that a count of one is not the only leaf. What the parent reserved is there
+/// (invariant 10).
 #[test]
 fn a_page_that_is_dropped_while_it_moves_is_reserved_again() {
     with_config(HostedConfig::new(64 * MIB).with_cpus(2), Size2M, 6, |machine, manager| {
@@ -82,7 +83,8 @@ fn a_page_that_is_dropped_while_it_moves_is_reserved_again() {
     });
 }
 
-/// A hole in a file takes a private page while it moves. The reservation holds again, wherever its leaf was.
+/// A hole in a file takes a private page while it moves. The reservation holds again, wherever its leaf was
+/// (invariant 10).
 #[test]
 fn a_page_that_a_hole_takes_while_it_moves_is_reserved_again() {
     with_config(HostedConfig::new(64 * MIB).with_cpus(2), Size2M, 6, |machine, manager| {
@@ -105,4 +107,45 @@ fn a_page_that_a_hole_takes_while_it_moves_is_reserved_again() {
         });
         assert!(in_time > 5, "{in_time}");
     });
+}
+
+/// The minimum of a file system is there only when the page is: while one task unmaps the only page, at every
+/// moment, another one reserves it or is refused. It never finds the pool empty behind a reservation (invariant 10).
+#[test]
+fn a_page_is_kept_for_a_file_system_once_it_is_free() {
+    for sharing in [Private, Shared] {
+        with_config(HostedConfig::new(64 * MIB).with_cpus(2), Size2M, 1, |machine, manager| {
+            let refused = at_moments(|moment| unmap_beside_a_mapping(machine, manager, sharing, moment));
+            assert!(refused > 0, "at some moment the page is neither in use nor free");
+        });
+    }
+}
+
+/// Returns the number of moments, and whether the mapping was refused.
+fn unmap_beside_a_mapping(
+    machine: &Hosted,
+    manager: &Manager<'_>,
+    sharing: Sharing,
+    moment: u64,
+) -> (u64, bool) {
+    let fs = manager.huge_fs(Size2M, HugeFsLimits { max: 4, min: 1 }).unwrap();
+    let files = [fs.create(HUGE).unwrap(), fs.create(HUGE).unwrap()];
+    let [first, second] = [manager.new_mm().unwrap(), manager.new_mm().unwrap()];
+    first.mmap(&of_file(&files[0], sharing, BASE, (0, 1))).unwrap();
+    within(&first, || store(machine, &first, BASE, 1).unwrap());
+    let unmap = || {
+        first.munmap(VirtAddr(BASE), HUGE).unwrap();
+        files[0].truncate(0).unwrap();
+    };
+    let map = || {
+        let mapped = second.mmap(&of_file(&files[1], Shared, BASE, (0, 1)));
+        mapped.is_ok().then(|| within(&second, || store(machine, &second, BASE, 2)))
+    };
+    let held = held_up(machine, InterruptPlan::Nth(moment), PATIENCE, unmap, map);
+    assert!(held.second.is_none_or(|stored| stored.is_ok()), "at moment {moment}: {:?}", held.second);
+    [first, second].into_iter().for_each(Mm::exit);
+    drop(files);
+    assert_eq!(fs.info(), HugeFsInfo { used: 0, kept: 1, max: 4 }, "at moment {moment}");
+    check(manager);
+    (held.calls, held.second.is_none())
 }

@@ -90,6 +90,19 @@ impl<P: Platform> Reservations<'_, '_, P> {
         Ok(reserved?)
     }
 
+    /// Whether a private page of the range is being moved.
+    pub(in crate::vm) fn any_moves(self, space: &Space, range: VirtRange) -> bool {
+        let mut any = false;
+        for vma in space.tree.overlapping(range) {
+            if let Some(size) = vma.attributes.huge_size() {
+                let part = vma.range.intersect(range);
+                let frames = self.memory.pages().frames();
+                self.each_own_page((part, size), |frame| any |= frames.is_huge_moving(frame));
+            }
+        }
+        any
+    }
+
     /// Whether this address space's leaf is the only one of a private page, so that the page goes back when the leaf
     /// does. Of a page that moves, other leaves may map its copy.
     fn has_one_leaf(self, frame: Frame) -> bool {

@@ -83,6 +83,29 @@ fn a_page_that_is_dropped_while_it_moves_is_reserved_again() {
     });
 }
 
+/// No other page is there to be reserved for one that moves: the verb waits until that one stays or comes back.
+#[test]
+fn dropping_a_page_that_moves_does_not_need_another_one() {
+    with_config(HostedConfig::new(64 * MIB).with_cpus(2), Size2M, 1, |machine, manager| {
+        at_moments(|moment| {
+            let mm = manager.new_mm().unwrap();
+            within(&mm, || {
+                mm.mmap(&private(BASE, 1)).unwrap();
+                store(machine, &mm, BASE, 10).unwrap();
+            });
+            let old = mm.translate(VirtAddr(BASE), Access::Read).unwrap().frame;
+            let drop_page = || within(&mm, || mm.madvise(VirtAddr(BASE), HUGE, Advice::DontNeed));
+            let plan = InterruptPlan::Nth(moment);
+            let held = held_up(machine, plan, PATIENCE, || _ = manager.migrate(old), drop_page);
+            assert_eq!(held.second, Ok(()), "at moment {moment} of {}", held.calls);
+            assert_eq!(info(manager, Size2M).reserved, 1, "at moment {moment} of {}", held.calls);
+            mm.exit();
+            check(manager);
+            (held.calls, held.in_time)
+        });
+    });
+}
+
 /// A hole in a file takes a private page while it moves. The reservation holds again, wherever its leaf was
 /// (invariant 10).
 #[test]

@@ -102,7 +102,7 @@ impl HugeOptions {
                     let grown =
                         grown.map(|(node, wanted)| pools.resize_node(pages, size, node, wanted).after);
                     let got = grown.sum();
-                    (nodes.iter().sum(), got)
+                    (nodes.into_iter().fold(0, u64::saturating_add), got)
                 }
             };
             if got < wanted {

@@ -78,28 +78,29 @@ impl MemoryMap {
     /// Removes memory that is in use: the kernel's image, its modules, the boot loader's tables. Frames that
     /// are partly in use are removed too.
     pub fn reserve(&mut self, start: PhysAddr, bytes: u64) {
-        self.replace(start, bytes, |_| None);
+        self.replace(frames_around(start, bytes), |_| None);
     }
 
     /// Sets the memory node of these addresses, for example from ACPI's table of affinities (SRAT). A frame
     /// at the edge belongs to them.
     pub fn set_node(&mut self, start: PhysAddr, bytes: u64, node: u8) {
-        self.replace(start, bytes, |range| Some(MemoryRange { node, ..range }));
+        self.replace(frames_around(start, bytes), |range| Some(MemoryRange { node, ..range }));
     }
 
-    /// Promises that this memory reads as zero, as the memory of a fresh virtual machine does. Taking it over is faster then.
+    /// Promises that this memory reads as zero, as the memory of a fresh virtual machine does. Taking it over is
+    /// faster then. The promise says nothing of the rest of a frame at the edge: that frame is not marked.
     pub fn mark_zeroed(&mut self, start: PhysAddr, bytes: u64) {
-        self.replace(start, bytes, |range| Some(MemoryRange { zeroed: true, ..range }));
+        let end = start.0.saturating_add(bytes) / FRAME_SIZE;
+        let whole = run(start.0.div_ceil(FRAME_SIZE), end);
+        self.replace(whole, |range| Some(MemoryRange { zeroed: true, ..range }));
     }
 
-    /// Replaces the parts of ranges at these addresses, or removes them.
-    fn replace(&mut self, start: PhysAddr, bytes: u64, with: impl Fn(MemoryRange) -> Option<MemoryRange>) {
-        if bytes == 0 {
-            return;
-        }
-        let end = start.0.saturating_add(bytes).div_ceil(FRAME_SIZE);
-        let mut at = start.0 / FRAME_SIZE;
-        while let Some(index) = self.ranges().iter().position(|range| range.frames.end().0 > at) {
+    /// Replaces the parts of ranges in these frames, or removes them.
+    fn replace(&mut self, frames: FrameRange, with: impl Fn(MemoryRange) -> Option<MemoryRange>) {
+        let (mut at, end) = (frames.start.0, frames.end().0);
+        while at < end
+            && let Some(index) = self.ranges().iter().position(|range| range.frames.end().0 > at)
+        {
             let old = self.ranges[index];
             let (first, last) = (old.frames.start.0, old.frames.end().0);
             let (low, high) = (first.max(at), last.min(end));
@@ -159,6 +160,12 @@ impl Default for MemoryMap {
     fn default() -> Self {
         Self::new()
     }
+}
+
+/// The frames of which some memory is at these addresses.
+fn frames_around(start: PhysAddr, bytes: u64) -> FrameRange {
+    let end = if bytes == 0 { 0 } else { start.0.saturating_add(bytes).div_ceil(FRAME_SIZE) };
+    run(start.0 / FRAME_SIZE, end)
 }
 
 fn run(start: u64, end: u64) -> FrameRange {

@@ -14,7 +14,8 @@ const LOADED: u64 = 2;
 /// neither its own nor that of EFI.
 ///
 /// `link_offset` is the difference between the kernel's linked and loaded addresses: 0 unless it runs in the
-/// higher half. The structure is excluded at the address at which it is read, which must be its physical
+/// higher half. A section that is linked below `link_offset`, such as code that runs before paging is on, is loaded
+/// where it is linked. The structure is excluded at the address at which it is read, which must be its physical
 /// address, as when a boot loader starts the kernel.
 ///
 /// The map may have physical frame 0. A kernel whose direct map puts it at address zero reserves it, since a pointer to it
@@ -24,7 +25,8 @@ pub fn memory_map(boot: &BootInformation<'_>, link_offset: u64) -> Option<Memory
     map.reserve(PhysAddr(boot.start_address() as u64), boot.total_size() as u64);
     let sections = boot.elf_sections_tag().map(|tag| tag.sections()).into_iter().flatten();
     for section in sections.filter(|section| section.sh_flags & LOADED != 0) {
-        map.reserve(PhysAddr(section.sh_addr.wrapping_sub(link_offset)), section.sh_size);
+        let linked = section.sh_addr;
+        map.reserve(PhysAddr(linked.checked_sub(link_offset).unwrap_or(linked)), section.sh_size);
     }
     for module in boot.module_tags() {
         map.reserve(PhysAddr(module.start_address().into()), module.module_size().into());

@@ -61,7 +61,7 @@ fn maps_agree_with_a_model_of_single_frames() {
                 }
                 _ => {
                     map.mark_zeroed(at, bytes);
-                    outer.for_each(|frame| model[frame] = model[frame].map(|(node, _)| (node, true)));
+                    inner.for_each(|frame| model[frame] = model[frame].map(|(node, _)| (node, true)));
                 }
             }
             assert_eq!(of_map(&map), model);
@@ -111,4 +111,15 @@ fn addresses_at_the_end_are_cut() {
     assert_eq!(map.frames(), 1);
     map.reserve(PhysAddr(0), u64::MAX);
     assert!(map.ranges().is_empty());
+}
+
+/// The rest of a frame at an end may hold anything.
+#[test]
+fn a_frame_that_is_zero_in_part_is_not_known_to_be_zero() {
+    let mut map = MemoryMap::new();
+    map.add(PhysAddr(0), 4 * FRAME_SIZE);
+    map.mark_zeroed(PhysAddr(1), FRAME_SIZE - 1);
+    map.mark_zeroed(PhysAddr(FRAME_SIZE + 8), 2 * FRAME_SIZE);
+    let ranges: Vec<_> = map.ranges().iter().map(|range| (range.frames.start.0, range.zeroed)).collect();
+    assert_eq!(ranges, [(0, false), (2, true), (3, false)]);
 }

@@ -8,6 +8,7 @@ use quire::arch::{EntryFlags, Protection};
 use quire::filemap::FileKind;
 use quire::limits::MAX_NODES;
 use quire::manager::MemoryManager;
+use quire::page_alloc::{NodePolicy, NodeSet};
 use quire::platform::Platform;
 use quire::vm::vma::VmaFlags;
 use quire::vm::{Mm, VmaInfo};
@@ -129,8 +130,8 @@ fn own_name(vma: &VmaInfo, heap: &Range<VirtAddr>, names: &dyn Names) -> Option<
     vma.range.contains(names.stack()).then_some("[stack]")
 }
 
-/// `/proc/PID/numa_maps`: for each mapping how many of its pages are on each node. The policy is `default`, as
-/// mappings have none of their own.
+/// `/proc/PID/numa_maps`: the policy of each mapping, `default` without one of its own, and how many of its pages are
+/// on each node.
 ///
 /// # Errors
 /// Those of the writer.
@@ -142,7 +143,8 @@ pub fn numa_maps<P: Platform>(
 ) -> Result {
     let heap = mm.heap();
     each(mm, |vma| {
-        write!(out, "{:08x} default", vma.range.start.0)?;
+        write!(out, "{:08x} ", vma.range.start.0)?;
+        policy(out, vma.nodes)?;
         if vma.file.is_some() {
             out.write_str(" file=")?;
             names.path(vma, out)?;
@@ -160,6 +162,28 @@ pub fn numa_maps<P: Platform>(
         }
         out.write_str("\n")
     })
+}
+
+/// Linux: `mpol_to_str`.
+fn policy(out: &mut dyn Write, nodes: Option<NodePolicy>) -> Result {
+    let (word, nodes) = match nodes {
+        None => ("default", NodeSet::EMPTY),
+        Some(NodePolicy::Local) => ("local", NodeSet::EMPTY),
+        Some(NodePolicy::Preferred(node)) => ("prefer", NodeSet::one(node)),
+        Some(NodePolicy::Bind(nodes)) => ("bind", nodes),
+        Some(NodePolicy::Interleave(nodes)) => ("interleave", nodes),
+    };
+    out.write_str(word)?;
+    let mut before = ':';
+    for first in nodes.iter().filter(|&node| node == 0 || !nodes.contains(node - 1)) {
+        write!(out, "{before}{first}")?;
+        before = ',';
+        let last = (first..).take_while(|&node| nodes.contains(node)).last().unwrap_or(first);
+        if last > first {
+            write!(out, "-{last}")?;
+        }
+    }
+    Ok(())
 }
 
 /// The size of a mapping's pages if they are huge pages of a pool.

@@ -23,6 +23,8 @@ pub fn write_pool_file<P: Platform>(
     let mut done = write()?;
     while let Outcome::Resized(Resized { stopped: Some(Stopped::OutOfMemory), after, wanted, .. }) = done
         && let Some((size, nodes)) = manager.huge_pools().file_pool(manager.pages(), nodes, path)
+        // Another CPU may have added more pages than are wanted.
+        && after < wanted
         && manager.add_huge(size, nodes, wanted - after)
     {
         done = write()?;
@@ -82,23 +84,28 @@ impl GroupFile {
         let (pools, size) = (manager.huge_pools(), self.size);
         match self.content {
             Content::Current(kind) => {
-                writeln!(out, "{}", pools.group_counters(group, size, kind).current * size.bytes())
+                writeln!(out, "{}", self.bytes(pools.group_counters(group, size, kind).current))
             }
             Content::Max(kind) => match pools.group_counters(group, size, kind).max {
                 u64::MAX => out.write_str("max\n"),
-                pages => writeln!(out, "{}", pages * size.bytes()),
+                pages => writeln!(out, "{}", self.bytes(pages)),
             },
             Content::Events => writeln!(out, "max {}", pools.group_events(group, size).all),
             Content::EventsLocal => writeln!(out, "max {}", pools.group_events(group, size).own),
             Content::NumaStat => {
                 let nodes = pools.group_nodes(manager.pages(), group, size);
-                write!(out, "total={}", nodes.iter().sum::<u64>() * size.bytes())?;
+                write!(out, "total={}", self.bytes(nodes.iter().sum()))?;
                 for (node, pages) in nodes.iter().take(manager.pages().requests().node_count()).enumerate() {
-                    write!(out, " N{node}={}", pages * size.bytes())?;
+                    write!(out, " N{node}={}", self.bytes(*pages))?;
                 }
                 out.write_str("\n")
             }
         }
+    }
+
+    /// A kernel may charge and limit any number of pages.
+    const fn bytes(&self, pages: u64) -> u64 {
+        pages.saturating_mul(self.size.bytes())
     }
 
     /// Sets the limit that the file shows: bytes, rounded down to whole huge pages, or `max`.

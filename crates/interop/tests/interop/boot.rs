@@ -114,3 +114,18 @@ fn multiboot2_areas_become_ranges_without_the_kernel_and_its_modules() {
     let boot = unsafe { BootInformation::load((&raw const *empty).cast()) }.unwrap();
     assert!(quire_interop::multiboot2::memory_map(&boot, 0).is_none());
 }
+
+/// A kernel in the higher half is started by code that is linked where it is loaded.
+#[test]
+fn sections_below_the_link_offset_are_reserved_where_they_are() {
+    const LINK_OFFSET: u64 = 0xffff_ffff_8000_0000;
+    let sections = [section(MIB, 0x2000), section(LINK_OFFSET + 2 * MIB, 0x1_2345), [0; 64].into()].concat();
+    let built = multiboot2::Builder::new()
+        .mmap(MemoryMapTag::new(&[MemoryArea::new(MIB, 31 * MIB, MemoryAreaType::Available)]))
+        .elf_sections(ElfSectionsTag::new(3, 64, 0, &sections))
+        .build();
+    // SAFETY: invariant 1: the builder made the structure, and it is the test's own.
+    let boot = unsafe { BootInformation::load((&raw const *built).cast()) }.unwrap();
+    let map = quire_interop::multiboot2::memory_map(&boot, LINK_OFFSET).unwrap();
+    assert_eq!(frames(&map), [(0x102, 0xfe), (0x213, 0x1ded)]);
+}

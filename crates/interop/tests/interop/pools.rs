@@ -319,3 +319,22 @@ fn a_group_shows_where_its_pages_are() {
         assert_eq!(read(manager, group, "hugetlb.2MB.numa_stat"), "total=0 N0=0 N1=0\n");
     });
 }
+
+/// Any numbers may stand on a command line and in a limit.
+#[test]
+fn numbers_that_are_too_large_are_the_largest() {
+    with_manager(32 * MIB, |_, manager| {
+        let options = HugeOptions { wanted: [on(u64::MAX, 2), None], ..HugeOptions::default() };
+        let mut shortages = Vec::new();
+        options.fill(manager, |shortage| shortages.push(shortage));
+        let got = manager.huge_pools().info(manager.pages(), Size2M).total;
+        assert_eq!(shortages, [Shortage { size: Size2M, wanted: u64::MAX, got }]);
+        let pools = manager.huge_pools();
+        let group = pools.make_group(manager.pages(), HugeGroup::NONE).unwrap();
+        pools.set_group_max(group, Size2M, Charge::Usage, u64::MAX - 1);
+        assert_eq!(read(manager, group, "hugetlb.2MB.max"), format!("{}\n", u64::MAX));
+        pools.charge(group, Size2M, Charge::Reservation, 1 << 62).unwrap();
+        assert_eq!(read(manager, group, "hugetlb.2MB.rsvd.current"), format!("{}\n", u64::MAX));
+        pools.uncharge(group, Size2M, Charge::Reservation, 1 << 62);
+    });
+}

@@ -8,7 +8,7 @@ use quire::addr::{Frame, FrameRange, Order, VirtAddr};
 use quire::arch::Protection;
 use quire::cpu::CpuId;
 use quire::manager::{Config, MemoryManager};
-use quire::page_alloc::MemoryRange;
+use quire::page_alloc::{MemoryRange, NodePolicy, NodeSet};
 use quire::vm::{Access, Backing, FolioPolicy, MapRequest, Mm, OrderPolicy, Placement, Sharing, VmaInfo};
 use quire_interop::proc::{
     self, InvalidChoice, KernelMemory, MappedFile, Names, Sizes, TransparentHuge, Unaligned,
@@ -105,6 +105,29 @@ fn maps_has_the_columns_of_linux() {
             numa.ends_with("7fff57434000 default stack anon=1 dirty=1 N0=1 kernelpagesize_kB=4\n"),
             "{numa}"
         );
+    });
+}
+
+/// The words of Linux's `mpol_to_str`.
+#[test]
+fn numa_maps_shows_the_policy_of_each_mapping() {
+    with_manager(|manager, mm| {
+        let nodes = NodeSet::of(&[0, 1, 2, 5]);
+        let policies = [
+            (None, "default"),
+            (Some(NodePolicy::Local), "local"),
+            (Some(NodePolicy::Preferred(0)), "prefer:0"),
+            (Some(NodePolicy::Bind(NodeSet::first(2))), "bind:0-1"),
+            (Some(NodePolicy::Interleave(NodeSet::of(&[0, 2]))), "interleave:0,2"),
+            (Some(NodePolicy::Interleave(nodes)), "interleave:0-2,5"),
+        ];
+        let mut expected = String::new();
+        for (at, (policy, word)) in (0..).map(|number| BASE + number * 16 * PAGE).zip(policies) {
+            mm.mmap(&request(at, 1, RW)).unwrap();
+            mm.set_nodes(VirtAddr(at), PAGE, policy).unwrap();
+            expected += &format!("{at:08x} {word}\n");
+        }
+        assert_eq!(text(|out| proc::numa_maps(out, manager, mm, &Known)), expected);
     });
 }
 

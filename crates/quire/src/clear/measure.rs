@@ -76,10 +76,10 @@ fn measure<P: FramePlatform>(
     fill: impl Fn(FrameRange),
 ) -> Cost {
     let frames = (bytes_of(class) / FRAME_SIZE).min(scratch.count);
-    let together = (BATCH_BYTES / FRAME_SIZE).div_ceil(frames).min(scratch.count / frames.max(1));
-    if frames == 0 || together == 0 {
+    if frames == 0 {
         return Cost::default();
     }
+    let together = (BATCH_BYTES / FRAME_SIZE).div_ceil(frames).min(scratch.count / frames);
     let (mut fills, mut reads) = ([0; ROUNDS], [0; ROUNDS]);
     let begun = platform.now_ns();
     // The number of places of this size, the distance between two rounds, and the first round's place.

@@ -148,7 +148,10 @@ impl FileTable {
     /// given back.
     pub fn close<P: Platform>(&self, pages: &PageAllocator<'_, P>, file: FileRef) -> Result<(), MmError> {
         let FileKind::Paged(name) = file.node().kind() else {
-            return Ok(self.withdraw(pages.platform(), file).unwrap_or_else(|last| self.finish(pages, last)));
+            if let Err(last) = self.withdraw(pages.platform(), file) {
+                self.finish(pages, last);
+            }
+            return Ok(());
         };
         let Err(mut last) = file.give_back_unless_last() else { return Ok(()) };
         loop {

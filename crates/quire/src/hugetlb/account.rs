@@ -40,15 +40,18 @@ pub(super) struct Owed {
     pub(super) group: HugeGroup,
     /// The file system that counts the page itself, not a reservation (0: none).
     fs: u8,
+    /// The file system whose reservation the page has used, which has ended: it may keep the page (0: none).
+    offered: u8,
 }
 
 impl Owed {
     const fn to_note(self) -> u64 {
-        self.group.number() as u64 | (self.fs as u64) << 16
+        self.group.number() as u64 | (self.fs as u64) << 16 | (self.offered as u64) << 24
     }
 
     const fn from_note(note: u64) -> Self {
-        Self { group: HugeGroup::from_number(note as u16), fs: (note >> 16) as u8 }
+        let group = HugeGroup::from_number(note as u16);
+        Self { group, fs: (note >> 16) as u8, offered: (note >> 24) as u8 }
     }
 
     /// What is noted with a page in use. A page of a pool that is free has no charges.
@@ -86,20 +89,24 @@ impl HugePools<'_> {
         reserved.inspect_err(|_| self.uncharge(account.group, size, Charge::Reservation, count))
     }
 
-    /// Ends `count` reservations, of which `unused` were not used; the pages of the others are about to go
-    /// back to the pool. Returns how many of these to give back as reserved, for the file system.
-    #[must_use = "the file system counts on what is kept for it"]
+    /// Ends `count` reservations, of which `unused` were not used. The file system may keep the pages of these at
+    /// once, and those of the others when they are given back ([`Self::offer`]).
     pub(crate) fn uncharge_reservations<P: Platform>(
         &self,
         pages: &PageAllocator<'_, P>,
         size: HugeSize,
         account: Account,
         (count, unused): (u64, u64),
-    ) -> u64 {
+    ) {
         self.uncharge(account.group, size, Charge::Reservation, count);
-        let kept = self.leave_fs(pages.platform(), account.fs, count);
-        self.unreserve(pages, size, unused.saturating_sub(kept));
-        kept.saturating_sub(unused)
+        let kept = self.leave_fs(pages.platform(), account.fs, size, (count, unused));
+        self.unreserve(pages, size, unused - kept);
+    }
+
+    /// Offers a page in use, whose reservation has ended, to a file system (0: none) for its minimum.
+    pub(crate) fn offer<P: Platform>(&self, pages: &PageAllocator<'_, P>, frame: Frame, fs: u8) {
+        let note = Owed { group: HugeGroup::NONE, fs: 0, offered: fs }.to_note();
+        pages.frames().huge_note(frame).fetch_or(note, Ordering::Relaxed);
     }
 
     /// Charges and takes a page for a process, reserved or not. It has marks of what is zero; before the
@@ -126,7 +133,7 @@ impl HugePools<'_> {
                 }
             })
         });
-        let note = Owed { group: account.group, fs }.to_note();
+        let note = Owed { group: account.group, fs, offered: 0 }.to_note();
         taken
             .inspect(|&frame| pages.frames().huge_note(frame).store(note, Ordering::Relaxed))
             .inspect_err(|_| self.uncharge(account.group, size, Charge::Usage, 1))
@@ -143,12 +150,18 @@ impl HugePools<'_> {
         frame: Frame,
         reserved: bool,
     ) {
-        let Owed { group, fs } = Owed::of(pages, frame);
+        let Owed { group, fs, offered } = Owed::of(pages, frame);
         pages.frames().huge_note(frame).store(0, Ordering::Relaxed);
-        let kept = self.leave_fs(pages.platform(), fs, 1) > 0;
         self.uncharge(group, size, Charge::Usage, 1);
+        let number = if fs > 0 { fs } else { offered };
+        let offered = !reserved && self.has_minimum(pages.platform(), number, size);
         // SAFETY: invariant 1: by this function's contract.
-        unsafe { self.give(pages, size, frame, reserved || kept) };
+        unsafe { self.give(pages, size, frame, reserved || offered) };
+        // Only now: the pool has the page, so another task may count on it (invariant 10).
+        let kept = self.leave_fs(pages.platform(), number, size, (u64::from(fs > 0), u64::from(offered)));
+        if offered && kept == 0 {
+            self.unreserve(pages, size, 1);
+        }
     }
 
     /// Gives back a page that no leaf maps and that was not lent at last, as [`Self::take_returned`] does.
@@ -174,7 +187,7 @@ impl HugePools<'_> {
         size: HugeSize,
         page: OtherPage,
     ) {
-        let Owed { group, fs } = Owed::of(pages, page.frame);
+        let Owed { group, fs, .. } = Owed::of(pages, page.frame);
         self.groups.around(group).for_each(|slot| slot.counter(size, Charge::Usage).force(1));
         self.force_fs(pages.platform(), fs);
         self.keep_replacement(pages, size, page);

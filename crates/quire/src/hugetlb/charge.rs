@@ -41,10 +41,12 @@ impl HugePools<'_> {
         Ok(group)
     }
 
-    /// Removes a group without processes. Its charges stay, here and above, until the pages are given back.
+    /// Removes a group without processes. Its charges stay, here and above, until the pages are given back. A group
+    /// that was removed before is left alone: its place may be free, and must not be freed twice.
     pub fn remove_group(&self, group: HugeGroup) {
         if let Some(slot) = self.groups.slot(group) {
-            slot.state.store(REMOVED, Ordering::Release);
+            let order = (Ordering::Release, Ordering::Relaxed);
+            let _ = slot.state.compare_exchange(LIVE, REMOVED, order.0, order.1);
         }
     }
 

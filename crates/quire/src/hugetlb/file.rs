@@ -144,8 +144,7 @@ impl HugePools<'_> {
         account: Account,
         count: u64,
     ) {
-        let more = self.uncharge_reservations(pages, size, account, (count, count));
-        debug_assert_eq!(more, 0, "what was not used can be kept");
+        self.uncharge_reservations(pages, size, account, (count, count));
     }
 
     /// Moves these pages of a file, and their reservations, back to the pool. No task maps or uses them, or
@@ -166,9 +165,10 @@ impl HugePools<'_> {
             match page {
                 HugePage::Reserved { group } => self.return_reservations(pages, size, of(group), 1),
                 HugePage::Present { frame, reservation: Some(group) } => {
-                    let kept = self.uncharge_reservations(pages, size, of(group), (1, 0));
+                    self.uncharge_reservations(pages, size, of(group), (1, 0));
+                    self.offer(pages, frame, fs);
                     // SAFETY: invariant 1: the file gave the page up, and no leaf maps it.
-                    unsafe { self.give_from(pages, size, frame, kept > 0) };
+                    unsafe { self.give_from(pages, size, frame, false) };
                 }
                 HugePage::Present { frame, reservation: None } => {
                     // SAFETY: invariant 1: the file gave the page up, and no leaf maps it.

@@ -103,33 +103,37 @@ impl HugePools<'_> {
         (count, needed): (u64, u64),
     ) {
         let taken = count - needed;
-        let kept = self.leave_fs_keeping(pages.platform(), number, count, taken);
+        let kept = self.leave_fs(pages.platform(), number, size, (count, taken));
         if kept < taken {
             self.unreserve(pages, size, taken - kept);
         }
     }
 
-    /// Counts pages as no longer used by a file system; returns how many of them the pool must keep for it.
-    pub(super) fn leave_fs<P: Platform>(&self, platform: &P, number: u8, pages: u64) -> u64 {
-        self.leave_fs_keeping(platform, number, pages, pages)
+    /// Whether a file system (0: none) of pages of this size has a minimum, for which it may keep pages.
+    pub(super) fn has_minimum<P: Platform>(&self, platform: &P, number: u8, size: HugeSize) -> bool {
+        let fs = number.checked_sub(1).map(|at| self.fs(platform)[usize::from(at)]);
+        fs.is_some_and(|fs| fs.size == size && fs.limits.min > 0)
     }
 
-    /// As [`Self::leave_fs`], where the pool can keep only some of the pages.
-    fn leave_fs_keeping<P: Platform>(&self, platform: &P, number: u8, pages: u64, most: u64) -> u64 {
+    /// Counts `pages` as no longer used by a file system (0: none). Returns how many of the `free` pages, which the
+    /// pool has free and reserved, it keeps for its minimum.
+    pub(super) fn leave_fs<P: Platform>(
+        &self,
+        platform: &P,
+        number: u8,
+        size: HugeSize,
+        (pages, free): (u64, u64),
+    ) -> u64 {
         if number == 0 {
             return 0;
         }
         let fs = &mut self.fs(platform)[usize::from(number) - 1];
         debug_assert!(fs.used >= pages);
         fs.used -= pages;
-        let kept = fs.limits.min.saturating_sub(fs.used + fs.kept).min(most);
+        // The number may be another file system's since the page was offered.
+        let free = if fs.size == size { free } else { 0 };
+        let kept = fs.limits.min.saturating_sub(fs.used + fs.kept).min(free);
         fs.kept += kept;
         kept
-    }
-
-    /// Keeps fewer pages for a file system: the caller cannot give so many back.
-    pub(crate) fn keep_fewer<P: Platform>(&self, platform: &P, number: u8, pages: u64) {
-        let fs = &mut self.fs(platform)[usize::from(number) - 1];
-        fs.kept = fs.kept.saturating_sub(pages);
     }
 }

@@ -44,31 +44,21 @@ impl<P: Platform> Reservations<'_, '_, P> {
             return;
         }
         let (memory, mut own) = (self.memory, 0);
-        self.each_own_page(vma.range, |_| own += 1);
+        self.each_own_page((vma.range, size), |_| own += 1);
         // Pages that went bad have used their reservations, and are back in the pool already.
         own += self.tables().count_poison(vma.range, size.leaf());
         let count = vma.range.len() / size.bytes();
         // The group that was charged for the reservations: this address space may be in another one now.
         let account = Account { group: vma.attributes.group, fs: fs_of(&vma.attributes) };
-        let mut kept =
-            memory.huge().uncharge_reservations(memory.pages(), size, account, (count, count - own));
-        // Pages about to go serve the reservations that the file system keeps, if no other leaf maps them.
-        self.each_own_page(vma.range, |frame| {
-            if kept > 0 && memory.pages().counts().mapcount(frame) == 1 {
-                memory.pages().frames().renew_huge(frame);
-                kept -= 1;
-            }
-        });
-        if kept > 0 {
-            memory.huge().keep_fewer(memory.platform(), account.fs, kept);
-        }
+        memory.huge().uncharge_reservations(memory.pages(), size, account, (count, count - own));
+        self.each_own_page((vma.range, size), |frame| memory.huge().offer(memory.pages(), frame, account.fs));
     }
 
     /// Makes the reservations of pages hold again that are about to be unmapped while their mappings stay.
     ///
     /// # Errors
-    /// [`MmError::NoMemory`] if a child still maps some pages, so that they do not go back to the pool, and
-    /// the pool has no others to reserve. Nothing has changed then.
+    /// [`MmError::NoMemory`] if a child still maps some pages, or they are being moved, so that they do not go back
+    /// to the pool at once, and the pool has no others to reserve. Nothing has changed then.
     pub(in crate::vm) fn renew_reservations(self, space: &Space, range: VirtRange) -> Result<(), MmError> {
         if !space.huge {
             return Ok(());
@@ -78,38 +68,54 @@ impl<P: Platform> Reservations<'_, '_, P> {
         let part = |vma: &Vma| Some((vma.range.intersect(range), vma.attributes.huge_size()?));
         let parts = || space.tree.overlapping(range).filter(reserved).filter_map(part);
         let mut others = [0; HugeSize::ALL.len()];
-        let mut alone = others;
         for (part, size) in parts() {
-            let (others, alone) = (&mut others[size as usize], &mut alone[size as usize]);
+            let others = &mut others[size as usize];
             // Pages that went bad do not come back: reserve others.
             *others += self.tables().count_poison(part, size.leaf());
-            self.each_own_page(part, |frame| match pages.counts().mapcount(frame) {
-                1 => *alone += 1,
-                _ => *others += 1,
+            self.each_own_page((part, size), |frame| match self.has_one_leaf(frame) {
+                true => pages.frames().renew_huge(frame),
+                false => *others += 1,
             });
         }
-        let [large, gigantic] = HugeSize::ALL;
-        self.memory.huge().reserve(pages, large, others[0])?;
-        self.memory.huge().reserve(pages, gigantic, others[1]).inspect_err(|_| {
-            self.memory.huge().unreserve(pages, large, others[0]);
-        })?;
-        // Renew no more than were counted: a child may have unmapped a page for which another was reserved.
-        for (part, size) in parts() {
-            let alone = &mut alone[size as usize];
-            self.each_own_page(part, |frame| {
-                if *alone > 0 && pages.counts().mapcount(frame) == 1 {
-                    pages.frames().renew_huge(frame);
-                    *alone -= 1;
-                }
-            });
+        let ([large, gigantic], huge) = (HugeSize::ALL, self.memory.huge());
+        let reserved = huge.reserve(pages, large, others[0]).and_then(|()| {
+            let reserved = huge.reserve(pages, gigantic, others[1]);
+            reserved.inspect_err(|_| huge.unreserve(pages, large, others[0]))
+        });
+        if reserved.is_err() {
+            for place in parts() {
+                self.each_own_page(place, |frame| _ = pages.frames().take_renewed(frame));
+            }
         }
-        Ok(())
+        Ok(reserved?)
     }
 
-    /// Shows the first frame of each private huge page that is mapped in the range.
-    pub(in crate::vm) fn each_own_page(self, range: VirtRange, mut show: impl FnMut(Frame)) {
+    /// Whether a private page of the range is being moved.
+    pub(in crate::vm) fn any_moves(self, space: &Space, range: VirtRange) -> bool {
+        let mut any = false;
+        for vma in space.tree.overlapping(range) {
+            if let Some(size) = vma.attributes.huge_size() {
+                let part = vma.range.intersect(range);
+                let frames = self.memory.pages().frames();
+                self.each_own_page((part, size), |frame| any |= frames.is_huge_moving(frame));
+            }
+        }
+        any
+    }
+
+    /// Whether this address space's leaf is the only one of a private page, so that the page goes back when the leaf
+    /// does. Of a page that moves, other leaves may map its copy.
+    fn has_one_leaf(self, frame: Frame) -> bool {
+        let pages = self.memory.pages();
+        // In this order: a move marks the page before it counts down its leaves.
+        pages.counts().mapcount(frame) == 1 && !pages.frames().is_huge_moving(frame)
+    }
+
+    /// Shows the first frame of each private huge page that one leaf maps in the range. A page in pieces goes back with
+    /// its reservation when it is cancelled.
+    fn each_own_page(self, (range, size): (VirtRange, HugeSize), mut show: impl FnMut(Frame)) {
         self.tables().runs(range, |run| {
-            if run.first.has(EntryFlags::ANON) {
+            if run.first.has(EntryFlags::ANON) && run.size == size.leaf() {
                 let frames = FrameRange::new(run.first.frame(), run.count * run.size.frames());
                 (0..run.count).for_each(|at| show(frames.start.add(at * run.size.frames())));
             }

@@ -48,8 +48,12 @@ impl<P: Platform> SoftOffline<'_, '_, P> {
             Verdict::Already => return Err(MemoryFailureError::AlreadyPoisoned),
             Verdict::Unrecoverable => return Err(MemoryFailureError::Unrecoverable),
             Verdict::NotMemory => return Err(MemoryFailureError::NotMemory),
-            // The page joined a pool just now; the mark on it stays.
-            Verdict::Huge | Verdict::Busy => return Ok(false),
+            Verdict::Huge => {
+                // The page joined a pool just now, and the mark on it stays: the pool must not hand it out.
+                self.huge().memory_failure(self.pages(), frame);
+                return Ok(true);
+            }
+            Verdict::Busy => return Ok(false),
             Verdict::Anonymous | Verdict::Held => {}
         }
         let Some(start) = self.pages().frames().folio_start(frame) else { return Ok(false) };

@@ -2,11 +2,13 @@
 //!
 //! # Protocol
 //!
-//! *Private pages.* The page and the one that replaces it are marked as moving. Until the end neither returns to the
-//! pool, whatever is unmapped, and no leaf of either gains the right to store. So a leaf that has the right is its
-//! page's only one. As for other private memory, each address space of the family is visited once under its lock for
-//! writing; the contents are copied while the first leaf is busy, and later leaves map the same copy. A fault that
-//! would have given the right tries again.
+//! *Private pages.* The page and the one that replaces it are marked as moving. Until the end neither returns to
+//! the pool, whatever is unmapped, and no leaf of either gains the right to store. So a leaf that has the right
+//! is its page's only one. A verb that renews the reservation of a page that it unmaps counts on other pages
+//! while the page moves: a leaf may be the only one of its page while others map the copy. As for other private
+//! memory, each address space of the family is visited once under its lock for writing; the contents are copied
+//! while the first leaf is busy, and later leaves map the same copy. A fault that would have given the right
+//! tries again.
 //!
 //! *Pages of files.* The file is closed, so no task maps or uses a page of it. All leaves of the page are unmapped, it
 //! is copied, and the new page takes its place in the file. Faults map the new page. A page of a mapping that is
@@ -119,6 +121,10 @@ impl<P: Platform> HugeMigration<'_, '_, P> {
             debug_assert!(done.is_ok(), "leaves of whole pages are counted in their record");
         });
         let unused = pages.frames().end_huge_move(new.frame);
+        if unused && pages.frames().take_renewed(new.frame) {
+            // The leaf that went last had come from the old page, which now serves the reservation when it goes back.
+            pages.frames().renew_huge(old);
+        }
         if !pages.frames().end_huge_move(old) {
             // A leaf is left that no visit found. The new page serves those that were.
             if unused {

@@ -99,7 +99,7 @@ impl<P: Platform> Mm<'_, P> {
     /// The caller holds no lock.
     ///
     /// # Errors
-    /// [`MmError::NoMemory`]; some mappings have changed then.
+    /// [`MmError::Invalid`] if the other handler is closed; [`MmError::NoMemory`]; some mappings have changed then.
     pub fn userfault_hand_over(
         &self,
         from: &Userfault<'_, P>,

@@ -96,6 +96,11 @@ impl<P: Platform> Registrations<'_, '_, P> {
         to: Option<&Userfault<'_, P>>,
     ) -> Result<u64, MmError> {
         let (mut at, mut bytes) = (VirtAddr(0), 0);
+        let (platform, contexts) = (self.memory.platform(), self.memory.userfaults());
+        // Ranges of a closed handler would fail every fault.
+        if to.is_some_and(|to| !contexts.is_open(platform, to.registration())) {
+            return Err(MmError::Invalid);
+        }
         loop {
             let space = self.lock();
             let mut rest = space.tree.overlapping(VirtRange::new(at, space.layout.user.end));

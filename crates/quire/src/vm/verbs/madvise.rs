@@ -21,6 +21,7 @@ use crate::vm::hugetlb::reservations::Reservations;
 use crate::vm::mapping::vma::{Backing, Vma, VmaAttributes, VmaFlags};
 use crate::vm::reclaim::shrink::SpaceReclaim;
 use crate::vm::space::address_space::AddressSpace;
+use crate::vm::space::guard::SpaceGuard;
 use crate::vm::space::rss::counted;
 use crate::vm::space::state::Space;
 use crate::vm::userfault::UserfaultModes;
@@ -81,7 +82,7 @@ pub enum Advice {
 
 handle! { Madvise of AddressSpace }
 
-impl<P: Platform> Madvise<'_, '_, P> {
+impl<'a, P: Platform> Madvise<'a, '_, P> {
     pub(in crate::vm) fn madvise(self, addr: VirtAddr, len: u64, advice: Advice) -> Result<(), MmError> {
         let pages = VirtAddr(len).align_up(FRAME_SIZE).ok_or(MmError::Invalid)?.0;
         let end = addr.0.checked_add(pages).map(VirtAddr).ok_or(MmError::Invalid)?;
@@ -153,23 +154,23 @@ impl<P: Platform> Madvise<'_, '_, P> {
     fn dont_need(self, range: VirtRange, suits: fn(&VmaAttributes) -> bool) -> Result<(), MmError> {
         // Tables that go whole are detached, which is by far the fastest, but keeps faults out. So that is
         // done only where nothing has to be waited for; otherwise tables stand.
-        let alone = if range.len() >= BLOCK_SIZE { self.try_lock() } else { None };
+        let alone = if range.len() >= BLOCK_SIZE { self.0.try_lock() } else { None };
         let space = match alone {
             Some(space) => space,
             None => match self.drop_beside_faults(range, suits) {
                 Some(done) => return done,
-                None => self.lock(),
+                None => self.0.lock(),
             },
         };
         if !space.handled {
-            return self.drop_pages(&space, range, suits);
+            return self.drop_still_pages(space, range, suits);
         }
         drop(space);
         let handled = self.removable(range, suits);
         if let Some(part) = handled {
             Notices::of(self.0).tell_removed(part);
         }
-        let done = self.drop_pages(&self.lock(), range, suits);
+        let done = self.drop_still_pages(self.0.lock(), range, suits);
         if let Some(part) = handled {
             Answers::of(self.0).wake_range(part);
         }
@@ -224,6 +225,28 @@ impl<P: Platform> Madvise<'_, '_, P> {
         Some(prefix(space.tree.overlapping(range), range, suits).0)
     }
 
+    /// As [`Self::drop_pages`]. A huge page that moves may need a page of its pool beside it for its reservation:
+    /// where that is refused, waits for the end of the move. A task that moves pages needs nothing that the caller
+    /// holds meanwhile.
+    #[inline]
+    fn drop_still_pages(
+        self,
+        mut space: SpaceGuard<'a, P>,
+        range: VirtRange,
+        suits: fn(&VmaAttributes) -> bool,
+    ) -> Result<(), MmError> {
+        loop {
+            let done = self.drop_pages(&space, range, suits);
+            let refused = done == Err(MmError::NoMemory) && space.huge;
+            if !refused || !Reservations::of(self.0).any_moves(&space, range) {
+                return done;
+            }
+            drop(space);
+            self.memory.platform().relax();
+            space = self.0.lock();
+        }
+    }
+
     #[inline]
     fn drop_pages(
         self,
@@ -248,8 +271,9 @@ impl<P: Platform> Madvise<'_, '_, P> {
             return outcome.and(covered);
         }
         let cut = self.cut(part)?;
-        PoolClears::of(self.memory).cancel(self.body(), part);
+        // In this order: a page that is cancelled has lost its contents, and the reservations may be refused.
         Reservations::of(self.0).renew_reservations(space, part)?;
+        PoolClears::of(self.memory).cancel(self.body(), part);
         self.zap(vmas.take_while(|vma| vma.range.start < part.end), part, part, cut);
         outcome.and(covered)
     }

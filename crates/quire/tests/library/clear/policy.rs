@@ -394,3 +394,12 @@ fn measuring_gives_costs() {
         assert_eq!([10, 509].map(byte), [0; 2]);
     });
 }
+
+/// There is nothing to measure, and nothing to divide by.
+#[test]
+fn no_scratch_costs_nothing() {
+    let machine = HostedConfig::new(MIB).build().unwrap();
+    let none = FrameRange::new(Frame(0), 0);
+    let clearer = Clearer::new(&machine, None).unwrap();
+    assert_eq!(measure_clear(&machine, &clearer, ClearKernel::String, 0, none, 0), Ok(Cost::default()));
+}

@@ -3,17 +3,21 @@
 use hosted::raw::{RawPages, RawPools};
 use std::collections::HashSet;
 use std::sync::Mutex;
+use std::time::Duration;
 
 use fastrand::Rng;
+use hosted::{HostedConfig, InterruptPlan};
 use quire::addr::{Frame, Order};
+use quire::cpu::CpuId;
 use quire::error::{AllocError, FreeError};
 use quire::hugetlb::HugeSize::{self, Size1G, Size2M};
 use quire::hugetlb::{HugeFailure, Stopped};
+use quire::manager::Config;
 use quire::memmap::BlockState;
 use quire::page_alloc::{Gfp, NodeSet, Verdict};
 
 use crate::hugetlb::support::{BOTH, GIB, MIB, World, two_nodes, with_pools};
-use testkit::{order, seed};
+use testkit::{held_up, order, ranges_of, seed};
 
 /// A frame goes bad, and the pools are told.
 fn fail(world: &World<'_, '_>, frame: Frame) -> Result<HugeFailure, Verdict> {
@@ -287,4 +291,38 @@ fn frames_go_bad_while_pools_are_resized() {
         let all = all_frames(world);
         assert!(bad.iter().all(|frame| !all.contains(frame) && pages.frames().is_bad(*frame)));
     });
+}
+
+/// A frame is put aside while its free block joins a pool. Its pool is told of the mark: the page is not handed out.
+#[test]
+fn a_frame_that_joins_a_pool_while_it_is_put_aside_is_not_handed_out() {
+    let scene = |moment| {
+        let machine = HostedConfig::new(32 * MIB).with_cpus(2).build().expect("memory");
+        machine.run_on(CpuId(0), || {
+            let (config, ranges) = (Config::default(), ranges_of(&machine));
+            let manager = hosted::raw::memory_manager(&machine, &ranges, &config).unwrap();
+            let (pools, pages) = (manager.huge_pools(), manager.pages());
+            let block = pages.alloc(Gfp::USER, Order::BLOCK).unwrap();
+            let weak = block.frames().start.add(9);
+            pages.free(block).unwrap();
+            pages.lists().drain_all();
+            let join = || _ = pools.resize(pages, Size2M, NodeSet::ALL, 100);
+            let patience = Duration::from_millis(15);
+            let aside = || manager.soft_offline(weak);
+            let held = held_up(&machine, InterruptPlan::Nth(moment), patience, aside, join);
+            assert_eq!(held.first, Ok(()), "at moment {moment} of {}", held.calls);
+            let total = pools.info(pages, Size2M).total;
+            let taken = (0..total).map(|_| pools.take(pages, Size2M, NodeSet::ALL, false).unwrap());
+            let taken: Vec<_> = taken.collect();
+            assert!(
+                !taken.contains(&Frame(weak.0 / 512 * 512)),
+                "at moment {moment}: {weak:?} is handed out"
+            );
+            taken.into_iter().for_each(|page| pools.give_raw(pages, Size2M, page, false));
+            pools.validate(pages).unwrap();
+            manager.validate().unwrap();
+            held.calls
+        })
+    };
+    (0..scene(u64::MAX)).for_each(|moment| _ = scene(moment));
 }

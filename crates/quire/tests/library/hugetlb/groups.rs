@@ -159,3 +159,20 @@ fn groups_of_several_cpus_are_different() {
     });
     assert_eq!(made.into_inner().unwrap().len(), 300);
 }
+
+/// A handle that outlived its group removes no group, so that the parent still knows its other part.
+#[test]
+fn a_group_that_is_removed_twice_is_counted_once() {
+    with_empty_pools(|pages, pools| {
+        let parent = pools.make_group(pages, HugeGroup::NONE).unwrap();
+        let [stays, first, second] = [(); 3].map(|()| pools.make_group(pages, parent).unwrap());
+        pools.remove_group(first);
+        pools.remove_group(second);
+        assert_eq!(pools.make_group(pages, HugeGroup::NONE), Ok(first), "both places are free, one is used");
+        pools.remove_group(second);
+        assert_eq!(pools.make_group(pages, HugeGroup::NONE), Ok(second));
+        pools.remove_group(parent);
+        let other = pools.make_group(pages, HugeGroup::NONE).unwrap();
+        assert_ne!(other, parent, "{stays:?} is part of it");
+    });
+}

@@ -20,6 +20,7 @@ mod parts_moments;
 mod parts_threads;
 mod pieces;
 mod poison;
+mod reserved;
 mod resize;
 mod support;
 mod threads;

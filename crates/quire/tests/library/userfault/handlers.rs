@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use hosted::HostedConfig;
 use quire::addr::VirtAddr;
-use quire::error::{FaultError, TooManyHandlers, UserfaultError};
+use quire::error::{FaultError, MmError, TooManyHandlers, UserfaultError};
 use quire::limits::{MAX_USERFAULTS, USERFAULT_SLOTS};
 use quire::vm::{AnswerMode, UserfaultChanges, UserfaultEvent, UserfaultFault};
 
@@ -468,6 +468,23 @@ fn ranges_are_handed_over_to_another_handler_or_to_none() {
             mm.validate().unwrap();
             assert_eq!(mm.userfault_hand_over(&other, None), Ok(4 * PAGE));
         }
+    });
+}
+
+/// Ranges of a closed handler would fail every fault: they stay with the handler that they have.
+#[test]
+fn ranges_are_not_handed_over_to_a_closed_handler() {
+    with_manager(HostedConfig::new(64 * MIB), |machine, manager| {
+        let (first, closed) = (handler(manager), handler(manager));
+        closed.close();
+        let mm = manager.new_mm().unwrap();
+        mm.switch_in();
+        mm.mmap(&anonymous(BASE, MIB)).unwrap();
+        register(&mm, &first, BASE, 4 * PAGE, MISSING);
+        assert_eq!(mm.userfault_hand_over(&first, Some(&closed)), Err(MmError::Invalid));
+        assert_eq!(copy(&mm, BASE, 7, WAKE), Ok(PAGE), "the handler answers as before");
+        assert_eq!(load(machine, &mm, BASE), Ok(7));
+        mm.switch_out();
     });
 }
 

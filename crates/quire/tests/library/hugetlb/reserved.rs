@@ -1,0 +1,174 @@
+//! What was reserved stays reserved: beside verbs that fail, pages that move, and other tasks' mappings.
+
+use std::time::Duration;
+
+use hosted::{Hosted, HostedConfig, InterruptPlan};
+use quire::addr::VirtAddr;
+use quire::error::MmError;
+use quire::hugetlb::HugeSize::{Size1G, Size2M};
+use quire::hugetlb::{HugeFsInfo, HugeFsLimits, PoolInfo};
+use quire::vm::Sharing::{self, Private, Shared};
+use quire::vm::{Access, Advice, MapRequest, Mm};
+use testkit::held_up;
+
+use crate::hugetlb::support::{GIB, MIB};
+use crate::hugetlb::world::{
+    BASE, HUGE, Manager, check, info, load, of_file, private, run, store, with_config, within,
+};
+
+const PATIENCE: Duration = Duration::from_millis(15);
+
+/// `MADV_DONTNEED` finds no page to reserve for one that a child shares. A page beside it, of which a piece was
+/// stored to, keeps its contents (invariant 6).
+#[test]
+fn a_refused_dontneed_keeps_a_page_in_pieces() {
+    let machine = HostedConfig::new(4 * GIB);
+    with_config(machine, Size1G, 2, |machine, manager| {
+        run(manager, |mm| {
+            let pages = MapRequest { len: 2 * GIB, huge: Some(Size1G), ..private(BASE, 1) };
+            // Pages that are known to be zero would be mapped whole.
+            mm.mmap(&pages).unwrap();
+            [BASE, BASE + GIB].into_iter().for_each(|at| store(machine, mm, at, 1).unwrap());
+            mm.munmap(VirtAddr(BASE), 2 * GIB).unwrap();
+            mm.mmap(&pages).unwrap();
+            store(machine, mm, BASE + GIB, 3).unwrap();
+            let child = mm.fork().unwrap();
+            store(machine, mm, BASE + 77 * HUGE, 5).unwrap();
+            assert_eq!(mm.rss().huge, (GIB + HUGE) / 4096, "one page is in pieces");
+            assert_eq!(mm.madvise(VirtAddr(BASE), 2 * GIB, Advice::DontNeed), Err(MmError::NoMemory));
+            assert_eq!(load(machine, mm, BASE + 77 * HUGE), Ok(5));
+            assert_eq!(load(machine, mm, BASE + GIB), Ok(3));
+            child.exit();
+            mm.madvise(VirtAddr(BASE), 2 * GIB, Advice::DontNeed).unwrap();
+            assert_eq!(info(manager, Size1G), PoolInfo { total: 2, free: 2, reserved: 2, surplus: 0 });
+        });
+    });
+}
+
+/// Calls `scene` with moments at which a CPU is held up: all of the last hundred, and some of the others. Returns
+/// at how many the other CPU was done in time.
+fn at_moments(scene: impl Fn(u64) -> (u64, bool)) -> usize {
+    let (calls, _) = scene(u64::MAX);
+    let late = calls.saturating_sub(100);
+    let early = (0..late).step_by((late / 20).max(1) as usize);
+    early.chain(late..calls).filter(|&moment| scene(moment).1).count()
+}
+
+/// A parent drops a page while it moves: the leaves of the family are spread over the old page and the new one, so
+/// that a count of one is not the only leaf. What the parent reserved is there
+/// (invariant 10).
+#[test]
+fn a_page_that_is_dropped_while_it_moves_is_reserved_again() {
+    with_config(HostedConfig::new(64 * MIB).with_cpus(2), Size2M, 6, |machine, manager| {
+        let in_time = at_moments(|moment| {
+            let mm = manager.new_mm().unwrap();
+            within(&mm, || {
+                mm.mmap(&private(BASE, 1)).unwrap();
+                store(machine, &mm, BASE, 10).unwrap();
+            });
+            let child = mm.fork().unwrap();
+            let old = mm.translate(VirtAddr(BASE), Access::Read).unwrap().frame;
+            let drop_page = || within(&mm, || mm.madvise(VirtAddr(BASE), HUGE, Advice::DontNeed).unwrap());
+            let plan = InterruptPlan::Nth(moment);
+            let held = held_up(machine, plan, PATIENCE, || _ = manager.migrate(old), drop_page);
+            assert_eq!(info(manager, Size2M).reserved, 1, "at moment {moment} of {}", held.calls);
+            within(&child, || assert_eq!(load(machine, &child, BASE), Ok(10)));
+            within(&mm, || assert_eq!(load(machine, &mm, BASE), Ok(0)));
+            child.exit();
+            mm.exit();
+            check(manager);
+            (held.calls, held.in_time)
+        });
+        assert!(in_time > 5, "{in_time}");
+    });
+}
+
+/// No other page is there to be reserved for one that moves: the verb waits until that one stays or comes back.
+#[test]
+fn dropping_a_page_that_moves_does_not_need_another_one() {
+    with_config(HostedConfig::new(64 * MIB).with_cpus(2), Size2M, 1, |machine, manager| {
+        at_moments(|moment| {
+            let mm = manager.new_mm().unwrap();
+            within(&mm, || {
+                mm.mmap(&private(BASE, 1)).unwrap();
+                store(machine, &mm, BASE, 10).unwrap();
+            });
+            let old = mm.translate(VirtAddr(BASE), Access::Read).unwrap().frame;
+            let drop_page = || within(&mm, || mm.madvise(VirtAddr(BASE), HUGE, Advice::DontNeed));
+            let plan = InterruptPlan::Nth(moment);
+            let held = held_up(machine, plan, PATIENCE, || _ = manager.migrate(old), drop_page);
+            assert_eq!(held.second, Ok(()), "at moment {moment} of {}", held.calls);
+            assert_eq!(info(manager, Size2M).reserved, 1, "at moment {moment} of {}", held.calls);
+            mm.exit();
+            check(manager);
+            (held.calls, held.in_time)
+        });
+    });
+}
+
+/// A hole in a file takes a private page while it moves. The reservation holds again, wherever its leaf was
+/// (invariant 10).
+#[test]
+fn a_page_that_a_hole_takes_while_it_moves_is_reserved_again() {
+    with_config(HostedConfig::new(64 * MIB).with_cpus(2), Size2M, 6, |machine, manager| {
+        let in_time = at_moments(|moment| {
+            let file = manager.huge_file(Size2M, HUGE).unwrap();
+            let mm = manager.new_mm().unwrap();
+            within(&mm, || {
+                mm.mmap(&of_file(&file, Private, BASE, (0, 1))).unwrap();
+                store(machine, &mm, BASE, 10).unwrap();
+            });
+            let old = mm.translate(VirtAddr(BASE), Access::Read).unwrap().frame;
+            let punch = || file.punch_hole(0..HUGE).unwrap();
+            let plan = InterruptPlan::Nth(moment);
+            let held = held_up(machine, plan, PATIENCE, || _ = manager.migrate(old), punch);
+            assert_eq!(info(manager, Size2M).reserved, 1, "at moment {moment} of {}", held.calls);
+            mm.exit();
+            drop(file);
+            check(manager);
+            (held.calls, held.in_time)
+        });
+        assert!(in_time > 5, "{in_time}");
+    });
+}
+
+/// The minimum of a file system is there only when the page is: while one task unmaps the only page, at every
+/// moment, another one reserves it or is refused. It never finds the pool empty behind a reservation (invariant 10).
+#[test]
+fn a_page_is_kept_for_a_file_system_once_it_is_free() {
+    for sharing in [Private, Shared] {
+        with_config(HostedConfig::new(64 * MIB).with_cpus(2), Size2M, 1, |machine, manager| {
+            let refused = at_moments(|moment| unmap_beside_a_mapping(machine, manager, sharing, moment));
+            assert!(refused > 0, "at some moment the page is neither in use nor free");
+        });
+    }
+}
+
+/// Returns the number of moments, and whether the mapping was refused.
+fn unmap_beside_a_mapping(
+    machine: &Hosted,
+    manager: &Manager<'_>,
+    sharing: Sharing,
+    moment: u64,
+) -> (u64, bool) {
+    let fs = manager.huge_fs(Size2M, HugeFsLimits { max: 4, min: 1 }).unwrap();
+    let files = [fs.create(HUGE).unwrap(), fs.create(HUGE).unwrap()];
+    let [first, second] = [manager.new_mm().unwrap(), manager.new_mm().unwrap()];
+    first.mmap(&of_file(&files[0], sharing, BASE, (0, 1))).unwrap();
+    within(&first, || store(machine, &first, BASE, 1).unwrap());
+    let unmap = || {
+        first.munmap(VirtAddr(BASE), HUGE).unwrap();
+        files[0].truncate(0).unwrap();
+    };
+    let map = || {
+        let mapped = second.mmap(&of_file(&files[1], Shared, BASE, (0, 1)));
+        mapped.is_ok().then(|| within(&second, || store(machine, &second, BASE, 2)))
+    };
+    let held = held_up(machine, InterruptPlan::Nth(moment), PATIENCE, unmap, map);
+    assert!(held.second.is_none_or(|stored| stored.is_ok()), "at moment {moment}: {:?}", held.second);
+    [first, second].into_iter().for_each(Mm::exit);
+    drop(files);
+    assert_eq!(fs.info(), HugeFsInfo { used: 0, kept: 1, max: 4 }, "at moment {moment}");
+    check(manager);
+    (held.calls, held.second.is_none())
+}

@@ -127,8 +127,13 @@ fn runs(
         for entry in bytes[..read].as_chunks().0 {
             let entry = Entry(u64::from_le_bytes(*entry));
             if entry.present() {
-                left = left.saturating_sub(PAGE);
-                let written = private && !entry.of_file() && !zeroes.contain(page, entry.frame());
+                let own = private && !entry.of_file();
+                let is_zeroes = own && zeroes.contain(page, entry.frame());
+                // The kernel does not count pages of zeroes as resident.
+                if !is_zeroes {
+                    left = left.saturating_sub(PAGE);
+                }
+                let written = own && !is_zeroes;
                 match runs.last_mut() {
                     Some((start, len, same)) if *start + *len == page * PAGE && *same == written => {
                         *len += PAGE

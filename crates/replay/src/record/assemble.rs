@@ -40,7 +40,7 @@ pub(super) struct Assembler {
     queue: Queue,
     threads: HashMap<u32, Thread>,
     processes: HashMap<u32, Process>,
-    /// Forks whose flags have not arrived, by the new thread.
+    /// Forks whose flags have not arrived, by the creating thread.
     unfinished_forks: HashMap<u32, UnfinishedFork>,
     /// Threads that are inside memory calls, by memory.
     inside: HashMap<u32, HashSet<u32>>,
@@ -93,6 +93,7 @@ struct UnfinishedFork {
     key: Key,
     parent: u32,
     child: u32,
+    child_tid: u32,
 }
 
 /// A fault that is not resolved yet.
@@ -196,7 +197,7 @@ impl Assembler {
             RawKind::Comm { exec: true, name } => self.exec(key, pid, tid, &name)?,
             RawKind::Comm { .. } => {}
             RawKind::Fork { child_pid, child_tid } => self.fork(key, (pid, tid), (child_pid, child_tid)),
-            RawKind::NewTask { child_tid, flags } => self.new_task(child_tid, flags),
+            RawKind::NewTask { flags } => self.new_task(tid, flags),
             RawKind::Exit => self.exit(key, pid, tid),
             RawKind::Mapping(mapping) => self.mapping(key, pid, tid, &mapping)?,
             RawKind::Enter { number, call, args } => self.enter(key, pid, tid, (number, call), args),

@@ -263,10 +263,9 @@ impl Tracer<'_> {
     }
 
     fn new_task(&mut self, tid: Pid) -> Result<(), Errno> {
-        let child_tid = ptrace::getevent(tid)? as u32;
+        let child = Pid::from_raw(ptrace::getevent(tid)? as i32);
         let flags = self.flags.get(&tid).copied().unwrap_or(0);
-        self.tell(tid, RawKind::NewTask { child_tid, flags });
-        let child = Pid::from_raw(child_tid as i32);
+        self.tell(tid, RawKind::NewTask { flags });
         if self.turns.made(tid, child, flags & clone_flags::VM != 0) && self.turns.enters(child) {
             self.let_go([child]);
         }

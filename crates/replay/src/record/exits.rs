@@ -5,6 +5,7 @@ use nix::libc;
 use nix::sys::ptrace::{self, Options};
 use nix::unistd::Pid;
 
+use super::proc_files;
 use super::traced::{self, Change};
 
 /// A program that has ended.
@@ -62,6 +63,6 @@ pub(super) fn follow(program: Pid) -> nix::Result<Exits> {
 
 /// The peak since the last exec. A process that is gone has none.
 fn peak_rss_bytes(tid: Pid) -> u64 {
-    let status = procfs::process::Process::new(tid.as_raw()).and_then(|process| process.status());
+    let status = proc_files::status(tid.as_raw());
     status.ok().and_then(|status| status.vmhwm).unwrap_or(0) * 1024
 }

@@ -14,6 +14,7 @@ use nix::unistd::Pid;
 
 use super::collect::{Message, now_ns};
 use super::options::Wait;
+use super::proc_files;
 use super::report::Report;
 use super::signals::{Request, Signals};
 use super::traced::{self, Change};
@@ -61,7 +62,7 @@ pub(super) struct FaultCounts {
 
 /// Reads the counts of a process, which may be a zombie.
 pub(super) fn fault_counts(pid: Pid) -> Option<FaultCounts> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let stat = proc_files::text(format!("/proc/{pid}/stat")).ok()?;
     parse_stat(&stat)
 }
 

@@ -7,6 +7,7 @@
 //! attach, subject        the same of what already runs
 //! traced                 waits for children and traced threads, and restarts these with any signal
 //! stop, present          stops a process for a moment; its mappings and present pages
+//! proc_files             files of /proc as text, whatever bytes names have
 //! own                    faults of the calling thread, to learn what a recording adds to them
 //! overhead               what a recording costs the program, and a bound on it
 //! referenced             beside a recording: how many bytes of each mapping are referenced in an interval
@@ -39,6 +40,7 @@ mod perf;
 mod populate;
 mod present;
 mod privilege;
+mod proc_files;
 mod progress;
 mod queue;
 mod raw;

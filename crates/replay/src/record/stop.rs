@@ -8,6 +8,7 @@ use nix::errno::Errno;
 use nix::sys::ptrace::{self, Options};
 use nix::unistd::Pid;
 
+use super::proc_files;
 use super::traced::{self, Change};
 
 /// How often a thread that has not stopped is looked at.
@@ -86,6 +87,6 @@ fn threads_of(pid: Pid) -> Vec<Pid> {
 
 /// Whether a thread is a zombie, as a first thread that ended before the others.
 fn has_ended(pid: Pid, tid: Pid) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/stat")).unwrap_or_default();
+    let stat = proc_files::text(format!("/proc/{pid}/task/{tid}/stat")).unwrap_or_default();
     stat.rsplit_once(')').is_none_or(|(_, rest)| rest.trim_start().starts_with(['Z', 'X']))
 }

@@ -186,6 +186,11 @@ impl Space {
         }
     }
 
+    /// The number of its mappings.
+    pub(super) fn len(&self) -> usize {
+        self.mappings.len()
+    }
+
     fn find(&self, address: u64) -> Option<Mapping> {
         let (_, mapping) = self.mappings.range(..=address).next_back()?;
         (address < mapping.end).then_some(*mapping)

@@ -1,7 +1,7 @@
 //! Recorded calls and the mappings that no call made.
 
 use super::error::ReplayError;
-use super::plan::{self, Answer, EFAULT, ENOMEM, Plan, mapping, plan};
+use super::plan::{self, Answer, EFAULT, EINVAL, ENOMEM, Plan, mapping, plan};
 use super::processes::Key;
 use super::replayer::Replayer;
 use super::verb::{Mapping, PAGE, Verb};
@@ -36,6 +36,9 @@ impl Replayer<'_> {
             }
             Plan::Do(verb, answer) => {
                 self.verb(key, &verb, answer, cost)?;
+                if call.ok() {
+                    self.processes.get_mut(key).huge.apply(call, &verb);
+                }
                 match (answer, plan::is_stack(call), verb) {
                     (Answer::At(_), true, Verb::Mmap(Mapping { addr, len, .. })) => {
                         let small = Verb::Madvise { addr, len, advice: Advice::NoHugePage };
@@ -78,6 +81,7 @@ impl Replayer<'_> {
         let mut mapping = mapping(u64::from(*prot), u64::from(*flags), file);
         (mapping.addr, mapping.len) = (*start, *len);
         let ns = self.verb(key, &Verb::Mmap(mapping), Answer::At(*start), None)?;
+        self.processes.get_mut(key).huge.map(*start, *len, u64::from(*flags));
         if *cause == MapCause::Before {
             // The program made it before the recording, and has started long ago.
             self.starting.remove(&pid);
@@ -179,6 +183,10 @@ impl Replayer<'_> {
             // neighbours apart: by the origin of their pages.
             (EFAULT, &Verb::Mremap { addr, old, .. }) => self.has_no_hole(key, addr, old),
             (ENOMEM, _) => self.limits_explain(key, verb),
+            // Linux changes only whole huge pages of a pool, which are ordinary memory here.
+            (EINVAL, verb) => {
+                verb.range().is_some_and(|(addr, len)| self.processes.get(key).huge.touch(addr, len))
+            }
             _ => false,
         }
     }

@@ -2,10 +2,10 @@
 
 use super::{Assembler, UnfinishedFork};
 use crate::record::queue::Key;
-use crate::trace::{EventKind, ForkKind, TraceError, clone_flags};
+use crate::trace::{EventKind, ForkKind, clone_flags};
 
 impl Assembler {
-    pub(super) fn exec(&mut self, key: Key, pid: u32, tid: u32, name: &str) -> Result<(), TraceError> {
+    pub(super) fn exec(&mut self, key: Key, pid: u32, tid: u32, name: &str) {
         let others: Vec<u32> =
             self.processes.entry(pid).or_default().threads.drain().filter(|other| *other != tid).collect();
         let process = self.processes.entry(pid).or_default();
@@ -25,9 +25,8 @@ impl Assembler {
         self.processes.entry(pid).or_default().shares_with = None;
         self.give_up_fault(pid, tid);
         self.thread(pid, tid).in_exec = true;
-        let name = self.writer.path(name)?;
+        let name = self.writer.path(name);
         self.put(key, pid, tid, EventKind::Exec { name });
-        Ok(())
     }
 
     pub(super) fn fork(&mut self, key: Key, (pid, tid): (u32, u32), (child_pid, child_tid): (u32, u32)) {

@@ -30,6 +30,18 @@ pub struct Mapping {
     pub prot: u32,
 }
 
+/// How later mappings of an address space are locked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum FutureLock {
+    /// As their own calls say.
+    #[default]
+    None,
+    /// They are populated.
+    Now,
+    /// `MCL_ONFAULT`: no call populates them.
+    OnFault,
+}
+
 /// The mappings of one address space.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Space {
@@ -37,8 +49,8 @@ pub(super) struct Space {
     mappings: BTreeMap<u64, Mapping>,
     /// The program break, once a call has shown it.
     brk: Option<u64>,
-    /// `mlockall(MCL_FUTURE)`: later mappings are populated.
-    lock_future: bool,
+    /// `mlockall(MCL_FUTURE)`.
+    lock_future: FutureLock,
     /// Processes that share it.
     users: usize,
 }
@@ -60,7 +72,7 @@ impl Layouts {
             EventKind::Exec { .. } => self.start(pid, Space::default()),
             EventKind::Fork { child_pid, kind: ForkKind::Copy, .. } => {
                 let copy = self.space(pid).clone();
-                self.start(*child_pid, Space { lock_future: false, ..copy });
+                self.start(*child_pid, Space { lock_future: FutureLock::None, ..copy });
             }
             EventKind::Fork { child_pid, kind: ForkKind::SharedMemory, .. } => {
                 let parent = self.number(pid);
@@ -86,9 +98,9 @@ impl Layouts {
         self.existing(pid).into_iter().flat_map(|space| space.mappings.values().copied())
     }
 
-    /// Whether later mappings of a process are populated (`mlockall(MCL_FUTURE)`).
-    pub fn locks_future(&self, pid: u32) -> bool {
-        self.existing(pid).is_some_and(|space| space.lock_future)
+    /// How later mappings of a process are locked (`mlockall(MCL_FUTURE)`).
+    pub fn future_lock(&self, pid: u32) -> FutureLock {
+        self.existing(pid).map_or(FutureLock::None, |space| space.lock_future)
     }
 
     /// The program break of a process, once a call has shown it.
@@ -257,8 +269,8 @@ impl Space {
                 let attached = self.find(first);
                 drop(attached.map(|mapping| self.remove(mapping.start, mapping.end)));
             }
-            Call::Mlockall => self.lock_future = first & 2 != 0,
-            Call::Munlockall => self.lock_future = false,
+            Call::Mlockall => self.lock_future = FutureLock::of(first),
+            Call::Munlockall => self.lock_future = FutureLock::None,
             _ => {}
         }
     }
@@ -306,6 +318,19 @@ impl Space {
             }
         }
         self.brk = Some(to);
+    }
+}
+
+impl FutureLock {
+    /// After an `mlockall` with these flags.
+    const fn of(flags: u64) -> FutureLock {
+        const FUTURE: u64 = 2;
+        const ONFAULT: u64 = 4;
+        match (flags & FUTURE != 0, flags & ONFAULT != 0) {
+            (false, _) => FutureLock::None,
+            (true, false) => FutureLock::Now,
+            (true, true) => FutureLock::OnFault,
+        }
     }
 }
 

@@ -49,13 +49,7 @@ impl Replayer<'_> {
             }
             Plan::Heap { ask, got } => self.heap(key, ask, got, cost),
             Plan::Cut { file, first, end } => self.cut(file, (first, end)),
-            Plan::Detach(addr) => match self.mapping_at(key, addr) {
-                Some((start, len)) => {
-                    let verb = Verb::Munmap { addr: start, len };
-                    self.verb(key, &verb, Answer::Done, Some((name, call.duration_ns))).map(drop)
-                }
-                None => self.differs(|| format!("nothing is attached at {addr:#x}")),
-            },
+            Plan::Detach(addr) => self.detach(key, addr, (name, call.duration_ns)),
             Plan::FailedLock(verb) if self.refuses_lock(key, &verb) => {
                 self.verb(key, &verb, Answer::Failure, None).map(drop)
             }
@@ -65,6 +59,36 @@ impl Replayer<'_> {
             }
             Plan::Told => Ok(()),
         }
+    }
+
+    /// `shmdt`: unmaps every piece of the segment that was attached at an address.
+    fn detach(&mut self, key: Key, addr: u64, (name, linux_ns): (&'static str, u64)) -> Result<(), ReplayError> {
+        let pieces = self.attached(key, addr);
+        if pieces.is_empty() {
+            return self.differs(|| format!("nothing is attached at {addr:#x}"));
+        }
+        let mut ns = 0;
+        for (addr, len) in pieces {
+            ns += self.verb(key, &Verb::Munmap { addr, len }, Answer::Done, None)?;
+        }
+        self.verbs.add(name, Some(ns), Some(linux_ns));
+        Ok(())
+    }
+
+    /// The pieces of that segment, as `trace::Layouts` finds them: start and length.
+    fn attached(&self, key: Key, addr: u64) -> Vec<(u64, u64)> {
+        let mut pieces = Vec::new();
+        let mut segment = None;
+        self.processes.get(key).mm.vmas(|vma| {
+            let start = vma.range.start.0;
+            let in_place = start.checked_sub(addr).is_some_and(|distance| {
+                vma.file.as_ref().is_some_and(|(_, page)| *page == distance / PAGE)
+            });
+            if in_place && *segment.get_or_insert(vma.file_number) == vma.file_number {
+                pieces.push((start, vma.range.len()));
+            }
+        });
+        if pieces.is_empty() { self.mapping_at(key, addr).into_iter().collect() } else { pieces }
     }
 
     /// A mapping that no recorded call made. Those of an exec are part of its cost.

@@ -4,6 +4,8 @@
 //! fault-around and `mlockall`, the tests to check that a trace explains all its faults.
 
 use std::collections::{BTreeMap, HashMap};
+use std::iter;
+use std::ops::Range;
 
 use super::{Call, Event, EventKind, FileId, ForkKind, Syscall};
 
@@ -266,13 +268,26 @@ impl Space {
             Call::Mremap => self.mremap(first, round_up(second), round_up(third), call.args[3], result),
             Call::Brk => self.set_break(result),
             Call::Shmdt => {
-                let attached = self.find(first);
-                drop(attached.map(|mapping| self.remove(mapping.start, mapping.end)));
+                for piece in self.attached(first) {
+                    self.remove(piece.start, piece.end);
+                }
             }
             Call::Mlockall => self.lock_future = FutureLock::of(first),
             Call::Munlockall => self.lock_future = FutureLock::None,
             _ => {}
         }
+    }
+
+    /// What `shmdt` removes: every piece of the segment that was attached at an address, as far from there as in
+    /// the file. The first segment of a system has inode 0 and so no file here: its address alone finds it.
+    pub(super) fn attached(&self, address: u64) -> Vec<Range<u64>> {
+        let in_place = |piece: &&Mapping| piece.file.is_some() && piece.offset == piece.start - address;
+        let mut pieces = self.mappings.range(address..).map(|(_, piece)| piece).filter(in_place);
+        let Some(first) = pieces.next() else {
+            return self.find(address).map(|mapping| mapping.start..mapping.end).into_iter().collect();
+        };
+        let of_segment = pieces.filter(|piece| piece.file == first.file);
+        iter::once(first).chain(of_segment).map(|piece| piece.start..piece.end).collect()
     }
 
     fn mremap(&mut self, old: u64, old_len: u64, new_len: u64, flags: u64, new: u64) {

@@ -220,7 +220,8 @@ fn an_endless_populate_is_not_exported() {
         let path: &Path = file.as_ref();
         for arguments in ["ramulator", "champsim --pid 10"] {
             let quire = env!("CARGO_BIN_EXE_quire");
-            let script = format!("ulimit -t 5; exec '{quire}' export --format {arguments} '{}'", path.display());
+            let script =
+                format!("ulimit -t 5; exec '{quire}' export --format {arguments} '{}'", path.display());
             let output = Command::new("sh").args(["-c", &script]).output().expect("the command runs");
             let said = String::from_utf8_lossy(&output.stderr);
             assert!(output.status.code() == Some(1) && said.contains("as no recording does"), "{said}");

@@ -172,7 +172,17 @@ fn a_fork_has_its_flags_in_another_pid_namespace() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let trace = directory.path().join("t.qtrace");
     let mut unshare = Command::new("unshare");
-    unshare.args(["--pid", "--fork", "--mount-proc", QUIRE, "record", "--quiet", "--tier", "privileged", "-o"]);
+    unshare.args([
+        "--pid",
+        "--fork",
+        "--mount-proc",
+        QUIRE,
+        "record",
+        "--quiet",
+        "--tier",
+        "privileged",
+        "-o",
+    ]);
     let output = unshare.arg(&trace).args(["--", "sh", "-c", "/bin/true; (:); :"]).output().expect("it runs");
     assert!(output.status.success(), "{output:?}");
     let events: Vec<Event> =

@@ -114,7 +114,9 @@ fn pages<W: Write>(
         let event = event?;
         if event.pid == pid {
             if touches::pages(&event) > MOST_TOUCHES - count {
-                bail!("process {pid} touches over {MOST_TOUCHES} pages, as no recording does; record it again");
+                bail!(
+                    "process {pid} touches over {MOST_TOUCHES} pages, as no recording does; record it again"
+                );
             }
             for touch in touches(&event) {
                 write(&touch, out)?;

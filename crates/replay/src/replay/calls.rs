@@ -62,7 +62,12 @@ impl Replayer<'_> {
     }
 
     /// `shmdt`: unmaps every piece of the segment that was attached at an address.
-    fn detach(&mut self, key: Key, addr: u64, (name, linux_ns): (&'static str, u64)) -> Result<(), ReplayError> {
+    fn detach(
+        &mut self,
+        key: Key,
+        addr: u64,
+        (name, linux_ns): (&'static str, u64),
+    ) -> Result<(), ReplayError> {
         let pieces = self.attached(key, addr);
         if pieces.is_empty() {
             return self.differs(|| format!("nothing is attached at {addr:#x}"));
@@ -81,9 +86,9 @@ impl Replayer<'_> {
         let mut segment = None;
         self.processes.get(key).mm.vmas(|vma| {
             let start = vma.range.start.0;
-            let in_place = start.checked_sub(addr).is_some_and(|distance| {
-                vma.file.as_ref().is_some_and(|(_, page)| *page == distance / PAGE)
-            });
+            let in_place = start
+                .checked_sub(addr)
+                .is_some_and(|distance| vma.file.as_ref().is_some_and(|(_, page)| *page == distance / PAGE));
             if in_place && *segment.get_or_insert(vma.file_number) == vma.file_number {
                 pieces.push((start, vma.range.len()));
             }

@@ -74,7 +74,9 @@ impl Assembler {
 
     pub(super) fn exit(&mut self, key: Key, pid: u32, tid: u32) {
         self.forget_thread(tid);
-        for (_, fork) in self.unfinished_forks.extract_if(|creator, fork| [*creator, fork.child_tid].contains(&tid)) {
+        for (_, fork) in
+            self.unfinished_forks.extract_if(|creator, fork| [*creator, fork.child_tid].contains(&tid))
+        {
             self.queue.release(fork.key);
         }
         let process = self.processes.entry(pid).or_default();

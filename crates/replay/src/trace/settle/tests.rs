@@ -162,7 +162,13 @@ fn many_states_of_many_mappings_take_bounded_memory() {
     let mut settled = Settled::default();
     let page = |number: u64| A + 2 * number * PAGE;
     for number in 0..2 * window::MOST_MAPPINGS as u64 / 512 {
-        settled.push(ordered(call(9, (1, 2), Call::Mmap, &[page(number), PAGE, 3, FIXED], page(number) as i64)));
+        settled.push(ordered(call(
+            9,
+            (1, 2),
+            Call::Mmap,
+            &[page(number), PAGE, 3, FIXED],
+            page(number) as i64,
+        )));
     }
     for number in 0..10 {
         settled.push(call(number as u32, (3, 900), Call::Munmap, &[page(number), PAGE], 0));

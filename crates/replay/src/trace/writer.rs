@@ -81,7 +81,7 @@ impl TraceWriter {
     /// As [`TraceWriter::create`].
     pub fn to(target: Target, header: &Header) -> Result<TraceWriter, TraceError> {
         let mut draft = Draft::of(target)?;
-        let header = Header { version: VERSION, ..header.clone() };
+        let header = Header { version: VERSION, events: 0, ..header.clone() };
         write_prefix(draft.file(), &header)?;
         let start = Mark { bytes: draft.file().stream_position()?, events: 0, last_ns: 0 };
         // Each chunk has its checksum; one of the whole frame could be checked only at the frame's end.

@@ -27,7 +27,7 @@ const QUIET_START: Duration = Duration::from_secs(1);
 /// What ends a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Event {
-    /// QEMU has closed its log.
+    /// QEMU has closed its log, or its output has been shown to its end.
     Ended,
     /// The command got this signal.
     Signal(i32),
@@ -113,12 +113,13 @@ fn follow(
         streams.ok_or_else(|| BootError::system("talking to QEMU")(io::ErrorKind::BrokenPipe))?;
     // This thread waits for a key when the run has ended, and ends with the process.
     thread::spawn(move || send_input(input, &is_ready));
+    let (shown, is_up) = (events.clone(), ready.clone());
+    // No thread joins this one: it may wait for ever for a reader of standard output that takes nothing.
+    thread::spawn(move || {
+        let outcome = show_output(output, &is_up).map_or(Event::ClosedPipe, |()| Event::Ended);
+        let _ = shown.send(outcome);
+    });
     thread::scope(|scope| {
-        let shown = scope.spawn(|| {
-            if show_output(output, &ready.clone()).is_err() {
-                let _ = events.send(Event::ClosedPipe);
-            }
-        });
         let read = scope.spawn(|| {
             let log = Log::read(log, settings.kernel, settings.verbose, || _ = ready.send(()));
             let _ = events.send(Event::Ended);
@@ -130,25 +131,28 @@ fn follow(
             let _ = child.kill();
         }
         let status = child.wait().map_err(BootError::system("waiting for QEMU"))?;
-        let _ = shown.join();
         let log = read.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         Ok(Ran { status, log, stopped })
     })
 }
 
-/// Waits until QEMU has ended or must end.
+/// Waits until QEMU has ended, log and output, or must end.
 fn wait(timeout: Option<Duration>, arrived: &Receiver<Event>) -> Option<Stopped> {
     let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
-    let event = match deadline {
+    let next = || match deadline {
         Some(deadline) => arrived.recv_timeout(deadline.saturating_duration_since(Instant::now())),
         None => arrived.recv().map_err(RecvTimeoutError::from),
     };
-    match event {
-        Ok(Event::Ended) | Err(RecvTimeoutError::Disconnected) => None,
-        Ok(Event::Signal(signal)) => Some(Stopped::Signal(signal)),
-        Ok(Event::ClosedPipe) => Some(Stopped::Signal(SIGPIPE)),
-        Err(RecvTimeoutError::Timeout) => Some(Stopped::TimeOut),
+    for _stream in 0..2 {
+        match next() {
+            Ok(Event::Ended) => {}
+            Ok(Event::Signal(signal)) => return Some(Stopped::Signal(signal)),
+            Ok(Event::ClosedPipe) => return Some(Stopped::Signal(SIGPIPE)),
+            Err(RecvTimeoutError::Timeout) => return Some(Stopped::TimeOut),
+            Err(RecvTimeoutError::Disconnected) => return None,
+        }
     }
+    None
 }
 
 /// Sends standard input, but not before the kernel has set up its serial port: that empties the port's queue.

@@ -210,6 +210,33 @@ fn the_terminal_is_as_before() {
     }
 }
 
+/// A pager that waits for its user takes nothing.
+#[test]
+fn a_reader_that_takes_nothing_does_not_keep_the_run() {
+    // The second one ends by itself, and its output is still to be shown.
+    for body in ["while echo y; do :; done", "head -c 100000 /dev/zero; echo '[quire] end: exited 0' >$log"] {
+        for (options, ends) in [(&["--timeout", "0.5"][..], Some(124)), (&[], None)] {
+            let stand_in = StandIn::new(&format!(": >started; {body}"));
+            let mut command = stand_in.boot(options);
+            command.current_dir(stand_in.0.path()).stdout(Stdio::piped()).stderr(Stdio::null());
+            let mut child = command.spawn().expect("quire runs");
+            wait_for(&stand_in.0.path().join("started"));
+            if ends.is_none() {
+                std::thread::sleep(Duration::from_millis(200));
+                kill(Pid::from_raw(child.id() as i32), Signal::SIGTERM).expect("it runs");
+            }
+            let deadline = Instant::now() + Duration::from_secs(20);
+            while child.try_wait().expect("it is ours").is_none() && Instant::now() < deadline {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            let in_time = child.try_wait().expect("it is ours");
+            let _ = child.kill();
+            child.wait().expect("it is ours");
+            assert_eq!(in_time.map(|status| status.code()), Some(ends), "{body} {options:?}");
+        }
+    }
+}
+
 /// A reader that has gone ends the command by SIGPIPE, and the guest with it.
 #[test]
 fn a_closed_pipe_ends_the_run() {

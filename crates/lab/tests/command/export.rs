@@ -3,7 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use lab::trace::{Access, EventKind, TraceReader};
+use crate::small_trace::{fault, program};
+use lab::trace::{Access, EventKind, Totals, TraceReader, TraceWriter};
 
 fn trace() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../traces/gcc.qtrace")
@@ -85,4 +86,27 @@ fn a_process_that_is_not_there_is_refused() {
         assert!(!output.status.success() && output.stdout.is_empty(), "{said}");
         assert!(said.contains("gcc.qtrace") && said.contains("leave out --pid"), "{said}");
     }
+}
+
+#[test]
+fn a_fault_of_an_ordinary_users_recording_is_not_said_to_be_unresolved() {
+    let mut trace = program();
+    trace.as_user();
+    trace.event(10, fault(0x7ffd_0002_0000, Access::Write, false));
+    let file = trace.write();
+    let output = Command::new(env!("CARGO_BIN_EXE_quire")).arg("export").arg(&*file).output().unwrap();
+    let table = String::from_utf8(output.stdout).unwrap();
+    let last = table.lines().last().unwrap();
+    assert!(last.contains(",fault,") && last.ends_with(",unknown"), "{table}");
+}
+
+#[test]
+fn a_trace_without_events_is_a_table_without_rows() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("t.qtrace");
+    let header = TraceReader::open(trace()).unwrap().header().clone();
+    TraceWriter::create(&file, &header).unwrap().finish(Totals::default()).unwrap();
+    let output = Command::new(env!("CARGO_BIN_EXE_quire")).arg("export").arg(&file).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(String::from_utf8(output.stdout).unwrap().lines().count(), 1);
 }

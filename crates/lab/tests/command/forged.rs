@@ -210,3 +210,21 @@ fn a_file_that_expands_beyond_reason_is_refused() {
     let line = refusal(&trace);
     assert!(line.contains("expands to hundreds of times its size"), "{line}");
 }
+
+#[test]
+fn an_endless_populate_is_not_exported() {
+    for (start, len) in [(1 << 30, 1 << 63), (1 << 30, ENDLESS), (u64::MAX - 4095, 1 << 20)] {
+        let mut trace = program();
+        trace.event(10, EventKind::Populate { start, len, cause: PopulateCause::Mlock });
+        let file = trace.write();
+        let path: &Path = file.as_ref();
+        for arguments in ["ramulator", "champsim --pid 10"] {
+            let quire = env!("CARGO_BIN_EXE_quire");
+            let script =
+                format!("ulimit -t 5; exec '{quire}' export --format {arguments} '{}'", path.display());
+            let output = Command::new("sh").args(["-c", &script]).output().expect("the command runs");
+            let said = String::from_utf8_lossy(&output.stderr);
+            assert!(output.status.code() == Some(1) && said.contains("as no recording does"), "{said}");
+        }
+    }
+}

@@ -30,6 +30,7 @@ mod record_wait;
 mod recorder;
 mod remap_script;
 mod replay;
+mod replay_calls;
 mod replay_limits;
 mod replay_major;
 mod replay_memfd;

@@ -162,6 +162,42 @@ fn forks_and_programs_of_a_shell_script() {
     }
 }
 
+/// The kernel numbers processes differently for each PID namespace.
+#[test]
+fn a_fork_has_its_flags_in_another_pid_namespace() {
+    if !is_root() || !recorder::tiers().contains(&"privileged") {
+        println!("skipped: a PID namespace and the kernel's tracepoints need root");
+        return;
+    }
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let trace = directory.path().join("t.qtrace");
+    let mut unshare = Command::new("unshare");
+    unshare.args([
+        "--pid",
+        "--fork",
+        "--mount-proc",
+        QUIRE,
+        "record",
+        "--quiet",
+        "--tier",
+        "privileged",
+        "-o",
+    ]);
+    let output = unshare.arg(&trace).args(["--", "sh", "-c", "/bin/true; (:); :"]).output().expect("it runs");
+    assert!(output.status.success(), "{output:?}");
+    let events: Vec<Event> =
+        TraceReader::open(&trace).expect("a trace").collect::<Result<_, _>>().expect("it is whole");
+    let flags = events.iter().filter_map(|event| match event.kind {
+        EventKind::Fork { flags, kind, .. } => Some((flags, kind == ForkKind::SharedMemory)),
+        _ => None,
+    });
+    let flags: Vec<(u64, bool)> = flags.collect();
+    assert_eq!(flags.len(), 2);
+    for (flags, shared) in flags {
+        assert!(flags != 0 && shared == (flags & 0x100 != 0), "{flags:#x}");
+    }
+}
+
 /// A program that tells where it does what; each step has to be in the trace as it was done.
 #[test]
 fn every_step_of_a_known_program_is_there() {

@@ -156,3 +156,16 @@ fn an_interrupt_of_the_terminal_is_delivered_once() {
         run.trace();
     }
 }
+
+/// Every signal has a number; a real-time signal has no more than that.
+#[test]
+fn a_real_time_signal_is_delivered_and_may_end_the_program() {
+    let handled = "trap 'echo got; exit 7' 34; kill -34 $$; exit 1";
+    for tier in tiers() {
+        for (script, code) in [(handled, 7), ("kill -34 $$; exit 1", 128 + 34)] {
+            let mut run = Recording::of_script(&["--quiet", "--tier", tier], script);
+            assert_eq!(run.end().code(), Some(code), "{script} in tier {tier}: {}", run.stderr());
+            assert!(run.trace().1.len() > 20, "{script} in tier {tier}");
+        }
+    }
+}

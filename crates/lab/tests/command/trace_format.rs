@@ -48,7 +48,7 @@ fn header() -> Header {
 fn write(path: &Path, events: &[Event]) -> Result<u64, TraceError> {
     let mut writer = TraceWriter::create(path, &header())?;
     for name in PATHS {
-        writer.path(name)?;
+        writer.path(name);
     }
     for event in events {
         writer.write(event)?;
@@ -341,7 +341,7 @@ fn a_dropped_writer_leaves_nothing() {
     let path = directory.path().join("t.qtrace");
     std::fs::write(&path, "before").expect("the old file is written");
     let mut writer = TraceWriter::create(&path, &header()).expect("a writer starts");
-    writer.path(PATHS[0]).expect("a path is taken");
+    writer.path(PATHS[0]);
     writer.write(&small()[0]).expect("an event is taken");
     let late = Event { time_ns: 1, ..small()[0].clone() };
     let error = writer.write(&late).expect_err("time does not run backwards");
@@ -349,6 +349,37 @@ fn a_dropped_writer_leaves_nothing() {
     drop(writer);
     assert_eq!(std::fs::read(&path).expect("the old file is there"), b"before");
     assert_eq!(std::fs::read_dir(directory.path()).expect("the directory is readable").count(), 1);
+}
+
+/// What the trace of these paths has: its events, and how many were lost.
+fn with_paths(paths: impl Iterator<Item = String>) -> (Vec<Event>, Totals) {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let path = directory.path().join("t.qtrace");
+    let mut writer = TraceWriter::create(&path, &header()).expect("a writer starts");
+    for (name, time_ns) in paths.zip(1..) {
+        let kind = EventKind::Exec { name: writer.path(&name) };
+        writer.write(&Event { time_ns, kind, ..small()[0].clone() }).expect("an event is taken");
+    }
+    writer.finish(Totals::default()).expect("the trace is written");
+    let mut reader = TraceReader::open(&path).expect("it opens");
+    let events = reader.by_ref().collect::<Result<Vec<_>, _>>().expect("it is whole");
+    (events, reader.header().totals)
+}
+
+#[test]
+fn more_paths_than_a_trace_takes_end_it_there() {
+    // A reader refuses what compresses as no recording does.
+    let mut rng = fastrand::Rng::with_seed(7);
+    let path = |_| (0..8000).map(|_| rng.alphanumeric()).collect();
+    let (events, totals) = with_paths((0..9000).map(path));
+    assert_eq!(events.len() as u64 + totals.lost, 9000);
+    assert!((8000..8400).contains(&events.len()), "{}", events.len());
+}
+
+#[test]
+fn a_path_that_is_too_long_is_shortened() {
+    let (events, totals) = with_paths(["\u{fffd}".repeat(4096), "short".into()].into_iter());
+    assert_eq!((events.len(), totals.lost), (2, 0));
 }
 
 #[test]

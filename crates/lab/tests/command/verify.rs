@@ -148,3 +148,17 @@ fn a_program_that_cannot_be_run_is_an_error() {
         assert_eq!(quire(wrong).status.code(), Some(2), "{wrong:?}");
     }
 }
+
+/// The process of one run, stopped at the end of each process or not.
+#[test]
+fn a_run_gets_its_real_time_signals() {
+    for options in [&["--see-peak"][..], &[]] {
+        for (script, code) in [("trap 'exit 7' 34; kill -34 $$; exit 1", 7), ("kill -34 $$", 128 + 34)] {
+            let mut quire = Command::new(env!("CARGO_BIN_EXE_quire"));
+            quire.arg("verify-run").args(options).args(["--", "sh", "-c", script]);
+            let output = quire.output().expect("quire runs");
+            let counted = String::from_utf8_lossy(&output.stdout);
+            assert!(counted.starts_with(&format!("{{\"exit_code\":{code},")), "{output:?}");
+        }
+    }
+}

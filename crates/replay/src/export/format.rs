@@ -65,8 +65,13 @@ pub(super) fn csv<R: io::Read>(event: &Event, reader: &TraceReader<R>) -> [Strin
         }
         EventKind::Fault { addr, access, duration_ns, major, .. } => {
             let access = format!("{access:?}").to_lowercase();
-            let duration = duration_ns.map_or_else(|| "unresolved".to_owned(), |ns| format!("{ns} ns"));
-            ("fault", *addr, 0, format!("{access} {duration}{}", if *major { " major" } else { "" }))
+            let outcome = match duration_ns {
+                Some(ns) => format!(" {ns} ns"),
+                // An ordinary user's recording knows neither access nor duration, and has resolved faults only.
+                None if access == "unknown" => String::new(),
+                None => " unresolved".to_owned(),
+            };
+            ("fault", *addr, 0, format!("{access}{outcome}{}", if *major { " major" } else { "" }))
         }
         EventKind::FaultAround { start, len } => ("fault-around", *start, *len, String::new()),
         EventKind::Populate { start, len, .. } => ("populate", *start, *len, String::new()),

@@ -40,6 +40,9 @@ pub struct Args {
     output: PathBuf,
 }
 
+/// Touches that are written at most: of 4 TiB. A few bytes of a trace may ask for any number.
+const MOST_TOUCHES: u64 = 1 << 30;
+
 const EXAMPLES: &str = "\
 Examples:
   quire export redis.qtrace | head                         every event, a line each
@@ -89,10 +92,10 @@ fn events(file: &Path, pid: Option<u32>, out: &mut impl Write) -> Result<Written
             count += 1;
         }
     }
-    if count == 0 {
-        bail!("no event of process {}: leave out --pid to see them all", pid.unwrap_or_default());
+    match pid {
+        Some(pid) if count == 0 => bail!("no event of process {pid}: leave out --pid to see them all"),
+        _ => table.flush()?,
     }
-    table.flush()?;
     Ok(Written::Events(count))
 }
 
@@ -110,6 +113,11 @@ fn pages<W: Write>(
     for event in TraceReader::open(&args.file)? {
         let event = event?;
         if event.pid == pid {
+            if touches::pages(&event) > MOST_TOUCHES - count {
+                bail!(
+                    "process {pid} touches over {MOST_TOUCHES} pages, as no recording does; record it again"
+                );
+            }
             for touch in touches(&event) {
                 write(&touch, out)?;
                 count += 1;

@@ -140,9 +140,10 @@ fn tell(args: &Args, recorded: &Recorded) {
     }
     if let Some(cause) = &recorded.written.cut {
         let (kept, all) = (recorded.written.events, recorded.summary.events);
-        say(format_args!(
-            "quire: {path} has the first {kept} of {all} events ({cause}); make room for it and record again"
-        ));
+        // Without a number the trace reached a limit of its format.
+        let cure =
+            cause.raw_os_error().map_or("record a shorter run", |_| "make room for it and record again");
+        say(format_args!("quire: {path} has the first {kept} of {all} events ({cause}); {cure}"));
     }
 }
 

@@ -40,7 +40,7 @@ pub(super) struct Assembler {
     queue: Queue,
     threads: HashMap<u32, Thread>,
     processes: HashMap<u32, Process>,
-    /// Forks whose flags have not arrived, by the new thread.
+    /// Forks whose flags have not arrived, by the creating thread.
     unfinished_forks: HashMap<u32, UnfinishedFork>,
     /// Threads that are inside memory calls, by memory.
     inside: HashMap<u32, HashSet<u32>>,
@@ -93,6 +93,7 @@ struct UnfinishedFork {
     key: Key,
     parent: u32,
     child: u32,
+    child_tid: u32,
 }
 
 /// A fault that is not resolved yet.
@@ -157,7 +158,7 @@ impl Assembler {
     pub(super) fn advance(&mut self, horizon_ns: u64) -> Result<(), TraceError> {
         while self.inbox.peek().is_some_and(|Reverse(waiting)| waiting.key.0 <= horizon_ns) {
             if let Some(Reverse(Waiting { key: (time, sequence), raw })) = self.inbox.pop() {
-                self.take((time, sequence, 0), raw)?;
+                self.take((time, sequence, 0), raw);
             }
         }
         while let Some((key, draft)) = self.queue.pop(horizon_ns) {
@@ -177,28 +178,28 @@ impl Assembler {
         Ok((self.writer, self.summary))
     }
 
-    fn take(&mut self, key: Key, raw: Raw) -> Result<(), TraceError> {
+    fn take(&mut self, key: Key, raw: Raw) {
         let Raw { mut pid, tid, kind, .. } = raw;
         // Before the process runs the program, it is the recorder's, and for example searches PATH.
         self.started |= matches!(kind, RawKind::Comm { exec: true, .. });
         if !self.started {
-            return Ok(());
+            return;
         }
         let is_known = || self.processes.contains_key(&pid);
         if self.attaches && !matches!(kind, RawKind::Existing(_) | RawKind::Lost { .. }) && !is_known() {
-            return Ok(());
+            return;
         }
         if pid == 0 {
             // The user tier's calls carry only a thread.
             pid = self.threads.get(&tid).map_or(tid, |thread| thread.pid);
         }
         match kind {
-            RawKind::Comm { exec: true, name } => self.exec(key, pid, tid, &name)?,
+            RawKind::Comm { exec: true, name } => self.exec(key, pid, tid, &name),
             RawKind::Comm { .. } => {}
             RawKind::Fork { child_pid, child_tid } => self.fork(key, (pid, tid), (child_pid, child_tid)),
-            RawKind::NewTask { child_tid, flags } => self.new_task(child_tid, flags),
+            RawKind::NewTask { flags } => self.new_task(tid, flags),
             RawKind::Exit => self.exit(key, pid, tid),
-            RawKind::Mapping(mapping) => self.mapping(key, pid, tid, &mapping)?,
+            RawKind::Mapping(mapping) => self.mapping(key, pid, tid, &mapping),
             RawKind::Enter { number, call, args } => self.enter(key, pid, tid, (number, call), args),
             RawKind::Leave { number, result } => self.leave(key, pid, tid, number, result),
             RawKind::Fault { addr, error_code, kernel_mode } => {
@@ -216,9 +217,8 @@ impl Assembler {
             RawKind::Locked { mm, write: false } => self.shares_lock(key, pid, tid, mm),
             RawKind::Unlocked { mm } => self.unlocked(key, pid, tid, mm),
             RawKind::Lost { records } => self.put(key, pid, tid, EventKind::Lost { records }),
-            RawKind::Existing(existing) => self.existing(key, pid, *existing)?,
+            RawKind::Existing(existing) => self.existing(key, pid, *existing),
         }
-        Ok(())
     }
 
     fn put(&mut self, key: Key, pid: u32, tid: u32, kind: EventKind) {
@@ -251,8 +251,8 @@ impl Assembler {
         self.processes.get(&pid).and_then(|process| process.shares_with).unwrap_or(pid)
     }
 
-    fn mapping(&mut self, key: Key, pid: u32, tid: u32, mapping: &Mapping) -> Result<(), TraceError> {
-        let file = self.file_of(mapping)?;
+    fn mapping(&mut self, key: Key, pid: u32, tid: u32, mapping: &Mapping) {
+        let file = self.file_of(mapping);
         let thread = self.thread(pid, tid);
         let cause = if thread.in_exec {
             exec_cause(mapping)
@@ -270,7 +270,7 @@ impl Assembler {
                         call.file = file;
                     }
                     call.shown = Some(key);
-                    return Ok(());
+                    return;
                 }
             }
         } else {
@@ -286,7 +286,6 @@ impl Assembler {
         let Mapping { start, len, prot, offset: file_offset, .. } = *mapping;
         let kind = EventKind::Map { cause, start, len, prot, flags, file, file_offset };
         self.put(key, pid, tid, kind);
-        Ok(())
     }
 
     fn fault(&mut self, key: Key, (pid, tid): (u32, u32), addr: u64, error_code: u64, kernel_mode: bool) {

@@ -1,6 +1,5 @@
 //! Records what already runs: attaches to it, and lets go of it after a time.
 
-use std::io;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,10 +23,10 @@ use super::raw::{Raw, RawKind};
 use super::referenced::{self, Running, Sampling};
 use super::signals::Signals;
 use super::stop::Stopped;
-use super::subject::{Found, Members, Subject, not_traced};
+use super::subject::{Found, Members, Subject, gone, not_traced};
 use super::summary::{Attached, Recorded};
 use super::tracefs::Tracefs;
-use super::{RecordError, setup, target, tree};
+use super::{RecordError, proc_files, setup, target, tree};
 use crate::host::thp;
 use crate::output::{quoted, say};
 use crate::trace::{Header, Limits, Program, Tier, Totals, TraceWriter};
@@ -315,14 +314,6 @@ fn refused(pid: i32, errno: Errno) -> RecordError {
     }
 }
 
-/// Why a process cannot be read.
-fn gone(pid: i32, source: io::Error) -> RecordError {
-    match source.raw_os_error() {
-        Some(libc::ESRCH | libc::ENOENT) => RecordError::Ended { pid },
-        _ => RecordError::NotStopped { pid, source },
-    }
-}
-
 /// Which of them are ready, or the time is over.
 fn wait_for(ready: &[std::os::fd::BorrowedFd<'_>], at_most: Duration) -> Vec<bool> {
     let mut polled: Vec<PollFd> = ready.iter().map(|fd| PollFd::new(*fd, PollFlags::POLLIN)).collect();
@@ -356,7 +347,7 @@ fn has_no_huge_pages(process: &Process) -> bool {
     let inherits = |path: &std::path::Path| thp::selected(path).is_some_and(|value| value == "inherit");
     let is_off = |path: &PathBuf| never(path) || inherits(path) && never(&global);
     let all_off = if sizes.is_empty() { never(&global) } else { sizes.values().all(is_off) };
-    let status = std::fs::read_to_string(format!("/proc/{}/status", process.pid())).unwrap_or_default();
+    let status = proc_files::text(format!("/proc/{}/status", process.pid())).unwrap_or_default();
     all_off || status.lines().any(|line| line.split_whitespace().eq(["THP_enabled:", "0"]))
 }
 

@@ -7,8 +7,6 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 use nix::libc;
 use nix::sys::ptrace::{self, Options};
-use nix::sys::signal::Signal;
-use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 use seccompiler::{BpfProgram, sock_filter};
 
@@ -20,6 +18,7 @@ use super::privilege;
 use super::progress;
 use super::raw::{Raw, RawKind};
 use super::report::{Report, Reporter};
+use super::traced::{self, Change};
 use crate::trace::{Call, clone_flags};
 
 /// The audit subsystem's numbers of architectures, which filters and ptrace get.
@@ -97,25 +96,25 @@ pub(super) fn follow(program: Pid, teller: &mut Reporter) {
     tracer.turns.own(program);
     loop {
         match tracer.wait() {
-            Ok(status @ (WaitStatus::Exited(pid, _) | WaitStatus::Signaled(pid, _, _))) => {
-                tracer.in_call.remove(&pid);
-                tracer.flags.remove(&pid);
-                tracer.held.remove(&pid);
-                let next = tracer.turns.ended(pid);
-                tracer.let_go(next);
-                if pid == program {
-                    let exit_code = follow::exit_code(status);
-                    tracer.teller.tell(&Report::Ended { exit_code, faults: waited_faults() });
+            Ok(change) => match change.exit_code() {
+                Some(exit_code) => {
+                    tracer.ended(change.tid());
+                    if change.tid() == program {
+                        tracer.teller.tell(&Report::Ended { exit_code, faults: waited_faults() });
+                    }
                 }
-            }
-            Ok(status) => match (tracer.stop(status), status.pid()) {
-                // It was killed while it was stopped; its end is reported next.
-                (Ok(()) | Err(Errno::ESRCH), _) | (_, None) => {}
-                // A thread must not stay stopped for ever because recording its stop failed.
-                (Err(_), Some(tid)) => drop(ptrace::cont(tid, None)),
+                None => match tracer.stop(change) {
+                    // It was killed while it was stopped; its end is reported next.
+                    Ok(()) | Err(Errno::ESRCH) => {}
+                    // A thread must not stay stopped for ever because recording its stop failed.
+                    Err(_) => drop(ptrace::cont(change.tid(), None)),
+                },
             },
-            Err(Errno::EINTR) => {}
-            Err(_) => return tracer.teller.tell(&Report::AllEnded { faults: waited_faults() }),
+            // Nothing else may end the tracer: the kernel kills what it traces.
+            Err(Errno::ECHILD) => {
+                return tracer.teller.tell(&Report::AllEnded { faults: waited_faults() });
+            }
+            Err(_) => {}
         }
     }
 }
@@ -131,19 +130,28 @@ const NAP: Duration = Duration::from_micros(50);
 
 impl Tracer<'_> {
     /// Waits for the next stop or end. Meanwhile threads that have waited long enough get their turn.
-    fn wait(&mut self) -> nix::Result<WaitStatus> {
+    fn wait(&mut self) -> nix::Result<Change> {
         let mut looks = 0;
         while self.turns.holds_any() {
-            match waitpid(Pid::from_raw(-1), Some(WaitPidFlag::__WALL | WaitPidFlag::WNOHANG)) {
-                Ok(WaitStatus::StillAlive) if looks < LOOKS => std::thread::yield_now(),
-                Ok(WaitStatus::StillAlive) => std::thread::sleep(NAP),
-                other => return other,
+            match traced::poll()? {
+                Some(change) => return Ok(change),
+                None if looks < LOOKS => std::thread::yield_now(),
+                None => std::thread::sleep(NAP),
             }
             looks += 1;
             let overdue = self.turns.overdue(Instant::now(), progress::look);
             self.let_go(overdue);
         }
-        waitpid(Pid::from_raw(-1), Some(WaitPidFlag::__WALL))
+        traced::wait()
+    }
+
+    /// Forgets a thread that has ended.
+    fn ended(&mut self, tid: Pid) {
+        self.in_call.remove(&tid);
+        self.flags.remove(&tid);
+        self.held.remove(&tid);
+        let next = self.turns.ended(tid);
+        self.let_go(next);
     }
 
     /// Lets threads enter the calls that they waited for.
@@ -169,29 +177,30 @@ impl Tracer<'_> {
         ptrace::syscall(tid, None)
     }
 
-    fn stop(&mut self, status: WaitStatus) -> Result<(), Errno> {
-        match status {
-            WaitStatus::PtraceEvent(tid, _, libc::PTRACE_EVENT_SECCOMP) => self.entry(tid),
-            WaitStatus::PtraceSyscall(tid) => self.exit(tid),
-            WaitStatus::PtraceEvent(
-                tid,
-                _,
-                libc::PTRACE_EVENT_FORK | libc::PTRACE_EVENT_VFORK | libc::PTRACE_EVENT_CLONE,
-            ) => self.new_task(tid),
-            WaitStatus::PtraceEvent(tid, signal, libc::PTRACE_EVENT_STOP) => match signal {
-                Signal::SIGSTOP | Signal::SIGTSTP | Signal::SIGTTIN | Signal::SIGTTOU => listen(tid),
-                _ => self.resume(tid, None),
+    fn stop(&mut self, change: Change) -> Result<(), Errno> {
+        match change {
+            Change::AtCall(tid) => self.exit(tid),
+            Change::Signalled(tid, signal) => self.resume(tid, signal),
+            Change::Event { tid, .. } if change.is_group_stop() => traced::listen(tid),
+            Change::Event { tid, event, .. } => match event {
+                libc::PTRACE_EVENT_SECCOMP => self.entry(tid),
+                libc::PTRACE_EVENT_FORK | libc::PTRACE_EVENT_VFORK | libc::PTRACE_EVENT_CLONE => {
+                    self.new_task(tid)
+                }
+                libc::PTRACE_EVENT_EXEC => self.exec(tid),
+                _ => self.resume(tid, 0),
             },
-            WaitStatus::PtraceEvent(tid, _, libc::PTRACE_EVENT_EXEC) => self.exec(tid),
-            WaitStatus::PtraceEvent(tid, _, _) => self.resume(tid, None),
-            WaitStatus::Stopped(tid, signal) => self.resume(tid, Some(signal)),
-            _ => Ok(()),
+            Change::Exited(..) | Change::Killed(..) => Ok(()),
         }
     }
 
-    /// Continues a thread: to the exit of its call, or at full speed.
-    fn resume(&self, tid: Pid, signal: Option<Signal>) -> Result<(), Errno> {
-        if self.in_call.contains_key(&tid) { ptrace::syscall(tid, signal) } else { ptrace::cont(tid, signal) }
+    /// Continues a thread, with a signal or 0: to the exit of its call, or at full speed.
+    fn resume(&self, tid: Pid, signal: i32) -> Result<(), Errno> {
+        if self.in_call.contains_key(&tid) {
+            traced::run_to_call(tid, signal)
+        } else {
+            traced::cont(tid, signal)
+        }
     }
 
     fn entry(&mut self, tid: Pid) -> Result<(), Errno> {
@@ -250,18 +259,17 @@ impl Tracer<'_> {
         {
             self.teller.tell(&Report::Unprivileged { name });
         }
-        self.resume(tid, None)
+        self.resume(tid, 0)
     }
 
     fn new_task(&mut self, tid: Pid) -> Result<(), Errno> {
-        let child_tid = ptrace::getevent(tid)? as u32;
+        let child = Pid::from_raw(ptrace::getevent(tid)? as i32);
         let flags = self.flags.get(&tid).copied().unwrap_or(0);
-        self.tell(tid, RawKind::NewTask { child_tid, flags });
-        let child = Pid::from_raw(child_tid as i32);
+        self.tell(tid, RawKind::NewTask { flags });
         if self.turns.made(tid, child, flags & clone_flags::VM != 0) && self.turns.enters(child) {
             self.let_go([child]);
         }
-        self.resume(tid, None)
+        self.resume(tid, 0)
     }
 
     fn tell(&mut self, tid: Pid, kind: RawKind) {
@@ -281,13 +289,6 @@ fn takes_turns(call: Call, flags: u64) -> bool {
         call if call.makes_task() => flags & clone_flags::VM == 0,
         call => call.changes_mappings(),
     }
-}
-
-/// Leaves a process stopped that was stopped on purpose (by Ctrl-Z, say), until it is continued.
-pub(super) fn listen(tid: Pid) -> Result<(), Errno> {
-    // SAFETY: C3: the thread is stopped and traced by this one, and the request takes no memory.
-    let outcome = unsafe { libc::ptrace(libc::PTRACE_LISTEN, tid.as_raw(), 0, 0) };
-    Errno::result(outcome).map(drop)
 }
 
 /// Six words of 32 bits of a stopped thread's memory.

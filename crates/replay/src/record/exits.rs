@@ -3,12 +3,10 @@
 use nix::errno::Errno;
 use nix::libc;
 use nix::sys::ptrace::{self, Options};
-use nix::sys::signal::Signal;
-use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 
-use super::calls_by_ptrace::listen;
-use super::follow;
+use super::proc_files;
+use super::traced::{self, Change};
 
 /// A program that has ended.
 #[derive(Clone, Copy, Debug, Default)]
@@ -32,30 +30,27 @@ pub(super) fn attach(pid: Pid) -> nix::Result<()> {
 pub(super) fn follow(program: Pid) -> nix::Result<Exits> {
     let mut exits = Exits::default();
     loop {
-        let status = match waitpid(Pid::from_raw(-1), Some(WaitPidFlag::__WALL)) {
-            Ok(status) => status,
+        let change = match traced::wait() {
+            Ok(change) => change,
             Err(Errno::EINTR) => continue,
             Err(Errno::ECHILD) => return Ok(exits),
             Err(errno) => return Err(errno),
         };
-        let resumed = match status {
-            WaitStatus::Exited(pid, _) | WaitStatus::Signaled(pid, _, _) => {
-                if pid == program {
-                    exits.exit_code = follow::exit_code(status);
+        if let Some(exit_code) = change.exit_code() {
+            if change.tid() == program {
+                exits.exit_code = exit_code;
+            }
+            continue;
+        }
+        let resumed = match change {
+            Change::Event { tid, .. } if change.is_group_stop() => traced::listen(tid),
+            Change::Event { tid, event, .. } => {
+                if event == libc::PTRACE_EVENT_EXIT {
+                    exits.peak_rss_bytes = exits.peak_rss_bytes.max(peak_rss_bytes(tid));
                 }
-                Ok(())
+                traced::cont(tid, 0)
             }
-            WaitStatus::PtraceEvent(tid, _, libc::PTRACE_EVENT_EXIT) => {
-                exits.peak_rss_bytes = exits.peak_rss_bytes.max(peak_rss_bytes(tid));
-                ptrace::cont(tid, None)
-            }
-            WaitStatus::PtraceEvent(
-                tid,
-                Signal::SIGSTOP | Signal::SIGTSTP | Signal::SIGTTIN | Signal::SIGTTOU,
-                libc::PTRACE_EVENT_STOP,
-            ) => listen(tid),
-            WaitStatus::PtraceEvent(tid, _, _) => ptrace::cont(tid, None),
-            WaitStatus::Stopped(tid, signal) => ptrace::cont(tid, signal),
+            Change::Signalled(tid, signal) => traced::cont(tid, signal),
             _ => Ok(()),
         };
         match resumed {
@@ -68,6 +63,6 @@ pub(super) fn follow(program: Pid) -> nix::Result<Exits> {
 
 /// The peak since the last exec. A process that is gone has none.
 fn peak_rss_bytes(tid: Pid) -> u64 {
-    let status = procfs::process::Process::new(tid.as_raw()).and_then(|process| process.status());
+    let status = proc_files::status(tid.as_raw());
     status.ok().and_then(|status| status.vmhwm).unwrap_or(0) * 1024
 }

@@ -9,13 +9,15 @@ use std::time::Duration;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::Signal;
-use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid, waitpid};
+use nix::sys::wait::waitpid;
 use nix::unistd::Pid;
 
 use super::collect::{Message, now_ns};
 use super::options::Wait;
+use super::proc_files;
 use super::report::Report;
 use super::signals::{Request, Signals};
+use super::traced::{self, Change};
 use super::tracer::Tracer;
 use super::{RecordError, tree};
 
@@ -60,7 +62,7 @@ pub(super) struct FaultCounts {
 
 /// Reads the counts of a process, which may be a zombie.
 pub(super) fn fault_counts(pid: Pid) -> Option<FaultCounts> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let stat = proc_files::text(format!("/proc/{pid}/stat")).ok()?;
     parse_stat(&stat)
 }
 
@@ -95,20 +97,19 @@ impl Following<'_> {
     /// Reaps the children that have ended; true if the program was among them.
     fn reap(&mut self, ended: &mut Ended) -> Result<bool, RecordError> {
         let mut program_ended = false;
-        let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
         loop {
-            match waitid(Id::All, flags) {
-                Ok(WaitStatus::Exited(pid, _) | WaitStatus::Signaled(pid, _, _)) => {
+            match traced::zombie() {
+                Ok(Some(pid)) => {
                     let before = if pid == self.program { self.before } else { FaultCounts::default() };
                     ended.kernel_faults += count(pid, before, self.messages);
-                    let status = waitpid(pid, None).map_err(RecordError::system("waitpid"))?;
+                    let end = traced::poll_one(pid).map_err(RecordError::system("waitpid"))?;
                     if pid == self.program {
                         program_ended = true;
-                        ended.exit_code = exit_code(status);
+                        ended.exit_code = end.and_then(Change::exit_code).unwrap_or_default();
                     }
                 }
                 Err(Errno::EINTR) => {}
-                Err(Errno::ECHILD) | Ok(_) => return Ok(program_ended),
+                Err(Errno::ECHILD) | Ok(None) => return Ok(program_ended),
                 Err(errno) => return Err(RecordError::system("waiting for the program")(errno)),
             }
         }
@@ -222,15 +223,6 @@ pub(super) fn count(pid: Pid, before: FaultCounts, messages: &Sender<Message>) -
     // The collector may have failed already; its error is reported when it is joined.
     let _ = messages.send(Message::Counted { pid: pid.as_raw() as u32, minor, major });
     minor + major + counts.children
-}
-
-/// The exit code as a shell reports it.
-pub(super) fn exit_code(status: WaitStatus) -> u8 {
-    match status {
-        WaitStatus::Exited(_, code) => code as u8,
-        WaitStatus::Signaled(_, signal, _) => 128 + signal as u8,
-        _ => 0,
-    }
 }
 
 #[cfg(test)]

@@ -5,7 +5,9 @@
 //! perf, sink, ring       the kernel's events, one ring for each CPU
 //! tracer, calls_by_ptrace, report, hold, progress   an ordinary user's system calls, traced by a process of its own
 //! attach, subject        the same of what already runs
+//! traced                 waits for children and traced threads, and restarts these with any signal
 //! stop, present          stops a process for a moment; its mappings and present pages
+//! proc_files             files of /proc as text, whatever bytes names have
 //! own                    faults of the calling thread, to learn what a recording adds to them
 //! overhead               what a recording costs the program, and a bound on it
 //! referenced             beside a recording: how many bytes of each mapping are referenced in an interval
@@ -38,6 +40,7 @@ mod perf;
 mod populate;
 mod present;
 mod privilege;
+mod proc_files;
 mod progress;
 mod queue;
 mod raw;
@@ -51,6 +54,7 @@ mod stop;
 mod subject;
 mod summary;
 mod target;
+mod traced;
 mod tracefs;
 mod tracer;
 mod tree;

@@ -28,7 +28,6 @@ pub(super) struct Fields {
     pub(super) map_last: Field,
     pub(super) dropped_device: Field,
     pub(super) dropped_inode: Field,
-    pub(super) task_tid: Field,
     pub(super) task_flags: Field,
     pub(super) locked_mm: Field,
     pub(super) locked_write: Field,
@@ -132,10 +131,7 @@ fn tracepoint(source: Source, fields: &Fields, data: &[u8], behind: &[u8]) -> Op
             device: device(fields.dropped_device.read(data)?),
             inode: fields.dropped_inode.read(data)?,
         },
-        Source::NewTask => RawKind::NewTask {
-            child_tid: fields.task_tid.read(data)? as u32,
-            flags: fields.task_flags.read(data)?,
-        },
+        Source::NewTask => RawKind::NewTask { flags: fields.task_flags.read(data)? },
         Source::Locked => {
             RawKind::Locked { mm: fields.locked_mm.read(data)?, write: fields.locked_write.read(data)? != 0 }
         }

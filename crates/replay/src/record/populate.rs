@@ -1,6 +1,6 @@
 //! Derives from a call which pages the kernel populates for it without reporting them.
 
-use crate::trace::{Call, EventKind, Layouts, PopulateCause, Syscall, mmap_length};
+use crate::trace::{Call, EventKind, FutureLock, Layouts, PopulateCause, Syscall, mmap_length};
 
 const PAGE: u64 = 4096;
 
@@ -32,13 +32,15 @@ pub(super) fn derived(
     };
     match call.call {
         Call::Mmap if third & PROT_ANY == 0 => Vec::new(),
-        Call::Mmap if flags & MAP_LOCKED != 0 || after.locks_future(pid) => {
+        // Not even `MAP_POPULATE` populates such memory.
+        Call::Mmap if after.future_lock(pid) == FutureLock::OnFault => Vec::new(),
+        Call::Mmap if flags & MAP_LOCKED != 0 || after.future_lock(pid) == FutureLock::Now => {
             range(result, result + mmap_length(call), PopulateCause::MapLocked)
         }
         Call::Mmap if flags & (MAP_POPULATE | MAP_NONBLOCK) == MAP_POPULATE => {
             range(result, result + mmap_length(call), PopulateCause::MapPopulate)
         }
-        Call::Brk if after.locks_future(pid) => match break_before {
+        Call::Brk if after.future_lock(pid) == FutureLock::Now => match break_before {
             Some(old) if old < result => range(old.next_multiple_of(PAGE), result, PopulateCause::MapLocked),
             _ => Vec::new(),
         },

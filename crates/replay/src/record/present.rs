@@ -1,6 +1,6 @@
 //! Reads the mappings of a process that runs, and which of their pages are present.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::hint::black_box;
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -9,6 +9,7 @@ use std::time::Instant;
 use memmap2::MmapMut;
 use nix::unistd::Pid;
 
+use super::proc_files;
 use super::raw::{Existing, Mapping, Present};
 
 const PAGE: u64 = 4096;
@@ -69,10 +70,10 @@ pub(super) struct Zeroes {
 pub(super) fn read(pid: Pid, threads: Vec<u32>, zeroes: &mut Zeroes, deadline: Instant) -> io::Result<Found> {
     // A first thread that has ended has no memory.
     let tid = threads.last().copied().unwrap_or_default();
-    let text = |name: &str| fs::read_to_string(format!("/proc/{pid}/task/{tid}/{name}"));
+    let text = |name: &str| proc_files::text(format!("/proc/{pid}/task/{tid}/{name}"));
     let areas = parse(&text("smaps")?);
     let pagemap = File::open(format!("/proc/{pid}/task/{tid}/pagemap"))?;
-    let name = fs::read_to_string(format!("/proc/{pid}/comm"))?.trim_end_matches('\n').to_owned();
+    let name = proc_files::text(format!("/proc/{pid}/comm"))?.trim_end_matches('\n').to_owned();
     let heap = heap(&text("stat")?, &areas);
     let mut unread = 0;
     let mut mappings = Vec::with_capacity(areas.len());
@@ -127,8 +128,13 @@ fn runs(
         for entry in bytes[..read].as_chunks().0 {
             let entry = Entry(u64::from_le_bytes(*entry));
             if entry.present() {
-                left = left.saturating_sub(PAGE);
-                let written = private && !entry.of_file() && !zeroes.contain(page, entry.frame());
+                let own = private && !entry.of_file();
+                let is_zeroes = own && zeroes.contain(page, entry.frame());
+                // The kernel does not count pages of zeroes as resident.
+                if !is_zeroes {
+                    left = left.saturating_sub(PAGE);
+                }
+                let written = own && !is_zeroes;
                 match runs.last_mut() {
                     Some((start, len, same)) if *start + *len == page * PAGE && *same == written => {
                         *len += PAGE

@@ -12,8 +12,8 @@ use std::path::{Path, PathBuf};
 
 use nix::libc;
 use nix::unistd::{AccessFlags, Pid, access, getegid, geteuid};
-use procfs::process::Process;
 
+use super::proc_files;
 use crate::trace::Tier;
 
 /// A note for the user if the program would gain a privilege that this recording withholds, or that hides the
@@ -36,8 +36,7 @@ pub(super) fn note(command: &[OsString], tier: Tier) -> Option<String> {
 
 /// The name of the program that a traced process has just started, if the kernel withheld a privilege from it.
 pub(super) fn withheld(pid: Pid) -> Option<[u8; 16]> {
-    let process = Process::new(pid.as_raw()).ok()?;
-    let status = process.status().ok()?;
+    let status = proc_files::status(pid.as_raw()).ok()?;
     granted(Path::new(&format!("/proc/{pid}/exe")), (status.euid, status.egid))?;
     let mut name = [0; 16];
     let length = status.name.len().min(15);

@@ -19,7 +19,7 @@ pub(super) enum RawKind {
     /// The thread made another, in another process if `pid` differs.
     Fork { child_pid: u32, child_tid: u32 },
     /// The flags of `clone`, right after [`RawKind::Fork`].
-    NewTask { child_tid: u32, flags: u64 },
+    NewTask { flags: u64 },
     /// The thread ends.
     Exit,
     /// A mapping was made or changed.

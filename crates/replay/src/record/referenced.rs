@@ -12,7 +12,7 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread::{Scope, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
-use super::present;
+use super::{present, proc_files};
 
 /// A process is not sampled if one of the two takes longer than this: a call that changes its mappings waits meanwhile.
 const LONGEST: Duration = Duration::from_millis(500);
@@ -166,7 +166,7 @@ impl Sampler {
             return Ok(());
         }
         let since = Instant::now();
-        let smaps = fs::read_to_string(format!("/proc/{pid}/smaps")).map_err(|error| why(pid, error))?;
+        let smaps = proc_files::text(format!("/proc/{pid}/smaps")).map_err(|error| why(pid, error))?;
         if smaps.is_empty() {
             // It has ended, and its parent has not seen that yet.
             return Ok(());
@@ -174,7 +174,7 @@ impl Sampler {
         if let Some(process) = self.living.get_mut(&pid) {
             let interval = since.duration_since(process.cleared);
             self.intervals = (self.intervals.0 + 1, self.intervals.1 + interval);
-            let comm = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+            let comm = proc_files::text(format!("/proc/{pid}/comm")).unwrap_or_default();
             process.program = comm.trim_end_matches('\n').to_owned();
             process.keep(&smaps);
         }

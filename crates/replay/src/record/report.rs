@@ -63,9 +63,9 @@ impl Report {
                         words[0] = 6;
                         words[3..5].copy_from_slice(&[*number, *result as u64]);
                     }
-                    RawKind::NewTask { child_tid, flags } => {
+                    RawKind::NewTask { flags } => {
                         words[0] = 7;
-                        words[3..5].copy_from_slice(&[u64::from(*child_tid), *flags]);
+                        words[3] = *flags;
                     }
                     RawKind::Dropped { device, inode } => {
                         words[0] = 8;
@@ -97,7 +97,7 @@ impl Report {
                 raw(RawKind::Enter { number: words[3], call, args })
             }
             6 => raw(RawKind::Leave { number: words[3], result: words[4] as i64 }),
-            7 => raw(RawKind::NewTask { child_tid: u32::try_from(words[3]).ok()?, flags: words[4] }),
+            7 => raw(RawKind::NewTask { flags: words[3] }),
             8 => raw(RawKind::Dropped { device: words[3], inode: words[4] }),
             _ => None,
         }

@@ -149,7 +149,6 @@ pub(super) fn tracepoints(
         map_last: map_field("last_index")?.unwrap_or_default(),
         dropped_device: dropped_field("s_dev")?.unwrap_or_default(),
         dropped_inode: dropped_field("i_ino")?.unwrap_or_default(),
-        task_tid: new_task.field("pid")?,
         task_flags: new_task.field("clone_flags")?,
         locked_mm: locks.as_ref().map(LockTracepoints::taken_mm).transpose()?.unwrap_or_default(),
         locked_write: locks.as_ref().map(LockTracepoints::taken_write).transpose()?.unwrap_or_default(),

@@ -6,9 +6,10 @@ use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::sys::ptrace::{self, Options};
-use nix::sys::signal::Signal;
-use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
+
+use super::proc_files;
+use super::traced::{self, Change};
 
 /// How often a thread that has not stopped is looked at.
 const LOOK: Duration = Duration::from_micros(50);
@@ -18,8 +19,8 @@ const LOOK: Duration = Duration::from_micros(50);
 /// The calling thread traces them, and only its end lets go of those that did not stop in time. So it makes
 /// this in a thread of its own.
 pub(super) struct Stopped {
-    /// With the signal at whose delivery it has stopped.
-    threads: Vec<(Pid, Option<Signal>)>,
+    /// With the signal at whose delivery it has stopped, or 0.
+    threads: Vec<(Pid, i32)>,
     /// Threads that wait in the kernel and cannot stop: for a device, or for a child of `vfork`.
     pub(super) waiting: Vec<Pid>,
 }
@@ -57,11 +58,11 @@ impl Stopped {
 
     fn wait_for(&mut self, tid: Pid, deadline: Instant) {
         loop {
-            match waitpid(tid, Some(WaitPidFlag::__WALL | WaitPidFlag::WNOHANG)) {
-                Ok(WaitStatus::PtraceEvent(..)) => return self.threads.push((tid, None)),
-                Ok(WaitStatus::Stopped(_, signal)) => return self.threads.push((tid, Some(signal))),
-                Ok(WaitStatus::StillAlive) if Instant::now() < deadline => thread::sleep(LOOK),
-                Ok(WaitStatus::StillAlive) => return self.waiting.push(tid),
+            match traced::poll_one(tid) {
+                Ok(Some(Change::Event { .. })) => return self.threads.push((tid, 0)),
+                Ok(Some(Change::Signalled(_, signal))) => return self.threads.push((tid, signal)),
+                Ok(None) if Instant::now() < deadline => thread::sleep(LOOK),
+                Ok(None) => return self.waiting.push(tid),
                 Err(Errno::EINTR) => {}
                 // It has ended.
                 Ok(_) | Err(_) => return,
@@ -74,7 +75,7 @@ impl Drop for Stopped {
     fn drop(&mut self) {
         for (tid, signal) in self.threads.drain(..) {
             // A thread that was killed meanwhile has ended.
-            let _ = ptrace::detach(tid, signal);
+            let _ = traced::detach(tid, signal);
         }
     }
 }
@@ -86,6 +87,6 @@ fn threads_of(pid: Pid) -> Vec<Pid> {
 
 /// Whether a thread is a zombie, as a first thread that ended before the others.
 fn has_ended(pid: Pid, tid: Pid) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/stat")).unwrap_or_default();
+    let stat = proc_files::text(format!("/proc/{pid}/task/{tid}/stat")).unwrap_or_default();
     stat.rsplit_once(')').is_none_or(|(_, rest)| rest.trim_start().starts_with(['Z', 'X']))
 }

@@ -1,15 +1,16 @@
 //! What a recording attaches to: a process, or the processes of a control group.
 
 use std::collections::HashMap;
-use std::fs;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::{fs, io};
 
+use nix::libc;
 use nix::unistd::Pid;
 use procfs::process::{Process, Stat};
 use rustix::fs::{Mode, OFlags};
 
-use super::RecordError;
+use super::{RecordError, proc_files};
 use crate::output::quoted;
 
 /// What to attach to.
@@ -59,11 +60,12 @@ impl Subject {
     pub(super) fn command(&self) -> (Vec<String>, String) {
         match self {
             Subject::Process(pid) => {
-                let process = Process::new(*pid).ok();
-                let name = process.as_ref().and_then(|process| process.stat().ok()).map(|stat| stat.comm);
-                let name = name.unwrap_or_default();
-                let command = process.and_then(|process| process.cmdline().ok()).filter(|it| !it.is_empty());
-                (command.unwrap_or_else(|| vec![name.clone()]), name)
+                let stat = Process::new(*pid).and_then(|process| process.stat());
+                let name = stat.map(|stat| stat.comm).unwrap_or_default();
+                let line = proc_files::text(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+                let command: Vec<String> =
+                    line.split('\0').filter(|it| !it.is_empty()).map(str::to_owned).collect();
+                (if command.is_empty() { vec![name.clone()] } else { command }, name)
             }
             Subject::Cgroup(path) => {
                 let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
@@ -85,10 +87,8 @@ impl Subject {
 fn check(pid: i32) -> Result<(), RecordError> {
     const KERNEL_THREAD: u32 = 0x20_0000;
     let process = Process::new(pid).map_err(|_| RecordError::NoProcess { pid })?;
-    let (status, stat) = match (process.status(), process.stat()) {
-        (Ok(status), Ok(stat)) => (status, stat),
-        _ => return Err(RecordError::Ended { pid }),
-    };
+    let status = proc_files::status(pid).map_err(|source| gone(pid, source))?;
+    let stat = process.stat().map_err(|_| RecordError::Ended { pid })?;
     if status.tgid != pid {
         return Err(RecordError::Thread { tid: pid, pid: status.tgid });
     }
@@ -104,6 +104,14 @@ fn check(pid: i32) -> Result<(), RecordError> {
     not_traced(pid)
 }
 
+/// Why a process cannot be read.
+pub(super) fn gone(pid: i32, source: io::Error) -> RecordError {
+    match source.raw_os_error() {
+        Some(libc::ESRCH | libc::ENOENT) => RecordError::Ended { pid },
+        _ => RecordError::NotStopped { pid, source },
+    }
+}
+
 /// A first thread that has ended stays until the other threads have ended.
 fn has_ended(stat: &Stat) -> bool {
     stat.state == 'Z' && stat.num_threads <= 1
@@ -111,7 +119,7 @@ fn has_ended(stat: &Stat) -> bool {
 
 /// A thread has one tracer at most.
 pub(super) fn not_traced(pid: i32) -> Result<(), RecordError> {
-    match Process::new(pid).and_then(|process| process.status()) {
+    match proc_files::status(pid) {
         Ok(status) if status.tracerpid != 0 => Err(RecordError::Traced { pid, by: status.tracerpid }),
         _ => Ok(()),
     }

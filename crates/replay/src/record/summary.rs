@@ -226,12 +226,11 @@ impl fmt::Display for Recorded {
         if let Some(bytes) = self.grown_to {
             write!(out, "\n  rings grew to {bytes} bytes")?;
         }
-        if totals.lost > 0 {
-            write!(
-                out,
-                "\n  LOST: {} records of the kernel; record again with a larger --ring",
-                totals.lost
-            )?;
+        // What was left out on purpose is told with the costs.
+        let dropped = self.attached.map_or(0, |attached| attached.overhead.dropped);
+        let lost = totals.lost.saturating_sub(dropped);
+        if lost > 0 {
+            write!(out, "\n  LOST: {lost} records of the kernel; record again with a larger --ring")?;
         }
         Ok(())
     }
@@ -246,5 +245,24 @@ impl fmt::Display for Attached {
             stopped.as_secs_f64() * 1e3
         )?;
         write!(out, "{overhead}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn faults_that_were_left_out_on_purpose_are_not_said_to_be_lost() {
+        let said = |lost, dropped| {
+            let written = Written { bytes: 0, events: 0, cut: None };
+            let totals = Totals { lost, ..Totals::default() };
+            let mut recorded = Recorded::of(0, Tier::Privileged, written, Summary::default(), totals, None);
+            let overhead = Overhead { dropped, ..Overhead::default() };
+            recorded.attached = Some(Attached { overhead, ..Attached::default() });
+            recorded.to_string()
+        };
+        assert!(!said(5, 5).contains("LOST") && said(5, 5).contains("NOT RECORDED: 5"));
+        assert!(said(7, 5).contains("LOST: 2 records"));
     }
 }

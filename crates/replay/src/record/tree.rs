@@ -4,8 +4,9 @@ use std::collections::{HashMap, HashSet};
 
 use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill};
-use nix::sys::wait::{Id, WaitPidFlag, waitid};
 use nix::unistd::Pid;
+
+use super::traced;
 
 /// Repeats for processes that are forked while others get the signal.
 const LOOKS: usize = 16;
@@ -49,8 +50,7 @@ pub(super) fn below(root: Pid) -> Vec<Member> {
 
 /// Whether this process has children, ended or not.
 pub(super) fn has_children() -> bool {
-    let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
-    waitid(Id::All, flags) != Err(Errno::ECHILD)
+    traced::zombie() != Err(Errno::ECHILD)
 }
 
 /// Sends a signal to the wanted processes, and to those that they start meanwhile.

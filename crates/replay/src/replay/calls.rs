@@ -1,7 +1,7 @@
 //! Recorded calls and the mappings that no call made.
 
 use super::error::ReplayError;
-use super::plan::{self, Answer, EFAULT, ENOMEM, Plan, mapping, plan};
+use super::plan::{self, Answer, EFAULT, EINVAL, ENOMEM, Plan, mapping, plan};
 use super::processes::Key;
 use super::replayer::Replayer;
 use super::verb::{Mapping, PAGE, Verb};
@@ -36,6 +36,9 @@ impl Replayer<'_> {
             }
             Plan::Do(verb, answer) => {
                 self.verb(key, &verb, answer, cost)?;
+                if call.ok() {
+                    self.processes.get_mut(key).huge.apply(call, &verb);
+                }
                 match (answer, plan::is_stack(call), verb) {
                     (Answer::At(_), true, Verb::Mmap(Mapping { addr, len, .. })) => {
                         let small = Verb::Madvise { addr, len, advice: Advice::NoHugePage };
@@ -46,13 +49,7 @@ impl Replayer<'_> {
             }
             Plan::Heap { ask, got } => self.heap(key, ask, got, cost),
             Plan::Cut { file, first, end } => self.cut(file, (first, end)),
-            Plan::Detach(addr) => match self.mapping_at(key, addr) {
-                Some((start, len)) => {
-                    let verb = Verb::Munmap { addr: start, len };
-                    self.verb(key, &verb, Answer::Done, Some((name, call.duration_ns))).map(drop)
-                }
-                None => self.differs(|| format!("nothing is attached at {addr:#x}")),
-            },
+            Plan::Detach(addr) => self.detach(key, addr, (name, call.duration_ns)),
             Plan::FailedLock(verb) if self.refuses_lock(key, &verb) => {
                 self.verb(key, &verb, Answer::Failure, None).map(drop)
             }
@@ -62,6 +59,41 @@ impl Replayer<'_> {
             }
             Plan::Told => Ok(()),
         }
+    }
+
+    /// `shmdt`: unmaps every piece of the segment that was attached at an address.
+    fn detach(
+        &mut self,
+        key: Key,
+        addr: u64,
+        (name, linux_ns): (&'static str, u64),
+    ) -> Result<(), ReplayError> {
+        let pieces = self.attached(key, addr);
+        if pieces.is_empty() {
+            return self.differs(|| format!("nothing is attached at {addr:#x}"));
+        }
+        let mut ns = 0;
+        for (addr, len) in pieces {
+            ns += self.verb(key, &Verb::Munmap { addr, len }, Answer::Done, None)?;
+        }
+        self.verbs.add(name, Some(ns), Some(linux_ns));
+        Ok(())
+    }
+
+    /// The pieces of that segment, as `trace::Layouts` finds them: start and length.
+    fn attached(&self, key: Key, addr: u64) -> Vec<(u64, u64)> {
+        let mut pieces = Vec::new();
+        let mut segment = None;
+        self.processes.get(key).mm.vmas(|vma| {
+            let start = vma.range.start.0;
+            let in_place = start
+                .checked_sub(addr)
+                .is_some_and(|distance| vma.file.as_ref().is_some_and(|(_, page)| *page == distance / PAGE));
+            if in_place && *segment.get_or_insert(vma.file_number) == vma.file_number {
+                pieces.push((start, vma.range.len()));
+            }
+        });
+        if pieces.is_empty() { self.mapping_at(key, addr).into_iter().collect() } else { pieces }
     }
 
     /// A mapping that no recorded call made. Those of an exec are part of its cost.
@@ -78,6 +110,7 @@ impl Replayer<'_> {
         let mut mapping = mapping(u64::from(*prot), u64::from(*flags), file);
         (mapping.addr, mapping.len) = (*start, *len);
         let ns = self.verb(key, &Verb::Mmap(mapping), Answer::At(*start), None)?;
+        self.processes.get_mut(key).huge.map(*start, *len, u64::from(*flags));
         if *cause == MapCause::Before {
             // The program made it before the recording, and has started long ago.
             self.starting.remove(&pid);
@@ -179,6 +212,10 @@ impl Replayer<'_> {
             // neighbours apart: by the origin of their pages.
             (EFAULT, &Verb::Mremap { addr, old, .. }) => self.has_no_hole(key, addr, old),
             (ENOMEM, _) => self.limits_explain(key, verb),
+            // Linux changes only whole huge pages of a pool, which are ordinary memory here.
+            (EINVAL, verb) => {
+                verb.range().is_some_and(|(addr, len)| self.processes.get(key).huge.touch(addr, len))
+            }
             _ => false,
         }
     }

@@ -27,6 +27,12 @@ impl HugeMaps {
         self.ranges.len()
     }
 
+    /// Whether a range has some of their memory.
+    pub(super) fn touch(&self, start: u64, len: u64) -> bool {
+        let end = start.saturating_add(len);
+        self.ranges.iter().any(|(first, until, _)| *first < end && start < *until)
+    }
+
     /// Notes a mapping with these flags.
     pub(super) fn map(&mut self, start: u64, len: u64, flags: u64) {
         let Some(at) = huge_bits(flags).and_then(|bits| BITS.iter().position(|known| *known == bits)) else {

@@ -18,7 +18,7 @@ impl Replayer<'_> {
         let model = self.check.as_mut().zip(from.model).map(|(check, id)| check.fork(id));
         let mut space = Space::new(mm, model);
         (space.touched, space.heap, space.parts) = (from.touched.clone(), from.heap, from.parts.clone());
-        space.zeroes = from.zeroes.clone();
+        (space.zeroes, space.huge) = (from.zeroes.clone(), from.huge.clone());
         self.compare(&space)?;
         // A number that is reused without an exit would leak its address space.
         self.drop_space(child)?;

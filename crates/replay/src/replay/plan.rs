@@ -41,7 +41,7 @@ pub(super) enum Plan {
 pub(super) const EFAULT: i64 = -14;
 pub(super) const ENOMEM: i64 = -12;
 const EEXIST: i64 = -17;
-const EINVAL: i64 = -22;
+pub(super) const EINVAL: i64 = -22;
 
 /// The plan for `call`. `number` numbers files.
 pub(super) fn plan(call: &Syscall, number: impl FnMut(&FileId) -> u64) -> Plan {

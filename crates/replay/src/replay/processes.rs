@@ -11,6 +11,7 @@ use oracle::space::SpaceId;
 use quire::cpu::CpuId;
 use quire::vm::Mm;
 
+use super::huge::HugeMaps;
 use super::pages::PageSet;
 use super::parts::PartMap;
 
@@ -27,6 +28,8 @@ pub(super) struct Space<'m> {
     pub(super) rss: u64,
     /// Its mappings, if they are observed.
     pub(super) parts: PartMap,
+    /// Its mappings of huge pages of pools.
+    pub(super) huge: HugeMaps,
     /// The end of the heap, once a call has shown it.
     pub(super) heap: Option<u64>,
     /// The same in the model.
@@ -60,6 +63,7 @@ impl<'m> Space<'m> {
             zeroes: PageSet::default(),
             rss: 0,
             parts: PartMap::default(),
+            huge: HugeMaps::default(),
             heap: None,
             model,
             users: 1,

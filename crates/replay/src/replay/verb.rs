@@ -75,6 +75,19 @@ pub(super) enum Verb {
 }
 
 impl Verb {
+    /// The start and length of the range that must be mapped already.
+    pub(super) const fn range(&self) -> Option<(u64, u64)> {
+        match *self {
+            Self::Munmap { addr, len }
+            | Self::Mprotect { addr, len, .. }
+            | Self::Madvise { addr, len, .. }
+            | Self::Mlock { addr, len, .. }
+            | Self::Munlock { addr, len }
+            | Self::Mremap { addr, old: len, .. } => Some((addr, len)),
+            Self::Mmap(_) | Self::Brk { .. } | Self::Mlockall { .. } | Self::Munlockall => None,
+        }
+    }
+
     /// Whether it may free memory.
     pub(super) const fn may_release(&self) -> bool {
         match self {

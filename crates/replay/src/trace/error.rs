@@ -45,7 +45,7 @@ pub enum TraceError {
         /// The time of the event before it.
         last_ns: u64,
     },
-    /// Header or path too large, or too many paths or threads, for the format.
+    /// Header too large for the format.
     #[error("{what} is too large for a trace; {cure}")]
     TooLarge {
         /// What is too large.

@@ -4,6 +4,8 @@
 //! fault-around and `mlockall`, the tests to check that a trace explains all its faults.
 
 use std::collections::{BTreeMap, HashMap};
+use std::iter;
+use std::ops::Range;
 
 use super::{Call, Event, EventKind, FileId, ForkKind, Syscall};
 
@@ -30,6 +32,18 @@ pub struct Mapping {
     pub prot: u32,
 }
 
+/// How later mappings of an address space are locked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum FutureLock {
+    /// As their own calls say.
+    #[default]
+    None,
+    /// They are populated.
+    Now,
+    /// `MCL_ONFAULT`: no call populates them.
+    OnFault,
+}
+
 /// The mappings of one address space.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Space {
@@ -37,8 +51,8 @@ pub(super) struct Space {
     mappings: BTreeMap<u64, Mapping>,
     /// The program break, once a call has shown it.
     brk: Option<u64>,
-    /// `mlockall(MCL_FUTURE)`: later mappings are populated.
-    lock_future: bool,
+    /// `mlockall(MCL_FUTURE)`.
+    lock_future: FutureLock,
     /// Processes that share it.
     users: usize,
 }
@@ -60,7 +74,7 @@ impl Layouts {
             EventKind::Exec { .. } => self.start(pid, Space::default()),
             EventKind::Fork { child_pid, kind: ForkKind::Copy, .. } => {
                 let copy = self.space(pid).clone();
-                self.start(*child_pid, Space { lock_future: false, ..copy });
+                self.start(*child_pid, Space { lock_future: FutureLock::None, ..copy });
             }
             EventKind::Fork { child_pid, kind: ForkKind::SharedMemory, .. } => {
                 let parent = self.number(pid);
@@ -86,9 +100,9 @@ impl Layouts {
         self.existing(pid).into_iter().flat_map(|space| space.mappings.values().copied())
     }
 
-    /// Whether later mappings of a process are populated (`mlockall(MCL_FUTURE)`).
-    pub fn locks_future(&self, pid: u32) -> bool {
-        self.existing(pid).is_some_and(|space| space.lock_future)
+    /// How later mappings of a process are locked (`mlockall(MCL_FUTURE)`).
+    pub fn future_lock(&self, pid: u32) -> FutureLock {
+        self.existing(pid).map_or(FutureLock::None, |space| space.lock_future)
     }
 
     /// The program break of a process, once a call has shown it.
@@ -186,6 +200,11 @@ impl Space {
         }
     }
 
+    /// The number of its mappings.
+    pub(super) fn len(&self) -> usize {
+        self.mappings.len()
+    }
+
     fn find(&self, address: u64) -> Option<Mapping> {
         let (_, mapping) = self.mappings.range(..=address).next_back()?;
         (address < mapping.end).then_some(*mapping)
@@ -249,13 +268,26 @@ impl Space {
             Call::Mremap => self.mremap(first, round_up(second), round_up(third), call.args[3], result),
             Call::Brk => self.set_break(result),
             Call::Shmdt => {
-                let attached = self.find(first);
-                drop(attached.map(|mapping| self.remove(mapping.start, mapping.end)));
+                for piece in self.attached(first) {
+                    self.remove(piece.start, piece.end);
+                }
             }
-            Call::Mlockall => self.lock_future = first & 2 != 0,
-            Call::Munlockall => self.lock_future = false,
+            Call::Mlockall => self.lock_future = FutureLock::of(first),
+            Call::Munlockall => self.lock_future = FutureLock::None,
             _ => {}
         }
+    }
+
+    /// What `shmdt` removes: every piece of the segment that was attached at an address, as far from there as in
+    /// the file. The first segment of a system has inode 0 and so no file here: its address alone finds it.
+    pub(super) fn attached(&self, address: u64) -> Vec<Range<u64>> {
+        let in_place = |piece: &&Mapping| piece.file.is_some() && piece.offset == piece.start - address;
+        let mut pieces = self.mappings.range(address..).map(|(_, piece)| piece).filter(in_place);
+        let Some(first) = pieces.next() else {
+            return self.find(address).map(|mapping| mapping.start..mapping.end).into_iter().collect();
+        };
+        let of_segment = pieces.filter(|piece| piece.file == first.file);
+        iter::once(first).chain(of_segment).map(|piece| piece.start..piece.end).collect()
     }
 
     fn mremap(&mut self, old: u64, old_len: u64, new_len: u64, flags: u64, new: u64) {
@@ -301,6 +333,19 @@ impl Space {
             }
         }
         self.brk = Some(to);
+    }
+}
+
+impl FutureLock {
+    /// After an `mlockall` with these flags.
+    const fn of(flags: u64) -> FutureLock {
+        const FUTURE: u64 = 2;
+        const ONFAULT: u64 = 4;
+        match (flags & FUTURE != 0, flags & ONFAULT != 0) {
+            (false, _) => FutureLock::None,
+            (true, false) => FutureLock::Now,
+            (true, true) => FutureLock::OnFault,
+        }
     }
 }
 

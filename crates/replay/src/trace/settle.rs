@@ -102,7 +102,9 @@ impl Settled {
             }
         }
         let (layout, is_sure) = (self.layouts.space(event.pid), !self.unsure.contains(&space));
-        let window = self.windows.entry(space).or_insert_with(|| Window::new(layout.clone(), next, is_sure));
+        let others = self.windows.len();
+        let new = || Window::new(layout.clone(), next, is_sure, others);
+        let window = self.windows.entry(space).or_insert_with(new);
         window.open(event, next);
     }
 

@@ -1,7 +1,8 @@
 //! Writes a trace into a draft, which becomes the target when it is complete.
 //!
 //! After each chunk all events so far are in the file, so a full disk loses only the chunk that did not fit
-//! and later ones: the trace then ends after the last chunk that fitted.
+//! and later ones: the trace then ends after the last chunk that fitted. It ends in the same way where the format
+//! takes no more.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -80,7 +81,7 @@ impl TraceWriter {
     /// As [`TraceWriter::create`].
     pub fn to(target: Target, header: &Header) -> Result<TraceWriter, TraceError> {
         let mut draft = Draft::of(target)?;
-        let header = Header { version: VERSION, ..header.clone() };
+        let header = Header { version: VERSION, events: 0, ..header.clone() };
         write_prefix(draft.file(), &header)?;
         let start = Mark { bytes: draft.file().stream_position()?, events: 0, last_ns: 0 };
         // Each chunk has its checksum; one of the whole frame could be checked only at the frame's end.
@@ -100,38 +101,40 @@ impl TraceWriter {
         })
     }
 
-    /// The number of a path (or of a program's name), to be used in later events.
-    ///
-    /// # Errors
-    /// [`TraceError::TooLarge`] for a path over 8 KiB or more than 64 MiB of paths.
-    pub fn path(&mut self, path: &str) -> Result<PathId, TraceError> {
+    /// The number of a path (or of a program's name), to be used in later events. A path over 8 KiB is shortened;
+    /// the trace ends before more than 64 MiB of paths.
+    pub fn path(&mut self, path: &str) -> PathId {
         if self.stopped.is_some() {
-            return Ok(PathId(0));
+            return PathId(0);
         }
+        let path = shortened(path);
         if let Some(id) = self.paths.get(path) {
-            return Ok(*id);
+            return *id;
         }
         self.path_bytes += path.len() + size_of::<String>();
-        if path.len() > PATH_MAX || self.path_bytes > PATH_BYTES_MAX {
-            return Err(TraceError::TooLarge { what: "the table of paths", cure: "record a shorter run" });
+        if self.path_bytes > PATH_BYTES_MAX {
+            self.stop("a trace has 64 MiB of paths at most");
+            return PathId(0);
         }
         let id = PathId(self.paths.len() as u32);
         self.paths.insert(path.to_owned(), id);
         self.encoder.path(path, &mut self.chunk);
         self.flush_full();
-        Ok(id)
+        id
     }
 
-    /// Appends an event. Once the file takes no more, events are only counted, and [`TraceWriter::close`]
-    /// reports it.
+    /// Appends an event. Once the file takes no more, or there are four million threads, events are only counted,
+    /// and [`TraceWriter::close`] reports it.
     ///
     /// # Errors
-    /// [`TraceError::OutOfOrder`] if its time is before that of the event before; [`TraceError::TooLarge`]
-    /// for more than four million threads.
+    /// [`TraceError::OutOfOrder`] if its time is before that of the event before.
     ///
     /// # Panics
     /// If the event contains a [`PathId`] that [`TraceWriter::path`] did not give.
     pub fn write(&mut self, event: &Event) -> Result<(), TraceError> {
+        if self.stopped.is_none() && self.encoder.threads() >= THREADS_MAX {
+            self.stop("a trace has four million threads at most");
+        }
         if self.stopped.is_some() {
             self.header.events += 1;
             return Ok(());
@@ -139,9 +142,6 @@ impl TraceWriter {
         let last_ns = self.encoder.last_ns();
         if event.time_ns < last_ns {
             return Err(TraceError::OutOfOrder { time_ns: event.time_ns, last_ns });
-        }
-        if self.encoder.threads() >= THREADS_MAX {
-            return Err(TraceError::TooLarge { what: "the number of threads", cure: "record a shorter run" });
         }
         if let Some(path) = path_of(&event.kind) {
             assert!((path.0 as usize) < self.paths.len(), "path {} is not of this writer", path.0);
@@ -187,6 +187,12 @@ impl TraceWriter {
         let (bytes, events) = (file.metadata()?.len(), self.header.events);
         self.draft.finish()?;
         Ok(Written { bytes, events, cut: cut.filter(|_| events < given) })
+    }
+
+    /// Ends the trace behind what was written, for a limit of the format.
+    fn stop(&mut self, limit: &'static str) {
+        let flushed = if self.chunk.len() > 0 { self.flush_chunk() } else { Ok(()) };
+        self.stopped = Some(flushed.err().unwrap_or_else(|| io::Error::other(limit)));
     }
 
     fn flush_full(&mut self) {
@@ -239,6 +245,15 @@ impl TraceWriter {
         }
         Err(cause.into())
     }
+}
+
+/// The part of a path that a trace takes. Names that are no text become longer as text.
+fn shortened(path: &str) -> &str {
+    let mut end = path.len().min(PATH_MAX);
+    while !path.is_char_boundary(end) {
+        end -= 1;
+    }
+    &path[..end]
 }
 
 /// The end of the stream of chunks.

@@ -3,16 +3,16 @@
 use super::{Assembler, MAP_ANONYMOUS};
 use crate::record::queue::Key;
 use crate::record::raw::{Existing, Mapping, Present};
-use crate::trace::{Call, EventKind, FileId, MapCause, PopulateCause, Syscall, TraceError, clone_flags};
+use crate::trace::{Call, EventKind, FileId, MapCause, PopulateCause, Syscall, clone_flags};
 
 impl Assembler {
     /// Takes a process as it was at this moment. One that a known process has started is known already.
-    pub(super) fn existing(&mut self, at: Key, pid: u32, existing: Existing) -> Result<(), TraceError> {
+    pub(super) fn existing(&mut self, at: Key, pid: u32, existing: Existing) {
         if self.processes.contains_key(&pid) {
-            return Ok(());
+            return;
         }
         let Existing { name, threads, heap, mappings } = existing;
-        let name = self.writer.path(&name)?;
+        let name = self.writer.path(&name);
         let mut key = at;
         let mut put = |this: &mut Self, tid, kind| {
             this.put(key, pid, tid, kind);
@@ -26,7 +26,7 @@ impl Assembler {
             }
         }
         for Present { mapping, advice, pages } in mappings {
-            let file = self.file_of(&mapping)?;
+            let file = self.file_of(&mapping);
             let Mapping { start, len, prot, mut flags, offset: file_offset, ref name, .. } = mapping;
             // Shared anonymous memory has a file of its own.
             if file.is_none() || name.starts_with("/dev/zero") {
@@ -55,18 +55,17 @@ impl Assembler {
         if !threads.contains(&pid) {
             put(self, pid, EventKind::ThreadExit);
         }
-        Ok(())
     }
 
     /// The file of a mapping.
-    pub(super) fn file_of(&mut self, mapping: &Mapping) -> Result<Option<FileId>, TraceError> {
+    pub(super) fn file_of(&mut self, mapping: &Mapping) -> Option<FileId> {
         if !mapping.is_file() {
-            return Ok(None);
+            return None;
         }
-        let path = self.writer.path(&mapping.name)?;
+        let path = self.writer.path(&mapping.name);
         let file = FileId { device: mapping.device, inode: mapping.inode, path };
         self.files.insert((file.device, file.inode), file);
-        Ok(Some(file))
+        Some(file)
     }
 }
 

@@ -2,10 +2,10 @@
 
 use super::{Assembler, UnfinishedFork};
 use crate::record::queue::Key;
-use crate::trace::{EventKind, ForkKind, TraceError, clone_flags};
+use crate::trace::{EventKind, ForkKind, clone_flags};
 
 impl Assembler {
-    pub(super) fn exec(&mut self, key: Key, pid: u32, tid: u32, name: &str) -> Result<(), TraceError> {
+    pub(super) fn exec(&mut self, key: Key, pid: u32, tid: u32, name: &str) {
         let others: Vec<u32> =
             self.processes.entry(pid).or_default().threads.drain().filter(|other| *other != tid).collect();
         let process = self.processes.entry(pid).or_default();
@@ -25,9 +25,8 @@ impl Assembler {
         self.processes.entry(pid).or_default().shares_with = None;
         self.give_up_fault(pid, tid);
         self.thread(pid, tid).in_exec = true;
-        let name = self.writer.path(name)?;
+        let name = self.writer.path(name);
         self.put(key, pid, tid, EventKind::Exec { name });
-        Ok(())
     }
 
     pub(super) fn fork(&mut self, key: Key, (pid, tid): (u32, u32), (child_pid, child_tid): (u32, u32)) {
@@ -36,8 +35,10 @@ impl Assembler {
         // The kernel copies the memory under its lock, well before it reports the fork.
         let key = if child_pid == pid { key } else { self.copied_at(tid).unwrap_or(key) };
         self.queue.hold(key);
-        let unfinished = UnfinishedFork { key, parent: pid, child: child_pid };
-        self.unfinished_forks.insert(child_tid, unfinished);
+        let unfinished = UnfinishedFork { key, parent: pid, child: child_pid, child_tid };
+        // A former fork of the thread whose flags were lost gets none.
+        let former = self.unfinished_forks.insert(tid, unfinished);
+        former.into_iter().for_each(|fork| self.queue.release(fork.key));
         // The effect of the call is recorded now, since the parent of a `vfork` stays inside it for long.
         let entry = self.threads.get(&tid).and_then(|thread| thread.call.as_ref()).map(|call| call.key);
         entry.into_iter().for_each(|entry| self.queue.release(entry));
@@ -49,9 +50,11 @@ impl Assembler {
         }
     }
 
-    pub(super) fn new_task(&mut self, child_tid: u32, actual: u64) {
-        let Some(fork) = self.unfinished_forks.remove(&child_tid) else { return };
-        let UnfinishedFork { key, parent, child } = fork;
+    /// The flags of the thread's latest fork. They come with no usable number of the new thread: the tracepoint
+    /// has the one of the first PID namespace, all other records have those of the recorder's.
+    pub(super) fn new_task(&mut self, creator_tid: u32, actual: u64) {
+        let Some(fork) = self.unfinished_forks.remove(&creator_tid) else { return };
+        let UnfinishedFork { key, parent, child, .. } = fork;
         self.queue.release(key);
         match self.queue.kind_mut(key) {
             Some(EventKind::ThreadStart { flags, .. }) => *flags = actual,
@@ -71,7 +74,9 @@ impl Assembler {
 
     pub(super) fn exit(&mut self, key: Key, pid: u32, tid: u32) {
         self.forget_thread(tid);
-        if let Some(fork) = self.unfinished_forks.remove(&tid) {
+        for (_, fork) in
+            self.unfinished_forks.extract_if(|creator, fork| [*creator, fork.child_tid].contains(&tid))
+        {
             self.queue.release(fork.key);
         }
         let process = self.processes.entry(pid).or_default();

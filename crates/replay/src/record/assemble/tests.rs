@@ -42,7 +42,7 @@ impl Kernel {
 
     fn forks(&mut self, cpu: usize, child: u32) {
         self.tell(cpu, PROGRAM, RawKind::Fork { child_pid: child, child_tid: child });
-        self.tell(cpu, PROGRAM, RawKind::NewTask { child_tid: child, flags: 17 });
+        self.tell(cpu, PROGRAM, RawKind::NewTask { flags: 17 });
     }
 
     fn faults(&mut self, cpu: usize, pid: u32) {

@@ -45,3 +45,15 @@ fn locking_everything_now_and_later() {
     assert_eq!(ranges(&call(Call::Mmap, &[0, 0x2000, 0, 0x22], 0x20000), &layouts), []);
     assert_eq!(ranges(&call(Call::Brk, &[0x7000], 0x7000), &layouts), [(0x5000, 0x2000)]);
 }
+
+#[test]
+fn locking_later_mappings_on_fault_populates_none() {
+    let mut layouts = Layouts::default();
+    apply(&mut layouts, &call(Call::Mlockall, &[2 | MCL_ONFAULT], 0));
+    for flags in [0x22, 0x22 | MAP_LOCKED, 0x22 | MAP_POPULATE] {
+        assert_eq!(ranges(&call(Call::Mmap, &[0, 0x2000, 3, flags], 0x20000), &layouts), [], "{flags:#x}");
+    }
+    assert_eq!(ranges(&call(Call::Brk, &[0x7000], 0x7000), &layouts), []);
+    apply(&mut layouts, &call(Call::Mlockall, &[2], 0));
+    assert_eq!(ranges(&call(Call::Mmap, &[0, 0x2000, 3, 0x22], 0x20000), &layouts), [(0x20000, 0x2000)]);
+}

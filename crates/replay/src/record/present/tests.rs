@@ -42,3 +42,26 @@ fn the_heap_reaches_from_its_start_to_its_last_mapping() {
     assert_eq!(heap(&stat(start), &[]), Some((start, start)), "a heap that is empty");
     assert_eq!(heap(&stat(0), &[]), None);
 }
+
+#[test]
+fn a_written_page_behind_pages_of_zeroes_is_found() {
+    let mut zeroes = Zeroes::find();
+    if zeroes.page.is_none() {
+        println!("skipped: this process has no right to see frames");
+        return;
+    }
+    // More than one read of the page map.
+    let len = 2 * BATCH * PAGE;
+    let mut memory = MmapMut::map_anon(len as usize).expect("memory");
+    memory.advise(memmap2::Advice::NoHugePage).expect("a mapping of pages");
+    black_box(memory[0]);
+    memory[(len - PAGE) as usize] = 1;
+    let start = memory.as_ptr() as u64;
+    let (offset, device, inode, prot, flags, name) = (0, 0, 0, 3, MAP_PRIVATE, String::new());
+    let mapping = Mapping { start, len, offset, device, inode, prot, flags, name };
+    let pagemap = File::open("/proc/self/pagemap").expect("any process may");
+    let (deadline, mut found) = (Instant::now() + std::time::Duration::from_secs(60), vec![]);
+    let unread = runs(&pagemap, &mapping, PAGE, &mut zeroes, deadline, &mut found);
+    assert_eq!(unread.expect("a page map"), 0);
+    assert_eq!(found, [(start, PAGE, false), (start + len - PAGE, PAGE, true)]);
+}

@@ -23,7 +23,7 @@ fn reports_arrive_as_they_were_told() {
         Report::Refused(Errno::EPERM),
         raw(RawKind::Enter { number: 192, call: Call::Mmap, args: [1, 2, 3, 4, u64::MAX, 6] }),
         raw(RawKind::Leave { number: 9, result: -12 }),
-        raw(RawKind::NewTask { child_tid: 8, flags: 0x100 }),
+        raw(RawKind::NewTask { flags: 0x100 }),
         raw(RawKind::Dropped { device: 1 << 32 | 5, inode: 77 }),
         Report::Unprivileged { name: *b"fifteen_letters\0" },
         Report::Ended { exit_code: 137, faults: 5 },

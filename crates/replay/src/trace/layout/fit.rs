@@ -109,7 +109,7 @@ impl Space {
                 }
                 _ => true,
             },
-            Call::Shmdt => self.find(first).is_some(),
+            Call::Shmdt => !self.attached(first).is_empty(),
             _ => true,
         }
     }

@@ -101,3 +101,20 @@ fn huge_mappings_are_rounded_to_their_size() {
     };
     assert_eq!(mmap_length(&call), 1 << 30);
 }
+
+#[test]
+fn a_detached_segment_goes_with_all_its_pieces() {
+    const OTHER: FileId = FileId { inode: 3, ..FILE };
+    let attach = |start, file| {
+        let (cause, len, prot, flags, file_offset) = (crate::trace::MapCause::Other, 0x4000, 3, 1, 0);
+        event(1, EventKind::Map { cause, start, len, prot, flags, file: Some(file), file_offset })
+    };
+    let mut layouts = Layouts::default();
+    for (start, file) in [(0x10_0000, FILE), (0x10_4000, OTHER), (0x20_0000, FILE)] {
+        layouts.apply(&attach(start, file));
+    }
+    layouts.apply(&call(1, Call::Munmap, &[0x10_0000, 0x1000], 0, None));
+    layouts.apply(&call(1, Call::Mprotect, &[0x10_2000, 0x1000, 1], 0, None));
+    layouts.apply(&call(1, Call::Shmdt, &[0x10_0000], 0, None));
+    assert_eq!(ranges(&layouts, 1), [(0x10_4000, 0x10_8000, 0), (0x20_0000, 0x20_4000, 0)]);
+}

@@ -156,6 +156,29 @@ fn what_a_call_populated_goes_with_it() {
     assert_eq!(settled(events), sure(&[1, 2, 1, 1]));
 }
 
+/// Each subset of the calls is a state of its own.
+#[test]
+fn many_states_of_many_mappings_take_bounded_memory() {
+    let mut settled = Settled::default();
+    let page = |number: u64| A + 2 * number * PAGE;
+    for number in 0..2 * window::MOST_MAPPINGS as u64 / 512 {
+        settled.push(ordered(call(
+            9,
+            (1, 2),
+            Call::Mmap,
+            &[page(number), PAGE, 3, FIXED],
+            page(number) as i64,
+        )));
+    }
+    for number in 0..10 {
+        settled.push(call(number as u32, (3, 900), Call::Munmap, &[page(number), PAGE], 0));
+    }
+    let hole = [A, 32 * PAGE, NONE];
+    settled.push(ordered(call(10, (4, 5), Call::Mprotect, &hole, -12)));
+    let mappings: usize = settled.windows.values().map(Window::mappings).sum();
+    assert!((1..=window::MOST_MAPPINGS).contains(&mappings), "{mappings}");
+}
+
 /// Threads that change the same pages, with a kernel that does each call at one moment of its span.
 mod drawn {
     use super::*;

@@ -10,6 +10,10 @@ use crate::trace::{Event, EventKind};
 /// are in doubt.
 const MOST_STATES: usize = 512;
 
+/// The most mappings of all these states together, so that their memory is bounded: about 50 MB. One state is
+/// always kept.
+pub(super) const MOST_MAPPINGS: usize = 1 << 19;
+
 /// The most unplaced calls that are followed.
 const MOST_LOOSE: usize = 64;
 
@@ -27,6 +31,8 @@ pub(super) struct Window {
     /// The true state may be missing, because states were dropped or the first was a guess. Then no event can
     /// show the order of calls, and all their changes are in doubt.
     incomplete: bool,
+    /// The window's part of [`MOST_MAPPINGS`].
+    most_mappings: usize,
 }
 
 /// An unplaced call.
@@ -59,10 +65,12 @@ pub(super) struct Found {
 }
 
 impl Window {
-    /// `start` is the number of the next event; `is_sure` if the address space was surely like this.
-    pub(super) fn new(space: Space, start: u64, is_sure: bool) -> Window {
+    /// `start` is the number of the next event; `is_sure` if the address space was surely like this. `others`
+    /// windows are open.
+    pub(super) fn new(space: Space, start: u64, is_sure: bool, others: usize) -> Window {
         let states = vec![State { space, left: 0, done: Vec::new() }];
-        Window { loose: Vec::new(), states, start, doubts: Vec::new(), incomplete: !is_sure }
+        let (loose, doubts, most_mappings) = (Vec::new(), Vec::new(), MOST_MAPPINGS / (others + 1));
+        Window { loose, states, start, doubts, incomplete: !is_sure, most_mappings }
     }
 
     pub(super) fn start(&self) -> u64 {
@@ -156,30 +164,30 @@ impl Window {
 
     /// The states in which the event is possible, reached by making calls take effect before it.
     fn explained(&mut self, event: Option<&Event>, due: u64, concerned: u64, number: u64) -> Vec<State> {
-        let mut explained = Vec::new();
+        let mut explained = Distinct::new(self.most_mappings);
         let mut frontier = std::mem::take(&mut self.states);
         while !frontier.is_empty() {
-            let mut further = Vec::new();
+            let mut further = Distinct::new(self.most_mappings);
             for state in frontier {
                 let all_due_done = state.left & due == 0;
                 if all_due_done && event.is_none() {
                     // Further calls are tried when an event needs them.
-                    explained.push(state);
+                    explained.add(state);
                     continue;
                 }
                 for call in bits(state.left & concerned) {
                     let loose = &self.loose[call];
-                    if state.space.fits(&loose.events[0].kind) {
-                        further.push(state.clone().with(call, loose, number).looked(&self.loose, number));
+                    if !further.overflows && state.space.fits(&loose.events[0].kind) {
+                        further.add(state.clone().with(call, loose, number).looked(&self.loose, number));
                     }
                 }
                 if all_due_done && event.is_none_or(|event| state.space.fits(&event.kind)) {
-                    explained.push(state);
+                    explained.add(state);
                 }
             }
-            frontier = self.distinct(further);
+            frontier = self.taken(further);
         }
-        explained
+        self.taken(explained)
     }
 
     /// The calls that affect the event, or affect such a call or one that has returned.
@@ -205,19 +213,16 @@ impl Window {
 
     /// Removes duplicate states and limits their number.
     fn distinct(&mut self, states: Vec<State>) -> Vec<State> {
-        let mut kept: Vec<State> = Vec::new();
-        for state in states {
-            let same = |other: &State| other.left == state.left && other.space.same(&state.space);
-            if kept.iter().any(same) {
-                continue;
-            }
-            if kept.len() == MOST_STATES {
-                self.give_up();
-                break;
-            }
-            kept.push(state);
+        let mut distinct = Distinct::new(self.most_mappings);
+        states.into_iter().for_each(|state| distinct.add(state));
+        self.taken(distinct)
+    }
+
+    fn taken(&mut self, Distinct { states, overflows, .. }: Distinct) -> Vec<State> {
+        if overflows {
+            self.give_up();
         }
-        kept
+        states
     }
 
     /// Gives up following all states. They differ only in changes by unplaced calls.
@@ -275,6 +280,12 @@ impl Window {
         Found { places, doubts }
     }
 
+    /// The mappings of all states.
+    #[cfg(test)]
+    pub(super) fn mappings(&self) -> usize {
+        self.states.iter().map(|state| state.space.len()).sum()
+    }
+
     /// Whether nothing is left to find out.
     pub(super) fn is_settled(&self, number: u64) -> bool {
         let all_done = self.states.iter().all(|state| state.left == 0);
@@ -322,6 +333,34 @@ impl Window {
         self.do_calls(undone, number);
         let found = self.found(number);
         (self.states.swap_remove(0).space, is_sure, found)
+    }
+}
+
+/// Different states, up to their limits.
+struct Distinct {
+    states: Vec<State>,
+    /// How many mappings may be added.
+    mappings: usize,
+    /// More states were given than are kept.
+    overflows: bool,
+}
+
+impl Distinct {
+    fn new(mappings: usize) -> Distinct {
+        Distinct { states: Vec::new(), mappings, overflows: false }
+    }
+
+    fn add(&mut self, state: State) {
+        let same = |other: &State| other.left == state.left && other.space.same(&state.space);
+        if self.overflows || self.states.iter().any(same) {
+            return;
+        }
+        let left = self.mappings.checked_sub(state.space.len());
+        self.overflows = !self.states.is_empty() && (left.is_none() || self.states.len() == MOST_STATES);
+        if !self.overflows {
+            self.mappings = left.unwrap_or(0);
+            self.states.push(state);
+        }
     }
 }
 

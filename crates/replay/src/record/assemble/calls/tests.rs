@@ -24,7 +24,7 @@ impl Told {
     fn push(&mut self, tid: u32, kind: RawKind) {
         if tid != PID && self.raws.iter().all(|raw| raw.tid != tid) {
             self.tell(PID, RawKind::Fork { child_pid: PID, child_tid: tid });
-            self.tell(PID, RawKind::NewTask { child_tid: tid, flags: clone_flags::VM | clone_flags::THREAD });
+            self.tell(PID, RawKind::NewTask { flags: clone_flags::VM | clone_flags::THREAD });
         }
         self.tell(tid, kind);
     }

@@ -2,6 +2,7 @@
 
 pub mod arms;
 pub mod beside;
+pub mod caches;
 pub mod code;
 pub mod counts;
 pub mod experiment;

@@ -76,6 +76,9 @@ const fn zap(case: &'static str) -> Published {
 /// What a process cannot have without the rest of a page fault.
 const FAULT: &str = "a page fault or system call, and clearing";
 const CALL: &str = "a system call";
+/// What the kernel does for each folio of a process besides its page tables and counts.
+const KERNEL: &str = "a system call, the LRU lists, control groups, statistics and flushes of the TLB";
+const POOL: &str = "a write to /proc, and frames of a machine that has been running";
 
 impl Work {
     /// A work that takes so many seconds; the case has the same name in a smoke run.
@@ -102,7 +105,8 @@ impl Work {
         Self { published: Some(published), ..self }
     }
 
-    /// Whether the kernel's figure is of the same work, but for a call that starts it. Otherwise a ratio would flatter.
+    /// Whether the kernel's figure is of the same work, but for what a note names. A ratio to one that contains a fault would
+    /// say nothing.
     pub(crate) fn is_comparable(&self) -> bool {
         self.more != FAULT
     }
@@ -118,35 +122,36 @@ pub(super) const WORKS: [Work; 14] =
     [
         Work::new(POOLS, "grow by 1000, a page", &hugetlb_pool::EXPERIMENT, "grow/1000/fresh", 1)
             .smoke("grow/20/fresh")
-            .kernel("linux-saving", "a write to /proc")
+            .kernel("linux-saving", POOL)
             .published(hvo("alloc 524288 x 2MiB")),
         Work::new(POOLS, "shrink by 1000, a page", &hugetlb_pool::EXPERIMENT, "shrink/1000/fresh", 1)
             .smoke("shrink/20/fresh")
-            .kernel("linux-saving", "a write to /proc")
+            .kernel("linux-saving", POOL)
             .published(hvo("free 524288 x 2MiB")),
         Work::new(PIECES, "collapse 1 GiB to a leaf", &collapse::EXPERIMENT, "direct", 4),
         Work::new(PIECES, "map 1 GiB by 4 KiB", &mapcount::EXPERIMENT, "map", 4),
         Work::new(PIECES, "collapse 1 GiB to 2 MiB", &collapse_thp::EXPERIMENT, "4KiB", 4)
-            .kernel("linux", CALL),
+            .kernel("linux", KERNEL),
         Work::new(LISTS, "page allocated, freed", &page_alloc::EXPERIMENT, "pair", 2)
             .kernel("linux", FAULT)
-            .published(published("pcp", "alloc order-0 batch 1", "vanilla", "irqsafe")),
+            .published(published("pcp", "total order-0 batch 1", "vanilla", "irqsafe")),
         Work::new(LISTS, "16384 in bulk, a page", &page_alloc::EXPERIMENT, "bulk-alloc/16384", 2)
             .smoke("bulk-alloc/1024")
             .kernel("linux", FAULT),
         Work::new(LISTS, "random free, a page", &page_alloc::EXPERIMENT, "random-free/16384", 2)
             .smoke("random-free/1024")
             .kernel("linux", FAULT),
-        Work::new(TEARDOWN, "folios of 4 KiB", &unmap::EXPERIMENT, "4KiB", 3)
-            .kernel("linux", CALL)
+        Work::new(TEARDOWN, "folios of 4 KiB", &unmap::EXPERIMENT, "4KiB/cold", 3)
+            .kernel("linux", KERNEL)
             .published(zap("munmap 1GiB folio 4KiB")),
-        Work::new(TEARDOWN, "folios of 64 KiB", &unmap::EXPERIMENT, "64KiB", 3)
-            .kernel("linux", CALL)
+        Work::new(TEARDOWN, "folios of 64 KiB", &unmap::EXPERIMENT, "64KiB/cold", 3)
+            .kernel("linux", KERNEL)
             .published(zap("munmap 1GiB folio 64KiB")),
-        Work::new(TEARDOWN, "2 MiB mapped by PTEs", &unmap::EXPERIMENT, "2MiB-pte", 3)
-            .kernel("linux", CALL)
+        Work::new(TEARDOWN, "2 MiB mapped by PTEs", &unmap::EXPERIMENT, "2MiB-pte/cold", 3)
+            .kernel("linux", KERNEL)
             .published(zap("munmap 1GiB folio 2048KiB")),
-        Work::new(TEARDOWN, "2 MiB mapped by PMDs", &unmap::EXPERIMENT, "2MiB-pmd", 3).kernel("linux", CALL),
+        Work::new(TEARDOWN, "2 MiB mapped by PMDs", &unmap::EXPERIMENT, "2MiB-pmd/cold", 3)
+            .kernel("linux", KERNEL),
         Work::new(CLEARING, "in one extent", &clear::EXPERIMENT, "1GiB", 32)
             .smoke("2MiB")
             .published(published("clear", "per 1GiB page", "clear_page_erms", "clear_page_nt")),

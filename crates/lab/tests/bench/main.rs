@@ -108,16 +108,16 @@ fn check_taking_apart(rows: &[Row], cases: &impl Fn(&str) -> BTreeSet<String>, f
         all.extend(more.iter().map(|one| (*one).to_owned()));
         all
     };
-    for experiment in ["dontneed", "exit"] {
-        assert_eq!(cases(experiment), and(folios.clone(), &["4KiB/shuffled"]), "{experiment}");
-    }
-    let cold = ["4KiB/cold", "4KiB/shuffled/cold", "64KiB/cold", "2MiB-pte/cold"];
+    let cold = |names: &BTreeSet<String>| names.iter().map(|name| format!("{name}/cold")).collect();
+    let shuffled = and(folios.clone(), &["4KiB/shuffled"]);
+    let warm = ["4KiB", "4KiB/shuffled", "64KiB", "2MiB-pte", "2MiB-pmd"];
+    let both = and(cold(&shuffled), &warm);
+    assert_eq!((cases("dontneed"), cases("exit")), (both.clone(), shuffled));
     let run_by = ["4KiB/2cpus", "4KiB/idle", "64KiB/2cpus", "64KiB/idle", "2MiB-pmd/2cpus", "2MiB-pmd/idle"];
-    let more = and(and(folios.clone(), &["4KiB/shuffled", "4KiB/page-by-page"]), &run_by);
-    assert_eq!(cases("unmap"), and(more, &cold));
+    assert_eq!(cases("unmap"), and(and(both, &["4KiB/page-by-page"]), &run_by));
     counts::check(rows);
-    assert_eq!(cases("protect"), *folios);
-    assert_eq!(cases("move"), with(&["/alike-1GiB", "/alike-2MiB", "/alike-4KiB"]));
+    assert_eq!(cases("protect"), and(cold(folios), &["4KiB", "64KiB", "2MiB-pte", "2MiB-pmd"]));
+    assert_eq!(cases("move"), with(&["/cold/alike-1GiB", "/cold/alike-2MiB", "/cold/alike-4KiB"]));
     let mut forks = folios.clone();
     for folio in ["4KiB", "64KiB", "2MiB-pte", "2MiB-pmd"] {
         forks.extend(["write1", "write10", "write100"].map(|writes| format!("{folio}/{writes}")));

@@ -2,6 +2,7 @@
 
 use crate::bench::arms::dontneed;
 use crate::bench::beside;
+use crate::bench::caches;
 use crate::bench::code;
 use crate::bench::counts;
 use crate::bench::experiment::{Experiment, Measured};
@@ -16,7 +17,8 @@ pub const EXPERIMENT: Experiment = Experiment {
     baseline: &["linux"],
     per: "call",
     notes: &[
-        "Every page was written once before. Only madvise is timed; it includes freeing the frames.",
+        "Every page is populated. Only madvise is timed; it includes freeing the frames.",
+        caches::NOTE,
         "`/shuffled`: the pages were touched in random order, so that neighbours have frames far apart (verified).",
         "Linux keeps the page tables; quire frees emptied ones too, and the next fault allocates a new one.",
     ],
@@ -30,6 +32,8 @@ pub const EXPERIMENT: Experiment = Experiment {
 };
 
 fn run(experiment: &Experiment, runner: &Runner) -> anyhow::Result<Measured> {
-    let cases = Memory::plain_cases(Memory::of_every_folio_and_shuffled(Memory::bytes_at(&runner.scale)));
+    let memories: Vec<Memory> =
+        Memory::of_every_folio_and_shuffled(Memory::bytes_at(&runner.scale)).collect();
+    let cases = Memory::plain_cases(caches::cold_and_warm(&memories));
     runner.measure(experiment, &cases, &mut dontneed::all())
 }

@@ -1,6 +1,7 @@
 //! What does it cost to write-protect a range and to make it writable again?
 
 use crate::bench::arms::protect;
+use crate::bench::caches;
 use crate::bench::code;
 use crate::bench::counts;
 use crate::bench::experiment::{Experiment, Measured};
@@ -17,16 +18,18 @@ pub const EXPERIMENT: Experiment = Experiment {
     baseline: &["linux"],
     per: "call",
     notes: &[
-        "Every page was written once before. `time` is the sum of both calls.",
+        "Every page is populated. `time` is the sum of both calls.",
+        caches::NOTE,
         "The counter `writable_without_a_fault`: pages that could be written afterwards without another \
          fault.",
     ],
     own: &["quire"],
     apart: &[],
     goals: &[
-        Goal::new("folios of 4 KiB: 20 times as fast as `linux`", "quire", &["4KiB"], Times(20.0))
+        Goal::new("folios of 4 KiB: 20 times as fast as `linux`", "quire", &["4KiB/cold"], Times(20.0))
             .over(BestOf(&["linux"])),
-        Goal::new("folios of 64 KiB: 10 times", "quire", &["64KiB"], Times(10.0)).over(BestOf(&["linux"])),
+        Goal::new("folios of 64 KiB: 10 times", "quire", &["64KiB/cold"], Times(10.0))
+            .over(BestOf(&["linux"])),
     ],
     file: file!(),
     code: &[code::LIBRARY_AND_MACHINE, &["crates/lab/src/bench/arms/protect/"]],
@@ -35,6 +38,7 @@ pub const EXPERIMENT: Experiment = Experiment {
 };
 
 fn run(experiment: &Experiment, runner: &Runner) -> anyhow::Result<Measured> {
-    let cases = Memory::plain_cases(Memory::of_every_folio(Memory::bytes_at(&runner.scale)));
+    let memories: Vec<Memory> = Memory::of_every_folio(Memory::bytes_at(&runner.scale)).collect();
+    let cases = Memory::plain_cases(caches::cold_and_warm(&memories));
     runner.measure(experiment, &cases, &mut protect::all())
 }

@@ -3,6 +3,7 @@
 use serde_json::json;
 
 use crate::bench::arms::remap::{self, Move};
+use crate::bench::caches;
 use crate::bench::code;
 use crate::bench::counts;
 use crate::bench::experiment::{Case, Experiment, Measured};
@@ -19,7 +20,8 @@ pub const EXPERIMENT: Experiment = Experiment {
     baseline: &["linux"],
     per: "call",
     notes: &[
-        "Every page was written once before. The source is aligned to 1 GiB; the target is aligned likewise, \
+        "Every page is populated; 128 MiB of other memory were written right before the call, by every arm \
+         (`/cold`). The source is aligned to 1 GiB; the target is aligned likewise, \
          or 2 MiB (`/alike-2MiB`) or 4 KiB (`/alike-4KiB`) beyond that.",
         "The target is a mapping without access rights, which mremap unmaps first.",
         "`2MiB-pmd/alike-4KiB` must split every leaf.",
@@ -39,7 +41,7 @@ const TARGETS: [(usize, &str); 3] = [(0, "/alike-1GiB"), (2 << 20, "/alike-2MiB"
 fn run(experiment: &Experiment, runner: &Runner) -> anyhow::Result<Measured> {
     let bytes = Memory::bytes_at(&runner.scale);
     let mut cases: Vec<Case<Move>> = Vec::new();
-    for memory in Memory::of_every_folio(bytes) {
+    for memory in caches::cold(Memory::of_every_folio(bytes)) {
         let case = |(beyond, name)| memory.case(name, &[("beyond", json!(beyond))], Move { memory, beyond });
         cases.extend(TARGETS.map(case));
     }

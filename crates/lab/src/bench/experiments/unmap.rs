@@ -5,6 +5,7 @@ use serde_json::json;
 
 use crate::bench::arms::unmap::{self, RunBy, Unmap};
 use crate::bench::beside::{self, relative};
+use crate::bench::caches;
 use crate::bench::code;
 use crate::bench::counts;
 use crate::bench::experiment::{Case, Experiment, Measured};
@@ -30,11 +31,9 @@ pub const EXPERIMENT: Experiment = Experiment {
     baseline: &["linux"],
     per: "call",
     notes: &[
-        "Every page was written once before. Only munmap is timed; it includes freeing the frames.",
+        "Every page is populated. Only munmap is timed; it includes freeing the frames.",
         "`/shuffled`: the pages were touched in random order, so that neighbours have frames far apart (verified).",
-        "`/cold`: 128 MiB of other memory were written right before the call. Otherwise the cache may still \
-         hold Quire's page tables and counts, since its memory is populated without touching it; Linux has \
-         touched 1 GiB since.",
+        caches::NOTE,
         "`/2cpus`: a second CPU runs the address space and spins, so that a flush must interrupt it. `/idle`: no CPU \
          runs the address space, so that no flush is needed.",
         "`/page-by-page`: one call for each page, in address order; the time is that of all calls.",
@@ -45,25 +44,50 @@ pub const EXPERIMENT: Experiment = Experiment {
         Goal::new(
             "folios of 4 KiB, frames in sequence: 30 times as fast as `linux`",
             "quire",
-            &["4KiB"],
+            &["4KiB/cold"],
             Times(30.0),
         )
         .over(LINUX),
-        Goal::new("folios of 4 KiB, frames shuffled: 12 times", "quire", &["4KiB/shuffled"], Times(12.0))
-            .over(LINUX),
+        Goal::new(
+            "folios of 4 KiB, frames shuffled: 12 times",
+            "quire",
+            &["4KiB/shuffled/cold"],
+            Times(12.0),
+        )
+        .over(LINUX),
         Goal::new(
             "folios of 16 KiB to 2 MiB mapped by PTEs: 20 times",
             "quire",
-            &["16KiB", "32KiB", "64KiB", "128KiB", "256KiB", "512KiB", "1MiB", "2MiB-pte"],
+            &[
+                "16KiB/cold",
+                "32KiB/cold",
+                "64KiB/cold",
+                "128KiB/cold",
+                "256KiB/cold",
+                "512KiB/cold",
+                "1MiB/cold",
+                "2MiB-pte/cold",
+            ],
             Times(20.0),
         )
         .over(LINUX),
-        Goal::new("folios of 2 MiB mapped by PMDs: 50 times", "quire", &["2MiB-pmd"], Times(50.0))
+        Goal::new("folios of 2 MiB mapped by PMDs: 50 times", "quire", &["2MiB-pmd/cold"], Times(50.0))
             .over(LINUX),
         Goal::new(
             "the published comparison: at most 0.1 of `per-page`",
             "quire",
-            &["4KiB", "8KiB", "16KiB", "32KiB", "64KiB", "128KiB", "256KiB", "512KiB", "1MiB", "2MiB-pte"],
+            &[
+                "4KiB/cold",
+                "8KiB/cold",
+                "16KiB/cold",
+                "32KiB/cold",
+                "64KiB/cold",
+                "128KiB/cold",
+                "256KiB/cold",
+                "512KiB/cold",
+                "1MiB/cold",
+                "2MiB-pte/cold",
+            ],
             AtMost(0.1),
         )
         .over(BestOf(&["per-page"])),
@@ -93,19 +117,14 @@ pub const EXPERIMENT: Experiment = Experiment {
 /// The time of a process of the running kernel.
 const LINUX: Over = BestOf(&["linux"]);
 
-/// Cases that are also measured with cold caches.
-const COLD: [&str; 4] = ["4KiB", "4KiB/shuffled", "64KiB", "2MiB-pte"];
-
 /// Cases that are also measured with another number of CPUs that run the address space.
 const RUN_BY_OTHERS: [&str; 3] = ["4KiB", "64KiB", "2MiB-pmd"];
 
 fn run(experiment: &Experiment, runner: &Runner) -> anyhow::Result<Measured> {
     let bytes = Memory::bytes_at(&runner.scale);
     let memories: Vec<Memory> = Memory::of_every_folio_and_shuffled(bytes).collect();
-    let cold = memories.iter().filter(|memory| COLD.contains(&memory.name().as_str()));
-    let cold = cold.map(|memory| Memory { cold: true, ..*memory });
-    let all = memories.iter().copied().chain(cold);
-    let mut cases: Vec<Case<Unmap>> = all.map(|memory| case(memory, "", bytes)).collect();
+    let mut cases: Vec<Case<Unmap>> =
+        caches::cold_and_warm(&memories).map(|memory| case(memory, "", bytes)).collect();
     cases.extend(memories.first().map(|memory| case(*memory, "/page-by-page", PAGE)));
     let other = runner.cpus[1 % runner.cpus.len()];
     for memory in memories.iter().filter(|memory| RUN_BY_OTHERS.contains(&memory.name().as_str())) {
@@ -133,6 +152,9 @@ fn appendix(rows: &[Row]) -> anyhow::Result<String> {
     Ok(format!("{}\n{}\n{}", beside_published(rows)?, beside::per_page(rows), counts::per_gib(rows)))
 }
 
+/// The end of the names of cases with caches that hold other memory.
+const COLD: &str = "/cold";
+
 /// Every arm and the published figures, each relative to its own 4 KiB case: only proportions can be compared
 /// across machines.
 fn beside_published(rows: &[Row]) -> anyhow::Result<String> {
@@ -145,15 +167,16 @@ fn beside_published(rows: &[Row]) -> anyhow::Result<String> {
     header.extend(variants.iter().map(|variant| format!("published, {variant}")));
     let mut text = Sheet::new(&header, 1);
     for case in table::distinct(rows.iter().map(|row| row.case.as_str())) {
-        let median = |arm: &str, case| beside::median(rows, arm, case);
+        let Some(folio) = case.strip_suffix(COLD) else { continue };
+        let median = |arm: &str, folio| beside::median(rows, arm, &format!("{folio}{COLD}"));
         let mut cells = vec![case.to_owned()];
-        cells.extend(arms.iter().map(|arm| relative(median(arm, case), median(arm, "4KiB"))));
+        cells.extend(arms.iter().map(|arm| relative(median(arm, folio), median(arm, "4KiB"))));
         cells.extend(variants.iter().map(|variant| {
-            relative(published_value(&figures, variant, case), published_value(&figures, variant, "4KiB"))
+            relative(published_value(&figures, variant, folio), published_value(&figures, variant, "4KiB"))
         }));
         text.add_row(cells);
     }
-    Ok(format!("time relative to the 4KiB case of the same column; published: {source}\n{text}"))
+    Ok(format!("time relative to the 4KiB/cold case of the same column; published: {source}\n{text}"))
 }
 
 /// The published seconds of `case`; the published folios of 2 MiB were mapped by PTEs.

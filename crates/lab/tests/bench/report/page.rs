@@ -13,8 +13,8 @@ fn page(time: f64) -> String {
     fs::write(notes.path().join("head.md"), "The head.\n").unwrap();
     fs::write(notes.path().join("unmap.md"), "A note.\n").unwrap();
     let rows = vec![
-        row("unmap", "4KiB", "quire", "time", &[time]),
-        row("unmap", "4KiB", "linux", "time", &[3e6]),
+        row("unmap", "4KiB/cold", "quire", "time", &[time]),
+        row("unmap", "4KiB/cold", "linux", "time", &[3e6]),
         row("unmap", "8KiB", "linux", "time", &[]),
     ];
     text(&kept(&[rows]), notes.path()).unwrap()
@@ -29,9 +29,9 @@ fn a_missed_figure_and_a_faster_arm_stand_at_the_top() {
     let page = page(6e6);
     let (top, rest) = page.split_once("## What was measured where?").unwrap();
     assert_eq!(lines(top, "| unmap | folios of 4 KiB, frames in sequence").len(), 1, "{top}");
-    assert!(top.contains("| `4KiB` | 30 times | 0.50 times | 0 of 1 |"), "{top}");
+    assert!(top.contains("| `4KiB/cold` | 30 times | 0.50 times | 0 of 1 |"), "{top}");
     assert!(
-        top.contains("| unmap | `4KiB` | time | 6.00 ms (quire) | 3.00 ms (linux) | 2.00 | 1 of 1 |"),
+        top.contains("| unmap | `4KiB/cold` | time | 6.00 ms (quire) | 3.00 ms (linux) | 2.00 | 1 of 1 |"),
         "{top}"
     );
     assert!(top.contains("The head.") && rest.contains("A note."));
@@ -46,7 +46,7 @@ fn what_is_reached_stands_in_the_list_of_goals_alone() {
         top.contains("Every figure was reached in every launch.") && top.contains("In no case."),
         "{top}"
     );
-    assert!(rest.contains("| 30 times | 3000 times (`4KiB`) | 1 of 1 | 1 | changed |"), "{rest}");
+    assert!(rest.contains("| 30 times | 3000 times (`4KiB/cold`) | 1 of 1 | 1 | changed |"), "{rest}");
     assert!(rest.contains("| not measured |"), "goals without data are named too");
 }
 

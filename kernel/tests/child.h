@@ -1,6 +1,7 @@
-/* Checks, and how a child ended, for the tests of processes and of threads. */
+/* Checks, how a child ended, and cases in processes of their own. */
 #include <errno.h>
 #include <stdio.h>
+#include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -32,4 +33,33 @@ static int is_killed_by(pid_t child, int expected)
 {
     int status = status_of(child);
     return WIFSIGNALED(status) && WTERMSIG(status) == expected;
+}
+
+struct test_case {
+    const char *name;
+    void (*run)(void);
+};
+
+/* Runs the case with this name, or with `all` every one, each in a process of its own that is killed after so many
+   seconds. Returns the exit code: 0 if all passed, 1 if one failed, 2 without such a case. */
+static inline int run_cases(const struct test_case *cases, size_t count, const char *name, unsigned patience)
+{
+    int code = 2;
+    for (size_t at = 0; at < count; at++) {
+        if (strcmp(name, cases[at].name) && strcmp(name, "all"))
+            continue;
+        fflush(stdout);
+        pid_t child = fork();
+        if (child == 0) {
+            alarm(patience);
+            cases[at].run();
+            _exit(0);
+        }
+        int status = status_of(child);
+        if (status)
+            printf("%s failed: status %#x\n", cases[at].name, status);
+        fflush(stdout);
+        code = (code == 2 ? 0 : code) | !!status;
+    }
+    return code;
 }

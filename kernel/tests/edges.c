@@ -358,10 +358,7 @@ static void endless(void)
     }
 }
 
-static const struct {
-    const char *name;
-    void (*run)(void);
-} CASES[] = {
+static const struct test_case CASES[] = {
     {"reopened", reopened}, {"moved", moved},       {"positions", positions}, {"closed", closed},     {"carried", carried},
     {"flags", flags},       {"segments", segments}, {"copies", copies},       {"accepted", accepted}, {"faulted", faulted},
     {"broken", broken},     {"limited", limited},   {"endless", endless},     {"breakpoint", breakpoint},
@@ -370,23 +367,7 @@ static const struct {
 int main(int count, char **arguments)
 {
     const char *name = count > 1 ? arguments[1] : "";
-    int status = 2;
     if (chdir("/tmp"))
         return 1;
-    for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
-        if (strcmp(name, CASES[i].name) && strcmp(name, "all"))
-            continue;
-        pid_t child = fork();
-        if (child == 0) {
-            alarm(PATIENCE);
-            CASES[i].run();
-            _exit(0);
-        }
-        int outcome = status_of(child);
-        if (outcome)
-            printf("%s failed: status %#x\n", CASES[i].name, outcome);
-        fflush(stdout);
-        status = (status == 2 ? 0 : status) | !!outcome;
-    }
-    return status;
+    return run_cases(CASES, sizeof CASES / sizeof *CASES, name, PATIENCE);
 }

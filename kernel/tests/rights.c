@@ -247,10 +247,7 @@ static void groups(void)
     CHECK(rmdir("shared/below") == 0 && rmdir("shared") == 0);
 }
 
-static const struct {
-    const char *name;
-    void (*run)(void);
-} CASES[] = {
+static const struct test_case CASES[] = {
     {"devices", devices}, {"programs", programs}, {"memories", memories}, {"peers", peers}, {"directories", directories},
     {"unnamed", unnamed}, {"scores", scores},     {"groups", groups},
 };
@@ -258,7 +255,6 @@ static const struct {
 int main(int count, char **arguments)
 {
     const char *name = count > 1 ? arguments[1] : "";
-    int status = 2;
     if (count == 5 && !strcmp(name, "who"))
         return who(arguments + 2);
     if (!strcmp(name, "wait"))
@@ -271,21 +267,7 @@ int main(int count, char **arguments)
     CHECK(readlink("/proc/self/exe", program, sizeof program - 1) > 0);
     char folder[] = "/tmp/rightsXXXXXX";
     CHECK(mkdtemp(folder) && chmod(folder, 0777) == 0 && chdir(folder) == 0);
-    for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
-        if (strcmp(name, CASES[i].name) && strcmp(name, "all"))
-            continue;
-        pid_t child = fork();
-        if (child == 0) {
-            alarm(40);
-            CASES[i].run();
-            _exit(0);
-        }
-        int outcome = status_of(child);
-        if (outcome)
-            printf("%s failed: status %#x\n", CASES[i].name, outcome);
-        fflush(stdout);
-        status = (status == 2 ? 0 : status) | !!outcome;
-    }
+    int status = run_cases(CASES, sizeof CASES / sizeof *CASES, name, 40);
     unlink("plain");
     unlink("owned");
     unlink("peers");

@@ -422,10 +422,7 @@ static void stacks(void)
     CHECK(is_killed_by(child, SIGSEGV));
 }
 
-static const struct {
-    const char *name;
-    void (*run)(void);
-} CASES[] = {
+static const struct test_case CASES[] = {
     { "joins", joins }, { "shared", shared }, { "made_late", made_late }, { "executions", executions },
     { "waits", waits }, { "ignored", ignored }, { "timers", timers }, { "absolute", absolute }, { "once", once },
     { "stacks", stacks },
@@ -435,23 +432,8 @@ static const struct {
 int main(int count, char **arguments)
 {
     const char *name = count > 1 ? arguments[1] : "";
-    int status = 2;
     program = arguments[0];
     if (!strcmp(name, "child"))
         return 7;
-    for (size_t at = 0; at < sizeof CASES / sizeof *CASES; at++) {
-        if (strcmp(name, CASES[at].name) && strcmp(name, "all"))
-            continue;
-        pid_t child = forked();
-        if (child == 0) {
-            CASES[at].run();
-            _exit(0);
-        }
-        int got = status_of(child);
-        if (got)
-            printf("%s failed (status %#x)\n", CASES[at].name, got);
-        fflush(stdout);
-        status = (status == 2 ? 0 : status) | !!got;
-    }
-    return status;
+    return run_cases(CASES, sizeof CASES / sizeof *CASES, name, 30);
 }

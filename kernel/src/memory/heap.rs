@@ -7,7 +7,7 @@
 
 use core::alloc::{GlobalAlloc, Layout};
 use core::ptr::null_mut;
-use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 
 use quire::limits::FRAME_SIZE;
 use quire_interop::Heap;
@@ -32,6 +32,8 @@ pub struct KernelHeap {
     is_used: AtomicBool,
     /// See [`Self::is_short`].
     is_short: AtomicBool,
+    /// See [`Self::taken`].
+    taken: AtomicU64,
 }
 
 impl KernelHeap {
@@ -39,7 +41,7 @@ impl KernelHeap {
     pub const fn new() -> Self {
         let reserve = [const { AtomicPtr::new(null_mut()) }; SLOTS];
         let (is_used, is_short) = (AtomicBool::new(true), AtomicBool::new(false));
-        Self { heap: Heap::new(), reserve, is_used, is_short }
+        Self { heap: Heap::new(), reserve, is_used, is_short, taken: AtomicU64::new(0) }
     }
 
     /// Quire's heap below.
@@ -62,6 +64,11 @@ impl KernelHeap {
     /// Whether half of the single frames are used.
     pub fn is_short(&self) -> bool {
         self.is_short.load(Ordering::Relaxed)
+    }
+
+    /// How many folios of the reserve were handed out.
+    pub fn taken(&self) -> u64 {
+        self.taken.load(Ordering::Relaxed)
     }
 
     fn note_use(&self) {
@@ -95,6 +102,7 @@ impl KernelHeap {
         let fitting = self.slots().filter(|(_, layout)| layout.size() == order * FRAME_SIZE as usize);
         let mut folios = fitting.map(|(slot, _)| slot.swap(null_mut(), Ordering::Acquire));
         let folio = folios.find(|folio| !folio.is_null()).unwrap_or(null_mut());
+        self.taken.fetch_add(u64::from(!folio.is_null()), Ordering::Relaxed);
         self.note_use();
         folio
     }

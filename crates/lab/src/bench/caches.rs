@@ -11,10 +11,10 @@ use super::memory::Memory;
 const WARM: [&str; 5] = ["4KiB", "4KiB/shuffled", "64KiB", "2MiB-pte", "2MiB-pmd"];
 
 /// What goes for every experiment that uses this.
-pub const NOTE: &str = "`/cold`: 128 MiB of other memory were written right before the call, by every arm. Goals are \
-     about these cases. In the others the caches have what populating left in them: on Linux the last of 1 GiB that \
-     was cleared and written, in the arms of Quire page tables and counts, since they populate memory without \
-     touching its bytes.";
+pub const NOTE: &str = "`/cold`: other memory was written right before the call, by every arm, as much as the \
+     last-level cache holds and at least 128 MiB. Goals are about these cases. In the others the caches have what \
+     populating left in them: on Linux the last of 1 GiB that was cleared and written, in the arms of Quire page tables \
+     and counts, since they populate memory without touching its bytes.";
 
 /// The memories, with caches that hold other memory.
 pub fn cold(memories: impl Iterator<Item = Memory>) -> impl Iterator<Item = Memory> {

@@ -1,12 +1,15 @@
 //! Populated memory as a case: its size, its folios, the order in which they are touched.
 
-use std::mem;
 use std::sync::{Mutex, PoisonError};
 
 use serde_json::{Map, Value, json};
 
-use super::experiment::Case;
+use quire::arch::Caches;
+use rustix::mm::Advice;
+
+use super::experiment::{Case, Skip};
 use super::folio::{Folio, PAGE};
+use super::linux::region::Region;
 use super::runner::Scale;
 
 /// Seed of shuffled touches, the same in every arm and round.
@@ -91,37 +94,51 @@ impl Memory {
     }
 }
 
-/// Memory to fill the processor's caches with.
-pub struct Other(Vec<u64>);
+/// Memory to fill the processor's caches with, which forked children do not get: a timed fork or exit would copy
+/// and free its page tables.
+pub struct Other(Option<Region>);
 
 /// That of the last case, which the kernel need not make again.
-static KEPT: Mutex<Vec<u64>> = Mutex::new(Vec::new());
+static KEPT: Mutex<Option<Region>> = Mutex::new(None);
 
-/// More than the caches of any level hold.
+/// At least so much: a virtual machine may name a smaller cache than it has.
 const OTHER_BYTES: usize = 128 << 20;
+
+/// Bytes of a cache line.
+const LINE: usize = 64;
 
 impl Other {
     /// The memory to fill caches with: none, unless `memory` is to be cold.
-    pub fn for_case(memory: &Memory) -> Self {
+    ///
+    /// # Errors
+    /// [`Skip`] when the kernel refuses it.
+    pub fn for_case(memory: &Memory) -> Result<Self, Skip> {
         if !memory.cold {
-            return Self(Vec::new());
+            return Ok(Self(None));
         }
-        let mut words = mem::take(&mut *KEPT.lock().unwrap_or_else(PoisonError::into_inner));
-        words.resize(OTHER_BYTES / 8, 1);
-        Self(words)
+        if let Some(kept) = KEPT.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            return Ok(Self(Some(kept)));
+        }
+        let refused = |error| Skip::because("no memory to fill the caches with", error);
+        let bytes = (Caches::detect().last as usize).max(OTHER_BYTES);
+        let region = Region::map(bytes).map_err(refused)?;
+        region.advise(Advice::LinuxDontFork).map_err(refused)?;
+        Ok(Self(Some(region)))
     }
 
     /// Evicts everything else from the caches.
     pub fn fill_caches(&mut self) {
+        let Some(region) = &mut self.0 else { return };
         // Written, so that every line is this memory's own and no other copy may stay.
-        self.0.iter_mut().step_by(8).for_each(|word| *word = std::hint::black_box(*word).wrapping_add(1));
+        let lines = region.as_bytes().iter_mut().step_by(LINE);
+        lines.for_each(|byte| *byte = std::hint::black_box(*byte).wrapping_add(1));
     }
 }
 
 impl Drop for Other {
     fn drop(&mut self) {
-        if !self.0.is_empty() {
-            *KEPT.lock().unwrap_or_else(PoisonError::into_inner) = mem::take(&mut self.0);
+        if let Some(region) = self.0.take() {
+            *KEPT.lock().unwrap_or_else(PoisonError::into_inner) = Some(region);
         }
     }
 }

@@ -32,7 +32,7 @@ pub const EXPERIMENT: Experiment = Experiment {
          KiB, the rest by single frames, each kind in random order; `/4KiB`: all by single frames.",
         "Then one page in 16 is dropped, half of these are written again, and one page in 8 is written while a child of \
          `fork` lives. One block of 2 MiB in 32 is spared.",
-        "At the end 128 MiB of other memory are written, so that nothing is in a cache, and the pages of every second \
+        "At the end so much other memory is written that nothing is in a cache, and the pages of every second \
          block of 2 MiB are read: Linux reads a byte of each, Quire's arms its entry in the page table.",
         "`frames_in_sequence` counts pages whose frame follows that of the page before. Linux hands out free frames in the \
          order in which they were freed; Quire takes those of one block together.",

@@ -20,8 +20,8 @@ pub const EXPERIMENT: Experiment = Experiment {
     baseline: &["linux"],
     per: "call",
     notes: &[
-        "Every page is populated; 128 MiB of other memory were written right before the call, by every arm \
-         (`/cold`). The source is aligned to 1 GiB; the target is aligned likewise, \
+        "Every page is populated. `/cold`: other memory was written right before the call, by every arm, as much as \
+         the last-level cache holds and at least 128 MiB. The source is aligned to 1 GiB; the target is aligned likewise, \
          or 2 MiB (`/alike-2MiB`) or 4 KiB (`/alike-4KiB`) beyond that.",
         "The target is a mapping without access rights, which mremap unmaps first.",
         "`2MiB-pmd/alike-4KiB` must split every leaf.",

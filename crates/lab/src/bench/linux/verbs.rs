@@ -50,7 +50,7 @@ impl<S: Clone> Arm<S> for Linux<S> {
         let memory = (self.verb.memory)(case);
         self.chooser.choose(memory.folio)?;
         let population = Population::new(&self.chooser, memory);
-        let other = Other::for_case(&memory);
+        let other = Other::for_case(&memory)?;
         Ok(Box::new(Ready { verb: self.verb, case: case.clone(), population, other }))
     }
 }

@@ -224,7 +224,7 @@ impl<V: Verb> Arm<V::Case> for Ours<V> {
             config: super::with_folios((self.way.choose)(Config::default()), memory.folio)?,
             machine: self.machines.whole(memory.bytes, V::CLEARING, V::cpus(case))?,
             machines: &self.machines,
-            other: Other::for_case(&memory),
+            other: Other::for_case(&memory)?,
             looked_up: None,
         };
         Ok(Box::new(ready))

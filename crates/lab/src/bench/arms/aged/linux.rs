@@ -49,7 +49,7 @@ impl Arm<Aged> for Linux {
         settings.always(&[])?;
         let kept = self.between.take().filter(|region| region.bytes() == case.other_bytes);
         self.between = Some(kept.map_or_else(|| between(case.other_bytes), Ok)?);
-        let (life, other) = (Life::of(case), Other::for_case(&case.memory()));
+        let (life, other) = (Life::of(case), Other::for_case(&case.memory())?);
         Ok(Box::new(Ready { case: *case, settings, life, other, in_sequence: None }))
     }
 }

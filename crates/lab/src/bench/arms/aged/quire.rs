@@ -65,7 +65,7 @@ impl Arm<Aged> for Ours {
             }
         };
         let config = (self.way.choose)(Config { folios: FolioPolicy::FRAMES, ..Config::default() });
-        let (life, other) = (Life::of(case), Other::for_case(&case.memory()));
+        let (life, other) = (Life::of(case), Other::for_case(&case.memory())?);
         Ok(Box::new(Ready { case: *case, machine, config, life, other, in_sequence: None }))
     }
 }

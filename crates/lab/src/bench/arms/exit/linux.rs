@@ -5,7 +5,7 @@ use crate::bench::experiment::{Arm, Prepared, Sample, Skip};
 use crate::bench::linux::child::{Child, moment};
 use crate::bench::linux::populate::FolioChooser;
 use crate::bench::linux::verbs::Population;
-use crate::bench::memory::Memory;
+use crate::bench::memory::{Memory, Other};
 
 #[derive(Default)]
 pub(super) struct Linux {
@@ -25,12 +25,14 @@ impl Arm<Memory> for Linux {
 
     fn setup(&mut self, case: &Memory) -> Result<Box<dyn Prepared + '_>, Skip> {
         self.chooser.choose(case.folio)?;
-        Ok(Box::new(Ready { population: Population::new(&self.chooser, *case) }))
+        let other = Other::for_case(case)?;
+        Ok(Box::new(Ready { population: Population::new(&self.chooser, *case), other }))
     }
 }
 
 struct Ready<'a> {
     population: Population<'a>,
+    other: Other,
 }
 
 impl Prepared for Ready<'_> {
@@ -74,6 +76,8 @@ impl Ready<'_> {
             folios = self.population.check(&region, before)?;
             in_sequence = self.population.verified(&child.name(), &region)?;
         }
+        // The child waits on the same processor.
+        self.other.fill_caches();
         child.tell()?;
         let end = child.end()?;
         let start = child.hear()?;

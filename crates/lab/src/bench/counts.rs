@@ -1,6 +1,7 @@
 //! Tables of exact counts: one line for each case and arm.
 
 use super::row::Row;
+use super::runner::REPEATED;
 use super::table;
 use crate::output::Sheet;
 
@@ -16,7 +17,7 @@ pub fn per_gib(rows: &[Row]) -> String {
     let counted =
         |name: &&str| rows.iter().any(|row| row.counters.get(*name).is_some_and(|count| *count > 0));
     let all = table::distinct(rows.iter().flat_map(|row| row.counters.keys().map(String::as_str)));
-    let apart = |name: &&str| !STEPPED.contains(name);
+    let apart = |name: &&str| !STEPPED.contains(name) && *name != REPEATED;
     let names: Vec<&str> = all.into_iter().filter(apart).filter(counted).collect();
     let mut header = vec!["case".to_owned(), "arm".to_owned()];
     header.extend(names.iter().map(|name| (*name).to_owned()));
@@ -31,7 +32,7 @@ pub fn per_gib(rows: &[Row]) -> String {
         }));
         text.add_row(cells);
     }
-    let says = "counts of one repetition, for each GiB (empty: this arm does not count it; `locks`, of every \
+    let says = "counts of one repetition, the largest of all, for each GiB (empty: this arm does not count it; `locks`, of every \
      kind, come from a repetition of their own on a platform that counts them)";
     match by_instructions(&rows) {
         Some(stepped) => format!("{says}\n{text}\n{stepped}"),
@@ -60,7 +61,7 @@ fn by_instructions(rows: &[&Row]) -> Option<String> {
 /// The counts of pools of huge pages in one `work`.
 pub fn of_pools(rows: &[Row], work: &str) -> String {
     // The case names the size of the pool.
-    let counted = |name: &String| name != "pages";
+    let counted = |name: &String| name != "pages" && name != REPEATED;
     let rows: Vec<&Row> = rows
         .iter()
         .filter(|row| row.metric == "time" && row.skipped.is_none() && row.counters.keys().any(counted))
@@ -77,5 +78,5 @@ pub fn of_pools(rows: &[Row], work: &str) -> String {
             .extend(names.iter().map(|name| row.counters.get(*name).map(u64::to_string).unwrap_or_default()));
         text.add_row(cells);
     }
-    format!("counted in one {work}\n{text}")
+    format!("counted in one {work}, the largest of all\n{text}")
 }

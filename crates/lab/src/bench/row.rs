@@ -26,7 +26,7 @@ pub struct Row {
     /// Their median, or the largest where that counts ([`is_worst`](super::metric::is_worst)); `null` when
     /// skipped.
     pub median: Option<f64>,
-    /// Exact counts of the last repetition.
+    /// Exact counts: of each the largest of a repetition.
     pub counters: Counters,
     /// The parameters of the case and of the run.
     pub params: Map<String, Value>,

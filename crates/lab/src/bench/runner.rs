@@ -56,6 +56,9 @@ impl Cases {
     }
 }
 
+/// The counter of measured repetitions that gave up once; it is there if there was one.
+pub const REPEATED: &str = "repeated";
+
 /// What all experiments of one run share.
 pub struct Runner {
     /// Smoke or full.
@@ -78,6 +81,8 @@ struct Track<'a> {
     arm: &'static str,
     state: Result<Box<dyn Prepared + 'a>, Skip>,
     samples: Vec<Sample>,
+    /// Repetitions that gave up and had a second try.
+    repeated: u64,
 }
 
 impl Runner {
@@ -133,7 +138,12 @@ impl Runner {
             let mut tracks: Vec<Track<'_>> = Vec::new();
             for arm in arms.iter_mut() {
                 progress.show(&case.name, arm.name());
-                tracks.push(Track { arm: arm.name(), state: arm.setup(&case.spec), samples: Vec::new() });
+                tracks.push(Track {
+                    arm: arm.name(),
+                    state: arm.setup(&case.spec),
+                    samples: Vec::new(),
+                    repeated: 0,
+                });
             }
             let mut checksum = None;
             for round in 0..rounds {
@@ -178,14 +188,28 @@ impl Runner {
         match &track.state {
             Err(Skip(reason)) => rows.push(row(TIME, Vec::new(), Counters::new(), Some(reason.clone()))),
             Ok(_) => {
+                let counters = track.counters();
                 let last = track.samples.last();
-                let counters = last.map(|sample| sample.counters.clone()).unwrap_or_default();
                 for (at, (metric, _)) in last.iter().flat_map(|sample| sample.metrics.iter().enumerate()) {
                     let samples = track.samples.iter().map(|sample| sample.metrics[at].1).collect();
                     rows.push(row(*metric, samples, counters.clone(), None));
                 }
             }
         }
+    }
+}
+
+impl Track<'_> {
+    /// The largest count of a repetition, for each counter: no repetition hides behind another one.
+    fn counters(&self) -> Counters {
+        let mut largest = Counters::new();
+        for (name, count) in self.samples.iter().flat_map(|sample| &sample.counters) {
+            largest.entry(name.clone()).and_modify(|known| *known = (*known).max(*count)).or_insert(*count);
+        }
+        if self.repeated > 0 {
+            largest.insert(REPEATED.to_owned(), self.repeated);
+        }
+        largest
     }
 }
 
@@ -199,7 +223,13 @@ fn step(
     checksum: &mut Option<(&'static str, u64)>,
 ) -> Result<()> {
     let Ok(prepared) = &mut track.state else { return Ok(()) };
-    let sample = match prepared.run().or_else(|_| prepared.run()) {
+    let mut again = false;
+    let tried = prepared.run().or_else(|_| {
+        again = true;
+        prepared.run()
+    });
+    track.repeated += u64::from(again && !warmup);
+    let sample = match tried {
         Ok(sample) => sample,
         Err(skip) => {
             track.samples.clear();

@@ -4,6 +4,7 @@ use std::fmt::Write;
 
 use super::experiment::{Experiment, Measured, TIME};
 use super::row::Row;
+use super::runner::REPEATED;
 use super::stats::Summary;
 use crate::output::{Sheet, duration};
 
@@ -28,6 +29,9 @@ pub fn render(experiment: &Experiment, measured: &Measured) -> String {
     }
     for (arm, reason, cases) in skipped(rows) {
         let _ = writeln!(text, "skipped: {arm} at {}: {reason}", cases.join(", "));
+    }
+    for (arm, case, count) in repeated(rows) {
+        let _ = writeln!(text, "repeated: {arm} at {case}: {count} repetitions gave up and had a second try");
     }
     if rows.iter().any(|row| row.params.get("oversubscribed").is_some_and(|value| value == true)) {
         let _ = writeln!(
@@ -158,6 +162,12 @@ pub fn skipped(rows: &[Row]) -> Vec<(&str, &str, Vec<&str>)> {
         }
     }
     groups
+}
+
+/// Arm, case and number of the repetitions that gave up once.
+fn repeated(rows: &[Row]) -> impl Iterator<Item = (&str, &str, u64)> {
+    let times = rows.iter().filter(|row| row.metric == TIME.name);
+    times.filter_map(|row| Some((row.arm.as_str(), row.case.as_str(), *row.counters.get(REPEATED)?)))
 }
 
 #[cfg(test)]

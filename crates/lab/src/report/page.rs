@@ -10,6 +10,7 @@ use serde_json::Value;
 use super::judge::{self, Case, Measured, Run, Verdict};
 use super::results::{Launch, Results, Series};
 use crate::bench::experiment::{Experiment, TIME};
+use crate::bench::experiments;
 use crate::bench::goal::{Bound, Goal, Over};
 use crate::bench::table::{distinct, quantity};
 use crate::output::quoted;
@@ -30,6 +31,7 @@ pub fn text(all: &[Results], notes: &Path) -> Result<String> {
     page += &slower(&measured);
     page += "\n## What was measured where?\n\n";
     page += &runs(&measured);
+    page += &not_measured(&measured);
     page += "\n## Which figures were to be reached?\n\n";
     page += &goals(&measured);
     let mut last = "";
@@ -192,14 +194,21 @@ fn runs(measured: &[Measured<'_>]) -> String {
     table.0
 }
 
+/// The experiments of which no run is kept; empty if there is none.
+fn not_measured(measured: &[Measured<'_>]) -> String {
+    let is_kept = |name: &str| measured.iter().any(|one| one.experiment.name == name);
+    let missing = experiments::ALL.iter().filter(|experiment| !is_kept(experiment.name));
+    let names: Vec<String> = missing.map(|experiment| format!("`{}`", experiment.name)).collect();
+    if names.is_empty() {
+        return String::new();
+    }
+    format!("\n{}\n", wrapped(&names.join(", "), "No run is kept of: "))
+}
+
 fn of_run(run: Run<'_>) -> [String; 12] {
     let header = &run.results.header;
     let word = |name: &str| header.machine.get(name).and_then(Value::as_str).unwrap_or("unknown").to_owned();
     let number = |name: &str| header.machine.get(name).and_then(Value::as_f64).unwrap_or(0.0);
-    let features = header.machine.get("features").and_then(Value::as_array);
-    let features: Vec<&str> = features.into_iter().flatten().filter_map(Value::as_str).collect();
-    let processor =
-        if features.is_empty() { word("cpu") } else { format!("{} ({})", word("cpu"), features.join(", ")) };
     let loads: Vec<f64> = header.launches.iter().filter_map(|launch| launch.load).collect();
     let load =
         match (loads.iter().copied().min_by(f64::total_cmp), loads.iter().copied().max_by(f64::total_cmp)) {
@@ -218,7 +227,7 @@ fn of_run(run: Run<'_>) -> [String; 12] {
     [
         run.number.to_string(),
         header.experiment.clone(),
-        processor,
+        format!("{}{}", judge::processor(run.results), model(&header.machine)),
         format!("{}, {} GiB", number("cpus"), number("memory_gib")),
         word("kernel"),
         commits.join(", "),
@@ -229,6 +238,23 @@ fn of_run(run: Run<'_>) -> [String; 12] {
         quiet,
         remarks.join("; "),
     ]
+}
+
+/// Family and model of the processor, and what the kernel does for each page; empty where it is not known.
+fn model(machine: &Value) -> String {
+    let number = |name: &str| machine.get(name).and_then(Value::as_u64);
+    let holds = |name: &str| machine.get(name).and_then(Value::as_bool);
+    let mut text = match (number("family"), number("model")) {
+        (Some(family), Some(model)) => format!(", family {family}, model {model}"),
+        _ => String::new(),
+    };
+    for (name, said) in [("init_on_alloc", "init_on_alloc"), ("memory_cgroup", "in a memory cgroup")] {
+        if let Some(held) = holds(name) {
+            text.push_str(if held { ", " } else { ", no " });
+            text.push_str(said);
+        }
+    }
+    text
 }
 
 fn goals(measured: &[Measured<'_>]) -> String {

@@ -67,7 +67,7 @@ pub struct Series {
     pub better: Better,
     /// The number of each launch that has it, from 0, and the summary of its samples.
     pub launches: Vec<(usize, Spread)>,
-    /// Exact counts of the last repetition of the last launch.
+    /// Exact counts: of each the largest of a repetition, in all launches.
     #[serde(default, skip_serializing_if = "Counters::is_empty")]
     pub counters: Counters,
     /// Why there are no samples.
@@ -111,13 +111,20 @@ pub struct Results {
 /// Adds one launch to the files in `folder`; returns the files that were written.
 ///
 /// # Errors
-/// Figures of a smoke run or of a build without optimisation, and files that cannot be read or written.
+/// Figures of a smoke run, of a build without optimisation or of sources that no commit has, a launch in which no arm
+/// ran, and files that cannot be read or written.
 pub fn keep(rows: &[Row], folder: &Path, remark: Option<&str>) -> Result<Vec<PathBuf>> {
     if rows.iter().any(|row| row.params.get("smoke").is_some_and(|smoke| smoke == true)) {
         bail!("a smoke run says nothing about speed: run `quire bench` without --smoke");
     }
     if rows.iter().any(|row| row.machine.get("opt_level").is_none_or(|level| level != "3")) {
         bail!("these figures are of a build without --release, and are not to be compared with others");
+    }
+    if let Some(row) = rows.iter().find(|row| row.commit.ends_with("-dirty")) {
+        bail!(
+            "these figures are of sources that differ from commit {}: commit, build and measure again",
+            row.commit
+        );
     }
     let mut written = Vec::new();
     let mut rest = rows;
@@ -154,6 +161,10 @@ fn lasting(machine: &Value) -> Value {
 
 /// Adds the rows of one launch of one experiment; `first` is one of them.
 fn keep_one(first: &Row, rows: &[Row], folder: &Path, remark: Option<&str>) -> Result<PathBuf> {
+    if rows.iter().all(|row| row.samples.is_empty()) {
+        let reason = first.skipped.as_deref().unwrap_or("no samples");
+        bail!("no arm of {} ran: {reason}", first.experiment);
+    }
     let machine = lasting(&first.machine);
     let now = |name: &str| first.machine.get(name)?.as_f64();
     let (load, tsc_hertz) = (now("load_at_start"), now("tsc_hertz"));
@@ -218,7 +229,6 @@ impl Results {
         // Left out: values over time, which have their own table.
         let counters =
             row.counters.iter().filter(|(name, _)| row.metric == TIME.name && !name.contains("_at_"));
-        let counters = counters.map(|(name, count)| (name.clone(), *count)).collect();
         let same = |series: &&mut Series| {
             (&series.case, &series.arm, &series.metric) == (&row.case, &row.arm, &row.metric)
         };
@@ -239,7 +249,10 @@ impl Results {
                 &mut self.series[last]
             }
         };
-        series.counters = counters;
+        for (name, count) in counters {
+            let known = series.counters.entry(name.clone()).or_insert(*count);
+            *known = (*known).max(*count);
+        }
         series.skipped.clone_from(&row.skipped);
         series.launches.extend(Spread::of(&row.samples).map(|spread| (launch, spread.rounded())));
     }

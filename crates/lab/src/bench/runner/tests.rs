@@ -3,7 +3,7 @@ use std::rc::Rc;
 
 use serde_json::Map;
 
-use super::{Runner, Scale, order};
+use super::{REPEATED, Runner, Scale, order};
 use crate::bench::experiment::{Arm, Case, Experiment, Measured, Prepared, Sample, Skip};
 
 const FEW: Scale = Scale { smoke: true, warmups: 1, rounds: 3 };
@@ -24,12 +24,45 @@ const QUESTION: Experiment = Experiment {
     appendix: None,
 };
 
-/// Writes its name down whenever it runs, and gives up in the run `until`.
+/// Writes its name down whenever it runs, and gives up from the run `until` on.
 struct Noting {
     name: &'static str,
     log: Rc<RefCell<Vec<&'static str>>>,
     checksum: u64,
     until: usize,
+}
+
+/// Counts 3, 2, 1 in its measured rounds, and gives up once in the second of them.
+struct Falling;
+
+struct ReadyToFall {
+    left: u64,
+    tries: u64,
+}
+
+impl Arm<()> for Falling {
+    fn name(&self) -> &'static str {
+        "falling"
+    }
+
+    fn about(&self) -> &'static str {
+        ""
+    }
+
+    fn setup(&mut self, (): &()) -> Result<Box<dyn Prepared + '_>, Skip> {
+        Ok(Box::new(ReadyToFall { left: 5, tries: 0 }))
+    }
+}
+
+impl Prepared for ReadyToFall {
+    fn run(&mut self) -> Result<Sample, Skip> {
+        self.tries += 1;
+        if self.tries == 3 {
+            return Err(Skip("not now".to_owned()));
+        }
+        self.left -= 1;
+        Ok(Sample::new(1.0, 1).count("left", self.left))
+    }
 }
 
 struct Ready<'a>(&'a Noting, usize);
@@ -126,6 +159,14 @@ fn an_arm_that_gives_up_is_kept_with_its_reason_and_without_samples() {
     let first = rows.iter().find(|row| row.arm == "first").unwrap();
     assert_eq!((first.samples.len(), first.median, first.skipped.as_deref()), (0, None, Some("enough")));
     assert_eq!(rows.iter().find(|row| row.arm == "second").unwrap().samples.len(), 3);
+}
+
+#[test]
+fn the_largest_count_of_a_repetition_is_kept_and_second_tries_are_counted() {
+    let cases = [Case { name: "case".to_owned(), params: Map::new(), spec: () }];
+    let mut arms: [Box<dyn Arm<()>>; 1] = [Box::new(Falling)];
+    let rows = Runner::new(FEW, 7).measure(&QUESTION, &cases, &mut arms).unwrap().rows;
+    assert_eq!((rows[0].counters["left"], rows[0].counters[REPEATED]), (3, 1));
 }
 
 #[test]

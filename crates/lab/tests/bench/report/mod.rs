@@ -63,12 +63,32 @@ fn figures_that_say_nothing_are_refused() {
     let mut smoke = row("unmap", "4KiB", "quire", "time", &[1.0]);
     smoke.params.insert("smoke".to_owned(), json!(true));
     let quick = Row { machine: json!({ "opt_level": "1" }), ..row("unmap", "4KiB", "quire", "time", &[1.0]) };
-    for row in [smoke, quick] {
+    let dirty = Row { commit: "0123-dirty".to_owned(), ..row("unmap", "4KiB", "quire", "time", &[1.0]) };
+    for row in [smoke, quick, dirty] {
         assert!(keep(&[row], folder.path(), None).is_err());
     }
     keep(&[row("unmap", "4KiB", "quire", "time", &[1.0])], folder.path(), None).unwrap();
     let other = Row { code: "other".to_owned(), ..row("unmap", "4KiB", "quire", "time", &[1.0]) };
     assert!(keep(&[other], folder.path(), None).is_err(), "one commit has one code");
+}
+
+#[test]
+fn a_launch_in_which_no_arm_ran_is_refused_with_the_reason() {
+    let folder = tempfile::tempdir().unwrap();
+    let rows = ["quire", "linux"].map(|arm| row("khugepaged", "gcc", arm, "time", &[]));
+    let error = keep(&rows, folder.path(), None).unwrap_err().to_string();
+    assert_eq!(error, "no arm of khugepaged ran: a reason");
+    assert!(load(folder.path()).unwrap().is_empty());
+}
+
+#[test]
+fn the_largest_count_of_all_launches_is_kept() {
+    let launch = |count| {
+        let row = row("unmap", "4KiB", "quire", "time", &[1.0]);
+        vec![Row { counters: Counters::from([("ipis".to_owned(), count)]), ..row }]
+    };
+    let all = kept(&[launch(3), launch(1)]);
+    assert_eq!(all[0].series[0].counters["ipis"], 3);
 }
 
 #[test]

@@ -51,6 +51,14 @@ fn what_is_reached_stands_in_the_list_of_goals_alone() {
 }
 
 #[test]
+fn experiments_without_a_kept_run_are_named() {
+    let page = page(1e3);
+    let (_, rest) = page.split_once("No run is kept of:").unwrap();
+    let (named, _) = rest.split_once("\n\n").unwrap();
+    assert!(named.contains("`fault`") && !named.contains("`unmap`"), "{named}");
+}
+
+#[test]
 fn each_row_says_whether_its_code_is_that_of_today() {
     let experiment = lab::bench::experiments::unmap::EXPERIMENT;
     let now = lab::bench::code::hash(experiment.code);

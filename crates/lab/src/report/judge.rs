@@ -64,7 +64,7 @@ pub fn newest(all: &[Results]) -> Vec<Measured<'_>> {
         let mut runs: Vec<&Results> =
             all.iter().filter(|results| results.header.experiment == experiment.name).collect();
         runs.sort_by_key(|results| (&results.header.taken, since(experiment, results) == "same"));
-        let mut machines: Vec<&str> = runs.iter().map(|results| processor(results)).collect();
+        let mut machines: Vec<String> = runs.iter().map(|results| processor(results)).collect();
         machines.sort_unstable();
         machines.dedup();
         for machine in machines {
@@ -102,9 +102,13 @@ fn numbered(cases: &mut [Case<'_>], last: usize) -> usize {
     last + runs.len()
 }
 
-/// The name of the processor.
-pub fn processor(results: &Results) -> &str {
-    results.header.machine.get("cpu").and_then(serde_json::Value::as_str).unwrap_or("unknown")
+/// The name of the processor and its features: some processors have a name in common.
+pub fn processor(results: &Results) -> String {
+    let machine = &results.header.machine;
+    let name = machine.get("cpu").and_then(serde_json::Value::as_str).unwrap_or("unknown");
+    let features = machine.get("features").and_then(serde_json::Value::as_array);
+    let features: Vec<&str> = features.into_iter().flatten().filter_map(serde_json::Value::as_str).collect();
+    if features.is_empty() { name.to_owned() } else { format!("{name} ({})", features.join(", ")) }
 }
 
 /// Whether the measured code is today's.

@@ -56,8 +56,11 @@ pub fn describe() -> Value {
     let model = cpu.as_ref().and_then(|cpu| cpu.model_name(0).map(str::to_owned));
     let virtual_machine =
         cpu.as_ref().and_then(|cpu| cpu.flags(0).map(|flags| flags.contains(&"hypervisor")));
+    let number = |name| cpu.as_ref()?.get_field(0, name)?.parse::<u64>().ok();
     json!({
         "cpu": model,
+        "family": number("cpu family"),
+        "model": number("model"),
         "features": features(cpu.as_ref()),
         "cpus": threads::allowed_cpus().len(),
         "virtual": virtual_machine,
@@ -69,6 +72,8 @@ pub fn describe() -> Value {
         "load_at_start": load,
         "mitigations": mitigations(),
         "thp": transparent_huge_pages(),
+        "init_on_alloc": clears_what_it_allocates(),
+        "memory_cgroup": is_in_memory_cgroup(),
     })
 }
 
@@ -89,6 +94,28 @@ fn mitigations() -> Map<String, Value> {
         Some((entry.file_name().into_string().ok()?, json!(text)))
     };
     all.filter_map(of).collect()
+}
+
+/// Whether the kernel clears every page that it allocates, also where nothing asks for that (`init_on_alloc`).
+fn clears_what_it_allocates() -> Option<bool> {
+    let asked =
+        procfs::cmdline().ok()?.iter().rev().find_map(|word| match word.strip_prefix("init_on_alloc=")? {
+            "1" | "on" | "y" => Some(true),
+            _ => Some(false),
+        });
+    asked.or_else(|| {
+        let config = procfs::kernel_config().ok()?;
+        Some(config.get("CONFIG_INIT_ON_ALLOC_DEFAULT_ON") == Some(&procfs::ConfigSetting::Yes))
+    })
+}
+
+/// Whether the kernel charges this process' memory to a cgroup other than the root, which costs each page time.
+fn is_in_memory_cgroup() -> Option<bool> {
+    let groups = procfs::process::Process::myself().and_then(|process| process.cgroups()).ok()?;
+    // Of version 1, else of version 2, which names no controllers.
+    let first = groups.0.iter().find(|group| group.controllers.iter().any(|name| name == "memory"));
+    let found = first.or_else(|| groups.0.iter().find(|group| group.controllers.is_empty()))?;
+    Some(found.pathname != "/")
 }
 
 fn transparent_huge_pages() -> Value {

@@ -2,7 +2,8 @@
 
 use lab::bench::goal::{Bound, Goal, Over};
 use lab::bench::row::Row;
-use lab::report::judge::{newest, slower, verdicts};
+use lab::report::judge::{newest, processor, slower, verdicts};
+use serde_json::json;
 
 use super::{kept, row};
 
@@ -57,6 +58,20 @@ fn a_case_is_taken_from_the_newest_run_that_has_it() {
         (measured[0].cases[case].name, measured[0].cases[case].run.results.header.commit.as_str())
     };
     assert_eq!([from(0), from(1)], [("4KiB", "newer"), ("8KiB", "0123456789ab")]);
+}
+
+#[test]
+fn processors_of_one_name_and_other_features_are_apart() {
+    let run = |commit: &str, features: &[&str]| {
+        let row = row("unmap", "4KiB", "quire", "time", &[1.0]);
+        let mut machine = row.machine.clone();
+        machine["features"] = json!(features);
+        vec![Row { commit: commit.to_owned(), machine, ..row }]
+    };
+    let all = kept(&[run("1111", &["avx2"]), run("2222", &["avx2", "avx512f"])]);
+    let measured = newest(&all);
+    let names: Vec<String> = measured.iter().map(|one| processor(one.cases[0].run.results)).collect();
+    assert_eq!(names, ["A CPU (avx2)", "A CPU (avx2, avx512f)"]);
 }
 
 #[test]

@@ -58,8 +58,13 @@ pub const EXPERIMENT: Experiment = Experiment {
         .over(BestOf(&["per-frame"])),
         Goal::new("the same in stages: at most 1.3 of one step", "quire", &["staged"], AtMost(1.3))
             .over(BestOf(&["quire-direct"])),
-        Goal::new("the same in stages: no step over 100 us", "quire", &["staged"], AtMost(1e5))
-            .metric("step"),
+        Goal::new(
+            "the same in stages: the longest step takes at most 100 us (median of the repetitions)",
+            "quire",
+            &["staged"],
+            AtMost(1e5),
+        )
+        .metric("step"),
         Goal::new(
             "a CPU that touches the page waits at most 50 us",
             "quire",

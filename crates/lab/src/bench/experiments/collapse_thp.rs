@@ -29,7 +29,8 @@ pub const EXPERIMENT: Experiment = Experiment {
          a page that moves waits until 64 are moved.",
         "No thread touches the memory meanwhile. On Quire a thread could read and store while pages are copied; on \
          Linux it would wait.",
-        "The largest samples show folios that the host of a virtual machine had not brought in yet.",
+        "On Linux as much memory is populated and freed right before the call, so that the host of a virtual machine has \
+         brought in what the new folios take. A sample far above the others shows that it had taken some back.",
     ],
     own: &["quire"],
     apart: &[],

@@ -21,7 +21,8 @@ pub const EXPERIMENT: Experiment = Experiment {
     notes: &[
         "Cases without a modifier write one byte to each 4 KiB page in address order: one fault per folio. \
          `/populate` populates the whole range by one call (MADV_POPULATE_WRITE).",
-        "`clear` is the time to clear the same bytes; `rest` is `time` minus `clear`.",
+        "`clear` is the time to clear as many bytes, as this arm clears them, right before and with nothing in between; \
+         `rest` is `time` minus `clear`, in every arm.",
         "The memory was populated and freed once before, so that the host of a virtual machine has brought \
          it in.",
     ],

@@ -3,7 +3,7 @@
 mod linux;
 mod quire;
 
-use crate::bench::experiment::Arm;
+use crate::bench::experiment::{Arm, Better, Metric};
 use crate::bench::folio::Folio;
 
 /// Populate `bytes` of fresh anonymous memory with folios like `folio`.
@@ -16,6 +16,9 @@ pub struct Fault {
     /// How it is populated.
     pub populate: Populate,
 }
+
+/// Nanoseconds of the same work where nothing is cleared.
+pub const UNCLEARED: Metric = Metric { name: "without-clearing", unit: "ns", better: Better::Lower };
 
 /// How memory is populated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -210,15 +210,15 @@ struct Pass {
     zeroes: u64,
     stretches: Vec<Between>,
     points: u64,
+    /// The longest wait of a busy thread; 0 without one.
+    others_waited: f64,
 }
 
 impl Prepared for Ready<'_> {
     fn run(&mut self) -> Result<Sample, Skip> {
         if self.case.loaded {
-            let busy = Busy::on(&self.processors[..self.case.threads]);
             let pass = self.pass(Points::Shared)?;
-            let waited = busy.waited();
-            return Ok(self.case.sample(pass.nanoseconds, pass.zeroes)?.metric(WAITED, waited));
+            return Ok(self.case.sample(pass.nanoseconds, pass.zeroes)?.metric(WAITED, pass.others_waited));
         }
         let pass = self.pass(Points::Idle)?;
         // Reading the clock at each point would be most of the time where points are close together.
@@ -263,10 +263,13 @@ impl Ready<'_> {
             let before = scheduled.passed();
             let mm = manager.new_mm().map_err(|error| said(&error))?;
             ours::map_from(&mm, case.total(), self.pool)?;
+            // Started last, since it would wait for what is set up, too.
+            let busy = case.loaded.then(|| Busy::on(&self.processors[..case.threads]));
             let meeting = Meeting::of(case.threads);
             let spans = machine.spawn_pinned_cpus(case.threads, self.processors, |cpu| {
                 lock(case, &scheduled, &mm, cpu, &meeting)
             });
+            let others_waited = busy.map_or(0.0, |busy| busy.waited());
             let spans = spans.into_iter().collect::<Result<Vec<_>, Skip>>()?;
             // Read before any other code passes a point.
             let (stretches, points) = (scheduled.stretches(), scheduled.passed() - before);
@@ -277,7 +280,7 @@ impl Ready<'_> {
             mm.switch_out();
             mm.exit();
             let nanoseconds = busy::length(&spans);
-            Ok(Pass { nanoseconds, zeroes, stretches, points })
+            Ok(Pass { nanoseconds, zeroes, stretches, points, others_waited })
         })
     }
 }

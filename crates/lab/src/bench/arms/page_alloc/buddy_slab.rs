@@ -6,7 +6,7 @@ use buddy_slab_allocator::BuddyAllocator;
 use spin::mutex::SpinMutex;
 
 use super::case::{Frames, PageAlloc};
-use super::peer::prepare;
+use super::peer::{self, prepare};
 use crate::bench::experiment::{Arm, Prepared, Skip};
 use crate::bench::folio::PAGE;
 use crate::bench::linux::region::Region;
@@ -46,8 +46,7 @@ impl Arm<PageAlloc> for BuddySlab {
 
 impl Managed {
     fn new(frames: usize) -> Result<Self, Skip> {
-        let mut memory = Region::map(frames * PAGE)
-            .map_err(|error| Skip::because("cannot map memory for the allocator", error))?;
+        let mut memory = peer::memory(frames * PAGE)?;
         let mut buddy = BuddyAllocator::<PAGE>::new();
         // SAFETY: C1: the memory is mapped, zero, aligned to 2 MiB and reached by this value alone; `Managed`
         // drops it after the allocator, and the loops name frames by address and never dereference them.

@@ -15,6 +15,7 @@ use hosted::Pinned;
 
 use super::case::{Frames, PageAlloc};
 use super::loops::prepare;
+use super::peer;
 use crate::bench::experiment::{Arm, Prepared, Skip};
 use crate::bench::folio::PAGE;
 use crate::bench::linux::region::Region;
@@ -96,8 +97,7 @@ struct Managed {
 impl Managed {
     fn new(frames: usize) -> Result<Self, Skip> {
         let bytes = frames * PAGE;
-        let mut memory = Region::map(bytes)
-            .map_err(|error| Skip::because("cannot map memory for the allocator", error))?;
+        let mut memory = peer::memory(bytes)?;
         let base = memory.as_bytes().as_mut_ptr().expose_provenance();
         let allocator = Cached::new(BASE, SummaryBuddyAllocator::new(BASE));
         // SAFETY: C1: the memory is mapped, zero, aligned to 2 MiB and reached by this value alone; `Managed`

@@ -1,10 +1,21 @@
 //! What an allocator of another crate pays in a kernel besides its own work: preemption is off during each call.
 
 use hosted::Pinned;
+use rustix::mm::Advice;
 
 use super::case::{Frames, PageAlloc};
 use super::loops;
 use crate::bench::experiment::{Prepared, Skip};
+use crate::bench::linux::region::Region;
+
+/// Memory for an allocator to manage. In huge pages of the host, as the memory of Quire's machine is: a kernel reaches all
+/// of it through such.
+pub(super) fn memory(bytes: usize) -> Result<Region, Skip> {
+    let refused = |error| Skip::because("cannot map memory for the allocator", error);
+    let region = Region::map(bytes).map_err(refused)?;
+    region.advise(Advice::LinuxHugepage).map_err(refused)?;
+    Ok(region)
+}
 
 struct Peer<F>(F);
 

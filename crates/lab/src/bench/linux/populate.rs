@@ -82,7 +82,7 @@ impl FolioChooser {
         }
         let got = self.allocated(folio).saturating_sub(before);
         // The caller may try once more.
-        enough(got, wanted, folio).inspect_err(|_| compact())?;
+        enough(got, wanted, folio, "were allocated with").inspect_err(|_| compact())?;
         Ok(got)
     }
 }
@@ -96,7 +96,8 @@ pub fn verify(process: &str, region: &Region, folio: Folio) -> Result<(), Skip> 
     let wanted = (region.bytes() / folio.bytes()) as u64;
     if folio.order > 0 {
         let folios = census::folios(process, region)?;
-        enough(folios.get(&(1 << folio.order)).copied().unwrap_or(0), wanted, folio)?;
+        let found = folios.get(&(1 << folio.order)).copied().unwrap_or(0);
+        enough(found, wanted, folio, "have, by their descriptors,")?;
     }
     let (pmd_mapped, whole) = census::pmd_mapped(process, region)?;
     if !whole {
@@ -109,11 +110,12 @@ pub fn verify(process: &str, region: &Region, folio: Folio) -> Result<(), Skip> 
     Ok(())
 }
 
-fn enough(got: u64, wanted: u64, folio: Folio) -> Result<(), Skip> {
+/// `how` they got their size: faults and later splits have different causes.
+fn enough(got: u64, wanted: u64, folio: Folio, how: &str) -> Result<(), Skip> {
     if (got as f64) < wanted as f64 * WANTED_SHARE {
         let kib = folio.bytes() / 1024;
         return Err(Skip(format!(
-            "only {got} of {wanted} folios got {kib} KiB: free or compact memory (/proc/sys/vm/compact_memory)"
+            "only {got} of {wanted} folios {how} {kib} KiB: free or compact memory (/proc/sys/vm/compact_memory)"
         )));
     }
     Ok(())

@@ -94,12 +94,13 @@ impl Memory {
     }
 }
 
-/// Memory to fill the processor's caches with, which forked children do not get: a timed fork or exit would copy
-/// and free its page tables.
-pub struct Other(Option<Region>);
+/// How much other memory fills the processor's caches before a verb; none where they are left alone.
+pub struct Other {
+    bytes: usize,
+}
 
-/// That of the last case, which the kernel need not make again.
-static KEPT: Mutex<Option<Region>> = Mutex::new(None);
+/// The other memory, of all cases. Forked children do not get it: a timed fork or exit would copy and free its page tables.
+static OTHER: Mutex<Option<Region>> = Mutex::new(None);
 
 /// At least so much: a virtual machine may name a smaller cache than it has.
 const OTHER_BYTES: usize = 128 << 20;
@@ -108,38 +109,33 @@ const OTHER_BYTES: usize = 128 << 20;
 const LINE: usize = 64;
 
 impl Other {
-    /// The memory to fill caches with: none, unless `memory` is to be cold.
+    /// For a case with `memory`.
     ///
     /// # Errors
-    /// [`Skip`] when the kernel refuses it.
+    /// [`Skip`] when the kernel refuses the memory.
     pub fn for_case(memory: &Memory) -> Result<Self, Skip> {
         if !memory.cold {
-            return Ok(Self(None));
+            return Ok(Self { bytes: 0 });
         }
-        if let Some(kept) = KEPT.lock().unwrap_or_else(PoisonError::into_inner).take() {
-            return Ok(Self(Some(kept)));
+        // Not more than the case itself has: a small run only shows that it works.
+        let bytes = (Caches::detect().last as usize).max(OTHER_BYTES).min(memory.bytes);
+        let mut other = OTHER.lock().unwrap_or_else(PoisonError::into_inner);
+        if other.as_ref().is_none_or(|region| region.bytes() < bytes) {
+            let refused = |error| Skip::because("no memory to fill the caches with", error);
+            let region = Region::map(bytes).map_err(refused)?;
+            region.advise(Advice::LinuxDontFork).map_err(refused)?;
+            *other = Some(region);
         }
-        let refused = |error| Skip::because("no memory to fill the caches with", error);
-        let bytes = (Caches::detect().last as usize).max(OTHER_BYTES);
-        let region = Region::map(bytes).map_err(refused)?;
-        region.advise(Advice::LinuxDontFork).map_err(refused)?;
-        Ok(Self(Some(region)))
+        Ok(Self { bytes })
     }
 
     /// Evicts everything else from the caches.
-    pub fn fill_caches(&mut self) {
-        let Some(region) = &mut self.0 else { return };
+    pub fn fill_caches(&self) {
+        let mut other = OTHER.lock().unwrap_or_else(PoisonError::into_inner);
+        let bytes = other.as_mut().map_or_else(Default::default, Region::as_bytes);
         // Written, so that every line is this memory's own and no other copy may stay.
-        let lines = region.as_bytes().iter_mut().step_by(LINE);
+        let lines = bytes.iter_mut().take(self.bytes).step_by(LINE);
         lines.for_each(|byte| *byte = std::hint::black_box(*byte).wrapping_add(1));
-    }
-}
-
-impl Drop for Other {
-    fn drop(&mut self) {
-        if let Some(region) = self.0.take() {
-            *KEPT.lock().unwrap_or_else(PoisonError::into_inner) = Some(region);
-        }
     }
 }
 

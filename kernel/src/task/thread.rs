@@ -235,10 +235,11 @@ impl Task {
         FsBase::write(x86_64::VirtAddr::new(base.0));
     }
 
-    /// The task ends as soon as it would return to its program. It is woken if it sleeps.
+    /// The task ends as soon as it would return to its program. It is woken if it sleeps, and interrupted if its program
+    /// runs.
     pub fn kill(self: &Arc<Self>) {
         self.attention.fetch_or(DYING, Ordering::SeqCst);
-        super::sched::wake(self);
+        super::sched::interrupt(self);
     }
 
     /// Whether the task ends instead of returning to its program.
@@ -253,10 +254,10 @@ impl Task {
         self.attention.load(Ordering::Relaxed) != 0
     }
 
-    /// A signal was sent to the task or its process: it looks, now or when it wakes.
+    /// A signal was sent to the task or its process: it looks, wherever it runs or sleeps.
     pub fn signal_arrived(self: &Arc<Self>) {
         self.set_signal_flag();
-        super::sched::wake(self);
+        super::sched::interrupt(self);
     }
 
     /// As [`Self::signal_arrived`], for the running task.

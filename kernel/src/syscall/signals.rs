@@ -15,7 +15,7 @@ use crate::task::process::Process;
 use crate::task::signal::action::Action;
 use crate::task::signal::info::{INFO_BYTES, SigInfo};
 use crate::task::signal::own::AltStack;
-use crate::task::signal::{self, COUNT, SignalSet, UNSTOPPABLE, send, set_of};
+use crate::task::signal::{self, COUNT, SignalSet, UNSTOPPABLE, deliver, send, set_of};
 use crate::task::wait::WaitQueue;
 use crate::task::{Task, table};
 use crate::time;
@@ -108,9 +108,9 @@ impl Call<'_> {
         };
         // The signals wake the task although it blocks or ignores them.
         self.task.signals.0.lock().awaited = set;
-        let found = WaitQueue::new().wait_until_deadline(deadline, || self.take_pending(set));
-        let found = match found {
-            Err(Errno::EINTR) => self.take_pending(set).map(Some).ok_or(Errno::EINTR),
+        let take = || deliver::take(self.task, |_| set);
+        let found = match WaitQueue::new().wait_until_deadline(deadline, take) {
+            Err(Errno::EINTR) => take().map(Some).ok_or(Errno::EINTR),
             other => other,
         };
         self.task.signals.0.lock().awaited = 0;
@@ -119,11 +119,6 @@ impl Call<'_> {
             self.memory.write(VirtAddr(info), &taken.bytes())?;
         }
         Ok(u64::from(taken.signal))
-    }
-
-    fn take_pending(&self, set: SignalSet) -> Option<SigInfo> {
-        let own = self.task.signals.0.lock().pending.take(set);
-        own.or_else(|| self.process().signals.pending.lock().take(set))
     }
 
     pub(super) fn rt_sigqueueinfo(&self) -> Answer {
@@ -194,7 +189,9 @@ impl Call<'_> {
         }
         if let Some(signal) = signal {
             let info = SigInfo::user(signal, self.process().id);
-            targets.iter().for_each(|process| send::to_process(process, info));
+            for process in &targets {
+                send::to_process(process, info);
+            }
         }
         Ok(0)
     }

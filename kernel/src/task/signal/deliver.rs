@@ -6,9 +6,11 @@ use linux_raw_sys::general as abi;
 
 use super::action::{Action, Effect};
 use super::info::SigInfo;
+use super::own::Own;
 use super::{SignalSet, frame, send, set_of};
 use crate::errno::Errno;
 use crate::task::thread::Task;
+use crate::task::timers;
 
 /// Takes the running task's signals, until one runs a handler or none is left. A call that a signal interrupted is
 /// made again if it may be.
@@ -39,9 +41,18 @@ pub fn deliver_pending(task: &Task) {
 }
 
 fn next(task: &Task) -> Option<SigInfo> {
+    take(task, |own| !own.mask)
+}
+
+/// Takes a signal that the running task or its process was sent, of those that it wants.
+pub fn take(task: &Task, wanted: impl FnOnce(&Own) -> SignalSet) -> Option<SigInfo> {
     let mut own = task.signals.0.lock();
-    let wanted = !own.mask;
-    own.pending.take(wanted).or_else(|| task.process.signals.pending.lock().take(wanted))
+    let wanted = wanted(&own);
+    let found = own.pending.take(wanted).or_else(|| task.process.signals.pending.lock().take(wanted));
+    drop(own);
+    let mut info = found?;
+    timers::taken(&task.process, &mut info);
+    Some(info)
 }
 
 /// The signals that the task could take now.

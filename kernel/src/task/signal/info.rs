@@ -9,6 +9,7 @@ pub const INFO_BYTES: usize = 128;
 /// The codes that `linux/signal.h` gives to user programs' signals.
 const SI_USER: i32 = 0;
 const SI_KERNEL: i32 = 0x80;
+const SI_TIMER: i32 = -2;
 const SI_TKILL: i32 = -6;
 
 /// A signal and its cause.
@@ -46,6 +47,23 @@ impl SigInfo {
     /// From `tgkill(2)`.
     pub fn thread(signal: u32, sender: u32) -> Self {
         Self { signal, code: SI_TKILL, words: [u64::from(sender), 0, 0] }
+    }
+
+    /// From a timer of `timer_create(2)`.
+    pub fn timer(signal: u32, number: u32, value: u64) -> Self {
+        Self { signal, code: SI_TIMER, words: [number.into(), value, 0] }
+    }
+
+    /// The timer of `timer_create(2)` that it says it is from.
+    pub fn timer_number(&self) -> Option<u32> {
+        (self.code == SI_TIMER).then_some(self.words[0] as u32)
+    }
+
+    /// How often its timer was due besides.
+    pub fn set_overruns(&mut self, count: u32) {
+        if let Some(number) = self.timer_number() {
+            self.words[0] = u64::from(number) | u64::from(count) << 32;
+        }
     }
 
     /// A child has ended.

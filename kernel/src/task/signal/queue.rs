@@ -23,11 +23,11 @@ impl Pending {
         self.set
     }
 
-    /// Adds a signal. One of the standard signals that waits already is not added again. Returns `false` if too many
-    /// wait.
+    /// Adds a signal. One of the standard signals that waits already is not added again, except a timer's, which goes on
+    /// when its own is taken. Returns `false` if too many wait.
     pub fn add(&mut self, info: SigInfo) -> bool {
         let bit = set_of(info.signal);
-        if info.signal < FIRST_QUEUED && self.set & bit != 0 {
+        if info.signal < FIRST_QUEUED && self.set & bit != 0 && info.timer_number().is_none() {
             return true;
         }
         self.set |= bit;

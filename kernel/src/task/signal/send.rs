@@ -11,23 +11,36 @@ use super::{SignalSet, UNSTOPPABLE, set_of};
 use crate::device::serial::log;
 use crate::task::process::{Exit, JobEvent, Process};
 use crate::task::thread::Task;
+use crate::task::timers;
 
 const STOPS: SignalSet =
     set_of(abi::SIGSTOP) | set_of(abi::SIGTSTP) | set_of(abi::SIGTTIN) | set_of(abi::SIGTTOU);
 
+/// What has become of a signal.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Sent {
+    /// It waits to be taken, or one like it did already.
+    Queued,
+    /// It was obeyed or ignored at once.
+    Done,
+    /// Too many wait: what it says about its cause is lost.
+    Full,
+}
+
 /// Sends a signal to a process: a task that waits for it will take it, or one that does not block it.
-pub fn to_process(process: &Arc<Process>, info: SigInfo) {
+pub fn to_process(process: &Arc<Process>, info: SigInfo) -> Sent {
     if is_handled_at_once(process, info) {
-        return;
+        return Sent::Done;
     }
     if process.signals.action(info.signal).effect(info.signal) == Effect::Ignore
         && takers(process, info.signal) == Takers::Open
     {
-        return;
+        return Sent::Done;
     }
-    process.signals.pending.lock().add(info);
+    let has_room = process.signals.pending.lock().add(info);
     // Asked only now: a task that unblocks the signal or waits for it later finds it pending.
     wake_takers(process, info.signal);
+    if has_room { Sent::Queued } else { Sent::Full }
 }
 
 /// Which tasks of a process could take a signal now.
@@ -75,17 +88,18 @@ fn wake_takers(process: &Process, signal: u32) {
 }
 
 /// Sends a signal to one task.
-pub fn to_task(task: &Arc<Task>, info: SigInfo) {
+pub fn to_task(task: &Arc<Task>, info: SigInfo) -> Sent {
     if is_handled_at_once(&task.process, info) {
-        return;
+        return Sent::Done;
     }
     let (mask, awaited) = task.signals.mask_and_awaited();
     let keeps = (mask | awaited) & set_of(info.signal) != 0;
     if !keeps && task.process.signals.action(info.signal).effect(info.signal) == Effect::Ignore {
-        return;
+        return Sent::Done;
     }
-    task.signals.0.lock().pending.add(info);
+    let has_room = task.signals.0.lock().pending.add(info);
     task.signal_arrived();
+    if has_room { Sent::Queued } else { Sent::Full }
 }
 
 /// Sends the running task a signal that it must take: one that it blocks or ignores ends it.
@@ -128,6 +142,7 @@ fn remove_pending(process: &Process, set: SignalSet) {
     for thread in process.threads.lock().iter() {
         thread.signals.0.lock().pending.remove(set);
     }
+    timers::discarded(process, set);
 }
 
 /// Stops a process; its tasks notice on their way to their program.

@@ -108,7 +108,7 @@ impl Call<'_> {
         };
         // The signals wake the task although it blocks or ignores them.
         self.task.signals.0.lock().awaited = set;
-        let take = || deliver::take(self.task, |_| set);
+        let take = || deliver::take(self.task, |_| set).map(|(info, _)| info);
         let found = match WaitQueue::new().wait_until_deadline(deadline, take) {
             Err(Errno::EINTR) => take().map(Some).ok_or(Errno::EINTR),
             other => other,

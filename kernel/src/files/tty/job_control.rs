@@ -62,13 +62,11 @@ pub fn check_write(stops: bool) -> Result<(), Errno> {
 
 /// Nor change the terminal.
 pub fn check_change() -> Result<(), Errno> {
-    match check(abi::SIGTTOU) {
-        // A process that does not want the signal may go on.
-        Err(Errno::EIO) => Ok(()),
-        other => other,
-    }
+    check(abi::SIGTTOU)
 }
 
+/// Stops a process in the background. One that does not want the signal gets an error, or may change the terminal; one
+/// that no shell could continue gets an error.
 fn check(signal: u32) -> Result<(), Errno> {
     let task = sched::current();
     let process: &Arc<Process> = &task.process;
@@ -79,6 +77,9 @@ fn check(signal: u32) -> Result<(), Errno> {
     }
     let blocked = task.signals.mask() & set_of(signal) != 0;
     if blocked || process.signals.action(signal).effect(signal) == Effect::Ignore {
+        return if signal == abi::SIGTTIN { Err(Errno::EIO) } else { Ok(()) };
+    }
+    if table::is_orphaned(process) {
         return Err(Errno::EIO);
     }
     signal_group(group, signal);

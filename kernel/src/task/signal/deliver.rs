@@ -10,7 +10,7 @@ use super::own::Own;
 use super::{SignalSet, frame, send, set_of};
 use crate::errno::Errno;
 use crate::task::thread::Task;
-use crate::task::timers;
+use crate::task::{table, timers};
 
 /// Takes the running task's signals, until one runs a handler or none is left. A call that a signal interrupted is
 /// made again if it may be.
@@ -21,12 +21,14 @@ pub fn deliver_pending(task: &Task) {
         if task.is_dying() {
             return;
         }
-        let Some(info) = next(task) else { break };
+        let Some((info, continuations)) = take(task, |own| !own.mask) else { break };
         let action = task.process.signals.action(info.signal);
         match action.effect(info.signal) {
             Effect::Ignore | Effect::Continue => {}
             Effect::Terminate => return send::terminate(task, info),
-            Effect::Stop => send::stop(&task.process, info.signal),
+            // The terminal stops no process that is left without a shell.
+            Effect::Stop if info.signal != abi::SIGSTOP && table::is_orphaned(&task.process) => {}
+            Effect::Stop => send::stop(&task.process, info.signal, continuations),
             Effect::Handle => {
                 restart_call(task, Some(&action));
                 run_handler(task, info, action);
@@ -40,19 +42,21 @@ pub fn deliver_pending(task: &Task) {
     }
 }
 
-fn next(task: &Task) -> Option<SigInfo> {
-    take(task, |own| !own.mask)
-}
-
-/// Takes a signal that the running task or its process was sent, of those that it wants.
-pub fn take(task: &Task, wanted: impl FnOnce(&Own) -> SignalSet) -> Option<SigInfo> {
+/// Takes a signal that the running task or its process was sent, of those that it wants. Says also how often the process
+/// had been continued then.
+pub fn take(task: &Task, wanted: impl FnOnce(&Own) -> SignalSet) -> Option<(SigInfo, u64)> {
     let mut own = task.signals.0.lock();
     let wanted = wanted(&own);
-    let found = own.pending.take(wanted).or_else(|| task.process.signals.pending.lock().take(wanted));
+    // Under the lock of the queue: `SIGCONT` takes the stops out of all queues before it is counted.
+    let count = |info| (info, task.process.continuations.load(Ordering::Relaxed));
+    let found = own.pending.take(wanted).map(count).or_else(|| {
+        let mut shared = task.process.signals.pending.lock();
+        shared.take(wanted).map(count)
+    });
     drop(own);
-    let mut info = found?;
+    let (mut info, continuations) = found?;
     timers::taken(&task.process, &mut info);
-    Some(info)
+    Some((info, continuations))
 }
 
 /// The signals that the task could take now.

@@ -145,23 +145,31 @@ fn remove_pending(process: &Process, set: SignalSet) {
     timers::discarded(process, set);
 }
 
-/// Stops a process; its tasks notice on their way to their program.
-pub fn stop(process: &Arc<Process>, signal: u32) {
-    if process.stopped.swap(true, Ordering::AcqRel) {
+/// Stops a process; its tasks notice on their way to their program. `continuations` is how often it had been continued
+/// when the signal was taken: one that came later has ended the stop before it began.
+pub fn stop(process: &Arc<Process>, signal: u32, continuations: u64) {
+    let mut event = process.job_event.lock();
+    let is_over = process.continuations.load(Ordering::Relaxed) != continuations;
+    if is_over || process.stopped.swap(true, Ordering::AcqRel) {
         return;
     }
-    *process.job_event.lock() = Some(JobEvent::Stopped(signal));
+    *event = Some(JobEvent::Stopped(signal));
+    drop(event);
     tell_parent(process, abi::CLD_STOPPED, signal);
     for thread in process.threads.lock().iter() {
         thread.signal_arrived();
     }
 }
 
+/// Lets a process continue. No stop waits for it any more; one that was taken before finds that it is over.
 fn resume(process: &Arc<Process>) {
+    let mut event = process.job_event.lock();
+    process.continuations.fetch_add(1, Ordering::Relaxed);
     if !process.stopped.swap(false, Ordering::AcqRel) {
         return;
     }
-    *process.job_event.lock() = Some(JobEvent::Continued);
+    *event = Some(JobEvent::Continued);
+    drop(event);
     process.continued.wake_all();
     tell_parent(process, abi::CLD_CONTINUED, abi::SIGCONT);
 }

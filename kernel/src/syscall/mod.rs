@@ -41,6 +41,7 @@ struct Call<'s> {
 /// Serves the call in the running task's registers.
 pub fn serve(task: &Task) {
     task.usage.note_call();
+    task.begin_call();
     let registers = task.registers();
     // SAFETY: X3: the program does not run, so the running task alone uses its registers.
     let Registers { rax: number, rdi, rsi, rdx, r10, r8, r9, .. } = unsafe { (*registers).clone() };

@@ -18,7 +18,6 @@ use crate::task::signal::own::AltStack;
 use crate::task::signal::{self, COUNT, SignalSet, UNSTOPPABLE, deliver, send, set_of};
 use crate::task::wait::WaitQueue;
 use crate::task::{Task, table};
-use crate::time;
 
 /// The size of the kernel's `sigset_t`.
 const SET_BYTES: u64 = 8;
@@ -104,7 +103,7 @@ impl Call<'_> {
         let set = self.load_set(set)? & !UNSTOPPABLE;
         let deadline = match timeout {
             0 => None,
-            at => Some(time::now_ns().saturating_add(self.load_time(at)?)),
+            at => Some(self.task.call_end(self.load_time(at)?)),
         };
         // The signals wake the task although it blocks or ignores them.
         self.task.signals.0.lock().awaited = set;

@@ -31,8 +31,7 @@ impl Call<'_> {
 
     pub(super) fn nanosleep(&self) -> Answer {
         let [wanted, left, ..] = self.arguments;
-        let deadline = time::now_ns().saturating_add(self.load_time(wanted)?);
-        self.sleep_until(deadline, left)
+        self.sleep_until(self.task.call_end(self.load_time(wanted)?), left)
     }
 
     pub(super) fn clock_nanosleep(&self) -> Answer {
@@ -43,7 +42,7 @@ impl Call<'_> {
             let wait = wanted.saturating_sub(now);
             return self.sleep_until(time::now_ns().saturating_add(wait), 0);
         }
-        self.sleep_until(time::now_ns().saturating_add(wanted), left)
+        self.sleep_until(self.task.call_end(wanted), left)
     }
 
     fn sleep_until(&self, deadline: u64, left: u64) -> Answer {

@@ -74,13 +74,20 @@ fn wait_while_stopped(task: &Task) {
     }
 }
 
-/// An interrupted call returns `EINTR` to a handler that did not ask for more. Otherwise it is made again.
+/// An interrupted call returns `EINTR` to a handler that did not ask for more, and after each handler if its time is
+/// limited. Otherwise it is made again.
 fn restart_call(task: &Task, handler: Option<&Action>) {
+    if handler.is_some() {
+        // It makes calls of its own.
+        task.set_repeats_call(false);
+    }
     let Some(number) = task.take_interrupted_call() else { return };
-    let again = handler.is_none_or(|action| action.has(abi::SA_RESTART) && restarts(number));
+    let restarts = |action: &Action| action.has(abi::SA_RESTART) && restarts(number) && !task.has_call_end();
+    let again = handler.is_none_or(restarts);
     // SAFETY: X3: the task is the running one, and its program does not run.
     let registers = &mut unsafe { task.user() }.registers;
     if again && registers.rax == Errno::EINTR.as_result() {
+        task.set_repeats_call(handler.is_none());
         registers.rax = number;
         // The length of SYSCALL.
         registers.rip -= 2;

@@ -1,7 +1,5 @@
 //! The calls about signals.
 
-use alloc::sync::Arc;
-use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 
 use linux_raw_sys::general as abi;
@@ -9,7 +7,6 @@ use quire::addr::VirtAddr;
 
 use super::{Answer, Call};
 use crate::errno::Errno;
-use crate::memory::list;
 use crate::task::credentials::Right;
 use crate::task::process::Process;
 use crate::task::signal::action::Action;
@@ -61,7 +58,7 @@ impl Call<'_> {
                 abi::SIG_SETMASK => set,
                 _ => return Err(Errno::EINVAL),
             };
-            self.task.signals.set_mask(mask);
+            send::change(self.task, |own| own.mask = mask);
             // What is pending may be taken now.
             self.task.set_signal_flag();
         }
@@ -84,7 +81,7 @@ impl Call<'_> {
             return Err(Errno::EINVAL);
         }
         let mask = self.load_set(set)?;
-        self.task.signals.set_mask_for_call(mask);
+        send::change(self.task, |own| own.set_mask_for_call(mask));
         self.task.set_signal_flag();
         self.pause()
     }
@@ -106,13 +103,13 @@ impl Call<'_> {
             at => Some(self.task.call_end(self.load_time(at)?)),
         };
         // The signals wake the task although it blocks or ignores them.
-        self.task.signals.0.lock().awaited = set;
+        send::change(self.task, |own| own.awaited = set);
         let take = || deliver::take(self.task, |_| set).map(|(info, _)| info);
         let found = match WaitQueue::new().wait_until_deadline(deadline, take) {
             Err(Errno::EINTR) => take().map(Some).ok_or(Errno::EINTR),
             other => other,
         };
-        self.task.signals.0.lock().awaited = 0;
+        send::change(self.task, |own| own.awaited = 0);
         let taken = found?.ok_or(Errno::EAGAIN)?;
         if info != 0 {
             self.memory.write(VirtAddr(info), &taken.bytes())?;
@@ -167,32 +164,34 @@ impl Call<'_> {
     pub(super) fn kill(&self) -> Answer {
         let [pid, signal, ..] = self.arguments;
         let signal = self.signal_or_zero(signal)?;
-        let own_group = self.process().group.load(Ordering::Relaxed);
-        let mut targets: Vec<_> = match pid as i32 {
-            0 => group(own_group)?,
-            -1 => {
-                let all = table::processes();
-                list::collect(
-                    all.filter(|process| process.id != table::INIT && process.id != self.process().id),
-                )?
-            }
-            number if number < 0 => group(number.unsigned_abs())?,
-            number => table::process(number as u32).into_iter().collect(),
+        let info = signal.map(|signal| SigInfo::user(signal, self.process().id));
+        let (own_id, own_group) = (self.process().id, self.process().group.load(Ordering::Relaxed));
+        let of_group = |process: &Process, id| process.group.load(Ordering::Relaxed) == id;
+        let is_meant = |process: &Process| match pid as i32 {
+            0 => of_group(process, own_group),
+            -1 => process.id != table::INIT && process.id != own_id,
+            number if number < 0 => of_group(process, number.unsigned_abs()),
+            number => process.id == number as u32,
         };
-        if targets.is_empty() {
-            return Err(Errno::ESRCH);
-        }
-        targets.retain(|process| self.may_signal(process));
-        if targets.is_empty() {
-            return Err(Errno::EPERM);
-        }
-        if let Some(signal) = signal {
-            let info = SigInfo::user(signal, self.process().id);
-            for process in &targets {
-                send::to_process(process, info);
+        let mut answer = Err(Errno::ESRCH);
+        let mut gets = |process: &Process| {
+            let (meant, may) = (is_meant(process), self.may_signal(process));
+            if meant {
+                answer = if may || answer.is_ok() { Ok(0) } else { Err(Errno::EPERM) };
             }
+            meant && may
+        };
+        if pid as i32 > 0 {
+            let process = table::process(pid as u32).ok_or(Errno::ESRCH)?;
+            if gets(&process)
+                && let Some(info) = info
+            {
+                send::to_process(&process, info);
+            }
+        } else {
+            send::to_each(info, gets);
         }
-        Ok(0)
+        answer
     }
 
     pub(super) fn tkill(&self) -> Answer {
@@ -239,8 +238,4 @@ impl Call<'_> {
         let signal = signal as u32;
         (1..=COUNT).contains(&signal).then_some(signal).ok_or(Errno::EINVAL)
     }
-}
-
-fn group(id: u32) -> Result<Vec<Arc<Process>>, Errno> {
-    list::collect(table::processes().filter(|process| process.group.load(Ordering::Relaxed) == id))
 }

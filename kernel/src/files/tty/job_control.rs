@@ -34,7 +34,7 @@ pub fn become_controlling(steal: bool) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Sends a signal to the processes in the foreground. May run in an interrupt handler.
+/// Sends a signal to the processes in the foreground.
 pub fn signal_foreground(signal: u32) {
     let group = TERMINAL.foreground.load(Ordering::Acquire);
     if group != 0 {
@@ -43,11 +43,8 @@ pub fn signal_foreground(signal: u32) {
 }
 
 fn signal_group(group: u32, signal: u32) {
-    for process in table::processes() {
-        if process.group.load(Ordering::Relaxed) == group {
-            send::to_process(&process, SigInfo::kernel(signal));
-        }
-    }
+    let info = SigInfo::kernel(signal);
+    send::to_each(Some(info), |process| process.group.load(Ordering::Relaxed) == group);
 }
 
 /// A process in the background must not read.

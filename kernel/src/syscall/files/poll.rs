@@ -13,6 +13,8 @@ use crate::files::poll::{self, Files};
 use crate::memory::list;
 use crate::syscall::{Answer, Call};
 use crate::task::limits::UNLIMITED;
+use crate::task::signal::own::Own;
+use crate::task::signal::send;
 use crate::time;
 
 /// `struct pollfd`: a descriptor, what is asked, what is answered.
@@ -114,12 +116,13 @@ impl Call<'_> {
             if bytes != 8 {
                 return Err(Errno::EINVAL);
             }
-            self.task.signals.set_mask_for_call(self.memory.read_u64(VirtAddr(mask))?);
+            let mask = self.memory.read_u64(VirtAddr(mask))?;
+            send::change(self.task, |own| own.set_mask_for_call(mask));
         }
         let answer = call();
         finish(self);
         if mask != 0 && answer != Err(Errno::EINTR) {
-            self.task.signals.restore_mask();
+            send::change(self.task, Own::restore_mask);
             self.task.set_signal_flag();
         }
         answer

@@ -36,10 +36,7 @@ pub fn deliver_pending(task: &Task) {
         }
     }
     restart_call(task, None);
-    let mut own = task.signals.0.lock();
-    if let Some(mask) = own.saved_mask.take() {
-        own.mask = mask;
-    }
+    send::change(task, Own::restore_mask);
 }
 
 /// Takes a signal that the running task or its process was sent, of those that it wants. Says also how often the process
@@ -83,7 +80,7 @@ fn restart_call(task: &Task, handler: Option<&Action>) {
     }
     let Some(number) = task.take_interrupted_call() else { return };
     let restarts = |action: &Action| action.has(abi::SA_RESTART) && restarts(number) && !task.has_call_end();
-    let again = handler.is_none_or(restarts);
+    let again = handler.is_none_or(restarts) || makes_task(number);
     // SAFETY: X3: the task is the running one, and its program does not run.
     let registers = &mut unsafe { task.user() }.registers;
     if again && registers.rax == Errno::EINTR.as_result() {
@@ -116,6 +113,11 @@ fn restarts(number: u64) -> bool {
     )
 }
 
+/// Calls that no program expects to be interrupted.
+fn makes_task(number: u64) -> bool {
+    matches!(number as u32, abi::__NR_clone | abi::__NR_clone3 | abi::__NR_fork | abi::__NR_vfork)
+}
+
 /// Lets the program go on in its handler.
 fn run_handler(task: &Task, info: SigInfo, action: Action) {
     if frame::push(task, info, action).is_err() {
@@ -126,13 +128,8 @@ fn run_handler(task: &Task, info: SigInfo, action: Action) {
         }
         return send::force(task, fault);
     }
-    let mut own = task.signals.0.lock();
-    own.mask |= action.mask;
-    if !action.has(abi::SA_NODEFER) {
-        own.mask |= set_of(info.signal);
-    }
-    own.mask &= !super::UNSTOPPABLE;
-    drop(own);
+    let itself = if action.has(abi::SA_NODEFER) { 0 } else { set_of(info.signal) };
+    send::change(task, |own| own.mask |= action.mask | itself);
     if action.has(abi::SA_RESETHAND) {
         task.process.signals.set_action(info.signal, Action::default());
     }

@@ -7,11 +7,13 @@ use linux_raw_sys::general as abi;
 
 use super::action::{Action, Effect};
 use super::info::SigInfo;
+use super::own::Own;
 use super::{SignalSet, UNSTOPPABLE, set_of};
 use crate::device::serial::log;
+use crate::sync::Mutex;
 use crate::task::process::{Exit, JobEvent, Process};
 use crate::task::thread::Task;
-use crate::task::timers;
+use crate::task::{table, timers};
 
 const STOPS: SignalSet =
     set_of(abi::SIGSTOP) | set_of(abi::SIGTSTP) | set_of(abi::SIGTTIN) | set_of(abi::SIGTTOU);
@@ -43,6 +45,22 @@ pub fn to_process(process: &Arc<Process>, info: SigInfo) -> Sent {
     if has_room { Sent::Queued } else { Sent::Full }
 }
 
+/// Held while a signal is sent to several processes, and while the maker of a new one publishes it and looks whether it
+/// has a signal to take. So a new process gets the signal, or its maker finds it.
+pub static SEVERAL: Mutex<()> = Mutex::new(());
+
+/// Sends a signal to each process for which the answer is yes.
+pub fn to_each(info: Option<SigInfo>, mut gets: impl FnMut(&Process) -> bool) {
+    let _several = SEVERAL.lock();
+    for process in table::processes() {
+        if gets(&process)
+            && let Some(info) = info
+        {
+            to_process(&process, info);
+        }
+    }
+}
+
 /// Which tasks of a process could take a signal now.
 #[derive(PartialEq, Eq)]
 enum Takers {
@@ -68,12 +86,36 @@ fn takers(process: &Process, signal: u32) -> Takers {
     found
 }
 
-/// Wakes the tasks that wait for a signal. Without any, wakes the first one that does not block it.
+/// Changes what the running task blocks or waits for. It may have been the one that looks for a signal of its process,
+/// which it can take no longer: another one looks then.
+pub fn change(task: &Task, change: impl FnOnce(&mut Own)) {
+    let mut own = task.signals.0.lock();
+    let before = own.takes();
+    change(&mut own);
+    own.mask &= !UNSTOPPABLE;
+    let lost = before & !own.takes();
+    drop(own);
+    if lost != 0 {
+        hand_over(&task.process, lost);
+    }
+}
+
+/// Lets tasks of a process look for those of these signals that it was sent.
+pub fn hand_over(process: &Process, signals: SignalSet) {
+    let mut left = process.signals.pending.lock().set() & signals;
+    while left != 0 {
+        wake_takers(process, left.trailing_zeros() + 1);
+        left &= left - 1;
+    }
+}
+
+/// Wakes the tasks that wait for a signal. Without any, wakes the first one that does not block it. One that ends takes
+/// none.
 fn wake_takers(process: &Process, signal: u32) {
     let threads = process.threads.lock();
     let mut open = None;
     let mut waits = false;
-    for thread in threads.iter() {
+    for thread in threads.iter().filter(|thread| !thread.is_dying()) {
         let (mask, awaited) = thread.signals.mask_and_awaited();
         if awaited & set_of(signal) != 0 {
             thread.signal_arrived();
@@ -109,7 +151,7 @@ pub fn force(task: &Task, info: SigInfo) {
     let blocked = task.signals.mask() & bit != 0;
     if blocked || action.effect(info.signal) == Effect::Ignore {
         task.process.signals.set_action(info.signal, Action::default());
-        task.signals.set_mask(task.signals.mask() & !bit);
+        task.signals.0.lock().mask &= !bit;
     }
     if info.signal == abi::SIGKILL {
         task.process.begin_exit(Exit::Killed(abi::SIGKILL));

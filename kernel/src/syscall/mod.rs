@@ -292,6 +292,7 @@ impl Call<'_> {
             abi::__NR_rt_sigsuspend => self.rt_sigsuspend(),
             abi::__NR_rt_sigtimedwait => self.rt_sigtimedwait(),
             abi::__NR_rt_sigqueueinfo => self.rt_sigqueueinfo(),
+            abi::__NR_rt_tgsigqueueinfo => self.rt_tgsigqueueinfo(),
             abi::__NR_sigaltstack => self.sigaltstack(),
             abi::__NR_kill => self.kill(),
             abi::__NR_tkill => self.tkill(),

@@ -9,9 +9,10 @@ use super::{Answer, Call};
 use crate::errno::Errno;
 use crate::task::credentials::Right;
 use crate::task::process::Process;
-use crate::task::signal::action::Action;
+use crate::task::signal::action::{Action, Effect};
 use crate::task::signal::info::{INFO_BYTES, SigInfo};
 use crate::task::signal::own::AltStack;
+use crate::task::signal::send::Sent;
 use crate::task::signal::{self, COUNT, SignalSet, UNSTOPPABLE, deliver, send, set_of};
 use crate::task::wait::WaitQueue;
 use crate::task::{Task, table};
@@ -38,7 +39,12 @@ impl Call<'_> {
             signals.action(signal)
         } else {
             let [handler, flags, restorer, mask] = self.load_words(new)?;
-            signals.set_action(signal, Action { handler, flags, restorer, mask: mask & !UNSTOPPABLE })
+            let action = Action { handler, flags, restorer, mask: mask & !UNSTOPPABLE };
+            let before = signals.set_action(signal, action);
+            if matches!(action.effect(signal), Effect::Ignore | Effect::Continue) {
+                send::discard(self.process(), set_of(signal));
+            }
+            before
         };
         self.store_words(old, &[before.handler, before.flags, before.restorer, before.mask])?;
         Ok(0)
@@ -119,15 +125,30 @@ impl Call<'_> {
 
     pub(super) fn rt_sigqueueinfo(&self) -> Answer {
         let [pid, signal, info, ..] = self.arguments;
-        let signal = self.signal_of(signal)?;
-        let mut bytes = [0; INFO_BYTES];
-        self.memory.read(VirtAddr(info), &mut bytes)?;
-        let process = table::process(pid as u32).ok_or(Errno::ESRCH)?;
+        let pid = pid as u32;
+        let info = self.info_from(signal, info, pid == self.process().id)?;
+        let process = table::process(pid).ok_or(Errno::ESRCH)?;
         if !self.may_signal(&process) {
             return Err(Errno::EPERM);
         }
-        send::to_process(&process, SigInfo::from_bytes(signal, &bytes));
-        Ok(0)
+        sent(info.map(|info| send::to_process(&process, info)))
+    }
+
+    pub(super) fn rt_tgsigqueueinfo(&self) -> Answer {
+        let [pid, tid, signal, info, ..] = self.arguments;
+        let info = self.info_from(signal, info, tid as u32 == self.task.id)?;
+        self.signal_thread(Some(pid as u32), tid as u32, info)
+    }
+
+    /// A signal with what the program says about its cause; `None` for signal 0, which is not sent.
+    fn info_from(&self, signal: u64, at: u64, to_itself: bool) -> Result<Option<SigInfo>, Errno> {
+        let mut bytes = [0; INFO_BYTES];
+        self.memory.read(VirtAddr(at), &mut bytes)?;
+        let info = self.signal_or_zero(signal)?.map(|signal| SigInfo::from_bytes(signal, &bytes));
+        if !to_itself && SigInfo::from_bytes(0, &bytes).claims_kernel() {
+            return Err(Errno::EPERM);
+        }
+        Ok(info)
     }
 
     pub(super) fn sigaltstack(&self) -> Answer {
@@ -164,7 +185,7 @@ impl Call<'_> {
     pub(super) fn kill(&self) -> Answer {
         let [pid, signal, ..] = self.arguments;
         let signal = self.signal_or_zero(signal)?;
-        let info = signal.map(|signal| SigInfo::user(signal, self.process().id));
+        let info = signal.map(|signal| SigInfo::user(signal, self.process()));
         let (own_id, own_group) = (self.process().id, self.process().group.load(Ordering::Relaxed));
         let of_group = |process: &Process, id| process.group.load(Ordering::Relaxed) == id;
         let is_meant = |process: &Process| match pid as i32 {
@@ -196,19 +217,22 @@ impl Call<'_> {
 
     pub(super) fn tkill(&self) -> Answer {
         let [tid, signal, ..] = self.arguments;
-        self.signal_thread(None, tid as u32, signal)
+        self.signal_thread(None, tid as u32, self.info_of_thread(signal)?)
     }
 
     pub(super) fn tgkill(&self) -> Answer {
         let [pid, tid, signal, ..] = self.arguments;
-        self.signal_thread(Some(pid as u32), tid as u32, signal)
+        self.signal_thread(Some(pid as u32), tid as u32, self.info_of_thread(signal)?)
     }
 
-    fn signal_thread(&self, pid: Option<u32>, tid: u32, signal: u64) -> Answer {
+    fn info_of_thread(&self, signal: u64) -> Result<Option<SigInfo>, Errno> {
+        Ok(self.signal_or_zero(signal)?.map(|signal| SigInfo::thread(signal, self.process())))
+    }
+
+    fn signal_thread(&self, pid: Option<u32>, tid: u32, info: Option<SigInfo>) -> Answer {
         if tid as i32 <= 0 {
             return Err(Errno::EINVAL);
         }
-        let signal = self.signal_or_zero(signal)?;
         let task = table::task(tid).ok_or(Errno::ESRCH)?;
         if pid.is_some_and(|pid| pid != task.process.id) {
             return Err(Errno::ESRCH);
@@ -216,10 +240,7 @@ impl Call<'_> {
         if !self.may_signal(&task.process) {
             return Err(Errno::EPERM);
         }
-        if let Some(signal) = signal {
-            send::to_task(&task, SigInfo::thread(signal, self.process().id));
-        }
-        Ok(0)
+        sent(info.map(|info| send::to_task(&task, info)))
     }
 
     fn may_signal(&self, process: &Process) -> bool {
@@ -238,4 +259,9 @@ impl Call<'_> {
         let signal = signal as u32;
         (1..=COUNT).contains(&signal).then_some(signal).ok_or(Errno::EINVAL)
     }
+}
+
+/// The result of sending a signal, if one was sent.
+fn sent(sent: Option<Sent>) -> Answer {
+    if sent == Some(Sent::Full) { Err(Errno::EAGAIN) } else { Ok(0) }
 }

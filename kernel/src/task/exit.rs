@@ -177,7 +177,7 @@ fn notify_parent(parent: &Arc<Process>, process: &Process) {
     let signal = process.exit_signal.load(Ordering::Relaxed);
     // `clone(2)` takes any number.
     if (1..=signal::COUNT).contains(&signal) {
-        signal::send::to_process(parent, SigInfo::child(signal, process.id, exit));
+        signal::send::to_process(parent, SigInfo::child(signal, process, exit));
     }
     parent.child_events.wake_all();
 }

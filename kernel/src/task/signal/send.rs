@@ -11,6 +11,7 @@ use super::own::Own;
 use super::{SignalSet, UNSTOPPABLE, set_of};
 use crate::device::serial::log;
 use crate::sync::Mutex;
+use crate::task::limits::UNLIMITED;
 use crate::task::process::{Exit, JobEvent, Process};
 use crate::task::thread::Task;
 use crate::task::{table, timers};
@@ -25,7 +26,7 @@ pub enum Sent {
     Queued,
     /// It was obeyed or ignored at once.
     Done,
-    /// Too many wait: what it says about its cause is lost.
+    /// Too many wait: it is lost.
     Full,
 }
 
@@ -39,10 +40,11 @@ pub fn to_process(process: &Arc<Process>, info: SigInfo) -> Sent {
     {
         return Sent::Done;
     }
-    let has_room = process.signals.pending.lock().add(info);
+    let most = most_pending(process);
+    let is_kept = process.signals.pending.lock().add(info, most);
     // Asked only now: a task that unblocks the signal or waits for it later finds it pending.
     wake_takers(process, info.signal);
-    if has_room { Sent::Queued } else { Sent::Full }
+    if is_kept { Sent::Queued } else { Sent::Full }
 }
 
 /// Held while a signal is sent to several processes, and while the maker of a new one publishes it and looks whether it
@@ -139,9 +141,10 @@ pub fn to_task(task: &Arc<Task>, info: SigInfo) -> Sent {
     if !keeps && task.process.signals.action(info.signal).effect(info.signal) == Effect::Ignore {
         return Sent::Done;
     }
-    let has_room = task.signals.0.lock().pending.add(info);
+    let most = most_pending(&task.process);
+    let is_kept = task.signals.0.lock().pending.add(info, most);
     task.signal_arrived();
-    if has_room { Sent::Queued } else { Sent::Full }
+    if is_kept { Sent::Queued } else { Sent::Full }
 }
 
 /// Sends the running task a signal that it must take: one that it blocks or ignores ends it.
@@ -157,7 +160,7 @@ pub fn force(task: &Task, info: SigInfo) {
         task.process.begin_exit(Exit::Killed(abi::SIGKILL));
         return;
     }
-    task.signals.0.lock().pending.add(info);
+    task.signals.0.lock().pending.add(info, UNLIMITED);
     task.set_signal_flag();
 }
 
@@ -171,15 +174,21 @@ fn is_handled_at_once(process: &Arc<Process>, info: SigInfo) -> bool {
         return true;
     }
     if info.signal == abi::SIGCONT {
-        remove_pending(process, STOPS);
+        discard(process, STOPS);
         resume(process);
     } else if set_of(info.signal) & STOPS != 0 {
-        remove_pending(process, set_of(abi::SIGCONT));
+        discard(process, set_of(abi::SIGCONT));
     }
     false
 }
 
-fn remove_pending(process: &Process, set: SignalSet) {
+/// How many signals may wait for a process, or for one of its tasks.
+fn most_pending(process: &Process) -> u64 {
+    process.limits.get(abi::RLIMIT_SIGPENDING).map_or(0, |limit| limit.soft)
+}
+
+/// Forgets signals that wait for a process or its tasks.
+pub fn discard(process: &Process, set: SignalSet) {
     process.signals.pending.lock().remove(set);
     for thread in process.threads.lock().iter() {
         thread.signals.0.lock().pending.remove(set);
@@ -219,7 +228,7 @@ fn resume(process: &Arc<Process>) {
 fn tell_parent(process: &Process, code: u32, signal: u32) {
     let Some(parent) = process.parent() else { return };
     if !parent.signals.action(abi::SIGCHLD).has(abi::SA_NOCLDSTOP) {
-        to_process(&parent, SigInfo::job(process.id, code, signal));
+        to_process(&parent, SigInfo::job(process, code, signal));
     }
     parent.child_events.wake_all();
 }

@@ -25,6 +25,7 @@
 #include <sys/syscall.h>
 #include <sys/time.h>
 #include <sys/wait.h>
+#include <termios.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -35,6 +36,7 @@
 #define SECOND 1000000000L
 #define STOPS 2000
 #define QUEUED 100
+#define ROUNDS 40
 /* What is left of a time that is long enough on every machine. */
 #define SLACK (2 * SECOND)
 
@@ -236,6 +238,48 @@ static void orphans(void)
     int status;
     CHECK(waitpid(child, &status, WUNTRACED) == child && WIFSTOPPED(status) && WSTOPSIG(status) == SIGSTOP);
     CHECK(kill(child, SIGCONT) == 0 && exits_with(child, 5));
+}
+
+/* A terminal, or the one of the machine. */
+static int terminal(void)
+{
+    int controller = posix_openpt(O_RDWR | O_NOCTTY);
+    if (controller < 0)
+        return open("/dev/console", O_RDWR | O_NOCTTY);
+    CHECK(grantpt(controller) == 0 && unlockpt(controller) == 0);
+    return open(ptsname(controller), O_RDWR | O_NOCTTY);
+}
+
+/* The terminal refuses a process in the background that no shell could continue. */
+static void background(void)
+{
+    pid_t leader = forked();
+    if (leader == 0) {
+        int ends[2];
+        char byte;
+        CHECK(setsid() > 0 && pipe(ends) == 0);
+        int file = terminal();
+        struct termios settings;
+        CHECK(file >= 0 && ioctl(file, TIOCSCTTY, 1) == 0 && tcgetattr(file, &settings) == 0);
+        pid_t between = forked();
+        if (between == 0) {
+            between = getpid();
+            if (forked() == 0) {
+                CHECK(setpgid(0, 0) == 0);
+                while (getppid() == between)
+                    sched_yield();
+                CHECK(read(file, &byte, 1) == -1 && errno == EIO);
+                CHECK(tcsetpgrp(file, getpid()) == -1 && errno == ENOTTY);
+                CHECK(tcsetattr(file, TCSANOW, &settings) == -1 && errno == EIO);
+                CHECK(signal(SIGTTOU, SIG_IGN) != SIG_ERR && tcsetattr(file, TCSANOW, &settings) == 0);
+                CHECK(write(ends[1], "", 1) == 1);
+            }
+            _exit(0);
+        }
+        CHECK(exits_with(between, 0) && close(ends[1]) == 0 && read(ends[0], &byte, 1) == 1);
+        _exit(5);
+    }
+    CHECK(exits_with(leader, 5));
 }
 
 /* A process that was continued last runs. */
@@ -462,6 +506,41 @@ static void killed_group(void)
     made_meanwhile(SIGTERM);
 }
 
+static void fork_on(void)
+{
+    for (;;) {
+        pid_t child = fork();
+        if (child == 0) {
+            alarm(20);
+            pause_thread(NULL);
+        }
+        if (child > 0 && (kill(child, SIGKILL) != 0 || waitpid(child, NULL, 0) != child))
+            _exit(1);
+    }
+}
+
+/* The same where the processes of the group make others all the time. */
+static void forks(void)
+{
+    for (int round = 0; round < ROUNDS; round++) {
+        int ends[2];
+        char byte;
+        CHECK(pipe(ends) == 0);
+        pid_t group = forked();
+        if (group == 0) {
+            CHECK(setpgid(0, 0) == 0 && close(ends[0]) == 0);
+            for (int i = 0; i < 3 && fork() > 0; i++)
+                ;
+            fork_on();
+        }
+        CHECK(close(ends[1]) == 0);
+        sleep_for((10 + round) * MILLISECOND);
+        CHECK(kill(-group, SIGKILL) == 0 && is_killed_by(group, SIGKILL));
+        struct pollfd end = { ends[0], POLLIN, 0 };
+        CHECK(poll(&end, 1, 10000) == 1 && read(ends[0], &byte, 1) == 0 && close(ends[0]) == 0);
+    }
+}
+
 static volatile long *steps;
 
 static int step(void *unused)
@@ -578,9 +657,10 @@ static void senders(void)
 
 static const struct test_case CASES[] = {
     { "computing", computing }, { "fast_timers", fast_timers }, { "overruns", overruns },
-    { "processor_time", processor_time }, { "orphans", orphans }, { "stops", stops }, { "continued", continued },
-    { "interrupted", interrupted }, { "handed_over", handed_over }, { "killed_group", killed_group },
-    { "stopped_group", stopped_group }, { "discarded", discarded }, { "queued", queued }, { "senders", senders },
+    { "processor_time", processor_time }, { "orphans", orphans }, { "background", background }, { "stops", stops },
+    { "continued", continued }, { "interrupted", interrupted }, { "handed_over", handed_over },
+    { "killed_group", killed_group }, { "forks", forks }, { "stopped_group", stopped_group },
+    { "discarded", discarded }, { "queued", queued }, { "senders", senders },
 };
 
 /* Each case in a process of its own. */

@@ -24,7 +24,7 @@ impl Call<'_> {
         let word = |at| key(at).map(|key| Word { key, addr: VirtAddr(at), expected: value });
         match operation & !FLAGS {
             abi::FUTEX_WAIT => {
-                let deadline = self.timeout(fourth)?.map(|time| time::now_ns().saturating_add(time));
+                let deadline = self.timeout(fourth)?.map(|time| self.task.call_end(time));
                 futex::wait(&[word(at)?], ANY, deadline).map(|_| 0)
             }
             abi::FUTEX_WAIT_BITSET => {

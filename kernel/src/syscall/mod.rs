@@ -41,6 +41,7 @@ struct Call<'s> {
 /// Serves the call in the running task's registers.
 pub fn serve(task: &Task) {
     task.usage.note_call();
+    task.begin_call();
     let registers = task.registers();
     // SAFETY: X3: the program does not run, so the running task alone uses its registers.
     let Registers { rax: number, rdi, rsi, rdx, r10, r8, r9, .. } = unsafe { (*registers).clone() };
@@ -291,6 +292,7 @@ impl Call<'_> {
             abi::__NR_rt_sigsuspend => self.rt_sigsuspend(),
             abi::__NR_rt_sigtimedwait => self.rt_sigtimedwait(),
             abi::__NR_rt_sigqueueinfo => self.rt_sigqueueinfo(),
+            abi::__NR_rt_tgsigqueueinfo => self.rt_tgsigqueueinfo(),
             abi::__NR_sigaltstack => self.sigaltstack(),
             abi::__NR_kill => self.kill(),
             abi::__NR_tkill => self.tkill(),

@@ -1,7 +1,5 @@
 //! The calls about signals.
 
-use alloc::sync::Arc;
-use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 
 use linux_raw_sys::general as abi;
@@ -9,16 +7,15 @@ use quire::addr::VirtAddr;
 
 use super::{Answer, Call};
 use crate::errno::Errno;
-use crate::memory::list;
 use crate::task::credentials::Right;
 use crate::task::process::Process;
-use crate::task::signal::action::Action;
+use crate::task::signal::action::{Action, Effect};
 use crate::task::signal::info::{INFO_BYTES, SigInfo};
 use crate::task::signal::own::AltStack;
-use crate::task::signal::{self, COUNT, SignalSet, UNSTOPPABLE, send, set_of};
+use crate::task::signal::send::Sent;
+use crate::task::signal::{self, COUNT, SignalSet, UNSTOPPABLE, deliver, send, set_of};
 use crate::task::wait::WaitQueue;
 use crate::task::{Task, table};
-use crate::time;
 
 /// The size of the kernel's `sigset_t`.
 const SET_BYTES: u64 = 8;
@@ -42,7 +39,12 @@ impl Call<'_> {
             signals.action(signal)
         } else {
             let [handler, flags, restorer, mask] = self.load_words(new)?;
-            signals.set_action(signal, Action { handler, flags, restorer, mask: mask & !UNSTOPPABLE })
+            let action = Action { handler, flags, restorer, mask: mask & !UNSTOPPABLE };
+            let before = signals.set_action(signal, action);
+            if matches!(action.effect(signal), Effect::Ignore | Effect::Continue) {
+                send::discard(self.process(), set_of(signal));
+            }
+            before
         };
         self.store_words(old, &[before.handler, before.flags, before.restorer, before.mask])?;
         Ok(0)
@@ -62,7 +64,7 @@ impl Call<'_> {
                 abi::SIG_SETMASK => set,
                 _ => return Err(Errno::EINVAL),
             };
-            self.task.signals.set_mask(mask);
+            send::change(self.task, |own| own.mask = mask);
             // What is pending may be taken now.
             self.task.set_signal_flag();
         }
@@ -85,7 +87,7 @@ impl Call<'_> {
             return Err(Errno::EINVAL);
         }
         let mask = self.load_set(set)?;
-        self.task.signals.set_mask_for_call(mask);
+        send::change(self.task, |own| own.set_mask_for_call(mask));
         self.task.set_signal_flag();
         self.pause()
     }
@@ -104,16 +106,16 @@ impl Call<'_> {
         let set = self.load_set(set)? & !UNSTOPPABLE;
         let deadline = match timeout {
             0 => None,
-            at => Some(time::now_ns().saturating_add(self.load_time(at)?)),
+            at => Some(self.task.call_end(self.load_time(at)?)),
         };
         // The signals wake the task although it blocks or ignores them.
-        self.task.signals.0.lock().awaited = set;
-        let found = WaitQueue::new().wait_until_deadline(deadline, || self.take_pending(set));
-        let found = match found {
-            Err(Errno::EINTR) => self.take_pending(set).map(Some).ok_or(Errno::EINTR),
+        send::change(self.task, |own| own.awaited = set);
+        let take = || deliver::take(self.task, |_| set).map(|(info, _)| info);
+        let found = match WaitQueue::new().wait_until_deadline(deadline, take) {
+            Err(Errno::EINTR) => take().map(Some).ok_or(Errno::EINTR),
             other => other,
         };
-        self.task.signals.0.lock().awaited = 0;
+        send::change(self.task, |own| own.awaited = 0);
         let taken = found?.ok_or(Errno::EAGAIN)?;
         if info != 0 {
             self.memory.write(VirtAddr(info), &taken.bytes())?;
@@ -121,22 +123,32 @@ impl Call<'_> {
         Ok(u64::from(taken.signal))
     }
 
-    fn take_pending(&self, set: SignalSet) -> Option<SigInfo> {
-        let own = self.task.signals.0.lock().pending.take(set);
-        own.or_else(|| self.process().signals.pending.lock().take(set))
-    }
-
     pub(super) fn rt_sigqueueinfo(&self) -> Answer {
         let [pid, signal, info, ..] = self.arguments;
-        let signal = self.signal_of(signal)?;
-        let mut bytes = [0; INFO_BYTES];
-        self.memory.read(VirtAddr(info), &mut bytes)?;
-        let process = table::process(pid as u32).ok_or(Errno::ESRCH)?;
+        let pid = pid as u32;
+        let info = self.info_from(signal, info, pid == self.process().id)?;
+        let process = table::process(pid).ok_or(Errno::ESRCH)?;
         if !self.may_signal(&process) {
             return Err(Errno::EPERM);
         }
-        send::to_process(&process, SigInfo::from_bytes(signal, &bytes));
-        Ok(0)
+        sent(info.map(|info| send::to_process(&process, info)))
+    }
+
+    pub(super) fn rt_tgsigqueueinfo(&self) -> Answer {
+        let [pid, tid, signal, info, ..] = self.arguments;
+        let info = self.info_from(signal, info, tid as u32 == self.task.id)?;
+        self.signal_thread(Some(pid as u32), tid as u32, info)
+    }
+
+    /// A signal with what the program says about its cause; `None` for signal 0, which is not sent.
+    fn info_from(&self, signal: u64, at: u64, to_itself: bool) -> Result<Option<SigInfo>, Errno> {
+        let mut bytes = [0; INFO_BYTES];
+        self.memory.read(VirtAddr(at), &mut bytes)?;
+        let info = self.signal_or_zero(signal)?.map(|signal| SigInfo::from_bytes(signal, &bytes));
+        if !to_itself && SigInfo::from_bytes(0, &bytes).claims_kernel() {
+            return Err(Errno::EPERM);
+        }
+        Ok(info)
     }
 
     pub(super) fn sigaltstack(&self) -> Answer {
@@ -173,47 +185,54 @@ impl Call<'_> {
     pub(super) fn kill(&self) -> Answer {
         let [pid, signal, ..] = self.arguments;
         let signal = self.signal_or_zero(signal)?;
-        let own_group = self.process().group.load(Ordering::Relaxed);
-        let mut targets: Vec<_> = match pid as i32 {
-            0 => group(own_group)?,
-            -1 => {
-                let all = table::processes();
-                list::collect(
-                    all.filter(|process| process.id != table::INIT && process.id != self.process().id),
-                )?
-            }
-            number if number < 0 => group(number.unsigned_abs())?,
-            number => table::process(number as u32).into_iter().collect(),
+        let info = signal.map(|signal| SigInfo::user(signal, self.process()));
+        let (own_id, own_group) = (self.process().id, self.process().group.load(Ordering::Relaxed));
+        let of_group = |process: &Process, id| process.group.load(Ordering::Relaxed) == id;
+        let is_meant = |process: &Process| match pid as i32 {
+            0 => of_group(process, own_group),
+            -1 => process.id != table::INIT && process.id != own_id,
+            number if number < 0 => of_group(process, number.unsigned_abs()),
+            number => process.id == number as u32,
         };
-        if targets.is_empty() {
-            return Err(Errno::ESRCH);
+        let mut answer = Err(Errno::ESRCH);
+        let mut gets = |process: &Process| {
+            let (meant, may) = (is_meant(process), self.may_signal(process));
+            if meant {
+                answer = if may || answer.is_ok() { Ok(0) } else { Err(Errno::EPERM) };
+            }
+            meant && may
+        };
+        if pid as i32 > 0 {
+            let process = table::process(pid as u32).ok_or(Errno::ESRCH)?;
+            if gets(&process)
+                && let Some(info) = info
+            {
+                send::to_process(&process, info);
+            }
+        } else {
+            send::to_each(info, gets);
         }
-        targets.retain(|process| self.may_signal(process));
-        if targets.is_empty() {
-            return Err(Errno::EPERM);
-        }
-        if let Some(signal) = signal {
-            let info = SigInfo::user(signal, self.process().id);
-            targets.iter().for_each(|process| send::to_process(process, info));
-        }
-        Ok(0)
+        answer
     }
 
     pub(super) fn tkill(&self) -> Answer {
         let [tid, signal, ..] = self.arguments;
-        self.signal_thread(None, tid as u32, signal)
+        self.signal_thread(None, tid as u32, self.info_of_thread(signal)?)
     }
 
     pub(super) fn tgkill(&self) -> Answer {
         let [pid, tid, signal, ..] = self.arguments;
-        self.signal_thread(Some(pid as u32), tid as u32, signal)
+        self.signal_thread(Some(pid as u32), tid as u32, self.info_of_thread(signal)?)
     }
 
-    fn signal_thread(&self, pid: Option<u32>, tid: u32, signal: u64) -> Answer {
+    fn info_of_thread(&self, signal: u64) -> Result<Option<SigInfo>, Errno> {
+        Ok(self.signal_or_zero(signal)?.map(|signal| SigInfo::thread(signal, self.process())))
+    }
+
+    fn signal_thread(&self, pid: Option<u32>, tid: u32, info: Option<SigInfo>) -> Answer {
         if tid as i32 <= 0 {
             return Err(Errno::EINVAL);
         }
-        let signal = self.signal_or_zero(signal)?;
         let task = table::task(tid).ok_or(Errno::ESRCH)?;
         if pid.is_some_and(|pid| pid != task.process.id) {
             return Err(Errno::ESRCH);
@@ -221,10 +240,7 @@ impl Call<'_> {
         if !self.may_signal(&task.process) {
             return Err(Errno::EPERM);
         }
-        if let Some(signal) = signal {
-            send::to_task(&task, SigInfo::thread(signal, self.process().id));
-        }
-        Ok(0)
+        sent(info.map(|info| send::to_task(&task, info)))
     }
 
     fn may_signal(&self, process: &Process) -> bool {
@@ -245,6 +261,7 @@ impl Call<'_> {
     }
 }
 
-fn group(id: u32) -> Result<Vec<Arc<Process>>, Errno> {
-    list::collect(table::processes().filter(|process| process.group.load(Ordering::Relaxed) == id))
+/// The result of sending a signal, if one was sent.
+fn sent(sent: Option<Sent>) -> Answer {
+    if sent == Some(Sent::Full) { Err(Errno::EAGAIN) } else { Ok(0) }
 }

@@ -31,19 +31,18 @@ impl Call<'_> {
 
     pub(super) fn nanosleep(&self) -> Answer {
         let [wanted, left, ..] = self.arguments;
-        let deadline = time::now_ns().saturating_add(self.load_time(wanted)?);
-        self.sleep_until(deadline, left)
+        self.sleep_until(self.task.call_end(self.load_time(wanted)?), left)
     }
 
     pub(super) fn clock_nanosleep(&self) -> Answer {
         let [clock, flags, wanted, left, ..] = self.arguments;
-        let now = self.clock(clock as u32)?;
+        let now = self.clock_of_real_time(clock as u32)?;
         let wanted = self.load_time(wanted)?;
         if flags as u32 & abi::TIMER_ABSTIME != 0 {
             let wait = wanted.saturating_sub(now);
             return self.sleep_until(time::now_ns().saturating_add(wait), 0);
         }
-        self.sleep_until(time::now_ns().saturating_add(wanted), left)
+        self.sleep_until(self.task.call_end(wanted), left)
     }
 
     fn sleep_until(&self, deadline: u64, left: u64) -> Answer {
@@ -67,6 +66,14 @@ impl Call<'_> {
             abi::CLOCK_PROCESS_CPUTIME_ID => Ok(usage::process_time(self.process())),
             abi::CLOCK_THREAD_CPUTIME_ID => Ok(usage::thread_time()),
             _ => Err(Errno::EINVAL),
+        }
+    }
+
+    /// As [`Self::clock`], for timers and sleeps: there are none of processor time.
+    pub(super) fn clock_of_real_time(&self, clock: u32) -> Result<u64, Errno> {
+        match clock {
+            abi::CLOCK_PROCESS_CPUTIME_ID | abi::CLOCK_THREAD_CPUTIME_ID => Err(Errno::EINVAL),
+            clock => self.clock(clock),
         }
     }
 

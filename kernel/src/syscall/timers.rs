@@ -9,12 +9,10 @@ use super::{Answer, Call};
 use crate::errno::Errno;
 use crate::task::signal::info::SigInfo;
 use crate::task::table;
-use crate::task::timers::{self, Notice, REAL, Setting, TimerId};
+use crate::task::timers::{self, Notice, Setting, TimerId};
 
 const SECOND: u64 = 1_000_000_000;
 const MICROSECOND: u64 = 1000;
-/// `SI_TIMER`.
-const CODE: i32 = -2;
 
 impl Call<'_> {
     pub(super) fn alarm(&self) -> Answer {
@@ -36,69 +34,75 @@ impl Call<'_> {
     pub(super) fn getitimer(&self) -> Answer {
         let [which, at, ..] = self.arguments;
         real(which)?;
-        let setting = timers::get(self.timer(u64::from(REAL))).unwrap_or_default();
+        let setting = timers::get(timers::real(self.process())).unwrap_or_default();
         self.store_microseconds(at, setting)?;
         Ok(0)
     }
 
     pub(super) fn timer_create(&self) -> Answer {
         let [clock, event, number_at, ..] = self.arguments;
-        self.clock(clock as u32)?;
-        let notice = self.timer_notice(event)?;
-        let number = timers::create(self.process(), clock as u32, notice)?;
-        self.memory.write(VirtAddr(number_at), &number.to_le_bytes())?;
-        Ok(0)
-    }
-
-    /// What a `struct sigevent` asks for. Its third word begins with the number of a thread of the caller's process.
-    fn timer_notice(&self, event: u64) -> Result<Notice, Errno> {
-        if event == 0 {
-            return Ok(Notice::Process(SigInfo { signal: abi::SIGALRM, code: CODE, words: [0; 3] }));
-        }
-        let [value, kinds, thread] = self.load_words(event)?;
-        let (signal, notify) = (kinds as u32, (kinds >> 32) as u32);
-        let info = SigInfo { signal, code: CODE, words: [0, value, 0] };
-        match notify {
-            abi::SIGEV_NONE => Ok(Notice::None),
-            abi::SIGEV_SIGNAL if (1..=64).contains(&signal) => Ok(Notice::Process(info)),
-            abi::SIGEV_THREAD_ID if (1..=64).contains(&signal) => {
-                let task = table::task(thread as u32).ok_or(Errno::EINVAL)?;
-                let is_own = Arc::ptr_eq(&task.process, self.process());
-                is_own.then(|| Notice::Task(Arc::downgrade(&task), info)).ok_or(Errno::EINVAL)
+        let clock = clock as u32;
+        self.clock_of_real_time(clock)?;
+        // A `struct sigevent`. Its third word begins with the number of a thread of the caller's process.
+        let number = if event == 0 {
+            let info = |number| SigInfo::timer(abi::SIGALRM, number, number.into());
+            timers::create(self.process(), clock, |number| Notice::Process(info(number)))?
+        } else {
+            let [value, kinds, thread] = self.load_words(event)?;
+            let (signal, notify) = (kinds as u32, (kinds >> 32) as u32);
+            let info = |number| SigInfo::timer(signal, number, value);
+            match notify {
+                abi::SIGEV_NONE => timers::create(self.process(), clock, |_| Notice::None)?,
+                abi::SIGEV_SIGNAL if (1..=64).contains(&signal) => {
+                    timers::create(self.process(), clock, |number| Notice::Process(info(number)))?
+                }
+                abi::SIGEV_THREAD_ID if (1..=64).contains(&signal) => {
+                    let task = table::task(thread as u32).ok_or(Errno::EINVAL)?;
+                    if !Arc::ptr_eq(&task.process, self.process()) {
+                        return Err(Errno::EINVAL);
+                    }
+                    let task = Arc::downgrade(&task);
+                    timers::create(self.process(), clock, |number| Notice::Task(task, info(number)))?
+                }
+                _ => return Err(Errno::EINVAL),
             }
-            _ => Err(Errno::EINVAL),
-        }
+        };
+        let stored = self.memory.write(VirtAddr(number_at), &number.to_le_bytes());
+        // A timer whose number the program does not know is none.
+        stored.inspect_err(|_| _ = timers::id(self.process(), number).and_then(timers::delete))?;
+        Ok(0)
     }
 
     pub(super) fn timer_settime(&self) -> Answer {
         let [number, flags, new, old, ..] = self.arguments;
+        let timer = self.timer(number)?;
         let interval = self.load_time(new)?;
         let mut value = self.load_time(new.checked_add(16).ok_or(Errno::EFAULT)?)?;
         if flags as u32 & abi::TIMER_ABSTIME != 0 && value != 0 {
-            let now = self.clock(timers::clock(self.timer(number))?)?;
+            let now = self.clock(timers::clock(timer)?)?;
             value = value.saturating_sub(now).max(1);
         }
-        let before = timers::set(self.timer(number), Setting { value, interval })?;
+        let before = timers::set(timer, Setting { value, interval })?;
         self.store_setting(old, before)?;
         Ok(0)
     }
 
     pub(super) fn timer_gettime(&self) -> Answer {
-        let setting = timers::get(self.timer(self.arguments[0]))?;
+        let setting = timers::get(self.timer(self.arguments[0])?)?;
         self.store_setting(self.arguments[1], setting)?;
         Ok(0)
     }
 
     pub(super) fn timer_getoverrun(&self) -> Answer {
-        timers::overruns(self.timer(self.arguments[0]))
+        timers::overruns(self.timer(self.arguments[0])?).map(u64::from)
     }
 
     pub(super) fn timer_delete(&self) -> Answer {
-        timers::delete(self.timer(self.arguments[0])).map(|()| 0)
+        timers::delete(self.timer(self.arguments[0])?).map(|()| 0)
     }
 
-    fn timer(&self, number: u64) -> TimerId {
-        TimerId { process: self.process().id, number: number as u32 }
+    fn timer(&self, number: u64) -> Result<TimerId, Errno> {
+        timers::id(self.process(), number as u32)
     }
 
     fn store_setting(&self, at: u64, setting: Setting) -> Result<(), Errno> {

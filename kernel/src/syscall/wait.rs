@@ -7,7 +7,7 @@ use quire::addr::VirtAddr;
 
 use super::{Answer, Call};
 use crate::errno::Errno;
-use crate::task::process::{Exit, JobEvent};
+use crate::task::process::{Exit, JobEvent, Process};
 use crate::task::signal::info::SigInfo;
 use crate::task::wait4::{Children, Event, Wanted, wait};
 
@@ -69,7 +69,7 @@ impl Call<'_> {
         };
         let found = wait(self.process(), wanted)?;
         if info != 0 {
-            let bytes = found.as_ref().map_or([0; 128], |(child, event)| info_of(child.id, *event).bytes());
+            let bytes = found.as_ref().map_or([0; 128], |(child, event)| info_of(child, *event).bytes());
             self.memory.write(VirtAddr(info), &bytes)?;
         }
         if let Some((child, _)) = found {
@@ -79,7 +79,7 @@ impl Call<'_> {
     }
 }
 
-fn info_of(child: u32, event: Event) -> SigInfo {
+fn info_of(child: &Process, event: Event) -> SigInfo {
     match event {
         Event::Ended(exit @ (Exit::Exited(_) | Exit::Killed(_))) => SigInfo::child(abi::SIGCHLD, child, exit),
         Event::Job(JobEvent::Stopped(signal)) => SigInfo::job(child, abi::CLD_STOPPED, signal),

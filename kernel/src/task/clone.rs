@@ -80,7 +80,7 @@ pub fn clone(task: &Task, request: &CloneRequest) -> Result<u64, Errno> {
     let child = new.process.clone();
     let waits = request.has(abi::CLONE_VFORK) && !request.has(abi::CLONE_THREAD);
     child.is_vforked.store(waits, Ordering::Release);
-    run::launch(new);
+    run::launch(new)?;
     if waits {
         // The child uses this task's stack: not even a fatal signal may end the wait before the child is gone.
         child.vfork_done.wait_uninterruptible(|| {

@@ -7,7 +7,7 @@ use linux_raw_sys::general as abi;
 use quire::addr::VirtAddr;
 
 use super::process::{Exit, Process};
-use super::signal::{self, info::SigInfo};
+use super::signal::{self, SignalSet, info::SigInfo};
 use super::thread::Task;
 use super::{futex, sched, table, timers};
 use crate::device::serial::log;
@@ -30,6 +30,8 @@ pub fn finish() {
         threads.retain(|thread| !Arc::ptr_eq(thread, &task));
         threads.is_empty()
     };
+    // Others take what it was to take of its process's signals.
+    signal::send::hand_over(&task.process, SignalSet::MAX);
     if is_last {
         let space = task.process.space.lock().take();
         check(&task);
@@ -49,6 +51,18 @@ pub fn abandon() {
     let task = sched::current();
     task.process.threads.lock().retain(|_| false);
     table::forget(&task.process);
+}
+
+/// Takes back a new process that has not run: it is no child and has no number any more.
+pub fn take_back(task: Arc<Task>) {
+    let process = task.process.clone();
+    process.threads.lock().retain(|_| false);
+    // As at the end of a process: whichever reference to it is the last one, there is not much to free.
+    free_files(&process);
+    let space = process.space.lock().take();
+    reap_unseen(process.parent().as_ref(), &process);
+    drop((task, space));
+    ipc::collect();
 }
 
 /// In builds with checks, the address space is validated before it goes. Other CPUs may be about to reclaim pages of it,
@@ -83,10 +97,7 @@ fn clear_child_id(task: &Task) {
 /// Frees what the process had, and tells its parent.
 fn end_process(process: &Arc<Process>) {
     program_ends(process);
-    let files = core::mem::take(&mut *process.files.lock());
-    let fs = process.fs.lock().take();
-    let claim = process.identity.lock().claim.take();
-    drop((files, fs, claim));
+    free_files(process);
     timers::delete_all(process.id, true);
     end_vfork(process);
     process.set_ended();
@@ -99,6 +110,13 @@ fn end_process(process: &Arc<Process>) {
         _ if process.id == table::INIT => crate::init::init_ended(),
         _ => reap_unseen(parent.as_ref(), process),
     }
+}
+
+fn free_files(process: &Process) {
+    let files = core::mem::take(&mut *process.files.lock());
+    let fs = process.fs.lock().take();
+    let claim = process.identity.lock().claim.take();
+    drop((files, fs, claim));
 }
 
 /// Lets the parent of a `vfork` go on: the child does not use its address space any more.
@@ -159,7 +177,7 @@ fn notify_parent(parent: &Arc<Process>, process: &Process) {
     let signal = process.exit_signal.load(Ordering::Relaxed);
     // `clone(2)` takes any number.
     if (1..=signal::COUNT).contains(&signal) {
-        signal::send::to_process(parent, SigInfo::child(signal, process.id, exit));
+        signal::send::to_process(parent, SigInfo::child(signal, process, exit));
     }
     parent.child_events.wake_all();
 }

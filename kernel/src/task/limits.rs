@@ -13,6 +13,8 @@ const RESOURCES: usize = 16;
 pub const UNLIMITED: u64 = u64::MAX;
 /// The most files that any process may open (`fs.nr_open`).
 const OPEN_FILES_MOST: u64 = 1 << 20;
+/// How many signals may wait for a process or a task.
+const PENDING_SIGNALS: u64 = 1024;
 
 /// A limit: what holds, and what a process without rights may raise it to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -35,6 +37,7 @@ impl Default for Limits {
         limits[abi::RLIMIT_NOFILE as usize] = Limit { soft: 1024, hard: OPEN_FILES_MOST };
         limits[abi::RLIMIT_MEMLOCK as usize] =
             Limit { soft: abi::MLOCK_LIMIT.into(), hard: abi::MLOCK_LIMIT.into() };
+        limits[abi::RLIMIT_SIGPENDING as usize] = Limit { soft: PENDING_SIGNALS, hard: PENDING_SIGNALS };
         Self(Mutex::new(limits))
     }
 }

@@ -10,7 +10,8 @@
 //! # Locks
 //!
 //! A lock of this module is a spin lock, held for a few instructions, never across a call of Quire that may sleep.
-//! The order, where two are held: the process table, a process, a task's signals, a wait queue, a run queue.
+//! The order, where two are held: that of signals to several processes, the process table, a process, a task's signals, a
+//! wait queue, a run queue.
 
 pub mod barriers;
 pub mod clone;

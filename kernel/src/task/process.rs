@@ -98,9 +98,11 @@ pub struct Process {
     pub has_executed: AtomicBool,
     /// The signal that its parent gets at its end; 0 for none.
     pub exit_signal: AtomicU32,
-    /// Stopped by a signal; its tasks wait here to continue.
+    /// Stopped by a signal; changed under the lock of `job_event`.
     pub stopped: AtomicBool,
-    /// Woken by `SIGCONT` and `SIGKILL`.
+    /// How often `SIGCONT` was sent; likewise.
+    pub continuations: AtomicU64,
+    /// Tasks wait here while it is stopped. Woken by `SIGCONT` and `SIGKILL`.
     pub continued: WaitQueue,
     /// The last stop or continuation, until the parent waits for it.
     pub job_event: Mutex<Option<JobEvent>>,
@@ -154,6 +156,7 @@ impl Process {
             has_executed: AtomicBool::new(false),
             exit_signal: AtomicU32::new(0),
             stopped: AtomicBool::new(false),
+            continuations: AtomicU64::new(0),
             continued: WaitQueue::new(),
             job_event: Mutex::new(None),
             barriers: parent.map(|parent| parent.barriers.inherited()).unwrap_or_default(),

@@ -13,6 +13,7 @@ use super::thread::Task;
 use super::{exit, oom, sched};
 use crate::cpu::area;
 use crate::cpu::user_mode::{self, Stop};
+use crate::errno::Errno;
 use crate::observe::usage::{note_fault, note_signal};
 use crate::syscall;
 
@@ -92,16 +93,31 @@ fn trap(task: &Task, vector: u64) {
 }
 
 /// Starts a task that was just made, for which its process has reserved a place.
-pub fn launch(task: Arc<Task>) {
+///
+/// # Errors
+/// [`Errno::EINTR`]: the maker of a process has a signal to take, and there is no new process. A signal to its group may
+/// have missed that one.
+pub fn launch(task: Arc<Task>) -> Result<(), Errno> {
     let maker = sched::current_ref();
+    let is_thread = Arc::ptr_eq(&maker.process, &task.process);
+    // Its process may have stopped before it was in the list.
+    task.set_signal_flag();
     let mut threads = task.process.threads.lock();
     threads.push(task.clone());
     // A call that ends all threads, or all but its own, marks those in the list. If it came before this one was in it, it
     // has marked the maker.
-    if maker.is_dying() && Arc::ptr_eq(&maker.process, &task.process) {
+    if maker.is_dying() && is_thread {
         task.kill();
     }
     drop(threads);
+    let several = signal::send::SEVERAL.lock();
     super::table::publish(&task);
+    let is_late = !is_thread && maker.is_interrupted();
+    drop(several);
+    if is_late {
+        exit::take_back(task);
+        return Err(Errno::EINTR);
+    }
     sched::start(task);
+    Ok(())
 }

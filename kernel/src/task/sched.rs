@@ -107,6 +107,17 @@ pub fn wake(task: &Arc<Task>) {
     }
 }
 
+/// As [`wake`]. A program that runs on another CPU is interrupted, so that its task sees what it must do first.
+///
+/// The caller has stored that before. A task that goes to another CPU meanwhile looks on its way to its program there.
+pub fn interrupt(task: &Arc<Task>) {
+    wake(task);
+    let cpu = CpuId(task.queued_on.load(Ordering::Relaxed));
+    if task.on_cpu.load(Ordering::Relaxed) && cpu != area::cpu_id() {
+        ipi::reschedule(cpu);
+    }
+}
+
 /// Whether a task sleeps.
 pub fn is_parked(task: &Task) -> bool {
     task.state.load(Ordering::Relaxed) == PARKED

@@ -102,6 +102,20 @@ pub fn processes() -> impl Iterator<Item = Arc<Process>> {
     })
 }
 
+/// Whether no shell could continue a process's group after a stop: no member has a parent in the same session and another
+/// group. The first process counts as a parent, which it does not in Linux: here it may be the shell.
+pub fn is_orphaned(process: &Process) -> bool {
+    let ids =
+        |process: &Process| (process.session.load(Ordering::Relaxed), process.group.load(Ordering::Relaxed));
+    let (session, group) = ids(process);
+    let is_shell = |parent: Arc<Process>| {
+        let (its_session, its_group) = ids(&parent);
+        its_session == session && its_group != group
+    };
+    let has_shell = |member: &Process| !member.has_ended() && member.parent().is_some_and(is_shell);
+    !processes().any(|member| ids(&member) == (session, group) && has_shell(&member))
+}
+
 /// How many tasks there are.
 pub fn task_count() -> usize {
     TABLE.lock().entries.values().filter(|entry| entry.task.strong_count() > 0).count()

@@ -18,6 +18,7 @@ use crate::errno::Errno;
 use crate::memory::manager::Space;
 use crate::memory::stacks::KernelStack;
 use crate::observe::usage::Usage;
+use crate::time;
 
 /// What a program's thread has in the processor while it runs.
 #[derive(Clone)]
@@ -56,6 +57,8 @@ const SIGNAL: u8 = 1;
 const DYING: u8 = 2;
 /// No call was interrupted.
 const NO_CALL: u64 = u64::MAX;
+/// The call waits without an end.
+const NO_END: u64 = u64::MAX;
 
 /// A task.
 pub struct Task {
@@ -83,6 +86,10 @@ pub struct Task {
     pub usage: Usage,
     /// The number of the call that a signal interrupted.
     interrupted_call: AtomicU64,
+    /// The program is about to make an interrupted call again: that one keeps its end.
+    repeats_call: AtomicBool,
+    /// When the call in which it is must end; [`NO_END`] for never.
+    call_end: AtomicU64,
     /// Where a new task stores its number before its program runs; 0 for nowhere.
     pub(super) store_child_id_at: AtomicU64,
     /// Zeroed, and its futex woken, when the task ends (`set_tid_address(2)`); 0 for none.
@@ -156,6 +163,8 @@ impl Task {
             signals: OwnSignals::default(),
             usage: Usage::default(),
             interrupted_call: AtomicU64::new(NO_CALL),
+            repeats_call: AtomicBool::new(false),
+            call_end: AtomicU64::new(NO_END),
             store_child_id_at: AtomicU64::new(0),
             clear_child_tid: AtomicU64::new(0),
             robust_list: AtomicU64::new(0),
@@ -235,10 +244,11 @@ impl Task {
         FsBase::write(x86_64::VirtAddr::new(base.0));
     }
 
-    /// The task ends as soon as it would return to its program. It is woken if it sleeps.
+    /// The task ends as soon as it would return to its program. It is woken if it sleeps, and interrupted if its program
+    /// runs.
     pub fn kill(self: &Arc<Self>) {
         self.attention.fetch_or(DYING, Ordering::SeqCst);
-        super::sched::wake(self);
+        super::sched::interrupt(self);
     }
 
     /// Whether the task ends instead of returning to its program.
@@ -253,10 +263,10 @@ impl Task {
         self.attention.load(Ordering::Relaxed) != 0
     }
 
-    /// A signal was sent to the task or its process: it looks, now or when it wakes.
+    /// A signal was sent to the task or its process: it looks, wherever it runs or sleeps.
     pub fn signal_arrived(self: &Arc<Self>) {
         self.set_signal_flag();
-        super::sched::wake(self);
+        super::sched::interrupt(self);
     }
 
     /// As [`Self::signal_arrived`], for the running task.
@@ -274,6 +284,35 @@ impl Task {
         let attention = self.attention.load(Ordering::SeqCst);
         let looks = || self.process.stopped.load(Ordering::Acquire) || signal::deliver::ready(self) != 0;
         attention & DYING != 0 || attention & SIGNAL != 0 && looks()
+    }
+
+    /// The running task begins a call.
+    #[inline]
+    pub fn begin_call(&self) {
+        if self.repeats_call.load(Ordering::Relaxed) {
+            self.repeats_call.store(false, Ordering::Relaxed);
+        } else {
+            self.call_end.store(NO_END, Ordering::Relaxed);
+        }
+    }
+
+    /// Until when the running task's call may wait, if it may wait so many nanoseconds in all: a call that is made again
+    /// after an interruption does not begin anew.
+    pub fn call_end(&self, ns: u64) -> u64 {
+        if self.call_end.load(Ordering::Relaxed) == NO_END {
+            self.call_end.store(time::now_ns().saturating_add(ns), Ordering::Relaxed);
+        }
+        self.call_end.load(Ordering::Relaxed)
+    }
+
+    /// Whether the last call waited no longer than until some time.
+    pub fn has_call_end(&self) -> bool {
+        self.call_end.load(Ordering::Relaxed) != NO_END
+    }
+
+    /// Whether the next call is the last one again.
+    pub fn set_repeats_call(&self, repeats: bool) {
+        self.repeats_call.store(repeats, Ordering::Relaxed);
     }
 
     /// Remembers that the running task's call was interrupted.

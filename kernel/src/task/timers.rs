@@ -2,6 +2,9 @@
 //!
 //! A task of the kernel sleeps until the first one is due and sends its signal. So no signal is sent in an interrupt,
 //! whose handler could have interrupted a task that holds the locks for it.
+//!
+//! A timer has one signal on its way at most. It is due again once that was taken, which counts how often the timer was
+//! due meanwhile. So a program with a short interval takes no more time from others than for the signals that it takes.
 
 use alloc::collections::BTreeMap;
 use alloc::sync::{Arc, Weak};
@@ -9,8 +12,10 @@ use alloc::sync::{Arc, Weak};
 use linux_raw_sys::general as abi;
 
 use super::process::Process;
+use super::sched;
 use super::signal::info::SigInfo;
-use super::signal::send;
+use super::signal::send::{self, Sent};
+use super::signal::{SignalSet, set_of};
 use super::thread::Task;
 use super::wait::WaitQueue;
 use crate::errno::Errno;
@@ -22,14 +27,16 @@ use crate::time;
 pub struct TimerId {
     /// The process.
     pub process: u32,
-    /// [`REAL`], or as `timer_create(2)` gave it.
+    /// `REAL`, or as `timer_create(2)` gave it.
     pub number: u32,
 }
 
 /// The timer of `setitimer(2)` and `alarm(2)`.
-pub const REAL: u32 = u32::MAX;
+const REAL: u32 = u32::MAX;
 /// The most timers of a process.
 const MOST: u32 = 64;
+/// The least time from when a signal is taken until the next one of its timer: a program also gets on beside its handler.
+const LEAST_PAUSE: u64 = 100_000;
 
 /// What a timer sends when it is due.
 #[derive(Clone)]
@@ -42,8 +49,16 @@ pub enum Notice {
     Task(Weak<Task>, SigInfo),
 }
 
+impl Notice {
+    fn signal(&self) -> Option<u32> {
+        match self {
+            Self::None => None,
+            Self::Process(info) | Self::Task(_, info) => Some(info.signal),
+        }
+    }
+}
+
 /// A timer, in nanoseconds.
-#[derive(Clone)]
 struct Timer {
     process: Weak<Process>,
     /// The clock of its absolute times (`CLOCK_*`).
@@ -51,10 +66,47 @@ struct Timer {
     notice: Notice,
     /// When it is due next; `None` while it is not set.
     due: Option<u64>,
+    /// No signal is sent before.
+    not_before: u64,
+    /// It was due, repeats, and its signal was not taken yet.
+    is_sent: bool,
     /// The time between repetitions; 0 for none.
     interval: u64,
-    /// How often it was due beyond the last signal.
-    overruns: u64,
+    /// How often it was due beyond the last signal that was taken.
+    overruns: u32,
+}
+
+impl Timer {
+    fn new(process: &Arc<Process>, clock: u32, notice: Notice) -> Self {
+        let process = Arc::downgrade(process);
+        Self { process, clock, notice, due: None, not_before: 0, is_sent: false, interval: 0, overruns: 0 }
+    }
+
+    /// When the next signal is to be sent.
+    fn sends_at(&self) -> Option<u64> {
+        self.due.filter(|_| !self.is_sent).map(|due| due.max(self.not_before))
+    }
+
+    /// How often it was due since its signal was sent, and when it is due next.
+    fn missed(&self, now: u64) -> Option<(u64, u64)> {
+        let due = self.due.filter(|_| self.is_sent)?;
+        let missed = now.saturating_sub(due).checked_div(self.interval)?;
+        Some((missed, due.saturating_add((missed + 1).saturating_mul(self.interval))))
+    }
+
+    /// Its signal was taken, or does not wait any more. Returns whether it is due again.
+    fn go_on(&mut self, now: u64) -> bool {
+        let Some((missed, next)) = self.missed(now) else { return false };
+        // `DELAYTIMER_MAX`.
+        self.overruns = missed.min(i32::MAX as u64) as u32;
+        (self.due, self.not_before, self.is_sent) = (Some(next), now.saturating_add(LEAST_PAUSE), false);
+        true
+    }
+
+    fn setting(&self, now: u64) -> Setting {
+        let next = self.missed(now).map(|(_, next)| next).or(self.due);
+        Setting { value: next.map_or(0, |next| next.saturating_sub(now).max(1)), interval: self.interval }
+    }
 }
 
 /// What a timer is set to: the time until it is due, 0 if it is not set, and the interval.
@@ -69,18 +121,24 @@ pub struct Setting {
 static TIMERS: Mutex<BTreeMap<TimerId, Timer>> = Mutex::new(BTreeMap::new());
 static CHANGED: WaitQueue = WaitQueue::new();
 
-/// Makes a timer of the process. Returns its number.
+/// Makes a timer of the process, which sends what `notice` makes of its number. Returns the number.
 ///
 /// # Errors
 /// [`Errno::EAGAIN`] when the process has too many.
-pub fn create(process: &Arc<Process>, clock: u32, notice: Notice) -> Result<u32, Errno> {
+pub fn create(process: &Arc<Process>, clock: u32, notice: impl FnOnce(u32) -> Notice) -> Result<u32, Errno> {
     let mut timers = TIMERS.lock();
     let id = |number| TimerId { process: process.id, number };
     let free = (0..MOST).find(|&number| !timers.contains_key(&id(number))).ok_or(Errno::EAGAIN)?;
-    let timer =
-        Timer { process: Arc::downgrade(process), clock, notice, due: None, interval: 0, overruns: 0 };
-    timers.insert(id(free), timer);
+    timers.insert(id(free), Timer::new(process, clock, notice(free)));
     Ok(free)
+}
+
+/// The timer of a process with this number, as `timer_create(2)` gives them.
+///
+/// # Errors
+/// [`Errno::EINVAL`] for a number that it does not give.
+pub fn id(process: &Process, number: u32) -> Result<TimerId, Errno> {
+    if number < MOST { Ok(TimerId { process: process.id, number }) } else { Err(Errno::EINVAL) }
 }
 
 /// Sets a timer and returns what it was set to.
@@ -91,10 +149,10 @@ pub fn set(id: TimerId, setting: Setting) -> Result<Setting, Errno> {
     let mut timers = TIMERS.lock();
     let timer = timers.get_mut(&id).ok_or(Errno::EINVAL)?;
     let now = time::now_ns();
-    let before = remaining(timer, now);
+    let before = timer.setting(now);
     timer.due = (setting.value != 0).then(|| now.saturating_add(setting.value));
     timer.interval = setting.interval;
-    timer.overruns = 0;
+    (timer.not_before, timer.is_sent, timer.overruns) = (0, false, 0);
     drop(timers);
     CHANGED.wake_all();
     Ok(before)
@@ -102,16 +160,15 @@ pub fn set(id: TimerId, setting: Setting) -> Result<Setting, Errno> {
 
 /// Sets the process's timer of real time, and returns what it was set to.
 pub fn set_real(process: &Arc<Process>, setting: Setting) -> Setting {
-    let id = TimerId { process: process.id, number: REAL };
-    TIMERS.lock().entry(id).or_insert_with(|| Timer {
-        process: Arc::downgrade(process),
-        clock: abi::CLOCK_MONOTONIC,
-        notice: Notice::Process(SigInfo::kernel(abi::SIGALRM)),
-        due: None,
-        interval: 0,
-        overruns: 0,
-    });
+    let id = real(process);
+    let notice = Notice::Process(SigInfo::kernel(abi::SIGALRM));
+    TIMERS.lock().entry(id).or_insert_with(|| Timer::new(process, abi::CLOCK_MONOTONIC, notice));
     set(id, setting).unwrap_or_default()
+}
+
+/// The process's timer of real time.
+pub fn real(process: &Process) -> TimerId {
+    TimerId { process: process.id, number: REAL }
 }
 
 /// What a timer is set to. Nothing if there is no such timer.
@@ -119,7 +176,7 @@ pub fn set_real(process: &Arc<Process>, setting: Setting) -> Setting {
 /// # Errors
 /// [`Errno::EINVAL`] if there is no such timer.
 pub fn get(id: TimerId) -> Result<Setting, Errno> {
-    TIMERS.lock().get(&id).map(|timer| remaining(timer, time::now_ns())).ok_or(Errno::EINVAL)
+    TIMERS.lock().get(&id).map(|timer| timer.setting(time::now_ns())).ok_or(Errno::EINVAL)
 }
 
 /// The clock that a timer was made with.
@@ -130,11 +187,11 @@ pub fn clock(id: TimerId) -> Result<u32, Errno> {
     TIMERS.lock().get(&id).map(|timer| timer.clock).ok_or(Errno::EINVAL)
 }
 
-/// How often a timer was due beyond the last signal.
+/// How often a timer was due beyond the last signal that was taken.
 ///
 /// # Errors
 /// [`Errno::EINVAL`] if there is no such timer.
-pub fn overruns(id: TimerId) -> Result<u64, Errno> {
+pub fn overruns(id: TimerId) -> Result<u32, Errno> {
     TIMERS.lock().get(&id).map(|timer| timer.overruns).ok_or(Errno::EINVAL)
 }
 
@@ -159,42 +216,75 @@ pub fn delete_all(process: u32, also_real: bool) {
     }
 }
 
-fn remaining(timer: &Timer, now: u64) -> Setting {
-    let value = timer.due.map_or(0, |due| due.saturating_sub(now).max(1));
-    Setting { value, interval: timer.interval }
+/// A signal of the process was taken. If it is a timer's, that goes on, and the signal tells its overruns.
+pub fn taken(process: &Process, info: &mut SigInfo) {
+    let Some(number) = info.timer_number().or((info.signal == abi::SIGALRM).then_some(REAL)) else { return };
+    let mut timers = TIMERS.lock();
+    let Some(timer) = timers.get_mut(&TimerId { process: process.id, number }) else { return };
+    let goes_on = timer.go_on(time::now_ns());
+    info.set_overruns(timer.overruns);
+    drop(timers);
+    if goes_on {
+        CHANGED.wake_all();
+    }
+}
+
+/// Signals that waited for the process or its tasks were discarded: their timers go on.
+pub fn discarded(process: &Process, signals: SignalSet) {
+    let (first, last) = (TimerId { process: process.id, number: 0 }, real(process));
+    let mut goes_on = false;
+    for (_, timer) in TIMERS.lock().range_mut(first..=last) {
+        if timer.notice.signal().is_some_and(|signal| set_of(signal) & signals != 0) {
+            goes_on |= timer.go_on(time::now_ns());
+        }
+    }
+    if goes_on {
+        CHANGED.wake_all();
+    }
+}
+
+fn first_due() -> Option<u64> {
+    TIMERS.lock().values().filter_map(Timer::sends_at).min()
 }
 
 /// The kernel's task that sends the signals. It never ends.
 pub fn serve() -> ! {
     loop {
-        let first = TIMERS.lock().values().filter_map(|timer| timer.due).min();
-        let changed = || (TIMERS.lock().values().filter_map(|timer| timer.due).min() != first).then_some(());
+        let first = first_due();
         // Signals do not reach this task.
-        let _ = CHANGED.wait_until_deadline(first, changed);
+        let _ = CHANGED.wait_until_deadline(first, || (first_due() != first).then_some(()));
         send_due(time::now_ns());
+        // Where one is always due, programs run between the turns.
+        sched::schedule();
     }
 }
 
 fn send_due(now: u64) {
-    while let Some((process, notice)) = take_due(now) {
-        match (process.upgrade(), notice) {
+    while let Some((id, process, notice)) = take_due(now) {
+        let sent = match (process.upgrade(), notice) {
             (Some(process), Notice::Process(info)) => send::to_process(&process, info),
-            (_, Notice::Task(task, info)) => {
-                if let Some(task) = task.upgrade() {
-                    send::to_task(&task, info);
-                }
-            }
-            _ => {}
+            (Some(_), Notice::Task(task, info)) => match task.upgrade() {
+                Some(task) => send::to_task(&task, info),
+                None => continue,
+            },
+            _ => continue,
+        };
+        // What is not queued is not taken.
+        if sent != Sent::Queued
+            && let Some(timer) = TIMERS.lock().get_mut(&id)
+        {
+            timer.go_on(now);
         }
     }
 }
 
-fn take_due(now: u64) -> Option<(Weak<Process>, Notice)> {
+fn take_due(now: u64) -> Option<(TimerId, Weak<Process>, Notice)> {
     let mut timers = TIMERS.lock();
-    let timer = timers.values_mut().find(|timer| timer.due.is_some_and(|due| due <= now))?;
-    let due = timer.due?;
-    let missed = (now - due).checked_div(timer.interval);
-    timer.overruns = missed.unwrap_or(0);
-    timer.due = missed.map(|missed| due.saturating_add((missed + 1).saturating_mul(timer.interval)));
-    Some((timer.process.clone(), timer.notice.clone()))
+    let is_due = |timer: &Timer| timer.sends_at().is_some_and(|at| at <= now);
+    let (&id, timer) = timers.iter_mut().find(|(_, timer)| is_due(timer))?;
+    timer.is_sent = timer.interval != 0;
+    if !timer.is_sent {
+        timer.due = None;
+    }
+    Some((id, timer.process.clone(), timer.notice.clone()))
 }

@@ -42,7 +42,7 @@ use super::io::{Sink, Source};
 use super::open::{File, Io, Ioctl};
 use super::pipe::broken_pipe;
 use crate::errno::Errno;
-use crate::time;
+use crate::task::sched;
 
 /// A socket.
 pub struct Socket {
@@ -147,7 +147,7 @@ impl Socket {
     /// How a call waits: it receives, or sends.
     pub fn transfer(&self, io: Io, sends: bool) -> Transfer {
         let timeout = self.timeouts[usize::from(sends)].load(Ordering::Relaxed);
-        let deadline = (timeout > 0).then(|| time::now_ns().saturating_add(timeout));
+        let deadline = (timeout > 0).then(|| sched::current_ref().call_end(timeout));
         Transfer { nonblocking: io.nonblocking, deadline, ..Transfer::default() }
     }
 

@@ -34,7 +34,7 @@ pub fn become_controlling(steal: bool) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Sends a signal to the processes in the foreground. May run in an interrupt handler.
+/// Sends a signal to the processes in the foreground.
 pub fn signal_foreground(signal: u32) {
     let group = TERMINAL.foreground.load(Ordering::Acquire);
     if group != 0 {
@@ -43,11 +43,8 @@ pub fn signal_foreground(signal: u32) {
 }
 
 fn signal_group(group: u32, signal: u32) {
-    for process in table::processes() {
-        if process.group.load(Ordering::Relaxed) == group {
-            send::to_process(&process, SigInfo::kernel(signal));
-        }
-    }
+    let info = SigInfo::kernel(signal);
+    send::to_each(Some(info), |process| process.group.load(Ordering::Relaxed) == group);
 }
 
 /// A process in the background must not read.
@@ -62,13 +59,11 @@ pub fn check_write(stops: bool) -> Result<(), Errno> {
 
 /// Nor change the terminal.
 pub fn check_change() -> Result<(), Errno> {
-    match check(abi::SIGTTOU) {
-        // A process that does not want the signal may go on.
-        Err(Errno::EIO) => Ok(()),
-        other => other,
-    }
+    check(abi::SIGTTOU)
 }
 
+/// Stops a process in the background. One that does not want the signal gets an error, or may change the terminal; one
+/// that no shell could continue gets an error.
 fn check(signal: u32) -> Result<(), Errno> {
     let task = sched::current();
     let process: &Arc<Process> = &task.process;
@@ -79,6 +74,9 @@ fn check(signal: u32) -> Result<(), Errno> {
     }
     let blocked = task.signals.mask() & set_of(signal) != 0;
     if blocked || process.signals.action(signal).effect(signal) == Effect::Ignore {
+        return if signal == abi::SIGTTIN { Err(Errno::EIO) } else { Ok(()) };
+    }
+    if table::is_orphaned(process) {
         return Err(Errno::EIO);
     }
     signal_group(group, signal);

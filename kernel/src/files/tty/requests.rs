@@ -117,7 +117,7 @@ fn get_foreground(call: &Ioctl<'_>) -> Result<u64, Errno> {
 
 fn set_foreground(call: &Ioctl<'_>) -> Result<u64, Errno> {
     check_controls()?;
-    job_control::check_change()?;
+    job_control::check_change().map_err(|errno| if errno == Errno::EIO { Errno::ENOTTY } else { errno })?;
     let group = get_u32(call)?;
     if !job_control::is_group_of_session(group) {
         return Err(if group as i32 <= 0 { Errno::EINVAL } else { Errno::EPERM });

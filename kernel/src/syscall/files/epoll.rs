@@ -7,7 +7,6 @@ use core::slice;
 use linux_raw_sys::general as abi;
 use quire::addr::VirtAddr;
 
-use super::poll::deadline_in;
 use crate::errno::Errno;
 use crate::files::anonymous;
 use crate::files::epoll::{Epoll, Report};
@@ -68,7 +67,7 @@ impl Call<'_> {
 
     pub(in crate::syscall) fn epoll_wait(&self) -> Answer {
         let milliseconds = self.arguments[3] as i32;
-        self.wait_for_set(u64::try_from(milliseconds).ok().map(|time| deadline_in(time * 1_000_000)))
+        self.wait_for_set(u64::try_from(milliseconds).ok().map(|time| self.deadline_in(time * 1_000_000)))
     }
 
     pub(in crate::syscall) fn epoll_pwait(&self) -> Answer {

@@ -13,6 +13,8 @@ use crate::files::poll::{self, Files};
 use crate::memory::list;
 use crate::syscall::{Answer, Call};
 use crate::task::limits::UNLIMITED;
+use crate::task::signal::own::Own;
+use crate::task::signal::send;
 use crate::time;
 
 /// `struct pollfd`: a descriptor, what is asked, what is answered.
@@ -36,7 +38,7 @@ impl Entry {
 impl Call<'_> {
     pub(in crate::syscall) fn poll(&self) -> Answer {
         let milliseconds = self.arguments[2] as i32;
-        let deadline = u64::try_from(milliseconds).ok().map(|time| deadline_in(time * 1_000_000));
+        let deadline = u64::try_from(milliseconds).ok().map(|time| self.deadline_in(time * 1_000_000));
         self.poll_until(deadline)
     }
 
@@ -84,9 +86,14 @@ impl Call<'_> {
         Ok(entries)
     }
 
+    /// When a call is to end that may wait so many nanoseconds; 0 for no waiting at all.
+    pub(super) fn deadline_in(&self, ns: u64) -> u64 {
+        if ns == 0 { 0 } else { self.task.call_end(ns) }
+    }
+
     /// The time at which a `struct timespec` of waiting is up; no address is for ever.
     pub(super) fn deadline(&self, timeout: u64) -> Result<Option<u64>, Errno> {
-        if timeout == 0 { Ok(None) } else { Ok(Some(deadline_in(self.load_time(timeout)?))) }
+        if timeout == 0 { Ok(None) } else { Ok(Some(self.deadline_in(self.load_time(timeout)?))) }
     }
 
     /// Stores how much of the waiting is left, as a `struct timespec`. A bad address does not matter any more.
@@ -109,19 +116,15 @@ impl Call<'_> {
             if bytes != 8 {
                 return Err(Errno::EINVAL);
             }
-            self.task.signals.set_mask_for_call(self.memory.read_u64(VirtAddr(mask))?);
+            let mask = self.memory.read_u64(VirtAddr(mask))?;
+            send::change(self.task, |own| own.set_mask_for_call(mask));
         }
         let answer = call();
         finish(self);
         if mask != 0 && answer != Err(Errno::EINTR) {
-            self.task.signals.restore_mask();
+            send::change(self.task, Own::restore_mask);
             self.task.set_signal_flag();
         }
         answer
     }
-}
-
-/// The time so many nanoseconds from now; 0 for no waiting at all.
-pub(super) fn deadline_in(ns: u64) -> u64 {
-    if ns == 0 { 0 } else { time::now_ns().saturating_add(ns) }
 }

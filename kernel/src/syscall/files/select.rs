@@ -6,7 +6,6 @@ use alloc::vec::Vec;
 use linux_raw_sys::general as abi;
 use quire::addr::VirtAddr;
 
-use super::poll::deadline_in;
 use crate::errno::Errno;
 use crate::files::events::{Events, READABLE, WRITABLE};
 use crate::files::open::OpenFile;
@@ -48,7 +47,7 @@ impl Call<'_> {
                 }
                 let ns =
                     seconds.saturating_mul(1_000_000_000).saturating_add(microseconds.saturating_mul(1000));
-                Some(deadline_in(ns))
+                Some(self.deadline_in(ns))
             }
         };
         let answer = self.select_until(deadline);

@@ -6,9 +6,11 @@ use linux_raw_sys::general as abi;
 
 use super::action::{Action, Effect};
 use super::info::SigInfo;
+use super::own::Own;
 use super::{SignalSet, frame, send, set_of};
 use crate::errno::Errno;
 use crate::task::thread::Task;
+use crate::task::{table, timers};
 
 /// Takes the running task's signals, until one runs a handler or none is left. A call that a signal interrupted is
 /// made again if it may be.
@@ -19,12 +21,14 @@ pub fn deliver_pending(task: &Task) {
         if task.is_dying() {
             return;
         }
-        let Some(info) = next(task) else { break };
+        let Some((info, continuations)) = take(task, |own| !own.mask) else { break };
         let action = task.process.signals.action(info.signal);
         match action.effect(info.signal) {
             Effect::Ignore | Effect::Continue => {}
             Effect::Terminate => return send::terminate(task, info),
-            Effect::Stop => send::stop(&task.process, info.signal),
+            // The terminal stops no process that is left without a shell.
+            Effect::Stop if info.signal != abi::SIGSTOP && table::is_orphaned(&task.process) => {}
+            Effect::Stop => send::stop(&task.process, info.signal, continuations),
             Effect::Handle => {
                 restart_call(task, Some(&action));
                 run_handler(task, info, action);
@@ -32,16 +36,24 @@ pub fn deliver_pending(task: &Task) {
         }
     }
     restart_call(task, None);
-    let mut own = task.signals.0.lock();
-    if let Some(mask) = own.saved_mask.take() {
-        own.mask = mask;
-    }
+    send::change(task, Own::restore_mask);
 }
 
-fn next(task: &Task) -> Option<SigInfo> {
+/// Takes a signal that the running task or its process was sent, of those that it wants. Says also how often the process
+/// had been continued then.
+pub fn take(task: &Task, wanted: impl FnOnce(&Own) -> SignalSet) -> Option<(SigInfo, u64)> {
     let mut own = task.signals.0.lock();
-    let wanted = !own.mask;
-    own.pending.take(wanted).or_else(|| task.process.signals.pending.lock().take(wanted))
+    let wanted = wanted(&own);
+    // Under the lock of the queue: `SIGCONT` takes the stops out of all queues before it is counted.
+    let count = |info| (info, task.process.continuations.load(Ordering::Relaxed));
+    let found = own.pending.take(wanted).map(count).or_else(|| {
+        let mut shared = task.process.signals.pending.lock();
+        shared.take(wanted).map(count)
+    });
+    drop(own);
+    let (mut info, continuations) = found?;
+    timers::taken(&task.process, &mut info);
+    Some((info, continuations))
 }
 
 /// The signals that the task could take now.
@@ -59,13 +71,20 @@ fn wait_while_stopped(task: &Task) {
     }
 }
 
-/// An interrupted call returns `EINTR` to a handler that did not ask for more. Otherwise it is made again.
+/// An interrupted call returns `EINTR` to a handler that did not ask for more, and after each handler if its time is
+/// limited. Otherwise it is made again.
 fn restart_call(task: &Task, handler: Option<&Action>) {
+    if handler.is_some() {
+        // It makes calls of its own.
+        task.set_repeats_call(false);
+    }
     let Some(number) = task.take_interrupted_call() else { return };
-    let again = handler.is_none_or(|action| action.has(abi::SA_RESTART) && restarts(number));
+    let restarts = |action: &Action| action.has(abi::SA_RESTART) && restarts(number) && !task.has_call_end();
+    let again = handler.is_none_or(restarts) || makes_task(number);
     // SAFETY: X3: the task is the running one, and its program does not run.
     let registers = &mut unsafe { task.user() }.registers;
     if again && registers.rax == Errno::EINTR.as_result() {
+        task.set_repeats_call(handler.is_none());
         registers.rax = number;
         // The length of SYSCALL.
         registers.rip -= 2;
@@ -94,6 +113,11 @@ fn restarts(number: u64) -> bool {
     )
 }
 
+/// Calls that no program expects to be interrupted.
+fn makes_task(number: u64) -> bool {
+    matches!(number as u32, abi::__NR_clone | abi::__NR_clone3 | abi::__NR_fork | abi::__NR_vfork)
+}
+
 /// Lets the program go on in its handler.
 fn run_handler(task: &Task, info: SigInfo, action: Action) {
     if frame::push(task, info, action).is_err() {
@@ -104,13 +128,8 @@ fn run_handler(task: &Task, info: SigInfo, action: Action) {
         }
         return send::force(task, fault);
     }
-    let mut own = task.signals.0.lock();
-    own.mask |= action.mask;
-    if !action.has(abi::SA_NODEFER) {
-        own.mask |= set_of(info.signal);
-    }
-    own.mask &= !super::UNSTOPPABLE;
-    drop(own);
+    let itself = if action.has(abi::SA_NODEFER) { 0 } else { set_of(info.signal) };
+    send::change(task, |own| own.mask |= action.mask | itself);
     if action.has(abi::SA_RESETHAND) {
         task.process.signals.set_action(info.signal, Action::default());
     }

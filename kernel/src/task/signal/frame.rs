@@ -8,7 +8,7 @@ use x86_64::registers::rflags::RFlags;
 use super::action::Action;
 use super::info::{INFO_BYTES, SigInfo};
 use super::own::AltStack;
-use super::vectors;
+use super::{send, vectors};
 use crate::cpu::stubs::{USER_CODE, USER_DATA};
 use crate::errno::Errno;
 use crate::memory::user::UserMemory;
@@ -140,7 +140,7 @@ pub fn restore(task: &Task) -> Result<(), Errno> {
         vectors::pop(memory, VirtAddr(words[FPU]), &mut user.fpu)?;
     }
     decode(user, &words);
-    task.signals.set_mask(words[MASK]);
+    send::change(task, |own| own.mask = words[MASK]);
     let disabled = words[STACK + 1] & u64::from(abi::SS_DISABLE) != 0;
     task.signals.0.lock().alt_stack = AltStack {
         start: words[STACK],

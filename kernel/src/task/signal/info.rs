@@ -2,14 +2,22 @@
 
 use linux_raw_sys::general as abi;
 
-use crate::task::process::Exit;
+use super::queue::FIRST_QUEUED;
+use crate::task::credentials::REAL;
+use crate::task::process::{Exit, Process};
 
 /// The size of `siginfo_t`.
 pub const INFO_BYTES: usize = 128;
 /// The codes that `linux/signal.h` gives to user programs' signals.
 const SI_USER: i32 = 0;
 const SI_KERNEL: i32 = 0x80;
+const SI_TIMER: i32 = -2;
 const SI_TKILL: i32 = -6;
+
+/// `si_pid` and `si_uid`: a process and its real user.
+fn number_and_user(process: &Process) -> u64 {
+    u64::from(process.id) | u64::from(process.credentials().users[REAL]) << 32
+}
 
 /// A signal and its cause.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -39,27 +47,55 @@ impl SigInfo {
     }
 
     /// From `kill(2)`.
-    pub fn user(signal: u32, sender: u32) -> Self {
-        Self { signal, code: SI_USER, words: [u64::from(sender), 0, 0] }
+    pub fn user(signal: u32, sender: &Process) -> Self {
+        Self { signal, code: SI_USER, words: [number_and_user(sender), 0, 0] }
     }
 
     /// From `tgkill(2)`.
-    pub fn thread(signal: u32, sender: u32) -> Self {
-        Self { signal, code: SI_TKILL, words: [u64::from(sender), 0, 0] }
+    pub fn thread(signal: u32, sender: &Process) -> Self {
+        Self { signal, code: SI_TKILL, words: [number_and_user(sender), 0, 0] }
+    }
+
+    /// Whether it says that it is from the kernel, or from `kill(2)` or `tgkill(2)`: what a program may only say to itself.
+    pub fn claims_kernel(&self) -> bool {
+        self.code >= 0 || self.code == SI_TKILL
+    }
+
+    /// Whether it is lost where too many wait. Of others it is kept that they were sent.
+    pub fn is_lost(&self) -> bool {
+        self.timer_number().is_some() || self.signal >= FIRST_QUEUED && self.code != SI_USER
+    }
+
+    /// From a timer of `timer_create(2)`.
+    pub fn timer(signal: u32, number: u32, value: u64) -> Self {
+        Self { signal, code: SI_TIMER, words: [number.into(), value, 0] }
+    }
+
+    /// The timer of `timer_create(2)` that it says it is from.
+    pub fn timer_number(&self) -> Option<u32> {
+        (self.code == SI_TIMER).then_some(self.words[0] as u32)
+    }
+
+    /// How often its timer was due besides.
+    pub fn set_overruns(&mut self, count: u32) {
+        if let Some(number) = self.timer_number() {
+            self.words[0] = u64::from(number) | u64::from(count) << 32;
+        }
     }
 
     /// A child has ended.
-    pub fn child(signal: u32, child: u32, exit: Exit) -> Self {
+    pub fn child(signal: u32, child: &Process, exit: Exit) -> Self {
         let (code, status) = match exit {
             Exit::Exited(status) => (abi::CLD_EXITED as i32, u32::from(status)),
             Exit::Killed(signal) => (abi::CLD_KILLED as i32, signal),
         };
-        Self { signal, code, words: [u64::from(child), u64::from(status), 0] }
+        Self { signal, code, words: [number_and_user(child), u64::from(status), 0] }
     }
 
     /// A child has stopped or continued.
-    pub fn job(child: u32, code: u32, signal: u32) -> Self {
-        Self { signal: abi::SIGCHLD, code: code as i32, words: [u64::from(child), u64::from(signal), 0] }
+    pub fn job(child: &Process, code: u32, signal: u32) -> Self {
+        let words = [number_and_user(child), u64::from(signal), 0];
+        Self { signal: abi::SIGCHLD, code: code as i32, words }
     }
 
     /// The bytes that a program gets.

@@ -2,8 +2,8 @@
 
 use linux_raw_sys::general as abi;
 
+use super::SignalSet;
 use super::queue::Pending;
-use super::{SignalSet, UNSTOPPABLE};
 use crate::sync::Mutex;
 
 /// A stack for handlers (`sigaltstack(2)`).
@@ -30,7 +30,7 @@ impl AltStack {
 pub struct Own {
     /// What was sent to the task.
     pub pending: Pending,
-    /// What it blocks.
+    /// What it blocks. The running task changes it by `super::send::change`.
     pub mask: SignalSet,
     /// What the call waits for in which it is (`sigtimedwait(2)`). None of it is ignored meanwhile.
     pub awaited: SignalSet,
@@ -38,6 +38,26 @@ pub struct Own {
     pub saved_mask: Option<SignalSet>,
     /// Its stack for handlers.
     pub alt_stack: AltStack,
+}
+
+impl Own {
+    /// What the task takes when it is sent.
+    pub fn takes(&self) -> SignalSet {
+        !self.mask | self.awaited
+    }
+
+    /// Sets the mask for the duration of a call: it is restored once the call's signals are delivered.
+    pub fn set_mask_for_call(&mut self, mask: SignalSet) {
+        let old = core::mem::replace(&mut self.mask, mask);
+        self.saved_mask.get_or_insert(old);
+    }
+
+    /// The call for which the mask was set has ended: the old one is restored.
+    pub fn restore_mask(&mut self) {
+        if let Some(old) = self.saved_mask.take() {
+            self.mask = old;
+        }
+    }
 }
 
 /// See the module.
@@ -70,25 +90,5 @@ impl OwnSignals {
     pub fn mask_and_awaited(&self) -> (SignalSet, SignalSet) {
         let own = self.0.lock();
         (own.mask, own.awaited)
-    }
-
-    /// Sets it, and returns the old one. Some signals cannot be blocked.
-    pub fn set_mask(&self, mask: SignalSet) -> SignalSet {
-        core::mem::replace(&mut self.0.lock().mask, mask & !UNSTOPPABLE)
-    }
-
-    /// The call for which the mask was set has ended without a signal: the old one is restored.
-    pub fn restore_mask(&self) {
-        let mut own = self.0.lock();
-        if let Some(old) = own.saved_mask.take() {
-            own.mask = old;
-        }
-    }
-
-    /// Sets the mask for the duration of a call: it is restored once the call's signals are delivered.
-    pub fn set_mask_for_call(&self, mask: SignalSet) {
-        let mut own = self.0.lock();
-        let old = core::mem::replace(&mut own.mask, mask & !UNSTOPPABLE);
-        own.saved_mask.get_or_insert(old);
     }
 }

@@ -6,9 +6,7 @@ use super::info::SigInfo;
 use super::{SYNCHRONOUS, SignalSet, set_of};
 
 /// The first signal of which several can wait (`SIGRTMIN` of the kernel).
-const FIRST_QUEUED: u32 = 32;
-/// The most that wait, as `RLIMIT_SIGPENDING` bounds it.
-const MOST: usize = 1024;
+pub const FIRST_QUEUED: u32 = 32;
 
 /// Signals in the order in which they came.
 #[derive(Default)]
@@ -23,19 +21,21 @@ impl Pending {
         self.set
     }
 
-    /// Adds a signal. One of the standard signals that waits already is not added again. Returns `false` if too many
-    /// wait.
-    pub fn add(&mut self, info: SigInfo) -> bool {
+    /// Adds a signal. One of the standard signals that waits already is not added again, except a timer's, which goes on
+    /// when its own is taken. Where `most` wait, what it says about its cause is not kept. Returns `false` if it is lost.
+    pub fn add(&mut self, info: SigInfo, most: u64) -> bool {
         let bit = set_of(info.signal);
-        if info.signal < FIRST_QUEUED && self.set & bit != 0 {
+        if info.signal < FIRST_QUEUED && self.set & bit != 0 && info.timer_number().is_none() {
             return true;
         }
-        self.set |= bit;
-        let room = self.infos.len() < MOST;
-        if room {
+        let has_place = (self.infos.len() as u64) < most && self.infos.try_reserve(1).is_ok();
+        if has_place {
             self.infos.push_back(info);
+        } else if info.is_lost() {
+            return false;
         }
-        room
+        self.set |= bit;
+        true
     }
 
     /// Takes a signal of the set: those of faults first, then by number.

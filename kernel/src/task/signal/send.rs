@@ -7,27 +7,60 @@ use linux_raw_sys::general as abi;
 
 use super::action::{Action, Effect};
 use super::info::SigInfo;
+use super::own::Own;
 use super::{SignalSet, UNSTOPPABLE, set_of};
 use crate::device::serial::log;
+use crate::sync::Mutex;
+use crate::task::limits::UNLIMITED;
 use crate::task::process::{Exit, JobEvent, Process};
 use crate::task::thread::Task;
+use crate::task::{table, timers};
 
 const STOPS: SignalSet =
     set_of(abi::SIGSTOP) | set_of(abi::SIGTSTP) | set_of(abi::SIGTTIN) | set_of(abi::SIGTTOU);
 
+/// What has become of a signal.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Sent {
+    /// It waits to be taken, or one like it did already.
+    Queued,
+    /// It was obeyed or ignored at once.
+    Done,
+    /// Too many wait: it is lost.
+    Full,
+}
+
 /// Sends a signal to a process: a task that waits for it will take it, or one that does not block it.
-pub fn to_process(process: &Arc<Process>, info: SigInfo) {
+pub fn to_process(process: &Arc<Process>, info: SigInfo) -> Sent {
     if is_handled_at_once(process, info) {
-        return;
+        return Sent::Done;
     }
     if process.signals.action(info.signal).effect(info.signal) == Effect::Ignore
         && takers(process, info.signal) == Takers::Open
     {
-        return;
+        return Sent::Done;
     }
-    process.signals.pending.lock().add(info);
+    let most = most_pending(process);
+    let is_kept = process.signals.pending.lock().add(info, most);
     // Asked only now: a task that unblocks the signal or waits for it later finds it pending.
     wake_takers(process, info.signal);
+    if is_kept { Sent::Queued } else { Sent::Full }
+}
+
+/// Held while a signal is sent to several processes, and while the maker of a new one publishes it and looks whether it
+/// has a signal to take. So a new process gets the signal, or its maker finds it.
+pub static SEVERAL: Mutex<()> = Mutex::new(());
+
+/// Sends a signal to each process for which the answer is yes.
+pub fn to_each(info: Option<SigInfo>, mut gets: impl FnMut(&Process) -> bool) {
+    let _several = SEVERAL.lock();
+    for process in table::processes() {
+        if gets(&process)
+            && let Some(info) = info
+        {
+            to_process(&process, info);
+        }
+    }
 }
 
 /// Which tasks of a process could take a signal now.
@@ -55,12 +88,36 @@ fn takers(process: &Process, signal: u32) -> Takers {
     found
 }
 
-/// Wakes the tasks that wait for a signal. Without any, wakes the first one that does not block it.
+/// Changes what the running task blocks or waits for. It may have been the one that looks for a signal of its process,
+/// which it can take no longer: another one looks then.
+pub fn change(task: &Task, change: impl FnOnce(&mut Own)) {
+    let mut own = task.signals.0.lock();
+    let before = own.takes();
+    change(&mut own);
+    own.mask &= !UNSTOPPABLE;
+    let lost = before & !own.takes();
+    drop(own);
+    if lost != 0 {
+        hand_over(&task.process, lost);
+    }
+}
+
+/// Lets tasks of a process look for those of these signals that it was sent.
+pub fn hand_over(process: &Process, signals: SignalSet) {
+    let mut left = process.signals.pending.lock().set() & signals;
+    while left != 0 {
+        wake_takers(process, left.trailing_zeros() + 1);
+        left &= left - 1;
+    }
+}
+
+/// Wakes the tasks that wait for a signal. Without any, wakes the first one that does not block it. One that ends takes
+/// none.
 fn wake_takers(process: &Process, signal: u32) {
     let threads = process.threads.lock();
     let mut open = None;
     let mut waits = false;
-    for thread in threads.iter() {
+    for thread in threads.iter().filter(|thread| !thread.is_dying()) {
         let (mask, awaited) = thread.signals.mask_and_awaited();
         if awaited & set_of(signal) != 0 {
             thread.signal_arrived();
@@ -75,17 +132,19 @@ fn wake_takers(process: &Process, signal: u32) {
 }
 
 /// Sends a signal to one task.
-pub fn to_task(task: &Arc<Task>, info: SigInfo) {
+pub fn to_task(task: &Arc<Task>, info: SigInfo) -> Sent {
     if is_handled_at_once(&task.process, info) {
-        return;
+        return Sent::Done;
     }
     let (mask, awaited) = task.signals.mask_and_awaited();
     let keeps = (mask | awaited) & set_of(info.signal) != 0;
     if !keeps && task.process.signals.action(info.signal).effect(info.signal) == Effect::Ignore {
-        return;
+        return Sent::Done;
     }
-    task.signals.0.lock().pending.add(info);
+    let most = most_pending(&task.process);
+    let is_kept = task.signals.0.lock().pending.add(info, most);
     task.signal_arrived();
+    if is_kept { Sent::Queued } else { Sent::Full }
 }
 
 /// Sends the running task a signal that it must take: one that it blocks or ignores ends it.
@@ -95,13 +154,13 @@ pub fn force(task: &Task, info: SigInfo) {
     let blocked = task.signals.mask() & bit != 0;
     if blocked || action.effect(info.signal) == Effect::Ignore {
         task.process.signals.set_action(info.signal, Action::default());
-        task.signals.set_mask(task.signals.mask() & !bit);
+        task.signals.0.lock().mask &= !bit;
     }
     if info.signal == abi::SIGKILL {
         task.process.begin_exit(Exit::Killed(abi::SIGKILL));
         return;
     }
-    task.signals.0.lock().pending.add(info);
+    task.signals.0.lock().pending.add(info, UNLIMITED);
     task.set_signal_flag();
 }
 
@@ -115,38 +174,53 @@ fn is_handled_at_once(process: &Arc<Process>, info: SigInfo) -> bool {
         return true;
     }
     if info.signal == abi::SIGCONT {
-        remove_pending(process, STOPS);
+        discard(process, STOPS);
         resume(process);
     } else if set_of(info.signal) & STOPS != 0 {
-        remove_pending(process, set_of(abi::SIGCONT));
+        discard(process, set_of(abi::SIGCONT));
     }
     false
 }
 
-fn remove_pending(process: &Process, set: SignalSet) {
+/// How many signals may wait for a process, or for one of its tasks.
+fn most_pending(process: &Process) -> u64 {
+    process.limits.get(abi::RLIMIT_SIGPENDING).map_or(0, |limit| limit.soft)
+}
+
+/// Forgets signals that wait for a process or its tasks.
+pub fn discard(process: &Process, set: SignalSet) {
     process.signals.pending.lock().remove(set);
     for thread in process.threads.lock().iter() {
         thread.signals.0.lock().pending.remove(set);
     }
+    timers::discarded(process, set);
 }
 
-/// Stops a process; its tasks notice on their way to their program.
-pub fn stop(process: &Arc<Process>, signal: u32) {
-    if process.stopped.swap(true, Ordering::AcqRel) {
+/// Stops a process; its tasks notice on their way to their program. `continuations` is how often it had been continued
+/// when the signal was taken: one that came later has ended the stop before it began.
+pub fn stop(process: &Arc<Process>, signal: u32, continuations: u64) {
+    let mut event = process.job_event.lock();
+    let is_over = process.continuations.load(Ordering::Relaxed) != continuations;
+    if is_over || process.stopped.swap(true, Ordering::AcqRel) {
         return;
     }
-    *process.job_event.lock() = Some(JobEvent::Stopped(signal));
+    *event = Some(JobEvent::Stopped(signal));
+    drop(event);
     tell_parent(process, abi::CLD_STOPPED, signal);
     for thread in process.threads.lock().iter() {
         thread.signal_arrived();
     }
 }
 
+/// Lets a process continue. No stop waits for it any more; one that was taken before finds that it is over.
 fn resume(process: &Arc<Process>) {
+    let mut event = process.job_event.lock();
+    process.continuations.fetch_add(1, Ordering::Relaxed);
     if !process.stopped.swap(false, Ordering::AcqRel) {
         return;
     }
-    *process.job_event.lock() = Some(JobEvent::Continued);
+    *event = Some(JobEvent::Continued);
+    drop(event);
     process.continued.wake_all();
     tell_parent(process, abi::CLD_CONTINUED, abi::SIGCONT);
 }
@@ -154,7 +228,7 @@ fn resume(process: &Arc<Process>) {
 fn tell_parent(process: &Process, code: u32, signal: u32) {
     let Some(parent) = process.parent() else { return };
     if !parent.signals.action(abi::SIGCHLD).has(abi::SA_NOCLDSTOP) {
-        to_process(&parent, SigInfo::job(process.id, code, signal));
+        to_process(&parent, SigInfo::job(process, code, signal));
     }
     parent.child_events.wake_all();
 }

@@ -83,10 +83,15 @@ fn few_pages_are_flushed_by_address_and_many_at_once() {
                 let all = range(GIB, pages * 4096);
                 populate(machine, allocator, context, all, Order::FRAME);
                 machine.reset_counters();
-                let mut gather = MmuGather::new(allocator, context);
-                page_tables(allocator, context).unmap(&Zap::leaves(all), &mut gather).unwrap();
-                gather.finish();
+                let local = [Stat::NrTlbLocalFlushOne, Stat::NrTlbLocalFlushAll];
+                let flushed = counted(allocator, local, || {
+                    let mut gather = MmuGather::new(allocator, context);
+                    page_tables(allocator, context).unmap(&Zap::leaves(all), &mut gather).unwrap();
+                    gather.finish();
+                });
                 let counters = machine.counters();
+                // As in Linux, a flush by address counts each page.
+                assert_eq!(flushed, if by_address { [pages, 0] } else { [0, 1] });
                 assert_eq!(
                     (counters.flushes_range == 1, counters.flushes_address_space == 0),
                     (by_address, by_address)

@@ -49,10 +49,9 @@ fn clean_pages_are_unmapped_and_dropped_wherever_they_are_mapped() {
             let other = manager.new_mm().unwrap();
             other.mmap(&MapRequest { prot: R, ..request(&file, BASE, MIB, Sharing::Shared) }).unwrap();
             other.madvise(VirtAddr(BASE), MIB, Advice::PopulateRead).unwrap();
-            let flushes = manager.stat(Stat::NrTlbLocalFlushAll) + manager.stat(Stat::NrTlbLocalFlushOne);
+            let flushes = machine.counters().flushes_local;
             use_up(mm, 50 * MIB);
-            let flushed =
-                manager.stat(Stat::NrTlbLocalFlushAll) + manager.stat(Stat::NrTlbLocalFlushOne) - flushes;
+            let flushed = machine.counters().flushes_local - flushes;
             let stolen = manager.stat(Stat::PgstealFile);
             assert!(stolen > 2000, "{stolen} pages were dropped");
             assert!(manager.stat(Stat::PgscanFile) >= 3 * stolen, "each was mapped three times");
